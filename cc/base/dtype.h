@@ -1,0 +1,49 @@
+#ifndef JAX_CXL_BASE_DTYPE_H_
+#define JAX_CXL_BASE_DTYPE_H_
+
+#include <cstdint>
+#include <string_view>
+
+namespace jax_cxl {
+
+// Element types by JAX's names. The values are part of the pool's layout (they
+// stand in call descriptors): append, never renumber.
+enum class DType : uint8_t {
+  kBool = 0,
+  kInt8 = 1,
+  kInt16 = 2,
+  kInt32 = 3,
+  kInt64 = 4,
+  kUint8 = 5,
+  kUint16 = 6,
+  kUint32 = 7,
+  kUint64 = 8,
+  kFloat16 = 9,
+  kBfloat16 = 10,
+  kFloat32 = 11,
+  kFloat64 = 12,
+  kComplex64 = 13,
+  kComplex128 = 14,
+  kFloat8E4M3Fn = 15,
+  kFloat8E5M2 = 16,
+  kFloat8E4M3B11Fnuz = 17,
+  kFloat8E4M3Fnuz = 18,
+  kFloat8E5M2Fnuz = 19,
+  kFloat8E4M3 = 20,
+  kFloat8E3M4 = 21,
+  kFloat8E8M0Fnu = 22,
+};
+inline constexpr int kNumDTypes = 23;
+
+// Size of one element in bytes; 0 for a value that is no DType.
+int DTypeBytes(DType dtype);
+std::string_view DTypeName(DType dtype);
+
+enum class ReduceOp : uint8_t { kSum = 0, kProd = 1, kMin = 2, kMax = 3 };
+inline constexpr int kNumReduceOps = 4;
+
+std::string_view ReduceOpName(ReduceOp op);
+
+}  // namespace jax_cxl
+
+#endif  // JAX_CXL_BASE_DTYPE_H_

@@ -1,0 +1,98 @@
+#ifndef JAX_CXL_BASE_STATUS_H_
+#define JAX_CXL_BASE_STATUS_H_
+
+#include <optional>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace jax_cxl {
+
+// What went wrong, in the terms a caller can act on. `ToFfiError` and the
+// Python module map each code to one exception type.
+enum class Code {
+  kOk,
+  kInvalidArgument,  // the call itself is wrong
+  kNotFound,         // a path or a rank that does not exist
+  kAlreadyExists,    // another job holds the name
+  kPermissionDenied,
+  kResourceExhausted,   // the pool or the machine is too small
+  kFailedPrecondition,  // used too early, too late or after an error
+  kDataLoss,            // the pool holds something that is not ours
+  kPeerLost,            // a peer process is gone
+  kDeadlineExceeded,    // a peer is alive but did not come
+  kMismatch,            // ranks disagree about a call
+  kUnimplemented,
+  kInternal,
+};
+
+std::string_view CodeName(Code code);
+
+// The result of an operation without a value. Nothing in this library throws.
+class [[nodiscard]] Status {
+ public:
+  Status() = default;
+  Status(Code code, std::string message)
+      : code_(code), message_(std::move(message)) {}
+
+  bool ok() const { return code_ == Code::kOk; }
+  Code code() const { return code_; }
+  const std::string& message() const { return message_; }
+
+ private:
+  Code code_ = Code::kOk;
+  std::string message_;
+};
+
+inline Status OkStatus() { return Status(); }
+
+// Builds a message from its parts: Error(Code::kNotFound, "no rank ", r).
+template <typename... Parts>
+Status Error(Code code, const Parts&... parts) {
+  std::ostringstream text;
+  (text << ... << parts);
+  return Status(code, text.str());
+}
+
+// A value or the status that says why there is none.
+template <typename T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : value_(std::move(value)) {}
+  Result(Status status) : status_(std::move(status)) {}
+
+  bool ok() const { return value_.has_value(); }
+  const Status& status() const { return status_; }
+  T& operator*() & { return *value_; }
+  const T& operator*() const& { return *value_; }
+  T&& operator*() && { return *std::move(value_); }
+  T* operator->() { return &*value_; }
+  const T* operator->() const { return &*value_; }
+
+ private:
+  Status status_;
+  std::optional<T> value_;
+};
+
+}  // namespace jax_cxl
+
+// Returns from the enclosing function when `expr` is not ok.
+#define CXL_RETURN_IF_ERROR(expr)                                \
+  do {                                                           \
+    if (::jax_cxl::Status cxl_status = (expr); !cxl_status.ok()) \
+      return cxl_status;                                         \
+  } while (false)
+
+#define CXL_CONCAT_INNER(a, b) a##b
+#define CXL_CONCAT(a, b) CXL_CONCAT_INNER(a, b)
+
+// Declares `lhs` from a Result, or returns its status.
+#define CXL_ASSIGN_OR_RETURN(lhs, expr) \
+  CXL_ASSIGN_OR_RETURN_IMPL(CXL_CONCAT(cxl_result_, __LINE__), lhs, expr)
+#define CXL_ASSIGN_OR_RETURN_IMPL(tmp, lhs, expr) \
+  auto tmp = (expr);                              \
+  if (!tmp.ok()) return tmp.status();             \
+  lhs = *std::move(tmp)
+
+#endif  // JAX_CXL_BASE_STATUS_H_

@@ -1,0 +1,136 @@
+#ifndef JAX_CXL_PLAN_PLAN_H_
+#define JAX_CXL_PLAN_PLAN_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cc/base/status.h"
+
+// A collective as data: for one rank, the steps of one call, made by a pure
+// function of the request. Nothing here touches the pool, a thread or JAX.
+//
+// Every rank owns a ring of `num_slots` slots in the pool. A call advances all
+// rings of a group by the same number of *rounds*, whether or not a rank has
+// something to say in each of them; slot `round % num_slots` carries a round.
+// Two monotone counters per rank carry the whole synchronisation:
+//
+//   published(r) > t   rank r's slot of round t is filled, peers may read it
+//   released(r)  > t   rank r will read no slot of round t, nor of any before
+//
+// so a slot may be written for round t once released(p) > t - num_slots for
+// every peer p. Rounds in a plan count from 0; an executor adds the number of
+// rounds that the group has been through before.
+namespace jax_cxl::plan {
+
+// The values stand in call descriptors in the pool: append, never renumber.
+enum class Op : uint8_t {
+  kBarrier = 0,
+  kAllGather = 1,
+  kAllReduce = 2,
+  kReduceScatter = 3,
+  kAllToAll = 4,
+  kBroadcast = 5,
+  kReduce = 6,
+  kGather = 7,
+  kScatter = 8,
+  kPermute = 9,
+  kScan = 10,
+  kExscan = 11,
+};
+inline constexpr int kNumOps = 12;
+
+std::string_view OpName(Op op);
+
+// One collective call as one rank sees it. `count` is the number of elements
+// of one block B; with n ranks the buffers hold
+//
+//   op                input    output
+//   barrier           0        0         (count is 0)
+//   all_gather        B        n B       block r from rank r
+//   all_reduce        B        B
+//   reduce_scatter    n B      B         block r reduced to rank r
+//   all_to_all        n B      n B       block j of rank i -> block i of rank j
+//   broadcast         B        B         only the root's input is read
+//   reduce            B        B         only the root's output is defined
+//   gather            B        n B       only the root's output is defined
+//   scatter           n B      B         only the root's input is read
+//   permute           B        B         zeros where no pair names the rank
+//   scan, exscan      B        B         reduced over ranks <= r, < r (exscan
+//                                        leaves rank 0's output untouched)
+//
+// An output that is "not defined" is left untouched.
+struct Request {
+  Op op = Op::kBarrier;
+  int num_ranks = 1;
+  int rank = 0;
+  uint64_t count = 0;
+  uint32_t element_bytes = 1;
+  int root = 0;
+  // permute: sources[r] is the rank whose block rank r receives, -1 for none.
+  std::vector<int32_t> sources;
+};
+
+// What a planner has to work with, equal on all ranks of a group.
+struct Geometry {
+  uint64_t slot_bytes = uint64_t{1} << 20;  // a multiple of kSlotAlignment
+  int num_slots = 4;
+  // All-reduce lets every rank read every peer up to this many bytes, and goes
+  // by reduce-scatter and all-gather above.
+  uint64_t all_read_bytes = uint64_t{16} << 10;
+};
+
+// Parts of a slot that different peers read start on this boundary, so that no
+// cache line is flushed or fetched for two of them.
+inline constexpr uint64_t kSlotAlignment = 128;
+
+enum class StepKind : uint8_t {
+  kCopy,     // input[from, bytes) -> output[to]
+  kZero,     // 0 -> output[to, bytes)
+  kPut,      // input[from, bytes) -> my slot of `round` at `to`
+  kPublish,  // published = round + 1
+  kGet,      // slot of `peer`, `round`, at `from` -> output[to]
+  kReduce,  // ranks [first, last): input[input_from] for mine, slots of `round`
+            // at `from` for the others -> output[to], in rank order
+  kReduceToSlot,  // the same -> my slot of `to_round` at `to`
+  kRelease,       // released = round + 1
+};
+
+std::string_view StepKindName(StepKind kind);
+
+// What each kind waits for follows from its fields, so that no plan can forget
+// it: kPut and kReduceToSlot wait until the slot that they write is free, kGet
+// until `peer` published `round`, kReduce* until every other source did.
+struct Step {
+  StepKind kind = StepKind::kCopy;
+  int32_t peer = -1;  // kGet
+  int32_t first = 0;  // kReduce*: sources are ranks [first, last)
+  int32_t last = 0;
+  uint64_t round = 0;
+  uint64_t to_round = 0;  // kReduceToSlot
+  uint64_t from = 0;      // bytes, in the input (kCopy, kPut) or in a slot
+  uint64_t input_from =
+      0;            // kReduce*: bytes, where my own part starts in the input
+  uint64_t to = 0;  // bytes, in the output or in my slot
+  uint64_t bytes = 0;
+};
+
+struct Plan {
+  uint64_t rounds = 0;  // at least 1, equal on all ranks of the group
+  std::vector<Step> steps;
+};
+
+uint64_t InputBytes(const Request& request);
+uint64_t OutputBytes(const Request& request);
+
+// Checks the request and makes this rank's plan.
+// Errors: kInvalidArgument with the field that is wrong.
+Result<Plan> MakePlan(const Request& request, const Geometry& geometry);
+
+// One line a step, for messages and tests.
+std::string DebugString(const Plan& plan);
+
+}  // namespace jax_cxl::plan
+
+#endif  // JAX_CXL_PLAN_PLAN_H_

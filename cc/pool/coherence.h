@@ -1,0 +1,54 @@
+#ifndef JAX_CXL_POOL_COHERENCE_H_
+#define JAX_CXL_POOL_COHERENCE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "cc/base/status.h"
+
+namespace jax_cxl::pool {
+
+// How stores become visible to the other hosts of a pool. It follows from the
+// pool and from what its administrator asserts, never from the machine.
+enum class CoherenceMode : uint8_t {
+  kCoherent,  // one host, or CXL 3 with hardware coherence: ordering is enough
+  kUncached,  // mapped uncacheable, asserted by the administrator
+  kFlush,     // write-back mapping shared by hosts without coherence
+};
+
+std::string_view CoherenceModeName(CoherenceMode mode);
+Result<CoherenceMode> ParseCoherenceMode(std::string_view name);
+
+// The four moves that every protocol in the pool is made of. Writer: store the
+// payload, PublishPayload, StoreFlag. Reader: LoadFlag until it says so,
+// AcquirePayload, load the payload.
+//
+// Stateless and safe to use from any thread.
+class Coherence {
+ public:
+  explicit Coherence(CoherenceMode mode);
+
+  CoherenceMode mode() const { return mode_; }
+
+  // Makes this thread's stores to the range visible before any later
+  // StoreFlag. In kFlush mode writes back every line of the range.
+  void PublishPayload(const void* begin, size_t bytes) const;
+
+  // One aligned 8-byte store, visible promptly and after everything published.
+  void StoreFlag(uint64_t* flag, uint64_t value) const;
+
+  // Loads a flag as the pool holds it now, not as this host's cache does.
+  uint64_t LoadFlag(const uint64_t* flag) const;
+
+  // After LoadFlag: later loads of the range see what was published before
+  // the flag. In kFlush mode drops every line of the range.
+  void AcquirePayload(const void* begin, size_t bytes) const;
+
+ private:
+  CoherenceMode mode_;
+};
+
+}  // namespace jax_cxl::pool
+
+#endif  // JAX_CXL_POOL_COHERENCE_H_

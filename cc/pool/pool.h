@@ -1,0 +1,107 @@
+#ifndef JAX_CXL_POOL_POOL_H_
+#define JAX_CXL_POOL_POOL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/pool/coherence.h"
+#include "cc/pool/layout.h"
+
+namespace jax_cxl::pool {
+
+enum class PoolKind : uint8_t { kShm, kFile, kDax };
+
+// What a pool URI says (jax_cxl/pool_uri.py parses it).
+struct PoolSpec {
+  PoolKind kind = PoolKind::kShm;
+  // kShm: one name, without a slash. kFile, kDax: one path per pool device.
+  std::vector<std::string> paths;
+  uint64_t bytes = 0;        // per path; kDax: 0 takes the whole device
+  int devices_per_path = 1;  // kShm, kFile: split into equal extents
+  uint64_t offset = 0;       // where the pool starts in each path, in bytes
+  CoherenceMode coherence = CoherenceMode::kCoherent;
+};
+
+// A mapped pool: one contiguous range of addresses over all extents.
+//
+// Exactly one process of a job creates (formats) the pool; it hands `token()`
+// to the others, which attach. Every process holds a shared lock on each path
+// for as long as it lives, so that a dead job's leftovers can be told from a
+// live job's pool. A pool that was created by the job has no name
+// once `Unlink` ran: the kernel frees it when the last process is gone, however
+// that process ends.
+class Pool {
+ public:
+  // Creates or takes over the pool, reserves all of its space, writes the
+  // header. For kShm and for a kFile path that does not exist: creates a file
+  // of mode 0600. Errors: kResourceExhausted (says how many bytes are needed
+  // and how many are free), kNotFound, kPermissionDenied, kAlreadyExists
+  // (another live job uses it; names its process), kInvalidArgument
+  // (misaligned, too small for `world_size`), kDataLoss (an existing file that
+  // is not a jax_cxl pool).
+  static Result<std::unique_ptr<Pool>> Create(const PoolSpec& spec,
+                                              int world_size);
+
+  // Maps a pool that another process of the job created.
+  // Errors: as Create, and kDataLoss if header and token disagree.
+  static Result<std::unique_ptr<Pool>> Attach(const PoolSpec& spec,
+                                              int world_size, uint64_t token);
+
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  // Removes the names of files that this process created. Idempotent; runs in
+  // the destructor too.
+  void Unlink();
+
+  std::byte* base() const { return base_; }
+  uint64_t total_bytes() const { return total_bytes_; }
+  uint64_t token() const { return header()->token; }
+  uint64_t epoch() const { return header()->epoch; }
+  int world_size() const { return static_cast<int>(header()->world_size); }
+  int num_extents() const { return static_cast<int>(extents_.size()); }
+  const Coherence& coherence() const { return coherence_; }
+  const PoolSpec& spec() const { return spec_; }
+
+  const PoolHeader* header() const;
+  RankPage* rank_page(int rank) const;
+
+  // The part of an extent that `rank` alone writes.
+  struct Range {
+    uint64_t offset = 0;
+    uint64_t bytes = 0;
+  };
+  Range arena(int extent, int rank) const;
+
+  // Address of [offset, offset + bytes), or null when it leaves the mapping or
+  // overlaps the header: nothing read from the pool is trusted.
+  std::byte* At(uint64_t offset, uint64_t bytes) const;
+
+ private:
+  Pool() = default;
+
+  PoolSpec spec_;
+  std::byte* base_ = nullptr;
+  uint64_t total_bytes_ = 0;
+  std::vector<Range> extents_;
+  std::vector<int> fds_;
+  std::vector<std::string> created_paths_;
+  Coherence coherence_{CoherenceMode::kCoherent};
+};
+
+// Removes files of jobs that died between creating and unlinking their pool:
+// `jax_cxl.*` in /dev/shm that belong to this user and that nobody has locked.
+// Returns how many.
+int SweepLeftovers();
+
+// The smallest pool (bytes over all extents) that serves `world_size` ranks.
+uint64_t MinimumPoolBytes(int world_size, int num_extents);
+
+}  // namespace jax_cxl::pool
+
+#endif  // JAX_CXL_POOL_POOL_H_
