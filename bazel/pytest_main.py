@@ -1,0 +1,21 @@
+"""Runs one test file under pytest, in the terms of Bazel's test protocol."""
+
+import os
+import sys
+
+import pytest
+
+
+def main() -> int:
+    arguments = ["-c", "pyproject.toml", "-p", "no:cacheprovider", *sys.argv[1:]]
+    if report := os.environ.get("XML_OUTPUT_FILE"):
+        arguments.append(f"--junitxml={report}")
+    if pattern := os.environ.get("TESTBRIDGE_TEST_ONLY"):  # --test_filter
+        arguments += ["-k", pattern]
+    code = pytest.main(arguments)
+    # A file whose tests all need hardware that is absent collects none.
+    return 0 if code == pytest.ExitCode.NO_TESTS_COLLECTED else int(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,12 @@
+"""Makes every Python under `bazel test` import Bazel's jax_cxl.
+
+An editable install puts a finder before sys.path, and would be tested instead.
+"""
+
+import sys
+
+sys.meta_path[:] = [
+    finder
+    for finder in sys.meta_path
+    if not type(finder).__module__.startswith("_jax_cxl_editable")
+]
