@@ -1,0 +1,32 @@
+#ifndef JAX_CXL_COMM_ARENA_H_
+#define JAX_CXL_COMM_ARENA_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/pool/pool.h"
+
+namespace jax_cxl::comm {
+
+// Hands out a rank's part of the pool, one range after the other. Nothing is
+// given back before the job ends: a group, once used, keeps its channel.
+//
+// Not thread-safe.
+class Arena {
+ public:
+  Arena(const pool::Pool& pool, int rank);
+
+  // Offset of `bytes` fresh bytes in `extent`, aligned to a line.
+  // Errors: kResourceExhausted, with how much is needed and left.
+  Result<uint64_t> Allocate(int extent, uint64_t bytes);
+
+  uint64_t free_bytes(int extent) const { return ranges_[extent].bytes; }
+
+ private:
+  std::vector<pool::Pool::Range> ranges_;  // what is left of each extent
+};
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_COMM_ARENA_H_

@@ -1,0 +1,76 @@
+#include "cc/comm/call.h"
+
+#include <sstream>
+
+namespace jax_cxl::comm {
+namespace {
+
+// FNV-1a over 32-bit values: the same on every host.
+uint64_t Hash(const std::vector<int32_t>& values) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (int32_t value : values) {
+    for (int byte = 0; byte < 4; ++byte) {
+      hash ^= (static_cast<uint32_t>(value) >> (8 * byte)) & 0xff;
+      hash *= 0x100000001b3;
+    }
+  }
+  return hash;
+}
+
+bool Reduces(plan::Op op) {
+  switch (op) {
+    case plan::Op::kAllReduce:
+    case plan::Op::kReduceScatter:
+    case plan::Op::kReduce:
+    case plan::Op::kScan:
+    case plan::Op::kExscan:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool Rooted(plan::Op op) {
+  switch (op) {
+    case plan::Op::kBroadcast:
+    case plan::Op::kReduce:
+    case plan::Op::kGather:
+    case plan::Op::kScatter:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+uint64_t HashGroup(const std::vector<int32_t>& members) {
+  return Hash(members);
+}
+
+pool::CallDescriptor Describe(const Call& call) {
+  pool::CallDescriptor descriptor;
+  descriptor.op = static_cast<uint8_t>(call.request.op);
+  descriptor.reduce_op =
+      Reduces(call.request.op) ? static_cast<uint8_t>(call.reduce_op) : 0;
+  descriptor.dtype = static_cast<uint8_t>(call.dtype);
+  descriptor.root = call.request.root;
+  descriptor.count = call.request.count;
+  descriptor.sources = Hash(call.request.sources);
+  return descriptor;
+}
+
+std::string DescribeText(const pool::CallDescriptor& descriptor,
+                         const std::string& name) {
+  const auto op = static_cast<plan::Op>(descriptor.op);
+  std::ostringstream text;
+  text << name << ": " << plan::OpName(op);
+  if (Reduces(op))
+    text << " " << ReduceOpName(static_cast<ReduceOp>(descriptor.reduce_op));
+  text << " of " << descriptor.count << " "
+       << DTypeName(static_cast<DType>(descriptor.dtype));
+  if (Rooted(op)) text << ", root " << descriptor.root;
+  return text.str();
+}
+
+}  // namespace jax_cxl::comm

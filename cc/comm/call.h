@@ -1,0 +1,54 @@
+#ifndef JAX_CXL_COMM_CALL_H_
+#define JAX_CXL_COMM_CALL_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cc/base/dtype.h"
+#include "cc/base/status.h"
+#include "cc/plan/plan.h"
+#include "cc/pool/channel_layout.h"
+
+namespace jax_cxl::comm {
+
+using Clock = std::chrono::steady_clock;
+
+// The ranks of one communicator, in its order. Ranks are indices into the
+// world: the devices of the job.
+struct Group {
+  std::vector<int32_t> members;
+  int self = 0;  // which member this rank is
+};
+
+// Equal for equal member lists, on every host.
+uint64_t HashGroup(const std::vector<int32_t>& members);
+
+// One collective that a rank has started.
+struct Call {
+  // Equal on all ranks for the same call, whatever order ranks start calls in,
+  // and different for any two calls of a group that are under way together.
+  uint64_t identity = 0;
+  plan::Request request;
+  DType dtype = DType::kUint8;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  std::string name;  // for messages, as the user wrote it: "psum"
+  // Runs once, on a thread that may be borrowed for as long as it likes.
+  std::function<void(const Status&)> done;
+  Clock::time_point submitted;
+};
+
+pool::CallDescriptor Describe(const Call& call);
+
+// "psum: all_reduce sum of 1024 float32".
+std::string DescribeText(const pool::CallDescriptor& descriptor,
+                         const std::string& name);
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_COMM_CALL_H_

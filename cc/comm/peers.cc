@@ -1,0 +1,202 @@
+#include "cc/comm/peers.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+namespace jax_cxl::comm {
+namespace {
+
+constexpr int kBeatMilliseconds = 100;
+
+double Now() {
+  return std::chrono::duration<double>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// Field 22 of /proc/PID/stat; 0 when there is no such process.
+uint64_t ProcessStart(int64_t pid) {
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  if (!std::getline(stat, line)) return 0;
+  // The command in field 2 may hold blanks and parentheses: start after it.
+  std::istringstream rest(line.substr(line.rfind(')') + 1));
+  std::string field;
+  for (int i = 3; i <= 22; ++i) rest >> field;
+  return std::strtoull(field.c_str(), nullptr, 10);
+}
+
+uint64_t PidNamespace() {
+  struct stat info;
+  return stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
+}
+
+std::string HostName() {
+  char name[256] = "unknown";
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+}  // namespace
+
+void Register(pool::Pool* pool, int rank, int process_index, int device_id) {
+  const pool::Doorbells doorbells(pool->coherence(), pool->epoch());
+  pool::RankInfo& info = pool->rank_page(rank)->info;
+  info.pid = getpid();
+  info.process_start = ProcessStart(getpid());
+  info.pid_namespace = PidNamespace();
+  info.process_index = process_index;
+  info.device_id = device_id;
+  std::snprintf(info.host, sizeof(info.host), "%s", HostName().c_str());
+  pool->coherence().PublishPayload(&info, sizeof(info));
+  doorbells.Ring(&info.ready, 1);
+}
+
+Peers::Peers(pool::Pool* pool, double heartbeat_timeout_s)
+    : pool_(pool),
+      doorbells_(pool->coherence(), pool->epoch()),
+      heartbeat_timeout_s_(heartbeat_timeout_s) {}
+
+Result<std::unique_ptr<Peers>> Peers::Start(pool::Pool* pool,
+                                            const std::vector<int>& local,
+                                            double heartbeat_timeout_s) {
+  std::unique_ptr<Peers> peers(new Peers(pool, heartbeat_timeout_s));
+  CXL_RETURN_IF_ERROR(peers->Identify(local));
+  peers->wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  peers->Beat();
+  peers->watcher_ = std::thread([raw = peers.get()] { raw->Watch(); });
+  return peers;
+}
+
+Status Peers::Identify(const std::vector<int>& local) {
+  local_ = local;
+  for (int rank = 0; rank < pool_->world_size(); ++rank) {
+    const pool::RankInfo& info = pool_->rank_page(rank)->info;
+    if (doorbells_.Read(&info.ready) == 0)
+      return Error(
+          Code::kDataLoss, "rank ", rank,
+          " did not register in the pool; every process of the job has to call "
+          "jax_cxl.initialize() with the same pool");
+    pool_->coherence().AcquirePayload(&info, sizeof(info));
+    auto peer = std::make_unique<Peer>();
+    const std::string host(info.host, strnlen(info.host, sizeof(info.host)));
+    std::ostringstream name;
+    name << "rank " << rank << " (pid " << info.pid << " on host " << host
+         << ")";
+    peer->name = name.str();
+    peer->ours = std::find(local.begin(), local.end(), rank) != local.end();
+    peer->last_change_s = Now();
+    peer->same_host =
+        host == HostName() && info.pid_namespace == PidNamespace();
+    if (!peer->ours && peer->same_host) {
+      peer->pidfd = static_cast<int>(syscall(SYS_pidfd_open, info.pid, 0));
+      // No such process, or a later one with the same number.
+      if ((peer->pidfd < 0 && errno == ESRCH) ||
+          ProcessStart(info.pid) != info.process_start)
+        peer->lost = true;
+    }
+    peers_.push_back(std::move(peer));
+  }
+  return OkStatus();
+}
+
+Peers::~Peers() {
+  stop_ = true;
+  if (watcher_.joinable()) {
+    const uint64_t one = 1;
+    if (write(wake_fd_, &one, sizeof(one)) < 0) {
+      // The watcher looks at stop_ after each beat anyway.
+    }
+    watcher_.join();
+  }
+  if (wake_fd_ >= 0) close(wake_fd_);
+  for (auto& peer : peers_)
+    if (peer->pidfd >= 0) close(peer->pidfd);
+}
+
+void Peers::Watch() {
+  std::vector<pollfd> watched = {{wake_fd_, POLLIN, 0}};
+  std::vector<Peer*> owners = {nullptr};
+  for (auto& peer : peers_) {
+    if (peer->pidfd < 0) continue;
+    watched.push_back({peer->pidfd, POLLIN, 0});
+    owners.push_back(peer.get());
+  }
+  while (!stop_) {
+    if (poll(watched.data(), watched.size(), kBeatMilliseconds) > 0) {
+      for (size_t i = 1; i < watched.size(); ++i) {
+        if (watched[i].revents == 0) continue;
+        owners[i]->lost = true;
+        watched[i].fd = -1;  // poll skips it from now on
+      }
+    }
+    Beat();
+    LookForDead();
+  }
+}
+
+void Peers::Beat() {
+  for (int rank : local_) {
+    uint64_t* word = &pool_->rank_page(rank)->heartbeat.word;
+    doorbells_.Ring(word, doorbells_.Read(word) + 1);
+  }
+}
+
+void Peers::LookForDead() {
+  const double now = Now();
+  for (size_t rank = 0; rank < peers_.size(); ++rank) {
+    Peer& peer = *peers_[rank];
+    if (peer.ours || peer.pidfd >= 0 || peer.lost) continue;
+    const uint64_t beat =
+        doorbells_.Read(&pool_->rank_page(rank)->heartbeat.word);
+    if (beat != peer.last_beat) {
+      peer.last_beat = beat;
+      peer.last_change_s = now;
+    } else if (now - peer.last_change_s > heartbeat_timeout_s_) {
+      peer.lost = true;
+    }
+  }
+}
+
+Status Peers::Alive(int rank) const {
+  const Peer& peer = *peers_[rank];
+  if (!peer.lost) return OkStatus();
+  return Error(Code::kPeerLost, peer.name,
+               peer.same_host ? " is gone: its process ended"
+                              : " is gone: its heartbeat stopped");
+}
+
+Status Peers::GaveUp(int rank) const {
+  const pool::RankAbort& abort = pool_->rank_page(rank)->abort;
+  if (doorbells_.Read(&abort.raised) == 0) return OkStatus();
+  pool_->coherence().AcquirePayload(&abort, sizeof(abort));
+  const std::string reason(abort.reason,
+                           strnlen(abort.reason, sizeof(abort.reason)));
+  return Error(static_cast<Code>(abort.code), peers_[rank]->name,
+               " gave up: ", reason);
+}
+
+void Peers::GiveUp(int rank, const Status& reason) {
+  std::lock_guard lock(give_up_mutex_);
+  pool::RankAbort& abort = pool_->rank_page(rank)->abort;
+  if (doorbells_.Read(&abort.raised) != 0) return;
+  abort.code = static_cast<uint32_t>(reason.code());
+  std::snprintf(abort.reason, sizeof(abort.reason), "%s",
+                reason.message().c_str());
+  pool_->coherence().PublishPayload(&abort, sizeof(abort));
+  doorbells_.Ring(&abort.raised, 1);
+}
+
+std::string Peers::Name(int rank) const { return peers_[rank]->name; }
+
+}  // namespace jax_cxl::comm

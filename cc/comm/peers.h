@@ -1,0 +1,79 @@
+#ifndef JAX_CXL_COMM_PEERS_H_
+#define JAX_CXL_COMM_PEERS_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/pool/doorbell.h"
+#include "cc/pool/pool.h"
+
+namespace jax_cxl::comm {
+
+// Who the job's other ranks are, and whether they live.
+//
+// A thread keeps this process's heartbeats going and watches the others: a
+// process on this host through a pidfd (its end is seen at once, and a stopped
+// process is not taken for a dead one), a process on another host by its
+// heartbeat.
+//
+// All methods may be called from any thread.
+class Peers {
+ public:
+  // `local` are this process's ranks; their RankInfo has been written.
+  // Errors: kDataLoss if a rank has not registered in the pool.
+  static Result<std::unique_ptr<Peers>> Start(pool::Pool* pool,
+                                              const std::vector<int>& local,
+                                              double heartbeat_timeout_s);
+  ~Peers();
+
+  // kPeerLost once the rank's process is gone.
+  Status Alive(int rank) const;
+  // The status with which the rank gave up, prefixed with who it is.
+  Status GaveUp(int rank) const;
+  // Tells the others that `rank`, one of ours, gives up. The first call counts.
+  void GiveUp(int rank, const Status& reason);
+
+  // "rank 3 (pid 4711 on host a)".
+  std::string Name(int rank) const;
+
+ private:
+  struct Peer {
+    bool ours = false;
+    bool same_host = false;
+    int pidfd = -1;  // -1: another host, or the kernel cannot
+    uint64_t last_beat = 0;
+    double last_change_s = 0;
+    std::atomic<bool> lost{false};
+    std::string name;
+  };
+
+  Peers(pool::Pool* pool, double heartbeat_timeout_s);
+  Status Identify(const std::vector<int>& local);
+  void Watch();
+  void Beat();
+  void LookForDead();
+
+  pool::Pool* pool_;
+  pool::Doorbells doorbells_;
+  double heartbeat_timeout_s_;
+  std::vector<std::unique_ptr<Peer>> peers_;
+  std::vector<int> local_;
+  std::mutex give_up_mutex_;
+  int wake_fd_ = -1;
+  std::atomic<bool> stop_{false};
+  std::thread watcher_;
+};
+
+// Writes who `rank` is into the pool. Runs in every process for its own ranks,
+// before the ranks meet.
+void Register(pool::Pool* pool, int rank, int process_index, int device_id);
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_COMM_PEERS_H_

@@ -1,0 +1,155 @@
+#include "cc/engine/cpu/executor.h"
+
+#include <cstring>
+#include <utility>
+
+#include "cc/engine/cpu/kernels.h"
+
+namespace jax_cxl::cpu {
+
+using plan::Step;
+using plan::StepKind;
+
+Rings::Rings(const pool::Doorbells& doorbells, std::vector<RingView> members,
+             int rank, int num_slots)
+    : doorbells_(doorbells),
+      members_(std::move(members)),
+      seen_(members_.size()),
+      rank_(rank),
+      num_slots_(num_slots) {}
+
+int Rings::BehindPublishing(int member, uint64_t rounds) {
+  if (member == rank_) return -1;
+  uint64_t& seen = seen_[member].published;
+  if (seen < rounds) seen = doorbells_.Read(members_[member].published);
+  return seen < rounds ? member : -1;
+}
+
+int Rings::BehindReleasing(uint64_t rounds) {
+  for (int member = 0; member < size(); ++member) {
+    if (member == rank_) continue;
+    uint64_t& seen = seen_[member].released;
+    if (seen < rounds) seen = doorbells_.Read(members_[member].released);
+    if (seen < rounds) return member;
+  }
+  return -1;
+}
+
+int Rings::BehindSlot(uint64_t round) {
+  return round < num_slots_ ? -1 : BehindReleasing(round + 1 - num_slots_);
+}
+
+void Rings::Publish(uint64_t rounds) {
+  doorbells_.Ring(members_[rank_].published, rounds);
+}
+
+void Rings::Release(uint64_t rounds) {
+  doorbells_.Ring(members_[rank_].released, rounds);
+}
+
+Execution::Execution(std::shared_ptr<const plan::Plan> plan, Rings* rings,
+                     uint64_t base_round, DType dtype, ReduceOp reduce_op,
+                     const std::byte* input, std::byte* output)
+    : plan_(std::move(plan)),
+      rings_(rings),
+      base_round_(base_round),
+      dtype_(dtype),
+      reduce_op_(reduce_op),
+      input_(input),
+      output_(output) {}
+
+bool Execution::Advance(Traffic* traffic) {
+  for (; next_step_ < plan_->steps.size(); ++next_step_) {
+    const Step& step = plan_->steps[next_step_];
+    if (!Ready(step)) return false;
+    Run(step, traffic);
+  }
+  return true;
+}
+
+bool Execution::Ready(const Step& step) {
+  waiting_for_ = -1;
+  switch (step.kind) {
+    case StepKind::kPut:
+      waiting_for_ = rings_->BehindSlot(base_round_ + step.round);
+      break;
+    case StepKind::kGet:
+      waiting_for_ =
+          rings_->BehindPublishing(step.peer, base_round_ + step.round + 1);
+      break;
+    case StepKind::kReduceToSlot:
+      waiting_for_ = rings_->BehindSlot(base_round_ + step.to_round);
+      [[fallthrough]];
+    case StepKind::kReduce:
+      for (int r = step.first; waiting_for_ < 0 && r < step.last; ++r)
+        waiting_for_ =
+            rings_->BehindPublishing(r, base_round_ + step.round + 1);
+      break;
+    default:
+      break;
+  }
+  return waiting_for_ < 0;
+}
+
+void Execution::Run(const Step& step, Traffic* traffic) {
+  const pool::Coherence& coherence = rings_->doorbells().coherence();
+  const uint64_t round = base_round_ + step.round;
+  switch (step.kind) {
+    case StepKind::kCopy:
+      std::memcpy(output_ + step.to, input_ + step.from, step.bytes);
+      break;
+    case StepKind::kZero:
+      std::memset(output_ + step.to, 0, step.bytes);
+      break;
+    case StepKind::kPut: {
+      std::byte* slot = rings_->Slot(rings_->rank(), round) + step.to;
+      std::memcpy(slot, input_ + step.from, step.bytes);
+      coherence.PublishPayload(slot, step.bytes);
+      traffic->bytes_published += step.bytes;
+      break;
+    }
+    case StepKind::kPublish:
+      rings_->Publish(round + 1);
+      break;
+    case StepKind::kGet: {
+      const std::byte* slot = rings_->Slot(step.peer, round) + step.from;
+      coherence.AcquirePayload(slot, step.bytes);
+      std::memcpy(output_ + step.to, slot, step.bytes);
+      traffic->bytes_retrieved += step.bytes;
+      break;
+    }
+    case StepKind::kReduce:
+      RunReduce(step, output_ + step.to, traffic);
+      break;
+    case StepKind::kReduceToSlot: {
+      std::byte* slot =
+          rings_->Slot(rings_->rank(), base_round_ + step.to_round) + step.to;
+      RunReduce(step, slot, traffic);
+      coherence.PublishPayload(slot, step.bytes);
+      traffic->bytes_published += step.bytes;
+      break;
+    }
+    case StepKind::kRelease:
+      rings_->Release(round + 1);
+      break;
+  }
+}
+
+void Execution::RunReduce(const Step& step, std::byte* to, Traffic* traffic) {
+  const pool::Coherence& coherence = rings_->doorbells().coherence();
+  const uint64_t round = base_round_ + step.round;
+  sources_.clear();
+  for (int r = step.first; r < step.last; ++r) {
+    if (r == rings_->rank()) {
+      sources_.push_back(input_ + step.input_from);
+      continue;
+    }
+    const std::byte* slot = rings_->Slot(r, round) + step.from;
+    coherence.AcquirePayload(slot, step.bytes);
+    traffic->bytes_retrieved += step.bytes;
+    sources_.push_back(slot);
+  }
+  Reduce(dtype_, reduce_op_, sources_, to, step.bytes / DTypeBytes(dtype_));
+}
+
+}  // namespace jax_cxl::cpu

@@ -1,0 +1,107 @@
+#ifndef JAX_CXL_ENGINE_CPU_EXECUTOR_H_
+#define JAX_CXL_ENGINE_CPU_EXECUTOR_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cc/base/dtype.h"
+#include "cc/plan/plan.h"
+#include "cc/pool/doorbell.h"
+#include "cc/pool/layout.h"
+
+namespace jax_cxl::cpu {
+
+// One member's ring of slots and its two clocks, as mapped by this process.
+struct RingView {
+  uint64_t* published = nullptr;
+  uint64_t* released = nullptr;
+  std::array<std::byte*, pool::kMaxSlots> slots = {};
+};
+
+// The rings of a group, seen by its member `rank`. Caches what the peers'
+// clocks were last seen to be: they only grow.
+class Rings {
+ public:
+  Rings(const pool::Doorbells& doorbells, std::vector<RingView> members,
+        int rank, int num_slots);
+
+  const pool::Doorbells& doorbells() const { return doorbells_; }
+  int size() const { return static_cast<int>(members_.size()); }
+  int rank() const { return rank_; }
+
+  std::byte* Slot(int member, uint64_t round) const {
+    return members_[member].slots[round % num_slots_];
+  }
+
+  // A peer whose clock has not reached `rounds`, or -1 when none is behind.
+  int BehindPublishing(int member, uint64_t rounds);
+  int BehindReleasing(uint64_t rounds);
+  // Which peer still reads what my slot for `round` carried before, or -1.
+  int BehindSlot(uint64_t round);
+
+  void Publish(uint64_t rounds);
+  void Release(uint64_t rounds);
+
+ private:
+  struct Clocks {
+    uint64_t published = 0;
+    uint64_t released = 0;
+  };
+
+  pool::Doorbells doorbells_;
+  std::vector<RingView> members_;
+  std::vector<Clocks> seen_;
+  int rank_;
+  uint64_t num_slots_;
+};
+
+// How much a rank has moved.
+struct Traffic {
+  uint64_t bytes_published = 0;  // written to the pool
+  uint64_t bytes_retrieved = 0;  // read from the pool
+};
+
+// Executes one plan, a few steps at a time, without ever waiting: `Advance`
+// returns as soon as a step has to wait for a peer.
+//
+// Not thread-safe; different threads may call Advance one after another.
+class Execution {
+ public:
+  // `base_round` is the number of rounds that the group has been through.
+  // Buffers hold plan::InputBytes and plan::OutputBytes and do not overlap.
+  Execution(std::shared_ptr<const plan::Plan> plan, Rings* rings,
+            uint64_t base_round, DType dtype, ReduceOp reduce_op,
+            const std::byte* input, std::byte* output);
+
+  // Runs steps until the plan is done (true) or a peer has to act (false).
+  bool Advance(Traffic* traffic);
+
+  // Steps run so far: tells whether Advance got anywhere.
+  size_t steps_done() const { return next_step_; }
+
+  // The member that the last Advance stopped for; -1 if none.
+  int waiting_for() const { return waiting_for_; }
+
+ private:
+  bool Ready(const plan::Step& step);
+  void Run(const plan::Step& step, Traffic* traffic);
+  void RunReduce(const plan::Step& step, std::byte* to, Traffic* traffic);
+
+  std::shared_ptr<const plan::Plan> plan_;
+  Rings* rings_;
+  uint64_t base_round_;
+  DType dtype_;
+  ReduceOp reduce_op_;
+  const std::byte* input_;
+  std::byte* output_;
+  size_t next_step_ = 0;
+  int waiting_for_ = -1;
+  std::vector<const std::byte*> sources_;
+};
+
+}  // namespace jax_cxl::cpu
+
+#endif  // JAX_CXL_ENGINE_CPU_EXECUTOR_H_
