@@ -1,0 +1,126 @@
+#ifndef JAX_CXL_ENGINE_CPU_FLOAT_FORMATS_H_
+#define JAX_CXL_ENGINE_CPU_FLOAT_FORMATS_H_
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <limits>
+
+#include "cc/engine/cpu/reduce_targets.h"
+
+// Conversions between float32 and the narrow float types, without branches, so
+// that loops over them vectorize. Widening is exact. Narrowing rounds once, to
+// nearest even, and gives the bits that ml_dtypes' casts from float32 give.
+namespace jax_cxl::cpu {
+
+JAX_CXL_INLINE constexpr uint32_t Bits(float value) {
+  return __builtin_bit_cast(uint32_t, value);
+}
+JAX_CXL_INLINE constexpr float FromBits(uint32_t bits) {
+  return __builtin_bit_cast(float, bits);
+}
+
+// What stands at the top of a format's range.
+enum class Specials {
+  kIeee,  // the last exponent holds infinity and NaN
+  kFn,    // no infinity; all ones is NaN
+  kFnuz,  // no infinity, no negative zero; the sign bit alone is NaN
+};
+
+// A format of 1 sign bit, `kExponent` and `kMantissa` bits.
+template <typename StorageT, int kExponent, int kMantissa, int kBias,
+          Specials kSpecials>
+struct SmallFloat {
+  using Storage = StorageT;
+
+  static constexpr int kShift = 23 - kMantissa;
+  static constexpr uint32_t kSign = 1u << (kExponent + kMantissa);
+  static constexpr uint32_t kMagnitude = kSign - 1;
+  static constexpr uint32_t kLastExponent = ((1u << kExponent) - 1)
+                                            << kMantissa;
+  // The first code above the largest finite one: infinity or NaN.
+  static constexpr uint32_t kOverflow =
+      kSpecials == Specials::kIeee ? kLastExponent
+      : kSpecials == Specials::kFn ? kMagnitude
+                                   : kSign;
+  static constexpr uint32_t kNan = kSpecials == Specials::kIeee
+                                       ? kLastExponent | (1u << (kMantissa - 1))
+                                       : kOverflow;
+  // Difference of the exponent biases, at float32's exponent.
+  static constexpr uint32_t kRebias = uint32_t{127 - kBias} << 23;
+  static constexpr uint32_t kMinNormal = kRebias + (1u << 23);
+  // A power of two whose unit in the last place is the smallest subnormal:
+  // adding it makes the addition round there.
+  static constexpr float kAligner =
+      FromBits(static_cast<uint32_t>(127 + 24 - kBias - kMantissa) << 23);
+  static constexpr float kSmallest =
+      FromBits(static_cast<uint32_t>(127 + 1 - kBias - kMantissa) << 23);
+
+  JAX_CXL_INLINE static float Widen(Storage code) {
+    const uint32_t magnitude = code & kMagnitude;
+    const uint32_t sign = (code & kSign) << (31 - kExponent - kMantissa);
+    const float subnormal =
+        static_cast<float>(static_cast<int32_t>(magnitude)) * kSmallest;
+    uint32_t bits = magnitude < (1u << kMantissa)
+                        ? Bits(subnormal)
+                        : (magnitude << kShift) + kRebias;
+    if constexpr (kSpecials == Specials::kIeee) {
+      const uint32_t special = 0x7f800000u |
+                               ((magnitude & ~kLastExponent) << kShift) |
+                               (magnitude > kLastExponent ? 0x00400000u : 0u);
+      bits = magnitude >= kLastExponent ? special : bits;
+    } else if constexpr (kSpecials == Specials::kFn) {
+      bits = magnitude == kMagnitude ? 0x7fc00000u : bits;
+    } else {
+      bits = (code & (kSign | kMagnitude)) == kSign ? 0x7fc00000u : bits;
+    }
+    return FromBits(bits | sign);
+  }
+
+  // Every NaN becomes the format's quiet NaN of the same sign.
+  JAX_CXL_INLINE static Storage Narrow(float value) {
+    const uint32_t bits = Bits(value);
+    const uint32_t magnitude = bits & 0x7fffffffu;
+    const uint32_t subnormal =
+        Bits(FromBits(magnitude) + kAligner) - Bits(kAligner);
+    const uint32_t odd = (magnitude >> kShift) & 1;
+    const uint32_t normal =
+        (magnitude - kRebias + ((1u << (kShift - 1)) - 1) + odd) >> kShift;
+    uint32_t code = magnitude < kMinNormal ? subnormal : normal;
+    code = code < kOverflow ? code : kOverflow;
+    code = magnitude > 0x7f800000u ? kNan : code;
+    uint32_t sign = (bits >> 31) << (kExponent + kMantissa);
+    if constexpr (kSpecials == Specials::kFnuz) sign = code == 0 ? 0 : sign;
+    return static_cast<Storage>(code | sign);
+  }
+};
+
+using Float16 = SmallFloat<uint16_t, 5, 10, 15, Specials::kIeee>;
+using Float8E5M2 = SmallFloat<uint8_t, 5, 2, 15, Specials::kIeee>;
+using Float8E4M3 = SmallFloat<uint8_t, 4, 3, 7, Specials::kIeee>;
+using Float8E3M4 = SmallFloat<uint8_t, 3, 4, 3, Specials::kIeee>;
+using Float8E4M3Fn = SmallFloat<uint8_t, 4, 3, 7, Specials::kFn>;
+using Float8E4M3B11Fnuz = SmallFloat<uint8_t, 4, 3, 11, Specials::kFnuz>;
+using Float8E4M3Fnuz = SmallFloat<uint8_t, 4, 3, 8, Specials::kFnuz>;
+using Float8E5M2Fnuz = SmallFloat<uint8_t, 5, 2, 16, Specials::kFnuz>;
+
+struct Bfloat16 {
+  using Storage = uint16_t;
+
+  JAX_CXL_INLINE static float Widen(Storage code) {
+    return FromBits(uint32_t{code} << 16);
+  }
+
+  // Every NaN becomes the quiet NaN of the same sign.
+  JAX_CXL_INLINE static Storage Narrow(float value) {
+    const uint32_t bits = Bits(value);
+    const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1)) >> 16;
+    const uint32_t nan = (bits >> 16 & 0x8000u) | 0x7fc0u;
+    return static_cast<Storage>((bits & 0x7fffffffu) > 0x7f800000u ? nan
+                                                                   : rounded);
+  }
+};
+
+}  // namespace jax_cxl::cpu
+
+#endif  // JAX_CXL_ENGINE_CPU_FLOAT_FORMATS_H_

@@ -1,0 +1,261 @@
+#include "cc/engine/cpu/kernels.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "cc/engine/cpu/reduce_complex.h"
+#include "cc/engine/cpu/reduce_environment.h"
+#include "cc/engine/cpu/reduce_float16.h"
+#include "cc/engine/cpu/reduce_loops.h"
+
+namespace jax_cxl::cpu {
+namespace {
+
+using Sources = std::span<const std::byte* const>;
+
+// Folds of up to this many sources are one loop; more go block by block through
+// an accumulator that stays in the first-level cache.
+constexpr size_t kMaxFused = 4;
+constexpr size_t kBlockBytes = 4096;
+
+// The loops of one (type, operation): [n - 2] folds n sources.
+struct FoldSet {
+  FoldFunction fold[kMaxFused - 1];
+
+  FoldFunction operator[](size_t sources) const { return fold[sources - 2]; }
+};
+
+template <typename Format, typename Op>
+const FoldSet& FoldSetOf() {
+  static const FoldSet set = {
+      {Pick<Fold<Format, Op, 2>, const std::byte* const*, std::byte*, size_t>(),
+       Pick<Fold<Format, Op, 3>, const std::byte* const*, std::byte*, size_t>(),
+       Pick<Fold<Format, Op, 4>, const std::byte* const*, std::byte*,
+            size_t>()}};
+  return set;
+}
+
+template <typename Format>
+const FoldSet& FloatFoldSet(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return FoldSetOf<Format, Sum>();
+    case ReduceOp::kProd:
+      return FoldSetOf<Format, Prod>();
+    case ReduceOp::kMin:
+      return FoldSetOf<Format, Min>();
+    case ReduceOp::kMax:
+      break;
+  }
+  return FoldSetOf<Format, Max>();
+}
+
+// Sums and products of signed integers are those of unsigned ones, which wrap
+// around.
+template <typename T>
+const FoldSet& IntegerFoldSet(ReduceOp op) {
+  using Unsigned = Native<std::make_unsigned_t<T>>;
+  switch (op) {
+    case ReduceOp::kSum:
+      return FoldSetOf<Unsigned, Sum>();
+    case ReduceOp::kProd:
+      return FoldSetOf<Unsigned, Prod>();
+    case ReduceOp::kMin:
+      return FoldSetOf<Native<T>, Min>();
+    case ReduceOp::kMax:
+      break;
+  }
+  return FoldSetOf<Native<T>, Max>();
+}
+
+const FoldSet& BoolFoldSet(ReduceOp op) {
+  return op == ReduceOp::kSum || op == ReduceOp::kMax
+             ? FoldSetOf<Native<uint8_t>, Or>()
+             : FoldSetOf<Native<uint8_t>, And>();
+}
+
+// The loops that fold elements of `dtype` as they lie in memory, or null for
+// types that are widened block by block first.
+const FoldSet* DirectFoldSet(DType dtype, ReduceOp op) {
+  switch (dtype) {
+    case DType::kBool:
+      return &BoolFoldSet(op);
+    case DType::kInt8:
+      return &IntegerFoldSet<int8_t>(op);
+    case DType::kInt16:
+      return &IntegerFoldSet<int16_t>(op);
+    case DType::kInt32:
+      return &IntegerFoldSet<int32_t>(op);
+    case DType::kInt64:
+      return &IntegerFoldSet<int64_t>(op);
+    case DType::kUint8:
+      return &IntegerFoldSet<uint8_t>(op);
+    case DType::kUint16:
+      return &IntegerFoldSet<uint16_t>(op);
+    case DType::kUint32:
+      return &IntegerFoldSet<uint32_t>(op);
+    case DType::kUint64:
+      return &IntegerFoldSet<uint64_t>(op);
+    case DType::kFloat32:
+      return &FloatFoldSet<Native<float>>(op);
+    case DType::kFloat64:
+      return &FloatFoldSet<Native<double>>(op);
+    case DType::kComplex64:
+      return op == ReduceOp::kSum
+                 ? &FoldSetOf<Native<float>, Sum>()
+                 : &FoldSetOf<NativeComplex<float>, ComplexProd>();
+    case DType::kComplex128:
+      return op == ReduceOp::kSum
+                 ? &FoldSetOf<Native<double>, Sum>()
+                 : &FoldSetOf<NativeComplex<double>, ComplexProd>();
+    case DType::kFloat8E8M0Fnu:
+      return op == ReduceOp::kMin ? &FoldSetOf<Native<uint8_t>, MinE8M0>()
+                                  : &FoldSetOf<Native<uint8_t>, Max>();
+    default:
+      return nullptr;
+  }
+}
+
+struct Conversion {
+  WidenFunction widen;
+  WidenFunction narrow;
+};
+
+template <typename Small>
+const Conversion& ConversionOf() {
+  static const Conversion conversion = {
+      Pick<WidenLoop<Small>, const std::byte*, std::byte*, size_t>(),
+      Pick<NarrowLoop<Small>, const std::byte*, std::byte*, size_t>()};
+  return conversion;
+}
+
+const Conversion& Float16Conversion() {
+#if defined(__x86_64__)
+  static constexpr Conversion kF16c = {&WidenFloat16, &NarrowFloat16};
+  if (HasAvx2()) return kF16c;
+#endif
+  return ConversionOf<Float16>();
+}
+
+const Conversion& ConversionFor(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat16:
+      return Float16Conversion();
+    case DType::kFloat8E4M3Fn:
+      return ConversionOf<Float8E4M3Fn>();
+    case DType::kFloat8E5M2:
+      return ConversionOf<Float8E5M2>();
+    case DType::kFloat8E4M3B11Fnuz:
+      return ConversionOf<Float8E4M3B11Fnuz>();
+    case DType::kFloat8E4M3Fnuz:
+      return ConversionOf<Float8E4M3Fnuz>();
+    case DType::kFloat8E5M2Fnuz:
+      return ConversionOf<Float8E5M2Fnuz>();
+    case DType::kFloat8E4M3:
+      return ConversionOf<Float8E4M3>();
+    case DType::kFloat8E3M4:
+      return ConversionOf<Float8E3M4>();
+    default:
+      return ConversionOf<Bfloat16>();
+  }
+}
+
+void ReduceDirect(const FoldSet& folds, size_t element_bytes, Sources sources,
+                  std::byte* destination, size_t count) {
+  if (sources.size() <= kMaxFused) {
+    folds[sources.size()](sources.data(), destination, count);
+    return;
+  }
+  alignas(64) std::byte accumulator[kBlockBytes];
+  const size_t block = kBlockBytes / element_bytes;
+  for (size_t start = 0; start < count; start += block) {
+    const size_t length = std::min(block, count - start);
+    const size_t offset = start * element_bytes;
+    // Only the last fold of a block writes the destination, which may be any of
+    // the sources.
+    const std::byte* from[kMaxFused] = {sources[0] + offset};
+    for (size_t next = 1; next < sources.size();) {
+      const size_t taken = std::min(kMaxFused - 1, sources.size() - next);
+      for (size_t s = 0; s < taken; ++s) {
+        from[s + 1] = sources[next + s] + offset;
+      }
+      next += taken;
+      std::byte* to =
+          next == sources.size() ? destination + offset : accumulator;
+      folds[taken + 1](from, to, length);
+      from[0] = accumulator;
+    }
+  }
+}
+
+// Folds in float32, rounding once per element.
+void ReduceWidened(const Conversion& conversion, const FoldSet& folds,
+                   size_t element_bytes, Sources sources,
+                   std::byte* destination, size_t count) {
+  alignas(64) std::byte widened[kMaxFused][kBlockBytes];
+  const std::byte* from[kMaxFused];
+  for (size_t s = 0; s < kMaxFused; ++s) from[s] = widened[s];
+  constexpr size_t kBlock = kBlockBytes / sizeof(float);
+  for (size_t start = 0; start < count; start += kBlock) {
+    const size_t length = std::min(kBlock, count - start);
+    const size_t offset = start * element_bytes;
+    conversion.widen(sources[0] + offset, widened[0], length);
+    for (size_t next = 1; next < sources.size();) {
+      const size_t taken = std::min(kMaxFused - 1, sources.size() - next);
+      for (size_t s = 0; s < taken; ++s) {
+        conversion.widen(sources[next + s] + offset, widened[s + 1], length);
+      }
+      next += taken;
+      folds[taken + 1](from, widened[0], length);
+    }
+    conversion.narrow(widened[0], destination + offset, length);
+  }
+}
+
+}  // namespace
+
+bool CanReduce(DType dtype, ReduceOp op) {
+  if (DTypeBytes(dtype) == 0 || static_cast<int>(op) >= kNumReduceOps) {
+    return false;
+  }
+  const bool ordering = op == ReduceOp::kMin || op == ReduceOp::kMax;
+  switch (dtype) {
+    case DType::kComplex64:
+    case DType::kComplex128:
+      return !ordering;
+    case DType::kFloat8E8M0Fnu:
+      return ordering;
+    default:
+      return true;
+  }
+}
+
+void Reduce(DType dtype, ReduceOp op, Sources sources, std::byte* destination,
+            size_t count) {
+  if (count == 0) return;
+  const size_t element_bytes = DTypeBytes(dtype);
+  if (sources.size() == 1) {
+    if (destination != sources[0]) {
+      std::memcpy(destination, sources[0], count * element_bytes);
+    }
+    return;
+  }
+  DefaultFloatEnvironment environment;
+  if (const FoldSet* folds = DirectFoldSet(dtype, op)) {
+    const bool as_reals = op == ReduceOp::kSum && (dtype == DType::kComplex64 ||
+                                                   dtype == DType::kComplex128);
+    const size_t parts = as_reals ? 2 : 1;
+    ReduceDirect(*folds, element_bytes / parts, sources, destination,
+                 count * parts);
+    return;
+  }
+  if (dtype == DType::kBfloat16 && sources.size() <= kMaxFused) {
+    FloatFoldSet<InFloat32<Bfloat16>>(op)[sources.size()](sources.data(),
+                                                          destination, count);
+    return;
+  }
+  ReduceWidened(ConversionFor(dtype), FloatFoldSet<Native<float>>(op),
+                element_bytes, sources, destination, count);
+}
+
+}  // namespace jax_cxl::cpu

@@ -1,0 +1,59 @@
+#ifndef JAX_CXL_ENGINE_CPU_REDUCE_COMPLEX_H_
+#define JAX_CXL_ENGINE_CPU_REDUCE_COMPLEX_H_
+
+#include "cc/engine/cpu/reduce_loops.h"
+
+#if !defined(__has_builtin)
+#define __has_builtin(name) 0
+#endif
+
+// Complex products. (Complex sums are sums of twice as many real numbers.)
+namespace jax_cxl::cpu {
+
+// A product that no compiler fuses with the addition that follows: a fused
+// multiply-add rounds once instead of twice, so the result would depend on the
+// machine. Nothing else here multiplies and then adds inexactly.
+template <typename T>
+JAX_CXL_INLINE T RoundedProduct(T a, T b) {
+#if defined(__clang__)
+#pragma clang fp contract(off)
+  return a * b;
+#elif __has_builtin(__builtin_assoc_barrier)
+  return __builtin_assoc_barrier(a * b);
+#else
+  volatile T product = a * b;
+  return product;
+#endif
+}
+
+template <typename T>
+struct Complex {
+  T re;
+  T im;
+};
+
+template <typename T>
+struct NativeComplex {
+  using Storage = Complex<T>;
+  JAX_CXL_INLINE static Complex<T> Widen(Complex<T> value) { return value; }
+  JAX_CXL_INLINE static Complex<T> Narrow(Complex<T> value) {
+    return {OneNan(value.re), OneNan(value.im)};
+  }
+};
+
+// The textbook formula, as XLA has it; infinities are not repaired as C's
+// complex multiplication does.
+struct ComplexProd {
+  template <typename T>
+  JAX_CXL_INLINE static Complex<T> Apply(Complex<T> a, Complex<T> b) {
+#if defined(__clang__)
+#pragma clang fp contract(off)
+#endif
+    return {RoundedProduct(a.re, b.re) - RoundedProduct(a.im, b.im),
+            RoundedProduct(a.re, b.im) + RoundedProduct(a.im, b.re)};
+  }
+};
+
+}  // namespace jax_cxl::cpu
+
+#endif  // JAX_CXL_ENGINE_CPU_REDUCE_COMPLEX_H_

@@ -1,0 +1,41 @@
+#ifndef JAX_CXL_ENGINE_CPU_REDUCE_ENVIRONMENT_H_
+#define JAX_CXL_ENGINE_CPU_REDUCE_ENVIRONMENT_H_
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#else
+#include <cfenv>
+#endif
+
+namespace jax_cxl::cpu {
+
+// Default floating-point arithmetic while it lives: XLA flushes subnormals to
+// zero in its own threads, so without this the bits of a result would depend on
+// the thread that computed it.
+class DefaultFloatEnvironment {
+ public:
+  DefaultFloatEnvironment(const DefaultFloatEnvironment&) = delete;
+  DefaultFloatEnvironment& operator=(const DefaultFloatEnvironment&) = delete;
+
+#if defined(__x86_64__)
+  // Every exception masked, round to nearest, subnormals kept.
+  DefaultFloatEnvironment() : saved_(_mm_getcsr()) { _mm_setcsr(0x1f80); }
+  ~DefaultFloatEnvironment() { _mm_setcsr(saved_); }
+
+ private:
+  unsigned saved_;
+#else
+  DefaultFloatEnvironment() {
+    std::fegetenv(&saved_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultFloatEnvironment() { std::fesetenv(&saved_); }
+
+ private:
+  std::fenv_t saved_;
+#endif
+};
+
+}  // namespace jax_cxl::cpu
+
+#endif  // JAX_CXL_ENGINE_CPU_REDUCE_ENVIRONMENT_H_
