@@ -8,5 +8,5 @@ import sys
 sys.meta_path[:] = [
     finder
     for finder in sys.meta_path
-    if not type(finder).__module__.startswith("_jax_cxl_editable")
+    if not type(finder).__module__.startswith("_editable_")
 ]
