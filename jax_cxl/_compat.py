@@ -1,0 +1,33 @@
+"""Everything this package takes from JAX's private modules.
+
+The collectives need two things that JAX does not export: the effect that ties an
+equation to a named axis, and whether `jax.shard_map` runs with `check_vma`. They
+have kept their names since JAX 0.10; when one of them moves, this is the only
+file to change.
+"""
+
+import jax
+
+try:
+    from jax._src import config as _config
+    from jax._src.core import NamedAxisEffect
+
+    _config._check_vma.value  # noqa: B018  (fails here and not in the first call)
+except (ImportError, AttributeError) as error:
+    raise ImportError(
+        f"jax_cxl does not work with jax {jax.__version__}: {error}. It is tested with jax 0.10"
+        " to 0.12: install one of these, or a newer jax_cxl."
+    ) from error
+
+__all__ = ["NamedAxisEffect", "check_vma", "forbidden_axes"]
+
+
+def check_vma() -> bool:
+    """Whether the function being traced runs under `shard_map(check_vma=True)`."""
+    return _config._check_vma.value
+
+
+def forbidden_axes() -> tuple:
+    """Axes over which `no_collectives` (absent in JAX 0.10) forbids communication."""
+    state = getattr(_config, "no_collectives", None)
+    return tuple(state.value or ()) if state is not None else ()

@@ -1,0 +1,133 @@
+"""jax_cxl.all_gather."""
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax.extend import core
+from jax.interpreters import ad
+
+from jax_cxl import _axis, _compat, _lowering
+
+
+def all_gather(
+    x: Any,
+    axis_name: Hashable | Sequence[Hashable],
+    *,
+    axis_index_groups: Sequence[Sequence[int]] | None = None,
+    axis: int = 0,
+    tiled: bool = False,
+    to: str = "varying",
+) -> Any:
+    """Gathers the values of x from all ranks along a named axis.
+
+    Drop-in for `jax.lax.all_gather`; differentiates to `psum_scatter`.
+
+    Args:
+      x: array, or pytree of arrays, of any dtype of one byte or more an element.
+      axis_name: mesh axis, or several in the order in which they count ranks.
+      axis_index_groups: lists of axis indices, all of the same size and together a partition of
+        the axis; each gathers on its own. By default one group of all ranks.
+      axis: dimension of the result along which the values lie.
+      tiled: False inserts a new dimension `axis` of the group's size; True concatenates along
+        the existing one.
+      to: "varying", or "invarying" for a result that is typed as equal on all ranks (its
+        gradient then needs no communication). Without check_vma both are the same.
+
+    Returns:
+      Arrays of x's dtype. For x of shape (a, b), n ranks and axis=1, the shape is (a, n, b)
+      untiled and (a, n * b) tiled.
+
+    Raises:
+      NameError: the axis is not bound, as outside `jax.shard_map`.
+      TypeError: a dtype is not supported, such as int4.
+      ValueError: `axis` is out of bounds, or the groups are no partition.
+      NotImplementedError: `to="reduced"`, or groups with `to="invarying"`.
+
+    Example:
+      >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> gather = jax.shard_map(lambda x: jax_cxl.all_gather(x, "i", tiled=True),
+      ...                        mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
+      >>> jax.jit(gather)(jnp.arange(4)).reshape(4, 4)
+      Array([[0, 1, 2, 3],
+             [0, 1, 2, 3],
+             [0, 1, 2, 3],
+             [0, 1, 2, 3]], dtype=int32)
+    """
+    if to not in ("varying", "invarying", "reduced"):
+        raise ValueError(
+            f"jax_cxl.all_gather: to={to!r} must be 'varying', 'invarying' or 'reduced'."
+        )
+    axes = _axis.axes_of("all_gather", axis_name)
+    if not axes:
+        return x
+    groups = _axis.groups_of("all_gather", axes, axis_index_groups)
+    invariant = _compat.check_vma() and to == "invarying"
+    if _compat.check_vma() and to == "reduced":
+        raise NotImplementedError(
+            "jax_cxl.all_gather does not support to='reduced': use to='invarying', or"
+            " jax.lax.all_gather."
+        )
+    if invariant and (groups is not None or _axis.manual(axes) != axes):
+        raise NotImplementedError(
+            "jax_cxl.all_gather: to='invarying' works over whole mesh axes only, not with"
+            " axis_index_groups or axes of jax.vmap: use to='varying'."
+        )
+    size = _axis.group_size(axes, groups)
+
+    def gather(leaf):
+        ndim = np.ndim(leaf) + (not tiled)
+        dim = _axis.dimension("all_gather", "axis", axis, ndim)
+        out = all_gather_p.bind(
+            _axis.vary(leaf, axes), axes=axes, groups=groups, size=size, dim=dim,
+            invariant=invariant,
+        )  # fmt: skip
+        return _axis.merge(out, dim) if tiled else out
+
+    return jax.tree.map(gather, x)
+
+
+# Inserts dimension `dim` of size `size`; `tiled` is a reshape around it.
+all_gather_p = core.Primitive("all_gather")
+
+
+def _abstract_eval(x, *, axes, groups, size, dim, invariant):
+    shape = (*x.shape[:dim], size, *x.shape[dim:])
+    return _axis.abstract_result("all_gather", x, axes, shape=shape, invariant=invariant)
+
+
+def _lower(ctx, x, *, axes, groups, size, dim, invariant):
+    return _lowering.collective(
+        ctx, x, name="all_gather", op=_lowering.Op.ALL_GATHER, axes=axes, groups=groups,
+        result_blocks=dim,
+    )  # fmt: skip
+
+
+def _transpose(ct, x, *, axes, groups, size, dim, invariant):
+    from jax_cxl.ops.psum_scatter import psum_scatter_p  # The two are each other's transpose.
+
+    if invariant:
+        # All ranks hold the same cotangent of the whole result: each takes its own part.
+        return [lax.dynamic_index_in_dim(ct, lax.axis_index(axes), dim, keepdims=False)]
+    ct = _axis.vary(ct, axes)
+    return [psum_scatter_p.bind(ct, axes=axes, groups=groups, size=size, dim=dim)]
+
+
+def _batch_other_axis(x, d, *, dim, **params):
+    if d <= dim:
+        return all_gather_p.bind(x, dim=dim + 1, **params), d
+    return all_gather_p.bind(x, dim=dim, **params), d + 1
+
+
+def _batch_own_axis(x, d, size, *, dim, **params):
+    if d is None:
+        x, d = lax.broadcast(x, (size,)), 0
+    return jax.numpy.moveaxis(x, d, dim), None
+
+
+all_gather_p.def_effectful_abstract_eval(_abstract_eval)
+_lowering.register(all_gather_p, _lower)
+ad.deflinear2(all_gather_p, _transpose)
+_axis.register_batching(all_gather_p, _batch_other_axis, _batch_own_axis)

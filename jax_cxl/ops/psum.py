@@ -1,0 +1,119 @@
+"""jax_cxl.psum."""
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax.extend import core
+from jax.interpreters import ad
+
+from jax_cxl import _axis, _compat, _lowering
+
+
+def psum(
+    x: Any,
+    axis_name: Hashable | Sequence[Hashable],
+    *,
+    axis_index_groups: Sequence[Sequence[int]] | None = None,
+) -> Any:
+    """Sums x over all ranks along a named axis.
+
+    Drop-in for `jax.lax.psum`. The sum adds the ranks' values in rank order, so that all ranks
+    get the same bits; float16, bfloat16 and float8 accumulate in float32 and round once. A leaf
+    that is not traced (a Python number, a NumPy array) is the same on all ranks and just
+    multiplied by the size of the group: `psum(1, "i")` is the size of the axis.
+
+    Args:
+      x: array, or pytree of arrays, of any dtype of one byte or more an element; bool counts
+        as int32.
+      axis_name: mesh axis, or several.
+      axis_index_groups: lists of axis indices, all of the same size and together a partition of
+        the axis; each sums on its own. By default one group of all ranks.
+
+    Returns:
+      Arrays of x's shape and dtype (int32 for bool). Under check_vma they stop varying over the
+      axis, except with axis_index_groups.
+
+    Raises:
+      NameError: the axis is not bound, as outside `jax.shard_map`.
+      TypeError: a dtype is not supported, such as int4, or an axis is an integer.
+      ValueError: the groups are no partition.
+
+    Example:
+      >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> total = jax.shard_map(lambda x: jax_cxl.psum(x, "i"),
+      ...                       mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P())
+      >>> jax.jit(total)(jnp.arange(8))
+      Array([12, 16], dtype=int32)
+    """
+    axes = _axis.axes_of("psum", axis_name)
+    if not axes:
+        return x
+    groups = _axis.groups_of("psum", axes, axis_index_groups)
+
+    def total(leaf):
+        leaf = _count_bool(leaf)
+        if not isinstance(leaf, jax.core.Tracer):
+            return _times(leaf, _axis.group_size(axes, groups))
+        return _bind(leaf, axes, groups)
+
+    return jax.tree.map(total, x)
+
+
+psum_p = core.Primitive("psum")
+
+
+def _count_bool(leaf: Any) -> Any:
+    if isinstance(leaf, (bool, np.bool)):
+        return int(leaf)
+    if jax.dtypes.result_type(leaf) != np.bool:
+        return leaf
+    return leaf.astype(np.int32)
+
+
+def _times(leaf: Any, size: int) -> Any:
+    if isinstance(leaf, (int, float, complex)):
+        return leaf * type(leaf)(size)
+    return leaf * np.asarray(size, leaf.dtype)
+
+
+def _bind(x: Any, axes: _axis.Axes, groups: _axis.Groups) -> Any:
+    if not _compat.check_vma() or groups is not None:
+        # Sums of groups differ from rank to rank, so they stay varying.
+        return psum_p.bind(_axis.vary(x, axes), axes=axes, groups=groups, invariant=False)
+    # Axes of vmap have no varying type, and their gradient is another one than the mesh axes'.
+    mesh_axes = _axis.manual(axes)
+    vmap_axes = tuple(axis for axis in axes if axis not in mesh_axes)
+    if vmap_axes:
+        x = psum_p.bind(x, axes=vmap_axes, groups=None, invariant=False)
+    if mesh_axes:
+        x = psum_p.bind(_axis.vary(x, mesh_axes), axes=mesh_axes, groups=None, invariant=True)
+    return x
+
+
+def _abstract_eval(x, *, axes, groups, invariant):
+    return _axis.abstract_result("psum", x, axes, invariant=invariant)
+
+
+def _lower(ctx, x, *, axes, groups, invariant):
+    return _lowering.collective(
+        ctx, x, name="psum", op=_lowering.Op.ALL_REDUCE, axes=axes, groups=groups
+    )
+
+
+def _transpose(ct, x, *, axes, groups, invariant):
+    if invariant:
+        return [_axis.vary(ct, axes)]
+    # Without varying types nobody knows whether the cotangents of the ranks are equal: as in
+    # jax.lax they are taken for parts of a sum.
+    return [psum_p.bind(_axis.vary(ct, axes), axes=axes, groups=groups, invariant=False)]
+
+
+psum_p.def_effectful_abstract_eval(_abstract_eval)
+_lowering.register(psum_p, _lower)
+ad.deflinear2(psum_p, _transpose)
+_axis.register_reduction_batching(
+    psum_p, lax.reduce_sum, lambda x, size: lax.mul(x, lax.full_like(x, size))
+)
