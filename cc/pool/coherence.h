@@ -20,6 +20,9 @@ enum class CoherenceMode : uint8_t {
 std::string_view CoherenceModeName(CoherenceMode mode);
 Result<CoherenceMode> ParseCoherenceMode(std::string_view name);
 
+// kUnimplemented when this processor cannot do what `mode` needs.
+Status CheckCoherenceSupported(CoherenceMode mode);
+
 // The four moves that every protocol in the pool is made of. Writer: store the
 // payload, PublishPayload, StoreFlag. Reader: LoadFlag until it says so,
 // AcquirePayload, load the payload.

@@ -11,7 +11,8 @@
 //   0                 PoolHeader, padded to kPageBytes
 //   kPageBytes        RankPage of rank 0, 1, ... world_size - 1
 //   then              rank 0's arena in extent 0, rank 1's, ...
-//   extent e > 0      rank 0's arena in extent e, rank 1's, ...
+//   extent e > 0      a copy of the header with its own extent_index, padded
+//                     to kPageBytes, then rank 0's arena in extent e, ...
 //
 // An extent is one pool device (or, emulated, one equal part of the file).
 // Every word has one writer for life: the creator writes the header, rank r
@@ -26,6 +27,7 @@ inline constexpr uint64_t kPageBytes = 4096;
 inline constexpr char kMagic[8] = {'J', 'A', 'X', 'C', 'X', 'L', 'P', '1'};
 inline constexpr uint32_t kLayoutVersion = 1;
 inline constexpr int kMaxExtents = 64;
+inline constexpr int kMaxWorldSize = 1024;
 inline constexpr int kMaxSlots = 12;
 inline constexpr int kMaxChannels = 120;
 
@@ -42,13 +44,16 @@ struct PoolHeader {
   uint32_t world_size;
   uint32_t num_extents;
   uint32_t creator_uid;
+  uint32_t extent_index;  // devices in another order on another host: an error
+  uint32_t reserved;
   uint64_t epoch;  // 1 to 65535, one more than the last job's on this pool
   uint64_t token;  // random, tells this job from any other
   uint64_t total_bytes;
   uint64_t extent_bytes[kMaxExtents];
   uint64_t checksum;  // over everything before it
 };
-static_assert(sizeof(PoolHeader) <= kPageBytes);
+static_assert(sizeof(PoolHeader) == 576);
+static_assert(std::is_trivially_copyable_v<PoolHeader>);
 
 // Who a rank is. Written once by its process, before the ranks meet.
 struct alignas(kLineBytes) RankInfo {

@@ -9,18 +9,26 @@
 
 #include "cc/base/status.h"
 #include "cc/pool/coherence.h"
+#include "cc/pool/file.h"
+#include "cc/pool/geometry.h"
 #include "cc/pool/layout.h"
+#include "cc/pool/map.h"
+#include "cc/pool/unique_fd.h"
 
 namespace jax_cxl::pool {
 
+struct DaxSystem;
+
 enum class PoolKind : uint8_t { kShm, kFile, kDax };
 
-// What a pool URI says (jax_cxl/pool_uri.py parses it).
+// What a pool URI says (jax_cxl/_pool_uri.py parses it).
 struct PoolSpec {
   PoolKind kind = PoolKind::kShm;
   // kShm: one name, without a slash. kFile, kDax: one path per pool device.
   std::vector<std::string> paths;
-  uint64_t bytes = 0;        // per path; kDax: 0 takes the whole device
+  // Per path. 0: kDax takes the rest of the device, kFile the rest of a file
+  // that exists; anything else gets AutomaticPathBytes.
+  uint64_t bytes = 0;
   int devices_per_path = 1;  // kShm, kFile: split into equal extents
   uint64_t offset = 0;       // where the pool starts in each path, in bytes
   CoherenceMode coherence = CoherenceMode::kCoherent;
@@ -33,7 +41,10 @@ struct PoolSpec {
 // for as long as it lives, so that a dead job's leftovers can be told from a
 // live job's pool. A pool that was created by the job has no name
 // once `Unlink` ran: the kernel frees it when the last process is gone, however
-// that process ends.
+// that process ends. The name of a kShm pool stays taken until its creator is
+// gone, so that two jobs never share it by accident.
+//
+// Thread-safe but for Unlink.
 class Pool {
  public:
   // Creates or takes over the pool, reserves all of its space, writes the
@@ -45,11 +56,18 @@ class Pool {
   // is not a jax_cxl pool).
   static Result<std::unique_ptr<Pool>> Create(const PoolSpec& spec,
                                               int world_size);
+  // For tests: with `dax` in place of this machine's devices.
+  static Result<std::unique_ptr<Pool>> Create(const PoolSpec& spec,
+                                              int world_size,
+                                              const DaxSystem& dax);
 
   // Maps a pool that another process of the job created.
   // Errors: as Create, and kDataLoss if header and token disagree.
   static Result<std::unique_ptr<Pool>> Attach(const PoolSpec& spec,
                                               int world_size, uint64_t token);
+  static Result<std::unique_ptr<Pool>> Attach(const PoolSpec& spec,
+                                              int world_size, uint64_t token,
+                                              const DaxSystem& dax);
 
   ~Pool();
   Pool(const Pool&) = delete;
@@ -61,9 +79,10 @@ class Pool {
 
   std::byte* base() const { return base_; }
   uint64_t total_bytes() const { return total_bytes_; }
-  uint64_t token() const { return header()->token; }
-  uint64_t epoch() const { return header()->epoch; }
-  int world_size() const { return static_cast<int>(header()->world_size); }
+  // Copies made when the pool was opened, whatever became of the header since.
+  uint64_t token() const { return token_; }
+  uint64_t epoch() const { return epoch_; }
+  int world_size() const { return world_size_; }
   int num_extents() const { return static_cast<int>(extents_.size()); }
   const Coherence& coherence() const { return coherence_; }
   const PoolSpec& spec() const { return spec_; }
@@ -71,26 +90,43 @@ class Pool {
   const PoolHeader* header() const;
   RankPage* rank_page(int rank) const;
 
-  // The part of an extent that `rank` alone writes.
-  struct Range {
-    uint64_t offset = 0;
-    uint64_t bytes = 0;
-  };
+  // The part of an extent that `rank` alone writes. Starts on a page, may hold
+  // anything: whoever allocates from it clears what must be clear.
+  using Range = ByteRange;
   Range arena(int extent, int rank) const;
 
   // Address of [offset, offset + bytes), or null when it leaves the mapping or
-  // overlaps the header: nothing read from the pool is trusted.
+  // overlaps a header: nothing read from the pool is trusted.
   std::byte* At(uint64_t offset, uint64_t bytes) const;
 
  private:
   Pool() = default;
 
+  // Opens nothing: checks what can be known from the arguments alone.
+  static Status CheckArguments(const PoolSpec& spec, int world_size);
+  static Result<std::unique_ptr<Pool>> TryCreate(const PoolSpec& spec,
+                                                 int world_size,
+                                                 const DaxSystem& dax,
+                                                 bool* swept);
+  Status OpenFiles(bool creating);
+  // The part of each file that the pool takes.
+  Result<std::vector<MapPiece>> Measure(bool creating, const DaxSystem& dax);
+  Result<uint64_t> MeasureFiles(bool creating) const;
+  Status Map(const std::vector<MapPiece>& pieces);
+  // Clears the control pages and writes the headers.
+  void Format(uint64_t token);
+  // Checks every header against what this process expects.
+  Status Verify(uint64_t token);
+
   PoolSpec spec_;
+  int world_size_ = 0;
+  uint64_t token_ = 0;
+  uint64_t epoch_ = 0;
   std::byte* base_ = nullptr;
   uint64_t total_bytes_ = 0;
   std::vector<Range> extents_;
-  std::vector<int> fds_;
-  std::vector<std::string> created_paths_;
+  UniqueFd name_guard_;
+  std::vector<PoolFile> files_;
   Coherence coherence_{CoherenceMode::kCoherent};
 };
 
@@ -99,7 +135,8 @@ class Pool {
 // Returns how many.
 int SweepLeftovers();
 
-// The smallest pool (bytes over all extents) that serves `world_size` ranks.
+// The smallest pool (bytes over all extents) that serves `world_size` ranks:
+// all extents equal, and in them at least 1 MiB for each rank, evenly spread.
 uint64_t MinimumPoolBytes(int world_size, int num_extents);
 
 }  // namespace jax_cxl::pool

@@ -1,0 +1,197 @@
+#include "cc/pool/pool.h"
+
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <system_error>
+
+#include "cc/pool/dax.h"
+#include "cc/pool/header.h"
+#include "cc/pool/map.h"
+#include "cc/pool/shm_name.h"
+
+namespace jax_cxl::pool {
+namespace {
+
+// How often a creator starts again because a sweeper took its file away.
+constexpr int kCreateAttempts = 3;
+
+Result<uint64_t> RandomToken() {
+  uint64_t token = 0;
+  while (token == 0) {  // 0 reads as "no token"
+    const ssize_t got = getrandom(&token, sizeof(token), 0);
+    if (got == sizeof(token) || (got < 0 && errno == EINTR)) continue;
+    return Error(Code::kInternal,
+                 "getrandom failed: ", std::generic_category().message(errno));
+  }
+  return token;
+}
+
+Status CheckPaths(const PoolSpec& spec) {
+  if (spec.kind == PoolKind::kShm) {
+    if (spec.paths.size() == 1) return CheckShmName(spec.paths[0]);
+    return Error(Code::kInvalidArgument, "a shm pool has one name, not ",
+                 spec.paths.size(), "; write for example shm:my_job");
+  }
+  if (spec.paths.empty() ||
+      std::any_of(spec.paths.begin(), spec.paths.end(),
+                  [](const std::string& path) { return path.empty(); })) {
+    return Error(Code::kInvalidArgument,
+                 "the pool names no path or an empty one; write for example "
+                 "file:/mnt/pool/a or dax:/dev/dax0.0,/dev/dax1.0");
+  }
+  for (size_t i = 0; i < spec.paths.size(); ++i) {
+    if (std::count(spec.paths.begin(), spec.paths.end(), spec.paths[i]) > 1) {
+      return Error(Code::kInvalidArgument, spec.paths[i],
+                   " is named twice; name each path once");
+    }
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Status Pool::CheckArguments(const PoolSpec& spec, int world_size) {
+  if (world_size < 1 || world_size > kMaxWorldSize) {
+    return Error(Code::kInvalidArgument, "world size ", world_size,
+                 " is not between 1 and ", kMaxWorldSize);
+  }
+  CXL_RETURN_IF_ERROR(CheckCoherenceSupported(spec.coherence));
+  CXL_RETURN_IF_ERROR(CheckPaths(spec));
+  const size_t max_devices = kMaxExtents / spec.paths.size();
+  if (spec.devices_per_path < 1 ||
+      static_cast<size_t>(spec.devices_per_path) > max_devices) {
+    return Error(Code::kInvalidArgument, spec.devices_per_path,
+                 " devices in each of ", spec.paths.size(),
+                 " paths: a pool has 1 to ", kMaxExtents,
+                 " devices; change devices=");
+  }
+  if (spec.kind == PoolKind::kDax && spec.devices_per_path != 1) {
+    return Error(Code::kInvalidArgument,
+                 "a dax path is one device and cannot be split into ",
+                 spec.devices_per_path, "; leave devices= out");
+  }
+  // The device states its own, larger alignment.
+  const uint64_t page =
+      spec.kind == PoolKind::kDax ? kPageBytes : FilePageBytes();
+  if (spec.bytes % page != 0 || spec.offset % page != 0) {
+    return Error(Code::kInvalidArgument, "size ", spec.bytes, " and offset ",
+                 spec.offset, " must be multiples of the page size, ", page,
+                 " bytes; change size= and offset=");
+  }
+  constexpr uint64_t kMax = std::numeric_limits<int64_t>::max();
+  if (spec.offset > kMax / 2 ||
+      spec.bytes > kMax / 2 / (spec.paths.size() + 1)) {
+    return Error(Code::kInvalidArgument, "size ", spec.bytes, " and offset ",
+                 spec.offset, " are beyond any file; change size= and offset=");
+  }
+  return OkStatus();
+}
+
+Result<std::unique_ptr<Pool>> Pool::Create(const PoolSpec& spec,
+                                           int world_size) {
+  return Create(spec, world_size, DaxSystem::Machine());
+}
+
+Result<std::unique_ptr<Pool>> Pool::Create(const PoolSpec& spec, int world_size,
+                                           const DaxSystem& dax) {
+  CXL_RETURN_IF_ERROR(CheckArguments(spec, world_size));
+  for (int attempt = 0; attempt < kCreateAttempts; ++attempt) {
+    bool swept = false;
+    auto pool = TryCreate(spec, world_size, dax, &swept);
+    if (!swept) return pool;
+  }
+  return Error(Code::kAlreadyExists,
+               "another process keeps removing the files of this pool; give "
+               "this job a pool of its own");
+}
+
+Result<std::unique_ptr<Pool>> Pool::TryCreate(const PoolSpec& spec,
+                                              int world_size,
+                                              const DaxSystem& dax,
+                                              bool* swept) {
+  std::unique_ptr<Pool> pool(new Pool());
+  pool->spec_ = spec;
+  pool->world_size_ = world_size;
+  pool->coherence_ = Coherence(spec.coherence);
+  CXL_RETURN_IF_ERROR(pool->OpenFiles(/*creating=*/true));
+  CXL_ASSIGN_OR_RETURN(const auto pieces,
+                       pool->Measure(/*creating=*/true, dax));
+  if (spec.kind != PoolKind::kDax) {
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      CXL_RETURN_IF_ERROR(
+          pool->files_[i].Reserve(pieces[i].offset, pieces[i].bytes));
+    }
+  }
+  CXL_RETURN_IF_ERROR(pool->Map(pieces));
+  if (spec.kind != PoolKind::kDax) {
+    CXL_RETURN_IF_ERROR(Prefault(pool->base_, pool->total_bytes_));
+  }
+  CXL_ASSIGN_OR_RETURN(const uint64_t token, RandomToken());
+  pool->Format(token);
+  for (PoolFile& file : pool->files_) CXL_RETURN_IF_ERROR(file.ShareLock());
+  for (PoolFile& file : pool->files_) *swept = *swept || !file.StillNamed();
+  // Another creator may have slipped in while the locks changed.
+  CXL_RETURN_IF_ERROR(pool->Verify(token));
+  return pool;
+}
+
+Result<std::unique_ptr<Pool>> Pool::Attach(const PoolSpec& spec, int world_size,
+                                           uint64_t token) {
+  return Attach(spec, world_size, token, DaxSystem::Machine());
+}
+
+Result<std::unique_ptr<Pool>> Pool::Attach(const PoolSpec& spec, int world_size,
+                                           uint64_t token,
+                                           const DaxSystem& dax) {
+  CXL_RETURN_IF_ERROR(CheckArguments(spec, world_size));
+  std::unique_ptr<Pool> pool(new Pool());
+  pool->spec_ = spec;
+  pool->world_size_ = world_size;
+  pool->coherence_ = Coherence(spec.coherence);
+  CXL_RETURN_IF_ERROR(pool->OpenFiles(/*creating=*/false));
+  CXL_ASSIGN_OR_RETURN(const auto pieces,
+                       pool->Measure(/*creating=*/false, dax));
+  CXL_RETURN_IF_ERROR(pool->Map(pieces));
+  CXL_RETURN_IF_ERROR(pool->Verify(token));
+  return pool;
+}
+
+Pool::~Pool() {
+  Unlink();
+  if (base_ != nullptr) munmap(base_, total_bytes_);
+}
+
+void Pool::Unlink() {
+  for (PoolFile& file : files_) file.RemoveName();
+}
+
+Status Pool::OpenFiles(bool creating) {
+  const bool shm = spec_.kind == PoolKind::kShm;
+  if (shm && creating) {
+    CXL_ASSIGN_OR_RETURN(name_guard_, ClaimShmName(spec_.paths[0]));
+  }
+  for (const std::string& given : spec_.paths) {
+    const std::string path = shm ? ShmPath(given) : given;
+    auto open = [&]() -> Result<PoolFile> {
+      if (spec_.kind == PoolKind::kDax) {
+        return PoolFile::OpenDevice(path, /*exclusive=*/creating);
+      }
+      if (!creating) return PoolFile::OpenForAttach(path);
+      return PoolFile::OpenForCreate(
+          path, spec_.offset,
+          shm ? PoolFile::Ownership::kAlways : PoolFile::Ownership::kIfCreated);
+    };
+    Result<PoolFile> file = open();
+    if (!file.ok()) return file.status();
+    files_.push_back(*std::move(file));
+  }
+  return OkStatus();
+}
+
+}  // namespace jax_cxl::pool

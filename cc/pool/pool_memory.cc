@@ -1,0 +1,138 @@
+#include <algorithm>
+#include <cstring>
+
+#include "cc/pool/dax.h"
+#include "cc/pool/header.h"
+#include "cc/pool/pool.h"
+
+// The half of Pool that deals with the mapping and with what lies in it.
+namespace jax_cxl::pool {
+
+Result<uint64_t> Pool::MeasureFiles(bool creating) const {
+  if (spec_.bytes != 0) return spec_.bytes;
+  // A leftover in /dev/shm says nothing about the size that this job wants.
+  const bool reuse =
+      !creating ||
+      (spec_.kind == PoolKind::kFile &&
+       std::all_of(files_.begin(), files_.end(),
+                   [](const PoolFile& file) { return file.Size() > 0; }));
+  if (!reuse) {
+    return AutomaticPathBytes(world_size_, static_cast<int>(files_.size()),
+                              spec_.devices_per_path);
+  }
+  uint64_t smallest = UINT64_MAX;
+  for (const PoolFile& file : files_) {
+    smallest = std::min(smallest, file.Size());
+  }
+  const uint64_t bytes =
+      RoundDown(smallest - std::min(smallest, spec_.offset), FilePageBytes());
+  if (bytes != 0) return bytes;
+  return Error(creating ? Code::kInvalidArgument : Code::kDataLoss,
+               files_[0].path(), " has nothing at offset ", spec_.offset,
+               "; pass size= to let it grow, or another offset=");
+}
+
+Result<std::vector<MapPiece>> Pool::Measure(bool creating,
+                                            const DaxSystem& dax) {
+  std::vector<MapPiece> pieces;
+  std::vector<uint64_t> sizes;
+  if (spec_.kind != PoolKind::kDax) {
+    CXL_ASSIGN_OR_RETURN(spec_.bytes, MeasureFiles(creating));
+  }
+  for (const PoolFile& file : files_) {
+    MapPiece piece = {file.fd(), spec_.offset, spec_.bytes, kPageBytes};
+    if (spec_.kind == PoolKind::kDax) {
+      CXL_ASSIGN_OR_RETURN(const DaxLimits limits,
+                           ReadDaxLimits(file.fd(), file.path(), dax));
+      CXL_ASSIGN_OR_RETURN(
+          piece.bytes,
+          ResolveDaxBytes(limits, spec_.offset, spec_.bytes, file.path()));
+      piece.align = limits.align;
+    } else if (!creating && file.Size() < spec_.offset + spec_.bytes) {
+      return Error(Code::kDataLoss, file.path(), " is cut short: it has ",
+                   FormatBytes(file.Size()), ", the pool needs ",
+                   FormatBytes(spec_.offset + spec_.bytes),
+                   "; use the same pool URI everywhere, and leave the file "
+                   "alone while a job runs");
+    }
+    pieces.push_back(piece);
+    sizes.push_back(piece.bytes);
+  }
+  extents_ = SplitExtents(sizes, spec_.devices_per_path);
+  CXL_RETURN_IF_ERROR(CheckCapacity(extents_, world_size_));
+  return pieces;
+}
+
+Status Pool::Map(const std::vector<MapPiece>& pieces) {
+  CXL_ASSIGN_OR_RETURN(base_, MapContiguous(pieces));
+  for (const MapPiece& piece : pieces) total_bytes_ += piece.bytes;
+  return OkStatus();
+}
+
+void Pool::Format(uint64_t token) {
+  // One more than any earlier job's, so that its doorbells satisfy no wait.
+  uint64_t previous = 0;
+  for (const Range& extent : extents_) {
+    PoolHeader found;
+    coherence_.AcquirePayload(base_ + extent.offset, sizeof(found));
+    std::memcpy(&found, base_ + extent.offset, sizeof(found));
+    previous = std::max(previous, EpochOf(found));
+  }
+  for (int e = 0; e < num_extents(); ++e) {
+    std::byte* control = base_ + extents_[e].offset;
+    const uint64_t bytes = ControlBytes(e, world_size_);
+    std::memset(control, 0, bytes);
+    coherence_.PublishPayload(control, bytes);
+  }
+  const PoolHeader header = MakeHeader(world_size_, extents_, total_bytes_,
+                                       NextEpoch(previous), token);
+  // The first extent's last: it stands for the whole pool.
+  for (int e = num_extents() - 1; e >= 0; --e) {
+    const PoolHeader own = ForExtent(header, e);
+    std::memcpy(base_ + extents_[e].offset, &own, sizeof(own));
+    coherence_.PublishPayload(base_ + extents_[e].offset, sizeof(own));
+  }
+}
+
+Status Pool::Verify(uint64_t token) {
+  // Also drops what this host's cache may hold of an earlier job's rank pages.
+  coherence_.AcquirePayload(base_, ControlBytes(0, world_size_));
+  const PoolHeader expected =
+      MakeHeader(world_size_, extents_, total_bytes_, /*epoch=*/1, token);
+  for (int e = 0; e < num_extents(); ++e) {
+    PoolHeader found;
+    coherence_.AcquirePayload(base_ + extents_[e].offset, sizeof(found));
+    std::memcpy(&found, base_ + extents_[e].offset, sizeof(found));
+    const PoolFile& file = files_[e / spec_.devices_per_path];
+    CXL_RETURN_IF_ERROR(
+        CheckHeader(found, ForExtent(expected, e), file.path()));
+    if (e == 0) epoch_ = found.epoch;
+  }
+  token_ = token;
+  return OkStatus();
+}
+
+const PoolHeader* Pool::header() const {
+  return reinterpret_cast<const PoolHeader*>(base_);
+}
+
+RankPage* Pool::rank_page(int rank) const {
+  return reinterpret_cast<RankPage*>(
+      base_ + kPageBytes + static_cast<uint64_t>(rank) * kRankPageBytes);
+}
+
+Pool::Range Pool::arena(int extent, int rank) const {
+  return ArenaOf(extents_, extent, rank, world_size_);
+}
+
+std::byte* Pool::At(uint64_t offset, uint64_t bytes) const {
+  if (offset > total_bytes_ || bytes > total_bytes_ - offset) return nullptr;
+  for (const Range& extent : extents_) {
+    if (offset < extent.offset + kPageBytes && offset + bytes > extent.offset) {
+      return nullptr;
+    }
+  }
+  return base_ + offset;
+}
+
+}  // namespace jax_cxl::pool
