@@ -1,25 +1,38 @@
 """Everything this package takes from JAX's private modules.
 
 The collectives need two things that JAX does not export: the effect that ties an
-equation to a named axis, and whether `jax.shard_map` runs with `check_vma`. They
-have kept their names since JAX 0.10; when one of them moves, this is the only
-file to change.
+equation to a named axis, and whether `jax.shard_map` runs with `check_vma`. The
+runtime needs the key-value store of `jax.distributed`, and the name of the event
+that ends a compilation. They have kept their names since JAX 0.10; when one of
+them moves, this is the only file to change.
 """
+
+from typing import Any
 
 import jax
 
 try:
     from jax._src import config as _config
+    from jax._src import distributed as _distributed
     from jax._src.core import NamedAxisEffect
+    from jax._src.dispatch import BACKEND_COMPILE_EVENT
 
-    _config._check_vma.value  # noqa: B018  (fails here and not in the first call)
+    # Fail here and not in the first call.
+    _config._check_vma.value  # noqa: B018
+    _distributed.global_state.client  # noqa: B018
 except (ImportError, AttributeError) as error:
     raise ImportError(
         f"jax_cxl does not work with jax {jax.__version__}: {error}. It is tested with jax 0.10"
         " to 0.12: install one of these, or a newer jax_cxl."
     ) from error
 
-__all__ = ["NamedAxisEffect", "check_vma", "forbidden_axes"]
+__all__ = [
+    "BACKEND_COMPILE_EVENT",
+    "NamedAxisEffect",
+    "check_vma",
+    "coordination_client",
+    "forbidden_axes",
+]
 
 
 def check_vma() -> bool:
@@ -31,3 +44,8 @@ def forbidden_axes() -> tuple:
     """Axes over which `no_collectives` (absent in JAX 0.10) forbids communication."""
     state = getattr(_config, "no_collectives", None)
     return tuple(state.value or ()) if state is not None else ()
+
+
+def coordination_client() -> Any:
+    """The client of JAX's coordination service; None without `jax.distributed`."""
+    return _distributed.global_state.client

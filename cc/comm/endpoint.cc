@@ -2,6 +2,8 @@
 
 #include <sys/prctl.h>
 
+#include <utility>
+
 #include "cc/comm/backoff.h"
 
 namespace jax_cxl::comm {
@@ -68,16 +70,23 @@ std::optional<Status> Endpoint::Submit(const std::vector<int32_t>& members,
       } while (!inline_status_ && Clock::now() - start < kInlineTime);
       inline_call_ = nullptr;
     }
-    // Read under the lock that another inline submitter may take next.
     if (progress.owns_lock() && inline_status_) {
       std::optional<Status> status = std::exchange(inline_status_, {});
       progress.unlock();
-      wake_.notify_one();
+      WakeIfPending();
       return status;
     }
   }
-  wake_.notify_one();
+  WakeIfPending();
   return std::nullopt;
+}
+
+void Endpoint::WakeIfPending() {
+  {
+    std::lock_guard lock(inbox_mutex_);
+    if (pending_ == 0) return;
+  }
+  wake_.notify_one();
 }
 
 void Endpoint::Work() {

@@ -54,6 +54,7 @@ class Endpoint {
       std::deque<std::pair<std::vector<int32_t>, std::unique_ptr<Call>>>;
 
   void Work();
+  void WakeIfPending();
   // The following run with `progress_mutex_` held.
   bool Progress();
   bool ProgressChannels();

@@ -1,0 +1,87 @@
+#include "cc/comm/runtime.h"
+
+#include <chrono>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace jax_cxl::comm {
+namespace {
+
+// Never destroyed: XLA's threads may still ask while the process exits.
+struct CurrentRuntime {
+  std::mutex mutex;
+  std::shared_ptr<Runtime> runtime;
+};
+
+CurrentRuntime& TheCurrent() {
+  static auto& current = *new CurrentRuntime;
+  return current;
+}
+
+}  // namespace
+
+Status Runtime::Start(std::unique_ptr<pool::Pool> pool,
+                      const std::vector<LocalRank>& local,
+                      const Options& options) {
+  std::shared_ptr<Runtime> runtime(new Runtime);
+  std::vector<int> ranks;
+  for (const LocalRank& entry : local) ranks.push_back(entry.rank);
+  runtime->pool_ = std::move(pool);
+  CXL_ASSIGN_OR_RETURN(
+      runtime->peers_,
+      Peers::Start(runtime->pool_.get(), ranks, options.heartbeat_timeout_s));
+  for (const LocalRank& entry : local) {
+    runtime->endpoints_.push_back(std::make_unique<Endpoint>(
+        runtime->pool_.get(), runtime->peers_.get(), &runtime->completions_,
+        options, entry.rank));
+    runtime->by_ordinal_[entry.device_ordinal] = {
+        entry.rank, runtime->endpoints_.back().get()};
+  }
+  CurrentRuntime& current = TheCurrent();
+  std::lock_guard lock(current.mutex);
+  if (current.runtime != nullptr)
+    return Error(Code::kFailedPrecondition,
+                 "jax_cxl is running already; call jax_cxl.shutdown() first");
+  current.runtime = std::move(runtime);
+  return OkStatus();
+}
+
+void Runtime::Stop() {
+  std::shared_ptr<Runtime> runtime;
+  CurrentRuntime& current = TheCurrent();
+  {
+    std::lock_guard lock(current.mutex);
+    runtime = std::move(current.runtime);
+    current.runtime = nullptr;
+  }
+  // A handler that asked just before may hold the runtime on a thread that the
+  // runtime itself has to join: let it finish, so that this thread is the last.
+  while (runtime != nullptr && runtime.use_count() > 1)
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+}
+
+std::shared_ptr<Runtime> Runtime::Current() {
+  CurrentRuntime& current = TheCurrent();
+  std::lock_guard lock(current.mutex);
+  return current.runtime;
+}
+
+const Runtime::Local* Runtime::Find(int32_t device_ordinal) const {
+  auto found = by_ordinal_.find(device_ordinal);
+  return found == by_ordinal_.end() ? nullptr : &found->second;
+}
+
+Stats Runtime::stats() const {
+  Stats total;
+  for (auto& endpoint : endpoints_) {
+    const Stats stats = endpoint->stats();
+    total.calls += stats.calls;
+    total.bytes_published += stats.bytes_published;
+    total.bytes_retrieved += stats.bytes_retrieved;
+    total.seconds += stats.seconds;
+  }
+  return total;
+}
+
+}  // namespace jax_cxl::comm

@@ -1,0 +1,60 @@
+#ifndef JAX_CXL_COMM_RUNTIME_H_
+#define JAX_CXL_COMM_RUNTIME_H_
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/comm/completions.h"
+#include "cc/comm/endpoint.h"
+#include "cc/comm/peers.h"
+#include "cc/pool/pool.h"
+
+namespace jax_cxl::comm {
+
+// Everything that a process has of a job: the mapped pool and an endpoint for
+// each of its devices. At most one is current at a time.
+//
+// Start and Stop must not run concurrently; Current may be called from any
+// thread, and what it returns stays valid while it is held.
+class Runtime {
+ public:
+  struct LocalRank {
+    int32_t device_ordinal;  // what XLA passes to this device's handlers
+    int rank;                // index in the world
+  };
+
+  // Takes over the pool, in which every rank of the job has registered.
+  static Status Start(std::unique_ptr<pool::Pool> pool,
+                      const std::vector<LocalRank>& local,
+                      const Options& options);
+  // Fails what is under way and lets go of the pool.
+  static void Stop();
+  static std::shared_ptr<Runtime> Current();
+
+  struct Local {
+    int rank;
+    Endpoint* endpoint;
+  };
+  // Null if XLA's device is not one of this process's ranks.
+  const Local* Find(int32_t device_ordinal) const;
+
+  // Summed over this process's ranks.
+  Stats stats() const;
+
+ private:
+  Runtime() = default;
+
+  // Destroyed from the last to the first: endpoints use all the others.
+  std::unique_ptr<pool::Pool> pool_;
+  Completions completions_;
+  std::unique_ptr<Peers> peers_;
+  std::vector<std::unique_ptr<Endpoint>> endpoints_;
+  std::unordered_map<int32_t, Local> by_ordinal_;
+};
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_COMM_RUNTIME_H_

@@ -1,0 +1,158 @@
+#include "cc/ffi/handlers.h"
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "cc/comm/runtime.h"
+#include "cc/ffi/call_site.h"
+#include "cc/plan/plan.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace jax_cxl::ffi {
+namespace {
+
+namespace xffi = xla::ffi;
+
+xffi::ErrorCode FfiCode(Code code) {
+  switch (code) {
+    case Code::kInvalidArgument:
+    case Code::kMismatch:
+      return xffi::ErrorCode::kInvalidArgument;
+    case Code::kNotFound:
+      return xffi::ErrorCode::kNotFound;
+    case Code::kAlreadyExists:
+      return xffi::ErrorCode::kAlreadyExists;
+    case Code::kPermissionDenied:
+      return xffi::ErrorCode::kPermissionDenied;
+    case Code::kResourceExhausted:
+      return xffi::ErrorCode::kResourceExhausted;
+    case Code::kFailedPrecondition:
+      return xffi::ErrorCode::kFailedPrecondition;
+    case Code::kDataLoss:
+      return xffi::ErrorCode::kDataLoss;
+    case Code::kPeerLost:
+      return xffi::ErrorCode::kUnavailable;
+    case Code::kDeadlineExceeded:
+      return xffi::ErrorCode::kDeadlineExceeded;
+    case Code::kUnimplemented:
+      return xffi::ErrorCode::kUnimplemented;
+    default:
+      return xffi::ErrorCode::kInternal;
+  }
+}
+
+xffi::Error ToFfiError(const Status& status) {
+  return xffi::Error(FfiCode(status.code()),
+                     "jax_cxl: " + std::string(CodeName(status.code())) + ": " +
+                         status.message());
+}
+
+xffi::Future Failed(const Status& status) {
+  xffi::Promise promise;
+  xffi::Future future(promise);
+  promise.SetError(ToFfiError(status));
+  return future;
+}
+
+xffi::Future Completed() {
+  xffi::Promise promise;
+  xffi::Future future(promise);
+  promise.SetAvailable();
+  return future;
+}
+
+// Hands one execution of `site` to this device's endpoint. XLA keeps the
+// buffers alive until the future is complete.
+xffi::Future Submit(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
+                    const void* input, void* output) {
+  std::shared_ptr<comm::Runtime> runtime = comm::Runtime::Current();
+  if (runtime == nullptr)
+    return Failed(Error(Code::kFailedPrecondition,
+                        "a compiled program calls a collective, but jax_cxl is "
+                        "not running; call jax_cxl.initialize() first"));
+  const comm::Runtime::Local* local = runtime->Find(device_ordinal);
+  if (local == nullptr)
+    return Failed(Error(Code::kFailedPrecondition, "device ", device_ordinal,
+                        " was not there when jax_cxl.initialize() ran"));
+  const std::vector<int32_t>* members = site->GroupOf(local->rank);
+  if (members == nullptr)
+    return Failed(Error(Code::kInvalidArgument, "rank ", local->rank,
+                        " is in none of the groups of ",
+                        site->prototype().name));
+
+  auto call = std::make_unique<comm::Call>(site->prototype());
+  call->identity = site->NextIdentity(run_id.run_id, device_ordinal);
+  call->input = static_cast<const std::byte*>(input);
+  call->output = static_cast<std::byte*>(output);
+  for (size_t i = 0; i < members->size(); ++i)
+    if ((*members)[i] == local->rank) call->request.rank = static_cast<int>(i);
+
+  xffi::Promise promise;
+  xffi::Future future(promise);
+  call->done = [promise](const Status& status) mutable {
+    if (status.ok())
+      promise.SetAvailable();
+    else
+      promise.SetError(ToFfiError(status));
+  };
+  std::optional<Status> finished =
+      local->endpoint->Submit(*members, std::move(call));
+  if (!finished) return future;
+  return finished->ok() ? Completed() : Failed(*finished);
+}
+
+xffi::Future Collective(xffi::RunId run_id, int32_t device_ordinal,
+                        CallSite* site, xffi::AnyBuffer input,
+                        xffi::Result<xffi::AnyBuffer> output) {
+  const plan::Request& request = site->prototype().request;
+  if (input.size_bytes() != plan::InputBytes(request) ||
+      output->size_bytes() != plan::OutputBytes(request))
+    return Failed(Error(
+        Code::kInternal, site->prototype().name, " was lowered for ",
+        plan::InputBytes(request), " bytes in and ", plan::OutputBytes(request),
+        " out, and got ", input.size_bytes(), " and ", output->size_bytes()));
+  return Submit(run_id, device_ordinal, site, input.untyped_data(),
+                output->untyped_data());
+}
+
+xffi::Future Barrier(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
+                     xffi::RemainingArgs arguments,
+                     xffi::RemainingRets results) {
+  for (size_t i = 0; i < arguments.size() && i < results.size(); ++i) {
+    auto argument = arguments.get<xffi::AnyBuffer>(i);
+    auto result = results.get<xffi::AnyBuffer>(i);
+    // Aliased by the lowering: XLA has put the value where it belongs.
+    if (!argument || !result ||
+        argument->untyped_data() != (*result)->untyped_data())
+      return Failed(Error(Code::kInternal,
+                          "barrier got a result that is not its operand"));
+  }
+  return Submit(run_id, device_ordinal, site, nullptr, nullptr);
+}
+
+}  // namespace
+}  // namespace jax_cxl::ffi
+
+namespace xffi = xla::ffi;
+using jax_cxl::ffi::CallSite;
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_instantiate, CallSite::Make,
+                              xffi::Ffi::BindInstantiate().Attrs());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_collective, jax_cxl::ffi::Collective,
+                              xffi::Ffi::Bind()
+                                  .Ctx<xffi::RunId>()
+                                  .Ctx<xffi::DeviceOrdinal>()
+                                  .Ctx<xffi::State<CallSite>>()
+                                  .Arg<xffi::AnyBuffer>()
+                                  .Ret<xffi::AnyBuffer>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_barrier, jax_cxl::ffi::Barrier,
+                              xffi::Ffi::Bind()
+                                  .Ctx<xffi::RunId>()
+                                  .Ctx<xffi::DeviceOrdinal>()
+                                  .Ctx<xffi::State<CallSite>>()
+                                  .RemainingArgs()
+                                  .RemainingRets());

@@ -1,0 +1,187 @@
+// The Python module jax_cxl._core: pool, runtime and custom-call handlers.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/comm/peers.h"
+#include "cc/comm/runtime.h"
+#include "cc/ffi/call_site.h"
+#include "cc/ffi/handlers.h"
+#include "cc/pool/pool.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace jax_cxl {
+namespace {
+
+// Raises the Python exception that jax_cxl/errors.py names for the code.
+void RaiseIfError(const Status& status) {
+  if (status.ok()) return;
+  const std::string code(CodeName(status.code()));
+  nb::object exception = nb::module_::import_("jax_cxl.errors")
+                             .attr("from_code")(code, status.message());
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())),
+                  exception.ptr());
+  throw nb::python_error();
+}
+
+template <typename T>
+T ValueOrRaise(Result<T> result) {
+  RaiseIfError(result.status());
+  return *std::move(result);
+}
+
+pool::PoolSpec MakeSpec(const std::string& kind, std::vector<std::string> paths,
+                        uint64_t bytes, int devices_per_path, uint64_t offset,
+                        const std::string& coherence) {
+  pool::PoolSpec spec;
+  spec.kind = kind == "dax"    ? pool::PoolKind::kDax
+              : kind == "file" ? pool::PoolKind::kFile
+                               : pool::PoolKind::kShm;
+  spec.paths = std::move(paths);
+  spec.bytes = bytes;
+  spec.devices_per_path = devices_per_path;
+  spec.offset = offset;
+  spec.coherence = ValueOrRaise(pool::ParseCoherenceMode(coherence));
+  return spec;
+}
+
+// A mapped pool until the runtime takes it over.
+struct PyPool {
+  std::unique_ptr<pool::Pool> pool;
+
+  pool::Pool* get() const {
+    if (pool == nullptr)
+      RaiseIfError(Error(Code::kFailedPrecondition,
+                         "the pool belongs to the runtime by now"));
+    return pool.get();
+  }
+};
+
+nb::dict Registrations() {
+  auto capsule = [](auto* handler) {
+    return nb::capsule(reinterpret_cast<void*>(handler));
+  };
+  nb::dict targets;
+  for (auto [name, handler] :
+       {std::pair{"jax_cxl_collective", &jax_cxl_collective},
+        std::pair{"jax_cxl_barrier", &jax_cxl_barrier}}) {
+    nb::dict stages;
+    stages["instantiate"] = capsule(&jax_cxl_instantiate);
+    stages["execute"] = capsule(handler);
+    targets[name] = stages;
+  }
+  return targets;
+}
+
+nb::dict TypeRegistrations() {
+  static auto type_info = xla::ffi::MakeTypeInfo<ffi::CallSite>();
+  nb::dict type;
+  type["type_id"] = nb::capsule(static_cast<void*>(&ffi::CallSite::id));
+  type["type_info"] = nb::capsule(static_cast<void*>(&type_info));
+  nb::dict types;
+  types["jax_cxl_call_site"] = type;
+  return types;
+}
+
+}  // namespace
+
+NB_MODULE(_core, m) {
+  m.doc() = "Pool, runtime and XLA custom-call handlers of jax_cxl.";
+
+  nb::class_<PyPool>(m, "Pool")
+      .def_static(
+          "create",
+          [](const std::string& kind, std::vector<std::string> paths,
+             uint64_t bytes, int devices_per_path, uint64_t offset,
+             const std::string& coherence, int world_size) {
+            pool::PoolSpec spec = MakeSpec(kind, std::move(paths), bytes,
+                                           devices_per_path, offset, coherence);
+            nb::gil_scoped_release release;
+            auto pool = pool::Pool::Create(spec, world_size);
+            nb::gil_scoped_acquire acquire;
+            return PyPool{ValueOrRaise(std::move(pool))};
+          },
+          nb::kw_only(), "kind"_a, "paths"_a, "bytes"_a, "devices_per_path"_a,
+          "offset"_a, "coherence"_a, "world_size"_a)
+      .def_static(
+          "attach",
+          [](const std::string& kind, std::vector<std::string> paths,
+             uint64_t bytes, int devices_per_path, uint64_t offset,
+             const std::string& coherence, int world_size, uint64_t token) {
+            pool::PoolSpec spec = MakeSpec(kind, std::move(paths), bytes,
+                                           devices_per_path, offset, coherence);
+            return PyPool{
+                ValueOrRaise(pool::Pool::Attach(spec, world_size, token))};
+          },
+          nb::kw_only(), "kind"_a, "paths"_a, "bytes"_a, "devices_per_path"_a,
+          "offset"_a, "coherence"_a, "world_size"_a, "token"_a)
+      .def(
+          "register",
+          [](PyPool& self, int rank, int process_index, int device_id) {
+            comm::Register(self.get(), rank, process_index, device_id);
+          },
+          "rank"_a, "process_index"_a, "device_id"_a)
+      .def("unlink", [](PyPool& self) { self.get()->Unlink(); })
+      .def_prop_ro("token", [](PyPool& self) { return self.get()->token(); })
+      .def_prop_ro("total_bytes",
+                   [](PyPool& self) { return self.get()->total_bytes(); });
+
+  m.def(
+      "start",
+      [](PyPool& pool, const std::vector<std::pair<int32_t, int>>& local,
+         uint64_t slot_bytes, int num_slots, double warn_after, double timeout,
+         double heartbeat_timeout) {
+        pool.get();
+        comm::Options options;
+        options.slot_bytes = slot_bytes;
+        options.num_slots = num_slots;
+        options.warn_after_s = warn_after;
+        options.timeout_s = timeout;
+        options.heartbeat_timeout_s = heartbeat_timeout;
+        std::vector<comm::Runtime::LocalRank> ranks;
+        for (auto [ordinal, rank] : local) ranks.push_back({ordinal, rank});
+        RaiseIfError(
+            comm::Runtime::Start(std::move(pool.pool), ranks, options));
+      },
+      "Takes over the pool and starts an endpoint for each (device ordinal, "
+      "rank).",
+      "pool"_a, "local"_a, nb::kw_only(), "slot_bytes"_a, "num_slots"_a,
+      "warn_after"_a, "timeout"_a, "heartbeat_timeout"_a);
+
+  // Both join threads that may be completing calls into Python callbacks.
+  m.def("stop", &comm::Runtime::Stop, nb::call_guard<nb::gil_scoped_release>());
+  m.def("stats", []() {
+    auto runtime = comm::Runtime::Current();
+    const comm::Stats stats =
+        runtime == nullptr ? comm::Stats() : runtime->stats();
+    nb::dict values;
+    values["calls"] = stats.calls;
+    values["bytes_published"] = stats.bytes_published;
+    values["bytes_retrieved"] = stats.bytes_retrieved;
+    values["seconds"] = stats.seconds;
+    return values;
+  });
+  m.def("end_program", &ffi::EndProgram,
+        "The XLA program that this thread was loading is complete.");
+  m.def("sweep_leftovers", &pool::SweepLeftovers);
+  m.def("minimum_pool_bytes", &pool::MinimumPoolBytes, "world_size"_a,
+        "num_extents"_a);
+  m.def("registrations", &Registrations,
+        "Custom-call targets: name -> stage -> capsule.");
+  m.def("type_registrations", &TypeRegistrations,
+        "FFI types: name -> type_id and type_info capsules.");
+}
+
+}  // namespace jax_cxl

@@ -1,0 +1,264 @@
+"""Start-up: which ranks there are, which pool they share, and the handlers that use it.
+
+A *rank* is a device; the *world* is `jax.devices()`, in this order. Process 0
+creates the pool and tells the others through JAX's coordination service where
+it is; once all have mapped it, its name is removed, so that nothing is left
+behind however the job ends.
+"""
+
+import atexit
+import dataclasses
+import itertools
+import json
+import os
+import secrets
+import threading
+from typing import Any
+
+import jax
+
+from jax_cxl import _compat, _config, _core, _pool_uri, errors
+
+# How long processes wait for each other at start-up, in milliseconds. Covers a
+# process that compiles or loads data before it first communicates.
+_MEETING_TIMEOUT_MS = 300_000
+
+# Set by launchers that do not tell JAX how to start: more than one process, and
+# no jax.distributed, can only be a mistake.
+_PROCESS_COUNTS = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
+
+@dataclasses.dataclass(frozen=True)
+class Stats:
+    """What this process's ranks have communicated since `initialize`.
+
+    Attributes:
+      calls: number of collectives.
+      bytes_published: bytes written to the pool.
+      bytes_retrieved: bytes read from the pool.
+      seconds: time in which a rank had at least one collective under way, summed over this
+        process's ranks. Includes waiting for the other ranks.
+    """
+
+    calls: int
+    bytes_published: int
+    bytes_retrieved: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Runtime:
+    """A running job.
+
+    Attributes:
+      rank_of_device: global id of a JAX device -> its rank.
+      pool_bytes: size of the pool.
+      uri: the pool's URI as given, None for the default.
+    """
+
+    rank_of_device: dict[int, int]
+    pool_bytes: int
+    uri: str | None
+
+
+_lock = threading.Lock()
+_running: Runtime | None = None
+_meetings = itertools.count()  # Processes initialize equally often.
+
+
+def initialize(pool: str | None = None) -> None:
+    """Starts jax_cxl: maps the shared pool and makes every local device a rank.
+
+    Every process of the job has to call it, or to lower a collective, which calls it with the
+    defaults; calling it again with the same pool does nothing. Under
+    `python -m jax_cxl.launch`, Slurm or Open MPI it initializes `jax.distributed` too, unless
+    the script has done so. It creates JAX's backend.
+
+    Args:
+      pool: URI of the pool, by default that of the environment variable `JAX_CXL_POOL`, else
+        `shm:` with 32 MiB for each rank:
+
+        * `shm:NAME?size=1GiB` - a file in /dev/shm;
+        * `file:/path` - a file that all processes can map;
+        * `dax:/dev/dax0.0,/dev/dax1.0?offset=2MiB` - CXL memory, one path a device.
+
+        For `shm:` and `file:`, `devices=6` splits the file into six equal pool devices.
+
+    Raises:
+      PoolError: the pool cannot be used (too small, missing, forbidden, in use, not ours); all
+        processes raise it.
+      ValueError: the URI is malformed.
+      NotInitializedError: jax_cxl runs on another pool already, or there are several processes
+        that know nothing of each other.
+
+    Example:
+      >>> jax_cxl.initialize("shm:?size=256MiB")
+    """
+    global _running
+    config = _config.from_environment()
+    uri = pool if pool is not None else config.pool
+    with _lock:
+        if _running is not None:
+            if uri == _running.uri:
+                return
+            raise errors.NotInitializedError(
+                f"jax_cxl already runs on the pool {_running.uri or 'shm:'}; call"
+                " jax_cxl.shutdown() before initializing it with another one."
+            )
+        _initialize_distributed()
+        _running = _start(uri, config)
+
+
+def shutdown() -> None:
+    """Stops jax_cxl and lets go of the pool. Collectives that are under way fail.
+
+    Runs by itself when the process exits. Programs that were compiled before can run again
+    after another `initialize` with the same devices.
+    """
+    global _running
+    with _lock:
+        if _running is not None:
+            _core.stop()
+            _running = None
+
+
+def ensure_started() -> Runtime:
+    """Returns the running job, after starting it with the defaults if need be."""
+    if _running is None:
+        initialize()
+    assert _running is not None
+    return _running
+
+
+def stats() -> Stats:
+    """Returns what this process's ranks have communicated so far.
+
+    Example:
+      >>> before = jax_cxl.stats()
+      >>> step(x).block_until_ready()
+      >>> jax_cxl.stats().bytes_published - before.bytes_published
+      4096
+    """
+    return Stats(**_core.stats())
+
+
+def _initialize_distributed() -> None:
+    """Connects the processes of the job, if there are several and the script did not."""
+    if jax.distributed.is_initialized():
+        return
+    from jax_cxl.launch import launched
+
+    several = [name for name in _PROCESS_COUNTS if int(os.environ.get(name, "1")) > 1]
+    if not launched() and not several:
+        return
+    try:
+        jax.distributed.initialize()
+    except (RuntimeError, ValueError) as error:
+        raise errors.NotInitializedError(
+            "This is one of several processes"
+            + (f" ({several[0]}={os.environ[several[0]]})" if several else "")
+            + ", but they do not know of each other, and jax.distributed could not be"
+            f" initialized: {error}. Call jax.distributed.initialize(...) or"
+            " jax_cxl.initialize() first thing in the script, before anything uses a device."
+        ) from error
+
+
+def _start(uri: str | None, config: _config.Config) -> Runtime:
+    devices = jax.devices()
+    rank_of_device = {device.id: rank for rank, device in enumerate(devices)}
+    if devices[0].platform != "cpu":
+        raise errors.CxlError(
+            f"jax_cxl communicates between CPU devices; the default backend is"
+            f" {devices[0].platform}. Set JAX_PLATFORMS=cpu."
+        )
+    local = [device for device in devices if device.process_index == jax.process_index()]
+    pool = _meet(uri, len(devices), local, rank_of_device)
+    pool_bytes = pool.total_bytes
+    _register_handlers()
+    _core.start(
+        pool,
+        # XLA tells a CPU handler the global id of its device.
+        [(device.id, rank_of_device[device.id]) for device in local],
+        slot_bytes=config.slot_bytes,
+        num_slots=config.num_slots,
+        warn_after=config.warn_after,
+        timeout=config.timeout,
+        heartbeat_timeout=config.heartbeat_timeout,
+    )
+    return Runtime(rank_of_device, pool_bytes, uri)
+
+
+def _meet(
+    uri: str | None, world_size: int, local: list[Any], rank_of_device: dict[int, int]
+) -> _core.Pool:
+    """Maps the pool in all processes; returns once every rank has registered in it."""
+    client = _compat.coordination_client() if jax.process_count() > 1 else None
+    meeting = f"jax_cxl/{next(_meetings)}"
+    try:
+        if jax.process_index() == 0:
+            pool, place = _create(uri, world_size)
+            if client is not None:
+                client.key_value_set(f"{meeting}/pool", json.dumps(place))
+        else:
+            assert client is not None
+            place = json.loads(
+                client.blocking_key_value_get(f"{meeting}/pool", _MEETING_TIMEOUT_MS)
+            )
+            if "error" in place:
+                raise errors.from_code(place["error"], place["message"])
+            pool = _core.Pool.attach(**place)
+    except Exception as error:
+        if client is not None and jax.process_index() == 0:
+            # The others would wait for the pool: let them fail for the same reason.
+            place = {"error": _code_of(error), "message": str(error)}
+            client.key_value_set(f"{meeting}/pool", json.dumps(place))
+        raise
+    for device in local:
+        pool.register(rank_of_device[device.id], jax.process_index(), device.id)
+    if client is not None:
+        client.wait_at_barrier(f"{meeting}/registered", _MEETING_TIMEOUT_MS)
+    if jax.process_index() == 0:
+        pool.unlink()
+    return pool
+
+
+def _create(uri: str | None, world_size: int) -> tuple[_core.Pool, dict[str, Any]]:
+    """Creates the pool; returns it and what another process needs to attach to it."""
+    spec = _pool_uri.parse(uri, world_size)
+    _core.sweep_leftovers()
+    place = dataclasses.asdict(spec) | {"world_size": world_size}
+    place["paths"] = list(spec.paths) or [f"{os.getpid()}.{secrets.token_hex(4)}"]
+    pool = _core.Pool.create(**place)
+    return pool, place | {"token": pool.token}
+
+
+def _code_of(error: Exception) -> str:
+    for code, kind in errors.BY_CODE.items():
+        if type(error) is kind:
+            return code
+    return "INTERNAL"
+
+
+_registered = False
+
+
+def _register_handlers() -> None:
+    global _registered
+    if _registered:
+        return
+    _registered = True
+    # JAX replays registrations made before the backend exists in an order that
+    # fails (types after the handlers that use them), so this is not done on import.
+    for name, registration in _core.type_registrations().items():
+        jax.ffi.register_ffi_type(name, registration, platform="cpu")
+    for name, stages in _core.registrations().items():
+        jax.ffi.register_ffi_target(name, stages, platform="cpu")
+    jax.monitoring.register_event_duration_secs_listener(_on_duration)
+    atexit.register(shutdown)
+
+
+def _on_duration(event: str, duration: float, **metadata: Any) -> None:
+    # Custom calls with equal attributes are told apart by the order in which a
+    # program makes them (cc/ffi/call_site.h): say where a program ends.
+    if event == _compat.BACKEND_COMPILE_EVENT:
+        _core.end_program()
