@@ -20,6 +20,13 @@ JAX_CXL_INLINE constexpr float FromBits(uint32_t bits) {
   return __builtin_bit_cast(float, bits);
 }
 
+// Both sides are computed: compilers that see a branch do not vectorize it.
+JAX_CXL_INLINE constexpr uint32_t Select(bool condition, uint32_t yes,
+                                         uint32_t no) {
+  const uint32_t mask = -static_cast<uint32_t>(condition);
+  return (yes & mask) | (no & ~mask);
+}
+
 // What stands at the top of a format's range.
 enum class Specials {
   kIeee,  // the last exponent holds infinity and NaN
@@ -57,22 +64,21 @@ struct SmallFloat {
       FromBits(static_cast<uint32_t>(127 + 1 - kBias - kMantissa) << 23);
 
   JAX_CXL_INLINE static float Widen(Storage code) {
-    const uint32_t magnitude = code & kMagnitude;
+    const int32_t magnitude = code & kMagnitude;
     const uint32_t sign = (code & kSign) << (31 - kExponent - kMantissa);
-    const float subnormal =
-        static_cast<float>(static_cast<int32_t>(magnitude)) * kSmallest;
-    uint32_t bits = magnitude < (1u << kMantissa)
-                        ? Bits(subnormal)
-                        : (magnitude << kShift) + kRebias;
+    const uint32_t shifted = static_cast<uint32_t>(magnitude) << kShift;
+    const uint32_t subnormal = Bits(static_cast<float>(magnitude) * kSmallest);
+    uint32_t bits =
+        Select(magnitude < (1 << kMantissa), subnormal, shifted + kRebias);
     if constexpr (kSpecials == Specials::kIeee) {
-      const uint32_t special = 0x7f800000u |
-                               ((magnitude & ~kLastExponent) << kShift) |
-                               (magnitude > kLastExponent ? 0x00400000u : 0u);
-      bits = magnitude >= kLastExponent ? special : bits;
+      const uint32_t quiet =
+          Select(magnitude > int32_t{kLastExponent}, 0x00400000u, 0);
+      bits = Select(magnitude >= int32_t{kLastExponent},
+                    shifted | 0x7f800000u | quiet, bits);
     } else if constexpr (kSpecials == Specials::kFn) {
-      bits = magnitude == kMagnitude ? 0x7fc00000u : bits;
+      bits = Select(magnitude == int32_t{kMagnitude}, 0x7fc00000u, bits);
     } else {
-      bits = (code & (kSign | kMagnitude)) == kSign ? 0x7fc00000u : bits;
+      bits = Select(code == kSign, 0x7fc00000u, bits);
     }
     return FromBits(bits | sign);
   }
@@ -80,17 +86,21 @@ struct SmallFloat {
   // Every NaN becomes the format's quiet NaN of the same sign.
   JAX_CXL_INLINE static Storage Narrow(float value) {
     const uint32_t bits = Bits(value);
-    const uint32_t magnitude = bits & 0x7fffffffu;
+    // Signed, since processors compare signed vectors more easily.
+    const int32_t magnitude = bits & 0x7fffffffu;
     const uint32_t subnormal =
         Bits(FromBits(magnitude) + kAligner) - Bits(kAligner);
     const uint32_t odd = (magnitude >> kShift) & 1;
     const uint32_t normal =
         (magnitude - kRebias + ((1u << (kShift - 1)) - 1) + odd) >> kShift;
-    uint32_t code = magnitude < kMinNormal ? subnormal : normal;
-    code = code < kOverflow ? code : kOverflow;
-    code = magnitude > 0x7f800000u ? kNan : code;
+    uint32_t code = Select(magnitude < int32_t{kMinNormal}, subnormal, normal);
+    code = Select(static_cast<int32_t>(code) < int32_t{kOverflow}, code,
+                  kOverflow);
+    code = Select(magnitude > 0x7f800000, kNan, code);
     uint32_t sign = (bits >> 31) << (kExponent + kMantissa);
-    if constexpr (kSpecials == Specials::kFnuz) sign = code == 0 ? 0 : sign;
+    if constexpr (kSpecials == Specials::kFnuz) {
+      sign = Select(code == 0, 0, sign);
+    }
     return static_cast<Storage>(code | sign);
   }
 };

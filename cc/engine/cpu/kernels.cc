@@ -50,6 +50,20 @@ const FoldSet& FloatFoldSet(ReduceOp op) {
   return FoldSetOf<Format, Max>();
 }
 
+const FoldSet& Bfloat16PairFoldSet(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return FoldSetOf<Bfloat16Pair, OnPair<Sum>>();
+    case ReduceOp::kProd:
+      return FoldSetOf<Bfloat16Pair, OnPair<Prod>>();
+    case ReduceOp::kMin:
+      return FoldSetOf<Bfloat16Pair, OnPair<Min>>();
+    case ReduceOp::kMax:
+      break;
+  }
+  return FoldSetOf<Bfloat16Pair, OnPair<Max>>();
+}
+
 // Sums and products of signed integers are those of unsigned ones, which wrap
 // around.
 template <typename T>
@@ -69,9 +83,8 @@ const FoldSet& IntegerFoldSet(ReduceOp op) {
 }
 
 const FoldSet& BoolFoldSet(ReduceOp op) {
-  return op == ReduceOp::kSum || op == ReduceOp::kMax
-             ? FoldSetOf<Native<uint8_t>, Or>()
-             : FoldSetOf<Native<uint8_t>, And>();
+  return op == ReduceOp::kSum || op == ReduceOp::kMax ? FoldSetOf<Bool, Or>()
+                                                      : FoldSetOf<Bool, And>();
 }
 
 // The loops that fold elements of `dtype` as they lie in memory, or null for
@@ -124,8 +137,8 @@ struct Conversion {
 template <typename Small>
 const Conversion& ConversionOf() {
   static const Conversion conversion = {
-      Pick<WidenLoop<Small>, const std::byte*, std::byte*, size_t>(),
-      Pick<NarrowLoop<Small>, const std::byte*, std::byte*, size_t>()};
+      PickWidest<WidenLoop<Small>, const std::byte*, std::byte*, size_t>(),
+      PickWidest<NarrowLoop<Small>, const std::byte*, std::byte*, size_t>()};
   return conversion;
 }
 
@@ -188,16 +201,16 @@ void ReduceDirect(const FoldSet& folds, size_t element_bytes, Sources sources,
   }
 }
 
-// Folds in float32, rounding once per element.
+// Folds elements [begin, end) in float32, rounding once per element.
 void ReduceWidened(const Conversion& conversion, const FoldSet& folds,
                    size_t element_bytes, Sources sources,
-                   std::byte* destination, size_t count) {
+                   std::byte* destination, size_t begin, size_t end) {
   alignas(64) std::byte widened[kMaxFused][kBlockBytes];
   const std::byte* from[kMaxFused];
   for (size_t s = 0; s < kMaxFused; ++s) from[s] = widened[s];
   constexpr size_t kBlock = kBlockBytes / sizeof(float);
-  for (size_t start = 0; start < count; start += kBlock) {
-    const size_t length = std::min(kBlock, count - start);
+  for (size_t start = begin; start < end; start += kBlock) {
+    const size_t length = std::min(kBlock, end - start);
     const size_t offset = start * element_bytes;
     conversion.widen(sources[0] + offset, widened[0], length);
     for (size_t next = 1; next < sources.size();) {
@@ -249,13 +262,14 @@ void Reduce(DType dtype, ReduceOp op, Sources sources, std::byte* destination,
                  count * parts);
     return;
   }
+  size_t done = 0;
   if (dtype == DType::kBfloat16 && sources.size() <= kMaxFused) {
-    FloatFoldSet<InFloat32<Bfloat16>>(op)[sources.size()](sources.data(),
-                                                          destination, count);
-    return;
+    Bfloat16PairFoldSet(op)[sources.size()](sources.data(), destination,
+                                            count / 2);
+    done = count / 2 * 2;
   }
   ReduceWidened(ConversionFor(dtype), FloatFoldSet<Native<float>>(op),
-                element_bytes, sources, destination, count);
+                element_bytes, sources, destination, done, count);
 }
 
 }  // namespace jax_cxl::cpu

@@ -1,0 +1,179 @@
+#include "cc/engine/cpu/reduce_loops.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <ios>
+#include <random>
+#include <vector>
+
+#include "cc/engine/cpu/float_formats.h"
+#include "cc/engine/cpu/reduce_complex.h"
+#include "cc/engine/cpu/reduce_float16.h"
+#include "cc/engine/cpu/reduce_reference.h"
+
+// Every instruction set that this machine has, not only the one that Reduce
+// picks, and the conversions over all of their inputs.
+namespace jax_cxl::cpu {
+namespace {
+
+template <typename Loop, typename... Args>
+std::vector<void (*)(Args...)> AllTargets() {
+  std::vector<void (*)(Args...)> targets = {&RunBaseline<Loop, Args...>};
+#if defined(__x86_64__)
+  if (HasAvx2()) targets.push_back(&RunAvx2<Loop, Args...>);
+  if (HasAvx512()) targets.push_back(&RunAvx512<Loop, Args...>);
+#endif
+  return targets;
+}
+
+template <typename T>
+std::byte* AsBytes(std::vector<T>& values) {
+  return reinterpret_cast<std::byte*>(values.data());
+}
+
+template <typename Loop>
+std::vector<WidenFunction> AllConversions() {
+  return AllTargets<Loop, const std::byte*, std::byte*, size_t>();
+}
+
+// float32 of every sign, exponent and leading 11 bits of mantissa, each with
+// tails of nothing, little, half, much. No format here keeps more than 10 bits,
+// so everything that decides a rounding occurs.
+std::vector<float> AllRoundings() {
+  std::vector<float> values;
+  for (uint32_t top = 0; top < (1u << 20); ++top) {
+    for (uint32_t tail : {0x000u, 0x001u, 0x7ffu, 0x800u, 0x801u, 0xfffu}) {
+      values.push_back(FromBits(top << 12 | tail));
+    }
+  }
+  return values;
+}
+
+template <typename Small>
+void CheckConversions(DType dtype, std::vector<WidenFunction> widen = {},
+                      std::vector<WidenFunction> narrow = {}) {
+  using Storage = typename Small::Storage;
+  const auto& type = *reference::FindNarrowType(dtype);
+
+  std::vector<Storage> codes(size_t{1} << (8 * sizeof(Storage)));
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<Storage>(i);
+  for (auto function : AllConversions<WidenLoop<Small>>()) {
+    widen.push_back(function);
+  }
+  for (auto function : widen) {
+    std::vector<float> floats(codes.size());
+    function(AsBytes(codes), AsBytes(floats), codes.size());
+    for (size_t i = 0; i < codes.size(); ++i) {
+      const double expected = reference::Decode(type, codes[i]);
+      if (std::isnan(expected)) {
+        ASSERT_TRUE(std::isnan(floats[i])) << "code " << i;
+      } else {
+        ASSERT_EQ(floats[i], expected) << "code " << i;
+        ASSERT_EQ(std::signbit(floats[i]), std::signbit(expected));
+      }
+    }
+  }
+
+  std::vector<float> values = AllRoundings();
+  std::vector<Storage> expected;
+  for (float& value : values) {
+    value = OneNan(value);
+    expected.push_back(static_cast<Storage>(reference::Encode(type, value)));
+  }
+  for (auto function : AllConversions<NarrowLoop<Small>>()) {
+    narrow.push_back(function);
+  }
+  for (auto function : narrow) {
+    std::vector<Storage> got(values.size());
+    function(AsBytes(values), AsBytes(got), values.size());
+    for (size_t i = 0; i < values.size(); ++i) {
+      ASSERT_EQ(got[i], expected[i]) << "of " << std::hexfloat << values[i];
+    }
+  }
+}
+
+TEST(ConversionTest, Float16) {
+#if defined(__x86_64__)
+  if (HasAvx2()) {
+    CheckConversions<Float16>(DType::kFloat16, {&WidenFloat16},
+                              {&NarrowFloat16});
+    return;
+  }
+#endif
+  CheckConversions<Float16>(DType::kFloat16);
+}
+TEST(ConversionTest, Bfloat16) { CheckConversions<Bfloat16>(DType::kBfloat16); }
+TEST(ConversionTest, Float8E4M3Fn) {
+  CheckConversions<Float8E4M3Fn>(DType::kFloat8E4M3Fn);
+}
+TEST(ConversionTest, Float8E5M2) {
+  CheckConversions<Float8E5M2>(DType::kFloat8E5M2);
+}
+TEST(ConversionTest, Float8E4M3B11Fnuz) {
+  CheckConversions<Float8E4M3B11Fnuz>(DType::kFloat8E4M3B11Fnuz);
+}
+TEST(ConversionTest, Float8E4M3Fnuz) {
+  CheckConversions<Float8E4M3Fnuz>(DType::kFloat8E4M3Fnuz);
+}
+TEST(ConversionTest, Float8E5M2Fnuz) {
+  CheckConversions<Float8E5M2Fnuz>(DType::kFloat8E5M2Fnuz);
+}
+TEST(ConversionTest, Float8E4M3) {
+  CheckConversions<Float8E4M3>(DType::kFloat8E4M3);
+}
+TEST(ConversionTest, Float8E3M4) {
+  CheckConversions<Float8E3M4>(DType::kFloat8E3M4);
+}
+
+// Numbers in [-2, 2) with full mantissas, whose products are never exact.
+template <typename Format, typename Op>
+void CheckTargetsAgree(DType dtype, ReduceOp op) {
+  constexpr size_t kBytes = 6000;
+  std::mt19937_64 random(1);
+  std::vector<std::vector<double>> doubles(3);
+  std::vector<std::vector<float>> floats(3);
+  std::vector<const std::byte*> sources;
+  const bool single = dtype == DType::kFloat32 || dtype == DType::kComplex64;
+  for (int s = 0; s < 3; ++s) {
+    for (size_t i = 0; i < kBytes / 4; ++i) {
+      doubles[s].push_back(static_cast<double>(random() >> 11) * 0x1p-51 - 2);
+      floats[s].push_back(static_cast<float>(doubles[s].back()));
+    }
+    sources.push_back(single ? AsBytes(floats[s]) : AsBytes(doubles[s]));
+  }
+  const size_t count = kBytes / DTypeBytes(dtype);
+  std::vector<std::byte> expected(kBytes);
+  reference::Reduce(dtype, op, sources, expected.data(), count);
+  for (auto function : AllTargets<Fold<Format, Op, 3>, const std::byte* const*,
+                                  std::byte*, size_t>()) {
+    std::vector<std::byte> got(kBytes);
+    function(sources.data(), got.data(),
+             kBytes / sizeof(typename Format::Storage));
+    EXPECT_EQ(std::memcmp(got.data(), expected.data(), kBytes), 0);
+  }
+}
+
+TEST(TargetsTest, NoFusedMultiplyAdd) {
+  CheckTargetsAgree<NativeComplex<float>, ComplexProd>(DType::kComplex64,
+                                                       ReduceOp::kProd);
+  CheckTargetsAgree<NativeComplex<double>, ComplexProd>(DType::kComplex128,
+                                                        ReduceOp::kProd);
+}
+
+TEST(TargetsTest, SameBits) {
+  CheckTargetsAgree<Native<float>, Sum>(DType::kFloat32, ReduceOp::kSum);
+  CheckTargetsAgree<Native<double>, Sum>(DType::kFloat64, ReduceOp::kSum);
+  CheckTargetsAgree<Native<float>, Prod>(DType::kFloat32, ReduceOp::kProd);
+  CheckTargetsAgree<Native<float>, Max>(DType::kFloat32, ReduceOp::kMax);
+  CheckTargetsAgree<Native<int64_t>, Min>(DType::kInt64, ReduceOp::kMin);
+  CheckTargetsAgree<Native<uint8_t>, MinE8M0>(DType::kFloat8E8M0Fnu,
+                                              ReduceOp::kMin);
+  CheckTargetsAgree<Bool, And>(DType::kBool, ReduceOp::kProd);
+  CheckTargetsAgree<Bfloat16Pair, OnPair<Sum>>(DType::kBfloat16,
+                                               ReduceOp::kSum);
+}
+
+}  // namespace
+}  // namespace jax_cxl::cpu
