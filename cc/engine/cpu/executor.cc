@@ -71,6 +71,7 @@ bool Execution::Ready(const Step& step) {
   waiting_for_ = -1;
   switch (step.kind) {
     case StepKind::kPut:
+    case StepKind::kPutOutput:
       waiting_for_ = rings_->BehindSlot(base_round_ + step.round);
       break;
     case StepKind::kGet:
@@ -101,13 +102,12 @@ void Execution::Run(const Step& step, Traffic* traffic) {
     case StepKind::kZero:
       std::memset(output_ + step.to, 0, step.bytes);
       break;
-    case StepKind::kPut: {
-      std::byte* slot = rings_->Slot(rings_->rank(), round) + step.to;
-      std::memcpy(slot, input_ + step.from, step.bytes);
-      coherence.PublishPayload(slot, step.bytes);
-      traffic->bytes_published += step.bytes;
+    case StepKind::kPut:
+      Put(step, input_ + step.from, traffic);
       break;
-    }
+    case StepKind::kPutOutput:
+      Put(step, output_ + step.from, traffic);
+      break;
     case StepKind::kPublish:
       rings_->Publish(round + 1);
       break;
@@ -133,6 +133,14 @@ void Execution::Run(const Step& step, Traffic* traffic) {
       rings_->Release(round + 1);
       break;
   }
+}
+
+void Execution::Put(const Step& step, const std::byte* from, Traffic* traffic) {
+  std::byte* slot =
+      rings_->Slot(rings_->rank(), base_round_ + step.round) + step.to;
+  std::memcpy(slot, from, step.bytes);
+  rings_->doorbells().coherence().PublishPayload(slot, step.bytes);
+  traffic->bytes_published += step.bytes;
 }
 
 void Execution::RunReduce(const Step& step, std::byte* to, Traffic* traffic) {

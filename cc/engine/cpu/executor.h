@@ -88,6 +88,7 @@ class Execution {
  private:
   bool Ready(const plan::Step& step);
   void Run(const plan::Step& step, Traffic* traffic);
+  void Put(const plan::Step& step, const std::byte* from, Traffic* traffic);
   void RunReduce(const plan::Step& step, std::byte* to, Traffic* traffic);
 
   std::shared_ptr<const plan::Plan> plan_;
