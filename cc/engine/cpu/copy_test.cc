@@ -1,0 +1,35 @@
+#include "cc/engine/cpu/copy.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace jax_cxl::cpu {
+namespace {
+
+TEST(CopyTest, CopiesExactlyTheBytes) {
+  std::vector<std::byte> from(5000);
+  for (size_t i = 0; i < from.size(); ++i) {
+    from[i] = static_cast<std::byte>(i * 7 % 251);
+  }
+  for (auto copy : {&CopyToPool, &CopyFromPool}) {
+    for (size_t offset : {0, 1, 63}) {
+      for (size_t bytes : {0, 1, 64, 129, 4096}) {
+        std::vector<std::byte> to(from.size(), std::byte{0xff});
+        copy(to.data() + offset, from.data() + 3, bytes);
+        std::vector<std::byte> expected(from.size(), std::byte{0xff});
+        std::copy_n(from.begin() + 3, bytes, expected.begin() + offset);
+        ASSERT_EQ(to, expected) << "offset " << offset << ", " << bytes;
+      }
+    }
+  }
+}
+
+TEST(CopyTest, NothingFromNowhere) {
+  CopyToPool(nullptr, nullptr, 0);
+  CopyFromPool(nullptr, nullptr, 0);
+}
+
+}  // namespace
+}  // namespace jax_cxl::cpu
