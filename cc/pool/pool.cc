@@ -188,6 +188,13 @@ Status Pool::OpenFiles(bool creating) {
           shm ? PoolFile::Ownership::kAlways : PoolFile::Ownership::kIfCreated);
     };
     Result<PoolFile> file = open();
+    if (!creating && file.status().code() == Code::kNotFound) {
+      return Error(Code::kNotFound, "there is no pool at ", path,
+                   " to attach to: its creator is gone, has taken the name "
+                   "away already, or runs on another host; attach before the "
+                   "creator calls Unlink, and give every process the same "
+                   "pool URI (and containers the same /dev/shm)");
+    }
     if (!file.ok()) return file.status();
     files_.push_back(*std::move(file));
   }

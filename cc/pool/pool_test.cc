@@ -1,0 +1,544 @@
+#include "cc/pool/pool.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cc/pool/header.h"
+#include "cc/pool/shm_name.h"
+#include "cc/pool/test_util.h"
+
+namespace jax_cxl::pool {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uid_t kNobody = 65534;
+
+PoolSpec ShmSpec(const std::string& name, uint64_t bytes = 4 * kMiB) {
+  PoolSpec spec;
+  spec.paths = {name};
+  spec.bytes = bytes;
+  return spec;
+}
+
+PoolSpec FileSpec(std::vector<std::string> paths, uint64_t bytes = 4 * kMiB) {
+  PoolSpec spec;
+  spec.kind = PoolKind::kFile;
+  spec.paths = std::move(paths);
+  spec.bytes = bytes;
+  return spec;
+}
+
+void WriteFile(const std::string& path, const std::string& contents) {
+  std::ofstream(path, std::ios::binary) << contents;
+  fs::permissions(path, fs::perms(0600));
+}
+
+// The code of a Create, its message checked for `word`.
+Code CreateCode(const PoolSpec& spec, const std::string& word = "") {
+  const auto pool = Pool::Create(spec, 2);
+  EXPECT_NE(pool.status().message().find(word), std::string::npos)
+      << pool.status().message();
+  return pool.status().code();
+}
+
+TEST(PoolTest, CreatorAndPeersSeeTheSameMemory) {
+  PoolSpec spec = ShmSpec(UniqueName("same"), 12 * kMiB);
+  spec.devices_per_path = 3;
+  auto creator = Pool::Create(spec, 3);
+  ASSERT_TRUE(creator.ok()) << creator.status().message();
+  auto peer = Pool::Attach(spec, 3, (*creator)->token());
+  ASSERT_TRUE(peer.ok()) << peer.status().message();
+
+  Pool& a = **creator;
+  Pool& b = **peer;
+  EXPECT_NE(a.base(), b.base());
+  EXPECT_EQ(a.token(), b.token());
+  EXPECT_NE(a.token(), 0u);
+  EXPECT_EQ(a.epoch(), 1u);
+  EXPECT_EQ(b.epoch(), 1u);
+  EXPECT_EQ(b.world_size(), 3);
+  EXPECT_EQ(b.num_extents(), 3);
+  EXPECT_EQ(b.total_bytes(), 12 * kMiB);
+  EXPECT_EQ(b.header()->creator_uid, geteuid());
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(a.rank_page(rank)->info.ready, 0u);
+    a.rank_page(rank)->heartbeat.word = rank + 5;
+    EXPECT_EQ(b.rank_page(rank)->heartbeat.word, rank + 5u);
+    for (int e = 0; e < 3; ++e) {
+      const Pool::Range arena = a.arena(e, rank);
+      EXPECT_EQ(b.arena(e, rank).offset, arena.offset);
+      std::memset(a.At(arena.offset, arena.bytes), rank * 3 + e, arena.bytes);
+    }
+  }
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(b.rank_page(rank)->heartbeat.word, rank + 5u);
+    for (int e = 0; e < 3; ++e) {
+      const Pool::Range arena = b.arena(e, rank);
+      const std::byte* at = b.At(arena.offset, arena.bytes);
+      EXPECT_EQ(at[0], std::byte(rank * 3 + e));
+      EXPECT_EQ(at[arena.bytes - 1], std::byte(rank * 3 + e));
+    }
+  }
+}
+
+TEST(PoolTest, AtRefusesHeadersAndTheOutside) {
+  PoolSpec spec = ShmSpec(UniqueName("at"), 8 * kMiB);
+  spec.devices_per_path = 2;
+  auto pool = Pool::Create(spec, 1);
+  ASSERT_TRUE(pool.ok());
+  const Pool& p = **pool;
+  EXPECT_EQ(p.At(0, 1), nullptr);
+  EXPECT_EQ(p.At(kPageBytes - 1, 1), nullptr);
+  EXPECT_EQ(p.At(kPageBytes, 8), p.base() + kPageBytes);
+  EXPECT_EQ(p.At(4 * kMiB - 1, 1), p.base() + 4 * kMiB - 1);
+  EXPECT_EQ(p.At(4 * kMiB - 1, 2), nullptr);  // the second extent's header
+  EXPECT_EQ(p.At(4 * kMiB + kPageBytes - 1, 2), nullptr);
+  EXPECT_EQ(p.At(8 * kMiB - 8, 8), p.base() + 8 * kMiB - 8);
+  EXPECT_EQ(p.At(8 * kMiB - 8, 9), nullptr);
+  EXPECT_EQ(p.At(8 * kMiB, 0), p.base() + 8 * kMiB);
+  EXPECT_EQ(p.At(8 * kMiB + 1, 0), nullptr);
+  EXPECT_EQ(p.At(UINT64_MAX, 2), nullptr);
+  EXPECT_EQ(p.At(kPageBytes, UINT64_MAX), nullptr);
+}
+
+TEST(PoolTest, EveryCoherenceModeOpens) {
+  for (CoherenceMode mode : {CoherenceMode::kCoherent, CoherenceMode::kUncached,
+                             CoherenceMode::kFlush}) {
+    PoolSpec spec = ShmSpec(UniqueName("mode"));
+    spec.coherence = mode;
+    auto pool = Pool::Create(spec, 2);
+    EXPECT_EQ(pool.ok(), CheckCoherenceSupported(mode).ok());
+    if (!pool.ok()) continue;
+    EXPECT_EQ((*pool)->coherence().mode(), mode);
+    EXPECT_TRUE(Pool::Attach(spec, 2, (*pool)->token()).ok());
+  }
+}
+
+TEST(PoolTest, ShmFileIsPrivateAndGoesWithUnlink) {
+  const PoolSpec spec = ShmSpec(UniqueName("unlink"));
+  const std::string path = ShmPath(spec.paths[0]);
+  {
+    auto pool = Pool::Create(spec, 2);
+    ASSERT_TRUE(pool.ok());
+    struct stat info;
+    ASSERT_EQ(stat(path.c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode & 0777, 0600u);
+    EXPECT_GE(info.st_blocks * 512, static_cast<blkcnt_t>(4 * kMiB));
+    (*pool)->Unlink();
+    EXPECT_FALSE(fs::exists(path));
+    (*pool)->Unlink();
+    (*pool)->rank_page(0)->heartbeat.word = 1;  // still mapped
+    EXPECT_EQ(Pool::Attach(spec, 2, (*pool)->token()).status().code(),
+              Code::kNotFound);
+  }
+  {
+    auto pool = Pool::Create(spec, 2);
+    ASSERT_TRUE(pool.ok());
+    EXPECT_TRUE(fs::exists(path));
+  }
+  EXPECT_FALSE(fs::exists(path)) << "the destructor unlinks too";
+}
+
+TEST(PoolTest, SizeZeroIsAutomatic) {
+  const PoolSpec spec = ShmSpec(UniqueName("auto"), 0);
+  auto pool = Pool::Create(spec, 1);
+  ASSERT_TRUE(pool.ok()) << pool.status().message();
+  EXPECT_EQ((*pool)->total_bytes(), AutomaticPathBytes(1, 1, 1));
+  EXPECT_EQ((*pool)->spec().bytes, (*pool)->total_bytes());
+  auto peer = Pool::Attach(spec, 1, (*pool)->token());
+  ASSERT_TRUE(peer.ok()) << peer.status().message();
+  EXPECT_EQ((*peer)->total_bytes(), (*pool)->total_bytes());
+}
+
+TEST(PoolTest, SecondJobOnOneNameIsToldWhoHasIt) {
+  for (bool unlinked : {false, true}) {
+    const PoolSpec spec = ShmSpec(UniqueName("twice"));
+    std::unique_ptr<Pool> held;
+    Child child([&] {
+      auto pool = Pool::Create(spec, 2);
+      if (!pool.ok()) return false;
+      held = *std::move(pool);
+      if (unlinked) held->Unlink();
+      return true;
+    });
+    ASSERT_TRUE(child.ready());
+    EXPECT_EQ(CreateCode(spec, "process " + std::to_string(child.pid())),
+              Code::kAlreadyExists);
+    child.Kill();
+    EXPECT_EQ(CreateCode(spec), Code::kOk) << "the name is free again";
+  }
+}
+
+TEST(PoolTest, LeftoverOfDeadJobIsTakenOverWithTheNextEpoch) {
+  const PoolSpec spec = ShmSpec(UniqueName("leftover"), 8 * kMiB);
+  std::unique_ptr<Pool> held;
+  Child child([&] {
+    auto pool = Pool::Create(spec, 2);
+    if (!pool.ok()) return false;
+    held = *std::move(pool);
+    held->rank_page(1)->info.ready = 77;
+    return true;
+  });
+  ASSERT_TRUE(child.ready());
+  child.Kill();
+  ASSERT_TRUE(fs::exists(ShmPath(spec.paths[0])));
+  PoolSpec smaller = spec;
+  smaller.bytes = 4 * kMiB;
+  auto pool = Pool::Create(smaller, 2);
+  ASSERT_TRUE(pool.ok()) << pool.status().message();
+  EXPECT_EQ((*pool)->epoch(), 2u);
+  EXPECT_EQ((*pool)->rank_page(1)->info.ready, 0u);
+  (*pool)->Unlink();
+  EXPECT_FALSE(fs::exists(ShmPath(spec.paths[0])));
+}
+
+TEST(PoolTest, SweepRemovesWhatNobodyUses) {
+  const PoolSpec dead = ShmSpec(UniqueName("dead"));
+  const PoolSpec alive = ShmSpec(UniqueName("alive"));
+  std::unique_ptr<Pool> held;
+  Child child([&] {
+    auto pool = Pool::Create(dead, 2);
+    if (!pool.ok()) return false;
+    held = *std::move(pool);
+    return true;
+  });
+  ASSERT_TRUE(child.ready());
+  auto pool = Pool::Create(alive, 2);
+  ASSERT_TRUE(pool.ok());
+  // A link of that name is not ours to follow.
+  const std::string link = ShmPath(UniqueName("link"));
+  ASSERT_EQ(symlink(ShmPath(dead.paths[0]).c_str(), link.c_str()), 0);
+
+  SweepLeftovers();
+  EXPECT_TRUE(fs::exists(ShmPath(dead.paths[0]))) << "its job lives";
+  child.Kill();
+  EXPECT_GE(SweepLeftovers(), 1);
+  EXPECT_FALSE(fs::exists(ShmPath(dead.paths[0])));
+  EXPECT_TRUE(fs::exists(ShmPath(alive.paths[0])));
+  EXPECT_TRUE(fs::is_symlink(link));
+  unlink(link.c_str());
+}
+
+TEST(PoolTest, FullSharedMemoryIsAnErrorWithFigures) {
+  struct statvfs info;
+  ASSERT_EQ(statvfs("/dev/shm", &info), 0);
+  const uint64_t free = uint64_t{info.f_bavail} * info.f_frsize;
+  const uint64_t bytes = RoundUp(free, kMiB) + 1024 * kMiB;
+  const PoolSpec spec = ShmSpec(UniqueName("full"), bytes);
+  const auto pool = Pool::Create(spec, 2);
+  EXPECT_EQ(pool.status().code(), Code::kResourceExhausted);
+  EXPECT_NE(pool.status().message().find(std::to_string(bytes)),
+            std::string::npos)
+      << pool.status().message();
+  EXPECT_NE(pool.status().message().find("are free"), std::string::npos);
+  EXPECT_FALSE(fs::exists(ShmPath(spec.paths[0])));
+}
+
+// The same when the kernel refuses only in the middle of the reservation.
+TEST(PoolTest, FailedReservationLeavesFilesAsTheyWere) {
+  const TempDirectory dir;
+  const std::string existing = dir / "existing";
+  WriteFile(existing, std::string(kPageBytes, '\0'));
+  EXPECT_TRUE(PassesInChild([&] {
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit = {kMiB, kMiB};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    const PoolSpec shm = ShmSpec(UniqueName("limit"));
+    return CreateCode(FileSpec({existing})) == Code::kResourceExhausted &&
+           CreateCode(FileSpec({dir / "new"})) == Code::kResourceExhausted &&
+           CreateCode(shm) == Code::kResourceExhausted &&
+           !fs::exists(ShmPath(shm.paths[0]));
+  }));
+  EXPECT_EQ(fs::file_size(existing), kPageBytes);
+  EXPECT_FALSE(fs::exists(dir / "new"));
+}
+
+TEST(PoolTest, FileIsCreatedAndRemoved) {
+  const TempDirectory dir;
+  const PoolSpec spec = FileSpec({dir / "a", dir / "b"});
+  auto pool = Pool::Create(spec, 2);
+  ASSERT_TRUE(pool.ok()) << pool.status().message();
+  EXPECT_EQ((*pool)->num_extents(), 2);
+  EXPECT_EQ((*pool)->total_bytes(), 8 * kMiB);
+  EXPECT_TRUE(Pool::Attach(spec, 2, (*pool)->token()).ok());
+  (*pool)->Unlink();
+  EXPECT_TRUE(fs::is_empty(dir.path()));
+}
+
+TEST(PoolTest, ExistingFileIsReusedInPlaceAndKept) {
+  const TempDirectory dir;
+  const std::string path = dir / "pool";
+  WriteFile(path, "");
+  PoolSpec spec = FileSpec({path});
+  spec.offset = 3 * FilePageBytes();
+  uint64_t token = 0;
+  for (uint64_t epoch : {1, 2, 3}) {
+    auto pool = Pool::Create(spec, 2);
+    ASSERT_TRUE(pool.ok()) << pool.status().message();
+    EXPECT_EQ((*pool)->epoch(), epoch);
+    EXPECT_NE((*pool)->token(), token);
+    token = (*pool)->token();
+    EXPECT_EQ((*pool)->rank_page(1)->abort.raised, 0u);
+    // Dirt that the next job finds.
+    std::memset((*pool)->base() + kPageBytes, 0xff, 4 * kMiB - kPageBytes);
+    (*pool)->Unlink();
+    EXPECT_TRUE(fs::exists(path));
+  }
+  EXPECT_EQ(fs::file_size(path), spec.offset + spec.bytes);
+  // Without a size: all that is there.
+  spec.bytes = 0;
+  auto pool = Pool::Create(spec, 2);
+  ASSERT_TRUE(pool.ok()) << pool.status().message();
+  EXPECT_EQ((*pool)->total_bytes(), 4 * kMiB);
+}
+
+TEST(PoolTest, EpochWrapsAndIsNeverZero) {
+  const TempDirectory dir;
+  const std::string path = dir / "pool";
+  PoolHeader header =
+      MakeHeader(2, {{0, 4 * kMiB}}, 4 * kMiB, /*epoch=*/65535, /*token=*/9);
+  WriteFile(path,
+            std::string(reinterpret_cast<char*>(&header), sizeof(header)));
+  auto pool = Pool::Create(FileSpec({path}), 2);
+  ASSERT_TRUE(pool.ok()) << pool.status().message();
+  EXPECT_EQ((*pool)->epoch(), 1u);
+}
+
+TEST(PoolTest, FileInUseNamesTheProcess) {
+  const TempDirectory dir;
+  const PoolSpec spec = FileSpec({dir / "pool"});
+  std::unique_ptr<Pool> held;
+  Child child([&] {
+    auto pool = Pool::Create(spec, 2);
+    if (!pool.ok()) return false;
+    held = *std::move(pool);
+    return true;
+  });
+  ASSERT_TRUE(child.ready());
+  EXPECT_EQ(CreateCode(spec, std::to_string(child.pid())),
+            Code::kAlreadyExists);
+  child.Kill();
+  EXPECT_EQ(CreateCode(spec), Code::kOk);
+}
+
+// The job lives as long as any of its processes, creator or not.
+TEST(PoolTest, PeerKeepsTheFileInUse) {
+  const TempDirectory dir;
+  WriteFile(dir / "pool", "");
+  const PoolSpec spec = FileSpec({dir / "pool"});
+  auto creator = Pool::Create(spec, 2);
+  ASSERT_TRUE(creator.ok());
+  auto peer = Pool::Attach(spec, 2, (*creator)->token());
+  ASSERT_TRUE(peer.ok());
+  std::unique_ptr<Pool>(*std::move(creator)).reset();
+  EXPECT_EQ(CreateCode(spec), Code::kAlreadyExists);
+  std::unique_ptr<Pool>(*std::move(peer)).reset();
+  EXPECT_EQ(CreateCode(spec), Code::kOk);
+}
+
+TEST(PoolTest, ForkedChildDoesNotUnlink) {
+  const PoolSpec spec = ShmSpec(UniqueName("fork"));
+  auto pool = Pool::Create(spec, 2);
+  ASSERT_TRUE(pool.ok());
+  EXPECT_TRUE(PassesInChild([&] {
+    (*pool)->Unlink();
+    return true;
+  }));
+  EXPECT_TRUE(fs::exists(ShmPath(spec.paths[0])));
+}
+
+TEST(PoolTest, FilesOfOthersAreLeftAlone) {
+  const TempDirectory dir;
+  const std::string text = "my thesis\n";
+  WriteFile(dir / "foreign", text);
+  EXPECT_EQ(CreateCode(FileSpec({dir / "foreign"}), "not a jax_cxl pool"),
+            Code::kDataLoss);
+  // In any place of the list, and nothing of the rest stays behind.
+  EXPECT_EQ(CreateCode(FileSpec({dir / "first", dir / "foreign"})),
+            Code::kDataLoss);
+  EXPECT_FALSE(fs::exists(dir / "first"));
+  std::string contents;
+  std::getline(std::ifstream(dir / "foreign"), contents);
+  EXPECT_EQ(contents + "\n", text);
+  EXPECT_EQ(fs::file_size(dir / "foreign"), text.size());
+
+  const std::string shm = UniqueName("foreign");
+  WriteFile(ShmPath(shm), text);
+  EXPECT_EQ(CreateCode(ShmSpec(shm)), Code::kDataLoss);
+  EXPECT_TRUE(fs::exists(ShmPath(shm)));
+  unlink(ShmPath(shm).c_str());
+}
+
+TEST(PoolTest, OtherLayoutVersionIsRefused) {
+  const TempDirectory dir;
+  PoolHeader header = MakeHeader(2, {{0, 4 * kMiB}}, 4 * kMiB, 1, 1);
+  header.layout_version = kLayoutVersion + 1;
+  header.checksum = HeaderChecksum(header);
+  WriteFile(dir / "old",
+            std::string(reinterpret_cast<char*>(&header), sizeof(header)));
+  EXPECT_EQ(CreateCode(FileSpec({dir / "old"}), "layout version"),
+            Code::kDataLoss);
+  fs::resize_file(dir / "old", 4 * kMiB);
+  EXPECT_EQ(Pool::Attach(FileSpec({dir / "old"}), 2, 1).status().code(),
+            Code::kDataLoss);
+}
+
+TEST(PoolTest, LinksDirectoriesAndPipesAreRefused) {
+  const TempDirectory dir;
+  ASSERT_EQ(symlink((dir / "target").c_str(), (dir / "link").c_str()), 0);
+  ASSERT_EQ(mkfifo((dir / "fifo").c_str(), 0600), 0);
+  EXPECT_EQ(CreateCode(FileSpec({dir / "link"}), "symbolic links"),
+            Code::kPermissionDenied);
+  EXPECT_EQ(CreateCode(FileSpec({dir / "fifo"}), "regular file"),
+            Code::kInvalidArgument);
+  EXPECT_EQ(CreateCode(FileSpec({dir.path()})), Code::kInvalidArgument);
+  EXPECT_EQ(CreateCode(FileSpec({"/dev/null"}), "dax:"),
+            Code::kInvalidArgument);
+  EXPECT_EQ(CreateCode(FileSpec({dir / "no/such"}), "no/such"),
+            Code::kNotFound);
+  EXPECT_FALSE(fs::exists(dir / "target"));
+
+  const std::string shm = UniqueName("link");
+  ASSERT_EQ(symlink((dir / "target").c_str(), ShmPath(shm).c_str()), 0);
+  EXPECT_EQ(CreateCode(ShmSpec(shm)), Code::kPermissionDenied);
+  unlink(ShmPath(shm).c_str());
+}
+
+TEST(PoolTest, FilesOthersCanWriteAreRefused) {
+  const TempDirectory dir;
+  for (int mode : {0620, 0602, 0666}) {
+    WriteFile(dir / "open", "");
+    fs::permissions(dir / "open", fs::perms(mode));
+    EXPECT_EQ(CreateCode(FileSpec({dir / "open"}), "chmod 600"),
+              Code::kPermissionDenied);
+  }
+}
+
+TEST(PoolTest, FilesOfOtherUsersAreRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give files away";
+  const TempDirectory dir;
+  WriteFile(dir / "theirs", "");
+  ASSERT_EQ(chown((dir / "theirs").c_str(), kNobody, kNobody), 0);
+  EXPECT_EQ(CreateCode(FileSpec({dir / "theirs"}), "belongs to user"),
+            Code::kPermissionDenied);
+}
+
+TEST(PoolTest, MissingPermissionIsAnError) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become somebody else";
+  const TempDirectory dir;
+  ASSERT_EQ(chmod(dir.path().c_str(), 0755), 0);
+  const PoolSpec shm = ShmSpec(UniqueName("permission"));
+  auto pool = Pool::Create(shm, 2);
+  ASSERT_TRUE(pool.ok());
+  const uint64_t token = (*pool)->token();
+  WriteFile(dir / "mine", "");
+  EXPECT_TRUE(PassesInChild([&] {
+    if (setgid(kNobody) != 0 || setuid(kNobody) != 0) return false;
+    return CreateCode(FileSpec({dir / "new"})) == Code::kPermissionDenied &&
+           CreateCode(FileSpec({dir / "mine"})) == Code::kPermissionDenied &&
+           CreateCode(shm) == Code::kPermissionDenied &&
+           Pool::Attach(shm, 2, token).status().code() ==
+               Code::kPermissionDenied;
+  }));
+}
+
+TEST(PoolTest, WrongArgumentsAreNamed) {
+  const TempDirectory dir;
+  PoolSpec file = FileSpec({dir / "pool"});
+  file.bytes += 512;
+  EXPECT_EQ(CreateCode(file, "page size"), Code::kInvalidArgument);
+  file = FileSpec({dir / "pool"});
+  file.offset = 100;
+  EXPECT_EQ(CreateCode(file, "page size"), Code::kInvalidArgument);
+  file.offset = UINT64_MAX / kPageBytes * kPageBytes;
+  EXPECT_EQ(CreateCode(file, "beyond"), Code::kInvalidArgument);
+  file = FileSpec({dir / "pool"}, kMiB);
+  EXPECT_EQ(CreateCode(file, "too small for 2 ranks"), Code::kInvalidArgument);
+  EXPECT_EQ(CreateCode(FileSpec({}), "no path"), Code::kInvalidArgument);
+  EXPECT_EQ(CreateCode(FileSpec({""}), "empty"), Code::kInvalidArgument);
+  EXPECT_EQ(CreateCode(FileSpec({dir / "a", dir / "a"}), "twice"),
+            Code::kInvalidArgument);
+  file = FileSpec({dir / "pool"});
+  for (int devices : {0, -1, kMaxExtents + 1}) {
+    file.devices_per_path = devices;
+    EXPECT_EQ(CreateCode(file, "devices"), Code::kInvalidArgument);
+  }
+  for (const char* name : {"", "a/b", "..%", "a b"}) {
+    EXPECT_EQ(CreateCode(ShmSpec(name), "shm:my_job"), Code::kInvalidArgument);
+  }
+  EXPECT_EQ(CreateCode(ShmSpec(std::string(65, 'x'))), Code::kInvalidArgument);
+  for (int world_size : {0, -1, kMaxWorldSize + 1}) {
+    EXPECT_EQ(Pool::Create(ShmSpec("x"), world_size).status().code(),
+              Code::kInvalidArgument);
+  }
+  EXPECT_TRUE(fs::is_empty(dir.path()));
+}
+
+TEST(PoolTest, AttachChecksThatBothSidesAgree) {
+  const TempDirectory dir;
+  const PoolSpec spec = FileSpec({dir / "a", dir / "b"}, 8 * kMiB);
+  auto pool = Pool::Create(spec, 2);
+  ASSERT_TRUE(pool.ok());
+  const uint64_t token = (*pool)->token();
+  auto expect_refused = [&](const PoolSpec& other, int world_size,
+                            uint64_t with_token, const std::string& word) {
+    const auto peer = Pool::Attach(other, world_size, with_token);
+    EXPECT_EQ(peer.status().code(), Code::kDataLoss);
+    EXPECT_NE(peer.status().message().find(word), std::string::npos)
+        << peer.status().message();
+  };
+  expect_refused(spec, 2, token + 1, "another job");
+  expect_refused(spec, 3, token, "2 ranks");
+  PoolSpec other = spec;
+  other.paths = {spec.paths[1], spec.paths[0]};
+  expect_refused(other, 2, token, "same order");
+  other = spec;
+  other.paths = {spec.paths[0]};
+  expect_refused(other, 2, token, "same pool URI");
+  other = spec;
+  other.devices_per_path = 2;
+  expect_refused(other, 2, token, "same pool URI");
+  other = spec;
+  other.bytes = 4 * kMiB;
+  expect_refused(other, 2, token, "same pool URI");
+  other = spec;
+  other.offset = kMiB;
+  other.bytes = 7 * kMiB;
+  expect_refused(other, 2, token, "offset included");
+  other = spec;
+  other.bytes = 16 * kMiB;
+  expect_refused(other, 2, token, "cut short");
+  fs::resize_file(spec.paths[1], 8 * kMiB - 1);
+  expect_refused(spec, 2, token, "cut short");
+}
+
+TEST(PoolTest, StartsAtTheOffset) {
+  PoolSpec spec = ShmSpec(UniqueName("offset"), 4 * kMiB);
+  spec.offset = 5 * FilePageBytes();
+  auto pool = Pool::Create(spec, 2);
+  ASSERT_TRUE(pool.ok()) << pool.status().message();
+  std::memset((*pool)->base() + kPageBytes, 0xa5, 4 * kMiB - kPageBytes);
+  EXPECT_EQ(fs::file_size(ShmPath(spec.paths[0])), spec.offset + spec.bytes);
+  // The mapping starts where the spec says.
+  PoolHeader header;
+  std::ifstream file(ShmPath(spec.paths[0]), std::ios::binary);
+  file.seekg(spec.offset);
+  file.read(reinterpret_cast<char*>(&header), sizeof(header));
+  EXPECT_EQ(header.token, (*pool)->token());
+}
+
+}  // namespace
+}  // namespace jax_cxl::pool
