@@ -19,9 +19,10 @@
 //   published(r) > t   rank r's slot of round t is filled, peers may read it
 //   released(r)  > t   rank r will read no slot of round t, nor of any before
 //
-// so a slot may be written for round t once released(p) > t - num_slots for
-// every peer p. Rounds in a plan count from 0; an executor adds the number of
-// rounds that the group has been through before.
+// (both may skip rounds; a rank that reads nothing releases a whole call at its
+// start) so a slot may be written for round t once released(p) > t - num_slots
+// for every peer p. Rounds in a plan count from 0; an executor adds the number
+// of rounds that the group has been through before.
 namespace jax_cxl::plan {
 
 // The values stand in call descriptors in the pool: append, never renumber.
@@ -75,9 +76,9 @@ struct Request {
 // What a planner has to work with, equal on all ranks of a group.
 struct Geometry {
   uint64_t slot_bytes = uint64_t{1} << 20;  // a multiple of kSlotAlignment
-  int num_slots = 4;
-  // All-reduce lets every rank read every peer up to this many bytes, and goes
-  // by reduce-scatter and all-gather above.
+  int num_slots = 4;                        // at least 2
+  // Up to this many bytes all-reduce lets every rank (reduce: the root) read
+  // every peer at once. Above, each rank reduces a part and hands it on.
   uint64_t all_read_bytes = uint64_t{16} << 10;
 };
 
@@ -86,11 +87,13 @@ struct Geometry {
 inline constexpr uint64_t kSlotAlignment = 128;
 
 enum class StepKind : uint8_t {
-  kCopy,     // input[from, bytes) -> output[to]
-  kZero,     // 0 -> output[to, bytes)
-  kPut,      // input[from, bytes) -> my slot of `round` at `to`
-  kPublish,  // published = round + 1
-  kGet,      // slot of `peer`, `round`, at `from` -> output[to]
+  kCopy,       // input[from, bytes) -> output[to]
+  kZero,       // 0 -> output[to, bytes)
+  kPut,        // input[from, bytes) -> my slot of `round` at `to`
+  kPutOutput,  // output[from, bytes) -> my slot of `round` at `to`
+  kPublish,    // published = round + 1
+  kGet,        // slot of `peer` (never mine), `round`, at `from` -> output[to];
+               // with bytes = 0 nothing but its wait
   kReduce,  // ranks [first, last): input[input_from] for mine, slots of `round`
             // at `from` for the others -> output[to], in rank order
   kReduceToSlot,  // the same -> my slot of `to_round` at `to`
@@ -100,19 +103,23 @@ enum class StepKind : uint8_t {
 std::string_view StepKindName(StepKind kind);
 
 // What each kind waits for follows from its fields, so that no plan can forget
-// it: kPut and kReduceToSlot wait until the slot that they write is free, kGet
-// until `peer` published `round`, kReduce* until every other source did.
+// it: kPut, kPutOutput and kReduceToSlot wait until the slot that they write is
+// free (every peer released round - num_slots, whoever reads it), kGet until
+// `peer` published `round`, kReduce* until every other source did. Only kGet
+// may have bytes = 0. Offsets in slots that are read are multiples of
+// kSlotAlignment.
 struct Step {
   StepKind kind = StepKind::kCopy;
   int32_t peer = -1;  // kGet
   int32_t first = 0;  // kReduce*: sources are ranks [first, last)
   int32_t last = 0;
   uint64_t round = 0;
-  uint64_t to_round = 0;  // kReduceToSlot
-  uint64_t from = 0;      // bytes, in the input (kCopy, kPut) or in a slot
-  uint64_t input_from =
-      0;            // kReduce*: bytes, where my own part starts in the input
-  uint64_t to = 0;  // bytes, in the output or in my slot
+  uint64_t to_round = 0;    // kReduceToSlot
+  uint64_t from = 0;        // bytes, in the input (kCopy, kPut), in the output
+                            // (kPutOutput) or in a slot
+  uint64_t input_from = 0;  // kReduce*: bytes, where my own part starts in the
+                            // input; unused unless first <= my rank < last
+  uint64_t to = 0;          // bytes, in the output or in my slot
   uint64_t bytes = 0;
 };
 
@@ -125,10 +132,12 @@ uint64_t InputBytes(const Request& request);
 uint64_t OutputBytes(const Request& request);
 
 // Checks the request and makes this rank's plan.
-// Errors: kInvalidArgument with the field that is wrong.
+// Errors: kInvalidArgument with the field that is wrong, kResourceExhausted if
+// the slots are so small that the plan would fill the memory.
 Result<Plan> MakePlan(const Request& request, const Geometry& geometry);
 
 // One line a step, for messages and tests.
+std::string DebugString(const Step& step);
 std::string DebugString(const Plan& plan);
 
 }  // namespace jax_cxl::plan

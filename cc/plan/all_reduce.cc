@@ -1,0 +1,77 @@
+#include "cc/plan/planner.h"
+
+namespace jax_cxl::plan {
+namespace {
+
+// Everyone puts all it has and reduces everything: one exchange, in which each
+// rank reads (n - 1) B.
+Plan AllRead(Planner planner) {
+  const Chunks chunks = planner.Cut(planner.block(), 1);
+  auto publish = [&](uint64_t t) {
+    planner.Put(t, chunks.Begin(t), 0, chunks.Size(t));
+    planner.Publish(t);
+  };
+  auto retrieve = [&](uint64_t t) {
+    const uint64_t at = chunks.Begin(t);
+    planner.Reduce(0, planner.ranks(), t, 0, at, at, chunks.Size(t));
+  };
+  Pipeline(chunks.count, publish, retrieve);
+  return std::move(planner).Finish(chunks.count);
+}
+
+// Each chunk has a segment per rank. Round 2c carries the inputs of chunk c:
+// every rank reduces its own segment. Round 2c + 1 carries the reduced
+// segments. A rank reads 2 (n - 1) / n B and writes B, in two exchanges.
+//
+// The order is inputs 0, results 0, inputs 1, share 0, results 1, inputs 2,
+// share 1, ...: between what a rank publishes and the step of a peer that waits
+// for it lies another step of that peer, and two slots suffice.
+Plan ReduceAndShare(Planner planner) {
+  const int n = planner.ranks(), rank = planner.rank();
+  const Chunks chunks = planner.Cut(planner.block(), n, n);
+
+  auto put_inputs = [&](uint64_t c) {
+    for (int s = 0; s < n; ++s) {
+      if (s == rank) continue;
+      planner.Put(2 * c, chunks.Begin(c, s), s * chunks.stride,
+                  chunks.Size(c, s));
+    }
+    planner.Publish(2 * c);
+  };
+  // The segment goes to the output and from there, still in the cache, to the
+  // slot: no byte is reduced twice, and none comes back from the pool.
+  auto put_results = [&](uint64_t c) {
+    const uint64_t at = chunks.Begin(c, rank), size = chunks.Size(c, rank);
+    planner.Reduce(0, n, 2 * c, rank * chunks.stride, at, at, size);
+    planner.PutOutput(2 * c + 1, at, 0, size);
+    planner.Publish(2 * c + 1);
+  };
+  auto share = [&](uint64_t c) {
+    for (int i = 1; i < n; ++i) {
+      const int s = planner.Peer(i);
+      planner.Get(s, 2 * c + 1, 0, chunks.Begin(c, s), chunks.Size(c, s));
+    }
+  };
+
+  put_inputs(0);
+  put_results(0);
+  for (uint64_t c = 0; c < chunks.count; ++c) {
+    if (c + 1 < chunks.count) put_inputs(c + 1);
+    share(c);
+    if (c + 1 < chunks.count) put_results(c + 1);
+  }
+  return std::move(planner).Finish(2 * chunks.count);
+}
+
+}  // namespace
+
+// Sharing saves (n - 1) (n - 2) / n B of reading and costs a second exchange:
+// nothing to save with two ranks, and not worth it for few bytes.
+Plan PlanAllReduce(Planner planner) {
+  const bool all_read = planner.ranks() == 2 ||
+                        planner.block() <= planner.geometry().all_read_bytes;
+  return all_read ? AllRead(std::move(planner))
+                  : ReduceAndShare(std::move(planner));
+}
+
+}  // namespace jax_cxl::plan

@@ -1,0 +1,50 @@
+#include "cc/plan/bounds.h"
+
+#include <algorithm>
+
+namespace jax_cxl::plan {
+
+PoolBytes LowerBound(const Request& request) {
+  const uint64_t n = request.num_ranks, rank = request.rank;
+  const uint64_t block = request.count * request.element_bytes;
+  const uint64_t others = (n - 1) * block;
+  const bool is_root = request.rank == request.root;
+  if (n == 1) return {};
+  switch (request.op) {
+    case Op::kBarrier:
+      return {};
+    case Op::kAllGather:
+      return {.written = block, .read = others};
+    case Op::kAllReduce:
+      // A reduced share, and everything else that it is made of or shared with.
+      return {.written = block, .read = 2 * others / n};
+    case Op::kReduceScatter:
+    case Op::kAllToAll:
+      return {.written = others, .read = others};
+    case Op::kBroadcast:
+      return is_root ? PoolBytes{block, 0} : PoolBytes{0, block};
+    case Op::kReduce:
+      // Of two ranks the root reduces; of more it leaves that to the others.
+      if (n == 2) return is_root ? PoolBytes{0, block} : PoolBytes{block, 0};
+      return {.written = block, .read = block};
+    case Op::kGather:
+      return is_root ? PoolBytes{0, others} : PoolBytes{block, 0};
+    case Op::kScatter:
+      return is_root ? PoolBytes{others, 0} : PoolBytes{0, block};
+    case Op::kPermute: {
+      const auto& sources = request.sources;
+      const int source = sources[rank];
+      const bool sends =
+          source != request.rank && std::find(sources.begin(), sources.end(),
+                                              request.rank) != sources.end();
+      const bool receives = source >= 0 && source != request.rank;
+      return {.written = sends ? block : 0, .read = receives ? block : 0};
+    }
+    case Op::kScan:
+    case Op::kExscan:
+      return {.written = rank + 1 < n ? block : 0, .read = rank * block};
+  }
+  return {};
+}
+
+}  // namespace jax_cxl::plan

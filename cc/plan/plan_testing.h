@@ -1,0 +1,81 @@
+#ifndef JAX_CXL_PLAN_PLAN_TESTING_H_
+#define JAX_CXL_PLAN_PLAN_TESTING_H_
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <ostream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "cc/plan/plan.h"
+#include "cc/plan/verify.h"
+
+// What the tests of cc/plan share.
+namespace jax_cxl::plan {
+
+inline std::vector<Op> AllOps() {
+  std::vector<Op> ops;
+  for (int op = 0; op < kNumOps; ++op) ops.push_back(static_cast<Op>(op));
+  return ops;
+}
+
+// The sources of a permute: 0 a ring, 1 itself, 2 nobody, 3 a reversal that
+// leaves every third rank out (the middle one of an odd number sends to
+// itself).
+inline std::vector<int32_t> Sources(int num_ranks, int pattern) {
+  std::vector<int32_t> sources(num_ranks, -1);
+  for (int r = 0; r < num_ranks; ++r) {
+    if (pattern == 0) sources[r] = (r + num_ranks - 1) % num_ranks;
+    if (pattern == 1) sources[r] = r;
+    if (pattern == 3 && r % 3 != 1) sources[r] = num_ranks - 1 - r;
+  }
+  return sources;
+}
+
+inline Request MakeRequest(Op op, int num_ranks, uint64_t count,
+                           uint32_t element_bytes = 4, int root = 0) {
+  Request request;
+  request.op = op;
+  request.num_ranks = num_ranks;
+  request.count = op == Op::kBarrier ? 0 : count;
+  request.element_bytes = element_bytes;
+  request.root = root;
+  if (op == Op::kPermute) request.sources = Sources(num_ranks, 0);
+  return request;
+}
+
+inline std::string Describe(const Request& request, const Geometry& geometry,
+                            const Setting& setting = {}) {
+  std::ostringstream text;
+  text << OpName(request.op) << " of " << request.count << " x "
+       << request.element_bytes << " bytes, " << request.num_ranks
+       << " ranks, root " << request.root << ", " << geometry.num_slots
+       << " slots of " << geometry.slot_bytes << ", all_read_bytes "
+       << geometry.all_read_bytes << ", round " << setting.start_round;
+  return text.str();
+}
+
+// Plans for all ranks, verified. Fails the test, and returns nothing, if they
+// are wrong.
+inline Traffic ExpectVerified(const Request& request, const Geometry& geometry,
+                              const Setting& setting = {}) {
+  Result<std::vector<Plan>> plans = MakePlans(request, geometry);
+  if (!plans.ok()) {
+    ADD_FAILURE() << Describe(request, geometry) << ": "
+                  << plans.status().message();
+    return {};
+  }
+  Result<Traffic> traffic = Verify(request, geometry, *plans, setting);
+  if (!traffic.ok()) {
+    ADD_FAILURE() << Describe(request, geometry, setting) << ": "
+                  << traffic.status().message();
+    return {};
+  }
+  return *std::move(traffic);
+}
+
+}  // namespace jax_cxl::plan
+
+#endif  // JAX_CXL_PLAN_PLAN_TESTING_H_

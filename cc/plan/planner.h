@@ -1,0 +1,114 @@
+#ifndef JAX_CXL_PLAN_PLANNER_H_
+#define JAX_CXL_PLAN_PLANNER_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "cc/plan/plan.h"
+
+// What the planners share. Internal to cc/plan.
+namespace jax_cxl::plan {
+
+// How `total` bytes are cut: a chunk per round, and each chunk into `ways`
+// segments of `bytes` bytes that follow each other (the last ones of the last
+// chunk may be shorter, or empty).
+struct Chunks {
+  uint64_t total = 0;
+  int ways = 1;
+  uint64_t bytes = 0;
+  uint64_t count = 0;   // of chunks; 0 if total is 0
+  uint64_t stride = 0;  // `bytes` rounded up to kSlotAlignment
+
+  uint64_t Begin(uint64_t c, int s = 0) const { return (c * ways + s) * bytes; }
+  uint64_t Size(uint64_t c, int s = 0) const {
+    const uint64_t begin = std::min(Begin(c, s), total);
+    return std::min(bytes, total - begin);
+  }
+};
+
+// Writes the steps of one rank down. Steps without bytes are left out, puts
+// that continue each other become one, and releases are derived: a planner
+// never states them.
+class Planner {
+ public:
+  Planner(const Request& request, const Geometry& geometry);
+
+  const Request& request() const { return request_; }
+  const Geometry& geometry() const { return geometry_; }
+  int ranks() const { return request_.num_ranks; }
+  int rank() const { return request_.rank; }
+  bool is_root() const { return rank() == request_.root; }
+  uint64_t block() const { return block_; }  // bytes of one block
+
+  // The i-th peer to visit, 1 <= i < ranks. Each rank starts with its
+  // successor, so that no pool device is read by everyone at once.
+  int Peer(int i) const { return (rank() + i) % ranks(); }
+
+  // Cuts `total` bytes into as few chunks of `ways` segments as possible, such
+  // that `parts` segments fit in a slot side by side, each on a boundary of
+  // kSlotAlignment. Chunks are about equally large (a short last one would
+  // leave the pipeline half empty). Segments hold whole elements, and whole
+  // lines of kSlotAlignment bytes where a slot has room for that.
+  Chunks Cut(uint64_t total, int parts, int ways = 1) const;
+
+  void Copy(uint64_t from, uint64_t to, uint64_t bytes);
+  void Zero(uint64_t to, uint64_t bytes);
+  void Put(uint64_t round, uint64_t from, uint64_t to, uint64_t bytes);
+  void PutOutput(uint64_t round, uint64_t from, uint64_t to, uint64_t bytes);
+  void Publish(uint64_t round);  // if something was put in that round
+  void PublishNothing(uint64_t round);
+  void Get(int peer, uint64_t round, uint64_t from, uint64_t to,
+           uint64_t bytes);
+  void Await(int peer, uint64_t round);  // a get of nothing
+  void Reduce(int first, int last, uint64_t round, uint64_t from,
+              uint64_t input_from, uint64_t to, uint64_t bytes);
+  void ReduceToSlot(int first, int last, uint64_t round, uint64_t from,
+                    uint64_t input_from, uint64_t to_round, uint64_t to,
+                    uint64_t bytes);
+
+  // Adds the releases: each as soon as no later step reads a slot of that round
+  // or an earlier one. A rank that reads nothing thus releases the whole call
+  // before its first step, and never holds up a peer.
+  Plan Finish(uint64_t rounds) &&;
+
+ private:
+  Step& Add(StepKind kind, uint64_t round, uint64_t bytes);
+
+  const Request& request_;
+  const Geometry& geometry_;
+  const uint64_t block_;
+  Plan plan_;
+};
+
+// Publishes round t + 1 before it retrieves round t, so that what the peers
+// wait for is there when they come for it. Two slots suffice: writing round
+// t + 1 waits for the release of round t - 1, which every rank does before it
+// publishes t + 1.
+template <typename PublishRound, typename RetrieveRound>
+void Pipeline(uint64_t rounds, const PublishRound& publish,
+              const RetrieveRound& retrieve) {
+  if (rounds > 0) publish(uint64_t{0});
+  for (uint64_t t = 0; t < rounds; ++t) {
+    if (t + 1 < rounds) publish(t + 1);
+    retrieve(t);
+  }
+}
+
+// One file each. Preconditions: the request is valid, and apart from
+// PlanBarrier there are at least two ranks and a count above 0.
+Plan PlanBarrier(Planner planner);
+Plan PlanAllGather(Planner planner);
+Plan PlanAllReduce(Planner planner);
+Plan PlanReduceScatter(Planner planner);
+Plan PlanAllToAll(Planner planner);
+Plan PlanBroadcast(Planner planner);
+Plan PlanReduce(Planner planner);
+Plan PlanGather(Planner planner);
+Plan PlanScatter(Planner planner);
+Plan PlanPermute(Planner planner);
+Plan PlanScan(Planner planner);  // scan and exscan
+
+}  // namespace jax_cxl::plan
+
+#endif  // JAX_CXL_PLAN_PLANNER_H_

@@ -1,0 +1,264 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "cc/plan/plan_testing.h"
+
+namespace jax_cxl::plan {
+namespace {
+
+// Walks through the values of a parameter that is not worth a loop of its own,
+// so that every value meets every value of the others.
+template <typename T>
+class Cycle {
+ public:
+  explicit Cycle(std::vector<T> values) : values_(std::move(values)) {}
+  T Next() { return values_[next_++ % values_.size()]; }
+
+ private:
+  std::vector<T> values_;
+  size_t next_ = 0;
+};
+
+class Planners : public testing::TestWithParam<Op> {};
+
+TEST_P(Planners, VerifyForAllSizesAndRings) {
+  // Lengths without common factors, against those of the loops, too.
+  Cycle<uint32_t> element_bytes({4, 1, 2, 8, 16, 12, 3});
+  Cycle<uint64_t> all_read_bytes({0, 0, 300, 1 << 20, 0});
+  Cycle<uint64_t> start_round(
+      {0, 1, 7, 1000003, uint64_t{1} << 40, 2, 5, 12, 3, 11, 64});
+  Cycle<int> extra_lines({0, 1, 40});
+  int root = 0;
+  for (int n = 1; n <= 17; ++n) {
+    for (uint64_t count :
+         {0, 1, 2, 7, 31, 32, 33, 64, 127, 129, 400, 1001, 2999}) {
+      for (int slots : {2, 3, 4, 6, 12}) {
+        Geometry geometry;
+        geometry.num_slots = slots;
+        geometry.slot_bytes = kSlotAlignment * (n + extra_lines.Next());
+        geometry.all_read_bytes = all_read_bytes.Next();
+        Request request =
+            MakeRequest(GetParam(), n, count, element_bytes.Next(), root++ % n);
+        if (GetParam() == Op::kPermute) {
+          request.sources = Sources(n, root / 5 % 4);
+        }
+        ExpectVerified(request, geometry, {.start_round = start_round.Next()});
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_P(Planners, VerifyForAllRoots) {
+  for (int n : {2, 3, 4, 7}) {
+    for (int root = 0; root < n; ++root) {
+      for (int slots = 2; slots <= 12; ++slots) {
+        for (uint64_t all_read_bytes : {0, 1 << 20}) {
+          const Geometry geometry{.slot_bytes = 1024,
+                                  .num_slots = slots,
+                                  .all_read_bytes = all_read_bytes};
+          ExpectVerified(MakeRequest(GetParam(), n, 3001, 4, root), geometry);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Planners, VerifyFor64Ranks) {
+  for (int slots : {2, 4}) {
+    for (uint64_t count : {0, 1, 63, 5000, 20001}) {
+      const Geometry geometry{
+          .slot_bytes = 64 * 256, .num_slots = slots, .all_read_bytes = 100};
+      ExpectVerified(MakeRequest(GetParam(), 64, count, 4, 63), geometry);
+    }
+  }
+}
+
+// Offsets far beyond 32 bits.
+TEST_P(Planners, VerifyForBlocksOfATebibyte) {
+  const Geometry geometry{.slot_bytes = uint64_t{8} << 30, .num_slots = 3};
+  ExpectVerified(MakeRequest(GetParam(), 5, (uint64_t{1} << 40) / 16 - 1, 16),
+                 geometry);
+}
+
+TEST_P(Planners, StayCompact) {
+  // 4 GiB in the larger of the two buffers, through slots of 1 MiB.
+  Request request = MakeRequest(GetParam(), 8, uint64_t{1} << 30);
+  const uint64_t larger = std::max(InputBytes(request), OutputBytes(request));
+  if (larger > uint64_t{4} << 30) request.count /= 8;
+  for (int rank : {0, 7}) {
+    request.rank = rank;
+    const Result<Plan> plan = MakePlan(request, {.num_slots = 2});
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    EXPECT_LT(plan->steps.size(), 100'000u);
+  }
+}
+
+// A rank that reads nothing must not hold up those that write.
+TEST_P(Planners, ReleaseWithTheLastRead) {
+  for (int n : {2, 5}) {
+    Request request = MakeRequest(GetParam(), n, 2000);
+    for (request.rank = 0; request.rank < n; ++request.rank) {
+      const Result<Plan> plan =
+          MakePlan(request, {.slot_bytes = 1024, .all_read_bytes = 0});
+      ASSERT_TRUE(plan.ok()) << plan.status().message();
+      const std::vector<Step>& steps = plan->steps;
+      auto reads = [](const Step& step) {
+        return step.kind == StepKind::kGet || step.kind == StepKind::kReduce ||
+               step.kind == StepKind::kReduceToSlot;
+      };
+      auto releases = [](const Step& step) {
+        return step.kind == StepKind::kRelease;
+      };
+      if (std::none_of(steps.begin(), steps.end(), reads)) {
+        EXPECT_TRUE(releases(steps.front())) << DebugString(*plan);
+        EXPECT_EQ(std::count_if(steps.begin(), steps.end(), releases), 1);
+        EXPECT_EQ(steps.front().round + 1, plan->rounds);
+      } else {
+        const auto last = std::find_if(steps.rbegin(), steps.rend(), reads);
+        EXPECT_TRUE(releases(*std::prev(last))) << DebugString(*plan);
+        EXPECT_EQ(std::prev(last)->round + 1, plan->rounds);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ops, Planners, testing::ValuesIn(AllOps()),
+                         [](const auto& info) {
+                           return std::string(OpName(info.param));
+                         });
+
+TEST(PlanTest, PublishesARoundBeforeItRetrievesTheLast) {
+  const Result<Plan> plan = MakePlan(MakeRequest(Op::kAllGather, 2, 300, 1),
+                                     {.slot_bytes = 256, .num_slots = 2});
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(DebugString(*plan),
+            "2 rounds, 10 steps\n"
+            "put input[0, 256) -> round 0 slot[0, 256)\n"
+            "publish round 0\n"
+            "copy input[0, 256) -> output[0, 256)\n"
+            "put input[256, 300) -> round 1 slot[0, 44)\n"
+            "publish round 1\n"
+            "copy input[256, 300) -> output[256, 300)\n"
+            "get round 0 rank 1 slot[0, 256) -> output[300, 556)\n"
+            "release round 0\n"
+            "get round 1 rank 1 slot[0, 44) -> output[556, 600)\n"
+            "release round 1\n");
+}
+
+TEST(PlanTest, DoesNotDependOnTheRingExceptInReduce) {
+  for (Op op : AllOps()) {
+    const Request request = MakeRequest(op, 4, 5000);
+    const Geometry two{.slot_bytes = 1024, .num_slots = 2};
+    const Geometry twelve{.slot_bytes = 1024, .num_slots = 12};
+    const std::string a = DebugString(*MakePlan(request, two));
+    const std::string b = DebugString(*MakePlan(request, twelve));
+    EXPECT_EQ(a == b, op != Op::kReduce) << OpName(op);
+  }
+}
+
+TEST(PlanTest, CountZeroHasOneRoundAndNoData) {
+  for (Op op : AllOps()) {
+    if (op == Op::kBarrier) continue;
+    const Result<Plan> plan = MakePlan(MakeRequest(op, 5, 0), {});
+    ASSERT_TRUE(plan.ok());
+    EXPECT_EQ(DebugString(*plan), "1 rounds, 1 steps\nrelease round 0\n");
+  }
+}
+
+TEST(PlanTest, NamesAreDistinct) {
+  std::vector<std::string> names;
+  for (Op op : AllOps()) names.emplace_back(OpName(op));
+  for (int kind = 0; kind <= static_cast<int>(StepKind::kRelease); ++kind) {
+    // The two verbs that are operations as well.
+    const auto name = StepKindName(static_cast<StepKind>(kind));
+    if (name != "reduce") names.emplace_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(std::adjacent_find(names.begin(), names.end()), names.end());
+  EXPECT_EQ(OpName(static_cast<Op>(99)), "unknown op");
+  EXPECT_EQ(StepKindName(static_cast<StepKind>(99)), "unknown step");
+}
+
+// The message of the error that a request gets.
+std::string Refusal(const Request& request, const Geometry& geometry,
+                    Code code = Code::kInvalidArgument) {
+  const Result<Plan> plan = MakePlan(request, geometry);
+  EXPECT_FALSE(plan.ok()) << Describe(request, geometry);
+  EXPECT_EQ(plan.status().code(), code);
+  return plan.status().message();
+}
+
+TEST(PlanTest, RefusesWrongRequests) {
+  Request request = MakeRequest(Op::kReduce, 4, 10);
+  request.rank = 4;
+  EXPECT_EQ(Refusal(request, {}), "reduce: rank is 4, not in [0, 4)");
+  request.rank = -1;
+  EXPECT_EQ(Refusal(request, {}), "reduce: rank is -1, not in [0, 4)");
+
+  request = MakeRequest(Op::kReduce, 4, 10, 4, 4);
+  EXPECT_EQ(Refusal(request, {}), "reduce: root is 4, not in [0, 4)");
+  request.op = Op::kAllReduce;  // no root to be wrong
+  EXPECT_TRUE(MakePlan(request, {}).ok());
+
+  request = MakeRequest(Op::kScan, 0, 10);
+  EXPECT_EQ(Refusal(request, {}), "scan: num_ranks is 0, not in [1, 65536]");
+
+  for (uint32_t element_bytes : {0, 17}) {
+    request = MakeRequest(Op::kAllGather, 4, 10, element_bytes);
+    EXPECT_NE(Refusal(request, {}).find("element_bytes"), std::string::npos);
+  }
+
+  request = MakeRequest(Op::kAllGather, 4, uint64_t{1} << 62, 8);
+  EXPECT_NE(Refusal(request, {}).find("count"), std::string::npos);
+  request.count = std::numeric_limits<uint64_t>::max();
+  EXPECT_NE(Refusal(request, {}).find("count"), std::string::npos);
+  request.count = (uint64_t{1} << 44) / 8;
+  EXPECT_NE(Refusal(request, {.slot_bytes = 1024}, Code::kResourceExhausted)
+                .find("use larger slots"),
+            std::string::npos);
+
+  request = MakeRequest(Op::kBarrier, 4, 0);
+  request.count = 1;
+  EXPECT_EQ(Refusal(request, {}), "barrier: count is 1, not 0");
+
+  request = MakeRequest(Op::kBarrier, 4, 0);
+  request.op = static_cast<Op>(kNumOps);
+  EXPECT_EQ(Refusal(request, {}), "op is 12, there are 12");
+}
+
+TEST(PlanTest, RefusesWrongSources) {
+  Request request = MakeRequest(Op::kPermute, 4, 10);
+  request.sources = {1, 2, 3};
+  EXPECT_EQ(Refusal(request, {}),
+            "permute: sources has 3 entries, there are 4 ranks");
+  request.sources = {1, 2, 4, 0};
+  EXPECT_EQ(Refusal(request, {}),
+            "permute: sources[2] is 4, not -1 or a rank below 4");
+  request.sources = {1, 2, -2, 0};
+  EXPECT_EQ(Refusal(request, {}),
+            "permute: sources[2] is -2, not -1 or a rank below 4");
+  request.sources = {1, -1, -1, 1};
+  EXPECT_EQ(Refusal(request, {}),
+            "permute: rank 1 is the source of both rank 0 and rank 3");
+}
+
+TEST(PlanTest, RefusesWrongGeometry) {
+  const Request request = MakeRequest(Op::kAllGather, 4, 10);
+  EXPECT_EQ(Refusal(request, {.num_slots = 1}),
+            "num_slots is 1, at least 2 are needed");
+  EXPECT_EQ(Refusal(request, {.slot_bytes = 1000}),
+            "slot_bytes is 1000, not a multiple of 128");
+  EXPECT_EQ(Refusal(request, {.slot_bytes = 384}),
+            "slot_bytes is 384, 4 ranks need at least 512");
+  EXPECT_EQ(Refusal(request, {.slot_bytes = 0}),
+            "slot_bytes is 0, 4 ranks need at least 512");
+}
+
+}  // namespace
+}  // namespace jax_cxl::plan

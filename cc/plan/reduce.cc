@@ -1,0 +1,85 @@
+#include "cc/plan/planner.h"
+
+namespace jax_cxl::plan {
+namespace {
+
+// The root reduces everything: one exchange, in which it reads (n - 1) B.
+Plan RootReads(Planner planner) {
+  const Chunks chunks = planner.Cut(planner.block(), 1);
+  for (uint64_t t = 0; t < chunks.count; ++t) {
+    const uint64_t at = chunks.Begin(t), size = chunks.Size(t);
+    if (planner.is_root()) {
+      planner.Reduce(0, planner.ranks(), t, 0, at, at, size);
+    } else {
+      planner.Put(t, at, 0, size);
+      planner.Publish(t);
+    }
+  }
+  return std::move(planner).Finish(chunks.count);
+}
+
+// Each chunk has a segment per rank other than the root: its owner, which
+// reduces it into its slot. Every rank, the root too, reads B: with the root as
+// an owner it would read almost 2 B. Two exchanges.
+Plan OwnersReduce(Planner planner) {
+  const int n = planner.ranks(), rank = planner.rank();
+  const int root = planner.request().root, owners = n - 1;
+  const Chunks chunks = planner.Cut(planner.block(), owners, owners);
+  auto owner = [&](int s) { return s < root ? s : s + 1; };
+  const int mine = planner.is_root() ? -1 : (rank < root ? rank : rank - 1);
+
+  // The rounds that carry the inputs and the results of a chunk. With four
+  // slots owners put the inputs of the next chunk before they reduce this one,
+  // so that nobody waits for them. With fewer, the results of a chunk would go
+  // into the slot that still holds its inputs.
+  const bool ahead = planner.geometry().num_slots >= 4;
+  auto inputs_round = [&](uint64_t c) {
+    return !ahead ? 2 * c : (c == 0 ? 0 : 2 * c - 1);
+  };
+  auto results_round = [&](uint64_t c) {
+    return !ahead ? 2 * c + 1 : 2 * c + 2;
+  };
+
+  auto put_inputs = [&](uint64_t c) {
+    const uint64_t t = inputs_round(c);
+    for (int s = 0; s < owners; ++s) {
+      if (s == mine) continue;
+      planner.Put(t, chunks.Begin(c, s), s * chunks.stride, chunks.Size(c, s));
+    }
+    planner.Publish(t);
+  };
+  auto put_results = [&](uint64_t c) {
+    planner.ReduceToSlot(0, n, inputs_round(c), mine * chunks.stride,
+                         chunks.Begin(c, mine), results_round(c), 0,
+                         chunks.Size(c, mine));
+    planner.Publish(results_round(c));
+  };
+  auto get_results = [&](uint64_t c) {
+    for (int i = 0; i < owners; ++i) {
+      const int s = (root + i) % owners;  // the root's successor first
+      planner.Get(owner(s), results_round(c), 0, chunks.Begin(c, s),
+                  chunks.Size(c, s));
+    }
+  };
+
+  put_inputs(0);
+  for (uint64_t c = 0; c < chunks.count; ++c) {
+    const bool more = c + 1 < chunks.count;
+    if (more && (ahead || planner.is_root())) put_inputs(c + 1);
+    planner.is_root() ? get_results(c) : put_results(c);
+    if (more && !ahead && !planner.is_root()) put_inputs(c + 1);
+  }
+  return std::move(planner).Finish(results_round(chunks.count - 1) + 1);
+}
+
+}  // namespace
+
+// The same trade as in all-reduce.
+Plan PlanReduce(Planner planner) {
+  const bool root_reads = planner.ranks() == 2 ||
+                          planner.block() <= planner.geometry().all_read_bytes;
+  return root_reads ? RootReads(std::move(planner))
+                    : OwnersReduce(std::move(planner));
+}
+
+}  // namespace jax_cxl::plan
