@@ -8,6 +8,7 @@ import pytest
 
 def main() -> int:
     arguments = ["-c", "pyproject.toml", "-p", "no:cacheprovider", *sys.argv[1:]]
+    os.environ.setdefault("MPLCONFIGDIR", os.environ["TEST_TMPDIR"])  # HOME is read-only
     if report := os.environ.get("XML_OUTPUT_FILE"):
         arguments.append(f"--junitxml={report}")
     if pattern := os.environ.get("TESTBRIDGE_TEST_ONLY"):  # --test_filter

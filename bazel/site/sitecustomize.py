@@ -6,7 +6,5 @@ An editable install puts a finder before sys.path, and would be tested instead.
 import sys
 
 sys.meta_path[:] = [
-    finder
-    for finder in sys.meta_path
-    if not type(finder).__module__.startswith("_editable_")
+    finder for finder in sys.meta_path if not type(finder).__module__.startswith("_editable_")
 ]
