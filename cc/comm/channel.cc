@@ -62,7 +62,7 @@ Channel::Channel(pool::Pool* pool, Peers* peers, const Options& options,
       group_(std::move(group)),
       doorbells_(pool->coherence(), pool->epoch()),
       geometry_(ChooseGeometry(*pool, options)),
-      entries_(group_.members.size()) {}
+      places_(group_.members.size()) {}
 
 Status Channel::Open(Arena* arena) {
   const int size = static_cast<int>(group_.members.size());
@@ -73,14 +73,14 @@ Status Channel::Open(Arena* arena) {
 
   const uint64_t control_bytes = pool::ControlBytes(size);
   CXL_ASSIGN_OR_RETURN(uint64_t control, arena->Allocate(home, control_bytes));
-  pool::ChannelEntry entry = {};
-  entry.group = HashGroup(group_.members);
-  entry.control = control;
-  entry.slot_bytes = static_cast<uint32_t>(geometry_.slot_bytes);
-  entry.num_slots = static_cast<uint32_t>(geometry_.num_slots);
+  pool::ChannelPlace place = {};
+  place.group = HashGroup(group_.members);
+  place.control = control;
+  place.slot_bytes = static_cast<uint32_t>(geometry_.slot_bytes);
+  place.num_slots = static_cast<uint32_t>(geometry_.num_slots);
   for (int slot = 0; slot < geometry_.num_slots; ++slot) {
     CXL_ASSIGN_OR_RETURN(
-        entry.slots[slot],
+        place.slots[slot],
         arena->Allocate((home + slot) % extents, geometry_.slot_bytes));
   }
   // Doorbells carry the job's epoch, but pools are not zero and epochs come
@@ -92,9 +92,8 @@ Status Channel::Open(Arena* arena) {
   pool::RankPage* page = pool_->rank_page(group_.members[group_.self]);
   for (pool::ChannelEntry& candidate : page->channels) {
     if (doorbells_.Read(&candidate.ready) != 0) continue;
-    entry.ready = candidate.ready;
-    candidate = entry;
-    pool_->coherence().PublishPayload(&candidate, sizeof(candidate));
+    candidate.place = place;
+    pool_->coherence().PublishPayload(&candidate.place, sizeof(place));
     doorbells_.Ring(&candidate.ready, 1);
     return OkStatus();
   }
@@ -114,17 +113,18 @@ Result<bool> Channel::ConnectMember(int member) {
   const pool::RankPage* page = pool_->rank_page(group_.members[member]);
   for (const pool::ChannelEntry& entry : page->channels) {
     if (doorbells_.Read(&entry.ready) == 0) return false;
-    pool_->coherence().AcquirePayload(&entry, sizeof(entry));
-    if (entry.group != group) continue;
-    if (entry.slot_bytes != geometry_.slot_bytes ||
-        entry.num_slots != static_cast<uint32_t>(geometry_.num_slots))
+    const pool::ChannelPlace& place = entry.place;
+    pool_->coherence().AcquirePayload(&place, sizeof(place));
+    if (place.group != group) continue;
+    if (place.slot_bytes != geometry_.slot_bytes ||
+        place.num_slots != static_cast<uint32_t>(geometry_.num_slots))
       return Error(
           Code::kMismatch, peers_->Name(group_.members[member]), " uses ",
-          entry.num_slots, " slots of ", entry.slot_bytes, " bytes, this rank ",
+          place.num_slots, " slots of ", place.slot_bytes, " bytes, this rank ",
           geometry_.num_slots, " of ", geometry_.slot_bytes,
           ": set JAX_CXL_SLOT_BYTES and JAX_CXL_NUM_SLOTS alike on all "
           "processes");
-    entries_[member] = &entry;
+    places_[member] = place;
     return true;
   }
   return false;
@@ -133,20 +133,20 @@ Result<bool> Channel::ConnectMember(int member) {
 Status Channel::Connect() {
   const int size = static_cast<int>(group_.members.size());
   for (int member = 0; member < size; ++member) {
-    if (entries_[member] != nullptr) continue;
+    if (places_[member]) continue;
     CXL_ASSIGN_OR_RETURN(bool found, ConnectMember(member));
     if (!found) return OkStatus();
   }
   std::vector<pool::ControlBlock*> blocks;
   std::vector<cpu::RingView> rings;
   for (int member = 0; member < size; ++member) {
-    const pool::ChannelEntry& entry = *entries_[member];
+    const pool::ChannelPlace& place = *places_[member];
     auto* block = reinterpret_cast<pool::ControlBlock*>(
-        pool_->At(entry.control, pool::ControlBytes(size)));
+        pool_->At(place.control, pool::ControlBytes(size)));
     cpu::RingView ring;
-    bool inside = block != nullptr && entry.control % pool::kLineBytes == 0;
+    bool inside = block != nullptr && place.control % pool::kLineBytes == 0;
     for (int slot = 0; inside && slot < geometry_.num_slots; ++slot) {
-      ring.slots[slot] = pool_->At(entry.slots[slot], entry.slot_bytes);
+      ring.slots[slot] = pool_->At(place.slots[slot], place.slot_bytes);
       inside = ring.slots[slot] != nullptr;
     }
     if (!inside)
@@ -237,9 +237,8 @@ std::vector<int> Channel::WaitingFor() const {
                : std::vector<int>{};
   if (negotiation_) return negotiation_->WaitingFor();
   std::vector<int> missing;
-  for (size_t member = 0; member < entries_.size(); ++member)
-    if (entries_[member] == nullptr)
-      missing.push_back(static_cast<int>(member));
+  for (size_t member = 0; member < places_.size(); ++member)
+    if (!places_[member]) missing.push_back(static_cast<int>(member));
   return missing;
 }
 

@@ -82,8 +82,9 @@ class Channel {
   pool::Doorbells doorbells_;
   plan::Geometry geometry_;
 
-  // Until every member's entry was found in its directory.
-  std::vector<const pool::ChannelEntry*> entries_;
+  // Where each member's part is: none until it was found in its directory.
+  std::vector<std::optional<pool::ChannelPlace>> places_;
+  // Calls submitted before all were found.
   std::deque<std::unique_ptr<Call>> waiting_;
 
   std::unique_ptr<cpu::Rings> rings_;

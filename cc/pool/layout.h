@@ -74,14 +74,19 @@ struct alignas(kLineBytes) RankAbort {
   char reason[500];  // zero-terminated
 };
 
-// Where a rank's part of a group's channel lies. Entries are only appended.
-struct alignas(kLineBytes) ChannelEntry {
-  uint64_t ready;    // a doorbell word: 1 once the rest is written
+// Where a rank's part of a group's channel lies.
+struct ChannelPlace {
   uint64_t group;    // hash of the member list
   uint64_t control;  // offset of the control block
   uint32_t slot_bytes;
   uint32_t num_slots;
   uint64_t slots[kMaxSlots];  // offsets
+};
+
+// A rank's directory of channels. Entries are only appended.
+struct alignas(kLineBytes) ChannelEntry {
+  uint64_t ready;  // a doorbell word: 1 once the rest is written
+  ChannelPlace place;
 };
 static_assert(sizeof(ChannelEntry) == kLineBytes);
 
