@@ -170,7 +170,7 @@ Status PoolFile::Lock(int operation) const {
 }
 
 std::string PoolFile::DescribeHolder() const {
-  return DescribeLockHolder(fd(), device_, inode_);
+  return DescribeLockHolder(fd(), device_, inode_, offset_);
 }
 
 Result<PoolFile> PoolFile::OpenForCreate(const std::string& path,
@@ -179,6 +179,7 @@ Result<PoolFile> PoolFile::OpenForCreate(const std::string& path,
     Result<PoolFile> file = OpenOrCreate(path);
     if (file.status().code() == Code::kAlreadyExists) continue;
     if (!file.ok()) return file.status();
+    file->offset_ = offset;
     CXL_RETURN_IF_ERROR(file->CheckOurs());
     CXL_RETURN_IF_ERROR(file->Lock(LOCK_EX));
     if (!file->StillNamed()) continue;  // a sweeper was faster
@@ -215,6 +216,11 @@ uint64_t PoolFile::Size() const {
 }
 
 Status PoolFile::Reserve(uint64_t offset, uint64_t bytes) {
+  // A leftover that is ours to remove need not keep more memory than we use.
+  if (owner_ != 0 && Size() > offset + bytes &&
+      ftruncate(fd(), static_cast<off_t>(offset + bytes)) != 0) {
+    return FileError(errno, "shorten", path_);
+  }
   CXL_ASSIGN_OR_RETURN(const struct stat before, Stat(fd(), path_));
   // Asked first: filling /dev/shm to the brim before giving up would take long
   // and starve everybody else in the meantime.

@@ -75,6 +75,7 @@ class PoolFile {
   std::string path_;
   dev_t device_ = 0;
   ino_t inode_ = 0;
+  uint64_t offset_ = 0;  // where the pool starts, if known
   bool created_ = false;
   pid_t owner_ = 0;  // the process that may remove the name; not its children
 };

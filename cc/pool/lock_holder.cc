@@ -33,16 +33,17 @@ int PidFromKernel(dev_t device, ino_t inode) {
 
 }  // namespace
 
-std::string DescribeLockHolder(int fd, dev_t device, ino_t inode) {
+std::string DescribeLockHolder(int fd, dev_t device, ino_t inode,
+                               uint64_t offset) {
   if (const int pid = PidFromKernel(device, inode); pid > 0) {
     return DescribeProcess(pid);
   }
   // Another pid namespace or another host. Rank 0 wrote who it is.
   PoolHeader header;
   RankInfo rank;
-  if (pread(fd, &header, sizeof(header), 0) == sizeof(header) &&
+  if (pread(fd, &header, sizeof(header), offset) == sizeof(header) &&
       IsValid(header) &&
-      pread(fd, &rank, sizeof(rank), kPageBytes) == sizeof(rank) &&
+      pread(fd, &rank, sizeof(rank), offset + kPageBytes) == sizeof(rank) &&
       rank.pid > 0) {
     rank.host[sizeof(rank.host) - 1] = '\0';
     return "another job, whose rank 0 is process " + std::to_string(rank.pid) +

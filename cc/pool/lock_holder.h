@@ -3,13 +3,15 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
 
 namespace jax_cxl::pool {
 
 // Names the process that holds a lock on an open file, as far as the kernel
-// tells: "process 12 (python3)", else "another process".
-std::string DescribeLockHolder(int fd, dev_t device, ino_t inode);
+// tells; else what the pool at `offset` says, else "another process".
+std::string DescribeLockHolder(int fd, dev_t device, ino_t inode,
+                               uint64_t offset);
 
 }  // namespace jax_cxl::pool
 

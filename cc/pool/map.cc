@@ -79,13 +79,16 @@ Status Prefault(std::byte* begin, uint64_t bytes) {
                  std::generic_category().message(errno),
                  "; use a smaller size= or free memory");
   }
-  // Before Linux 5.14: touch. Nobody else uses the pool yet.
+  TouchPages(begin, bytes);
+  return OkStatus();
+}
+
+void TouchPages(std::byte* begin, uint64_t bytes) {
   const uint64_t page = sysconf(_SC_PAGESIZE);
   for (uint64_t at = 0; at < bytes; at += page) {
     auto* byte = reinterpret_cast<volatile std::byte*>(begin + at);
     *byte = *byte;
   }
-  return OkStatus();
 }
 
 }  // namespace jax_cxl::pool

@@ -25,6 +25,9 @@ Result<std::byte*> MapContiguous(const std::vector<MapPiece>& pieces);
 // so that no collective pays for a page fault. Space must be reserved.
 Status Prefault(std::byte* begin, uint64_t bytes);
 
+// What Prefault does on kernels before 5.14. Not while others use the range.
+void TouchPages(std::byte* begin, uint64_t bytes);
+
 }  // namespace jax_cxl::pool
 
 #endif  // JAX_CXL_POOL_MAP_H_

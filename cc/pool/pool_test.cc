@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "cc/pool/header.h"
+#include "cc/pool/lock_holder.h"
 #include "cc/pool/shm_name.h"
 #include "cc/pool/test_util.h"
 
@@ -200,6 +201,7 @@ TEST(PoolTest, LeftoverOfDeadJobIsTakenOverWithTheNextEpoch) {
   auto pool = Pool::Create(smaller, 2);
   ASSERT_TRUE(pool.ok()) << pool.status().message();
   EXPECT_EQ((*pool)->epoch(), 2u);
+  EXPECT_EQ(fs::file_size(ShmPath(spec.paths[0])), 4 * kMiB);
   EXPECT_EQ((*pool)->rank_page(1)->info.ready, 0u);
   (*pool)->Unlink();
   EXPECT_FALSE(fs::exists(ShmPath(spec.paths[0])));
@@ -332,6 +334,25 @@ TEST(PoolTest, FileInUseNamesTheProcess) {
             Code::kAlreadyExists);
   child.Kill();
   EXPECT_EQ(CreateCode(spec), Code::kOk);
+}
+
+// From another pid namespace or host the kernel does not tell who it is.
+TEST(PoolTest, FileInUseElsewhereNamesItsFirstRank) {
+  const TempDirectory dir;
+  PoolSpec spec = FileSpec({dir / "pool"});
+  spec.offset = FilePageBytes();
+  auto pool = Pool::Create(spec, 2);
+  ASSERT_TRUE(pool.ok());
+  const UniqueFd fd(open(spec.paths[0].c_str(), O_RDONLY | O_CLOEXEC));
+  auto describe = [&] {
+    return DescribeLockHolder(fd.get(), 0, 0, spec.offset);
+  };
+  EXPECT_EQ(describe(), "another process");
+  RankInfo& info = (*pool)->rank_page(0)->info;
+  info.pid = 4711;
+  std::memset(info.host, 'h', sizeof(info.host));  // without its zero
+  EXPECT_EQ(describe(), "another job, whose rank 0 is process 4711 on host " +
+                            std::string(sizeof(info.host) - 1, 'h'));
 }
 
 // The job lives as long as any of its processes, creator or not.
