@@ -1,0 +1,93 @@
+"""What people see of a training run: a progress bar, a JSON file, a picture."""
+
+import json
+import pathlib
+from typing import Any
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+# A curve is a list of [step, value].
+Curve = list[list[float]]
+
+
+class ProgressReport:
+    """A progress bar on a terminal, a line per evaluation elsewhere, nothing where it is disabled.
+
+    A context manager: the bar is drawn inside the `with` statement.
+    """
+
+    def __init__(self, first_step: int, steps: int, enabled: bool):
+        self._console = Console(quiet=not enabled, highlight=False, soft_wrap=True)
+        self._steps = steps
+        self._bar = Progress(
+            TextColumn("step"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TextColumn("{task.fields[figures]}"),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=not (enabled and self._console.is_terminal),
+        )
+        self._task = self._bar.add_task("", total=steps, completed=first_step, figures="")
+        self._train = self._held_out = ""
+
+    def __enter__(self) -> "ProgressReport":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bar.stop()
+
+    def say(self, text: str) -> None:
+        """Prints a line, above the bar if there is one."""
+        self._console.print(text, markup=False)
+
+    def trained(self, step: int, loss: float, tokens_per_second: float) -> None:
+        """Shows how far training is."""
+        self._train = f"loss {loss:.4f}  {tokens_per_second:,.0f} tokens/s"
+        self._bar.update(self._task, completed=step, figures=f"{self._train}  {self._held_out}")
+
+    def evaluated(self, step: int, loss: float) -> None:
+        """Shows a held-out loss."""
+        self._held_out = f"held-out {loss:.4f} nats/byte"
+        if self._console.is_terminal:
+            self._bar.update(self._task, figures=f"{self._train}  {self._held_out}")
+        else:
+            self.say(f"step {step:5d}/{self._steps}  {self._train}  {self._held_out}")
+
+
+def write_json(path: str, figures: dict[str, Any]) -> None:
+    """Writes `figures` as JSON: one line per key, so that two files can be compared."""
+    lines = (f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in figures.items())
+    pathlib.Path(path).write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def plot(path: str, title: str, train: Curve, held_out: Curve, bigram: float) -> None:
+    """Draws the loss over the steps.
+
+    Args:
+        path: the picture, in a format that its suffix names.
+        title: one line.
+        train: loss of each step's batch.
+        held_out: loss on text that is never trained on.
+        bigram: held-out loss of a table of byte pairs, for comparison.
+    """
+    matplotlib.use("Agg")
+    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    steps, losses = np.asarray(train).T
+    axes.plot(steps, losses, color="tab:blue", linewidth=0.8, alpha=0.5, label="train, each batch")
+    steps, losses = np.asarray(held_out).T
+    axes.plot(steps, losses, color="tab:orange", marker="o", markersize=4, label="held-out")
+    axes.annotate(
+        f"{losses[-1]:.2f}", (steps[-1], losses[-1]), (0, 8), textcoords="offset points", ha="right"
+    )
+    axes.axhline(bigram, color="gray", linestyle="--", label=f"byte pairs counted: {bigram:.2f}")
+    axes.set(title=title, xlabel="step", ylabel="loss (nats per byte)", ylim=(0, None))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=150)
+    plt.close(figure)

@@ -1,0 +1,153 @@
+"""The transformer trained with FSDP: where the model meets the collectives."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import fsdp
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import transformer
+from jax.sharding import NamedSharding, PartitionSpec
+
+Tree = Any
+
+_GRADIENT_NORM = 1.0
+
+
+class State(NamedTuple):
+    """What training changes: vectors sharded over the devices, and the optimizer's step counters.
+
+    Attributes:
+        parameters: {"outer": shard, "layers": [shard, ...]}, a float32 vector per unit.
+        optimizer: Optax's state, with vectors of the same shapes.
+    """
+
+    parameters: Tree
+    optimizer: Tree
+
+
+class Trainer:
+    """Three programs over all devices, each one call of `shard_map`.
+
+    Attributes:
+        init: seed, () int32 -> State.
+        step: State (donated), tokens -> (State, {"train_loss", "gradient_norm"}), both () float32;
+            the loss is that before the step.
+        evaluate: parameters, tokens -> mean loss in nats per byte, () float32.
+        parameter_count: parameters of the model, without padding.
+    """
+
+    def __init__(
+        self,
+        sizes: transformer.Sizes,
+        dtype: jnp.dtype,
+        optimizer: optax.GradientTransformation,
+        collectives: fsdp.Collectives,
+    ):
+        self._sizes = sizes
+        self._dtype = dtype
+        self._optimizer = optimizer
+        self._collectives = collectives
+        self._mesh = fsdp.device_mesh()
+
+        def unit(init: Callable[[jax.Array, transformer.Sizes], Tree]) -> fsdp.Unit:
+            template = jax.eval_shape(lambda: init(jax.random.key(0), sizes))
+            return fsdp.Unit(template, self._mesh.size)
+
+        self._outer = unit(transformer.init_embedding)
+        self._layer = unit(transformer.init_layer)
+        self.parameter_count = self._outer.size + sizes.layers * self._layer.size
+
+        lengths = {"outer": self._outer.padded, "layers": [self._layer.padded] * sizes.layers}
+        vectors = jax.tree.map(lambda n: jax.ShapeDtypeStruct((n,), jnp.float32), lengths)
+        state = fsdp.partition(State(vectors, jax.eval_shape(optimizer.init, vectors)))
+        rows, everywhere = PartitionSpec(fsdp.AXIS), PartitionSpec()
+
+        # Inside, each function below sees one device's part: its shards and its rows.
+        on_devices = functools.partial(jax.shard_map, mesh=self._mesh, check_vma=True)
+        self.init = jax.jit(on_devices(self._init, in_specs=everywhere, out_specs=state))
+        self.step = jax.jit(
+            on_devices(self._step, in_specs=(state, rows), out_specs=(state, everywhere)),
+            donate_argnums=0,
+        )
+        self.evaluate = jax.jit(
+            on_devices(self._evaluate, in_specs=(state.parameters, rows), out_specs=everywhere)
+        )
+
+    def put(self, tokens: np.ndarray) -> jax.Array:
+        """Spreads a batch over the devices.
+
+        Args:
+            tokens: (rows, T + 1), uint8, the same on all processes.
+
+        Returns:
+            (rows rounded up to a multiple of the devices, T + 1), int32. The added rows hold -1,
+            which does not count, so any number of devices computes the same loss.
+        """
+        padding = -len(tokens) % self._mesh.size
+        padded = np.pad(tokens.astype(np.int32), ((0, padding), (0, 0)), constant_values=-1)
+        sharding = NamedSharding(self._mesh, PartitionSpec(fsdp.AXIS))
+        return jax.make_array_from_callback(padded.shape, sharding, lambda index: padded[index])
+
+    def _init(self, seed: jax.Array) -> State:
+        """Draws the parameters: each device draws a whole unit and keeps its shard of it."""
+        outer_key, *layer_keys = jax.random.split(jax.random.key(seed), 1 + self._sizes.layers)
+        parameters = {
+            "outer": self._outer.shard(transformer.init_embedding(outer_key, self._sizes)),
+            "layers": [
+                self._layer.shard(transformer.init_layer(key, self._sizes)) for key in layer_keys
+            ],
+        }
+        return State(parameters, self._optimizer.init(parameters))
+
+    def _nats(self, parameters: Tree, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Sums the loss over this device's rows.
+
+        Args:
+            parameters: this device's shards.
+            tokens: (rows, T + 1), int32; -1 does not count.
+
+        Returns:
+            The sum in nats and the number of bytes that it is over, both () float32.
+        """
+
+        # Saved for the backward pass are products of activations and weights, and nothing that is
+        # cheap to repeat. A gather is no product: the backward pass gathers each layer again, so
+        # that no more than a layer or two ever exist whole.
+        @functools.partial(
+            jax.checkpoint, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+        )
+        def apply_layer(shard: jax.Array, x: jax.Array) -> jax.Array:
+            layer = self._layer.gather(shard, self._collectives, self._dtype)
+            return transformer.apply_layer(layer, x, self._sizes.heads)
+
+        outer = self._outer.gather(parameters["outer"], self._collectives, self._dtype)
+        inputs, targets = tokens[:, :-1], tokens[:, 1:]
+        x = transformer.embed(outer, inputs)
+        for shard in parameters["layers"]:
+            x = apply_layer(shard, x)
+        counts = targets >= 0
+        nats = jnp.where(counts, transformer.nats(outer, x, targets), 0)
+        return jnp.sum(nats), jnp.sum(counts, dtype=jnp.float32)
+
+    def _evaluate(self, parameters: Tree, tokens: jax.Array) -> jax.Array:
+        """Returns the mean loss over the rows of all devices."""
+        nats, count = self._nats(parameters, tokens)
+        nats, count = self._collectives.psum(jnp.stack([nats, count]), fsdp.AXIS)
+        return nats / count
+
+    def _step(self, state: State, tokens: jax.Array) -> tuple[State, dict[str, jax.Array]]:
+        """Takes one step of the optimizer."""
+        differentiate = jax.value_and_grad(self._nats, has_aux=True)
+        (nats, count), gradients = differentiate(state.parameters, tokens)
+        # The gradients are already sums over all devices: the transpose of gathering the parameters
+        # saw to that. The loss is this device's alone.
+        nats, count = self._collectives.psum(jnp.stack([nats, count]), fsdp.AXIS)
+        gradients = jax.tree.map(lambda leaf: leaf / count, gradients)
+        gradients, norm = fsdp.clip(gradients, _GRADIENT_NORM, self._collectives)
+        updates, optimizer = self._optimizer.update(gradients, state.optimizer, state.parameters)
+        parameters = optax.apply_updates(state.parameters, updates)
+        return State(parameters, optimizer), {"train_loss": nats / count, "gradient_norm": norm}

@@ -1,0 +1,117 @@
+"""A decoder-only transformer over bytes: pure functions of parameters, unaware of devices.
+
+Pre-norm blocks with rotary positions, no biases, GELU, and one embedding for input and output.
+
+Shapes: B sequences, T positions, D width, H heads, K = D / H, V = 256 bytes.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+BYTES = 256
+
+Parameters = dict[str, jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """What determines the parameters' shapes."""
+
+    layers: int
+    width: int
+    heads: int
+
+    def __post_init__(self) -> None:
+        if self.width % (2 * self.heads):
+            raise ValueError(
+                f"width {self.width} must be a multiple of 2 x {self.heads} heads: rotary"
+                " positions turn pairs of a head's channels."
+            )
+
+
+def init_embedding(key: jax.Array, sizes: Sizes) -> Parameters:
+    """Returns what is not part of a layer: {"embedding": (V, D), "norm": (D,)}, float32."""
+    return {
+        "embedding": 0.02 * jax.random.normal(key, (BYTES, sizes.width)),
+        "norm": jnp.zeros(sizes.width),
+    }
+
+
+def init_layer(key: jax.Array, sizes: Sizes) -> Parameters:
+    """Returns one layer's parameters, float32.
+
+    What is added to the residual stream starts smaller the more layers there are, so that the
+    stream's variance at the last layer does not depend on their number.
+    """
+    width, residual = sizes.width, (2 * sizes.layers) ** -0.5
+    shapes = {
+        "qkv": ((width, 3 * width), 1.0),
+        "out": ((width, width), residual),
+        "up": ((width, 4 * width), 1.0),
+        "down": ((4 * width, width), residual),
+    }
+    layer = {"attention_norm": jnp.zeros(width), "mlp_norm": jnp.zeros(width)}
+    for name, (shape, scale) in shapes.items():
+        key, subkey = jax.random.split(key)
+        layer[name] = scale * shape[0] ** -0.5 * jax.random.normal(subkey, shape)
+    return layer
+
+
+def _normalize(x: jax.Array, gain: jax.Array) -> jax.Array:
+    """Scales (..., D) to a root mean square of 1 + gain: weight decay then pulls towards 1."""
+    x32 = x.astype(jnp.float32)
+    x32 *= jax.lax.rsqrt(jnp.mean(jnp.square(x32), -1, keepdims=True) + 1e-6)
+    return x32.astype(x.dtype) * (1 + gain)
+
+
+def _rotate(x: jax.Array) -> jax.Array:
+    """Turns pairs of channels of (B, T, H, K) by angles proportional to the position."""
+    length, half = x.shape[1], x.shape[3] // 2
+    frequencies = 10_000.0 ** (-jnp.arange(half) / half)
+    angles = jnp.arange(length)[:, None, None] * frequencies
+    cos, sin = jnp.cos(angles).astype(x.dtype), jnp.sin(angles).astype(x.dtype)
+    a, b = x[..., :half], x[..., half:]
+    return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], -1)
+
+
+def _attend(layer: Parameters, x: jax.Array, heads: int) -> jax.Array:
+    """Causal self-attention, (B, T, D) to (B, T, D)."""
+    batch, length, width = x.shape
+    qkv = (x @ layer["qkv"]).reshape(batch, length, 3, heads, width // heads)
+    queries, keys, values = _rotate(qkv[:, :, 0]), _rotate(qkv[:, :, 1]), qkv[:, :, 2]
+    scores = jnp.einsum("bqhk,bthk->bhqt", queries, keys).astype(jnp.float32)
+    past = jnp.tri(length, dtype=bool)
+    scores = jnp.where(past, scores * (width // heads) ** -0.5, -jnp.inf)
+    weights = jax.nn.softmax(scores).astype(x.dtype)
+    mixed = jnp.einsum("bhqt,bthk->bqhk", weights, values)
+    return mixed.reshape(batch, length, width) @ layer["out"]
+
+
+def embed(outer: Parameters, inputs: jax.Array) -> jax.Array:
+    """Looks up bytes (B, T), int32, as (B, T, D), scaled so that they weigh as much as a layer."""
+    return outer["embedding"][inputs] * outer["embedding"].shape[1] ** 0.5
+
+
+def apply_layer(layer: Parameters, x: jax.Array, heads: int) -> jax.Array:
+    """Applies attention, then the perceptron, each added to the residual stream (B, T, D)."""
+    x = x + _attend(layer, _normalize(x, layer["attention_norm"]), heads)
+    hidden = jax.nn.gelu(_normalize(x, layer["mlp_norm"]) @ layer["up"])
+    return x + hidden @ layer["down"]
+
+
+def nats(outer: Parameters, x: jax.Array, targets: jax.Array) -> jax.Array:
+    """Returns how surprised the model is by each byte.
+
+    Args:
+        outer: from `init_embedding`.
+        x: (B, T, D), the last layer's output.
+        targets: (B, T), int32, the byte that follows each position.
+
+    Returns:
+        Negative log likelihoods in nats, (B, T), float32.
+    """
+    logits = (_normalize(x, outer["norm"]) @ outer["embedding"].T).astype(jnp.float32)
+    chosen = jnp.take_along_axis(logits, targets[..., None], -1)[..., 0]
+    return jax.nn.logsumexp(logits, -1) - chosen
