@@ -1,4 +1,4 @@
-"""Axis names, axis index groups and varying types: what all collectives share while tracing.
+"""Axis names, axis index groups and varying types, which all collectives share.
 
 An axis that a collective names is either a manual axis of the mesh (inside
 `jax.shard_map`) or an axis of `jax.vmap(..., axis_name=...)`. Only the former ever
@@ -6,6 +6,7 @@ reaches the pool; the latter is resolved by the batching rules. Varying types
 (`check_vma=True`) know the manual axes only.
 """
 
+import operator
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -61,8 +62,8 @@ def axes_of(op: str, axis_name: Any) -> Axes:
     for axis in axes:
         if isinstance(axis, int):
             raise TypeError(
-                f"jax_cxl.{op} works over named axes, got axis_name={axis!r}. Reduce positional"
-                " axes with jax.numpy."
+                f"jax_cxl.{op} works over named axes, got axis_name={axis!r}. Reduce"
+                " positional axes with jax.numpy."
             )
         check_bound(op, axis)
     return axes
@@ -77,19 +78,23 @@ def check_bound(op: str, axis: Hashable) -> None:
         if mesh.manual_axes and axis in mesh.axis_names:
             raise NotImplementedError(
                 f"jax_cxl.{op}: mesh axis {axis!r} is not manual here (manual axes:"
-                f" {mesh.manual_axes}). Add it to `axis_names` of jax.shard_map, or leave"
-                " `axis_names` out so that all mesh axes are manual."
+                f" {mesh.manual_axes}). Add it to `axis_names` of jax.shard_map, or"
+                " leave `axis_names` out so that all mesh axes are manual."
             ) from None
         where = f" The mesh has the axes {mesh.axis_names}." if mesh.axis_names else ""
         raise NameError(
-            f"Found an unbound axis name: {axis}. To fix this, please call jax_cxl.{op} under"
-            f" `jax.shard_map` over a mesh with this axis.{where}"
+            f"Found an unbound axis name: {axis}. To fix this, please call jax_cxl.{op}"
+            f" under `jax.shard_map` over a mesh with this axis.{where}"
         ) from None
     if axis in _compat.forbidden_axes():
-        raise ValueError(f"jax_cxl.{op}: collectives over axis {axis!r} are forbidden here.")
+        raise ValueError(
+            f"jax_cxl.{op}: collectives over axis {axis!r} are forbidden here."
+        )
 
 
-def groups_of(op: str, axes: Axes, axis_index_groups: Sequence[Sequence[int]] | None) -> Groups:
+def groups_of(
+    op: str, axes: Axes, axis_index_groups: Sequence[Sequence[int]] | None
+) -> Groups:
     """Returns `axis_index_groups` in hashable form, checked against the axes."""
     if axis_index_groups is None:
         return None
@@ -97,12 +102,13 @@ def groups_of(op: str, axes: Axes, axis_index_groups: Sequence[Sequence[int]] | 
     size = lax.axis_size(axes)
     if sorted(i for group in groups for i in group) != list(range(size)):
         raise ValueError(
-            f"jax_cxl.{op}: axis_index_groups must cover all indices exactly once: the indices of"
-            f" {axes} are 0 to {size - 1}, got {groups}."
+            f"jax_cxl.{op}: axis_index_groups must cover all indices exactly once: the"
+            f" indices of {axes} are 0 to {size - 1}, got {groups}."
         )
     if len({len(group) for group in groups}) > 1:
         raise ValueError(
-            f"jax_cxl.{op}: axis_index_groups must all have the same size, got {groups}."
+            f"jax_cxl.{op}: axis_index_groups must all have the same size, got"
+            f" {groups}."
         )
     return groups
 
@@ -116,13 +122,14 @@ def dimension(op: str, argument: str, value: int, ndim: int) -> int:
     """Returns a dimension that may count from the end as one in [0, ndim)."""
     if not -ndim <= value < ndim:
         raise ValueError(
-            f"jax_cxl.{op}: {argument}={value} is out of bounds for an array of dimension {ndim}."
+            f"jax_cxl.{op}: {argument}={value} is out of bounds for an array of"
+            f" dimension {ndim}."
         )
     return int(value) % ndim
 
 
 def manual(axes: Axes) -> Axes:
-    """Returns those axes that are manual axes of the mesh (the others belong to vmap)."""
+    """Returns those axes that are manual axes of the mesh, and not axes of vmap."""
     names = jax.sharding.get_abstract_mesh().manual_axes
     return tuple(axis for axis in axes if axis in names)
 
@@ -136,7 +143,55 @@ def vary(x: Any, axes: Axes) -> Any:
     return lax.pcast(x, missing, to="varying") if missing else x
 
 
-def abstract_result(op: str, x: Any, axes: Axes, *, shape=None, invariant=False) -> tuple:
+def bind_reduction(primitive: Any, x: Any, axes: Axes, groups: Groups) -> Any:
+    """Binds a primitive with the parameters `axes`, `groups` and `invariant`."""
+    if not _compat.check_vma() or groups is not None:
+        # Results of groups differ from rank to rank, so they stay varying.
+        return primitive.bind(vary(x, axes), axes=axes, groups=groups, invariant=False)
+    # Axes of vmap have no varying type, and their gradient is another one than the mesh
+    # axes'.
+    mesh_axes = manual(axes)
+    vmap_axes = tuple(axis for axis in axes if axis not in mesh_axes)
+    if vmap_axes:
+        x = primitive.bind(x, axes=vmap_axes, groups=None, invariant=False)
+    if mesh_axes:
+        x = primitive.bind(
+            vary(x, mesh_axes), axes=mesh_axes, groups=None, invariant=True
+        )
+    return x
+
+
+def count_bool(x: Any) -> Any:
+    """Returns bool as int32, so that a sum counts; anything else as it is."""
+    if isinstance(x, (bool, np.bool)):
+        return int(x)
+    return x.astype(np.int32) if jax.dtypes.result_type(x) == np.bool else x
+
+
+def root_of(op: str, argument: str, root: Any, axes: Axes) -> int:
+    """Returns the index of a root along the axes, checked."""
+    if isinstance(root, jax.core.Tracer):
+        raise NotImplementedError(
+            f"jax_cxl.{op}: {argument} must be a Python int, not a traced value. Pass a"
+            " constant, or gather and index: jax_cxl.all_gather(x, axis_name)[root]."
+        )
+    root, size = operator.index(root), lax.axis_size(axes)
+    if not 0 <= root < size:
+        raise ValueError(
+            f"jax_cxl.{op}: {argument}={root} is out of bounds for {axes} of size"
+            f" {size}."
+        )
+    return root
+
+
+def only_at(x: Any, axes: Axes, root: int) -> Any:
+    """Returns x on one rank and zeros on the others, where x may be undefined."""
+    return jax.numpy.where(lax.axis_index(axes) == root, x, jax.numpy.zeros_like(x))
+
+
+def abstract_result(
+    op: str, x: Any, axes: Axes, *, shape=None, invariant=False
+) -> tuple:
     """Checks the operand of a collective; returns its result's type and effects.
 
     Args:
@@ -144,25 +199,28 @@ def abstract_result(op: str, x: Any, axes: Axes, *, shape=None, invariant=False)
       x: type of the operand.
       axes: axes of the collective.
       shape: shape of the result, by default the operand's.
-      invariant: whether the result is the same over `axes`, so that it stops varying over them.
+      invariant: whether the result is the same over `axes`, so that it stops varying
+        over them.
     """
     effects = {effect(op, axis) for axis in axes}
     check_dtype(op, x.dtype)
     vma = x.manual_axis_type
     if (vma.unreduced | vma.reduced) & set(axes):
         raise NotImplementedError(
-            f"jax_cxl.{op} does not take arrays that are unreduced or reduced over {axes}, got"
-            f" {x}. Use jax.lax.{op}, or cast the array with jax.lax.pcast."
+            f"jax_cxl.{op} does not take arrays that are unreduced or reduced over"
+            f" {axes}, got {x}. Use jax.lax.{op}, or cast the array with jax.lax.pcast."
         )
     if _compat.check_vma() and not set(manual(axes)) <= vma.varying:
         raise ValueError(
-            f"jax_cxl.{op} needs an array that varies over {axes}, got one that varies over"
-            f" {sorted(map(str, vma.varying))}. Cast it with jax.lax.pcast(x, {axes},"
-            " to='varying'), or pass check_vma=False to jax.shard_map."
+            f"jax_cxl.{op} needs an array that varies over {axes}, got one that varies"
+            f" over {sorted(map(str, vma.varying))}. Cast it with jax.lax.pcast(x,"
+            f" {axes}, to='varying'), or pass check_vma=False to jax.shard_map."
         )
     if invariant:
         vma = vma.update(varying=vma.varying - set(axes))
-    out = x.update(shape=x.shape if shape is None else tuple(shape), manual_axis_type=vma)
+    out = x.update(
+        shape=x.shape if shape is None else tuple(shape), manual_axis_type=vma
+    )
     return out, effects
 
 
@@ -179,7 +237,7 @@ def check_dtype(op: str, dtype: Any) -> None:
     if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
         advice = "Pass its data, as from jax.random.key_data."
     else:
-        advice = "Convert it first, as by x.astype(jnp.int8), or view its bytes as jnp.uint8."
+        advice = "Convert it to a supported dtype first, such as int8 or bfloat16."
     raise TypeError(f"jax_cxl.{op} does not support arrays of dtype {dtype}. {advice}")
 
 
@@ -187,8 +245,8 @@ def check_real(op: str, dtype: Any) -> None:
     """Raises TypeError for complex numbers, which have no order."""
     if jax.dtypes.issubdtype(dtype, np.complexfloating):
         raise TypeError(
-            f"jax_cxl.{op} does not support arrays of dtype {dtype}: complex numbers have no"
-            " order. Pass the real and the imaginary part."
+            f"jax_cxl.{op} does not support arrays of dtype {dtype}: complex numbers"
+            " have no order. Pass the real and the imaginary part."
         )
 
 
@@ -201,7 +259,9 @@ def split(x: Any, dim: int, n: int) -> Any:
 def merge(x: Any, dim: int) -> Any:
     """Reshapes dimensions `dim` and `dim + 1` to one."""
     shape = np.shape(x)
-    return lax.reshape(x, (*shape[:dim], shape[dim] * shape[dim + 1], *shape[dim + 2 :]))
+    return lax.reshape(
+        x, (*shape[:dim], shape[dim] * shape[dim + 1], *shape[dim + 2 :])
+    )
 
 
 def register_batching(primitive: Any, other_axis: Callable, own_axis: Callable) -> None:
@@ -209,10 +269,11 @@ def register_batching(primitive: Any, other_axis: Callable, own_axis: Callable) 
 
     Args:
       primitive: the primitive.
-      other_axis: called as (x, d, **params) when vmap's axis is none of `axes` and x has the
-        batch dimension d; returns the result and its batch dimension.
-      own_axis: called as (x, d, size, **params) when vmap's axis, of this size, is the only
-        one; d is None for an operand without batch dimension. Returns the same.
+      other_axis: called as (x, d, **params) when vmap's axis is none of `axes` and x
+        has the batch dimension d; returns the result and its batch dimension.
+      own_axis: called as (x, d, axis_size, **params) when vmap's axis, of this size, is
+        the only one; d is None for an operand without batch dimension. Returns the
+        same.
     """
 
     def rule(axis_data, operands, dims, **params):
@@ -229,15 +290,17 @@ def register_batching(primitive: Any, other_axis: Callable, own_axis: Callable) 
             )
         if len(axes) > 1:
             raise NotImplementedError(
-                f"jax_cxl.{primitive.name} over {axes}, of which {axis_data.name!r} is an axis of"
-                " jax.vmap: call it once for each axis."
+                f"jax_cxl.{primitive.name} over {axes}, of which {axis_data.name!r} is"
+                " an axis of jax.vmap: call it once for each axis."
             )
         return own_axis(x, d, axis_data.size, **params)
 
     batching.fancy_primitive_batchers[primitive] = rule
 
 
-def register_reduction_batching(primitive: Any, reduce: Callable, unmapped: Callable) -> None:
+def register_reduction_batching(
+    primitive: Any, reduce: Callable, unmapped: Callable
+) -> None:
     """Registers the batching rule of a reduction to an array of the operand's shape.
 
     Args:
@@ -257,6 +320,8 @@ def register_reduction_batching(primitive: Any, reduce: Callable, unmapped: Call
             )
         x = unmapped(x, axis_data.size) if d is None else reduce(x, (d,))
         rest = tuple(axis for axis in axes if axis != axis_data.name)
-        return (primitive.bind(x, axes=rest, groups=None, **params) if rest else x), None
+        return (
+            primitive.bind(x, axes=rest, groups=None, **params) if rest else x
+        ), None
 
     batching.fancy_primitive_batchers[primitive] = rule

@@ -1,12 +1,12 @@
 """Lowering of the collectives to XLA custom calls.
 
-Every collective but the barrier is one call of the target `jax_cxl_collective` with one
-operand and one result, described by attributes. `group_size` ranks times any number of
-groups stand in `groups`, as ranks in the world of the pool.
+Every collective but the barrier is one call of the target `jax_cxl_collective` with
+one operand and one result, described by attributes. The attribute `groups` lists the
+ranks, in the pool's world, of all groups one after another, `group_size` ranks each.
 
-Blocks must be contiguous in memory, one a rank. A collective along another dimension than
-the first therefore asks XLA for a layout with this dimension outermost: the transposition
-happens in XLA, which fuses it into the producer or the consumer where it can.
+Blocks must be contiguous in memory, one a rank. A collective along another dimension
+than the first therefore asks XLA for a layout with this dimension outermost: the
+transposition happens in XLA, which fuses it into its neighbours where it can.
 """
 
 import enum
@@ -51,7 +51,7 @@ class ReduceOp(enum.IntEnum):
 def register(primitive: Any, rule: Any) -> None:
     """Registers a lowering rule for every platform that has a handler.
 
-    It is not cacheable: two equal calls are two collectives, so each needs its own `site`.
+    It is not cacheable: two equal calls are two collectives, each with its own `site`.
     """
     for platform in PLATFORMS:
         mlir.register_lowering(primitive, rule, platform=platform, cacheable=False)
@@ -81,10 +81,10 @@ def collective(
       axes: axis names over which it runs.
       groups: axis index groups, or None for one group along `axes`.
       reduce_op: reduction, where the collective has one.
-      operand_blocks: dimension of the operand that counts the ranks' blocks, if it has one.
+      operand_blocks: dimension of the operand that counts the ranks' blocks, if any.
       result_blocks: the same of the result.
       root: rank in the group, for collectives with a root.
-      sources: from which rank in the group each rank receives (-1: none), for permutations.
+      sources: for permutations, from which rank in the group each receives, or -1.
 
     Returns:
       The result, as lowering rules return it.
@@ -118,8 +118,10 @@ def collective(
     )
 
 
-def barrier(ctx: mlir.LoweringRuleContext, *operands: Any, name: str, axes: _axis.Axes) -> list:
-    """Lowers a barrier: a call that passes its operands through, once all ranks are there."""
+def barrier(
+    ctx: mlir.LoweringRuleContext, *operands: Any, name: str, axes: _axis.Axes
+) -> list:
+    """Lowers a barrier, which passes its operands through."""
     ranks = _world_ranks(ctx, name, axes, None)
     if ranks.shape[1] == 1:
         return list(operands)
@@ -132,7 +134,16 @@ def barrier(ctx: mlir.LoweringRuleContext, *operands: Any, name: str, axes: _axi
 
 
 def _attributes(
-    ctx, name, op, ranks, *, reduce_op=ReduceOp.SUM, dtype=0, count=0, root=0, sources=()
+    ctx,
+    name,
+    op,
+    ranks,
+    *,
+    reduce_op=ReduceOp.SUM,
+    dtype=0,
+    count=0,
+    root=0,
+    sources=(),
 ) -> dict[str, Any]:
     return {
         "name": name,
@@ -144,8 +155,8 @@ def _attributes(
         "group_size": np.int32(ranks.shape[1]),
         "groups": np.ascontiguousarray(ranks.reshape(-1), np.int32),
         "sources": np.asarray(sources, np.int32),
-        # Channels count up over the whole module, whatever function a call stands in, so
-        # that ranks which lower the same module agree on the site of each call.
+        # Channels count up over the whole module, whatever function a call stands in,
+        # so that ranks which lower the same module agree on the site of each call.
         "site": np.int32(ctx.module_context.new_channel()),
     }
 
@@ -158,12 +169,16 @@ def _world_ranks(ctx, name: str, axes: _axis.Axes, groups: _axis.Groups) -> np.n
             f"jax_cxl.{name} must be called under jax.shard_map, got {axis_context}."
         )
     mesh = axis_context.mesh
-    auto = [a for a in mesh.axis_names if a not in axis_context.manual_axes and mesh.shape[a] > 1]
+    auto = [
+        axis
+        for axis in mesh.axis_names
+        if axis not in axis_context.manual_axes and mesh.shape[axis] > 1
+    ]
     if auto:
         raise NotImplementedError(
-            f"jax_cxl.{name}: all axes of the mesh must be manual, but {auto} are not. Leave"
-            " `axis_names` out of jax.shard_map, or run this collective in a jax.shard_map over"
-            " a mesh without these axes."
+            f"jax_cxl.{name}: all axes of the mesh must be manual, but {auto} are not."
+            " Leave `axis_names` out of jax.shard_map, or run this collective in a"
+            " jax.shard_map over a mesh without these axes."
         )
     positions = [mesh.axis_names.index(axis) for axis in axes]
     partitions = np.arange(mesh.size).reshape(mesh.axis_sizes)
@@ -175,8 +190,9 @@ def _world_ranks(ctx, name: str, axes: _axis.Axes, groups: _axis.Groups) -> np.n
         return rows  # Nothing to communicate: the pool need not be there.
     if isinstance(mesh, jax.sharding.AbstractMesh):
         raise NotImplementedError(
-            f"jax_cxl.{name} must know the devices of the mesh, but this is an AbstractMesh."
-            " Pass the mesh to jax.shard_map, or make it current with jax.set_mesh(mesh)."
+            f"jax_cxl.{name} must know the devices of the mesh, but this is an"
+            " AbstractMesh. Pass the mesh to jax.shard_map, or make it current with"
+            " jax.set_mesh(mesh)."
         )
     from jax_cxl import _runtime  # Here and not above: it starts the pool on first use.
 
@@ -185,8 +201,8 @@ def _world_ranks(ctx, name: str, axes: _axis.Axes, groups: _axis.Groups) -> np.n
         world = np.array([rank_of_device[device.id] for device in mesh.devices.flat])
     except KeyError as error:
         raise ValueError(
-            f"jax_cxl.{name}: device {error.args[0]} of the mesh {mesh.axis_names} is not in the"
-            f" pool's world, which has the devices {sorted(rank_of_device)}."
+            f"jax_cxl.{name}: device {error.args[0]} of the mesh {mesh.axis_names} is"
+            f" not in the pool's world, which has the devices {sorted(rank_of_device)}."
         ) from None
     return world[rows]
 

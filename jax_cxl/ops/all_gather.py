@@ -28,17 +28,18 @@ def all_gather(
     Args:
       x: array, or pytree of arrays, of any dtype of one byte or more an element.
       axis_name: mesh axis, or several in the order in which they count ranks.
-      axis_index_groups: lists of axis indices, all of the same size and together a partition of
-        the axis; each gathers on its own. By default one group of all ranks.
+      axis_index_groups: lists of axis indices, all of the same size and together a
+        partition of the axis; each gathers on its own. By default one group of all
+        ranks.
       axis: dimension of the result along which the values lie.
-      tiled: False inserts a new dimension `axis` of the group's size; True concatenates along
-        the existing one.
-      to: "varying", or "invarying" for a result that is typed as equal on all ranks (its
-        gradient then needs no communication). Without check_vma both are the same.
+      tiled: False inserts a new dimension `axis` of the group's size; True concatenates
+        along the existing one.
+      to: "varying", or "invarying" for a result that is typed as equal on all ranks
+        (its gradient then needs no communication). Without check_vma both are the same.
 
     Returns:
-      Arrays of x's dtype. For x of shape (a, b), n ranks and axis=1, the shape is (a, n, b)
-      untiled and (a, n * b) tiled.
+      Arrays of x's dtype. For x of shape (a, b), n ranks and axis=1, the shape is (a,
+      n, b) untiled and (a, n * b) tiled.
 
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
@@ -58,7 +59,8 @@ def all_gather(
     """
     if to not in ("varying", "invarying", "reduced"):
         raise ValueError(
-            f"jax_cxl.all_gather: to={to!r} must be 'varying', 'invarying' or 'reduced'."
+            f"jax_cxl.all_gather: to={to!r} must be 'varying', 'invarying' or"
+            " 'reduced'."
         )
     axes = _axis.axes_of("all_gather", axis_name)
     if not axes:
@@ -72,8 +74,8 @@ def all_gather(
         )
     if invariant and (groups is not None or _axis.manual(axes) != axes):
         raise NotImplementedError(
-            "jax_cxl.all_gather: to='invarying' works over whole mesh axes only, not with"
-            " axis_index_groups or axes of jax.vmap: use to='varying'."
+            "jax_cxl.all_gather: to='invarying' works over whole mesh axes only, not"
+            " with axis_index_groups or axes of jax.vmap: use to='varying'."
         )
     size = _axis.group_size(axes, groups)
 
@@ -81,9 +83,13 @@ def all_gather(
         ndim = np.ndim(leaf) + (not tiled)
         dim = _axis.dimension("all_gather", "axis", axis, ndim)
         out = all_gather_p.bind(
-            _axis.vary(leaf, axes), axes=axes, groups=groups, size=size, dim=dim,
+            _axis.vary(leaf, axes),
+            axes=axes,
+            groups=groups,
+            size=size,
+            dim=dim,
             invariant=invariant,
-        )  # fmt: skip
+        )
         return _axis.merge(out, dim) if tiled else out
 
     return jax.tree.map(gather, x)
@@ -95,21 +101,31 @@ all_gather_p = core.Primitive("all_gather")
 
 def _abstract_eval(x, *, axes, groups, size, dim, invariant):
     shape = (*x.shape[:dim], size, *x.shape[dim:])
-    return _axis.abstract_result("all_gather", x, axes, shape=shape, invariant=invariant)
+    return _axis.abstract_result(
+        "all_gather", x, axes, shape=shape, invariant=invariant
+    )
 
 
 def _lower(ctx, x, *, axes, groups, size, dim, invariant):
     return _lowering.collective(
-        ctx, x, name="all_gather", op=_lowering.Op.ALL_GATHER, axes=axes, groups=groups,
+        ctx,
+        x,
+        name="all_gather",
+        op=_lowering.Op.ALL_GATHER,
+        axes=axes,
+        groups=groups,
         result_blocks=dim,
-    )  # fmt: skip
+    )
 
 
 def _transpose(ct, x, *, axes, groups, size, dim, invariant):
-    from jax_cxl.ops.psum_scatter import psum_scatter_p  # The two are each other's transpose.
+    from jax_cxl.ops.psum_scatter import (
+        psum_scatter_p,  # The two are each other's transpose.
+    )
 
     if invariant:
-        # All ranks hold the same cotangent of the whole result: each takes its own part.
+        # All ranks hold the same cotangent of the whole result: each takes its own
+        # part.
         return [lax.dynamic_index_in_dim(ct, lax.axis_index(axes), dim, keepdims=False)]
     ct = _axis.vary(ct, axes)
     return [psum_scatter_p.bind(ct, axes=axes, groups=groups, size=size, dim=dim)]
@@ -121,9 +137,9 @@ def _batch_other_axis(x, d, *, dim, **params):
     return all_gather_p.bind(x, dim=dim, **params), d + 1
 
 
-def _batch_own_axis(x, d, size, *, dim, **params):
+def _batch_own_axis(x, d, axis_size, *, dim, **params):
     if d is None:
-        x, d = lax.broadcast(x, (size,)), 0
+        x, d = lax.broadcast(x, (axis_size,)), 0
     return jax.numpy.moveaxis(x, d, dim), None
 
 

@@ -13,12 +13,13 @@ from jax_cxl import _axis, _lowering
 def barrier(x: Any, axis_name: Hashable | Sequence[Hashable]) -> Any:
     """Returns x once every rank along a named axis has reached this point.
 
-    Data orders the barrier: it starts when the arrays of x are there, and what must come after
-    it has to use the result. A barrier whose result nobody uses may be dropped.
+    Data orders the barrier: it starts when the arrays of x are there, and what must
+    come after it has to use the result. A barrier whose result nobody uses may be
+    dropped.
 
     Args:
-      x: pytree of arrays of any dtype; without an array nothing orders the barrier, and it does
-        nothing.
+      x: pytree of arrays of any dtype; without an array nothing orders the barrier, and
+        it does nothing.
       axis_name: mesh axis, or several.
 
     Returns:
@@ -63,7 +64,8 @@ def _jvp(primals, tangents, *, axes):
 
 
 def _batch(axis_data, xs, dims, *, axes):
-    # One rank runs all elements of an axis of vmap, so there is nothing to wait for along it.
+    # One rank runs all elements of an axis of vmap, so there is nothing to wait for
+    # along it.
     axes = tuple(axis for axis in axes if axis != axis_data.name)
     return (barrier_p.bind(*xs, axes=axes) if axes else list(xs)), list(dims)
 

@@ -9,7 +9,7 @@ from jax import lax
 from jax.extend import core
 from jax.interpreters import ad
 
-from jax_cxl import _axis, _compat, _lowering
+from jax_cxl import _axis, _lowering
 
 
 def psum(
@@ -20,21 +20,22 @@ def psum(
 ) -> Any:
     """Sums x over all ranks along a named axis.
 
-    Drop-in for `jax.lax.psum`. The sum adds the ranks' values in rank order, so that all ranks
-    get the same bits; float16, bfloat16 and float8 accumulate in float32 and round once. A leaf
-    that is not traced (a Python number, a NumPy array) is the same on all ranks and just
-    multiplied by the size of the group: `psum(1, "i")` is the size of the axis.
+    Drop-in for `jax.lax.psum`. The sum adds the ranks' values in rank order, so that
+    all ranks get the same bits; float16, bfloat16 and float8 accumulate in float32 and
+    round once. A leaf that is not traced (a Python number, a NumPy array) is the same
+    on all ranks and just multiplied by the size of the group: `psum(1, "i")` is the
+    size of the axis.
 
     Args:
-      x: array, or pytree of arrays, of any dtype of one byte or more an element; bool counts
-        as int32.
+      x: array, or pytree of arrays, of any dtype of one byte or more an element; bool
+        counts as int32.
       axis_name: mesh axis, or several.
-      axis_index_groups: lists of axis indices, all of the same size and together a partition of
-        the axis; each sums on its own. By default one group of all ranks.
+      axis_index_groups: lists of axis indices, all of the same size and together a
+        partition of the axis; each sums on its own. By default one group of all ranks.
 
     Returns:
-      Arrays of x's shape and dtype (int32 for bool). Under check_vma they stop varying over the
-      axis, except with axis_index_groups.
+      Arrays of x's shape and dtype (int32 for bool). Under check_vma they stop varying
+      over the axis, except with axis_index_groups.
 
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
@@ -54,10 +55,10 @@ def psum(
     groups = _axis.groups_of("psum", axes, axis_index_groups)
 
     def total(leaf):
-        leaf = _count_bool(leaf)
+        leaf = _axis.count_bool(leaf)
         if not isinstance(leaf, jax.core.Tracer):
             return _times(leaf, _axis.group_size(axes, groups))
-        return _bind(leaf, axes, groups)
+        return _axis.bind_reduction(psum_p, leaf, axes, groups)
 
     return jax.tree.map(total, x)
 
@@ -65,32 +66,10 @@ def psum(
 psum_p = core.Primitive("psum")
 
 
-def _count_bool(leaf: Any) -> Any:
-    if isinstance(leaf, (bool, np.bool)):
-        return int(leaf)
-    if jax.dtypes.result_type(leaf) != np.bool:
-        return leaf
-    return leaf.astype(np.int32)
-
-
 def _times(leaf: Any, size: int) -> Any:
     if isinstance(leaf, (int, float, complex)):
         return leaf * type(leaf)(size)
     return leaf * np.asarray(size, leaf.dtype)
-
-
-def _bind(x: Any, axes: _axis.Axes, groups: _axis.Groups) -> Any:
-    if not _compat.check_vma() or groups is not None:
-        # Sums of groups differ from rank to rank, so they stay varying.
-        return psum_p.bind(_axis.vary(x, axes), axes=axes, groups=groups, invariant=False)
-    # Axes of vmap have no varying type, and their gradient is another one than the mesh axes'.
-    mesh_axes = _axis.manual(axes)
-    vmap_axes = tuple(axis for axis in axes if axis not in mesh_axes)
-    if vmap_axes:
-        x = psum_p.bind(x, axes=vmap_axes, groups=None, invariant=False)
-    if mesh_axes:
-        x = psum_p.bind(_axis.vary(x, mesh_axes), axes=mesh_axes, groups=None, invariant=True)
-    return x
 
 
 def _abstract_eval(x, *, axes, groups, invariant):
@@ -106,9 +85,11 @@ def _lower(ctx, x, *, axes, groups, invariant):
 def _transpose(ct, x, *, axes, groups, invariant):
     if invariant:
         return [_axis.vary(ct, axes)]
-    # Without varying types nobody knows whether the cotangents of the ranks are equal: as in
-    # jax.lax they are taken for parts of a sum.
-    return [psum_p.bind(_axis.vary(ct, axes), axes=axes, groups=groups, invariant=False)]
+    # Without varying types nobody knows whether the cotangents of the ranks are equal:
+    # as in jax.lax they are taken for parts of a sum.
+    return [
+        psum_p.bind(_axis.vary(ct, axes), axes=axes, groups=groups, invariant=False)
+    ]
 
 
 psum_p.def_effectful_abstract_eval(_abstract_eval)

@@ -21,19 +21,21 @@ def psum_scatter(
     axis_index_groups: Sequence[Sequence[int]] | None = None,
     tiled: bool = False,
 ) -> Any:
-    """Sums x over all ranks along a named axis and leaves each rank its part of the sum.
+    """Sums x over all ranks along a named axis and leaves each rank its part of the
+    sum.
 
-    Drop-in for `jax.lax.psum_scatter`; differentiates to `all_gather`. The sum adds the ranks'
-    values in rank order; float16, bfloat16 and float8 accumulate in float32 and round once.
+    Drop-in for `jax.lax.psum_scatter`; differentiates to `all_gather`. The sum adds the
+    ranks' values in rank order; float16, bfloat16 and float8 accumulate in float32 and
+    round once.
 
     Args:
       x: array, or pytree of arrays, of any dtype of one byte or more an element.
       axis_name: mesh axis, or several in the order in which they count ranks.
       scatter_dimension: dimension of x that is divided among the ranks.
-      axis_index_groups: lists of axis indices, all of the same size and together a partition of
-        the axis; each sums on its own. By default one group of all ranks.
-      tiled: False wants this dimension to have the group's size, and removes it; True wants a
-        multiple of the group's size, and divides it.
+      axis_index_groups: lists of axis indices, all of the same size and together a
+        partition of the axis; each sums on its own. By default one group of all ranks.
+      tiled: False wants this dimension to have the group's size, and removes it; True
+        wants a multiple of the group's size, and divides it.
 
     Returns:
       Arrays of x's dtype. For x of shape (a, n * b), n ranks, scatter_dimension=1 and
@@ -42,8 +44,8 @@ def psum_scatter(
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
       TypeError: a dtype is not supported, such as int4.
-      ValueError: the scattered dimension does not fit the group's size, or the groups are no
-        partition.
+      ValueError: the scattered dimension does not fit the group's size, or the groups
+        are no partition.
 
     Example:
       >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -59,17 +61,19 @@ def psum_scatter(
     size = _axis.group_size(axes, groups)
 
     def scatter(leaf):
-        dim = _axis.dimension("psum_scatter", "scatter_dimension", scatter_dimension, np.ndim(leaf))
+        dim = _axis.dimension(
+            "psum_scatter", "scatter_dimension", scatter_dimension, np.ndim(leaf)
+        )
         length = np.shape(leaf)[dim]
         if tiled and length % size:
             raise ValueError(
-                f"jax_cxl.psum_scatter: the size {length} of dimension {dim} must be divisible by"
-                f" the size {size} of the group when tiled=True."
+                f"jax_cxl.psum_scatter: the size {length} of dimension {dim} must be"
+                f" divisible by the size {size} of the group when tiled=True."
             )
         if not tiled and length != size:
             raise ValueError(
-                f"jax_cxl.psum_scatter: the size {length} of dimension {dim} must be the size"
-                f" {size} of the group. Pass tiled=True to divide it."
+                f"jax_cxl.psum_scatter: the size {length} of dimension {dim} must be"
+                f" the size {size} of the group. Pass tiled=True to divide it."
             )
         leaf = _axis.vary(leaf, axes)
         leaf = _axis.split(leaf, dim, size) if tiled else leaf
@@ -89,14 +93,23 @@ def _abstract_eval(x, *, axes, groups, size, dim):
 
 def _lower(ctx, x, *, axes, groups, size, dim):
     return _lowering.collective(
-        ctx, x, name="psum_scatter", op=_lowering.Op.REDUCE_SCATTER, axes=axes, groups=groups,
+        ctx,
+        x,
+        name="psum_scatter",
+        op=_lowering.Op.REDUCE_SCATTER,
+        axes=axes,
+        groups=groups,
         operand_blocks=dim,
-    )  # fmt: skip
+    )
 
 
 def _transpose(ct, x, *, axes, groups, size, dim):
     ct = _axis.vary(ct, axes)
-    return [all_gather_p.bind(ct, axes=axes, groups=groups, size=size, dim=dim, invariant=False)]
+    return [
+        all_gather_p.bind(
+            ct, axes=axes, groups=groups, size=size, dim=dim, invariant=False
+        )
+    ]
 
 
 def _batch_other_axis(x, d, *, dim, **params):
@@ -106,9 +119,9 @@ def _batch_other_axis(x, d, *, dim, **params):
     return psum_scatter_p.bind(x, dim=dim, **params), d - 1
 
 
-def _batch_own_axis(x, d, size, *, dim, **params):
+def _batch_own_axis(x, d, axis_size, *, dim, **params):
     if d is None:
-        return lax.mul(x, lax.full_like(x, size)), dim
+        return lax.mul(x, lax.full_like(x, axis_size)), dim
     return lax.reduce_sum(x, (d,)), dim
 
 

@@ -1,0 +1,39 @@
+"""jax_cxl.pbroadcast."""
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from jax_cxl import _axis
+from jax_cxl.ops.broadcast import broadcast
+
+
+def pbroadcast(x: Any, axis_name: Hashable | Sequence[Hashable], source: int) -> Any:
+    """Gives all ranks along a named axis the x of rank `source`.
+
+    Drop-in for `jax.lax.pbroadcast`, on every platform: `broadcast` with the name and
+    the signature of `jax.lax`.
+
+    Args:
+      x: array, or pytree of arrays, of any dtype of one byte or more an element.
+      axis_name: mesh axis, or several in the order in which they count ranks.
+      source: index along the axis.
+
+    Returns:
+      Arrays of x's shape and dtype.
+
+    Raises:
+      NameError: the axis is not bound, as outside `jax.shard_map`.
+      NotImplementedError: the source is a traced value.
+      TypeError: a dtype is not supported, such as int4.
+      ValueError: the source is out of bounds.
+
+    Example:
+      >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> send = jax.shard_map(lambda x: jax_cxl.pbroadcast(x, "i", 2),
+      ...                      mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
+      >>> jax.jit(send)(jnp.arange(4))
+      Array([2, 2, 2, 2], dtype=int32)
+    """
+    axes = _axis.axes_of("pbroadcast", axis_name)
+    root = _axis.root_of("pbroadcast", "source", source, axes)
+    return broadcast(x, axes, root=root)

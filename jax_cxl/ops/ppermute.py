@@ -1,0 +1,117 @@
+"""jax_cxl.ppermute."""
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend import core
+from jax.interpreters import ad
+
+from jax_cxl import _axis, _lowering
+
+
+def ppermute(
+    x: Any,
+    axis_name: Hashable | Sequence[Hashable],
+    perm: Sequence[tuple[int, int]],
+) -> Any:
+    """Sends x from rank to rank along a named axis.
+
+    Drop-in for `jax.lax.ppermute`; differentiates to the inverse permutation.
+
+    Args:
+      x: array, or pytree of arrays, of any dtype of one byte or more an element.
+      axis_name: mesh axis, or several in the order in which they count ranks.
+      perm: pairs (source, destination) of axis indices, each index at most once on
+        either side.
+
+    Returns:
+      Arrays of x's shape and dtype: what the source sent, or zeros on ranks without
+      one.
+
+    Raises:
+      NameError: the axis is not bound, as outside `jax.shard_map`.
+      TypeError: a dtype is not supported, such as int4, or perm is no list or tuple.
+      ValueError: an index is out of bounds, or twice on one side.
+
+    Example:
+      >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> perm = [(0, 1), (1, 2), (2, 3)]
+      >>> shift = jax.shard_map(lambda x: jax_cxl.ppermute(x, "i", perm),
+      ...                       mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
+      >>> jax.jit(shift)(jnp.arange(1, 5))
+      Array([0, 1, 2, 3], dtype=int32)
+    """
+    axes = _axis.axes_of("ppermute", axis_name)
+    sources = _sources(axes, perm)
+    return jax.tree.map(
+        lambda leaf: ppermute_p.bind(
+            _axis.vary(leaf, axes), axes=axes, sources=sources
+        ),
+        x,
+    )
+
+
+# `sources[r]` is the index from which index r receives, -1 for none.
+ppermute_p = core.Primitive("ppermute")
+
+
+def _sources(axes, perm) -> tuple[int, ...]:
+    if not isinstance(perm, (list, tuple)):
+        raise TypeError(
+            f"jax_cxl.ppermute: perm must be a list or a tuple, got {type(perm)}."
+        )
+    size = lax.axis_size(axes)
+    pairs = [(int(source), int(destination)) for source, destination in perm]
+    if any(not -size <= i < size for pair in pairs for i in pair):
+        raise ValueError(
+            f"jax_cxl.ppermute: perm has indices out of bounds for {axes} of size"
+            f" {size}: {perm}."
+        )
+    pairs = [(source % size, destination % size) for source, destination in pairs]
+    if any(len(set(side)) != len(pairs) for side in zip(*pairs, strict=True)):
+        raise ValueError(
+            f"jax_cxl.ppermute: sources and destinations must be unique, got {perm}."
+        )
+    source_of = {destination: source for source, destination in pairs}
+    return tuple(source_of.get(r, -1) for r in range(size))
+
+
+def _abstract_eval(x, *, axes, sources):
+    return _axis.abstract_result("ppermute", x, axes)
+
+
+def _lower(ctx, x, *, axes, sources):
+    return _lowering.collective(
+        ctx, x, name="ppermute", op=_lowering.Op.PERMUTE, axes=axes, sources=sources
+    )
+
+
+def _transpose(ct, x, *, axes, sources):
+    destinations = tuple(
+        sources.index(r) if r in sources else -1 for r in range(len(sources))
+    )
+    return [ppermute_p.bind(_axis.vary(ct, axes), axes=axes, sources=destinations)]
+
+
+def _batch_other_axis(x, d, **params):
+    return ppermute_p.bind(x, **params), d
+
+
+def _batch_own_axis(x, d, axis_size, *, sources, **params):
+    if d is None:
+        x, d = lax.broadcast(x, (axis_size,)), 0
+    index = np.array(sources)
+    receives = np.expand_dims(index >= 0, [i for i in range(x.ndim) if i != d])
+    return jnp.where(
+        receives, jnp.take(x, np.maximum(index, 0), d), jnp.zeros_like(x)
+    ), d
+
+
+ppermute_p.def_effectful_abstract_eval(_abstract_eval)
+_lowering.register(ppermute_p, _lower)
+ad.deflinear2(ppermute_p, _transpose)
+_axis.register_batching(ppermute_p, _batch_other_axis, _batch_own_axis)

@@ -1,0 +1,37 @@
+"""jax_cxl.pshuffle."""
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from jax_cxl.ops.ppermute import ppermute
+
+
+def pshuffle(
+    x: Any, axis_name: Hashable | Sequence[Hashable], perm: Sequence[int]
+) -> Any:
+    """Gives rank i along a named axis the x of rank perm[i].
+
+    Drop-in for `jax.lax.pshuffle`: `ppermute` with another encoding of the permutation.
+
+    Args:
+      x: array, or pytree of arrays, of any dtype of one byte or more an element.
+      axis_name: mesh axis, or several in the order in which they count ranks.
+      perm: a permutation of the axis indices.
+
+    Returns:
+      Arrays of x's shape and dtype.
+
+    Raises:
+      NameError: the axis is not bound, as outside `jax.shard_map`.
+      ValueError: perm is no permutation.
+
+    Example:
+      >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> shuffle = jax.shard_map(lambda x: jax_cxl.pshuffle(x, "i", [3, 0, 1, 2]),
+      ...                         mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
+      >>> jax.jit(shuffle)(jnp.arange(4))
+      Array([3, 0, 1, 2], dtype=int32)
+    """
+    if sorted(perm) != list(range(len(perm))):
+        raise ValueError(f"jax_cxl.pshuffle: perm is no permutation: {perm}.")
+    return ppermute(x, axis_name, [(source, i) for i, source in enumerate(perm)])

@@ -1,0 +1,112 @@
+"""jax_cxl.scatter."""
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax.extend import core
+from jax.interpreters import ad
+
+from jax_cxl import _axis, _lowering
+from jax_cxl.ops.gather import gather_p
+
+
+def scatter(
+    x: Any,
+    axis_name: Hashable | Sequence[Hashable],
+    *,
+    root: int = 0,
+    axis: int = 0,
+    tiled: bool = False,
+) -> Any:
+    """Gives each rank along a named axis its part of one rank's x.
+
+    Differentiates to `gather`.
+
+    Args:
+      x: array, or pytree of arrays, of any dtype of one byte or more an element, of the
+        same shape on all ranks; only the root's values count.
+      axis_name: mesh axis, or several in the order in which they count ranks.
+      root: index along the axis.
+      axis: dimension of x that is divided among the ranks.
+      tiled: False wants this dimension to have the axis's size, and removes it; True
+        wants a multiple of the axis's size, and divides it.
+
+    Returns:
+      Arrays of x's dtype, of the shape that `psum_scatter` gives.
+
+    Raises:
+      NameError: the axis is not bound, as outside `jax.shard_map`.
+      NotImplementedError: the root is a traced value.
+      TypeError: a dtype is not supported, such as int4.
+      ValueError: the root is out of bounds, or the dimension does not fit the axis's
+        size.
+
+    Example:
+      >>> mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> deal = jax.shard_map(lambda x: jax_cxl.scatter(x, "i", root=1, tiled=True),
+      ...                      mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
+      >>> jax.jit(deal)(jnp.arange(8))
+      Array([4, 5, 6, 7], dtype=int32)
+    """
+    axes = _axis.axes_of("scatter", axis_name)
+    root = _axis.root_of("scatter", "root", root, axes)
+    size = lax.axis_size(axes)
+
+    def deal(leaf):
+        dim = _axis.dimension("scatter", "axis", axis, np.ndim(leaf))
+        length = np.shape(leaf)[dim]
+        if length % size if tiled else length != size:
+            raise ValueError(
+                f"jax_cxl.scatter: the size {length} of axis={dim} must be"
+                f" {'divisible by' if tiled else 'equal to'} the size {size} of {axes}."
+            )
+        leaf = _axis.vary(leaf, axes)
+        leaf = _axis.split(leaf, dim, size) if tiled else leaf
+        return scatter_p.bind(leaf, axes=axes, root=root, size=size, dim=dim)
+
+    return jax.tree.map(deal, x)
+
+
+# Removes dimension `dim` of size `size`.
+scatter_p = core.Primitive("scatter_from_root")
+
+
+def _abstract_eval(x, *, axes, root, size, dim):
+    shape = (*x.shape[:dim], *x.shape[dim + 1 :])
+    return _axis.abstract_result("scatter", x, axes, shape=shape)
+
+
+def _lower(ctx, x, *, axes, root, size, dim):
+    return _lowering.collective(
+        ctx,
+        x,
+        name="scatter",
+        op=_lowering.Op.SCATTER,
+        axes=axes,
+        root=root,
+        operand_blocks=dim,
+    )
+
+
+def _transpose(ct, x, *, axes, root, **params):
+    ct = gather_p.bind(_axis.vary(ct, axes), axes=axes, root=root, **params)
+    return [_axis.only_at(ct, axes, root)]
+
+
+def _batch_other_axis(x, d, *, dim, **params):
+    if d <= dim:
+        return scatter_p.bind(x, dim=dim + 1, **params), d
+    return scatter_p.bind(x, dim=dim, **params), d - 1
+
+
+def _batch_own_axis(x, d, axis_size, *, root, dim, **params):
+    return (x if d is None else lax.index_in_dim(x, root, d, keepdims=False)), dim
+
+
+scatter_p.def_effectful_abstract_eval(_abstract_eval)
+_lowering.register(scatter_p, _lower)
+ad.deflinear2(scatter_p, _transpose)
+_axis.register_batching(scatter_p, _batch_other_axis, _batch_own_axis)
