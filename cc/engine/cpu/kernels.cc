@@ -16,7 +16,7 @@ using Sources = std::span<const std::byte* const>;
 // Folds of up to this many sources are one loop; more go block by block through
 // an accumulator that stays in the first-level cache.
 constexpr size_t kMaxFused = 4;
-constexpr size_t kBlockBytes = 4096;
+constexpr size_t kBlockBytes = 1024;
 
 // The loops of one (type, operation): [n - 2] folds n sources.
 struct FoldSet {
