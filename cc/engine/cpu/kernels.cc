@@ -14,8 +14,8 @@ namespace {
 using Sources = std::span<const std::byte* const>;
 
 // Folds of up to this many sources are one loop; more go block by block through
-// an accumulator that stays in the first-level cache. Small blocks: 8 sources
-// of 16 MiB ran at half the speed with blocks of 4 KiB.
+// an accumulator that stays in the first-level cache. Small blocks: 8 bfloat16
+// sources of 16 MiB ran at half the speed with blocks of 4 KiB.
 constexpr size_t kMaxFused = 4;
 constexpr size_t kBlockBytes = 1024;
 
