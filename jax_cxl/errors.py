@@ -1,8 +1,9 @@
 """Exceptions of jax_cxl.
 
 Whatever goes wrong outside a compiled program raises one of these. Inside one,
-XLA raises `jax.errors.JaxRuntimeError`, whose message holds the code and the
-text of the same error ("jax_cxl: PEER_LOST: rank 1 (pid 4711 on host a) ...").
+JAX raises `jax.errors.JaxRuntimeError`, or `ValueError` when the program failed
+before it was dispatched; the message holds the code and the text of the same
+error ("jax_cxl: PEER_LOST: rank 1 (pid 4711 on host a) is gone: ...").
 """
 
 

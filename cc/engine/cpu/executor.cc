@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "cc/engine/cpu/copy.h"
 #include "cc/engine/cpu/kernels.h"
 
 namespace jax_cxl::cpu {
@@ -114,7 +115,7 @@ void Execution::Run(const Step& step, Traffic* traffic) {
     case StepKind::kGet: {
       const std::byte* slot = rings_->Slot(step.peer, round) + step.from;
       coherence.AcquirePayload(slot, step.bytes);
-      std::memcpy(output_ + step.to, slot, step.bytes);
+      CopyFromPool(output_ + step.to, slot, step.bytes);
       traffic->bytes_retrieved += step.bytes;
       break;
     }
@@ -138,7 +139,7 @@ void Execution::Run(const Step& step, Traffic* traffic) {
 void Execution::Put(const Step& step, const std::byte* from, Traffic* traffic) {
   std::byte* slot =
       rings_->Slot(rings_->rank(), base_round_ + step.round) + step.to;
-  std::memcpy(slot, from, step.bytes);
+  CopyToPool(slot, from, step.bytes);
   rings_->doorbells().coherence().PublishPayload(slot, step.bytes);
   traffic->bytes_published += step.bytes;
 }

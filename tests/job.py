@@ -1,0 +1,47 @@
+"""Runs the programs of tests/programs as jobs of several processes."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+PROGRAMS = pathlib.Path(__file__).parent / "programs"
+
+
+def start(
+    program: str,
+    *arguments: str,
+    processes: int = 2,
+    devices_per_process: int = 1,
+    environment: dict[str, str] | None = None,
+) -> subprocess.Popen[str]:
+    """Starts a program under the launcher; output and errors are pipes."""
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "jax_cxl.launch", "-n", str(processes)),
+            *("--devices-per-process", str(devices_per_process)),
+            *(str(PROGRAMS / program), *arguments),
+        ],
+        env={**os.environ, "JAX_PLATFORMS": "cpu", **(environment or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(program: str, *arguments: str, **options) -> subprocess.CompletedProcess[str]:
+    """Runs a program under the launcher to its end."""
+    with start(program, *arguments, **options) as job:
+        try:
+            stdout, stderr = job.communicate(timeout=280)
+        except subprocess.TimeoutExpired:
+            job.terminate()
+            stdout, stderr = job.communicate()
+            raise AssertionError(f"{program} hangs:\n{stdout}\n{stderr}") from None
+    return subprocess.CompletedProcess(job.args, job.returncode, stdout, stderr)
+
+
+def pool_files(name: str) -> list[str]:
+    """Returns the files that a pool `shm:name` has left in /dev/shm."""
+    return [file for file in os.listdir("/dev/shm") if name in file]
