@@ -79,7 +79,7 @@ Status CheckCapacity(const std::vector<ByteRange>& extents, int world_size) {
       continue;
     }
     return Error(
-        Code::kInvalidArgument, "the pool is too small for ", world_size,
+        Code::kResourceExhausted, "the pool is too small for ", world_size,
         " ranks: pool device ", e, " of ", num_extents, " has ",
         FormatBytes(extents[e].bytes), " and needs ",
         FormatBytes(MinimumPoolBytes(world_size, num_extents) / num_extents),

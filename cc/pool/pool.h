@@ -52,7 +52,7 @@ class Pool {
   // of mode 0600. Errors: kResourceExhausted (says how many bytes are needed
   // and how many are free), kNotFound, kPermissionDenied, kAlreadyExists
   // (another live job uses it; names its process), kInvalidArgument
-  // (misaligned, too small for `world_size`), kDataLoss (an existing file that
+  // (misaligned), kDataLoss (an existing file that
   // is not a jax_cxl pool).
   static Result<std::unique_ptr<Pool>> Create(const PoolSpec& spec,
                                               int world_size);
