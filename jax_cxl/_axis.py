@@ -87,14 +87,10 @@ def check_bound(op: str, axis: Hashable) -> None:
             f" under `jax.shard_map` over a mesh with this axis.{where}"
         ) from None
     if axis in _compat.forbidden_axes():
-        raise ValueError(
-            f"jax_cxl.{op}: collectives over axis {axis!r} are forbidden here."
-        )
+        raise ValueError(f"jax_cxl.{op}: collectives over axis {axis!r} are forbidden here.")
 
 
-def groups_of(
-    op: str, axes: Axes, axis_index_groups: Sequence[Sequence[int]] | None
-) -> Groups:
+def groups_of(op: str, axes: Axes, axis_index_groups: Sequence[Sequence[int]] | None) -> Groups:
     """Returns `axis_index_groups` in hashable form, checked against the axes."""
     if axis_index_groups is None:
         return None
@@ -107,8 +103,7 @@ def groups_of(
         )
     if len({len(group) for group in groups}) > 1:
         raise ValueError(
-            f"jax_cxl.{op}: axis_index_groups must all have the same size, got"
-            f" {groups}."
+            f"jax_cxl.{op}: axis_index_groups must all have the same size, got {groups}."
         )
     return groups
 
@@ -122,8 +117,7 @@ def dimension(op: str, argument: str, value: int, ndim: int) -> int:
     """Returns a dimension that may count from the end as one in [0, ndim)."""
     if not -ndim <= value < ndim:
         raise ValueError(
-            f"jax_cxl.{op}: {argument}={value} is out of bounds for an array of"
-            f" dimension {ndim}."
+            f"jax_cxl.{op}: {argument}={value} is out of bounds for an array of dimension {ndim}."
         )
     return int(value) % ndim
 
@@ -155,9 +149,7 @@ def bind_reduction(primitive: Any, x: Any, axes: Axes, groups: Groups) -> Any:
     if vmap_axes:
         x = primitive.bind(x, axes=vmap_axes, groups=None, invariant=False)
     if mesh_axes:
-        x = primitive.bind(
-            vary(x, mesh_axes), axes=mesh_axes, groups=None, invariant=True
-        )
+        x = primitive.bind(vary(x, mesh_axes), axes=mesh_axes, groups=None, invariant=True)
     return x
 
 
@@ -178,8 +170,7 @@ def root_of(op: str, argument: str, root: Any, axes: Axes) -> int:
     root, size = operator.index(root), lax.axis_size(axes)
     if not 0 <= root < size:
         raise ValueError(
-            f"jax_cxl.{op}: {argument}={root} is out of bounds for {axes} of size"
-            f" {size}."
+            f"jax_cxl.{op}: {argument}={root} is out of bounds for {axes} of size {size}."
         )
     return root
 
@@ -189,9 +180,7 @@ def only_at(x: Any, axes: Axes, root: int) -> Any:
     return jax.numpy.where(lax.axis_index(axes) == root, x, jax.numpy.zeros_like(x))
 
 
-def abstract_result(
-    op: str, x: Any, axes: Axes, *, shape=None, invariant=False
-) -> tuple:
+def abstract_result(op: str, x: Any, axes: Axes, *, shape=None, invariant=False) -> tuple:
     """Checks the operand of a collective; returns its result's type and effects.
 
     Args:
@@ -218,9 +207,7 @@ def abstract_result(
         )
     if invariant:
         vma = vma.update(varying=vma.varying - set(axes))
-    out = x.update(
-        shape=x.shape if shape is None else tuple(shape), manual_axis_type=vma
-    )
+    out = x.update(shape=x.shape if shape is None else tuple(shape), manual_axis_type=vma)
     return out, effects
 
 
@@ -259,9 +246,7 @@ def split(x: Any, dim: int, n: int) -> Any:
 def merge(x: Any, dim: int) -> Any:
     """Reshapes dimensions `dim` and `dim + 1` to one."""
     shape = np.shape(x)
-    return lax.reshape(
-        x, (*shape[:dim], shape[dim] * shape[dim + 1], *shape[dim + 2 :])
-    )
+    return lax.reshape(x, (*shape[:dim], shape[dim] * shape[dim + 1], *shape[dim + 2 :]))
 
 
 def register_batching(primitive: Any, other_axis: Callable, own_axis: Callable) -> None:
@@ -298,9 +283,7 @@ def register_batching(primitive: Any, other_axis: Callable, own_axis: Callable) 
     batching.fancy_primitive_batchers[primitive] = rule
 
 
-def register_reduction_batching(
-    primitive: Any, reduce: Callable, unmapped: Callable
-) -> None:
+def register_reduction_batching(primitive: Any, reduce: Callable, unmapped: Callable) -> None:
     """Registers the batching rule of a reduction to an array of the operand's shape.
 
     Args:
@@ -320,8 +303,6 @@ def register_reduction_batching(
             )
         x = unmapped(x, axis_data.size) if d is None else reduce(x, (d,))
         rest = tuple(axis for axis in axes if axis != axis_data.name)
-        return (
-            primitive.bind(x, axes=rest, groups=None, **params) if rest else x
-        ), None
+        return (primitive.bind(x, axes=rest, groups=None, **params) if rest else x), None
 
     batching.fancy_primitive_batchers[primitive] = rule

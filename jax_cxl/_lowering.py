@@ -118,9 +118,7 @@ def collective(
     )
 
 
-def barrier(
-    ctx: mlir.LoweringRuleContext, *operands: Any, name: str, axes: _axis.Axes
-) -> list:
+def barrier(ctx: mlir.LoweringRuleContext, *operands: Any, name: str, axes: _axis.Axes) -> list:
     """Lowers a barrier, which passes its operands through."""
     ranks = _world_ranks(ctx, name, axes, None)
     if ranks.shape[1] == 1:

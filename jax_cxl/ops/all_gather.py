@@ -59,8 +59,7 @@ def all_gather(
     """
     if to not in ("varying", "invarying", "reduced"):
         raise ValueError(
-            f"jax_cxl.all_gather: to={to!r} must be 'varying', 'invarying' or"
-            " 'reduced'."
+            f"jax_cxl.all_gather: to={to!r} must be 'varying', 'invarying' or 'reduced'."
         )
     axes = _axis.axes_of("all_gather", axis_name)
     if not axes:
@@ -101,9 +100,7 @@ all_gather_p = core.Primitive("all_gather")
 
 def _abstract_eval(x, *, axes, groups, size, dim, invariant):
     shape = (*x.shape[:dim], size, *x.shape[dim:])
-    return _axis.abstract_result(
-        "all_gather", x, axes, shape=shape, invariant=invariant
-    )
+    return _axis.abstract_result("all_gather", x, axes, shape=shape, invariant=invariant)
 
 
 def _lower(ctx, x, *, axes, groups, size, dim, invariant):

@@ -11,9 +11,7 @@ from jax.interpreters import ad
 from jax_cxl import _axis, _lowering
 
 
-def broadcast(
-    x: Any, axis_name: Hashable | Sequence[Hashable], *, root: int = 0
-) -> Any:
+def broadcast(x: Any, axis_name: Hashable | Sequence[Hashable], *, root: int = 0) -> Any:
     """Gives all ranks along a named axis the x of one of them.
 
     Differentiates to `reduce`.

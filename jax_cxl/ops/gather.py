@@ -56,9 +56,7 @@ def gather(
 
     def collect(leaf):
         dim = _axis.dimension("gather", "axis", axis, np.ndim(leaf) + (not tiled))
-        out = gather_p.bind(
-            _axis.vary(leaf, axes), axes=axes, root=root, size=size, dim=dim
-        )
+        out = gather_p.bind(_axis.vary(leaf, axes), axes=axes, root=root, size=size, dim=dim)
         out = _axis.only_at(out, axes, root)
         return _axis.merge(out, dim) if tiled else out
 

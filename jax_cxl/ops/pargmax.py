@@ -14,8 +14,6 @@ def pargmax(x: Any, axis_name: Hashable) -> Any:
     """Returns the index of the rank whose x is the largest, of the first one among
     equals.
 
-    Drop-in for `jax.lax.pargmax`.
-
     Args:
       x: array of any real dtype of one byte or more an element.
       axis_name: one mesh axis.

@@ -13,8 +13,6 @@ def pargmin(x: Any, axis_name: Hashable) -> Any:
     """Returns the index of the rank whose x is the smallest, of the first one among
     equals.
 
-    Drop-in for `jax.lax.pargmin`.
-
     Args:
       x: array of any real dtype of one byte or more an element.
       axis_name: one mesh axis.

@@ -48,9 +48,7 @@ def pmax(
     if not axes:
         return x
     groups = _axis.groups_of("pmax", axes, axis_index_groups)
-    return jax.tree.map(
-        lambda leaf: _axis.bind_reduction(pmax_p, leaf, axes, groups), x
-    )
+    return jax.tree.map(lambda leaf: _axis.bind_reduction(pmax_p, leaf, axes, groups), x)
 
 
 pmax_p = core.Primitive("pmax")

@@ -48,9 +48,7 @@ def pmin(
     if not axes:
         return x
     groups = _axis.groups_of("pmin", axes, axis_index_groups)
-    return jax.tree.map(
-        lambda leaf: _axis.bind_reduction(pmin_p, leaf, axes, groups), x
-    )
+    return jax.tree.map(lambda leaf: _axis.bind_reduction(pmin_p, leaf, axes, groups), x)
 
 
 pmin_p = core.Primitive("pmin")

@@ -48,9 +48,7 @@ def ppermute(
     axes = _axis.axes_of("ppermute", axis_name)
     sources = _sources(axes, perm)
     return jax.tree.map(
-        lambda leaf: ppermute_p.bind(
-            _axis.vary(leaf, axes), axes=axes, sources=sources
-        ),
+        lambda leaf: ppermute_p.bind(_axis.vary(leaf, axes), axes=axes, sources=sources),
         x,
     )
 
@@ -61,21 +59,16 @@ ppermute_p = core.Primitive("ppermute")
 
 def _sources(axes, perm) -> tuple[int, ...]:
     if not isinstance(perm, (list, tuple)):
-        raise TypeError(
-            f"jax_cxl.ppermute: perm must be a list or a tuple, got {type(perm)}."
-        )
+        raise TypeError(f"jax_cxl.ppermute: perm must be a list or a tuple, got {type(perm)}.")
     size = lax.axis_size(axes)
     pairs = [(int(source), int(destination)) for source, destination in perm]
     if any(not -size <= i < size for pair in pairs for i in pair):
         raise ValueError(
-            f"jax_cxl.ppermute: perm has indices out of bounds for {axes} of size"
-            f" {size}: {perm}."
+            f"jax_cxl.ppermute: perm has indices out of bounds for {axes} of size {size}: {perm}."
         )
     pairs = [(source % size, destination % size) for source, destination in pairs]
     if any(len(set(side)) != len(pairs) for side in zip(*pairs, strict=True)):
-        raise ValueError(
-            f"jax_cxl.ppermute: sources and destinations must be unique, got {perm}."
-        )
+        raise ValueError(f"jax_cxl.ppermute: sources and destinations must be unique, got {perm}.")
     source_of = {destination: source for source, destination in pairs}
     return tuple(source_of.get(r, -1) for r in range(size))
 
@@ -91,9 +84,7 @@ def _lower(ctx, x, *, axes, sources):
 
 
 def _transpose(ct, x, *, axes, sources):
-    destinations = tuple(
-        sources.index(r) if r in sources else -1 for r in range(len(sources))
-    )
+    destinations = tuple(sources.index(r) if r in sources else -1 for r in range(len(sources)))
     return [ppermute_p.bind(_axis.vary(ct, axes), axes=axes, sources=destinations)]
 
 
@@ -106,9 +97,7 @@ def _batch_own_axis(x, d, axis_size, *, sources, **params):
         x, d = lax.broadcast(x, (axis_size,)), 0
     index = np.array(sources)
     receives = np.expand_dims(index >= 0, [i for i in range(x.ndim) if i != d])
-    return jnp.where(
-        receives, jnp.take(x, np.maximum(index, 0), d), jnp.zeros_like(x)
-    ), d
+    return jnp.where(receives, jnp.take(x, np.maximum(index, 0), d), jnp.zeros_like(x)), d
 
 
 ppermute_p.def_effectful_abstract_eval(_abstract_eval)

@@ -6,9 +6,7 @@ from typing import Any
 from jax_cxl.ops.ppermute import ppermute
 
 
-def pshuffle(
-    x: Any, axis_name: Hashable | Sequence[Hashable], perm: Sequence[int]
-) -> Any:
+def pshuffle(x: Any, axis_name: Hashable | Sequence[Hashable], perm: Sequence[int]) -> Any:
     """Gives rank i along a named axis the x of rank perm[i].
 
     Drop-in for `jax.lax.pshuffle`: `ppermute` with another encoding of the permutation.

@@ -87,9 +87,7 @@ def _transpose(ct, x, *, axes, groups, invariant):
         return [_axis.vary(ct, axes)]
     # Without varying types nobody knows whether the cotangents of the ranks are equal:
     # as in jax.lax they are taken for parts of a sum.
-    return [
-        psum_p.bind(_axis.vary(ct, axes), axes=axes, groups=groups, invariant=False)
-    ]
+    return [psum_p.bind(_axis.vary(ct, axes), axes=axes, groups=groups, invariant=False)]
 
 
 psum_p.def_effectful_abstract_eval(_abstract_eval)

@@ -61,9 +61,7 @@ def psum_scatter(
     size = _axis.group_size(axes, groups)
 
     def scatter(leaf):
-        dim = _axis.dimension(
-            "psum_scatter", "scatter_dimension", scatter_dimension, np.ndim(leaf)
-        )
+        dim = _axis.dimension("psum_scatter", "scatter_dimension", scatter_dimension, np.ndim(leaf))
         length = np.shape(leaf)[dim]
         if tiled and length % size:
             raise ValueError(
@@ -105,11 +103,7 @@ def _lower(ctx, x, *, axes, groups, size, dim):
 
 def _transpose(ct, x, *, axes, groups, size, dim):
     ct = _axis.vary(ct, axes)
-    return [
-        all_gather_p.bind(
-            ct, axes=axes, groups=groups, size=size, dim=dim, invariant=False
-        )
-    ]
+    return [all_gather_p.bind(ct, axes=axes, groups=groups, size=size, dim=dim, invariant=False)]
 
 
 def _batch_other_axis(x, d, *, dim, **params):

@@ -60,9 +60,7 @@ def _abstract_eval(x, *, axes, root):
 
 
 def _lower(ctx, x, *, axes, root):
-    return _lowering.collective(
-        ctx, x, name="reduce", op=_lowering.Op.REDUCE, axes=axes, root=root
-    )
+    return _lowering.collective(ctx, x, name="reduce", op=_lowering.Op.REDUCE, axes=axes, root=root)
 
 
 def _transpose(ct, x, *, axes, root):
@@ -74,11 +72,7 @@ def _batch_other_axis(x, d, **params):
 
 
 def _batch_own_axis(x, d, axis_size, **params):
-    return (
-        lax.mul(x, lax.full_like(x, axis_size))
-        if d is None
-        else lax.reduce_sum(x, (d,))
-    ), None
+    return (lax.mul(x, lax.full_like(x, axis_size)) if d is None else lax.reduce_sum(x, (d,))), None
 
 
 reduce_p.def_effectful_abstract_eval(_abstract_eval)

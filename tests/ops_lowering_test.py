@@ -1,0 +1,263 @@
+"""What the collectives tell the handler, and what they refuse. Runs nothing."""
+
+import re
+import sys
+import types
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import ops_harness as harness
+from absl.testing import absltest, parameterized
+from jax.sharding import AxisType
+
+import jax_cxl
+from jax_cxl import ops
+
+
+def lower(function, x, *, check_vma=True, on=None):
+    return harness.program(function, check_vma=check_vma, on=on).lower(x).as_text()
+
+
+def attributes(text):
+    """Returns the attributes of each call, in the order of the module's text."""
+    calls = []
+    for body in re.findall(r"@jax_cxl_\w+\(.*?mhlo.backend_config = \{(.*?)\}", text):
+        found = dict(re.findall(r"(\w+) = (dense<.*?>|\d+) : ", body))
+        found["name"] = re.search(r'name = "(\w+)"', body).group(1)
+        calls.append(found)
+    return calls
+
+
+class FakeWorldTest(parameterized.TestCase):
+    """Ranks that are not the devices' ids, so that the two cannot be confused."""
+
+    def setUp(self):
+        super().setUp()
+        world = types.SimpleNamespace(rank_of_device={d.id: 100 + d.id for d in jax.devices()})
+        runtime = types.ModuleType("jax_cxl._runtime")
+        runtime.ensure_started = lambda: world
+        self.enter_context(mock.patch.dict(sys.modules, {runtime.__name__: runtime}))
+        self.enter_context(mock.patch.object(jax_cxl, "_runtime", runtime, create=True))
+
+    @parameterized.parameters(
+        ("all_gather", (), 1, 6),
+        ("psum", (), 2, 6),
+        ("psum_scatter", (), 3, 3),
+        ("all_to_all", (0, 0), 4, 3),
+        ("broadcast", (), 5, 6),
+        ("reduce", (), 6, 6),
+        ("gather", (), 7, 6),
+        ("scatter", (), 8, 3),
+    )
+    def test_attributes(self, name, arguments, op, count):
+        x = harness.values(2, 3, dtype=np.int16, ranks=2)
+        operation = getattr(ops, name)
+        (call,) = attributes(
+            lower(lambda v: operation(v, "i", *arguments), x, on=harness.mesh((2,)))
+        )
+        self.assertEqual(
+            call,
+            {
+                "name": name,
+                "op": str(op),
+                "reduce_op": "0",
+                "dtype": "2",
+                "count": str(count),
+                "root": "0",
+                "group_size": "2",
+                "groups": "dense<[100, 101]>",
+                "sources": "dense<>",
+                "site": call["site"],
+            },
+        )
+
+    def test_roots_sources_and_reductions(self):
+        x = harness.values(2)
+        calls = attributes(
+            lower(
+                lambda v: (
+                    ops.pmin(v, "i"),
+                    ops.pmax(v, "i"),
+                    ops.reduce(v, "i", root=2),
+                    ops.ppermute(v, "i", [(3, 0), (0, 2)]),
+                ),
+                x,
+            )
+        )
+        self.assertEqual([c["reduce_op"] for c in calls], ["2", "3", "0", "0"])
+        self.assertEqual([c["root"] for c in calls], ["0", "0", "2", "0"])
+        self.assertEqual(calls[3]["sources"], "dense<[3, -1, 0, -1]>")
+
+    def test_groups_are_world_ranks(self):
+        x = harness.values(2, ranks=8)
+        on = harness.mesh((2, 2, 2), ("i", "j", "k"))
+        for axis_name, groups, expected in (
+            ("j", None, [0, 2, 1, 3, 4, 6, 5, 7]),
+            (("k", "i"), None, [0, 4, 1, 5, 2, 6, 3, 7]),
+            (("i", "j"), [[3, 0], [1, 2]], [6, 0, 7, 1, 2, 4, 3, 5]),
+        ):
+            (call,) = attributes(
+                lower(
+                    lambda v, a=axis_name, g=groups: jax_cxl.all_gather(v, a, axis_index_groups=g),
+                    x,
+                    on=on,
+                )
+            )
+            ranks = [int(r) for r in re.findall(r"\d+", call["groups"])]
+            self.assertEqual(ranks, [100 + r for r in expected])
+        backwards = jax.sharding.Mesh(np.array(jax.devices()[3::-1]), ("i",))
+        (call,) = attributes(lower(lambda v: jax_cxl.psum(v, "i"), harness.values(2), on=backwards))
+        self.assertEqual(call["groups"], "dense<[103, 102, 101, 100]>")
+
+    @parameterized.parameters(False, True)
+    def test_each_call_has_its_site(self, check_vma):
+        @jax.jit
+        def inner(v):
+            return v + jax_cxl.psum_scatter(jnp.stack([v] * 4), "i")
+
+        def body(v):
+            v = inner(inner(v))
+            v += jax_cxl.psum(v, "i")
+            v += jax_cxl.psum(v, "i")  # An equal call is another collective.
+            v = jax.lax.scan(lambda c, _: (c + jax_cxl.psum(jnp.sin(c), "i"), None), v, length=3)[0]
+            return jax.lax.cond(v.sum() > 0, lambda u: u + jax_cxl.psum(u, "i"), lambda u: u, v)
+
+        text = lower(body, harness.values(2), check_vma=check_vma)
+        sites = [call["site"] for call in attributes(text)]
+        self.assertLen(sites, 5)  # `inner` is one function that the module calls twice.
+        self.assertLen(set(sites), 5)
+        jax.clear_caches()
+        self.assertEqual(lower(body, harness.values(2), check_vma=check_vma), text)
+
+    def test_blocks_are_outermost(self):
+        x = harness.values(2, 4, 3)
+        text = lower(
+            lambda v: (
+                jax_cxl.all_gather(v, "i", axis=2),
+                jax_cxl.psum_scatter(v, "i", scatter_dimension=1),
+            ),
+            x,
+        )
+        layouts = re.findall(r"(operand|result)_layouts = \[dense<(\[.*?\])>", text)
+        self.assertEqual(
+            layouts,
+            [
+                ("operand", "[2, 1, 0]"),
+                ("result", "[3, 1, 0, 2]"),
+                ("operand", "[2, 0, 1]"),
+                ("result", "[1, 0]"),
+            ],
+        )
+
+    @parameterized.parameters(False, True)
+    def test_nothing_to_communicate(self, check_vma):
+        def body(v):
+            return (
+                jax_cxl.all_gather(v, "i", axis=1),
+                jax_cxl.psum(v, "i"),
+                jax_cxl.psum_scatter(v[None], "i"),
+                jax_cxl.barrier(v, "i"),
+                ops.all_to_all(v[None], "i", 0, 1),
+                ops.ppermute(v, "i", [(0, 0)]),
+                ops.broadcast(v, "i"),
+            )
+
+        x = harness.values(2, 3, ranks=1)
+        one = harness.mesh((1,))
+        self.assertNotIn("jax_cxl_", lower(body, x, check_vma=check_vma, on=one))
+        out = harness.run(body, x, check_vma=check_vma, on=one)
+        self.assertEqual(out[0].shape, (1, 2, 1, 3))
+        harness.check_equal(out[1], x)
+        empty = harness.values(0, 3)
+        text = lower(lambda v: (jax_cxl.psum(v, "i"), jax_cxl.all_gather(v, "i")), empty)
+        self.assertNotIn("jax_cxl_collective", text)
+        alone = [[0], [1], [2], [3]]
+        text = lower(lambda v: jax_cxl.psum(v, "i", axis_index_groups=alone), harness.values(2))
+        self.assertNotIn("jax_cxl_collective", text)
+
+    def test_devices_outside_the_world(self):
+        jax_cxl._runtime.ensure_started().rank_of_device.pop(3)
+        with self.assertRaisesRegex(ValueError, "device 3 .* not in the pool's world"):
+            lower(lambda v: jax_cxl.psum(v, "i"), harness.values(2))
+
+
+class ErrorsTest(parameterized.TestCase):
+    @parameterized.parameters("all_gather", "psum", "psum_scatter", "barrier", "pmax")
+    def test_unbound_axis(self, name):
+        operation = getattr(ops, name)
+        message = f"unbound axis name: i.*jax_cxl.{name} under `jax.shard_map`"
+        with self.assertRaisesRegex(NameError, message):
+            operation(np.ones(4), "i")
+        with self.assertRaisesRegex(NameError, message):
+            jax.jit(lambda v: operation(v, "i"))(np.ones(4))
+
+    def test_axis_that_the_mesh_lacks(self):
+        with self.assertRaisesRegex(NameError, r"unbound axis name: k.*\('i',\)"):
+            lower(lambda v: jax_cxl.psum(v, "k"), harness.values(2))
+
+    def test_positional_and_repeated_axes(self):
+        with self.assertRaisesRegex(TypeError, "axis_name=0"):
+            lower(lambda v: jax_cxl.psum(v, 0), harness.values(2))
+        with self.assertRaisesRegex(ValueError, "twice"):
+            lower(lambda v: jax_cxl.psum(v, ("i", "i")), harness.values(2))
+
+    @parameterized.parameters(jnp.int4, jnp.uint4)
+    def test_narrow_dtypes(self, dtype):
+        with self.assertRaisesRegex(TypeError, f"{dtype.dtype}.*Convert it"):
+            lower(lambda v: jax_cxl.all_gather(v.astype(dtype), "i"), harness.values(2))
+
+    def test_keys(self):
+        with self.assertRaisesRegex(TypeError, "jax.random.key_data"):
+            lower(lambda v: jax_cxl.all_gather(jax.random.key(0), "i"), harness.values(2))
+
+    def test_axes_that_are_not_manual(self):
+        def partial(function):
+            return jax.jit(
+                jax.shard_map(
+                    function,
+                    mesh=harness.mesh((2, 2), ("i", "j")),
+                    in_specs=jax.P("i"),
+                    out_specs=jax.P("i"),
+                    axis_names={"i"},
+                )
+            ).lower(np.ones(4, np.float32))
+
+        with self.assertRaisesRegex(NotImplementedError, r"\['j'\] are not. Leave"):
+            partial(lambda v: jax_cxl.psum(v, "i"))
+        with self.assertRaisesRegex(NotImplementedError, "'j' is not manual here"):
+            partial(lambda v: jax_cxl.psum(v, "j"))
+
+    def test_mesh_without_devices(self):
+        abstract = jax.sharding.AbstractMesh((4,), ("i",), axis_types=(AxisType.Auto,))
+        x = jax.device_put(np.ones(4, np.float32), jax.NamedSharding(harness.mesh(), jax.P("i")))
+        total = jax.shard_map(
+            lambda v: jax_cxl.psum(v, "i"),
+            mesh=abstract,
+            in_specs=jax.P("i"),
+            out_specs=jax.P(),
+        )
+        with self.assertRaisesRegex(NotImplementedError, "jax.set_mesh"):
+            jax.jit(total).lower(x)
+
+    def test_groups_and_several_axes_under_vmap(self):
+        x = np.ones((4, 2))
+        with self.assertRaisesRegex(NotImplementedError, "axis_index_groups.*jax.vmap"):
+            jax.vmap(
+                lambda v: jax_cxl.psum(v, "i", axis_index_groups=harness.GROUPS),
+                axis_name="i",
+            )(x)
+        with self.assertRaisesRegex(NotImplementedError, "once for each axis"):
+            lower(
+                jax.vmap(lambda v: jax_cxl.all_gather(v, ("b", "i")), axis_name="b"),
+                harness.values(2),
+            )
+
+    def test_extrema_have_no_derivative(self):
+        with self.assertRaisesRegex(NotImplementedError, "ifferentiation"):
+            lower(jax.grad(lambda v: ops.pmax(v, "i").sum()), harness.values(2))
+
+
+if __name__ == "__main__":
+    absltest.main()
