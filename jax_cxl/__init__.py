@@ -23,26 +23,7 @@ if TYPE_CHECKING:
         PeerLostError,
         PoolError,
     )
-    from jax_cxl.ops import (
-        all_gather,
-        all_to_all,
-        barrier,
-        broadcast,
-        gather,
-        pargmax,
-        pargmin,
-        pbroadcast,
-        pmax,
-        pmean,
-        pmin,
-        ppermute,
-        pshuffle,
-        psum,
-        psum_scatter,
-        pswapaxes,
-        reduce,
-        scatter,
-    )
+    from jax_cxl.ops import *
 
 __all__ = [
     "CollectiveTimeoutError",

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Mapping
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,12 +49,12 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> Config:
     Raises:
       ValueError: a variable has a value out of range or of the wrong type.
     """
-    values = {}
+    values: dict[str, Any] = {}
     for field in dataclasses.fields(Config):
         text = environment.get(f"JAX_CXL_{field.name.upper()}")
         if not text:
             continue
-        convert = type(field.default) if field.default is not None else str
+        convert: Any = str if field.default is None else type(field.default)
         try:
             values[field.name] = convert(text)
         except ValueError:

@@ -10,6 +10,7 @@ transposition happens in XLA, which fuses it into its neighbours where it can.
 """
 
 import enum
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -69,8 +70,8 @@ def collective(
     operand_blocks: int | None = None,
     result_blocks: int | None = None,
     root: int = 0,
-    sources: tuple[int, ...] | None = None,
-) -> list:
+    sources: tuple[int, ...] = (),
+) -> Sequence:
     """Lowers a collective with one operand and one result.
 
     Args:
@@ -89,7 +90,8 @@ def collective(
     Returns:
       The result, as lowering rules return it.
     """
-    (aval_in,), (aval_out,) = ctx.avals_in, ctx.avals_out
+    aval_in: Any = ctx.avals_in[0]
+    aval_out: Any = ctx.avals_out[0]
     ranks = _world_ranks(ctx, name, axes, groups)
     n = ranks.shape[1]
     if aval_out.size == 0 or (op is Op.PERMUTE and all(s < 0 for s in sources)):
@@ -113,12 +115,12 @@ def collective(
             dtype=_axis.DTYPES.index(str(aval_in.dtype)),
             count=aval_in.size // (1 if operand_blocks is None else n),
             root=root,
-            sources=sources or (),
+            sources=sources,
         ),
     )
 
 
-def barrier(ctx: mlir.LoweringRuleContext, *operands: Any, name: str, axes: _axis.Axes) -> list:
+def barrier(ctx: mlir.LoweringRuleContext, *operands: Any, name: str, axes: _axis.Axes) -> Sequence:
     """Lowers a barrier, which passes its operands through."""
     ranks = _world_ranks(ctx, name, axes, None)
     if ranks.shape[1] == 1:
@@ -214,5 +216,5 @@ def _layout(ndim: int, blocks: int | None) -> tuple[int, ...]:
     return tuple(reversed(order))
 
 
-def _local(ctx, function, x) -> list:
+def _local(ctx, function, x) -> Sequence:
     return mlir.lower_fun(function, multiple_results=False)(ctx, x)

@@ -257,7 +257,7 @@ def _register_handlers() -> None:
     atexit.register(shutdown)
 
 
-def _on_duration(event: str, duration: float, **metadata: Any) -> None:
+def _on_duration(event: str, duration_secs: float, **_: str | int) -> None:
     # Custom calls with equal attributes are told apart by the order in which a
     # program makes them (cc/ffi/call_site.h): say where a program ends.
     if event == _compat.BACKEND_COMPILE_EVENT:

@@ -5,9 +5,9 @@ import re
 import signal
 import uuid
 
+import job
 from absl.testing import absltest, parameterized
 
-import job
 from jax_cxl import _core
 
 

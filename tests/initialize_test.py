@@ -10,10 +10,10 @@ import uuid
 
 import jax
 import jax.numpy as jnp
+import job
 import numpy as np
 from absl.testing import absltest, parameterized
 
-import job
 import jax_cxl
 from jax_cxl import _config, errors
 

@@ -1,8 +1,7 @@
 """Independent collectives complete in whatever order XLA starts them on each rank."""
 
-from absl.testing import absltest, parameterized
-
 import job
+from absl.testing import absltest, parameterized
 
 
 class OrderingTest(parameterized.TestCase):

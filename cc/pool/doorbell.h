@@ -8,8 +8,8 @@
 namespace jax_cxl::pool {
 
 // Rings and reads the monotone words of one job: the upper 16 bits of a word
-// hold the job's epoch, so that what an earlier job left in the pool reads as 0.
-// Stateless; safe to use from any thread. Each word has one writer.
+// hold the job's epoch, so that what an earlier job left in the pool reads as
+// 0. Stateless; safe to use from any thread. Each word has one writer.
 class Doorbells {
  public:
   Doorbells(const Coherence& coherence, uint64_t epoch)

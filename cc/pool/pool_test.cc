@@ -487,7 +487,8 @@ TEST(PoolTest, WrongArgumentsAreNamed) {
   file.offset = UINT64_MAX / kPageBytes * kPageBytes;
   EXPECT_EQ(CreateCode(file, "beyond"), Code::kInvalidArgument);
   file = FileSpec({dir / "pool"}, kMiB);
-  EXPECT_EQ(CreateCode(file, "too small for 2 ranks"), Code::kResourceExhausted);
+  EXPECT_EQ(CreateCode(file, "too small for 2 ranks"),
+            Code::kResourceExhausted);
   EXPECT_EQ(CreateCode(FileSpec({}), "no path"), Code::kInvalidArgument);
   EXPECT_EQ(CreateCode(FileSpec({""}), "empty"), Code::kInvalidArgument);
   EXPECT_EQ(CreateCode(FileSpec({dir / "a", dir / "a"}), "twice"),

@@ -36,10 +36,10 @@ def barrier(x: Any, axis_name: Hashable | Sequence[Hashable]) -> Any:
       Array([0, 1, 2, 3], dtype=int32)
     """
     axes = _axis.axes_of("barrier", axis_name)
-    leaves, treedef = jax.tree.flatten(x)
+    leaves, structure = jax.tree.flatten(x)
     if not axes or not leaves:
         return x
-    return treedef.unflatten(barrier_p.bind(*leaves, axes=axes))
+    return jax.tree.unflatten(structure, barrier_p.bind(*leaves, axes=axes))
 
 
 barrier_p = core.Primitive("barrier")

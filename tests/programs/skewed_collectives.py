@@ -79,9 +79,7 @@ def main(_) -> None:
     mesh = jax.make_mesh((ranks,), ("ranks",), axis_types=(jax.sharding.AxisType.Auto,))
     sharding = jax.NamedSharding(mesh, jax.P("ranks"))
     program = jax.jit(
-        jax.shard_map(
-            _program(ranks), mesh=mesh, in_specs=jax.P("ranks"), out_specs=jax.P("ranks")
-        )
+        jax.shard_map(_program(ranks), mesh=mesh, in_specs=jax.P("ranks"), out_specs=jax.P("ranks"))
     )
 
     def put(x):
@@ -92,8 +90,7 @@ def main(_) -> None:
     for run in range(_RUNS.value):
         # Small integers: sums are exact in any order, so NumPy's is the one right answer.
         xs = [
-            rng.integers(-99, 99, (ranks, _size(k))).astype(np.float32)
-            for k in range(_INDEPENDENT)
+            rng.integers(-99, 99, (ranks, _size(k))).astype(np.float32) for k in range(_INDEPENDENT)
         ]
         inner_xs = rng.integers(-99, 99, (ranks, _INNER_CALLS, _INNER_SIZE)).astype(np.float32)
         spins = rng.integers(0, _SPINS.value, (ranks, _INDEPENDENT + _INNER_CALLS), np.int32)

@@ -1,0 +1,75 @@
+#ifndef JAX_CXL_ENGINE_SIM_MACHINE_H_
+#define JAX_CXL_ENGINE_SIM_MACHINE_H_
+
+#include <string>
+#include <vector>
+
+// The machine that the model assumes. Every number comes from the caller
+// (jax_cxl/_simulate/constants.py holds them with their sources).
+namespace jax_cxl::sim {
+
+// Rates in bytes per second.
+struct Machine {
+  int hosts = 1;
+  int gpus_per_host = 1;
+  int cards = 1;         // pool devices
+  double gpu_out = 1;    // a GPU's copies to the pool
+  double gpu_in = 1;     // and from it, in the other direction of its link
+  double uplink = 1;     // a host's link to the switch, each direction
+  double card_in = 1;    // writes of one card
+  double card_out = 1;   // reads of one card
+  double card_both = 1;  // reads and writes of one card together
+  double memory = 1;     // a GPU's own memory
+
+  int ranks() const { return hosts * gpus_per_host; }
+};
+
+// Times in seconds, but for the two that say otherwise.
+struct Costs {
+  double start = 0;       // from the call to the first step
+  double put_setup = 0;   // engine time before each copy to the pool
+  double get_setup = 0;   // and from it
+  double get_latency = 0;  // until a read delivers; later copies hide it
+  double ring = 0;         // until the payload is ordered before its doorbell
+  double doorbell = 0;     // from ringing until a waiting peer goes on
+  double reduce_setup = 0;  // a reduction of its own after the copies
+  double put_flush_rate = 0;  // CPU cache flush, bytes per second; 0: none
+  double get_flush_rate = 0;
+  double doorbell_bytes = 0;  // that a poll of one peer reads
+};
+
+// What flows share, by index.
+class Resources {
+ public:
+  explicit Resources(const Machine& machine);
+
+  int GpuOut(int rank) const { return rank * kPerRank; }
+  int GpuIn(int rank) const { return rank * kPerRank + 1; }
+  int Memory(int rank) const { return rank * kPerRank + 2; }
+  int UplinkOut(int rank) const { return Uplink(rank); }
+  int UplinkIn(int rank) const { return Uplink(rank) + 1; }
+  int CardIn(int card) const { return cards_ + card * kPerCard; }
+  int CardOut(int card) const { return cards_ + card * kPerCard + 1; }
+  int CardBoth(int card) const { return cards_ + card * kPerCard + 2; }
+
+  int size() const { return static_cast<int>(rates_.size()); }
+  const std::vector<double>& rates() const { return rates_; }
+  // "reads of card 3", for messages.
+  std::string Name(int resource) const;
+
+ private:
+  static constexpr int kPerRank = 3, kPerHost = 2, kPerCard = 3;
+
+  int Uplink(int rank) const {
+    return uplinks_ + rank / gpus_per_host_ * kPerHost;
+  }
+
+  int gpus_per_host_;
+  int uplinks_;
+  int cards_;
+  std::vector<double> rates_;
+};
+
+}  // namespace jax_cxl::sim
+
+#endif  // JAX_CXL_ENGINE_SIM_MACHINE_H_

@@ -1,0 +1,244 @@
+#include "cc/engine/sim/paper.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace jax_cxl::sim {
+namespace {
+
+using plan::Op;
+using plan::Request;
+using SimOp = sim::Op;
+
+// A block that a rank reads: the `block`-th that `owner` publishes.
+struct Source {
+  int owner = 0;
+  int block = 0;
+};
+
+class Paper {
+ public:
+  Paper(const Request& request, const Machine& machine, const Costs& costs,
+        const PaperOptions& options)
+      : request_(request),
+        machine_(machine),
+        costs_(costs),
+        options_(options),
+        resources_(machine),
+        n_(request.num_ranks),
+        block_(static_cast<double>(request.count) * request.element_bytes),
+        chunks_(options.variant == Variant::kAll ? options.chunks : 1) {}
+
+  Program Run() {
+    Program program;
+    program.start = costs_.start;
+    program.doorbell = costs_.doorbell;
+    for (int rank = 0; rank < n_; ++rank) {
+      ops_.clear();
+      Publish(rank);
+      Retrieve(rank);
+      program.ranks.push_back(std::move(ops_));
+    }
+    return program;
+  }
+
+ private:
+  bool overlaps() const { return options_.variant == Variant::kAll; }
+
+  bool rooted() const {
+    return request_.op == Op::kBroadcast || request_.op == Op::kReduce ||
+           request_.op == Op::kGather || request_.op == Op::kScatter;
+  }
+
+  bool reduces() const {
+    return request_.op == Op::kAllReduce || request_.op == Op::kReduce ||
+           request_.op == Op::kReduceScatter;
+  }
+
+  // How many blocks a rank publishes.
+  int Published(int rank) const {
+    const bool is_root = rank == request_.root;
+    switch (request_.op) {
+      case Op::kAllGather:
+      case Op::kAllReduce:
+        return 1;
+      case Op::kReduceScatter:
+      case Op::kAllToAll:
+        return n_ - 1;  // for the successor first
+      case Op::kBroadcast:
+        return is_root ? 1 : 0;
+      case Op::kScatter:
+        return is_root ? n_ - 1 : 0;
+      default:  // gather, reduce
+        return is_root ? 0 : 1;
+    }
+  }
+
+  // What a rank retrieves, in this order.
+  std::vector<Source> Sources(int rank) const {
+    std::vector<Source> sources;
+    for (int i = 1; i < n_; ++i) {
+      const int peer = (rank + i) % n_;
+      const int from_peer = (rank - peer + n_) % n_;  // its how-manieth peer
+      if (Published(peer) == 0) continue;
+      if (rooted() && Published(rank) > 0) continue;
+      sources.push_back({peer, Published(peer) > 1 ? from_peer - 1 : 0});
+    }
+    if (!overlaps()) {
+      std::sort(sources.begin(), sources.end(),
+                [](Source a, Source b) { return a.owner < b.owner; });
+    }
+    return sources;
+  }
+
+  int Card(int owner, int block, int chunk) const {
+    const int cards = machine_.cards;
+    switch (options_.variant) {
+      case Variant::kNaive:
+        return 0;
+      case Variant::kAggregate:
+        return (owner * std::max(1, Published(owner)) + block) % cards;
+      case Variant::kAll:
+        break;
+    }
+    if (rooted()) {
+      // Blocks of a rank follow each other, and so do those of the ranks.
+      return (Published(owner) > 1 ? block + chunk : owner + chunk) % cards;
+    }
+    const int first = static_cast<int>(static_cast<int64_t>(owner) * cards / n_);
+    const int end =
+        static_cast<int>(static_cast<int64_t>(owner + 1) * cards / n_);
+    return first + (block + chunk) % std::max(1, end - first);
+  }
+
+  void Publish(int rank) {
+    const int blocks = Published(rank);
+    for (int block = 0; block < blocks; ++block) {
+      for (int chunk = 0; chunk < chunks_; ++chunk) {
+        const int card = Card(rank, block, chunk);
+        SimOp& op = ops_.emplace_back();
+        op.lane = Lane::kOut;
+        op.bytes = block_ / chunks_;
+        op.setup = costs_.put_setup;
+        op.uses = {{resources_.GpuOut(rank), 1},
+                   {resources_.UplinkOut(rank), 1},
+                   {resources_.CardIn(card), 1},
+                   {resources_.CardBoth(card), 1}};
+        const bool last = block == blocks - 1 && chunk == chunks_ - 1;
+        if (!overlaps() && !last) continue;
+        op.rings = Bell::kPublished;
+        op.rung = block * chunks_ + chunk + 1;
+      }
+    }
+  }
+
+  void Retrieve(int rank) {
+    const std::vector<Source> sources = Sources(rank);
+    if (sources.empty()) return;
+    if (!overlaps()) AwaitEverybody(rank);
+    for (const Source& source : sources) {
+      const int start = StartChunk(rank);
+      for (int i = 0; i < chunks_; ++i) {
+        const int chunk = (start + i) % chunks_;
+        const int card = Card(source.owner, source.block, chunk);
+        SimOp& op = ops_.emplace_back();
+        op.lane = Lane::kIn;
+        op.bytes = block_ / chunks_;
+        op.setup = costs_.get_setup;
+        op.uses = {{resources_.GpuIn(rank), 1},
+                   {resources_.UplinkIn(rank), 1},
+                   {resources_.CardOut(card), 1},
+                   {resources_.CardBoth(card), 1}};
+        if (overlaps()) {
+          op.await = Bell::kPublished;
+          op.first = source.owner;
+          op.last = source.owner + 1;
+          op.value = source.block * chunks_ + chunk + 1;
+        }
+        if (reduces()) AddReduction(rank);
+      }
+    }
+  }
+
+  // The chunk that this rank of a broadcast reads first.
+  int StartChunk(int rank) const {
+    if (request_.op != Op::kBroadcast || !overlaps() ||
+        !options_.rotate_readers) {
+      return 0;
+    }
+    const int reader = (rank - request_.root + n_) % n_ - 1;
+    return reader % std::min(chunks_, machine_.cards);
+  }
+
+  void AwaitEverybody(int rank) {
+    for (int peer = 0; peer < n_; ++peer) {
+      if (peer != rank && Published(peer) == 0) continue;
+      SimOp op;
+      op.lane = Lane::kIn;
+      if (peer == rank) {
+        // Its own publication is complete, too.
+        op.after = static_cast<int>(ops_.size()) - 1;
+        if (Published(rank) == 0) continue;
+        while (ops_[op.after].lane != Lane::kOut) --op.after;
+      } else {
+        op.await = Bell::kPublished;
+        op.first = peer;
+        op.last = peer + 1;
+        op.value = static_cast<uint64_t>(Published(peer));
+      }
+      ops_.push_back(std::move(op));
+    }
+  }
+
+  // Accumulates what the op before has copied, beside later copies.
+  void AddReduction(int rank) {
+    SimOp op;
+    op.lane = Lane::kLocal;
+    op.setup = costs_.reduce_setup;
+    op.bytes = block_ / chunks_;
+    op.uses = {{resources_.Memory(rank), 3}};  // two read, one written
+    op.after = static_cast<int>(ops_.size()) - 1;
+    ops_.push_back(std::move(op));
+  }
+
+  const Request& request_;
+  const Machine& machine_;
+  const Costs& costs_;
+  const PaperOptions& options_;
+  const Resources resources_;
+  const int n_;
+  const double block_;
+  const int chunks_;
+  std::vector<SimOp> ops_;
+};
+
+}  // namespace
+
+Result<Program> PaperProgram(const Request& request, const Machine& machine,
+                             const Costs& costs, const PaperOptions& options) {
+  switch (request.op) {
+    case Op::kAllGather:
+    case Op::kAllReduce:
+    case Op::kReduceScatter:
+    case Op::kAllToAll:
+    case Op::kBroadcast:
+    case Op::kReduce:
+    case Op::kGather:
+    case Op::kScatter:
+      break;
+    default:
+      return Error(Code::kUnimplemented, "the paper has no ",
+                   plan::OpName(request.op));
+  }
+  if (request.num_ranks != machine.ranks() || request.num_ranks < 2) {
+    return Error(Code::kInvalidArgument, "an operation of ", request.num_ranks,
+                 " ranks on a machine of ", machine.ranks());
+  }
+  if (options.chunks < 1) {
+    return Error(Code::kInvalidArgument, "chunks is ", options.chunks);
+  }
+  return Paper(request, machine, costs, options).Run();
+}
+
+}  // namespace jax_cxl::sim

@@ -1,0 +1,50 @@
+#ifndef JAX_CXL_ENGINE_SIM_PROGRAM_H_
+#define JAX_CXL_ENGINE_SIM_PROGRAM_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "cc/engine/sim/fair_share.h"
+
+namespace jax_cxl::sim {
+
+// What a rank does at the same time: one DMA engine (or copy kernel) in each
+// direction of its link, and its own memory. Each lane runs its operations in
+// order.
+enum class Lane : uint8_t { kOut, kIn, kLocal };
+inline constexpr int kNumLanes = 3;
+
+// The two doorbells of a rank: monotone, as in cc/plan/plan.h.
+enum class Bell : uint8_t { kNone, kPublished, kReleased };
+
+struct Op {
+  Lane lane = Lane::kLocal;
+  // Moved once the op is ready and its lane free; 0 for none.
+  double bytes = 0;
+  std::vector<Use> uses;
+  double setup = 0;    // the lane's time before the bytes move
+  double latency = 0;  // between ready and the bytes; behind other ops for free
+
+  // Ready when ranks [first, last) but its own have rung `await` up to `value`
+  // and the op `after` of the same rank is done (-1: none).
+  Bell await = Bell::kNone;
+  int first = 0;
+  int last = 0;
+  uint64_t value = 0;
+  int after = -1;
+
+  // Rung when the op is done; heard by everyone `doorbell` seconds later.
+  Bell rings = Bell::kNone;
+  uint64_t rung = 0;
+};
+
+// Counters grow with the order in which a rank's own ops ring them.
+struct Program {
+  double start = 0;     // no op begins earlier
+  double doorbell = 0;  // seconds from ringing to hearing
+  std::vector<std::vector<Op>> ranks;
+};
+
+}  // namespace jax_cxl::sim
+
+#endif  // JAX_CXL_ENGINE_SIM_PROGRAM_H_

@@ -1,0 +1,287 @@
+#include "cc/engine/sim/simulator.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <queue>
+#include <utility>
+
+namespace jax_cxl::sim {
+namespace {
+
+// Events this close happen together: ranks that do the same thing must not
+// drift apart by rounding, because each event costs a new distribution of the
+// bandwidth.
+constexpr double kTogether = 1e-9;
+
+constexpr int kNone = -1;
+
+struct LaneState {
+  std::vector<int> ops;  // indices of the rank's ops, in order
+  size_t next = 0;       // the first that has not started
+  int running = kNone;   // op
+  int behind = 0;        // the first peer that may not have rung for `next`
+  bool ready = false;    // `next` has nothing to wait for any more
+  bool waits = false;    // for its latency
+};
+
+struct RankState {
+  std::array<LaneState, kNumLanes> lanes;
+  std::vector<bool> done;
+};
+
+struct Timer {
+  enum Kind { kReady, kMove, kHeard };
+
+  double at = 0;
+  uint64_t order = 0;  // ties: first come, first served
+  Kind kind = kReady;
+  int rank = 0;
+  int lane = 0;        // kReady, kMove
+  Bell bell = Bell::kNone;  // kHeard
+  uint64_t value = 0;       // kHeard
+
+  bool operator>(const Timer& other) const {
+    return std::pair(at, order) > std::pair(other.at, other.order);
+  }
+};
+
+struct Flow {
+  int rank = 0;
+  int lane = 0;
+  const Op* op = nullptr;
+  double left = 0;
+};
+
+class Simulator {
+ public:
+  Simulator(const Resources& resources, const Program& program)
+      : resources_(resources),
+        program_(program),
+        fair_share_(resources.rates()),
+        ranks_(program.ranks.size()) {
+    const size_t n = program.ranks.size();
+    outcome_.moved.resize(resources.size());
+    for (auto& heard : heard_) heard.resize(n);
+    for (auto& waiting : waiting_) waiting.resize(n);
+    for (size_t rank = 0; rank < n; ++rank) {
+      const std::vector<Op>& ops = program.ranks[rank];
+      for (size_t i = 0; i < ops.size(); ++i) {
+        ranks_[rank].lanes[static_cast<int>(ops[i].lane)].ops.push_back(
+            static_cast<int>(i));
+      }
+      ranks_[rank].done.resize(ops.size());
+      left_ += ops.size();
+    }
+  }
+
+  Result<Outcome> Run() {
+    now_ = program_.start;
+    for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank) {
+      for (int lane = 0; lane < kNumLanes; ++lane) Watch(rank, lane);
+    }
+    while (left_ > 0) {
+      if (stale_) Redistribute();
+      double next = timers_.empty() ? kNever : timers_.top().at;
+      for (size_t i = 0; i < flows_.size(); ++i) {
+        next = std::min(next, now_ + flows_[i].left / rates_[i]);
+      }
+      if (next == kNever) {
+        return Error(Code::kInternal, "the program deadlocks with ", left_,
+                     " operations left");
+      }
+      Advance(next);
+    }
+    outcome_.seconds = now_;
+    for (int r = 0; r < resources_.size(); ++r) {
+      const double busy = outcome_.moved[r] / resources_.rates()[r] / now_;
+      if (busy <= outcome_.busy) continue;
+      outcome_.busy = busy;
+      outcome_.busiest = r;
+    }
+    return std::move(outcome_);
+  }
+
+ private:
+  static constexpr double kNever = std::numeric_limits<double>::infinity();
+
+  const Op& OpOf(int rank, int index) const {
+    return program_.ranks[rank][index];
+  }
+
+  void At(double at, Timer timer) {
+    timer.at = at;
+    timer.order = order_++;
+    timers_.push(timer);
+  }
+
+  // Looks at the next op of a lane, while the one before it may still run.
+  void Watch(int rank, int lane) {
+    LaneState& state = ranks_[rank].lanes[lane];
+    state.ready = state.waits = false;
+    if (state.next == state.ops.size()) return;
+    state.behind = OpOf(rank, state.ops[state.next]).first;
+    CheckWaits(rank, lane);
+  }
+
+  void CheckWaits(int rank, int lane) {
+    LaneState& state = ranks_[rank].lanes[lane];
+    if (state.ready || state.waits || state.next == state.ops.size()) return;
+    const Op& op = OpOf(rank, state.ops[state.next]);
+    if (op.after != kNone && !ranks_[rank].done[op.after]) return;
+    if (op.await != Bell::kNone) {
+      auto& heard = heard_[static_cast<int>(op.await)];
+      for (; state.behind < op.last; ++state.behind) {
+        if (state.behind == rank || heard[state.behind] >= op.value) continue;
+        waiting_[static_cast<int>(op.await)][state.behind].push_back(
+            {rank, lane});
+        return;
+      }
+    }
+    if (op.latency > 0) {
+      state.waits = true;
+      At(now_ + op.latency,
+         {.kind = Timer::kReady, .rank = rank, .lane = lane});
+    } else {
+      state.ready = true;
+      Start(rank, lane);
+    }
+  }
+
+  void Start(int rank, int lane) {
+    LaneState& state = ranks_[rank].lanes[lane];
+    if (!state.ready || state.running != kNone) return;
+    state.running = state.ops[state.next++];
+    Watch(rank, lane);
+    const Op& op = OpOf(rank, state.running);
+    if (op.setup > 0) {
+      At(now_ + op.setup, {.kind = Timer::kMove, .rank = rank, .lane = lane});
+    } else {
+      Move(rank, lane);
+    }
+  }
+
+  void Move(int rank, int lane) {
+    const Op& op = OpOf(rank, ranks_[rank].lanes[lane].running);
+    if (op.bytes > 0) {
+      flows_.push_back({rank, lane, &op, op.bytes});
+      stale_ = true;
+    } else {
+      Finish(rank, lane);
+    }
+  }
+
+  void Finish(int rank, int lane) {
+    RankState& state = ranks_[rank];
+    const int index = std::exchange(state.lanes[lane].running, kNone);
+    const Op& op = OpOf(rank, index);
+    state.done[index] = true;
+    --left_;
+    ++outcome_.events;
+    if (op.rings != Bell::kNone) {
+      At(now_ + program_.doorbell, {.kind = Timer::kHeard,
+                                    .rank = rank,
+                                    .bell = op.rings,
+                                    .value = op.rung});
+    }
+    Start(rank, lane);
+    for (int other = 0; other < kNumLanes; ++other) {
+      CheckAfter(rank, other, index);
+    }
+  }
+
+  // Op `index` of the rank is done: the next one of this lane may wait for it.
+  void CheckAfter(int rank, int lane, int index) {
+    LaneState& state = ranks_[rank].lanes[lane];
+    if (state.next == state.ops.size()) return;
+    if (OpOf(rank, state.ops[state.next]).after == index) {
+      CheckWaits(rank, lane);
+    }
+  }
+
+  void Hear(int rank, Bell bell, uint64_t value) {
+    uint64_t& heard = heard_[static_cast<int>(bell)][rank];
+    if (heard >= value) return;
+    heard = value;
+    auto waiting =
+        std::exchange(waiting_[static_cast<int>(bell)][rank], {});
+    for (auto [waiter, lane] : waiting) CheckWaits(waiter, lane);
+  }
+
+  void Redistribute() {
+    uses_.clear();
+    for (const Flow& flow : flows_) uses_.push_back(&flow.op->uses);
+    fair_share_.Rates(uses_, rates_);
+    stale_ = false;
+  }
+
+  void Advance(double next) {
+    const double elapsed = next - now_;
+    now_ = next;
+    size_t kept = 0;
+    finished_.clear();
+    for (size_t i = 0; i < flows_.size(); ++i) {
+      Flow& flow = flows_[i];
+      flow.left -= elapsed * rates_[i];
+      if (flow.left <= rates_[i] * kTogether) {
+        finished_.push_back({flow.rank, flow.lane});
+        for (const Use& use : flow.op->uses) {
+          outcome_.moved[use.resource] += flow.op->bytes * use.share;
+        }
+      } else {
+        rates_[kept] = rates_[i];
+        flows_[kept++] = flow;
+      }
+    }
+    if (kept < flows_.size()) stale_ = true;
+    flows_.resize(kept);
+    rates_.resize(kept);
+    for (auto [rank, lane] : finished_) Finish(rank, lane);
+    while (!timers_.empty() && timers_.top().at <= now_ + kTogether) {
+      const Timer timer = timers_.top();
+      timers_.pop();
+      switch (timer.kind) {
+        case Timer::kReady: {
+          LaneState& state = ranks_[timer.rank].lanes[timer.lane];
+          state.waits = false;
+          state.ready = true;
+          Start(timer.rank, timer.lane);
+          break;
+        }
+        case Timer::kMove:
+          Move(timer.rank, timer.lane);
+          break;
+        case Timer::kHeard:
+          Hear(timer.rank, timer.bell, timer.value);
+          break;
+      }
+    }
+  }
+
+  const Resources& resources_;
+  const Program& program_;
+  FairShare fair_share_;
+  std::vector<RankState> ranks_;
+  double now_ = 0;
+  size_t left_ = 0;  // ops
+  uint64_t order_ = 0;
+  std::priority_queue<Timer, std::vector<Timer>, std::greater<>> timers_;
+  // By bell and rank: what everyone has heard, and the lanes that wait.
+  std::array<std::vector<uint64_t>, 3> heard_;
+  std::array<std::vector<std::vector<std::pair<int, int>>>, 3> waiting_;
+  std::vector<Flow> flows_;
+  std::vector<double> rates_;
+  bool stale_ = false;
+  std::vector<const std::vector<Use>*> uses_;
+  std::vector<std::pair<int, int>> finished_;
+  Outcome outcome_;
+};
+
+}  // namespace
+
+Result<Outcome> Simulate(const Resources& resources, const Program& program) {
+  return Simulator(resources, program).Run();
+}
+
+}  // namespace jax_cxl::sim

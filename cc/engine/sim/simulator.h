@@ -1,0 +1,28 @@
+#ifndef JAX_CXL_ENGINE_SIM_SIMULATOR_H_
+#define JAX_CXL_ENGINE_SIM_SIMULATOR_H_
+
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/engine/sim/machine.h"
+#include "cc/engine/sim/program.h"
+
+namespace jax_cxl::sim {
+
+struct Outcome {
+  double seconds = 0;         // until the last op of the last rank is done
+  std::vector<double> moved;  // bytes, by resource
+  size_t events = 0;
+
+  // The resource that was busy for the largest part of the time, and that part.
+  int busiest = -1;
+  double busy = 0;
+};
+
+// Runs a program on a machine, event by event. Flows share links and cards max-
+// min fairly. Deterministic. kInternal if the program deadlocks.
+Result<Outcome> Simulate(const Resources& resources, const Program& program);
+
+}  // namespace jax_cxl::sim
+
+#endif  // JAX_CXL_ENGINE_SIM_SIMULATOR_H_

@@ -1,0 +1,101 @@
+"""Makes `jax.distributed.initialize()` find the number of ranks and this rank.
+
+JAX takes both from the first `ClusterEnv` that says it is present. Ours has to exist before the
+script calls `initialize`, but importing JAX for that would be too early: the script may set
+XLA_FLAGS or JAX_PLATFORMS first. So a finder waits for the script to import JAX and defines the
+class right after its base class. It thereby stands before Slurm, Open MPI and Kubernetes in JAX's
+list, and wins where the launcher runs inside their allocations.
+"""
+
+import os
+import sys
+import types
+from collections.abc import Sequence
+from importlib import abc, machinery, util
+
+from jax_cxl._launch import environment
+
+_CLUSTER_MODULE = "jax._src.clusters.cluster"
+
+
+def install() -> None:
+    """Registers the launcher with JAX, now or when JAX is imported."""
+    if _CLUSTER_MODULE in sys.modules:
+        _register()
+    else:
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Finder(abc.MetaPathFinder):
+    """Wraps the loader of one module, once."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: types.ModuleType | None = None,
+    ) -> machinery.ModuleSpec | None:
+        del path, target
+        if fullname != _CLUSTER_MODULE:
+            return None
+        sys.meta_path.remove(self)
+        spec = util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+class _Loader(abc.Loader):
+    """Loads by another loader, then registers."""
+
+    def __init__(self, loader: abc.Loader):
+        self._loader = loader
+
+    def create_module(self, spec: machinery.ModuleSpec) -> types.ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        # Whoever looks at the module later sees its real loader.
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        _register()
+
+
+def _register() -> None:
+    """Defines the cluster environment, first in JAX's list."""
+    from jax._src.clusters.cluster import ClusterEnv
+
+    class LaunchCluster(ClusterEnv):
+        """Ranks of `python -m jax_cxl.launch`.
+
+        There is no local process id: JAX would make it the only visible GPU, and a rank may have
+        several. The launcher sets JAX_LOCAL_DEVICE_IDS instead.
+        """
+
+        name: str = "jax_cxl"
+
+        @classmethod
+        def is_env_present(cls) -> bool:
+            return environment.launched()
+
+        @classmethod
+        def get_coordinator_address(
+            cls, timeout_secs: int | None, override_coordinator_port: str | None
+        ) -> str:
+            del timeout_secs, override_coordinator_port
+            return os.environ["JAX_COORDINATOR_ADDRESS"]
+
+        @classmethod
+        def get_process_count(cls) -> int:
+            return int(os.environ[environment.SIZE])
+
+        @classmethod
+        def get_process_id(cls) -> int:
+            return int(os.environ[environment.RANK])
+
+    # Defining the class appended it: already first unless JAX was imported before.
+    clusters = ClusterEnv._cluster_types
+    clusters.remove(LaunchCluster)
+    clusters.insert(0, LaunchCluster)

@@ -1,0 +1,67 @@
+"""The environment variables through which the launcher talks to its ranks."""
+
+import os
+from collections.abc import Mapping
+
+RANK = "JAX_CXL_LAUNCH_RANK"
+SIZE = "JAX_CXL_LAUNCH_SIZE"
+
+_COORDINATOR = "JAX_COORDINATOR_ADDRESS"
+_COORDINATOR_BIND = "JAX_COORDINATOR_BIND_ADDRESS"
+_LOCAL_DEVICES = "JAX_LOCAL_DEVICE_IDS"
+_CPU_DEVICES = "JAX_NUM_CPU_DEVICES"
+
+
+def launched() -> bool:
+    """Returns whether this process was started by `python -m jax_cxl.launch`.
+
+    If so, `jax.distributed.initialize()` without arguments works in it. Processes that a rank
+    starts inherit the answer, as they inherit Slurm's variables.
+    """
+    return RANK in os.environ and SIZE in os.environ
+
+
+def rank_environment(
+    base: Mapping[str, str],
+    *,
+    rank: int,
+    size: int,
+    port: int,
+    devices_per_process: int | None,
+) -> dict[str, str]:
+    """Returns the environment of one rank.
+
+    Args:
+        base: The launcher's environment; it is not changed.
+        rank: The rank, from 0.
+        size: The number of ranks.
+        port: The loopback port of the coordination service.
+        devices_per_process: CPU devices, and GPUs, of a rank; None leaves the number of CPU
+            devices alone and gives each rank one GPU.
+    """
+    environment = dict(base)
+    address = f"127.0.0.1:{port}"
+    environment[RANK] = str(rank)
+    environment[SIZE] = str(size)
+    environment[_COORDINATOR] = address
+    # JAX binds all interfaces by default; the ranks of one machine need loopback only.
+    environment[_COORDINATOR_BIND] = address
+    # The user's own choice stands (several ranks may share a GPU), that of an outer launcher not.
+    if _LOCAL_DEVICES not in base or RANK in base:
+        count = devices_per_process or 1
+        environment[_LOCAL_DEVICES] = ",".join(str(rank * count + i) for i in range(count))
+    if devices_per_process is not None:
+        # Unlike XLA_FLAGS this survives a script that assigns XLA_FLAGS, and it wins over it.
+        environment[_CPU_DEVICES] = str(devices_per_process)
+    _exempt_loopback_from_proxy(environment)
+    return environment
+
+
+def _exempt_loopback_from_proxy(environment: dict[str, str]) -> None:
+    """Keeps gRPC, which sends even loopback through a proxy, off it for 127.0.0.1."""
+    # Only where a proxy is set: JAX warns about every variable with _proxy in its name.
+    if not any(environment.get(name) for name in ("grpc_proxy", "https_proxy", "http_proxy")):
+        return
+    # gRPC reads no_proxy only where no_grpc_proxy is unset.
+    name = "no_grpc_proxy" if environment.get("no_grpc_proxy") else "no_proxy"
+    environment[name] = ",".join(filter(None, (environment.get(name), "127.0.0.1")))

@@ -1,0 +1,175 @@
+"""Puts the lines of many ranks on one terminal or file, whole and prefixed."""
+
+import contextlib
+import os
+import re
+
+_MAX_LINE = 8 << 20  # A rank that never ends its line must not exhaust our memory.
+_HIGH_WATER = 1 << 20
+# poll() promises that this many bytes can be written to a pipe without blocking.
+_WRITE = 4096
+# A carriage return at the end waits: a newline may follow.
+_LINE_END = re.compile(rb"\r\n|\n|\r(?=.)", re.DOTALL)
+_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+_ERASE = b"\r\x1b[K"
+_COLOURS = (36, 33, 32, 35, 34, 31)
+
+
+class Sink:
+    """Where output goes: bytes wait here until the reader takes them.
+
+    Args:
+        fd: The file descriptor to write to; it stays open.
+        terminal: Whether to use carriage returns and escape sequences.
+    """
+
+    def __init__(self, fd: int, terminal: bool):
+        self.fd = fd
+        self.terminal = terminal
+        self.broken = False
+        self._pending = bytearray()
+        self._live = b""
+        self._owner: object = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether bytes wait."""
+        return bool(self._pending)
+
+    @property
+    def full(self) -> bool:
+        """Whether so many bytes wait that no more should be read from the ranks."""
+        return len(self._pending) > _HIGH_WATER
+
+    def line(self, text: bytes) -> None:
+        """Adds a line; `text` has its end."""
+        if self._live:
+            text = _ERASE + text + self._live
+        self._pending += text
+
+    def live(self, owner: object, text: bytes) -> None:
+        """Shows `text` as the unfinished last line of a terminal.
+
+        Args:
+            owner: Whose text it is. Another owner's text takes its place.
+            text: The text; empty takes the owner's away.
+        """
+        if text == self._live or not (text or owner is self._owner):
+            return
+        self._pending += _ERASE + text
+        self._live = text
+        self._owner = owner
+
+    def write(self) -> None:
+        """Writes some bytes; call it when poll() says that the descriptor is writable."""
+        try:
+            written = os.write(self.fd, bytes(self._pending[:_WRITE]))
+        except OSError:
+            # The reader or the terminal has gone.
+            self.broken = True
+            self._pending.clear()
+        else:
+            del self._pending[:written]
+
+
+class Source:
+    """One output stream of one rank.
+
+    A line ends with a newline. Progress bars rewrite theirs with carriage returns: a terminal
+    shows rank 0's as it changes and the last state of the others', in a file each state becomes a
+    line.
+
+    Args:
+        fd: The read end of the rank's pipe; this object closes it.
+        sink: Where the lines go.
+        prefix: What to put before each line.
+        live: Whether a terminal shows the line that is not finished yet.
+    """
+
+    def __init__(self, fd: int, sink: Sink, prefix: bytes, live: bool):
+        self.fd = fd
+        self.sink = sink
+        self.closed = False
+        self._prefix = prefix
+        self._live = live and sink.terminal
+        self._text = bytearray()
+
+    def read(self) -> None:
+        """Reads what is there; call it when poll() says that the descriptor is readable."""
+        data = os.read(self.fd, 1 << 16)
+        if not data:
+            self.close()
+            return
+        # Text without an end was searched before: a new end can only lie in the new bytes.
+        search = b"\n" in data or b"\r" in data or self._text.endswith(b"\r")
+        self._text += data
+        lines = self._take_lines() if search else []
+        if len(self._text) > _MAX_LINE:
+            lines.append(bytes(self._text) + b"\n")
+            self._text.clear()
+        if self._live and lines:
+            self.sink.live(self, b"")
+        for line in lines:
+            self.sink.line(self._prefix + line)
+        if self._live:
+            self.sink.live(self, self._unfinished())
+
+    def close(self) -> None:
+        """Passes on an unfinished last line and closes the pipe."""
+        if self.closed:
+            return
+        self.closed = True
+        os.close(self.fd)
+        if self._live:
+            self.sink.live(self, b"")
+        last = bytes(self._text.rstrip(b"\r"))
+        if last:
+            self.sink.line(self._prefix + last + b"\n")
+
+    def _take_lines(self) -> list[bytes]:
+        """Removes the finished lines from the text and returns those to print."""
+        lines = []
+        text = bytes(self._text)
+        end = 0
+        for match in _LINE_END.finditer(text):
+            line, end = text[end : match.end()], match.end()
+            if not line.endswith(b"\r"):
+                lines.append(line)
+            elif not self.sink.terminal and line.strip():
+                lines.append(line[:-1] + b"\n")
+        del self._text[:end]
+        return lines
+
+    def _unfinished(self) -> bytes:
+        """Returns the unfinished line, cut to one line of the terminal."""
+        text = _ESCAPE.sub("", self._text.rstrip(b"\r").decode(errors="replace"))
+        if not text:
+            return b""
+        columns = 0
+        with contextlib.suppress(OSError):
+            columns = os.get_terminal_size(self.sink.fd).columns
+        columns = columns or 80  # Some terminals do not know.
+        room = max(columns - len(_ESCAPE.sub("", self._prefix.decode())) - 1, 1)
+        return self._prefix + text[:room].encode()
+
+
+def sinks(stdout: int = 1, stderr: int = 2) -> tuple[Sink, Sink]:
+    """Returns the sinks of the two streams, one and the same when both are one terminal."""
+    # A terminal that cannot erase a line is used like a file.
+    capable = os.environ.get("TERM", "dumb") != "dumb"
+    first, second = (Sink(fd, capable and os.isatty(fd)) for fd in (stdout, stderr))
+    one_terminal = first.terminal and second.terminal and _device(stdout) == _device(stderr)
+    # Only one writer can know where the cursor is.
+    return first, first if one_terminal else second
+
+
+def _device(fd: int) -> int:
+    return os.fstat(fd).st_rdev
+
+
+def prefix(rank: int, sink: Sink) -> bytes:
+    """Returns what marks a rank's lines."""
+    text = f"[{rank}] "
+    if sink.terminal and not os.environ.get("NO_COLOR"):
+        text = f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m[{rank}]\x1b[0m "
+    return text.encode()

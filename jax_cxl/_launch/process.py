@@ -1,0 +1,65 @@
+"""Linux process control that the standard library lacks."""
+
+import contextlib
+import ctypes
+import os
+import signal
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def die_with(parent: int, number: signal.Signals) -> None:
+    """Has the kernel send this process a signal when its parent dies.
+
+    Args:
+        parent: The process id of the parent, as the parent knows it.
+        number: The signal. It survives exec, not fork.
+    """
+    _prctl(_PR_SET_PDEATHSIG, number)
+    # The parent may have died before the call above.
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def become_subreaper() -> None:
+    """Makes orphaned descendants children of this process, so that none gets lost."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def descendants() -> set[int]:
+    """Returns the ids of all descendants of this process, zombies left out."""
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdecimal():
+            continue
+        try:
+            with open(f"/proc/{entry}/stat", "rb") as file:
+                # pid (name) state ppid ...; the name may hold spaces and parentheses.
+                state, parent = file.read().rpartition(b")")[2].split()[:2]
+        except OSError:
+            continue  # It ended meanwhile.
+        if state not in (b"Z", b"X"):
+            children.setdefault(int(parent), []).append(int(entry))
+    found: set[int] = set()
+    pending = [os.getpid()]
+    while pending:
+        below = children.get(pending.pop(), [])
+        found.update(below)
+        pending.extend(below)
+    return found
+
+
+def send(pids: set[int], number: signal.Signals) -> None:
+    """Sends a signal to processes, some of which may have ended."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    # prctl is variadic and reads unsigned long.
+    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

@@ -1,0 +1,271 @@
+"""Starts the ranks of a job, passes on their output and ends them.
+
+One thread and one loop: the kernel's parent-death signal is bound to the thread that starts a
+rank. The supervisor is a subreaper, so whatever a rank leaves behind becomes its child, in
+whichever session; it returns when it has no child left.
+"""
+
+import dataclasses
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+
+from jax_cxl._launch import environment, output, process
+
+_POLL_SECONDS = 0.05  # While ending, how often to look again for descendants.
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What to run.
+
+    Attributes:
+        kind: `rank.SCRIPT` or `rank.MODULE`.
+        name: The script's path or the module's name.
+        arguments: The script's arguments.
+        size: The number of ranks.
+        devices_per_process: See `environment.rank_environment`.
+        prefix: Whether to mark each line with its rank.
+        grace: Seconds between asking ranks to end and killing them.
+    """
+
+    kind: str
+    name: str
+    arguments: tuple[str, ...]
+    size: int
+    devices_per_process: int | None
+    prefix: bool
+    grace: float
+
+
+def supervise(job: Job, launcher: int, signals: Iterable[signal.Signals]) -> int:
+    """Runs a job to its end.
+
+    Call it in a process of its own without threads, with `signals` blocked.
+
+    Args:
+        job: What to run.
+        launcher: The process id of the parent; all ends when it dies.
+        signals: The signals that end the job.
+
+    Returns:
+        The status of the job: that of the first rank to fail, 128 plus the number of the signal
+        if one ended that rank or the job, otherwise 0.
+    """
+    return _Supervisor(job, launcher).run(signals)
+
+
+class _Supervisor:
+    """The state of a running job."""
+
+    def __init__(self, job: Job, launcher: int):
+        self._job = job
+        self._launcher = launcher
+        self._sinks = output.sinks()
+        self._sources: list[output.Source] = []
+        self._ranks: dict[int, int] = {}  # Process id to rank, of those that run.
+        self._reports: dict[int, int] = {}  # Descriptor to process id: failures, in one byte.
+        self._status = 0
+        self._ending = False
+        self._stopped = False  # By a signal, not by a rank.
+        self._kill_at: float | None = None
+        self._childless = False
+
+    def run(self, signals: Iterable[signal.Signals]) -> int:
+        """Runs the job; see `supervise`."""
+        receiver, sender = socket.socketpair()
+        receiver.setblocking(False)
+        sender.setblocking(False)
+        # Signal numbers come through the socket, so that poll() wakes and none is missed.
+        signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+        for handled in (*signals, signal.SIGCHLD):
+            signal.signal(handled, lambda *_: None)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+        process.become_subreaper()
+        process.die_with(self._launcher, signal.SIGTERM)
+        # Holding the port without listening keeps it from all but the coordination service, which
+        # shares it by SO_REUSEPORT: nobody can take it between now and then.
+        with socket.socket() as reservation:
+            reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            reservation.bind(("127.0.0.1", 0))
+            self._start(reservation.getsockname()[1])
+            while not self._finished():
+                self._poll(receiver)
+                for number in _received(receiver):
+                    self._on_signal(number)
+                self._reap()
+                self._kill_when_due()
+        return self._status
+
+    def _start(self, port: int) -> None:
+        """Starts the ranks."""
+        job = self._job
+        # A single rank keeps the launcher's streams: nothing to tell apart.
+        piped = job.size > 1
+        for number in range(job.size):
+            report, reporter = os.pipe()
+            command = [sys.executable, "-m", "jax_cxl._launch.rank", str(os.getpid())]
+            try:
+                child = subprocess.Popen(
+                    [*command, str(reporter), job.kind, job.name, *job.arguments],
+                    env=environment.rank_environment(
+                        os.environ,
+                        rank=number,
+                        size=job.size,
+                        port=port,
+                        devices_per_process=job.devices_per_process,
+                    ),
+                    stdin=None if number == 0 else subprocess.DEVNULL,
+                    stdout=subprocess.PIPE if piped else None,
+                    stderr=subprocess.PIPE if piped else None,
+                    pass_fds=[reporter],
+                    # Away from the terminal's Ctrl-C: one signal, from here, is enough.
+                    start_new_session=True,
+                )
+            except OSError as error:
+                self._status = 1
+                self._end(signal.SIGTERM, f"cannot start rank {number}: {error}")
+                return
+            finally:
+                os.close(reporter)
+            self._ranks[child.pid] = number
+            self._reports[report] = child.pid
+            for stream, sink in zip((child.stdout, child.stderr), self._sinks, strict=True):
+                if stream is None:
+                    continue
+                mark = output.prefix(number, sink) if job.prefix else b""
+                # The descriptor outlives the file object, which would buffer.
+                fd = os.dup(stream.fileno())
+                stream.close()
+                self._sources.append(output.Source(fd, sink, mark, live=number == 0))
+            # This process reaps all its children itself; Popen must not wait for the process id.
+            child.returncode = 0
+
+    def _finished(self) -> bool:
+        """Returns whether nothing runs any more and all output has gone."""
+        if not self._childless:
+            return False
+        if self._stopped and self._killing():
+            return True  # Who stopped the job need not wait for a reader that does not read.
+        return not self._sources and not any(sink.pending for sink in self._sinks)
+
+    def _poll(self, receiver: socket.socket) -> None:
+        """Waits for a signal or output, and moves output."""
+        poller = select.poll()
+        poller.register(receiver, select.POLLIN)
+        sources = {source.fd: source for source in self._sources if not source.sink.full}
+        for fd in (*sources, *self._reports):
+            poller.register(fd, select.POLLIN)
+        sinks = {sink.fd: sink for sink in self._sinks if sink.pending}
+        for fd in sinks:
+            poller.register(fd, select.POLLOUT)
+        ready = poller.poll(self._timeout())
+        for fd, _ in ready:
+            if fd in sources:
+                sources[fd].read()
+            elif fd in sinks:
+                sinks[fd].write()
+            elif fd in self._reports:
+                self._on_report(fd)
+        for source in self._sources:
+            # A rank whose output nobody reads sees a broken pipe, as without the launcher.
+            if source.sink.broken:
+                source.close()
+        self._sources = [source for source in self._sources if not source.closed]
+
+    def _timeout(self) -> float | None:
+        """Returns the milliseconds that poll() may wait."""
+        if self._kill_at is None:
+            return None
+        left = self._kill_at - time.monotonic()
+        return 1000 * max(left, _POLL_SECONDS)
+
+    def _on_signal(self, number: int) -> None:
+        """Ends the job on a signal to the launcher, at once on the second."""
+        if number == signal.SIGCHLD:
+            return
+        received = signal.Signals(number)
+        self._stopped = True
+        if os.getppid() != self._launcher:
+            # The launcher was killed, which is to kill the ranks too.
+            self._status = 128 + signal.SIGKILL
+            self._ending = True
+            self._kill_at = time.monotonic()
+        elif self._ending:
+            self._kill_at = time.monotonic()
+        else:
+            self._status = 128 + received
+            self._end(received, f"{received.name}: ending all ranks")
+
+    def _reap(self) -> None:
+        """Takes the status of every child that has ended."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self._childless = True
+                return
+            if pid == 0:
+                break
+            number = self._ranks.pop(pid, None)
+            if number is not None and status != 0 and not self._ending:
+                self._on_failure(number, os.waitstatus_to_exitcode(status))
+        if not self._ranks and not self._ending:
+            # What the ranks started in the background goes with them.
+            self._end(signal.SIGTERM, None)
+
+    def _on_report(self, fd: int) -> None:
+        """Hears that a rank is about to fail, or that it cannot report any more."""
+        report = os.read(fd, 1)
+        pid = self._reports.pop(fd)
+        os.close(fd)
+        # One that was reaped meanwhile has told by its status.
+        if report and not self._ending and pid in self._ranks:
+            self._on_failure(self._ranks[pid], report[0], spare=pid)
+
+    def _on_failure(self, number: int, code: int, spare: int | None = None) -> None:
+        """Ends the job because a rank failed, and lets the process `spare` clean up."""
+        if code < 0:
+            self._status = 128 - code
+            how = f"was killed by {_signal_name(-code)}"
+        else:
+            self._status = code
+            how = f"failed with status {code}"
+        others = "; ending the others" if self._ranks.keys() - {spare} else ""
+        self._end(signal.SIGTERM, f"rank {number} {how}{others}", spare)
+
+    def _end(self, number: signal.Signals, message: str | None, spare: int | None = None) -> None:
+        """Asks everything to end, and to be killed after the grace period."""
+        self._ending = True
+        self._kill_at = time.monotonic() + self._job.grace
+        if message is not None:
+            self._sinks[1].line(f"jax_cxl.launch: {message}\n".encode())
+        process.send(process.descendants() - {spare}, number)
+
+    def _killing(self) -> bool:
+        return self._kill_at is not None and time.monotonic() >= self._kill_at
+
+    def _kill_when_due(self) -> None:
+        """Kills what is left when the grace period is over."""
+        if self._killing() and not self._childless:
+            process.send(process.descendants(), signal.SIGKILL)
+
+
+def _received(receiver: socket.socket) -> bytes:
+    """Returns the numbers of the signals that came."""
+    try:
+        return receiver.recv(4096)
+    except BlockingIOError:
+        return b""
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"  # Real-time signals have no names.
