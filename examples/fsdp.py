@@ -96,11 +96,12 @@ class Unit:
             The unit's parameters in `dtype`.
         """
         flat = collectives.all_gather(shard.astype(dtype), AXIS, tiled=True)
-        leaves, start = [], 0
-        for shape in self._shapes:
-            end = start + math.prod(shape)
-            leaves.append(flat[start:end].reshape(shape))
-            start = end
+        # `split` and not a slice each: its transpose is one concatenation, the transpose of slices
+        # a sum of mostly empty vectors of full length, which jaxlib 0.10.2 moreover compiles to
+        # wrong values for some consumers on CPU.
+        sizes = [math.prod(shape) for shape in self._shapes]
+        parts = lax.split(flat, [*sizes, self.padded - self.size])[:-1]
+        leaves = [part.reshape(shape) for part, shape in zip(parts, self._shapes, strict=True)]
         return jax.tree.unflatten(self._structure, leaves)
 
 
