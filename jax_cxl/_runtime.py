@@ -259,6 +259,6 @@ def _register_handlers() -> None:
 
 def _on_duration(event: str, duration_secs: float, **_: str | int) -> None:
     # Custom calls with equal attributes are told apart by the order in which a
-    # program makes them (cc/ffi/call_site.h): say where a program ends.
+    # program makes them (cc/ffi/program_copies.h): say when it has made all.
     if event == _compat.BACKEND_COMPILE_EVENT:
-        _core.end_program()
+        _core.complete_program(_compat.last_program())

@@ -2,16 +2,13 @@
 
 #include <utility>
 
+#include "cc/ffi/program_copies.h"
 #include "cc/plan/plan.h"
 
 namespace jax_cxl::ffi {
 namespace {
 
 namespace xffi = xla::ffi;
-
-// How many sites with equal attributes the program that this thread is loading
-// has made so far.
-thread_local std::unordered_map<int32_t, uint32_t> copies_of_site;
 
 // A 64-bit mixer (the finalizer of SplitMix64): equal input, equal output on
 // all hosts.
@@ -36,10 +33,11 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
   auto group_size = attributes.get<int32_t>("group_size");
   auto groups = attributes.get<xffi::Span<const int32_t>>("groups");
   auto sources = attributes.get<xffi::Span<const int32_t>>("sources");
+  auto program = attributes.get<int32_t>("program");
   auto site = attributes.get<int32_t>("site");
   auto name = attributes.get<std::string_view>("name");
   if (!op || !reduce_op || !dtype || !count || !root || !group_size ||
-      !groups || !sources || !site || !name)
+      !groups || !sources || !program || !site || !name)
     return xffi::Unexpected(xffi::Error::InvalidArgument(
         "a jax_cxl custom call lacks an attribute: it was lowered by another "
         "version of jax_cxl"));
@@ -67,8 +65,9 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
     for (int32_t rank : made->groups_.back())
       made->group_of_rank_[rank] = static_cast<int>(made->groups_.size()) - 1;
   }
-  const uint32_t copy = copies_of_site[*site]++;
-  made->key_ = Mix(Mix(0, static_cast<uint64_t>(*site)), copy);
+  made->program_ = *program;
+  made->key_ = Mix(Mix(0, static_cast<uint64_t>(*site)),
+                   ProgramCopies::Get().Next(*program, *site));
   return made;
 }
 
@@ -78,6 +77,7 @@ const std::vector<int32_t>* CallSite::GroupOf(int rank) const {
 }
 
 uint64_t CallSite::NextIdentity(int64_t run_id, int32_t device_ordinal) {
+  if (!executed_.exchange(true)) ProgramCopies::Get().Complete(program_);
   uint64_t execution = 0;
   {
     std::lock_guard lock(mutex_);
@@ -95,7 +95,5 @@ uint64_t CallSite::NextIdentity(int64_t run_id, int32_t device_ordinal) {
   }
   return Mix(Mix(key_, static_cast<uint64_t>(run_id)), execution);
 }
-
-void EndProgram() { copies_of_site.clear(); }
 
 }  // namespace jax_cxl::ffi

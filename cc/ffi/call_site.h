@@ -2,6 +2,7 @@
 #define JAX_CXL_FFI_CALL_SITE_H_
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -20,9 +21,9 @@ namespace jax_cxl::ffi {
 // XLA makes one for each call when it loads a program. A jitted inner function
 // that is called k times is lowered once, so its calls all have the same
 // attributes; they are told apart by the order in which XLA makes their sites,
-// which the program alone decides. (docs/decisions/0002)
+// which the program alone decides (cc/ffi/program_copies.h).
 //
-// Identity is safe to call from any thread; the rest is constant.
+// NextIdentity is safe to call from any thread; the rest is constant.
 class CallSite {
  public:
   // Registered with XLA under this id before any handler that uses it.
@@ -47,7 +48,9 @@ class CallSite {
   comm::Call prototype_;
   std::vector<std::vector<int32_t>> groups_;
   std::unordered_map<int32_t, int> group_of_rank_;
+  int32_t program_ = 0;
   uint64_t key_ = 0;
+  std::atomic<bool> executed_{false};
 
   // Executions seen in the launches that a device ran last. More launches than
   // that are never under way at once: XLA admits 32 to a device.
@@ -63,10 +66,6 @@ class CallSite {
   std::mutex mutex_;
   std::unordered_map<int32_t, Launches> launches_;
 };
-
-// Marks the end of a program's loading on this thread: the next site that it
-// makes is the first of another program.
-void EndProgram();
 
 }  // namespace jax_cxl::ffi
 

@@ -16,6 +16,7 @@
 #include "cc/comm/runtime.h"
 #include "cc/ffi/call_site.h"
 #include "cc/ffi/handlers.h"
+#include "cc/ffi/program_copies.h"
 #include "cc/pool/pool.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -173,8 +174,11 @@ NB_MODULE(_core, m) {
     values["seconds"] = stats.seconds;
     return values;
   });
-  m.def("end_program", &ffi::EndProgram,
-        "The XLA program that this thread was loading is complete.");
+  m.def(
+      "complete_program",
+      [](int32_t program) { ffi::ProgramCopies::Get().Complete(program); },
+      "XLA has loaded the program once: it has made all its call sites.",
+      "program"_a);
   m.def("sweep_leftovers", &pool::SweepLeftovers);
   m.def("minimum_pool_bytes", &pool::MinimumPoolBytes, "world_size"_a,
         "num_extents"_a);

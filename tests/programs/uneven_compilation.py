@@ -1,0 +1,63 @@
+"""Ranks that compile different numbers of programs still agree on which call is which.
+
+Rank 1 compiles a program with collectives that nobody runs, and the same program
+twice, before all ranks run one whose calls are copies of one jitted function. With
+--cache_on_one, rank 0 alone has a persistent compilation cache, so that from the
+second job on it loads what the others compile.
+"""
+
+import jax
+import numpy as np
+from absl import app, flags
+
+import jax_cxl
+
+_CACHE = flags.DEFINE_string("cache_on_one", "", "Folder of rank 0's compilation cache.")
+
+_COPIES = 8
+
+
+def _mapped(function, mesh):
+    return jax.shard_map(function, mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
+
+
+def main(_) -> None:
+    jax_cxl.initialize()
+    if _CACHE.value and jax.process_index() == 0:
+        jax.config.update("jax_compilation_cache_dir", _CACHE.value)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+    ranks = jax.device_count()
+    mesh = jax.make_mesh((ranks,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    x = np.arange(ranks * _COPIES, dtype=np.int32).reshape(ranks, _COPIES)
+    shared = jax.make_array_from_callback(
+        x.shape, jax.NamedSharding(mesh, jax.P("i")), lambda index: x[index]
+    )
+
+    @jax.jit
+    def inner(v):
+        return jax_cxl.psum(v, "i")
+
+    def copies(v):
+        return jax.numpy.stack([inner(v[:, k] + k) for k in range(_COPIES)], axis=1)
+
+    def never_run(v):
+        return inner(v[:, 0]) + inner(v[:, 1]) * inner(v[:, 2])
+
+    if jax.process_index() == 1:
+        unused = jax.jit(_mapped(never_run, mesh)).lower(shared)
+        unused.compile()
+        unused.compile(compiler_options={"xla_embed_ir_in_executable": True})
+    for _ in range(3):
+        got = jax.jit(_mapped(copies, mesh))(shared)
+        want = (x + np.arange(_COPIES)).sum(0)
+        for shard in got.addressable_shards:
+            np.testing.assert_array_equal(np.asarray(shard.data)[0], want)
+        # The next turn compiles, or loads, the program again, on every rank but one.
+        if jax.process_index() != 2:
+            jax.clear_caches()
+    print("right", flush=True)
+
+
+if __name__ == "__main__":
+    app.run(main)
