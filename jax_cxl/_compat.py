@@ -68,7 +68,7 @@ def program_number(module_context: Any) -> int:
     processes: these may lower other programs in between.
     """
     # One such object per lowering, which all parts of it share.
-    number = _programs.setdefault(module_context.traceback_caches, next(_program_numbers))
+    number = _programs.setdefault(module_context.shape_poly_state, next(_program_numbers))
     _lowered.program = number
     return number
 
