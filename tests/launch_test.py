@@ -1,5 +1,6 @@
 """Tests of `python -m jax_cxl.launch`, run as users run it."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from absl.testing import absltest, parameterized
 
@@ -53,10 +54,14 @@ class LaunchTestCase(parameterized.TestCase):
         self.addCleanup(self._check_nothing_left)
 
     def _check_nothing_left(self) -> None:
+        self.assertEmpty(self._kill_all())
+
+    def _kill_all(self) -> list[int]:
         left = self.processes()
         for pid in left:
-            os.kill(pid, signal.SIGKILL)
-        self.assertEmpty(left)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return left
 
     def processes(self) -> list[int]:
         """Returns every living process that this test's launchers brought about."""
@@ -70,20 +75,26 @@ class LaunchTestCase(parameterized.TestCase):
                 continue  # It ended, or belongs to somebody else.
         return found
 
+    @contextlib.contextmanager
     def start(
         self, *arguments: str, extra: dict[str, str] | None = None, **options
-    ) -> subprocess.Popen[str]:
+    ) -> Iterator[subprocess.Popen[str]]:
         """Starts a launcher; programs are named without their folder."""
         command = [str(_PROGRAMS / a) if a.endswith(".py") else a for a in arguments]
         options.setdefault("stdin", subprocess.DEVNULL)
         options.setdefault("stdout", subprocess.PIPE)
         options.setdefault("stderr", subprocess.PIPE)
-        return subprocess.Popen(
+        with subprocess.Popen(
             [sys.executable, "-m", "jax_cxl.launch", *command],
             env={**os.environ, _MARK: self._mark, **(extra or {})},
             text=True,
             **options,
-        )
+        ) as launcher:
+            try:
+                yield launcher
+            except BaseException:
+                self._kill_all()  # Or leaving would wait for a job that never ends.
+                raise
 
     def launch(self, *arguments: str, **options) -> tuple[int, str, str]:
         """Runs a launcher and returns status, output and errors."""
@@ -193,11 +204,21 @@ class DistributedTest(LaunchTestCase):
             [f"[{r}] process {r} of 2, 2 of 4 devices, sum 6" for r in range(2)],
         )
 
+    def test_comes_first_where_jax_was_imported_before(self):
+        program = (
+            "import jax; from jax_cxl._launch import detect; detect.install();"
+            "from jax._src.clusters import ClusterEnv; print(ClusterEnv._cluster_types[0].name)"
+        )
+        shown = subprocess.run(
+            [sys.executable, "-c", program], check=True, capture_output=True, text=True
+        )
+        self.assertEqual(shown.stdout, "jax_cxl\n")
+
     # An error and an exit run JAX's shutdown, which waits for the others.
     @parameterized.parameters(("raise", 1), ("exit", 5), ("_exit", 5))
     def test_a_failing_rank_ends_one_that_swallows_sigterm(self, how, expected):
-        launcher = self.start("--grace=0.5", "preempted.py", how, extra={"JAX_PLATFORMS": "cpu"})
-        with launcher:
+        extra = {"JAX_PLATFORMS": "cpu"}
+        with self.start("--grace=0.5", "preempted.py", how, extra=extra) as launcher:
             assert launcher.stdout is not None
             self.assertIn("connected", launcher.stdout.readline())
             self.assertIn("connected", launcher.stdout.readline())
@@ -360,7 +381,8 @@ class OutputTest(LaunchTestCase):
         shown = self._on_terminal("progress.py", extra={"TERM": "xterm", "NO_COLOR": "1"})
         erase = "\r\x1b[K"
         # The line in between takes the bar away, and the bar comes back below it.
-        self.assertIn(f"{erase}[0] step 0{erase}[0] step 1{erase}[0] a line\r\n[0] step 1", shown)
+        self.assertIn(f"{erase}[0] step 0{erase}[0] step 1{erase}", shown)
+        self.assertIn(f"{erase}[0] a line\r\n[0] step 1{erase}", shown)
         # What a terminal shows in the end: each line from its last erasure on.
         lines = [line.rpartition(erase)[2] for line in shown.removesuffix("\r\n").split("\r\n")]
         self.assertEqual(lines, ["[0] a line", "[0] step 2"])
@@ -436,6 +458,31 @@ class SourceTest(parameterized.TestCase):
         os.close(result_write)
         with os.fdopen(result_read, "rb") as result:
             self.assertEqual(result.read(), expected)
+
+    def test_a_progress_bar_survives_a_line_that_comes_in_two_pieces(self):
+        result_read, result_write = os.pipe()
+        sink = output.Sink(result_write, terminal=True)
+        pipes = [os.pipe() for _ in range(2)]
+        bar, lines = (output.Source(read, sink, b"> ", live=True) for read, _ in pipes)
+        for source, number, text in (
+            (bar, 0, b"\r10%"),
+            (lines, 1, b"a line"),
+            (lines, 1, b"\n"),
+            (bar, 0, b"\r20%"),
+        ):
+            os.write(pipes[number][1], text)
+            source.read()
+        while sink.pending:
+            sink.write()
+        for descriptor in (result_write, *(write for _, write in pipes)):
+            os.close(descriptor)
+        bar.close()
+        lines.close()
+        with os.fdopen(result_read, "rb") as result:
+            shown = result.read().split(b"\r\x1b[K")
+        self.assertEqual(
+            shown, [b"", b"> 10%", b"> a line", b"> 10%", b"> a line\n> 10%", b"> 20%"]
+        )
 
 
 class EnvironmentTest(parameterized.TestCase):

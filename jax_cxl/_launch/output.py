@@ -29,7 +29,7 @@ class Sink:
         self.broken = False
         self._pending = bytearray()
         self._live = b""
-        self._owner: object = None
+        self._unfinished: dict[object, bytes] = {}  # The latest comes last.
 
     @property
     def pending(self) -> bool:
@@ -51,14 +51,18 @@ class Sink:
         """Shows `text` as the unfinished last line of a terminal.
 
         Args:
-            owner: Whose text it is. Another owner's text takes its place.
+            owner: Whose text it is. The latest one shows, the others' come back after it.
             text: The text; empty takes the owner's away.
         """
-        if text == self._live or not (text or owner is self._owner):
+        if text == self._unfinished.get(owner, b""):
             return
-        self._pending += _ERASE + text
-        self._live = text
-        self._owner = owner
+        self._unfinished.pop(owner, None)
+        if text:
+            self._unfinished[owner] = text
+        latest = next(reversed(self._unfinished.values()), b"")
+        if latest != self._live:
+            self._pending += _ERASE + latest
+            self._live = latest
 
     def write(self) -> None:
         """Writes some bytes; call it when poll() says that the descriptor is writable."""

@@ -11,4 +11,6 @@ if os.environ["JAX_CXL_LAUNCH_RANK"] == "0":
         time.sleep(0.2)
         if step == 1:
             print("a line", flush=True)
+            # Two streams have no common order: without a pause the next step may come first.
+            time.sleep(0.2)
     sys.stderr.write("\n")
