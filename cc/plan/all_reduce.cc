@@ -19,48 +19,57 @@ Plan AllRead(Planner planner) {
   return std::move(planner).Finish(chunks.count);
 }
 
-// Each chunk has a segment per rank. Round 2c carries the inputs of chunk c:
-// every rank reduces its own segment. Round 2c + 1 carries the reduced
-// segments. A rank reads 2 (n - 1) / n B and writes B, in two exchanges.
+// Each chunk has a segment per rank. One round carries its inputs: every rank
+// reduces its own segment. A later one carries the reduced segments. A rank
+// reads 2 (n - 1) / n B and writes B, in two exchanges.
 //
-// The order is inputs 0, results 0, inputs 1, share 0, results 1, inputs 2,
-// share 1, ...: between what a rank publishes and the step of a peer that waits
-// for it lies another step of that peer, and two slots suffice.
+// The order is inputs 0, inputs 1, results 0, inputs 2, results 1, share 0,
+// inputs 3, results 2, share 1, ...: while the results of a chunk travel, a
+// rank reduces the next one. That takes four slots; with fewer, inputs 0,
+// results 0, inputs 1, share 0, results 1, ...: between what a rank publishes
+// and the step of a peer that waits for it lies another step of that peer, and
+// two slots suffice.
 Plan ReduceAndShare(Planner planner) {
   const int n = planner.ranks(), rank = planner.rank();
   const Chunks chunks = planner.Cut(planner.block(), n, n);
+  const TwoExchanges rounds(planner.geometry());
 
   auto put_inputs = [&](uint64_t c) {
+    if (c >= chunks.count) return;
     for (int s = 0; s < n; ++s) {
       if (s == rank) continue;
-      planner.Put(2 * c, chunks.Begin(c, s), s * chunks.stride,
+      planner.Put(rounds.Inputs(c), chunks.Begin(c, s), s * chunks.stride,
                   chunks.Size(c, s));
     }
-    planner.Publish(2 * c);
+    planner.Publish(rounds.Inputs(c));
   };
   // The segment goes to the output and from there, still in the cache, to the
   // slot: no byte is reduced twice, and none comes back from the pool.
   auto put_results = [&](uint64_t c) {
+    if (c >= chunks.count) return;
     const uint64_t at = chunks.Begin(c, rank), size = chunks.Size(c, rank);
-    planner.Reduce(0, n, 2 * c, rank * chunks.stride, at, at, size);
-    planner.PutOutput(2 * c + 1, at, 0, size);
-    planner.Publish(2 * c + 1);
+    planner.Reduce(0, n, rounds.Inputs(c), rank * chunks.stride, at, at, size);
+    planner.PutOutput(rounds.Results(c), at, 0, size);
+    planner.Publish(rounds.Results(c));
   };
   auto share = [&](uint64_t c) {
     for (int i = 1; i < n; ++i) {
       const int s = planner.Peer(i);
-      planner.Get(s, 2 * c + 1, 0, chunks.Begin(c, s), chunks.Size(c, s));
+      planner.Get(s, rounds.Results(c), 0, chunks.Begin(c, s),
+                  chunks.Size(c, s));
     }
   };
 
   put_inputs(0);
+  if (rounds.ahead()) put_inputs(1);
   put_results(0);
   for (uint64_t c = 0; c < chunks.count; ++c) {
-    if (c + 1 < chunks.count) put_inputs(c + 1);
+    put_inputs(rounds.ahead() ? c + 2 : c + 1);
+    if (rounds.ahead()) put_results(c + 1);
     share(c);
-    if (c + 1 < chunks.count) put_results(c + 1);
+    if (!rounds.ahead()) put_results(c + 1);
   }
-  return std::move(planner).Finish(2 * chunks.count);
+  return std::move(planner).Finish(rounds.Results(chunks.count - 1) + 1);
 }
 
 }  // namespace

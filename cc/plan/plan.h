@@ -80,7 +80,16 @@ struct Geometry {
   // Up to this many bytes all-reduce lets every rank (reduce: the root) read
   // every peer at once. Above, each rank reduces a part and hands it on.
   uint64_t all_read_bytes = uint64_t{16} << 10;
+  // Pool devices that the slots of a ring lie on in turn. Several readers of one
+  // ring then visit its rounds in different orders.
+  int num_devices = 1;
+  // Blocks of fewer than kPipelineChunks slotfuls are cut into as many chunks, so
+  // that some are retrieved while others are published, but into none that fills
+  // less of a slot than this. 0 makes as few chunks as possible.
+  uint64_t min_chunk_bytes = 0;
 };
+
+inline constexpr uint64_t kPipelineChunks = 8;
 
 // Parts of a slot that different peers read start on this boundary, so that no
 // cache line is flushed or fetched for two of them.

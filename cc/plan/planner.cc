@@ -51,7 +51,8 @@ Planner::Planner(const Request& request, const Geometry& geometry)
       geometry_(geometry),
       block_(request.count * request.element_bytes) {}
 
-Chunks Planner::Cut(uint64_t total, int parts, int ways) const {
+Chunks Planner::Cut(uint64_t total, int parts, int ways,
+                    uint64_t pipeline) const {
   const uint64_t element = request_.element_bytes;
   const uint64_t room =
       geometry_.slot_bytes / parts / kSlotAlignment * kSlotAlignment;
@@ -62,7 +63,13 @@ Chunks Planner::Cut(uint64_t total, int parts, int ways) const {
   chunks.total = total;
   chunks.ways = ways;
   if (total == 0) return chunks;
-  const uint64_t fewest = CeilDiv(total, ways * most);
+  uint64_t fewest = CeilDiv(total, ways * most);
+  if (geometry_.min_chunk_bytes > 0) {
+    // A chunk fills `parts` of its segments' bytes of a slot.
+    const uint64_t slotfuls = total / ways * parts;
+    fewest = std::max(fewest,
+                      std::min(pipeline, slotfuls / geometry_.min_chunk_bytes));
+  }
   chunks.bytes = RoundUp(CeilDiv(total, ways * fewest), grain);
   chunks.stride = RoundUp(chunks.bytes, kSlotAlignment);
   chunks.count = CeilDiv(total, ways * chunks.bytes);

@@ -50,7 +50,9 @@ class Planner {
   // kSlotAlignment. Chunks are about equally large (a short last one would
   // leave the pipeline half empty). Segments hold whole elements, and whole
   // lines of kSlotAlignment bytes where a slot has room for that.
-  Chunks Cut(uint64_t total, int parts, int ways = 1) const;
+  // If geometry().min_chunk_bytes allows, there are `pipeline` chunks at least.
+  Chunks Cut(uint64_t total, int parts, int ways = 1,
+             uint64_t pipeline = kPipelineChunks) const;
 
   void Copy(uint64_t from, uint64_t to, uint64_t bytes);
   void Zero(uint64_t to, uint64_t bytes);
@@ -94,6 +96,25 @@ void Pipeline(uint64_t rounds, const PublishRound& publish,
     retrieve(t);
   }
 }
+
+// The rounds of an operation of two exchanges a chunk: inputs, then results
+// made from them. With four slots the inputs of a chunk go out before the
+// results of the one before. With fewer, the results of a chunk would go into
+// the slot that still holds its inputs.
+class TwoExchanges {
+ public:
+  explicit TwoExchanges(const Geometry& geometry)
+      : ahead_(geometry.num_slots >= 4) {}
+
+  bool ahead() const { return ahead_; }
+  uint64_t Inputs(uint64_t c) const {
+    return !ahead_ ? 2 * c : (c == 0 ? 0 : 2 * c - 1);
+  }
+  uint64_t Results(uint64_t c) const { return ahead_ ? 2 * c + 2 : 2 * c + 1; }
+
+ private:
+  bool ahead_;
+};
 
 // One file each. Preconditions: the request is valid, and apart from
 // PlanBarrier there are at least two ranks and a count above 0.

@@ -28,20 +28,12 @@ Plan OwnersReduce(Planner planner) {
   auto owner = [&](int s) { return s < root ? s : s + 1; };
   const int mine = planner.is_root() ? -1 : (rank < root ? rank : rank - 1);
 
-  // The rounds that carry the inputs and the results of a chunk. With four
-  // slots owners put the inputs of the next chunk before they reduce this one,
-  // so that nobody waits for them. With fewer, the results of a chunk would go
-  // into the slot that still holds its inputs.
-  const bool ahead = planner.geometry().num_slots >= 4;
-  auto inputs_round = [&](uint64_t c) {
-    return !ahead ? 2 * c : (c == 0 ? 0 : 2 * c - 1);
-  };
-  auto results_round = [&](uint64_t c) {
-    return !ahead ? 2 * c + 1 : 2 * c + 2;
-  };
+  // With four slots owners put the inputs of the next chunk before they reduce
+  // this one, so that nobody waits for them.
+  const TwoExchanges rounds(planner.geometry());
 
   auto put_inputs = [&](uint64_t c) {
-    const uint64_t t = inputs_round(c);
+    const uint64_t t = rounds.Inputs(c);
     for (int s = 0; s < owners; ++s) {
       if (s == mine) continue;
       planner.Put(t, chunks.Begin(c, s), s * chunks.stride, chunks.Size(c, s));
@@ -49,15 +41,15 @@ Plan OwnersReduce(Planner planner) {
     planner.Publish(t);
   };
   auto put_results = [&](uint64_t c) {
-    planner.ReduceToSlot(0, n, inputs_round(c), mine * chunks.stride,
-                         chunks.Begin(c, mine), results_round(c), 0,
+    planner.ReduceToSlot(0, n, rounds.Inputs(c), mine * chunks.stride,
+                         chunks.Begin(c, mine), rounds.Results(c), 0,
                          chunks.Size(c, mine));
-    planner.Publish(results_round(c));
+    planner.Publish(rounds.Results(c));
   };
   auto get_results = [&](uint64_t c) {
     for (int i = 0; i < owners; ++i) {
       const int s = (root + i) % owners;  // the root's successor first
-      planner.Get(owner(s), results_round(c), 0, chunks.Begin(c, s),
+      planner.Get(owner(s), rounds.Results(c), 0, chunks.Begin(c, s),
                   chunks.Size(c, s));
     }
   };
@@ -65,11 +57,11 @@ Plan OwnersReduce(Planner planner) {
   put_inputs(0);
   for (uint64_t c = 0; c < chunks.count; ++c) {
     const bool more = c + 1 < chunks.count;
-    if (more && (ahead || planner.is_root())) put_inputs(c + 1);
+    if (more && (rounds.ahead() || planner.is_root())) put_inputs(c + 1);
     planner.is_root() ? get_results(c) : put_results(c);
-    if (more && !ahead && !planner.is_root()) put_inputs(c + 1);
+    if (more && !rounds.ahead() && !planner.is_root()) put_inputs(c + 1);
   }
-  return std::move(planner).Finish(results_round(chunks.count - 1) + 1);
+  return std::move(planner).Finish(rounds.Results(chunks.count - 1) + 1);
 }
 
 }  // namespace
