@@ -7,9 +7,6 @@ that ends a compilation. They have kept their names since JAX 0.10; when one of
 them moves, this is the only file to change.
 """
 
-import itertools
-import threading
-import weakref
 from typing import Any
 
 import jax
@@ -35,8 +32,6 @@ __all__ = [
     "check_vma",
     "coordination_client",
     "forbidden_axes",
-    "last_program",
-    "program_number",
 ]
 
 
@@ -54,25 +49,3 @@ def forbidden_axes() -> tuple:
 def coordination_client() -> Any:
     """The client of JAX's coordination service; None without `jax.distributed`."""
     return _distributed.global_state.client
-
-
-_program_numbers = itertools.count(1)
-_programs: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-_lowered = threading.local()
-
-
-def program_number(module_context: Any) -> int:
-    """A number for the program being lowered, the same for all of its calls.
-
-    Another lowering, of whatever program, has another number. Numbers mean nothing to other
-    processes: these may lower other programs in between.
-    """
-    # One such object per lowering, which all parts of it share.
-    number = _programs.setdefault(module_context.shape_poly_state, next(_program_numbers))
-    _lowered.program = number
-    return number
-
-
-def last_program() -> int:
-    """The program with collectives that this thread lowered last, 0 if none."""
-    return getattr(_lowered, "program", 0)

@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 from jax.interpreters import mlir
 
-from jax_cxl import _axis, _compat
+from jax_cxl import _axis, _programs
 
 COLLECTIVE_TARGET = "jax_cxl_collective"
 BARRIER_TARGET = "jax_cxl_barrier"
@@ -155,7 +155,7 @@ def _attributes(
         "group_size": np.int32(ranks.shape[1]),
         "groups": np.ascontiguousarray(ranks.reshape(-1), np.int32),
         "sources": np.asarray(sources, np.int32),
-        "program": np.int32(_compat.program_number(ctx.module_context)),
+        "program": _programs.name(ctx.module_context.module),
         # Channels count up over the whole module, whatever function a call stands in,
         # so that ranks which lower the same module agree on the site of each call.
         "site": np.int32(ctx.module_context.new_channel()),

@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 
-from jax_cxl import _compat, _config, _core, _pool_uri, errors
+from jax_cxl import _compat, _config, _core, _pool_uri, _programs, errors
 
 # How long processes wait for each other at start-up, in milliseconds. Covers a
 # process that compiles or loads data before it first communicates.
@@ -253,12 +253,5 @@ def _register_handlers() -> None:
         jax.ffi.register_ffi_type(name, registration, platform="cpu")
     for name, stages in _core.registrations().items():
         jax.ffi.register_ffi_target(name, stages, platform="cpu")
-    jax.monitoring.register_event_duration_secs_listener(_on_duration)
+    _programs.listen()
     atexit.register(shutdown)
-
-
-def _on_duration(event: str, duration_secs: float, **_: str | int) -> None:
-    # Custom calls with equal attributes are told apart by the order in which a
-    # program makes them (cc/ffi/program_copies.h): say when it has made all.
-    if event == _compat.BACKEND_COMPILE_EVENT:
-        _core.complete_program(_compat.last_program())

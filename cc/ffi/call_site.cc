@@ -33,7 +33,7 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
   auto group_size = attributes.get<int32_t>("group_size");
   auto groups = attributes.get<xffi::Span<const int32_t>>("groups");
   auto sources = attributes.get<xffi::Span<const int32_t>>("sources");
-  auto program = attributes.get<int32_t>("program");
+  auto program = attributes.get<std::string_view>("program");
   auto site = attributes.get<int32_t>("site");
   auto name = attributes.get<std::string_view>("name");
   if (!op || !reduce_op || !dtype || !count || !root || !group_size ||
@@ -65,9 +65,8 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
     for (int32_t rank : made->groups_.back())
       made->group_of_rank_[rank] = static_cast<int>(made->groups_.size()) - 1;
   }
-  made->program_ = *program;
   made->key_ = Mix(Mix(0, static_cast<uint64_t>(*site)),
-                   ProgramCopies::Get().Next(*program, *site));
+                   ProgramCopies::Get().Next(std::string(*program), *site));
   return made;
 }
 
@@ -77,7 +76,6 @@ const std::vector<int32_t>* CallSite::GroupOf(int rank) const {
 }
 
 uint64_t CallSite::NextIdentity(int64_t run_id, int32_t device_ordinal) {
-  if (!executed_.exchange(true)) ProgramCopies::Get().Complete(program_);
   uint64_t execution = 0;
   {
     std::lock_guard lock(mutex_);

@@ -2,7 +2,6 @@
 #define JAX_CXL_FFI_CALL_SITE_H_
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -48,9 +47,7 @@ class CallSite {
   comm::Call prototype_;
   std::vector<std::vector<int32_t>> groups_;
   std::unordered_map<int32_t, int> group_of_rank_;
-  int32_t program_ = 0;
   uint64_t key_ = 0;
-  std::atomic<bool> executed_{false};
 
   // Executions seen in the launches that a device ran last. More launches than
   // that are never under way at once: XLA admits 32 to a device.

@@ -8,19 +8,14 @@ ProgramCopies& ProgramCopies::Get() {
   return copies;
 }
 
-uint32_t ProgramCopies::Next(int32_t program, int32_t site) {
+uint32_t ProgramCopies::Next(const std::string& program, int32_t site) {
   std::lock_guard lock(mutex_);
-  Copies& copies = programs_[program][site];
-  const uint32_t index = copies.made++;
-  return copies.per_load == 0 ? index : index % copies.per_load;
+  return made_[program][site]++;
 }
 
-void ProgramCopies::Complete(int32_t program) {
+void ProgramCopies::Complete(const std::string& program) {
   std::lock_guard lock(mutex_);
-  auto found = programs_.find(program);
-  if (found == programs_.end()) return;
-  for (auto& [site, copies] : found->second)
-    if (copies.per_load == 0) copies.per_load = copies.made;
+  made_.erase(program);
 }
 
 }  // namespace jax_cxl::ffi

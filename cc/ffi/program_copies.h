@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 
 namespace jax_cxl::ffi {
@@ -10,11 +11,14 @@ namespace jax_cxl::ffi {
 // Numbers the call sites with equal attributes that XLA makes when it loads a
 // program, in the order in which it makes them.
 //
-// A program may be loaded more than once, on some ranks only: compiled again
-// with other options, say. The first time tells how many copies of a site it
-// has, and numbers start over with each following load. What is needed is to
-// know when the first load is complete: when JAX says so, at the latest when
-// the program runs.
+// Programs are told apart by their names, because attributes have to be the
+// same on all ranks, whatever else each of them compiles. A name may recur: a
+// rank may compile a program again, or another one of that name. Numbers start
+// over whenever JAX says that a load is complete.
+//
+// Two programs of one name must not be loaded at the same time, by different
+// threads of a process: their calls would not match those of other ranks and
+// time out.
 //
 // All methods may be called from any thread.
 class ProgramCopies {
@@ -22,21 +26,15 @@ class ProgramCopies {
   // The process's: sites are made by XLA, which knows no other.
   static ProgramCopies& Get();
 
-  // `program` is the number of a lowering, of this process alone; `site` is
-  // one of its calls.
-  uint32_t Next(int32_t program, int32_t site);
+  uint32_t Next(const std::string& program, int32_t site);
 
-  // All sites of the program's first load have been made.
-  void Complete(int32_t program);
+  // All sites of the program that is being loaded have been made.
+  void Complete(const std::string& program);
 
  private:
-  struct Copies {
-    uint32_t made = 0;
-    uint32_t per_load = 0;  // 0 until the first load is complete
-  };
-
   std::mutex mutex_;
-  std::unordered_map<int32_t, std::unordered_map<int32_t, Copies>> programs_;
+  // How many sites were made of each site number of each program.
+  std::unordered_map<std::string, std::unordered_map<int32_t, uint32_t>> made_;
 };
 
 }  // namespace jax_cxl::ffi

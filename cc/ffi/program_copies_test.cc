@@ -7,26 +7,23 @@ namespace {
 
 TEST(ProgramCopiesTest, NumbersStartOverWithEachLoad) {
   ProgramCopies copies;
-  for (uint32_t i = 0; i < 3; ++i) EXPECT_EQ(copies.Next(1, 7), i);
-  EXPECT_EQ(copies.Next(1, 8), 0u);
-  copies.Complete(1);
   for (int load = 0; load < 3; ++load) {
-    for (uint32_t i = 0; i < 3; ++i) EXPECT_EQ(copies.Next(1, 7), i);
-    EXPECT_EQ(copies.Next(1, 8), 0u);
-    copies.Complete(1);
+    for (uint32_t i = 0; i < 3; ++i) EXPECT_EQ(copies.Next("jit_f", 7), i);
+    EXPECT_EQ(copies.Next("jit_f", 8), 0u);
+    copies.Complete("jit_f");
   }
 }
 
 TEST(ProgramCopiesTest, ProgramsAreApart) {
   ProgramCopies copies;
-  EXPECT_EQ(copies.Next(1, 7), 0u);
-  EXPECT_EQ(copies.Next(2, 7), 0u);
-  EXPECT_EQ(copies.Next(1, 7), 1u);
+  EXPECT_EQ(copies.Next("jit_f", 7), 0u);
+  EXPECT_EQ(copies.Next("jit_g", 7), 0u);
+  EXPECT_EQ(copies.Next("jit_f", 7), 1u);
   // Says nothing of a program that is being loaded at the same time.
-  copies.Complete(2);
-  copies.Complete(3);
-  EXPECT_EQ(copies.Next(1, 7), 2u);
-  EXPECT_EQ(copies.Next(2, 7), 0u);
+  copies.Complete("jit_g");
+  copies.Complete("jit_h");
+  EXPECT_EQ(copies.Next("jit_f", 7), 2u);
+  EXPECT_EQ(copies.Next("jit_g", 7), 0u);
 }
 
 }  // namespace

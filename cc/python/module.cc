@@ -176,8 +176,10 @@ NB_MODULE(_core, m) {
   });
   m.def(
       "complete_program",
-      [](int32_t program) { ffi::ProgramCopies::Get().Complete(program); },
-      "XLA has loaded the program once: it has made all its call sites.",
+      [](const std::string& program) {
+        ffi::ProgramCopies::Get().Complete(program);
+      },
+      "XLA has made all call sites of the program that it was loading.",
       "program"_a);
   m.def("sweep_leftovers", &pool::SweepLeftovers);
   m.def("minimum_pool_bytes", &pool::MinimumPoolBytes, "world_size"_a,
