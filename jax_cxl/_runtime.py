@@ -10,6 +10,7 @@ import atexit
 import dataclasses
 import itertools
 import json
+import logging
 import os
 import secrets
 import threading
@@ -171,6 +172,8 @@ def _start(uri: str | None, config: _config.Config) -> Runtime:
             f"jax_cxl communicates between CPU devices; the default backend is"
             f" {devices[0].platform}. Set JAX_PLATFORMS=cpu."
         )
+    if jax.process_count() > 1:
+        _compile_alike()
     local = [device for device in devices if device.process_index == jax.process_index()]
     pool = _meet(uri, len(devices), local, rank_of_device)
     pool_bytes = pool.total_bytes
@@ -186,6 +189,21 @@ def _start(uri: str | None, config: _config.Config) -> Runtime:
         heartbeat_timeout=config.heartbeat_timeout,
     )
     return Runtime(rank_of_device, pool_bytes, uri)
+
+
+def _compile_alike() -> None:
+    """Keeps ranks from loading from a cache what others compile.
+
+    XLA's launch ids, by which ranks match their calls, differ between a program that was
+    compiled and the same program from the persistent cache; JAX does not make processes agree
+    which of the two they run. (Within one process there is nothing to agree on.)
+    """
+    if jax.config.jax_enable_compilation_cache and jax.config.jax_compilation_cache_dir:
+        logging.getLogger("jax_cxl").warning(
+            "JAX's persistent compilation cache is off: with several processes, some of them"
+            " could load a program that others compile, and their collectives would not match."
+        )
+    jax.config.update("jax_enable_compilation_cache", False)
 
 
 def _meet(

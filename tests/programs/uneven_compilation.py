@@ -2,8 +2,8 @@
 
 Rank 1 compiles a program with collectives that nobody runs, and the same program
 twice, before all ranks run one whose calls are copies of one jitted function. With
---cache_on_one, rank 0 alone has a persistent compilation cache, so that from the
-second job on it loads what the others compile.
+--cache, each rank has a persistent compilation cache of its own. JAX fills rank 0's
+only, so that from the second job on rank 0 loads what the others compile.
 """
 
 import jax
@@ -12,7 +12,7 @@ from absl import app, flags
 
 import jax_cxl
 
-_CACHE = flags.DEFINE_string("cache_on_one", "", "Folder of rank 0's compilation cache.")
+_CACHE = flags.DEFINE_string("cache", "", "Folder of the ranks' compilation caches.")
 
 _COPIES = 8
 
@@ -23,8 +23,8 @@ def _mapped(function, mesh):
 
 def main(_) -> None:
     jax_cxl.initialize()
-    if _CACHE.value and jax.process_index() == 0:
-        jax.config.update("jax_compilation_cache_dir", _CACHE.value)
+    if _CACHE.value:
+        jax.config.update("jax_compilation_cache_dir", f"{_CACHE.value}/{jax.process_index()}")
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
     ranks = jax.device_count()
