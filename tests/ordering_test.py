@@ -1,6 +1,8 @@
 """Independent collectives complete in whatever order XLA starts them on each rank."""
 
 import job
+import tempfile
+
 from absl.testing import absltest, parameterized
 
 
@@ -16,6 +18,17 @@ class OrderingTest(parameterized.TestCase):
         )
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn(f"8 runs right on {processes * devices_per_process} ranks", done.stdout)
+
+    @parameterized.parameters(False, True)
+    def test_ranks_that_compile_different_programs(self, cached):
+        # The second job is the one that could load from the cache what the first has compiled.
+        folder = self.enter_context(tempfile.TemporaryDirectory())
+        for _ in range(2 if cached else 1):
+            done = job.run(
+                "uneven_compilation.py", *([f"--cache={folder}"] if cached else []), processes=3
+            )
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(done.stdout.count("right"), 3)
 
 
 if __name__ == "__main__":
