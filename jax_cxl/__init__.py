@@ -7,6 +7,9 @@ Use them in place of `jax.lax`'s, inside `jax.jit` and `jax.shard_map`:
     jax_cxl.initialize()  # maps the pool; `shm:` in /dev/shm by default
     total = jax.shard_map(lambda x: jax_cxl.psum(x, "i"), mesh=mesh,
                           in_specs=jax.P("i"), out_specs=jax.P())
+
+`from jax_cxl import lax` is `jax.lax` with these collectives in place of its own, and under
+`with jax_cxl.replace_lax():` those of code that knows nothing of jax_cxl run here too.
 """
 
 import importlib
@@ -14,6 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jax_cxl import errors as errors
+    from jax_cxl import lax as lax
+    from jax_cxl._future import Future
+    from jax_cxl._replace import replace_lax
     from jax_cxl._runtime import Stats, initialize, shutdown, stats
     from jax_cxl.errors import (
         CollectiveTimeoutError,
@@ -28,35 +34,86 @@ if TYPE_CHECKING:
 __all__ = [
     "CollectiveTimeoutError",
     "CxlError",
+    "Future",
     "MismatchError",
     "NotInitializedError",
     "PeerLostError",
     "PoolError",
     "Stats",
     "all_gather",
+    "all_gather_done",
+    "all_gather_start",
     "all_to_all",
+    "all_to_all_done",
+    "all_to_all_start",
     "barrier",
     "broadcast",
+    "broadcast_done",
+    "broadcast_start",
     "gather",
+    "gather_done",
+    "gather_start",
     "initialize",
+    "lax",
     "pargmax",
     "pargmin",
     "pbroadcast",
+    "pbroadcast_done",
+    "pbroadcast_start",
+    "pexscan",
+    "pexscan_done",
+    "pexscan_start",
     "pmax",
+    "pmax_done",
+    "pmax_start",
     "pmean",
+    "pmean_done",
+    "pmean_start",
     "pmin",
+    "pmin_done",
+    "pmin_start",
     "ppermute",
+    "ppermute_done",
+    "ppermute_start",
+    "precv",
+    "pscan",
+    "pscan_done",
+    "pscan_start",
+    "psend",
     "pshuffle",
+    "pshuffle_done",
+    "pshuffle_start",
     "psum",
+    "psum_done",
     "psum_scatter",
+    "psum_scatter_done",
+    "psum_scatter_start",
+    "psum_start",
     "pswapaxes",
+    "pswapaxes_done",
+    "pswapaxes_start",
+    "ragged_all_to_all",
+    "ragged_all_to_all_done",
+    "ragged_all_to_all_start",
     "reduce",
+    "reduce_done",
+    "reduce_start",
+    "replace_lax",
     "scatter",
+    "scatter_done",
+    "scatter_start",
     "shutdown",
     "stats",
 ]
 
-_RUNTIME = ("Stats", "initialize", "shutdown", "stats")
+_MODULES = {
+    "Future": "jax_cxl._future",
+    "Stats": "jax_cxl._runtime",
+    "initialize": "jax_cxl._runtime",
+    "replace_lax": "jax_cxl._replace",
+    "shutdown": "jax_cxl._runtime",
+    "stats": "jax_cxl._runtime",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -64,12 +121,9 @@ def __getattr__(name: str) -> Any:
     # may still set JAX's environment variables.
     if name not in __all__:
         raise AttributeError(f"module 'jax_cxl' has no attribute {name!r}")
-    if name in _RUNTIME:
-        module = "jax_cxl._runtime"
-    elif name.endswith("Error"):
-        module = "jax_cxl.errors"
-    else:
-        module = "jax_cxl.ops"
+    if name == "lax":
+        return importlib.import_module("jax_cxl.lax")
+    module = "jax_cxl.errors" if name.endswith("Error") else _MODULES.get(name, "jax_cxl.ops")
     value = getattr(importlib.import_module(module), name)
     globals()[name] = value
     return value

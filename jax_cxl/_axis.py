@@ -46,6 +46,8 @@ DTYPES = (
     "float8_e3m4",
     "float8_e8m0fnu",
 )
+# Of less than a byte: they travel in a wider type (_lowering.py).
+PACKED_DTYPES = ("int2", "int4", "uint2", "uint4", "float4_e2m1fn")
 
 
 def axes_of(op: str, axis_name: Any) -> Axes:
@@ -128,12 +130,17 @@ def manual(axes: Axes) -> Axes:
     return tuple(axis for axis in axes if axis in names)
 
 
+def varying(x: Any) -> frozenset:
+    """Returns the axes over which x varies; none without check_vma."""
+    return jax.typeof(x).manual_axis_type.varying if _compat.check_vma() else frozenset()
+
+
 def vary(x: Any, axes: Axes) -> Any:
     """Casts x to vary over `axes`, as jax.lax does in front of every collective."""
     if not _compat.check_vma():
         return x
-    varying = jax.typeof(x).manual_axis_type.varying
-    missing = tuple(axis for axis in manual(axes) if axis not in varying)
+    known = varying(x)
+    missing = tuple(axis for axis in manual(axes) if axis not in known)
     return lax.pcast(x, missing, to="varying") if missing else x
 
 
@@ -219,7 +226,7 @@ def effect(op: str, axis: Hashable) -> Any:
 
 def check_dtype(op: str, dtype: Any) -> None:
     """Raises TypeError for an element type that the pool's collectives do not know."""
-    if str(dtype) in DTYPES:
+    if str(dtype) in DTYPES or str(dtype) in PACKED_DTYPES:
         return
     if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
         advice = "Pass its data, as from jax.random.key_data."

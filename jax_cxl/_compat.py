@@ -16,10 +16,13 @@ try:
     from jax._src import distributed as _distributed
     from jax._src.core import NamedAxisEffect
     from jax._src.dispatch import BACKEND_COMPILE_EVENT
+    from jax._src.interpreters import mlir as _mlir
+    from jax._src.lax import parallel as _parallel
 
     # Fail here and not in the first call.
     _config._check_vma.value  # noqa: B018
     _distributed.global_state.client  # noqa: B018
+    _mlir._lowerings, _mlir._platform_specific_lowerings  # noqa: B018
 except (ImportError, AttributeError) as error:
     raise ImportError(
         f"jax_cxl does not work with jax {jax.__version__}: {error}. It is tested with jax 0.10"
@@ -32,6 +35,8 @@ __all__ = [
     "check_vma",
     "coordination_client",
     "forbidden_axes",
+    "lax_primitives",
+    "lowering_rule",
 ]
 
 
@@ -49,3 +54,16 @@ def forbidden_axes() -> tuple:
 def coordination_client() -> Any:
     """The client of JAX's coordination service; None without `jax.distributed`."""
     return _distributed.global_state.client
+
+
+def lax_primitives(name: str) -> tuple:
+    """The primitive behind a `jax.lax` collective, or none if this JAX has no such one."""
+    primitive = getattr(_parallel, name, None)
+    return () if primitive is None else (primitive,)
+
+
+def lowering_rule(primitive: Any, platform: str) -> Any:
+    """JAX's lowering rule of a primitive on a platform, None without one."""
+    special = _mlir._platform_specific_lowerings[platform].get(primitive)
+    entry = special or _mlir._lowerings.get(primitive)
+    return None if entry is None else entry.rule

@@ -1,19 +1,24 @@
 """Lowering of the collectives to XLA custom calls.
 
-Every collective but the barrier is one call of the target `jax_cxl_collective` with
-one operand and one result, described by attributes. The attribute `groups` lists the
-ranks, in the pool's world, of all groups one after another, `group_size` ranks each.
+Every collective but the barrier and the ragged one is one call of the target
+`jax_cxl_collective` with one operand and one result, described by attributes. The
+attribute `groups` lists the ranks, in the pool's world, of all groups one after
+another, `group_size` ranks each.
 
 Blocks must be contiguous in memory, one a rank. A collective along another dimension
 than the first therefore asks XLA for a layout with this dimension outermost: the
 transposition happens in XLA, which fuses it into its neighbours where it can.
+
+XLA packs elements of less than a byte in its own way. Such arrays travel as a wider type,
+their *carrier*, to which they are converted in front of the call and back behind it.
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.interpreters import mlir
@@ -21,6 +26,7 @@ from jax.interpreters import mlir
 from jax_cxl import _axis, _programs
 
 COLLECTIVE_TARGET = "jax_cxl_collective"
+RAGGED_TARGET = "jax_cxl_ragged"
 BARRIER_TARGET = "jax_cxl_barrier"
 PLATFORMS = ("cpu",)
 
@@ -38,6 +44,9 @@ class Op(enum.IntEnum):
     GATHER = 7
     SCATTER = 8
     PERMUTE = 9
+    SCAN = 10
+    EXSCAN = 11
+    RAGGED_ALL_TO_ALL = 12
 
 
 class ReduceOp(enum.IntEnum):
@@ -47,6 +56,9 @@ class ReduceOp(enum.IntEnum):
     PROD = 1
     MIN = 2
     MAX = 3
+
+
+_REDUCTIONS = (Op.ALL_REDUCE, Op.REDUCE_SCATTER, Op.REDUCE, Op.SCAN, Op.EXSCAN)
 
 
 def register(primitive: Any, rule: Any) -> None:
@@ -71,6 +83,7 @@ def collective(
     result_blocks: int | None = None,
     root: int = 0,
     sources: tuple[int, ...] = (),
+    reverse: bool = False,
 ) -> Sequence:
     """Lowers a collective with one operand and one result.
 
@@ -86,38 +99,103 @@ def collective(
       result_blocks: the same of the result.
       root: rank in the group, for collectives with a root.
       sources: for permutations, from which rank in the group each receives, or -1.
+      reverse: for scans, whether they start with the last rank.
 
     Returns:
       The result, as lowering rules return it.
     """
     aval_in: Any = ctx.avals_in[0]
     aval_out: Any = ctx.avals_out[0]
+    _axis.check_dtype(name, aval_in.dtype)
+    if op in _REDUCTIONS and reduce_op in (ReduceOp.MIN, ReduceOp.MAX):
+        _axis.check_real(name, aval_in.dtype)
     ranks = _world_ranks(ctx, name, axes, groups)
     n = ranks.shape[1]
     if aval_out.size == 0 or (op is Op.PERMUTE and all(s < 0 for s in sources)):
-        return _local(ctx, lambda v: lax.full(aval_out.shape, 0, aval_out.dtype), x)
+        return local(ctx, lambda v: lax.full(aval_out.shape, 0, aval_out.dtype), x)
     if n == 1:
-        return _local(ctx, lambda v: lax.reshape(v, aval_out.shape), x)
-    call = jax.ffi.ffi_lowering(
-        COLLECTIVE_TARGET,
-        operand_layouts=[_layout(aval_in.ndim, operand_blocks)],
-        result_layouts=[_layout(aval_out.ndim, result_blocks)],
-    )
-    return call(
-        ctx,
-        x,
-        **_attributes(
+        return local(ctx, lambda v: lax.reshape(v, aval_out.shape), x)
+    carrier = _carrier(aval_in.dtype, op, reduce_op)
+
+    def lower(ctx, x):
+        call = jax.ffi.ffi_lowering(
+            COLLECTIVE_TARGET,
+            operand_layouts=[_layout(aval_in.ndim, operand_blocks)],
+            result_layouts=[_layout(aval_out.ndim, result_blocks)],
+        )
+        return call(
             ctx,
-            name,
-            op,
-            ranks,
-            reduce_op=reduce_op,
-            dtype=_axis.DTYPES.index(str(aval_in.dtype)),
-            count=aval_in.size // (1 if operand_blocks is None else n),
-            root=root,
-            sources=sources,
-        ),
-    )
+            x,
+            **_attributes(
+                ctx,
+                name,
+                op,
+                ranks,
+                reduce_op=reduce_op,
+                dtype=_axis.DTYPES.index(carrier),
+                count=aval_in.size // (1 if operand_blocks is None else n),
+                root=root,
+                sources=sources,
+                reverse=reverse,
+            ),
+        )
+
+    return _carried(ctx, carrier, lower, x)
+
+
+def ragged_all_to_all(
+    ctx: mlir.LoweringRuleContext,
+    operand: Any,
+    output: Any,
+    table: Any,
+    *,
+    axes: _axis.Axes,
+    groups: _axis.Groups,
+    alone: Callable,
+) -> Sequence:
+    """Lowers a ragged all-to-all, which writes to its second operand.
+
+    Args:
+      ctx: context of the lowering rule.
+      operand: the rows to send.
+      output: what the received rows are written to.
+      table: integers of shape (4, group size * slices), as cc/plan/plan.h has it.
+      axes: axis names over which it runs.
+      groups: axis index groups, or None for one group along `axes`.
+      alone: does the same for a group of one rank.
+
+    Returns:
+      The result, as lowering rules return it.
+    """
+    avals: Any = ctx.avals_in
+    rows, into, entries = avals
+    ranks = _world_ranks(ctx, "ragged_all_to_all", axes, groups)
+    n = ranks.shape[1]
+    if rows.size == 0 or into.size == 0:
+        return [output]
+    if n == 1:
+        return local(ctx, alone, operand, output, table)
+    carrier = _carrier(rows.dtype, Op.RAGGED_ALL_TO_ALL, ReduceOp.SUM)
+
+    def lower(ctx, operand, output, table):
+        call = jax.ffi.ffi_lowering(RAGGED_TARGET, operand_output_aliases={1: 0})
+        return call(
+            ctx,
+            operand,
+            output,
+            table,
+            **_attributes(
+                ctx,
+                "ragged_all_to_all",
+                Op.RAGGED_ALL_TO_ALL,
+                ranks,
+                dtype=_axis.DTYPES.index(carrier),
+                count=rows.size // rows.shape[0],
+                rows=(rows.shape[0], into.shape[0], entries.shape[1] // n),
+            ),
+        )
+
+    return _carried(ctx, carrier, lower, operand, output, table)
 
 
 def barrier(ctx: mlir.LoweringRuleContext, *operands: Any, name: str, axes: _axis.Axes) -> Sequence:
@@ -144,6 +222,8 @@ def _attributes(
     count=0,
     root=0,
     sources=(),
+    reverse=False,
+    rows=(),
 ) -> dict[str, Any]:
     return {
         "name": name,
@@ -155,6 +235,8 @@ def _attributes(
         "group_size": np.int32(ranks.shape[1]),
         "groups": np.ascontiguousarray(ranks.reshape(-1), np.int32),
         "sources": np.asarray(sources, np.int32),
+        "reverse": np.int32(reverse),
+        "rows": np.asarray(rows, np.int64),
         "program": _programs.name(ctx.module_context.module),
         # Channels count up over the whole module, whatever function a call stands in,
         # so that ranks which lower the same module agree on the site of each call.
@@ -185,6 +267,10 @@ def _world_ranks(ctx, name: str, axes: _axis.Axes, groups: _axis.Groups) -> np.n
     partitions = np.arange(mesh.size).reshape(mesh.axis_sizes)
     n = int(np.prod([mesh.axis_sizes[p] for p in positions]))
     rows = np.moveaxis(partitions, positions, range(len(positions))).reshape(n, -1).T
+    if groups is not None and len({len(group) for group in groups}) > 1:
+        raise NotImplementedError(
+            f"jax_cxl.{name}: axis_index_groups must all have the same size, got {groups}."
+        )
     if groups is not None:
         rows = np.concatenate([rows[:, list(group)] for group in groups])
     if rows.shape[1] == 1:
@@ -208,6 +294,14 @@ def _world_ranks(ctx, name: str, axes: _axis.Axes, groups: _axis.Groups) -> np.n
     return world[rows]
 
 
+def group_size(ctx, axes: _axis.Axes, groups: _axis.Groups) -> int:
+    """Returns the number of ranks in a group; 1 outside `jax.shard_map`."""
+    if groups is not None:
+        return len(groups[0])
+    mesh = getattr(ctx.module_context.axis_context, "mesh", None)
+    return int(np.prod([mesh.shape[axis] for axis in axes])) if mesh is not None else 1
+
+
 def _layout(ndim: int, blocks: int | None) -> tuple[int, ...]:
     """Returns the layout, minor to major, with dimension `blocks` outermost."""
     order = list(range(ndim))
@@ -217,5 +311,54 @@ def _layout(ndim: int, blocks: int | None) -> tuple[int, ...]:
     return tuple(reversed(order))
 
 
-def _local(ctx, function, x) -> Sequence:
-    return mlir.lower_fun(function, multiple_results=False)(ctx, x)
+def _carrier(dtype: Any, op: Op, reduce_op: ReduceOp) -> str:
+    """Returns the dtype that arrays travel in: their own, or one that holds every value.
+
+    Integers wrap around in it as in their own type; floats round once, on the way back.
+    """
+    name = str(dtype)
+    if name in ("int2", "int4"):
+        return "int8"
+    if name in ("uint2", "uint4"):
+        return "uint8"
+    if name == "float4_e2m1fn":
+        return "float32" if op in _REDUCTIONS else "uint8"
+    if name == "float8_e8m0fnu" and op in _REDUCTIONS:
+        # It has no zero: the kernels do not know its sums.
+        return "float32" if reduce_op in (ReduceOp.SUM, ReduceOp.PROD) else name
+    return name
+
+
+def _carried(ctx, carrier: str, lower: Callable, *operands: Any) -> Sequence:
+    """Lowers a call to which operands of the first one's dtype, and the result, are carried."""
+    dtype, carrier_dtype = ctx.avals_in[0].dtype, jnp.dtype(carrier)
+    if dtype == carrier_dtype:
+        return lower(ctx, *operands)
+    as_bits = jnp.issubdtype(dtype, jnp.floating) and not jnp.issubdtype(
+        carrier_dtype, jnp.floating
+    )
+
+    def pack(v):
+        return (lax.bitcast_convert_type(v, jnp.uint4) if as_bits else v).astype(carrier_dtype)
+
+    def unpack(v):
+        if as_bits:
+            return lax.bitcast_convert_type(v.astype(jnp.uint4), dtype)
+        return v.astype(dtype)
+
+    values, avals = [], []
+    for value, aval in zip(operands, ctx.avals_in, strict=True):
+        packed = aval.update(dtype=carrier_dtype) if aval.dtype == dtype else aval
+        if aval.dtype == dtype:
+            (value,) = local(ctx.replace(avals_in=[aval], avals_out=[packed]), pack, value)
+        values.append(value)
+        avals.append(packed)
+    (aval_out,) = ctx.avals_out
+    packed = aval_out.update(dtype=carrier_dtype)
+    (out,) = lower(ctx.replace(avals_in=avals, avals_out=[packed]), *values)
+    return local(ctx.replace(avals_in=[packed], avals_out=[aval_out]), unpack, out)
+
+
+def local(ctx, function, *operands) -> Sequence:
+    """Lowers a function that needs no communication."""
+    return mlir.lower_fun(function, multiple_results=False)(ctx, *operands)

@@ -69,6 +69,8 @@ class FakeWorldTest(parameterized.TestCase):
                 "group_size": "2",
                 "groups": "dense<[100, 101]>",
                 "sources": "dense<>",
+                "reverse": "0",
+                "rows": "dense<>",
                 "site": call["site"],
             },
         )
@@ -203,8 +205,8 @@ class ErrorsTest(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "twice"):
             lower(lambda v: jax_cxl.psum(v, ("i", "i")), harness.values(2))
 
-    @parameterized.parameters(jnp.int4, jnp.uint4)
-    def test_narrow_dtypes(self, dtype):
+    @parameterized.parameters(jnp.float6_e2m3fn, jnp.float6_e3m2fn)
+    def test_dtypes_that_cpus_do_not_have(self, dtype):
         with self.assertRaisesRegex(TypeError, f"{dtype.dtype}.*Convert it"):
             lower(lambda v: jax_cxl.all_gather(v.astype(dtype), "i"), harness.values(2))
 

@@ -56,7 +56,16 @@ pool::CallDescriptor Describe(const Call& call) {
   descriptor.dtype = static_cast<uint8_t>(call.dtype);
   descriptor.root = call.request.root;
   descriptor.count = call.request.count;
-  descriptor.sources = Hash(call.request.sources);
+  descriptor.reverse = call.request.reverse;
+  std::vector<int32_t> details = call.request.sources;
+  for (uint64_t value :
+       {call.request.ragged.input_rows, call.request.ragged.output_rows,
+        call.request.ragged.slices}) {
+    if (value == 0) continue;
+    details.push_back(static_cast<int32_t>(value));
+    details.push_back(static_cast<int32_t>(value >> 32));
+  }
+  descriptor.details = Hash(details);
   return descriptor;
 }
 
@@ -70,6 +79,7 @@ std::string DescribeText(const pool::CallDescriptor& descriptor,
   text << " of " << descriptor.count << " "
        << DTypeName(static_cast<DType>(descriptor.dtype));
   if (Rooted(op)) text << ", root " << descriptor.root;
+  if (descriptor.reverse) text << ", reverse";
   return text.str();
 }
 

@@ -37,6 +37,8 @@ struct Call {
   ReduceOp reduce_op = ReduceOp::kSum;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
+  // ragged_all_to_all: this rank's table (plan::Ragged).
+  std::vector<int64_t> table;
   std::string name;  // for messages, as the user wrote it: "psum"
   // Runs once, on a thread that may be borrowed for as long as it likes.
   std::function<void(const Status&)> done;

@@ -187,6 +187,10 @@ Result<bool> Channel::Progress(std::vector<Finished>* finished) {
     if (!done) return moved;
     rounds_ = call_ends_.back();
     execution_.reset();
+    if (gathers_tables_) {
+      CXL_RETURN_IF_ERROR(StartRows());
+      continue;
+    }
     finished->push_back({std::move(current_), OkStatus()});
   }
 }
@@ -196,12 +200,47 @@ Status Channel::StartNext(bool* started) {
                        negotiation_->Next(CallsLeftBehind()));
   if (call == nullptr) return OkStatus();
   current_ = std::move(call);
+  *started = true;
+  if (current_->request.op == plan::Op::kRaggedAllToAll) return StartTables();
   CXL_ASSIGN_OR_RETURN(std::shared_ptr<const plan::Plan> plan,
                        PlanFor(*current_));
   call_ends_.push_back(rounds_ + plan->rounds);
   execution_.emplace(std::move(plan), rings_.get(), rounds_, current_->dtype,
                      current_->reduce_op, current_->input, current_->output);
-  *started = true;
+  return OkStatus();
+}
+
+// What a ragged_all_to_all moves is known at run time only. Its ranks gather
+// each other's tables, from which all of them make the same plan, or find the
+// same error.
+Status Channel::StartTables() {
+  plan::Request& request = current_->request;
+  plan::Request gather;
+  gather.op = plan::Op::kAllGather;
+  gather.num_ranks = request.num_ranks;
+  gather.rank = request.rank;
+  gather.count = current_->table.size();
+  gather.element_bytes = sizeof(int64_t);
+  request.ragged.tables.resize(gather.num_ranks * gather.count);
+  CXL_ASSIGN_OR_RETURN(plan::Plan plan, plan::MakePlan(gather, geometry_));
+  gathers_tables_ = true;
+  call_ends_.push_back(rounds_ + plan.rounds);
+  execution_.emplace(
+      std::make_shared<const plan::Plan>(std::move(plan)), rings_.get(),
+      rounds_, DType::kInt64, ReduceOp::kSum,
+      reinterpret_cast<const std::byte*>(current_->table.data()),
+      reinterpret_cast<std::byte*>(request.ragged.tables.data()));
+  return OkStatus();
+}
+
+Status Channel::StartRows() {
+  gathers_tables_ = false;
+  CXL_ASSIGN_OR_RETURN(plan::Plan plan,
+                       plan::MakePlan(current_->request, geometry_));
+  call_ends_.back() += plan.rounds;
+  execution_.emplace(std::make_shared<const plan::Plan>(std::move(plan)),
+                     rings_.get(), rounds_, current_->dtype,
+                     current_->reduce_op, current_->input, current_->output);
   return OkStatus();
 }
 

@@ -68,6 +68,8 @@ class Channel {
   Status Connect();
   Result<bool> ConnectMember(int member);
   Status StartNext(bool* started);
+  Status StartTables();
+  Status StartRows();
   Result<std::shared_ptr<const plan::Plan>> PlanFor(const Call& call);
   std::vector<int> WaitingFor() const;
   const Call* oldest() const;
@@ -91,6 +93,7 @@ class Channel {
   std::unique_ptr<Negotiation> negotiation_;
   std::unique_ptr<Call> current_;
   std::optional<cpu::Execution> execution_;
+  bool gathers_tables_ = false;
   uint64_t rounds_ = 0;  // rounds of all finished calls
 
   // Ends of calls (in rounds) that some peer may not have left behind yet.

@@ -33,17 +33,21 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
   auto group_size = attributes.get<int32_t>("group_size");
   auto groups = attributes.get<xffi::Span<const int32_t>>("groups");
   auto sources = attributes.get<xffi::Span<const int32_t>>("sources");
+  auto reverse = attributes.get<int32_t>("reverse");
+  auto rows = attributes.get<xffi::Span<const int64_t>>("rows");
   auto program = attributes.get<std::string_view>("program");
   auto site = attributes.get<int32_t>("site");
   auto name = attributes.get<std::string_view>("name");
   if (!op || !reduce_op || !dtype || !count || !root || !group_size ||
-      !groups || !sources || !program || !site || !name)
+      !groups || !sources || !reverse || !rows || !program || !site || !name)
     return xffi::Unexpected(xffi::Error::InvalidArgument(
         "a jax_cxl custom call lacks an attribute: it was lowered by another "
         "version of jax_cxl"));
   if (*op < 0 || *op >= plan::kNumOps || *dtype < 0 || *dtype >= kNumDTypes ||
       *reduce_op < 0 || *reduce_op >= kNumReduceOps || *count < 0 ||
-      *group_size < 1 || groups->size() % *group_size != 0)
+      *group_size < 1 || groups->size() % *group_size != 0 ||
+      (static_cast<plan::Op>(*op) == plan::Op::kRaggedAllToAll &&
+       rows->size() != 3))
     return xffi::Unexpected(xffi::Error::InvalidArgument(
         "a jax_cxl custom call has an attribute out of range"));
 
@@ -57,6 +61,13 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
   made->prototype_.request.root = *root;
   if (made->prototype_.request.op == plan::Op::kPermute)
     made->prototype_.request.sources.assign(sources->begin(), sources->end());
+  made->prototype_.request.reverse = *reverse != 0;
+  if (made->prototype_.request.op == plan::Op::kRaggedAllToAll) {
+    plan::Ragged& ragged = made->prototype_.request.ragged;
+    ragged.input_rows = static_cast<uint64_t>((*rows)[0]);
+    ragged.output_rows = static_cast<uint64_t>((*rows)[1]);
+    ragged.slices = static_cast<uint64_t>((*rows)[2]);
+  }
   made->prototype_.reduce_op = static_cast<ReduceOp>(*reduce_op);
   made->prototype_.name = std::string(*name);
   for (size_t first = 0; first < groups->size(); first += *group_size) {

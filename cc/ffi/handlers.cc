@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cc/comm/runtime.h"
 #include "cc/ffi/call_site.h"
@@ -66,7 +67,8 @@ xffi::Future Completed() {
 // Hands one execution of `site` to this device's endpoint. XLA keeps the
 // buffers alive until the future is complete.
 xffi::Future Submit(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
-                    const void* input, void* output) {
+                    const void* input, void* output,
+                    std::vector<int64_t> table = {}) {
   std::shared_ptr<comm::Runtime> runtime = comm::Runtime::Current();
   if (runtime == nullptr)
     return Failed(Error(Code::kFailedPrecondition,
@@ -86,6 +88,7 @@ xffi::Future Submit(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
   call->identity = site->NextIdentity(run_id.run_id, device_ordinal);
   call->input = static_cast<const std::byte*>(input);
   call->output = static_cast<std::byte*>(output);
+  call->table = std::move(table);
   for (size_t i = 0; i < members->size(); ++i)
     if ((*members)[i] == local->rank) call->request.rank = static_cast<int>(i);
 
@@ -117,6 +120,30 @@ xffi::Future Collective(xffi::RunId run_id, int32_t device_ordinal,
                 output->untyped_data());
 }
 
+xffi::Future Ragged(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
+                    xffi::AnyBuffer input, xffi::AnyBuffer output,
+                    xffi::AnyBuffer table,
+                    xffi::Result<xffi::AnyBuffer> result) {
+  const plan::Request& request = site->prototype().request;
+  const size_t entries = 4 * request.num_ranks * request.ragged.slices;
+  if (input.size_bytes() != plan::InputBytes(request) ||
+      result->size_bytes() != plan::OutputBytes(request) ||
+      table.element_count() != entries ||
+      output.untyped_data() != result->untyped_data())
+    return Failed(Error(Code::kInternal, site->prototype().name,
+                        " got other buffers than it was lowered for"));
+  std::vector<int64_t> wide;
+  if (table.element_type() == xffi::DataType::S32) {
+    const int32_t* narrow = table.typed_data<int32_t>();
+    wide.assign(narrow, narrow + entries);
+  } else {
+    const int64_t* values = table.typed_data<int64_t>();
+    wide.assign(values, values + entries);
+  }
+  return Submit(run_id, device_ordinal, site, input.untyped_data(),
+                result->untyped_data(), std::move(wide));
+}
+
 xffi::Future Barrier(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
                      xffi::RemainingArgs arguments,
                      xffi::RemainingRets results) {
@@ -146,6 +173,16 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_collective, jax_cxl::ffi::Collective,
                                   .Ctx<xffi::RunId>()
                                   .Ctx<xffi::DeviceOrdinal>()
                                   .Ctx<xffi::State<CallSite>>()
+                                  .Arg<xffi::AnyBuffer>()
+                                  .Ret<xffi::AnyBuffer>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_ragged, jax_cxl::ffi::Ragged,
+                              xffi::Ffi::Bind()
+                                  .Ctx<xffi::RunId>()
+                                  .Ctx<xffi::DeviceOrdinal>()
+                                  .Ctx<xffi::State<CallSite>>()
+                                  .Arg<xffi::AnyBuffer>()
+                                  .Arg<xffi::AnyBuffer>()
                                   .Arg<xffi::AnyBuffer>()
                                   .Ret<xffi::AnyBuffer>());
 

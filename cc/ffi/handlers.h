@@ -9,6 +9,8 @@ extern "C" {
 XLA_FFI_Error* jax_cxl_instantiate(XLA_FFI_CallFrame* frame);
 // One operand, one result.
 XLA_FFI_Error* jax_cxl_collective(XLA_FFI_CallFrame* frame);
+// Operand, output and table (plan::Ragged); the result is aliased to output.
+XLA_FFI_Error* jax_cxl_ragged(XLA_FFI_CallFrame* frame);
 // Any number of operands, each aliased to its result.
 XLA_FFI_Error* jax_cxl_barrier(XLA_FFI_CallFrame* frame);
 }

@@ -41,8 +41,26 @@ PoolBytes LowerBound(const Request& request) {
       return {.written = sends ? block : 0, .read = receives ? block : 0};
     }
     case Op::kScan:
-    case Op::kExscan:
-      return {.written = rank + 1 < n ? block : 0, .read = rank * block};
+    case Op::kExscan: {
+      const uint64_t needed = request.reverse ? n - 1 - rank : rank;
+      const bool sends = request.reverse ? rank > 0 : rank + 1 < n;
+      return {.written = sends ? block : 0, .read = needed * block};
+    }
+    case Op::kRaggedAllToAll: {
+      const Ragged& ragged = request.ragged;
+      const uint64_t entries = n * ragged.slices;
+      PoolBytes bytes;
+      for (uint64_t peer = 0; peer < n; ++peer) {
+        if (peer == rank) continue;
+        for (uint64_t s = 0; s < ragged.slices; ++s) {
+          const uint64_t k = peer * ragged.slices + s;
+          const int64_t* table = &ragged.tables[rank * 4 * entries];
+          bytes.written += table[entries + k] * block;
+          bytes.read += table[3 * entries + k] * block;
+        }
+      }
+      return bytes;
+    }
   }
   return {};
 }

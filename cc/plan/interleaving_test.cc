@@ -47,10 +47,10 @@ Words ExpectedOutput(const Call& call, int rank) {
   const int n = request.num_ranks, root = request.root;
   const uint64_t count = request.count;
   Words output(OutputBytes(request) / 4, kUntouched);
-  auto fold = [&](uint64_t at, int last) {
-    for (uint64_t i = 0; i < count && last > 0; ++i) {
-      output[i] = call.inputs[0][at + i];
-      for (int r = 1; r < last; ++r) {
+  auto fold = [&](uint64_t at, int last, int first = 0) {
+    for (uint64_t i = 0; i < count && last > first; ++i) {
+      output[i] = call.inputs[first][at + i];
+      for (int r = first + 1; r < last; ++r) {
         output[i] = Combine(output[i], call.inputs[r][at + i]);
       }
     }
@@ -70,8 +70,22 @@ Words ExpectedOutput(const Call& call, int rank) {
   if (request.op == Op::kAllReduce) fold(0, n);
   if (request.op == Op::kReduce && rank == root) fold(0, n);
   if (request.op == Op::kReduceScatter) fold(rank * count, n);
-  if (request.op == Op::kScan) fold(0, rank + 1);
-  if (request.op == Op::kExscan) fold(0, rank);
+  const bool reverse = request.reverse;
+  if (request.op == Op::kScan)
+    fold(0, reverse ? n : rank + 1, reverse ? rank : 0);
+  if (request.op == Op::kExscan)
+    fold(0, reverse ? n : rank, reverse ? rank + 1 : 0);
+  if (request.op == Op::kRaggedAllToAll) {
+    const uint64_t slices = request.ragged.slices, entries = n * slices;
+    for (int sender = 0; sender < n; ++sender) {
+      const int64_t* table = &request.ragged.tables[sender * 4 * entries];
+      for (uint64_t k = rank * slices; k < (rank + 1) * slices; ++k) {
+        for (int64_t row = 0; row < table[entries + k]; ++row)
+          copy(sender, (table[k] + row) * count,
+               (table[2 * entries + k] + row) * count);
+      }
+    }
+  }
   if (request.op == Op::kPermute) {
     const int source = request.sources[rank];
     if (source >= 0) {
@@ -243,6 +257,7 @@ TEST(InterleavingTest, EveryOrderOfCallsAndStepsGivesTheSame) {
       if (request.op == Op::kPermute) {
         request.sources = Sources(n, random() % 4);
       }
+      request.reverse = random() % 2 == 0;
       calls.push_back(MakeCall(request, geometry, random));
     }
     Group group(std::move(calls), geometry);

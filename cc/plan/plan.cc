@@ -94,7 +94,10 @@ Status Check(const Request& request, const Geometry& geometry) {
     return Invalid("barrier: count is ", request.count, ", not 0");
   }
   if (request.op == Op::kPermute) CXL_RETURN_IF_ERROR(CheckSources(request));
-  return CheckGeometry(geometry, n);
+  CXL_RETURN_IF_ERROR(CheckGeometry(geometry, n));
+  if (request.op == Op::kRaggedAllToAll)
+    return CheckRagged(request, geometry, kMaxRounds);
+  return OkStatus();
 }
 
 // One rank alone moves its own block, whatever the operation.
@@ -112,9 +115,12 @@ Plan Dispatch(Planner planner) {
   const Request& request = planner.request();
   if (request.op == Op::kBarrier) return PlanBarrier(std::move(planner));
   if (request.count == 0) return std::move(planner).Finish(1);
+  if (request.op == Op::kRaggedAllToAll)
+    return PlanRaggedAllToAll(std::move(planner));
   if (request.num_ranks == 1) return PlanAlone(std::move(planner));
   switch (request.op) {
     case Op::kBarrier:
+    case Op::kRaggedAllToAll:
       break;
     case Op::kAllGather:
       return PlanAllGather(std::move(planner));
@@ -145,9 +151,10 @@ Plan Dispatch(Planner planner) {
 
 std::string_view OpName(Op op) {
   constexpr std::string_view kNames[] = {
-      "barrier",    "all_gather", "all_reduce", "reduce_scatter",
-      "all_to_all", "broadcast",  "reduce",     "gather",
-      "scatter",    "permute",    "scan",       "exscan"};
+      "barrier",          "all_gather", "all_reduce", "reduce_scatter",
+      "all_to_all",       "broadcast",  "reduce",     "gather",
+      "scatter",          "permute",    "scan",       "exscan",
+      "ragged_all_to_all"};
   static_assert(std::size(kNames) == kNumOps);
   const auto index = static_cast<size_t>(op);
   return index < std::size(kNames) ? kNames[index] : "unknown op";
@@ -168,6 +175,8 @@ uint64_t InputBytes(const Request& request) {
     case Op::kAllToAll:
     case Op::kScatter:
       return block * request.num_ranks;
+    case Op::kRaggedAllToAll:
+      return block * request.ragged.input_rows;
     default:
       return block;
   }
@@ -180,6 +189,8 @@ uint64_t OutputBytes(const Request& request) {
     case Op::kAllToAll:
     case Op::kGather:
       return block * request.num_ranks;
+    case Op::kRaggedAllToAll:
+      return block * request.ragged.output_rows;
     default:
       return block;
   }

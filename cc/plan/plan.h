@@ -39,10 +39,22 @@ enum class Op : uint8_t {
   kPermute = 9,
   kScan = 10,
   kExscan = 11,
+  kRaggedAllToAll = 12,
 };
-inline constexpr int kNumOps = 12;
+inline constexpr int kNumOps = 13;
 
 std::string_view OpName(Op op);
+
+// What all ranks send in a ragged_all_to_all, in rows of one block.
+struct Ragged {
+  uint64_t input_rows = 0;   // equal on all ranks
+  uint64_t output_rows = 0;  // equal on all ranks
+  uint64_t slices = 0;       // that each rank sends to each rank
+  // One table a rank. A table has four columns, one after another, of
+  // num_ranks * slices entries, `slices` for each peer: input_offsets,
+  // send_sizes, output_offsets (in the receiver's output), recv_sizes.
+  std::vector<int64_t> tables;
+};
 
 // One collective call as one rank sees it. `count` is the number of elements
 // of one block B; with n ranks the buffers hold
@@ -59,7 +71,10 @@ std::string_view OpName(Op op);
 //   scatter           n B      B         only the root's input is read
 //   permute           B        B         zeros where no pair names the rank
 //   scan, exscan      B        B         reduced over ranks <= r, < r (exscan
-//                                        leaves rank 0's output untouched)
+//                                        leaves rank 0's output untouched);
+//                                        with `reverse` >= r, > r
+//   ragged_all_to_all rows     rows      of one block each: see Ragged; rows
+//                                        that nobody sends stay untouched
 //
 // An output that is "not defined" is left untouched.
 struct Request {
@@ -71,6 +86,8 @@ struct Request {
   int root = 0;
   // permute: sources[r] is the rank whose block rank r receives, -1 for none.
   std::vector<int32_t> sources;
+  bool reverse = false;  // scan, exscan
+  Ragged ragged;         // ragged_all_to_all
 };
 
 // What a planner has to work with, equal on all ranks of a group.
@@ -80,12 +97,12 @@ struct Geometry {
   // Up to this many bytes all-reduce lets every rank (reduce: the root) read
   // every peer at once. Above, each rank reduces a part and hands it on.
   uint64_t all_read_bytes = uint64_t{16} << 10;
-  // Pool devices that the slots of a ring lie on in turn. Several readers of one
-  // ring then visit its rounds in different orders.
+  // Pool devices that the slots of a ring lie on in turn. Several readers of
+  // one ring then visit its rounds in different orders.
   int num_devices = 1;
-  // Blocks of fewer than kPipelineChunks slotfuls are cut into as many chunks, so
-  // that some are retrieved while others are published, but into none that fills
-  // less of a slot than this. 0 makes as few chunks as possible.
+  // Blocks of fewer than kPipelineChunks slotfuls are cut into as many chunks,
+  // so that some are retrieved while others are published, but into none that
+  // fills less of a slot than this. 0 makes as few chunks as possible.
   uint64_t min_chunk_bytes = 0;
 };
 

@@ -129,6 +129,12 @@ Plan PlanGather(Planner planner);
 Plan PlanScatter(Planner planner);
 Plan PlanPermute(Planner planner);
 Plan PlanScan(Planner planner);  // scan and exscan
+Plan PlanRaggedAllToAll(Planner planner);
+
+// Errors: kInvalidArgument with the entry of the tables that is wrong,
+// kResourceExhausted if the plan would fill the memory.
+Status CheckRagged(const Request& request, const Geometry& geometry,
+                   uint64_t max_rounds);
 
 }  // namespace jax_cxl::plan
 

@@ -90,6 +90,18 @@ TEST_P(Planners, VerifyForChunksAndDevices) {
   }
 }
 
+TEST(ReverseTest, ScansVerifyInReverse) {
+  for (Op op : {Op::kScan, Op::kExscan}) {
+    for (int n : {1, 2, 3, 5, 16}) {
+      for (uint64_t count : {0, 1, 100, 3001}) {
+        Request request = MakeRequest(op, n, count);
+        request.reverse = true;
+        ExpectVerified(request, Geometry{.slot_bytes = 2048, .num_slots = 2});
+      }
+    }
+  }
+}
+
 TEST_P(Planners, VerifyFor64Ranks) {
   for (int slots : {2, 4}) {
     for (uint64_t count : {0, 1, 63, 5000, 20001}) {
@@ -284,7 +296,7 @@ TEST(PlanTest, RefusesWrongRequests) {
 
   request = MakeRequest(Op::kBarrier, 4, 0);
   request.op = static_cast<Op>(kNumOps);
-  EXPECT_EQ(Refusal(request, {}), "op is 12, there are 12");
+  EXPECT_EQ(Refusal(request, {}), "op is 13, there are 13");
 }
 
 TEST(PlanTest, RefusesWrongSources) {
@@ -301,6 +313,45 @@ TEST(PlanTest, RefusesWrongSources) {
   request.sources = {1, -1, -1, 1};
   EXPECT_EQ(Refusal(request, {}),
             "permute: rank 1 is the source of both rank 0 and rank 3");
+}
+
+TEST(PlanTest, RefusesWrongTables) {
+  const Request right = MakeRequest(Op::kRaggedAllToAll, 2, 40);
+  // Columns of four entries: two slices for rank 0, two for rank 1.
+  auto refusal = [&](size_t entry, int64_t value) {
+    Request request = right;
+    request.ragged.tables[entry] = value;
+    return Refusal(request, {});
+  };
+  EXPECT_EQ(refusal(1, 36),
+            "ragged_all_to_all: rank 0: input_offsets[1] = 36 and "
+            "send_sizes[1] = 5 leave the 40 rows of its operand");
+  EXPECT_EQ(refusal(1, -1),
+            "ragged_all_to_all: rank 0: input_offsets[1] = -1 and "
+            "send_sizes[1] = 5 leave the 40 rows of its operand");
+  EXPECT_EQ(refusal(5, -1),
+            "ragged_all_to_all: rank 0: input_offsets[1] = 15 and "
+            "send_sizes[1] = -1 leave the 40 rows of its operand");
+  EXPECT_EQ(refusal(16 + 8, std::numeric_limits<int64_t>::max()),
+            "ragged_all_to_all: rank 1: output_offsets[0] = "
+            "9223372036854775807 and send_sizes[0] = 15 leave the 40 rows of "
+            "the output");
+  EXPECT_EQ(refusal(12, 14),
+            "ragged_all_to_all: rank 0 sends 15 rows (send_sizes[0]), and rank "
+            "0 expects 14 (recv_sizes[0])");
+  EXPECT_EQ(refusal(16 + 8, 14),
+            "ragged_all_to_all: in the output of rank 0, rows [0, 15) from "
+            "rank 0 and rows [14, 29) from rank 1 overlap");
+  Request request = right;
+  request.ragged.tables.pop_back();
+  EXPECT_NE(Refusal(request, {}).find("31 entries"), std::string::npos);
+  request = right;
+  request.ragged.output_rows = uint64_t{1} << 60;
+  EXPECT_NE(Refusal(request, {}).find("more than"), std::string::npos);
+  request = MakeRequest(Op::kRaggedAllToAll, 2, uint64_t{1} << 40);
+  EXPECT_NE(Refusal(request, {.slot_bytes = 1024}, Code::kResourceExhausted)
+                .find("use larger slots"),
+            std::string::npos);
 }
 
 TEST(PlanTest, RefusesWrongGeometry) {

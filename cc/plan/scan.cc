@@ -2,13 +2,17 @@
 
 namespace jax_cxl::plan {
 
-// Round t carries chunk t of all blocks but the last rank's, which nobody
-// needs. Each rank reduces what it needs from the start: handing prefixes on
-// would round more than once in the types that accumulate in a wider one.
+// Round t carries chunk t of all blocks that another rank needs. Each rank
+// reduces what it needs from the start: handing prefixes on would round more
+// than once in the types that accumulate in a wider one.
 Plan PlanScan(Planner planner) {
-  const int rank = planner.rank();
-  const bool sends = rank + 1 < planner.ranks();
-  const int last = planner.request().op == Op::kScan ? rank + 1 : rank;
+  const int n = planner.ranks(), rank = planner.rank();
+  const bool reverse = planner.request().reverse;
+  const int own = planner.request().op == Op::kScan ? 1 : 0;
+  // The ranks [first, last) that the result is made of.
+  const int first = reverse ? rank + 1 - own : 0;
+  const int last = reverse ? n : rank + own;
+  const bool sends = reverse ? rank > 0 : rank + 1 < n;
   const Chunks chunks = planner.Cut(planner.block(), 1);
   auto publish = [&](uint64_t t) {
     if (!sends) return;
@@ -17,12 +21,12 @@ Plan PlanScan(Planner planner) {
   };
   auto retrieve = [&](uint64_t t) {
     const uint64_t at = chunks.Begin(t), size = chunks.Size(t);
-    if (last > 1) {
-      planner.Reduce(0, last, t, 0, at, at, size);
-    } else if (rank == 0 && last == 1) {
+    if (last - first > 1) {
+      planner.Reduce(first, last, t, 0, at, at, size);
+    } else if (last - first == 1 && first == rank) {
       planner.Copy(at, at, size);
-    } else if (last == 1) {
-      planner.Get(0, t, 0, at, size);  // rank 1 of exscan
+    } else if (last - first == 1) {
+      planner.Get(first, t, 0, at, size);
     }
   };
   Pipeline(chunks.count, publish, retrieve);

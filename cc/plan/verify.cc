@@ -95,11 +95,28 @@ Extents ExpectedOutput(const Request& request, int rank) {
       break;
     }
     case Op::kScan:
-      whole(Value::Fold(0, rank + 1, 0));
+      whole(request.reverse ? Value::Fold(rank, n, 0)
+                            : Value::Fold(0, rank + 1, 0));
       break;
     case Op::kExscan:
-      if (rank > 0) whole(Value::Fold(0, rank, 0));
+      if (request.reverse && rank + 1 < n) whole(Value::Fold(rank + 1, n, 0));
+      if (!request.reverse && rank > 0) whole(Value::Fold(0, rank, 0));
       break;
+    case Op::kRaggedAllToAll: {
+      const Ragged& ragged = request.ragged;
+      const uint64_t entries = n * ragged.slices;
+      for (int sender = 0; sender < n; ++sender) {
+        const int64_t* table = &ragged.tables[sender * 4 * entries];
+        for (uint64_t s = 0; s < ragged.slices; ++s) {
+          const uint64_t k = rank * ragged.slices + s;
+          const uint64_t from = table[k] * block;
+          const uint64_t to = table[2 * entries + k] * block;
+          output.Write(to, to + table[entries + k] * block,
+                       Value::Input(sender, from));
+        }
+      }
+      break;
+    }
   }
   return output;
 }

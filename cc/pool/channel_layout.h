@@ -24,10 +24,10 @@ struct CallDescriptor {
   uint8_t op = 0;         // plan::Op
   uint8_t reduce_op = 0;  // ReduceOp
   uint8_t dtype = 0;      // DType
-  uint8_t reserved = 0;
+  uint8_t reverse = 0;    // scan, exscan
   int32_t root = 0;
   uint64_t count = 0;    // elements of one block
-  uint64_t sources = 0;  // hash of a permutation's sources
+  uint64_t details = 0;  // hash of what else the operation is given
 
   bool operator==(const CallDescriptor&) const = default;
 };

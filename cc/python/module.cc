@@ -77,6 +77,7 @@ nb::dict Registrations() {
   nb::dict targets;
   for (auto [name, handler] :
        {std::pair{"jax_cxl_collective", &jax_cxl_collective},
+        std::pair{"jax_cxl_ragged", &jax_cxl_ragged},
         std::pair{"jax_cxl_barrier", &jax_cxl_barrier}}) {
     nb::dict stages;
     stages["instantiate"] = capsule(&jax_cxl_instantiate);

@@ -1,4 +1,4 @@
-"""The collectives, one a file."""
+"""The collectives, one a file; `start_done` has them in two halves."""
 
 from jax_cxl.ops.all_gather import all_gather
 from jax_cxl.ops.all_to_all import all_to_all
@@ -8,34 +8,118 @@ from jax_cxl.ops.gather import gather
 from jax_cxl.ops.pargmax import pargmax
 from jax_cxl.ops.pargmin import pargmin
 from jax_cxl.ops.pbroadcast import pbroadcast
+from jax_cxl.ops.pexscan import pexscan
 from jax_cxl.ops.pmax import pmax
 from jax_cxl.ops.pmean import pmean
 from jax_cxl.ops.pmin import pmin
 from jax_cxl.ops.ppermute import ppermute
+from jax_cxl.ops.precv import precv
+from jax_cxl.ops.pscan import pscan
+from jax_cxl.ops.psend import psend
 from jax_cxl.ops.pshuffle import pshuffle
 from jax_cxl.ops.psum import psum
 from jax_cxl.ops.psum_scatter import psum_scatter
 from jax_cxl.ops.pswapaxes import pswapaxes
+from jax_cxl.ops.ragged_all_to_all import ragged_all_to_all
 from jax_cxl.ops.reduce import reduce
 from jax_cxl.ops.scatter import scatter
+from jax_cxl.ops.start_done import (
+    all_gather_done,
+    all_gather_start,
+    all_to_all_done,
+    all_to_all_start,
+    broadcast_done,
+    broadcast_start,
+    gather_done,
+    gather_start,
+    pbroadcast_done,
+    pbroadcast_start,
+    pexscan_done,
+    pexscan_start,
+    pmax_done,
+    pmax_start,
+    pmean_done,
+    pmean_start,
+    pmin_done,
+    pmin_start,
+    ppermute_done,
+    ppermute_start,
+    pscan_done,
+    pscan_start,
+    pshuffle_done,
+    pshuffle_start,
+    psum_done,
+    psum_scatter_done,
+    psum_scatter_start,
+    psum_start,
+    pswapaxes_done,
+    pswapaxes_start,
+    ragged_all_to_all_done,
+    ragged_all_to_all_start,
+    reduce_done,
+    reduce_start,
+    scatter_done,
+    scatter_start,
+)
 
 __all__ = [
     "all_gather",
+    "all_gather_done",
+    "all_gather_start",
     "all_to_all",
+    "all_to_all_done",
+    "all_to_all_start",
     "barrier",
     "broadcast",
+    "broadcast_done",
+    "broadcast_start",
     "gather",
+    "gather_done",
+    "gather_start",
     "pargmax",
     "pargmin",
     "pbroadcast",
+    "pbroadcast_done",
+    "pbroadcast_start",
+    "pexscan",
+    "pexscan_done",
+    "pexscan_start",
     "pmax",
+    "pmax_done",
+    "pmax_start",
     "pmean",
+    "pmean_done",
+    "pmean_start",
     "pmin",
+    "pmin_done",
+    "pmin_start",
     "ppermute",
+    "ppermute_done",
+    "ppermute_start",
+    "precv",
+    "pscan",
+    "pscan_done",
+    "pscan_start",
+    "psend",
     "pshuffle",
+    "pshuffle_done",
+    "pshuffle_start",
     "psum",
+    "psum_done",
     "psum_scatter",
+    "psum_scatter_done",
+    "psum_scatter_start",
+    "psum_start",
     "pswapaxes",
+    "pswapaxes_done",
+    "pswapaxes_start",
+    "ragged_all_to_all",
+    "ragged_all_to_all_done",
+    "ragged_all_to_all_start",
     "reduce",
+    "reduce_done",
+    "reduce_start",
     "scatter",
+    "scatter_done",
+    "scatter_start",
 ]

@@ -26,7 +26,7 @@ def all_gather(
     Drop-in for `jax.lax.all_gather`; differentiates to `psum_scatter`.
 
     Args:
-      x: array, or pytree of arrays, of any dtype of one byte or more an element.
+      x: array, or pytree of arrays, of any dtype.
       axis_name: mesh axis, or several in the order in which they count ranks.
       axis_index_groups: lists of axis indices, all of the same size and together a
         partition of the axis; each gathers on its own. By default one group of all
@@ -43,7 +43,7 @@ def all_gather(
 
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
-      TypeError: a dtype is not supported, such as int4.
+      TypeError: a dtype is not supported, such as float6_e2m3fn.
       ValueError: `axis` is out of bounds, or the groups are no partition.
       NotImplementedError: `to="reduced"`, or groups with `to="invarying"`.
 

@@ -28,7 +28,7 @@ def all_to_all(
     swapped.
 
     Args:
-      x: array, or pytree of arrays, of any dtype of one byte or more an element.
+      x: array, or pytree of arrays, of any dtype.
       axis_name: mesh axis, or several in the order in which they count ranks.
       split_axis: dimension of x that is divided among the ranks.
       concat_axis: dimension of the result along which the ranks' parts lie.
@@ -44,7 +44,7 @@ def all_to_all(
 
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
-      TypeError: a dtype is not supported, such as int4.
+      TypeError: a dtype is not supported, such as float6_e2m3fn.
       ValueError: the divided dimension does not fit the group's size, or the groups are
         no partition.
 

@@ -17,7 +17,7 @@ def broadcast(x: Any, axis_name: Hashable | Sequence[Hashable], *, root: int = 0
     Differentiates to `reduce`.
 
     Args:
-      x: array, or pytree of arrays, of any dtype of one byte or more an element; only
+      x: array, or pytree of arrays, of any dtype; only
         the root's values count.
       axis_name: mesh axis, or several in the order in which they count ranks.
       root: index along the axis.
@@ -28,7 +28,7 @@ def broadcast(x: Any, axis_name: Hashable | Sequence[Hashable], *, root: int = 0
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
       NotImplementedError: the root is a traced value.
-      TypeError: a dtype is not supported, such as int4.
+      TypeError: a dtype is not supported, such as float6_e2m3fn.
       ValueError: the root is out of bounds.
 
     Example:

@@ -26,7 +26,7 @@ def gather(
     Differentiates to `scatter`.
 
     Args:
-      x: array, or pytree of arrays, of any dtype of one byte or more an element.
+      x: array, or pytree of arrays, of any dtype.
       axis_name: mesh axis, or several in the order in which they count ranks.
       root: index along the axis.
       axis: dimension of the result along which the values lie.
@@ -40,7 +40,7 @@ def gather(
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
       NotImplementedError: the root is a traced value.
-      TypeError: a dtype is not supported, such as int4.
+      TypeError: a dtype is not supported, such as float6_e2m3fn.
       ValueError: `root` or `axis` is out of bounds.
 
     Example:

@@ -15,7 +15,7 @@ def pargmax(x: Any, axis_name: Hashable) -> Any:
     equals.
 
     Args:
-      x: array of any real dtype of one byte or more an element.
+      x: array of any real dtype.
       axis_name: one mesh axis.
 
     Returns:
@@ -25,7 +25,7 @@ def pargmax(x: Any, axis_name: Hashable) -> Any:
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
       TypeError: several axes, or a dtype that is complex or not supported, such as
-        int4.
+        float6_e2m3fn.
 
     Example:
       >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))

@@ -14,7 +14,7 @@ def pbroadcast(x: Any, axis_name: Hashable | Sequence[Hashable], source: int) ->
     the signature of `jax.lax`.
 
     Args:
-      x: array, or pytree of arrays, of any dtype of one byte or more an element.
+      x: array, or pytree of arrays, of any dtype.
       axis_name: mesh axis, or several in the order in which they count ranks.
       source: index along the axis.
 
@@ -24,7 +24,7 @@ def pbroadcast(x: Any, axis_name: Hashable | Sequence[Hashable], source: int) ->
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
       NotImplementedError: the source is a traced value.
-      TypeError: a dtype is not supported, such as int4.
+      TypeError: a dtype is not supported, such as float6_e2m3fn.
       ValueError: the source is out of bounds.
 
     Example:

@@ -20,7 +20,7 @@ def pmean(
     Drop-in for `jax.lax.pmean`: `psum`, divided by the size of the group.
 
     Args:
-      x: array, or pytree of arrays, of any dtype of one byte or more an element.
+      x: array, or pytree of arrays, of any dtype.
       axis_name: mesh axis, or several.
       axis_index_groups: lists of axis indices, all of the same size and together a
         partition of the axis; each takes its own mean. By default one group of all
@@ -31,7 +31,7 @@ def pmean(
 
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
-      TypeError: a dtype is not supported, such as int4.
+      TypeError: a dtype is not supported, such as float6_e2m3fn.
       ValueError: the groups are no partition.
 
     Example:

@@ -22,7 +22,7 @@ def pmin(
     NaN.
 
     Args:
-      x: array, or pytree of arrays, of any real dtype of one byte or more an element.
+      x: array, or pytree of arrays, of any real dtype.
       axis_name: mesh axis, or several.
       axis_index_groups: lists of axis indices, all of the same size and together a
         partition of the axis; each takes its own minimum. By default one group of all
@@ -34,7 +34,7 @@ def pmin(
 
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
-      TypeError: a dtype is complex, or not supported, such as int4.
+      TypeError: a dtype is complex, or not supported, such as float6_e2m3fn.
       ValueError: the groups are no partition.
 
     Example:

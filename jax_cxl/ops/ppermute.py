@@ -23,7 +23,7 @@ def ppermute(
     Drop-in for `jax.lax.ppermute`; differentiates to the inverse permutation.
 
     Args:
-      x: array, or pytree of arrays, of any dtype of one byte or more an element.
+      x: array, or pytree of arrays, of any dtype.
       axis_name: mesh axis, or several in the order in which they count ranks.
       perm: pairs (source, destination) of axis indices, each index at most once on
         either side.
@@ -34,7 +34,7 @@ def ppermute(
 
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
-      TypeError: a dtype is not supported, such as int4, or perm is no list or tuple.
+      TypeError: a dtype is not supported, such as float6_e2m3fn, or perm is no list or tuple.
       ValueError: an index is out of bounds, or twice on one side.
 
     Example:
@@ -46,7 +46,7 @@ def ppermute(
       Array([0, 1, 2, 3], dtype=int32)
     """
     axes = _axis.axes_of("ppermute", axis_name)
-    sources = _sources(axes, perm)
+    sources = sources_of("ppermute", axes, perm)
     return jax.tree.map(
         lambda leaf: ppermute_p.bind(_axis.vary(leaf, axes), axes=axes, sources=sources),
         x,
@@ -57,18 +57,19 @@ def ppermute(
 ppermute_p = core.Primitive("ppermute")
 
 
-def _sources(axes, perm) -> tuple[int, ...]:
+def sources_of(name: str, axes: _axis.Axes, perm: Any) -> tuple[int, ...]:
+    """Returns from which index each index receives, -1 for none, checked."""
     if not isinstance(perm, (list, tuple)):
-        raise TypeError(f"jax_cxl.ppermute: perm must be a list or a tuple, got {type(perm)}.")
+        raise TypeError(f"jax_cxl.{name}: perm must be a list or a tuple, got {type(perm)}.")
     size = lax.axis_size(axes)
     pairs = [(int(source), int(destination)) for source, destination in perm]
     if any(not -size <= i < size for pair in pairs for i in pair):
         raise ValueError(
-            f"jax_cxl.ppermute: perm has indices out of bounds for {axes} of size {size}: {perm}."
+            f"jax_cxl.{name}: perm has indices out of bounds for {axes} of size {size}: {perm}."
         )
     pairs = [(source % size, destination % size) for source, destination in pairs]
     if any(len(set(side)) != len(pairs) for side in zip(*pairs, strict=True)):
-        raise ValueError(f"jax_cxl.ppermute: sources and destinations must be unique, got {perm}.")
+        raise ValueError(f"jax_cxl.{name}: sources and destinations must be unique, got {perm}.")
     source_of = {destination: source for source, destination in pairs}
     return tuple(source_of.get(r, -1) for r in range(size))
 

@@ -12,7 +12,7 @@ def pshuffle(x: Any, axis_name: Hashable | Sequence[Hashable], perm: Sequence[in
     Drop-in for `jax.lax.pshuffle`: `ppermute` with another encoding of the permutation.
 
     Args:
-      x: array, or pytree of arrays, of any dtype of one byte or more an element.
+      x: array, or pytree of arrays, of any dtype.
       axis_name: mesh axis, or several in the order in which they count ranks.
       perm: a permutation of the axis indices.
 

@@ -27,7 +27,7 @@ def psum(
     size of the axis.
 
     Args:
-      x: array, or pytree of arrays, of any dtype of one byte or more an element; bool
+      x: array, or pytree of arrays, of any dtype; bool
         counts as int32.
       axis_name: mesh axis, or several.
       axis_index_groups: lists of axis indices, all of the same size and together a
@@ -39,7 +39,7 @@ def psum(
 
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
-      TypeError: a dtype is not supported, such as int4, or an axis is an integer.
+      TypeError: a dtype is not supported, such as float6_e2m3fn, or an axis is an integer.
       ValueError: the groups are no partition.
 
     Example:

@@ -29,7 +29,7 @@ def psum_scatter(
     round once.
 
     Args:
-      x: array, or pytree of arrays, of any dtype of one byte or more an element.
+      x: array, or pytree of arrays, of any dtype.
       axis_name: mesh axis, or several in the order in which they count ranks.
       scatter_dimension: dimension of x that is divided among the ranks.
       axis_index_groups: lists of axis indices, all of the same size and together a
@@ -43,7 +43,7 @@ def psum_scatter(
 
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
-      TypeError: a dtype is not supported, such as int4.
+      TypeError: a dtype is not supported, such as float6_e2m3fn.
       ValueError: the scattered dimension does not fit the group's size, or the groups
         are no partition.
 

@@ -18,7 +18,7 @@ def pswapaxes(
     Drop-in for `jax.lax.pswapaxes`: `all_to_all(x, axis_name, axis, axis)`, which see.
 
     Args:
-      x: array, or pytree of arrays, of any dtype of one byte or more an element.
+      x: array, or pytree of arrays, of any dtype.
       axis_name: mesh axis, or several in the order in which they count ranks.
       axis: dimension of x, of the group's size.
       axis_index_groups: lists of axis indices, all of the same size and together a

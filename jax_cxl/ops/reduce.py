@@ -19,7 +19,7 @@ def reduce(x: Any, axis_name: Hashable | Sequence[Hashable], *, root: int = 0) -
     float16, bfloat16 and float8 accumulate in float32 and round once.
 
     Args:
-      x: array, or pytree of arrays, of any dtype of one byte or more an element; bool
+      x: array, or pytree of arrays, of any dtype; bool
         counts as int32.
       axis_name: mesh axis, or several in the order in which they count ranks.
       root: index along the axis.
@@ -31,7 +31,7 @@ def reduce(x: Any, axis_name: Hashable | Sequence[Hashable], *, root: int = 0) -
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
       NotImplementedError: the root is a traced value.
-      TypeError: a dtype is not supported, such as int4.
+      TypeError: a dtype is not supported, such as float6_e2m3fn.
       ValueError: the root is out of bounds.
 
     Example:

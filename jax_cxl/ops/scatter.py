@@ -26,7 +26,7 @@ def scatter(
     Differentiates to `gather`.
 
     Args:
-      x: array, or pytree of arrays, of any dtype of one byte or more an element, of the
+      x: array, or pytree of arrays, of any dtype, of the
         same shape on all ranks; only the root's values count.
       axis_name: mesh axis, or several in the order in which they count ranks.
       root: index along the axis.
@@ -40,7 +40,7 @@ def scatter(
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
       NotImplementedError: the root is a traced value.
-      TypeError: a dtype is not supported, such as int4.
+      TypeError: a dtype is not supported, such as float6_e2m3fn.
       ValueError: the root is out of bounds, or the dimension does not fit the axis's
         size.
 

@@ -1,0 +1,212 @@
+"""jax_cxl.ragged_all_to_all."""
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+from jax.interpreters import ad, batching
+
+from jax_cxl import _axis, _lowering
+from jax_cxl.ops.all_to_all import all_to_all_p
+
+
+def ragged_all_to_all(
+    operand: Any,
+    output: Any,
+    input_offsets: Any,
+    send_sizes: Any,
+    output_offsets: Any,
+    recv_sizes: Any,
+    *,
+    axis_name: Hashable | Sequence[Hashable],
+    axis_index_groups: Sequence[Sequence[int]] | None = None,
+) -> Any:
+    """Sends slices of rows, of sizes known at run time only, to all ranks along an axis.
+
+    Drop-in for `jax.lax.ragged_all_to_all`. The four integer arrays have an entry a slice,
+    first those for rank 0, then those for rank 1, and as many for each. Only the rows that
+    are sent go through the pool. Differentiates to itself in the other direction.
+
+    Args:
+      operand: array of shape (N, ...) of any dtype: the rows to send.
+      output: array of shape (M, ...), else like operand: the result where nothing arrives.
+      input_offsets: in operand, where each slice that this rank sends begins.
+      send_sizes: how many rows it has.
+      output_offsets: where it goes in the *receiver's* output.
+      recv_sizes: how many rows each slice that this rank receives has.
+      axis_name: mesh axis, or several in the order in which they count ranks.
+      axis_index_groups: lists of axis indices, all of the same size and together a
+        partition of the axis; each exchanges on its own. By default one group of all
+        ranks.
+
+    Returns:
+      An array of output's shape and dtype.
+
+    Raises:
+      NameError: the axis is not bound, as outside `jax.shard_map`.
+      TypeError: a dtype is not supported, such as float6_e2m3fn, operand's and output's
+        differ, or sizes are no integers.
+      ValueError: shapes do not fit, or the groups are no partition.
+      jax.errors.JaxRuntimeError: at run time, and on all ranks of the group alike: a slice
+        leaves operand or output, sizes do not fit what the other rank says, or two slices
+        overlap in an output, as the gradient's do for rows that were sent twice.
+
+    Example:
+      >>> mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> exchange = jax.shard_map(
+      ...     lambda *a: jax_cxl.ragged_all_to_all(*a, axis_name="i"),
+      ...     mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
+      >>> jax.jit(exchange)(
+      ...     jnp.array([1, 2, 2, 3, 4, 0]), jnp.zeros(8, int),
+      ...     input_offsets := jnp.array([0, 1, 0, 1]), send_sizes := jnp.array([1, 2, 1, 1]),
+      ...     output_offsets := jnp.array([0, 0, 1, 2]), recv_sizes := jnp.array([1, 1, 2, 1]))
+      Array([1, 3, 0, 0, 2, 2, 4, 0], dtype=int32)
+    """
+    name = "ragged_all_to_all"
+    axes = _axis.axes_of(name, axis_name)
+    groups = _axis.groups_of(name, axes, axis_index_groups)
+    size = _axis.group_size(axes, groups)
+    operand, output = jnp.asarray(operand), jnp.asarray(output)
+    if operand.ndim < 1 or output.ndim < 1 or operand.shape[1:] != output.shape[1:]:
+        raise ValueError(
+            f"jax_cxl.{name}: operand and output must be arrays of equal rows, got shapes"
+            f" {operand.shape} and {output.shape}."
+        )
+    if operand.dtype != output.dtype:
+        raise TypeError(
+            f"jax_cxl.{name}: operand is {operand.dtype} and output {output.dtype}: convert one."
+        )
+    columns = [jnp.asarray(c) for c in (input_offsets, send_sizes, output_offsets, recv_sizes)]
+    labels = ("input_offsets", "send_sizes", "output_offsets", "recv_sizes")
+    for label, column in zip(labels, columns, strict=True):
+        if not jnp.issubdtype(column.dtype, np.integer):
+            raise TypeError(f"jax_cxl.{name}: {label} must be integers, got {column.dtype}.")
+        if column.ndim != 1 or column.shape != columns[0].shape or not column.size:
+            raise ValueError(
+                f"jax_cxl.{name}: {', '.join(labels)} must be vectors of one length, got shapes"
+                f" {[c.shape for c in columns]}."
+            )
+        if column.size % size:
+            raise ValueError(
+                f"jax_cxl.{name}: the length {column.size} of {label} must be divisible by the"
+                f" size {size} of the group."
+            )
+    wide = any(column.dtype.itemsize == 8 for column in columns)
+    table = jnp.stack([column.astype(np.int64 if wide else np.int32) for column in columns])
+    return _bind(operand, output, table, axes=axes, groups=groups, size=size)
+
+
+# `table` has the rows input_offsets, send_sizes, output_offsets and recv_sizes.
+ragged_all_to_all_p = core.Primitive("ragged_all_to_all")
+
+
+def _bind(operand, output, table, *, axes, groups, size):
+    if not axes:
+        return exchange_alone(operand, output, table)
+    operands = [_axis.vary(x, axes) for x in (operand, output, table)]
+    varying = {a for x in operands for a in _axis.varying(x)}
+    operands = [_axis.vary(x, tuple(varying)) for x in operands]
+    return ragged_all_to_all_p.bind(*operands, axes=axes, groups=groups, size=size)
+
+
+def _exchange(operand, output, table):
+    """Does the work of all ranks, whose values are stacked along a first dimension."""
+    (n, rows), into = operand.shape[:2], output.shape[1]
+    # By receiver, then slice.
+    columns = jnp.moveaxis(table.reshape(n, 4, n, -1), (1, 2), (0, 1)).reshape(4, n, -1)
+    first, size, to, _ = (column[..., None] for column in columns)
+    sender = jnp.repeat(jnp.arange(n, dtype=table.dtype), table.shape[-1] // n)[:, None]
+    row = jnp.arange(into, dtype=table.dtype)
+    hits = (to <= row) & (row < to + size)
+    index = jnp.max(jnp.where(hits, sender * rows + first + row - to, -1), axis=1)
+    received = operand.reshape(n * rows, *operand.shape[2:])[jnp.maximum(index, 0)]
+    arrives = (index >= 0).reshape(n, into, *[1] * (output.ndim - 2))
+    return jnp.where(arrives, received, output)
+
+
+def exchange_alone(operand, output, table):
+    """The exchange of a group of one rank."""
+    return _exchange(operand[None], output[None], table[None])[0]
+
+
+def _abstract_eval(operand, output, table, *, axes, groups, size):
+    return _axis.abstract_result("ragged_all_to_all", output, axes)
+
+
+def _lower(ctx, operand, output, table, *, axes, groups, size):
+    return _lowering.ragged_all_to_all(
+        ctx, operand, output, table, axes=axes, groups=groups, alone=exchange_alone
+    )
+
+
+def _jvp(primals, tangents, **params):
+    operand, output, table = primals
+    result = _bind(operand, output, table, **params)
+    operand_dot, output_dot, _ = tangents
+    if type(operand_dot) is type(output_dot) is ad.Zero:
+        return result, ad.Zero(jax.typeof(result).to_tangent_aval())
+    operand_dot, output_dot = map(ad.instantiate_zeros, (operand_dot, output_dot))
+    return result, _bind(operand_dot, output_dot, table, **params)
+
+
+def _transpose(ct, operand, output, table, *, axes, groups, size):
+    wants_operand, wants_output = map(ad.is_undefined_primal, (operand, output))
+    if type(ct) is ad.Zero:
+        return [
+            ad.Zero(operand.aval) if wants_operand else None,
+            ad.Zero(output.aval) if wants_output else None,
+            None,
+        ]
+    # Where the slices that arrived here came from, and where they went.
+    sent = table[:3:2].reshape(2, size, -1)
+    there = all_to_all_p.bind(
+        _axis.vary(sent, axes), axes=axes, groups=groups, size=size, split=1, concat=1
+    ).reshape(2, -1)
+    came_from, went_to = there
+    operand_ct = output_ct = None
+    if wants_operand:
+        back = jnp.stack([went_to, table[3], came_from, table[1]])
+        zeros = jnp.zeros(operand.aval.shape, ct.dtype)
+        operand_ct = _bind(ct, zeros, back, axes=axes, groups=groups, size=size)
+    if wants_output:
+        edges = jnp.zeros(ct.shape[0] + 1, np.int32)
+        edges = edges.at[went_to].add(1).at[went_to + table[3]].add(-1)
+        arrived = jnp.cumsum(edges)[:-1] > 0
+        arrived = arrived.reshape(-1, *[1] * (ct.ndim - 1))
+        output_ct = jnp.where(arrived, jnp.zeros_like(ct), ct)
+    return [operand_ct, output_ct, None]
+
+
+def _batch(axis_data, operands, dims, *, axes, groups, size):
+    batch = axis_data.size
+
+    def to_front(x, d):
+        return jnp.broadcast_to(x, (batch, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
+
+    if axis_data.name in axes:
+        if groups is not None or len(axes) > 1:
+            raise NotImplementedError(
+                f"jax_cxl.ragged_all_to_all over {axes}, of which {axis_data.name!r} is an axis"
+                " of jax.vmap, works without axis_index_groups and other axes only."
+            )
+        return _exchange(*map(to_front, operands, dims)), 0
+    if all(d is None for d in dims):
+        return _bind(*operands, axes=axes, groups=groups, size=size), None
+    # One exchange of the rows of all elements, with as many slices more.
+    operand, output, table = map(to_front, operands, dims)
+    element = jnp.arange(batch, dtype=table.dtype)[:, None, None]
+    strides = np.array([operand.shape[1], 0, output.shape[1], 0], table.dtype)[:, None]
+    table = jnp.moveaxis(table + element * strides, 0, -1).reshape(4, -1)
+    rows, into = (x.reshape(-1, *x.shape[2:]) for x in (operand, output))
+    out = _bind(rows, into, table, axes=axes, groups=groups, size=size)
+    return out.reshape(output.shape), 0
+
+
+ragged_all_to_all_p.def_effectful_abstract_eval(_abstract_eval)
+_lowering.register(ragged_all_to_all_p, _lower)
+ad.primitive_jvps[ragged_all_to_all_p] = _jvp
+ad.primitive_transposes[ragged_all_to_all_p] = _transpose
+batching.fancy_primitive_batchers[ragged_all_to_all_p] = _batch
