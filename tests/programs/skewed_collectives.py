@@ -21,7 +21,7 @@ import jax_cxl
 
 _RUNS = flags.DEFINE_integer("runs", 100, "How often the program runs.")
 _SEED = flags.DEFINE_integer("seed", 0, "Seed of the values and of the delays.")
-_SPINS = flags.DEFINE_integer("spins", 20_000, "Length of the longest delaying loop.")
+_SPINS = flags.DEFINE_integer("spins", 100_000, "Length of the longest delaying loop.")
 
 _INDEPENDENT = 24
 _INNER_CALLS = 8
