@@ -18,6 +18,7 @@
 #include "cc/ffi/handlers.h"
 #include "cc/ffi/program_copies.h"
 #include "cc/pool/pool.h"
+#include "cc/python/simulate.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace nb = nanobind;
@@ -189,6 +190,7 @@ NB_MODULE(_core, m) {
         "Custom-call targets: name -> stage -> capsule.");
   m.def("type_registrations", &TypeRegistrations,
         "FFI types: name -> type_id and type_info capsules.");
+  BindSimulator(m);
 }
 
 }  // namespace jax_cxl

@@ -9,7 +9,7 @@ namespace {
 using plan::Step;
 using plan::StepKind;
 
-// Turns the plan of one rank into its ops.
+// Turns the plan of one rank into its tasks.
 class Lowering {
  public:
   Lowering(const plan::Request& request, const plan::Geometry& geometry,
@@ -19,17 +19,17 @@ class Lowering {
         geometry_(geometry),
         machine_(machine),
         costs_(costs),
-        coarse_(options.coarse),
+        batches_(options.batch_gets),
         inline_(std::max(plan::InputBytes(request),
                          plan::OutputBytes(request)) <= options.inline_bytes),
         expansion_(inline_ ? options.inline_expansion : 1),
         resources_(resources),
         cards_read_(machine.cards) {}
 
-  std::vector<Op> Run(const plan::Plan& plan) && {
+  std::vector<Task> Run(const plan::Plan& plan) && {
     for (const Step& step : plan.steps) Add(step);
     FlushGets();
-    return std::move(ops_);
+    return std::move(tasks_);
   }
 
  private:
@@ -43,10 +43,7 @@ class Lowering {
   }
 
   void Add(const Step& step) {
-    const bool gets = step.kind == StepKind::kGet;
-    if (gathered_.peers > 0 && (!gets || step.round != gathered_.round)) {
-      FlushGets();
-    }
+    if (gathered_.peers > 0 && !Joins(step)) FlushGets();
     switch (step.kind) {
       case StepKind::kCopy:
       case StepKind::kZero:
@@ -58,9 +55,9 @@ class Lowering {
         break;
       case StepKind::kPublish:
         AddRing(Lane::kOut, Bell::kPublished, step.round);
-        ops_.back().setup = inline_ ? 0 : costs_.ring;
+        tasks_.back().setup = inline_ ? 0 : costs_.ring;
         if (slot_writer_round_ == step.round + 1) {
-          ops_.back().after = slot_writer_;
+          tasks_.back().after = slot_writer_;
         }
         break;
       case StepKind::kRelease:
@@ -77,38 +74,46 @@ class Lowering {
   }
 
   void AddLocal(const Step& step) {
-    Op& op = ops_.emplace_back();
-    op.lane = Lane::kLocal;
-    op.bytes = static_cast<double>(step.bytes);
+    Task& task = tasks_.emplace_back();
+    task.lane = Lane::kLocal;
+    task.bytes = static_cast<double>(step.bytes);
     const bool copies = step.kind == StepKind::kCopy;
-    op.uses = {{resources_.Memory(rank()), copies ? 2. : 1.}};
+    task.uses = {{resources_.Memory(rank()), copies ? 2. : 1.}};
   }
 
   void AddPut(const Step& step) {
-    Op op;
-    op.lane = Lane::kOut;
-    op.bytes = expansion_ * static_cast<double>(step.bytes);
-    op.setup = costs_.put_setup + FlushTime(step.bytes, costs_.put_flush_rate);
-    op.uses = UsesOut(Card(rank(), step.round), 1);
-    AwaitSlot(op, step.round);
-    if (step.kind == StepKind::kPutOutput) op.after = WriterOf(step);
-    ops_.push_back(std::move(op));
+    Task task;
+    task.lane = Lane::kOut;
+    task.bytes = expansion_ * static_cast<double>(step.bytes);
+    task.setup =
+        costs_.put_setup + FlushTime(step.bytes, costs_.put_flush_rate);
+    task.uses = UsesOut(Card(rank(), step.round), 1);
+    AwaitSlot(task, step.round);
+    if (step.kind == StepKind::kPutOutput) task.after = WriterOf(step);
+    tasks_.push_back(std::move(task));
   }
 
   void AddRing(Lane lane, Bell bell, uint64_t round) {
-    Op& op = ops_.emplace_back();
-    op.lane = lane;
-    op.rings = bell;
-    op.rung = round + 1;
+    Task& task = tasks_.emplace_back();
+    task.lane = lane;
+    task.rings = bell;
+    task.rung = round + 1;
   }
 
   void AddGet(const Step& step) {
-    if (!coarse_ || step.bytes == 0) {
-      Gather(step);
-      FlushGets();
-      return;
-    }
     Gather(step);
+    if (!batches_ || step.bytes == 0) FlushGets();
+  }
+
+  // Whether a step may run together with the gets before it: another peer's
+  // slot of the same round, or an earlier round of the same peer, so that it
+  // waits for nothing more.
+  bool Joins(const Step& step) const {
+    if (step.kind != StepKind::kGet || step.bytes == 0) return false;
+    const bool same_peer =
+        gathered_.first == step.peer && gathered_.last == step.peer + 1;
+    return step.round == gathered_.round ||
+           (same_peer && step.round < gathered_.round);
   }
 
   void Gather(const Step& step) {
@@ -122,19 +127,18 @@ class Lowering {
     gathered_.bytes += static_cast<double>(step.bytes);
     gathered_.to = std::min(gathered_.to, step.to);
     gathered_.end = std::max(gathered_.end, step.to + step.bytes);
-    cards_read_[Card(step.peer, step.round)] +=
-        static_cast<double>(step.bytes);
+    cards_read_[Card(step.peer, step.round)] += static_cast<double>(step.bytes);
   }
 
   void FlushGets() {
     if (gathered_.peers == 0) return;
-    Op op = Incoming(gathered_.peers, gathered_.bytes);
-    op.first = gathered_.first;
-    op.last = gathered_.last;
-    op.value = gathered_.round + 1;
-    op.setup *= gathered_.peers;
+    Task task = Incoming(gathered_.peers, gathered_.bytes);
+    task.first = gathered_.first;
+    task.last = gathered_.last;
+    task.value = gathered_.round + 1;
+    task.setup *= gathered_.peers;
     written_.push_back({gathered_.to, gathered_.end, NextIndex()});
-    ops_.push_back(std::move(op));
+    tasks_.push_back(std::move(task));
     gathered_ = {};
   }
 
@@ -146,52 +150,44 @@ class Lowering {
       cards_read_[Card(source, step.round)] += static_cast<double>(step.bytes);
       ++peers;
     }
-    Op op = Incoming(peers, static_cast<double>(step.bytes) * peers);
-    op.first = step.first;
-    op.last = step.last;
-    op.value = step.round + 1;
+    Task task = Incoming(peers, static_cast<double>(step.bytes) * peers);
+    task.first = step.first;
+    task.last = step.last;
+    task.value = step.round + 1;
     if (step.kind == StepKind::kReduceToSlot) {
       // In and out at once, at the pace of the slower.
       for (const Use& use : UsesOut(Card(rank(), step.to_round), 1. / peers)) {
-        op.uses.push_back(use);
+        task.uses.push_back(use);
       }
-      AddSlotWait(step.to_round);
-      op.after = NextIndex() - 1;
+      AwaitSlot(task, step.to_round);
       slot_writer_ = NextIndex();
       slot_writer_round_ = step.to_round + 1;
     } else {
       written_.push_back({step.to, step.to + step.bytes, NextIndex()});
     }
-    ops_.push_back(std::move(op));
-  }
-
-  // An op of no bytes that waits for a slot of mine in the outgoing lane.
-  void AddSlotWait(uint64_t round) {
-    Op op;
-    op.lane = Lane::kOut;
-    AwaitSlot(op, round);
-    ops_.push_back(std::move(op));
+    tasks_.push_back(std::move(task));
   }
 
   // Reads `bytes` as spread over cards_read_, from `peers` peers.
-  Op Incoming(int peers, double bytes) const {
-    Op op;
-    op.lane = Lane::kIn;
-    op.await = Bell::kPublished;
-    op.bytes = bytes * expansion_;
-    op.setup = costs_.get_setup +
-               FlushTime(static_cast<uint64_t>(bytes), costs_.get_flush_rate);
-    op.latency = (inline_ || bytes == 0 ? 0 : costs_.get_latency) +
-                 PollTime(peers);
-    if (bytes == 0) return op;
-    op.uses = {{resources_.GpuIn(rank()), 1}, {resources_.UplinkIn(rank()), 1}};
+  Task Incoming(int peers, double bytes) const {
+    Task task;
+    task.lane = Lane::kIn;
+    task.await = Bell::kPublished;
+    task.bytes = bytes * expansion_;
+    task.setup = costs_.get_setup +
+                 FlushTime(static_cast<uint64_t>(bytes), costs_.get_flush_rate);
+    task.latency =
+        (inline_ || bytes == 0 ? 0 : costs_.get_latency) + PollTime(peers);
+    if (bytes == 0) return task;
+    task.uses = {{resources_.GpuIn(rank()), 1},
+                 {resources_.UplinkIn(rank()), 1}};
     for (int card = 0; card < machine_.cards; ++card) {
       if (cards_read_[card] == 0) continue;
       const double share = cards_read_[card] / bytes;
-      op.uses.push_back({resources_.CardOut(card), share});
-      op.uses.push_back({resources_.CardBoth(card), share});
+      task.uses.push_back({resources_.CardOut(card), share});
+      task.uses.push_back({resources_.CardBoth(card), share});
     }
-    return op;
+    return task;
   }
 
   std::vector<Use> UsesOut(int card, double share) const {
@@ -201,13 +197,11 @@ class Lowering {
             {resources_.CardBoth(card), share}};
   }
 
-  void AwaitSlot(Op& op, uint64_t round) const {
+  void AwaitSlot(Task& task, uint64_t round) const {
     const uint64_t slots = geometry_.num_slots;
     if (round < slots) return;
-    op.await = Bell::kReleased;
-    op.last = request_.num_ranks;
-    op.value = round - slots + 1;
-    op.latency = PollTime(request_.num_ranks - 1);
+    task.released = round - slots + 1;
+    task.latency += PollTime(request_.num_ranks - 1);
   }
 
   // Every peer's doorbell is a line that crosses the link.
@@ -219,17 +213,17 @@ class Lowering {
     return rate > 0 ? static_cast<double>(bytes) / rate : 0;
   }
 
-  // The last op that wrote output which the step puts, -1 for none.
+  // The last task that wrote output which the step puts, -1 for none.
   int WriterOf(const Step& step) const {
     for (auto range = written_.rbegin(); range != written_.rend(); ++range) {
       if (range->begin < step.from + step.bytes && step.from < range->end) {
-        return range->op;
+        return range->task;
       }
     }
     return -1;
   }
 
-  int NextIndex() const { return static_cast<int>(ops_.size()); }
+  int NextIndex() const { return static_cast<int>(tasks_.size()); }
 
   struct Gathered {
     uint64_t round = 0;
@@ -240,22 +234,22 @@ class Lowering {
   };
   struct Written {
     uint64_t begin, end;  // output
-    int op;
+    int task;
   };
 
   const plan::Request& request_;
   const plan::Geometry& geometry_;
   const Machine& machine_;
   const Costs& costs_;
-  const bool coarse_;
+  const bool batches_;
   const bool inline_;
   const double expansion_;
   const Resources& resources_;
-  std::vector<Op> ops_;
+  std::vector<Task> tasks_;
   Gathered gathered_;
   std::vector<double> cards_read_;  // scratch: bytes by card
   std::vector<Written> written_;
-  int slot_writer_ = -1;             // the last op that reduced into a slot
+  int slot_writer_ = -1;            // the last task that reduced into a slot
   uint64_t slot_writer_round_ = 0;  // its round, plus 1
 };
 
@@ -275,9 +269,9 @@ Result<Program> Lower(plan::Request request, const plan::Geometry& geometry,
   for (request.rank = 0; request.rank < request.num_ranks; ++request.rank) {
     CXL_ASSIGN_OR_RETURN(const plan::Plan plan,
                          plan::MakePlan(request, geometry));
-    program.ranks.push_back(Lowering(request, geometry, machine, costs, options,
-                                     resources)
-                                .Run(plan));
+    program.ranks.push_back(
+        Lowering(request, geometry, machine, costs, options, resources)
+            .Run(plan));
   }
   return program;
 }

@@ -13,10 +13,10 @@ struct LowerOptions {
   // needs no doorbell of its own, and lines grow by the flag.
   uint64_t inline_bytes = 0;
   double inline_expansion = 1;
-  // One flow for all copies of a rank from the slots of one round: as many
-  // events as rounds, not rounds times ranks. Readers then use all cards of the
-  // round at once.
-  bool coarse = false;
+  // A kernel copies from all peers of a round together, and from all slots of
+  // one peer that it waited for together: one flow over all their cards. A copy
+  // engine makes one copy after another.
+  bool batch_gets = false;
 };
 
 // The plans of all ranks, as a GPU executes them: puts and publishes go out in

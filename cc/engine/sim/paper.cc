@@ -9,7 +9,6 @@ namespace {
 
 using plan::Op;
 using plan::Request;
-using SimOp = sim::Op;
 
 // A block that a rank reads: the `block`-th that `owner` publishes.
 struct Source {
@@ -35,10 +34,10 @@ class Paper {
     program.start = costs_.start;
     program.doorbell = costs_.doorbell;
     for (int rank = 0; rank < n_; ++rank) {
-      ops_.clear();
+      tasks_.clear();
       Publish(rank);
       Retrieve(rank);
-      program.ranks.push_back(std::move(ops_));
+      program.ranks.push_back(std::move(tasks_));
     }
     return program;
   }
@@ -106,7 +105,8 @@ class Paper {
       // Blocks of a rank follow each other, and so do those of the ranks.
       return (Published(owner) > 1 ? block + chunk : owner + chunk) % cards;
     }
-    const int first = static_cast<int>(static_cast<int64_t>(owner) * cards / n_);
+    const int first =
+        static_cast<int>(static_cast<int64_t>(owner) * cards / n_);
     const int end =
         static_cast<int>(static_cast<int64_t>(owner + 1) * cards / n_);
     return first + (block + chunk) % std::max(1, end - first);
@@ -117,18 +117,18 @@ class Paper {
     for (int block = 0; block < blocks; ++block) {
       for (int chunk = 0; chunk < chunks_; ++chunk) {
         const int card = Card(rank, block, chunk);
-        SimOp& op = ops_.emplace_back();
-        op.lane = Lane::kOut;
-        op.bytes = block_ / chunks_;
-        op.setup = costs_.put_setup;
-        op.uses = {{resources_.GpuOut(rank), 1},
-                   {resources_.UplinkOut(rank), 1},
-                   {resources_.CardIn(card), 1},
-                   {resources_.CardBoth(card), 1}};
+        Task& task = tasks_.emplace_back();
+        task.lane = Lane::kOut;
+        task.bytes = block_ / chunks_;
+        task.setup = costs_.put_setup;
+        task.uses = {{resources_.GpuOut(rank), 1},
+                     {resources_.UplinkOut(rank), 1},
+                     {resources_.CardIn(card), 1},
+                     {resources_.CardBoth(card), 1}};
         const bool last = block == blocks - 1 && chunk == chunks_ - 1;
         if (!overlaps() && !last) continue;
-        op.rings = Bell::kPublished;
-        op.rung = block * chunks_ + chunk + 1;
+        task.rings = Bell::kPublished;
+        task.rung = block * chunks_ + chunk + 1;
       }
     }
   }
@@ -137,69 +137,82 @@ class Paper {
     const std::vector<Source> sources = Sources(rank);
     if (sources.empty()) return;
     if (!overlaps()) AwaitEverybody(rank);
+    if (options_.order == ReaderOrder::kStaggered) AwaitTurn(rank);
     for (const Source& source : sources) {
       const int start = StartChunk(rank);
       for (int i = 0; i < chunks_; ++i) {
         const int chunk = (start + i) % chunks_;
         const int card = Card(source.owner, source.block, chunk);
-        SimOp& op = ops_.emplace_back();
-        op.lane = Lane::kIn;
-        op.bytes = block_ / chunks_;
-        op.setup = costs_.get_setup;
-        op.uses = {{resources_.GpuIn(rank), 1},
-                   {resources_.UplinkIn(rank), 1},
-                   {resources_.CardOut(card), 1},
-                   {resources_.CardBoth(card), 1}};
+        Task& task = tasks_.emplace_back();
+        task.lane = Lane::kIn;
+        task.bytes = block_ / chunks_;
+        task.setup = costs_.get_setup;
+        task.uses = {{resources_.GpuIn(rank), 1},
+                     {resources_.UplinkIn(rank), 1},
+                     {resources_.CardOut(card), 1},
+                     {resources_.CardBoth(card), 1}};
         if (overlaps()) {
-          op.await = Bell::kPublished;
-          op.first = source.owner;
-          op.last = source.owner + 1;
-          op.value = source.block * chunks_ + chunk + 1;
+          task.await = Bell::kPublished;
+          task.first = source.owner;
+          task.last = source.owner + 1;
+          task.value = source.block * chunks_ + chunk + 1;
         }
         if (reduces()) AddReduction(rank);
       }
     }
   }
 
-  // The chunk that this rank of a broadcast reads first.
-  int StartChunk(int rank) const {
-    if (request_.op != Op::kBroadcast || !overlaps() ||
-        !options_.rotate_readers) {
-      return 0;
-    }
+  // How many chunks a reader of a broadcast keeps away from the first one.
+  int Distance(int rank) const {
+    if (request_.op != Op::kBroadcast || !overlaps()) return 0;
     const int reader = (rank - request_.root + n_) % n_ - 1;
     return reader % std::min(chunks_, machine_.cards);
+  }
+
+  // The chunk that a rank reads first.
+  int StartChunk(int rank) const {
+    return options_.order == ReaderOrder::kRotated ? Distance(rank) : 0;
+  }
+
+  void AwaitTurn(int rank) {
+    Task task;
+    task.lane = Lane::kIn;
+    task.await = Bell::kPublished;
+    task.first = request_.root;
+    task.last = request_.root + 1;
+    task.value = static_cast<uint64_t>(Distance(rank)) + 1;
+    if (Distance(rank) > 0) tasks_.push_back(std::move(task));
   }
 
   void AwaitEverybody(int rank) {
     for (int peer = 0; peer < n_; ++peer) {
       if (peer != rank && Published(peer) == 0) continue;
-      SimOp op;
-      op.lane = Lane::kIn;
+      Task task;
+      task.lane = Lane::kIn;
       if (peer == rank) {
         // Its own publication is complete, too.
-        op.after = static_cast<int>(ops_.size()) - 1;
+        task.after = static_cast<int>(tasks_.size()) - 1;
         if (Published(rank) == 0) continue;
-        while (ops_[op.after].lane != Lane::kOut) --op.after;
+        while (tasks_[task.after].lane != Lane::kOut) --task.after;
       } else {
-        op.await = Bell::kPublished;
-        op.first = peer;
-        op.last = peer + 1;
-        op.value = static_cast<uint64_t>(Published(peer));
+        task.await = Bell::kPublished;
+        task.first = peer;
+        task.last = peer + 1;
+        task.value = static_cast<uint64_t>(Published(peer));
       }
-      ops_.push_back(std::move(op));
+      tasks_.push_back(std::move(task));
     }
   }
 
   // Accumulates what the op before has copied, beside later copies.
   void AddReduction(int rank) {
-    SimOp op;
-    op.lane = Lane::kLocal;
-    op.setup = costs_.reduce_setup;
-    op.bytes = block_ / chunks_;
-    op.uses = {{resources_.Memory(rank), 3}};  // two read, one written
-    op.after = static_cast<int>(ops_.size()) - 1;
-    ops_.push_back(std::move(op));
+    Task task;
+    task.lane = Lane::kLocal;
+    task.setup = costs_.reduce_setup;
+    task.bytes = block_ / chunks_;
+    task.uses = {{resources_.Memory(rank), 3}};  // two read, one written
+    task.after = static_cast<int>(tasks_.size()) - 1;
+    tasks_.push_back(std::move(task));
   }
 
   const Request& request_;
@@ -210,7 +223,7 @@ class Paper {
   const int n_;
   const double block_;
   const int chunks_;
-  std::vector<SimOp> ops_;
+  std::vector<Task> tasks_;
 };
 
 }  // namespace

@@ -27,13 +27,17 @@ enum class Variant : uint8_t {
   kAll,
 };
 
+// How the readers of a broadcast keep off one card, if at all: not known.
+enum class ReaderOrder : uint8_t {
+  kSame,       // all follow the root
+  kRotated,    // each begins with another chunk
+  kStaggered,  // each begins a chunk after the one before
+};
+
 struct PaperOptions {
   Variant variant = Variant::kAll;
-  int chunks = 4;  // a block; kAll only
-  // kAll, broadcast: readers start at different chunks, so that they do not all
-  // read one card. The paper says so of operations without a root; of broadcast
-  // it is an assumption, which the documents vary.
-  bool rotate_readers = true;
+  int chunks = 4;                          // a block; kAll only
+  ReaderOrder order = ReaderOrder::kSame;  // kAll, broadcast only
 };
 
 // kUnimplemented for operations that the paper does not have.

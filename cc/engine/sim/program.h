@@ -17,32 +17,34 @@ inline constexpr int kNumLanes = 3;
 // The two doorbells of a rank: monotone, as in cc/plan/plan.h.
 enum class Bell : uint8_t { kNone, kPublished, kReleased };
 
-struct Op {
+struct Task {
   Lane lane = Lane::kLocal;
-  // Moved once the op is ready and its lane free; 0 for none.
+  // Moved once the task is ready and its lane free; 0 for none.
   double bytes = 0;
   std::vector<Use> uses;
-  double setup = 0;    // the lane's time before the bytes move
-  double latency = 0;  // between ready and the bytes; behind other ops for free
+  double setup = 0;  // the lane's time before the bytes move
+  double latency =
+      0;  // between ready and the bytes; behind other tasks for free
 
   // Ready when ranks [first, last) but its own have rung `await` up to `value`
-  // and the op `after` of the same rank is done (-1: none).
+  // and the task `after` of the same rank is done (-1: none).
   Bell await = Bell::kNone;
   int first = 0;
   int last = 0;
   uint64_t value = 0;
+  uint64_t released = 0;  // and all ranks have rung kReleased up to this
   int after = -1;
 
-  // Rung when the op is done; heard by everyone `doorbell` seconds later.
+  // Rung when the task is done; heard by everyone `doorbell` seconds later.
   Bell rings = Bell::kNone;
   uint64_t rung = 0;
 };
 
-// Counters grow with the order in which a rank's own ops ring them.
+// Counters grow with the order in which a rank's own tasks ring them.
 struct Program {
-  double start = 0;     // no op begins earlier
+  double start = 0;     // no task begins earlier
   double doorbell = 0;  // seconds from ringing to hearing
-  std::vector<std::vector<Op>> ranks;
+  std::vector<std::vector<Task>> ranks;
 };
 
 }  // namespace jax_cxl::sim

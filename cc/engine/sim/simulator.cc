@@ -18,12 +18,14 @@ constexpr double kTogether = 1e-9;
 constexpr int kNone = -1;
 
 struct LaneState {
-  std::vector<int> ops;  // indices of the rank's ops, in order
-  size_t next = 0;       // the first that has not started
-  int running = kNone;   // op
-  int behind = 0;        // the first peer that may not have rung for `next`
-  bool ready = false;    // `next` has nothing to wait for any more
-  bool waits = false;    // for its latency
+  std::vector<int> tasks;  // indices of the rank's tasks, in order
+  size_t next = 0;         // the first that has not started
+  int running = kNone;     // task
+  // The first peers that may not have rung for `next`.
+  int behind = 0;
+  int behind_released = 0;
+  bool ready = false;  // `next` has nothing to wait for any more
+  bool waits = false;  // for its latency
 };
 
 struct RankState {
@@ -38,7 +40,7 @@ struct Timer {
   uint64_t order = 0;  // ties: first come, first served
   Kind kind = kReady;
   int rank = 0;
-  int lane = 0;        // kReady, kMove
+  int lane = 0;             // kReady, kMove
   Bell bell = Bell::kNone;  // kHeard
   uint64_t value = 0;       // kHeard
 
@@ -50,7 +52,7 @@ struct Timer {
 struct Flow {
   int rank = 0;
   int lane = 0;
-  const Op* op = nullptr;
+  const Task* task = nullptr;
   double left = 0;
 };
 
@@ -66,13 +68,13 @@ class Simulator {
     for (auto& heard : heard_) heard.resize(n);
     for (auto& waiting : waiting_) waiting.resize(n);
     for (size_t rank = 0; rank < n; ++rank) {
-      const std::vector<Op>& ops = program.ranks[rank];
-      for (size_t i = 0; i < ops.size(); ++i) {
-        ranks_[rank].lanes[static_cast<int>(ops[i].lane)].ops.push_back(
+      const std::vector<Task>& tasks = program.ranks[rank];
+      for (size_t i = 0; i < tasks.size(); ++i) {
+        ranks_[rank].lanes[static_cast<int>(tasks[i].lane)].tasks.push_back(
             static_cast<int>(i));
       }
-      ranks_[rank].done.resize(ops.size());
-      left_ += ops.size();
+      ranks_[rank].done.resize(tasks.size());
+      left_ += tasks.size();
     }
   }
 
@@ -106,7 +108,7 @@ class Simulator {
  private:
   static constexpr double kNever = std::numeric_limits<double>::infinity();
 
-  const Op& OpOf(int rank, int index) const {
+  const Task& TaskOf(int rank, int index) const {
     return program_.ranks[rank][index];
   }
 
@@ -116,32 +118,33 @@ class Simulator {
     timers_.push(timer);
   }
 
-  // Looks at the next op of a lane, while the one before it may still run.
+  // Looks at the next task of a lane, while the one before it may still run.
   void Watch(int rank, int lane) {
     LaneState& state = ranks_[rank].lanes[lane];
     state.ready = state.waits = false;
-    if (state.next == state.ops.size()) return;
-    state.behind = OpOf(rank, state.ops[state.next]).first;
+    if (state.next == state.tasks.size()) return;
+    state.behind = TaskOf(rank, state.tasks[state.next]).first;
+    state.behind_released = 0;
     CheckWaits(rank, lane);
   }
 
   void CheckWaits(int rank, int lane) {
     LaneState& state = ranks_[rank].lanes[lane];
-    if (state.ready || state.waits || state.next == state.ops.size()) return;
-    const Op& op = OpOf(rank, state.ops[state.next]);
-    if (op.after != kNone && !ranks_[rank].done[op.after]) return;
-    if (op.await != Bell::kNone) {
-      auto& heard = heard_[static_cast<int>(op.await)];
-      for (; state.behind < op.last; ++state.behind) {
-        if (state.behind == rank || heard[state.behind] >= op.value) continue;
-        waiting_[static_cast<int>(op.await)][state.behind].push_back(
-            {rank, lane});
-        return;
-      }
+    if (state.ready || state.waits || state.next == state.tasks.size()) return;
+    const Task& task = TaskOf(rank, state.tasks[state.next]);
+    if (task.after != kNone && !ranks_[rank].done[task.after]) return;
+    const int all = static_cast<int>(ranks_.size());
+    if (task.released > 0 && !Heard(rank, lane, Bell::kReleased, task.released,
+                                    all, state.behind_released)) {
+      return;
     }
-    if (op.latency > 0) {
+    if (task.await != Bell::kNone &&
+        !Heard(rank, lane, task.await, task.value, task.last, state.behind)) {
+      return;
+    }
+    if (task.latency > 0) {
       state.waits = true;
-      At(now_ + op.latency,
+      At(now_ + task.latency,
          {.kind = Timer::kReady, .rank = rank, .lane = lane});
     } else {
       state.ready = true;
@@ -149,23 +152,36 @@ class Simulator {
     }
   }
 
+  // Whether ranks [behind, last) but `rank` have rung; if not, the lane is
+  // looked at again when the first of them does.
+  bool Heard(int rank, int lane, Bell bell, uint64_t value, int last,
+             int& behind) {
+    const int index = static_cast<int>(bell);
+    for (; behind < last; ++behind) {
+      if (behind == rank || heard_[index][behind] >= value) continue;
+      waiting_[index][behind].push_back({rank, lane});
+      return false;
+    }
+    return true;
+  }
+
   void Start(int rank, int lane) {
     LaneState& state = ranks_[rank].lanes[lane];
     if (!state.ready || state.running != kNone) return;
-    state.running = state.ops[state.next++];
+    state.running = state.tasks[state.next++];
     Watch(rank, lane);
-    const Op& op = OpOf(rank, state.running);
-    if (op.setup > 0) {
-      At(now_ + op.setup, {.kind = Timer::kMove, .rank = rank, .lane = lane});
+    const Task& task = TaskOf(rank, state.running);
+    if (task.setup > 0) {
+      At(now_ + task.setup, {.kind = Timer::kMove, .rank = rank, .lane = lane});
     } else {
       Move(rank, lane);
     }
   }
 
   void Move(int rank, int lane) {
-    const Op& op = OpOf(rank, ranks_[rank].lanes[lane].running);
-    if (op.bytes > 0) {
-      flows_.push_back({rank, lane, &op, op.bytes});
+    const Task& task = TaskOf(rank, ranks_[rank].lanes[lane].running);
+    if (task.bytes > 0) {
+      flows_.push_back({rank, lane, &task, task.bytes});
       stale_ = true;
     } else {
       Finish(rank, lane);
@@ -175,15 +191,15 @@ class Simulator {
   void Finish(int rank, int lane) {
     RankState& state = ranks_[rank];
     const int index = std::exchange(state.lanes[lane].running, kNone);
-    const Op& op = OpOf(rank, index);
+    const Task& task = TaskOf(rank, index);
     state.done[index] = true;
     --left_;
     ++outcome_.events;
-    if (op.rings != Bell::kNone) {
+    if (task.rings != Bell::kNone) {
       At(now_ + program_.doorbell, {.kind = Timer::kHeard,
                                     .rank = rank,
-                                    .bell = op.rings,
-                                    .value = op.rung});
+                                    .bell = task.rings,
+                                    .value = task.rung});
     }
     Start(rank, lane);
     for (int other = 0; other < kNumLanes; ++other) {
@@ -191,11 +207,12 @@ class Simulator {
     }
   }
 
-  // Op `index` of the rank is done: the next one of this lane may wait for it.
+  // Task `index` of the rank is done: the next one of this lane may wait for
+  // it.
   void CheckAfter(int rank, int lane, int index) {
     LaneState& state = ranks_[rank].lanes[lane];
-    if (state.next == state.ops.size()) return;
-    if (OpOf(rank, state.ops[state.next]).after == index) {
+    if (state.next == state.tasks.size()) return;
+    if (TaskOf(rank, state.tasks[state.next]).after == index) {
       CheckWaits(rank, lane);
     }
   }
@@ -204,14 +221,13 @@ class Simulator {
     uint64_t& heard = heard_[static_cast<int>(bell)][rank];
     if (heard >= value) return;
     heard = value;
-    auto waiting =
-        std::exchange(waiting_[static_cast<int>(bell)][rank], {});
+    auto waiting = std::exchange(waiting_[static_cast<int>(bell)][rank], {});
     for (auto [waiter, lane] : waiting) CheckWaits(waiter, lane);
   }
 
   void Redistribute() {
     uses_.clear();
-    for (const Flow& flow : flows_) uses_.push_back(&flow.op->uses);
+    for (const Flow& flow : flows_) uses_.push_back(&flow.task->uses);
     fair_share_.Rates(uses_, rates_);
     stale_ = false;
   }
@@ -226,8 +242,8 @@ class Simulator {
       flow.left -= elapsed * rates_[i];
       if (flow.left <= rates_[i] * kTogether) {
         finished_.push_back({flow.rank, flow.lane});
-        for (const Use& use : flow.op->uses) {
-          outcome_.moved[use.resource] += flow.op->bytes * use.share;
+        for (const Use& use : flow.task->uses) {
+          outcome_.moved[use.resource] += flow.task->bytes * use.share;
         }
       } else {
         rates_[kept] = rates_[i];
@@ -264,7 +280,7 @@ class Simulator {
   FairShare fair_share_;
   std::vector<RankState> ranks_;
   double now_ = 0;
-  size_t left_ = 0;  // ops
+  size_t left_ = 0;  // tasks
   uint64_t order_ = 0;
   std::priority_queue<Timer, std::vector<Timer>, std::greater<>> timers_;
   // By bell and rank: what everyone has heard, and the lanes that wait.

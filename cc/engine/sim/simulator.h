@@ -10,7 +10,7 @@
 namespace jax_cxl::sim {
 
 struct Outcome {
-  double seconds = 0;         // until the last op of the last rank is done
+  double seconds = 0;         // until the last task of the last rank is done
   std::vector<double> moved;  // bytes, by resource
   size_t events = 0;
 

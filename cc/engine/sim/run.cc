@@ -1,0 +1,134 @@
+#include "cc/engine/sim/run.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "cc/engine/sim/simulator.h"
+
+namespace jax_cxl::sim {
+namespace {
+
+using plan::Step;
+using plan::StepKind;
+
+Result<Report> Run(const Program& program, const Machine& machine) {
+  const Resources resources(machine);
+  CXL_ASSIGN_OR_RETURN(const Outcome outcome, Simulate(resources, program));
+  Report report;
+  report.seconds = outcome.seconds;
+  report.busy = outcome.busy;
+  report.events = outcome.events;
+  if (outcome.busiest >= 0) report.busiest = resources.Name(outcome.busiest);
+  return report;
+}
+
+// How many elements of a block a round carries, at most; 0 if the whole count
+// takes only a few rounds.
+Result<uint64_t> CountPerRound(plan::Request request, plan::Geometry geometry,
+                               uint64_t few_rounds) {
+  geometry.min_chunk_bytes = 0;  // long calls fill their slots
+  const uint64_t probe = 2 * geometry.slot_bytes / request.element_bytes;
+  if (request.count <= probe) return uint64_t{0};
+  const uint64_t count = std::exchange(request.count, probe);
+  request.rank = 0;
+  CXL_ASSIGN_OR_RETURN(const plan::Plan plan,
+                       plan::MakePlan(request, geometry));
+  const uint64_t per_round = probe / plan.rounds;
+  return count / per_round <= few_rounds ? 0 : per_round;
+}
+
+}  // namespace
+
+Result<Report> RunPlans(const plan::Request& request,
+                        const plan::Geometry& geometry, const Machine& machine,
+                        const Costs& costs, const LowerOptions& options,
+                        uint64_t sample_rounds) {
+  auto run = [&](uint64_t count) -> Result<Report> {
+    plan::Request part = request;
+    part.count = count;
+    CXL_ASSIGN_OR_RETURN(const Program program,
+                         Lower(part, geometry, machine, costs, options));
+    return Run(program, machine);
+  };
+  uint64_t per_round = 0;
+  if (sample_rounds > 0) {
+    CXL_ASSIGN_OR_RETURN(per_round,
+                         CountPerRound(request, geometry, 3 * sample_rounds));
+  }
+  if (per_round == 0) return run(request.count);
+  const uint64_t half = per_round * sample_rounds;
+  CXL_ASSIGN_OR_RETURN(const Report first, run(half));
+  CXL_ASSIGN_OR_RETURN(Report report, run(2 * half));
+  const double rest =
+      static_cast<double>(request.count - 2 * half) / static_cast<double>(half);
+  report.seconds += rest * (report.seconds - first.seconds);
+  report.events += first.events;
+  report.sampled = true;
+  return report;
+}
+
+Result<Report> RunPaper(const plan::Request& request, const Machine& machine,
+                        const Costs& costs, const PaperOptions& options) {
+  CXL_ASSIGN_OR_RETURN(const Program program,
+                       PaperProgram(request, machine, costs, options));
+  return Run(program, machine);
+}
+
+Result<Counted> CountBytes(plan::Request request,
+                           const plan::Geometry& geometry, int cards) {
+  if (cards < 1) return Error(Code::kInvalidArgument, "cards is ", cards);
+  Counted counted;
+  std::vector<plan::PoolBytes> by_card(cards);
+  auto card = [&](int64_t owner, uint64_t round) -> plan::PoolBytes& {
+    const uint64_t home = owner * cards / request.num_ranks;
+    return by_card[(home + round % geometry.num_slots) % cards];
+  };
+  for (request.rank = 0; request.rank < request.num_ranks; ++request.rank) {
+    CXL_ASSIGN_OR_RETURN(const plan::Plan plan,
+                         plan::MakePlan(request, geometry));
+    plan::PoolBytes moved;
+    auto write = [&](uint64_t round, uint64_t bytes) {
+      moved.written += bytes;
+      card(request.rank, round).written += bytes;
+    };
+    auto read = [&](int peer, const Step& step) {
+      if (peer == request.rank) return;
+      moved.read += step.bytes;
+      card(peer, step.round).read += step.bytes;
+    };
+    for (const Step& step : plan.steps) {
+      switch (step.kind) {
+        case StepKind::kPut:
+        case StepKind::kPutOutput:
+          write(step.round, step.bytes);
+          break;
+        case StepKind::kGet:
+          read(step.peer, step);
+          break;
+        case StepKind::kReduceToSlot:
+          write(step.to_round, step.bytes);
+          [[fallthrough]];
+        case StepKind::kReduce:
+          for (int peer = step.first; peer < step.last; ++peer) {
+            read(peer, step);
+          }
+          break;
+        default:
+          break;
+      }
+    }
+    auto& most = counted.most_by_rank;
+    most.written = std::max(most.written, moved.written);
+    most.read = std::max(most.read, moved.read);
+    counted.all.written += moved.written;
+    counted.all.read += moved.read;
+  }
+  for (const plan::PoolBytes& bytes : by_card) {
+    auto& most = counted.most_by_card;
+    most.written = std::max(most.written, bytes.written);
+    most.read = std::max(most.read, bytes.read);
+  }
+  return counted;
+}
+
+}  // namespace jax_cxl::sim

@@ -1,0 +1,201 @@
+#include "cc/engine/sim/run.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "cc/engine/sim/lower.h"
+#include "cc/plan/verify.h"
+
+namespace jax_cxl::sim {
+namespace {
+
+using plan::Op;
+
+constexpr double kGB = 1e9;
+
+Machine TestMachine(int hosts, int cards) {
+  return {.hosts = hosts,
+          .cards = cards,
+          .gpu_out = 20 * kGB,
+          .gpu_in = 20 * kGB,
+          .uplink = 55 * kGB,
+          .card_in = 22.5 * kGB,
+          .card_out = 22.5 * kGB,
+          .card_both = 36 * kGB,
+          .memory = 3350 * kGB};
+}
+
+Costs TestCosts() {
+  return {.start = 6e-6,
+          .get_latency = .6e-6,
+          .ring = .6e-6,
+          .doorbell = 2.4e-6,
+          .doorbell_bytes = 128};
+}
+
+plan::Request MakeRequest(Op op, int ranks, uint64_t bytes) {
+  plan::Request request;
+  request.op = op;
+  request.num_ranks = ranks;
+  request.count = op == Op::kBarrier ? 0 : bytes;
+  if (op == Op::kPermute) {
+    for (int r = 0; r < ranks; ++r) {
+      request.sources.push_back((r + ranks - 1) % ranks);
+    }
+  }
+  return request;
+}
+
+std::vector<Op> Ops() {
+  return {Op::kBarrier,  Op::kAllGather, Op::kAllReduce, Op::kReduceScatter,
+          Op::kAllToAll, Op::kBroadcast, Op::kReduce,    Op::kGather,
+          Op::kScatter,  Op::kPermute,   Op::kScan,      Op::kExscan};
+}
+
+double Seconds(const Result<Report>& report) {
+  EXPECT_TRUE(report.ok()) << report.status().message();
+  return report.ok() ? report->seconds : -1;
+}
+
+// There is no payload to order before the doorbell.
+TEST(RunTest, BarrierIsStartAndDoorbellAndPolls) {
+  const Machine machine = TestMachine(4, 6);
+  const Report report = *RunPlans(MakeRequest(Op::kBarrier, 4, 0), {}, machine,
+                                  TestCosts(), {}, 0);
+  EXPECT_NEAR(report.seconds, 6e-6 + 2.4e-6 + 3 * 128 / machine.gpu_in, 1e-12);
+}
+
+// One slot: the sender writes it, then the receiver reads it.
+TEST(RunTest, PermuteOfOneSlotTakesBothCopies) {
+  const Machine machine = TestMachine(2, 2);
+  const uint64_t bytes = 1 << 20;
+  const double copy = bytes / (20 * kGB);
+  EXPECT_NEAR(Seconds(RunPlans(MakeRequest(Op::kPermute, 2, bytes), {}, machine,
+                               TestCosts(), {}, 0)),
+              6e-6 + copy + .6e-6 + 2.4e-6 + .6e-6 + copy, 1e-8);
+}
+
+TEST(RunTest, LongCallsRunAtTheSpeedOfTheLink) {
+  const uint64_t bytes = uint64_t{1} << 30;
+  const double seconds =
+      Seconds(RunPlans(MakeRequest(Op::kAllGather, 3, bytes / 3),
+                       {.num_slots = 12, .num_devices = 6}, TestMachine(3, 6),
+                       TestCosts(), {.batch_gets = true}, 0));
+  EXPECT_GT(seconds, bytes / 3 * 2 / (20 * kGB));
+  EXPECT_LT(seconds, bytes / 3 * 2 / (20 * kGB) * 1.05);
+}
+
+TEST(RunTest, SamplingAgreesWithRunningEverything) {
+  for (int ranks : {3, 12}) {
+    for (Op op : Ops()) {
+      const plan::Geometry geometry{
+          .slot_bytes = 256 << 10, .num_slots = 12, .num_devices = 6};
+      const plan::Request request = MakeRequest(op, ranks, 150 << 20);
+      auto run = [&](uint64_t sample_rounds) {
+        return RunPlans(request, geometry, TestMachine(ranks, 6), TestCosts(),
+                        {.batch_gets = true}, sample_rounds);
+      };
+      const Result<Report> exact = run(0), sampled = run(48);
+      EXPECT_FALSE(exact->sampled);
+      EXPECT_EQ(sampled->sampled, op != Op::kBarrier);
+      EXPECT_NEAR(Seconds(sampled) / Seconds(exact), 1, .05)
+          << plan::OpName(op) << " of " << ranks;
+    }
+  }
+}
+
+TEST(RunTest, CountsWhatVerifyCounts) {
+  for (int ranks : {2, 3, 7, 12}) {
+    for (Op op : Ops()) {
+      const plan::Geometry geometry{
+          .slot_bytes = 4096, .num_slots = 4, .num_devices = 3};
+      const plan::Request request = MakeRequest(op, ranks, 40000);
+      const auto plans = plan::MakePlans(request, geometry);
+      ASSERT_TRUE(plans.ok());
+      const auto traffic =
+          plan::Verify(request, geometry, *plans, {.num_devices = 3});
+      ASSERT_TRUE(traffic.ok()) << traffic.status().message();
+      const Counted counted = *CountBytes(request, geometry, 3);
+      plan::PoolBytes rank, card;
+      for (const plan::PoolBytes& bytes : traffic->by_rank) {
+        rank.written = std::max(rank.written, bytes.written);
+        rank.read = std::max(rank.read, bytes.read);
+      }
+      for (const plan::PoolBytes& bytes : traffic->by_device) {
+        card.written = std::max(card.written, bytes.written);
+        card.read = std::max(card.read, bytes.read);
+      }
+      EXPECT_EQ(counted.most_by_rank, rank) << plan::OpName(op);
+      EXPECT_EQ(counted.most_by_card, card) << plan::OpName(op);
+    }
+  }
+}
+
+TEST(RunTest, InlineMessagesNeedNoDoorbellOfTheirOwn) {
+  const plan::Request request = MakeRequest(Op::kAllGather, 3, 1024);
+  auto run = [&](uint64_t inline_bytes) {
+    return Seconds(RunPlans(request, {}, TestMachine(3, 6), TestCosts(),
+                            {.inline_bytes = inline_bytes,
+                             .inline_expansion = 128. / 120,
+                             .batch_gets = true},
+                            0));
+  };
+  // The fence and the latency of the read, less the lines of the flags.
+  EXPECT_NEAR(run(0) - run(4096), 2 * .6e-6, .05e-6);
+}
+
+TEST(RunTest, OwnSlotsAreReusedOnlyWhenReleased) {
+  // Two slots instead of many make a rank wait for its readers.
+  auto run = [&](int slots) {
+    return Seconds(RunPlans(MakeRequest(Op::kPermute, 2, 64 << 20),
+                            {.num_slots = slots}, TestMachine(2, 2),
+                            TestCosts(), {}, 0));
+  };
+  EXPECT_GT(run(2), run(8) * 1.02);
+}
+
+// Everyone writes S, then reads 2 S, all on one card.
+TEST(PaperTest, NaiveAllReduceOnOneCard) {
+  const uint64_t bytes = 1 << 30;
+  const double card = 22.5 * kGB;
+  EXPECT_NEAR(
+      Seconds(RunPaper(MakeRequest(Op::kAllReduce, 3, bytes), TestMachine(3, 6),
+                       {}, {.variant = Variant::kNaive})),
+      (3. * bytes + 6. * bytes) / card,
+      .01 * bytes / kGB);  // the last reduction
+}
+
+// Each rank reads 2 S at its link's rate, after the first chunk is there.
+TEST(PaperTest, AllReduceReadsEveryPeersWholeBuffer) {
+  const double bytes = 1 << 30, link = 20 * kGB;
+  EXPECT_NEAR(Seconds(RunPaper(MakeRequest(Op::kAllReduce, 3, 1 << 30),
+                               TestMachine(3, 6), {}, {.chunks = 8})),
+              bytes / 8 / link + 2 * bytes / link, .02 * bytes / link);
+}
+
+TEST(PaperTest, ChunksOverlapPublicationAndRetrieval) {
+  auto run = [](PaperOptions options) {
+    return Seconds(RunPaper(MakeRequest(Op::kGather, 3, 1 << 30),
+                            TestMachine(3, 6), {}, options));
+  };
+  EXPECT_NEAR(run({.variant = Variant::kAggregate}) * 20 * kGB / (1 << 30), 3,
+              .01);
+  EXPECT_NEAR(run({.chunks = 8}) * 20 * kGB / (1 << 30), 2 + 1. / 8, .01);
+}
+
+TEST(PaperTest, RefusesWhatThePaperDoesNotHave) {
+  EXPECT_EQ(RunPaper(MakeRequest(Op::kScan, 3, 1), TestMachine(3, 6), {}, {})
+                .status()
+                .code(),
+            Code::kUnimplemented);
+  EXPECT_EQ(RunPaper(MakeRequest(Op::kGather, 3, 1), TestMachine(2, 6), {}, {})
+                .status()
+                .code(),
+            Code::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace jax_cxl::sim

@@ -1,0 +1,128 @@
+"""`python -m jax_cxl simulate`: what a machine that is not here would do.
+
+One call on a machine of your choice, or the study of docs/performance.md.
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+
+from jax_cxl._simulate import constants as c
+from jax_cxl._simulate import model, nccl, tables
+
+_DEFAULT_SIZES = (c.KIB, 64 * c.KIB, c.MIB, 16 * c.MIB, 256 * c.MIB, 4 * c.GIB)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m jax_cxl simulate",
+        description="Modelled times of collectives: jax_cxl's plans, the paper's library and NCCL "
+        "over InfiniBand, on a model of hosts, links and pool devices.",
+    )
+    parser.add_argument("--hosts", type=int, default=c.HOSTS)
+    parser.add_argument("--gpus-per-host", type=int, default=1)
+    parser.add_argument("--cards", type=int, default=c.CARDS, help="devices of the pool")
+    parser.add_argument("--op", choices=(*model.OPS, "barrier", "permute", "scan", "exscan"))
+    parser.add_argument("--bytes", type=tables.parse_bytes, help="as nccl-tests counts: 64KiB")
+    parser.add_argument("--slot-bytes", type=tables.parse_bytes, default=c.SLOT_BYTES)
+    parser.add_argument(
+        "--coherence", choices=("coherent", "uncached", "flush"), default="uncached"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
+    parser.add_argument(
+        "--write",
+        metavar="DOCS",
+        type=pathlib.Path,
+        help="write the study into DOCS/performance.md and DOCS/img and exit",
+    )
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    arguments = _parser().parse_args(argv)
+    if arguments.write is not None:
+        return _write(arguments.write)
+    setting = model.Setting(
+        hosts=arguments.hosts,
+        cards=arguments.cards,
+        gpus_per_host=arguments.gpus_per_host,
+        coherence=arguments.coherence,
+        slot_bytes=arguments.slot_bytes,
+    )
+    try:
+        rows = [
+            _row(op, size, setting)
+            for op in ([arguments.op] if arguments.op else model.OPS)
+            for size in ([arguments.bytes] if arguments.bytes is not None else _DEFAULT_SIZES)
+        ]
+    except ValueError as error:
+        print(f"simulate: {error}", file=sys.stderr)
+        return 2
+    if arguments.json:
+        for row in rows:
+            print(json.dumps(row))
+        return 0
+    print(
+        f"modelled: {setting.hosts} hosts of {setting.gpus_per_host} GPUs, {setting.cards} cards, "
+        f"{setting.slots} slots of {tables.bytes_text(setting.slot_bytes)} a rank"
+    )
+    header = ("op", "size", "jax_cxl", "bound", "paper", "InfiniBand", "busiest", "busy")
+    print(tables.plain(header, [_cells(row) for row in rows]))
+    return 0
+
+
+def _row(op: str, size: int, setting: model.Setting) -> dict[str, object]:
+    ours = model.ours(op, size, setting)
+    row: dict[str, object] = {
+        "modelled": True,
+        "op": op,
+        "bytes": size,
+        "hosts": setting.hosts,
+        "gpus_per_host": setting.gpus_per_host,
+        "cards": setting.cards,
+        "slot_bytes": setting.slot_bytes,
+        "seconds": ours.seconds,
+        "bound_seconds": model.bound_seconds(op, size, setting),
+        "busiest": ours.busiest,
+        "busy": ours.busy,
+        "paper_seconds": None,
+        "infiniband_seconds": None,
+    }
+    if op in model.OPS and setting.ranks > 1:
+        row["paper_seconds"] = model.paper(op, size, setting).seconds
+        if setting.gpus_per_host == 1:
+            row["infiniband_seconds"] = nccl.seconds(op, size, setting.hosts)
+    return row
+
+
+def _cells(row: dict[str, object]) -> list[str]:
+    def time(name: str) -> str:
+        value = row[name]
+        return "-" if value is None else tables.time_text(float(str(value)))
+
+    return [
+        str(row["op"]),
+        tables.bytes_text(int(str(row["bytes"]))),
+        time("seconds"),
+        time("bound_seconds"),
+        time("paper_seconds"),
+        time("infiniband_seconds"),
+        str(row["busiest"]) or "-",
+        f"{float(str(row['busy'])):.0%}",
+    ]
+
+
+def _write(docs: pathlib.Path) -> int:
+    from jax_cxl._simulate import plots, report
+
+    document = docs / "performance.md"
+    try:
+        text = document.read_text() if document.exists() else "# Performance\n"
+        document.write_text(report.insert(text, report.study_document()))
+        plots.write(docs / "img")
+    except ImportError as error:
+        print(f"simulate: {error}", file=sys.stderr)
+        return 2
+    print(f"wrote {document} and {docs / 'img'}")
+    return 0

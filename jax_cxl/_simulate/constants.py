@@ -1,0 +1,144 @@
+"""Every constant of the model, with its source. Nothing else in the simulator holds a number.
+
+Sources:
+  paper     CCCL, arXiv 2602.22457 (3 hosts with one H100 each, TITAN-II switch, six CZ120 cards)
+  Beluga    measurements of the Beluga paper on the same switch
+  Micron    data sheet of the CZ120
+  NCCL      defaults of NCCL's own cost model, v2.28.7, src/graph/tuning.cc
+  here      measured by this project on an H200 machine with an emulated pool (DRAM, no CXL)
+  design    chosen by jax_cxl itself
+
+Rates are in bytes per second, times in seconds.
+"""
+
+GB = 1e9
+US = 1e-6
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
+
+# The setting of the paper.
+HOSTS = 3  # paper
+CARDS = 6  # paper
+
+# --- Links and cards -----------------------------------------------------------------------------
+
+# paper: "about 20 GB/s" each way between a GPU and the pool, one DMA engine per direction.
+GPU_OUT = 20 * GB
+GPU_IN = 20 * GB
+# here: 55 GB/s between a GPU and host memory over the same PCIe Gen5 x16. One GPU a host never
+# reaches it; several share it.
+UPLINK = 55 * GB
+# Beluga: 22.5 GB/s per card, which two ranks share. Taken for reads and for writes.
+CARD_IN = 22.5 * GB
+CARD_OUT = 22.5 * GB
+# Micron: 36 GB/s per card, two reads for each write: the link has two directions, the DRAM one.
+CARD_BOTH = 36 * GB
+# H100 SXM data sheet: 3.35 TB/s. Bounds only copies inside a GPU.
+MEMORY = 3350 * GB
+
+# --- Latencies of the pool -----------------------------------------------------------------------
+
+# paper: a load from the pool, and from DRAM.
+POOL_LOAD = 0.658 * US
+DRAM_LOAD = 0.214 * US
+
+# --- jax_cxl: one kernel a call, on `coherent` and `uncached` pools ------------------------------
+
+# NCCL: base latency of a ring kernel with flags in its lines (LL). Ours starts like theirs.
+KERNEL_START = 6.6 * US
+# here: half of the 3.0 us that two polling kernels take for a round trip through DRAM; the store
+# and the load that it consists of each take POOL_LOAD - DRAM_LOAD longer in the pool.
+KERNEL_DOORBELL = 1.5 * US + 2 * (POOL_LOAD - DRAM_LOAD)
+# A fence between payload and doorbell: the payload has arrived. Taken as long as a load.
+KERNEL_FENCE = POOL_LOAD
+# design: doorbells lie 128 bytes apart.
+DOORBELL_BYTES = 128
+# design: up to this many bytes, data and flag share a line: 8 of 128 bytes are the flag.
+INLINE_BYTES = 64 * KIB
+INLINE_EXPANSION = 128 / 120
+
+# design: the ring: two slots a card, so that one half is filled while the other is read.
+MIN_SLOTS = 4
+MAX_SLOTS = 12
+SLOT_BYTES = 1 * MIB
+# design: chunks of short messages are no smaller than this.
+MIN_CHUNK_BYTES = 16 * KIB
+# design: all-reduce and reduce read everything at once, in one exchange, as long as that costs at
+# most so many bytes more than sharing the work, (n - 1) (n - 2) / n of a block.
+ALL_READ_EXTRA_BYTES = 16 * KIB
+
+# --- jax_cxl on `flush` pools: the host copies with DMA engines and flushes its caches -----------
+
+# Beluga, 16 KiB: 11.1 us out of the GPU with flushes and 9.1 without, 16.8 and 10.6 into it.
+FLUSH_PUT_RATE = 16 * KIB / ((11.1 - 9.1) * US)
+FLUSH_GET_RATE = 16 * KIB / ((16.8 - 10.6) * US)
+
+# --- The paper's library: cudaMemcpyAsync and doorbells by the host ------------------------------
+
+# Beluga, 16 KiB without flushes: 9.1 us out, 10.6 us in, less the bytes at 20 GB/s. From the call
+# until the copy is known to be complete, which the paper needs before each doorbell.
+COPY_PUT_SETUP = 9.1 * US - 16 * KIB / GPU_OUT
+COPY_GET_SETUP = 10.6 * US - 16 * KIB / GPU_IN
+# A store by the host, then on average half a poll and a whole one, each a load from the pool.
+HOST_DOORBELL = 2.5 * POOL_LOAD
+# here: the shortest operation on a stream, a copy of 4 KiB. For the reduction after each copy.
+REDUCE_SETUP = 2.4 * US
+# paper: "4 to 8 is best". The model takes the best of these at each size.
+CHUNKS = (1, 2, 4, 8)
+# Not known: whether the readers of a broadcast follow the root together, begin with different
+# chunks, or one after another. The model takes the best at each size.
+READER_ORDERS = ("same", "rotated", "staggered")
+
+# --- InfiniBand and NCCL -------------------------------------------------------------------------
+
+# paper: 200 Gb/s.
+INFINIBAND = 25 * GB
+# One for all operations. No source gives the paper's: it was calibrated once, on the one figure in
+# which only rates matter (All is 1.05 times as fast as NCCL for all-reduce above 256 MB), and the
+# rest of the tables follows. docs/performance.md shows how they depend on it.
+NCCL_EFFICIENCY = 0.48
+# NCCL: by protocol (LL, LL128, Simple): latency of a call, of a hop over the network for rings and
+# for trees, and the part of the bandwidth that is payload.
+NCCL_BASE = (6.6 * US, 14.0 * US, 8.4 * US)
+NCCL_TREE_BASE = (6.8 * US, 14.0 * US, 8.4 * US)
+NCCL_RING_HOP = (2.7 * US, 4.0 * US, 14.0 * US)
+NCCL_TREE_HOP = (5.0 * US, 8.5 * US, 14.0 * US)
+NCCL_PAYLOAD = (0.5, 0.92, 1.0)
+NCCL_TREE_BANDWIDTH = 0.92
+
+# --- Prices --------------------------------------------------------------------------------------
+
+# paper: a CXL switch, and the InfiniBand switch that it replaces.
+CXL_SWITCH_DOLLARS = 5_800
+INFINIBAND_SWITCH_DOLLARS = 16_000
+
+# --- Figures of the paper that the tables compare with -------------------------------------------
+
+# Average speed over NCCL on InfiniBand, 1 MB to 4 GB, 3 hosts.
+PAPER_AVERAGES = {
+    "all_gather": 1.34,
+    "broadcast": 1.84,
+    "gather": 1.94,
+    "scatter": 1.04,
+    "all_reduce": 1.50,
+    "reduce_scatter": 1.43,
+    "reduce": 1.70,
+    "all_to_all": 1.53,
+}
+# The same for the smallest messages, where they are given.
+PAPER_SMALL = {"scatter": 0.46, "reduce_scatter": 0.48, "all_to_all": 0.7}
+PAPER_LARGE_ALL_REDUCE = 1.05
+# Latency at 12 hosts over that at 3.
+PAPER_GROWTH = {"all_reduce": (8.7, 12.2), "broadcast": (2.5, 2.5), "all_to_all": (3.6, 3.6)}
+# All over the others.
+PAPER_OVER_NAIVE = (1.0, 8.0)
+PAPER_OVER_AGGREGATE = (1.16, 4.2)
+
+# --- The model itself ----------------------------------------------------------------------------
+
+# Long calls of many ranks are not run to the end: rounds x ranks^2 that are, and the fewest
+# rounds.
+# All results for up to 12 hosts in docs/performance.md are exact but for the longest messages.
+SAMPLE_WORK = 1 << 16
+SAMPLE_ROUNDS = 192

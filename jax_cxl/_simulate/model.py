@@ -1,0 +1,162 @@
+"""Machines, and the time that each library takes on them for one call. Everything is modelled."""
+
+import dataclasses
+
+from jax_cxl import _core
+from jax_cxl._simulate import constants as c
+
+# The operations of the paper, in its order.
+OPS = tuple(c.PAPER_AVERAGES)
+# Those whose input holds a block for each rank, and those whose output does.
+_WIDE_INPUT = ("reduce_scatter", "all_to_all", "scatter")
+_WIDE_OUTPUT = ("all_gather", "all_to_all", "gather")
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """A machine.
+
+    Attributes:
+      hosts: each with one uplink to the pool.
+      cards: devices of the pool.
+      gpus_per_host: a rank each.
+      coherence: `uncached` (also for `coherent`: the GPU rings doorbells itself) or `flush`.
+      slot_bytes: of a slot of a rank's ring.
+      num_slots: of a ring; 0 for what a pool of that many cards gets.
+      min_chunk_bytes: short messages are cut into chunks no smaller than this.
+      orders: of the readers of the paper's broadcast; the best one counts.
+    """
+
+    hosts: int = c.HOSTS
+    cards: int = c.CARDS
+    gpus_per_host: int = 1
+    coherence: str = "uncached"
+    slot_bytes: int = c.SLOT_BYTES
+    num_slots: int = 0
+    min_chunk_bytes: int = c.MIN_CHUNK_BYTES
+    orders: tuple[str, ...] = c.READER_ORDERS
+
+    @property
+    def ranks(self) -> int:
+        return self.hosts * self.gpus_per_host
+
+    @property
+    def slots(self) -> int:
+        return self.num_slots or min(max(2 * self.cards, c.MIN_SLOTS), c.MAX_SLOTS)
+
+    @property
+    def all_read_bytes(self) -> int:
+        n = self.ranks
+        return c.ALL_READ_EXTRA_BYTES * n // max(1, (n - 1) * (n - 2))
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """One modelled call: its time, and what bounds it."""
+
+    seconds: float
+    busiest: str = ""
+    busy: float = 0.0
+
+
+def element_count(op: str, total_bytes: int, ranks: int) -> int:
+    """Elements of one byte in a block, for the size that nccl-tests would print.
+
+    That size is the larger of input and output: n blocks where one of them holds a block for
+    each rank.
+    """
+    if op == "barrier":
+        return 0
+    wide = op in _WIDE_INPUT or op in _WIDE_OUTPUT
+    return max(1, total_bytes // ranks if wide else total_bytes)
+
+
+def machine(setting: Setting) -> _core.SimMachine:
+    result = _core.SimMachine()
+    result.hosts = setting.hosts
+    result.gpus_per_host = setting.gpus_per_host
+    result.cards = setting.cards
+    result.gpu_out, result.gpu_in, result.uplink = c.GPU_OUT, c.GPU_IN, c.UPLINK
+    result.card_in, result.card_out, result.card_both = c.CARD_IN, c.CARD_OUT, c.CARD_BOTH
+    result.memory = c.MEMORY
+    return result
+
+
+def _our_costs(setting: Setting) -> _core.SimCosts:
+    costs = _core.SimCosts()
+    costs.get_latency = c.POOL_LOAD
+    costs.doorbell_bytes = c.DOORBELL_BYTES
+    if setting.coherence == "flush":
+        costs.put_setup, costs.get_setup = c.COPY_PUT_SETUP, c.COPY_GET_SETUP
+        costs.put_flush_rate, costs.get_flush_rate = c.FLUSH_PUT_RATE, c.FLUSH_GET_RATE
+        costs.doorbell = c.HOST_DOORBELL
+    else:
+        costs.start = c.KERNEL_START
+        costs.ring = c.KERNEL_FENCE
+        costs.doorbell = c.KERNEL_DOORBELL
+    return costs
+
+
+def ours(op: str, total_bytes: int, setting: Setting, *, exact: bool = False) -> Result:
+    """The plans of jax_cxl.
+
+    Args:
+      exact: run every copy of every round, however long that takes.
+    """
+    inline = 0 if setting.coherence == "flush" else c.INLINE_BYTES
+    report = _core.simulate_plans(
+        op,
+        element_count(op, total_bytes, setting.ranks),
+        1,
+        machine(setting),
+        _our_costs(setting),
+        slot_bytes=setting.slot_bytes,
+        num_slots=setting.slots,
+        all_read_bytes=setting.all_read_bytes,
+        min_chunk_bytes=setting.min_chunk_bytes,
+        inline_bytes=inline,
+        inline_expansion=c.INLINE_EXPANSION,
+        batch_gets=setting.coherence != "flush",
+        sample_rounds=0 if exact else max(c.SAMPLE_ROUNDS, c.SAMPLE_WORK // setting.ranks**2),
+    )
+    return Result(report.seconds, report.busiest, report.busy)
+
+
+def paper(op: str, total_bytes: int, setting: Setting, variant: str = "all") -> Result:
+    """The paper's library: `naive`, `aggregate` or `all`, with its best number of chunks."""
+    costs = _core.SimCosts()
+    costs.put_setup, costs.get_setup = c.COPY_PUT_SETUP, c.COPY_GET_SETUP
+    costs.doorbell = c.HOST_DOORBELL
+    costs.reduce_setup = c.REDUCE_SETUP
+    overlaps = variant == "all"
+    results = []
+    for chunks in c.CHUNKS if overlaps else (1,):
+        for order in setting.orders if overlaps and op == "broadcast" else ("same",):
+            report = _core.simulate_paper(
+                op,
+                element_count(op, total_bytes, setting.ranks),
+                1,
+                machine(setting),
+                costs,
+                variant=variant,
+                chunks=chunks,
+                order=order,
+            )
+            results.append(Result(report.seconds, report.busiest, report.busy))
+    return min(results, key=lambda result: result.seconds)
+
+
+def bound_seconds(op: str, total_bytes: int, setting: Setting) -> float:
+    """What no library can go below: the bytes of plan/bounds.h over links and cards."""
+    count = element_count(op, total_bytes, setting.ranks)
+    bytes_ = _core.bound_bytes(op, setting.ranks, count, 1)
+    rank_written, rank_read = bytes_["rank"]
+    written, read = bytes_["all"]
+    uplink = c.UPLINK / setting.gpus_per_host
+    return max(
+        rank_written / min(c.GPU_OUT, uplink),
+        rank_read / min(c.GPU_IN, uplink),
+        written / (setting.cards * c.CARD_IN),
+        read / (setting.cards * c.CARD_OUT),
+        (written + read) / (setting.cards * c.CARD_BOTH),
+    )

@@ -1,0 +1,154 @@
+"""The comparisons of docs/performance.md, as numbers. Everything is modelled."""
+
+import functools
+import itertools
+import statistics
+
+from jax_cxl import _core
+from jax_cxl._simulate import constants as c
+from jax_cxl._simulate import model, nccl
+
+# What the paper averages over, and what it does not reach.
+PAPER_SIZES = tuple(c.MIB << i for i in range(0, 13, 2))
+SMALL_SIZES = tuple(c.KIB << i for i in range(0, 10, 2))
+ALL_SIZES = SMALL_SIZES + PAPER_SIZES
+GROWTH_SIZES = tuple(size for size in PAPER_SIZES if size >= 64 * c.MIB)
+# Every operation that has plans, for counting.
+PLANNED = ("barrier", *model.OPS, "permute", "scan", "exscan")
+
+
+@functools.cache
+def ours(op: str, size: int, setting: model.Setting) -> float:
+    return model.ours(op, size, setting).seconds
+
+
+@functools.cache
+def paper(op: str, size: int, setting: model.Setting, variant: str = "all") -> float:
+    return model.paper(op, size, setting, variant).seconds
+
+
+def average_speed_of_paper(op: str, setting: model.Setting) -> float:
+    """All over InfiniBand, averaged as the paper does."""
+    return statistics.mean(
+        nccl.seconds(op, size, setting.hosts) / paper(op, size, setting) for size in PAPER_SIZES
+    )
+
+
+def average_speed_of_ours(op: str, setting: model.Setting) -> float:
+    return statistics.mean(
+        nccl.seconds(op, size, setting.hosts) / ours(op, size, setting) for size in PAPER_SIZES
+    )
+
+
+def over_variant(op: str, variant: str, setting: model.Setting) -> list[float]:
+    """All over another variant, by size."""
+    return [paper(op, s, setting, variant) / paper(op, s, setting) for s in PAPER_SIZES]
+
+
+def growth(
+    op: str, size: int, library: str = "paper", orders: tuple[str, ...] = c.READER_ORDERS
+) -> float:
+    """Time at 12 hosts over that at 3."""
+    times = []
+    for hosts in (3, 12):
+        setting = model.Setting(hosts=hosts, orders=orders)
+        times.append(paper(op, size, setting) if library == "paper" else ours(op, size, setting))
+    return times[1] / times[0]
+
+
+def gains(op: str, setting: model.Setting) -> list[float]:
+    """Ours over the paper's All, for ALL_SIZES."""
+    return [paper(op, size, setting) / ours(op, size, setting) for size in ALL_SIZES]
+
+
+def over_infiniband(op: str, setting: model.Setting) -> list[tuple[float, bool]]:
+    """Ours over InfiniBand for ALL_SIZES, and whether links and cards forbid more than 1."""
+    results = []
+    for size in ALL_SIZES:
+        baseline = nccl.seconds(op, size, setting.hosts)
+        forbidden = model.bound_seconds(op, size, setting) >= baseline
+        results.append((baseline / ours(op, size, setting), forbidden))
+    return results
+
+
+def counted(op: str, ranks: int, cards: int, block: int) -> dict[str, tuple[int, int]]:
+    """Bytes (written, read) of the plans: most of a rank, most of a card, all."""
+    setting = model.Setting(hosts=ranks, cards=cards)
+    return _core.count_plan_bytes(
+        op,
+        ranks,
+        block,
+        1,
+        cards=cards,
+        slot_bytes=setting.slot_bytes,
+        num_slots=setting.slots,
+        all_read_bytes=0,
+    )
+
+
+def scaling(op: str, ranks: int, cards: int) -> tuple[float, float, float]:
+    """How much more than the bound plans move, and how evenly over the cards.
+
+    Returns:
+      Bytes of the busiest rank over those of the bound, the same for all ranks together, and the
+      busiest card over the mean of all cards.
+    """
+    block = _scaling_block(op, ranks)
+    plans = counted(op, ranks, cards, block)
+    bound = _core.bound_bytes(op, ranks, block, 1)
+    if not sum(bound["all"]):
+        return 1.0, 1.0, 1.0
+    per_rank = sum(plans["rank"]) / sum(bound["rank"])
+    total = sum(plans["all"]) / sum(bound["all"])
+    per_card = max(
+        most * cards / all_ for most, all_ in zip(plans["card"], plans["all"], strict=True)
+    )
+    return per_rank, total, per_card
+
+
+def _scaling_block(op: str, ranks: int) -> int:
+    """Two laps of the ring, so that each slot is used: more would only take longer."""
+    slots = 2 * c.MAX_SLOTS
+    if op in ("reduce_scatter", "all_to_all", "scatter"):
+        return slots * (c.SLOT_BYTES // ranks // 128 * 128)
+    return slots * c.SLOT_BYTES
+
+
+def bytes_of_paper(op: str, ranks: int, size: int) -> tuple[float, float]:
+    """Bytes (written, read) of the busiest rank in the paper's plans."""
+    block = model.element_count(op, size, ranks)
+    others = (ranks - 1) * block
+    return {
+        "all_gather": (block, others),
+        "all_reduce": (block, others),
+        "reduce_scatter": (others, others),
+        "all_to_all": (others, others),
+        "broadcast": (block, block),
+        "reduce": (block, others),
+        "gather": (block, others),
+        "scatter": (others, block),
+    }[op]
+
+
+def best_slot(op: str, size: int, setting: model.Setting) -> dict[int, float]:
+    """Time by slot size."""
+    slots = [64 * c.KIB << i for i in range(7)]
+    return {
+        slot: ours(op, size, _replace_slot(setting, slot)) / ours(op, size, setting)
+        for slot in slots
+    }
+
+
+def _replace_slot(setting: model.Setting, slot: int) -> model.Setting:
+    return model.Setting(hosts=setting.hosts, cards=setting.cards, slot_bytes=slot)
+
+
+def bus_factor(op: str, ranks: int) -> float:
+    """nccl-tests: bus bandwidth over size per time."""
+    if op == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    return 1.0 if op in ("broadcast", "reduce", "permute") else (ranks - 1) / ranks
+
+
+def pairs() -> list[tuple[str, int]]:
+    return list(itertools.product(model.OPS, ALL_SIZES))
