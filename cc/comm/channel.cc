@@ -10,7 +10,8 @@
 namespace jax_cxl::comm {
 namespace {
 
-// Enough to overlap publication, retrieval and a peer's lateness.
+// Enough to overlap publication, retrieval and a peer's lateness. Two slots a
+// device, so that half a ring is filled while the other half is read.
 constexpr int kMinSlots = 4;
 constexpr uint64_t kMaxSlotBytes = uint64_t{1} << 20;
 constexpr uint64_t kMinSlotBytes = uint64_t{4} << 10;
@@ -25,7 +26,8 @@ plan::Geometry ChooseGeometry(const pool::Pool& pool, const Options& options) {
   geometry.num_slots =
       options.num_slots > 0
           ? options.num_slots
-          : std::clamp(pool.num_extents(), kMinSlots, pool::kMaxSlots);
+          : std::clamp(2 * pool.num_extents(), kMinSlots, pool::kMaxSlots);
+  geometry.num_devices = pool.num_extents();
   uint64_t arena = 0;
   for (int extent = 0; extent < pool.num_extents(); ++extent)
     arena += pool.arena(extent, 0).bytes;
