@@ -198,7 +198,8 @@ def _compile_alike() -> None:
     compiled and the same program from the persistent cache; JAX does not make processes agree
     which of the two they run. (Within one process there is nothing to agree on.)
     """
-    if jax.config.jax_enable_compilation_cache and jax.config.jax_compilation_cache_dir:
+    settings: Any = jax.config  # Options are attributes that type checkers do not know.
+    if settings.jax_enable_compilation_cache and settings.jax_compilation_cache_dir:
         logging.getLogger("jax_cxl").warning(
             "JAX's persistent compilation cache is off: with several processes, some of them"
             " could load a program that others compile, and their collectives would not match."

@@ -52,7 +52,7 @@ TEST(GeometryTest, MinimumIsEnoughAndNeeded) {
       const std::vector<uint64_t> less(num_extents, part - kPageBytes);
       EXPECT_TRUE(CheckCapacity(SplitExtents(enough, 1), world_size).ok());
       const Status status = CheckCapacity(SplitExtents(less, 1), world_size);
-      EXPECT_EQ(status.code(), Code::kInvalidArgument);
+      EXPECT_EQ(status.code(), Code::kResourceExhausted);
       EXPECT_NE(status.message().find(FormatBytes(part)), std::string::npos);
       uint64_t of_rank = 0;
       for (int e = 0; e < num_extents; ++e) {

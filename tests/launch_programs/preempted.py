@@ -9,6 +9,7 @@ import jax
 jax.distributed.initialize()
 print("connected", flush=True)
 if os.environ["JAX_CXL_LAUNCH_RANK"] == "1":
+    time.sleep(1)  # So that rank 0, too, has said that it is connected.
     if "_exit" in sys.argv:
         os._exit(5)
     elif "exit" in sys.argv:
