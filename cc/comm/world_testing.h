@@ -34,12 +34,14 @@ T OrDie(Result<T> result) {
 class World {
  public:
   World(int size, const Options& options, uint64_t bytes = 64 << 20,
-        int devices = 1) {
+        int devices = 1,
+        pool::CoherenceMode coherence = pool::CoherenceMode::kCoherent) {
     pool::PoolSpec spec;
     spec.paths = {"test." + std::to_string(getpid()) + "." +
                   std::to_string(size)};
     spec.bytes = bytes;
     spec.devices_per_path = devices;
+    spec.coherence = coherence;
     pool_ = OrDie(pool::Pool::Create(spec, size));
     pool_->Unlink();
     std::vector<int> local(size);
