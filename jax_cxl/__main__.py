@@ -5,6 +5,7 @@ import sys
 
 # Each command is the module whose main(arguments) runs it.
 COMMANDS = {
+    "bench": "jax_cxl._bench.cli",
     "simulate": "jax_cxl._simulate.cli",
 }
 

@@ -1,0 +1,1 @@
+"""`python -m jax_cxl bench`: measures collectives as nccl-tests does (docs/benchmarking.md)."""

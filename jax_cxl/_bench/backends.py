@@ -1,0 +1,234 @@
+"""Who executes the collectives: jax_cxl, JAX's own over Gloo, MPI.
+
+A backend makes a `Runner` for an operation and a shape, or None if it does not have the operation.
+Runners of JAX take each other's buffers and hand them on.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jax_cxl
+from jax_cxl._bench.ops import UNWRITTEN, Op, values
+
+_AXIS = "i"
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """What is measured: an operation on blocks of `count` elements."""
+
+    op: Op
+    ranks: int
+    rank: int
+    count: int
+    dtype: Any
+
+    @property
+    def block_bytes(self) -> int:
+        return self.count * self.dtype.itemsize
+
+    @property
+    def bytes(self) -> int:
+        """The size, by NCCL's convention."""
+        return self.op.blocks(self.ranks) * self.block_bytes
+
+    def input(self) -> np.ndarray:
+        """This rank's input."""
+        count = self.op.blocks_in(self.ranks) * self.count
+        return values(self.rank, 0, count).astype(self.dtype)
+
+    def unwritten(self) -> np.ndarray:
+        """An output in which every element is wrong."""
+        return np.full(self.op.blocks_out(self.ranks) * self.count, UNWRITTEN, self.dtype)
+
+
+class Runner(Protocol):
+    """One operation of one backend, ready to run."""
+
+    def run(self, calls: int) -> None:
+        """Executes the collective `calls` times, one after the other, and waits for the end."""
+
+    def clear(self) -> None:
+        """Makes every element of the output wrong."""
+
+    def output(self) -> np.ndarray:
+        """This rank's output of the last call."""
+
+
+class JaxBuffers:
+    """The input and the output that all runners of JAX use in turn.
+
+    Programs are given both and give them back (donation), so that no program pays for fresh
+    memory, whose first touch costs more than a collective.
+    """
+
+    def __init__(self, shape: Shape):
+        self.shape = shape
+        self.mesh = jax.make_mesh(
+            (shape.ranks,), (_AXIS,), axis_types=(jax.sharding.AxisType.Auto,)
+        )
+        self.x = self.place(shape.input())
+        self.y = self.place(shape.unwritten())
+
+    def place(self, local: np.ndarray) -> Any:
+        """Returns the global array of which this rank holds `local`."""
+        sharding = jax.NamedSharding(self.mesh, jax.P(_AXIS))
+        whole = (self.shape.ranks * len(local),)
+        array = jax.make_array_from_process_local_data(sharding, local, whole)
+        # In memory of XLA's own: NumPy's cannot be given away.
+        return jax.jit(jnp.copy)(array).block_until_ready()
+
+
+class JaxRunner:
+    """A jitted program that loops over the collective.
+
+    Each call's input depends on the output of the call before, through one element that keeps its
+    value: no compiler may drop, merge or overlap calls.
+    """
+
+    def __init__(self, collective: Callable[[Any], Any], buffers: JaxBuffers):
+        self._buffers = buffers
+
+        def body(x, y, calls):
+            def once(_, carry):
+                x, _ = carry
+                y = collective(x)
+                kept = x[:1]
+                tied = jnp.maximum(jnp.minimum(y[:1], kept), kept)
+                return jax.lax.dynamic_update_slice(x, tied, (0,)), y
+
+            return jax.lax.fori_loop(0, calls, once, (x, y))
+
+        spec = jax.P(_AXIS)
+        program = jax.shard_map(
+            body,
+            mesh=buffers.mesh,
+            in_specs=(spec, spec, jax.P()),
+            out_specs=(spec, spec),
+            check_vma=False,
+        )
+        calls = jax.ShapeDtypeStruct((), np.int32)
+        self._program = (
+            jax.jit(program, donate_argnums=(0, 1)).lower(buffers.x, buffers.y, calls).compile()
+        )
+
+    def run(self, calls: int) -> None:
+        buffers = self._buffers
+        buffers.x, buffers.y = self._program(buffers.x, buffers.y, np.int32(calls))
+        jax.block_until_ready(buffers.y)
+
+    def clear(self) -> None:
+        self._buffers.y = self._buffers.place(self._buffers.shape.unwritten())
+
+    def output(self) -> np.ndarray:
+        return np.asarray(self._buffers.y.addressable_shards[0].data)
+
+
+def _ring(ranks: int) -> list[tuple[int, int]]:
+    return [(rank, (rank + 1) % ranks) for rank in range(ranks)]
+
+
+def _collective(module: Any, shape: Shape) -> Callable[[Any], Any] | None:
+    """The operation of `jax_cxl` or `jax.lax` on a rank's value, None if it has none."""
+    name = shape.op.name
+    arguments: dict[str, tuple[tuple, dict]] = {
+        "all_gather": ((), {"tiled": True}),
+        "psum_scatter": ((), {"tiled": True}),
+        "all_to_all": ((0, 0), {"tiled": True}),
+        "gather": ((), {"tiled": True}),
+        "scatter": ((), {"tiled": True}),
+        "ppermute": ((_ring(shape.ranks),), {}),
+    }
+    # `jax.lax` has functions of these names that are no collectives.
+    if module is jax.lax and name in ("broadcast", "reduce", "gather", "scatter"):
+        return None
+    function = getattr(module, name)
+    positional, named = arguments.get(name, ((), {}))
+    return lambda x: function(x, _AXIS, *positional, **named)
+
+
+class JaxBackend:
+    """`jax_cxl`, or `jax.lax` whose collectives between CPU devices are Gloo's."""
+
+    def __init__(self, name: str, module: Any):
+        self.name = name
+        self._module = module
+
+    def runner(self, buffers: JaxBuffers) -> Runner | None:
+        collective = _collective(self._module, buffers.shape)
+        return None if collective is None else JaxRunner(collective, buffers)
+
+
+class MpiRunner:
+    """MPI on arrays of its own, which hold the same values."""
+
+    def __init__(self, communicator: Any, shape: Shape):
+        self._shape = shape
+        self._x = shape.input()
+        self._y = shape.unwritten()
+        self._call = _mpi_call(communicator, shape, self._x, self._y)
+
+    def run(self, calls: int) -> None:
+        for _ in range(calls):
+            self._call()
+
+    def clear(self) -> None:
+        self._y[:] = self._shape.unwritten()
+
+    def output(self) -> np.ndarray:
+        # MPI broadcasts in place.
+        sends = self._shape.op.name == "broadcast" and self._shape.rank == 0
+        return self._x if sends else self._y
+
+
+def _mpi_call(communicator: Any, shape: Shape, x: np.ndarray, y: np.ndarray) -> Callable[[], Any]:
+    next_rank, last_rank = (shape.rank + 1) % shape.ranks, (shape.rank - 1) % shape.ranks
+    root = shape.rank == 0
+
+    def broadcast() -> None:
+        communicator.Bcast(x if root else y, root=0)
+
+    calls: dict[str, Callable[[], Any]] = {
+        "all_gather": lambda: communicator.Allgather(x, y),
+        "psum": lambda: communicator.Allreduce(x, y),
+        "psum_scatter": lambda: communicator.Reduce_scatter_block(x, y),
+        "all_to_all": lambda: communicator.Alltoall(x, y),
+        "broadcast": broadcast,
+        "reduce": lambda: communicator.Reduce(x, y, root=0),
+        "gather": lambda: communicator.Gather(x, y, root=0),
+        "scatter": lambda: communicator.Scatter(x, y, root=0),
+        "ppermute": lambda: communicator.Sendrecv(x, next_rank, recvbuf=y, source=last_rank),
+    }
+    return calls[shape.op.name]
+
+
+class MpiBackend:
+    """The MPI library behind mpi4py, called from Python without JAX."""
+
+    name = "mpi"
+
+    def __init__(self) -> None:
+        from mpi4py import MPI
+
+        self._communicator = MPI.COMM_WORLD
+        self.version = MPI.Get_library_version().splitlines()[0].rstrip("\0")
+
+    def runner(self, buffers: JaxBuffers) -> Runner | None:
+        return MpiRunner(self._communicator, buffers.shape)
+
+
+Backend = JaxBackend | MpiBackend
+
+
+def make(baselines: list[str]) -> list[Backend]:
+    """Returns jax_cxl and the baselines."""
+    makers: dict[str, Callable[[], Backend]] = {
+        "gloo": lambda: JaxBackend("gloo", jax.lax),
+        "mpi": MpiBackend,
+    }
+    return [JaxBackend("jax_cxl", jax_cxl), *(makers[name]() for name in baselines)]

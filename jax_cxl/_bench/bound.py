@@ -1,0 +1,68 @@
+"""The copy bound: how fast ranks copy to and from shared memory when all do so at once."""
+
+import dataclasses
+import time
+
+import numpy as np
+
+from jax_cxl._bench import world as world_lib
+from jax_cxl._bench.ops import Op
+
+# Below, what Python needs to start a copy would count.
+_MIN_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 20  # A slot of the pool.
+
+
+@dataclasses.dataclass(frozen=True)
+class Rates:
+    """Bytes per second of the slowest rank."""
+
+    write: float
+    read: float
+
+
+class CopyBound:
+    """Copies a message of `size` bytes through windows as large as the pool's rings.
+
+    The window is written by its owner, then read by the next rank, and so on, so that what is
+    read has always just been written by somebody else, as in a collective.
+    """
+
+    def __init__(self, world: world_lib.World, size: int):
+        self._world = world
+        self._size = max(size, _MIN_BYTES)
+        self._source = np.ones(self._size, np.uint8)
+        self._target = np.ones(self._size, np.uint8)
+
+    def measure(self) -> Rates:
+        """Returns the rates of one message; all ranks call it together."""
+        world = self._world
+        mine, other = world.windows[world.rank], world.windows[(world.rank + 1) % world.size]
+        writing = reading = 0.0
+        for first in range(0, self._size, world_lib.WINDOW_BYTES):
+            part = slice(first, min(first + world_lib.WINDOW_BYTES, self._size))
+            world.barrier()
+            writing += _copy(self._source[part], mine)
+            world.barrier()
+            reading += _copy(other[: part.stop - first], self._target[part])
+        return Rates(
+            self._size / max(world.gather(writing)), self._size / max(world.gather(reading))
+        )
+
+
+def bound_seconds(op: Op, ranks: int, block_bytes: int, rates: Rates) -> float:
+    """The time in which the rank with the most work could copy what the operation has to move."""
+    return max(
+        float(share.written) * block_bytes / rates.write
+        + float(share.read) * block_bytes / rates.read
+        for share in op.pool(ranks)
+    )
+
+
+def _copy(source: np.ndarray, target: np.ndarray) -> float:
+    """Copies `source` to the start of `target`; returns the seconds."""
+    start = time.perf_counter()
+    for first in range(0, len(source), _CHUNK_BYTES):
+        last = min(first + _CHUNK_BYTES, len(source))
+        target[first:last] = source[first:last]
+    return time.perf_counter() - start

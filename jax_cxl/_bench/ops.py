@@ -1,0 +1,145 @@
+"""The operations: shapes, results and what they must at least move, by NCCL's conventions.
+
+A *block* is what one rank contributes to, or gets from, one other rank. The size of an operation
+counts the whole of the larger buffer of a rank, as nccl-tests does.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+# Inputs are integers below this, so sums are exact in any dtype and any order.
+_VALUES = 4
+# Never the result of anything: shows an element that nobody wrote.
+UNWRITTEN = 127
+MAX_RANKS = (UNWRITTEN - 1) // (_VALUES - 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class PoolBytes:
+    """What a rank moves through the pool, in blocks."""
+
+    written: Fraction
+    read: Fraction
+
+
+@dataclasses.dataclass(frozen=True)
+class Op:
+    """One operation; the functions take the number of ranks.
+
+    Attributes:
+      name: as in jax_cxl.
+      reduces: whether it sums.
+      blocks_in: blocks of a rank's input.
+      blocks_out: blocks of a rank's output.
+      bus_factor: bus bandwidth over algorithm bandwidth.
+      pool: the least that the ranks with the most work move.
+      result: (ranks, rank, block elements, values of) -> expected output, None if it is not
+        defined on that rank; `values of` is (rank, first element, elements) -> integers.
+    """
+
+    name: str
+    reduces: bool
+    blocks_in: Callable[[int], int]
+    blocks_out: Callable[[int], int]
+    bus_factor: Callable[[int], Fraction]
+    pool: Callable[[int], list[PoolBytes]]
+    result: Callable[[int, int, int, Any], np.ndarray | None]
+
+    def blocks(self, ranks: int) -> int:
+        """Blocks that the size of the operation counts."""
+        return max(self.blocks_in(ranks), self.blocks_out(ranks))
+
+    def expected(self, ranks: int, rank: int, count: int, dtype: Any) -> np.ndarray | None:
+        """The output of a rank for blocks of `count` elements, None if it is not defined."""
+        result = self.result(ranks, rank, count, values)
+        return None if result is None else result.astype(dtype)
+
+
+def values(rank: int, first: int, count: int) -> np.ndarray:
+    """The integers at [first, first + count) of a rank's input."""
+    position = np.arange(first, first + count, dtype=np.uint32)
+    scattered = (position * np.uint32(2654435761)) >> np.uint32(13)
+    return ((scattered + np.uint32(5 * rank)) % np.uint32(_VALUES)).astype(np.int32)
+
+
+def _one(_: int) -> int:
+    return 1
+
+
+def _each(ranks: int) -> int:
+    return ranks
+
+
+def _pool(*shares: tuple[Any, Any]) -> list[PoolBytes]:
+    return [PoolBytes(Fraction(written), Fraction(read)) for written, read in shares]
+
+
+def _total(ranks: int, first: int, count: int, of: Any) -> np.ndarray:
+    return sum(of(rank, first, count) for rank in range(ranks))
+
+
+def _joined(ranks: int, first: int, count: int, of: Any) -> np.ndarray:
+    return np.concatenate([of(rank, first, count) for rank in range(ranks)])
+
+
+def _all(_: int) -> Fraction:
+    return Fraction(1)
+
+
+def _others(ranks: int) -> Fraction:
+    return Fraction(ranks - 1, ranks)
+
+
+# The pool's figures are those of plan::LowerBound (cc/plan/bounds.cc).
+_ALL = (
+    Op(
+        *("all_gather", False, _one, _each, _others),
+        lambda n: _pool((1, n - 1)),
+        lambda n, r, count, of: _joined(n, 0, count, of),
+    ),
+    Op(
+        *("psum", True, _one, _one, lambda n: 2 * _others(n)),
+        lambda n: _pool((1, 2 * _others(n))),
+        lambda n, r, count, of: _total(n, 0, count, of),
+    ),
+    Op(
+        *("psum_scatter", True, _each, _one, _others),
+        lambda n: _pool((n - 1, n - 1)),
+        lambda n, r, count, of: _total(n, r * count, count, of),
+    ),
+    Op(
+        *("all_to_all", False, _each, _each, _others),
+        lambda n: _pool((n - 1, n - 1)),
+        lambda n, r, count, of: _joined(n, r * count, count, of),
+    ),
+    Op(
+        *("broadcast", False, _one, _one, _all),
+        lambda n: _pool((1, 0), (0, 1)),
+        lambda n, r, count, of: of(0, 0, count),
+    ),
+    Op(
+        *("reduce", True, _one, _one, _all),
+        lambda n: _pool((1, 0), (0, 1)) if n == 2 else _pool((1, 1)),
+        lambda n, r, count, of: _total(n, 0, count, of) if r == 0 else None,
+    ),
+    Op(
+        *("gather", False, _one, _each, _others),
+        lambda n: _pool((1, 0), (0, n - 1)),
+        lambda n, r, count, of: _joined(n, 0, count, of) if r == 0 else None,
+    ),
+    Op(
+        *("scatter", False, _each, _one, _others),
+        lambda n: _pool((n - 1, 0), (0, 1)),
+        lambda n, r, count, of: of(0, r * count, count),
+    ),
+    Op(
+        *("ppermute", False, _one, _one, _all),
+        lambda n: _pool((1, 1)),
+        lambda n, r, count, of: of((r - 1) % n, 0, count),
+    ),
+)
+OPS = {op.name: op for op in _ALL}

@@ -1,0 +1,132 @@
+"""What a run leaves: the table, the results file, the plot."""
+
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import sys
+from typing import Any, TextIO
+
+import jax
+import jaxlib
+import numpy as np
+
+from jax_cxl._bench.measure import Row
+from jax_cxl._bench.sizes import format_size
+
+
+class Table:
+    """Prints rows in the columns of nccl-tests as they come.
+
+    Args:
+      out: where to; None prints nothing.
+      ranks: stands in the heading.
+    """
+
+    def __init__(self, out: TextIO | None, ranks: int):
+        self._out = out
+        self._print(f"# {ranks} ranks, emulated pool in shared memory of one machine")
+        self._print(
+            f"#{'size':>10} {'count':>10} {'type':>8} {'redop':>5}  {'op':<12} {'backend':<8}"
+            f" {'min':>10} {'median':>10} {'max':>10} {'algbw':>8} {'busbw':>8} {'#wrong':>6}"
+            f" {'bound':>6}"
+        )
+        self._print(
+            f"#{'(B)':>10} {'(elements)':>10} {'':>8} {'':>5}  {'':<12} {'':<8}"
+            f" {'(us)':>10} {'(us)':>10} {'(us)':>10} {'(GB/s)':>8} {'(GB/s)':>8} {'':>6}"
+            f" {'share':>6}"
+        )
+
+    def add(self, row: Row) -> None:
+        """Prints one row."""
+        redop = "sum" if row.op.reduces else "none"
+        self._print(
+            f" {row.bytes:>10} {row.count:>10} {row.dtype:>8} {redop:>5}  {row.op.name:<12}"
+            f" {row.backend:<8} {row.min_us:>10.2f} {row.median_us:>10.2f} {row.max_us:>10.2f}"
+            f" {row.algbw_gbps:>8.3f} {row.busbw_gbps:>8.3f} {row.wrong:>6}"
+            f" {row.bound_share:>6.0%}"
+        )
+
+    def _print(self, line: str) -> None:
+        if self._out is not None:
+            print(line, file=self._out, flush=True)
+
+
+def machine(load_before: float) -> dict[str, Any]:
+    """Describes this machine and how busy it was."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
+        "kernel": platform.release(),
+        "load_before": round(load_before, 2),
+        "load_after": round(os.getloadavg()[0], 2),
+    }
+
+
+def versions(mpi: str | None) -> dict[str, str]:
+    """The versions of everything that was measured."""
+    try:
+        ours = importlib.metadata.version("jax_cxl")
+    except importlib.metadata.PackageNotFoundError:
+        ours = "not installed"  # Run from a checkout.
+    found = {
+        "jax_cxl": ours,
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
+    return found | ({"mpi": mpi} if mpi else {})
+
+
+def write_json(path: pathlib.Path, header: dict[str, Any], rows: list[Row]) -> None:
+    """Writes a results file: one line a result, so that differences show."""
+    lines = [f'  "{key}": {json.dumps(value)},' for key, value in header.items()]
+    results = ",\n".join(f"    {json.dumps(row.as_json())}" for row in rows)
+    path.write_text("\n".join(["{", *lines, f'  "results": [\n{results}\n  ]', "}"]) + "\n")
+
+
+def write_plot(path: pathlib.Path, rows: list[Row]) -> None:
+    """Draws bus bandwidth over size, a panel an operation, a line a backend."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    ops = list(dict.fromkeys(row.op.name for row in rows))
+    names = list(dict.fromkeys(row.backend for row in rows))
+    figure, axes = pyplot.subplots(
+        1, len(ops), figsize=(4 * len(ops), 3.6), squeeze=False, sharey=True
+    )
+    for panel, op in zip(axes[0], ops, strict=True):
+        for name in names:
+            points = [(r.bytes, r.busbw_gbps) for r in rows if (r.op.name, r.backend) == (op, name)]
+            if points:
+                panel.plot(*zip(*points, strict=True), marker="o", label=name)
+        shown = sorted({row.bytes for row in rows if row.op.name == op})
+        panel.set(title=op, xlabel="size", xscale="log", yscale="log")
+        panel.set_xticks(shown, [format_size(size) for size in shown], rotation=60)
+        panel.minorticks_off()
+        panel.grid(alpha=0.3)
+    axes[0][0].set_ylabel("bus bandwidth, GB/s")
+    axes[0][0].legend()
+    ranks = rows[0].ranks
+    figure.suptitle(f"{ranks} ranks, emulated pool in shared memory of one machine")
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def show_progress(text: str) -> None:
+    """Shows what is being measured on the standard error's last line."""
+    sys.stderr.write(f"bench: {text}\r")
+    sys.stderr.flush()
+
+
+def _cpu_model() -> str:
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()

@@ -1,0 +1,27 @@
+"""What backends need of the machine, looked up without importing JAX."""
+
+import importlib.util
+import shutil
+
+
+def check(baselines: list[str], platform: str, dtype: str) -> None:
+    """Checks, before anything starts, that this machine has what the options ask for.
+
+    Raises:
+      ValueError: with what to install or to choose instead.
+    """
+    if platform == "cuda":
+        raise ValueError(
+            "jax_cxl has no CUDA handler yet, so there is nothing to measure: use --platform cpu."
+        )
+    for name in baselines:
+        if name.startswith("nccl-"):
+            raise ValueError(f"--baseline {name} needs --platform cuda: NCCL moves GPU memory.")
+    if "mpi" in baselines:
+        if dtype in ("float16", "bfloat16"):
+            raise ValueError(f"--baseline mpi does not reduce {dtype}: choose another --dtype.")
+        missing = [] if importlib.util.find_spec("mpi4py") else ["mpi4py (pip install mpi4py)"]
+        if shutil.which("mpirun") is None:
+            missing.append("mpirun (an MPI library, for example apt install openmpi-bin)")
+        if missing:
+            raise ValueError(f"--baseline mpi needs {' and '.join(missing)}.")

@@ -1,0 +1,46 @@
+"""Sizes as people write them: `4KiB`, `8,64KiB`, `4KiB:64MiB:x4`."""
+
+import re
+
+_UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+def parse_list(text: str) -> list[int]:
+    """Returns the sizes in bytes of a list of sizes and ranges `FROM:TO[:xFACTOR]`.
+
+    Raises:
+      ValueError: the text is malformed.
+    """
+    return [size for part in text.split(",") for size in _parse_range(part)]
+
+
+def format_size(size: int) -> str:
+    """Returns `64KiB` for 65536, and the plain number for what is no multiple of a unit."""
+    for unit in ("GiB", "MiB", "KiB"):
+        if size and size % _UNITS[unit] == 0:
+            return f"{size // _UNITS[unit]}{unit}"
+    return str(size)
+
+
+def _parse_range(text: str) -> list[int]:
+    bounds = text.split(":")
+    if len(bounds) == 1:
+        return [_parse(text)]
+    factor = bounds[2] if len(bounds) == 3 else "x2"
+    if len(bounds) > 3 or not re.fullmatch(r"x[1-9]\d*", factor) or factor == "x1":
+        raise ValueError(f"{text!r} is no range of sizes such as 4KiB:64MiB:x4")
+    first, last = _parse(bounds[0]), _parse(bounds[1])
+    if first > last:
+        raise ValueError(f"{text!r} ends before it starts")
+    sizes = []
+    while first <= last:
+        sizes.append(first)
+        first *= int(factor[1:])
+    return sizes
+
+
+def _parse(text: str) -> int:
+    match = re.fullmatch(r"([1-9]\d*)\s*(\w*)", text.strip())
+    if match is None or match[2] not in _UNITS:
+        raise ValueError(f"{text!r} is no size such as 512, 4KiB or 64MiB")
+    return int(match[1]) * _UNITS[match[2]]
