@@ -1,0 +1,195 @@
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cc/pool/header.h"
+#include "cc/pool/lock_holder.h"
+#include "cc/pool/pool.h"
+#include "cc/pool/pool_testing.h"
+#include "cc/pool/shm_name.h"
+#include "cc/pool/test_util.h"
+
+namespace jax_cxl::pool {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(PoolRefusalTest, FilesOfOthersAreLeftAlone) {
+  const TempDirectory dir;
+  const std::string text = "my thesis\n";
+  WriteFile(dir / "foreign", text);
+  EXPECT_EQ(CreateCode(FileSpec({dir / "foreign"}), "not a jax_cxl pool"),
+            Code::kDataLoss);
+  // In any place of the list, and nothing of the rest stays behind.
+  EXPECT_EQ(CreateCode(FileSpec({dir / "first", dir / "foreign"})),
+            Code::kDataLoss);
+  EXPECT_FALSE(fs::exists(dir / "first"));
+  std::string contents;
+  std::getline(std::ifstream(dir / "foreign"), contents);
+  EXPECT_EQ(contents + "\n", text);
+  EXPECT_EQ(fs::file_size(dir / "foreign"), text.size());
+
+  const std::string shm = UniqueName("foreign");
+  WriteFile(ShmPath(shm), text);
+  EXPECT_EQ(CreateCode(ShmSpec(shm)), Code::kDataLoss);
+  EXPECT_TRUE(fs::exists(ShmPath(shm)));
+  unlink(ShmPath(shm).c_str());
+}
+
+TEST(PoolRefusalTest, OtherLayoutVersionIsRefused) {
+  const TempDirectory dir;
+  PoolHeader header = MakeHeader(2, {{0, 4 * kMiB}}, 4 * kMiB, 1, 1);
+  header.layout_version = kLayoutVersion + 1;
+  header.checksum = HeaderChecksum(header);
+  WriteFile(dir / "old",
+            std::string(reinterpret_cast<char*>(&header), sizeof(header)));
+  EXPECT_EQ(CreateCode(FileSpec({dir / "old"}), "layout version"),
+            Code::kDataLoss);
+  fs::resize_file(dir / "old", 4 * kMiB);
+  EXPECT_EQ(Pool::Attach(FileSpec({dir / "old"}), 2, 1).status().code(),
+            Code::kDataLoss);
+}
+
+TEST(PoolRefusalTest, LinksDirectoriesAndPipesAreRefused) {
+  const TempDirectory dir;
+  ASSERT_EQ(symlink((dir / "target").c_str(), (dir / "link").c_str()), 0);
+  ASSERT_EQ(mkfifo((dir / "fifo").c_str(), 0600), 0);
+  EXPECT_EQ(CreateCode(FileSpec({dir / "link"}), "symbolic links"),
+            Code::kPermissionDenied);
+  EXPECT_EQ(CreateCode(FileSpec({dir / "fifo"}), "regular file"),
+            Code::kInvalidArgument);
+  EXPECT_EQ(CreateCode(FileSpec({dir.path()})), Code::kInvalidArgument);
+  EXPECT_EQ(CreateCode(FileSpec({"/dev/null"}), "dax:"),
+            Code::kInvalidArgument);
+  EXPECT_EQ(CreateCode(FileSpec({dir / "no/such"}), "no/such"),
+            Code::kNotFound);
+  EXPECT_FALSE(fs::exists(dir / "target"));
+
+  const std::string shm = UniqueName("link");
+  ASSERT_EQ(symlink((dir / "target").c_str(), ShmPath(shm).c_str()), 0);
+  EXPECT_EQ(CreateCode(ShmSpec(shm)), Code::kPermissionDenied);
+  unlink(ShmPath(shm).c_str());
+}
+
+TEST(PoolRefusalTest, FilesOthersCanWriteAreRefused) {
+  const TempDirectory dir;
+  for (int mode : {0620, 0602, 0666}) {
+    WriteFile(dir / "open", "");
+    fs::permissions(dir / "open", fs::perms(mode));
+    EXPECT_EQ(CreateCode(FileSpec({dir / "open"}), "chmod 600"),
+              Code::kPermissionDenied);
+  }
+}
+
+TEST(PoolRefusalTest, FilesOfOtherUsersAreRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give files away";
+  const TempDirectory dir;
+  WriteFile(dir / "theirs", "");
+  ASSERT_EQ(chown((dir / "theirs").c_str(), kNobody, kNobody), 0);
+  EXPECT_EQ(CreateCode(FileSpec({dir / "theirs"}), "belongs to user"),
+            Code::kPermissionDenied);
+}
+
+TEST(PoolRefusalTest, MissingPermissionIsAnError) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become somebody else";
+  const TempDirectory dir;
+  ASSERT_EQ(chmod(dir.path().c_str(), 0755), 0);
+  const PoolSpec shm = ShmSpec(UniqueName("permission"));
+  auto pool = Pool::Create(shm, 2);
+  ASSERT_TRUE(pool.ok());
+  const uint64_t token = (*pool)->token();
+  WriteFile(dir / "mine", "");
+  EXPECT_TRUE(PassesInChild([&] {
+    if (setgid(kNobody) != 0 || setuid(kNobody) != 0) return false;
+    return CreateCode(FileSpec({dir / "new"})) == Code::kPermissionDenied &&
+           CreateCode(FileSpec({dir / "mine"})) == Code::kPermissionDenied &&
+           CreateCode(shm) == Code::kPermissionDenied &&
+           Pool::Attach(shm, 2, token).status().code() ==
+               Code::kPermissionDenied;
+  }));
+}
+
+TEST(PoolRefusalTest, WrongArgumentsAreNamed) {
+  const TempDirectory dir;
+  PoolSpec file = FileSpec({dir / "pool"});
+  file.bytes += 512;
+  EXPECT_EQ(CreateCode(file, "page size"), Code::kInvalidArgument);
+  file = FileSpec({dir / "pool"});
+  file.offset = 100;
+  EXPECT_EQ(CreateCode(file, "page size"), Code::kInvalidArgument);
+  file.offset = UINT64_MAX / kPageBytes * kPageBytes;
+  EXPECT_EQ(CreateCode(file, "beyond"), Code::kInvalidArgument);
+  file = FileSpec({dir / "pool"}, kMiB);
+  EXPECT_EQ(CreateCode(file, "too small for 2 ranks"),
+            Code::kResourceExhausted);
+  EXPECT_EQ(CreateCode(FileSpec({}), "no path"), Code::kInvalidArgument);
+  EXPECT_EQ(CreateCode(FileSpec({""}), "empty"), Code::kInvalidArgument);
+  EXPECT_EQ(CreateCode(FileSpec({dir / "a", dir / "a"}), "twice"),
+            Code::kInvalidArgument);
+  file = FileSpec({dir / "pool"});
+  for (int devices : {0, -1, kMaxExtents + 1}) {
+    file.devices_per_path = devices;
+    EXPECT_EQ(CreateCode(file, "devices"), Code::kInvalidArgument);
+  }
+  for (const char* name : {"", "a/b", "..%", "a b"}) {
+    EXPECT_EQ(CreateCode(ShmSpec(name), "shm:my_job"), Code::kInvalidArgument);
+  }
+  EXPECT_EQ(CreateCode(ShmSpec(std::string(65, 'x'))), Code::kInvalidArgument);
+  for (int world_size : {0, -1, kMaxWorldSize + 1}) {
+    EXPECT_EQ(Pool::Create(ShmSpec("x"), world_size).status().code(),
+              Code::kInvalidArgument);
+  }
+  EXPECT_TRUE(fs::is_empty(dir.path()));
+}
+
+TEST(PoolRefusalTest, AttachChecksThatBothSidesAgree) {
+  const TempDirectory dir;
+  const PoolSpec spec = FileSpec({dir / "a", dir / "b"}, 8 * kMiB);
+  auto pool = Pool::Create(spec, 2);
+  ASSERT_TRUE(pool.ok());
+  const uint64_t token = (*pool)->token();
+  auto expect_refused = [&](const PoolSpec& other, int world_size,
+                            uint64_t with_token, const std::string& word) {
+    const auto peer = Pool::Attach(other, world_size, with_token);
+    EXPECT_EQ(peer.status().code(), Code::kDataLoss);
+    EXPECT_NE(peer.status().message().find(word), std::string::npos)
+        << peer.status().message();
+  };
+  expect_refused(spec, 2, token + 1, "another job");
+  expect_refused(spec, 3, token, "2 ranks");
+  PoolSpec other = spec;
+  other.paths = {spec.paths[1], spec.paths[0]};
+  expect_refused(other, 2, token, "same order");
+  other = spec;
+  other.paths = {spec.paths[0]};
+  expect_refused(other, 2, token, "same pool URI");
+  other = spec;
+  other.devices_per_path = 2;
+  expect_refused(other, 2, token, "same pool URI");
+  other = spec;
+  other.bytes = 4 * kMiB;
+  expect_refused(other, 2, token, "same pool URI");
+  other = spec;
+  other.offset = kMiB;
+  other.bytes = 7 * kMiB;
+  expect_refused(other, 2, token, "offset included");
+  other = spec;
+  other.bytes = 16 * kMiB;
+  expect_refused(other, 2, token, "cut short");
+  fs::resize_file(spec.paths[1], 8 * kMiB - 1);
+  expect_refused(spec, 2, token, "cut short");
+}
+
+}  // namespace
+}  // namespace jax_cxl::pool
