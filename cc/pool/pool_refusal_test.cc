@@ -1,23 +1,15 @@
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
-#include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "cc/pool/header.h"
-#include "cc/pool/lock_holder.h"
 #include "cc/pool/pool.h"
 #include "cc/pool/pool_testing.h"
-#include "cc/pool/shm_name.h"
 #include "cc/pool/test_util.h"
 
 namespace jax_cxl::pool {
