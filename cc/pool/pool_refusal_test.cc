@@ -10,6 +10,7 @@
 #include "cc/pool/header.h"
 #include "cc/pool/pool.h"
 #include "cc/pool/pool_testing.h"
+#include "cc/pool/shm_name.h"
 #include "cc/pool/test_util.h"
 
 namespace jax_cxl::pool {

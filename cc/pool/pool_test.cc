@@ -18,6 +18,7 @@
 #include "cc/pool/header.h"
 #include "cc/pool/lock_holder.h"
 #include "cc/pool/pool_testing.h"
+#include "cc/pool/shm_name.h"
 #include "cc/pool/test_util.h"
 
 namespace jax_cxl::pool {
