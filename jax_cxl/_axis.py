@@ -244,6 +244,14 @@ def check_real(op: str, dtype: Any) -> None:
         )
 
 
+def check_sum(op: str, dtype: Any) -> None:
+    """Raises TypeError for bool, whose sum is no bool."""
+    if dtype == np.bool:
+        raise TypeError(
+            f"jax_cxl.{op} does not support arrays of dtype bool. Convert them to int32 to count."
+        )
+
+
 def split(x: Any, dim: int, n: int) -> Any:
     """Reshapes dimension `dim` to (n, size / n)."""
     shape = np.shape(x)

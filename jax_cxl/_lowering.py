@@ -109,6 +109,8 @@ def collective(
     _axis.check_dtype(name, aval_in.dtype)
     if op in _REDUCTIONS and reduce_op in (ReduceOp.MIN, ReduceOp.MAX):
         _axis.check_real(name, aval_in.dtype)
+    if op in _REDUCTIONS and reduce_op is ReduceOp.SUM:
+        _axis.check_sum(name, aval_in.dtype)
     ranks = _world_ranks(ctx, name, axes, groups)
     n = ranks.shape[1]
     if aval_out.size == 0 or (op is Op.PERMUTE and all(s < 0 for s in sources)):

@@ -1,11 +1,13 @@
 """Every dtype through every way of moving and reducing, against NumPy."""
 
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import ops_harness as harness
 from absl.testing import absltest, parameterized
 
+import jax_cxl
 from jax_cxl import _axis, ops
 
 WIDE = ("int64", "uint64", "float64", "complex128")
@@ -98,6 +100,18 @@ class DtypesTest(parameterized.TestCase):
         ):
             self.assertEqual(actual.dtype, wanted.dtype)
             np.testing.assert_array_equal(actual.astype(np.complex64), wanted.astype(np.complex64))
+
+    def test_sums_of_bool(self):
+        x = every_value("bool")
+        for function in (
+            lambda v: ops.psum_scatter(v, "i", tiled=True),
+            lambda v: jax.lax.psum_scatter(v, "i", tiled=True),
+        ):
+            with (
+                self.assertRaisesRegex(TypeError, "psum_scatter.*bool. Convert"),
+                jax_cxl.replace_lax(),
+            ):
+                harness.run(function, x)
 
     @parameterized.parameters(*(name for name in DTYPES if "complex" not in name))
     def test_extrema(self, name):

@@ -43,7 +43,7 @@ def psum_scatter(
 
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
-      TypeError: a dtype is not supported, such as float6_e2m3fn.
+      TypeError: a dtype is not supported, such as float6_e2m3fn, or bool.
       ValueError: the scattered dimension does not fit the group's size, or the groups
         are no partition.
 
@@ -85,6 +85,7 @@ psum_scatter_p = core.Primitive("psum_scatter")
 
 
 def _abstract_eval(x, *, axes, groups, size, dim):
+    _axis.check_sum("psum_scatter", x.dtype)
     shape = (*x.shape[:dim], *x.shape[dim + 1 :])
     return _axis.abstract_result("psum_scatter", x, axes, shape=shape)
 
