@@ -252,6 +252,13 @@ def check_sum(op: str, dtype: Any) -> None:
         )
 
 
+def reduce_in_one_rounding(reduce: Callable, x: Any, dims: tuple[int, ...]) -> Any:
+    """Reduces positional dimensions as the pool reduces ranks: short floats in float32."""
+    if jax.dtypes.issubdtype(x.dtype, np.floating) and x.dtype.itemsize < 4:
+        return reduce(x.astype(np.float32), dims).astype(x.dtype)
+    return reduce(x, dims)
+
+
 def split(x: Any, dim: int, n: int) -> Any:
     """Reshapes dimension `dim` to (n, size / n)."""
     shape = np.shape(x)
@@ -316,7 +323,7 @@ def register_reduction_batching(primitive: Any, reduce: Callable, unmapped: Call
                 f"jax_cxl.{primitive.name}: axis_index_groups do not work over the axis"
                 f" {axis_data.name!r} of jax.vmap."
             )
-        x = unmapped(x, axis_data.size) if d is None else reduce(x, (d,))
+        x = unmapped(x, axis_data.size) if d is None else reduce_in_one_rounding(reduce, x, (d,))
         rest = tuple(axis for axis in axes if axis != axis_data.name)
         return (primitive.bind(x, axes=rest, groups=None, **params) if rest else x), None
 

@@ -48,7 +48,13 @@ def pmax(
     if not axes:
         return x
     groups = _axis.groups_of("pmax", axes, axis_index_groups)
-    return jax.tree.map(lambda leaf: _axis.bind_reduction(pmax_p, leaf, axes, groups), x)
+
+    def bind(leaf):
+        # Here too: no rule of an axis of vmap looks at the dtype.
+        _axis.check_real("pmax", jax.dtypes.result_type(leaf))
+        return _axis.bind_reduction(pmax_p, leaf, axes, groups)
+
+    return jax.tree.map(bind, x)
 
 
 pmax_p = core.Primitive("pmax")

@@ -73,6 +73,8 @@ def psum_scatter(
                 f"jax_cxl.psum_scatter: the size {length} of dimension {dim} must be"
                 f" the size {size} of the group. Pass tiled=True to divide it."
             )
+        # Here too: no rule of an axis of vmap looks at the dtype.
+        _axis.check_sum("psum_scatter", jax.dtypes.result_type(leaf))
         leaf = _axis.vary(leaf, axes)
         leaf = _axis.split(leaf, dim, size) if tiled else leaf
         return psum_scatter_p.bind(leaf, axes=axes, groups=groups, size=size, dim=dim)
@@ -117,7 +119,7 @@ def _batch_other_axis(x, d, *, dim, **params):
 def _batch_own_axis(x, d, axis_size, *, dim, **params):
     if d is None:
         return lax.mul(x, lax.full_like(x, axis_size)), dim
-    return lax.reduce_sum(x, (d,)), dim
+    return _axis.reduce_in_one_rounding(lax.reduce_sum, x, (d,)), dim
 
 
 psum_scatter_p.def_effectful_abstract_eval(_abstract_eval)

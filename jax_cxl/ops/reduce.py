@@ -72,7 +72,9 @@ def _batch_other_axis(x, d, **params):
 
 
 def _batch_own_axis(x, d, axis_size, **params):
-    return (lax.mul(x, lax.full_like(x, axis_size)) if d is None else lax.reduce_sum(x, (d,))), None
+    if d is None:
+        return lax.mul(x, lax.full_like(x, axis_size)), None
+    return _axis.reduce_in_one_rounding(lax.reduce_sum, x, (d,)), None
 
 
 reduce_p.def_effectful_abstract_eval(_abstract_eval)
