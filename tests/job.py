@@ -30,11 +30,13 @@ def start(
     )
 
 
-def run(program: str, *arguments: str, **options) -> subprocess.CompletedProcess[str]:
+def run(
+    program: str, *arguments: str, timeout: float = 280, **options
+) -> subprocess.CompletedProcess[str]:
     """Runs a program under the launcher to its end."""
     with start(program, *arguments, **options) as job:
         try:
-            stdout, stderr = job.communicate(timeout=280)
+            stdout, stderr = job.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
             job.terminate()
             stdout, stderr = job.communicate()

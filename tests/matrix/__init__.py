@@ -1,0 +1,1 @@
+"""The test matrix: operation x dtype x transformation x layout, bitwise against NumPy."""

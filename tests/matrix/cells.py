@@ -1,0 +1,174 @@
+"""Runs the cells of the matrix on this process's ranks and says of each what became of it."""
+
+import dataclasses
+import itertools
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from matrix import reference
+from matrix.operations import OPERATIONS, RANKS, Operation
+from matrix.transformations import TRANSFORMATIONS, Transformation, Values
+
+OK = "ok"
+WRONG = "wrong"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One cell of the matrix, in one layout."""
+
+    operation: Operation
+    dtype: str
+    transformation: Transformation
+    check_vma: bool
+
+    def key(self) -> dict[str, Any]:
+        return {
+            "operation": self.operation.name,
+            "dtype": self.dtype,
+            "transformation": self.transformation.name,
+            "check_vma": self.check_vma,
+        }
+
+
+def all_cells() -> Iterator[Cell]:
+    """Every operation x dtype x transformation.
+
+    With and without check_vma for float32; for other dtypes in turn.
+    """
+    product = itertools.product(
+        enumerate(OPERATIONS), enumerate(reference.DTYPES), enumerate(TRANSFORMATIONS)
+    )
+    for (o, operation), (d, dtype), (t, transformation) in product:
+        for check_vma in (True, False):
+            if dtype == "float32" or (o + d + t) % 2 == check_vma:
+                yield Cell(operation, dtype, transformation, check_vma)
+
+
+def some_cells(part: int) -> Iterator[Cell]:
+    """One of three parts of all cells; each has all of operation x transformation.
+
+    Together they have all of operation x dtype as well, and of dtype x transformation.
+    """
+    for cell in all_cells():
+        o = OPERATIONS.index(cell.operation)
+        d = reference.DTYPES.index(cell.dtype)
+        t = TRANSFORMATIONS.index(cell.transformation)
+        if cell.dtype == "float32":
+            if (o + t + part) % 2 == cell.check_vma:
+                yield cell
+        elif (o + d + part) % 3 == 0 and t in (0, 1 + (o + d // 3) % (len(TRANSFORMATIONS) - 1)):
+            yield cell
+
+
+def refusal(cell: Cell) -> str:
+    """Returns a regular expression of what the user sees if the cell cannot work, else ""."""
+    operation, dtype = cell.operation, reference.dtype_of(cell.dtype)
+    own_axis = cell.transformation.name == "vmap, own axis"
+    if operation.ordered and jnp.issubdtype(dtype, jnp.complexfloating):
+        return "TypeError: .*complex numbers have no order"
+    if cell.transformation.derivative and not jnp.issubdtype(dtype, jnp.inexact):
+        return "TypeError: (grad requires real- or complex-valued inputs|primal and tangent)"
+    if cell.transformation.derivative and not operation.linear:
+        return "NotImplementedError: (Differentiation rule for|.*has no derivative)"
+    if operation.refuses == cell.dtype:
+        return f"TypeError: .*does not support arrays of dtype {cell.dtype}"
+    if operation.groups and own_axis:
+        return "NotImplementedError: .*axis_index_groups do not work over the axis"
+    if operation.name == "all_gather, to='invarying'" and own_axis and cell.check_vma:
+        return "NotImplementedError: .*works over whole mesh axes only"
+    return ""
+
+
+def run(cells: Iterable[Cell]) -> list[dict[str, Any]]:
+    """Returns the keys of the cells, each with its `result`.
+
+    That is OK, or WRONG and how it differs, or the error that the user sees.
+    """
+    records = []
+    for operation, batch in itertools.groupby(cells, lambda cell: cell.operation):
+        listed = list(batch)
+        results: dict[Cell, str] = {}
+        for check_vma in (True, False):
+            some = [cell for cell in listed if cell.check_vma == check_vma]
+            logging.info("%s, check_vma=%s: %d cells", operation.name, check_vma, len(some))
+            if some:
+                found = _run_batch(some, check_vma)
+                results.update((cell, found[i]) for i, cell in enumerate(some))
+        records += [{**cell.key(), "result": results[cell]} for cell in listed]
+    return records
+
+
+def _run_batch(cells: list[Cell], check_vma: bool) -> dict[int, str]:
+    """Runs cells of one operation in one program; in one each if XLA refuses that."""
+    inputs = {cell.dtype: _inputs(cell.operation, cell.dtype) for cell in cells}
+    exact = {
+        cell.dtype: reference.values(cell.dtype, cell.operation.shape, 3, exact=True)
+        for cell in cells
+    }
+    mesh = jax.make_mesh((RANKS,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    split, same = (jax.NamedSharding(mesh, jax.P(*axes)) for axes in (("i",), ()))
+    arguments = jax.tree.map(lambda x: _put(x, split), inputs), _put(np.array(True), same)
+    results: dict[int, str] = {}
+
+    def body(arrays, flag):
+        out = {}
+        for i, cell in enumerate(cells):
+            if i in results:
+                continue
+            values = Values(arrays[cell.dtype][0], exact[cell.dtype], flag, ranks=False)
+            try:
+                got = cell.transformation.apply(cell.operation.call, values)
+                out[i] = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], got)
+            except Exception as error:
+                results[i] = _message(error)
+        return out
+
+    specs = {"in_specs": (jax.P("i"), jax.P()), "out_specs": jax.P("i")}
+    program = jax.jit(jax.shard_map(body, mesh=mesh, check_vma=check_vma, **specs))
+    try:
+        outs = jax.block_until_ready(program(*arguments))
+    except Exception as error:
+        if len(cells) == 1:
+            return {0: _message(error)}
+        logging.info("one by one: %s", _message(error)[:200])
+        alone = [_run_batch([cell], check_vma)[0] for cell in cells]
+        return dict(enumerate(alone))
+    for i, out in outs.items():
+        cell = cells[i]
+        values = Values(inputs[cell.dtype], exact[cell.dtype], True, ranks=True)
+        expected = cell.transformation.expect(cell.operation, values, check_vma)
+        results[i] = _compare(out, expected)
+    return results
+
+
+def _inputs(operation: Operation, dtype: str) -> np.ndarray:
+    return np.stack([reference.values(dtype, operation.shape, seed) for seed in (1, 2)], axis=1)
+
+
+def _put(x: np.ndarray, sharding: jax.NamedSharding) -> jax.Array:
+    return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
+
+
+def _compare(actual: Any, expected: Any) -> str:
+    if jax.tree.structure(actual) != jax.tree.structure(expected):
+        return f"{WRONG}: got {jax.tree.structure(actual)}"
+    pairs = zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True)
+    for array, wanted in pairs:
+        if array.shape != wanted.shape:
+            return f"{WRONG}: got shape {array.shape}, expected {wanted.shape}"
+        for shard in array.addressable_shards:
+            wrong = reference.difference(np.asarray(shard.data), wanted[shard.index])
+            if wrong:
+                return f"{WRONG}: {wrong}"
+    return OK
+
+
+def _message(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}"

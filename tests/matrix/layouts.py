@@ -1,0 +1,45 @@
+"""How four ranks are spread over processes, and what the processes found."""
+
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+# Most of the time goes into compiling what surrounds the collectives.
+ENVIRONMENT = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Processes of as many devices each."""
+
+    processes: int
+    devices_per_process: int
+    part: int  # of the cells
+
+    @property
+    def name(self) -> str:
+        return f"{self.processes} × {self.devices_per_process}"
+
+    @property
+    def folder(self) -> str:
+        return f"{self.processes}x{self.devices_per_process}"
+
+    def options(self) -> dict[str, int]:
+        """Returns what `job.run` takes."""
+        return {"processes": self.processes, "devices_per_process": self.devices_per_process}
+
+
+LAYOUTS = (Layout(1, 4, 0), Layout(2, 2, 1), Layout(4, 1, 2))
+
+
+def read(folder: pathlib.Path) -> list[dict[str, Any]]:
+    """Returns the records of the cells: for each, the first result that is not right."""
+    files = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    merged = []
+    for records in zip(*files, strict=True):
+        keys = [{k: v for k, v in record.items() if k != "result"} for record in records]
+        if any(key != keys[0] for key in keys):
+            raise ValueError(f"processes ran different cells: {keys}")
+        merged.append(max(records, key=lambda record: record["result"] != "ok"))
+    return merged
