@@ -1,0 +1,226 @@
+"""A random collective of the soak: its call and the same in NumPy."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import jax_cxl
+from matrix import reference
+
+Array = np.ndarray
+MESH = {"i": 2, "j": 2}
+RANKS = 4
+_AXES: tuple[tuple[str, ...], ...] = (("i",), ("j",), ("i", "j"), ("j", "i"))
+_OPS = ("sum", "prod", "min", "max")
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """A collective that every rank calls.
+
+    Attributes:
+      text: what it is.
+      call: from a rank's value to its result.
+      oracle: from the values of all ranks to their results.
+      shape: of a rank's value.
+      dtype: of the values.
+    """
+
+    text: str
+    call: Callable[[Any], Any]
+    oracle: Callable[[Array], Array]
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def random_collective(rng: np.random.Generator) -> Collective:
+    """Returns a collective random in operation, dtype, shape, axes, groups and arguments."""
+    axes = _AXES[rng.integers(len(_AXES))]
+    flat = np.arange(RANKS).reshape(tuple(MESH.values()))
+    order = [list(MESH).index(axis) for axis in axes]
+    size = int(np.prod([MESH[axis] for axis in axes]))
+    # A row for each group: its ranks, in the order in which the axes count them.
+    rows = np.moveaxis(flat, order, range(len(order))).reshape(size, -1).T
+    operation = _OPERATIONS[rng.integers(len(_OPERATIONS))]
+    options: dict[str, Any] = {}
+    if operation in _WITH_GROUPS and rng.random() < 0.3:
+        groups = rng.permutation(size).reshape(-1, int(rng.choice([1, 2, size]))).tolist()
+        options["axis_index_groups"] = groups
+        rows = np.concatenate([rows[:, group] for group in groups])
+    while True:
+        dtype = reference.DTYPES[rng.integers(len(reference.DTYPES))]
+        op = _OPS[rng.integers(len(_OPS))]
+        if dtype == "bool" and operation is _psum_scatter:
+            continue
+        if not ("complex" in dtype and (op in ("min", "max") or operation in _ORDERED)):
+            break
+    shape = _random_shape(rng)
+    call, oracle, shape, text = operation(rng, rows.shape[1], shape, op)
+    name = axes if len(axes) > 1 else axes[0]
+
+    def by_group(x):
+        results: list[Any] = [None] * RANKS
+        for row in rows:
+            for rank, result in zip(row, oracle(x[row]), strict=True):
+                results[rank] = result
+        return np.stack(results)
+
+    text = f"{text}, axes {axes}, {options}: {dtype}{list(shape)}"
+    return Collective(text, lambda x: call(x, name, **options), by_group, shape, dtype)
+
+
+def _random_shape(rng: np.random.Generator) -> tuple[int, ...]:
+    shape = [int(d) for d in rng.integers(1, 6, rng.integers(1, 4))]
+    kind = rng.random()
+    if kind < 0.05:
+        shape[int(rng.integers(len(shape)))] = 0
+    elif kind < 0.25:
+        shape[int(rng.integers(len(shape)))] = int(rng.integers(1, 400))
+    elif kind < 0.27:
+        shape[int(rng.integers(len(shape)))] = int(rng.integers(1, 20_000))
+    return tuple(shape)
+
+
+def _divisible(rng, shape: tuple[int, ...], n: int, tiled: bool) -> tuple[tuple[int, ...], int]:
+    dim = int(rng.integers(len(shape)))
+    length = shape[dim] * n if tiled else n
+    return (*shape[:dim], length, *shape[dim + 1 :]), dim
+
+
+def _joined(parts: list[Array], dim: int, tiled: bool) -> Array:
+    return np.concatenate(parts, dim) if tiled else np.stack(parts, dim)
+
+
+def _divided(x: Array, n: int, dim: int, tiled: bool) -> list[Array]:
+    parts = np.split(x, n, dim)
+    return parts if tiled else [part.squeeze(dim) for part in parts]
+
+
+def _all_gather(rng, n, shape, op):
+    tiled = bool(rng.integers(2))
+    dim = int(rng.integers(len(shape) + (not tiled)))
+    return (
+        lambda x, a, **k: jax_cxl.all_gather(x, a, axis=dim, tiled=tiled, **k),
+        lambda x: [_joined(list(x), dim, tiled)] * n,
+        shape,
+        f"all_gather axis={dim} tiled={tiled}",
+    )
+
+
+def _psum(rng, n, shape, op):
+    return jax_cxl.psum, lambda x: [reference.fold(x)] * n, shape, "psum"
+
+
+def _pmax(rng, n, shape, op):
+    return jax_cxl.pmax, lambda x: [reference.fold(x, "max")] * n, shape, "pmax"
+
+
+def _pmin(rng, n, shape, op):
+    return jax_cxl.pmin, lambda x: [reference.fold(x, "min")] * n, shape, "pmin"
+
+
+def _psum_scatter(rng, n, shape, op):
+    tiled = bool(rng.integers(2))
+    shape, dim = _divisible(rng, shape, n, tiled)
+    return (
+        lambda x, a, **k: jax_cxl.psum_scatter(x, a, scatter_dimension=dim, tiled=tiled, **k),
+        lambda x: _divided(reference.fold(x), n, dim, tiled),
+        shape,
+        f"psum_scatter scatter_dimension={dim} tiled={tiled}",
+    )
+
+
+def _all_to_all(rng, n, shape, op):
+    tiled = bool(rng.integers(2))
+    shape, split = _divisible(rng, shape, n, tiled)
+    concat = int(rng.integers(len(shape)))
+
+    def oracle(x):
+        parts = [_divided(v, n, split, tiled) for v in x]
+        return [_joined([p[r] for p in parts], concat, tiled) for r in range(n)]
+
+    return (
+        lambda x, a, **k: jax_cxl.all_to_all(x, a, split, concat, tiled=tiled, **k),
+        oracle,
+        shape,
+        f"all_to_all {split} {concat} tiled={tiled}",
+    )
+
+
+def _ppermute(rng, n, shape, op):
+    sources, destinations = rng.permutation(n).tolist(), rng.permutation(n).tolist()
+    perm = list(zip(sources, destinations, strict=True))[: int(rng.integers(n + 1))]
+
+    def oracle(x):
+        y = np.zeros_like(x)
+        for source, destination in perm:
+            y[destination] = x[source]
+        return y
+
+    return lambda x, a: jax_cxl.ppermute(x, a, perm), oracle, shape, f"ppermute {perm}"
+
+
+def _at(root: int, n: int, y: Array) -> list[Array]:
+    return [y if r == root else np.zeros_like(y) for r in range(n)]
+
+
+def _broadcast(rng, n, shape, op):
+    root = int(rng.integers(n))
+    call = lambda x, a: jax_cxl.broadcast(x, a, root=root)  # noqa: E731
+    return call, lambda x: [x[root]] * n, shape, f"broadcast root={root}"
+
+
+def _reduce(rng, n, shape, op):
+    root = int(rng.integers(n))
+    call = lambda x, a: jax_cxl.reduce(x, a, root=root)  # noqa: E731
+    return call, lambda x: _at(root, n, reference.fold(x)), shape, f"reduce root={root}"
+
+
+def _gather(rng, n, shape, op):
+    root, tiled = int(rng.integers(n)), bool(rng.integers(2))
+    dim = int(rng.integers(len(shape) + (not tiled)))
+    return (
+        lambda x, a: jax_cxl.gather(x, a, root=root, axis=dim, tiled=tiled),
+        lambda x: _at(root, n, _joined(list(x), dim, tiled)),
+        shape,
+        f"gather root={root} axis={dim} tiled={tiled}",
+    )
+
+
+def _scatter(rng, n, shape, op):
+    root, tiled = int(rng.integers(n)), bool(rng.integers(2))
+    shape, dim = _divisible(rng, shape, n, tiled)
+    return (
+        lambda x, a: jax_cxl.scatter(x, a, root=root, axis=dim, tiled=tiled),
+        lambda x: _divided(x[root], n, dim, tiled),
+        shape,
+        f"scatter root={root} axis={dim} tiled={tiled}",
+    )
+
+
+def _scan(rng, n, shape, op):
+    reverse, exclusive = bool(rng.integers(2)), bool(rng.integers(2))
+    function = jax_cxl.pexscan if exclusive else jax_cxl.pscan
+
+    def oracle(x):
+        results = []
+        for r in range(n):
+            part = x[r + exclusive :] if reverse else x[: r + 1 - exclusive]
+            dtype = reference.fold(x[:1], op).dtype
+            empty = np.full(x.shape[1:], reference.neutral(dtype, op))
+            results.append(reference.fold(part, op) if len(part) else empty)
+        return results
+
+    return (
+        lambda x, a: function(x, a, op=op, reverse=reverse),
+        oracle,
+        shape,
+        f"{function.__name__} {op} reverse={reverse}",
+    )
+
+
+_WITH_GROUPS = (_all_gather, _psum, _pmax, _pmin, _psum_scatter, _all_to_all)
+_OPERATIONS = (*_WITH_GROUPS, _ppermute, _broadcast, _reduce, _gather, _scatter, _scan)
+_ORDERED = (_pmax, _pmin)
