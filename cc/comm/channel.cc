@@ -289,11 +289,11 @@ const Call* Channel::oldest() const {
   return negotiation_ ? negotiation_->oldest() : nullptr;
 }
 
-std::string Channel::Late(const Call& call, Clock::time_point now,
+std::string Channel::Late(const Call& call, double waited,
                           const std::vector<int>& members) const {
   std::ostringstream text;
   text << peers_->Name(group_.members[group_.self]) << " has waited "
-       << static_cast<int>(Seconds(now - call.submitted)) << " s in "
+       << static_cast<int>(waited) << " s in "
        << DescribeText(Describe(call), call.name) << " for ";
   for (size_t i = 0; i < members.size(); ++i)
     text << (i > 0 ? ", " : "") << peers_->Name(group_.members[members[i]]);
@@ -319,16 +319,23 @@ Status Channel::CheckPeers(Clock::time_point now) {
                    " was waiting for it in ",
                    DescribeText(Describe(*call), call->name));
   }
-  const double waited = Seconds(now - call->submitted);
+  // A long transfer through a small pool takes its time: what counts is how
+  // long nothing has moved.
+  const std::pair stand(rounds_, execution_ ? execution_->steps_done() : 0);
+  if (stand != stand_) {
+    stand_ = stand;
+    moved_ = now;
+  }
+  const double waited = Seconds(now - std::max(call->submitted, moved_));
   if (waited > options_.timeout_s)
-    return Error(Code::kDeadlineExceeded, Late(*call, now, members),
+    return Error(Code::kDeadlineExceeded, Late(*call, waited, members),
                  "; gave up after JAX_CXL_TIMEOUT = ", options_.timeout_s,
                  " s");
   if (waited > options_.warn_after_s &&
       Seconds(now - last_warning_) > options_.warn_after_s) {
     last_warning_ = now;
     std::fprintf(stderr, "jax_cxl: warning: %s\n",
-                 Late(*call, now, members).c_str());
+                 Late(*call, waited, members).c_str());
   }
   return OkStatus();
 }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "cc/base/status.h"
@@ -73,7 +74,7 @@ class Channel {
   Result<std::shared_ptr<const plan::Plan>> PlanFor(const Call& call);
   std::vector<int> WaitingFor() const;
   const Call* oldest() const;
-  std::string Late(const Call& call, Clock::time_point now,
+  std::string Late(const Call& call, double waited,
                    const std::vector<int>& members) const;
   uint64_t CallsLeftBehind();
 
@@ -103,6 +104,9 @@ class Channel {
   std::unordered_map<std::string, std::shared_ptr<const plan::Plan>> plans_;
   cpu::Traffic traffic_;
   Clock::time_point last_warning_;
+  // How far the calls had come when CheckPeers last looked, and since when.
+  std::pair<uint64_t, size_t> stand_;
+  Clock::time_point moved_;
 };
 
 }  // namespace jax_cxl::comm
