@@ -1,8 +1,8 @@
 """Independent collectives complete in whatever order XLA starts them on each rank."""
 
-import job
 import tempfile
 
+import job
 from absl.testing import absltest, parameterized
 
 
