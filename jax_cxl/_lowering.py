@@ -64,7 +64,7 @@ _REDUCTIONS = (Op.ALL_REDUCE, Op.REDUCE_SCATTER, Op.REDUCE, Op.SCAN, Op.EXSCAN)
 def register(primitive: Any, rule: Any) -> None:
     """Registers a lowering rule for every platform that has a handler.
 
-    It is not cacheable: two equal calls are two collectives, each with its own `site`.
+    It is not cacheable: it asks the runtime, which it may start, for the ranks of devices.
     """
     for platform in PLATFORMS:
         mlir.register_lowering(primitive, rule, platform=platform, cacheable=False)
@@ -240,9 +240,6 @@ def _attributes(
         "reverse": np.int32(reverse),
         "rows": np.asarray(rows, np.int64),
         "program": _programs.name(ctx.module_context.module),
-        # Channels count up over the whole module, whatever function a call stands in,
-        # so that ranks which lower the same module agree on the site of each call.
-        "site": np.int32(ctx.module_context.new_channel()),
     }
 
 

@@ -1,9 +1,8 @@
 """Which programs this process lowers, and when XLA has loaded them.
 
-A jitted function that is called several times in a program is lowered once, so
-its collectives become several custom calls with equal attributes. The handlers
-tell them apart by the order in which XLA makes them (cc/ffi/program_copies.h),
-and need to know where one program ends and the next begins.
+The handlers tell the collectives of a program apart by the order in which XLA makes
+their custom calls (cc/ffi/program_sites.h), and need to know where one program ends
+and the next begins.
 """
 
 import threading

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "cc/ffi/program_copies.h"
+#include "cc/ffi/program_sites.h"
 #include "cc/plan/plan.h"
 
 namespace jax_cxl::ffi {
@@ -36,10 +36,9 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
   auto reverse = attributes.get<int32_t>("reverse");
   auto rows = attributes.get<xffi::Span<const int64_t>>("rows");
   auto program = attributes.get<std::string_view>("program");
-  auto site = attributes.get<int32_t>("site");
   auto name = attributes.get<std::string_view>("name");
   if (!op || !reduce_op || !dtype || !count || !root || !group_size ||
-      !groups || !sources || !reverse || !rows || !program || !site || !name)
+      !groups || !sources || !reverse || !rows || !program || !name)
     return xffi::Unexpected(xffi::Error::InvalidArgument(
         "a jax_cxl custom call lacks an attribute: it was lowered by another "
         "version of jax_cxl"));
@@ -76,8 +75,7 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
     for (int32_t rank : made->groups_.back())
       made->group_of_rank_[rank] = static_cast<int>(made->groups_.size()) - 1;
   }
-  made->key_ = Mix(Mix(0, static_cast<uint64_t>(*site)),
-                   ProgramCopies::Get().Next(std::string(*program), *site));
+  made->key_ = Mix(0, ProgramSites::Get().Next(std::string(*program)));
   return made;
 }
 

@@ -17,10 +17,9 @@ namespace jax_cxl::ffi {
 // One custom call of one compiled program: what its attributes say, and what
 // tells its executions apart from those of any other call, on every rank alike.
 //
-// XLA makes one for each call when it loads a program. A jitted inner function
-// that is called k times is lowered once, so its calls all have the same
-// attributes; they are told apart by the order in which XLA makes their sites,
-// which the program alone decides (cc/ffi/program_copies.h).
+// XLA makes one for each call when it loads a program. Attributes do not tell
+// calls apart: a jitted inner function that is called k times is lowered once.
+// The order in which XLA makes the sites does (cc/ffi/program_sites.h).
 //
 // NextIdentity is safe to call from any thread; the rest is constant.
 class CallSite {

@@ -16,7 +16,7 @@
 #include "cc/comm/runtime.h"
 #include "cc/ffi/call_site.h"
 #include "cc/ffi/handlers.h"
-#include "cc/ffi/program_copies.h"
+#include "cc/ffi/program_sites.h"
 #include "cc/pool/pool.h"
 #include "cc/python/simulate.h"
 #include "xla/ffi/api/ffi.h"
@@ -179,7 +179,7 @@ NB_MODULE(_core, m) {
   m.def(
       "complete_program",
       [](const std::string& program) {
-        ffi::ProgramCopies::Get().Complete(program);
+        ffi::ProgramSites::Get().Complete(program);
       },
       "XLA has made all call sites of the program that it was loading.",
       "program"_a);

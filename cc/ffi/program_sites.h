@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_FFI_PROGRAM_COPIES_H_
-#define JAX_CXL_FFI_PROGRAM_COPIES_H_
+#ifndef JAX_CXL_FFI_PROGRAM_SITES_H_
+#define JAX_CXL_FFI_PROGRAM_SITES_H_
 
 #include <cstdint>
 #include <mutex>
@@ -8,8 +8,9 @@
 
 namespace jax_cxl::ffi {
 
-// Numbers the call sites with equal attributes that XLA makes when it loads a
-// program, in the order in which it makes them.
+// Numbers the call sites that XLA makes when it loads a program, in the order
+// in which it makes them. The compiled program alone decides this order, so
+// ranks that run the same program agree on it.
 //
 // Programs are told apart by their names, because attributes have to be the
 // same on all ranks, whatever else each of them compiles. A name may recur: a
@@ -21,22 +22,22 @@ namespace jax_cxl::ffi {
 // time out.
 //
 // All methods may be called from any thread.
-class ProgramCopies {
+class ProgramSites {
  public:
   // The process's: sites are made by XLA, which knows no other.
-  static ProgramCopies& Get();
+  static ProgramSites& Get();
 
-  uint32_t Next(const std::string& program, int32_t site);
+  // The number of the site that is being made.
+  uint64_t Next(const std::string& program);
 
   // All sites of the program that is being loaded have been made.
   void Complete(const std::string& program);
 
  private:
   std::mutex mutex_;
-  // How many sites were made of each site number of each program.
-  std::unordered_map<std::string, std::unordered_map<int32_t, uint32_t>> made_;
+  std::unordered_map<std::string, uint64_t> made_;
 };
 
 }  // namespace jax_cxl::ffi
 
-#endif  // JAX_CXL_FFI_PROGRAM_COPIES_H_
+#endif  // JAX_CXL_FFI_PROGRAM_SITES_H_

@@ -1,0 +1,29 @@
+#include "cc/ffi/program_sites.h"
+
+#include <gtest/gtest.h>
+
+namespace jax_cxl::ffi {
+namespace {
+
+TEST(ProgramSitesTest, NumbersStartOverWithEachLoad) {
+  ProgramSites sites;
+  for (int load = 0; load < 3; ++load) {
+    for (uint64_t i = 0; i < 3; ++i) EXPECT_EQ(sites.Next("jit_f"), i);
+    sites.Complete("jit_f");
+  }
+}
+
+TEST(ProgramSitesTest, ProgramsAreApart) {
+  ProgramSites sites;
+  EXPECT_EQ(sites.Next("jit_f"), 0u);
+  EXPECT_EQ(sites.Next("jit_g"), 0u);
+  EXPECT_EQ(sites.Next("jit_f"), 1u);
+  // Says nothing of a program that is being loaded at the same time.
+  sites.Complete("jit_g");
+  sites.Complete("jit_h");
+  EXPECT_EQ(sites.Next("jit_f"), 2u);
+  EXPECT_EQ(sites.Next("jit_g"), 0u);
+}
+
+}  // namespace
+}  // namespace jax_cxl::ffi
