@@ -14,10 +14,10 @@ _HEAD = """\
 Every operation, with every dtype it is called with, under every transformation, against NumPy:
 dtype, shape and every bit. Floats of less than 32 bits must be what adding in rank order in
 float32 and rounding once gives. Written by `python tests/programs/write_matrix.py` from
-what it found on four ranks, spread over processes × devices a process. One process runs all cells:
-float32 with and without `check_vma`, the other dtypes with or without in turn. The layouts of
-several processes run a part, which `tests/matrix_test.py` runs too: every operation with every
-transformation in float32, and each other dtype with a third of the operations.
+what it found on four ranks, spread over processes × devices a process: all cells in each layout,
+float32 with and without `check_vma`, the other dtypes with or without in turn.
+`tests/matrix_test.py` runs all cells in one process, and of the other layouts a part: every
+operation with every transformation in float32, and each other dtype with a third of the operations.
 
 {layouts}
 

@@ -24,11 +24,11 @@ def main(_) -> None:
         results = folder / layout.folder
         if not list(results.glob("*.json")):
             results.mkdir(parents=True, exist_ok=True)
-            # One process runs all cells; several, which all compile all of it, run a part.
-            part = [] if layout.processes == 1 else [f"--part={layout.part}"]
-            arguments = ("run_matrix.py", f"--output={results}", *part)
             done = job.run(
-                *arguments, timeout=3600, environment=layouts.ENVIRONMENT, **layout.options()
+                *("run_matrix.py", f"--output={results}"),
+                **layout.options(),
+                environment=layouts.ENVIRONMENT,
+                timeout=3600,
             )
             if done.returncode:
                 sys.exit(done.stderr)
