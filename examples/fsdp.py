@@ -95,7 +95,10 @@ class Unit:
         Returns:
             The unit's parameters in `dtype`.
         """
-        flat = collectives.all_gather(shard.astype(dtype), AXIS, tiled=True)
+        return self.unpack(collectives.all_gather(shard.astype(dtype), AXIS, tiled=True))
+
+    def unpack(self, flat: jax.Array) -> Tree:
+        """Returns the unit whose parameters lie in a flat vector, (padded,)."""
         # `split` and not a slice each: its transpose is one concatenation, the transpose of slices
         # a sum of mostly empty vectors of full length, which jaxlib 0.10.2 moreover compiles to
         # wrong values for some consumers on CPU.
@@ -106,12 +109,17 @@ class Unit:
 
 
 def partition(tree: Tree) -> Tree:
-    """Returns the `PartitionSpec` of each leaf: vectors are sharded, scalars are replicated.
+    """Returns the `PartitionSpec` of each leaf: the last dimension, if there is one, is sharded.
 
     Args:
-        tree: training state: shards, the optimizer's moments (shaped like them) and step counters.
+        tree: training state: shards, or shards of several units stacked, the optimizer's moments
+            (shaped like them) and step counters.
     """
-    return jax.tree.map(lambda leaf: PartitionSpec(AXIS) if leaf.ndim else PartitionSpec(), tree)
+
+    def spec(leaf: Any) -> PartitionSpec:
+        return PartitionSpec(*[None] * (leaf.ndim - 1), AXIS) if leaf.ndim else PartitionSpec()
+
+    return jax.tree.map(spec, tree)
 
 
 def clip(gradients: Tree, limit: float, collectives: Collectives) -> tuple[Tree, jax.Array]:

@@ -10,8 +10,13 @@ processor cores. It also runs under Slurm or mpirun, or as one process with seve
 `--collectives=lax` trains the same model to the same losses through JAX's own collectives. The flag
 chooses a namespace, `jax_cxl` or `jax.lax`; neither the model nor the training step knows which.
 
+On GPUs, one process each:
+
+    python -m jax_cxl.launch -n 4 examples/train_transformer.py --platform=cuda --preset=340m
+
 In the order of reading: `transformer.py` (the model), `fsdp.py` (sharding), `trainer.py` (the two
-together), this file (the loop), `corpus.py`, `checkpoint.py`, `report.py`.
+together), this file (the loop), `prefetch.py` (communication behind computation), `namespaces.py`,
+`speed.py`, `corpus.py`, `checkpoint.py`, `report.py`.
 """
 
 import importlib
@@ -24,8 +29,10 @@ import corpus
 import fsdp
 import jax
 import jax.numpy as jnp
+import namespaces
 import optax
 import report
+import speed
 import transformer
 from absl import app, flags, logging
 from checkpoint import Checkpoints
@@ -35,6 +42,12 @@ _COLLECTIVES = flags.DEFINE_enum(
     "collectives", "cxl", ["cxl", "lax"], "Through the memory pool, or JAX's own."
 )
 _CORPUS = flags.DEFINE_string("corpus", "", "Text file or folder; by default Python's library.")
+_PLATFORM = flags.DEFINE_enum(
+    "platform", None, ["cpu", "cuda"], "Where to run; by default what JAX chooses."
+)
+_PRESET = flags.DEFINE_enum(
+    "preset", None, ["340m"], "Sizes for GPUs: 340 million parameters. Other flags win over it."
+)
 _STEPS = flags.DEFINE_integer("steps", 600, "Optimizer steps.", lower_bound=1)
 _SEED = flags.DEFINE_integer("seed", 0, "Of the parameters and of the order of the data.")
 _BATCH_SIZE = flags.DEFINE_integer(
@@ -49,6 +62,9 @@ _HEADS = flags.DEFINE_integer("heads", 4, "Attention heads.", lower_bound=1)
 _DTYPE = flags.DEFINE_enum(
     "dtype", "float32", ["float32", "bfloat16"], "Of the computation; parameters stay float32."
 )
+_PREFETCH = flags.DEFINE_bool(
+    "prefetch", False, "Move the parameters of one layer while its neighbour computes."
+)
 _LEARNING_RATE = flags.DEFINE_float(
     "learning_rate", 3e-3, "Peak: warmed up for 5% of the steps, then a cosine down to a tenth."
 )
@@ -62,14 +78,31 @@ _CHECKPOINT_DIR = flags.DEFINE_string(
 _CHECKPOINT_EVERY = flags.DEFINE_integer(
     "checkpoint_every", 200, "Steps between checkpoints.", lower_bound=1
 )
+_MEASURE = flags.DEFINE_bool(
+    "measure", False, "At the end, time steps with and without communication (needs --prefetch)."
+)
 _JSON = flags.DEFINE_string("json", "", "File for every figure of the run.")
 _PLOT = flags.DEFINE_string("plot", "", "Picture of the loss, such as loss.png.")
 
 # What the losses depend on, with the corpus.
 _CONFIGURATION = (
-    *(_STEPS, _SEED, _BATCH_SIZE, _SEQUENCE_LENGTH, _LAYERS, _WIDTH, _HEADS, _DTYPE),
+    *(_STEPS, _SEED, _BATCH_SIZE, _SEQUENCE_LENGTH, _LAYERS, _WIDTH, _HEADS, _DTYPE, _PREFETCH),
     *(_LEARNING_RATE, _EVALUATE_EVERY, _EVALUATE_SIZE),
 )
+
+_PRESETS: dict[str, dict[str, Any]] = {
+    "340m": {
+        "layers": 12,
+        "width": 1536,
+        "heads": 12,
+        "dtype": "bfloat16",
+        "prefetch": True,
+        "batch_size": 16,
+        "sequence_length": 1024,
+        "learning_rate": 3e-4,
+        "evaluate_size": 16,
+    },
+}
 
 # JAX hangs when a process with several CPU devices has more than about 32 collective programs in
 # flight, whoever provides the collectives. This is also how often the progress bar moves.
@@ -78,6 +111,8 @@ _STEPS_IN_FLIGHT = 10
 
 def _start() -> fsdp.Collectives:
     """Joins the other processes, if there are any, and returns the collectives to use."""
+    if _PLATFORM.value:
+        jax.config.update("jax_platforms", _PLATFORM.value)
     if _COLLECTIVES.value == "cxl":
         jax_cxl = importlib.import_module("jax_cxl")
         jax_cxl.initialize()
@@ -88,7 +123,17 @@ def _start() -> fsdp.Collectives:
         if "coordinator_address" not in str(error):
             raise
         # Nobody launched several processes: this is the only one.
-    return jax.lax
+    return namespaces.Lax()
+
+
+def _choose_preset() -> None:
+    """Gives flags that are not on the command line the preset's values."""
+    preset = _PRESET.value
+    if preset is None:
+        return
+    for name, value in _PRESETS[preset].items():
+        if not flags.FLAGS[name].present:
+            flags.FLAGS[name].value = value
 
 
 def _optimizer() -> optax.GradientTransformation:
@@ -101,7 +146,7 @@ def _optimizer() -> optax.GradientTransformation:
 
 def _pool_counters(collectives: Any) -> tuple[int, float]:
     """Returns bytes written to and read from the pool, and seconds, of this process's ranks."""
-    if collectives is jax.lax:
+    if isinstance(collectives, namespaces.Lax):
         return 0, 0.0
     stats = collectives.stats()
     return stats.bytes_published + stats.bytes_retrieved, stats.seconds
@@ -136,7 +181,7 @@ def _train(
     first_step: int,
     figures: dict[str, report.Curve],
     checkpoints: Checkpoints | None,
-) -> dict[str, Any]:
+) -> tuple[State, dict[str, Any]]:
     """Trains to the last step.
 
     Args:
@@ -148,7 +193,7 @@ def _train(
         checkpoints: where to save; None for nowhere.
 
     Returns:
-        What was measured beside the curves.
+        The last state, and what was measured beside the curves.
     """
     last_step, window = _STEPS.value, _SEQUENCE_LENGTH.value + 1
 
@@ -158,8 +203,7 @@ def _train(
     # Compiled ahead, so that the speed shown is the speed of training.
     held_out = trainer.put(text.held_out_batch(_EVALUATE_SIZE.value, window))
     start = time.perf_counter()
-    train = trainer.step.lower(state, batch(1)).compile()
-    evaluate = trainer.evaluate.lower(state.parameters, held_out).compile()
+    trainer.compile(state, batch(1), held_out)
     compile_seconds = time.perf_counter() - start
 
     train_seconds, tokens_per_second = 0.0, None
@@ -171,7 +215,7 @@ def _train(
             f" {len(text.train) / 1e6:.1f} MB of {text.name}, compiled in {compile_seconds:.1f} s"
         )
         if first_step == 0:
-            loss = float(evaluate(state.parameters, held_out))
+            loss = float(trainer.evaluate(state.parameters, held_out))
             figures["heldout_nats_per_byte"].append([0, loss])
             progress.say(f"untrained: held-out {loss:.4f} nats/byte")
         else:
@@ -180,7 +224,7 @@ def _train(
         in_flight = []
         start = time.perf_counter()
         for step in range(first_step + 1, last_step + 1):
-            state, metrics = train(state, batch(step))
+            state, metrics = trainer.step(state, batch(step))
             in_flight.append((step, metrics))
             evaluates = step % _EVALUATE_EVERY.value == 0 or step == last_step
             saves = step % _CHECKPOINT_EVERY.value == 0 or step == last_step
@@ -197,14 +241,14 @@ def _train(
             in_flight.clear()
             progress.trained(step, figures["train_loss"][-1][1], tokens_per_second)
             if evaluates:
-                loss = float(evaluate(state.parameters, held_out))
+                loss = float(trainer.evaluate(state.parameters, held_out))
                 figures["heldout_nats_per_byte"].append([step, loss])
                 progress.evaluated(step, loss)
             if checkpoints and saves:
                 checkpoints.save(step, state, figures)
             start = time.perf_counter()
 
-    return {
+    return state, {
         "tokens_per_second": tokens_per_second,
         "train_seconds": train_seconds,
         "compile_seconds": compile_seconds,
@@ -214,6 +258,11 @@ def _train(
 def main(argv: list[str]) -> None:
     if len(argv) > 1:
         raise app.UsageError(f"unexpected arguments: {argv[1:]}")
+    _choose_preset()
+    if _PREFETCH.value and _LAYERS.value < 2:
+        raise app.UsageError("--prefetch needs at least two --layers")
+    if _MEASURE.value and not _PREFETCH.value:
+        raise app.UsageError("--measure needs --prefetch")
     logging.set_verbosity(logging.WARNING)  # absl's default shows JAX looking for TPUs.
     collectives = _start()
     text = corpus.load(_CORPUS.value, _SEQUENCE_LENGTH.value + 1)
@@ -221,7 +270,12 @@ def main(argv: list[str]) -> None:
     configuration["corpus_sha256"] = text.fingerprint()
 
     sizes = transformer.Sizes(_LAYERS.value, _WIDTH.value, _HEADS.value)
-    trainer = Trainer(sizes, jnp.dtype(_DTYPE.value), _optimizer(), collectives)
+
+    def make_trainer(collectives: Any) -> Trainer:
+        dtype, prefetches = jnp.dtype(_DTYPE.value), _PREFETCH.value
+        return Trainer(sizes, dtype, _optimizer(), collectives, prefetches)
+
+    trainer = make_trainer(collectives)
     state = trainer.init(_SEED.value)
     first_step = 0
     figures: dict[str, report.Curve] = {
@@ -236,10 +290,20 @@ def main(argv: list[str]) -> None:
             first_step, state, figures = restored
 
     bytes_before, seconds_before = _pool_counters(collectives)
-    measured = _train(trainer, state, text, first_step, figures, checkpoints)
+    state, measured = _train(trainer, state, text, first_step, figures, checkpoints)
     bytes_after, seconds_after = _pool_counters(collectives)
     if checkpoints:
         checkpoints.close()
+    if _MEASURE.value:
+        batch = text.train_batch(_SEED.value, 1, _BATCH_SIZE.value, _SEQUENCE_LENGTH.value + 1)
+        measured |= speed.measure(
+            trainer.step,
+            make_trainer(namespaces.StandIns(collectives)).step,
+            state,
+            trainer.put(batch),
+            collectives,
+            jnp.dtype(_DTYPE.value),
+        )
     if jax.process_index() != 0:
         return
 
@@ -250,7 +314,7 @@ def main(argv: list[str]) -> None:
             "communication_seconds": seconds_after - seconds_before,
             "pool_figures": "training and evaluation; sums over the ranks of process 0",
         }
-        if collectives is jax.lax:
+        if isinstance(collectives, namespaces.Lax):
             pool["communication_seconds"] = None
             pool["pool_figures"] = "none: jax.lax neither uses the pool nor reports its time"
         report.write_json(

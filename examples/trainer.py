@@ -2,13 +2,14 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import fsdp
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import prefetch
 import transformer
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -21,7 +22,8 @@ class State(NamedTuple):
     """What training changes: vectors sharded over the devices, and the optimizer's step counters.
 
     Attributes:
-        parameters: {"outer": shard, "layers": [shard, ...]}, a float32 vector per unit.
+        parameters: {"outer": shard, "layers": [shard, ...]}, a float32 vector per unit; with
+            prefetching "layers" is one array with a row for each layer.
         optimizer: Optax's state, with vectors of the same shapes.
     """
 
@@ -46,8 +48,20 @@ class Trainer:
         dtype: jnp.dtype,
         optimizer: optax.GradientTransformation,
         collectives: fsdp.Collectives,
+        prefetch_layers: bool = False,
     ):
+        """Lays out the state and defines the programs.
+
+        Args:
+            sizes: of the model.
+            dtype: of activations, and of parameters and gradients that travel.
+            optimizer: Optax's.
+            collectives: what moves them.
+            prefetch_layers: scan over the layers and move the parameters and gradients of one
+                while its neighbour computes (prefetch.py); `collectives` needs halves then.
+        """
         self._sizes = sizes
+        self._prefetch = prefetch_layers
         self._dtype = dtype
         self._optimizer = optimizer
         self._collectives = collectives
@@ -61,21 +75,31 @@ class Trainer:
         self._layer = unit(transformer.init_layer)
         self.parameter_count = self._outer.size + sizes.layers * self._layer.size
 
-        lengths = {"outer": self._outer.padded, "layers": [self._layer.padded] * sizes.layers}
-        vectors = jax.tree.map(lambda n: jax.ShapeDtypeStruct((n,), jnp.float32), lengths)
+        def vector(*shape: int) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+        layers: Any = [vector(self._layer.padded)] * sizes.layers
+        if prefetch_layers:
+            layers = vector(sizes.layers, self._layer.padded)
+        vectors = {"outer": vector(self._outer.padded), "layers": layers}
         state = fsdp.partition(State(vectors, jax.eval_shape(optimizer.init, vectors)))
         rows, everywhere = PartitionSpec(fsdp.AXIS), PartitionSpec()
 
         # Inside, each function below sees one device's part: its shards and its rows.
         on_devices = functools.partial(jax.shard_map, mesh=self._mesh, check_vma=True)
         self.init = jax.jit(on_devices(self._init, in_specs=everywhere, out_specs=state))
-        self.step = jax.jit(
+        self.step: Any = jax.jit(
             on_devices(self._step, in_specs=(state, rows), out_specs=(state, everywhere)),
             donate_argnums=0,
         )
-        self.evaluate = jax.jit(
+        self.evaluate: Any = jax.jit(
             on_devices(self._evaluate, in_specs=(state.parameters, rows), out_specs=everywhere)
         )
+
+    def compile(self, state: State, tokens: jax.Array, held_out: jax.Array) -> None:
+        """Compiles `step` and `evaluate` for arguments of these shapes, and replaces them."""
+        self.step = self.step.lower(state, tokens).compile()
+        self.evaluate = self.evaluate.lower(state.parameters, held_out).compile()
 
     def put(self, tokens: np.ndarray) -> jax.Array:
         """Spreads a batch over the devices.
@@ -94,13 +118,14 @@ class Trainer:
 
     def _init(self, seed: jax.Array) -> State:
         """Draws the parameters: each device draws a whole unit and keeps its shard of it."""
-        outer_key, *layer_keys = jax.random.split(jax.random.key(seed), 1 + self._sizes.layers)
-        parameters = {
-            "outer": self._outer.shard(transformer.init_embedding(outer_key, self._sizes)),
-            "layers": [
-                self._layer.shard(transformer.init_layer(key, self._sizes)) for key in layer_keys
-            ],
-        }
+        keys = jax.random.split(jax.random.key(seed), 1 + self._sizes.layers)
+
+        def layer(key: jax.Array) -> jax.Array:
+            return self._layer.shard(transformer.init_layer(key, self._sizes))
+
+        layers = jax.lax.map(layer, keys[1:]) if self._prefetch else [layer(k) for k in keys[1:]]
+        outer = self._outer.shard(transformer.init_embedding(keys[0], self._sizes))
+        parameters = {"outer": outer, "layers": layers}
         return State(parameters, self._optimizer.init(parameters))
 
     def _nats(self, parameters: Tree, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -127,11 +152,20 @@ class Trainer:
         outer = self._outer.gather(parameters["outer"], self._collectives, self._dtype)
         inputs, targets = tokens[:, :-1], tokens[:, 1:]
         x = transformer.embed(outer, inputs)
-        for shard in parameters["layers"]:
-            x = apply_layer(shard, x)
+        if self._prefetch:
+            shards = parameters["layers"].astype(self._dtype)
+            halves = cast(prefetch.Collectives, self._collectives)
+            x = prefetch.stack(self._apply_flat, fsdp.AXIS, halves)(shards, x)
+        else:
+            for shard in parameters["layers"]:
+                x = apply_layer(shard, x)
         counts = targets >= 0
         nats = jnp.where(counts, transformer.nats(outer, x, targets), 0)
         return jnp.sum(nats), jnp.sum(counts, dtype=jnp.float32)
+
+    def _apply_flat(self, flat: jax.Array, x: jax.Array) -> jax.Array:
+        """Computes the layer whose parameters lie in `flat`."""
+        return transformer.apply_layer(self._layer.unpack(flat), x, self._sizes.heads)
 
     def _evaluate(self, parameters: Tree, tokens: jax.Array) -> jax.Array:
         """Returns the mean loss over the rows of all devices."""

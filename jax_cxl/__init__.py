@@ -13,7 +13,13 @@ Use them in place of `jax.lax`'s, inside `jax.jit` and `jax.shard_map`:
 """
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
+
+# On GPUs streams wait for each other, and must not share one of the 8 queues that a process gets
+# otherwise. CUDA reads these when it starts, which may be before jax_cxl does.
+os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+os.environ.setdefault("CUDA_DEVICE_MAX_COPY_CONNECTIONS", "32")
 
 if TYPE_CHECKING:
     from jax_cxl import errors as errors
@@ -24,6 +30,7 @@ if TYPE_CHECKING:
     from jax_cxl.errors import (
         CollectiveTimeoutError,
         CxlError,
+        InvalidCollectiveError,
         MismatchError,
         NotInitializedError,
         PeerLostError,
@@ -35,6 +42,7 @@ __all__ = [
     "CollectiveTimeoutError",
     "CxlError",
     "Future",
+    "InvalidCollectiveError",
     "MismatchError",
     "NotInitializedError",
     "PeerLostError",

@@ -6,7 +6,10 @@ import sys
 # Each command is the module whose main(arguments) runs it.
 COMMANDS = {
     "bench": "jax_cxl._bench.cli",
+    "clean": "jax_cxl._status.clean",
+    "doctor": "jax_cxl._status.doctor",
     "simulate": "jax_cxl._simulate.cli",
+    "status": "jax_cxl._status.status",
 }
 
 

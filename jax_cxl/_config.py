@@ -22,6 +22,9 @@ class Config:
         (`JAX_CXL_SLOT_BYTES`); 0 derives it from the size of the pool.
       num_slots: slots of a ring, 2 to 12 (`JAX_CXL_NUM_SLOTS`); 0 derives it from the number
         of pool devices.
+      fault: for tests only: makes a rank of this process die, stop, stall or scribble at one
+        point of the protocol (`JAX_CXL_FAULT`), for example
+        "rank=1,call=3,point=ring,pass=2,action=kill"; see cc/base/fault.h.
     """
 
     pool: str | None = None
@@ -30,6 +33,7 @@ class Config:
     heartbeat_timeout: float = 5.0
     slot_bytes: int = 0
     num_slots: int = 0
+    fault: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("timeout", "warn_after", "heartbeat_timeout"):

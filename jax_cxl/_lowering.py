@@ -23,12 +23,13 @@ import numpy as np
 from jax import lax
 from jax.interpreters import mlir
 
-from jax_cxl import _axis, _programs
+from jax_cxl import _axis, _platform, _programs
 
 COLLECTIVE_TARGET = "jax_cxl_collective"
+START_TARGET = "jax_cxl_start"
 RAGGED_TARGET = "jax_cxl_ragged"
 BARRIER_TARGET = "jax_cxl_barrier"
-PLATFORMS = ("cpu",)
+PLATFORMS = tuple(platform.name for platform in _platform.ALL)
 
 
 class Op(enum.IntEnum):
@@ -58,6 +59,9 @@ class ReduceOp(enum.IntEnum):
     MAX = 3
 
 
+# Primitive -> the rule that lowers it, of all that have been registered.
+RULES: dict[Any, Callable] = {}
+
 _REDUCTIONS = (Op.ALL_REDUCE, Op.REDUCE_SCATTER, Op.REDUCE, Op.SCAN, Op.EXSCAN)
 
 
@@ -66,8 +70,18 @@ def register(primitive: Any, rule: Any) -> None:
 
     It is not cacheable: it asks the runtime, which it may start, for the ranks of devices.
     """
+    RULES[primitive] = rule
     for platform in PLATFORMS:
         mlir.register_lowering(primitive, rule, platform=platform, cacheable=False)
+
+    def refuse(ctx, *operands, **params):
+        raise NotImplementedError(
+            f"jax_cxl.{primitive.name} runs between CPU or CUDA devices, not on"
+            f" {' or '.join(ctx.module_context.platforms)}. Set JAX_PLATFORMS=cpu or"
+            " JAX_PLATFORMS=cuda, or use jax.lax."
+        )
+
+    mlir.register_lowering(primitive, refuse, cacheable=False)
 
 
 def collective(
@@ -86,6 +100,10 @@ def collective(
     reverse: bool = False,
 ) -> Sequence:
     """Lowers a collective with one operand and one result.
+
+    Where the context has a second result, a token, the collective is only started: its first
+    result is complete after `jax_cxl_done` (_start.py). What needs no communication, or more than
+    the collective, is complete at once; its token is a constant.
 
     Args:
       ctx: context of the lowering rule.
@@ -106,6 +124,12 @@ def collective(
     """
     aval_in: Any = ctx.avals_in[0]
     aval_out: Any = ctx.avals_out[0]
+    starts = len(ctx.avals_out) > 1
+    started, ctx = ctx, ctx.replace(avals_out=[aval_out])
+
+    def complete(results):
+        return [*results, no_token()] if starts else results
+
     _axis.check_dtype(name, aval_in.dtype)
     if op in _REDUCTIONS and reduce_op in (ReduceOp.MIN, ReduceOp.MAX):
         _axis.check_real(name, aval_in.dtype)
@@ -114,16 +138,20 @@ def collective(
     ranks = _world_ranks(ctx, name, axes, groups)
     n = ranks.shape[1]
     if aval_out.size == 0 or (op is Op.PERMUTE and all(s < 0 for s in sources)):
-        return local(ctx, lambda v: lax.full(aval_out.shape, 0, aval_out.dtype), x)
+        return complete(local(ctx, lambda v: lax.full(aval_out.shape, 0, aval_out.dtype), x))
     if n == 1:
-        return local(ctx, lambda v: lax.reshape(v, aval_out.shape), x)
+        return complete(local(ctx, lambda v: lax.reshape(v, aval_out.shape), x))
     carrier = _carrier(aval_in.dtype, op, reduce_op)
 
     def lower(ctx, x):
+        only_starts = len(ctx.avals_out) > 1
+        layout = _layout(aval_out.ndim, result_blocks)
         call = jax.ffi.ffi_lowering(
-            COLLECTIVE_TARGET,
+            START_TARGET if only_starts else COLLECTIVE_TARGET,
             operand_layouts=[_layout(aval_in.ndim, operand_blocks)],
-            result_layouts=[_layout(aval_out.ndim, result_blocks)],
+            result_layouts=[layout, (0,)] if only_starts else [layout],
+            # Without it XLA could make one of two equal starts, each of which has a `done`.
+            has_side_effect=only_starts,
         )
         return call(
             ctx,
@@ -142,7 +170,14 @@ def collective(
             ),
         )
 
-    return _carried(ctx, carrier, lower, x)
+    if starts and carrier == str(aval_in.dtype):
+        return lower(started, x)
+    return complete(_carried(ctx, carrier, lower, x))
+
+
+def no_token() -> Any:
+    """Returns the token of a collective that is complete."""
+    return mlir.ir_constant(np.zeros(1, np.uint32))
 
 
 def ragged_all_to_all(
@@ -227,7 +262,7 @@ def _attributes(
     reverse=False,
     rows=(),
 ) -> dict[str, Any]:
-    return {
+    attributes = {
         "name": name,
         "op": np.int32(op),
         "reduce_op": np.int32(reduce_op),
@@ -241,6 +276,8 @@ def _attributes(
         "rows": np.asarray(rows, np.int64),
         "program": _programs.name(ctx.module_context.module),
     }
+    _programs.note_site(ctx, attributes)
+    return attributes
 
 
 def _world_ranks(ctx, name: str, axes: _axis.Axes, groups: _axis.Groups) -> np.ndarray:
@@ -282,7 +319,15 @@ def _world_ranks(ctx, name: str, axes: _axis.Axes, groups: _axis.Groups) -> np.n
         )
     from jax_cxl import _runtime  # Here and not above: it starts the pool on first use.
 
-    rank_of_device = _runtime.ensure_started().rank_of_device
+    runtime = _runtime.ensure_started()
+    rank_of_device = runtime.rank_of_device
+    platform = _platform.of(mesh.devices.flat[0])
+    if platform is not runtime.platform:
+        raise ValueError(
+            f"jax_cxl.{name}: the mesh {mesh.axis_names} has {platform.name} devices, but the ranks"
+            f" are the {runtime.platform.name} devices of JAX's default backend. Choose it by"
+            f" JAX_PLATFORMS={platform.name}."
+        )
     try:
         world = np.array([rank_of_device[device.id] for device in mesh.devices.flat])
     except KeyError as error:

@@ -3,10 +3,15 @@
     shm:NAME?size=1GiB&devices=6&coherence=flush     a file in /dev/shm
     file:/path,/path2?size=1GiB&offset=4KiB          files, one or more
     dax:/dev/dax0.0,/dev/dax1.0?offset=2MiB          CXL memory, one or more devices
+    incoherent:NAME?size=1GiB&devices=6&seed=7       for tests: as shm, but not coherent
 
 `size` and `offset` count for each path. `devices` splits each path into that many
 parts, as if each were a device of its own. `coherence` says how stores reach the other
 hosts: `coherent` (the default of shm and file), `uncached`, or `flush` (that of dax).
+
+Through an incoherent pool each process sees a private copy of the shared memory, as a host
+without hardware coherence would; chance, from `seed`, moves its cache lines. `leave_out` names
+a move of the protocol that then does nothing (cc/pool/omission.h): tests must notice.
 """
 
 import dataclasses
@@ -20,8 +25,10 @@ _AUTOMATIC_RANK_BYTES = 32 * _MIB
 _AUTOMATIC_UNIT = 65536
 _HEADER_BYTES = 4096
 _RANK_PAGE_BYTES = 16384
+_RECORDER_BYTES = 540672
 _MAX_DEVICES = 64
 
+_NAMED = ("shm", "incoherent")  # one name in /dev/shm, no paths
 _COHERENCE_MODES = ("coherent", "uncached", "flush")
 _SHM_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SIZE = re.compile(r"(\d{1,20})([A-Za-z]*)", re.ASCII)
@@ -34,11 +41,13 @@ _EXAMPLES = {
     "shm": "shm:my_job?size=1GiB&devices=6",
     "file": "file:/mnt/pool/a,/mnt/pool/b?size=1GiB&offset=4KiB",
     "dax": "dax:/dev/dax0.0,/dev/dax1.0?offset=2MiB",
+    "incoherent": "incoherent:?seed=7",
 }
 _KEYS = {
     "shm": ("size", "devices", "offset", "coherence"),
     "file": ("size", "devices", "offset", "coherence"),
     "dax": ("size", "offset", "coherence"),
+    "incoherent": ("size", "devices", "offset", "seed", "leave_out"),
 }
 
 
@@ -47,13 +56,16 @@ class PoolSpec:
     """Where a pool lies; `PoolSpec` of cc/pool/pool.h, field by field.
 
     Attributes:
-      kind: "shm", "file" or "dax".
-      paths: one per pool device. For shm one name, or none: the runtime makes one up.
+      kind: "shm", "file", "dax" or "incoherent".
+      paths: one per pool device. For shm (and incoherent) one name, or none: the runtime makes
+        one up.
       bytes: of each path. 0 leaves it to the one who opens the pool: all of a dax
         device, all of a file that exists, and `automatic_bytes` for a new file.
       devices_per_path: how many equal parts each path is split into.
       offset: where the pool starts in each path, in bytes.
       coherence: "coherent", "uncached" or "flush".
+      seed: of the chance in an incoherent pool.
+      leave_out: what an incoherent pool leaves out, "" for nothing.
     """
 
     kind: str = "shm"
@@ -62,25 +74,32 @@ class PoolSpec:
     devices_per_path: int = 1
     offset: int = 0
     coherence: str = "coherent"
+    seed: int = 0
+    leave_out: str = ""
 
 
-def automatic_bytes(world_size: int, devices: int = 1) -> int:
+def automatic_bytes(
+    world_size: int, devices: int = 1, rank_bytes: int = _AUTOMATIC_RANK_BYTES
+) -> int:
     """The size of a pool of one path when nobody gives one.
 
-    32 MiB for each rank, and the control pages: 4 KiB for the pool and 16 KiB for each
-    rank, rounded up to whole 64 KiB pages for each device.
+    32 MiB (or `rank_bytes`) for each rank, and the control pages: 4 KiB for the pool and, for
+    each rank, 16 KiB and the 528 KiB of its flight recorder. All devices are as large as the one
+    that holds these, and rounded up to whole 64 KiB pages.
     """
-    total = world_size * (_AUTOMATIC_RANK_BYTES + _RANK_PAGE_BYTES) + _HEADER_BYTES
+    control = world_size * (_RANK_PAGE_BYTES + _RECORDER_BYTES) + _HEADER_BYTES
+    total = world_size * rank_bytes + devices * control
     unit = _AUTOMATIC_UNIT * devices
     return -(-total // unit) * unit
 
 
-def parse(uri: str | None, world_size: int) -> PoolSpec:
+def parse(uri: str | None, world_size: int, rank_bytes: int = _AUTOMATIC_RANK_BYTES) -> PoolSpec:
     """Reads a pool URI.
 
     Args:
       uri: as in the module's docstring; None or "" means a pool in /dev/shm.
       world_size: the number of ranks, from which an automatic size follows.
+      rank_bytes: what such a size has for each of them.
 
     Returns:
       What the URI says, completed with the defaults.
@@ -96,8 +115,8 @@ def parse(uri: str | None, world_size: int) -> PoolSpec:
     options = _options(uri, kind, query)
     size = _size(uri, "size", options.get("size", "0"))
     devices = _devices(uri, options.get("devices", "1"))
-    if kind == "shm" and size == 0:
-        size = automatic_bytes(world_size, devices)
+    if kind in _NAMED and size == 0:
+        size = automatic_bytes(world_size, devices, rank_bytes)
     return PoolSpec(
         kind=kind,
         paths=_paths(uri, kind, place),
@@ -105,11 +124,13 @@ def parse(uri: str | None, world_size: int) -> PoolSpec:
         devices_per_path=devices,
         offset=_size(uri, "offset", options.get("offset", "0")),
         coherence=_coherence(uri, kind, options.get("coherence")),
+        seed=_seed(uri, options.get("seed", "0")),
+        leave_out=options.get("leave_out", ""),
     )
 
 
 def _fail(uri: str, problem: str, kind: str = "") -> NoReturn:
-    examples = [_EXAMPLES[kind]] if kind else list(_EXAMPLES.values())
+    examples = [_EXAMPLES[kind]] if kind else [_EXAMPLES[k] for k in ("shm", "file", "dax")]
     raise ValueError(f"pool URI {uri!r}: {problem}; write for example {' or '.join(examples)}")
 
 
@@ -134,7 +155,7 @@ def _options(uri: str, kind: str, query: str) -> dict[str, str]:
 
 
 def _paths(uri: str, kind: str, place: str) -> tuple[str, ...]:
-    if kind == "shm":
+    if kind in _NAMED:
         if place and not _SHM_NAME.fullmatch(place):
             problem = f"name {place!r} is not 1 to 64 letters, digits, '.', '_' or '-'"
             _fail(uri, problem, kind)
@@ -171,9 +192,15 @@ def _devices(uri: str, text: str) -> int:
     return int(text)
 
 
+def _seed(uri: str, text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,18}", text):
+        _fail(uri, f"seed={text!r} is not a whole number of at most 18 digits", _kind(uri))
+    return int(text)
+
+
 def _coherence(uri: str, kind: str, text: str | None) -> str:
     if text is None:
-        return "flush" if kind == "dax" else "coherent"
+        return "flush" if kind in ("dax", "incoherent") else "coherent"
     if text not in _COHERENCE_MODES:
         _fail(uri, f"coherence={text!r} is none of {', '.join(_COHERENCE_MODES)}", kind)
     return text

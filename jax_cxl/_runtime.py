@@ -13,16 +13,23 @@ import json
 import logging
 import os
 import secrets
+import sys
 import threading
 from typing import Any
 
 import jax
 
-from jax_cxl import _compat, _config, _core, _pool_uri, _programs, errors
-
-# How long processes wait for each other at start-up, in milliseconds. Covers a
-# process that compiles or loads data before it first communicates.
-_MEETING_TIMEOUT_MS = 300_000
+from jax_cxl import (
+    _compat,
+    _config,
+    _core,
+    _failures,
+    _platform,
+    _pool_uri,
+    _programs,
+    errors,
+)
+from jax_cxl._launch import environment as launch_environment
 
 # Set by launchers that do not tell JAX how to start: more than one process, and
 # no jax.distributed, can only be a mistake.
@@ -53,11 +60,13 @@ class Runtime:
 
     Attributes:
       rank_of_device: global id of a JAX device -> its rank.
+      platform: that of the devices.
       pool_bytes: size of the pool.
       uri: the pool's URI as given, None for the default.
     """
 
     rank_of_device: dict[int, int]
+    platform: _platform.Platform
     pool_bytes: int
     uri: str | None
 
@@ -77,7 +86,7 @@ def initialize(pool: str | None = None) -> None:
 
     Args:
       pool: URI of the pool, by default that of the environment variable `JAX_CXL_POOL`, else
-        `shm:` with 32 MiB for each rank:
+        `shm:` with 32 MiB for each CPU device, or 64 MiB for each GPU:
 
         * `shm:NAME?size=1GiB` - a file in /dev/shm;
         * `file:/path` - a file that all processes can map;
@@ -116,11 +125,24 @@ def shutdown() -> None:
     Runs by itself when the process exits. Programs that were compiled before can run again
     after another `initialize` with the same devices.
     """
+    _shutdown("")
+
+
+def _shutdown(reason: str) -> None:
     global _running
     with _lock:
         if _running is not None:
-            _core.stop()
+            if _running.platform is _platform.CUDA:
+                _running.platform.load().stop()
+            _core.stop(reason)
             _running = None
+
+
+def _at_exit() -> None:
+    """Shuts down; tells the other ranks if it is an exception that ends the program."""
+    # 3.11 has the last three of exc_info, 3.12 on the exception too.
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    _shutdown("" if error is None else f"{type(error).__name__}: {error}")
 
 
 def ensure_started() -> Runtime:
@@ -140,7 +162,9 @@ def stats() -> Stats:
       >>> jax_cxl.stats().bytes_published - before.bytes_published
       4096
     """
-    return Stats(**_core.stats())
+    running = _running
+    module = _core if running is None else running.platform.load()
+    return Stats(**module.stats())
 
 
 def _initialize_distributed() -> None:
@@ -166,29 +190,37 @@ def _initialize_distributed() -> None:
 
 def _start(uri: str | None, config: _config.Config) -> Runtime:
     devices = jax.devices()
+    platform = _platform.of(devices[0])
+    handlers = platform.load()
     rank_of_device = {device.id: rank for rank, device in enumerate(devices)}
-    if devices[0].platform != "cpu":
-        raise errors.CxlError(
-            f"jax_cxl communicates between CPU devices; the default backend is"
-            f" {devices[0].platform}. Set JAX_PLATFORMS=cpu."
-        )
-    if jax.process_count() > 1:
+    if platform is _platform.CPU and jax.process_count() > 1:
         _compile_alike()
     local = [device for device in devices if device.process_index == jax.process_index()]
-    pool = _meet(uri, len(devices), local, rank_of_device)
+    meeting = f"jax_cxl/{next(_meetings)}"
+    pool = _meet(meeting, uri, platform, len(devices), local, rank_of_device)
     pool_bytes = pool.total_bytes
-    _register_handlers()
+    _register_handlers(platform)
+    ordinals = [platform.ordinal(device) for device in local]
+    if config.fault is not None:
+        _core.arm_fault(config.fault)
     _core.start(
         pool,
-        # XLA tells a CPU handler the global id of its device.
-        [(device.id, rank_of_device[device.id]) for device in local],
+        [(o, rank_of_device[device.id]) for o, device in zip(ordinals, local, strict=True)],
         slot_bytes=config.slot_bytes,
         num_slots=config.num_slots,
         warn_after=config.warn_after,
         timeout=config.timeout,
         heartbeat_timeout=config.heartbeat_timeout,
     )
-    return Runtime(rank_of_device, pool_bytes, uri)
+    if platform is _platform.CUDA:
+        from jax_cxl import _cuda_start
+
+        try:
+            _cuda_start.start(handlers, ordinals, config, meeting)
+        except Exception as error:
+            _core.stop(str(error))
+            raise
+    return Runtime(rank_of_device, platform, pool_bytes, uri)
 
 
 def _compile_alike() -> None:
@@ -208,20 +240,24 @@ def _compile_alike() -> None:
 
 
 def _meet(
-    uri: str | None, world_size: int, local: list[Any], rank_of_device: dict[int, int]
+    meeting: str,
+    uri: str | None,
+    platform: _platform.Platform,
+    world_size: int,
+    local: list[Any],
+    rank_of_device: dict[int, int],
 ) -> _core.Pool:
     """Maps the pool in all processes; returns once every rank has registered in it."""
     client = _compat.coordination_client() if jax.process_count() > 1 else None
-    meeting = f"jax_cxl/{next(_meetings)}"
     try:
         if jax.process_index() == 0:
-            pool, place = _create(uri, world_size)
+            pool, place = _create(uri, platform, world_size)
             if client is not None:
                 client.key_value_set(f"{meeting}/pool", json.dumps(place))
         else:
             assert client is not None
             place = json.loads(
-                client.blocking_key_value_get(f"{meeting}/pool", _MEETING_TIMEOUT_MS)
+                client.blocking_key_value_get(f"{meeting}/pool", _compat.MEETING_TIMEOUT_MS)
             )
             if "error" in place:
                 raise errors.from_code(place["error"], place["message"])
@@ -235,15 +271,18 @@ def _meet(
     for device in local:
         pool.register(rank_of_device[device.id], jax.process_index(), device.id)
     if client is not None:
-        client.wait_at_barrier(f"{meeting}/registered", _MEETING_TIMEOUT_MS)
+        client.wait_at_barrier(f"{meeting}/registered", _compat.MEETING_TIMEOUT_MS)
     if jax.process_index() == 0:
         pool.unlink()
+        launch_environment.announce_pool()
     return pool
 
 
-def _create(uri: str | None, world_size: int) -> tuple[_core.Pool, dict[str, Any]]:
+def _create(
+    uri: str | None, platform: _platform.Platform, world_size: int
+) -> tuple[_core.Pool, dict[str, Any]]:
     """Creates the pool; returns it and what another process needs to attach to it."""
-    spec = _pool_uri.parse(uri, world_size)
+    spec = _pool_uri.parse(uri, world_size, platform.rank_bytes)
     _core.sweep_leftovers()
     place = dataclasses.asdict(spec) | {"world_size": world_size}
     place["paths"] = list(spec.paths) or [f"{os.getpid()}.{secrets.token_hex(4)}"]
@@ -258,19 +297,20 @@ def _code_of(error: Exception) -> str:
     return "INTERNAL"
 
 
-_registered = False
+_registered: set[str] = set()
 
 
-def _register_handlers() -> None:
-    global _registered
-    if _registered:
+def _register_handlers(platform: _platform.Platform) -> None:
+    if platform.name in _registered:
         return
-    _registered = True
+    _registered.add(platform.name)
+    handlers, target = platform.load(), platform.target_name
     # JAX replays registrations made before the backend exists in an order that
     # fails (types after the handlers that use them), so this is not done on import.
-    for name, registration in _core.type_registrations().items():
-        jax.ffi.register_ffi_type(name, registration, platform="cpu")
-    for name, stages in _core.registrations().items():
-        jax.ffi.register_ffi_target(name, stages, platform="cpu")
+    for name, registration in handlers.type_registrations().items():
+        jax.ffi.register_ffi_type(name, registration, platform=target)
+    for name, stages in handlers.registrations().items():
+        jax.ffi.register_ffi_target(name, stages, platform=target)
     _programs.listen()
-    atexit.register(shutdown)
+    _failures.install()
+    atexit.register(_at_exit)

@@ -1,14 +1,26 @@
 """Exceptions of jax_cxl.
 
-Whatever goes wrong outside a compiled program raises one of these. Inside one,
-JAX raises `jax.errors.JaxRuntimeError`, or `ValueError` when the program failed
-before it was dispatched; the message holds the code and the text of the same
-error ("jax_cxl: PEER_LOST: rank 1 (pid 4711 on host a) is gone: ...").
+Whatever goes wrong raises one of these, wherever it surfaces: from `jax_cxl.initialize`, or from a
+compiled program, when it is started or when its result is waited for. Those from a compiled program
+are instances of `jax.errors.JaxRuntimeError` too. `docs/errors.md` says what to do about each.
 """
+
+import contextlib
+from collections.abc import Iterable
+from typing import Any, ClassVar
 
 
 class CxlError(RuntimeError):
-    """Base class of all errors of jax_cxl."""
+    """Base class of all errors of jax_cxl.
+
+    Attributes:
+      told_by: rank that told this one of the error; None if this rank found it.
+    """
+
+    told_by: int | None = None
+
+    # Facts that come with a status of the native library -> their types.
+    _FACTS: ClassVar[dict[str, type]] = {"told_by": int}
 
 
 class NotInitializedError(CxlError):
@@ -43,16 +55,66 @@ class InvalidPoolError(PoolError, ValueError):
     """A pool's description is wrong, for example misaligned."""
 
 
+class InvalidCollectiveError(CxlError, ValueError):
+    """A collective got values that it cannot work with, such as sizes that do not fit."""
+
+
 class PeerLostError(CxlError):
-    """The process of another rank ended."""
+    """The process of another rank ended.
+
+    Attributes:
+      rank: the rank that is gone, an index into `jax.devices()`.
+      pid: its process id.
+      host: name of its host.
+      last: what it did last, as far as the pool shows, for example "finished psum: all_reduce sum
+        of 4 float32, its collective 7".
+      call: the collective in which it was missed.
+    """
+
+    rank: int | None = None
+    pid: int | None = None
+    host: str | None = None
+    last: str | None = None
+    call: str | None = None
+
+    _FACTS = CxlError._FACTS | {"rank": int, "pid": int, "host": str, "last": str, "call": str}
 
 
 class CollectiveTimeoutError(CxlError, TimeoutError):
-    """Another rank lives, but did not join a collective in time."""
+    """Another rank lives, but did not join a collective in time.
+
+    Attributes:
+      rank: the rank that was waited for, an index into `jax.devices()`.
+      pid: its process id.
+      host: name of its host.
+      last: what it did last, as far as the pool shows.
+      call: the collective that waited.
+      waited_s: for how many seconds.
+    """
+
+    rank: int | None = None
+    pid: int | None = None
+    host: str | None = None
+    last: str | None = None
+    call: str | None = None
+    waited_s: float | None = None
+
+    _FACTS = PeerLostError._FACTS | {"waited_s": float}
 
 
 class MismatchError(CxlError):
-    """The ranks disagree about a collective or about a setting."""
+    """The ranks disagree about a collective or about a setting.
+
+    Attributes:
+      ranks: two ranks that disagree, indices into `jax.devices()`.
+      calls: what each of them calls, and where: "psum: all_reduce sum of 4 float32 at train.py:9".
+    """
+
+    ranks: tuple[int, ...] = ()
+    calls: tuple[str, ...] = ()
+
+    # Collected from a fact for each side.
+    _FACTS = CxlError._FACTS | {"rank_0": int, "call_0": str, "rank_1": int, "call_1": str}
 
 
 BY_CODE = {
@@ -68,12 +130,33 @@ BY_CODE = {
     "MISMATCH": MismatchError,
 }
 
+# Inside a compiled program it is a collective that is wrong, not a pool.
+BY_CODE_IN_PROGRAM = BY_CODE | {"INVALID_ARGUMENT": InvalidCollectiveError}
 
-def from_code(code: str, message: str) -> CxlError:
+
+def from_code(code: str, message: str, details: Iterable[tuple[str, str]] = ()) -> CxlError:
     """Returns the exception for a status of the native library.
 
     Args:
       code: `jax_cxl::CodeName` of the status (cc/base/status.h).
       message: its message.
+      details: its details.
     """
-    return BY_CODE.get(code, CxlError)(message)
+    error = BY_CODE.get(code, CxlError)(message)
+    add_details(error, details)
+    return error
+
+
+def add_details(error: CxlError, details: Iterable[tuple[str, str]]) -> None:
+    """Sets the attributes of an exception from the details of a status."""
+    facts: dict[str, Any] = {}
+    for name, text in details:
+        # They may come from another process: what is no number is left out.
+        with contextlib.suppress(ValueError, KeyError):
+            facts[name] = error._FACTS[name](text)
+    if isinstance(error, MismatchError):
+        sides = [side for side in (0, 1) if {f"rank_{side}", f"call_{side}"} <= facts.keys()]
+        error.ranks = tuple(facts.pop(f"rank_{side}") for side in sides)
+        error.calls = tuple(facts.pop(f"call_{side}") for side in sides)
+    for name, value in facts.items():
+        setattr(error, name, value)

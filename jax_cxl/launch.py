@@ -22,7 +22,8 @@ from jax_cxl._launch.environment import launched as launched
 
 _USAGE = """\
 python -m jax_cxl.launch [-n N] [--devices-per-process K] [--no-prefix]
-                                [--grace SECONDS] (SCRIPT | -m MODULE) [ARG ...]"""
+                                [--grace SECONDS] [--restarts N] [--post-mortem FILE]
+                                (SCRIPT | -m MODULE) [ARG ...]"""
 
 _DESCRIPTION = """\
 Runs SCRIPT as N processes (ranks) on this machine, as `python SCRIPT ARG ...` each.
@@ -49,7 +50,12 @@ end:
   When a rank fails, the others get SIGTERM and after the grace period SIGKILL; Ctrl-C
   and SIGTERM reach all ranks likewise, a second one kills them. What ranks started in
   the background ends with the last rank. A rank that ends with status 0 does not end
-  the others, even if they wait for it.
+  the others, even if they wait for it. With --restarts N all ranks then start again, up
+  to N times, and find in JAX_CXL_LAUNCH_RESTARTS how often; a signal to the launcher
+  ends the job for good.
+
+  After a failure the launcher says who waited for whom in a collective, and whom it came down to;
+  with --post-mortem, python -m jax_cxl status FILE tells more.
 
   The status is that of the first rank to fail, or 128 plus the number of the signal
   that ended this rank or the launcher (130 after Ctrl-C)."""
@@ -126,6 +132,18 @@ def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
         metavar="SECONDS",
         help="time between asking a rank to end and killing it (default: 3)",
     )
+    parser.add_argument(
+        "--restarts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="times that all ranks start again after one has failed (default: 0)",
+    )
+    parser.add_argument(
+        "--post-mortem",
+        metavar="FILE",
+        help="keep what the ranks did last in this file, if one fails",
+    )
     # One list: with a positional of its own for the script argparse would eat a `--` behind it.
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -136,6 +154,8 @@ def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
         parser.error("SCRIPT or -m MODULE is missing")
     if options.grace < 0:
         parser.error("--grace must not be negative")
+    if options.restarts < 0:
+        parser.error("--restarts must not be negative")
     if not options.m and not os.path.isfile(command[0]):
         parser.error(f"no such file: {command[0]}")
     return supervisor.Job(
@@ -146,6 +166,8 @@ def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
         devices_per_process=options.devices_per_process,
         prefix=not options.no_prefix,
         grace=options.grace,
+        restarts=options.restarts,
+        post_mortem=options.post_mortem,
     )
 
 

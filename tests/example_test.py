@@ -12,6 +12,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 _SCRIPT = pathlib.Path(__file__).resolve().parent.parent / "examples" / "train_transformer.py"
+_COMPARE = _SCRIPT.with_name("compare_losses.py")
 _STEPS = 50
 _CHECKPOINT_STEP = 30
 _TIMEOUT_SECONDS = 240
@@ -27,9 +28,14 @@ _FIGURES = {
     *("tokens_per_second", "train_seconds", "compile_seconds"),
     *("bytes_through_pool", "communication_seconds", "pool_figures"),
     *("steps", "seed", "batch_size", "sequence_length", "learning_rate", "dtype"),
-    *("layers", "width", "heads", "parameters", "evaluate_every", "evaluate_size"),
+    *("layers", "width", "heads", "parameters", "evaluate_every", "evaluate_size", "prefetch"),
     *("corpus", "corpus_sha256", "train_bytes", "heldout_bytes", "resumed_after_step"),
     *("collectives", "processes", "devices", "device_kind", "versions"),
+}
+
+_SPEED_FIGURES = {
+    *("step_ms", "step_ms_without_communication", "communication_ms"),
+    *("exposed_communication_share", "hidden_communication_share"),
 }
 
 
@@ -153,6 +159,43 @@ class ExampleTest(parameterized.TestCase):
             gathered = 2 * _STEPS * 4 * figures["parameters"]
             self.assertGreaterEqual(figures["bytes_through_pool"], gathered)
             self.assertGreater(figures["communication_seconds"], 0)
+
+    @parameterized.named_parameters(
+        ("lax_one_process_four_devices", "lax", 1, 4),
+        ("pool_one_process_four_devices", "cxl", 1, 4),
+        ("pool_two_processes", "cxl", 2, 1),
+    )
+    def test_prefetching_changes_no_loss(self, collectives, processes, devices):
+        measures = ("--measure",) if processes == 1 else ()
+        figures = self.train(
+            *(f"--collectives={collectives}", "--prefetch", *measures),
+            processes=processes,
+            devices=devices,
+        )
+        np.testing.assert_allclose(_losses(figures), _losses(self.reference), rtol=1e-4)
+        self.assertEqual(set(figures) - _FIGURES, _SPEED_FIGURES if measures else set())
+        for name in _SPEED_FIGURES & set(figures):
+            if name.endswith("share"):
+                self.assertLessEqual(figures[name], 1)
+            else:
+                self.assertBetween(figures[name]["min"], 0, figures[name]["median"])
+
+    def test_losses_are_compared(self):
+        same, other = (self.folder / name for name in ("same.json", "other.json"))
+        figures = {"train_loss": self.reference["train_loss"]}
+        same.write_text(json.dumps(figures))
+        *most, [step, loss] = figures["train_loss"]
+        other.write_text(json.dumps({"train_loss": [*most, [step, 1.5 * loss]]}))
+
+        def compare(one, two, *flags):
+            command = [sys.executable, _COMPARE, one, two, *flags]
+            return subprocess.run(command, capture_output=True, text=True)
+
+        equal = compare(same, same)
+        self.assertEqual(equal.returncode, 0, equal.stderr)
+        self.assertIn("50 steps, largest relative difference 0", equal.stdout)
+        self.assertEqual(compare(same, other).returncode, 1)
+        self.assertEqual(compare(same, other, "--tolerance=0.5").returncode, 0)
 
     def test_gradients_equal_those_of_lax_in_a_model_of_useful_width(self):
         # Wide enough for XLA's faster matrix products: jaxlib 0.10.2 fuses them with what assembles

@@ -95,9 +95,7 @@ class UsablePoolTest(InitializeTestCase):
         )
         total(np.arange(8))
         jax_cxl.shutdown()
-        with self.assertRaisesRegex(
-            (ValueError, jax.errors.JaxRuntimeError), "call jax_cxl.initialize"
-        ):
+        with self.assertRaisesRegex(errors.NotInitializedError, "call jax_cxl.initialize"):
             jax.block_until_ready(total(np.arange(8)))
 
 

@@ -14,12 +14,14 @@ def start(
     processes: int = 2,
     devices_per_process: int = 1,
     environment: dict[str, str] | None = None,
+    launcher: tuple[str, ...] = (),
 ) -> subprocess.Popen[str]:
     """Starts a program under the launcher; output and errors are pipes."""
     return subprocess.Popen(
         [
             *(sys.executable, "-m", "jax_cxl.launch", "-n", str(processes)),
             *("--devices-per-process", str(devices_per_process)),
+            *launcher,
             *(str(PROGRAMS / program), *arguments),
         ],
         env={**os.environ, "JAX_PLATFORMS": "cpu", **(environment or {})},

@@ -158,6 +158,7 @@ class ScriptTest(LaunchTestCase):
         (["-n", "0", "end.py"], "must be at least 1"),
         (["--devices-per-process", "0", "end.py"], "must be at least 1"),
         (["--grace", "-1", "end.py"], "must not be negative"),
+        (["--restarts", "-1", "end.py"], "must not be negative"),
     )
     def test_refuses_a_wrong_command_line(self, arguments, message):
         status, stdout, stderr = self.launch(*arguments)
@@ -280,6 +281,28 @@ class EndTest(LaunchTestCase):
         status, _, _ = self.launch("--grace=0.5", "end.py", "4", "stubborn")
         self.assertEqual(status, 4)
         self.assertGreater(time.monotonic() - started, 0.5)
+
+    def test_ranks_start_again(self):
+        status, stdout, stderr = self.launch("--restarts=2", "retry.py", "2")
+        self.assertEqual((status, sorted(stdout.splitlines())), (0, ["[0] done", "[1] done"]))
+        failed = "jax_cxl.launch: rank 1 failed with status 3; ending the others"
+        restart = "jax_cxl.launch: restart {} of 2"
+        self.assertEqual(
+            stderr.splitlines(), [failed, restart.format(1), failed, restart.format(2)]
+        )
+
+    def test_ranks_do_not_start_again_for_ever(self):
+        status, stdout, stderr = self.launch("--restarts=2", "retry.py", "3")
+        self.assertEqual((status, stdout), (3, ""))
+        self.assertEqual(stderr.count("failed with status 3"), 3)
+
+    def test_a_signal_ends_a_job_with_restarts(self):
+        with self.start("--grace=0.5", "--restarts=5", "family.py") as launcher:
+            self._wait_until_ready(launcher)
+            launcher.send_signal(signal.SIGTERM)
+            _, stderr = launcher.communicate(timeout=10)
+        self.assertEqual(launcher.returncode, 128 + signal.SIGTERM)
+        self.assertNotIn("restart", stderr)
 
     @parameterized.product(
         number=(signal.SIGINT, signal.SIGTERM, signal.SIGHUP), arguments=((), ("stubborn",))

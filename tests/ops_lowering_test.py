@@ -13,7 +13,7 @@ from absl.testing import absltest, parameterized
 from jax.sharding import AxisType
 
 import jax_cxl
-from jax_cxl import ops
+from jax_cxl import _platform, ops
 
 
 def lower(function, x, *, check_vma=True, on=None):
@@ -35,7 +35,8 @@ class FakeWorldTest(parameterized.TestCase):
 
     def setUp(self):
         super().setUp()
-        world = types.SimpleNamespace(rank_of_device={d.id: 100 + d.id for d in jax.devices()})
+        ranks = {device.id: 100 + device.id for device in jax.devices()}
+        world = types.SimpleNamespace(rank_of_device=ranks, platform=_platform.CPU)
         runtime = types.ModuleType("jax_cxl._runtime")
         runtime.ensure_started = lambda: world
         self.enter_context(mock.patch.dict(sys.modules, {runtime.__name__: runtime}))

@@ -215,7 +215,7 @@ class WrongSizesTest(absltest.TestCase):
         operand, output = harness.values(ROWS), harness.values(INTO)
         table = tables(np.random.default_rng(6))
         change(table)
-        with self.assertRaisesRegex(jax.errors.JaxRuntimeError, message):
+        with self.assertRaisesRegex(jax_cxl.InvalidCollectiveError, message):
             harness.run(exchange, (operand, output, table))
 
     def test_offset_out_of_range(self):

@@ -74,6 +74,24 @@ class PoolUriTest(parameterized.TestCase):
             "dax:/dev/dax0.0?coherence=uncached",
             {"coherence": "uncached"},
         ),
+        (
+            "incoherent",
+            "incoherent:a?size=64MiB&devices=2&seed=7&leave_out=slot.write_back",
+            {
+                "kind": "incoherent",
+                "paths": ("a",),
+                "bytes": 64 * _MIB,
+                "devices_per_path": 2,
+                "coherence": "flush",
+                "seed": 7,
+                "leave_out": "slot.write_back",
+            },
+        ),
+        (
+            "incoherent_automatic",
+            "incoherent:",
+            {"paths": (), "bytes": _pool_uri.automatic_bytes(2), "seed": 0, "leave_out": ""},
+        ),
     )
     def test_parses(self, uri, expected):
         spec = dataclasses.asdict(_pool_uri.parse(uri, world_size=2))
@@ -97,7 +115,8 @@ class PoolUriTest(parameterized.TestCase):
     @parameterized.product(world_size=(1, 2, 64), devices=(1, 6))
     def test_automatic_size_has_32_mib_per_rank_and_the_control_pages(self, world_size, devices):
         spec = _pool_uri.parse(f"shm:?devices={devices}", world_size)
-        needed = world_size * (32 * _MIB + 16384) + 4096
+        control = world_size * (16384 + 540672) + 4096
+        needed = world_size * 32 * _MIB + devices * control
         self.assertGreaterEqual(spec.bytes, needed)
         self.assertLess(spec.bytes, needed + 65536 * devices)
         self.assertEqual(spec.bytes % (65536 * devices), 0)
@@ -127,6 +146,9 @@ class PoolUriTest(parameterized.TestCase):
         ("shm:a?devices=65", "devices='65'"),
         ("shm:a?devices=two", "devices='two'"),
         ("shm:a?coherence=Flush", "'Flush'"),
+        ("shm:a?seed=1", "'seed'"),
+        ("incoherent:?seed=x", "seed='x'"),
+        ("incoherent:?coherence=flush", "'coherence'"),
         ("file:", "''"),
         ("file:pool", "'pool'"),
         ("file:/a,", "''"),

@@ -34,4 +34,28 @@ std::string_view CodeName(Code code) {
   return "UNKNOWN";
 }
 
+Code ErrorCode(uint32_t number) {
+  const auto code = static_cast<Code>(number);
+  const bool known = number <= static_cast<uint32_t>(Code::kInternal);
+  return known && code != Code::kOk ? code : Code::kDataLoss;
+}
+
+const Details& Status::details() const {
+  static const auto& none = *new Details;
+  return details_ == nullptr ? none : *details_;
+}
+
+void Status::AddDetail(std::string_view name, std::string value) {
+  Details all = details();
+  for (const auto& [known, earlier] : all)
+    if (known == name) return;
+  all.emplace_back(name, std::move(value));
+  details_ = std::make_shared<const Details>(std::move(all));
+}
+
+Status Status::With(const Details& other) && {
+  for (const auto& [name, value] : other) AddDetail(name, value);
+  return std::move(*this);
+}
+
 }  // namespace jax_cxl

@@ -1,11 +1,14 @@
 #ifndef JAX_CXL_BASE_STATUS_H_
 #define JAX_CXL_BASE_STATUS_H_
 
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace jax_cxl {
 
@@ -29,6 +32,14 @@ enum class Code {
 
 std::string_view CodeName(Code code);
 
+// Facts of an error for programs, name and value: ("rank", "3"). They become
+// attributes of the Python exception (jax_cxl/errors.py).
+using Details = std::vector<std::pair<std::string, std::string>>;
+
+// The code of an error that another process wrote down: kDataLoss for a number
+// that is no error's.
+Code ErrorCode(uint32_t number);
+
 // The result of an operation without a value. Nothing in this library throws.
 class [[nodiscard]] Status {
  public:
@@ -39,10 +50,25 @@ class [[nodiscard]] Status {
   bool ok() const { return code_ == Code::kOk; }
   Code code() const { return code_; }
   const std::string& message() const { return message_; }
+  const Details& details() const;
+
+  // The same status with one more fact; an earlier value of it stays.
+  template <typename T>
+  Status With(std::string_view name, const T& value) && {
+    std::ostringstream text;
+    text << value;
+    AddDetail(name, text.str());
+    return std::move(*this);
+  }
+  // The same status with all facts of `other`.
+  Status With(const Details& other) &&;
 
  private:
+  void AddDetail(std::string_view name, std::string value);
+
   Code code_ = Code::kOk;
   std::string message_;
+  std::shared_ptr<const Details> details_;  // null: none
 };
 
 inline Status OkStatus() { return Status(); }

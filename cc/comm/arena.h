@@ -2,6 +2,7 @@
 #define JAX_CXL_COMM_ARENA_H_
 
 #include <cstdint>
+#include <mutex>
 #include <vector>
 
 #include "cc/base/status.h"
@@ -12,7 +13,7 @@ namespace jax_cxl::comm {
 // Hands out a rank's part of the pool, one range after the other. Nothing is
 // given back before the job ends: a group, once used, keeps its channel.
 //
-// Not thread-safe.
+// Thread-safe: a rank's CPU and GPU channels are opened by different threads.
 class Arena {
  public:
   Arena(const pool::Pool& pool, int rank);
@@ -21,9 +22,8 @@ class Arena {
   // Errors: kResourceExhausted, with how much is needed and left.
   Result<uint64_t> Allocate(int extent, uint64_t bytes);
 
-  uint64_t free_bytes(int extent) const { return ranges_[extent].bytes; }
-
  private:
+  std::mutex mutex_;
   std::vector<pool::Pool::Range> ranges_;  // what is left of each extent
 };
 

@@ -35,7 +35,8 @@ inline Problem MakeProblem(plan::Op op, uint64_t bytes, const Team& team) {
   request.num_ranks = team.size();
   request.rank = team.rank();
   request.element_bytes = sizeof(float);
-  const bool whole = op == plan::Op::kAllReduce || op == plan::Op::kBroadcast;
+  const bool whole = op == plan::Op::kAllReduce || op == plan::Op::kReduce ||
+                     op == plan::Op::kBroadcast;
   if (op != plan::Op::kBarrier)
     request.count =
         std::max<uint64_t>(1, bytes / sizeof(float) / (whole ? 1 : n));
@@ -57,8 +58,15 @@ inline uint64_t CountWrong(Problem* problem) {
   for (uint64_t i = 0; i < problem->output.size(); ++i) {
     const uint64_t within = i % count;
     const uint64_t mine = request.rank * count + within;
+    const bool root = request.rank == request.root;
     float expected = 0;
     switch (request.op) {
+      case plan::Op::kGather:
+        if (!root) {
+          expected = kUnwritten;
+          break;
+        }
+        [[fallthrough]];
       case plan::Op::kAllGather:
         expected = Value(static_cast<int>(i / count), within);
         break;
@@ -68,10 +76,19 @@ inline uint64_t CountWrong(Problem* problem) {
       case plan::Op::kBroadcast:
         expected = Value(0, i);
         break;
+      case plan::Op::kScatter:
+        expected = Value(request.root, mine);
+        break;
+      case plan::Op::kReduce:
+        if (!root) {
+          expected = kUnwritten;
+          break;
+        }
+        [[fallthrough]];
       default:
         for (int rank = 0; rank < request.num_ranks; ++rank)
           expected +=
-              Value(rank, request.op == plan::Op::kAllReduce ? i : mine);
+              Value(rank, request.op == plan::Op::kReduceScatter ? mine : i);
     }
     wrong += std::bit_cast<uint32_t>(problem->output[i]) !=
              std::bit_cast<uint32_t>(expected);

@@ -17,7 +17,7 @@
 namespace jax_cxl::comm {
 
 inline double BusFactor(plan::Op op, int ranks) {
-  if (op == plan::Op::kBroadcast) return 1;
+  if (op == plan::Op::kBroadcast || op == plan::Op::kReduce) return 1;
   return (op == plan::Op::kAllReduce ? 2.0 : 1.0) * (ranks - 1) / ranks;
 }
 
@@ -54,8 +54,8 @@ class Report {
     const double median = Median(seconds);
     const double algbw = problem.bytes / median / 1e9;
     const double busbw = algbw * BusFactor(op, ranks_);
-    const bool sums =
-        op == plan::Op::kAllReduce || op == plan::Op::kReduceScatter;
+    const bool sums = op == plan::Op::kAllReduce ||
+                      op == plan::Op::kReduceScatter || op == plan::Op::kReduce;
     std::printf(
         " %10llu %10llu %8s %5s  %-14s %-8s %10.2f %10.2f %10.2f %8.3f "
         "%8.3f %6llu %5.0f%%\n",
@@ -65,18 +65,26 @@ class Report {
         max * 1e6, algbw, busbw, static_cast<unsigned long long>(wrong),
         100 * bound / median);
     std::fflush(stdout);
+    std::string samples;
+    for (double sample : seconds) {
+      char text[32];
+      std::snprintf(text, sizeof(text), "%s%.4f", samples.empty() ? "" : ", ",
+                    sample * 1e6);
+      samples += text;
+    }
     char row[512];
     std::snprintf(
         row, sizeof(row),
         "%s\n    {\"backend\": \"%s\", \"op\": \"%s\", \"bytes\": %llu, "
         "\"dtype\": \"float32\", \"ranks\": %d, \"time_us\": {\"min\": %.3f, "
         "\"median\": %.3f, \"max\": %.3f}, \"algbw_gbps\": %.6f, "
-        "\"busbw_gbps\": %.6f, \"wrong\": %llu, \"bound_share\": %.6f}",
+        "\"busbw_gbps\": %.6f, \"wrong\": %llu, \"bound_share\": %.6f, "
+        "\"samples_us\": [",
         results_.empty() ? "" : ",", backend, name.c_str(),
         static_cast<unsigned long long>(problem.bytes), ranks_, min * 1e6,
         median * 1e6, max * 1e6, algbw, busbw,
         static_cast<unsigned long long>(wrong), bound / median);
-    results_ += row;
+    results_ += row + samples + "]}";
   }
 
   void Write(const std::string& path, const std::string& command,

@@ -6,16 +6,22 @@ namespace jax_cxl::comm {
 namespace {
 
 // FNV-1a over 32-bit values: the same on every host.
-uint64_t Hash(const std::vector<int32_t>& values) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (int32_t value : values) {
+class Hash {
+ public:
+  void Add(uint32_t value) {
     for (int byte = 0; byte < 4; ++byte) {
-      hash ^= (static_cast<uint32_t>(value) >> (8 * byte)) & 0xff;
-      hash *= 0x100000001b3;
+      hash_ ^= (value >> (8 * byte)) & 0xff;
+      hash_ *= 0x100000001b3;
     }
   }
-  return hash;
-}
+  void Add(const std::vector<int32_t>& values) {
+    for (int32_t value : values) Add(static_cast<uint32_t>(value));
+  }
+  uint64_t value() const { return hash_; }
+
+ private:
+  uint64_t hash_ = 0xcbf29ce484222325;
+};
 
 bool Reduces(plan::Op op) {
   switch (op) {
@@ -45,7 +51,9 @@ bool Rooted(plan::Op op) {
 }  // namespace
 
 uint64_t HashGroup(const std::vector<int32_t>& members) {
-  return Hash(members);
+  Hash hash;
+  hash.Add(members);
+  return hash.value();
 }
 
 pool::CallDescriptor Describe(const Call& call) {
@@ -57,16 +65,23 @@ pool::CallDescriptor Describe(const Call& call) {
   descriptor.root = call.request.root;
   descriptor.count = call.request.count;
   descriptor.reverse = call.request.reverse;
-  std::vector<int32_t> details = call.request.sources;
+  Hash details;
+  details.Add(call.request.sources);
+  const plan::Ragged& ragged = call.request.ragged;
   for (uint64_t value :
-       {call.request.ragged.input_rows, call.request.ragged.output_rows,
-        call.request.ragged.slices}) {
+       {ragged.input_rows, ragged.output_rows, ragged.slices}) {
     if (value == 0) continue;
-    details.push_back(static_cast<int32_t>(value));
-    details.push_back(static_cast<int32_t>(value >> 32));
+    details.Add(static_cast<uint32_t>(value));
+    details.Add(static_cast<uint32_t>(value >> 32));
   }
-  descriptor.details = Hash(details);
+  descriptor.details = details.value();
   return descriptor;
+}
+
+std::string DescribeText(const Call& call) {
+  std::string text = DescribeText(Describe(call), call.name);
+  if (!call.site.empty()) text += " at " + call.site;
+  return text;
 }
 
 std::string DescribeText(const pool::CallDescriptor& descriptor,

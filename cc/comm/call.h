@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -30,8 +31,10 @@ uint64_t HashGroup(const std::vector<int32_t>& members);
 // One collective that a rank has started.
 struct Call {
   // Equal on all ranks for the same call, whatever order ranks start calls in,
-  // and different for any two calls of a group that are under way together.
+  // and different for any two calls of a group, unless one has ended on every
+  // rank before any rank starts the other.
   uint64_t identity = 0;
+  uint64_t number = 0;  // which call of the rank, from 1; set by its Recorder
   plan::Request request;
   DType dtype = DType::kUint8;
   ReduceOp reduce_op = ReduceOp::kSum;
@@ -40,13 +43,26 @@ struct Call {
   // ragged_all_to_all: this rank's table (plan::Ragged).
   std::vector<int64_t> table;
   std::string name;  // for messages, as the user wrote it: "psum"
+  std::string site;  // where: "train.py:33 (step)", or empty
   // Runs once, on a thread that may be borrowed for as long as it likes.
   std::function<void(const Status&)> done;
   Clock::time_point submitted;
 };
 
+struct Finished {
+  std::unique_ptr<Call> call;
+  Status status;
+};
+
+// What to do about ranks that disagree.
+inline constexpr char kSamePrograms[] =
+    "All ranks have to run the same programs, with the same shapes and in the "
+    "same order";
+
 pool::CallDescriptor Describe(const Call& call);
 
+// "psum: all_reduce sum of 1024 float32 at train.py:33 (step)".
+std::string DescribeText(const Call& call);
 // "psum: all_reduce sum of 1024 float32".
 std::string DescribeText(const pool::CallDescriptor& descriptor,
                          const std::string& name);

@@ -6,48 +6,39 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "cc/base/status.h"
 #include "cc/comm/arena.h"
 #include "cc/comm/call.h"
+#include "cc/comm/connection.h"
 #include "cc/comm/negotiation.h"
+#include "cc/comm/patience.h"
 #include "cc/comm/peers.h"
+#include "cc/comm/recipes.h"
+#include "cc/comm/recorder.h"
 #include "cc/engine/cpu/executor.h"
 #include "cc/plan/plan.h"
 #include "cc/pool/pool.h"
 
 namespace jax_cxl::comm {
 
-// What every process of a job must set alike, and how patient it is.
-struct Options {
-  uint64_t slot_bytes = 0;  // 0: follows from the pool's size
-  int num_slots = 0;        // 0: follows from the number of pool devices
-  double warn_after_s = 10;
-  double timeout_s = 300;
-  double heartbeat_timeout_s = 5;
-};
-
-// One rank's end of one group: connects to the other members' rings, agrees
-// with them on the order of calls, executes one call after the other.
+// One rank's end of one group: connects to the other members, agrees with them
+// on the order of calls, executes one call after the other.
 // `Progress` never waits.
 //
 // Not thread-safe: its Endpoint serializes all use.
 class Channel {
  public:
-  struct Finished {
-    std::unique_ptr<Call> call;
-    Status status;
-  };
-
-  Channel(pool::Pool* pool, Peers* peers, const Options& options, Group group);
+  Channel(pool::Pool* pool, Peers* peers, Recorder* recorder,
+          const Options& options, Group group);
 
   // Allocates this member's part and tells the others where it is.
   Status Open(Arena* arena);
 
-  void Submit(std::unique_ptr<Call> call);
+  // Errors: the call cannot be executed on any rank; it stays with the caller.
+  Status Submit(std::unique_ptr<Call>& call);
 
   // Does what can be done without waiting; appends finished calls. True if
   // anything moved.
@@ -58,7 +49,14 @@ class Channel {
   // Finishes every call with `status`.
   void Fail(const Status& status, std::vector<Finished>* finished);
 
+  const std::vector<int32_t>& members() const {
+    return connection_.group().members;
+  }
+  // Which channel it is, equal on all members.
+  uint64_t key() const { return connection_.key(); }
   bool idle() const { return waiting_.empty() && !current_ && !pending(); }
+  // The oldest call, if all calls wait for other members to start them.
+  const Call* unmatched() const { return current_ ? nullptr : oldest(); }
   const cpu::Traffic& traffic() const { return traffic_; }
 
   // What Progress checks when nothing moved: dead or failed peers, deadlines.
@@ -66,31 +64,27 @@ class Channel {
 
  private:
   size_t pending() const { return negotiation_ ? negotiation_->pending() : 0; }
-  Status Connect();
-  Result<bool> ConnectMember(int member);
+  int32_t RankOf(int member) const { return members()[member]; }
+  Result<bool> Connect();
+  Result<bool> Exchange(std::vector<Finished>* finished);
   Status StartNext(bool* started);
   Status StartTables();
   Status StartRows();
-  Result<std::shared_ptr<const plan::Plan>> PlanFor(const Call& call);
   std::vector<int> WaitingFor() const;
   const Call* oldest() const;
-  std::string Late(const Call& call, double waited,
-                   const std::vector<int>& members) const;
   uint64_t CallsLeftBehind();
 
+  void Execute(std::shared_ptr<const plan::Plan> plan, DType dtype,
+               const std::byte* input, std::byte* output);
+
   pool::Pool* pool_;
-  Peers* peers_;
-  Options options_;
-  Group group_;
-  pool::Doorbells doorbells_;
-  plan::Geometry geometry_;
+  Recorder* recorder_;
+  Connection connection_;
+  Recipes recipes_;
+  Patience patience_;
 
-  // Where each member's part is: none until it was found in its directory.
-  std::vector<std::optional<pool::ChannelPlace>> places_;
-  // Calls submitted before all were found.
-  std::deque<std::unique_ptr<Call>> waiting_;
-
-  std::unique_ptr<cpu::Rings> rings_;
+  // Calls submitted before all members were found.
+  std::deque<StartedCall> waiting_;
   std::unique_ptr<Negotiation> negotiation_;
   std::unique_ptr<Call> current_;
   std::optional<cpu::Execution> execution_;
@@ -101,12 +95,7 @@ class Channel {
   std::deque<uint64_t> call_ends_;
   uint64_t calls_left_behind_ = 0;
 
-  std::unordered_map<std::string, std::shared_ptr<const plan::Plan>> plans_;
   cpu::Traffic traffic_;
-  Clock::time_point last_warning_;
-  // How far the calls had come when CheckPeers last looked, and since when.
-  std::pair<uint64_t, size_t> stand_;
-  Clock::time_point moved_;
 };
 
 }  // namespace jax_cxl::comm

@@ -4,19 +4,24 @@
 
 #include <utility>
 
+#include "cc/base/fault.h"
 #include "cc/comm/backoff.h"
 
 namespace jax_cxl::comm {
 namespace {
 
-// How long Submit tries before it hands over to the endpoint's thread: about
-// what waking that thread costs.
+// How long Submit waits for the others before it hands over to the endpoint's
+// thread: about what waking that thread costs.
 constexpr auto kInlineTime = std::chrono::microseconds(20);
 // Calls that move more are left to the endpoint's thread, so that XLA's own
-// threads keep computing.
-constexpr uint64_t kInlineBytes = uint64_t{256} << 10;
-// Looking after peers costs a line a peer: not on every poll.
+// threads keep computing. Some 100 us of copies: several times what handing
+// over costs.
+constexpr uint64_t kInlineBytes = uint64_t{2} << 20;
+// The time costs as much as a poll, looking after peers a line a peer: not on
+// every poll.
+constexpr int kPollsPerTime = 8;
 constexpr int kPollsPerCheck = 64;
+constexpr int kPollsPerSuspicion = 8;
 
 }  // namespace
 
@@ -28,81 +33,99 @@ Endpoint::Endpoint(pool::Pool* pool, Peers* peers, Completions* completions,
       options_(options),
       rank_(rank),
       arena_(*pool, rank),
+      recorder_(pool, rank),
+      standstill_(pool, peers, rank),
       worker_([this] { Work(); }) {}
 
 Endpoint::~Endpoint() {
   {
-    std::lock_guard lock(inbox_mutex_);
+    std::scoped_lock lock(progress_mutex_, inbox_mutex_);
     stop_ = true;
   }
   wake_.notify_all();
   worker_.join();
   std::lock_guard lock(progress_mutex_);
-  Fail(Error(Code::kFailedPrecondition,
-             "jax_cxl was shut down while the call was under way"));
+  // Others need not know: Leave has told them, if they have to.
+  failed_ = Error(Code::kFailedPrecondition,
+                  "jax_cxl was shut down while the call was under way");
+  Fail(failed_);
+}
+
+void Endpoint::Leave(const std::string& reason) {
+  std::lock_guard lock(progress_mutex_);
+  for (auto& channel : channels_) {
+    if (channel->idle() || !failed_.ok()) continue;
+    peers_->GiveUp(rank_,
+                   Error(Code::kPeerLost, "it shut down with a call under way",
+                         reason.empty() ? "" : ": ", reason)
+                       .With(peers_->Identity(rank_)));
+  }
+  peers_->Leave(rank_, recorder_.calls(), reason);
 }
 
 std::optional<Status> Endpoint::Submit(const std::vector<int32_t>& members,
                                        std::unique_ptr<Call> call) {
   const Call* submitted = call.get();
-  const Clock::time_point start = Clock::now();
-  call->submitted = start;
   const bool small =
       plan::InputBytes(call->request) + plan::OutputBytes(call->request) <=
       kInlineBytes;
-  {
+  ++pending_;
+  std::unique_lock progress(progress_mutex_, std::defer_lock);
+  if (small && progress.try_lock()) {
+    inline_call_ = submitted;
+    Accept(members, std::move(call));
+    if (std::optional<Status> status = TryInline(submitted)) return status;
+    progress.unlock();
+  } else {
     std::lock_guard lock(inbox_mutex_);
     inbox_.emplace_back(members, std::move(call));
-    ++stats_.calls;
-    if (pending_++ == 0) busy_since_ = start;
+    ++arrived_;
   }
-  if (small) {
-    std::unique_lock progress(progress_mutex_, std::try_to_lock);
-    if (progress.owns_lock()) {
-      inline_call_ = submitted;
-      inline_status_.reset();
-      Backoff backoff;
-      do {
-        if (Progress())
-          backoff.Reset();
-        else
-          backoff.Pause();
-      } while (!inline_status_ && Clock::now() - start < kInlineTime);
-      inline_call_ = nullptr;
-    }
-    if (progress.owns_lock() && inline_status_) {
-      std::optional<Status> status = std::exchange(inline_status_, {});
-      progress.unlock();
-      WakeIfPending();
-      return status;
-    }
+  {
+    // The worker looks at pending_ with this held, so it cannot miss the call.
+    std::lock_guard lock(inbox_mutex_);
   }
-  WakeIfPending();
+  wake_.notify_one();
   return std::nullopt;
 }
 
-void Endpoint::WakeIfPending() {
-  {
-    std::lock_guard lock(inbox_mutex_);
-    if (pending_ == 0) return;
+std::optional<Status> Endpoint::TryInline(const Call* call) {
+  Backoff backoff;
+  // Accepting the call may have ended it, and freed it.
+  Clock::time_point since = inline_status_ ? Clock::now() : call->submitted;
+  bool moved = false;
+  for (int polls = 0; !inline_status_;) {
+    if (Progress()) {
+      moved = true;
+      backoff.Reset();
+      continue;
+    }
+    if (++polls % kPollsPerTime == 0) {
+      const Clock::time_point now = Clock::now();
+      if (std::exchange(moved, false)) since = now;
+      if (now - since > kInlineTime) break;
+    }
+    backoff.Pause();
   }
-  wake_.notify_one();
+  inline_call_ = nullptr;
+  return std::exchange(inline_status_, {});
 }
 
 void Endpoint::Work() {
+  const OwnThread own;
   // Sleeps of tens of microseconds should not be rounded up to the default 50.
   prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
   Backoff backoff;
   for (;;) {
-    {
+    if (pending_ == 0) {
+      backoff.Reset();
       std::unique_lock lock(inbox_mutex_);
-      if (pending_ == 0) backoff.Reset();
       wake_.wait(lock, [this] { return stop_ || pending_ > 0; });
-      if (stop_) return;
     }
     bool moved;
     {
       std::lock_guard lock(progress_mutex_);
+      if (stop_) return;
       moved = Progress();
     }
     if (moved)
@@ -113,60 +136,69 @@ void Endpoint::Work() {
 }
 
 bool Endpoint::Progress() {
-  Accept();
+  fault::Enter(rank_);
+  AcceptInbox();
   if (ProgressChannels()) {
+    standstill_.Move();
     polls_without_check_ = 0;
     return true;
   }
-  if (++polls_without_check_ % kPollsPerCheck == 0) CheckPeers();
+  const int polls =
+      standstill_.suspects() ? kPollsPerSuspicion : kPollsPerCheck;
+  if (++polls_without_check_ % polls == 0) CheckPeers();
   return false;
 }
 
 bool Endpoint::ProgressChannels() {
   bool moved = false;
-  std::vector<Channel::Finished> finished;
   Status status;
-  for (auto& [group, channel] : channels_) {
+  for (auto& channel : channels_) {
     if (channel->idle()) continue;
-    Result<bool> progress = channel->Progress(&finished);
+    Result<bool> progress = channel->Progress(&finished_);
     if (!progress.ok()) {
       status = progress.status();
       break;
     }
     moved |= *progress;
   }
-  Finish(std::move(finished));
+  Finish();
   if (!status.ok()) Fail(status);
   return moved;
 }
 
-void Endpoint::Accept() {
+void Endpoint::AcceptInbox() {
+  if (arrived_ == 0) return;
   Inbox arrived;
   {
     std::lock_guard lock(inbox_mutex_);
     arrived.swap(inbox_);
+    arrived_ = 0;
   }
-  for (auto& [members, call] : arrived) {
-    Status status = failed_;
-    if (status.ok()) {
-      Result<Channel*> channel = ChannelFor(members);
-      if (channel.ok()) {
-        (*channel)->Submit(std::move(call));
-        continue;
-      }
-      status = channel.status();
-    }
-    std::vector<Channel::Finished> finished;
-    finished.push_back({std::move(call), status});
-    Finish(std::move(finished));
-    if (failed_.ok()) Fail(status);
-  }
+  for (auto& [members, call] : arrived) Accept(members, std::move(call));
 }
 
-Result<Channel*> Endpoint::ChannelFor(const std::vector<int32_t>& members) {
-  const uint64_t hash = HashGroup(members);
-  if (auto found = channels_.find(hash); found != channels_.end())
-    return found->second.get();
+void Endpoint::Accept(const std::vector<int32_t>& members,
+                      std::unique_ptr<Call> call) {
+  call->submitted = Clock::now();
+  ++stats_.calls;
+  if (under_way_++ == 0) busy_since_ = call->submitted;
+  Status status = failed_;
+  if (status.ok()) {
+    Result<Channel*> channel = ChannelFor(members);
+    status = channel.status();
+    if (status.ok()) {
+      standstill_.Move();
+      recorder_.Submit(call.get(), (*channel)->key());
+      status = (*channel)->Submit(call);
+      if (status.ok()) return;
+    }
+  }
+  finished_.push_back({std::move(call), status});
+  Finish();
+  if (failed_.ok()) Fail(status);
+}
+
+Result<Group> Endpoint::GroupOf(const std::vector<int32_t>& members) const {
   Group group{members, -1};
   for (size_t i = 0; i < members.size(); ++i) {
     if (members[i] < 0 || members[i] >= pool_->world_size())
@@ -177,14 +209,32 @@ Result<Channel*> Endpoint::ChannelFor(const std::vector<int32_t>& members) {
   if (group.self < 0)
     return Error(Code::kInvalidArgument, "rank ", rank_,
                  " is not a member of the group that it calls a collective on");
-  auto channel = std::make_unique<Channel>(pool_, peers_, options_, group);
+  return group;
+}
+
+Result<Channel*> Endpoint::ChannelFor(const std::vector<int32_t>& members) {
+  for (auto& channel : channels_)
+    if (channel->members() == members) return channel.get();
+  CXL_ASSIGN_OR_RETURN(Group group, GroupOf(members));
+  auto channel =
+      std::make_unique<Channel>(pool_, peers_, &recorder_, options_, group);
   CXL_RETURN_IF_ERROR(channel->Open(&arena_));
-  return (channels_[hash] = std::move(channel)).get();
+  channels_.push_back(std::move(channel));
+  return channels_.back().get();
+}
+
+Result<std::unique_ptr<InOrder>> Endpoint::OpenInOrder(
+    const std::vector<int32_t>& members) {
+  std::lock_guard progress(progress_mutex_);
+  CXL_ASSIGN_OR_RETURN(Group group, GroupOf(members));
+  auto in_order = std::make_unique<InOrder>(pool_, peers_, options_, group);
+  CXL_RETURN_IF_ERROR(in_order->Open(&arena_, &recorder_));
+  return in_order;
 }
 
 void Endpoint::CheckPeers() {
   const Clock::time_point now = Clock::now();
-  for (auto& [group, channel] : channels_) {
+  for (auto& channel : channels_) {
     if (channel->idle()) continue;
     Status status = channel->CheckPeers(now);
     if (status.ok()) continue;
@@ -193,6 +243,14 @@ void Endpoint::CheckPeers() {
     Fail(status);
     return;
   }
+  // Inside Submit there is a thread of the program at work: ours.
+  if (inline_call_ != nullptr) return;
+  std::vector<UnmatchedCall> calls;
+  for (auto& channel : channels_)
+    if (!channel->idle())
+      calls.push_back({&channel->members(), channel->unmatched()});
+  Status status = standstill_.Check(now, calls, recorder_.calls());
+  if (!status.ok()) Fail(status);
 }
 
 void Endpoint::Fail(const Status& status) {
@@ -200,40 +258,33 @@ void Endpoint::Fail(const Status& status) {
     failed_ = status;
     peers_->GiveUp(rank_, status);
   }
-  std::vector<Channel::Finished> finished;
-  for (auto& [group, channel] : channels_) channel->Fail(failed_, &finished);
-  {
-    std::lock_guard lock(inbox_mutex_);
-    for (auto& [members, call] : inbox_)
-      finished.push_back({std::move(call), failed_});
-    inbox_.clear();
-  }
-  Finish(std::move(finished));
+  for (auto& channel : channels_) channel->Fail(failed_, &finished_);
+  Finish();
+  AcceptInbox();  // which now fails each call
 }
 
-void Endpoint::Finish(std::vector<Channel::Finished> finished) {
-  if (finished.empty()) return;
-  {
-    std::lock_guard lock(inbox_mutex_);
-    pending_ -= static_cast<int>(finished.size());
-    if (pending_ == 0)
-      stats_.seconds +=
-          std::chrono::duration<double>(Clock::now() - busy_since_).count();
-  }
-  for (auto& [call, status] : finished) {
+void Endpoint::Finish() {
+  if (finished_.empty()) return;
+  under_way_ -= static_cast<int>(finished_.size());
+  pending_ -= static_cast<int>(finished_.size());
+  if (under_way_ == 0)
+    stats_.seconds +=
+        std::chrono::duration<double>(Clock::now() - busy_since_).count();
+  for (auto& [call, status] : finished_) {
+    recorder_.Finish(*call, status);
     if (call.get() == inline_call_) {
       inline_status_ = status;
       continue;
     }
     completions_->Run([done = std::move(call->done), status] { done(status); });
   }
+  finished_.clear();
 }
 
 Stats Endpoint::stats() {
   std::lock_guard progress(progress_mutex_);
-  std::lock_guard lock(inbox_mutex_);
   Stats stats = stats_;
-  for (auto& [group, channel] : channels_) {
+  for (auto& channel : channels_) {
     stats.bytes_published += channel->traffic().bytes_published;
     stats.bytes_retrieved += channel->traffic().bytes_retrieved;
   }

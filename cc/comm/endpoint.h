@@ -9,7 +9,6 @@
 #include <mutex>
 #include <optional>
 #include <thread>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -18,7 +17,10 @@
 #include "cc/comm/call.h"
 #include "cc/comm/channel.h"
 #include "cc/comm/completions.h"
+#include "cc/comm/in_order.h"
 #include "cc/comm/peers.h"
+#include "cc/comm/recorder.h"
+#include "cc/comm/standstill.h"
 #include "cc/pool/pool.h"
 
 namespace jax_cxl::comm {
@@ -42,27 +44,43 @@ class Endpoint {
   // Fails what is still under way.
   ~Endpoint();
 
+  // Tells the other ranks that this one starts no more calls: `reason` as in
+  // Peers::Leave. Those that are under way fail everywhere.
+  void Leave(const std::string& reason);
+
   // Starts a call. Returns its status if it finished at once, in which case
   // `call->done` never runs; otherwise `done` runs later. Any thread.
   std::optional<Status> Submit(const std::vector<int32_t>& members,
                                std::unique_ptr<Call> call);
 
+  // For a program whose calls of this group come in the same order on all
+  // ranks. The group is this endpoint's otherwise too. Use it before the
+  // endpoint ends.
+  Result<std::unique_ptr<InOrder>> OpenInOrder(
+      const std::vector<int32_t>& members);
+
   Stats stats();
+
+  // The rank's part of the pool, for whoever opens other channels in it.
+  Arena* arena() { return &arena_; }
 
  private:
   using Inbox =
       std::deque<std::pair<std::vector<int32_t>, std::unique_ptr<Call>>>;
 
   void Work();
-  void WakeIfPending();
   // The following run with `progress_mutex_` held.
+  std::optional<Status> TryInline(const Call* call);
   bool Progress();
   bool ProgressChannels();
-  void Accept();
+  void AcceptInbox();
+  void Accept(const std::vector<int32_t>& members, std::unique_ptr<Call> call);
+  Result<Group> GroupOf(const std::vector<int32_t>& members) const;
   Result<Channel*> ChannelFor(const std::vector<int32_t>& members);
   void CheckPeers();
   void Fail(const Status& status);
-  void Finish(std::vector<Channel::Finished> finished);
+  // Completes what is in `finished_`.
+  void Finish();
 
   pool::Pool* pool_;
   Peers* peers_;
@@ -70,18 +88,25 @@ class Endpoint {
   Options options_;
   int rank_;
 
+  // Calls submitted while another thread was at work, not accepted yet.
   std::mutex inbox_mutex_;
-  std::condition_variable wake_;
   Inbox inbox_;
-  int pending_ = 0;  // calls submitted and not finished
+  std::atomic<int> arrived_{0};  // in the inbox
+
+  std::atomic<int> pending_{0};  // calls submitted and not finished
+  std::condition_variable wake_;
   bool stop_ = false;
-  Stats stats_;
-  Clock::time_point busy_since_;
 
   std::mutex progress_mutex_;
   Arena arena_;
-  std::unordered_map<uint64_t, std::unique_ptr<Channel>> channels_;
+  Recorder recorder_;
+  Standstill standstill_;
+  std::vector<std::unique_ptr<Channel>> channels_;
+  std::vector<Finished> finished_;  // empty but while calls are being finished
   Status failed_;
+  Stats stats_;
+  int under_way_ = 0;  // calls accepted and not finished
+  Clock::time_point busy_since_;
   // The call that the thread inside Submit waits for, and its outcome.
   const Call* inline_call_ = nullptr;
   std::optional<Status> inline_status_;

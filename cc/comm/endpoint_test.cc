@@ -253,7 +253,7 @@ TEST(EndpointErrorTest, PeerThatGaveUpEndsTheWait) {
   Countdown countdown(1);
   countdown.Submit(world.endpoint(0), {0, 1},
                    MakeCall(Op::kAllReduce, 1, 2, 0, 1, &value, &sum));
-  world.peers().GiveUp(1, Error(Code::kDataLoss, "because of a test"));
+  world.peers(1).GiveUp(1, Error(Code::kDataLoss, "because of a test"));
   Status status = countdown.Wait();
   EXPECT_EQ(status.code(), Code::kDataLoss);
   EXPECT_NE(status.message().find("because of a test"), std::string::npos);

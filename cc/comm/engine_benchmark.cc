@@ -2,13 +2,15 @@
 // collective after the other, in the columns of nccl-tests.
 //
 //   engine    plans executed on rings in shared memory, by the calling thread
-//   endpoint  what XLA's calls go through: the same, with the order of calls
-//             negotiated and threads that take over from the caller
+//   in_order  calls that come in one order on all ranks: the same, and members
+//             compare what they call before they read
+//   endpoint  what XLA's calls go through: calls in any order, and threads that
+//             take over from the caller
 //
-// so the difference of the two is what negotiation and hand-over cost.
+// so the differences are what comparing, and what matching and hand-over cost.
 //
 // engine_benchmark [--ranks=2] [--max_bytes=67108864] [--repeats=7]
-//                  [--json=FILE]
+//                  [--backends=engine,in_order,endpoint] [--json=FILE]
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -36,6 +38,7 @@
 #include "cc/comm/benchmark_team.h"
 #include "cc/comm/completions.h"
 #include "cc/comm/endpoint.h"
+#include "cc/comm/in_order.h"
 #include "cc/comm/peers.h"
 #include "cc/comm/world_testing.h"
 #include "cc/engine/cpu/executor.h"
@@ -63,7 +66,13 @@ struct Flags {
   int ranks = 2;
   uint64_t max_bytes = uint64_t{64} << 20;
   int repeats = 7;
+  std::string backends = "engine,in_order,endpoint";
   std::string json;
+
+  bool Wants(const std::string& backend) const {
+    return ("," + backends + ",").find("," + backend + ",") !=
+           std::string::npos;
+  }
 };
 
 // Executes a problem's collective once and returns when it is done.
@@ -138,9 +147,23 @@ class EngineBackend : public Backend {
   cpu::Traffic traffic_;
 };
 
-class EndpointBackend : public Backend {
+void Check(const Status& status) {
+  if (status.ok()) return;
+  std::cerr << status.message() << std::endl;
+  _exit(1);  // Possibly a thread that exit() would join.
+}
+
+Options MakeOptions() {
+  Options options;
+  options.slot_bytes = kSlotBytes;
+  options.num_slots = kNumSlots;
+  return options;
+}
+
+// What a process has of a job, as comm::Runtime holds it.
+class Job {
  public:
-  EndpointBackend(pool::Pool* pool, const Team& team)
+  Job(pool::Pool* pool, const Team& team)
       : peers_(OrDie(Peers::Start(pool, {team.rank()},
                                   MakeOptions().heartbeat_timeout_s))),
         endpoint_(pool, peers_.get(), &completions_, MakeOptions(),
@@ -149,16 +172,49 @@ class EndpointBackend : public Backend {
     std::iota(members_.begin(), members_.end(), 0);
   }
 
+  Endpoint& endpoint() { return endpoint_; }
+  const std::vector<int32_t>& members() const { return members_; }
+
+ private:
+  std::unique_ptr<Peers> peers_;
+  Completions completions_;
+  Endpoint endpoint_;
+  std::vector<int32_t> members_;
+};
+
+void Fill(const Problem& problem, comm::Call* call) {
+  call->request = problem.request;
+  call->dtype = DType::kFloat32;
+  call->input = reinterpret_cast<const std::byte*>(problem.input.data());
+  call->output =
+      reinterpret_cast<std::byte*>(const_cast<float*>(problem.output.data()));
+  call->name = "benchmark";
+}
+
+class InOrderBackend : public Backend {
+ public:
+  explicit InOrderBackend(Job* job)
+      : in_order_(OrDie(job->endpoint().OpenInOrder(job->members()))) {}
+
+  const char* name() const override { return "in_order"; }
+  void Prepare(const Problem& problem) override { Fill(problem, &call_); }
+  void Call(Problem*) override { Check(in_order_->Run(&call_)); }
+
+ private:
+  std::unique_ptr<InOrder> in_order_;
+  comm::Call call_;
+};
+
+class EndpointBackend : public Backend {
+ public:
+  explicit EndpointBackend(Job* job) : job_(job) {}
+
   const char* name() const override { return "endpoint"; }
 
   void Call(Problem* problem) override {
     auto call = std::make_unique<comm::Call>();
+    Fill(*problem, call.get());
     call->identity = ++identity_;
-    call->request = problem->request;
-    call->dtype = DType::kFloat32;
-    call->input = reinterpret_cast<const std::byte*>(problem->input.data());
-    call->output = reinterpret_cast<std::byte*>(problem->output.data());
-    call->name = "benchmark";
     done_ = 0;
     call->done = [this](const Status& status) {
       Check(status);
@@ -166,30 +222,14 @@ class EndpointBackend : public Backend {
       done_.notify_one();
     };
     if (std::optional<Status> status =
-            endpoint_.Submit(members_, std::move(call)))
+            job_->endpoint().Submit(job_->members(), std::move(call)))
       Check(*status);
     else
       done_.wait(0);
   }
 
  private:
-  static Options MakeOptions() {
-    Options options;
-    options.slot_bytes = kSlotBytes;
-    options.num_slots = kNumSlots;
-    return options;
-  }
-
-  static void Check(const Status& status) {
-    if (status.ok()) return;
-    std::cerr << status.message() << std::endl;
-    _exit(1);  // Possibly a thread that exit() would join.
-  }
-
-  std::unique_ptr<Peers> peers_;
-  Completions completions_;
-  Endpoint endpoint_;
-  std::vector<int32_t> members_;
+  Job* job_;
   uint64_t identity_ = 0;
   std::atomic<int> done_{0};
 };
@@ -307,7 +347,7 @@ int RunRank(Team& team, Meeting* meeting, const Flags& flags,
   spec.paths = {"bench." +
                 std::to_string(team.rank() == 0 ? getpid() : getppid())};
   // Channels, the engine's ring, the window of the copies.
-  spec.bytes = (uint64_t{16} << 20) * team.size() + (uint64_t{4} << 20);
+  spec.bytes = (uint64_t{24} << 20) * team.size() + (uint64_t{4} << 20);
   std::unique_ptr<pool::Pool> pool;
   if (team.rank() == 0) {
     pool = OrDie(pool::Pool::Create(spec, team.size()));
@@ -321,15 +361,21 @@ int RunRank(Team& team, Meeting* meeting, const Flags& flags,
               EngineBackend::kBytes);
   team.Barrier();
   pool->Unlink();
+  Job job(pool.get(), team);
   std::vector<std::unique_ptr<Backend>> backends;
-  backends.push_back(std::make_unique<EngineBackend>(pool.get(), team));
-  backends.push_back(std::make_unique<EndpointBackend>(pool.get(), team));
+  if (flags.Wants("engine"))
+    backends.push_back(std::make_unique<EngineBackend>(pool.get(), team));
+  if (flags.Wants("in_order"))
+    backends.push_back(std::make_unique<InOrderBackend>(&job));
+  if (flags.Wants("endpoint"))
+    backends.push_back(std::make_unique<EndpointBackend>(&job));
   std::unique_ptr<Report> report;
   if (team.rank() == 0) report = std::make_unique<Report>(flags.ranks);
   uint64_t wrong = Measure(team, pool.get(), backends, Op::kBarrier, 0,
                            flags.repeats, report.get());
-  for (Op op : {Op::kAllReduce, Op::kAllGather, Op::kReduceScatter,
-                Op::kAllToAll, Op::kBroadcast})
+  for (Op op :
+       {Op::kAllReduce, Op::kAllGather, Op::kReduceScatter, Op::kAllToAll,
+        Op::kBroadcast, Op::kReduce, Op::kGather, Op::kScatter})
     for (uint64_t bytes : Sizes(flags.max_bytes))
       wrong += Measure(team, pool.get(), backends, op, bytes, flags.repeats,
                        report.get());
@@ -360,6 +406,8 @@ std::optional<Flags> ParseFlags(int argc, char** argv) {
       flags.max_bytes = std::strtoull(value.c_str(), nullptr, 10);
     else if (name == "--repeats")
       flags.repeats = std::atoi(value.c_str());
+    else if (name == "--backends")
+      flags.backends = value;
     else if (name == "--json")
       flags.json = value;
     else
@@ -375,7 +423,7 @@ int Main(int argc, char** argv) {
   if (!flags) {
     std::fprintf(stderr,
                  "usage: %s [--ranks=2..%d] [--max_bytes=BYTES] [--repeats=7] "
-                 "[--json=FILE]\n",
+                 "[--backends=engine,in_order,endpoint] [--json=FILE]\n",
                  argv[0], kMaxRanks);
     return 2;
   }

@@ -13,6 +13,11 @@
 #include <fstream>
 #include <sstream>
 
+#include "cc/base/text.h"
+#include "cc/comm/idle.h"
+#include "cc/comm/recorded_calls.h"
+#include "cc/comm/recorder.h"
+
 namespace jax_cxl::comm {
 namespace {
 
@@ -45,6 +50,32 @@ std::string HostName() {
   char name[256] = "unknown";
   gethostname(name, sizeof(name) - 1);
   return name;
+}
+
+// Marks a status that another rank has told this one.
+constexpr char kToldBy[] = "told_by";
+
+// What does not fit into RankAbort::details is cut at a line.
+std::string Lines(const Details& details) {
+  std::string lines;
+  for (const auto& [name, value] : details) {
+    if (lines.size() + name.size() + value.size() + 2 >=
+        sizeof(pool::RankAbort::details))
+      break;
+    lines += name + "=" + value + "\n";
+  }
+  return lines;
+}
+
+Details Parse(const std::string& lines) {
+  Details details;
+  std::istringstream text(lines);
+  for (std::string line; std::getline(text, line);) {
+    const size_t equals = line.find('=');
+    if (equals != std::string::npos)
+      details.emplace_back(line.substr(0, equals), line.substr(equals + 1));
+  }
+  return details;
 }
 
 }  // namespace
@@ -81,19 +112,21 @@ Result<std::unique_ptr<Peers>> Peers::Start(pool::Pool* pool,
 Status Peers::Identify(const std::vector<int>& local) {
   local_ = local;
   for (int rank = 0; rank < pool_->world_size(); ++rank) {
-    const pool::RankInfo& info = pool_->rank_page(rank)->info;
-    if (doorbells_.Read(&info.ready) == 0)
+    const pool::RankInfo& entry = pool_->rank_page(rank)->info;
+    if (doorbells_.Read(&entry.ready) == 0)
       return Error(
           Code::kDataLoss, "rank ", rank,
           " did not register in the pool; every process of the job has to call "
           "jax_cxl.initialize() with the same pool");
-    pool_->coherence().AcquirePayload(&info, sizeof(info));
+    const pool::RankInfo info = pool_->coherence().AcquireCopy(entry);
     auto peer = std::make_unique<Peer>();
-    const std::string host(info.host, strnlen(info.host, sizeof(info.host)));
+    const std::string host = PrintableText(info.host);
     std::ostringstream name;
     name << "rank " << rank << " (pid " << info.pid << " on host " << host
          << ")";
     peer->name = name.str();
+    peer->pid = info.pid;
+    peer->host = host;
     peer->ours = std::find(local.begin(), local.end(), rank) != local.end();
     peer->last_change_s = Now();
     peer->same_host =
@@ -125,6 +158,7 @@ Peers::~Peers() {
 }
 
 void Peers::Watch() {
+  const OwnThread own;
   std::vector<pollfd> watched = {{wake_fd_, POLLIN, 0}};
   std::vector<Peer*> owners = {nullptr};
   for (auto& peer : peers_) {
@@ -149,6 +183,7 @@ void Peers::Beat() {
   for (int rank : local_) {
     uint64_t* word = &pool_->rank_page(rank)->heartbeat.word;
     doorbells_.Ring(word, doorbells_.Read(word) + 1);
+    Recorder::Beat(pool_, rank);
   }
 }
 
@@ -156,34 +191,49 @@ void Peers::LookForDead() {
   const double now = Now();
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
     Peer& peer = *peers_[rank];
-    if (peer.ours || peer.pidfd >= 0 || peer.lost) continue;
+    if (peer.ours || peer.lost) continue;
     const uint64_t beat =
         doorbells_.Read(&pool_->rank_page(rank)->heartbeat.word);
     if (beat != peer.last_beat) {
       peer.last_beat = beat;
       peer.last_change_s = now;
-    } else if (now - peer.last_change_s > heartbeat_timeout_s_) {
+    } else if (peer.pidfd < 0 &&
+               now - peer.last_change_s > heartbeat_timeout_s_) {
       peer.lost = true;
     }
   }
+}
+
+double Peers::Silence(int rank) const {
+  const Peer& peer = *peers_[rank];
+  const double silence = peer.ours ? 0 : Now() - peer.last_change_s;
+  return silence > 3e-3 * kBeatMilliseconds ? silence : 0;
 }
 
 Status Peers::Alive(int rank) const {
   const Peer& peer = *peers_[rank];
   if (!peer.lost) return OkStatus();
   return Error(Code::kPeerLost, peer.name,
-               peer.same_host ? " is gone: its process ended"
-                              : " is gone: its heartbeat stopped");
+               peer.same_host ? " is gone: its process ended; "
+                              : " is gone: its heartbeat stopped; ",
+               DescribeLastCall(*pool_->recorder(rank), doorbells_))
+      .With(Identity(rank));
 }
 
 Status Peers::GaveUp(int rank) const {
-  const pool::RankAbort& abort = pool_->rank_page(rank)->abort;
-  if (doorbells_.Read(&abort.raised) == 0) return OkStatus();
-  pool_->coherence().AcquirePayload(&abort, sizeof(abort));
-  const std::string reason(abort.reason,
-                           strnlen(abort.reason, sizeof(abort.reason)));
-  return Error(static_cast<Code>(abort.code), peers_[rank]->name,
-               " gave up: ", reason);
+  const pool::RankAbort& entry = pool_->rank_page(rank)->abort;
+  if (doorbells_.Read(&entry.raised) == 0) return OkStatus();
+  const pool::RankAbort abort = pool_->coherence().AcquireCopy(entry);
+  const Code code = ErrorCode(abort.code);
+  const std::string reason = PrintableText(abort.reason);
+  const Details details = Parse(PrintableText(abort.details));
+  const bool passed_on =
+      std::any_of(details.begin(), details.end(),
+                  [](const auto& detail) { return detail.first == kToldBy; });
+  Status status = passed_on
+                      ? Status(code, reason)
+                      : Error(code, peers_[rank]->name, " gave up: ", reason);
+  return std::move(status).With(details).With(kToldBy, rank);
 }
 
 void Peers::GiveUp(int rank, const Status& reason) {
@@ -193,8 +243,41 @@ void Peers::GiveUp(int rank, const Status& reason) {
   abort.code = static_cast<uint32_t>(reason.code());
   std::snprintf(abort.reason, sizeof(abort.reason), "%s",
                 reason.message().c_str());
+  std::snprintf(abort.details, sizeof(abort.details), "%s",
+                Lines(reason.details()).c_str());
   pool_->coherence().PublishPayload(&abort, sizeof(abort));
   doorbells_.Ring(&abort.raised, 1);
+}
+
+void Peers::Leave(int rank, uint64_t started, const std::string& reason) {
+  pool::RankEnd& end = pool_->rank_page(rank)->end;
+  end.started = started;
+  std::snprintf(end.reason, sizeof(end.reason), "%s", reason.c_str());
+  pool_->coherence().PublishPayload(&end, sizeof(end));
+  doorbells_.Ring(&end.raised, 1);
+}
+
+Status Peers::Left(int rank) const {
+  const pool::RankEnd& entry = pool_->rank_page(rank)->end;
+  if (doorbells_.Read(&entry.raised) == 0) return OkStatus();
+  const pool::RankEnd end = pool_->coherence().AcquireCopy(entry);
+  const std::string reason = PrintableText(end.reason);
+  if (!reason.empty())
+    return Error(Code::kPeerLost, peers_[rank]->name, " ended: ", reason)
+        .With(Identity(rank));
+  std::ostringstream instead;
+  instead << "none: it ended after " << end.started << " collectives";
+  return Error(Code::kMismatch, peers_[rank]->name, " ended normally, after ",
+               end.started, " collectives")
+      .With("rank_1", rank)
+      .With("call_1", instead.str());
+}
+
+Details Peers::Identity(int rank) const {
+  const Peer& peer = *peers_[rank];
+  return {{"rank", std::to_string(rank)},
+          {"pid", std::to_string(peer.pid)},
+          {"host", peer.host}};
 }
 
 std::string Peers::Name(int rank) const { return peers_[rank]->name; }

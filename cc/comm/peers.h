@@ -34,13 +34,26 @@ class Peers {
 
   // kPeerLost once the rank's process is gone.
   Status Alive(int rank) const;
-  // The status with which the rank gave up, prefixed with who it is.
+  // Seconds since the rank's heart last beat, if that is longer than a process
+  // that runs takes to beat again; else 0. A stopped process is silent.
+  double Silence(int rank) const;
+  // The status with which the rank gave up, prefixed with who it is - unless it
+  // only passed on what another one had told it.
   Status GaveUp(int rank) const;
   // Tells the others that `rank`, one of ours, gives up. The first call counts.
   void GiveUp(int rank, const Status& reason);
 
+  // Tells the others that `rank`, one of ours, will start no more than the
+  // `started` calls that it has started. `reason` is empty if its program ended
+  // normally, and else says why it ended.
+  void Leave(int rank, uint64_t started, const std::string& reason);
+  // kMismatch once the rank has left normally, kPeerLost once it has otherwise.
+  Status Left(int rank) const;
+
   // "rank 3 (pid 4711 on host a)".
   std::string Name(int rank) const;
+  // The same for programs: rank, pid and host.
+  Details Identity(int rank) const;
 
  private:
   struct Peer {
@@ -48,9 +61,11 @@ class Peers {
     bool same_host = false;
     int pidfd = -1;  // -1: another host, or the kernel cannot
     uint64_t last_beat = 0;
-    double last_change_s = 0;
+    std::atomic<double> last_change_s{0};
     std::atomic<bool> lost{false};
     std::string name;
+    int64_t pid = 0;
+    std::string host;
   };
 
   Peers(pool::Pool* pool, double heartbeat_timeout_s);

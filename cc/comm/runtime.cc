@@ -47,7 +47,7 @@ Status Runtime::Start(std::unique_ptr<pool::Pool> pool,
   return OkStatus();
 }
 
-void Runtime::Stop() {
+void Runtime::Stop(const std::string& reason) {
   std::shared_ptr<Runtime> runtime;
   CurrentRuntime& current = TheCurrent();
   {
@@ -55,6 +55,8 @@ void Runtime::Stop() {
     runtime = std::move(current.runtime);
     current.runtime = nullptr;
   }
+  if (runtime != nullptr)
+    for (auto& endpoint : runtime->endpoints_) endpoint->Leave(reason);
   // A handler that asked just before may hold the runtime on a thread that the
   // runtime itself has to join: let it finish, so that this thread is the last.
   while (runtime != nullptr && runtime.use_count() > 1)

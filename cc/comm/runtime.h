@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -30,8 +31,9 @@ class Runtime {
   static Status Start(std::unique_ptr<pool::Pool> pool,
                       const std::vector<LocalRank>& local,
                       const Options& options);
-  // Fails what is under way and lets go of the pool.
-  static void Stop();
+  // Fails what is under way and lets go of the pool. `reason` says why the
+  // program ends, if not because it is done.
+  static void Stop(const std::string& reason);
   static std::shared_ptr<Runtime> Current();
 
   struct Local {
@@ -40,6 +42,9 @@ class Runtime {
   };
   // Null if XLA's device is not one of this process's ranks.
   const Local* Find(int32_t device_ordinal) const;
+
+  pool::Pool* pool() const { return pool_.get(); }
+  Peers* peers() const { return peers_.get(); }
 
   // Summed over this process's ranks.
   Stats stats() const;

@@ -151,9 +151,14 @@ class SoakCall {
   // `large`: about how many bytes the largest blocks have.
   SoakCall(Random& random, std::vector<int32_t> members, uint64_t identity,
            uint64_t large)
+      : SoakCall(random, std::move(members), identity, large,
+                 static_cast<plan::Op>(Pick(random, 0, plan::kNumOps - 1))) {}
+
+  SoakCall(Random& random, std::vector<int32_t> members, uint64_t identity,
+           uint64_t large, plan::Op op)
       : members_(std::move(members)), identity_(identity) {
     const int n = static_cast<int>(members_.size());
-    request_.op = static_cast<plan::Op>(Pick(random, 0, plan::kNumOps - 1));
+    request_.op = op;
     request_.num_ranks = n;
     do {
       dtype_ = static_cast<DType>(Pick(random, 0, kNumDTypes - 1));
@@ -203,18 +208,30 @@ class SoakCall {
     return call;
   }
 
+  // Whether nothing was written around the members' inputs and outputs.
+  bool GuardsIntact() const {
+    auto intact = [](const Buffer& buffer) { return buffer.GuardsIntact(); };
+    return std::all_of(inputs_.begin(), inputs_.end(), intact) &&
+           std::all_of(outputs_.begin(), outputs_.end(), intact);
+  }
+
   // How many elements of all members' results are wrong; bytes around a result
   // that are no longer as they were count as one.
   uint64_t CountWrong() const {
     uint64_t wrong = 0;
-    const size_t element = request_.element_bytes;
-    for (size_t r = 0; r < members_.size(); ++r) {
-      const std::vector<std::byte> want = Expected(static_cast<int>(r));
-      for (size_t i = 0; i < want.size(); i += element)
-        wrong += std::memcmp(&want[i], outputs_[r].data() + i, element) != 0;
-      wrong += !outputs_[r].GuardsIntact();
-    }
+    for (size_t r = 0; r < members_.size(); ++r)
+      wrong += CountWrong(static_cast<int>(r));
     return wrong;
+  }
+
+  // The same of one member's.
+  uint64_t CountWrong(int self) const {
+    uint64_t wrong = 0;
+    const size_t element = request_.element_bytes;
+    const std::vector<std::byte> want = Expected(self);
+    for (size_t i = 0; i < want.size(); i += element)
+      wrong += std::memcmp(&want[i], outputs_[self].data() + i, element) != 0;
+    return wrong + !outputs_[self].GuardsIntact();
   }
 
   std::string Text() const {

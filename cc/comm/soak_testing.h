@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -31,12 +32,14 @@ struct Report {
 // of the ranks, in any order.
 class RandomWorld {
  public:
-  explicit RandomWorld(Random& random)
+  RandomWorld(Random& random, const std::optional<Incoherence>& incoherence,
+              double timeout_s)
       : ranks_(static_cast<int>(Pick(random, 2, 5))),
         devices_(static_cast<int>(Pick(random, 1, 4))),
         coherence_(RandomCoherence(random)),
-        options_(RandomOptions(random)),
-        world_(ranks_, options_, 64 << 20, devices_, coherence_) {
+        options_(RandomOptions(random, timeout_s)),
+        incoherent_(incoherence.has_value()),
+        world_(ranks_, options_, 64 << 20, devices_, coherence_, incoherence) {
     std::vector<int32_t> everyone(ranks_);
     std::iota(everyone.begin(), everyone.end(), 0);
     groups_.push_back(everyone);
@@ -74,7 +77,8 @@ class RandomWorld {
            std::to_string(options_.num_slots) + " slots of " +
            std::to_string(options_.slot_bytes) + " bytes, " +
            std::to_string(devices_) + " devices, " +
-           std::string(pool::CoherenceModeName(coherence_));
+           (incoherent_ ? "incoherent"
+                        : std::string(pool::CoherenceModeName(coherence_)));
   }
 
  private:
@@ -84,9 +88,10 @@ class RandomWorld {
     return pool::CheckCoherenceSupported(mode).ok() ? mode : Mode::kCoherent;
   }
 
-  static Options RandomOptions(Random& random) {
+  static Options RandomOptions(Random& random, double timeout_s) {
     constexpr uint64_t kSlotBytes[] = {640, 1024, 4096, 16384, 131072};
     Options options;
+    options.timeout_s = timeout_s;
     options.slot_bytes = kSlotBytes[Pick(random, 0, 4)];
     options.num_slots = static_cast<int>(Pick(random, 2, 6));
     return options;
@@ -116,6 +121,7 @@ class RandomWorld {
   int devices_;
   pool::CoherenceMode coherence_;
   Options options_;
+  bool incoherent_;
   World world_;
   std::vector<std::vector<int32_t>> groups_;
   uint64_t identity_ = 0;
@@ -123,7 +129,10 @@ class RandomWorld {
 
 // Runs `count` collectives, or as many as `seconds` allow if that is not 0.
 // Equal seeds give equal collectives; stops at the first batch that fails.
-inline Report Soak(uint64_t count, uint64_t seed, double seconds) {
+inline Report Soak(
+    uint64_t count, uint64_t seed, double seconds,
+    std::optional<Incoherence> incoherence = Incoherence::FromEnvironment(),
+    double timeout_s = 300) {
   constexpr int kBatch = 200, kBatchesPerWorld = 10;
   Report report;
   const Clock::time_point start = Clock::now();
@@ -138,7 +147,8 @@ inline Report Soak(uint64_t count, uint64_t seed, double seconds) {
   for (; more(); ++report.worlds) {
     std::seed_seq mixed{seed, seed >> 32, report.worlds};
     Random random(mixed);
-    RandomWorld world(random);
+    RandomWorld world(random, incoherence, timeout_s);
+    if (incoherence) incoherence->seed += 1000;
     for (int batch = 0; batch < kBatchesPerWorld && more(); ++batch) {
       const auto left = std::min<uint64_t>(kBatch, count - report.calls);
       const Status status = world.Run(random, static_cast<int>(left), &calls);

@@ -3,12 +3,15 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <mutex>
-#include <numeric>
+#include <optional>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,40 +32,84 @@ T OrDie(Result<T> result) {
   return *std::move(result);
 }
 
+// Which pool the worlds of a test binary get. JAX_CXL_TEST_SEED=N runs all of
+// it on incoherent pools, JAX_CXL_TEST_LEAVE_OUT=slot.write_back with a move of
+// the protocol left out (cc/pool/omission.h).
+struct Incoherence {
+  uint64_t seed = 0;
+  std::string leave_out;
+
+  static std::optional<Incoherence> FromEnvironment() {
+    const char* seed = std::getenv("JAX_CXL_TEST_SEED");
+    if (seed == nullptr) return std::nullopt;
+    const char* leave_out = std::getenv("JAX_CXL_TEST_LEAVE_OUT");
+    return Incoherence{std::strtoull(seed, nullptr, 10),
+                       leave_out == nullptr ? "" : leave_out};
+  }
+};
+
 // A job whose ranks are all endpoints of this process: for tests and
-// benchmarks of the communicator.
+// benchmarks of the communicator. On an incoherent pool the ranks are spread by
+// chance over "hosts", each of which maps the pool through a cache of its own.
 class World {
  public:
   World(int size, const Options& options, uint64_t bytes = 64 << 20,
         int devices = 1,
-        pool::CoherenceMode coherence = pool::CoherenceMode::kCoherent) {
+        pool::CoherenceMode coherence = pool::CoherenceMode::kCoherent,
+        const std::optional<Incoherence>& incoherence =
+            Incoherence::FromEnvironment()) {
+    static std::atomic<int> count{0};
     pool::PoolSpec spec;
     spec.paths = {"test." + std::to_string(getpid()) + "." +
-                  std::to_string(size)};
+                  std::to_string(size) + "." + std::to_string(++count)};
     spec.bytes = bytes;
     spec.devices_per_path = devices;
     spec.coherence = coherence;
-    pool_ = OrDie(pool::Pool::Create(spec, size));
-    pool_->Unlink();
-    std::vector<int> local(size);
-    std::iota(local.begin(), local.end(), 0);
-    for (int rank : local) Register(pool_.get(), rank, 0, rank);
-    peers_ =
-        OrDie(Peers::Start(pool_.get(), local, options.heartbeat_timeout_s));
-    for (int rank : local)
+    std::mt19937_64 random;
+    if (incoherence) {
+      spec.kind = pool::PoolKind::kIncoherent;
+      spec.seed = incoherence->seed;
+      spec.leave_out = incoherence->leave_out;
+      random.seed(spec.seed);
+    }
+    hosts_.emplace_back().pool = OrDie(pool::Pool::Create(spec, size));
+    for (int rank = 0; rank < size; ++rank) {
+      if (incoherence && rank > 0 && random() % 4 != 0) {
+        ++spec.seed;
+        hosts_.emplace_back().pool =
+            OrDie(pool::Pool::Attach(spec, size, hosts_[0].pool->token()));
+      }
+      hosts_.back().ranks.push_back(rank);
+      host_of_.push_back(hosts_.size() - 1);
+      Register(hosts_.back().pool.get(), rank, 0, rank);
+    }
+    hosts_[0].pool->Unlink();
+    for (Host& host : hosts_)
+      host.peers = OrDie(Peers::Start(host.pool.get(), host.ranks,
+                                      options.heartbeat_timeout_s));
+    for (int rank = 0; rank < size; ++rank) {
+      Host& host = hosts_[host_of_[rank]];
       endpoints_.push_back(std::make_unique<Endpoint>(
-          pool_.get(), peers_.get(), &completions_, options, rank));
+          host.pool.get(), host.peers.get(), &completions_, options, rank));
+    }
   }
 
   int size() const { return static_cast<int>(endpoints_.size()); }
   Endpoint& endpoint(int rank) { return *endpoints_[rank]; }
-  pool::Pool& pool() { return *pool_; }
-  Peers& peers() { return *peers_; }
+  // What the rank sees.
+  pool::Pool& pool(int rank = 0) { return *hosts_[host_of_[rank]].pool; }
+  Peers& peers(int rank) { return *hosts_[host_of_[rank]].peers; }
 
  private:
-  std::unique_ptr<pool::Pool> pool_;
+  struct Host {
+    std::unique_ptr<pool::Pool> pool;
+    std::unique_ptr<Peers> peers;
+    std::vector<int> ranks;
+  };
+
+  std::vector<Host> hosts_;
+  std::vector<size_t> host_of_;  // by rank
   Completions completions_;
-  std::unique_ptr<Peers> peers_;
   std::vector<std::unique_ptr<Endpoint>> endpoints_;
 };
 

@@ -1,5 +1,6 @@
 #include "cc/ffi/call_site.h"
 
+#include <sstream>
 #include <utility>
 
 #include "cc/ffi/program_sites.h"
@@ -39,7 +40,7 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
   auto name = attributes.get<std::string_view>("name");
   if (!op || !reduce_op || !dtype || !count || !root || !group_size ||
       !groups || !sources || !reverse || !rows || !program || !name)
-    return xffi::Unexpected(xffi::Error::InvalidArgument(
+    return xffi::Unexpected(xffi::Error::Internal(
         "a jax_cxl custom call lacks an attribute: it was lowered by another "
         "version of jax_cxl"));
   if (*op < 0 || *op >= plan::kNumOps || *dtype < 0 || *dtype >= kNumDTypes ||
@@ -47,7 +48,7 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
       *group_size < 1 || groups->size() % *group_size != 0 ||
       (static_cast<plan::Op>(*op) == plan::Op::kRaggedAllToAll &&
        rows->size() != 3))
-    return xffi::Unexpected(xffi::Error::InvalidArgument(
+    return xffi::Unexpected(xffi::Error::Internal(
         "a jax_cxl custom call has an attribute out of range"));
 
   std::unique_ptr<CallSite> made(new CallSite);
@@ -69,6 +70,8 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
   }
   made->prototype_.reduce_op = static_cast<ReduceOp>(*reduce_op);
   made->prototype_.name = std::string(*name);
+  made->prototype_.site = ProgramSites::Get().LinesOf(
+      std::string(*program), LineKey(*name, *op, *reduce_op, *dtype, *count));
   for (size_t first = 0; first < groups->size(); first += *group_size) {
     const auto begin = groups->begin() + first;
     made->groups_.emplace_back(begin, begin + *group_size);
@@ -77,6 +80,13 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
   }
   made->key_ = Mix(0, ProgramSites::Get().Next(std::string(*program)));
   return made;
+}
+
+std::string CallSite::LineKey(std::string_view name, int op, int reduce_op,
+                              int dtype, int64_t count) {
+  std::ostringstream key;
+  key << name << ' ' << op << ' ' << reduce_op << ' ' << dtype << ' ' << count;
+  return key.str();
 }
 
 const std::vector<int32_t>* CallSite::GroupOf(int rank) const {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -30,6 +31,10 @@ class CallSite {
   // Reads the attributes that jax_cxl/_lowering.py writes.
   static xla::ffi::ErrorOr<std::unique_ptr<CallSite>> Make(
       xla::ffi::Dictionary attributes);
+
+  // What tells the calls of a program apart, for ProgramSites::NoteLine.
+  static std::string LineKey(std::string_view name, int op, int reduce_op,
+                             int dtype, int64_t count);
 
   // Fills in everything but buffers, rank and identity.
   const comm::Call& prototype() const { return prototype_; }

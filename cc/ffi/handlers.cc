@@ -8,6 +8,7 @@
 
 #include "cc/comm/runtime.h"
 #include "cc/ffi/call_site.h"
+#include "cc/ffi/errors.h"
 #include "cc/plan/plan.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -15,40 +16,6 @@ namespace jax_cxl::ffi {
 namespace {
 
 namespace xffi = xla::ffi;
-
-xffi::ErrorCode FfiCode(Code code) {
-  switch (code) {
-    case Code::kInvalidArgument:
-    case Code::kMismatch:
-      return xffi::ErrorCode::kInvalidArgument;
-    case Code::kNotFound:
-      return xffi::ErrorCode::kNotFound;
-    case Code::kAlreadyExists:
-      return xffi::ErrorCode::kAlreadyExists;
-    case Code::kPermissionDenied:
-      return xffi::ErrorCode::kPermissionDenied;
-    case Code::kResourceExhausted:
-      return xffi::ErrorCode::kResourceExhausted;
-    case Code::kFailedPrecondition:
-      return xffi::ErrorCode::kFailedPrecondition;
-    case Code::kDataLoss:
-      return xffi::ErrorCode::kDataLoss;
-    case Code::kPeerLost:
-      return xffi::ErrorCode::kUnavailable;
-    case Code::kDeadlineExceeded:
-      return xffi::ErrorCode::kDeadlineExceeded;
-    case Code::kUnimplemented:
-      return xffi::ErrorCode::kUnimplemented;
-    default:
-      return xffi::ErrorCode::kInternal;
-  }
-}
-
-xffi::Error ToFfiError(const Status& status) {
-  return xffi::Error(FfiCode(status.code()),
-                     "jax_cxl: " + std::string(CodeName(status.code())) + ": " +
-                         status.message());
-}
 
 xffi::Future Failed(const Status& status) {
   xffi::Promise promise;

@@ -1,5 +1,7 @@
 #include "cc/ffi/program_sites.h"
 
+#include <algorithm>
+
 namespace jax_cxl::ffi {
 
 ProgramSites& ProgramSites::Get() {
@@ -16,6 +18,32 @@ uint64_t ProgramSites::Next(const std::string& program) {
 void ProgramSites::Complete(const std::string& program) {
   std::lock_guard lock(mutex_);
   made_.erase(program);
+}
+
+void ProgramSites::NoteLine(const std::string& program, const std::string& key,
+                            const std::string& line) {
+  std::lock_guard lock(mutex_);
+  std::vector<std::string>& lines = lines_[program][key];
+  if (std::find(lines.begin(), lines.end(), line) == lines.end())
+    lines.push_back(line);
+}
+
+std::string ProgramSites::LinesOf(const std::string& program,
+                                  const std::string& key) {
+  std::lock_guard lock(mutex_);
+  auto calls = lines_.find(program);
+  if (calls == lines_.end()) return "";
+  auto lines = calls->second.find(key);
+  if (lines == calls->second.end()) return "";
+  std::string text;
+  for (const std::string& line : lines->second)
+    text += (text.empty() ? "" : " or ") + line;
+  return text;
+}
+
+void ProgramSites::ForgetLines(const std::string& program) {
+  std::lock_guard lock(mutex_);
+  lines_.erase(program);
 }
 
 }  // namespace jax_cxl::ffi

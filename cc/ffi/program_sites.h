@@ -5,6 +5,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 namespace jax_cxl::ffi {
 
@@ -21,6 +22,9 @@ namespace jax_cxl::ffi {
 // threads of a process: their calls would not match those of other ranks and
 // time out.
 //
+// Beside the numbers it keeps where in the user's code the calls of a program
+// stand, as far as the lowering rules have noted it in this process.
+//
 // All methods may be called from any thread.
 class ProgramSites {
  public:
@@ -33,9 +37,20 @@ class ProgramSites {
   // All sites of the program that is being loaded have been made.
   void Complete(const std::string& program);
 
+  // Notes that calls of the program that `key` describes stand at `line`.
+  void NoteLine(const std::string& program, const std::string& key,
+                const std::string& line);
+  // "a.py:3 (f)", several with "or" in between, or empty.
+  std::string LinesOf(const std::string& program, const std::string& key);
+  void ForgetLines(const std::string& program);
+
  private:
   std::mutex mutex_;
   std::unordered_map<std::string, uint64_t> made_;
+  // By program and key.
+  std::unordered_map<std::string,
+                     std::unordered_map<std::string, std::vector<std::string>>>
+      lines_;
 };
 
 }  // namespace jax_cxl::ffi

@@ -25,5 +25,19 @@ TEST(ProgramSitesTest, ProgramsAreApart) {
   EXPECT_EQ(sites.Next("jit_g"), 0u);
 }
 
+TEST(ProgramSitesTest, LinesOfEqualCallsAreAllNamed) {
+  ProgramSites sites;
+  sites.NoteLine("jit_f", "psum 4", "a.py:3 (f)");
+  sites.NoteLine("jit_f", "psum 4", "a.py:5 (f)");
+  sites.NoteLine("jit_f", "psum 4", "a.py:3 (f)");
+  sites.NoteLine("jit_f", "psum 8", "a.py:7 (f)");
+  sites.NoteLine("jit_g", "psum 4", "b.py:1 (g)");
+  EXPECT_EQ(sites.LinesOf("jit_f", "psum 4"), "a.py:3 (f) or a.py:5 (f)");
+  EXPECT_EQ(sites.LinesOf("jit_f", "psum 8"), "a.py:7 (f)");
+  sites.ForgetLines("jit_f");
+  EXPECT_EQ(sites.LinesOf("jit_f", "psum 4"), "");
+  EXPECT_EQ(sites.LinesOf("jit_g", "psum 4"), "b.py:1 (g)");
+}
+
 }  // namespace
 }  // namespace jax_cxl::ffi

@@ -58,7 +58,12 @@ Status CheckGeometry(const Geometry& geometry, int num_ranks) {
                    ", not a multiple of ", kSlotAlignment);
   }
   // The same for all operations, so that a group works for all or for none.
-  const uint64_t least = num_ranks * kSlotAlignment;
+  if (geometry.part_alignment == 0 ||
+      geometry.part_alignment % kSlotAlignment != 0) {
+    return Invalid("part_alignment is ", geometry.part_alignment,
+                   ", not a multiple of ", kSlotAlignment);
+  }
+  const uint64_t least = num_ranks * geometry.part_alignment;
   if (geometry.slot_bytes < least) {
     return Invalid("slot_bytes is ", geometry.slot_bytes, ", ", num_ranks,
                    " ranks need at least ", least);

@@ -104,6 +104,11 @@ struct Geometry {
   // so that some are retrieved while others are published, but into none that
   // fills less of a slot than this. 0 makes as few chunks as possible.
   uint64_t min_chunk_bytes = 0;
+  // Parts of a slot that different peers read start on multiples of this, a
+  // multiple of kSlotAlignment. Engines that stripe slots over workers need
+  // every part to start with the same worker. The pieces of a
+  // ragged_all_to_all, which nobody reduces, start on kSlotAlignment.
+  uint64_t part_alignment = 128;
 };
 
 inline constexpr uint64_t kPipelineChunks = 8;

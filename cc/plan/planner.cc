@@ -54,8 +54,8 @@ Planner::Planner(const Request& request, const Geometry& geometry)
 Chunks Planner::Cut(uint64_t total, int parts, int ways,
                     uint64_t pipeline) const {
   const uint64_t element = request_.element_bytes;
-  const uint64_t room =
-      geometry_.slot_bytes / parts / kSlotAlignment * kSlotAlignment;
+  const uint64_t align = geometry_.part_alignment;
+  const uint64_t room = geometry_.slot_bytes / parts / align * align;
   const uint64_t lines = std::lcm(element, kSlotAlignment);
   const uint64_t grain = room >= lines ? lines : element;
   const uint64_t most = room / grain * grain;
@@ -71,7 +71,7 @@ Chunks Planner::Cut(uint64_t total, int parts, int ways,
                       std::min(pipeline, slotfuls / geometry_.min_chunk_bytes));
   }
   chunks.bytes = RoundUp(CeilDiv(total, ways * fewest), grain);
-  chunks.stride = RoundUp(chunks.bytes, kSlotAlignment);
+  chunks.stride = RoundUp(chunks.bytes, align);
   chunks.count = CeilDiv(total, ways * chunks.bytes);
   return chunks;
 }

@@ -24,6 +24,16 @@ class Cycle {
   size_t next_ = 0;
 };
 
+bool ReadsSlots(const Step& step) {
+  return step.kind == StepKind::kGet || step.kind == StepKind::kReduce ||
+         step.kind == StepKind::kReduceToSlot;
+}
+
+bool WritesSlot(const Step& step) {
+  return step.kind == StepKind::kPut || step.kind == StepKind::kPutOutput ||
+         step.kind == StepKind::kReduceToSlot;
+}
+
 class Planners : public testing::TestWithParam<Op> {};
 
 TEST_P(Planners, VerifyForAllSizesAndRings) {
@@ -141,21 +151,48 @@ TEST_P(Planners, ReleaseWithTheLastRead) {
           MakePlan(request, {.slot_bytes = 1024, .all_read_bytes = 0});
       ASSERT_TRUE(plan.ok()) << plan.status().message();
       const std::vector<Step>& steps = plan->steps;
-      auto reads = [](const Step& step) {
-        return step.kind == StepKind::kGet || step.kind == StepKind::kReduce ||
-               step.kind == StepKind::kReduceToSlot;
-      };
       auto releases = [](const Step& step) {
         return step.kind == StepKind::kRelease;
       };
-      if (std::none_of(steps.begin(), steps.end(), reads)) {
+      if (std::none_of(steps.begin(), steps.end(), ReadsSlots)) {
         EXPECT_TRUE(releases(steps.front())) << DebugString(*plan);
         EXPECT_EQ(std::count_if(steps.begin(), steps.end(), releases), 1);
         EXPECT_EQ(steps.front().round + 1, plan->rounds);
       } else {
-        const auto last = std::find_if(steps.rbegin(), steps.rend(), reads);
+        const auto last =
+            std::find_if(steps.rbegin(), steps.rend(), ReadsSlots);
         EXPECT_TRUE(releases(*std::prev(last))) << DebugString(*plan);
         EXPECT_EQ(std::prev(last)->round + 1, plan->rounds);
+      }
+    }
+  }
+}
+
+// Engines that stripe slots over workers rely on it.
+TEST_P(Planners, StartPartsOnTheirAlignment) {
+  // What nobody reduces may lie as closely as lines allow.
+  const bool packed = GetParam() == Op::kRaggedAllToAll;
+  for (int n = 2; n <= 5; ++n) {
+    for (uint64_t alignment : {128, 512, 1536}) {
+      const Geometry geometry{.slot_bytes = 2 * n * alignment + 128,
+                              .all_read_bytes = 0,
+                              .part_alignment = alignment};
+      for (uint64_t count : {1, 33, 500, 9001}) {
+        Request request = MakeRequest(GetParam(), n, count, 4, n - 1);
+        ExpectVerified(request, geometry);
+        for (request.rank = 0; request.rank < n; ++request.rank) {
+          const Result<Plan> plan = MakePlan(request, geometry);
+          ASSERT_TRUE(plan.ok()) << plan.status().message();
+          for (const Step& step : plan->steps) {
+            const uint64_t start = packed ? kSlotAlignment : alignment;
+            if (ReadsSlots(step)) {
+              ASSERT_EQ(step.from % start, 0u) << DebugString(step);
+            }
+            if (WritesSlot(step)) {
+              ASSERT_EQ(step.to % start, 0u) << DebugString(step);
+            }
+          }
+        }
       }
     }
   }

@@ -34,12 +34,11 @@ Status CheckCoherenceSupported(CoherenceMode mode) {
                "local memory or its hardware is coherent");
 }
 
-Coherence::Coherence(CoherenceMode mode) : mode_(mode) {}
-
 void Coherence::PublishPayload(const void* begin, size_t bytes) const {
-  if (mode_ == CoherenceMode::kFlush) {
-    static const FlushInstruction write_back = WriteBackInstruction();
-    FlushLines(write_back, begin, bytes);
+  if (cache_ != nullptr) {
+    cache_->WriteBack(begin, bytes);
+    cache_->StoreFence();
+    return;
   }
   // Also in coherent mode: the copy kernels may have used non-temporal stores,
   // which a release store does not order.
@@ -49,32 +48,42 @@ void Coherence::PublishPayload(const void* begin, size_t bytes) const {
 void Coherence::StoreFlag(uint64_t* flag, uint64_t value) const {
   __atomic_store_n(flag, value, __ATOMIC_RELEASE);
   if (mode_ == CoherenceMode::kCoherent) return;
-  if (mode_ == CoherenceMode::kFlush) {
-    static const FlushInstruction write_back = WriteBackInstruction();
-    FlushLines(write_back, flag, sizeof(*flag));
+  if (cache_ != nullptr) {
+    cache_->WriteBack(flag, sizeof(*flag));
+    cache_->StoreFence();
+    return;
   }
   StoreFence();  // now, not when a write-combining buffer fills up
 }
 
-uint64_t Coherence::LoadFlag(const uint64_t* flag) const {
-  if (mode_ == CoherenceMode::kFlush) {
-    static const FlushInstruction invalidate = InvalidateInstruction();
-    FlushLines(invalidate, flag, sizeof(*flag));
-    // sfence would let the load run ahead of the flush, lfence does not order
-    // clflushopt.
-    FullFence();
+void Coherence::StoreLine(uint64_t* flag, uint64_t value) const {
+  // One write-back of the whole line would do where a line moves as one; only 8
+  // bytes are promised to.
+  constexpr uintptr_t kLine = 64;
+  if (mode_ != CoherenceMode::kCoherent) {
+    const auto address = reinterpret_cast<uintptr_t>(flag);
+    PublishPayload(reinterpret_cast<const void*>(address / kLine * kLine),
+                   kLine);
   }
-  return __atomic_load_n(flag, __ATOMIC_ACQUIRE);
+  StoreFlag(flag, value);
+}
+
+uint64_t Coherence::LoadFlag(const uint64_t* flag) const {
+  if (cache_ == nullptr) return __atomic_load_n(flag, __ATOMIC_ACQUIRE);
+  cache_->Invalidate(flag, sizeof(*flag));
+  // A store fence would let the load run ahead of the flush, a load fence does
+  // not order clflushopt.
+  cache_->FullFence();
+  return cache_->Load(flag);
 }
 
 void Coherence::AcquirePayload(const void* begin, size_t bytes) const {
   if (mode_ == CoherenceMode::kCoherent) return;  // LoadFlag acquired
-  FullFence();
-  if (mode_ == CoherenceMode::kUncached) return;
-  // Nothing but the fence above keeps the flushes behind the load of the flag.
-  static const FlushInstruction invalidate = InvalidateInstruction();
-  FlushLines(invalidate, begin, bytes);
-  FullFence();
+  if (cache_ == nullptr) return FullFence();
+  // Nothing but this fence keeps the flushes behind the load of the flag.
+  cache_->FullFence();
+  cache_->Invalidate(begin, bytes);
+  cache_->FullFence();
 }
 
 }  // namespace jax_cxl::pool

@@ -1,11 +1,15 @@
 #ifndef JAX_CXL_POOL_COHERENCE_H_
 #define JAX_CXL_POOL_COHERENCE_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string_view>
+#include <type_traits>
 
 #include "cc/base/status.h"
+#include "cc/pool/cache.h"
 
 namespace jax_cxl::pool {
 
@@ -30,7 +34,9 @@ Status CheckCoherenceSupported(CoherenceMode mode);
 // Stateless and safe to use from any thread.
 class Coherence {
  public:
-  explicit Coherence(CoherenceMode mode);
+  // `cache`, used in kFlush mode, has to outlive this object and its copies.
+  explicit Coherence(CoherenceMode mode, Cache* cache = HardwareCache())
+      : mode_(mode), cache_(mode == CoherenceMode::kFlush ? cache : nullptr) {}
 
   CoherenceMode mode() const { return mode_; }
 
@@ -41,6 +47,10 @@ class Coherence {
   // One aligned 8-byte store, visible promptly and after everything published.
   void StoreFlag(uint64_t* flag, uint64_t value) const;
 
+  // PublishPayload of what else was stored in the flag's 64-byte line, then
+  // StoreFlag. In kCoherent mode the store itself is enough.
+  void StoreLine(uint64_t* flag, uint64_t value) const;
+
   // Loads a flag as the pool holds it now, not as this host's cache does.
   uint64_t LoadFlag(const uint64_t* flag) const;
 
@@ -48,8 +58,22 @@ class Coherence {
   // the flag. In kFlush mode drops every line of the range.
   void AcquirePayload(const void* begin, size_t bytes) const;
 
+  // AcquirePayload, and a private copy, so that what is used is what was
+  // checked, whatever another process writes there meanwhile.
+  template <typename T>
+  T AcquireCopy(const T& payload) const {
+    static_assert(std::is_trivially_copyable_v<T>);
+    AcquirePayload(&payload, sizeof(T));
+    T copy;
+    std::memcpy(&copy, &payload, sizeof(T));
+    // From here on the compiler may not load a field from the pool instead.
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    return copy;
+  }
+
  private:
   CoherenceMode mode_;
+  Cache* cache_;  // null: nothing to write back or to drop
 };
 
 }  // namespace jax_cxl::pool

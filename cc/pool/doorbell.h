@@ -3,7 +3,9 @@
 
 #include <cstdint>
 
+#include "cc/base/fault.h"
 #include "cc/pool/coherence.h"
+#include "cc/pool/mapping_guard.h"
 
 namespace jax_cxl::pool {
 
@@ -12,19 +14,38 @@ namespace jax_cxl::pool {
 // 0. Stateless; safe to use from any thread. Each word has one writer.
 class Doorbells {
  public:
-  Doorbells(const Coherence& coherence, uint64_t epoch)
-      : coherence_(coherence), tag_(epoch << kValueBits) {}
+  // With a guard, nothing is rung any more once the mapping is not intact: what
+  // this process wrote since is not what it says.
+  Doorbells(const Coherence& coherence, uint64_t epoch,
+            const MappingGuard* guard = nullptr)
+      : coherence_(coherence), tag_(epoch << kValueBits), guard_(guard) {}
 
   const Coherence& coherence() const { return coherence_; }
 
   void Ring(uint64_t* word, uint64_t value) const {
-    coherence_.StoreFlag(word, tag_ | (value & kValueMask));
+    if (guard_ != nullptr && !guard_->intact()) return;
+    fault::Pass(fault::Point::kRing, word);
+    coherence_.StoreFlag(word, Word(value));
+    fault::Pass(fault::Point::kRung, word);
+  }
+
+  // As Ring, together with what else the word's 64-byte line holds.
+  void RingLine(uint64_t* word, uint64_t value) const {
+    if (guard_ != nullptr && !guard_->intact()) return;
+    fault::Pass(fault::Point::kRing, word);
+    coherence_.StoreLine(word, Word(value));
+    fault::Pass(fault::Point::kRung, word);
   }
 
   // The last value rung in this job, 0 before the first.
   uint64_t Read(const uint64_t* word) const {
-    const uint64_t value = coherence_.LoadFlag(word);
-    return (value & ~kValueMask) == tag_ ? value & kValueMask : 0;
+    return Value(coherence_.LoadFlag(word));
+  }
+
+  // The same two for words that travel with a payload.
+  uint64_t Word(uint64_t value) const { return tag_ | (value & kValueMask); }
+  uint64_t Value(uint64_t word) const {
+    return (word & ~kValueMask) == tag_ ? word & kValueMask : 0;
   }
 
  private:
@@ -33,6 +54,7 @@ class Doorbells {
 
   Coherence coherence_;
   uint64_t tag_;
+  const MappingGuard* guard_;
 };
 
 }  // namespace jax_cxl::pool

@@ -154,6 +154,11 @@ Status PoolFile::CheckOurs() const {
                  " can be written by other users; run chmod 600 on it or name "
                  "another path");
   }
+  if (info.st_nlink > 1) {
+    return Error(Code::kPermissionDenied, path_, " has ", info.st_nlink,
+                 " names (hard links), so it may be somebody's file under a "
+                 "false one; remove the others or name another path");
+  }
   return OkStatus();
 }
 

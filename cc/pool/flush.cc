@@ -1,5 +1,7 @@
 #include "cc/pool/flush.h"
 
+#include <atomic>
+
 #if defined(__x86_64__) || defined(__i386__)
 #define JAX_CXL_X86 1
 #include <cpuid.h>
@@ -114,6 +116,8 @@ bool HasInstruction(FlushInstruction instruction) {
 
 void FlushLines(FlushInstruction instruction, const void* begin, size_t bytes) {
   if (bytes == 0) return;
+  // Link-time optimization must not move stores to the range behind this.
+  std::atomic_signal_fence(std::memory_order_seq_cst);
   const uintptr_t step = Cpu().line_bytes;
   const uintptr_t first = reinterpret_cast<uintptr_t>(begin) / step * step;
   const uintptr_t end = reinterpret_cast<uintptr_t>(begin) + bytes;

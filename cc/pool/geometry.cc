@@ -7,6 +7,7 @@
 
 #include "cc/pool/layout.h"
 #include "cc/pool/pool.h"
+#include "cc/pool/recorder_layout.h"
 
 namespace jax_cxl::pool {
 namespace {
@@ -30,7 +31,12 @@ uint64_t FilePageBytes() {
 
 uint64_t ControlBytes(int extent, int world_size) {
   if (extent > 0) return kPageBytes;
-  return kPageBytes + static_cast<uint64_t>(world_size) * kRankPageBytes;
+  return RecorderOffset(world_size, world_size);
+}
+
+uint64_t RecorderOffset(int rank, int world_size) {
+  return kPageBytes + static_cast<uint64_t>(world_size) * kRankPageBytes +
+         static_cast<uint64_t>(rank) * kRecorderBytes;
 }
 
 uint64_t MinimumPoolBytes(int world_size, int num_extents) {
@@ -41,8 +47,10 @@ uint64_t MinimumPoolBytes(int world_size, int num_extents) {
 
 uint64_t AutomaticPathBytes(int world_size, int num_paths,
                             int devices_per_path) {
+  // Extents are equal: what the first one holds of control pages, all have.
   const uint64_t total =
-      world_size * kAutomaticRankBytes + ControlBytes(0, world_size);
+      world_size * kAutomaticRankBytes +
+      ControlBytes(0, world_size) * num_paths * devices_per_path;
   const uint64_t share = (total + num_paths - 1) / num_paths;
   return RoundUp(share, kAutomaticUnit * devices_per_path);
 }

@@ -28,8 +28,11 @@ uint64_t FilePageBytes();
 // Bytes at the start of `extent` that belong to no arena.
 uint64_t ControlBytes(int extent, int world_size);
 
-// What each path gets when nobody says: 32 MiB for each rank, and the control
-// pages.
+// Where the recorder of `rank` starts.
+uint64_t RecorderOffset(int rank, int world_size);
+
+// What each path gets when nobody says: 32 MiB for each rank, and room for the
+// control pages on every device.
 uint64_t AutomaticPathBytes(int world_size, int num_paths,
                             int devices_per_path);
 

@@ -91,21 +91,26 @@ Status CheckMayOverwrite(const std::byte* first_page, uint64_t bytes,
   return OkStatus();
 }
 
-Status CheckHeader(const PoolHeader& found, const PoolHeader& expected,
-                   const std::string& where) {
-  if (!HasMagic(found)) {
+Status CheckReadable(const PoolHeader& header, const std::string& where) {
+  if (!HasMagic(header)) {
     return Error(Code::kDataLoss, where,
                  " is not a jax_cxl pool; check that every process uses the "
                  "same pool URI, offset included");
   }
-  if (found.layout_version != kLayoutVersion) {
-    return WrongVersion(found.layout_version, where);
+  if (header.layout_version != kLayoutVersion) {
+    return WrongVersion(header.layout_version, where);
   }
-  if (!IsValid(found)) {
+  if (!IsValid(header)) {
     return Error(Code::kDataLoss, where,
                  " has a damaged header (checksum or fields are wrong); "
                  "restart the job, and check what else writes to this pool");
   }
+  return OkStatus();
+}
+
+Status CheckHeader(const PoolHeader& found, const PoolHeader& expected,
+                   const std::string& where) {
+  CXL_RETURN_IF_ERROR(CheckReadable(found, where));
   if (found.token != expected.token) {
     return Error(Code::kDataLoss, where,
                  " belongs to another job (its token differs); use a pool of "

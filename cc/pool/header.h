@@ -35,6 +35,9 @@ uint64_t NextEpoch(uint64_t previous);
 Status CheckMayOverwrite(const std::byte* first_page, uint64_t bytes,
                          const std::string& path);
 
+// kDataLoss unless `header`, read at `where`, is that of a pool of this layout.
+Status CheckReadable(const PoolHeader& header, const std::string& where);
+
 // kDataLoss unless `found`, read at `where`, is the header that `expected`
 // describes. The epoch is not compared: only the creator knows it beforehand.
 Status CheckHeader(const PoolHeader& found, const PoolHeader& expected,

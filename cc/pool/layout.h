@@ -10,13 +10,15 @@
 //
 //   0                 PoolHeader, padded to kPageBytes
 //   kPageBytes        RankPage of rank 0, 1, ... world_size - 1
+//   then              Recorder of rank 0, 1, ... (recorder_layout.h)
 //   then              rank 0's arena in extent 0, rank 1's, ...
 //   extent e > 0      a copy of the header with its own extent_index, padded
 //                     to kPageBytes, then rank 0's arena in extent e, ...
 //
 // An extent is one pool device (or, emulated, one equal part of the file).
 // Every word has one writer for life: the creator writes the header, rank r
-// writes RankPage r and its arenas, and nobody writes anything else.
+// writes RankPage r, Recorder r and its arenas, and nobody writes anything
+// else.
 namespace jax_cxl::pool {
 
 // Control words of different writers, and words polled apart from each other,
@@ -25,7 +27,7 @@ inline constexpr uint64_t kLineBytes = 128;
 inline constexpr uint64_t kPageBytes = 4096;
 
 inline constexpr char kMagic[8] = {'J', 'A', 'X', 'C', 'X', 'L', 'P', '1'};
-inline constexpr uint32_t kLayoutVersion = 1;
+inline constexpr uint32_t kLayoutVersion = 3;
 inline constexpr int kMaxExtents = 64;
 inline constexpr int kMaxWorldSize = 1024;
 inline constexpr int kMaxSlots = 12;
@@ -69,9 +71,25 @@ struct alignas(kLineBytes) RankInfo {
 
 // Why a rank gave up; peers that wait see it and give up too.
 struct alignas(kLineBytes) RankAbort {
+  uint64_t raised;     // a doorbell word: 1 once the rest is written
+  uint32_t code;       // jax_cxl::Code
+  char reason[1012];   // zero-terminated
+  char details[1024];  // of the status: a line name=value each, zero-terminated
+};
+
+// What a rank waits in while nothing of it can move (cc/comm/standstill.h).
+struct alignas(kLineBytes) RankStandstill {
+  uint64_t version;  // a doorbell word: odd while the rank stands still
+  uint64_t started;  // collectives that it has started so far
+  uint64_t waits_for[kMaxWorldSize / 64];  // a bit a rank
+  char call[496];                          // zero-terminated
+};
+
+// That a rank has left the job and will start no more calls.
+struct alignas(kLineBytes) RankEnd {
   uint64_t raised;   // a doorbell word: 1 once the rest is written
-  uint32_t code;     // jax_cxl::Code
-  char reason[500];  // zero-terminated
+  uint64_t started;  // collectives that it had started
+  char reason[368];  // zero-terminated; empty: it ended normally
 };
 
 // Where a rank's part of a group's channel lies.
@@ -79,7 +97,8 @@ struct ChannelPlace {
   uint64_t group;    // hash of the member list
   uint64_t control;  // offset of the control block
   uint32_t slot_bytes;
-  uint32_t num_slots;
+  uint16_t num_slots;
+  uint16_t payload_bytes;     // that a submission can carry
   uint64_t slots[kMaxSlots];  // offsets
 };
 
@@ -94,9 +113,12 @@ struct RankPage {
   RankInfo info;
   Doorbell heartbeat;  // grows while the process runs
   RankAbort abort;
+  RankStandstill standstill;
+  Doorbell standstill_beats;
+  RankEnd end;
   ChannelEntry channels[kMaxChannels];
 };
-inline constexpr uint64_t kRankPageBytes = 16384;
+inline constexpr uint64_t kRankPageBytes = 20480;
 static_assert(sizeof(RankPage) <= kRankPageBytes);
 static_assert(std::is_trivially_copyable_v<RankPage>);
 

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <fstream>
 
+#include "cc/base/text.h"
 #include "cc/pool/header.h"
 #include "cc/pool/layout.h"
 #include "cc/pool/shm_name.h"
@@ -45,9 +46,8 @@ std::string DescribeLockHolder(int fd, dev_t device, ino_t inode,
       IsValid(header) &&
       pread(fd, &rank, sizeof(rank), offset + kPageBytes) == sizeof(rank) &&
       rank.pid > 0) {
-    rank.host[sizeof(rank.host) - 1] = '\0';
     return "another job, whose rank 0 is process " + std::to_string(rank.pid) +
-           " on host " + rank.host;
+           " on host " + PrintableText(rank.host);
   }
   return "another process";
 }

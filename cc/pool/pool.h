@@ -13,13 +13,23 @@
 #include "cc/pool/geometry.h"
 #include "cc/pool/layout.h"
 #include "cc/pool/map.h"
+#include "cc/pool/mapping_guard.h"
+#include "cc/pool/recorder_layout.h"
 #include "cc/pool/unique_fd.h"
 
 namespace jax_cxl::pool {
 
 struct DaxSystem;
+class IncoherentCache;
 
-enum class PoolKind : uint8_t { kShm, kFile, kDax };
+enum class PoolKind : uint8_t {
+  kShm,
+  kFile,
+  kDax,
+  // For tests: kShm in kFlush mode, seen through the emulated cache of a host
+  // of its own (incoherent_cache.h), one for each Pool object.
+  kIncoherent,
+};
 
 // What a pool URI says (jax_cxl/_pool_uri.py parses it).
 struct PoolSpec {
@@ -32,6 +42,15 @@ struct PoolSpec {
   int devices_per_path = 1;  // kShm, kFile: split into equal extents
   uint64_t offset = 0;       // where the pool starts in each path, in bytes
   CoherenceMode coherence = CoherenceMode::kCoherent;
+  // kIncoherent: what chance starts from, and the move that the cache leaves
+  // out, for negative controls (omission.h; "" for none).
+  uint64_t seed = 0;
+  std::string leave_out = "";
+
+  // One name in /dev/shm, no paths.
+  bool named() const {
+    return kind == PoolKind::kShm || kind == PoolKind::kIncoherent;
+  }
 };
 
 // A mapped pool: one contiguous range of addresses over all extents.
@@ -87,13 +106,18 @@ class Pool {
   const Coherence& coherence() const { return coherence_; }
   const PoolSpec& spec() const { return spec_; }
 
-  const PoolHeader* header() const;
   RankPage* rank_page(int rank) const;
+  Recorder* recorder(int rank) const;
 
   // The part of an extent that `rank` alone writes. Starts on a page, may hold
   // anything: whoever allocates from it clears what must be clear.
   using Range = ByteRange;
   Range arena(int extent, int rank) const;
+
+  // kDataLoss once memory of this process's mapping went away: its file was cut
+  // short, or the memory failed. Nothing that was read since is worth anything.
+  Status CheckIntact() const;
+  const MappingGuard& guard() const { return *guard_; }
 
   // Address of [offset, offset + bytes), or null when it leaves the mapping or
   // overlaps a header: nothing read from the pool is trusted.
@@ -113,8 +137,11 @@ class Pool {
   Result<std::vector<MapPiece>> Measure(bool creating, const DaxSystem& dax);
   Result<uint64_t> MeasureFiles(bool creating) const;
   Status Map(const std::vector<MapPiece>& pieces);
+  // kIncoherent: puts a cache between this process and the mapping.
+  Status EmulateCache();
   // Clears the control pages and writes the headers.
   void Format(uint64_t token);
+  PoolHeader HeaderAt(const Range& extent) const;
   // Checks every header against what this process expects.
   Status Verify(uint64_t token);
 
@@ -122,11 +149,14 @@ class Pool {
   int world_size_ = 0;
   uint64_t token_ = 0;
   uint64_t epoch_ = 0;
-  std::byte* base_ = nullptr;
+  std::byte* mapped_ = nullptr;
+  std::byte* base_ = nullptr;  // mapped_, or the emulated cache's copy of it
   uint64_t total_bytes_ = 0;
+  std::unique_ptr<MappingGuard> guard_;
   std::vector<Range> extents_;
   UniqueFd name_guard_;
   std::vector<PoolFile> files_;
+  std::unique_ptr<IncoherentCache> cache_;  // kIncoherent only
   Coherence coherence_{CoherenceMode::kCoherent};
 };
 

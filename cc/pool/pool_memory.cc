@@ -1,8 +1,11 @@
 #include <algorithm>
 #include <cstring>
+#include <optional>
+#include <utility>
 
 #include "cc/pool/dax.h"
 #include "cc/pool/header.h"
+#include "cc/pool/incoherent_cache.h"
 #include "cc/pool/pool.h"
 
 // The half of Pool that deals with the mapping and with what lies in it.
@@ -64,8 +67,28 @@ Result<std::vector<MapPiece>> Pool::Measure(bool creating,
 }
 
 Status Pool::Map(const std::vector<MapPiece>& pieces) {
-  CXL_ASSIGN_OR_RETURN(base_, MapContiguous(pieces));
-  for (const MapPiece& piece : pieces) total_bytes_ += piece.bytes;
+  CXL_ASSIGN_OR_RETURN(mapped_, MapContiguous(pieces));
+  base_ = mapped_;
+  uint64_t unit = FilePageBytes();
+  for (const MapPiece& piece : pieces) {
+    total_bytes_ += piece.bytes;
+    unit = std::max(unit, piece.align);
+  }
+  guard_ = std::make_unique<MappingGuard>(base_, total_bytes_, unit);
+  return OkStatus();
+}
+
+Status Pool::EmulateCache() {
+  if (spec_.kind != PoolKind::kIncoherent) return OkStatus();
+  CXL_ASSIGN_OR_RETURN(std::optional<Omission> omission,
+                       ParseOmission(spec_.leave_out));
+  CXL_ASSIGN_OR_RETURN(
+      std::unique_ptr<Shadow> shadow,
+      Shadow::Create(mapped_, total_bytes_, extents_, world_size_));
+  cache_ = std::make_unique<IncoherentCache>(std::move(shadow), spec_.seed,
+                                             omission);
+  base_ = cache_->base();
+  coherence_ = Coherence(CoherenceMode::kFlush, cache_.get());
   return OkStatus();
 }
 
@@ -73,9 +96,7 @@ void Pool::Format(uint64_t token) {
   // One more than any earlier job's, so that its doorbells satisfy no wait.
   uint64_t previous = 0;
   for (const Range& extent : extents_) {
-    PoolHeader found;
-    coherence_.AcquirePayload(base_ + extent.offset, sizeof(found));
-    std::memcpy(&found, base_ + extent.offset, sizeof(found));
+    const PoolHeader found = HeaderAt(extent);
     previous = std::max(previous, EpochOf(found));
   }
   for (int e = 0; e < num_extents(); ++e) {
@@ -96,29 +117,44 @@ void Pool::Format(uint64_t token) {
 
 Status Pool::Verify(uint64_t token) {
   // Also drops what this host's cache may hold of an earlier job's rank pages.
-  coherence_.AcquirePayload(base_, ControlBytes(0, world_size_));
+  coherence_.AcquirePayload(base_, RecorderOffset(0, world_size_));
+  CXL_RETURN_IF_ERROR(CheckIntact());
   const PoolHeader expected =
       MakeHeader(world_size_, extents_, total_bytes_, /*epoch=*/1, token);
   for (int e = 0; e < num_extents(); ++e) {
-    PoolHeader found;
-    coherence_.AcquirePayload(base_ + extents_[e].offset, sizeof(found));
-    std::memcpy(&found, base_ + extents_[e].offset, sizeof(found));
+    const PoolHeader found = HeaderAt(extents_[e]);
+    CXL_RETURN_IF_ERROR(CheckIntact());
     const PoolFile& file = files_[e / spec_.devices_per_path];
     CXL_RETURN_IF_ERROR(
         CheckHeader(found, ForExtent(expected, e), file.path()));
     if (e == 0) epoch_ = found.epoch;
   }
   token_ = token;
+  if (cache_ != nullptr) cache_->Seal();
   return OkStatus();
 }
 
-const PoolHeader* Pool::header() const {
-  return reinterpret_cast<const PoolHeader*>(base_);
+PoolHeader Pool::HeaderAt(const Range& extent) const {
+  return coherence_.AcquireCopy(
+      *reinterpret_cast<const PoolHeader*>(base_ + extent.offset));
+}
+
+Status Pool::CheckIntact() const {
+  if (guard_->intact()) return OkStatus();
+  return Error(Code::kDataLoss, "memory of the pool at ", files_[0].path(),
+               files_.size() > 1 ? " and others" : "",
+               " is gone (SIGBUS): somebody cut the file short, or the memory "
+               "failed (see the kernel's log); restart the job, and leave its "
+               "files alone while it runs");
 }
 
 RankPage* Pool::rank_page(int rank) const {
   return reinterpret_cast<RankPage*>(
       base_ + kPageBytes + static_cast<uint64_t>(rank) * kRankPageBytes);
+}
+
+Recorder* Pool::recorder(int rank) const {
+  return reinterpret_cast<Recorder*>(base_ + RecorderOffset(rank, world_size_));
 }
 
 Pool::Range Pool::arena(int extent, int rank) const {

@@ -2,8 +2,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -43,15 +45,14 @@ TEST(PoolRefusalTest, FilesOfOthersAreLeftAlone) {
 TEST(PoolRefusalTest, OtherLayoutVersionIsRefused) {
   const TempDirectory dir;
   PoolHeader header = MakeHeader(2, {{0, 4 * kMiB}}, 4 * kMiB, 1, 1);
-  header.layout_version = kLayoutVersion + 1;
-  header.checksum = HeaderChecksum(header);
-  WriteFile(dir / "old",
-            std::string(reinterpret_cast<char*>(&header), sizeof(header)));
-  EXPECT_EQ(CreateCode(FileSpec({dir / "old"}), "layout version"),
-            Code::kDataLoss);
-  fs::resize_file(dir / "old", 4 * kMiB);
-  EXPECT_EQ(Pool::Attach(FileSpec({dir / "old"}), 2, 1).status().code(),
-            Code::kDataLoss);
+  for (uint32_t version : {kLayoutVersion - 1, kLayoutVersion + 1}) {
+    header.layout_version = version;
+    header.checksum = HeaderChecksum(header);
+    WriteFile(dir / "old",
+              std::string(reinterpret_cast<char*>(&header), sizeof(header)));
+    EXPECT_EQ(CreateCode(FileSpec({dir / "old"}), "delete the file"),
+              Code::kDataLoss);
+  }
 }
 
 TEST(PoolRefusalTest, LinksDirectoriesAndPipesAreRefused) {
@@ -111,6 +112,115 @@ TEST(PoolRefusalTest, MissingPermissionIsAnError) {
            Pool::Attach(shm, 2, token).status().code() ==
                Code::kPermissionDenied;
   }));
+}
+
+// What a process must not attach to, whoever put it where a pool should be. The
+// file is changed under a live pool; each error says what is wrong and what to
+// do about it.
+class AttachRefusalTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto pool = Pool::Create(FileSpec({path_}), 2);
+    ASSERT_TRUE(pool.ok()) << pool.status().message();
+    pool_ = *std::move(pool);
+  }
+
+  void ExpectRefused(Code code, const std::vector<std::string>& words) {
+    const Status status =
+        Pool::Attach(FileSpec({path_}), 2, pool_->token()).status();
+    EXPECT_EQ(status.code(), code) << status.message();
+    for (const std::string& word : words)
+      EXPECT_NE(status.message().find(word), std::string::npos)
+          << status.message();
+  }
+
+  // Puts another layout version into the header, checksum and all.
+  void SetVersion(uint32_t version) {
+    auto* header = reinterpret_cast<PoolHeader*>(pool_->base());
+    header->layout_version = version;
+    header->checksum = HeaderChecksum(*header);
+  }
+
+  TempDirectory dir_;
+  const std::string path_ = dir_ / "pool";
+  std::unique_ptr<Pool> pool_;
+};
+
+TEST_F(AttachRefusalTest, AttachesToBeginWith) {
+  EXPECT_TRUE(Pool::Attach(FileSpec({path_}), 2, pool_->token()).ok());
+}
+
+TEST_F(AttachRefusalTest, SymbolicLink) {
+  fs::rename(path_, dir_ / "elsewhere");
+  fs::create_symlink(dir_ / "elsewhere", path_);
+  ExpectRefused(Code::kPermissionDenied, {"symbolic links", "name the file"});
+}
+
+TEST_F(AttachRefusalTest, HardLink) {
+  fs::create_hard_link(path_, dir_ / "elsewhere");
+  ExpectRefused(Code::kPermissionDenied, {"2 names", "remove the others"});
+  fs::remove(dir_ / "elsewhere");
+  EXPECT_TRUE(Pool::Attach(FileSpec({path_}), 2, pool_->token()).ok());
+}
+
+TEST_F(AttachRefusalTest, WritableByOthers) {
+  for (int mode : {0620, 0602, 0666}) {
+    fs::permissions(path_, fs::perms(mode));
+    ExpectRefused(Code::kPermissionDenied,
+                  {"written by other users", "chmod 600"});
+  }
+}
+
+TEST_F(AttachRefusalTest, PoolOfAnotherUser) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give files away";
+  ASSERT_EQ(chown(path_.c_str(), kNobody, kNobody), 0);
+  ExpectRefused(Code::kPermissionDenied,
+                {"belongs to user 65534", "name another path"});
+  // Even if its owner, root, leaves it open to everybody.
+  ASSERT_EQ(chown(path_.c_str(), 0, 0), 0);
+  ASSERT_EQ(chmod(dir_.path().c_str(), 0755), 0);
+  fs::permissions(path_, fs::perms(0666));
+  EXPECT_TRUE(PassesInChild([&] {
+    if (setgid(kNobody) != 0 || setuid(kNobody) != 0) return false;
+    ExpectRefused(Code::kPermissionDenied,
+                  {"belongs to user 0", "name another path"});
+    return !HasFailure();
+  }));
+}
+
+TEST_F(AttachRefusalTest, OtherLayoutVersions) {
+  for (uint32_t version : {kLayoutVersion - 1, kLayoutVersion + 1}) {
+    SetVersion(version);
+    ExpectRefused(Code::kDataLoss,
+                  {"layout version " + std::to_string(version),
+                   "run the same jax_cxl everywhere", "delete the file"});
+  }
+}
+
+TEST_F(AttachRefusalTest, CutShort) {
+  for (uint64_t bytes : {uint64_t{0}, uint64_t{kPageBytes}, 4 * kMiB - 1}) {
+    fs::resize_file(path_, bytes);
+    ExpectRefused(Code::kDataLoss, {"cut short", "leave the file alone"});
+  }
+}
+
+TEST_F(AttachRefusalTest, SomethingElse) {
+  std::memset(pool_->base(), 'x', kPageBytes);
+  ExpectRefused(Code::kDataLoss, {"not a jax_cxl pool", "same pool URI"});
+  fs::remove(path_);
+  fs::create_directory(path_);
+  ExpectRefused(Code::kInvalidArgument, {"name a file"});
+  fs::remove(path_);
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  ExpectRefused(Code::kInvalidArgument, {"not a regular file", "name a file"});
+}
+
+TEST(PoolRefusalTest, HardLinksAreRefused) {
+  const TempDirectory dir;
+  WriteFile(dir / "mine", "");
+  fs::create_hard_link(dir / "mine", dir / "pool");
+  EXPECT_EQ(CreateCode(FileSpec({dir / "pool"}), "remove the others"),
+            Code::kPermissionDenied);
 }
 
 TEST(PoolRefusalTest, WrongArgumentsAreNamed) {

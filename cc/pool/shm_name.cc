@@ -10,6 +10,8 @@
 #include <fstream>
 #include <system_error>
 
+#include "cc/base/text.h"
+
 namespace jax_cxl::pool {
 namespace {
 
@@ -93,7 +95,8 @@ std::string DescribeProcess(int pid) {
   std::string text = "process " + std::to_string(pid);
   std::ifstream comm("/proc/" + std::to_string(pid) + "/comm");
   std::string name;
-  if (std::getline(comm, name) && !name.empty()) text += " (" + name + ")";
+  if (std::getline(comm, name) && !name.empty())
+    text += " (" + PrintableText(name) + ")";
   return text;
 }
 

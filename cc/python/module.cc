@@ -7,17 +7,24 @@
 #include <nanobind/stl/vector.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "cc/base/fault.h"
 #include "cc/base/status.h"
 #include "cc/comm/peers.h"
 #include "cc/comm/runtime.h"
 #include "cc/ffi/call_site.h"
+#include "cc/ffi/failures.h"
 #include "cc/ffi/handlers.h"
 #include "cc/ffi/program_sites.h"
 #include "cc/pool/pool.h"
+#include "cc/pool/snapshot.h"
+#include "cc/python/dispatch_errors.h"
+#include "cc/python/errors.h"
+#include "cc/python/recorded.h"
 #include "cc/python/simulate.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -27,35 +34,22 @@ using namespace nb::literals;
 namespace jax_cxl {
 namespace {
 
-// Raises the Python exception that jax_cxl/errors.py names for the code.
-void RaiseIfError(const Status& status) {
-  if (status.ok()) return;
-  const std::string code(CodeName(status.code()));
-  nb::object exception = nb::module_::import_("jax_cxl.errors")
-                             .attr("from_code")(code, status.message());
-  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())),
-                  exception.ptr());
-  throw nb::python_error();
-}
-
-template <typename T>
-T ValueOrRaise(Result<T> result) {
-  RaiseIfError(result.status());
-  return *std::move(result);
-}
-
 pool::PoolSpec MakeSpec(const std::string& kind, std::vector<std::string> paths,
                         uint64_t bytes, int devices_per_path, uint64_t offset,
-                        const std::string& coherence) {
+                        const std::string& coherence, uint64_t seed,
+                        const std::string& leave_out) {
   pool::PoolSpec spec;
-  spec.kind = kind == "dax"    ? pool::PoolKind::kDax
-              : kind == "file" ? pool::PoolKind::kFile
-                               : pool::PoolKind::kShm;
+  spec.kind = kind == "dax"          ? pool::PoolKind::kDax
+              : kind == "file"       ? pool::PoolKind::kFile
+              : kind == "incoherent" ? pool::PoolKind::kIncoherent
+                                     : pool::PoolKind::kShm;
   spec.paths = std::move(paths);
   spec.bytes = bytes;
   spec.devices_per_path = devices_per_path;
   spec.offset = offset;
   spec.coherence = ValueOrRaise(pool::ParseCoherenceMode(coherence));
+  spec.seed = seed;
+  spec.leave_out = leave_out;
   return spec;
 }
 
@@ -108,28 +102,33 @@ NB_MODULE(_core, m) {
           "create",
           [](const std::string& kind, std::vector<std::string> paths,
              uint64_t bytes, int devices_per_path, uint64_t offset,
-             const std::string& coherence, int world_size) {
-            pool::PoolSpec spec = MakeSpec(kind, std::move(paths), bytes,
-                                           devices_per_path, offset, coherence);
+             const std::string& coherence, uint64_t seed,
+             const std::string& leave_out, int world_size) {
+            pool::PoolSpec spec =
+                MakeSpec(kind, std::move(paths), bytes, devices_per_path,
+                         offset, coherence, seed, leave_out);
             nb::gil_scoped_release release;
             auto pool = pool::Pool::Create(spec, world_size);
             nb::gil_scoped_acquire acquire;
             return PyPool{ValueOrRaise(std::move(pool))};
           },
           nb::kw_only(), "kind"_a, "paths"_a, "bytes"_a, "devices_per_path"_a,
-          "offset"_a, "coherence"_a, "world_size"_a)
+          "offset"_a, "coherence"_a, "seed"_a, "leave_out"_a, "world_size"_a)
       .def_static(
           "attach",
           [](const std::string& kind, std::vector<std::string> paths,
              uint64_t bytes, int devices_per_path, uint64_t offset,
-             const std::string& coherence, int world_size, uint64_t token) {
-            pool::PoolSpec spec = MakeSpec(kind, std::move(paths), bytes,
-                                           devices_per_path, offset, coherence);
+             const std::string& coherence, uint64_t seed,
+             const std::string& leave_out, int world_size, uint64_t token) {
+            pool::PoolSpec spec =
+                MakeSpec(kind, std::move(paths), bytes, devices_per_path,
+                         offset, coherence, seed, leave_out);
             return PyPool{
                 ValueOrRaise(pool::Pool::Attach(spec, world_size, token))};
           },
           nb::kw_only(), "kind"_a, "paths"_a, "bytes"_a, "devices_per_path"_a,
-          "offset"_a, "coherence"_a, "world_size"_a, "token"_a)
+          "offset"_a, "coherence"_a, "seed"_a, "leave_out"_a, "world_size"_a,
+          "token"_a)
       .def(
           "register",
           [](PyPool& self, int rank, int process_index, int device_id) {
@@ -163,8 +162,26 @@ NB_MODULE(_core, m) {
       "pool"_a, "local"_a, nb::kw_only(), "slot_bytes"_a, "num_slots"_a,
       "warn_after"_a, "timeout"_a, "heartbeat_timeout"_a);
 
+  m.def(
+      "runtime",
+      []() {
+        auto runtime = comm::Runtime::Current();
+        if (runtime == nullptr)
+          RaiseIfError(
+              Error(Code::kFailedPrecondition, "jax_cxl is not running"));
+        return nb::capsule(
+            new std::shared_ptr<comm::Runtime>(std::move(runtime)),
+            "jax_cxl.Runtime", [](void* held) noexcept {
+              delete static_cast<std::shared_ptr<comm::Runtime>*>(held);
+            });
+      },
+      "What jax_cxl._cuda works on: a capsule that holds the runtime.");
+
   // Both join threads that may be completing calls into Python callbacks.
-  m.def("stop", &comm::Runtime::Stop, nb::call_guard<nb::gil_scoped_release>());
+  m.def("stop", &comm::Runtime::Stop,
+        "Lets go of the pool; `reason` tells the other ranks why, if not "
+        "because this one is done.",
+        "reason"_a, nb::call_guard<nb::gil_scoped_release>());
   m.def("stats", []() {
     auto runtime = comm::Runtime::Current();
     const comm::Stats stats =
@@ -183,6 +200,40 @@ NB_MODULE(_core, m) {
       },
       "XLA has made all call sites of the program that it was loading.",
       "program"_a);
+  m.def(
+      "find_failure",
+      [](const std::string& text) -> nb::object {
+        std::optional<Status> status = ffi::Failures::Get().Find(text);
+        if (!status) return nb::none();
+        return FailureTuple(*status);
+      },
+      "Code, message and details of the handlers' error whose text is in "
+      "`text`.",
+      "text"_a);
+  m.def(
+      "note_site",
+      [](const std::string& program, const std::string& name, int op,
+         int reduce_op, int dtype, int64_t count, const std::string& line) {
+        ffi::ProgramSites::Get().NoteLine(
+            program, ffi::CallSite::LineKey(name, op, reduce_op, dtype, count),
+            line);
+      },
+      "Notes where a program calls a collective with these attributes.",
+      "program"_a, "name"_a, "op"_a, "reduce_op"_a, "dtype"_a, "count"_a,
+      "line"_a);
+  m.def(
+      "forget_sites",
+      [](const std::string& program) {
+        ffi::ProgramSites::Get().ForgetLines(program);
+      },
+      "Forgets what was noted of the program's calls.", "program"_a);
+  m.def(
+      "arm_fault",
+      [](const std::string& text) {
+        fault::Arm(ValueOrRaise(fault::Parse(text)));
+      },
+      "For tests: makes a rank of this process fail (cc/base/fault.h).",
+      "fault"_a);
   m.def("sweep_leftovers", &pool::SweepLeftovers);
   m.def("minimum_pool_bytes", &pool::MinimumPoolBytes, "world_size"_a,
         "num_extents"_a);
@@ -190,6 +241,15 @@ NB_MODULE(_core, m) {
         "Custom-call targets: name -> stage -> capsule.");
   m.def("type_registrations", &TypeRegistrations,
         "FFI types: name -> type_id and type_info capsules.");
+  BindDispatchErrors(m);
+  m.def(
+      "read_snapshot",
+      [](int fd, uint64_t offset, const std::string& name) {
+        return ValueOrRaise(pool::Snapshot::Read(fd, offset, name));
+      },
+      "Copies the control pages of the pool at `offset` of an open file.",
+      "fd"_a, "offset"_a, "name"_a);
+  BindRecorded(m);
   BindSimulator(m);
 }
 

@@ -1,10 +1,11 @@
-"""Who executes the collectives: jax_cxl, JAX's own over Gloo, MPI.
+"""Who executes the collectives: jax_cxl, JAX's own over Gloo or NCCL, MPI.
 
 A backend makes a `Runner` for an operation and a shape, or None if it does not have the operation.
 Runners of JAX take each other's buffers and hand them on.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jax_cxl
+from jax_cxl._bench import nccl
 from jax_cxl._bench.ops import UNWRITTEN, Op, values
 
 _AXIS = "i"
@@ -48,7 +50,13 @@ class Shape:
 
 
 class Runner(Protocol):
-    """One operation of one backend, ready to run."""
+    """One operation of one backend, ready to run.
+
+    Attributes:
+      calls: how many each run has whatever it is asked for; None if it can be asked for any.
+    """
+
+    calls: int | None
 
     def run(self, calls: int) -> None:
         """Executes the collective `calls` times, one after the other, and waits for the end."""
@@ -65,6 +73,9 @@ class JaxBuffers:
 
     Programs are given both and give them back (donation), so that no program pays for fresh
     memory, whose first touch costs more than a collective.
+
+    Attributes:
+      types: of x and y, for programs that are compiled before the memory is there.
     """
 
     def __init__(self, shape: Shape):
@@ -72,8 +83,29 @@ class JaxBuffers:
         self.mesh = jax.make_mesh(
             (shape.ranks,), (_AXIS,), axis_types=(jax.sharding.AxisType.Auto,)
         )
-        self.x = self.place(shape.input())
-        self.y = self.place(shape.unwritten())
+        sharding = jax.NamedSharding(self.mesh, jax.P(_AXIS))
+        blocks = shape.op.blocks_in(shape.ranks), shape.op.blocks_out(shape.ranks)
+        self.types = [
+            jax.ShapeDtypeStruct((shape.ranks * n * shape.count,), shape.dtype, sharding=sharding)
+            for n in blocks
+        ]
+        self.x: Any = None
+        self.y: Any = None
+
+    def allocate(self) -> None:
+        """Makes x, and a y in which every element is wrong."""
+        self.x = self.place(self.shape.input())
+        self.spoil()
+
+    def release(self) -> None:
+        """Frees both."""
+        self.x = self.y = None
+
+    def spoil(self) -> None:
+        """Makes every element of y wrong."""
+        y = self.types[1]
+        fill = jax.jit(lambda: jnp.full(y.shape, UNWRITTEN, y.dtype), out_shardings=y.sharding)
+        self.y = fill().block_until_ready()
 
     def place(self, local: np.ndarray) -> Any:
         """Returns the global array of which this rank holds `local`."""
@@ -91,8 +123,9 @@ class JaxRunner:
     value: no compiler may drop, merge or overlap calls.
     """
 
-    def __init__(self, collective: Callable[[Any], Any], buffers: JaxBuffers):
+    def __init__(self, collective: Callable[[Any], Any], buffers: JaxBuffers, calls: int | None):
         self._buffers = buffers
+        self.calls = calls
 
         def body(x, y, calls):
             def once(_, carry):
@@ -102,7 +135,7 @@ class JaxRunner:
                 tied = jnp.maximum(jnp.minimum(y[:1], kept), kept)
                 return jax.lax.dynamic_update_slice(x, tied, (0,)), y
 
-            return jax.lax.fori_loop(0, calls, once, (x, y))
+            return jax.lax.fori_loop(0, self.calls or calls, once, (x, y))
 
         spec = jax.P(_AXIS)
         program = jax.shard_map(
@@ -112,9 +145,11 @@ class JaxRunner:
             out_specs=(spec, spec),
             check_vma=False,
         )
-        calls = jax.ShapeDtypeStruct((), np.int32)
+        number = jax.ShapeDtypeStruct((), np.int32)
         self._program = (
-            jax.jit(program, donate_argnums=(0, 1)).lower(buffers.x, buffers.y, calls).compile()
+            jax.jit(program, donate_argnums=(0, 1), keep_unused=True)
+            .lower(*buffers.types, number)
+            .compile()
         )
 
     def run(self, calls: int) -> None:
@@ -123,7 +158,7 @@ class JaxRunner:
         jax.block_until_ready(buffers.y)
 
     def clear(self) -> None:
-        self._buffers.y = self._buffers.place(self._buffers.shape.unwritten())
+        self._buffers.spoil()
 
     def output(self) -> np.ndarray:
         return np.asarray(self._buffers.y.addressable_shards[0].data)
@@ -153,19 +188,40 @@ def _collective(module: Any, shape: Shape) -> Callable[[Any], Any] | None:
 
 
 class JaxBackend:
-    """`jax_cxl`, or `jax.lax` whose collectives between CPU devices are Gloo's."""
+    """A collective inside JAX: jax_cxl's, or that of `jax.lax` over Gloo or NCCL."""
 
-    def __init__(self, name: str, module: Any):
+    def __init__(
+        self,
+        name: str,
+        collective: Callable[[Shape], Callable[[Any], Any] | None],
+        calls: Callable[[int], int] | None = None,
+    ):
+        """Chooses.
+
+        Args:
+          name: of the backend.
+          collective: returns what to call on a rank's value, None if it does not exist.
+          calls: size in bytes -> calls of a program with a fixed number of them. GPUs need that:
+            in each turn of another loop they would ask the host whether to go on. By default the
+            number is an argument of the program.
+        """
         self.name = name
-        self._module = module
+        self._collective = collective
+        self._calls = calls
 
-    def runner(self, buffers: JaxBuffers) -> Runner | None:
-        collective = _collective(self._module, buffers.shape)
-        return None if collective is None else JaxRunner(collective, buffers)
+    def runner(self, buffers: JaxBuffers) -> JaxRunner | None:
+        """Returns the runner for a shape, None if the operation does not exist."""
+        collective = self._collective(buffers.shape)
+        if collective is None:
+            return None
+        calls = self._calls(buffers.shape.bytes) if self._calls else None
+        return JaxRunner(collective, buffers, calls)
 
 
 class MpiRunner:
     """MPI on arrays of its own, which hold the same values."""
+
+    calls: int | None = None
 
     def __init__(self, communicator: Any, shape: Shape):
         self._shape = shape
@@ -225,10 +281,30 @@ class MpiBackend:
 Backend = JaxBackend | MpiBackend
 
 
-def make(baselines: list[str]) -> list[Backend]:
-    """Returns jax_cxl and the baselines."""
-    makers: dict[str, Callable[[], Backend]] = {
-        "gloo": lambda: JaxBackend("gloo", jax.lax),
-        "mpi": MpiBackend,
-    }
-    return [JaxBackend("jax_cxl", jax_cxl), *(makers[name]() for name in baselines)]
+def make(names: list[str], platform: str, calls: int) -> list[Backend]:
+    """Returns the backends of these names.
+
+    Args:
+      names: jax_cxl and baselines.
+      platform: "cpu" or "cuda".
+      calls: collectives in a sample; 0 for a number that fills it.
+    """
+    number = None if platform == "cpu" else (lambda size: calls or _calls_on_gpu(size))
+
+    def backend(name: str) -> Backend:
+        if name == "mpi":
+            return MpiBackend()
+        if name.startswith("nccl-"):
+            return JaxBackend(name, lambda s: nccl.collective(s.op.name, s.ranks, _AXIS), number)
+        module = jax_cxl if name == "jax_cxl" else jax.lax
+        return JaxBackend(name, functools.partial(_collective, module), number)
+
+    return [backend(name) for name in names]
+
+
+def _calls_on_gpu(size: int) -> int:
+    """Enough calls that starting a program, some 100 us, does not count."""
+    for largest, calls in ((64 << 10, 400), (1 << 20, 200), (16 << 20, 40), (128 << 20, 8)):
+        if size <= largest:
+            return calls
+    return 3

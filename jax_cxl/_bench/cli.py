@@ -9,18 +9,18 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from jax_cxl._bench import requirements, sizes
+from jax_cxl._bench import requirements, sizes, teams
 from jax_cxl._bench.ops import MAX_RANKS, OPS
 from jax_cxl._launch.environment import launched
 
-_BASELINES = ("gloo", "mpi", "nccl-shm", "nccl-socket")
+_BASELINES = ("gloo", "mpi", "nccl-shm", "nccl-socket", "nccl-nvlink")
 _DTYPES = ("float32", "float16", "bfloat16", "int32", "uint32", "int8", "uint8")
 
 _DESCRIPTION = """\
 Measures collectives through the pool, and baselines beside them, in the columns of nccl-tests.
 
-Starts --ranks processes on this machine, of one CPU device each, unless it already runs under
-python -m jax_cxl.launch or mpirun. The pool is memory of this machine (JAX_CXL_POOL chooses
+Starts --ranks processes on this machine, of one CPU device or GPU each, unless it already runs
+under python -m jax_cxl.launch or mpirun. The pool is memory of this machine (JAX_CXL_POOL chooses
 another): all figures are emulated."""
 
 _EPILOG = """\
@@ -29,8 +29,9 @@ what a time is:
   depends on the result of the call before, so none is dropped, merged or overlapped. Ranks start
   together; the sample's time is that of the slowest rank, from dispatch until its output is
   there, divided by the calls. Input and output are donated, so no call pays for fresh memory.
-  By default there are as many calls as fill 10 ms, at most 1000; with --calls 1 every call is
-  dispatched and awaited on its own, and the time includes what JAX needs for that.
+  By default there are as many calls as fill 10 ms, at most 1000, and on GPUs a number that depends
+  on the size; with --calls 1 every call is dispatched and awaited on its own, and the time includes
+  what JAX needs for that.
   min, median and max are those of --repeats samples. In each repeat all backends take their turn.
 
 columns:
@@ -42,14 +43,24 @@ columns:
   bound    bound time / median time. All ranks copy to shared memory at once, then from it, in
            the same run; the bound time is how long that takes for the bytes the operation must
            write and read at least. Above 100% means that more stayed in caches than in the copies.
+           Not measured between GPUs (the bound benchmark in C++ does that).
 
   An operation that a backend does not have gives no row: jax.lax has no broadcast, reduce,
-  gather or scatter on CPUs.
+  gather or scatter on CPUs. On GPUs it has broadcast (lax.pbroadcast), and of the others what the
+  nearest collective of all ranks gives: psum, all_gather and all_to_all.
+
+NCCL:
+  nccl-shm     through memory of the host (NCCL_P2P_DISABLE=1): the path that a pool replaces
+  nccl-socket  through loopback sockets (NCCL_SHM_DISABLE=1, NCCL_NET=Socket too): crosses hosts
+  nccl-nvlink  NCCL's own choice: NVLink or PCIe between peers, where the machine has them
+  Each needs processes of its own. All are there from the start and measure case by case in turn.
 
 examples:
   python -m jax_cxl bench --baseline gloo
   python -m jax_cxl bench --ranks 4 --ops psum --sizes 8:64MiB:x8 --json psum.json
-  python -m jax_cxl bench --baseline gloo,mpi"""
+  python -m jax_cxl bench --baseline gloo,mpi
+  python -m jax_cxl bench --platform cuda --ranks 4 --sizes 4KiB:1GiB:x4 \\
+      --baseline nccl-shm,nccl-socket,nccl-nvlink --json nccl.json"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,9 +69,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser, options = _parse(arguments)
     os.environ["JAX_PLATFORMS"] = options.platform
     # Before JAX is imported: the launcher forks.
-    if not _is_rank():
-        return _start_ranks(options, arguments)
-    return _run(parser, options, arguments)
+    if _is_rank():
+        return _run(parser, options, arguments)
+    if options.platform == "cuda":
+        return _start_teams(options, arguments)
+    return _start_ranks(options, arguments)
 
 
 def _is_rank() -> bool:
@@ -86,6 +99,24 @@ def _start_ranks(options: argparse.Namespace, arguments: list[str]) -> int:
     )
 
 
+def _start_teams(options: argparse.Namespace, arguments: list[str]) -> int:
+    """Runs this command again as several processes for each environment that NCCL needs."""
+    status, found = teams.run(teams.of(options.baseline), options.ranks, arguments)
+    from jax_cxl._bench import report
+
+    if found:
+        found["command"] = _command(arguments)
+        if options.json:
+            report.write_json(options.json, found)
+        if options.plot:
+            report.write_plot(options.plot, found)
+    return status
+
+
+def _command(arguments: list[str]) -> str:
+    return f"python -m jax_cxl bench {shlex.join(arguments)}"
+
+
 def _run(parser: argparse.ArgumentParser, options: argparse.Namespace, arguments: list[str]) -> int:
     """Measures, as one of the ranks."""
     import jax
@@ -96,37 +127,47 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace, arguments
     from jax_cxl._bench.world import World
 
     load = os.getloadavg()[0]
-    jax_cxl.initialize()
+    names = options.team or ["jax_cxl", *options.baseline]
+    if "jax_cxl" in names:
+        jax_cxl.initialize()
+    else:
+        jax.distributed.initialize()
     if not jax.process_count() == jax.device_count() == options.ranks:
         parser.error(
             f"--ranks {options.ranks} needs as many processes of one device each; there are"
             f" {jax.process_count()} processes and {jax.device_count()} devices"
         )
-    backends = backends_lib.make(options.baseline)
+    backends = backends_lib.make(names, options.platform, options.calls)
     world = World(jax.process_index(), jax.process_count())
     first = world.rank == 0
-    table = report.Table(sys.stdout if first else None, world.size)
+    table = report.Table(sys.stdout if first else None, world.size, "jax_cxl" in names)
     settings = measure.Settings(
-        options.ops, options.sizes, options.dtype, options.repeats, options.calls
+        *(options.ops, options.sizes, options.dtype, options.repeats, options.calls),
+        copies=options.platform == "cpu",
+        compile_first=options.platform == "cuda",
     )
+    mpi = next((b.version for b in backends if isinstance(b, backends_lib.MpiBackend)), None)
+    found: dict[str, Any] = {
+        "machine": report.machine(load),
+        "command": _command(arguments),
+        "versions": report.versions(mpi),
+        "emulated": True,
+        "results": [],
+    }
     rows = []
     for row in measure.measure(
-        world, backends, settings, report.show_progress if first else lambda _: None
+        *(world, backends, settings, teams.Turns(options.turn)),
+        report.show_progress if first else lambda _: None,
     ):
         table.add(row)
         rows.append(row)
-    if first:
-        mpi = next((b.version for b in backends if isinstance(b, backends_lib.MpiBackend)), None)
-        header: dict[str, Any] = {
-            "machine": report.machine(load),
-            "command": f"python -m jax_cxl bench {shlex.join(arguments)}",
-            "versions": report.versions(mpi),
-            "emulated": True,
-        }
-        if options.json:
-            report.write_json(options.json, header, rows)
-        if options.plot:
-            report.write_plot(options.plot, rows)
+        found["results"].append(row.as_json())
+        if first and options.json:
+            # Now, and with the next row again: a run that is cut short leaves what it had.
+            found["machine"] = report.machine(load)
+            report.write_json(options.json, found)
+    if first and options.plot and not options.team:
+        report.write_plot(options.plot, found)
     return 1 if any(row.wrong for row in rows) else 0
 
 
@@ -156,16 +197,14 @@ def _parse(arguments: list[str]) -> tuple[argparse.ArgumentParser, argparse.Name
         help="a range, or a list of sizes and ranges (default: %(default)s)",
     )
     parser.add_argument("--dtype", choices=_DTYPES, default="float32", help="(default: float32)")
-    parser.add_argument(
-        "--platform", choices=("cpu", "cuda"), default="cpu", help="(default: cpu; cuda is to come)"
-    )
+    parser.add_argument("--platform", choices=("cpu", "cuda"), default="cpu", help="(default: cpu)")
     parser.add_argument(
         "--baseline",
         type=_names(_BASELINES),
         default=[],
         metavar="A,B",
         help="what to measure besides: gloo (jax.lax on CPUs), mpi (mpi4py, under mpirun),"
-        " nccl-shm, nccl-socket (GPUs only)",
+        " nccl-shm, nccl-socket, nccl-nvlink (GPUs only; see below)",
     )
     parser.add_argument(
         "--repeats", type=int, default=7, metavar="R", help="samples per row (default: 7)"
@@ -175,6 +214,9 @@ def _parse(arguments: list[str]) -> tuple[argparse.ArgumentParser, argparse.Name
     )
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the results")
     parser.add_argument("--plot", type=pathlib.Path, metavar="FILE.png", help="draw the results")
+    # How the processes of a team (teams.py) are told what they are.
+    parser.add_argument("--team", type=lambda text: text.split(","), help=argparse.SUPPRESS)
+    parser.add_argument("--turn", default="", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if not 2 <= options.ranks <= MAX_RANKS:
         parser.error(f"--ranks must be from 2 to {MAX_RANKS}, not {options.ranks}")

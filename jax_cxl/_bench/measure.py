@@ -1,9 +1,10 @@
 """The measurement: backends take turns, so that what disturbs the machine disturbs them alike."""
 
+import contextlib
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from jax_cxl._bench import bound as bound_lib
 from jax_cxl._bench.backends import Backend, JaxBuffers, Runner, Shape
 from jax_cxl._bench.ops import OPS, Op
 from jax_cxl._bench.sizes import format_size
+from jax_cxl._bench.teams import Turns
 from jax_cxl._bench.world import World
 
 _SAMPLE_SECONDS = 0.01
@@ -31,7 +33,7 @@ class Row:
     median_us: float
     max_us: float
     wrong: int
-    bound_us: float
+    bound_us: float | None
 
     @property
     def algbw_gbps(self) -> float:
@@ -42,8 +44,8 @@ class Row:
         return self.algbw_gbps * float(self.op.bus_factor(self.ranks))
 
     @property
-    def bound_share(self) -> float:
-        return self.bound_us / self.median_us
+    def bound_share(self) -> float | None:
+        return None if self.bound_us is None else self.bound_us / self.median_us
 
     def as_json(self) -> dict:
         """The row as results files hold it."""
@@ -61,7 +63,7 @@ class Row:
             "algbw_gbps": round(self.algbw_gbps, 6),
             "busbw_gbps": round(self.busbw_gbps, 6),
             "wrong": self.wrong,
-            "bound_share": round(self.bound_share, 6),
+            "bound_share": None if self.bound_share is None else round(self.bound_share, 6),
         }
 
 
@@ -75,6 +77,9 @@ class Settings:
       dtype: of the elements.
       repeats: samples of each backend.
       calls: collectives in a sample; 0 takes as many as fill 10 ms.
+      copies: whether to measure the copy bound, that of CPUs.
+      compile_first: whether to compile all programs before the first measurement, so that no team
+        compiles while another measures.
     """
 
     ops: list[str]
@@ -82,50 +87,73 @@ class Settings:
     dtype: str
     repeats: int
     calls: int
+    copies: bool
+    compile_first: bool
 
 
 def measure(
     world: World,
     backends: list[Backend],
     settings: Settings,
+    turns: Turns,
     progress: Callable[[str], None],
 ) -> Iterator[Row]:
     """Yields the rows, on all ranks, as they are ready."""
     dtype = np.dtype(settings.dtype)
-    cases = [(op, size) for op in settings.ops for size in settings.sizes]
-    for i, (name, size) in enumerate(cases):
-        op = OPS[name]
-        count = max(1, size // (op.blocks(world.size) * dtype.itemsize))
-        shape = Shape(op, world.size, world.rank, count, dtype)
-        progress(f"{i + 1}/{len(cases)} {name} {format_size(shape.bytes)}")
-        yield from _measure_shape(world, backends, shape, settings)
+    cases: Iterable[Case] = (
+        _prepare(world, backends, OPS[name], size, dtype)
+        for name in settings.ops
+        for size in settings.sizes
+    )
+    if settings.compile_first:
+        cases = list(cases)
+    total = len(settings.ops) * len(settings.sizes)
+    for i, case in enumerate(cases):
+        with turns.take() if world.rank == 0 else contextlib.nullcontext():
+            world.barrier()
+            shape = case.shape
+            progress(f"{i + 1}/{total} {shape.op.name} {format_size(shape.bytes)}")
+            yield from _measure_case(world, case, settings)
+            world.barrier()
 
 
-def _measure_shape(
-    world: World,
-    backends: list[Backend],
-    shape: Shape,
-    settings: Settings,
-) -> Iterator[Row]:
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """An operation and a size, and by whom it is run."""
+
+    shape: Shape
+    buffers: JaxBuffers
+    runners: dict[str, Runner]
+
+
+def _prepare(world: World, backends: list[Backend], op: Op, size: int, dtype: np.dtype) -> Case:
+    count = max(1, size // (op.blocks(world.size) * dtype.itemsize))
+    shape = Shape(op, world.size, world.rank, count, dtype)
     buffers = JaxBuffers(shape)
-    runners: dict[str, Runner] = {}
-    for backend in backends:
-        runner = backend.runner(buffers)
-        if runner is not None:
-            runners[backend.name] = runner
-    wrong = {name: _count_wrong(world, shape, runner) for name, runner in runners.items()}
-    calls = {name: settings.calls or _enough(world, runner) for name, runner in runners.items()}
-    copies = bound_lib.CopyBound(world, shape.bytes)
+    found = {backend.name: backend.runner(buffers) for backend in backends}
+    return Case(shape, buffers, {name: runner for name, runner in found.items() if runner})
+
+
+def _measure_case(world: World, case: Case, settings: Settings) -> Iterator[Row]:
+    shape, runners = case.shape, case.runners
+    case.buffers.allocate()
+    expected = shape.op.expected(shape.ranks, shape.rank, shape.count, shape.dtype)
+    wrong = {name: _count_wrong(world, expected, runner) for name, runner in runners.items()}
+    calls = {
+        name: runner.calls or settings.calls or _enough(world, runner)
+        for name, runner in runners.items()
+    }
+    copies = bound_lib.CopyBound(world, shape.bytes) if settings.copies else None
     times: dict[str, list[float]] = {name: [] for name in runners}
     bounds = []
     for _ in range(settings.repeats):
         for name, runner in runners.items():
             times[name].append(_sample(world, runner, calls[name]))
-        bounds.append(
-            bound_lib.bound_seconds(shape.op, shape.ranks, shape.block_bytes, copies.measure())
-        )
+        if copies is not None:
+            rates = copies.measure()
+            bounds.append(bound_lib.bound_seconds(shape.op, shape.ranks, shape.block_bytes, rates))
     for name, runner in runners.items():
-        wrong[name] += _count_wrong(world, shape, runner)
+        wrong[name] += _count_wrong(world, expected, runner)
         yield Row(
             backend=name,
             op=shape.op,
@@ -137,8 +165,9 @@ def _measure_shape(
             median_us=statistics.median(times[name]) * 1e6,
             max_us=max(times[name]) * 1e6,
             wrong=wrong[name],
-            bound_us=statistics.median(bounds) * 1e6,
+            bound_us=statistics.median(bounds) * 1e6 if bounds else None,
         )
+    case.buffers.release()
 
 
 def _sample(world: World, runner: Runner, calls: int) -> float:
@@ -162,14 +191,13 @@ def _enough(world: World, runner: Runner) -> int:
     return calls
 
 
-def _count_wrong(world: World, shape: Shape, runner: Runner) -> int:
+def _count_wrong(world: World, expected: np.ndarray | None, runner: Runner) -> int:
     """Runs the collective into a spoilt output; returns how many elements differ in any bit."""
-    expected = shape.op.expected(shape.ranks, shape.rank, shape.count, shape.dtype)
     runner.clear()
     world.barrier()
     runner.run(1)
-    bits = np.dtype(f"u{shape.dtype.itemsize}")
     differ = 0
     if expected is not None:
+        bits = np.dtype(f"u{expected.dtype.itemsize}")
         differ = int(np.count_nonzero(runner.output().view(bits) != expected.view(bits)))
     return int(sum(world.gather(differ)))

@@ -5,6 +5,7 @@ counts the whole of the larger buffer of a rank, as nccl-tests does.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -13,6 +14,8 @@ import numpy as np
 
 # Inputs are integers below this, so sums are exact in any dtype and any order.
 _VALUES = 4
+# After which they repeat: a prime, so that no two blocks or chunks are alike.
+_PERIOD = 1_000_003
 # Never the result of anything: shows an element that nobody wrote.
 UNWRITTEN = 127
 MAX_RANKS = (UNWRITTEN - 1) // (_VALUES - 1)
@@ -61,7 +64,20 @@ class Op:
 
 def values(rank: int, first: int, count: int) -> np.ndarray:
     """The integers at [first, first + count) of a rank's input."""
-    position = np.arange(first, first + count, dtype=np.uint32)
+    table = _table(rank)
+    # Copied piece by piece: for a gigabyte much faster than computed.
+    out = np.empty(count, np.int32)
+    done = 0
+    while done < count:
+        piece = table[(first + done) % _PERIOD :][: count - done]
+        out[done : done + len(piece)] = piece
+        done += len(piece)
+    return out
+
+
+@functools.cache
+def _table(rank: int) -> np.ndarray:
+    position = np.arange(_PERIOD, dtype=np.uint32)
     scattered = (position * np.uint32(2654435761)) >> np.uint32(13)
     return ((scattered + np.uint32(5 * rank)) % np.uint32(_VALUES)).astype(np.int32)
 

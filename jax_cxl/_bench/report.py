@@ -22,18 +22,23 @@ class Table:
     Args:
       out: where to; None prints nothing.
       ranks: stands in the heading.
+      heading: whether to print it.
     """
 
-    def __init__(self, out: TextIO | None, ranks: int):
+    def __init__(self, out: TextIO | None, ranks: int, heading: bool = True):
         self._out = out
+        if heading:
+            self._print_heading(ranks)
+
+    def _print_heading(self, ranks: int) -> None:
         self._print(f"# {ranks} ranks, emulated pool in shared memory of one machine")
         self._print(
-            f"#{'size':>10} {'count':>10} {'type':>8} {'redop':>5}  {'op':<12} {'backend':<8}"
+            f"#{'size':>10} {'count':>10} {'type':>8} {'redop':>5}  {'op':<12} {'backend':<11}"
             f" {'min':>10} {'median':>10} {'max':>10} {'algbw':>8} {'busbw':>8} {'#wrong':>6}"
             f" {'bound':>6}"
         )
         self._print(
-            f"#{'(B)':>10} {'(elements)':>10} {'':>8} {'':>5}  {'':<12} {'':<8}"
+            f"#{'(B)':>10} {'(elements)':>10} {'':>8} {'':>5}  {'':<12} {'':<11}"
             f" {'(us)':>10} {'(us)':>10} {'(us)':>10} {'(GB/s)':>8} {'(GB/s)':>8} {'':>6}"
             f" {'share':>6}"
         )
@@ -43,9 +48,9 @@ class Table:
         redop = "sum" if row.op.reduces else "none"
         self._print(
             f" {row.bytes:>10} {row.count:>10} {row.dtype:>8} {redop:>5}  {row.op.name:<12}"
-            f" {row.backend:<8} {row.min_us:>10.2f} {row.median_us:>10.2f} {row.max_us:>10.2f}"
+            f" {row.backend:<11} {row.min_us:>10.2f} {row.median_us:>10.2f} {row.max_us:>10.2f}"
             f" {row.algbw_gbps:>8.3f} {row.busbw_gbps:>8.3f} {row.wrong:>6}"
-            f" {row.bound_share:>6.0%}"
+            f" {'-' if row.bound_share is None else format(row.bound_share, '.0%'):>6}"
         )
 
     def _print(self, line: str) -> None:
@@ -60,6 +65,7 @@ def machine(load_before: float) -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
         "kernel": platform.release(),
+        **({} if jax.default_backend() == "cpu" else {"gpu": jax.devices()[0].device_kind}),
         "load_before": round(load_before, 2),
         "load_after": round(os.getloadavg()[0], 2),
     }
@@ -81,38 +87,40 @@ def versions(mpi: str | None) -> dict[str, str]:
     return found | ({"mpi": mpi} if mpi else {})
 
 
-def write_json(path: pathlib.Path, header: dict[str, Any], rows: list[Row]) -> None:
+def write_json(path: pathlib.Path, found: dict[str, Any]) -> None:
     """Writes a results file: one line a result, so that differences show."""
-    lines = [f'  "{key}": {json.dumps(value)},' for key, value in header.items()]
-    results = ",\n".join(f"    {json.dumps(row.as_json())}" for row in rows)
+    lines = [f'  "{key}": {json.dumps(value)},' for key, value in found.items() if key != "results"]
+    results = ",\n".join(f"    {json.dumps(row)}" for row in found["results"])
     path.write_text("\n".join(["{", *lines, f'  "results": [\n{results}\n  ]', "}"]) + "\n")
 
 
-def write_plot(path: pathlib.Path, rows: list[Row]) -> None:
+def write_plot(path: pathlib.Path, found: dict[str, Any]) -> None:
     """Draws bus bandwidth over size, a panel an operation, a line a backend."""
     import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    ops = list(dict.fromkeys(row.op.name for row in rows))
-    names = list(dict.fromkeys(row.backend for row in rows))
+    rows = found["results"]
+    ops = list(dict.fromkeys(row["op"] for row in rows))
+    names = list(dict.fromkeys(row["backend"] for row in rows))
     figure, axes = pyplot.subplots(
         1, len(ops), figsize=(4 * len(ops), 3.6), squeeze=False, sharey=True
     )
     for panel, op in zip(axes[0], ops, strict=True):
         for name in names:
-            points = [(r.bytes, r.busbw_gbps) for r in rows if (r.op.name, r.backend) == (op, name)]
+            mine = [r for r in rows if (r["op"], r["backend"]) == (op, name)]
+            points = [(r["bytes"], r["busbw_gbps"]) for r in mine]
             if points:
                 panel.plot(*zip(*points, strict=True), marker="o", label=name)
-        shown = sorted({row.bytes for row in rows if row.op.name == op})
+        shown = sorted({row["bytes"] for row in rows if row["op"] == op})
         panel.set(title=op, xlabel="size", xscale="log", yscale="log")
         panel.set_xticks(shown, [format_size(size) for size in shown], rotation=60)
         panel.minorticks_off()
         panel.grid(alpha=0.3)
     axes[0][0].set_ylabel("bus bandwidth, GB/s")
     axes[0][0].legend()
-    ranks = rows[0].ranks
+    ranks = rows[0]["ranks"]
     figure.suptitle(f"{ranks} ranks, emulated pool in shared memory of one machine")
     figure.tight_layout()
     figure.savefig(path, dpi=120)

@@ -10,13 +10,15 @@ def check(baselines: list[str], platform: str, dtype: str) -> None:
     Raises:
       ValueError: with what to install or to choose instead.
     """
-    if platform == "cuda":
+    if platform == "cuda" and not importlib.util.find_spec("jax_cxl._cuda"):
         raise ValueError(
-            "jax_cxl has no CUDA handler yet, so there is nothing to measure: use --platform cpu."
+            "--platform cuda needs jax_cxl's CUDA module, which was not built; docs/cuda.md helps."
         )
     for name in baselines:
-        if name.startswith("nccl-"):
+        if name.startswith("nccl-") and platform != "cuda":
             raise ValueError(f"--baseline {name} needs --platform cuda: NCCL moves GPU memory.")
+        if not name.startswith("nccl-") and platform != "cpu":
+            raise ValueError(f"--baseline {name} needs --platform cpu: it moves the host's memory.")
     if "mpi" in baselines:
         if dtype in ("float16", "bfloat16"):
             raise ValueError(f"--baseline mpi does not reduce {dtype}: choose another --dtype.")

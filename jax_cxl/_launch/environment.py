@@ -1,10 +1,17 @@
 """The environment variables through which the launcher talks to its ranks."""
 
+import contextlib
 import os
 from collections.abc import Mapping
 
 RANK = "JAX_CXL_LAUNCH_RANK"
 SIZE = "JAX_CXL_LAUNCH_SIZE"
+# How many times the ranks have been started again, for scripts that want to know.
+RESTARTS = "JAX_CXL_LAUNCH_RESTARTS"
+
+# The pipe on which a rank tells the supervisor of its failure, one byte, its status; and before
+# that with a 0 that it has a pool. Set in a rank's own process only.
+report_fd: int | None = None
 
 _COORDINATOR = "JAX_COORDINATOR_ADDRESS"
 _COORDINATOR_BIND = "JAX_COORDINATOR_BIND_ADDRESS"
@@ -21,6 +28,17 @@ def launched() -> bool:
     return RANK in os.environ and SIZE in os.environ
 
 
+def announce_pool() -> None:
+    """Tells the launcher, if there is one, that this process has a pool open.
+
+    The pool has no name and is gone with the last rank: the launcher opens it, too, so that it can
+    say afterwards what the ranks did last.
+    """
+    if report_fd is not None:
+        with contextlib.suppress(OSError):  # The supervisor has gone.
+            os.write(report_fd, b"\0")
+
+
 def rank_environment(
     base: Mapping[str, str],
     *,
@@ -28,6 +46,7 @@ def rank_environment(
     size: int,
     port: int,
     devices_per_process: int | None,
+    restarts: int = 0,
 ) -> dict[str, str]:
     """Returns the environment of one rank.
 
@@ -38,11 +57,13 @@ def rank_environment(
         port: The loopback port of the coordination service.
         devices_per_process: CPU devices, and GPUs, of a rank; None leaves the number of CPU
             devices alone and gives each rank one GPU.
+        restarts: How many times the ranks have been started before.
     """
     environment = dict(base)
     address = f"127.0.0.1:{port}"
     environment[RANK] = str(rank)
     environment[SIZE] = str(size)
+    environment[RESTARTS] = str(restarts)
     environment[_COORDINATOR] = address
     # JAX binds all interfaces by default; the ranks of one machine need loopback only.
     environment[_COORDINATOR_BIND] = address

@@ -15,7 +15,7 @@ import signal
 import sys
 import types
 
-from jax_cxl._launch import detect, process
+from jax_cxl._launch import detect, environment, process
 
 SCRIPT = "script"
 MODULE = "module"
@@ -28,6 +28,7 @@ def main() -> None:
     process.die_with(int(parent), signal.SIGKILL)
     # What the script starts has no part in this.
     os.set_inheritable(int(report), False)
+    environment.report_fd = int(report)
     detect.install()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
@@ -43,6 +44,8 @@ def main() -> None:
         if not isinstance(error, Exception):
             raise
         error.__traceback__ = _users_part(error.__traceback__)
+        # As the interpreter does, for whoever asks at exit how the program ended.
+        sys.last_value = error
         sys.excepthook(type(error), error, error.__traceback__)
     sys.exit(1)
 

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterable
 
-from jax_cxl._launch import environment, output, process
+from jax_cxl._launch import environment, output, post_mortem, process
 
 _POLL_SECONDS = 0.05  # While ending, how often to look again for descendants.
 
@@ -32,6 +32,8 @@ class Job:
         devices_per_process: See `environment.rank_environment`.
         prefix: Whether to mark each line with its rank.
         grace: Seconds between asking ranks to end and killing them.
+        restarts: How many times all ranks start again after one has failed.
+        post_mortem: Where to keep what the ranks did last, if a rank fails.
     """
 
     kind: str
@@ -41,6 +43,8 @@ class Job:
     devices_per_process: int | None
     prefix: bool
     grace: float
+    restarts: int
+    post_mortem: str | None
 
 
 def supervise(job: Job, launcher: int, signals: Iterable[signal.Signals]) -> int:
@@ -70,11 +74,17 @@ class _Supervisor:
         self._sources: list[output.Source] = []
         self._ranks: dict[int, int] = {}  # Process id to rank, of those that run.
         self._reports: dict[int, int] = {}  # Descriptor to process id: failures, in one byte.
+        self._restarts = 0
+        self._stopped = False  # By a signal, not by a rank.
+        self._reset()
+
+    def _reset(self) -> None:
+        """Prepares for a start of all ranks."""
         self._status = 0
         self._ending = False
-        self._stopped = False  # By a signal, not by a rank.
         self._kill_at: float | None = None
         self._childless = False
+        self._pool = post_mortem.HeldPool()
 
     def run(self, signals: Iterable[signal.Signals]) -> int:
         """Runs the job; see `supervise`."""
@@ -88,6 +98,17 @@ class _Supervisor:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
         process.become_subreaper()
         process.die_with(self._launcher, signal.SIGTERM)
+        self._attempt(receiver)
+        while self._status and not self._stopped and self._restarts < self._job.restarts:
+            self._restarts += 1
+            self._reset()
+            count = f"{self._restarts} of {self._job.restarts}"
+            self._sinks[1].line(f"jax_cxl.launch: restart {count}\n".encode())
+            self._attempt(receiver)
+        return self._status
+
+    def _attempt(self, receiver: socket.socket) -> None:
+        """Starts all ranks and sees them to their end."""
         # Holding the port without listening keeps it from all but the coordination service, which
         # shares it by SO_REUSEPORT: nobody can take it between now and then.
         with socket.socket() as reservation:
@@ -100,7 +121,8 @@ class _Supervisor:
                     self._on_signal(number)
                 self._reap()
                 self._kill_when_due()
-        return self._status
+        if self._status and not self._stopped:
+            self._pool.report(self._job.post_mortem)
 
     def _start(self, port: int) -> None:
         """Starts the ranks."""
@@ -118,6 +140,7 @@ class _Supervisor:
                         rank=number,
                         size=job.size,
                         port=port,
+                        restarts=self._restarts,
                         devices_per_process=job.devices_per_process,
                     ),
                     stdin=None if number == 0 else subprocess.DEVNULL,
@@ -222,6 +245,9 @@ class _Supervisor:
     def _on_report(self, fd: int) -> None:
         """Hears that a rank is about to fail, or that it cannot report any more."""
         report = os.read(fd, 1)
+        if report == b"\0":
+            self._pool.hold(self._reports[fd])
+            return
         pid = self._reports.pop(fd)
         os.close(fd)
         # One that was reaped meanwhile has told by its status.

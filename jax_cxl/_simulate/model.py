@@ -122,12 +122,19 @@ def ours(op: str, total_bytes: int, setting: Setting, *, exact: bool = False) ->
     return Result(report.seconds, report.busiest, report.busy)
 
 
-def paper(op: str, total_bytes: int, setting: Setting, variant: str = "all") -> Result:
-    """The paper's library: `naive`, `aggregate` or `all`, with its best number of chunks."""
+def paper(
+    op: str, total_bytes: int, setting: Setting, variant: str = "all", *, bytes_only: bool = False
+) -> Result:
+    """The paper's library: `naive`, `aggregate` or `all`, with its best number of chunks.
+
+    Args:
+      bytes_only: copies, doorbells and reductions cost nothing but the time of their bytes.
+    """
     costs = _core.SimCosts()
-    costs.put_setup, costs.get_setup = c.COPY_PUT_SETUP, c.COPY_GET_SETUP
-    costs.doorbell = c.HOST_DOORBELL
-    costs.reduce_setup = c.REDUCE_SETUP
+    if not bytes_only:
+        costs.put_setup, costs.get_setup = c.COPY_PUT_SETUP, c.COPY_GET_SETUP
+        costs.doorbell = c.HOST_DOORBELL
+        costs.reduce_setup = c.REDUCE_SETUP
     overlaps = variant == "all"
     results = []
     for chunks in c.CHUNKS if overlaps else (1,):

@@ -56,6 +56,21 @@ def growth(
     return times[1] / times[0]
 
 
+def growth_of_parts(op: str, size: int) -> tuple[float, float, float]:
+    """Where the growth of the paper's All comes from.
+
+    Returns:
+      Growth of the time of its bytes alone, growth of the rest, and the rest's share at 3 hosts.
+    """
+    total, moving = [], []
+    for hosts in (3, 12):
+        setting = model.Setting(hosts=hosts)
+        total.append(paper(op, size, setting))
+        moving.append(model.paper(op, size, setting, bytes_only=True).seconds)
+    rest = [a - b for a, b in zip(total, moving, strict=True)]
+    return moving[1] / moving[0], rest[1] / rest[0], rest[0] / total[0]
+
+
 def gains(op: str, setting: model.Setting) -> list[float]:
     """Ours over the paper's All, for ALL_SIZES."""
     return [paper(op, size, setting) / ours(op, size, setting) for size in ALL_SIZES]

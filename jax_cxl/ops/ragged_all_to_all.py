@@ -50,7 +50,7 @@ def ragged_all_to_all(
       TypeError: a dtype is not supported, such as float6_e2m3fn, operand's and output's
         differ, or sizes are no integers.
       ValueError: shapes do not fit, or the groups are no partition.
-      jax.errors.JaxRuntimeError: at run time, and on all ranks of the group alike: a slice
+      InvalidCollectiveError: at run time, and on all ranks of the group alike: a slice
         leaves operand or output, sizes do not fit what the other rank says, or two slices
         overlap in an output, as the gradient's do for rows that were sent twice.
 

@@ -6,6 +6,9 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
+import jax
+
+from jax_cxl import _split, _start
 from jax_cxl._future import Future
 from jax_cxl.ops.all_gather import all_gather
 from jax_cxl.ops.all_to_all import all_to_all
@@ -36,6 +39,10 @@ On CPU a collective never blocks XLA, so that the two halves only say what XLA d
 it starts a collective when its operands are there, and makes wait for it what uses the
 result and nothing else.
 
+On GPUs the collective runs on a stream of its own; see `jax_cxl.Future` for how to put the start
+in front of the computation and the wait behind it. Under `jax.vmap`, and in derivatives, it is
+waited for at once.{note}
+
 Returns:
   A `jax_cxl.Future`, a pytree. Its method `done` does the same as `{name}_done`.
 
@@ -53,30 +60,69 @@ Example:
 _DONE = """\
 Returns the result of a `{name}` that `{name}_start` has started.
 
+Args:
+  future: of `{name}_start`.
+  after: pytree of arrays; on GPUs the wait for the result is put behind what computes them.
+
 Raises:
   TypeError: the argument is not the future of a `{name}_start`.
 """
 
 
-def _pair(operation: Callable) -> tuple[Callable[..., Future], Callable[[Future], Any]]:
+_RAGGED = " A ragged exchange is always waited for at once."
+
+
+class _Finish:
+    """Waits for the collectives of an operation and evaluates what follows them.
+
+    All are equal, so that a loop may seem to carry a future: the lowering rules then say what is
+    wrong with that, better than JAX would of two futures of different structure.
+    """
+
+    def __init__(self, rest: _split.Rest):
+        self._rest = rest
+
+    def __call__(self, value: Any, after: Any) -> Any:
+        pending, others = value
+        results = [_start.done(x, y, token, after) for x, y, token in pending]
+        return self._rest(results, others)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Finish)
+
+    def __hash__(self) -> int:
+        return hash(_Finish)
+
+
+def _start_on_gpu(name: str, operation: Callable, args: tuple, kwargs: dict) -> Future:
+    pending, others, rest = _split.start(lambda a, k: operation(*a, **k), args, kwargs)
+    return Future((pending, others), name, _Finish(rest))
+
+
+def _pair(operation: Callable) -> tuple[Callable[..., Future], Callable[..., Any]]:
     name = operation.__name__
 
     @functools.wraps(operation)
     def start(*args, **kwargs):
-        return Future(operation(*args, **kwargs), name)
+        # The backend decides, and not the lowering rule: on CPUs a future is the result.
+        if jax.default_backend() == "cpu":
+            return Future(operation(*args, **kwargs), name)
+        return _start_on_gpu(name, operation, args, kwargs)
 
-    def done(future: Future) -> Any:
+    def done(future: Future, after: Any = None) -> Any:
         if not isinstance(future, Future) or future.operation != name:
             got = f"that of {future.operation}" if isinstance(future, Future) else type(future)
             raise TypeError(f"jax_cxl.{name}_done takes the future of {name}_start, got {got}.")
-        return future.done()
+        return future.done(after)
 
+    note = _RAGGED if operation is ragged_all_to_all else ""
     signature = inspect.signature(operation)
     start.__signature__ = signature.replace(return_annotation=Future)  # type: ignore[attr-defined]
     for function, suffix, text in ((start, "start", _START), (done, "done", _DONE)):
         function.__name__ = function.__qualname__ = f"{name}_{suffix}"
         function.__module__ = __name__
-        function.__doc__ = textwrap.indent(text.format(name=name), "    ").strip() + "\n    "
+        text = text.format(name=name, note=note)
+        function.__doc__ = textwrap.indent(text, "    ").strip() + "\n    "
     return start, done
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -85,30 +85,39 @@ def refusal(cell: Cell) -> str:
     return ""
 
 
-def run(cells: Iterable[Cell]) -> list[dict[str, Any]]:
-    """Returns the keys of the cells, each with its `result`.
+def by_operation(cells: Iterable[Cell]) -> Iterator[list[Cell]]:
+    """Returns cells that follow each other and have the same operation."""
+    for _, batch in itertools.groupby(cells, lambda cell: cell.operation.name):
+        yield list(batch)
 
-    That is OK, or WRONG and how it differs, or the error that the user sees.
+
+def run(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """Runs cells, all in one program for each value of check_vma.
+
+    Returns:
+      The keys of the cells, each with its `result`: OK, or WRONG and how it differs, or the error
+      that the user sees.
     """
-    records = []
-    for operation, batch in itertools.groupby(cells, lambda cell: cell.operation):
-        listed = list(batch)
-        results: dict[Cell, str] = {}
-        for check_vma in (True, False):
-            some = [cell for cell in listed if cell.check_vma == check_vma]
-            logging.info("%s, check_vma=%s: %d cells", operation.name, check_vma, len(some))
-            if some:
-                found = _run_batch(some, check_vma)
-                results.update((cell, found[i]) for i, cell in enumerate(some))
-        records += [{**cell.key(), "result": results[cell]} for cell in listed]
-    return records
+    results: dict[Cell, str] = {}
+    for check_vma in (True, False):
+        some = [cell for cell in cells if cell.check_vma == check_vma]
+        if some:
+            names = ", ".join(dict.fromkeys(cell.operation.name for cell in some))
+            logging.info("%s, check_vma=%s: %d cells", names, check_vma, len(some))
+            found = _run_batch(some, check_vma)
+            results.update((cell, found[i]) for i, cell in enumerate(some))
+    return [{**cell.key(), "result": results[cell]} for cell in cells]
 
 
 def _run_batch(cells: list[Cell], check_vma: bool) -> dict[int, str]:
-    """Runs cells of one operation in one program; in one each if XLA refuses that."""
-    inputs = {cell.dtype: _inputs(cell.operation, cell.dtype) for cell in cells}
+    """Runs cells in one program; if XLA refuses that, in one an operation, then in one each."""
+
+    def place(cell: Cell) -> tuple[str, tuple[int, ...]]:
+        return cell.dtype, cell.operation.shape
+
+    inputs = {place(cell): _inputs(cell.operation, cell.dtype) for cell in cells}
     exact = {
-        cell.dtype: reference.values(cell.dtype, cell.operation.shape, 3, exact=True)
+        place(cell): reference.values(cell.dtype, cell.operation.shape, 3, exact=True)
         for cell in cells
     }
     mesh = jax.make_mesh((RANKS,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -121,7 +130,7 @@ def _run_batch(cells: list[Cell], check_vma: bool) -> dict[int, str]:
         for i, cell in enumerate(cells):
             if i in results:
                 continue
-            values = Values(arrays[cell.dtype][0], exact[cell.dtype], flag, ranks=False)
+            values = Values(arrays[place(cell)][0], exact[place(cell)], flag, ranks=False)
             try:
                 got = cell.transformation.apply(cell.operation.call, values)
                 out[i] = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], got)
@@ -136,12 +145,15 @@ def _run_batch(cells: list[Cell], check_vma: bool) -> dict[int, str]:
     except Exception as error:
         if len(cells) == 1:
             return {0: _message(error)}
-        logging.info("one by one: %s", _message(error)[:200])
-        alone = [_run_batch([cell], check_vma)[0] for cell in cells]
-        return dict(enumerate(alone))
+        parts = list(by_operation(cells))
+        logging.info("in parts: %s", _message(error)[:200])
+        if len(parts) == 1:
+            parts = [[cell] for cell in cells]
+        found = [_run_batch(part, check_vma) for part in parts]
+        return dict(enumerate(part[i] for part in found for i in range(len(part))))
     for i, out in outs.items():
         cell = cells[i]
-        values = Values(inputs[cell.dtype], exact[cell.dtype], True, ranks=True)
+        values = Values(inputs[place(cell)], exact[place(cell)], True, ranks=True)
         expected = cell.transformation.expect(cell.operation, values, check_vma)
         results[i] = _compare(out, expected)
     return results

@@ -18,9 +18,11 @@ from matrix import reference
 
 Array = np.ndarray
 RANKS = reference.RANKS
-GROUPS = [[0, 2], [3, 1]]
-PERM = [(0, 1), (3, 2), (1, 3)]
-SHUFFLE = [3, 0, 1, 2]
+# Of four ranks [[0, 2], [3, 1]].
+GROUPS = [list(range(0, RANKS, 2)), list(range(RANKS - 1, 0, -2))]
+PERM = [(0, 1), (3, 2), (1, 3)] if RANKS > 3 else [(0, 1)]
+SHUFFLE = [(r - 1) % RANKS for r in range(RANKS)]
+ROOT = 2 % RANKS
 LENGTH = 8  # of dimensions that are divided among the ranks
 
 
@@ -262,16 +264,20 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("psend, precv", _send_and_receive, _permuted),
     Operation("pbroadcast", lambda x, a: jax_cxl.pbroadcast(x, a, 1), _everywhere(lambda x: x[1])),
     Operation(
-        "broadcast", lambda x, a: jax_cxl.broadcast(x, a, root=2), _everywhere(lambda x: x[2])
+        "broadcast",
+        lambda x, a: jax_cxl.broadcast(x, a, root=ROOT),
+        _everywhere(lambda x: x[ROOT]),
     ),
     Operation("reduce", lambda x, a: jax_cxl.reduce(x, a, root=1), _at(1, reference.fold)),
     Operation(
-        "gather", lambda x, a: jax_cxl.gather(x, a, root=3), _at(3, lambda x: np.stack(list(x)))
+        "gather",
+        lambda x, a: jax_cxl.gather(x, a, root=RANKS - 1),
+        _at(RANKS - 1, lambda x: np.stack(list(x))),
     ),
     Operation(
         "scatter",
-        lambda x, a: jax_cxl.scatter(x, a, root=2, tiled=True),
-        lambda x: np.stack(np.split(x[2], len(x))),
+        lambda x, a: jax_cxl.scatter(x, a, root=ROOT, tiled=True),
+        lambda x: np.stack(np.split(x[ROOT], len(x))),
         shape=(LENGTH, 3),
     ),
     Operation("barrier", jax_cxl.barrier, lambda x: x),

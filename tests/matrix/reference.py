@@ -1,6 +1,7 @@
 """Values for every dtype, and what reducing them gives: one rounding, in rank order."""
 
 import math
+import os
 
 import jax.numpy as jnp
 import ml_dtypes
@@ -8,7 +9,8 @@ import numpy as np
 
 from jax_cxl import _axis
 
-RANKS = 4
+# Four as a rule; as many as there are GPUs where the ranks are GPUs.
+RANKS = int(os.environ.get("MATRIX_RANKS", "4"))
 DTYPES = (*_axis.DTYPES, *_axis.PACKED_DTYPES)
 
 

@@ -15,7 +15,9 @@ namespace jax_cxl::cpu {
 // machine. Nothing else here multiplies and then adds inexactly.
 template <typename T>
 JAX_CXL_INLINE T RoundedProduct(T a, T b) {
-#if defined(__clang__)
+#if defined(__CUDACC__)
+  return a * b;  // compiled with --fmad=false
+#elif defined(__clang__)
 #pragma clang fp contract(off)
   return a * b;
 #elif __has_builtin(__builtin_assoc_barrier)

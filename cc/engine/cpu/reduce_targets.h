@@ -12,7 +12,12 @@
 // without ifunc (static links, sanitizers), so the loops are always-inline
 // bodies that a wrapper per instruction set takes in.
 
+#if defined(__CUDACC__)
+// The CUDA engine folds with the same functions.
+#define JAX_CXL_INLINE __host__ __device__ __forceinline__
+#else
 #define JAX_CXL_INLINE inline __attribute__((always_inline))
+#endif
 
 // Says that no iteration depends on another one, which the compiler cannot see
 // where the destination is one of the sources.
@@ -22,6 +27,7 @@
 #define JAX_CXL_INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
+#if !defined(__CUDACC__)
 namespace jax_cxl::cpu {
 
 #if defined(__x86_64__)
@@ -87,5 +93,6 @@ auto PickWidest() -> void (*)(Args...) {
 }
 
 }  // namespace jax_cxl::cpu
+#endif  // !defined(__CUDACC__)
 
 #endif  // JAX_CXL_ENGINE_CPU_REDUCE_TARGETS_H_

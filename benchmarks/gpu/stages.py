@@ -1,0 +1,193 @@
+"""The stages of the suite: what each runs, and what it records."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import sys
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+from gpu.process import StageError, Suite
+
+Record = dict[str, Any]
+
+# Programs of several operations take less time to compile.
+_MATRIX_SELECTION = {
+    "matrix": [
+        "--transformations=value,scan",
+        "--dtypes=bool,int8,int16,int32,int64,uint8,uint16,uint32,uint64,float16,bfloat16,float32,"
+        "float64,complex64,complex128,float8_e4m3fn,float8_e5m2",
+        "--operations_per_program=6",
+    ],
+    "matrix_one_process": [
+        "--transformations=value,grad",
+        "--dtypes=float32,bfloat16,int8",
+        "--operations_per_program=12",
+    ],
+    "matrix_full": ["--part=0", "--operations_per_program=2"],
+}
+_OPS = "all_gather,psum,psum_scatter,all_to_all,broadcast,reduce,gather,scatter"
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """A stage.
+
+    Attributes:
+      run: does it; returns what to record, or raises StageError.
+      seconds: how long it may take.
+      default: whether it runs without being asked for.
+    """
+
+    run: Callable[[Suite], Record]
+    seconds: float
+    default: bool = True
+
+
+def build(suite: Suite) -> Record:
+    """Configures and builds everything, and imports the CUDA module."""
+    suite.run(
+        *("cmake", "-S", ".", "-B", str(suite.build), "-G", "Ninja"),
+        *(f"-DPython_EXECUTABLE={sys.executable}", "-DJAX_CXL_TESTS=ON", "-DJAX_CXL_CUDA=ON"),
+        "-DCMAKE_CUDA_ARCHITECTURES=native",
+    )
+    suite.run("cmake", "--build", str(suite.build), "-j", str(os.cpu_count()))
+    devices, _ = suite.run(
+        *(sys.executable, "-c", "import jax, jax_cxl._cuda; print(jax.devices())"),
+        JAX_PLATFORMS="cuda",
+    )
+    return {"devices": devices.strip()}
+
+
+def cpp_tests(suite: Suite) -> Record:
+    """Runs the C++ tests that need GPUs."""
+    text, good = suite.run(
+        *("ctest", "--test-dir", str(suite.build), "-R", "^cuda_", "--output-on-failure"),
+        check=False,
+    )
+    summary = re.search(r"\d+% tests passed.*", text)
+    record = {"summary": summary[0] if summary else ""}
+    if not good or not summary:
+        raise StageError("failed", **record, stdout=text[-6000:])
+    return record
+
+
+def _matrix(name: str, processes: int = 0) -> Callable[[Suite], Record]:
+    def run(suite: Suite) -> Record:
+        with tempfile.TemporaryDirectory() as folder:
+            program = ["tests/programs/run_matrix.py", f"--output={folder}"]
+            program += _MATRIX_SELECTION[name]
+            text, complete = suite.launch(*program, processes=processes, check=False)
+            if not list(pathlib.Path(folder).glob("*.json")):
+                raise StageError("failed", stdout=text[-3000:])
+            check = [sys.executable, "tests/programs/check_matrix.py", f"--records={folder}"]
+            suite.deadline += 60
+            found, _ = suite.run(*check, JAX_PLATFORMS="cpu", MATRIX_RANKS=str(suite.ranks))
+        record = {"complete": complete, **json.loads(found)}
+        if record["unexpected"] or not complete:
+            raise StageError("failed" if record["unexpected"] else "out of time", **record)
+        return record
+
+    return run
+
+
+def overlap(suite: Suite) -> Record:
+    """Measures start and done beside matrix products."""
+    small = ["--mib=4", "--width=256"] if suite.platform == "cpu" else []
+    text, _ = suite.launch("tests/programs/cuda_overlap.py", *small)
+    return json.loads(text.strip().splitlines()[-1])
+
+
+def bound(suite: Suite) -> Record:
+    """Runs the C++ benchmark: the engine alone, and the bound that the links set."""
+    sizes = "1048576,16777216,67108864,268435456"
+    text, complete = suite.run(
+        str(suite.build / "cuda_device_benchmark"), f"--sizes=4096,65536,{sizes}", check=False
+    )
+    rows = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    if not complete:
+        raise StageError("failed", results=rows)
+    return {"results": rows}
+
+
+def _bench(sizes: str, ops: str) -> Callable[[Suite], Record]:
+    def run(suite: Suite) -> Record:
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "bench.json"
+            text, complete = suite.run(
+                *(sys.executable, "-m", "jax_cxl", "bench", "--platform", "cuda"),
+                *("--ranks", str(suite.ranks), "--ops", ops, "--sizes", sizes),
+                *("--baseline", "nccl-shm,nccl-socket,nccl-nvlink"),
+                *("--repeats", "5", "--json", str(path)),
+                check=False,
+            )
+            found = json.loads(path.read_text()) if path.exists() else {"results": []}
+        if not complete:
+            raise StageError("incomplete", stdout=text[-3000:], **found)
+        return {"command": found["command"], "results": found["results"]}
+
+    return run
+
+
+def _transformer(steps: int, measure: bool) -> Callable[[Suite], Record]:
+    """Trains with both kinds of collectives, NCCL restricted to memory of the host."""
+    flags = ["--preset=340m", f"--steps={steps}", f"--evaluate_every={steps}"]
+    # Sequences of a step by GPUs: with more, computation hides any communication; with fewer, none.
+    sequences = {2: 10, 4: 24}
+    flags += ["--measure"] if measure else []
+
+    def environments(folder: str) -> dict[str, dict[str, str]]:
+        # Both choose their matrix kernels from the same measurements, made once.
+        tuned = f"--xla_gpu_per_fusion_autotune_cache_dir={folder}"
+        # XLA's own means of hiding collectives.
+        hides = "--xla_gpu_enable_latency_hiding_scheduler=true"
+        return {
+            "cxl": {"XLA_FLAGS": tuned},
+            "lax": {"XLA_FLAGS": f"{tuned} {hides}", "NCCL_P2P_DISABLE": "1"},
+        }
+
+    def run(suite: Suite) -> Record:
+        found: Record = {}
+        with tempfile.TemporaryDirectory() as folder:
+            for name, environment in environments(folder).items():
+                path = pathlib.Path(folder) / f"{name}.json"
+                small = ["--width=64", "--heads=4", "--sequence_length=32", "--layers=2"]
+                try:
+                    suite.launch(
+                        *("examples/train_transformer.py", *flags, f"--json={path}"),
+                        f"--batch_size={sequences.get(suite.ranks, 6 * suite.ranks)}",
+                        *(f"--platform={suite.platform}", f"--collectives={name}"),
+                        *(small if suite.platform == "cpu" else []),
+                        **environment if suite.platform == "cuda" else {},
+                    )
+                except StageError as error:
+                    error.record |= found
+                    raise
+                found[name] = json.loads(path.read_text()) | {"environment": environment}
+        curves = [[loss for _, loss in found[name]["train_loss"]] for name in found]
+        found["largest_relative_loss_difference"] = max(
+            abs(a - b) / abs(b) for a, b in zip(*curves, strict=True)
+        )
+        return found
+
+    return run
+
+
+ALL = {
+    "build": Stage(build, 240),
+    "cpp_tests": Stage(cpp_tests, 60),
+    "matrix": Stage(_matrix("matrix"), 100),
+    "matrix_one_process": Stage(_matrix("matrix_one_process", processes=1), 60),
+    "matrix_full": Stage(_matrix("matrix_full"), 500, default=False),
+    "overlap": Stage(overlap, 45),
+    "bound": Stage(bound, 60),
+    "bench": Stage(_bench("4KiB,64KiB,1MiB,16MiB,256MiB", _OPS), 200),
+    "transformer": Stage(_transformer(30, measure=True), 150),
+    "transformer_200": Stage(_transformer(200, measure=True), 300, default=False),
+    "bench_1gib": Stage(
+        _bench("1GiB", "all_gather,psum,psum_scatter,all_to_all,broadcast"), 120, default=False
+    ),
+}

@@ -1,0 +1,41 @@
+#include "cc/base/text.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+
+namespace jax_cxl {
+namespace {
+
+TEST(TextTest, TextStaysAsItIs) {
+  for (const char* text : {"", "rank 3: psum\n", "Grüße, 東京 \U0001f600"})
+    EXPECT_EQ(PrintableText(std::string_view(text)), text);
+}
+
+TEST(TextTest, NothingForATerminalToObey) {
+  EXPECT_EQ(PrintableText(std::string_view("a\x1b[2J\r\t\x7f")), "a?[2J???");
+  // CSI as one character, which some terminals obey.
+  EXPECT_EQ(PrintableText(std::string_view("\xc2\x9b"
+                                           "2J")),
+            "?2J");
+}
+
+TEST(TextTest, BytesThatAreNoUtf8AreMarked) {
+  EXPECT_EQ(PrintableText(std::string_view("\xff\xfe")), "??");
+  EXPECT_EQ(PrintableText(std::string_view("cut \xe6\x9d")), "cut ??");
+  EXPECT_EQ(PrintableText(std::string_view("\xc0\xaf")), "??");  // overlong /
+  EXPECT_EQ(PrintableText(std::string_view("\xe0\x80\xaf")), "???");
+  EXPECT_EQ(PrintableText(std::string_view("\xed\xa0\x80")), "???");
+  EXPECT_EQ(PrintableText(std::string_view("\xf4\x90\x80\x80")), "????");
+}
+
+TEST(TextTest, ArraysNeedNoZero) {
+  char text[4] = {'f', 'u', 'l', 'l'};
+  EXPECT_EQ(PrintableText(text), "full");
+  text[1] = '\0';
+  EXPECT_EQ(PrintableText(text), "f");
+}
+
+}  // namespace
+}  // namespace jax_cxl

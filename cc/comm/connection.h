@@ -1,0 +1,84 @@
+#ifndef JAX_CXL_COMM_CONNECTION_H_
+#define JAX_CXL_COMM_CONNECTION_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/comm/arena.h"
+#include "cc/comm/call.h"
+#include "cc/comm/peers.h"
+#include "cc/comm/recorder.h"
+#include "cc/engine/cpu/executor.h"
+#include "cc/plan/plan.h"
+#include "cc/pool/channel_layout.h"
+#include "cc/pool/doorbell.h"
+#include "cc/pool/pool.h"
+
+namespace jax_cxl::comm {
+
+// What every process of a job must set alike, and how patient it is.
+struct Options {
+  uint64_t slot_bytes = 0;  // 0: follows from the pool's size
+  int num_slots = 0;        // 0: follows from the number of pool devices
+  double warn_after_s = 10;
+  double timeout_s = 300;
+  double heartbeat_timeout_s = 5;
+};
+
+// What a channel's calls are put in order by. Members of one group that order
+// them differently do not find each other.
+enum class Order : uint8_t { kNegotiated, kProgram };
+
+// The memory of one channel as one member sees it: allocates this member's
+// part, tells the others where it is, and finds theirs.
+//
+// Not thread-safe.
+class Connection {
+ public:
+  Connection(pool::Pool* pool, const Peers* peers, const Options& options,
+             Group group, Order order);
+
+  // Errors: kResourceExhausted.
+  Status Open(Arena* arena, Recorder* recorder);
+
+  // Looks for the members that were not found yet; true when all were.
+  // Errors: kMismatch (other slots), kDataLoss (a place outside the pool).
+  Result<bool> Connect();
+
+  // Members yet to be found.
+  std::vector<int> Missing() const;
+
+  // Equal on all members, and different for any two channels.
+  uint64_t key() const { return key_; }
+  const Group& group() const { return group_; }
+  const plan::Geometry& geometry() const { return geometry_; }
+  const pool::Doorbells& doorbells() const { return doorbells_; }
+  uint64_t payload_bytes() const { return payload_bytes_; }
+
+  // Once connected:
+  const std::vector<pool::ControlBlock*>& blocks() const { return blocks_; }
+  cpu::Rings* rings() const { return rings_.get(); }
+
+ private:
+  Result<bool> Find(int member);
+  Result<cpu::RingView> View(int member);
+
+  pool::Pool* pool_;
+  const Peers* peers_;
+  Group group_;
+  uint64_t key_;
+  pool::Doorbells doorbells_;
+  plan::Geometry geometry_;
+  uint64_t payload_bytes_;
+
+  std::vector<std::optional<pool::ChannelPlace>> places_;
+  std::vector<pool::ControlBlock*> blocks_;
+  std::unique_ptr<cpu::Rings> rings_;
+};
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_COMM_CONNECTION_H_

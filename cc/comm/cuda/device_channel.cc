@@ -1,0 +1,344 @@
+#include "cc/comm/cuda/device_channel.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "cc/base/text.h"
+
+namespace jax_cxl::comm {
+namespace {
+
+double Seconds(Clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+// A word that a device writes.
+template <typename T>
+T Read(T& word) {
+  return std::atomic_ref(word).load(std::memory_order_acquire);
+}
+
+// 48 bits of what all ranks must agree on.
+uint64_t HashDescriptor(const pool::CallDescriptor& descriptor) {
+  uint64_t words[sizeof(descriptor) / sizeof(uint64_t)];
+  std::memcpy(words, &descriptor, sizeof(words));
+  uint64_t hash = 0xcbf29ce484222325;
+  for (uint64_t word : words) {
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15;
+    hash ^= hash >> 29;
+  }
+  return hash & cuda::kHashMask;
+}
+
+std::string ProgramKey(uint64_t channel, const Call& call) {
+  const pool::CallDescriptor descriptor = Describe(call);
+  std::string key(reinterpret_cast<const char*>(&channel), sizeof(channel));
+  key.append(reinterpret_cast<const char*>(&descriptor), sizeof(descriptor));
+  // A hash may collide; the permutation itself does not.
+  key.append(reinterpret_cast<const char*>(call.request.sources.data()),
+             call.request.sources.size() * sizeof(int32_t));
+  return key;
+}
+
+}  // namespace
+
+DeviceChannel::DeviceChannel(pool::Pool* pool, Peers* peers,
+                             const DeviceOptions& options, Group group,
+                             ProgramStore* programs,
+                             cuda::CopyEngine* copy_engine)
+    : pool_(pool),
+      peers_(peers),
+      options_(options),
+      connection_(pool, peers, options, std::move(group)),
+      programs_(programs),
+      copy_engine_(copy_engine),
+      key_(HashGroup(connection_.group().members)) {}
+
+DeviceChannel::~DeviceChannel() {
+  if (last_done_ != nullptr) cudaEventDestroy(last_done_);
+}
+
+Status DeviceChannel::Open(Arena* arena) {
+  CXL_RETURN_IF_ERROR(connection_.Open(arena));
+  CXL_ASSIGN_OR_RETURN(scratch_, AllocateDevice<cuda::DeviceScratch>(1));
+  CXL_ASSIGN_OR_RETURN(status_, AllocatePinned<cuda::DeviceStatus>(1));
+  return cuda::CudaStatus(
+      cudaEventCreateWithFlags(&last_done_, cudaEventDisableTiming),
+      "cudaEventCreate");
+}
+
+Status DeviceChannel::Connect() {
+  if (connected_) return OkStatus();
+  const std::vector<int32_t>& ranks = connection_.group().members;
+  const Clock::time_point start = Clock::now();
+  for (;;) {
+    CXL_ASSIGN_OR_RETURN(bool all, connection_.Connect());
+    if (all) return UploadMembers();
+    const int32_t missing = ranks[connection_.Missing()];
+    CXL_RETURN_IF_ERROR(peers_->GaveUp(missing));
+    CXL_RETURN_IF_ERROR(peers_->Alive(missing));
+    if (Seconds(Clock::now() - start) > options_.timeout_s)
+      return Error(Code::kDeadlineExceeded, peers_->Name(missing),
+                   " has not started any collective of this group; ",
+                   peers_->Name(ranks[connection_.group().self]),
+                   " gave up after JAX_CXL_TIMEOUT = ", options_.timeout_s,
+                   " s");
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
+
+uint64_t DeviceChannel::staging_bytes() const {
+  return (connection_.members().size() - 1) * connection_.geometry().slot_bytes;
+}
+
+// Follows from what is equal on all ranks. Beside compute, a call leaves the
+// multiprocessors alone as soon as that costs it little.
+bool DeviceChannel::ByCopyEngine(const Call& call, bool aside) const {
+  switch (call.request.op) {
+    case plan::Op::kAllGather:
+    case plan::Op::kAllReduce:
+    case plan::Op::kReduceScatter:
+    case plan::Op::kAllToAll:
+    case plan::Op::kBroadcast:
+    case plan::Op::kReduce:
+    case plan::Op::kGather:
+    case plan::Op::kScatter:
+      break;
+    default:  // not measured
+      return false;
+  }
+  const uint64_t bytes =
+      std::max(plan::InputBytes(call.request), plan::OutputBytes(call.request));
+  return bytes > 0 && bytes >= (aside ? options_.copy_engine_bytes / 4
+                                      : options_.copy_engine_bytes);
+}
+
+Status DeviceChannel::UploadMembers() {
+  const std::vector<cuda::MemberView>& members = connection_.members();
+  CXL_ASSIGN_OR_RETURN(
+      staging_,
+      AllocateDevice<std::byte>(cuda::CopyEngine::kLines * staging_bytes()));
+  CXL_ASSIGN_OR_RETURN(members_,
+                       AllocateDevice<cuda::MemberView>(members.size()));
+  CXL_RETURN_IF_ERROR(
+      cuda::CudaStatus(cudaMemcpy(members_.get(), members.data(),
+                                  members.size() * sizeof(cuda::MemberView),
+                                  cudaMemcpyHostToDevice),
+                       "copying a channel to the device"));
+  connected_ = true;
+  return OkStatus();
+}
+
+Result<const StoredProgram*> DeviceChannel::ProgramFor(const Call& call,
+                                                       cudaStream_t stream) {
+  const std::string key = ProgramKey(key_, call);
+  if (const StoredProgram* found = programs_->Find(key)) return found;
+  CXL_ASSIGN_OR_RETURN(plan::Plan plan,
+                       plan::MakePlan(call.request, connection_.geometry()));
+  CXL_ASSIGN_OR_RETURN(
+      cuda::Program program,
+      cuda::MakeProgram(plan, call.request.rank, connection_.stripes()));
+  return programs_->Store(key, program, stream);
+}
+
+// A channel's calls execute in the order in which they are enqueued.
+Status DeviceChannel::FollowLast(cudaStream_t stream) {
+  if (calls_ == 0 || stream == last_stream_) return OkStatus();
+  if (!last_recorded_)
+    CXL_RETURN_IF_ERROR(cuda::CudaStatus(
+        cudaEventRecord(last_done_, last_stream_), "cudaEventRecord"));
+  return cuda::CudaStatus(cudaStreamWaitEvent(stream, last_done_),
+                          "cudaStreamWaitEvent");
+}
+
+Status DeviceChannel::Enqueue(const Call& call, bool aside,
+                              cudaStream_t stream) {
+  CXL_RETURN_IF_ERROR(Connect());
+  CXL_RETURN_IF_ERROR(FollowLast(stream));
+  CXL_ASSIGN_OR_RETURN(const StoredProgram* program, ProgramFor(call, stream));
+
+  cuda::DeviceCall device;
+  device.sending = program->sending;
+  device.receiving = program->receiving;
+  device.num_sending = program->num_sending;
+  device.num_receiving = program->num_receiving;
+  device.members = members_.get();
+  device.num_members = static_cast<int32_t>(connection_.members().size());
+  device.self = connection_.group().self;
+  device.num_slots = static_cast<uint32_t>(connection_.geometry().num_slots);
+  device.unit_bytes = connection_.stripes().unit_bytes;
+  device.base_round = rounds_;
+  device.epoch = pool_->epoch();
+  device.call = calls_;
+  device.hash = HashDescriptor(Describe(call));
+  device.input = call.input;
+  device.output = call.output;
+  device.dtype = call.dtype;
+  device.reduce_op = call.reduce_op;
+  device.status = status_.get();
+  device.scratch = scratch_.get();
+  // The host's deadline comes first, and knows more. This one is for a device
+  // whose host no longer runs.
+  device.timeout_ns =
+      static_cast<uint64_t>((options_.timeout_s * 1.5 + 5) * 1e9);
+
+  Note(call);
+  CXL_RETURN_IF_ERROR(cuda::CudaStatus(
+      ByCopyEngine(call, aside)
+          ? copy_engine_->Enqueue(
+                device,
+                {program->host_sending, program->host_receiving,
+                 connection_.members().data(), program->rounds, staging_.get(),
+                 staging_bytes()},
+                options_.shape, stream)
+          : cuda::Launch(device, options_.shape, stream),
+      "launching a collective"));
+  if (aside)
+    CXL_RETURN_IF_ERROR(cuda::CudaStatus(cudaEventRecord(last_done_, stream),
+                                         "cudaEventRecord"));
+  last_recorded_ = aside;
+  last_stream_ = stream;
+  rounds_ += program->rounds;
+  std::lock_guard lock(mutex_);
+  traffic_.bytes_published += program->bytes_published;
+  traffic_.bytes_retrieved += program->bytes_retrieved;
+  return OkStatus();
+}
+
+void DeviceChannel::Note(const Call& call) {
+  std::lock_guard lock(mutex_);
+  const pool::CallDescriptor descriptor = Describe(call);
+  journal_[calls_ % cuda::kJournal] = {descriptor, call.name};
+  cuda::JournalEntry& entry = connection_.control(connection_.group().self)
+                                  ->journal[calls_ % cuda::kJournal];
+  entry.descriptor = descriptor;
+  std::memset(entry.name, 0, sizeof(entry.name));
+  call.name.copy(entry.name, sizeof(entry.name) - 1);
+  pool_->coherence().PublishPayload(&entry, sizeof(entry));
+  connection_.doorbells().Ring(&entry.ready, ++calls_);
+}
+
+std::string DeviceChannel::InCall(uint64_t call) const {
+  std::lock_guard lock(mutex_);
+  if (call >= calls_ || call + cuda::kJournal < calls_) return "a collective";
+  const Enqueued& enqueued = journal_[call % cuda::kJournal];
+  return DescribeText(enqueued.descriptor, enqueued.name);
+}
+
+// Compares what the members' hosts have enqueued. The device has refused to
+// read the data of another call; here it is put in words.
+Status DeviceChannel::CompareJournals() {
+  uint64_t enqueued;
+  {
+    std::lock_guard lock(mutex_);
+    enqueued = calls_;
+  }
+  if (compared_ + cuda::kJournal / 2 < enqueued)
+    compared_ = enqueued - cuda::kJournal / 2;
+  const int size = static_cast<int>(connection_.members().size());
+  for (; compared_ < enqueued; ++compared_) {
+    const uint64_t at = compared_ % cuda::kJournal;
+    const int self = connection_.group().self;
+    const pool::CallDescriptor mine =
+        connection_.control(self)->journal[at].descriptor;
+    for (int member = 0; member < size; ++member) {
+      if (member == self) continue;
+      const cuda::JournalEntry& entry =
+          connection_.control(member)->journal[at];
+      const uint64_t ready = connection_.doorbells().Read(&entry.ready);
+      if (ready < compared_ + 1) return OkStatus();  // not there yet
+      const cuda::JournalEntry theirs = pool_->coherence().AcquireCopy(entry);
+      // Overwritten: the member is far ahead, and was in this call before.
+      if (connection_.doorbells().Read(&entry.ready) != compared_ + 1) continue;
+      if (theirs.descriptor == mine) continue;
+      const auto& ranks = connection_.group().members;
+      return Error(Code::kMismatch,
+                   "the ranks disagree about a collective: rank ", ranks[self],
+                   " calls ", InCall(compared_), "; rank ", ranks[member],
+                   " calls ",
+                   DescribeText(theirs.descriptor, PrintableText(theirs.name)));
+    }
+  }
+  return OkStatus();
+}
+
+Status DeviceChannel::Check(Clock::time_point now) {
+  if (!connected_) return OkStatus();
+  uint64_t enqueued;
+  {
+    std::lock_guard lock(mutex_);
+    enqueued = calls_;
+  }
+  cuda::DeviceStatus& status = *status_.get();
+  const uint64_t finished = Read(status.finished);
+  const uint64_t started = Read(status.started);
+  CXL_RETURN_IF_ERROR(CompareJournals());
+  if (finished != seen_finished_ || started != seen_started_) {
+    seen_finished_ = finished;
+    seen_started_ = started;
+    moved_ = now;
+  }
+  if (finished >= enqueued) return OkStatus();
+
+  const std::vector<int32_t>& ranks = connection_.group().members;
+  const int self = connection_.group().self;
+  const std::string me = peers_->Name(ranks[self]);
+  for (int32_t rank : ranks) CXL_RETURN_IF_ERROR(peers_->GaveUp(rank));
+  for (size_t member = 0; member < ranks.size(); ++member) {
+    if (static_cast<int>(member) == self) continue;
+    Status alive = peers_->Alive(ranks[member]);
+    if (!alive.ok())
+      return Error(alive.code(), alive.message(), "; ", me, " was in ",
+                   InCall(finished));
+  }
+  const auto fault = static_cast<cuda::DeviceFault>(Read(status.fault));
+  const uint32_t about = Read(status.fault_member);
+  const std::string other =
+      about < ranks.size() ? peers_->Name(ranks[about]) : "a peer";
+  if (fault == cuda::DeviceFault::kMismatch)
+    return Error(Code::kMismatch, other, " is in another collective than ", me,
+                 ", which is in ", InCall(finished));
+  if (fault == cuda::DeviceFault::kTimeout)
+    return Error(Code::kDeadlineExceeded, me, " waited in vain for ", other,
+                 " in ", InCall(finished));
+
+  // A call that was enqueued behind others has not begun to wait.
+  const uint32_t waiting_for = Read(status.waiting_for);
+  if (started == finished || waiting_for == 0 || waiting_for > ranks.size())
+    return OkStatus();
+  const double waited = Seconds(now - moved_);
+  const std::string late = peers_->Name(ranks[waiting_for - 1]);
+  if (waited > options_.timeout_s)
+    return Error(Code::kDeadlineExceeded, me, " has waited ",
+                 static_cast<int>(waited), " s in ", InCall(finished), " for ",
+                 late, "; gave up after JAX_CXL_TIMEOUT = ", options_.timeout_s,
+                 " s");
+  if (waited > options_.warn_after_s &&
+      Seconds(now - last_warning_) > options_.warn_after_s) {
+    last_warning_ = now;
+    std::fprintf(stderr, "jax_cxl: warning: %s has waited %d s in %s for %s\n",
+                 me.c_str(), static_cast<int>(waited), InCall(finished).c_str(),
+                 late.c_str());
+  }
+  return OkStatus();
+}
+
+void DeviceChannel::Abort() {
+  if (status_ != nullptr)
+    std::atomic_ref(status_.get()->abort).store(1, std::memory_order_release);
+}
+
+DeviceChannel::Traffic DeviceChannel::traffic() const {
+  std::lock_guard lock(mutex_);
+  Traffic traffic = traffic_;
+  traffic.calls = calls_;
+  if (status_ != nullptr) traffic.seconds = Read(status_.get()->busy_ns) * 1e-9;
+  return traffic;
+}
+
+}  // namespace jax_cxl::comm

@@ -1,0 +1,111 @@
+#ifndef JAX_CXL_COMM_CUDA_DEVICE_CHANNEL_H_
+#define JAX_CXL_COMM_CUDA_DEVICE_CHANNEL_H_
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string>
+
+#include "cc/base/status.h"
+#include "cc/comm/call.h"
+#include "cc/comm/cuda/device_connection.h"
+#include "cc/comm/cuda/device_memory.h"
+#include "cc/comm/cuda/program_store.h"
+#include "cc/comm/peers.h"
+#include "cc/engine/cuda/copy_engine.h"
+#include "cc/pool/pool.h"
+
+namespace jax_cxl::comm {
+
+// One GPU's end of one group: enqueues the group's calls on streams, one after
+// the other, in the order in which they are enqueued, which XLA makes the same
+// on all ranks.
+//
+// `Enqueue` is called by one thread at a time, `Check` and `Abort` by another.
+class DeviceChannel {
+ public:
+  DeviceChannel(pool::Pool* pool, Peers* peers, const DeviceOptions& options,
+                Group group, ProgramStore* programs,
+                cuda::CopyEngine* copy_engine);
+  ~DeviceChannel();
+
+  // Allocates this member's part, on the current device, and tells the others
+  // where it is.
+  Status Open(Arena* arena);
+
+  // Waits for the other members to open the channel. Idempotent.
+  Status Connect();
+
+  // Enqueues a call; connects first if need be. `aside`: the stream is not
+  // XLA's, so that what XLA enqueues on its own behind this call must not hold
+  // up the next one.
+  Status Enqueue(const Call& call, bool aside, cudaStream_t stream);
+
+  // What keeps a call that is under way from being done: a peer that is gone or
+  // gave up, a fault that the device has reported, a disagreement, a deadline.
+  Status Check(Clock::time_point now);
+
+  // Ends every wait of this channel's kernels, and with it the device.
+  void Abort();
+
+  struct Traffic {
+    uint64_t calls = 0;
+    uint64_t bytes_published = 0;
+    uint64_t bytes_retrieved = 0;
+    double seconds = 0;
+  };
+  Traffic traffic() const;
+
+ private:
+  struct Enqueued {
+    pool::CallDescriptor descriptor;
+    std::string name;
+  };
+
+  bool ByCopyEngine(const Call& call, bool aside) const;
+  uint64_t staging_bytes() const;
+  Status FollowLast(cudaStream_t stream);
+  Status UploadMembers();
+  Result<const StoredProgram*> ProgramFor(const Call& call,
+                                          cudaStream_t stream);
+  void Note(const Call& call);
+  Status CompareJournals();
+  std::string InCall(uint64_t call) const;
+
+  pool::Pool* pool_;
+  Peers* peers_;
+  DeviceOptions options_;
+  DeviceConnection connection_;
+  ProgramStore* programs_;
+  cuda::CopyEngine* copy_engine_;
+  uint64_t key_;
+
+  std::atomic<bool> connected_{false};
+  DeviceMemory<cuda::MemberView> members_;
+  DeviceMemory<cuda::DeviceScratch> scratch_;
+  DeviceMemory<std::byte> staging_;  // cuda::HostProgram's
+  PinnedMemory<cuda::DeviceStatus> status_;
+  cudaEvent_t last_done_ = nullptr;  // of the last call
+  bool last_recorded_ = false;       // whether that event has been recorded
+  cudaStream_t last_stream_ = nullptr;
+  uint64_t rounds_ = 0;
+
+  mutable std::mutex mutex_;  // what both threads use
+  uint64_t calls_ = 0;        // enqueued
+  std::array<Enqueued, cuda::kJournal> journal_;
+  Traffic traffic_;
+
+  // Used by the checking thread alone.
+  uint64_t compared_ = 0;  // calls whose descriptors were equal everywhere
+  uint64_t seen_finished_ = 0;
+  uint64_t seen_started_ = 0;
+  Clock::time_point moved_;
+  Clock::time_point last_warning_;
+};
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_COMM_CUDA_DEVICE_CHANNEL_H_

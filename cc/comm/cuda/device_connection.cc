@@ -1,0 +1,155 @@
+#include "cc/comm/cuda/device_connection.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "cc/comm/directory.h"
+
+namespace jax_cxl::comm {
+namespace {
+
+// A channel of GPUs is another one than that of the same ranks' hosts.
+constexpr uint64_t kDeviceKey = 0x6375646100000000;
+
+constexpr int kMinSlots = 4;
+// Rings of this size stay in the processor's cache, where the pool is emulated
+// in memory, and a slot takes long enough to hide a doorbell's round trip.
+constexpr uint64_t kMaxSlotBytes = uint64_t{2} << 20;
+constexpr uint64_t kMinSlotBytes = uint64_t{64} << 10;
+constexpr uint64_t kGroupsPerArena = 7;
+constexpr uint64_t kMaxUnitBytes = 1024;
+constexpr uint64_t kMinUnitBytes = plan::kSlotAlignment;
+// One exchange up to here, in which every rank reads all (see plan::Geometry).
+constexpr uint64_t kAllReadBytes = uint64_t{256} << 10;
+// Chunks smaller than this cost more in doorbells than they overlap.
+constexpr uint64_t kMinChunkBytes = uint64_t{256} << 10;
+
+plan::Geometry ChooseGeometry(const pool::Pool& pool,
+                              const DeviceOptions& options) {
+  plan::Geometry geometry;
+  geometry.num_devices = pool.num_extents();
+  geometry.num_slots =
+      options.num_slots > 0
+          ? options.num_slots
+          : std::clamp(2 * pool.num_extents(), kMinSlots, pool::kMaxSlots);
+  uint64_t arena = 0;
+  for (int extent = 0; extent < pool.num_extents(); ++extent)
+    arena += pool.arena(extent, 0).bytes;
+  geometry.slot_bytes =
+      options.slot_bytes > 0
+          ? options.slot_bytes
+          : std::clamp(
+                std::bit_floor(arena / kGroupsPerArena / geometry.num_slots),
+                kMinSlotBytes, kMaxSlotBytes);
+  geometry.all_read_bytes = kAllReadBytes;
+  geometry.min_chunk_bytes = kMinChunkBytes;
+  return geometry;
+}
+
+// Units as large as let each of the members' parts of a slot start with the
+// first block.
+cuda::Stripes ChooseStripes(const plan::Geometry& geometry, int members,
+                            const cuda::Shape& shape) {
+  cuda::Stripes stripes;
+  stripes.num_blocks = shape.blocks;
+  stripes.unit_bytes = static_cast<uint32_t>(
+      std::clamp(std::bit_floor(geometry.slot_bytes / members / shape.blocks),
+                 kMinUnitBytes, kMaxUnitBytes));
+  return stripes;
+}
+
+}  // namespace
+
+DeviceConnection::DeviceConnection(pool::Pool* pool, const Peers* peers,
+                                   const DeviceOptions& options, Group group)
+    : pool_(pool),
+      peers_(peers),
+      group_(std::move(group)),
+      key_(HashGroup(group_.members) ^ kDeviceKey),
+      doorbells_(pool->coherence(), pool->epoch()),
+      geometry_(ChooseGeometry(*pool, options)),
+      members_(group_.members.size()),
+      controls_(group_.members.size()) {
+  stripes_ = ChooseStripes(geometry_, static_cast<int>(members_.size()),
+                           options.shape);
+  geometry_.part_alignment =
+      uint64_t{stripes_.num_blocks} * stripes_.unit_bytes;
+}
+
+Status DeviceConnection::Open(Arena* arena) {
+  const int size = static_cast<int>(members_.size());
+  if (size > cuda::kMaxMembers)
+    return Error(Code::kUnimplemented, "a group of GPUs has at most ",
+                 cuda::kMaxMembers, " members, this one has ", size,
+                 ": communicate along several mesh axes in turn");
+  const int extents = pool_->num_extents();
+  const int home = group_.self * extents / size;
+  constexpr uint64_t kControlBytes = sizeof(cuda::DeviceControl);
+  pool::ChannelPlace place = {};
+  place.group = key_;
+  CXL_ASSIGN_OR_RETURN(place.control, arena->Allocate(home, kControlBytes));
+  place.slot_bytes = static_cast<uint32_t>(geometry_.slot_bytes);
+  place.num_slots = static_cast<uint32_t>(geometry_.num_slots);
+  for (int slot = 0; slot < geometry_.num_slots; ++slot) {
+    CXL_ASSIGN_OR_RETURN(
+        place.slots[slot],
+        arena->Allocate((home + slot) % extents, geometry_.slot_bytes));
+  }
+  // Pools are not zero: the owner wipes what peers will poll before it says
+  // where that is.
+  std::byte* control = pool_->At(place.control, kControlBytes);
+  std::memset(control, 0, kControlBytes);
+  pool_->coherence().PublishPayload(control, kControlBytes);
+  return EnterChannel(pool_, doorbells_, group_.members[group_.self], place)
+      .status();
+}
+
+Result<bool> DeviceConnection::Connect() {
+  for (size_t member = 0; member < members_.size(); ++member) {
+    if (controls_[member] != nullptr) continue;
+    const std::optional<pool::ChannelPlace> place =
+        FindChannel(*pool_, doorbells_, group_.members[member], key_);
+    if (!place) return false;
+    CXL_RETURN_IF_ERROR(View(static_cast<int>(member), *place));
+  }
+  return true;
+}
+
+Status DeviceConnection::View(int member, const pool::ChannelPlace& place) {
+  const std::string name = peers_->Name(group_.members[member]);
+  if (place.slot_bytes != geometry_.slot_bytes ||
+      place.num_slots != static_cast<uint32_t>(geometry_.num_slots))
+    return Error(Code::kMismatch, name, " uses ", place.num_slots, " slots of ",
+                 place.slot_bytes, " bytes, this rank ", geometry_.num_slots,
+                 " of ", geometry_.slot_bytes,
+                 ": set JAX_CXL_SLOT_BYTES and JAX_CXL_NUM_SLOTS alike on all "
+                 "processes");
+  auto* control = reinterpret_cast<cuda::DeviceControl*>(
+      pool_->At(place.control, sizeof(cuda::DeviceControl)));
+  cuda::MemberView view = {};
+  bool inside = control != nullptr && place.control % pool::kLineBytes == 0;
+  for (int slot = 0; inside && slot < geometry_.num_slots; ++slot) {
+    view.slots[slot] = pool_->At(place.slots[slot], place.slot_bytes);
+    inside = view.slots[slot] != nullptr &&
+             place.slots[slot] % pool::kLineBytes == 0;
+  }
+  if (!inside)
+    return Error(Code::kDataLoss, name,
+                 " names a place outside the pool: its directory is corrupt; "
+                 "restart the job, and check what else writes to this pool");
+  view.send = control->send;
+  view.released = control->released;
+  members_[member] = view;
+  controls_[member] = control;
+  return OkStatus();
+}
+
+int DeviceConnection::Missing() const {
+  for (size_t member = 0; member < controls_.size(); ++member)
+    if (controls_[member] == nullptr) return static_cast<int>(member);
+  return -1;
+}
+
+}  // namespace jax_cxl::comm

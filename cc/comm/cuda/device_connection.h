@@ -1,0 +1,75 @@
+#ifndef JAX_CXL_COMM_CUDA_DEVICE_CONNECTION_H_
+#define JAX_CXL_COMM_CUDA_DEVICE_CONNECTION_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/comm/arena.h"
+#include "cc/comm/call.h"
+#include "cc/comm/peers.h"
+#include "cc/engine/cuda/device_call.h"
+#include "cc/engine/cuda/executor.h"
+#include "cc/engine/cuda/program.h"
+#include "cc/plan/plan.h"
+#include "cc/pool/pool.h"
+
+namespace jax_cxl::comm {
+
+// What every process of a job must set alike, and how patient it is.
+struct DeviceOptions {
+  uint64_t slot_bytes = 0;  // 0: follows from the pool's size
+  int num_slots = 0;        // 0: follows from the number of pool devices
+  double warn_after_s = 10;
+  double timeout_s = 300;
+  cuda::Shape shape;
+  // Calls whose larger buffer has at least this many bytes go by the copy
+  // engines.
+  uint64_t copy_engine_bytes = uint64_t{12} << 20;
+};
+
+// The memory of one channel between GPUs as one member sees it: allocates this
+// member's part of the pool, tells the others where it is, and finds theirs.
+//
+// Not thread-safe.
+class DeviceConnection {
+ public:
+  DeviceConnection(pool::Pool* pool, const Peers* peers,
+                   const DeviceOptions& options, Group group);
+
+  // Errors: kResourceExhausted.
+  Status Open(Arena* arena);
+
+  // Looks for the members that were not found yet; true when all were.
+  // Errors: kMismatch (other slots), kDataLoss (a place outside the pool).
+  Result<bool> Connect();
+  // A member yet to be found, -1 for none.
+  int Missing() const;
+
+  const Group& group() const { return group_; }
+  const plan::Geometry& geometry() const { return geometry_; }
+  const cuda::Stripes& stripes() const { return stripes_; }
+  const pool::Doorbells& doorbells() const { return doorbells_; }
+
+  // Addresses of this process; nulls until connected.
+  const std::vector<cuda::MemberView>& members() const { return members_; }
+  cuda::DeviceControl* control(int member) const { return controls_[member]; }
+
+ private:
+  Status View(int member, const pool::ChannelPlace& place);
+
+  pool::Pool* pool_;
+  const Peers* peers_;
+  Group group_;
+  uint64_t key_;
+  pool::Doorbells doorbells_;
+  plan::Geometry geometry_;
+  cuda::Stripes stripes_;
+  std::vector<cuda::MemberView> members_;
+  std::vector<cuda::DeviceControl*> controls_;
+};
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_COMM_CUDA_DEVICE_CONNECTION_H_

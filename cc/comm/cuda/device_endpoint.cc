@@ -1,0 +1,210 @@
+#include "cc/comm/cuda/device_endpoint.h"
+
+#include <utility>
+
+namespace jax_cxl::comm {
+namespace {
+
+// XLA's threads have some device as their current one, and keep it.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(int device) {
+    cudaGetDevice(&before_);
+    if (before_ != device) cudaSetDevice(device);
+    changed_ = before_ != device;
+  }
+  ~CurrentDevice() {
+    if (changed_) cudaSetDevice(before_);
+  }
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+
+ private:
+  int before_ = 0;
+  bool changed_ = false;
+};
+
+}  // namespace
+
+DeviceEndpoint::DeviceEndpoint(pool::Pool* pool, Peers* peers, Endpoint* host,
+                               const DeviceOptions& options, int device,
+                               int rank, bool direct,
+                               std::function<void(const Status&)> fail)
+    : pool_(pool),
+      peers_(peers),
+      host_(host),
+      options_(options),
+      device_(device),
+      rank_(rank),
+      direct_(direct),
+      host_path_(host, std::move(fail)) {}
+
+DeviceEndpoint::~DeviceEndpoint() {
+  Drain();  // Kernels use what goes away.
+  CurrentDevice current(device_);
+  for (auto& [output, event] : started_) cudaEventDestroy(event);
+  for (cudaEvent_t event : free_events_) cudaEventDestroy(event);
+  if (own_stream_ != nullptr) cudaStreamDestroy(own_stream_);
+  channels_.clear();
+}
+
+Status DeviceEndpoint::Open() {
+  CurrentDevice current(device_);
+  CXL_RETURN_IF_ERROR(cuda::CudaStatus(cuda::Preload(), "loading the kernels"));
+  CXL_RETURN_IF_ERROR(programs_.Open());
+  CXL_RETURN_IF_ERROR(copy_engine_.Open());
+  CXL_RETURN_IF_ERROR(host_path_.Open());
+  // Ahead of compute, so that a collective gets its few blocks first.
+  int least = 0, greatest = 0;
+  cudaDeviceGetStreamPriorityRange(&least, &greatest);
+  return cuda::CudaStatus(cudaStreamCreateWithPriority(
+                              &own_stream_, cudaStreamNonBlocking, greatest),
+                          "cudaStreamCreate");
+}
+
+Result<DeviceChannel*> DeviceEndpoint::ChannelFor(
+    const std::vector<int32_t>& members) {
+  const uint64_t hash = HashGroup(members);
+  if (auto found = channels_.find(hash); found != channels_.end())
+    return found->second.get();
+  Group group{members, -1};
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (members[i] < 0 || members[i] >= pool_->world_size())
+      return Error(Code::kInvalidArgument, "rank ", members[i],
+                   " is not one of the pool's ", pool_->world_size());
+    if (members[i] == rank_) group.self = static_cast<int>(i);
+  }
+  if (group.self < 0)
+    return Error(Code::kInvalidArgument, "rank ", rank_,
+                 " is not a member of the group that it calls a collective on");
+  auto channel = std::make_unique<DeviceChannel>(
+      pool_, peers_, options_, std::move(group), &programs_, &copy_engine_);
+  CXL_RETURN_IF_ERROR(channel->Open(host_->arena()));
+  std::lock_guard lock(watched_mutex_);
+  watched_.push_back(channel.get());
+  return (channels_[hash] = std::move(channel)).get();
+}
+
+Status DeviceEndpoint::OpenChannel(const std::vector<int32_t>& members) {
+  if (!direct_) return OkStatus();
+  CurrentDevice current(device_);
+  std::lock_guard lock(mutex_);
+  return ChannelFor(members).status();
+}
+
+Status DeviceEndpoint::Connect(const std::vector<int32_t>& members) {
+  if (!direct_) return OkStatus();
+  CurrentDevice current(device_);
+  std::lock_guard lock(mutex_);
+  CXL_ASSIGN_OR_RETURN(DeviceChannel * channel, ChannelFor(members));
+  return channel->Connect();
+}
+
+Status DeviceEndpoint::Reserve(const plan::Request& request) {
+  if (!ByHost(request)) return OkStatus();
+  CurrentDevice current(device_);
+  std::lock_guard lock(mutex_);
+  return host_path_.Reserve(request);
+}
+
+Status DeviceEndpoint::EnqueueLocked(const std::vector<int32_t>& members,
+                                     const Call& call,
+                                     const HostPath::Table& table, bool aside,
+                                     cudaStream_t stream) {
+  if (ByHost(call.request))
+    return host_path_.Enqueue(members, call, table, stream);
+  CXL_ASSIGN_OR_RETURN(DeviceChannel * channel, ChannelFor(members));
+  return channel->Enqueue(call, aside, stream);
+}
+
+Status DeviceEndpoint::Enqueue(const std::vector<int32_t>& members,
+                               const Call& call, const HostPath::Table& table,
+                               cudaStream_t stream) {
+  CurrentDevice current(device_);
+  std::lock_guard lock(mutex_);
+  return EnqueueLocked(members, call, table, false, stream);
+}
+
+Result<cudaEvent_t> DeviceEndpoint::TakeEvent() {
+  cudaEvent_t event = nullptr;
+  if (!free_events_.empty()) {
+    event = free_events_.back();
+    free_events_.pop_back();
+    return event;
+  }
+  CXL_RETURN_IF_ERROR(
+      cuda::CudaStatus(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
+                       "cudaEventCreate"));
+  return event;
+}
+
+Status DeviceEndpoint::EnqueueStart(const std::vector<int32_t>& members,
+                                    const Call& call, cudaStream_t stream) {
+  CurrentDevice current(device_);
+  std::lock_guard lock(mutex_);
+  CXL_ASSIGN_OR_RETURN(cudaEvent_t event, TakeEvent());
+  if (auto old = started_.find(call.output); old != started_.end())
+    free_events_.push_back(old->second);  // XLA dropped that result
+  started_[call.output] = event;
+  CXL_RETURN_IF_ERROR(
+      cuda::CudaStatus(cudaEventRecord(event, stream), "cudaEventRecord"));
+  CXL_RETURN_IF_ERROR(cuda::CudaStatus(cudaStreamWaitEvent(own_stream_, event),
+                                       "cudaStreamWaitEvent"));
+  CXL_RETURN_IF_ERROR(EnqueueLocked(members, call, {}, true, own_stream_));
+  return cuda::CudaStatus(cudaEventRecord(event, own_stream_),
+                          "cudaEventRecord");
+}
+
+Status DeviceEndpoint::EnqueueDone(const void* output, void* result,
+                                   uint64_t bytes, cudaStream_t stream) {
+  CurrentDevice current(device_);
+  std::lock_guard lock(mutex_);
+  auto found = started_.find(output);
+  if (found == started_.end())
+    return Error(Code::kInternal,
+                 "a collective's result was moved while it was under way: keep "
+                 "the future that starts it and its done() in one program, and "
+                 "do not carry it through a loop");
+  const cudaEvent_t event = found->second;
+  started_.erase(found);
+  free_events_.push_back(event);
+  CXL_RETURN_IF_ERROR(cuda::CudaStatus(cudaStreamWaitEvent(stream, event),
+                                       "cudaStreamWaitEvent"));
+  if (output == result) return OkStatus();
+  return cuda::CudaStatus(
+      cudaMemcpyAsync(result, output, bytes, cudaMemcpyDeviceToDevice, stream),
+      "copying a result");
+}
+
+void DeviceEndpoint::Drain() {
+  CurrentDevice current(device_);
+  cudaDeviceSynchronize();
+}
+
+Status DeviceEndpoint::Check(Clock::time_point now) {
+  std::lock_guard lock(watched_mutex_);
+  for (DeviceChannel* channel : watched_)
+    CXL_RETURN_IF_ERROR(channel->Check(now));
+  return OkStatus();
+}
+
+void DeviceEndpoint::Abort() {
+  host_path_.Abort();
+  std::lock_guard lock(watched_mutex_);
+  for (DeviceChannel* channel : watched_) channel->Abort();
+}
+
+DeviceChannel::Traffic DeviceEndpoint::traffic() {
+  DeviceChannel::Traffic total;
+  std::lock_guard lock(watched_mutex_);
+  for (DeviceChannel* channel : watched_) {
+    const DeviceChannel::Traffic traffic = channel->traffic();
+    total.calls += traffic.calls;
+    total.bytes_published += traffic.bytes_published;
+    total.bytes_retrieved += traffic.bytes_retrieved;
+    total.seconds += traffic.seconds;
+  }
+  return total;
+}
+
+}  // namespace jax_cxl::comm

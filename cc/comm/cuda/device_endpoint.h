@@ -1,0 +1,104 @@
+#ifndef JAX_CXL_COMM_CUDA_DEVICE_ENDPOINT_H_
+#define JAX_CXL_COMM_CUDA_DEVICE_ENDPOINT_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/comm/cuda/device_channel.h"
+#include "cc/comm/cuda/host_path.h"
+#include "cc/comm/cuda/program_store.h"
+#include "cc/comm/endpoint.h"
+#include "cc/comm/peers.h"
+#include "cc/pool/pool.h"
+
+namespace jax_cxl::comm {
+
+// One rank that is a GPU of this process: enqueues collectives on XLA's streams
+// and on one of its own.
+//
+// Thread-safe. Nothing blocks but the first call of a group, which waits for
+// the other members.
+class DeviceEndpoint {
+ public:
+  // `direct`: the device uses the pool itself. `fail` runs on any thread.
+  DeviceEndpoint(pool::Pool* pool, Peers* peers, Endpoint* host,
+                 const DeviceOptions& options, int device, int rank,
+                 bool direct, std::function<void(const Status&)> fail);
+  ~DeviceEndpoint();
+
+  Status Open();
+
+  // Opens a group's channel without waiting for the other members.
+  Status OpenChannel(const std::vector<int32_t>& members);
+
+  // Waits for the other members of a group that is open.
+  Status Connect(const std::vector<int32_t>& members);
+
+  // Memory for calls like this one, if its host executes them: see HostPath.
+  Status Reserve(const plan::Request& request);
+
+  // Enqueues a call behind what is on `stream`.
+  Status Enqueue(const std::vector<int32_t>& members, const Call& call,
+                 const HostPath::Table& table, cudaStream_t stream);
+
+  // The same on a stream of the endpoint's own, after what is on `stream` by
+  // now. Whoever needs the result, or wants to overwrite the input, waits by
+  // EnqueueDone with the call's output, which is then at `result`.
+  Status EnqueueStart(const std::vector<int32_t>& members, const Call& call,
+                      cudaStream_t stream);
+  Status EnqueueDone(const void* output, void* result, uint64_t bytes,
+                     cudaStream_t stream);
+
+  // Waits for all that was enqueued.
+  void Drain();
+
+  // See DeviceChannel.
+  Status Check(Clock::time_point now);
+  void Abort();
+  DeviceChannel::Traffic traffic();
+
+ private:
+  bool ByHost(const plan::Request& request) const {
+    return !direct_ || request.op == plan::Op::kRaggedAllToAll;
+  }
+  Result<DeviceChannel*> ChannelFor(const std::vector<int32_t>& members);
+  Status EnqueueLocked(const std::vector<int32_t>& members, const Call& call,
+                       const HostPath::Table& table, bool aside,
+                       cudaStream_t stream);
+  Result<cudaEvent_t> TakeEvent();
+
+  pool::Pool* pool_;
+  Peers* peers_;
+  Endpoint* host_;
+  DeviceOptions options_;
+  int device_;
+  int rank_;
+  bool direct_;
+
+  std::mutex mutex_;
+  ProgramStore programs_;
+  cuda::CopyEngine copy_engine_;
+  HostPath host_path_;
+  std::unordered_map<uint64_t, std::unique_ptr<DeviceChannel>> channels_;
+
+  cudaStream_t own_stream_ = nullptr;
+  // By output: what is done when a started call is.
+  std::unordered_map<const void*, cudaEvent_t> started_;
+  std::vector<cudaEvent_t> free_events_;
+
+  // The channels once more, for the threads that check and abort, which must
+  // not wait for a first call that waits for its peers.
+  std::mutex watched_mutex_;
+  std::vector<DeviceChannel*> watched_;
+};
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_COMM_CUDA_DEVICE_ENDPOINT_H_

@@ -1,0 +1,56 @@
+#ifndef JAX_CXL_COMM_CUDA_DEVICE_MEMORY_H_
+#define JAX_CXL_COMM_CUDA_DEVICE_MEMORY_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+
+#include "cc/base/status.h"
+#include "cc/engine/cuda/executor.h"
+
+// Memory that is allocated once and kept: nothing here is called for each
+// collective.
+namespace jax_cxl::comm {
+
+struct FreeDevice {
+  void operator()(void* memory) const { cudaFree(memory); }
+};
+struct FreePinned {
+  void operator()(void* memory) const { cudaFreeHost(memory); }
+};
+
+template <typename T>
+using DeviceMemory = std::unique_ptr<T[], FreeDevice>;
+template <typename T>
+using PinnedMemory = std::unique_ptr<T[], FreePinned>;
+
+// `count` zeroed elements in the current device's memory.
+template <typename T>
+Result<DeviceMemory<T>> AllocateDevice(size_t count) {
+  void* memory = nullptr;
+  CXL_RETURN_IF_ERROR(
+      cuda::CudaStatus(cudaMalloc(&memory, count * sizeof(T)), "cudaMalloc"));
+  DeviceMemory<T> owned(static_cast<T*>(memory));
+  CXL_RETURN_IF_ERROR(
+      cuda::CudaStatus(cudaMemset(memory, 0, count * sizeof(T)), "cudaMemset"));
+  return owned;
+}
+
+// `count` zeroed elements of host memory that every device can reach.
+template <typename T>
+Result<PinnedMemory<T>> AllocatePinned(size_t count) {
+  void* memory = nullptr;
+  CXL_RETURN_IF_ERROR(cuda::CudaStatus(
+      cudaHostAlloc(&memory, count * sizeof(T),
+                    cudaHostAllocPortable | cudaHostAllocMapped),
+      "cudaHostAlloc"));
+  std::memset(memory, 0, count * sizeof(T));
+  return PinnedMemory<T>(static_cast<T*>(memory));
+}
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_COMM_CUDA_DEVICE_MEMORY_H_

@@ -1,0 +1,81 @@
+#ifndef JAX_CXL_COMM_CUDA_DEVICE_RUNTIME_H_
+#define JAX_CXL_COMM_CUDA_DEVICE_RUNTIME_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/comm/cuda/device_endpoint.h"
+#include "cc/comm/cuda/pool_registration.h"
+#include "cc/comm/runtime.h"
+
+namespace jax_cxl::comm {
+
+// What a process whose ranks are GPUs has on top of its Runtime. At most one is
+// current at a time.
+//
+// A thread watches the peers and what the devices report. When a call cannot be
+// completed it says why - to the peers, to the user's next call and on stderr,
+// because all that CUDA will say is that a kernel failed - and only then lets
+// the kernels stop their device.
+//
+// Start and Stop must not run concurrently; the rest is thread-safe.
+class DeviceRuntime {
+ public:
+  // Makes the pool accessible to the devices. Empty if it is; else why not.
+  // Processes must agree whether all do without.
+  static std::string Register(const Runtime& runtime,
+                              const std::vector<int>& devices);
+
+  // `runtime` has a rank for each of `devices`. `direct`: all processes of the
+  // job could register the pool.
+  static Status Start(std::shared_ptr<Runtime> runtime,
+                      const std::vector<int>& devices,
+                      const DeviceOptions& options, bool direct);
+  // Waits for what is under way.
+  static void Stop();
+  static std::shared_ptr<DeviceRuntime> Current();
+
+  ~DeviceRuntime();
+
+  struct Local {
+    int rank;
+    DeviceEndpoint* endpoint;
+  };
+  // Null if the device is not one of this process's ranks.
+  const Local* Find(int32_t device) const;
+
+  // Memory for calls like this one on every device: DeviceEndpoint::Reserve.
+  Status Reserve(const plan::Request& request) const;
+
+  // What ended this process's collectives; OK while nothing has.
+  Status failure() const;
+
+  DeviceChannel::Traffic traffic() const;
+
+ private:
+  DeviceRuntime() = default;
+
+  void Watch();
+  void Fail(const Status& status);
+
+  std::shared_ptr<Runtime> runtime_;
+  std::unordered_map<int32_t, Local> by_device_;
+  std::vector<std::unique_ptr<DeviceEndpoint>> endpoints_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  bool stop_ = false;
+  Status failure_;
+  std::thread watcher_;
+};
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_COMM_CUDA_DEVICE_RUNTIME_H_

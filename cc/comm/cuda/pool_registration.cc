@@ -1,0 +1,51 @@
+#include "cc/comm/cuda/pool_registration.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+
+namespace jax_cxl::comm {
+namespace {
+
+// CUDA refuses to register 512 GiB or more at once.
+constexpr uint64_t kPieceBytes = uint64_t{256} << 30;
+
+}  // namespace
+
+Result<std::unique_ptr<PoolRegistration>> PoolRegistration::Create(
+    const pool::Pool& pool, const std::vector<int>& devices) {
+  if (pool.coherence().mode() == pool::CoherenceMode::kFlush)
+    return Error(Code::kUnimplemented,
+                 "the pool is mapped write-back and shared without coherence: "
+                 "only a processor can flush and invalidate its lines");
+  for (int device : devices) {
+    int same_address = 0;
+    cudaDeviceGetAttribute(
+        &same_address, cudaDevAttrCanUseHostPointerForRegisteredMem, device);
+    if (same_address == 0)
+      return Error(Code::kUnimplemented, "GPU ", device,
+                   " cannot use registered memory at the host's addresses");
+  }
+  std::unique_ptr<PoolRegistration> made(new PoolRegistration);
+  for (uint64_t offset = 0; offset < pool.total_bytes();
+       offset += kPieceBytes) {
+    const uint64_t bytes = std::min(kPieceBytes, pool.total_bytes() - offset);
+    std::byte* piece = pool.base() + offset;
+    const cudaError_t error = cudaHostRegister(
+        piece, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+    if (error != cudaSuccess) {
+      cudaGetLastError();  // not to be mistaken for a later call's
+      return Error(Code::kUnimplemented,
+                   "CUDA cannot register the pool's mapping (",
+                   cudaGetErrorString(error), ")");
+    }
+    made->pieces_.push_back(piece);
+  }
+  return made;
+}
+
+PoolRegistration::~PoolRegistration() {
+  for (std::byte* piece : pieces_) cudaHostUnregister(piece);
+}
+
+}  // namespace jax_cxl::comm

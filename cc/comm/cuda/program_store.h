@@ -1,0 +1,60 @@
+#ifndef JAX_CXL_COMM_CUDA_PROGRAM_STORE_H_
+#define JAX_CXL_COMM_CUDA_PROGRAM_STORE_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+
+#include "cc/base/status.h"
+#include "cc/comm/cuda/device_memory.h"
+#include "cc/engine/cuda/program.h"
+
+namespace jax_cxl::comm {
+
+// A program in the memory of a device.
+struct StoredProgram {
+  const cuda::DeviceStep* sending = nullptr;
+  const cuda::DeviceStep* receiving = nullptr;
+  // The same where the host can read it.
+  const cuda::DeviceStep* host_sending = nullptr;
+  const cuda::DeviceStep* host_receiving = nullptr;
+  uint32_t num_sending = 0;
+  uint32_t num_receiving = 0;
+  uint64_t rounds = 0;
+  uint64_t bytes_published = 0;
+  uint64_t bytes_retrieved = 0;
+};
+
+// The programs of one device. They lie one after another in memory that was
+// allocated at the start, because an allocation would wait for kernels that
+// wait for peers.
+//
+// Not thread-safe.
+class ProgramStore {
+ public:
+  // On the current device.
+  Status Open();
+
+  // Null if there is none.
+  const StoredProgram* Find(const std::string& key) const;
+
+  // Copies the program to the device, in the order of `stream`. What streams
+  // run later sees it too if they wait for this one, as a channel's calls do.
+  Result<const StoredProgram*> Store(const std::string& key,
+                                     const cuda::Program& program,
+                                     cudaStream_t stream);
+
+ private:
+  Status Clear();
+
+  DeviceMemory<cuda::DeviceStep> steps_;
+  PinnedMemory<cuda::DeviceStep> source_;  // of the copies to `steps_`
+  uint64_t used_ = 0;
+  std::unordered_map<std::string, StoredProgram> programs_;
+};
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_COMM_CUDA_PROGRAM_STORE_H_

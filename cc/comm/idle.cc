@@ -1,0 +1,114 @@
+#include "cc/comm/idle.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <map>
+#include <mutex>
+#include <string>
+
+namespace jax_cxl::comm {
+namespace {
+
+using std::chrono::nanoseconds;
+
+// What timers, heartbeats and the like may use, of the time that passes.
+constexpr double kIdleShare = 0.05;
+
+struct OwnThreads {
+  std::mutex mutex;
+  std::map<pid_t, clockid_t> clocks;  // by thread id
+  nanoseconds ended{0};               // used by those that have ended
+};
+
+OwnThreads& Own() {
+  // Never destroyed: threads may still end while the process exits.
+  static auto& own = *new OwnThreads;
+  return own;
+}
+
+nanoseconds Read(clockid_t clock) {
+  timespec time = {};
+  clock_gettime(clock, &time);
+  return std::chrono::seconds(time.tv_sec) + nanoseconds(time.tv_nsec);
+}
+
+// Processor time of all threads but our own.
+nanoseconds UsedByOthers() {
+  OwnThreads& own = Own();
+  std::lock_guard lock(own.mutex);
+  nanoseconds used = own.ended;
+  for (const auto& [thread, clock] : own.clocks) used += Read(clock);
+  // The process last, so that it covers what was read before.
+  return Read(CLOCK_PROCESS_CPUTIME_ID) - used;
+}
+
+// Field 3 of /proc/self/task/THREAD/stat; 'X' when the thread has ended.
+char StateOf(int tasks, const char* thread) {
+  const std::string path = std::string(thread) + "/stat";
+  const int file = openat(tasks, path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return 'X';
+  char text[256];
+  const ssize_t size = read(file, text, sizeof(text) - 1);
+  close(file);
+  if (size <= 0) return 'X';
+  text[size] = 0;
+  // The name in field 2 may hold blanks and parentheses: start after it.
+  const char* end = std::strrchr(text, ')');
+  return end != nullptr && end[1] == ' ' ? end[2] : 'X';
+}
+
+// Whether a thread that is not ours runs, waits for a processor or for a disk.
+bool AnotherRuns() {
+  DIR* tasks = opendir("/proc/self/task");
+  if (tasks == nullptr) return true;  // Nobody knows.
+  bool runs = false;
+  while (const dirent* entry = readdir(tasks)) {
+    const pid_t thread = std::atoi(entry->d_name);
+    if (thread <= 0) continue;
+    {
+      std::lock_guard lock(Own().mutex);
+      if (Own().clocks.contains(thread)) continue;
+    }
+    const char state = StateOf(dirfd(tasks), entry->d_name);
+    if (state == 'R' || state == 'D') {
+      runs = true;
+      break;
+    }
+  }
+  closedir(tasks);
+  return runs;
+}
+
+}  // namespace
+
+OwnThread::OwnThread() {
+  clockid_t clock = CLOCK_THREAD_CPUTIME_ID;
+  pthread_getcpuclockid(pthread_self(), &clock);
+  std::lock_guard lock(Own().mutex);
+  Own().clocks[gettid()] = clock;
+}
+
+OwnThread::~OwnThread() {
+  std::lock_guard lock(Own().mutex);
+  Own().clocks.erase(gettid());
+  Own().ended += Read(CLOCK_THREAD_CPUTIME_ID);
+}
+
+void Idle::Start() {
+  used_ = UsedByOthers();
+  since_ = std::chrono::steady_clock::now();
+}
+
+bool Idle::Check() const {
+  const auto used = UsedByOthers() - used_;
+  const auto passed = std::chrono::steady_clock::now() - since_;
+  return used <= kIdleShare * passed && !AnotherRuns();
+}
+
+}  // namespace jax_cxl::comm

@@ -1,0 +1,46 @@
+// Leaves out one move of the protocol after the other and expects the tests of
+// this folder to notice. docs/protocol.md has how quickly they do.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "cc/comm/negative_controls_testing.h"
+
+namespace jax_cxl::comm {
+namespace {
+
+constexpr double kSeconds = 5;
+constexpr uint64_t kSeeds = 3;  // chance may need a second one
+
+class ControlTest : public testing::TestWithParam<Control> {};
+
+TEST_P(ControlTest, IsCaught) {
+  const Control& control = GetParam();
+  Outcome outcome;
+  for (uint64_t seed = 1; seed <= kSeeds && !outcome.caught; ++seed)
+    outcome = RunControl({seed, std::string(control.leaves_out)},
+                         control.caught_by, kSeconds);
+  EXPECT_TRUE(outcome.caught) << ScenarioName(control.caught_by)
+                              << " does not miss " << control.leaves_out;
+}
+
+INSTANTIATE_TEST_SUITE_P(Moves, ControlTest, testing::ValuesIn(kControls),
+                         [](const auto& info) {
+                           std::string name(info.param.leaves_out);
+                           name[name.find('.')] = '_';
+                           return name;
+                         });
+
+class NothingLeftOutTest : public testing::TestWithParam<Scenario> {};
+
+TEST_P(NothingLeftOutTest, Passes) {
+  const Outcome outcome = RunControl({1, ""}, GetParam(), kSeconds);
+  EXPECT_FALSE(outcome.caught) << outcome.how;
+}
+
+INSTANTIATE_TEST_SUITE_P(Scenarios, NothingLeftOutTest,
+                         testing::Values(Scenario::kSoak, Scenario::kTalk,
+                                         Scenario::kHandOver));
+
+}  // namespace
+}  // namespace jax_cxl::comm

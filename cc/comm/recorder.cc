@@ -1,0 +1,150 @@
+#include "cc/comm/recorder.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+
+#include "cc/base/fault.h"
+#include "cc/base/text.h"
+#include "cc/base/ticks.h"
+#include "cc/pool/doorbell.h"
+
+namespace jax_cxl::comm {
+namespace {
+
+using pool::kRecordedCalls;
+
+// How old, in calls, a record is that no longer changes, for all Beat knows.
+constexpr uint64_t kSettled = 64;
+
+// Other threads and processes read a record while it is written.
+void Store(uint64_t* word, uint64_t value) {
+  std::atomic_ref(*word).store(value, std::memory_order_release);
+}
+
+template <typename Clock>
+uint64_t Nanoseconds(typename Clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             time.time_since_epoch())
+      .count();
+}
+
+pool::ClockReading ReadClocks() {
+  pool::ClockReading reading;
+  reading.steady_ns = Nanoseconds<Clock>(Clock::now());
+  reading.ticks = Ticks();
+  reading.realtime_ns =
+      Nanoseconds<std::chrono::system_clock>(std::chrono::system_clock::now());
+  return reading;
+}
+
+}  // namespace
+
+Recorder::Recorder(pool::Pool* pool, int rank)
+    : coherence_(pool->coherence()),
+      doorbells_(pool->coherence(), pool->epoch()),
+      recorder_(pool->recorder(rank)),
+      rank_(rank) {}
+
+void Recorder::OpenGroup(int index, const std::vector<int32_t>& members) {
+  pool::GroupMembers& group = recorder_->groups[index];
+  std::memset(&group, 0, sizeof(group));
+  for (int32_t rank : members)
+    group.bits[rank / 64] |= uint64_t{1} << rank % 64;
+  coherence_.PublishPayload(&group, sizeof(group));
+}
+
+void Recorder::Submit(Call* call, uint64_t group) {
+  call->number = ++calls_;
+  pool::CallRecord& record = recorder_->calls[call->number % kRecordedCalls];
+  Store(&record.number, 0);
+  std::atomic_thread_fence(std::memory_order_release);
+  record.identity = call->identity;
+  record.group = group;
+  record.descriptor = Describe(*call);
+  record.submitted = Nanoseconds<Clock>(call->submitted);
+  record.started = 0;
+  record.finished = 0;
+  record.code = 0;
+  record.waiting_for = -1;
+  const size_t length = std::min(call->name.size(), sizeof(record.name) - 1);
+  std::memcpy(record.name, call->name.data(), length);
+  std::memset(record.name + length, 0, sizeof(record.name) - length);
+  Store(&record.number, doorbells_.Word(call->number));
+  Store(&recorder_->submitted_calls.word, doorbells_.Word(call->number));
+  fault::Pass(fault::Point::kSubmit, rank_, call->number);
+  // The next record is 4,096 calls old and in no cache any more.
+  __builtin_prefetch(&recorder_->calls[(calls_ + 1) % kRecordedCalls], 1);
+}
+
+pool::CallRecord* Recorder::Find(const Call& call) {
+  if (call.number == 0 || call.number + kRecordedCalls <= calls_)
+    return nullptr;
+  return &recorder_->calls[call.number % kRecordedCalls];
+}
+
+void Recorder::Start(const Call& call) {
+  pool::CallRecord* record = Find(call);
+  if (record != nullptr) Store(&record->started, Ticks());
+  fault::Pass(fault::Point::kStart, rank_, call.number);
+}
+
+void Recorder::Wait(const Call& call, int rank) {
+  fault::Pass(fault::Point::kWait);
+  pool::CallRecord* record = Find(call);
+  if (record == nullptr || record->waiting_for == rank) return;
+  std::atomic_ref(record->waiting_for).store(rank, std::memory_order_relaxed);
+  coherence_.PublishPayload(record, sizeof(*record));
+}
+
+void Recorder::Finish(const Call& call, const Status& status) {
+  fault::Pass(fault::Point::kFinish);
+  pool::CallRecord* record = Find(call);
+  if (record == nullptr) return;
+  std::atomic_ref(record->code)
+      .store(static_cast<uint32_t>(status.code()), std::memory_order_relaxed);
+  Store(&record->finished, Ticks());
+  if (!status.ok()) coherence_.PublishPayload(record, sizeof(*record));
+}
+
+std::string Recorder::LastOf(const pool::Pool& pool, int rank) {
+  const pool::Doorbells doorbells(pool.coherence(), pool.epoch());
+  const pool::Recorder* recorder = pool.recorder(rank);
+  const uint64_t number = doorbells.Read(&recorder->submitted_calls.word);
+  if (number == 0) return "started no collective";
+  const pool::CallRecord record =
+      pool.coherence().AcquireCopy(recorder->calls[number % kRecordedCalls]);
+  if (doorbells.Value(record.number) != number) return "";
+  const char* did = record.finished != 0  ? "finished "
+                    : record.started != 0 ? "went on with "
+                                          : "started ";
+  return did + DescribeText(record.descriptor, PrintableText(record.name)) +
+         ", its collective " + std::to_string(number);
+}
+
+void Recorder::Beat(pool::Pool* pool, int rank) {
+  const pool::Coherence& coherence = pool->coherence();
+  pool::Recorder* recorder = pool->recorder(rank);
+  const uint64_t calls =
+      pool::Doorbells(coherence, pool->epoch())
+          .Value(std::atomic_ref(recorder->submitted_calls.word)
+                     .load(std::memory_order_acquire));
+  pool::RecorderClock& clock = recorder->clock;
+  const uint64_t window =
+      std::min(calls - std::min(calls, clock.published_calls) + kSettled,
+               kRecordedCalls);
+  for (uint64_t number = calls - std::min(calls, window) + 1; number <= calls;
+       ++number)
+    coherence.PublishPayload(&recorder->calls[number % kRecordedCalls],
+                             sizeof(pool::CallRecord));
+  coherence.PublishPayload(&recorder->submitted_calls, sizeof(pool::Doorbell));
+
+  const pool::ClockReading now = ReadClocks();
+  if (clock.first.ticks == 0) clock.first = now;
+  clock.last = now;
+  clock.published_calls = calls;
+  coherence.PublishPayload(&clock, sizeof(clock));
+}
+
+}  // namespace jax_cxl::comm

@@ -1,0 +1,62 @@
+#ifndef JAX_CXL_COMM_RECORDER_H_
+#define JAX_CXL_COMM_RECORDER_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/comm/call.h"
+#include "cc/pool/doorbell.h"
+#include "cc/pool/pool.h"
+#include "cc/pool/recorder_layout.h"
+
+namespace jax_cxl::comm {
+
+// Writes down what one rank calls, in its part of the pool, for its peers and
+// for `python -m jax_cxl status`. It costs a call two readings of the
+// processor's counter and one line of memory. Where memory is not coherent,
+// other hosts see a call when the rank waits in it, when it fails, and else
+// with the next heartbeat.
+//
+// Not thread-safe but for Beat: the rank's Endpoint serializes all use.
+class Recorder {
+ public:
+  Recorder(pool::Pool* pool, int rank);
+
+  // A group got entry `index` of the rank's directory.
+  void OpenGroup(int index, const std::vector<int32_t>& members);
+
+  // Gives the call its number, which the rest finds it by.
+  void Submit(Call* call, uint64_t group);
+  // Every rank is inside the call.
+  void Start(const Call& call);
+  // `rank` has to act for the call to go on; -1: nobody is known to.
+  void Wait(const Call& call, int rank);
+  void Finish(const Call& call, const Status& status);
+
+  // How many calls the rank has submitted.
+  uint64_t calls() const { return calls_; }
+
+  // What `rank` did last, as far as it has told: "finished psum: all_reduce sum
+  // of 4 float32, its collective 7".
+  static std::string LastOf(const pool::Pool& pool, int rank);
+
+  // The rank's process lives; what it has recorded reaches the pool. Runs every
+  // now and then, on any one thread.
+  static void Beat(pool::Pool* pool, int rank);
+
+ private:
+  // Null when later calls have taken the place of this one.
+  pool::CallRecord* Find(const Call& call);
+
+  pool::Coherence coherence_;
+  pool::Doorbells doorbells_;
+  pool::Recorder* recorder_;
+  int rank_;
+  uint64_t calls_ = 0;
+};
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_COMM_RECORDER_H_

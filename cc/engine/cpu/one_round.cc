@@ -1,0 +1,98 @@
+#include "cc/engine/cpu/one_round.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "cc/engine/cpu/copy.h"
+#include "cc/engine/cpu/kernels.h"
+
+namespace jax_cxl::cpu {
+
+using plan::Step;
+using plan::StepKind;
+
+bool IsOneRound(const plan::Plan& plan) {
+  bool retrieved = false;
+  for (const Step& step : plan.steps) {
+    switch (step.kind) {
+      case StepKind::kPut:
+        if (retrieved) return false;
+        break;
+      case StepKind::kGet:
+      case StepKind::kReduce:
+        retrieved = true;
+        break;
+      case StepKind::kPutOutput:
+      case StepKind::kReduceToSlot:
+        return false;
+      default:
+        break;
+    }
+  }
+  return plan.rounds == 1;
+}
+
+uint64_t PayloadBytes(const plan::Plan& plan) {
+  uint64_t end = 0;
+  for (const Step& step : plan.steps)
+    if (step.kind == StepKind::kPut) end = std::max(end, step.to + step.bytes);
+  return end;
+}
+
+int MissingPayload(const plan::Plan& plan, int rank,
+                   const std::vector<const std::byte*>& payloads) {
+  for (const Step& step : plan.steps) {
+    if (step.bytes == 0) continue;  // only waits
+    if (step.kind == StepKind::kGet && payloads[step.peer] == nullptr)
+      return step.peer;
+    if (step.kind != StepKind::kReduce) continue;
+    for (int r = step.first; r < step.last; ++r)
+      if (r != rank && payloads[r] == nullptr) return r;
+  }
+  return -1;
+}
+
+void PutPayload(const plan::Plan& plan, const std::byte* input,
+                std::byte* payload, Traffic* traffic) {
+  for (const Step& step : plan.steps) {
+    if (step.kind != StepKind::kPut) continue;
+    CopyToPool(payload + step.to, input + step.from, step.bytes);
+    traffic->bytes_published += step.bytes;
+  }
+}
+
+void RetrievePayloads(const plan::Plan& plan, DType dtype, ReduceOp reduce_op,
+                      int rank, const std::vector<const std::byte*>& payloads,
+                      const std::byte* input, std::byte* output,
+                      std::vector<const std::byte*>* sources,
+                      Traffic* traffic) {
+  for (const Step& step : plan.steps) {
+    switch (step.kind) {
+      case StepKind::kCopy:
+        std::memcpy(output + step.to, input + step.from, step.bytes);
+        break;
+      case StepKind::kZero:
+        std::memset(output + step.to, 0, step.bytes);
+        break;
+      case StepKind::kGet:
+        CopyFromPool(output + step.to, payloads[step.peer] + step.from,
+                     step.bytes);
+        traffic->bytes_retrieved += step.bytes;
+        break;
+      case StepKind::kReduce:
+        sources->clear();
+        for (int r = step.first; r < step.last; ++r) {
+          sources->push_back(r == rank ? input + step.input_from
+                                       : payloads[r] + step.from);
+          if (r != rank) traffic->bytes_retrieved += step.bytes;
+        }
+        Reduce(dtype, reduce_op, *sources, output + step.to,
+               step.bytes / DTypeBytes(dtype));
+        break;
+      default:
+        break;
+    }
+  }
+}
+
+}  // namespace jax_cxl::cpu

@@ -1,0 +1,113 @@
+#ifndef JAX_CXL_ENGINE_CUDA_DEVICE_CALL_H_
+#define JAX_CXL_ENGINE_CUDA_DEVICE_CALL_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cc/base/dtype.h"
+#include "cc/engine/cuda/program.h"
+#include "cc/pool/channel_layout.h"
+#include "cc/pool/layout.h"
+
+// What kernels and host share. Words that a kernel polls or rings lie in the
+// pool, which is mapped into the devices' address space, one writer each.
+namespace jax_cxl::cuda {
+
+inline constexpr int kMaxBlocks = 64;   // thread blocks of one call
+inline constexpr int kMaxMembers = 64;  // ranks of a group
+inline constexpr int kCallWords = 15;
+static_assert(kCallWords > pool::kMaxSlots);
+
+// What block b of a member says to block b of the others. Which call a round
+// belongs to stands beside the doorbell: a member can be ahead by as many calls
+// as there are slots, so that no word is overwritten while a peer needs it.
+struct alignas(pool::kLineBytes) SendLine {
+  uint64_t published;          // a doorbell word
+  uint64_t calls[kCallWords];  // of call c at c % kCallWords: CallWord
+};
+static_assert(sizeof(SendLine) == pool::kLineBytes);
+
+// The call's number and a hash of its descriptor, in one word.
+inline constexpr int kHashBits = 48;
+inline constexpr uint64_t kHashMask = (uint64_t{1} << kHashBits) - 1;
+constexpr uint64_t CallWord(uint64_t call, uint64_t hash) {
+  return call << kHashBits | (hash & kHashMask);
+}
+
+// What a member's host says about a call that it enqueued: the last kJournal of
+// them stay readable, so that a disagreement can be put in words.
+inline constexpr uint64_t kJournal = 256;
+struct alignas(pool::kLineBytes) JournalEntry {
+  uint64_t ready;  // a doorbell word: number of the call + 1
+  pool::CallDescriptor descriptor;
+  char name[64];  // what the user wrote, zero-terminated
+};
+static_assert(sizeof(JournalEntry) == pool::kLineBytes);
+
+// A member's control block on a channel between GPUs.
+struct DeviceControl {
+  SendLine send[kMaxBlocks];
+  pool::Doorbell released[kMaxBlocks];
+  JournalEntry journal[kJournal];
+};
+
+// One member's part of a channel as the devices of this process see it.
+struct MemberView {
+  SendLine* send;
+  pool::Doorbell* released;
+  std::byte* slots[pool::kMaxSlots];
+};
+
+enum class DeviceFault : uint32_t {
+  kNone = 0,
+  kTimeout = 1,   // a wait outlasted its deadline
+  kMismatch = 2,  // a peer is in another call
+};
+
+// What a device and its host tell each other about a channel, in pinned memory
+// of the host. One writer a word.
+struct alignas(128) DeviceStatus {
+  // Host: 1 ends every wait. Kernels then stop the device (see executor.h).
+  uint32_t abort;
+  alignas(128) uint64_t finished;  // device: calls done
+  uint64_t started;                // device: calls begun
+  uint64_t busy_ns;                // device: time spent in calls
+  uint32_t waiting_for;            // device: member + 1; 0 for none
+  uint32_t fault;                  // device: a DeviceFault
+  uint32_t fault_member;           // device: whom it is about
+};
+
+// What the blocks of a call share, in device memory; all zero at first.
+struct DeviceScratch {
+  uint32_t blocks_done;  // 0 between calls
+  uint64_t started_ns;
+  uint64_t busy_ns;
+};
+
+// The arguments of the kernel that executes one call of one rank.
+struct DeviceCall {
+  const DeviceStep* sending = nullptr;    // device memory
+  const DeviceStep* receiving = nullptr;  // device memory
+  uint32_t num_sending = 0;
+  uint32_t num_receiving = 0;
+  const MemberView* members = nullptr;  // device memory
+  int32_t num_members = 0;
+  int32_t self = 0;
+  uint32_t num_slots = 0;
+  uint32_t unit_bytes = 0;
+  uint64_t base_round = 0;  // rounds of all calls before
+  uint64_t epoch = 0;
+  uint64_t call = 0;  // number of this call in the channel
+  uint64_t hash = 0;  // of its descriptor
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  DType dtype = DType::kUint8;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  DeviceStatus* status = nullptr;
+  DeviceScratch* scratch = nullptr;
+  uint64_t timeout_ns = 0;  // of one wait
+};
+
+}  // namespace jax_cxl::cuda
+
+#endif  // JAX_CXL_ENGINE_CUDA_DEVICE_CALL_H_

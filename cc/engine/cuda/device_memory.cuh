@@ -1,0 +1,117 @@
+#ifndef JAX_CXL_ENGINE_CUDA_DEVICE_MEMORY_CUH_
+#define JAX_CXL_ENGINE_CUDA_DEVICE_MEMORY_CUH_
+
+#include <cstddef>
+#include <cstdint>
+
+// Loads, stores and fences as the protocol needs them, on the device.
+namespace jax_cxl::cuda {
+
+// Doorbells: visible to and seen from the whole system.
+__device__ __forceinline__ uint64_t LoadWord(const uint64_t* word) {
+  uint64_t value;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];"
+               : "=l"(value)
+               : "l"(word)
+               : "memory");
+  return value;
+}
+
+// What its writer did before is visible to this thread after.
+__device__ __forceinline__ uint64_t AcquireWord(const uint64_t* word) {
+  uint64_t value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];"
+               : "=l"(value)
+               : "l"(word)
+               : "memory");
+  return value;
+}
+
+__device__ __forceinline__ void StoreWord(uint64_t* word, uint64_t value) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(word), "l"(value)
+               : "memory");
+}
+
+__device__ __forceinline__ void FenceSystem() {
+  asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
+
+// Payload in a slot: never from this device's first-level cache, which knows
+// nothing of what the peers write. `address` is a multiple of 16.
+__device__ __forceinline__ uint4 LoadSlot(const std::byte* address) {
+  uint4 v;
+  asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(address));
+  return v;
+}
+
+__device__ __forceinline__ void StoreSlot(std::byte* address, uint4 v) {
+  *reinterpret_cast<uint4*>(address) = v;
+}
+
+// The rare cases of LoadLocal and StoreLocal, out of line: they would cost the
+// common one its registers.
+__device__ __noinline__ inline uint4 LoadUnaligned(const std::byte* address,
+                                                   uint32_t valid) {
+  uint64_t low = 0, high = 0;
+  for (uint32_t i = 0; i < 16 && i < valid; ++i) {
+    const auto byte = static_cast<uint64_t>(address[i]);
+    if (i < 8)
+      low |= byte << (8 * i);
+    else
+      high |= byte << (8 * (i - 8));
+  }
+  return make_uint4(
+      static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32),
+      static_cast<uint32_t>(high), static_cast<uint32_t>(high >> 32));
+}
+
+__device__ __noinline__ inline void StoreUnaligned(std::byte* address, uint4 v,
+                                                   uint32_t valid) {
+  const uint64_t low = uint64_t{v.y} << 32 | v.x;
+  const uint64_t high = uint64_t{v.w} << 32 | v.z;
+  for (uint32_t i = 0; i < 16 && i < valid; ++i)
+    address[i] =
+        static_cast<std::byte>(i < 8 ? low >> (8 * i) : high >> (8 * (i - 8)));
+}
+
+// 16 bytes of the device's own memory, of which the first `valid` count, at an
+// address that may have any alignment.
+__device__ __forceinline__ uint4 LoadLocal(const std::byte* address,
+                                           uint64_t valid) {
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  if (valid >= 16 && at % 16 == 0)
+    return *reinterpret_cast<const uint4*>(address);
+  if (valid >= 16 && at % 4 == 0) {
+    const auto* words = reinterpret_cast<const uint32_t*>(address);
+    return make_uint4(words[0], words[1], words[2], words[3]);
+  }
+  return LoadUnaligned(address, valid < 16 ? static_cast<uint32_t>(valid) : 16);
+}
+
+__device__ __forceinline__ void StoreLocal(std::byte* address, uint4 v,
+                                           uint64_t valid) {
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  if (valid >= 16 && at % 16 == 0) {
+    *reinterpret_cast<uint4*>(address) = v;
+  } else if (valid >= 16 && at % 4 == 0) {
+    auto* words = reinterpret_cast<uint32_t*>(address);
+    words[0] = v.x;
+    words[1] = v.y;
+    words[2] = v.z;
+    words[3] = v.w;
+  } else {
+    StoreUnaligned(address, v, valid < 16 ? static_cast<uint32_t>(valid) : 16);
+  }
+}
+
+__device__ __forceinline__ uint64_t NowNs() {
+  uint64_t ns;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
+  return ns;
+}
+
+}  // namespace jax_cxl::cuda
+
+#endif  // JAX_CXL_ENGINE_CUDA_DEVICE_MEMORY_CUH_

@@ -1,0 +1,46 @@
+#ifndef JAX_CXL_ENGINE_CUDA_EXECUTOR_H_
+#define JAX_CXL_ENGINE_CUDA_EXECUTOR_H_
+
+#include <cuda_runtime_api.h>
+
+#include <string_view>
+
+#include "cc/base/status.h"
+#include "cc/engine/cuda/device_call.h"
+
+namespace jax_cxl::cuda {
+
+// How many thread blocks execute a call, and how many threads of each block
+// send and receive. Every rank of a group has the same number of blocks.
+struct Shape {
+  uint32_t blocks = 32;            // a power of two, at most kMaxBlocks
+  uint32_t sending_threads = 128;  // multiples of 32
+  uint32_t receiving_threads = 384;
+};
+inline constexpr uint32_t kMaxThreads = 512;
+
+// Enqueues one call on `stream` and returns; never synchronizes.
+//
+// A call that cannot be completed - the host raises DeviceStatus::abort, a wait
+// outlasts its deadline, a peer is in another call - ends in a trap: the kernel
+// reports the fault, waits until the host has said why (at most some seconds)
+// and stops the device, so that nobody ever reads a result that is not there.
+// Every later CUDA call of the process fails.
+cudaError_t Launch(const DeviceCall& call, const Shape& shape,
+                   cudaStream_t stream);
+
+// Loads the kernels on the current device. Loading a kernel later would wait
+// for those that run, which wait for peers that may be loading theirs.
+cudaError_t Preload();
+
+// Enqueues a wait until `*flag` (pinned memory of the host) is at least
+// `value`; ends in a trap when `status->abort` is raised.
+cudaError_t LaunchWait(const uint64_t* flag, uint64_t value,
+                       const DeviceStatus* status, cudaStream_t stream);
+
+// "what: the CUDA error's text" for anything but cudaSuccess.
+Status CudaStatus(cudaError_t error, std::string_view what);
+
+}  // namespace jax_cxl::cuda
+
+#endif  // JAX_CXL_ENGINE_CUDA_EXECUTOR_H_

@@ -1,0 +1,270 @@
+#include "cc/ffi/cuda/handlers.h"
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cc/comm/cuda/device_runtime.h"
+#include "cc/ffi/call_site.h"
+#include "cc/ffi/errors.h"
+#include "cc/plan/plan.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace jax_cxl::ffi {
+namespace {
+
+namespace xffi = xla::ffi;
+using comm::HostPath;
+
+xffi::Error Finish(const Status& status) {
+  return status.ok() ? xffi::Error::Success() : ToFfiError(status);
+}
+
+// The endpoint of XLA's device.
+struct Device {
+  std::shared_ptr<comm::DeviceRuntime> runtime;
+  const comm::DeviceRuntime::Local* local = nullptr;
+};
+
+Result<Device> FindDevice(int32_t ordinal) {
+  Device device;
+  device.runtime = comm::DeviceRuntime::Current();
+  if (device.runtime == nullptr)
+    return Error(Code::kFailedPrecondition,
+                 "a compiled program calls a collective, but jax_cxl is not "
+                 "running; call jax_cxl.initialize() first");
+  CXL_RETURN_IF_ERROR(device.runtime->failure());
+  device.local = device.runtime->Find(ordinal);
+  if (device.local == nullptr)
+    return Error(Code::kFailedPrecondition, "GPU ", ordinal,
+                 " was not there when jax_cxl.initialize() ran");
+  return device;
+}
+
+// This execution of `site` by rank `rank`.
+struct Execution {
+  const std::vector<int32_t>* members = nullptr;
+  comm::Call call;
+};
+
+Result<Execution> MakeExecution(const CallSite& site, int rank,
+                                const void* input, void* output) {
+  Execution execution;
+  execution.members = site.GroupOf(rank);
+  if (execution.members == nullptr)
+    return Error(Code::kInvalidArgument, "rank ", rank,
+                 " is in none of the groups of ", site.prototype().name);
+  execution.call = site.prototype();
+  execution.call.input = static_cast<const std::byte*>(input);
+  execution.call.output = static_cast<std::byte*>(output);
+  for (size_t i = 0; i < execution.members->size(); ++i)
+    if ((*execution.members)[i] == rank)
+      execution.call.request.rank = static_cast<int>(i);
+  return execution;
+}
+
+Status CheckBuffers(const comm::Call& prototype, size_t input, size_t output) {
+  const plan::Request& request = prototype.request;
+  if (input == plan::InputBytes(request) &&
+      output == plan::OutputBytes(request))
+    return OkStatus();
+  return Error(Code::kInternal, prototype.name, " was lowered for ",
+               plan::InputBytes(request), " bytes in and ",
+               plan::OutputBytes(request), " out, and got ", input, " and ",
+               output);
+}
+
+Status Enqueue(cudaStream_t stream, int32_t ordinal, const CallSite& site,
+               const void* input, void* output,
+               const HostPath::Table& table = {}) {
+  CXL_ASSIGN_OR_RETURN(Device device, FindDevice(ordinal));
+  CXL_ASSIGN_OR_RETURN(Execution execution,
+                       MakeExecution(site, device.local->rank, input, output));
+  return device.local->endpoint->Enqueue(*execution.members, execution.call,
+                                         table, stream);
+}
+
+// What the devices need for the call is allocated when its program is loaded.
+xffi::ErrorOr<std::unique_ptr<CallSite>> Instantiate(
+    xffi::Dictionary attributes) {
+  auto site = CallSite::Make(attributes);
+  if (!site) return site;
+  const std::shared_ptr<comm::DeviceRuntime> runtime =
+      comm::DeviceRuntime::Current();
+  if (runtime != nullptr) {
+    const Status status = runtime->Reserve((*site)->prototype().request);
+    if (!status.ok()) return xffi::Unexpected(ToFfiError(status));
+  }
+  return site;
+}
+
+xffi::Error Collective(cudaStream_t stream, int32_t ordinal, CallSite* site,
+                       xffi::AnyBuffer input,
+                       xffi::Result<xffi::AnyBuffer> output) {
+  Status status =
+      CheckBuffers(site->prototype(), input.size_bytes(), output->size_bytes());
+  if (status.ok())
+    status = Enqueue(stream, ordinal, *site, input.untyped_data(),
+                     output->untyped_data());
+  return Finish(status);
+}
+
+xffi::Error Ragged(cudaStream_t stream, int32_t ordinal, CallSite* site,
+                   xffi::AnyBuffer input, xffi::AnyBuffer output,
+                   xffi::AnyBuffer table,
+                   xffi::Result<xffi::AnyBuffer> result) {
+  const plan::Request& request = site->prototype().request;
+  Status status =
+      CheckBuffers(site->prototype(), input.size_bytes(), result->size_bytes());
+  const size_t entries = 4 * request.num_ranks * request.ragged.slices;
+  if (status.ok() && (table.element_count() != entries ||
+                      output.size_bytes() != result->size_bytes()))
+    status = Error(Code::kInternal, site->prototype().name,
+                   " got other buffers than it was lowered for");
+  if (status.ok() && output.untyped_data() != result->untyped_data())
+    status = cuda::CudaStatus(
+        cudaMemcpyAsync(result->untyped_data(), output.untyped_data(),
+                        output.size_bytes(), cudaMemcpyDeviceToDevice, stream),
+        "copying a value");
+  if (status.ok())
+    status = Enqueue(stream, ordinal, *site, input.untyped_data(),
+                     result->untyped_data(),
+                     {table.untyped_data(), entries,
+                      table.size_bytes() / table.element_count()});
+  return Finish(status);
+}
+
+// Results are where their operands are, as the lowering asks, unless XLA has
+// made a slice of a larger array of either: then they are copied.
+Status PassThrough(const xffi::RemainingArgs& arguments,
+                   const xffi::RemainingRets& results, cudaStream_t stream) {
+  for (size_t i = 0; i < results.size(); ++i) {
+    auto argument = arguments.get<xffi::AnyBuffer>(i);
+    auto result = results.get<xffi::AnyBuffer>(i);
+    if (!argument || !result ||
+        argument->size_bytes() != (*result)->size_bytes())
+      return Error(Code::kInternal,
+                   "a call got other buffers than it was lowered for");
+    if (argument->untyped_data() == (*result)->untyped_data()) continue;
+    CXL_RETURN_IF_ERROR(cuda::CudaStatus(
+        cudaMemcpyAsync((*result)->untyped_data(), argument->untyped_data(),
+                        argument->size_bytes(), cudaMemcpyDeviceToDevice,
+                        stream),
+        "copying a value"));
+  }
+  return OkStatus();
+}
+
+xffi::Error Barrier(cudaStream_t stream, int32_t ordinal, CallSite* site,
+                    xffi::RemainingArgs arguments,
+                    xffi::RemainingRets results) {
+  Status status = PassThrough(arguments, results, stream);
+  if (status.ok()) status = Enqueue(stream, ordinal, *site, nullptr, nullptr);
+  return Finish(status);
+}
+
+Status EnqueueStart(cudaStream_t stream, int32_t ordinal, const CallSite& site,
+                    const void* input, void* output) {
+  CXL_ASSIGN_OR_RETURN(Device device, FindDevice(ordinal));
+  CXL_ASSIGN_OR_RETURN(Execution execution,
+                       MakeExecution(site, device.local->rank, input, output));
+  return device.local->endpoint->EnqueueStart(*execution.members,
+                                              execution.call, stream);
+}
+
+xffi::Error Start(cudaStream_t stream, int32_t ordinal, CallSite* site,
+                  xffi::AnyBuffer input, xffi::Result<xffi::AnyBuffer> output,
+                  xffi::Result<xffi::AnyBuffer> /*token*/) {
+  Status status =
+      CheckBuffers(site->prototype(), input.size_bytes(), output->size_bytes());
+  if (status.ok())
+    status = EnqueueStart(stream, ordinal, *site, input.untyped_data(),
+                          output->untyped_data());
+  return Finish(status);
+}
+
+Status EnqueueDone(cudaStream_t stream, int32_t ordinal,
+                   const xffi::AnyBuffer& started, xffi::AnyBuffer& output) {
+  CXL_ASSIGN_OR_RETURN(Device device, FindDevice(ordinal));
+  return device.local->endpoint->EnqueueDone(started.untyped_data(),
+                                             output.untyped_data(),
+                                             output.size_bytes(), stream);
+}
+
+xffi::Error Done(cudaStream_t stream, int32_t ordinal,
+                 xffi::AnyBuffer /*input*/, xffi::AnyBuffer started,
+                 xffi::RemainingArgs /*after*/,
+                 xffi::Result<xffi::AnyBuffer> output) {
+  if (started.size_bytes() != output->size_bytes())
+    return Finish(
+        Error(Code::kInternal, "done got another result than the start's"));
+  return Finish(EnqueueDone(stream, ordinal, started, *output));
+}
+
+xffi::Error Tie(cudaStream_t stream, xffi::AnyBuffer /*token*/,
+                xffi::RemainingArgs arguments, xffi::RemainingRets results) {
+  return Finish(PassThrough(arguments, results, stream));
+}
+
+}  // namespace
+}  // namespace jax_cxl::ffi
+
+namespace xffi = xla::ffi;
+using jax_cxl::ffi::CallSite;
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_instantiate,
+                              jax_cxl::ffi::Instantiate,
+                              xffi::Ffi::BindInstantiate().Attrs());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_collective, jax_cxl::ffi::Collective,
+                              xffi::Ffi::Bind()
+                                  .Ctx<xffi::PlatformStream<cudaStream_t>>()
+                                  .Ctx<xffi::DeviceOrdinal>()
+                                  .Ctx<xffi::State<CallSite>>()
+                                  .Arg<xffi::AnyBuffer>()
+                                  .Ret<xffi::AnyBuffer>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_ragged, jax_cxl::ffi::Ragged,
+                              xffi::Ffi::Bind()
+                                  .Ctx<xffi::PlatformStream<cudaStream_t>>()
+                                  .Ctx<xffi::DeviceOrdinal>()
+                                  .Ctx<xffi::State<CallSite>>()
+                                  .Arg<xffi::AnyBuffer>()
+                                  .Arg<xffi::AnyBuffer>()
+                                  .Arg<xffi::AnyBuffer>()
+                                  .Ret<xffi::AnyBuffer>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_barrier, jax_cxl::ffi::Barrier,
+                              xffi::Ffi::Bind()
+                                  .Ctx<xffi::PlatformStream<cudaStream_t>>()
+                                  .Ctx<xffi::DeviceOrdinal>()
+                                  .Ctx<xffi::State<CallSite>>()
+                                  .RemainingArgs()
+                                  .RemainingRets());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_start, jax_cxl::ffi::Start,
+                              xffi::Ffi::Bind()
+                                  .Ctx<xffi::PlatformStream<cudaStream_t>>()
+                                  .Ctx<xffi::DeviceOrdinal>()
+                                  .Ctx<xffi::State<CallSite>>()
+                                  .Arg<xffi::AnyBuffer>()
+                                  .Ret<xffi::AnyBuffer>()
+                                  .Ret<xffi::AnyBuffer>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_done, jax_cxl::ffi::Done,
+                              xffi::Ffi::Bind()
+                                  .Ctx<xffi::PlatformStream<cudaStream_t>>()
+                                  .Ctx<xffi::DeviceOrdinal>()
+                                  .Arg<xffi::AnyBuffer>()
+                                  .Arg<xffi::AnyBuffer>()
+                                  .RemainingArgs()
+                                  .Ret<xffi::AnyBuffer>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_tie, jax_cxl::ffi::Tie,
+                              xffi::Ffi::Bind()
+                                  .Ctx<xffi::PlatformStream<cudaStream_t>>()
+                                  .Arg<xffi::AnyBuffer>()
+                                  .RemainingArgs()
+                                  .RemainingRets());

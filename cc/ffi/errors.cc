@@ -1,0 +1,32 @@
+#include "cc/ffi/errors.h"
+
+#include "cc/ffi/failures.h"
+
+namespace jax_cxl::ffi {
+namespace {
+
+namespace xffi = xla::ffi;
+
+// JAX turns every code but these into something else than JaxRuntimeError
+// (INVALID_ARGUMENT into ValueError, UNIMPLEMENTED into NotImplementedError);
+// jax_cxl/_failures.py makes it the class that the text names.
+xffi::ErrorCode FfiCode(Code code) {
+  switch (code) {
+    case Code::kPeerLost:
+      return xffi::ErrorCode::kUnavailable;
+    case Code::kDeadlineExceeded:
+      return xffi::ErrorCode::kDeadlineExceeded;
+    case Code::kMismatch:
+      return xffi::ErrorCode::kAborted;
+    default:
+      return xffi::ErrorCode::kInternal;
+  }
+}
+
+}  // namespace
+
+xffi::Error ToFfiError(const Status& status) {
+  return xffi::Error(FfiCode(status.code()), Failures::Get().Record(status));
+}
+
+}  // namespace jax_cxl::ffi

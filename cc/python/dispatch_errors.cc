@@ -1,0 +1,57 @@
+#include "cc/python/dispatch_errors.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace jax_cxl {
+namespace {
+
+// Owned for good: jitted functions outlive every module.
+PyObject* translate = nullptr;
+
+// Runs with a ValueError set.
+void Translate() {
+  nb::python_error error;  // Takes it.
+  nb::object translated = nb::none();
+  try {
+    translated = nb::handle(translate)(nb::str(error.value()));
+  } catch (nb::python_error& another) {
+    another.discard_as_unraisable("jax_cxl: translating an error of JAX");
+  }
+  if (translated.is_none()) {
+    error.restore();
+    return;
+  }
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(translated.ptr())),
+                  translated.ptr());
+}
+
+// A tp_call. Types that are called by vectorcall have PyVectorcall_Call here.
+PyObject* Call(PyObject* callable, PyObject* args, PyObject* kwargs) {
+  PyObject* result = PyVectorcall_Call(callable, args, kwargs);
+  // The type itself: its subclasses are errors of tracing, and long names.
+  if (result == nullptr && PyErr_Occurred() == PyExc_ValueError) Translate();
+  return result;
+}
+
+}  // namespace
+
+void BindDispatchErrors(nb::module_& m) {
+  m.def(
+      "translate_dispatch_errors",
+      [](nb::type_object type, nb::callable with) {
+        auto* jitted = reinterpret_cast<PyTypeObject*>(type.ptr());
+        if (jitted->tp_call != PyVectorcall_Call && jitted->tp_call != Call)
+          throw nb::type_error("the type is not called by vectorcall");
+        nb::object known = nb::steal(translate);
+        translate = with.release().ptr();
+        jitted->tp_call = Call;
+        jitted->tp_flags &= ~Py_TPFLAGS_HAVE_VECTORCALL;
+        PyType_Modified(jitted);
+      },
+      "Where calls of instances of `type` raise ValueError, raises what "
+      "`translate` makes of its text, unless that is None.",
+      "type"_a, "translate"_a);
+}
+
+}  // namespace jax_cxl

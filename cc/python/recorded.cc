@@ -1,0 +1,104 @@
+#include "cc/python/recorded.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/base/text.h"
+#include "cc/comm/recorded_calls.h"
+#include "cc/pool/snapshot.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace jax_cxl {
+namespace {
+
+nb::dict Describe(const comm::RecordedCall& call) {
+  nb::dict entry;
+  entry["number"] = call.number;
+  entry["identity"] = call.identity;
+  entry["group"] = call.group;
+  entry["name"] = call.name;
+  entry["what"] = call.what;
+  entry["submitted"] = call.submitted;
+  entry["started"] = call.started;
+  entry["finished"] = call.finished;
+  entry["code"] = std::string(CodeName(call.code));
+  entry["waiting_for"] = call.waiting_for;
+  return entry;
+}
+
+// Ranks of the groups that the rank is a member of, by the group's hash.
+nb::dict Groups(const pool::Snapshot& snapshot, int rank) {
+  const pool::Doorbells doorbells = snapshot.doorbells();
+  const pool::RankPage& page = snapshot.rank_page(rank);
+  nb::dict groups;
+  for (int i = 0; i < pool::kMaxChannels; ++i) {
+    if (doorbells.Read(&page.channels[i].ready) == 0) break;
+    const pool::GroupMembers& group = snapshot.recorder(rank).groups[i];
+    std::vector<int> members;
+    for (int r = 0; r < snapshot.world_size(); ++r)
+      if (group.bits[r / 64] >> r % 64 & 1) members.push_back(r);
+    groups[nb::int_(page.channels[i].place.group)] = members;
+  }
+  return groups;
+}
+
+nb::dict Rank(const pool::Snapshot& snapshot, int rank, size_t calls) {
+  const pool::Doorbells doorbells = snapshot.doorbells();
+  const pool::RankPage& page = snapshot.rank_page(rank);
+  const pool::Recorder& recorder = snapshot.recorder(rank);
+  nb::dict entry;
+  entry["rank"] = rank;
+  entry["registered"] = doorbells.Read(&page.info.ready) != 0;
+  entry["pid"] = page.info.pid;
+  entry["process_start"] = page.info.process_start;
+  entry["pid_namespace"] = page.info.pid_namespace;
+  entry["process_index"] = page.info.process_index;
+  entry["device_id"] = page.info.device_id;
+  entry["host"] = PrintableText(page.info.host);
+  entry["heartbeat"] = doorbells.Read(&page.heartbeat.word);
+  entry["last_sign_of_life"] =
+      comm::LastSignOfLife(recorder, doorbells.coherence());
+  entry["gave_up"] = nb::none();
+  if (doorbells.Read(&page.abort.raised) != 0) {
+    nb::dict abort;
+    abort["code"] = std::string(CodeName(static_cast<Code>(page.abort.code)));
+    abort["reason"] = PrintableText(page.abort.reason);
+    entry["gave_up"] = abort;
+  }
+  entry["groups"] = Groups(snapshot, rank);
+  entry["submitted_calls"] = doorbells.Read(&recorder.submitted_calls.word);
+  nb::list recorded;
+  for (const comm::RecordedCall& call :
+       comm::ReadCalls(recorder, doorbells, calls))
+    recorded.append(Describe(call));
+  entry["calls"] = recorded;
+  return entry;
+}
+
+}  // namespace
+
+void BindRecorded(nb::module_& m) {
+  nb::class_<pool::Snapshot>(
+      m, "Snapshot", "A private copy of a pool's control pages and recorders.")
+      .def_prop_ro("world_size", &pool::Snapshot::world_size)
+      .def_prop_ro(
+          "token",
+          [](const pool::Snapshot& self) { return self.header().token; })
+      .def_prop_ro(
+          "total_bytes",
+          [](const pool::Snapshot& self) { return self.header().total_bytes; })
+      .def("rank", &Rank, "rank"_a, "calls"_a,
+           "Who a rank is, and the newest `calls` of what it called.")
+      .def("to_bytes", [](const pool::Snapshot& self) {
+        return nb::bytes(self.data(), self.size());
+      });
+}
+
+}  // namespace jax_cxl

@@ -1,0 +1,135 @@
+// The Python module jax_cxl._cuda: collectives between GPUs. It works on the
+// runtime of jax_cxl._core, from the same build, which it is handed.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/comm/cuda/device_runtime.h"
+#include "cc/comm/runtime.h"
+#include "cc/ffi/call_site.h"
+#include "cc/ffi/cuda/handlers.h"
+#include "cc/python/errors.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace jax_cxl {
+namespace {
+
+std::shared_ptr<comm::Runtime> RuntimeOf(const nb::capsule& capsule) {
+  return *static_cast<std::shared_ptr<comm::Runtime>*>(
+      capsule.data("jax_cxl.Runtime"));
+}
+
+nb::capsule Capsule(XLA_FFI_Error* (*handler)(XLA_FFI_CallFrame*)) {
+  return nb::capsule(reinterpret_cast<void*>(handler));
+}
+
+nb::dict Registrations() {
+  nb::dict targets;
+  for (auto [name, handler] :
+       {std::pair{"jax_cxl_collective", &jax_cxl_cuda_collective},
+        std::pair{"jax_cxl_ragged", &jax_cxl_cuda_ragged},
+        std::pair{"jax_cxl_barrier", &jax_cxl_cuda_barrier},
+        std::pair{"jax_cxl_start", &jax_cxl_cuda_start}}) {
+    nb::dict stages;
+    stages["instantiate"] = Capsule(&jax_cxl_cuda_instantiate);
+    stages["execute"] = Capsule(handler);
+    targets[name] = stages;
+  }
+  for (auto [name, handler] : {std::pair{"jax_cxl_done", &jax_cxl_cuda_done},
+                               std::pair{"jax_cxl_tie", &jax_cxl_cuda_tie}}) {
+    nb::dict stages;
+    stages["execute"] = Capsule(handler);
+    targets[name] = stages;
+  }
+  return targets;
+}
+
+nb::dict TypeRegistrations() {
+  static auto type_info = xla::ffi::MakeTypeInfo<ffi::CallSite>();
+  nb::dict type;
+  type["type_id"] = nb::capsule(static_cast<void*>(&ffi::CallSite::id));
+  type["type_info"] = nb::capsule(static_cast<void*>(&type_info));
+  nb::dict types;
+  types["jax_cxl_cuda_call_site"] = type;
+  return types;
+}
+
+}  // namespace
+
+NB_MODULE(_cuda, m) {
+  m.doc() = "CUDA handlers of jax_cxl.";
+
+  m.def(
+      "register_pool",
+      [](const nb::capsule& runtime, const std::vector<int>& devices) {
+        return comm::DeviceRuntime::Register(*RuntimeOf(runtime), devices);
+      },
+      "Makes the pool accessible to the devices (local ordinals). Returns why "
+      "that is not possible, empty if it is.",
+      "runtime"_a, "devices"_a);
+  m.def(
+      "start",
+      [](const nb::capsule& runtime, const std::vector<int>& devices,
+         bool direct, uint64_t slot_bytes, int num_slots, double warn_after,
+         double timeout, uint32_t blocks, uint32_t sending_threads,
+         uint32_t receiving_threads) {
+        comm::DeviceOptions options;
+        options.slot_bytes = slot_bytes;
+        options.num_slots = num_slots;
+        options.warn_after_s = warn_after;
+        options.timeout_s = timeout;
+        if (blocks > 0) options.shape.blocks = blocks;
+        if (sending_threads > 0)
+          options.shape.sending_threads = sending_threads;
+        if (receiving_threads > 0)
+          options.shape.receiving_threads = receiving_threads;
+        RaiseIfError(comm::DeviceRuntime::Start(RuntimeOf(runtime), devices,
+                                                options, direct));
+      },
+      "Starts an endpoint for each device (local ordinal). `direct`: all "
+      "processes of the job could register the pool. 0 is the default of "
+      "blocks and threads.",
+      "runtime"_a, "devices"_a, nb::kw_only(), "direct"_a, "slot_bytes"_a,
+      "num_slots"_a, "warn_after"_a, "timeout"_a, "blocks"_a = 0,
+      "sending_threads"_a = 0, "receiving_threads"_a = 0);
+  m.def("stop", &comm::DeviceRuntime::Stop,
+        nb::call_guard<nb::gil_scoped_release>());
+  m.def(
+      "failure",
+      []() -> nb::object {
+        auto runtime = comm::DeviceRuntime::Current();
+        const Status failure =
+            runtime == nullptr ? OkStatus() : runtime->failure();
+        return failure.ok() ? nb::none() : FailureTuple(failure);
+      },
+      "Code, message and details of what ended this process's collectives; "
+      "None "
+      "while nothing has.");
+  m.def("stats", []() {
+    auto runtime = comm::DeviceRuntime::Current();
+    comm::DeviceChannel::Traffic traffic;
+    if (runtime != nullptr) traffic = runtime->traffic();
+    nb::dict values;
+    values["calls"] = traffic.calls;
+    values["bytes_published"] = traffic.bytes_published;
+    values["bytes_retrieved"] = traffic.bytes_retrieved;
+    values["seconds"] = traffic.seconds;
+    return values;
+  });
+  m.def("registrations", &Registrations,
+        "Custom-call targets: name -> stage -> capsule.");
+  m.def("type_registrations", &TypeRegistrations,
+        "FFI types: name -> type_id and type_info capsules.");
+}
+
+}  // namespace jax_cxl

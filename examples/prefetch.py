@@ -1,0 +1,113 @@
+"""A stack of equal layers under FSDP, each gathered while the layer before it computes.
+
+The layers run under `lax.scan`, whose body computes one layer and meanwhile gathers the next:
+
+    forward    layer l computes      | layer l+1 is gathered
+    backward   layer l is computed   | layer l-1 is gathered
+               again, with gradients | the gradients of layer l+1 are summed and scattered
+
+A collective starts, and is done, in one iteration, and what the loop carries is complete. So all
+but the first gather and the last scatter have a layer's computation to hide behind, and no more
+than two layers and one layer's gradients exist whole. Differentiating the forward scan would not
+give this order: its backward scan would wait for each collective where it stands. Hence the custom
+rule.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+# A layer's parameters as one vector, and its input -> its output.
+Layer = Callable[[jax.Array, jax.Array], jax.Array]
+
+
+class Future(Protocol):
+    """A collective that has been started: `jax_cxl.Future`."""
+
+    def tie(self, h: Any) -> Any: ...
+
+    def done(self, after: Any = None) -> jax.Array: ...
+
+
+class Collectives(Protocol):
+    """What the stack needs; `jax_cxl` offers it."""
+
+    def all_gather_start(self, x: jax.Array, axis_name: str, *, tiled: bool) -> Future: ...
+
+    def psum_scatter_start(self, x: jax.Array, axis_name: str, *, tiled: bool) -> Future: ...
+
+
+def stack(layer: Layer, axis: str, collectives: Collectives) -> Callable:
+    """Returns a function that applies a stack of layers.
+
+    Args:
+        layer: computes one layer.
+        axis: mesh axis over which parameters are sharded.
+        collectives: what moves them.
+
+    Returns:
+        (shards, x) -> y, differentiable in reverse. `shards` has a row for each layer, at least
+        two: this device's piece of the layer's vector, in the dtype that is to travel.
+    """
+
+    def gather(shard: jax.Array) -> Future:
+        return collectives.all_gather_start(shard, axis, tiled=True)
+
+    def scatter(gradient: jax.Array) -> Future:
+        return collectives.psum_scatter_start(gradient, axis, tiled=True)
+
+    def pull_back(vector: jax.Array, x: jax.Array, ct: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Returns the gradients of a layer's vector, not yet summed over devices, and input."""
+        return jax.vjp(layer, vector, x)[1](ct)
+
+    def forward(shards: jax.Array, x: jax.Array) -> tuple[jax.Array, Any]:
+        def step(carry, next_shard):
+            x, vector = carry
+            future = gather(next_shard)
+            x = future.tie(x)
+            y = layer(vector, x)
+            return (y, future.done(after=y)), x
+
+        (x, vector), inputs = lax.scan(step, (x, gather(shards[0]).done()), shards[1:])
+        # The last layer comes first in the backward pass: no need to gather it again.
+        return layer(vector, x), (shards, inputs, x, vector)
+
+    def backward(saved: Any, ct: jax.Array) -> tuple[jax.Array, jax.Array]:
+        shards, inputs, x, vector = saved
+
+        # The last layer: there is nothing to scatter yet.
+        future = gather(shards[-2])
+        x, ct = future.tie((x, ct))
+        gradient, ct = pull_back(vector, x, ct)
+        vector = future.done(after=(gradient, ct))
+
+        def step(carry, operands):
+            ct, vector, next_gradient = carry
+            previous_shard, x = operands
+            gathering, scattering = gather(previous_shard), scatter(next_gradient)
+            x, ct = scattering.tie(gathering.tie((x, ct)))
+            gradient, ct = pull_back(vector, x, ct)
+            previous_vector = gathering.done(after=(gradient, ct))
+            return (ct, previous_vector, gradient), scattering.done(after=(gradient, ct))
+
+        (ct, vector, gradient), scattered = lax.scan(
+            step, (ct, vector, gradient), (shards[:-2], inputs[1:]), reverse=True
+        )
+
+        # The first layer: there is nothing to gather any more.
+        future = scatter(gradient)
+        x, ct = future.tie((inputs[0], ct))
+        gradient, ct = pull_back(vector, x, ct)
+        second = future.done(after=(gradient, ct))
+        first = scatter(gradient).done()
+        return jnp.concatenate([first[None], second[None], scattered]), ct
+
+    @jax.custom_vjp
+    def apply(shards: jax.Array, x: jax.Array) -> jax.Array:
+        return forward(shards, x)[0]
+
+    apply.defvjp(forward, backward)
+    return apply

@@ -1,0 +1,99 @@
+"""Trains to the same loss however often its ranks are killed.
+
+    python -m jax_cxl.launch -n 2 --restarts 20 --grace 0.5 examples/survive.py --kills 20
+
+A rank that is killed takes the others down: they learn it within milliseconds, as
+`jax_cxl.PeerLostError`, and exit, and the launcher starts all ranks again. They go on from the
+last checkpoint. Where a step is computed from the checkpoint and the step's number alone, no
+kill changes the result, not even its last bit.
+"""
+
+import os
+import random
+import signal
+import tempfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import app, flags
+
+import jax_cxl
+
+_STEPS = flags.DEFINE_integer("steps", 400, "Steps of training.")
+_EVERY = flags.DEFINE_integer("every", 10, "Steps between two checkpoints.")
+_KILLS = flags.DEFINE_integer("kills", 0, "How many times a random rank is killed.")
+_FILE = flags.DEFINE_string("checkpoint", "/tmp/survive.npz", "Where the checkpoint is.")
+
+AXIS = "ranks"
+FEATURES, ROWS = 64, 128
+
+
+def batch(step, rank):
+    """Returns the rank's rows of a step: the same whenever they are asked for."""
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), step), rank)
+    x = jax.random.normal(key, (ROWS, FEATURES))
+    return x, jnp.sin(x @ jnp.linspace(-1, 1, FEATURES))
+
+
+def loss(weights, x, y):
+    hidden = jnp.tanh(x @ weights["in"])
+    return jnp.mean((hidden @ weights["out"] - y) ** 2)
+
+
+def train_step(weights, step):
+    x, y = batch(step, jax.lax.axis_index(AXIS))
+    value, gradient = jax.value_and_grad(loss)(weights, x, y)
+    gradient, value = jax_cxl.pmean((gradient, value), AXIS)
+    return jax.tree.map(lambda w, g: w - 0.05 * g, weights, gradient), value
+
+
+def save(step, weights):
+    """Replaces the checkpoint as a whole: a kill leaves the old one or the new one."""
+    folder = os.path.dirname(os.path.abspath(_FILE.value))
+    with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+        np.savez(file, step=step, **weights)
+    os.replace(file.name, _FILE.value)
+
+
+def restore():
+    if os.path.exists(_FILE.value):
+        saved = dict(np.load(_FILE.value))
+        return int(saved.pop("step")), saved
+    key = jax.random.split(jax.random.key(1))
+    return 0, {
+        "in": jax.random.normal(key[0], (FEATURES, FEATURES)) / 8,
+        "out": jax.random.normal(key[1], (FEATURES,)) / 8,
+    }
+
+
+def main(_):
+    jax_cxl.initialize()
+    mesh = jax.make_mesh((jax.device_count(),), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
+    step_on_all = jax.jit(
+        jax.shard_map(train_step, mesh=mesh, in_specs=jax.P(), out_specs=jax.P(), check_vma=False)
+    )
+    step, weights = restore()
+    value = jnp.nan
+    # The accident of this attempt: a random rank, before the next but one checkpoint.
+    attempt = int(os.environ.get("JAX_CXL_LAUNCH_RESTARTS", "0"))
+    accident = random.Random(attempt)
+    victim = accident.randrange(jax.process_count())
+    moment = step + accident.randrange(2 * _EVERY.value)
+    while step < _STEPS.value:
+        if attempt < _KILLS.value and step == moment and jax.process_index() == victim:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            weights, value = jax.block_until_ready(step_on_all(weights, np.int32(step)))
+        except jax_cxl.PeerLostError as error:
+            print(f"step {step}: rank {error.rank} is lost", flush=True)
+            os._exit(1)  # A normal exit would wait for the lost rank in jax.distributed.
+        step += 1
+        if step % _EVERY.value == 0 and jax.process_index() == 0:
+            save(step, weights)
+    if jax.process_index() == 0:
+        print(f"loss {float(value).hex()} after {step} steps and {attempt} restarts", flush=True)
+
+
+if __name__ == "__main__":
+    app.run(main)

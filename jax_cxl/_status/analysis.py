@@ -1,0 +1,175 @@
+"""Who waits for whom in a job, and who is to blame: from what its ranks recorded."""
+
+import dataclasses
+import os
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+from jax_cxl import _core
+
+# A rank's heart beats every 0.1 s. One that stopped this long before another's was
+# not running any more while the other was.
+_SILENCE_SECONDS = 0.5
+
+
+@dataclasses.dataclass
+class Rank:
+    """A rank as it was when the pool was read.
+
+    Attributes:
+      record: what `_core.Snapshot.rank` says of it.
+      state: "running", "stopped", "gone", or "unknown" for a process of another host.
+      stuck: its oldest call that did not finish well; None if there is none.
+      waits_for: the ranks that this call waits for, as far as is known.
+      silent: seconds that its heart had stood still when the last heart of the job beat.
+    """
+
+    record: dict[str, Any]
+    state: str
+    stuck: dict[str, Any] | None = None
+    waits_for: list[int] = dataclasses.field(default_factory=list)
+    silent: float = 0.0
+
+    @property
+    def number(self) -> int:
+        return self.record["rank"]
+
+    @property
+    def name(self) -> str:
+        return f"rank {self.number} (pid {self.record['pid']} on host {self.record['host']})"
+
+    @property
+    def last_call(self) -> dict[str, Any] | None:
+        calls = self.record["calls"]
+        return self.stuck or (calls[-1] if calls else None)
+
+    @property
+    def down(self) -> bool:
+        return self.state in ("stopped", "gone") or self.silent > _SILENCE_SECONDS
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A job and what is wrong with it.
+
+    Attributes:
+      ranks: by number.
+      culprits: why nothing moves: rank -> what it did, in words. Empty if nothing is wrong, or
+        if the ranks wait for each other in a circle.
+    """
+
+    ranks: Sequence[Rank]
+    culprits: dict[int, str]
+
+
+def read(snapshot: "_core.Snapshot", calls: int) -> Job:
+    """Reads a job from a copy of its pool, with the last `calls` calls of each rank."""
+    records = [snapshot.rank(rank, calls) for rank in range(snapshot.world_size)]
+    return analyse([Rank(record, process_state(record)) for record in records])
+
+
+def process_state(record: dict[str, Any]) -> str:
+    """Returns the state of a rank's process: see `Rank.state`."""
+    if not record["registered"]:
+        return "unknown"
+    here = os.stat("/proc/self/ns/pid").st_ino
+    if record["host"] != socket.gethostname() or record["pid_namespace"] != here:
+        return "unknown"
+    try:
+        with open(f"/proc/{record['pid']}/stat", "rb") as file:
+            # pid (name) state ...; the name may hold spaces and parentheses.
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return "gone"
+    if int(fields[19]) != record["process_start"] or fields[0] in (b"Z", b"X"):
+        return "gone"
+    return "stopped" if fields[0] in (b"T", b"t") else "running"
+
+
+def analyse(ranks: list[Rank]) -> Job:
+    """Finds out who waits for whom, and whom it comes down to."""
+    latest = max((rank.record["last_sign_of_life"] for rank in ranks), default=0.0)
+    for rank in ranks:
+        rank.silent = latest - rank.record["last_sign_of_life"]
+        # One that failed is where the rank was stuck.
+        unfinished = [
+            call for call in rank.record["calls"] if not call["finished"] or call["code"] != "OK"
+        ]
+        rank.stuck = unfinished[0] if unfinished else None
+    started = [
+        {(call["group"], call["identity"]) for call in rank.record["calls"]} for rank in ranks
+    ]
+    for rank in ranks:
+        if rank.stuck is not None:
+            rank.waits_for = _waits_for(rank, rank.stuck, started)
+    return Job(ranks, _culprits(ranks))
+
+
+def _waits_for(rank: Rank, call: dict[str, Any], started: list[set[tuple[int, int]]]) -> list[int]:
+    members = rank.record["groups"].get(call["group"], [])
+    if not call["started"]:
+        missing = [m for m in members if (call["group"], call["identity"]) not in started[m]]
+        if missing:
+            return missing
+    waits_for = call["waiting_for"]
+    return [waits_for] if 0 <= waits_for < len(started) and waits_for != rank.number else []
+
+
+def _culprits(ranks: list[Rank]) -> dict[int, str]:
+    waiting = [rank for rank in ranks if rank.stuck is not None]
+    gave_up = {rank.number for rank in ranks if rank.record["gave_up"]}
+    culprits: dict[int, str] = {}
+    for rank in waiting:
+        for end in _ends(ranks, rank, {rank.number}, gave_up):
+            culprits[end.number] = _why(end)
+    # Who gave up tells of another, who is gone without a word.
+    for rank in ranks:
+        if gave_up and rank.number not in gave_up and rank.state == "gone" and rank.stuck:
+            culprits[rank.number] = _why(rank)
+    return culprits
+
+
+def _ends(ranks: list[Rank], rank: Rank, seen: set[int], gave_up: set[int]) -> list[Rank]:
+    """Returns the ranks that `rank` waits for and that do not wait themselves."""
+    ends = []
+    for number in rank.waits_for:
+        if number in seen:
+            continue
+        other = ranks[number]
+        seen.add(number)
+        fell = other.down and number not in gave_up and not _all_gone(ranks)
+        if fell or other.silent > _SILENCE_SECONDS or other.stuck is None:
+            ends.append(other)
+        else:
+            ends.extend(_ends(ranks, other, seen, gave_up))
+    return ends
+
+
+def _all_gone(ranks: list[Rank]) -> bool:
+    return all(rank.state == "gone" for rank in ranks)
+
+
+def _why(rank: Rank) -> str:
+    """Says what a culprit did."""
+    state = {"gone": "is gone", "stopped": "is stopped"}.get(rank.state, "is in no collective")
+    if rank.state in ("running", "unknown") and rank.silent > _SILENCE_SECONDS:
+        state = f"has given no sign of life for {rank.silent:.1f} s"
+    call = rank.last_call
+    if call is None:
+        return f"{rank.name} {state}; it had not called any collective"
+    did = "it was in" if rank.stuck else "it had finished"
+    return f"{rank.name} {state}; {did} its call {call['number']}, {call['what']}"
+
+
+def sentences(job: Job) -> list[str]:
+    """Returns who waits for whom and who is to blame, a sentence each."""
+    lines = []
+    for rank in job.ranks:
+        if rank.stuck is None:
+            continue
+        others = ", ".join(job.ranks[number].name for number in rank.waits_for)
+        what = f"call {rank.stuck['number']}, {rank.stuck['what']}"
+        lines.append(f"{rank.name} was in {what}" + (f", and waited for {others}" * bool(others)))
+    lines += [f"culprit: {why}" for why in job.culprits.values()]
+    return lines

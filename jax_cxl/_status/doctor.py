@@ -1,0 +1,219 @@
+"""The command line of `python -m jax_cxl doctor`."""
+
+import argparse
+import ctypes
+import dataclasses
+import glob
+import importlib.metadata
+import mmap
+import os
+import pathlib
+import resource
+from collections.abc import Callable, Iterator, Sequence
+
+from jax_cxl import _pool_uri
+
+_DESCRIPTION = """\
+Checks whether this machine can run jax_cxl, and says what to do where it cannot."""
+
+# What the tests run on.
+_OLDEST_JAX = (0, 10, 2)
+_MIB = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """What a check found.
+
+    Attributes:
+      level: "ok", "note" (something cannot be used, which may not matter) or "problem".
+      text: what was found and, unless all is well, what to do.
+    """
+
+    level: str
+    text: str
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command; returns 1 if there is a problem, else 0."""
+    parser = argparse.ArgumentParser(prog="python -m jax_cxl doctor", description=_DESCRIPTION)
+    parser.add_argument(
+        "--ranks", type=int, default=2, metavar="N", help="ranks on this machine (default: 2)"
+    )
+    options = parser.parse_args(arguments)
+    status = 0
+    for check in _CHECKS:
+        for finding in check(max(options.ranks, 1)):
+            print(f"{finding.level:8}{finding.text}")
+            status |= finding.level == "problem"
+    return status
+
+
+def check_jax(ranks: int) -> Iterator[Finding]:
+    """The versions of JAX and its library."""
+    for package in ("jax", "jaxlib"):
+        try:
+            version = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding("problem", f"{package} is not installed: pip install 'jax>=0.10.2'")
+            continue
+        numbers = tuple(int(part) for part in version.split(".")[:3] if part.isdecimal())
+        if numbers < _OLDEST_JAX:
+            yield Finding("problem", f"{package} {version} is too old: pip install 'jax>=0.10.2'")
+        else:
+            yield Finding("ok", f"{package} {version}")
+
+
+def check_shm(ranks: int) -> Iterator[Finding]:
+    """Room for the default pool."""
+    needed = _pool_uri.automatic_bytes(ranks)
+    space = os.statvfs("/dev/shm")
+    free, total = space.f_bavail * space.f_frsize, space.f_blocks * space.f_frsize
+    text = (
+        f"/dev/shm: {free / _MIB:.0f} of {total / _MIB:.0f} MiB are free, the default pool of"
+        f" {ranks} ranks takes {needed / _MIB:.0f} MiB"
+    )
+    if free >= needed or total == 0:  # A tmpfs without a limit has no blocks.
+        yield Finding("ok", text)
+    else:
+        yield Finding(
+            "problem",
+            f"{text}: run python -m jax_cxl clean, enlarge it (mount -o remount,size=..., in a"
+            " container --shm-size=...), or choose a smaller pool (JAX_CXL_POOL=shm:?size=...)",
+        )
+
+
+def check_memlock(ranks: int) -> Iterator[Finding]:
+    """The limit on locked memory, which GPUs need: they pin the pool."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    needed = _pool_uri.automatic_bytes(ranks)
+    if limit == resource.RLIM_INFINITY or limit >= needed:
+        yield Finding("ok", "memlock: enough")
+    else:
+        yield Finding(
+            "note",
+            f"memlock: {limit / 1024:.0f} KiB; pinning a pool for GPUs may fail:"
+            " ulimit -l unlimited, in a container --ulimit memlock=-1",
+        )
+
+
+def check_flush(ranks: int) -> Iterator[Finding]:
+    """What the processor has to write back and drop lines of its cache."""
+    flags: set[str] = set()
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("flags"):
+            flags.update(line.partition(":")[2].split())
+            break
+    found = [name for name in ("clwb", "clflushopt", "clflush") if name in flags]
+    if found:
+        yield Finding("ok", f"cache flushes: {', '.join(found)} (coherence=flush uses {found[0]})")
+    else:
+        yield Finding(
+            "note", "cache flushes: none, so pools shared by hosts without coherence are out"
+        )
+
+
+def check_dax(ranks: int) -> Iterator[Finding]:
+    """CXL memory as devdax."""
+    devices = sorted(glob.glob("/sys/bus/dax/devices/dax*"))
+    if not devices:
+        yield Finding(
+            "note",
+            "dax: no device, so no CXL memory as devdax (daxctl list; daxctl reconfigure-device"
+            " --mode=devdax makes one)",
+        )
+    for device in devices:
+        name = os.path.basename(device)
+        try:
+            size, align = (
+                int(pathlib.Path(device, attribute).read_text(), 0)
+                for attribute in ("size", "align")
+            )
+        except (OSError, ValueError):
+            yield Finding("note", f"dax: sysfs says nothing of the size of {name}")
+            continue
+        path = f"/dev/{name}"
+        text = f"dax: {path}, {size / _MIB:.0f} MiB, alignment {align / _MIB:g} MiB"
+        if not os.path.exists(path):
+            yield Finding("note", f"{text}: there is no such file (is it in mode system-ram?)")
+        elif os.access(path, os.R_OK | os.W_OK):
+            yield Finding("ok", text)
+        else:
+            yield Finding("problem", f"{text}: you may not open it; ask for rights on {path}")
+
+
+def check_gpu(ranks: int) -> Iterator[Finding]:
+    """The NVIDIA driver, and whether it can pin memory of /dev/shm."""
+    version = pathlib.Path("/proc/driver/nvidia/version")
+    if not version.exists():
+        yield Finding("note", "GPU: no NVIDIA driver, ranks run on CPUs")
+        return
+    yield Finding("ok", f"GPU: {version.read_text().splitlines()[0].strip()}")
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        yield Finding("problem", "GPU: libcuda.so.1 is missing: install the driver's libraries")
+        return
+    yield _register(cuda)
+
+
+def _register(cuda: ctypes.CDLL) -> Finding:
+    """Tries to pin a page of shared memory."""
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    for step in (
+        lambda: cuda.cuInit(0),
+        lambda: cuda.cuDeviceGet(ctypes.byref(device), 0),
+        lambda: cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device),
+        lambda: cuda.cuCtxSetCurrent(context),
+    ):
+        if (code := step()) != 0:
+            return Finding("problem", f"GPU: CUDA does not start (error {code}): see nvidia-smi")
+
+    fd = os.memfd_create("jax_cxl doctor")
+    try:
+        os.ftruncate(fd, mmap.PAGESIZE)
+        with mmap.mmap(fd, mmap.PAGESIZE) as memory:
+            view = (ctypes.c_char * mmap.PAGESIZE).from_buffer(memory)
+            address = ctypes.c_void_p(ctypes.addressof(view))
+            code = cuda.cuMemHostRegister_v2(address, ctypes.c_size_t(mmap.PAGESIZE), 0)
+            if code == 0:
+                cuda.cuMemHostUnregister(address)
+            del view
+    finally:
+        os.close(fd)
+        cuda.cuDevicePrimaryCtxRelease_v2(device)
+    if code == 0:
+        return Finding("ok", "GPU: shared memory can be registered with CUDA")
+    return Finding(
+        "problem",
+        f"GPU: shared memory cannot be registered with CUDA (error {code}): raise memlock"
+        " (ulimit -l unlimited)",
+    )
+
+
+def check_processes(ranks: int) -> Iterator[Finding]:
+    """Whether processes can see each other, which tells a dead rank at once."""
+    try:
+        os.close(os.pidfd_open(os.getppid() or os.getpid()))
+    except OSError as error:
+        yield Finding(
+            "note",
+            f"processes: pidfd_open fails ({error.strerror}); the end of a rank is noticed by its"
+            " heartbeat, after JAX_CXL_HEARTBEAT_TIMEOUT",
+        )
+    else:
+        yield Finding("ok", "processes: the end of a rank on this host is seen at once")
+    cores = len(os.sched_getaffinity(0))
+    if cores < ranks:
+        yield Finding("note", f"processes: {cores} cores for {ranks} ranks, which share them")
+
+
+_CHECKS: tuple[Callable[[int], Iterator[Finding]], ...] = (
+    check_jax,
+    check_shm,
+    check_memlock,
+    check_flush,
+    check_dax,
+    check_gpu,
+    check_processes,
+)

@@ -1,0 +1,136 @@
+"""The command line of `python -m jax_cxl status`."""
+
+import argparse
+import importlib.util
+import json
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from jax_cxl import errors
+from jax_cxl._status import analysis, pools
+
+_DESCRIPTION = """\
+Shows what the ranks of a job do, or did last: who waits for whom, and whom it comes down to.
+
+Reads the flight recorder, which keeps the last 4,096 calls of each rank in the pool. Changes
+nothing; the job need not answer, and need not live."""
+
+_EPILOG = """\
+what to name:
+  nothing          the running jobs of this machine that belong to you
+  PID              the job of this process
+  shm:NAME         the job on this pool
+  FILE, dax:/dev/daxX.Y?offset=...
+                   a pool in a file or on a device, whether its job lives or not, or what
+                   python -m jax_cxl.launch --post-mortem FILE has kept
+
+  A pool in /dev/shm is gone with the last rank: the launcher reads it before."""
+
+_COLUMNS = ("rank", "pid", "host", "state", "calls", "last call", "since", "waits for")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command; returns 0, 1 if a job has a culprit, 2 if there is no pool to read."""
+    parser = argparse.ArgumentParser(
+        prog="python -m jax_cxl status",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("pool", nargs="?", help="which job; see below")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.add_argument(
+        "--calls", type=int, default=64, metavar="N", help="calls of each rank (default: 64)"
+    )
+    options = parser.parse_args(arguments)
+    jobs = []
+    try:
+        found = pools.named(options.pool) if options.pool else pools.running()
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    for pool in found:
+        try:
+            jobs.append((pool.name, analysis.read(pool.read(), max(options.calls, 1))))
+        except (OSError, errors.PoolError) as error:  # It may have ended meanwhile.
+            print(f"status: {error}", file=sys.stderr)
+    if options.json:
+        print(json.dumps([_as_json(name, job) for name, job in jobs], indent=1))
+    else:
+        for name, job in jobs:
+            _print(name, job)
+    if not jobs:
+        print("status: there is no job that you may look into", file=sys.stderr)
+        return 2
+    return int(any(job.culprits for _, job in jobs))
+
+
+def _as_json(name: str, job: analysis.Job) -> dict[str, Any]:
+    def call(record: dict[str, Any]) -> dict[str, Any]:
+        # 64-bit numbers as text: JSON's are floating-point to many readers.
+        text = {key: f"{record[key]:#018x}" for key in ("identity", "group")}
+        return record | text
+
+    def rank(entry: analysis.Rank) -> dict[str, Any]:
+        record = dict(entry.record)
+        record["calls"] = [call(each) for each in record["calls"]]
+        record["groups"] = {f"{key:#018x}": value for key, value in record["groups"].items()}
+        return record | {"state": entry.state, "waits_for": entry.waits_for}
+
+    return {
+        "pool": name,
+        "ranks": [rank(entry) for entry in job.ranks],
+        "culprits": [{"rank": number, "why": why} for number, why in job.culprits.items()],
+    }
+
+
+def _print(name: str, job: analysis.Job) -> None:
+    now = time.time()
+    rows = [_row(rank, now) for rank in job.ranks]
+    if importlib.util.find_spec("rich") is None:
+        _print_plain(name, rows)
+    else:
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(*_COLUMNS, title=name)
+        for row in rows:
+            table.add_row(*row)
+        Console().print(table)
+    for rank in job.ranks:
+        if rank.record["gave_up"]:
+            print(f"{rank.name} gave up: {rank.record['gave_up']['reason']}")
+    for why in job.culprits.values():
+        print(f"culprit: {why}")
+
+
+def _row(rank: analysis.Rank, now: float) -> tuple[str, ...]:
+    call = rank.last_call
+    what, since = "none", ""
+    if call is not None:
+        stage = "in it" if call["started"] else "submitted"
+        if call["finished"]:
+            stage = "finished" if call["code"] == "OK" else call["code"]
+        what = f"{call['number']}: {call['what']} ({stage})"
+        since = f"{now - (call['finished'] or call['started'] or call['submitted']):.1f} s"
+    return (
+        str(rank.number),
+        str(rank.record["pid"]),
+        rank.record["host"],
+        rank.state,
+        str(rank.record["submitted_calls"]),
+        what,
+        since,
+        ", ".join(map(str, rank.waits_for)),
+    )
+
+
+def _print_plain(name: str, rows: list[tuple[str, ...]]) -> None:
+    widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
+    print(name)
+    for row in (_COLUMNS, *rows):
+        print(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        )

@@ -1,0 +1,41 @@
+"""Collectives through JAX on a pool without coherence, emulated; seeds are printed.
+
+`JAX_CXL_POOL=incoherent:?seed=7 python -m pytest` runs every other test that way.
+"""
+
+import secrets
+
+import job
+from absl.testing import absltest, parameterized
+
+
+def _soak(processes, devices_per_process, pool):
+    return job.run(
+        "soak.py",
+        "--seconds=8",
+        processes=processes,
+        devices_per_process=devices_per_process,
+        environment={"JAX_CXL_POOL": pool, "JAX_CXL_TIMEOUT": "20"},
+    )
+
+
+class IncoherentTest(parameterized.TestCase):
+    @parameterized.parameters((2, 2), (4, 1))
+    def test_nothing_wrong(self, processes, devices_per_process):
+        pool = f"incoherent:?seed={secrets.randbits(32)}"
+        print(pool)
+        done = _soak(processes, devices_per_process, pool)
+        self.assertEqual(done.returncode, 0, pool + done.stdout + done.stderr)
+        self.assertIn('"wrong_elements": 0', done.stdout)
+
+    @parameterized.parameters("slot.write_back", "slot.invalidate", "released.wait")
+    def test_what_is_left_out_is_noticed(self, move):
+        done = _soak(2, 1, f"incoherent:?seed=1&leave_out={move}")
+        self.assertNotEqual(done.returncode, 0, done.stdout)
+        self.assertRegex(
+            done.stdout + done.stderr, "wrong elements|protocol error|Error", done.stdout
+        )
+
+
+if __name__ == "__main__":
+    absltest.main()

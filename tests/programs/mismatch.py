@@ -1,0 +1,146 @@
+"""Ranks that run different programs: says how each of them learns it."""
+
+import json
+import os
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import app, flags
+
+import jax_cxl
+
+X = np.arange(4, dtype=np.float32)
+
+
+def psum(v):
+    return jax_cxl.psum(v, "i")  # psum
+
+
+def also_psum(v):
+    return jax_cxl.psum(v, "i")  # also_psum
+
+
+def all_gather(v):
+    return jax_cxl.all_gather(v, "i")  # all_gather
+
+
+def pmax(v):
+    return jax_cxl.pmax(v, "i")  # pmax
+
+
+def forward(v):
+    n = jax.lax.axis_size("i")
+    return jax_cxl.ppermute(v, "i", [(i, (i + 1) % n) for i in range(n)])  # forward
+
+
+def pairwise(v):
+    return jax_cxl.ppermute(v, "i", [(0, 1)])  # pairwise
+
+
+def from_0(v):
+    return jax_cxl.broadcast(v, "i", root=0)  # from_0
+
+
+def from_1(v):
+    return jax_cxl.broadcast(v, "i", root=1)  # from_1
+
+
+def psum_then_pmax(v):
+    w = psum(v)
+    return pmax(w)
+
+
+def pmax_then_psum(v):
+    w = pmax(v)
+    return psum(w)
+
+
+def branches(v):
+    """One program, in which a rank's own values choose the collective."""
+    chosen = (jax.lax.axis_index("i") == 0) & (v.sum() > 0)
+    return jax.lax.cond(chosen, psum, lambda w: pmax(w), v)
+
+
+def loops(v):
+    """One program, in which rank 0 goes round more often."""
+    turns = 2 + (jax.lax.axis_index("i") == 0)
+    return jax.lax.fori_loop(0, turns, lambda _, w: psum(w), v)
+
+
+class Program:
+    """Runs a function on each of the first ranks; on all, by default."""
+
+    def __init__(self, function, x=X, ranks=None):
+        self._function, self._x, self._ranks = function, x, ranks
+
+    def compile(self):
+        mesh = jax.sharding.Mesh(np.array(jax.devices()[: self._ranks]), ("i",))
+        body = jax.shard_map(
+            lambda: jax.tree.map(jnp.sum, self._function(jnp.asarray(self._x))),
+            mesh=mesh, in_specs=(), out_specs=jax.P(), check_vma=False,
+        )  # fmt: skip
+        self._compiled = jax.jit(body).lower().compile()
+
+    def __call__(self):
+        jax.block_until_ready(self._compiled())
+
+
+class Pause:
+    """Makes its rank late."""
+
+    def compile(self):
+        pass
+
+    def __call__(self):
+        time.sleep(1.5)
+
+
+PSUM, PMAX = Program(psum), Program(pmax)
+# The programs of rank 0, one after another, and those of all others.
+CASES = {
+    "operation": ([PSUM], [Program(all_gather)]),
+    "reduction": ([PSUM], [PMAX]),
+    "dtype": ([PSUM], [Program(psum, X.astype(np.int32))]),
+    "count": ([PSUM], [Program(psum, X[:3])]),
+    "root": ([Program(from_0)], [Program(from_1)]),
+    "permutation": ([Program(forward)], [Program(pairwise)]),
+    "group": ([Program(psum, ranks=2)], [PSUM]),
+    "order": ([PSUM, PMAX], [PMAX, PSUM]),
+    "order_in_program": ([Program(psum_then_pmax)], [Program(pmax_then_psum)]),
+    "branch": ([Program(branches)], [Program(branches)]),
+    "number": ([PSUM] * 3, [PSUM] * 2),
+    "number_then_another": ([PSUM, PSUM, PMAX], [PSUM, PMAX]),
+    "loop": ([Program(loops)], [Program(loops)]),
+    # No mismatch: one rank is late, or comes from another line.
+    "late": ([PSUM, PMAX], [PSUM, Pause(), PMAX]),
+    "line": ([PSUM, PMAX], [Program(also_psum), PMAX]),
+}
+_CASE = flags.DEFINE_enum("case", "operation", CASES, "Which programs to run.")
+
+
+def main(_) -> None:
+    jax_cxl.initialize()
+    rank = jax.process_index()
+    programs = CASES[_CASE.value][min(rank, 1)]
+    for program in (*programs, together := Program(psum, X[:2])):
+        program.compile()
+    together()
+    start = time.time()
+    caught = {}
+    try:
+        for program in programs:
+            program()
+    except jax_cxl.MismatchError as error:
+        caught = {"text": str(error), "ranks": error.ranks, "calls": error.calls}
+    print("caught " + json.dumps({**caught, "rank": rank, "at": [start, time.time()]}), flush=True)
+    if not caught:
+        return  # Ends normally: the others learn from that.
+    # jax.distributed would wait for others at exit; they need not hear it by our end.
+    time.sleep(1)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    app.run(main)

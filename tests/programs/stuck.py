@@ -1,0 +1,38 @@
+"""Gets stuck in a collective, because one rank dies, stops or does not come."""
+
+import os
+import signal
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+
+import jax_cxl
+
+
+def main() -> None:
+    jax_cxl.initialize()
+    mesh = jax.make_mesh((jax.device_count(),), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    total = jax.jit(
+        jax.shard_map(
+            lambda x: jax_cxl.psum(x, "i"), mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P()
+        )
+    )
+    ones = jax.device_put(jnp.ones(jax.device_count()), jax.NamedSharding(mesh, jax.P("i")))
+    for _ in range(3):
+        total(ones).block_until_ready()
+    print(f"ready {os.getpid()}", flush=True)
+    how = sys.argv[1]
+    if how == "all_die":
+        time.sleep(1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if jax.process_index() == 1:
+        if how == "late":
+            time.sleep(100)
+        os.kill(os.getpid(), {"die": signal.SIGKILL, "stop": signal.SIGSTOP}[how])
+    total(ones).block_until_ready()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""`python -m jax_cxl status`, `clean` and `doctor`, and the launcher's post mortem."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import job
+from absl.testing import absltest, parameterized
+
+from jax_cxl._status import analysis, doctor
+
+
+def _call(number, *, finished=1.0, started=1.0, code="OK", waiting_for=-1):
+    return {
+        "number": number,
+        "identity": 100 + number,
+        "group": 7,
+        "what": "psum: all_reduce sum of 8 float32",
+        "submitted": 1.0,
+        "started": started,
+        "finished": finished,
+        "code": code,
+        "waiting_for": waiting_for,
+    }
+
+
+def _rank(number, calls, *, state="running", members=(0, 1, 2), alive_at=10.0, gave_up=None):
+    record = {
+        "rank": number,
+        "pid": 1000 + number,
+        "host": "a",
+        "calls": calls,
+        "groups": {7: list(members)},
+        "last_sign_of_life": alive_at,
+        "gave_up": gave_up,
+    }
+    return analysis.Rank(record, state)
+
+
+_WAITING = _call(2, started=0, finished=0)
+_INSIDE = _call(2, finished=0)
+
+
+class AnalysisTest(parameterized.TestCase):
+    def test_nobody_is_to_blame_when_all_calls_are_done(self):
+        job = analysis.analyse([_rank(r, [_call(1)]) for r in range(3)])
+        self.assertEmpty(job.culprits)
+        self.assertEmpty(analysis.sentences(job))
+
+    @parameterized.parameters(
+        ("running", "is in no collective"), ("gone", "is gone"), ("stopped", "is stopped")
+    )
+    def test_a_rank_that_does_not_come(self, state, words):
+        ranks = [_rank(r, [_call(1), _WAITING]) for r in (0, 2)]
+        ranks.insert(1, _rank(1, [_call(1)], state=state))
+        job = analysis.analyse(ranks)
+        self.assertEqual([rank.waits_for for rank in job.ranks], [[1], [], [1]])
+        self.assertEqual(list(job.culprits), [1])
+        self.assertIn(f"rank 1 (pid 1001 on host a) {words}; it had finished", job.culprits[1])
+
+    def test_the_chain_is_followed_to_its_end(self):
+        def inside(waiting_for):
+            return [_call(2, finished=0, waiting_for=waiting_for)]
+
+        ranks = [_rank(0, inside(1)), _rank(1, inside(2)), _rank(2, inside(0), state="stopped")]
+        job = analysis.analyse(ranks)
+        self.assertEqual(list(job.culprits), [2])
+
+    def test_a_silent_heart_on_another_host(self):
+        ranks = [
+            _rank(0, [_call(2, finished=0, waiting_for=1)], state="unknown"),
+            _rank(1, [_INSIDE], state="unknown", alive_at=4.0),
+        ]
+        job = analysis.analyse(ranks)
+        self.assertIn("no sign of life for 6.0 s", job.culprits[1])
+
+    def test_when_all_are_gone_the_one_without_a_word_is_to_blame(self):
+        failed = _call(2, code="PEER_LOST", waiting_for=2)
+        ranks = [_rank(r, [failed], state="gone", gave_up={"reason": "x"}) for r in (0, 1)]
+        ranks.append(_rank(2, [_INSIDE], state="gone"))
+        self.assertEqual(list(analysis.analyse(ranks).culprits), [2])
+
+    def test_any_record_is_read_without_harm(self):
+        calls = [_call(2, finished=0, waiting_for=99)]
+        job = analysis.analyse([_rank(0, calls, members=()), _rank(1, [])])
+        self.assertEmpty(job.culprits)
+
+
+def _status(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "jax_cxl", "status", *arguments],
+        env={**os.environ, "COLUMNS": "200"},  # no line of the table is wrapped
+        capture_output=True,
+        text=True,
+    )
+
+
+class StatusTest(parameterized.TestCase):
+    @parameterized.parameters(("late", "is in no collective"), ("stop", "is stopped"))
+    def test_of_a_running_job(self, how, words):
+        with job.start("stuck.py", how) as running:
+            ready = (line for line in running.stdout if "ready" in line)
+            pids = [int(next(ready).split()[-1]) for _ in range(2)]
+            deadline = time.monotonic() + 60
+            while (status := _status(str(min(pids)), "--json")).returncode != 1:
+                self.assertLess(time.monotonic(), deadline, status)
+                time.sleep(0.2)
+            running.send_signal(signal.SIGTERM)
+            running.communicate(timeout=60)
+        (found,) = json.loads(status.stdout)
+        self.assertEqual([rank["submitted_calls"] for rank in found["ranks"]], [4, 3])
+        self.assertEqual(found["ranks"][0]["waits_for"], [1])
+        (culprit,) = found["culprits"]
+        self.assertEqual(culprit["rank"], 1)
+        self.assertIn(words, culprit["why"])
+
+    @parameterized.parameters("die", "all_die")
+    def test_post_mortem(self, how):
+        with tempfile.TemporaryDirectory() as folder:
+            kept = str(pathlib.Path(folder, "kept"))
+            with job.start("stuck.py", how, launcher=("--post-mortem", kept)) as ended:
+                _, stderr = ended.communicate(timeout=120)
+            self.assertEqual(ended.returncode, 137)
+            self.assertIn(f"kept for python -m jax_cxl status: {kept}", stderr)
+            status = _status(kept, "--json")
+            (found,) = json.loads(status.stdout)
+            self.assertEqual({rank["state"] for rank in found["ranks"]}, {"gone"})
+            for rank in found["ranks"]:
+                self.assertEqual([call["name"] for call in rank["calls"][:3]], ["psum"] * 3)
+            if how == "die":
+                self.assertIn("culprit: rank 1 (pid ", stderr)
+                self.assertEqual([culprit["rank"] for culprit in found["culprits"]], [1])
+            self.assertIn("psum: all_reduce sum of 1 float32", _status(kept).stdout)
+
+    def test_what_is_no_pool_is_refused(self):
+        status = _status(__file__)
+        self.assertEqual(status.returncode, 2)
+        self.assertIn("is not a jax_cxl pool", status.stderr)
+        self.assertEqual(_status("tcp:host").returncode, 2)
+        self.assertEqual(_status("/nowhere").returncode, 2)
+
+
+class CleanTest(absltest.TestCase):
+    def test_removes_leftovers_and_says_so(self):
+        leftover = f"/dev/shm/jax_cxl.clean-test.{os.getpid()}"
+        os.close(os.open(leftover, os.O_CREAT | os.O_EXCL, 0o600))
+        cleaned = subprocess.run(
+            [sys.executable, "-m", "jax_cxl", "clean"], capture_output=True, text=True
+        )
+        self.assertEqual(cleaned.returncode, 0, cleaned.stderr)
+        self.assertFalse(os.path.exists(leftover))
+
+
+class DoctorTest(absltest.TestCase):
+    def test_finds_no_problem_here(self):
+        checked = subprocess.run(
+            [sys.executable, "-m", "jax_cxl", "doctor"], capture_output=True, text=True
+        )
+        self.assertNotIn("problem", checked.stdout)
+        self.assertEqual(checked.returncode, 0, checked.stderr)
+        for word in ("jaxlib", "/dev/shm", "memlock", "cache flushes", "dax", "GPU", "processes"):
+            self.assertIn(word, checked.stdout)
+
+    def test_a_pool_that_does_not_fit_is_a_problem(self):
+        (finding,) = doctor.check_shm(10**9)
+        self.assertEqual(finding.level, "problem")
+        self.assertIn("python -m jax_cxl clean", finding.text)
+
+
+if __name__ == "__main__":
+    absltest.main()

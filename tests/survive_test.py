@@ -1,0 +1,46 @@
+"""Runs examples/survive.py: kills do not change the loss."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+from absl.testing import absltest
+
+_SCRIPT = pathlib.Path(__file__).resolve().parent.parent / "examples" / "survive.py"
+_KILLS = 3
+
+
+def loss_after(kills: int) -> tuple[str, str]:
+    """Returns the loss, to the last bit, and what the launcher and the ranks said."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "jax_cxl.launch", "-n", "2"),
+                *(f"--restarts={kills}", "--grace=0.5", _SCRIPT),
+                *(f"--kills={kills}", "--steps=90", f"--checkpoint={folder}/state.npz"),
+            ],
+            env={**os.environ, "JAX_PLATFORMS": "cpu"},
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+    found = re.search(rf"loss (\S+) after 90 steps and {kills} restarts", done.stdout)
+    assert done.returncode == 0 and found, done.stderr
+    return found.group(1), done.stdout + done.stderr
+
+
+class SurviveTest(absltest.TestCase):
+    def test_kills_do_not_change_the_loss(self):
+        undisturbed, _ = loss_after(0)
+        disturbed, said = loss_after(_KILLS)
+        self.assertEqual(disturbed, undisturbed)
+        self.assertEqual(said.count("was killed by SIGKILL"), _KILLS)
+        self.assertRegex(said, r"rank \d is lost")
+
+
+if __name__ == "__main__":
+    absltest.main()
