@@ -145,6 +145,8 @@ def collective(
 
     def lower(ctx, x):
         only_starts = len(ctx.avals_out) > 1
+        if only_starts:
+            (x,) = fence(ctx, ctx.avals_in, x)
         layout = _layout(aval_out.ndim, result_blocks)
         call = jax.ffi.ffi_lowering(
             START_TARGET if only_starts else COLLECTIVE_TARGET,
@@ -401,6 +403,19 @@ def _carried(ctx, carrier: str, lower: Callable, *operands: Any) -> Sequence:
     packed = aval_out.update(dtype=carrier_dtype)
     (out,) = lower(ctx.replace(avals_in=avals, avals_out=[packed]), *values)
     return local(ctx.replace(avals_in=[packed], avals_out=[aval_out]), unpack, out)
+
+
+def fence(ctx, avals, *values: Any) -> Sequence:
+    """Returns the values such that XLA joins nothing across this place.
+
+    On GPUs XLA makes one kernel of a call and a slice in front of it, or an update behind it. Calls
+    with side effects it would execute a second time for that.
+    """
+    if not values:
+        return values
+    ctx = ctx.replace(avals_in=avals, avals_out=avals)
+    barrier = mlir.lower_fun(lambda *v: lax.optimization_barrier(v), multiple_results=True)
+    return barrier(ctx, *values)
 
 
 def local(ctx, function, *operands) -> Sequence:

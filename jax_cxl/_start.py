@@ -10,7 +10,8 @@ beside other work therefore takes three calls:
                                   put in front of what computes `after`
 
 All of them alias their results to their operands; nothing is copied. `done` takes x as well, so
-that XLA does not reuse its memory while the collective reads it.
+that XLA does not reuse its memory while the collective reads it. Fences around each call keep XLA
+from making one kernel of it and of a slice or an update of an array, which would undo both.
 
 Between `start` and `done` the memory of y is unfinished, and only these calls know it. XLA copies
 arrays freely where a loop, a branch or a program begins or ends, so that all calls of one
@@ -135,7 +136,10 @@ def _lower_done(ctx, x, y, token, *after):
         has_side_effect=True,
     )
     x_aval, y_aval, _, *after_avals = ctx.avals_in
-    return call(ctx.replace(avals_in=[x_aval, y_aval, *after_avals]), x, y, *after)
+    (x,) = start.operands  # The memory that the collective reads, not one that x was sliced from.
+    fenced = _lowering.fence(ctx, after_avals, *after)
+    results = call(ctx.replace(avals_in=[x_aval, y_aval, *after_avals]), x, y, *fenced)
+    return _lowering.fence(ctx, ctx.avals_out, *results)
 
 
 def _done_jvp(primals, tangents):
@@ -165,7 +169,8 @@ def _lower_tie(ctx, token, *h):
     call = jax.ffi.ffi_lowering(
         TIE_TARGET, operand_output_aliases={i + 1: i for i in range(len(h))}
     )
-    return call(ctx, token, *h)
+    fenced = _lowering.fence(ctx, ctx.avals_in[1:], *h)
+    return _lowering.fence(ctx, ctx.avals_out, *call(ctx, token, *fenced))
 
 
 def _tie_jvp(primals, tangents):

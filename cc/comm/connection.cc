@@ -6,8 +6,6 @@
 #include <limits>
 #include <utility>
 
-#include "cc/comm/directory.h"
-
 namespace jax_cxl::comm {
 namespace {
 
@@ -64,7 +62,9 @@ Connection::Connection(pool::Pool* pool, const Peers* peers,
       doorbells_(pool->coherence(), pool->epoch(), &pool->guard()),
       geometry_(ChooseGeometry(*pool, options)),
       payload_bytes_(ChoosePayloadBytes(*pool)),
-      places_(group_.members.size()) {}
+      control_bytes_(pool::ControlBytes(static_cast<int>(group_.members.size()),
+                                        payload_bytes_)),
+      found_(group_.members.size()) {}
 
 Status Connection::Open(Arena* arena, Recorder* recorder) {
   const int size = static_cast<int>(group_.members.size());
@@ -73,95 +73,57 @@ Status Connection::Open(Arena* arena, Recorder* recorder) {
   // that in step no two of them write to one device while there are enough.
   const int home = group_.self * extents / size;
 
-  const uint64_t control_bytes = pool::ControlBytes(size, payload_bytes_);
-  CXL_ASSIGN_OR_RETURN(uint64_t control, arena->Allocate(home, control_bytes));
-  pool::ChannelPlace place = {};
-  place.group = key_;
-  place.control = control;
-  place.slot_bytes = static_cast<uint32_t>(geometry_.slot_bytes);
-  place.num_slots = static_cast<uint16_t>(geometry_.num_slots);
-  place.payload_bytes = static_cast<uint16_t>(payload_bytes_);
+  place_.group = key_;
+  CXL_ASSIGN_OR_RETURN(place_.control, arena->Allocate(home, control_bytes_));
+  place_.slot_bytes = static_cast<uint32_t>(geometry_.slot_bytes);
+  place_.num_slots = static_cast<uint16_t>(geometry_.num_slots);
+  place_.payload_bytes = static_cast<uint16_t>(payload_bytes_);
   for (int slot = 0; slot < geometry_.num_slots; ++slot) {
     CXL_ASSIGN_OR_RETURN(
-        place.slots[slot],
+        place_.slots[slot],
         arena->Allocate((home + slot) % extents, geometry_.slot_bytes));
   }
   // Doorbells carry the job's epoch, but pools are not zero and epochs come
   // round: the owner wipes what peers will poll before it says where that is.
-  std::byte* block = pool_->At(control, control_bytes);
-  std::memset(block, 0, control_bytes);
-  pool_->coherence().PublishPayload(block, control_bytes);
+  std::byte* block = pool_->At(place_.control, control_bytes_);
+  std::memset(block, 0, control_bytes_);
+  pool_->coherence().PublishPayload(block, control_bytes_);
 
   CXL_ASSIGN_OR_RETURN(
       int entry,
-      EnterChannel(pool_, doorbells_, group_.members[group_.self], place));
+      EnterChannel(pool_, doorbells_, group_.members[group_.self], place_));
   recorder->OpenGroup(entry, group_.members);
-  places_[group_.self] = place;  // its own, it need not look up
   return OkStatus();
-}
-
-Result<bool> Connection::Find(int member) {
-  const std::optional<pool::ChannelPlace> place =
-      FindChannel(*pool_, doorbells_, group_.members[member], key_);
-  if (!place) return false;
-  if (place->slot_bytes != geometry_.slot_bytes ||
-      place->num_slots != geometry_.num_slots ||
-      place->payload_bytes != payload_bytes_)
-    return Error(Code::kMismatch, peers_->Name(group_.members[member]),
-                 " uses ", place->num_slots, " slots of ", place->slot_bytes,
-                 " bytes, this rank ", geometry_.num_slots, " of ",
-                 geometry_.slot_bytes,
-                 ": set JAX_CXL_SLOT_BYTES and JAX_CXL_NUM_SLOTS alike on all "
-                 "processes");
-  places_[member] = place;
-  return true;
 }
 
 Result<bool> Connection::Connect() {
   if (rings_ != nullptr) return true;
-  const int size = static_cast<int>(group_.members.size());
-  for (int member = 0; member < size; ++member) {
-    if (places_[member]) continue;
-    CXL_ASSIGN_OR_RETURN(bool found, Find(member));
-    if (!found) return false;
+  for (size_t member = 0; member < found_.size(); ++member) {
+    if (found_[member]) continue;
+    const int rank = group_.members[member];
+    const std::optional<pool::ChannelPlace> place =
+        FindChannel(*pool_, doorbells_, rank, key_);
+    if (!place) return false;
+    CXL_ASSIGN_OR_RETURN(found_[member],
+                         LocateChannel(*pool_, *place, place_, control_bytes_,
+                                       peers_->Name(rank)));
   }
   std::vector<cpu::RingView> views;
-  for (int member = 0; member < size; ++member) {
-    CXL_ASSIGN_OR_RETURN(cpu::RingView view, View(member));
-    views.push_back(view);
+  for (const std::optional<ChannelMemory>& memory : found_) {
+    auto* block = reinterpret_cast<pool::ControlBlock*>(memory->control);
+    blocks_.push_back(block);
+    views.push_back(
+        {&block->published.word, &block->released.word, memory->slots});
   }
   rings_ = std::make_unique<cpu::Rings>(doorbells_, std::move(views),
                                         group_.self, geometry_.num_slots);
   return true;
 }
 
-Result<cpu::RingView> Connection::View(int member) {
-  const pool::ChannelPlace& place = *places_[member];
-  const uint64_t control_bytes =
-      pool::ControlBytes(static_cast<int>(places_.size()), payload_bytes_);
-  auto* block = reinterpret_cast<pool::ControlBlock*>(
-      pool_->At(place.control, control_bytes));
-  cpu::RingView view;
-  bool inside = block != nullptr && place.control % pool::kLineBytes == 0;
-  for (int slot = 0; inside && slot < geometry_.num_slots; ++slot) {
-    view.slots[slot] = pool_->At(place.slots[slot], place.slot_bytes);
-    inside = view.slots[slot] != nullptr &&
-             place.slots[slot] % pool::kLineBytes == 0;
-  }
-  if (!inside)
-    return Error(Code::kDataLoss, peers_->Name(group_.members[member]),
-                 " names a place outside the pool: its directory is corrupt; "
-                 "restart the job, and check what else writes to this pool");
-  view.published = &block->published.word;
-  view.released = &block->released.word;
-  blocks_.push_back(block);
-  return view;
-}
-
 std::vector<int> Connection::Missing() const {
   std::vector<int> missing;
-  for (size_t member = 0; member < places_.size(); ++member)
-    if (!places_[member]) missing.push_back(static_cast<int>(member));
+  for (size_t member = 0; member < found_.size(); ++member)
+    if (!found_[member]) missing.push_back(static_cast<int>(member));
   return missing;
 }
 

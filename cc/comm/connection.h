@@ -9,6 +9,7 @@
 #include "cc/base/status.h"
 #include "cc/comm/arena.h"
 #include "cc/comm/call.h"
+#include "cc/comm/directory.h"
 #include "cc/comm/peers.h"
 #include "cc/comm/recorder.h"
 #include "cc/engine/cpu/executor.h"
@@ -63,9 +64,6 @@ class Connection {
   cpu::Rings* rings() const { return rings_.get(); }
 
  private:
-  Result<bool> Find(int member);
-  Result<cpu::RingView> View(int member);
-
   pool::Pool* pool_;
   const Peers* peers_;
   Group group_;
@@ -73,8 +71,10 @@ class Connection {
   pool::Doorbells doorbells_;
   plan::Geometry geometry_;
   uint64_t payload_bytes_;
+  uint64_t control_bytes_;
 
-  std::vector<std::optional<pool::ChannelPlace>> places_;
+  pool::ChannelPlace place_ = {};  // of this member's part
+  std::vector<std::optional<ChannelMemory>> found_;
   std::vector<pool::ControlBlock*> blocks_;
   std::unique_ptr<cpu::Rings> rings_;
 };

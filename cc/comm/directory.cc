@@ -33,4 +33,35 @@ std::optional<pool::ChannelPlace> FindChannel(const pool::Pool& pool,
   return std::nullopt;
 }
 
+Result<ChannelMemory> LocateChannel(const pool::Pool& pool,
+                                    const pool::ChannelPlace& place,
+                                    const pool::ChannelPlace& expected,
+                                    uint64_t control_bytes,
+                                    std::string_view name) {
+  if (place.slot_bytes != expected.slot_bytes ||
+      place.num_slots != expected.num_slots ||
+      place.payload_bytes != expected.payload_bytes)
+    return Error(Code::kMismatch, name, " uses ", place.num_slots, " slots of ",
+                 place.slot_bytes, " bytes, this rank ", expected.num_slots,
+                 " of ", expected.slot_bytes,
+                 ": set JAX_CXL_SLOT_BYTES and JAX_CXL_NUM_SLOTS alike on all "
+                 "processes");
+  bool inside = true;
+  auto locate = [&](uint64_t offset, uint64_t bytes) {
+    std::byte* at =
+        offset % pool::kLineBytes == 0 ? pool.At(offset, bytes) : nullptr;
+    inside = inside && at != nullptr;
+    return at;
+  };
+  ChannelMemory memory;
+  memory.control = locate(place.control, control_bytes);
+  for (int slot = 0; slot < place.num_slots; ++slot)
+    memory.slots[slot] = locate(place.slots[slot], place.slot_bytes);
+  if (!inside)
+    return Error(Code::kDataLoss, name,
+                 " names a place outside the pool: its directory is corrupt; "
+                 "restart the job, and check what else writes to this pool");
+  return memory;
+}
+
 }  // namespace jax_cxl::comm

@@ -1,8 +1,11 @@
 #ifndef JAX_CXL_COMM_DIRECTORY_H_
 #define JAX_CXL_COMM_DIRECTORY_H_
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
 #include "cc/base/status.h"
 #include "cc/pool/doorbell.h"
@@ -23,6 +26,21 @@ Result<int> EnterChannel(pool::Pool* pool, const pool::Doorbells& doorbells,
 std::optional<pool::ChannelPlace> FindChannel(const pool::Pool& pool,
                                               const pool::Doorbells& doorbells,
                                               int rank, uint64_t group);
+
+// Where a channel's place lies in this process.
+struct ChannelMemory {
+  std::byte* control = nullptr;
+  std::array<std::byte*, pool::kMaxSlots> slots = {};
+};
+
+// Looks at a place that the rank called `name` gave. `expected` has what its
+// slots and payloads must be like; `control_bytes` what its control block
+// takes. Errors: kMismatch (other slots), kDataLoss (a place outside the pool).
+Result<ChannelMemory> LocateChannel(const pool::Pool& pool,
+                                    const pool::ChannelPlace& place,
+                                    const pool::ChannelPlace& expected,
+                                    uint64_t control_bytes,
+                                    std::string_view name);
 
 }  // namespace jax_cxl::comm
 

@@ -64,6 +64,10 @@ class Endpoint {
   // The rank's part of the pool, for whoever opens other channels in it.
   Arena* arena() { return &arena_; }
 
+  // The group of these ranks as this rank sees it.
+  // Errors: kInvalidArgument (no such rank, or this one is not among them).
+  Result<Group> GroupOf(const std::vector<int32_t>& members) const;
+
  private:
   using Inbox =
       std::deque<std::pair<std::vector<int32_t>, std::unique_ptr<Call>>>;
@@ -75,7 +79,6 @@ class Endpoint {
   bool ProgressChannels();
   void AcceptInbox();
   void Accept(const std::vector<int32_t>& members, std::unique_ptr<Call> call);
-  Result<Group> GroupOf(const std::vector<int32_t>& members) const;
   Result<Channel*> ChannelFor(const std::vector<int32_t>& members);
   void CheckPeers();
   void Fail(const Status& status);

@@ -25,8 +25,8 @@
 #include "cc/python/dispatch_errors.h"
 #include "cc/python/errors.h"
 #include "cc/python/recorded.h"
+#include "cc/python/registrations.h"
 #include "cc/python/simulate.h"
-#include "xla/ffi/api/ffi.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -66,30 +66,12 @@ struct PyPool {
 };
 
 nb::dict Registrations() {
-  auto capsule = [](auto* handler) {
-    return nb::capsule(reinterpret_cast<void*>(handler));
-  };
   nb::dict targets;
-  for (auto [name, handler] :
-       {std::pair{"jax_cxl_collective", &jax_cxl_collective},
-        std::pair{"jax_cxl_ragged", &jax_cxl_ragged},
-        std::pair{"jax_cxl_barrier", &jax_cxl_barrier}}) {
-    nb::dict stages;
-    stages["instantiate"] = capsule(&jax_cxl_instantiate);
-    stages["execute"] = capsule(handler);
-    targets[name] = stages;
-  }
+  AddTargets(targets, &jax_cxl_instantiate,
+             {{"jax_cxl_collective", &jax_cxl_collective},
+              {"jax_cxl_ragged", &jax_cxl_ragged},
+              {"jax_cxl_barrier", &jax_cxl_barrier}});
   return targets;
-}
-
-nb::dict TypeRegistrations() {
-  static auto type_info = xla::ffi::MakeTypeInfo<ffi::CallSite>();
-  nb::dict type;
-  type["type_id"] = nb::capsule(static_cast<void*>(&ffi::CallSite::id));
-  type["type_info"] = nb::capsule(static_cast<void*>(&type_info));
-  nb::dict types;
-  types["jax_cxl_call_site"] = type;
-  return types;
 }
 
 }  // namespace
@@ -239,8 +221,9 @@ NB_MODULE(_core, m) {
         "num_extents"_a);
   m.def("registrations", &Registrations,
         "Custom-call targets: name -> stage -> capsule.");
-  m.def("type_registrations", &TypeRegistrations,
-        "FFI types: name -> type_id and type_info capsules.");
+  m.def(
+      "type_registrations", [] { return CallSiteType("jax_cxl_call_site"); },
+      "FFI types: name -> type_id and type_info capsules.");
   BindDispatchErrors(m);
   m.def(
       "read_snapshot",

@@ -7,16 +7,14 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "cc/base/status.h"
 #include "cc/comm/cuda/device_runtime.h"
 #include "cc/comm/runtime.h"
-#include "cc/ffi/call_site.h"
 #include "cc/ffi/cuda/handlers.h"
 #include "cc/python/errors.h"
-#include "xla/ffi/api/ffi.h"
+#include "cc/python/registrations.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -29,39 +27,17 @@ std::shared_ptr<comm::Runtime> RuntimeOf(const nb::capsule& capsule) {
       capsule.data("jax_cxl.Runtime"));
 }
 
-nb::capsule Capsule(XLA_FFI_Error* (*handler)(XLA_FFI_CallFrame*)) {
-  return nb::capsule(reinterpret_cast<void*>(handler));
-}
-
 nb::dict Registrations() {
   nb::dict targets;
-  for (auto [name, handler] :
-       {std::pair{"jax_cxl_collective", &jax_cxl_cuda_collective},
-        std::pair{"jax_cxl_ragged", &jax_cxl_cuda_ragged},
-        std::pair{"jax_cxl_barrier", &jax_cxl_cuda_barrier},
-        std::pair{"jax_cxl_start", &jax_cxl_cuda_start}}) {
-    nb::dict stages;
-    stages["instantiate"] = Capsule(&jax_cxl_cuda_instantiate);
-    stages["execute"] = Capsule(handler);
-    targets[name] = stages;
-  }
-  for (auto [name, handler] : {std::pair{"jax_cxl_done", &jax_cxl_cuda_done},
-                               std::pair{"jax_cxl_tie", &jax_cxl_cuda_tie}}) {
-    nb::dict stages;
-    stages["execute"] = Capsule(handler);
-    targets[name] = stages;
-  }
+  AddTargets(targets, &jax_cxl_cuda_instantiate,
+             {{"jax_cxl_collective", &jax_cxl_cuda_collective},
+              {"jax_cxl_ragged", &jax_cxl_cuda_ragged},
+              {"jax_cxl_barrier", &jax_cxl_cuda_barrier},
+              {"jax_cxl_start", &jax_cxl_cuda_start}});
+  AddTargets(targets, nullptr,
+             {{"jax_cxl_done", &jax_cxl_cuda_done},
+              {"jax_cxl_tie", &jax_cxl_cuda_tie}});
   return targets;
-}
-
-nb::dict TypeRegistrations() {
-  static auto type_info = xla::ffi::MakeTypeInfo<ffi::CallSite>();
-  nb::dict type;
-  type["type_id"] = nb::capsule(static_cast<void*>(&ffi::CallSite::id));
-  type["type_info"] = nb::capsule(static_cast<void*>(&type_info));
-  nb::dict types;
-  types["jax_cxl_cuda_call_site"] = type;
-  return types;
 }
 
 }  // namespace
@@ -128,8 +104,10 @@ NB_MODULE(_cuda, m) {
   });
   m.def("registrations", &Registrations,
         "Custom-call targets: name -> stage -> capsule.");
-  m.def("type_registrations", &TypeRegistrations,
-        "FFI types: name -> type_id and type_info capsules.");
+  m.def(
+      "type_registrations",
+      [] { return CallSiteType("jax_cxl_cuda_call_site"); },
+      "FFI types: name -> type_id and type_info capsules.");
 }
 
 }  // namespace jax_cxl

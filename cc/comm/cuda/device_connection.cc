@@ -87,63 +87,43 @@ Status DeviceConnection::Open(Arena* arena) {
   const int extents = pool_->num_extents();
   const int home = group_.self * extents / size;
   constexpr uint64_t kControlBytes = sizeof(cuda::DeviceControl);
-  pool::ChannelPlace place = {};
-  place.group = key_;
-  CXL_ASSIGN_OR_RETURN(place.control, arena->Allocate(home, kControlBytes));
-  place.slot_bytes = static_cast<uint32_t>(geometry_.slot_bytes);
-  place.num_slots = static_cast<uint32_t>(geometry_.num_slots);
+  place_.group = key_;
+  CXL_ASSIGN_OR_RETURN(place_.control, arena->Allocate(home, kControlBytes));
+  place_.slot_bytes = static_cast<uint32_t>(geometry_.slot_bytes);
+  place_.num_slots = static_cast<uint16_t>(geometry_.num_slots);
   for (int slot = 0; slot < geometry_.num_slots; ++slot) {
     CXL_ASSIGN_OR_RETURN(
-        place.slots[slot],
+        place_.slots[slot],
         arena->Allocate((home + slot) % extents, geometry_.slot_bytes));
   }
   // Pools are not zero: the owner wipes what peers will poll before it says
   // where that is.
-  std::byte* control = pool_->At(place.control, kControlBytes);
+  std::byte* control = pool_->At(place_.control, kControlBytes);
   std::memset(control, 0, kControlBytes);
   pool_->coherence().PublishPayload(control, kControlBytes);
-  return EnterChannel(pool_, doorbells_, group_.members[group_.self], place)
+  return EnterChannel(pool_, doorbells_, group_.members[group_.self], place_)
       .status();
 }
 
 Result<bool> DeviceConnection::Connect() {
   for (size_t member = 0; member < members_.size(); ++member) {
     if (controls_[member] != nullptr) continue;
+    const int rank = group_.members[member];
     const std::optional<pool::ChannelPlace> place =
-        FindChannel(*pool_, doorbells_, group_.members[member], key_);
+        FindChannel(*pool_, doorbells_, rank, key_);
     if (!place) return false;
-    CXL_RETURN_IF_ERROR(View(static_cast<int>(member), *place));
+    CXL_ASSIGN_OR_RETURN(
+        const ChannelMemory memory,
+        LocateChannel(*pool_, *place, place_, sizeof(cuda::DeviceControl),
+                      peers_->Name(rank)));
+    auto* control = reinterpret_cast<cuda::DeviceControl*>(memory.control);
+    cuda::MemberView& view = members_[member];
+    view.send = control->send;
+    view.released = control->released;
+    std::ranges::copy(memory.slots, view.slots);
+    controls_[member] = control;
   }
   return true;
-}
-
-Status DeviceConnection::View(int member, const pool::ChannelPlace& place) {
-  const std::string name = peers_->Name(group_.members[member]);
-  if (place.slot_bytes != geometry_.slot_bytes ||
-      place.num_slots != static_cast<uint32_t>(geometry_.num_slots))
-    return Error(Code::kMismatch, name, " uses ", place.num_slots, " slots of ",
-                 place.slot_bytes, " bytes, this rank ", geometry_.num_slots,
-                 " of ", geometry_.slot_bytes,
-                 ": set JAX_CXL_SLOT_BYTES and JAX_CXL_NUM_SLOTS alike on all "
-                 "processes");
-  auto* control = reinterpret_cast<cuda::DeviceControl*>(
-      pool_->At(place.control, sizeof(cuda::DeviceControl)));
-  cuda::MemberView view = {};
-  bool inside = control != nullptr && place.control % pool::kLineBytes == 0;
-  for (int slot = 0; inside && slot < geometry_.num_slots; ++slot) {
-    view.slots[slot] = pool_->At(place.slots[slot], place.slot_bytes);
-    inside = view.slots[slot] != nullptr &&
-             place.slots[slot] % pool::kLineBytes == 0;
-  }
-  if (!inside)
-    return Error(Code::kDataLoss, name,
-                 " names a place outside the pool: its directory is corrupt; "
-                 "restart the job, and check what else writes to this pool");
-  view.send = control->send;
-  view.released = control->released;
-  members_[member] = view;
-  controls_[member] = control;
-  return OkStatus();
 }
 
 int DeviceConnection::Missing() const {

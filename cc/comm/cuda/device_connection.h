@@ -57,8 +57,6 @@ class DeviceConnection {
   cuda::DeviceControl* control(int member) const { return controls_[member]; }
 
  private:
-  Status View(int member, const pool::ChannelPlace& place);
-
   pool::Pool* pool_;
   const Peers* peers_;
   Group group_;
@@ -66,6 +64,7 @@ class DeviceConnection {
   pool::Doorbells doorbells_;
   plan::Geometry geometry_;
   cuda::Stripes stripes_;
+  pool::ChannelPlace place_ = {};  // of this member's part
   std::vector<cuda::MemberView> members_;
   std::vector<cuda::DeviceControl*> controls_;
 };

@@ -28,14 +28,13 @@ class CurrentDevice {
 
 DeviceEndpoint::DeviceEndpoint(pool::Pool* pool, Peers* peers, Endpoint* host,
                                const DeviceOptions& options, int device,
-                               int rank, bool direct,
+                               bool direct,
                                std::function<void(const Status&)> fail)
     : pool_(pool),
       peers_(peers),
       host_(host),
       options_(options),
       device_(device),
-      rank_(rank),
       direct_(direct),
       host_path_(host, std::move(fail)) {}
 
@@ -67,16 +66,7 @@ Result<DeviceChannel*> DeviceEndpoint::ChannelFor(
   const uint64_t hash = HashGroup(members);
   if (auto found = channels_.find(hash); found != channels_.end())
     return found->second.get();
-  Group group{members, -1};
-  for (size_t i = 0; i < members.size(); ++i) {
-    if (members[i] < 0 || members[i] >= pool_->world_size())
-      return Error(Code::kInvalidArgument, "rank ", members[i],
-                   " is not one of the pool's ", pool_->world_size());
-    if (members[i] == rank_) group.self = static_cast<int>(i);
-  }
-  if (group.self < 0)
-    return Error(Code::kInvalidArgument, "rank ", rank_,
-                 " is not a member of the group that it calls a collective on");
+  CXL_ASSIGN_OR_RETURN(Group group, host_->GroupOf(members));
   auto channel = std::make_unique<DeviceChannel>(
       pool_, peers_, options_, std::move(group), &programs_, &copy_engine_);
   CXL_RETURN_IF_ERROR(channel->Open(host_->arena()));

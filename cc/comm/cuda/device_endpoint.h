@@ -29,8 +29,8 @@ class DeviceEndpoint {
  public:
   // `direct`: the device uses the pool itself. `fail` runs on any thread.
   DeviceEndpoint(pool::Pool* pool, Peers* peers, Endpoint* host,
-                 const DeviceOptions& options, int device, int rank,
-                 bool direct, std::function<void(const Status&)> fail);
+                 const DeviceOptions& options, int device, bool direct,
+                 std::function<void(const Status&)> fail);
   ~DeviceEndpoint();
 
   Status Open();
@@ -79,7 +79,6 @@ class DeviceEndpoint {
   Endpoint* host_;
   DeviceOptions options_;
   int device_;
-  int rank_;
   bool direct_;
 
   std::mutex mutex_;

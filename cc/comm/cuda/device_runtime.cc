@@ -45,7 +45,7 @@ Status DeviceRuntime::Start(std::shared_ptr<Runtime> runtime,
       return Error(Code::kInternal, "device ", device, " has no rank");
     auto endpoint = std::make_unique<DeviceEndpoint>(
         made->runtime_->pool(), made->runtime_->peers(), local->endpoint,
-        options, device, local->rank, direct,
+        options, device, direct,
         [raw = made.get()](const Status& status) { raw->Fail(status); });
     CXL_RETURN_IF_ERROR(endpoint->Open());
     made->by_device_[device] = {local->rank, endpoint.get()};

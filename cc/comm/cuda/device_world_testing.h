@@ -46,7 +46,7 @@ class DeviceWorld {
       const int device = rank % static_cast<int>(devices.size());
       endpoints_.push_back(std::make_unique<DeviceEndpoint>(
           &world_.pool(), &world_.peers(rank), &world_.endpoint(rank), options,
-          device, rank, direct, [this](const Status& status) {
+          device, direct, [this](const Status& status) {
             std::lock_guard lock(mutex_);
             if (failure_.ok()) failure_ = status;
           }));

@@ -1,0 +1,49 @@
+#ifndef JAX_CXL_PYTHON_REGISTRATIONS_H_
+#define JAX_CXL_PYTHON_REGISTRATIONS_H_
+
+#include <nanobind/nanobind.h>
+
+#include <initializer_list>
+#include <utility>
+
+#include "cc/ffi/call_site.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace jax_cxl {
+
+// What jax.ffi.register_ffi_target and register_ffi_type take, of any module.
+
+using Handler = XLA_FFI_Error*(XLA_FFI_CallFrame*);
+
+inline nanobind::capsule HandlerCapsule(Handler* handler) {
+  return nanobind::capsule(reinterpret_cast<void*>(handler));
+}
+
+// Adds name -> stage -> capsule. `instantiate`: null for targets without state.
+inline void AddTargets(
+    nanobind::dict targets, Handler* instantiate,
+    std::initializer_list<std::pair<const char*, Handler*>> executes) {
+  for (auto [name, execute] : executes) {
+    nanobind::dict stages;
+    if (instantiate != nullptr)
+      stages["instantiate"] = HandlerCapsule(instantiate);
+    stages["execute"] = HandlerCapsule(execute);
+    targets[name] = stages;
+  }
+}
+
+// The state of a call's site, under the name that XLA is to know it by: each
+// module has a type of its own.
+inline nanobind::dict CallSiteType(const char* name) {
+  static auto type_info = xla::ffi::MakeTypeInfo<ffi::CallSite>();
+  nanobind::dict type;
+  type["type_id"] = nanobind::capsule(static_cast<void*>(&ffi::CallSite::id));
+  type["type_info"] = nanobind::capsule(static_cast<void*>(&type_info));
+  nanobind::dict types;
+  types[name] = type;
+  return types;
+}
+
+}  // namespace jax_cxl
+
+#endif  // JAX_CXL_PYTHON_REGISTRATIONS_H_
