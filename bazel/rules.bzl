@@ -21,6 +21,11 @@ def cxl_layer(name, deps = [], copts = []):
         visibility = ["//visibility:public"],
         deps = deps,
     )
+    native.filegroup(
+        name = "headers",
+        srcs = native.glob(["*.h", "*.cuh"]),
+        visibility = ["//visibility:public"],
+    )
     for test in tests:
         native.cc_test(
             name = test[:-len(".cc")],
@@ -37,11 +42,78 @@ def cxl_layer(name, deps = [], copts = []):
             deps = [":" + name] + deps,
         )
 
-def cxl_python_module(name, deps):
-    """A nanobind module from the *.cc of the folder, as the target <name>.so."""
+def cxl_kernels(name, headers, deps):
+    """The *.cu of the folder, compiled by nvcc. Tagged manual, as all that needs CUDA.
+
+    Args:
+      name: of the library.
+      headers: filegroups of what the *.cu include.
+      deps: the libraries behind these headers.
+    """
+    objects = []
+    for kernel in native.glob(["*.cu"]):
+        objects.append(kernel + ".pic.o")
+        native.genrule(
+            name = kernel + "_object",
+            srcs = [kernel, ":headers"] + headers,
+            outs = [kernel + ".pic.o"],
+            cmd = "$(location @local_cuda//:nvcc) -std=c++20 -O3 -fmad=false " +
+                  "--expt-relaxed-constexpr -Xcompiler=-fPIC,-ffp-contract=off " +
+                  "-gencode=arch=compute_80,code=[compute_80,sm_80] " +
+                  "-gencode=arch=compute_90,code=[compute_90,sm_90] " +
+                  "-I . -c $(location " + kernel + ") -o $@",
+            tags = ["manual"],
+            tools = ["@local_cuda//:nvcc"],
+        )
+    native.cc_library(
+        name = name,
+        srcs = objects,
+        tags = ["manual"],
+        visibility = ["//visibility:public"],
+        deps = deps + ["@local_cuda//:cudart"],
+    )
+
+def cxl_cuda_part(name, deps):
+    """The *.cc of the folder, a layer's part for GPUs: like cxl_layer, but tagged manual."""
+    tests = native.glob(["*_test.cc"])
+    programs = tests + native.glob(["*_benchmark.cc"])
+    native.cc_library(
+        name = name,
+        srcs = native.glob(["*.cc"], exclude = programs),
+        hdrs = native.glob(["*.h"]),
+        copts = _COPTS,
+        tags = ["manual"],
+        visibility = ["//visibility:public"],
+        deps = deps + ["@local_cuda//:cudart"],
+    )
+    for program in programs:
+        native.cc_binary(
+            name = program[:-len(".cc")],
+            testonly = True,
+            srcs = [program],
+            copts = _COPTS,
+            tags = ["manual"],
+            deps = [":" + name, "//bazel:gtest"] + deps,
+        )
+
+def cxl_python_module(name, deps, headers = [], tags = []):
+    """A nanobind module from the *.cc of the folder, as the target <name>.so.
+
+    Args:
+      name: of the module.
+      deps: the layers that it binds.
+      headers: filegroups of another module's headers.
+      tags: of the target.
+    """
+    native.filegroup(
+        name = "headers",
+        srcs = native.glob(["*.h"]),
+        visibility = ["//visibility:public"],
+    )
     native.cc_binary(
         name = name + ".so",
-        srcs = native.glob(["*.cc", "*.h"]),
+        tags = tags,
+        srcs = native.glob(["*.cc", "*.h"]) + headers,
         copts = _COPTS + ["-fno-strict-aliasing"],
         linkshared = True,
         visibility = ["//visibility:public"],
