@@ -12,33 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import ops_harness as harness
 from absl.testing import absltest, parameterized
+from halves import ARGUMENTS, LINEAR, halves
 
 from jax_cxl import ops
 
-ARGUMENTS = {
-    "all_gather": {"axis": 1, "tiled": True},
-    "all_to_all": {"split_axis": 0, "concat_axis": 1, "tiled": True},
-    "broadcast": {"root": 2},
-    "gather": {"root": 1},
-    "pbroadcast": {"source": 1},
-    "pexscan": {},
-    "pmax": {},
-    "pmean": {},
-    "pmin": {},
-    "ppermute": {"perm": [(0, 1), (2, 0)]},
-    "pscan": {"reverse": True},
-    "pshuffle": {"perm": [2, 0, 3, 1]},
-    "psum": {},
-    "psum_scatter": {"tiled": True},
-    "pswapaxes": {"axis": 0},
-    "reduce": {"root": 3},
-    "scatter": {"root": 2, "tiled": True},
-}
 CALL = re.compile(r"(%\S+?)(?::\d+)? = stablehlo.custom_call @jax_cxl_(\w+)\(([^)]*)\)(.*)")
-
-
-def halves(name):
-    return getattr(ops, f"{name}_start"), getattr(ops, f"{name}_done")
 
 
 def lower(function, *arguments, check_vma=True):
@@ -102,10 +80,7 @@ class OnGpuTest(parameterized.TestCase):
         actual = harness.run(exchange(lambda *a, **k: done(start(*a, **k))), x, check_vma=check_vma)
         harness.check_equal(actual, expected)
 
-    @parameterized.product(
-        name=[name for name in ARGUMENTS if name not in ("pmax", "pmin")],
-        check_vma=(False, True),
-    )
+    @parameterized.product(name=LINEAR, check_vma=(False, True))
     def test_derivatives(self, name, check_vma):
         start, done = halves(name)
         whole = getattr(ops, name)
