@@ -16,7 +16,8 @@ from absl.testing import absltest, parameterized
 
 from jax_cxl._bench import bound, ops, sizes, teams
 
-_CHECK = pathlib.Path(__file__).resolve().parent.parent / "benchmarks" / "check_regression.py"
+_BENCHMARKS = pathlib.Path(__file__).resolve().parent.parent / "benchmarks"
+_CHECK = _BENCHMARKS / "check_regression.py"
 
 
 def _run(*command: str) -> subprocess.CompletedProcess[str]:
@@ -126,6 +127,33 @@ class BenchTest(parameterized.TestCase):
         run = _bench(*arguments)
         self.assertEqual(run.returncode, 2)
         self.assertIn(message, run.stderr)
+
+
+class ProgramsTest(parameterized.TestCase):
+    """The programs in benchmarks/ that a job runs."""
+
+    def run_program(self, name, *arguments):
+        with tempfile.TemporaryDirectory() as folder:
+            results = pathlib.Path(folder) / "r.json"
+            run = _run(
+                *("-m", "jax_cxl.launch", "-n", "2", "--devices-per-process", "1"),
+                *(str(_BENCHMARKS / name), "--json", str(results), "--repeats", "1", *arguments),
+            )
+            self.assertEqual(run.returncode, 0, run.stderr)
+            found = json.loads(results.read_text())
+        self.assertEqual(list(found), ["machine", "command", "versions", "emulated", "results"])
+        return found["results"]
+
+    @unittest.skipUnless(shutil.which("c++"), "needs a compiler")
+    def test_call_overhead(self):
+        rows = self.run_program("call_overhead.py", "--sizes", "1KiB")
+        self.assertEqual([row["backend"] for row in rows], 4 * ["jax_cxl", "empty"])
+
+    def test_overlap(self):
+        rows = self.run_program("overlap.py", "--everywhere")
+        self.assertEqual([row["op"] for row in rows], ["psum", "ppermute"])
+        for row in rows:
+            self.assertGreater(row["both_ms"]["median"], 0)
 
 
 class TeamsTest(parameterized.TestCase):

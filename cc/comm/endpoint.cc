@@ -113,6 +113,8 @@ std::optional<Status> Endpoint::TryInline(const Call* call) {
 
 void Endpoint::Work() {
   const OwnThread own;
+  // As top and /proc show it.
+  prctl(PR_SET_NAME, "jax_cxl");
   // Sleeps of tens of microseconds should not be rounded up to the default 50.
   prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
   Backoff backoff;

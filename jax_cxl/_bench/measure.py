@@ -140,7 +140,7 @@ def _measure_case(world: World, case: Case, settings: Settings) -> Iterator[Row]
     expected = shape.op.expected(shape.ranks, shape.rank, shape.count, shape.dtype)
     wrong = {name: _count_wrong(world, expected, runner) for name, runner in runners.items()}
     calls = {
-        name: runner.calls or settings.calls or _enough(world, runner)
+        name: runner.calls or settings.calls or enough(world, runner)
         for name, runner in runners.items()
     }
     copies = bound_lib.CopyBound(world, shape.bytes) if settings.copies else None
@@ -148,7 +148,7 @@ def _measure_case(world: World, case: Case, settings: Settings) -> Iterator[Row]
     bounds = []
     for _ in range(settings.repeats):
         for name, runner in runners.items():
-            times[name].append(_sample(world, runner, calls[name]))
+            times[name].append(sample(world, runner, calls[name]))
         if copies is not None:
             rates = copies.measure()
             bounds.append(bound_lib.bound_seconds(shape.op, shape.ranks, shape.block_bytes, rates))
@@ -170,7 +170,7 @@ def _measure_case(world: World, case: Case, settings: Settings) -> Iterator[Row]
     case.buffers.release()
 
 
-def _sample(world: World, runner: Runner, calls: int) -> float:
+def sample(world: World, runner: Runner, calls: int) -> float:
     """Returns the seconds of one call on the slowest rank."""
     world.barrier()
     start = time.perf_counter()
@@ -178,12 +178,12 @@ def _sample(world: World, runner: Runner, calls: int) -> float:
     return max(world.gather(time.perf_counter() - start)) / calls
 
 
-def _enough(world: World, runner: Runner) -> int:
+def enough(world: World, runner: Runner) -> int:
     """Returns how many calls fill a sample; the same number on all ranks."""
-    _sample(world, runner, 1)
+    sample(world, runner, 1)
     calls = 1
     while calls < _MAX_CALLS:
-        seconds = _sample(world, runner, calls)
+        seconds = sample(world, runner, calls)
         if seconds * calls >= _SAMPLE_SECONDS:
             break
         # One call alone is mostly dispatch: approach the number in steps.

@@ -1,0 +1,115 @@
+"""What a collective costs over a custom call that does nothing, in the same jitted program.
+
+    python -m jax_cxl.launch -n 2 --devices-per-process 1 benchmarks/call_overhead.py --json o.json
+
+The program is that of `python -m jax_cxl bench`: a loop of calls, each of which depends on the
+call before. Beside each collective it runs with the handler of empty_call.cc, on the same buffers
+and in turn; the difference is all that jax_cxl does: matching the call, copying, waiting for the
+other ranks. Compiles empty_call.cc with c++ (or $CXX).
+"""
+
+import argparse
+import ctypes
+import os
+import pathlib
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import jax
+import numpy as np
+
+import jax_cxl
+from jax_cxl._bench import backends, measure, report, sizes
+from jax_cxl._bench.ops import OPS
+from jax_cxl._bench.world import World
+
+_SOURCE = pathlib.Path(__file__).parent / "empty_call.cc"
+_TARGET = "jax_cxl_benchmark_empty"
+_OPS = ("psum", "all_gather", "psum_scatter", "all_to_all")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sizes", type=sizes.parse_list, default="4KiB")
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE")
+    options = parser.parse_args()
+    load = os.getloadavg()[0]
+    jax_cxl.initialize()
+    _register_empty_call()
+    world = World(jax.process_index(), jax.process_count())
+    first = world.rank == 0
+    rows = []
+    for op in _OPS:
+        for size in options.sizes:
+            rows += _measure(world, op, size, options.repeats)
+            if first:
+                ours, empty = (row["time_us"]["median"] for row in rows[-2:])
+                print(
+                    f"{op:<13} {sizes.format_size(size):>8}: {ours:7.2f} us, empty call"
+                    f" {empty:5.2f} us, overhead {ours - empty:6.2f} us"
+                )
+    if first and options.json:
+        found = {
+            "machine": report.machine(load),
+            "command": shlex.join(["benchmarks/call_overhead.py", *sys.argv[1:]]),
+            "versions": report.versions(None),
+            "emulated": True,
+            "results": rows,
+        }
+        report.write_json(options.json, found)
+
+
+def _register_empty_call() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        library = f"{folder}/empty_call.so"
+        command = [os.environ.get("CXX", "c++"), "-O2", "-std=c++17", "-shared", "-fPIC"]
+        command += ["-isystem", jax.ffi.include_dir(), str(_SOURCE), "-o", library]
+        subprocess.run(command, check=True)
+        handler = getattr(ctypes.CDLL(library), _TARGET)
+    jax.ffi.register_ffi_target(_TARGET, jax.ffi.pycapsule(handler), platform="cpu")
+
+
+def _measure(world: World, name: str, size: int, repeats: int) -> list[dict]:
+    """Returns the rows of the collective and of the empty call."""
+    op = OPS[name]
+    # Integers: whatever an empty call leaves in its result is one, and compares as one.
+    dtype = np.dtype("int32")
+    count = size // (op.blocks(world.size) * dtype.itemsize)
+    shape = backends.Shape(op, world.size, world.rank, count, dtype)
+    buffers = backends.JaxBuffers(shape)
+    out = jax.ShapeDtypeStruct((op.blocks_out(world.size) * count,), dtype)
+    ours = backends.make(["jax_cxl"], "cpu", 0)[0].runner(buffers)
+    empty = backends.JaxRunner(jax.ffi.ffi_call(_TARGET, out, has_side_effect=True), buffers, None)
+    assert ours is not None
+    buffers.allocate()
+    runners = {"jax_cxl": ours, "empty": empty}
+    calls = {backend: measure.enough(world, runner) for backend, runner in runners.items()}
+    times: dict[str, list[float]] = {backend: [] for backend in runners}
+    for _ in range(repeats):
+        for backend, runner in runners.items():
+            times[backend].append(measure.sample(world, runner, calls[backend]) * 1e6)
+    return [
+        {
+            "backend": backend,
+            "op": name,
+            "bytes": shape.bytes,
+            "dtype": dtype.name,
+            "ranks": world.size,
+            "time_us": {
+                "min": round(min(of), 3),
+                "median": round(statistics.median(of), 3),
+                "max": round(max(of), 3),
+            },
+        }
+        for backend, of in times.items()
+    ]
+
+
+if __name__ == "__main__":
+    main()
