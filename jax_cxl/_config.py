@@ -22,6 +22,8 @@ class Config:
         (`JAX_CXL_SLOT_BYTES`); 0 derives it from the size of the pool.
       num_slots: slots of a ring, 2 to 12 (`JAX_CXL_NUM_SLOTS`); 0 derives it from the number
         of pool devices.
+      tuning: file with a table that `python -m jax_cxl tune` wrote, the same on all processes
+        (`JAX_CXL_TUNING`); None for the built-in one.
       fault: for tests only: makes a rank of this process die, stop, stall or scribble at one
         point of the protocol (`JAX_CXL_FAULT`), for example
         "rank=1,call=3,point=ring,pass=2,action=kill"; see cc/base/fault.h.
@@ -33,6 +35,7 @@ class Config:
     heartbeat_timeout: float = 5.0
     slot_bytes: int = 0
     num_slots: int = 0
+    tuning: str | None = None
     fault: str | None = None
 
     def __post_init__(self) -> None:

@@ -27,6 +27,7 @@ from jax_cxl import (
     _platform,
     _pool_uri,
     _programs,
+    _tuning,
     errors,
 )
 from jax_cxl._launch import environment as launch_environment
@@ -97,7 +98,8 @@ def initialize(pool: str | None = None) -> None:
     Raises:
       PoolError: the pool cannot be used (too small, missing, forbidden, in use, not ours); all
         processes raise it.
-      ValueError: the URI is malformed.
+      ValueError: the URI is malformed, or the table that `JAX_CXL_TUNING` names.
+      MismatchError: the processes have different tables.
       NotInitializedError: jax_cxl runs on another pool already, or there are several processes
         that know nothing of each other.
 
@@ -197,6 +199,9 @@ def _start(uri: str | None, config: _config.Config) -> Runtime:
         _compile_alike()
     local = [device for device in devices if device.process_index == jax.process_index()]
     meeting = f"jax_cxl/{next(_meetings)}"
+    tuning = _tuning.load(config.tuning)
+    if jax.process_count() > 1:
+        _tuning.agree(tuning, meeting, jax.process_index())
     pool = _meet(meeting, uri, platform, len(devices), local, rank_of_device)
     pool_bytes = pool.total_bytes
     _register_handlers(platform)
@@ -208,6 +213,7 @@ def _start(uri: str | None, config: _config.Config) -> Runtime:
         [(o, rank_of_device[device.id]) for o, device in zip(ordinals, local, strict=True)],
         slot_bytes=config.slot_bytes,
         num_slots=config.num_slots,
+        tuning=tuning,
         warn_after=config.warn_after,
         timeout=config.timeout,
         heartbeat_timeout=config.heartbeat_timeout,

@@ -15,7 +15,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 import jax_cxl
-from jax_cxl import _config, errors
+from jax_cxl import _config, _runtime, errors
 
 
 class InitializeTestCase(parameterized.TestCase):
@@ -53,6 +53,25 @@ class UsablePoolTest(InitializeTestCase):
         self.assertEqual(self.psum_of_ranks(), 28)
         self.assertEmpty(job.pool_files(self.name))
         self.assertEmpty(list(self.folder.iterdir()))
+
+    def test_messages_of_any_size_need_64_mib_a_rank_at_most(self):
+        jax_cxl.initialize()
+        ranks = jax.device_count()
+        rank_bytes = _runtime.ensure_started().pool_bytes // ranks
+        self.assertLessEqual(rank_bytes, 64 << 20)
+        # More than a rank has there, so it goes round its ring.
+        count = rank_bytes + 1000
+        mesh = jax.make_mesh((ranks,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+        shift = jax.shard_map(
+            lambda x: jax_cxl.ppermute(x, "i", [(r, (r + 1) % ranks) for r in range(ranks)]),
+            mesh=mesh,
+            in_specs=jax.P("i"),
+            out_specs=jax.P("i"),
+        )
+        sharding = jax.NamedSharding(mesh, jax.P("i"))
+        x = np.arange(ranks * count, dtype=np.uint32).view(np.uint8)[: ranks * count]
+        y = np.asarray(jax.jit(shift)(jax.device_put(x, sharding)))
+        self.assertTrue((y == np.roll(x, count)).all())
 
     def test_existing_pool_file_is_used_in_place_and_kept(self):
         # Full of what another job left: nothing of it may satisfy a wait of this one.

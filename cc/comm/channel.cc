@@ -9,7 +9,8 @@ Channel::Channel(pool::Pool* pool, Peers* peers, Recorder* recorder,
       recorder_(recorder),
       connection_(pool, peers, options, std::move(group), Order::kNegotiated),
       recipes_(connection_.geometry(), connection_.payload_bytes()),
-      patience_(pool, peers, options, connection_.group()) {}
+      patience_(pool, peers, options, connection_.group()),
+      past_caches_bytes_(options.tuning.past_caches_bytes) {}
 
 Status Channel::Open(Arena* arena) {
   return connection_.Open(arena, recorder_);
@@ -97,7 +98,7 @@ Status Channel::StartNext(bool* started) {
 void Channel::Execute(std::shared_ptr<const plan::Plan> plan, DType dtype,
                       const std::byte* input, std::byte* output) {
   execution_.emplace(std::move(plan), connection_.rings(), rounds_, dtype,
-                     current_->reduce_op, input, output);
+                     current_->reduce_op, input, output, past_caches_bytes_);
 }
 
 // What a ragged_all_to_all moves is known at run time only. Its ranks gather

@@ -82,6 +82,7 @@ class Channel {
   Connection connection_;
   Recipes recipes_;
   Patience patience_;
+  uint64_t past_caches_bytes_;
 
   // Calls submitted before all members were found.
   std::deque<StartedCall> waiting_;

@@ -9,15 +9,9 @@
 namespace jax_cxl::comm {
 namespace {
 
-// Enough to overlap publication, retrieval and a peer's lateness. Two slots a
-// device, so that half a ring is filled while the other half is read.
-constexpr int kMinSlots = 4;
-constexpr uint64_t kMaxSlotBytes = uint64_t{1} << 20;
 constexpr uint64_t kMinSlotBytes = uint64_t{4} << 10;
 // A rank is a member of a few groups: the world, one per mesh axis, ...
 constexpr uint64_t kGroupsPerArena = 4;
-// What a submission carries: copying more costs more than it saves.
-constexpr uint64_t kMaxPayloadBytes = uint64_t{4} << 10;
 constexpr uint64_t kMinPayloadBytes = plan::kSlotAlignment;
 // The part of a pool device that a channel's submissions may take.
 constexpr uint64_t kSubmissionsPerArena = 16;
@@ -28,8 +22,12 @@ plan::Geometry ChooseGeometry(const pool::Pool& pool, const Options& options) {
   geometry.num_slots =
       options.num_slots > 0
           ? options.num_slots
-          : std::clamp(2 * pool.num_extents(), kMinSlots, pool::kMaxSlots);
+          // Two a device, so that half a ring is filled while the other half
+          // is read.
+          : std::clamp(2 * pool.num_extents(), options.tuning.num_slots,
+                       pool::kMaxSlots);
   geometry.num_devices = pool.num_extents();
+  geometry.all_read_bytes = options.tuning.all_read_bytes;
   uint64_t arena = 0;
   for (int extent = 0; extent < pool.num_extents(); ++extent)
     arena += pool.arena(extent, 0).bytes;
@@ -38,17 +36,17 @@ plan::Geometry ChooseGeometry(const pool::Pool& pool, const Options& options) {
           ? options.slot_bytes
           : std::clamp(std::bit_floor(arena / (kGroupsPerArena + 1) /
                                       geometry.num_slots),
-                       kMinSlotBytes, kMaxSlotBytes);
+                       kMinSlotBytes, options.tuning.slot_bytes);
   return geometry;
 }
 
-uint64_t ChoosePayloadBytes(const pool::Pool& pool) {
+uint64_t ChoosePayloadBytes(const pool::Pool& pool, uint64_t most) {
   uint64_t arena = std::numeric_limits<uint64_t>::max();
   for (int extent = 0; extent < pool.num_extents(); ++extent)
     arena = std::min(arena, pool.arena(extent, 0).bytes);
   return std::clamp(
       std::bit_floor(arena / kSubmissionsPerArena / pool::kCallRing),
-      kMinPayloadBytes, kMaxPayloadBytes);
+      kMinPayloadBytes, most);
 }
 
 }  // namespace
@@ -61,7 +59,7 @@ Connection::Connection(pool::Pool* pool, const Peers* peers,
       key_(HashGroup(group_.members) + static_cast<uint64_t>(order)),
       doorbells_(pool->coherence(), pool->epoch(), &pool->guard()),
       geometry_(ChooseGeometry(*pool, options)),
-      payload_bytes_(ChoosePayloadBytes(*pool)),
+      payload_bytes_(ChoosePayloadBytes(*pool, options.tuning.inline_bytes)),
       control_bytes_(pool::ControlBytes(static_cast<int>(group_.members.size()),
                                         payload_bytes_)),
       found_(group_.members.size()) {}

@@ -12,6 +12,7 @@
 #include "cc/comm/directory.h"
 #include "cc/comm/peers.h"
 #include "cc/comm/recorder.h"
+#include "cc/comm/tuning.h"
 #include "cc/engine/cpu/executor.h"
 #include "cc/plan/plan.h"
 #include "cc/pool/channel_layout.h"
@@ -24,6 +25,7 @@ namespace jax_cxl::comm {
 struct Options {
   uint64_t slot_bytes = 0;  // 0: follows from the pool's size
   int num_slots = 0;        // 0: follows from the number of pool devices
+  Tuning tuning;
   double warn_after_s = 10;
   double timeout_s = 300;
   double heartbeat_timeout_s = 5;

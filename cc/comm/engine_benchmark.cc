@@ -10,7 +10,8 @@
 // so the differences are what comparing, and what matching and hand-over cost.
 //
 // engine_benchmark [--ranks=2] [--max_bytes=67108864] [--repeats=7]
-//                  [--backends=engine,in_order,endpoint] [--json=FILE]
+//                  [--backends=engine,in_order,endpoint] [--ops=all_gather,...]
+//                  [--min_bytes=8] [--json=FILE]
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -29,6 +30,7 @@
 #include <numeric>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -52,9 +54,10 @@ namespace {
 using plan::Op;
 
 constexpr int kMaxRanks = Meeting::kMaxRanks;
-constexpr uint64_t kSlotBytes = uint64_t{1} << 20;
-constexpr int kNumSlots = 4;
-constexpr uint64_t kWindowBytes = kSlotBytes * kNumSlots;
+constexpr uint64_t kSlotBytes = Tuning().slot_bytes;
+constexpr int kNumSlots = Tuning().num_slots;
+// Of the copies that the bound is made of; their least is a quarter.
+constexpr uint64_t kWindowBytes = uint64_t{4} << 20;
 constexpr double kSampleSeconds = 0.01;
 constexpr int kMaxCalls = 20000;
 
@@ -64,16 +67,25 @@ double Now() {
 
 struct Flags {
   int ranks = 2;
+  uint64_t min_bytes = 8;
   uint64_t max_bytes = uint64_t{64} << 20;
   int repeats = 7;
   std::string backends = "engine,in_order,endpoint";
+  std::string ops =
+      "barrier,all_reduce,all_gather,reduce_scatter,all_to_all,broadcast,"
+      "reduce,gather,scatter";
   std::string json;
-
-  bool Wants(const std::string& backend) const {
-    return ("," + backends + ",").find("," + backend + ",") !=
-           std::string::npos;
-  }
 };
+
+// Whether `name` is one of the names in `list`, between commas.
+bool Names(std::string_view list, std::string_view name) {
+  for (size_t at = 0; at <= list.size();) {
+    const size_t comma = std::min(list.find(',', at), list.size());
+    if (list.substr(at, comma - at) == name) return true;
+    at = comma + 1;
+  }
+  return false;
+}
 
 // Executes a problem's collective once and returns when it is done.
 class Backend {
@@ -115,7 +127,8 @@ class EngineBackend : public Backend {
     cpu::Execution execution(
         plan_, &rings_, rounds_, DType::kFloat32, ReduceOp::kSum,
         reinterpret_cast<const std::byte*>(problem->input.data()),
-        reinterpret_cast<std::byte*>(problem->output.data()));
+        reinterpret_cast<std::byte*>(problem->output.data()),
+        Tuning().past_caches_bytes);
     Backoff backoff;
     for (size_t steps = 0; !execution.Advance(&traffic_);) {
       if (execution.steps_done() != steps)
@@ -153,21 +166,13 @@ void Check(const Status& status) {
   _exit(1);  // Possibly a thread that exit() would join.
 }
 
-Options MakeOptions() {
-  Options options;
-  options.slot_bytes = kSlotBytes;
-  options.num_slots = kNumSlots;
-  return options;
-}
-
 // What a process has of a job, as comm::Runtime holds it.
 class Job {
  public:
   Job(pool::Pool* pool, const Team& team)
-      : peers_(OrDie(Peers::Start(pool, {team.rank()},
-                                  MakeOptions().heartbeat_timeout_s))),
-        endpoint_(pool, peers_.get(), &completions_, MakeOptions(),
-                  team.rank()),
+      : peers_(OrDie(
+            Peers::Start(pool, {team.rank()}, Options().heartbeat_timeout_s))),
+        endpoint_(pool, peers_.get(), &completions_, Options(), team.rank()),
         members_(team.size()) {
     std::iota(members_.begin(), members_.end(), 0);
   }
@@ -243,7 +248,7 @@ struct Rates {
 // writes and then the next rank reads, all ranks at once.
 Rates MeasureCopies(Team& team, pool::Pool* pool, uint64_t bytes,
                     std::vector<std::byte>* buffer) {
-  bytes = std::max(bytes, kSlotBytes);
+  bytes = std::max(bytes, kWindowBytes / 4);
   buffer->resize(2 * bytes);
   const int next = (team.rank() + 1) % team.size();
   // Between the engine's rings and what the endpoint takes.
@@ -331,11 +336,12 @@ uint64_t Measure(Team& team, pool::Pool* pool,
   return all_wrong;
 }
 
-// Eight times as large each, and `last`.
-std::vector<uint64_t> Sizes(uint64_t last) {
+// Eight times as large each, and the last.
+std::vector<uint64_t> Sizes(const Flags& flags) {
   std::vector<uint64_t> sizes;
-  for (uint64_t bytes = 8; bytes < last; bytes *= 8) sizes.push_back(bytes);
-  sizes.push_back(last);
+  for (uint64_t bytes = flags.min_bytes; bytes < flags.max_bytes; bytes *= 8)
+    sizes.push_back(bytes);
+  sizes.push_back(flags.max_bytes);
   return sizes;
 }
 
@@ -363,22 +369,24 @@ int RunRank(Team& team, Meeting* meeting, const Flags& flags,
   pool->Unlink();
   Job job(pool.get(), team);
   std::vector<std::unique_ptr<Backend>> backends;
-  if (flags.Wants("engine"))
+  if (Names(flags.backends, "engine"))
     backends.push_back(std::make_unique<EngineBackend>(pool.get(), team));
-  if (flags.Wants("in_order"))
+  if (Names(flags.backends, "in_order"))
     backends.push_back(std::make_unique<InOrderBackend>(&job));
-  if (flags.Wants("endpoint"))
+  if (Names(flags.backends, "endpoint"))
     backends.push_back(std::make_unique<EndpointBackend>(&job));
   std::unique_ptr<Report> report;
   if (team.rank() == 0) report = std::make_unique<Report>(flags.ranks);
-  uint64_t wrong = Measure(team, pool.get(), backends, Op::kBarrier, 0,
-                           flags.repeats, report.get());
-  for (Op op :
-       {Op::kAllReduce, Op::kAllGather, Op::kReduceScatter, Op::kAllToAll,
-        Op::kBroadcast, Op::kReduce, Op::kGather, Op::kScatter})
-    for (uint64_t bytes : Sizes(flags.max_bytes))
+  uint64_t wrong = 0;
+  for (Op op : {Op::kBarrier, Op::kAllReduce, Op::kAllGather,
+                Op::kReduceScatter, Op::kAllToAll, Op::kBroadcast, Op::kReduce,
+                Op::kGather, Op::kScatter}) {
+    if (!Names(flags.ops, plan::OpName(op))) continue;
+    const bool moves = op != Op::kBarrier;
+    for (uint64_t bytes : moves ? Sizes(flags) : std::vector<uint64_t>{0})
       wrong += Measure(team, pool.get(), backends, op, bytes, flags.repeats,
                        report.get());
+  }
   if (report != nullptr && !flags.json.empty())
     report->Write(flags.json, command, load);
   team.Barrier();
@@ -402,18 +410,23 @@ std::optional<Flags> ParseFlags(int argc, char** argv) {
         equals == std::string::npos ? "" : argument.substr(equals + 1);
     if (name == "--ranks")
       flags.ranks = std::atoi(value.c_str());
+    else if (name == "--min_bytes")
+      flags.min_bytes = std::strtoull(value.c_str(), nullptr, 10);
     else if (name == "--max_bytes")
       flags.max_bytes = std::strtoull(value.c_str(), nullptr, 10);
     else if (name == "--repeats")
       flags.repeats = std::atoi(value.c_str());
     else if (name == "--backends")
       flags.backends = value;
+    else if (name == "--ops")
+      flags.ops = value;
     else if (name == "--json")
       flags.json = value;
     else
       return std::nullopt;
   }
-  if (flags.ranks < 2 || flags.ranks > kMaxRanks || flags.repeats < 1)
+  if (flags.ranks < 2 || flags.ranks > kMaxRanks || flags.repeats < 1 ||
+      flags.min_bytes == 0)
     return std::nullopt;
   return flags;
 }
@@ -423,7 +436,8 @@ int Main(int argc, char** argv) {
   if (!flags) {
     std::fprintf(stderr,
                  "usage: %s [--ranks=2..%d] [--max_bytes=BYTES] [--repeats=7] "
-                 "[--backends=engine,in_order,endpoint] [--json=FILE]\n",
+                 "[--min_bytes=8] [--backends=engine,in_order,endpoint] "
+                 "[--ops=all_reduce,...] [--json=FILE]\n",
                  argv[0], kMaxRanks);
     return 2;
   }

@@ -21,6 +21,7 @@ InOrder::InOrder(pool::Pool* pool, Peers* peers, const Options& options,
       connection_(pool, peers, options, std::move(group), Order::kProgram),
       recipes_(connection_.geometry(), connection_.payload_bytes()),
       patience_(pool, peers, options, connection_.group()),
+      past_caches_bytes_(options.tuning.past_caches_bytes),
       compared_(connection_.group().members.size()),
       payloads_(connection_.group().members.size()) {}
 
@@ -171,7 +172,7 @@ Status InOrder::RunPlan(std::shared_ptr<const plan::Plan> plan, DType dtype,
                         const std::byte* input, std::byte* output) {
   const uint64_t rounds = plan->rounds;
   cpu::Execution execution(std::move(plan), connection_.rings(), rounds_, dtype,
-                           call_->reduce_op, input, output);
+                           call_->reduce_op, input, output, past_caches_bytes_);
   for (size_t steps = 0; !execution.Advance(&traffic_);) {
     if (execution.steps_done() != steps) {
       backoff_.Reset();

@@ -66,6 +66,7 @@ class InOrder {
   Connection connection_;
   Recipes recipes_;
   Patience patience_;
+  uint64_t past_caches_bytes_;
   std::optional<Submissions> submissions_;  // once connected
   Call* call_ = nullptr;
   uint64_t calls_ = 0;

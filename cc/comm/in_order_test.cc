@@ -57,6 +57,7 @@ class InOrderTest : public testing::TestWithParam<pool::CoherenceMode> {
 TEST_P(InOrderTest, CallsOfAllSizes) {
   Options options;
   options.slot_bytes = 16384;
+  options.tuning.past_caches_bytes = 10000;
   World world(3, options, 64 << 20, 1, GetParam());
   RunRanks(world, [&](int rank, InOrder* group) {
     for (uint64_t count : {1, 2, 5, 100, 1023, 1024, 1025, 30000}) {

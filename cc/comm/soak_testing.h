@@ -94,6 +94,7 @@ class RandomWorld {
     options.timeout_s = timeout_s;
     options.slot_bytes = kSlotBytes[Pick(random, 0, 4)];
     options.num_slots = static_cast<int>(Pick(random, 2, 6));
+    if (random() % 2 == 0) options.tuning.past_caches_bytes = 1;
     return options;
   }
 

@@ -16,6 +16,7 @@
 #include "cc/base/status.h"
 #include "cc/comm/peers.h"
 #include "cc/comm/runtime.h"
+#include "cc/comm/tuning.h"
 #include "cc/ffi/call_site.h"
 #include "cc/ffi/failures.h"
 #include "cc/ffi/handlers.h"
@@ -122,15 +123,27 @@ NB_MODULE(_core, m) {
       .def_prop_ro("total_bytes",
                    [](PyPool& self) { return self.get()->total_bytes(); });
 
+  nb::class_<comm::Tuning>(m, "Tuning", "cc/comm/tuning.h")
+      .def(nb::init<>())
+      .def_rw("slot_bytes", &comm::Tuning::slot_bytes)
+      .def_rw("num_slots", &comm::Tuning::num_slots)
+      .def_rw("inline_bytes", &comm::Tuning::inline_bytes)
+      .def_rw("all_read_bytes", &comm::Tuning::all_read_bytes)
+      .def_rw("past_caches_bytes", &comm::Tuning::past_caches_bytes)
+      .def("check", [](const comm::Tuning& self) {
+        RaiseIfError(comm::CheckTuning(self));
+      });
+
   m.def(
       "start",
       [](PyPool& pool, const std::vector<std::pair<int32_t, int>>& local,
-         uint64_t slot_bytes, int num_slots, double warn_after, double timeout,
-         double heartbeat_timeout) {
+         uint64_t slot_bytes, int num_slots, const comm::Tuning& tuning,
+         double warn_after, double timeout, double heartbeat_timeout) {
         pool.get();
         comm::Options options;
         options.slot_bytes = slot_bytes;
         options.num_slots = num_slots;
+        options.tuning = tuning;
         options.warn_after_s = warn_after;
         options.timeout_s = timeout;
         options.heartbeat_timeout_s = heartbeat_timeout;
@@ -142,7 +155,7 @@ NB_MODULE(_core, m) {
       "Takes over the pool and starts an endpoint for each (device ordinal, "
       "rank).",
       "pool"_a, "local"_a, nb::kw_only(), "slot_bytes"_a, "num_slots"_a,
-      "warn_after"_a, "timeout"_a, "heartbeat_timeout"_a);
+      "tuning"_a, "warn_after"_a, "timeout"_a, "heartbeat_timeout"_a);
 
   m.def(
       "runtime",

@@ -7,11 +7,9 @@
 // Copies between private memory and slots of the pool; `from` and `to` must not
 // overlap. Ordering with doorbells is the coherence policy's business.
 //
-// Both are memcpy. Non-temporal stores were measured (write a slot, read it on
-// another core, rings of 2 to 16 slots): plain stores leave the slot in the
-// last-level cache, so that a write and its read together take 0.8 times as
-// long with slots of 1 and 4 MiB. Only a ring larger than that cache (64 MiB
-// there) gains from non-temporal stores, by 13%, and rings are kept small.
+// Slots are written by memcpy. Plain stores leave a slot in the last-level
+// cache, from where its reader gets it, and rings are small enough to stay
+// there: only one larger than that cache would gain from other stores.
 namespace jax_cxl::cpu {
 
 inline void CopyToPool(std::byte* to, const std::byte* from, size_t bytes) {
@@ -22,6 +20,12 @@ inline void CopyToPool(std::byte* to, const std::byte* from, size_t bytes) {
 inline void CopyFromPool(std::byte* to, const std::byte* from, size_t bytes) {
   if (bytes != 0) std::memcpy(to, from, bytes);
 }
+
+// Copies to memory that is large enough to have left the caches by the time
+// somebody reads it: stores go past them, which neither reads `to` first nor
+// drives out what is in use (rings, above all). Other threads see the bytes as
+// after memcpy.
+void CopyPastCaches(std::byte* to, const std::byte* from, size_t bytes);
 
 }  // namespace jax_cxl::cpu
 

@@ -12,6 +12,18 @@ namespace jax_cxl::cpu {
 using plan::Step;
 using plan::StepKind;
 
+namespace {
+
+bool WritesPastCaches(const plan::Plan& plan, uint64_t least) {
+  uint64_t copied = 0;
+  for (const Step& step : plan.steps)
+    if (step.kind == StepKind::kCopy || step.kind == StepKind::kGet)
+      copied += step.bytes;
+  return copied >= least;
+}
+
+}  // namespace
+
 Rings::Rings(const pool::Doorbells& doorbells, std::vector<RingView> members,
              int rank, int num_slots)
     : doorbells_(doorbells),
@@ -51,14 +63,16 @@ void Rings::Release(uint64_t rounds) {
 
 Execution::Execution(std::shared_ptr<const plan::Plan> plan, Rings* rings,
                      uint64_t base_round, DType dtype, ReduceOp reduce_op,
-                     const std::byte* input, std::byte* output)
+                     const std::byte* input, std::byte* output,
+                     uint64_t past_caches_bytes)
     : plan_(std::move(plan)),
       rings_(rings),
       base_round_(base_round),
       dtype_(dtype),
       reduce_op_(reduce_op),
       input_(input),
-      output_(output) {}
+      output_(output),
+      past_caches_(WritesPastCaches(*plan_, past_caches_bytes)) {}
 
 bool Execution::Advance(Traffic* traffic) {
   for (; next_step_ < plan_->steps.size(); ++next_step_) {
@@ -100,7 +114,7 @@ void Execution::Run(const Step& step, Traffic* traffic) {
   const uint64_t round = base_round_ + step.round;
   switch (step.kind) {
     case StepKind::kCopy:
-      std::memcpy(output_ + step.to, input_ + step.from, step.bytes);
+      CopyToOutput(step.to, input_ + step.from, step.bytes);
       break;
     case StepKind::kZero:
       std::memset(output_ + step.to, 0, step.bytes);
@@ -117,7 +131,7 @@ void Execution::Run(const Step& step, Traffic* traffic) {
     case StepKind::kGet: {
       const std::byte* slot = rings_->Slot(step.peer, round) + step.from;
       coherence.AcquirePayload(slot, step.bytes);
-      CopyFromPool(output_ + step.to, slot, step.bytes);
+      CopyToOutput(step.to, slot, step.bytes);
       traffic->bytes_retrieved += step.bytes;
       break;
     }
@@ -144,6 +158,14 @@ void Execution::Put(const Step& step, const std::byte* from, Traffic* traffic) {
   CopyToPool(slot, from, step.bytes);
   rings_->doorbells().coherence().PublishPayload(slot, step.bytes);
   traffic->bytes_published += step.bytes;
+}
+
+void Execution::CopyToOutput(uint64_t to, const std::byte* from,
+                             uint64_t bytes) {
+  if (past_caches_)
+    CopyPastCaches(output_ + to, from, bytes);
+  else
+    CopyFromPool(output_ + to, from, bytes);
 }
 
 void Execution::RunReduce(const Step& step, std::byte* to, Traffic* traffic) {

@@ -71,10 +71,12 @@ struct Traffic {
 class Execution {
  public:
   // `base_round` is the number of rounds that the group has been through.
-  // Buffers hold plan::InputBytes and plan::OutputBytes and do not overlap.
+  // Buffers hold plan::InputBytes and plan::OutputBytes and do not overlap. Who
+  // copies `past_caches_bytes` or more to its output does so past the caches.
   Execution(std::shared_ptr<const plan::Plan> plan, Rings* rings,
             uint64_t base_round, DType dtype, ReduceOp reduce_op,
-            const std::byte* input, std::byte* output);
+            const std::byte* input, std::byte* output,
+            uint64_t past_caches_bytes);
 
   // Runs steps until the plan is done (true) or a peer has to act (false).
   bool Advance(Traffic* traffic);
@@ -89,6 +91,7 @@ class Execution {
   bool Ready(const plan::Step& step);
   void Run(const plan::Step& step, Traffic* traffic);
   void Put(const plan::Step& step, const std::byte* from, Traffic* traffic);
+  void CopyToOutput(uint64_t to, const std::byte* from, uint64_t bytes);
   void RunReduce(const plan::Step& step, std::byte* to, Traffic* traffic);
 
   std::shared_ptr<const plan::Plan> plan_;
@@ -98,6 +101,7 @@ class Execution {
   ReduceOp reduce_op_;
   const std::byte* input_;
   std::byte* output_;
+  bool past_caches_;  // how copies write the output
   size_t next_step_ = 0;
   int waiting_for_ = -1;
   std::vector<const std::byte*> sources_;

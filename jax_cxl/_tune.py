@@ -1,0 +1,164 @@
+"""`python -m jax_cxl tune`: finds the tuning table that is fastest on this machine."""
+
+import argparse
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+
+from jax_cxl import _tuning
+
+_DESCRIPTION = """\
+Measures collectives on CPU ranks of this machine under different tuning tables and writes the best
+one, for JAX_CXL_TUNING. Takes some minutes; nothing else should run.
+
+One value after the other is varied. Each candidate is a job of its own (python -m jax_cxl bench);
+all candidates run once in each turn. A candidate is better if the geometric mean of its times is
+smaller, by more than the margin; otherwise the value stays what it was."""
+
+_MARGIN = 0.03
+
+
+@dataclasses.dataclass(frozen=True)
+class _Question:
+    """What is varied, and where it shows."""
+
+    name: str
+    candidates: list[dict[str, int]]
+    ops: str
+    sizes: str
+
+
+def _questions(ranks: int) -> list[_Question]:
+    kib, mib = 1 << 10, 1 << 20
+    slots = [(128 * kib, 8), (256 * kib, 8), (512 * kib, 4), (512 * kib, 8), (mib, 4)]
+    never = 1 << 62
+    questions = [
+        _Question(
+            "slots",
+            [{"slot_bytes": size, "num_slots": number} for size, number in slots],
+            "psum,all_gather,all_to_all",
+            "256KiB,2MiB,16MiB",
+        ),
+        _Question(
+            "copies",
+            [{"past_caches_bytes": least} for least in (mib, 4 * mib, 8 * mib, 32 * mib, never)],
+            "psum,all_gather",
+            "2MiB,6MiB,12MiB,48MiB",
+        ),
+        _Question(
+            "inline limit",
+            [{"inline_bytes": most} for most in (kib, 4 * kib, 8 * kib, 16 * kib)],
+            "psum,all_gather",
+            "2KiB,8KiB,16KiB",
+        ),
+        # With two ranks all-reduce always reads its peer at once.
+        _Question(
+            "all-reduce algorithm",
+            [{"all_read_bytes": most} for most in (4 * kib, 16 * kib, 64 * kib, 256 * kib)],
+            "psum",
+            "8KiB,32KiB,128KiB",
+        ),
+    ]
+    return questions if ranks > 2 else questions[:-1]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns the status to exit with."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    parser = argparse.ArgumentParser(
+        prog="python -m jax_cxl tune",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("table", type=pathlib.Path, metavar="FILE", help="where to write the table")
+    parser.add_argument("--ranks", type=int, default=2, metavar="N", help="(default: 2)")
+    parser.add_argument("--turns", type=int, default=3, metavar="T", help="(default: 3)")
+    parser.add_argument(
+        "--only", metavar="NAME", help="one of: slots, copies, inline limit, all-reduce algorithm"
+    )
+    options = parser.parse_args(arguments)
+    if options.turns < 1 or options.ranks < 2:
+        parser.error("--turns must be at least 1, --ranks at least 2")
+    questions = _questions(options.ranks)
+    if options.only:
+        questions = [question for question in questions if question.name == options.only]
+        if not questions:
+            parser.error(f"nothing to vary is called {options.only!r} with {options.ranks} ranks")
+    if not options.table.absolute().parent.is_dir():
+        parser.error(f"no such folder: {options.table.parent}")
+
+    best = _tuning.table(_tuning.load(os.environ.get("JAX_CXL_TUNING")))
+    measured: list[dict] = []
+    machine: dict = {}
+    for question in questions:
+        scores, machine = _answer(question, best, options.ranks, options.turns)
+        for candidate, score in zip(question.candidates, scores, strict=True):
+            print(f"{question.name}: {_text(candidate)}: {score:.1f} us", flush=True)
+            measured.append({**candidate, "mean_us": round(score, 3)})
+        best |= _choose(question, scores, best)
+        print(f"{question.name}: {_text({k: best[k] for k in question.candidates[0]})}")
+    found = {
+        "machine": machine,
+        "command": f"python -m jax_cxl tune {shlex.join(arguments)}",
+        "emulated": True,
+        "tuning": best,
+        "measured": measured,
+    }
+    options.table.write_text(json.dumps(found, indent=1) + "\n")
+    return 0
+
+
+def _answer(
+    question: _Question, best: dict[str, int], ranks: int, turns: int
+) -> tuple[list[float], dict]:
+    """Returns the geometric mean of the medians of each candidate, in microseconds."""
+    logs: list[list[float]] = [[] for _ in question.candidates]
+    machine: dict = {}
+    for _ in range(turns):
+        for candidate, times in zip(question.candidates, logs, strict=True):
+            found = _bench(question, best | candidate, ranks)
+            machine = found["machine"]
+            times += [math.log(row["time_us"]["median"]) for row in found["results"]]
+    return [math.exp(sum(times) / len(times)) for times in logs], machine
+
+
+def _bench(question: _Question, values: dict[str, int], ranks: int) -> dict:
+    with tempfile.TemporaryDirectory(prefix="jax_cxl_tune_") as folder:
+        table, results = (pathlib.Path(folder) / name for name in ("table.json", "results.json"))
+        table.write_text(json.dumps({"tuning": values}))
+        command = [
+            *(sys.executable, "-m", "jax_cxl", "bench", "--ranks", str(ranks)),
+            *("--ops", question.ops, "--sizes", question.sizes, "--repeats", "3"),
+            *("--json", str(results)),
+        ]
+        done = subprocess.run(
+            command,
+            env={**os.environ, "JAX_CXL_TUNING": str(table)},
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode != 0:
+            raise SystemExit(f"{shlex.join(command)} failed:\n{done.stderr}")
+        return json.loads(results.read_text())
+
+
+def _choose(question: _Question, scores: list[float], best: dict[str, int]) -> dict[str, int]:
+    """Returns the fastest candidate, or the present one if that is no slower by the margin."""
+    fastest = min(range(len(scores)), key=scores.__getitem__)
+    for candidate, score in zip(question.candidates, scores, strict=True):
+        present = all(best[name] == value for name, value in candidate.items())
+        if present and score <= scores[fastest] * (1 + _MARGIN):
+            return candidate
+    return question.candidates[fastest]
+
+
+def _text(values: dict[str, int]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
