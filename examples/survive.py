@@ -1,11 +1,11 @@
 """Trains to the same loss however often its ranks are killed.
 
-    python -m jax_cxl.launch -n 2 --restarts 20 --grace 0.5 examples/survive.py --kills 20
+    python -m jax_cxl.launch -n 2 --restart-lost 20 examples/survive.py --kills 20
 
-A rank that is killed takes the others down: they learn it within milliseconds, as
-`jax_cxl.PeerLostError`, and exit, and the launcher starts all ranks again. They go on from the
-last checkpoint. Where a step is computed from the checkpoint and the step's number alone, no
-kill changes the result, not even its last bit.
+The launcher starts a rank that is killed again. The others learn of the kill within milliseconds,
+as `jax_cxl.PeerLostError`, wait for the new rank, and all go on from the last checkpoint. Where a
+step is computed from the checkpoint and the step's number alone, no kill changes the result, not
+even its last bit.
 """
 
 import os
@@ -67,32 +67,40 @@ def restore():
     }
 
 
-def main(_):
-    jax_cxl.initialize()
+def train(kills):
+    """Trains from the last checkpoint to the end; `kills` is how many there have been."""
     mesh = jax.make_mesh((jax.device_count(),), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
     step_on_all = jax.jit(
         jax.shard_map(train_step, mesh=mesh, in_specs=jax.P(), out_specs=jax.P(), check_vma=False)
     )
     step, weights = restore()
     value = jnp.nan
-    # The accident of this attempt: a random rank, before the next but one checkpoint.
-    attempt = int(os.environ.get("JAX_CXL_LAUNCH_RESTARTS", "0"))
-    accident = random.Random(attempt)
+    # The next accident: a random rank, before the next but one checkpoint.
+    accident = random.Random(kills)
     victim = accident.randrange(jax.process_count())
     moment = step + accident.randrange(2 * _EVERY.value)
     while step < _STEPS.value:
-        if attempt < _KILLS.value and step == moment and jax.process_index() == victim:
+        if kills < _KILLS.value and step == moment and jax.process_index() == victim:
             os.kill(os.getpid(), signal.SIGKILL)
-        try:
-            weights, value = jax.block_until_ready(step_on_all(weights, np.int32(step)))
-        except jax_cxl.PeerLostError as error:
-            print(f"step {step}: rank {error.rank} is lost", flush=True)
-            os._exit(1)  # A normal exit would wait for the lost rank in jax.distributed.
+        weights, value = jax.block_until_ready(step_on_all(weights, np.int32(step)))
         step += 1
         if step % _EVERY.value == 0 and jax.process_index() == 0:
             save(step, weights)
     if jax.process_index() == 0:
-        print(f"loss {float(value).hex()} after {step} steps and {attempt} restarts", flush=True)
+        print(f"loss {float(value).hex()} after {step} steps and {kills} kills", flush=True)
+
+
+def main(_):
+    jax_cxl.initialize()
+    # Ranks that are started again count on from here, the others below.
+    kills = int(os.environ.get("JAX_CXL_LAUNCH_RESTARTS", "0"))
+    while True:
+        try:
+            return train(kills)
+        except jax_cxl.PeerLostError as error:
+            print(f"rank {error.rank} is lost", flush=True)
+            jax_cxl.regroup(rejoin=True)
+            kills += 1
 
 
 if __name__ == "__main__":

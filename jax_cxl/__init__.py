@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from jax_cxl import errors as errors
     from jax_cxl import lax as lax
     from jax_cxl._future import Future
+    from jax_cxl._regroup import regroup
     from jax_cxl._replace import replace_lax
     from jax_cxl._runtime import Stats, initialize, shutdown, stats
     from jax_cxl.errors import (
@@ -106,6 +107,7 @@ __all__ = [
     "reduce",
     "reduce_done",
     "reduce_start",
+    "regroup",
     "replace_lax",
     "scatter",
     "scatter_done",
@@ -118,6 +120,7 @@ _MODULES = {
     "Future": "jax_cxl._future",
     "Stats": "jax_cxl._runtime",
     "initialize": "jax_cxl._runtime",
+    "regroup": "jax_cxl._regroup",
     "replace_lax": "jax_cxl._replace",
     "shutdown": "jax_cxl._runtime",
     "stats": "jax_cxl._runtime",

@@ -44,7 +44,9 @@ __all__ = [
     "check_vma",
     "coordination_client",
     "forbidden_axes",
+    "forget_topology",
     "jitted_function_type",
+    "key_value",
     "lax_primitives",
     "lowering_rule",
     "make_runtime_errors",
@@ -66,6 +68,25 @@ def forbidden_axes() -> tuple:
 def coordination_client() -> Any:
     """The client of JAX's coordination service; None without `jax.distributed`."""
     return _distributed.global_state.client
+
+
+def key_value(key: str) -> str | None:
+    """What is under a key of the coordination service, None if nothing is."""
+    try:
+        return coordination_client().key_value_try_get(key)
+    except jax.errors.JaxRuntimeError as error:
+        if "NOT_FOUND" in str(error):
+            return None
+        raise
+
+
+def forget_topology() -> None:
+    """Lets another process 0 than the first one tell the others which devices there are.
+
+    The first has put that under a key that XLA does not overwrite. The other processes have read
+    it, and do not read it again.
+    """
+    coordination_client().key_value_delete("cpu:global_topology/cpu")
 
 
 def lax_primitives(name: str) -> tuple:

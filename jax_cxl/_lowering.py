@@ -276,6 +276,7 @@ def _attributes(
         "sources": np.asarray(sources, np.int32),
         "reverse": np.int32(reverse),
         "rows": np.asarray(rows, np.int64),
+        "generation": np.int32(_generation(ctx, name)),
         "program": _programs.name(ctx.module_context.module),
     }
     _programs.note_site(ctx, attributes)
@@ -335,9 +336,24 @@ def _world_ranks(ctx, name: str, axes: _axis.Axes, groups: _axis.Groups) -> np.n
     except KeyError as error:
         raise ValueError(
             f"jax_cxl.{name}: device {error.args[0]} of the mesh {mesh.axis_names} is"
-            f" not in the pool's world, which has the devices {sorted(rank_of_device)}."
+            f" not in the pool's world, which has the devices {sorted(rank_of_device)}. After"
+            " jax_cxl.regroup(), make a mesh of the devices that it returned."
         ) from None
     return world[rows]
+
+
+def _generation(ctx, name: str) -> int:
+    """Returns the generation of the runtime, for which the program is being made."""
+    from jax_cxl import _runtime
+
+    generation = _runtime.ensure_started().generation
+    if generation > 0 and jax.process_count() > 1 and not _programs.has_arguments(ctx):
+        raise NotImplementedError(
+            f"jax_cxl.{name}: after jax_cxl.regroup(), a program that communicates must have an"
+            " argument that it uses. XLA counts the launches of all programs without any together,"
+            " and the processes have made different numbers of them."
+        )
+    return generation
 
 
 def group_size(ctx, axes: _axis.Axes, groups: _axis.Groups) -> int:

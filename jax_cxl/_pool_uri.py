@@ -28,7 +28,7 @@ _RANK_PAGE_BYTES = 16384
 _RECORDER_BYTES = 540672
 _MAX_DEVICES = 64
 
-_NAMED = ("shm", "incoherent")  # one name in /dev/shm, no paths
+NAMED = ("shm", "incoherent")  # one name in /dev/shm, no paths
 _COHERENCE_MODES = ("coherent", "uncached", "flush")
 _SHM_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SIZE = re.compile(r"(\d{1,20})([A-Za-z]*)", re.ASCII)
@@ -115,7 +115,7 @@ def parse(uri: str | None, world_size: int, rank_bytes: int = _AUTOMATIC_RANK_BY
     options = _options(uri, kind, query)
     size = _size(uri, "size", options.get("size", "0"))
     devices = _devices(uri, options.get("devices", "1"))
-    if kind in _NAMED and size == 0:
+    if kind in NAMED and size == 0:
         size = automatic_bytes(world_size, devices, rank_bytes)
     return PoolSpec(
         kind=kind,
@@ -155,7 +155,7 @@ def _options(uri: str, kind: str, query: str) -> dict[str, str]:
 
 
 def _paths(uri: str, kind: str, place: str) -> tuple[str, ...]:
-    if kind in _NAMED:
+    if kind in NAMED:
         if place and not _SHM_NAME.fullmatch(place):
             problem = f"name {place!r} is not 1 to 64 letters, digits, '.', '_' or '-'"
             _fail(uri, problem, kind)

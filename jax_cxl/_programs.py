@@ -31,6 +31,14 @@ def name(module: Any) -> str:
     return symbol
 
 
+def has_arguments(ctx: Any) -> bool:
+    """Whether the program that is being lowered takes any."""
+    for function in ctx.module_context.module.body.operations:
+        if function.attributes["sym_name"].value == "main":
+            return len(function.arguments) > 0
+    return True
+
+
 def note_site(ctx: Any, attributes: dict[str, Any]) -> None:
     """Notes where the user's code calls the collective that is being lowered.
 

@@ -3,7 +3,8 @@
 A *rank* is a device; the *world* is `jax.devices()`, in this order. Process 0
 creates the pool and tells the others through JAX's coordination service where
 it is; once all have mapped it, its name is removed, so that nothing is left
-behind however the job ends.
+behind however the job ends. After an error the ranks that are left may go on in
+another pool (_regroup.py).
 """
 
 import atexit
@@ -12,7 +13,6 @@ import itertools
 import json
 import logging
 import os
-import secrets
 import sys
 import threading
 from typing import Any
@@ -25,8 +25,9 @@ from jax_cxl import (
     _core,
     _failures,
     _platform,
-    _pool_uri,
+    _pools,
     _programs,
+    _rejoin,
     _tuning,
     errors,
 )
@@ -55,24 +56,31 @@ class Stats:
     seconds: float
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Runtime:
     """A running job.
 
     Attributes:
-      rank_of_device: global id of a JAX device -> its rank.
+      rank_of_device: global id of a JAX device -> its rank, of those that communicate.
       platform: that of the devices.
       pool_bytes: size of the pool.
       uri: the pool's URI as given, None for the default.
+      tuning: what all processes agreed on.
+      generation: how often the job has gone on after an error.
+      attempt: the next attempt to regroup (_regroup.py).
     """
 
     rank_of_device: dict[int, int]
     platform: _platform.Platform
     pool_bytes: int
     uri: str | None
+    tuning: _core.Tuning
+    generation: int
+    attempt: int = 1
 
 
-_lock = threading.Lock()
+# Held by whatever starts or stops the runtime.
+lock = threading.Lock()
 _running: Runtime | None = None
 _meetings = itertools.count()  # Processes initialize equally often.
 
@@ -109,7 +117,7 @@ def initialize(pool: str | None = None) -> None:
     global _running
     config = _config.from_environment()
     uri = pool if pool is not None else config.pool
-    with _lock:
+    with lock:
         if _running is not None:
             if uri == _running.uri:
                 return
@@ -132,7 +140,7 @@ def shutdown() -> None:
 
 def _shutdown(reason: str) -> None:
     global _running
-    with _lock:
+    with lock:
         if _running is not None:
             if _running.platform is _platform.CUDA:
                 _running.platform.load().stop()
@@ -155,6 +163,25 @@ def ensure_started() -> Runtime:
     return _running
 
 
+def current() -> Runtime | None:
+    """Returns the running job, None if there is none."""
+    return _running
+
+
+def restart(meeting: _pools.Meeting, uri: str | None) -> None:
+    """Goes on in another pool, with `lock` held.
+
+    Args:
+      meeting: those that go on, this process among them.
+      uri: the pool's URI.
+    """
+    global _running
+    assert _running is not None
+    tuning, _running = _running.tuning, None
+    _core.stop("")
+    _running = _run(meeting, uri, _config.from_environment(), tuning)
+
+
 def stats() -> Stats:
     """Returns what this process's ranks have communicated so far.
 
@@ -171,8 +198,13 @@ def stats() -> Stats:
 
 def _initialize_distributed() -> None:
     """Connects the processes of the job, if there are several and the script did not."""
-    if jax.distributed.is_initialized():
-        return
+    if not jax.distributed.is_initialized():
+        _connect()
+    if launch_environment.succeeds_process_0():
+        _compat.forget_topology()
+
+
+def _connect() -> None:
     from jax_cxl.launch import launched
 
     several = [name for name in _PROCESS_COUNTS if int(os.environ.get(name, "1")) > 1]
@@ -194,23 +226,50 @@ def _start(uri: str | None, config: _config.Config) -> Runtime:
     devices = jax.devices()
     platform = _platform.of(devices[0])
     handlers = platform.load()
-    rank_of_device = {device.id: rank for rank, device in enumerate(devices)}
     if platform is _platform.CPU and jax.process_count() > 1:
         _compile_alike()
-    local = [device for device in devices if device.process_index == jax.process_index()]
-    meeting = f"jax_cxl/{next(_meetings)}"
+    name = f"jax_cxl/{next(_meetings)}"
     tuning = _tuning.load(config.tuning)
     if jax.process_count() > 1:
-        _tuning.agree(tuning, meeting, jax.process_index())
-    pool = _meet(meeting, uri, platform, len(devices), local, rank_of_device)
-    pool_bytes = pool.total_bytes
+        _tuning.agree(tuning, name, jax.process_index())
+    if launch_environment.goes_on():
+        meeting = _rejoin.join(uri, platform)
+    else:
+        meeting = _pools.Meeting(_meet(name, uri, platform), range(len(devices)))
+    if jax.process_index() == 0:
+        launch_environment.announce_pool()
     _register_handlers(platform)
-    ordinals = [platform.ordinal(device) for device in local]
     if config.fault is not None:
         _core.arm_fault(config.fault)
+    running = _run(meeting, uri, config, tuning)
+    if platform is _platform.CUDA:
+        from jax_cxl import _cuda_start
+
+        try:
+            ordinals = [platform.ordinal(devices[rank]) for rank in _pools.local_ranks()]
+            _cuda_start.start(handlers, ordinals, config, name)
+        except Exception as error:
+            _core.stop(str(error))
+            raise
+    return running
+
+
+def _run(
+    meeting: _pools.Meeting, uri: str | None, config: _config.Config, tuning: _core.Tuning
+) -> Runtime:
+    """Starts the engine for this process's ranks among those that have met."""
+    devices = jax.devices()
+    platform = _platform.of(devices[0])
+    pool_bytes = meeting.pool.total_bytes
     _core.start(
-        pool,
-        [(o, rank_of_device[device.id]) for o, device in zip(ordinals, local, strict=True)],
+        meeting.pool,
+        [
+            (platform.ordinal(devices[rank]), rank)
+            for rank in _pools.local_ranks()
+            if rank in meeting.members
+        ],
+        absent=[rank for rank in range(len(devices)) if rank not in meeting.members],
+        generation=meeting.generation,
         slot_bytes=config.slot_bytes,
         num_slots=config.num_slots,
         tuning=tuning,
@@ -218,23 +277,17 @@ def _start(uri: str | None, config: _config.Config) -> Runtime:
         timeout=config.timeout,
         heartbeat_timeout=config.heartbeat_timeout,
     )
-    if platform is _platform.CUDA:
-        from jax_cxl import _cuda_start
-
-        try:
-            _cuda_start.start(handlers, ordinals, config, meeting)
-        except Exception as error:
-            _core.stop(str(error))
-            raise
-    return Runtime(rank_of_device, platform, pool_bytes, uri)
+    rank_of_device = {devices[rank].id: rank for rank in meeting.members}
+    return Runtime(rank_of_device, platform, pool_bytes, uri, tuning, meeting.generation)
 
 
 def _compile_alike() -> None:
-    """Keeps ranks from loading from a cache what others compile.
+    """Keeps ranks from running what XLA takes for different programs.
 
     XLA's launch ids, by which ranks match their calls, differ between a program that was
     compiled and the same program from the persistent cache; JAX does not make processes agree
-    which of the two they run. (Within one process there is nothing to agree on.)
+    which of the two they run. They also differ between programs that are called from different
+    lines, as long as lines are in the program. (Within one process there is nothing to agree on.)
     """
     settings: Any = jax.config  # Options are attributes that type checkers do not know.
     if settings.jax_enable_compilation_cache and settings.jax_compilation_cache_dir:
@@ -243,64 +296,34 @@ def _compile_alike() -> None:
             " could load a program that others compile, and their collectives would not match."
         )
     jax.config.update("jax_enable_compilation_cache", False)
+    jax.config.update("jax_traceback_in_locations_limit", 0)
 
 
-def _meet(
-    meeting: str,
-    uri: str | None,
-    platform: _platform.Platform,
-    world_size: int,
-    local: list[Any],
-    rank_of_device: dict[int, int],
-) -> _core.Pool:
+def _meet(name: str, uri: str | None, platform: _platform.Platform) -> _core.Pool:
     """Maps the pool in all processes; returns once every rank has registered in it."""
     client = _compat.coordination_client() if jax.process_count() > 1 else None
     try:
         if jax.process_index() == 0:
-            pool, place = _create(uri, platform, world_size)
+            pool, place = _pools.create(uri, platform)
             if client is not None:
-                client.key_value_set(f"{meeting}/pool", json.dumps(place))
+                client.key_value_set(f"{name}/pool", json.dumps(place))
         else:
             assert client is not None
             place = json.loads(
-                client.blocking_key_value_get(f"{meeting}/pool", _compat.MEETING_TIMEOUT_MS)
+                client.blocking_key_value_get(f"{name}/pool", _compat.MEETING_TIMEOUT_MS)
             )
-            if "error" in place:
-                raise errors.from_code(place["error"], place["message"])
-            pool = _core.Pool.attach(**place)
+            pool = _pools.attach(place)
     except Exception as error:
         if client is not None and jax.process_index() == 0:
             # The others would wait for the pool: let them fail for the same reason.
-            place = {"error": _code_of(error), "message": str(error)}
-            client.key_value_set(f"{meeting}/pool", json.dumps(place))
+            client.key_value_set(f"{name}/pool", json.dumps(_pools.no_place(error)))
         raise
-    for device in local:
-        pool.register(rank_of_device[device.id], jax.process_index(), device.id)
+    _pools.register(pool, _pools.local_ranks())
     if client is not None:
-        client.wait_at_barrier(f"{meeting}/registered", _compat.MEETING_TIMEOUT_MS)
+        client.wait_at_barrier(f"{name}/registered", _compat.MEETING_TIMEOUT_MS)
     if jax.process_index() == 0:
         pool.unlink()
-        launch_environment.announce_pool()
     return pool
-
-
-def _create(
-    uri: str | None, platform: _platform.Platform, world_size: int
-) -> tuple[_core.Pool, dict[str, Any]]:
-    """Creates the pool; returns it and what another process needs to attach to it."""
-    spec = _pool_uri.parse(uri, world_size, platform.rank_bytes)
-    _core.sweep_leftovers()
-    place = dataclasses.asdict(spec) | {"world_size": world_size}
-    place["paths"] = list(spec.paths) or [f"{os.getpid()}.{secrets.token_hex(4)}"]
-    pool = _core.Pool.create(**place)
-    return pool, place | {"token": pool.token}
-
-
-def _code_of(error: Exception) -> str:
-    for code, kind in errors.BY_CODE.items():
-        if type(error) is kind:
-            return code
-    return "INTERNAL"
 
 
 _registered: set[str] = set()

@@ -61,7 +61,8 @@ def agree(tuning: _core.Tuning, meeting: str, process: int) -> None:
     mine = table(tuning)
     key = f"{meeting}/tuning"
     if process == 0:
-        client.key_value_set(key, json.dumps(mine))
+        # A successor of process 0 finds its predecessor's.
+        client.key_value_set(key, json.dumps(mine), allow_overwrite=True)
         return
     first = json.loads(client.blocking_key_value_get(key, _compat.MEETING_TIMEOUT_MS))
     if first == mine:

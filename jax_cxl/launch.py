@@ -22,7 +22,8 @@ from jax_cxl._launch.environment import launched as launched
 
 _USAGE = """\
 python -m jax_cxl.launch [-n N] [--devices-per-process K] [--no-prefix]
-                                [--grace SECONDS] [--restarts N] [--post-mortem FILE]
+                                [--grace SECONDS] [--restarts N] [--restart-lost N]
+                                [--go-on] [--post-mortem FILE]
                                 (SCRIPT | -m MODULE) [ARG ...]"""
 
 _DESCRIPTION = """\
@@ -53,6 +54,11 @@ end:
   the others, even if they wait for it. With --restarts N all ranks then start again, up
   to N times, and find in JAX_CXL_LAUNCH_RESTARTS how often; a signal to the launcher
   ends the job for good.
+
+  With --restart-lost N a rank that fails starts again alone, up to N times in all, while
+  the others go on and wait for it in jax_cxl.regroup(rejoin=True). With --go-on they go
+  on without it, in jax_cxl.regroup(); the status is then 0 if a rank ended well. With
+  either the launcher hosts JAX's coordination service: rank 0 may fail like any other.
 
   After a failure the launcher says who waited for whom in a collective, and whom it came down to;
   with --post-mortem, python -m jax_cxl status FILE tells more.
@@ -140,6 +146,18 @@ def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
         help="times that all ranks start again after one has failed (default: 0)",
     )
     parser.add_argument(
+        "--restart-lost",
+        type=int,
+        default=0,
+        metavar="N",
+        help="times that a rank which has failed starts again alone (default: 0)",
+    )
+    parser.add_argument(
+        "--go-on",
+        action="store_true",
+        help="let the others go on when a rank fails",
+    )
+    parser.add_argument(
         "--post-mortem",
         metavar="FILE",
         help="keep what the ranks did last in this file, if one fails",
@@ -154,8 +172,10 @@ def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
         parser.error("SCRIPT or -m MODULE is missing")
     if options.grace < 0:
         parser.error("--grace must not be negative")
-    if options.restarts < 0:
-        parser.error("--restarts must not be negative")
+    if options.restarts < 0 or options.restart_lost < 0:
+        parser.error("--restarts and --restart-lost must not be negative")
+    if options.restarts and (options.restart_lost or options.go_on):
+        parser.error("--restarts starts all ranks again: not with --restart-lost or --go-on")
     if not options.m and not os.path.isfile(command[0]):
         parser.error(f"no such file: {command[0]}")
     return supervisor.Job(
@@ -167,6 +187,8 @@ def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
         prefix=not options.no_prefix,
         grace=options.grace,
         restarts=options.restarts,
+        go_on=options.go_on,
+        restart_lost=options.restart_lost,
         post_mortem=options.post_mortem,
     )
 

@@ -19,7 +19,7 @@ def loss_after(kills: int) -> tuple[str, str]:
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "jax_cxl.launch", "-n", "2"),
-                *(f"--restarts={kills}", "--grace=0.5", _SCRIPT),
+                *(f"--restart-lost={kills}", _SCRIPT),
                 *(f"--kills={kills}", "--steps=90", f"--checkpoint={folder}/state.npz"),
             ],
             env={**os.environ, "JAX_PLATFORMS": "cpu"},
@@ -28,7 +28,7 @@ def loss_after(kills: int) -> tuple[str, str]:
             timeout=200,
             check=False,
         )
-    found = re.search(rf"loss (\S+) after 90 steps and {kills} restarts", done.stdout)
+    found = re.search(rf"loss (\S+) after 90 steps and {kills} kills", done.stdout)
     assert done.returncode == 0 and found, done.stderr
     return found.group(1), done.stdout + done.stderr
 
@@ -38,7 +38,7 @@ class SurviveTest(absltest.TestCase):
         undisturbed, _ = loss_after(0)
         disturbed, said = loss_after(_KILLS)
         self.assertEqual(disturbed, undisturbed)
-        self.assertEqual(said.count("was killed by SIGKILL"), _KILLS)
+        self.assertEqual(said.count("was killed by SIGKILL; restart "), _KILLS)
         self.assertRegex(said, r"rank \d is lost")
 
 

@@ -100,18 +100,27 @@ Peers::Peers(pool::Pool* pool, double heartbeat_timeout_s)
 
 Result<std::unique_ptr<Peers>> Peers::Start(pool::Pool* pool,
                                             const std::vector<int>& local,
-                                            double heartbeat_timeout_s) {
+                                            double heartbeat_timeout_s,
+                                            const std::vector<int>& absent) {
   std::unique_ptr<Peers> peers(new Peers(pool, heartbeat_timeout_s));
-  CXL_RETURN_IF_ERROR(peers->Identify(local));
+  CXL_RETURN_IF_ERROR(peers->Identify(local, absent));
   peers->wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   peers->Beat();
   peers->watcher_ = std::thread([raw = peers.get()] { raw->Watch(); });
   return peers;
 }
 
-Status Peers::Identify(const std::vector<int>& local) {
+Status Peers::Identify(const std::vector<int>& local,
+                       const std::vector<int>& absent) {
   local_ = local;
   for (int rank = 0; rank < pool_->world_size(); ++rank) {
+    if (std::find(absent.begin(), absent.end(), rank) != absent.end()) {
+      auto& peer = *peers_.emplace_back(std::make_unique<Peer>());
+      peer.name = "rank " + std::to_string(rank);
+      peer.absent = true;
+      peer.lost = true;
+      continue;
+    }
     const pool::RankInfo& entry = pool_->rank_page(rank)->info;
     if (doorbells_.Read(&entry.ready) == 0)
       return Error(
@@ -213,6 +222,10 @@ double Peers::Silence(int rank) const {
 Status Peers::Alive(int rank) const {
   const Peer& peer = *peers_[rank];
   if (!peer.lost) return OkStatus();
+  if (peer.absent)
+    return Error(Code::kPeerLost, peer.name,
+                 " has been gone since jax_cxl.regroup() left it out")
+        .With("rank", rank);
   return Error(Code::kPeerLost, peer.name,
                peer.same_host ? " is gone: its process ended; "
                               : " is gone: its heartbeat stopped; ",

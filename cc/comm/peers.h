@@ -25,11 +25,12 @@ namespace jax_cxl::comm {
 // All methods may be called from any thread.
 class Peers {
  public:
-  // `local` are this process's ranks; their RankInfo has been written.
-  // Errors: kDataLoss if a rank has not registered in the pool.
-  static Result<std::unique_ptr<Peers>> Start(pool::Pool* pool,
-                                              const std::vector<int>& local,
-                                              double heartbeat_timeout_s);
+  // `local` are this process's ranks; their RankInfo has been written. Those of
+  // `absent` are not in the job any more, and count as lost.
+  // Errors: kDataLoss if another rank has not registered in the pool.
+  static Result<std::unique_ptr<Peers>> Start(
+      pool::Pool* pool, const std::vector<int>& local,
+      double heartbeat_timeout_s, const std::vector<int>& absent = {});
   ~Peers();
 
   // kPeerLost once the rank's process is gone.
@@ -58,6 +59,7 @@ class Peers {
  private:
   struct Peer {
     bool ours = false;
+    bool absent = false;
     bool same_host = false;
     int pidfd = -1;  // -1: another host, or the kernel cannot
     uint64_t last_beat = 0;
@@ -69,7 +71,8 @@ class Peers {
   };
 
   Peers(pool::Pool* pool, double heartbeat_timeout_s);
-  Status Identify(const std::vector<int>& local);
+  Status Identify(const std::vector<int>& local,
+                  const std::vector<int>& absent);
   void Watch();
   void Beat();
   void LookForDead();

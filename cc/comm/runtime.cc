@@ -23,14 +23,16 @@ CurrentRuntime& TheCurrent() {
 
 Status Runtime::Start(std::unique_ptr<pool::Pool> pool,
                       const std::vector<LocalRank>& local,
+                      const std::vector<int>& absent, int generation,
                       const Options& options) {
   std::shared_ptr<Runtime> runtime(new Runtime);
   std::vector<int> ranks;
   for (const LocalRank& entry : local) ranks.push_back(entry.rank);
+  runtime->generation_ = generation;
   runtime->pool_ = std::move(pool);
-  CXL_ASSIGN_OR_RETURN(
-      runtime->peers_,
-      Peers::Start(runtime->pool_.get(), ranks, options.heartbeat_timeout_s));
+  CXL_ASSIGN_OR_RETURN(runtime->peers_,
+                       Peers::Start(runtime->pool_.get(), ranks,
+                                    options.heartbeat_timeout_s, absent));
   for (const LocalRank& entry : local) {
     runtime->endpoints_.push_back(std::make_unique<Endpoint>(
         runtime->pool_.get(), runtime->peers_.get(), &runtime->completions_,

@@ -27,9 +27,11 @@ class Runtime {
     int rank;                // index in the world
   };
 
-  // Takes over the pool, in which every rank of the job has registered.
+  // Takes over the pool, in which every rank of the job has registered but
+  // those of `absent`.
   static Status Start(std::unique_ptr<pool::Pool> pool,
                       const std::vector<LocalRank>& local,
+                      const std::vector<int>& absent, int generation,
                       const Options& options);
   // Fails what is under way and lets go of the pool. `reason` says why the
   // program ends, if not because it is done.
@@ -43,6 +45,12 @@ class Runtime {
   // Null if XLA's device is not one of this process's ranks.
   const Local* Find(int32_t device_ordinal) const;
 
+  // How often the job has gone on after an error. XLA numbers the launches of a
+  // program, by which calls are matched; ranks that failed at different places
+  // have launched one differently often, and only programs that were made since
+  // run. That the number is in them makes them new to XLA.
+  int generation() const { return generation_; }
+
   pool::Pool* pool() const { return pool_.get(); }
   Peers* peers() const { return peers_.get(); }
 
@@ -52,6 +60,7 @@ class Runtime {
  private:
   Runtime() = default;
 
+  int generation_ = 0;
   // Destroyed from the last to the first: endpoints use all the others.
   std::unique_ptr<pool::Pool> pool_;
   Completions completions_;

@@ -36,10 +36,12 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
   auto sources = attributes.get<xffi::Span<const int32_t>>("sources");
   auto reverse = attributes.get<int32_t>("reverse");
   auto rows = attributes.get<xffi::Span<const int64_t>>("rows");
+  auto generation = attributes.get<int32_t>("generation");
   auto program = attributes.get<std::string_view>("program");
   auto name = attributes.get<std::string_view>("name");
   if (!op || !reduce_op || !dtype || !count || !root || !group_size ||
-      !groups || !sources || !reverse || !rows || !program || !name)
+      !groups || !sources || !reverse || !rows || !generation || !program ||
+      !name)
     return xffi::Unexpected(xffi::Error::Internal(
         "a jax_cxl custom call lacks an attribute: it was lowered by another "
         "version of jax_cxl"));
@@ -78,6 +80,7 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
     for (int32_t rank : made->groups_.back())
       made->group_of_rank_[rank] = static_cast<int>(made->groups_.size()) - 1;
   }
+  made->generation_ = *generation;
   made->key_ = Mix(0, ProgramSites::Get().Next(std::string(*program)));
   return made;
 }

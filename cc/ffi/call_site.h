@@ -41,6 +41,9 @@ class CallSite {
   // The group that `rank` belongs to; null if it is in none.
   const std::vector<int32_t>* GroupOf(int rank) const;
 
+  // For which generation of the runtime the call was lowered.
+  int generation() const { return generation_; }
+
   // The identity of this device's next execution of the call in launch
   // `run_id`: a loop executes the same call several times.
   uint64_t NextIdentity(int64_t run_id, int32_t device_ordinal);
@@ -52,6 +55,7 @@ class CallSite {
   std::vector<std::vector<int32_t>> groups_;
   std::unordered_map<int32_t, int> group_of_rank_;
   uint64_t key_ = 0;
+  int generation_ = 0;
 
   // Executions seen in the launches that a device ran last. More launches than
   // that are never under way at once: XLA admits 32 to a device.

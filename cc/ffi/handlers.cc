@@ -41,6 +41,11 @@ xffi::Future Submit(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
     return Failed(Error(Code::kFailedPrecondition,
                         "a compiled program calls a collective, but jax_cxl is "
                         "not running; call jax_cxl.initialize() first"));
+  if (site->generation() != runtime->generation())
+    return Failed(Error(Code::kFailedPrecondition, site->prototype().name,
+                        " is called by a program that was compiled before "
+                        "jax_cxl.regroup(); compile it again, for a mesh of "
+                        "the devices that regroup returned"));
   const comm::Runtime::Local* local = runtime->Find(device_ordinal);
   if (local == nullptr)
     return Failed(Error(Code::kFailedPrecondition, "device ", device_ordinal,

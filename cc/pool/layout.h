@@ -27,7 +27,7 @@ inline constexpr uint64_t kLineBytes = 128;
 inline constexpr uint64_t kPageBytes = 4096;
 
 inline constexpr char kMagic[8] = {'J', 'A', 'X', 'C', 'X', 'L', 'P', '1'};
-inline constexpr uint32_t kLayoutVersion = 3;
+inline constexpr uint32_t kLayoutVersion = 4;
 inline constexpr int kMaxExtents = 64;
 inline constexpr int kMaxWorldSize = 1024;
 inline constexpr int kMaxSlots = 12;
@@ -109,6 +109,15 @@ struct alignas(kLineBytes) ChannelEntry {
 };
 static_assert(sizeof(ChannelEntry) == kLineBytes);
 
+// What a rank says while those that are left of a job form a group that goes on
+// in another pool (cc/comm/regroup.h).
+struct alignas(kLineBytes) RankRegroup {
+  uint64_t joined;   // a doorbell word: the attempt that it takes part in
+  uint64_t decided;  // a doorbell word: the attempt that the rest is about
+  uint64_t members[kMaxWorldSize / 64];  // a bit a rank
+  char place[1136];                      // of the new pool; zero-terminated
+};
+
 struct RankPage {
   RankInfo info;
   Doorbell heartbeat;  // grows while the process runs
@@ -117,6 +126,7 @@ struct RankPage {
   Doorbell standstill_beats;
   RankEnd end;
   ChannelEntry channels[kMaxChannels];
+  RankRegroup regroup;
 };
 inline constexpr uint64_t kRankPageBytes = 20480;
 static_assert(sizeof(RankPage) <= kRankPageBytes);

@@ -87,7 +87,7 @@ Region RegionMap::FindInRankPage(uint64_t offset, bool word) const {
   if (offset < offsetof(RankPage, channels))
     return word && offset == offsetof(RankPage, end) ? Region::kEndRaised
                                                      : Region::kEnd;
-  if (offset >= sizeof(RankPage)) return Region::kOther;
+  if (offset >= offsetof(RankPage, regroup)) return Region::kOther;
   const uint64_t inside =
       (offset - offsetof(RankPage, channels)) % sizeof(ChannelEntry);
   return word && inside == offsetof(ChannelEntry, ready)

@@ -15,6 +15,7 @@
 #include "cc/base/fault.h"
 #include "cc/base/status.h"
 #include "cc/comm/peers.h"
+#include "cc/comm/regroup.h"
 #include "cc/comm/runtime.h"
 #include "cc/comm/tuning.h"
 #include "cc/ffi/call_site.h"
@@ -27,6 +28,7 @@
 #include "cc/python/errors.h"
 #include "cc/python/recorded.h"
 #include "cc/python/registrations.h"
+#include "cc/python/regroup.h"
 #include "cc/python/simulate.h"
 
 namespace nb = nanobind;
@@ -118,6 +120,12 @@ NB_MODULE(_core, m) {
             comm::Register(self.get(), rank, process_index, device_id);
           },
           "rank"_a, "process_index"_a, "device_id"_a)
+      .def(
+          "registered",
+          [](PyPool& self, int rank) {
+            return comm::Registered(*self.get(), rank);
+          },
+          "rank"_a)
       .def("unlink", [](PyPool& self) { self.get()->Unlink(); })
       .def_prop_ro("token", [](PyPool& self) { return self.get()->token(); })
       .def_prop_ro("total_bytes",
@@ -137,8 +145,9 @@ NB_MODULE(_core, m) {
   m.def(
       "start",
       [](PyPool& pool, const std::vector<std::pair<int32_t, int>>& local,
-         uint64_t slot_bytes, int num_slots, const comm::Tuning& tuning,
-         double warn_after, double timeout, double heartbeat_timeout) {
+         const std::vector<int>& absent, int generation, uint64_t slot_bytes,
+         int num_slots, const comm::Tuning& tuning, double warn_after,
+         double timeout, double heartbeat_timeout) {
         pool.get();
         comm::Options options;
         options.slot_bytes = slot_bytes;
@@ -149,13 +158,14 @@ NB_MODULE(_core, m) {
         options.heartbeat_timeout_s = heartbeat_timeout;
         std::vector<comm::Runtime::LocalRank> ranks;
         for (auto [ordinal, rank] : local) ranks.push_back({ordinal, rank});
-        RaiseIfError(
-            comm::Runtime::Start(std::move(pool.pool), ranks, options));
+        RaiseIfError(comm::Runtime::Start(std::move(pool.pool), ranks, absent,
+                                          generation, options));
       },
       "Takes over the pool and starts an endpoint for each (device ordinal, "
-      "rank).",
-      "pool"_a, "local"_a, nb::kw_only(), "slot_bytes"_a, "num_slots"_a,
-      "tuning"_a, "warn_after"_a, "timeout"_a, "heartbeat_timeout"_a);
+      "rank). The ranks `absent` are not in the job any more.",
+      "pool"_a, "local"_a, nb::kw_only(), "absent"_a, "generation"_a,
+      "slot_bytes"_a, "num_slots"_a, "tuning"_a, "warn_after"_a, "timeout"_a,
+      "heartbeat_timeout"_a);
 
   m.def(
       "runtime",
@@ -246,6 +256,7 @@ NB_MODULE(_core, m) {
       "Copies the control pages of the pool at `offset` of an open file.",
       "fd"_a, "offset"_a, "name"_a);
   BindRecorded(m);
+  BindRegroup(m);
   BindSimulator(m);
 }
 

@@ -9,6 +9,9 @@ SIZE = "JAX_CXL_LAUNCH_SIZE"
 # How many times the ranks have been started again, for scripts that want to know.
 RESTARTS = "JAX_CXL_LAUNCH_RESTARTS"
 
+# Set where the ranks go on without one that has failed.
+GO_ON = "JAX_CXL_LAUNCH_GO_ON"
+
 # The pipe on which a rank tells the supervisor of its failure, one byte, its status; and before
 # that with a 0 that it has a pool. Set in a rank's own process only.
 report_fd: int | None = None
@@ -26,6 +29,16 @@ def launched() -> bool:
     starts inherit the answer, as they inherit Slurm's variables.
     """
     return RANK in os.environ and SIZE in os.environ
+
+
+def goes_on() -> bool:
+    """Returns whether the launcher lets the ranks go on without one that has failed."""
+    return launched() and GO_ON in os.environ
+
+
+def succeeds_process_0() -> bool:
+    """Returns whether this is process 0, started again while the others go on."""
+    return goes_on() and os.environ[RANK] == "0" and int(os.environ.get(RESTARTS, "0")) > 0
 
 
 def announce_pool() -> None:
@@ -47,6 +60,7 @@ def rank_environment(
     port: int,
     devices_per_process: int | None,
     restarts: int = 0,
+    go_on: bool = False,
 ) -> dict[str, str]:
     """Returns the environment of one rank.
 
@@ -58,6 +72,8 @@ def rank_environment(
         devices_per_process: CPU devices, and GPUs, of a rank; None leaves the number of CPU
             devices alone and gives each rank one GPU.
         restarts: How many times the ranks have been started before.
+        go_on: Whether the ranks go on without one that has failed. The coordination service is
+            then not rank 0's.
     """
     environment = dict(base)
     address = f"127.0.0.1:{port}"
@@ -67,6 +83,10 @@ def rank_environment(
     environment[_COORDINATOR] = address
     # JAX binds all interfaces by default; the ranks of one machine need loopback only.
     environment[_COORDINATOR_BIND] = address
+    if go_on:
+        environment[GO_ON] = "1"
+        # JAX starts a service in process 0 whether or not it is the one that all connect to.
+        environment[_COORDINATOR_BIND] = "127.0.0.1:0"
     # The user's own choice stands (several ranks may share a GPU), that of an outer launcher not.
     if _LOCAL_DEVICES not in base or RANK in base:
         count = devices_per_process or 1

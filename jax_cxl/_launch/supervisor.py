@@ -33,6 +33,8 @@ class Job:
         prefix: Whether to mark each line with its rank.
         grace: Seconds between asking ranks to end and killing them.
         restarts: How many times all ranks start again after one has failed.
+        go_on: Whether the others go on when a rank fails.
+        restart_lost: How many times a rank that fails starts again while the others go on.
         post_mortem: Where to keep what the ranks did last, if a rank fails.
     """
 
@@ -44,7 +46,14 @@ class Job:
     prefix: bool
     grace: float
     restarts: int
+    go_on: bool
+    restart_lost: int
     post_mortem: str | None
+
+    @property
+    def survives(self) -> bool:
+        """Whether the failure of a rank need not end the others."""
+        return self.go_on or self.restart_lost > 0
 
 
 def supervise(job: Job, launcher: int, signals: Iterable[signal.Signals]) -> int:
@@ -73,6 +82,7 @@ class _Supervisor:
         self._sinks = output.sinks()
         self._sources: list[output.Source] = []
         self._ranks: dict[int, int] = {}  # Process id to rank, of those that run.
+        self._coordinator: int | None = None  # Process id.
         self._reports: dict[int, int] = {}  # Descriptor to process id: failures, in one byte.
         self._restarts = 0
         self._stopped = False  # By a signal, not by a rank.
@@ -81,6 +91,7 @@ class _Supervisor:
     def _reset(self) -> None:
         """Prepares for a start of all ranks."""
         self._status = 0
+        self._succeeded = False  # A rank has.
         self._ending = False
         self._kill_at: float | None = None
         self._childless = False
@@ -103,7 +114,7 @@ class _Supervisor:
             self._restarts += 1
             self._reset()
             count = f"{self._restarts} of {self._job.restarts}"
-            self._sinks[1].line(f"jax_cxl.launch: restart {count}\n".encode())
+            self._say(f"restart {count}")
             self._attempt(receiver)
         return self._status
 
@@ -114,7 +125,8 @@ class _Supervisor:
         with socket.socket() as reservation:
             reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             reservation.bind(("127.0.0.1", 0))
-            self._start(reservation.getsockname()[1])
+            self._port = reservation.getsockname()[1]
+            self._start()
             while not self._finished():
                 self._poll(receiver)
                 for number in _received(receiver):
@@ -124,50 +136,68 @@ class _Supervisor:
         if self._status and not self._stopped:
             self._pool.report(self._job.post_mortem)
 
-    def _start(self, port: int) -> None:
-        """Starts the ranks."""
+    def _start(self) -> None:
+        """Starts the ranks, and what they need."""
+        try:
+            if self._job.survives:
+                self._start_coordinator()
+            for number in range(self._job.size):
+                self._start_rank(number)
+        except OSError as error:
+            self._status = 1
+            self._end(signal.SIGTERM, f"cannot start all ranks: {error}")
+
+    def _start_coordinator(self) -> None:
+        """Starts the coordination service, which is rank 0's otherwise."""
+        command = [sys.executable, "-m", "jax_cxl._launch.coordinator", str(os.getpid())]
+        child = subprocess.Popen(
+            [*command, str(self._port), str(self._job.size)],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self._coordinator = child.pid
+        child.returncode = 0
+
+    def _start_rank(self, number: int) -> None:
+        """Starts a rank."""
         job = self._job
         # A single rank keeps the launcher's streams: nothing to tell apart.
         piped = job.size > 1
-        for number in range(job.size):
-            report, reporter = os.pipe()
-            command = [sys.executable, "-m", "jax_cxl._launch.rank", str(os.getpid())]
-            try:
-                child = subprocess.Popen(
-                    [*command, str(reporter), job.kind, job.name, *job.arguments],
-                    env=environment.rank_environment(
-                        os.environ,
-                        rank=number,
-                        size=job.size,
-                        port=port,
-                        restarts=self._restarts,
-                        devices_per_process=job.devices_per_process,
-                    ),
-                    stdin=None if number == 0 else subprocess.DEVNULL,
-                    stdout=subprocess.PIPE if piped else None,
-                    stderr=subprocess.PIPE if piped else None,
-                    pass_fds=[reporter],
-                    # Away from the terminal's Ctrl-C: one signal, from here, is enough.
-                    start_new_session=True,
-                )
-            except OSError as error:
-                self._status = 1
-                self._end(signal.SIGTERM, f"cannot start rank {number}: {error}")
-                return
-            finally:
-                os.close(reporter)
-            self._ranks[child.pid] = number
-            self._reports[report] = child.pid
-            for stream, sink in zip((child.stdout, child.stderr), self._sinks, strict=True):
-                if stream is None:
-                    continue
-                mark = output.prefix(number, sink) if job.prefix else b""
-                # The descriptor outlives the file object, which would buffer.
-                fd = os.dup(stream.fileno())
-                stream.close()
-                self._sources.append(output.Source(fd, sink, mark, live=number == 0))
-            # This process reaps all its children itself; Popen must not wait for the process id.
-            child.returncode = 0
+        report, reporter = os.pipe()
+        command = [sys.executable, "-m", "jax_cxl._launch.rank", str(os.getpid())]
+        try:
+            child = subprocess.Popen(
+                [*command, str(reporter), job.kind, job.name, *job.arguments],
+                env=environment.rank_environment(
+                    os.environ,
+                    rank=number,
+                    size=job.size,
+                    port=self._port,
+                    restarts=self._restarts,
+                    go_on=job.survives,
+                    devices_per_process=job.devices_per_process,
+                ),
+                stdin=None if number == 0 else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if piped else None,
+                stderr=subprocess.PIPE if piped else None,
+                pass_fds=[reporter],
+                # Away from the terminal's Ctrl-C: one signal, from here, is enough.
+                start_new_session=True,
+            )
+        finally:
+            os.close(reporter)
+        self._ranks[child.pid] = number
+        self._reports[report] = child.pid
+        for stream, sink in zip((child.stdout, child.stderr), self._sinks, strict=True):
+            if stream is None:
+                continue
+            mark = output.prefix(number, sink) if job.prefix else b""
+            # The descriptor outlives the file object, which would buffer.
+            fd = os.dup(stream.fileno())
+            stream.close()
+            self._sources.append(output.Source(fd, sink, mark, live=number == 0))
+        # This process reaps all its children itself; Popen must not wait for the process id.
+        child.returncode = 0
 
     def _finished(self) -> bool:
         """Returns whether nothing runs any more and all output has gone."""
@@ -236,8 +266,16 @@ class _Supervisor:
             if pid == 0:
                 break
             number = self._ranks.pop(pid, None)
-            if number is not None and status != 0 and not self._ending:
-                self._on_failure(number, os.waitstatus_to_exitcode(status))
+            if number is not None and not self._ending:
+                self._on_exit(number, os.waitstatus_to_exitcode(status))
+            if pid == self._coordinator:
+                self._coordinator = None
+                if self._ranks and not self._ending:
+                    self._status = 1
+                    self._end(signal.SIGTERM, "the coordination service failed; ending all ranks")
+        if not self._ranks and self._coordinator is not None:
+            # Not before: JAX aborts ranks whose coordination service is gone.
+            process.send({self._coordinator}, signal.SIGKILL)
         if not self._ranks and not self._ending:
             # What the ranks started in the background goes with them.
             self._end(signal.SIGTERM, None)
@@ -251,27 +289,40 @@ class _Supervisor:
         pid = self._reports.pop(fd)
         os.close(fd)
         # One that was reaped meanwhile has told by its status.
-        if report and not self._ending and pid in self._ranks:
+        if report and not self._ending and pid in self._ranks and not self._job.survives:
             self._on_failure(self._ranks[pid], report[0], spare=pid)
+
+    def _on_exit(self, number: int, code: int) -> None:
+        """Starts a rank that failed again, or ends the job unless the others go on without it."""
+        self._succeeded |= code == 0
+        if code == 0:
+            return
+        if self._restarts < self._job.restart_lost and not self._succeeded:
+            self._restarts += 1
+            count = f"{self._restarts} of {self._job.restart_lost}"
+            self._say(f"rank {number} {_how(code)}; restart {count}")
+            self._start_rank(number)
+        elif self._job.go_on and (self._ranks or self._succeeded):
+            self._say(f"rank {number} {_how(code)}; the others go on")
+        else:
+            self._on_failure(number, code)
 
     def _on_failure(self, number: int, code: int, spare: int | None = None) -> None:
         """Ends the job because a rank failed, and lets the process `spare` clean up."""
-        if code < 0:
-            self._status = 128 - code
-            how = f"was killed by {_signal_name(-code)}"
-        else:
-            self._status = code
-            how = f"failed with status {code}"
+        self._status = 128 - code if code < 0 else code
         others = "; ending the others" if self._ranks.keys() - {spare} else ""
-        self._end(signal.SIGTERM, f"rank {number} {how}{others}", spare)
+        self._end(signal.SIGTERM, f"rank {number} {_how(code)}{others}", spare)
 
     def _end(self, number: signal.Signals, message: str | None, spare: int | None = None) -> None:
         """Asks everything to end, and to be killed after the grace period."""
         self._ending = True
         self._kill_at = time.monotonic() + self._job.grace
         if message is not None:
-            self._sinks[1].line(f"jax_cxl.launch: {message}\n".encode())
+            self._say(message)
         process.send(process.descendants() - {spare}, number)
+
+    def _say(self, message: str) -> None:
+        self._sinks[1].line(f"jax_cxl.launch: {message}\n".encode())
 
     def _killing(self) -> bool:
         return self._kill_at is not None and time.monotonic() >= self._kill_at
@@ -288,6 +339,11 @@ def _received(receiver: socket.socket) -> bytes:
         return receiver.recv(4096)
     except BlockingIOError:
         return b""
+
+
+def _how(code: int) -> str:
+    """Says how a rank with this exit code failed."""
+    return f"was killed by {_signal_name(-code)}" if code < 0 else f"failed with status {code}"
 
 
 def _signal_name(number: int) -> str:

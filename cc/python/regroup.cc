@@ -1,0 +1,74 @@
+#include "cc/python/regroup.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cc/comm/peers.h"
+#include "cc/comm/regroup.h"
+#include "cc/comm/runtime.h"
+#include "cc/python/errors.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace jax_cxl {
+namespace {
+
+std::shared_ptr<comm::Runtime> Running() {
+  auto runtime = comm::Runtime::Current();
+  if (runtime == nullptr)
+    RaiseIfError(Error(Code::kFailedPrecondition, "jax_cxl is not running"));
+  return runtime;
+}
+
+}  // namespace
+
+void BindRegroup(nb::module_& m) {
+  m.def(
+      "rank_lost",
+      [](int rank) { return !Running()->peers()->Alive(rank).ok(); },
+      "Whether a rank's process is gone.", "rank"_a);
+  m.def(
+      "rank_name", [](int rank) { return Running()->peers()->Name(rank); },
+      "Says who a rank is.", "rank"_a);
+  m.def(
+      "join_attempt",
+      [](int rank, uint64_t attempt) {
+        comm::JoinAttempt(Running()->pool(), rank, attempt);
+      },
+      "rank"_a, "attempt"_a);
+  m.def(
+      "joined_attempt",
+      [](int rank, uint64_t attempt) {
+        return comm::JoinedAttempt(*Running()->pool(), rank, attempt);
+      },
+      "rank"_a, "attempt"_a);
+  m.def(
+      "decide_attempt",
+      [](int rank, uint64_t attempt, std::vector<int> members,
+         std::string place) {
+        RaiseIfError(
+            comm::DecideAttempt(Running()->pool(), rank, attempt,
+                                {std::move(members), std::move(place)}));
+      },
+      "rank"_a, "attempt"_a, "members"_a, "place"_a);
+  m.def(
+      "decided_attempt",
+      [](int rank, uint64_t attempt) -> nb::object {
+        std::optional<comm::Decision> decision =
+            comm::DecidedAttempt(*Running()->pool(), rank, attempt);
+        if (!decision) return nb::none();
+        return nb::make_tuple(decision->members, decision->place);
+      },
+      "Members and place that a rank has decided, None if it has not.",
+      "rank"_a, "attempt"_a);
+}
+
+}  // namespace jax_cxl

@@ -1,0 +1,118 @@
+"""After an error the processes that are left go on together."""
+
+import re
+import uuid
+
+import jax
+import job
+import numpy as np
+import ops_harness as harness
+from absl.testing import absltest, parameterized
+
+import jax_cxl
+
+
+def sums_of(lines: str, process: int) -> list[list[int]]:
+    """Returns the ranks of which a process of tests/programs/regroup.py got the sum, each time."""
+    found = re.findall(rf"^\[{process}\] sum \d+ of \[([\d, ]+)\]$", lines, re.MULTILINE)
+    return [[int(rank) for rank in ranks.split(", ")] for ranks in found]
+
+
+class SeveralProcessesTest(parameterized.TestCase):
+    def run_job(
+        self,
+        *arguments: str,
+        program: str = "regroup.py",
+        launcher: tuple[str, ...] = ("--go-on",),
+        devices_per_process: int = 1,
+    ) -> str:
+        name = f"regroup-{uuid.uuid4().hex[:8]}"
+        done = job.run(
+            program,
+            f"--pool=shm:{name}",
+            *arguments,
+            processes=3,
+            devices_per_process=devices_per_process,
+            launcher=launcher,
+            timeout=200,
+        )
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEmpty(job.pool_files(name))
+        return done.stdout
+
+    @parameterized.parameters(([1], [0, 2]), ([0, 2], [1]))
+    def test_goes_on_without_the_lost(self, victims, left):
+        said = self.run_job(f"--victims={','.join(map(str, victims))}", devices_per_process=2)
+        for process in left:
+            expected, alive = [[0, 1, 2, 3, 4, 5]], [0, 1, 2]
+            for victim in victims:
+                alive.remove(victim)
+                expected.append([rank for p in alive for rank in (2 * p, 2 * p + 1)])
+            self.assertEqual(sums_of(said, process), expected, said)
+            self.assertIn(f"[{process}] done", said)
+            refused = re.findall(rf"\[{process}\] old program: .* compiled before", said)
+            self.assertLen(refused, len(victims))
+            self.assertRegex(said, rf"\[{process}\] without arguments: .*must have an argument")
+
+    @parameterized.parameters(
+        (0, "joined"),
+        (0, "decide"),
+        (0, "decided"),
+        (0, "registered"),
+        (1, "join"),
+        (1, "register"),
+    )
+    def test_another_is_lost_while_regrouping(self, dies, moment):
+        said = self.run_job("--victims=2", f"--dies={dies}", f"--moment={moment}")
+        self.assertEqual(sums_of(said, 1 - dies)[-1], [1 - dies], said)
+        self.assertIn(f"[{1 - dies}] done", said)
+
+    @parameterized.parameters(("0",), ("1",), ("0,2",), ("0,1,2",))
+    def test_successors_join(self, victims):
+        restarts = len(victims.split(","))
+        said = self.run_job(
+            f"--victims={victims}", program="rejoin.py", launcher=(f"--restart-lost={restarts}",)
+        )
+        for process in range(3):
+            # Before and after; a successor's only life is after.
+            self.assertEqual(said.count(f"[{process}] sum 3"), 2, said)
+            self.assertEqual(said.count(f"[{process}] done"), 1, said)
+
+    def test_a_successor_is_lost_on_its_way(self):
+        said = self.run_job(
+            "--victims=1", "--on_the_way", program="rejoin.py", launcher=("--restart-lost=2",)
+        )
+        self.assertEqual(said.count("done"), 3, said)
+
+    def test_one_that_lives_but_does_not_come(self):
+        done = job.run("regroup_without.py", processes=3, launcher=("--go-on",), timeout=100)
+        for process in (0, 1):
+            self.assertRegex(
+                done.stdout,
+                rf"\[{process}\] rank 2 \(pid \d+ on host .*\) lives, but has not called",
+            )
+            self.assertIn(f"[{process}] sum 1", done.stdout, done.stderr)
+
+
+class OneProcessTest(absltest.TestCase):
+    def test_all_things_new(self):
+        x = harness.values(2)
+        program = harness.program(lambda v: jax_cxl.psum(v, "i"), check_vma=True)
+        before = np.asarray(program(x))
+        self.assertEqual(jax_cxl.regroup(), jax.devices())
+        np.testing.assert_array_equal(program(x), before)
+
+    def test_needs_a_runtime(self):
+        jax_cxl.shutdown()
+        with self.assertRaisesRegex(jax_cxl.NotInitializedError, "before jax_cxl.shutdown"):
+            jax_cxl.regroup()
+
+    def test_a_pool_that_cannot_be_made(self):
+        jax_cxl.initialize()
+        with self.assertRaises(jax_cxl.PoolError):
+            jax_cxl.regroup(pool="file:/no/such/folder/pool?size=64MiB")
+        self.assertEqual(jax_cxl.regroup(), jax.devices())
+
+
+if __name__ == "__main__":
+    absltest.main()
