@@ -1,8 +1,34 @@
-"""Set-up of all tests: eight CPU devices, each of which is a rank."""
+"""Set-up of all tests: eight CPU devices, each of which is a rank, and the pool that they use.
 
+`JAX_CXL_TEST_POOL=incoherent`, `flush` or `uncached` runs the tests, and the jobs that they start,
+on such a pool; `JAX_CXL_TEST_SEED` is what chance starts from in an incoherent one. The C++ tests
+read the same two variables (cc/pool/chosen_pool_testing.h).
+"""
+
+import os
 import signal
 
 import jax
+
+_POOLS = {
+    "coherent": "shm:",
+    "flush": "shm:?coherence=flush",
+    "uncached": "shm:?coherence=uncached",
+    "incoherent": "incoherent:?seed={seed}",
+}
+# For these it makes no difference:
+_WITHOUT_THE_CHOSEN_POOL = [
+    # They say which pool they use.
+    "ending_test.py",
+    "incoherent_test.py",
+    "initialize_test.py",
+    # They open none.
+    "launch_test.py",
+    "pool_uri_test.py",
+    "simulate_test.py",
+    # It needs GPUs.
+    "cuda_test.py",
+]
 
 # Not through XLA_FLAGS: processes that tests start would inherit it.
 jax.config.update("jax_platforms", "cpu")
@@ -10,3 +36,8 @@ jax.config.update("jax_num_cpu_devices", 8)
 
 # A shell's background processes ignore SIGINT, and would the jobs that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+if chosen := os.environ.get("JAX_CXL_TEST_POOL"):
+    seed = os.environ.get("JAX_CXL_TEST_SEED", "0")
+    os.environ["JAX_CXL_POOL"] = _POOLS[chosen].format(seed=seed)
+    collect_ignore = _WITHOUT_THE_CHOSEN_POOL

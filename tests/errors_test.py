@@ -141,8 +141,9 @@ class ProgramTest(parameterized.TestCase):
             self.assertEqual(error["rank"], 1)
             self.assertIn(f"rank 1 (pid {error['pid']} on host {error['host']})", error["text"])
             self.assertRegex(error["call"], "psum: all_reduce sum of 1 float32 at .*failing.py")
-            self.assertRegex(error["last"], r"finished psum: .* float32, its collective 1")
             self.assertLess(error["seconds"], 1.0)
+            if not job.incoherent():  # There nobody knows what it did since its last heartbeat.
+                self.assertRegex(error["last"], r"finished psum: .* float32, its collective 1")
 
     def test_late_peer(self):
         environment = {"JAX_CXL_TIMEOUT": "0.5"}

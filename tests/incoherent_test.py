@@ -1,6 +1,6 @@
 """Collectives through JAX on a pool without coherence, emulated; seeds are printed.
 
-`JAX_CXL_POOL=incoherent:?seed=7 python -m pytest` runs every other test that way.
+`JAX_CXL_TEST_POOL=incoherent python -m pytest` runs the other tests that way (conftest.py).
 """
 
 import secrets

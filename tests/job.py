@@ -49,3 +49,8 @@ def run(
 def pool_files(name: str) -> list[str]:
     """Returns the files that a pool `shm:name` has left in /dev/shm."""
     return [file for file in os.listdir("/dev/shm") if name in file]
+
+
+def incoherent() -> bool:
+    """Returns whether tests that name no pool run on an incoherent one (conftest.py)."""
+    return os.environ.get("JAX_CXL_POOL", "").startswith("incoherent:")

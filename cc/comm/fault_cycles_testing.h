@@ -36,6 +36,7 @@ inline const std::string kCyclePrefix = "cycle.";
   pool::PoolSpec spec;
   spec.paths = {name};
   spec.bytes = pool::MinimumPoolBytes(ranks, 1);
+  pool::ApplyChoice(&spec);
   std::unique_ptr<pool::Pool> pool;
   if (rank == 0) {
     pool::SweepLeftovers();

@@ -93,6 +93,7 @@ struct JobResult {
 
 // What the processes of a job share besides the pool.
 struct Shared {
+  std::atomic<uint64_t> token{0};  // of the pool, once it is there
   std::atomic<int> registered{0};
   std::atomic<double> fault_at{0};
   RankResult results[kMaxRanks];
@@ -187,9 +188,14 @@ class Job {
       spec.paths = {kFaultPrefix + std::to_string(getpid()) + "." +
                     std::to_string(++number)};
       spec.bytes = pool::MinimumPoolBytes(item_.ranks, 1);
+      pool::ApplyChoice(&spec);
+      for (int rank = 0; rank < item_.ranks; ++rank) Fork(rank, spec);
+      // Not before: an incoherent pool has a thread.
       const auto pool = OrDie(pool::Pool::Create(spec, item_.ranks));
-      pool->Unlink();
-      for (int rank = 0; rank < item_.ranks; ++rank) Fork(rank, pool.get());
+      shared_->token = pool->token();
+      // No fault comes before all have the pool.
+      while (shared_->registered < item_.ranks && Now() < deadline_)
+        sched_yield();
     }
     Attend();
     result.fault_at = shared_->fault_at;
@@ -203,14 +209,18 @@ class Job {
   }
 
  private:
-  void Fork(int rank, pool::Pool* pool) {
+  void Fork(int rank, pool::PoolSpec spec) {
     const pid_t parent = getpid();
     const pid_t pid = fork();
     if (pid == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != parent) _exit(1);
       dup2(output_, STDERR_FILENO);
-      RunRank(item_, rank, pool, shared_);
+      spec.seed += 1 + rank;  // a host of its own
+      while (shared_->token == 0) sched_yield();
+      const auto pool =
+          OrDie(pool::Pool::Attach(spec, item_.ranks, shared_->token));
+      RunRank(item_, rank, pool.get(), shared_);
       _exit(0);
     }
     shared_->results[rank].pid = pid;

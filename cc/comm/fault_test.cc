@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <iostream>
 #include <random>
 #include <string>
@@ -18,13 +19,15 @@ std::string Failures(const Tally& tally) {
   return text;
 }
 
-// A slice of what fault_sweep_benchmark goes through as a whole.
+// A slice of what fault_sweep_benchmark goes through as a whole, of 15 s or
+// JAX_CXL_TEST_FAULT_SECONDS.
 TEST(FaultTest, FreshSliceOfTheSweep) {
   const uint64_t seed = std::random_device()();
   std::cout << "seed " << seed << std::endl;
   soak::Random random(seed);
   Tally tally;
-  const double until = Now() + 15;
+  const char* seconds = std::getenv("JAX_CXL_TEST_FAULT_SECONDS");
+  const double until = Now() + (seconds == nullptr ? 15 : std::atof(seconds));
   while (Now() < until) {
     const auto op = static_cast<plan::Op>(random() % plan::kNumOps);
     const int ranks = static_cast<int>(soak::Pick(random, 2, kMaxRanks));
@@ -51,7 +54,7 @@ Case AllReduce(const std::string& fault) {
 TEST(FaultTest, SeesAHang) {
   Case item = AllReduce("rank=1,point=start,action=stop");
   item.timeout_s = 1000;
-  const JobResult result = Job(item, /*deadline_s=*/0.5).Run();
+  const JobResult result = Job(item, /*deadline_s=*/3).Run();
   Tally tally;
   Judge(item, result, &tally).Run();
   EXPECT_EQ(tally.hangs, 1u);
@@ -81,6 +84,8 @@ TEST(FaultTest, SeesTheWrongCulprit) {
 // In the first call: those after it are submitted together, and small ones
 // succeed without a rank that has submitted them.
 TEST(FaultTest, SaysWhatTheVictimDidLast) {
+  // Other hosts know no more of a killed rank than its last heartbeat told.
+  if (pool::Incoherence::FromEnvironment()) GTEST_SKIP();
   const JobResult result =
       Job(AllReduce("rank=1,call=1,point=start,action=kill"), kDeadline).Run();
   const std::string message = result.ranks[0].message;

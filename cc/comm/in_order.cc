@@ -26,6 +26,7 @@ InOrder::InOrder(pool::Pool* pool, Peers* peers, const Options& options,
       payloads_(connection_.group().members.size()) {}
 
 Status InOrder::Open(Arena* arena, Recorder* recorder) {
+  recorder_ = recorder;
   return connection_.Open(arena, recorder);
 }
 
@@ -34,7 +35,10 @@ Status InOrder::Run(Call* call) {
   call_ = call;
   polls_ = 0;
   backoff_.Reset();
+  call->identity = calls_ + 1;
+  recorder_->Submit(call, connection_.key());
   Status status = TryRun();
+  recorder_->Finish(*call, status);
   if (status.ok()) return status;
   failed_ = status;
   const Group& group = connection_.group();
@@ -47,6 +51,7 @@ Status InOrder::TryRun() {
                        recipes_.For(*call_));
   CXL_RETURN_IF_ERROR(Start(*recipe));
   for (int member : recipe->reads) CXL_RETURN_IF_ERROR(Await(member));
+  recorder_->Start(*call_);
   if (recipe->eager)
     cpu::RetrievePayloads(recipe->plan, call_->dtype, call_->reduce_op,
                           connection_.group().self, payloads_, call_->input,
@@ -193,6 +198,8 @@ Status InOrder::Pause(int member, bool inside, uint64_t moved) {
   // Most calls end before anybody needs to know when they began.
   if (polls_ == kPollsPerCheck) call_->submitted = now;
   const auto members = member < 0 ? std::vector<int>() : std::vector{member};
+  recorder_->Wait(*call_,
+                  member < 0 ? -1 : connection_.group().members[member]);
   return patience_.Check({call_, members, inside, moved}, now);
 }
 

@@ -15,6 +15,7 @@
 #include "cc/comm/patience.h"
 #include "cc/comm/peers.h"
 #include "cc/comm/recipes.h"
+#include "cc/comm/recorder.h"
 #include "cc/comm/submissions.h"
 #include "cc/engine/cpu/executor.h"
 #include "cc/pool/pool.h"
@@ -38,7 +39,7 @@ class InOrder {
   Status Open(Arena* arena, Recorder* recorder);
 
   // Executes a call; returns when its output is there and its input is free.
-  // Its identity and `done` are not used.
+  // Sets its identity; `done` is not used.
   // Errors: kMismatch, kPeerLost, kDeadlineExceeded, kDataLoss, or what
   // plan::MakePlan finds. The group is unusable from then on.
   Status Run(Call* call);
@@ -63,6 +64,7 @@ class InOrder {
 
   pool::Pool* pool_;
   Peers* peers_;
+  Recorder* recorder_ = nullptr;  // once open
   Connection connection_;
   Recipes recipes_;
   Patience patience_;

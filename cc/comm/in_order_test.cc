@@ -3,12 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "cc/comm/recorded_calls.h"
 #include "cc/comm/world_testing.h"
 
 namespace jax_cxl::comm {
@@ -133,8 +135,50 @@ TEST(InOrderErrorTest, LatePeerIsNamed) {
     EXPECT_EQ(status.code(), Code::kDeadlineExceeded);
     EXPECT_NE(status.message().find("for rank 1"), std::string::npos)
         << status.message();
+    EXPECT_NE(status.message().find("which has not started it"),
+              std::string::npos)
+        << status.message();
     EXPECT_EQ(group->Run(&call).code(), Code::kDeadlineExceeded);
   });
+}
+
+// Beside calls that the endpoint records from another thread.
+TEST(InOrderRecorderTest, EveryCallIsRecordedOnce) {
+  World world(2, Options());
+  constexpr int kCalls = 500;
+  RunRanks(world, [&](int rank, InOrder* group) {
+    std::vector<int32_t> input(4), output(4), others(4);
+    std::thread other([&] {
+      for (int k = 1; k <= kCalls; ++k) {
+        auto call = std::make_unique<Call>(
+            MakeCall(Op::kAllReduce, world, rank, 4, input, &others));
+        call->identity = k;
+        Countdown countdown(1);
+        countdown.Submit(world.endpoint(rank), {0, 1}, std::move(call));
+        ASSERT_TRUE(countdown.Wait().ok());
+      }
+    });
+    for (int k = 0; k < kCalls; ++k) {
+      Call call = MakeCall(Op::kAllReduce, world, rank, 4, input, &output);
+      ASSERT_TRUE(group->Run(&call).ok());
+    }
+    other.join();
+  });
+  for (int rank : {0, 1}) {
+    const pool::Doorbells doorbells(world.pool(rank).coherence(),
+                                    world.pool(rank).epoch());
+    std::map<uint64_t, std::vector<uint64_t>> identities;  // by group
+    for (const RecordedCall& call :
+         ReadCalls(*world.pool(rank).recorder(rank), doorbells, 3 * kCalls)) {
+      identities[call.group].push_back(call.identity);
+      EXPECT_GE(call.started, call.submitted);
+      EXPECT_GE(call.finished, call.started);
+    }
+    std::vector<uint64_t> expected(kCalls);
+    std::iota(expected.begin(), expected.end(), 1);
+    ASSERT_EQ(identities.size(), 2u);
+    for (const auto& [group, seen] : identities) EXPECT_EQ(seen, expected);
+  }
 }
 
 }  // namespace

@@ -67,8 +67,12 @@ Status Patience::Check(const Wait& wait, Clock::time_point now) {
     stand_ = wait.moved;
     moved_ = now;
   }
-  const double waited = Seconds(now - std::max(wait.call->submitted, moved_));
-  if (waited > options_.timeout_s) {
+  const Clock::time_point since = std::max(wait.call->submitted, moved_);
+  const double waited = Seconds(now - since);
+  // Whoever was kept from looking for so long warns before it gives up.
+  const bool warned =
+      last_warning_ > since || options_.warn_after_s >= options_.timeout_s;
+  if (waited > options_.timeout_s && warned) {
     const Lateness late = Late(wait, waited);
     return Error(Code::kDeadlineExceeded, late.text,
                  "; gave up after JAX_CXL_TIMEOUT = ", options_.timeout_s, " s")

@@ -13,8 +13,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "cc/base/idle.h"
 #include "cc/base/text.h"
-#include "cc/comm/idle.h"
 #include "cc/comm/recorded_calls.h"
 #include "cc/comm/recorder.h"
 

@@ -30,9 +30,6 @@ class Timeline {
     if (ticks > 0 && ns > 0) ns_per_tick_ = ns / ticks;
   }
 
-  double FromSteady(uint64_t ns) const {
-    return ns == 0 ? 0 : Seconds(Difference(ns, clock_.last.steady_ns));
-  }
   double FromTicks(uint64_t ticks) const {
     return ticks == 0
                ? 0
@@ -70,7 +67,7 @@ RecordedCall Interpret(const pool::CallRecord& record, uint64_t number,
   call.group = record.group;
   call.name = PrintableText(record.name);
   call.what = DescribeText(record.descriptor, call.name);
-  call.submitted = timeline.FromSteady(record.submitted);
+  call.submitted = timeline.FromTicks(record.submitted);
   call.started = timeline.FromTicks(record.started);
   call.finished = timeline.FromTicks(record.finished);
   call.code = static_cast<Code>(record.code);

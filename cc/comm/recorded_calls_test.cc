@@ -20,8 +20,8 @@ class RecordedCallsTest : public testing::Test {
  protected:
   RecordedCallsTest()
       : world_(2, {}),
-        doorbells_(world_.pool().coherence(), world_.pool().epoch()),
-        recorder_(&world_.pool(), 1) {}
+        doorbells_(world_.pool(1).coherence(), world_.pool(1).epoch()),
+        recorder_(&world_.pool(1), 1) {}
 
   Call Submit(uint64_t identity) {
     Call call;
@@ -34,7 +34,7 @@ class RecordedCallsTest : public testing::Test {
     recorder_.Submit(&call, 5);
     return call;
   }
-  pool::Recorder& recorder() { return *world_.pool().recorder(1); }
+  pool::Recorder& recorder() { return *world_.pool(1).recorder(1); }
   std::vector<RecordedCall> Read(size_t most) {
     return ReadCalls(recorder(), doorbells_, most);
   }
@@ -106,8 +106,8 @@ TEST_F(RecordedCallsTest, FindsCallsAsFarBackAsTheyGo) {
 
 TEST_F(RecordedCallsTest, AnotherJobsRecordsAreNone) {
   Submit(1);
-  const pool::Doorbells other(world_.pool().coherence(),
-                              world_.pool().epoch() + 1);
+  const pool::Doorbells other(world_.pool(1).coherence(),
+                              world_.pool(1).epoch() + 1);
   EXPECT_TRUE(ReadCalls(recorder(), other, 10).empty());
 }
 

@@ -1,5 +1,7 @@
 #include "cc/comm/recorder.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -56,14 +58,16 @@ void Recorder::OpenGroup(int index, const std::vector<int32_t>& members) {
 }
 
 void Recorder::Submit(Call* call, uint64_t group) {
-  call->number = ++calls_;
+  while (submitting_.test_and_set(std::memory_order_acquire)) sched_yield();
+  call->number = calls() + 1;
+  calls_.store(call->number, std::memory_order_relaxed);
   pool::CallRecord& record = recorder_->calls[call->number % kRecordedCalls];
   Store(&record.number, 0);
   std::atomic_thread_fence(std::memory_order_release);
   record.identity = call->identity;
   record.group = group;
   record.descriptor = Describe(*call);
-  record.submitted = Nanoseconds<Clock>(call->submitted);
+  record.submitted = Ticks();
   record.started = 0;
   record.finished = 0;
   record.code = 0;
@@ -73,13 +77,14 @@ void Recorder::Submit(Call* call, uint64_t group) {
   std::memset(record.name + length, 0, sizeof(record.name) - length);
   Store(&record.number, doorbells_.Word(call->number));
   Store(&recorder_->submitted_calls.word, doorbells_.Word(call->number));
+  submitting_.clear(std::memory_order_release);
   fault::Pass(fault::Point::kSubmit, rank_, call->number);
   // The next record is 4,096 calls old and in no cache any more.
-  __builtin_prefetch(&recorder_->calls[(calls_ + 1) % kRecordedCalls], 1);
+  __builtin_prefetch(&recorder_->calls[(call->number + 1) % kRecordedCalls], 1);
 }
 
 pool::CallRecord* Recorder::Find(const Call& call) {
-  if (call.number == 0 || call.number + kRecordedCalls <= calls_)
+  if (call.number == 0 || call.number + kRecordedCalls <= calls())
     return nullptr;
   return &recorder_->calls[call.number % kRecordedCalls];
 }

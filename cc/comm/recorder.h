@@ -1,6 +1,7 @@
 #ifndef JAX_CXL_COMM_RECORDER_H_
 #define JAX_CXL_COMM_RECORDER_H_
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -19,7 +20,8 @@ namespace jax_cxl::comm {
 // other hosts see a call when the rank waits in it, when it fails, and else
 // with the next heartbeat.
 //
-// Not thread-safe but for Beat: the rank's Endpoint serializes all use.
+// Any thread; one for each call. The rank's Endpoint and its InOrder groups all
+// write here.
 class Recorder {
  public:
   Recorder(pool::Pool* pool, int rank);
@@ -36,7 +38,7 @@ class Recorder {
   void Finish(const Call& call, const Status& status);
 
   // How many calls the rank has submitted.
-  uint64_t calls() const { return calls_; }
+  uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
 
   // What `rank` did last, as far as it has told: "finished psum: all_reduce sum
   // of 4 float32, its collective 7".
@@ -54,7 +56,9 @@ class Recorder {
   pool::Doorbells doorbells_;
   pool::Recorder* recorder_;
   int rank_;
-  uint64_t calls_ = 0;
+  std::atomic<uint64_t> calls_{0};
+  // Held while a call is submitted: cheaper than a mutex, and rarely contended.
+  std::atomic_flag submitting_;
 };
 
 }  // namespace jax_cxl::comm

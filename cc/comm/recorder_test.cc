@@ -29,13 +29,13 @@ Call MakeCall(uint64_t identity, std::string name = "psum") {
 
 class RecorderTest : public testing::Test {
  protected:
-  RecorderTest() : world_(2, {}), recorder_(&world_.pool(), 1) {}
+  RecorderTest() : world_(2, {}), recorder_(&world_.pool(1), 1) {}
 
   const pool::CallRecord& At(uint64_t number) {
-    return world_.pool().recorder(1)->calls[number % pool::kRecordedCalls];
+    return world_.pool(1).recorder(1)->calls[number % pool::kRecordedCalls];
   }
   uint64_t NumberAt(uint64_t number) {
-    return pool::Doorbells(world_.pool().coherence(), world_.pool().epoch())
+    return pool::Doorbells(world_.pool(1).coherence(), world_.pool(1).epoch())
         .Read(&At(number).number);
   }
 
@@ -104,11 +104,11 @@ TEST_F(RecorderTest, LongNamesAreCut) {
 
 TEST_F(RecorderTest, GroupsAndClocks) {
   recorder_.OpenGroup(3, {0, 64, 1023});
-  const pool::GroupMembers& group = world_.pool().recorder(1)->groups[3];
+  const pool::GroupMembers& group = world_.pool(1).recorder(1)->groups[3];
   EXPECT_EQ(group.bits[0], 1u);
   EXPECT_EQ(group.bits[1], 1u);
   EXPECT_EQ(group.bits[15], uint64_t{1} << 63);
-  const pool::RecorderClock& clock = world_.pool().recorder(0)->clock;
+  const pool::RecorderClock& clock = world_.pool(0).recorder(0)->clock;
   EXPECT_NE(clock.first.ticks, 0u) << "the watcher of the world beats";
   EXPECT_GE(clock.last.realtime_ns, clock.first.realtime_ns);
 }
@@ -134,7 +134,7 @@ TEST(RecordedCallsTest, EachRankRecordsItsOwn) {
   for (int rank : {0, 1}) {
     for (uint64_t number : {1, 2, 3}) {
       const pool::CallRecord& record =
-          world.pool().recorder(rank)->calls[number];
+          world.pool(rank).recorder(rank)->calls[number];
       EXPECT_EQ(record.identity, 99 + number);
       EXPECT_EQ(record.group, HashGroup(members));
       EXPECT_NE(record.started, 0u);

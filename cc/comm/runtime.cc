@@ -1,5 +1,6 @@
 #include "cc/comm/runtime.h"
 
+#include <algorithm>
 #include <chrono>
 #include <mutex>
 #include <thread>
@@ -21,22 +22,28 @@ CurrentRuntime& TheCurrent() {
 
 }  // namespace
 
-Status Runtime::Start(std::unique_ptr<pool::Pool> pool,
+Status Runtime::Start(std::vector<Host> hosts,
                       const std::vector<LocalRank>& local,
                       const std::vector<int>& absent, int generation,
                       const Options& options) {
   std::shared_ptr<Runtime> runtime(new Runtime);
-  std::vector<int> ranks;
-  for (const LocalRank& entry : local) ranks.push_back(entry.rank);
   runtime->generation_ = generation;
-  runtime->pool_ = std::move(pool);
-  CXL_ASSIGN_OR_RETURN(runtime->peers_,
-                       Peers::Start(runtime->pool_.get(), ranks,
-                                    options.heartbeat_timeout_s, absent));
+  runtime->hosts_ = std::move(hosts);
+  std::unordered_map<int, Host*> host_of;
+  for (Host& host : runtime->hosts_) {
+    CXL_ASSIGN_OR_RETURN(host.peers,
+                         Peers::Start(host.pool.get(), host.ranks,
+                                      options.heartbeat_timeout_s, absent));
+    for (int rank : host.ranks) host_of[rank] = &host;
+  }
   for (const LocalRank& entry : local) {
+    const auto found = host_of.find(entry.rank);
+    if (found == host_of.end())
+      return Error(Code::kFailedPrecondition, "rank ", entry.rank,
+                   " has not registered in the pool");
     runtime->endpoints_.push_back(std::make_unique<Endpoint>(
-        runtime->pool_.get(), runtime->peers_.get(), &runtime->completions_,
-        options, entry.rank));
+        found->second->pool.get(), found->second->peers.get(),
+        &runtime->completions_, options, entry.rank));
     runtime->by_ordinal_[entry.device_ordinal] = {
         entry.rank, runtime->endpoints_.back().get()};
   }
@@ -74,6 +81,13 @@ std::shared_ptr<Runtime> Runtime::Current() {
 const Runtime::Local* Runtime::Find(int32_t device_ordinal) const {
   auto found = by_ordinal_.find(device_ordinal);
   return found == by_ordinal_.end() ? nullptr : &found->second;
+}
+
+pool::Pool* Runtime::pool(int rank) const {
+  for (const Host& host : hosts_)
+    if (std::ranges::find(host.ranks, rank) != host.ranks.end())
+      return host.pool.get();
+  return pool();
 }
 
 Stats Runtime::stats() const {

@@ -27,9 +27,17 @@ class Runtime {
     int rank;                // index in the world
   };
 
+  // A view of the pool, and the ranks of this process that use it. One has them
+  // all, but in an incoherent pool: there each rank plays a host of its own.
+  struct Host {
+    std::unique_ptr<pool::Pool> pool;
+    std::vector<int> ranks;
+    std::unique_ptr<Peers> peers;  // of a runtime that runs
+  };
+
   // Takes over the pool, in which every rank of the job has registered but
   // those of `absent`.
-  static Status Start(std::unique_ptr<pool::Pool> pool,
+  static Status Start(std::vector<Host> hosts,
                       const std::vector<LocalRank>& local,
                       const std::vector<int>& absent, int generation,
                       const Options& options);
@@ -51,8 +59,11 @@ class Runtime {
   // run. That the number is in them makes them new to XLA.
   int generation() const { return generation_; }
 
-  pool::Pool* pool() const { return pool_.get(); }
-  Peers* peers() const { return peers_.get(); }
+  // The first host's.
+  pool::Pool* pool() const { return hosts_[0].pool.get(); }
+  Peers* peers() const { return hosts_[0].peers.get(); }
+  // What one of this process's ranks sees, which alone may write for it.
+  pool::Pool* pool(int rank) const;
 
   // Summed over this process's ranks.
   Stats stats() const;
@@ -62,9 +73,8 @@ class Runtime {
 
   int generation_ = 0;
   // Destroyed from the last to the first: endpoints use all the others.
-  std::unique_ptr<pool::Pool> pool_;
+  std::vector<Host> hosts_;
   Completions completions_;
-  std::unique_ptr<Peers> peers_;
   std::vector<std::unique_ptr<Endpoint>> endpoints_;
   std::unordered_map<int32_t, Local> by_ordinal_;
 };

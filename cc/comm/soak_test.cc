@@ -24,8 +24,9 @@ TEST(SoakTest, FreshSeed) {
   EXPECT_GT(report.calls, 100u);
 }
 
-// Without coherence between the ranks' hosts. JAX_CXL_TEST_SEED=... with
-// soak_benchmark --seed=..., both of them the seed printed here, repeats it.
+// Without coherence between the ranks' hosts. JAX_CXL_TEST_POOL=incoherent and
+// JAX_CXL_TEST_SEED=... with soak_benchmark --seed=..., both of them the seed
+// printed here, repeat it.
 TEST(SoakTest, FreshSeedOnIncoherentPools) {
   std::random_device device;
   const uint64_t seed = device();

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "cc/base/idle.h"
 #include "cc/base/status.h"
 #include "cc/comm/call.h"
-#include "cc/comm/idle.h"
 #include "cc/comm/peers.h"
 #include "cc/pool/pool.h"
 

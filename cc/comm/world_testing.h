@@ -19,6 +19,7 @@
 #include "cc/comm/completions.h"
 #include "cc/comm/endpoint.h"
 #include "cc/comm/peers.h"
+#include "cc/pool/chosen_pool_testing.h"
 #include "cc/pool/pool.h"
 
 namespace jax_cxl::comm {
@@ -32,21 +33,7 @@ T OrDie(Result<T> result) {
   return *std::move(result);
 }
 
-// Which pool the worlds of a test binary get. JAX_CXL_TEST_SEED=N runs all of
-// it on incoherent pools, JAX_CXL_TEST_LEAVE_OUT=slot.write_back with a move of
-// the protocol left out (cc/pool/omission.h).
-struct Incoherence {
-  uint64_t seed = 0;
-  std::string leave_out;
-
-  static std::optional<Incoherence> FromEnvironment() {
-    const char* seed = std::getenv("JAX_CXL_TEST_SEED");
-    if (seed == nullptr) return std::nullopt;
-    const char* leave_out = std::getenv("JAX_CXL_TEST_LEAVE_OUT");
-    return Incoherence{std::strtoull(seed, nullptr, 10),
-                       leave_out == nullptr ? "" : leave_out};
-  }
-};
+using pool::Incoherence;
 
 // A job whose ranks are all endpoints of this process: for tests and
 // benchmarks of the communicator. On an incoherent pool the ranks are spread by
@@ -55,7 +42,7 @@ class World {
  public:
   World(int size, const Options& options, uint64_t bytes = 64 << 20,
         int devices = 1,
-        pool::CoherenceMode coherence = pool::CoherenceMode::kCoherent,
+        pool::CoherenceMode coherence = pool::ChosenCoherence(),
         const std::optional<Incoherence>& incoherence =
             Incoherence::FromEnvironment()) {
     static std::atomic<int> count{0};
@@ -67,9 +54,7 @@ class World {
     spec.coherence = coherence;
     std::mt19937_64 random;
     if (incoherence) {
-      spec.kind = pool::PoolKind::kIncoherent;
-      spec.seed = incoherence->seed;
-      spec.leave_out = incoherence->leave_out;
+      incoherence->ApplyTo(&spec);
       random.seed(spec.seed);
     }
     hosts_.emplace_back().pool = OrDie(pool::Pool::Create(spec, size));

@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "cc/base/idle.h"
 #include "cc/pool/layout.h"
 
 namespace jax_cxl::pool {
@@ -200,6 +201,7 @@ uint64_t IncoherentCache::Satisfied() const {
 }
 
 void IncoherentCache::Haunt() {
+  const OwnThread own;
   Random random{seed_ ^ id_ << 32};
   uint64_t sweep = random() % shadow_->bytes();
   std::unique_lock lock(stop_mutex_);

@@ -22,9 +22,10 @@ struct alignas(kLineBytes) CallRecord {
   uint64_t identity;  // equal on all ranks for the same call
   uint64_t group;     // hash of the member list
   CallDescriptor descriptor;
-  uint64_t submitted;   // steady clock, nanoseconds
-  uint64_t started;     // ticks (cc/base/ticks.h); 0: not all ranks are there
-  uint64_t finished;    // ticks; 0: not yet
+  // In ticks (cc/base/ticks.h), 0: not yet.
+  uint64_t submitted;
+  uint64_t started;  // all ranks are there
+  uint64_t finished;
   uint32_t code;        // jax_cxl::Code, once finished
   int32_t waiting_for;  // the rank that it last waited for, -1: none
   char name[48];        // what the user wrote, zero-terminated

@@ -57,15 +57,44 @@ pool::PoolSpec MakeSpec(const std::string& kind, std::vector<std::string> paths,
 }
 
 // A mapped pool until the runtime takes it over.
-struct PyPool {
-  std::unique_ptr<pool::Pool> pool;
+class PyPool {
+ public:
+  explicit PyPool(std::unique_ptr<pool::Pool> pool) {
+    hosts_.push_back({std::move(pool), {}, nullptr});
+  }
 
+  PyPool(PyPool&&) = default;
+
+  // What this process created or attached to first.
   pool::Pool* get() const {
-    if (pool == nullptr)
+    if (hosts_.empty())
       RaiseIfError(Error(Code::kFailedPrecondition,
                          "the pool belongs to the runtime by now"));
-    return pool.get();
+    return hosts_[0].pool.get();
   }
+
+  void Register(int rank, int process_index, int device_id) {
+    const pool::Pool* first = get();
+    if (first->spec().kind == pool::PoolKind::kIncoherent &&
+        !hosts_.back().ranks.empty()) {
+      pool::PoolSpec spec = first->spec();
+      spec.seed += rank;
+      hosts_.push_back({ValueOrRaise(pool::Pool::Attach(
+                            spec, first->world_size(), first->token())),
+                        {},
+                        nullptr});
+    }
+    hosts_.back().ranks.push_back(rank);
+    comm::Register(hosts_.back().pool.get(), rank, process_index, device_id);
+  }
+
+  std::vector<comm::Runtime::Host> Release() {
+    get();
+    return std::exchange(hosts_, {});
+  }
+
+ private:
+  std::vector<comm::Runtime::Host> hosts_;
 };
 
 nb::dict Registrations() {
@@ -95,7 +124,7 @@ NB_MODULE(_core, m) {
             nb::gil_scoped_release release;
             auto pool = pool::Pool::Create(spec, world_size);
             nb::gil_scoped_acquire acquire;
-            return PyPool{ValueOrRaise(std::move(pool))};
+            return PyPool(ValueOrRaise(std::move(pool)));
           },
           nb::kw_only(), "kind"_a, "paths"_a, "bytes"_a, "devices_per_path"_a,
           "offset"_a, "coherence"_a, "seed"_a, "leave_out"_a, "world_size"_a)
@@ -108,18 +137,14 @@ NB_MODULE(_core, m) {
             pool::PoolSpec spec =
                 MakeSpec(kind, std::move(paths), bytes, devices_per_path,
                          offset, coherence, seed, leave_out);
-            return PyPool{
-                ValueOrRaise(pool::Pool::Attach(spec, world_size, token))};
+            return PyPool(
+                ValueOrRaise(pool::Pool::Attach(spec, world_size, token)));
           },
           nb::kw_only(), "kind"_a, "paths"_a, "bytes"_a, "devices_per_path"_a,
           "offset"_a, "coherence"_a, "seed"_a, "leave_out"_a, "world_size"_a,
           "token"_a)
-      .def(
-          "register",
-          [](PyPool& self, int rank, int process_index, int device_id) {
-            comm::Register(self.get(), rank, process_index, device_id);
-          },
-          "rank"_a, "process_index"_a, "device_id"_a)
+      .def("register", &PyPool::Register, "rank"_a, "process_index"_a,
+           "device_id"_a)
       .def(
           "registered",
           [](PyPool& self, int rank) {
@@ -148,7 +173,6 @@ NB_MODULE(_core, m) {
          const std::vector<int>& absent, int generation, uint64_t slot_bytes,
          int num_slots, const comm::Tuning& tuning, double warn_after,
          double timeout, double heartbeat_timeout) {
-        pool.get();
         comm::Options options;
         options.slot_bytes = slot_bytes;
         options.num_slots = num_slots;
@@ -158,7 +182,7 @@ NB_MODULE(_core, m) {
         options.heartbeat_timeout_s = heartbeat_timeout;
         std::vector<comm::Runtime::LocalRank> ranks;
         for (auto [ordinal, rank] : local) ranks.push_back({ordinal, rank});
-        RaiseIfError(comm::Runtime::Start(std::move(pool.pool), ranks, absent,
+        RaiseIfError(comm::Runtime::Start(pool.Release(), ranks, absent,
                                           generation, options));
       },
       "Takes over the pool and starts an endpoint for each (device ordinal, "

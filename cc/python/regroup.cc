@@ -41,7 +41,7 @@ void BindRegroup(nb::module_& m) {
   m.def(
       "join_attempt",
       [](int rank, uint64_t attempt) {
-        comm::JoinAttempt(Running()->pool(), rank, attempt);
+        comm::JoinAttempt(Running()->pool(rank), rank, attempt);
       },
       "rank"_a, "attempt"_a);
   m.def(
@@ -55,7 +55,7 @@ void BindRegroup(nb::module_& m) {
       [](int rank, uint64_t attempt, std::vector<int> members,
          std::string place) {
         RaiseIfError(
-            comm::DecideAttempt(Running()->pool(), rank, attempt,
+            comm::DecideAttempt(Running()->pool(rank), rank, attempt,
                                 {std::move(members), std::move(place)}));
       },
       "rank"_a, "attempt"_a, "members"_a, "place"_a);

@@ -1,9 +1,9 @@
-#ifndef JAX_CXL_COMM_IDLE_H_
-#define JAX_CXL_COMM_IDLE_H_
+#ifndef JAX_CXL_BASE_IDLE_H_
+#define JAX_CXL_BASE_IDLE_H_
 
 #include <chrono>
 
-namespace jax_cxl::comm {
+namespace jax_cxl {
 
 // Marks the thread that makes it as one of the library's own for as long as it
 // lives: what it does says nothing about the program that calls us.
@@ -30,6 +30,6 @@ class Idle {
   std::chrono::steady_clock::time_point since_;
 };
 
-}  // namespace jax_cxl::comm
+}  // namespace jax_cxl
 
-#endif  // JAX_CXL_COMM_IDLE_H_
+#endif  // JAX_CXL_BASE_IDLE_H_

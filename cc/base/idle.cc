@@ -1,4 +1,4 @@
-#include "cc/comm/idle.h"
+#include "cc/base/idle.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 #include <mutex>
 #include <string>
 
-namespace jax_cxl::comm {
+namespace jax_cxl {
 namespace {
 
 using std::chrono::nanoseconds;
@@ -111,4 +111,4 @@ bool Idle::Check() const {
   return used <= kIdleShare * passed && !AnotherRuns();
 }
 
-}  // namespace jax_cxl::comm
+}  // namespace jax_cxl
