@@ -241,6 +241,8 @@ inline std::vector<Case> CasesOf(plan::Op op, int ranks, int victim,
     item.fault.point = point;
     item.fault.pass = pass;
     item.fault.action = action;
+    // Deaths have their own limit, kPromptly.
+    if (action == Action::kKill || action == Action::kExit) item.timeout_s = 5;
     if (action == Action::kDelay) item.fault.seconds = 0.002;
     if (action == Action::kStop && random() % 4 == 0) {
       item.resume_after_s = 0.05;
@@ -271,6 +273,7 @@ inline std::vector<Case> CasesOf(plan::Op op, int ranks, int victim,
     item.seed = random();
     item.at_s = 1e-6 * static_cast<double>(soak::Pick(random, 0, 2000));
     item.fault.action = i % 8 == 7 ? Action::kStop : Action::kKill;
+    if (item.fault.action == Action::kKill) item.timeout_s = 5;
     cases.push_back(item);
   }
   return cases;

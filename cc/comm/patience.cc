@@ -46,6 +46,10 @@ Status Patience::Check(const Wait& wait, Clock::time_point now) {
     const int rank = group_.members[member];
     const int self = group_.members[group_.self];
     Status left = peers_->Left(rank);
+    // Whoever failed said why before it left, but maybe not before we looked.
+    if (!left.ok())
+      for (int32_t any : group_.members)
+        CXL_RETURN_IF_ERROR(peers_->GaveUp(any));
     if (left.code() == Code::kMismatch)
       return Error(left.code(), left.message(), ", but ", peers_->Name(self),
                    " waits for it in ", DescribeText(*wait.call), ". ",

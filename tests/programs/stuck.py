@@ -22,6 +22,7 @@ def main() -> None:
     ones = jax.device_put(jnp.ones(jax.device_count()), jax.NamedSharding(mesh, jax.P("i")))
     for _ in range(3):
         total(ones).block_until_ready()
+    time.sleep(0.5)  # Until a heartbeat has told the others of these calls.
     print(f"ready {os.getpid()}", flush=True)
     how = sys.argv[1]
     if how == "all_die":
