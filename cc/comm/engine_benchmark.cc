@@ -12,6 +12,7 @@
 // engine_benchmark [--ranks=2] [--max_bytes=67108864] [--repeats=7]
 //                  [--backends=engine,in_order,endpoint] [--ops=all_gather,...]
 //                  [--min_bytes=8] [--json=FILE]
+//                  [--coherence=coherent|uncached|flush]
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -69,6 +70,7 @@ struct Flags {
   int ranks = 2;
   uint64_t min_bytes = 8;
   uint64_t max_bytes = uint64_t{64} << 20;
+  std::string coherence = "coherent";
   int repeats = 7;
   std::string backends = "engine,in_order,endpoint";
   std::string ops =
@@ -354,6 +356,7 @@ int RunRank(Team& team, Meeting* meeting, const Flags& flags,
                 std::to_string(team.rank() == 0 ? getpid() : getppid())};
   // Channels, the engine's ring, the window of the copies.
   spec.bytes = (uint64_t{24} << 20) * team.size() + (uint64_t{4} << 20);
+  spec.coherence = OrDie(pool::ParseCoherenceMode(flags.coherence));
   std::unique_ptr<pool::Pool> pool;
   if (team.rank() == 0) {
     pool = OrDie(pool::Pool::Create(spec, team.size()));
@@ -414,6 +417,8 @@ std::optional<Flags> ParseFlags(int argc, char** argv) {
       flags.min_bytes = std::strtoull(value.c_str(), nullptr, 10);
     else if (name == "--max_bytes")
       flags.max_bytes = std::strtoull(value.c_str(), nullptr, 10);
+    else if (name == "--coherence")
+      flags.coherence = value;
     else if (name == "--repeats")
       flags.repeats = std::atoi(value.c_str());
     else if (name == "--backends")
@@ -437,7 +442,8 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr,
                  "usage: %s [--ranks=2..%d] [--max_bytes=BYTES] [--repeats=7] "
                  "[--min_bytes=8] [--backends=engine,in_order,endpoint] "
-                 "[--ops=all_reduce,...] [--json=FILE]\n",
+                 "[--ops=all_reduce,...] [--json=FILE] "
+                 "[--coherence=coherent|uncached|flush]\n",
                  argv[0], kMaxRanks);
     return 2;
   }
