@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "cc/comm/protocol_model_testing.h"
+#include "cc/comm/protocol_model_search_testing.h"
 
 namespace jax_cxl::comm::model {
 namespace {

@@ -3,18 +3,15 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <string>
-#include <string_view>
-#include <type_traits>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "cc/comm/protocol_model_state_testing.h"
 #include "cc/plan/plan.h"
 
 // A model of how the ranks of a group communicate, small enough to try every
-// order of every step, and a search that does.
+// order of every step: protocol_model_search_testing.h does.
 //
 // What is modelled, as submissions.cc, negotiation.cc, channel.cc, executor.cc
 // and peers.cc do it: rings of submissions with the words that say how far they
@@ -31,107 +28,6 @@
 // Not modelled: how channels are opened, calls in program order (in_order.h),
 // plans that write a slot from other slots, timeouts.
 namespace jax_cxl::comm::model {
-
-inline constexpr int kMaxRanks = 3;
-inline constexpr int kMaxCalls = 4;
-inline constexpr int kMaxRing = 2;
-inline constexpr int kMaxSlots = 3;
-
-// What a broken variant leaves out.
-enum class Fault : uint8_t {
-  kNone,
-  kSlotPublish,
-  kSlotAcquire,
-  kPublishedWait,
-  kReleasedWait,
-  kReleaseAfterReading,  // released as soon as the doorbell was seen
-  kSubmissionPublish,
-  kSubmissionAcquire,
-  kSubmissionsReadWait,
-  kAnnouncementPublish,
-  kAnnouncementAcquire,
-  kAnnouncementWait,
-  kAbort,         // who gives up tells nobody
-  kAbortPublish,  // nor why
-  kBlame,         // who waits for a place in a ring does not know whom to watch
-};
-inline constexpr int kNumFaults = static_cast<int>(Fault::kBlame) + 1;
-
-inline std::string_view FaultName(Fault fault) {
-  constexpr std::string_view kNames[] = {"Nothing",
-                                         "SlotPublish",
-                                         "SlotAcquire",
-                                         "PublishedWait",
-                                         "ReleasedWait",
-                                         "ReleaseAfterReading",
-                                         "SubmissionPublish",
-                                         "SubmissionAcquire",
-                                         "SubmissionsReadWait",
-                                         "AnnouncementPublish",
-                                         "AnnouncementAcquire",
-                                         "AnnouncementWait",
-                                         "Abort",
-                                         "AbortPublish",
-                                         "Blame"};
-  return kNames[static_cast<int>(fault)];
-}
-
-struct Configuration {
-  int ranks = 2;
-  // By call and rank; no steps: the call is eager.
-  std::vector<std::vector<plan::Plan>> calls;
-  // In which each rank starts the calls.
-  std::vector<std::vector<int>> orders;
-  int submission_ring = 2;
-  int reads_per_word = 1;
-  int announcement_ring = 1;
-  int num_slots = 2;
-  int crashes = 1;
-  Fault fault = Fault::kNone;
-};
-
-enum Life : uint8_t { kLive, kGivingUp, kGaveUp, kDead };
-
-// Plain bytes, so that states can be compared and hashed. What a rank has
-// stored and what its flags say follow from its counters; what is in the pool
-// of its payloads does not.
-struct Rank {
-  uint8_t life;
-  uint8_t abort;  // 1 reason stored, 2 published, 3 raised
-  uint8_t reason_in_pool;
-  uint8_t sent;
-  uint8_t sending;  // 1 stored, 2 published
-  uint8_t read[kMaxRanks];
-  uint8_t acquired[kMaxRanks];  // the submission to be read next
-  uint8_t here[kMaxCalls];      // who has submitted the call, a bit each
-  uint8_t done;                 // calls, a bit each
-  uint8_t ordered;              // announcements made or followed
-  uint8_t ordering;             // 1 stored or acquired, 2 published
-  uint8_t current;              // call + 1
-  uint8_t step;
-  uint8_t part;  // 1 stored, or how many sources were acquired
-  uint8_t put;   // rounds stored, published (the doorbell), released, finished
-  uint8_t published;
-  uint8_t released;
-  uint8_t rounds;
-};
-
-struct State {
-  Rank rank[kMaxRanks];
-  uint8_t submission[kMaxRanks][kMaxRing];
-  uint8_t announcement[kMaxRing];
-  uint8_t slot[kMaxRanks][kMaxSlots];
-  uint8_t order[kMaxCalls];  // of announcement, for those who know it
-  uint8_t crashes;
-};
-static_assert(std::has_unique_object_representations_v<State>);
-
-// The newest of `count` messages that go round a ring in its entry `index`,
-// counted from 1; 0: none.
-inline int Newest(int count, int index, int ring) {
-  const int last = count - 1 - (count - 1 - index) % ring;
-  return count <= index ? 0 : last + 1;
-}
 
 class Model {
  public:
@@ -524,75 +420,6 @@ class Model {
   std::vector<Move>* moves_ = nullptr;
   std::string wrong_;
 };
-
-struct Outcome {
-  uint64_t states = 0;
-  uint64_t transitions = 0;
-  std::string wrong;               // empty: nothing is
-  std::vector<std::string> trace;  // that leads there
-};
-
-// Visits every state that can be reached, or the first that is wrong. Every
-// step counts something up, so the search for states that nothing leads out of
-// finds whatever goes on for ever.
-inline Outcome Explore(const Configuration& setup) {
-  struct Level {
-    State state;
-    std::vector<Model::Move> moves;
-    size_t next = 0;
-  };
-  // Two independent hashes stand for a state: among 10^8 states, two share
-  // both with a probability below 10^-22.
-  struct Key {
-    uint64_t a, b;
-    bool operator==(const Key&) const = default;
-  };
-  struct HashKey {
-    size_t operator()(const Key& key) const { return key.a; }
-  };
-  const auto key_of = [](const State& state) {
-    const auto* bytes = reinterpret_cast<const unsigned char*>(&state);
-    Key key{0xcbf29ce484222325u, 0x9e3779b97f4a7c15u};
-    for (size_t i = 0; i < sizeof(State); ++i) {
-      key.a = (key.a ^ bytes[i]) * 0x100000001b3u;
-      key.b = (key.b + bytes[i]) * 0xd6e8feb86659fd93u;
-      key.b ^= key.b >> 32;
-    }
-    return key;
-  };
-  Model model(setup);
-  Outcome outcome;
-  std::unordered_set<Key, HashKey> visited;
-  std::vector<Level> path;
-  const auto visit = [&](const State& state) {
-    if (!visited.insert(key_of(state)).second) return true;
-    ++outcome.states;
-    Level& level = path.emplace_back();
-    level.state = state;
-    outcome.wrong = model.Moves(state, &level.moves);
-    outcome.transitions += level.moves.size();
-    return outcome.wrong.empty();
-  };
-  State start;
-  std::memset(&start, 0, sizeof(start));
-  bool good = visit(start);
-  while (good && !path.empty()) {
-    Level& level = path.back();
-    if (level.next == level.moves.size()) {
-      path.pop_back();
-      continue;
-    }
-    const State next = level.moves[level.next++].next;
-    good = visit(next);
-  }
-  for (const Level& level : path) {
-    if (good || level.next == 0) continue;
-    const Model::Move& move = level.moves[level.next - 1];
-    outcome.trace.push_back("rank " + std::to_string(move.rank) + " " +
-                            move.what);
-  }
-  return outcome;
-}
 
 }  // namespace jax_cxl::comm::model
 

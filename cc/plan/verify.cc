@@ -6,6 +6,7 @@
 
 #include "cc/plan/expected_output.h"
 #include "cc/plan/extents.h"
+#include "cc/plan/step_checks.h"
 
 // Why one schedule proves all of them.
 //
@@ -47,11 +48,6 @@ struct RankState {
   std::vector<bool> awaited;  // peers
 };
 
-// [at, at + bytes) within [0, size), without overflow.
-bool Within(uint64_t at, uint64_t bytes, uint64_t size) {
-  return bytes <= size && at <= size - bytes;
-}
-
 std::string Describe(const Extents& extents) {
   std::ostringstream text;
   for (const Extent& extent : extents.extents()) {
@@ -78,9 +74,7 @@ class Verifier {
       : request_(request),
         geometry_(geometry),
         plans_(plans),
-        setting_(setting),
-        input_bytes_(InputBytes(request)),
-        output_bytes_(OutputBytes(request)) {}
+        setting_(setting) {}
 
   Result<Traffic> Run() {
     CXL_RETURN_IF_ERROR(Start());
@@ -91,7 +85,9 @@ class Verifier {
         RankState& state = ranks_[rank];
         while (state.next < steps.size()) {
           const Step& step = steps[state.next];
-          if (Status status = CheckFields(rank, step); !status.ok()) {
+          if (Status status = CheckStep(request_, geometry_,
+                                        plans_[rank].rounds, rank, step);
+              !status.ok()) {
             return At(rank, status);
           }
           if (BlockedOn(rank, step) >= 0) break;
@@ -128,73 +124,6 @@ class Verifier {
     }
     traffic_.by_rank.resize(request_.num_ranks);
     traffic_.by_device.resize(setting_.num_devices);
-    return OkStatus();
-  }
-
-  // What can be said about a step before it runs.
-  Status CheckFields(int rank, const Step& step) const {
-    const uint64_t rounds = plans_[rank].rounds;
-    const uint64_t slot = geometry_.slot_bytes;
-    if (step.round >= rounds || step.to_round >= rounds) {
-      return Wrong("a round that the call does not have");
-    }
-    bool from_input = false, from_output = false, from_slot = false;
-    bool to_output = false, to_slot = false, reduces = false;
-    switch (step.kind) {
-      case StepKind::kCopy:
-        from_input = to_output = true;
-        break;
-      case StepKind::kZero:
-        to_output = true;
-        break;
-      case StepKind::kPut:
-        from_input = to_slot = true;
-        break;
-      case StepKind::kPutOutput:
-        from_output = to_slot = true;
-        break;
-      case StepKind::kGet:
-        if (step.peer < 0 || step.peer >= request_.num_ranks ||
-            step.peer == rank) {
-          return Wrong("rank ", step.peer, " is not a peer");
-        }
-        from_slot = to_output = true;
-        break;
-      case StepKind::kReduce:
-        from_slot = to_output = reduces = true;
-        break;
-      case StepKind::kReduceToSlot:
-        from_slot = to_slot = reduces = true;
-        break;
-      case StepKind::kPublish:
-      case StepKind::kRelease:
-        return OkStatus();
-    }
-    if (step.bytes == 0 && step.kind != StepKind::kGet) {
-      return Wrong("a step without bytes");
-    }
-    if (step.bytes % request_.element_bytes != 0) {
-      return Wrong("cuts an element in two");
-    }
-    if ((from_input && !Within(step.from, step.bytes, input_bytes_)) ||
-        (from_output && !Within(step.from, step.bytes, output_bytes_)) ||
-        (from_slot && !Within(step.from, step.bytes, slot)) ||
-        (to_output && !Within(step.to, step.bytes, output_bytes_)) ||
-        (to_slot && !Within(step.to, step.bytes, slot))) {
-      return Wrong("leaves the buffer");
-    }
-    if (from_slot && step.from % kSlotAlignment != 0) {
-      return Wrong("reads a slot off the boundary of ", kSlotAlignment);
-    }
-    if (!reduces) return OkStatus();
-    if (step.first < 0 || step.first >= step.last ||
-        step.last > request_.num_ranks) {
-      return Wrong("reduces over no range of ranks");
-    }
-    if (Contains(step, rank) &&
-        !Within(step.input_from, step.bytes, input_bytes_)) {
-      return Wrong("leaves the buffer");
-    }
     return OkStatus();
   }
 
@@ -416,10 +345,6 @@ class Verifier {
     }
   }
 
-  static bool Contains(const Step& step, int rank) {
-    return step.first <= rank && rank < step.last;
-  }
-
   uint64_t Absolute(uint64_t round) const {
     return setting_.start_round + round;
   }
@@ -439,8 +364,6 @@ class Verifier {
   const Geometry& geometry_;
   const std::vector<Plan>& plans_;
   const Setting& setting_;
-  const uint64_t input_bytes_;
-  const uint64_t output_bytes_;
   std::vector<RankState> ranks_;
   Traffic traffic_;
 };
