@@ -1,25 +1,17 @@
 """Tests of `python -m jax_cxl.launch`, run as users run it."""
 
-import contextlib
 import json
 import os
-import pathlib
-import pty
 import re
-import select
 import signal
 import subprocess
 import sys
 import time
-import uuid
-from collections.abc import Callable, Iterator
 
 from absl.testing import absltest, parameterized
+from launch_harness import PROGRAMS, LaunchTestCase, child_of
 
-from jax_cxl._launch import environment, output
-
-_PROGRAMS = pathlib.Path(__file__).parent / "launch_programs"
-_MARK = "JAX_CXL_LAUNCH_TEST"
+from jax_cxl._launch import environment
 
 # As in a step of a Slurm job, where the launcher must win all the same.
 _SLURM = {
@@ -35,79 +27,6 @@ _OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "9",
     "OMPI_COMM_WORLD_LOCAL_RANK": "1",
 }
-
-
-def child_of(pid: int) -> int:
-    """Returns the only child of a process, such as a launcher's supervisor."""
-    return int(pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text())
-
-
-class LaunchTestCase(parameterized.TestCase):
-    """Starts launchers and checks that each leaves no process behind."""
-
-    def setUp(self):
-        super().setUp()
-        self._mark = uuid.uuid4().hex
-        # A test runner in the background ignores SIGINT, and launchers would inherit that.
-        self.addCleanup(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT))
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        self.addCleanup(self._check_nothing_left)
-
-    def _check_nothing_left(self) -> None:
-        self.assertEmpty(self._kill_all())
-
-    def _kill_all(self) -> list[int]:
-        left = self.processes()
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        return left
-
-    def processes(self) -> list[int]:
-        """Returns every living process that this test's launchers brought about."""
-        mark = f"{_MARK}={self._mark}".encode()
-        found = []
-        for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
-            try:
-                if mark in path.read_bytes().split(b"\0"):
-                    found.append(int(path.parent.name))
-            except OSError:
-                continue  # It ended, or belongs to somebody else.
-        return found
-
-    @contextlib.contextmanager
-    def start(
-        self, *arguments: str, extra: dict[str, str] | None = None, **options
-    ) -> Iterator[subprocess.Popen[str]]:
-        """Starts a launcher; programs are named without their folder."""
-        command = [str(_PROGRAMS / a) if a.endswith(".py") else a for a in arguments]
-        options.setdefault("stdin", subprocess.DEVNULL)
-        options.setdefault("stdout", subprocess.PIPE)
-        options.setdefault("stderr", subprocess.PIPE)
-        with subprocess.Popen(
-            [sys.executable, "-m", "jax_cxl.launch", *command],
-            env={**os.environ, _MARK: self._mark, **(extra or {})},
-            text=True,
-            **options,
-        ) as launcher:
-            try:
-                yield launcher
-            except BaseException:
-                self._kill_all()  # Or leaving would wait for a job that never ends.
-                raise
-
-    def launch(self, *arguments: str, **options) -> tuple[int, str, str]:
-        """Runs a launcher and returns status, output and errors."""
-        with self.start(*arguments, **options) as launcher:
-            stdout, stderr = launcher.communicate(timeout=60)
-        return launcher.returncode, stdout, stderr
-
-    def wait_for(self, condition: Callable[[], bool], seconds: float) -> None:
-        """Waits until a condition holds."""
-        deadline = time.monotonic() + seconds
-        while not condition():
-            self.assertLess(time.monotonic(), deadline, "timed out")
-            time.sleep(0.02)
 
 
 class ScriptTest(LaunchTestCase):
@@ -132,7 +51,7 @@ class ScriptTest(LaunchTestCase):
             self.assertFalse(shown["jax"])
 
     def test_runs_a_module(self):
-        path = os.pathsep.join([str(_PROGRAMS), *filter(None, sys.path)])
+        path = os.pathsep.join([str(PROGRAMS), *filter(None, sys.path)])
         status, stdout, _ = self.launch(
             "-n", "1", "-m", "show", "-n", "3", extra={"PYTHONPATH": path}
         )
@@ -363,149 +282,6 @@ class EndTest(LaunchTestCase):
         assert launcher.stdout is not None
         for _ in range(2):
             self.assertIn("ready", launcher.stdout.readline())
-
-
-class OutputTest(LaunchTestCase):
-    """Lines of several ranks in one place."""
-
-    def test_long_lines_stay_whole_and_on_their_stream(self):
-        expected = [
-            f"[{rank}] {text}"
-            for rank, letter in enumerate("abcd")
-            for text in (letter, letter * 5000, letter * 300_000, "end")
-        ]
-        status, stdout, stderr = self.launch("-n", "4", "lines.py")
-        self.assertEqual(status, 0)
-        self.assertTrue(sorted(stdout.splitlines()) == sorted(expected))
-        self.assertTrue(sorted(stderr.splitlines()) == sorted(expected))
-
-    def test_a_slow_reader_gets_all_that_a_failed_job_printed(self):
-        with self.start("--grace=0.2", "lines.py", "fail") as launcher:
-            self.wait_for(lambda: len(self.processes()) == 2, seconds=10)
-            time.sleep(0.5)  # Past the grace period.
-            stdout, stderr = launcher.communicate(timeout=10)
-        self.assertEqual(launcher.returncode, 7)
-        expected = ["[0] " + "a" * length for length in (1, 5000, 300_000)]
-        self.assertTrue(stdout.splitlines() == [*expected, "[0] end"])
-        self.assertContainsSubset(expected, stderr.splitlines())
-
-    def test_no_prefix(self):
-        _, stdout, _ = self.launch("--no-prefix", "lines.py")
-        self.assertCountEqual(
-            {line[:3] for line in stdout.splitlines()}, ["a", "b", "aaa", "bbb", "end"]
-        )
-
-    def test_progress_in_a_file_becomes_lines(self):
-        _, stdout, stderr = self.launch("progress.py")
-        self.assertEqual(stdout, "[0] a line\n")
-        self.assertEqual(stderr, "[0] step 0\n[0] step 1\n[0] step 2\n")
-
-    def test_progress_on_a_terminal_stays_one_line(self):
-        shown = self._on_terminal("progress.py", extra={"TERM": "xterm", "NO_COLOR": "1"})
-        erase = "\r\x1b[K"
-        # The line in between takes the bar away, and the bar comes back below it.
-        self.assertIn(f"{erase}[0] step 0{erase}[0] step 1{erase}", shown)
-        self.assertIn(f"{erase}[0] a line\r\n[0] step 1{erase}", shown)
-        # What a terminal shows in the end: each line from its last erasure on.
-        lines = [line.rpartition(erase)[2] for line in shown.removesuffix("\r\n").split("\r\n")]
-        self.assertEqual(lines, ["[0] a line", "[0] step 2"])
-
-    @parameterized.parameters(
-        ({"TERM": "xterm", "NO_COLOR": ""}, "\x1b[36m[0]\x1b[0m a line"),
-        ({"TERM": "dumb"}, "[0] a line"),
-    )
-    def test_colours_on_a_capable_terminal(self, extra, line):
-        shown = self._on_terminal("progress.py", extra=extra)
-        self.assertIn(line, shown)
-
-    def test_a_dialogue_at_a_terminal(self):
-        pid, terminal = pty.fork()
-        if pid == 0:
-            # The launcher leads the terminal's session, as started from a shell.
-            os.environ.update({_MARK: self._mark, "TERM": "xterm", "NO_COLOR": "1"})
-            command = [sys.executable, "-m", "jax_cxl.launch", str(_PROGRAMS / "ask.py")]
-            os.execv(sys.executable, command)
-        shown = b""
-        for expected, typed in ((b"[0] name? ", b"Ada\n"), (b"hello Ada", b"\x03")):
-            while expected not in shown:
-                self.assertTrue(select.select([terminal], [], [], 10)[0], shown)
-                shown += os.read(terminal, 4096)
-            os.write(terminal, typed)
-        _, status = os.waitpid(pid, 0)
-        os.close(terminal)
-        self.assertEqual(os.waitstatus_to_exitcode(status), 130)
-
-    def _on_terminal(self, *arguments: str, extra: dict[str, str]) -> str:
-        ours, theirs = pty.openpty()
-        shown = b""
-        with self.start(*arguments, extra=extra, stdout=theirs, stderr=theirs) as launcher:
-            os.close(theirs)
-            while select.select([ours], [], [], 30)[0]:
-                try:
-                    shown += os.read(ours, 4096)
-                except OSError:
-                    break  # All that had the terminal open are gone.
-        os.close(ours)
-        self.assertEqual(launcher.returncode, 0)
-        return shown.decode()
-
-
-class SourceTest(parameterized.TestCase):
-    """Cutting a stream into lines, wherever the pipe cuts it."""
-
-    @parameterized.product(
-        piece=(1, 2, 3, 1000),
-        case=(
-            (b"a\nb\n", b"> a\n> b\n"),
-            (b"\n\na", b"> \n> \n> a\n"),
-            (b"a\r\nb", b"> a\r\n> b\n"),
-            (b"10%\r20%\r\n", b"> 10%\n> 20%\r\n"),
-            (b"\r10%\r  \r20%\r", b"> 10%\n> 20%\n"),
-            (b"", b""),
-        ),
-    )
-    def test_lines_of_a_file(self, piece, case):
-        text, expected = case
-        read, write = os.pipe()
-        result_read, result_write = os.pipe()
-        sink = output.Sink(result_write, terminal=False)
-        source = output.Source(read, sink, b"> ", live=True)
-        for start in range(0, len(text), piece):
-            os.write(write, text[start : start + piece])
-            source.read()
-        os.close(write)
-        source.read()
-        self.assertTrue(source.closed)
-        while sink.pending:
-            sink.write()
-        os.close(result_write)
-        with os.fdopen(result_read, "rb") as result:
-            self.assertEqual(result.read(), expected)
-
-    def test_a_progress_bar_survives_a_line_that_comes_in_two_pieces(self):
-        result_read, result_write = os.pipe()
-        sink = output.Sink(result_write, terminal=True)
-        pipes = [os.pipe() for _ in range(2)]
-        bar, lines = (output.Source(read, sink, b"> ", live=True) for read, _ in pipes)
-        for source, number, text in (
-            (bar, 0, b"\r10%"),
-            (lines, 1, b"a line"),
-            (lines, 1, b"\n"),
-            (bar, 0, b"\r20%"),
-        ):
-            os.write(pipes[number][1], text)
-            source.read()
-        while sink.pending:
-            sink.write()
-        for descriptor in (result_write, *(write for _, write in pipes)):
-            os.close(descriptor)
-        bar.close()
-        lines.close()
-        with os.fdopen(result_read, "rb") as result:
-            shown = result.read().split(b"\r\x1b[K")
-        self.assertEqual(
-            shown, [b"", b"> 10%", b"> a line", b"> 10%", b"> a line\n> 10%", b"> 20%"]
-        )
 
 
 class EnvironmentTest(parameterized.TestCase):
