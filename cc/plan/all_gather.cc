@@ -5,7 +5,7 @@ namespace jax_cxl::plan {
 // Round t carries chunk t of each rank's block.
 Plan PlanAllGather(Planner planner) {
   const uint64_t block = planner.block();
-  const Chunks chunks = planner.Cut(block, 1);
+  const Chunks chunks = planner.Cut(block);
   auto publish = [&](uint64_t t) {
     const uint64_t at = chunks.Begin(t), size = chunks.Size(t);
     planner.Put(t, at, 0, size);

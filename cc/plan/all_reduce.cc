@@ -6,7 +6,7 @@ namespace {
 // Everyone puts all it has and reduces everything: one exchange, in which each
 // rank reads (n - 1) B.
 Plan AllRead(Planner planner) {
-  const Chunks chunks = planner.Cut(planner.block(), 1);
+  const Chunks chunks = planner.Cut(planner.block());
   auto publish = [&](uint64_t t) {
     planner.Put(t, chunks.Begin(t), 0, chunks.Size(t));
     planner.Publish(t);
@@ -31,8 +31,9 @@ Plan AllRead(Planner planner) {
 // two slots suffice.
 Plan ReduceAndShare(Planner planner) {
   const int n = planner.ranks(), rank = planner.rank();
-  const Chunks chunks = planner.Cut(planner.block(), n, n);
-  const TwoExchanges rounds(planner.geometry());
+  const Chunks chunks =
+      planner.Cut(planner.block(), {.parts = n, .ways = n, .gets = n - 1});
+  const TwoExchanges rounds(planner.geometry(), n);
 
   auto put_inputs = [&](uint64_t c) {
     if (c >= chunks.count) return;

@@ -1,29 +1,69 @@
 #include <algorithm>
+#include <numeric>
 
 #include "cc/plan/planner.h"
 
 namespace jax_cxl::plan {
+namespace {
+
+// After so many windows readers that drifted apart start together again.
+constexpr uint64_t kWindowsTogether = 8;
+
+// What one reader gets, from chunks [first, last) of the root's block.
+class Reader {
+ public:
+  Reader(Planner& planner, const Chunks& chunks)
+      : planner_(planner), chunks_(chunks) {}
+
+  void Await(uint64_t round) {
+    planner_.Await(root(), std::min(round, chunks_.count - 1));
+  }
+
+  // Bytes [begin, end) of the block.
+  void Get(uint64_t begin, uint64_t end) {
+    while (begin < end) {
+      const uint64_t t = begin / chunks_.bytes, at = begin - chunks_.Begin(t);
+      const uint64_t bytes = std::min(end - begin, chunks_.Size(t) - at);
+      planner_.Get(root(), t, at, begin, bytes);
+      begin += bytes;
+    }
+  }
+
+ private:
+  int root() const { return planner_.request().root; }
+
+  Planner& planner_;
+  const Chunks& chunks_;
+};
+
+}  // namespace
 
 // Round t carries chunk t of the root's block. The root runs ahead of its
 // readers by as many rounds as there are slots.
 //
 // Readers that follow the root at its heels all read one slot, hence one
-// device, at a time. Where slots lie on several devices they read a window of
-// rounds side by side, half a ring at most, so that the root fills the other
-// half meanwhile. A few readers each start a round after the one before, and
-// stay apart. Many would catch up with each other: they take a whole window at
-// once, its last round first, after which they need not wait for the others.
+// device, at a time. Where slots lie on several devices a window of rounds is
+// read side by side, half a ring at most, so that the root fills the other half
+// meanwhile. A few readers each start a round after the one before, and stay
+// apart. Many would catch up with each other: they go round in each window,
+// from starts that are spread over it evenly, once all of it is there.
+//
+// They still drift apart, window by window. At times they therefore wait for
+// the first round of the next window too, which the root puts once all have
+// read the last.
 Plan PlanBroadcast(Planner planner) {
   const int root = planner.request().root, n = planner.ranks();
   const Geometry& geometry = planner.geometry();
   const uint64_t reader = (planner.rank() - root + n) % n - 1;
   const uint64_t readers = n - 1;
-  const uint64_t side_by_side =
+  const uint64_t window =
       std::min<uint64_t>(geometry.num_slots / 2, geometry.num_devices);
-  const bool many = readers > side_by_side && side_by_side > 1;
+  const bool many = readers > window && window > 1;
   // Windows fill one after another, which takes more of them.
-  const Chunks chunks = planner.Cut(planner.block(), 1, 1,
-                                    many ? 4 * side_by_side : kPipelineChunks);
+  const Chunks chunks = planner.Cut(
+      planner.block(), {.pipeline = many ? 8 * window : kPipelineChunks,
+                        .readers = readers,
+                        .devices = window});
   if (planner.is_root()) {
     for (uint64_t t = 0; t < chunks.count; ++t) {
       const uint64_t at = chunks.Begin(t), size = chunks.Size(t);
@@ -33,15 +73,28 @@ Plan PlanBroadcast(Planner planner) {
     }
     return std::move(planner).Finish(chunks.count);
   }
-  const uint64_t window = std::min(side_by_side, chunks.count);
-  if (!many && reader > 0 && window > 1) {
-    planner.Await(root, std::min(reader, window - 1));
+  Reader gets(planner, chunks);
+  if (!many && chunks.count > window) {
+    const uint64_t start = std::min(reader, window - 1);
+    if (start > 0) gets.Await(start);
+    gets.Get(0, chunks.total);
+    return std::move(planner).Finish(chunks.count);
   }
-  const uint64_t step = many ? window : 1;
-  for (uint64_t first = 0; first < chunks.count; first += step) {
-    for (uint64_t t = std::min(first + step, chunks.count); t-- > first;) {
-      planner.Get(root, t, 0, chunks.Begin(t), chunks.Size(t));
-    }
+  const uint64_t lines =
+      std::lcm<uint64_t>(planner.request().element_bytes, kSlotAlignment);
+  for (uint64_t first = 0; first < chunks.count; first += window) {
+    const uint64_t begin = chunks.Begin(first);
+    const uint64_t end = std::min(chunks.Begin(first + window), chunks.total);
+    const uint64_t middle =
+        !many || chunks.count == 1
+            ? chunks.Begin(chunks.count * reader / readers)
+            : begin + (end - begin) / lines * reader / readers * lines;
+    const bool together =
+        first / window % kWindowsTogether == kWindowsTogether - 1;
+    if (many && chunks.count > 1)
+      gets.Await(first + window - (together ? 0 : 1));
+    gets.Get(middle, end);
+    gets.Get(begin, middle);
   }
   return std::move(planner).Finish(chunks.count);
 }

@@ -5,7 +5,7 @@ namespace jax_cxl::plan {
 // Round t carries chunk t of the blocks of all ranks but the root.
 Plan PlanGather(Planner planner) {
   const uint64_t block = planner.block();
-  const Chunks chunks = planner.Cut(block, 1);
+  const Chunks chunks = planner.Cut(block);
   for (uint64_t t = 0; t < chunks.count; ++t) {
     const uint64_t at = chunks.Begin(t), size = chunks.Size(t);
     if (!planner.is_root()) {

@@ -12,7 +12,7 @@ Plan PlanPermute(Planner planner) {
   const int source = sources[rank];
   const bool sends = source != rank && std::find(sources.begin(), sources.end(),
                                                  rank) != sources.end();
-  const Chunks chunks = planner.Cut(block, 1);
+  const Chunks chunks = planner.Cut(block);
   auto publish = [&](uint64_t t) {
     if (!sends) return;
     planner.Put(t, chunks.Begin(t), 0, chunks.Size(t));

@@ -1,6 +1,7 @@
 #include "cc/plan/planner.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 #include <vector>
@@ -17,6 +18,16 @@ bool Continues(const Step& last, StepKind kind, uint64_t round, uint64_t from,
                uint64_t to) {
   return last.kind == kind && last.round == round &&
          last.from + last.bytes == from && last.to + last.bytes == to;
+}
+
+// Chunks that `readers` of the same bytes take the least time for, if each lies
+// on a device of its own: k chunks divide what a device has to deliver by k,
+// and take k times what lies between two chunks.
+uint64_t Spread(uint64_t bytes, uint64_t readers) {
+  // That a device delivers during a fence and the latency of a get.
+  constexpr double kBytesBetweenChunks = 44 << 10;
+  return std::lround(
+      std::sqrt(static_cast<double>(bytes) * readers / kBytesBetweenChunks));
 }
 
 // The round whose slots a step reads, kNoRound for none.
@@ -51,8 +62,10 @@ Planner::Planner(const Request& request, const Geometry& geometry)
       geometry_(geometry),
       block_(request.count * request.element_bytes) {}
 
-Chunks Planner::Cut(uint64_t total, int parts, int ways,
-                    uint64_t pipeline) const {
+Chunks Planner::Cut(uint64_t total, const Cutting& cutting) const {
+  // A get of fewer bytes takes longer for its latency than for them.
+  constexpr uint64_t kMinGetBytes = uint64_t{16} << 10;
+  const auto [parts, ways, gets, pipeline, readers, devices] = cutting;
   const uint64_t element = request_.element_bytes;
   const uint64_t align = geometry_.part_alignment;
   const uint64_t room = geometry_.slot_bytes / parts / align * align;
@@ -66,9 +79,11 @@ Chunks Planner::Cut(uint64_t total, int parts, int ways,
   uint64_t fewest = CeilDiv(total, ways * most);
   if (geometry_.min_chunk_bytes > 0) {
     // A chunk fills `parts` of its segments' bytes of a slot.
-    const uint64_t slotfuls = total / ways * parts;
-    fewest = std::max(fewest,
-                      std::min(pipeline, slotfuls / geometry_.min_chunk_bytes));
+    const uint64_t filled = total / ways * parts;
+    const uint64_t least =
+        std::max(geometry_.min_chunk_bytes, gets * kMinGetBytes);
+    fewest = std::max({fewest, std::min(pipeline, filled / least),
+                       std::min({readers, devices, Spread(filled, readers)})});
   }
   chunks.bytes = RoundUp(CeilDiv(total, ways * fewest), grain);
   chunks.stride = RoundUp(chunks.bytes, align);

@@ -27,6 +27,18 @@ struct Chunks {
   }
 };
 
+// What Planner::Cut is asked for, besides as few chunks as possible.
+struct Cutting {
+  int parts = 1;  // segments that fit in a slot side by side
+  int ways = 1;   // segments of a chunk
+  int gets = 1;   // pieces that a rank gets a chunk in, one after another
+  // Chunks of a block that is long enough for min_chunk_bytes.
+  uint64_t pipeline = kPipelineChunks;
+  // Readers of the same bytes, on up to so many devices, a chunk on each.
+  uint64_t readers = 1;
+  uint64_t devices = 1;
+};
+
 // Writes the steps of one rank down. Steps without bytes are left out, puts
 // that continue each other become one, and releases are derived: a planner
 // never states them.
@@ -45,14 +57,14 @@ class Planner {
   // successor, so that no pool device is read by everyone at once.
   int Peer(int i) const { return (rank() + i) % ranks(); }
 
-  // Cuts `total` bytes into as few chunks of `ways` segments as possible, such
-  // that `parts` segments fit in a slot side by side, each on a boundary of
-  // kSlotAlignment. Chunks are about equally large (a short last one would
-  // leave the pipeline half empty). Segments hold whole elements, and whole
-  // lines of kSlotAlignment bytes where a slot has room for that.
+  // Cuts `total` bytes into as few chunks as possible, such that segments fit
+  // in a slot, each on a boundary of kSlotAlignment. Chunks are about equally
+  // large (a short last one would leave the pipeline half empty). Segments hold
+  // whole elements, and whole lines of kSlotAlignment bytes where a slot has
+  // room for that.
   // If geometry().min_chunk_bytes allows, there are `pipeline` chunks at least.
-  Chunks Cut(uint64_t total, int parts, int ways = 1,
-             uint64_t pipeline = kPipelineChunks) const;
+  // Each get has a latency of its own: chunks of many pieces are longer.
+  Chunks Cut(uint64_t total, const Cutting& cutting = {}) const;
 
   void Copy(uint64_t from, uint64_t to, uint64_t bytes);
   void Zero(uint64_t to, uint64_t bytes);
@@ -101,19 +113,32 @@ void Pipeline(uint64_t rounds, const PublishRound& publish,
 // made from them. With four slots the inputs of a chunk go out before the
 // results of the one before. With fewer, the results of a chunk would go into
 // the slot that still holds its inputs.
+//
+// Two rounds a chunk would keep inputs on every other device if the ranks'
+// first devices are an even number apart: then there are five, three of them
+// empty, which visit all devices in turn.
 class TwoExchanges {
  public:
-  explicit TwoExchanges(const Geometry& geometry)
-      : ahead_(geometry.num_slots >= 4) {}
+  TwoExchanges(const Geometry& geometry, int ranks)
+      : ahead_(geometry.num_slots >= 4), rounds_(2) {
+    // Results go out behind inputs six rounds before them.
+    if (geometry.num_slots > 6 && geometry.num_devices % (2 * ranks) == 0) {
+      rounds_ = 5;
+    }
+  }
 
   bool ahead() const { return ahead_; }
   uint64_t Inputs(uint64_t c) const {
-    return !ahead_ ? 2 * c : (c == 0 ? 0 : 2 * c - 1);
+    if (!ahead_) return 2 * c;
+    return c == 0 ? 0 : rounds_ * (c - 1) + 1;
   }
-  uint64_t Results(uint64_t c) const { return ahead_ ? 2 * c + 2 : 2 * c + 1; }
+  uint64_t Results(uint64_t c) const {
+    return ahead_ ? rounds_ * c + 2 : 2 * c + 1;
+  }
 
  private:
   bool ahead_;
+  uint64_t rounds_;  // a chunk
 };
 
 // One file each. Preconditions: the request is valid, and apart from

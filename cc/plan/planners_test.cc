@@ -222,16 +222,49 @@ TEST(PlanTest, PublishesARoundBeforeItRetrievesTheLast) {
 }
 
 TEST(PlanTest, ChunksOfShortMessagesOverlap) {
-  Geometry geometry{.min_chunk_bytes = 4096};
-  auto rounds = [&](uint64_t bytes) {
-    return MakePlan(MakeRequest(Op::kAllGather, 3, bytes, 1), geometry)->rounds;
+  Geometry geometry{.min_chunk_bytes = 16 << 10};
+  auto rounds = [&](Op op, uint64_t bytes) {
+    return MakePlan(MakeRequest(op, 3, bytes, 1), geometry)->rounds;
   };
-  EXPECT_EQ(rounds(4096), 1u);
-  EXPECT_EQ(rounds(8192), 2u);
-  EXPECT_EQ(rounds(1 << 20), kPipelineChunks);
-  EXPECT_EQ(rounds(64 << 20), 64u);  // slots are full anyway
+  EXPECT_EQ(rounds(Op::kAllGather, 16 << 10), 1u);
+  EXPECT_EQ(rounds(Op::kAllGather, 32 << 10), 2u);
+  EXPECT_EQ(rounds(Op::kAllGather, 1 << 20), kPipelineChunks);
+  EXPECT_EQ(rounds(Op::kAllGather, 64 << 20), 64u);  // slots are full anyway
+  // A rank gets a chunk in one piece from each of its two peers.
+  EXPECT_EQ(rounds(Op::kAllToAll, 16 << 10), 1u);
+  EXPECT_EQ(rounds(Op::kAllToAll, 32 << 10), 2u);
+  // Two parts of a slot, read by one rank each.
+  EXPECT_EQ(rounds(Op::kScatter, 16 << 10), 2u);
   geometry.min_chunk_bytes = 0;
-  EXPECT_EQ(rounds(1 << 20), 1u);
+  EXPECT_EQ(rounds(Op::kAllGather, 1 << 20), 1u);
+}
+
+// First devices an even number apart: inputs would stay on every other device.
+TEST(PlanTest, ReductionsUseAllDevices) {
+  for (Op op : {Op::kAllReduce, Op::kReduce}) {
+    for (int n : {3, 4, 6}) {
+      const Geometry geometry{.slot_bytes = 4096,
+                              .num_slots = 12,
+                              .all_read_bytes = 0,
+                              .num_devices = 2 * n};
+      for (int slots = 2; slots < 12; ++slots) {
+        Geometry smaller = geometry;
+        smaller.num_slots = slots;
+        ExpectVerified(MakeRequest(op, n, 100 << 10, 1), smaller);
+      }
+      const Traffic traffic = ExpectVerified(MakeRequest(op, n, 1 << 20, 1),
+                                             geometry, {.num_devices = 2 * n});
+      PoolBytes sum, most;
+      for (const PoolBytes& device : traffic.by_device) {
+        sum.written += device.written;
+        sum.read += device.read;
+        most.written = std::max(most.written, device.written);
+        most.read = std::max(most.read, device.read);
+      }
+      EXPECT_LE(most.written * 2 * n, sum.written * 1.1) << OpName(op) << n;
+      EXPECT_LE(most.read * 2 * n, sum.read * 1.1) << OpName(op) << n;
+    }
+  }
 }
 
 // Readers of one ring keep off each other's devices.
@@ -251,8 +284,27 @@ TEST(PlanTest, BroadcastSpreadsItsReaders) {
   // A few start one round after another,
   EXPECT_EQ(first_gets(4, 1), (std::vector<uint64_t>{0, 1, 2, 3, 4}));
   EXPECT_EQ(first_gets(4, 3), (std::vector<uint64_t>{2, 0, 1, 2, 3}));
-  // many take windows of one round a device.
-  EXPECT_EQ(first_gets(9, 5), (std::vector<uint64_t>{3, 2, 1, 0, 7}));
+  // many go round in windows of one round a device, each from another start.
+  EXPECT_EQ(first_gets(9, 1), (std::vector<uint64_t>{3, 0, 1, 2, 3}));
+  EXPECT_EQ(first_gets(9, 5), (std::vector<uint64_t>{3, 2, 3, 0, 1}));
+}
+
+// The root puts round 32 once all have released round 24 and those before.
+TEST(PlanTest, ReadersOfABroadcastStartTogetherAgain) {
+  const Geometry geometry{.slot_bytes = 2048, .num_slots = 8, .num_devices = 4};
+  Request request = MakeRequest(Op::kBroadcast, 9, 160 << 10, 1);
+  ExpectVerified(request, geometry, {.num_devices = 4});
+  request.rank = 5;
+  std::vector<uint64_t> awaited;
+  const Result<Plan> plan = MakePlan(request, geometry);
+  for (const Step& step : plan->steps) {
+    const bool awaits = step.kind == StepKind::kGet && step.bytes == 0;
+    if (awaits) awaited.push_back(step.round);
+  }
+  ASSERT_EQ(awaited.size(), 20u);
+  EXPECT_EQ(awaited[6], 27u);
+  EXPECT_EQ(awaited[7], 32u);
+  EXPECT_EQ(awaited[8], 35u);
 }
 
 TEST(PlanTest, DoesNotDependOnTheRingExceptInTwoExchanges) {

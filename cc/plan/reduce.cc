@@ -5,7 +5,7 @@ namespace {
 
 // The root reduces everything: one exchange, in which it reads (n - 1) B.
 Plan RootReads(Planner planner) {
-  const Chunks chunks = planner.Cut(planner.block(), 1);
+  const Chunks chunks = planner.Cut(planner.block());
   for (uint64_t t = 0; t < chunks.count; ++t) {
     const uint64_t at = chunks.Begin(t), size = chunks.Size(t);
     if (planner.is_root()) {
@@ -24,13 +24,14 @@ Plan RootReads(Planner planner) {
 Plan OwnersReduce(Planner planner) {
   const int n = planner.ranks(), rank = planner.rank();
   const int root = planner.request().root, owners = n - 1;
-  const Chunks chunks = planner.Cut(planner.block(), owners, owners);
+  const Chunks chunks = planner.Cut(
+      planner.block(), {.parts = owners, .ways = owners, .gets = owners});
   auto owner = [&](int s) { return s < root ? s : s + 1; };
   const int mine = planner.is_root() ? -1 : (rank < root ? rank : rank - 1);
 
   // With four slots owners put the inputs of the next chunk before they reduce
   // this one, so that nobody waits for them.
-  const TwoExchanges rounds(planner.geometry());
+  const TwoExchanges rounds(planner.geometry(), n);
 
   auto put_inputs = [&](uint64_t c) {
     const uint64_t t = rounds.Inputs(c);

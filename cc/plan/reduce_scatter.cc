@@ -4,11 +4,13 @@ namespace jax_cxl::plan {
 
 // Round t carries chunk t of all blocks. The part of rank r lies at the same
 // offset in every slot, because a reduction reads all slots at one offset; a
-// rank leaves its own part of its slot empty.
+// rank leaves its own part of its slot empty. Only two ranks could do with n -
+// 1 parts; chunks of twice the size leave the processor's cache and took a
+// quarter longer there.
 Plan PlanReduceScatter(Planner planner) {
   const int n = planner.ranks(), rank = planner.rank();
   const uint64_t block = planner.block();
-  const Chunks chunks = planner.Cut(block, n);
+  const Chunks chunks = planner.Cut(block, {.parts = n});
   auto publish = [&](uint64_t t) {
     for (int i = 1; i < n; ++i) {
       const int peer = planner.Peer(i);

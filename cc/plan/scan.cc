@@ -13,7 +13,7 @@ Plan PlanScan(Planner planner) {
   const int first = reverse ? rank + 1 - own : 0;
   const int last = reverse ? n : rank + own;
   const bool sends = reverse ? rank > 0 : rank + 1 < n;
-  const Chunks chunks = planner.Cut(planner.block(), 1);
+  const Chunks chunks = planner.Cut(planner.block());
   auto publish = [&](uint64_t t) {
     if (!sends) return;
     planner.Put(t, chunks.Begin(t), 0, chunks.Size(t));

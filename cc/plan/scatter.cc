@@ -8,7 +8,7 @@ Plan PlanScatter(Planner planner) {
   const int n = planner.ranks(), rank = planner.rank();
   const int root = planner.request().root;
   const uint64_t block = planner.block();
-  const Chunks chunks = planner.Cut(block, n - 1);
+  const Chunks chunks = planner.Cut(block, {.parts = n - 1});
   for (uint64_t t = 0; t < chunks.count; ++t) {
     const uint64_t at = chunks.Begin(t), size = chunks.Size(t);
     if (!planner.is_root()) {

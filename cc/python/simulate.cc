@@ -12,6 +12,7 @@
 #include "cc/base/status.h"
 #include "cc/engine/sim/run.h"
 #include "cc/plan/bounds.h"
+#include "cc/plan/gpu_geometry.h"
 #include "cc/plan/plan.h"
 
 namespace nb = nanobind;
@@ -90,10 +91,20 @@ void BindSimulator(nb::module_& m) {
       .def_rw("get_latency", &sim::Costs::get_latency)
       .def_rw("ring", &sim::Costs::ring)
       .def_rw("doorbell", &sim::Costs::doorbell)
+      .def_rw("poll", &sim::Costs::poll)
       .def_rw("reduce_setup", &sim::Costs::reduce_setup)
       .def_rw("put_flush_rate", &sim::Costs::put_flush_rate)
       .def_rw("get_flush_rate", &sim::Costs::get_flush_rate)
       .def_rw("doorbell_bytes", &sim::Costs::doorbell_bytes);
+  nb::class_<plan::Geometry>(m, "Geometry")
+      .def_rw("slot_bytes", &plan::Geometry::slot_bytes)
+      .def_rw("num_slots", &plan::Geometry::num_slots)
+      .def_rw("all_read_bytes", &plan::Geometry::all_read_bytes)
+      .def_rw("num_devices", &plan::Geometry::num_devices)
+      .def_rw("min_chunk_bytes", &plan::Geometry::min_chunk_bytes);
+  m.def("gpu_geometry", &plan::GpuGeometry,
+        "The rings of a group of GPUs in a pool of so many devices.",
+        "num_devices"_a, "num_ranks"_a);
   nb::class_<sim::Report>(m, "SimReport")
       .def_ro("seconds", &sim::Report::seconds)
       .def_ro("busiest", &sim::Report::busiest)
@@ -105,16 +116,10 @@ void BindSimulator(nb::module_& m) {
       "simulate_plans",
       [](const std::string& op, uint64_t count, uint32_t element_bytes,
          const sim::Machine& machine, const sim::Costs& costs,
-         uint64_t slot_bytes, int num_slots, uint64_t all_read_bytes,
-         uint64_t min_chunk_bytes, uint64_t inline_bytes,
+         const plan::Geometry& geometry, uint64_t inline_bytes,
          double inline_expansion, bool batch_gets, uint64_t sample_rounds) {
         const plan::Request request =
             MakeRequest(op, machine.ranks(), count, element_bytes);
-        const plan::Geometry geometry{.slot_bytes = slot_bytes,
-                                      .num_slots = num_slots,
-                                      .all_read_bytes = all_read_bytes,
-                                      .num_devices = machine.cards,
-                                      .min_chunk_bytes = min_chunk_bytes};
         const sim::LowerOptions options{.inline_bytes = inline_bytes,
                                         .inline_expansion = inline_expansion,
                                         .batch_gets = batch_gets};
@@ -123,8 +128,7 @@ void BindSimulator(nb::module_& m) {
       },
       "The plans of jax_cxl for one call, executed on the model.", "op"_a,
       "count"_a, "element_bytes"_a, "machine"_a, "costs"_a, nb::kw_only(),
-      "slot_bytes"_a, "num_slots"_a, "all_read_bytes"_a, "min_chunk_bytes"_a,
-      "inline_bytes"_a, "inline_expansion"_a, "batch_gets"_a,
+      "geometry"_a, "inline_bytes"_a, "inline_expansion"_a, "batch_gets"_a,
       "sample_rounds"_a);
   m.def(
       "simulate_paper",
@@ -144,14 +148,10 @@ void BindSimulator(nb::module_& m) {
   m.def(
       "count_plan_bytes",
       [](const std::string& op, int ranks, uint64_t count,
-         uint32_t element_bytes, int cards, uint64_t slot_bytes, int num_slots,
-         uint64_t all_read_bytes) {
-        const plan::Geometry geometry{.slot_bytes = slot_bytes,
-                                      .num_slots = num_slots,
-                                      .all_read_bytes = all_read_bytes,
-                                      .num_devices = cards};
-        const sim::Counted counted = ValueOrRaise(sim::CountBytes(
-            MakeRequest(op, ranks, count, element_bytes), geometry, cards));
+         uint32_t element_bytes, const plan::Geometry& geometry) {
+        const sim::Counted counted = ValueOrRaise(
+            sim::CountBytes(MakeRequest(op, ranks, count, element_bytes),
+                            geometry, geometry.num_devices));
         nb::dict values;
         values["rank"] = Pair(counted.most_by_rank);
         values["card"] = Pair(counted.most_by_card);
@@ -160,8 +160,8 @@ void BindSimulator(nb::module_& m) {
       },
       "Bytes (written, read) that the plans of a call move: the most of any "
       "rank, the most of any card, and all.",
-      "op"_a, "ranks"_a, "count"_a, "element_bytes"_a, nb::kw_only(), "cards"_a,
-      "slot_bytes"_a, "num_slots"_a, "all_read_bytes"_a);
+      "op"_a, "ranks"_a, "count"_a, "element_bytes"_a, nb::kw_only(),
+      "geometry"_a);
   m.def(
       "bound_bytes",
       [](const std::string& op, int ranks, uint64_t count,

@@ -25,7 +25,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cards", type=int, default=c.CARDS, help="devices of the pool")
     parser.add_argument("--op", choices=(*model.OPS, "barrier", "permute", "scan", "exscan"))
     parser.add_argument("--bytes", type=tables.parse_bytes, help="as nccl-tests counts: 64KiB")
-    parser.add_argument("--slot-bytes", type=tables.parse_bytes, default=c.SLOT_BYTES)
+    parser.add_argument("--slot-bytes", type=tables.parse_bytes, default=0)
     parser.add_argument(
         "--coherence", choices=("coherent", "uncached", "flush"), default="uncached"
     )
@@ -65,7 +65,8 @@ def main(argv: list[str]) -> int:
         return 0
     print(
         f"modelled: {setting.hosts} hosts of {setting.gpus_per_host} GPUs, {setting.cards} cards, "
-        f"{setting.slots} slots of {tables.bytes_text(setting.slot_bytes)} a rank"
+        f"{setting.geometry.num_slots} slots of "
+        f"{tables.bytes_text(setting.geometry.slot_bytes)} a rank"
     )
     header = ("op", "size", "jax_cxl", "bound", "paper", "InfiniBand", "busiest", "busy")
     print(tables.plain(header, [_cells(row) for row in rows]))
@@ -81,7 +82,7 @@ def _row(op: str, size: int, setting: model.Setting) -> dict[str, object]:
         "hosts": setting.hosts,
         "gpus_per_host": setting.gpus_per_host,
         "cards": setting.cards,
-        "slot_bytes": setting.slot_bytes,
+        "slot_bytes": setting.geometry.slot_bytes,
         "seconds": ours.seconds,
         "bound_seconds": model.bound_seconds(op, size, setting),
         "busiest": ours.busiest,

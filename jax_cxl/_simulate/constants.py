@@ -47,26 +47,22 @@ DRAM_LOAD = 0.214 * US
 
 # NCCL: base latency of a ring kernel with flags in its lines (LL). Ours starts like theirs.
 KERNEL_START = 6.6 * US
+# A load of a word that was rung long before: each step that waits makes at least one.
+KERNEL_POLL = POOL_LOAD
 # here: half of the 3.0 us that two polling kernels take for a round trip through DRAM; the store
-# and the load that it consists of each take POOL_LOAD - DRAM_LOAD longer in the pool.
-KERNEL_DOORBELL = 1.5 * US + 2 * (POOL_LOAD - DRAM_LOAD)
-# A fence between payload and doorbell: the payload has arrived. Taken as long as a load.
+# and the load that it consists of each take POOL_LOAD - DRAM_LOAD longer in the pool. Less the
+# load that sees it, which is KERNEL_POLL.
+KERNEL_DOORBELL = 1.5 * US + 2 * (POOL_LOAD - DRAM_LOAD) - KERNEL_POLL
+# A fence before a doorbell: what came before has arrived. Taken as long as a load.
 KERNEL_FENCE = POOL_LOAD
 # design: doorbells lie 128 bytes apart.
 DOORBELL_BYTES = 128
-# design: up to this many bytes, data and flag share a line: 8 of 128 bytes are the flag.
+# The rings are those of the CUDA engine (cc/plan/gpu_geometry.cc).
+
+# What the CUDA engine could do and does not, for one table: up to so many bytes, as NCCL's LL128
+# does, 8 of 128 bytes are a flag, so that a message needs no fence, doorbell or poll of its own.
 INLINE_BYTES = 64 * KIB
 INLINE_EXPANSION = 128 / 120
-
-# design: the ring: two slots a card, so that one half is filled while the other is read.
-MIN_SLOTS = 4
-MAX_SLOTS = 12
-SLOT_BYTES = 1 * MIB
-# design: chunks of short messages are no smaller than this.
-MIN_CHUNK_BYTES = 16 * KIB
-# design: all-reduce and reduce read everything at once, in one exchange, as long as that costs at
-# most so many bytes more than sharing the work, (n - 1) (n - 2) / n of a block.
-ALL_READ_EXTRA_BYTES = 16 * KIB
 
 # --- jax_cxl on `flush` pools: the host copies with DMA engines and flushes its caches -----------
 

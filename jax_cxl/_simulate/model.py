@@ -21,9 +21,11 @@ class Setting:
       cards: devices of the pool.
       gpus_per_host: a rank each.
       coherence: `uncached` (also for `coherent`: the GPU rings doorbells itself) or `flush`.
-      slot_bytes: of a slot of a rank's ring.
-      num_slots: of a ring; 0 for what a pool of that many cards gets.
-      min_chunk_bytes: short messages are cut into chunks no smaller than this.
+      slot_bytes: of a slot of a rank's ring; 0 for what the CUDA engine takes.
+      even: one card as fast as all, so that none is ever busier than another.
+      apart: cards that serve reads and writes at once at the full rate of each.
+      side_by_side: gets of a round are one copy from all peers, and short messages carry their
+        flags in their own lines. The CUDA engine does neither.
       orders: of the readers of the paper's broadcast; the best one counts.
     """
 
@@ -31,9 +33,10 @@ class Setting:
     cards: int = c.CARDS
     gpus_per_host: int = 1
     coherence: str = "uncached"
-    slot_bytes: int = c.SLOT_BYTES
-    num_slots: int = 0
-    min_chunk_bytes: int = c.MIN_CHUNK_BYTES
+    slot_bytes: int = 0
+    even: bool = False
+    apart: bool = False
+    side_by_side: bool = False
     orders: tuple[str, ...] = c.READER_ORDERS
 
     @property
@@ -41,13 +44,11 @@ class Setting:
         return self.hosts * self.gpus_per_host
 
     @property
-    def slots(self) -> int:
-        return self.num_slots or min(max(2 * self.cards, c.MIN_SLOTS), c.MAX_SLOTS)
-
-    @property
-    def all_read_bytes(self) -> int:
-        n = self.ranks
-        return c.ALL_READ_EXTRA_BYTES * n // max(1, (n - 1) * (n - 2))
+    def geometry(self) -> _core.Geometry:
+        geometry = _core.gpu_geometry(self.cards, self.ranks)
+        if self.slot_bytes:
+            geometry.slot_bytes = self.slot_bytes
+        return geometry
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,9 +76,10 @@ def machine(setting: Setting) -> _core.SimMachine:
     result = _core.SimMachine()
     result.hosts = setting.hosts
     result.gpus_per_host = setting.gpus_per_host
-    result.cards = setting.cards
+    result.cards, each = (1, setting.cards) if setting.even else (setting.cards, 1)
     result.gpu_out, result.gpu_in, result.uplink = c.GPU_OUT, c.GPU_IN, c.UPLINK
-    result.card_in, result.card_out, result.card_both = c.CARD_IN, c.CARD_OUT, c.CARD_BOTH
+    result.card_in, result.card_out = each * c.CARD_IN, each * c.CARD_OUT
+    result.card_both = each * (c.CARD_IN + c.CARD_OUT if setting.apart else c.CARD_BOTH)
     result.memory = c.MEMORY
     return result
 
@@ -94,6 +96,7 @@ def _our_costs(setting: Setting) -> _core.SimCosts:
         costs.start = c.KERNEL_START
         costs.ring = c.KERNEL_FENCE
         costs.doorbell = c.KERNEL_DOORBELL
+        costs.poll = c.KERNEL_POLL
     return costs
 
 
@@ -103,20 +106,16 @@ def ours(op: str, total_bytes: int, setting: Setting, *, exact: bool = False) ->
     Args:
       exact: run every copy of every round, however long that takes.
     """
-    inline = 0 if setting.coherence == "flush" else c.INLINE_BYTES
     report = _core.simulate_plans(
         op,
         element_count(op, total_bytes, setting.ranks),
         1,
         machine(setting),
         _our_costs(setting),
-        slot_bytes=setting.slot_bytes,
-        num_slots=setting.slots,
-        all_read_bytes=setting.all_read_bytes,
-        min_chunk_bytes=setting.min_chunk_bytes,
-        inline_bytes=inline,
+        geometry=setting.geometry,
+        inline_bytes=c.INLINE_BYTES if setting.side_by_side else 0,
         inline_expansion=c.INLINE_EXPANSION,
-        batch_gets=setting.coherence != "flush",
+        batch_gets=setting.side_by_side,
         sample_rounds=0 if exact else max(c.SAMPLE_ROUNDS, c.SAMPLE_WORK // setting.ranks**2),
     )
     return Result(report.seconds, report.busiest, report.busy)

@@ -1,5 +1,6 @@
 """The comparisons of docs/performance.md, as numbers. Everything is modelled."""
 
+import dataclasses
 import functools
 import itertools
 import statistics
@@ -12,6 +13,8 @@ from jax_cxl._simulate import model, nccl
 PAPER_SIZES = tuple(c.MIB << i for i in range(0, 13, 2))
 SMALL_SIZES = tuple(c.KIB << i for i in range(0, 10, 2))
 ALL_SIZES = SMALL_SIZES + PAPER_SIZES
+# Hosts on six cards: those of the paper's figures, and others that six does and does not divide.
+HOSTS = (2, 3, 4, 6, 8, 12)
 GROWTH_SIZES = tuple(size for size in PAPER_SIZES if size >= 64 * c.MIB)
 # Every operation that has plans, for counting.
 PLANNED = ("barrier", *model.OPS, "permute", "scan", "exscan")
@@ -71,34 +74,95 @@ def growth_of_parts(op: str, size: int) -> tuple[float, float, float]:
     return moving[1] / moving[0], rest[1] / rest[0], rest[0] / total[0]
 
 
+def gain(op: str, size: int, setting: model.Setting) -> float:
+    """Ours over the paper's All."""
+    return paper(op, size, setting) / ours(op, size, setting)
+
+
 def gains(op: str, setting: model.Setting) -> list[float]:
-    """Ours over the paper's All, for ALL_SIZES."""
-    return [paper(op, size, setting) / ours(op, size, setting) for size in ALL_SIZES]
+    """The same for ALL_SIZES."""
+    return [gain(op, size, setting) for size in ALL_SIZES]
 
 
-def over_infiniband(op: str, setting: model.Setting) -> list[tuple[float, bool]]:
-    """Ours over InfiniBand for ALL_SIZES, and whether links and cards forbid more than 1."""
-    results = []
-    for size in ALL_SIZES:
+@dataclasses.dataclass(frozen=True)
+class OverInfiniband:
+    """Speed over InfiniBand.
+
+    Attributes:
+      ours: what our plans reach.
+      bound: what links and cards allow anybody.
+      side_by_side: ours, if the CUDA engine did what model.Setting.side_by_side says.
+      even: ours, if no card were ever busier than another.
+      apart: ours, if reads and writes did not share the rate of a card.
+    """
+
+    size: int
+    ours: float
+    bound: float
+    side_by_side: float
+    even: float
+    apart: float
+
+    @property
+    def forbidden(self) -> bool:
+        return self.bound <= 1
+
+    @property
+    def lost(self) -> bool:
+        return self.ours < 1 and not self.forbidden
+
+
+@functools.cache
+def over_infiniband(op: str, size: int, setting: model.Setting) -> OverInfiniband:
+    baseline = nccl.seconds(op, size, setting.hosts)
+    return OverInfiniband(
+        size=size,
+        ours=baseline / ours(op, size, setting),
+        bound=baseline / model.bound_seconds(op, size, setting),
+        side_by_side=baseline / ours(op, size, dataclasses.replace(setting, side_by_side=True)),
+        even=baseline / ours(op, size, dataclasses.replace(setting, even=True)),
+        apart=baseline / ours(op, size, dataclasses.replace(setting, apart=True)),
+    )
+
+
+def losses(op: str, setting: model.Setting) -> list[list[OverInfiniband]]:
+    """What is slower than InfiniBand and need not be, in runs of sizes that follow each other."""
+    results = [over_infiniband(op, size, setting) for size in ALL_SIZES]
+    runs = itertools.groupby(results, key=lambda result: result.lost)
+    return [list(run) for lost, run in runs if lost]
+
+
+def limits_of_paper(op: str, setting: model.Setting) -> tuple[float, float]:
+    """What bounds the paper's average speed over InfiniBand.
+
+    Returns:
+      The average that the links and cards allow anybody, and the one that the bytes that All moves
+      allow if publication and retrieval overlap entirely and nothing else costs time.
+    """
+    anybody, its_bytes = [], []
+    for size in PAPER_SIZES:
         baseline = nccl.seconds(op, size, setting.hosts)
-        forbidden = model.bound_seconds(op, size, setting) >= baseline
-        results.append((baseline / ours(op, size, setting), forbidden))
-    return results
+        anybody.append(baseline / model.bound_seconds(op, size, setting))
+        written, read = bytes_of_paper(op, setting.hosts, size)
+        its_bytes.append(baseline / max(written / c.GPU_OUT, read / c.GPU_IN))
+    return statistics.mean(anybody), statistics.mean(its_bytes)
+
+
+def overlap_of_paper(op: str, size: int, setting: model.Setting) -> float:
+    """The part of the shorter of publication and retrieval that All hides behind the other."""
+    written, read = (
+        b / r
+        for b, r in zip(bytes_of_paper(op, setting.hosts, size), (c.GPU_OUT, c.GPU_IN), strict=True)
+    )
+    moving = model.paper(op, size, setting, bytes_only=True).seconds
+    return (written + read - moving) / min(written, read)
 
 
 def counted(op: str, ranks: int, cards: int, block: int) -> dict[str, tuple[int, int]]:
     """Bytes (written, read) of the plans: most of a rank, most of a card, all."""
-    setting = model.Setting(hosts=ranks, cards=cards)
-    return _core.count_plan_bytes(
-        op,
-        ranks,
-        block,
-        1,
-        cards=cards,
-        slot_bytes=setting.slot_bytes,
-        num_slots=setting.slots,
-        all_read_bytes=0,
-    )
+    geometry = _core.gpu_geometry(cards, ranks)
+    geometry.all_read_bytes = 0
+    return _core.count_plan_bytes(op, ranks, block, 1, geometry=geometry)
 
 
 def scaling(op: str, ranks: int, cards: int) -> tuple[float, float, float]:
@@ -108,7 +172,7 @@ def scaling(op: str, ranks: int, cards: int) -> tuple[float, float, float]:
       Bytes of the busiest rank over those of the bound, the same for all ranks together, and the
       busiest card over the mean of all cards.
     """
-    block = _scaling_block(op, ranks)
+    block = _scaling_block(op, ranks, cards)
     plans = counted(op, ranks, cards, block)
     bound = _core.bound_bytes(op, ranks, block, 1)
     if not sum(bound["all"]):
@@ -121,12 +185,13 @@ def scaling(op: str, ranks: int, cards: int) -> tuple[float, float, float]:
     return per_rank, total, per_card
 
 
-def _scaling_block(op: str, ranks: int) -> int:
+def _scaling_block(op: str, ranks: int, cards: int) -> int:
     """Two laps of the ring, so that each slot is used: more would only take longer."""
-    slots = 2 * c.MAX_SLOTS
+    geometry = _core.gpu_geometry(cards, ranks)
+    slots = 2 * geometry.num_slots
     if op in ("reduce_scatter", "all_to_all", "scatter"):
-        return slots * (c.SLOT_BYTES // ranks // 128 * 128)
-    return slots * c.SLOT_BYTES
+        return slots * (geometry.slot_bytes // ranks // 128 * 128)
+    return slots * geometry.slot_bytes
 
 
 def bytes_of_paper(op: str, ranks: int, size: int) -> tuple[float, float]:
@@ -149,13 +214,10 @@ def best_slot(op: str, size: int, setting: model.Setting) -> dict[int, float]:
     """Time by slot size."""
     slots = [64 * c.KIB << i for i in range(7)]
     return {
-        slot: ours(op, size, _replace_slot(setting, slot)) / ours(op, size, setting)
+        slot: ours(op, size, dataclasses.replace(setting, slot_bytes=slot))
+        / ours(op, size, setting)
         for slot in slots
     }
-
-
-def _replace_slot(setting: model.Setting, slot: int) -> model.Setting:
-    return model.Setting(hosts=setting.hosts, cards=setting.cards, slot_bytes=slot)
 
 
 def bus_factor(op: str, ranks: int) -> float:
@@ -163,7 +225,3 @@ def bus_factor(op: str, ranks: int) -> float:
     if op == "all_reduce":
         return 2 * (ranks - 1) / ranks
     return 1.0 if op in ("broadcast", "reduce", "permute") else (ranks - 1) / ranks
-
-
-def pairs() -> list[tuple[str, int]]:
-    return list(itertools.product(model.OPS, ALL_SIZES))

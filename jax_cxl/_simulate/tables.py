@@ -23,6 +23,10 @@ def time_text(seconds: float) -> str:
     return f"{seconds / 1e-6:.3g} us"
 
 
+def figures_text(values: Sequence[float]) -> str:
+    return " ".join(f"{value:.2f}" for value in values)
+
+
 def parse_bytes(text: str) -> int:
     """`64KiB`, `4 GiB` or `4096`.
 

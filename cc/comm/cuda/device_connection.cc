@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cc/comm/directory.h"
+#include "cc/plan/gpu_geometry.h"
 
 namespace jax_cxl::comm {
 namespace {
@@ -13,27 +14,15 @@ namespace {
 // A channel of GPUs is another one than that of the same ranks' hosts.
 constexpr uint64_t kDeviceKey = 0x6375646100000000;
 
-constexpr int kMinSlots = 4;
-// Rings of this size stay in the processor's cache, where the pool is emulated
-// in memory, and a slot takes long enough to hide a doorbell's round trip.
-constexpr uint64_t kMaxSlotBytes = uint64_t{2} << 20;
 constexpr uint64_t kMinSlotBytes = uint64_t{64} << 10;
 constexpr uint64_t kGroupsPerArena = 7;
 constexpr uint64_t kMaxUnitBytes = 1024;
 constexpr uint64_t kMinUnitBytes = plan::kSlotAlignment;
-// One exchange up to here, in which every rank reads all (see plan::Geometry).
-constexpr uint64_t kAllReadBytes = uint64_t{256} << 10;
-// Chunks smaller than this cost more in doorbells than they overlap.
-constexpr uint64_t kMinChunkBytes = uint64_t{256} << 10;
 
 plan::Geometry ChooseGeometry(const pool::Pool& pool,
-                              const DeviceOptions& options) {
-  plan::Geometry geometry;
-  geometry.num_devices = pool.num_extents();
-  geometry.num_slots =
-      options.num_slots > 0
-          ? options.num_slots
-          : std::clamp(2 * pool.num_extents(), kMinSlots, pool::kMaxSlots);
+                              const DeviceOptions& options, int members) {
+  plan::Geometry geometry = plan::GpuGeometry(pool.num_extents(), members);
+  if (options.num_slots > 0) geometry.num_slots = options.num_slots;
   uint64_t arena = 0;
   for (int extent = 0; extent < pool.num_extents(); ++extent)
     arena += pool.arena(extent, 0).bytes;
@@ -42,9 +31,7 @@ plan::Geometry ChooseGeometry(const pool::Pool& pool,
           ? options.slot_bytes
           : std::clamp(
                 std::bit_floor(arena / kGroupsPerArena / geometry.num_slots),
-                kMinSlotBytes, kMaxSlotBytes);
-  geometry.all_read_bytes = kAllReadBytes;
-  geometry.min_chunk_bytes = kMinChunkBytes;
+                kMinSlotBytes, geometry.slot_bytes);
   return geometry;
 }
 
@@ -69,7 +56,8 @@ DeviceConnection::DeviceConnection(pool::Pool* pool, const Peers* peers,
       group_(std::move(group)),
       key_(HashGroup(group_.members) ^ kDeviceKey),
       doorbells_(pool->coherence(), pool->epoch()),
-      geometry_(ChooseGeometry(*pool, options)),
+      geometry_(ChooseGeometry(*pool, options,
+                               static_cast<int>(group_.members.size()))),
       members_(group_.members.size()),
       controls_(group_.members.size()) {
   stripes_ = ChooseStripes(geometry_, static_cast<int>(members_.size()),

@@ -55,7 +55,6 @@ class Lowering {
         break;
       case StepKind::kPublish:
         AddRing(Lane::kOut, Bell::kPublished, step.round);
-        tasks_.back().setup = inline_ ? 0 : costs_.ring;
         if (slot_writer_round_ == step.round + 1) {
           tasks_.back().after = slot_writer_;
         }
@@ -96,6 +95,7 @@ class Lowering {
   void AddRing(Lane lane, Bell bell, uint64_t round) {
     Task& task = tasks_.emplace_back();
     task.lane = lane;
+    task.setup = inline_ ? 0 : costs_.ring;
     task.rings = bell;
     task.rung = round + 1;
   }
@@ -177,7 +177,7 @@ class Lowering {
     task.setup = costs_.get_setup +
                  FlushTime(static_cast<uint64_t>(bytes), costs_.get_flush_rate);
     task.latency =
-        (inline_ || bytes == 0 ? 0 : costs_.get_latency) + PollTime(peers);
+        PollTime(peers) + (inline_ || bytes == 0 ? 0 : costs_.get_latency);
     if (bytes == 0) return task;
     task.uses = {{resources_.GpuIn(rank()), 1},
                  {resources_.UplinkIn(rank()), 1}};
@@ -204,9 +204,10 @@ class Lowering {
     task.latency += PollTime(request_.num_ranks - 1);
   }
 
-  // Every peer's doorbell is a line that crosses the link.
+  // All peers' doorbells at once; each is a line that crosses the link.
   double PollTime(int peers) const {
-    return peers * costs_.doorbell_bytes / machine_.gpu_in;
+    return (inline_ ? 0 : costs_.poll) +
+           peers * costs_.doorbell_bytes / machine_.gpu_in;
   }
 
   static double FlushTime(uint64_t bytes, double rate) {

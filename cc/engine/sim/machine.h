@@ -26,13 +26,14 @@ struct Machine {
 
 // Times in seconds, but for the two that say otherwise.
 struct Costs {
-  double start = 0;         // from the call to the first step
-  double put_setup = 0;     // engine time before each copy to the pool
-  double get_setup = 0;     // and from it
-  double get_latency = 0;   // until a read delivers; later copies hide it
-  double ring = 0;          // until the payload is ordered before its doorbell
-  double doorbell = 0;      // from ringing until a waiting peer goes on
-  double reduce_setup = 0;  // a reduction of its own after the copies
+  double start = 0;           // from the call to the first step
+  double put_setup = 0;       // engine time before each copy to the pool
+  double get_setup = 0;       // and from it
+  double get_latency = 0;     // until a read delivers; later copies hide it
+  double ring = 0;            // until what came before a doorbell is visible
+  double doorbell = 0;        // from ringing until a poll can see it
+  double poll = 0;            // until a poll of what was rung returns
+  double reduce_setup = 0;    // a reduction of its own after the copies
   double put_flush_rate = 0;  // CPU cache flush, bytes per second; 0: none
   double get_flush_rate = 0;
   double doorbell_bytes = 0;  // that a poll of one peer reads

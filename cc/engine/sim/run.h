@@ -25,8 +25,8 @@ struct Report {
 // Calls of more than about `sample_rounds` rounds are not run to their end:
 // once the ring is full every round takes as long as the one before, so the
 // time of the rest is that of the second half of 2 x `sample_rounds` rounds. 0
-// runs everything. Ranks may drift into another pattern later: the result is
-// within 5% of the exact one (run_test.cc).
+// runs everything. Ranks may drift into another pattern later: with batched
+// gets the result is within 5% of the exact one (run_test.cc).
 Result<Report> RunPlans(const plan::Request& request,
                         const plan::Geometry& geometry, const Machine& machine,
                         const Costs& costs, const LowerOptions& options,

@@ -1,0 +1,29 @@
+#include "cc/plan/gpu_geometry.h"
+
+#include <algorithm>
+
+#include "cc/pool/layout.h"
+
+namespace jax_cxl::plan {
+
+Geometry GpuGeometry(int num_devices, int num_ranks) {
+  constexpr int kMinSlots = 4;
+  Geometry geometry;
+  geometry.num_devices = num_devices;
+  // Two slots a device, so that one half of a ring is filled while the other is
+  // read.
+  geometry.num_slots = std::clamp(2 * num_devices, kMinSlots, pool::kMaxSlots);
+  // Rings of this size stay in the processor's cache, where the pool is
+  // emulated in memory, and a slot takes long enough to hide a doorbell's round
+  // trip.
+  geometry.slot_bytes = uint64_t{2} << 20;
+  // Reading everything loads the devices with the square of the ranks, sharing
+  // the work costs each rank a get from each peer.
+  geometry.all_read_bytes = (uint64_t{192} << 10) / num_ranks;
+  // Chunks smaller than this cost more in doorbells than they overlap. Several
+  // devices also share the load of a message that has several chunks.
+  geometry.min_chunk_bytes = uint64_t{num_devices > 1 ? 64u : 256u} << 10;
+  return geometry;
+}
+
+}  // namespace jax_cxl::plan
