@@ -9,13 +9,14 @@
 namespace jax_cxl::sim {
 
 struct LowerOptions {
-  // Messages up to this many bytes carry their flags in their own lines: a put
-  // needs no doorbell of its own, and lines grow by the flag.
+  // What the CUDA engine could do and does not. Messages up to this many bytes
+  // carry their flags in their own lines: a put needs no doorbell of its own,
+  // and lines grow by the flag.
   uint64_t inline_bytes = 0;
   double inline_expansion = 1;
-  // A kernel copies from all peers of a round together, and from all slots of
-  // one peer that it waited for together: one flow over all their cards. A copy
-  // engine makes one copy after another.
+  // The gets of a round are one flow from all peers over all their cards, as
+  // are those of one peer's rounds that were waited for together; without, one
+  // copy follows another.
   bool batch_gets = false;
 };
 
