@@ -172,7 +172,7 @@ class _Agreement:
         # In this order: what a rank did before it was lost counts.
         left = [rank for rank in self._ranks if not _core.rank_lost(rank)]
         for rank in range(jax.device_count()):
-            found = _core.decided_attempt(rank, attempt)
+            found: Any = _core.decided_attempt(rank, attempt)
             if found is not None:
                 return (found[0], _read(found[1])), []
         awaited = [rank for rank in left if not _core.joined_attempt(rank, attempt)]
