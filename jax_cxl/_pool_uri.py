@@ -8,6 +8,7 @@
 `size` and `offset` count for each path. `devices` splits each path into that many
 parts, as if each were a device of its own. `coherence` says how stores reach the other
 hosts: `coherent` (the default of shm and file), `uncached`, or `flush` (that of dax).
+`keep=on-failure`, of shm, leaves the pool of a job that failed to `python -m jax_cxl status`.
 
 Through an incoherent pool each process sees a private copy of the shared memory, as a host
 without hardware coherence would; chance, from `seed`, moves its cache lines. `leave_out` names
@@ -44,7 +45,7 @@ _EXAMPLES = {
     "incoherent": "incoherent:?seed=7",
 }
 _KEYS = {
-    "shm": ("size", "devices", "offset", "coherence"),
+    "shm": ("size", "devices", "offset", "coherence", "keep"),
     "file": ("size", "devices", "offset", "coherence"),
     "dax": ("size", "offset", "coherence"),
     "incoherent": ("size", "devices", "offset", "seed", "leave_out"),
@@ -66,6 +67,7 @@ class PoolSpec:
       coherence: "coherent", "uncached" or "flush".
       seed: of the chance in an incoherent pool.
       leave_out: what an incoherent pool leaves out, "" for nothing.
+      keep: whether it stays in /dev/shm when the job fails. Not for cc/pool/pool.h.
     """
 
     kind: str = "shm"
@@ -76,6 +78,7 @@ class PoolSpec:
     coherence: str = "coherent"
     seed: int = 0
     leave_out: str = ""
+    keep: bool = False
 
 
 def automatic_bytes(
@@ -126,6 +129,7 @@ def parse(uri: str | None, world_size: int, rank_bytes: int = _AUTOMATIC_RANK_BY
         coherence=_coherence(uri, kind, options.get("coherence")),
         seed=_seed(uri, options.get("seed", "0")),
         leave_out=options.get("leave_out", ""),
+        keep=_keep(uri, options.get("keep")),
     )
 
 
@@ -196,6 +200,12 @@ def _seed(uri: str, text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,18}", text):
         _fail(uri, f"seed={text!r} is not a whole number of at most 18 digits", _kind(uri))
     return int(text)
+
+
+def _keep(uri: str, text: str | None) -> bool:
+    if text not in (None, "on-failure"):
+        _fail(uri, f"keep={text!r} is not on-failure", _kind(uri))
+    return text is not None
 
 
 def _coherence(uri: str, kind: str, text: str | None) -> str:

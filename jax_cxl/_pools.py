@@ -61,6 +61,7 @@ def create(
     spec = _pool_uri.parse(uri, world_size, platform.rank_bytes)
     _core.sweep_leftovers()
     place = dataclasses.asdict(spec) | {"world_size": world_size}
+    del place["keep"]
     random_name = f"{os.getpid()}.{secrets.token_hex(4)}"
     if not spec.paths:
         place["paths"] = [random_name]
@@ -70,9 +71,13 @@ def create(
     return pool, place | {"token": pool.token}
 
 
-def remove_name(place: dict[str, Any]) -> None:
-    """Removes the name of a pool in /dev/shm that nobody will attach to any more."""
+def remove_name(pool: _core.Pool, place: dict[str, Any], uri: str | None) -> None:
+    """Removes the name of a pool that nobody will attach to any more, unless its URI keeps it."""
+    if _pool_uri.parse(uri, world_size=1).keep:
+        return
+    pool.unlink()
     if place["kind"] in _pool_uri.NAMED:
+        # If this process did not create it: whoever did may be gone.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"/dev/shm/jax_cxl.{place['paths'][0]}")
 

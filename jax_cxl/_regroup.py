@@ -160,8 +160,7 @@ class _Agreement:
             _pools.register(pool, self._mine)
             arrival = functools.partial(self._arrival, pool, members, tickets)
             complete = self._wait(arrival, "come to the new pool")
-            pool.unlink()
-            _pools.remove_name(place)  # Of a pool whose creator may be gone.
+            _pools.remove_name(pool, place, self._uri)
             if complete:
                 return _pools.Meeting(pool, members, self._running.generation + 1)
             self._running.attempt += 1

@@ -91,8 +91,7 @@ def join(uri: str | None, platform: _platform.Platform) -> _pools.Meeting:
             if not missing or changed:
                 break
             _check(deadline, f"rank {missing[0]} has not come to the pool")
-        pool.unlink()
-        _pools.remove_name(place)
+        _pools.remove_name(pool, place, uri)
         if not missing:
             return _pools.Meeting(pool, members, decision["generation"])
         created = None

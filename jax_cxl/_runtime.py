@@ -322,7 +322,7 @@ def _meet(name: str, uri: str | None, platform: _platform.Platform) -> _core.Poo
     if client is not None:
         client.wait_at_barrier(f"{name}/registered", _compat.MEETING_TIMEOUT_MS)
     if jax.process_index() == 0:
-        pool.unlink()
+        _pools.remove_name(pool, place, uri)
     return pool
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -143,6 +144,58 @@ class StatusTest(parameterized.TestCase):
         self.assertIn("is not a jax_cxl pool", status.stderr)
         self.assertEqual(_status("tcp:host").returncode, 2)
         self.assertEqual(_status("/nowhere").returncode, 2)
+
+
+class KeptPoolTest(parameterized.TestCase):
+    """Pools with keep=on-failure, of jobs without the launcher."""
+
+    def run_job(self, name: str, killed: tuple[int, ...], how: str = "end") -> None:
+        with socket.socket() as reservation:
+            reservation.bind(("127.0.0.1", 0))
+            port = reservation.getsockname()[1]
+        processes = [
+            subprocess.Popen(
+                [
+                    *(sys.executable, job.PROGRAMS / "without_launcher.py", f"--process={process}"),
+                    *(f"--port={port}", f"--how={how}", f"--pool=shm:{name}?keep=on-failure"),
+                ],
+                env=os.environ
+                | {"JAX_PLATFORMS": "cpu", "JAX_COORDINATOR_BIND_ADDRESS": f"127.0.0.1:{port}"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+            for process in range(2)
+        ]
+        for process in processes:
+            self.addCleanup(process.kill)
+            self.assertEqual(process.stdout.readline(), "ready\n")
+        for number in killed:
+            processes[number].kill()
+        for process in processes:
+            process.stdin.close()
+        for process in processes:
+            process.wait(timeout=60)
+            process.stdout.close()
+
+    @parameterized.parameters(((0, 1), "end"), ((1,), "fail"))
+    def test_of_a_job_that_failed(self, killed, how):
+        name = f"kept-{os.getpid()}-{len(killed)}"
+        self.run_job(name, killed, how)
+        self.assertLen(job.pool_files(name), 1)
+        (found,) = json.loads(_status(f"shm:{name}", "--json").stdout)
+        self.assertEqual({rank["state"] for rank in found["ranks"]}, {"gone"})
+        for rank in found["ranks"]:
+            self.assertEqual(rank["calls"][0]["name"], "psum")
+        self.assertIn(name, _status().stdout)
+        subprocess.run([sys.executable, "-m", "jax_cxl", "clean"], check=True)
+        self.assertEmpty(job.pool_files(name))
+
+    def test_of_a_job_that_ended_well(self):
+        name = f"kept-{os.getpid()}-0"
+        self.run_job(name, ())
+        self.assertEmpty(job.pool_files(name))
 
 
 class CleanTest(absltest.TestCase):

@@ -66,6 +66,8 @@ void Runtime::Stop(const std::string& reason) {
   }
   if (runtime != nullptr)
     for (auto& endpoint : runtime->endpoints_) endpoint->Leave(reason);
+  if (runtime != nullptr && (!reason.empty() || runtime->failed()))
+    runtime->pool_->KeepNames();
   // A handler that asked just before may hold the runtime on a thread that the
   // runtime itself has to join: let it finish, so that this thread is the last.
   while (runtime != nullptr && runtime.use_count() > 1)
@@ -76,6 +78,12 @@ std::shared_ptr<Runtime> Runtime::Current() {
   CurrentRuntime& current = TheCurrent();
   std::lock_guard lock(current.mutex);
   return current.runtime;
+}
+
+bool Runtime::failed() const {
+  for (const auto& [ordinal, local] : by_ordinal_)
+    if (!peers_->GaveUp(local.rank).ok()) return true;
+  return false;
 }
 
 const Runtime::Local* Runtime::Find(int32_t device_ordinal) const {

@@ -42,7 +42,8 @@ class Runtime {
                       const std::vector<int>& absent, int generation,
                       const Options& options);
   // Fails what is under way and lets go of the pool. `reason` says why the
-  // program ends, if not because it is done.
+  // program ends, if not because it is done. A pool that still has a name keeps
+  // it where there was an error.
   static void Stop(const std::string& reason);
   static std::shared_ptr<Runtime> Current();
 
@@ -70,6 +71,8 @@ class Runtime {
 
  private:
   Runtime() = default;
+
+  bool failed() const;
 
   int generation_ = 0;
   // Destroyed from the last to the first: endpoints use all the others.

@@ -60,6 +60,8 @@ class PoolFile {
 
   // Removes the name if it is this process's to remove. Idempotent.
   void RemoveName();
+  // Leaves the name for good.
+  void KeepName() { owner_ = 0; }
 
  private:
   PoolFile() = default;

@@ -180,6 +180,10 @@ void Pool::Unlink() {
   for (PoolFile& file : files_) file.RemoveName();
 }
 
+void Pool::KeepNames() {
+  for (PoolFile& file : files_) file.KeepName();
+}
+
 Status Pool::OpenFiles(bool creating) {
   const bool shm = spec_.named();
   if (shm && creating) {

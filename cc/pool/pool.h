@@ -63,7 +63,7 @@ struct PoolSpec {
 // that process ends. The name of a kShm pool stays taken until its creator is
 // gone, so that two jobs never share it by accident.
 //
-// Thread-safe but for Unlink.
+// Thread-safe but for Unlink and KeepNames.
 class Pool {
  public:
   // Creates or takes over the pool, reserves all of its space, writes the
@@ -95,6 +95,9 @@ class Pool {
   // Removes the names of files that this process created. Idempotent; runs in
   // the destructor too.
   void Unlink();
+  // From now on Unlink, and the destructor, leave the names: of a job that
+  // failed, for `python -m jax_cxl status`. No effect after Unlink.
+  void KeepNames();
 
   std::byte* base() const { return base_; }
   uint64_t total_bytes() const { return total_bytes_; }

@@ -10,8 +10,9 @@ from jax_cxl import _core
 _DESCRIPTION = """\
 Removes the pools that dead jobs have left in /dev/shm, if they are yours.
 
-A job leaves one only if it is killed within the moment between creating its pool and taking its
-name away; the next job removes it, too. Pools of living jobs are locked, and stay."""
+A job leaves one only if it fails and its pool's URI says keep=on-failure, or if it is killed within
+the moment between creating its pool and taking its name away; the next job removes it, too.
+Pools of living jobs are locked, and stay."""
 
 
 def main(arguments: Sequence[str]) -> int:

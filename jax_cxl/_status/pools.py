@@ -1,6 +1,8 @@
 """Finds pools of this machine: those of running jobs, which have no name, and files."""
 
+import contextlib
 import dataclasses
+import glob
 import os
 import pathlib
 import stat
@@ -61,6 +63,17 @@ def running() -> list[Found]:
     return list(found.values())
 
 
+def left_behind() -> list[Found]:
+    """Returns the pools of this user's dead jobs that have stayed in /dev/shm."""
+    living = {pool.name for pool in running()}
+    found = []
+    for path in sorted(glob.glob(_SHM_PREFIX + "*")):
+        with contextlib.suppress(OSError):  # It went away meanwhile.
+            if path not in living and os.stat(path).st_uid == os.getuid():
+                found.append(Found(path, path))
+    return found
+
+
 def named(target: str) -> list[Found]:
     """Returns the pools that a process id, a path or a pool's URI stands for.
 
@@ -78,4 +91,4 @@ def named(target: str) -> list[Found]:
     if spec.kind != "shm":
         return [Found(target, spec.paths[0], spec.offset)]
     name = _SHM_PREFIX + (spec.paths[0] if spec.paths else "")
-    return [pool for pool in running() if pool.name == name]
+    return [pool for pool in running() + left_behind() if pool.name == name]

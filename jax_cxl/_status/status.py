@@ -19,14 +19,16 @@ nothing; the job need not answer, and need not live."""
 
 _EPILOG = """\
 what to name:
-  nothing          the running jobs of this machine that belong to you
+  nothing          the jobs of this machine that belong to you: running ones, and failed ones
+                   whose pools were kept (shm:?keep=on-failure)
   PID              the job of this process
   shm:NAME         the job on this pool
   FILE, dax:/dev/daxX.Y?offset=...
                    a pool in a file or on a device, whether its job lives or not, or what
                    python -m jax_cxl.launch --post-mortem FILE has kept
 
-  A pool in /dev/shm is gone with the last rank: the launcher reads it before."""
+  A pool in /dev/shm is gone with the last rank: the launcher reads it before, and with
+  keep=on-failure in its URI it stays if the job failed."""
 
 _COLUMNS = ("rank", "pid", "host", "state", "calls", "last call", "since", "waits for")
 
@@ -48,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     jobs = []
     try:
-        found = pools.named(options.pool) if options.pool else pools.running()
+        found = pools.named(options.pool) if options.pool else pools.running() + pools.left_behind()
     except (OSError, ValueError) as error:
         parser.error(str(error))
     for pool in found:
