@@ -1,5 +1,6 @@
 """`python -m jax_cxl status`, `clean` and `doctor`, and the launcher's post mortem."""
 
+import fcntl
 import json
 import os
 import pathlib
@@ -171,6 +172,9 @@ class KeptPoolTest(parameterized.TestCase):
         for process in processes:
             self.addCleanup(process.kill)
             self.assertEqual(process.stdout.readline(), "ready\n")
+        # Locked, as by a process that has the pool: jobs beside this test sweep what is not.
+        self._file = self.enter_context(open(f"/dev/shm/jax_cxl.{name}", "rb"))
+        fcntl.flock(self._file, fcntl.LOCK_SH)
         for number in killed:
             processes[number].kill()
         for process in processes:
@@ -189,6 +193,7 @@ class KeptPoolTest(parameterized.TestCase):
         for rank in found["ranks"]:
             self.assertEqual(rank["calls"][0]["name"], "psum")
         self.assertIn(name, _status().stdout)
+        self._file.close()
         subprocess.run([sys.executable, "-m", "jax_cxl", "clean"], check=True)
         self.assertEmpty(job.pool_files(name))
 
