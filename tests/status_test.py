@@ -173,7 +173,9 @@ class KeptPoolTest(parameterized.TestCase):
             self.addCleanup(process.kill)
             self.assertEqual(process.stdout.readline(), "ready\n")
         # Locked, as by a process that has the pool: jobs beside this test sweep what is not.
-        self._file = self.enter_context(open(f"/dev/shm/jax_cxl.{name}", "rb"))
+        path = pathlib.Path("/dev/shm", f"jax_cxl.{name}")
+        self._file = path.open("rb")
+        self.addCleanup(self._file.close)
         fcntl.flock(self._file, fcntl.LOCK_SH)
         for number in killed:
             processes[number].kill()

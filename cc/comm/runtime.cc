@@ -67,7 +67,7 @@ void Runtime::Stop(const std::string& reason) {
   if (runtime != nullptr)
     for (auto& endpoint : runtime->endpoints_) endpoint->Leave(reason);
   if (runtime != nullptr && (!reason.empty() || runtime->failed()))
-    runtime->pool_->KeepNames();
+    for (Host& host : runtime->hosts_) host.pool->KeepNames();
   // A handler that asked just before may hold the runtime on a thread that the
   // runtime itself has to join: let it finish, so that this thread is the last.
   while (runtime != nullptr && runtime.use_count() > 1)
@@ -82,7 +82,7 @@ std::shared_ptr<Runtime> Runtime::Current() {
 
 bool Runtime::failed() const {
   for (const auto& [ordinal, local] : by_ordinal_)
-    if (!peers_->GaveUp(local.rank).ok()) return true;
+    if (!peers()->GaveUp(local.rank).ok()) return true;
   return false;
 }
 
