@@ -17,6 +17,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// A second is promised; on a busy machine tests have more.
+constexpr auto kSoon = milliseconds(5000);
+
 // A rank's calls and what came of them.
 class Rank {
  public:
@@ -78,7 +81,7 @@ class StandstillTest : public testing::Test {
         EXPECT_NE(status.message().find(word), std::string::npos)
             << word << " on rank " << rank << ": " << status.message();
     }
-    EXPECT_LT(Clock::now() - start_, milliseconds(1000));
+    EXPECT_LT(Clock::now() - start_, kSoon);
   }
 
   std::unique_ptr<World> world_;
@@ -183,7 +186,7 @@ TEST_F(StandstillTest, RankThatLeftNormally) {
               std::string::npos)
         << status.message();
   }
-  EXPECT_LT(Clock::now() - start_, milliseconds(1000));
+  EXPECT_LT(Clock::now() - start_, kSoon);
 }
 
 TEST_F(StandstillTest, RankThatLeftWithAnError) {
