@@ -80,7 +80,7 @@ class DeathsTest(parameterized.TestCase):
     def test_launcher(self, *launcher):
         running, _, pids = self.start(*launcher)
         running.kill()
-        self.wait_until_gone(pids, 2.0)
+        self.wait_until_gone(pids, 5.0)
         self.end(running, pids)
 
     @parameterized.parameters((), ("--go-on",))
@@ -88,7 +88,7 @@ class DeathsTest(parameterized.TestCase):
         running, _, pids = self.start(*launcher)
         (supervisor,) = (pid for pid in pids if parents()[pid] == running.pid)
         os.kill(supervisor, signal.SIGKILL)
-        self.wait_until_gone(pids, 2.0)
+        self.wait_until_gone(pids, 5.0)
         _, stderr = self.end(running, pids)
         self.assertEqual(running.returncode, 137)
         self.assertIn("the supervisor was killed by signal 9", stderr)
