@@ -23,7 +23,7 @@ import numpy as np
 from jax import lax
 from jax.interpreters import mlir
 
-from jax_cxl import _axis, _platform, _programs
+from jax_cxl import _axis, _platform, _programs, _ranks
 
 COLLECTIVE_TARGET = "jax_cxl_collective"
 START_TARGET = "jax_cxl_start"
@@ -135,7 +135,7 @@ def collective(
         _axis.check_real(name, aval_in.dtype)
     if op in _REDUCTIONS and reduce_op is ReduceOp.SUM:
         _axis.check_sum(name, aval_in.dtype)
-    ranks = _world_ranks(ctx, name, axes, groups)
+    ranks = _ranks.of_groups(ctx, name, axes, groups)
     n = ranks.shape[1]
     if aval_out.size == 0 or (op is Op.PERMUTE and all(s < 0 for s in sources)):
         return complete(local(ctx, lambda v: lax.full(aval_out.shape, 0, aval_out.dtype), x))
@@ -208,7 +208,7 @@ def ragged_all_to_all(
     """
     avals: Any = ctx.avals_in
     rows, into, entries = avals
-    ranks = _world_ranks(ctx, "ragged_all_to_all", axes, groups)
+    ranks = _ranks.of_groups(ctx, "ragged_all_to_all", axes, groups)
     n = ranks.shape[1]
     if rows.size == 0 or into.size == 0:
         return [output]
@@ -239,7 +239,7 @@ def ragged_all_to_all(
 
 def barrier(ctx: mlir.LoweringRuleContext, *operands: Any, name: str, axes: _axis.Axes) -> Sequence:
     """Lowers a barrier, which passes its operands through."""
-    ranks = _world_ranks(ctx, name, axes, None)
+    ranks = _ranks.of_groups(ctx, name, axes, None)
     if ranks.shape[1] == 1:
         return list(operands)
     call = jax.ffi.ffi_lowering(
@@ -283,65 +283,6 @@ def _attributes(
     return attributes
 
 
-def _world_ranks(ctx, name: str, axes: _axis.Axes, groups: _axis.Groups) -> np.ndarray:
-    """Returns the groups of the collective, one a row, as ranks in the pool's world."""
-    axis_context = ctx.module_context.axis_context
-    if not isinstance(axis_context, mlir.SPMDAxisContext):
-        raise NotImplementedError(
-            f"jax_cxl.{name} must be called under jax.shard_map, got {axis_context}."
-        )
-    mesh = axis_context.mesh
-    auto = [
-        axis
-        for axis in mesh.axis_names
-        if axis not in axis_context.manual_axes and mesh.shape[axis] > 1
-    ]
-    if auto:
-        raise NotImplementedError(
-            f"jax_cxl.{name}: all axes of the mesh must be manual, but {auto} are not."
-            " Leave `axis_names` out of jax.shard_map, or run this collective in a"
-            " jax.shard_map over a mesh without these axes."
-        )
-    positions = [mesh.axis_names.index(axis) for axis in axes]
-    partitions = np.arange(mesh.size).reshape(mesh.axis_sizes)
-    n = int(np.prod([mesh.axis_sizes[p] for p in positions]))
-    rows = np.moveaxis(partitions, positions, range(len(positions))).reshape(n, -1).T
-    if groups is not None and len({len(group) for group in groups}) > 1:
-        raise NotImplementedError(
-            f"jax_cxl.{name}: axis_index_groups must all have the same size, got {groups}."
-        )
-    if groups is not None:
-        rows = np.concatenate([rows[:, list(group)] for group in groups])
-    if rows.shape[1] == 1:
-        return rows  # Nothing to communicate: the pool need not be there.
-    if isinstance(mesh, jax.sharding.AbstractMesh):
-        raise NotImplementedError(
-            f"jax_cxl.{name} must know the devices of the mesh, but this is an"
-            " AbstractMesh. Pass the mesh to jax.shard_map, or make it current with"
-            " jax.set_mesh(mesh)."
-        )
-    from jax_cxl import _runtime  # Here and not above: it starts the pool on first use.
-
-    runtime = _runtime.ensure_started()
-    rank_of_device = runtime.rank_of_device
-    platform = _platform.of(mesh.devices.flat[0])
-    if platform is not runtime.platform:
-        raise ValueError(
-            f"jax_cxl.{name}: the mesh {mesh.axis_names} has {platform.name} devices, but the ranks"
-            f" are the {runtime.platform.name} devices of JAX's default backend. Choose it by"
-            f" JAX_PLATFORMS={platform.name}."
-        )
-    try:
-        world = np.array([rank_of_device[device.id] for device in mesh.devices.flat])
-    except KeyError as error:
-        raise ValueError(
-            f"jax_cxl.{name}: device {error.args[0]} of the mesh {mesh.axis_names} is"
-            f" not in the pool's world, which has the devices {sorted(rank_of_device)}. After"
-            " jax_cxl.regroup(), make a mesh of the devices that it returned."
-        ) from None
-    return world[rows]
-
-
 def _generation(ctx, name: str) -> int:
     """Returns the generation of the runtime, for which the program is being made."""
     from jax_cxl import _runtime
@@ -354,14 +295,6 @@ def _generation(ctx, name: str) -> int:
             " and the processes have made different numbers of them."
         )
     return generation
-
-
-def group_size(ctx, axes: _axis.Axes, groups: _axis.Groups) -> int:
-    """Returns the number of ranks in a group; 1 outside `jax.shard_map`."""
-    if groups is not None:
-        return len(groups[0])
-    mesh = getattr(ctx.module_context.axis_context, "mesh", None)
-    return int(np.prod([mesh.shape[axis] for axis in axes])) if mesh is not None else 1
 
 
 def _layout(ndim: int, blocks: int | None) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""The URI that names a pool: what `JAX_CXL_POOL` and `jax_cxl.init` take.
+"""The URI that names a pool: what `JAX_CXL_POOL` and `jax_cxl.initialize` take.
 
     shm:NAME?size=1GiB&devices=6&coherence=flush     a file in /dev/shm
     file:/path,/path2?size=1GiB&offset=4KiB          files, one or more
@@ -19,15 +19,9 @@ import dataclasses
 import re
 from typing import NoReturn
 
-_MIB = 1 << 20
+from jax_cxl import _core
 
-# As in cc/pool/geometry.cc and layout.h.
-_AUTOMATIC_RANK_BYTES = 32 * _MIB
-_AUTOMATIC_UNIT = 65536
-_HEADER_BYTES = 4096
-_RANK_PAGE_BYTES = 16384
-_RECORDER_BYTES = 540672
-_MAX_DEVICES = 64
+_MAX_DEVICES = 64  # As in cc/pool/layout.h.
 
 NAMED = ("shm", "incoherent")  # one name in /dev/shm, no paths
 _COHERENCE_MODES = ("coherent", "uncached", "flush")
@@ -82,21 +76,20 @@ class PoolSpec:
 
 
 def automatic_bytes(
-    world_size: int, devices: int = 1, rank_bytes: int = _AUTOMATIC_RANK_BYTES
+    world_size: int, devices: int = 1, rank_bytes: int = _core.AUTOMATIC_RANK_BYTES
 ) -> int:
     """The size of a pool of one path when nobody gives one.
 
-    32 MiB (or `rank_bytes`) for each rank, and the control pages: 4 KiB for the pool and, for
-    each rank, 16 KiB and the 528 KiB of its flight recorder. All devices are as large as the one
-    that holds these, and rounded up to whole 64 KiB pages.
+    32 MiB (or `rank_bytes`) for each rank, and the control pages with their flight recorders.
     """
-    control = world_size * (_RANK_PAGE_BYTES + _RECORDER_BYTES) + _HEADER_BYTES
-    total = world_size * rank_bytes + devices * control
-    unit = _AUTOMATIC_UNIT * devices
-    return -(-total // unit) * unit
+    return _core.automatic_path_bytes(
+        world_size, num_paths=1, devices_per_path=devices, rank_bytes=rank_bytes
+    )
 
 
-def parse(uri: str | None, world_size: int, rank_bytes: int = _AUTOMATIC_RANK_BYTES) -> PoolSpec:
+def parse(
+    uri: str | None, world_size: int, rank_bytes: int = _core.AUTOMATIC_RANK_BYTES
+) -> PoolSpec:
     """Reads a pool URI.
 
     Args:

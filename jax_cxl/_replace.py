@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 from jax.interpreters import mlir
 
-from jax_cxl import _compat, _lowering
+from jax_cxl import _compat, _lowering, _ranks
 from jax_cxl._lowering import Op, ReduceOp
 from jax_cxl.ops.ragged_all_to_all import exchange_alone
 
@@ -165,7 +165,7 @@ def _all_to_all(ctx, x, *, split_axis, concat_axis, axis_name, axis_index_groups
     # the parts are joined multiplied.
     (aval,), (out,) = ctx.avals_in, ctx.avals_out
     split, concat = split_axis % aval.ndim, concat_axis % aval.ndim
-    n = _lowering.group_size(ctx, _named(axis_name), axis_index_groups)
+    n = _ranks.group_size(ctx, _named(axis_name), axis_index_groups)
     shape = [*aval.shape[:split], n, aval.shape[split] // n, *aval.shape[split + 1 :]]
     parts = aval.update(shape=tuple(shape))
     (x,) = _reshape(ctx, aval, parts, x)
@@ -211,7 +211,7 @@ def _ppermute(ctx, x, *, axis_name, perm):
     mesh = getattr(ctx.module_context.axis_context, "mesh", None)
     if mesh is not None:
         axes = tuple(axis for axis in mesh.axis_names if axis in axes)
-    n = _lowering.group_size(ctx, axes, None)
+    n = _ranks.group_size(ctx, axes, None)
     source_of = {destination % n: source % n for source, destination in perm}
     if len(source_of) != len(perm) or len(set(source_of.values())) != len(perm):
         raise ValueError(f"ppermute sources and destinations must be unique, got {perm}.")

@@ -36,7 +36,7 @@ class FakeWorldTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
         ranks = {device.id: 100 + device.id for device in jax.devices()}
-        world = types.SimpleNamespace(rank_of_device=ranks, platform=_platform.CPU)
+        world = types.SimpleNamespace(rank_of_device=ranks, platform=_platform.CPU, generation=0)
         runtime = types.ModuleType("jax_cxl._runtime")
         runtime.ensure_started = lambda: world
         self.enter_context(mock.patch.dict(sys.modules, {runtime.__name__: runtime}))
@@ -67,6 +67,7 @@ class FakeWorldTest(parameterized.TestCase):
                 "dtype": "2",
                 "count": str(count),
                 "root": "0",
+                "generation": "0",
                 "group_size": "2",
                 "groups": "dense<[100, 101]>",
                 "sources": "dense<>",

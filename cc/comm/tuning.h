@@ -11,7 +11,8 @@ namespace jax_cxl::comm {
 // ranks of a job: plans and the layout of channels follow from it.
 //
 // The values here were measured on two cores with 1 MiB of second-level cache
-// each (`python -m jax_cxl tune`, docs/benchmarking.md).
+// each (cc/comm/engine_benchmark.cc, docs/benchmarking.md). `python -m jax_cxl
+// tune` finds those of another machine.
 struct Tuning {
   // Slots are no larger, and no fewer, unless Options says so. A rank copies a
   // slotful from its input, publishes it and copies it again to its output:

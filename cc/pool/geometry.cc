@@ -13,7 +13,6 @@ namespace jax_cxl::pool {
 namespace {
 
 constexpr uint64_t kMinimumRankBytes = uint64_t{1} << 20;
-constexpr uint64_t kAutomaticRankBytes = uint64_t{32} << 20;
 
 // The largest page size of the machines we know: an automatic size suits all.
 constexpr uint64_t kAutomaticUnit = 65536;
@@ -45,12 +44,12 @@ uint64_t MinimumPoolBytes(int world_size, int num_extents) {
                         world_size * MinimumArenaBytes(num_extents));
 }
 
-uint64_t AutomaticPathBytes(int world_size, int num_paths,
-                            int devices_per_path) {
+uint64_t AutomaticPathBytes(int world_size, int num_paths, int devices_per_path,
+                            uint64_t rank_bytes) {
   // Extents are equal: what the first one holds of control pages, all have.
-  const uint64_t total =
-      world_size * kAutomaticRankBytes +
-      ControlBytes(0, world_size) * num_paths * devices_per_path;
+  const uint64_t total = world_size * rank_bytes + ControlBytes(0, world_size) *
+                                                       num_paths *
+                                                       devices_per_path;
   const uint64_t share = (total + num_paths - 1) / num_paths;
   return RoundUp(share, kAutomaticUnit * devices_per_path);
 }

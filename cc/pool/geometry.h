@@ -31,10 +31,11 @@ uint64_t ControlBytes(int extent, int world_size);
 // Where the recorder of `rank` starts.
 uint64_t RecorderOffset(int rank, int world_size);
 
-// What each path gets when nobody says: 32 MiB for each rank, and room for the
-// control pages on every device.
-uint64_t AutomaticPathBytes(int world_size, int num_paths,
-                            int devices_per_path);
+// What each path gets when nobody says: `rank_bytes` for each rank, and room
+// for the control pages on every device.
+inline constexpr uint64_t kAutomaticRankBytes = uint64_t{32} << 20;
+uint64_t AutomaticPathBytes(int world_size, int num_paths, int devices_per_path,
+                            uint64_t rank_bytes = kAutomaticRankBytes);
 
 // Cuts each path into `devices_per_path` equal extents of whole pages. Offsets
 // are those of the mapping, where the paths follow each other.

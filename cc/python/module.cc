@@ -22,6 +22,7 @@
 #include "cc/ffi/failures.h"
 #include "cc/ffi/handlers.h"
 #include "cc/ffi/program_sites.h"
+#include "cc/pool/geometry.h"
 #include "cc/pool/pool.h"
 #include "cc/pool/snapshot.h"
 #include "cc/python/dispatch_errors.h"
@@ -264,8 +265,10 @@ NB_MODULE(_core, m) {
       "For tests: makes a rank of this process fail (cc/base/fault.h).",
       "fault"_a);
   m.def("sweep_leftovers", &pool::SweepLeftovers);
-  m.def("minimum_pool_bytes", &pool::MinimumPoolBytes, "world_size"_a,
-        "num_extents"_a);
+  m.attr("AUTOMATIC_RANK_BYTES") = pool::kAutomaticRankBytes;
+  m.def("automatic_path_bytes", &pool::AutomaticPathBytes,
+        "Size of a path of a pool when nobody gives one (cc/pool/geometry.h).",
+        "world_size"_a, "num_paths"_a, "devices_per_path"_a, "rank_bytes"_a);
   m.def("registrations", &Registrations,
         "Custom-call targets: name -> stage -> capsule.");
   m.def(

@@ -81,7 +81,9 @@ def main() -> None:
     devices = np.array(topology.devices)
     platform = next(platform for platform in _platform.ALL if platform.name == "cuda")
     runtime = SimpleNamespace(
-        rank_of_device={device.id: rank for rank, device in enumerate(devices)}, platform=platform
+        rank_of_device={device.id: rank for rank, device in enumerate(devices)},
+        platform=platform,
+        generation=0,
     )
     mesh = jax.sharding.Mesh(devices, ("i",))
 
