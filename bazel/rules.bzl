@@ -120,8 +120,13 @@ def cxl_python_module(name, deps, headers = [], tags = []):
         deps = deps + ["@local_python//:nanobind"],
     )
 
-def cxl_pytests(deps):
-    """A test per **/*_test.py, run by pytest; other *.py go with each of them."""
+def cxl_pytests(deps, jobs = []):
+    """A test per **/*_test.py, run by pytest; other *.py go with each of them.
+
+    Args:
+      deps: what they import or read.
+      jobs: tests that start many processes, each of them for seconds; tagged `jobs`.
+    """
     tests = native.glob(["**/*_test.py"])
     native.py_library(
         name = "support",
@@ -137,5 +142,6 @@ def cxl_pytests(deps):
             args = ["$(rootpath %s)" % test],
             imports = ["."],
             main = "//bazel:pytest_main.py",
+            tags = ["jobs"] if test in jobs else [],
             deps = [":support", "//bazel:site"] + deps,
         )
