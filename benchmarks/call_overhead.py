@@ -55,14 +55,8 @@ def main() -> None:
                     f" {empty:5.2f} us, overhead {ours - empty:6.2f} us"
                 )
     if first and options.json:
-        found = {
-            "machine": report.machine(load),
-            "command": shlex.join(["benchmarks/call_overhead.py", *sys.argv[1:]]),
-            "versions": report.versions(None),
-            "emulated": True,
-            "results": rows,
-        }
-        report.write_json(options.json, found)
+        command = shlex.join(["benchmarks/call_overhead.py", *sys.argv[1:]])
+        report.write_json(options.json, report.header(load, command) | {"results": rows})
 
 
 def _register_empty_call() -> None:

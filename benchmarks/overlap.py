@@ -64,14 +64,8 @@ def main() -> None:
     multiplies = options.everywhere or world.rank == 0
     rows = [_measure(world, name, options.repeats, multiplies) for name in _OPS]
     if world.rank == 0 and options.json:
-        found = {
-            "machine": report.machine(load),
-            "command": shlex.join(["benchmarks/overlap.py", *sys.argv[1:]]),
-            "versions": report.versions(None),
-            "emulated": True,
-            "results": rows,
-        }
-        report.write_json(options.json, found)
+        command = shlex.join(["benchmarks/overlap.py", *sys.argv[1:]])
+        report.write_json(options.json, report.header(load, command) | {"results": rows})
 
 
 def _pin(world: World, cores: list[int]) -> None:

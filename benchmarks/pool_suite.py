@@ -57,14 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             runs.append({"pool": options.pool, "seed": seed} | _run(options, seed, cache))
             print(json.dumps(runs[-1]), flush=True)
             if options.json:
-                header = {
-                    "machine": report.machine(load),
-                    "versions": report.versions(None),
-                    "command": "python benchmarks/pool_suite.py "
-                    + shlex.join(arguments or sys.argv[1:]),
-                    "emulated": True,
-                }
-                options.json.write_text(json.dumps(header | {"runs": runs}, indent=1) + "\n")
+                command = shlex.join(["benchmarks/pool_suite.py", *(arguments or sys.argv[1:])])
+                found = report.header(load, command) | {"runs": runs}
+                options.json.write_text(json.dumps(found, indent=1) + "\n")
     return int(any(run[part]["failures"] for run in runs for part in ("cc", "python")))
 
 

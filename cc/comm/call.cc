@@ -56,6 +56,18 @@ uint64_t HashGroup(const std::vector<int32_t>& members) {
   return hash.value();
 }
 
+plan::Request GatherTables(Call* call) {
+  plan::Request& request = call->request;
+  plan::Request gather;
+  gather.op = plan::Op::kAllGather;
+  gather.num_ranks = request.num_ranks;
+  gather.rank = request.rank;
+  gather.count = call->table.size();
+  gather.element_bytes = sizeof(int64_t);
+  request.ragged.tables.resize(gather.num_ranks * gather.count);
+  return gather;
+}
+
 pool::CallDescriptor Describe(const Call& call) {
   pool::CallDescriptor descriptor;
   descriptor.op = static_cast<uint8_t>(call.request.op);

@@ -61,6 +61,11 @@ inline constexpr char kSamePrograms[] =
 
 pool::CallDescriptor Describe(const Call& call);
 
+// What a ragged_all_to_all moves is known at run time only. Its members first
+// gather each other's tables, by this call, into call->request.ragged.tables;
+// from these all of them make the same plan, or find the same error.
+plan::Request GatherTables(Call* call);
+
 // "psum: all_reduce sum of 1024 float32 at train.py:33 (step)".
 std::string DescribeText(const Call& call);
 // "psum: all_reduce sum of 1024 float32".

@@ -101,25 +101,15 @@ void Channel::Execute(std::shared_ptr<const plan::Plan> plan, DType dtype,
                      current_->reduce_op, input, output, past_caches_bytes_);
 }
 
-// What a ragged_all_to_all moves is known at run time only. Its ranks gather
-// each other's tables, from which all of them make the same plan, or find the
-// same error.
 Status Channel::StartTables() {
-  plan::Request& request = current_->request;
-  plan::Request gather;
-  gather.op = plan::Op::kAllGather;
-  gather.num_ranks = request.num_ranks;
-  gather.rank = request.rank;
-  gather.count = current_->table.size();
-  gather.element_bytes = sizeof(int64_t);
-  request.ragged.tables.resize(gather.num_ranks * gather.count);
-  CXL_ASSIGN_OR_RETURN(plan::Plan plan,
-                       plan::MakePlan(gather, connection_.geometry()));
+  CXL_ASSIGN_OR_RETURN(
+      plan::Plan plan,
+      plan::MakePlan(GatherTables(current_.get()), connection_.geometry()));
   gathers_tables_ = true;
   call_ends_.push_back(rounds_ + plan.rounds);
   Execute(std::make_shared<const plan::Plan>(std::move(plan)), DType::kInt64,
           reinterpret_cast<const std::byte*>(current_->table.data()),
-          reinterpret_cast<std::byte*>(request.ragged.tables.data()));
+          reinterpret_cast<std::byte*>(current_->request.ragged.tables.data()));
   return OkStatus();
 }
 

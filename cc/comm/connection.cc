@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -65,28 +64,9 @@ Connection::Connection(pool::Pool* pool, const Peers* peers,
       found_(group_.members.size()) {}
 
 Status Connection::Open(Arena* arena, Recorder* recorder) {
-  const int size = static_cast<int>(group_.members.size());
-  const int extents = pool_->num_extents();
-  // Members start on devices spread evenly and all move on by one a round, so
-  // that in step no two of them write to one device while there are enough.
-  const int home = group_.self * extents / size;
-
-  place_.group = key_;
-  CXL_ASSIGN_OR_RETURN(place_.control, arena->Allocate(home, control_bytes_));
-  place_.slot_bytes = static_cast<uint32_t>(geometry_.slot_bytes);
-  place_.num_slots = static_cast<uint16_t>(geometry_.num_slots);
+  CXL_ASSIGN_OR_RETURN(place_, AllocateChannel(*pool_, arena, group_, key_,
+                                               geometry_, control_bytes_));
   place_.payload_bytes = static_cast<uint16_t>(payload_bytes_);
-  for (int slot = 0; slot < geometry_.num_slots; ++slot) {
-    CXL_ASSIGN_OR_RETURN(
-        place_.slots[slot],
-        arena->Allocate((home + slot) % extents, geometry_.slot_bytes));
-  }
-  // Doorbells carry the job's epoch, but pools are not zero and epochs come
-  // round: the owner wipes what peers will poll before it says where that is.
-  std::byte* block = pool_->At(place_.control, control_bytes_);
-  std::memset(block, 0, control_bytes_);
-  pool_->coherence().PublishPayload(block, control_bytes_);
-
   CXL_ASSIGN_OR_RETURN(
       int entry,
       EnterChannel(pool_, doorbells_, group_.members[group_.self], place_));

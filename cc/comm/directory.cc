@@ -1,8 +1,37 @@
 #include "cc/comm/directory.h"
 
+#include <cstring>
 #include <mutex>
 
 namespace jax_cxl::comm {
+
+Result<pool::ChannelPlace> AllocateChannel(const pool::Pool& pool, Arena* arena,
+                                           const Group& group, uint64_t key,
+                                           const plan::Geometry& geometry,
+                                           uint64_t control_bytes) {
+  const int size = static_cast<int>(group.members.size());
+  const int extents = pool.num_extents();
+  // Members start on devices spread evenly and all move on by one a round, so
+  // that in step no two of them write to one device while there are enough.
+  const int home = group.self * extents / size;
+
+  pool::ChannelPlace place = {};
+  place.group = key;
+  CXL_ASSIGN_OR_RETURN(place.control, arena->Allocate(home, control_bytes));
+  place.slot_bytes = static_cast<uint32_t>(geometry.slot_bytes);
+  place.num_slots = static_cast<uint16_t>(geometry.num_slots);
+  for (int slot = 0; slot < geometry.num_slots; ++slot) {
+    CXL_ASSIGN_OR_RETURN(
+        place.slots[slot],
+        arena->Allocate((home + slot) % extents, geometry.slot_bytes));
+  }
+  // Doorbells carry the job's epoch, but pools are not zero and epochs come
+  // round: the owner wipes what peers will poll before it says where that is.
+  std::byte* control = pool.At(place.control, control_bytes);
+  std::memset(control, 0, control_bytes);
+  pool.coherence().PublishPayload(control, control_bytes);
+  return place;
+}
 
 Result<int> EnterChannel(pool::Pool* pool, const pool::Doorbells& doorbells,
                          int rank, const pool::ChannelPlace& place) {

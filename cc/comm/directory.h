@@ -8,10 +8,20 @@
 #include <string_view>
 
 #include "cc/base/status.h"
+#include "cc/comm/arena.h"
+#include "cc/comm/call.h"
+#include "cc/plan/plan.h"
 #include "cc/pool/doorbell.h"
 #include "cc/pool/pool.h"
 
 namespace jax_cxl::comm {
+
+// Allocates a member's part of a channel, wiped, and says where it is.
+// Errors: kResourceExhausted.
+Result<pool::ChannelPlace> AllocateChannel(const pool::Pool& pool, Arena* arena,
+                                           const Group& group, uint64_t key,
+                                           const plan::Geometry& geometry,
+                                           uint64_t control_bytes);
 
 // A rank's list of its channels, in its page of the pool. Thread-safe.
 

@@ -21,16 +21,10 @@
 #include "cc/comm/peers.h"
 #include "cc/comm/recorder.h"
 #include "cc/comm/standstill.h"
+#include "cc/comm/stats.h"
 #include "cc/pool/pool.h"
 
 namespace jax_cxl::comm {
-
-struct Stats {
-  uint64_t calls = 0;
-  uint64_t bytes_published = 0;  // written to the pool
-  uint64_t bytes_retrieved = 0;  // read from the pool
-  double seconds = 0;            // in which at least one call was under way
-};
 
 // One rank of this process: takes calls from XLA's threads and moves them on,
 // over all groups that the rank belongs to.

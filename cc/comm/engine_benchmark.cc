@@ -21,30 +21,20 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <iostream>
 #include <memory>
 #include <new>
-#include <numeric>
 #include <optional>
 #include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
-#include "cc/comm/backoff.h"
+#include "cc/comm/benchmark_backends.h"
+#include "cc/comm/benchmark_flags.h"
 #include "cc/comm/benchmark_problem.h"
 #include "cc/comm/benchmark_report.h"
 #include "cc/comm/benchmark_team.h"
-#include "cc/comm/completions.h"
-#include "cc/comm/endpoint.h"
-#include "cc/comm/in_order.h"
-#include "cc/comm/peers.h"
-#include "cc/comm/world_testing.h"
-#include "cc/engine/cpu/executor.h"
 #include "cc/plan/bounds.h"
 #include "cc/plan/plan.h"
 #include "cc/pool/pool.h"
@@ -55,8 +45,6 @@ namespace {
 using plan::Op;
 
 constexpr int kMaxRanks = Meeting::kMaxRanks;
-constexpr uint64_t kSlotBytes = Tuning().slot_bytes;
-constexpr int kNumSlots = Tuning().num_slots;
 // Of the copies that the bound is made of; their least is a quarter.
 constexpr uint64_t kWindowBytes = uint64_t{4} << 20;
 constexpr double kSampleSeconds = 0.01;
@@ -65,181 +53,6 @@ constexpr int kMaxCalls = 20000;
 double Now() {
   return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
 }
-
-struct Flags {
-  int ranks = 2;
-  uint64_t min_bytes = 8;
-  uint64_t max_bytes = uint64_t{64} << 20;
-  std::string coherence = "coherent";
-  int repeats = 7;
-  std::string backends = "engine,in_order,endpoint";
-  std::string ops =
-      "barrier,all_reduce,all_gather,reduce_scatter,all_to_all,broadcast,"
-      "reduce,gather,scatter";
-  std::string json;
-};
-
-// Whether `name` is one of the names in `list`, between commas.
-bool Names(std::string_view list, std::string_view name) {
-  for (size_t at = 0; at <= list.size();) {
-    const size_t comma = std::min(list.find(',', at), list.size());
-    if (list.substr(at, comma - at) == name) return true;
-    at = comma + 1;
-  }
-  return false;
-}
-
-// Executes a problem's collective once and returns when it is done.
-class Backend {
- public:
-  virtual ~Backend() = default;
-  virtual const char* name() const = 0;
-  virtual void Prepare(const Problem&) {}
-  virtual void Call(Problem* problem) = 0;
-};
-
-// Everybody calls in the same order, so plans can be executed as they are.
-class EngineBackend : public Backend {
- public:
-  EngineBackend(pool::Pool* pool, const Team& team)
-      : rings_(pool::Doorbells(pool->coherence(), pool->epoch()),
-               Views(pool, team.size()), team.rank(), kNumSlots) {}
-
-  // What a rank takes from the end of its arena; Endpoint starts at the front.
-  static constexpr uint64_t kBytes =
-      2 * sizeof(pool::Doorbell) + kNumSlots * kSlotBytes;
-
-  static std::byte* Memory(pool::Pool* pool, int rank) {
-    const pool::Pool::Range arena = pool->arena(0, rank);
-    const uint64_t offset = arena.offset + arena.bytes - kBytes;
-    return pool->At(offset / pool::kLineBytes * pool::kLineBytes, kBytes);
-  }
-
-  const char* name() const override { return "engine"; }
-
-  void Prepare(const Problem& problem) override {
-    plan::Geometry geometry;
-    geometry.slot_bytes = kSlotBytes;
-    geometry.num_slots = kNumSlots;
-    plan_ = std::make_shared<const plan::Plan>(
-        OrDie(plan::MakePlan(problem.request, geometry)));
-  }
-
-  void Call(Problem* problem) override {
-    cpu::Execution execution(
-        plan_, &rings_, rounds_, DType::kFloat32, ReduceOp::kSum,
-        reinterpret_cast<const std::byte*>(problem->input.data()),
-        reinterpret_cast<std::byte*>(problem->output.data()),
-        Tuning().past_caches_bytes);
-    Backoff backoff;
-    for (size_t steps = 0; !execution.Advance(&traffic_);) {
-      if (execution.steps_done() != steps)
-        backoff.Reset();
-      else
-        backoff.Pause();
-      steps = execution.steps_done();
-    }
-    rounds_ += plan_->rounds;
-  }
-
- private:
-  static std::vector<cpu::RingView> Views(pool::Pool* pool, int size) {
-    std::vector<cpu::RingView> views(size);
-    for (int rank = 0; rank < size; ++rank) {
-      auto* bells = reinterpret_cast<pool::Doorbell*>(Memory(pool, rank));
-      views[rank].published = &bells[0].word;
-      views[rank].released = &bells[1].word;
-      auto* slots = reinterpret_cast<std::byte*>(bells + 2);
-      for (int slot = 0; slot < kNumSlots; ++slot)
-        views[rank].slots[slot] = slots + slot * kSlotBytes;
-    }
-    return views;
-  }
-
-  cpu::Rings rings_;
-  std::shared_ptr<const plan::Plan> plan_;
-  uint64_t rounds_ = 0;
-  cpu::Traffic traffic_;
-};
-
-void Check(const Status& status) {
-  if (status.ok()) return;
-  std::cerr << status.message() << std::endl;
-  _exit(1);  // Possibly a thread that exit() would join.
-}
-
-// What a process has of a job, as comm::Runtime holds it.
-class Job {
- public:
-  Job(pool::Pool* pool, const Team& team)
-      : peers_(OrDie(
-            Peers::Start(pool, {team.rank()}, Options().heartbeat_timeout_s))),
-        endpoint_(pool, peers_.get(), &completions_, Options(), team.rank()),
-        members_(team.size()) {
-    std::iota(members_.begin(), members_.end(), 0);
-  }
-
-  Endpoint& endpoint() { return endpoint_; }
-  const std::vector<int32_t>& members() const { return members_; }
-
- private:
-  std::unique_ptr<Peers> peers_;
-  Completions completions_;
-  Endpoint endpoint_;
-  std::vector<int32_t> members_;
-};
-
-void Fill(const Problem& problem, comm::Call* call) {
-  call->request = problem.request;
-  call->dtype = DType::kFloat32;
-  call->input = reinterpret_cast<const std::byte*>(problem.input.data());
-  call->output =
-      reinterpret_cast<std::byte*>(const_cast<float*>(problem.output.data()));
-  call->name = "benchmark";
-}
-
-class InOrderBackend : public Backend {
- public:
-  explicit InOrderBackend(Job* job)
-      : in_order_(OrDie(job->endpoint().OpenInOrder(job->members()))) {}
-
-  const char* name() const override { return "in_order"; }
-  void Prepare(const Problem& problem) override { Fill(problem, &call_); }
-  void Call(Problem*) override { Check(in_order_->Run(&call_)); }
-
- private:
-  std::unique_ptr<InOrder> in_order_;
-  comm::Call call_;
-};
-
-class EndpointBackend : public Backend {
- public:
-  explicit EndpointBackend(Job* job) : job_(job) {}
-
-  const char* name() const override { return "endpoint"; }
-
-  void Call(Problem* problem) override {
-    auto call = std::make_unique<comm::Call>();
-    Fill(*problem, call.get());
-    call->identity = ++identity_;
-    done_ = 0;
-    call->done = [this](const Status& status) {
-      Check(status);
-      done_ = 1;
-      done_.notify_one();
-    };
-    if (std::optional<Status> status =
-            job_->endpoint().Submit(job_->members(), std::move(call)))
-      Check(*status);
-    else
-      done_.wait(0);
-  }
-
- private:
-  Job* job_;
-  uint64_t identity_ = 0;
-  std::atomic<int> done_{0};
-};
 
 struct Rates {
   double write = 0;  // bytes per second of the slowest rank
@@ -403,48 +216,10 @@ void OnChildEnd(int) {
     if (status != 0) _exit(1);
 }
 
-std::optional<Flags> ParseFlags(int argc, char** argv) {
-  Flags flags;
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    const size_t equals = argument.find('=');
-    const std::string name = argument.substr(0, equals);
-    const std::string value =
-        equals == std::string::npos ? "" : argument.substr(equals + 1);
-    if (name == "--ranks")
-      flags.ranks = std::atoi(value.c_str());
-    else if (name == "--min_bytes")
-      flags.min_bytes = std::strtoull(value.c_str(), nullptr, 10);
-    else if (name == "--max_bytes")
-      flags.max_bytes = std::strtoull(value.c_str(), nullptr, 10);
-    else if (name == "--coherence")
-      flags.coherence = value;
-    else if (name == "--repeats")
-      flags.repeats = std::atoi(value.c_str());
-    else if (name == "--backends")
-      flags.backends = value;
-    else if (name == "--ops")
-      flags.ops = value;
-    else if (name == "--json")
-      flags.json = value;
-    else
-      return std::nullopt;
-  }
-  if (flags.ranks < 2 || flags.ranks > kMaxRanks || flags.repeats < 1 ||
-      flags.min_bytes == 0)
-    return std::nullopt;
-  return flags;
-}
-
 int Main(int argc, char** argv) {
   const std::optional<Flags> flags = ParseFlags(argc, argv);
   if (!flags) {
-    std::fprintf(stderr,
-                 "usage: %s [--ranks=2..%d] [--max_bytes=BYTES] [--repeats=7] "
-                 "[--min_bytes=8] [--backends=engine,in_order,endpoint] "
-                 "[--ops=all_reduce,...] [--json=FILE] "
-                 "[--coherence=coherent|uncached|flush]\n",
-                 argv[0], kMaxRanks);
+    std::fprintf(stderr, kUsage, argv[0], kMaxRanks);
     return 2;
   }
   std::string command = "engine_benchmark";

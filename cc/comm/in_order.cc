@@ -150,19 +150,11 @@ void InOrder::Pop(int member) {
   ++compared_[member];
 }
 
-// The members gather each other's tables, from which all of them make the same
-// plan, or find the same error.
 Status InOrder::RunRagged() {
   plan::Request& request = call_->request;
-  plan::Request gather;
-  gather.op = plan::Op::kAllGather;
-  gather.num_ranks = request.num_ranks;
-  gather.rank = request.rank;
-  gather.count = call_->table.size();
-  gather.element_bytes = sizeof(int64_t);
-  request.ragged.tables.resize(gather.num_ranks * gather.count);
-  CXL_ASSIGN_OR_RETURN(plan::Plan tables,
-                       plan::MakePlan(gather, connection_.geometry()));
+  CXL_ASSIGN_OR_RETURN(
+      plan::Plan tables,
+      plan::MakePlan(GatherTables(call_), connection_.geometry()));
   CXL_RETURN_IF_ERROR(RunPlan(
       std::make_shared<const plan::Plan>(std::move(tables)), DType::kInt64,
       reinterpret_cast<const std::byte*>(call_->table.data()),

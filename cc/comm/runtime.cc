@@ -100,13 +100,7 @@ pool::Pool* Runtime::pool(int rank) const {
 
 Stats Runtime::stats() const {
   Stats total;
-  for (auto& endpoint : endpoints_) {
-    const Stats stats = endpoint->stats();
-    total.calls += stats.calls;
-    total.bytes_published += stats.bytes_published;
-    total.bytes_retrieved += stats.bytes_retrieved;
-    total.seconds += stats.seconds;
-  }
+  for (auto& endpoint : endpoints_) total += endpoint->stats();
   return total;
 }
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <ostream>
 #include <sstream>
@@ -109,6 +110,21 @@ inline Traffic ExpectVerified(const Request& request, const Geometry& geometry,
     return {};
   }
   return *std::move(traffic);
+}
+
+// No device has more than `slack` times its share of the load.
+inline void ExpectEvenDevices(const Traffic& traffic, double slack,
+                              const std::string& what) {
+  PoolBytes sum, most;
+  for (const PoolBytes& device : traffic.by_device) {
+    sum.written += device.written;
+    sum.read += device.read;
+    most.written = std::max(most.written, device.written);
+    most.read = std::max(most.read, device.read);
+  }
+  const size_t devices = traffic.by_device.size();
+  EXPECT_LE(most.written * devices, sum.written * slack) << what;
+  EXPECT_LE(most.read * devices, sum.read * slack) << what;
 }
 
 }  // namespace jax_cxl::plan

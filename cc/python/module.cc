@@ -31,6 +31,7 @@
 #include "cc/python/registrations.h"
 #include "cc/python/regroup.h"
 #include "cc/python/simulate.h"
+#include "cc/python/stats.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -214,14 +215,7 @@ NB_MODULE(_core, m) {
         "reason"_a, nb::call_guard<nb::gil_scoped_release>());
   m.def("stats", []() {
     auto runtime = comm::Runtime::Current();
-    const comm::Stats stats =
-        runtime == nullptr ? comm::Stats() : runtime->stats();
-    nb::dict values;
-    values["calls"] = stats.calls;
-    values["bytes_published"] = stats.bytes_published;
-    values["bytes_retrieved"] = stats.bytes_retrieved;
-    values["seconds"] = stats.seconds;
-    return values;
+    return StatsDict(runtime == nullptr ? comm::Stats() : runtime->stats());
   });
   m.def(
       "complete_program",

@@ -15,6 +15,7 @@
 #include "cc/ffi/cuda/handlers.h"
 #include "cc/python/errors.h"
 #include "cc/python/registrations.h"
+#include "cc/python/stats.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -93,14 +94,7 @@ NB_MODULE(_cuda, m) {
       "while nothing has.");
   m.def("stats", []() {
     auto runtime = comm::DeviceRuntime::Current();
-    comm::DeviceChannel::Traffic traffic;
-    if (runtime != nullptr) traffic = runtime->traffic();
-    nb::dict values;
-    values["calls"] = traffic.calls;
-    values["bytes_published"] = traffic.bytes_published;
-    values["bytes_retrieved"] = traffic.bytes_retrieved;
-    values["seconds"] = traffic.seconds;
-    return values;
+    return StatsDict(runtime == nullptr ? comm::Stats() : runtime->stats());
   });
   m.def("registrations", &Registrations,
         "Custom-call targets: name -> stage -> capsule.");

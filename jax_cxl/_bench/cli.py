@@ -147,13 +147,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace, arguments
         compile_first=options.platform == "cuda",
     )
     mpi = next((b.version for b in backends if isinstance(b, backends_lib.MpiBackend)), None)
-    found: dict[str, Any] = {
-        "machine": report.machine(load),
-        "command": _command(arguments),
-        "versions": report.versions(mpi),
-        "emulated": True,
-        "results": [],
-    }
+    found = report.header(load, _command(arguments), mpi) | {"results": []}
     rows = []
     for row in measure.measure(
         *(world, backends, settings, teams.Turns(options.turn)),

@@ -71,6 +71,16 @@ def machine(load_before: float) -> dict[str, Any]:
     }
 
 
+def header(load_before: float, command: str, mpi: str | None = None) -> dict[str, Any]:
+    """Returns what a results file has in front of its results."""
+    return {
+        "machine": machine(load_before),
+        "command": command,
+        "versions": versions(mpi),
+        "emulated": True,
+    }
+
+
 def versions(mpi: str | None) -> dict[str, str]:
     """The versions of everything that was measured."""
     try:

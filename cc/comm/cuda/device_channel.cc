@@ -205,8 +205,8 @@ Status DeviceChannel::Enqueue(const Call& call, bool aside,
   last_stream_ = stream;
   rounds_ += program->rounds;
   std::lock_guard lock(mutex_);
-  traffic_.bytes_published += program->bytes_published;
-  traffic_.bytes_retrieved += program->bytes_retrieved;
+  stats_.bytes_published += program->bytes_published;
+  stats_.bytes_retrieved += program->bytes_retrieved;
   return OkStatus();
 }
 
@@ -333,12 +333,12 @@ void DeviceChannel::Abort() {
     std::atomic_ref(status_.get()->abort).store(1, std::memory_order_release);
 }
 
-DeviceChannel::Traffic DeviceChannel::traffic() const {
+Stats DeviceChannel::stats() const {
   std::lock_guard lock(mutex_);
-  Traffic traffic = traffic_;
-  traffic.calls = calls_;
-  if (status_ != nullptr) traffic.seconds = Read(status_.get()->busy_ns) * 1e-9;
-  return traffic;
+  Stats stats = stats_;
+  stats.calls = calls_;
+  if (status_ != nullptr) stats.seconds = Read(status_.get()->busy_ns) * 1e-9;
+  return stats;
 }
 
 }  // namespace jax_cxl::comm

@@ -15,6 +15,7 @@
 #include "cc/comm/cuda/device_memory.h"
 #include "cc/comm/cuda/program_store.h"
 #include "cc/comm/peers.h"
+#include "cc/comm/stats.h"
 #include "cc/engine/cuda/copy_engine.h"
 #include "cc/pool/pool.h"
 
@@ -51,13 +52,7 @@ class DeviceChannel {
   // Ends every wait of this channel's kernels, and with it the device.
   void Abort();
 
-  struct Traffic {
-    uint64_t calls = 0;
-    uint64_t bytes_published = 0;
-    uint64_t bytes_retrieved = 0;
-    double seconds = 0;
-  };
-  Traffic traffic() const;
+  Stats stats() const;
 
  private:
   struct Enqueued {
@@ -96,7 +91,7 @@ class DeviceChannel {
   mutable std::mutex mutex_;  // what both threads use
   uint64_t calls_ = 0;        // enqueued
   std::array<Enqueued, cuda::kJournal> journal_;
-  Traffic traffic_;
+  Stats stats_;
 
   // Used by the checking thread alone.
   uint64_t compared_ = 0;  // calls whose descriptors were equal everywhere

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <utility>
 
 #include "cc/comm/directory.h"
@@ -72,23 +71,9 @@ Status DeviceConnection::Open(Arena* arena) {
     return Error(Code::kUnimplemented, "a group of GPUs has at most ",
                  cuda::kMaxMembers, " members, this one has ", size,
                  ": communicate along several mesh axes in turn");
-  const int extents = pool_->num_extents();
-  const int home = group_.self * extents / size;
-  constexpr uint64_t kControlBytes = sizeof(cuda::DeviceControl);
-  place_.group = key_;
-  CXL_ASSIGN_OR_RETURN(place_.control, arena->Allocate(home, kControlBytes));
-  place_.slot_bytes = static_cast<uint32_t>(geometry_.slot_bytes);
-  place_.num_slots = static_cast<uint16_t>(geometry_.num_slots);
-  for (int slot = 0; slot < geometry_.num_slots; ++slot) {
-    CXL_ASSIGN_OR_RETURN(
-        place_.slots[slot],
-        arena->Allocate((home + slot) % extents, geometry_.slot_bytes));
-  }
-  // Pools are not zero: the owner wipes what peers will poll before it says
-  // where that is.
-  std::byte* control = pool_->At(place_.control, kControlBytes);
-  std::memset(control, 0, kControlBytes);
-  pool_->coherence().PublishPayload(control, kControlBytes);
+  CXL_ASSIGN_OR_RETURN(place_,
+                       AllocateChannel(*pool_, arena, group_, key_, geometry_,
+                                       sizeof(cuda::DeviceControl)));
   return EnterChannel(pool_, doorbells_, group_.members[group_.self], place_)
       .status();
 }

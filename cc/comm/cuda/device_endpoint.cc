@@ -184,16 +184,10 @@ void DeviceEndpoint::Abort() {
   for (DeviceChannel* channel : watched_) channel->Abort();
 }
 
-DeviceChannel::Traffic DeviceEndpoint::traffic() {
-  DeviceChannel::Traffic total;
+Stats DeviceEndpoint::stats() {
+  Stats total;
   std::lock_guard lock(watched_mutex_);
-  for (DeviceChannel* channel : watched_) {
-    const DeviceChannel::Traffic traffic = channel->traffic();
-    total.calls += traffic.calls;
-    total.bytes_published += traffic.bytes_published;
-    total.bytes_retrieved += traffic.bytes_retrieved;
-    total.seconds += traffic.seconds;
-  }
+  for (DeviceChannel* channel : watched_) total += channel->stats();
   return total;
 }
 

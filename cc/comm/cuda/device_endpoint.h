@@ -62,7 +62,7 @@ class DeviceEndpoint {
   // See DeviceChannel.
   Status Check(Clock::time_point now);
   void Abort();
-  DeviceChannel::Traffic traffic();
+  Stats stats();
 
  private:
   bool ByHost(const plan::Request& request) const {

@@ -27,6 +27,18 @@ class DeviceEndpointTest : public testing::Test {
   }
 };
 
+Call Sum(int rank, uint64_t count) {
+  Call call;
+  call.name = "psum";
+  call.request.op = plan::Op::kAllReduce;
+  call.request.num_ranks = 2;
+  call.request.rank = rank;
+  call.request.count = count;
+  call.request.element_bytes = 4;
+  call.dtype = DType::kInt32;
+  return call;
+}
+
 // Device memory of one rank for the calls of a test, one at a time.
 class Scratch {
  public:
@@ -204,14 +216,7 @@ TEST_F(DeviceEndpointTest, ManyCallsInFlight) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
-      Call call;
-      call.name = "psum";
-      call.request.op = plan::Op::kAllReduce;
-      call.request.num_ranks = 2;
-      call.request.rank = rank;
-      call.request.count = kCount;
-      call.request.element_bytes = 4;
-      call.dtype = DType::kInt32;
+      Call call = Sum(rank, kCount);
       for (int i = 0; i < kCalls; ++i) {
         // Back and forth: 1, 2, 4, ..., as integers that wrap around.
         call.input = reinterpret_cast<std::byte*>(buffers[rank] +
@@ -228,26 +233,12 @@ TEST_F(DeviceEndpointTest, ManyCallsInFlight) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(world.endpoint(0).traffic().calls, uint64_t{kCalls});
+  EXPECT_EQ(world.endpoint(0).stats().calls, uint64_t{kCalls});
   for (int32_t* buffer : buffers) cudaFree(buffer);
 }
 
 // --- calls that cannot be completed: each in a process of its own, because the
 // device is lost with them ---
-
-Call SmallSum(int rank, uint64_t count, void* buffer) {
-  Call call;
-  call.name = "psum";
-  call.request.op = plan::Op::kAllReduce;
-  call.request.num_ranks = 2;
-  call.request.rank = rank;
-  call.request.count = count;
-  call.request.element_bytes = 4;
-  call.dtype = DType::kFloat32;
-  call.input = static_cast<std::byte*>(buffer);
-  call.output = static_cast<std::byte*>(buffer) + 65536;
-  return call;
-}
 
 // What the runtime's watcher does; returns what it found.
 Status WatchUntilFailure(DeviceWorld& world) {
@@ -278,8 +269,11 @@ Status WatchUntilFailure(DeviceWorld& world) {
     OkOrDie(cudaSetDevice(world->device(rank)));
     void* buffer = nullptr;
     OkOrDie(cudaMalloc(&buffer, 131072));
-    OkOrDie(world->endpoint(rank).Enqueue(
-        {0, 1}, SmallSum(rank, counts[rank], buffer), {}, world->stream(rank)));
+    Call call = Sum(rank, counts[rank]);
+    call.input = static_cast<std::byte*>(buffer);
+    call.output = static_cast<std::byte*>(buffer) + 65536;
+    OkOrDie(
+        world->endpoint(rank).Enqueue({0, 1}, call, {}, world->stream(rank)));
   }
   const Status status = WatchUntilFailure(*world);
   OkOrDie(cudaSetDevice(0));
@@ -299,7 +293,7 @@ TEST_F(DeviceEndpointTest, LatePeerEndsInAnErrorThatNamesIt) {
 TEST_F(DeviceEndpointTest, MismatchEndsInAnErrorThatNamesBothSides) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(RunDisagreement(100, 101), testing::ExitedWithCode(0),
-              "MISMATCH .*100 float32.*101 float32.*stream failed");
+              "MISMATCH .*100 int32.*101 int32.*stream failed");
 }
 
 }  // namespace

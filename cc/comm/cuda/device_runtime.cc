@@ -111,15 +111,9 @@ Status DeviceRuntime::failure() const {
   return failure_;
 }
 
-DeviceChannel::Traffic DeviceRuntime::traffic() const {
-  DeviceChannel::Traffic total;
-  for (const auto& endpoint : endpoints_) {
-    const DeviceChannel::Traffic traffic = endpoint->traffic();
-    total.calls += traffic.calls;
-    total.bytes_published += traffic.bytes_published;
-    total.bytes_retrieved += traffic.bytes_retrieved;
-    total.seconds += traffic.seconds;
-  }
+Stats DeviceRuntime::stats() const {
+  Stats total;
+  for (const auto& endpoint : endpoints_) total += endpoint->stats();
   return total;
 }
 

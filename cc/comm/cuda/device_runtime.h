@@ -57,7 +57,7 @@ class DeviceRuntime {
   // What ended this process's collectives; OK while nothing has.
   Status failure() const;
 
-  DeviceChannel::Traffic traffic() const;
+  Stats stats() const;
 
  private:
   DeviceRuntime() = default;

@@ -1,0 +1,22 @@
+#ifndef JAX_CXL_PYTHON_STATS_H_
+#define JAX_CXL_PYTHON_STATS_H_
+
+#include <nanobind/nanobind.h>
+
+#include "cc/comm/stats.h"
+
+namespace jax_cxl {
+
+// What jax_cxl.stats() adds up.
+inline nanobind::dict StatsDict(const comm::Stats& stats) {
+  nanobind::dict values;
+  values["calls"] = stats.calls;
+  values["bytes_published"] = stats.bytes_published;
+  values["bytes_retrieved"] = stats.bytes_retrieved;
+  values["seconds"] = stats.seconds;
+  return values;
+}
+
+}  // namespace jax_cxl
+
+#endif  // JAX_CXL_PYTHON_STATS_H_
