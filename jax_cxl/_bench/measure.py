@@ -2,13 +2,16 @@
 
 import contextlib
 import dataclasses
+import math
 import statistics
+import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
 from jax_cxl._bench import bound as bound_lib
+from jax_cxl._bench import device_time
 from jax_cxl._bench.backends import Backend, JaxBuffers, Runner, Shape
 from jax_cxl._bench.ops import OPS, Op
 from jax_cxl._bench.sizes import format_size
@@ -17,11 +20,36 @@ from jax_cxl._bench.world import World
 
 _SAMPLE_SECONDS = 0.01
 _MAX_CALLS = 1000
+# Largest message of which traces are made: larger ones take much longer than anything around them.
+_MAX_TRACED_BYTES = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Times:
+    """The smallest, the middle and the largest of several times, in microseconds."""
+
+    min: float
+    median: float
+    max: float
+
+    @classmethod
+    def of(cls, microseconds: Sequence[float]) -> "Times":
+        return cls(min(microseconds), statistics.median(microseconds), max(microseconds))
+
+    def as_json(self) -> dict:
+        """The times as results files hold them."""
+        return {name: round(value, 3) for name, value in dataclasses.asdict(self).items()}
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """The result of one backend for one operation and size; times in microseconds."""
+    """The result of one backend for one operation and size.
+
+    Attributes:
+      times: of a call.
+      wrong: elements that were.
+      bound_us: the copy bound, in microseconds.
+    """
 
     backend: str
     op: Op
@@ -29,15 +57,13 @@ class Row:
     bytes: int
     count: int
     dtype: str
-    min_us: float
-    median_us: float
-    max_us: float
+    times: Times
     wrong: int
     bound_us: float | None
 
     @property
     def algbw_gbps(self) -> float:
-        return self.bytes / self.median_us / 1e3
+        return self.bytes / self.times.median / 1e3
 
     @property
     def busbw_gbps(self) -> float:
@@ -45,7 +71,7 @@ class Row:
 
     @property
     def bound_share(self) -> float | None:
-        return None if self.bound_us is None else self.bound_us / self.median_us
+        return None if self.bound_us is None else self.bound_us / self.times.median
 
     def as_json(self) -> dict:
         """The row as results files hold it."""
@@ -55,11 +81,7 @@ class Row:
             "bytes": self.bytes,
             "dtype": self.dtype,
             "ranks": self.ranks,
-            "time_us": {
-                "min": round(self.min_us, 3),
-                "median": round(self.median_us, 3),
-                "max": round(self.max_us, 3),
-            },
+            "time_us": self.times.as_json(),
             "algbw_gbps": round(self.algbw_gbps, 6),
             "busbw_gbps": round(self.busbw_gbps, 6),
             "wrong": self.wrong,
@@ -91,32 +113,6 @@ class Settings:
     compile_first: bool
 
 
-def measure(
-    world: World,
-    backends: list[Backend],
-    settings: Settings,
-    turns: Turns,
-    progress: Callable[[str], None],
-) -> Iterator[Row]:
-    """Yields the rows, on all ranks, as they are ready."""
-    dtype = np.dtype(settings.dtype)
-    cases: Iterable[Case] = (
-        _prepare(world, backends, OPS[name], size, dtype)
-        for name in settings.ops
-        for size in settings.sizes
-    )
-    if settings.compile_first:
-        cases = list(cases)
-    total = len(settings.ops) * len(settings.sizes)
-    for i, case in enumerate(cases):
-        with turns.take() if world.rank == 0 else contextlib.nullcontext():
-            world.barrier()
-            shape = case.shape
-            progress(f"{i + 1}/{total} {shape.op.name} {format_size(shape.bytes)}")
-            yield from _measure_case(world, case, settings)
-            world.barrier()
-
-
 @dataclasses.dataclass(frozen=True)
 class Case:
     """An operation and a size, and by whom it is run."""
@@ -124,6 +120,58 @@ class Case:
     shape: Shape
     buffers: JaxBuffers
     runners: dict[str, Runner]
+
+
+def prepare(world: World, backends: list[Backend], settings: Settings) -> Iterable[Case]:
+    """Returns the cases, compiled as they come, or first."""
+    dtype = np.dtype(settings.dtype)
+    cases = (
+        _prepare(world, backends, OPS[name], size, dtype)
+        for name in settings.ops
+        for size in settings.sizes
+    )
+    return list(cases) if settings.compile_first else cases
+
+
+def measure(
+    world: World,
+    cases: Iterable[Case],
+    settings: Settings,
+    turns: Turns,
+    progress: Callable[[str], None],
+) -> Iterator[Row]:
+    """Yields the rows, on all ranks, as they are ready."""
+    total = len(settings.ops) * len(settings.sizes)
+    for i, case in enumerate(cases):
+        with _turn(world, turns):
+            shape = case.shape
+            progress(f"{i + 1}/{total} {shape.op.name} {format_size(shape.bytes)}")
+            yield from _measure_case(world, case, settings)
+
+
+def measure_on_device(
+    world: World, cases: Iterable[Case], turns: Turns, progress: Callable[[str], None]
+) -> Iterator[tuple[Shape, dict[str, Times]]]:
+    """Yields the times of a call on the device, of each backend of which a trace has them.
+
+    A call's kernels wait for ranks that start later, so its time is the shortest among the ranks
+    that get data from others. Tracing slows a process down: to be done after all else.
+    """
+    traced = [case for case in cases if case.shape.bytes <= _MAX_TRACED_BYTES]
+    for i, case in enumerate(traced):
+        with _turn(world, turns):
+            shape = case.shape
+            progress(f"{i + 1}/{len(traced)} {shape.op.name} {format_size(shape.bytes)}, traced")
+            yield shape, _trace_case(world, case)
+
+
+@contextlib.contextmanager
+def _turn(world: World, turns: Turns) -> Iterator[None]:
+    """The turn of this process's team; its ranks enter and leave together."""
+    with turns.take() if world.rank == 0 else contextlib.nullcontext():
+        world.barrier()
+        yield
+        world.barrier()
 
 
 def _prepare(world: World, backends: list[Backend], op: Op, size: int, dtype: np.dtype) -> Case:
@@ -161,13 +209,46 @@ def _measure_case(world: World, case: Case, settings: Settings) -> Iterator[Row]
             bytes=shape.bytes,
             count=shape.count,
             dtype=settings.dtype,
-            min_us=min(times[name]) * 1e6,
-            median_us=statistics.median(times[name]) * 1e6,
-            max_us=max(times[name]) * 1e6,
+            times=Times.of([seconds * 1e6 for seconds in times[name]]),
             wrong=wrong[name],
             bound_us=statistics.median(bounds) * 1e6 if bounds else None,
         )
     case.buffers.release()
+
+
+def _trace_case(world: World, case: Case) -> dict[str, Times]:
+    calls = {name: runner.calls or 1 for name, runner in case.runners.items()}
+
+    def run() -> None:
+        world.barrier()
+        for name, runner in case.runners.items():
+            runner.run(calls[name])
+
+    case.buffers.allocate()
+    try:
+        events = device_time.trace(run)
+    except device_time.NoDeviceTimeError as error:
+        events = []
+        _say(world, case, error)
+    case.buffers.release()
+    found = {}
+    for name in case.runners:
+        try:
+            mine = device_time.of_calls(events, name, calls[name]) if events else []
+        except device_time.NoDeviceTimeError as error:
+            mine = []
+            _say(world, case, error)
+        if min(world.gather(len(mine))) < calls[name]:
+            continue
+        receives = case.shape.op.receives(world.size, world.rank)
+        found[name] = Times.of([min(world.gather(t if receives else math.inf)) for t in mine])
+    return found
+
+
+def _say(world: World, case: Case, error: Exception) -> None:
+    if world.rank == 0:
+        size = format_size(case.shape.bytes)
+        print(f"bench: no device time of {case.shape.op.name} {size}: {error}", file=sys.stderr)
 
 
 def sample(world: World, runner: Runner, calls: int) -> float:

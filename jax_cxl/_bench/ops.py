@@ -61,6 +61,17 @@ class Op:
         result = self.result(ranks, rank, count, values)
         return None if result is None else result.astype(dtype)
 
+    def receives(self, ranks: int, rank: int) -> bool:
+        """Whether what a rank gets depends on others."""
+        sources = set()
+
+        def of(source: int, first: int, count: int) -> np.ndarray:
+            sources.add(source)
+            return values(source, first, count)
+
+        self.result(ranks, rank, 1, of)
+        return bool(sources - {rank})
+
 
 def values(rank: int, first: int, count: int) -> np.ndarray:
     """The integers at [first, first + count) of a rank's input."""

@@ -12,7 +12,8 @@ import jax
 import jaxlib
 import numpy as np
 
-from jax_cxl._bench.measure import Row
+from jax_cxl._bench.backends import Shape
+from jax_cxl._bench.measure import Row, Times
 from jax_cxl._bench.sizes import format_size
 
 
@@ -46,11 +47,20 @@ class Table:
     def add(self, row: Row) -> None:
         """Prints one row."""
         redop = "sum" if row.op.reduces else "none"
+        times = row.times
         self._print(
             f" {row.bytes:>10} {row.count:>10} {row.dtype:>8} {redop:>5}  {row.op.name:<12}"
-            f" {row.backend:<11} {row.min_us:>10.2f} {row.median_us:>10.2f} {row.max_us:>10.2f}"
+            f" {row.backend:<11} {times.min:>10.2f} {times.median:>10.2f} {times.max:>10.2f}"
             f" {row.algbw_gbps:>8.3f} {row.busbw_gbps:>8.3f} {row.wrong:>6}"
             f" {'-' if row.bound_share is None else format(row.bound_share, '.0%'):>6}"
+        )
+
+    def add_device_times(self, shape: Shape, backend: str, times: Times) -> None:
+        """Prints how long a call took on the device."""
+        self._print(
+            f" {shape.bytes:>10} {shape.count:>10} {shape.dtype.name:>8} {'':>5}"
+            f"  {shape.op.name:<12} {backend:<11} {times.min:>10.2f} {times.median:>10.2f}"
+            f" {times.max:>10.2f} on the device"
         )
 
     def _print(self, line: str) -> None:

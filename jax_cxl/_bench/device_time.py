@@ -1,0 +1,102 @@
+"""How long collectives take on the device, read from a trace of JAX's profiler."""
+
+import collections
+import glob
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+from jax.profiler import ProfileData
+
+_SHOWN_NAMES = 8
+
+
+class Event(NamedTuple):
+    """What a stream of a device did, and when, in nanoseconds."""
+
+    name: str
+    start: float
+    duration: float
+
+
+class NoDeviceTimeError(Exception):
+    """A trace does not say how long the calls took; with what it has instead."""
+
+
+def trace(run: Callable[[], None]) -> list[Event]:
+    """Returns what this process's GPUs do while `run` runs.
+
+    Raises:
+      NoDeviceTimeError: nothing was traced. `run` has run all the same: other ranks need it to.
+    """
+    with tempfile.TemporaryDirectory(prefix="jax_cxl_trace_") as folder:
+        options = jax.profiler.ProfileOptions()
+        options.host_tracer_level = options.python_tracer_level = 0
+        try:
+            jax.profiler.start_trace(folder, profiler_options=options)
+        except (RuntimeError, ValueError, OSError) as error:
+            run()
+            raise NoDeviceTimeError(f"the profiler did not start: {error}") from error
+        run()
+        try:
+            jax.profiler.stop_trace()
+            (path,) = glob.glob(f"{folder}/**/*.xplane.pb", recursive=True)
+            return read(ProfileData.from_file(path))
+        except (RuntimeError, ValueError, OSError) as error:
+            raise NoDeviceTimeError(f"the profiler left nothing to read: {error}") from error
+
+
+def read(profile: ProfileData) -> list[Event]:
+    """Returns what the streams of a profile's GPUs did.
+
+    Raises:
+      NoDeviceTimeError: it has no such streams.
+    """
+    lines = [(plane.name, line) for plane in profile.planes for line in plane.lines]
+    events = [
+        Event(event.name, event.start_ns, event.duration_ns)
+        for plane, line in lines
+        if "GPU" in plane and line.name.startswith("Stream")
+        for event in line.events
+    ]
+    if not events:
+        there = ", ".join(f"{plane} {line.name!r}" for plane, line in lines)
+        raise NoDeviceTimeError(f"the trace has no streams of GPUs, but: {there or 'nothing'}")
+    return events
+
+
+def of_calls(events: Sequence[Event], backend: str, calls: int) -> list[float]:
+    """Returns the microseconds of each call of a program of `calls` equal collectives.
+
+    Each call executes the same kernels, after those of the call before. Its time is that from the
+    start of the first one to the end of the last one, with the copies in between.
+
+    Args:
+      events: of the device.
+      backend: whose collectives they are: "jax_cxl" or "nccl-...".
+      calls: their number.
+
+    Raises:
+      NoDeviceTimeError: the trace has not the same number of kernels for each call.
+    """
+    kernels = sorted((e for e in events if _is_of(backend, e.name)), key=lambda e: e.start)
+    each, rest = divmod(len(kernels), calls)
+    if each == 0 or rest:
+        names = collections.Counter(event.name.partition("(")[0] for event in events)
+        most = ", ".join(f"{n} x {name}" for name, n in names.most_common(_SHOWN_NAMES))
+        raise NoDeviceTimeError(
+            f"{len(kernels)} kernels of {backend} for {calls} calls; the trace has {most}"
+        )
+    times = []
+    for first in range(0, len(kernels), each):
+        call = kernels[first : first + each]
+        times.append((max(e.start + e.duration for e in call) - call[0].start) / 1e3)
+    return times
+
+
+def _is_of(backend: str, name: str) -> bool:
+    if backend.startswith("nccl-"):
+        return "nccl" in name
+    # Not the kernel in the middle of a call whose host does the rest: cc/comm/cuda/host_path.h.
+    return "jax_cxl" in name and "::Wait(" not in name
