@@ -1,6 +1,6 @@
 """Builds, tests and measures jax_cxl on a machine with several GPUs: docs/cuda.md.
 
-    python benchmarks/gpu_suite.py [--stages=build,tests,matrix,...] [--budget=540]
+    python benchmarks/gpu_suite.py [--stages=build,cpp_tests,matrix,...] [--budget=540]
 
 Every stage has a time limit; one that fails or runs out of time is recorded, and the next ones
 still run. The results file is written anew after every stage.
@@ -34,7 +34,11 @@ def main() -> int:
     )
     parser.add_argument("--budget", type=float, default=540, help="seconds in all (default: 540)")
     parser.add_argument("--ranks", type=int, default=0, help="GPUs to use (default: 4, 2 if fewer)")
-    parser.add_argument("--build", default="build/gpu", help="folder of the build (%(default)s)")
+    parser.add_argument(
+        "--build",
+        default="build/gpu",
+        help="folder of the build (%(default)s), or of what was built elsewhere: docs/cuda.md",
+    )
     parser.add_argument(
         "--platform",
         choices=("cuda", "cpu"),
@@ -73,6 +77,8 @@ def main() -> int:
         begin = time.monotonic()
         suite.deadline = begin + min(stage.seconds, left)
         try:
+            if left <= 0:
+                raise stages.StageError("no time left")
             record = {"status": "ok", **stage.run(suite)}
         except stages.StageError as error:
             record = {"status": error.status, **error.record}

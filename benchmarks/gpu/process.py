@@ -9,7 +9,14 @@ import sys
 import tempfile
 import time
 
-_TAIL = 3000
+# Of what a command printed: what failed first, and what it came to.
+_HEAD, _TAIL = 3000, 5000
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _HEAD + _TAIL:
+        return text
+    return f"{text[:_HEAD]}\n[...]\n{text[-_TAIL:]}"
 
 
 class StageError(Exception):
@@ -89,11 +96,11 @@ class Suite:
                 status,
                 command=" ".join(command),
                 returncode=process.returncode,
-                stdout=texts[0][-_TAIL:],
-                stderr=texts[1][-_TAIL:],
+                stdout=_shortened(texts[0]),
+                stderr=_shortened(texts[1]),
             )
         if not good:
-            print(f"          {status}: {texts[1][-_TAIL:]}", flush=True)
+            print(f"          {status}: {_shortened(texts[1])}", flush=True)
         return texts[0], good
 
     def launch(self, *command: str, processes: int = 0, **options) -> tuple[str, bool]:
