@@ -71,7 +71,7 @@ Result<bool> Channel::Exchange(std::vector<Finished>* finished) {
   Result<bool> moved = negotiation_->Exchange(finished, &traffic_);
   if (finished->size() == before) return moved;
   for (size_t i = before; i < finished->size(); ++i)
-    recorder_->Start(*(*finished)[i].call);
+    recorder_->Start((*finished)[i].call->number);
   Status intact = pool_->CheckIntact();
   if (intact.ok()) return moved;
   for (size_t i = before; i < finished->size(); ++i)
@@ -85,7 +85,7 @@ Status Channel::StartNext(bool* started) {
   if (next.call == nullptr) return OkStatus();
   current_ = std::move(next.call);
   *started = true;
-  recorder_->Start(*current_);
+  recorder_->Start(current_->number);
   if (current_->request.op == plan::Op::kRaggedAllToAll) return StartTables();
   call_ends_.push_back(rounds_ + next.recipe->plan.rounds);
   // Shares the recipe's reference count.
@@ -150,7 +150,7 @@ Status Channel::CheckPeers(Clock::time_point now) {
   const Call* call = oldest();
   if (call == nullptr) return OkStatus();
   const std::vector<int> members = WaitingFor();
-  recorder_->Wait(*call, members.empty() ? -1 : RankOf(members[0]));
+  recorder_->Wait(call->number, members.empty() ? -1 : RankOf(members[0]));
   const uint64_t steps = execution_ ? execution_->steps_done() : 0;
   const uint64_t moved = (rounds_ << 32) + steps;
   return patience_.Check({call, members, current_ != nullptr, moved}, now);

@@ -273,7 +273,7 @@ void Endpoint::Finish() {
     stats_.seconds +=
         std::chrono::duration<double>(Clock::now() - busy_since_).count();
   for (auto& [call, status] : finished_) {
-    recorder_.Finish(*call, status);
+    recorder_.Finish(call->number, status);
     if (call.get() == inline_call_) {
       inline_status_ = status;
       continue;

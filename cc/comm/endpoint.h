@@ -57,6 +57,8 @@ class Endpoint {
 
   // The rank's part of the pool, for whoever opens other channels in it.
   Arena* arena() { return &arena_; }
+  // And the rank's recorder.
+  Recorder* recorder() { return &recorder_; }
 
   // The group of these ranks as this rank sees it.
   // Errors: kInvalidArgument (no such rank, or this one is not among them).

@@ -38,7 +38,7 @@ Status InOrder::Run(Call* call) {
   call->identity = calls_ + 1;
   recorder_->Submit(call, connection_.key());
   Status status = TryRun();
-  recorder_->Finish(*call, status);
+  recorder_->Finish(call->number, status);
   if (status.ok()) return status;
   failed_ = status;
   const Group& group = connection_.group();
@@ -51,7 +51,7 @@ Status InOrder::TryRun() {
                        recipes_.For(*call_));
   CXL_RETURN_IF_ERROR(Start(*recipe));
   for (int member : recipe->reads) CXL_RETURN_IF_ERROR(Await(member));
-  recorder_->Start(*call_);
+  recorder_->Start(call_->number);
   if (recipe->eager)
     cpu::RetrievePayloads(recipe->plan, call_->dtype, call_->reduce_op,
                           connection_.group().self, payloads_, call_->input,
@@ -190,7 +190,7 @@ Status InOrder::Pause(int member, bool inside, uint64_t moved) {
   // Most calls end before anybody needs to know when they began.
   if (polls_ == kPollsPerCheck) call_->submitted = now;
   const auto members = member < 0 ? std::vector<int>() : std::vector{member};
-  recorder_->Wait(*call_,
+  recorder_->Wait(call_->number,
                   member < 0 ? -1 : connection_.group().members[member]);
   return patience_.Check({call_, members, inside, moved}, now);
 }

@@ -55,8 +55,8 @@ TEST_F(RecordedCallsTest, AreReadOldestFirstWithTimesOfDay) {
   const double before = Realtime();
   for (uint64_t identity : {11, 12, 13}) {
     const Call call = Submit(identity);
-    recorder_.Start(call);
-    if (identity != 13) recorder_.Finish(call, OkStatus());
+    recorder_.Start(call.number);
+    if (identity != 13) recorder_.Finish(call.number, OkStatus());
   }
   // Two heartbeats at some distance, from which the rate of the ticks follows.
   std::this_thread::sleep_for(std::chrono::milliseconds(250));
@@ -84,9 +84,9 @@ TEST_F(RecordedCallsTest, SaysWhatARankDidLast) {
   EXPECT_EQ(LastCall(),
             "it was in its call 1, psum: all_reduce sum of 3 float32, which it "
             "had just started");
-  recorder_.Start(call);
+  recorder_.Start(call.number);
   EXPECT_NE(LastCall().find("which all ranks had started"), std::string::npos);
-  recorder_.Finish(call, OkStatus());
+  recorder_.Finish(call.number, OkStatus());
   EXPECT_EQ(LastCall(),
             "it had finished its call 1, psum: all_reduce sum of 3 float32, "
             "and started no other");
@@ -94,7 +94,7 @@ TEST_F(RecordedCallsTest, SaysWhatARankDidLast) {
 
 TEST_F(RecordedCallsTest, FindsCallsAsFarBackAsTheyGo) {
   for (uint64_t identity = 1; identity <= pool::kRecordedCalls + 10; ++identity)
-    recorder_.Finish(Submit(identity), OkStatus());
+    recorder_.Finish(Submit(identity).number, OkStatus());
   EXPECT_FALSE(HasStarted(recorder(), doorbells_, 10, 5));
   EXPECT_TRUE(HasStarted(recorder(), doorbells_, 11, 5));
   EXPECT_FALSE(HasStarted(recorder(), doorbells_, 11, 6)) << "another group";

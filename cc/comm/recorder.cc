@@ -57,55 +57,55 @@ void Recorder::OpenGroup(int index, const std::vector<int32_t>& members) {
   coherence_.PublishPayload(&group, sizeof(group));
 }
 
-void Recorder::Submit(Call* call, uint64_t group) {
+uint64_t Recorder::Submit(const Call& call, uint64_t identity, uint64_t group) {
   while (submitting_.test_and_set(std::memory_order_acquire)) sched_yield();
-  call->number = calls() + 1;
-  calls_.store(call->number, std::memory_order_relaxed);
-  pool::CallRecord& record = recorder_->calls[call->number % kRecordedCalls];
+  const uint64_t number = calls() + 1;
+  calls_.store(number, std::memory_order_relaxed);
+  pool::CallRecord& record = recorder_->calls[number % kRecordedCalls];
   Store(&record.number, 0);
   std::atomic_thread_fence(std::memory_order_release);
-  record.identity = call->identity;
+  record.identity = identity;
   record.group = group;
-  record.descriptor = Describe(*call);
+  record.descriptor = Describe(call);
   record.submitted = Ticks();
   record.started = 0;
   record.finished = 0;
   record.code = 0;
   record.waiting_for = -1;
-  const size_t length = std::min(call->name.size(), sizeof(record.name) - 1);
-  std::memcpy(record.name, call->name.data(), length);
+  const size_t length = std::min(call.name.size(), sizeof(record.name) - 1);
+  std::memcpy(record.name, call.name.data(), length);
   std::memset(record.name + length, 0, sizeof(record.name) - length);
-  Store(&record.number, doorbells_.Word(call->number));
-  Store(&recorder_->submitted_calls.word, doorbells_.Word(call->number));
+  Store(&record.number, doorbells_.Word(number));
+  Store(&recorder_->submitted_calls.word, doorbells_.Word(number));
   submitting_.clear(std::memory_order_release);
-  fault::Pass(fault::Point::kSubmit, rank_, call->number);
+  fault::Pass(fault::Point::kSubmit, rank_, number);
   // The next record is 4,096 calls old and in no cache any more.
-  __builtin_prefetch(&recorder_->calls[(call->number + 1) % kRecordedCalls], 1);
+  __builtin_prefetch(&recorder_->calls[(number + 1) % kRecordedCalls], 1);
+  return number;
 }
 
-pool::CallRecord* Recorder::Find(const Call& call) {
-  if (call.number == 0 || call.number + kRecordedCalls <= calls())
-    return nullptr;
-  return &recorder_->calls[call.number % kRecordedCalls];
+pool::CallRecord* Recorder::Find(uint64_t number) {
+  if (number == 0 || number + kRecordedCalls <= calls()) return nullptr;
+  return &recorder_->calls[number % kRecordedCalls];
 }
 
-void Recorder::Start(const Call& call) {
-  pool::CallRecord* record = Find(call);
+void Recorder::Start(uint64_t number) {
+  pool::CallRecord* record = Find(number);
   if (record != nullptr) Store(&record->started, Ticks());
-  fault::Pass(fault::Point::kStart, rank_, call.number);
+  fault::Pass(fault::Point::kStart, rank_, number);
 }
 
-void Recorder::Wait(const Call& call, int rank) {
+void Recorder::Wait(uint64_t number, int rank) {
   fault::Pass(fault::Point::kWait);
-  pool::CallRecord* record = Find(call);
+  pool::CallRecord* record = Find(number);
   if (record == nullptr || record->waiting_for == rank) return;
   std::atomic_ref(record->waiting_for).store(rank, std::memory_order_relaxed);
   coherence_.PublishPayload(record, sizeof(*record));
 }
 
-void Recorder::Finish(const Call& call, const Status& status) {
+void Recorder::Finish(uint64_t number, const Status& status) {
   fault::Pass(fault::Point::kFinish);
-  pool::CallRecord* record = Find(call);
+  pool::CallRecord* record = Find(number);
   if (record == nullptr) return;
   std::atomic_ref(record->code)
       .store(static_cast<uint32_t>(status.code()), std::memory_order_relaxed);

@@ -30,12 +30,16 @@ class Recorder {
   void OpenGroup(int index, const std::vector<int32_t>& members);
 
   // Gives the call its number, which the rest finds it by.
-  void Submit(Call* call, uint64_t group);
+  void Submit(Call* call, uint64_t group) {
+    call->number = Submit(*call, call->identity, group);
+  }
+  // The same for a call that does not know its number and identity.
+  uint64_t Submit(const Call& call, uint64_t identity, uint64_t group);
   // Every rank is inside the call.
-  void Start(const Call& call);
+  void Start(uint64_t number);
   // `rank` has to act for the call to go on; -1: nobody is known to.
-  void Wait(const Call& call, int rank);
-  void Finish(const Call& call, const Status& status);
+  void Wait(uint64_t number, int rank);
+  void Finish(uint64_t number, const Status& status);
 
   // How many calls the rank has submitted.
   uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
@@ -50,7 +54,7 @@ class Recorder {
 
  private:
   // Null when later calls have taken the place of this one.
-  pool::CallRecord* Find(const Call& call);
+  pool::CallRecord* Find(uint64_t number);
 
   pool::Coherence coherence_;
   pool::Doorbells doorbells_;

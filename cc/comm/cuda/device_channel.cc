@@ -63,8 +63,9 @@ DeviceChannel::~DeviceChannel() {
   if (last_done_ != nullptr) cudaEventDestroy(last_done_);
 }
 
-Status DeviceChannel::Open(Arena* arena) {
-  CXL_RETURN_IF_ERROR(connection_.Open(arena));
+Status DeviceChannel::Open(Arena* arena, Recorder* recorder) {
+  CXL_RETURN_IF_ERROR(connection_.Open(arena, recorder));
+  recorded_.emplace(recorder, connection_.key());
   CXL_ASSIGN_OR_RETURN(scratch_, AllocateDevice<cuda::DeviceScratch>(1));
   CXL_ASSIGN_OR_RETURN(status_, AllocatePinned<cuda::DeviceStatus>(1));
   return cuda::CudaStatus(
@@ -80,6 +81,7 @@ Status DeviceChannel::Connect() {
     CXL_ASSIGN_OR_RETURN(bool all, connection_.Connect());
     if (all) return UploadMembers();
     const int32_t missing = ranks[connection_.Missing()];
+    RecordWait(calls_, connection_.Missing());
     CXL_RETURN_IF_ERROR(peers_->GaveUp(missing));
     CXL_RETURN_IF_ERROR(peers_->Alive(missing));
     if (Seconds(Clock::now() - start) > options_.timeout_s)
@@ -158,6 +160,20 @@ Status DeviceChannel::FollowLast(cudaStream_t stream) {
 
 Status DeviceChannel::Enqueue(const Call& call, bool aside,
                               cudaStream_t stream) {
+  const uint64_t place = calls_;
+  {
+    std::lock_guard lock(mutex_);
+    recorded_->Submit(place, call);
+  }
+  Status status = EnqueueRecorded(call, aside, stream);
+  if (status.ok()) return status;
+  std::lock_guard lock(mutex_);
+  recorded_->Fail(place, status);
+  return status;
+}
+
+Status DeviceChannel::EnqueueRecorded(const Call& call, bool aside,
+                                      cudaStream_t stream) {
   CXL_RETURN_IF_ERROR(Connect());
   CXL_RETURN_IF_ERROR(FollowLast(stream));
   CXL_ASSIGN_OR_RETURN(const StoredProgram* program, ProgramFor(call, stream));
@@ -223,6 +239,11 @@ void DeviceChannel::Note(const Call& call) {
   connection_.doorbells().Ring(&entry.ready, ++calls_);
 }
 
+void DeviceChannel::RecordWait(uint64_t call, int member) {
+  std::lock_guard lock(mutex_);
+  recorded_->Wait(call, connection_.group().members[member]);
+}
+
 std::string DeviceChannel::InCall(uint64_t call) const {
   std::lock_guard lock(mutex_);
   if (call >= calls_ || call + cuda::kJournal < calls_) return "a collective";
@@ -241,7 +262,7 @@ Status DeviceChannel::CompareJournals() {
   if (compared_ + cuda::kJournal / 2 < enqueued)
     compared_ = enqueued - cuda::kJournal / 2;
   const int size = static_cast<int>(connection_.members().size());
-  for (; compared_ < enqueued; ++compared_) {
+  for (; compared_ < enqueued; met_ = ++compared_) {
     const uint64_t at = compared_ % cuda::kJournal;
     const int self = connection_.group().self;
     const pool::CallDescriptor mine =
@@ -269,13 +290,21 @@ Status DeviceChannel::CompareJournals() {
 
 Status DeviceChannel::Check(Clock::time_point now) {
   if (!connected_) return OkStatus();
+  const uint64_t finished = Read(status_.get()->finished);
+  Status status = CheckCalls(now, finished);
+  std::lock_guard lock(mutex_);
+  recorded_->Advance(met_, finished);
+  if (!status.ok()) recorded_->Fail(finished, status);
+  return status;
+}
+
+Status DeviceChannel::CheckCalls(Clock::time_point now, uint64_t finished) {
   uint64_t enqueued;
   {
     std::lock_guard lock(mutex_);
     enqueued = calls_;
   }
   cuda::DeviceStatus& status = *status_.get();
-  const uint64_t finished = Read(status.finished);
   const uint64_t started = Read(status.started);
   CXL_RETURN_IF_ERROR(CompareJournals());
   if (finished != seen_finished_ || started != seen_started_) {
@@ -311,6 +340,7 @@ Status DeviceChannel::Check(Clock::time_point now) {
   const uint32_t waiting_for = Read(status.waiting_for);
   if (started == finished || waiting_for == 0 || waiting_for > ranks.size())
     return OkStatus();
+  RecordWait(finished, static_cast<int>(waiting_for) - 1);
   const double waited = Seconds(now - moved_);
   const std::string late = peers_->Name(ranks[waiting_for - 1]);
   if (waited > options_.timeout_s)

@@ -7,10 +7,12 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "cc/base/status.h"
 #include "cc/comm/call.h"
+#include "cc/comm/counted_calls.h"
 #include "cc/comm/cuda/device_connection.h"
 #include "cc/comm/cuda/device_memory.h"
 #include "cc/comm/cuda/program_store.h"
@@ -35,7 +37,7 @@ class DeviceChannel {
 
   // Allocates this member's part, on the current device, and tells the others
   // where it is.
-  Status Open(Arena* arena);
+  Status Open(Arena* arena, Recorder* recorder);
 
   // Waits for the other members to open the channel. Idempotent.
   Status Connect();
@@ -47,6 +49,7 @@ class DeviceChannel {
 
   // What keeps a call that is under way from being done: a peer that is gone or
   // gave up, a fault that the device has reported, a disagreement, a deadline.
+  // Writes down how far the calls are.
   Status Check(Clock::time_point now);
 
   // Ends every wait of this channel's kernels, and with it the device.
@@ -62,12 +65,15 @@ class DeviceChannel {
 
   bool ByCopyEngine(const Call& call, bool aside) const;
   uint64_t staging_bytes() const;
+  Status EnqueueRecorded(const Call& call, bool aside, cudaStream_t stream);
   Status FollowLast(cudaStream_t stream);
   Status UploadMembers();
   Result<const StoredProgram*> ProgramFor(const Call& call,
                                           cudaStream_t stream);
   void Note(const Call& call);
   Status CompareJournals();
+  Status CheckCalls(Clock::time_point now, uint64_t finished);
+  void RecordWait(uint64_t call, int member);
   std::string InCall(uint64_t call) const;
 
   pool::Pool* pool_;
@@ -91,10 +97,12 @@ class DeviceChannel {
   mutable std::mutex mutex_;  // what both threads use
   uint64_t calls_ = 0;        // enqueued
   std::array<Enqueued, cuda::kJournal> journal_;
+  std::optional<CountedCalls> recorded_;  // once open
   Stats stats_;
 
   // Used by the checking thread alone.
   uint64_t compared_ = 0;  // calls whose descriptors were equal everywhere
+  uint64_t met_ = 0;       // calls that all members have enqueued
   uint64_t seen_finished_ = 0;
   uint64_t seen_started_ = 0;
   Clock::time_point moved_;

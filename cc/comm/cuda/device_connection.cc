@@ -65,7 +65,7 @@ DeviceConnection::DeviceConnection(pool::Pool* pool, const Peers* peers,
       uint64_t{stripes_.num_blocks} * stripes_.unit_bytes;
 }
 
-Status DeviceConnection::Open(Arena* arena) {
+Status DeviceConnection::Open(Arena* arena, Recorder* recorder) {
   const int size = static_cast<int>(members_.size());
   if (size > cuda::kMaxMembers)
     return Error(Code::kUnimplemented, "a group of GPUs has at most ",
@@ -74,8 +74,11 @@ Status DeviceConnection::Open(Arena* arena) {
   CXL_ASSIGN_OR_RETURN(place_,
                        AllocateChannel(*pool_, arena, group_, key_, geometry_,
                                        sizeof(cuda::DeviceControl)));
-  return EnterChannel(pool_, doorbells_, group_.members[group_.self], place_)
-      .status();
+  CXL_ASSIGN_OR_RETURN(
+      const int entry,
+      EnterChannel(pool_, doorbells_, group_.members[group_.self], place_));
+  recorder->OpenGroup(entry, group_.members);
+  return OkStatus();
 }
 
 Result<bool> DeviceConnection::Connect() {

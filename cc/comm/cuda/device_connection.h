@@ -9,6 +9,7 @@
 #include "cc/comm/arena.h"
 #include "cc/comm/call.h"
 #include "cc/comm/peers.h"
+#include "cc/comm/recorder.h"
 #include "cc/engine/cuda/device_call.h"
 #include "cc/engine/cuda/executor.h"
 #include "cc/engine/cuda/program.h"
@@ -39,7 +40,7 @@ class DeviceConnection {
                    const DeviceOptions& options, Group group);
 
   // Errors: kResourceExhausted.
-  Status Open(Arena* arena);
+  Status Open(Arena* arena, Recorder* recorder);
 
   // Looks for the members that were not found yet; true when all were.
   // Errors: kMismatch (other slots), kDataLoss (a place outside the pool).
@@ -48,6 +49,8 @@ class DeviceConnection {
   int Missing() const;
 
   const Group& group() const { return group_; }
+  // What the members find each other's parts by.
+  uint64_t key() const { return key_; }
   const plan::Geometry& geometry() const { return geometry_; }
   const cuda::Stripes& stripes() const { return stripes_; }
   const pool::Doorbells& doorbells() const { return doorbells_; }

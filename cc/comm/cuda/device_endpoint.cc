@@ -69,7 +69,7 @@ Result<DeviceChannel*> DeviceEndpoint::ChannelFor(
   CXL_ASSIGN_OR_RETURN(Group group, host_->GroupOf(members));
   auto channel = std::make_unique<DeviceChannel>(
       pool_, peers_, options_, std::move(group), &programs_, &copy_engine_);
-  CXL_RETURN_IF_ERROR(channel->Open(host_->arena()));
+  CXL_RETURN_IF_ERROR(channel->Open(host_->arena(), host_->recorder()));
   std::lock_guard lock(watched_mutex_);
   watched_.push_back(channel.get());
   return (channels_[hash] = std::move(channel)).get();

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "cc/comm/cuda/device_world_testing.h"
+#include "cc/comm/recorded_calls.h"
 #include "cc/comm/soak_call_testing.h"
 
 namespace jax_cxl::comm {
@@ -235,6 +236,64 @@ TEST_F(DeviceEndpointTest, ManyCallsInFlight) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(world.endpoint(0).stats().calls, uint64_t{kCalls});
   for (int32_t* buffer : buffers) cudaFree(buffer);
+}
+
+// What a rank's flight recorder says, once the host has looked at the device
+// and `until` holds, or after 10 s.
+template <typename Until>
+std::vector<RecordedCall> LookUntil(DeviceWorld& world, int rank, Until until) {
+  const pool::Doorbells doorbells(world.pool().coherence(),
+                                  world.pool().epoch());
+  const auto start = Clock::now();
+  for (;;) {
+    OkOrDie(world.endpoint(rank).Check(Clock::now()));
+    std::vector<RecordedCall> calls =
+        ReadCalls(*world.pool().recorder(rank), doorbells, 10);
+    if ((!calls.empty() && until(calls.back())) ||
+        Clock::now() - start > std::chrono::seconds(10))
+      return calls;
+  }
+}
+
+TEST_F(DeviceEndpointTest, TheFlightRecorderSaysWhoWaitsForWhom) {
+  DeviceWorld world(2, {});
+  world.OpenChannels({0, 1});
+  // In advance: an allocation may wait for the kernel that waits.
+  std::byte* buffers[2];
+  for (int rank : {0, 1}) {
+    OkOrDie(cudaSetDevice(world.device(rank)));
+    OkOrDie(cudaMalloc(&buffers[rank], 8192));
+  }
+  auto enqueue = [&](int rank) {
+    Call call = Sum(rank, 100);
+    call.input = buffers[rank];
+    call.output = buffers[rank] + 4096;
+    OkOrDie(world.endpoint(rank).Enqueue({0, 1}, call, {}, world.stream(rank)));
+  };
+  enqueue(0);
+  const auto waiting = LookUntil(
+      world, 0, [](const RecordedCall& call) { return call.waiting_for == 1; });
+  ASSERT_EQ(waiting.size(), 1u);
+  EXPECT_EQ(waiting[0].name, "psum");
+  EXPECT_EQ(waiting[0].waiting_for, 1);
+  EXPECT_EQ(waiting[0].started, 0);
+
+  enqueue(1);
+  uint64_t identity[2], group[2];
+  for (int rank : {0, 1}) {
+    const auto done = LookUntil(world, rank, [](const RecordedCall& call) {
+      return call.finished != 0;
+    });
+    ASSERT_EQ(done.size(), 1u);
+    EXPECT_NE(done[0].started, 0);
+    EXPECT_GE(done[0].finished, done[0].started);
+    EXPECT_EQ(done[0].code, Code::kOk);
+    identity[rank] = done[0].identity;
+    group[rank] = done[0].group;
+  }
+  EXPECT_EQ(identity[0], identity[1]);
+  EXPECT_EQ(group[0], group[1]);
+  for (std::byte* buffer : buffers) cudaFree(buffer);
 }
 
 // --- calls that cannot be completed: each in a process of its own, because the

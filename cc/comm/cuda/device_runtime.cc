@@ -93,6 +93,10 @@ DeviceRuntime::~DeviceRuntime() {
   }
   wake_.notify_all();
   if (watcher_.joinable()) watcher_.join();
+  if (!failure_.ok()) return;
+  // What was done since the watcher's last look reaches the recorder.
+  for (const auto& endpoint : endpoints_)
+    static_cast<void>(endpoint->Check(Clock::now()));
 }
 
 const DeviceRuntime::Local* DeviceRuntime::Find(int32_t device) const {

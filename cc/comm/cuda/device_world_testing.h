@@ -63,6 +63,7 @@ class DeviceWorld {
     for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
   }
 
+  pool::Pool& pool() { return world_.pool(); }
   int size() const { return static_cast<int>(endpoints_.size()); }
   int device(int rank) const { return rank % CountDevices(); }
   DeviceEndpoint& endpoint(int rank) { return *endpoints_[rank]; }

@@ -1,0 +1,34 @@
+#include "cc/comm/counted_calls.h"
+
+#include <algorithm>
+
+namespace jax_cxl::comm {
+
+using pool::kRecordedCalls;
+
+void CountedCalls::Submit(uint64_t place, const Call& call) {
+  numbers_[place % kRecordedCalls] = recorder_->Submit(call, place + 1, group_);
+  submitted_ = place + 1;
+}
+
+uint64_t CountedCalls::NumberOf(uint64_t place) const {
+  const bool known = place < submitted_ && place + kRecordedCalls >= submitted_;
+  return known ? numbers_[place % kRecordedCalls] : 0;
+}
+
+void CountedCalls::Wait(uint64_t place, int rank) {
+  recorder_->Wait(NumberOf(place), rank);
+}
+
+void CountedCalls::Fail(uint64_t place, const Status& status) {
+  recorder_->Finish(NumberOf(place), status);
+}
+
+void CountedCalls::Advance(uint64_t started, uint64_t finished) {
+  for (; started_ < std::max(started, finished); ++started_)
+    recorder_->Start(NumberOf(started_));
+  for (; finished_ < finished; ++finished_)
+    recorder_->Finish(NumberOf(finished_), OkStatus());
+}
+
+}  // namespace jax_cxl::comm
