@@ -14,8 +14,10 @@
 namespace jax_cxl::comm {
 
 inline int CountDevices() {
-  // Before CUDA starts: several ranks may share a GPU here.
+  // Before CUDA starts: several ranks may share a GPU here, and all share a
+  // process, in which loading a kernel may wait for one that waits for a rank.
   for (const char* queues : cuda::kDeviceQueues) setenv(queues, "32", 0);
+  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   int devices = 0;
   return cudaGetDeviceCount(&devices) == cudaSuccess ? devices : 0;
 }
