@@ -120,12 +120,12 @@ def cxl_python_module(name, deps, headers = [], tags = []):
         deps = deps + ["@local_python//:nanobind"],
     )
 
-def cxl_pytests(deps, long = []):
+def cxl_pytests(deps, jobs = []):
     """A test per **/*_test.py, run by pytest; other *.py go with each of them.
 
     Args:
       deps: what they import or read.
-      long: tests that take more than ten seconds; tagged `long`.
+      jobs: tests that start several processes, and want all cores; tagged `jobs`.
     """
     tests = native.glob(["**/*_test.py"])
     native.py_library(
@@ -142,6 +142,6 @@ def cxl_pytests(deps, long = []):
             args = ["$(rootpath %s)" % test],
             imports = ["."],
             main = "//bazel:pytest_main.py",
-            tags = ["long"] if test in long else [],
+            tags = ["jobs"] if test in jobs else [],
             deps = [":support", "//bazel:site"] + deps,
         )

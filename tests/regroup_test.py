@@ -1,6 +1,7 @@
 """After an error the processes that are left go on together."""
 
 import re
+import tempfile
 import uuid
 
 import jax
@@ -85,7 +86,14 @@ class SeveralProcessesTest(parameterized.TestCase):
         self.assertEqual(said.count("done"), 3, said)
 
     def test_one_that_lives_but_does_not_come(self):
-        done = job.run("regroup_without.py", processes=3, launcher=("--go-on",), timeout=100)
+        folder = self.enter_context(tempfile.TemporaryDirectory())
+        done = job.run(
+            "regroup_without.py",
+            f"--folder={folder}",
+            processes=3,
+            launcher=("--go-on",),
+            timeout=100,
+        )
         for process in (0, 1):
             self.assertRegex(
                 done.stdout,

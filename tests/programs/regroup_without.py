@@ -1,18 +1,22 @@
 """Gives up a rank that lives, but does not regroup."""
 
+import pathlib
 import time
 
 import jax
 import numpy as np
-from absl import app
+from absl import app, flags
 
 import jax_cxl
+
+_FOLDER = flags.DEFINE_string("folder", None, "Where the others leave files.", required=True)
 
 
 def main(_) -> None:
     jax_cxl.initialize()
     if jax.process_index() == 2:
-        time.sleep(30)
+        while len(list(pathlib.Path(_FOLDER.value).iterdir())) < 2:
+            time.sleep(0.1)
         return
     try:
         jax_cxl.regroup(timeout=0.5)
@@ -28,6 +32,7 @@ def main(_) -> None:
         )
     )  # fmt: skip
     print(f"sum {int(total(np.float32(1)))}", flush=True)
+    pathlib.Path(_FOLDER.value, str(jax.process_index())).touch()
 
 
 if __name__ == "__main__":
