@@ -3,7 +3,9 @@
     python benchmarks/rank_scaling.py build/dev/comm_engine_benchmark_cc --json rank_scaling.json
 
 Runs the engine's benchmark and `python -m jax_cxl bench` alternately with each number of ranks and
-prints medians over all turns, and what the most ranks take times the fewest.
+prints medians over all turns, and what the most ranks take times the fewest. Beside them stands
+what it costs to hand a core from one process to another: with two ranks a core, each call does so
+on every core at least once.
 """
 
 import argparse
@@ -15,11 +17,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 
 _OPS = "psum,all_gather,psum_scatter,all_to_all"
 _ENGINE_OPS = "all_reduce,all_gather,reduce_scatter,all_to_all"
+_CHANGES = 20_000
 
 Key = tuple[str, str, int, int]  # backend, operation, bytes, ranks
 
@@ -39,9 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     load = os.getloadavg()[0]
     rows: dict[Key, list[dict]] = defaultdict(list)
     header: dict = {}
+    changes = []
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(options.turns):
             print(f"turn {turn + 1} of {options.turns}", file=sys.stderr)
+            changes.append(_change_of_process())
             for ranks in options.ranks:
                 for command in _commands(options, ranks):
                     found = _run(command, pathlib.Path(folder) / "found.json")
@@ -50,12 +56,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         rows[row["backend"], row["op"], row["bytes"], ranks].append(row)
     results = [_merge(of) for of in rows.values()]
     _print(results, options.ranks)
+    change = round(statistics.median(changes), 3)
+    print(f"a core goes from one process to another in {change} us")
     if options.json:
         header["machine"] |= {"load_before": load, "load_after": os.getloadavg()[0]}
         header["command"] = f"python benchmarks/rank_scaling.py {shlex.join(arguments)}"
-        found = header | {"emulated": True, "results": results}
+        header |= {"emulated": True, "change_of_process_us": change}
+        found = header | {"results": results}
         options.json.write_text(json.dumps(found, indent=1) + "\n")
     return 1 if any(row["wrong"] for row in results) else 0
+
+
+def _change_of_process() -> float:
+    """Returns the microseconds in which processes that yield to each other hand over a core."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    child = os.fork()
+    start = time.perf_counter()
+    for _ in range(_CHANGES):
+        os.sched_yield()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    seconds = time.perf_counter() - start
+    os.sched_setaffinity(0, cores)
+    return seconds / (2 * _CHANGES) * 1e6
 
 
 def _commands(options: argparse.Namespace, ranks: int) -> list[list[str]]:

@@ -10,6 +10,10 @@ namespace jax_cxl::comm {
 // rank that waits for long costs next to nothing; one that waits briefly, or
 // shares its core with the rank that it waits for, answers at once.
 //
+// How long others keep the core when they are offered it tells whether there
+// are any. Where there are, who has the answer is likely to be among them, and
+// the next wait starts with an offer: keep the object from wait to wait.
+//
 // Not thread-safe: one per waiting thread.
 class Backoff {
  public:
@@ -25,11 +29,14 @@ class Backoff {
   bool spinning() const { return polls_ <= kYields; }
 
  private:
-  static constexpr int kSpins = 64;
   static constexpr int kYields = 1000;
+
+  void Yield();
 
   int polls_ = 0;
   Clock::time_point started_;
+  bool shares_core_ = false;
+  int vain_yields_ = 0;  // in a row
 };
 
 }  // namespace jax_cxl::comm

@@ -73,12 +73,12 @@ class EngineBackend : public Backend {
         reinterpret_cast<const std::byte*>(problem->input.data()),
         reinterpret_cast<std::byte*>(problem->output.data()),
         Tuning().past_caches_bytes);
-    Backoff backoff;
+    backoff_.Reset();
     for (size_t steps = 0; !execution.Advance(&traffic_);) {
       if (execution.steps_done() != steps)
-        backoff.Reset();
+        backoff_.Reset();
       else
-        backoff.Pause();
+        backoff_.Pause();
       steps = execution.steps_done();
     }
     rounds_ += plan_->rounds;
@@ -102,6 +102,7 @@ class EngineBackend : public Backend {
   std::shared_ptr<const plan::Plan> plan_;
   uint64_t rounds_ = 0;
   cpu::Traffic traffic_;
+  Backoff backoff_;
 };
 
 inline void Check(const Status& status) {

@@ -5,14 +5,14 @@
 #include <utility>
 
 #include "cc/base/fault.h"
-#include "cc/comm/backoff.h"
 
 namespace jax_cxl::comm {
 namespace {
 
 // How long Submit waits for the others before it hands over to the endpoint's
-// thread: about what waking that thread costs.
-constexpr auto kInlineTime = std::chrono::microseconds(20);
+// thread. Waking that thread, and another one for the completion, costs 40 us
+// each where cores have gone to sleep.
+constexpr auto kInlineTime = std::chrono::microseconds(100);
 // Calls that move more are left to the endpoint's thread, so that XLA's own
 // threads keep computing. Some 100 us of copies: several times what handing
 // over costs.
@@ -90,14 +90,14 @@ std::optional<Status> Endpoint::Submit(const std::vector<int32_t>& members,
 }
 
 std::optional<Status> Endpoint::TryInline(const Call* call) {
-  Backoff backoff;
+  inline_backoff_.Reset();
   // Accepting the call may have ended it, and freed it.
   Clock::time_point since = inline_status_ ? Clock::now() : call->submitted;
   bool moved = false;
   for (int polls = 0; !inline_status_;) {
     if (Progress()) {
       moved = true;
-      backoff.Reset();
+      inline_backoff_.Reset();
       continue;
     }
     if (++polls % kPollsPerTime == 0) {
@@ -105,7 +105,7 @@ std::optional<Status> Endpoint::TryInline(const Call* call) {
       if (std::exchange(moved, false)) since = now;
       if (now - since > kInlineTime) break;
     }
-    backoff.Pause();
+    inline_backoff_.Pause();
   }
   inline_call_ = nullptr;
   return std::exchange(inline_status_, {});

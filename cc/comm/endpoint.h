@@ -14,6 +14,7 @@
 
 #include "cc/base/status.h"
 #include "cc/comm/arena.h"
+#include "cc/comm/backoff.h"
 #include "cc/comm/call.h"
 #include "cc/comm/channel.h"
 #include "cc/comm/completions.h"
@@ -109,6 +110,7 @@ class Endpoint {
   // The call that the thread inside Submit waits for, and its outcome.
   const Call* inline_call_ = nullptr;
   std::optional<Status> inline_status_;
+  Backoff inline_backoff_;
   int polls_without_check_ = 0;
 
   std::thread worker_;

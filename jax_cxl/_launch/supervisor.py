@@ -181,8 +181,10 @@ class _Supervisor:
                 stdout=subprocess.PIPE if piped else None,
                 stderr=subprocess.PIPE if piped else None,
                 pass_fds=[reporter],
-                # Away from the terminal's Ctrl-C: one signal, from here, is enough.
-                start_new_session=True,
+                # Away from the terminal's Ctrl-C: one signal, from here, is enough. No session for
+                # each rank: Linux shares a core fairly between sessions, and a thread that yields
+                # lets only others of its session run.
+                process_group=0,
             )
         finally:
             os.close(reporter)
