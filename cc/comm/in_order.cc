@@ -38,11 +38,13 @@ Status InOrder::Run(Call* call) {
   call->identity = calls_ + 1;
   recorder_->Submit(call, connection_.key());
   Status status = TryRun();
+  if (!status.ok()) {
+    // Before the call is over: those who look for its culprit find one of both.
+    const Group& group = connection_.group();
+    peers_->GiveUp(group.members[group.self], status);
+    failed_ = status;
+  }
   recorder_->Finish(call->number, status);
-  if (status.ok()) return status;
-  failed_ = status;
-  const Group& group = connection_.group();
-  peers_->GiveUp(group.members[group.self], status);
   return status;
 }
 

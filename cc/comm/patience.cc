@@ -78,6 +78,8 @@ Status Patience::Check(const Wait& wait, Clock::time_point now) {
       last_warning_ > since || options_.warn_after_s >= options_.timeout_s;
   if (waited > options_.timeout_s && warned) {
     const Lateness late = Late(wait, waited);
+    // Whoever gave up while we looked is in no call now, but said who it was.
+    if (late.rank >= 0) CXL_RETURN_IF_ERROR(peers_->GaveUp(late.rank));
     return Error(Code::kDeadlineExceeded, late.text,
                  "; gave up after JAX_CXL_TIMEOUT = ", options_.timeout_s, " s")
         .With(late.culprit)
