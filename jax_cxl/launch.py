@@ -57,8 +57,9 @@ end:
 
   With --restart-lost N a rank that fails starts again alone, up to N times in all, while
   the others go on and wait for it in jax_cxl.regroup(rejoin=True). With --go-on they go
-  on without it, in jax_cxl.regroup(); the status is then 0 if a rank ended well. With
-  either the launcher hosts JAX's coordination service: rank 0 may fail like any other.
+  on without it, in jax_cxl.regroup(); the status is then 0 if a rank ended well. A rank
+  that fails has the grace period to come to its end. With either the launcher hosts
+  JAX's coordination service: rank 0 may fail like any other.
 
   After a failure the launcher says who waited for whom in a collective, and whom it came down to;
   with --post-mortem, python -m jax_cxl status FILE tells more.

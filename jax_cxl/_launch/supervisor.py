@@ -94,6 +94,8 @@ class _Supervisor:
         self._succeeded = False  # A rank has.
         self._ending = False
         self._kill_at: float | None = None
+        # Process id to status and time to kill it, of ranks that fail while the others go on.
+        self._failing: dict[int, tuple[int, float]] = {}
         self._childless = False
         self._pool = post_mortem.HeldPool()
 
@@ -235,9 +237,12 @@ class _Supervisor:
 
     def _timeout(self) -> float | None:
         """Returns the milliseconds that poll() may wait."""
-        if self._kill_at is None:
+        times = [at for _, at in self._failing.values()]
+        if self._kill_at is not None:
+            times.append(self._kill_at)
+        if not times:
             return None
-        left = self._kill_at - time.monotonic()
+        left = min(times) - time.monotonic()
         return 1000 * max(left, _POLL_SECONDS)
 
     def _on_signal(self, number: int) -> None:
@@ -268,8 +273,12 @@ class _Supervisor:
             if pid == 0:
                 break
             number = self._ranks.pop(pid, None)
+            code = os.waitstatus_to_exitcode(status)
+            if pid in self._failing:
+                reported, _ = self._failing.pop(pid)
+                code = reported if code == -signal.SIGKILL else code
             if number is not None and not self._ending:
-                self._on_exit(number, os.waitstatus_to_exitcode(status))
+                self._on_exit(number, code)
             if pid == self._coordinator:
                 self._coordinator = None
                 if self._ranks and not self._ending:
@@ -291,8 +300,11 @@ class _Supervisor:
         pid = self._reports.pop(fd)
         os.close(fd)
         # One that was reaped meanwhile has told by its status.
-        if report and not self._ending and pid in self._ranks and not self._job.survives:
-            self._on_failure(self._ranks[pid], report[0], spare=pid)
+        if report and not self._ending and pid in self._ranks:
+            if self._job.survives:
+                self._failing[pid] = report[0], time.monotonic() + self._job.grace
+            else:
+                self._on_failure(self._ranks[pid], report[0], spare=pid)
 
     def _on_exit(self, number: int, code: int) -> None:
         """Starts a rank that failed again, or ends the job unless the others go on without it."""
@@ -333,6 +345,8 @@ class _Supervisor:
         """Kills what is left when the grace period is over."""
         if self._killing() and not self._childless:
             process.send(process.descendants(), signal.SIGKILL)
+        now = time.monotonic()
+        process.send({pid for pid, (_, at) in self._failing.items() if now >= at}, signal.SIGKILL)
 
 
 def _received(receiver: socket.socket) -> bytes:
