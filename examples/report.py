@@ -4,8 +4,6 @@ import json
 import pathlib
 from typing import Any
 
-import matplotlib
-import matplotlib.pyplot as plt
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -76,7 +74,11 @@ def plot(path: str, title: str, train: Curve, held_out: Curve, bigram: float) ->
         held_out: loss on text that is never trained on.
         bigram: held-out loss of a table of byte pairs, for comparison.
     """
+    import matplotlib
+
     matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
     figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
     steps, losses = np.asarray(train).T
     axes.plot(steps, losses, color="tab:blue", linewidth=0.8, alpha=0.5, label="train, each batch")

@@ -74,21 +74,39 @@ def measure(
     return figures
 
 
-def communication(collectives: Any, dtype: Any) -> Callable[[jax.Array], jax.Array]:
-    """Returns a program with the collectives of a step and nothing else.
+def communication(collectives: Any, dtype: Any) -> Callable[[jax.Array], Any]:
+    """Returns a program with the layers' collectives of a step and nothing else.
 
-    Each layer is gathered twice and its gradients are scattered once.
+    Each layer is gathered, for the backward pass again unless it is the last, and its gradients are
+    scattered.
     """
 
-    def layer(carry, shard):
-        for _ in range(2):
-            vector = collectives.all_gather(shard, fsdp.AXIS, tiled=True)
-            # Without it XLA would merge the two.
-            vector, shard = lax.optimization_barrier((vector, shard))
-        return carry, collectives.psum_scatter(vector, fsdp.AXIS, tiled=True)
+    def gather(total, shard):
+        vector = collectives.all_gather(shard, fsdp.AXIS, tiled=True)
+        # What comes next waits, and XLA can leave out nothing whose elements count.
+        return lax.optimization_barrier((total + vector[0], vector, shard))
+
+    def scatter(vector):
+        return collectives.psum_scatter(vector, fsdp.AXIS, tiled=True)
+
+    def layer(total, shard):
+        total, _, shard = gather(total, shard)
+        total, vector, _ = gather(total, shard)
+        return total, scatter(vector)
 
     def body(shards):
-        return lax.scan(layer, (), shards.astype(dtype))[1]
+        shards = shards.astype(dtype)
+        total = lax.pcast(jnp.zeros((), dtype), fsdp.AXIS, to="varying")
+        total, scattered = lax.scan(layer, total, shards[:-1])
+        total, vector, _ = gather(total, shards[-1])
+        return scattered, scatter(vector), total[None]
 
-    spec = jax.P(None, fsdp.AXIS)
-    return jax.jit(jax.shard_map(body, mesh=fsdp.device_mesh(), in_specs=spec, out_specs=spec))
+    row = jax.P(fsdp.AXIS)
+    return jax.jit(
+        jax.shard_map(
+            body,
+            mesh=fsdp.device_mesh(),
+            in_specs=jax.P(None, fsdp.AXIS),
+            out_specs=(jax.P(None, fsdp.AXIS), row, row),
+        )
+    )

@@ -23,7 +23,7 @@ import importlib
 import importlib.metadata
 import platform
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import corpus
 import fsdp
@@ -35,8 +35,10 @@ import report
 import speed
 import transformer
 from absl import app, flags, logging
-from checkpoint import Checkpoints
 from trainer import State, Trainer
+
+if TYPE_CHECKING:
+    from checkpoint import Checkpoints
 
 _COLLECTIVES = flags.DEFINE_enum(
     "collectives", "cxl", ["cxl", "lax"], "Through the memory pool, or JAX's own."
@@ -180,7 +182,7 @@ def _train(
     text: corpus.Corpus,
     first_step: int,
     figures: dict[str, report.Curve],
-    checkpoints: Checkpoints | None,
+    checkpoints: "Checkpoints | None",
 ) -> tuple[State, dict[str, Any]]:
     """Trains to the last step.
 
@@ -285,7 +287,9 @@ def main(argv: list[str]) -> None:
     }
     checkpoints = None
     if _CHECKPOINT_DIR.value:
-        checkpoints = Checkpoints(_CHECKPOINT_DIR.value, configuration)
+        # Orbax takes seconds to import.
+        checkpoint = importlib.import_module("checkpoint")
+        checkpoints = checkpoint.Checkpoints(_CHECKPOINT_DIR.value, configuration)
         if (restored := checkpoints.restore(state)) is not None:
             first_step, state, figures = restored
 

@@ -118,6 +118,11 @@ class CompiledForGpusTest(parameterized.TestCase):
                 ]
                 self.assertNotEmpty(products, f"{start} ... {done}")
 
+    def test_no_collective_is_left_out_of_what_is_timed(self):
+        # Two gathers and a scatter in the loop, one of each behind it.
+        calls = self.calls("communication")
+        self.assertEqual(sum(len(names["collective"]) for _, names in calls), 5)
+
 
 if __name__ == "__main__":
     absltest.main()

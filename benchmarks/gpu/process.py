@@ -60,13 +60,15 @@ class Suite:
         Raises:
           StageError: it failed, or ran out of time.
         """
+        # A collective that hangs has time to say so.
+        patience = {"JAX_CXL_TIMEOUT": "60"}
         base = {"PYTHONPATH": str(self.root), "PYTHONUNBUFFERED": "1"}
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
             try:
                 process = subprocess.Popen(
                     command,
                     cwd=self.root,
-                    env={**os.environ, **base, **environment},
+                    env={**patience, **os.environ, **base, **environment},
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=err,

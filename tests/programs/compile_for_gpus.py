@@ -19,7 +19,9 @@ import jax_cxl
 from jax_cxl import _core, _lowering, _platform, _runtime, _start
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "examples"))
+import fsdp
 import prefetch
+import speed
 
 # What the compiler asks of a GPU; roughly an H100.
 GPU = """
@@ -38,10 +40,11 @@ dnn_version_info { major: 9 minor: 10 }
 device_description_str: "NVIDIA H100"
 """
 WIDTH, LAYERS, ROWS = 512, 4, 64
+AXIS = fsdp.AXIS
 
 
 def straight(shards, x):
-    future = jax_cxl.all_gather_start(shards[1], "i", tiled=True)
+    future = jax_cxl.all_gather_start(shards[1], AXIS, tiled=True)
     x = future.tie(x)
     x = jnp.tanh(x @ x.T)
     return future.done(after=x), x
@@ -49,7 +52,7 @@ def straight(shards, x):
 
 def loop(shards, x):
     def step(x, shard):
-        future = jax_cxl.all_gather_start(shard, "i", tiled=True)
+        future = jax_cxl.all_gather_start(shard, AXIS, tiled=True)
         tied = future.tie(x)
         x = jnp.tanh(tied @ tied.T) @ x
         return x, (tied, future.done(after=x))
@@ -61,7 +64,7 @@ def stack_of_layers(shards, x):
     def layer(vector, x):
         return x + jnp.tanh(x @ vector.reshape(WIDTH, WIDTH))
 
-    apply = prefetch.stack(layer, "i", jax_cxl)
+    apply = prefetch.stack(layer, AXIS, jax_cxl)
     return jax.grad(lambda *v: jnp.sum(apply(*v).astype(np.float32)))(shards, x)
 
 
@@ -85,7 +88,7 @@ def main() -> None:
         platform=platform,
         generation=0,
     )
-    mesh = jax.sharding.Mesh(devices, ("i",))
+    mesh = jax.sharding.Mesh(devices, (AXIS,))
 
     def argument(shape, *spec):
         sharding = jax.NamedSharding(mesh, jax.P(*spec))
@@ -95,20 +98,25 @@ def main() -> None:
         program = jax.shard_map(
             function,
             mesh=mesh,
-            in_specs=(jax.P(None, "i"), jax.P("i")),
-            out_specs=jax.P("i"),
+            in_specs=(jax.P(None, AXIS), jax.P(AXIS)),
+            out_specs=jax.P(AXIS),
             check_vma=False,
         )
-        arguments = argument((LAYERS, WIDTH**2), None, "i"), argument((2 * ROWS, WIDTH), "i")
+        arguments = argument((LAYERS, WIDTH**2), None, AXIS), argument((2 * ROWS, WIDTH), AXIS)
         return jax.jit(program).lower(*arguments).compile().as_text()
 
     with (
         mock.patch.object(jax, "default_backend", lambda: "gpu"),
         mock.patch.object(_runtime, "ensure_started", lambda: runtime),
         mock.patch.object(_platform, "of", lambda device: platform),
+        mock.patch.object(fsdp, "device_mesh", lambda: mesh),
     ):
         functions = straight, loop, stack_of_layers
-        print(json.dumps({function.__name__: compiled(function) for function in functions}))
+        programs = {function.__name__: compiled(function) for function in functions}
+        shards = argument((LAYERS, WIDTH**2), None, AXIS)
+        alone = speed.communication(jax_cxl, jnp.bfloat16).lower(shards)
+        programs["communication"] = alone.compile().as_text()
+        print(json.dumps(programs))
 
 
 main()
