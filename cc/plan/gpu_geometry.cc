@@ -26,4 +26,14 @@ Geometry GpuGeometry(int num_devices, int num_ranks) {
   return geometry;
 }
 
+Geometry FlaggedGeometry(int num_ranks) {
+  Geometry geometry;
+  geometry.slot_bytes = kFlaggedBytes;
+  geometry.num_slots = kFlaggedSlots;
+  // Twice the bytes, but one way over the link instead of two.
+  geometry.all_read_bytes =
+      std::min(kFlaggedBytes, (uint64_t{256} << 10) / num_ranks);
+  return geometry;
+}
+
 }  // namespace jax_cxl::plan

@@ -9,6 +9,12 @@ namespace jax_cxl::plan {
 // space for the largest slots. The CUDA engine and the simulator work with it.
 Geometry GpuGeometry(int num_devices, int num_ranks);
 
+// Short messages have a ring of their own, whose data carry flags
+// (cc/engine/cuda/flagged.h): calls of one round in it, of slots of this size.
+inline constexpr uint64_t kFlaggedBytes = uint64_t{64} << 10;
+inline constexpr int kFlaggedSlots = 4;
+Geometry FlaggedGeometry(int num_ranks);
+
 }  // namespace jax_cxl::plan
 
 #endif  // JAX_CXL_PLAN_GPU_GEOMETRY_H_

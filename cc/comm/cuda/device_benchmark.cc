@@ -3,11 +3,13 @@
 // same run.
 //
 //   device_benchmark [--ops=all_gather,psum] [--sizes=4096,1048576]
-//                    [--shapes=32x128x384] [--slots=4x1048576] [--repeats=5]
-//                    [--copy_engine=12582912]
+//                    [--shapes=32x64x448] [--slots=4x1048576] [--repeats=5]
+//                    [--copy_engine=25165824] [--kernel_slots=1048576x524288]
+//                    [--flagged=65536]
 //
 // Prints one JSON object a line. `bytes` is the total size as in nccl-tests;
-// shapes are blocks x sending threads x receiving threads.
+// shapes are blocks x sending threads x receiving threads; kernel_slots what
+// kernels use of a slot x the least that is worth a round.
 
 #include <algorithm>
 #include <barrier>
@@ -33,9 +35,11 @@ struct Flags {
                                   "scatter",    "reduce"};
   std::vector<std::string> sizes = {"4096",     "65536",    "1048576",
                                     "16777216", "67108864", "268435456"};
-  std::vector<std::string> shapes = {"32x128x384"};
+  std::vector<std::string> shapes = {"32x64x448"};
   std::vector<std::string> slots = {"0x0"};
-  std::vector<std::string> copy_engine = {"12582912"};
+  std::vector<std::string> copy_engine = {"25165824"};
+  std::vector<std::string> kernel_slots = {"1048576x524288"};
+  std::vector<std::string> flagged = {"65536"};
   int repeats = 5;
 };
 
@@ -64,6 +68,10 @@ Flags Parse(int argc, char** argv) {
       flags.slots = Split(value, ',');
     else if (name == "--copy_engine")
       flags.copy_engine = Split(value, ',');
+    else if (name == "--kernel_slots")
+      flags.kernel_slots = Split(value, ',');
+    else if (name == "--flagged")
+      flags.flagged = Split(value, ',');
     else if (name == "--repeats")
       flags.repeats = std::stoi(value);
     else
@@ -72,12 +80,36 @@ Flags Parse(int argc, char** argv) {
   return flags;
 }
 
-std::vector<std::pair<std::string, std::string>> Product(
-    const std::vector<std::string>& a, const std::vector<std::string>& b) {
-  std::vector<std::pair<std::string, std::string>> pairs;
-  for (const std::string& x : a)
-    for (const std::string& y : b) pairs.emplace_back(x, y);
-  return pairs;
+// One of each list, and what they mean.
+struct Setting {
+  std::string shape, slots, copy_engine, kernel_slots, flagged;
+
+  DeviceOptions Options() const {
+    DeviceOptions options;
+    const std::vector<std::string> threads = Split(shape, 'x');
+    options.shape.blocks = std::stoul(threads[0]);
+    options.shape.sending_threads = std::stoul(threads[1]);
+    options.shape.receiving_threads = std::stoul(threads[2]);
+    options.num_slots = std::stoi(Split(slots, 'x')[0]);
+    options.slot_bytes = std::stoull(Split(slots, 'x')[1]);
+    options.copy_engine_bytes = std::stoull(copy_engine);
+    options.kernel_slot_bytes = std::stoull(Split(kernel_slots, 'x')[0]);
+    options.kernel_min_chunk_bytes = std::stoull(Split(kernel_slots, 'x')[1]);
+    options.flagged_bytes = std::stoull(flagged);
+    return options;
+  }
+};
+
+std::vector<Setting> Settings(const Flags& flags) {
+  std::vector<Setting> settings;
+  for (const std::string& slots : flags.slots)
+    for (const std::string& shape : flags.shapes)
+      for (const std::string& copy_engine : flags.copy_engine)
+        for (const std::string& kernel_slots : flags.kernel_slots)
+          for (const std::string& flagged : flags.flagged)
+            settings.push_back(
+                {shape, slots, copy_engine, kernel_slots, flagged});
+  return settings;
 }
 
 plan::Op OpByName(const std::string& name) {
@@ -148,6 +180,7 @@ class Benchmark {
   // Median over `repeats` of the slowest rank's time of one call, microseconds.
   struct Times {
     double min = 0, median = 0, max = 0;
+    double device = 0;  // of one call on rank 0's device, on average
   };
 
   Times TimeCalls(DeviceWorld& world, plan::Op op, uint64_t count,
@@ -169,9 +202,14 @@ class Benchmark {
         OkOrDie(world.endpoint(r).Enqueue(members, call, {}, world.stream(r)));
     };
     const int calls = CallsFor(count * 4 * ranks_);
-    return Measure(
+    const Stats before = world.endpoint(0).stats();
+    Times times = Measure(
         world, repeats, calls, [&](int r) { enqueue(r, calls, op, count); },
         [&](int r) { enqueue(r, 1, plan::Op::kBarrier, 0); });
+    const Stats after = world.endpoint(0).stats();
+    times.device = (after.seconds - before.seconds) * 1e6 /
+                   static_cast<double>(after.calls - before.calls);
+    return times;
   }
 
   Times TimeBound(DeviceWorld& world, plan::Op op, uint64_t count,
@@ -254,7 +292,7 @@ class Benchmark {
         times.push_back(*std::max_element(each.begin(), each.end()));
     }
     std::sort(times.begin(), times.end());
-    return {times.front(), times[times.size() / 2], times.back()};
+    return {times.front(), times[times.size() / 2], times.back(), 0};
   }
 
   int ranks_;
@@ -262,6 +300,23 @@ class Benchmark {
   std::vector<Rank> rank_;
   std::byte* rings_ = nullptr;
 };
+
+void Print(const Setting& setting, const std::string& op, int ranks,
+           uint64_t bytes, const Benchmark::Times& times, double bound_us) {
+  const double gbps = bytes * BusFactor(OpByName(op), ranks) * 1e-3;
+  std::printf(
+      "{\"op\": \"%s\", \"ranks\": %d, \"bytes\": %llu, \"shape\": \"%s\", "
+      "\"slots\": \"%s\", \"copy_engine\": %s, \"kernel_slots\": \"%s\", "
+      "\"flagged\": %s, \"time_us\": {\"min\": %.2f, \"median\": %.2f, "
+      "\"max\": %.2f}, \"device_us\": %.2f, \"busbw_gbps\": %.2f, "
+      "\"bound_gbps\": %.2f}\n",
+      op.c_str(), ranks, static_cast<unsigned long long>(bytes),
+      setting.shape.c_str(), setting.slots.c_str(), setting.copy_engine.c_str(),
+      setting.kernel_slots.c_str(), setting.flagged.c_str(), times.min,
+      times.median, times.max, times.device, gbps / times.median,
+      bound_us > 0 ? gbps / bound_us : 0.0);
+  std::fflush(stdout);
+}
 
 int Main(int argc, char** argv) {
   const Flags flags = Parse(argc, argv);
@@ -274,53 +329,26 @@ int Main(int argc, char** argv) {
   for (const std::string& size : flags.sizes)
     largest = std::max<uint64_t>(largest, std::stoull(size));
   Benchmark benchmark(ranks, 2 * largest);
-  // The bound of an operation and size does not depend on slots.
+  // The bound of an operation and size does not depend on the setting.
   std::map<std::string, double> bounds;
-  for (const std::string& slots : flags.slots) {
-    for (const auto& [shape, copy_engine] :
-         Product(flags.shapes, flags.copy_engine)) {
-      DeviceOptions options;
-      options.num_slots = std::stoi(Split(slots, 'x')[0]);
-      options.slot_bytes = std::stoull(Split(slots, 'x')[1]);
-      const std::vector<std::string> parts = Split(shape, 'x');
-      options.shape.blocks = std::stoul(parts[0]);
-      options.shape.sending_threads = std::stoul(parts[1]);
-      options.shape.receiving_threads = std::stoul(parts[2]);
-      options.copy_engine_bytes = std::stoull(copy_engine);
-      DeviceWorld world(ranks, options);
-      for (const std::string& name : flags.ops) {
-        const plan::Op op = OpByName(name);
-        for (const std::string& size : flags.sizes) {
-          const uint64_t bytes = std::stoull(size);
-          const uint64_t count = CountOf(op, bytes, ranks);
-          const auto ours =
-              benchmark.TimeCalls(world, op, count, flags.repeats);
-          double bound = 0;
-          if (bytes >= uint64_t{1} << 20) {
-            const auto kernel = benchmark.TimeBound(
-                world, op, count, options.shape, false, flags.repeats);
-            double& best = bounds[name + "/" + size];
-            if (best == 0)
-              best = benchmark
-                         .TimeBound(world, op, count, options.shape, true,
-                                    flags.repeats)
-                         .median;
-            best = std::min(best, kernel.median);
-            bound = best;
+  for (const Setting& setting : Settings(flags)) {
+    const DeviceOptions options = setting.Options();
+    DeviceWorld world(ranks, options);
+    for (const std::string& name : flags.ops) {
+      const plan::Op op = OpByName(name);
+      for (const std::string& size : flags.sizes) {
+        const uint64_t bytes = std::stoull(size);
+        const uint64_t count = CountOf(op, bytes, ranks);
+        const auto ours = benchmark.TimeCalls(world, op, count, flags.repeats);
+        double& bound = bounds[name + "/" + size];
+        if (bytes >= uint64_t{1} << 20 && bound == 0) {
+          for (bool by_copy_engine : {false, true}) {
+            const auto times = benchmark.TimeBound(
+                world, op, count, options.shape, by_copy_engine, flags.repeats);
+            bound = bound == 0 ? times.median : std::min(bound, times.median);
           }
-          const double gbps = bytes * BusFactor(op, ranks) * 1e-3;
-          std::printf(
-              "{\"op\": \"%s\", \"ranks\": %d, \"bytes\": %llu, \"shape\": "
-              "\"%s\", \"slots\": \"%s\", \"copy_engine\": %s, \"time_us\": "
-              "{\"min\": %.2f, "
-              "\"median\": %.2f, \"max\": %.2f}, \"busbw_gbps\": %.2f, "
-              "\"bound_gbps\": %.2f}\n",
-              name.c_str(), ranks, static_cast<unsigned long long>(bytes),
-              shape.c_str(), slots.c_str(), copy_engine.c_str(), ours.min,
-              ours.median, ours.max, gbps / ours.median,
-              bound > 0 ? gbps / bound : 0.0);
-          std::fflush(stdout);
         }
+        Print(setting, name, ranks, bytes, ours, bound);
       }
     }
   }

@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "cc/base/text.h"
+#include "cc/engine/cuda/flagged.h"
+#include "cc/plan/gpu_geometry.h"
 
 namespace jax_cxl::comm {
 namespace {
@@ -23,11 +25,11 @@ T Read(T& word) {
   return std::atomic_ref(word).load(std::memory_order_acquire);
 }
 
-// 48 bits of what all ranks must agree on.
-uint64_t HashDescriptor(const pool::CallDescriptor& descriptor) {
+// 48 bits of what all ranks must agree on about call `number`.
+uint64_t HashCall(const pool::CallDescriptor& descriptor, uint64_t number) {
   uint64_t words[sizeof(descriptor) / sizeof(uint64_t)];
   std::memcpy(words, &descriptor, sizeof(words));
-  uint64_t hash = 0xcbf29ce484222325;
+  uint64_t hash = 0xcbf29ce484222325 + number;
   for (uint64_t word : words) {
     hash = (hash ^ word) * 0x9e3779b97f4a7c15;
     hash ^= hash >> 29;
@@ -35,13 +37,15 @@ uint64_t HashDescriptor(const pool::CallDescriptor& descriptor) {
   return hash & cuda::kHashMask;
 }
 
-std::string ProgramKey(uint64_t channel, const Call& call) {
-  const pool::CallDescriptor descriptor = Describe(call);
+std::string ProgramKey(uint64_t channel, const Call& call,
+                       const pool::CallDescriptor& descriptor,
+                       bool by_copy_engine) {
   std::string key(reinterpret_cast<const char*>(&channel), sizeof(channel));
   key.append(reinterpret_cast<const char*>(&descriptor), sizeof(descriptor));
   // A hash may collide; the permutation itself does not.
   key.append(reinterpret_cast<const char*>(call.request.sources.data()),
              call.request.sources.size() * sizeof(int32_t));
+  key.push_back(by_copy_engine ? 1 : 0);
   return key;
 }
 
@@ -57,7 +61,8 @@ DeviceChannel::DeviceChannel(pool::Pool* pool, Peers* peers,
       connection_(pool, peers, options, std::move(group)),
       programs_(programs),
       copy_engine_(copy_engine),
-      key_(HashGroup(connection_.group().members)) {}
+      key_(HashGroup(connection_.group().members)),
+      flagged_rounds_(options.first_flagged_round) {}
 
 DeviceChannel::~DeviceChannel() {
   if (last_done_ != nullptr) cudaEventDestroy(last_done_);
@@ -67,6 +72,10 @@ Status DeviceChannel::Open(Arena* arena, Recorder* recorder) {
   CXL_RETURN_IF_ERROR(connection_.Open(arena, recorder));
   recorded_.emplace(recorder, connection_.key());
   CXL_ASSIGN_OR_RETURN(scratch_, AllocateDevice<cuda::DeviceScratch>(1));
+  CXL_RETURN_IF_ERROR(cuda::CudaStatus(
+      cudaMemcpy(&scratch_[0].flagged_released, &flagged_rounds_,
+                 sizeof(flagged_rounds_), cudaMemcpyHostToDevice),
+      "copying a channel to the device"));
   CXL_ASSIGN_OR_RETURN(status_, AllocatePinned<cuda::DeviceStatus>(1));
   return cuda::CudaStatus(
       cudaEventCreateWithFlags(&last_done_, cudaEventDisableTiming),
@@ -136,16 +145,40 @@ Status DeviceChannel::UploadMembers() {
   return OkStatus();
 }
 
-Result<const StoredProgram*> DeviceChannel::ProgramFor(const Call& call,
-                                                       cudaStream_t stream) {
-  const std::string key = ProgramKey(key_, call);
-  if (const StoredProgram* found = programs_->Find(key)) return found;
-  CXL_ASSIGN_OR_RETURN(plan::Plan plan,
-                       plan::MakePlan(call.request, connection_.geometry()));
+// None if the message is too long for flags.
+Result<std::optional<cuda::Program>> DeviceChannel::FlaggedProgram(
+    const plan::Request& request) const {
+  if (request.count * request.element_bytes > options_.flagged_bytes)
+    return std::optional<cuda::Program>();
+  CXL_ASSIGN_OR_RETURN(
+      const plan::Plan plan,
+      plan::MakePlan(request, plan::FlaggedGeometry(request.num_ranks)));
   CXL_ASSIGN_OR_RETURN(
       cuda::Program program,
+      cuda::MakeProgram(plan, request.rank, cuda::Stripes{1, 16}));
+  if (!cuda::FitsFlagged(program)) return std::optional<cuda::Program>();
+  return std::optional(std::move(program));
+}
+
+Result<const StoredProgram*> DeviceChannel::ProgramFor(
+    const Call& call, const pool::CallDescriptor& descriptor,
+    bool by_copy_engine, cudaStream_t stream) {
+  const std::string key = ProgramKey(key_, call, descriptor, by_copy_engine);
+  if (const StoredProgram* found = programs_->Find(key)) return found;
+  if (!by_copy_engine) {
+    CXL_ASSIGN_OR_RETURN(const std::optional<cuda::Program> program,
+                         FlaggedProgram(call.request));
+    if (program) return programs_->Store(key, *program, true, stream);
+  }
+  CXL_ASSIGN_OR_RETURN(
+      const plan::Plan plan,
+      plan::MakePlan(call.request, by_copy_engine
+                                       ? connection_.geometry()
+                                       : connection_.kernel_geometry()));
+  CXL_ASSIGN_OR_RETURN(
+      const cuda::Program program,
       cuda::MakeProgram(plan, call.request.rank, connection_.stripes()));
-  return programs_->Store(key, program, stream);
+  return programs_->Store(key, program, false, stream);
 }
 
 // A channel's calls execute in the order in which they are enqueued.
@@ -156,6 +189,48 @@ Status DeviceChannel::FollowLast(cudaStream_t stream) {
         cudaEventRecord(last_done_, last_stream_), "cudaEventRecord"));
   return cuda::CudaStatus(cudaStreamWaitEvent(stream, last_done_),
                           "cudaStreamWaitEvent");
+}
+
+// What every way of executing a call needs.
+cuda::DeviceCall DeviceChannel::Prepare(
+    const Call& call, const StoredProgram& program,
+    const pool::CallDescriptor& descriptor) const {
+  cuda::DeviceCall device;
+  device.sending = program.sending;
+  device.receiving = program.receiving;
+  device.num_sending = program.num_sending;
+  device.num_receiving = program.num_receiving;
+  device.members = members_.get();
+  device.num_members = static_cast<int32_t>(connection_.members().size());
+  device.self = connection_.group().self;
+  device.num_slots = static_cast<uint32_t>(connection_.geometry().num_slots);
+  device.unit_bytes = connection_.stripes().unit_bytes;
+  device.base_round = program.flagged ? flagged_rounds_ : rounds_;
+  device.epoch = pool_->epoch();
+  device.call = calls_;
+  device.hash = HashCall(descriptor, calls_);
+  device.input = call.input;
+  device.output = call.output;
+  device.dtype = call.dtype;
+  device.reduce_op = call.reduce_op;
+  device.status = status_.get();
+  device.scratch = scratch_.get();
+  // The host's deadline comes first, and knows more. This one is for a device
+  // whose host no longer runs.
+  device.timeout_ns =
+      static_cast<uint64_t>((options_.timeout_s * 1.5 + 5) * 1e9);
+  return device;
+}
+
+cudaError_t DeviceChannel::LaunchFlagged(cuda::DeviceCall call, uint32_t blocks,
+                                         cudaStream_t stream) {
+  if (cuda::MustWipe(call.base_round)) {
+    const cudaError_t error = cuda::LaunchWipe(call, stream);
+    if (error != cudaSuccess) return error;
+    call.base_round = ++flagged_rounds_;
+  }
+  ++flagged_rounds_;
+  return cuda::LaunchFlagged(call, blocks, stream);
 }
 
 Status DeviceChannel::Enqueue(const Call& call, bool aside,
@@ -176,59 +251,41 @@ Status DeviceChannel::EnqueueRecorded(const Call& call, bool aside,
                                       cudaStream_t stream) {
   CXL_RETURN_IF_ERROR(Connect());
   CXL_RETURN_IF_ERROR(FollowLast(stream));
-  CXL_ASSIGN_OR_RETURN(const StoredProgram* program, ProgramFor(call, stream));
+  const bool by_copy_engine = ByCopyEngine(call, aside);
+  const pool::CallDescriptor descriptor = Describe(call);
+  CXL_ASSIGN_OR_RETURN(const StoredProgram* program,
+                       ProgramFor(call, descriptor, by_copy_engine, stream));
+  const cuda::DeviceCall device = Prepare(call, *program, descriptor);
 
-  cuda::DeviceCall device;
-  device.sending = program->sending;
-  device.receiving = program->receiving;
-  device.num_sending = program->num_sending;
-  device.num_receiving = program->num_receiving;
-  device.members = members_.get();
-  device.num_members = static_cast<int32_t>(connection_.members().size());
-  device.self = connection_.group().self;
-  device.num_slots = static_cast<uint32_t>(connection_.geometry().num_slots);
-  device.unit_bytes = connection_.stripes().unit_bytes;
-  device.base_round = rounds_;
-  device.epoch = pool_->epoch();
-  device.call = calls_;
-  device.hash = HashDescriptor(Describe(call));
-  device.input = call.input;
-  device.output = call.output;
-  device.dtype = call.dtype;
-  device.reduce_op = call.reduce_op;
-  device.status = status_.get();
-  device.scratch = scratch_.get();
-  // The host's deadline comes first, and knows more. This one is for a device
-  // whose host no longer runs.
-  device.timeout_ns =
-      static_cast<uint64_t>((options_.timeout_s * 1.5 + 5) * 1e9);
-
-  Note(call);
-  CXL_RETURN_IF_ERROR(cuda::CudaStatus(
-      ByCopyEngine(call, aside)
-          ? copy_engine_->Enqueue(
-                device,
-                {program->host_sending, program->host_receiving,
-                 connection_.members().data(), program->rounds, staging_.get(),
-                 staging_bytes()},
-                options_.shape, stream)
-          : cuda::Launch(device, options_.shape, stream),
-      "launching a collective"));
+  Note(call, descriptor);
+  cudaError_t error;
+  if (by_copy_engine)
+    error =
+        copy_engine_->Enqueue(device,
+                              {program->host_sending, program->host_receiving,
+                               connection_.members().data(), program->rounds,
+                               staging_.get(), staging_bytes()},
+                              options_.shape, stream);
+  else if (program->flagged)
+    error = LaunchFlagged(device, program->flagged_blocks, stream);
+  else
+    error = cuda::Launch(device, options_.shape, stream);
+  CXL_RETURN_IF_ERROR(cuda::CudaStatus(error, "launching a collective"));
   if (aside)
     CXL_RETURN_IF_ERROR(cuda::CudaStatus(cudaEventRecord(last_done_, stream),
                                          "cudaEventRecord"));
   last_recorded_ = aside;
   last_stream_ = stream;
-  rounds_ += program->rounds;
+  if (!program->flagged) rounds_ += program->rounds;
   std::lock_guard lock(mutex_);
   stats_.bytes_published += program->bytes_published;
   stats_.bytes_retrieved += program->bytes_retrieved;
   return OkStatus();
 }
 
-void DeviceChannel::Note(const Call& call) {
+void DeviceChannel::Note(const Call& call,
+                         const pool::CallDescriptor& descriptor) {
   std::lock_guard lock(mutex_);
-  const pool::CallDescriptor descriptor = Describe(call);
   journal_[calls_ % cuda::kJournal] = {descriptor, call.name};
   cuda::JournalEntry& entry = connection_.control(connection_.group().self)
                                   ->journal[calls_ % cuda::kJournal];

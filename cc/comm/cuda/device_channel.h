@@ -68,9 +68,16 @@ class DeviceChannel {
   Status EnqueueRecorded(const Call& call, bool aside, cudaStream_t stream);
   Status FollowLast(cudaStream_t stream);
   Status UploadMembers();
-  Result<const StoredProgram*> ProgramFor(const Call& call,
-                                          cudaStream_t stream);
-  void Note(const Call& call);
+  Result<std::optional<cuda::Program>> FlaggedProgram(
+      const plan::Request& request) const;
+  Result<const StoredProgram*> ProgramFor(
+      const Call& call, const pool::CallDescriptor& descriptor,
+      bool by_copy_engine, cudaStream_t stream);
+  cuda::DeviceCall Prepare(const Call& call, const StoredProgram& program,
+                           const pool::CallDescriptor& descriptor) const;
+  cudaError_t LaunchFlagged(cuda::DeviceCall call, uint32_t blocks,
+                            cudaStream_t stream);
+  void Note(const Call& call, const pool::CallDescriptor& descriptor);
   Status CompareJournals();
   Status CheckCalls(Clock::time_point now, uint64_t finished);
   void RecordWait(uint64_t call, int member);
@@ -93,6 +100,7 @@ class DeviceChannel {
   bool last_recorded_ = false;       // whether that event has been recorded
   cudaStream_t last_stream_ = nullptr;
   uint64_t rounds_ = 0;
+  uint64_t flagged_rounds_;
 
   mutable std::mutex mutex_;  // what both threads use
   uint64_t calls_ = 0;        // enqueued

@@ -14,6 +14,8 @@ namespace {
 constexpr uint64_t kDeviceKey = 0x6375646100000000;
 
 constexpr uint64_t kMinSlotBytes = uint64_t{64} << 10;
+// The copy engines' best, where the pool has space for it.
+constexpr uint64_t kMaxSlotBytes = uint64_t{4} << 20;
 constexpr uint64_t kGroupsPerArena = 7;
 constexpr uint64_t kMaxUnitBytes = 1024;
 constexpr uint64_t kMinUnitBytes = plan::kSlotAlignment;
@@ -30,7 +32,7 @@ plan::Geometry ChooseGeometry(const pool::Pool& pool,
           ? options.slot_bytes
           : std::clamp(
                 std::bit_floor(arena / kGroupsPerArena / geometry.num_slots),
-                kMinSlotBytes, geometry.slot_bytes);
+                kMinSlotBytes, kMaxSlotBytes);
   return geometry;
 }
 
@@ -63,6 +65,10 @@ DeviceConnection::DeviceConnection(pool::Pool* pool, const Peers* peers,
                            options.shape);
   geometry_.part_alignment =
       uint64_t{stripes_.num_blocks} * stripes_.unit_bytes;
+  kernel_geometry_ = geometry_;
+  kernel_geometry_.slot_bytes =
+      std::min(geometry_.slot_bytes, options.kernel_slot_bytes);
+  kernel_geometry_.min_chunk_bytes = options.kernel_min_chunk_bytes;
 }
 
 Status DeviceConnection::Open(Arena* arena, Recorder* recorder) {
@@ -96,6 +102,7 @@ Result<bool> DeviceConnection::Connect() {
     cuda::MemberView& view = members_[member];
     view.send = control->send;
     view.released = control->released;
+    view.flagged = &control->flagged;
     std::ranges::copy(memory.slots, view.slots);
     controls_[member] = control;
   }

@@ -27,7 +27,13 @@ struct DeviceOptions {
   cuda::Shape shape;
   // Calls whose larger buffer has at least this many bytes go by the copy
   // engines.
-  uint64_t copy_engine_bytes = uint64_t{12} << 20;
+  uint64_t copy_engine_bytes = uint64_t{24} << 20;
+  // What kernels use of a slot, and the least that is worth a round.
+  uint64_t kernel_slot_bytes = uint64_t{1} << 20;
+  uint64_t kernel_min_chunk_bytes = uint64_t{512} << 10;
+  // Short messages: see flagged.h. Tests start shortly before flags begin anew.
+  uint64_t flagged_bytes = plan::kFlaggedBytes;
+  uint64_t first_flagged_round = 0;
 };
 
 // The memory of one channel between GPUs as one member sees it: allocates this
@@ -52,6 +58,8 @@ class DeviceConnection {
   // What the members find each other's parts by.
   uint64_t key() const { return key_; }
   const plan::Geometry& geometry() const { return geometry_; }
+  // What plans for kernels use of it: copy engines need larger pieces.
+  const plan::Geometry& kernel_geometry() const { return kernel_geometry_; }
   const cuda::Stripes& stripes() const { return stripes_; }
   const pool::Doorbells& doorbells() const { return doorbells_; }
 
@@ -66,6 +74,7 @@ class DeviceConnection {
   uint64_t key_;
   pool::Doorbells doorbells_;
   plan::Geometry geometry_;
+  plan::Geometry kernel_geometry_;
   cuda::Stripes stripes_;
   pool::ChannelPlace place_ = {};  // of this member's part
   std::vector<cuda::MemberView> members_;

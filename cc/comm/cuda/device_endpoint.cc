@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "cc/engine/cuda/flagged.h"
+
 namespace jax_cxl::comm {
 namespace {
 
@@ -50,6 +52,8 @@ DeviceEndpoint::~DeviceEndpoint() {
 Status DeviceEndpoint::Open() {
   CurrentDevice current(device_);
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(cuda::Preload(), "loading the kernels"));
+  CXL_RETURN_IF_ERROR(
+      cuda::CudaStatus(cuda::PreloadFlagged(), "loading the kernels"));
   CXL_RETURN_IF_ERROR(programs_.Open());
   CXL_RETURN_IF_ERROR(copy_engine_.Open());
   CXL_RETURN_IF_ERROR(host_path_.Open());

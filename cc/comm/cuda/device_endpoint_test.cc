@@ -176,6 +176,8 @@ struct Setting {
   bool direct = true;
   Way way = Way::kEnqueue;
   uint64_t copy_engine_bytes = uint64_t{12} << 20;
+  uint64_t flagged_bytes = plan::kFlaggedBytes;
+  uint64_t first_flagged_round = 0;
 };
 
 void RunSoak(uint64_t seed, const Setting& setting, int calls, uint64_t large) {
@@ -187,6 +189,8 @@ void RunSoak(uint64_t seed, const Setting& setting, int calls, uint64_t large) {
   options.copy_engine_bytes = setting.copy_engine_bytes;
   options.warn_after_s = 5;
   options.timeout_s = 20;
+  options.flagged_bytes = setting.flagged_bytes;
+  options.first_flagged_round = setting.first_flagged_round;
   DeviceWorld world(setting.ranks, options, setting.direct,
                     setting.pool_devices);
   const Watcher watcher(world);
@@ -220,6 +224,25 @@ TEST_F(DeviceEndpointTest, RandomCalls) {
 TEST_F(DeviceEndpointTest, LargeCalls) {
   RunSoak(5, {2, 0, 0, 1, 32}, 60, 24 << 20);
   RunSoak(6, {4, 0, 0, 2, 32}, 60, 12 << 20);
+}
+
+// Without flags: barriers of blocks and doorbells for the shortest too.
+TEST_F(DeviceEndpointTest, ShortCallsWithoutFlags) {
+  Setting setting{3, 64 << 10, 3, 1, 8};
+  setting.flagged_bytes = 0;
+  RunSoak(14, setting, 300, 64 << 10);
+}
+
+TEST_F(DeviceEndpointTest, ShortCalls) {
+  RunSoak(15, {2, 0, 0, 1, 32}, 1000, 64 << 10);
+  RunSoak(16, {4, 0, 0, 1, 32}, 1000, 8 << 10);
+}
+
+// Flags begin anew some calls after the start.
+TEST_F(DeviceEndpointTest, ManyMoreShortCallsThanFlags) {
+  Setting setting{3, 0, 0, 1, 32};
+  setting.first_flagged_round = (uint64_t{1} << 32) - 10;
+  RunSoak(17, setting, 100, 16 << 10);
 }
 
 // Everything by the copy engines, and, 1000, large and small calls in turn. One

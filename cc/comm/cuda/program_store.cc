@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "cc/engine/cuda/flagged.h"
+
 namespace jax_cxl::comm {
 namespace {
 
@@ -31,6 +33,7 @@ Status ProgramStore::Clear() {
 
 Result<const StoredProgram*> ProgramStore::Store(const std::string& key,
                                                  const cuda::Program& program,
+                                                 bool flagged,
                                                  cudaStream_t stream) {
   const uint64_t sending = program.sending.size();
   const uint64_t receiving = program.receiving.size();
@@ -61,6 +64,8 @@ Result<const StoredProgram*> ProgramStore::Store(const std::string& key,
   stored.rounds = program.rounds;
   stored.bytes_published = program.bytes_published;
   stored.bytes_retrieved = program.bytes_retrieved;
+  stored.flagged = flagged;
+  if (flagged) stored.flagged_blocks = cuda::FlaggedBlocks(program);
   return &(programs_[key] = stored);
 }
 

@@ -25,6 +25,8 @@ struct StoredProgram {
   uint64_t rounds = 0;
   uint64_t bytes_published = 0;
   uint64_t bytes_retrieved = 0;
+  bool flagged = false;  // a short message's (see flagged.h)
+  uint32_t flagged_blocks = 0;
 };
 
 // The programs of one device. They lie one after another in memory that was
@@ -43,7 +45,7 @@ class ProgramStore {
   // Copies the program to the device, in the order of `stream`. What streams
   // run later sees it too if they wait for this one, as a channel's calls do.
   Result<const StoredProgram*> Store(const std::string& key,
-                                     const cuda::Program& program,
+                                     const cuda::Program& program, bool flagged,
                                      cudaStream_t stream);
 
  private:

@@ -6,12 +6,15 @@
 #include "cc/engine/cuda/device_call.h"
 #include "cc/engine/cuda/device_memory.cuh"
 
-// One thread block at work on a call: its lanes and how they wait.
+// The warps of one thread block at work on a call, and how they wait.
+//
+// Data warps move bytes and wait for nothing but this block's shared memory.
+// Control warps do what takes a round trip over the link, each in its own time:
+// a gate waits for the peers, ahead of the data warps, and opens one step of
+// its lane after another; a bell follows them, and rings when all are done.
 namespace jax_cxl::cuda {
 
 enum Lane : uint32_t { kSending = 0, kReceiving = 1 };
-
-inline constexpr uint32_t kNever = 0xffffffff;
 
 // How long a kernel that has found a fault waits for the host to say why.
 inline constexpr uint64_t kPatienceNs = 5000000000;
@@ -24,129 +27,44 @@ __device__ inline void Stop(const DeviceStatus* status) {
   __trap();
 }
 
-// In the block's shared memory.
-struct BlockState {
-  // The last value seen of each member's words: they only grow. Each is used by
-  // one warp of one lane, and by one thread of it.
-  uint64_t published[kMaxMembers];
-  uint64_t released[2][kMaxMembers];
-  // Receiving steps that are done, for sending steps that depend on them.
-  volatile uint32_t received;
-  // The step of each lane at which its first warp gave up; kNever while all is
-  // well. Threads compare it with the step that they are at, so that all leave
-  // the lane after the same barrier.
-  volatile uint32_t gave_up_at[2];
+__device__ inline void Report(volatile DeviceStatus* status, DeviceFault fault,
+                              int member) {
+  status->fault_member = member;
+  __threadfence_system();
+  status->fault = static_cast<uint32_t>(fault);
+}
 
-  // By all threads of the block, before a barrier.
-  __device__ void Reset() {
-    for (uint32_t i = threadIdx.x; i < kMaxMembers; i += blockDim.x) {
-      published[i] = 0;
-      released[0][i] = released[1][i] = 0;
+__device__ __forceinline__ uint32_t LaneInWarp() { return threadIdx.x % 32; }
+
+// What a look at a member's words says.
+enum class Look { kThere, kNotYet, kFault };
+
+// Looks again and again, a member a thread of the calling warp, until
+// `look(member)` is kThere for all members but this one. False when the call
+// cannot go on, which the block's warps tell each other by `gave_up`.
+template <typename LookAt>
+__device__ bool AwaitMembers(const DeviceCall& call, volatile uint32_t& gave_up,
+                             const LookAt& look) {
+  constexpr int kLooksPerCheck = 64;
+  constexpr uint64_t kLongWaitNs = 1000000;
+  const int thread = static_cast<int>(LaneInWarp());
+  uint64_t start = 0;
+  bool told = false;
+  for (int looks = 1;; ++looks) {
+    int behind = -1;
+    bool stop = false;
+    for (int member = thread; member < call.num_members; member += 32) {
+      if (member == call.self) continue;
+      const Look seen = look(member);
+      if (seen != Look::kThere) behind = member;
+      stop |= seen == Look::kFault;
     }
-    if (threadIdx.x != 0) return;
-    received = 0;
-    gave_up_at[kSending] = kNever;
-    gave_up_at[kReceiving] = kNever;
-  }
-};
-
-// A lane of this block: a group of warps that executes one list of steps.
-class LaneContext {
- public:
-  // `line`: which of the members' doorbells it rings and waits for.
-  __device__ LaneContext(const DeviceCall& call, BlockState& state, Lane lane,
-                         uint32_t line, uint32_t thread, uint32_t threads)
-      : call_(call),
-        state_(state),
-        lane_(lane),
-        line_(line),
-        thread_(thread),
-        threads_(threads),
-        tag_(call.epoch << 48) {}
-
-  __device__ uint32_t thread() const { return thread_; }
-  __device__ uint32_t threads() const { return threads_; }
-
-  // All threads of the lane, no others.
-  __device__ void Barrier() const {
-    asm volatile("bar.sync %0, %1;" ::"r"(lane_ + 1), "r"(threads_) : "memory");
-  }
-
-  // The following are called by all threads of the lane, at step `at`; false
-  // when the call cannot go on.
-
-  // Until members [first, last) but this one have published `rounds`.
-  __device__ bool AwaitPublished(uint32_t at, int first, int last,
-                                 uint64_t rounds) {
-    return Await(at, [&](int member) {
-      if (member < first || member >= last) return true;
-      return Published(member, rounds);
-    });
-  }
-
-  // Until my slot for `round` is free: no peer reads what it carried before.
-  __device__ bool AwaitSlot(uint32_t at, uint64_t round) {
-    if (round < call_.num_slots) return true;
-    const uint64_t rounds = round + 1 - call_.num_slots;
-    return Await(at, [&](int member) { return Released(member, rounds); });
-  }
-
-  // Until the receiving lane has done `steps` steps.
-  __device__ bool AwaitReceived(uint32_t at, uint32_t steps) {
-    if (thread_ == 0) {
-      while (state_.received < steps) {
-        if (state_.gave_up_at[kReceiving] != kNever) {
-          state_.gave_up_at[lane_] = at;
-          break;
-        }
-      }
-      __threadfence_block();
+    const unsigned waiting = __ballot_sync(0xffffffff, behind >= 0);
+    if (waiting == 0) {
+      if (told && thread == 0) call.status->waiting_for = 0;
+      return true;
     }
-    return Agree(at);
-  }
-
-  // Rings: what the lane's threads did before is visible before the word is.
-  __device__ void Ring(uint64_t* word, uint64_t value) const {
-    Barrier();
-    if (thread_ != 0) return;
-    FenceSystem();
-    StoreWord(word, tag_ | value);
-  }
-
- private:
-  static constexpr int kPollsPerCheck = 64;
-  static constexpr uint64_t kLongWaitNs = 1000000;
-
-  __device__ bool Agree(uint32_t at) const {
-    Barrier();
-    return state_.gave_up_at[lane_] > at;
-  }
-
-  // Polls with the lane's first warp, a member a thread, until `there(member)`
-  // is true for all members but this one.
-  template <typename There>
-  __device__ bool Await(uint32_t at, const There& there) {
-    if (thread_ < 32) {
-      if (!Poll(there) && thread_ == 0) state_.gave_up_at[lane_] = at;
-      __syncwarp();
-    }
-    return Agree(at);
-  }
-
-  template <typename There>
-  __device__ bool Poll(const There& there) {
-    uint64_t start = 0;
-    bool told = false;
-    for (int polls = 1;; ++polls) {
-      int behind = -1;
-      for (int member = thread_; member < call_.num_members; member += 32)
-        if (member != call_.self && !there(member)) behind = member;
-      const unsigned waiting = __ballot_sync(0xffffffff, behind >= 0);
-      if (waiting == 0) {
-        if (told && thread_ == 0) call_.status->waiting_for = 0;
-        return true;
-      }
-      if (polls % kPollsPerCheck != 0) continue;
+    if (looks % kLooksPerCheck == 0) {
       const int late = __shfl_sync(0xffffffff, behind, __ffs(waiting) - 1);
       const uint64_t now = NowNs();
       if (start == 0) start = now;
@@ -154,70 +72,193 @@ class LaneContext {
           __shfl_sync(0xffffffff, now > start ? now - start : 0, 0);
       if (waited > kLongWaitNs && !told) {
         told = true;
-        if (thread_ == 0) call_.status->waiting_for = late + 1;
+        if (thread == 0) call.status->waiting_for = late + 1;
       }
-      bool stop = false;
-      if (thread_ == 0) {
-        const volatile DeviceStatus* status = call_.status;
-        stop = status->abort != 0 || mismatch_;
-        if (!stop && waited > call_.timeout_ns) {
-          Fault(DeviceFault::kTimeout, late);
+      if (thread == 0) {
+        const volatile DeviceStatus* status = call.status;
+        stop |= status->abort != 0 || gave_up != 0;
+        if (!stop && waited > call.timeout_ns) {
+          Report(call.status, DeviceFault::kTimeout, late);
           stop = true;
         }
       }
-      if (__any_sync(0xffffffff, stop || mismatch_)) return false;
     }
+    if (!__any_sync(0xffffffff, stop)) continue;
+    gave_up = 1;
+    return false;
+  }
+}
+
+// In the block's shared memory.
+struct BlockState {
+  // The last value seen of each member's words: they only grow. Each is used by
+  // one warp.
+  uint64_t published[kMaxMembers];
+  uint64_t released[2][kMaxMembers];
+  // Steps of each lane that its data warps may begin.
+  volatile uint32_t open[2];
+  // Steps of its lane that each data warp has done.
+  volatile uint32_t done[kMaxDataWarps];
+  // 1 once a warp found that the call cannot go on: all others leave too.
+  volatile uint32_t gave_up;
+
+  // By all threads of the block, before a barrier.
+  __device__ void Reset() {
+    for (uint32_t i = threadIdx.x; i < kMaxMembers; i += blockDim.x) {
+      published[i] = 0;
+      released[0][i] = released[1][i] = 0;
+    }
+    for (uint32_t i = threadIdx.x; i < kMaxDataWarps; i += blockDim.x)
+      done[i] = 0;
+    if (threadIdx.x != 0) return;
+    open[kSending] = 0;
+    open[kReceiving] = 0;
+    gave_up = 0;
+  }
+};
+
+// One warp of those that move a lane's bytes. Its functions are called by all
+// of its threads.
+class DataWarp {
+ public:
+  // `index` of `warps` of the lane, the block's data warp `slot`.
+  __device__ DataWarp(BlockState& state, Lane lane, uint32_t slot,
+                      uint32_t index, uint32_t warps)
+      : state_(state),
+        lane_(lane),
+        slot_(slot),
+        thread_(index * 32 + LaneInWarp()),
+        threads_(warps * 32) {}
+
+  // Among the threads of the lane.
+  __device__ uint32_t thread() const { return thread_; }
+  __device__ uint32_t threads() const { return threads_; }
+
+  // Until step `at` may begin; false when the call cannot go on.
+  __device__ bool AwaitOpen(uint32_t at) const {
+    bool is_open = true;
+    if (LaneInWarp() == 0) {
+      while (state_.open[lane_] <= at) {
+        if (state_.gave_up == 0) continue;
+        is_open = false;
+        break;
+      }
+      __threadfence_block();
+    }
+    return __shfl_sync(0xffffffff, is_open, 0);
   }
 
-  __device__ bool Published(int member, uint64_t rounds) {
+  // What the warp has done up to step `at` is visible to whoever sees this.
+  __device__ void Done(uint32_t at) const {
+    __syncwarp();
+    if (LaneInWarp() != 0) return;
+    __threadfence_block();
+    state_.done[slot_] = at + 1;
+  }
+
+ private:
+  BlockState& state_;
+  const Lane lane_;
+  const uint32_t slot_;
+  const uint32_t thread_;
+  const uint32_t threads_;
+};
+
+// One warp that waits for peers, or for data warps, and rings. Its functions
+// are called by all of its threads; those that wait return false when the call
+// cannot go on.
+class ControlWarp {
+ public:
+  // `line`: which of the members' doorbells it rings and waits for.
+  __device__ ControlWarp(const DeviceCall& call, BlockState& state, Lane lane,
+                         uint32_t line)
+      : call_(call),
+        state_(state),
+        lane_(lane),
+        line_(line),
+        tag_(call.epoch << kHashBits) {}
+
+  // Until members [first, last) but this one have published `rounds`.
+  __device__ bool AwaitPublished(int first, int last, uint64_t rounds) {
+    return AwaitMembers(call_, state_.gave_up, [&](int member) {
+      if (member < first || member >= last) return Look::kThere;
+      return Published(member, rounds);
+    });
+  }
+
+  // Until my slot for `round` is free: no peer reads what it carried before.
+  __device__ bool AwaitSlot(uint64_t round) {
+    if (round < call_.num_slots) return true;
+    const uint64_t rounds = round + 1 - call_.num_slots;
+    return AwaitMembers(call_, state_.gave_up,
+                        [&](int member) { return Released(member, rounds); });
+  }
+
+  // Lets the lane's data warps do `steps` steps.
+  __device__ void Open(uint32_t steps) const {
+    __syncwarp();
+    if (LaneInWarp() != 0) return;
+    __threadfence_block();
+    state_.open[lane_] = steps;
+  }
+
+  // Until data warps [first, last) of the block have done `steps` steps.
+  __device__ bool AwaitDone(uint32_t first, uint32_t last,
+                            uint32_t steps) const {
+    const uint32_t slot = first + LaneInWarp();
+    for (;;) {
+      if (__all_sync(0xffffffff, slot >= last || state_.done[slot] >= steps))
+        break;
+      if (__any_sync(0xffffffff, state_.gave_up != 0)) return false;
+    }
+    __threadfence_block();
+    return true;
+  }
+
+  // Rings: what is done is visible before the word is.
+  __device__ void Ring(uint64_t* word, uint64_t value) const {
+    __syncwarp();
+    if (LaneInWarp() != 0) return;
+    FenceSystem();
+    StoreWord(word, tag_ | value);
+  }
+
+ private:
+  __device__ Look Published(int member, uint64_t rounds) {
     uint64_t& seen = state_.published[member];
-    if (seen >= rounds) return true;
+    if (seen >= rounds) return Look::kThere;
     const SendLine& line = call_.members[member].send[line_];
     const uint64_t word = LoadWord(&line.published);
     const uint64_t call = LoadWord(&line.calls[call_.call % kCallWords]);
     if ((word & ~kHashMask) != tag_ || (word & kHashMask) < rounds)
-      return false;
+      return Look::kNotYet;
+    FenceSystem();
     // The peer wrote which call this is before it published anything of it, but
     // both loads were under way at once.
     const uint64_t expected = CallWord(call_.call, call_.hash);
-    if (call != expected && !SameCall(line, expected)) {
-      Fault(DeviceFault::kMismatch, member);
-      mismatch_ = true;
-      return false;
+    if (call != expected &&
+        LoadWord(&line.calls[call_.call % kCallWords]) != expected) {
+      Report(call_.status, DeviceFault::kMismatch, member);
+      return Look::kFault;
     }
     seen = word & kHashMask;
-    return true;
+    return Look::kThere;
   }
 
-  __device__ bool SameCall(const SendLine& line, uint64_t expected) const {
-    FenceSystem();
-    return LoadWord(&line.calls[call_.call % kCallWords]) == expected;
-  }
-
-  __device__ bool Released(int member, uint64_t rounds) {
+  __device__ Look Released(int member, uint64_t rounds) {
     uint64_t& seen = state_.released[lane_][member];
-    if (seen >= rounds) return true;
+    if (seen >= rounds) return Look::kThere;
     const uint64_t word =
         AcquireWord(&call_.members[member].released[line_].word);
     if ((word & ~kHashMask) == tag_) seen = word & kHashMask;
-    return seen >= rounds;
-  }
-
-  __device__ void Fault(DeviceFault fault, int member) const {
-    volatile DeviceStatus* status = call_.status;
-    status->fault_member = member;
-    __threadfence_system();
-    status->fault = static_cast<uint32_t>(fault);
+    return seen >= rounds ? Look::kThere : Look::kNotYet;
   }
 
   const DeviceCall& call_;
   BlockState& state_;
   const Lane lane_;
   const uint32_t line_;
-  const uint32_t thread_;
-  const uint32_t threads_;
   const uint64_t tag_;
-  bool mismatch_ = false;
 };
 
 }  // namespace jax_cxl::cuda

@@ -4,6 +4,7 @@
 
 #include "cc/engine/cuda/block.cuh"
 #include "cc/engine/cuda/copy_engine.h"
+#include "cc/engine/cuda/progress.cuh"
 #include "cc/engine/cuda/reduce.cuh"
 
 namespace jax_cxl::cuda {
@@ -28,14 +29,14 @@ __global__ void Synchronize(const __grid_constant__ DeviceCall call,
   __shared__ BlockState state;
   state.Reset();
   __syncthreads();
-  LaneContext lane(call, state, kSending, turn.line, threadIdx.x, blockDim.x);
+  ControlWarp warp(call, state, kSending, turn.line);
   const MemberView& mine = call.members[call.self];
   if (turn.publish > 0)
-    lane.Ring(&mine.send[turn.line].published, turn.publish);
-  if (turn.release > 0) lane.Ring(&mine.released[turn.line].word, turn.release);
-  bool go_on = !turn.await_slot || lane.AwaitSlot(0, turn.slot_round);
+    warp.Ring(&mine.send[turn.line].published, turn.publish);
+  if (turn.release > 0) warp.Ring(&mine.released[turn.line].word, turn.release);
+  bool go_on = !turn.await_slot || warp.AwaitSlot(turn.slot_round);
   if (go_on && turn.last > turn.first)
-    go_on = lane.AwaitPublished(0, turn.first, turn.last, turn.published);
+    go_on = warp.AwaitPublished(turn.first, turn.last, turn.published);
   if (!go_on && threadIdx.x == 0) Stop(call.status);
 }
 
@@ -47,7 +48,7 @@ __global__ void Begin(const __grid_constant__ DeviceCall call) {
   FenceSystem();
   if (threadIdx.x != 0) return;
   call.scratch->started_ns = NowNs();
-  StoreWord(&call.status->started, call.call + 1);
+  SayStarted(call);
 }
 
 // After all that the call moves: every line is at its end.
@@ -58,10 +59,7 @@ __global__ void End(const __grid_constant__ DeviceCall call, uint64_t rounds) {
   StoreWord(&mine.send[threadIdx.x].published, word);
   StoreWord(&mine.released[threadIdx.x].word, word);
   if (threadIdx.x != 0) return;
-  DeviceScratch& scratch = *call.scratch;
-  scratch.busy_ns += NowNs() - scratch.started_ns;
-  StoreWord(&call.status->busy_ns, scratch.busy_ns);
-  StoreWord(&call.status->finished, call.call + 1);
+  SayFinished(call, call.scratch->started_ns, call.scratch->busy_ns);
 }
 
 __global__ void __launch_bounds__(kMaxThreads, 1)

@@ -6,6 +6,7 @@
 
 #include "cc/base/dtype.h"
 #include "cc/engine/cuda/program.h"
+#include "cc/plan/gpu_geometry.h"
 #include "cc/pool/channel_layout.h"
 #include "cc/pool/layout.h"
 
@@ -15,8 +16,24 @@ namespace jax_cxl::cuda {
 
 inline constexpr int kMaxBlocks = 64;   // thread blocks of one call
 inline constexpr int kMaxMembers = 64;  // ranks of a group
+inline constexpr uint32_t kMaxDataWarps = 16;
+inline constexpr uint32_t kMaxThreads = 32 * kMaxDataWarps;
 inline constexpr int kCallWords = 15;
 static_assert(kCallWords > pool::kMaxSlots);
+
+// How many thread blocks execute a call, and how many threads of each block
+// send and receive: kMaxThreads together at most. Every rank of a group has the
+// same number of blocks.
+struct Shape {
+  uint32_t blocks = 32;            // a power of two, at most kMaxBlocks
+  uint32_t sending_threads = 64;  // multiples of 32
+  uint32_t receiving_threads = 448;
+
+  constexpr uint32_t sending_warps() const { return sending_threads / 32; }
+  constexpr uint32_t data_warps() const {
+    return (sending_threads + receiving_threads) / 32;
+  }
+};
 
 // What block b of a member says to block b of the others. Which call a round
 // belongs to stands beside the doorbell: a member can be ahead by as many calls
@@ -27,11 +44,12 @@ struct alignas(pool::kLineBytes) SendLine {
 };
 static_assert(sizeof(SendLine) == pool::kLineBytes);
 
-// The call's number and a hash of its descriptor, in one word.
+// The number of a call or round, and a hash of what else the members must agree
+// on, in one word.
 inline constexpr int kHashBits = 48;
 inline constexpr uint64_t kHashMask = (uint64_t{1} << kHashBits) - 1;
-constexpr uint64_t CallWord(uint64_t call, uint64_t hash) {
-  return call << kHashBits | (hash & kHashMask);
+constexpr uint64_t CallWord(uint64_t number, uint64_t hash) {
+  return number << kHashBits | (hash & kHashMask);
 }
 
 // What a member's host says about a call that it enqueued: the last kJournal of
@@ -44,17 +62,28 @@ struct alignas(pool::kLineBytes) JournalEntry {
 };
 static_assert(sizeof(JournalEntry) == pool::kLineBytes);
 
+// A member's ring for short messages (see flagged.h).
+inline constexpr int kFlaggedSlots = plan::kFlaggedSlots;
+struct alignas(pool::kLineBytes) FlaggedControl {
+  uint64_t released;              // a doorbell word: rounds
+  uint64_t calls[kFlaggedSlots];  // of round r at r % kFlaggedSlots: CallWord
+  alignas(
+      pool::kLineBytes) std::byte lines[kFlaggedSlots][2 * plan::kFlaggedBytes];
+};
+
 // A member's control block on a channel between GPUs.
 struct DeviceControl {
   SendLine send[kMaxBlocks];
   pool::Doorbell released[kMaxBlocks];
   JournalEntry journal[kJournal];
+  FlaggedControl flagged;
 };
 
 // One member's part of a channel as the devices of this process see it.
 struct MemberView {
   SendLine* send;
   pool::Doorbell* released;
+  FlaggedControl* flagged;
   std::byte* slots[pool::kMaxSlots];
 };
 
@@ -82,6 +111,7 @@ struct DeviceScratch {
   uint32_t blocks_done;  // 0 between calls
   uint64_t started_ns;
   uint64_t busy_ns;
+  uint64_t flagged_released;  // rounds that all peers are known to have read
 };
 
 // The arguments of the kernel that executes one call of one rank.
@@ -98,7 +128,7 @@ struct DeviceCall {
   uint64_t base_round = 0;  // rounds of all calls before
   uint64_t epoch = 0;
   uint64_t call = 0;  // number of this call in the channel
-  uint64_t hash = 0;  // of its descriptor
+  uint64_t hash = 0;  // of its descriptor and number
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
   DType dtype = DType::kUint8;

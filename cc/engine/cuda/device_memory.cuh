@@ -46,6 +46,14 @@ __device__ __forceinline__ uint4 LoadSlot(const std::byte* address) {
   return v;
 }
 
+// In one piece, at once.
+__device__ __forceinline__ void StoreVolatile(std::byte* address, uint4 v) {
+  asm volatile(
+      "st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address),
+      "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+      : "memory");
+}
+
 __device__ __forceinline__ void StoreSlot(std::byte* address, uint4 v) {
   *reinterpret_cast<uint4*>(address) = v;
 }

@@ -2,6 +2,7 @@
 
 #include "cc/engine/cuda/block.cuh"
 #include "cc/engine/cuda/executor.h"
+#include "cc/engine/cuda/progress.cuh"
 #include "cc/engine/cuda/reduce.cuh"
 #include "cc/engine/cuda/stripes.cuh"
 
@@ -10,19 +11,19 @@ namespace {
 
 constexpr int kCopyUnroll = 8;
 
-// Moves this lane's vectors of a range; several loads in flight a thread.
+// Moves this warp's vectors of a range; several loads in flight a thread.
 template <typename Load, typename Store>
-__device__ __forceinline__ void MoveVectors(const LaneContext& lane,
+__device__ __forceinline__ void MoveVectors(const DataWarp& warp,
                                             const StripeVectors& vectors,
                                             uint64_t bytes, const Load& load,
                                             const Store& store) {
-  for (uint32_t base = lane.thread(); base < vectors.size();
-       base += lane.threads() * kCopyUnroll) {
+  for (uint32_t base = warp.thread(); base < vectors.size();
+       base += warp.threads() * kCopyUnroll) {
     uint4 values[kCopyUnroll];
     uint64_t offsets[kCopyUnroll];
 #pragma unroll
     for (int k = 0; k < kCopyUnroll; ++k) {
-      const uint32_t i = base + k * lane.threads();
+      const uint32_t i = base + k * warp.threads();
       offsets[k] = i < vectors.size() ? vectors.Offset(i) : bytes;
       if (offsets[k] < bytes) values[k] = load(offsets[k], bytes - offsets[k]);
     }
@@ -41,178 +42,215 @@ __device__ uint32_t SlotOf(const DeviceCall& call, uint64_t round) {
   return static_cast<uint32_t>((call.base_round + round) % call.num_slots);
 }
 
-// False when the call cannot go on.
-__device__ bool RunSending(const DeviceCall& call, LaneContext& lane) {
-  const MemberView& mine = call.members[call.self];
+// The members whose publication a receiving step waits for.
+struct Sources {
+  int first, last;
+};
+
+// Nobody where this block has no part in the step.
+__device__ Sources SourcesOf(const DeviceCall& call, const DeviceStep& step) {
+  switch (step.kind) {
+    case DeviceStepKind::kGet:
+      if (step.bytes == 0)  // nothing but its wait: once for the whole rank
+        return {step.first, blockIdx.x == 0 ? step.last : step.first};
+      break;
+    case DeviceStepKind::kReduce:
+    case DeviceStepKind::kReduceToSlot:
+    case DeviceStepKind::kReduceToBoth:
+      break;
+    default:
+      return {0, 0};
+  }
+  if (VectorsOf(call, step.from, step.bytes).size() == 0) return {0, 0};
+  return {step.first, step.last};
+}
+
+// --- control warps: false when the call cannot go on ---
+
+__device__ bool GateSending(const DeviceCall& call, ControlWarp& gate) {
   for (uint32_t at = 0; at < call.num_sending; ++at) {
     const DeviceStep& step = call.sending[at];
-    switch (step.kind) {
-      case DeviceStepKind::kCopy: {
-        const std::byte* from = call.input + step.from;
-        std::byte* to = call.output + step.to;
-        MoveVectors(
-            lane, VectorsOf(call, 0, step.bytes), step.bytes,
-            [&](uint64_t i, uint64_t valid) {
-              return LoadLocal(from + i, valid);
-            },
-            [&](uint64_t i, uint4 v, uint64_t valid) {
-              StoreLocal(to + i, v, valid);
-            });
-        break;
-      }
-      case DeviceStepKind::kZero: {
-        std::byte* to = call.output + step.to;
-        MoveVectors(
-            lane, VectorsOf(call, 0, step.bytes), step.bytes,
-            [&](uint64_t, uint64_t) { return make_uint4(0, 0, 0, 0); },
-            [&](uint64_t i, uint4 v, uint64_t valid) {
-              StoreLocal(to + i, v, valid);
-            });
-        break;
-      }
-      case DeviceStepKind::kPut: {
-        const StripeVectors vectors = VectorsOf(call, step.to, step.bytes);
-        if (vectors.size() == 0) break;
-        if (!lane.AwaitSlot(at, call.base_round + step.round)) return false;
-        const std::byte* from = call.input + step.from;
-        std::byte* to = mine.slots[SlotOf(call, step.round)] + step.to;
-        MoveVectors(
-            lane, vectors, step.bytes,
-            [&](uint64_t i, uint64_t valid) {
-              return LoadLocal(from + i, valid);
-            },
-            [&](uint64_t i, uint4 v, uint64_t) { StoreSlot(to + i, v); });
-        break;
-      }
-      case DeviceStepKind::kPublish:
-        if (step.after > 0 && !lane.AwaitReceived(at, step.after)) return false;
-        lane.Ring(&mine.send[blockIdx.x].published,
-                  call.base_round + step.round + 1);
-        break;
-      default:
-        break;
-    }
+    if (step.kind == DeviceStepKind::kPut &&
+        VectorsOf(call, step.to, step.bytes).size() > 0 &&
+        !gate.AwaitSlot(call.base_round + step.round))
+      return false;
+    gate.Open(at + 1);
   }
   return true;
 }
 
-__device__ bool RunGet(const DeviceCall& call, LaneContext& lane, uint32_t at,
-                       const DeviceStep& step) {
-  const uint64_t rounds = call.base_round + step.round + 1;
-  const int peer = step.first;
-  if (step.bytes == 0)  // nothing but its wait: once for the whole rank
-    return blockIdx.x != 0 || lane.AwaitPublished(at, peer, peer + 1, rounds);
-  const StripeVectors vectors = VectorsOf(call, step.from, step.bytes);
-  if (vectors.size() == 0) return true;
-  if (!lane.AwaitPublished(at, peer, peer + 1, rounds)) return false;
-  const std::byte* from =
-      call.members[peer].slots[SlotOf(call, step.round)] + step.from;
-  std::byte* to = call.output + step.to;
-  MoveVectors(
-      lane, vectors, step.bytes,
-      [&](uint64_t i, uint64_t) { return LoadSlot(from + i); },
-      [&](uint64_t i, uint4 v, uint64_t valid) {
-        StoreLocal(to + i, v, valid);
-      });
+__device__ bool GateReceiving(const DeviceCall& call, ControlWarp& gate) {
+  for (uint32_t at = 0; at < call.num_receiving; ++at) {
+    const DeviceStep& step = call.receiving[at];
+    const Sources sources = SourcesOf(call, step);
+    if (sources.first < sources.last) {
+      const bool to_slot = step.kind == DeviceStepKind::kReduceToSlot ||
+                           step.kind == DeviceStepKind::kReduceToBoth;
+      if (to_slot && !gate.AwaitSlot(call.base_round + step.to_round))
+        return false;
+      if (!gate.AwaitPublished(sources.first, sources.last,
+                               call.base_round + step.round + 1))
+        return false;
+    }
+    gate.Open(at + 1);
+  }
   return true;
 }
 
-__device__ bool RunReduce(const DeviceCall& call, LaneContext& lane,
-                          uint32_t at, const DeviceStep& step) {
+__device__ bool RingPublished(const DeviceCall& call, const Shape& shape,
+                              ControlWarp& bell) {
+  const uint32_t sending = shape.sending_warps();
+  for (uint32_t at = 0; at < call.num_sending; ++at) {
+    const DeviceStep& step = call.sending[at];
+    if (step.kind != DeviceStepKind::kPublish) continue;
+    if (!bell.AwaitDone(0, sending, at)) return false;
+    // What the receiving lane puts into the slot.
+    if (step.after > 0 &&
+        !bell.AwaitDone(sending, shape.data_warps(), step.after))
+      return false;
+    bell.Ring(&call.members[call.self].send[blockIdx.x].published,
+              call.base_round + step.round + 1);
+  }
+  return true;
+}
+
+__device__ bool RingReleased(const DeviceCall& call, const Shape& shape,
+                             ControlWarp& bell) {
+  for (uint32_t at = 0; at < call.num_receiving; ++at) {
+    const DeviceStep& step = call.receiving[at];
+    if (step.kind != DeviceStepKind::kRelease) continue;
+    if (!bell.AwaitDone(shape.sending_warps(), shape.data_warps(), at))
+      return false;
+    bell.Ring(&call.members[call.self].released[blockIdx.x].word,
+              call.base_round + step.round + 1);
+  }
+  return true;
+}
+
+// --- data warps: the same ---
+
+__device__ void Send(const DeviceCall& call, const DataWarp& warp,
+                     const DeviceStep& step) {
+  const std::byte* from = call.input + step.from;
+  const auto load = [&](uint64_t i, uint64_t valid) {
+    return LoadLocal(from + i, valid);
+  };
+  if (step.kind == DeviceStepKind::kPut) {
+    std::byte* to =
+        call.members[call.self].slots[SlotOf(call, step.round)] + step.to;
+    MoveVectors(warp, VectorsOf(call, step.to, step.bytes), step.bytes, load,
+                [&](uint64_t i, uint4 v, uint64_t) { StoreSlot(to + i, v); });
+    return;
+  }
+  std::byte* to = call.output + step.to;
+  const auto store = [&](uint64_t i, uint4 v, uint64_t valid) {
+    StoreLocal(to + i, v, valid);
+  };
+  const StripeVectors vectors = VectorsOf(call, 0, step.bytes);
+  if (step.kind == DeviceStepKind::kCopy)
+    MoveVectors(warp, vectors, step.bytes, load, store);
+  else if (step.kind == DeviceStepKind::kZero)
+    MoveVectors(
+        warp, vectors, step.bytes,
+        [](uint64_t, uint64_t) { return make_uint4(0, 0, 0, 0); }, store);
+}
+
+__device__ void Receive(const DeviceCall& call, const DataWarp& warp,
+                        const DeviceStep& step) {
   const StripeVectors vectors = VectorsOf(call, step.from, step.bytes);
-  if (vectors.size() == 0) return true;
-  const bool to_slot = step.kind != DeviceStepKind::kReduce;
-  if (to_slot && !lane.AwaitSlot(at, call.base_round + step.to_round))
-    return false;
-  if (!lane.AwaitPublished(at, step.first, step.last,
-                           call.base_round + step.round + 1))
-    return false;
+  if (step.kind == DeviceStepKind::kGet) {
+    const std::byte* from =
+        call.members[step.first].slots[SlotOf(call, step.round)] + step.from;
+    std::byte* to = call.output + step.to;
+    MoveVectors(
+        warp, vectors, step.bytes,
+        [&](uint64_t i, uint64_t) { return LoadSlot(from + i); },
+        [&](uint64_t i, uint4 v, uint64_t valid) {
+          StoreLocal(to + i, v, valid);
+        });
+    return;
+  }
   ReduceTask task{&call,   &step,   vectors,       SlotOf(call, step.round),
-                  nullptr, nullptr, lane.thread(), lane.threads()};
+                  nullptr, nullptr, warp.thread(), warp.threads()};
   if (step.kind != DeviceStepKind::kReduceToSlot)
     task.to = call.output + step.to;
-  if (to_slot)
+  if (step.kind != DeviceStepKind::kReduce)
     task.to_slot = call.members[call.self].slots[SlotOf(call, step.to_round)] +
                    step.to_slot;
   Reduce(task);
-  return true;
 }
 
-// False when the call cannot go on.
-__device__ bool RunReceiving(const DeviceCall& call, LaneContext& lane,
-                             BlockState& state) {
-  for (uint32_t at = 0; at < call.num_receiving; ++at) {
-    const DeviceStep& step = call.receiving[at];
-    switch (step.kind) {
-      case DeviceStepKind::kGet:
-        if (!RunGet(call, lane, at, step)) return false;
-        break;
-      case DeviceStepKind::kReduce:
-        if (!RunReduce(call, lane, at, step)) return false;
-        break;
-      case DeviceStepKind::kReduceToSlot:
-      case DeviceStepKind::kReduceToBoth:
-        if (!RunReduce(call, lane, at, step)) return false;
-        // The sending lane publishes what all threads of this one have written.
-        lane.Barrier();
-        if (lane.thread() == 0) {
-          __threadfence();
-          state.received = at + 1;
-        }
-        break;
-      case DeviceStepKind::kRelease:
-        lane.Ring(&call.members[call.self].released[blockIdx.x].word,
-                  call.base_round + step.round + 1);
-        break;
-      default:
-        break;
+__device__ bool RunSending(const DeviceCall& call, const DataWarp& warp) {
+  for (uint32_t at = 0; at < call.num_sending; ++at) {
+    const DeviceStep& step = call.sending[at];
+    if (step.kind != DeviceStepKind::kPublish) {
+      if (!warp.AwaitOpen(at)) return false;
+      Send(call, warp, step);
     }
+    warp.Done(at);
   }
   return true;
 }
 
-__global__ void __launch_bounds__(kMaxThreads, 1)
-    Execute(const __grid_constant__ DeviceCall call, uint32_t sending_threads) {
+__device__ bool RunReceiving(const DeviceCall& call, const DataWarp& warp) {
+  for (uint32_t at = 0; at < call.num_receiving; ++at) {
+    const DeviceStep& step = call.receiving[at];
+    if (step.kind != DeviceStepKind::kRelease) {
+      if (!warp.AwaitOpen(at)) return false;
+      Receive(call, warp, step);
+    }
+    warp.Done(at);
+  }
+  return true;
+}
+
+// The warps of a block: four for control, then the data warps, those that send
+// first.
+constexpr uint32_t kControlWarps = 4;
+
+__device__ bool RunWarp(const DeviceCall& call, const Shape& shape,
+                        BlockState& state) {
+  const uint32_t warp = threadIdx.x / 32;
+  if (warp < kControlWarps) {
+    ControlWarp control(call, state, warp < 2 ? kSending : kReceiving,
+                        blockIdx.x);
+    switch (warp) {
+      case 0:
+        return GateSending(call, control);
+      case 1:
+        return RingPublished(call, shape, control);
+      case 2:
+        return GateReceiving(call, control);
+      default:
+        return RingReleased(call, shape, control);
+    }
+  }
+  const uint32_t slot = warp - kControlWarps;
+  const uint32_t sending = shape.sending_warps();
+  if (slot < sending)
+    return RunSending(call, DataWarp(state, kSending, slot, slot, sending));
+  return RunReceiving(call, DataWarp(state, kReceiving, slot, slot - sending,
+                                     shape.data_warps() - sending));
+}
+
+__global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
+    Execute(const __grid_constant__ DeviceCall call,
+            const __grid_constant__ Shape shape) {
   __shared__ BlockState state;
   state.Reset();
+  const KernelProgress progress(call);  // thread 0 uses it
   if (threadIdx.x == 0) {
-    // This thread rings the doorbells of the sending lane, behind a fence.
+    // Before a bell of this block rings, behind a fence.
     StoreWord(
         &call.members[call.self].send[blockIdx.x].calls[call.call % kCallWords],
         CallWord(call.call, call.hash));
-    if (blockIdx.x == 0) {
-      call.scratch->started_ns = NowNs();
-      StoreWord(&call.status->started, call.call + 1);
-    }
   }
   __syncthreads();
-
-  bool done;
-  if (threadIdx.x < sending_threads) {
-    LaneContext lane(call, state, kSending, blockIdx.x, threadIdx.x,
-                     sending_threads);
-    done = RunSending(call, lane);
-  } else {
-    LaneContext lane(call, state, kReceiving, blockIdx.x,
-                     threadIdx.x - sending_threads,
-                     blockDim.x - sending_threads);
-    done = RunReceiving(call, lane, state);
-  }
-  if (__syncthreads_or(!done)) {
+  if (__syncthreads_or(!RunWarp(call, shape, state))) {
     if (threadIdx.x == 0) Stop(call.status);
     return;
   }
-  if (threadIdx.x != 0) return;
-  __threadfence();
-  DeviceScratch& scratch = *call.scratch;
-  if (atomicAdd(&scratch.blocks_done, 1) == gridDim.x - 1) {
-    __threadfence();
-    scratch.blocks_done = 0;
-    const volatile uint64_t& started = scratch.started_ns;
-    scratch.busy_ns += NowNs() - started;
-    StoreWord(&call.status->busy_ns, scratch.busy_ns);
-    StoreWord(&call.status->finished, call.call + 1);
-  }
+  if (threadIdx.x == 0) progress.Finish();
 }
 
 __global__ void Wait(const uint64_t* flag, uint64_t value,
@@ -229,8 +267,8 @@ __global__ void Wait(const uint64_t* flag, uint64_t value,
 
 cudaError_t Launch(const DeviceCall& call, const Shape& shape,
                    cudaStream_t stream) {
-  Execute<<<shape.blocks, shape.sending_threads + shape.receiving_threads, 0,
-            stream>>>(call, shape.sending_threads);
+  Execute<<<shape.blocks, (kControlWarps + shape.data_warps()) * 32, 0,
+            stream>>>(call, shape);
   return cudaGetLastError();
 }
 

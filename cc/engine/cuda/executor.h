@@ -10,15 +10,6 @@
 
 namespace jax_cxl::cuda {
 
-// How many thread blocks execute a call, and how many threads of each block
-// send and receive. Every rank of a group has the same number of blocks.
-struct Shape {
-  uint32_t blocks = 32;            // a power of two, at most kMaxBlocks
-  uint32_t sending_threads = 128;  // multiples of 32
-  uint32_t receiving_threads = 384;
-};
-inline constexpr uint32_t kMaxThreads = 512;
-
 // Enqueues one call on `stream` and returns; never synchronizes.
 //
 // A call that cannot be completed - the host raises DeviceStatus::abort, a wait

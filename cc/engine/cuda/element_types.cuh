@@ -1,0 +1,213 @@
+#ifndef JAX_CXL_ENGINE_CUDA_ELEMENT_TYPES_CUH_
+#define JAX_CXL_ENGINE_CUDA_ELEMENT_TYPES_CUH_
+
+#include <cstdint>
+#include <type_traits>
+
+#include "cc/base/dtype.h"
+#include "cc/engine/cpu/float_formats.h"
+#include "cc/engine/cpu/reduce_complex.h"
+#include "cc/engine/cpu/reduce_loops.h"
+
+// How elements are widened, folded and narrowed: with the functions and hence
+// the bits of the CPU engine (the contract is in cc/engine/cpu/kernels.h).
+namespace jax_cxl::cuda {
+
+// Integers add and multiply as unsigned numbers, which wrap around, and compare
+// as what they are.
+template <typename T>
+struct Integer {
+  using Storage = T;
+  using Wide = T;
+  using Unsigned = std::make_unsigned_t<T>;
+  __device__ static Wide Widen(Storage v) { return v; }
+  __device__ static Storage Narrow(Wide v) { return v; }
+  __device__ static Wide Apply(ReduceOp op, Wide a, Wide b) {
+    const auto x = static_cast<uint64_t>(static_cast<Unsigned>(a));
+    const auto y = static_cast<uint64_t>(static_cast<Unsigned>(b));
+    switch (op) {
+      case ReduceOp::kSum:
+        return static_cast<T>(x + y);
+      case ReduceOp::kProd:
+        return static_cast<T>(x * y);
+      case ReduceOp::kMin:
+        return cpu::Min::Apply(a, b);
+      default:
+        return cpu::Max::Apply(a, b);
+    }
+  }
+};
+
+template <typename T>
+__device__ __forceinline__ T ApplyFloat(ReduceOp op, T a, T b) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return a + b;
+    case ReduceOp::kProd:
+      return a * b;
+    case ReduceOp::kMin:
+      return cpu::Min::Apply(a, b);
+    default:
+      return cpu::Max::Apply(a, b);
+  }
+}
+
+template <typename T>
+struct Float {
+  using Storage = T;
+  using Wide = T;
+  __device__ static Wide Widen(Storage v) { return v; }
+  __device__ static Storage Narrow(Wide v) { return cpu::OneNan(v); }
+  __device__ static Wide Apply(ReduceOp op, Wide a, Wide b) {
+    return ApplyFloat(op, a, b);
+  }
+};
+
+// Folded in float32, rounded once.
+template <typename Format>
+struct NarrowFloat {
+  using Storage = typename Format::Storage;
+  using Wide = float;
+  __device__ static Wide Widen(Storage v) { return Format::Widen(v); }
+  __device__ static Storage Narrow(Wide v) {
+    return Format::Narrow(cpu::OneNan(v));
+  }
+  __device__ static Wide Apply(ReduceOp op, Wide a, Wide b) {
+    return ApplyFloat(op, a, b);
+  }
+};
+
+template <typename T>
+struct ComplexFloat {
+  using Storage = cpu::Complex<T>;
+  using Wide = cpu::Complex<T>;
+  __device__ static Wide Widen(Storage v) { return v; }
+  __device__ static Storage Narrow(Wide v) {
+    return {cpu::OneNan(v.re), cpu::OneNan(v.im)};
+  }
+  __device__ static Wide Apply(ReduceOp op, Wide a, Wide b) {
+    if (op == ReduceOp::kSum) return {a.re + b.re, a.im + b.im};
+    return cpu::ComplexProd::Apply(a, b);
+  }
+};
+
+struct Boolean {
+  using Storage = uint8_t;
+  using Wide = uint8_t;
+  __device__ static Wide Widen(Storage v) { return cpu::Bool::Widen(v); }
+  __device__ static Storage Narrow(Wide v) { return v; }
+  __device__ static Wide Apply(ReduceOp op, Wide a, Wide b) {
+    return op == ReduceOp::kSum || op == ReduceOp::kMax ? a | b : a & b;
+  }
+};
+
+// A biased exponent, with min and max only.
+struct E8M0 {
+  using Storage = uint8_t;
+  using Wide = uint8_t;
+  __device__ static Wide Widen(Storage v) { return v; }
+  __device__ static Storage Narrow(Wide v) { return v; }
+  __device__ static Wide Apply(ReduceOp op, Wide a, Wide b) {
+    return op == ReduceOp::kMin ? cpu::MinE8M0::Apply(a, b)
+                                : cpu::Max::Apply(a, b);
+  }
+};
+
+// Calls visit.operator()<Type>() with the type of the elements.
+template <typename Visit>
+__device__ __forceinline__ auto WithElementType(DType dtype,
+                                                const Visit& visit) {
+  switch (dtype) {
+    case DType::kBool:
+      return visit.template operator()<Boolean>();
+    case DType::kInt8:
+      return visit.template operator()<Integer<int8_t>>();
+    case DType::kInt16:
+      return visit.template operator()<Integer<int16_t>>();
+    case DType::kInt32:
+      return visit.template operator()<Integer<int32_t>>();
+    case DType::kInt64:
+      return visit.template operator()<Integer<int64_t>>();
+    case DType::kUint8:
+      return visit.template operator()<Integer<uint8_t>>();
+    case DType::kUint16:
+      return visit.template operator()<Integer<uint16_t>>();
+    case DType::kUint32:
+      return visit.template operator()<Integer<uint32_t>>();
+    case DType::kUint64:
+      return visit.template operator()<Integer<uint64_t>>();
+    case DType::kFloat16:
+      return visit.template operator()<NarrowFloat<cpu::Float16>>();
+    case DType::kBfloat16:
+      return visit.template operator()<NarrowFloat<cpu::Bfloat16>>();
+    case DType::kFloat32:
+      return visit.template operator()<Float<float>>();
+    case DType::kFloat64:
+      return visit.template operator()<Float<double>>();
+    case DType::kComplex64:
+      return visit.template operator()<ComplexFloat<float>>();
+    case DType::kComplex128:
+      return visit.template operator()<ComplexFloat<double>>();
+    case DType::kFloat8E4M3Fn:
+      return visit.template operator()<NarrowFloat<cpu::Float8E4M3Fn>>();
+    case DType::kFloat8E5M2:
+      return visit.template operator()<NarrowFloat<cpu::Float8E5M2>>();
+    case DType::kFloat8E4M3B11Fnuz:
+      return visit.template operator()<NarrowFloat<cpu::Float8E4M3B11Fnuz>>();
+    case DType::kFloat8E4M3Fnuz:
+      return visit.template operator()<NarrowFloat<cpu::Float8E4M3Fnuz>>();
+    case DType::kFloat8E5M2Fnuz:
+      return visit.template operator()<NarrowFloat<cpu::Float8E5M2Fnuz>>();
+    case DType::kFloat8E4M3:
+      return visit.template operator()<NarrowFloat<cpu::Float8E4M3>>();
+    case DType::kFloat8E3M4:
+      return visit.template operator()<NarrowFloat<cpu::Float8E3M4>>();
+    case DType::kFloat8E8M0Fnu:
+      break;
+  }
+  return visit.template operator()<E8M0>();
+}
+
+// 16 bytes of elements, and the fold of several such.
+template <typename Type>
+class ElementFold {
+ public:
+  static constexpr int kElements = 16 / sizeof(typename Type::Storage);
+  static constexpr int kRegisterBytes = kElements * sizeof(typename Type::Wide);
+
+  __device__ void Begin(uint4 operand) {
+    const Vector vector(operand);
+#pragma unroll
+    for (int e = 0; e < kElements; ++e)
+      fold_[e] = Type::Widen(vector.elements[e]);
+  }
+
+  __device__ void Add(ReduceOp op, uint4 operand) {
+    const Vector vector(operand);
+#pragma unroll
+    for (int e = 0; e < kElements; ++e)
+      fold_[e] = Type::Apply(op, fold_[e], Type::Widen(vector.elements[e]));
+  }
+
+  __device__ uint4 Result() const {
+    Vector result;
+#pragma unroll
+    for (int e = 0; e < kElements; ++e)
+      result.elements[e] = Type::Narrow(fold_[e]);
+    return result.raw;
+  }
+
+ private:
+  union Vector {
+    uint4 raw;
+    typename Type::Storage elements[kElements];
+    __device__ Vector() {}
+    __device__ explicit Vector(uint4 v) : raw(v) {}
+  };
+
+  typename Type::Wide fold_[kElements];
+};
+
+}  // namespace jax_cxl::cuda
+
+#endif  // JAX_CXL_ENGINE_CUDA_ELEMENT_TYPES_CUH_

@@ -1,0 +1,59 @@
+#ifndef JAX_CXL_ENGINE_CUDA_PROGRESS_CUH_
+#define JAX_CXL_ENGINE_CUDA_PROGRESS_CUH_
+
+#include <cstdint>
+
+#include "cc/engine/cuda/device_call.h"
+#include "cc/engine/cuda/device_memory.cuh"
+
+// What a device says about its calls.
+namespace jax_cxl::cuda {
+
+// By one thread of a call.
+__device__ inline void SayStarted(const DeviceCall& call) {
+  StoreWord(&call.status->started, call.call + 1);
+}
+
+// By one thread, after everything that the call does. `busy_ns`: of the calls
+// before.
+__device__ inline void SayFinished(const DeviceCall& call, uint64_t started_ns,
+                                   uint64_t busy_ns) {
+  busy_ns += NowNs() - started_ns;
+  call.scratch->busy_ns = busy_ns;
+  StoreWord(&call.status->busy_ns, busy_ns);
+  StoreWord(&call.status->finished, call.call + 1);
+}
+
+// A kernel that is a whole call. Thread 0 of each block speaks for it.
+class KernelProgress {
+ public:
+  __device__ explicit KernelProgress(const DeviceCall& call) : call_(call) {
+    if (threadIdx.x != 0) return;
+    started_ns_ = NowNs();
+    busy_ns_ = call.scratch->busy_ns;
+    if (blockIdx.x == 0) SayStarted(call);
+  }
+
+  // By thread 0, behind a barrier of the block; true in the last block that is
+  // done.
+  __device__ bool Finish() const {
+    if (gridDim.x > 1) {
+      __threadfence();
+      uint32_t& blocks_done = call_.scratch->blocks_done;
+      if (atomicAdd(&blocks_done, 1) != gridDim.x - 1) return false;
+      __threadfence();
+      blocks_done = 0;
+    }
+    SayFinished(call_, started_ns_, busy_ns_);
+    return true;
+  }
+
+ private:
+  const DeviceCall& call_;
+  uint64_t started_ns_ = 0;
+  uint64_t busy_ns_ = 0;
+};
+
+}  // namespace jax_cxl::cuda
+
+#endif  // JAX_CXL_ENGINE_CUDA_PROGRESS_CUH_
