@@ -72,6 +72,14 @@ class ScriptTest(LaunchTestCase):
         shown = {line["rank"]: line["stdin"] for line in map(json.loads, stdout.splitlines())}
         self.assertEqual(shown, {0: "typed", 1: ""})
 
+    def test_ranks_share_a_session_and_no_group(self):
+        _, stdout, _ = self.launch("--no-prefix", "show.py")
+        ranks = [json.loads(line) for line in stdout.splitlines()]
+        self.assertEqual([shown["leads_group"] for shown in ranks], [True, True])
+        # Where ranks share a core, a yield reaches only its own session's threads.
+        self.assertLen({shown["session"] for shown in ranks}, 1)
+        self.assertNotEqual(ranks[0]["session"], os.getsid(0))
+
     @parameterized.parameters(
         ([], "SCRIPT or -m MODULE is missing"),
         (["missing.py"], "no such file"),

@@ -21,6 +21,8 @@ json.dump(
         "launched": jax_cxl.launch.launched(),
         "jax": "jax" in sys.modules,
         "stdin": sys.stdin.read(),
+        "session": os.getsid(0),
+        "leads_group": os.getpgrp() == os.getpid(),
     },
     sys.stdout,
 )
