@@ -11,6 +11,8 @@ import time
 
 # Of what a command printed: what failed first, and what it came to.
 _HEAD, _TAIL = 3000, 5000
+# From asking a program to end to killing it; the launcher gives its ranks 3.
+_GRACE_SECONDS = 10
 
 
 def _shortened(text: str) -> str:
@@ -81,10 +83,10 @@ class Suite:
                 process.wait(max(self.deadline - time.monotonic(), 1))
             except subprocess.TimeoutExpired:
                 status = "out of time"
-                # The launcher ends its ranks when it is asked to; other programs are killed.
+                # The launcher then ends its ranks, and the benchmark writes what it has.
                 os.killpg(process.pid, signal.SIGTERM)
                 try:
-                    process.wait(5)
+                    process.wait(_GRACE_SECONDS)
                 except subprocess.TimeoutExpired:
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()

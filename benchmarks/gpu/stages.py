@@ -208,7 +208,7 @@ ALL = {
     "overlap": Stage(overlap, 45),
     "bound": Stage(bound, 60),
     # Sockets are no path for small messages, and every baseline has to be compiled.
-    "bench_small": Stage(_bench("4KiB,16KiB,64KiB,1MiB", "nccl-shm,nccl-nvlink"), 180),
+    "bench_small": Stage(_bench("4KiB,16KiB,64KiB,1MiB", "nccl-shm,nccl-nvlink"), 240),
     "bench_large": Stage(_bench("16MiB,256MiB", "nccl-shm,nccl-socket,nccl-nvlink"), 180),
     "bench_1gib": Stage(
         _bench("1GiB", "nccl-shm,nccl-socket,nccl-nvlink", _OPS_AT_1_GIB, repeats=3),
