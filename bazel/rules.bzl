@@ -31,7 +31,7 @@ def cxl_layer(name, deps = [], copts = []):
             name = test[:-len(".cc")],
             timeout = "moderate",
             srcs = [test],
-            copts = _COPTS,
+            copts = _COPTS + ["-O1"],  # Compiles in half the time.
             deps = [":" + name, "//bazel:gtest"] + deps,
         )
     for benchmark in benchmarks:
