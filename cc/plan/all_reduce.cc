@@ -31,8 +31,8 @@ Plan AllRead(Planner planner) {
 // two slots suffice.
 Plan ReduceAndShare(Planner planner) {
   const int n = planner.ranks(), rank = planner.rank();
-  const Chunks chunks =
-      planner.Cut(planner.block(), {.parts = n, .ways = n, .gets = n - 1});
+  const Chunks chunks = planner.Cut(
+      planner.block(), {.parts = n, .ways = n, .least = TwoExchanges::kLeast});
   const TwoExchanges rounds(planner.geometry(), n);
 
   auto put_inputs = [&](uint64_t c) {

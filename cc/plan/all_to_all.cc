@@ -7,7 +7,7 @@ namespace jax_cxl::plan {
 Plan PlanAllToAll(Planner planner) {
   const int n = planner.ranks(), rank = planner.rank();
   const uint64_t block = planner.block();
-  const Chunks chunks = planner.Cut(block, {.parts = n - 1, .gets = n - 1});
+  const Chunks chunks = planner.Cut(block, {.parts = n - 1});
   auto publish = [&](uint64_t t) {
     const uint64_t at = chunks.Begin(t), size = chunks.Size(t);
     for (int i = 1; i < n; ++i) {

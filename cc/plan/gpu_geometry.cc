@@ -19,10 +19,10 @@ Geometry GpuGeometry(int num_devices, int num_ranks) {
   geometry.slot_bytes = uint64_t{2} << 20;
   // Reading everything loads the devices with the square of the ranks, sharing
   // the work costs each rank a get from each peer.
-  geometry.all_read_bytes = (uint64_t{192} << 10) / num_ranks;
+  geometry.all_read_bytes = (uint64_t{768} << 10) / num_ranks / num_ranks;
   // Chunks smaller than this cost more in doorbells than they overlap. Several
   // devices also share the load of a message that has several chunks.
-  geometry.min_chunk_bytes = uint64_t{num_devices > 1 ? 64u : 256u} << 10;
+  geometry.min_chunk_bytes = uint64_t{num_devices > 1 ? 24u : 256u} << 10;
   return geometry;
 }
 
@@ -34,6 +34,13 @@ Geometry FlaggedGeometry(int num_ranks) {
   geometry.all_read_bytes =
       std::min(kFlaggedBytes, (uint64_t{256} << 10) / num_ranks);
   return geometry;
+}
+
+bool IsFlagged(const Request& request) {
+  const uint64_t block = request.count * request.element_bytes;
+  const uint64_t all = std::max(request.num_ranks * block,
+                                InputBytes(request) + OutputBytes(request));
+  return all > 0 && all <= kFlaggedBytes;
 }
 
 }  // namespace jax_cxl::plan

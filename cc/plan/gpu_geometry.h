@@ -15,6 +15,14 @@ inline constexpr uint64_t kFlaggedBytes = uint64_t{64} << 10;
 inline constexpr int kFlaggedSlots = 4;
 Geometry FlaggedGeometry(int num_ranks);
 
+// A flag for as many bytes of data.
+inline constexpr int kFlaggedExpansion = 2;
+
+// Whether twice the bytes take less time than a fence, a doorbell and a poll,
+// on links of 20 GB/s: all ranks' blocks together, and what a rank holds. The
+// simulator goes by this; the CUDA engine by the bytes of one block.
+bool IsFlagged(const Request& request);
+
 }  // namespace jax_cxl::plan
 
 #endif  // JAX_CXL_PLAN_GPU_GEOMETRY_H_

@@ -100,9 +100,10 @@ struct Geometry {
   // Pool devices that the slots of a ring lie on in turn. Several readers of
   // one ring then visit its rounds in different orders.
   int num_devices = 1;
-  // Blocks of fewer than kPipelineChunks slotfuls are cut into as many chunks,
-  // so that some are retrieved while others are published, but into none that
-  // fills less of a slot than this. 0 makes as few chunks as possible.
+  // Blocks of fewer than kPipelineChunks slotfuls, or than a ring has slots,
+  // are cut into as many chunks, so that some are retrieved while others are
+  // published, but into none that fills less of a slot than this. 0 makes as
+  // few chunks as possible.
   uint64_t min_chunk_bytes = 0;
   // Parts of a slot that different peers read start on multiples of this, a
   // multiple of kSlotAlignment. Engines that stripe slots over workers need

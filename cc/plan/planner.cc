@@ -62,10 +62,17 @@ Planner::Planner(const Request& request, const Geometry& geometry)
       geometry_(geometry),
       block_(request.count * request.element_bytes) {}
 
+Turns Planner::TakeTurns(uint64_t rounds) const {
+  const uint64_t n = ranks(), devices = geometry_.num_devices;
+  const uint64_t window = devices / std::gcd(devices, n);
+  const bool fits = 2 * window <= static_cast<uint64_t>(geometry_.num_slots);
+  // Fewer ranks than devices never meet on one.
+  if (n < devices || !fits || rounds < 2 * window) return {};
+  return {window, rank() % window};
+}
+
 Chunks Planner::Cut(uint64_t total, const Cutting& cutting) const {
-  // A get of fewer bytes takes longer for its latency than for them.
-  constexpr uint64_t kMinGetBytes = uint64_t{16} << 10;
-  const auto [parts, ways, gets, pipeline, readers, devices] = cutting;
+  const auto [parts, ways, least, pipeline, readers, devices] = cutting;
   const uint64_t element = request_.element_bytes;
   const uint64_t align = geometry_.part_alignment;
   const uint64_t room = geometry_.slot_bytes / parts / align * align;
@@ -80,9 +87,10 @@ Chunks Planner::Cut(uint64_t total, const Cutting& cutting) const {
   if (geometry_.min_chunk_bytes > 0) {
     // A chunk fills `parts` of its segments' bytes of a slot.
     const uint64_t filled = total / ways * parts;
-    const uint64_t least =
-        std::max(geometry_.min_chunk_bytes, gets * kMinGetBytes);
-    fewest = std::max({fewest, std::min(pipeline, filled / least),
+    const uint64_t useful = std::max<uint64_t>(pipeline, geometry_.num_slots);
+    const uint64_t room_for =
+        filled / std::max(geometry_.min_chunk_bytes, least);
+    fewest = std::max({fewest, std::min(useful, room_for),
                        std::min({readers, devices, Spread(filled, readers)})});
   }
   chunks.bytes = RoundUp(CeilDiv(total, ways * fewest), grain);

@@ -27,11 +27,24 @@ struct Chunks {
   }
 };
 
+// Windows of rounds that a rank goes through one after another, the rounds of
+// one from `start` on, around.
+struct Turns {
+  uint64_t window = 1;
+  uint64_t start = 0;  // below `window`
+
+  // The i-th round of the window that begins with round `first`.
+  uint64_t Round(uint64_t first, uint64_t i) const {
+    return first + (start + i) % window;
+  }
+};
+
 // What Planner::Cut is asked for, besides as few chunks as possible.
 struct Cutting {
   int parts = 1;  // segments that fit in a slot side by side
   int ways = 1;   // segments of a chunk
-  int gets = 1;   // pieces that a rank gets a chunk in, one after another
+  // What a chunk fills of a slot, if min_chunk_bytes is less.
+  uint64_t least = 0;
   // Chunks of a block that is long enough for min_chunk_bytes.
   uint64_t pipeline = kPipelineChunks;
   // Readers of the same bytes, on up to so many devices, a chunk on each.
@@ -57,13 +70,20 @@ class Planner {
   // successor, so that no pool device is read by everyone at once.
   int Peer(int i) const { return (rank() + i) % ranks(); }
 
+  // In one round the ranks' slots lie on some devices more often than on
+  // others, unless the devices divide the ranks; in a window of several rounds
+  // they do not. Ranks that go through its rounds from different starts use all
+  // devices at any time. Windows of one round where there is nothing to gain,
+  // or calls are too short for it.
+  Turns TakeTurns(uint64_t rounds) const;
+
   // Cuts `total` bytes into as few chunks as possible, such that segments fit
   // in a slot, each on a boundary of kSlotAlignment. Chunks are about equally
   // large (a short last one would leave the pipeline half empty). Segments hold
   // whole elements, and whole lines of kSlotAlignment bytes where a slot has
   // room for that.
-  // If geometry().min_chunk_bytes allows, there are `pipeline` chunks at least.
-  // Each get has a latency of its own: chunks of many pieces are longer.
+  // If geometry().min_chunk_bytes allows, there are `pipeline` chunks at least,
+  // and as many as a ring has slots: so many wait for no slot.
   Chunks Cut(uint64_t total, const Cutting& cutting = {}) const;
 
   void Copy(uint64_t from, uint64_t to, uint64_t bytes);
@@ -119,6 +139,10 @@ void Pipeline(uint64_t rounds, const PublishRound& publish,
 // empty, which visit all devices in turn.
 class TwoExchanges {
  public:
+  // Chunks that fill less of a slot take longer for the latencies of two
+  // exchanges than they save.
+  static constexpr uint64_t kLeast = uint64_t{48} << 10;
+
   TwoExchanges(const Geometry& geometry, int ranks)
       : ahead_(geometry.num_slots >= 4), rounds_(2) {
     // Results go out behind inputs six rounds before them.

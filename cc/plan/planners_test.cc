@@ -230,13 +230,45 @@ TEST(PlanTest, ChunksOfShortMessagesOverlap) {
   EXPECT_EQ(rounds(Op::kAllGather, 32 << 10), 2u);
   EXPECT_EQ(rounds(Op::kAllGather, 1 << 20), kPipelineChunks);
   EXPECT_EQ(rounds(Op::kAllGather, 64 << 20), 64u);  // slots are full anyway
-  // A rank gets a chunk in one piece from each of its two peers.
-  EXPECT_EQ(rounds(Op::kAllToAll, 16 << 10), 1u);
-  EXPECT_EQ(rounds(Op::kAllToAll, 32 << 10), 2u);
   // Two parts of a slot, read by one rank each.
+  EXPECT_EQ(rounds(Op::kAllToAll, 16 << 10), 2u);
   EXPECT_EQ(rounds(Op::kScatter, 16 << 10), 2u);
+  // Two exchanges each: two chunks of twice 48 KiB.
+  EXPECT_EQ(rounds(Op::kAllReduce, 64 << 10), 3u);
+  EXPECT_EQ(rounds(Op::kAllReduce, 96 << 10), 5u);
+  geometry.num_slots = 12;
+  EXPECT_EQ(rounds(Op::kAllGather, 1 << 20), 12u);
   geometry.min_chunk_bytes = 0;
   EXPECT_EQ(rounds(Op::kAllGather, 1 << 20), 1u);
+}
+
+// Eight rings on six devices: in one round two devices hold two slots.
+TEST(PlanTest, RanksTakeTurnsOnDevicesThatDoNotDivideThem) {
+  constexpr int kDevices = 6;
+  for (int n : {7, 8, 9, 10, 12}) {
+    const Geometry geometry{
+        .slot_bytes = 2048, .num_slots = 12, .num_devices = kDevices};
+    const Request request = MakeRequest(Op::kAllGather, n, 40 << 10, 1);
+    ExpectVerified(request, geometry, {.num_devices = kDevices});
+    const auto plans = MakePlans(request, geometry);
+    ASSERT_TRUE(plans.ok());
+    // How often the n - 1 gets that all ranks make at a time meet a device.
+    for (size_t at = 0; at < 12 * static_cast<size_t>(n - 1); at += n - 1) {
+      std::vector<int> gets(kDevices);
+      for (const Plan& plan : *plans) {
+        std::vector<Step> mine;
+        std::copy_if(plan.steps.begin(), plan.steps.end(),
+                     std::back_inserter(mine),
+                     [](const Step& s) { return s.kind == StepKind::kGet; });
+        for (int i = 0; i < n - 1; ++i) {
+          const Step& get = mine[at + i];
+          ++gets[(get.peer * kDevices / n + get.round) % kDevices];
+        }
+      }
+      const auto [least, most] = std::minmax_element(gets.begin(), gets.end());
+      EXPECT_LE(*most, 1.5 * *least) << n << " ranks, from get " << at;
+    }
+  }
 }
 
 // First devices an even number apart: inputs would stay on every other device.

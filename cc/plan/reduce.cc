@@ -25,7 +25,8 @@ Plan OwnersReduce(Planner planner) {
   const int n = planner.ranks(), rank = planner.rank();
   const int root = planner.request().root, owners = n - 1;
   const Chunks chunks = planner.Cut(
-      planner.block(), {.parts = owners, .ways = owners, .gets = owners});
+      planner.block(),
+      {.parts = owners, .ways = owners, .least = TwoExchanges::kLeast});
   auto owner = [&](int s) { return s < root ? s : s + 1; };
   const int mine = planner.is_root() ? -1 : (rank < root ? rank : rank - 1);
 

@@ -105,6 +105,7 @@ void BindSimulator(nb::module_& m) {
   m.def("gpu_geometry", &plan::GpuGeometry,
         "The rings of a group of GPUs in a pool of so many devices.",
         "num_devices"_a, "num_ranks"_a);
+  m.attr("FLAGGED_BYTES") = plan::kFlaggedBytes;
   nb::class_<sim::Report>(m, "SimReport")
       .def_ro("seconds", &sim::Report::seconds)
       .def_ro("busiest", &sim::Report::busiest)
@@ -116,20 +117,16 @@ void BindSimulator(nb::module_& m) {
       "simulate_plans",
       [](const std::string& op, uint64_t count, uint32_t element_bytes,
          const sim::Machine& machine, const sim::Costs& costs,
-         const plan::Geometry& geometry, uint64_t inline_bytes,
-         double inline_expansion, bool batch_gets, uint64_t sample_rounds) {
+         const plan::Geometry& geometry, bool flags, uint64_t sample_rounds) {
         const plan::Request request =
             MakeRequest(op, machine.ranks(), count, element_bytes);
-        const sim::LowerOptions options{.inline_bytes = inline_bytes,
-                                        .inline_expansion = inline_expansion,
-                                        .batch_gets = batch_gets};
+        const sim::LowerOptions options{.flags = flags};
         return ValueOrRaise(sim::RunPlans(request, geometry, machine, costs,
                                           options, sample_rounds));
       },
       "The plans of jax_cxl for one call, executed on the model.", "op"_a,
       "count"_a, "element_bytes"_a, "machine"_a, "costs"_a, nb::kw_only(),
-      "geometry"_a, "inline_bytes"_a, "inline_expansion"_a, "batch_gets"_a,
-      "sample_rounds"_a);
+      "geometry"_a, "flags"_a, "sample_rounds"_a);
   m.def(
       "simulate_paper",
       [](const std::string& op, uint64_t count, uint32_t element_bytes,

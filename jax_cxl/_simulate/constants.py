@@ -57,12 +57,8 @@ KERNEL_DOORBELL = 1.5 * US + 2 * (POOL_LOAD - DRAM_LOAD) - KERNEL_POLL
 KERNEL_FENCE = POOL_LOAD
 # design: doorbells lie 128 bytes apart.
 DOORBELL_BYTES = 128
-# The rings are those of the CUDA engine (cc/plan/gpu_geometry.cc).
-
-# What the CUDA engine could do and does not, for one table: up to so many bytes, as NCCL's LL128
-# does, 8 of 128 bytes are a flag, so that a message needs no fence, doorbell or poll of its own.
-INLINE_BYTES = 64 * KIB
-INLINE_EXPANSION = 128 / 120
+# The rings, and which calls carry their flags in their own lines, are those of the CUDA engine
+# (cc/plan/gpu_geometry.h).
 
 # --- jax_cxl on `flush` pools: the host copies with DMA engines and flushes its caches -----------
 

@@ -24,8 +24,6 @@ class Setting:
       slot_bytes: of a slot of a rank's ring; 0 for what the CUDA engine takes.
       even: one card as fast as all, so that none is ever busier than another.
       apart: cards that serve reads and writes at once at the full rate of each.
-      side_by_side: gets of a round are one copy from all peers, and short messages carry their
-        flags in their own lines. The CUDA engine does neither.
       orders: of the readers of the paper's broadcast; the best one counts.
     """
 
@@ -36,7 +34,6 @@ class Setting:
     slot_bytes: int = 0
     even: bool = False
     apart: bool = False
-    side_by_side: bool = False
     orders: tuple[str, ...] = c.READER_ORDERS
 
     @property
@@ -113,9 +110,7 @@ def ours(op: str, total_bytes: int, setting: Setting, *, exact: bool = False) ->
         machine(setting),
         _our_costs(setting),
         geometry=setting.geometry,
-        inline_bytes=c.INLINE_BYTES if setting.side_by_side else 0,
-        inline_expansion=c.INLINE_EXPANSION,
-        batch_gets=setting.side_by_side,
+        flags=setting.coherence != "flush",
         sample_rounds=0 if exact else max(c.SAMPLE_ROUNDS, c.SAMPLE_WORK // setting.ranks**2),
     )
     return Result(report.seconds, report.busiest, report.busy)
@@ -154,15 +149,32 @@ def paper(
 
 def bound_seconds(op: str, total_bytes: int, setting: Setting) -> float:
     """What no library can go below: the bytes of plan/bounds.h over links and cards."""
+    return max(_bound_parts(op, total_bytes, setting))
+
+
+def least_seconds(op: str, total_bytes: int, setting: Setting) -> float:
+    """The same with what comes before and after, for calls that start like ours and NCCL's.
+
+    The first byte takes as long as a flag to a reader, and so does the last. Cards only take
+    writes until then, and from then on they only serve reads.
+    """
+    flight = c.KERNEL_DOORBELL + c.KERNEL_POLL
+    one_way, both_ways = _bound_parts(op, total_bytes, setting)
+    half_idle = 1 - max(c.CARD_IN, c.CARD_OUT) / c.CARD_BOTH
+    return c.KERNEL_START + max(one_way + flight, both_ways + 2 * flight * half_idle)
+
+
+def _bound_parts(op: str, total_bytes: int, setting: Setting) -> tuple[float, float]:
+    """Times of the bytes: those that go one way, at links or cards, and both ways, at cards."""
     count = element_count(op, total_bytes, setting.ranks)
     bytes_ = _core.bound_bytes(op, setting.ranks, count, 1)
     rank_written, rank_read = bytes_["rank"]
     written, read = bytes_["all"]
     uplink = c.UPLINK / setting.gpus_per_host
-    return max(
+    one_way = max(
         rank_written / min(c.GPU_OUT, uplink),
         rank_read / min(c.GPU_IN, uplink),
         written / (setting.cards * c.CARD_IN),
         read / (setting.cards * c.CARD_OUT),
-        (written + read) / (setting.cards * c.CARD_BOTH),
     )
+    return one_way, (written + read) / (setting.cards * c.CARD_BOTH)

@@ -1,5 +1,6 @@
 """The Markdown of the study in docs/performance.md."""
 
+from jax_cxl import _core
 from jax_cxl._simulate import constants as c
 from jax_cxl._simulate import report_machines, report_ours, report_paper
 from jax_cxl._simulate.report_paper import PAPER
@@ -54,15 +55,20 @@ The model is a discrete-event one. A GPU copies to the pool and from it at the s
 direction in order; copies share links and cards max-min fairly; a card has a rate for reads, one
 for writes and one for both. A doorbell, a fence, a poll, a launch and a copy's set-up cost time.
 For jax_cxl one kernel makes the call, as `coherent` and `uncached` pools allow, and does what the
-CUDA engine's does: it copies from one peer after another, each copy behind a poll and a read's
-latency unless the copy before takes longer, reduces straight from all peers' slots, and rings each
-doorbell behind a fence. Its ring is the engine's too (`cc/plan/gpu_geometry.cc`):
-{geometry.num_slots} slots of {bytes_text(geometry.slot_bytes)} at {PAPER.cards} cards. The paper's
-three variants are rebuilt in `cc/engine/sim/paper.cc`; what is not known of All (number of chunks,
-order of a broadcast's readers) is chosen at each size in its favour. NCCL is its own cost model
-with one efficiency, {c.NCCL_EFFICIENCY}, for all operations. No source gives that of the paper's
-machine: it was calibrated once, on the paper's one figure in which only rates matter (all-reduce
-above 256 MB, 1.05). Nothing else is fitted.
+CUDA engine's does or is to do (the end of this part names the differences): the copies of a round
+from all peers are side by side, behind one poll and a read's latency unless the copies before take
+longer; reductions read all peers' slots; each doorbell is rung behind a fence while the copies go
+on. Calls whose data are at most
+{bytes_text(_core.FLAGGED_BYTES)} on all ranks together have a flag in every other word: twice the
+bytes, but no fence, no doorbell and no poll, and readers follow writers by a few lines. Rings and
+limits stand in `cc/plan/gpu_geometry.cc`: {geometry.num_slots} slots of
+{bytes_text(geometry.slot_bytes)} at {PAPER.cards} cards.
+
+The paper's three variants are rebuilt in `cc/engine/sim/paper.cc`; what is not known of All (number
+of chunks, order of a broadcast's readers) is chosen at each size in its favour. NCCL is its own
+cost model with one efficiency, {c.NCCL_EFFICIENCY}, for all operations. No source gives that of the
+paper's machine: it was calibrated once, on the paper's one figure in which only rates matter
+(all-reduce above 256 MB, 1.05). Nothing else is fitted.
 
 ![modelled speed](img/modelled-speed.png)"""
 
@@ -71,11 +77,18 @@ def _limits() -> str:
     return """### What the model leaves out
 
 The switch never is the bottleneck; cards have no queues, banks or row conflicts; polling costs its
-latency and its bytes but slows no copy; copies that share a resource share it evenly; a kernel
-keeps a link busy whatever its block count. From 12 MiB on the CUDA engine leaves the copies to
+latency and its bytes but slows no copy, not even that of flags over and over; a link lets reads
+pass the writes that are still on their way; copies that share a resource share it evenly; a kernel
+keeps a link busy whatever its block count. From 24 MiB on the CUDA engine leaves the copies to
 copy engines, which are not modelled: the kernel stands for them. Its blocks may be at different
 steps, so that a rank reads from several cards at once; the model's rank is at one. NCCL has no
 start-up, no congestion and no adaptive routing. Long calls of many ranks are run for some rounds
-and extended from there (within 5% of running them to the end, all_to_all within 20%; everything up
-to 12 hosts and 256 MiB runs to the end). The paper's variants follow published descriptions, not
-its source."""
+and extended from there (within 5% of running them to the end, reduce within 12%, all_to_all within
+20%; everything up to 12 hosts and 256 MiB runs to the end). The paper's variants follow published
+descriptions, not its source.
+
+The model is ahead of the CUDA engine in three things, all of which matter to short calls of many
+ranks. Outside the calls with flags a warp of the engine reads from one peer after another, so that
+each peer costs a read's latency. The engine sends with flags whatever fits one round of slots of
+64 KiB, however many ranks read it, and its kernels cut chunks of 512 KiB and more: both were
+measured on an emulated pool of one device and a link of 55 GB/s."""

@@ -45,7 +45,7 @@ def scaling_time() -> str:
                 if op == "reduce_scatter" and n > 256:
                     cells.append("-")
                     continue
-                setting = model.Setting(hosts=n, cards=count, side_by_side=n > _MAX_GROUP)
+                setting = model.Setting(hosts=n, cards=count)
                 mine = study.ours(op, size, setting)
                 bound = model.bound_seconds(op, size, setting)
                 ratio = nccl.seconds(op, size, n) / mine
@@ -58,7 +58,7 @@ Modelled time, that over the bound of links and cards, and NCCL's over it. One s
 connect 1,024 hosts; the table shows where a pool needs more cards: about one for each host that
 shares it. broadcast reads from one ring, hence from half of its {slots} slots at a time: it does
 not profit from more than {slots // 2} cards. The CUDA engine's groups have at most {_MAX_GROUP}
-members; beyond, the gets of a round are modelled as one copy.
+members; the model goes on as if larger ones did the same.
 
 {markdown(header, rows)}
 

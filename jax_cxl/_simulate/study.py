@@ -48,6 +48,17 @@ def over_variant(op: str, variant: str, setting: model.Setting) -> list[float]:
     return [paper(op, s, setting, variant) / paper(op, s, setting) for s in PAPER_SIZES]
 
 
+def over_aggregate(
+    op: str, size: int, setting: model.Setting, *, bytes_only: bool = False
+) -> float:
+    """All over Aggregate at one size, also if nothing but the bytes cost time."""
+    all_, aggregate = (
+        model.paper(op, size, setting, variant, bytes_only=bytes_only).seconds
+        for variant in ("all", "aggregate")
+    )
+    return aggregate / all_
+
+
 def growth(
     op: str, size: int, library: str = "paper", orders: tuple[str, ...] = c.READER_ORDERS
 ) -> float:
@@ -90,8 +101,7 @@ class OverInfiniband:
 
     Attributes:
       ours: what our plans reach.
-      bound: what links and cards allow anybody.
-      side_by_side: ours, if the CUDA engine did what model.Setting.side_by_side says.
+      bound: what links, cards and the way of a flag allow anybody (model.least_seconds).
       even: ours, if no card were ever busier than another.
       apart: ours, if reads and writes did not share the rate of a card.
     """
@@ -99,7 +109,6 @@ class OverInfiniband:
     size: int
     ours: float
     bound: float
-    side_by_side: float
     even: float
     apart: float
 
@@ -118,8 +127,7 @@ def over_infiniband(op: str, size: int, setting: model.Setting) -> OverInfiniban
     return OverInfiniband(
         size=size,
         ours=baseline / ours(op, size, setting),
-        bound=baseline / model.bound_seconds(op, size, setting),
-        side_by_side=baseline / ours(op, size, dataclasses.replace(setting, side_by_side=True)),
+        bound=baseline / model.least_seconds(op, size, setting),
         even=baseline / ours(op, size, dataclasses.replace(setting, even=True)),
         apart=baseline / ours(op, size, dataclasses.replace(setting, apart=True)),
     )

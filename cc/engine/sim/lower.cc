@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "cc/plan/gpu_geometry.h"
+
 namespace jax_cxl::sim {
 namespace {
 
@@ -13,16 +15,14 @@ using plan::StepKind;
 class Lowering {
  public:
   Lowering(const plan::Request& request, const plan::Geometry& geometry,
-           const Machine& machine, const Costs& costs,
-           const LowerOptions& options, const Resources& resources)
+           const Machine& machine, const Costs& costs, bool flagged,
+           const Resources& resources)
       : request_(request),
         geometry_(geometry),
         machine_(machine),
         costs_(costs),
-        batches_(options.batch_gets),
-        inline_(std::max(plan::InputBytes(request),
-                         plan::OutputBytes(request)) <= options.inline_bytes),
-        expansion_(inline_ ? options.inline_expansion : 1),
+        flagged_(flagged),
+        expansion_(flagged ? plan::kFlaggedExpansion : 1),
         resources_(resources),
         cards_read_(machine.cards) {}
 
@@ -33,6 +33,11 @@ class Lowering {
   }
 
  private:
+  // What a rank of a flagged call has published: its first lines, and all.
+  static constexpr uint64_t kBegun = 1, kComplete = 2;
+  // What the threads of a warp write at once.
+  static constexpr double kLinesAtOnce = 256;
+
   int rank() const { return request_.rank; }
 
   int Card(int owner, uint64_t round) const {
@@ -54,16 +59,15 @@ class Lowering {
         AddPut(step);
         break;
       case StepKind::kPublish:
-        AddRing(Lane::kOut, Bell::kPublished, step.round);
-        if (slot_writer_round_ == step.round + 1) {
-          tasks_.back().after = slot_writer_;
-        }
+        AddRing(
+            Bell::kPublished, step.round,
+            slot_writer_round_ == step.round + 1 ? slot_writer_ : last_out_);
         break;
       case StepKind::kRelease:
-        AddRing(Lane::kIn, Bell::kReleased, step.round);
+        AddRing(Bell::kReleased, step.round, last_in_);
         break;
       case StepKind::kGet:
-        AddGet(step);
+        Gather(step);
         break;
       case StepKind::kReduce:
       case StepKind::kReduceToSlot:
@@ -89,31 +93,31 @@ class Lowering {
     task.uses = UsesOut(Card(rank(), step.round), 1);
     AwaitSlot(task, step.round);
     if (step.kind == StepKind::kPutOutput) task.after = WriterOf(step);
+    if (flagged_ && !begun_) {
+      // The first lines are seen as soon as they are there.
+      begun_ = true;
+      Task& lines = tasks_.emplace_back(task);
+      lines.bytes = std::min(task.bytes, kLinesAtOnce);
+      lines.rings = Bell::kPublished;
+      lines.rung = kBegun;
+      task.bytes -= lines.bytes;
+    }
     tasks_.push_back(std::move(task));
+    last_out_ = LastIndex();
   }
 
-  void AddRing(Lane lane, Bell bell, uint64_t round) {
+  void AddRing(Bell bell, uint64_t round, int after) {
     Task& task = tasks_.emplace_back();
-    task.lane = lane;
-    task.setup = inline_ ? 0 : costs_.ring;
+    task.lane = bell == Bell::kPublished ? Lane::kPublish : Lane::kRelease;
+    task.after = after;
+    task.setup = flagged_ ? 0 : costs_.ring;
     task.rings = bell;
-    task.rung = round + 1;
+    task.rung = flagged_ ? kComplete : round + 1;
   }
 
-  void AddGet(const Step& step) {
-    Gather(step);
-    if (!batches_ || step.bytes == 0) FlushGets();
-  }
-
-  // Whether a step may run together with the gets before it: another peer's
-  // slot of the same round, or an earlier round of the same peer, so that it
-  // waits for nothing more.
+  // Whether a step runs together with the gets before it.
   bool Joins(const Step& step) const {
-    if (step.kind != StepKind::kGet || step.bytes == 0) return false;
-    const bool same_peer =
-        gathered_.first == step.peer && gathered_.last == step.peer + 1;
-    return step.round == gathered_.round ||
-           (same_peer && step.round < gathered_.round);
+    return step.kind == StepKind::kGet && step.round == gathered_.round;
   }
 
   void Gather(const Step& step) {
@@ -137,8 +141,8 @@ class Lowering {
     task.last = gathered_.last;
     task.value = gathered_.round + 1;
     task.setup *= gathered_.peers;
-    written_.push_back({gathered_.to, gathered_.end, NextIndex()});
-    tasks_.push_back(std::move(task));
+    AddIncoming(std::move(task));
+    written_.push_back({gathered_.to, gathered_.end, LastIndex()});
     gathered_ = {};
   }
 
@@ -160,12 +164,27 @@ class Lowering {
         task.uses.push_back(use);
       }
       AwaitSlot(task, step.to_round);
-      slot_writer_ = NextIndex();
+      AddIncoming(std::move(task));
+      slot_writer_ = LastIndex();
       slot_writer_round_ = step.to_round + 1;
     } else {
-      written_.push_back({step.to, step.to + step.bytes, NextIndex()});
+      AddIncoming(std::move(task));
+      written_.push_back({step.to, step.to + step.bytes, LastIndex()});
+    }
+  }
+
+  // Flagged lines are read as they are written, the last ones once all are.
+  void AddIncoming(Task task) {
+    if (flagged_) {
+      const double last = std::min(task.bytes, kLinesAtOnce);
+      Task& lines = tasks_.emplace_back(task);
+      lines.bytes -= last;
+      lines.value = kBegun;
+      task.bytes = last;
+      task.value = kComplete;
     }
     tasks_.push_back(std::move(task));
+    last_in_ = LastIndex();
   }
 
   // Reads `bytes` as spread over cards_read_, from `peers` peers.
@@ -176,9 +195,9 @@ class Lowering {
     task.bytes = bytes * expansion_;
     task.setup = costs_.get_setup +
                  FlushTime(static_cast<uint64_t>(bytes), costs_.get_flush_rate);
-    task.latency =
-        PollTime(peers) + (inline_ || bytes == 0 ? 0 : costs_.get_latency);
+    if (!flagged_) task.latency = PollTime(peers);
     if (bytes == 0) return task;
+    if (!flagged_) task.latency += costs_.get_latency;
     task.uses = {{resources_.GpuIn(rank()), 1},
                  {resources_.UplinkIn(rank()), 1}};
     for (int card = 0; card < machine_.cards; ++card) {
@@ -206,8 +225,7 @@ class Lowering {
 
   // All peers' doorbells at once; each is a line that crosses the link.
   double PollTime(int peers) const {
-    return (inline_ ? 0 : costs_.poll) +
-           peers * costs_.doorbell_bytes / machine_.gpu_in;
+    return costs_.poll + peers * costs_.doorbell_bytes / machine_.gpu_in;
   }
 
   static double FlushTime(uint64_t bytes, double rate) {
@@ -224,7 +242,7 @@ class Lowering {
     return -1;
   }
 
-  int NextIndex() const { return static_cast<int>(tasks_.size()); }
+  int LastIndex() const { return static_cast<int>(tasks_.size()) - 1; }
 
   struct Gathered {
     uint64_t round = 0;
@@ -242,11 +260,12 @@ class Lowering {
   const plan::Geometry& geometry_;
   const Machine& machine_;
   const Costs& costs_;
-  const bool batches_;
-  const bool inline_;
+  const bool flagged_;
+  bool begun_ = false;  // a flagged call has put something
   const double expansion_;
   const Resources& resources_;
   std::vector<Task> tasks_;
+  int last_out_ = -1, last_in_ = -1;  // the last copies of those lanes
   Gathered gathered_;
   std::vector<double> cards_read_;  // scratch: bytes by card
   std::vector<Written> written_;
@@ -264,15 +283,18 @@ Result<Program> Lower(plan::Request request, const plan::Geometry& geometry,
                  " ranks on a machine of ", machine.ranks());
   }
   const Resources resources(machine);
+  const bool flagged = options.flags && plan::IsFlagged(request);
+  const plan::Geometry ring =
+      flagged ? plan::FlaggedGeometry(request.num_ranks) : geometry;
   Program program;
   program.start = costs.start;
   program.doorbell = costs.doorbell;
+  // The load that sees a flag brings its data.
+  if (flagged) program.doorbell += costs.get_latency;
   for (request.rank = 0; request.rank < request.num_ranks; ++request.rank) {
-    CXL_ASSIGN_OR_RETURN(const plan::Plan plan,
-                         plan::MakePlan(request, geometry));
+    CXL_ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(request, ring));
     program.ranks.push_back(
-        Lowering(request, geometry, machine, costs, options, resources)
-            .Run(plan));
+        Lowering(request, ring, machine, costs, flagged, resources).Run(plan));
   }
   return program;
 }

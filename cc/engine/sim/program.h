@@ -9,10 +9,10 @@
 namespace jax_cxl::sim {
 
 // What a rank does at the same time: one DMA engine (or copy kernel) in each
-// direction of its link, and its own memory. Each lane runs its operations in
-// order.
-enum class Lane : uint8_t { kOut, kIn, kLocal };
-inline constexpr int kNumLanes = 3;
+// direction of its link, its own memory, and those who ring its two doorbells
+// while the copies go on. Each lane runs its operations in order.
+enum class Lane : uint8_t { kOut, kIn, kLocal, kPublish, kRelease };
+inline constexpr int kNumLanes = 5;
 
 // The two doorbells of a rank: monotone, as in cc/plan/plan.h.
 enum class Bell : uint8_t { kNone, kPublished, kReleased };
