@@ -3,8 +3,8 @@
 // same run.
 //
 //   device_benchmark [--ops=all_gather,psum] [--sizes=4096,1048576]
-//                    [--shapes=32x64x448] [--slots=4x1048576] [--repeats=5]
-//                    [--copy_engine=25165824] [--kernel_slots=1048576x524288]
+//                    [--shapes=64x64x448] [--slots=4x1048576] [--repeats=5]
+//                    [--copy_engine=25165824] [--kernel_slots=2097152x524288]
 //                    [--flagged=65536]
 //
 // Prints one JSON object a line. `bytes` is the total size as in nccl-tests;
@@ -35,10 +35,10 @@ struct Flags {
                                   "scatter",    "reduce"};
   std::vector<std::string> sizes = {"4096",     "65536",    "1048576",
                                     "16777216", "67108864", "268435456"};
-  std::vector<std::string> shapes = {"32x64x448"};
+  std::vector<std::string> shapes = {"64x64x448"};
   std::vector<std::string> slots = {"0x0"};
   std::vector<std::string> copy_engine = {"25165824"};
-  std::vector<std::string> kernel_slots = {"1048576x524288"};
+  std::vector<std::string> kernel_slots = {"2097152x524288"};
   std::vector<std::string> flagged = {"65536"};
   int repeats = 5;
 };

@@ -29,7 +29,7 @@ struct DeviceOptions {
   // engines.
   uint64_t copy_engine_bytes = uint64_t{24} << 20;
   // What kernels use of a slot, and the least that is worth a round.
-  uint64_t kernel_slot_bytes = uint64_t{1} << 20;
+  uint64_t kernel_slot_bytes = uint64_t{2} << 20;
   uint64_t kernel_min_chunk_bytes = uint64_t{512} << 10;
   // Short messages: see flagged.h. Tests start shortly before flags begin anew.
   uint64_t flagged_bytes = plan::kFlaggedBytes;

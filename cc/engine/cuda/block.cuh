@@ -43,7 +43,7 @@ enum class Look { kThere, kNotYet, kFault };
 // `look(member)` is kThere for all members but this one. False when the call
 // cannot go on, which the block's warps tell each other by `gave_up`.
 template <typename LookAt>
-__device__ bool AwaitMembers(const DeviceCall& call, volatile uint32_t& gave_up,
+__device__ bool AwaitMembers(const DeviceCall& call, uint32_t* gave_up,
                              const LookAt& look) {
   constexpr int kLooksPerCheck = 64;
   constexpr uint64_t kLongWaitNs = 1000000;
@@ -76,7 +76,7 @@ __device__ bool AwaitMembers(const DeviceCall& call, volatile uint32_t& gave_up,
       }
       if (thread == 0) {
         const volatile DeviceStatus* status = call.status;
-        stop |= status->abort != 0 || gave_up != 0;
+        stop |= status->abort != 0 || Told(gave_up) != 0;
         if (!stop && waited > call.timeout_ns) {
           Report(call.status, DeviceFault::kTimeout, late);
           stop = true;
@@ -84,7 +84,7 @@ __device__ bool AwaitMembers(const DeviceCall& call, volatile uint32_t& gave_up,
       }
     }
     if (!__any_sync(0xffffffff, stop)) continue;
-    gave_up = 1;
+    if (thread == 0) Tell(gave_up, 1);
     return false;
   }
 }
@@ -95,12 +95,11 @@ struct BlockState {
   // one warp.
   uint64_t published[kMaxMembers];
   uint64_t released[2][kMaxMembers];
-  // Steps of each lane that its data warps may begin.
-  volatile uint32_t open[2];
-  // Steps of its lane that each data warp has done.
-  volatile uint32_t done[kMaxDataWarps];
+  // Told and read with Tell and Told:
+  uint32_t open[2];              // steps that each lane's data warps may begin
+  uint32_t done[kMaxDataWarps];  // steps of its lane that a data warp has done
   // 1 once a warp found that the call cannot go on: all others leave too.
-  volatile uint32_t gave_up;
+  uint32_t gave_up;
 
   // By all threads of the block, before a barrier.
   __device__ void Reset() {
@@ -138,12 +137,8 @@ class DataWarp {
   __device__ bool AwaitOpen(uint32_t at) const {
     bool is_open = true;
     if (LaneInWarp() == 0) {
-      while (state_.open[lane_] <= at) {
-        if (state_.gave_up == 0) continue;
-        is_open = false;
-        break;
-      }
-      __threadfence_block();
+      while (is_open && Told(&state_.open[lane_]) <= at)
+        is_open = Told(&state_.gave_up) == 0;
     }
     return __shfl_sync(0xffffffff, is_open, 0);
   }
@@ -151,9 +146,7 @@ class DataWarp {
   // What the warp has done up to step `at` is visible to whoever sees this.
   __device__ void Done(uint32_t at) const {
     __syncwarp();
-    if (LaneInWarp() != 0) return;
-    __threadfence_block();
-    state_.done[slot_] = at + 1;
+    if (LaneInWarp() == 0) Tell(&state_.done[slot_], at + 1);
   }
 
  private:
@@ -180,7 +173,7 @@ class ControlWarp {
 
   // Until members [first, last) but this one have published `rounds`.
   __device__ bool AwaitPublished(int first, int last, uint64_t rounds) {
-    return AwaitMembers(call_, state_.gave_up, [&](int member) {
+    return AwaitMembers(call_, &state_.gave_up, [&](int member) {
       if (member < first || member >= last) return Look::kThere;
       return Published(member, rounds);
     });
@@ -190,16 +183,14 @@ class ControlWarp {
   __device__ bool AwaitSlot(uint64_t round) {
     if (round < call_.num_slots) return true;
     const uint64_t rounds = round + 1 - call_.num_slots;
-    return AwaitMembers(call_, state_.gave_up,
+    return AwaitMembers(call_, &state_.gave_up,
                         [&](int member) { return Released(member, rounds); });
   }
 
   // Lets the lane's data warps do `steps` steps.
   __device__ void Open(uint32_t steps) const {
     __syncwarp();
-    if (LaneInWarp() != 0) return;
-    __threadfence_block();
-    state_.open[lane_] = steps;
+    if (LaneInWarp() == 0) Tell(&state_.open[lane_], steps);
   }
 
   // Until data warps [first, last) of the block have done `steps` steps.
@@ -207,12 +198,11 @@ class ControlWarp {
                             uint32_t steps) const {
     const uint32_t slot = first + LaneInWarp();
     for (;;) {
-      if (__all_sync(0xffffffff, slot >= last || state_.done[slot] >= steps))
-        break;
-      if (__any_sync(0xffffffff, state_.gave_up != 0)) return false;
+      const bool done = slot >= last || Told(&state_.done[slot]) >= steps;
+      if (__all_sync(0xffffffff, done)) return true;
+      const bool stop = LaneInWarp() == 0 && Told(&state_.gave_up) != 0;
+      if (__any_sync(0xffffffff, stop)) return false;
     }
-    __threadfence_block();
-    return true;
   }
 
   // Rings: what is done is visible before the word is.

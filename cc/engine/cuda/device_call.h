@@ -25,7 +25,7 @@ static_assert(kCallWords > pool::kMaxSlots);
 // send and receive: kMaxThreads together at most. Every rank of a group has the
 // same number of blocks.
 struct Shape {
-  uint32_t blocks = 32;            // a power of two, at most kMaxBlocks
+  uint32_t blocks = 64;            // a power of two, at most kMaxBlocks
   uint32_t sending_threads = 64;  // multiples of 32
   uint32_t receiving_threads = 448;
 

@@ -114,6 +114,20 @@ __device__ __forceinline__ void StoreLocal(std::byte* address, uint4 v,
   }
 }
 
+// Words in shared memory by which the warps of a block tell each other what is
+// done: what a warp did before it tells is visible to those who have been told.
+// Atomic, so that tools that look for races know them for what they are.
+__device__ __forceinline__ void Tell(uint32_t* word, uint32_t value) {
+  __threadfence_block();
+  atomicExch(word, value);
+}
+
+__device__ __forceinline__ uint32_t Told(uint32_t* word) {
+  const uint32_t value = atomicOr(word, 0);
+  __threadfence_block();
+  return value;
+}
+
 __device__ __forceinline__ uint64_t NowNs() {
   uint64_t ns;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));

@@ -77,7 +77,7 @@ struct Arriving {
 // What the threads of a block share.
 struct Shared {
   DeviceStep steps[kMaxSteps];
-  volatile uint32_t gave_up;
+  uint32_t gave_up;   // see BlockState
   uint64_t released;  // rounds that all peers are known to have read
 };
 
@@ -91,12 +91,12 @@ class Wait {
   __device__ bool GoOn(int member) {
     if (++looks_ % kLooksPerCheck != 0) return true;
     const volatile DeviceStatus* status = call_.status;
-    if (shared_.gave_up != 0) return false;
+    if (Told(&shared_.gave_up) != 0) return false;
     const uint64_t now = NowNs();
     if (start_ == 0) start_ = now;
     if (status->abort == 0 && now - start_ <= call_.timeout_ns) return true;
     if (status->abort == 0) Report(call_.status, DeviceFault::kTimeout, member);
-    shared_.gave_up = 1;
+    Tell(&shared_.gave_up, 1);
     return false;
   }
 
@@ -239,7 +239,7 @@ __device__ uint64_t ReleasedBy(const DeviceCall& call, int member) {
 // Until all peers have read `rounds` rounds. By a whole warp.
 __device__ bool AwaitReleased(const DeviceCall& call, Shared& shared,
                               uint64_t rounds) {
-  return AwaitMembers(call, shared.gave_up, [&](int member) {
+  return AwaitMembers(call, &shared.gave_up, [&](int member) {
     return ReleasedBy(call, member) >= rounds ? Look::kThere : Look::kNotYet;
   });
 }
@@ -266,7 +266,7 @@ __device__ bool AwaitCalls(const DeviceCall& call, Shared& shared) {
          ++member)
       sources |= uint64_t{1} << member;
   const uint64_t expected = ExpectedCall(call);
-  return AwaitMembers(call, shared.gave_up, [&](int member) {
+  return AwaitMembers(call, &shared.gave_up, [&](int member) {
     if ((sources >> member & 1) == 0) return Look::kThere;
     const uint64_t word =
         LoadWord(&call.members[member].flagged->calls[SlotOf(call)]);
