@@ -107,7 +107,9 @@ def _gpus() -> list[str]:
 def _machine(gpus: list[str]) -> dict:
     return {
         "gpus": gpus,
-        "driver": _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")[:16],
+        "driver": _output(
+            "nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"
+        ),
         "topology": _output("nvidia-smi", "topo", "-m").splitlines(),
         "cores": os.cpu_count(),
         "kernel": platform.release(),

@@ -36,11 +36,10 @@ Geometry FlaggedGeometry(int num_ranks) {
   return geometry;
 }
 
-bool IsFlagged(const Request& request) {
+bool IsFlagged(const Request& request, uint64_t most) {
   const uint64_t block = request.count * request.element_bytes;
-  const uint64_t all = std::max(request.num_ranks * block,
-                                InputBytes(request) + OutputBytes(request));
-  return all > 0 && all <= kFlaggedBytes;
+  return std::max(request.num_ranks * block,
+                  InputBytes(request) + OutputBytes(request)) <= most;
 }
 
 }  // namespace jax_cxl::plan

@@ -18,10 +18,12 @@ Geometry FlaggedGeometry(int num_ranks);
 // A flag for as many bytes of data.
 inline constexpr int kFlaggedExpansion = 2;
 
-// Whether twice the bytes take less time than a fence, a doorbell and a poll,
-// on links of 20 GB/s: all ranks' blocks together, and what a rank holds. The
-// simulator goes by this; the CUDA engine by the bytes of one block.
-bool IsFlagged(const Request& request);
+// Whether twice the bytes take less time than a fence, a doorbell and a poll:
+// where all ranks' blocks together, and what a rank holds, are `most` bytes at
+// most. The faster the links, the more that is.
+bool IsFlagged(const Request& request, uint64_t most);
+inline constexpr uint64_t kFlaggedAt20GBps = uint64_t{64} << 10;   // modelled
+inline constexpr uint64_t kFlaggedAt55GBps = uint64_t{256} << 10;  // measured
 
 }  // namespace jax_cxl::plan
 

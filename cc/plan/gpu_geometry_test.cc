@@ -16,7 +16,7 @@ TEST(GpuGeometryTest, FlaggedCallsAreOneRound) {
       for (uint64_t count : {0, 1, 100, 511, 1024, 5461, 21845, 32768}) {
         const Request request =
             MakeRequest(op, n, op == Op::kBarrier ? 0 : count, 1);
-        if (!IsFlagged(request)) continue;
+        if (!IsFlagged(request, kFlaggedAt20GBps)) continue;
         const Result<Plan> plan = MakePlan(request, FlaggedGeometry(n));
         ASSERT_TRUE(plan.ok()) << plan.status().message();
         EXPECT_EQ(plan->rounds, 1u) << OpName(op) << " of " << n;
@@ -26,15 +26,12 @@ TEST(GpuGeometryTest, FlaggedCallsAreOneRound) {
 }
 
 TEST(GpuGeometryTest, FlaggedCallsAreShort) {
-  EXPECT_FALSE(IsFlagged(MakeRequest(Op::kBarrier, 4, 0)));
-  EXPECT_FALSE(IsFlagged(MakeRequest(Op::kAllGather, 4, 0)));
+  EXPECT_TRUE(IsFlagged(MakeRequest(Op::kBarrier, 4, 0), 1000));
   // All blocks, and whatever a rank holds.
-  EXPECT_TRUE(IsFlagged(MakeRequest(Op::kBroadcast, 4, kFlaggedBytes / 4, 1)));
-  EXPECT_FALSE(
-      IsFlagged(MakeRequest(Op::kBroadcast, 4, kFlaggedBytes / 4 + 1, 1)));
-  EXPECT_TRUE(IsFlagged(MakeRequest(Op::kAllToAll, 4, kFlaggedBytes / 8, 1)));
-  EXPECT_FALSE(
-      IsFlagged(MakeRequest(Op::kAllToAll, 4, kFlaggedBytes / 8 + 1, 1)));
+  EXPECT_TRUE(IsFlagged(MakeRequest(Op::kBroadcast, 4, 250, 1), 1000));
+  EXPECT_FALSE(IsFlagged(MakeRequest(Op::kBroadcast, 4, 251, 1), 1000));
+  EXPECT_TRUE(IsFlagged(MakeRequest(Op::kAllToAll, 4, 125, 1), 1000));
+  EXPECT_FALSE(IsFlagged(MakeRequest(Op::kAllToAll, 4, 126, 1), 1000));
 }
 
 }  // namespace

@@ -87,8 +87,7 @@ and extended from there (within 5% of running them to the end, reduce within 12%
 20%; everything up to 12 hosts and 256 MiB runs to the end). The paper's variants follow published
 descriptions, not its source.
 
-The model is ahead of the CUDA engine in three things, all of which matter to short calls of many
-ranks. Outside the calls with flags a warp of the engine reads from one peer after another, so that
-each peer costs a read's latency. The engine sends with flags whatever fits one round of slots of
-64 KiB, however many ranks read it, and its kernels cut chunks of 512 KiB and more: both were
-measured on an emulated pool of one device and a link of 55 GB/s."""
+The model is ahead of the CUDA engine in one thing, which matters to calls of many ranks: outside
+the calls with flags a warp of the engine reads from one peer after another, so that each peer costs
+a read's latency. The engine's own limits (flags up to 256 KiB, chunks of 512 KiB and more in a
+pool of one device) were measured on an emulated pool and links of 55 GB/s."""

@@ -5,7 +5,7 @@
 //   device_benchmark [--ops=all_gather,psum] [--sizes=4096,1048576]
 //                    [--shapes=64x64x448] [--slots=4x1048576] [--repeats=5]
 //                    [--copy_engine=25165824] [--kernel_slots=2097152x524288]
-//                    [--flagged=65536]
+//                    [--flagged=262144]
 //
 // Prints one JSON object a line. `bytes` is the total size as in nccl-tests;
 // shapes are blocks x sending threads x receiving threads; kernel_slots what
@@ -39,7 +39,7 @@ struct Flags {
   std::vector<std::string> slots = {"0x0"};
   std::vector<std::string> copy_engine = {"25165824"};
   std::vector<std::string> kernel_slots = {"2097152x524288"};
-  std::vector<std::string> flagged = {"65536"};
+  std::vector<std::string> flagged = {"262144"};
   int repeats = 5;
 };
 

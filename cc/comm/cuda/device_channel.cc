@@ -145,10 +145,11 @@ Status DeviceChannel::UploadMembers() {
   return OkStatus();
 }
 
-// None if the message is too long for flags.
+// None if the call is too long for flags.
 Result<std::optional<cuda::Program>> DeviceChannel::FlaggedProgram(
     const plan::Request& request) const {
-  if (request.count * request.element_bytes > options_.flagged_bytes)
+  if (options_.flagged_bytes == 0 ||
+      !plan::IsFlagged(request, options_.flagged_bytes))
     return std::optional<cuda::Program>();
   CXL_ASSIGN_OR_RETURN(
       const plan::Plan plan,

@@ -68,7 +68,8 @@ DeviceConnection::DeviceConnection(pool::Pool* pool, const Peers* peers,
   kernel_geometry_ = geometry_;
   kernel_geometry_.slot_bytes =
       std::min(geometry_.slot_bytes, options.kernel_slot_bytes);
-  kernel_geometry_.min_chunk_bytes = options.kernel_min_chunk_bytes;
+  if (geometry_.num_devices == 1)
+    kernel_geometry_.min_chunk_bytes = options.kernel_min_chunk_bytes;
 }
 
 Status DeviceConnection::Open(Arena* arena, Recorder* recorder) {

@@ -13,6 +13,7 @@
 #include "cc/engine/cuda/device_call.h"
 #include "cc/engine/cuda/executor.h"
 #include "cc/engine/cuda/program.h"
+#include "cc/plan/gpu_geometry.h"
 #include "cc/plan/plan.h"
 #include "cc/pool/pool.h"
 
@@ -28,11 +29,13 @@ struct DeviceOptions {
   // Calls whose larger buffer has at least this many bytes go by the copy
   // engines.
   uint64_t copy_engine_bytes = uint64_t{24} << 20;
-  // What kernels use of a slot, and the least that is worth a round.
+  // What kernels use of a slot, and the least that is worth a round in a pool
+  // of one device.
   uint64_t kernel_slot_bytes = uint64_t{2} << 20;
   uint64_t kernel_min_chunk_bytes = uint64_t{512} << 10;
-  // Short messages: see flagged.h. Tests start shortly before flags begin anew.
-  uint64_t flagged_bytes = plan::kFlaggedBytes;
+  // See plan::IsFlagged; 0 for no flags at all.
+  uint64_t flagged_bytes = plan::kFlaggedAt55GBps;
+  // Tests start shortly before flags begin anew.
   uint64_t first_flagged_round = 0;
 };
 

@@ -176,7 +176,7 @@ struct Setting {
   bool direct = true;
   Way way = Way::kEnqueue;
   uint64_t copy_engine_bytes = uint64_t{12} << 20;
-  uint64_t flagged_bytes = plan::kFlaggedBytes;
+  uint64_t flagged_bytes = DeviceOptions().flagged_bytes;
   uint64_t first_flagged_round = 0;
 };
 

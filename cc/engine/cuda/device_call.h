@@ -25,7 +25,7 @@ static_assert(kCallWords > pool::kMaxSlots);
 // send and receive: kMaxThreads together at most. Every rank of a group has the
 // same number of blocks.
 struct Shape {
-  uint32_t blocks = 64;            // a power of two, at most kMaxBlocks
+  uint32_t blocks = 64;           // a power of two, at most kMaxBlocks
   uint32_t sending_threads = 64;  // multiples of 32
   uint32_t receiving_threads = 448;
 
@@ -67,8 +67,8 @@ inline constexpr int kFlaggedSlots = plan::kFlaggedSlots;
 struct alignas(pool::kLineBytes) FlaggedControl {
   uint64_t released;              // a doorbell word: rounds
   uint64_t calls[kFlaggedSlots];  // of round r at r % kFlaggedSlots: CallWord
-  alignas(
-      pool::kLineBytes) std::byte lines[kFlaggedSlots][2 * plan::kFlaggedBytes];
+  alignas(pool::kLineBytes) std::byte
+      lines[kFlaggedSlots][plan::kFlaggedExpansion * plan::kFlaggedBytes];
 };
 
 // A member's control block on a channel between GPUs.

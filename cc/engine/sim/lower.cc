@@ -283,7 +283,8 @@ Result<Program> Lower(plan::Request request, const plan::Geometry& geometry,
                  " ranks on a machine of ", machine.ranks());
   }
   const Resources resources(machine);
-  const bool flagged = options.flags && plan::IsFlagged(request);
+  const bool flagged = options.flags && plan::OutputBytes(request) > 0 &&
+                       plan::IsFlagged(request, plan::kFlaggedAt20GBps);
   const plan::Geometry ring =
       flagged ? plan::FlaggedGeometry(request.num_ranks) : geometry;
   Program program;
