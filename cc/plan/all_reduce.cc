@@ -1,4 +1,5 @@
 #include "cc/plan/planner.h"
+#include <cstdlib>
 
 namespace jax_cxl::plan {
 namespace {
@@ -61,10 +62,20 @@ Plan ReduceAndShare(Planner planner) {
     }
   };
 
+  const int K = getenv("K") ? atoi(getenv("K")) : 1, D = getenv("D") ? atoi(getenv("D")) : 2;
+  const bool turns = planner.striped() && planner.geometry().num_slots >= 8 && K > 1;
+  uint64_t next = 0;
+  auto upto = [&](uint64_t c) { while (next < c) put_inputs(next++); };
+  if (turns) upto(2);
+  else {
   put_inputs(0);
   if (rounds.ahead()) put_inputs(1);
+  }
   put_results(0);
   for (uint64_t c = 0; c < chunks.count; ++c) {
+    if (turns) {
+      if ((c + rank) % K == 0 || next < c + 3) upto(c + D + K);
+    } else 
     put_inputs(rounds.ahead() ? c + 2 : c + 1);
     if (rounds.ahead()) put_results(c + 1);
     share(c);

@@ -36,6 +36,57 @@ class Reader {
   const Chunks& chunks_;
 };
 
+void PutAll(Planner& planner, const Chunks& chunks) {
+  for (uint64_t t = 0; t < chunks.count; ++t) {
+    const uint64_t at = chunks.Begin(t), size = chunks.Size(t);
+    planner.Put(t, at, 0, size);
+    planner.Publish(t);
+    planner.Copy(at, at, size);
+  }
+}
+
+// How far apart readers start, and how many different starts there are.
+struct Stagger {
+  uint64_t step = 1;
+  uint64_t starts = 1;
+};
+
+// Parts of a round that do not divide into the devices leave one part more on
+// some of them, a device further with each round. Readers that start these
+// numbers of rounds apart have all devices carry the same.
+Stagger StaggerOf(const Geometry& geometry) {
+  const uint64_t devices = geometry.num_devices;
+  const uint64_t step =
+      std::gcd<uint64_t>(geometry.device_parts % devices, devices);
+  const uint64_t starts = devices / step;
+  const uint64_t half = geometry.num_slots / 2;  // the root fills the other
+  return step * (starts - 1) <= half ? Stagger{step, starts} : Stagger{};
+}
+
+// Every round lies on all devices: readers follow the root at its heels. More
+// readers than devices wait for these, not for their links.
+Plan Striped(Planner planner) {
+  const Geometry& geometry = planner.geometry();
+  const int root = planner.request().root, n = planner.ranks();
+  const uint64_t reader = (planner.rank() - root + n) % n - 1;
+  const bool many = n - 1 > geometry.num_devices;
+  const Chunks chunks = planner.Cut(
+      planner.block(), {.pipeline = (many ? 12 : 6) * kPipelineChunks});
+  if (planner.is_root()) {
+    PutAll(planner, chunks);
+    return std::move(planner).Finish(chunks.count);
+  }
+  const Stagger stagger = StaggerOf(geometry);
+  const uint64_t start = reader % stagger.starts * stagger.step;
+  const uint64_t last = stagger.step * (stagger.starts - 1);
+  Reader gets(planner, chunks);
+  // Where the wait is short beside the call.
+  if (many && start > 0 && chunks.count >= kPipelineChunks * last)
+    gets.Await(start);
+  gets.Get(0, chunks.total);
+  return std::move(planner).Finish(chunks.count);
+}
+
 }  // namespace
 
 // Round t carries chunk t of the root's block. The root runs ahead of its
@@ -52,6 +103,7 @@ class Reader {
 // the first round of the next window too, which the root puts once all have
 // read the last.
 Plan PlanBroadcast(Planner planner) {
+  if (planner.striped()) return Striped(std::move(planner));
   const int root = planner.request().root, n = planner.ranks();
   const Geometry& geometry = planner.geometry();
   const uint64_t reader = (planner.rank() - root + n) % n - 1;
@@ -65,12 +117,7 @@ Plan PlanBroadcast(Planner planner) {
                         .readers = readers,
                         .devices = window});
   if (planner.is_root()) {
-    for (uint64_t t = 0; t < chunks.count; ++t) {
-      const uint64_t at = chunks.Begin(t), size = chunks.Size(t);
-      planner.Put(t, at, 0, size);
-      planner.Publish(t);
-      planner.Copy(at, at, size);
-    }
+    PutAll(planner, chunks);
     return std::move(planner).Finish(chunks.count);
   }
   Reader gets(planner, chunks);

@@ -100,6 +100,9 @@ struct Geometry {
   // Pool devices that the slots of a ring lie on in turn. Several readers of
   // one ring then visit its rounds in different orders.
   int num_devices = 1;
+  // Parts of a round, each on the device after that of the part before (see
+  // Stripes in gpu_geometry.h). 1: a round of a rank lies on one device.
+  int device_parts = 1;
   // Blocks of fewer than kPipelineChunks slotfuls, or than a ring has slots,
   // are cut into as many chunks, so that some are retrieved while others are
   // published, but into none that fills less of a slot than this. 0 makes as

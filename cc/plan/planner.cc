@@ -67,7 +67,7 @@ Turns Planner::TakeTurns(uint64_t rounds) const {
   const uint64_t window = devices / std::gcd(devices, n);
   const bool fits = 2 * window <= static_cast<uint64_t>(geometry_.num_slots);
   // Fewer ranks than devices never meet on one.
-  if (n < devices || !fits || rounds < 2 * window) return {};
+  if (striped() || n < devices || !fits || rounds < 2 * window) return {};
   return {window, rank() % window};
 }
 

@@ -65,6 +65,11 @@ class Planner {
   int rank() const { return request_.rank; }
   bool is_root() const { return rank() == request_.root; }
   uint64_t block() const { return block_; }  // bytes of one block
+  // Whether each round lies on all devices, which then are loaded alike
+  // whatever the ranks do.
+  bool striped() const {
+    return geometry_.num_devices > 1 && geometry_.device_parts > 1;
+  }
 
   // The i-th peer to visit, 1 <= i < ranks. Each rank starts with its
   // successor, so that no pool device is read by everyone at once.
@@ -146,7 +151,8 @@ class TwoExchanges {
   TwoExchanges(const Geometry& geometry, int ranks)
       : ahead_(geometry.num_slots >= 4), rounds_(2) {
     // Results go out behind inputs six rounds before them.
-    if (geometry.num_slots > 6 && geometry.num_devices % (2 * ranks) == 0) {
+    if (geometry.num_slots > 6 && geometry.device_parts == 1 &&
+        geometry.num_devices % (2 * ranks) == 0) {
       rounds_ = 5;
     }
   }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cc/base/status.h"
+#include "cc/engine/sim/placement.h"
 #include "cc/engine/sim/run.h"
 #include "cc/plan/bounds.h"
 #include "cc/plan/gpu_geometry.h"
@@ -101,10 +102,23 @@ void BindSimulator(nb::module_& m) {
       .def_rw("num_slots", &plan::Geometry::num_slots)
       .def_rw("all_read_bytes", &plan::Geometry::all_read_bytes)
       .def_rw("num_devices", &plan::Geometry::num_devices)
-      .def_rw("min_chunk_bytes", &plan::Geometry::min_chunk_bytes);
-  m.def("gpu_geometry", &plan::GpuGeometry,
-        "The rings of a group of GPUs in a pool of so many devices.",
-        "num_devices"_a, "num_ranks"_a);
+      .def_rw("min_chunk_bytes", &plan::Geometry::min_chunk_bytes)
+      .def_rw("device_parts", &plan::Geometry::device_parts)
+      .def_rw("part_alignment", &plan::Geometry::part_alignment);
+  m.def(
+      "gpu_geometry",
+      [](int num_devices, int num_ranks, uint64_t slot_bytes) {
+        plan::Geometry geometry =
+            plan::GpuGeometry(num_devices, num_ranks, slot_bytes);
+        const plan::Stripes stripes =
+            sim::KernelStripes(slot_bytes, num_devices, num_ranks);
+        geometry.part_alignment = stripes.period();
+        if (num_devices > 1)
+          geometry.device_parts = static_cast<int>(stripes.num_blocks);
+        return geometry;
+      },
+      "The rings of a group of GPUs in a pool of so many devices, for kernels.",
+      "num_devices"_a, "num_ranks"_a, "slot_bytes"_a = plan::kGpuSlotBytes);
   m.attr("FLAGGED_BYTES") = plan::kFlaggedBytes;
   nb::class_<sim::Report>(m, "SimReport")
       .def_ro("seconds", &sim::Report::seconds)
@@ -117,16 +131,20 @@ void BindSimulator(nb::module_& m) {
       "simulate_plans",
       [](const std::string& op, uint64_t count, uint32_t element_bytes,
          const sim::Machine& machine, const sim::Costs& costs,
-         const plan::Geometry& geometry, bool flags, uint64_t sample_rounds) {
+         const plan::Geometry& geometry, bool kernel, uint64_t sample_rounds) {
         const plan::Request request =
             MakeRequest(op, machine.ranks(), count, element_bytes);
-        const sim::LowerOptions options{.flags = flags};
+        sim::LowerOptions options;
+        options.flags = kernel;
+        if (kernel)
+          options.stripes = sim::KernelStripes(
+              geometry.slot_bytes, machine.cards, machine.ranks());
         return ValueOrRaise(sim::RunPlans(request, geometry, machine, costs,
                                           options, sample_rounds));
       },
       "The plans of jax_cxl for one call, executed on the model.", "op"_a,
       "count"_a, "element_bytes"_a, "machine"_a, "costs"_a, nb::kw_only(),
-      "geometry"_a, "flags"_a, "sample_rounds"_a);
+      "geometry"_a, "kernel"_a, "sample_rounds"_a);
   m.def(
       "simulate_paper",
       [](const std::string& op, uint64_t count, uint32_t element_bytes,
@@ -145,10 +163,10 @@ void BindSimulator(nb::module_& m) {
   m.def(
       "count_plan_bytes",
       [](const std::string& op, int ranks, uint64_t count,
-         uint32_t element_bytes, const plan::Geometry& geometry) {
-        const sim::Counted counted = ValueOrRaise(
-            sim::CountBytes(MakeRequest(op, ranks, count, element_bytes),
-                            geometry, geometry.num_devices));
+         uint32_t element_bytes, const plan::Geometry& geometry, int cards) {
+        const sim::Counted counted = ValueOrRaise(sim::CountBytes(
+            MakeRequest(op, ranks, count, element_bytes), geometry,
+            sim::KernelStripes(geometry.slot_bytes, cards, ranks), cards));
         nb::dict values;
         values["rank"] = Pair(counted.most_by_rank);
         values["card"] = Pair(counted.most_by_card);
@@ -158,7 +176,7 @@ void BindSimulator(nb::module_& m) {
       "Bytes (written, read) that the plans of a call move: the most of any "
       "rank, the most of any card, and all.",
       "op"_a, "ranks"_a, "count"_a, "element_bytes"_a, nb::kw_only(),
-      "geometry"_a);
+      "geometry"_a, "cards"_a);
   m.def(
       "bound_bytes",
       [](const std::string& op, int ranks, uint64_t count,

@@ -10,6 +10,7 @@ OPS = tuple(c.PAPER_AVERAGES)
 # Those whose input holds a block for each rank, and those whose output does.
 _WIDE_INPUT = ("reduce_scatter", "all_to_all", "scatter")
 _WIDE_OUTPUT = ("all_gather", "all_to_all", "gather")
+_LINE = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,10 +43,17 @@ class Setting:
 
     @property
     def geometry(self) -> _core.Geometry:
-        geometry = _core.gpu_geometry(self.cards, self.ranks)
-        if self.slot_bytes:
-            geometry.slot_bytes = self.slot_bytes
+        slot = {"slot_bytes": self.slot_bytes} if self.slot_bytes else {}
+        geometry = _core.gpu_geometry(self.cards, self.ranks, **slot)
+        if not self.kernel:  # copies of whole parts of slots
+            geometry.device_parts = 1
+            geometry.part_alignment = _LINE
         return geometry
+
+    @property
+    def kernel(self) -> bool:
+        """Whether one kernel makes a call, and stripes the slots over its blocks."""
+        return self.coherence != "flush"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +118,7 @@ def ours(op: str, total_bytes: int, setting: Setting, *, exact: bool = False) ->
         machine(setting),
         _our_costs(setting),
         geometry=setting.geometry,
-        flags=setting.coherence != "flush",
+        kernel=setting.kernel,
         sample_rounds=0 if exact else max(c.SAMPLE_ROUNDS, c.SAMPLE_WORK // setting.ranks**2),
     )
     return Result(report.seconds, report.busiest, report.busy)

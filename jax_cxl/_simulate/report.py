@@ -62,7 +62,9 @@ on. Calls whose data are at most
 {bytes_text(_core.FLAGGED_BYTES)} on all ranks together have a flag in every other word: twice the
 bytes, but no fence, no doorbell and no poll, and readers follow writers by a few lines. Rings and
 limits stand in `cc/plan/gpu_geometry.cc`: {geometry.num_slots} slots of
-{bytes_text(geometry.slot_bytes)} at {PAPER.cards} cards.
+{bytes_text(geometry.slot_bytes)} at {PAPER.cards} cards. Each thread block of the kernel keeps its
+stripes of a round in another slot, so that a round of one rank lies on all cards
+([decision 11](decisions/0011-striped-rounds.md)); a copy loads each card by what it has of it.
 
 The paper's three variants are rebuilt in `cc/engine/sim/paper.cc`; what is not known of All (number
 of chunks, order of a broadcast's readers) is chosen at each size in its favour. NCCL is its own
@@ -79,10 +81,9 @@ def _limits() -> str:
 The switch never is the bottleneck; cards have no queues, banks or row conflicts; polling costs its
 latency and its bytes but slows no copy, not even that of flags over and over; a link lets reads
 pass the writes that are still on their way; copies that share a resource share it evenly; a kernel
-keeps a link busy whatever its block count. From 24 MiB on the CUDA engine leaves the copies to
-copy engines, which are not modelled: the kernel stands for them. Its blocks may be at different
-steps, so that a rank reads from several cards at once; the model's rank is at one. NCCL has no
-start-up, no congestion and no adaptive routing. Long calls of many ranks are run for some rounds
+keeps a link busy whatever its block count, and its blocks are all at the same step. Copy engines,
+to which the CUDA engine leaves calls from 24 MiB on in a pool of one device, and from 6 MiB on
+beside compute, are not modelled: the kernel stands for them. NCCL has no start-up, no congestion and no adaptive routing. Long calls of many ranks are run for some rounds
 and extended from there (within 5% of running them to the end, reduce within 12%, all_to_all within
 20%; everything up to 12 hosts and 256 MiB runs to the end). The paper's variants follow published
 descriptions, not its source.

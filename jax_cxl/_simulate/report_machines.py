@@ -56,8 +56,8 @@ def scaling_time() -> str:
 
 Modelled time, that over the bound of links and cards, and NCCL's over it. One switch does not
 connect 1,024 hosts; the table shows where a pool needs more cards: about one for each host that
-shares it. broadcast reads from one ring, hence from half of its {slots} slots at a time: it does
-not profit from more than {slots // 2} cards. The CUDA engine's groups have at most {_MAX_GROUP}
+shares it. A rank's ring reaches {slots} cards at most, so that a broadcast does not profit from
+more. The CUDA engine's groups have at most {_MAX_GROUP}
 members; the model goes on as if larger ones did the same.
 
 {markdown(header, rows)}

@@ -170,7 +170,7 @@ def counted(op: str, ranks: int, cards: int, block: int) -> dict[str, tuple[int,
     """Bytes (written, read) of the plans: most of a rank, most of a card, all."""
     geometry = _core.gpu_geometry(cards, ranks)
     geometry.all_read_bytes = 0
-    return _core.count_plan_bytes(op, ranks, block, 1, geometry=geometry)
+    return _core.count_plan_bytes(op, ranks, block, 1, geometry=geometry, cards=cards)
 
 
 def scaling(op: str, ranks: int, cards: int) -> tuple[float, float, float]:
@@ -198,7 +198,9 @@ def _scaling_block(op: str, ranks: int, cards: int) -> int:
     geometry = _core.gpu_geometry(cards, ranks)
     slots = 2 * geometry.num_slots
     if op in ("reduce_scatter", "all_to_all", "scatter"):
-        return slots * (geometry.slot_bytes // ranks // 128 * 128)
+        return slots * (
+            geometry.slot_bytes // ranks // geometry.part_alignment * geometry.part_alignment
+        )
     return slots * geometry.slot_bytes
 
 

@@ -108,8 +108,10 @@ uint64_t DeviceChannel::staging_bytes() const {
 }
 
 // Follows from what is equal on all ranks. Beside compute, a call leaves the
-// multiprocessors alone as soon as that costs it little.
+// multiprocessors alone as soon as that costs it little. Copy engines load the
+// pool's devices one after another, kernels all of them at once.
 bool DeviceChannel::ByCopyEngine(const Call& call, bool aside) const {
+  if (!aside && connection_.stripes().slot_step > 0) return false;
   switch (call.request.op) {
     case plan::Op::kAllGather:
     case plan::Op::kAllReduce:
@@ -206,6 +208,7 @@ cuda::DeviceCall DeviceChannel::Prepare(
   device.self = connection_.group().self;
   device.num_slots = static_cast<uint32_t>(connection_.geometry().num_slots);
   device.unit_bytes = connection_.stripes().unit_bytes;
+  device.slot_step = connection_.stripes().slot_step;
   device.base_round = program.flagged ? flagged_rounds_ : rounds_;
   device.epoch = pool_->epoch();
   device.call = calls_;
@@ -221,6 +224,17 @@ cuda::DeviceCall DeviceChannel::Prepare(
   device.timeout_ns =
       static_cast<uint64_t>((options_.timeout_s * 1.5 + 5) * 1e9);
   return device;
+}
+
+// Between kernels and copy engines; flagged calls have a ring of their own.
+cudaError_t DeviceChannel::Drain(const cuda::DeviceCall& call,
+                                 bool by_copy_engine, bool flagged,
+                                 cudaStream_t stream) {
+  if (flagged) return cudaSuccess;
+  const bool changes = by_copy_engine != last_by_copy_engine_ && rounds_ > 0;
+  last_by_copy_engine_ = by_copy_engine;
+  return changes ? cuda::LaunchDrain(call, options_.shape, stream)
+                 : cudaSuccess;
 }
 
 cudaError_t DeviceChannel::LaunchFlagged(cuda::DeviceCall call, uint32_t blocks,
@@ -259,7 +273,9 @@ Status DeviceChannel::EnqueueRecorded(const Call& call, bool aside,
   const cuda::DeviceCall device = Prepare(call, *program, descriptor);
 
   Note(call, descriptor);
-  cudaError_t error;
+  cudaError_t error = Drain(device, by_copy_engine, program->flagged, stream);
+  if (error != cudaSuccess)
+    return cuda::CudaStatus(error, "launching a collective");
   if (by_copy_engine)
     error =
         copy_engine_->Enqueue(device,

@@ -75,6 +75,8 @@ class DeviceChannel {
       bool by_copy_engine, cudaStream_t stream);
   cuda::DeviceCall Prepare(const Call& call, const StoredProgram& program,
                            const pool::CallDescriptor& descriptor) const;
+  cudaError_t Drain(const cuda::DeviceCall& call, bool by_copy_engine,
+                    bool flagged, cudaStream_t stream);
   cudaError_t LaunchFlagged(cuda::DeviceCall call, uint32_t blocks,
                             cudaStream_t stream);
   void Note(const Call& call, const pool::CallDescriptor& descriptor);
@@ -99,6 +101,7 @@ class DeviceChannel {
   cudaEvent_t last_done_ = nullptr;  // of the last call
   bool last_recorded_ = false;       // whether that event has been recorded
   cudaStream_t last_stream_ = nullptr;
+  bool last_by_copy_engine_ = false;  // of those without flags
   uint64_t rounds_ = 0;
   uint64_t flagged_rounds_;
 

@@ -17,12 +17,11 @@ constexpr uint64_t kMinSlotBytes = uint64_t{64} << 10;
 // The copy engines' best, where the pool has space for it.
 constexpr uint64_t kMaxSlotBytes = uint64_t{4} << 20;
 constexpr uint64_t kGroupsPerArena = 7;
-constexpr uint64_t kMaxUnitBytes = 1024;
-constexpr uint64_t kMinUnitBytes = plan::kSlotAlignment;
 
 plan::Geometry ChooseGeometry(const pool::Pool& pool,
                               const DeviceOptions& options, int members) {
   plan::Geometry geometry = plan::GpuGeometry(pool.num_extents(), members);
+  geometry.device_parts = 1;  // copy engines move whole parts of slots
   if (options.num_slots > 0) geometry.num_slots = options.num_slots;
   uint64_t arena = 0;
   for (int extent = 0; extent < pool.num_extents(); ++extent)
@@ -34,18 +33,6 @@ plan::Geometry ChooseGeometry(const pool::Pool& pool,
                 std::bit_floor(arena / kGroupsPerArena / geometry.num_slots),
                 kMinSlotBytes, kMaxSlotBytes);
   return geometry;
-}
-
-// Units as large as let each of the members' parts of a slot start with the
-// first block.
-cuda::Stripes ChooseStripes(const plan::Geometry& geometry, int members,
-                            const cuda::Shape& shape) {
-  cuda::Stripes stripes;
-  stripes.num_blocks = shape.blocks;
-  stripes.unit_bytes = static_cast<uint32_t>(
-      std::clamp(std::bit_floor(geometry.slot_bytes / members / shape.blocks),
-                 kMinUnitBytes, kMaxUnitBytes));
-  return stripes;
 }
 
 }  // namespace
@@ -61,13 +48,15 @@ DeviceConnection::DeviceConnection(pool::Pool* pool, const Peers* peers,
                                static_cast<int>(group_.members.size()))),
       members_(group_.members.size()),
       controls_(group_.members.size()) {
-  stripes_ = ChooseStripes(geometry_, static_cast<int>(members_.size()),
-                           options.shape);
-  geometry_.part_alignment =
-      uint64_t{stripes_.num_blocks} * stripes_.unit_bytes;
+  stripes_ = plan::GpuStripes(geometry_.slot_bytes, geometry_.num_devices,
+                              static_cast<int>(members_.size()),
+                              options.shape.blocks);
+  geometry_.part_alignment = stripes_.period();
   kernel_geometry_ = geometry_;
   kernel_geometry_.slot_bytes =
       std::min(geometry_.slot_bytes, options.kernel_slot_bytes);
+  if (stripes_.slot_step > 0)
+    kernel_geometry_.device_parts = static_cast<int>(stripes_.num_blocks);
   if (geometry_.num_devices == 1)
     kernel_geometry_.min_chunk_bytes = options.kernel_min_chunk_bytes;
 }

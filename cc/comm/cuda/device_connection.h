@@ -27,7 +27,7 @@ struct DeviceOptions {
   double timeout_s = 300;
   cuda::Shape shape;
   // Calls whose larger buffer has at least this many bytes go by the copy
-  // engines.
+  // engines; in a pool of several devices only those beside compute do.
   uint64_t copy_engine_bytes = uint64_t{24} << 20;
   // What kernels use of a slot, and the least that is worth a round in a pool
   // of one device.

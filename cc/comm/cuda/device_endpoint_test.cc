@@ -245,6 +245,22 @@ TEST_F(DeviceEndpointTest, ManyMoreShortCallsThanFlags) {
   RunSoak(17, setting, 100, 16 << 10);
 }
 
+// Blocks in different slots, and in between whole parts by the copy engines.
+TEST_F(DeviceEndpointTest, PoolsOfSeveralDevices) {
+  Setting setting{4, 64 << 10, 0, 6, 16};
+  setting.flagged_bytes = 0;
+  RunSoak(18, setting, 300, 1 << 20);
+  setting = {3, 256 << 10, 0, 3, 32};
+  RunSoak(19, setting, 300, 1 << 20);
+  if (CountDevices() < 2) return;
+  for (uint64_t copy_engine_bytes : {4000, 400000}) {
+    setting = {2, 64 << 10, 3, 3, 32, true, Way::kStartAndDone};
+    setting.flagged_bytes = 0;
+    setting.copy_engine_bytes = copy_engine_bytes;
+    RunSoak(20, setting, 300, 1 << 20);
+  }
+}
+
 // Everything by the copy engines, and, 1000, large and small calls in turn. One
 // rank a GPU: copies of a second one may get a queue of the first, behind
 // copies that wait for them.

@@ -182,7 +182,11 @@ class ControlWarp {
   // Until my slot for `round` is free: no peer reads what it carried before.
   __device__ bool AwaitSlot(uint64_t round) {
     if (round < call_.num_slots) return true;
-    const uint64_t rounds = round + 1 - call_.num_slots;
+    return AwaitReleased(round + 1 - call_.num_slots);
+  }
+
+  // Until all members have released `rounds`.
+  __device__ bool AwaitReleased(uint64_t rounds) {
     return AwaitMembers(call_, &state_.gave_up,
                         [&](int member) { return Released(member, rounds); });
   }

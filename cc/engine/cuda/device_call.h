@@ -25,7 +25,8 @@ static_assert(kCallWords > pool::kMaxSlots);
 // send and receive: kMaxThreads together at most. Every rank of a group has the
 // same number of blocks.
 struct Shape {
-  uint32_t blocks = 64;           // a power of two, at most kMaxBlocks
+  // A power of two, at most kMaxBlocks.
+  uint32_t blocks = plan::kGpuBlocks;
   uint32_t sending_threads = 64;  // multiples of 32
   uint32_t receiving_threads = 448;
 
@@ -124,7 +125,8 @@ struct DeviceCall {
   int32_t num_members = 0;
   int32_t self = 0;
   uint32_t num_slots = 0;
-  uint32_t unit_bytes = 0;
+  uint32_t unit_bytes = 0;  // as in Stripes
+  uint32_t slot_step = 0;
   uint64_t base_round = 0;  // rounds of all calls before
   uint64_t epoch = 0;
   uint64_t call = 0;  // number of this call in the channel

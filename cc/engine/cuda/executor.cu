@@ -39,7 +39,8 @@ __device__ StripeVectors VectorsOf(const DeviceCall& call, uint64_t at,
 }
 
 __device__ uint32_t SlotOf(const DeviceCall& call, uint64_t round) {
-  return static_cast<uint32_t>((call.base_round + round) % call.num_slots);
+  return static_cast<uint32_t>(plan::SlotOfBlock(
+      call.base_round + round, blockIdx.x, call.slot_step, call.num_slots));
 }
 
 // The members whose publication a receiving step waits for.
@@ -253,6 +254,16 @@ __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
   if (threadIdx.x == 0) progress.Finish();
 }
 
+// A block for each line of the members' doorbells.
+__global__ void Drain(const __grid_constant__ DeviceCall call) {
+  __shared__ BlockState state;
+  state.Reset();
+  __syncthreads();
+  ControlWarp warp(call, state, kSending, blockIdx.x);
+  if (!warp.AwaitReleased(call.base_round) && threadIdx.x == 0)
+    Stop(call.status);
+}
+
 __global__ void Wait(const uint64_t* flag, uint64_t value,
                      const DeviceStatus* status) {
   const volatile DeviceStatus* said = status;
@@ -277,7 +288,16 @@ cudaError_t Preload() {
   if (cudaError_t error = cudaFuncGetAttributes(&attributes, Execute);
       error != cudaSuccess)
     return error;
+  if (cudaError_t error = cudaFuncGetAttributes(&attributes, Drain);
+      error != cudaSuccess)
+    return error;
   return cudaFuncGetAttributes(&attributes, Wait);
+}
+
+cudaError_t LaunchDrain(const DeviceCall& call, const Shape& shape,
+                        cudaStream_t stream) {
+  Drain<<<shape.blocks, 32, 0, stream>>>(call);
+  return cudaGetLastError();
 }
 
 cudaError_t LaunchWait(const uint64_t* flag, uint64_t value,

@@ -20,6 +20,13 @@ namespace jax_cxl::cuda {
 cudaError_t Launch(const DeviceCall& call, const Shape& shape,
                    cudaStream_t stream);
 
+// Enqueues a wait until no member reads anything of the calls before any more.
+// Kernels and copy engines lay rounds out differently, and each has doorbells
+// only for its own layout: it lies between a call of the one and a call of the
+// other. Ends as Launch does.
+cudaError_t LaunchDrain(const DeviceCall& call, const Shape& shape,
+                        cudaStream_t stream);
+
 // Loads the kernels on the current device. Loading a kernel later would wait
 // for those that run, which wait for peers that may be loading theirs.
 cudaError_t Preload();

@@ -13,7 +13,7 @@ class Splitter {
  public:
   Splitter(int rank, const Stripes& stripes)
       : rank_(rank),
-        period_(uint64_t{stripes.num_blocks} * stripes.unit_bytes) {}
+        period_(stripes.period()) {}
 
   Status Add(const Step& step) {
     switch (step.kind) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cc/base/status.h"
+#include "cc/plan/gpu_geometry.h"
 #include "cc/plan/plan.h"
 
 // A plan in the form that thread blocks execute.
@@ -60,12 +61,7 @@ struct Program {
   uint64_t bytes_retrieved = 0;  // that it reads from the pool
 };
 
-// How slots are striped over blocks: byte x of a slot belongs to block
-// (x / unit_bytes) % num_blocks.
-struct Stripes {
-  uint32_t num_blocks = 1;  // a power of two
-  uint32_t unit_bytes = 1;  // a power of two, at least 16
-};
+using plan::Stripes;
 
 // Errors: kUnimplemented for a plan whose steps would make one block depend on
 // another; no planner makes one when parts of slots start on multiples of

@@ -185,8 +185,14 @@ class Machine {
     return true;
   }
 
-  uint8_t Read(int rank, int owner, uint64_t round, uint64_t at) {
-    const Slot& slot = ranks_[owner].slots[round % num_slots_];
+  Slot& SlotOf(int owner, uint32_t block, uint64_t round) {
+    return ranks_[owner].slots[plan::SlotOfBlock(
+        round, block, stripes_.slot_step, num_slots_)];
+  }
+
+  uint8_t Read(int rank, uint32_t block, int owner, uint64_t round,
+               uint64_t at) {
+    const Slot& slot = SlotOf(owner, block, round);
     const uint64_t carries = slot.carries[at / kVectorBytes];
     if (carries < round + 1)
       Problem("rank ", rank, " reads byte ", at, " of rank ", owner,
@@ -200,7 +206,7 @@ class Machine {
   // A vector is written as a whole, though only `values` count.
   void Write(int rank, uint32_t block, uint64_t round, uint64_t at,
              const Bytes& values) {
-    Slot& slot = ranks_[rank].slots[round % num_slots_];
+    Slot& slot = SlotOf(rank, block, round);
     if (!Owns(block, at))
       Problem("block ", block, " of rank ", rank, " writes byte ", at);
     uint64_t& carries = slot.carries[at / kVectorBytes];
@@ -299,7 +305,7 @@ class Machine {
     if (!Published(rank, block, peer, peer + 1, round)) return false;
     EachVector(block, step.from, step.bytes, [&](uint64_t i, uint64_t bytes) {
       for (uint64_t k = i; k < i + bytes; ++k)
-        output[step.to + k] = Read(rank, peer, round, step.from + k);
+        output[step.to + k] = Read(rank, block, peer, round, step.from + k);
       ranks_[rank].bytes_retrieved += bytes;
     });
     return true;
@@ -320,7 +326,7 @@ class Machine {
         for (uint64_t k = 0; k < bytes; ++k) {
           const uint8_t term =
               source == rank ? call.inputs[rank][step.input_from + i + k]
-                             : Read(rank, source, round, step.from + i + k);
+                             : Read(rank, block, source, round, step.from + i + k);
           sums[k] = source == step.first ? term : Combine(sums[k], term);
         }
         if (source != rank) ranks_[rank].bytes_retrieved += bytes;

@@ -28,7 +28,9 @@ Geometry MakeGeometry(int num_ranks, const Stripes& stripes, int num_slots,
           .part_alignment = period};
 }
 
-constexpr Stripes kStripes[] = {{1, 128}, {2, 64}, {4, 128}, {8, 16}};
+// The last ones as in pools of several devices.
+constexpr Stripes kStripes[] = {{1, 128}, {2, 64},     {4, 128},
+                                {8, 16},  {4, 128, 1}, {8, 16, 1}};
 
 class Programs : public testing::TestWithParam<Op> {};
 
@@ -59,7 +61,8 @@ TEST_P(Programs, DoWhatIsAskedForInEveryOrder) {
                     "")
               << plan::OpName(GetParam()) << ", " << n << " ranks, " << slots
               << " slots of " << slot << ", " << stripes.num_blocks
-              << " blocks of " << stripes.unit_bytes;
+              << " blocks of " << stripes.unit_bytes << ", "
+              << stripes.slot_step << " slots apart";
         }
       }
     }
@@ -91,6 +94,22 @@ TEST(ProgramTest, CallsFollowEachOther) {
     }
     ASSERT_FALSE(HasFailure());
     ASSERT_EQ(Machine(std::move(calls), geometry, stripes).Run(random), "");
+  }
+}
+
+TEST(ProgramTest, ABlockKeepsToItsSlots) {
+  // Each block's slots of successive rounds are all of the ring's, in turn, so
+  // that a round's slot is free once those num_slots before are released.
+  for (uint64_t num_slots : {2, 5, 12}) {
+    for (uint64_t block : {0, 1, 11, 63}) {
+      for (uint64_t round = 0; round < 3 * num_slots; ++round) {
+        const uint64_t slot = plan::SlotOfBlock(round, block, 1, num_slots);
+        EXPECT_EQ(plan::SlotOfBlock(round + num_slots, block, 1, num_slots),
+                  slot);
+        EXPECT_EQ(plan::SlotOfBlock(round + 1, block, 1, num_slots),
+                  (slot + 1) % num_slots);
+      }
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "cc/engine/sim/placement.h"
 #include "cc/plan/gpu_geometry.h"
 
 namespace jax_cxl::sim {
@@ -16,15 +17,17 @@ class Lowering {
  public:
   Lowering(const plan::Request& request, const plan::Geometry& geometry,
            const Machine& machine, const Costs& costs, bool flagged,
-           const Resources& resources)
+           const Placement& placement, const Resources& resources)
       : request_(request),
         geometry_(geometry),
         machine_(machine),
         costs_(costs),
         flagged_(flagged),
         expansion_(flagged ? plan::kFlaggedExpansion : 1),
+        placement_(placement),
         resources_(resources),
-        cards_read_(machine.cards) {}
+        cards_read_(machine.cards),
+        cards_written_(machine.cards) {}
 
   std::vector<Task> Run(const plan::Plan& plan) && {
     for (const Step& step : plan.steps) Add(step);
@@ -39,13 +42,6 @@ class Lowering {
   static constexpr double kLinesAtOnce = 256;
 
   int rank() const { return request_.rank; }
-
-  int Card(int owner, uint64_t round) const {
-    const int home = static_cast<int>(static_cast<int64_t>(owner) *
-                                      machine_.cards / request_.num_ranks);
-    return static_cast<int>((home + round % geometry_.num_slots) %
-                            machine_.cards);
-  }
 
   void Add(const Step& step) {
     if (gathered_.peers > 0 && !Joins(step)) FlushGets();
@@ -90,7 +86,7 @@ class Lowering {
     task.bytes = expansion_ * static_cast<double>(step.bytes);
     task.setup =
         costs_.put_setup + FlushTime(step.bytes, costs_.put_flush_rate);
-    task.uses = UsesOut(Card(rank(), step.round), 1);
+    task.uses = UsesOut(step.round, step.to, step.bytes, 1);
     AwaitSlot(task, step.round);
     if (step.kind == StepKind::kPutOutput) task.after = WriterOf(step);
     if (flagged_ && !begun_) {
@@ -131,7 +127,7 @@ class Lowering {
     gathered_.bytes += static_cast<double>(step.bytes);
     gathered_.to = std::min(gathered_.to, step.to);
     gathered_.end = std::max(gathered_.end, step.to + step.bytes);
-    cards_read_[Card(step.peer, step.round)] += static_cast<double>(step.bytes);
+    placement_.Add(step.peer, step.round, step.from, step.bytes, cards_read_);
   }
 
   void FlushGets() {
@@ -151,7 +147,7 @@ class Lowering {
     int peers = 0;
     for (int source = step.first; source < step.last; ++source) {
       if (source == rank()) continue;
-      cards_read_[Card(source, step.round)] += static_cast<double>(step.bytes);
+      placement_.Add(source, step.round, step.from, step.bytes, cards_read_);
       ++peers;
     }
     Task task = Incoming(peers, static_cast<double>(step.bytes) * peers);
@@ -160,7 +156,8 @@ class Lowering {
     task.value = step.round + 1;
     if (step.kind == StepKind::kReduceToSlot) {
       // In and out at once, at the pace of the slower.
-      for (const Use& use : UsesOut(Card(rank(), step.to_round), 1. / peers)) {
+      for (const Use& use :
+           UsesOut(step.to_round, step.to, step.bytes, 1. / peers)) {
         task.uses.push_back(use);
       }
       AwaitSlot(task, step.to_round);
@@ -202,18 +199,28 @@ class Lowering {
                  {resources_.UplinkIn(rank()), 1}};
     for (int card = 0; card < machine_.cards; ++card) {
       if (cards_read_[card] == 0) continue;
-      const double share = cards_read_[card] / bytes;
+      const double share = static_cast<double>(cards_read_[card]) / bytes;
       task.uses.push_back({resources_.CardOut(card), share});
       task.uses.push_back({resources_.CardBoth(card), share});
     }
     return task;
   }
 
-  std::vector<Use> UsesOut(int card, double share) const {
-    return {{resources_.GpuOut(rank()), share},
-            {resources_.UplinkOut(rank()), share},
-            {resources_.CardIn(card), share},
-            {resources_.CardBoth(card), share}};
+  // Writes `share` bytes of my slot for each byte of the task.
+  std::vector<Use> UsesOut(uint64_t round, uint64_t at, uint64_t bytes,
+                           double share) {
+    std::vector<Use> uses = {{resources_.GpuOut(rank()), share},
+                             {resources_.UplinkOut(rank()), share}};
+    std::fill(cards_written_.begin(), cards_written_.end(), 0);
+    placement_.Add(rank(), round, at, bytes, cards_written_);
+    for (int card = 0; card < machine_.cards; ++card) {
+      if (cards_written_[card] == 0) continue;
+      const double part = share * static_cast<double>(cards_written_[card]) /
+                          static_cast<double>(bytes);
+      uses.push_back({resources_.CardIn(card), part});
+      uses.push_back({resources_.CardBoth(card), part});
+    }
+    return uses;
   }
 
   void AwaitSlot(Task& task, uint64_t round) const {
@@ -263,11 +270,12 @@ class Lowering {
   const bool flagged_;
   bool begun_ = false;  // a flagged call has put something
   const double expansion_;
+  const Placement& placement_;
   const Resources& resources_;
   std::vector<Task> tasks_;
   int last_out_ = -1, last_in_ = -1;  // the last copies of those lanes
   Gathered gathered_;
-  std::vector<double> cards_read_;  // scratch: bytes by card
+  std::vector<uint64_t> cards_read_, cards_written_;  // scratch: bytes by card
   std::vector<Written> written_;
   int slot_writer_ = -1;            // the last task that reduced into a slot
   uint64_t slot_writer_round_ = 0;  // its round, plus 1
@@ -287,6 +295,8 @@ Result<Program> Lower(plan::Request request, const plan::Geometry& geometry,
                        plan::IsFlagged(request, plan::kFlaggedAt20GBps);
   const plan::Geometry ring =
       flagged ? plan::FlaggedGeometry(request.num_ranks) : geometry;
+  const Placement placement(ring, flagged ? plan::Stripes() : options.stripes,
+                            request.num_ranks, machine.cards);
   Program program;
   program.start = costs.start;
   program.doorbell = costs.doorbell;
@@ -295,7 +305,8 @@ Result<Program> Lower(plan::Request request, const plan::Geometry& geometry,
   for (request.rank = 0; request.rank < request.num_ranks; ++request.rank) {
     CXL_ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(request, ring));
     program.ranks.push_back(
-        Lowering(request, ring, machine, costs, flagged, resources).Run(plan));
+        Lowering(request, ring, machine, costs, flagged, placement, resources)
+            .Run(plan));
   }
   return program;
 }

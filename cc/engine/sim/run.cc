@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "cc/engine/sim/placement.h"
 #include "cc/engine/sim/simulator.h"
 
 namespace jax_cxl::sim {
@@ -75,42 +76,40 @@ Result<Report> RunPaper(const plan::Request& request, const Machine& machine,
 }
 
 Result<Counted> CountBytes(plan::Request request,
-                           const plan::Geometry& geometry, int cards) {
+                           const plan::Geometry& geometry,
+                           const plan::Stripes& stripes, int cards) {
   if (cards < 1) return Error(Code::kInvalidArgument, "cards is ", cards);
   Counted counted;
-  std::vector<plan::PoolBytes> by_card(cards);
-  auto card = [&](int64_t owner, uint64_t round) -> plan::PoolBytes& {
-    const uint64_t home = owner * cards / request.num_ranks;
-    return by_card[(home + round % geometry.num_slots) % cards];
-  };
+  const Placement placement(geometry, stripes, request.num_ranks, cards);
+  std::vector<uint64_t> written(cards), read(cards);
   for (request.rank = 0; request.rank < request.num_ranks; ++request.rank) {
     CXL_ASSIGN_OR_RETURN(const plan::Plan plan,
                          plan::MakePlan(request, geometry));
     plan::PoolBytes moved;
-    auto write = [&](uint64_t round, uint64_t bytes) {
-      moved.written += bytes;
-      card(request.rank, round).written += bytes;
+    auto write = [&](uint64_t round, const Step& step) {
+      moved.written += step.bytes;
+      placement.Add(request.rank, round, step.to, step.bytes, written);
     };
-    auto read = [&](int peer, const Step& step) {
+    auto read_from = [&](int peer, const Step& step) {
       if (peer == request.rank) return;
       moved.read += step.bytes;
-      card(peer, step.round).read += step.bytes;
+      placement.Add(peer, step.round, step.from, step.bytes, read);
     };
     for (const Step& step : plan.steps) {
       switch (step.kind) {
         case StepKind::kPut:
         case StepKind::kPutOutput:
-          write(step.round, step.bytes);
+          write(step.round, step);
           break;
         case StepKind::kGet:
-          read(step.peer, step);
+          read_from(step.peer, step);
           break;
         case StepKind::kReduceToSlot:
-          write(step.to_round, step.bytes);
+          write(step.to_round, step);
           [[fallthrough]];
         case StepKind::kReduce:
           for (int peer = step.first; peer < step.last; ++peer) {
-            read(peer, step);
+            read_from(peer, step);
           }
           break;
         default:
@@ -123,11 +122,8 @@ Result<Counted> CountBytes(plan::Request request,
     counted.all.written += moved.written;
     counted.all.read += moved.read;
   }
-  for (const plan::PoolBytes& bytes : by_card) {
-    auto& most = counted.most_by_card;
-    most.written = std::max(most.written, bytes.written);
-    most.read = std::max(most.read, bytes.read);
-  }
+  counted.most_by_card = {*std::max_element(written.begin(), written.end()),
+                          *std::max_element(read.begin(), read.end())};
   return counted;
 }
 

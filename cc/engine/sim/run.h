@@ -44,7 +44,8 @@ struct Counted {
 };
 
 Result<Counted> CountBytes(plan::Request request,
-                           const plan::Geometry& geometry, int cards);
+                           const plan::Geometry& geometry,
+                           const plan::Stripes& stripes, int cards);
 
 }  // namespace jax_cxl::sim
 

@@ -124,7 +124,7 @@ TEST(RunTest, CountsWhatVerifyCounts) {
       const auto traffic =
           plan::Verify(request, geometry, *plans, {.num_devices = 3});
       ASSERT_TRUE(traffic.ok()) << traffic.status().message();
-      const Counted counted = *CountBytes(request, geometry, 3);
+      const Counted counted = *CountBytes(request, geometry, {}, 3);
       plan::PoolBytes rank, card;
       for (const plan::PoolBytes& bytes : traffic->by_rank) {
         rank.written = std::max(rank.written, bytes.written);
