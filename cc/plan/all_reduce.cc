@@ -1,5 +1,4 @@
 #include "cc/plan/planner.h"
-#include <cstdlib>
 
 namespace jax_cxl::plan {
 namespace {
@@ -30,20 +29,33 @@ Plan AllRead(Planner planner) {
 // results 0, inputs 1, share 0, results 1, ...: between what a rank publishes
 // and the step of a peer that waits for it lies another step of that peer, and
 // two slots suffice.
+//
+// Where rounds lie on all devices, ranks take turns at putting the inputs of
+// two chunks. Otherwise all would put at the same time, and no one for the rest
+// of a chunk: devices that are shared by 2n copies in turn with n deliver less
+// to the n that read than devices shared by 3n / 2 all the time.
 Plan ReduceAndShare(Planner planner) {
   const int n = planner.ranks(), rank = planner.rank();
   const Chunks chunks = planner.Cut(
-      planner.block(), {.parts = n, .ways = n, .least = TwoExchanges::kLeast});
+      planner.block(), {.parts = n,
+                        .ways = n,
+                        .least = TwoExchanges::kLeast,
+                        .pipeline = TwoExchanges::Pipeline(planner)});
   const TwoExchanges rounds(planner.geometry(), n);
+  const bool turns = planner.striped() && planner.geometry().num_slots >= 8;
 
-  auto put_inputs = [&](uint64_t c) {
-    if (c >= chunks.count) return;
+  uint64_t next_inputs = 0;
+  auto put_next_inputs = [&] {
+    const uint64_t c = next_inputs++;
     for (int s = 0; s < n; ++s) {
       if (s == rank) continue;
       planner.Put(rounds.Inputs(c), chunks.Begin(c, s), s * chunks.stride,
                   chunks.Size(c, s));
     }
     planner.Publish(rounds.Inputs(c));
+  };
+  auto put_inputs_before = [&](uint64_t c) {
+    while (next_inputs < std::min(c, chunks.count)) put_next_inputs();
   };
   // The segment goes to the output and from there, still in the cache, to the
   // slot: no byte is reduced twice, and none comes back from the pool.
@@ -62,21 +74,12 @@ Plan ReduceAndShare(Planner planner) {
     }
   };
 
-  const int K = getenv("K") ? atoi(getenv("K")) : 1, D = getenv("D") ? atoi(getenv("D")) : 2;
-  const bool turns = planner.striped() && planner.geometry().num_slots >= 8 && K > 1;
-  uint64_t next = 0;
-  auto upto = [&](uint64_t c) { while (next < c) put_inputs(next++); };
-  if (turns) upto(2);
-  else {
-  put_inputs(0);
-  if (rounds.ahead()) put_inputs(1);
-  }
+  const uint64_t ahead = rounds.ahead() ? 2 : 1;
+  put_inputs_before(ahead);
   put_results(0);
   for (uint64_t c = 0; c < chunks.count; ++c) {
-    if (turns) {
-      if ((c + rank) % K == 0 || next < c + 3) upto(c + D + K);
-    } else 
-    put_inputs(rounds.ahead() ? c + 2 : c + 1);
+    const bool more = turns && (c + rank) % 2 == 0;
+    put_inputs_before(c + 1 + ahead + (more ? 1 : 0));
     if (rounds.ahead()) put_results(c + 1);
     share(c);
     if (!rounds.ahead()) put_results(c + 1);

@@ -157,6 +157,14 @@ class TwoExchanges {
     }
   }
 
+  // Chunks that are worth cutting into where every round lies on all devices:
+  // the first inputs and the last results have nothing beside them.
+  static uint64_t Pipeline(const Planner& planner) {
+    if (!planner.striped()) return kPipelineChunks;
+    return std::clamp<uint64_t>(planner.block() / (2 * kLeast), kPipelineChunks,
+                                36);
+  }
+
   bool ahead() const { return ahead_; }
   uint64_t Inputs(uint64_t c) const {
     if (!ahead_) return 2 * c;
