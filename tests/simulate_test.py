@@ -106,16 +106,31 @@ class StudyTest(parameterized.TestCase):
                 least = max(least, {3: 1.4, 6: 2.5, 12: 5.0}[hosts])
             self.assertGreaterEqual(gain, least, tables.bytes_text(size))
 
-    @parameterized.product(op=model.OPS, hosts=(2, 3, 4, 6))
-    def test_our_plans_beat_infiniband(self, op, hosts):
+    @parameterized.product(op=model.OPS, hosts=study.HOSTS)
+    def test_our_plans_beat_infiniband_where_links_allow(self, op, hosts):
+        self.assertEqual(study.losses(op, model.Setting(hosts=hosts)), [])
+
+    @parameterized.product(op=model.OPS, hosts=(2, 3, 4, 6, 8))
+    def test_links_allow_it_up_to_8_hosts(self, op, hosts):
         setting = model.Setting(hosts=hosts)
-        self.assertEqual(study.losses(op, setting), [])
         for size in study.ALL_SIZES:
             self.assertFalse(study.over_infiniband(op, size, setting).forbidden)
 
-    @parameterized.parameters("all_gather", "broadcast", "gather", "scatter")
-    def test_our_plans_beat_infiniband_on_cards_that_do_not_divide_the_hosts(self, op):
-        self.assertEqual(study.losses(op, model.Setting(hosts=8)), [])
+    # One card as fast as all: the largest difference that meeting on cards makes.
+    @parameterized.product(op=model.OPS, hosts=(5, 7, 8, 9, 10, 11))
+    def test_cards_that_do_not_divide_the_hosts_cost_little(self, op, hosts):
+        setting = model.Setting(hosts=hosts)
+        for size in (c.MIB, 16 * c.MIB, 64 * c.MIB):
+            over = study.over_infiniband(op, size, setting)
+            self.assertGreater(over.ours, 0.94 * over.even, over)
+
+    # Even and odd ranks put the inputs of all_reduce in turn: all at once, 0.83 of 0.94.
+    @parameterized.parameters(8, 12)
+    def test_all_reduce_keeps_the_cards_busy(self, hosts):
+        setting = model.Setting(hosts=hosts)
+        for size in (64 * c.MIB, 256 * c.MIB):
+            over = study.over_infiniband("all_reduce", size, setting)
+            self.assertGreater(over.ours, 0.95 * over.bound, over)
 
     @parameterized.product(op=model.OPS, hosts=(8, 12))
     def test_short_calls_beat_infiniband_however_many_hosts(self, op, hosts):
@@ -124,18 +139,15 @@ class StudyTest(parameterized.TestCase):
                 study.over_infiniband(op, size, model.Setting(hosts=hosts)).ours, 1
             )
 
-    @parameterized.parameters(*model.OPS)
-    def test_our_plans_are_close_to_infiniband_at_12_hosts(self, op):
-        setting = model.Setting(hosts=12)
-        for run in study.losses(op, setting):
-            for over in run:
-                self.assertIn(op, ("broadcast", "all_reduce", "reduce"))
-                self.assertGreater(over.ours, 0.89, over)
-
     def test_losses_are_runs_of_sizes(self):
-        runs = study.losses("all_reduce", model.Setting(hosts=12))
-        self.assertEqual([over.size for run in runs for over in run], [4 * c.MIB, 16 * c.MIB])
-        self.assertLen(runs, 1)
+        setting = model.Setting(hosts=12, slot_bytes=128 * c.KIB)  # much too small
+        runs = study.losses("broadcast", setting)
+        sizes = [[over.size for over in run] for run in runs]
+        self.assertNotEmpty(sizes)
+        for run in sizes:
+            first = study.ALL_SIZES.index(run[0])
+            self.assertEqual(tuple(run), study.ALL_SIZES[first : first + len(run)])
+            self.assertTrue(study.over_infiniband("broadcast", run[0], setting).lost)
 
     @parameterized.parameters(*model.OPS)
     def test_no_time_is_below_the_bound(self, op):

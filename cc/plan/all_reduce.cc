@@ -30,10 +30,11 @@ Plan AllRead(Planner planner) {
 // and the step of a peer that waits for it lies another step of that peer, and
 // two slots suffice.
 //
-// Where rounds lie on all devices, ranks take turns at putting the inputs of
-// two chunks. Otherwise all would put at the same time, and no one for the rest
-// of a chunk: devices that are shared by 2n copies in turn with n deliver less
-// to the n that read than devices shared by 3n / 2 all the time.
+// Where rounds lie on all devices and these are what ranks wait for, even and
+// odd ranks take turns at putting the inputs of two chunks. Otherwise all would
+// put at the same time, and no one for the rest of a chunk: devices shared by
+// 2n copies in turn with n deliver less to the n that read than devices shared
+// by 3n / 2 all the time. Inputs put early are published in their turn.
 Plan ReduceAndShare(Planner planner) {
   const int n = planner.ranks(), rank = planner.rank();
   const Chunks chunks = planner.Cut(
@@ -42,20 +43,22 @@ Plan ReduceAndShare(Planner planner) {
                         .least = TwoExchanges::kLeast,
                         .pipeline = TwoExchanges::Pipeline(planner)});
   const TwoExchanges rounds(planner.geometry(), n);
-  const bool turns = planner.striped() && planner.geometry().num_slots >= 8;
+  const bool turns = planner.striped() && n >= planner.geometry().num_devices &&
+                     planner.geometry().num_slots >= 8 &&
+                     chunks.count >= kPipelineChunks;
 
-  uint64_t next_inputs = 0;
-  auto put_next_inputs = [&] {
-    const uint64_t c = next_inputs++;
+  auto put_inputs = [&](uint64_t c) {
+    if (c >= chunks.count) return;
     for (int s = 0; s < n; ++s) {
       if (s == rank) continue;
       planner.Put(rounds.Inputs(c), chunks.Begin(c, s), s * chunks.stride,
                   chunks.Size(c, s));
     }
-    planner.Publish(rounds.Inputs(c));
   };
-  auto put_inputs_before = [&](uint64_t c) {
-    while (next_inputs < std::min(c, chunks.count)) put_next_inputs();
+  auto publish_inputs = [&](uint64_t c) {
+    if (c >= chunks.count) return;
+    turns ? planner.PublishNothing(rounds.Inputs(c))
+          : planner.Publish(rounds.Inputs(c));
   };
   // The segment goes to the output and from there, still in the cache, to the
   // slot: no byte is reduced twice, and none comes back from the pool.
@@ -75,11 +78,18 @@ Plan ReduceAndShare(Planner planner) {
   };
 
   const uint64_t ahead = rounds.ahead() ? 2 : 1;
-  put_inputs_before(ahead);
+  for (uint64_t c = 0; c < ahead; ++c) {
+    put_inputs(c);
+    publish_inputs(c);
+  }
   put_results(0);
   for (uint64_t c = 0; c < chunks.count; ++c) {
-    const bool more = turns && (c + rank) % 2 == 0;
-    put_inputs_before(c + 1 + ahead + (more ? 1 : 0));
+    const uint64_t next = c + ahead;
+    const bool mine = turns && (c + rank) % 2 == 0;
+    // In turns these were put a chunk ago, but for the first.
+    if (!turns || mine || c == 0) put_inputs(next);
+    publish_inputs(next);
+    if (mine) put_inputs(next + 1);  // published behind the results before them
     if (rounds.ahead()) put_results(c + 1);
     share(c);
     if (!rounds.ahead()) put_results(c + 1);

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "cc/plan/plan_testing.h"
 
@@ -32,6 +34,40 @@ TEST(GpuGeometryTest, FlaggedCallsAreShort) {
   EXPECT_FALSE(IsFlagged(MakeRequest(Op::kBroadcast, 4, 251, 1), 1000));
   EXPECT_TRUE(IsFlagged(MakeRequest(Op::kAllToAll, 4, 125, 1), 1000));
   EXPECT_FALSE(IsFlagged(MakeRequest(Op::kAllToAll, 4, 126, 1), 1000));
+}
+
+// 64 blocks, each a slot further, put a round on all devices about evenly, and
+// where there is one device they stay in one slot.
+TEST(GpuGeometryTest, ARoundLiesOnAllDevices) {
+  for (int devices : {1, 2, 3, 4, 5, 6}) {
+    const Geometry geometry = GpuGeometry(devices, 8);
+    const Stripes stripes =
+        GpuStripes(geometry.slot_bytes, devices, 8, kGpuBlocks);
+    EXPECT_EQ(geometry.num_devices, devices);
+    EXPECT_EQ(geometry.device_parts, devices > 1 ? 64 : 1);
+    for (uint64_t round : {0, 1, 7}) {
+      std::vector<int> blocks(devices);
+      for (uint32_t block = 0; block < stripes.num_blocks; ++block) {
+        ++blocks[SlotOfBlock(round, block, stripes.slot_step,
+                             geometry.num_slots) %
+                 devices];
+      }
+      const auto [least, most] =
+          std::minmax_element(blocks.begin(), blocks.end());
+      EXPECT_LE(*most - *least, devices == 5 ? 2 : 1) << devices;
+    }
+  }
+  EXPECT_EQ(GpuStripes(2 << 20, 1, 8, kGpuBlocks).slot_step, 0u);
+}
+
+// Each rank's part of a slot starts with the first block, if units are not at
+// their least.
+TEST(GpuGeometryTest, PartsStartWithTheFirstBlock) {
+  for (int n : {1, 2, 3, 8, 12, 64}) {
+    const Stripes stripes = GpuStripes(kGpuSlotBytes, 6, n, kGpuBlocks);
+    EXPECT_GE(stripes.unit_bytes, kSlotAlignment);
+    EXPECT_LE(n * stripes.period(), kGpuSlotBytes) << n;
+  }
 }
 
 }  // namespace

@@ -100,6 +100,25 @@ TEST_P(Planners, VerifyForChunksAndDevices) {
   }
 }
 
+// As kernels do in a pool of several devices.
+TEST_P(Planners, VerifyForRoundsOnAllDevices) {
+  for (int n : {2, 3, 4, 7, 8, 12, 13}) {
+    for (int devices : {2, 6, 16}) {
+      for (int slots : {2, 4, 7, 8, 12}) {
+        const Geometry geometry{.slot_bytes = 4096,
+                                .num_slots = slots,
+                                .all_read_bytes = 100,
+                                .num_devices = devices,
+                                .device_parts = 64,
+                                .min_chunk_bytes = 128};
+        for (uint64_t count : {1, 700, 9001, 40000}) {
+          ExpectVerified(MakeRequest(GetParam(), n, count, 4, n / 2), geometry);
+        }
+      }
+    }
+  }
+}
+
 TEST(ReverseTest, ScansVerifyInReverse) {
   for (Op op : {Op::kScan, Op::kExscan}) {
     for (int n : {1, 2, 3, 5, 16}) {
@@ -313,6 +332,62 @@ TEST(PlanTest, BroadcastSpreadsItsReaders) {
   // many go round in windows of one round a device, each from another start.
   EXPECT_EQ(first_gets(9, 1), (std::vector<uint64_t>{3, 0, 1, 2, 3}));
   EXPECT_EQ(first_gets(9, 5), (std::vector<uint64_t>{3, 2, 3, 0, 1}));
+}
+
+// 64 parts leave four of six devices one more, from the round's first on. Each
+// device has it for two of three readers that start 0, 2 and 4 rounds apart.
+TEST(PlanTest, ReadersOfRoundsOnAllDevicesStartApart) {
+  const Geometry geometry{.slot_bytes = 2048,
+                          .num_slots = 12,
+                          .num_devices = 6,
+                          .device_parts = 64};
+  auto first_awaited = [&](int n, uint64_t bytes, int rank) -> int {
+    Request request = MakeRequest(Op::kBroadcast, n, bytes, 1);
+    request.rank = rank;
+    const Result<Plan> plan = MakePlan(request, geometry);
+    const Step& step = plan->steps.front();
+    return step.kind == StepKind::kGet && step.bytes == 0
+               ? static_cast<int>(step.round)
+               : 0;
+  };
+  for (uint64_t bytes : {128 << 10, 16 << 10}) {
+    for (int n : {6, 9}) {
+      for (int rank = 1; rank < n; ++rank) {
+        // Not where few read, nor where the call is short.
+        const bool apart = n > 7 && bytes > (32 << 10);
+        EXPECT_EQ(first_awaited(n, bytes, rank), apart ? (rank - 1) % 3 * 2 : 0)
+            << n << " ranks, " << bytes << " bytes, rank " << rank;
+      }
+    }
+  }
+}
+
+// Even ranks put the inputs of two chunks where odd ones put none, and then the
+// other way round.
+TEST(PlanTest, RanksOfAnAllReduceTakeTurnsAtPuttingInputs) {
+  const Geometry geometry{.slot_bytes = 4096,
+                          .num_slots = 12,
+                          .all_read_bytes = 0,
+                          .num_devices = 6,
+                          .device_parts = 64};
+  auto inputs_before_each_result = [&](int rank) {
+    Request request = MakeRequest(Op::kAllReduce, 8, 32 << 10, 1);
+    request.rank = rank;
+    const Result<Plan> plan = MakePlan(request, geometry);
+    std::vector<uint64_t> chunks;
+    std::vector<uint64_t> rounds;  // of inputs put
+    for (const Step& step : plan->steps) {
+      if (step.kind == StepKind::kPut &&
+          (rounds.empty() || rounds.back() != step.round))
+        rounds.push_back(step.round);
+      if (step.kind == StepKind::kPutOutput) chunks.push_back(rounds.size());
+    }
+    return chunks;
+  };
+  EXPECT_EQ(inputs_before_each_result(0),
+            (std::vector<uint64_t>{2, 4, 4, 6, 6, 8, 8, 8}));
+  EXPECT_EQ(inputs_before_each_result(1),
+            (std::vector<uint64_t>{2, 3, 5, 5, 7, 7, 8, 8}));
 }
 
 // The root puts round 32 once all have released round 24 and those before.
