@@ -22,9 +22,12 @@ using plan::Request;
 Geometry MakeGeometry(int num_ranks, const Stripes& stripes, int num_slots,
                       uint64_t all_read_bytes, uint64_t extra_lines = 0) {
   const uint64_t period = uint64_t{stripes.num_blocks} * stripes.unit_bytes;
+  const bool striped = stripes.slot_step > 0;
   return {.slot_bytes = num_ranks * period + extra_lines * plan::kSlotAlignment,
           .num_slots = num_slots,
           .all_read_bytes = all_read_bytes,
+          .num_devices = striped ? 3 : 1,
+          .device_parts = striped ? static_cast<int>(stripes.num_blocks) : 1,
           .part_alignment = period};
 }
 
@@ -38,7 +41,7 @@ TEST_P(Programs, DoWhatIsAskedForInEveryOrder) {
   std::mt19937 random(1);
   for (int n = 2; n <= 5; ++n) {
     for (const Stripes& stripes : kStripes) {
-      for (int slots : {2, 3, 4, 7}) {
+      for (int slots : {2, 3, 4, 7, 9}) {
         for (uint64_t all_read_bytes : {0, 1 << 20}) {
           const Geometry geometry =
               MakeGeometry(n, stripes, slots, all_read_bytes, random() % 3);
@@ -47,7 +50,7 @@ TEST_P(Programs, DoWhatIsAskedForInEveryOrder) {
           std::vector<Call> calls;
           for (uint64_t bytes :
                {uint64_t{4}, slot / n - 4, slot / n, slot / n + 4, slot - 4,
-                slot, slot + 4, 3 * slot + 20}) {
+                slot, slot + 4, (stripes.slot_step > 0 ? 9 : 3) * slot + 20}) {
             const uint32_t element_bytes = random() % 2 == 0 ? 4 : 1;
             Request request = MakeRequest(GetParam(), n, bytes / element_bytes,
                                           element_bytes, random() % n);
