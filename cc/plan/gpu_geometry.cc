@@ -7,7 +7,9 @@
 namespace jax_cxl::plan {
 
 Geometry GpuGeometry(int num_devices, int num_ranks) {
-  constexpr int kMinSlots = 4;
+  // The copy engines' two lines then have three slots each: one is filled, one
+  // read, and one is on its way between the two.
+  constexpr int kMinSlots = 6;
   Geometry geometry;
   geometry.num_devices = num_devices;
   // Two slots a device, so that one half of a ring is filled while the other is

@@ -65,6 +65,12 @@ DeviceChannel::DeviceChannel(pool::Pool* pool, Peers* peers,
       flagged_rounds_(options.first_flagged_round) {}
 
 DeviceChannel::~DeviceChannel() {
+  for (const TimedCopies& copies : timed_copies_)
+    free_times_.push_back(copies.times);
+  for (const cuda::CopyTimes& times : free_times_) {
+    cudaEventDestroy(times.begin);
+    cudaEventDestroy(times.end);
+  }
   if (last_done_ != nullptr) cudaEventDestroy(last_done_);
 }
 
@@ -103,18 +109,23 @@ Status DeviceChannel::Connect() {
   }
 }
 
+// Of one of the copy engines' buffers.
 uint64_t DeviceChannel::staging_bytes() const {
   return (connection_.members().size() - 1) * connection_.geometry().slot_bytes;
 }
 
-// Follows from what is equal on all ranks. Beside compute, a call leaves the
-// multiprocessors alone as soon as that costs it little.
+// Follows from what is equal on all ranks. Kernels fill one direction of the
+// link as well as the copy engines do, but not both. Beside compute, a call
+// leaves the multiprocessors alone as soon as that costs it little.
 bool DeviceChannel::ByCopyEngine(const Call& call, bool aside) const {
+  bool both_ways = false;
   switch (call.request.op) {
     case plan::Op::kAllGather:
     case plan::Op::kAllReduce:
     case plan::Op::kReduceScatter:
     case plan::Op::kAllToAll:
+      both_ways = true;
+      break;
     case plan::Op::kBroadcast:
     case plan::Op::kReduce:
     case plan::Op::kGather:
@@ -125,15 +136,16 @@ bool DeviceChannel::ByCopyEngine(const Call& call, bool aside) const {
   }
   const uint64_t bytes =
       std::max(plan::InputBytes(call.request), plan::OutputBytes(call.request));
-  return bytes > 0 && bytes >= (aside ? options_.copy_engine_bytes / 4
-                                      : options_.copy_engine_bytes);
+  return bytes > 0 &&
+         ((both_ways && bytes >= options_.copy_engine_bytes) ||
+          (aside && bytes >= options_.copy_engine_bytes_aside));
 }
 
 Status DeviceChannel::UploadMembers() {
   const std::vector<cuda::MemberView>& members = connection_.members();
   CXL_ASSIGN_OR_RETURN(
       staging_,
-      AllocateDevice<std::byte>(cuda::CopyEngine::kLines * staging_bytes()));
+      AllocateDevice<std::byte>(cuda::CopyEngine::kBuffers * staging_bytes()));
   CXL_ASSIGN_OR_RETURN(members_,
                        AllocateDevice<cuda::MemberView>(members.size()));
   CXL_RETURN_IF_ERROR(
@@ -207,6 +219,7 @@ cuda::DeviceCall DeviceChannel::Prepare(
   device.num_slots = static_cast<uint32_t>(connection_.geometry().num_slots);
   device.unit_bytes = connection_.stripes().unit_bytes;
   device.base_round = program.flagged ? flagged_rounds_ : rounds_;
+  device.rounds = program.rounds;
   device.epoch = pool_->epoch();
   device.call = calls_;
   device.hash = HashCall(descriptor, calls_);
@@ -253,6 +266,7 @@ Status DeviceChannel::EnqueueRecorded(const Call& call, bool aside,
   CXL_RETURN_IF_ERROR(Connect());
   CXL_RETURN_IF_ERROR(FollowLast(stream));
   const bool by_copy_engine = ByCopyEngine(call, aside);
+  const uint64_t place = calls_;
   const pool::CallDescriptor descriptor = Describe(call);
   CXL_ASSIGN_OR_RETURN(const StoredProgram* program,
                        ProgramFor(call, descriptor, by_copy_engine, stream));
@@ -260,17 +274,18 @@ Status DeviceChannel::EnqueueRecorded(const Call& call, bool aside,
 
   Note(call, descriptor);
   cudaError_t error;
-  if (by_copy_engine)
-    error =
-        copy_engine_->Enqueue(device,
-                              {program->host_sending, program->host_receiving,
-                               connection_.members().data(), program->rounds,
-                               staging_.get(), staging_bytes()},
-                              options_.shape, stream);
-  else if (program->flagged)
+  if (by_copy_engine) {
+    CXL_ASSIGN_OR_RETURN(const cuda::CopyTimes times, TakeTimes(place));
+    error = copy_engine_->Enqueue(
+        device,
+        {program->host_sending, program->host_receiving,
+         connection_.members().data(), staging_.get(), staging_bytes()},
+        times, stream);
+  } else if (program->flagged) {
     error = LaunchFlagged(device, program->flagged_blocks, stream);
-  else
+  } else {
     error = cuda::Launch(device, options_.shape, stream);
+  }
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(error, "launching a collective"));
   if (aside)
     CXL_RETURN_IF_ERROR(cuda::CudaStatus(cudaEventRecord(last_done_, stream),
@@ -282,6 +297,34 @@ Status DeviceChannel::EnqueueRecorded(const Call& call, bool aside,
   stats_.bytes_published += program->bytes_published;
   stats_.bytes_retrieved += program->bytes_retrieved;
   return OkStatus();
+}
+
+// Events around call `place`. It counts as one by the copy engines from here on.
+Result<cuda::CopyTimes> DeviceChannel::TakeTimes(uint64_t place) {
+  std::lock_guard lock(mutex_);
+  cuda::CopyTimes times;
+  if (free_times_.empty()) {
+    for (cudaEvent_t* event : {&times.begin, &times.end})
+      CXL_RETURN_IF_ERROR(
+          cuda::CudaStatus(cudaEventCreate(event), "cudaEventCreate"));
+  } else {
+    times = free_times_.back();
+    free_times_.pop_back();
+  }
+  timed_copies_.push_back({place, times});
+  return times;
+}
+
+// With the mutex.
+void DeviceChannel::AddTimes(uint64_t finished) {
+  while (!timed_copies_.empty() && timed_copies_.front().call < finished) {
+    const cuda::CopyTimes times = timed_copies_.front().times;
+    timed_copies_.pop_front();
+    free_times_.push_back(times);
+    float ms = 0;
+    if (cudaEventElapsedTime(&ms, times.begin, times.end) == cudaSuccess)
+      copying_s_ += ms * 1e-3;
+  }
 }
 
 void DeviceChannel::Note(const Call& call,
@@ -351,6 +394,7 @@ Status DeviceChannel::Check(Clock::time_point now) {
   const uint64_t finished = Read(status_.get()->finished);
   Status status = CheckCalls(now, finished);
   std::lock_guard lock(mutex_);
+  AddTimes(finished);
   recorded_->Advance(met_, finished);
   if (!status.ok()) recorded_->Fail(finished, status);
   return status;
@@ -395,12 +439,12 @@ Status DeviceChannel::CheckCalls(Clock::time_point now, uint64_t finished) {
                  " in ", InCall(finished));
 
   // A call that was enqueued behind others has not begun to wait.
-  const uint32_t waiting_for = Read(status.waiting_for);
-  if (started == finished || waiting_for == 0 || waiting_for > ranks.size())
-    return OkStatus();
-  RecordWait(finished, static_cast<int>(waiting_for) - 1);
+  if (started == finished) return OkStatus();
   const double waited = Seconds(now - moved_);
-  const std::string late = peers_->Name(ranks[waiting_for - 1]);
+  const int waiting_for = WaitingFor(finished, waited);
+  if (waiting_for < 0) return OkStatus();
+  RecordWait(finished, waiting_for);
+  const std::string late = peers_->Name(ranks[waiting_for]);
   if (waited > options_.timeout_s)
     return Error(Code::kDeadlineExceeded, me, " has waited ",
                  static_cast<int>(waited), " s in ", InCall(finished), " for ",
@@ -416,16 +460,55 @@ Status DeviceChannel::CheckCalls(Clock::time_point now, uint64_t finished) {
   return OkStatus();
 }
 
-void DeviceChannel::Abort() {
-  if (status_ != nullptr)
-    std::atomic_ref(status_.get()->abort).store(1, std::memory_order_release);
+// The member that the first call which is not finished waits for, -1: none.
+int DeviceChannel::WaitingFor(uint64_t finished, double waited_s) const {
+  {
+    std::lock_guard lock(mutex_);
+    const bool copies =
+        !timed_copies_.empty() && timed_copies_.front().call == finished;
+    if (!copies) {
+      const uint32_t said = Read(status_.get()->waiting_for);
+      return said > connection_.members().size() ? -1
+                                                 : static_cast<int>(said) - 1;
+    }
+  }
+  // No kernel says whom copies wait for. No copies take so long, so they wait,
+  // and the member that is behind all others has to come first.
+  constexpr double kLongWaitS = 0.1;
+  if (waited_s < kLongWaitS) return -1;
+  int last = -1;
+  uint64_t least = 0;
+  for (int member = 0; member < static_cast<int>(connection_.members().size());
+       ++member) {
+    if (member == connection_.group().self) continue;
+    const cuda::DeviceControl& control = *connection_.control(member);
+    uint64_t rounds = connection_.doorbells().Read(&control.ended.word);
+    for (int line = 0; line < cuda::CopyEngine::kLines; ++line)
+      rounds += connection_.doorbells().Read(&control.send[line].published) +
+                connection_.doorbells().Read(&control.released[line].word);
+    if (last >= 0 && rounds >= least) continue;
+    last = member;
+    least = rounds;
+  }
+  return last;
 }
 
-Stats DeviceChannel::stats() const {
+void DeviceChannel::Abort() {
+  if (status_ == nullptr) return;
+  std::atomic_ref(status_.get()->abort).store(1, std::memory_order_release);
+  const uint64_t finished = Read(status_.get()->finished);
+  std::lock_guard lock(mutex_);
+  if (!timed_copies_.empty() && timed_copies_.back().call >= finished)
+    copy_engine_->Stop();
+}
+
+Stats DeviceChannel::stats() {
   std::lock_guard lock(mutex_);
   Stats stats = stats_;
   stats.calls = calls_;
-  if (status_ != nullptr) stats.seconds = Read(status_.get()->busy_ns) * 1e-9;
+  if (status_ == nullptr) return stats;
+  AddTimes(Read(status_.get()->finished));
+  stats.seconds = Read(status_.get()->busy_ns) * 1e-9 + copying_s_;
   return stats;
 }
 

@@ -6,9 +6,11 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cc/base/status.h"
 #include "cc/comm/call.h"
@@ -52,15 +54,19 @@ class DeviceChannel {
   // Writes down how far the calls are.
   Status Check(Clock::time_point now);
 
-  // Ends every wait of this channel's kernels, and with it the device.
+  // Ends every wait of this channel's calls, and with it the device.
   void Abort();
 
-  Stats stats() const;
+  Stats stats();
 
  private:
   struct Enqueued {
     pool::CallDescriptor descriptor;
     std::string name;
+  };
+  struct TimedCopies {
+    uint64_t call;
+    cuda::CopyTimes times;
   };
 
   bool ByCopyEngine(const Call& call, bool aside) const;
@@ -77,6 +83,9 @@ class DeviceChannel {
                            const pool::CallDescriptor& descriptor) const;
   cudaError_t LaunchFlagged(cuda::DeviceCall call, uint32_t blocks,
                             cudaStream_t stream);
+  Result<cuda::CopyTimes> TakeTimes(uint64_t place);
+  void AddTimes(uint64_t finished);
+  int WaitingFor(uint64_t finished, double waited_s) const;
   void Note(const Call& call, const pool::CallDescriptor& descriptor);
   Status CompareJournals();
   Status CheckCalls(Clock::time_point now, uint64_t finished);
@@ -107,6 +116,10 @@ class DeviceChannel {
   std::array<Enqueued, cuda::kJournal> journal_;
   std::optional<CountedCalls> recorded_;  // once open
   Stats stats_;
+  // Calls by the copy engines that may be under way.
+  std::deque<TimedCopies> timed_copies_;
+  std::vector<cuda::CopyTimes> free_times_;
+  double copying_s_ = 0;
 
   // Used by the checking thread alone.
   uint64_t compared_ = 0;  // calls whose descriptors were equal everywhere

@@ -238,10 +238,18 @@ class ControlWarp {
   __device__ Look Released(int member, uint64_t rounds) {
     uint64_t& seen = state_.released[lane_][member];
     if (seen >= rounds) return Look::kThere;
-    const uint64_t word =
-        AcquireWord(&call_.members[member].released[line_].word);
-    if ((word & ~kHashMask) == tag_) seen = word & kHashMask;
+    const MemberView& view = call_.members[member];
+    SeeReleased(&view.released[line_].word, seen);
+    // Rounds of a call by the copy engines, which have other lines.
+    if (seen < rounds && rounds <= call_.base_round)
+      SeeReleased(view.ended, seen);
     return seen >= rounds ? Look::kThere : Look::kNotYet;
+  }
+
+  __device__ void SeeReleased(const uint64_t* word, uint64_t& seen) {
+    const uint64_t now = AcquireWord(word);
+    if ((now & ~kHashMask) == tag_ && (now & kHashMask) > seen)
+      seen = now & kHashMask;
   }
 
   const DeviceCall& call_;

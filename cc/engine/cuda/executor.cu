@@ -250,7 +250,9 @@ __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
     if (threadIdx.x == 0) Stop(call.status);
     return;
   }
-  if (threadIdx.x == 0) progress.Finish();
+  if (threadIdx.x == 0 && progress.Finish())
+    StoreWord(call.members[call.self].ended,
+              call.epoch << kHashBits | (call.base_round + call.rounds));
 }
 
 __global__ void Wait(const uint64_t* flag, uint64_t value,
