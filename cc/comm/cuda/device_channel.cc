@@ -38,14 +38,13 @@ uint64_t HashCall(const pool::CallDescriptor& descriptor, uint64_t number) {
 }
 
 std::string ProgramKey(uint64_t channel, const Call& call,
-                       const pool::CallDescriptor& descriptor,
-                       bool by_copy_engine) {
+                       const pool::CallDescriptor& descriptor, int copy_lines) {
   std::string key(reinterpret_cast<const char*>(&channel), sizeof(channel));
   key.append(reinterpret_cast<const char*>(&descriptor), sizeof(descriptor));
   // A hash may collide; the permutation itself does not.
   key.append(reinterpret_cast<const char*>(call.request.sources.data()),
              call.request.sources.size() * sizeof(int32_t));
-  key.push_back(by_copy_engine ? 1 : 0);
+  key.push_back(static_cast<char>(copy_lines));
   return key;
 }
 
@@ -114,31 +113,35 @@ uint64_t DeviceChannel::staging_bytes() const {
   return (connection_.members().size() - 1) * connection_.geometry().slot_bytes;
 }
 
-// Follows from what is equal on all ranks. Kernels fill one direction of the
-// link as well as the copy engines do, but not both. Beside compute, a call
-// leaves the multiprocessors alone as soon as that costs it little.
-bool DeviceChannel::ByCopyEngine(const Call& call, bool aside) const {
-  bool both_ways = false;
+// On how many lines the copy engines execute a call; 0: kernels do. Follows
+// from what is equal on all ranks. Kernels fill one direction of the link as
+// well as the copy engines do, but not both. Beside compute, a call leaves the
+// multiprocessors alone as soon as that costs it little.
+int DeviceChannel::CopyLines(const Call& call, bool aside) const {
+  bool both_ways = true;
+  int lines = 1;
   switch (call.request.op) {
     case plan::Op::kAllGather:
     case plan::Op::kAllReduce:
-    case plan::Op::kReduceScatter:
     case plan::Op::kAllToAll:
-      both_ways = true;
+      break;
+    case plan::Op::kReduceScatter:
+      lines = 2;
       break;
     case plan::Op::kBroadcast:
     case plan::Op::kReduce:
     case plan::Op::kGather:
     case plan::Op::kScatter:
+      both_ways = false;
       break;
     default:  // not measured
-      return false;
+      return 0;
   }
   const uint64_t bytes =
       std::max(plan::InputBytes(call.request), plan::OutputBytes(call.request));
-  return bytes > 0 &&
-         ((both_ways && bytes >= options_.copy_engine_bytes) ||
-          (aside && bytes >= options_.copy_engine_bytes_aside));
+  const bool copies = (both_ways && bytes >= options_.copy_engine_bytes) ||
+                      (aside && bytes >= options_.copy_engine_bytes_aside);
+  return bytes > 0 && copies ? lines : 0;
 }
 
 Status DeviceChannel::UploadMembers() {
@@ -174,18 +177,18 @@ Result<std::optional<cuda::Program>> DeviceChannel::FlaggedProgram(
 }
 
 Result<const StoredProgram*> DeviceChannel::ProgramFor(
-    const Call& call, const pool::CallDescriptor& descriptor,
-    bool by_copy_engine, cudaStream_t stream) {
-  const std::string key = ProgramKey(key_, call, descriptor, by_copy_engine);
+    const Call& call, const pool::CallDescriptor& descriptor, int copy_lines,
+    cudaStream_t stream) {
+  const std::string key = ProgramKey(key_, call, descriptor, copy_lines);
   if (const StoredProgram* found = programs_->Find(key)) return found;
-  if (!by_copy_engine) {
+  if (copy_lines == 0) {
     CXL_ASSIGN_OR_RETURN(const std::optional<cuda::Program> program,
                          FlaggedProgram(call.request));
     if (program) return programs_->Store(key, *program, true, stream);
   }
   CXL_ASSIGN_OR_RETURN(
       const plan::Plan plan,
-      plan::MakePlan(call.request, by_copy_engine
+      plan::MakePlan(call.request, copy_lines > 0
                                        ? connection_.geometry()
                                        : connection_.kernel_geometry()));
   CXL_ASSIGN_OR_RETURN(
@@ -265,20 +268,20 @@ Status DeviceChannel::EnqueueRecorded(const Call& call, bool aside,
                                       cudaStream_t stream) {
   CXL_RETURN_IF_ERROR(Connect());
   CXL_RETURN_IF_ERROR(FollowLast(stream));
-  const bool by_copy_engine = ByCopyEngine(call, aside);
+  const int copy_lines = CopyLines(call, aside);
   const uint64_t place = calls_;
   const pool::CallDescriptor descriptor = Describe(call);
   CXL_ASSIGN_OR_RETURN(const StoredProgram* program,
-                       ProgramFor(call, descriptor, by_copy_engine, stream));
+                       ProgramFor(call, descriptor, copy_lines, stream));
   const cuda::DeviceCall device = Prepare(call, *program, descriptor);
 
   Note(call, descriptor);
   cudaError_t error;
-  if (by_copy_engine) {
+  if (copy_lines > 0) {
     CXL_ASSIGN_OR_RETURN(const cuda::CopyTimes times, TakeTimes(place));
     error = copy_engine_->Enqueue(
         device,
-        {program->host_sending, program->host_receiving,
+        {copy_lines, program->host_sending, program->host_receiving,
          connection_.members().data(), staging_.get(), staging_bytes()},
         times, stream);
   } else if (program->flagged) {
@@ -299,7 +302,8 @@ Status DeviceChannel::EnqueueRecorded(const Call& call, bool aside,
   return OkStatus();
 }
 
-// Events around call `place`. It counts as one by the copy engines from here on.
+// Events around call `place`. It counts as one by the copy engines from here
+// on.
 Result<cuda::CopyTimes> DeviceChannel::TakeTimes(uint64_t place) {
   std::lock_guard lock(mutex_);
   cuda::CopyTimes times;

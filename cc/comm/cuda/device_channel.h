@@ -69,7 +69,7 @@ class DeviceChannel {
     cuda::CopyTimes times;
   };
 
-  bool ByCopyEngine(const Call& call, bool aside) const;
+  int CopyLines(const Call& call, bool aside) const;
   uint64_t staging_bytes() const;
   Status EnqueueRecorded(const Call& call, bool aside, cudaStream_t stream);
   Status FollowLast(cudaStream_t stream);
@@ -77,8 +77,8 @@ class DeviceChannel {
   Result<std::optional<cuda::Program>> FlaggedProgram(
       const plan::Request& request) const;
   Result<const StoredProgram*> ProgramFor(
-      const Call& call, const pool::CallDescriptor& descriptor,
-      bool by_copy_engine, cudaStream_t stream);
+      const Call& call, const pool::CallDescriptor& descriptor, int copy_lines,
+      cudaStream_t stream);
   cuda::DeviceCall Prepare(const Call& call, const StoredProgram& program,
                            const pool::CallDescriptor& descriptor) const;
   cudaError_t LaunchFlagged(cuda::DeviceCall call, uint32_t blocks,

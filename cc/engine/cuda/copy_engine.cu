@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <bit>
+#include <span>
 
 #include "cc/engine/cuda/copy_engine.h"
 #include "cc/engine/cuda/reduce.cuh"
@@ -49,11 +50,12 @@ class CopyEngine::Walk {
         program_(program),
         mine_(program.members[call.self]),
         tag_(call.epoch << kHashBits),
+        lines_(std::span(engine.lines_).first(program.lines)),
         stream_(stream) {}
 
   cudaError_t Run(const CopyTimes& times) {
     Check(cudaEventRecord(times.begin, stream_));
-    for (int line = 0; line < kLines; ++line)
+    for (size_t line = 0; line < lines_.size(); ++line)
       Store(stream_, &mine_.send[line].calls[call_.call % kCallWords],
             CallWord(call_.call, call_.hash));
     Store(stream_, &call_.status->started, call_.call + 1);
@@ -75,7 +77,7 @@ class CopyEngine::Walk {
  private:
   template <typename Use>
   void ForEachStream(const Use& use) {
-    for (Line& line : engine_.lines_)
+    for (Line& line : lines_)
       for (cudaStream_t side :
            {line.publishing, line.retrieving, line.reducing})
         use(side);
@@ -98,7 +100,7 @@ class CopyEngine::Walk {
   }
 
   void Send(const DeviceStep& step) {
-    Line& line = engine_.lines_[LineOf(step.round)];
+    Line& line = lines_[LineOf(step.round)];
     switch (step.kind) {
       case DeviceStepKind::kCopy:
         Copy(call_.output + step.to, call_.input + step.from, step.bytes,
@@ -118,7 +120,7 @@ class CopyEngine::Walk {
       case DeviceStepKind::kPublish:
         // Results that the receiving lane has put into the slot.
         if (step.after > 0)
-          for (const Line& source : engine_.lines_)
+          for (const Line& source : lines_)
             Check(cudaStreamWaitEvent(line.publishing,
                                       source.reduced[LineOf(step.round)]));
         Store(line.publishing, &mine_.send[LineOf(step.round)].published,
@@ -130,7 +132,7 @@ class CopyEngine::Walk {
   }
 
   void Receive(const DeviceStep& step) {
-    Line& line = engine_.lines_[LineOf(step.round)];
+    Line& line = lines_[LineOf(step.round)];
     switch (step.kind) {
       case DeviceStepKind::kGet:
         Await(step);
@@ -167,7 +169,7 @@ class CopyEngine::Walk {
     const int line = LineOf(round);
     if (released_[line] > round) return;
     released_[line] = round + 1;
-    Store(engine_.lines_[line].retrieving, &mine_.released[line].word,
+    Store(lines_[line].retrieving, &mine_.released[line].word,
           tag_ | (call_.base_round + round + 1));
   }
 
@@ -176,7 +178,7 @@ class CopyEngine::Walk {
   // and this one find out why.
   void Await(const DeviceStep& step) {
     const int line = LineOf(step.round);
-    const cudaStream_t stream = engine_.lines_[line].retrieving;
+    const cudaStream_t stream = lines_[line].retrieving;
     for (int member = step.first; member < step.last; ++member) {
       if (member == call_.self) continue;
       uint64_t& awaited = awaited_[line][member];
@@ -215,8 +217,8 @@ class CopyEngine::Walk {
     const int buffer = line.buffer;
     line.buffer = 1 - buffer;
     std::byte* const staging =
-        program_.staging + (2 * LineOf(step.round) + buffer) *
-                               program_.staging_bytes;
+        program_.staging +
+        (2 * LineOf(step.round) + buffer) * program_.staging_bytes;
     Check(cudaStreamWaitEvent(line.retrieving, line.emptied[buffer]));
     std::byte* to = staging;
     for (int member = step.first; member < step.last; ++member) {
@@ -240,7 +242,7 @@ class CopyEngine::Walk {
     return (call_.base_round + round) % call_.num_slots;
   }
   int LineOf(uint64_t round) const {
-    return static_cast<int>(Slot(round) % kLines);
+    return static_cast<int>(Slot(round) % lines_.size());
   }
 
   void Copy(void* to, const void* from, uint64_t bytes, cudaStream_t stream) {
@@ -259,6 +261,7 @@ class CopyEngine::Walk {
   const HostProgram& program_;
   const MemberView& mine_;
   const uint64_t tag_;
+  const std::span<Line> lines_;
   const cudaStream_t stream_;
   cudaError_t error_ = cudaSuccess;
   // Rounds + 1 of this call: the last one whose slot a line has waited for,

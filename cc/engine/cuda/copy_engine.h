@@ -17,10 +17,12 @@
 // only kernels of a call.
 //
 // Between two copies a stream stores a doorbell's word and waits for the next,
-// which takes several microseconds. Rounds therefore go over two *lines* in
+// which takes several microseconds. Rounds can therefore go over two *lines* in
 // turn, each with streams and doorbells of its own: while one waits, the other
-// moves data. More lines get in each other's way. A slot always belongs to the
-// same line, so that each line's rounds are in order.
+// moves data. But a copy engine that has the next copy already stores the word
+// of the one before only after that: what the peers get comes a chunk later. So
+// two lines are for calls that also wait for reductions. In a call a slot
+// always belongs to the same line, so that each line's rounds are in order.
 //
 // A stream waits for what another one sends, so streams must not share one of
 // the device's queues: see kDeviceQueues.
@@ -28,6 +30,7 @@ namespace jax_cxl::cuda {
 
 // A call's program where the host can read it.
 struct HostProgram {
+  int lines = 1;  // 1 or 2
   const DeviceStep* sending = nullptr;
   const DeviceStep* receiving = nullptr;
   const MemberView* members = nullptr;
