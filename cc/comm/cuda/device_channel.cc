@@ -122,9 +122,9 @@ int DeviceChannel::CopyLines(const Call& call, bool aside) const {
   int lines = 1;
   switch (call.request.op) {
     case plan::Op::kAllGather:
-    case plan::Op::kAllReduce:
     case plan::Op::kAllToAll:
       break;
+    case plan::Op::kAllReduce:
     case plan::Op::kReduceScatter:
       lines = 2;
       break;
