@@ -71,15 +71,20 @@ def stack(layer: Layer, axis: str, collectives: Collectives) -> Callable:
             y = layer(vector, x)
             return (y, future.done(after=y)), x
 
-        (x, vector), inputs = lax.scan(step, (x, gather(shards[0]).done()), shards[1:])
+        # The first gather has nothing to hide behind but the loop's preparations.
+        future = gather(shards[0])
+        rest = future.tie(shards[1:])
+        (x, vector), inputs = lax.scan(step, (x, future.done(after=rest)), rest)
         # The last layer comes first in the backward pass: no need to gather it again.
         return layer(vector, x), (shards, inputs, x, vector)
 
     def backward(saved: Any, ct: jax.Array) -> tuple[jax.Array, jax.Array]:
         shards, inputs, x, vector = saved
 
-        # The last layer: there is nothing to scatter yet.
-        future = gather(shards[-2])
+        # The last layer: there is nothing to scatter yet. Its gather needs nothing of what came
+        # before, and would start first of all, ahead of the first layer's.
+        shard, ct = lax.optimization_barrier((shards[-2], ct))
+        future = gather(shard)
         x, ct = future.tie((x, ct))
         gradient, ct = pull_back(vector, x, ct)
         vector = future.done(after=(gradient, ct))

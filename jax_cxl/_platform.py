@@ -56,7 +56,7 @@ CPU = Platform("cpu", "cpu", "jax_cxl._core", 32 * _MIB)
 # A GPU moves about 50 GB/s through its link, five times what a core copies, and chunks have to
 # be larger by as much for the time of a doorbell, some microseconds, to vanish behind one:
 # slots of 4 MiB instead of 1, and as many groups of ranks as before.
-CUDA = Platform("cuda", "CUDA", "jax_cxl._cuda", 128 * _MIB)
+CUDA = Platform("cuda", "CUDA", "jax_cxl._cuda", 192 * _MIB)
 
 ALL = (CPU, CUDA)
 

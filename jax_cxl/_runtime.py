@@ -95,7 +95,7 @@ def initialize(pool: str | None = None) -> None:
 
     Args:
       pool: URI of the pool, by default that of the environment variable `JAX_CXL_POOL`, else
-        `shm:` with 32 MiB for each CPU device, or 128 MiB for each GPU:
+        `shm:` with 32 MiB for each CPU device, or 192 MiB for each GPU:
 
         * `shm:NAME?size=1GiB` - a file in /dev/shm;
         * `file:/path` - a file that all processes can map;

@@ -20,7 +20,9 @@ Stripes GpuStripes(uint64_t slot_bytes, int num_devices, int num_ranks,
 }
 
 Geometry GpuGeometry(int num_devices, int num_ranks, uint64_t slot_bytes) {
-  constexpr int kMinSlots = 4;
+  // The copy engines' two lines then have three slots each: one is filled, one
+  // read, and one is on its way between the two.
+  constexpr int kMinSlots = 6;
   Geometry geometry;
   geometry.num_devices = num_devices;
   geometry.device_parts = num_devices > 1 ? kGpuBlocks : 1;

@@ -4,7 +4,7 @@
 //
 //   device_benchmark [--ops=all_gather,psum] [--sizes=4096,1048576]
 //                    [--shapes=64x64x448] [--slots=4x1048576] [--repeats=5]
-//                    [--copy_engine=25165824] [--kernel_slots=2097152x524288]
+//                    [--copy_engine=67108864] [--kernel_slots=2097152x524288]
 //                    [--flagged=262144]
 //
 // Prints one JSON object a line. `bytes` is the total size as in nccl-tests;
@@ -37,7 +37,7 @@ struct Flags {
                                     "16777216", "67108864", "268435456"};
   std::vector<std::string> shapes = {"64x64x448"};
   std::vector<std::string> slots = {"0x0"};
-  std::vector<std::string> copy_engine = {"25165824"};
+  std::vector<std::string> copy_engine = {"67108864"};
   std::vector<std::string> kernel_slots = {"2097152x524288"};
   std::vector<std::string> flagged = {"262144"};
   int repeats = 5;
@@ -101,14 +101,23 @@ struct Setting {
 };
 
 std::vector<Setting> Settings(const Flags& flags) {
-  std::vector<Setting> settings;
-  for (const std::string& slots : flags.slots)
-    for (const std::string& shape : flags.shapes)
-      for (const std::string& copy_engine : flags.copy_engine)
-        for (const std::string& kernel_slots : flags.kernel_slots)
-          for (const std::string& flagged : flags.flagged)
-            settings.push_back(
-                {shape, slots, copy_engine, kernel_slots, flagged});
+  std::vector<Setting> settings = {{}};
+  auto with_each = [&](const std::vector<std::string>& values,
+                       std::string Setting::*field) {
+    std::vector<Setting> more;
+    for (const Setting& setting : settings) {
+      for (const std::string& value : values) {
+        more.push_back(setting);
+        more.back().*field = value;
+      }
+    }
+    settings = std::move(more);
+  };
+  with_each(flags.slots, &Setting::slots);
+  with_each(flags.shapes, &Setting::shape);
+  with_each(flags.copy_engine, &Setting::copy_engine);
+  with_each(flags.kernel_slots, &Setting::kernel_slots);
+  with_each(flags.flagged, &Setting::flagged);
   return settings;
 }
 

@@ -38,14 +38,13 @@ uint64_t HashCall(const pool::CallDescriptor& descriptor, uint64_t number) {
 }
 
 std::string ProgramKey(uint64_t channel, const Call& call,
-                       const pool::CallDescriptor& descriptor,
-                       bool by_copy_engine) {
+                       const pool::CallDescriptor& descriptor, int copy_lines) {
   std::string key(reinterpret_cast<const char*>(&channel), sizeof(channel));
   key.append(reinterpret_cast<const char*>(&descriptor), sizeof(descriptor));
   // A hash may collide; the permutation itself does not.
   key.append(reinterpret_cast<const char*>(call.request.sources.data()),
              call.request.sources.size() * sizeof(int32_t));
-  key.push_back(by_copy_engine ? 1 : 0);
+  key.push_back(static_cast<char>(copy_lines));
   return key;
 }
 
@@ -65,6 +64,12 @@ DeviceChannel::DeviceChannel(pool::Pool* pool, Peers* peers,
       flagged_rounds_(options.first_flagged_round) {}
 
 DeviceChannel::~DeviceChannel() {
+  for (const TimedCopies& copies : timed_copies_)
+    free_times_.push_back(copies.times);
+  for (const cuda::CopyTimes& times : free_times_) {
+    cudaEventDestroy(times.begin);
+    cudaEventDestroy(times.end);
+  }
   if (last_done_ != nullptr) cudaEventDestroy(last_done_);
 }
 
@@ -103,39 +108,49 @@ Status DeviceChannel::Connect() {
   }
 }
 
+// Of one of the copy engines' buffers.
 uint64_t DeviceChannel::staging_bytes() const {
   return (connection_.members().size() - 1) * connection_.geometry().slot_bytes;
 }
 
-// Follows from what is equal on all ranks. Beside compute, a call leaves the
+// On how many lines the copy engines execute a call; 0: kernels do. Follows
+// from what is equal on all ranks. Kernels fill one direction of the link as
+// well as the copy engines do, but not both. Beside compute, a call leaves the
 // multiprocessors alone as soon as that costs it little. Copy engines load the
 // pool's devices one after another, kernels all of them at once.
-bool DeviceChannel::ByCopyEngine(const Call& call, bool aside) const {
-  if (!aside && connection_.stripes().slot_step > 0) return false;
+int DeviceChannel::CopyLines(const Call& call, bool aside) const {
+  if (!aside && connection_.stripes().slot_step > 0) return 0;
+  bool both_ways = true;
+  int lines = 1;
   switch (call.request.op) {
     case plan::Op::kAllGather:
+    case plan::Op::kAllToAll:
+      break;
     case plan::Op::kAllReduce:
     case plan::Op::kReduceScatter:
-    case plan::Op::kAllToAll:
+      lines = 2;
+      break;
     case plan::Op::kBroadcast:
     case plan::Op::kReduce:
     case plan::Op::kGather:
     case plan::Op::kScatter:
+      both_ways = false;
       break;
     default:  // not measured
-      return false;
+      return 0;
   }
   const uint64_t bytes =
       std::max(plan::InputBytes(call.request), plan::OutputBytes(call.request));
-  return bytes > 0 && bytes >= (aside ? options_.copy_engine_bytes / 4
-                                      : options_.copy_engine_bytes);
+  const bool copies = (both_ways && bytes >= options_.copy_engine_bytes) ||
+                      (aside && bytes >= options_.copy_engine_bytes_aside);
+  return bytes > 0 && copies ? lines : 0;
 }
 
 Status DeviceChannel::UploadMembers() {
   const std::vector<cuda::MemberView>& members = connection_.members();
   CXL_ASSIGN_OR_RETURN(
       staging_,
-      AllocateDevice<std::byte>(cuda::CopyEngine::kLines * staging_bytes()));
+      AllocateDevice<std::byte>(cuda::CopyEngine::kBuffers * staging_bytes()));
   CXL_ASSIGN_OR_RETURN(members_,
                        AllocateDevice<cuda::MemberView>(members.size()));
   CXL_RETURN_IF_ERROR(
@@ -164,18 +179,18 @@ Result<std::optional<cuda::Program>> DeviceChannel::FlaggedProgram(
 }
 
 Result<const StoredProgram*> DeviceChannel::ProgramFor(
-    const Call& call, const pool::CallDescriptor& descriptor,
-    bool by_copy_engine, cudaStream_t stream) {
-  const std::string key = ProgramKey(key_, call, descriptor, by_copy_engine);
+    const Call& call, const pool::CallDescriptor& descriptor, int copy_lines,
+    cudaStream_t stream) {
+  const std::string key = ProgramKey(key_, call, descriptor, copy_lines);
   if (const StoredProgram* found = programs_->Find(key)) return found;
-  if (!by_copy_engine) {
+  if (copy_lines == 0) {
     CXL_ASSIGN_OR_RETURN(const std::optional<cuda::Program> program,
                          FlaggedProgram(call.request));
     if (program) return programs_->Store(key, *program, true, stream);
   }
   CXL_ASSIGN_OR_RETURN(
       const plan::Plan plan,
-      plan::MakePlan(call.request, by_copy_engine
+      plan::MakePlan(call.request, copy_lines > 0
                                        ? connection_.geometry()
                                        : connection_.kernel_geometry()));
   CXL_ASSIGN_OR_RETURN(
@@ -210,6 +225,7 @@ cuda::DeviceCall DeviceChannel::Prepare(
   device.unit_bytes = connection_.stripes().unit_bytes;
   device.slot_step = connection_.stripes().slot_step;
   device.base_round = program.flagged ? flagged_rounds_ : rounds_;
+  device.rounds = program.rounds;
   device.epoch = pool_->epoch();
   device.call = calls_;
   device.hash = HashCall(descriptor, calls_);
@@ -224,17 +240,6 @@ cuda::DeviceCall DeviceChannel::Prepare(
   device.timeout_ns =
       static_cast<uint64_t>((options_.timeout_s * 1.5 + 5) * 1e9);
   return device;
-}
-
-// Between kernels and copy engines; flagged calls have a ring of their own.
-cudaError_t DeviceChannel::Drain(const cuda::DeviceCall& call,
-                                 bool by_copy_engine, bool flagged,
-                                 cudaStream_t stream) {
-  if (flagged) return cudaSuccess;
-  const bool changes = by_copy_engine != last_by_copy_engine_ && rounds_ > 0;
-  last_by_copy_engine_ = by_copy_engine;
-  return changes ? cuda::LaunchDrain(call, options_.shape, stream)
-                 : cudaSuccess;
 }
 
 cudaError_t DeviceChannel::LaunchFlagged(cuda::DeviceCall call, uint32_t blocks,
@@ -266,27 +271,31 @@ Status DeviceChannel::EnqueueRecorded(const Call& call, bool aside,
                                       cudaStream_t stream) {
   CXL_RETURN_IF_ERROR(Connect());
   CXL_RETURN_IF_ERROR(FollowLast(stream));
-  const bool by_copy_engine = ByCopyEngine(call, aside);
+  const int copy_lines = CopyLines(call, aside);
+  const uint64_t place = calls_;
   const pool::CallDescriptor descriptor = Describe(call);
   CXL_ASSIGN_OR_RETURN(const StoredProgram* program,
-                       ProgramFor(call, descriptor, by_copy_engine, stream));
+                       ProgramFor(call, descriptor, copy_lines, stream));
   const cuda::DeviceCall device = Prepare(call, *program, descriptor);
 
   Note(call, descriptor);
-  cudaError_t error = Drain(device, by_copy_engine, program->flagged, stream);
-  if (error != cudaSuccess)
-    return cuda::CudaStatus(error, "launching a collective");
-  if (by_copy_engine)
-    error =
-        copy_engine_->Enqueue(device,
-                              {program->host_sending, program->host_receiving,
-                               connection_.members().data(), program->rounds,
-                               staging_.get(), staging_bytes()},
-                              options_.shape, stream);
-  else if (program->flagged)
+  cudaError_t error = cudaSuccess;
+  if (copy_lines > 0) {
+    CXL_ASSIGN_OR_RETURN(const cuda::CopyTimes times, TakeTimes(place));
+    error = copy_engine_->Enqueue(
+        device,
+        {copy_lines, program->host_sending, program->host_receiving,
+         connection_.members().data(), staging_.get(), staging_bytes()},
+        times, stream);
+    last_by_copy_engine_ = true;
+  } else if (program->flagged) {
     error = LaunchFlagged(device, program->flagged_blocks, stream);
-  else
-    error = cuda::Launch(device, options_.shape, stream);
+  } else {
+    if (std::exchange(last_by_copy_engine_, false))
+      error = cuda::LaunchWaitForEnd(device, stream);
+    if (error == cudaSuccess)
+      error = cuda::Launch(device, options_.shape, stream);
+  }
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(error, "launching a collective"));
   if (aside)
     CXL_RETURN_IF_ERROR(cuda::CudaStatus(cudaEventRecord(last_done_, stream),
@@ -298,6 +307,35 @@ Status DeviceChannel::EnqueueRecorded(const Call& call, bool aside,
   stats_.bytes_published += program->bytes_published;
   stats_.bytes_retrieved += program->bytes_retrieved;
   return OkStatus();
+}
+
+// Events around call `place`. It counts as one by the copy engines from here
+// on.
+Result<cuda::CopyTimes> DeviceChannel::TakeTimes(uint64_t place) {
+  std::lock_guard lock(mutex_);
+  cuda::CopyTimes times;
+  if (free_times_.empty()) {
+    for (cudaEvent_t* event : {&times.begin, &times.end})
+      CXL_RETURN_IF_ERROR(
+          cuda::CudaStatus(cudaEventCreate(event), "cudaEventCreate"));
+  } else {
+    times = free_times_.back();
+    free_times_.pop_back();
+  }
+  timed_copies_.push_back({place, times});
+  return times;
+}
+
+// With the mutex.
+void DeviceChannel::AddTimes(uint64_t finished) {
+  while (!timed_copies_.empty() && timed_copies_.front().call < finished) {
+    const cuda::CopyTimes times = timed_copies_.front().times;
+    timed_copies_.pop_front();
+    free_times_.push_back(times);
+    float ms = 0;
+    if (cudaEventElapsedTime(&ms, times.begin, times.end) == cudaSuccess)
+      copying_s_ += ms * 1e-3;
+  }
 }
 
 void DeviceChannel::Note(const Call& call,
@@ -367,6 +405,7 @@ Status DeviceChannel::Check(Clock::time_point now) {
   const uint64_t finished = Read(status_.get()->finished);
   Status status = CheckCalls(now, finished);
   std::lock_guard lock(mutex_);
+  AddTimes(finished);
   recorded_->Advance(met_, finished);
   if (!status.ok()) recorded_->Fail(finished, status);
   return status;
@@ -411,12 +450,12 @@ Status DeviceChannel::CheckCalls(Clock::time_point now, uint64_t finished) {
                  " in ", InCall(finished));
 
   // A call that was enqueued behind others has not begun to wait.
-  const uint32_t waiting_for = Read(status.waiting_for);
-  if (started == finished || waiting_for == 0 || waiting_for > ranks.size())
-    return OkStatus();
-  RecordWait(finished, static_cast<int>(waiting_for) - 1);
+  if (started == finished) return OkStatus();
   const double waited = Seconds(now - moved_);
-  const std::string late = peers_->Name(ranks[waiting_for - 1]);
+  const int waiting_for = WaitingFor(finished, waited);
+  if (waiting_for < 0) return OkStatus();
+  RecordWait(finished, waiting_for);
+  const std::string late = peers_->Name(ranks[waiting_for]);
   if (waited > options_.timeout_s)
     return Error(Code::kDeadlineExceeded, me, " has waited ",
                  static_cast<int>(waited), " s in ", InCall(finished), " for ",
@@ -432,16 +471,55 @@ Status DeviceChannel::CheckCalls(Clock::time_point now, uint64_t finished) {
   return OkStatus();
 }
 
-void DeviceChannel::Abort() {
-  if (status_ != nullptr)
-    std::atomic_ref(status_.get()->abort).store(1, std::memory_order_release);
+// The member that the first call which is not finished waits for, -1: none.
+int DeviceChannel::WaitingFor(uint64_t finished, double waited_s) const {
+  {
+    std::lock_guard lock(mutex_);
+    const bool copies =
+        !timed_copies_.empty() && timed_copies_.front().call == finished;
+    if (!copies) {
+      const uint32_t said = Read(status_.get()->waiting_for);
+      return said > connection_.members().size() ? -1
+                                                 : static_cast<int>(said) - 1;
+    }
+  }
+  // No kernel says whom copies wait for. No copies take so long, so they wait,
+  // and the member that is behind all others has to come first.
+  constexpr double kLongWaitS = 0.1;
+  if (waited_s < kLongWaitS) return -1;
+  int last = -1;
+  uint64_t least = 0;
+  for (int member = 0; member < static_cast<int>(connection_.members().size());
+       ++member) {
+    if (member == connection_.group().self) continue;
+    const cuda::DeviceControl& control = *connection_.control(member);
+    uint64_t rounds = connection_.doorbells().Read(&control.ended.word);
+    for (int line = 0; line < cuda::CopyEngine::kLines; ++line)
+      rounds += connection_.doorbells().Read(&control.send[line].published) +
+                connection_.doorbells().Read(&control.released[line].word);
+    if (last >= 0 && rounds >= least) continue;
+    last = member;
+    least = rounds;
+  }
+  return last;
 }
 
-Stats DeviceChannel::stats() const {
+void DeviceChannel::Abort() {
+  if (status_ == nullptr) return;
+  std::atomic_ref(status_.get()->abort).store(1, std::memory_order_release);
+  const uint64_t finished = Read(status_.get()->finished);
+  std::lock_guard lock(mutex_);
+  if (!timed_copies_.empty() && timed_copies_.back().call >= finished)
+    copy_engine_->Stop();
+}
+
+Stats DeviceChannel::stats() {
   std::lock_guard lock(mutex_);
   Stats stats = stats_;
   stats.calls = calls_;
-  if (status_ != nullptr) stats.seconds = Read(status_.get()->busy_ns) * 1e-9;
+  if (status_ == nullptr) return stats;
+  AddTimes(Read(status_.get()->finished));
+  stats.seconds = Read(status_.get()->busy_ns) * 1e-9 + copying_s_;
   return stats;
 }
 

@@ -6,9 +6,11 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cc/base/status.h"
 #include "cc/comm/call.h"
@@ -52,18 +54,22 @@ class DeviceChannel {
   // Writes down how far the calls are.
   Status Check(Clock::time_point now);
 
-  // Ends every wait of this channel's kernels, and with it the device.
+  // Ends every wait of this channel's calls, and with it the device.
   void Abort();
 
-  Stats stats() const;
+  Stats stats();
 
  private:
   struct Enqueued {
     pool::CallDescriptor descriptor;
     std::string name;
   };
+  struct TimedCopies {
+    uint64_t call;
+    cuda::CopyTimes times;
+  };
 
-  bool ByCopyEngine(const Call& call, bool aside) const;
+  int CopyLines(const Call& call, bool aside) const;
   uint64_t staging_bytes() const;
   Status EnqueueRecorded(const Call& call, bool aside, cudaStream_t stream);
   Status FollowLast(cudaStream_t stream);
@@ -71,14 +77,15 @@ class DeviceChannel {
   Result<std::optional<cuda::Program>> FlaggedProgram(
       const plan::Request& request) const;
   Result<const StoredProgram*> ProgramFor(
-      const Call& call, const pool::CallDescriptor& descriptor,
-      bool by_copy_engine, cudaStream_t stream);
+      const Call& call, const pool::CallDescriptor& descriptor, int copy_lines,
+      cudaStream_t stream);
   cuda::DeviceCall Prepare(const Call& call, const StoredProgram& program,
                            const pool::CallDescriptor& descriptor) const;
-  cudaError_t Drain(const cuda::DeviceCall& call, bool by_copy_engine,
-                    bool flagged, cudaStream_t stream);
   cudaError_t LaunchFlagged(cuda::DeviceCall call, uint32_t blocks,
                             cudaStream_t stream);
+  Result<cuda::CopyTimes> TakeTimes(uint64_t place);
+  void AddTimes(uint64_t finished);
+  int WaitingFor(uint64_t finished, double waited_s) const;
   void Note(const Call& call, const pool::CallDescriptor& descriptor);
   Status CompareJournals();
   Status CheckCalls(Clock::time_point now, uint64_t finished);
@@ -110,6 +117,10 @@ class DeviceChannel {
   std::array<Enqueued, cuda::kJournal> journal_;
   std::optional<CountedCalls> recorded_;  // once open
   Stats stats_;
+  // Calls by the copy engines that may be under way.
+  std::deque<TimedCopies> timed_copies_;
+  std::vector<cuda::CopyTimes> free_times_;
+  double copying_s_ = 0;
 
   // Used by the checking thread alone.
   uint64_t compared_ = 0;  // calls whose descriptors were equal everywhere

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "cc/comm/directory.h"
+#include "cc/engine/cuda/copy_engine.h"
 #include "cc/plan/gpu_geometry.h"
 
 namespace jax_cxl::comm {
@@ -70,11 +71,24 @@ Status DeviceConnection::Open(Arena* arena, Recorder* recorder) {
   CXL_ASSIGN_OR_RETURN(place_,
                        AllocateChannel(*pool_, arena, group_, key_, geometry_,
                                        sizeof(cuda::DeviceControl)));
+  InitializeWords();
   CXL_ASSIGN_OR_RETURN(
       const int entry,
       EnterChannel(pool_, doorbells_, group_.members[group_.self], place_));
   recorder->OpenGroup(entry, group_.members);
   return OkStatus();
+}
+
+// Streams compare words as numbers that wrap around. A word without this job's
+// epoch in it could pass for one that is far ahead.
+void DeviceConnection::InitializeWords() {
+  auto* control = reinterpret_cast<cuda::DeviceControl*>(
+      pool_->At(place_.control, sizeof(cuda::DeviceControl)));
+  for (int line = 0; line < cuda::CopyEngine::kLines; ++line) {
+    doorbells_.Ring(&control->send[line].published, 0);
+    doorbells_.Ring(&control->released[line].word, 0);
+  }
+  doorbells_.Ring(&control->ended.word, 0);
 }
 
 Result<bool> DeviceConnection::Connect() {
@@ -92,6 +106,7 @@ Result<bool> DeviceConnection::Connect() {
     cuda::MemberView& view = members_[member];
     view.send = control->send;
     view.released = control->released;
+    view.ended = &control->ended.word;
     view.flagged = &control->flagged;
     std::ranges::copy(memory.slots, view.slots);
     controls_[member] = control;

@@ -27,8 +27,10 @@ struct DeviceOptions {
   double timeout_s = 300;
   cuda::Shape shape;
   // Calls whose larger buffer has at least this many bytes go by the copy
-  // engines; in a pool of several devices only those beside compute do.
-  uint64_t copy_engine_bytes = uint64_t{24} << 20;
+  // engines: those that send and receive at once, and, beside compute, all.
+  // In a pool of several devices only those beside compute do.
+  uint64_t copy_engine_bytes = uint64_t{64} << 20;
+  uint64_t copy_engine_bytes_aside = uint64_t{6} << 20;
   // What kernels use of a slot, and the least that is worth a round in a pool
   // of one device.
   uint64_t kernel_slot_bytes = uint64_t{2} << 20;
@@ -71,6 +73,8 @@ class DeviceConnection {
   cuda::DeviceControl* control(int member) const { return controls_[member]; }
 
  private:
+  void InitializeWords();
+
   pool::Pool* pool_;
   const Peers* peers_;
   Group group_;

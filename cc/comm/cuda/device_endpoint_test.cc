@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <future>
 #include <numeric>
 #include <thread>
 
@@ -187,6 +188,7 @@ void RunSoak(uint64_t seed, const Setting& setting, int calls, uint64_t large) {
   options.num_slots = setting.num_slots;
   options.shape.blocks = setting.blocks;
   options.copy_engine_bytes = setting.copy_engine_bytes;
+  options.copy_engine_bytes_aside = setting.copy_engine_bytes / 4;
   options.warn_after_s = 5;
   options.timeout_s = 20;
   options.flagged_bytes = setting.flagged_bytes;
@@ -399,44 +401,79 @@ Status WatchUntilFailure(DeviceWorld& world) {
   return OkStatus();
 }
 
-// Prints what it found and the CUDA error of the stream; ends the process.
-[[noreturn]] void RunDisagreement(uint64_t count_0, uint64_t count_1) {
-  DeviceOptions options;
+// Ranks 0 and 1 add up so many numbers each, or none at all. Prints what it
+// found and whether rank 0's call failed; ends the process.
+[[noreturn]] void RunDisagreement(uint64_t count_0, uint64_t count_1,
+                                  DeviceOptions options = {}) {
   options.timeout_s = 1;
   options.warn_after_s = 0.3;
   auto* world = new DeviceWorld(2, options);
   world->OpenChannels({0, 1});
   const uint64_t counts[] = {count_0, count_1};
+  std::future<Status> enqueued[2];
   for (int rank = 0; rank < 2; ++rank) {
     if (counts[rank] == 0) continue;
     OkOrDie(cudaSetDevice(world->device(rank)));
-    void* buffer = nullptr;
-    OkOrDie(cudaMalloc(&buffer, 131072));
-    Call call = Sum(rank, counts[rank]);
-    call.input = static_cast<std::byte*>(buffer);
-    call.output = static_cast<std::byte*>(buffer) + 65536;
-    OkOrDie(
-        world->endpoint(rank).Enqueue({0, 1}, call, {}, world->stream(rank)));
+    std::byte* buffer = nullptr;
+    OkOrDie(cudaMalloc(&buffer, 2 * counts[rank] * sizeof(int32_t)));
+    // A queue may be full before all of a call is in it, and stay so.
+    enqueued[rank] = std::async(std::launch::async, [=, count = counts[rank]] {
+      Call call = Sum(rank, count);
+      call.input = buffer;
+      call.output = buffer + count * sizeof(int32_t);
+      return world->endpoint(rank).Enqueue({0, 1}, call, {},
+                                           world->stream(rank));
+    });
   }
   const Status status = WatchUntilFailure(*world);
   OkOrDie(cudaSetDevice(0));
-  const cudaError_t error = cudaStreamSynchronize(world->stream(0));
+  // Whoever awaits the result of rank 0 gets an error.
+  const bool failed = !enqueued[0].get().ok() ||
+                      cudaStreamSynchronize(world->stream(0)) != cudaSuccess;
   std::cerr << CodeName(status.code()) << " | " << status.message() << " | "
-            << (error == cudaSuccess ? "stream ok" : "stream failed")
-            << std::endl;
+            << (failed ? "call failed" : "call ok") << std::endl;
   std::_Exit(0);
 }
 
 TEST_F(DeviceEndpointTest, LatePeerEndsInAnErrorThatNamesIt) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(RunDisagreement(100, 0), testing::ExitedWithCode(0),
-              "DEADLINE_EXCEEDED .*rank 0 .*psum.*rank 1.*stream failed");
+              "DEADLINE_EXCEEDED .*rank 0 .*psum.*rank 1.*call failed");
 }
 
 TEST_F(DeviceEndpointTest, MismatchEndsInAnErrorThatNamesBothSides) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(RunDisagreement(100, 101), testing::ExitedWithCode(0),
-              "MISMATCH .*100 int32.*101 int32.*stream failed");
+              "MISMATCH .*100 int32.*101 int32.*call failed");
+}
+
+DeviceOptions AllByTheCopyEngines() {
+  DeviceOptions options;
+  options.copy_engine_bytes = 0;
+  return options;
+}
+
+TEST_F(DeviceEndpointTest, LatePeerOfCopies) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(RunDisagreement(100000, 0, AllByTheCopyEngines()),
+              testing::ExitedWithCode(0),
+              "DEADLINE_EXCEEDED .*rank 0 .*psum.*rank 1.*call failed");
+}
+
+TEST_F(DeviceEndpointTest, MismatchOfCopies) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(RunDisagreement(100000, 100001, AllByTheCopyEngines()),
+              testing::ExitedWithCode(0),
+              "MISMATCH .*100000 int32.*100001 int32.*call failed");
+}
+
+TEST_F(DeviceEndpointTest, LatePeerOfMoreCopiesThanQueuesHold) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  DeviceOptions options = AllByTheCopyEngines();
+  options.slot_bytes = 64 << 10;
+  EXPECT_EXIT(RunDisagreement(30 << 20, 0, options),
+              testing::ExitedWithCode(0),
+              "DEADLINE_EXCEEDED .*rank 0 .*psum.*rank 1.*call failed");
 }
 
 }  // namespace

@@ -182,13 +182,18 @@ class ControlWarp {
   // Until my slot for `round` is free: no peer reads what it carried before.
   __device__ bool AwaitSlot(uint64_t round) {
     if (round < call_.num_slots) return true;
-    return AwaitReleased(round + 1 - call_.num_slots);
-  }
-
-  // Until all members have released `rounds`.
-  __device__ bool AwaitReleased(uint64_t rounds) {
+    const uint64_t rounds = round + 1 - call_.num_slots;
     return AwaitMembers(call_, &state_.gave_up,
                         [&](int member) { return Released(member, rounds); });
+  }
+
+  // Until all members are through with the calls before this one.
+  __device__ bool AwaitEnd() {
+    return AwaitMembers(call_, &state_.gave_up, [&](int member) {
+      uint64_t& seen = state_.released[lane_][member];
+      SeeReleased(call_.members[member].ended, seen);
+      return seen >= call_.base_round ? Look::kThere : Look::kNotYet;
+    });
   }
 
   // Lets the lane's data warps do `steps` steps.
@@ -242,10 +247,18 @@ class ControlWarp {
   __device__ Look Released(int member, uint64_t rounds) {
     uint64_t& seen = state_.released[lane_][member];
     if (seen >= rounds) return Look::kThere;
-    const uint64_t word =
-        AcquireWord(&call_.members[member].released[line_].word);
-    if ((word & ~kHashMask) == tag_) seen = word & kHashMask;
+    const MemberView& view = call_.members[member];
+    SeeReleased(&view.released[line_].word, seen);
+    // Rounds of a call by the copy engines, which have other lines.
+    if (seen < rounds && rounds <= call_.base_round)
+      SeeReleased(view.ended, seen);
     return seen >= rounds ? Look::kThere : Look::kNotYet;
+  }
+
+  __device__ void SeeReleased(const uint64_t* word, uint64_t& seen) {
+    const uint64_t now = AcquireWord(word);
+    if ((now & ~kHashMask) == tag_ && (now & kHashMask) > seen)
+      seen = now & kHashMask;
   }
 
   const DeviceCall& call_;

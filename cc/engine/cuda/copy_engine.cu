@@ -1,66 +1,14 @@
 #include <algorithm>
 #include <bit>
-#include <utility>
+#include <span>
 
-#include "cc/engine/cuda/block.cuh"
 #include "cc/engine/cuda/copy_engine.h"
-#include "cc/engine/cuda/progress.cuh"
 #include "cc/engine/cuda/reduce.cuh"
 
 namespace jax_cxl::cuda {
 namespace {
 
 constexpr uint32_t kReduceBlocks = 32;
-
-// What a stream does between two copies: rings, then waits.
-struct Turn {
-  uint32_t line = 0;
-  uint64_t publish = 0;  // rounds, from the job's start; 0 for nothing
-  uint64_t release = 0;
-  bool await_slot = false;
-  uint64_t slot_round = 0;
-  int first = 0;  // members whose publication is awaited
-  int last = 0;
-  uint64_t published = 0;
-};
-
-__global__ void Synchronize(const __grid_constant__ DeviceCall call,
-                            const __grid_constant__ Turn turn) {
-  __shared__ BlockState state;
-  state.Reset();
-  __syncthreads();
-  ControlWarp warp(call, state, kSending, turn.line);
-  const MemberView& mine = call.members[call.self];
-  if (turn.publish > 0)
-    warp.Ring(&mine.send[turn.line].published, turn.publish);
-  if (turn.release > 0) warp.Ring(&mine.released[turn.line].word, turn.release);
-  bool go_on = !turn.await_slot || warp.AwaitSlot(turn.slot_round);
-  if (go_on && turn.last > turn.first)
-    go_on = warp.AwaitPublished(turn.first, turn.last, turn.published);
-  if (!go_on && threadIdx.x == 0) Stop(call.status);
-}
-
-// Before anything of the call is published.
-__global__ void Begin(const __grid_constant__ DeviceCall call) {
-  SendLine& line = call.members[call.self].send[threadIdx.x];
-  StoreWord(&line.calls[call.call % kCallWords],
-            CallWord(call.call, call.hash));
-  FenceSystem();
-  if (threadIdx.x != 0) return;
-  call.scratch->started_ns = NowNs();
-  SayStarted(call);
-}
-
-// After all that the call moves: every line is at its end.
-__global__ void End(const __grid_constant__ DeviceCall call, uint64_t rounds) {
-  const MemberView& mine = call.members[call.self];
-  const uint64_t word = call.epoch << kHashBits | rounds;
-  FenceSystem();
-  StoreWord(&mine.send[threadIdx.x].published, word);
-  StoreWord(&mine.released[threadIdx.x].word, word);
-  if (threadIdx.x != 0) return;
-  SayFinished(call, call.scratch->started_ns, call.scratch->busy_ns);
-}
 
 __global__ void __launch_bounds__(kMaxThreads, 1)
     ReduceOnly(const __grid_constant__ DeviceCall call,
@@ -87,6 +35,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   Reduce(task);
 }
 
+__global__ void Trap() { __trap(); }
+
 }  // namespace
 
 // Walks through both lanes of a program and enqueues what they say.
@@ -94,10 +44,47 @@ class CopyEngine::Walk {
  public:
   Walk(CopyEngine& engine, const DeviceCall& call, const HostProgram& program,
        cudaStream_t stream)
-      : engine_(engine), call_(call), program_(program), stream_(stream) {}
+      : engine_(engine),
+        words_(engine.words_),
+        call_(call),
+        program_(program),
+        mine_(program.members[call.self]),
+        tag_(call.epoch << kHashBits),
+        lines_(std::span(engine.lines_).first(program.lines)),
+        stream_(stream) {}
+
+  cudaError_t Run(const CopyTimes& times) {
+    Check(cudaEventRecord(times.begin, stream_));
+    for (size_t line = 0; line < lines_.size(); ++line)
+      Store(stream_, &mine_.send[line].calls[call_.call % kCallWords],
+            CallWord(call_.call, call_.hash));
+    Store(stream_, &call_.status->started, call_.call + 1);
+    Check(cudaEventRecord(engine_.event_, stream_));
+    ForEachStream([&](cudaStream_t side) {
+      Check(cudaStreamWaitEvent(side, engine_.event_));
+    });
+    EnqueueSteps();
+    ForEachStream([&](cudaStream_t side) {
+      Check(cudaEventRecord(engine_.event_, side));
+      Check(cudaStreamWaitEvent(stream_, engine_.event_));
+    });
+    Store(stream_, mine_.ended, tag_ | (call_.base_round + call_.rounds));
+    Check(cudaEventRecord(times.end, stream_));
+    Store(stream_, &call_.status->finished, call_.call + 1);
+    return error_;
+  }
+
+ private:
+  template <typename Use>
+  void ForEachStream(const Use& use) {
+    for (Line& line : lines_)
+      for (cudaStream_t side :
+           {line.publishing, line.retrieving, line.reducing})
+        use(side);
+  }
 
   // Keeps both lanes about level, so that neither starts late.
-  cudaError_t Run() {
+  void EnqueueSteps() {
     uint32_t sent = 0, received = 0;
     while (sent < call_.num_sending || received < call_.num_receiving) {
       const bool receive = received < call_.num_receiving &&
@@ -110,50 +97,10 @@ class CopyEngine::Walk {
       else
         Send(program_.sending[sent++]);
     }
-    for (int line = 0; line < kLines; ++line) {
-      if (publish_[line] > 0) Synchronize(publishing(line), Take(line, true));
-      if (release_[line] > 0) Synchronize(retrieving(line), Take(line, false));
-    }
-    return error_;
-  }
-
- private:
-  cudaStream_t publishing(int line) { return engine_.publishing_[line]; }
-  cudaStream_t retrieving(int line) { return engine_.retrieving_[line]; }
-
-  uint64_t Slot(uint64_t round) const {
-    return (call_.base_round + round) % call_.num_slots;
-  }
-  int LineOf(uint64_t round) const {
-    return static_cast<int>(Slot(round) % kLines);
-  }
-
-  void Check(cudaError_t error) {
-    if (error_ == cudaSuccess) error_ = error;
-  }
-
-  // A turn of a line's stream, with the doorbells that are due.
-  Turn Take(int line, bool sending) {
-    Turn turn;
-    turn.line = line;
-    if (sending)
-      turn.publish = std::exchange(publish_[line], 0);
-    else
-      turn.release = std::exchange(release_[line], 0);
-    return turn;
-  }
-
-  void Synchronize(cudaStream_t stream, const Turn& turn) {
-    cuda::Synchronize<<<1, 32, 0, stream>>>(call_, turn);
-    Check(cudaGetLastError());
-  }
-
-  void Copy(void* to, const void* from, uint64_t bytes, cudaStream_t stream) {
-    Check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
   }
 
   void Send(const DeviceStep& step) {
-    const int line = LineOf(step.round);
+    Line& line = lines_[LineOf(step.round)];
     switch (step.kind) {
       case DeviceStepKind::kCopy:
         Copy(call_.output + step.to, call_.input + step.from, step.bytes,
@@ -163,25 +110,21 @@ class CopyEngine::Walk {
         Check(cudaMemsetAsync(call_.output + step.to, 0, step.bytes, stream_));
         break;
       case DeviceStepKind::kPut: {
-        const uint64_t round = call_.base_round + step.round;
-        if (publish_[line] > 0 || free_[line] != round + 1) {
-          Turn turn = Take(line, true);
-          turn.await_slot = true;
-          turn.slot_round = round;
-          Synchronize(publishing(line), turn);
-          free_[line] = round + 1;
-        }
-        Copy(program_.members[call_.self].slots[Slot(step.round)] + step.to,
-             call_.input + step.from, step.bytes, publishing(line));
+        uint64_t& free = free_[LineOf(step.round)];
+        if (free != step.round + 1) AwaitSlot(line.publishing, step.round);
+        free = step.round + 1;
+        Copy(mine_.slots[Slot(step.round)] + step.to, call_.input + step.from,
+             step.bytes, line.publishing);
         break;
       }
       case DeviceStepKind::kPublish:
         // Results that the receiving lane has put into the slot.
         if (step.after > 0)
-          Check(cudaStreamWaitEvent(publishing(line), engine_.reduced_[line]));
-        // Not with the next turn: results are what the peers wait for.
-        publish_[line] = call_.base_round + step.round + 1;
-        if (step.after > 0) Synchronize(publishing(line), Take(line, true));
+          for (const Line& source : lines_)
+            Check(cudaStreamWaitEvent(line.publishing,
+                                      source.reduced[LineOf(step.round)]));
+        Store(line.publishing, &mine_.send[LineOf(step.round)].published,
+              tag_ | (call_.base_round + step.round + 1));
         break;
       default:
         break;
@@ -189,150 +132,195 @@ class CopyEngine::Walk {
   }
 
   void Receive(const DeviceStep& step) {
-    const int line = LineOf(step.round);
+    Line& line = lines_[LineOf(step.round)];
     switch (step.kind) {
-      case DeviceStepKind::kGet: {
+      case DeviceStepKind::kGet:
         Await(step);
         if (step.bytes == 0) break;
         Copy(call_.output + step.to,
              program_.members[step.first].slots[Slot(step.round)] + step.from,
-             step.bytes, retrieving(line));
+             step.bytes, line.retrieving);
         break;
-      }
       case DeviceStepKind::kReduce:
         Await(step);
-        Stage(step, line);
         Reduce(step, line);
         break;
       case DeviceStepKind::kReduceToSlot:
-      case DeviceStepKind::kReduceToBoth: {
+      case DeviceStepKind::kReduceToBoth:
         Await(step);
-        Stage(step, line);
-        // The slot that it writes may be another line's.
-        Turn turn;
-        turn.line = LineOf(step.to_round);
-        turn.await_slot = true;
-        turn.slot_round = call_.base_round + step.to_round;
-        Synchronize(retrieving(line), turn);
+        AwaitSlot(line.reducing, step.to_round);
         Reduce(step, line);
-        Check(cudaEventRecord(engine_.reduced_[turn.line], retrieving(line)));
+        Check(cudaEventRecord(line.reduced[LineOf(step.to_round)],
+                              line.reducing));
         break;
-      }
       case DeviceStepKind::kRelease:
-        // It releases all rounds before as well, which may be another line's.
-        for (uint64_t& release : release_)
-          release = call_.base_round + step.round + 1;
+        // Of both lines: among these rounds is every slot's last one.
+        for (uint64_t back = 0; back < call_.num_slots && back <= step.round;
+             ++back)
+          Release(step.round - back);
         break;
       default:
         break;
     }
   }
 
-  // Rings what is due on the line and waits for the step's sources.
+  // Says that `round`, and all before of its line, have been read.
+  void Release(uint64_t round) {
+    const int line = LineOf(round);
+    if (released_[line] > round) return;
+    released_[line] = round + 1;
+    Store(lines_[line].retrieving, &mine_.released[line].word,
+          tag_ | (call_.base_round + round + 1));
+  }
+
+  // Until the step's sources have published. The first time also until each
+  // says that it is in the same call: one in another never will, and its host
+  // and this one find out why.
   void Await(const DeviceStep& step) {
     const int line = LineOf(step.round);
-    Turn turn = Take(line, false);
-    turn.first = step.first;
-    turn.last = step.last;
-    turn.published = call_.base_round + step.round + 1;
-    Synchronize(retrieving(line), turn);
-  }
-
-  std::byte* Staging(int line) const {
-    return program_.staging + line * program_.staging_bytes;
-  }
-
-  // Fetches the peers' operands.
-  void Stage(const DeviceStep& step, int line) {
-    std::byte* to = Staging(line);
+    const cudaStream_t stream = lines_[line].retrieving;
     for (int member = step.first; member < step.last; ++member) {
       if (member == call_.self) continue;
-      Copy(to, program_.members[member].slots[Slot(step.round)] + step.from,
-           step.bytes, retrieving(line));
-      to += StagedBytes(step.bytes);
+      uint64_t& awaited = awaited_[line][member];
+      if (awaited == step.round + 1) continue;
+      const SendLine& send = program_.members[member].send[line];
+      Check(words_.AwaitAtLeast(stream, &send.published,
+                                tag_ | (call_.base_round + step.round + 1)));
+      if (awaited == 0)
+        Check(words_.AwaitEqual(stream, &send.calls[call_.call % kCallWords],
+                                CallWord(call_.call, call_.hash)));
+      awaited = step.round + 1;
     }
   }
 
-  void Reduce(const DeviceStep& step, int line) {
+  // Until my slot for `round` is free: no peer reads what it carried before. In
+  // earlier calls that may have been kernels' stripes, each with a word of its
+  // own; so all of a call before must be over.
+  void AwaitSlot(cudaStream_t stream, uint64_t round) {
+    const bool in_this_call = round >= call_.num_slots;
+    const uint64_t rounds =
+        call_.base_round + (in_this_call ? round + 1 - call_.num_slots : 0);
+    if (rounds == 0) return;
+    for (int member = 0; member < call_.num_members; ++member) {
+      if (member == call_.self) continue;
+      const MemberView& view = program_.members[member];
+      Check(words_.AwaitAtLeast(
+          stream,
+          in_this_call ? &view.released[LineOf(round)].word : view.ended,
+          tag_ | rounds));
+    }
+  }
+
+  // Fetches the peers' operands and reduces them. Their slots are free as soon
+  // as the operands are here.
+  void Reduce(const DeviceStep& step, Line& line) {
+    const int buffer = line.buffer;
+    line.buffer = 1 - buffer;
+    std::byte* const staging =
+        program_.staging +
+        (2 * LineOf(step.round) + buffer) * program_.staging_bytes;
+    Check(cudaStreamWaitEvent(line.retrieving, line.emptied[buffer]));
+    std::byte* to = staging;
+    for (int member = step.first; member < step.last; ++member) {
+      if (member == call_.self) continue;
+      Copy(to, program_.members[member].slots[Slot(step.round)] + step.from,
+           step.bytes, line.retrieving);
+      to += StagedBytes(step.bytes);
+    }
+    Check(cudaEventRecord(line.staged[buffer], line.retrieving));
+    Check(cudaStreamWaitEvent(line.reducing, line.staged[buffer]));
     const uint64_t units =
         (step.bytes + call_.unit_bytes - 1) / call_.unit_bytes;
     const auto blocks = static_cast<uint32_t>(
         std::bit_floor(std::clamp<uint64_t>(units, 1, kReduceBlocks)));
-    ReduceOnly<<<blocks, kMaxThreads, 0, retrieving(line)>>>(call_, step,
-                                                             Staging(line));
+    ReduceOnly<<<blocks, kMaxThreads, 0, line.reducing>>>(call_, step, staging);
     Check(cudaGetLastError());
+    Check(cudaEventRecord(line.emptied[buffer], line.reducing));
+  }
+
+  uint64_t Slot(uint64_t round) const {
+    return (call_.base_round + round) % call_.num_slots;
+  }
+  int LineOf(uint64_t round) const {
+    return static_cast<int>(Slot(round) % lines_.size());
+  }
+
+  void Copy(void* to, const void* from, uint64_t bytes, cudaStream_t stream) {
+    Check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
+  }
+  void Store(cudaStream_t stream, uint64_t* word, uint64_t value) {
+    Check(words_.Store(stream, word, value));
+  }
+  void Check(cudaError_t error) {
+    if (error_ == cudaSuccess) error_ = error;
   }
 
   CopyEngine& engine_;
+  const StreamWords& words_;
   const DeviceCall& call_;
   const HostProgram& program_;
-  cudaStream_t stream_;
+  const MemberView& mine_;
+  const uint64_t tag_;
+  const std::span<Line> lines_;
+  const cudaStream_t stream_;
   cudaError_t error_ = cudaSuccess;
-  // Doorbells that a line's next turn rings.
-  uint64_t publish_[kLines] = {};
-  uint64_t release_[kLines] = {};
-  // The round + 1 whose slot each line has waited for.
+  // Rounds + 1 of this call: the last one whose slot a line has waited for,
+  // which it has released, whose publication by each member it has waited for.
   uint64_t free_[kLines] = {};
+  uint64_t released_[kLines] = {};
+  uint64_t awaited_[kLines][kMaxMembers] = {};
 };
 
 CopyEngine::~CopyEngine() {
-  for (cudaStream_t stream : publishing_)
-    if (stream != nullptr) cudaStreamDestroy(stream);
-  for (cudaStream_t stream : retrieving_)
-    if (stream != nullptr) cudaStreamDestroy(stream);
-  for (cudaEvent_t event : reduced_)
-    if (event != nullptr) cudaEventDestroy(event);
+  for (const Line& line : lines_) {
+    for (cudaStream_t stream :
+         {line.publishing, line.retrieving, line.reducing})
+      if (stream != nullptr) cudaStreamDestroy(stream);
+    for (const auto& events : {line.staged, line.emptied, line.reduced})
+      for (cudaEvent_t event : events)
+        if (event != nullptr) cudaEventDestroy(event);
+  }
+  if (stopping_ != nullptr) cudaStreamDestroy(stopping_);
   if (event_ != nullptr) cudaEventDestroy(event_);
 }
 
 Status CopyEngine::Open() {
+  CXL_RETURN_IF_ERROR(words_.Open());
   cudaFuncAttributes attributes;
-  for (const void* kernel : {reinterpret_cast<const void*>(&Synchronize),
-                             reinterpret_cast<const void*>(&Begin),
-                             reinterpret_cast<const void*>(&End),
+  for (const void* kernel : {reinterpret_cast<const void*>(&Trap),
                              reinterpret_cast<const void*>(&ReduceOnly)})
     CXL_RETURN_IF_ERROR(CudaStatus(cudaFuncGetAttributes(&attributes, kernel),
                                    "loading the kernels"));
-  // A turn that waits for a busy multiprocessor would hold up the link.
+  // What waits for a busy multiprocessor would hold up the link.
   int least = 0, greatest = 0;
   cudaDeviceGetStreamPriorityRange(&least, &greatest);
-  for (int line = 0; line < kLines; ++line) {
-    for (cudaStream_t* stream : {&publishing_[line], &retrieving_[line]})
-      CXL_RETURN_IF_ERROR(CudaStatus(
-          cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, greatest),
-          "cudaStreamCreate"));
-    CXL_RETURN_IF_ERROR(CudaStatus(
-        cudaEventCreateWithFlags(&reduced_[line], cudaEventDisableTiming),
-        "cudaEventCreate"));
+  auto open_stream = [&](cudaStream_t* stream) {
+    return CudaStatus(
+        cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, greatest),
+        "cudaStreamCreate");
+  };
+  auto open_event = [](cudaEvent_t* event) {
+    return CudaStatus(cudaEventCreateWithFlags(event, cudaEventDisableTiming),
+                      "cudaEventCreate");
+  };
+  for (Line& line : lines_) {
+    for (cudaStream_t* stream :
+         {&line.publishing, &line.retrieving, &line.reducing})
+      CXL_RETURN_IF_ERROR(open_stream(stream));
+    for (auto* events : {&line.staged, &line.emptied, &line.reduced})
+      for (cudaEvent_t& event : *events)
+        CXL_RETURN_IF_ERROR(open_event(&event));
   }
-  return CudaStatus(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming),
-                    "cudaEventCreate");
+  CXL_RETURN_IF_ERROR(open_stream(&stopping_));
+  return open_event(&event_);
 }
 
 cudaError_t CopyEngine::Enqueue(const DeviceCall& call,
-                                const HostProgram& program, const Shape& shape,
-                                cudaStream_t stream) {
-  cudaError_t error = cudaSuccess;
-  auto check = [&](cudaError_t result) {
-    if (error == cudaSuccess) error = result;
-  };
-  Begin<<<1, kLines, 0, stream>>>(call);
-  check(cudaGetLastError());
-  check(cudaEventRecord(event_, stream));
-  for (int line = 0; line < kLines; ++line) {
-    check(cudaStreamWaitEvent(publishing_[line], event_));
-    check(cudaStreamWaitEvent(retrieving_[line], event_));
-  }
-  check(Walk(*this, call, program, stream).Run());
-  for (int line = 0; line < kLines; ++line) {
-    for (cudaStream_t side : {publishing_[line], retrieving_[line]}) {
-      check(cudaEventRecord(event_, side));
-      check(cudaStreamWaitEvent(stream, event_));
-    }
-  }
-  End<<<1, shape.blocks, 0, stream>>>(call, call.base_round + program.rounds);
-  check(cudaGetLastError());
-  return error;
+                                const HostProgram& program,
+                                const CopyTimes& times, cudaStream_t stream) {
+  return Walk(*this, call, program, stream).Run(times);
 }
+
+void CopyEngine::Stop() { Trap<<<1, 1, 0, stopping_>>>(); }
 
 }  // namespace jax_cxl::cuda

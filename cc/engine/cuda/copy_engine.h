@@ -9,30 +9,40 @@
 #include "cc/base/status.h"
 #include "cc/engine/cuda/device_call.h"
 #include "cc/engine/cuda/executor.h"
+#include "cc/engine/cuda/stream_words.h"
 
 // Executes a program by the device's copy engines, which fill the link in both
 // directions at once where kernels do not, and leave the multiprocessors to
-// others. What is to be reduced is copied to the device and reduced there.
+// others. What is to be reduced is copied to the device and reduced there: the
+// only kernels of a call.
 //
-// Between two copies of a stream lies a small kernel that rings a doorbell and
-// waits for the next, which takes as long as a small copy. Rounds therefore go
-// over several *lines* in turn, each with streams and doorbells of its own:
-// while some synchronize, others move data. A slot always belongs to the same
-// line, so that each line's rounds are in order.
+// Between two copies a stream stores a doorbell's word and waits for the next,
+// which takes several microseconds. Rounds can therefore go over two *lines* in
+// turn, each with streams and doorbells of its own: while one waits, the other
+// moves data. But a copy engine that has the next copy already stores the word
+// of the one before only after that: what the peers get comes a chunk later. So
+// two lines are for calls that also wait for reductions. In a call a slot
+// always belongs to the same line, so that each line's rounds are in order.
 //
-// Kernels of one stream wait for what another stream sends, so streams must not
-// share one of the device's queues: see kDeviceQueues.
+// A stream waits for what another one sends, so streams must not share one of
+// the device's queues: see kDeviceQueues.
 namespace jax_cxl::cuda {
 
 // A call's program where the host can read it.
 struct HostProgram {
+  int lines = 1;  // 1 or 2
   const DeviceStep* sending = nullptr;
   const DeviceStep* receiving = nullptr;
   const MemberView* members = nullptr;
-  uint64_t rounds = 0;
-  // Device memory for what is to be reduced, of kLines times so many bytes.
+  // Device memory for what is to be reduced, of kBuffers times so many bytes.
   std::byte* staging = nullptr;
-  uint64_t staging_bytes = 0;  // of one line: num_members - 1 slots
+  uint64_t staging_bytes = 0;  // num_members - 1 slots
+};
+
+// Stream and events of one call, for whoever wants to know how long it took.
+struct CopyTimes {
+  cudaEvent_t begin = nullptr;
+  cudaEvent_t end = nullptr;
 };
 
 // A device has 8 queues for all kernels and 8 for all copies of a process
@@ -40,28 +50,46 @@ struct HostProgram {
 inline constexpr const char* kDeviceQueues[] = {
     "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_MAX_COPY_CONNECTIONS"};
 
-// Not thread-safe.
+// Thread-compatible; Stop may be called beside anything.
 class CopyEngine {
  public:
-  static constexpr int kLines = 4;
+  static constexpr int kLines = 2;
+  static constexpr int kBuffers = 2 * kLines;  // to reduce one, fill another
 
   ~CopyEngine();
 
   // On the current device.
   Status Open();
 
-  // Enqueues a call behind what is on `stream`, which waits for it. All lines
-  // of the `shape` that other calls use advance with it. Ends as Launch does.
+  // Enqueues a call behind what is on `stream`, which waits for it. Words that
+  // it needs of its members must change for it to go on: nothing but Stop ends
+  // a call whose members do not come.
   cudaError_t Enqueue(const DeviceCall& call, const HostProgram& program,
-                      const Shape& shape, cudaStream_t stream);
+                      const CopyTimes& times, cudaStream_t stream);
+
+  // Stops the device, as Launch does, and with it calls that wait.
+  void Stop();
 
  private:
   class Walk;
 
-  std::array<cudaStream_t, kLines> publishing_ = {};
-  std::array<cudaStream_t, kLines> retrieving_ = {};
-  std::array<cudaEvent_t, kLines> reduced_ = {};
+  // A line's streams and what they tell each other.
+  struct Line {
+    cudaStream_t publishing = nullptr;
+    cudaStream_t retrieving = nullptr;
+    cudaStream_t reducing = nullptr;
+    // Operands are in a buffer; it may be filled again.
+    std::array<cudaEvent_t, 2> staged = {};
+    std::array<cudaEvent_t, 2> emptied = {};
+    int buffer = 0;  // the next one
+    // Results for slots of each line are there.
+    std::array<cudaEvent_t, kLines> reduced = {};
+  };
+
+  StreamWords words_;
+  std::array<Line, kLines> lines_;
   cudaEvent_t event_ = nullptr;
+  cudaStream_t stopping_ = nullptr;
 };
 
 }  // namespace jax_cxl::cuda

@@ -76,6 +76,8 @@ struct alignas(pool::kLineBytes) FlaggedControl {
 struct DeviceControl {
   SendLine send[kMaxBlocks];
   pool::Doorbell released[kMaxBlocks];
+  // Rounds of calls that are over, which all blocks have released.
+  pool::Doorbell ended;
   JournalEntry journal[kJournal];
   FlaggedControl flagged;
 };
@@ -84,6 +86,7 @@ struct DeviceControl {
 struct MemberView {
   SendLine* send;
   pool::Doorbell* released;
+  uint64_t* ended;
   FlaggedControl* flagged;
   std::byte* slots[pool::kMaxSlots];
 };
@@ -110,12 +113,11 @@ struct alignas(128) DeviceStatus {
 // What the blocks of a call share, in device memory; all zero at first.
 struct DeviceScratch {
   uint32_t blocks_done;  // 0 between calls
-  uint64_t started_ns;
   uint64_t busy_ns;
   uint64_t flagged_released;  // rounds that all peers are known to have read
 };
 
-// The arguments of the kernel that executes one call of one rank.
+// One call of one rank, as kernels and the host work on it.
 struct DeviceCall {
   const DeviceStep* sending = nullptr;    // device memory
   const DeviceStep* receiving = nullptr;  // device memory
@@ -128,6 +130,7 @@ struct DeviceCall {
   uint32_t unit_bytes = 0;  // as in Stripes
   uint32_t slot_step = 0;
   uint64_t base_round = 0;  // rounds of all calls before
+  uint64_t rounds = 0;      // of this one
   uint64_t epoch = 0;
   uint64_t call = 0;  // number of this call in the channel
   uint64_t hash = 0;  // of its descriptor and number

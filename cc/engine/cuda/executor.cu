@@ -251,17 +251,17 @@ __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
     if (threadIdx.x == 0) Stop(call.status);
     return;
   }
-  if (threadIdx.x == 0) progress.Finish();
+  if (threadIdx.x == 0 && progress.Finish())
+    StoreWord(call.members[call.self].ended,
+              call.epoch << kHashBits | (call.base_round + call.rounds));
 }
 
-// A block for each line of the members' doorbells.
-__global__ void Drain(const __grid_constant__ DeviceCall call) {
+__global__ void WaitForEnd(const __grid_constant__ DeviceCall call) {
   __shared__ BlockState state;
   state.Reset();
   __syncthreads();
-  ControlWarp warp(call, state, kSending, blockIdx.x);
-  if (!warp.AwaitReleased(call.base_round) && threadIdx.x == 0)
-    Stop(call.status);
+  ControlWarp warp(call, state, kSending, 0);
+  if (!warp.AwaitEnd() && threadIdx.x == 0) Stop(call.status);
 }
 
 __global__ void Wait(const uint64_t* flag, uint64_t value,
@@ -288,15 +288,14 @@ cudaError_t Preload() {
   if (cudaError_t error = cudaFuncGetAttributes(&attributes, Execute);
       error != cudaSuccess)
     return error;
-  if (cudaError_t error = cudaFuncGetAttributes(&attributes, Drain);
+  if (cudaError_t error = cudaFuncGetAttributes(&attributes, WaitForEnd);
       error != cudaSuccess)
     return error;
   return cudaFuncGetAttributes(&attributes, Wait);
 }
 
-cudaError_t LaunchDrain(const DeviceCall& call, const Shape& shape,
-                        cudaStream_t stream) {
-  Drain<<<shape.blocks, 32, 0, stream>>>(call);
+cudaError_t LaunchWaitForEnd(const DeviceCall& call, cudaStream_t stream) {
+  WaitForEnd<<<1, 32, 0, stream>>>(call);
   return cudaGetLastError();
 }
 

@@ -20,12 +20,12 @@ namespace jax_cxl::cuda {
 cudaError_t Launch(const DeviceCall& call, const Shape& shape,
                    cudaStream_t stream);
 
-// Enqueues a wait until no member reads anything of the calls before any more.
-// Kernels and copy engines lay rounds out differently, and each has doorbells
-// only for its own layout: it lies between a call of the one and a call of the
-// other. Ends as Launch does.
-cudaError_t LaunchDrain(const DeviceCall& call, const Shape& shape,
-                        cudaStream_t stream);
+// Enqueues a wait until all members are through with the calls before this one.
+// A call of Launch's behind one by the copy engines begins with it: the one has
+// a block's stripes of a round where the other has parts of other rounds, and
+// what a doorbell of the one releases is not what the other writes. Ends as
+// Launch does.
+cudaError_t LaunchWaitForEnd(const DeviceCall& call, cudaStream_t stream);
 
 // Loads the kernels on the current device. Loading a kernel later would wait
 // for those that run, which wait for peers that may be loading theirs.

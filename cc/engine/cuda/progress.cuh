@@ -6,32 +6,17 @@
 #include "cc/engine/cuda/device_call.h"
 #include "cc/engine/cuda/device_memory.cuh"
 
-// What a device says about its calls.
 namespace jax_cxl::cuda {
 
-// By one thread of a call.
-__device__ inline void SayStarted(const DeviceCall& call) {
-  StoreWord(&call.status->started, call.call + 1);
-}
-
-// By one thread, after everything that the call does. `busy_ns`: of the calls
-// before.
-__device__ inline void SayFinished(const DeviceCall& call, uint64_t started_ns,
-                                   uint64_t busy_ns) {
-  busy_ns += NowNs() - started_ns;
-  call.scratch->busy_ns = busy_ns;
-  StoreWord(&call.status->busy_ns, busy_ns);
-  StoreWord(&call.status->finished, call.call + 1);
-}
-
-// A kernel that is a whole call. Thread 0 of each block speaks for it.
+// What a kernel that is a whole call says to its host. Thread 0 of each block
+// speaks for it.
 class KernelProgress {
  public:
   __device__ explicit KernelProgress(const DeviceCall& call) : call_(call) {
     if (threadIdx.x != 0) return;
     started_ns_ = NowNs();
     busy_ns_ = call.scratch->busy_ns;
-    if (blockIdx.x == 0) SayStarted(call);
+    if (blockIdx.x == 0) StoreWord(&call.status->started, call.call + 1);
   }
 
   // By thread 0, behind a barrier of the block; true in the last block that is
@@ -44,7 +29,10 @@ class KernelProgress {
       __threadfence();
       blocks_done = 0;
     }
-    SayFinished(call_, started_ns_, busy_ns_);
+    const uint64_t busy_ns = busy_ns_ + NowNs() - started_ns_;
+    call_.scratch->busy_ns = busy_ns;
+    StoreWord(&call_.status->busy_ns, busy_ns);
+    StoreWord(&call_.status->finished, call_.call + 1);
     return true;
   }
 

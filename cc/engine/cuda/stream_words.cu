@@ -1,0 +1,59 @@
+#include "cc/engine/cuda/executor.h"
+#include "cc/engine/cuda/stream_words.h"
+
+namespace jax_cxl::cuda {
+namespace {
+
+// A function of the driver, by the name and the version that cuda.h declares:
+// whoever has no driver can still load this library.
+Status Find(const char* name, void** function) {
+  constexpr unsigned int kVersion = 12000;
+  cudaDriverEntryPointQueryResult result;
+#if CUDART_VERSION >= 12050
+  const cudaError_t error = cudaGetDriverEntryPointByVersion(
+      name, function, kVersion, cudaEnableDefault, &result);
+#else
+  const cudaError_t error =
+      cudaGetDriverEntryPoint(name, function, cudaEnableDefault, &result);
+#endif
+  CXL_RETURN_IF_ERROR(CudaStatus(error, name));
+  if (result == cudaDriverEntryPointSuccess) return OkStatus();
+  return Error(Code::kUnimplemented, "the CUDA driver has no ", name);
+}
+
+CUdeviceptr Address(const uint64_t* word) {
+  return reinterpret_cast<CUdeviceptr>(word);
+}
+
+// The numbers of the two kinds of errors are the same.
+cudaError_t RuntimeError(CUresult result) {
+  return static_cast<cudaError_t>(result);
+}
+
+}  // namespace
+
+Status StreamWords::Open() {
+  CXL_RETURN_IF_ERROR(
+      Find("cuStreamWaitValue64", reinterpret_cast<void**>(&wait_)));
+  return Find("cuStreamWriteValue64", reinterpret_cast<void**>(&write_));
+}
+
+cudaError_t StreamWords::AwaitAtLeast(cudaStream_t stream, const uint64_t* word,
+                                      uint64_t value) const {
+  return RuntimeError(
+      wait_(stream, Address(word), value, CU_STREAM_WAIT_VALUE_GEQ));
+}
+
+cudaError_t StreamWords::AwaitEqual(cudaStream_t stream, const uint64_t* word,
+                                    uint64_t value) const {
+  return RuntimeError(
+      wait_(stream, Address(word), value, CU_STREAM_WAIT_VALUE_EQ));
+}
+
+cudaError_t StreamWords::Store(cudaStream_t stream, uint64_t* word,
+                               uint64_t value) const {
+  return RuntimeError(
+      write_(stream, Address(word), value, CU_STREAM_WRITE_VALUE_DEFAULT));
+}
+
+}  // namespace jax_cxl::cuda
