@@ -107,10 +107,14 @@ def _losses() -> str:
         "cards never unequal",
         "reads and writes apart",
     )
-    return f"""The rest of what is slower than InfiniBand, with its causes computed. Eight hosts
-share six cards unequally, and ranks in step meet on the busier ones, which the sixth column does
-without (one card as fast as all). Reads wait for writes that share a card's rate, which the last
-one does without. Neither column is a promise: copies on faster cards also come to meet elsewhere.
+    hosts = ", ".join(str(n) for n in study.HOSTS[:-1]) + f" and {study.HOSTS[-1]}"
+    if not rows:
+        return f"""At {hosts} hosts nothing else is slower than InfiniBand, at any size from
+{bytes_text(study.ALL_SIZES[0])} to {bytes_text(study.ALL_SIZES[-1])}."""
+    return f"""The rest of what is slower than InfiniBand at {hosts} hosts. The sixth column does
+without unequally busy cards (one card as fast as all), the last one without reads that wait for
+writes that share a card's rate. Neither is a promise: copies on faster cards also come to meet
+elsewhere.
 
 {markdown(header, rows)}"""
 
@@ -182,9 +186,10 @@ def causes() -> str:
 Bytes of the busiest rank in messages, counted from the plans; time over the bound of links and
 cards; the resource with the least time to spare and how busy it is. all_reduce and reduce move
 fewer bytes; reduce_scatter, all_to_all and scatter overlap more, because readers start with what is
-published first; broadcast reads several cards side by side, and so does all_gather where cards do
-not divide the hosts. Otherwise all_gather and gather move the same bytes in the same order, so that
-only shorter chunks and one launch for many copies are left to gain. Up to 64 KiB all gains are
+published first, and in all_reduce even and odd ranks put their inputs in turn; each rank's round
+lies on all cards, so that many readers of one rank, and ranks that cards do not divide, load cards
+alike. all_gather and gather move the same bytes in the same order, so that besides only shorter
+chunks and one launch for many copies are left to gain. Up to 64 KiB all gains are
 those of one kernel, in the shortest calls with flags between the data, against a copy and a
 doorbell of the host for each chunk.
 

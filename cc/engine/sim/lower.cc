@@ -80,13 +80,30 @@ class Lowering {
     task.uses = {{resources_.Memory(rank()), copies ? 2. : 1.}};
   }
 
+  // Whether a put and the one before are as good as one: it has no set-up of
+  // its own, and nothing stands between them.
+  bool JoinsPut(const Step& step) const {
+    return step.kind == StepKind::kPut && put_round_ == step.round + 1 &&
+           !tasks_.empty() && last_out_ == LastIndex() && !flagged_ &&
+           costs_.put_setup == 0 && costs_.put_flush_rate == 0;
+  }
+
   void AddPut(const Step& step) {
+    if (JoinsPut(step)) {
+      Task& task = tasks_.back();
+      task.bytes += static_cast<double>(step.bytes);
+      placement_.Add(rank(), step.round, step.to, step.bytes, cards_written_);
+      task.uses = UsesOut(static_cast<uint64_t>(task.bytes), 1);
+      return;
+    }
     Task task;
     task.lane = Lane::kOut;
     task.bytes = expansion_ * static_cast<double>(step.bytes);
     task.setup =
         costs_.put_setup + FlushTime(step.bytes, costs_.put_flush_rate);
-    task.uses = UsesOut(step.round, step.to, step.bytes, 1);
+    StartWriting(step.round, step.to, step.bytes);
+    task.uses = UsesOut(step.bytes, 1);
+    put_round_ = step.kind == StepKind::kPut ? step.round + 1 : 0;
     AwaitSlot(task, step.round);
     if (step.kind == StepKind::kPutOutput) task.after = WriterOf(step);
     if (flagged_ && !begun_) {
@@ -156,8 +173,9 @@ class Lowering {
     task.value = step.round + 1;
     if (step.kind == StepKind::kReduceToSlot) {
       // In and out at once, at the pace of the slower.
-      for (const Use& use :
-           UsesOut(step.to_round, step.to, step.bytes, 1. / peers)) {
+      StartWriting(step.to_round, step.to, step.bytes);
+      put_round_ = 0;
+      for (const Use& use : UsesOut(step.bytes, 1. / peers)) {
         task.uses.push_back(use);
       }
       AwaitSlot(task, step.to_round);
@@ -206,13 +224,16 @@ class Lowering {
     return task;
   }
 
-  // Writes `share` bytes of my slot for each byte of the task.
-  std::vector<Use> UsesOut(uint64_t round, uint64_t at, uint64_t bytes,
-                           double share) {
-    std::vector<Use> uses = {{resources_.GpuOut(rank()), share},
-                             {resources_.UplinkOut(rank()), share}};
+  void StartWriting(uint64_t round, uint64_t at, uint64_t bytes) {
     std::fill(cards_written_.begin(), cards_written_.end(), 0);
     placement_.Add(rank(), round, at, bytes, cards_written_);
+  }
+
+  // Writes `share` bytes for each byte of the task, `bytes` as cards_written_
+  // says in all.
+  std::vector<Use> UsesOut(uint64_t bytes, double share) const {
+    std::vector<Use> uses = {{resources_.GpuOut(rank()), share},
+                             {resources_.UplinkOut(rank()), share}};
     for (int card = 0; card < machine_.cards; ++card) {
       if (cards_written_[card] == 0) continue;
       const double part = share * static_cast<double>(cards_written_[card]) /
@@ -275,7 +296,9 @@ class Lowering {
   std::vector<Task> tasks_;
   int last_out_ = -1, last_in_ = -1;  // the last copies of those lanes
   Gathered gathered_;
-  std::vector<uint64_t> cards_read_, cards_written_;  // scratch: bytes by card
+  std::vector<uint64_t> cards_read_;     // scratch: bytes by card
+  std::vector<uint64_t> cards_written_;  // by the last put
+  uint64_t put_round_ = 0;               // its round, plus 1
   std::vector<Written> written_;
   int slot_writer_ = -1;            // the last task that reduced into a slot
   uint64_t slot_writer_round_ = 0;  // its round, plus 1
