@@ -3,11 +3,14 @@
 namespace jax_cxl::sim {
 
 plan::Stripes KernelStripes(uint64_t slot_bytes, int cards, int num_ranks) {
-  uint32_t blocks = plan::kGpuBlocks;
-  for (;; blocks /= 2) {
-    const plan::Stripes stripes =
+  constexpr uint32_t kLeastUnit = 16, kFewest = plan::kSlotAlignment / kLeastUnit;
+  for (uint32_t blocks = plan::kGpuBlocks;; blocks /= 2) {
+    plan::Stripes stripes =
         plan::GpuStripes(slot_bytes, cards, num_ranks, blocks);
-    if (blocks == 1 || num_ranks * stripes.period() <= slot_bytes)
+    while (stripes.unit_bytes > kLeastUnit &&
+           num_ranks * stripes.period() > slot_bytes)
+      stripes.unit_bytes /= 2;
+    if (blocks == kFewest || num_ranks * stripes.period() <= slot_bytes)
       return stripes;
   }
 }

@@ -10,7 +10,7 @@
 namespace jax_cxl::sim {
 
 // The stripes of a kernel of the CUDA engine. Groups of more members than that
-// takes have as many blocks as leave each member a part of a slot.
+// takes have smaller units, and at last fewer blocks.
 plan::Stripes KernelStripes(uint64_t slot_bytes, int cards, int num_ranks);
 
 // Which cards the bytes of slots lie on: slot s of rank r on card (r * cards /

@@ -77,7 +77,7 @@ TEST(PlacementTest, GroupsOfAnySizeHaveStripes) {
   for (int ranks : {2, 64, 100, 1024, 16384}) {
     const plan::Stripes stripes = KernelStripes(uint64_t{2} << 20, 6, ranks);
     EXPECT_LE(ranks * stripes.period(), uint64_t{2} << 20) << ranks;
-    EXPECT_EQ(stripes.num_blocks == plan::kGpuBlocks, ranks <= 256) << ranks;
+    EXPECT_EQ(stripes.num_blocks == plan::kGpuBlocks, ranks <= 2048) << ranks;
   }
 }
 
