@@ -19,7 +19,9 @@ struct Stripes {
   uint32_t unit_bytes = 1;  // a power of two, at least 16
   uint32_t slot_step = 0;
 
-  constexpr uint64_t period() const { return uint64_t{num_blocks} * unit_bytes; }
+  constexpr uint64_t period() const {
+    return uint64_t{num_blocks} * unit_bytes;
+  }
 };
 
 constexpr uint64_t SlotOfBlock(uint64_t round, uint64_t block,

@@ -137,8 +137,8 @@ void BindSimulator(nb::module_& m) {
         sim::LowerOptions options;
         options.flags = kernel;
         if (kernel)
-          options.stripes = sim::KernelStripes(
-              geometry.slot_bytes, machine.cards, machine.ranks());
+          options.stripes = sim::KernelStripes(geometry.slot_bytes,
+                                               machine.cards, machine.ranks());
         return ValueOrRaise(sim::RunPlans(request, geometry, machine, costs,
                                           options, sample_rounds));
       },

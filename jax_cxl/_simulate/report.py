@@ -82,8 +82,8 @@ The switch never is the bottleneck; cards have no queues, banks or row conflicts
 latency and its bytes but slows no copy, not even that of flags over and over; a link lets reads
 pass the writes that are still on their way; copies that share a resource share it evenly; a kernel
 keeps a link busy whatever its block count, and its blocks are all at the same step. Copy engines,
-to which the CUDA engine leaves calls from 24 MiB on in a pool of one device, and from 6 MiB on
-beside compute, are not modelled: the kernel stands for them. NCCL has no start-up, no congestion and no adaptive routing. Long calls of many ranks are run for some rounds
+to which the CUDA engine leaves the longest calls in a pool of one device, and long ones beside
+compute, are not modelled: the kernel stands for them. NCCL has no start-up, no congestion and no adaptive routing. Long calls of many ranks are run for some rounds
 and extended from there (within 5% of running them to the end, reduce within 12%, all_to_all within
 20%; everything up to 12 hosts and 256 MiB runs to the end). The paper's variants follow published
 descriptions, not its source.

@@ -107,11 +107,11 @@ def _losses() -> str:
         "cards never unequal",
         "reads and writes apart",
     )
-    hosts = ", ".join(str(n) for n in study.HOSTS[:-1]) + f" and {study.HOSTS[-1]}"
+    machines = ", ".join(str(n) for n in study.HOSTS[:-1]) + f" and {study.HOSTS[-1]}"
     if not rows:
-        return f"""At {hosts} hosts nothing else is slower than InfiniBand, at any size from
+        return f"""At {machines} hosts nothing else is slower than InfiniBand, at any size from
 {bytes_text(study.ALL_SIZES[0])} to {bytes_text(study.ALL_SIZES[-1])}."""
-    return f"""The rest of what is slower than InfiniBand at {hosts} hosts. The sixth column does
+    return f"""The rest of what is slower than InfiniBand at {machines} hosts. The sixth column does
 without unequally busy cards (one card as fast as all), the last one without reads that wait for
 writes that share a card's rate. Neither is a promise: copies on faster cards also come to meet
 elsewhere.

@@ -49,9 +49,9 @@ DeviceConnection::DeviceConnection(pool::Pool* pool, const Peers* peers,
                                static_cast<int>(group_.members.size()))),
       members_(group_.members.size()),
       controls_(group_.members.size()) {
-  stripes_ = plan::GpuStripes(geometry_.slot_bytes, geometry_.num_devices,
-                              static_cast<int>(members_.size()),
-                              options.shape.blocks);
+  stripes_ =
+      plan::GpuStripes(geometry_.slot_bytes, geometry_.num_devices,
+                       static_cast<int>(members_.size()), options.shape.blocks);
   geometry_.part_alignment = stripes_.period();
   kernel_geometry_ = geometry_;
   kernel_geometry_.slot_bytes =

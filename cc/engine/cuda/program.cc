@@ -12,8 +12,7 @@ using plan::StepKind;
 class Splitter {
  public:
   Splitter(int rank, const Stripes& stripes)
-      : rank_(rank),
-        period_(stripes.period()) {}
+      : rank_(rank), period_(stripes.period()) {}
 
   Status Add(const Step& step) {
     switch (step.kind) {

@@ -186,8 +186,8 @@ class Machine {
   }
 
   Slot& SlotOf(int owner, uint32_t block, uint64_t round) {
-    return ranks_[owner].slots[plan::SlotOfBlock(
-        round, block, stripes_.slot_step, num_slots_)];
+    return ranks_[owner]
+        .slots[plan::SlotOfBlock(round, block, stripes_.slot_step, num_slots_)];
   }
 
   uint8_t Read(int rank, uint32_t block, int owner, uint64_t round,
@@ -325,8 +325,9 @@ class Machine {
       for (int source = step.first; source < step.last; ++source) {
         for (uint64_t k = 0; k < bytes; ++k) {
           const uint8_t term =
-              source == rank ? call.inputs[rank][step.input_from + i + k]
-                             : Read(rank, block, source, round, step.from + i + k);
+              source == rank
+                  ? call.inputs[rank][step.input_from + i + k]
+                  : Read(rank, block, source, round, step.from + i + k);
           sums[k] = source == step.first ? term : Combine(sums[k], term);
         }
         if (source != rank) ranks_[rank].bytes_retrieved += bytes;

@@ -19,8 +19,8 @@ struct LowerOptions {
 // The plans of all ranks, as a GPU executes them: puts go out in order, gets
 // and reductions come in in order, each direction by itself, doorbells are rung
 // meanwhile, and a put of reduced bytes waits for the reduction. Gets of one
-// round that follow each other are one flow from all their peers. Placement says
-// which cards a flow loads.
+// round that follow each other are one flow from all their peers. Placement
+// says which cards a flow loads.
 Result<Program> Lower(plan::Request request, const plan::Geometry& geometry,
                       const Machine& machine, const Costs& costs,
                       const LowerOptions& options);

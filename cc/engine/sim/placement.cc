@@ -3,7 +3,8 @@
 namespace jax_cxl::sim {
 
 plan::Stripes KernelStripes(uint64_t slot_bytes, int cards, int num_ranks) {
-  constexpr uint32_t kLeastUnit = 16, kFewest = plan::kSlotAlignment / kLeastUnit;
+  constexpr uint32_t kLeastUnit = 16,
+                     kFewest = plan::kSlotAlignment / kLeastUnit;
   for (uint32_t blocks = plan::kGpuBlocks;; blocks /= 2) {
     plan::Stripes stripes =
         plan::GpuStripes(slot_bytes, cards, num_ranks, blocks);
@@ -48,10 +49,9 @@ uint64_t Placement::Bytes(uint64_t slot, uint64_t bytes, int card) const {
   const uint64_t units = bytes / stripes_.unit_bytes;
   const uint64_t all = units / stripes_.num_blocks;
   const uint64_t more = units % stripes_.num_blocks;
-  const uint64_t whole = all * Blocks(slot, stripes_.num_blocks, card) +
-                         Blocks(slot, more, card);
-  const bool has_last =
-      Blocks(slot, more + 1, card) > Blocks(slot, more, card);
+  const uint64_t whole =
+      all * Blocks(slot, stripes_.num_blocks, card) + Blocks(slot, more, card);
+  const bool has_last = Blocks(slot, more + 1, card) > Blocks(slot, more, card);
   return whole * stripes_.unit_bytes +
          (has_last ? bytes % stripes_.unit_bytes : 0);
 }
