@@ -83,10 +83,10 @@ latency and its bytes but slows no copy, not even that of flags over and over; a
 pass the writes that are still on their way; copies that share a resource share it evenly; a kernel
 keeps a link busy whatever its block count, and its blocks are all at the same step. Copy engines,
 to which the CUDA engine leaves the longest calls in a pool of one device, and long ones beside
-compute, are not modelled: the kernel stands for them. NCCL has no start-up, no congestion and no adaptive routing. Long calls of many ranks are run for some rounds
-and extended from there (within 5% of running them to the end, reduce within 12%, all_to_all within
-20%; everything up to 12 hosts and 256 MiB runs to the end). The paper's variants follow published
-descriptions, not its source.
+compute, are not modelled: the kernel stands for them. NCCL has no start-up, no congestion and no
+adaptive routing. Long calls of many ranks are run for some rounds and extended from there (within
+5% of running them to the end, reduce within 12%, all_to_all within 20%; everything up to 12 hosts
+and 256 MiB runs to the end). The paper's variants follow published descriptions, not its source.
 
 The model is ahead of the CUDA engine in one thing, which matters to calls of many ranks: outside
 the calls with flags a warp of the engine reads from one peer after another, so that each peer costs

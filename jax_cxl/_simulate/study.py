@@ -15,6 +15,7 @@ SMALL_SIZES = tuple(c.KIB << i for i in range(0, 10, 2))
 ALL_SIZES = SMALL_SIZES + PAPER_SIZES
 # Hosts on six cards: those of the paper's figures, and others that six does and does not divide.
 HOSTS = (2, 3, 4, 6, 8, 12)
+OTHER_HOSTS = (5, 7, 9, 10, 11)
 GROWTH_SIZES = tuple(size for size in PAPER_SIZES if size >= 64 * c.MIB)
 # Every operation that has plans, for counting.
 PLANNED = ("barrier", *model.OPS, "permute", "scan", "exscan")
