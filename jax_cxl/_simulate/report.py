@@ -64,7 +64,7 @@ bytes, but no fence, no doorbell and no poll, and readers follow writers by a fe
 limits stand in `cc/plan/gpu_geometry.cc`: {geometry.num_slots} slots of
 {bytes_text(geometry.slot_bytes)} at {PAPER.cards} cards. Each thread block of the kernel keeps its
 stripes of a round in another slot, so that a round of one rank lies on all cards
-([decision 11](decisions/0011-striped-rounds.md)); a copy loads each card by what it has of it.
+([decision 12](decisions/0012-striped-rounds.md)); a copy loads each card by what it has of it.
 
 The paper's three variants are rebuilt in `cc/engine/sim/paper.cc`; what is not known of All (number
 of chunks, order of a broadcast's readers) is chosen at each size in its favour. NCCL is its own
