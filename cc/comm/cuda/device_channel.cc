@@ -302,10 +302,13 @@ Status DeviceChannel::EnqueueRecorded(const Call& call, bool aside,
   return OkStatus();
 }
 
-// Events around call `place`. It counts as one by the copy engines from here
-// on.
+// Events around call `place`. From here on it counts as one by the copy
+// engines, which Abort stops, unless it came before.
 Result<cuda::CopyTimes> DeviceChannel::TakeTimes(uint64_t place) {
   std::lock_guard lock(mutex_);
+  if (Read(status_.get()->abort) != 0)
+    return Error(Code::kFailedPrecondition,
+                 "a collective of this process has failed before");
   cuda::CopyTimes times;
   if (free_times_.empty()) {
     for (cudaEvent_t* event : {&times.begin, &times.end})

@@ -455,8 +455,7 @@ TEST_F(DeviceEndpointTest, LatePeerOfMoreCopiesThanQueuesHold) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   DeviceOptions options = AllByTheCopyEngines();
   options.slot_bytes = 64 << 10;
-  EXPECT_EXIT(RunDisagreement(30 << 20, 0, options),
-              testing::ExitedWithCode(0),
+  EXPECT_EXIT(RunDisagreement(30 << 20, 0, options), testing::ExitedWithCode(0),
               "DEADLINE_EXCEEDED .*rank 0 .*psum.*rank 1.*call failed");
 }
 
