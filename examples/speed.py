@@ -13,7 +13,7 @@ from jax import lax
 
 Tree = Any
 
-_REPEATS = 30
+_REPEATS = 10
 
 
 def milliseconds(
