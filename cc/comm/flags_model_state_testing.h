@@ -28,15 +28,15 @@ enum class Fault : uint8_t {
 
 inline std::string_view FaultName(Fault fault) {
   constexpr std::string_view kNames[] = {
-      "Nothing", "ReleasedWait", "ReleaseAfterReading", "LeastReleased",
-      "Flag",    "CallWait",     "CallBehindSlot",      "Wipe",
+      "Nothing",  "ReleasedWait", "ReleaseAfterReading", "LeastReleased",
+      "Flag",     "CallWait",     "CallBehindSlot",      "Wipe",
       "WipeWait", "Meeting"};
   return kNames[static_cast<int>(fault)];
 }
 
 struct FlagsCall {
-  int words;             // that each writer puts, and all others get
-  uint8_t writers;       // a bit each
+  int words;              // that each writer puts, and all others get
+  uint8_t writers;        // a bit each
   std::vector<int> kind;  // what each rank calls; none: the same
 };
 

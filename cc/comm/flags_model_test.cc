@@ -49,12 +49,9 @@ std::vector<Named> Configurations() {
                       Broadcast(1)};
   Configuration timeout = anew;
   timeout.timeouts = 1;
-  return {{"TwoRanks", two},
-          {"LeaderAhead", ahead},
-          {"ThreeRanks", three},
-          {"Disagree", disagree},
-          {"FlagsAnew", anew},
-          {"LeaderAheadAnew", ahead_anew},
+  return {{"TwoRanks", two},     {"LeaderAhead", ahead},
+          {"ThreeRanks", three}, {"Disagree", disagree},
+          {"FlagsAnew", anew},   {"LeaderAheadAnew", ahead_anew},
           {"Timeout", timeout}};
 }
 

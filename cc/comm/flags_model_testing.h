@@ -27,8 +27,8 @@ class Model {
 
   explicit Model(Configuration setup) : setup_(std::move(setup)) {
     for (size_t call = 0; call < setup_.calls.size();) {
-      const bool wipe = !Has(Fault::kWipe) &&
-                        (rounds_.size() + 1) % setup_.flags == 0;
+      const bool wipe =
+          !Has(Fault::kWipe) && (rounds_.size() + 1) % setup_.flags == 0;
       rounds_.push_back(wipe ? nullptr : &setup_.calls[call++]);
     }
   }
@@ -148,8 +148,8 @@ class Model {
       all &= me().got[m] == Words(call) &&
              (Has(Fault::kCallWait) || (me().seen & Bit(m)) != 0);
     }
-    const int noted = Has(Fault::kLeastReleased) ? MostReleased()
-                                                 : LeastReleased();
+    const int noted =
+        Has(Fault::kLeastReleased) ? MostReleased() : LeastReleased();
     if (noted > me().noted) Mine(Add("notes releases")).noted = noted;
     if (Has(Fault::kReleaseAfterReading) && me().released <= me().round)
       Mine(Add("releases early")).released = me().round + 1;
@@ -238,8 +238,7 @@ class Model {
     if (peer.released < Needed()) return true;
     const FlagsCall* call = rounds_[me().round];
     return call != nullptr && (Sources(*call, self_) & Bit(member)) != 0 &&
-           (me().got[member] != Words(*call) ||
-            (me().seen & Bit(member)) == 0);
+           (me().got[member] != Words(*call) || (me().seen & Bit(member)) == 0);
   }
 
   void Watch() {
@@ -278,10 +277,8 @@ class Model {
         if (word.on_its_way > 0) return;
     }
     if (me().life == kDead || Done(self_)) return;
-    const bool agree =
-        std::ranges::all_of(setup_.calls, [](const FlagsCall& call) {
-          return call.kind.empty();
-        });
+    const bool agree = std::ranges::all_of(
+        setup_.calls, [](const FlagsCall& call) { return call.kind.empty(); });
     if (me().life == kLive)
       Wrong("waits for ever");
     else if (state_->crashes == 0 && state_->timeouts == 0 && agree)

@@ -153,8 +153,7 @@ TEST(InOrderErrorTest, WhoeverHoldsUpTheRingIsNamed) {
       std::vector<int32_t> input(4), output(4);
       Status status;
       for (int k = 0; k < (rank == 1 ? 1 : 200) && status.ok(); ++k) {
-        Call call =
-            MakeCall(Op::kBroadcast, world, rank, 4, input, &output);
+        Call call = MakeCall(Op::kBroadcast, world, rank, 4, input, &output);
         status = group->Run(&call);
       }
       if (rank == 1 && leaves) world.endpoint(1).Leave("");

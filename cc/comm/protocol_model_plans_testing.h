@@ -16,7 +16,8 @@ struct Parts {
   int first, last;
 
   Parts(const Configuration& setup, uint64_t at, uint64_t bytes)
-      : first(setup.parts == 1 ? 0 : static_cast<int>(at / plan::kSlotAlignment)),
+      : first(setup.parts == 1 ? 0
+                               : static_cast<int>(at / plan::kSlotAlignment)),
         last(setup.parts == 1
                  ? 1
                  : static_cast<int>((at + bytes - 1) / plan::kSlotAlignment) +

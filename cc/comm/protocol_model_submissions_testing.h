@@ -19,9 +19,9 @@ inline int ReadWord(const Turn& turn, int reader, int writer) {
 inline std::vector<int> RingHolders(const Turn& turn) {
   std::vector<int> holders;
   for (int m = 0; m < turn.setup.ranks; ++m)
-    if (m != turn.self && ReadWord(turn, m, turn.self) +
-                                  turn.setup.submission_ring <=
-                              turn.me.sent)
+    if (m != turn.self &&
+        ReadWord(turn, m, turn.self) + turn.setup.submission_ring <=
+            turn.me.sent)
       holders.push_back(m);
   return holders;
 }
@@ -51,8 +51,7 @@ inline State* FinishWriting(Turn& turn) {
 // Whether `member` has submitted its call `index`, from 0.
 inline bool IsHere(Turn& turn, int member, int index) {
   const int ring = turn.setup.submission_ring;
-  const int ready =
-      Newest(turn.state.rank[member].sent, index % ring, ring);
+  const int ready = Newest(turn.state.rank[member].sent, index % ring, ring);
   if (ready <= index) return false;
   turn.Expect(ready, index + 1, "the doorbell of submission");
   return true;

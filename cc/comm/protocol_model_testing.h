@@ -96,9 +96,11 @@ class Model {
             Newest(me.ordered + (me.ordering > 0 && me.current == 0), i,
                    announcements));
     if (me.abort > 0)
-      evict([&](const State& s) -> auto& {
-              return s.rank[turn.self].reason_in_pool;
-            }, 1);
+      evict(
+          [&](const State& s) -> auto& {
+            return s.rank[turn.self].reason_in_pool;
+          },
+          1);
   }
 
   Configuration setup_;
