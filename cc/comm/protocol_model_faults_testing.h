@@ -25,8 +25,8 @@ enum class Fault : uint8_t {
   kAbortPublish,  // nor why
   kBlame,         // who waits for a place in a ring does not know whom to watch
   kSecondLook,    // at what a peer did last before it left
+  kCompare,       // a call is taken for mine
   // Of calls in program order.
-  kCompare,         // a call is taken for mine
   kCatchUp,         // who needs nothing of the others reads nothing of them
   kPopAfterReading  // a submission counts as read before its data is
 };

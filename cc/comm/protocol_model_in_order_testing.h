@@ -11,15 +11,11 @@
 // is only looked at once is as there, or orders that never end would hide.
 namespace jax_cxl::comm::model {
 
-inline bool SameCall(const Turn& turn, int member, int call) {
-  return turn.setup.kinds.empty() ||
-         turn.setup.kinds[member][call] == turn.setup.kinds[turn.self][call];
-}
-
-// Before data of `member` is read in `call`.
+// Before data of `member` is read in `call`: in program order a slot is the
+// right one only if all calls before were the same, too.
 inline void CheckSameCalls(Turn& turn, int member, int call) {
-  for (int c = 0; c <= call; ++c)
-    if (!SameCall(turn, member, c)) turn.Wrong("reads data of another call");
+  for (int c = turn.setup.in_program_order() ? 0 : call; c <= call; ++c)
+    if (!turn.SameCall(member, c)) turn.Wrong("reads data of another call");
 }
 
 // Members whose data `call` needs, a bit each: as Recipe::reads.
@@ -37,7 +33,7 @@ inline uint8_t Reads(const Turn& turn, int call) {
 
 // True if what `member` called is mine; else adds the end.
 inline bool Compare(Turn& turn, int member, int call) {
-  if (SameCall(turn, member, call) || turn.Has(Fault::kCompare)) return true;
+  if (turn.SameCall(member, call) || turn.Has(Fault::kCompare)) return true;
   turn.Mine(turn.Add("finds another call")).life = kGivingUp;
   return false;
 }

@@ -12,10 +12,21 @@
 // negotiation.cc has them.
 namespace jax_cxl::comm::model {
 
-inline void Submitted(const Turn& turn, State* next, int call, int member) {
+// As Negotiation::Enroll and WhenFull.
+inline void Submitted(Turn& turn, State* next, int call, int member) {
   Rank& mine = turn.Mine(*next);
   mine.here[call] |= Turn::Bit(member);
-  if (turn.Eager(call) && mine.here[call] == turn.everyone())
+  for (int m = 0; m < turn.setup.ranks; ++m) {
+    if ((mine.here[call] & Turn::Bit(m)) == 0 || turn.SameCall(m, call) ||
+        (mine.here[call] & Turn::Bit(turn.self)) == 0)
+      continue;
+    if (!turn.Has(Fault::kCompare))
+      mine.life = kGivingUp;
+    else if (turn.Eager(call) && mine.here[call] == turn.everyone())
+      turn.Wrong("reads data of another call");
+  }
+  if (turn.Eager(call) && mine.here[call] == turn.everyone() &&
+      mine.life == kLive)
     mine.done |= Turn::Bit(call);
 }
 

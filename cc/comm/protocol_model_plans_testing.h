@@ -104,8 +104,7 @@ inline void Retrieve(Turn& turn, const plan::Step& step,
                       ? round + 1 - turn.setup.num_slots
                       : turn.state.slot[sources[i]][entry][p],
                   round + 1, "round");
-    if (turn.setup.in_program_order())
-      CheckSameCalls(turn, sources[i], turn.me.current - 1);
+    CheckSameCalls(turn, sources[i], turn.me.current - 1);
   }
   State* next;
   if (part < sources.size()) {

@@ -1,11 +1,12 @@
 #ifndef JAX_CXL_COMM_PROTOCOL_MODEL_SEARCH_TESTING_H_
 #define JAX_CXL_COMM_PROTOCOL_MODEL_SEARCH_TESTING_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string>
 #include <type_traits>
-#include <unordered_set>
 #include <vector>
 
 // Tries every order of every step of a model.
@@ -29,7 +30,7 @@ struct Outcome {
 // Two independent hashes stand for a state: among 10^8 states, two share both
 // with a probability below 10^-22.
 struct StateKey {
-  uint64_t a, b;
+  uint64_t a = 0, b = 0;
   bool operator==(const StateKey&) const = default;
 
   template <typename State>
@@ -48,6 +49,39 @@ struct StateKey {
   }
 };
 
+// Those seen so far: one table, for there are millions.
+class SeenStates {
+ public:
+  // False if the key was there.
+  bool Insert(const StateKey& key) {
+    if (2 * (size_ + 1) > keys_.size()) Grow();
+    StateKey* place = Find(key);
+    if (*place == key) return false;
+    *place = key;
+    ++size_;
+    return true;
+  }
+
+ private:
+  // Where the key is, or has to go. A key of zeros is an empty place; no state
+  // has it.
+  StateKey* Find(const StateKey& key) {
+    size_t at = key.a & (keys_.size() - 1);
+    while (keys_[at] != key && keys_[at] != StateKey())
+      at = (at + 1) & (keys_.size() - 1);
+    return &keys_[at];
+  }
+  void Grow() {
+    std::vector<StateKey> keys(std::max<size_t>(1 << 16, 4 * keys_.size()));
+    keys.swap(keys_);
+    for (const StateKey& key : keys)
+      if (key != StateKey()) *Find(key) = key;
+  }
+
+  std::vector<StateKey> keys_;  // a power of two
+  size_t size_ = 0;
+};
+
 // Visits every state that can be reached, or the first that is wrong. Every
 // step counts something up, so the search for states that nothing leads out of
 // finds whatever goes on for ever.
@@ -62,14 +96,11 @@ Outcome Explore(Model model) {
     std::vector<Move<State>> moves;
     size_t next = 0;
   };
-  struct HashKey {
-    size_t operator()(const StateKey& key) const { return key.a; }
-  };
   Outcome outcome;
-  std::unordered_set<StateKey, HashKey> visited;
+  SeenStates seen;
   std::vector<Level> path;
   const auto visit = [&](const State& state) {
-    if (!visited.insert(StateKey::Of(state)).second) return true;
+    if (!seen.Insert(StateKey::Of(state))) return true;
     ++outcome.states;
     Level& level = path.emplace_back();
     level.state = state;

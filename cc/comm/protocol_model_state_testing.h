@@ -28,7 +28,7 @@ struct Configuration {
   std::vector<ModelCall> calls;
   // In which each rank starts the calls; none: all of them in program order.
   std::vector<std::vector<int>> orders;
-  // What each rank calls; none: all of them the same. (In program order.)
+  // What each rank calls, by call; none: all of them the same.
   std::vector<std::vector<int>> kinds;
   int submission_ring = 2;
   int reads_per_word = 1;

@@ -94,9 +94,23 @@ std::vector<Named> InAnyOrder() {
   Configuration timeout = two;
   timeout.timeouts = 1;
   timeout.crashes = 0;
-  return {{"TwoRanks", two},     {"LeaderAhead", ahead}, {"LazyReaders", lazy},
-          {"ThreeRanks", three}, {"TwoDie", two_die},    {"EagerCalls", eager},
-          {"Timeout", timeout}};
+  // The second calls are not the same.
+  Configuration disagree = two;
+  disagree.calls = {Eager(2), InSlots(2, Op::kBroadcast, 1, 2)};
+  disagree.calls[1].plans[1] = PlanFor(2, 1, Op::kAllGather, 1, 2, 1);
+  disagree.orders = {{0, 1}, {1, 0}};
+  disagree.kinds = {{0, 0}, {0, 1}};
+  Configuration eager_disagree = lazy;
+  eager_disagree.kinds = {{0, 0, 0, 0}, {0, 1, 0, 0}};
+  return {{"TwoRanks", two},
+          {"LeaderAhead", ahead},
+          {"LazyReaders", lazy},
+          {"ThreeRanks", three},
+          {"TwoDie", two_die},
+          {"EagerCalls", eager},
+          {"Timeout", timeout},
+          {"Disagree", disagree},
+          {"EagerDisagree", eager_disagree}};
 }
 
 std::vector<Named> InProgramOrder() {
@@ -134,6 +148,7 @@ std::vector<Named> InProgramOrder() {
   Configuration output;
   output.ranks = 3;
   output.parts = 3;
+  output.timeouts = 1;
   output.calls = {InSlots(3, Op::kAllReduce, 4, 2, 3)};
   Configuration slots = output;
   slots.parts = 2;
@@ -141,8 +156,8 @@ std::vector<Named> InProgramOrder() {
   return {{"InOrder", two},
           {"InOrderLazy", lazy},
           {"InOrderThree", three},
-          {"Disagree", disagree},
-          {"EagerDisagree", eager_disagree},
+          {"InOrderDisagree", disagree},
+          {"InOrderEagerDisagree", eager_disagree},
           {"InOrderTimeout", timeout},
           {"TimeoutAndDeath", timeout_and_death},
           {"ResultsFromOutput", output},
@@ -226,6 +241,8 @@ const Broken kBroken[] = {
     {Fault::kPopAfterReading, "InOrderThree"},
     {Fault::kCompare, "Disagree"},
     {Fault::kCompare, "EagerDisagree"},
+    {Fault::kCompare, "InOrderDisagree"},
+    {Fault::kCompare, "InOrderEagerDisagree"},
     {Fault::kAbort, "InOrderTimeout"},
     {Fault::kResultWait, "ResultsFromOutput"},
     {Fault::kResultWait, "ResultsInSlots"},

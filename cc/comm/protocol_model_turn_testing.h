@@ -44,6 +44,11 @@ class Turn {
   const plan::Plan& PlanOf(int call, int rank) const {
     return setup.calls[call].plans[rank];
   }
+  // Whether `member` calls the same as this rank.
+  bool SameCall(int member, int call) const {
+    return setup.kinds.empty() ||
+           setup.kinds[member][call] == setup.kinds[self][call];
+  }
   // All ranks' plans have steps, or none.
   bool Eager(int call) const { return setup.calls[call].plans[0].rounds == 0; }
 
