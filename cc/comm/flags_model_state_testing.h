@@ -26,12 +26,12 @@ enum class Fault : uint8_t {
   kMeeting,              // for peers to have wiped theirs
 };
 
+inline constexpr std::string_view kFaultNames[] = {
+    "Nothing",  "ReleasedWait", "ReleaseAfterReading", "LeastReleased",
+    "Flag",     "CallWait",     "CallBehindSlot",      "Wipe",
+    "WipeWait", "Meeting"};
 inline std::string_view FaultName(Fault fault) {
-  constexpr std::string_view kNames[] = {
-      "Nothing",  "ReleasedWait", "ReleaseAfterReading", "LeastReleased",
-      "Flag",     "CallWait",     "CallBehindSlot",      "Wipe",
-      "WipeWait", "Meeting"};
-  return kNames[static_cast<int>(fault)];
+  return kFaultNames[static_cast<int>(fault)];
 }
 
 struct FlagsCall {

@@ -3,7 +3,10 @@
 // every live rank ends.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <iostream>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -113,6 +116,14 @@ INSTANTIATE_TEST_SUITE_P(Faults, BrokenFlagsTest, testing::ValuesIn(kBroken),
                            return std::string(FaultName(info.param.fault)) +
                                   "In" + info.param.configuration;
                          });
+
+// Each of them, but the first, which is none.
+TEST(FaultsTest, AreAllLookedFor) {
+  for (size_t fault = 1; fault < std::size(kFaultNames); ++fault)
+    EXPECT_TRUE(std::ranges::any_of(kBroken, [&](const Broken& broken) {
+      return broken.fault == static_cast<Fault>(fault);
+    })) << kFaultNames[fault];
+}
 
 }  // namespace
 }  // namespace jax_cxl::comm::flags_model

@@ -31,28 +31,28 @@ enum class Fault : uint8_t {
   kPopAfterReading  // a submission counts as read before its data is
 };
 
+inline constexpr std::string_view kFaultNames[] = {"Nothing",
+                                                   "SlotPublish",
+                                                   "SlotAcquire",
+                                                   "PublishedWait",
+                                                   "ReleasedWait",
+                                                   "ResultWait",
+                                                   "ReleaseAfterReading",
+                                                   "SubmissionPublish",
+                                                   "SubmissionAcquire",
+                                                   "SubmissionsReadWait",
+                                                   "AnnouncementPublish",
+                                                   "AnnouncementAcquire",
+                                                   "AnnouncementWait",
+                                                   "Abort",
+                                                   "AbortPublish",
+                                                   "Blame",
+                                                   "SecondLook",
+                                                   "Compare",
+                                                   "CatchUp",
+                                                   "PopAfterReading"};
 inline std::string_view FaultName(Fault fault) {
-  constexpr std::string_view kNames[] = {"Nothing",
-                                         "SlotPublish",
-                                         "SlotAcquire",
-                                         "PublishedWait",
-                                         "ReleasedWait",
-                                         "ResultWait",
-                                         "ReleaseAfterReading",
-                                         "SubmissionPublish",
-                                         "SubmissionAcquire",
-                                         "SubmissionsReadWait",
-                                         "AnnouncementPublish",
-                                         "AnnouncementAcquire",
-                                         "AnnouncementWait",
-                                         "Abort",
-                                         "AbortPublish",
-                                         "Blame",
-                                         "SecondLook",
-                                         "Compare",
-                                         "CatchUp",
-                                         "PopAfterReading"};
-  return kNames[static_cast<int>(fault)];
+  return kFaultNames[static_cast<int>(fault)];
 }
 
 }  // namespace jax_cxl::comm::model
