@@ -331,15 +331,17 @@ def _come_together(
 def _remember(meeting: _pools.Meeting) -> None:
     """Notes who has met, for the next `initialize`."""
     global _past
-    if meeting.generation != _past.generation:
-        _past = _Past(meeting.generation, 1)
+    if meeting.generation != max(_past.generation, 0):
+        _past = _Past(starts=1)
+    _past.generation = meeting.generation
     everyone = len(meeting.members) == jax.device_count()
     _past.members = None if everyone else list(meeting.members)
 
 
 def _check_lost() -> None:
     """Raises where a rank that has to come cannot."""
-    if not _past.lost or launch_environment.restarts_lost():
+    successors = launch_environment.restarts_lost() and _past.members is None
+    if not _past.lost or successors:
         return
     ranks = ", ".join(map(str, _past.lost))
     raise errors.NotInitializedError(
