@@ -73,6 +73,6 @@ def agree(tuning: _core.Tuning, meeting: str, process: int, first: int = 0) -> N
         if theirs.get(name) != mine.get(name)
     )
     raise errors.MismatchError(
-        f"process {process} has another tuning table than process {first}: {differ}; set JAX_CXL_TUNING"
-        " to the same table on all processes"
+        f"process {process} has another tuning table than process {first}: {differ}; set"
+        " JAX_CXL_TUNING to the same table on all processes"
     )
