@@ -120,16 +120,6 @@ class CompiledForGpusTest(parameterized.TestCase):
                     bare.append(f"{start} ... {done}")
         self.assertLen(bare, without_products)
 
-    def test_no_gather_of_the_backward_pass_starts_before_the_forward_pass(self):
-        for computation, names in self.calls("stack_of_layers"):
-            loops = [name for name, each in computation.items() if each.opcode == "while"]
-            if loops:
-                order = list(computation)
-                before = [
-                    name for name in names["start"] if order.index(name) < order.index(loops[0])
-                ]
-                self.assertLen(before, 1)
-
     def test_no_collective_is_left_out_of_what_is_timed(self):
         # Two gathers and a scatter in the loop, one of each behind it.
         calls = self.calls("communication")
