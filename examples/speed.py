@@ -13,28 +13,31 @@ from jax import lax
 
 Tree = Any
 
-
-# A training loop does not wait for its steps one by one either.
-_CALLS_IN_FLIGHT = 5
+_REPEATS = 10
 
 
-def milliseconds(function: Callable[[], Any], repeats: int) -> dict[str, float]:
-    """Times a function in runs of some calls, of which the last is awaited; the first run does not
-    count.
+def milliseconds(
+    functions: dict[str, Callable[[], Any]], repeats: int
+) -> dict[str, dict[str, float]]:
+    """Times functions in turn, each call awaited; the first two of each do not count.
+
+    In turn, because what a machine does beside comes and goes.
 
     Returns:
-        {"median", "min", "max"} of one call.
+        Name -> {"median", "min", "max"}.
     """
-    times = []
-    for _ in range(repeats + 1):
-        start = time.perf_counter()
-        for _ in range(_CALLS_IN_FLIGHT):
-            result = function()
-        jax.block_until_ready(result)
-        times.append((time.perf_counter() - start) / _CALLS_IN_FLIGHT * 1e3)
-    times = times[1:]
-    figures = {"median": statistics.median(times), "min": min(times), "max": max(times)}
-    return {name: round(figure, 3) for name, figure in figures.items()}
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    for _ in range(repeats + 2):
+        for name, function in functions.items():
+            start = time.perf_counter()
+            jax.block_until_ready(function())
+            times[name].append((time.perf_counter() - start) * 1e3)
+
+    def figures(values: list[float]) -> dict[str, float]:
+        found = {"median": statistics.median(values), "min": min(values), "max": max(values)}
+        return {name: round(figure, 3) for name, figure in found.items()}
+
+    return {name: figures(values[2:]) for name, values in times.items()}
 
 
 def measure(
@@ -61,19 +64,20 @@ def measure(
         of the time of the communication}. `communication_ms` is that of the step's large
         collectives one after another, with nothing beside them.
     """
-    repeats = 7
     shards = jnp.copy(state.parameters["layers"])
     alone = communication(collectives, dtype)
-    figures: dict[str, Any] = {}
-    for name, program in (("step_ms", step), ("step_ms_without_communication", stand_in_step)):
 
-        def once(program=program):
-            nonlocal state
-            state, metrics = program(state, tokens)
-            return state, metrics
+    def next_state(program: Callable) -> Any:
+        nonlocal state
+        state, metrics = program(state, tokens)
+        return state, metrics
 
-        figures[name] = milliseconds(once, repeats)
-    figures["communication_ms"] = milliseconds(functools.partial(alone, shards), repeats)
+    programs: dict[str, Callable[[], Any]] = {
+        "step_ms": functools.partial(next_state, step),
+        "step_ms_without_communication": functools.partial(next_state, stand_in_step),
+        "communication_ms": functools.partial(alone, shards),
+    }
+    figures: dict[str, Any] = dict(milliseconds(programs, _REPEATS))
     with_it, without, alone_ms = (figure["median"] for figure in figures.values())
     exposed = max(with_it - without, 0.0)
     figures["exposed_communication_share"] = round(exposed / with_it, 4)

@@ -89,7 +89,7 @@ def regroup(
             )
         seconds = _config.from_environment().timeout if timeout is None else timeout
         uri = running.uri if pool is None else pool
-        if rejoin and not launch_environment.goes_on():
+        if rejoin and not launch_environment.restarts_lost():
             raise errors.CxlError(
                 "jax_cxl.regroup(rejoin=True) waits for processes that only python -m"
                 " jax_cxl.launch --restart-lost N starts."

@@ -3,7 +3,8 @@
 A successor of a lost process knows nothing of the pool that the others have. They meet in JAX's
 key-value store, which no process of the job hosts there:
 
-    jax_cxl/ticket/P   the ticket of process P: random, another for each try to join
+    jax_cxl/ticket/P   the ticket of process P, G.R: the generation of the runtime that it had, -1
+                       for none, and something random, another for each try to join
     jax_cxl/answer/T   to the holder of ticket T: which pool to go to
 
 Those who regroup (_regroup.py) wait for an unanswered ticket of each lost process, and whoever
@@ -15,7 +16,7 @@ lost since: then all try again.
 import json
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -62,17 +63,18 @@ def answer(
         _client().key_value_set(_ANSWERS + found[str(process)], text)
 
 
-def join(uri: str | None, platform: _platform.Platform) -> _pools.Meeting:
+def join(uri: str | None, platform: _platform.Platform, generation: int) -> _pools.Meeting:
     """Meets the other processes.
 
     Args:
       uri: of the pool, should this process have to create it.
       platform: that of the devices.
+      generation: of the runtime that this process had, -1 for none.
     """
     deadline = time.monotonic() + _compat.MEETING_TIMEOUT_MS / 1000
     created: _core.Pool | None = None
     while True:
-        ticket = secrets.token_hex(8)
+        ticket = f"{generation}.{secrets.token_hex(8)}"
         _client().key_value_set(f"{_TICKETS}{jax.process_index()}", ticket, allow_overwrite=True)
         text = None
         while text is None:
@@ -109,8 +111,19 @@ def _begin(uri: str | None, platform: _platform.Platform) -> _core.Pool | None:
         # The others would wait for the pool: let them fail for the same reason.
         answer(found, everyone, [], _pools.no_place(error), 0)
         raise
-    answer(found, everyone, range(jax.device_count()), place, 0)
+    answer(found, everyone, range(jax.device_count()), place, _next_generation(found.values()))
     return pool
+
+
+def _next_generation(found: Iterable[str]) -> int:
+    """Returns the generation of a runtime that the holders of these tickets start.
+
+    Those who have all been in one of the same have launched its programs equally often. Others,
+    successors say, have not, and need programs of another generation.
+    """
+    generations = {int(ticket.partition(".")[0]) for ticket in found}
+    newest = max(generations)
+    return newest if len(generations) == 1 and newest >= 0 else newest + 1
 
 
 def _check(deadline: float, problem: str) -> None:

@@ -9,12 +9,12 @@ another pool (_regroup.py).
 
 import atexit
 import dataclasses
-import itertools
 import json
 import logging
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -82,7 +82,28 @@ class Runtime:
 # Held by whatever starts or stops the runtime.
 lock = threading.Lock()
 _running: Runtime | None = None
-_meetings = itertools.count()  # Processes initialize equally often.
+
+
+@dataclasses.dataclass
+class _Past:
+    """What `initialize` goes by, after `shutdown` too.
+
+    All but `lost` is equal in all processes that meet: they initialize and regroup equally often.
+
+    Attributes:
+      generation: that of the last runtime, -1: there was none.
+      starts: how often a runtime of this generation was started, or tried to.
+      members: the ranks that have gone on; None: all.
+      lost: ranks whose processes were gone at the last shutdown.
+    """
+
+    generation: int = -1
+    starts: int = 0
+    members: Sequence[int] | None = None
+    lost: Sequence[int] = ()
+
+
+_past = _Past()
 
 
 def initialize(pool: str | None = None) -> None:
@@ -133,7 +154,8 @@ def shutdown() -> None:
     """Stops jax_cxl and lets go of the pool. Collectives that are under way fail.
 
     Runs by itself when the process exits. Programs that were compiled before can run again
-    after another `initialize` with the same devices.
+    after another `initialize` with the same devices. After `regroup`, these are the devices that
+    went on.
     """
     _shutdown("")
 
@@ -144,6 +166,9 @@ def _shutdown(reason: str) -> None:
         if _running is not None:
             if _running.platform is _platform.CUDA:
                 _running.platform.load().stop()
+            _past.lost = [
+                rank for rank in _running.rank_of_device.values() if _core.rank_lost(rank)
+            ]
             _core.stop(reason)
             _running = None
 
@@ -228,15 +253,10 @@ def _start(uri: str | None, config: _config.Config) -> Runtime:
     handlers = platform.load()
     if platform is _platform.CPU and jax.process_count() > 1:
         _compile_alike()
-    name = f"jax_cxl/{next(_meetings)}"
+    name = f"jax_cxl/{max(_past.generation, 0)}.{_past.starts}"
     tuning = _tuning.load(config.tuning)
-    if jax.process_count() > 1:
-        _tuning.agree(tuning, name, jax.process_index())
-    if launch_environment.goes_on():
-        meeting = _rejoin.join(uri, platform)
-    else:
-        meeting = _pools.Meeting(_meet(name, uri, platform), range(len(devices)))
-    if jax.process_index() == 0:
+    meeting = _come_together(name, uri, platform, tuning)
+    if jax.process_index() == devices[meeting.members[0]].process_index:
         launch_environment.announce_pool()
     _register_handlers(platform)
     if config.fault is not None:
@@ -277,8 +297,58 @@ def _run(
         timeout=config.timeout,
         heartbeat_timeout=config.heartbeat_timeout,
     )
+    _remember(meeting)
     rank_of_device = {devices[rank].id: rank for rank in meeting.members}
     return Runtime(rank_of_device, platform, pool_bytes, uri, tuning, meeting.generation)
+
+
+def _come_together(
+    name: str, uri: str | None, platform: _platform.Platform, tuning: _core.Tuning
+) -> _pools.Meeting:
+    """Meets the other processes that are left."""
+    _check_lost()
+    _past.starts += 1
+    before = _past.generation
+    devices = jax.devices()
+    everyone = range(len(devices))
+    members = everyone if _past.members is None else _past.members
+    processes = sorted({devices[rank].process_index for rank in members})
+    # Among the others may then be successors, who count meetings from 0.
+    by_tickets = launch_environment.goes_on() and _past.members is None
+    if len(processes) > 1:
+        agreement = "jax_cxl" if by_tickets else name
+        _tuning.agree(tuning, agreement, jax.process_index(), processes[0])
+    if by_tickets:
+        meeting = _rejoin.join(uri, platform, before)
+    else:
+        pool = _meet(name, uri, platform, processes)
+        meeting = _pools.Meeting(pool, members, max(before, 0))
+    if 0 <= before < meeting.generation:
+        jax.clear_caches()  # Programs from before must not communicate any more.
+    return meeting
+
+
+def _remember(meeting: _pools.Meeting) -> None:
+    """Notes who has met, for the next `initialize`."""
+    global _past
+    if meeting.generation != max(_past.generation, 0):
+        _past = _Past(starts=1)
+    _past.generation = meeting.generation
+    everyone = len(meeting.members) == jax.device_count()
+    _past.members = None if everyone else list(meeting.members)
+
+
+def _check_lost() -> None:
+    """Raises where a rank that has to come cannot."""
+    successors = launch_environment.restarts_lost() and _past.members is None
+    if not _past.lost or successors:
+        return
+    ranks = ", ".join(map(str, _past.lost))
+    raise errors.NotInitializedError(
+        f"rank {ranks} was lost before jax_cxl.shutdown(), and jax_cxl.initialize() waits for all"
+        " that communicated. To go on without the lost, call jax_cxl.regroup() before"
+        " jax_cxl.shutdown(); now all processes have to start again."
+    )
 
 
 def _compile_alike() -> None:
@@ -299,11 +369,14 @@ def _compile_alike() -> None:
     jax.config.update("jax_traceback_in_locations_limit", 0)
 
 
-def _meet(name: str, uri: str | None, platform: _platform.Platform) -> _core.Pool:
-    """Maps the pool in all processes; returns once every rank has registered in it."""
-    client = _compat.coordination_client() if jax.process_count() > 1 else None
+def _meet(
+    name: str, uri: str | None, platform: _platform.Platform, processes: Sequence[int]
+) -> _core.Pool:
+    """Maps the pool in these processes; returns once every rank of theirs has registered in it."""
+    client = _compat.coordination_client() if len(processes) > 1 else None
+    first = jax.process_index() == processes[0]
     try:
-        if jax.process_index() == 0:
+        if first:
             pool, place = _pools.create(uri, platform)
             if client is not None:
                 client.key_value_set(f"{name}/pool", json.dumps(place))
@@ -314,14 +387,14 @@ def _meet(name: str, uri: str | None, platform: _platform.Platform) -> _core.Poo
             )
             pool = _pools.attach(place)
     except Exception as error:
-        if client is not None and jax.process_index() == 0:
+        if client is not None and first:
             # The others would wait for the pool: let them fail for the same reason.
             client.key_value_set(f"{name}/pool", json.dumps(_pools.no_place(error)))
         raise
     _pools.register(pool, _pools.local_ranks())
     if client is not None:
-        client.wait_at_barrier(f"{name}/registered", _compat.MEETING_TIMEOUT_MS)
-    if jax.process_index() == 0:
+        client.wait_at_barrier(f"{name}/registered", _compat.MEETING_TIMEOUT_MS, list(processes))
+    if first:
         _pools.remove_name(pool, place, uri)
     return pool
 

@@ -51,8 +51,8 @@ def load(path: str | None) -> _core.Tuning:
         raise ValueError(f"JAX_CXL_TUNING={path}: not a tuning table: {error}") from None
 
 
-def agree(tuning: _core.Tuning, meeting: str, process: int) -> None:
-    """Checks that all processes have the table of process 0; one has another, and raises.
+def agree(tuning: _core.Tuning, meeting: str, process: int, first: int = 0) -> None:
+    """Checks that all processes have the table of the first; one has another, and raises.
 
     Raises:
       MismatchError: the tables differ.
@@ -60,19 +60,19 @@ def agree(tuning: _core.Tuning, meeting: str, process: int) -> None:
     client = _compat.coordination_client()
     mine = table(tuning)
     key = f"{meeting}/tuning"
-    if process == 0:
+    if process == first:
         # A successor of process 0 finds its predecessor's.
         client.key_value_set(key, json.dumps(mine), allow_overwrite=True)
         return
-    first = json.loads(client.blocking_key_value_get(key, _compat.MEETING_TIMEOUT_MS))
-    if first == mine:
+    theirs = json.loads(client.blocking_key_value_get(key, _compat.MEETING_TIMEOUT_MS))
+    if theirs == mine:
         return
     differ = ", ".join(
-        f"{name} is {mine.get(name)} here and {first.get(name)} on process 0"
-        for name in sorted(first.keys() | mine.keys())
-        if first.get(name) != mine.get(name)
+        f"{name} is {mine.get(name)} here and {theirs.get(name)} on process {first}"
+        for name in sorted(theirs.keys() | mine.keys())
+        if theirs.get(name) != mine.get(name)
     )
     raise errors.MismatchError(
-        f"process {process} has another tuning table than process 0: {differ}; set JAX_CXL_TUNING"
-        " to the same table on all processes"
+        f"process {process} has another tuning table than process {first}: {differ}; set"
+        " JAX_CXL_TUNING to the same table on all processes"
     )

@@ -195,6 +195,14 @@ class SeveralProcessesTest(InitializeTestCase):
         self.assertIn("PoolNotFoundError", done.stderr)
         self.assertIn(f"{self.folder}/no", done.stderr)
 
+    def test_again_and_again(self):
+        for launcher in ((), ("--go-on",)):
+            done = job.run("initialize_repeatedly.py", launcher=launcher, timeout=100)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            for process in range(2):
+                self.assertEqual(done.stdout.count(f"[{process}] no pool"), 2, done.stdout)
+                self.assertEqual(done.stdout.count(f"[{process}] sum 2"), 3, done.stdout)
+
     def test_launched_but_initialized_too_late(self):
         done = job.run("distributed_too_late.py")
         self.assertNotEqual(done.returncode, 0)

@@ -85,6 +85,48 @@ class SeveralProcessesTest(parameterized.TestCase):
         )
         self.assertEqual(said.count("done"), 3, said)
 
+    @parameterized.parameters(("2", [0, 1]), ("0", [1, 2]), ("0,2", [1]))
+    def test_initializes_again(self, victims, left):
+        said = self.run_job(
+            f"--victims={victims}", program="regroup_and_restart.py", devices_per_process=2
+        )
+        ranks = [rank for process in left for rank in (2 * process, 2 * process + 1)]
+        for process in left:
+            # After it regrouped, and after it initialized: the old program and a new one.
+            self.assertEqual(sums_of(said, process)[-3:], [ranks] * 3, said)
+            self.assertIn(f"[{process}] sum {sum(ranks)} of {ranks}", said)
+            self.assertIn(f"[{process}] done", said)
+
+    @parameterized.parameters((("--rejoin",), 4, 3), (("--shut_down_first",), 2, 1))
+    def test_initializes_again_with_successors(self, arguments, sums, of_successor):
+        for victim in (0, 1):
+            said = self.run_job(
+                f"--victims={victim}",
+                *arguments,
+                program="regroup_and_restart.py",
+                launcher=("--restart-lost=1",),
+            )
+            for process in range(3):
+                expected = 1 + of_successor if process == victim else sums
+                self.assertEqual(sums_of(said, process), [[0, 1, 2]] * expected, said)
+                self.assertIn(f"[{process}] done", said)
+
+    def test_shuts_down_before_it_regroups(self):
+        done = job.run(
+            "regroup_and_restart.py",
+            *("--victims=1", "--shut_down_first"),
+            processes=3,
+            launcher=("--go-on",),
+            timeout=100,
+        )
+        self.assertNotEqual(done.returncode, 0)
+        for process in (0, 2):
+            self.assertRegex(
+                done.stderr,
+                rf"\[{process}\] .*NotInitializedError: rank 1 was lost before jax_cxl.shutdown\(\)"
+                r".*call jax_cxl.regroup\(\) before",
+            )
+
     def test_one_that_lives_but_does_not_come(self):
         folder = self.enter_context(tempfile.TemporaryDirectory())
         done = job.run(

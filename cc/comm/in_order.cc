@@ -123,7 +123,7 @@ Status InOrder::Await(int member) {
     if (others) {
       CXL_ASSIGN_OR_RETURN(const bool here, submissions_->Peek(member, &entry));
       if (here) {
-        backoff_.Reset();
+        Move();
         payloads_[member] = entry.payload;
         return Compare(member, entry);
       }
@@ -174,27 +174,38 @@ Status InOrder::RunPlan(std::shared_ptr<const plan::Plan> plan, DType dtype,
                            call_->reduce_op, input, output, past_caches_bytes_);
   for (size_t steps = 0; !execution.Advance(&traffic_);) {
     if (execution.steps_done() != steps) {
-      backoff_.Reset();
+      Move();
       steps = execution.steps_done();
     }
     CXL_RETURN_IF_ERROR(
         Pause(execution.waiting_for(), true, (rounds_ << 32) + steps));
   }
-  backoff_.Reset();
+  Move();
   rounds_ += rounds;
   return OkStatus();
 }
 
+void InOrder::Move() {
+  backoff_.Reset();
+  if (!suspicion_.ok()) suspicion_ = OkStatus();
+}
+
 Status InOrder::Pause(int member, bool inside, uint64_t moved) {
+  if (!suspicion_.ok()) return suspicion_;
   backoff_.Pause();
   if (++polls_ % kPollsPerCheck != 0) return OkStatus();
   const Clock::time_point now = Clock::now();
   // Most calls end before anybody needs to know when they began.
   if (polls_ == kPollsPerCheck) call_->submitted = now;
-  const auto members = member < 0 ? std::vector<int>() : std::vector{member};
-  recorder_->Wait(call_->number,
-                  member < 0 ? -1 : connection_.group().members[member]);
-  return patience_.Check({call_, members, inside, moved}, now);
+  const auto members =
+      member < 0 ? submissions_->RingHolders() : std::vector{member};
+  recorder_->Wait(call_->number, members.empty()
+                                     ? -1
+                                     : connection_.group().members[members[0]]);
+  // What a peer did last, before it ended, may be all that was missing: the
+  // caller looks once more.
+  suspicion_ = patience_.Check({call_, members, inside, moved}, now);
+  return OkStatus();
 }
 
 }  // namespace jax_cxl::comm

@@ -59,7 +59,9 @@ class InOrder {
   Status RunRagged();
   Status RunPlan(std::shared_ptr<const plan::Plan> plan, DType dtype,
                  const std::byte* input, std::byte* output);
+  void Move();
   // Nothing moved: lets time pass, and sees whether it is worth while to go on.
+  // `member`: who is waited for, -1: who has yet to read my submissions.
   Status Pause(int member, bool inside, uint64_t moved);
 
   pool::Pool* pool_;
@@ -78,6 +80,7 @@ class InOrder {
   std::array<pool::CallDescriptor, 2 * pool::kCallRing> history_;
   std::vector<uint64_t> compared_;  // by member: calls
   Status failed_;
+  Status suspicion_;  // why it may be no use to wait, since something moved
   cpu::Traffic traffic_;
 
   Backoff backoff_;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -140,6 +141,46 @@ TEST(InOrderErrorTest, LatePeerIsNamed) {
         << status.message();
     EXPECT_EQ(group->Run(&call).code(), Code::kDeadlineExceeded);
   });
+}
+
+// The root of broadcasts waits for nobody until its ring is full.
+TEST(InOrderErrorTest, WhoeverHoldsUpTheRingIsNamed) {
+  for (bool leaves : {false, true}) {
+    Options options;
+    options.timeout_s = leaves ? 60 : 0.2;
+    World world(3, options);
+    RunRanks(world, [&](int rank, InOrder* group) {
+      std::vector<int32_t> input(4), output(4);
+      Status status;
+      for (int k = 0; k < (rank == 1 ? 1 : 200) && status.ok(); ++k) {
+        Call call = MakeCall(Op::kBroadcast, world, rank, 4, input, &output);
+        status = group->Run(&call);
+      }
+      if (rank == 1 && leaves) world.endpoint(1).Leave("");
+      if (rank != 0) return;
+      EXPECT_EQ(status.code(),
+                leaves ? Code::kMismatch : Code::kDeadlineExceeded);
+      EXPECT_NE(status.message().find(leaves ? "rank 1" : "for rank 1"),
+                std::string::npos)
+          << status.message();
+    });
+  }
+}
+
+// One in 40 was one before waits looked again for what they had waited for.
+TEST(InOrderErrorTest, LeavingRightAfterTheLastCallIsNoError) {
+  for (int k = 0; k < 300; ++k) {
+    World world(2, Options(), 8 << 20);
+    RunRanks(world, [&](int rank, InOrder* group) {
+      std::vector<int32_t> input(4), output(4);
+      Call call = MakeCall(Op::kBroadcast, world, rank, 4, input, &output);
+      if (rank == 0)
+        std::this_thread::sleep_for(std::chrono::microseconds(3000 + 37 * k));
+      const Status status = group->Run(&call);
+      EXPECT_TRUE(status.ok()) << status.message();
+      if (rank == 0) world.endpoint(0).Leave("");
+    });
+  }
 }
 
 // Beside calls that the endpoint records from another thread.

@@ -9,8 +9,9 @@ SIZE = "JAX_CXL_LAUNCH_SIZE"
 # How many times the ranks have been started again, for scripts that want to know.
 RESTARTS = "JAX_CXL_LAUNCH_RESTARTS"
 
-# Set where the ranks go on without one that has failed.
+# Set where the ranks go on without one that has failed; to _RESTART where that starts again.
 GO_ON = "JAX_CXL_LAUNCH_GO_ON"
+_RESTART = "restart"
 
 # The pipe on which a rank tells the supervisor of its failure, one byte, its status; and before
 # that with a 0 that it has a pool. Set in a rank's own process only.
@@ -34,6 +35,11 @@ def launched() -> bool:
 def goes_on() -> bool:
     """Returns whether the launcher lets the ranks go on without one that has failed."""
     return launched() and GO_ON in os.environ
+
+
+def restarts_lost() -> bool:
+    """Returns whether the launcher starts ranks that have failed again, while the others go on."""
+    return goes_on() and os.environ[GO_ON] == _RESTART
 
 
 def succeeds_process_0() -> bool:
@@ -61,6 +67,7 @@ def rank_environment(
     devices_per_process: int | None,
     restarts: int = 0,
     go_on: bool = False,
+    restart_lost: bool = False,
 ) -> dict[str, str]:
     """Returns the environment of one rank.
 
@@ -74,6 +81,7 @@ def rank_environment(
         restarts: How many times the ranks have been started before.
         go_on: Whether the ranks go on without one that has failed. The coordination service is
             then not rank 0's.
+        restart_lost: Whether one that has failed starts again meanwhile.
     """
     environment = dict(base)
     address = f"127.0.0.1:{port}"
@@ -84,7 +92,7 @@ def rank_environment(
     # JAX binds all interfaces by default; the ranks of one machine need loopback only.
     environment[_COORDINATOR_BIND] = address
     if go_on:
-        environment[GO_ON] = "1"
+        environment[GO_ON] = _RESTART if restart_lost else "1"
         # JAX starts a service in process 0 whether or not it is the one that all connect to.
         environment[_COORDINATOR_BIND] = "127.0.0.1:0"
     # The user's own choice stands (several ranks may share a GPU), that of an outer launcher not.

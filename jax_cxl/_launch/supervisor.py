@@ -177,6 +177,7 @@ class _Supervisor:
                     port=self._port,
                     restarts=self._restarts,
                     go_on=job.survives,
+                    restart_lost=job.restart_lost > 0,
                     devices_per_process=job.devices_per_process,
                 ),
                 stdin=None if number == 0 else subprocess.DEVNULL,

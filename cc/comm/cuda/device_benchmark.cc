@@ -103,7 +103,7 @@ struct Setting {
 std::vector<Setting> Settings(const Flags& flags) {
   std::vector<Setting> settings = {{}};
   auto with_each = [&](const std::vector<std::string>& values,
-                       std::string Setting::*field) {
+                       std::string Setting::* field) {
     std::vector<Setting> more;
     for (const Setting& setting : settings) {
       for (const std::string& value : values) {

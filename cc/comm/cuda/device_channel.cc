@@ -15,6 +15,10 @@
 namespace jax_cxl::comm {
 namespace {
 
+// In which a device ends its calls after a peer has ended its last one, and
+// then itself.
+constexpr double kLastCallS = 0.2;
+
 double Seconds(Clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
@@ -309,10 +313,13 @@ Status DeviceChannel::EnqueueRecorded(const Call& call, bool aside,
   return OkStatus();
 }
 
-// Events around call `place`. It counts as one by the copy engines from here
-// on.
+// Events around call `place`. From here on it counts as one by the copy
+// engines, which Abort stops, unless it came before.
 Result<cuda::CopyTimes> DeviceChannel::TakeTimes(uint64_t place) {
   std::lock_guard lock(mutex_);
+  if (Read(status_.get()->abort) != 0)
+    return Error(Code::kFailedPrecondition,
+                 "a collective of this process has failed before");
   cuda::CopyTimes times;
   if (free_times_.empty()) {
     for (cudaEvent_t* event : {&times.begin, &times.end})
@@ -434,9 +441,12 @@ Status DeviceChannel::CheckCalls(Clock::time_point now, uint64_t finished) {
   for (size_t member = 0; member < ranks.size(); ++member) {
     if (static_cast<int>(member) == self) continue;
     Status alive = peers_->Alive(ranks[member]);
-    if (!alive.ok())
-      return Error(alive.code(), alive.message(), "; ", me, " was in ",
-                   InCall(finished));
+    if (alive.ok()) continue;
+    // It may have ended when all that this device needs of it was there.
+    if (!gone_since_) gone_since_ = now;
+    if (Seconds(now - *gone_since_) < kLastCallS) return OkStatus();
+    return Error(alive.code(), alive.message(), "; ", me, " was in ",
+                 InCall(finished));
   }
   const auto fault = static_cast<cuda::DeviceFault>(Read(status.fault));
   const uint32_t about = Read(status.fault_member);

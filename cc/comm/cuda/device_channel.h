@@ -128,6 +128,7 @@ class DeviceChannel {
   uint64_t seen_finished_ = 0;
   uint64_t seen_started_ = 0;
   Clock::time_point moved_;
+  std::optional<Clock::time_point> gone_since_;  // a peer's process
   Clock::time_point last_warning_;
 };
 

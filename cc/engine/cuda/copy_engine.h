@@ -39,7 +39,7 @@ struct HostProgram {
   uint64_t staging_bytes = 0;  // num_members - 1 slots
 };
 
-// Stream and events of one call, for whoever wants to know how long it took.
+// Events around a call, for whoever wants to know how long it took.
 struct CopyTimes {
   cudaEvent_t begin = nullptr;
   cudaEvent_t end = nullptr;

@@ -338,6 +338,9 @@ __global__ void Wipe(const __grid_constant__ DeviceCall call) {
   __syncthreads();
   if (threadIdx.x == 0)
     StoreWord(&mine.released, call.epoch << kHashBits | (call.base_round + 1));
+  // What a peer has yet to wipe may carry the flags that come next.
+  if (threadIdx.x < 32) done = AwaitReleased(call, shared, call.base_round + 1);
+  if (__syncthreads_or(!done) && threadIdx.x == 0) Stop(call.status);
 }
 
 }  // namespace

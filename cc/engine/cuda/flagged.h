@@ -28,7 +28,8 @@ cudaError_t LaunchFlagged(const DeviceCall& call, uint32_t blocks,
 uint32_t FlaggedBlocks(const Program& program);
 
 // Flags have 32 bits. Before they begin anew this wipes the ring, once all
-// peers have read what is in it; it takes the place of round `call.base_round`.
+// peers have read what is in it, and waits until they have wiped theirs; it
+// takes the place of round `call.base_round`.
 cudaError_t LaunchWipe(const DeviceCall& call, cudaStream_t stream);
 
 // Whether the ring has to be wiped in the place of this round.
