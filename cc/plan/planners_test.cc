@@ -102,9 +102,9 @@ TEST_P(Planners, VerifyForChunksAndDevices) {
 
 // As kernels do in a pool of several devices.
 TEST_P(Planners, VerifyForRoundsOnAllDevices) {
-  for (int n : {2, 3, 4, 7, 8, 12, 13}) {
-    for (int devices : {2, 6, 16}) {
-      for (int slots : {2, 4, 7, 8, 12}) {
+  for (int n : {2, 3, 8, 13}) {
+    for (int devices : {2, 6}) {
+      for (int slots : {2, 7, 12}) {
         const Geometry geometry{.slot_bytes = 4096,
                                 .num_slots = slots,
                                 .all_read_bytes = 100,

@@ -41,7 +41,8 @@ TEST_P(Programs, DoWhatIsAskedForInEveryOrder) {
   std::mt19937 random(1);
   for (int n = 2; n <= 5; ++n) {
     for (const Stripes& stripes : kStripes) {
-      for (int slots : {2, 3, 4, 7, 9}) {
+      const bool striped = stripes.slot_step > 0;
+      for (int slots : striped ? std::vector{2, 9} : std::vector{2, 3, 4, 7}) {
         for (uint64_t all_read_bytes : {0, 1 << 20}) {
           const Geometry geometry =
               MakeGeometry(n, stripes, slots, all_read_bytes, random() % 3);
@@ -50,7 +51,7 @@ TEST_P(Programs, DoWhatIsAskedForInEveryOrder) {
           std::vector<Call> calls;
           for (uint64_t bytes :
                {uint64_t{4}, slot / n - 4, slot / n, slot / n + 4, slot - 4,
-                slot, slot + 4, (stripes.slot_step > 0 ? 9 : 3) * slot + 20}) {
+                slot, slot + 4, (striped ? 9 : 3) * slot + 20}) {
             const uint32_t element_bytes = random() % 2 == 0 ? 4 : 1;
             Request request = MakeRequest(GetParam(), n, bytes / element_bytes,
                                           element_bytes, random() % n);
