@@ -4,12 +4,12 @@
 //
 //   device_benchmark [--ops=all_gather,psum] [--sizes=4096,1048576]
 //                    [--shapes=64x64x448] [--slots=4x1048576] [--repeats=5]
-//                    [--copy_engine=67108864] [--kernel_slots=2097152x524288]
+//                    [--copy_engine=67108864] [--kernel_slots=0x524288]
 //                    [--flagged=262144]
 //
 // Prints one JSON object a line. `bytes` is the total size as in nccl-tests;
 // shapes are blocks x sending threads x receiving threads; kernel_slots what
-// kernels use of a slot x the least that is worth a round.
+// kernels use of a slot, 0 for half of it, x the least that is worth a round.
 
 #include <algorithm>
 #include <barrier>
@@ -38,7 +38,7 @@ struct Flags {
   std::vector<std::string> shapes = {"64x64x448"};
   std::vector<std::string> slots = {"0x0"};
   std::vector<std::string> copy_engine = {"67108864"};
-  std::vector<std::string> kernel_slots = {"2097152x524288"};
+  std::vector<std::string> kernel_slots = {"0x524288"};
   std::vector<std::string> flagged = {"262144"};
   int repeats = 5;
 };

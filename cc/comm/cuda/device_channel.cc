@@ -52,6 +52,16 @@ std::string ProgramKey(uint64_t channel, const Call& call,
   return key;
 }
 
+// Rounds that a kernel puts ahead of its bells. One keeps the way to the peers
+// short, but leaves the link idle where a round is small, or is read by several
+// peers at a time.
+uint32_t RoundsAhead(const StoredProgram& program, int members) {
+  constexpr uint64_t kLongRoundBytes = uint64_t{512} << 10;
+  const bool is_long =
+      program.bytes_published >= program.rounds * kLongRoundBytes;
+  return members == 2 && is_long ? 1 : 2;
+}
+
 }  // namespace
 
 DeviceChannel::DeviceChannel(pool::Pool* pool, Peers* peers,
@@ -119,33 +129,37 @@ uint64_t DeviceChannel::staging_bytes() const {
 
 // On how many lines the copy engines execute a call; 0: kernels do. Follows
 // from what is equal on all ranks. Kernels fill one direction of the link as
-// well as the copy engines do, but not both. Beside compute, a call leaves the
-// multiprocessors alone as soon as that costs it little. Copy engines load the
-// pool's devices one after another, kernels all of them at once.
+// well as the copy engines do, and both where they read from several peers.
+// Beside compute, a call leaves the multiprocessors alone as soon as that costs
+// it little. Copy engines load the pool's devices one after another, kernels
+// all of them at once.
 int DeviceChannel::CopyLines(const Call& call, bool aside) const {
   if (!aside && connection_.stripes().slot_step > 0) return 0;
-  bool both_ways = true;
+  bool ahead = connection_.members().size() == 2;  // of kernels
   int lines = 1;
   switch (call.request.op) {
     case plan::Op::kAllGather:
     case plan::Op::kAllToAll:
       break;
     case plan::Op::kAllReduce:
+      lines = 2;
+      break;
     case plan::Op::kReduceScatter:
       lines = 2;
+      ahead = false;  // of kernels, which need not stage operands
       break;
     case plan::Op::kBroadcast:
     case plan::Op::kReduce:
     case plan::Op::kGather:
     case plan::Op::kScatter:
-      both_ways = false;
+      ahead = false;
       break;
     default:  // not measured
       return 0;
   }
   const uint64_t bytes =
       std::max(plan::InputBytes(call.request), plan::OutputBytes(call.request));
-  const bool copies = (both_ways && bytes >= options_.copy_engine_bytes) ||
+  const bool copies = (ahead && bytes >= options_.copy_engine_bytes) ||
                       (aside && bytes >= options_.copy_engine_bytes_aside);
   return bytes > 0 && copies ? lines : 0;
 }
@@ -230,6 +244,7 @@ cuda::DeviceCall DeviceChannel::Prepare(
   device.slot_step = connection_.stripes().slot_step;
   device.base_round = program.flagged ? flagged_rounds_ : rounds_;
   device.rounds = program.rounds;
+  device.rounds_ahead = RoundsAhead(program, device.num_members);
   device.epoch = pool_->epoch();
   device.call = calls_;
   device.hash = HashCall(descriptor, calls_);

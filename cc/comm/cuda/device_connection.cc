@@ -14,10 +14,19 @@ namespace {
 // A channel of GPUs is another one than that of the same ranks' hosts.
 constexpr uint64_t kDeviceKey = 0x6375646100000000;
 
-constexpr uint64_t kMinSlotBytes = uint64_t{64} << 10;
 // The copy engines' best, where the pool has space for it.
 constexpr uint64_t kMaxSlotBytes = uint64_t{4} << 20;
+// Of all members' slots of a round: more, and their rings do not stay in the
+// processor's cache, where the pool is emulated in memory.
+constexpr uint64_t kMaxRoundBytes = uint64_t{8} << 20;
 constexpr uint64_t kGroupsPerArena = 7;
+
+// At least: every block has something of each member's part.
+uint64_t MinSlotBytes(const DeviceOptions& options, int members) {
+  return std::max(uint64_t{64} << 10,
+                  std::bit_ceil(plan::kSlotAlignment * options.shape.blocks *
+                                static_cast<uint64_t>(members)));
+}
 
 plan::Geometry ChooseGeometry(const pool::Pool& pool,
                               const DeviceOptions& options, int members) {
@@ -27,12 +36,14 @@ plan::Geometry ChooseGeometry(const pool::Pool& pool,
   uint64_t arena = 0;
   for (int extent = 0; extent < pool.num_extents(); ++extent)
     arena += pool.arena(extent, 0).bytes;
+  const uint64_t fitting =
+      std::min(arena / kGroupsPerArena / geometry.num_slots,
+               kMaxRoundBytes / static_cast<uint64_t>(members));
   geometry.slot_bytes =
       options.slot_bytes > 0
           ? options.slot_bytes
-          : std::clamp(
-                std::bit_floor(arena / kGroupsPerArena / geometry.num_slots),
-                kMinSlotBytes, kMaxSlotBytes);
+          : std::clamp(std::bit_floor(fitting), MinSlotBytes(options, members),
+                       kMaxSlotBytes);
   return geometry;
 }
 
@@ -49,13 +60,18 @@ DeviceConnection::DeviceConnection(pool::Pool* pool, const Peers* peers,
                                static_cast<int>(group_.members.size()))),
       members_(group_.members.size()),
       controls_(group_.members.size()) {
+  const int size = static_cast<int>(members_.size());
+  const uint64_t kernel_slot_bytes =
+      options.kernel_slot_bytes > 0
+          ? options.kernel_slot_bytes
+          : std::max(geometry_.slot_bytes / 2, MinSlotBytes(options, size));
   stripes_ =
-      plan::GpuStripes(geometry_.slot_bytes, geometry_.num_devices,
-                       static_cast<int>(members_.size()), options.shape.blocks);
+      plan::GpuStripes(std::min(geometry_.slot_bytes, kernel_slot_bytes),
+                       geometry_.num_devices, size, options.shape.blocks);
   geometry_.part_alignment = stripes_.period();
   kernel_geometry_ = geometry_;
   kernel_geometry_.slot_bytes =
-      std::min(geometry_.slot_bytes, options.kernel_slot_bytes);
+      std::min(geometry_.slot_bytes, kernel_slot_bytes);
   if (stripes_.slot_step > 0)
     kernel_geometry_.device_parts = static_cast<int>(stripes_.num_blocks);
   if (geometry_.num_devices == 1)

@@ -27,13 +27,13 @@ struct DeviceOptions {
   double timeout_s = 300;
   cuda::Shape shape;
   // Calls whose larger buffer has at least this many bytes go by the copy
-  // engines: those that send and receive at once, and, beside compute, all.
-  // In a pool of several devices only those beside compute do.
+  // engines: those of DeviceChannel::CopyLines, and, beside compute, all. In a
+  // pool of several devices only those beside compute do.
   uint64_t copy_engine_bytes = uint64_t{64} << 20;
   uint64_t copy_engine_bytes_aside = uint64_t{6} << 20;
-  // What kernels use of a slot, and the least that is worth a round in a pool
-  // of one device.
-  uint64_t kernel_slot_bytes = uint64_t{2} << 20;
+  // What kernels use of a slot (0: half of it), and the least that is worth a
+  // round in a pool of one device.
+  uint64_t kernel_slot_bytes = 0;
   uint64_t kernel_min_chunk_bytes = uint64_t{512} << 10;
   // See plan::IsFlagged; 0 for no flags at all.
   uint64_t flagged_bytes = plan::kFlaggedAt55GBps;

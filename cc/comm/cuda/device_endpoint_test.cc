@@ -263,17 +263,18 @@ TEST_F(DeviceEndpointTest, PoolsOfSeveralDevices) {
   }
 }
 
-// Everything by the copy engines, and, 1000, large and small calls in turn. One
-// rank a GPU: copies of a second one may get a queue of the first, behind
-// copies that wait for them.
+// Everything by the copy engines, as beside compute, and, 1000, large and small
+// calls in turn. One rank a GPU: copies of a second one may get a queue of the
+// first, behind copies that wait for them.
 TEST_F(DeviceEndpointTest, ByTheCopyEngines) {
   const int ranks = std::min(CountDevices(), 4);
   if (ranks < 2) GTEST_SKIP() << "one GPU";
-  RunSoak(10, {ranks, 0, 0, 1, 32, true, Way::kEnqueue, 0}, 60, 1 << 20);
-  RunSoak(11, {ranks, 64 << 10, 3, 1, 16, true, Way::kEnqueue, 0}, 60, 1 << 20);
+  RunSoak(10, {ranks, 0, 0, 1, 32, true, Way::kStartAndDone, 0}, 60, 1 << 20);
+  RunSoak(11, {ranks, 64 << 10, 3, 1, 16, true, Way::kStartAndDone, 0}, 60,
+          1 << 20);
   RunSoak(12, {ranks, 128 << 10, 5, 3, 8, true, Way::kStartAndDone, 0}, 60,
           1 << 20);
-  RunSoak(13, {ranks, 64 << 10, 2, 1, 32, true, Way::kEnqueue, 1000}, 60,
+  RunSoak(13, {ranks, 64 << 10, 2, 1, 32, true, Way::kStartAndDone, 4000}, 60,
           1 << 20);
 }
 

@@ -98,6 +98,7 @@ struct BlockState {
   // Told and read with Tell and Told:
   uint32_t open[2];              // steps that each lane's data warps may begin
   uint32_t done[kMaxDataWarps];  // steps of its lane that a data warp has done
+  uint32_t rung;                 // sending steps whose bell has rung
   // 1 once a warp found that the call cannot go on: all others leave too.
   uint32_t gave_up;
 
@@ -112,6 +113,7 @@ struct BlockState {
     if (threadIdx.x != 0) return;
     open[kSending] = 0;
     open[kReceiving] = 0;
+    rung = 0;
     gave_up = 0;
   }
 };
@@ -129,9 +131,17 @@ class DataWarp {
         thread_(index * 32 + LaneInWarp()),
         threads_(warps * 32) {}
 
-  // Among the threads of the lane.
+  // Among the threads of the lane: whose share of the next step this warp has.
   __device__ uint32_t thread() const { return thread_; }
   __device__ uint32_t threads() const { return threads_; }
+
+  // The warps of a lane share out vectors in turn, and go on in the next step
+  // behind the one that had the last: a step that is shorter than all of them
+  // then leaves the others free for the steps behind it.
+  __device__ void PassOn(uint32_t vectors) {
+    const uint32_t whole_warps = (vectors + 31) / 32 * 32;
+    thread_ = (thread_ + threads_ - whole_warps % threads_) % threads_;
+  }
 
   // Until step `at` may begin; false when the call cannot go on.
   __device__ bool AwaitOpen(uint32_t at) const {
@@ -153,7 +163,7 @@ class DataWarp {
   BlockState& state_;
   const Lane lane_;
   const uint32_t slot_;
-  const uint32_t thread_;
+  uint32_t thread_;
   const uint32_t threads_;
 };
 
@@ -214,6 +224,20 @@ class ControlWarp {
     }
   }
 
+  // Until the bell for sending step `steps` - 1 has rung.
+  __device__ bool AwaitRung(uint32_t steps) const {
+    for (;;) {
+      const bool rung = LaneInWarp() != 0 || Told(&state_.rung) >= steps;
+      if (__all_sync(0xffffffff, rung)) return true;
+      const bool stop = LaneInWarp() == 0 && Told(&state_.gave_up) != 0;
+      if (__any_sync(0xffffffff, stop)) return false;
+    }
+  }
+
+  __device__ void TellRung(uint32_t steps) const {
+    if (LaneInWarp() == 0) Tell(&state_.rung, steps);
+  }
+
   // Rings: what is done is visible before the word is.
   __device__ void Ring(uint64_t* word, uint64_t value) const {
     __syncwarp();
@@ -227,16 +251,16 @@ class ControlWarp {
     uint64_t& seen = state_.published[member];
     if (seen >= rounds) return Look::kThere;
     const SendLine& line = call_.members[member].send[line_];
-    const uint64_t word = LoadWord(&line.published);
-    const uint64_t call = LoadWord(&line.calls[call_.call % kCallWords]);
+    // Both loads are under way at once. The peer wrote which call this is
+    // before it published anything of it; so what is loaded too early is loaded
+    // again.
+    uint64_t call = LoadWord(&line.calls[call_.call % kCallWords]);
+    const uint64_t word = AcquireWord(&line.published);
     if ((word & ~kHashMask) != tag_ || (word & kHashMask) < rounds)
       return Look::kNotYet;
-    FenceSystem();
-    // The peer wrote which call this is before it published anything of it, but
-    // both loads were under way at once.
     const uint64_t expected = CallWord(call_.call, call_.hash);
-    if (call != expected &&
-        LoadWord(&line.calls[call_.call % kCallWords]) != expected) {
+    if (call != expected) call = LoadWord(&line.calls[call_.call % kCallWords]);
+    if (call != expected) {
       Report(call_.status, DeviceFault::kMismatch, member);
       return Look::kFault;
     }

@@ -131,6 +131,8 @@ struct DeviceCall {
   uint32_t slot_step = 0;
   uint64_t base_round = 0;  // rounds of all calls before
   uint64_t rounds = 0;      // of this one
+  // Rounds that a kernel puts ahead of its bells, 1 or 2.
+  uint32_t rounds_ahead = 1;
   uint64_t epoch = 0;
   uint64_t call = 0;  // number of this call in the channel
   uint64_t hash = 0;  // of its descriptor and number

@@ -13,7 +13,7 @@ constexpr int kCopyUnroll = 8;
 
 // Moves this warp's vectors of a range; several loads in flight a thread.
 template <typename Load, typename Store>
-__device__ __forceinline__ void MoveVectors(const DataWarp& warp,
+__device__ __forceinline__ void MoveVectors(DataWarp& warp,
                                             const StripeVectors& vectors,
                                             uint64_t bytes, const Load& load,
                                             const Store& store) {
@@ -31,6 +31,7 @@ __device__ __forceinline__ void MoveVectors(const DataWarp& warp,
     for (int k = 0; k < kCopyUnroll; ++k)
       if (offsets[k] < bytes) store(offsets[k], values[k], bytes - offsets[k]);
   }
+  warp.PassOn(vectors.size());
 }
 
 __device__ StripeVectors VectorsOf(const DeviceCall& call, uint64_t at,
@@ -68,13 +69,24 @@ __device__ Sources SourcesOf(const DeviceCall& call, const DeviceStep& step) {
 
 // --- control warps: false when the call cannot go on ---
 
+// The bytes of a round stay back until the bell of one before has rung: its
+// fence would wait for them too, and the peers for the fence.
 __device__ bool GateSending(const DeviceCall& call, ControlWarp& gate) {
+  // Steps up to the last two publications, the latest first.
+  uint32_t published[2] = {0, 0};
+  const uint32_t& awaited = published[call.rounds_ahead - 1];
   for (uint32_t at = 0; at < call.num_sending; ++at) {
     const DeviceStep& step = call.sending[at];
     if (step.kind == DeviceStepKind::kPut &&
         VectorsOf(call, step.to, step.bytes).size() > 0 &&
-        !gate.AwaitSlot(call.base_round + step.round))
+        !(gate.AwaitRung(awaited) &&
+          gate.AwaitSlot(call.base_round + step.round)))
       return false;
+    // Not of results: those bells wait for the receiving lane.
+    if (step.kind == DeviceStepKind::kPublish && step.after == 0) {
+      published[1] = published[0];
+      published[0] = at + 1;
+    }
     gate.Open(at + 1);
   }
   return true;
@@ -111,6 +123,7 @@ __device__ bool RingPublished(const DeviceCall& call, const Shape& shape,
       return false;
     bell.Ring(&call.members[call.self].send[blockIdx.x].published,
               call.base_round + step.round + 1);
+    bell.TellRung(at + 1);
   }
   return true;
 }
@@ -130,7 +143,7 @@ __device__ bool RingReleased(const DeviceCall& call, const Shape& shape,
 
 // --- data warps: the same ---
 
-__device__ void Send(const DeviceCall& call, const DataWarp& warp,
+__device__ void Send(const DeviceCall& call, DataWarp& warp,
                      const DeviceStep& step) {
   const std::byte* from = call.input + step.from;
   const auto load = [&](uint64_t i, uint64_t valid) {
@@ -156,7 +169,7 @@ __device__ void Send(const DeviceCall& call, const DataWarp& warp,
         [](uint64_t, uint64_t) { return make_uint4(0, 0, 0, 0); }, store);
 }
 
-__device__ void Receive(const DeviceCall& call, const DataWarp& warp,
+__device__ void Receive(const DeviceCall& call, DataWarp& warp,
                         const DeviceStep& step) {
   const StripeVectors vectors = VectorsOf(call, step.from, step.bytes);
   if (step.kind == DeviceStepKind::kGet) {
@@ -179,9 +192,10 @@ __device__ void Receive(const DeviceCall& call, const DataWarp& warp,
     task.to_slot = call.members[call.self].slots[SlotOf(call, step.to_round)] +
                    step.to_slot;
   Reduce(task);
+  warp.PassOn(vectors.size());
 }
 
-__device__ bool RunSending(const DeviceCall& call, const DataWarp& warp) {
+__device__ bool RunSending(const DeviceCall& call, DataWarp warp) {
   for (uint32_t at = 0; at < call.num_sending; ++at) {
     const DeviceStep& step = call.sending[at];
     if (step.kind != DeviceStepKind::kPublish) {
@@ -193,7 +207,7 @@ __device__ bool RunSending(const DeviceCall& call, const DataWarp& warp) {
   return true;
 }
 
-__device__ bool RunReceiving(const DeviceCall& call, const DataWarp& warp) {
+__device__ bool RunReceiving(const DeviceCall& call, DataWarp warp) {
   for (uint32_t at = 0; at < call.num_receiving; ++at) {
     const DeviceStep& step = call.receiving[at];
     if (step.kind != DeviceStepKind::kRelease) {

@@ -46,8 +46,10 @@ __device__ __forceinline__ const std::byte* SourceOf(const ReduceTask& task,
 
 template <typename Type>
 __device__ __noinline__ void ReduceStep(const ReduceTask& task) {
-  // As many loads in flight as accumulators fit in registers.
-  constexpr int kUnroll = ElementFold<Type>::kRegisterBytes <= 32 ? 4 : 2;
+  // Loads under way at once: a step has few vectors for each thread, and a load
+  // from the pool takes microseconds, which must not add up over the members.
+  constexpr int kSources = 4;
+  constexpr int kUnroll = ElementFold<Type>::kRegisterBytes <= 32 ? 2 : 1;
 
   const DeviceStep& step = *task.step;
   const ReduceOp op = task.call->reduce_op;
@@ -57,38 +59,46 @@ __device__ __noinline__ void ReduceStep(const ReduceTask& task) {
   for (uint32_t base = task.thread; base < size;
        base += task.threads * kUnroll) {
     uint32_t offset[kUnroll];
-    uint4 next[kUnroll];
+    uint4 values[kSources][kUnroll];
     ElementFold<Type> fold[kUnroll];
-    auto load = [&](int member) {
-      const std::byte* source = SourceOf(task, member);
-#pragma unroll
-      for (int k = 0; k < kUnroll; ++k) {
-        if (offset[k] >= bytes) continue;
-        next[k] = member == self
-                      ? LoadLocal(source + offset[k], bytes - offset[k])
-                      : LoadSlot(source + offset[k]);
-      }
-    };
 #pragma unroll
     for (int k = 0; k < kUnroll; ++k) {
       const uint32_t i = base + k * task.threads;
       offset[k] =
           i < size ? static_cast<uint32_t>(task.vectors.Offset(i)) : bytes;
     }
-    load(step.first);
+    for (int first = step.first; first < step.last; first += kSources) {
 #pragma unroll
-    for (int k = 0; k < kUnroll; ++k) fold[k].Begin(next[k]);
-    for (int member = step.first + 1; member < step.last; ++member) {
-      load(member);
+      for (int s = 0; s < kSources; ++s) {
+        const int member = first + s;
+        if (member >= step.last) break;
+        const std::byte* source = SourceOf(task, member);
 #pragma unroll
-      for (int k = 0; k < kUnroll; ++k) fold[k].Add(op, next[k]);
+        for (int k = 0; k < kUnroll; ++k) {
+          if (offset[k] >= bytes) continue;
+          values[s][k] = member == self
+                             ? LoadLocal(source + offset[k], bytes - offset[k])
+                             : LoadSlot(source + offset[k]);
+        }
+      }
+#pragma unroll
+      for (int s = 0; s < kSources; ++s) {
+        if (first + s >= step.last) break;
+#pragma unroll
+        for (int k = 0; k < kUnroll; ++k) {
+          if (first + s == step.first)
+            fold[k].Begin(values[s][k]);
+          else
+            fold[k].Add(op, values[s][k]);
+        }
+      }
     }
 #pragma unroll
     for (int k = 0; k < kUnroll; ++k) {
       if (offset[k] >= bytes) continue;
       // A single source is copied, NaNs and all.
       const uint4 result =
-          step.last - step.first == 1 ? next[k] : fold[k].Result();
+          step.last - step.first == 1 ? values[0][k] : fold[k].Result();
       if (task.to != nullptr)
         StoreLocal(task.to + offset[k], result, bytes - offset[k]);
       if (task.to_slot != nullptr) StoreSlot(task.to_slot + offset[k], result);
