@@ -9,7 +9,8 @@
 //
 // Prints one JSON object a line. `bytes` is the total size as in nccl-tests;
 // shapes are blocks x sending threads x receiving threads; kernel_slots what
-// kernels use of a slot, 0 for half of it, x the least that is worth a round.
+// kernels use of a slot, 0 for their own choice, x the least that is worth a
+// round.
 
 #include <algorithm>
 #include <barrier>

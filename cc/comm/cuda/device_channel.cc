@@ -228,9 +228,10 @@ Status DeviceChannel::FollowLast(cudaStream_t stream) {
 }
 
 // What every way of executing a call needs.
-cuda::DeviceCall DeviceChannel::Prepare(
-    const Call& call, const StoredProgram& program,
-    const pool::CallDescriptor& descriptor) const {
+cuda::DeviceCall DeviceChannel::Prepare(const Call& call,
+                                        const StoredProgram& program,
+                                        const pool::CallDescriptor& descriptor,
+                                        bool by_copies) const {
   cuda::DeviceCall device;
   device.sending = program.sending;
   device.receiving = program.receiving;
@@ -239,7 +240,9 @@ cuda::DeviceCall DeviceChannel::Prepare(
   device.members = members_.get();
   device.num_members = static_cast<int32_t>(connection_.members().size());
   device.self = connection_.group().self;
-  device.num_slots = static_cast<uint32_t>(connection_.geometry().num_slots);
+  device.num_slots = static_cast<uint32_t>(
+      (by_copies ? connection_.geometry() : connection_.kernel_geometry())
+          .num_slots);
   device.unit_bytes = connection_.stripes().unit_bytes;
   device.slot_step = connection_.stripes().slot_step;
   device.base_round = program.flagged ? flagged_rounds_ : rounds_;
@@ -295,7 +298,8 @@ Status DeviceChannel::EnqueueRecorded(const Call& call, bool aside,
   const pool::CallDescriptor descriptor = Describe(call);
   CXL_ASSIGN_OR_RETURN(const StoredProgram* program,
                        ProgramFor(call, descriptor, copy_lines, stream));
-  const cuda::DeviceCall device = Prepare(call, *program, descriptor);
+  const cuda::DeviceCall device =
+      Prepare(call, *program, descriptor, copy_lines > 0);
 
   Note(call, descriptor);
   cudaError_t error = cudaSuccess;

@@ -80,7 +80,8 @@ class DeviceChannel {
       const Call& call, const pool::CallDescriptor& descriptor, int copy_lines,
       cudaStream_t stream);
   cuda::DeviceCall Prepare(const Call& call, const StoredProgram& program,
-                           const pool::CallDescriptor& descriptor) const;
+                           const pool::CallDescriptor& descriptor,
+                           bool by_copies) const;
   cudaError_t LaunchFlagged(cuda::DeviceCall call, uint32_t blocks,
                             cudaStream_t stream);
   Result<cuda::CopyTimes> TakeTimes(uint64_t place);

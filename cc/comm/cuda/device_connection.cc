@@ -16,10 +16,12 @@ constexpr uint64_t kDeviceKey = 0x6375646100000000;
 
 // The copy engines' best, where the pool has space for it.
 constexpr uint64_t kMaxSlotBytes = uint64_t{4} << 20;
-// Of all members' slots of a round: more, and their rings do not stay in the
-// processor's cache, where the pool is emulated in memory.
-constexpr uint64_t kMaxRoundBytes = uint64_t{8} << 20;
 constexpr uint64_t kGroupsPerArena = 7;
+// Where the pool is emulated in memory, larger rings of all members together do
+// not stay in the processor's cache: what kernels use of their slots of a
+// round, and how many slots the copy engines of more than two members use.
+constexpr uint64_t kKernelRoundBytes = uint64_t{4} << 20;
+constexpr int kFewSlots = 4;
 
 // At least: every block has something of each member's part.
 uint64_t MinSlotBytes(const DeviceOptions& options, int members) {
@@ -36,14 +38,12 @@ plan::Geometry ChooseGeometry(const pool::Pool& pool,
   uint64_t arena = 0;
   for (int extent = 0; extent < pool.num_extents(); ++extent)
     arena += pool.arena(extent, 0).bytes;
-  const uint64_t fitting =
-      std::min(arena / kGroupsPerArena / geometry.num_slots,
-               kMaxRoundBytes / static_cast<uint64_t>(members));
   geometry.slot_bytes =
       options.slot_bytes > 0
           ? options.slot_bytes
-          : std::clamp(std::bit_floor(fitting), MinSlotBytes(options, members),
-                       kMaxSlotBytes);
+          : std::clamp(
+                std::bit_floor(arena / kGroupsPerArena / geometry.num_slots),
+                MinSlotBytes(options, members), kMaxSlotBytes);
   return geometry;
 }
 
@@ -61,21 +61,24 @@ DeviceConnection::DeviceConnection(pool::Pool* pool, const Peers* peers,
       members_(group_.members.size()),
       controls_(group_.members.size()) {
   const int size = static_cast<int>(members_.size());
-  const uint64_t kernel_slot_bytes =
+  kernel_geometry_ = geometry_;
+  kernel_geometry_.slot_bytes = std::min(
+      geometry_.slot_bytes,
       options.kernel_slot_bytes > 0
           ? options.kernel_slot_bytes
-          : std::max(geometry_.slot_bytes / 2, MinSlotBytes(options, size));
+          : std::max(std::bit_floor(kKernelRoundBytes / members_.size()),
+                     MinSlotBytes(options, size)));
   stripes_ =
-      plan::GpuStripes(std::min(geometry_.slot_bytes, kernel_slot_bytes),
-                       geometry_.num_devices, size, options.shape.blocks);
+      plan::GpuStripes(kernel_geometry_.slot_bytes, geometry_.num_devices, size,
+                       options.shape.blocks);
   geometry_.part_alignment = stripes_.period();
-  kernel_geometry_ = geometry_;
-  kernel_geometry_.slot_bytes =
-      std::min(geometry_.slot_bytes, kernel_slot_bytes);
+  kernel_geometry_.part_alignment = stripes_.period();
   if (stripes_.slot_step > 0)
     kernel_geometry_.device_parts = static_cast<int>(stripes_.num_blocks);
-  if (geometry_.num_devices == 1)
-    kernel_geometry_.min_chunk_bytes = options.kernel_min_chunk_bytes;
+  if (geometry_.num_devices > 1) return;
+  kernel_geometry_.min_chunk_bytes = options.kernel_min_chunk_bytes;
+  // Nothing of a call by the one is left when a call by the other begins.
+  if (size > 2) geometry_.num_slots = std::min(geometry_.num_slots, kFewSlots);
 }
 
 Status DeviceConnection::Open(Arena* arena, Recorder* recorder) {
@@ -84,8 +87,10 @@ Status DeviceConnection::Open(Arena* arena, Recorder* recorder) {
     return Error(Code::kUnimplemented, "a group of GPUs has at most ",
                  cuda::kMaxMembers, " members, this one has ", size,
                  ": communicate along several mesh axes in turn");
+  plan::Geometry slots = geometry_;
+  slots.num_slots = kernel_geometry_.num_slots;
   CXL_ASSIGN_OR_RETURN(place_,
-                       AllocateChannel(*pool_, arena, group_, key_, geometry_,
+                       AllocateChannel(*pool_, arena, group_, key_, slots,
                                        sizeof(cuda::DeviceControl)));
   InitializeWords();
   CXL_ASSIGN_OR_RETURN(

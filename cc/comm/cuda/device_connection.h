@@ -31,8 +31,8 @@ struct DeviceOptions {
   // pool of several devices only those beside compute do.
   uint64_t copy_engine_bytes = uint64_t{64} << 20;
   uint64_t copy_engine_bytes_aside = uint64_t{6} << 20;
-  // What kernels use of a slot (0: half of it), and the least that is worth a
-  // round in a pool of one device.
+  // What kernels use of a slot (0: follows from the number of members), and the
+  // least that is worth a round in a pool of one device.
   uint64_t kernel_slot_bytes = 0;
   uint64_t kernel_min_chunk_bytes = uint64_t{512} << 10;
   // See plan::IsFlagged; 0 for no flags at all.
@@ -62,8 +62,10 @@ class DeviceConnection {
   const Group& group() const { return group_; }
   // What the members find each other's parts by.
   uint64_t key() const { return key_; }
+  // What calls by the copy engines use of the slots: large pieces of few of
+  // them.
   const plan::Geometry& geometry() const { return geometry_; }
-  // What plans for kernels use of it: copy engines need larger pieces.
+  // What kernels do.
   const plan::Geometry& kernel_geometry() const { return kernel_geometry_; }
   const cuda::Stripes& stripes() const { return stripes_; }
   const pool::Doorbells& doorbells() const { return doorbells_; }
