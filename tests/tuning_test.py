@@ -70,14 +70,17 @@ class TuneTest(parameterized.TestCase):
             _tune._Question("slots", [{"num_slots": 4}, {"num_slots": 6}], "psum", "1KiB"),
             _tune._Question("copies", [{"past_caches_bytes": 2}], "psum", "1KiB"),
         ]
-        # A job each; the second candidate is twice as fast.
+        # A job each; the second candidate is twice as fast, unless something else disturbs it.
         seen = []
 
         def bench(question, values, ranks):
             del question, ranks
             seen.append(values)
             median = 10.0 if values["num_slots"] == 4 else 5.0
-            return {"machine": {"cpu": "any"}, "results": [{"time_us": {"median": median}}]}
+            if len(seen) == 2:
+                median = 100.0
+            row = {"op": "psum", "bytes": 1024, "time_us": {"median": median}}
+            return {"machine": {"cpu": "any"}, "results": [row]}
 
         with tempfile.TemporaryDirectory() as folder:
             table = pathlib.Path(folder) / "t.json"
