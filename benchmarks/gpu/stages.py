@@ -155,8 +155,9 @@ def _bench(
 def transformer(suite: Suite) -> Record:
     """Trains with both kinds of collectives, NCCL restricted to memory of the host."""
     on_gpus = suite.platform == "cuda"
-    # Sequences of a step: with more, computation hides any communication; with fewer, none.
-    sequences = {2: 10}.get(suite.ranks, 6 * suite.ranks)
+    # Sequences of a step, such that communication takes two thirds of the computation's time: with
+    # many more it is hidden whatever it does, with fewer it cannot be.
+    sequences = {2: 10}.get(suite.ranks, 8 * suite.ranks)
     flags = ["--preset=340m", f"--batch_size={sequences}"]
     steps = 200
     if not on_gpus:

@@ -264,7 +264,8 @@ cuda::DeviceCall DeviceChannel::Prepare(const Call& call,
   return device;
 }
 
-cudaError_t DeviceChannel::LaunchFlagged(cuda::DeviceCall call, uint32_t blocks,
+cudaError_t DeviceChannel::LaunchFlagged(cuda::DeviceCall call,
+                                         const StoredProgram& program,
                                          cudaStream_t stream) {
   if (cuda::MustWipe(call.base_round)) {
     const cudaError_t error = cuda::LaunchWipe(call, stream);
@@ -272,7 +273,11 @@ cudaError_t DeviceChannel::LaunchFlagged(cuda::DeviceCall call, uint32_t blocks,
     call.base_round = ++flagged_rounds_;
   }
   ++flagged_rounds_;
-  return cuda::LaunchFlagged(call, blocks, stream);
+  return cuda::LaunchFlagged(
+      call,
+      {program.host_sending, program.host_receiving,
+       connection_.members().data(), program.flagged_blocks},
+      stream);
 }
 
 Status DeviceChannel::Enqueue(const Call& call, bool aside,
@@ -312,7 +317,7 @@ Status DeviceChannel::EnqueueRecorded(const Call& call, bool aside,
         times, stream);
     last_by_copy_engine_ = true;
   } else if (program->flagged) {
-    error = LaunchFlagged(device, program->flagged_blocks, stream);
+    error = LaunchFlagged(device, *program, stream);
   } else {
     if (std::exchange(last_by_copy_engine_, false))
       error = cuda::LaunchWaitForEnd(device, stream);

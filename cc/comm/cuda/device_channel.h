@@ -82,7 +82,7 @@ class DeviceChannel {
   cuda::DeviceCall Prepare(const Call& call, const StoredProgram& program,
                            const pool::CallDescriptor& descriptor,
                            bool by_copies) const;
-  cudaError_t LaunchFlagged(cuda::DeviceCall call, uint32_t blocks,
+  cudaError_t LaunchFlagged(cuda::DeviceCall call, const StoredProgram& program,
                             cudaStream_t stream);
   Result<cuda::CopyTimes> TakeTimes(uint64_t place);
   void AddTimes(uint64_t finished);

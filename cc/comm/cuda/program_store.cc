@@ -48,11 +48,12 @@ Result<const StoredProgram*> ProgramStore::Store(const std::string& key,
   std::copy(program.sending.begin(), program.sending.end(), source);
   std::copy(program.receiving.begin(), program.receiving.end(),
             source + sending);
-  CXL_RETURN_IF_ERROR(cuda::CudaStatus(
-      cudaMemcpyAsync(steps, source,
-                      (sending + receiving) * sizeof(cuda::DeviceStep),
-                      cudaMemcpyHostToDevice, stream),
-      "copying a program to the device"));
+  if (!flagged)  // Those travel with each launch.
+    CXL_RETURN_IF_ERROR(cuda::CudaStatus(
+        cudaMemcpyAsync(steps, source,
+                        (sending + receiving) * sizeof(cuda::DeviceStep),
+                        cudaMemcpyHostToDevice, stream),
+        "copying a program to the device"));
   used_ += sending + receiving;
   StoredProgram stored;
   stored.sending = steps;

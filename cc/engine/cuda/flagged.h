@@ -20,8 +20,16 @@ namespace jax_cxl::cuda {
 // what was received before. The same on all ranks.
 bool FitsFlagged(const Program& program);
 
+// What the host knows of a call besides: it travels with the launch.
+struct FlaggedProgram {
+  const DeviceStep* sending;  // as many as the call says
+  const DeviceStep* receiving;
+  const MemberView* members;
+  uint32_t blocks;
+};
+
 // As Launch (see executor.h). `call.base_round` counts the rounds of this ring.
-cudaError_t LaunchFlagged(const DeviceCall& call, uint32_t blocks,
+cudaError_t LaunchFlagged(const DeviceCall& call, const FlaggedProgram& program,
                           cudaStream_t stream);
 
 // Thread blocks for a program: as many as keep each thread's work small.
