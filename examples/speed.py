@@ -21,7 +21,7 @@ def milliseconds(functions: dict[str, Callable[[], Any]]) -> dict[str, dict[str,
     """Times functions in turn, several calls a turn; the first turn of each does not count.
 
     In turn, because what a machine does beside comes and goes. Several calls, one right after the
-    other as in training, because a GPU that has rested is faster: what it may draw is limited.
+    other, as in training.
 
     Returns:
         Name -> {"median", "min", "max"} of a call.

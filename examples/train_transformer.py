@@ -192,7 +192,7 @@ def _train(
         text: what to train on.
         first_step: steps taken already.
         figures: the curves so far, appended to.
-        checkpoints: where to save; None for nowhere.
+        checkpoints: where to save, if anywhere.
 
     Returns:
         The last state, and what was measured beside the curves.

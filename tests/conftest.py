@@ -19,11 +19,16 @@ _POOLS = {
 # For these it makes no difference:
 _WITHOUT_THE_CHOSEN_POOL = [
     # They say which pool they use.
+    "deaths_test.py",
     "ending_test.py",
     "incoherent_test.py",
     "initialize_test.py",
     # They open none.
+    "bench_device_time_test.py",
+    "compiled_for_gpus_test.py",
+    "launch_output_test.py",
     "launch_test.py",
+    "platform_test.py",
     "pool_uri_test.py",
     "simulate_test.py",
     # It needs GPUs.

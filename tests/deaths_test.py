@@ -1,6 +1,5 @@
 """Whichever process of a job is killed, the others know or end, and nothing is left behind."""
 
-import contextlib
 import os
 import re
 import signal
@@ -97,10 +96,10 @@ class DeathsTest(parameterized.TestCase):
     @parameterized.parameters((), ("--go-on",))
     def test_all_ranks_at_once(self, *launcher):
         running, ranks, pids = self.start(*launcher)
-        for pid in ranks.values():
-            # One that has seen the first ones die may have ended by itself.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        # Stopped first: one that saw the first ones die would end by itself.
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in ranks.values():
+                os.kill(pid, number)
         self.end(running, pids)
         self.assertEqual(running.returncode, 137)
 

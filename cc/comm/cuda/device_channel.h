@@ -29,7 +29,8 @@ namespace jax_cxl::comm {
 // the other, in the order in which they are enqueued, which XLA makes the same
 // on all ranks.
 //
-// `Enqueue` is called by one thread at a time, `Check` and `Abort` by another.
+// `Enqueue` is called by one thread at a time, `Check` and `Abort` by another;
+// what these do is in device_channel_checks.cc.
 class DeviceChannel {
  public:
   DeviceChannel(pool::Pool* pool, Peers* peers, const DeviceOptions& options,
@@ -69,29 +70,33 @@ class DeviceChannel {
     cuda::CopyTimes times;
   };
 
-  int CopyLines(const Call& call, bool aside) const;
   uint64_t staging_bytes() const;
   Status EnqueueRecorded(const Call& call, bool aside, cudaStream_t stream);
   Status FollowLast(cudaStream_t stream);
   Status UploadMembers();
-  Result<std::optional<cuda::Program>> FlaggedProgram(
-      const plan::Request& request) const;
-  Result<const StoredProgram*> ProgramFor(
-      const Call& call, const pool::CallDescriptor& descriptor, int copy_lines,
-      cudaStream_t stream);
   cuda::DeviceCall Prepare(const Call& call, const StoredProgram& program,
                            const pool::CallDescriptor& descriptor,
                            bool by_copies) const;
   cudaError_t LaunchFlagged(cuda::DeviceCall call, const StoredProgram& program,
                             cudaStream_t stream);
   Result<cuda::CopyTimes> TakeTimes(uint64_t place);
-  void AddTimes(uint64_t finished);
-  int WaitingFor(uint64_t finished, double waited_s) const;
   void Note(const Call& call, const pool::CallDescriptor& descriptor);
-  Status CompareJournals();
-  Status CheckCalls(Clock::time_point now, uint64_t finished);
+
+  // In device_channel_programs.cc.
+  int CopyLines(const Call& call, bool aside) const;
+  Result<std::optional<cuda::Program>> FlaggedProgram(
+      const plan::Request& request) const;
+  Result<const StoredProgram*> ProgramFor(
+      const Call& call, const pool::CallDescriptor& descriptor, int copy_lines,
+      cudaStream_t stream);
+
+  // In device_channel_checks.cc.
+  void AddTimes(uint64_t finished);
   void RecordWait(uint64_t call, int member);
   std::string InCall(uint64_t call) const;
+  Status CompareJournals();
+  Status CheckCalls(Clock::time_point now, uint64_t finished);
+  int WaitingFor(uint64_t finished, double waited_s) const;
 
   pool::Pool* pool_;
   Peers* peers_;

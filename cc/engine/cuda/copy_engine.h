@@ -16,7 +16,7 @@
 // others. What is to be reduced is copied to the device and reduced there: the
 // only kernels of a call.
 //
-// Between two copies a stream stores a doorbell's word and waits for the next,
+// Between two rounds a stream stores a doorbell's word and waits for the next,
 // which takes several microseconds. Rounds can therefore go over two *lines* in
 // turn, each with streams and doorbells of its own: while one waits, the other
 // moves data. But a copy engine that has the next copy already stores the word

@@ -1,0 +1,103 @@
+// How DeviceChannel executes a call: by copy engines or kernels, and by which
+// program. Part of the enqueuing side, but all ranks must decide it alike.
+
+#include <algorithm>
+#include <utility>
+
+#include "cc/comm/cuda/device_channel.h"
+#include "cc/engine/cuda/flagged.h"
+#include "cc/engine/cuda/program.h"
+#include "cc/plan/gpu_geometry.h"
+#include "cc/plan/plan.h"
+
+namespace jax_cxl::comm {
+namespace {
+
+std::string ProgramKey(uint64_t channel, const Call& call,
+                       const pool::CallDescriptor& descriptor, int copy_lines) {
+  std::string key(reinterpret_cast<const char*>(&channel), sizeof(channel));
+  key.append(reinterpret_cast<const char*>(&descriptor), sizeof(descriptor));
+  // A hash may collide; the permutation itself does not.
+  key.append(reinterpret_cast<const char*>(call.request.sources.data()),
+             call.request.sources.size() * sizeof(int32_t));
+  key.push_back(static_cast<char>(copy_lines));
+  return key;
+}
+
+}  // namespace
+
+// On how many lines the copy engines execute a call; 0: kernels do. Follows
+// from what is equal on all ranks. Kernels fill one direction of the link as
+// well as the copy engines do, and both where they read from several peers.
+// Beside compute, a call leaves the multiprocessors alone as soon as that costs
+// it little. Copy engines load the pool's devices one after another, kernels
+// all of them at once.
+int DeviceChannel::CopyLines(const Call& call, bool aside) const {
+  if (!aside && connection_.stripes().slot_step > 0) return 0;
+  bool ahead = connection_.members().size() == 2;  // of kernels
+  int lines = 1;
+  switch (call.request.op) {
+    case plan::Op::kAllGather:
+    case plan::Op::kAllToAll:
+      break;
+    case plan::Op::kAllReduce:
+      lines = 2;
+      break;
+    case plan::Op::kReduceScatter:
+      lines = 2;
+      ahead = false;  // of kernels, which need not stage operands
+      break;
+    case plan::Op::kBroadcast:
+    case plan::Op::kReduce:
+    case plan::Op::kGather:
+    case plan::Op::kScatter:
+      ahead = false;
+      break;
+    default:  // not measured
+      return 0;
+  }
+  const uint64_t bytes =
+      std::max(plan::InputBytes(call.request), plan::OutputBytes(call.request));
+  const bool copies = (ahead && bytes >= options_.copy_engine_bytes) ||
+                      (aside && bytes >= options_.copy_engine_bytes_aside);
+  return bytes > 0 && copies ? lines : 0;
+}
+
+// None if the call is too long for flags.
+Result<std::optional<cuda::Program>> DeviceChannel::FlaggedProgram(
+    const plan::Request& request) const {
+  if (options_.flagged_bytes == 0 ||
+      !plan::IsFlagged(request, options_.flagged_bytes))
+    return std::optional<cuda::Program>();
+  CXL_ASSIGN_OR_RETURN(
+      const plan::Plan plan,
+      plan::MakePlan(request, plan::FlaggedGeometry(request.num_ranks)));
+  CXL_ASSIGN_OR_RETURN(
+      cuda::Program program,
+      cuda::MakeProgram(plan, request.rank, cuda::Stripes{1, 16}));
+  if (!cuda::FitsFlagged(program)) return std::optional<cuda::Program>();
+  return std::optional(std::move(program));
+}
+
+Result<const StoredProgram*> DeviceChannel::ProgramFor(
+    const Call& call, const pool::CallDescriptor& descriptor, int copy_lines,
+    cudaStream_t stream) {
+  const std::string key = ProgramKey(key_, call, descriptor, copy_lines);
+  if (const StoredProgram* found = programs_->Find(key)) return found;
+  if (copy_lines == 0) {
+    CXL_ASSIGN_OR_RETURN(const std::optional<cuda::Program> program,
+                         FlaggedProgram(call.request));
+    if (program) return programs_->Store(key, *program, true, stream);
+  }
+  CXL_ASSIGN_OR_RETURN(
+      const plan::Plan plan,
+      plan::MakePlan(call.request, copy_lines > 0
+                                       ? connection_.geometry()
+                                       : connection_.kernel_geometry()));
+  CXL_ASSIGN_OR_RETURN(
+      const cuda::Program program,
+      cuda::MakeProgram(plan, call.request.rank, connection_.stripes()));
+  return programs_->Store(key, program, false, stream);
+}
+
+}  // namespace jax_cxl::comm

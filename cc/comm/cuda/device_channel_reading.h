@@ -1,0 +1,24 @@
+#ifndef JAX_CXL_COMM_CUDA_DEVICE_CHANNEL_READING_H_
+#define JAX_CXL_COMM_CUDA_DEVICE_CHANNEL_READING_H_
+
+#include <atomic>
+#include <chrono>
+
+#include "cc/comm/call.h"
+
+// What both sides of DeviceChannel read clocks and devices with.
+namespace jax_cxl::comm {
+
+inline double Seconds(Clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+// A word that a device writes.
+template <typename T>
+T Read(T& word) {
+  return std::atomic_ref(word).load(std::memory_order_acquire);
+}
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_COMM_CUDA_DEVICE_CHANNEL_READING_H_
