@@ -193,7 +193,7 @@ def transformer(suite: Suite) -> Record:
                 continue
             found[name] = json.loads(path.read_text())
             found[name]["environment"] = {
-                # Where the folder lay is nobody's business.
+                # Without the place of this machine's folder.
                 variable: value.replace(str(suite.build), "FOLDER")
                 for variable, value in environment.items()
             }
