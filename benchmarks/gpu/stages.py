@@ -193,7 +193,7 @@ def transformer(suite: Suite) -> Record:
                 continue
             found[name] = json.loads(path.read_text())
             found[name]["environment"] = {
-                # Without the place of this machine's folder.
+                # Where the folder lies here means nothing elsewhere.
                 variable: value.replace(str(suite.build), "FOLDER")
                 for variable, value in environment.items()
             }

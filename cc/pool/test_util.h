@@ -23,8 +23,10 @@ inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 class TempDirectory {
  public:
   TempDirectory() {
+    // mkdtemp wants six letters X to replace.
     std::string pattern =
-        std::filesystem::temp_directory_path() / "jax_cxl_pool_XXXXXX";
+        std::filesystem::temp_directory_path() / "jax_cxl_pool_";
+    pattern.append(6, 'X');
     if (mkdtemp(pattern.data()) == nullptr) abort();
     path_ = pattern;
   }

@@ -12,6 +12,7 @@
 // The kernels for short messages, and their launch. One warp more than those
 // that move data watches the peers' words meanwhile.
 namespace jax_cxl::cuda {
+namespace flagged {
 namespace {
 
 constexpr uint32_t kMaxBlocksUsed = 32;
@@ -188,6 +189,7 @@ constexpr bool Fit(const DeviceCall& call) {
 }
 
 }  // namespace
+}  // namespace flagged
 
 bool FitsFlagged(const Program& program) {
   const auto to_slot = [](const DeviceStep& step) {
@@ -195,44 +197,48 @@ bool FitsFlagged(const Program& program) {
            step.kind == DeviceStepKind::kReduceToBoth;
   };
   return program.rounds == 1 &&
-         program.sending.size() + program.receiving.size() <= kMaxSteps &&
+         program.sending.size() + program.receiving.size() <=
+             flagged::kMaxSteps &&
          std::ranges::none_of(program.receiving, to_slot);
 }
 
 uint32_t FlaggedBlocks(const Program& program) {
   uint64_t put = 0, get = 0;
-  for (const DeviceStep& step : program.sending) put += NumUnits(step.bytes);
-  for (const DeviceStep& step : program.receiving) get += NumUnits(step.bytes);
+  for (const DeviceStep& step : program.sending)
+    put += flagged::NumUnits(step.bytes);
+  for (const DeviceStep& step : program.receiving)
+    get += flagged::NumUnits(step.bytes);
   const uint64_t units = std::max(put, get);
-  return static_cast<uint32_t>(std::clamp<uint64_t>(
-      (units + kThreads - 1) / kThreads, 1, kMaxBlocksUsed));
+  return static_cast<uint32_t>(
+      std::clamp<uint64_t>((units + flagged::kThreads - 1) / flagged::kThreads,
+                           1, flagged::kMaxBlocksUsed));
 }
 
 cudaError_t LaunchFlagged(const DeviceCall& call, const FlaggedProgram& program,
                           cudaStream_t stream) {
-  if (Fit<FewLists>(call))
-    LaunchWith<FewLists>(call, program, stream);
+  if (flagged::Fit<flagged::FewLists>(call))
+    flagged::LaunchWith<flagged::FewLists>(call, program, stream);
   else
-    LaunchWith<AllLists>(call, program, stream);
+    flagged::LaunchWith<flagged::AllLists>(call, program, stream);
   return cudaGetLastError();
 }
 
 cudaError_t LaunchWipe(const DeviceCall& call, cudaStream_t stream) {
-  Wipe<<<1, kThreads, 0, stream>>>(call);
+  flagged::Wipe<<<1, flagged::kThreads, 0, stream>>>(call);
   return cudaGetLastError();
 }
 
 cudaError_t PreloadFlagged() {
   cudaFuncAttributes attributes;
-  if (cudaError_t error =
-          cudaFuncGetAttributes(&attributes, Exchange<FewLists>);
+  if (cudaError_t error = cudaFuncGetAttributes(
+          &attributes, flagged::Exchange<flagged::FewLists>);
       error != cudaSuccess)
     return error;
-  if (cudaError_t error =
-          cudaFuncGetAttributes(&attributes, Exchange<AllLists>);
+  if (cudaError_t error = cudaFuncGetAttributes(
+          &attributes, flagged::Exchange<flagged::AllLists>);
       error != cudaSuccess)
     return error;
-  return cudaFuncGetAttributes(&attributes, Wipe);
+  return cudaFuncGetAttributes(&attributes, flagged::Wipe);
 }
 
 }  // namespace jax_cxl::cuda

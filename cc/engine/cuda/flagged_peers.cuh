@@ -10,7 +10,7 @@
 
 // What the peers say in the words of their rings (see flagged.h): what they
 // have read, and which call they are in.
-namespace jax_cxl::cuda {
+namespace jax_cxl::cuda::flagged {
 
 __device__ inline uint64_t ReleasedBy(const DeviceCall& call, int member) {
   const uint64_t word = AcquireWord(&call.members[member].flagged->released);
@@ -58,6 +58,6 @@ __device__ inline bool AwaitCalls(const Task& task, Shared& shared) {
   });
 }
 
-}  // namespace jax_cxl::cuda
+}  // namespace jax_cxl::cuda::flagged
 
 #endif  // JAX_CXL_ENGINE_CUDA_FLAGGED_PEERS_CUH_

@@ -13,7 +13,7 @@
 
 // Reductions of short messages (see flagged.h): operands are fetched a few
 // members at a time, as they arrive, and folded in the members' order.
-namespace jax_cxl::cuda {
+namespace jax_cxl::cuda::flagged {
 
 // Sources whose units are under way at once.
 inline constexpr int kSources = 4;
@@ -106,6 +106,6 @@ __device__ inline bool Reduce(const Task& task, Shared& shared,
   return true;
 }
 
-}  // namespace jax_cxl::cuda
+}  // namespace jax_cxl::cuda::flagged
 
 #endif  // JAX_CXL_ENGINE_CUDA_FLAGGED_REDUCE_CUH_

@@ -13,7 +13,7 @@
 // What the kernel for short messages (see flagged.h) works with: the steps of a
 // call, the units of data that its threads share out, how a unit and its flags
 // lie in the ring, and how a thread waits for one.
-namespace jax_cxl::cuda {
+namespace jax_cxl::cuda::flagged {
 
 // Threads of a block that move data; one more warp watches.
 inline constexpr uint32_t kThreads = 512;
@@ -190,6 +190,6 @@ class Units {
   uint32_t first_ = 0;  // unit of step `at_`
 };
 
-}  // namespace jax_cxl::cuda
+}  // namespace jax_cxl::cuda::flagged
 
 #endif  // JAX_CXL_ENGINE_CUDA_FLAGGED_UNITS_CUH_
