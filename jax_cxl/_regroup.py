@@ -94,11 +94,9 @@ def regroup(
                 "jax_cxl.regroup(rejoin=True) waits for processes that only python -m"
                 " jax_cxl.launch --restart-lost N starts."
             )
-        agreement = _Agreement(running, _ranks(devices), rejoin, uri, time.monotonic() + seconds)
-        meeting = agreement.reach()
+        deadline = time.monotonic() + seconds
+        meeting = _Agreement(running, _ranks(devices), rejoin, uri, deadline).reach()
         _runtime.restart(meeting, uri)
-        if agreement.decided:
-            launch_environment.announce_pool()
         jax.clear_caches()
         _warn_of_jax(meeting.members)
     return [jax.devices()[rank] for rank in meeting.members]
@@ -114,11 +112,7 @@ def _ranks(devices: Sequence[Any] | None) -> list[int]:
 
 
 class _Agreement:
-    """This process's part in agreeing on who goes on, and in which pool.
-
-    Attributes:
-      decided: whether it was this process that decided.
-    """
+    """This process's part in agreeing on who goes on, and in which pool."""
 
     def __init__(
         self,
@@ -134,11 +128,7 @@ class _Agreement:
         self._mine = [rank for rank in _pools.local_ranks() if rank in ranks]
         self._uri = uri
         self._deadline = deadline
-        self._created: _core.Pool | None = None
-
-    @property
-    def decided(self) -> bool:
-        return self._created is not None
+        self._created: _core.Pool | None = None  # By this process, if it decided.
 
     def reach(self) -> _pools.Meeting:
         """Returns the pool where all that go on have met."""

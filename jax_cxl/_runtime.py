@@ -256,8 +256,6 @@ def _start(uri: str | None, config: _config.Config) -> Runtime:
     name = f"jax_cxl/{max(_past.generation, 0)}.{_past.starts}"
     tuning = _tuning.load(config.tuning)
     meeting = _come_together(name, uri, platform, tuning)
-    if jax.process_index() == devices[meeting.members[0]].process_index:
-        launch_environment.announce_pool()
     _register_handlers(platform)
     if config.fault is not None:
         _core.arm_fault(config.fault)
@@ -281,6 +279,8 @@ def _run(
     devices = jax.devices()
     platform = _platform.of(devices[0])
     pool_bytes = meeting.pool.total_bytes
+    if jax.process_index() == devices[meeting.members[0]].process_index:
+        launch_environment.announce_pool(*meeting.pool.opened_file())
     _core.start(
         meeting.pool,
         [

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import pathlib
+import select
 import signal
 import socket
 import subprocess
@@ -102,6 +103,26 @@ def _status(*arguments):
     )
 
 
+def _wait_for_children(pid: int, count: int) -> list[int]:
+    deadline = time.monotonic() + 60
+    while True:
+        found = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        if len(found) == count:
+            return [int(child) for child in found]
+        assert time.monotonic() < deadline, f"{pid} has {len(found)} children, not {count}"
+        time.sleep(0.01)
+
+
+def _wait_for_end(pid: int) -> None:
+    """Waits until a process that need not be a child has ended."""
+    fd = os.pidfd_open(pid)
+    try:
+        ended, _, _ = select.select([fd], [], [], 60)
+        assert ended, f"{pid} does not end"
+    finally:
+        os.close(fd)
+
+
 class StatusTest(parameterized.TestCase):
     @parameterized.parameters(("late", "is in no collective"), ("stop", "is stopped"))
     def test_of_a_running_job(self, how, words):
@@ -138,6 +159,24 @@ class StatusTest(parameterized.TestCase):
                 self.assertIn("culprit: rank 1 (pid ", stderr)
                 self.assertEqual([culprit["rank"] for culprit in found["culprits"]], [1])
             self.assertIn("psum: all_reduce sum of 1 float32", _status(kept).stdout)
+
+    def test_post_mortem_of_ranks_that_are_gone_before_the_launcher_hears_of_their_pool(self):
+        with tempfile.TemporaryDirectory() as folder:
+            kept = str(pathlib.Path(folder, "kept"))
+            launcher = ("--post-mortem", kept)
+            with job.start("stuck.py", "all_die", launcher=launcher) as ended:
+                (supervisor,) = _wait_for_children(ended.pid, 1)
+                ranks = _wait_for_children(supervisor, 2)
+                os.kill(supervisor, signal.SIGSTOP)
+                try:
+                    for rank in ranks:
+                        _wait_for_end(rank)
+                finally:
+                    os.kill(supervisor, signal.SIGCONT)
+                ended.communicate(timeout=120)
+            (found,) = json.loads(_status(kept, "--json").stdout)
+        for rank in found["ranks"]:
+            self.assertEqual([call["name"] for call in rank["calls"]], ["psum"] * 3)
 
     def test_what_is_no_pool_is_refused(self):
         status = _status(__file__)

@@ -108,6 +108,8 @@ class Pool {
   int num_extents() const { return static_cast<int>(extents_.size()); }
   const Coherence& coherence() const { return coherence_; }
   const PoolSpec& spec() const { return spec_; }
+  // Of the first path, which has the control pages, from spec().offset on.
+  int fd() const { return files_.front().fd(); }
 
   RankPage* rank_page(int rank) const;
   Recorder* recorder(int rank) const;

@@ -156,7 +156,14 @@ NB_MODULE(_core, m) {
       .def("unlink", [](PyPool& self) { self.get()->Unlink(); })
       .def_prop_ro("token", [](PyPool& self) { return self.get()->token(); })
       .def_prop_ro("total_bytes",
-                   [](PyPool& self) { return self.get()->total_bytes(); });
+                   [](PyPool& self) { return self.get()->total_bytes(); })
+      .def(
+          "opened_file",
+          [](PyPool& self) {
+            return std::pair(self.get()->fd(), self.get()->spec().offset);
+          },
+          "Descriptor of the pool's (first) file, and where the pool starts "
+          "in it: what read_snapshot takes.");
 
   nb::class_<comm::Tuning>(m, "Tuning", "cc/comm/tuning.h")
       .def(nb::init<>())

@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import socket
+import struct
 from collections.abc import Mapping
 
 RANK = "JAX_CXL_LAUNCH_RANK"
@@ -13,9 +15,12 @@ RESTARTS = "JAX_CXL_LAUNCH_RESTARTS"
 GO_ON = "JAX_CXL_LAUNCH_GO_ON"
 _RESTART = "restart"
 
-# The pipe on which a rank tells the supervisor of its failure, one byte, its status; and before
-# that with a 0 that it has a pool. Set in a rank's own process only.
-report_fd: int | None = None
+# On which a rank tells the supervisor that it has a pool (0, where the pool starts in its file, and
+# the open file), and that it fails (one byte, its status). Set in a rank's own process only.
+reports: socket.socket | None = None
+
+# What comes with a pool: 0, and the offset.
+POOL = struct.Struct("<BQ")
 
 _COORDINATOR = "JAX_COORDINATOR_ADDRESS"
 _COORDINATOR_BIND = "JAX_COORDINATOR_BIND_ADDRESS"
@@ -47,15 +52,20 @@ def succeeds_process_0() -> bool:
     return goes_on() and os.environ[RANK] == "0" and int(os.environ.get(RESTARTS, "0")) > 0
 
 
-def announce_pool() -> None:
-    """Tells the launcher, if there is one, that this process has a pool open.
+def announce_pool(fd: int, offset: int) -> None:
+    """Hands the pool to the launcher, if there is one.
 
-    The pool has no name and is gone with the last rank: the launcher opens it, too, so that it can
-    say afterwards what the ranks did last.
+    A pool without a name is gone with the last rank: the launcher keeps it, too, so that it can say
+    afterwards what the ranks did last. It gets the open file itself, because this process may be
+    gone by the time that it hears of it.
+
+    Args:
+        fd: The file of the pool, open.
+        offset: Where the pool starts in it, in bytes.
     """
-    if report_fd is not None:
+    if reports is not None:
         with contextlib.suppress(OSError):  # The supervisor has gone.
-            os.write(report_fd, b"\0")
+            socket.send_fds(reports, [POOL.pack(0, offset)], [fd])
 
 
 def rank_environment(

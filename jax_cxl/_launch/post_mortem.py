@@ -1,5 +1,6 @@
 """What the ranks of a job did last, read from their pool after they are gone."""
 
+import contextlib
 import os
 import sys
 
@@ -9,19 +10,16 @@ class HeldPool:
 
     def __init__(self) -> None:
         self._fd: int | None = None
+        self._offset = 0
 
-    def hold(self, pid: int) -> None:
-        """Opens the pool that a rank has; the latest counts."""
-        from jax_cxl._status import pools
-
-        for pool in pools.held_by(pid):
-            try:
-                fd = os.open(pool.path, os.O_RDONLY | os.O_CLOEXEC)
-            except OSError:
-                continue  # It ended meanwhile.
-            if self._fd is not None:
-                os.close(self._fd)
-            self._fd = fd
+    def hold(self, fd: int, offset: int) -> None:
+        """Keeps the pool that starts at `offset` of an open file; the latest counts."""
+        self._release()
+        # Opened anew: what a rank has sent has part in the rank's lock on the pool, which is to
+        # tell that the job lives.
+        with contextlib.suppress(OSError):
+            self._fd = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+        self._offset = offset
 
     def report(self, path: str | None) -> None:
         """Says on stderr who waited for whom, and keeps the recorders in a file, if asked to."""
@@ -31,7 +29,7 @@ class HeldPool:
         from jax_cxl._status import analysis
 
         try:
-            snapshot = _core.read_snapshot(self._fd, 0, "the pool of the job")
+            snapshot = _core.read_snapshot(self._fd, self._offset, "the pool of the job")
             lines = analysis.sentences(analysis.read(snapshot, calls=64))
             if path is not None:
                 with open(path, "wb") as file:
@@ -40,7 +38,11 @@ class HeldPool:
         except (OSError, errors.PoolError) as error:
             lines = [f"no post mortem: {error}"]
         finally:
-            os.close(self._fd)
-            self._fd = None
+            self._release()
         for line in lines:
             print(f"jax_cxl.launch: {line}", file=sys.stderr)
+
+    def _release(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None

@@ -12,6 +12,7 @@ import io
 import os
 import runpy
 import signal
+import socket
 import sys
 import types
 
@@ -28,7 +29,7 @@ def main() -> None:
     process.die_with(int(parent), signal.SIGKILL)
     # What the script starts has no part in this.
     os.set_inheritable(int(report), False)
-    environment.report_fd = int(report)
+    environment.reports = reports = socket.socket(fileno=int(report))
     detect.install()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
@@ -40,7 +41,7 @@ def main() -> None:
     except BaseException as error:
         # Not a child that the script forked and that ends here.
         if os.getpid() == started:
-            _report(int(report), error)
+            _report(reports, error)
         if not isinstance(error, Exception):
             raise
         error.__traceback__ = _users_part(error.__traceback__)
@@ -61,7 +62,7 @@ def _run(kind: str, name: str) -> None:
     runpy.run_path(name, run_name="__main__")
 
 
-def _report(fd: int, error: BaseException) -> None:
+def _report(reports: socket.socket, error: BaseException) -> None:
     """Tells the supervisor the status with which this process is going to end, unless 0."""
     status = 1
     if isinstance(error, SystemExit):
@@ -72,7 +73,7 @@ def _report(fd: int, error: BaseException) -> None:
         status = 128 + signal.SIGINT
     if status:
         with contextlib.suppress(OSError):  # The supervisor has gone.
-            os.write(fd, bytes([status]))
+            reports.send(bytes([status]))
 
 
 def _users_part(traceback: types.TracebackType | None) -> types.TracebackType | None:

@@ -83,7 +83,8 @@ class _Supervisor:
         self._sources: list[output.Source] = []
         self._ranks: dict[int, int] = {}  # Process id to rank, of those that run.
         self._coordinator: int | None = None  # Process id.
-        self._reports: dict[int, int] = {}  # Descriptor to process id: failures, in one byte.
+        # Descriptor to what a rank tells (environment.reports), and its process id.
+        self._reports: dict[int, tuple[socket.socket, int]] = {}
         self._restarts = 0
         self._stopped = False  # By a signal, not by a rank.
         self._reset()
@@ -165,11 +166,12 @@ class _Supervisor:
         job = self._job
         # A single rank keeps the launcher's streams: nothing to tell apart.
         piped = job.size > 1
-        report, reporter = os.pipe()
+        report, reporter = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        report.setblocking(False)
         command = [sys.executable, "-m", "jax_cxl._launch.rank", str(os.getpid())]
         try:
             child = subprocess.Popen(
-                [*command, str(reporter), job.kind, job.name, *job.arguments],
+                [*command, str(reporter.fileno()), job.kind, job.name, *job.arguments],
                 env=environment.rank_environment(
                     os.environ,
                     rank=number,
@@ -183,16 +185,16 @@ class _Supervisor:
                 stdin=None if number == 0 else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if piped else None,
                 stderr=subprocess.PIPE if piped else None,
-                pass_fds=[reporter],
+                pass_fds=[reporter.fileno()],
                 # Away from the terminal's Ctrl-C: one signal, from here, is enough. No session for
                 # each rank: Linux shares a core fairly between sessions, and a thread that yields
                 # lets only others of its session run.
                 process_group=0,
             )
         finally:
-            os.close(reporter)
+            reporter.close()
         self._ranks[child.pid] = number
-        self._reports[report] = child.pid
+        self._reports[report.fileno()] = report, child.pid
         for stream, sink in zip((child.stdout, child.stderr), self._sinks, strict=True):
             if stream is None:
                 continue
@@ -293,13 +295,16 @@ class _Supervisor:
             self._end(signal.SIGTERM, None)
 
     def _on_report(self, fd: int) -> None:
-        """Hears that a rank is about to fail, or that it cannot report any more."""
-        report = os.read(fd, 1)
-        if report == b"\0":
-            self._pool.hold(self._reports[fd])
+        """Hears of a pool, that a rank is about to fail, or that it cannot report any more."""
+        reports, pid = self._reports[fd]
+        report, files, _, _ = socket.recv_fds(reports, environment.POOL.size, 1)
+        for file in files:
+            self._pool.hold(file, environment.POOL.unpack(report)[1])
+            os.close(file)
+        if report[:1] == b"\0":
             return
-        pid = self._reports.pop(fd)
-        os.close(fd)
+        del self._reports[fd]
+        reports.close()
         # One that was reaped meanwhile has told by its status.
         if report and not self._ending and pid in self._ranks:
             if self._job.survives:

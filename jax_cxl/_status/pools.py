@@ -38,15 +38,17 @@ class Found:
 
 def held_by(pid: int) -> list[Found]:
     """Returns the pools in /dev/shm that a process has open."""
-    found = {}
     try:
-        for entry in sorted(os.listdir(f"/proc/{pid}/fd")):
-            path = f"/proc/{pid}/fd/{entry}"
+        entries = sorted(os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return []  # It ended, or belongs to another user.
+    found = {}
+    for entry in entries:
+        path = f"/proc/{pid}/fd/{entry}"
+        with contextlib.suppress(OSError):  # It was closed meanwhile.
             target = os.readlink(path)
             if target.startswith(_SHM_PREFIX):
                 found[target] = Found(target.removesuffix(_DELETED), path)
-    except OSError:
-        return []  # It ended, or belongs to another user.
     return list(found.values())
 
 
