@@ -39,6 +39,11 @@ _WITHOUT_THE_CHOSEN_POOL = [
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 
+# Most of the time goes into compiling what surrounds the collectives. Here and in the jobs that
+# tests start.
+jax.config.update("jax_disable_most_optimizations", True)
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+
 # A shell's background processes ignore SIGINT, and would the jobs that tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

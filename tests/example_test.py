@@ -39,11 +39,12 @@ _SPEED_FIGURES = {
 }
 
 
-def _start(*flags, devices=4, processes=1):
+def _start(*flags, devices=4, processes=1, optimized=False):
     """Runs the example and waits for it; `devices` are those of each process."""
     xla_flags = os.environ.get("XLA_FLAGS", "")
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": str(not optimized),
         "XLA_FLAGS": f"{xla_flags} --xla_force_host_platform_device_count={devices}",
     }
     launcher = ("-m", "jax_cxl.launch", "-n", str(processes)) if processes > 1 else ()
@@ -82,12 +83,12 @@ class ExampleTest(parameterized.TestCase):
         )
 
     @classmethod
-    def train(cls, *flags, **topology):
+    def train(cls, *flags, **options):
         """Returns the figures of a run that must succeed."""
         figures = cls.folder / "figures.json"
         figures.unlink(missing_ok=True)
         corpus = cls.folder / "corpus.txt"
-        run = _start(f"--corpus={corpus}", f"--json={figures}", *flags, **topology)
+        run = _start(f"--corpus={corpus}", f"--json={figures}", *flags, **options)
         assert run.returncode == 0, run.stdout
         return json.loads(figures.read_text())
 
@@ -191,7 +192,9 @@ class ExampleTest(parameterized.TestCase):
         # the gradient, and returned zeros for some norms when the consumer was the pool.
         wide = ("--layers=1", "--width=128", "--heads=4", "--sequence_length=256", "--steps=5")
         norms = [
-            self.train(f"--collectives={collectives}", *wide, devices=2)["gradient_norm"]
+            self.train(f"--collectives={collectives}", *wide, devices=2, optimized=True)[
+                "gradient_norm"
+            ]
             for collectives in ("lax", "cxl")
         ]
         np.testing.assert_allclose(norms[1], norms[0], rtol=2e-5)

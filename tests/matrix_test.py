@@ -17,6 +17,7 @@ class MatrixTest(parameterized.TestCase):
             "run_matrix.py",
             f"--output={folder}",
             f"--part={layout.part}",
+            "--operations_per_program=3",
             environment=layouts.ENVIRONMENT,
             **layout.options(),
         )

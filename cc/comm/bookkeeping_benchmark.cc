@@ -1,7 +1,9 @@
-// What a call costs besides moving data. "recorder": nanoseconds of the flight
-// recorder's Submit + Start + Finish, by coherence policy. "checks": of putting
-// a call in the form in which ranks compare it, and comparing it with those of
-// all others. Median, least and most of several rounds.
+// What a call costs besides moving data, in nanoseconds. "times": of reading
+// the counter when it begins and when it ends, for its Endpoint and the
+// recorder. "recorder": of the flight recorder's Submit + Start + Finish with
+// these times, by coherence policy. "checks": of putting a call in the form in
+// which ranks compare it, and comparing it with those of all others. Median,
+// least and most of several rounds.
 //
 // bookkeeping_benchmark [rounds, default 15]
 
@@ -14,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "cc/base/ticks.h"
 #include "cc/comm/call.h"
 #include "cc/comm/recorder.h"
 #include "cc/comm/world_testing.h"
@@ -31,7 +34,7 @@ Call OneCall() {
   call.request.count = 2;
   call.dtype = DType::kFloat32;
   call.name = "psum";
-  call.submitted = Clock::now();  // which its Endpoint reads in any case
+  call.submitted = Ticks();
   return call;
 }
 
@@ -62,9 +65,20 @@ void TimeRecorder(pool::CoherenceMode mode, int rounds) {
        [&](int i) {
          call.identity = i;
          recorder.Submit(&call, 1);
-         recorder.Start(call.number);
-         recorder.Finish(call.number, OkStatus());
+         recorder.Start(call.number, call.submitted);
+         recorder.Finish(call.number, OkStatus(), call.submitted);
        });
+}
+
+void TimeTimes(int rounds) {
+  Call call = OneCall();
+  uint64_t busy = 0;
+  Time("times", rounds, [&](int) {
+    call.submitted = Ticks();
+    asm volatile("" : : "r"(&call) : "memory");
+    busy += Ticks() - call.submitted;
+  });
+  asm volatile("" : : "r"(busy));
 }
 
 void TimeChecks(int ranks, int rounds) {
@@ -90,6 +104,7 @@ int main(int argc, char** argv) {
   }
   std::printf("# ns a call            median    least     most\n");
   using jax_cxl::pool::CoherenceMode;
+  jax_cxl::comm::TimeTimes(rounds);
   for (auto mode : {CoherenceMode::kCoherent, CoherenceMode::kUncached,
                     CoherenceMode::kFlush})
     jax_cxl::comm::TimeRecorder(mode, rounds);

@@ -46,7 +46,7 @@ struct Call {
   std::string site;  // where: "train.py:33 (step)", or empty
   // Runs once, on a thread that may be borrowed for as long as it likes.
   std::function<void(const Status&)> done;
-  Clock::time_point submitted;
+  uint64_t submitted = 0;  // when, in Ticks()
 };
 
 struct Finished {

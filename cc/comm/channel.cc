@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "cc/base/ticks.h"
+
 namespace jax_cxl::comm {
 Channel::Channel(pool::Pool* pool, Peers* peers, Recorder* recorder,
                  const Options& options, Group group)
@@ -19,6 +21,7 @@ Status Channel::Open(Arena* arena) {
 Status Channel::Submit(std::unique_ptr<Call>& call) {
   CXL_ASSIGN_OR_RETURN(std::shared_ptr<const Recipe> recipe,
                        recipes_.For(*call));
+  at_once_ = idle();
   StartedCall started = {std::move(call), std::move(recipe)};
   if (negotiation_)
     negotiation_->Submit(std::move(started));
@@ -41,6 +44,12 @@ Result<bool> Channel::Connect() {
 }
 
 Result<bool> Channel::Progress(std::vector<Finished>* finished) {
+  Result<bool> moved = TryProgress(finished);
+  at_once_ = false;
+  return moved;
+}
+
+Result<bool> Channel::TryProgress(std::vector<Finished>* finished) {
   CXL_ASSIGN_OR_RETURN(const bool connected, Connect());
   if (!connected) return false;
   CXL_ASSIGN_OR_RETURN(bool moved, Exchange(finished));
@@ -71,7 +80,7 @@ Result<bool> Channel::Exchange(std::vector<Finished>* finished) {
   Result<bool> moved = negotiation_->Exchange(finished, &traffic_);
   if (finished->size() == before) return moved;
   for (size_t i = before; i < finished->size(); ++i)
-    recorder_->Start((*finished)[i].call->number);
+    RecordStart(*(*finished)[i].call);
   Status intact = pool_->CheckIntact();
   if (intact.ok()) return moved;
   for (size_t i = before; i < finished->size(); ++i)
@@ -85,7 +94,7 @@ Status Channel::StartNext(bool* started) {
   if (next.call == nullptr) return OkStatus();
   current_ = std::move(next.call);
   *started = true;
-  recorder_->Start(current_->number);
+  RecordStart(*current_);
   if (current_->request.op == plan::Op::kRaggedAllToAll) return StartTables();
   call_ends_.push_back(rounds_ + next.recipe->plan.rounds);
   // Shares the recipe's reference count.
@@ -93,6 +102,10 @@ Status Channel::StartNext(bool* started) {
   Execute({std::move(next.recipe), plan}, current_->dtype, current_->input,
           current_->output);
   return OkStatus();
+}
+
+void Channel::RecordStart(const Call& call) {
+  recorder_->Start(call.number, at_once_ ? call.submitted : Ticks());
 }
 
 void Channel::Execute(std::shared_ptr<const plan::Plan> plan, DType dtype,

@@ -63,6 +63,7 @@ class Channel {
   Status CheckPeers(Clock::time_point now);
 
  private:
+  Result<bool> TryProgress(std::vector<Finished>* finished);
   size_t pending() const { return negotiation_ ? negotiation_->pending() : 0; }
   int32_t RankOf(int member) const { return members()[member]; }
   Result<bool> Connect();
@@ -73,6 +74,7 @@ class Channel {
   std::vector<int> WaitingFor() const;
   const Call* oldest() const;
   uint64_t CallsLeftBehind();
+  void RecordStart(const Call& call);
 
   void Execute(std::shared_ptr<const plan::Plan> plan, DType dtype,
                const std::byte* input, std::byte* output);
@@ -84,6 +86,9 @@ class Channel {
   Patience patience_;
   uint64_t past_caches_bytes_;
 
+  // The only call under way came after the last Progress: if it starts now,
+  // nobody has waited, and the time need not be read again.
+  bool at_once_ = false;
   // Calls submitted before all members were found.
   std::deque<StartedCall> waiting_;
   std::unique_ptr<Negotiation> negotiation_;

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 
+#include "cc/base/ticks.h"
+
 namespace jax_cxl::comm {
 
 using pool::kRecordedCalls;
 
 void CountedCalls::Submit(uint64_t place, const Call& call) {
-  numbers_[place % kRecordedCalls] = recorder_->Submit(call, place + 1, group_);
+  numbers_[place % kRecordedCalls] =
+      recorder_->Submit(call, place + 1, group_, Ticks());
   submitted_ = place + 1;
 }
 
@@ -21,14 +24,15 @@ void CountedCalls::Wait(uint64_t place, int rank) {
 }
 
 void CountedCalls::Fail(uint64_t place, const Status& status) {
-  recorder_->Finish(NumberOf(place), status);
+  recorder_->Finish(NumberOf(place), status, Ticks());
 }
 
 void CountedCalls::Advance(uint64_t started, uint64_t finished) {
+  const uint64_t now = Ticks();
   for (; started_ < std::max(started, finished); ++started_)
-    recorder_->Start(NumberOf(started_));
+    recorder_->Start(NumberOf(started_), now);
   for (; finished_ < finished; ++finished_)
-    recorder_->Finish(NumberOf(finished_), OkStatus());
+    recorder_->Finish(NumberOf(finished_), OkStatus(), now);
 }
 
 }  // namespace jax_cxl::comm

@@ -74,7 +74,7 @@ std::optional<Status> Endpoint::Submit(const std::vector<int32_t>& members,
   if (small && progress.try_lock()) {
     inline_call_ = submitted;
     Accept(members, std::move(call));
-    if (std::optional<Status> status = TryInline(submitted)) return status;
+    if (std::optional<Status> status = TryInline()) return status;
     progress.unlock();
   } else {
     std::lock_guard lock(inbox_mutex_);
@@ -89,11 +89,11 @@ std::optional<Status> Endpoint::Submit(const std::vector<int32_t>& members,
   return std::nullopt;
 }
 
-std::optional<Status> Endpoint::TryInline(const Call* call) {
+std::optional<Status> Endpoint::TryInline() {
   inline_backoff_.Reset();
-  // Accepting the call may have ended it, and freed it.
-  Clock::time_point since = inline_status_ ? Clock::now() : call->submitted;
-  bool moved = false;
+  // At the first look at a clock as if something had moved just then.
+  bool moved = true;
+  Clock::time_point since;
   for (int polls = 0; !inline_status_;) {
     if (Progress()) {
       moved = true;
@@ -181,7 +181,7 @@ void Endpoint::AcceptInbox() {
 
 void Endpoint::Accept(const std::vector<int32_t>& members,
                       std::unique_ptr<Call> call) {
-  call->submitted = Clock::now();
+  call->submitted = Ticks();
   ++stats_.calls;
   if (under_way_++ == 0) busy_since_ = call->submitted;
   Status status = failed_;
@@ -269,11 +269,10 @@ void Endpoint::Finish() {
   if (finished_.empty()) return;
   under_way_ -= static_cast<int>(finished_.size());
   pending_ -= static_cast<int>(finished_.size());
-  if (under_way_ == 0)
-    stats_.seconds +=
-        std::chrono::duration<double>(Clock::now() - busy_since_).count();
+  const uint64_t now = Ticks();
+  if (under_way_ == 0) busy_ticks_ += now - busy_since_;
   for (auto& [call, status] : finished_) {
-    recorder_.Finish(call->number, status);
+    recorder_.Finish(call->number, status, now);
     if (call.get() == inline_call_) {
       inline_status_ = status;
       continue;
@@ -286,6 +285,7 @@ void Endpoint::Finish() {
 Stats Endpoint::stats() {
   std::lock_guard progress(progress_mutex_);
   Stats stats = stats_;
+  stats.seconds = tick_rate_.Seconds(busy_ticks_);
   for (auto& channel : channels_) {
     stats.bytes_published += channel->traffic().bytes_published;
     stats.bytes_retrieved += channel->traffic().bytes_retrieved;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cc/base/status.h"
+#include "cc/base/ticks.h"
 #include "cc/comm/arena.h"
 #include "cc/comm/backoff.h"
 #include "cc/comm/call.h"
@@ -71,7 +72,7 @@ class Endpoint {
 
   void Work();
   // The following run with `progress_mutex_` held.
-  std::optional<Status> TryInline(const Call* call);
+  std::optional<Status> TryInline();
   bool Progress();
   bool ProgressChannels();
   void AcceptInbox();
@@ -106,7 +107,9 @@ class Endpoint {
   Status failed_;
   Stats stats_;
   int under_way_ = 0;  // calls accepted and not finished
-  Clock::time_point busy_since_;
+  const TickRate tick_rate_;
+  uint64_t busy_since_ = 0;  // in ticks, as the next
+  uint64_t busy_ticks_ = 0;  // before that
   // The call that the thread inside Submit waits for, and its outcome.
   const Call* inline_call_ = nullptr;
   std::optional<Status> inline_status_;

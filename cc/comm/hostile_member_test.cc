@@ -48,7 +48,7 @@ class HostileMemberTest : public testing::Test {
     buffers_.emplace_back(2 * count, 1);
     call->input = reinterpret_cast<const std::byte*>(buffers_.back().data());
     call->output = reinterpret_cast<std::byte*>(buffers_.back().data() + count);
-    ranks_[rank].Submit({0, 1, 2}, std::move(call), Clock::now());
+    ranks_[rank].Submit({0, 1, 2}, std::move(call));
   }
 
   pool::ControlBlock* BlockOf(int rank) {

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "cc/base/ticks.h"
 #include "cc/engine/cpu/one_round.h"
 #include "cc/plan/plan.h"
 
@@ -36,6 +37,7 @@ Status InOrder::Run(Call* call) {
   polls_ = 0;
   backoff_.Reset();
   call->identity = calls_ + 1;
+  call->submitted = Ticks();
   recorder_->Submit(call, connection_.key());
   Status status = TryRun();
   if (!status.ok()) {
@@ -44,7 +46,7 @@ Status InOrder::Run(Call* call) {
     peers_->GiveUp(group.members[group.self], status);
     failed_ = status;
   }
-  recorder_->Finish(call->number, status);
+  recorder_->Finish(call->number, status, Ticks());
   return status;
 }
 
@@ -53,7 +55,8 @@ Status InOrder::TryRun() {
                        recipes_.For(*call_));
   CXL_RETURN_IF_ERROR(Start(*recipe));
   for (int member : recipe->reads) CXL_RETURN_IF_ERROR(Await(member));
-  recorder_->Start(call_->number);
+  const bool at_once = polls_ == 0;
+  recorder_->Start(call_->number, at_once ? call_->submitted : Ticks());
   if (recipe->eager)
     cpu::RetrievePayloads(recipe->plan, call_->dtype, call_->reduce_op,
                           connection_.group().self, payloads_, call_->input,
@@ -195,8 +198,6 @@ Status InOrder::Pause(int member, bool inside, uint64_t moved) {
   backoff_.Pause();
   if (++polls_ % kPollsPerCheck != 0) return OkStatus();
   const Clock::time_point now = Clock::now();
-  // Most calls end before anybody needs to know when they began.
-  if (polls_ == kPollsPerCheck) call_->submitted = now;
   const auto members =
       member < 0 ? submissions_->RingHolders() : std::vector{member};
   recorder_->Wait(call_->number, members.empty()

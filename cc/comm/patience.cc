@@ -66,16 +66,17 @@ Status Patience::Check(const Wait& wait, Clock::time_point now) {
           .With("call", DescribeText(*wait.call));
   }
   // A long transfer through a small pool takes its time: what counts is how
-  // long nothing has moved.
-  if (wait.moved != stand_) {
+  // long nothing has moved. Nor does a clock need to be read at the beginning:
+  // most calls end before anybody looks.
+  if (wait.call->number != number_ || wait.moved != stand_) {
+    number_ = wait.call->number;
     stand_ = wait.moved;
     moved_ = now;
   }
-  const Clock::time_point since = std::max(wait.call->submitted, moved_);
-  const double waited = Seconds(now - since);
+  const double waited = Seconds(now - moved_);
   // Whoever was kept from looking for so long warns before it gives up.
   const bool warned =
-      last_warning_ > since || options_.warn_after_s >= options_.timeout_s;
+      last_warning_ > moved_ || options_.warn_after_s >= options_.timeout_s;
   if (waited > options_.timeout_s && warned) {
     const Lateness late = Late(wait, waited);
     // Whoever gave up while we looked is in no call now, but said who it was.

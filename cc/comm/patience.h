@@ -47,7 +47,8 @@ class Patience {
   Options options_;
   Group group_;
   Clock::time_point last_warning_;
-  // How far the call had come at the last check, and since when.
+  // Which call was looked at last, how far it had come, and since when.
+  uint64_t number_ = 0;
   uint64_t stand_ = 0;
   Clock::time_point moved_;
 };

@@ -95,7 +95,7 @@ void RunWorld(Random& random, uint64_t period, Outcomes* outcomes) {
     const auto& members = call.members();
     const auto self = std::find(members.begin(), members.end(), rank);
     steppers[rank].Submit(
-        members, call.ForMember(static_cast<int>(self - members.begin())), now);
+        members, call.ForMember(static_cast<int>(self - members.begin())));
     ++submitted;
     return true;
   };

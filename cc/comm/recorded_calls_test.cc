@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "cc/base/ticks.h"
 #include "cc/comm/recorder.h"
 #include "cc/comm/world_testing.h"
 
@@ -30,7 +31,7 @@ class RecordedCallsTest : public testing::Test {
     call.request.count = 3;
     call.dtype = DType::kFloat32;
     call.name = "psum";
-    call.submitted = Clock::now();
+    call.submitted = Ticks();
     recorder_.Submit(&call, 5);
     return call;
   }
@@ -55,8 +56,8 @@ TEST_F(RecordedCallsTest, AreReadOldestFirstWithTimesOfDay) {
   const double before = Realtime();
   for (uint64_t identity : {11, 12, 13}) {
     const Call call = Submit(identity);
-    recorder_.Start(call.number);
-    if (identity != 13) recorder_.Finish(call.number, OkStatus());
+    recorder_.Start(call.number, Ticks());
+    if (identity != 13) recorder_.Finish(call.number, OkStatus(), Ticks());
   }
   // Two heartbeats at some distance, from which the rate of the ticks follows.
   std::this_thread::sleep_for(std::chrono::milliseconds(250));
@@ -84,9 +85,9 @@ TEST_F(RecordedCallsTest, SaysWhatARankDidLast) {
   EXPECT_EQ(LastCall(),
             "it was in its call 1, psum: all_reduce sum of 3 float32, which it "
             "had just started");
-  recorder_.Start(call.number);
+  recorder_.Start(call.number, Ticks());
   EXPECT_NE(LastCall().find("which all ranks had started"), std::string::npos);
-  recorder_.Finish(call.number, OkStatus());
+  recorder_.Finish(call.number, OkStatus(), Ticks());
   EXPECT_EQ(LastCall(),
             "it had finished its call 1, psum: all_reduce sum of 3 float32, "
             "and started no other");
@@ -94,7 +95,7 @@ TEST_F(RecordedCallsTest, SaysWhatARankDidLast) {
 
 TEST_F(RecordedCallsTest, FindsCallsAsFarBackAsTheyGo) {
   for (uint64_t identity = 1; identity <= pool::kRecordedCalls + 10; ++identity)
-    recorder_.Finish(Submit(identity).number, OkStatus());
+    recorder_.Finish(Submit(identity).number, OkStatus(), Ticks());
   EXPECT_FALSE(HasStarted(recorder(), doorbells_, 10, 5));
   EXPECT_TRUE(HasStarted(recorder(), doorbells_, 11, 5));
   EXPECT_FALSE(HasStarted(recorder(), doorbells_, 11, 6)) << "another group";

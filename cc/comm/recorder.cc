@@ -57,7 +57,8 @@ void Recorder::OpenGroup(int index, const std::vector<int32_t>& members) {
   coherence_.PublishPayload(&group, sizeof(group));
 }
 
-uint64_t Recorder::Submit(const Call& call, uint64_t identity, uint64_t group) {
+uint64_t Recorder::Submit(const Call& call, uint64_t identity, uint64_t group,
+                          uint64_t ticks) {
   while (submitting_.test_and_set(std::memory_order_acquire)) sched_yield();
   const uint64_t number = calls() + 1;
   calls_.store(number, std::memory_order_relaxed);
@@ -67,7 +68,7 @@ uint64_t Recorder::Submit(const Call& call, uint64_t identity, uint64_t group) {
   record.identity = identity;
   record.group = group;
   record.descriptor = Describe(call);
-  record.submitted = Ticks();
+  record.submitted = ticks;
   record.started = 0;
   record.finished = 0;
   record.code = 0;
@@ -89,9 +90,9 @@ pool::CallRecord* Recorder::Find(uint64_t number) {
   return &recorder_->calls[number % kRecordedCalls];
 }
 
-void Recorder::Start(uint64_t number) {
+void Recorder::Start(uint64_t number, uint64_t ticks) {
   pool::CallRecord* record = Find(number);
-  if (record != nullptr) Store(&record->started, Ticks());
+  if (record != nullptr) Store(&record->started, ticks);
   fault::Pass(fault::Point::kStart, rank_, number);
 }
 
@@ -103,13 +104,13 @@ void Recorder::Wait(uint64_t number, int rank) {
   coherence_.PublishPayload(record, sizeof(*record));
 }
 
-void Recorder::Finish(uint64_t number, const Status& status) {
+void Recorder::Finish(uint64_t number, const Status& status, uint64_t ticks) {
   fault::Pass(fault::Point::kFinish);
   pool::CallRecord* record = Find(number);
   if (record == nullptr) return;
   std::atomic_ref(record->code)
       .store(static_cast<uint32_t>(status.code()), std::memory_order_relaxed);
-  Store(&record->finished, Ticks());
+  Store(&record->finished, ticks);
   if (!status.ok()) coherence_.PublishPayload(record, sizeof(*record));
 }
 

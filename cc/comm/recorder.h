@@ -15,10 +15,10 @@
 namespace jax_cxl::comm {
 
 // Writes down what one rank calls, in its part of the pool, for its peers and
-// for `python -m jax_cxl status`. It costs a call two readings of the
-// processor's counter and one line of memory. Where memory is not coherent,
-// other hosts see a call when the rank waits in it, when it fails, and else
-// with the next heartbeat.
+// for `python -m jax_cxl status`. It costs a call some stores to one line
+// of memory; times are given to it, because callers read them for themselves
+// and can leave out some. Where memory is not coherent, other hosts see a call
+// when the rank waits in it, when it fails, and else with the next heartbeat.
 //
 // Any thread; one for each call. The rank's Endpoint and its InOrder groups all
 // write here.
@@ -29,17 +29,18 @@ class Recorder {
   // A group got entry `index` of the rank's directory.
   void OpenGroup(int index, const std::vector<int32_t>& members);
 
-  // Gives the call its number, which the rest finds it by.
+  // Gives a call its number, which the rest finds it by.
   void Submit(Call* call, uint64_t group) {
-    call->number = Submit(*call, call->identity, group);
+    call->number = Submit(*call, call->identity, group, call->submitted);
   }
-  // The same for a call that does not know its number and identity.
-  uint64_t Submit(const Call& call, uint64_t identity, uint64_t group);
+  // The same for a call that does not know its number, identity and time.
+  uint64_t Submit(const Call& call, uint64_t identity, uint64_t group,
+                  uint64_t ticks);
   // Every rank is inside the call.
-  void Start(uint64_t number);
+  void Start(uint64_t number, uint64_t ticks);
   // `rank` has to act for the call to go on; -1: nobody is known to.
   void Wait(uint64_t number, int rank);
-  void Finish(uint64_t number, const Status& status);
+  void Finish(uint64_t number, const Status& status, uint64_t ticks);
 
   // How many calls the rank has submitted.
   uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }

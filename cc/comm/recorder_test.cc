@@ -23,7 +23,7 @@ Call MakeCall(uint64_t identity, std::string name = "psum") {
   call.request.count = 3;
   call.dtype = DType::kFloat32;
   call.name = std::move(name);
-  call.submitted = Clock::now();
+  call.submitted = Ticks();
   return call;
 }
 
@@ -58,10 +58,10 @@ TEST_F(RecorderTest, ACallLeavesItsWholeStory) {
   recorder_.Wait(call.number, 0);
   EXPECT_EQ(At(1).waiting_for, 0);
   const uint64_t before = Ticks();
-  recorder_.Start(call.number);
+  recorder_.Start(call.number, Ticks());
   EXPECT_GE(At(1).started, before);
   EXPECT_EQ(At(1).finished, 0u);
-  recorder_.Finish(call.number, Error(Code::kPeerLost, "gone"));
+  recorder_.Finish(call.number, Error(Code::kPeerLost, "gone"), Ticks());
   EXPECT_GE(At(1).finished, At(1).started);
   EXPECT_EQ(At(1).code, static_cast<uint32_t>(Code::kPeerLost));
 }
@@ -70,7 +70,7 @@ TEST_F(RecorderTest, TheLast4096CallsStay) {
   for (uint64_t i = 1; i <= 3 * pool::kRecordedCalls + 5; ++i) {
     Call call = MakeCall(i);
     recorder_.Submit(&call, 5);
-    recorder_.Finish(call.number, OkStatus());
+    recorder_.Finish(call.number, OkStatus(), Ticks());
   }
   const uint64_t last = 3 * pool::kRecordedCalls + 5;
   for (uint64_t i = last - pool::kRecordedCalls + 1; i <= last; ++i) {
@@ -88,9 +88,9 @@ TEST_F(RecorderTest, ACallThatOutlivesItsRecordWritesNothing) {
     recorder_.Submit(&call, 5);
   }
   EXPECT_EQ(NumberAt(1), pool::kRecordedCalls + 1);
-  recorder_.Start(slow.number);
+  recorder_.Start(slow.number, Ticks());
   recorder_.Wait(slow.number, 0);
-  recorder_.Finish(slow.number, Error(Code::kInternal, "late"));
+  recorder_.Finish(slow.number, Error(Code::kInternal, "late"), Ticks());
   EXPECT_EQ(At(1).started, 0u);
   EXPECT_EQ(At(1).waiting_for, -1);
   EXPECT_EQ(At(1).finished, 0u);

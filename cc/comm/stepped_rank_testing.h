@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "cc/base/ticks.h"
 #include "cc/comm/arena.h"
 #include "cc/comm/channel.h"
 #include "cc/comm/peers.h"
@@ -27,9 +28,8 @@ class SteppedRank {
         recorder_(pool, rank),
         arena_(*pool, rank) {}
 
-  void Submit(const std::vector<int32_t>& members, std::unique_ptr<Call> call,
-              Clock::time_point now) {
-    call->submitted = now;
+  void Submit(const std::vector<int32_t>& members, std::unique_ptr<Call> call) {
+    call->submitted = Ticks();
     std::unique_ptr<Channel>& channel = channels_[members];
     if (channel == nullptr) {
       const auto self = std::find(members.begin(), members.end(), rank_);
