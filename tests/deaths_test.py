@@ -61,7 +61,7 @@ class DeathsTest(parameterized.TestCase):
     def end(self, running: subprocess.Popen, pids: set[int]) -> tuple[str, str]:
         """Returns what the job printed, when all of it has gone."""
         stdout, stderr = running.communicate(timeout=60)
-        self.wait_until_gone(pids, 5)
+        self.wait_until_gone(pids, 30)
         self.assertEmpty(job.pool_files(self._name))
         return stdout, stderr
 
@@ -70,7 +70,7 @@ class DeathsTest(parameterized.TestCase):
         running, ranks, pids = self.start(*launcher)
         os.kill(ranks[victim], signal.SIGKILL)
         # They raise PeerLostError and exit; without --go-on, JAX may be faster.
-        self.wait_until_gone(set(ranks.values()), 1.0)
+        self.wait_until_gone(set(ranks.values()), job.SOON)
         stdout, stderr = self.end(running, pids)
         self.assertIn(f"rank {victim} was killed by SIGKILL", stderr)
         for rank in ranks.keys() - {victim} if launcher else ():
@@ -80,7 +80,7 @@ class DeathsTest(parameterized.TestCase):
     def test_launcher(self, *launcher):
         running, _, pids = self.start(*launcher)
         running.kill()
-        self.wait_until_gone(pids, 5.0)
+        self.wait_until_gone(pids, 30)
         self.end(running, pids)
 
     @parameterized.parameters((), ("--go-on",))
@@ -88,7 +88,7 @@ class DeathsTest(parameterized.TestCase):
         running, _, pids = self.start(*launcher)
         (supervisor,) = (pid for pid in pids if parents()[pid] == running.pid)
         os.kill(supervisor, signal.SIGKILL)
-        self.wait_until_gone(pids, 5.0)
+        self.wait_until_gone(pids, 30)
         _, stderr = self.end(running, pids)
         self.assertEqual(running.returncode, 137)
         self.assertIn("the supervisor was killed by signal 9", stderr)

@@ -28,9 +28,9 @@ class OutputTest(LaunchTestCase):
 
     def test_a_slow_reader_gets_all_that_a_failed_job_printed(self):
         with self.start("--grace=0.2", "lines.py", "fail") as launcher:
-            self.wait_for(lambda: len(self.processes()) == 2, seconds=10)
+            self.wait_for(lambda: len(self.processes()) == 2, seconds=30)
             time.sleep(0.5)  # Past the grace period.
-            stdout, stderr = launcher.communicate(timeout=10)
+            stdout, stderr = launcher.communicate(timeout=60)
         self.assertEqual(launcher.returncode, 7)
         expected = ["[0] " + "a" * length for length in (1, 5000, 300_000)]
         self.assertTrue(stdout.splitlines() == [*expected, "[0] end"])

@@ -284,8 +284,9 @@ void Endpoint::Finish() {
 
 Stats Endpoint::stats() {
   std::lock_guard progress(progress_mutex_);
+  // Each tick once: the rate gets better with time, but time told stays told.
+  stats_.seconds += tick_rate_.Seconds(std::exchange(busy_ticks_, 0));
   Stats stats = stats_;
-  stats.seconds = tick_rate_.Seconds(busy_ticks_);
   for (auto& channel : channels_) {
     stats.bytes_published += channel->traffic().bytes_published;
     stats.bytes_retrieved += channel->traffic().bytes_retrieved;

@@ -109,7 +109,7 @@ class Endpoint {
   int under_way_ = 0;  // calls accepted and not finished
   const TickRate tick_rate_;
   uint64_t busy_since_ = 0;  // in ticks, as the next
-  uint64_t busy_ticks_ = 0;  // before that
+  uint64_t busy_ticks_ = 0;  // before that, not in stats_.seconds yet
   // The call that the thread inside Submit waits for, and its outcome.
   const Call* inline_call_ = nullptr;
   std::optional<Status> inline_status_;

@@ -314,6 +314,7 @@ TEST(EndpointStatsTest, CountBytes) {
     EXPECT_EQ(stats.bytes_published, 16384u);
     EXPECT_EQ(stats.bytes_retrieved, 16384u);
     EXPECT_GT(stats.seconds, 0);
+    EXPECT_EQ(world.endpoint(r).stats().seconds, stats.seconds);
   }
 }
 

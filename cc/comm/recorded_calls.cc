@@ -1,7 +1,6 @@
 #include "cc/comm/recorded_calls.h"
 
 #include <algorithm>
-#include <cstring>
 #include <sstream>
 
 #include "cc/base/text.h"
@@ -14,10 +13,7 @@ using pool::kRecordedCalls;
 
 pool::RecorderClock ReadClock(const pool::Recorder& recorder,
                               const pool::Coherence& coherence) {
-  coherence.AcquirePayload(&recorder.clock, sizeof(recorder.clock));
-  pool::RecorderClock clock;
-  std::memcpy(&clock, &recorder.clock, sizeof(clock));
-  return clock;
+  return coherence.AcquireWords(recorder.clock);
 }
 
 // Turns what a rank's clocks said into seconds since 1970.
@@ -53,8 +49,7 @@ class Timeline {
 bool CopyRecord(const pool::CallRecord& from, uint64_t number,
                 const pool::Doorbells& doorbells, pool::CallRecord* to) {
   if (doorbells.Read(&from.number) != number) return false;
-  doorbells.coherence().AcquirePayload(&from, sizeof(from));
-  std::memcpy(to, &from, sizeof(from));
+  *to = doorbells.coherence().AcquireWords(from);
   return doorbells.Read(&from.number) == number &&
          doorbells.Value(to->number) == number;
 }

@@ -11,6 +11,7 @@
 #include "cc/base/text.h"
 #include "cc/base/ticks.h"
 #include "cc/pool/doorbell.h"
+#include "cc/pool/words.h"
 
 namespace jax_cxl::comm {
 namespace {
@@ -62,21 +63,19 @@ uint64_t Recorder::Submit(const Call& call, uint64_t identity, uint64_t group,
   while (submitting_.test_and_set(std::memory_order_acquire)) sched_yield();
   const uint64_t number = calls() + 1;
   calls_.store(number, std::memory_order_relaxed);
-  pool::CallRecord& record = recorder_->calls[number % kRecordedCalls];
-  Store(&record.number, 0);
-  std::atomic_thread_fence(std::memory_order_release);
+  pool::CallRecord record = {};
   record.identity = identity;
   record.group = group;
   record.descriptor = Describe(call);
   record.submitted = ticks;
-  record.started = 0;
-  record.finished = 0;
-  record.code = 0;
   record.waiting_for = -1;
-  const size_t length = std::min(call.name.size(), sizeof(record.name) - 1);
-  std::memcpy(record.name, call.name.data(), length);
-  std::memset(record.name + length, 0, sizeof(record.name) - length);
-  Store(&record.number, doorbells_.Word(number));
+  std::memcpy(record.name, call.name.data(),
+              std::min(call.name.size(), sizeof(record.name) - 1));
+  pool::CallRecord& shared = recorder_->calls[number % kRecordedCalls];
+  Store(&shared.number, 0);
+  std::atomic_thread_fence(std::memory_order_release);
+  pool::StoreWords(&shared, record);
+  Store(&shared.number, doorbells_.Word(number));
   Store(&recorder_->submitted_calls.word, doorbells_.Word(number));
   submitting_.clear(std::memory_order_release);
   fault::Pass(fault::Point::kSubmit, rank_, number);
@@ -120,7 +119,7 @@ std::string Recorder::LastOf(const pool::Pool& pool, int rank) {
   const uint64_t number = doorbells.Read(&recorder->submitted_calls.word);
   if (number == 0) return "started no collective";
   const pool::CallRecord record =
-      pool.coherence().AcquireCopy(recorder->calls[number % kRecordedCalls]);
+      pool.coherence().AcquireWords(recorder->calls[number % kRecordedCalls]);
   if (doorbells.Value(record.number) != number) return "";
   const char* did = record.finished != 0  ? "finished "
                     : record.started != 0 ? "went on with "
@@ -136,7 +135,7 @@ void Recorder::Beat(pool::Pool* pool, int rank) {
       pool::Doorbells(coherence, pool->epoch())
           .Value(std::atomic_ref(recorder->submitted_calls.word)
                      .load(std::memory_order_acquire));
-  pool::RecorderClock& clock = recorder->clock;
+  pool::RecorderClock clock = pool::LoadWords(recorder->clock);
   const uint64_t window =
       std::min(calls - std::min(calls, clock.published_calls) + kSettled,
                kRecordedCalls);
@@ -150,7 +149,8 @@ void Recorder::Beat(pool::Pool* pool, int rank) {
   if (clock.first.ticks == 0) clock.first = now;
   clock.last = now;
   clock.published_calls = calls;
-  coherence.PublishPayload(&clock, sizeof(clock));
+  pool::StoreWords(&recorder->clock, clock);
+  coherence.PublishPayload(&recorder->clock, sizeof(clock));
 }
 
 }  // namespace jax_cxl::comm

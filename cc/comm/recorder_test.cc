@@ -11,6 +11,7 @@
 #include "cc/base/ticks.h"
 #include "cc/comm/world_testing.h"
 #include "cc/pool/doorbell.h"
+#include "cc/pool/words.h"
 
 namespace jax_cxl::comm {
 namespace {
@@ -108,7 +109,8 @@ TEST_F(RecorderTest, GroupsAndClocks) {
   EXPECT_EQ(group.bits[0], 1u);
   EXPECT_EQ(group.bits[1], 1u);
   EXPECT_EQ(group.bits[15], uint64_t{1} << 63);
-  const pool::RecorderClock& clock = world_.pool(0).recorder(0)->clock;
+  const pool::RecorderClock clock =
+      pool::LoadWords(world_.pool(0).recorder(0)->clock);
   EXPECT_NE(clock.first.ticks, 0u) << "the watcher of the world beats";
   EXPECT_GE(clock.last.realtime_ns, clock.first.realtime_ns);
 }

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <sstream>
 #include <utility>
 
 #include "cc/base/text.h"
+#include "cc/pool/words.h"
 
 namespace jax_cxl::comm {
 namespace {
@@ -81,8 +81,9 @@ Status Standstill::Check(Clock::time_point now,
 
 void Standstill::Publish(const std::vector<UnmatchedCall>& calls,
                          uint64_t started) {
-  pool::RankStandstill& entry = pool_->rank_page(rank_)->standstill;
-  std::memset(entry.waits_for, 0, sizeof(entry.waits_for));
+  pool::RankStandstill& shared = pool_->rank_page(rank_)->standstill;
+  pool::RankStandstill entry = {};
+  entry.version = doorbells_.Word(version_);
   const UnmatchedCall* oldest = &calls[0];
   for (const UnmatchedCall& unmatched : calls) {
     for (int32_t member : *unmatched.members)
@@ -93,8 +94,9 @@ void Standstill::Publish(const std::vector<UnmatchedCall>& calls,
   entry.started = started;
   std::snprintf(entry.call, sizeof(entry.call), "%s",
                 FullText(*oldest).c_str());
-  pool_->coherence().PublishPayload(&entry, sizeof(entry));
-  doorbells_.Ring(&entry.version, ++version_);
+  pool::StoreWords(&shared, entry);
+  pool_->coherence().PublishPayload(&shared, sizeof(shared));
+  doorbells_.Ring(&shared.version, ++version_);
 }
 
 std::vector<Standstill::Other> Standstill::Knot() const {
@@ -108,7 +110,7 @@ std::vector<Standstill::Other> Standstill::Knot() const {
     pool::RankPage* page = pool_->rank_page(rank);
     const uint64_t version = doorbells_.Read(&page->standstill.version);
     if (version % 2 == 0) return {};
-    const auto entry = pool_->coherence().AcquireCopy(page->standstill);
+    const auto entry = pool_->coherence().AcquireWords(page->standstill);
     if (doorbells_.Read(&page->standstill.version) != version) return {};
     if (rank != rank_)
       knot.push_back(
@@ -126,7 +128,7 @@ std::vector<Standstill::Other> Standstill::Knot() const {
 Status Standstill::Report(const std::vector<Other>& knot) const {
   auto call_of = [&](int rank) {
     const auto entry =
-        pool_->coherence().AcquireCopy(pool_->rank_page(rank)->standstill);
+        pool_->coherence().AcquireWords(pool_->rank_page(rank)->standstill);
     return std::pair(PrintableText(entry.call), entry.started);
   };
   const auto [mine, my_started] = call_of(rank_);

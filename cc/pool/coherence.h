@@ -10,6 +10,7 @@
 
 #include "cc/base/status.h"
 #include "cc/pool/cache.h"
+#include "cc/pool/words.h"
 
 namespace jax_cxl::pool {
 
@@ -68,6 +69,16 @@ class Coherence {
     std::memcpy(&copy, &payload, sizeof(T));
     // From here on the compiler may not load a field from the pool instead.
     std::atomic_signal_fence(std::memory_order_seq_cst);
+    return copy;
+  }
+
+  // The same of what its writer may be changing (cc/pool/words.h).
+  template <typename T>
+  T AcquireWords(const T& payload) const {
+    AcquirePayload(&payload, sizeof(T));
+    const T copy = LoadWords(payload);
+    // Whoever reads the version or number afterwards reads it after this.
+    std::atomic_thread_fence(std::memory_order_acquire);
     return copy;
   }
 
