@@ -10,7 +10,7 @@ namespace jax_cxl::comm {
 namespace {
 
 // Looking after peers costs a line a peer: not on every poll.
-constexpr int kPollsPerCheck = 256;
+constexpr int kPollsPerLook = 256;
 constexpr uint64_t kCallsPerCatchUp = pool::kCallRing / 4;
 
 }  // namespace
@@ -196,7 +196,7 @@ void InOrder::Move() {
 Status InOrder::Pause(int member, bool inside, uint64_t moved) {
   if (!suspicion_.ok()) return suspicion_;
   backoff_.Pause();
-  if (++polls_ % kPollsPerCheck != 0) return OkStatus();
+  if (++polls_ % kPollsPerLook != 0) return OkStatus();
   const Clock::time_point now = Clock::now();
   const auto members =
       member < 0 ? submissions_->RingHolders() : std::vector{member};

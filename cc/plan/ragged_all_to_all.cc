@@ -76,7 +76,7 @@ std::vector<Piece> Pack(const Planner& planner, const Tables& tables,
 }
 
 template <typename... Parts>
-Status Wrong(const Parts&... parts) {
+Status Refuse(const Parts&... parts) {
   return Error(Code::kInvalidArgument, "ragged_all_to_all: ", parts...);
 }
 
@@ -86,9 +86,9 @@ Status CheckRange(const char* what, int rank, const char* offset_name,
   if (offset >= 0 && size >= 0 && static_cast<uint64_t>(offset) <= rows &&
       static_cast<uint64_t>(size) <= rows - offset)
     return OkStatus();
-  return Wrong("rank ", rank, ": ", offset_name, "[", k, "] = ", offset,
-               " and ", size_name, "[", k, "] = ", size, " leave the ", rows,
-               " rows of ", what);
+  return Refuse("rank ", rank, ": ", offset_name, "[", k, "] = ", offset,
+                " and ", size_name, "[", k, "] = ", size, " leave the ", rows,
+                " rows of ", what);
 }
 
 // Two slices in one place would leave what arrives last.
@@ -112,9 +112,9 @@ Status CheckOverlaps(const Request& request, const Tables& tables,
   for (size_t i = 1; i < slices.size(); ++i) {
     const Slice &a = slices[i - 1], &b = slices[i];
     if (a.end > b.begin)
-      return Wrong("in the output of rank ", receiver, ", rows [", a.begin,
-                   ", ", a.end, ") from rank ", a.sender, " and rows [",
-                   b.begin, ", ", b.end, ") from rank ", b.sender, " overlap");
+      return Refuse("in the output of rank ", receiver, ", rows [", a.begin,
+                    ", ", a.end, ") from rank ", a.sender, " and rows [",
+                    b.begin, ", ", b.end, ") from rank ", b.sender, " overlap");
   }
   return OkStatus();
 }
@@ -130,13 +130,13 @@ Status CheckRagged(const Request& request, const Geometry& geometry,
   const uint64_t row = std::max<uint64_t>(request.count, 1);
   const uint64_t most = kMaxBytes / request.element_bytes / row;
   if (ragged.input_rows > most || ragged.output_rows > most)
-    return Wrong(ragged.input_rows, " and ", ragged.output_rows,
-                 " rows are more than ", kMaxBytes, " bytes");
+    return Refuse(ragged.input_rows, " and ", ragged.output_rows,
+                  " rows are more than ", kMaxBytes, " bytes");
   const Tables tables(request);
   if (ragged.slices < 1 || ragged.tables.size() / 4 / n != tables.entries() ||
       ragged.tables.size() % (4 * tables.entries()) != 0)
-    return Wrong("the tables of ", n, " ranks with ", ragged.slices,
-                 " slices a pair have ", ragged.tables.size(), " entries");
+    return Refuse("the tables of ", n, " ranks with ", ragged.slices,
+                  " slices a pair have ", ragged.tables.size(), " entries");
   for (int rank = 0; rank < n; ++rank) {
     uint64_t rows = 0;
     for (uint64_t k = 0; k < tables.entries(); ++k) {
@@ -151,9 +151,9 @@ Status CheckRagged(const Request& request, const Geometry& geometry,
       const uint64_t there = rank * ragged.slices + k % ragged.slices;
       const int64_t received = tables.RecvSize(peer, there);
       if (received != size)
-        return Wrong("rank ", rank, " sends ", size, " rows (send_sizes[", k,
-                     "]), and rank ", peer, " expects ", received,
-                     " (recv_sizes[", there, "])");
+        return Refuse("rank ", rank, " sends ", size, " rows (send_sizes[", k,
+                      "]), and rank ", peer, " expects ", received,
+                      " (recv_sizes[", there, "])");
       rows += size;
     }
     // A slice may end a slot early, by less than a line.
