@@ -19,13 +19,18 @@ std::string Silent(double seconds) {
   return text.str();
 }
 
+// The key of the call's channel.
+uint64_t KeyOf(const pool::Pool& pool, const Group& group, const Call& call) {
+  return pool.recorder(group.members[group.self])
+      ->calls[call.number % pool::kRecordedCalls]
+      .group;
+}
+
 // A member that has not started the call; the silent one, if there is one.
 std::optional<Culprit> Missing(const pool::Pool& pool, const Peers& peers,
                                const Group& group, const Call& call) {
   const pool::Doorbells doorbells(pool.coherence(), pool.epoch());
-  const uint64_t key = pool.recorder(group.members[group.self])
-                           ->calls[call.number % pool::kRecordedCalls]
-                           .group;
+  const uint64_t key = KeyOf(pool, group, call);
   std::optional<Culprit> missing;
   for (int32_t rank : group.members) {
     const pool::Recorder& recorder = *pool.recorder(rank);
@@ -48,11 +53,16 @@ Culprit FindCulprit(const pool::Pool& pool, const Peers& peers,
     if (auto missing = Missing(pool, peers, group, call)) return *missing;
   const pool::Doorbells doorbells(pool.coherence(), pool.epoch());
   std::set<int> seen = {group.members[group.self]};
+  // Ranks execute calls in another order than they submit them: the oldest may
+  // wait for its turn, while the one in which others wait for the rank says for
+  // whom it waits itself.
+  uint64_t identity = call.identity, key = KeyOf(pool, group, call);
   for (;;) {
     seen.insert(rank);
     const double silence = peers.Silence(rank);
     if (silence > 0) return {rank, Silent(silence)};
-    const auto stuck = OldestUnfinished(*pool.recorder(rank), doorbells);
+    const auto stuck =
+        Unfinished(*pool.recorder(rank), doorbells, identity, key);
     if (!stuck)
       return {rank, "which is in no collective: " +
                         DescribeLastCall(*pool.recorder(rank), doorbells)};
@@ -61,6 +71,8 @@ Culprit FindCulprit(const pool::Pool& pool, const Peers& peers,
       return {rank, "which is in its call " + std::to_string(stuck->number) +
                         ", " + stuck->what};
     rank = next;
+    identity = stuck->identity;
+    key = stuck->group;
   }
 }
 

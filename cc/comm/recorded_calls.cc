@@ -112,15 +112,19 @@ bool HasStarted(const pool::Recorder& recorder,
   return found;
 }
 
-std::optional<RecordedCall> OldestUnfinished(const pool::Recorder& recorder,
-                                             const pool::Doorbells& doorbells) {
+std::optional<RecordedCall> Unfinished(const pool::Recorder& recorder,
+                                       const pool::Doorbells& doorbells,
+                                       uint64_t identity, uint64_t group) {
   const Timeline timeline(ReadClock(recorder, doorbells.coherence()));
   std::optional<RecordedCall> call;
   ForEachRecord(recorder, doorbells, kRecordedCalls,
                 [&](const pool::CallRecord& record, uint64_t number) {
-                  if (record.finished == 0)
+                  if (record.finished != 0) return false;
+                  const bool wanted =
+                      record.identity == identity && record.group == group;
+                  if (wanted || !call)
                     call = Interpret(record, number, timeline);
-                  return call.has_value();
+                  return wanted;
                 });
   return call;
 }
@@ -134,7 +138,8 @@ double LastSignOfLife(const pool::Recorder& recorder,
 std::string DescribeLastCall(const pool::Recorder& recorder,
                              const pool::Doorbells& doorbells) {
   std::ostringstream text;
-  if (const auto call = OldestUnfinished(recorder, doorbells)) {
+  // No call has identity 0 and group 0: the oldest.
+  if (const auto call = Unfinished(recorder, doorbells, 0, 0)) {
     text << "it was in its call " << call->number << ", " << call->what
          << (call->started != 0 ? ", which all ranks had started"
                                 : ", which it had just started");

@@ -40,9 +40,11 @@ bool HasStarted(const pool::Recorder& recorder,
                 const pool::Doorbells& doorbells, uint64_t identity,
                 uint64_t group);
 
-// The oldest call that a rank has not finished, if any.
-std::optional<RecordedCall> OldestUnfinished(const pool::Recorder& recorder,
-                                             const pool::Doorbells& doorbells);
+// The call of that identity and group, if the rank has started and not finished
+// it; else the oldest that it has not finished, if any.
+std::optional<RecordedCall> Unfinished(const pool::Recorder& recorder,
+                                       const pool::Doorbells& doorbells,
+                                       uint64_t identity, uint64_t group);
 
 // When the rank last gave a sign of life; 0: never.
 double LastSignOfLife(const pool::Recorder& recorder,

@@ -99,10 +99,12 @@ TEST_F(RecordedCallsTest, FindsCallsAsFarBackAsTheyGo) {
   EXPECT_FALSE(HasStarted(recorder(), doorbells_, 10, 5));
   EXPECT_TRUE(HasStarted(recorder(), doorbells_, 11, 5));
   EXPECT_FALSE(HasStarted(recorder(), doorbells_, 11, 6)) << "another group";
-  EXPECT_FALSE(OldestUnfinished(recorder(), doorbells_).has_value());
+  EXPECT_FALSE(Unfinished(recorder(), doorbells_, 11, 5).has_value());
   Submit(7777);
   Submit(7778);
-  EXPECT_EQ(OldestUnfinished(recorder(), doorbells_)->identity, 7777u);
+  EXPECT_EQ(Unfinished(recorder(), doorbells_, 7778, 5)->identity, 7778u);
+  EXPECT_EQ(Unfinished(recorder(), doorbells_, 7778, 6)->identity, 7777u);
+  EXPECT_EQ(Unfinished(recorder(), doorbells_, 1, 5)->identity, 7777u);
 }
 
 TEST_F(RecordedCallsTest, AnotherJobsRecordsAreNone) {

@@ -75,7 +75,10 @@ DeviceConnection::DeviceConnection(pool::Pool* pool, const Peers* peers,
   kernel_geometry_.part_alignment = stripes_.period();
   if (stripes_.slot_step > 0)
     kernel_geometry_.device_parts = static_cast<int>(stripes_.num_blocks);
-  if (geometry_.num_devices > 1) return;
+  if (geometry_.num_devices > 1) {
+    kernel_geometry_.min_chunk_bytes = options.kernel_min_striped_bytes;
+    return;
+  }
   kernel_geometry_.min_chunk_bytes = options.kernel_min_chunk_bytes;
   // Nothing of a call by the one is left when a call by the other begins.
   if (size > 2) geometry_.num_slots = std::min(geometry_.num_slots, kFewSlots);

@@ -32,9 +32,10 @@ struct DeviceOptions {
   uint64_t copy_engine_bytes = uint64_t{64} << 20;
   uint64_t copy_engine_bytes_aside = uint64_t{6} << 20;
   // What kernels use of a slot (0: follows from the number of members), and the
-  // least that is worth a round in a pool of one device.
+  // least that is worth a round in a pool of one device, and of several.
   uint64_t kernel_slot_bytes = 0;
   uint64_t kernel_min_chunk_bytes = uint64_t{512} << 10;
+  uint64_t kernel_min_striped_bytes = uint64_t{1} << 20;
   // See plan::IsFlagged; 0 for no flags at all.
   uint64_t flagged_bytes = plan::kFlaggedAt55GBps;
   // Tests start shortly before flags begin anew.
