@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 
+import job
 import numpy as np
 from absl.testing import absltest, parameterized
 
@@ -47,9 +48,11 @@ def _start(*flags, devices=4, processes=1, optimized=False):
         "JAX_DISABLE_MOST_OPTIMIZATIONS": str(not optimized),
         "XLA_FLAGS": f"{xla_flags} --xla_force_host_platform_device_count={devices}",
     }
-    launcher = ("-m", "jax_cxl.launch", "-n", str(processes)) if processes > 1 else ()
+    command = (sys.executable,)
+    if processes > 1:
+        command = (*job.launch_command("jax.numpy", "optax", "absl.app"), "-n", str(processes))
     return subprocess.run(
-        [sys.executable, *launcher, _SCRIPT, *_FLAGS, *flags],
+        [*command, _SCRIPT, *_FLAGS, *flags],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -4,9 +4,9 @@ import os
 import pathlib
 import re
 import subprocess
-import sys
 import tempfile
 
+import job
 from absl.testing import absltest
 
 _SCRIPT = pathlib.Path(__file__).resolve().parent.parent / "examples" / "survive.py"
@@ -18,7 +18,7 @@ def loss_after(kills: int) -> tuple[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [
-                *(sys.executable, "-m", "jax_cxl.launch", "-n", "2"),
+                *(*job.launch_command("jax.numpy", "absl.app"), "-n", "2"),
                 *(f"--restart-lost={kills}", _SCRIPT),
                 *(f"--kills={kills}", "--steps=90", f"--checkpoint={folder}/state.npz"),
             ],

@@ -156,7 +156,7 @@ def transformer(suite: Suite) -> Record:
     """Trains with both kinds of collectives, NCCL restricted to memory of the host."""
     on_gpus = suite.platform == "cuda"
     # Sequences of a step: with more, computation hides any communication; with fewer, none.
-    sequences = {2: 10}.get(suite.ranks, 6 * suite.ranks)
+    sequences = {2: 12}.get(suite.ranks, 8 * suite.ranks)
     flags = ["--preset=340m", f"--batch_size={sequences}"]
     steps = 200
     if not on_gpus:

@@ -289,11 +289,12 @@ def make(names: list[str], platform: str, calls: int) -> list[Backend]:
       platform: "cpu" or "cuda".
       calls: collectives in a sample; 0 for a number that fills it.
     """
-    number = None if platform == "cpu" else (lambda size: calls or _calls_on_gpu(size))
 
     def backend(name: str) -> Backend:
         if name == "mpi":
             return MpiBackend()
+        fixed = functools.partial(_calls_on_gpu, name)
+        number = None if platform == "cpu" else (lambda size: calls or fixed(size))
         if name.startswith("nccl-"):
             return JaxBackend(name, lambda s: nccl.collective(s.op.name, s.ranks, _AXIS), number)
         module = jax_cxl if name == "jax_cxl" else jax.lax
@@ -302,9 +303,12 @@ def make(names: list[str], platform: str, calls: int) -> list[Backend]:
     return [backend(name) for name in names]
 
 
-def _calls_on_gpu(size: int) -> int:
-    """Enough calls that starting a program, some 100 us, does not count."""
-    for largest, calls in ((64 << 10, 400), (1 << 20, 200), (16 << 20, 40), (128 << 20, 8)):
+def _calls_on_gpu(name: str, size: int) -> int:
+    """Enough calls that what surrounds a program, some 1.2 ms on two GPUs, does not count."""
+    calls = 24
+    for largest, more in ((64 << 10, 1000), (1 << 20, 500), (16 << 20, 200), (128 << 20, 60)):
         if size <= largest:
-            return calls
-    return 3
+            calls = more
+            break
+    # Each takes ten times as long.
+    return calls // 8 if name == "nccl-socket" else calls

@@ -1,0 +1,141 @@
+"""The launcher, whose ranks are copies of one process that has imported JAX already.
+
+    python tests/forked_launch.py MODULE,MODULE... ARGUMENTS OF THE LAUNCHER
+
+Importing JAX takes a second of a processor, most of what a rank of a small test needs. Where the
+launcher starts a new interpreter, this forks instead; all else is the launcher's own code.
+`launch_test.py`, `launch_output_test.py` and `ending_test.py` test it as users have it.
+"""
+
+import atexit
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+import types
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+# A thread of NumPy's would not be there in the ranks.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+from jax_cxl import launch
+from jax_cxl._launch import rank, supervisor
+
+_RANK = [sys.executable, "-m", rank.__name__]
+
+
+class _Forked:
+    """What the supervisor uses of `subprocess.Popen`."""
+
+    def __init__(self, pid: int, stdout: Any, stderr: Any):
+        self.pid = pid
+        self.stdout = stdout
+        self.stderr = stderr
+        self.returncode: int | None = None
+
+
+def _start(command: Sequence[str], **options: Any) -> Any:
+    """Forks if a rank is to be started; starts other programs as `subprocess.Popen` does."""
+    if list(command[:3]) != _RANK:
+        return subprocess.Popen(command, **options)
+    pipes = [
+        os.pipe() if options[name] == subprocess.PIPE else None for name in ("stdout", "stderr")
+    ]
+    with warnings.catch_warnings():
+        # JAX says that it has threads, which it does not before its first use.
+        warnings.simplefilter("ignore")
+        pid = os.fork()
+    if pid == 0:
+        _become(command, pipes, options)
+    ends = []
+    for pipe in pipes:
+        if pipe is not None:
+            os.close(pipe[1])
+        ends.append(None if pipe is None else os.fdopen(pipe[0], "rb"))
+    return _Forked(pid, *ends)
+
+
+def _become(
+    command: Sequence[str], pipes: Sequence[tuple[int, int] | None], options: Mapping[str, Any]
+) -> None:
+    """Runs a rank in this process, which is the supervisor's copy, and ends it."""
+    status = 1
+    try:
+        os.setpgid(0, options["process_group"])
+        signal.set_wakeup_fd(-1)
+        for number in signal.valid_signals():
+            if callable(signal.getsignal(number)) and number != signal.SIGINT:
+                signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if options["stdin"] == subprocess.DEVNULL:
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for fd, pipe in enumerate(pipes, 1):
+            if pipe is not None:
+                os.dup2(pipe[1], fd)
+        kept = 3
+        for fd in sorted(options["pass_fds"]):
+            os.closerange(kept, fd)
+            kept = fd + 1
+        os.closerange(kept, os.sysconf("SC_OPEN_MAX"))
+        os.environ.clear()
+        os.environ.update(options["env"])
+        _configure()
+        sys.argv[:] = [rank.__file__, *command[3:]]
+        sys.path[0] = os.getcwd()
+        rank.main()
+        status = 0
+    except SystemExit as error:
+        status = _status(error)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        _end(status)
+
+
+def _configure() -> None:
+    """JAX has read the supervisor's variables."""
+    import jax
+
+    for variable, value in os.environ.items():
+        name = variable.lower()
+        if variable.startswith("JAX_") and name in jax.config.values:
+            kind = type(jax.config.values[name])
+            jax.config.update(name, int(value) if kind is int else value)
+
+
+def _status(error: SystemExit) -> int:
+    if isinstance(error.code, str):
+        print(error.code, file=sys.stderr)
+        return 1
+    return (error.code or 0) & 0xFF
+
+
+def _end(status: int) -> None:
+    """Ends this process as an interpreter does, up to the modules' own end."""
+    try:
+        threading._shutdown()
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
+
+
+def main() -> int:
+    """Imports, and runs the launcher."""
+    modules, *arguments = sys.argv[1:]
+    for module in modules.split(","):
+        importlib.import_module(module)
+    supervisor.subprocess = types.SimpleNamespace(
+        PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL, Popen=_start
+    )
+    return launch.main(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
