@@ -13,6 +13,10 @@
 namespace jax_cxl::comm {
 namespace {
 
+// How much longer calls have to be for the copy engines where kernels have
+// something on their side.
+constexpr uint64_t kLonger = 4;
+
 std::string ProgramKey(uint64_t channel, const Call& call,
                        const pool::CallDescriptor& descriptor, int copy_lines) {
   std::string key(reinterpret_cast<const char*>(&channel), sizeof(channel));
@@ -27,14 +31,15 @@ std::string ProgramKey(uint64_t channel, const Call& call,
 }  // namespace
 
 // On how many lines the copy engines execute a call; 0: kernels do. Follows
-// from what is equal on all ranks. Kernels fill one direction of the link as
-// well as the copy engines do, and both where they read from several peers.
+// from what is equal on all ranks. Kernels fill both directions of the link as
+// well as the copy engines do where they read from several peers.
 // Beside compute, a call leaves the multiprocessors alone as soon as that costs
 // it little. Copy engines load the pool's devices one after another, kernels
 // all of them at once.
 int DeviceChannel::CopyLines(const Call& call, bool aside) const {
   if (!aside && connection_.stripes().slot_step > 0) return 0;
   bool ahead = connection_.members().size() == 2;  // of kernels
+  uint64_t ahead_bytes = options_.copy_engine_bytes;
   int lines = 1;
   switch (call.request.op) {
     case plan::Op::kAllGather:
@@ -45,12 +50,14 @@ int DeviceChannel::CopyLines(const Call& call, bool aside) const {
       break;
     case plan::Op::kReduceScatter:
       lines = 2;
-      ahead = false;  // of kernels, which need not stage operands
+      ahead_bytes *= kLonger;  // kernels need not stage operands
       break;
     case plan::Op::kBroadcast:
-    case plan::Op::kReduce:
     case plan::Op::kGather:
     case plan::Op::kScatter:
+      ahead_bytes *= kLonger;  // kernels fill one direction nearly as well
+      break;
+    case plan::Op::kReduce:
       ahead = false;
       break;
     default:  // not measured
@@ -58,7 +65,7 @@ int DeviceChannel::CopyLines(const Call& call, bool aside) const {
   }
   const uint64_t bytes =
       std::max(plan::InputBytes(call.request), plan::OutputBytes(call.request));
-  const bool copies = (ahead && bytes >= options_.copy_engine_bytes) ||
+  const bool copies = (ahead && bytes >= ahead_bytes) ||
                       (aside && bytes >= options_.copy_engine_bytes_aside);
   return bytes > 0 && copies ? lines : 0;
 }
