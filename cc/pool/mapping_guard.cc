@@ -1,5 +1,6 @@
 #include "cc/pool/mapping_guard.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -14,7 +15,14 @@ namespace {
 
 std::atomic<MappingGuard::Range*> ranges{nullptr};
 std::mutex ranges_mutex;  // never taken by the handler
+bool installed = false;
 struct sigaction previous;
+
+// A process that is forked while another thread maps a pool would find the
+// mutex locked by nobody.
+[[maybe_unused]] const int at_fork =
+    pthread_atfork([] { ranges_mutex.lock(); }, [] { ranges_mutex.unlock(); },
+                   [] { ranges_mutex.unlock(); });
 
 // Replaces the memory at `address` if it is guarded. Runs in the handler.
 bool Replace(uintptr_t address, uintptr_t least_bytes) {
@@ -57,23 +65,23 @@ void OnBusError(int signal, siginfo_t* info, void* context) {
   }
 }
 
+// Once; with the mutex held.
 void InstallHandler() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    sigaction(SIGBUS, nullptr, &previous);
-    struct sigaction ours = {};
-    ours.sa_sigaction = OnBusError;
-    ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
-    sigemptyset(&ours.sa_mask);
-    sigaction(SIGBUS, &ours, nullptr);
-  });
+  if (installed) return;
+  installed = true;
+  sigaction(SIGBUS, nullptr, &previous);
+  struct sigaction ours = {};
+  ours.sa_sigaction = OnBusError;
+  ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
+  sigemptyset(&ours.sa_mask);
+  sigaction(SIGBUS, &ours, nullptr);
 }
 
 }  // namespace
 
 MappingGuard::MappingGuard(std::byte* begin, uint64_t bytes, uint64_t unit) {
-  InstallHandler();
   std::lock_guard lock(ranges_mutex);
+  InstallHandler();
   range_ = ranges.load();
   while (range_ != nullptr && range_->end != 0) range_ = range_->next;
   const bool fresh = range_ == nullptr;

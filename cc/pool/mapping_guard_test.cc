@@ -4,11 +4,14 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <thread>
 
 #include "cc/pool/geometry.h"
 #include "cc/pool/pool.h"
@@ -115,6 +118,30 @@ TEST(PoolIntactTest, TruncationUnderAJobIsAnError) {
       EXPECT_NE(status.message().find(words), std::string::npos)
           << status.message();
   }
+}
+
+// What a process maps that was forked while another thread mapped something.
+TEST_F(MappingGuardTest, ForkedWhileAThreadMaps) {
+  std::atomic<bool> done = false;
+  std::thread mapping([&] {
+    while (!done) const MappingGuard guard(bytes(), page_, page_);
+  });
+  for (int i = 0; i < 500; ++i) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      alarm(10);  // ends it if it waits for a lock that nobody holds
+      {
+        const MappingGuard guard(bytes() + page_, page_, page_);
+      }
+      _exit(0);
+    }
+    int status = 0;
+    EXPECT_EQ(waitpid(pid, &status, 0), pid);
+    EXPECT_TRUE(WIFEXITED(status));
+    if (!WIFEXITED(status)) break;
+  }
+  done = true;
+  mapping.join();
 }
 
 }  // namespace
