@@ -344,9 +344,10 @@ def _check_lost() -> None:
     if not _past.lost or successors:
         return
     ranks = ", ".join(map(str, _past.lost))
+    who = f"rank {ranks} was" if len(_past.lost) == 1 else f"ranks {ranks} were"
     raise errors.NotInitializedError(
-        f"rank {ranks} was lost before jax_cxl.shutdown(), and jax_cxl.initialize() waits for all"
-        " that communicated. To go on without the lost, call jax_cxl.regroup() before"
+        f"{who} lost before jax_cxl.shutdown(), and jax_cxl.initialize() waits for all that"
+        " communicated. To go on without the lost, call jax_cxl.regroup() before"
         " jax_cxl.shutdown(); now all processes have to start again."
     )
 

@@ -1,5 +1,6 @@
 #include "cc/comm/directory.h"
 
+#include <algorithm>
 #include <cstring>
 #include <mutex>
 
@@ -20,10 +21,18 @@ Result<pool::ChannelPlace> AllocateChannel(const pool::Pool& pool, Arena* arena,
   CXL_ASSIGN_OR_RETURN(place.control, arena->Allocate(home, control_bytes));
   place.slot_bytes = static_cast<uint32_t>(geometry.slot_bytes);
   place.num_slots = static_cast<uint16_t>(geometry.num_slots);
-  for (int slot = 0; slot < geometry.num_slots; ++slot) {
+  // Those on one device lie one behind the other, so that two can pass for one.
+  const uint64_t stride = (geometry.slot_bytes + pool::kLineBytes - 1) /
+                          pool::kLineBytes * pool::kLineBytes;
+  for (int first = 0; first < std::min(extents, geometry.num_slots); ++first) {
+    const uint64_t slots = (geometry.num_slots - first - 1) / extents + 1;
     CXL_ASSIGN_OR_RETURN(
-        place.slots[slot],
-        arena->Allocate((home + slot) % extents, geometry.slot_bytes));
+        uint64_t offset,
+        arena->Allocate((home + first) % extents, slots * stride));
+    for (int slot = first; slot < geometry.num_slots; slot += extents) {
+      place.slots[slot] = offset;
+      offset += stride;
+    }
   }
   // Doorbells carry the job's epoch, but pools are not zero and epochs come
   // round: the owner wipes what peers will poll before it says where that is.

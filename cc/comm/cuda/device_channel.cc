@@ -96,7 +96,8 @@ Status DeviceChannel::Connect() {
 
 // Of one of the copy engines' buffers.
 uint64_t DeviceChannel::staging_bytes() const {
-  return (connection_.members().size() - 1) * connection_.geometry().slot_bytes;
+  return (connection_.members().size() - 1) *
+         connection_.geometry(SlotUse::kCopies).slot_bytes;
 }
 
 Status DeviceChannel::UploadMembers() {
@@ -129,7 +130,7 @@ Status DeviceChannel::FollowLast(cudaStream_t stream) {
 cuda::DeviceCall DeviceChannel::Prepare(const Call& call,
                                         const StoredProgram& program,
                                         const pool::CallDescriptor& descriptor,
-                                        bool by_copies) const {
+                                        SlotUse use) const {
   cuda::DeviceCall device;
   device.sending = program.sending;
   device.receiving = program.receiving;
@@ -138,9 +139,7 @@ cuda::DeviceCall DeviceChannel::Prepare(const Call& call,
   device.members = members_.get();
   device.num_members = static_cast<int32_t>(connection_.members().size());
   device.self = connection_.group().self;
-  device.num_slots = static_cast<uint32_t>(
-      (by_copies ? connection_.geometry() : connection_.kernel_geometry())
-          .num_slots);
+  device.num_slots = static_cast<uint32_t>(connection_.geometry(use).num_slots);
   device.unit_bytes = connection_.stripes().unit_bytes;
   device.slot_step = connection_.stripes().slot_step;
   device.base_round = program.flagged ? flagged_rounds_ : rounds_;
@@ -196,22 +195,23 @@ Status DeviceChannel::EnqueueRecorded(const Call& call, bool aside,
                                       cudaStream_t stream) {
   CXL_RETURN_IF_ERROR(Connect());
   CXL_RETURN_IF_ERROR(FollowLast(stream));
-  const int copy_lines = CopyLines(call, aside);
+  const Way way = WayOf(call, aside);
   const uint64_t place = calls_;
   const pool::CallDescriptor descriptor = Describe(call);
   CXL_ASSIGN_OR_RETURN(const StoredProgram* program,
-                       ProgramFor(call, descriptor, copy_lines, stream));
+                       ProgramFor(call, descriptor, way, stream));
   const cuda::DeviceCall device =
-      Prepare(call, *program, descriptor, copy_lines > 0);
+      Prepare(call, *program, descriptor, way.slots);
 
   Note(call, descriptor);
   cudaError_t error = cudaSuccess;
-  if (copy_lines > 0) {
+  if (way.copy_lines > 0) {
     CXL_ASSIGN_OR_RETURN(const cuda::CopyTimes times, TakeTimes(place));
     error = copy_engine_->Enqueue(
         device,
-        {copy_lines, program->host_sending, program->host_receiving,
-         connection_.members().data(), staging_.get(), staging_bytes()},
+        {way.copy_lines, program->host_sending, program->host_receiving,
+         connection_.members(way.slots).data(), staging_.get(),
+         staging_bytes()},
         times, stream);
     last_by_copy_engine_ = true;
   } else if (program->flagged) {

@@ -70,24 +70,30 @@ class DeviceChannel {
     cuda::CopyTimes times;
   };
 
+  // How a call is executed.
+  struct Way {
+    int copy_lines = 0;  // of the copy engines; 0: by kernels
+    SlotUse slots = SlotUse::kKernels;
+  };
+
   uint64_t staging_bytes() const;
   Status EnqueueRecorded(const Call& call, bool aside, cudaStream_t stream);
   Status FollowLast(cudaStream_t stream);
   Status UploadMembers();
   cuda::DeviceCall Prepare(const Call& call, const StoredProgram& program,
                            const pool::CallDescriptor& descriptor,
-                           bool by_copies) const;
+                           SlotUse use) const;
   cudaError_t LaunchFlagged(cuda::DeviceCall call, const StoredProgram& program,
                             cudaStream_t stream);
   Result<cuda::CopyTimes> TakeTimes(uint64_t place);
   void Note(const Call& call, const pool::CallDescriptor& descriptor);
 
   // In device_channel_programs.cc.
-  int CopyLines(const Call& call, bool aside) const;
+  Way WayOf(const Call& call, bool aside) const;
   Result<std::optional<cuda::Program>> FlaggedProgram(
       const plan::Request& request) const;
   Result<const StoredProgram*> ProgramFor(
-      const Call& call, const pool::CallDescriptor& descriptor, int copy_lines,
+      const Call& call, const pool::CallDescriptor& descriptor, Way way,
       cudaStream_t stream);
 
   // In device_channel_checks.cc.

@@ -18,56 +18,61 @@ namespace {
 constexpr uint64_t kLonger = 4;
 
 std::string ProgramKey(uint64_t channel, const Call& call,
-                       const pool::CallDescriptor& descriptor, int copy_lines) {
+                       const pool::CallDescriptor& descriptor, SlotUse use) {
   std::string key(reinterpret_cast<const char*>(&channel), sizeof(channel));
   key.append(reinterpret_cast<const char*>(&descriptor), sizeof(descriptor));
   // A hash may collide; the permutation itself does not.
   key.append(reinterpret_cast<const char*>(call.request.sources.data()),
              call.request.sources.size() * sizeof(int32_t));
-  key.push_back(static_cast<char>(copy_lines));
+  key.push_back(static_cast<char>(use));
   return key;
 }
 
 }  // namespace
 
-// On how many lines the copy engines execute a call; 0: kernels do. Follows
+// By what a call is executed, on how many lines, and in which slots. Follows
 // from what is equal on all ranks. Kernels fill both directions of the link as
 // well as the copy engines do where they read from several peers.
 // Beside compute, a call leaves the multiprocessors alone as soon as that costs
 // it little. Copy engines load the pool's devices one after another, kernels
 // all of them at once.
-int DeviceChannel::CopyLines(const Call& call, bool aside) const {
-  if (!aside && connection_.stripes().slot_step > 0) return 0;
-  bool ahead = connection_.members().size() == 2;  // of kernels
-  uint64_t ahead_bytes = options_.copy_engine_bytes;
-  int lines = 1;
+DeviceChannel::Way DeviceChannel::WayOf(const Call& call, bool aside) const {
+  if (!aside && connection_.stripes().slot_step > 0) return {};
+  const bool two = connection_.members().size() == 2;
+  const uint64_t bytes =
+      std::max(plan::InputBytes(call.request), plan::OutputBytes(call.request));
+  const bool is_long = two && bytes >= options_.copy_engine_bytes;
+  const bool is_longest = two && bytes >= kLonger * options_.copy_engine_bytes;
+  bool copies = false;
+  Way way = {1, SlotUse::kCopies};
   switch (call.request.op) {
     case plan::Op::kAllGather:
     case plan::Op::kAllToAll:
+      copies = is_long;
+      // The pauses of a line count more than that peers hear a piece later.
+      if (is_longest) way = {2, SlotUse::kFewCopies};
       break;
     case plan::Op::kAllReduce:
-      lines = 2;
+      copies = is_long;
+      way.copy_lines = 2;
       break;
     case plan::Op::kReduceScatter:
-      lines = 2;
-      ahead_bytes *= kLonger;  // kernels need not stage operands
+      copies = is_longest;  // kernels need not stage operands
+      way.copy_lines = 2;
       break;
     case plan::Op::kBroadcast:
     case plan::Op::kGather:
     case plan::Op::kScatter:
-      ahead_bytes *= kLonger;  // kernels fill one direction nearly as well
+      copies = is_longest;  // kernels fill one direction nearly as well
+      if (is_longest) way.slots = SlotUse::kPairs;
       break;
     case plan::Op::kReduce:
-      ahead = false;
       break;
     default:  // not measured
-      return 0;
+      return {};
   }
-  const uint64_t bytes =
-      std::max(plan::InputBytes(call.request), plan::OutputBytes(call.request));
-  const bool copies = (ahead && bytes >= ahead_bytes) ||
-                      (aside && bytes >= options_.copy_engine_bytes_aside);
-  return bytes > 0 && copies ? lines : 0;
+  copies |= aside && bytes >= options_.copy_engine_bytes_aside;
+  return bytes > 0 && copies ? way : Way{};
 }
 
 // None if the call is too long for flags.
@@ -87,20 +92,18 @@ Result<std::optional<cuda::Program>> DeviceChannel::FlaggedProgram(
 }
 
 Result<const StoredProgram*> DeviceChannel::ProgramFor(
-    const Call& call, const pool::CallDescriptor& descriptor, int copy_lines,
+    const Call& call, const pool::CallDescriptor& descriptor, Way way,
     cudaStream_t stream) {
-  const std::string key = ProgramKey(key_, call, descriptor, copy_lines);
+  const std::string key = ProgramKey(key_, call, descriptor, way.slots);
   if (const StoredProgram* found = programs_->Find(key)) return found;
-  if (copy_lines == 0) {
+  if (way.copy_lines == 0) {
     CXL_ASSIGN_OR_RETURN(const std::optional<cuda::Program> program,
                          FlaggedProgram(call.request));
     if (program) return programs_->Store(key, *program, true, stream);
   }
   CXL_ASSIGN_OR_RETURN(
       const plan::Plan plan,
-      plan::MakePlan(call.request, copy_lines > 0
-                                       ? connection_.geometry()
-                                       : connection_.kernel_geometry()));
+      plan::MakePlan(call.request, connection_.geometry(way.slots)));
   CXL_ASSIGN_OR_RETURN(
       const cuda::Program program,
       cuda::MakeProgram(plan, call.request.rank, connection_.stripes()));

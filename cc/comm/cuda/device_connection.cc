@@ -19,7 +19,7 @@ constexpr uint64_t kMaxSlotBytes = uint64_t{4} << 20;
 constexpr uint64_t kGroupsPerArena = 7;
 // Where the pool is emulated in memory, larger rings of all members together do
 // not stay in the processor's cache: what kernels use of their slots of a
-// round, and how many slots the copy engines of more than two members use.
+// round, and how many slots the copy engines use of those that would do.
 constexpr uint64_t kKernelRoundBytes = uint64_t{4} << 20;
 constexpr int kFewSlots = 4;
 
@@ -47,6 +47,12 @@ plan::Geometry ChooseGeometry(const pool::Pool& pool,
   return geometry;
 }
 
+// A pair is filled while another is read.
+bool HasPairs(const plan::Geometry& slots, int members) {
+  return members == 2 && slots.num_devices == 1 && slots.num_slots % 2 == 0 &&
+         slots.num_slots >= 4;
+}
+
 }  // namespace
 
 DeviceConnection::DeviceConnection(pool::Pool* pool, const Peers* peers,
@@ -56,32 +62,35 @@ DeviceConnection::DeviceConnection(pool::Pool* pool, const Peers* peers,
       group_(std::move(group)),
       key_(HashGroup(group_.members) ^ kDeviceKey),
       doorbells_(pool->coherence(), pool->epoch()),
-      geometry_(ChooseGeometry(*pool, options,
-                               static_cast<int>(group_.members.size()))),
       members_(group_.members.size()),
+      members_in_pairs_(group_.members.size()),
       controls_(group_.members.size()) {
   const int size = static_cast<int>(members_.size());
-  kernel_geometry_ = geometry_;
-  kernel_geometry_.slot_bytes = std::min(
-      geometry_.slot_bytes,
+  plan::Geometry slots = ChooseGeometry(*pool, options, size);
+  plan::Geometry kernels = slots;
+  kernels.slot_bytes = std::min(
+      slots.slot_bytes,
       options.kernel_slot_bytes > 0
           ? options.kernel_slot_bytes
           : std::max(std::bit_floor(kKernelRoundBytes / members_.size()),
                      MinSlotBytes(options, size)));
-  stripes_ =
-      plan::GpuStripes(kernel_geometry_.slot_bytes, geometry_.num_devices, size,
-                       options.shape.blocks);
-  geometry_.part_alignment = stripes_.period();
-  kernel_geometry_.part_alignment = stripes_.period();
+  stripes_ = plan::GpuStripes(kernels.slot_bytes, slots.num_devices, size,
+                              options.shape.blocks);
+  slots.part_alignment = stripes_.period();
+  kernels.part_alignment = stripes_.period();
+  const bool one_device = slots.num_devices == 1;
+  kernels.min_chunk_bytes = one_device ? options.kernel_min_chunk_bytes
+                                       : options.kernel_min_striped_bytes;
   if (stripes_.slot_step > 0)
-    kernel_geometry_.device_parts = static_cast<int>(stripes_.num_blocks);
-  if (geometry_.num_devices > 1) {
-    kernel_geometry_.min_chunk_bytes = options.kernel_min_striped_bytes;
-    return;
+    kernels.device_parts = static_cast<int>(stripes_.num_blocks);
+
+  plan::Geometry few = slots, pairs = slots;
+  if (one_device) few.num_slots = std::min(slots.num_slots, kFewSlots);
+  if (HasPairs(slots, size)) {
+    pairs.num_slots /= 2;
+    pairs.slot_bytes *= 2;
   }
-  kernel_geometry_.min_chunk_bytes = options.kernel_min_chunk_bytes;
-  // Nothing of a call by the one is left when a call by the other begins.
-  if (size > 2) geometry_.num_slots = std::min(geometry_.num_slots, kFewSlots);
+  geometries_ = {kernels, size > 2 ? few : slots, few, pairs};
 }
 
 Status DeviceConnection::Open(Arena* arena, Recorder* recorder) {
@@ -90,8 +99,8 @@ Status DeviceConnection::Open(Arena* arena, Recorder* recorder) {
     return Error(Code::kUnimplemented, "a group of GPUs has at most ",
                  cuda::kMaxMembers, " members, this one has ", size,
                  ": communicate along several mesh axes in turn");
-  plan::Geometry slots = geometry_;
-  slots.num_slots = kernel_geometry_.num_slots;
+  plan::Geometry slots = geometry(SlotUse::kCopies);
+  slots.num_slots = geometry(SlotUse::kKernels).num_slots;
   CXL_ASSIGN_OR_RETURN(place_,
                        AllocateChannel(*pool_, arena, group_, key_, slots,
                                        sizeof(cuda::DeviceControl)));
@@ -133,9 +142,26 @@ Result<bool> DeviceConnection::Connect() {
     view.ended = &control->ended.word;
     view.flagged = &control->flagged;
     std::ranges::copy(memory.slots, view.slots);
+    CXL_RETURN_IF_ERROR(PairSlots(static_cast<int>(member)));
     controls_[member] = control;
   }
   return true;
+}
+
+Status DeviceConnection::PairSlots(int member) {
+  const cuda::MemberView& view = members_[member];
+  cuda::MemberView& pairs = members_in_pairs_[member];
+  pairs = view;
+  const uint64_t slot_bytes = geometry(SlotUse::kCopies).slot_bytes;
+  if (geometry(SlotUse::kPairs).slot_bytes == slot_bytes) return OkStatus();
+  for (int pair = 0; pair < geometry(SlotUse::kPairs).num_slots; ++pair) {
+    pairs.slots[pair] = view.slots[2 * pair];
+    if (view.slots[2 * pair + 1] != pairs.slots[pair] + slot_bytes)
+      return Error(Code::kDataLoss, "slots of ",
+                   peers_->Name(group_.members[member]),
+                   " do not lie one behind the other");
+  }
+  return OkStatus();
 }
 
 int DeviceConnection::Missing() const {

@@ -27,7 +27,7 @@ struct DeviceOptions {
   double timeout_s = 300;
   cuda::Shape shape;
   // Calls whose larger buffer has at least this many bytes go by the copy
-  // engines: those of DeviceChannel::CopyLines, and, beside compute, all. In a
+  // engines: those of DeviceChannel::WayOf, and, beside compute, all. In a
   // pool of several devices only those beside compute do.
   uint64_t copy_engine_bytes = uint64_t{64} << 20;
   uint64_t copy_engine_bytes_aside = uint64_t{6} << 20;
@@ -41,6 +41,17 @@ struct DeviceOptions {
   // Tests start shortly before flags begin anew.
   uint64_t first_flagged_round = 0;
 };
+
+// What a call takes for the slots of a ring. Pieces of other sizes lie in the
+// same memory: nothing of a call by the one is left when a call by another
+// begins.
+enum class SlotUse : uint8_t {
+  kKernels,    // the beginning of each slot
+  kCopies,     // whole slots
+  kFewCopies,  // some of them, which stay in a processor's cache
+  kPairs,      // two slots as one; of two members, in a pool of one device
+};
+inline constexpr int kNumSlotUses = 4;
 
 // The memory of one channel between GPUs as one member sees it: allocates this
 // member's part of the pool, tells the others where it is, and finds theirs.
@@ -63,31 +74,33 @@ class DeviceConnection {
   const Group& group() const { return group_; }
   // What the members find each other's parts by.
   uint64_t key() const { return key_; }
-  // What calls by the copy engines use of the slots: large pieces of few of
-  // them.
-  const plan::Geometry& geometry() const { return geometry_; }
-  // What kernels do.
-  const plan::Geometry& kernel_geometry() const { return kernel_geometry_; }
+  const plan::Geometry& geometry(SlotUse use) const {
+    return geometries_[static_cast<int>(use)];
+  }
   const cuda::Stripes& stripes() const { return stripes_; }
   const pool::Doorbells& doorbells() const { return doorbells_; }
 
   // Addresses of this process; nulls until connected.
-  const std::vector<cuda::MemberView>& members() const { return members_; }
+  const std::vector<cuda::MemberView>& members(
+      SlotUse use = SlotUse::kKernels) const {
+    return use == SlotUse::kPairs ? members_in_pairs_ : members_;
+  }
   cuda::DeviceControl* control(int member) const { return controls_[member]; }
 
  private:
   void InitializeWords();
+  Status PairSlots(int member);
 
   pool::Pool* pool_;
   const Peers* peers_;
   Group group_;
   uint64_t key_;
   pool::Doorbells doorbells_;
-  plan::Geometry geometry_;
-  plan::Geometry kernel_geometry_;
+  std::array<plan::Geometry, kNumSlotUses> geometries_;
   cuda::Stripes stripes_;
   pool::ChannelPlace place_ = {};  // of this member's part
   std::vector<cuda::MemberView> members_;
+  std::vector<cuda::MemberView> members_in_pairs_;
   std::vector<cuda::DeviceControl*> controls_;
 };
 

@@ -87,6 +87,9 @@ TEST_F(DeviceEndpointTest, ByTheCopyEngines) {
           1 << 20);
   RunSoak(13, {ranks, 64 << 10, 2, 1, 32, true, Way::kStartAndDone, 4000}, 60,
           1 << 20);
+  // Slots one by one, few of them and in pairs, after each other.
+  RunSoak(21, {2, 64 << 10, 6, 1, 32, true, Way::kStartAndDone, 100000}, 200,
+          2 << 20);
 }
 
 TEST_F(DeviceEndpointTest, StartAndDone) {
