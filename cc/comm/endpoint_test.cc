@@ -274,7 +274,7 @@ TEST(EndpointErrorTest, PoolTooSmallForTheGroup) {
                    MakeCall(Op::kAllReduce, 1, 2, 0, 1, &value, &sum));
   Status status = countdown.Wait();
   EXPECT_EQ(status.code(), Code::kResourceExhausted);
-  EXPECT_NE(status.message().find("8388608 more bytes"), std::string::npos)
+  EXPECT_NE(status.message().find("33554432 more bytes"), std::string::npos)
       << status.message();
 }
 

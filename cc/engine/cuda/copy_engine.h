@@ -21,8 +21,9 @@
 // turn, each with streams and doorbells of its own: while one waits, the other
 // moves data. But a copy engine that has the next copy already stores the word
 // of the one before only after that: what the peers get comes a chunk later. So
-// two lines are for calls that also wait for reductions. In a call a slot
-// always belongs to the same line, so that each line's rounds are in order.
+// two lines are for calls that also wait for reductions, and for those of so
+// many chunks that one does not count. In a call a slot always belongs to the
+// same line, so that each line's rounds are in order.
 //
 // A stream waits for what another one sends, so streams must not share one of
 // the device's queues: see kDeviceQueues.
