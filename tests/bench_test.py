@@ -1,6 +1,7 @@
 """`python -m jax_cxl bench` and benchmarks/check_regression.py, as their users start them."""
 
 import importlib.util
+import io
 import json
 import os
 import pathlib
@@ -14,7 +15,7 @@ import unittest
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from jax_cxl._bench import bound, ops, sizes, teams
+from jax_cxl._bench import bound, ops, report, sizes, teams
 
 _BENCHMARKS = pathlib.Path(__file__).resolve().parent.parent / "benchmarks"
 _CHECK = _BENCHMARKS / "check_regression.py"
@@ -179,6 +180,14 @@ class TeamsTest(parameterized.TestCase):
         both = [teams.Team(["jax_cxl"], {}), teams.Team(["gloo"], {})]
         status, _ = teams.run(both, 2, ["--platform", "smoke"])
         self.assertEqual(status, 2)
+
+    def test_a_wrong_baseline_is_no_failure(self):
+        results = [{"backend": "jax_cxl", "wrong": 0}, {"backend": "gloo", "wrong": 3}]
+        out = io.StringIO()
+        self.assertEqual(report.Table(out, 2, True).close(results), 0)
+        self.assertIn("gloo gave wrong results", out.getvalue())
+        results[0]["wrong"] = 1
+        self.assertEqual(report.Table(out, 2, True).close(results), 1)
 
     def test_turns(self):
         with tempfile.NamedTemporaryFile() as file:

@@ -63,6 +63,13 @@ class Table:
             f" {times.max:>10.2f} on the device"
         )
 
+    def close(self, results: list[dict[str, Any]]) -> int:
+        """Says who was wrong; returns the status to exit with: 1 if jax_cxl was."""
+        wrong = {result["backend"] for result in results if result["wrong"]}
+        for baseline in sorted(wrong - {"jax_cxl"}):
+            self._print(f"# {baseline} gave wrong results: see Caveats in docs/benchmarking.md")
+        return 1 if "jax_cxl" in wrong else 0
+
     def _print(self, line: str) -> None:
         if self._out is not None:
             print(line, file=self._out, flush=True)
