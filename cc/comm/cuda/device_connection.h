@@ -1,6 +1,7 @@
 #ifndef JAX_CXL_COMM_CUDA_DEVICE_CONNECTION_H_
 #define JAX_CXL_COMM_CUDA_DEVICE_CONNECTION_H_
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
