@@ -12,7 +12,6 @@ import argparse
 import ctypes
 import os
 import pathlib
-import shlex
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,7 @@ import jax
 import numpy as np
 
 import jax_cxl
+from jax_cxl import _command_line
 from jax_cxl._bench import backends, measure, report, sizes
 from jax_cxl._bench.ops import OPS
 from jax_cxl._bench.world import World
@@ -55,7 +55,7 @@ def main() -> None:
                     f" {empty:5.2f} us, overhead {ours - empty:6.2f} us"
                 )
     if first and options.json:
-        command = shlex.join(["benchmarks/call_overhead.py", *sys.argv[1:]])
+        command = _command_line.recorded("benchmarks/call_overhead.py", sys.argv[1:])
         report.write_json(options.json, report.header(load, command) | {"results": rows})
 
 

@@ -63,7 +63,7 @@ def main() -> int:
     suite = Suite(root, root / options.build, ranks, options.platform)
     found = {
         "machine": _machine(gpus),
-        "command": f"python benchmarks/gpu_suite.py {' '.join(sys.argv[1:])}".strip(),
+        "command": _command(sys.argv[1:]),
         "commit": _output("git", "-C", str(root), "rev-parse", "HEAD"),
         "emulated": True,
         "ranks": ranks,
@@ -97,6 +97,12 @@ def _output(*command: str) -> str:
         return subprocess.run(command, capture_output=True, text=True).stdout.strip()
     except FileNotFoundError:
         return ""
+
+
+def _command(arguments: list[str]) -> str:
+    """As jax_cxl._command_line does it: there may be no jax_cxl yet that could be imported."""
+    kept = (re.sub(r"(?<![^=])/.*/", "", argument) for argument in arguments)
+    return f"python benchmarks/gpu_suite.py {' '.join(kept)}".strip()
 
 
 def _gpus() -> list[str]:

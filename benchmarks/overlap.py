@@ -16,7 +16,6 @@ with two ranks on two cores no core is free, and the time of both is at best the
 import argparse
 import os
 import pathlib
-import shlex
 import statistics
 import sys
 import time
@@ -33,6 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jax_cxl
+from jax_cxl import _command_line
 from jax_cxl._bench import report
 from jax_cxl._bench.world import World
 
@@ -64,7 +64,7 @@ def main() -> None:
     multiplies = options.everywhere or world.rank == 0
     rows = [_measure(world, name, options.repeats, multiplies) for name in _OPS]
     if world.rank == 0 and options.json:
-        command = shlex.join(["benchmarks/overlap.py", *sys.argv[1:]])
+        command = _command_line.recorded("benchmarks/overlap.py", sys.argv[1:])
         report.write_json(options.json, report.header(load, command) | {"results": rows})
 
 

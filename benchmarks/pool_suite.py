@@ -14,7 +14,6 @@ import glob
 import json
 import os
 import pathlib
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from collections.abc import Sequence
 from typing import Any
 from xml.etree import ElementTree
 
+from jax_cxl import _command_line
 from jax_cxl._bench import report
 
 _ROOT = pathlib.Path(__file__).parents[1]
@@ -57,7 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             runs.append({"pool": options.pool, "seed": seed} | _run(options, seed, cache))
             print(json.dumps(runs[-1]), flush=True)
             if options.json:
-                command = shlex.join(["benchmarks/pool_suite.py", *(arguments or sys.argv[1:])])
+                command = _command_line.recorded(
+                    "benchmarks/pool_suite.py", arguments or sys.argv[1:]
+                )
                 found = report.header(load, command) | {"runs": runs}
                 options.json.write_text(json.dumps(found, indent=1) + "\n")
     return int(any(run[part]["failures"] for run in runs for part in ("cc", "python")))

@@ -23,7 +23,11 @@ import jax_cxl
 _STEPS = flags.DEFINE_integer("steps", 400, "Steps of training.")
 _EVERY = flags.DEFINE_integer("every", 10, "Steps between two checkpoints.")
 _KILLS = flags.DEFINE_integer("kills", 0, "How many times a random rank is killed.")
-_FILE = flags.DEFINE_string("checkpoint", "/tmp/survive.npz", "Where the checkpoint is.")
+_FILE = flags.DEFINE_string(
+    "checkpoint",
+    os.path.join(tempfile.gettempdir(), "survive.npz"),
+    "Where the checkpoint is.",
+)
 
 AXIS = "ranks"
 FEATURES, ROWS = 64, 128

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-from jax_cxl import _tuning
+from jax_cxl import _command_line, _tuning
 
 _DESCRIPTION = """\
 Measures collectives on CPU ranks of this machine under different tuning tables and writes the best
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{question.name}: {_text({k: best[k] for k in question.candidates[0]})}")
     found = {
         "machine": machine,
-        "command": f"python -m jax_cxl tune {shlex.join(arguments)}",
+        "command": _command_line.recorded("python -m jax_cxl tune", arguments),
         "emulated": True,
         "tuning": best,
         "measured": measured,

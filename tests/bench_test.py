@@ -15,6 +15,7 @@ import unittest
 import numpy as np
 from absl.testing import absltest, parameterized
 
+from jax_cxl import _command_line
 from jax_cxl._bench import bound, ops, report, sizes, teams
 
 _BENCHMARKS = pathlib.Path(__file__).resolve().parent.parent / "benchmarks"
@@ -180,6 +181,13 @@ class TeamsTest(parameterized.TestCase):
         both = [teams.Team(["jax_cxl"], {}), teams.Team(["gloo"], {})]
         status, _ = teams.run(both, 2, ["--platform", "smoke"])
         self.assertEqual(status, 2)
+
+    def test_records_no_folders_of_this_machine(self):
+        arguments = ["--json", "/some/where/x.json", "--plot=/some/x.png", "--sizes", "4KiB:1MiB"]
+        self.assertEqual(
+            _command_line.recorded("bench", [*arguments, "there/y"]),
+            "bench --json x.json --plot=x.png --sizes 4KiB:1MiB there/y",
+        )
 
     def test_a_wrong_baseline_is_no_failure(self):
         results = [{"backend": "jax_cxl", "wrong": 0}, {"backend": "gloo", "wrong": 3}]

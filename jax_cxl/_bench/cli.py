@@ -4,11 +4,11 @@ import argparse
 import importlib.util
 import os
 import pathlib
-import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any
 
+from jax_cxl import _command_line
 from jax_cxl._bench import requirements, sizes, teams
 from jax_cxl._bench.ops import MAX_RANKS, OPS
 from jax_cxl._launch.environment import launched
@@ -122,7 +122,7 @@ def _start_teams(options: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def _command(arguments: list[str]) -> str:
-    return f"python -m jax_cxl bench {shlex.join(arguments)}"
+    return _command_line.recorded("python -m jax_cxl bench", arguments)
 
 
 def _run(parser: argparse.ArgumentParser, options: argparse.Namespace, arguments: list[str]) -> int:
