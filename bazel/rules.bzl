@@ -2,52 +2,73 @@
 
 _COPTS = ["-Wall", "-Wextra", "-ffp-contract=off", "-fvisibility=hidden"]
 
-def cxl_layer(name, deps = [], copts = []):
-    """One layer of cc/: its library, a test per *_test.cc, a binary per *_benchmark.cc.
+def _programs(library, deps, tags = []):
+    """The folder's tests and benchmarks, a program each.
 
     Args:
-      name: of the library: the folder's name.
-      deps: the layers left of it that it may include; nothing else is visible.
-      copts: options on top of those of every layer.
+      library: label of the folder's library.
+      deps: what else the programs include.
+      tags: of each program; tests tagged `manual` are built, but not run, by their own name alone.
     """
-    tests = native.glob(["*_test.cc"])
-    benchmarks = native.glob(["*_benchmark.cc"])
-    native.cc_library(
-        name = name,
-        srcs = native.glob(["*.cc"], exclude = tests + benchmarks),
-        hdrs = native.glob(["*.h"]),
-        copts = _COPTS + copts,
-        linkopts = ["-lpthread", "-lrt"],
-        visibility = ["//visibility:public"],
-        deps = deps,
-    )
-    native.filegroup(
-        name = "headers",
-        srcs = native.glob(["*.h", "*.cuh"]),
-        visibility = ["//visibility:public"],
-    )
-    for test in tests:
+    deps = [library, "//bazel:gtest"] + deps
+    for test in native.glob(["*_test.cc"]):
         native.cc_test(
             name = test[:-len(".cc")],
             timeout = "moderate",
             srcs = [test],
             copts = _COPTS + ["-O1"],  # Compiles in half the time.
-            deps = [":" + name, "//bazel:gtest"] + deps,
+            tags = tags,
+            deps = deps,
         )
-    for benchmark in benchmarks:
+    for benchmark in native.glob(["*_benchmark.cc"]):
         native.cc_binary(
             name = benchmark[:-len(".cc")],
+            testonly = True,
             srcs = [benchmark],
             copts = _COPTS,
-            deps = [":" + name] + deps,
+            tags = tags,
+            deps = deps,
         )
+
+def _headers(testonly = False):
+    native.filegroup(
+        name = "headers",
+        testonly = testonly,
+        srcs = native.glob(["*.h", "*.cuh"]),
+        visibility = ["//visibility:public"],
+    )
+
+def cxl_layer(name, deps = [], test_deps = [], copts = [], testonly = False, tags = []):
+    """A folder of cc/: its library, a test per *_test.cc, a program per *_benchmark.cc.
+
+    Args:
+      name: of the library: the folder's name.
+      deps: the folders that the library may include; nothing else is visible.
+      test_deps: the folders that its tests and benchmarks may include as well.
+      copts: options on top of those of every folder.
+      testonly: whether only tests and benchmarks may use the library.
+      tags: of the targets.
+    """
+    native.cc_library(
+        name = name,
+        testonly = testonly,
+        srcs = native.glob(["*.cc"], exclude = ["*_test.cc", "*_benchmark.cc"]),
+        hdrs = native.glob(["*.h"]),
+        copts = _COPTS + copts,
+        linkopts = ["-lpthread", "-lrt"],
+        tags = tags,
+        visibility = ["//visibility:public"],
+        deps = deps,
+    )
+    _headers(testonly)
+    _programs(":" + name, deps + test_deps, tags)
 
 def cxl_kernels(name, headers, deps):
     """The *.cu of the folder, compiled by nvcc. Tagged manual, as all that needs CUDA.
 
     Args:
       name: of the library.
-      headers: filegroups of what the *.cu include.
+      headers: filegroups of what the *.cu include, directly or not.
       deps: the libraries behind these headers.
     """
     objects = []
@@ -68,35 +89,24 @@ def cxl_kernels(name, headers, deps):
     native.cc_library(
         name = name,
         srcs = objects,
-        tags = ["manual"],
-        visibility = ["//visibility:public"],
-        deps = deps + ["@local_cuda//:cudart"],
-    )
-
-def cxl_cuda_part(name, deps):
-    """The *.cc of the folder, a layer's part for GPUs: like cxl_layer, but tagged manual."""
-    tests = native.glob(["*_test.cc"])
-    programs = tests + native.glob(["*_benchmark.cc"])
-    native.cc_library(
-        name = name,
-        srcs = native.glob(["*.cc"], exclude = programs),
         hdrs = native.glob(["*.h"]),
-        copts = _COPTS,
         tags = ["manual"],
         visibility = ["//visibility:public"],
         deps = deps + ["@local_cuda//:cudart"],
     )
-    for program in programs:
-        native.cc_binary(
-            name = program[:-len(".cc")],
-            testonly = True,
-            srcs = [program],
-            copts = _COPTS,
-            tags = ["manual"],
-            deps = [":" + name, "//bazel:gtest"] + deps,
-        )
+    _headers()
 
-def cxl_python_module(name, deps, headers = [], tags = []):
+def cxl_cuda_part(name, deps = [], test_deps = [], testonly = False):
+    """A folder whose *.cc need CUDA: like cxl_layer, but tagged manual."""
+    cxl_layer(
+        name = name,
+        deps = deps + ["@local_cuda//:cudart"],
+        tags = ["manual"],
+        test_deps = test_deps,
+        testonly = testonly,
+    )
+
+def cxl_python_module(name, deps, headers = [], tags = [], testonly = False):
     """A nanobind module from the *.cc of the folder, as the target <name>.so.
 
     Args:
@@ -104,6 +114,7 @@ def cxl_python_module(name, deps, headers = [], tags = []):
       deps: the layers that it binds.
       headers: filegroups of another module's headers.
       tags: of the target.
+      testonly: whether only tests may use the module.
     """
     native.filegroup(
         name = "headers",
@@ -112,6 +123,7 @@ def cxl_python_module(name, deps, headers = [], tags = []):
     )
     native.cc_binary(
         name = name + ".so",
+        testonly = testonly,
         tags = tags,
         srcs = native.glob(["*.cc", "*.h"]) + headers,
         copts = _COPTS + ["-fno-strict-aliasing"],
@@ -120,19 +132,21 @@ def cxl_python_module(name, deps, headers = [], tags = []):
         deps = deps + ["@local_python//:nanobind"],
     )
 
-def cxl_pytests(deps, jobs = []):
+def cxl_pytests(deps, data):
     """A test per **/*_test.py, run by pytest; other *.py go with each of them.
 
+    Tests in the folder jobs/ start several processes, and want all cores: their tag is `jobs`.
+
     Args:
-      deps: what they import or read.
-      jobs: tests that start several processes, and want all cores; tagged `jobs`.
+      deps: what the tests import or read.
+      data: files that they read, of other folders or made by Bazel.
     """
     tests = native.glob(["**/*_test.py"])
     native.py_library(
         name = "support",
         testonly = True,
         srcs = native.glob(["**/*.py"], exclude = tests),
-        data = native.glob(["**"], exclude = ["**/*.py", "**/*.pyc", "BUILD.bazel"]),
+        data = native.glob(["**"], exclude = ["**/*.py", "**/*.pyc", "**/*.so", "BUILD.bazel"]),
     )
     for test in tests:
         native.py_test(
@@ -140,8 +154,9 @@ def cxl_pytests(deps, jobs = []):
             timeout = "long",
             srcs = ["//bazel:pytest_main.py", test],
             args = ["$(rootpath %s)" % test],
+            data = data,
             imports = ["."],
             main = "//bazel:pytest_main.py",
-            tags = ["jobs"] if test in jobs else [],
+            tags = ["jobs"] if test.startswith("jobs/") else [],
             deps = [":support", "//bazel:site"] + deps,
         )

@@ -1,11 +1,11 @@
-"""What a collective costs over a custom call that does nothing, in the same jitted program.
+"""Measures the cost of a collective over a custom call that does nothing, in one jitted program.
 
     python -m jax_cxl.launch -n 2 --devices-per-process 1 benchmarks/call_overhead.py --json o.json
 
-The program is that of `python -m jax_cxl bench`: a loop of calls, each of which depends on the
-call before. Beside each collective it runs with the handler of empty_call.cc, on the same buffers
-and in turn; the difference is all that jax_cxl does: matching the call, copying, waiting for the
-other ranks. Compiles empty_call.cc with c++ (or $CXX).
+The program is the same as in `python -m jax_cxl bench`: a loop of calls, each of which depends on
+the call before. It runs with each collective and with the handler of empty_call.cc in turn, on the
+same buffers. The difference is the work of jax_cxl: matching the call, copying, and waiting for the
+other ranks. The script compiles empty_call.cc with c++ (or $CXX).
 """
 
 import argparse
@@ -21,8 +21,7 @@ import jax
 import numpy as np
 
 import jax_cxl
-from jax_cxl import _command_line
-from jax_cxl._bench import backends, measure, report, sizes
+from jax_cxl._bench import backends, measure, report, results_file, sizes
 from jax_cxl._bench.ops import OPS
 from jax_cxl._bench.world import World
 
@@ -55,8 +54,8 @@ def main() -> None:
                     f" {empty:5.2f} us, overhead {ours - empty:6.2f} us"
                 )
     if first and options.json:
-        command = _command_line.recorded("benchmarks/call_overhead.py", sys.argv[1:])
-        report.write_json(options.json, report.header(load, command) | {"results": rows})
+        command = results_file.command_line("benchmarks/call_overhead.py", sys.argv[1:])
+        results_file.write(options.json, report.header(load, command) | {"results": rows})
 
 
 def _register_empty_call() -> None:
@@ -72,7 +71,7 @@ def _register_empty_call() -> None:
 def _measure(world: World, name: str, size: int, repeats: int) -> list[dict]:
     """Returns the rows of the collective and of the empty call."""
     op = OPS[name]
-    # Integers: whatever an empty call leaves in its result is one, and compares as one.
+    # Integers: any bits that an empty call leaves in its result are a valid number.
     dtype = np.dtype("int32")
     count = size // (op.blocks(world.size) * dtype.itemsize)
     shape = backends.Shape(op, world.size, world.rank, count, dtype)

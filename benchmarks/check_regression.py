@@ -2,8 +2,9 @@
 
     python benchmarks/check_regression.py BASELINE.json NEW.json [--tolerance 0.25]
 
-Compares medians of what both files have: same backend, operation, size, dtype and ranks.
-Being faster is never an error. The machines and how busy they were are the caller's affair.
+Compares the medians of results that both files have, with the same backend, operation, size, dtype
+and number of ranks. A faster result is never an error. The script does not compare the machines, or
+their load.
 """
 
 import argparse

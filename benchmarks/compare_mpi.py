@@ -1,10 +1,10 @@
-"""The engine without JAX beside MPI libraries: the same loop, in turns, in one run.
+"""Compares the engine without JAX with MPI libraries: the same loop, in turns, in one run.
 
-    python benchmarks/compare_mpi.py build/dev/comm_engine_benchmark_cc --json mpi.json
+    python benchmarks/compare_mpi.py build/dev/bench_engine_benchmark --json mpi.json
 
-Builds mpi_collectives.c with each of the compilers (by default Debian's Open MPI and MPICH, as far
-as installed), runs the engine's benchmark and each MPI alternately, `--turns` times, and prints
-medians. In each turn every program takes `--repeats` samples of every operation and size.
+Builds mpi_collectives.c with each installed compiler (Debian's Open MPI and MPICH). Runs the
+engine's benchmark and each MPI library alternately, `--turns` times, and prints medians. In each
+turn every program takes `--repeats` samples of every operation and size.
 """
 
 import argparse
@@ -20,8 +20,10 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
+from jax_cxl._bench import results_file
+
 _SOURCE = pathlib.Path(__file__).parent / "mpi_collectives.c"
-# name: compiler, launcher. Ranks are not bound to cores, as ours are not.
+# name: compiler, launcher. Ranks are not bound to cores, as under `python -m jax_cxl.launch`.
 _MPIS = {
     "openmpi": (
         "mpicc.openmpi",
@@ -74,10 +76,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results = [
             _row(key, samples[key], bounds.get(key), wrong[key], options.ranks) for key in samples
         ]
-        command = f"python benchmarks/compare_mpi.py {shlex.join(arguments or sys.argv[1:])}"
+        command = results_file.command_line(
+            "python benchmarks/compare_mpi.py", arguments or sys.argv[1:]
+        )
         versions = {name: _version(tools[1]) for name, tools in mpis.items()}
         header = {"machine": machine, "command": command, "versions": versions, "emulated": True}
-        options.json.write_text(json.dumps(header | {"results": results}, indent=1) + "\n")
+        results_file.write(options.json, header | {"results": results})
     return 1 if wrong.total() else 0
 
 

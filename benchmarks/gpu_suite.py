@@ -17,10 +17,14 @@ import subprocess
 import sys
 import time
 
+# jax_cxl may be neither installed nor built yet.
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 from gpu import stages
 from gpu.process import Suite
+
+from jax_cxl._bench import results_file
 
 
 def main() -> int:
@@ -63,7 +67,7 @@ def main() -> int:
     suite = Suite(root, root / options.build, ranks, options.platform)
     found = {
         "machine": _machine(gpus),
-        "command": _command(sys.argv[1:]),
+        "command": results_file.command_line("python benchmarks/gpu_suite.py", sys.argv[1:]),
         "commit": _output("git", "-C", str(root), "rev-parse", "HEAD"),
         "emulated": True,
         "ranks": ranks,
@@ -84,7 +88,7 @@ def main() -> int:
             record = {"status": error.status, **error.record}
         record["seconds"] = round(time.monotonic() - begin, 1)
         found["stages"][name] = record
-        path.write_text(json.dumps(found, indent=1) + "\n")
+        results_file.write(path, found)
         print(f"          {record['status']}, {record['seconds']} s", flush=True)
         if record["status"] != "ok":
             print(json.dumps(record, indent=1)[-2000:], flush=True)
@@ -97,12 +101,6 @@ def _output(*command: str) -> str:
         return subprocess.run(command, capture_output=True, text=True).stdout.strip()
     except FileNotFoundError:
         return ""
-
-
-def _command(arguments: list[str]) -> str:
-    """As jax_cxl._command_line does it: there may be no jax_cxl yet that could be imported."""
-    kept = (re.sub(r"(?<![^=])/.*/", "", argument) for argument in arguments)
-    return f"python benchmarks/gpu_suite.py {' '.join(kept)}".strip()
 
 
 def _gpus() -> list[str]:

@@ -1,9 +1,9 @@
-"""Collectives of arrays far larger than the pool, checked byte by byte.
+"""Checks collectives of arrays far larger than the pool, byte by byte.
 
     python -m jax_cxl.launch -n 2 benchmarks/large_arrays.py --gigabytes=4.5
 
-By default every array has more than 2**32 bytes, so that a size or an offset of 32 bits shows;
-the pool has 64 MiB. Takes four times the size of an array in memory, with two ranks.
+By default every array has more than 2**32 bytes, so that a size or an offset of 32 bits fails. The
+pool has 64 MiB. With two ranks the script needs memory for four arrays.
 """
 
 import time
@@ -18,14 +18,16 @@ from jax.sharding import AxisType
 import jax_cxl
 
 _GIGABYTES = flags.DEFINE_float("gigabytes", 4.5, "Size of one rank's array, in GiB.")
-_OPERATIONS = flags.DEFINE_list("operations", ["psum", "broadcast", "ppermute"], "Which ones.")
+_OPERATIONS = flags.DEFINE_list(
+    "operations", ["psum", "broadcast", "ppermute"], "Operations to check."
+)
 
 _COLUMNS = 1 << 20
-_PERIOD = 251  # A prime: no two chunks of a power of two bytes look alike.
+_PERIOD = 251  # A prime, so that chunks of a power of two bytes differ.
 
 
 def pattern(row, column, rank):
-    """The byte of a rank at a place; NumPy's and JAX's alike."""
+    """Returns the byte of a rank at a position, for arrays of NumPy or JAX."""
     return (row * 7 + column) % _PERIOD + rank
 
 
@@ -34,7 +36,7 @@ def main(_):
     ranks = jax.device_count()
     rows = int(_GIGABYTES.value * 2**30) // _COLUMNS
     mesh = jax.make_mesh((ranks,), ("i",), axis_types=(AxisType.Auto,))
-    # Each with the sum of what the ranks in its second entry hold.
+    # Each operation gives a rank the sum of the arrays of the ranks in the second entry.
     operations = {
         "psum": (lambda v: jax_cxl.psum(v, "i"), lambda rank: range(ranks)),
         "broadcast": (
@@ -65,7 +67,7 @@ def main(_):
         y = jax.block_until_ready(program(operation, jax.P("i"))(x))
         seconds = time.perf_counter() - start
         x.delete()
-        # One rank a process; no name may keep the result once the next operation runs.
+        # One rank per process. Delete all references to the result before the next operation.
         for shard in y.addressable_shards:
             rank, got, wrong = (shard.index[0].start or 0) // rows, np.asarray(shard.data), 0
             for row in range(rows):

@@ -1,4 +1,4 @@
-/* Speed of MPI's collectives, in the loop of cc/comm/engine_benchmark.cc:
+/* Speed of MPI's collectives, in the loop of cc/bench/engine_benchmark.cc:
  * samples of as many calls as fill 10 ms, ranks started together, the slowest
  * rank's time. compare_mpi.py builds and runs it.
  *

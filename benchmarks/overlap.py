@@ -1,16 +1,16 @@
-"""How much of a computation an asynchronous collective on CPUs hides.
+"""Measures how well a collective on CPUs and a computation overlap.
 
     python -m jax_cxl.launch -n 2 --devices-per-process 1 benchmarks/overlap.py --json overlap.json
 
-One jitted program starts a collective of 64 MiB, multiplies matrices and waits for the collective,
-each of which it also does alone, in turns. The product is made as long as the collective, the
-hardest case.
+One jitted program starts a collective of 64 MiB, multiplies matrices and waits for the collective.
+In turn with it, the collective and the products run alone. The products take as long as the
+collective, which is the hardest case.
 
-Copies of a collective take a core, as products do, so a core has to be free for each. By default
-the processes have one core for products and one for collectives: rank 0 multiplies, in one thread
-on the first core, and the threads of all ranks that move bytes share the second. The collective
-alone is measured in the same place. With --everywhere all ranks multiply, and run on all cores:
-with two ranks on two cores no core is free, and the time of both is at best their sum.
+A collective needs a core for its copies, and the products need another one. By default rank 0
+multiplies in one thread on the first core, and the threads of all ranks that copy share the second
+core. The collective alone is measured on the same cores. With --everywhere all ranks multiply and
+use all cores. With two ranks on two cores no core is free then, so that both together take at best
+the sum of their times.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-# One thread: products of several would take the core that is kept for collectives.
+# One thread: products in several threads would use the core that is reserved for collectives.
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_thread_eigen=false"
 ).strip()
@@ -32,12 +32,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import jax_cxl
-from jax_cxl import _command_line
-from jax_cxl._bench import report
+from jax_cxl._bench import report, results_file
 from jax_cxl._bench.world import World
 
 _ELEMENTS = (64 << 20) // 4
-_MATRIX = 128  # Its products stay in a core's own cache.
+_MATRIX = 128  # The matrices stay in a core's own cache.
 # XLA executes programs of up to eight steps one step after another, and waits for each.
 _LOOPS = 16
 _OPS = {
@@ -64,12 +63,12 @@ def main() -> None:
     multiplies = options.everywhere or world.rank == 0
     rows = [_measure(world, name, options.repeats, multiplies) for name in _OPS]
     if world.rank == 0 and options.json:
-        command = _command_line.recorded("benchmarks/overlap.py", sys.argv[1:])
-        report.write_json(options.json, report.header(load, command) | {"results": rows})
+        command = results_file.command_line("benchmarks/overlap.py", sys.argv[1:])
+        results_file.write(options.json, report.header(load, command) | {"results": rows})
 
 
 def _pin(world: World, cores: list[int]) -> None:
-    """Leaves the first core to what is no endpoint's thread of rank 0."""
+    """Binds threads that copy to the second core, other threads of rank 0 to the first."""
     for task in pathlib.Path("/proc/self/task").iterdir():
         moves = world.rank > 0 or (task / "comm").read_text().strip() == _ENDPOINT_THREAD
         os.sched_setaffinity(int(task.name), {cores[1] if moves else cores[0]})
@@ -78,8 +77,8 @@ def _pin(world: World, cores: list[int]) -> None:
 class Case:
     """A collective of 64 MiB and a chain of matrix products, together and alone.
 
-    What the programs return goes to memory that they are given: the first touch of fresh memory
-    would cost more than either.
+    The programs return their results in donated memory, because the first use of fresh memory would
+    cost more than the collective or the products.
     """
 
     def __init__(self, world: World, start: Callable[[Any, str], jax_cxl.Future]):
@@ -109,7 +108,7 @@ class Case:
         return jax.jit(mapped, donate_argnums=(1, 2), keep_unused=True)
 
     def seconds(self, collective: bool, products: int) -> float:
-        """Returns the time of the slowest rank; `products` are this rank's."""
+        """Returns the time of the slowest rank. This rank computes `products` products."""
         count = self._place(np.array([products], np.int32))
         program = self._both if collective else self._compute
         self._world.barrier()
@@ -129,7 +128,7 @@ def _measure(world: World, name: str, repeats: int, multiplies: bool) -> dict:
     case = Case(world, _OPS[name])
     for collective in (True, False):
         case.seconds(collective, 1)
-    # As many products as take as long as the collective.
+    # Find the number of products that take as long as the collective.
     target = statistics.median(case.seconds(True, 0) for _ in range(5))
     count = 20
     for _ in range(3):

@@ -1,12 +1,12 @@
-"""Runs the tests on pools of one kind, with many seeds, and keeps what ran.
+"""Runs the tests on pools of one kind with many seeds, and records the results.
 
     python benchmarks/pool_suite.py incoherent --seeds 20 --build build/dev --json FILE
-    python benchmarks/pool_suite.py flush --pytest 'tests/ops_*_test.py'
+    python benchmarks/pool_suite.py flush --pytest 'tests/ops/*_test.py'
 
-Of the C++ tests it runs those that leave the pool to JAX_CXL_TEST_POOL
-(cc/pool/chosen_pool_testing.h); the others open none, or name their own. Of the Python tests it
-runs all that tests/conftest.py leaves, or those of `--pytest`. JAX's compilation cache serves all
-seeds: it shortens compilation and changes nothing else.
+It runs the C++ tests that take their pool from JAX_CXL_TEST_POOL
+(cc/testing/pool/chosen_pool.h); the other C++ tests open no pool or name it. It runs
+all Python tests that tests/conftest.py does not ignore, or those that `--pytest` names. JAX's
+compilation cache serves all seeds: it shortens compilation and changes nothing else.
 """
 
 import argparse
@@ -23,13 +23,10 @@ from collections.abc import Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-from jax_cxl import _command_line
-from jax_cxl._bench import report
+from jax_cxl._bench import report, results_file
 
 _ROOT = pathlib.Path(__file__).parents[1]
-_CC_TESTS = (
-    "comm_(endpoint|fault|in_order|lost_memory|pool_live_fuzz|record|regroup|soak|standstill)"
-)
+_CC_TESTS = "comm_(endpoint|health|order_in_order|record)|testing_(faults|fuzz_pool_live|soak)"
 _CACHE = {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
@@ -57,11 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             runs.append({"pool": options.pool, "seed": seed} | _run(options, seed, cache))
             print(json.dumps(runs[-1]), flush=True)
             if options.json:
-                command = _command_line.recorded(
+                command = results_file.command_line(
                     "benchmarks/pool_suite.py", arguments or sys.argv[1:]
                 )
                 found = report.header(load, command) | {"runs": runs}
-                options.json.write_text(json.dumps(found, indent=1) + "\n")
+                results_file.write(options.json, found)
     return int(any(run[part]["failures"] for run in runs for part in ("cc", "python")))
 
 
@@ -90,7 +87,7 @@ def _run(options: argparse.Namespace, seed: int, cache: str) -> dict[str, Any]:
 
 
 def _count(command: list[str], environment: dict[str, str], results: str) -> dict[str, Any]:
-    """Runs tests that leave JUnit files in a folder, and takes these away."""
+    """Runs tests that write JUnit files to a folder. Reads and removes these files."""
     start = time.monotonic()
     failures: list[str] = []
     count: Counter[str] = Counter()

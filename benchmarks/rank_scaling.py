@@ -1,11 +1,11 @@
-"""Latency with more ranks than cores: the benchmarks with 2 and with 4 ranks, in turns.
+"""Measures latency with more ranks than cores: the benchmarks with 2 and with 4 ranks, in turns.
 
-    python benchmarks/rank_scaling.py build/dev/comm_engine_benchmark_cc --json rank_scaling.json
+    python benchmarks/rank_scaling.py build/dev/bench_engine_benchmark --json rank_scaling.json
 
-Runs the engine's benchmark and `python -m jax_cxl bench` alternately with each number of ranks and
-prints medians over all turns, and what the most ranks take times the fewest. Beside them stands
-what it costs to hand a core from one process to another: with two ranks a core, each call does so
-on every core at least once.
+Runs the engine's benchmark and `python -m jax_cxl bench` alternately with each number of ranks.
+Prints medians over all turns, and the time of the most ranks over the time of the fewest. It also
+prints the time to hand a core from one process to another: with two ranks on a core, each call does
+this at least once on every core.
 """
 
 import argparse
@@ -20,6 +20,8 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+
+from jax_cxl._bench import results_file
 
 _OPS = "psum,all_gather,psum_scatter,all_to_all"
 _ENGINE_OPS = "all_reduce,all_gather,reduce_scatter,all_to_all"
@@ -60,15 +62,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"a core goes from one process to another in {change} us")
     if options.json:
         header["machine"] |= {"load_before": load, "load_after": os.getloadavg()[0]}
-        header["command"] = f"python benchmarks/rank_scaling.py {shlex.join(arguments)}"
+        header["command"] = results_file.command_line(
+            "python benchmarks/rank_scaling.py", arguments
+        )
         header |= {"emulated": True, "change_of_process_us": change}
         found = header | {"results": results}
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+        results_file.write(options.json, found)
     return 1 if any(row["wrong"] for row in results) else 0
 
 
 def _change_of_process() -> float:
-    """Returns the microseconds in which processes that yield to each other hand over a core."""
+    """Returns the microseconds in which a process that yields hands its core to another one."""
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})
     child = os.fork()

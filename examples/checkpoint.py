@@ -12,17 +12,17 @@ Tree = Any
 class Checkpoints:
     """The checkpoints of one run in one folder, which all processes must see.
 
-    Each holds the training state, every device's shard written by its own process, and beside it
-    what the run is (its configuration) and what it measured so far. The state's shapes do not
-    depend on the number of devices, so a run may resume on fewer or more.
+    Each checkpoint has the training state, the configuration of the run, and its figures until
+    then. Each process writes the shards of its own devices. The shapes of the state do not depend
+    on the number of devices, so a run may resume on fewer or more devices.
     """
 
     def __init__(self, folder: str, configuration: dict[str, Any]):
         """Opens or creates a folder.
 
         Args:
-            folder: where the checkpoints are.
-            configuration: everything that the losses depend on; JSON values.
+            folder: folder of the checkpoints.
+            configuration: everything that the losses depend on, as JSON values.
         """
         options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False)
         self._manager = ocp.CheckpointManager(os.path.abspath(folder), options=options)
@@ -35,11 +35,11 @@ class Checkpoints:
             state: a freshly initialized state, for its structure and shardings.
 
         Returns:
-            The step after which it was taken, the state and the figures given to `save`; None where
-            there is no checkpoint.
+            The step, the state and the figures that were given to `save`; None if there is no
+            checkpoint.
 
         Raises:
-            ValueError: the checkpoint is another configuration's.
+            ValueError: the checkpoint has another configuration.
         """
         step = self._manager.latest_step()
         if step is None:
@@ -49,7 +49,7 @@ class Checkpoints:
             if run["configuration"].get(key) != value:
                 raise ValueError(
                     f"the checkpoint of step {step} was made with {key} ="
-                    f" {run['configuration'].get(key)}, this run has {value}: give the same flags,"
+                    f" {run['configuration'].get(key)}, this run has {value}: pass the same flags,"
                     " or another --checkpoint_dir."
                 )
         template = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
@@ -62,7 +62,7 @@ class Checkpoints:
         """Writes a checkpoint; returns when it is complete. All processes must call it.
 
         Args:
-            step: the step after which `state` is.
+            step: number of the last step.
             state: pytree of `jax.Array`.
             figures: JSON values, the same on all processes.
         """
@@ -73,5 +73,5 @@ class Checkpoints:
         )
 
     def close(self) -> None:
-        """Releases what Orbax holds."""
+        """Closes Orbax's checkpoint manager."""
         self._manager.close()

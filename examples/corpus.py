@@ -1,7 +1,8 @@
-"""Text as bytes: Python's own standard library, or any file or folder.
+"""Text as bytes: Python's standard library, or any file or folder.
 
-Everything here is a pure function of the files, the seed and the step, so all processes agree
-without talking to each other, and a resumed run sees the batches that it would have seen.
+Everything here is a pure function of the files, the seed and the step. So all processes get the
+same batches without communication, and a resumed run gets the same batches as a run without a
+break.
 """
 
 import dataclasses
@@ -20,7 +21,7 @@ class Corpus:
     """A text in two parts.
 
     Attributes:
-        name: where it came from, for people.
+        name: name of the source, for people.
         train: (bytes,), uint8.
         held_out: (bytes,), uint8, from other files than `train`.
     """
@@ -46,7 +47,7 @@ class Corpus:
         return _windows(self.held_out, starts, length)
 
     def bigram_nats_per_byte(self) -> float:
-        """Returns the held-out loss of a table of byte pairs: what a model has to beat."""
+        """Returns the held-out loss of a table of byte pairs, which a model has to beat."""
         counts = np.ones((256, 256))
         np.add.at(counts, (self.train[:-1], self.train[1:]), 1)
         log_likelihood = np.log(counts / counts.sum(1, keepdims=True))
@@ -62,7 +63,7 @@ def load(path: str, window: int) -> Corpus:
     Args:
         path: a file, a folder (all files below it that are UTF-8 text), or "" for the *.py files
             of this interpreter's standard library.
-        window: the longest stretch that will be read from either part.
+        window: the largest number of bytes that will be read at once from either part.
 
     Raises:
         FileNotFoundError: there is nothing at `path`.

@@ -36,7 +36,7 @@ Tree = Any
 
 
 class Collectives(Protocol):
-    """The part of `jax.lax` that FSDP needs; `jax_cxl` offers it too."""
+    """The functions of `jax.lax` that FSDP needs; `jax_cxl` has them too."""
 
     def all_gather(self, x: jax.Array, axis_name: str, *, tiled: bool) -> jax.Array: ...
 
@@ -71,7 +71,7 @@ class Unit:
         self._shard = self.padded // devices
 
     def shard(self, tree: Tree) -> jax.Array:
-        """Returns this device's piece of a unit that every device holds whole; no communication.
+        """Returns this device's shard of a unit that every device has whole, without communication.
 
         Args:
             tree: the unit's parameters, float32.
@@ -89,8 +89,8 @@ class Unit:
         Args:
             shard: (padded / devices,), float32.
             collectives: `jax.lax` or `jax_cxl`.
-            dtype: what to compute in. The cast comes first, so bfloat16 also halves the bytes that
-                travel, forwards and, for the gradient, backwards.
+            dtype: dtype of the computation. The cast comes first, so that bfloat16 also halves the
+                bytes of the communication, of parameters and of gradients.
 
         Returns:
             The unit's parameters in `dtype`.
@@ -99,9 +99,9 @@ class Unit:
 
     def unpack(self, flat: jax.Array) -> Tree:
         """Returns the unit whose parameters lie in a flat vector, (padded,)."""
-        # `split` and not a slice each: its transpose is one concatenation, the transpose of slices
-        # a sum of mostly empty vectors of full length, which jaxlib 0.10.2 moreover compiles to
-        # wrong values for some consumers on CPU.
+        # The transpose of `split` is one concatenation. The transpose of slices would be a sum of
+        # mostly empty vectors of full length, which jaxlib 0.10.2 compiles to wrong values on CPU
+        # in some programs.
         sizes = [math.prod(shape) for shape in self._shapes]
         parts = lax.split(flat, [*sizes, self.padded - self.size])[:-1]
         leaves = [part.reshape(shape) for part, shape in zip(parts, self._shapes, strict=True)]
@@ -109,7 +109,7 @@ class Unit:
 
 
 def partition(tree: Tree) -> Tree:
-    """Returns the `PartitionSpec` of each leaf: the last dimension, if there is one, is sharded.
+    """Returns the `PartitionSpec` of each leaf. The last dimension, if there is one, is sharded.
 
     Args:
         tree: training state: shards, or shards of several units stacked, the optimizer's moments
@@ -129,7 +129,7 @@ def clip(gradients: Tree, limit: float, collectives: Collectives) -> tuple[Tree,
 
     Args:
         gradients: this device's shards, float32.
-        limit: largest norm that passes unchanged.
+        limit: the largest norm that is not scaled.
         collectives: `jax.lax` or `jax_cxl`.
 
     Returns:

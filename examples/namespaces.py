@@ -1,4 +1,4 @@
-"""Where the collectives of the example come from, other than from `jax_cxl`."""
+"""Namespaces with the collectives that the example needs, in place of `jax_cxl`."""
 
 import dataclasses
 from typing import Any, Protocol
@@ -10,7 +10,7 @@ from jax import lax
 
 @dataclasses.dataclass(frozen=True)
 class Started:
-    """The result of a collective that XLA itself runs beside what does not depend on it."""
+    """The result of a collective that XLA itself overlaps with operations that do not need it."""
 
     value: jax.Array
 
@@ -29,7 +29,7 @@ class _Whole(Protocol):
 
 
 class _Halves:
-    """Start and done, from the collectives that a subclass has."""
+    """Start functions, made from the collectives of a subclass."""
 
     def all_gather_start(self: _Whole, x: jax.Array, axis_name: str, *, tiled: bool) -> Started:
         return Started(self.all_gather(x, axis_name, tiled=tiled))
@@ -41,8 +41,8 @@ class _Halves:
 class Lax(_Halves):
     """JAX's own collectives.
 
-    Of these XLA makes pairs of start and done itself, and puts them around what does not depend on
-    them (on GPUs its latency-hiding scheduler does, --xla_gpu_enable_latency_hiding_scheduler).
+    XLA itself splits these into start and done, and puts operations that do not depend on them in
+    between (on GPUs with --xla_gpu_enable_latency_hiding_scheduler).
     """
 
     all_gather = staticmethod(lax.all_gather)
@@ -51,20 +51,20 @@ class Lax(_Halves):
 
 
 class StandIns(_Halves):
-    """A measuring device, of no use for training: local copies in place of the collectives.
+    """Local copies in place of the collectives, for measurements only.
 
-    They give arrays of the right shapes with wrong contents, in memory as the collectives do. What
-    a step takes longer with the collectives than with these is the communication that is not
-    hidden. The sums of a few scalars stay what they are.
+    They return arrays of the right shapes with wrong values. The time of a step with the
+    collectives minus its time with these is the communication that is not hidden. `psum`, which
+    sums a few scalars, stays a collective.
     """
 
     def __init__(self, collectives: Any):
-        """Keeps `collectives` for the scalars."""
+        """Takes `psum` from `collectives`."""
         self.psum = collectives.psum
 
     def all_gather(self, x: jax.Array, axis_name: str, *, tiled: bool) -> jax.Array:
         assert tiled
-        # The barriers keep XLA from computing without the array, or only the part that is used.
+        # The barriers keep XLA from dropping the array, or the part of it that is not used.
         return lax.optimization_barrier(jnp.tile(x, lax.axis_size(axis_name)))
 
     def psum_scatter(self, x: jax.Array, axis_name: str, *, tiled: bool) -> jax.Array:

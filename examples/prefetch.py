@@ -1,4 +1,4 @@
-"""A stack of equal layers under FSDP, each gathered while the layer before it computes.
+"""A stack of equal layers under FSDP. Each layer is gathered while the layer before it computes.
 
 The layers run under `lax.scan`, whose body computes one layer and meanwhile gathers the next:
 
@@ -6,11 +6,11 @@ The layers run under `lax.scan`, whose body computes one layer and meanwhile gat
     backward   layer l is computed   | layer l-1 is gathered
                again, with gradients | the gradients of layer l+1 are summed and scattered
 
-A collective starts, and is done, in one iteration, and what the loop carries is complete. So all
-but the first gather and the last scatter have a layer's computation to hide behind, and no more
-than two layers and one layer's gradients exist whole. Differentiating the forward scan would not
-give this order: its backward scan would wait for each collective where it stands. Hence the custom
-rule.
+A collective starts and ends in one iteration, so that the loop carries complete arrays only. So
+every collective except the first gather and the last scatter runs beside the computation of a
+layer. At most two layers, and the gradients of one, exist whole at a time. JAX's derivative of the
+forward scan would not have this order: it would wait for each collective at once. So the stack has
+a custom derivative.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-# A layer's parameters as one vector, and its input -> its output.
+# (A layer's parameters as one vector, its input) -> its output.
 Layer = Callable[[jax.Array, jax.Array], jax.Array]
 
 
@@ -33,7 +33,7 @@ class Future(Protocol):
 
 
 class Collectives(Protocol):
-    """What the stack needs; `jax_cxl` offers it."""
+    """The functions that the stack needs; `jax_cxl` has them."""
 
     def all_gather_start(self, x: jax.Array, axis_name: str, *, tiled: bool) -> Future: ...
 
@@ -44,13 +44,13 @@ def stack(layer: Layer, axis: str, collectives: Collectives) -> Callable:
     """Returns a function that applies a stack of layers.
 
     Args:
-        layer: computes one layer.
-        axis: mesh axis over which parameters are sharded.
-        collectives: what moves them.
+        layer: function that computes one layer.
+        axis: mesh axis over which the parameters are sharded.
+        collectives: `jax_cxl`, or a stand-in.
 
     Returns:
         (shards, x) -> y, differentiable in reverse. `shards` has a row for each layer, at least
-        two: this device's piece of the layer's vector, in the dtype that is to travel.
+        two: this device's piece of the layer's vector, in the dtype of the communication.
     """
 
     def gather(shard: jax.Array) -> Future:
@@ -60,7 +60,7 @@ def stack(layer: Layer, axis: str, collectives: Collectives) -> Callable:
         return collectives.psum_scatter_start(gradient, axis, tiled=True)
 
     def pull_back(vector: jax.Array, x: jax.Array, ct: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Returns the gradients of a layer's vector, not yet summed over devices, and input."""
+        """Returns the gradients of a layer's vector (not summed over devices) and of its input."""
         return jax.vjp(layer, vector, x)[1](ct)
 
     def forward(shards: jax.Array, x: jax.Array) -> tuple[jax.Array, Any]:
@@ -71,18 +71,18 @@ def stack(layer: Layer, axis: str, collectives: Collectives) -> Callable:
             y = layer(vector, x)
             return (y, future.done(after=y)), x
 
-        # The first gather has nothing to hide behind but the loop's preparations.
+        # The first gather runs beside the preparations of the loop only.
         future = gather(shards[0])
         rest = future.tie(shards[1:])
         (x, vector), inputs = lax.scan(step, (x, future.done(after=rest)), rest)
-        # The last layer comes first in the backward pass: no need to gather it again.
+        # The backward pass begins with the last layer, so keep that layer.
         return layer(vector, x), (shards, inputs, x, vector)
 
     def backward(saved: Any, ct: jax.Array) -> tuple[jax.Array, jax.Array]:
         shards, inputs, x, vector = saved
 
-        # The last layer: there is nothing to scatter yet. Its gather needs nothing of what came
-        # before, and would start first of all, ahead of the first layer's.
+        # Beside the last layer, nothing is scattered yet. The gather here depends on nothing that
+        # came before; without the barrier XLA would start it before the first layer's gather.
         shard, ct = lax.optimization_barrier((shards[-2], ct))
         future = gather(shard)
         x, ct = future.tie((x, ct))
@@ -102,7 +102,7 @@ def stack(layer: Layer, axis: str, collectives: Collectives) -> Callable:
             step, (ct, vector, gradient), (shards[:-2], inputs[1:]), reverse=True
         )
 
-        # The first layer: there is nothing to gather any more.
+        # Beside the first layer, nothing is gathered any more.
         future = scatter(gradient)
         x, ct = future.tie((inputs[0], ct))
         gradient, ct = pull_back(vector, x, ct)

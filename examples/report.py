@@ -1,4 +1,4 @@
-"""What people see of a training run: a progress bar, a JSON file, a picture."""
+"""Output of a training run: a progress bar, a JSON file, a picture."""
 
 import json
 import pathlib
@@ -13,7 +13,7 @@ Curve = list[list[float]]
 
 
 class ProgressReport:
-    """A progress bar on a terminal, a line per evaluation elsewhere, nothing where it is disabled.
+    """A progress bar on a terminal; elsewhere a line per evaluation. Prints nothing if disabled.
 
     A context manager: the bar is drawn inside the `with` statement.
     """
@@ -45,7 +45,7 @@ class ProgressReport:
         self._console.print(text, markup=False)
 
     def trained(self, step: int, loss: float, tokens_per_second: float) -> None:
-        """Shows how far training is."""
+        """Shows the progress of the training."""
         self._train = f"loss {loss:.4f}  {tokens_per_second:,.0f} tokens/s"
         self._bar.update(self._task, completed=step, figures=f"{self._train}  {self._held_out}")
 
@@ -68,10 +68,10 @@ def plot(path: str, title: str, train: Curve, held_out: Curve, bigram: float) ->
     """Draws the loss over the steps.
 
     Args:
-        path: the picture, in a format that its suffix names.
-        title: one line.
-        train: loss of each step's batch.
-        held_out: loss on text that is never trained on.
+        path: file of the picture; its suffix gives the format.
+        title: title in one line.
+        train: loss of the batch of each step.
+        held_out: loss on the held-out text.
         bigram: held-out loss of a table of byte pairs, for comparison.
     """
     import matplotlib

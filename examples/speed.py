@@ -1,4 +1,4 @@
-"""How long a training step takes, and how much of its communication it hides."""
+"""Measures the time of a training step, and how much of its communication is hidden."""
 
 import functools
 import statistics
@@ -14,14 +14,14 @@ from jax import lax
 Tree = Any
 
 _TURNS = 5
-_CALLS = 8  # of a turn
+_CALLS = 8  # in a turn
 
 
 def milliseconds(functions: dict[str, Callable[[], Any]]) -> dict[str, dict[str, float]]:
-    """Times functions in turn, several calls a turn; the first turn of each does not count.
+    """Times functions in turn, with several calls in a turn. The first turn does not count.
 
-    In turn, because what a machine does beside comes and goes. Several calls, one right after the
-    other, as in training.
+    Functions take turns, so that other work on the machine affects all alike. The calls of a turn
+    follow each other without a pause, as in training.
 
     Returns:
         Name -> {"median", "min", "max"} of a call.
@@ -55,20 +55,20 @@ def measure(
     Args:
         step: (state, tokens) -> (state, metrics); donates the state.
         stand_in_step: the same with local copies in place of the collectives (`StandIns`).
-        state: of the training; given away.
+        state: the training state, which is donated.
         tokens: a batch.
-        collectives: those of `step`.
-        dtype: in which the layers travel.
+        collectives: the collectives that `step` uses.
+        dtype: the dtype in which the layers are communicated.
 
     Returns:
         {"step_ms", "step_ms_without_communication", "communication_ms", each {"median", "min",
-        "max"}; "exposed_communication_share": of the step's time, and "hidden_communication_share":
-        of the time of the communication}. `communication_ms` is that of the step's large
-        collectives one after another, with nothing beside them.
+        "max"}; "exposed_communication_share", a share of the step; "hidden_communication_share", a
+        share of the communication}. `communication_ms` is the time of the large collectives of a
+        step, one after another, with nothing beside them.
     """
     shards = jnp.copy(state.parameters["layers"])
     alone = communication(collectives, dtype)
-    # Each goes on from a state of its own: the stand-ins' becomes another model's.
+    # Each program has a state of its own, because the stand-ins compute wrong parameters.
     states = {step: state, stand_in_step: jax.tree.map(jnp.copy, state)}
 
     def next_state(program: Callable) -> Any:
@@ -89,15 +89,15 @@ def measure(
 
 
 def communication(collectives: Any, dtype: Any) -> Callable[[jax.Array], Any]:
-    """Returns a program with the layers' collectives of a step and nothing else.
+    """Returns a program that runs only the collectives of the layers in a step.
 
-    Each layer is gathered, for the backward pass again unless it is the last, and its gradients are
-    scattered.
+    Each layer is gathered for the forward pass and, except the last layer, again for the backward
+    pass. Its gradients are scattered.
     """
 
     def gather(total, shard):
         vector = collectives.all_gather(shard, fsdp.AXIS, tiled=True)
-        # What comes next waits, and XLA can leave out nothing whose elements count.
+        # The barrier orders the collectives, and XLA cannot drop a collective whose result is used.
         return lax.optimization_barrier((total + vector[0], vector, shard))
 
     def scatter(vector):

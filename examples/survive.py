@@ -2,10 +2,10 @@
 
     python -m jax_cxl.launch -n 2 --restart-lost 20 examples/survive.py --kills 20
 
-The launcher starts a rank that is killed again. The others learn of the kill within milliseconds,
-as `jax_cxl.PeerLostError`, wait for the new rank, and all go on from the last checkpoint. Where a
-step is computed from the checkpoint and the step's number alone, no kill changes the result, not
-even its last bit.
+The launcher restarts a rank that is killed. The others get `jax_cxl.PeerLostError` within
+milliseconds and wait for the new rank. Then all ranks continue from the last checkpoint. A step
+depends only on the checkpoint and on the number of the step, so that a kill does not change a bit
+of the result.
 """
 
 import os
@@ -26,7 +26,7 @@ _KILLS = flags.DEFINE_integer("kills", 0, "How many times a random rank is kille
 _FILE = flags.DEFINE_string(
     "checkpoint",
     os.path.join(tempfile.gettempdir(), "survive.npz"),
-    "Where the checkpoint is.",
+    "File of the checkpoint.",
 )
 
 AXIS = "ranks"
@@ -34,7 +34,7 @@ FEATURES, ROWS = 64, 128
 
 
 def batch(step, rank):
-    """Returns the rank's rows of a step: the same whenever they are asked for."""
+    """Returns the rank's rows of a step. They depend on step and rank only."""
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), step), rank)
     x = jax.random.normal(key, (ROWS, FEATURES))
     return x, jnp.sin(x @ jnp.linspace(-1, 1, FEATURES))
@@ -53,7 +53,7 @@ def train_step(weights, step):
 
 
 def save(step, weights):
-    """Replaces the checkpoint as a whole: a kill leaves the old one or the new one."""
+    """Replaces the checkpoint file atomically: a kill leaves the old or the new checkpoint."""
     folder = os.path.dirname(os.path.abspath(_FILE.value))
     with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
         np.savez(file, step=step, **weights)
@@ -72,14 +72,14 @@ def restore():
 
 
 def train(kills):
-    """Trains from the last checkpoint to the end; `kills` is how many there have been."""
+    """Trains from the last checkpoint to the end, after `kills` kills."""
     mesh = jax.make_mesh((jax.device_count(),), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
     step_on_all = jax.jit(
         jax.shard_map(train_step, mesh=mesh, in_specs=jax.P(), out_specs=jax.P(), check_vma=False)
     )
     step, weights = restore()
     value = jnp.nan
-    # The next accident: a random rank, before the next but one checkpoint.
+    # The next kill: a random rank, at a random step before the next but one checkpoint.
     accident = random.Random(kills)
     victim = accident.randrange(jax.process_count())
     moment = step + accident.randrange(2 * _EVERY.value)
@@ -96,7 +96,7 @@ def train(kills):
 
 def main(_):
     jax_cxl.initialize()
-    # Ranks that are started again count on from here, the others below.
+    # A restarted rank starts with this count. The others count below.
     kills = int(os.environ.get("JAX_CXL_LAUNCH_RESTARTS", "0"))
     while True:
         try:

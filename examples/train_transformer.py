@@ -2,13 +2,13 @@
 
     python -m jax_cxl.launch -n 2 examples/train_transformer.py --plot=loss.png --json=run.json
 
-reads this Python's standard library and learns to predict its next byte, in some minutes on two
-processor cores. It also runs under Slurm or mpirun, or as one process with several devices:
+reads the standard library of this Python and learns to predict the next byte, in some minutes on
+two processor cores. It also runs under Slurm or mpirun, or as one process with several devices:
 
     XLA_FLAGS=--xla_force_host_platform_device_count=4 python examples/train_transformer.py
 
-`--collectives=lax` trains the same model to the same losses through JAX's own collectives. The flag
-chooses a namespace, `jax_cxl` or `jax.lax`; neither the model nor the training step knows which.
+`--collectives=lax` trains the same model to the same losses by JAX's own collectives. The flag
+chooses the namespace, `jax_cxl` or `jax.lax`. Model and training step are the same for both.
 
 On GPUs, one process each:
 
@@ -45,13 +45,13 @@ _COLLECTIVES = flags.DEFINE_enum(
 )
 _CORPUS = flags.DEFINE_string("corpus", "", "Text file or folder; by default Python's library.")
 _PLATFORM = flags.DEFINE_enum(
-    "platform", None, ["cpu", "cuda"], "Where to run; by default what JAX chooses."
+    "platform", None, ["cpu", "cuda"], "Devices to use; by default JAX chooses."
 )
 _PRESET = flags.DEFINE_enum(
-    "preset", None, ["340m"], "Sizes for GPUs: 340 million parameters. Other flags win over it."
+    "preset", None, ["340m"], "Sizes for GPUs: 340 million parameters. Other flags override it."
 )
 _STEPS = flags.DEFINE_integer("steps", 600, "Optimizer steps.", lower_bound=1)
-_SEED = flags.DEFINE_integer("seed", 0, "Of the parameters and of the order of the data.")
+_SEED = flags.DEFINE_integer("seed", 0, "Seed of the parameters and of the order of the data.")
 _BATCH_SIZE = flags.DEFINE_integer(
     "batch_size", 8, "Sequences per step, over all devices.", lower_bound=1
 )
@@ -62,10 +62,13 @@ _LAYERS = flags.DEFINE_integer("layers", 4, "Layers of the model.", lower_bound=
 _WIDTH = flags.DEFINE_integer("width", 128, "Channels of the residual stream.", lower_bound=1)
 _HEADS = flags.DEFINE_integer("heads", 4, "Attention heads.", lower_bound=1)
 _DTYPE = flags.DEFINE_enum(
-    "dtype", "float32", ["float32", "bfloat16"], "Of the computation; parameters stay float32."
+    "dtype",
+    "float32",
+    ["float32", "bfloat16"],
+    "Dtype of the computation; parameters stay float32.",
 )
 _PREFETCH = flags.DEFINE_bool(
-    "prefetch", False, "Move the parameters of one layer while its neighbour computes."
+    "prefetch", False, "Communicate the parameters of a layer while its neighbour computes."
 )
 _LEARNING_RATE = flags.DEFINE_float(
     "learning_rate", 3e-3, "Peak: warmed up for 5% of the steps, then a cosine down to a tenth."
@@ -75,7 +78,9 @@ _EVALUATE_EVERY = flags.DEFINE_integer(
 )
 _EVALUATE_SIZE = flags.DEFINE_integer("evaluate_size", 64, "Held-out sequences.", lower_bound=1)
 _CHECKPOINT_DIR = flags.DEFINE_string(
-    "checkpoint_dir", "", "Folder that all processes see; resumes from what it holds."
+    "checkpoint_dir",
+    "",
+    "Folder that all processes see. Training resumes from its newest checkpoint.",
 )
 _CHECKPOINT_EVERY = flags.DEFINE_integer(
     "checkpoint_every", 200, "Steps between checkpoints.", lower_bound=1
@@ -86,7 +91,7 @@ _MEASURE = flags.DEFINE_bool(
 _JSON = flags.DEFINE_string("json", "", "File for every figure of the run.")
 _PLOT = flags.DEFINE_string("plot", "", "Picture of the loss, such as loss.png.")
 
-# What the losses depend on, with the corpus.
+# The losses depend on these flags, and on the corpus.
 _CONFIGURATION = (
     *(_STEPS, _SEED, _BATCH_SIZE, _SEQUENCE_LENGTH, _LAYERS, _WIDTH, _HEADS, _DTYPE, _PREFETCH),
     *(_LEARNING_RATE, _EVALUATE_EVERY, _EVALUATE_SIZE),
@@ -106,8 +111,8 @@ _PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 
-# JAX hangs when a process with several CPU devices has more than about 32 collective programs in
-# flight, whoever provides the collectives. This is also how often the progress bar moves.
+# JAX hangs if a process with several CPU devices has more than about 32 collective programs in
+# flight, with any collectives. The progress bar moves as often.
 _STEPS_IN_FLIGHT = 10
 
 
@@ -124,12 +129,12 @@ def _start() -> fsdp.Collectives:
     except ValueError as error:
         if "coordinator_address" not in str(error):
             raise
-        # Nobody launched several processes: this is the only one.
+        # There is only this process.
     return namespaces.Lax()
 
 
 def _choose_preset() -> None:
-    """Gives flags that are not on the command line the preset's values."""
+    """Sets flags that are not on the command line to the values of the preset."""
     preset = _PRESET.value
     if preset is None:
         return

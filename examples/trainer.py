@@ -1,4 +1,4 @@
-"""The transformer trained with FSDP: where the model meets the collectives."""
+"""Trains the transformer with FSDP: connects the model and the collectives."""
 
 import functools
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _GRADIENT_NORM = 1.0
 
 
 class State(NamedTuple):
-    """What training changes: vectors sharded over the devices, and the optimizer's step counters.
+    """The training state: vectors sharded over the devices, and the optimizer's step counters.
 
     Attributes:
         parameters: {"outer": shard, "layers": [shard, ...]}, a float32 vector per unit; with
@@ -37,7 +37,7 @@ class Trainer:
     Attributes:
         init: seed, () int32 -> State.
         step: State (donated), tokens -> (State, {"train_loss", "gradient_norm"}), both () float32;
-            the loss is that before the step.
+            the loss is the loss before the step.
         evaluate: parameters, tokens -> mean loss in nats per byte, () float32.
         parameter_count: parameters of the model, without padding.
     """
@@ -53,12 +53,13 @@ class Trainer:
         """Lays out the state and defines the programs.
 
         Args:
-            sizes: of the model.
-            dtype: of activations, and of parameters and gradients that travel.
-            optimizer: Optax's.
-            collectives: what moves them.
-            prefetch_layers: scan over the layers and move the parameters and gradients of one
-                while its neighbour computes (prefetch.py); `collectives` needs halves then.
+            sizes: sizes of the model.
+            dtype: dtype of activations, and of parameters and gradients in communication.
+            optimizer: an Optax optimizer.
+            collectives: `jax_cxl`, or another namespace with collectives.
+            prefetch_layers: whether to scan over the layers, and to communicate the parameters and
+                gradients of a layer while its neighbour computes (prefetch.py). `collectives` needs
+                start functions then.
         """
         self._sizes = sizes
         self._prefetch = prefetch_layers
@@ -85,7 +86,7 @@ class Trainer:
         state = fsdp.partition(State(vectors, jax.eval_shape(optimizer.init, vectors)))
         rows, everywhere = PartitionSpec(fsdp.AXIS), PartitionSpec()
 
-        # Inside, each function below sees one device's part: its shards and its rows.
+        # The functions below run on each device, with its shards and its rows.
         on_devices = functools.partial(jax.shard_map, mesh=self._mesh, check_vma=True)
         self.init = jax.jit(on_devices(self._init, in_specs=everywhere, out_specs=state))
         self.step: Any = jax.jit(
@@ -108,8 +109,8 @@ class Trainer:
             tokens: (rows, T + 1), uint8, the same on all processes.
 
         Returns:
-            (rows rounded up to a multiple of the devices, T + 1), int32. The added rows hold -1,
-            which does not count, so any number of devices computes the same loss.
+            (rows rounded up to a multiple of the devices, T + 1), int32. The added rows contain -1,
+            which does not count, so that any number of devices computes the same loss.
         """
         padding = -len(tokens) % self._mesh.size
         padded = np.pad(tokens.astype(np.int32), ((0, padding), (0, 0)), constant_values=-1)
@@ -136,12 +137,12 @@ class Trainer:
             tokens: (rows, T + 1), int32; -1 does not count.
 
         Returns:
-            The sum in nats and the number of bytes that it is over, both () float32.
+            The sum in nats and the number of summed bytes, both () float32.
         """
 
-        # Saved for the backward pass are products of activations and weights, and nothing that is
-        # cheap to repeat. A gather is no product: the backward pass gathers each layer again, so
-        # that no more than a layer or two ever exist whole.
+        # Save only products of activations and weights for the backward pass. Everything else is
+        # cheap to repeat. The backward pass gathers each layer again, so that only one or two
+        # layers exist whole at a time.
         @functools.partial(
             jax.checkpoint, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable
         )
@@ -164,7 +165,7 @@ class Trainer:
         return jnp.sum(nats), jnp.sum(counts, dtype=jnp.float32)
 
     def _apply_flat(self, flat: jax.Array, x: jax.Array) -> jax.Array:
-        """Computes the layer whose parameters lie in `flat`."""
+        """Computes the layer whose parameters are in `flat`."""
         return transformer.apply_layer(self._layer.unpack(flat), x, self._sizes.heads)
 
     def _evaluate(self, parameters: Tree, tokens: jax.Array) -> jax.Array:
@@ -177,8 +178,8 @@ class Trainer:
         """Takes one step of the optimizer."""
         differentiate = jax.value_and_grad(self._nats, has_aux=True)
         (nats, count), gradients = differentiate(state.parameters, tokens)
-        # The gradients are already sums over all devices: the transpose of gathering the parameters
-        # saw to that. The loss is this device's alone.
+        # The gradients are sums over all devices already, because the transpose of a gather sums.
+        # The loss is this device's loss.
         nats, count = self._collectives.psum(jnp.stack([nats, count]), fsdp.AXIS)
         gradients = jax.tree.map(lambda leaf: leaf / count, gradients)
         gradients, norm = fsdp.clip(gradients, _GRADIENT_NORM, self._collectives)

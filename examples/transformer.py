@@ -17,7 +17,7 @@ Parameters = dict[str, jax.Array]
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """What determines the parameters' shapes."""
+    """The sizes that determine the shapes of the parameters."""
 
     layers: int
     width: int
@@ -32,7 +32,7 @@ class Sizes:
 
 
 def init_embedding(key: jax.Array, sizes: Sizes) -> Parameters:
-    """Returns what is not part of a layer: {"embedding": (V, D), "norm": (D,)}, float32."""
+    """Returns the parameters outside the layers: {"embedding": (V, D), "norm": (D,)}, float32."""
     return {
         "embedding": 0.02 * jax.random.normal(key, (BYTES, sizes.width)),
         "norm": jnp.zeros(sizes.width),
@@ -42,8 +42,8 @@ def init_embedding(key: jax.Array, sizes: Sizes) -> Parameters:
 def init_layer(key: jax.Array, sizes: Sizes) -> Parameters:
     """Returns one layer's parameters, float32.
 
-    What is added to the residual stream starts smaller the more layers there are, so that the
-    stream's variance at the last layer does not depend on their number.
+    The matrices that add to the residual stream are smaller if there are more layers, so that the
+    variance of the stream at the last layer does not depend on the number of layers.
     """
     width, residual = sizes.width, (2 * sizes.layers) ** -0.5
     shapes = {

@@ -9,7 +9,7 @@ Use them in place of `jax.lax`'s, inside `jax.jit` and `jax.shard_map`:
                           in_specs=jax.P("i"), out_specs=jax.P())
 
 `from jax_cxl import lax` is `jax.lax` with these collectives in place of its own, and under
-`with jax_cxl.replace_lax():` those of code that knows nothing of jax_cxl run here too.
+`with jax_cxl.replace_collectives():` those of code that knows nothing of jax_cxl run here too.
 """
 
 import importlib
@@ -24,10 +24,10 @@ os.environ.setdefault("CUDA_DEVICE_MAX_COPY_CONNECTIONS", "32")
 if TYPE_CHECKING:
     from jax_cxl import errors as errors
     from jax_cxl import lax as lax
-    from jax_cxl._future import Future
-    from jax_cxl._regroup import regroup
-    from jax_cxl._replace import replace_lax
-    from jax_cxl._runtime import Stats, initialize, shutdown, stats
+    from jax_cxl._runtime.lifecycle import Stats, initialize, shutdown, stats
+    from jax_cxl._runtime.regroup import regroup
+    from jax_cxl._start_done.future import Future
+    from jax_cxl._takeover.replace import replace_collectives
     from jax_cxl.errors import (
         CollectiveTimeoutError,
         CxlError,
@@ -108,7 +108,7 @@ __all__ = [
     "reduce_done",
     "reduce_start",
     "regroup",
-    "replace_lax",
+    "replace_collectives",
     "scatter",
     "scatter_done",
     "scatter_start",
@@ -117,13 +117,13 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Future": "jax_cxl._future",
-    "Stats": "jax_cxl._runtime",
-    "initialize": "jax_cxl._runtime",
-    "regroup": "jax_cxl._regroup",
-    "replace_lax": "jax_cxl._replace",
-    "shutdown": "jax_cxl._runtime",
-    "stats": "jax_cxl._runtime",
+    "Future": "jax_cxl._start_done.future",
+    "Stats": "jax_cxl._runtime.lifecycle",
+    "initialize": "jax_cxl._runtime.lifecycle",
+    "regroup": "jax_cxl._runtime.regroup",
+    "replace_collectives": "jax_cxl._takeover.replace",
+    "shutdown": "jax_cxl._runtime.lifecycle",
+    "stats": "jax_cxl._runtime.lifecycle",
 }
 
 

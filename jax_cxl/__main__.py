@@ -10,7 +10,7 @@ COMMANDS = {
     "doctor": "jax_cxl._status.doctor",
     "simulate": "jax_cxl._simulate.cli",
     "status": "jax_cxl._status.status",
-    "tune": "jax_cxl._tune",
+    "tune": "jax_cxl._bench.tune",
 }
 
 

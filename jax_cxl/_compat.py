@@ -3,35 +3,40 @@
 The collectives need two things that JAX does not export: the effect that ties an
 equation to a named axis, and whether `jax.shard_map` runs with `check_vma`. The
 runtime needs the key-value store of `jax.distributed`, and the name of the event
-that ends a compilation. They have kept their names since JAX 0.10; when one of
-them moves, this is the only file to change.
+that ends a compilation. The compiler hook needs the key of the persistent compilation
+cache. They have kept their names since JAX 0.10; when one of them moves, this is the
+only file to change.
 """
 
 import functools
-from collections.abc import Callable
+import os
+import sys
+import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 
 try:
+    from jax._src import cache_key as _cache_key
     from jax._src import config as _config
     from jax._src import distributed as _distributed
     from jax._src import source_info_util as _source_info_util
     from jax._src.core import NamedAxisEffect
     from jax._src.dispatch import BACKEND_COMPILE_EVENT
-    from jax._src.interpreters import mlir as _mlir
-    from jax._src.lax import parallel as _parallel
 
     # Fail here and not in the first call.
+    _cache_key.custom_hook  # noqa: B018
     _config._check_vma.value  # noqa: B018
     _distributed.global_state.client  # noqa: B018
-    _mlir._lowerings, _mlir._platform_specific_lowerings  # noqa: B018
-    _source_info_util.user_frames  # noqa: B018
+    _source_info_util.is_user_filename, _source_info_util.user_frames  # noqa: B018
 except (ImportError, AttributeError) as error:
     raise ImportError(
         f"jax_cxl does not work with jax {jax.__version__}: {error}. It is tested with jax 0.10"
         " to 0.12: install one of these, or a newer jax_cxl."
     ) from error
+
+_HERE = os.path.dirname(__file__) + os.sep
 
 # How long processes wait for each other at start-up, in milliseconds. Covers a
 # process that compiles or loads data before it first communicates.
@@ -41,15 +46,20 @@ __all__ = [
     "BACKEND_COMPILE_EVENT",
     "MEETING_TIMEOUT_MS",
     "NamedAxisEffect",
+    "before_compilation",
     "check_vma",
     "coordination_client",
+    "extend_cache_key",
     "forbidden_axes",
     "forget_topology",
+    "is_own_file",
     "jitted_function_type",
     "key_value",
-    "lax_primitives",
-    "lowering_rule",
     "make_runtime_errors",
+    "process_count",
+    "process_id",
+    "register_compiler_hook",
+    "running_frames",
     "user_frames",
 ]
 
@@ -68,6 +78,16 @@ def forbidden_axes() -> tuple:
 def coordination_client() -> Any:
     """The client of JAX's coordination service; None without `jax.distributed`."""
     return _distributed.global_state.client
+
+
+def process_id() -> int:
+    """The number of this process in `jax.distributed`; unlike JAX's own, it makes no backend."""
+    return _distributed.global_state.process_id
+
+
+def process_count() -> int:
+    """The number of processes in `jax.distributed`; it makes no backend either."""
+    return _distributed.global_state.num_processes or 1
 
 
 def key_value(key: str) -> str | None:
@@ -89,22 +109,76 @@ def forget_topology() -> None:
     coordination_client().key_value_delete("cpu:global_topology/cpu")
 
 
-def lax_primitives(name: str) -> tuple:
-    """The primitive behind a `jax.lax` collective, or none if this JAX has no such one."""
-    primitive = getattr(_parallel, name, None)
-    return () if primitive is None else (primitive,)
-
-
-def lowering_rule(primitive: Any, platform: str) -> Any:
-    """JAX's lowering rule of a primitive on a platform, None without one."""
-    special = _mlir._platform_specific_lowerings[platform].get(primitive)
-    entry = special or _mlir._lowerings.get(primitive)
-    return None if entry is None else entry.rule
+def is_own_file(file: str) -> bool:
+    """Whether a file of source is one of this package's."""
+    return file.startswith(_HERE)
 
 
 def user_frames(ctx: Any) -> Any:
     """The frames outside JAX that led to the equation being lowered, innermost first."""
     return _source_info_util.user_frames(ctx.traceback)
+
+
+def running_frames() -> Iterator[tuple[str, int, str]]:
+    """File, line and function of what runs outside JAX in this thread, innermost first."""
+    frame: types.FrameType | None = sys._getframe()
+    while frame is not None:
+        code = frame.f_code
+        if _source_info_util.is_user_filename(code.co_filename):
+            yield code.co_filename, frame.f_lineno, code.co_name
+        frame = frame.f_back
+
+
+def register_compiler_hook(platform: str, hook: Callable[[bytes], bytes | None]) -> None:
+    """Registers a hook for each module that XLA compiles for a platform, after partitioning.
+
+    Args:
+      platform: "cpu" or "gpu"; its backend must be there.
+      hook: takes a serialized HloModuleProto; returns another, or None to keep it.
+    """
+    try:
+        from jax.extend import xla
+    except ImportError as error:
+        raise ImportError(
+            f"jax_cxl needs a hook in XLA's compiler that jax {jax.__version__} does not have:"
+            f" {error}. Install jax 0.10.2 or newer."
+        ) from error
+    # On CPUs a scheduled module would keep no instruction that the hook adds. On GPUs XLA's
+    # scheduler has placed starts and dones by then, where they overlap with other work.
+    stage = (
+        xla.PipelineStage.PRE_SCHEDULER if platform == "cpu" else xla.PipelineStage.POST_SCHEDULER
+    )
+    xla.register_hlo_module_transformation(
+        hook, name="jax_cxl", stage=stage, platforms="cpu" if platform == "cpu" else "cuda"
+    )
+
+
+def extend_cache_key(part: Callable[[], str]) -> None:
+    """Adds what `part` returns to the keys of the persistent compilation cache."""
+    other = _cache_key.custom_hook
+    _cache_key.custom_hook = lambda: other() + part()
+
+
+# JAX says so when it has lowered a program, in the thread that compiles the program next.
+_LOWERED_EVENT = "/jax/core/compile/jaxpr_to_mlir_module_duration"
+_before_compilation: list[Callable[[], None]] = []
+
+
+def before_compilation(prepare: Callable[[], None]) -> None:
+    """Calls `prepare` before the next program is compiled, in that thread, when there are devices.
+
+    It may be called at any time, while JAX makes its backends too.
+    """
+    if not _before_compilation:
+        jax.monitoring.register_event_duration_secs_listener(_on_duration)
+    if prepare not in _before_compilation:
+        _before_compilation.append(prepare)
+
+
+def _on_duration(event: str, duration_secs: float, **_: str | int) -> None:
+    if event == _LOWERED_EVENT:
+        for prepare in _before_compilation:
+            prepare()
 
 
 def jitted_function_type() -> Any:

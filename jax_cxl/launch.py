@@ -4,9 +4,9 @@ The ranks are JAX processes that find each other: `jax.distributed.initialize()`
 works in the script, as under Slurm, mpirun or Kubernetes, and the script needs no change to run
 there. See `python -m jax_cxl.launch --help`.
 
-Three kinds of process take part. The launcher, which has the process id that the user knows, only
-passes on signals. The supervisor, its child, starts and ends the ranks. Whichever of the two is
-killed, the other or the kernel ends the rest.
+Three kinds of process take part. The launcher has the process id that the user knows, and only
+passes on signals. The supervisor, its child, starts and ends the ranks. If one of the two is
+killed, the other one or the kernel ends the rest.
 """
 
 import argparse
@@ -19,11 +19,12 @@ from collections.abc import Sequence
 
 from jax_cxl._launch import process, rank, supervisor
 from jax_cxl._launch.environment import launched as launched
+from jax_cxl._takeover import plugin
 
 _USAGE = """\
 python -m jax_cxl.launch [-n N] [--devices-per-process K] [--no-prefix]
                                 [--grace SECONDS] [--restarts N] [--restart-lost N]
-                                [--go-on] [--post-mortem FILE]
+                                [--go-on] [--post-mortem FILE] [--replace-collectives]
                                 (SCRIPT | -m MODULE) [ARG ...]"""
 
 _DESCRIPTION = """\
@@ -37,32 +38,40 @@ examples:
   python -m jax_cxl.launch train.py --steps=10
   python -m jax_cxl.launch -n 4 --devices-per-process 2 train.py
   python -m jax_cxl.launch -n 2 -m my_package.train --steps=10
+  python -m jax_cxl.launch -n 2 --replace-collectives train_with_jit.py
 
 devices:
-  On CPUs a rank has one device, or K. On GPUs rank r sees GPU r, or the K GPUs from
-  r*K on; set JAX_LOCAL_DEVICE_IDS to choose otherwise, for example 0 to share one GPU.
-  JAX_PLATFORMS, XLA_FLAGS and all other variables reach the ranks as they are.
+  On CPUs a rank has one device, or K devices. On GPUs rank r sees GPU r, or the K GPUs
+  from r*K on. JAX_LOCAL_DEVICE_IDS overrides this, for example 0 to share one GPU.
+  The launcher passes JAX_PLATFORMS, XLA_FLAGS and all other variables on unchanged.
+
+collectives:
+  With --replace-collectives the ranks' collectives go through the shared memory pool,
+  whatever made them: shardings under jax.jit, jax.lax, jax.pmap, a library. SCRIPT
+  need not know of jax_cxl. It sets JAX_CXL_REPLACE_COLLECTIVES=1 for the ranks, or
+  leaves it "strict", where a collective that XLA would have to do itself is an error.
 
 output:
-  Each line is marked with its rank and stays whole. Rank 0 reads the standard input,
-  the others /dev/null. With -n 1 the streams are the launcher's own.
+  Each line has its rank as a prefix and stays whole. Rank 0 reads the standard input,
+  the others read /dev/null. With -n 1 the rank has the launcher's own streams.
 
 end:
-  When a rank fails, the others get SIGTERM and after the grace period SIGKILL; Ctrl-C
-  and SIGTERM reach all ranks likewise, a second one kills them. What ranks started in
-  the background ends with the last rank. A rank that ends with status 0 does not end
-  the others, even if they wait for it. With --restarts N all ranks then start again, up
-  to N times, and find in JAX_CXL_LAUNCH_RESTARTS how often; a signal to the launcher
-  ends the job for good.
+  When a rank fails, the others get SIGTERM, and after the grace period SIGKILL. Ctrl-C
+  and SIGTERM to the launcher do the same; a second one kills the ranks. Processes that
+  ranks have started in the background end with the last rank. A rank that ends with
+  status 0 does not end the others, even if they wait for it. With --restarts N all ranks
+  start again after a failure, up to N times; JAX_CXL_LAUNCH_RESTARTS has the count. A
+  signal to the launcher ends the job without a restart.
 
-  With --restart-lost N a rank that fails starts again alone, up to N times in all, while
-  the others go on and wait for it in jax_cxl.regroup(rejoin=True). With --go-on they go
-  on without it, in jax_cxl.regroup(); the status is then 0 if a rank ended well. A rank
-  that fails has the grace period to come to its end. With either the launcher hosts
-  JAX's coordination service: rank 0 may fail like any other.
+  With --restart-lost N only the rank that fails starts again, up to N times in all. The
+  others live on, and wait for it in jax_cxl.regroup(rejoin=True). With --go-on they
+  continue without it, by jax_cxl.regroup(); the status is 0 if any rank ends with status
+  0. A rank that fails has the grace period to end. With either option the launcher hosts
+  JAX's coordination service, so that rank 0 may fail too.
 
-  After a failure the launcher says who waited for whom in a collective, and whom it came down to;
-  with --post-mortem, python -m jax_cxl status FILE tells more.
+  After a failure the launcher prints which ranks waited for which in a collective, and
+  which rank was the cause. With --post-mortem FILE, python -m jax_cxl status FILE shows
+  more.
 
   The status is that of the first rank to fail, or 128 plus the number of the signal
   that ended this rank or the launcher (130 after Ctrl-C)."""
@@ -72,23 +81,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the launcher. It takes over the process: signal handlers and orphaned descendants.
 
     Args:
-        arguments: The command line, without the program's name; that of the process by default.
+        arguments: The command line without the program's name, by default that of the process.
 
     Returns:
         The status to exit with.
     """
     job = _parse(arguments)
-    # A signal that is ignored, as under nohup, stays so.
+    # A signal that is ignored, as under nohup, stays ignored.
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     signals = [s for s in numbers if signal.getsignal(s) != signal.SIG_IGN]
-    # Until both processes have their handlers, signals wait.
+    # Signals wait until both processes have their handlers.
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     process.become_subreaper()
     strangers = process.descendants()
     launcher = os.getpid()
     child = os.fork()
     if child == 0:
-        # A session of its own: what kills the launcher's group leaves someone to clean up.
+        # A session of its own, so that a signal to the launcher's group does not kill it: it has to
+        # clean up.
         os.setsid()
         status = 1
         try:
@@ -105,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if status < 0:
         print(f"jax_cxl.launch: the supervisor was killed by signal {-status}", file=sys.stderr)
         status = 128 - status
-    # Nothing is left unless the supervisor came to grief.
+    # No process is left unless the supervisor was killed.
     while left := process.descendants() - strangers:
         process.send(left, signal.SIGKILL)
         time.sleep(0.02)
@@ -130,7 +140,7 @@ def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
     )
     parser.add_argument("-m", action="store_true", help="run a module, as python -m does")
     parser.add_argument(
-        "--no-prefix", action="store_true", help="do not mark lines of output with their rank"
+        "--no-prefix", action="store_true", help="do not prefix lines of output with their rank"
     )
     parser.add_argument(
         "--grace",
@@ -144,26 +154,31 @@ def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
         type=int,
         default=0,
         metavar="N",
-        help="times that all ranks start again after one has failed (default: 0)",
+        help="how many times all ranks start again after a failure (default: 0)",
     )
     parser.add_argument(
         "--restart-lost",
         type=int,
         default=0,
         metavar="N",
-        help="times that a rank which has failed starts again alone (default: 0)",
+        help="how many times a rank that fails starts again alone (default: 0)",
     )
     parser.add_argument(
         "--go-on",
         action="store_true",
-        help="let the others go on when a rank fails",
+        help="let the other ranks continue when a rank fails",
     )
     parser.add_argument(
         "--post-mortem",
         metavar="FILE",
-        help="keep what the ranks did last in this file, if one fails",
+        help="if a rank fails, write the last calls of all ranks to this file",
     )
-    # One list: with a positional of its own for the script argparse would eat a `--` behind it.
+    parser.add_argument(
+        "--replace-collectives",
+        action="store_true",
+        help="move the data of all of XLA's collectives between ranks through the pool",
+    )
+    # One list: with a positional argument for the script, argparse would drop a `--` behind it.
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     command = options.command
@@ -177,6 +192,11 @@ def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
         parser.error("--restarts and --restart-lost must not be negative")
     if options.restarts and (options.restart_lost or options.go_on):
         parser.error("--restarts starts all ranks again: not with --restart-lost or --go-on")
+    if options.replace_collectives and not plugin.is_installed():
+        parser.error(
+            "--replace-collectives: JAX finds jax_cxl by the entry point of the installed package,"
+            " which is not there. Install it: pip install jax_cxl"
+        )
     if not options.m and not os.path.isfile(command[0]):
         parser.error(f"no such file: {command[0]}")
     return supervisor.Job(
@@ -191,6 +211,7 @@ def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
         go_on=options.go_on,
         restart_lost=options.restart_lost,
         post_mortem=options.post_mortem,
+        replace_collectives=options.replace_collectives,
     )
 
 

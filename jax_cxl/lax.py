@@ -13,6 +13,7 @@ from typing import Any
 
 from jax import lax as _lax
 
+from jax_cxl import ops
 from jax_cxl.ops import (  # noqa: F401 - __all__ is computed.
     all_gather,
     all_to_all,
@@ -32,25 +33,7 @@ from jax_cxl.ops import (  # noqa: F401 - __all__ is computed.
     ragged_all_to_all,
 )
 
-_OURS = [
-    "all_gather",
-    "all_to_all",
-    "pargmax",
-    "pargmin",
-    "pbroadcast",
-    "pmax",
-    "pmean",
-    "pmin",
-    "ppermute",
-    "precv",
-    "psend",
-    "pshuffle",
-    "psum",
-    "psum_scatter",
-    "pswapaxes",
-    "ragged_all_to_all",
-]
-
+_OURS = globals().keys() & ops.__all__
 __all__ = sorted({*_OURS, *(name for name in dir(_lax) if not name.startswith("_"))})
 
 

@@ -1,38 +1,42 @@
-"""Set-up of all tests: eight CPU devices, each of which is a rank, and the pool that they use.
+"""Set-up of all tests: eight CPU devices, each of which is a rank, and their pool.
 
 `JAX_CXL_TEST_POOL=incoherent`, `flush` or `uncached` runs the tests, and the jobs that they start,
 on such a pool; `JAX_CXL_TEST_SEED` is what chance starts from in an incoherent one. The C++ tests
-read the same two variables (cc/pool/chosen_pool_testing.h).
+read the same two variables (cc/testing/pool/chosen_pool.h). Incoherent pools need the module
+`_testing` in tests/interpose, which belongs to the build of the C++ tests (CONTRIBUTING.md).
 """
 
 import os
+import runpy
 import signal
+import sys
 
 import jax
+import job
 
 _POOLS = {
     "coherent": "shm:",
     "flush": "shm:?coherence=flush",
     "uncached": "shm:?coherence=uncached",
-    "incoherent": "incoherent:?seed={seed}",
+    "incoherent": "shm:",
 }
 # For these it makes no difference:
 _WITHOUT_THE_CHOSEN_POOL = [
     # They say which pool they use.
-    "deaths_test.py",
-    "ending_test.py",
-    "incoherent_test.py",
-    "initialize_test.py",
+    "jobs/failures/deaths_test.py",
+    "jobs/failures/ending_test.py",
+    "jobs/incoherent_test.py",
+    "jobs/initialize_test.py",
     # They open none.
-    "bench_device_time_test.py",
-    "compiled_for_gpus_test.py",
-    "launch_output_test.py",
-    "launch_test.py",
-    "platform_test.py",
-    "pool_uri_test.py",
-    "simulate_test.py",
+    "tools/device_time_test.py",
+    "gpu/compiled_for_gpus_test.py",
+    "jobs/launch/output_test.py",
+    "jobs/launch/launch_test.py",
+    "gpu/platform_test.py",
+    "tools/pool_uri_test.py",
+    "tools/simulate_test.py",
     # It needs GPUs.
-    "cuda_test.py",
+    "gpu/cuda_test.py",
 ]
 
 # Not through XLA_FLAGS: processes that tests start would inherit it.
@@ -48,6 +52,12 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if chosen := os.environ.get("JAX_CXL_TEST_POOL"):
-    seed = os.environ.get("JAX_CXL_TEST_SEED", "0")
-    os.environ["JAX_CXL_POOL"] = _POOLS[chosen].format(seed=seed)
+    os.environ["JAX_CXL_POOL"] = _POOLS[chosen]
     collect_ignore = _WITHOUT_THE_CHOSEN_POOL
+    if chosen == "incoherent":
+        # For this process, and for those that tests start.
+        seed = int(os.environ.get("JAX_CXL_TEST_SEED", "0"))
+        leave_out = os.environ.get("JAX_CXL_TEST_LEAVE_OUT", "")
+        os.environ.update(job.incoherent_environment(seed, leave_out))
+        sys.path.append(str(job.INTERPOSE))
+        runpy.run_path(str(job.INTERPOSE / "sitecustomize.py"))

@@ -1,4 +1,4 @@
-"""The operations that come in two halves, and arguments with which tests call them."""
+"""The operations with start and done, and arguments for calls in tests."""
 
 from collections.abc import Callable
 

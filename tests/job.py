@@ -5,15 +5,16 @@ import pathlib
 import subprocess
 import sys
 
-# Seconds within which errors come and processes are gone, where these have a processor when they
-# need one; CI grants more.
+# Seconds within which errors come and processes are gone, on a machine that is not busy. CI allows
+# more.
 SOON = float(os.environ.get("JAX_CXL_TEST_SOON", "1"))
 
 PROGRAMS = pathlib.Path(__file__).parent / "programs"
+INTERPOSE = pathlib.Path(__file__).parent / "interpose"
 
 
 def launch_command(*modules: str) -> tuple[str, ...]:
-    """Returns the command that launches programs which import these modules, in less time."""
+    """Returns the command of a launcher that starts programs which import these modules faster."""
     forked = pathlib.Path(__file__).parent / "forked_launch.py"
     return (sys.executable, str(forked), ",".join(modules))
 
@@ -25,20 +26,27 @@ def start(
     devices_per_process: int = 1,
     environment: dict[str, str] | None = None,
     launcher: tuple[str, ...] = (),
+    forked: bool = True,
 ) -> subprocess.Popen[str]:
     """Starts a program under the launcher; output and errors are pipes.
 
     Args:
-      program: in tests/programs.
-      *arguments: of the program.
-      processes: ranks.
-      devices_per_process: devices of each.
-      environment: variables besides those of this process.
-      launcher: further options of it.
+      program: path of the program in tests/programs.
+      *arguments: arguments of the program.
+      processes: number of processes.
+      devices_per_process: number of devices of each process.
+      environment: environment variables besides those of this process.
+      launcher: further options of the launcher.
+      forked: whether ranks are forks (forked_launch.py), or else new interpreters, as for users.
     """
+    command = (
+        launch_command("jax.numpy", "jax.sharding", "absl.app", "jax_cxl.lax")
+        if forked
+        else (sys.executable, "-m", "jax_cxl.launch")
+    )
     return subprocess.Popen(
         [
-            *launch_command("jax.numpy", "jax.sharding", "absl.app", "jax_cxl.lax"),
+            *command,
             *("-n", str(processes), "--devices-per-process", str(devices_per_process)),
             *launcher,
             *(str(PROGRAMS / program), *arguments),
@@ -70,6 +78,31 @@ def pool_files(name: str) -> list[str]:
     return [file for file in os.listdir("/dev/shm") if name in file]
 
 
+def incoherent_environment(seed: int, leave_out: str = "") -> dict[str, str]:
+    """Returns the environment of jobs whose hosts' caches nobody keeps coherent.
+
+    Args:
+      seed: of the chance that moves cache lines.
+      leave_out: a move of the protocol that then does nothing
+        (cc/testing/incoherent/omission.h), "" for none.
+
+    Raises:
+      FileNotFoundError: the module that emulates the caches has not been built.
+    """
+    if not any(INTERPOSE.glob("_testing*.so")):
+        raise FileNotFoundError(
+            "incoherent pools need the module _testing, which is no part of an installation:"
+            " CONTRIBUTING.md says how it is built"
+        )
+    path = [str(INTERPOSE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        "JAX_CXL_TEST_POOL": "incoherent",
+        "JAX_CXL_TEST_SEED": str(seed),
+        "JAX_CXL_TEST_LEAVE_OUT": leave_out,
+        "PYTHONPATH": os.pathsep.join(path),
+    }
+
+
 def incoherent() -> bool:
     """Returns whether tests that name no pool run on an incoherent one (conftest.py)."""
-    return os.environ.get("JAX_CXL_POOL", "").startswith("incoherent:")
+    return os.environ.get("JAX_CXL_TEST_POOL") == "incoherent"

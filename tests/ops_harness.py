@@ -1,4 +1,4 @@
-"""What the tests of the collectives share: ranks, inputs, and checks against NumPy.
+"""Functions for the tests of the collectives: ranks, inputs, and checks against NumPy.
 
 An *oracle* is the collective in NumPy: it takes the values of all ranks, stacked along a
 first dimension, and returns their results in the same way.
@@ -15,7 +15,7 @@ from jax.sharding import AxisType
 RANKS = 4
 GROUPS = [[0, 2], [3, 1]]
 
-# XLA's older emitters take half the time, but are right for NumPy's own types only.
+# XLA's older emitters compile in half the time, but support NumPy's own dtypes only.
 _QUICKLY = {"xla_cpu_use_fusion_emitters": False}
 
 
@@ -51,7 +51,7 @@ def run(function: Callable, x: Any, *, check_vma: bool = True, on: Any = None) -
 
 
 def values(*shape: int, dtype: Any = np.float32, ranks: int = RANKS) -> np.ndarray:
-    """Returns small integers, which any order of additions sums to the same bits."""
+    """Returns small integers, whose sum has the same bits in any order of additions."""
     rng = np.random.default_rng(0)
     low, high = (0, 2) if np.dtype(dtype) == bool else (0, 8)
     return rng.integers(low, high, size=(ranks, *shape)).astype(dtype)
@@ -132,13 +132,13 @@ def check_linear(function: Callable, oracle: Callable, *shape: int, check_vma: b
         slices = np.moveaxis(batch, 1 + dim, 0)
         expected = np.stack([oracle(s) for s in slices], axis=1)
         check(jax.vmap(function, in_axes=dim), batch, expected)
-        # Over its own axis: no rank takes part, so any program will do.
+        # Over the collective's own axis: nothing is communicated, so no mesh is needed.
         own = jax.vmap(function, in_axes=dim, axis_name="i")
         check_equal(np.asarray(own(np.moveaxis(x, 0, dim))), y)
     same = jax.vmap(lambda _: function(x[0]), axis_name="i")(np.arange(RANKS))
     check_equal(np.asarray(same), oracle(np.stack([x[0]] * RANKS)))
 
-    # One program of all: compiling is what takes the time.
+    # All cases are one program, because compilation takes most of the time.
     functions, arguments, results = zip(*cases, strict=True)
     together = program(
         lambda values: [f(v) for f, v in zip(functions, values, strict=True)],

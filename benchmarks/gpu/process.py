@@ -9,9 +9,10 @@ import sys
 import tempfile
 import time
 
-# Of what a command printed: what failed first, and what it came to.
+# Of the output of a command that failed, so many characters of the beginning and of the end are
+# kept.
 _HEAD, _TAIL = 3000, 5000
-# From asking a program to end to killing it; the launcher gives its ranks 3.
+# Seconds between asking a program to end and killing it. The launcher gives its ranks 3 seconds.
 _GRACE_SECONDS = 10
 
 
@@ -22,7 +23,7 @@ def _shortened(text: str) -> str:
 
 
 class StageError(Exception):
-    """A stage that failed, or ran out of time, and what it had found by then."""
+    """A stage failed or ran out of time. `record` has its results until then."""
 
     def __init__(self, status: str, **record: object):
         super().__init__(status)
@@ -32,14 +33,14 @@ class StageError(Exception):
 
 @dataclasses.dataclass
 class Suite:
-    """What all stages share.
+    """The data that all stages share.
 
     Attributes:
       root: the checkout.
       build: folder of the CMake build.
-      ranks: GPUs to use, one process each.
+      ranks: number of GPUs to use.
       platform: "cuda", or "cpu" to try the suite itself.
-      deadline: when the stage that runs has to end, by time.monotonic().
+      deadline: the time.monotonic() at which the running stage has to end.
     """
 
     root: pathlib.Path
@@ -53,24 +54,24 @@ class Suite:
 
         Args:
           command: program and arguments.
-          check: whether a failure is an error; else what it printed is returned anyway.
+          check: whether to raise an error if the command fails, instead of returning its output.
           environment: variables besides those of this process.
 
         Returns:
-          What it printed on the standard output, and whether it ended by itself with status 0.
+          Its standard output, and whether it ended by itself with status 0.
 
         Raises:
-          StageError: it failed, or ran out of time.
+          StageError: the command failed or ran out of time.
         """
-        # A collective that hangs has time to say so.
-        patience = {"JAX_CXL_TIMEOUT": "60"}
+        # So that a collective that hangs raises an error before the deadline.
+        timeout = {"JAX_CXL_TIMEOUT": "60"}
         base = {"PYTHONPATH": str(self.root), "PYTHONUNBUFFERED": "1"}
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
             try:
                 process = subprocess.Popen(
                     command,
                     cwd=self.root,
-                    env={**patience, **os.environ, **base, **environment},
+                    env={**timeout, **os.environ, **base, **environment},
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=err,
@@ -108,7 +109,7 @@ class Suite:
         return texts[0], good
 
     def launch(self, *command: str, processes: int = 0, **options) -> tuple[str, bool]:
-        """Runs a Python program as one process a GPU, or as `processes` that share the GPUs."""
+        """Runs a Python program in one process per GPU, or in `processes` that share the GPUs."""
         processes = processes or self.ranks
         return self.run(
             *(sys.executable, "-m", "jax_cxl.launch", "-n", str(processes), "--no-prefix"),

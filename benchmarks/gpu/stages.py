@@ -1,4 +1,4 @@
-"""The stages of the suite: what each runs, and what it records."""
+"""The stages of the suite. Each runs something, and returns a record for the results file."""
 
 import dataclasses
 import json
@@ -39,9 +39,9 @@ class Stage:
     """A stage.
 
     Attributes:
-      run: does it; returns what to record, or raises StageError.
-      seconds: how long it may take.
-      default: whether it runs without being asked for.
+      run: function that runs the stage. It returns a record, or raises StageError.
+      seconds: time limit.
+      default: whether the stage runs if `--stages` is not given.
     """
 
     run: Callable[[Suite], Record]
@@ -50,7 +50,7 @@ class Stage:
 
 
 def build(suite: Suite) -> Record:
-    """Builds what the suite needs, or takes it from elsewhere, and imports the CUDA module."""
+    """Builds the programs of the suite, or copies finished modules; imports the CUDA module."""
     modules = list(suite.build.glob("_c*.so"))
     elsewhere = bool(modules) and not (suite.build / "CMakeCache.txt").exists()
     if elsewhere:
@@ -71,7 +71,7 @@ def build(suite: Suite) -> Record:
 
 
 def cpp_tests(suite: Suite) -> Record:
-    """Runs the C++ tests that need GPUs, each by itself: one that hangs does not end the others."""
+    """Runs the C++ tests that need GPUs, each by itself, because a test may hang."""
     record: Record = {"passed": {}, "failed": {}}
     end = suite.deadline
     for program in sorted(suite.build.glob("cuda_*_test")):
@@ -97,12 +97,12 @@ def cpp_tests(suite: Suite) -> Record:
 def _matrix(name: str, processes: int = 0) -> Callable[[Suite], Record]:
     def run(suite: Suite) -> Record:
         with tempfile.TemporaryDirectory() as folder:
-            program = ["tests/programs/run_matrix.py", f"--output={folder}"]
+            program = ["tests/programs/matrix/run_matrix.py", f"--output={folder}"]
             program += _MATRIX_SELECTION[name]
             text, complete = suite.launch(*program, processes=processes, check=False)
             if not list(pathlib.Path(folder).glob("*.json")):
                 raise StageError("failed", stdout=text[-3000:])
-            check = [sys.executable, "tests/programs/check_matrix.py", f"--records={folder}"]
+            check = [sys.executable, "tests/programs/matrix/check_matrix.py", f"--records={folder}"]
             suite.deadline += 60
             found, _ = suite.run(*check, JAX_PLATFORMS="cpu", MATRIX_RANKS=str(suite.ranks))
         record = {"complete": complete, **json.loads(found)}
@@ -116,12 +116,12 @@ def _matrix(name: str, processes: int = 0) -> Callable[[Suite], Record]:
 def overlap(suite: Suite) -> Record:
     """Measures start and done beside matrix products."""
     small = ["--mib=4", "--width=256"] if suite.platform == "cpu" else []
-    text, _ = suite.launch("tests/programs/cuda_overlap.py", *small)
+    text, _ = suite.launch("tests/programs/gpu/cuda_overlap.py", *small)
     return json.loads(text.strip().splitlines()[-1])
 
 
 def bound(suite: Suite) -> Record:
-    """Runs the C++ benchmark: the engine alone, and the bound that the links set."""
+    """Runs the C++ benchmark: the engine alone, and copies without synchronization."""
     sizes = "1048576,16777216,67108864,268435456"
     text, complete = suite.run(
         str(suite.build / "cuda_device_benchmark"), f"--sizes=4096,65536,{sizes}", check=False
@@ -155,7 +155,7 @@ def _bench(
 def transformer(suite: Suite) -> Record:
     """Trains with both kinds of collectives, NCCL restricted to memory of the host."""
     on_gpus = suite.platform == "cuda"
-    # Sequences of a step: with more, computation hides any communication; with fewer, none.
+    # Sequences of a step. With more, computation hides all communication; with fewer, none.
     sequences = {2: 12}.get(suite.ranks, 8 * suite.ranks)
     flags = ["--preset=340m", f"--batch_size={sequences}"]
     steps = 200
@@ -163,17 +163,17 @@ def transformer(suite: Suite) -> Record:
         steps = 30
         flags += ["--width=64", "--heads=4", "--sequence_length=32", "--layers=2"]
     flags += [f"--steps={steps}", f"--evaluate_every={steps}", "--measure"]
-    # Both choose their matrix kernels from the same measurements, made once.
+    # Both runs choose their matrix kernels from the same measurements.
     measurements = suite.build / "autotune"
     measurements.mkdir(parents=True, exist_ok=True)
     tuned = f"--xla_gpu_per_fusion_autotune_cache_dir={measurements}"
-    # XLA's own means of hiding collectives.
+    # XLA's own way to overlap collectives with computation.
     hides = "--xla_gpu_enable_latency_hiding_scheduler=true"
     environments = {
         "cxl": {"XLA_FLAGS": tuned},
         "lax": {"XLA_FLAGS": f"{tuned} {hides}", "NCCL_P2P_DISABLE": "1"},
     }
-    # One that hangs leaves the other its time.
+    # If the first run hangs, the second one still has time.
     begin, end = time.monotonic(), suite.deadline
     deadlines = {"cxl": begin + 0.6 * (end - begin), "lax": end}
     found: Record = {}
@@ -193,7 +193,7 @@ def transformer(suite: Suite) -> Record:
                 continue
             found[name] = json.loads(path.read_text())
             found[name]["environment"] = {
-                # Where the folder lies here means nothing elsewhere.
+                # The path of the folder means nothing on other machines.
                 variable: value.replace(str(suite.build), "FOLDER")
                 for variable, value in environment.items()
             }
@@ -212,7 +212,7 @@ ALL = {
     "matrix_full": Stage(_matrix("matrix_full"), 500, default=False),
     "overlap": Stage(overlap, 45),
     "bound": Stage(bound, 60),
-    # Sockets are no path for small messages, and every baseline has to be compiled.
+    # Without sockets, which are slow for small messages: compiling each baseline takes time.
     "bench_small": Stage(_bench("4KiB,16KiB,64KiB,1MiB", "nccl-shm,nccl-nvlink"), 240),
     "bench_large": Stage(_bench("16MiB,256MiB", "nccl-shm,nccl-socket,nccl-nvlink"), 180),
     "bench_1gib": Stage(

@@ -4,8 +4,6 @@
 
 #include <utility>
 
-#include "cc/base/fault.h"
-
 namespace jax_cxl::comm {
 namespace {
 
@@ -51,7 +49,7 @@ Endpoint::~Endpoint() {
   Fail(failed_);
 }
 
-void Endpoint::Leave(const std::string& reason) {
+void Endpoint::Leave(const std::string& reason, bool program_ends) {
   std::lock_guard lock(progress_mutex_);
   for (auto& channel : channels_) {
     if (channel->idle() || !failed_.ok()) continue;
@@ -60,7 +58,7 @@ void Endpoint::Leave(const std::string& reason) {
                          reason.empty() ? "" : ": ", reason)
                        .With(peers_->Identity(rank_)));
   }
-  peers_->Leave(rank_, recorder_.calls(), reason);
+  peers_->Leave(rank_, recorder_.calls(), reason, program_ends);
 }
 
 std::optional<Status> Endpoint::Submit(const std::vector<int32_t>& members,
@@ -138,7 +136,6 @@ void Endpoint::Work() {
 }
 
 bool Endpoint::Progress() {
-  fault::Enter(rank_);
   AcceptInbox();
   if (ProgressChannels()) {
     standstill_.Move();
@@ -235,7 +232,7 @@ Result<std::unique_ptr<InOrder>> Endpoint::OpenInOrder(
 }
 
 void Endpoint::CheckPeers() {
-  const Clock::time_point now = Clock::now();
+  const Clock::time_point now = peers_->AwakeTime();
   for (auto& channel : channels_) {
     if (channel->idle()) continue;
     Status status = channel->CheckPeers(now);

@@ -14,16 +14,16 @@
 
 #include "cc/base/status.h"
 #include "cc/base/ticks.h"
-#include "cc/comm/arena.h"
-#include "cc/comm/backoff.h"
-#include "cc/comm/call.h"
-#include "cc/comm/channel.h"
+#include "cc/comm/call/backoff.h"
+#include "cc/comm/call/call.h"
+#include "cc/comm/call/stats.h"
 #include "cc/comm/completions.h"
-#include "cc/comm/in_order.h"
-#include "cc/comm/peers.h"
-#include "cc/comm/recorder.h"
-#include "cc/comm/standstill.h"
-#include "cc/comm/stats.h"
+#include "cc/comm/connect/arena.h"
+#include "cc/comm/health/peers.h"
+#include "cc/comm/health/standstill.h"
+#include "cc/comm/order/channel.h"
+#include "cc/comm/order/in_order.h"
+#include "cc/comm/record/recorder.h"
 #include "cc/pool/pool.h"
 
 namespace jax_cxl::comm {
@@ -42,7 +42,7 @@ class Endpoint {
 
   // Tells the other ranks that this one starts no more calls: `reason` as in
   // Peers::Leave. Those that are under way fail everywhere.
-  void Leave(const std::string& reason);
+  void Leave(const std::string& reason, bool program_ends = true);
 
   // Starts a call. Returns its status if it finished at once, in which case
   // `call->done` never runs; otherwise `done` runs later. Any thread.

@@ -1,3 +1,5 @@
+// Sanitizers: address, thread
+
 #include "cc/comm/endpoint.h"
 
 #include <gtest/gtest.h>
@@ -7,7 +9,7 @@
 #include <random>
 #include <thread>
 
-#include "cc/comm/world_testing.h"
+#include "cc/testing/world/world.h"
 
 namespace jax_cxl::comm {
 namespace {

@@ -1,6 +1,7 @@
 #include "cc/comm/runtime.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <mutex>
 #include <thread>
@@ -28,6 +29,8 @@ Status Runtime::Start(std::vector<Host> hosts,
                       const Options& options) {
   std::shared_ptr<Runtime> runtime(new Runtime);
   runtime->generation_ = generation;
+  static std::atomic<uint64_t> started = 0;
+  runtime->number_ = ++started;
   runtime->hosts_ = std::move(hosts);
   std::unordered_map<int, Host*> host_of;
   for (Host& host : runtime->hosts_) {
@@ -56,7 +59,7 @@ Status Runtime::Start(std::vector<Host> hosts,
   return OkStatus();
 }
 
-void Runtime::Stop(const std::string& reason) {
+void Runtime::Stop(const std::string& reason, bool program_ends) {
   std::shared_ptr<Runtime> runtime;
   CurrentRuntime& current = TheCurrent();
   {
@@ -65,7 +68,8 @@ void Runtime::Stop(const std::string& reason) {
     current.runtime = nullptr;
   }
   if (runtime != nullptr)
-    for (auto& endpoint : runtime->endpoints_) endpoint->Leave(reason);
+    for (auto& endpoint : runtime->endpoints_)
+      endpoint->Leave(reason, program_ends);
   if (runtime != nullptr && (!reason.empty() || runtime->failed()))
     for (Host& host : runtime->hosts_) host.pool->KeepNames();
   // A handler that asked just before may hold the runtime on a thread that the
@@ -78,6 +82,11 @@ std::shared_ptr<Runtime> Runtime::Current() {
   CurrentRuntime& current = TheCurrent();
   std::lock_guard lock(current.mutex);
   return current.runtime;
+}
+
+bool Runtime::Failed() {
+  const std::shared_ptr<Runtime> runtime = Current();
+  return runtime != nullptr && runtime->failed();
 }
 
 bool Runtime::failed() const {

@@ -10,7 +10,7 @@
 #include "cc/base/status.h"
 #include "cc/comm/completions.h"
 #include "cc/comm/endpoint.h"
-#include "cc/comm/peers.h"
+#include "cc/comm/health/peers.h"
 #include "cc/pool/pool.h"
 
 namespace jax_cxl::comm {
@@ -27,8 +27,9 @@ class Runtime {
     int rank;                // index in the world
   };
 
-  // A view of the pool, and the ranks of this process that use it. One has them
-  // all, but in an incoherent pool: there each rank plays a host of its own.
+  // A view of the pool, and the ranks of this process that use it. One view has
+  // them all; behind an interposer each rank has its own, as if on another
+  // host.
   struct Host {
     std::unique_ptr<pool::Pool> pool;
     std::vector<int> ranks;
@@ -41,11 +42,13 @@ class Runtime {
                       const std::vector<LocalRank>& local,
                       const std::vector<int>& absent, int generation,
                       const Options& options);
-  // Fails what is under way and lets go of the pool. `reason` says why the
-  // program ends, if not because it is done. A pool that still has a name keeps
+  // Fails what is under way and lets go of the pool. `reason` and
+  // `program_ends` are as in Peers::Leave. A pool that still has a name keeps
   // it where there was an error.
-  static void Stop(const std::string& reason);
+  static void Stop(const std::string& reason, bool program_ends);
   static std::shared_ptr<Runtime> Current();
+  // Whether a rank of the current runtime has given up.
+  static bool Failed();
 
   struct Local {
     int rank;
@@ -54,11 +57,11 @@ class Runtime {
   // Null if XLA's device is not one of this process's ranks.
   const Local* Find(int32_t device_ordinal) const;
 
-  // How often the job has gone on after an error. XLA numbers the launches of a
-  // program, by which calls are matched; ranks that failed at different places
-  // have launched one differently often, and only programs that were made since
-  // run. That the number is in them makes them new to XLA.
+  // How often the job has gone on after an error. Programs that were made for
+  // other ranks do not run.
   int generation() const { return generation_; }
+  // How many runtimes this process has started, this one counted.
+  uint64_t number() const { return number_; }
 
   // The first host's.
   pool::Pool* pool() const { return hosts_[0].pool.get(); }
@@ -75,6 +78,7 @@ class Runtime {
   bool failed() const;
 
   int generation_ = 0;
+  uint64_t number_ = 0;
   // Destroyed from the last to the first: endpoints use all the others.
   std::vector<Host> hosts_;
   Completions completions_;

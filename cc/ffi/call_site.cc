@@ -1,6 +1,8 @@
 #include "cc/ffi/call_site.h"
 
 #include <sstream>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "cc/ffi/program_sites.h"
@@ -18,6 +20,14 @@ uint64_t Mix(uint64_t seed, uint64_t value) {
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
   z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
   return z ^ (z >> 31);
+}
+
+// FNV-1a: equal text, equal hash on all hosts.
+uint64_t Hash(std::string_view text) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : text)
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash;
 }
 
 }  // namespace
@@ -39,9 +49,11 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
   auto generation = attributes.get<int32_t>("generation");
   auto program = attributes.get<std::string_view>("program");
   auto name = attributes.get<std::string_view>("name");
+  auto site = attributes.get<int64_t>("site");
+  auto line = attributes.get<std::string_view>("line");
   if (!op || !reduce_op || !dtype || !count || !root || !group_size ||
       !groups || !sources || !reverse || !rows || !generation || !program ||
-      !name)
+      !name || !site || !line)
     return xffi::Unexpected(xffi::Error::Internal(
         "a jax_cxl custom call lacks an attribute: it was lowered by another "
         "version of jax_cxl"));
@@ -72,8 +84,16 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
   }
   made->prototype_.reduce_op = static_cast<ReduceOp>(*reduce_op);
   made->prototype_.name = std::string(*name);
-  made->prototype_.site = ProgramSites::Get().LinesOf(
-      std::string(*program), LineKey(*name, *op, *reduce_op, *dtype, *count));
+  // Programs that were not taken over have no numbers and lines in them: XLA
+  // drops the donation of a module's arguments when a hook changes it.
+  ProgramSites& sites = ProgramSites::Get();
+  const std::string program_name(*program);
+  const auto number =
+      *site < 0 ? static_cast<int64_t>(sites.Next(program_name)) : *site;
+  made->prototype_.site =
+      *site < 0 ? sites.LinesOf(program_name,
+                                LineKey(*name, *op, *reduce_op, *dtype, *count))
+                : std::string(*line);
   for (size_t first = 0; first < groups->size(); first += *group_size) {
     const auto begin = groups->begin() + first;
     made->groups_.emplace_back(begin, begin + *group_size);
@@ -81,7 +101,8 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
       made->group_of_rank_[rank] = static_cast<int>(made->groups_.size()) - 1;
   }
   made->generation_ = *generation;
-  made->key_ = Mix(0, ProgramSites::Get().Next(std::string(*program)));
+  made->key_ = Mix(Hash(*program), static_cast<uint64_t>(number));
+  made->executions_ = Executions::Of(*program, number, made->groups_);
   return made;
 }
 
@@ -97,23 +118,37 @@ const std::vector<int32_t>* CallSite::GroupOf(int rank) const {
   return found == group_of_rank_.end() ? nullptr : &groups_[found->second];
 }
 
-uint64_t CallSite::NextIdentity(int64_t run_id, int32_t device_ordinal) {
-  uint64_t execution = 0;
-  {
-    std::lock_guard lock(mutex_);
-    Launches& known = launches_[device_ordinal];
-    Launches::Launch* launch = nullptr;
-    for (Launches::Launch& candidate : known.launches)
-      if (candidate.executions > 0 && candidate.run_id == run_id)
-        launch = &candidate;
-    if (launch == nullptr) {
-      launch = &known.launches[known.oldest];
-      known.oldest = (known.oldest + 1) % Launches::kRemembered;
-      *launch = {run_id, 0};
-    }
-    execution = launch->executions++;
-  }
-  return Mix(Mix(key_, static_cast<uint64_t>(run_id)), execution);
+Result<CallSite::Execution> CallSite::MakeExecution(int rank, const void* input,
+                                                    void* output) const {
+  Execution execution = {GroupOf(rank), nullptr};
+  if (execution.members == nullptr)
+    return Error(Code::kInvalidArgument, "rank ", rank,
+                 " is in none of the groups of ", prototype_.name);
+  execution.call = std::make_unique<comm::Call>(prototype_);
+  execution.call->input = static_cast<const std::byte*>(input);
+  execution.call->output = static_cast<std::byte*>(output);
+  for (size_t i = 0; i < execution.members->size(); ++i)
+    if ((*execution.members)[i] == rank)
+      execution.call->request.rank = static_cast<int>(i);
+  return execution;
+}
+
+Status CallSite::CheckBuffers(size_t input_bytes, size_t output_bytes) const {
+  const plan::Request& request = prototype_.request;
+  if (input_bytes == plan::InputBytes(request) &&
+      output_bytes == plan::OutputBytes(request))
+    return OkStatus();
+  return Error(Code::kInternal, prototype_.name, " was lowered for ",
+               plan::InputBytes(request), " bytes in and ",
+               plan::OutputBytes(request), " out, and got ", input_bytes,
+               " and ", output_bytes);
+}
+
+Result<uint64_t> CallSite::NextIdentity(uint64_t job, int64_t run_id,
+                                        int32_t device_ordinal) {
+  auto number = executions_->Next(job, device_ordinal, run_id);
+  if (!number.ok()) return number.status();
+  return Mix(Mix(key_, number->launch), number->execution);
 }
 
 }  // namespace jax_cxl::ffi

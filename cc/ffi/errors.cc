@@ -9,7 +9,7 @@ namespace xffi = xla::ffi;
 
 // JAX turns every code but these into something else than JaxRuntimeError
 // (INVALID_ARGUMENT into ValueError, UNIMPLEMENTED into NotImplementedError);
-// jax_cxl/_failures.py makes it the class that the text names.
+// jax_cxl/_runtime/program_errors.py makes it the class that the text names.
 xffi::ErrorCode FfiCode(Code code) {
   switch (code) {
     case Code::kPeerLost:

@@ -50,19 +50,15 @@ xffi::Future Submit(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
   if (local == nullptr)
     return Failed(Error(Code::kFailedPrecondition, "device ", device_ordinal,
                         " was not there when jax_cxl.initialize() ran"));
-  const std::vector<int32_t>* members = site->GroupOf(local->rank);
-  if (members == nullptr)
-    return Failed(Error(Code::kInvalidArgument, "rank ", local->rank,
-                        " is in none of the groups of ",
-                        site->prototype().name));
-
-  auto call = std::make_unique<comm::Call>(site->prototype());
-  call->identity = site->NextIdentity(run_id.run_id, device_ordinal);
-  call->input = static_cast<const std::byte*>(input);
-  call->output = static_cast<std::byte*>(output);
+  Result<CallSite::Execution> execution =
+      site->MakeExecution(local->rank, input, output);
+  if (!execution.ok()) return Failed(execution.status());
+  const auto identity =
+      site->NextIdentity(runtime->number(), run_id.run_id, device_ordinal);
+  if (!identity.ok()) return Failed(identity.status());
+  std::unique_ptr<comm::Call> call = std::move(execution->call);
+  call->identity = *identity;
   call->table = std::move(table);
-  for (size_t i = 0; i < members->size(); ++i)
-    if ((*members)[i] == local->rank) call->request.rank = static_cast<int>(i);
 
   xffi::Promise promise;
   xffi::Future future(promise);
@@ -73,7 +69,7 @@ xffi::Future Submit(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
       promise.SetError(ToFfiError(status));
   };
   std::optional<Status> finished =
-      local->endpoint->Submit(*members, std::move(call));
+      local->endpoint->Submit(*execution->members, std::move(call));
   if (!finished) return future;
   return finished->ok() ? Completed() : Failed(*finished);
 }
@@ -81,13 +77,9 @@ xffi::Future Submit(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
 xffi::Future Collective(xffi::RunId run_id, int32_t device_ordinal,
                         CallSite* site, xffi::AnyBuffer input,
                         xffi::Result<xffi::AnyBuffer> output) {
-  const plan::Request& request = site->prototype().request;
-  if (input.size_bytes() != plan::InputBytes(request) ||
-      output->size_bytes() != plan::OutputBytes(request))
-    return Failed(Error(
-        Code::kInternal, site->prototype().name, " was lowered for ",
-        plan::InputBytes(request), " bytes in and ", plan::OutputBytes(request),
-        " out, and got ", input.size_bytes(), " and ", output->size_bytes()));
+  const Status status =
+      site->CheckBuffers(input.size_bytes(), output->size_bytes());
+  if (!status.ok()) return Failed(status);
   return Submit(run_id, device_ordinal, site, input.untyped_data(),
                 output->untyped_data());
 }
@@ -98,9 +90,10 @@ xffi::Future Ragged(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
                     xffi::Result<xffi::AnyBuffer> result) {
   const plan::Request& request = site->prototype().request;
   const size_t entries = 4 * request.num_ranks * request.ragged.slices;
-  if (input.size_bytes() != plan::InputBytes(request) ||
-      result->size_bytes() != plan::OutputBytes(request) ||
-      table.element_count() != entries ||
+  const Status status =
+      site->CheckBuffers(input.size_bytes(), result->size_bytes());
+  if (!status.ok()) return Failed(status);
+  if (table.element_count() != entries ||
       output.untyped_data() != result->untyped_data())
     return Failed(Error(Code::kInternal, site->prototype().name,
                         " got other buffers than it was lowered for"));

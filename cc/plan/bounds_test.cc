@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "cc/plan/plan_testing.h"
+#include "cc/plan/planners/make_plan.h"
+#include "cc/testing/reference/plans.h"
 
 namespace jax_cxl::plan {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "cc/pool/layout.h"
+#include "cc/pool/layout/layout.h"
 
 namespace jax_cxl::plan {
 

@@ -43,7 +43,8 @@ Geometry GpuGeometry(int num_devices, int num_ranks,
                      uint64_t slot_bytes = kGpuSlotBytes);
 
 // Short messages have a ring of their own, whose data carry flags
-// (cc/engine/cuda/flagged.h): calls of one round in it, of slots of this size.
+// (cc/engine/cuda/flagged/flagged.h): calls of one round in it, of slots of
+// this size.
 inline constexpr uint64_t kFlaggedBytes = uint64_t{64} << 10;
 inline constexpr int kFlaggedSlots = 4;
 Geometry FlaggedGeometry(int num_ranks);

@@ -6,7 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "cc/plan/plan_testing.h"
+#include "cc/plan/planners/make_plan.h"
+#include "cc/testing/reference/plans.h"
 
 namespace jax_cxl::plan {
 namespace {

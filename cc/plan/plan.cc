@@ -1,159 +1,8 @@
 #include "cc/plan/plan.h"
 
 #include <sstream>
-#include <vector>
-
-#include "cc/plan/planner.h"
 
 namespace jax_cxl::plan {
-namespace {
-
-// Keeps every sum and product of the planners far from 64 bits.
-constexpr uint64_t kMaxBlockBytes = uint64_t{1} << 44;
-constexpr int kMaxRanks = 1 << 16;
-// A plan is held in memory, at some ten steps of 64 bytes a round.
-constexpr uint64_t kMaxRounds = uint64_t{1} << 22;
-
-bool HasRoot(Op op) {
-  return op == Op::kBroadcast || op == Op::kReduce || op == Op::kGather ||
-         op == Op::kScatter;
-}
-
-template <typename... Parts>
-Status Invalid(const Parts&... parts) {
-  return Error(Code::kInvalidArgument, parts...);
-}
-
-Status CheckSources(const Request& request) {
-  const std::vector<int32_t>& sources = request.sources;
-  const int n = request.num_ranks;
-  if (sources.size() != static_cast<size_t>(n)) {
-    return Invalid("permute: sources has ", sources.size(),
-                   " entries, there are ", n, " ranks");
-  }
-  std::vector<int> receiver(n, -1);
-  for (int r = 0; r < n; ++r) {
-    const int source = sources[r];
-    if (source < -1 || source >= n) {
-      return Invalid("permute: sources[", r, "] is ", source,
-                     ", not -1 or a rank below ", n);
-    }
-    if (source < 0) continue;
-    if (receiver[source] >= 0) {
-      return Invalid("permute: rank ", source, " is the source of both rank ",
-                     receiver[source], " and rank ", r);
-    }
-    receiver[source] = r;
-  }
-  return OkStatus();
-}
-
-Status CheckGeometry(const Geometry& geometry, int num_ranks) {
-  if (geometry.num_slots < 2) {
-    return Invalid("num_slots is ", geometry.num_slots,
-                   ", at least 2 are needed");
-  }
-  if (geometry.slot_bytes % kSlotAlignment != 0) {
-    return Invalid("slot_bytes is ", geometry.slot_bytes,
-                   ", not a multiple of ", kSlotAlignment);
-  }
-  // The same for all operations, so that a group works for all or for none.
-  if (geometry.part_alignment == 0 ||
-      geometry.part_alignment % kSlotAlignment != 0) {
-    return Invalid("part_alignment is ", geometry.part_alignment,
-                   ", not a multiple of ", kSlotAlignment);
-  }
-  const uint64_t least = num_ranks * geometry.part_alignment;
-  if (geometry.slot_bytes < least) {
-    return Invalid("slot_bytes is ", geometry.slot_bytes, ", ", num_ranks,
-                   " ranks need at least ", least);
-  }
-  return OkStatus();
-}
-
-Status Check(const Request& request, const Geometry& geometry) {
-  const int n = request.num_ranks;
-  if (static_cast<int>(request.op) >= kNumOps) {
-    return Invalid("op is ", static_cast<int>(request.op), ", there are ",
-                   kNumOps);
-  }
-  const std::string_view op = OpName(request.op);
-  if (n < 1 || n > kMaxRanks) {
-    return Invalid(op, ": num_ranks is ", n, ", not in [1, ", kMaxRanks, "]");
-  }
-  if (request.rank < 0 || request.rank >= n) {
-    return Invalid(op, ": rank is ", request.rank, ", not in [0, ", n, ")");
-  }
-  if (HasRoot(request.op) && (request.root < 0 || request.root >= n)) {
-    return Invalid(op, ": root is ", request.root, ", not in [0, ", n, ")");
-  }
-  if (request.element_bytes < 1 || request.element_bytes > 16) {
-    return Invalid(op, ": element_bytes is ", request.element_bytes,
-                   ", not in [1, 16]");
-  }
-  if (request.count > kMaxBlockBytes / request.element_bytes) {
-    return Invalid(op, ": count is ", request.count, ", more than ",
-                   kMaxBlockBytes, " bytes");
-  }
-  if (request.op == Op::kBarrier && request.count != 0) {
-    return Invalid("barrier: count is ", request.count, ", not 0");
-  }
-  if (request.op == Op::kPermute) CXL_RETURN_IF_ERROR(CheckSources(request));
-  CXL_RETURN_IF_ERROR(CheckGeometry(geometry, n));
-  if (request.op == Op::kRaggedAllToAll)
-    return CheckRagged(request, geometry, kMaxRounds);
-  return OkStatus();
-}
-
-// One rank alone moves its own block, whatever the operation.
-Plan PlanAlone(Planner planner) {
-  const Request& request = planner.request();
-  if (request.op == Op::kPermute && request.sources[0] < 0) {
-    planner.Zero(0, planner.block());
-  } else if (request.op != Op::kExscan) {
-    planner.Copy(0, 0, planner.block());
-  }
-  return std::move(planner).Finish(1);
-}
-
-Plan Dispatch(Planner planner) {
-  const Request& request = planner.request();
-  if (request.op == Op::kBarrier) return PlanBarrier(std::move(planner));
-  if (request.count == 0) return std::move(planner).Finish(1);
-  if (request.op == Op::kRaggedAllToAll)
-    return PlanRaggedAllToAll(std::move(planner));
-  if (request.num_ranks == 1) return PlanAlone(std::move(planner));
-  switch (request.op) {
-    case Op::kBarrier:
-    case Op::kRaggedAllToAll:
-      break;
-    case Op::kAllGather:
-      return PlanAllGather(std::move(planner));
-    case Op::kAllReduce:
-      return PlanAllReduce(std::move(planner));
-    case Op::kReduceScatter:
-      return PlanReduceScatter(std::move(planner));
-    case Op::kAllToAll:
-      return PlanAllToAll(std::move(planner));
-    case Op::kBroadcast:
-      return PlanBroadcast(std::move(planner));
-    case Op::kReduce:
-      return PlanReduce(std::move(planner));
-    case Op::kGather:
-      return PlanGather(std::move(planner));
-    case Op::kScatter:
-      return PlanScatter(std::move(planner));
-    case Op::kPermute:
-      return PlanPermute(std::move(planner));
-    case Op::kScan:
-    case Op::kExscan:
-      return PlanScan(std::move(planner));
-  }
-  return Plan();
-}
-
-}  // namespace
-
 std::string_view OpName(Op op) {
   constexpr std::string_view kNames[] = {
       "barrier",          "all_gather", "all_reduce", "reduce_scatter",
@@ -163,6 +12,11 @@ std::string_view OpName(Op op) {
   static_assert(std::size(kNames) == kNumOps);
   const auto index = static_cast<size_t>(op);
   return index < std::size(kNames) ? kNames[index] : "unknown op";
+}
+
+bool HasRoot(Op op) {
+  return op == Op::kBroadcast || op == Op::kReduce || op == Op::kGather ||
+         op == Op::kScatter;
 }
 
 std::string_view StepKindName(StepKind kind) {
@@ -199,20 +53,6 @@ uint64_t OutputBytes(const Request& request) {
     default:
       return block;
   }
-}
-
-Result<Plan> MakePlan(const Request& request, const Geometry& geometry) {
-  CXL_RETURN_IF_ERROR(Check(request, geometry));
-  const Planner planner(request, geometry);
-  // Every plan has a round for each slotful of a block at least.
-  const uint64_t rounds = planner.block() / geometry.slot_bytes;
-  if (rounds > kMaxRounds) {
-    return Error(Code::kResourceExhausted, OpName(request.op), ": ",
-                 planner.block(), " bytes through slots of ",
-                 geometry.slot_bytes, " take more than ", kMaxRounds,
-                 " rounds; use larger slots");
-  }
-  return Dispatch(planner);
 }
 
 std::string DebugString(const Step& step) {

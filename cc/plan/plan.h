@@ -6,10 +6,9 @@
 #include <string_view>
 #include <vector>
 
-#include "cc/base/status.h"
-
 // A collective as data: for one rank, the steps of one call, made by a pure
-// function of the request. Nothing here touches the pool, a thread or JAX.
+// function of the request (planners/make_plan.h). Nothing here touches the
+// pool, a thread or JAX.
 //
 // Every rank owns a ring of `num_slots` slots in the pool. A call advances all
 // rings of a group by the same number of *rounds*, whether or not a rank has
@@ -44,6 +43,9 @@ enum class Op : uint8_t {
 inline constexpr int kNumOps = 13;
 
 std::string_view OpName(Op op);
+
+// Whether one rank, the root, has a part of its own.
+bool HasRoot(Op op);
 
 // What all ranks send in a ragged_all_to_all, in rows of one block.
 struct Ragged {
@@ -165,11 +167,6 @@ struct Plan {
 
 uint64_t InputBytes(const Request& request);
 uint64_t OutputBytes(const Request& request);
-
-// Checks the request and makes this rank's plan.
-// Errors: kInvalidArgument with the field that is wrong, kResourceExhausted if
-// the slots are so small that the plan would fill the memory.
-Result<Plan> MakePlan(const Request& request, const Geometry& geometry);
 
 // One line a step, for messages and tests.
 std::string DebugString(const Step& step);

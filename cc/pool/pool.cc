@@ -10,11 +10,10 @@
 #include <limits>
 #include <system_error>
 
-#include "cc/pool/dax.h"
-#include "cc/pool/header.h"
-#include "cc/pool/incoherent_cache.h"
-#include "cc/pool/map.h"
-#include "cc/pool/shm_name.h"
+#include "cc/pool/layout/header.h"
+#include "cc/pool/mapping/map.h"
+#include "cc/pool/open/dax.h"
+#include "cc/pool/open/shm_name.h"
 
 namespace jax_cxl::pool {
 namespace {
@@ -34,7 +33,7 @@ Result<uint64_t> RandomToken() {
 }
 
 Status CheckPaths(const PoolSpec& spec) {
-  if (spec.named()) {
+  if (spec.kind == PoolKind::kShm) {
     if (spec.paths.size() == 1) return CheckShmName(spec.paths[0]);
     return Error(Code::kInvalidArgument, "a shm pool has one name, not ",
                  spec.paths.size(), "; write for example shm:my_job");
@@ -62,11 +61,7 @@ Status Pool::CheckArguments(const PoolSpec& spec, int world_size) {
     return Error(Code::kInvalidArgument, "world size ", world_size,
                  " is not between 1 and ", kMaxWorldSize);
   }
-  if (spec.kind == PoolKind::kIncoherent) {
-    CXL_RETURN_IF_ERROR(ParseOmission(spec.leave_out).status());
-  } else {
-    CXL_RETURN_IF_ERROR(CheckCoherenceSupported(spec.coherence));
-  }
+  CXL_RETURN_IF_ERROR(CheckCoherenceSupported(spec.coherence));
   CXL_RETURN_IF_ERROR(CheckPaths(spec));
   const size_t max_devices = kMaxExtents / spec.paths.size();
   if (spec.devices_per_path < 1 ||
@@ -137,7 +132,7 @@ Result<std::unique_ptr<Pool>> Pool::TryCreate(const PoolSpec& spec,
   if (spec.kind != PoolKind::kDax) {
     CXL_RETURN_IF_ERROR(Prefault(pool->base_, pool->total_bytes_));
   }
-  CXL_RETURN_IF_ERROR(pool->EmulateCache());
+  CXL_RETURN_IF_ERROR(pool->Interpose());
   CXL_ASSIGN_OR_RETURN(const uint64_t token, RandomToken());
   pool->Format(token);
   for (PoolFile& file : pool->files_) CXL_RETURN_IF_ERROR(file.ShareLock());
@@ -164,14 +159,14 @@ Result<std::unique_ptr<Pool>> Pool::Attach(const PoolSpec& spec, int world_size,
   CXL_ASSIGN_OR_RETURN(const auto pieces,
                        pool->Measure(/*creating=*/false, dax));
   CXL_RETURN_IF_ERROR(pool->Map(pieces));
-  CXL_RETURN_IF_ERROR(pool->EmulateCache());
+  CXL_RETURN_IF_ERROR(pool->Interpose());
   CXL_RETURN_IF_ERROR(pool->Verify(token));
   return pool;
 }
 
 Pool::~Pool() {
   Unlink();
-  cache_.reset();  // its thread uses the mapping
+  interposer_.reset();  // its threads use the mapping
   guard_.reset();
   if (mapped_ != nullptr) munmap(mapped_, total_bytes_);
 }
@@ -185,7 +180,7 @@ void Pool::KeepNames() {
 }
 
 Status Pool::OpenFiles(bool creating) {
-  const bool shm = spec_.named();
+  const bool shm = spec_.kind == PoolKind::kShm;
   if (shm && creating) {
     CXL_ASSIGN_OR_RETURN(name_guard_, ClaimShmName(spec_.paths[0]));
   }

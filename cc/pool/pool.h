@@ -8,30 +8,27 @@
 #include <vector>
 
 #include "cc/base/status.h"
-#include "cc/pool/coherence.h"
-#include "cc/pool/file.h"
-#include "cc/pool/geometry.h"
-#include "cc/pool/layout.h"
-#include "cc/pool/map.h"
-#include "cc/pool/mapping_guard.h"
-#include "cc/pool/recorder_layout.h"
-#include "cc/pool/unique_fd.h"
+#include "cc/pool/coherence/coherence.h"
+#include "cc/pool/coherence/interposer.h"
+#include "cc/pool/layout/geometry.h"
+#include "cc/pool/layout/layout.h"
+#include "cc/pool/layout/recorder_layout.h"
+#include "cc/pool/mapping/map.h"
+#include "cc/pool/mapping/mapping_guard.h"
+#include "cc/pool/open/file.h"
+#include "cc/pool/open/unique_fd.h"
 
 namespace jax_cxl::pool {
 
 struct DaxSystem;
-class IncoherentCache;
 
 enum class PoolKind : uint8_t {
   kShm,
   kFile,
   kDax,
-  // For tests: kShm in kFlush mode, seen through the emulated cache of a host
-  // of its own (incoherent_cache.h), one for each Pool object.
-  kIncoherent,
 };
 
-// What a pool URI says (jax_cxl/_pool_uri.py parses it).
+// What a pool URI says (jax_cxl/_runtime/pool_uri.py parses it).
 struct PoolSpec {
   PoolKind kind = PoolKind::kShm;
   // kShm: one name, without a slash. kFile, kDax: one path per pool device.
@@ -42,15 +39,8 @@ struct PoolSpec {
   int devices_per_path = 1;  // kShm, kFile: split into equal extents
   uint64_t offset = 0;       // where the pool starts in each path, in bytes
   CoherenceMode coherence = CoherenceMode::kCoherent;
-  // kIncoherent: what chance starts from, and the move that the cache leaves
-  // out, for negative controls (omission.h; "" for none).
-  uint64_t seed = 0;
-  std::string leave_out = "";
-
-  // One name in /dev/shm, no paths.
-  bool named() const {
-    return kind == PoolKind::kShm || kind == PoolKind::kIncoherent;
-  }
+  // For tests: makes what stands between the process and the mapping.
+  MakeInterposer make_interposer = nullptr;
 };
 
 // A mapped pool: one contiguous range of addresses over all extents.
@@ -142,8 +132,8 @@ class Pool {
   Result<std::vector<MapPiece>> Measure(bool creating, const DaxSystem& dax);
   Result<uint64_t> MeasureFiles(bool creating) const;
   Status Map(const std::vector<MapPiece>& pieces);
-  // kIncoherent: puts a cache between this process and the mapping.
-  Status EmulateCache();
+  // Puts the interposer, if there is one, before the mapping.
+  Status Interpose();
   // Clears the control pages and writes the headers.
   void Format(uint64_t token);
   PoolHeader HeaderAt(const Range& extent) const;
@@ -155,24 +145,20 @@ class Pool {
   uint64_t token_ = 0;
   uint64_t epoch_ = 0;
   std::byte* mapped_ = nullptr;
-  std::byte* base_ = nullptr;  // mapped_, or the emulated cache's copy of it
+  std::byte* base_ = nullptr;  // mapped_, or the interposer's
   uint64_t total_bytes_ = 0;
   std::unique_ptr<MappingGuard> guard_;
   std::vector<Range> extents_;
   UniqueFd name_guard_;
   std::vector<PoolFile> files_;
-  std::unique_ptr<IncoherentCache> cache_;  // kIncoherent only
+  std::unique_ptr<Interposer> interposer_;  // null but in tests
   Coherence coherence_{CoherenceMode::kCoherent};
 };
 
-// Removes files of jobs that died between creating and unlinking their pool:
-// `jax_cxl.*` in /dev/shm that belong to this user and that nobody has locked.
-// Returns how many.
-int SweepLeftovers();
-
-// The smallest pool (bytes over all extents) that serves `world_size` ranks:
-// all extents equal, and in them at least 1 MiB for each rank, evenly spread.
-uint64_t MinimumPoolBytes(int world_size, int num_extents);
+// Removes the pools of dead jobs: files `jax_cxl.*` in /dev/shm that belong to
+// this user, that nobody has locked, and that are pools or all zeros, as a pool
+// is before it has a header. Returns their paths.
+std::vector<std::string> SweepLeftovers();
 
 }  // namespace jax_cxl::pool
 

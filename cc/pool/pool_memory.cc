@@ -1,15 +1,26 @@
 #include <algorithm>
 #include <cstring>
-#include <optional>
+#include <functional>
+#include <thread>
 #include <utility>
 
-#include "cc/pool/dax.h"
-#include "cc/pool/header.h"
-#include "cc/pool/incoherent_cache.h"
+#include "cc/base/idle.h"
+#include "cc/pool/layout/header.h"
+#include "cc/pool/open/dax.h"
 #include "cc/pool/pool.h"
 
 // The half of Pool that deals with the mapping and with what lies in it.
 namespace jax_cxl::pool {
+namespace {
+
+std::thread StartOwnThread(std::function<void()> body) {
+  return std::thread([body = std::move(body)] {
+    const OwnThread own;
+    body();
+  });
+}
+
+}  // namespace
 
 Result<uint64_t> Pool::MeasureFiles(bool creating) const {
   if (spec_.bytes != 0) return spec_.bytes;
@@ -78,17 +89,13 @@ Status Pool::Map(const std::vector<MapPiece>& pieces) {
   return OkStatus();
 }
 
-Status Pool::EmulateCache() {
-  if (spec_.kind != PoolKind::kIncoherent) return OkStatus();
-  CXL_ASSIGN_OR_RETURN(std::optional<Omission> omission,
-                       ParseOmission(spec_.leave_out));
-  CXL_ASSIGN_OR_RETURN(
-      std::unique_ptr<Shadow> shadow,
-      Shadow::Create(mapped_, total_bytes_, extents_, world_size_));
-  cache_ = std::make_unique<IncoherentCache>(std::move(shadow), spec_.seed,
-                                             omission);
-  base_ = cache_->base();
-  coherence_ = Coherence(CoherenceMode::kFlush, cache_.get());
+Status Pool::Interpose() {
+  if (!spec_.make_interposer) return OkStatus();
+  const MappedMemory memory = {mapped_,     total_bytes_,    extents_,
+                               world_size_, spec_.coherence, &StartOwnThread};
+  CXL_ASSIGN_OR_RETURN(interposer_, spec_.make_interposer(memory));
+  base_ = interposer_->base();
+  coherence_ = interposer_->coherence();
   return OkStatus();
 }
 
@@ -130,7 +137,7 @@ Status Pool::Verify(uint64_t token) {
     if (e == 0) epoch_ = found.epoch;
   }
   token_ = token;
-  if (cache_ != nullptr) cache_->Seal();
+  if (interposer_ != nullptr) interposer_->Opened();
   return OkStatus();
 }
 

@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "cc/pool/header.h"
+#include "cc/pool/layout/header.h"
+#include "cc/pool/open/shm_name.h"
 #include "cc/pool/pool.h"
-#include "cc/pool/pool_testing.h"
-#include "cc/pool/shm_name.h"
-#include "cc/pool/test_util.h"
+#include "cc/testing/pool/pool_specs.h"
+#include "cc/testing/pool/scratch.h"
 
 namespace jax_cxl::pool {
 namespace {
@@ -78,7 +78,7 @@ TEST(PoolRefusalTest, LinksDirectoriesAndPipesAreRefused) {
 
 TEST(PoolRefusalTest, FilesOthersCanWriteAreRefused) {
   const TempDirectory dir;
-  for (int mode : {0620, 0602, 0666}) {
+  for (int mode : {0620, 0602, 0666, 0640, 0604}) {
     WriteFile(dir / "open", "");
     fs::permissions(dir / "open", fs::perms(mode));
     EXPECT_EQ(CreateCode(FileSpec({dir / "open"}), "chmod 600"),
@@ -168,6 +168,11 @@ TEST_F(AttachRefusalTest, WritableByOthers) {
     fs::permissions(path_, fs::perms(mode));
     ExpectRefused(Code::kPermissionDenied,
                   {"written by other users", "chmod 600"});
+  }
+  for (int mode : {0644, 0604}) {
+    fs::permissions(path_, fs::perms(mode));
+    ExpectRefused(Code::kPermissionDenied,
+                  {"read by other users", "chmod 600"});
   }
 }
 

@@ -15,11 +15,11 @@
 #include <utility>
 #include <vector>
 
-#include "cc/pool/header.h"
-#include "cc/pool/lock_holder.h"
-#include "cc/pool/pool_testing.h"
-#include "cc/pool/shm_name.h"
-#include "cc/pool/test_util.h"
+#include "cc/pool/layout/header.h"
+#include "cc/pool/open/lock_holder.h"
+#include "cc/pool/open/shm_name.h"
+#include "cc/testing/pool/pool_specs.h"
+#include "cc/testing/pool/scratch.h"
 
 namespace jax_cxl::pool {
 namespace {
@@ -197,7 +197,7 @@ TEST(PoolTest, SweepRemovesWhatNobodyUses) {
   SweepLeftovers();
   EXPECT_TRUE(fs::exists(ShmPath(dead.paths[0]))) << "its job lives";
   child.Kill();
-  EXPECT_GE(SweepLeftovers(), 1);
+  EXPECT_GE(SweepLeftovers().size(), 1);
   EXPECT_FALSE(fs::exists(ShmPath(dead.paths[0])));
   EXPECT_TRUE(fs::exists(ShmPath(alive.paths[0])));
   EXPECT_TRUE(fs::is_symlink(link));

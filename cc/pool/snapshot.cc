@@ -8,10 +8,10 @@
 #include <cerrno>
 #include <cstring>
 
-#include "cc/pool/dax.h"
-#include "cc/pool/file.h"
-#include "cc/pool/geometry.h"
-#include "cc/pool/header.h"
+#include "cc/pool/layout/geometry.h"
+#include "cc/pool/layout/header.h"
+#include "cc/pool/open/dax.h"
+#include "cc/pool/open/file.h"
 
 namespace jax_cxl::pool {
 namespace {

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "cc/base/status.h"
-#include "cc/pool/doorbell.h"
-#include "cc/pool/layout.h"
-#include "cc/pool/recorder_layout.h"
+#include "cc/pool/coherence/doorbell.h"
+#include "cc/pool/layout/layout.h"
+#include "cc/pool/layout/recorder_layout.h"
 
 namespace jax_cxl::pool {
 

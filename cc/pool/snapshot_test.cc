@@ -11,10 +11,10 @@
 #include <random>
 #include <string>
 
+#include "cc/pool/open/unique_fd.h"
 #include "cc/pool/pool.h"
-#include "cc/pool/pool_testing.h"
-#include "cc/pool/test_util.h"
-#include "cc/pool/unique_fd.h"
+#include "cc/testing/pool/pool_specs.h"
+#include "cc/testing/pool/scratch.h"
 
 namespace jax_cxl::pool {
 namespace {

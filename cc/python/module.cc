@@ -12,17 +12,16 @@
 #include <utility>
 #include <vector>
 
-#include "cc/base/fault.h"
 #include "cc/base/status.h"
-#include "cc/comm/peers.h"
-#include "cc/comm/regroup.h"
+#include "cc/comm/call/tuning.h"
+#include "cc/comm/health/peers.h"
+#include "cc/comm/health/regroup.h"
 #include "cc/comm/runtime.h"
-#include "cc/comm/tuning.h"
 #include "cc/ffi/call_site.h"
 #include "cc/ffi/failures.h"
 #include "cc/ffi/handlers.h"
 #include "cc/ffi/program_sites.h"
-#include "cc/pool/geometry.h"
+#include "cc/pool/layout/geometry.h"
 #include "cc/pool/pool.h"
 #include "cc/pool/snapshot.h"
 #include "cc/python/dispatch_errors.h"
@@ -30,8 +29,8 @@
 #include "cc/python/recorded.h"
 #include "cc/python/registrations.h"
 #include "cc/python/regroup.h"
-#include "cc/python/simulate.h"
 #include "cc/python/stats.h"
+#include "cc/python/uncaught_exit.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -39,22 +38,26 @@ using namespace nb::literals;
 namespace jax_cxl {
 namespace {
 
+// What stands between this process and its pools, in tests.
+pool::MakeInterposer& TheInterposer() {
+  // Never destroyed: pools may still be opened while the process exits.
+  static auto& make = *new pool::MakeInterposer;
+  return make;
+}
+
 pool::PoolSpec MakeSpec(const std::string& kind, std::vector<std::string> paths,
                         uint64_t bytes, int devices_per_path, uint64_t offset,
-                        const std::string& coherence, uint64_t seed,
-                        const std::string& leave_out) {
+                        const std::string& coherence) {
   pool::PoolSpec spec;
-  spec.kind = kind == "dax"          ? pool::PoolKind::kDax
-              : kind == "file"       ? pool::PoolKind::kFile
-              : kind == "incoherent" ? pool::PoolKind::kIncoherent
-                                     : pool::PoolKind::kShm;
+  spec.kind = kind == "dax"    ? pool::PoolKind::kDax
+              : kind == "file" ? pool::PoolKind::kFile
+                               : pool::PoolKind::kShm;
   spec.paths = std::move(paths);
   spec.bytes = bytes;
   spec.devices_per_path = devices_per_path;
   spec.offset = offset;
   spec.coherence = ValueOrRaise(pool::ParseCoherenceMode(coherence));
-  spec.seed = seed;
-  spec.leave_out = leave_out;
+  spec.make_interposer = TheInterposer();
   return spec;
 }
 
@@ -77,14 +80,13 @@ class PyPool {
 
   void Register(int rank, int process_index, int device_id) {
     const pool::Pool* first = get();
-    if (first->spec().kind == pool::PoolKind::kIncoherent &&
-        !hosts_.back().ranks.empty()) {
-      pool::PoolSpec spec = first->spec();
-      spec.seed += rank;
-      hosts_.push_back({ValueOrRaise(pool::Pool::Attach(
-                            spec, first->world_size(), first->token())),
-                        {},
-                        nullptr});
+    // An interposer plays one host, and each rank gets a host of its own.
+    if (first->spec().make_interposer && !hosts_.back().ranks.empty()) {
+      hosts_.push_back(
+          {ValueOrRaise(pool::Pool::Attach(first->spec(), first->world_size(),
+                                           first->token())),
+           {},
+           nullptr});
     }
     hosts_.back().ranks.push_back(rank);
     comm::Register(hosts_.back().pool.get(), rank, process_index, device_id);
@@ -118,33 +120,28 @@ NB_MODULE(_core, m) {
           "create",
           [](const std::string& kind, std::vector<std::string> paths,
              uint64_t bytes, int devices_per_path, uint64_t offset,
-             const std::string& coherence, uint64_t seed,
-             const std::string& leave_out, int world_size) {
-            pool::PoolSpec spec =
-                MakeSpec(kind, std::move(paths), bytes, devices_per_path,
-                         offset, coherence, seed, leave_out);
+             const std::string& coherence, int world_size) {
+            pool::PoolSpec spec = MakeSpec(kind, std::move(paths), bytes,
+                                           devices_per_path, offset, coherence);
             nb::gil_scoped_release release;
             auto pool = pool::Pool::Create(spec, world_size);
             nb::gil_scoped_acquire acquire;
             return PyPool(ValueOrRaise(std::move(pool)));
           },
           nb::kw_only(), "kind"_a, "paths"_a, "bytes"_a, "devices_per_path"_a,
-          "offset"_a, "coherence"_a, "seed"_a, "leave_out"_a, "world_size"_a)
+          "offset"_a, "coherence"_a, "world_size"_a)
       .def_static(
           "attach",
           [](const std::string& kind, std::vector<std::string> paths,
              uint64_t bytes, int devices_per_path, uint64_t offset,
-             const std::string& coherence, uint64_t seed,
-             const std::string& leave_out, int world_size, uint64_t token) {
-            pool::PoolSpec spec =
-                MakeSpec(kind, std::move(paths), bytes, devices_per_path,
-                         offset, coherence, seed, leave_out);
+             const std::string& coherence, int world_size, uint64_t token) {
+            pool::PoolSpec spec = MakeSpec(kind, std::move(paths), bytes,
+                                           devices_per_path, offset, coherence);
             return PyPool(
                 ValueOrRaise(pool::Pool::Attach(spec, world_size, token)));
           },
           nb::kw_only(), "kind"_a, "paths"_a, "bytes"_a, "devices_per_path"_a,
-          "offset"_a, "coherence"_a, "seed"_a, "leave_out"_a, "world_size"_a,
-          "token"_a)
+          "offset"_a, "coherence"_a, "world_size"_a, "token"_a)
       .def("register", &PyPool::Register, "rank"_a, "process_index"_a,
            "device_id"_a)
       .def(
@@ -165,7 +162,7 @@ NB_MODULE(_core, m) {
           "Descriptor of the pool's (first) file, and where the pool starts "
           "in it: what read_snapshot takes.");
 
-  nb::class_<comm::Tuning>(m, "Tuning", "cc/comm/tuning.h")
+  nb::class_<comm::Tuning>(m, "Tuning", "cc/comm/call/tuning.h")
       .def(nb::init<>())
       .def_rw("slot_bytes", &comm::Tuning::slot_bytes)
       .def_rw("num_slots", &comm::Tuning::num_slots)
@@ -217,9 +214,11 @@ NB_MODULE(_core, m) {
 
   // Both join threads that may be completing calls into Python callbacks.
   m.def("stop", &comm::Runtime::Stop,
-        "Lets go of the pool; `reason` tells the other ranks why, if not "
-        "because this one is done.",
-        "reason"_a, nb::call_guard<nb::gil_scoped_release>());
+        "Lets go of the pool. `reason` tells the other ranks with which status "
+        "or exception the program ends, empty if all is well.",
+        "reason"_a, "program_ends"_a, nb::call_guard<nb::gil_scoped_release>());
+  m.def("failed", &comm::Runtime::Failed,
+        "Whether a rank of this process has given up; false if none runs.");
   m.def("stats", []() {
     auto runtime = comm::Runtime::Current();
     return StatsDict(runtime == nullptr ? comm::Stats() : runtime->stats());
@@ -259,23 +258,30 @@ NB_MODULE(_core, m) {
       },
       "Forgets what was noted of the program's calls.", "program"_a);
   m.def(
-      "arm_fault",
-      [](const std::string& text) {
-        fault::Arm(ValueOrRaise(fault::Parse(text)));
+      "interpose",
+      [](const nb::capsule& make) {
+        TheInterposer() = *static_cast<const pool::MakeInterposer*>(
+            make.data("jax_cxl.MakeInterposer"));
       },
-      "For tests: makes a rank of this process fail (cc/base/fault.h).",
-      "fault"_a);
-  m.def("sweep_leftovers", &pool::SweepLeftovers);
+      "For tests: what stands between this process and the pools that it opens "
+      "from now on (cc/pool/coherence/interposer.h).",
+      "make_interposer"_a);
+  m.def("sweep_leftovers", &pool::SweepLeftovers,
+        "Removes the pools that dead jobs of this user have left in /dev/shm; "
+        "returns their paths.");
   m.attr("AUTOMATIC_RANK_BYTES") = pool::kAutomaticRankBytes;
   m.def("automatic_path_bytes", &pool::AutomaticPathBytes,
-        "Size of a path of a pool when nobody gives one (cc/pool/geometry.h).",
+        "Size of a path of a pool when nobody gives one "
+        "(cc/pool/layout/geometry.h).",
         "world_size"_a, "num_paths"_a, "devices_per_path"_a, "rank_bytes"_a);
   m.def("registrations", &Registrations,
         "Custom-call targets: name -> stage -> capsule.");
   m.def(
       "type_registrations", [] { return CallSiteType("jax_cxl_call_site"); },
       "FFI types: name -> type_id and type_info capsules.");
+  m.attr("POOL_MAGIC") = nb::bytes(pool::kMagic, sizeof(pool::kMagic));
   BindDispatchErrors(m);
+  BindUncaughtExit(m);
   m.def(
       "read_snapshot",
       [](int fd, uint64_t offset, const std::string& name) {
@@ -285,7 +291,6 @@ NB_MODULE(_core, m) {
       "fd"_a, "offset"_a, "name"_a);
   BindRecorded(m);
   BindRegroup(m);
-  BindSimulator(m);
 }
 
 }  // namespace jax_cxl

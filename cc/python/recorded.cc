@@ -9,7 +9,7 @@
 
 #include "cc/base/status.h"
 #include "cc/base/text.h"
-#include "cc/comm/recorded_calls.h"
+#include "cc/comm/record/recorded_calls.h"
 #include "cc/pool/snapshot.h"
 
 namespace nb = nanobind;

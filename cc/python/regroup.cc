@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "cc/comm/peers.h"
-#include "cc/comm/regroup.h"
+#include "cc/comm/health/peers.h"
+#include "cc/comm/health/regroup.h"
 #include "cc/comm/runtime.h"
 #include "cc/python/errors.h"
 

@@ -5,7 +5,7 @@
 
 namespace jax_cxl {
 
-// Adds what jax_cxl/_regroup.py needs of the running runtime.
+// Adds what jax_cxl/_runtime/regroup.py needs of the running runtime.
 void BindRegroup(nanobind::module_& m);
 
 }  // namespace jax_cxl

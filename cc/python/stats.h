@@ -3,7 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
-#include "cc/comm/stats.h"
+#include "cc/comm/call/stats.h"
 
 namespace jax_cxl {
 

@@ -1,7 +1,7 @@
-"""Who executes the collectives: jax_cxl, JAX's own over Gloo or NCCL, MPI.
+"""Backends, which execute collectives: jax_cxl, JAX over Gloo or NCCL, and MPI.
 
 A backend makes a `Runner` for an operation and a shape, or None if it does not have the operation.
-Runners of JAX take each other's buffers and hand them on.
+All runners that use JAX share the same buffers.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ _AXIS = "i"
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """What is measured: an operation on blocks of `count` elements."""
+    """A measured case: an operation on blocks of `count` elements."""
 
     op: Op
     ranks: int
@@ -36,16 +36,16 @@ class Shape:
 
     @property
     def bytes(self) -> int:
-        """The size, by NCCL's convention."""
+        """Bytes of the larger of a rank's two buffers, as in nccl-tests."""
         return self.op.blocks(self.ranks) * self.block_bytes
 
     def input(self) -> np.ndarray:
-        """This rank's input."""
+        """Returns this rank's input."""
         count = self.op.blocks_in(self.ranks) * self.count
         return values(self.rank, 0, count).astype(self.dtype)
 
     def unwritten(self) -> np.ndarray:
-        """An output in which every element is wrong."""
+        """Returns an output in which every element is wrong."""
         return np.full(self.op.blocks_out(self.ranks) * self.count, UNWRITTEN, self.dtype)
 
 
@@ -53,7 +53,7 @@ class Runner(Protocol):
     """One operation of one backend, ready to run.
 
     Attributes:
-      calls: how many each run has whatever it is asked for; None if it can be asked for any.
+      calls: number of calls of each run if it is fixed; None if `run` can execute any number.
     """
 
     calls: int | None
@@ -65,17 +65,17 @@ class Runner(Protocol):
         """Makes every element of the output wrong."""
 
     def output(self) -> np.ndarray:
-        """This rank's output of the last call."""
+        """Returns this rank's output of the last call."""
 
 
 class JaxBuffers:
-    """The input and the output that all runners of JAX use in turn.
+    """The input x and the output y, which all runners of JAX use in turn.
 
-    Programs are given both and give them back (donation), so that no program pays for fresh
-    memory, whose first touch costs more than a collective.
+    Each program takes both by donation and returns them, so that no program allocates memory. The
+    first use of fresh memory costs more than a collective.
 
     Attributes:
-      types: of x and y, for programs that are compiled before the memory is there.
+      types: types of x and y, for programs that are compiled before the memory is allocated.
     """
 
     def __init__(self, shape: Shape):
@@ -93,7 +93,7 @@ class JaxBuffers:
         self.y: Any = None
 
     def allocate(self) -> None:
-        """Makes x, and a y in which every element is wrong."""
+        """Allocates x, and a y in which every element is wrong."""
         self.x = self.place(self.shape.input())
         self.spoil()
 

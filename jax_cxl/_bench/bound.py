@@ -8,7 +8,7 @@ import numpy as np
 from jax_cxl._bench import world as world_lib
 from jax_cxl._bench.ops import Op
 
-# Below, what Python needs to start a copy would count.
+# In smaller copies the time that Python needs to start them would count.
 _MIN_BYTES = 1 << 20
 _CHUNK_BYTES = 1 << 20  # A slot of the pool.
 
@@ -22,10 +22,10 @@ class Rates:
 
 
 class CopyBound:
-    """Copies a message of `size` bytes through windows as large as the pool's rings.
+    """Copies a message of `size` bytes through windows as large as the rings of the pool.
 
-    The window is written by its owner, then read by the next rank, and so on, so that what is
-    read has always just been written by somebody else, as in a collective.
+    The owner of a window writes it, and then the next rank reads it. So each rank reads data that
+    another rank has just written, as in a collective.
     """
 
     def __init__(self, world: world_lib.World, size: int):
@@ -35,7 +35,7 @@ class CopyBound:
         self._target = np.ones(self._size, np.uint8)
 
     def measure(self) -> Rates:
-        """Returns the rates of one message; all ranks call it together."""
+        """Returns the rates for one message. All ranks call it together."""
         world = self._world
         mine, other = world.windows[world.rank], world.windows[(world.rank + 1) % world.size]
         writing = reading = 0.0
@@ -51,7 +51,7 @@ class CopyBound:
 
 
 def bound_seconds(op: Op, ranks: int, block_bytes: int, rates: Rates) -> float:
-    """The time in which the rank with the most work could copy what the operation has to move."""
+    """Returns the seconds in which the rank that moves most could copy these bytes."""
     return max(
         float(share.written) * block_bytes / rates.write
         + float(share.read) * block_bytes / rates.read
@@ -60,7 +60,7 @@ def bound_seconds(op: Op, ranks: int, block_bytes: int, rates: Rates) -> float:
 
 
 def _copy(source: np.ndarray, target: np.ndarray) -> float:
-    """Copies `source` to the start of `target`; returns the seconds."""
+    """Copies `source` to the start of `target`, and returns the seconds that this took."""
     start = time.perf_counter()
     for first in range(0, len(source), _CHUNK_BYTES):
         last = min(first + _CHUNK_BYTES, len(source))

@@ -8,8 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from jax_cxl import _command_line
-from jax_cxl._bench import requirements, sizes, teams
+from jax_cxl._bench import requirements, results_file, sizes, teams
 from jax_cxl._bench.ops import MAX_RANKS, OPS
 from jax_cxl._launch.environment import launched
 
@@ -19,49 +18,50 @@ _DTYPES = ("float32", "float16", "bfloat16", "int32", "uint32", "int8", "uint8")
 _DESCRIPTION = """\
 Measures collectives through the pool, and baselines beside them, in the columns of nccl-tests.
 
-Starts --ranks processes on this machine, of one CPU device or GPU each, unless it already runs
-under python -m jax_cxl.launch or mpirun. The pool is memory of this machine (JAX_CXL_POOL chooses
-another): all figures are emulated."""
+Starts --ranks processes on this machine, with one CPU device or GPU each, unless it already runs
+under python -m jax_cxl.launch or mpirun. The pool is memory of this machine, unless JAX_CXL_POOL
+says otherwise: all figures are emulated."""
 
 _EPILOG = """\
-what a time is:
-  A sample is one jitted program that executes the collective --calls times in a loop; each call
-  depends on the result of the call before, so none is dropped, merged or overlapped. Ranks start
-  together; the sample's time is that of the slowest rank, from dispatch until its output is
-  there, divided by the calls. Input and output are donated, so no call pays for fresh memory.
-  By default there are as many calls as fill 10 ms, at most 1000, and on GPUs a number that depends
-  on the size; with --calls 1 every call is dispatched and awaited on its own, and the time includes
-  what JAX needs for that.
-  min, median and max are those of --repeats samples. In each repeat all backends take their turn.
+times:
+  A sample is one jitted program that executes the collective --calls times in a loop. Each call
+  depends on the result of the call before, so that XLA drops, merges or overlaps none of them. The
+  ranks start together. The time of a sample is the time of the slowest rank, from dispatch until
+  its output is complete, divided by the number of calls. Input and output are donated, so that no
+  call allocates memory. By default the calls of a sample fill 10 ms (at most 1000 calls); on GPUs
+  their number depends on the size. With --calls 1 each call is dispatched and awaited separately,
+  and the time includes the work of JAX for that.
+  min, median and max are those of --repeats samples. In each repeat all backends take turns.
 
 columns:
-  size     bytes of the larger of a rank's two buffers, NCCL's convention
-  count    elements of one block: what a rank contributes to one other rank
+  size     bytes of the larger of a rank's two buffers, as in nccl-tests
+  count    elements of one block: the data that a rank sends to one other rank
   algbw    size / median time
   busbw    algbw times 2(n-1)/n for psum, 1 for broadcast, reduce and ppermute, else (n-1)/n
-  #wrong   elements, over all ranks, that differ from NumPy's result in any bit; those of jax_cxl
-           make the exit status 1
-  bound    bound time / median time. All ranks copy to shared memory at once, then from it, in
-           the same run; the bound time is how long that takes for the bytes the operation must
-           write and read at least. Above 100% means that more stayed in caches than in the copies.
-           Not measured between GPUs (the bound benchmark in C++ does that).
+  #wrong   elements, on all ranks, that differ from NumPy's result in any bit. If jax_cxl has wrong
+           elements, the exit status is 1
+  bound    bound time / median time. In the same run all ranks copy to shared memory at once, and
+           then from it. The bound time is the time of such copies for the bytes that the operation
+           must at least write and read. A share above 100% means that the collective found more in
+           the caches than the copies. Not measured between GPUs: a benchmark in C++ does that.
 
-  An operation that a backend does not have gives no row: jax.lax has no broadcast, reduce,
-  gather or scatter on CPUs. On GPUs it has broadcast (lax.pbroadcast), and of the others what the
-  nearest collective of all ranks gives: psum, all_gather and all_to_all.
+  A backend without an operation has no row for it: jax.lax has no broadcast, reduce, gather or
+  scatter on CPUs. On GPUs it has broadcast (lax.pbroadcast). In place of the others the nearest
+  collective of all ranks is measured: psum, all_gather and all_to_all.
 
 time on the device:
-  With --platform cuda and for sizes up to 1 MiB, after everything else, a sample is traced by
-  JAX's profiler: what follows "on the device" is the time from the start of a call's first kernel
-  to the end of its last one, without what XLA needs between calls. A kernel waits for ranks that
-  start later; so a call's time is the shortest among the ranks that get data from others.
-  min, median and max are those of the calls of the sample; "device_us" in the results file.
+  With --platform cuda and sizes up to 1 MiB, JAX's profiler traces a sample at the end. The rows
+  marked "on the device" have the time from the start of a call's first kernel to the end of its
+  last kernel, without the work of XLA between calls. A kernel waits for ranks that start later. So
+  the time of a call is the shortest among the ranks that get data from others. min, median and max
+  are those of the calls of the sample. The results file has them as "device_us".
 
 NCCL:
   nccl-shm     through memory of the host (NCCL_P2P_DISABLE=1): the path that a pool replaces
-  nccl-socket  through loopback sockets (NCCL_SHM_DISABLE=1, NCCL_NET=Socket too): crosses hosts
-  nccl-nvlink  NCCL's own choice: NVLink or PCIe between peers, where the machine has them
-  Each needs processes of its own. All are there from the start and measure case by case in turn.
+  nccl-socket  through loopback sockets (NCCL_SHM_DISABLE=1, NCCL_NET=Socket too), as between hosts
+  nccl-nvlink  NCCL's own choice: NVLink or PCIe between peers, if the machine has them
+  Each needs processes of its own. All processes run from the start, and measure in turn, case by
+  case.
 
 examples:
   python -m jax_cxl bench --baseline gloo
@@ -72,11 +72,11 @@ examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the benchmark; returns the status to exit with: 1 if a result of jax_cxl is wrong."""
+    """Runs the benchmark. Returns the exit status: 1 if a result of jax_cxl is wrong."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     parser, options = _parse(arguments)
     os.environ["JAX_PLATFORMS"] = options.platform
-    # Before JAX is imported: the launcher forks.
+    # JAX is not imported yet, because the launcher forks.
     if _is_rank():
         return _run(parser, options, arguments)
     if options.platform == "cuda":
@@ -91,7 +91,7 @@ def _is_rank() -> bool:
 def _start_ranks(options: argparse.Namespace, arguments: list[str]) -> int:
     """Runs this command again as several processes."""
     if "mpi" in options.baseline:
-        # As under the launcher: one device, any number of ranks, no rank bound to a core.
+        # As the launcher does: one device, any number of ranks, and no rank bound to a core.
         os.environ["JAX_NUM_CPU_DEVICES"] = "1"
         os.environ.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")
         os.environ.setdefault("OMPI_MCA_hwloc_base_binding_policy", "none")
@@ -115,18 +115,18 @@ def _start_teams(options: argparse.Namespace, arguments: list[str]) -> int:
     if found:
         found["command"] = _command(arguments)
         if options.json:
-            report.write_json(options.json, found)
+            results_file.write(options.json, found)
         if options.plot:
             report.write_plot(options.plot, found)
     return status
 
 
 def _command(arguments: list[str]) -> str:
-    return _command_line.recorded("python -m jax_cxl bench", arguments)
+    return results_file.command_line("python -m jax_cxl bench", arguments)
 
 
 def _run(parser: argparse.ArgumentParser, options: argparse.Namespace, arguments: list[str]) -> int:
-    """Measures, as one of the ranks."""
+    """Measures as one of the ranks."""
     import jax
 
     import jax_cxl
@@ -142,7 +142,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace, arguments
         jax.distributed.initialize()
     if not jax.process_count() == jax.device_count() == options.ranks:
         parser.error(
-            f"--ranks {options.ranks} needs as many processes of one device each; there are"
+            f"--ranks {options.ranks} needs {options.ranks} processes of one device each; there are"
             f" {jax.process_count()} processes and {jax.device_count()} devices"
         )
     backends = backends_lib.make(names, options.platform, options.calls)
@@ -159,10 +159,10 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace, arguments
     results = found["results"]
 
     def save() -> None:
-        # Again and again: a run that is cut short leaves what it had.
+        # After each row, so that a run that is cut short leaves the rows until then.
         if first and options.json:
             found["machine"] = report.machine(load)
-            report.write_json(options.json, found)
+            results_file.write(options.json, found)
 
     cases = measure.prepare(world, backends, settings)
     turns = teams.Turns(options.turn)

@@ -13,7 +13,7 @@ _SHOWN_NAMES = 8
 
 
 class Event(NamedTuple):
-    """What a stream of a device did, and when, in nanoseconds."""
+    """An operation of a stream of a device; times are in nanoseconds."""
 
     name: str
     start: float
@@ -21,14 +21,14 @@ class Event(NamedTuple):
 
 
 class NoDeviceTimeError(Exception):
-    """A trace does not say how long the calls took; with what it has instead."""
+    """A trace does not show the times of the calls. The message says what the trace has."""
 
 
 def trace(run: Callable[[], None]) -> list[Event]:
-    """Returns what this process's GPUs do while `run` runs.
+    """Returns the operations of this process's GPUs while `run` runs.
 
     Raises:
-      NoDeviceTimeError: nothing was traced. `run` has run all the same: other ranks need it to.
+      NoDeviceTimeError: nothing was traced. `run` runs in any case, because other ranks need it.
     """
     with tempfile.TemporaryDirectory(prefix="jax_cxl_trace_") as folder:
         options = jax.profiler.ProfileOptions()
@@ -48,10 +48,10 @@ def trace(run: Callable[[], None]) -> list[Event]:
 
 
 def read(profile: ProfileData) -> list[Event]:
-    """Returns what the streams of a profile's GPUs did.
+    """Returns the operations of all streams of GPUs in a profile.
 
     Raises:
-      NoDeviceTimeError: it has no such streams.
+      NoDeviceTimeError: the profile has no streams of GPUs.
     """
     lines = [(plane.name, line) for plane in profile.planes for line in plane.lines]
     events = [
@@ -62,20 +62,20 @@ def read(profile: ProfileData) -> list[Event]:
     ]
     if not events:
         there = ", ".join(f"{plane} {line.name!r}" for plane, line in lines)
-        raise NoDeviceTimeError(f"the trace has no streams of GPUs, but: {there or 'nothing'}")
+        raise NoDeviceTimeError(f"the trace has no streams of GPUs; it has: {there or 'nothing'}")
     return events
 
 
 def of_calls(events: Sequence[Event], backend: str, calls: int) -> list[float]:
     """Returns the microseconds of each call of a program of `calls` equal collectives.
 
-    Each call executes the same kernels, after those of the call before. Its time is that from the
-    start of the first one to the end of the last one, with the copies in between.
+    All calls execute the same kernels, one call after another. The time of a call is the time from
+    the start of its first kernel to the end of its last kernel.
 
     Args:
-      events: of the device.
-      backend: whose collectives they are: "jax_cxl" or "nccl-...".
-      calls: their number.
+      events: operations of the device.
+      backend: the backend of the collectives: "jax_cxl" or "nccl-...".
+      calls: number of calls.
 
     Raises:
       NoDeviceTimeError: the trace has not the same number of kernels for each call.

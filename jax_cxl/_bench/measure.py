@@ -1,4 +1,4 @@
-"""The measurement: backends take turns, so that what disturbs the machine disturbs them alike."""
+"""The measurement. Backends take turns, so that a disturbance of the machine affects all alike."""
 
 import contextlib
 import dataclasses
@@ -20,13 +20,13 @@ from jax_cxl._bench.world import World
 
 _SAMPLE_SECONDS = 0.01
 _MAX_CALLS = 1000
-# Largest message of which traces are made: larger ones take much longer than anything around them.
+# Larger messages are not traced: they take much longer than anything around them.
 _MAX_TRACED_BYTES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
 class Times:
-    """The smallest, the middle and the largest of several times, in microseconds."""
+    """Minimum, median and maximum of several times, in microseconds."""
 
     min: float
     median: float
@@ -37,7 +37,7 @@ class Times:
         return cls(min(microseconds), statistics.median(microseconds), max(microseconds))
 
     def as_json(self) -> dict:
-        """The times as results files hold them."""
+        """Returns the times as they stand in results files."""
         return {name: round(value, 3) for name, value in dataclasses.asdict(self).items()}
 
 
@@ -46,8 +46,8 @@ class Row:
     """The result of one backend for one operation and size.
 
     Attributes:
-      times: of a call.
-      wrong: elements that were.
+      times: times of a call.
+      wrong: number of wrong elements.
       bound_us: the copy bound, in microseconds.
     """
 
@@ -74,7 +74,7 @@ class Row:
         return None if self.bound_us is None else self.bound_us / self.times.median
 
     def as_json(self) -> dict:
-        """The row as results files hold it."""
+        """Returns the row as it stands in results files."""
         return {
             "backend": self.backend,
             "op": self.op.name,
@@ -91,15 +91,15 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What to measure.
+    """Settings of a measurement.
 
     Attributes:
       ops: names of the operations.
-      sizes: in bytes; each is rounded down to whole blocks, at least of one element.
-      dtype: of the elements.
-      repeats: samples of each backend.
+      sizes: sizes in bytes. Each is rounded down to whole blocks of at least one element.
+      dtype: dtype of the elements.
+      repeats: number of samples of each backend.
       calls: collectives in a sample; 0 takes as many as fill 10 ms.
-      copies: whether to measure the copy bound, that of CPUs.
+      copies: whether to measure the copy bound (CPUs only).
       compile_first: whether to compile all programs before the first measurement, so that no team
         compiles while another measures.
     """
@@ -115,7 +115,7 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """An operation and a size, and by whom it is run."""
+    """An operation and a size, with the runners of the backends that have the operation."""
 
     shape: Shape
     buffers: JaxBuffers
@@ -123,7 +123,7 @@ class Case:
 
 
 def prepare(world: World, backends: list[Backend], settings: Settings) -> Iterable[Case]:
-    """Returns the cases, compiled as they come, or first."""
+    """Returns the cases. Compiles each when it is needed, or all before the first."""
     dtype = np.dtype(settings.dtype)
     cases = (
         _prepare(world, backends, OPS[name], size, dtype)
@@ -140,7 +140,7 @@ def measure(
     turns: Turns,
     progress: Callable[[str], None],
 ) -> Iterator[Row]:
-    """Yields the rows, on all ranks, as they are ready."""
+    """Measures the cases; yields the rows on all ranks."""
     total = len(settings.ops) * len(settings.sizes)
     for i, case in enumerate(cases):
         with _turn(world, turns):
@@ -152,10 +152,11 @@ def measure(
 def measure_on_device(
     world: World, cases: Iterable[Case], turns: Turns, progress: Callable[[str], None]
 ) -> Iterator[tuple[Shape, dict[str, Times]]]:
-    """Yields the times of a call on the device, of each backend of which a trace has them.
+    """Yields the times of a call on the device, for each backend whose trace shows them.
 
-    A call's kernels wait for ranks that start later, so its time is the shortest among the ranks
-    that get data from others. Tracing slows a process down: to be done after all else.
+    The kernels of a call wait for ranks that start later. So the time of a call is the shortest
+    among the ranks that get data from others. Tracing slows a process down, so measure everything
+    else before.
     """
     traced = [case for case in cases if case.shape.bytes <= _MAX_TRACED_BYTES]
     for i, case in enumerate(traced):

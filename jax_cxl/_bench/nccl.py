@@ -1,7 +1,7 @@
 """Collectives of `jax.lax` between GPUs, which NCCL runs.
 
-`jax.lax` has no gather, scatter or reduce to one rank. What a user would write instead, and what
-is measured here, moves more than they have to: the nearest collective of all ranks.
+`jax.lax` has no gather, scatter or reduce to one rank. In their place the nearest collective of all
+ranks is measured, as a user would write it. It moves more data than necessary.
 """
 
 from collections.abc import Callable
@@ -14,9 +14,9 @@ def collective(name: str, ranks: int, axis: str) -> Callable[[Any], Any]:
     """Returns an operation on a rank's value.
 
     Args:
-      name: of the operation.
-      ranks: their number.
-      axis: over which they lie.
+      name: name of the operation.
+      ranks: number of ranks.
+      axis: name of the mesh axis.
     """
     ring = [(rank, (rank + 1) % ranks) for rank in range(ranks)]
     operations: dict[str, Callable[[Any], Any]] = {
@@ -27,7 +27,7 @@ def collective(name: str, ranks: int, axis: str) -> Callable[[Any], Any]:
         "broadcast": lambda x: lax.pbroadcast(x, axis, 0),
         "reduce": lambda x: lax.psum(x, axis),
         "gather": lambda x: lax.all_gather(x, axis, tiled=True),
-        # The first block that arrives is the root's.
+        # The first block that arrives comes from the root.
         "scatter": lambda x: lax.all_to_all(x, axis, 0, 0, tiled=True)[: x.shape[0] // ranks],
         "ppermute": lambda x: lax.ppermute(x, axis, ring),
     }

@@ -1,7 +1,7 @@
-"""The operations: shapes, results and what they must at least move, by NCCL's conventions.
+"""The operations: their shapes, their results, and the bytes that they must at least move.
 
-A *block* is what one rank contributes to, or gets from, one other rank. The size of an operation
-counts the whole of the larger buffer of a rank, as nccl-tests does.
+The conventions are those of nccl-tests. A *block* is the data that one rank sends to, or gets from,
+one other rank. The size of an operation is the size of the larger of a rank's two buffers.
 """
 
 import dataclasses
@@ -12,18 +12,18 @@ from typing import Any
 
 import numpy as np
 
-# Inputs are integers below this, so sums are exact in any dtype and any order.
+# Inputs are integers below this value, so that sums are exact in any dtype and any order.
 _VALUES = 4
-# After which they repeat: a prime, so that no two blocks or chunks are alike.
+# Inputs repeat after so many elements. A prime, so that no two blocks or chunks are equal.
 _PERIOD = 1_000_003
-# Never the result of anything: shows an element that nobody wrote.
+# No collective gives this value, so it marks an element that was not written.
 UNWRITTEN = 127
 MAX_RANKS = (UNWRITTEN - 1) // (_VALUES - 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class PoolBytes:
-    """What a rank moves through the pool, in blocks."""
+    """Blocks that a rank writes to the pool and reads from it."""
 
     written: Fraction
     read: Fraction
@@ -31,17 +31,18 @@ class PoolBytes:
 
 @dataclasses.dataclass(frozen=True)
 class Op:
-    """One operation; the functions take the number of ranks.
+    """An operation. The functions take the number of ranks.
 
     Attributes:
-      name: as in jax_cxl.
+      name: name of the function in jax_cxl.
       reduces: whether it sums.
-      blocks_in: blocks of a rank's input.
-      blocks_out: blocks of a rank's output.
+      blocks_in: number of blocks in a rank's input.
+      blocks_out: number of blocks in a rank's output.
       bus_factor: bus bandwidth over algorithm bandwidth.
-      pool: the least that the ranks with the most work move.
-      result: (ranks, rank, block elements, values of) -> expected output, None if it is not
-        defined on that rank; `values of` is (rank, first element, elements) -> integers.
+      pool: lower bounds for the ranks that move most.
+      result: function (ranks, rank, block elements, values) -> expected output, None if the output
+        is not defined on that rank. `values` is a function (rank, first element, elements) ->
+        integers.
     """
 
     name: str
@@ -53,16 +54,16 @@ class Op:
     result: Callable[[int, int, int, Any], np.ndarray | None]
 
     def blocks(self, ranks: int) -> int:
-        """Blocks that the size of the operation counts."""
+        """Returns the number of blocks in the larger buffer."""
         return max(self.blocks_in(ranks), self.blocks_out(ranks))
 
     def expected(self, ranks: int, rank: int, count: int, dtype: Any) -> np.ndarray | None:
-        """The output of a rank for blocks of `count` elements, None if it is not defined."""
+        """Returns the output of a rank for blocks of `count` elements, None if it is undefined."""
         result = self.result(ranks, rank, count, values)
         return None if result is None else result.astype(dtype)
 
     def receives(self, ranks: int, rank: int) -> bool:
-        """Whether what a rank gets depends on others."""
+        """Returns whether the output of a rank depends on other ranks."""
         sources = set()
 
         def of(source: int, first: int, count: int) -> np.ndarray:
@@ -74,9 +75,9 @@ class Op:
 
 
 def values(rank: int, first: int, count: int) -> np.ndarray:
-    """The integers at [first, first + count) of a rank's input."""
+    """Returns elements [first, first + count) of a rank's input."""
     table = _table(rank)
-    # Copied piece by piece: for a gigabyte much faster than computed.
+    # For a gigabyte, copying a table piece by piece is much faster than computing.
     out = np.empty(count, np.int32)
     done = 0
     while done < count:

@@ -1,7 +1,6 @@
-"""What a run leaves: the table, the results file, the plot."""
+"""The output of a run: the table, the head of the results file, the plot."""
 
 import importlib.metadata
-import json
 import os
 import pathlib
 import platform
@@ -18,11 +17,11 @@ from jax_cxl._bench.sizes import format_size
 
 
 class Table:
-    """Prints rows in the columns of nccl-tests as they come.
+    """Prints rows, in the columns of nccl-tests.
 
     Args:
-      out: where to; None prints nothing.
-      ranks: stands in the heading.
+      out: where to print; None prints nothing.
+      ranks: number of ranks, for the heading.
       heading: whether to print it.
     """
 
@@ -56,7 +55,7 @@ class Table:
         )
 
     def add_device_times(self, shape: Shape, backend: str, times: Times) -> None:
-        """Prints how long a call took on the device."""
+        """Prints a row with the times of a call on the device."""
         self._print(
             f" {shape.bytes:>10} {shape.count:>10} {shape.dtype.name:>8} {'':>5}"
             f"  {shape.op.name:<12} {backend:<11} {times.min:>10.2f} {times.median:>10.2f}"
@@ -64,7 +63,7 @@ class Table:
         )
 
     def close(self, results: list[dict[str, Any]]) -> int:
-        """Says who was wrong; returns the status to exit with: 1 if jax_cxl was."""
+        """Names baselines with wrong results. Returns the exit status: 1 if jax_cxl was wrong."""
         wrong = {result["backend"] for result in results if result["wrong"]}
         for baseline in sorted(wrong - {"jax_cxl"}):
             self._print(f"# {baseline} gave wrong results: see Caveats in docs/benchmarking.md")
@@ -76,7 +75,7 @@ class Table:
 
 
 def machine(load_before: float) -> dict[str, Any]:
-    """Describes this machine and how busy it was."""
+    """Returns a description of this machine, and its load."""
     return {
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
@@ -89,7 +88,7 @@ def machine(load_before: float) -> dict[str, Any]:
 
 
 def header(load_before: float, command: str, mpi: str | None = None) -> dict[str, Any]:
-    """Returns what a results file has in front of its results."""
+    """Returns the head of a results file, which stands before the results."""
     return {
         "machine": machine(load_before),
         "command": command,
@@ -99,7 +98,7 @@ def header(load_before: float, command: str, mpi: str | None = None) -> dict[str
 
 
 def versions(mpi: str | None) -> dict[str, str]:
-    """The versions of everything that was measured."""
+    """Returns the versions of all measured software."""
     try:
         ours = importlib.metadata.version("jax_cxl")
     except importlib.metadata.PackageNotFoundError:
@@ -114,15 +113,8 @@ def versions(mpi: str | None) -> dict[str, str]:
     return found | ({"mpi": mpi} if mpi else {})
 
 
-def write_json(path: pathlib.Path, found: dict[str, Any]) -> None:
-    """Writes a results file: one line a result, so that differences show."""
-    lines = [f'  "{key}": {json.dumps(value)},' for key, value in found.items() if key != "results"]
-    results = ",\n".join(f"    {json.dumps(row)}" for row in found["results"])
-    path.write_text("\n".join(["{", *lines, f'  "results": [\n{results}\n  ]', "}"]) + "\n")
-
-
 def write_plot(path: pathlib.Path, found: dict[str, Any]) -> None:
-    """Draws bus bandwidth over size, a panel an operation, a line a backend."""
+    """Draws bus bandwidth over size: a panel for each operation, a curve for each backend."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -155,7 +147,7 @@ def write_plot(path: pathlib.Path, found: dict[str, Any]) -> None:
 
 
 def show_progress(text: str) -> None:
-    """Shows what is being measured on the standard error's last line."""
+    """Shows the current measurement on the last line of stderr."""
     sys.stderr.write(f"bench: {text}\r")
     sys.stderr.flush()
 

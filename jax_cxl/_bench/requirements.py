@@ -1,18 +1,18 @@
-"""What backends need of the machine, looked up without importing JAX."""
+"""Checks that the machine has what the backends need, without importing JAX."""
 
 import importlib.util
 import shutil
 
 
 def check(baselines: list[str], platform: str, dtype: str) -> None:
-    """Checks, before anything starts, that this machine has what the options ask for.
+    """Checks, before anything starts, that this machine has what the options need.
 
     Raises:
-      ValueError: with what to install or to choose instead.
+      ValueError: something is missing. The message says what to install or to choose instead.
     """
     if platform == "cuda" and not importlib.util.find_spec("jax_cxl._cuda"):
         raise ValueError(
-            "--platform cuda needs jax_cxl's CUDA module, which was not built; docs/cuda.md helps."
+            "--platform cuda needs jax_cxl's CUDA module, which was not built: see docs/cuda.md."
         )
     for name in baselines:
         if name.startswith("nccl-") and platform != "cuda":

@@ -15,7 +15,7 @@ def parse_list(text: str) -> list[int]:
 
 
 def format_size(size: int) -> str:
-    """Returns `64KiB` for 65536, and the plain number for what is no multiple of a unit."""
+    """Returns `64KiB` for 65536. Without a unit that divides the size, returns the number."""
     for unit in ("GiB", "MiB", "KiB"):
         if size and size % _UNITS[unit] == 0:
             return f"{size // _UNITS[unit]}{unit}"

@@ -1,8 +1,8 @@
-"""Teams: sets of processes that measure different backends, one case each in turn.
+"""Teams: sets of processes that measure different backends in turn, case by case.
 
-NCCL reads which paths it may take from the environment, once in a process. Backends that need
-different environments are therefore measured by different processes, on the same devices, all of
-which are there from the start; a team waits without using its devices while another measures.
+NCCL reads the paths that it may use from the environment, once in a process. So backends that need
+different environments are measured by different processes on the same devices. All processes run
+from the start. A team waits, without using its devices, while another team measures.
 """
 
 import contextlib
@@ -20,8 +20,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-# Between GPUs NCCL takes NVLink or PCIe peer-to-peer copies, if it may, else memory of the host,
-# else the network: here sockets on the loopback device, as processes on two hosts would.
+# Between GPUs NCCL prefers NVLink or PCIe peer-to-peer copies, then memory of the host, and then
+# the network: here sockets on the loopback device.
 _ENVIRONMENTS = {
     "nccl-shm": {"NCCL_P2P_DISABLE": "1"},
     "nccl-socket": {
@@ -37,11 +37,11 @@ _POLL_SECONDS = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class Team:
-    """Processes, one a rank, and what they measure.
+    """Processes, one for each rank, that measure some backends.
 
     Attributes:
-      backends: names, as in backends.make.
-      environment: variables that they need.
+      backends: names of the backends (backends.make).
+      environment: environment variables that the backends need.
     """
 
     backends: list[str]
@@ -49,7 +49,7 @@ class Team:
 
 
 def of(baselines: Sequence[str]) -> list[Team]:
-    """Returns the teams for jax_cxl and NCCL; jax_cxl shares a process with a baseline."""
+    """Returns the teams. jax_cxl shares its processes with the first baseline."""
     names = list(baselines)
     shares = [names.pop(0)] if names else []
     first = Team(["jax_cxl", *shares], _ENVIRONMENTS[shares[0]] if shares else {})
@@ -60,13 +60,13 @@ def run(teams: Sequence[Team], ranks: int, arguments: Sequence[str]) -> tuple[in
     """Starts the teams and waits for them.
 
     Args:
-      teams: what to start.
-      ranks: processes of each.
-      arguments: of `bench`, as the user gave them.
+      teams: the teams to start.
+      ranks: number of processes of each team.
+      arguments: arguments of `bench`, as the user gave them.
 
     Returns:
-      The largest exit status, and what the teams measured: the header of the first one's results
-      file with the results of all, also those of a run that SIGTERM cut short.
+      The largest exit status, and a results file: the head of the first team's file with the
+      results of all teams. If SIGTERM cuts the run short, it has the results until then.
     """
     before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="jax_cxl_bench_") as folder:
@@ -83,7 +83,7 @@ def run(teams: Sequence[Team], ranks: int, arguments: Sequence[str]) -> tuple[in
                     *arguments,
                     *("--team", ",".join(team.backends), "--turn", place, "--json", str(result)),
                 ]
-                # All teams hold memory of the same devices: none may take it all in advance.
+                # All teams use memory of the same devices, so none may allocate all of it at once.
                 shared = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
                 environment = os.environ | shared | team.environment
                 started.append(subprocess.Popen(command, env=environment))
@@ -100,14 +100,14 @@ def run(teams: Sequence[Team], ranks: int, arguments: Sequence[str]) -> tuple[in
     if not found:
         return status or 1, {}
     rows = [row for part in found for row in part["results"]]
-    # Side by side, as they were measured.
+    # Results of a case stand together.
     cases = list(dict.fromkeys((row["op"], row["bytes"]) for row in rows))
     rows.sort(key=lambda row: cases.index((row["op"], row["bytes"])))
     return status, found[0] | {"results": rows}
 
 
 def _wait(processes: list[subprocess.Popen[bytes]]) -> int:
-    """Waits until all have ended, or one has failed."""
+    """Waits until all processes have ended or one has failed."""
     while True:
         states = [process.poll() for process in processes]
         if None not in states or any(states):
@@ -116,13 +116,13 @@ def _wait(processes: list[subprocess.Popen[bytes]]) -> int:
 
 
 class Turns:
-    """When a team measures: the turn is a counter in a file that all teams map."""
+    """Turns of the teams: a counter in a file that all teams map."""
 
     def __init__(self, place: str):
-        """Joins.
+        """Maps the counter.
 
         Args:
-          place: "index:number of teams:file", or "" for a team that is alone.
+          place: "index:number of teams:file", or "" for a single team.
         """
         self._index, self._count, self._memory = 0, 1, mmap.mmap(-1, 8)
         if place:
@@ -133,7 +133,7 @@ class Turns:
 
     @contextlib.contextmanager
     def take(self) -> Iterator[None]:
-        """Waits for the turn of this team, and passes it on afterwards; one process calls it."""
+        """Waits for the turn of this team, and ends the turn afterwards. One process calls it."""
         while self._turn() % self._count != self._index:
             time.sleep(_POLL_SECONDS)
         yield

@@ -1,4 +1,4 @@
-"""Memory that the benchmark's own processes share: to start together, and to copy through."""
+"""Memory that the processes of the benchmark share, for barriers and for the copy bound."""
 
 import mmap
 import os
@@ -17,9 +17,9 @@ class World:
     """The processes of one run, one rank each, on one machine.
 
     Attributes:
-      rank: this process.
-      size: their number.
-      windows: memory of each rank, which it writes and the others read.
+      rank: rank of this process.
+      size: number of processes.
+      windows: memory of each rank, which that rank writes and the others read.
     """
 
     def __init__(self, rank: int, size: int):
@@ -35,7 +35,7 @@ class World:
         self.barrier()
 
     def barrier(self) -> None:
-        """Waits for all ranks, which leave within microseconds of each other."""
+        """Waits for all ranks. They leave within microseconds of each other."""
         arrival = self._arrivals[self.rank] + np.uint64(1)
         self._arrivals[self.rank] = arrival
         polls = 0
@@ -55,7 +55,7 @@ class World:
         return values
 
     def _map(self, size: int) -> mmap.mmap:
-        """Maps memory that has no name, so nothing is left behind however the run ends."""
+        """Maps memory without a name, so that nothing is left behind however the run ends."""
         client = _compat.coordination_client()
         if self.rank == 0:
             fd = os.memfd_create("jax_cxl.bench")

@@ -1,10 +1,10 @@
-"""Makes `jax.distributed.initialize()` find the number of ranks and this rank.
+"""Makes `jax.distributed.initialize()` find the number of ranks and the rank of this process.
 
-JAX takes both from the first `ClusterEnv` that says it is present. Ours has to exist before the
-script calls `initialize`, but importing JAX for that would be too early: the script may set
-XLA_FLAGS or JAX_PLATFORMS first. So a finder waits for the script to import JAX and defines the
-class right after its base class. It thereby stands before Slurm, Open MPI and Kubernetes in JAX's
-list, and wins where the launcher runs inside their allocations.
+JAX takes both from the first `ClusterEnv` in its list that is present. The launcher's `ClusterEnv`
+has to exist before the script calls `initialize`. But the launcher must not import JAX, because the
+script may set XLA_FLAGS or JAX_PLATFORMS first. So an import hook defines the class when the script
+imports JAX, right after its base class. The class then stands before those of Slurm, Open MPI and
+Kubernetes in JAX's list, also if the launcher runs inside their allocations.
 """
 
 import os
@@ -19,7 +19,7 @@ _CLUSTER_MODULE = "jax._src.clusters.cluster"
 
 
 def install() -> None:
-    """Registers the launcher with JAX, now or when JAX is imported."""
+    """Registers the launcher with JAX at once, or when JAX is imported."""
     if _CLUSTER_MODULE in sys.modules:
         _register()
     else:
@@ -27,7 +27,7 @@ def install() -> None:
 
 
 class _Finder(abc.MetaPathFinder):
-    """Wraps the loader of one module, once."""
+    """Wraps the loader of JAX's cluster module, once."""
 
     def find_spec(
         self,
@@ -46,7 +46,7 @@ class _Finder(abc.MetaPathFinder):
 
 
 class _Loader(abc.Loader):
-    """Loads by another loader, then registers."""
+    """Loads a module by its own loader, and then registers the launcher."""
 
     def __init__(self, loader: abc.Loader):
         self._loader = loader
@@ -55,7 +55,7 @@ class _Loader(abc.Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: types.ModuleType) -> None:
-        # Whoever looks at the module later sees its real loader.
+        # Code that looks at the module later sees its own loader.
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
@@ -70,8 +70,8 @@ def _register() -> None:
     class LaunchCluster(ClusterEnv):
         """Ranks of `python -m jax_cxl.launch`.
 
-        There is no local process id: JAX would make it the only visible GPU, and a rank may have
-        several. The launcher sets JAX_LOCAL_DEVICE_IDS instead.
+        The class has no local process id, because JAX would make the GPU of that number the only
+        visible one, and a rank may have several. The launcher sets JAX_LOCAL_DEVICE_IDS instead.
         """
 
         name: str = "jax_cxl"
@@ -95,7 +95,7 @@ def _register() -> None:
         def get_process_id(cls) -> int:
             return int(os.environ[environment.RANK])
 
-    # Defining the class appended it: already first unless JAX was imported before.
+    # The definition has appended the class to JAX's list. Put it first.
     clusters = ClusterEnv._cluster_types
     clusters.remove(LaunchCluster)
     clusters.insert(0, LaunchCluster)

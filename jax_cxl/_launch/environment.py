@@ -1,4 +1,4 @@
-"""The environment variables through which the launcher talks to its ranks."""
+"""The environment variables by which the launcher passes information to its ranks."""
 
 import contextlib
 import os
@@ -6,20 +6,23 @@ import socket
 import struct
 from collections.abc import Mapping
 
+from jax_cxl._takeover import plugin
+
 RANK = "JAX_CXL_LAUNCH_RANK"
 SIZE = "JAX_CXL_LAUNCH_SIZE"
-# How many times the ranks have been started again, for scripts that want to know.
+# How many times the ranks have been started again, for scripts.
 RESTARTS = "JAX_CXL_LAUNCH_RESTARTS"
 
-# Set where the ranks go on without one that has failed; to _RESTART where that starts again.
+# Set if the ranks continue without a rank that has failed; _RESTART if that rank starts again.
 GO_ON = "JAX_CXL_LAUNCH_GO_ON"
 _RESTART = "restart"
 
-# On which a rank tells the supervisor that it has a pool (0, where the pool starts in its file, and
-# the open file), and that it fails (one byte, its status). Set in a rank's own process only.
+# The socket on which a rank reports to the supervisor: that it has a pool (a 0, the offset of the
+# pool in its file, and the open file), and that it fails (a byte, its exit status). Only a rank's
+# own process has it.
 reports: socket.socket | None = None
 
-# What comes with a pool: 0, and the offset.
+# The report of a pool: 0, and the offset.
 POOL = struct.Struct("<BQ")
 
 _COORDINATOR = "JAX_COORDINATOR_ADDRESS"
@@ -38,30 +41,30 @@ def launched() -> bool:
 
 
 def goes_on() -> bool:
-    """Returns whether the launcher lets the ranks go on without one that has failed."""
+    """Returns whether the ranks continue without a rank that has failed."""
     return launched() and GO_ON in os.environ
 
 
 def restarts_lost() -> bool:
-    """Returns whether the launcher starts ranks that have failed again, while the others go on."""
+    """Returns whether the launcher restarts a rank that has failed, while the others continue."""
     return goes_on() and os.environ[GO_ON] == _RESTART
 
 
 def succeeds_process_0() -> bool:
-    """Returns whether this is process 0, started again while the others go on."""
+    """Returns whether this is process 0, restarted while the others continue."""
     return goes_on() and os.environ[RANK] == "0" and int(os.environ.get(RESTARTS, "0")) > 0
 
 
 def announce_pool(fd: int, offset: int) -> None:
     """Hands the pool to the launcher, if there is one.
 
-    A pool without a name is gone with the last rank: the launcher keeps it, too, so that it can say
-    afterwards what the ranks did last. It gets the open file itself, because this process may be
-    gone by the time that it hears of it.
+    A pool without a name is gone with the last rank. The launcher keeps it open too, so that it can
+    print the last calls of the ranks. This passes the open file itself, because this process may be
+    gone when the launcher reads the report.
 
     Args:
-        fd: The file of the pool, open.
-        offset: Where the pool starts in it, in bytes.
+        fd: The open file of the pool.
+        offset: The offset of the pool in the file, in bytes.
     """
     if reports is not None:
         with contextlib.suppress(OSError):  # The supervisor has gone.
@@ -78,6 +81,7 @@ def rank_environment(
     restarts: int = 0,
     go_on: bool = False,
     restart_lost: bool = False,
+    replace_collectives: bool = False,
 ) -> dict[str, str]:
     """Returns the environment of one rank.
 
@@ -89,9 +93,10 @@ def rank_environment(
         devices_per_process: CPU devices, and GPUs, of a rank; None leaves the number of CPU
             devices alone and gives each rank one GPU.
         restarts: How many times the ranks have been started before.
-        go_on: Whether the ranks go on without one that has failed. The coordination service is
-            then not rank 0's.
-        restart_lost: Whether one that has failed starts again meanwhile.
+        go_on: Whether the ranks continue without a rank that has failed. Then the launcher, and not
+            rank 0, hosts the coordination service.
+        restart_lost: Whether a rank that has failed is restarted meanwhile.
+        replace_collectives: Whether XLA's collectives go through the pool.
     """
     environment = dict(base)
     address = f"127.0.0.1:{port}"
@@ -103,24 +108,26 @@ def rank_environment(
     environment[_COORDINATOR_BIND] = address
     if go_on:
         environment[GO_ON] = _RESTART if restart_lost else "1"
-        # JAX starts a service in process 0 whether or not it is the one that all connect to.
+        # JAX always starts a service in process 0, also if the processes connect to another one.
         environment[_COORDINATOR_BIND] = "127.0.0.1:0"
-    # The user's own choice stands (several ranks may share a GPU), that of an outer launcher not.
+    if replace_collectives and base.get(plugin.VARIABLE) != plugin.STRICT:
+        environment[plugin.VARIABLE] = "1"
+    # Keep the user's own choice (several ranks may share a GPU), but not that of an outer launcher.
     if _LOCAL_DEVICES not in base or RANK in base:
         count = devices_per_process or 1
         environment[_LOCAL_DEVICES] = ",".join(str(rank * count + i) for i in range(count))
     if devices_per_process is not None:
-        # Unlike XLA_FLAGS this survives a script that assigns XLA_FLAGS, and it wins over it.
+        # A script that assigns XLA_FLAGS does not overwrite this, and it takes precedence.
         environment[_CPU_DEVICES] = str(devices_per_process)
     _exempt_loopback_from_proxy(environment)
     return environment
 
 
 def _exempt_loopback_from_proxy(environment: dict[str, str]) -> None:
-    """Keeps gRPC, which sends even loopback through a proxy, off it for 127.0.0.1."""
-    # Only where a proxy is set: JAX warns about every variable with _proxy in its name.
+    """Excludes 127.0.0.1 from a proxy, because gRPC uses proxies for loopback too."""
+    # Only if a proxy is set, because JAX warns about every variable with _proxy in its name.
     if not any(environment.get(name) for name in ("grpc_proxy", "https_proxy", "http_proxy")):
         return
-    # gRPC reads no_proxy only where no_grpc_proxy is unset.
+    # gRPC reads no_proxy only if no_grpc_proxy is unset.
     name = "no_grpc_proxy" if environment.get("no_grpc_proxy") else "no_proxy"
     environment[name] = ",".join(filter(None, (environment.get(name), "127.0.0.1")))

@@ -1,10 +1,10 @@
-"""Puts the lines of many ranks on one terminal or file, whole and prefixed."""
+"""Writes the lines of many ranks to one terminal or file: each line whole, with a prefix."""
 
 import contextlib
 import os
 import re
 
-_MAX_LINE = 8 << 20  # A rank that never ends its line must not exhaust our memory.
+_MAX_LINE = 8 << 20  # A rank that never ends its line must not exhaust the memory.
 _HIGH_WATER = 1 << 20
 # poll() promises that this many bytes can be written to a pipe without blocking.
 _WRITE = 4096
@@ -16,7 +16,7 @@ _COLOURS = (36, 33, 32, 35, 34, 31)
 
 
 class Sink:
-    """Where output goes: bytes wait here until the reader takes them.
+    """An output stream. Bytes wait in it until the reader takes them.
 
     Args:
         fd: The file descriptor to write to; it stays open.
@@ -51,8 +51,9 @@ class Sink:
         """Shows `text` as the unfinished last line of a terminal.
 
         Args:
-            owner: Whose text it is. The latest one shows, the others' come back after it.
-            text: The text; empty takes the owner's away.
+            owner: The owner of the text. The latest text is shown; earlier ones appear again after
+                it.
+            text: The text. An empty text removes the owner's text.
         """
         if text == self._unfinished.get(owner, b""):
             return
@@ -69,7 +70,7 @@ class Sink:
         try:
             written = os.write(self.fd, bytes(self._pending[:_WRITE]))
         except OSError:
-            # The reader or the terminal has gone.
+            # The reader or the terminal is gone.
             self.broken = True
             self._pending.clear()
         else:
@@ -79,15 +80,15 @@ class Sink:
 class Source:
     """One output stream of one rank.
 
-    A line ends with a newline. Progress bars rewrite theirs with carriage returns: a terminal
-    shows rank 0's as it changes and the last state of the others', in a file each state becomes a
-    line.
+    A line ends with a newline. Progress bars rewrite their line with carriage returns. A terminal
+    shows the line of rank 0 as it changes, and the last state of the lines of other ranks. In a
+    file each state becomes a line.
 
     Args:
         fd: The read end of the rank's pipe; this object closes it.
         sink: Where the lines go.
         prefix: What to put before each line.
-        live: Whether a terminal shows the line that is not finished yet.
+        live: Whether a terminal shows the unfinished line.
     """
 
     def __init__(self, fd: int, sink: Sink, prefix: bytes, live: bool):
@@ -104,7 +105,7 @@ class Source:
         if not data:
             self.close()
             return
-        # Text without an end was searched before: a new end can only lie in the new bytes.
+        # The old text has no line end, so a line end can only be in the new bytes.
         search = b"\n" in data or b"\r" in data or self._text.endswith(b"\r")
         self._text += data
         lines = self._take_lines() if search else []
@@ -131,7 +132,7 @@ class Source:
             self.sink.line(self._prefix + last + b"\n")
 
     def _take_lines(self) -> list[bytes]:
-        """Removes the finished lines from the text and returns those to print."""
+        """Removes the finished lines from the text, and returns the lines to print."""
         lines = []
         text = bytes(self._text)
         end = 0
@@ -152,18 +153,18 @@ class Source:
         columns = 0
         with contextlib.suppress(OSError):
             columns = os.get_terminal_size(self.sink.fd).columns
-        columns = columns or 80  # Some terminals do not know.
+        columns = columns or 80  # Some terminals do not know their width.
         room = max(columns - len(_ESCAPE.sub("", self._prefix.decode())) - 1, 1)
         return self._prefix + text[:room].encode()
 
 
 def sinks(stdout: int = 1, stderr: int = 2) -> tuple[Sink, Sink]:
-    """Returns the sinks of the two streams, one and the same when both are one terminal."""
-    # A terminal that cannot erase a line is used like a file.
+    """Returns the sinks of the two streams. If both are the same terminal, it is the same sink."""
+    # A terminal that cannot erase a line is treated like a file.
     capable = os.environ.get("TERM", "dumb") != "dumb"
     first, second = (Sink(fd, capable and os.isatty(fd)) for fd in (stdout, stderr))
     one_terminal = first.terminal and second.terminal and _device(stdout) == _device(stderr)
-    # Only one writer can know where the cursor is.
+    # Two sinks would not know where the other has left the cursor.
     return first, first if one_terminal else second
 
 
@@ -172,7 +173,7 @@ def _device(fd: int) -> int:
 
 
 def prefix(rank: int, sink: Sink) -> bytes:
-    """Returns what marks a rank's lines."""
+    """Returns the prefix of a rank's lines."""
     text = f"[{rank}] "
     if sink.terminal and not os.environ.get("NO_COLOR"):
         text = f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m[{rank}]\x1b[0m "

@@ -1,4 +1,4 @@
-"""What the ranks of a job did last, read from their pool after they are gone."""
+"""The last calls of a job's ranks, read from their pool after they are gone."""
 
 import contextlib
 import os
@@ -13,16 +13,16 @@ class HeldPool:
         self._offset = 0
 
     def hold(self, fd: int, offset: int) -> None:
-        """Keeps the pool that starts at `offset` of an open file; the latest counts."""
+        """Keeps the pool at `offset` of an open file. Releases a pool that it has kept before."""
         self._release()
-        # Opened anew: what a rank has sent has part in the rank's lock on the pool, which is to
-        # tell that the job lives.
+        # Open the file again: the descriptor of a rank shares the rank's lock on the pool, and the
+        # lock says that the job lives.
         with contextlib.suppress(OSError):
             self._fd = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
         self._offset = offset
 
     def report(self, path: str | None) -> None:
-        """Says on stderr who waited for whom, and keeps the recorders in a file, if asked to."""
+        """Prints to stderr who waited for whom. Writes the recorders to `path`, if given."""
         if self._fd is None:
             return
         from jax_cxl import _core, errors

@@ -10,11 +10,11 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with(parent: int, number: signal.Signals) -> None:
-    """Has the kernel send this process a signal when its parent dies.
+    """Asks the kernel to send this process a signal when its parent dies.
 
     Args:
         parent: The process id of the parent, as the parent knows it.
-        number: The signal. It survives exec, not fork.
+        number: The signal. The request survives exec, but not fork.
     """
     _prctl(_PR_SET_PDEATHSIG, number)
     # The parent may have died before the call above.
@@ -28,7 +28,7 @@ def become_subreaper() -> None:
 
 
 def descendants() -> set[int]:
-    """Returns the ids of all descendants of this process, zombies left out."""
+    """Returns the ids of all descendants of this process, without zombies."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if not entry.isdecimal():

@@ -1,10 +1,10 @@
 """Runs a script or module as one rank.
 
-`python -m jax_cxl._launch.rank PARENT FD KIND NAME ARGS...`, started by the supervisor only. It
-runs the user's code in its own process, so that the script is `__main__` as under plain `python`,
-and adds to it: the rank dies with its supervisor, JAX finds the launcher, lines of stdout leave at
-once although stdout is a pipe, and the supervisor learns of a failure before the interpreter shuts
-down. There JAX waits up to 5 minutes for the other ranks, which wait for this one.
+The supervisor starts `python -m jax_cxl._launch.rank PARENT FD KIND NAME ARGS...`. This runs the
+user's code in its own process, so that the script is `__main__`, as under plain `python`. It adds
+four things: the rank dies with its supervisor; JAX finds the launcher; lines of stdout are written
+at once although stdout is a pipe; and the supervisor learns of a failure before the interpreter
+shuts down. During shutdown JAX waits up to 5 minutes for the other ranks, which wait for this rank.
 """
 
 import contextlib
@@ -23,11 +23,11 @@ MODULE = "module"
 
 
 def main() -> None:
-    """Runs what the command line says."""
+    """Runs the script or module that the command line names."""
     parent, report, kind, name = sys.argv[1:5]
     # SIGKILL, because JAX's preemption service swallows SIGTERM.
     process.die_with(int(parent), signal.SIGKILL)
-    # What the script starts has no part in this.
+    # Processes that the script starts must not have this descriptor.
     os.set_inheritable(int(report), False)
     environment.reports = reports = socket.socket(fileno=int(report))
     detect.install()
@@ -39,13 +39,13 @@ def main() -> None:
         _run(kind, name)
         return
     except BaseException as error:
-        # Not a child that the script forked and that ends here.
+        # A child that the script has forked, and that ends here, must not report.
         if os.getpid() == started:
             _report(reports, error)
         if not isinstance(error, Exception):
             raise
         error.__traceback__ = _users_part(error.__traceback__)
-        # As the interpreter does, for whoever asks at exit how the program ended.
+        # As the interpreter does, for exit handlers that ask how the program ended.
         sys.last_value = error
         sys.excepthook(type(error), error, error.__traceback__)
     sys.exit(1)
@@ -63,21 +63,21 @@ def _run(kind: str, name: str) -> None:
 
 
 def _report(reports: socket.socket, error: BaseException) -> None:
-    """Tells the supervisor the status with which this process is going to end, unless 0."""
+    """Tells the supervisor the exit status of this process, unless it is 0."""
     status = 1
     if isinstance(error, SystemExit):
-        # As the interpreter reads it: None is success, a text is printed and means 1.
+        # As the interpreter does: None means 0, and a text is printed and means 1.
         code = error.code
         status = 0 if code is None else code & 0xFF if isinstance(code, int) else 1
     elif isinstance(error, KeyboardInterrupt):
         status = 128 + signal.SIGINT
     if status:
-        with contextlib.suppress(OSError):  # The supervisor has gone.
+        with contextlib.suppress(OSError):  # The supervisor is gone.
             reports.send(bytes([status]))
 
 
 def _users_part(traceback: types.TracebackType | None) -> types.TracebackType | None:
-    """Drops the frames of this file and of runpy, which would hide the user's."""
+    """Removes the frames of this file and of runpy, which would hide the frames of the user."""
     while traceback is not None:
         filename = traceback.tb_frame.f_code.co_filename
         if filename not in (__file__, runpy.run_path.__code__.co_filename):

@@ -1,11 +1,12 @@
 """Starts the ranks of a job, passes on their output and ends them.
 
-One thread and one loop: the kernel's parent-death signal is bound to the thread that starts a
-rank. The supervisor is a subreaper, so whatever a rank leaves behind becomes its child, in
-whichever session; it returns when it has no child left.
+The supervisor has one thread, because the kernel's parent-death signal belongs to the thread that
+starts a rank. It is a subreaper: processes that a rank leaves behind become its children, in any
+session. It returns when it has no children left.
 """
 
 import dataclasses
+import errno
 import os
 import select
 import signal
@@ -22,7 +23,7 @@ _POLL_SECONDS = 0.05  # While ending, how often to look again for descendants.
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What to run.
+    """A job to run.
 
     Attributes:
         kind: `rank.SCRIPT` or `rank.MODULE`.
@@ -33,9 +34,10 @@ class Job:
         prefix: Whether to mark each line with its rank.
         grace: Seconds between asking ranks to end and killing them.
         restarts: How many times all ranks start again after one has failed.
-        go_on: Whether the others go on when a rank fails.
-        restart_lost: How many times a rank that fails starts again while the others go on.
-        post_mortem: Where to keep what the ranks did last, if a rank fails.
+        go_on: Whether the others continue when a rank fails.
+        restart_lost: How many times a rank that fails is restarted while the others continue.
+        post_mortem: The file for the recorders of the ranks, if a rank fails.
+        replace_collectives: Whether XLA's collectives go through the pool.
     """
 
     kind: str
@@ -49,6 +51,7 @@ class Job:
     go_on: bool
     restart_lost: int
     post_mortem: str | None
+    replace_collectives: bool
 
     @property
     def survives(self) -> bool:
@@ -63,7 +66,7 @@ def supervise(job: Job, launcher: int, signals: Iterable[signal.Signals]) -> int
 
     Args:
         job: What to run.
-        launcher: The process id of the parent; all ends when it dies.
+        launcher: The process id of the parent. The job ends when the parent dies.
         signals: The signals that end the job.
 
     Returns:
@@ -83,7 +86,7 @@ class _Supervisor:
         self._sources: list[output.Source] = []
         self._ranks: dict[int, int] = {}  # Process id to rank, of those that run.
         self._coordinator: int | None = None  # Process id.
-        # Descriptor to what a rank tells (environment.reports), and its process id.
+        # Descriptor -> the socket for reports of a rank (environment.reports), and its process id.
         self._reports: dict[int, tuple[socket.socket, int]] = {}
         self._restarts = 0
         self._stopped = False  # By a signal, not by a rank.
@@ -92,10 +95,10 @@ class _Supervisor:
     def _reset(self) -> None:
         """Prepares for a start of all ranks."""
         self._status = 0
-        self._succeeded = False  # A rank has.
+        self._succeeded = False  # Whether a rank has ended with status 0.
         self._ending = False
         self._kill_at: float | None = None
-        # Process id to status and time to kill it, of ranks that fail while the others go on.
+        # Process id of a rank that fails while the others continue -> its status, when to kill it.
         self._failing: dict[int, tuple[int, float]] = {}
         self._childless = False
         self._pool = post_mortem.HeldPool()
@@ -105,7 +108,7 @@ class _Supervisor:
         receiver, sender = socket.socketpair()
         receiver.setblocking(False)
         sender.setblocking(False)
-        # Signal numbers come through the socket, so that poll() wakes and none is missed.
+        # Signal numbers come through the socket, so that poll() returns and no signal is missed.
         signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
         for handled in (*signals, signal.SIGCHLD):
             signal.signal(handled, lambda *_: None)
@@ -122,9 +125,9 @@ class _Supervisor:
         return self._status
 
     def _attempt(self, receiver: socket.socket) -> None:
-        """Starts all ranks and sees them to their end."""
-        # Holding the port without listening keeps it from all but the coordination service, which
-        # shares it by SO_REUSEPORT: nobody can take it between now and then.
+        """Starts all ranks and waits for their end."""
+        # Reserves the port until the coordination service, which shares it by SO_REUSEPORT, listens
+        # on it: no other process can take the port in between.
         with socket.socket() as reservation:
             reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             reservation.bind(("127.0.0.1", 0))
@@ -140,7 +143,7 @@ class _Supervisor:
             self._pool.report(self._job.post_mortem)
 
     def _start(self) -> None:
-        """Starts the ranks, and what they need."""
+        """Starts the coordination service, if needed, and the ranks."""
         try:
             if self._job.survives:
                 self._start_coordinator()
@@ -148,10 +151,10 @@ class _Supervisor:
                 self._start_rank(number)
         except OSError as error:
             self._status = 1
-            self._end(signal.SIGTERM, f"cannot start all ranks: {error}")
+            self._end(signal.SIGTERM, f"cannot start all ranks: {error}{_remedy(error)}")
 
     def _start_coordinator(self) -> None:
-        """Starts the coordination service, which is rank 0's otherwise."""
+        """Starts the coordination service in a process of its own."""
         command = [sys.executable, "-m", "jax_cxl._launch.coordinator", str(os.getpid())]
         child = subprocess.Popen(
             [*command, str(self._port), str(self._job.size)],
@@ -164,7 +167,7 @@ class _Supervisor:
     def _start_rank(self, number: int) -> None:
         """Starts a rank."""
         job = self._job
-        # A single rank keeps the launcher's streams: nothing to tell apart.
+        # A single rank uses the streams of the launcher, as its lines need no prefix.
         piped = job.size > 1
         report, reporter = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         report.setblocking(False)
@@ -181,14 +184,15 @@ class _Supervisor:
                     go_on=job.survives,
                     restart_lost=job.restart_lost > 0,
                     devices_per_process=job.devices_per_process,
+                    replace_collectives=job.replace_collectives,
                 ),
                 stdin=None if number == 0 else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if piped else None,
                 stderr=subprocess.PIPE if piped else None,
                 pass_fds=[reporter.fileno()],
-                # Away from the terminal's Ctrl-C: one signal, from here, is enough. No session for
-                # each rank: Linux shares a core fairly between sessions, and a thread that yields
-                # lets only others of its session run.
+                # A process group of its own, so that Ctrl-C of the terminal reaches the launcher
+                # only. All ranks are in one session: Linux divides a core fairly between sessions,
+                # and a thread that yields gives the core only to threads of its session.
                 process_group=0,
             )
         finally:
@@ -199,23 +203,25 @@ class _Supervisor:
             if stream is None:
                 continue
             mark = output.prefix(number, sink) if job.prefix else b""
-            # The descriptor outlives the file object, which would buffer.
+            # Keep the descriptor without the file object, which would buffer.
             fd = os.dup(stream.fileno())
             stream.close()
             self._sources.append(output.Source(fd, sink, mark, live=number == 0))
-        # This process reaps all its children itself; Popen must not wait for the process id.
+        # This process waits for all its children itself, so Popen must not wait for this one.
         child.returncode = 0
 
     def _finished(self) -> bool:
-        """Returns whether nothing runs any more and all output has gone."""
+        """Returns whether all processes have ended and all output has been written."""
         if not self._childless:
             return False
         if self._stopped and self._killing():
-            return True  # Who stopped the job need not wait for a reader that does not read.
+            return (
+                True  # The user has stopped the job: do not wait for a reader that does not read.
+            )
         return not self._sources and not any(sink.pending for sink in self._sinks)
 
     def _poll(self, receiver: socket.socket) -> None:
-        """Waits for a signal or output, and moves output."""
+        """Waits for signals, reports and output, and passes on output."""
         poller = select.poll()
         poller.register(receiver, select.POLLIN)
         sources = {source.fd: source for source in self._sources if not source.sink.full}
@@ -233,7 +239,7 @@ class _Supervisor:
             elif fd in self._reports:
                 self._on_report(fd)
         for source in self._sources:
-            # A rank whose output nobody reads sees a broken pipe, as without the launcher.
+            # If nobody reads the output of a rank, the rank gets a broken pipe.
             if source.sink.broken:
                 source.close()
         self._sources = [source for source in self._sources if not source.closed]
@@ -249,13 +255,13 @@ class _Supervisor:
         return 1000 * max(left, _POLL_SECONDS)
 
     def _on_signal(self, number: int) -> None:
-        """Ends the job on a signal to the launcher, at once on the second."""
+        """Ends the job on a signal to the launcher. A second signal kills it at once."""
         if number == signal.SIGCHLD:
             return
         received = signal.Signals(number)
         self._stopped = True
         if os.getppid() != self._launcher:
-            # The launcher was killed, which is to kill the ranks too.
+            # The launcher was killed, so kill the ranks too.
             self._status = 128 + signal.SIGKILL
             self._ending = True
             self._kill_at = time.monotonic()
@@ -266,7 +272,7 @@ class _Supervisor:
             self._end(received, f"{received.name}: ending all ranks")
 
     def _reap(self) -> None:
-        """Takes the status of every child that has ended."""
+        """Handles the status of every child that has ended."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -288,14 +294,14 @@ class _Supervisor:
                     self._status = 1
                     self._end(signal.SIGTERM, "the coordination service failed; ending all ranks")
         if not self._ranks and self._coordinator is not None:
-            # Not before: JAX aborts ranks whose coordination service is gone.
+            # Only now, because JAX aborts ranks whose coordination service is gone.
             process.send({self._coordinator}, signal.SIGKILL)
         if not self._ranks and not self._ending:
-            # What the ranks started in the background goes with them.
+            # Processes that the ranks have started in the background end with them.
             self._end(signal.SIGTERM, None)
 
     def _on_report(self, fd: int) -> None:
-        """Hears of a pool, that a rank is about to fail, or that it cannot report any more."""
+        """Reads a report: a rank has a pool, is about to fail, or has closed the socket."""
         reports, pid = self._reports[fd]
         report, files, _, _ = socket.recv_fds(reports, environment.POOL.size, 1)
         for file in files:
@@ -305,7 +311,9 @@ class _Supervisor:
             return
         del self._reports[fd]
         reports.close()
-        # One that was reaped meanwhile has told by its status.
+        if report:
+            self._reap()  # A rank that ended before this rank failed comes first.
+        # If the rank has ended meanwhile, its exit status has been handled.
         if report and not self._ending and pid in self._ranks:
             if self._job.survives:
                 self._failing[pid] = report[0], time.monotonic() + self._job.grace
@@ -313,7 +321,7 @@ class _Supervisor:
                 self._on_failure(self._ranks[pid], report[0], spare=pid)
 
     def _on_exit(self, number: int, code: int) -> None:
-        """Starts a rank that failed again, or ends the job unless the others go on without it."""
+        """Handles the end of a rank: restarts it, lets the others continue, or ends the job."""
         self._succeeded |= code == 0
         if code == 0:
             return
@@ -328,13 +336,13 @@ class _Supervisor:
             self._on_failure(number, code)
 
     def _on_failure(self, number: int, code: int, spare: int | None = None) -> None:
-        """Ends the job because a rank failed, and lets the process `spare` clean up."""
+        """Ends the job after the failure of a rank. The process `spare` gets no signal."""
         self._status = 128 - code if code < 0 else code
         others = "; ending the others" if self._ranks.keys() - {spare} else ""
         self._end(signal.SIGTERM, f"rank {number} {_how(code)}{others}", spare)
 
     def _end(self, number: signal.Signals, message: str | None, spare: int | None = None) -> None:
-        """Asks everything to end, and to be killed after the grace period."""
+        """Asks all processes to end. After the grace period they are killed."""
         self._ending = True
         self._kill_at = time.monotonic() + self._job.grace
         if message is not None:
@@ -348,7 +356,7 @@ class _Supervisor:
         return self._kill_at is not None and time.monotonic() >= self._kill_at
 
     def _kill_when_due(self) -> None:
-        """Kills what is left when the grace period is over."""
+        """Kills the remaining processes when the grace period is over."""
         if self._killing() and not self._childless:
             process.send(process.descendants(), signal.SIGKILL)
         now = time.monotonic()
@@ -356,7 +364,7 @@ class _Supervisor:
 
 
 def _received(receiver: socket.socket) -> bytes:
-    """Returns the numbers of the signals that came."""
+    """Returns the numbers of the received signals."""
     try:
         return receiver.recv(4096)
     except BlockingIOError:
@@ -366,6 +374,10 @@ def _received(receiver: socket.socket) -> bytes:
 def _how(code: int) -> str:
     """Says how a rank with this exit code failed."""
     return f"was killed by {_signal_name(-code)}" if code < 0 else f"failed with status {code}"
+
+
+def _remedy(error: OSError) -> str:
+    return "; raise the limit on open files (ulimit -n)" if error.errno == errno.EMFILE else ""
 
 
 def _signal_name(number: int) -> str:

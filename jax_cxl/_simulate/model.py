@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from jax_cxl import _core
+from jax_cxl import _simulator
 from jax_cxl._simulate import constants as c
 
 # The operations of the paper, in its order.
@@ -42,9 +42,9 @@ class Setting:
         return self.hosts * self.gpus_per_host
 
     @property
-    def geometry(self) -> _core.Geometry:
+    def geometry(self) -> _simulator.Geometry:
         slot = {"slot_bytes": self.slot_bytes} if self.slot_bytes else {}
-        geometry = _core.gpu_geometry(self.cards, self.ranks, **slot)
+        geometry = _simulator.gpu_geometry(self.cards, self.ranks, **slot)
         if not self.kernel:  # copies of whole parts of slots
             geometry.device_parts = 1
             geometry.part_alignment = _LINE
@@ -77,8 +77,8 @@ def element_count(op: str, total_bytes: int, ranks: int) -> int:
     return max(1, total_bytes // ranks if wide else total_bytes)
 
 
-def machine(setting: Setting) -> _core.SimMachine:
-    result = _core.SimMachine()
+def machine(setting: Setting) -> _simulator.SimMachine:
+    result = _simulator.SimMachine()
     result.hosts = setting.hosts
     result.gpus_per_host = setting.gpus_per_host
     result.cards, each = (1, setting.cards) if setting.even else (setting.cards, 1)
@@ -89,8 +89,8 @@ def machine(setting: Setting) -> _core.SimMachine:
     return result
 
 
-def _our_costs(setting: Setting) -> _core.SimCosts:
-    costs = _core.SimCosts()
+def _our_costs(setting: Setting) -> _simulator.SimCosts:
+    costs = _simulator.SimCosts()
     costs.get_latency = c.POOL_LOAD
     costs.doorbell_bytes = c.DOORBELL_BYTES
     if setting.coherence == "flush":
@@ -111,7 +111,7 @@ def ours(op: str, total_bytes: int, setting: Setting, *, exact: bool = False) ->
     Args:
       exact: run every copy of every round, however long that takes.
     """
-    report = _core.simulate_plans(
+    report = _simulator.simulate_plans(
         op,
         element_count(op, total_bytes, setting.ranks),
         1,
@@ -132,7 +132,7 @@ def paper(
     Args:
       bytes_only: copies, doorbells and reductions cost nothing but the time of their bytes.
     """
-    costs = _core.SimCosts()
+    costs = _simulator.SimCosts()
     if not bytes_only:
         costs.put_setup, costs.get_setup = c.COPY_PUT_SETUP, c.COPY_GET_SETUP
         costs.doorbell = c.HOST_DOORBELL
@@ -141,7 +141,7 @@ def paper(
     results = []
     for chunks in c.CHUNKS if overlaps else (1,):
         for order in setting.orders if overlaps and op == "broadcast" else ("same",):
-            report = _core.simulate_paper(
+            report = _simulator.simulate_paper(
                 op,
                 element_count(op, total_bytes, setting.ranks),
                 1,
@@ -175,7 +175,7 @@ def least_seconds(op: str, total_bytes: int, setting: Setting) -> float:
 def _bound_parts(op: str, total_bytes: int, setting: Setting) -> tuple[float, float]:
     """Times of the bytes: those that go one way, at links or cards, and both ways, at cards."""
     count = element_count(op, total_bytes, setting.ranks)
-    bytes_ = _core.bound_bytes(op, setting.ranks, count, 1)
+    bytes_ = _simulator.bound_bytes(op, setting.ranks, count, 1)
     rank_written, rank_read = bytes_["rank"]
     written, read = bytes_["all"]
     uplink = c.UPLINK / setting.gpus_per_host

@@ -1,6 +1,6 @@
 """The Markdown of the study in docs/performance.md."""
 
-from jax_cxl import _core
+from jax_cxl import _simulator
 from jax_cxl._simulate import constants as c
 from jax_cxl._simulate import report_machines, report_ours, report_paper
 from jax_cxl._simulate.report_paper import PAPER
@@ -43,6 +43,7 @@ def study_document() -> str:
 
 def _introduction() -> str:
     geometry = PAPER.geometry
+    flagged = bytes_text(_simulator.FLAGGED_BYTES)
     return f"""## On CXL hardware: modelled
 
 Nobody here has a CXL switch. **Every number in this part is modelled**: the planners' own plans run
@@ -59,7 +60,7 @@ CUDA engine's does or is to do (the end of this part names the differences): the
 from all peers are side by side, behind one poll and a read's latency unless the copies before take
 longer; reductions read all peers' slots; each doorbell is rung behind a fence while the copies go
 on. Calls whose data are at most
-{bytes_text(_core.FLAGGED_BYTES)} on all ranks together have a flag in every other word: twice the
+{flagged} on all ranks together have a flag in every other word: twice the
 bytes, but no fence, no doorbell and no poll, and readers follow writers by a few lines. Rings and
 limits stand in `cc/plan/gpu_geometry.cc`: {geometry.num_slots} slots of
 {bytes_text(geometry.slot_bytes)} at {PAPER.cards} cards. Each thread block of the kernel keeps its

@@ -5,7 +5,7 @@ import functools
 import itertools
 import statistics
 
-from jax_cxl import _core
+from jax_cxl import _simulator
 from jax_cxl._simulate import constants as c
 from jax_cxl._simulate import model, nccl
 
@@ -169,9 +169,9 @@ def overlap_of_paper(op: str, size: int, setting: model.Setting) -> float:
 
 def counted(op: str, ranks: int, cards: int, block: int) -> dict[str, tuple[int, int]]:
     """Bytes (written, read) of the plans: most of a rank, most of a card, all."""
-    geometry = _core.gpu_geometry(cards, ranks)
+    geometry = _simulator.gpu_geometry(cards, ranks)
     geometry.all_read_bytes = 0
-    return _core.count_plan_bytes(op, ranks, block, 1, geometry=geometry, cards=cards)
+    return _simulator.count_plan_bytes(op, ranks, block, 1, geometry=geometry, cards=cards)
 
 
 def scaling(op: str, ranks: int, cards: int) -> tuple[float, float, float]:
@@ -183,7 +183,7 @@ def scaling(op: str, ranks: int, cards: int) -> tuple[float, float, float]:
     """
     block = _scaling_block(op, ranks, cards)
     plans = counted(op, ranks, cards, block)
-    bound = _core.bound_bytes(op, ranks, block, 1)
+    bound = _simulator.bound_bytes(op, ranks, block, 1)
     if not sum(bound["all"]):
         return 1.0, 1.0, 1.0
     per_rank = sum(plans["rank"]) / sum(bound["rank"])
@@ -196,7 +196,7 @@ def scaling(op: str, ranks: int, cards: int) -> tuple[float, float, float]:
 
 def _scaling_block(op: str, ranks: int, cards: int) -> int:
     """Two laps of the ring, so that each slot is used: more would only take longer."""
-    geometry = _core.gpu_geometry(cards, ranks)
+    geometry = _simulator.gpu_geometry(cards, ranks)
     slots = 2 * geometry.num_slots
     if op in ("reduce_scatter", "all_to_all", "scatter"):
         return slots * (

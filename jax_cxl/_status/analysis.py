@@ -1,4 +1,4 @@
-"""Who waits for whom in a job, and who is to blame: from what its ranks recorded."""
+"""Finds which rank of a job the others wait for, from the flight recorders."""
 
 import dataclasses
 import os
@@ -8,21 +8,21 @@ from typing import Any
 
 from jax_cxl import _core
 
-# A rank's heart beats every 0.1 s. One that stopped this long before another's was
-# not running any more while the other was.
+# A rank's heart beats every 0.1 s. If the last beat of a rank is this much older than that of
+# another rank, the process did not run any more.
 _SILENCE_SECONDS = 0.5
 
 
 @dataclasses.dataclass
 class Rank:
-    """A rank as it was when the pool was read.
+    """The state of a rank when the pool was read.
 
     Attributes:
-      record: what `_core.Snapshot.rank` says of it.
+      record: its record from `_core.Snapshot.rank`.
       state: "running", "stopped", "gone", or "unknown" for a process of another host.
-      stuck: its oldest call that did not finish well; None if there is none.
+      stuck: its oldest call that has not finished, or failed; None if there is none.
       waits_for: the ranks that this call waits for, as far as is known.
-      silent: seconds that its heart had stood still when the last heart of the job beat.
+      silent: seconds from its last heartbeat to the last heartbeat of any rank.
     """
 
     record: dict[str, Any]
@@ -51,12 +51,12 @@ class Rank:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A job and what is wrong with it.
+    """A job, and the ranks that keep it from continuing.
 
     Attributes:
-      ranks: by number.
-      culprits: why nothing moves: rank -> what it did, in words. Empty if nothing is wrong, or
-        if the ranks wait for each other in a circle.
+      ranks: all ranks, by number.
+      culprits: ranks that others wait for, and what each did, as text. Empty if nothing is wrong,
+        or if the ranks wait for each other in a cycle.
     """
 
     ranks: Sequence[Rank]
@@ -88,11 +88,11 @@ def process_state(record: dict[str, Any]) -> str:
 
 
 def analyse(ranks: list[Rank]) -> Job:
-    """Finds out who waits for whom, and whom it comes down to."""
+    """Finds the ranks that each rank waits for, and the ranks at the end of these chains."""
     latest = max((rank.record["last_sign_of_life"] for rank in ranks), default=0.0)
     for rank in ranks:
         rank.silent = latest - rank.record["last_sign_of_life"]
-        # One that failed is where the rank was stuck.
+        # A rank is stuck in its first call that failed or did not finish.
         unfinished = [
             call for call in rank.record["calls"] if not call["finished"] or call["code"] != "OK"
         ]
@@ -123,7 +123,7 @@ def _culprits(ranks: list[Rank]) -> dict[int, str]:
     for rank in waiting:
         for end in _ends(ranks, rank, {rank.number}, gave_up):
             culprits[end.number] = _why(end)
-    # Who gave up tells of another, who is gone without a word.
+    # A rank that gave up has an error about another rank. That rank may be gone without an error.
     for rank in ranks:
         if gave_up and rank.number not in gave_up and rank.state == "gone" and rank.stuck:
             culprits[rank.number] = _why(rank)
@@ -131,7 +131,7 @@ def _culprits(ranks: list[Rank]) -> dict[int, str]:
 
 
 def _ends(ranks: list[Rank], rank: Rank, seen: set[int], gave_up: set[int]) -> list[Rank]:
-    """Returns the ranks that `rank` waits for and that do not wait themselves."""
+    """Returns the ranks at the ends of the chains of waits that start at `rank`."""
     ends = []
     for number in rank.waits_for:
         if number in seen:
@@ -151,7 +151,7 @@ def _all_gone(ranks: list[Rank]) -> bool:
 
 
 def _why(rank: Rank) -> str:
-    """Says what a culprit did."""
+    """Returns the text about a rank that others wait for."""
     state = {"gone": "is gone", "stopped": "is stopped"}.get(rank.state, "is in no collective")
     if rank.state in ("running", "unknown") and rank.silent > _SILENCE_SECONDS:
         state = f"has given no sign of life for {rank.silent:.1f} s"
@@ -163,7 +163,7 @@ def _why(rank: Rank) -> str:
 
 
 def sentences(job: Job) -> list[str]:
-    """Returns who waits for whom and who is to blame, a sentence each."""
+    """Returns a sentence for each rank that waits, and one for each culprit."""
     lines = []
     for rank in job.ranks:
         if rank.stuck is None:

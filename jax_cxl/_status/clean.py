@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from jax_cxl import _core
 
 _DESCRIPTION = """\
-Removes the pools that dead jobs have left in /dev/shm, if they are yours.
+Removes your pools in /dev/shm whose jobs have ended.
 
-A job leaves one only if it fails and its pool's URI says keep=on-failure, or if it is killed within
-the moment between creating its pool and taking its name away; the next job removes it, too.
-Pools of living jobs are locked, and stay."""
+A job leaves its pool only in two cases: it fails and the URI of the pool says keep=on-failure, or
+it is killed in the moment between the creation of the pool and the removal of its name. The next
+job removes such a pool too. Pools of living jobs are locked, and stay. A file that is no pool stays
+too, whatever its name."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -22,21 +23,19 @@ def main(arguments: Sequence[str]) -> int:
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     ).parse_args(arguments)
-    before = _files()
-    _core.sweep_leftovers()
-    after = _files()
-    removed = sorted(before.keys() - after.keys())
+    sizes = _files()
+    removed = sorted(_core.sweep_leftovers())
     for path in removed:
-        print(f"removed {path} ({before[path] / 2**20:.1f} MiB)")
-    for path in sorted(after):
-        print(f"left {path}: a living job or another user has it")
+        print(f"removed {path} ({sizes.get(path, 0) / 2**20:.1f} MiB)")
+    for path in sorted(_files()):
+        print(f"kept {path}: it belongs to a living job or to another user, or is no pool")
     if not removed:
         print("nothing to remove")
     return 0
 
 
 def _files() -> dict[str, int]:
-    """Returns the pools that have a name, and their sizes in bytes."""
+    """Returns the files named as pools are, and their sizes in bytes."""
     sizes = {}
     for path in glob.glob("/dev/shm/jax_cxl.*"):
         try:

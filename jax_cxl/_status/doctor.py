@@ -11,23 +11,23 @@ import pathlib
 import resource
 from collections.abc import Callable, Iterator, Sequence
 
-from jax_cxl import _pool_uri
+from jax_cxl._runtime import pool_uri
 
 _DESCRIPTION = """\
-Checks whether this machine can run jax_cxl, and says what to do where it cannot."""
+Checks whether this machine can run jax_cxl, and says what to do if it cannot."""
 
-# What the tests run on.
+# The oldest version with which the tests run.
 _OLDEST_JAX = (0, 10, 2)
 _MIB = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What a check found.
+    """The result of a check.
 
     Attributes:
       level: "ok", "note" (something cannot be used, which may not matter) or "problem".
-      text: what was found and, unless all is well, what to do.
+      text: the result and, unless the level is "ok", what to do.
     """
 
     level: str
@@ -65,8 +65,8 @@ def check_jax(ranks: int) -> Iterator[Finding]:
 
 
 def check_shm(ranks: int) -> Iterator[Finding]:
-    """Room for the default pool."""
-    needed = _pool_uri.automatic_bytes(ranks)
+    """Free memory for the default pool."""
+    needed = pool_uri.automatic_bytes(ranks)
     space = os.statvfs("/dev/shm")
     free, total = space.f_bavail * space.f_frsize, space.f_blocks * space.f_frsize
     text = (
@@ -84,9 +84,9 @@ def check_shm(ranks: int) -> Iterator[Finding]:
 
 
 def check_memlock(ranks: int) -> Iterator[Finding]:
-    """The limit on locked memory, which GPUs need: they pin the pool."""
+    """The limit on locked memory: GPUs pin the pool."""
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    needed = _pool_uri.automatic_bytes(ranks)
+    needed = pool_uri.automatic_bytes(ranks)
     if limit == resource.RLIM_INFINITY or limit >= needed:
         yield Finding("ok", "memlock: enough")
     else:
@@ -98,7 +98,7 @@ def check_memlock(ranks: int) -> Iterator[Finding]:
 
 
 def check_flush(ranks: int) -> Iterator[Finding]:
-    """What the processor has to write back and drop lines of its cache."""
+    """The instructions of the processor that flush cache lines."""
     flags: set[str] = set()
     for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("flags"):
@@ -108,9 +108,7 @@ def check_flush(ranks: int) -> Iterator[Finding]:
     if found:
         yield Finding("ok", f"cache flushes: {', '.join(found)} (coherence=flush uses {found[0]})")
     else:
-        yield Finding(
-            "note", "cache flushes: none, so pools shared by hosts without coherence are out"
-        )
+        yield Finding("note", "cache flushes: none, so this machine cannot use coherence=flush")
 
 
 def check_dax(ranks: int) -> Iterator[Finding]:
@@ -130,7 +128,7 @@ def check_dax(ranks: int) -> Iterator[Finding]:
                 for attribute in ("size", "align")
             )
         except (OSError, ValueError):
-            yield Finding("note", f"dax: sysfs says nothing of the size of {name}")
+            yield Finding("note", f"dax: sysfs does not have the size of {name}")
             continue
         path = f"/dev/{name}"
         text = f"dax: {path}, {size / _MIB:.0f} MiB, alignment {align / _MIB:g} MiB"
@@ -192,7 +190,7 @@ def _register(cuda: ctypes.CDLL) -> Finding:
 
 
 def check_processes(ranks: int) -> Iterator[Finding]:
-    """Whether processes can see each other, which tells a dead rank at once."""
+    """Whether a process sees the end of another process at once."""
     try:
         os.close(os.pidfd_open(os.getppid() or os.getpid()))
     except OSError as error:
@@ -205,7 +203,7 @@ def check_processes(ranks: int) -> Iterator[Finding]:
         yield Finding("ok", "processes: the end of a rank on this host is seen at once")
     cores = len(os.sched_getaffinity(0))
     if cores < ranks:
-        yield Finding("note", f"processes: {cores} cores for {ranks} ranks, which share them")
+        yield Finding("note", f"processes: {ranks} ranks share {cores} cores")
 
 
 _CHECKS: tuple[Callable[[int], Iterator[Finding]], ...] = (

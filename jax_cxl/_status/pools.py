@@ -1,4 +1,4 @@
-"""Finds pools of this machine: those of running jobs, which have no name, and files."""
+"""Finds pools of this machine: pools of running jobs, which have no name, and files."""
 
 import contextlib
 import dataclasses
@@ -7,7 +7,8 @@ import os
 import pathlib
 import stat
 
-from jax_cxl import _core, _pool_uri
+from jax_cxl import _core
+from jax_cxl._runtime import pool_uri
 
 _SHM_PREFIX = "/dev/shm/jax_cxl."
 _DELETED = " (deleted)"
@@ -18,9 +19,9 @@ class Found:
     """A pool that can be read.
 
     Attributes:
-      name: what to call it.
-      path: what to open; for a pool without a name, a descriptor of a process that has it.
-      offset: where the pool starts, in bytes.
+      name: its name in messages.
+      path: the path to open. For a pool without a name, a descriptor of a process that has it open.
+      offset: offset of the pool in the file, in bytes.
     """
 
     name: str
@@ -36,6 +37,22 @@ class Found:
             os.close(fd)
 
 
+def _is_pool(path: str) -> bool:
+    """Returns whether a file begins as a pool does. Waits for nothing, whatever it is."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return False
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        return os.pread(fd, len(_core.POOL_MAGIC), 0) == _core.POOL_MAGIC
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
 def held_by(pid: int) -> list[Found]:
     """Returns the pools in /dev/shm that a process has open."""
     try:
@@ -47,13 +64,13 @@ def held_by(pid: int) -> list[Found]:
         path = f"/proc/{pid}/fd/{entry}"
         with contextlib.suppress(OSError):  # It was closed meanwhile.
             target = os.readlink(path)
-            if target.startswith(_SHM_PREFIX):
+            if target.startswith(_SHM_PREFIX) and _is_pool(path):
                 found[target] = Found(target.removesuffix(_DELETED), path)
     return list(found.values())
 
 
 def running() -> list[Found]:
-    """Returns the pools of this user's running jobs, one for each job."""
+    """Returns the pools of this user's running jobs, each pool once."""
     found: dict[tuple[int, int], Found] = {}
     for entry in sorted(filter(str.isdecimal, os.listdir("/proc")), key=int):
         for pool in held_by(int(entry)):
@@ -66,21 +83,22 @@ def running() -> list[Found]:
 
 
 def left_behind() -> list[Found]:
-    """Returns the pools of this user's dead jobs that have stayed in /dev/shm."""
+    """Returns this user's pools in /dev/shm whose jobs have ended."""
     living = {pool.name for pool in running()}
     found = []
     for path in sorted(glob.glob(_SHM_PREFIX + "*")):
         with contextlib.suppress(OSError):  # It went away meanwhile.
-            if path not in living and os.stat(path).st_uid == os.getuid():
+            ours = os.stat(path).st_uid == os.getuid()
+            if path not in living and ours and _is_pool(path):
                 found.append(Found(path, path))
     return found
 
 
 def named(target: str) -> list[Found]:
-    """Returns the pools that a process id, a path or a pool's URI stands for.
+    """Returns the pools for a process id, a path or a pool URI.
 
     Raises:
-      ValueError: it is none of them.
+      ValueError: `target` is none of these.
     """
     if target.isdecimal():
         return held_by(int(target))
@@ -89,7 +107,7 @@ def named(target: str) -> list[Found]:
         if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
             raise ValueError(f"{target} is neither a file nor a device")
         return [Found(target, str(pathlib.Path(target).absolute()))]
-    spec = _pool_uri.parse(target, world_size=1)
+    spec = pool_uri.parse(target, world_size=1)
     if spec.kind != "shm":
         return [Found(target, spec.paths[0], spec.offset)]
     name = _SHM_PREFIX + (spec.paths[0] if spec.paths else "")

@@ -12,23 +12,23 @@ from jax_cxl import errors
 from jax_cxl._status import analysis, pools
 
 _DESCRIPTION = """\
-Shows what the ranks of a job do, or did last: who waits for whom, and whom it comes down to.
+Shows the current or last calls of a job's ranks, which ranks they wait for, and the cause.
 
-Reads the flight recorder, which keeps the last 4,096 calls of each rank in the pool. Changes
-nothing; the job need not answer, and need not live."""
+The command reads the flight recorder, which has the last 4,096 calls of each rank in the pool. It
+changes nothing. The job need not answer, and may have ended."""
 
 _EPILOG = """\
-what to name:
-  nothing          the jobs of this machine that belong to you: running ones, and failed ones
-                   whose pools were kept (shm:?keep=on-failure)
+pool:
+  (none)           all your jobs on this machine: running jobs, and failed jobs whose pools
+                   were kept (shm:?keep=on-failure)
   PID              the job of this process
   shm:NAME         the job on this pool
   FILE, dax:/dev/daxX.Y?offset=...
-                   a pool in a file or on a device, whether its job lives or not, or what
-                   python -m jax_cxl.launch --post-mortem FILE has kept
+                   a pool in a file or on a device, whether its job lives or not, or a file
+                   that python -m jax_cxl.launch --post-mortem FILE has written
 
-  A pool in /dev/shm is gone with the last rank: the launcher reads it before, and with
-  keep=on-failure in its URI it stays if the job failed."""
+  A pool in /dev/shm is gone with the last rank, so the launcher reads it before. With
+  keep=on-failure in its URI it stays if the job fails."""
 
 _COLUMNS = ("rank", "pid", "host", "state", "calls", "last call", "since", "waits for")
 
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("pool", nargs="?", help="which job; see below")
+    parser.add_argument("pool", nargs="?", help="the job; see below")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument(
         "--calls", type=int, default=64, metavar="N", help="calls of each rank (default: 64)"
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     for pool in found:
         try:
             jobs.append((pool.name, analysis.read(pool.read(), max(options.calls, 1))))
-        except (OSError, errors.PoolError) as error:  # It may have ended meanwhile.
+        except (OSError, errors.CxlError) as error:  # It may have ended meanwhile.
             print(f"status: {error}", file=sys.stderr)
     if options.json:
         print(json.dumps([_as_json(name, job) for name, job in jobs], indent=1))
@@ -64,14 +64,14 @@ def main(arguments: Sequence[str]) -> int:
         for name, job in jobs:
             _print(name, job)
     if not jobs:
-        print("status: there is no job that you may look into", file=sys.stderr)
+        print("status: there is no job that you may read", file=sys.stderr)
         return 2
     return int(any(job.culprits for _, job in jobs))
 
 
 def _as_json(name: str, job: analysis.Job) -> dict[str, Any]:
     def call(record: dict[str, Any]) -> dict[str, Any]:
-        # 64-bit numbers as text: JSON's are floating-point to many readers.
+        # 64-bit numbers as text, because many readers convert JSON numbers to floating point.
         text = {key: f"{record[key]:#018x}" for key in ("identity", "group")}
         return record | text
 

@@ -1,28 +1,25 @@
-"""The collectives, one a file; `start_done` has them in two halves."""
+"""The collectives. `start_done` has them in two halves, `transposes` their mutual transposes."""
 
+from jax_cxl.ops import transposes as transposes
 from jax_cxl.ops.all_gather import all_gather
 from jax_cxl.ops.all_to_all import all_to_all
 from jax_cxl.ops.barrier import barrier
-from jax_cxl.ops.broadcast import broadcast
-from jax_cxl.ops.gather import gather
-from jax_cxl.ops.pargmax import pargmax
-from jax_cxl.ops.pargmin import pargmin
-from jax_cxl.ops.pbroadcast import pbroadcast
-from jax_cxl.ops.pexscan import pexscan
-from jax_cxl.ops.pmax import pmax
-from jax_cxl.ops.pmean import pmean
-from jax_cxl.ops.pmin import pmin
 from jax_cxl.ops.ppermute import ppermute
-from jax_cxl.ops.precv import precv
-from jax_cxl.ops.pscan import pscan
-from jax_cxl.ops.psend import psend
 from jax_cxl.ops.pshuffle import pshuffle
-from jax_cxl.ops.psum import psum
 from jax_cxl.ops.psum_scatter import psum_scatter
 from jax_cxl.ops.pswapaxes import pswapaxes
 from jax_cxl.ops.ragged_all_to_all import ragged_all_to_all
-from jax_cxl.ops.reduce import reduce
-from jax_cxl.ops.scatter import scatter
+from jax_cxl.ops.reductions.arg_extremum import pargmax, pargmin
+from jax_cxl.ops.reductions.extremum import pmax, pmin
+from jax_cxl.ops.reductions.pmean import pmean
+from jax_cxl.ops.reductions.psum import psum
+from jax_cxl.ops.rooted.broadcast import broadcast
+from jax_cxl.ops.rooted.gather import gather
+from jax_cxl.ops.rooted.pbroadcast import pbroadcast
+from jax_cxl.ops.rooted.reduce import reduce
+from jax_cxl.ops.rooted.scatter import scatter
+from jax_cxl.ops.scan import pexscan, pscan
+from jax_cxl.ops.send_receive import precv, psend
 from jax_cxl.ops.start_done import (
     all_gather_done,
     all_gather_start,

@@ -7,9 +7,10 @@ import jax
 import numpy as np
 from jax import lax
 from jax.extend import core
-from jax.interpreters import ad
 
-from jax_cxl import _axis, _compat, _lowering
+from jax_cxl import _compat
+from jax_cxl._primitives import batching_rules, dimensions, lowering, named_axis
+from jax_cxl._primitives.native_enums import Op
 
 
 def all_gather(
@@ -21,21 +22,21 @@ def all_gather(
     tiled: bool = False,
     to: str = "varying",
 ) -> Any:
-    """Gathers the values of x from all ranks along a named axis.
+    """Gathers the values of x of all ranks along a named axis, on all of them.
 
-    Drop-in for `jax.lax.all_gather`; differentiates to `psum_scatter`.
+    Drop-in for `jax.lax.all_gather`. Its transpose is `psum_scatter`.
 
     Args:
       x: array, or pytree of arrays, of any dtype.
       axis_name: mesh axis, or several in the order in which they count ranks.
       axis_index_groups: lists of axis indices, all of the same size and together a
-        partition of the axis; each gathers on its own. By default one group of all
-        ranks.
+        partition of the axis. Each group gathers its own values. By default all ranks are one
+        group.
       axis: dimension of the result along which the values lie.
-      tiled: False inserts a new dimension `axis` of the group's size; True concatenates
-        along the existing one.
-      to: "varying", or "invarying" for a result that is typed as equal on all ranks
-        (its gradient then needs no communication). Without check_vma both are the same.
+      tiled: if False, the result has a new dimension `axis` with the size of the group. If True,
+        the values are concatenated along the existing dimension `axis`.
+      to: "varying", or "invarying" for a result whose type says that it is equal on all ranks, so
+        that its gradient needs no communication. Without check_vma both do the same.
 
     Returns:
       Arrays of x's dtype. For x of shape (a, b), n ranks and axis=1, the shape is (a,
@@ -61,35 +62,35 @@ def all_gather(
         raise ValueError(
             f"jax_cxl.all_gather: to={to!r} must be 'varying', 'invarying' or 'reduced'."
         )
-    axes = _axis.axes_of("all_gather", axis_name)
+    axes = named_axis.axes_of("all_gather", axis_name)
     if not axes:
         return x
-    groups = _axis.groups_of("all_gather", axes, axis_index_groups)
+    groups = named_axis.groups_of("all_gather", axes, axis_index_groups)
     invariant = _compat.check_vma() and to == "invarying"
     if _compat.check_vma() and to == "reduced":
         raise NotImplementedError(
             "jax_cxl.all_gather does not support to='reduced': use to='invarying', or"
             " jax.lax.all_gather."
         )
-    if invariant and (groups is not None or _axis.manual(axes) != axes):
+    if invariant and (groups is not None or named_axis.manual(axes) != axes):
         raise NotImplementedError(
             "jax_cxl.all_gather: to='invarying' works over whole mesh axes only, not"
             " with axis_index_groups or axes of jax.vmap: use to='varying'."
         )
-    size = _axis.group_size(axes, groups)
+    size = named_axis.group_size(axes, groups)
 
     def gather(leaf):
         ndim = np.ndim(leaf) + (not tiled)
-        dim = _axis.dimension("all_gather", "axis", axis, ndim)
+        dim = dimensions.check("all_gather", "axis", axis, ndim)
         out = all_gather_p.bind(
-            _axis.vary(leaf, axes),
+            named_axis.vary(leaf, axes),
             axes=axes,
             groups=groups,
             size=size,
             dim=dim,
             invariant=invariant,
         )
-        return _axis.merge(out, dim) if tiled else out
+        return dimensions.merge(out, dim) if tiled else out
 
     return jax.tree.map(gather, x)
 
@@ -100,32 +101,19 @@ all_gather_p = core.Primitive("all_gather")
 
 def _abstract_eval(x, *, axes, groups, size, dim, invariant):
     shape = (*x.shape[:dim], size, *x.shape[dim:])
-    return _axis.abstract_result("all_gather", x, axes, shape=shape, invariant=invariant)
+    return named_axis.abstract_result("all_gather", x, axes, shape=shape, invariant=invariant)
 
 
 def _lower(ctx, x, *, axes, groups, size, dim, invariant):
-    return _lowering.collective(
+    return lowering.collective(
         ctx,
         x,
         name="all_gather",
-        op=_lowering.Op.ALL_GATHER,
+        op=Op.ALL_GATHER,
         axes=axes,
         groups=groups,
         result_blocks=dim,
     )
-
-
-def _transpose(ct, x, *, axes, groups, size, dim, invariant):
-    from jax_cxl.ops.psum_scatter import (
-        psum_scatter_p,  # The two are each other's transpose.
-    )
-
-    if invariant:
-        # All ranks hold the same cotangent of the whole result: each takes its own
-        # part.
-        return [lax.dynamic_index_in_dim(ct, lax.axis_index(axes), dim, keepdims=False)]
-    ct = _axis.vary(ct, axes)
-    return [psum_scatter_p.bind(ct, axes=axes, groups=groups, size=size, dim=dim)]
 
 
 def _batch_other_axis(x, d, *, dim, **params):
@@ -141,6 +129,5 @@ def _batch_own_axis(x, d, axis_size, *, dim, **params):
 
 
 all_gather_p.def_effectful_abstract_eval(_abstract_eval)
-_lowering.register(all_gather_p, _lower)
-ad.deflinear2(all_gather_p, _transpose)
-_axis.register_batching(all_gather_p, _batch_other_axis, _batch_own_axis)
+lowering.register(all_gather_p, _lower)
+batching_rules.register(all_gather_p, _batch_other_axis, _batch_own_axis)

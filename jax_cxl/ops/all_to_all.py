@@ -10,7 +10,8 @@ from jax import lax
 from jax.extend import core
 from jax.interpreters import ad
 
-from jax_cxl import _axis, _lowering
+from jax_cxl._primitives import batching_rules, dimensions, lowering, named_axis
+from jax_cxl._primitives.native_enums import Op
 
 
 def all_to_all(
@@ -22,9 +23,9 @@ def all_to_all(
     axis_index_groups: Sequence[Sequence[int]] | None = None,
     tiled: bool = False,
 ) -> Any:
-    """Sends part i of x to rank i along a named axis, and collects what others sent.
+    """Sends part i of x to rank i along a named axis, and joins the parts that it receives.
 
-    Drop-in for `jax.lax.all_to_all`; differentiates to itself with the two axes
+    Drop-in for `jax.lax.all_to_all`. Its transpose is `all_to_all` with the two axes
     swapped.
 
     Args:
@@ -33,10 +34,11 @@ def all_to_all(
       split_axis: dimension of x that is divided among the ranks.
       concat_axis: dimension of the result along which the ranks' parts lie.
       axis_index_groups: lists of axis indices, all of the same size and together a
-        partition of the axis; each exchanges on its own. By default one group of all
-        ranks.
-      tiled: False wants `split_axis` to have the group's size, removes it, and inserts
-        `concat_axis`; True divides the former and multiplies the latter.
+        partition of the axis. The ranks of a group exchange parts. By default all ranks are one
+        group.
+      tiled: if False, `split_axis` must have the size of the group; it is removed, and
+        `concat_axis` is inserted. If True, the size of `split_axis` is divided by the size of the
+        group, and the size of `concat_axis` is multiplied by it.
 
     Returns:
       Arrays of x's dtype. For x of shape (n, a, b), n ranks, split_axis=0 and
@@ -45,7 +47,7 @@ def all_to_all(
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
       TypeError: a dtype is not supported, such as float6_e2m3fn.
-      ValueError: the divided dimension does not fit the group's size, or the groups are
+      ValueError: the divided dimension does not fit the size of the group, or the groups are
         no partition.
 
     Example:
@@ -56,16 +58,16 @@ def all_to_all(
       >>> bool((jax.jit(swap)(jnp.eye(4)) == jnp.eye(4)).all())
       True
     """
-    axes = _axis.axes_of("all_to_all", axis_name)
+    axes = named_axis.axes_of("all_to_all", axis_name)
     if not axes:
         return x
-    groups = _axis.groups_of("all_to_all", axes, axis_index_groups)
-    size = _axis.group_size(axes, groups)
+    groups = named_axis.groups_of("all_to_all", axes, axis_index_groups)
+    size = named_axis.group_size(axes, groups)
 
     def exchange(leaf):
         ndim = np.ndim(leaf)
-        split = _axis.dimension("all_to_all", "split_axis", split_axis, ndim)
-        concat = _axis.dimension("all_to_all", "concat_axis", concat_axis, ndim)
+        split = dimensions.check("all_to_all", "split_axis", split_axis, ndim)
+        concat = dimensions.check("all_to_all", "concat_axis", concat_axis, ndim)
         length = np.shape(leaf)[split]
         if length % size if tiled else length != size:
             raise ValueError(
@@ -73,12 +75,12 @@ def all_to_all(
                 f" {'divisible by' if tiled else 'equal to'} the size {size} of the"
                 " group."
             )
-        leaf = _axis.vary(leaf, axes)
-        leaf = _axis.split(leaf, split, size) if tiled else leaf
+        leaf = named_axis.vary(leaf, axes)
+        leaf = dimensions.split(leaf, split, size) if tiled else leaf
         out = all_to_all_p.bind(
             leaf, axes=axes, groups=groups, size=size, split=split, concat=concat
         )
-        return _axis.merge(out, concat) if tiled else out
+        return dimensions.merge(out, concat) if tiled else out
 
     return jax.tree.map(exchange, x)
 
@@ -91,15 +93,15 @@ all_to_all_p = core.Primitive("all_to_all")
 def _abstract_eval(x, *, axes, groups, size, split, concat):
     shape = [*x.shape[:split], *x.shape[split + 1 :]]
     shape.insert(concat, size)
-    return _axis.abstract_result("all_to_all", x, axes, shape=shape)
+    return named_axis.abstract_result("all_to_all", x, axes, shape=shape)
 
 
 def _lower(ctx, x, *, axes, groups, size, split, concat):
-    return _lowering.collective(
+    return lowering.collective(
         ctx,
         x,
         name="all_to_all",
-        op=_lowering.Op.ALL_TO_ALL,
+        op=Op.ALL_TO_ALL,
         axes=axes,
         groups=groups,
         operand_blocks=split,
@@ -108,7 +110,7 @@ def _lower(ctx, x, *, axes, groups, size, split, concat):
 
 
 def _transpose(ct, x, *, split, concat, axes, **params):
-    ct = _axis.vary(ct, axes)
+    ct = named_axis.vary(ct, axes)
     return [all_to_all_p.bind(ct, axes=axes, split=concat, concat=split, **params)]
 
 
@@ -124,12 +126,11 @@ def _batch_own_axis(x, d, axis_size, *, split, concat, **params):
     if d is None:
         x, d = lax.broadcast(x, (axis_size,)), 0
     split += d <= split
-    # The dimension that was split counts the receiving ranks, the batch dimension the
-    # senders.
+    # The split dimension counts the receiving ranks, and the batch dimension the sending ranks.
     return jnp.moveaxis(x, (split, d), (0, concat + 1)), 0
 
 
 all_to_all_p.def_effectful_abstract_eval(_abstract_eval)
-_lowering.register(all_to_all_p, _lower)
+lowering.register(all_to_all_p, _lower)
 ad.deflinear2(all_to_all_p, _transpose)
-_axis.register_batching(all_to_all_p, _batch_other_axis, _batch_own_axis)
+batching_rules.register(all_to_all_p, _batch_other_axis, _batch_own_axis)

@@ -7,19 +7,18 @@ import jax
 from jax.extend import core
 from jax.interpreters import ad, batching
 
-from jax_cxl import _axis, _lowering
+from jax_cxl._primitives import dtypes, lowering, named_axis
 
 
 def barrier(x: Any, axis_name: Hashable | Sequence[Hashable]) -> Any:
     """Returns x once every rank along a named axis has reached this point.
 
-    Data orders the barrier: it starts when the arrays of x are there, and what must
-    come after it has to use the result. A barrier whose result nobody uses may be
-    dropped.
+    Data dependencies order the barrier. It starts when the arrays of x have been computed.
+    Operations that must come after it have to use its result. XLA may drop a barrier whose result
+    is not used.
 
     Args:
-      x: pytree of arrays of any dtype; without an array nothing orders the barrier, and
-        it does nothing.
+      x: pytree of arrays of any dtype. Without any array the barrier does nothing.
       axis_name: mesh axis, or several.
 
     Returns:
@@ -35,7 +34,7 @@ def barrier(x: Any, axis_name: Hashable | Sequence[Hashable]) -> Any:
       >>> jax.jit(wait)(jnp.arange(4))
       Array([0, 1, 2, 3], dtype=int32)
     """
-    axes = _axis.axes_of("barrier", axis_name)
+    axes = named_axis.axes_of("barrier", axis_name)
     leaves, structure = jax.tree.flatten(x)
     if not axes or not leaves:
         return x
@@ -49,28 +48,27 @@ barrier_p.multiple_results = True
 def _abstract_eval(*xs, axes):
     for x in xs:
         if jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended):
-            _axis.check_dtype("barrier", x.dtype)
-    # The value on each rank is its own, so the types stay as they are.
-    return list(xs), {_axis.effect("barrier", axis) for axis in axes}
+            dtypes.check_dtype("barrier", x.dtype)
+    # Each rank keeps its own value, so the types stay as they are.
+    return list(xs), {named_axis.effect("barrier", axis) for axis in axes}
 
 
 def _lower(ctx, *xs, axes):
-    return _lowering.barrier(ctx, *xs, name="barrier", axes=axes)
+    return lowering.barrier(ctx, *xs, name="barrier", axes=axes)
 
 
 def _jvp(primals, tangents, *, axes):
-    # Tangents take no part, which also makes the transpose the identity.
+    # Tangents pass by the barrier, so that its transpose is the identity.
     return barrier_p.bind(*primals, axes=axes), list(tangents)
 
 
 def _batch(axis_data, xs, dims, *, axes):
-    # One rank runs all elements of an axis of vmap, so there is nothing to wait for
-    # along it.
+    # One rank runs all elements of an axis of vmap, so it need not wait along that axis.
     axes = tuple(axis for axis in axes if axis != axis_data.name)
     return (barrier_p.bind(*xs, axes=axes) if axes else list(xs)), list(dims)
 
 
 barrier_p.def_effectful_abstract_eval(_abstract_eval)
-_lowering.register(barrier_p, _lower)
+lowering.register(barrier_p, _lower)
 ad.primitive_jvps[barrier_p] = _jvp
 batching.fancy_primitive_batchers[barrier_p] = _batch

@@ -10,7 +10,8 @@ from jax import lax
 from jax.extend import core
 from jax.interpreters import ad
 
-from jax_cxl import _axis, _lowering
+from jax_cxl._primitives import batching_rules, lowering, named_axis
+from jax_cxl._primitives.native_enums import Op
 
 
 def ppermute(
@@ -20,7 +21,7 @@ def ppermute(
 ) -> Any:
     """Sends x from rank to rank along a named axis.
 
-    Drop-in for `jax.lax.ppermute`; differentiates to the inverse permutation.
+    Drop-in for `jax.lax.ppermute`. Its transpose is the inverse permutation.
 
     Args:
       x: array, or pytree of arrays, of any dtype.
@@ -29,12 +30,12 @@ def ppermute(
         either side.
 
     Returns:
-      Arrays of x's shape and dtype: what the source sent, or zeros on ranks without
-      one.
+      Arrays of x's shape and dtype: the x of the source, or zeros on ranks without a source.
 
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
-      TypeError: a dtype is not supported, such as float6_e2m3fn, or perm is no list or tuple.
+      TypeError: a dtype is not supported, such as float6_e2m3fn, or perm is neither a list
+        nor a tuple.
       ValueError: an index is out of bounds, or twice on one side.
 
     Example:
@@ -45,10 +46,10 @@ def ppermute(
       >>> jax.jit(shift)(jnp.arange(1, 5))
       Array([0, 1, 2, 3], dtype=int32)
     """
-    axes = _axis.axes_of("ppermute", axis_name)
+    axes = named_axis.axes_of("ppermute", axis_name)
     sources = sources_of("ppermute", axes, perm)
     return jax.tree.map(
-        lambda leaf: ppermute_p.bind(_axis.vary(leaf, axes), axes=axes, sources=sources),
+        lambda leaf: ppermute_p.bind(named_axis.vary(leaf, axes), axes=axes, sources=sources),
         x,
     )
 
@@ -57,8 +58,8 @@ def ppermute(
 ppermute_p = core.Primitive("ppermute")
 
 
-def sources_of(name: str, axes: _axis.Axes, perm: Any) -> tuple[int, ...]:
-    """Returns from which index each index receives, -1 for none, checked."""
+def sources_of(name: str, axes: named_axis.Axes, perm: Any) -> tuple[int, ...]:
+    """Checks `perm`; returns, for each index, the index from which it receives, -1 for none."""
     if not isinstance(perm, (list, tuple)):
         raise TypeError(f"jax_cxl.{name}: perm must be a list or a tuple, got {type(perm)}.")
     size = lax.axis_size(axes)
@@ -75,18 +76,16 @@ def sources_of(name: str, axes: _axis.Axes, perm: Any) -> tuple[int, ...]:
 
 
 def _abstract_eval(x, *, axes, sources):
-    return _axis.abstract_result("ppermute", x, axes)
+    return named_axis.abstract_result("ppermute", x, axes)
 
 
 def _lower(ctx, x, *, axes, sources):
-    return _lowering.collective(
-        ctx, x, name="ppermute", op=_lowering.Op.PERMUTE, axes=axes, sources=sources
-    )
+    return lowering.collective(ctx, x, name="ppermute", op=Op.PERMUTE, axes=axes, sources=sources)
 
 
 def _transpose(ct, x, *, axes, sources):
     destinations = tuple(sources.index(r) if r in sources else -1 for r in range(len(sources)))
-    return [ppermute_p.bind(_axis.vary(ct, axes), axes=axes, sources=destinations)]
+    return [ppermute_p.bind(named_axis.vary(ct, axes), axes=axes, sources=destinations)]
 
 
 def _batch_other_axis(x, d, **params):
@@ -102,6 +101,6 @@ def _batch_own_axis(x, d, axis_size, *, sources, **params):
 
 
 ppermute_p.def_effectful_abstract_eval(_abstract_eval)
-_lowering.register(ppermute_p, _lower)
+lowering.register(ppermute_p, _lower)
 ad.deflinear2(ppermute_p, _transpose)
-_axis.register_batching(ppermute_p, _batch_other_axis, _batch_own_axis)
+batching_rules.register(ppermute_p, _batch_other_axis, _batch_own_axis)

@@ -7,9 +7,9 @@ from jax_cxl.ops.ppermute import ppermute
 
 
 def pshuffle(x: Any, axis_name: Hashable | Sequence[Hashable], perm: Sequence[int]) -> Any:
-    """Gives rank i along a named axis the x of rank perm[i].
+    """Sends rank i along a named axis the x of rank perm[i].
 
-    Drop-in for `jax.lax.pshuffle`: `ppermute` with another encoding of the permutation.
+    Drop-in for `jax.lax.pshuffle`, which is `ppermute` with another encoding of the permutation.
 
     Args:
       x: array, or pytree of arrays, of any dtype.

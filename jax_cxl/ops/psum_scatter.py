@@ -7,10 +7,9 @@ import jax
 import numpy as np
 from jax import lax
 from jax.extend import core
-from jax.interpreters import ad
 
-from jax_cxl import _axis, _lowering
-from jax_cxl.ops.all_gather import all_gather_p
+from jax_cxl._primitives import batching_rules, dimensions, dtypes, lowering, named_axis
+from jax_cxl._primitives.native_enums import Op
 
 
 def psum_scatter(
@@ -21,8 +20,7 @@ def psum_scatter(
     axis_index_groups: Sequence[Sequence[int]] | None = None,
     tiled: bool = False,
 ) -> Any:
-    """Sums x over all ranks along a named axis and leaves each rank its part of the
-    sum.
+    """Sums x over all ranks along a named axis, and gives each rank a part of the sum.
 
     Drop-in for `jax.lax.psum_scatter`; differentiates to `all_gather`. The sum adds the
     ranks' values in rank order; float16, bfloat16 and float8 accumulate in float32 and
@@ -33,9 +31,9 @@ def psum_scatter(
       axis_name: mesh axis, or several in the order in which they count ranks.
       scatter_dimension: dimension of x that is divided among the ranks.
       axis_index_groups: lists of axis indices, all of the same size and together a
-        partition of the axis; each sums on its own. By default one group of all ranks.
-      tiled: False wants this dimension to have the group's size, and removes it; True
-        wants a multiple of the group's size, and divides it.
+        partition of the axis. Each group has a sum of its own. By default all ranks are one group.
+      tiled: if False, the dimension must have the size of the group, and is removed. If True, its
+        size must be a multiple of the size of the group, and is divided by it.
 
     Returns:
       Arrays of x's dtype. For x of shape (a, n * b), n ranks, scatter_dimension=1 and
@@ -44,7 +42,7 @@ def psum_scatter(
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
       TypeError: a dtype is not supported, such as float6_e2m3fn, or bool.
-      ValueError: the scattered dimension does not fit the group's size, or the groups
+      ValueError: the scattered dimension does not fit the size of the group, or the groups
         are no partition.
 
     Example:
@@ -54,14 +52,16 @@ def psum_scatter(
       >>> jax.jit(scatter)(jnp.arange(8))
       Array([ 0,  4,  8, 12, 16, 20, 24, 28], dtype=int32)
     """
-    axes = _axis.axes_of("psum_scatter", axis_name)
+    axes = named_axis.axes_of("psum_scatter", axis_name)
     if not axes:
         return x
-    groups = _axis.groups_of("psum_scatter", axes, axis_index_groups)
-    size = _axis.group_size(axes, groups)
+    groups = named_axis.groups_of("psum_scatter", axes, axis_index_groups)
+    size = named_axis.group_size(axes, groups)
 
     def scatter(leaf):
-        dim = _axis.dimension("psum_scatter", "scatter_dimension", scatter_dimension, np.ndim(leaf))
+        dim = dimensions.check(
+            "psum_scatter", "scatter_dimension", scatter_dimension, np.ndim(leaf)
+        )
         length = np.shape(leaf)[dim]
         if tiled and length % size:
             raise ValueError(
@@ -73,10 +73,10 @@ def psum_scatter(
                 f"jax_cxl.psum_scatter: the size {length} of dimension {dim} must be"
                 f" the size {size} of the group. Pass tiled=True to divide it."
             )
-        # Here too: no rule of an axis of vmap looks at the dtype.
-        _axis.check_sum("psum_scatter", jax.dtypes.result_type(leaf))
-        leaf = _axis.vary(leaf, axes)
-        leaf = _axis.split(leaf, dim, size) if tiled else leaf
+        # The batching rule of the own axis does not check the dtype, so check it here too.
+        dtypes.check_sum("psum_scatter", jax.dtypes.result_type(leaf))
+        leaf = named_axis.vary(leaf, axes)
+        leaf = dimensions.split(leaf, dim, size) if tiled else leaf
         return psum_scatter_p.bind(leaf, axes=axes, groups=groups, size=size, dim=dim)
 
     return jax.tree.map(scatter, x)
@@ -87,26 +87,21 @@ psum_scatter_p = core.Primitive("psum_scatter")
 
 
 def _abstract_eval(x, *, axes, groups, size, dim):
-    _axis.check_sum("psum_scatter", x.dtype)
+    dtypes.check_sum("psum_scatter", x.dtype)
     shape = (*x.shape[:dim], *x.shape[dim + 1 :])
-    return _axis.abstract_result("psum_scatter", x, axes, shape=shape)
+    return named_axis.abstract_result("psum_scatter", x, axes, shape=shape)
 
 
 def _lower(ctx, x, *, axes, groups, size, dim):
-    return _lowering.collective(
+    return lowering.collective(
         ctx,
         x,
         name="psum_scatter",
-        op=_lowering.Op.REDUCE_SCATTER,
+        op=Op.REDUCE_SCATTER,
         axes=axes,
         groups=groups,
         operand_blocks=dim,
     )
-
-
-def _transpose(ct, x, *, axes, groups, size, dim):
-    ct = _axis.vary(ct, axes)
-    return [all_gather_p.bind(ct, axes=axes, groups=groups, size=size, dim=dim, invariant=False)]
 
 
 def _batch_other_axis(x, d, *, dim, **params):
@@ -119,10 +114,9 @@ def _batch_other_axis(x, d, *, dim, **params):
 def _batch_own_axis(x, d, axis_size, *, dim, **params):
     if d is None:
         return lax.mul(x, lax.full_like(x, axis_size)), dim
-    return _axis.reduce_in_one_rounding(lax.reduce_sum, x, (d,)), dim
+    return dtypes.reduce_in_one_rounding(lax.reduce_sum, x, (d,)), dim
 
 
 psum_scatter_p.def_effectful_abstract_eval(_abstract_eval)
-_lowering.register(psum_scatter_p, _lower)
-ad.deflinear2(psum_scatter_p, _transpose)
-_axis.register_batching(psum_scatter_p, _batch_other_axis, _batch_own_axis)
+lowering.register(psum_scatter_p, _lower)
+batching_rules.register(psum_scatter_p, _batch_other_axis, _batch_own_axis)

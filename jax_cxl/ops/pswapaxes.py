@@ -15,21 +15,21 @@ def pswapaxes(
 ) -> Any:
     """Swaps a named axis with a dimension of x: element i goes to rank i.
 
-    Drop-in for `jax.lax.pswapaxes`: `all_to_all(x, axis_name, axis, axis)`, which see.
+    Drop-in for `jax.lax.pswapaxes`. It is `all_to_all(x, axis_name, axis, axis)`.
 
     Args:
       x: array, or pytree of arrays, of any dtype.
       axis_name: mesh axis, or several in the order in which they count ranks.
-      axis: dimension of x, of the group's size.
+      axis: dimension of x. It must have the size of the group.
       axis_index_groups: lists of axis indices, all of the same size and together a
-        partition of the axis. By default one group of all ranks.
+        partition of the axis. By default all ranks are one group.
 
     Returns:
       Arrays of x's shape and dtype.
 
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
-      ValueError: the dimension does not have the group's size.
+      ValueError: the dimension does not have the size of the group.
 
     Example:
       >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))

@@ -9,7 +9,7 @@ import numpy as np
 from jax.extend import core
 from jax.interpreters import ad, batching
 
-from jax_cxl import _axis, _lowering
+from jax_cxl._primitives import lowering, named_axis
 from jax_cxl.ops.all_to_all import all_to_all_p
 
 
@@ -24,35 +24,37 @@ def ragged_all_to_all(
     axis_name: Hashable | Sequence[Hashable],
     axis_index_groups: Sequence[Sequence[int]] | None = None,
 ) -> Any:
-    """Sends slices of rows, of sizes known at run time only, to all ranks along an axis.
+    """Sends slices of rows, whose sizes are known at run time only, to all ranks along an axis.
 
-    Drop-in for `jax.lax.ragged_all_to_all`. The four integer arrays have an entry a slice,
-    first those for rank 0, then those for rank 1, and as many for each. Only the rows that
-    are sent go through the pool. Differentiates to itself in the other direction.
+    Drop-in for `jax.lax.ragged_all_to_all`. The four integer arrays have an entry for each slice:
+    first the slices for rank 0, then as many slices for rank 1, and so on. Only the rows that are
+    sent go through the pool. Its transpose is `ragged_all_to_all` in the other direction.
 
     Args:
       operand: array of shape (N, ...) of any dtype: the rows to send.
-      output: array of shape (M, ...), else like operand: the result where nothing arrives.
-      input_offsets: in operand, where each slice that this rank sends begins.
-      send_sizes: how many rows it has.
-      output_offsets: where it goes in the *receiver's* output.
-      recv_sizes: how many rows each slice that this rank receives has.
+      output: array of shape (M, ...) with the dtype and the other dimensions of operand. Rows that
+        do not arrive keep its values.
+      input_offsets: index of the first row, in operand, of each slice that this rank sends.
+      send_sizes: number of rows of each slice that this rank sends.
+      output_offsets: index of the first row, in the *receiver's* output, of each slice that this
+        rank sends.
+      recv_sizes: number of rows of each slice that this rank receives.
       axis_name: mesh axis, or several in the order in which they count ranks.
       axis_index_groups: lists of axis indices, all of the same size and together a
-        partition of the axis; each exchanges on its own. By default one group of all
-        ranks.
+        partition of the axis. The ranks of a group exchange rows. By default all ranks are one
+        group.
 
     Returns:
       An array of output's shape and dtype.
 
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
-      TypeError: a dtype is not supported, such as float6_e2m3fn, operand's and output's
-        differ, or sizes are no integers.
+      TypeError: a dtype is not supported, such as float6_e2m3fn; operand and output have
+        different dtypes; or offsets or sizes are no integers.
       ValueError: shapes do not fit, or the groups are no partition.
-      InvalidCollectiveError: at run time, and on all ranks of the group alike: a slice
-        leaves operand or output, sizes do not fit what the other rank says, or two slices
-        overlap in an output, as the gradient's do for rows that were sent twice.
+      InvalidCollectiveError: at run time, on all ranks of the group: a slice exceeds operand or
+        output; the sizes of sender and receiver differ; or two slices overlap in an output, as in
+        the gradient of rows that were sent twice.
 
     Example:
       >>> mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -66,9 +68,9 @@ def ragged_all_to_all(
       Array([1, 3, 0, 0, 2, 2, 4, 0], dtype=int32)
     """
     name = "ragged_all_to_all"
-    axes = _axis.axes_of(name, axis_name)
-    groups = _axis.groups_of(name, axes, axis_index_groups)
-    size = _axis.group_size(axes, groups)
+    axes = named_axis.axes_of(name, axis_name)
+    groups = named_axis.groups_of(name, axes, axis_index_groups)
+    size = named_axis.group_size(axes, groups)
     operand, output = jnp.asarray(operand), jnp.asarray(output)
     if operand.ndim < 1 or output.ndim < 1 or operand.shape[1:] != output.shape[1:]:
         raise ValueError(
@@ -77,7 +79,8 @@ def ragged_all_to_all(
         )
     if operand.dtype != output.dtype:
         raise TypeError(
-            f"jax_cxl.{name}: operand is {operand.dtype} and output {output.dtype}: convert one."
+            f"jax_cxl.{name}: operand is {operand.dtype}, but output is {output.dtype}."
+            " Convert one."
         )
     columns = [jnp.asarray(c) for c in (input_offsets, send_sizes, output_offsets, recv_sizes)]
     labels = ("input_offsets", "send_sizes", "output_offsets", "recv_sizes")
@@ -106,14 +109,14 @@ ragged_all_to_all_p = core.Primitive("ragged_all_to_all")
 def _bind(operand, output, table, *, axes, groups, size):
     if not axes:
         return exchange_alone(operand, output, table)
-    operands = [_axis.vary(x, axes) for x in (operand, output, table)]
-    varying = {a for x in operands for a in _axis.varying(x)}
-    operands = [_axis.vary(x, tuple(varying)) for x in operands]
+    operands = [named_axis.vary(x, axes) for x in (operand, output, table)]
+    varying = {a for x in operands for a in named_axis.varying(x)}
+    operands = [named_axis.vary(x, tuple(varying)) for x in operands]
     return ragged_all_to_all_p.bind(*operands, axes=axes, groups=groups, size=size)
 
 
 def _exchange(operand, output, table):
-    """Does the work of all ranks, whose values are stacked along a first dimension."""
+    """Computes the results of all ranks, whose values are stacked along the first dimension."""
     (n, rows), into = operand.shape[:2], output.shape[1]
     # By receiver, then slice.
     columns = jnp.moveaxis(table.reshape(n, 4, n, -1), (1, 2), (0, 1)).reshape(4, n, -1)
@@ -128,16 +131,16 @@ def _exchange(operand, output, table):
 
 
 def exchange_alone(operand, output, table):
-    """The exchange of a group of one rank."""
+    """Computes the exchange of a group of one rank."""
     return _exchange(operand[None], output[None], table[None])[0]
 
 
 def _abstract_eval(operand, output, table, *, axes, groups, size):
-    return _axis.abstract_result("ragged_all_to_all", output, axes)
+    return named_axis.abstract_result("ragged_all_to_all", output, axes)
 
 
 def _lower(ctx, operand, output, table, *, axes, groups, size):
-    return _lowering.ragged_all_to_all(
+    return lowering.ragged_all_to_all(
         ctx, operand, output, table, axes=axes, groups=groups, alone=exchange_alone
     )
 
@@ -160,10 +163,10 @@ def _transpose(ct, operand, output, table, *, axes, groups, size):
             ad.Zero(output.aval) if wants_output else None,
             None,
         ]
-    # Where the slices that arrived here came from, and where they went.
+    # Offsets of the slices that arrived here: in the sender's operand, and in this output.
     sent = table[:3:2].reshape(2, size, -1)
     there = all_to_all_p.bind(
-        _axis.vary(sent, axes), axes=axes, groups=groups, size=size, split=1, concat=1
+        named_axis.vary(sent, axes), axes=axes, groups=groups, size=size, split=1, concat=1
     ).reshape(2, -1)
     came_from, went_to = there
     operand_ct = output_ct = None
@@ -195,7 +198,7 @@ def _batch(axis_data, operands, dims, *, axes, groups, size):
         return _exchange(*map(to_front, operands, dims)), 0
     if all(d is None for d in dims):
         return _bind(*operands, axes=axes, groups=groups, size=size), None
-    # One exchange of the rows of all elements, with as many slices more.
+    # One exchange with the rows and the slices of all elements of the batch.
     operand, output, table = map(to_front, operands, dims)
     element = jnp.arange(batch, dtype=table.dtype)[:, None, None]
     strides = np.array([operand.shape[1], 0, output.shape[1], 0], table.dtype)[:, None]
@@ -206,7 +209,7 @@ def _batch(axis_data, operands, dims, *, axes, groups, size):
 
 
 ragged_all_to_all_p.def_effectful_abstract_eval(_abstract_eval)
-_lowering.register(ragged_all_to_all_p, _lower)
+lowering.register(ragged_all_to_all_p, _lower)
 ad.primitive_jvps[ragged_all_to_all_p] = _jvp
 ad.primitive_transposes[ragged_all_to_all_p] = _transpose
 batching.fancy_primitive_batchers[ragged_all_to_all_p] = _batch

@@ -8,40 +8,37 @@ from typing import Any
 
 import jax
 
-from jax_cxl import _split, _start
-from jax_cxl._future import Future
+from jax_cxl._start_done import primitives, split_function
+from jax_cxl._start_done.future import Future
 from jax_cxl.ops.all_gather import all_gather
 from jax_cxl.ops.all_to_all import all_to_all
-from jax_cxl.ops.broadcast import broadcast
-from jax_cxl.ops.gather import gather
-from jax_cxl.ops.pbroadcast import pbroadcast
-from jax_cxl.ops.pexscan import pexscan
-from jax_cxl.ops.pmax import pmax
-from jax_cxl.ops.pmean import pmean
-from jax_cxl.ops.pmin import pmin
 from jax_cxl.ops.ppermute import ppermute
-from jax_cxl.ops.pscan import pscan
 from jax_cxl.ops.pshuffle import pshuffle
-from jax_cxl.ops.psum import psum
 from jax_cxl.ops.psum_scatter import psum_scatter
 from jax_cxl.ops.pswapaxes import pswapaxes
 from jax_cxl.ops.ragged_all_to_all import ragged_all_to_all
-from jax_cxl.ops.reduce import reduce
-from jax_cxl.ops.scatter import scatter
+from jax_cxl.ops.reductions.extremum import pmax, pmin
+from jax_cxl.ops.reductions.pmean import pmean
+from jax_cxl.ops.reductions.psum import psum
+from jax_cxl.ops.rooted.broadcast import broadcast
+from jax_cxl.ops.rooted.gather import gather
+from jax_cxl.ops.rooted.pbroadcast import pbroadcast
+from jax_cxl.ops.rooted.reduce import reduce
+from jax_cxl.ops.rooted.scatter import scatter
+from jax_cxl.ops.scan import pexscan, pscan
 
 _START = """\
 Starts `{name}` and returns a future of its result.
 
-What comes between the start and the use of `{name}_done` runs meanwhile, unless it needs
-the result. The arguments, errors and derivatives are those of `{name}`.
+Operations between the start and `{name}_done` run meanwhile, unless they need the result.
+The arguments, errors and derivatives are those of `{name}`.
 
-On CPU a collective never blocks XLA, so that the two halves only say what XLA does anyway:
-it starts a collective when its operands are there, and makes wait for it what uses the
-result and nothing else.
+On CPUs the two halves change nothing, because a collective never blocks XLA: XLA starts it
+when its operands are there, and only operations that use the result wait for it.
 
-On GPUs the collective runs on a stream of its own; see `jax_cxl.Future` for how to put the start
-in front of the computation and the wait behind it. Under `jax.vmap`, and in derivatives, it is
-waited for at once.{note}
+On GPUs the collective runs on a stream of its own. `jax_cxl.Future` shows how to put the start
+before a computation and the wait behind it. Under `jax.vmap`, and in derivatives, the program
+waits for the collective at once.{note}
 
 Returns:
   A `jax_cxl.Future`, a pytree. Its method `done` does the same as `{name}_done`.
@@ -61,30 +58,34 @@ _DONE = """\
 Returns the result of a `{name}` that `{name}_start` has started.
 
 Args:
-  future: of `{name}_start`.
-  after: pytree of arrays; on GPUs the wait for the result is put behind what computes them.
+  future: the future that `{name}_start` returned.
+  after: pytree of arrays. On GPUs the wait for the result comes after their computation.
+
+Returns:
+  What `{name}` returns.
 
 Raises:
   TypeError: the argument is not the future of a `{name}_start`.
 """
 
 
-_RAGGED = " A ragged exchange is always waited for at once."
+_RAGGED = " For a ragged exchange it always does."
 
 
 class _Finish:
-    """Waits for the collectives of an operation and evaluates what follows them.
+    """Waits for the collectives of an operation and evaluates the rest of the operation.
 
-    All are equal, so that a loop may seem to carry a future: the lowering rules then say what is
-    wrong with that, better than JAX would of two futures of different structure.
+    All instances are equal, so that JAX accepts a future as the carry of a loop. The lowering rules
+    then raise an error with an explanation, which is clearer than JAX's error about two different
+    tree structures.
     """
 
-    def __init__(self, rest: _split.Rest):
+    def __init__(self, rest: split_function.Rest):
         self._rest = rest
 
     def __call__(self, value: Any, after: Any) -> Any:
         pending, others = value
-        results = [_start.done(x, y, token, after) for x, y, token in pending]
+        results = [primitives.done(x, y, token, after) for x, y, token in pending]
         return self._rest(results, others)
 
     def __eq__(self, other: object) -> bool:
@@ -95,7 +96,7 @@ class _Finish:
 
 
 def _start_on_gpu(name: str, operation: Callable, args: tuple, kwargs: dict) -> Future:
-    pending, others, rest = _split.start(lambda a, k: operation(*a, **k), args, kwargs)
+    pending, others, rest = split_function.start(lambda a, k: operation(*a, **k), args, kwargs)
     return Future((pending, others), name, _Finish(rest))
 
 
@@ -104,7 +105,7 @@ def _pair(operation: Callable) -> tuple[Callable[..., Future], Callable[..., Any
 
     @functools.wraps(operation)
     def start(*args, **kwargs):
-        # The backend decides, and not the lowering rule: on CPUs a future is the result.
+        # On CPUs a future holds the result itself. The default backend decides, at tracing time.
         if jax.default_backend() == "cpu":
             return Future(operation(*args, **kwargs), name)
         return _start_on_gpu(name, operation, args, kwargs)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_cxl._axis import PACKED_DTYPES
+from jax_cxl._primitives.dtypes import PACKED_DTYPES
 from matrix import reference
 from matrix.operations import OPERATIONS, RANKS, Operation
 from matrix.transformations import TRANSFORMATIONS, Transformation, Values

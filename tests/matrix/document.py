@@ -13,10 +13,10 @@ _HEAD = """\
 
 Every operation, with every dtype it is called with, under every transformation, against NumPy:
 dtype, shape and every bit. Floats of less than 32 bits must be what adding in rank order in
-float32 and rounding once gives. Written by `python tests/programs/write_matrix.py` from
+float32 and rounding once gives. Written by `python tests/programs/matrix/write_matrix.py` from
 what it found on four ranks, spread over processes × devices a process: all cells in each layout,
 float32 with and without `check_vma`, the other dtypes with or without in turn.
-`tests/matrix_test.py` runs a part in each layout: together every operation with every
+`tests/jobs/matrix_test.py` runs a part in each layout: together every operation with every
 transformation in float32 and with every dtype, and every dtype with every transformation.
 
 {layouts}

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from jax_cxl import _axis
+from jax_cxl._primitives import dtypes
+from jax_cxl._primitives.native_enums import DTYPES
 
 # Four as a rule; as many as there are GPUs where the ranks are GPUs.
 RANKS = int(os.environ.get("MATRIX_RANKS", "4"))
-DTYPES = (*_axis.DTYPES, *_axis.PACKED_DTYPES)
+DTYPES = (*DTYPES, *dtypes.PACKED_DTYPES)
 
 
 def dtype_of(name: str) -> np.dtype:
@@ -42,7 +43,7 @@ def values(name: str, shape: tuple[int, ...], seed: int, *, exact: bool = False)
         return (2.0 ** rng.integers(0 if exact else -3, 1 if exact else 4, shape)).astype(dtype)
     if exact or jnp.issubdtype(dtype, jnp.integer):
         wide = rng.integers(0, 2 if exact else 100, shape)
-        return _wrap(wide, dtype) if name in _axis.PACKED_DTYPES else wide.astype(dtype)
+        return _wrap(wide, dtype) if name in dtypes.PACKED_DTYPES else wide.astype(dtype)
     reach = 1 if dtype.itemsize == 1 else 3
     x = rng.uniform(-3, 3, shape) * 10.0 ** rng.integers(-reach, 1, shape)
     if jnp.issubdtype(dtype, jnp.complexfloating):
@@ -78,7 +79,7 @@ def fold(x: np.ndarray, op: str = "sum") -> np.ndarray:
     dtype = x.dtype
     if dtype.name == "bool" and op == "sum":
         dtype = np.dtype(np.int32)
-    packed = dtype.name in _axis.PACKED_DTYPES
+    packed = dtype.name in dtypes.PACKED_DTYPES
     if packed and jnp.issubdtype(dtype, jnp.integer):
         wide = np.dtype(np.int64)
     elif jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4:
@@ -112,7 +113,7 @@ def count_wrong(actual: np.ndarray, expected: np.ndarray) -> int:
     """Returns how many elements differ in any bit; all if dtype or shape do."""
     if actual.dtype != expected.dtype or actual.shape != expected.shape:
         return max(actual.size, 1)
-    if actual.dtype.name in _axis.PACKED_DTYPES:
+    if actual.dtype.name in dtypes.PACKED_DTYPES:
         # The unused bits of a byte mean nothing.
         return int((actual.astype(np.float32) != expected.astype(np.float32)).sum())
     shape = (actual.size, actual.dtype.itemsize)

@@ -1,8 +1,11 @@
-"""Communicates once and then ends, or waits to be ended, as --how says."""
+"""Communicates once, and then ends, or waits for its end, as --how says."""
 
 import os
 import signal
+import sys
 import time
+from collections.abc import Callable
+from typing import NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +13,35 @@ from absl import app, flags
 
 import jax_cxl
 
+
+def raise_exit() -> NoReturn:
+    raise SystemExit(3)
+
+
+def catch_exit() -> NoReturn:
+    try:
+        sys.exit(3)
+    except SystemExit:
+        sys.exit()
+
+
+def shut_down() -> NoReturn:
+    jax_cxl.shutdown()
+    time.sleep(600)
+    raise AssertionError("nobody ended this process")
+
+
+# How rank 1 leaves while rank 0 waits for it in a collective.
+LEAVE: dict[str, Callable[[], NoReturn]] = {
+    "os_exit": lambda: os._exit(3),
+    "sys_exit": lambda: sys.exit(3),
+    "message": lambda: sys.exit("no such file"),
+    "raise_exit": raise_exit,
+    "catch_exit": catch_exit,
+    "shut_down": shut_down,
+}
 _HOW = flags.DEFINE_enum(
-    "how", "normal", ["normal", "exception", "kill_one", "wait", "leave_one"], "How to end."
+    "how", "normal", ["normal", "exception", "kill_one", "wait", *LEAVE], "How to end."
 )
 _POOL = flags.DEFINE_string("pool", None, "URI of the pool.")
 
@@ -33,15 +63,15 @@ def main(_) -> None:
         raise RuntimeError("on purpose")
     if _HOW.value == "kill_one" and jax.process_index() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    if _HOW.value == "leave_one":
-        # Ends rank 1's process while rank 0 waits for it in a collective.
+    if leave := LEAVE.get(_HOW.value):
         if jax.process_index() == 1:
-            os._exit(0)
+            leave()
         start = time.monotonic()
         try:
             jnp.asarray(total()).block_until_ready()
-        except jax_cxl.PeerLostError as error:
-            print(f"after {time.monotonic() - start:.3f} s: {error}", flush=True)
+        except jax_cxl.errors.CxlError as error:
+            seconds = time.monotonic() - start
+            print(f"after {seconds:.3f} s: {type(error).__name__}: {error}", flush=True)
             # jax.distributed would wait for the lost process at exit.
             os._exit(7)
     if _HOW.value in ("kill_one", "wait"):

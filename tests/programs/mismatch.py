@@ -1,5 +1,6 @@
-"""Ranks that run different programs: says how each of them learns it."""
+"""Runs different programs on the ranks, and prints the error that each rank gets."""
 
+import functools
 import json
 import os
 import time
@@ -87,6 +88,19 @@ class Program:
         jax.block_until_ready(self._compiled())
 
 
+class WithoutJit(Program):
+    """Runs a function operation by operation."""
+
+    def compile(self):
+        mesh = jax.sharding.Mesh(np.array(jax.devices()), ("i",))
+        self._compiled = functools.partial(
+            jax.shard_map(
+                self._function, mesh=mesh, in_specs=jax.P(), out_specs=jax.P(), check_vma=False
+            ),
+            self._x,
+        )
+
+
 class Pause:
     """Makes its rank late."""
 
@@ -102,6 +116,7 @@ PSUM, PMAX = Program(psum), Program(pmax)
 CASES = {
     "operation": ([PSUM], [Program(all_gather)]),
     "reduction": ([PSUM], [PMAX]),
+    "without_jit": ([WithoutJit(psum)], [WithoutJit(pmax)]),
     "dtype": ([PSUM], [Program(psum, X.astype(np.int32))]),
     "count": ([PSUM], [Program(psum, X[:3])]),
     "root": ([Program(from_0)], [Program(from_1)]),

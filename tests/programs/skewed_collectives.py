@@ -1,4 +1,4 @@
-"""Many independent collectives that every rank starts in an order of its own.
+"""Runs many independent collectives, which every rank starts in an order of its own.
 
 24 independent collectives of unequal sizes and one jitted inner function with a
 collective, called 8 times on independent values of one shape, in one program.

@@ -1,9 +1,10 @@
-"""Ranks that compile different numbers of programs still agree on which call is which.
+"""Compiles different numbers of programs on the ranks, which still have to match their calls.
 
 Rank 1 compiles a program with collectives that nobody runs, and the same program
 twice, before all ranks run one whose calls are copies of one jitted function. With
 --cache, each rank has a persistent compilation cache of its own. JAX fills rank 0's
-only, so that from the second job on rank 0 loads what the others compile.
+only, so that from the second job on rank 0 loads what the others compile. With --replace,
+the collectives are those of jax.lax, taken over.
 """
 
 import jax
@@ -14,6 +15,8 @@ import jax_cxl
 
 _CACHE = flags.DEFINE_string("cache", "", "Folder of the ranks' compilation caches.")
 
+_REPLACE = flags.DEFINE_bool("replace", False, "Whether jax.lax's collectives are taken over.")
+
 _COPIES = 8
 
 
@@ -23,6 +26,16 @@ def _mapped(function, mesh):
 
 def main(_) -> None:
     jax_cxl.initialize()
+    found = {"cache_hits": 0, "cache_misses": 0}
+
+    def on_event(event, **_):
+        kind = event.rpartition("/")[2]
+        if kind in found:
+            found[kind] += 1
+
+    jax.monitoring.register_event_listener(on_event)
+    if _REPLACE.value:
+        jax_cxl.replace_collectives(strict=True).start()
     if _CACHE.value:
         jax.config.update("jax_compilation_cache_dir", f"{_CACHE.value}/{jax.process_index()}")
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
@@ -36,7 +49,7 @@ def main(_) -> None:
 
     @jax.jit
     def inner(v):
-        return jax_cxl.psum(v, "i")
+        return (jax.lax if _REPLACE.value else jax_cxl).psum(v, "i")
 
     def copies(v):
         return jax.numpy.stack([inner(v[:, k] + k) for k in range(_COPIES)], axis=1)
@@ -56,7 +69,9 @@ def main(_) -> None:
         # The next turn compiles, or loads, the program again, on every rank but one.
         if jax.process_index() != 2:
             jax.clear_caches()
-    print("right", flush=True)
+    # The first turn, and the two that load the program again, of one call each for a rank.
+    assert jax_cxl.stats().calls >= 3, jax_cxl.stats()
+    print(f"right, {found['cache_hits']} hits, {found['cache_misses']} misses", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@
 
 #include "cc/comm/cuda/device_channel_reading.h"
 #include "cc/engine/cuda/executor.h"
-#include "cc/engine/cuda/flagged.h"
+#include "cc/engine/cuda/flagged/flagged.h"
 
 namespace jax_cxl::comm {
 namespace {
@@ -21,7 +21,7 @@ uint64_t HashCall(const pool::CallDescriptor& descriptor, uint64_t number) {
     hash = (hash ^ word) * 0x9e3779b97f4a7c15;
     hash ^= hash >> 29;
   }
-  return hash & cuda::kHashMask;
+  return hash & cuda::kValueMask;
 }
 
 // Rounds that a kernel puts ahead of its bells. One keeps the way to the peers
@@ -76,7 +76,7 @@ Status DeviceChannel::Open(Arena* arena, Recorder* recorder) {
 Status DeviceChannel::Connect() {
   if (connected_) return OkStatus();
   const std::vector<int32_t>& ranks = connection_.group().members;
-  const Clock::time_point start = Clock::now();
+  const Clock::time_point start = peers_->AwakeTime();
   for (;;) {
     CXL_ASSIGN_OR_RETURN(bool all, connection_.Connect());
     if (all) return UploadMembers();
@@ -84,7 +84,7 @@ Status DeviceChannel::Connect() {
     RecordWait(calls_, connection_.Missing());
     CXL_RETURN_IF_ERROR(peers_->GaveUp(missing));
     CXL_RETURN_IF_ERROR(peers_->Alive(missing));
-    if (Seconds(Clock::now() - start) > options_.timeout_s)
+    if (Seconds(peers_->AwakeTime() - start) > options_.timeout_s)
       return Error(Code::kDeadlineExceeded, peers_->Name(missing),
                    " has not started any collective of this group; ",
                    peers_->Name(ranks[connection_.group().self]),

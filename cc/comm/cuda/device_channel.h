@@ -13,13 +13,13 @@
 #include <vector>
 
 #include "cc/base/status.h"
-#include "cc/comm/call.h"
-#include "cc/comm/counted_calls.h"
+#include "cc/comm/call/call.h"
+#include "cc/comm/call/stats.h"
 #include "cc/comm/cuda/device_connection.h"
 #include "cc/comm/cuda/device_memory.h"
 #include "cc/comm/cuda/program_store.h"
-#include "cc/comm/peers.h"
-#include "cc/comm/stats.h"
+#include "cc/comm/health/peers.h"
+#include "cc/comm/record/counted_calls.h"
 #include "cc/engine/cuda/copy_engine.h"
 #include "cc/pool/pool.h"
 

@@ -5,10 +5,11 @@
 #include <utility>
 
 #include "cc/comm/cuda/device_channel.h"
-#include "cc/engine/cuda/flagged.h"
-#include "cc/engine/cuda/program.h"
+#include "cc/engine/cuda/flagged/flagged.h"
+#include "cc/engine/gpu_program/program.h"
 #include "cc/plan/gpu_geometry.h"
 #include "cc/plan/plan.h"
+#include "cc/plan/planners/make_plan.h"
 
 namespace jax_cxl::comm {
 namespace {

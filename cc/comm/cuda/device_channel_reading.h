@@ -4,7 +4,7 @@
 #include <atomic>
 #include <chrono>
 
-#include "cc/comm/call.h"
+#include "cc/comm/call/call.h"
 
 // What both sides of DeviceChannel read clocks and devices with.
 namespace jax_cxl::comm {

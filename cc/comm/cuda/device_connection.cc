@@ -4,7 +4,7 @@
 #include <bit>
 #include <utility>
 
-#include "cc/comm/directory.h"
+#include "cc/comm/connect/directory.h"
 #include "cc/engine/cuda/copy_engine.h"
 #include "cc/plan/gpu_geometry.h"
 

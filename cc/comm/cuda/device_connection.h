@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "cc/base/status.h"
-#include "cc/comm/arena.h"
-#include "cc/comm/call.h"
-#include "cc/comm/peers.h"
-#include "cc/comm/recorder.h"
+#include "cc/comm/call/call.h"
+#include "cc/comm/connect/arena.h"
+#include "cc/comm/health/peers.h"
+#include "cc/comm/record/recorder.h"
 #include "cc/engine/cuda/device_call.h"
 #include "cc/engine/cuda/executor.h"
-#include "cc/engine/cuda/program.h"
+#include "cc/engine/gpu_program/program.h"
 #include "cc/plan/gpu_geometry.h"
 #include "cc/plan/plan.h"
 #include "cc/pool/pool.h"

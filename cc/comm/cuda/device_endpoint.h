@@ -15,7 +15,7 @@
 #include "cc/comm/cuda/host_path.h"
 #include "cc/comm/cuda/program_store.h"
 #include "cc/comm/endpoint.h"
-#include "cc/comm/peers.h"
+#include "cc/comm/health/peers.h"
 #include "cc/pool/pool.h"
 
 namespace jax_cxl::comm {

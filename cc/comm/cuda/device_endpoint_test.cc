@@ -13,12 +13,12 @@
 #include <vector>
 
 #include "cc/base/status.h"
-#include "cc/comm/call.h"
-#include "cc/comm/cuda/device_endpoint_testing.h"
-#include "cc/comm/cuda/device_soak_testing.h"
-#include "cc/comm/cuda/device_world_testing.h"
-#include "cc/comm/recorded_calls.h"
-#include "cc/pool/doorbell.h"
+#include "cc/comm/call/call.h"
+#include "cc/comm/record/recorded_calls.h"
+#include "cc/pool/coherence/doorbell.h"
+#include "cc/testing/cuda/device_calls.h"
+#include "cc/testing/cuda/device_soak.h"
+#include "cc/testing/cuda/device_world.h"
 
 namespace jax_cxl::comm {
 namespace {

@@ -96,7 +96,7 @@ DeviceRuntime::~DeviceRuntime() {
   if (!failure_.ok()) return;
   // What was done since the watcher's last look reaches the recorder.
   for (const auto& endpoint : endpoints_)
-    static_cast<void>(endpoint->Check(Clock::now()));
+    static_cast<void>(endpoint->Check(runtime_->peers()->AwakeTime()));
 }
 
 const DeviceRuntime::Local* DeviceRuntime::Find(int32_t device) const {
@@ -130,7 +130,7 @@ void DeviceRuntime::Watch() {
       if (!failure_.ok()) continue;
     }
     for (const auto& endpoint : endpoints_) {
-      Status status = endpoint->Check(Clock::now());
+      Status status = endpoint->Check(runtime_->peers()->AwakeTime());
       if (status.ok()) continue;
       Fail(status);
       break;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cc/base/status.h"
-#include "cc/comm/call.h"
+#include "cc/comm/call/call.h"
 #include "cc/comm/cuda/device_memory.h"
 #include "cc/comm/endpoint.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "cc/engine/cuda/flagged.h"
+#include "cc/engine/cuda/flagged/flagged.h"
 
 namespace jax_cxl::comm {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "cc/base/status.h"
 #include "cc/comm/cuda/device_memory.h"
-#include "cc/engine/cuda/program.h"
+#include "cc/engine/gpu_program/program.h"
 
 namespace jax_cxl::comm {
 

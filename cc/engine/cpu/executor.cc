@@ -3,7 +3,6 @@
 #include <cstring>
 #include <utility>
 
-#include "cc/base/fault.h"
 #include "cc/engine/cpu/copy.h"
 #include "cc/engine/cpu/kernels.h"
 
@@ -78,7 +77,6 @@ bool Execution::Advance(Traffic* traffic) {
   for (; next_step_ < plan_->steps.size(); ++next_step_) {
     const Step& step = plan_->steps[next_step_];
     if (!Ready(step)) return false;
-    fault::Pass(fault::Point::kStep);
     Run(step, traffic);
   }
   return true;

@@ -9,8 +9,8 @@
 
 #include "cc/base/dtype.h"
 #include "cc/plan/plan.h"
-#include "cc/pool/doorbell.h"
-#include "cc/pool/layout.h"
+#include "cc/pool/coherence/doorbell.h"
+#include "cc/pool/layout/layout.h"
 
 namespace jax_cxl::cpu {
 

@@ -1,3 +1,5 @@
+// Sanitizers: address optimized
+
 #include "cc/engine/cpu/kernels.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "cc/engine/cpu/reduce_reference.h"
+#include "cc/testing/reference/reduce_reference.h"
 
 namespace jax_cxl::cpu {
 namespace {

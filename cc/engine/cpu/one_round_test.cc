@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cc/plan/verify.h"
+#include "cc/plan/verify/verify.h"
 
 namespace jax_cxl::cpu {
 namespace {

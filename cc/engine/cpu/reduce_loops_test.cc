@@ -1,3 +1,5 @@
+// Sanitizers: address optimized
+
 #include "cc/engine/cpu/reduce_loops.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +13,7 @@
 #include "cc/engine/cpu/float_formats.h"
 #include "cc/engine/cpu/reduce_complex.h"
 #include "cc/engine/cpu/reduce_float16.h"
-#include "cc/engine/cpu/reduce_reference.h"
+#include "cc/testing/reference/reduce_reference.h"
 
 // Every instruction set that this machine has, not only the one that Reduce
 // picks, and the conversions over all of their inputs.

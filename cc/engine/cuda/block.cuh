@@ -179,7 +179,7 @@ class ControlWarp {
         state_(state),
         lane_(lane),
         line_(line),
-        tag_(call.epoch << kHashBits) {}
+        tag_(call.epoch << kValueBits) {}
 
   // Until members [first, last) but this one have published `rounds`.
   __device__ bool AwaitPublished(int first, int last, uint64_t rounds) {
@@ -256,7 +256,7 @@ class ControlWarp {
     // again.
     uint64_t call = LoadWord(&line.calls[call_.call % kCallWords]);
     const uint64_t word = AcquireWord(&line.published);
-    if ((word & ~kHashMask) != tag_ || (word & kHashMask) < rounds)
+    if ((word & ~kValueMask) != tag_ || (word & kValueMask) < rounds)
       return Look::kNotYet;
     const uint64_t expected = CallWord(call_.call, call_.hash);
     if (call != expected) call = LoadWord(&line.calls[call_.call % kCallWords]);
@@ -264,7 +264,7 @@ class ControlWarp {
       Report(call_.status, DeviceFault::kMismatch, member);
       return Look::kFault;
     }
-    seen = word & kHashMask;
+    seen = word & kValueMask;
     return Look::kThere;
   }
 
@@ -281,8 +281,8 @@ class ControlWarp {
 
   __device__ void SeeReleased(const uint64_t* word, uint64_t& seen) {
     const uint64_t now = AcquireWord(word);
-    if ((now & ~kHashMask) == tag_ && (now & kHashMask) > seen)
-      seen = now & kHashMask;
+    if ((now & ~kValueMask) == tag_ && (now & kValueMask) > seen)
+      seen = now & kValueMask;
   }
 
   const DeviceCall& call_;

@@ -96,7 +96,7 @@ class CopyEngine::Walk {
         call_(call),
         program_(program),
         mine_(program.members[call.self]),
-        tag_(call.epoch << kHashBits),
+        tag_(call.epoch << kValueBits),
         lines_(std::span(engine.lines_).first(program.lines)),
         stream_(stream) {}
 

@@ -5,10 +5,10 @@
 #include <cstdint>
 
 #include "cc/base/dtype.h"
-#include "cc/engine/cuda/program.h"
+#include "cc/engine/gpu_program/program.h"
 #include "cc/plan/gpu_geometry.h"
-#include "cc/pool/channel_layout.h"
-#include "cc/pool/layout.h"
+#include "cc/pool/layout/channel_layout.h"
+#include "cc/pool/layout/layout.h"
 
 // What kernels and host share. Words that a kernel polls or rings lie in the
 // pool, which is mapped into the devices' address space, one writer each.
@@ -46,11 +46,11 @@ struct alignas(pool::kLineBytes) SendLine {
 static_assert(sizeof(SendLine) == pool::kLineBytes);
 
 // The number of a call or round, and a hash of what else the members must agree
-// on, in one word.
-inline constexpr int kHashBits = 48;
-inline constexpr uint64_t kHashMask = (uint64_t{1} << kHashBits) - 1;
+// on, in one word: as a doorbell has its epoch and its value.
+using pool::kValueBits;
+using pool::kValueMask;
 constexpr uint64_t CallWord(uint64_t number, uint64_t hash) {
-  return number << kHashBits | (hash & kHashMask);
+  return number << kValueBits | (hash & kValueMask);
 }
 
 // What a member's host says about a call that it enqueued: the last kJournal of

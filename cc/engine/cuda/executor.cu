@@ -195,24 +195,22 @@ __device__ void Receive(const DeviceCall& call, DataWarp& warp,
   warp.PassOn(vectors.size());
 }
 
-__device__ bool RunSending(const DeviceCall& call, DataWarp warp) {
-  for (uint32_t at = 0; at < call.num_sending; ++at) {
-    const DeviceStep& step = call.sending[at];
-    if (step.kind != DeviceStepKind::kPublish) {
+// The steps of a call that data warps run, of those that send or of those that
+// receive.
+template <bool sending>
+__device__ bool RunSteps(const DeviceCall& call, DataWarp warp) {
+  // A step that only rings is done by a control warp.
+  constexpr DeviceStepKind kRings =
+      sending ? DeviceStepKind::kPublish : DeviceStepKind::kRelease;
+  const uint32_t count = sending ? call.num_sending : call.num_receiving;
+  for (uint32_t at = 0; at < count; ++at) {
+    const DeviceStep& step = sending ? call.sending[at] : call.receiving[at];
+    if (step.kind != kRings) {
       if (!warp.AwaitOpen(at)) return false;
-      Send(call, warp, step);
-    }
-    warp.Done(at);
-  }
-  return true;
-}
-
-__device__ bool RunReceiving(const DeviceCall& call, DataWarp warp) {
-  for (uint32_t at = 0; at < call.num_receiving; ++at) {
-    const DeviceStep& step = call.receiving[at];
-    if (step.kind != DeviceStepKind::kRelease) {
-      if (!warp.AwaitOpen(at)) return false;
-      Receive(call, warp, step);
+      if constexpr (sending)
+        Send(call, warp, step);
+      else
+        Receive(call, warp, step);
     }
     warp.Done(at);
   }
@@ -243,9 +241,9 @@ __device__ bool RunWarp(const DeviceCall& call, const Shape& shape,
   const uint32_t slot = warp - kControlWarps;
   const uint32_t sending = shape.sending_warps();
   if (slot < sending)
-    return RunSending(call, DataWarp(state, kSending, slot, slot, sending));
-  return RunReceiving(call, DataWarp(state, kReceiving, slot, slot - sending,
-                                     shape.data_warps() - sending));
+    return RunSteps<true>(call, DataWarp(state, kSending, slot, slot, sending));
+  return RunSteps<false>(call, DataWarp(state, kReceiving, slot, slot - sending,
+                                        shape.data_warps() - sending));
 }
 
 __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
@@ -267,7 +265,7 @@ __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
   }
   if (threadIdx.x == 0 && progress.Finish())
     StoreWord(call.members[call.self].ended,
-              call.epoch << kHashBits | (call.base_round + call.rounds));
+              call.epoch << kValueBits | (call.base_round + call.rounds));
 }
 
 __global__ void WaitForEnd(const __grid_constant__ DeviceCall call) {

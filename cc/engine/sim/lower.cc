@@ -5,6 +5,7 @@
 
 #include "cc/engine/sim/placement.h"
 #include "cc/plan/gpu_geometry.h"
+#include "cc/plan/planners/make_plan.h"
 
 namespace jax_cxl::sim {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cc/engine/sim/lower.h"
-#include "cc/plan/verify.h"
+#include "cc/plan/verify/verify.h"
 
 namespace jax_cxl::sim {
 namespace {

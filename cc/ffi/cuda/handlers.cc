@@ -43,46 +43,13 @@ Result<Device> FindDevice(int32_t ordinal) {
   return device;
 }
 
-// This execution of `site` by rank `rank`.
-struct Execution {
-  const std::vector<int32_t>* members = nullptr;
-  comm::Call call;
-};
-
-Result<Execution> MakeExecution(const CallSite& site, int rank,
-                                const void* input, void* output) {
-  Execution execution;
-  execution.members = site.GroupOf(rank);
-  if (execution.members == nullptr)
-    return Error(Code::kInvalidArgument, "rank ", rank,
-                 " is in none of the groups of ", site.prototype().name);
-  execution.call = site.prototype();
-  execution.call.input = static_cast<const std::byte*>(input);
-  execution.call.output = static_cast<std::byte*>(output);
-  for (size_t i = 0; i < execution.members->size(); ++i)
-    if ((*execution.members)[i] == rank)
-      execution.call.request.rank = static_cast<int>(i);
-  return execution;
-}
-
-Status CheckBuffers(const comm::Call& prototype, size_t input, size_t output) {
-  const plan::Request& request = prototype.request;
-  if (input == plan::InputBytes(request) &&
-      output == plan::OutputBytes(request))
-    return OkStatus();
-  return Error(Code::kInternal, prototype.name, " was lowered for ",
-               plan::InputBytes(request), " bytes in and ",
-               plan::OutputBytes(request), " out, and got ", input, " and ",
-               output);
-}
-
 Status Enqueue(cudaStream_t stream, int32_t ordinal, const CallSite& site,
                const void* input, void* output,
                const HostPath::Table& table = {}) {
   CXL_ASSIGN_OR_RETURN(Device device, FindDevice(ordinal));
-  CXL_ASSIGN_OR_RETURN(Execution execution,
-                       MakeExecution(site, device.local->rank, input, output));
-  return device.local->endpoint->Enqueue(*execution.members, execution.call,
+  CXL_ASSIGN_OR_RETURN(CallSite::Execution execution,
+                       site.MakeExecution(device.local->rank, input, output));
+  return device.local->endpoint->Enqueue(*execution.members, *execution.call,
                                          table, stream);
 }
 
@@ -103,8 +70,7 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> Instantiate(
 xffi::Error Collective(cudaStream_t stream, int32_t ordinal, CallSite* site,
                        xffi::AnyBuffer input,
                        xffi::Result<xffi::AnyBuffer> output) {
-  Status status =
-      CheckBuffers(site->prototype(), input.size_bytes(), output->size_bytes());
+  Status status = site->CheckBuffers(input.size_bytes(), output->size_bytes());
   if (status.ok())
     status = Enqueue(stream, ordinal, *site, input.untyped_data(),
                      output->untyped_data());
@@ -116,8 +82,7 @@ xffi::Error Ragged(cudaStream_t stream, int32_t ordinal, CallSite* site,
                    xffi::AnyBuffer table,
                    xffi::Result<xffi::AnyBuffer> result) {
   const plan::Request& request = site->prototype().request;
-  Status status =
-      CheckBuffers(site->prototype(), input.size_bytes(), result->size_bytes());
+  Status status = site->CheckBuffers(input.size_bytes(), result->size_bytes());
   const size_t entries = 4 * request.num_ranks * request.ragged.slices;
   if (status.ok() && (table.element_count() != entries ||
                       output.size_bytes() != result->size_bytes()))
@@ -168,17 +133,16 @@ xffi::Error Barrier(cudaStream_t stream, int32_t ordinal, CallSite* site,
 Status EnqueueStart(cudaStream_t stream, int32_t ordinal, const CallSite& site,
                     const void* input, void* output) {
   CXL_ASSIGN_OR_RETURN(Device device, FindDevice(ordinal));
-  CXL_ASSIGN_OR_RETURN(Execution execution,
-                       MakeExecution(site, device.local->rank, input, output));
+  CXL_ASSIGN_OR_RETURN(CallSite::Execution execution,
+                       site.MakeExecution(device.local->rank, input, output));
   return device.local->endpoint->EnqueueStart(*execution.members,
-                                              execution.call, stream);
+                                              *execution.call, stream);
 }
 
 xffi::Error Start(cudaStream_t stream, int32_t ordinal, CallSite* site,
                   xffi::AnyBuffer input, xffi::Result<xffi::AnyBuffer> output,
                   xffi::Result<xffi::AnyBuffer> /*token*/) {
-  Status status =
-      CheckBuffers(site->prototype(), input.size_bytes(), output->size_bytes());
+  Status status = site->CheckBuffers(input.size_bytes(), output->size_bytes());
   if (status.ok())
     status = EnqueueStart(stream, ordinal, *site, input.untyped_data(),
                           output->untyped_data());

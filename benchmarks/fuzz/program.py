@@ -1,0 +1,59 @@
+"""A program: what it computes, on which devices, and what NumPy says."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from fuzz.meshes import Mesh
+
+Arrays = list[np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Input:
+    """An argument of a program.
+
+    Attributes:
+      make: returns random values.
+      spec: how they are divided.
+    """
+
+    make: Callable[[np.random.Generator], np.ndarray]
+    spec: jax.P
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A random program.
+
+    Attributes:
+      text: what it does.
+      mesh: where.
+      inputs: its arguments.
+      function: of JAX, jitted.
+      oracle: the same in NumPy.
+      exact: whether results have to agree in every bit.
+      alone: the function for one device, None if it needs several.
+      needs_shardy: whether XLA's older partitioner, GSPMD, cannot compile it.
+    """
+
+    text: str
+    mesh: Mesh
+    inputs: list[Input]
+    function: Callable[..., Any]
+    oracle: Callable[[Arrays], Arrays]
+    exact: bool
+    alone: Callable[..., Any] | None = None
+    needs_shardy: bool = False
+
+    def place(self, values: Arrays) -> list[jax.Array]:
+        """Returns the values on the devices."""
+        return [
+            jax.make_array_from_callback(
+                value.shape, self.mesh.sharding(i.spec), lambda at, value=value: value[at]
+            )
+            for value, i in zip(values, self.inputs, strict=True)
+        ]

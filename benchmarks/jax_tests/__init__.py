@@ -1,0 +1,1 @@
+"""Parts of jax_suite.py."""

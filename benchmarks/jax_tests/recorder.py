@@ -1,0 +1,90 @@
+"""A plugin of pytest: takes collectives over, and writes down what became of each test.
+
+A test that is in the file already does not run again, so that a run can go on behind a test that
+ended the process.
+"""
+
+import json
+import pathlib
+from typing import Any, TextIO
+
+import pytest
+
+_STARTED = "started"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record", help="file for outcomes, a line of JSON each")
+    parser.addoption("--take-over", action="store_true", help="take all collectives over")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    path = pathlib.Path(config.getoption("--record"))
+    config.pluginmanager.register(_Recorder(path, config.getoption("--take-over")))
+
+
+def read(path: pathlib.Path) -> dict[str, dict[str, Any]]:
+    """Returns what is known of each test, by its name."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    found: dict[str, dict[str, Any]] = {}
+    for line in lines:
+        record = json.loads(line)
+        found[record["test"]] = record
+    return {
+        name: record | {"outcome": "ended the process"} if record["outcome"] == _STARTED else record
+        for name, record in found.items()
+    }
+
+
+class _Recorder:
+    """Writes a line when a test starts and a line when it has ended."""
+
+    def __init__(self, path: pathlib.Path, take_over: bool) -> None:
+        self._done = read(path)
+        self._file: TextIO = path.open("a")
+        self._before: Any = None
+        if take_over:
+            import jax_cxl
+
+            jax_cxl.replace_collectives(local=True).start()
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [item for item in items if _name(item.nodeid) not in self._done]
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._before = _stats()
+        self._write({"test": _name(nodeid), "outcome": _STARTED})
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        # A test has three reports; that of the call is the one, unless the set-up ended it.
+        if report.when != "call" and report.passed:
+            return
+        now = _stats()
+        record = {
+            "test": _name(report.nodeid),
+            "outcome": report.outcome,
+            "taken": now.collectives_taken - self._before.collectives_taken,
+            "left": now.collectives_left - self._before.collectives_left,
+            "calls": now.calls - self._before.calls,
+        }
+        self._write(record | ({"error": _error(report)} if report.failed else {}))
+
+    def _write(self, record: dict[str, Any]) -> None:
+        print(json.dumps(record), file=self._file, flush=True)
+
+
+def _stats() -> Any:
+    import jax_cxl
+
+    return jax_cxl.stats()
+
+
+def _name(nodeid: str) -> str:
+    """A test without its folder."""
+    return nodeid.rpartition("/")[2]
+
+
+def _error(report: pytest.TestReport) -> str:
+    """Returns the line that says what went wrong."""
+    lines = [line[2:] for line in str(report.longrepr).splitlines() if line.startswith("E ")]
+    return next((line.strip() for line in lines if line.strip()), "")[:300]

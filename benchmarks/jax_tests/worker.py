@@ -1,0 +1,46 @@
+"""Runs one of JAX's tests of several processes: the process that starts the others, or one of them.
+
+JAX's test starts its processes with the program that it runs in, which is therefore this one.
+"""
+
+import json
+import os
+import pathlib
+import re
+import runpy
+import sys
+
+# What jax_suite.py says through variables, as options go to JAX's test.
+FILE, FOLDER, TAKE_OVER = (
+    *("JAX_SUITE_FILE", "JAX_SUITE_FOLDER"),
+    "JAX_SUITE_TAKE_OVER",
+)
+
+
+def main() -> None:
+    """Runs the test in this process."""
+    found = re.search(r"--multiprocess_test_worker_id=(\d+)", " ".join(sys.argv))
+    if found is not None:
+        folder = pathlib.Path(os.environ[FOLDER])
+        os.environ["XML_OUTPUT_FILE"] = str(folder / f"{found[1]}.xml")
+        if os.environ[TAKE_OVER] == "1":
+            import jax_cxl
+
+            jax_cxl.replace_collectives(local=True).start()
+    try:
+        runpy.run_path(os.environ[FILE], run_name="__main__")
+    finally:
+        if found is not None:
+            _write_stats(folder / f"{found[1]}.json")
+
+
+def _write_stats(path: pathlib.Path) -> None:
+    import jax_cxl
+
+    stats = jax_cxl.stats()
+    taken, left = stats.collectives_taken, stats.collectives_left
+    path.write_text(json.dumps({"taken": taken, "left": left, "calls": stats.calls}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,16 @@
+#ifndef JAX_CXL_BASE_PROCESS_EXIT_H_
+#define JAX_CXL_BASE_PROCESS_EXIT_H_
+
+#include <cstdint>
+#include <string>
+
+namespace jax_cxl {
+
+// How a process of this host ended, for example "with status 3" or "by signal
+// 9 (Killed)". `pidfd` was opened while the process ran. Empty if the kernel
+// does not tell: before Linux 6.15, once the parent has collected the status.
+std::string DescribeExit(int pidfd, int64_t pid);
+
+}  // namespace jax_cxl
+
+#endif  // JAX_CXL_BASE_PROCESS_EXIT_H_

@@ -1,0 +1,53 @@
+#include "cc/base/process_exit.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <functional>
+
+namespace jax_cxl {
+namespace {
+
+// What is said of a child that ends as `end` does, before its status is
+// collected and after.
+std::pair<std::string, std::string> Ended(const std::function<void()>& end) {
+  const pid_t child = fork();
+  if (child == 0) {
+    end();
+    pause();
+  }
+  const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, child, 0));
+  EXPECT_GE(pidfd, 0);
+  siginfo_t info;
+  EXPECT_EQ(waitid(P_PID, child, &info, WEXITED | WNOWAIT), 0);
+  const std::string before = DescribeExit(pidfd, child);
+  EXPECT_EQ(waitpid(child, nullptr, 0), child);
+  const std::string after = DescribeExit(pidfd, child);
+  close(pidfd);
+  return {before, after};
+}
+
+TEST(ProcessExitTest, TellsStatusesAndSignals) {
+  for (const auto& [end, expected] :
+       std::vector<std::pair<std::function<void()>, std::string>>{
+           {[] { _exit(0); }, "with status 0"},
+           {[] { _exit(3); }, "with status 3"},
+           {[] { raise(SIGKILL); }, "by signal 9 (Killed)"}}) {
+    const auto [before, after] = Ended(end);
+    EXPECT_EQ(before, expected);
+    // Nobody knows it then on older kernels.
+    if (!after.empty()) EXPECT_EQ(after, expected);
+  }
+}
+
+TEST(ProcessExitTest, SaysNothingOfAProcessThatRuns) {
+  const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0));
+  EXPECT_EQ(DescribeExit(pidfd, getpid()), "");
+  close(pidfd);
+}
+
+}  // namespace
+}  // namespace jax_cxl

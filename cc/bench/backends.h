@@ -1,0 +1,190 @@
+#ifndef JAX_CXL_BENCH_BACKENDS_H_
+#define JAX_CXL_BENCH_BACKENDS_H_
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <iostream>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "cc/bench/problem.h"
+#include "cc/bench/team.h"
+#include "cc/comm/call/backoff.h"
+#include "cc/comm/call/tuning.h"
+#include "cc/comm/completions.h"
+#include "cc/comm/endpoint.h"
+#include "cc/comm/health/peers.h"
+#include "cc/comm/order/in_order.h"
+#include "cc/engine/cpu/executor.h"
+#include "cc/plan/plan.h"
+#include "cc/plan/planners/make_plan.h"
+#include "cc/pool/pool.h"
+#include "cc/testing/world/world.h"
+
+// The ways to execute a collective that engine_benchmark.cc compares.
+namespace jax_cxl::comm {
+
+// Executes a problem's collective once and returns when it is done.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual const char* name() const = 0;
+  virtual void Prepare(const Problem&) {}
+  virtual void Call(Problem* problem) = 0;
+};
+
+inline constexpr Tuning kSlots;  // those that a rank has by default
+
+// Everybody calls in the same order, so plans can be executed as they are.
+class EngineBackend : public Backend {
+ public:
+  EngineBackend(pool::Pool* pool, const Team& team)
+      : rings_(pool::Doorbells(pool->coherence(), pool->epoch()),
+               Views(pool, team.size()), team.rank(), kSlots.num_slots) {}
+
+  // What a rank takes from the end of its arena; Endpoint starts at the front.
+  static constexpr uint64_t kBytes =
+      2 * sizeof(pool::Doorbell) + kSlots.num_slots * kSlots.slot_bytes;
+
+  static std::byte* Memory(pool::Pool* pool, int rank) {
+    const pool::Pool::Range arena = pool->arena(0, rank);
+    const uint64_t offset = arena.offset + arena.bytes - kBytes;
+    return pool->At(offset / pool::kLineBytes * pool::kLineBytes, kBytes);
+  }
+
+  const char* name() const override { return "engine"; }
+
+  void Prepare(const Problem& problem) override {
+    plan::Geometry geometry;
+    geometry.slot_bytes = kSlots.slot_bytes;
+    geometry.num_slots = kSlots.num_slots;
+    plan_ = std::make_shared<const plan::Plan>(
+        OrDie(plan::MakePlan(problem.request, geometry)));
+  }
+
+  void Call(Problem* problem) override {
+    cpu::Execution execution(
+        plan_, &rings_, rounds_, DType::kFloat32, ReduceOp::kSum,
+        reinterpret_cast<const std::byte*>(problem->input.data()),
+        reinterpret_cast<std::byte*>(problem->output.data()),
+        Tuning().past_caches_bytes);
+    backoff_.Reset();
+    for (size_t steps = 0; !execution.Advance(&traffic_);) {
+      if (execution.steps_done() != steps)
+        backoff_.Reset();
+      else
+        backoff_.Pause();
+      steps = execution.steps_done();
+    }
+    rounds_ += plan_->rounds;
+  }
+
+ private:
+  static std::vector<cpu::RingView> Views(pool::Pool* pool, int size) {
+    std::vector<cpu::RingView> views(size);
+    for (int rank = 0; rank < size; ++rank) {
+      auto* bells = reinterpret_cast<pool::Doorbell*>(Memory(pool, rank));
+      views[rank].published = &bells[0].word;
+      views[rank].released = &bells[1].word;
+      auto* slots = reinterpret_cast<std::byte*>(bells + 2);
+      for (int slot = 0; slot < kSlots.num_slots; ++slot)
+        views[rank].slots[slot] = slots + slot * kSlots.slot_bytes;
+    }
+    return views;
+  }
+
+  cpu::Rings rings_;
+  std::shared_ptr<const plan::Plan> plan_;
+  uint64_t rounds_ = 0;
+  cpu::Traffic traffic_;
+  Backoff backoff_;
+};
+
+inline void Check(const Status& status) {
+  if (status.ok()) return;
+  std::cerr << status.message() << std::endl;
+  _exit(1);  // Possibly a thread that exit() would join.
+}
+
+// What a process has of a job, as comm::Runtime holds it.
+class Job {
+ public:
+  Job(pool::Pool* pool, const Team& team)
+      : peers_(OrDie(
+            Peers::Start(pool, {team.rank()}, Options().heartbeat_timeout_s))),
+        endpoint_(pool, peers_.get(), &completions_, Options(), team.rank()),
+        members_(team.size()) {
+    std::iota(members_.begin(), members_.end(), 0);
+  }
+
+  Endpoint& endpoint() { return endpoint_; }
+  const std::vector<int32_t>& members() const { return members_; }
+
+ private:
+  std::unique_ptr<Peers> peers_;
+  Completions completions_;
+  Endpoint endpoint_;
+  std::vector<int32_t> members_;
+};
+
+inline void Fill(const Problem& problem, comm::Call* call) {
+  call->request = problem.request;
+  call->dtype = DType::kFloat32;
+  call->input = reinterpret_cast<const std::byte*>(problem.input.data());
+  call->output =
+      reinterpret_cast<std::byte*>(const_cast<float*>(problem.output.data()));
+  call->name = "benchmark";
+}
+
+class InOrderBackend : public Backend {
+ public:
+  explicit InOrderBackend(Job* job)
+      : in_order_(OrDie(job->endpoint().OpenInOrder(job->members()))) {}
+
+  const char* name() const override { return "in_order"; }
+  void Prepare(const Problem& problem) override { Fill(problem, &call_); }
+  void Call(Problem*) override { Check(in_order_->Run(&call_)); }
+
+ private:
+  std::unique_ptr<InOrder> in_order_;
+  comm::Call call_;
+};
+
+class EndpointBackend : public Backend {
+ public:
+  explicit EndpointBackend(Job* job) : job_(job) {}
+
+  const char* name() const override { return "endpoint"; }
+
+  void Call(Problem* problem) override {
+    auto call = std::make_unique<comm::Call>();
+    Fill(*problem, call.get());
+    call->identity = ++identity_;
+    done_ = 0;
+    call->done = [this](const Status& status) {
+      Check(status);
+      done_ = 1;
+      done_.notify_one();
+    };
+    if (std::optional<Status> status =
+            job_->endpoint().Submit(job_->members(), std::move(call)))
+      Check(*status);
+    else
+      done_.wait(0);
+  }
+
+ private:
+  Job* job_;
+  uint64_t identity_ = 0;
+  std::atomic<int> done_{0};
+};
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_BENCH_BACKENDS_H_

@@ -1,0 +1,112 @@
+// What a call costs besides moving data, in nanoseconds. "times": of reading
+// the counter when it begins and when it ends, for its Endpoint and the
+// recorder. "recorder": of the flight recorder's Submit + Start + Finish with
+// these times, by coherence policy. "checks": of putting a call in the form in
+// which ranks compare it, and comparing it with those of all others. Median,
+// least and most of several rounds.
+//
+// bookkeeping_benchmark [rounds, default 15]
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "cc/base/ticks.h"
+#include "cc/comm/call/call.h"
+#include "cc/comm/record/recorder.h"
+#include "cc/pool/pool.h"
+#include "cc/testing/world/world.h"
+
+namespace jax_cxl::comm {
+namespace {
+
+constexpr int kCalls = 200'000;  // through the whole ring 48 times
+
+Call OneCall() {
+  Call call;
+  call.request.op = plan::Op::kAllReduce;
+  call.request.num_ranks = 2;
+  call.request.count = 2;
+  call.dtype = DType::kFloat32;
+  call.name = "psum";
+  call.submitted = Ticks();
+  return call;
+}
+
+template <typename OneMore>
+void Time(const std::string& what, int rounds, const OneMore& one_more) {
+  std::vector<double> nanoseconds;
+  for (int round = 0; round <= rounds; ++round) {
+    const auto start = Clock::now();
+    for (int i = 0; i < kCalls; ++i) one_more(i);
+    const std::chrono::duration<double, std::nano> took = Clock::now() - start;
+    if (round > 0) nanoseconds.push_back(took.count() / kCalls);  // warm by now
+  }
+  std::sort(nanoseconds.begin(), nanoseconds.end());
+  std::printf("%-20s %8.1f %8.1f %8.1f\n", what.c_str(),
+              nanoseconds[nanoseconds.size() / 2], nanoseconds.front(),
+              nanoseconds.back());
+}
+
+void TimeRecorder(pool::CoherenceMode mode, int rounds) {
+  if (!pool::CheckCoherenceSupported(mode).ok()) return;
+  pool::PoolSpec spec;
+  spec.paths = {"recorder." + std::to_string(getpid())};
+  spec.coherence = mode;
+  const auto pool = OrDie(pool::Pool::Create(spec, 1));
+  Recorder recorder(pool.get(), 0);
+  Call call = OneCall();
+  Time("recorder, " + std::string(pool::CoherenceModeName(mode)), rounds,
+       [&](int i) {
+         call.identity = i;
+         recorder.Submit(&call, 1);
+         recorder.Start(call.number, call.submitted);
+         recorder.Finish(call.number, OkStatus(), call.submitted);
+       });
+}
+
+void TimeTimes(int rounds) {
+  Call call = OneCall();
+  uint64_t busy = 0;
+  Time("times", rounds, [&](int) {
+    call.submitted = Ticks();
+    asm volatile("" : : "r"(&call) : "memory");
+    busy += Ticks() - call.submitted;
+  });
+  asm volatile("" : : "r"(busy));
+}
+
+void TimeChecks(int ranks, int rounds) {
+  const Call call = OneCall();
+  std::vector<pool::CallDescriptor> others(ranks - 1, Describe(call));
+  Time("checks, " + std::to_string(ranks) + " ranks", rounds, [&](int) {
+    // As if any of it could have changed since the last time.
+    asm volatile("" : : "r"(&call), "r"(others.data()) : "memory");
+    const pool::CallDescriptor mine = Describe(call);
+    for (const pool::CallDescriptor& other : others)
+      if (other != mine) std::abort();
+  });
+}
+
+}  // namespace
+}  // namespace jax_cxl::comm
+
+int main(int argc, char** argv) {
+  const int rounds = argc > 1 ? std::atoi(argv[1]) : 15;
+  if (rounds < 1) {
+    std::fprintf(stderr, "usage: %s [rounds]\n", argv[0]);
+    return 2;
+  }
+  std::printf("# ns a call            median    least     most\n");
+  using jax_cxl::pool::CoherenceMode;
+  jax_cxl::comm::TimeTimes(rounds);
+  for (auto mode : {CoherenceMode::kCoherent, CoherenceMode::kUncached,
+                    CoherenceMode::kFlush})
+    jax_cxl::comm::TimeRecorder(mode, rounds);
+  for (int ranks : {2, 8}) jax_cxl::comm::TimeChecks(ranks, rounds);
+}

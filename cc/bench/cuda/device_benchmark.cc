@@ -1,0 +1,373 @@
+// Times the CUDA engine alone, without JAX: one rank a GPU, all in this
+// process, each operation and size beside the bound that the links set in the
+// same run.
+//
+//   device_benchmark [--ops=all_gather,psum] [--sizes=4096,1048576]
+//                    [--shapes=64x64x448] [--slots=4x1048576] [--repeats=5]
+//                    [--copy_engine=67108864] [--kernel_slots=0x524288]
+//                    [--flagged=262144]
+//
+// Prints one JSON object a line. `bytes` is the total size as in nccl-tests;
+// shapes are blocks x sending threads x receiving threads; kernel_slots what
+// kernels use of a slot, 0 for their own choice, x the least that is worth a
+// round.
+
+#include <algorithm>
+#include <barrier>
+#include <bit>
+#include <cstdio>
+#include <map>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cc/engine/cuda/bound.h"
+#include "cc/engine/gpu_program/program.h"
+#include "cc/plan/planners/make_plan.h"
+#include "cc/testing/cuda/device_world.h"
+
+namespace jax_cxl::comm {
+namespace {
+
+struct Flags {
+  std::vector<std::string> ops = {"all_gather", "all_reduce", "reduce_scatter",
+                                  "all_to_all", "broadcast",  "gather",
+                                  "scatter",    "reduce"};
+  std::vector<std::string> sizes = {"4096",     "65536",    "1048576",
+                                    "16777216", "67108864", "268435456"};
+  std::vector<std::string> shapes = {"64x64x448"};
+  std::vector<std::string> slots = {"0x0"};
+  std::vector<std::string> copy_engine = {"67108864"};
+  std::vector<std::string> kernel_slots = {"0x524288"};
+  std::vector<std::string> flagged = {"262144"};
+  int repeats = 5;
+};
+
+std::vector<std::string> Split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::istringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);)
+    parts.push_back(part);
+  return parts;
+}
+
+Flags Parse(int argc, char** argv) {
+  Flags flags;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    const size_t equals = argument.find('=');
+    const std::string name = argument.substr(0, equals);
+    const std::string value = argument.substr(equals + 1);
+    if (name == "--ops")
+      flags.ops = Split(value, ',');
+    else if (name == "--sizes")
+      flags.sizes = Split(value, ',');
+    else if (name == "--shapes")
+      flags.shapes = Split(value, ',');
+    else if (name == "--slots")
+      flags.slots = Split(value, ',');
+    else if (name == "--copy_engine")
+      flags.copy_engine = Split(value, ',');
+    else if (name == "--kernel_slots")
+      flags.kernel_slots = Split(value, ',');
+    else if (name == "--flagged")
+      flags.flagged = Split(value, ',');
+    else if (name == "--repeats")
+      flags.repeats = std::stoi(value);
+    else
+      OkOrDie(Error(Code::kInvalidArgument, "no flag ", name));
+  }
+  return flags;
+}
+
+// One of each list, and what they mean.
+struct Setting {
+  std::string shape, slots, copy_engine, kernel_slots, flagged;
+
+  DeviceOptions Options() const {
+    DeviceOptions options;
+    const std::vector<std::string> threads = Split(shape, 'x');
+    options.shape.blocks = std::stoul(threads[0]);
+    options.shape.sending_threads = std::stoul(threads[1]);
+    options.shape.receiving_threads = std::stoul(threads[2]);
+    options.num_slots = std::stoi(Split(slots, 'x')[0]);
+    options.slot_bytes = std::stoull(Split(slots, 'x')[1]);
+    options.copy_engine_bytes = std::stoull(copy_engine);
+    options.kernel_slot_bytes = std::stoull(Split(kernel_slots, 'x')[0]);
+    options.kernel_min_chunk_bytes = std::stoull(Split(kernel_slots, 'x')[1]);
+    options.flagged_bytes = std::stoull(flagged);
+    return options;
+  }
+};
+
+std::vector<Setting> Settings(const Flags& flags) {
+  std::vector<Setting> settings = {{}};
+  auto with_each = [&](const std::vector<std::string>& values,
+                       std::string Setting::* field) {
+    std::vector<Setting> more;
+    for (const Setting& setting : settings) {
+      for (const std::string& value : values) {
+        more.push_back(setting);
+        more.back().*field = value;
+      }
+    }
+    settings = std::move(more);
+  };
+  with_each(flags.slots, &Setting::slots);
+  with_each(flags.shapes, &Setting::shape);
+  with_each(flags.copy_engine, &Setting::copy_engine);
+  with_each(flags.kernel_slots, &Setting::kernel_slots);
+  with_each(flags.flagged, &Setting::flagged);
+  return settings;
+}
+
+plan::Op OpByName(const std::string& name) {
+  for (int op = 0; op < plan::kNumOps; ++op)
+    if (plan::OpName(static_cast<plan::Op>(op)) == name)
+      return static_cast<plan::Op>(op);
+  OkOrDie(Error(Code::kInvalidArgument, "no operation ", name));
+  return plan::Op::kBarrier;
+}
+
+// Elements of one block, of `total` bytes in nccl-tests' sense.
+uint64_t CountOf(plan::Op op, uint64_t total, int ranks) {
+  using plan::Op;
+  const bool per_rank = op == Op::kAllGather || op == Op::kReduceScatter ||
+                        op == Op::kAllToAll || op == Op::kGather ||
+                        op == Op::kScatter;
+  return std::max<uint64_t>(total / 4 / (per_rank ? ranks : 1), 1);
+}
+
+double BusFactor(plan::Op op, int n) {
+  using plan::Op;
+  switch (op) {
+    case Op::kAllReduce:
+      return 2.0 * (n - 1) / n;
+    case Op::kAllGather:
+    case Op::kReduceScatter:
+    case Op::kAllToAll:
+    case Op::kGather:
+    case Op::kScatter:
+      return 1.0 * (n - 1) / n;
+    default:
+      return 1.0;
+  }
+}
+
+// One rank's memory and clock.
+struct Rank {
+  std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  cudaStream_t second = nullptr;
+  cudaEvent_t begin = nullptr;
+  cudaEvent_t end = nullptr;
+  cudaEvent_t joined = nullptr;
+};
+
+class Benchmark {
+ public:
+  Benchmark(int ranks, uint64_t buffer_bytes)
+      : ranks_(ranks), buffer_bytes_(buffer_bytes), rank_(ranks) {
+    for (int r = 0; r < ranks; ++r) {
+      OkOrDie(cudaSetDevice(r));
+      OkOrDie(cudaMalloc(&rank_[r].input, buffer_bytes));
+      OkOrDie(cudaMalloc(&rank_[r].output, buffer_bytes));
+      // Small numbers: sums of them are exact.
+      OkOrDie(cudaMemset(rank_[r].input, 0, buffer_bytes));
+      OkOrDie(
+          cudaStreamCreateWithFlags(&rank_[r].second, cudaStreamNonBlocking));
+      OkOrDie(cudaEventCreate(&rank_[r].begin));
+      OkOrDie(cudaEventCreate(&rank_[r].end));
+      OkOrDie(
+          cudaEventCreateWithFlags(&rank_[r].joined, cudaEventDisableTiming));
+      OkOrDie(cudaDeviceSynchronize());
+    }
+    OkOrDie(cudaHostAlloc(&rings_, ranks * kRingBytes,
+                          cudaHostAllocPortable | cudaHostAllocMapped));
+  }
+
+  // Median over `repeats` of the slowest rank's time of one call, microseconds.
+  struct Times {
+    double min = 0, median = 0, max = 0;
+    double device = 0;  // of one call on rank 0's device, on average
+  };
+
+  Times TimeCalls(DeviceWorld& world, plan::Op op, uint64_t count,
+                  int repeats) {
+    std::vector<int32_t> members(ranks_);
+    for (int r = 0; r < ranks_; ++r) members[r] = r;
+    auto enqueue = [&](int r, int calls, plan::Op what, uint64_t elements) {
+      Call call;
+      call.name = "benchmark";
+      call.request.op = what;
+      call.request.num_ranks = ranks_;
+      call.request.rank = r;
+      call.request.count = elements;
+      call.request.element_bytes = 4;
+      call.dtype = DType::kFloat32;
+      call.input = rank_[r].input;
+      call.output = rank_[r].output;
+      for (int i = 0; i < calls; ++i)
+        OkOrDie(world.endpoint(r).Enqueue(members, call, {}, world.stream(r)));
+    };
+    const int calls = CallsFor(count * 4 * ranks_);
+    const Stats before = world.endpoint(0).stats();
+    Times times = Measure(
+        world, repeats, calls, [&](int r) { enqueue(r, calls, op, count); },
+        [&](int r) { enqueue(r, 1, plan::Op::kBarrier, 0); });
+    const Stats after = world.endpoint(0).stats();
+    times.device = (after.seconds - before.seconds) * 1e6 /
+                   static_cast<double>(after.calls - before.calls);
+    return times;
+  }
+
+  Times TimeBound(DeviceWorld& world, plan::Op op, uint64_t count,
+                  const cuda::Shape& shape, bool copy_engine, int repeats) {
+    std::vector<cuda::BoundTask> tasks(ranks_);
+    for (int r = 0; r < ranks_; ++r) {
+      plan::Request request;
+      request.op = op;
+      request.num_ranks = ranks_;
+      request.rank = r;
+      request.count = count;
+      request.element_bytes = 4;
+      plan::Geometry geometry;
+      geometry.all_read_bytes = 0;  // fewest bytes
+      const cuda::Program program = OrDie(cuda::MakeProgram(
+          OrDie(plan::MakePlan(request, geometry)), r, {1, 16}));
+      cuda::BoundTask& task = tasks[r];
+      task.publish_bytes = program.bytes_published;
+      task.retrieve_bytes = program.bytes_retrieved;
+      task.ring_bytes = kRingBytes;
+      task.own = rings_ + r * kRingBytes;
+      for (int i = 1; i < ranks_; ++i)
+        task.peers.push_back(rings_ + (r + i) % ranks_ * kRingBytes);
+      task.buffer = rank_[r].input;
+      task.buffer_bytes = std::bit_floor(buffer_bytes_ / 2);
+    }
+    const int calls = CallsFor(count * 4 * ranks_);
+    auto run = [&](int r) {
+      const cudaStream_t stream = world.stream(r);
+      for (int i = 0; i < calls; ++i) {
+        if (!copy_engine) {
+          OkOrDie(cuda::EnqueueBoundByKernel(tasks[r], shape, stream));
+          continue;
+        }
+        OkOrDie(cudaEventRecord(rank_[r].joined, stream));
+        OkOrDie(cudaStreamWaitEvent(rank_[r].second, rank_[r].joined));
+        OkOrDie(cuda::EnqueueBoundByCopyEngine(tasks[r], kChunkBytes, stream,
+                                               rank_[r].second));
+        OkOrDie(cudaEventRecord(rank_[r].joined, rank_[r].second));
+        OkOrDie(cudaStreamWaitEvent(stream, rank_[r].joined));
+      }
+    };
+    return Measure(world, repeats, calls, run, [](int) {});
+  }
+
+ private:
+  static constexpr uint64_t kRingBytes = uint64_t{4} << 20;
+  static constexpr uint64_t kChunkBytes = uint64_t{2} << 20;
+
+  // Of two calls of 256 MiB a tenth of the time is the first one's beginning.
+  static int CallsFor(uint64_t bytes) {
+    return static_cast<int>(
+        std::clamp<uint64_t>((uint64_t{4} << 30) / bytes, 16, 400));
+  }
+
+  template <typename Run, typename Align>
+  Times Measure(DeviceWorld& world, int repeats, int calls, const Run& run,
+                const Align& align) {
+    std::vector<double> times;
+    for (int i = 0; i <= repeats; ++i) {
+      std::vector<double> each(ranks_);
+      std::barrier together(ranks_);
+      std::vector<std::thread> threads;
+      for (int r = 0; r < ranks_; ++r) {
+        threads.emplace_back([&, r] {
+          OkOrDie(cudaSetDevice(r));
+          const cudaStream_t stream = world.stream(r);
+          together.arrive_and_wait();
+          align(r);
+          OkOrDie(cudaEventRecord(rank_[r].begin, stream));
+          run(r);
+          OkOrDie(cudaEventRecord(rank_[r].end, stream));
+          OkOrDie(cudaStreamSynchronize(stream));
+          float ms = 0;
+          OkOrDie(cudaEventElapsedTime(&ms, rank_[r].begin, rank_[r].end));
+          each[r] = ms * 1e3 / calls;
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+      if (i > 0)  // the first one warms up
+        times.push_back(*std::max_element(each.begin(), each.end()));
+    }
+    std::sort(times.begin(), times.end());
+    return {times.front(), times[times.size() / 2], times.back(), 0};
+  }
+
+  int ranks_;
+  uint64_t buffer_bytes_;
+  std::vector<Rank> rank_;
+  std::byte* rings_ = nullptr;
+};
+
+void Print(const Setting& setting, const std::string& op, int ranks,
+           uint64_t bytes, const Benchmark::Times& times, double bound_us) {
+  const double gbps = bytes * BusFactor(OpByName(op), ranks) * 1e-3;
+  std::printf(
+      "{\"op\": \"%s\", \"ranks\": %d, \"bytes\": %llu, \"shape\": \"%s\", "
+      "\"slots\": \"%s\", \"copy_engine\": %s, \"kernel_slots\": \"%s\", "
+      "\"flagged\": %s, \"time_us\": {\"min\": %.2f, \"median\": %.2f, "
+      "\"max\": %.2f}, \"device_us\": %.2f, \"busbw_gbps\": %.2f, "
+      "\"bound_gbps\": %.2f}\n",
+      op.c_str(), ranks, static_cast<unsigned long long>(bytes),
+      setting.shape.c_str(), setting.slots.c_str(), setting.copy_engine.c_str(),
+      setting.kernel_slots.c_str(), setting.flagged.c_str(), times.min,
+      times.median, times.max, times.device, gbps / times.median,
+      bound_us > 0 ? gbps / bound_us : 0.0);
+  std::fflush(stdout);
+}
+
+int Main(int argc, char** argv) {
+  const Flags flags = Parse(argc, argv);
+  const int ranks = CountDevices();
+  if (ranks < 2) {
+    std::fprintf(stderr, "needs at least 2 GPUs, there are %d\n", ranks);
+    return 1;
+  }
+  uint64_t largest = uint64_t{16} << 20;
+  for (const std::string& size : flags.sizes)
+    largest = std::max<uint64_t>(largest, std::stoull(size));
+  Benchmark benchmark(ranks, 2 * largest);
+  // The bound of an operation and size does not depend on the setting.
+  std::map<std::string, double> bounds;
+  for (const Setting& setting : Settings(flags)) {
+    const DeviceOptions options = setting.Options();
+    DeviceWorld world(ranks, options);
+    for (const std::string& name : flags.ops) {
+      const plan::Op op = OpByName(name);
+      for (const std::string& size : flags.sizes) {
+        const uint64_t bytes = std::stoull(size);
+        const uint64_t count = CountOf(op, bytes, ranks);
+        const auto ours = benchmark.TimeCalls(world, op, count, flags.repeats);
+        double& bound = bounds[name + "/" + size];
+        if (bytes >= uint64_t{1} << 20 && bound == 0) {
+          for (bool by_copy_engine : {false, true}) {
+            const auto times = benchmark.TimeBound(
+                world, op, count, options.shape, by_copy_engine, flags.repeats);
+            bound = bound == 0 ? times.median : std::min(bound, times.median);
+          }
+        }
+        Print(setting, name, ranks, bytes, ours, bound);
+      }
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace jax_cxl::comm
+
+int main(int argc, char** argv) { return jax_cxl::comm::Main(argc, argv); }

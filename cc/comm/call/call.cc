@@ -1,0 +1,101 @@
+#include "cc/comm/call/call.h"
+
+#include <sstream>
+
+namespace jax_cxl::comm {
+namespace {
+
+// FNV-1a over 32-bit values: the same on every host.
+class Hash {
+ public:
+  void Add(uint32_t value) {
+    for (int byte = 0; byte < 4; ++byte) {
+      hash_ ^= (value >> (8 * byte)) & 0xff;
+      hash_ *= 0x100000001b3;
+    }
+  }
+  void Add(const std::vector<int32_t>& values) {
+    for (int32_t value : values) Add(static_cast<uint32_t>(value));
+  }
+  uint64_t value() const { return hash_; }
+
+ private:
+  uint64_t hash_ = 0xcbf29ce484222325;
+};
+
+bool Reduces(plan::Op op) {
+  switch (op) {
+    case plan::Op::kAllReduce:
+    case plan::Op::kReduceScatter:
+    case plan::Op::kReduce:
+    case plan::Op::kScan:
+    case plan::Op::kExscan:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+uint64_t HashGroup(const std::vector<int32_t>& members) {
+  Hash hash;
+  hash.Add(members);
+  return hash.value();
+}
+
+plan::Request GatherTables(Call* call) {
+  plan::Request& request = call->request;
+  plan::Request gather;
+  gather.op = plan::Op::kAllGather;
+  gather.num_ranks = request.num_ranks;
+  gather.rank = request.rank;
+  gather.count = call->table.size();
+  gather.element_bytes = sizeof(int64_t);
+  request.ragged.tables.resize(gather.num_ranks * gather.count);
+  return gather;
+}
+
+pool::CallDescriptor Describe(const Call& call) {
+  pool::CallDescriptor descriptor;
+  descriptor.op = static_cast<uint8_t>(call.request.op);
+  descriptor.reduce_op =
+      Reduces(call.request.op) ? static_cast<uint8_t>(call.reduce_op) : 0;
+  descriptor.dtype = static_cast<uint8_t>(call.dtype);
+  descriptor.root = call.request.root;
+  descriptor.count = call.request.count;
+  descriptor.reverse = call.request.reverse;
+  Hash details;
+  details.Add(call.request.sources);
+  const plan::Ragged& ragged = call.request.ragged;
+  for (uint64_t value :
+       {ragged.input_rows, ragged.output_rows, ragged.slices}) {
+    if (value == 0) continue;
+    details.Add(static_cast<uint32_t>(value));
+    details.Add(static_cast<uint32_t>(value >> 32));
+  }
+  descriptor.details = details.value();
+  return descriptor;
+}
+
+std::string DescribeText(const Call& call) {
+  std::string text = DescribeText(Describe(call), call.name);
+  if (!call.site.empty()) text += " at " + call.site;
+  return text;
+}
+
+std::string DescribeText(const pool::CallDescriptor& descriptor,
+                         const std::string& name) {
+  const auto op = static_cast<plan::Op>(descriptor.op);
+  std::ostringstream text;
+  text << name << ": " << plan::OpName(op);
+  if (Reduces(op))
+    text << " " << ReduceOpName(static_cast<ReduceOp>(descriptor.reduce_op));
+  text << " of " << descriptor.count << " "
+       << DTypeName(static_cast<DType>(descriptor.dtype));
+  if (plan::HasRoot(op)) text << ", root " << descriptor.root;
+  if (descriptor.reverse) text << ", reverse";
+  return text.str();
+}
+
+}  // namespace jax_cxl::comm

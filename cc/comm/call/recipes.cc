@@ -1,0 +1,95 @@
+#include "cc/comm/call/recipes.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "cc/engine/cpu/one_round.h"
+#include "cc/plan/planners/make_plan.h"
+
+namespace jax_cxl::comm {
+namespace {
+
+constexpr size_t kMaxRecipes = 256;
+constexpr size_t kMaxCachedSteps = 1 << 16;
+
+plan::Geometry EagerGeometry(uint64_t payload_bytes) {
+  plan::Geometry geometry;
+  geometry.slot_bytes = payload_bytes;
+  geometry.num_slots = 2;
+  geometry.all_read_bytes = std::numeric_limits<uint64_t>::max();
+  return geometry;
+}
+
+// Members other than `self` whose slots the plan waits for.
+std::vector<int> Reads(const plan::Plan& plan, int self, int size) {
+  std::vector<bool> read(size);
+  for (const plan::Step& step : plan.steps) {
+    if (step.kind == plan::StepKind::kGet) read[step.peer] = true;
+    if (step.kind == plan::StepKind::kReduce ||
+        step.kind == plan::StepKind::kReduceToSlot)
+      std::fill(read.begin() + step.first, read.begin() + step.last, true);
+  }
+  std::vector<int> members;
+  for (int member = 0; member < size; ++member)
+    if (read[member] && member != self) members.push_back(member);
+  return members;
+}
+
+}  // namespace
+
+Recipes::Recipes(const plan::Geometry& geometry, uint64_t payload_bytes)
+    : geometry_(geometry), eager_(EagerGeometry(payload_bytes)) {}
+
+size_t Recipes::HashKind::operator()(const Kind& kind) const {
+  uint64_t words[sizeof(kind.descriptor) / sizeof(uint64_t)];
+  std::memcpy(words, &kind.descriptor, sizeof(words));
+  uint64_t hash = 0;
+  for (uint64_t word : words) hash = (hash ^ word) * 0x9e3779b97f4a7c15;
+  return hash ^ (hash >> 32);
+}
+
+Result<std::shared_ptr<const Recipe>> Recipes::For(const Call& call) {
+  // `wanted_` keeps the vector's memory from call to call.
+  wanted_.descriptor = Describe(call);
+  if (last_ && wanted_.descriptor == last_->descriptor &&
+      wanted_.sources == call.request.sources)
+    return last_;
+  wanted_.sources = call.request.sources;
+  last_ = nullptr;
+  if (auto found = made_.find(wanted_); found != made_.end())
+    return last_ = found->second;
+  CXL_ASSIGN_OR_RETURN(std::shared_ptr<const Recipe> recipe, Make(call));
+  if (recipe->plan.steps.size() <= kMaxCachedSteps) {
+    // A program's collectives recur every step: that many different ones mean
+    // that shapes change all the time, and the old ones will not come back.
+    if (made_.size() == kMaxRecipes) made_.clear();
+    made_[wanted_] = recipe;
+    last_ = recipe;
+  }
+  return recipe;
+}
+
+Result<std::shared_ptr<const Recipe>> Recipes::Make(const Call& call) const {
+  auto recipe = std::make_shared<Recipe>();
+  recipe->descriptor = Describe(call);
+  // What a ragged_all_to_all moves is known only once its tables are.
+  if (call.request.op == plan::Op::kRaggedAllToAll) return {std::move(recipe)};
+  const auto ranks = static_cast<uint64_t>(call.request.num_ranks);
+  if (plan::InputBytes(call.request) <= ranks * eager_.slot_bytes &&
+      ranks * plan::kSlotAlignment <= eager_.slot_bytes) {
+    CXL_ASSIGN_OR_RETURN(recipe->plan, plan::MakePlan(call.request, eager_));
+    recipe->eager = cpu::IsOneRound(recipe->plan);
+    recipe->payload_bytes =
+        static_cast<uint32_t>(cpu::PayloadBytes(recipe->plan));
+  }
+  if (!recipe->eager) {
+    CXL_ASSIGN_OR_RETURN(recipe->plan, plan::MakePlan(call.request, geometry_));
+  }
+  recipe->reads =
+      Reads(recipe->plan, call.request.rank, call.request.num_ranks);
+  return {std::move(recipe)};
+}
+
+}  // namespace jax_cxl::comm

@@ -1,0 +1,118 @@
+#include "cc/comm/call/recipes.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace jax_cxl::comm {
+namespace {
+
+using plan::Op;
+
+constexpr uint64_t kPayloadBytes = 1024;
+
+Recipes MakeRecipes() { return Recipes(plan::Geometry(), kPayloadBytes); }
+
+Call MakeCall(Op op, int ranks, int rank, uint64_t count) {
+  Call call;
+  call.dtype = DType::kInt32;
+  call.request.op = op;
+  call.request.num_ranks = ranks;
+  call.request.rank = rank;
+  call.request.count = op == Op::kBarrier ? 0 : count;
+  call.request.element_bytes = sizeof(int32_t);
+  return call;
+}
+
+std::shared_ptr<const Recipe> Make(Recipes& recipes, const Call& call) {
+  Result<std::shared_ptr<const Recipe>> recipe = recipes.For(call);
+  EXPECT_TRUE(recipe.ok()) << recipe.status().message();
+  return recipe.ok() ? *recipe : nullptr;
+}
+
+TEST(RecipesTest, WhatFitsIntoASubmissionIsEager) {
+  struct Case {
+    Op op;
+    int ranks;
+    uint64_t last_eager;  // elements of a block
+  };
+  const uint64_t elements = kPayloadBytes / sizeof(int32_t);
+  for (const Case& c :
+       {Case{Op::kAllGather, 2, elements}, Case{Op::kAllReduce, 4, elements},
+        Case{Op::kBroadcast, 3, elements},
+        // Blocks for three peers, each on a line.
+        Case{Op::kAllToAll, 4, elements / 4},
+        Case{Op::kReduceScatter, 2, elements / 2}}) {
+    for (int rank = 0; rank < c.ranks; ++rank) {
+      Recipes recipes = MakeRecipes();
+      auto small = Make(recipes, MakeCall(c.op, c.ranks, rank, c.last_eager));
+      EXPECT_TRUE(small->eager) << plan::OpName(c.op);
+      EXPECT_LE(small->payload_bytes, kPayloadBytes);
+      auto large =
+          Make(recipes, MakeCall(c.op, c.ranks, rank, 2 * elements + 1));
+      EXPECT_FALSE(large->eager) << plan::OpName(c.op);
+    }
+  }
+}
+
+TEST(RecipesTest, ReadsOnlyThoseWhoseDataIsNeeded) {
+  auto reads = [](Op op, int rank, int root) {
+    Recipes recipes = MakeRecipes();  // of that rank
+    Call call = MakeCall(op, 3, rank, 5);
+    call.request.root = root;
+    return Make(recipes, call)->reads;
+  };
+  EXPECT_EQ(reads(Op::kAllGather, 1, 0), (std::vector<int>{0, 2}));
+  EXPECT_EQ(reads(Op::kBarrier, 0, 0), (std::vector<int>{1, 2}));
+  EXPECT_EQ(reads(Op::kBroadcast, 2, 2), std::vector<int>{});
+  EXPECT_EQ(reads(Op::kBroadcast, 0, 2), std::vector<int>{2});
+  EXPECT_EQ(reads(Op::kGather, 2, 2), (std::vector<int>{0, 1}));
+  EXPECT_EQ(reads(Op::kGather, 0, 2), std::vector<int>{});
+}
+
+TEST(RecipesTest, AreMadeOnceForEachKind) {
+  Recipes recipes = MakeRecipes();
+  const Call call = MakeCall(Op::kAllGather, 2, 0, 5);
+  const auto first = Make(recipes, call);
+  EXPECT_EQ(Make(recipes, call), first);
+  Call other = call;
+  other.request.count = 6;
+  EXPECT_NE(Make(recipes, other), first);
+  other = call;
+  other.dtype = DType::kFloat32;
+  EXPECT_NE(Make(recipes, other), first);
+  EXPECT_EQ(Make(recipes, call), first);
+  // Calls that differ in their sources only.
+  Call ring = MakeCall(Op::kPermute, 2, 0, 5), self = ring;
+  ring.request.sources = {1, 0};
+  self.request.sources = {0, 1};
+  EXPECT_EQ(Make(recipes, ring)->reads, std::vector<int>{1});
+  EXPECT_EQ(Make(recipes, self)->reads, std::vector<int>{});
+  EXPECT_EQ(Make(recipes, ring)->reads, std::vector<int>{1});
+}
+
+// Programs whose shapes change all the time do not fill the memory.
+TEST(RecipesTest, ManyKindsAreForgottenAndStayInUse) {
+  Recipes recipes = MakeRecipes();
+  const auto first = Make(recipes, MakeCall(Op::kAllGather, 2, 0, 1));
+  for (uint64_t count = 2; count < 1000; ++count)
+    Make(recipes, MakeCall(Op::kAllGather, 2, 0, count));
+  EXPECT_EQ(first.use_count(), 1);
+  const auto again = Make(recipes, MakeCall(Op::kAllGather, 2, 0, 1));
+  EXPECT_NE(again, first);
+  EXPECT_EQ(plan::DebugString(again->plan), plan::DebugString(first->plan));
+}
+
+TEST(RecipesTest, ARequestThatIsWrongHasNone) {
+  Recipes recipes = MakeRecipes();
+  Call call = MakeCall(Op::kBroadcast, 2, 0, 5);
+  call.request.root = 2;
+  EXPECT_EQ(recipes.For(call).status().code(), Code::kInvalidArgument);
+  call.request.root = 1;
+  EXPECT_TRUE(recipes.For(call).ok());
+}
+
+}  // namespace
+}  // namespace jax_cxl::comm

@@ -1,0 +1,305 @@
+#include "cc/comm/health/peers.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "cc/base/idle.h"
+#include "cc/base/process_exit.h"
+#include "cc/base/text.h"
+#include "cc/comm/record/recorded_calls.h"
+#include "cc/comm/record/recorder.h"
+
+namespace jax_cxl::comm {
+namespace {
+
+constexpr int kBeatMilliseconds = 100;
+
+// Field 22 of /proc/PID/stat; 0 when there is no such process.
+uint64_t ProcessStart(int64_t pid) {
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  if (!std::getline(stat, line)) return 0;
+  // The command in field 2 may hold blanks and parentheses: start after it.
+  std::istringstream rest(line.substr(line.rfind(')') + 1));
+  std::string field;
+  for (int i = 3; i <= 22; ++i) rest >> field;
+  return std::strtoull(field.c_str(), nullptr, 10);
+}
+
+uint64_t PidNamespace() {
+  struct stat info;
+  return stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
+}
+
+std::string HostName() {
+  char name[256] = "unknown";
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+// Marks a status that another rank has told this one.
+constexpr char kToldBy[] = "told_by";
+
+// What does not fit into RankAbort::details is cut at a line.
+std::string Lines(const Details& details) {
+  std::string lines;
+  for (const auto& [name, value] : details) {
+    if (lines.size() + name.size() + value.size() + 2 >=
+        sizeof(pool::RankAbort::details))
+      break;
+    lines += name + "=" + value + "\n";
+  }
+  return lines;
+}
+
+Details Parse(const std::string& lines) {
+  Details details;
+  std::istringstream text(lines);
+  for (std::string line; std::getline(text, line);) {
+    const size_t equals = line.find('=');
+    if (equals != std::string::npos)
+      details.emplace_back(line.substr(0, equals), line.substr(equals + 1));
+  }
+  return details;
+}
+
+}  // namespace
+
+void Register(pool::Pool* pool, int rank, int process_index, int device_id) {
+  const pool::Doorbells doorbells(pool->coherence(), pool->epoch());
+  pool::RankInfo& info = pool->rank_page(rank)->info;
+  info.pid = getpid();
+  info.process_start = ProcessStart(getpid());
+  info.pid_namespace = PidNamespace();
+  info.process_index = process_index;
+  info.device_id = device_id;
+  std::snprintf(info.host, sizeof(info.host), "%s", HostName().c_str());
+  pool->coherence().PublishPayload(&info, sizeof(info));
+  doorbells.Ring(&info.ready, 1);
+}
+
+Peers::Peers(pool::Pool* pool, double heartbeat_timeout_s)
+    : pool_(pool),
+      doorbells_(pool->coherence(), pool->epoch()),
+      heartbeat_timeout_s_(heartbeat_timeout_s) {}
+
+Result<std::unique_ptr<Peers>> Peers::Start(pool::Pool* pool,
+                                            const std::vector<int>& local,
+                                            double heartbeat_timeout_s,
+                                            const std::vector<int>& absent) {
+  std::unique_ptr<Peers> peers(new Peers(pool, heartbeat_timeout_s));
+  CXL_RETURN_IF_ERROR(peers->Identify(local, absent));
+  peers->wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  peers->Beat();
+  peers->watcher_ = std::thread([raw = peers.get()] { raw->Watch(); });
+  return peers;
+}
+
+Status Peers::Identify(const std::vector<int>& local,
+                       const std::vector<int>& absent) {
+  local_ = local;
+  for (int rank = 0; rank < pool_->world_size(); ++rank) {
+    if (std::find(absent.begin(), absent.end(), rank) != absent.end()) {
+      auto& peer = *peers_.emplace_back(std::make_unique<Peer>());
+      peer.name = "rank " + std::to_string(rank);
+      peer.absent = true;
+      peer.lost = true;
+      continue;
+    }
+    const pool::RankInfo& entry = pool_->rank_page(rank)->info;
+    if (doorbells_.Read(&entry.ready) == 0)
+      return Error(
+          Code::kDataLoss, "rank ", rank,
+          " did not register in the pool; every process of the job has to call "
+          "jax_cxl.initialize() with the same pool");
+    const pool::RankInfo info = pool_->coherence().AcquireCopy(entry);
+    auto peer = std::make_unique<Peer>();
+    const std::string host = PrintableText(info.host);
+    std::ostringstream name;
+    name << "rank " << rank << " (pid " << info.pid << " on host " << host
+         << ")";
+    peer->name = name.str();
+    peer->pid = info.pid;
+    peer->host = host;
+    peer->ours = std::find(local.begin(), local.end(), rank) != local.end();
+    peer->last_change_s = AwakeSeconds();
+    peer->same_host =
+        host == HostName() && info.pid_namespace == PidNamespace();
+    if (!peer->ours && peer->same_host) {
+      peer->pidfd = static_cast<int>(syscall(SYS_pidfd_open, info.pid, 0));
+      // No such process, or a later one with the same number.
+      if ((peer->pidfd < 0 && errno == ESRCH) ||
+          ProcessStart(info.pid) != info.process_start)
+        peer->lost = true;
+    }
+    peers_.push_back(std::move(peer));
+  }
+  return OkStatus();
+}
+
+Peers::~Peers() {
+  stop_ = true;
+  if (watcher_.joinable()) {
+    const uint64_t one = 1;
+    if (write(wake_fd_, &one, sizeof(one)) < 0) {
+      // The watcher looks at stop_ after each beat anyway.
+    }
+    watcher_.join();
+  }
+  if (wake_fd_ >= 0) close(wake_fd_);
+  for (auto& peer : peers_)
+    if (peer->pidfd >= 0) close(peer->pidfd);
+}
+
+void Peers::Watch() {
+  const OwnThread own;
+  std::vector<pollfd> watched = {{wake_fd_, POLLIN, 0}};
+  std::vector<Peer*> owners = {nullptr};
+  for (auto& peer : peers_) {
+    if (peer->pidfd < 0) continue;
+    watched.push_back({peer->pidfd, POLLIN, 0});
+    owners.push_back(peer.get());
+  }
+  while (!stop_) {
+    if (poll(watched.data(), watched.size(), kBeatMilliseconds) > 0) {
+      for (size_t i = 1; i < watched.size(); ++i) {
+        if (watched[i].revents == 0) continue;
+        owners[i]->lost = true;
+        watched[i].fd = -1;  // poll skips it from now on
+      }
+    }
+    Beat();
+    LookForDead();
+  }
+}
+
+void Peers::Beat() {
+  for (int rank : local_) {
+    uint64_t* word = &pool_->rank_page(rank)->heartbeat.word;
+    doorbells_.Ring(word, doorbells_.Read(word) + 1);
+    Recorder::Beat(pool_, rank);
+  }
+}
+
+void Peers::LookForDead() {
+  const double now = AwakeSeconds();
+  for (size_t rank = 0; rank < peers_.size(); ++rank) {
+    Peer& peer = *peers_[rank];
+    if (peer.ours || peer.lost) continue;
+    const uint64_t beat =
+        doorbells_.Read(&pool_->rank_page(rank)->heartbeat.word);
+    if (beat != peer.last_beat) {
+      peer.last_beat = beat;
+      peer.last_change_s = now;
+    } else if (peer.pidfd < 0 &&
+               now - peer.last_change_s > heartbeat_timeout_s_) {
+      peer.lost = true;
+    }
+  }
+}
+
+double Peers::AwakeSeconds() const {
+  return std::chrono::duration<double>(AwakeTime().time_since_epoch()).count();
+}
+
+double Peers::Silence(int rank) const {
+  const Peer& peer = *peers_[rank];
+  const double silence = peer.ours ? 0 : AwakeSeconds() - peer.last_change_s;
+  return silence > 3e-3 * kBeatMilliseconds ? silence : 0;
+}
+
+Status Peers::Alive(int rank) const {
+  const Peer& peer = *peers_[rank];
+  if (!peer.lost) return OkStatus();
+  if (peer.absent)
+    return Error(Code::kPeerLost, peer.name,
+                 " has been gone since jax_cxl.regroup() left it out")
+        .With("rank", rank);
+  std::string how = peer.pidfd < 0 ? "" : DescribeExit(peer.pidfd, peer.pid);
+  if (!how.empty()) how = " " + how;
+  return Error(Code::kPeerLost, peer.name,
+               peer.same_host ? " is gone: its process ended" + how
+                              : " is gone: its heartbeat stopped",
+               "; ", DescribeLastCall(*pool_->recorder(rank), doorbells_))
+      .With(Identity(rank));
+}
+
+Status Peers::GaveUp(int rank) const {
+  const pool::RankAbort& entry = pool_->rank_page(rank)->abort;
+  if (doorbells_.Read(&entry.raised) == 0) return OkStatus();
+  const pool::RankAbort abort = pool_->coherence().AcquireCopy(entry);
+  const Code code = ErrorCode(abort.code);
+  const std::string reason = PrintableText(abort.reason);
+  const Details details = Parse(PrintableText(abort.details));
+  const bool passed_on =
+      std::any_of(details.begin(), details.end(),
+                  [](const auto& detail) { return detail.first == kToldBy; });
+  Status status = passed_on
+                      ? Status(code, reason)
+                      : Error(code, peers_[rank]->name, " gave up: ", reason);
+  return std::move(status).With(details).With(kToldBy, rank);
+}
+
+void Peers::GiveUp(int rank, const Status& reason) {
+  std::lock_guard lock(give_up_mutex_);
+  pool::RankAbort& abort = pool_->rank_page(rank)->abort;
+  if (doorbells_.Read(&abort.raised) != 0) return;
+  abort.code = static_cast<uint32_t>(reason.code());
+  std::snprintf(abort.reason, sizeof(abort.reason), "%s",
+                reason.message().c_str());
+  std::snprintf(abort.details, sizeof(abort.details), "%s",
+                Lines(reason.details()).c_str());
+  pool_->coherence().PublishPayload(&abort, sizeof(abort));
+  doorbells_.Ring(&abort.raised, 1);
+}
+
+void Peers::Leave(int rank, uint64_t started, const std::string& reason,
+                  bool program_ends) {
+  pool::RankEnd& end = pool_->rank_page(rank)->end;
+  end.started = started;
+  end.program_goes_on = !program_ends;
+  std::snprintf(end.reason, sizeof(end.reason), "%s", reason.c_str());
+  pool_->coherence().PublishPayload(&end, sizeof(end));
+  doorbells_.Ring(&end.raised, 1);
+}
+
+Status Peers::Left(int rank) const {
+  const pool::RankEnd& entry = pool_->rank_page(rank)->end;
+  if (doorbells_.Read(&entry.raised) == 0) return OkStatus();
+  const pool::RankEnd end = pool_->coherence().AcquireCopy(entry);
+  const std::string reason = PrintableText(end.reason);
+  if (!reason.empty())
+    return Error(Code::kPeerLost, peers_[rank]->name, " ended with ", reason)
+        .With(Identity(rank));
+  const bool goes_on = end.program_goes_on != 0;
+  std::ostringstream instead;
+  instead << "none: it " << (goes_on ? "shut jax_cxl down" : "ended")
+          << " after " << end.started << " collectives";
+  return Error(Code::kMismatch, peers_[rank]->name,
+               goes_on ? " called jax_cxl.shutdown() and has not ended, after "
+                       : " ended normally, after ",
+               end.started, " collectives")
+      .With("rank_1", rank)
+      .With("call_1", instead.str());
+}
+
+Details Peers::Identity(int rank) const {
+  const Peer& peer = *peers_[rank];
+  return {{"rank", std::to_string(rank)},
+          {"pid", std::to_string(peer.pid)},
+          {"host", peer.host}};
+}
+
+std::string Peers::Name(int rank) const { return peers_[rank]->name; }
+
+}  // namespace jax_cxl::comm

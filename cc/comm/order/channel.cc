@@ -1,0 +1,183 @@
+#include "cc/comm/order/channel.h"
+
+#include <utility>
+
+#include "cc/base/ticks.h"
+#include "cc/plan/planners/make_plan.h"
+
+namespace jax_cxl::comm {
+Channel::Channel(pool::Pool* pool, Peers* peers, Recorder* recorder,
+                 const Options& options, Group group)
+    : pool_(pool),
+      recorder_(recorder),
+      connection_(pool, peers, options, std::move(group), Order::kNegotiated),
+      recipes_(connection_.geometry(), connection_.payload_bytes()),
+      patience_(pool, peers, options, connection_.group()),
+      past_caches_bytes_(options.tuning.past_caches_bytes) {}
+
+Status Channel::Open(Arena* arena) {
+  return connection_.Open(arena, recorder_);
+}
+
+Status Channel::Submit(std::unique_ptr<Call>& call) {
+  CXL_ASSIGN_OR_RETURN(std::shared_ptr<const Recipe> recipe,
+                       recipes_.For(*call));
+  at_once_ = idle();
+  StartedCall started = {std::move(call), std::move(recipe)};
+  if (negotiation_)
+    negotiation_->Submit(std::move(started));
+  else
+    waiting_.push_back(std::move(started));
+  return OkStatus();
+}
+
+Result<bool> Channel::Connect() {
+  if (negotiation_) return true;
+  if (waiting_.empty()) return false;
+  CXL_ASSIGN_OR_RETURN(const bool connected, connection_.Connect());
+  if (!connected) return false;
+  negotiation_ = std::make_unique<Negotiation>(
+      connection_.doorbells(), connection_.blocks(), connection_.group(),
+      connection_.payload_bytes());
+  for (; !waiting_.empty(); waiting_.pop_front())
+    negotiation_->Submit(std::move(waiting_.front()));
+  return true;
+}
+
+Result<bool> Channel::Progress(std::vector<Finished>* finished) {
+  Result<bool> moved = TryProgress(finished);
+  at_once_ = false;
+  return moved;
+}
+
+Result<bool> Channel::TryProgress(std::vector<Finished>* finished) {
+  CXL_ASSIGN_OR_RETURN(const bool connected, Connect());
+  if (!connected) return false;
+  CXL_ASSIGN_OR_RETURN(bool moved, Exchange(finished));
+  for (;;) {
+    if (!current_) {
+      bool started = false;
+      CXL_RETURN_IF_ERROR(StartNext(&started));
+      if (!started) return moved;
+      moved = true;
+    }
+    const size_t before = execution_->steps_done();
+    const bool done = execution_->Advance(&traffic_);
+    moved |= execution_->steps_done() != before;
+    if (!done) return moved;
+    rounds_ = call_ends_.back();
+    execution_.reset();
+    if (gathers_tables_) {
+      CXL_RETURN_IF_ERROR(StartRows());
+      continue;
+    }
+    CXL_RETURN_IF_ERROR(pool_->CheckIntact());
+    finished->push_back({std::move(current_), OkStatus()});
+  }
+}
+
+Result<bool> Channel::Exchange(std::vector<Finished>* finished) {
+  const size_t before = finished->size();
+  Result<bool> moved = negotiation_->Exchange(finished, &traffic_);
+  if (finished->size() == before) return moved;
+  for (size_t i = before; i < finished->size(); ++i)
+    RecordStart(*(*finished)[i].call);
+  Status intact = pool_->CheckIntact();
+  if (intact.ok()) return moved;
+  for (size_t i = before; i < finished->size(); ++i)
+    (*finished)[i].status = intact;
+  return intact;
+}
+
+Status Channel::StartNext(bool* started) {
+  if (pending() == 0) return OkStatus();
+  CXL_ASSIGN_OR_RETURN(StartedCall next, negotiation_->Next(CallsLeftBehind()));
+  if (next.call == nullptr) return OkStatus();
+  current_ = std::move(next.call);
+  *started = true;
+  RecordStart(*current_);
+  if (current_->request.op == plan::Op::kRaggedAllToAll) return StartTables();
+  call_ends_.push_back(rounds_ + next.recipe->plan.rounds);
+  // Shares the recipe's reference count.
+  const plan::Plan* plan = &next.recipe->plan;
+  Execute({std::move(next.recipe), plan}, current_->dtype, current_->input,
+          current_->output);
+  return OkStatus();
+}
+
+void Channel::RecordStart(const Call& call) {
+  recorder_->Start(call.number, at_once_ ? call.submitted : Ticks());
+}
+
+void Channel::Execute(std::shared_ptr<const plan::Plan> plan, DType dtype,
+                      const std::byte* input, std::byte* output) {
+  execution_.emplace(std::move(plan), connection_.rings(), rounds_, dtype,
+                     current_->reduce_op, input, output, past_caches_bytes_);
+}
+
+Status Channel::StartTables() {
+  CXL_ASSIGN_OR_RETURN(
+      plan::Plan plan,
+      plan::MakePlan(GatherTables(current_.get()), connection_.geometry()));
+  gathers_tables_ = true;
+  call_ends_.push_back(rounds_ + plan.rounds);
+  Execute(std::make_shared<const plan::Plan>(std::move(plan)), DType::kInt64,
+          reinterpret_cast<const std::byte*>(current_->table.data()),
+          reinterpret_cast<std::byte*>(current_->request.ragged.tables.data()));
+  return OkStatus();
+}
+
+Status Channel::StartRows() {
+  gathers_tables_ = false;
+  CXL_ASSIGN_OR_RETURN(plan::Plan plan, plan::MakePlan(current_->request,
+                                                       connection_.geometry()));
+  call_ends_.back() += plan.rounds;
+  Execute(std::make_shared<const plan::Plan>(std::move(plan)), current_->dtype,
+          current_->input, current_->output);
+  return OkStatus();
+}
+
+uint64_t Channel::CallsLeftBehind() {
+  while (!call_ends_.empty() &&
+         connection_.rings()->BehindReleasing(call_ends_.front()) < 0) {
+    call_ends_.pop_front();
+    ++calls_left_behind_;
+  }
+  return calls_left_behind_;
+}
+
+std::vector<int> Channel::WaitingFor() const {
+  if (current_)
+    return execution_ && execution_->waiting_for() >= 0
+               ? std::vector<int>{execution_->waiting_for()}
+               : std::vector<int>{};
+  return negotiation_ ? negotiation_->WaitingFor() : connection_.Missing();
+}
+
+const Call* Channel::oldest() const {
+  if (current_) return current_.get();
+  if (!waiting_.empty()) return waiting_.front().call.get();
+  return negotiation_ ? negotiation_->oldest() : nullptr;
+}
+
+Status Channel::CheckPeers(Clock::time_point now) {
+  const Call* call = oldest();
+  if (call == nullptr) return OkStatus();
+  const std::vector<int> members = WaitingFor();
+  recorder_->Wait(call->number, members.empty() ? -1 : RankOf(members[0]));
+  const uint64_t steps = execution_ ? execution_->steps_done() : 0;
+  const uint64_t moved = (rounds_ << 32) + steps;
+  return patience_.Check({call, members, current_ != nullptr, moved}, now);
+}
+
+void Channel::Fail(const Status& status, std::vector<Finished>* finished) {
+  if (current_) finished->push_back({std::move(current_), status});
+  execution_.reset();
+  for (; !waiting_.empty(); waiting_.pop_front())
+    finished->push_back({std::move(waiting_.front().call), status});
+  if (!negotiation_) return;
+  for (auto& call : negotiation_->TakePending())
+    finished->push_back({std::move(call), status});
+}
+
+}  // namespace jax_cxl::comm

@@ -1,0 +1,109 @@
+#ifndef JAX_CXL_COMM_ORDER_CHANNEL_H_
+#define JAX_CXL_COMM_ORDER_CHANNEL_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/comm/call/call.h"
+#include "cc/comm/call/recipes.h"
+#include "cc/comm/connect/arena.h"
+#include "cc/comm/connect/connection.h"
+#include "cc/comm/health/patience.h"
+#include "cc/comm/health/peers.h"
+#include "cc/comm/order/negotiation.h"
+#include "cc/comm/record/recorder.h"
+#include "cc/engine/cpu/executor.h"
+#include "cc/plan/plan.h"
+#include "cc/pool/pool.h"
+
+namespace jax_cxl::comm {
+
+// One rank's end of one group: connects to the other members, agrees with them
+// on the order of calls, executes one call after the other.
+// `Progress` never waits.
+//
+// Not thread-safe: its Endpoint serializes all use.
+class Channel {
+ public:
+  Channel(pool::Pool* pool, Peers* peers, Recorder* recorder,
+          const Options& options, Group group);
+
+  // Allocates this member's part and tells the others where it is.
+  Status Open(Arena* arena);
+
+  // Errors: the call cannot be executed on any rank; it stays with the caller.
+  Status Submit(std::unique_ptr<Call>& call);
+
+  // Does what can be done without waiting; appends finished calls. True if
+  // anything moved.
+  // Errors: the group is unusable from now on, all its calls are finished with
+  // that status.
+  Result<bool> Progress(std::vector<Finished>* finished);
+
+  // Finishes every call with `status`.
+  void Fail(const Status& status, std::vector<Finished>* finished);
+
+  const std::vector<int32_t>& members() const {
+    return connection_.group().members;
+  }
+  // Which channel it is, equal on all members.
+  uint64_t key() const { return connection_.key(); }
+  bool idle() const { return waiting_.empty() && !current_ && !pending(); }
+  // The oldest call, if all calls wait for other members to start them.
+  const Call* unmatched() const { return current_ ? nullptr : oldest(); }
+  const cpu::Traffic& traffic() const { return traffic_; }
+
+  // What Progress checks when nothing moved: dead or failed peers, deadlines.
+  Status CheckPeers(Clock::time_point now);
+
+ private:
+  Result<bool> TryProgress(std::vector<Finished>* finished);
+  size_t pending() const { return negotiation_ ? negotiation_->pending() : 0; }
+  int32_t RankOf(int member) const { return members()[member]; }
+  Result<bool> Connect();
+  Result<bool> Exchange(std::vector<Finished>* finished);
+  Status StartNext(bool* started);
+  Status StartTables();
+  Status StartRows();
+  std::vector<int> WaitingFor() const;
+  const Call* oldest() const;
+  uint64_t CallsLeftBehind();
+  void RecordStart(const Call& call);
+
+  void Execute(std::shared_ptr<const plan::Plan> plan, DType dtype,
+               const std::byte* input, std::byte* output);
+
+  pool::Pool* pool_;
+  Recorder* recorder_;
+  Connection connection_;
+  Recipes recipes_;
+  Patience patience_;
+  uint64_t past_caches_bytes_;
+
+  // The only call under way came after the last Progress: if it starts now,
+  // nobody has waited, and the time need not be read again.
+  bool at_once_ = false;
+  // Calls submitted before all members were found.
+  std::deque<StartedCall> waiting_;
+  std::unique_ptr<Negotiation> negotiation_;
+  std::unique_ptr<Call> current_;
+  std::optional<cpu::Execution> execution_;
+  bool gathers_tables_ = false;
+  uint64_t rounds_ = 0;  // rounds of all finished calls
+
+  // Ends of calls (in rounds) that some peer may not have left behind yet.
+  std::deque<uint64_t> call_ends_;
+  uint64_t calls_left_behind_ = 0;
+
+  cpu::Traffic traffic_;
+};
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_COMM_ORDER_CHANNEL_H_

@@ -1,0 +1,96 @@
+#include "cc/comm/order/negotiation.h"
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+namespace jax_cxl::comm {
+namespace {
+
+constexpr uint64_t kPayloadBytes = 512;
+
+// Members of one group on plain memory.
+class Members {
+ public:
+  explicit Members(int size) {
+    const uint64_t bytes = pool::ControlBytes(size, kPayloadBytes);
+    const pool::Doorbells doorbells(
+        pool::Coherence(pool::CoherenceMode::kCoherent), /*epoch=*/1);
+    Group group;
+    std::vector<pool::ControlBlock*> blocks;
+    for (int member = 0; member < size; ++member) {
+      group.members.push_back(member);
+      memory_.emplace_back(bytes / sizeof(Line));
+      blocks.push_back(
+          reinterpret_cast<pool::ControlBlock*>(memory_.back().data()));
+    }
+    for (int member = 0; member < size; ++member) {
+      group.self = member;
+      negotiations_.push_back(std::make_unique<Negotiation>(
+          doorbells, blocks, group, kPayloadBytes));
+    }
+  }
+
+  Negotiation& operator[](int member) { return *negotiations_[member]; }
+
+  // Starts barriers, which are eager, from `first` to `last`.
+  void Start(int member, uint64_t first, uint64_t last) {
+    for (uint64_t identity = first; identity <= last; ++identity) {
+      auto call = std::make_unique<Call>();
+      call->identity = identity;
+      call->request.op = plan::Op::kBarrier;
+      call->request.num_ranks = static_cast<int>(negotiations_.size());
+      call->request.rank = member;
+      auto recipe = recipes_.For(*call);
+      ASSERT_TRUE(recipe.ok()) << recipe.status().message();
+      ASSERT_TRUE((*recipe)->eager);
+      (*this)[member].Submit({std::move(call), *recipe});
+    }
+  }
+
+  // How many calls that finishes.
+  size_t Exchange(int member) {
+    std::vector<Finished> finished;
+    cpu::Traffic traffic;
+    EXPECT_TRUE((*this)[member].Exchange(&finished, &traffic).ok());
+    return finished.size();
+  }
+
+ private:
+  struct alignas(pool::kLineBytes) Line {
+    std::byte bytes[pool::kLineBytes] = {};
+  };
+
+  std::vector<std::vector<Line>> memory_;
+  std::vector<std::unique_ptr<Negotiation>> negotiations_;
+  Recipes recipes_{plan::Geometry(), kPayloadBytes};
+};
+
+// The model found both: a member that dies ahead of all others, having read
+// nothing, keeps them from sending what they wait for from each other.
+TEST(NegotiationTest, LeaderWaitsForWhoHoldsItsRing) {
+  Members members(2);
+  members.Start(1, 1, pool::kCallRing + 1);
+  members.Exchange(1);
+  members.Exchange(0);
+  members.Exchange(1);  // the last one; then it dies
+  members.Start(0, 1, pool::kCallRing + 1);
+  EXPECT_EQ(members.Exchange(0), pool::kCallRing);
+  EXPECT_EQ(members[0].pending(), 1u);
+  EXPECT_EQ(members[0].WaitingFor(), std::vector<int>{1});
+}
+
+TEST(NegotiationTest, RingIsHeldBesideTheCallWaitedFor) {
+  Members members(3);
+  members.Start(1, 1, pool::kCallRing);
+  members.Exchange(1);  // then it dies
+  members.Start(0, 1, pool::kCallRing + 1);
+  members.Exchange(0);
+  // Member 2 is yet to start the first call, and member 1 to read.
+  EXPECT_EQ(members[0].WaitingFor(), (std::vector<int>{2, 1}));
+}
+
+}  // namespace
+}  // namespace jax_cxl::comm

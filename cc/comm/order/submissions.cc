@@ -1,0 +1,144 @@
+#include "cc/comm/order/submissions.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "cc/base/text.h"
+
+namespace jax_cxl::comm {
+
+using pool::kCallRing;
+using pool::kLinePayloadBytes;
+using pool::Submission;
+
+namespace {
+
+// Copies as much of `text` as fits, always zero-terminated.
+template <size_t size>
+void CopyText(const std::string& text, char (&to)[size]) {
+  const size_t length = std::min(text.size(), size - 1);
+  std::memcpy(to, text.data(), length);
+  std::memset(to + length, 0, size - length);
+}
+
+}  // namespace
+
+Submissions::Submissions(const pool::Doorbells& doorbells,
+                         std::vector<pool::ControlBlock*> blocks,
+                         const Group& group, uint64_t payload_bytes)
+    : doorbells_(doorbells),
+      blocks_(std::move(blocks)),
+      group_(group),
+      payload_bytes_(payload_bytes),
+      read_(blocks_.size()) {}
+
+Result<bool> Submissions::CanWrite() {
+  if (written_ < free_until_) return true;
+  uint64_t read = written_;
+  for (int member = 0; member < size(); ++member) {
+    if (member == group_.self) continue;
+    const pool::Doorbell* words =
+        pool::SubmissionsRead(blocks_[member], payload_bytes_);
+    const uint64_t by_member = doorbells_.Read(&words[group_.self].word);
+    if (by_member > written_)
+      return Corrupt(member, "it has read calls that nobody wrote");
+    read = std::min(read, by_member);
+  }
+  free_until_ = read + kCallRing;
+  return written_ < free_until_;
+}
+
+std::vector<int> Submissions::RingHolders() const {
+  std::vector<int> holders;
+  for (int member = 0; member < size(); ++member) {
+    if (member == group_.self) continue;
+    const pool::Doorbell* words =
+        pool::SubmissionsRead(blocks_[member], payload_bytes_);
+    if (doorbells_.Read(&words[group_.self].word) + kCallRing <= written_)
+      holders.push_back(member);
+  }
+  return holders;
+}
+
+uint32_t Submissions::Write(uint64_t identity, const Call& call,
+                            const pool::CallDescriptor& descriptor,
+                            uint32_t payload_bytes) {
+  const uint32_t name = NameOf(call);
+  Submission* entry = At(group_.self, written_);
+  entry->identity = identity;
+  entry->descriptor = descriptor;
+  entry->name = name;
+  entry->payload_bytes = payload_bytes;
+  // What does not travel in the doorbell's line has to go ahead.
+  if (payload_bytes > kLinePayloadBytes)
+    doorbells_.coherence().PublishPayload(entry->payload() + kLinePayloadBytes,
+                                          payload_bytes - kLinePayloadBytes);
+  doorbells_.RingLine(&entry->ready, ++written_);
+  return name;
+}
+
+Result<bool> Submissions::Peek(int member, Entry* entry) {
+  const Submission* slot = At(member, read_[member]);
+  const uint64_t ready = doorbells_.Read(&slot->ready);
+  if (ready < read_[member] + 1) return false;
+  // Its owner writes the next one here when this one has been read.
+  if (ready > read_[member] + 1)
+    return Corrupt(member, "a submission out of turn");
+  const Submission copy = doorbells_.coherence().AcquireCopy(*slot);
+  if (copy.payload_bytes > payload_bytes_)
+    return Corrupt(member, "a submission larger than its place");
+  doorbells_.coherence().AcquirePayload(slot->payload(), copy.payload_bytes);
+  *entry = {copy.identity, copy.descriptor, copy.name, copy.payload_bytes,
+            slot->payload()};
+  return true;
+}
+
+void Submissions::Pop(int member) {
+  if (++read_[member] % kReadsPerWord != 0) return;
+  pool::Doorbell* words =
+      pool::SubmissionsRead(blocks_[group_.self], payload_bytes_);
+  doorbells_.Ring(&words[member].word, read_[member]);
+}
+
+Status Submissions::Corrupt(int member, const char* what) const {
+  return Error(Code::kDataLoss, "the control block of rank ",
+               group_.members[member], " is corrupt (", what,
+               "): restart the job, and check what else writes to this pool");
+}
+
+uint32_t Submissions::NameOf(const Call& call) {
+  // Programs are loops: the name is most often the last one or the next.
+  for (size_t i = 0; i < names_.size(); ++i) {
+    const size_t index = (last_name_ + i) % names_.size();
+    const Name& known = names_[index];
+    if (known.name != call.name || known.site != call.site) continue;
+    last_name_ = index;
+    return static_cast<uint32_t>(index + 1);
+  }
+  if (names_.size() == pool::kCallNames) return 0;
+  pool::CallName& entry = blocks_[group_.self]->names[names_.size()];
+  CopyText(call.name, entry.name);
+  CopyText(call.site, entry.site);
+  doorbells_.coherence().PublishPayload(&entry, sizeof(entry));
+  doorbells_.Ring(&entry.ready, 1);
+  last_name_ = names_.size();
+  names_.push_back({call.name, call.site});
+  return static_cast<uint32_t>(names_.size());
+}
+
+std::string Submissions::Describe(int member,
+                                  const pool::CallDescriptor& descriptor,
+                                  uint32_t name) const {
+  if (name == 0 || name > pool::kCallNames)
+    return DescribeText(descriptor, "a call");
+  const pool::CallName& entry = blocks_[member]->names[name - 1];
+  if (doorbells_.Read(&entry.ready) == 0)
+    return DescribeText(descriptor, "a call");
+  const pool::CallName copy = doorbells_.coherence().AcquireCopy(entry);
+  std::string text = DescribeText(descriptor, PrintableText(copy.name));
+  const std::string site = PrintableText(copy.site);
+  return site.empty() ? text : text + " at " + site;
+}
+
+}  // namespace jax_cxl::comm

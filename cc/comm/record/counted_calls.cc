@@ -1,0 +1,38 @@
+#include "cc/comm/record/counted_calls.h"
+
+#include <algorithm>
+
+#include "cc/base/ticks.h"
+
+namespace jax_cxl::comm {
+
+using pool::kRecordedCalls;
+
+void CountedCalls::Submit(uint64_t place, const Call& call) {
+  numbers_[place % kRecordedCalls] =
+      recorder_->Submit(call, place + 1, group_, Ticks());
+  submitted_ = place + 1;
+}
+
+uint64_t CountedCalls::NumberOf(uint64_t place) const {
+  const bool known = place < submitted_ && place + kRecordedCalls >= submitted_;
+  return known ? numbers_[place % kRecordedCalls] : 0;
+}
+
+void CountedCalls::Wait(uint64_t place, int rank) {
+  recorder_->Wait(NumberOf(place), rank);
+}
+
+void CountedCalls::Fail(uint64_t place, const Status& status) {
+  recorder_->Finish(NumberOf(place), status, Ticks());
+}
+
+void CountedCalls::Advance(uint64_t started, uint64_t finished) {
+  const uint64_t now = Ticks();
+  for (; started_ < std::max(started, finished); ++started_)
+    recorder_->Start(NumberOf(started_), now);
+  for (; finished_ < finished; ++finished_)
+    recorder_->Finish(NumberOf(finished_), OkStatus(), now);
+}
+
+}  // namespace jax_cxl::comm

@@ -1,0 +1,92 @@
+#include "cc/comm/record/counted_calls.h"
+
+#include <gtest/gtest.h>
+
+#include "cc/pool/coherence/doorbell.h"
+#include "cc/testing/world/world.h"
+
+namespace jax_cxl::comm {
+namespace {
+
+class CountedCallsTest : public testing::Test {
+ protected:
+  CountedCallsTest() : world_(2, {}), calls_(world_.endpoint(0).recorder(), 5) {
+    call_.request.op = plan::Op::kAllReduce;
+    call_.name = "psum";
+  }
+
+  // The rank's `number`th call, from 1.
+  const pool::CallRecord& At(uint64_t number) {
+    const pool::CallRecord& record =
+        world_.pool().recorder(0)->calls[number % pool::kRecordedCalls];
+    const pool::Doorbells doorbells(world_.pool().coherence(),
+                                    world_.pool().epoch());
+    EXPECT_EQ(doorbells.Read(&record.number), number);
+    return record;
+  }
+
+  World world_;
+  CountedCalls calls_;
+  Call call_;
+};
+
+TEST_F(CountedCallsTest, ProgressComesInCounts) {
+  for (uint64_t place : {0, 1, 2, 3}) calls_.Submit(place, call_);
+  calls_.Advance(3, 1);
+  calls_.Wait(1, 1);
+  for (uint64_t number : {1, 2, 3, 4}) {
+    EXPECT_EQ(At(number).identity, number);
+    EXPECT_EQ(At(number).group, 5u);
+    EXPECT_STREQ(At(number).name, "psum");
+    EXPECT_EQ(At(number).started != 0, number <= 3);
+    EXPECT_EQ(At(number).finished != 0, number <= 1);
+    EXPECT_EQ(At(number).waiting_for, number == 2 ? 1 : -1);
+  }
+  calls_.Advance(3, 4);
+  calls_.Advance(4, 4);
+  for (uint64_t number : {1, 2, 3, 4}) {
+    EXPECT_NE(At(number).started, 0u);
+    EXPECT_GE(At(number).finished, At(number).started);
+    EXPECT_EQ(At(number).code, static_cast<uint32_t>(Code::kOk));
+  }
+}
+
+TEST_F(CountedCallsTest, AFailureIsThatOfItsCall) {
+  calls_.Submit(0, call_);
+  calls_.Fail(0, Error(Code::kUnimplemented, "refused"));
+  calls_.Submit(0, call_);  // The next one takes its place.
+  calls_.Submit(1, call_);
+  calls_.Advance(1, 1);
+  calls_.Fail(1, Error(Code::kPeerLost, "gone"));
+  EXPECT_EQ(At(1).code, static_cast<uint32_t>(Code::kUnimplemented));
+  EXPECT_EQ(At(2).code, static_cast<uint32_t>(Code::kOk));
+  EXPECT_EQ(At(3).code, static_cast<uint32_t>(Code::kPeerLost));
+  EXPECT_EQ(At(2).identity, At(1).identity);
+}
+
+TEST_F(CountedCallsTest, CallsOfOthersComeBetween) {
+  CountedCalls others(world_.endpoint(0).recorder(), 6);
+  for (uint64_t place : {0, 1}) {
+    calls_.Submit(place, call_);
+    others.Submit(place, call_);
+  }
+  calls_.Advance(2, 2);
+  for (uint64_t number : {1, 2, 3, 4})
+    EXPECT_EQ(At(number).finished != 0, number % 2 == 1);
+}
+
+TEST_F(CountedCallsTest, CallsThatLeftTheRecorderStayOut) {
+  // The device is behind by more calls than there are records.
+  const uint64_t total = 2 * pool::kRecordedCalls;
+  for (uint64_t place = 0; place < total; ++place) calls_.Submit(place, call_);
+  const uint64_t oldest = total - pool::kRecordedCalls + 1;
+  calls_.Advance(total, oldest);
+  calls_.Wait(0, 1);
+  for (uint64_t number = oldest; number <= total; ++number) {
+    EXPECT_EQ(At(number).finished != 0, number == oldest);
+    EXPECT_EQ(At(number).waiting_for, -1);
+  }
+}
+
+}  // namespace
+}  // namespace jax_cxl::comm

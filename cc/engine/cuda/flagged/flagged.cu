@@ -1,0 +1,244 @@
+#include <algorithm>
+#include <type_traits>
+
+#include "cc/engine/cuda/block.cuh"
+#include "cc/engine/cuda/device_memory.cuh"
+#include "cc/engine/cuda/flagged/flagged.h"
+#include "cc/engine/cuda/flagged/flagged_peers.cuh"
+#include "cc/engine/cuda/flagged/flagged_reduce.cuh"
+#include "cc/engine/cuda/flagged/flagged_units.cuh"
+#include "cc/engine/cuda/progress.cuh"
+
+// The kernels for short messages, and their launch. One warp more than those
+// that move data watches the peers' words meanwhile.
+namespace jax_cxl::cuda {
+namespace flagged {
+namespace {
+
+constexpr uint32_t kMaxBlocksUsed = 32;
+
+__device__ bool Get(const Task& task, Shared& shared, const Units& units) {
+  const DeviceCall& call = task.call;
+  const ShortStep& step = units.step();
+  const UnitLines lines(task, step.first, step.from + units.i());
+  Wait wait(call, shared);
+  for (;;) {
+    const Arriving arriving(lines);
+    if (arriving.Has(FlagOf(call))) {
+      StoreLocal(call.output + step.to + units.i(), arriving.Data(),
+                 units.left());
+      return true;
+    }
+    if (!wait.GoOn(step.first)) return false;
+  }
+}
+
+// What all data threads do, behind the puts.
+__device__ bool Receive(const Task& task, Shared& shared) {
+  const DeviceCall& call = task.call;
+  const auto sending = [&](DeviceStepKind kind) {
+    return Units(task.sending, call.num_sending, kind);
+  };
+  const auto receiving = [&](DeviceStepKind kind) {
+    return Units(task.receiving, call.num_receiving, kind);
+  };
+  for (Units u = sending(DeviceStepKind::kCopy); u.has(); u.Next())
+    StoreLocal(call.output + u.step().to + u.i(),
+               LoadLocal(call.input + u.step().from + u.i(), u.left()),
+               u.left());
+  for (Units u = sending(DeviceStepKind::kZero); u.has(); u.Next())
+    StoreLocal(call.output + u.step().to + u.i(), make_uint4(0, 0, 0, 0),
+               u.left());
+  for (Units u = receiving(DeviceStepKind::kGet); u.has(); u.Next())
+    if (!Get(task, shared, u)) return false;
+  for (Units u = receiving(DeviceStepKind::kReduce); u.has(); u.Next())
+    if (!Reduce(task, shared, u)) return false;
+  return true;
+}
+
+// This thread's part of the puts. The first load is under way before it is
+// known whether the slot is free.
+class Puts {
+ public:
+  __device__ explicit Puts(const Task& task)
+      : task_(task),
+        units_(task.sending, task.call.num_sending, DeviceStepKind::kPut) {
+    if (units_.has()) Load();
+  }
+
+  __device__ void Run() {
+    while (units_.has()) {
+      UnitLines(task_, task_.call.self, units_.step().to + units_.i())
+          .Store(data_, FlagOf(task_.call));
+      units_.Next();
+      if (units_.has()) Load();
+    }
+  }
+
+ private:
+  __device__ void Load() {
+    data_ = LoadLocal(task_.call.input + units_.step().from + units_.i(),
+                      units_.left());
+  }
+
+  const Task& task_;
+  Units units_;
+  uint4 data_ = {};
+};
+
+template <typename AnyLists>
+__global__ void __launch_bounds__(kThreads + 32, 1)
+    Exchange(const __grid_constant__ DeviceCall call,
+             const __grid_constant__ AnyLists lists) {
+  __shared__ Shared shared;
+  const KernelProgress progress(call);
+  const Task task{call, lists.rings, lists.steps,
+                  lists.steps + call.num_sending};
+  FlaggedControl& mine = *task.rings[call.self];
+  if (threadIdx.x == 0) {
+    shared.gave_up = 0;
+    shared.released = call.scratch->flagged_released;
+  }
+  const bool data = threadIdx.x < kThreads;
+  Puts puts(task);
+  __syncthreads();
+
+  bool done = true;
+  if (shared.released + kFlaggedSlots <= call.base_round) {
+    if (!data)
+      done = AwaitReleased(call, shared, call.base_round + 1 - kFlaggedSlots);
+    done = !__syncthreads_or(!done);
+  }
+  // Not before: a peer may have yet to see what this word said before.
+  if (done && threadIdx.x == 0 && blockIdx.x == 0)
+    StoreWord(&mine.calls[SlotOf(call)], ExpectedCall(call));
+  if (done && data) {
+    puts.Run();
+    done = Receive(task, shared);
+  } else if (done && blockIdx.x == 0) {
+    NoteReleased(call);
+    done = AwaitCalls(task, shared);
+  }
+  if (__syncthreads_or(!done)) {
+    if (threadIdx.x == 0) Stop(call.status);
+    return;
+  }
+  // All that was read is in registers or farther, and nothing overtakes that.
+  if (threadIdx.x == 0 && progress.Finish())
+    StoreWord(&mine.released, call.epoch << kValueBits | (call.base_round + 1));
+}
+
+__global__ void Wipe(const __grid_constant__ DeviceCall call) {
+  __shared__ Shared shared;
+  if (threadIdx.x == 0) shared.gave_up = 0;
+  __syncthreads();
+  bool done = true;
+  if (threadIdx.x < 32) done = AwaitReleased(call, shared, call.base_round);
+  if (__syncthreads_or(!done)) {
+    if (threadIdx.x == 0) Stop(call.status);
+    return;
+  }
+  FlaggedControl& mine = *call.members[call.self].flagged;
+  for (auto& slot : mine.lines)
+    for (uint64_t i = threadIdx.x * 16; i < sizeof(slot); i += blockDim.x * 16)
+      StoreVolatile(slot + i, make_uint4(0, 0, 0, 0));
+  FenceSystem();
+  __syncthreads();
+  if (threadIdx.x == 0)
+    StoreWord(&mine.released, call.epoch << kValueBits | (call.base_round + 1));
+  // What a peer has yet to wipe may carry the flags that come next.
+  if (threadIdx.x < 32) done = AwaitReleased(call, shared, call.base_round + 1);
+  if (__syncthreads_or(!done) && threadIdx.x == 0) Stop(call.status);
+}
+
+template <typename AnyLists>
+AnyLists ListsOf(const DeviceCall& call, const FlaggedProgram& program) {
+  AnyLists lists = {};
+  for (int member = 0; member < call.num_members; ++member)
+    lists.rings[member] = program.members[member].flagged;
+  const auto in_short = [](const DeviceStep& step) {
+    return ShortStep{static_cast<uint16_t>(step.kind),
+                     static_cast<uint8_t>(step.first),
+                     static_cast<uint8_t>(step.last),
+                     static_cast<uint32_t>(step.from),
+                     static_cast<uint32_t>(step.input_from),
+                     static_cast<uint32_t>(step.to),
+                     static_cast<uint32_t>(step.bytes)};
+  };
+  ShortStep* to = lists.steps;
+  to = std::transform(program.sending, program.sending + call.num_sending, to,
+                      in_short);
+  std::transform(program.receiving, program.receiving + call.num_receiving, to,
+                 in_short);
+  return lists;
+}
+
+template <typename AnyLists>
+void LaunchWith(const DeviceCall& call, const FlaggedProgram& program,
+                cudaStream_t stream) {
+  Exchange<<<program.blocks, kThreads + 32, 0, stream>>>(
+      call, ListsOf<AnyLists>(call, program));
+}
+
+template <typename AnyLists>
+constexpr bool Fit(const DeviceCall& call) {
+  return static_cast<size_t>(call.num_members) <=
+             std::extent_v<decltype(AnyLists::rings)> &&
+         call.num_sending + call.num_receiving <=
+             std::extent_v<decltype(AnyLists::steps)>;
+}
+
+}  // namespace
+}  // namespace flagged
+
+bool FitsFlagged(const Program& program) {
+  const auto to_slot = [](const DeviceStep& step) {
+    return step.kind == DeviceStepKind::kReduceToSlot ||
+           step.kind == DeviceStepKind::kReduceToBoth;
+  };
+  return program.rounds == 1 &&
+         program.sending.size() + program.receiving.size() <=
+             flagged::kMaxSteps &&
+         std::ranges::none_of(program.receiving, to_slot);
+}
+
+uint32_t FlaggedBlocks(const Program& program) {
+  uint64_t put = 0, get = 0;
+  for (const DeviceStep& step : program.sending)
+    put += flagged::NumUnits(step.bytes);
+  for (const DeviceStep& step : program.receiving)
+    get += flagged::NumUnits(step.bytes);
+  const uint64_t units = std::max(put, get);
+  return static_cast<uint32_t>(
+      std::clamp<uint64_t>((units + flagged::kThreads - 1) / flagged::kThreads,
+                           1, flagged::kMaxBlocksUsed));
+}
+
+cudaError_t LaunchFlagged(const DeviceCall& call, const FlaggedProgram& program,
+                          cudaStream_t stream) {
+  if (flagged::Fit<flagged::FewLists>(call))
+    flagged::LaunchWith<flagged::FewLists>(call, program, stream);
+  else
+    flagged::LaunchWith<flagged::AllLists>(call, program, stream);
+  return cudaGetLastError();
+}
+
+cudaError_t LaunchWipe(const DeviceCall& call, cudaStream_t stream) {
+  flagged::Wipe<<<1, flagged::kThreads, 0, stream>>>(call);
+  return cudaGetLastError();
+}
+
+cudaError_t PreloadFlagged() {
+  cudaFuncAttributes attributes;
+  if (cudaError_t error = cudaFuncGetAttributes(
+          &attributes, flagged::Exchange<flagged::FewLists>);
+      error != cudaSuccess)
+    return error;
+  if (cudaError_t error = cudaFuncGetAttributes(
+          &attributes, flagged::Exchange<flagged::AllLists>);
+      error != cudaSuccess)
+    return error;
+  return cudaFuncGetAttributes(&attributes, flagged::Wipe);
+}
+
+}  // namespace jax_cxl::cuda

@@ -1,0 +1,63 @@
+#ifndef JAX_CXL_ENGINE_CUDA_FLAGGED_FLAGGED_PEERS_CUH_
+#define JAX_CXL_ENGINE_CUDA_FLAGGED_FLAGGED_PEERS_CUH_
+
+#include <cstdint>
+
+#include "cc/engine/cuda/block.cuh"
+#include "cc/engine/cuda/device_call.h"
+#include "cc/engine/cuda/device_memory.cuh"
+#include "cc/engine/cuda/flagged/flagged_units.cuh"
+
+// What the peers say in the words of their rings (see flagged.h): what they
+// have read, and which call they are in.
+namespace jax_cxl::cuda::flagged {
+
+__device__ inline uint64_t ReleasedBy(const DeviceCall& call, int member) {
+  const uint64_t word = AcquireWord(&call.members[member].flagged->released);
+  const uint64_t tag = call.epoch << kValueBits;
+  return (word & ~kValueMask) == tag ? word & kValueMask : 0;
+}
+
+// Until all peers have read `rounds` rounds. By a whole warp.
+__device__ inline bool AwaitReleased(const DeviceCall& call, Shared& shared,
+                                     uint64_t rounds) {
+  return AwaitMembers(call, &shared.gave_up, [&](int member) {
+    return ReleasedBy(call, member) >= rounds ? Look::kThere : Look::kNotYet;
+  });
+}
+
+// Notes what all peers have read, for later calls. By a whole warp.
+__device__ inline void NoteReleased(const DeviceCall& call) {
+  uint64_t least = ~uint64_t{0};
+  for (int member = LaneInWarp(); member < call.num_members; member += 32)
+    if (member != call.self) least = min(least, ReleasedBy(call, member));
+  for (int distance = 16; distance > 0; distance /= 2)
+    least = min(least, __shfl_xor_sync(0xffffffff, least, distance));
+  if (LaneInWarp() == 0 && least > call.scratch->flagged_released)
+    call.scratch->flagged_released = least;
+}
+
+// Until all members that this one receives from are in the same call. By a
+// whole warp.
+__device__ inline bool AwaitCalls(const Task& task, Shared& shared) {
+  const DeviceCall& call = task.call;
+  uint64_t sources = 0;
+  static_assert(kMaxMembers <= 64);
+  for (uint32_t at = 0; at < call.num_receiving; ++at)
+    for (int member = task.receiving[at].first;
+         member < task.receiving[at].last; ++member)
+      sources |= uint64_t{1} << member;
+  const uint64_t expected = ExpectedCall(call);
+  return AwaitMembers(call, &shared.gave_up, [&](int member) {
+    if ((sources >> member & 1) == 0) return Look::kThere;
+    const uint64_t word = LoadWord(&task.rings[member]->calls[SlotOf(call)]);
+    if (word == expected) return Look::kThere;
+    if ((word & ~kValueMask) != (expected & ~kValueMask)) return Look::kNotYet;
+    Report(call.status, DeviceFault::kMismatch, member);
+    return Look::kFault;
+  });
+}
+
+}  // namespace jax_cxl::cuda::flagged
+
+#endif  // JAX_CXL_ENGINE_CUDA_FLAGGED_FLAGGED_PEERS_CUH_

@@ -1,0 +1,111 @@
+#ifndef JAX_CXL_ENGINE_CUDA_FLAGGED_FLAGGED_REDUCE_CUH_
+#define JAX_CXL_ENGINE_CUDA_FLAGGED_FLAGGED_REDUCE_CUH_
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "cc/base/dtype.h"
+#include "cc/engine/cuda/device_call.h"
+#include "cc/engine/cuda/device_memory.cuh"
+#include "cc/engine/cuda/element_types.cuh"
+#include "cc/engine/cuda/flagged/flagged_units.cuh"
+
+// Reductions of short messages (see flagged.h): operands are fetched a few
+// members at a time, as they arrive, and folded in the members' order.
+namespace jax_cxl::cuda::flagged {
+
+// Sources whose units are under way at once.
+inline constexpr int kSources = 4;
+
+// A unit each of some sources, and the fold of those before them.
+struct Operands {
+  uint4 values[kSources];
+  int count;
+  uint4 fold[4];  // an ElementFold
+};
+
+// Folds the operands in and returns the result so far. Out of line, as there is
+// one for each type, and small: a function that needs many registers saves
+// those of its caller in memory, for all threads at once.
+template <typename Type>
+__device__ __noinline__ uint4 FoldInAs(ReduceOp op, Operands& operands,
+                                       bool first) {
+  using Fold = ElementFold<Type>;
+  static_assert(sizeof(Fold) <= sizeof(operands.fold));
+  static_assert(std::is_trivially_copyable_v<Fold>);
+  Fold fold;
+  if (first)
+    fold.Begin(operands.values[0]);
+  else
+    std::memcpy(&fold, operands.fold, sizeof(fold));
+#pragma unroll 1
+  for (int k = first ? 1 : 0; k < operands.count; ++k)
+    fold.Add(op, operands.values[k]);
+  std::memcpy(operands.fold, &fold, sizeof(fold));
+  return fold.Result();
+}
+
+__device__ inline uint4 FoldIn(const DeviceCall& call, Operands& operands,
+                               bool first) {
+  return WithElementType(call.dtype, [&]<typename Type>() {
+    return FoldInAs<Type>(call.reduce_op, operands, first);
+  });
+}
+
+// Fills `operands` with what members [first, first + operands.count) have for
+// the unit that `units` is at.
+__device__ __forceinline__ bool Fetch(const Task& task, Wait& wait,
+                                      const Units& units, int first,
+                                      Operands& operands) {
+  const DeviceCall& call = task.call;
+  const ShortStep& step = units.step();
+  const uint32_t flag = FlagOf(call);
+  uint32_t missing = (1u << operands.count) - 1;  // a bit a source
+  const int own = call.self - first;
+  if (own >= 0 && own < operands.count) {
+    operands.values[own] =
+        LoadLocal(call.input + step.input_from + units.i(), units.left());
+    missing &= ~(1u << own);
+  }
+  while (missing != 0) {
+    // All loads before the first look at what they brought.
+    Arriving arriving[kSources];
+#pragma unroll
+    for (int k = 0; k < kSources; ++k) {
+      if ((missing >> k & 1) != 0)
+        arriving[k] =
+            Arriving(UnitLines(task, first + k, step.from + units.i()));
+    }
+#pragma unroll
+    for (int k = 0; k < kSources; ++k) {
+      if ((missing >> k & 1) == 0 || !arriving[k].Has(flag)) continue;
+      operands.values[k] = arriving[k].Data();
+      missing &= ~(1u << k);
+    }
+    if (missing != 0 && !wait.GoOn(first + __ffs(missing) - 1)) return false;
+  }
+  return true;
+}
+
+__device__ inline bool Reduce(const Task& task, Shared& shared,
+                              const Units& units) {
+  const DeviceCall& call = task.call;
+  const ShortStep& step = units.step();
+  Wait wait(call, shared);
+  Operands operands;
+  uint4 result = {};
+  for (int first = step.first; first < step.last; first += kSources) {
+    operands.count = min(step.last - first, kSources);
+    if (!Fetch(task, wait, units, first, operands)) return false;
+    result = FoldIn(call, operands, first == step.first);
+    // A single source is copied, NaNs and all.
+    if (step.last - step.first == 1) result = operands.values[0];
+  }
+  StoreLocal(call.output + step.to + units.i(), result, units.left());
+  return true;
+}
+
+}  // namespace jax_cxl::cuda::flagged
+
+#endif  // JAX_CXL_ENGINE_CUDA_FLAGGED_FLAGGED_REDUCE_CUH_

@@ -1,0 +1,195 @@
+#ifndef JAX_CXL_ENGINE_CUDA_FLAGGED_FLAGGED_UNITS_CUH_
+#define JAX_CXL_ENGINE_CUDA_FLAGGED_FLAGGED_UNITS_CUH_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cc/engine/cuda/block.cuh"
+#include "cc/engine/cuda/device_call.h"
+#include "cc/engine/cuda/device_memory.cuh"
+#include "cc/engine/gpu_program/program.h"
+#include "cc/plan/gpu_geometry.h"
+
+// What the kernel for short messages (see flagged.h) works with: the steps of a
+// call, the units of data that its threads share out, how a unit and its flags
+// lie in the ring, and how a thread waits for one.
+namespace jax_cxl::cuda::flagged {
+
+// Threads of a block that move data; one more warp watches.
+inline constexpr uint32_t kThreads = 512;
+
+// Of data: what a thread moves at once.
+inline constexpr uint64_t kUnitBytes = 16;
+
+// Steps of both lanes.
+inline constexpr uint32_t kMaxSteps = 2 * kMaxMembers + 8;
+
+// A step of a short message, whose offsets are small. The fields are those of
+// DeviceStep.
+struct ShortStep {
+  uint16_t kind;
+  uint8_t first, last;
+  uint32_t from, input_from, to, bytes;
+
+  __device__ bool Is(DeviceStepKind other) const {
+    return kind == static_cast<uint16_t>(other);
+  }
+};
+static_assert(kMaxMembers <= 255);
+
+// What a call works with. It travels with the launch: in the device's memory
+// each list would cost a load, behind which that of the data would wait.
+template <uint32_t kMembers, uint32_t kSteps>
+struct Lists {
+  FlaggedControl* rings[kMembers];
+  ShortStep steps[kSteps];  // those that send, then those that receive
+};
+using FewLists = Lists<8, 24>;
+using AllLists = Lists<kMaxMembers, kMaxSteps>;
+// More would need a driver of CUDA 12.1.
+static_assert(sizeof(DeviceCall) + sizeof(AllLists) <= 4096);
+
+// Lists of any length.
+struct Task {
+  const DeviceCall& call;
+  FlaggedControl* const* rings;
+  const ShortStep* sending;
+  const ShortStep* receiving;
+};
+
+__host__ __device__ constexpr uint64_t NumUnits(uint64_t bytes) {
+  return (bytes + kUnitBytes - 1) / kUnitBytes;
+}
+
+__device__ inline uint32_t FlagOf(const DeviceCall& call) {
+  return static_cast<uint32_t>(call.base_round + 1);
+}
+
+// Not that of a word nobody has written yet.
+__device__ inline uint64_t ExpectedCall(const DeviceCall& call) {
+  return CallWord(call.base_round + 1, call.hash);
+}
+
+__device__ inline uint32_t SlotOf(const DeviceCall& call) {
+  return static_cast<uint32_t>(call.base_round % kFlaggedSlots);
+}
+
+// Where a unit of a member's data lies in the ring, as two lines. Neighbours
+// lie side by side with their first lines, and with their second ones, so that
+// a warp's loads and stores fill whole lines of the link.
+struct UnitLines {
+  static constexpr uint64_t kGroup = 32;  // units
+
+  std::byte* low;
+  std::byte* high;
+
+  // `at`: byte of the slot.
+  __device__ UnitLines(const Task& task, int member, uint64_t at) {
+    const uint64_t unit = at / kUnitBytes;
+    low = task.rings[member]->lines[SlotOf(task.call)] +
+          (unit / kGroup * kGroup * 2 + unit % kGroup) * kLineBytes;
+    high = low + kGroup * kLineBytes;
+  }
+
+  __device__ void Store(uint4 v, uint32_t flag) const {
+    StoreVolatile(low, make_uint4(v.x, flag, v.y, flag));
+    StoreVolatile(high, make_uint4(v.z, flag, v.w, flag));
+  }
+
+ private:
+  static constexpr uint64_t kLineBytes = 16;
+};
+static_assert(plan::kFlaggedBytes % (UnitLines::kGroup * kUnitBytes) == 0);
+
+// A unit that may not be there yet.
+struct Arriving {
+  uint4 low, high;
+
+  Arriving() = default;
+  __device__ explicit Arriving(const UnitLines& lines)
+      : low(LoadSlot(lines.low)), high(LoadSlot(lines.high)) {}
+  __device__ bool Has(uint32_t flag) const {
+    return low.y == flag && low.w == flag && high.y == flag && high.w == flag;
+  }
+  __device__ uint4 Data() const {
+    return make_uint4(low.x, low.z, high.x, high.z);
+  }
+};
+
+// What the threads of a block share.
+struct Shared {
+  uint32_t gave_up;   // see BlockState
+  uint64_t released;  // rounds that all peers are known to have read
+};
+
+// One thread's wait for data: when it has lasted, looks whether to go on.
+class Wait {
+ public:
+  __device__ Wait(const DeviceCall& call, Shared& shared)
+      : call_(call), shared_(shared) {}
+
+  // After a look in vain for what `member` sends.
+  __device__ bool GoOn(int member) {
+    if (++looks_ % kLooksPerCheck != 0) return true;
+    const volatile DeviceStatus* status = call_.status;
+    if (Told(&shared_.gave_up) != 0) return false;
+    const uint64_t now = NowNs();
+    if (start_ == 0) start_ = now;
+    if (status->abort == 0 && now - start_ <= call_.timeout_ns) return true;
+    if (status->abort == 0) Report(call_.status, DeviceFault::kTimeout, member);
+    Tell(&shared_.gave_up, 1);
+    return false;
+  }
+
+ private:
+  static constexpr uint32_t kLooksPerCheck = 64;
+
+  const DeviceCall& call_;
+  Shared& shared_;
+  uint32_t looks_ = 0;
+  uint64_t start_ = 0;
+};
+
+// This thread's part of all units of the steps of one kind, which the threads
+// of all blocks share evenly.
+class Units {
+ public:
+  __device__ Units(const ShortStep* steps, uint32_t num_steps,
+                   DeviceStepKind kind)
+      : steps_(steps), num_steps_(num_steps), kind_(kind) {
+    Find();
+  }
+
+  // Whether there is one left.
+  __device__ bool has() const { return at_ < num_steps_; }
+  // Which it is: a step, and a byte of it.
+  __device__ const ShortStep& step() const { return steps_[at_]; }
+  __device__ uint32_t i() const { return (unit_ - first_) * kUnitBytes; }
+  __device__ uint32_t left() const { return step().bytes - i(); }
+
+  __device__ void Next() {
+    unit_ += gridDim.x * kThreads;
+    Find();
+  }
+
+ private:
+  __device__ void Find() {
+    for (; at_ < num_steps_; ++at_) {
+      const uint32_t units =
+          steps_[at_].Is(kind_) ? NumUnits(steps_[at_].bytes) : 0;
+      if (unit_ < first_ + units) return;
+      first_ += units;
+    }
+  }
+
+  const ShortStep* steps_;
+  const uint32_t num_steps_;
+  const DeviceStepKind kind_;
+  uint32_t unit_ = blockIdx.x * kThreads + threadIdx.x;
+  uint32_t at_ = 0;
+  uint32_t first_ = 0;  // unit of step `at_`
+};
+
+}  // namespace jax_cxl::cuda::flagged
+
+#endif  // JAX_CXL_ENGINE_CUDA_FLAGGED_FLAGGED_UNITS_CUH_

@@ -1,0 +1,56 @@
+#include "cc/ffi/executions.h"
+
+#include <map>
+#include <string>
+#include <tuple>
+
+namespace jax_cxl::ffi {
+
+std::shared_ptr<Executions> Executions::Of(
+    std::string_view program, int64_t site,
+    const std::vector<std::vector<int32_t>>& groups) {
+  using Key =
+      std::tuple<std::string, int64_t, std::vector<std::vector<int32_t>>>;
+  // Never destroyed: XLA's threads may still execute while the process exits.
+  static auto& mutex = *new std::mutex;
+  static auto& all = *new std::map<Key, std::shared_ptr<Executions>>;
+  std::lock_guard lock(mutex);
+  std::shared_ptr<Executions>& found =
+      all[{std::string(program), site, groups}];
+  if (found == nullptr) found = std::make_shared<Executions>();
+  return found;
+}
+
+Result<Executions::Number> Executions::Next(uint64_t job, int32_t device,
+                                            int64_t run_id) {
+  std::lock_guard lock(mutex_);
+  if (job != job_) {
+    devices_.clear();
+    job_ = job;
+  }
+  Device& known = devices_[device];
+  const uint64_t started = known.started;
+  for (uint64_t age = 1; age <= Device::kRemembered && age <= started; ++age) {
+    Device::Launch& launch =
+        known.launches[(started - age) % Device::kRemembered];
+    if (launch.run_id == run_id)
+      return Number{launch.number, launch.executions++};
+  }
+  if (started > 0) {
+    // XLA counts the launches of a program up, in 32 bits. A program that it
+    // loads anew begins anywhere.
+    const int64_t last =
+        known.launches[(started - 1) % Device::kRemembered].run_id;
+    const auto ahead = static_cast<int32_t>(static_cast<uint32_t>(last) -
+                                            static_cast<uint32_t>(run_id));
+    if (ahead > 0 && ahead < Device::kRemembered)
+      return Error(Code::kInternal, "XLA started launch ", last,
+                   " of a program before its launch ", run_id,
+                   ": please report this to jax_cxl");
+  }
+  known.launches[started % Device::kRemembered] = {run_id, started, 1};
+  ++known.started;
+  return Number{started, 0};
+}
+
+}  // namespace jax_cxl::ffi

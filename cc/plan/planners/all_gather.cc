@@ -1,0 +1,43 @@
+#include "cc/plan/planners/planner.h"
+
+namespace jax_cxl::plan {
+
+// Round t carries chunk t of each rank's block. A window of rounds is published
+// at once: more than one only where that spreads the load over the devices.
+// Two windows of slots suffice, as two slots do in Pipeline().
+Plan PlanAllGather(Planner planner) {
+  const uint64_t block = planner.block();
+  const Chunks chunks = planner.Cut(block);
+  const Turns turns = planner.TakeTurns(chunks.count);
+  auto rounds = [&](uint64_t w, const auto& visit) {
+    const uint64_t first = w * turns.window;
+    for (uint64_t i = 0; i < turns.window; ++i) {
+      const uint64_t t = turns.Round(first, i);
+      if (t < chunks.count) visit(t);
+    }
+    return std::min(first + turns.window, chunks.count) - 1;
+  };
+  auto publish = [&](uint64_t w) {
+    const uint64_t last = rounds(w, [&](uint64_t t) {
+      planner.Put(t, chunks.Begin(t), 0, chunks.Size(t));
+    });
+    planner.PublishNothing(last);
+    // Here, because the puts left these bytes in the cache.
+    rounds(w, [&](uint64_t t) {
+      const uint64_t at = chunks.Begin(t);
+      planner.Copy(at, planner.rank() * block + at, chunks.Size(t));
+    });
+  };
+  auto retrieve = [&](uint64_t w) {
+    rounds(w, [&](uint64_t t) {
+      for (int i = 1; i < planner.ranks(); ++i) {
+        const int peer = planner.Peer(i);
+        planner.Get(peer, t, 0, peer * block + chunks.Begin(t), chunks.Size(t));
+      }
+    });
+  };
+  Pipeline((chunks.count + turns.window - 1) / turns.window, publish, retrieve);
+  return std::move(planner).Finish(chunks.count);
+}
+
+}  // namespace jax_cxl::plan

@@ -1,0 +1,111 @@
+#include "cc/plan/planners/planner.h"
+
+namespace jax_cxl::plan {
+namespace {
+
+// Everyone puts all it has and reduces everything: one exchange, in which each
+// rank reads (n - 1) B.
+Plan AllRead(Planner planner) {
+  const Chunks chunks = planner.Cut(planner.block());
+  auto publish = [&](uint64_t t) {
+    planner.Put(t, chunks.Begin(t), 0, chunks.Size(t));
+    planner.Publish(t);
+  };
+  auto retrieve = [&](uint64_t t) {
+    const uint64_t at = chunks.Begin(t);
+    planner.Reduce(0, planner.ranks(), t, 0, at, at, chunks.Size(t));
+  };
+  Pipeline(chunks.count, publish, retrieve);
+  return std::move(planner).Finish(chunks.count);
+}
+
+// Each chunk has a segment per rank. One round carries its inputs: every rank
+// reduces its own segment. A later one carries the reduced segments. A rank
+// reads 2 (n - 1) / n B and writes B, in two exchanges.
+//
+// The order is inputs 0, inputs 1, results 0, inputs 2, results 1, share 0,
+// inputs 3, results 2, share 1, ...: while the results of a chunk travel, a
+// rank reduces the next one. That takes four slots; with fewer, inputs 0,
+// results 0, inputs 1, share 0, results 1, ...: between what a rank publishes
+// and the step of a peer that waits for it lies another step of that peer, and
+// two slots suffice.
+//
+// Where rounds lie on all devices and these are what ranks wait for, even and
+// odd ranks take turns at putting the inputs of two chunks. Otherwise all would
+// put at the same time, and no one for the rest of a chunk: devices shared by
+// 2n copies in turn with n deliver less to the n that read than devices shared
+// by 3n / 2 all the time. Inputs put early are published in their turn.
+Plan ReduceAndShare(Planner planner) {
+  const int n = planner.ranks(), rank = planner.rank();
+  const Chunks chunks = planner.Cut(
+      planner.block(), {.parts = n,
+                        .ways = n,
+                        .least = TwoExchanges::kLeast,
+                        .pipeline = TwoExchanges::Pipeline(planner)});
+  const TwoExchanges rounds(planner.geometry(), n);
+  const bool turns = planner.striped() && n >= planner.geometry().num_devices &&
+                     planner.geometry().num_slots >= 8 &&
+                     chunks.count >= kPipelineChunks;
+
+  auto put_inputs = [&](uint64_t c) {
+    if (c >= chunks.count) return;
+    for (int s = 0; s < n; ++s) {
+      if (s == rank) continue;
+      planner.Put(rounds.Inputs(c), chunks.Begin(c, s), s * chunks.stride,
+                  chunks.Size(c, s));
+    }
+  };
+  auto publish_inputs = [&](uint64_t c) {
+    if (c >= chunks.count) return;
+    turns ? planner.PublishNothing(rounds.Inputs(c))
+          : planner.Publish(rounds.Inputs(c));
+  };
+  // The segment goes to the output and from there, still in the cache, to the
+  // slot: no byte is reduced twice, and none comes back from the pool.
+  auto put_results = [&](uint64_t c) {
+    if (c >= chunks.count) return;
+    const uint64_t at = chunks.Begin(c, rank), size = chunks.Size(c, rank);
+    planner.Reduce(0, n, rounds.Inputs(c), rank * chunks.stride, at, at, size);
+    planner.PutOutput(rounds.Results(c), at, 0, size);
+    planner.Publish(rounds.Results(c));
+  };
+  auto share = [&](uint64_t c) {
+    for (int i = 1; i < n; ++i) {
+      const int s = planner.Peer(i);
+      planner.Get(s, rounds.Results(c), 0, chunks.Begin(c, s),
+                  chunks.Size(c, s));
+    }
+  };
+
+  const uint64_t ahead = rounds.ahead() ? 2 : 1;
+  for (uint64_t c = 0; c < ahead; ++c) {
+    put_inputs(c);
+    publish_inputs(c);
+  }
+  put_results(0);
+  for (uint64_t c = 0; c < chunks.count; ++c) {
+    const uint64_t next = c + ahead;
+    const bool mine = turns && (c + rank) % 2 == 0;
+    // In turns these were put a chunk ago, but for the first.
+    if (!turns || mine || c == 0) put_inputs(next);
+    publish_inputs(next);
+    if (mine) put_inputs(next + 1);  // published behind the results before them
+    if (rounds.ahead()) put_results(c + 1);
+    share(c);
+    if (!rounds.ahead()) put_results(c + 1);
+  }
+  return std::move(planner).Finish(rounds.Results(chunks.count - 1) + 1);
+}
+
+}  // namespace
+
+// Sharing saves (n - 1) (n - 2) / n B of reading and costs a second exchange:
+// nothing to save with two ranks, and not worth it for few bytes.
+Plan PlanAllReduce(Planner planner) {
+  const bool all_read = planner.ranks() == 2 ||
+                        planner.block() <= planner.geometry().all_read_bytes;
+  return all_read ? AllRead(std::move(planner))
+                  : ReduceAndShare(std::move(planner));
+}
+
+}  // namespace jax_cxl::plan

@@ -1,0 +1,32 @@
+#include "cc/plan/planners/planner.h"
+
+namespace jax_cxl::plan {
+
+// Round t carries chunk t of all blocks but the rank's own. What the i-th peer
+// will read is the (i - 1)-th part of the slot.
+Plan PlanAllToAll(Planner planner) {
+  const int n = planner.ranks(), rank = planner.rank();
+  const uint64_t block = planner.block();
+  const Chunks chunks = planner.Cut(block, {.parts = n - 1});
+  auto publish = [&](uint64_t t) {
+    const uint64_t at = chunks.Begin(t), size = chunks.Size(t);
+    for (int i = 1; i < n; ++i) {
+      planner.Put(t, planner.Peer(i) * block + at, (i - 1) * chunks.stride,
+                  size);
+    }
+    planner.Publish(t);
+    planner.Copy(rank * block + at, rank * block + at, size);
+  };
+  auto retrieve = [&](uint64_t t) {
+    for (int i = 1; i < n; ++i) {
+      // My i-th peer counts on from itself: I am its (n - i)-th.
+      const int peer = planner.Peer(i), part = n - i - 1;
+      planner.Get(peer, t, part * chunks.stride, peer * block + chunks.Begin(t),
+                  chunks.Size(t));
+    }
+  };
+  Pipeline(chunks.count, publish, retrieve);
+  return std::move(planner).Finish(chunks.count);
+}
+
+}  // namespace jax_cxl::plan

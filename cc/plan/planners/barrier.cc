@@ -1,0 +1,12 @@
+#include "cc/plan/planners/planner.h"
+
+namespace jax_cxl::plan {
+
+// Doorbells only: everyone rings, everyone waits for everyone.
+Plan PlanBarrier(Planner planner) {
+  if (planner.ranks() > 1) planner.PublishNothing(0);
+  for (int i = 1; i < planner.ranks(); ++i) planner.Await(planner.Peer(i), 0);
+  return std::move(planner).Finish(1);
+}
+
+}  // namespace jax_cxl::plan

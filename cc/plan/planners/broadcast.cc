@@ -1,0 +1,149 @@
+#include <algorithm>
+#include <numeric>
+
+#include "cc/plan/planners/planner.h"
+
+namespace jax_cxl::plan {
+namespace {
+
+// After so many windows readers that drifted apart start together again.
+constexpr uint64_t kWindowsTogether = 8;
+
+// What one reader gets, from chunks [first, last) of the root's block.
+class Reader {
+ public:
+  Reader(Planner& planner, const Chunks& chunks)
+      : planner_(planner), chunks_(chunks) {}
+
+  void Await(uint64_t round) {
+    planner_.Await(root(), std::min(round, chunks_.count - 1));
+  }
+
+  // Bytes [begin, end) of the block.
+  void Get(uint64_t begin, uint64_t end) {
+    while (begin < end) {
+      const uint64_t t = begin / chunks_.bytes, at = begin - chunks_.Begin(t);
+      const uint64_t bytes = std::min(end - begin, chunks_.Size(t) - at);
+      planner_.Get(root(), t, at, begin, bytes);
+      begin += bytes;
+    }
+  }
+
+ private:
+  int root() const { return planner_.request().root; }
+
+  Planner& planner_;
+  const Chunks& chunks_;
+};
+
+void PutAll(Planner& planner, const Chunks& chunks) {
+  for (uint64_t t = 0; t < chunks.count; ++t) {
+    const uint64_t at = chunks.Begin(t), size = chunks.Size(t);
+    planner.Put(t, at, 0, size);
+    planner.Publish(t);
+    planner.Copy(at, at, size);
+  }
+}
+
+// How far apart readers start, and how many different starts there are.
+struct Stagger {
+  uint64_t step = 1;
+  uint64_t starts = 1;
+};
+
+// Parts of a round that do not divide into the devices leave one part more on
+// some of them, a device further with each round. Readers that start these
+// numbers of rounds apart have all devices carry the same.
+Stagger StaggerOf(const Geometry& geometry) {
+  const uint64_t devices = geometry.num_devices;
+  const uint64_t step =
+      std::gcd<uint64_t>(geometry.device_parts % devices, devices);
+  const uint64_t starts = devices / step;
+  const uint64_t half = geometry.num_slots / 2;  // the root fills the other
+  return step * (starts - 1) <= half ? Stagger{step, starts} : Stagger{};
+}
+
+// Every round lies on all devices: readers follow the root at its heels. More
+// readers than devices wait for these, not for their links.
+Plan Striped(Planner planner) {
+  const Geometry& geometry = planner.geometry();
+  const int root = planner.request().root, n = planner.ranks();
+  const uint64_t reader = (planner.rank() - root + n) % n - 1;
+  const bool many = n - 1 > geometry.num_devices;
+  const Chunks chunks = planner.Cut(
+      planner.block(), {.pipeline = (many ? 12 : 6) * kPipelineChunks});
+  if (planner.is_root()) {
+    PutAll(planner, chunks);
+    return std::move(planner).Finish(chunks.count);
+  }
+  const Stagger stagger = StaggerOf(geometry);
+  const uint64_t start = reader % stagger.starts * stagger.step;
+  const uint64_t last = stagger.step * (stagger.starts - 1);
+  Reader gets(planner, chunks);
+  // Where the wait is short beside the call.
+  if (many && start > 0 && chunks.count >= kPipelineChunks * last)
+    gets.Await(start);
+  gets.Get(0, chunks.total);
+  return std::move(planner).Finish(chunks.count);
+}
+
+}  // namespace
+
+// Round t carries chunk t of the root's block. The root runs ahead of its
+// readers by as many rounds as there are slots.
+//
+// Readers that follow the root at its heels all read one slot, hence one
+// device, at a time. Where slots lie on several devices a window of rounds is
+// read side by side, half a ring at most, so that the root fills the other half
+// meanwhile. A few readers each start a round after the one before, and stay
+// apart. Many would catch up with each other: they go round in each window,
+// from starts that are spread over it evenly, once all of it is there.
+//
+// They still drift apart, window by window. At times they therefore wait for
+// the first round of the next window too, which the root puts once all have
+// read the last.
+Plan PlanBroadcast(Planner planner) {
+  if (planner.striped()) return Striped(std::move(planner));
+  const int root = planner.request().root, n = planner.ranks();
+  const Geometry& geometry = planner.geometry();
+  const uint64_t reader = (planner.rank() - root + n) % n - 1;
+  const uint64_t readers = n - 1;
+  const uint64_t window =
+      std::min<uint64_t>(geometry.num_slots / 2, geometry.num_devices);
+  const bool many = readers > window && window > 1;
+  // Windows fill one after another, which takes more of them.
+  const Chunks chunks = planner.Cut(
+      planner.block(), {.pipeline = many ? 8 * window : kPipelineChunks,
+                        .readers = readers,
+                        .devices = window});
+  if (planner.is_root()) {
+    PutAll(planner, chunks);
+    return std::move(planner).Finish(chunks.count);
+  }
+  Reader gets(planner, chunks);
+  if (!many && chunks.count > window) {
+    const uint64_t start = std::min(reader, window - 1);
+    if (start > 0) gets.Await(start);
+    gets.Get(0, chunks.total);
+    return std::move(planner).Finish(chunks.count);
+  }
+  const uint64_t lines =
+      std::lcm<uint64_t>(planner.request().element_bytes, kSlotAlignment);
+  for (uint64_t first = 0; first < chunks.count; first += window) {
+    const uint64_t begin = chunks.Begin(first);
+    const uint64_t end = std::min(chunks.Begin(first + window), chunks.total);
+    const uint64_t middle =
+        !many || chunks.count == 1
+            ? chunks.Begin(chunks.count * reader / readers)
+            : begin + (end - begin) / lines * reader / readers * lines;
+    const bool together =
+        first / window % kWindowsTogether == kWindowsTogether - 1;
+    if (many && chunks.count > 1)
+      gets.Await(first + window - (together ? 0 : 1));
+    gets.Get(middle, end);
+    gets.Get(begin, middle);
+  }
+  return std::move(planner).Finish(chunks.count);
+}
+
+}  // namespace jax_cxl::plan

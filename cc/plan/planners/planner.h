@@ -1,0 +1,205 @@
+#ifndef JAX_CXL_PLAN_PLANNERS_PLANNER_H_
+#define JAX_CXL_PLAN_PLANNERS_PLANNER_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "cc/base/status.h"
+#include "cc/plan/plan.h"
+
+// What the planners share. Internal to this folder.
+namespace jax_cxl::plan {
+
+// How `total` bytes are cut: a chunk per round, and each chunk into `ways`
+// segments of `bytes` bytes that follow each other (the last ones of the last
+// chunk may be shorter, or empty).
+struct Chunks {
+  uint64_t total = 0;
+  int ways = 1;
+  uint64_t bytes = 0;
+  uint64_t count = 0;   // of chunks; 0 if total is 0
+  uint64_t stride = 0;  // `bytes` rounded up to kSlotAlignment
+
+  uint64_t Begin(uint64_t c, int s = 0) const { return (c * ways + s) * bytes; }
+  uint64_t Size(uint64_t c, int s = 0) const {
+    const uint64_t begin = std::min(Begin(c, s), total);
+    return std::min(bytes, total - begin);
+  }
+};
+
+// Windows of rounds that a rank goes through one after another, the rounds of
+// one from `start` on, around.
+struct Turns {
+  uint64_t window = 1;
+  uint64_t start = 0;  // below `window`
+
+  // The i-th round of the window that begins with round `first`.
+  uint64_t Round(uint64_t first, uint64_t i) const {
+    return first + (start + i) % window;
+  }
+};
+
+// What Planner::Cut is asked for, besides as few chunks as possible.
+struct Cutting {
+  int parts = 1;  // segments that fit in a slot side by side
+  int ways = 1;   // segments of a chunk
+  // What a chunk fills of a slot, if min_chunk_bytes is less.
+  uint64_t least = 0;
+  // Chunks of a block that is long enough for min_chunk_bytes.
+  uint64_t pipeline = kPipelineChunks;
+  // Readers of the same bytes, on up to so many devices, a chunk on each.
+  uint64_t readers = 1;
+  uint64_t devices = 1;
+};
+
+// Writes the steps of one rank down. Steps without bytes are left out, puts
+// that continue each other become one, and releases are derived: a planner
+// never states them.
+class Planner {
+ public:
+  Planner(const Request& request, const Geometry& geometry);
+
+  const Request& request() const { return request_; }
+  const Geometry& geometry() const { return geometry_; }
+  int ranks() const { return request_.num_ranks; }
+  int rank() const { return request_.rank; }
+  bool is_root() const { return rank() == request_.root; }
+  uint64_t block() const { return block_; }  // bytes of one block
+  // Whether each round lies on all devices, which then are loaded alike
+  // whatever the ranks do.
+  bool striped() const {
+    return geometry_.num_devices > 1 && geometry_.device_parts > 1;
+  }
+
+  // The i-th peer to visit, 1 <= i < ranks. Each rank starts with its
+  // successor, so that no pool device is read by everyone at once.
+  int Peer(int i) const { return (rank() + i) % ranks(); }
+
+  // In one round the ranks' slots lie on some devices more often than on
+  // others, unless the devices divide the ranks; in a window of several rounds
+  // they do not. Ranks that go through its rounds from different starts use all
+  // devices at any time. Windows of one round where there is nothing to gain,
+  // or calls are too short for it.
+  Turns TakeTurns(uint64_t rounds) const;
+
+  // Cuts `total` bytes into as few chunks as possible, such that segments fit
+  // in a slot, each on a boundary of kSlotAlignment. Chunks are about equally
+  // large (a short last one would leave the pipeline half empty). Segments hold
+  // whole elements, and whole lines of kSlotAlignment bytes where a slot has
+  // room for that.
+  // If geometry().min_chunk_bytes allows, there are `pipeline` chunks at least,
+  // and as many as a ring has slots: so many wait for no slot.
+  Chunks Cut(uint64_t total, const Cutting& cutting = {}) const;
+
+  void Copy(uint64_t from, uint64_t to, uint64_t bytes);
+  void Zero(uint64_t to, uint64_t bytes);
+  void Put(uint64_t round, uint64_t from, uint64_t to, uint64_t bytes);
+  void PutOutput(uint64_t round, uint64_t from, uint64_t to, uint64_t bytes);
+  void Publish(uint64_t round);  // if something was put in that round
+  void PublishNothing(uint64_t round);
+  void Get(int peer, uint64_t round, uint64_t from, uint64_t to,
+           uint64_t bytes);
+  void Await(int peer, uint64_t round);  // a get of nothing
+  void Reduce(int first, int last, uint64_t round, uint64_t from,
+              uint64_t input_from, uint64_t to, uint64_t bytes);
+  void ReduceToSlot(int first, int last, uint64_t round, uint64_t from,
+                    uint64_t input_from, uint64_t to_round, uint64_t to,
+                    uint64_t bytes);
+
+  // Adds the releases: each as soon as no later step reads a slot of that round
+  // or an earlier one. A rank that reads nothing thus releases the whole call
+  // before its first step, and never holds up a peer.
+  Plan Finish(uint64_t rounds) &&;
+
+ private:
+  Step& Add(StepKind kind, uint64_t round, uint64_t bytes);
+
+  const Request& request_;
+  const Geometry& geometry_;
+  const uint64_t block_;
+  Plan plan_;
+};
+
+// Publishes round t + 1 before it retrieves round t, so that what the peers
+// wait for is there when they come for it. Two slots suffice: writing round
+// t + 1 waits for the release of round t - 1, which every rank does before it
+// publishes t + 1.
+template <typename PublishRound, typename RetrieveRound>
+void Pipeline(uint64_t rounds, const PublishRound& publish,
+              const RetrieveRound& retrieve) {
+  if (rounds > 0) publish(uint64_t{0});
+  for (uint64_t t = 0; t < rounds; ++t) {
+    if (t + 1 < rounds) publish(t + 1);
+    retrieve(t);
+  }
+}
+
+// The rounds of an operation of two exchanges a chunk: inputs, then results
+// made from them. With four slots the inputs of a chunk go out before the
+// results of the one before. With fewer, the results of a chunk would go into
+// the slot that still holds its inputs.
+//
+// Two rounds a chunk would keep inputs on every other device if the ranks'
+// first devices are an even number apart: then there are five, three of them
+// empty, which visit all devices in turn.
+class TwoExchanges {
+ public:
+  // Chunks that fill less of a slot take longer for the latencies of two
+  // exchanges than they save.
+  static constexpr uint64_t kLeast = uint64_t{48} << 10;
+
+  TwoExchanges(const Geometry& geometry, int ranks)
+      : ahead_(geometry.num_slots >= 4), rounds_(2) {
+    // Results go out behind inputs six rounds before them.
+    if (geometry.num_slots > 6 && geometry.device_parts == 1 &&
+        geometry.num_devices % (2 * ranks) == 0) {
+      rounds_ = 5;
+    }
+  }
+
+  // Chunks that are worth cutting into where every round lies on all devices:
+  // the first inputs and the last results have nothing beside them.
+  static uint64_t Pipeline(const Planner& planner) {
+    if (!planner.striped()) return kPipelineChunks;
+    return std::clamp<uint64_t>(planner.block() / (2 * kLeast), kPipelineChunks,
+                                36);
+  }
+
+  bool ahead() const { return ahead_; }
+  uint64_t Inputs(uint64_t c) const {
+    if (!ahead_) return 2 * c;
+    return c == 0 ? 0 : rounds_ * (c - 1) + 1;
+  }
+  uint64_t Results(uint64_t c) const {
+    return ahead_ ? rounds_ * c + 2 : 2 * c + 1;
+  }
+
+ private:
+  bool ahead_;
+  uint64_t rounds_;  // a chunk
+};
+
+// One file each. Preconditions: the request is valid, and apart from
+// PlanBarrier there are at least two ranks and a count above 0.
+Plan PlanBarrier(Planner planner);
+Plan PlanAllGather(Planner planner);
+Plan PlanAllReduce(Planner planner);
+Plan PlanReduceScatter(Planner planner);
+Plan PlanAllToAll(Planner planner);
+Plan PlanBroadcast(Planner planner);
+Plan PlanReduce(Planner planner);
+Plan PlanGather(Planner planner);
+Plan PlanScatter(Planner planner);
+Plan PlanPermute(Planner planner);
+Plan PlanScan(Planner planner);  // scan and exscan
+Plan PlanRaggedAllToAll(Planner planner);
+
+// Errors: kInvalidArgument with the entry of the tables that is wrong,
+// kResourceExhausted if the plan would fill the memory.
+Status CheckRagged(const Request& request, const Geometry& geometry,
+                   uint64_t max_rounds);
+
+}  // namespace jax_cxl::plan
+
+#endif  // JAX_CXL_PLAN_PLANNERS_PLANNER_H_

@@ -1,0 +1,449 @@
+// Sanitizers: none. It makes plans of all sizes. This takes minutes there.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "cc/plan/planners/make_plan.h"
+#include "cc/testing/reference/plans.h"
+
+namespace jax_cxl::plan {
+namespace {
+
+// Walks through the values of a parameter that is not worth a loop of its own,
+// so that every value meets every value of the others.
+template <typename T>
+class Cycle {
+ public:
+  explicit Cycle(std::vector<T> values) : values_(std::move(values)) {}
+  T Next() { return values_[next_++ % values_.size()]; }
+
+ private:
+  std::vector<T> values_;
+  size_t next_ = 0;
+};
+
+bool ReadsSlots(const Step& step) {
+  return step.kind == StepKind::kGet || step.kind == StepKind::kReduce ||
+         step.kind == StepKind::kReduceToSlot;
+}
+
+bool WritesSlot(const Step& step) {
+  return step.kind == StepKind::kPut || step.kind == StepKind::kPutOutput ||
+         step.kind == StepKind::kReduceToSlot;
+}
+
+class Planners : public testing::TestWithParam<Op> {};
+
+TEST_P(Planners, VerifyForAllSizesAndRings) {
+  // Lengths without common factors, against those of the loops, too.
+  Cycle<uint32_t> element_bytes({4, 1, 2, 8, 16, 12, 3});
+  Cycle<uint64_t> all_read_bytes({0, 0, 300, 1 << 20, 0});
+  Cycle<uint64_t> start_round(
+      {0, 1, 7, 1000003, uint64_t{1} << 40, 2, 5, 12, 3, 11, 64});
+  Cycle<int> extra_lines({0, 1, 40});
+  int root = 0;
+  for (int n = 1; n <= 17; ++n) {
+    for (uint64_t count :
+         {0, 1, 2, 7, 31, 32, 33, 64, 127, 129, 400, 1001, 2999}) {
+      for (int slots : {2, 3, 4, 6, 12}) {
+        Geometry geometry;
+        geometry.num_slots = slots;
+        geometry.slot_bytes = kSlotAlignment * (n + extra_lines.Next());
+        geometry.all_read_bytes = all_read_bytes.Next();
+        Request request =
+            MakeRequest(GetParam(), n, count, element_bytes.Next(), root++ % n);
+        if (GetParam() == Op::kPermute) {
+          request.sources = Sources(n, root / 5 % 4);
+        }
+        ExpectVerified(request, geometry, {.start_round = start_round.Next()});
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_P(Planners, VerifyForAllRoots) {
+  for (int n : {2, 3, 4, 7}) {
+    for (int root = 0; root < n; ++root) {
+      for (int slots = 2; slots <= 12; ++slots) {
+        for (uint64_t all_read_bytes : {0, 1 << 20}) {
+          const Geometry geometry{.slot_bytes = 1024,
+                                  .num_slots = slots,
+                                  .all_read_bytes = all_read_bytes};
+          ExpectVerified(MakeRequest(GetParam(), n, 3001, 4, root), geometry);
+        }
+      }
+    }
+  }
+}
+
+// The fields that shape a plan without changing what it does.
+TEST_P(Planners, VerifyForChunksAndDevices) {
+  for (int n : {2, 3, 5, 9}) {
+    for (int devices : {1, 3, 6}) {
+      for (int slots : {2, 5, 12}) {
+        for (uint64_t min_chunk_bytes : {0, 128, 3000}) {
+          const Geometry geometry{.slot_bytes = 4096,
+                                  .num_slots = slots,
+                                  .all_read_bytes = 100,
+                                  .num_devices = devices,
+                                  .min_chunk_bytes = min_chunk_bytes};
+          for (uint64_t count : {1, 700, 9001, 40000}) {
+            ExpectVerified(MakeRequest(GetParam(), n, count, 4, n / 2),
+                           geometry, {.num_devices = devices});
+          }
+        }
+      }
+    }
+  }
+}
+
+// As kernels do in a pool of several devices.
+TEST_P(Planners, VerifyForRoundsOnAllDevices) {
+  for (int n : {2, 3, 8, 13}) {
+    for (int devices : {2, 6}) {
+      for (int slots : {2, 7, 12}) {
+        const Geometry geometry{.slot_bytes = 4096,
+                                .num_slots = slots,
+                                .all_read_bytes = 100,
+                                .num_devices = devices,
+                                .device_parts = 64,
+                                .min_chunk_bytes = 128};
+        for (uint64_t count : {1, 700, 9001, 40000}) {
+          ExpectVerified(MakeRequest(GetParam(), n, count, 4, n / 2), geometry);
+        }
+      }
+    }
+  }
+}
+
+TEST(ReverseTest, ScansVerifyInReverse) {
+  for (Op op : {Op::kScan, Op::kExscan}) {
+    for (int n : {1, 2, 3, 5, 16}) {
+      for (uint64_t count : {0, 1, 100, 3001}) {
+        Request request = MakeRequest(op, n, count);
+        request.reverse = true;
+        ExpectVerified(request, Geometry{.slot_bytes = 2048, .num_slots = 2});
+      }
+    }
+  }
+}
+
+TEST_P(Planners, VerifyFor64Ranks) {
+  for (int slots : {2, 4}) {
+    for (uint64_t count : {0, 1, 63, 5000, 20001}) {
+      const Geometry geometry{
+          .slot_bytes = 64 * 256, .num_slots = slots, .all_read_bytes = 100};
+      ExpectVerified(MakeRequest(GetParam(), 64, count, 4, 63), geometry);
+    }
+  }
+}
+
+// Offsets far beyond 32 bits.
+TEST_P(Planners, VerifyForBlocksOfATebibyte) {
+  const Geometry geometry{.slot_bytes = uint64_t{8} << 30, .num_slots = 3};
+  ExpectVerified(MakeRequest(GetParam(), 5, (uint64_t{1} << 40) / 16 - 1, 16),
+                 geometry);
+}
+
+TEST_P(Planners, StayCompact) {
+  // 4 GiB in the larger of the two buffers, through slots of 1 MiB.
+  Request request = MakeRequest(GetParam(), 8, uint64_t{1} << 30);
+  const uint64_t larger = std::max(InputBytes(request), OutputBytes(request));
+  if (larger > uint64_t{4} << 30) request.count /= 8;
+  for (int rank : {0, 7}) {
+    request.rank = rank;
+    const Result<Plan> plan = MakePlan(request, {.num_slots = 2});
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    EXPECT_LT(plan->steps.size(), 100'000u);
+  }
+}
+
+// A rank that reads nothing must not hold up those that write.
+TEST_P(Planners, ReleaseWithTheLastRead) {
+  for (int n : {2, 5}) {
+    Request request = MakeRequest(GetParam(), n, 2000);
+    for (request.rank = 0; request.rank < n; ++request.rank) {
+      const Result<Plan> plan =
+          MakePlan(request, {.slot_bytes = 1024, .all_read_bytes = 0});
+      ASSERT_TRUE(plan.ok()) << plan.status().message();
+      const std::vector<Step>& steps = plan->steps;
+      auto releases = [](const Step& step) {
+        return step.kind == StepKind::kRelease;
+      };
+      if (std::none_of(steps.begin(), steps.end(), ReadsSlots)) {
+        EXPECT_TRUE(releases(steps.front())) << DebugString(*plan);
+        EXPECT_EQ(std::count_if(steps.begin(), steps.end(), releases), 1);
+        EXPECT_EQ(steps.front().round + 1, plan->rounds);
+      } else {
+        const auto last =
+            std::find_if(steps.rbegin(), steps.rend(), ReadsSlots);
+        EXPECT_TRUE(releases(*std::prev(last))) << DebugString(*plan);
+        EXPECT_EQ(std::prev(last)->round + 1, plan->rounds);
+      }
+    }
+  }
+}
+
+// Engines that stripe slots over workers rely on it.
+TEST_P(Planners, StartPartsOnTheirAlignment) {
+  // What nobody reduces may lie as closely as lines allow.
+  const bool packed = GetParam() == Op::kRaggedAllToAll;
+  for (int n = 2; n <= 5; ++n) {
+    for (uint64_t alignment : {128, 512, 1536}) {
+      const Geometry geometry{.slot_bytes = 2 * n * alignment + 128,
+                              .all_read_bytes = 0,
+                              .part_alignment = alignment};
+      for (uint64_t count : {1, 33, 500, 9001}) {
+        Request request = MakeRequest(GetParam(), n, count, 4, n - 1);
+        ExpectVerified(request, geometry);
+        for (request.rank = 0; request.rank < n; ++request.rank) {
+          const Result<Plan> plan = MakePlan(request, geometry);
+          ASSERT_TRUE(plan.ok()) << plan.status().message();
+          for (const Step& step : plan->steps) {
+            const uint64_t start = packed ? kSlotAlignment : alignment;
+            if (ReadsSlots(step)) {
+              ASSERT_EQ(step.from % start, 0u) << DebugString(step);
+            }
+            if (WritesSlot(step)) {
+              ASSERT_EQ(step.to % start, 0u) << DebugString(step);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ops, Planners, testing::ValuesIn(AllOps()),
+                         [](const auto& info) {
+                           return std::string(OpName(info.param));
+                         });
+
+TEST(PlanTest, PublishesARoundBeforeItRetrievesTheLast) {
+  const Result<Plan> plan = MakePlan(MakeRequest(Op::kAllGather, 2, 300, 1),
+                                     {.slot_bytes = 256, .num_slots = 2});
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(DebugString(*plan),
+            "2 rounds, 10 steps\n"
+            "put input[0, 256) -> round 0 slot[0, 256)\n"
+            "publish round 0\n"
+            "copy input[0, 256) -> output[0, 256)\n"
+            "put input[256, 300) -> round 1 slot[0, 44)\n"
+            "publish round 1\n"
+            "copy input[256, 300) -> output[256, 300)\n"
+            "get round 0 rank 1 slot[0, 256) -> output[300, 556)\n"
+            "release round 0\n"
+            "get round 1 rank 1 slot[0, 44) -> output[556, 600)\n"
+            "release round 1\n");
+}
+
+TEST(PlanTest, ChunksOfShortMessagesOverlap) {
+  Geometry geometry{.min_chunk_bytes = 16 << 10};
+  auto rounds = [&](Op op, uint64_t bytes) {
+    return MakePlan(MakeRequest(op, 3, bytes, 1), geometry)->rounds;
+  };
+  EXPECT_EQ(rounds(Op::kAllGather, 16 << 10), 1u);
+  EXPECT_EQ(rounds(Op::kAllGather, 32 << 10), 2u);
+  EXPECT_EQ(rounds(Op::kAllGather, 1 << 20), kPipelineChunks);
+  EXPECT_EQ(rounds(Op::kAllGather, 64 << 20), 64u);  // slots are full anyway
+  // Two parts of a slot, read by one rank each.
+  EXPECT_EQ(rounds(Op::kAllToAll, 16 << 10), 2u);
+  EXPECT_EQ(rounds(Op::kScatter, 16 << 10), 2u);
+  // Two exchanges each: two chunks of twice 48 KiB.
+  EXPECT_EQ(rounds(Op::kAllReduce, 64 << 10), 3u);
+  EXPECT_EQ(rounds(Op::kAllReduce, 96 << 10), 5u);
+  geometry.num_slots = 12;
+  EXPECT_EQ(rounds(Op::kAllGather, 1 << 20), 12u);
+  geometry.min_chunk_bytes = 0;
+  EXPECT_EQ(rounds(Op::kAllGather, 1 << 20), 1u);
+}
+
+// Eight rings on six devices: in one round two devices hold two slots.
+TEST(PlanTest, RanksTakeTurnsOnDevicesThatDoNotDivideThem) {
+  constexpr int kDevices = 6;
+  for (int n : {7, 8, 9, 10, 12}) {
+    const Geometry geometry{
+        .slot_bytes = 2048, .num_slots = 12, .num_devices = kDevices};
+    const Request request = MakeRequest(Op::kAllGather, n, 40 << 10, 1);
+    ExpectVerified(request, geometry, {.num_devices = kDevices});
+    const auto plans = MakePlans(request, geometry);
+    ASSERT_TRUE(plans.ok());
+    // How often the n - 1 gets that all ranks make at a time meet a device.
+    for (size_t at = 0; at < 12 * static_cast<size_t>(n - 1); at += n - 1) {
+      std::vector<int> gets(kDevices);
+      for (const Plan& plan : *plans) {
+        std::vector<Step> mine;
+        std::copy_if(plan.steps.begin(), plan.steps.end(),
+                     std::back_inserter(mine),
+                     [](const Step& s) { return s.kind == StepKind::kGet; });
+        for (int i = 0; i < n - 1; ++i) {
+          const Step& get = mine[at + i];
+          ++gets[(get.peer * kDevices / n + get.round) % kDevices];
+        }
+      }
+      const auto [least, most] = std::minmax_element(gets.begin(), gets.end());
+      EXPECT_LE(*most, 1.5 * *least) << n << " ranks, from get " << at;
+    }
+  }
+}
+
+// First devices an even number apart: inputs would stay on every other device.
+TEST(PlanTest, ReductionsUseAllDevices) {
+  for (Op op : {Op::kAllReduce, Op::kReduce}) {
+    for (int n : {3, 4, 6}) {
+      const Geometry geometry{.slot_bytes = 4096,
+                              .num_slots = 12,
+                              .all_read_bytes = 0,
+                              .num_devices = 2 * n};
+      for (int slots = 2; slots < 12; ++slots) {
+        Geometry smaller = geometry;
+        smaller.num_slots = slots;
+        ExpectVerified(MakeRequest(op, n, 100 << 10, 1), smaller);
+      }
+      const Traffic traffic = ExpectVerified(MakeRequest(op, n, 1 << 20, 1),
+                                             geometry, {.num_devices = 2 * n});
+      EXPECT_EQ(traffic.by_device.size(), static_cast<size_t>(2 * n));
+      ExpectEvenDevices(traffic, 1.1,
+                        std::string(OpName(op)) + " " + std::to_string(n));
+    }
+  }
+}
+
+// Readers of one ring keep off each other's devices.
+TEST(PlanTest, BroadcastSpreadsItsReaders) {
+  const Geometry geometry{.slot_bytes = 2048, .num_slots = 8, .num_devices = 4};
+  auto first_gets = [&](int n, int rank) {
+    Request request = MakeRequest(Op::kBroadcast, n, 32 << 10, 1);
+    request.rank = rank;
+    std::vector<uint64_t> rounds;
+    const Result<Plan> plan = MakePlan(request, geometry);
+    for (const Step& step : plan->steps) {
+      if (step.kind == StepKind::kGet) rounds.push_back(step.round);
+    }
+    rounds.resize(5);
+    return rounds;
+  };
+  // A few start one round after another,
+  EXPECT_EQ(first_gets(4, 1), (std::vector<uint64_t>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(first_gets(4, 3), (std::vector<uint64_t>{2, 0, 1, 2, 3}));
+  // many go round in windows of one round a device, each from another start.
+  EXPECT_EQ(first_gets(9, 1), (std::vector<uint64_t>{3, 0, 1, 2, 3}));
+  EXPECT_EQ(first_gets(9, 5), (std::vector<uint64_t>{3, 2, 3, 0, 1}));
+}
+
+// 64 parts leave four of six devices one more, from the round's first on. Each
+// device has it for two of three readers that start 0, 2 and 4 rounds apart.
+TEST(PlanTest, ReadersOfRoundsOnAllDevicesStartApart) {
+  const Geometry geometry{.slot_bytes = 2048,
+                          .num_slots = 12,
+                          .num_devices = 6,
+                          .device_parts = 64};
+  auto first_awaited = [&](int n, uint64_t bytes, int rank) -> int {
+    Request request = MakeRequest(Op::kBroadcast, n, bytes, 1);
+    request.rank = rank;
+    const Result<Plan> plan = MakePlan(request, geometry);
+    const Step& step = plan->steps.front();
+    return step.kind == StepKind::kGet && step.bytes == 0
+               ? static_cast<int>(step.round)
+               : 0;
+  };
+  for (uint64_t bytes : {128 << 10, 16 << 10}) {
+    for (int n : {6, 9}) {
+      for (int rank = 1; rank < n; ++rank) {
+        // Not where few read, nor where the call is short.
+        const bool apart = n > 7 && bytes > (32 << 10);
+        EXPECT_EQ(first_awaited(n, bytes, rank), apart ? (rank - 1) % 3 * 2 : 0)
+            << n << " ranks, " << bytes << " bytes, rank " << rank;
+      }
+    }
+  }
+}
+
+// Even ranks put the inputs of two chunks where odd ones put none, and then the
+// other way round.
+TEST(PlanTest, RanksOfAnAllReduceTakeTurnsAtPuttingInputs) {
+  const Geometry geometry{.slot_bytes = 4096,
+                          .num_slots = 12,
+                          .all_read_bytes = 0,
+                          .num_devices = 6,
+                          .device_parts = 64};
+  auto inputs_before_each_result = [&](int rank) {
+    Request request = MakeRequest(Op::kAllReduce, 8, 32 << 10, 1);
+    request.rank = rank;
+    const Result<Plan> plan = MakePlan(request, geometry);
+    std::vector<uint64_t> chunks;
+    std::vector<uint64_t> rounds;  // of inputs put
+    for (const Step& step : plan->steps) {
+      if (step.kind == StepKind::kPut &&
+          (rounds.empty() || rounds.back() != step.round))
+        rounds.push_back(step.round);
+      if (step.kind == StepKind::kPutOutput) chunks.push_back(rounds.size());
+    }
+    return chunks;
+  };
+  EXPECT_EQ(inputs_before_each_result(0),
+            (std::vector<uint64_t>{2, 4, 4, 6, 6, 8, 8, 8}));
+  EXPECT_EQ(inputs_before_each_result(1),
+            (std::vector<uint64_t>{2, 3, 5, 5, 7, 7, 8, 8}));
+}
+
+// The root puts round 32 once all have released round 24 and those before.
+TEST(PlanTest, ReadersOfABroadcastStartTogetherAgain) {
+  const Geometry geometry{.slot_bytes = 2048, .num_slots = 8, .num_devices = 4};
+  Request request = MakeRequest(Op::kBroadcast, 9, 160 << 10, 1);
+  ExpectVerified(request, geometry, {.num_devices = 4});
+  request.rank = 5;
+  std::vector<uint64_t> awaited;
+  const Result<Plan> plan = MakePlan(request, geometry);
+  for (const Step& step : plan->steps) {
+    const bool awaits = step.kind == StepKind::kGet && step.bytes == 0;
+    if (awaits) awaited.push_back(step.round);
+  }
+  ASSERT_EQ(awaited.size(), 20u);
+  EXPECT_EQ(awaited[6], 27u);
+  EXPECT_EQ(awaited[7], 32u);
+  EXPECT_EQ(awaited[8], 35u);
+}
+
+TEST(PlanTest, DoesNotDependOnTheRingExceptInTwoExchanges) {
+  for (Op op : AllOps()) {
+    const Request request = MakeRequest(op, 4, 5000);
+    const Geometry two{.slot_bytes = 1024, .num_slots = 2};
+    const Geometry twelve{.slot_bytes = 1024, .num_slots = 12};
+    const std::string a = DebugString(*MakePlan(request, two));
+    const std::string b = DebugString(*MakePlan(request, twelve));
+    EXPECT_EQ(a == b, op != Op::kReduce && op != Op::kAllReduce) << OpName(op);
+  }
+}
+
+TEST(PlanTest, CountZeroHasOneRoundAndNoData) {
+  for (Op op : AllOps()) {
+    if (op == Op::kBarrier) continue;
+    const Result<Plan> plan = MakePlan(MakeRequest(op, 5, 0), {});
+    ASSERT_TRUE(plan.ok());
+    EXPECT_EQ(DebugString(*plan), "1 rounds, 1 steps\nrelease round 0\n");
+  }
+}
+
+TEST(PlanTest, NamesAreDistinct) {
+  std::vector<std::string> names;
+  for (Op op : AllOps()) names.emplace_back(OpName(op));
+  for (int kind = 0; kind <= static_cast<int>(StepKind::kRelease); ++kind) {
+    // The two verbs that are operations as well.
+    const auto name = StepKindName(static_cast<StepKind>(kind));
+    if (name != "reduce") names.emplace_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(std::adjacent_find(names.begin(), names.end()), names.end());
+  EXPECT_EQ(OpName(static_cast<Op>(99)), "unknown op");
+  EXPECT_EQ(StepKindName(static_cast<StepKind>(99)), "unknown step");
+}
+
+}  // namespace
+}  // namespace jax_cxl::plan

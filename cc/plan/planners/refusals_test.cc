@@ -1,0 +1,131 @@
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "cc/plan/planners/make_plan.h"
+#include "cc/testing/reference/plans.h"
+
+namespace jax_cxl::plan {
+namespace {
+
+// The message of the error that a request gets.
+std::string Refusal(const Request& request, const Geometry& geometry,
+                    Code code = Code::kInvalidArgument) {
+  const Result<Plan> plan = MakePlan(request, geometry);
+  EXPECT_FALSE(plan.ok()) << Describe(request, geometry);
+  EXPECT_EQ(plan.status().code(), code);
+  return plan.status().message();
+}
+
+TEST(RefusalsTest, WrongRequests) {
+  Request request = MakeRequest(Op::kReduce, 4, 10);
+  request.rank = 4;
+  EXPECT_EQ(Refusal(request, {}), "reduce: rank is 4, not in [0, 4)");
+  request.rank = -1;
+  EXPECT_EQ(Refusal(request, {}), "reduce: rank is -1, not in [0, 4)");
+
+  request = MakeRequest(Op::kReduce, 4, 10, 4, 4);
+  EXPECT_EQ(Refusal(request, {}), "reduce: root is 4, not in [0, 4)");
+  request.op = Op::kAllReduce;  // no root to be wrong
+  EXPECT_TRUE(MakePlan(request, {}).ok());
+
+  request = MakeRequest(Op::kScan, 0, 10);
+  EXPECT_EQ(Refusal(request, {}), "scan: num_ranks is 0, not in [1, 65536]");
+
+  for (uint32_t element_bytes : {0, 17}) {
+    request = MakeRequest(Op::kAllGather, 4, 10, element_bytes);
+    EXPECT_NE(Refusal(request, {}).find("element_bytes"), std::string::npos);
+  }
+
+  request = MakeRequest(Op::kAllGather, 4, uint64_t{1} << 62, 8);
+  EXPECT_NE(Refusal(request, {}).find("count"), std::string::npos);
+  request.count = std::numeric_limits<uint64_t>::max();
+  EXPECT_NE(Refusal(request, {}).find("count"), std::string::npos);
+  request.count = (uint64_t{1} << 44) / 8;
+  EXPECT_NE(Refusal(request, {.slot_bytes = 1024}, Code::kResourceExhausted)
+                .find("use larger slots"),
+            std::string::npos);
+
+  request = MakeRequest(Op::kBarrier, 4, 0);
+  request.count = 1;
+  EXPECT_EQ(Refusal(request, {}), "barrier: count is 1, not 0");
+
+  request = MakeRequest(Op::kBarrier, 4, 0);
+  request.op = static_cast<Op>(kNumOps);
+  EXPECT_EQ(Refusal(request, {}), "op is 13, there are 13");
+}
+
+TEST(RefusalsTest, WrongSources) {
+  Request request = MakeRequest(Op::kPermute, 4, 10);
+  request.sources = {1, 2, 3};
+  EXPECT_EQ(Refusal(request, {}),
+            "permute: sources has 3 entries, there are 4 ranks");
+  request.sources = {1, 2, 4, 0};
+  EXPECT_EQ(Refusal(request, {}),
+            "permute: sources[2] is 4, not -1 or a rank below 4");
+  request.sources = {1, 2, -2, 0};
+  EXPECT_EQ(Refusal(request, {}),
+            "permute: sources[2] is -2, not -1 or a rank below 4");
+  request.sources = {1, -1, -1, 1};
+  EXPECT_EQ(Refusal(request, {}),
+            "permute: rank 1 is the source of both rank 0 and rank 3");
+}
+
+TEST(RefusalsTest, WrongTables) {
+  const Request right = MakeRequest(Op::kRaggedAllToAll, 2, 40);
+  // Columns of four entries: two slices for rank 0, two for rank 1.
+  auto refusal = [&](size_t entry, int64_t value) {
+    Request request = right;
+    request.ragged.tables[entry] = value;
+    return Refusal(request, {});
+  };
+  EXPECT_EQ(refusal(1, 36),
+            "ragged_all_to_all: rank 0: input_offsets[1] = 36 and "
+            "send_sizes[1] = 5 leave the 40 rows of its operand");
+  EXPECT_EQ(refusal(1, -1),
+            "ragged_all_to_all: rank 0: input_offsets[1] = -1 and "
+            "send_sizes[1] = 5 leave the 40 rows of its operand");
+  EXPECT_EQ(refusal(5, -1),
+            "ragged_all_to_all: rank 0: input_offsets[1] = 15 and "
+            "send_sizes[1] = -1 leave the 40 rows of its operand");
+  EXPECT_EQ(refusal(16 + 8, std::numeric_limits<int64_t>::max()),
+            "ragged_all_to_all: rank 1: output_offsets[0] = "
+            "9223372036854775807 and send_sizes[0] = 15 leave the 40 rows of "
+            "the output");
+  EXPECT_EQ(refusal(12, 14),
+            "ragged_all_to_all: rank 0 sends 15 rows (send_sizes[0]), and rank "
+            "0 expects 14 (recv_sizes[0])");
+  EXPECT_EQ(refusal(16 + 8, 14),
+            "ragged_all_to_all: in the output of rank 0, rows [0, 15) from "
+            "rank 0 and rows [14, 29) from rank 1 overlap");
+  Request request = right;
+  request.ragged.tables.pop_back();
+  EXPECT_NE(Refusal(request, {}).find("31 entries"), std::string::npos);
+  request = right;
+  request.ragged.output_rows = uint64_t{1} << 60;
+  EXPECT_NE(Refusal(request, {}).find("more than"), std::string::npos);
+  request = MakeRequest(Op::kRaggedAllToAll, 2, uint64_t{1} << 40);
+  EXPECT_NE(Refusal(request, {.slot_bytes = 1024}, Code::kResourceExhausted)
+                .find("use larger slots"),
+            std::string::npos);
+}
+
+TEST(RefusalsTest, WrongGeometry) {
+  const Request request = MakeRequest(Op::kAllGather, 4, 10);
+  EXPECT_EQ(Refusal(request, {.num_slots = 1}),
+            "num_slots is 1, at least 2 are needed");
+  EXPECT_EQ(Refusal(request, {.slot_bytes = 1000}),
+            "slot_bytes is 1000, not a multiple of 128");
+  EXPECT_EQ(Refusal(request, {.slot_bytes = 384}),
+            "slot_bytes is 384, 4 ranks need at least 512: raise or unset "
+            "JAX_CXL_SLOT_BYTES");
+  EXPECT_EQ(Refusal(request, {.slot_bytes = 0}),
+            "slot_bytes is 0, 4 ranks need at least 512: raise or unset "
+            "JAX_CXL_SLOT_BYTES");
+}
+
+}  // namespace
+}  // namespace jax_cxl::plan

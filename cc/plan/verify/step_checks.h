@@ -1,0 +1,18 @@
+#ifndef JAX_CXL_PLAN_VERIFY_STEP_CHECKS_H_
+#define JAX_CXL_PLAN_VERIFY_STEP_CHECKS_H_
+
+#include <cstdint>
+
+#include "cc/base/status.h"
+#include "cc/plan/plan.h"
+
+namespace jax_cxl::plan {
+
+// What can be said about a step of `rank` before it runs, in a plan of `rounds`
+// rounds: that it stays inside the buffers and the call. Internal to cc/plan.
+Status CheckStep(const Request& request, const Geometry& geometry,
+                 uint64_t rounds, int rank, const Step& step);
+
+}  // namespace jax_cxl::plan
+
+#endif  // JAX_CXL_PLAN_VERIFY_STEP_CHECKS_H_

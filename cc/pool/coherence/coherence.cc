@@ -1,0 +1,92 @@
+#include "cc/pool/coherence/coherence.h"
+
+#include "cc/pool/coherence/flush.h"
+
+namespace jax_cxl::pool {
+
+std::string_view CoherenceModeName(CoherenceMode mode) {
+  switch (mode) {
+    case CoherenceMode::kCoherent:
+      return "coherent";
+    case CoherenceMode::kUncached:
+      return "uncached";
+    case CoherenceMode::kFlush:
+      return "flush";
+  }
+  return "unknown";
+}
+
+Result<CoherenceMode> ParseCoherenceMode(std::string_view name) {
+  for (CoherenceMode mode : {CoherenceMode::kCoherent, CoherenceMode::kUncached,
+                             CoherenceMode::kFlush}) {
+    if (name == CoherenceModeName(mode)) return mode;
+  }
+  return Error(Code::kInvalidArgument, "unknown coherence mode '", name,
+               "'; use coherent, uncached or flush");
+}
+
+Status CheckCoherenceSupported(CoherenceMode mode) {
+  if (mode == CoherenceMode::kCoherent || FlushSupported()) return OkStatus();
+  return Error(Code::kUnimplemented, "coherence mode '",
+               CoherenceModeName(mode),
+               "' needs the cache line instructions of an x86 processor, which "
+               "this machine lacks; use coherence=coherent if the pool is "
+               "local memory or its hardware is coherent");
+}
+
+void Coherence::PublishPayload(const void* begin, size_t bytes) const {
+  if (cache_ != nullptr) {
+    cache_->WriteBack(begin, bytes);
+    cache_->StoreFence();
+    return;
+  }
+  // Also in coherent mode: the copy kernels may have used non-temporal stores,
+  // which a release store does not order.
+  StoreFence();
+}
+
+void Coherence::StoreFlag(uint64_t* flag, uint64_t value) const {
+  if (cache_ != nullptr) {
+    cache_->Store(flag, value);
+    cache_->WriteBack(flag, sizeof(*flag));
+    cache_->StoreFence();
+    return;
+  }
+  __atomic_store_n(flag, value, __ATOMIC_RELEASE);
+  if (mode_ == CoherenceMode::kCoherent) return;
+  StoreFence();  // now, not when a write-combining buffer fills up
+}
+
+void Coherence::StoreLine(uint64_t* flag, uint64_t value) const {
+  // One write-back of the whole line would do where a line moves as one; only 8
+  // bytes are promised to.
+  constexpr uintptr_t kLine = 64;
+  if (mode_ != CoherenceMode::kCoherent) {
+    const auto address = reinterpret_cast<uintptr_t>(flag);
+    PublishPayload(reinterpret_cast<const void*>(address / kLine * kLine),
+                   kLine);
+  }
+  StoreFlag(flag, value);
+}
+
+uint64_t Coherence::LoadFlag(const uint64_t* flag) const {
+  if (cache_ == nullptr) return __atomic_load_n(flag, __ATOMIC_ACQUIRE);
+  cache_->Invalidate(flag, sizeof(*flag));
+  // A store fence would let the load run ahead of the flush, a load fence does
+  // not order clflushopt.
+  cache_->FullFence();
+  return cache_->Load(flag);
+}
+
+void Coherence::AcquirePayload(const void* begin, size_t bytes) const {
+  if (cache_ == nullptr) {
+    if (mode_ != CoherenceMode::kCoherent) FullFence();
+    return;  // LoadFlag acquired
+  }
+  // Nothing but this fence keeps the flushes behind the load of the flag.
+  cache_->FullFence();
+  cache_->Invalidate(begin, bytes);
+  cache_->FullFence();
+}
+
+}  // namespace jax_cxl::pool

@@ -1,0 +1,49 @@
+#ifndef JAX_CXL_POOL_COHERENCE_INTERPOSER_H_
+#define JAX_CXL_POOL_COHERENCE_INTERPOSER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/pool/coherence/coherence.h"
+#include "cc/pool/layout/geometry.h"
+
+namespace jax_cxl::pool {
+
+// Stands between a process and the memory of a pool, and sees or disturbs every
+// move of the protocol. Only tests have one (cc/testing): a job works on the
+// memory itself.
+class Interposer {
+ public:
+  virtual ~Interposer() = default;
+
+  // Where the process works instead of the mapping.
+  virtual std::byte* base() const = 0;
+  // By which moves. The interposer outlives the result.
+  virtual Coherence coherence() = 0;
+  // The pool is formatted, and the process has checked its headers.
+  virtual void Opened() {}
+};
+
+// What a pool has mapped.
+struct MappedMemory {
+  std::byte* base = nullptr;
+  uint64_t bytes = 0;
+  std::vector<ByteRange> extents;
+  int world_size = 0;
+  CoherenceMode mode = CoherenceMode::kCoherent;
+  // Starts a thread that counts as one of the library's own (cc/base/idle.h).
+  std::thread (*start_thread)(std::function<void()> body) = nullptr;
+};
+
+// The mapping outlives the interposer.
+using MakeInterposer =
+    std::function<Result<std::unique_ptr<Interposer>>(const MappedMemory&)>;
+
+}  // namespace jax_cxl::pool
+
+#endif  // JAX_CXL_POOL_COHERENCE_INTERPOSER_H_

@@ -1,0 +1,62 @@
+#ifndef JAX_CXL_POOL_LAYOUT_GEOMETRY_H_
+#define JAX_CXL_POOL_LAYOUT_GEOMETRY_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cc/base/status.h"
+
+// Where things lie in a pool. Pure functions of the sizes.
+namespace jax_cxl::pool {
+
+struct ByteRange {
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+};
+
+inline constexpr uint64_t RoundDown(uint64_t value, uint64_t unit) {
+  return value / unit * unit;
+}
+inline constexpr uint64_t RoundUp(uint64_t value, uint64_t unit) {
+  return RoundDown(value + unit - 1, unit);
+}
+
+// What sizes and offsets of files are multiples of on this machine.
+uint64_t FilePageBytes();
+
+// Bytes at the start of `extent` that belong to no arena.
+uint64_t ControlBytes(int extent, int world_size);
+
+// Where the recorder of `rank` starts.
+uint64_t RecorderOffset(int rank, int world_size);
+
+// What each path gets when nobody says: `rank_bytes` for each rank, and room
+// for the control pages on every device.
+inline constexpr uint64_t kAutomaticRankBytes = uint64_t{32} << 20;
+uint64_t AutomaticPathBytes(int world_size, int num_paths, int devices_per_path,
+                            uint64_t rank_bytes = kAutomaticRankBytes);
+
+// Cuts each path into `devices_per_path` equal extents of whole pages. Offsets
+// are those of the mapping, where the paths follow each other.
+std::vector<ByteRange> SplitExtents(const std::vector<uint64_t>& path_bytes,
+                                    int devices_per_path);
+
+// The part of `extents[extent]` that `rank` owns; empty if there is no room.
+ByteRange ArenaOf(const std::vector<ByteRange>& extents, int extent, int rank,
+                  int world_size);
+
+// kInvalidArgument, with the size to ask for, when some extent leaves a rank
+// less than MinimumPoolBytes promises.
+Status CheckCapacity(const std::vector<ByteRange>& extents, int world_size);
+
+// "1.5 GiB (1610612736 bytes)".
+std::string FormatBytes(uint64_t bytes);
+
+// The smallest pool (bytes over all extents) that serves `world_size` ranks:
+// all extents equal, and in them at least 1 MiB for each rank, evenly spread.
+uint64_t MinimumPoolBytes(int world_size, int num_extents);
+
+}  // namespace jax_cxl::pool
+
+#endif  // JAX_CXL_POOL_LAYOUT_GEOMETRY_H_

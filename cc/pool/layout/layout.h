@@ -1,0 +1,141 @@
+#ifndef JAX_CXL_POOL_LAYOUT_LAYOUT_H_
+#define JAX_CXL_POOL_LAYOUT_LAYOUT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+// Every struct that lies in the pool. All offsets are 64-bit and relative to
+// the start of the pool: hosts map it at different addresses.
+//
+//   0                 PoolHeader, padded to kPageBytes
+//   kPageBytes        RankPage of rank 0, 1, ... world_size - 1
+//   then              Recorder of rank 0, 1, ... (recorder_layout.h)
+//   then              rank 0's arena in extent 0, rank 1's, ...
+//   extent e > 0      a copy of the header with its own extent_index, padded
+//                     to kPageBytes, then rank 0's arena in extent e, ...
+//
+// An extent is one pool device (or, emulated, one equal part of the file).
+// Every word has one writer for life: the creator writes the header, rank r
+// writes RankPage r, Recorder r and its arenas, and nobody writes anything
+// else.
+namespace jax_cxl::pool {
+
+// Control words of different writers, and words polled apart from each other,
+// keep this distance: adjacent-line prefetch pulls pairs of 64-byte lines.
+inline constexpr uint64_t kLineBytes = 128;
+inline constexpr uint64_t kPageBytes = 4096;
+
+inline constexpr char kMagic[8] = {'J', 'A', 'X', 'C', 'X', 'L', 'P', '1'};
+inline constexpr uint32_t kLayoutVersion = 4;
+inline constexpr int kMaxExtents = 64;
+inline constexpr int kMaxWorldSize = 1024;
+inline constexpr int kMaxSlots = 12;
+inline constexpr int kMaxChannels = 120;
+
+// A monotone 64-bit word that peers wait on with >=. The upper 16 bits hold the
+// pool's epoch (which job), the lower 48 the value, so that a word left by an
+// earlier job never satisfies a wait of this one.
+inline constexpr int kValueBits = 48;
+inline constexpr uint64_t kValueMask = (uint64_t{1} << kValueBits) - 1;
+struct alignas(kLineBytes) Doorbell {
+  uint64_t word;
+};
+
+struct PoolHeader {
+  char magic[8];
+  uint32_t layout_version;
+  uint32_t world_size;
+  uint32_t num_extents;
+  uint32_t creator_uid;
+  uint32_t extent_index;  // devices in another order on another host: an error
+  uint32_t reserved;
+  uint64_t epoch;  // 1 to 65535, one more than the last job's on this pool
+  uint64_t token;  // random, tells this job from any other
+  uint64_t total_bytes;
+  uint64_t extent_bytes[kMaxExtents];
+  uint64_t checksum;  // over everything before it
+};
+static_assert(sizeof(PoolHeader) == 576);
+static_assert(std::is_trivially_copyable_v<PoolHeader>);
+
+// Who a rank is. Written once by its process, before the ranks meet.
+struct alignas(kLineBytes) RankInfo {
+  uint64_t ready;  // a doorbell word: 1 once the rest is written
+  int64_t pid;
+  uint64_t process_start;  // field 22 of /proc/PID/stat: tells a reused pid
+  uint64_t pid_namespace;  // inode of /proc/self/ns/pid: pids mean something
+                           // only inside it
+  int32_t process_index;   // jax.process_index()
+  int32_t device_id;       // global id of the JAX device
+  char host[64];           // zero-terminated
+};
+
+// Why a rank gave up; peers that wait see it and give up too.
+struct alignas(kLineBytes) RankAbort {
+  uint64_t raised;     // a doorbell word: 1 once the rest is written
+  uint32_t code;       // jax_cxl::Code
+  char reason[1012];   // zero-terminated
+  char details[1024];  // of the status: a line name=value each, zero-terminated
+};
+
+// What a rank waits in while nothing of it can move
+// (cc/comm/health/standstill.h).
+struct alignas(kLineBytes) RankStandstill {
+  uint64_t version;  // a doorbell word: odd while the rank stands still
+  uint64_t started;  // collectives that it has started so far
+  uint64_t waits_for[kMaxWorldSize / 64];  // a bit a rank
+  char call[496];                          // zero-terminated
+};
+
+// That a rank has left the job and will start no more calls.
+struct alignas(kLineBytes) RankEnd {
+  uint64_t raised;           // a doorbell word: 1 once the rest is written
+  uint64_t started;          // collectives that it had started
+  uint64_t program_goes_on;  // 1: it only shut jax_cxl down
+  char reason[360];  // zero-terminated: status or exception; empty: all is well
+};
+
+// Where a rank's part of a group's channel lies.
+struct ChannelPlace {
+  uint64_t group;    // hash of the member list
+  uint64_t control;  // offset of the control block
+  uint32_t slot_bytes;
+  uint16_t num_slots;
+  uint16_t payload_bytes;     // that a submission can carry
+  uint64_t slots[kMaxSlots];  // offsets
+};
+
+// A rank's directory of channels. Entries are only appended.
+struct alignas(kLineBytes) ChannelEntry {
+  uint64_t ready;  // a doorbell word: 1 once the rest is written
+  ChannelPlace place;
+};
+static_assert(sizeof(ChannelEntry) == kLineBytes);
+
+// What a rank says while those that are left of a job form a group that goes on
+// in another pool (cc/comm/health/regroup.h).
+struct alignas(kLineBytes) RankRegroup {
+  uint64_t joined;   // a doorbell word: the attempt that it takes part in
+  uint64_t decided;  // a doorbell word: the attempt that the rest is about
+  uint64_t members[kMaxWorldSize / 64];  // a bit a rank
+  char place[1136];                      // of the new pool; zero-terminated
+};
+
+struct RankPage {
+  RankInfo info;
+  Doorbell heartbeat;  // grows while the process runs
+  RankAbort abort;
+  RankStandstill standstill;
+  Doorbell standstill_beats;
+  RankEnd end;
+  ChannelEntry channels[kMaxChannels];
+  RankRegroup regroup;
+};
+inline constexpr uint64_t kRankPageBytes = 20480;
+static_assert(sizeof(RankPage) <= kRankPageBytes);
+static_assert(std::is_trivially_copyable_v<RankPage>);
+
+}  // namespace jax_cxl::pool
+
+#endif  // JAX_CXL_POOL_LAYOUT_LAYOUT_H_

@@ -1,0 +1,69 @@
+#ifndef JAX_CXL_POOL_LAYOUT_RECORDER_LAYOUT_H_
+#define JAX_CXL_POOL_LAYOUT_RECORDER_LAYOUT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "cc/pool/layout/channel_layout.h"
+#include "cc/pool/layout/layout.h"
+
+// The flight recorder: what a rank called last and how far it came, for its
+// peers when it is gone and for whoever looks at the pool when all are. Rank r
+// writes the recorder of rank r; nothing else in the library depends on it.
+namespace jax_cxl::pool {
+
+inline constexpr uint64_t kRecordedCalls = 4096;
+
+// One call of a rank, at index `number % kRecordedCalls`. `number` is 0 while
+// the rest changes hands from one call to a later one.
+struct alignas(kLineBytes) CallRecord {
+  uint64_t number;    // a doorbell word: which call of the rank this is, from 1
+  uint64_t identity;  // equal on all ranks for the same call
+  uint64_t group;     // hash of the member list
+  CallDescriptor descriptor;
+  // In ticks (cc/base/ticks.h), 0: not yet.
+  uint64_t submitted;
+  uint64_t started;  // all ranks are there
+  uint64_t finished;
+  uint32_t code;        // jax_cxl::Code, once finished
+  int32_t waiting_for;  // the rank that it last waited for, -1: none
+  char name[48];        // what the user wrote, zero-terminated
+};
+static_assert(sizeof(CallRecord) == kLineBytes);
+
+// The rank's clocks, read together.
+struct ClockReading {
+  uint64_t steady_ns;
+  uint64_t ticks;
+  uint64_t realtime_ns;  // since 1970
+};
+
+// Two readings turn ticks into time; the later one tells when the rank last
+// gave a sign of life.
+struct alignas(kLineBytes) RecorderClock {
+  ClockReading first;
+  ClockReading last;
+  uint64_t published_calls;  // how many of them `last` was sure to cover
+};
+
+// The ranks of the group that the directory entry of the same index serves.
+struct alignas(kLineBytes) GroupMembers {
+  uint64_t bits[kMaxWorldSize / 64];
+};
+static_assert(sizeof(GroupMembers) == kLineBytes);
+
+struct Recorder {
+  RecorderClock clock;
+  Doorbell submitted_calls;  // number of the newest record
+  GroupMembers groups[kMaxChannels];
+  CallRecord calls[kRecordedCalls];
+};
+inline constexpr uint64_t kRecorderBytes =
+    (sizeof(Recorder) + kPageBytes - 1) / kPageBytes * kPageBytes;
+static_assert(kRecorderBytes == 540672);
+static_assert(std::is_trivially_copyable_v<Recorder>);
+
+}  // namespace jax_cxl::pool
+
+#endif  // JAX_CXL_POOL_LAYOUT_RECORDER_LAYOUT_H_

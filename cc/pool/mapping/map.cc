@@ -1,0 +1,94 @@
+#include "cc/pool/mapping/map.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+#include "cc/pool/layout/geometry.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23  // Linux 5.14; C libraries lag behind
+#endif
+
+namespace jax_cxl::pool {
+namespace {
+
+// Lets the kernel use huge pages wherever the file has them.
+constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
+
+Status MapError(int error, uint64_t bytes) {
+  return Error(Code::kResourceExhausted, "cannot map a pool of ",
+               FormatBytes(bytes), ": ", std::generic_category().message(error),
+               "; use a smaller size= or raise the limit on address space "
+               "(ulimit -v)");
+}
+
+}  // namespace
+
+Result<std::byte*> MapContiguous(const std::vector<MapPiece>& pieces) {
+  uint64_t total = 0;
+  uint64_t align = kHugePageBytes;
+  for (const MapPiece& piece : pieces) {
+    if (total % piece.align != 0) {
+      return Error(
+          Code::kInvalidArgument, "a pool device with an alignment of ",
+          FormatBytes(piece.align), " cannot start at ", FormatBytes(total),
+          " of the pool; list the devices with the largest alignment "
+          "first or pass a size= that is a multiple of it");
+    }
+    total += piece.bytes;
+    align = std::max(align, piece.align);
+  }
+  // Reserve more than needed, keep the aligned middle.
+  const uint64_t reserved = total + align;
+  void* range = mmap(nullptr, reserved, PROT_NONE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (range == MAP_FAILED) return MapError(errno, total);
+  const auto start = reinterpret_cast<uintptr_t>(range);
+  const uintptr_t base = RoundUp(start, align);
+  if (base > start) munmap(range, base - start);
+  munmap(reinterpret_cast<void*>(base + total),
+         start + reserved - base - total);
+
+  uintptr_t next = base;
+  for (const MapPiece& piece : pieces) {
+    if (mmap(reinterpret_cast<void*>(next), piece.bytes, PROT_READ | PROT_WRITE,
+             MAP_SHARED | MAP_FIXED, piece.fd,
+             static_cast<off_t>(piece.offset)) == MAP_FAILED) {
+      const int error = errno;
+      munmap(reinterpret_cast<void*>(base), total);
+      return MapError(error, total);
+    }
+    next += piece.bytes;
+  }
+  return reinterpret_cast<std::byte*>(base);
+}
+
+Status Prefault(std::byte* begin, uint64_t bytes) {
+  int result;
+  do {
+    result = madvise(begin, bytes, MADV_POPULATE_WRITE);
+  } while (result != 0 && (errno == EINTR || errno == EAGAIN));
+  if (result == 0) return OkStatus();
+  if (errno != EINVAL) {
+    return Error(Code::kResourceExhausted, "cannot make ", FormatBytes(bytes),
+                 " of the pool present in memory: ",
+                 std::generic_category().message(errno),
+                 "; use a smaller size= or free memory");
+  }
+  TouchPages(begin, bytes);
+  return OkStatus();
+}
+
+void TouchPages(std::byte* begin, uint64_t bytes) {
+  const uint64_t page = sysconf(_SC_PAGESIZE);
+  for (uint64_t at = 0; at < bytes; at += page) {
+    auto* byte = reinterpret_cast<volatile std::byte*>(begin + at);
+    *byte = *byte;
+  }
+}
+
+}  // namespace jax_cxl::pool

@@ -1,0 +1,33 @@
+#ifndef JAX_CXL_POOL_MAPPING_MAP_H_
+#define JAX_CXL_POOL_MAPPING_MAP_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "cc/base/status.h"
+
+namespace jax_cxl::pool {
+
+// A piece of an open file that becomes the next part of a mapping.
+struct MapPiece {
+  int fd = -1;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+  uint64_t align = 1;  // that the device asks of the address
+};
+
+// Maps the pieces, shared and writable, one after the other into one range of
+// addresses; the caller unmaps it as a whole.
+Result<std::byte*> MapContiguous(const std::vector<MapPiece>& pieces);
+
+// Makes every page of the range present and writable now, contents unchanged,
+// so that no collective pays for a page fault. Space must be reserved.
+Status Prefault(std::byte* begin, uint64_t bytes);
+
+// What Prefault does on kernels before 5.14. Not while others use the range.
+void TouchPages(std::byte* begin, uint64_t bytes);
+
+}  // namespace jax_cxl::pool
+
+#endif  // JAX_CXL_POOL_MAPPING_MAP_H_

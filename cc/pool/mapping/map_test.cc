@@ -1,0 +1,71 @@
+#include "cc/pool/mapping/map.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "cc/pool/layout/geometry.h"
+#include "cc/testing/pool/scratch.h"
+
+namespace jax_cxl::pool {
+namespace {
+
+// A file without a name whose page i is full of the letter `first` + i.
+UniqueFd Letters(char first, int pages) {
+  UniqueFd fd(memfd_create("letters", MFD_CLOEXEC));
+  for (int i = 0; i < pages; ++i) {
+    const std::string page(FilePageBytes(), static_cast<char>(first + i));
+    if (write(fd.get(), page.data(), page.size()) !=
+        static_cast<ssize_t>(page.size())) {
+      abort();
+    }
+  }
+  return fd;
+}
+
+TEST(MapTest, PiecesFollowEachOther) {
+  const uint64_t page = FilePageBytes();
+  const UniqueFd a = Letters('a', 3);
+  const UniqueFd b = Letters('m', 3);
+  const auto mapped = MapContiguous(
+      {{a.get(), page, 2 * page, page}, {b.get(), 0, page, page}});
+  ASSERT_TRUE(mapped.ok()) << mapped.status().message();
+  char* text = reinterpret_cast<char*>(*mapped);
+  EXPECT_EQ(text[0], 'b');
+  EXPECT_EQ(text[page], 'c');
+  EXPECT_EQ(text[2 * page], 'm');
+  EXPECT_TRUE(Prefault(*mapped, 3 * page).ok());
+  TouchPages(*mapped, 3 * page);
+  EXPECT_EQ(text[0], 'b');
+  EXPECT_EQ(text[3 * page - 1], 'm');
+  text[2 * page] = 'X';  // shared: the file sees it
+  char found = 0;
+  EXPECT_EQ(pread(b.get(), &found, 1, 0), 1);
+  EXPECT_EQ(found, 'X');
+  munmap(*mapped, 3 * page);
+}
+
+TEST(MapTest, FailureIsAnError) {
+  EXPECT_EQ(MapContiguous({{-1, 0, kMiB, 1}}).status().code(),
+            Code::kResourceExhausted);
+  EXPECT_EQ(MapContiguous({{-1, 0, uint64_t{1} << 60, 1}}).status().code(),
+            Code::kResourceExhausted);
+}
+
+TEST(MapTest, PrefaultBeyondTheFileIsAnErrorAndNoSignal) {
+  const uint64_t page = FilePageBytes();
+  const UniqueFd a = Letters('a', 1);
+  const auto mapped = MapContiguous({{a.get(), 0, 4 * page, page}});
+  ASSERT_TRUE(mapped.ok());
+  EXPECT_TRUE(PassesInChild([&] {
+    const Status status = Prefault(*mapped, 4 * page);
+    return status.code() == Code::kResourceExhausted;
+  }));
+  munmap(*mapped, 4 * page);
+}
+
+}  // namespace
+}  // namespace jax_cxl::pool

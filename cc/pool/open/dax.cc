@@ -1,0 +1,118 @@
+#include "cc/pool/open/dax.h"
+
+#include <sys/sysmacros.h>
+
+#include <cerrno>
+#include <charconv>
+#include <fstream>
+#include <optional>
+#include <vector>
+
+#include "cc/pool/layout/geometry.h"
+#include "cc/pool/layout/layout.h"
+#include "cc/pool/open/file.h"
+
+namespace jax_cxl::pool {
+namespace {
+
+Result<dev_t> CharacterDeviceNumber(const struct stat& info,
+                                    const std::string& path) {
+  if (S_ISCHR(info.st_mode)) return info.st_rdev;
+  return Error(Code::kInvalidArgument, path,
+               " is not a character device; name a device like /dev/dax0.0, "
+               "or write file:",
+               path, " for a file");
+}
+
+// A number in decimal or, with 0x in front, hexadecimal.
+std::optional<uint64_t> ReadNumber(const std::string& path) {
+  std::ifstream file(path);
+  std::string text;
+  if (!(file >> text)) return std::nullopt;
+  std::string_view digits = text;
+  int base = 10;
+  if (digits.starts_with("0x")) {
+    digits.remove_prefix(2);
+    base = 16;
+  }
+  uint64_t value = 0;
+  const auto end = digits.data() + digits.size();
+  const auto [last, error] = std::from_chars(digits.data(), end, value, base);
+  if (error != std::errc() || last != end) return std::nullopt;
+  return value;
+}
+
+std::optional<uint64_t> FirstNumber(const std::vector<std::string>& folders,
+                                    const std::string& name) {
+  for (const std::string& folder : folders) {
+    if (auto value = ReadNumber(folder + "/" + name)) return value;
+  }
+  return std::nullopt;
+}
+
+bool IsPowerOfTwo(uint64_t value) {
+  return value != 0 && (value & (value - 1)) == 0;
+}
+
+}  // namespace
+
+DaxSystem DaxSystem::Machine() {
+  DaxSystem system;
+  system.device_number = CharacterDeviceNumber;
+  return system;
+}
+
+Result<DaxLimits> ReadDaxLimits(int fd, const std::string& path,
+                                const DaxSystem& system) {
+  struct stat info;
+  if (fstat(fd, &info) != 0) return FileError(errno, "inspect", path);
+  CXL_ASSIGN_OR_RETURN(const dev_t number, system.device_number(info, path));
+  // By number first: the name may be a copy made with mknod.
+  const std::string by_number = system.sysfs + "/dev/char/" +
+                                std::to_string(major(number)) + ":" +
+                                std::to_string(minor(number));
+  const std::string by_name = system.sysfs + "/bus/dax/devices/" +
+                              path.substr(path.find_last_of('/') + 1);
+  const auto size = FirstNumber({by_number, by_name}, "size");
+  // Kernels before 5.10 know the alignment of the region only.
+  const auto align = FirstNumber(
+      {by_number, by_name, by_number + "/device", by_number + "/dax_region",
+       by_number + "/device/dax_region", by_name + "/dax_region"},
+      "align");
+  if (!size || !align) {
+    return Error(Code::kInvalidArgument, path,
+                 " is not a dax device: ", by_number, " and ", by_name,
+                 " do not state its ", size ? "alignment" : "size",
+                 "; name a device that `daxctl list` shows in devdax mode, and "
+                 "mount sysfs in containers");
+  }
+  if (!IsPowerOfTwo(*align) || *align < kPageBytes) {
+    return Error(Code::kInvalidArgument, path, " states an alignment of ",
+                 *align, " bytes, which is none; check the device with daxctl");
+  }
+  return DaxLimits{*align, *size};
+}
+
+Result<uint64_t> ResolveDaxBytes(const DaxLimits& limits, uint64_t offset,
+                                 uint64_t bytes, const std::string& path) {
+  if (offset % limits.align != 0 || bytes % limits.align != 0) {
+    return Error(Code::kInvalidArgument, "offset ", offset, " and size ", bytes,
+                 " must be multiples of the alignment of ", path, ", ",
+                 FormatBytes(limits.align), "; change offset= and size=");
+  }
+  if (offset > limits.size || bytes > limits.size - offset) {
+    return Error(Code::kInvalidArgument, "offset ", offset, " and size ", bytes,
+                 " exceed ", path, ", which has ", FormatBytes(limits.size),
+                 "; change offset= and size=");
+  }
+  if (bytes != 0) return bytes;
+  const uint64_t rest = RoundDown(limits.size - offset, limits.align);
+  if (rest == 0) {
+    return Error(Code::kInvalidArgument, path, " has nothing left at offset ",
+                 offset, ": its size is ", FormatBytes(limits.size),
+                 "; use a smaller offset=");
+  }
+  return rest;
+}
+
+}  // namespace jax_cxl::pool

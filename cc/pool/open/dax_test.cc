@@ -1,0 +1,210 @@
+#include "cc/pool/open/dax.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cc/pool/coherence/flush.h"
+#include "cc/pool/pool.h"
+#include "cc/testing/pool/scratch.h"
+
+namespace jax_cxl::pool {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A machine with dax devices that are regular files, dirty from the start.
+class FakeMachine {
+ public:
+  FakeMachine() {
+    system_.sysfs = dir_ / "sys";
+    system_.device_number = [this](const struct stat&,
+                                   const std::string& path) -> Result<dev_t> {
+      return numbers_.at(path);
+    };
+  }
+
+  // Adds a device that sysfs describes by number.
+  std::string Add(const std::string& name, uint64_t size,
+                  const std::string& align) {
+    const std::string path = dir_ / name;
+    std::ofstream(path) << std::string(3 * kMiB, '\xee');
+    fs::resize_file(path, size);
+    numbers_[path] = makedev(251, numbers_.size());
+    Describe("dev/char/251:" + std::to_string(minor(numbers_[path])), size,
+             align);
+    return path;
+  }
+
+  void Describe(const std::string& folder, uint64_t size,
+                const std::string& align) {
+    fs::create_directories(system_.sysfs + "/" + folder);
+    std::ofstream(system_.sysfs + "/" + folder + "/size") << size << "\n";
+    std::ofstream(system_.sysfs + "/" + folder + "/align") << align << "\n";
+  }
+
+  void Forget(const std::string& path) {
+    fs::remove_all(system_.sysfs +
+                   "/dev/char/251:" + std::to_string(minor(numbers_[path])));
+  }
+
+  const DaxSystem& system() const { return system_; }
+  std::string operator/(const std::string& name) const { return dir_ / name; }
+
+ private:
+  TempDirectory dir_;
+  DaxSystem system_;
+  std::map<std::string, dev_t> numbers_;
+};
+
+PoolSpec DaxSpec(std::vector<std::string> paths) {
+  PoolSpec spec;
+  spec.kind = PoolKind::kDax;
+  spec.paths = std::move(paths);
+  spec.coherence =
+      FlushSupported() ? CoherenceMode::kFlush : CoherenceMode::kCoherent;
+  return spec;
+}
+
+class DaxTest : public testing::Test {
+ protected:
+  Status CreateStatus(const PoolSpec& spec) {
+    return Pool::Create(spec, 2, machine_.system()).status();
+  }
+  void ExpectRefused(const PoolSpec& spec, const std::string& word) {
+    const Status status = CreateStatus(spec);
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    EXPECT_NE(status.message().find(word), std::string::npos)
+        << status.message();
+  }
+
+  FakeMachine machine_;
+};
+
+TEST_F(DaxTest, TakesWholeDevicesOfDifferentSizes) {
+  const std::string a = machine_.Add("dax0.0", 8 * kMiB, "2097152");
+  const std::string b = machine_.Add("dax1.0", 4 * kMiB, "0x200000");
+  const PoolSpec spec = DaxSpec({a, b});
+  auto creator = Pool::Create(spec, 2, machine_.system());
+  ASSERT_TRUE(creator.ok()) << creator.status().message();
+  EXPECT_EQ((*creator)->total_bytes(), 12 * kMiB);
+  EXPECT_EQ((*creator)->num_extents(), 2);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>((*creator)->base()) % (2 * kMiB), 0u);
+  auto peer = Pool::Attach(spec, 2, (*creator)->token(), machine_.system());
+  ASSERT_TRUE(peer.ok()) << peer.status().message();
+  const Pool::Range arena = (*peer)->arena(1, 1);
+  EXPECT_GE(arena.offset, 8 * kMiB);
+  std::memset((*peer)->At(arena.offset, arena.bytes), 7, arena.bytes);
+  EXPECT_EQ((*creator)->At(arena.offset, 1)[0], std::byte{7});
+}
+
+TEST_F(DaxTest, ClearsControlPagesOfDirtyDevices) {
+  const std::string path = machine_.Add("dax0.0", 8 * kMiB, "2097152");
+  PoolSpec spec = DaxSpec({path});
+  spec.offset = 2 * kMiB;
+  for (uint64_t epoch : {1, 2, 3}) {
+    auto pool = Pool::Create(spec, 2, machine_.system());
+    ASSERT_TRUE(pool.ok()) << pool.status().message();
+    EXPECT_EQ((*pool)->epoch(), epoch);
+    EXPECT_EQ((*pool)->total_bytes(), 6 * kMiB);
+    const RankPage zero = {};
+    for (int rank : {0, 1}) {
+      EXPECT_EQ(std::memcmp((*pool)->rank_page(rank), &zero, sizeof(zero)), 0);
+    }
+    // Dirt for the next job, in everything but the header.
+    std::memset((*pool)->base() + kPageBytes, 0xdd, 4 * kMiB);
+    (*pool)->Unlink();
+    EXPECT_TRUE(fs::exists(path)) << "devices are never removed";
+  }
+  char first = 0;
+  std::ifstream(path).get(first);
+  EXPECT_EQ(first, '\xee') << "what lies before the offset is not ours";
+}
+
+TEST_F(DaxTest, OneJobAtATime) {
+  const PoolSpec spec = DaxSpec({machine_.Add("dax0.0", 8 * kMiB, "2097152")});
+  std::unique_ptr<Pool> held;
+  Child child([&] {
+    auto pool = Pool::Create(spec, 2, machine_.system());
+    if (!pool.ok()) return false;
+    held = *std::move(pool);
+    return true;
+  });
+  ASSERT_TRUE(child.ready());
+  const Status status = CreateStatus(spec);
+  EXPECT_EQ(status.code(), Code::kAlreadyExists);
+  EXPECT_NE(status.message().find(std::to_string(child.pid())),
+            std::string::npos)
+      << status.message();
+}
+
+TEST_F(DaxTest, OffsetAndSizeFollowTheAlignment) {
+  const std::string path = machine_.Add("dax0.0", 8 * kMiB, "2097152");
+  PoolSpec spec = DaxSpec({path});
+  spec.offset = kPageBytes;
+  ExpectRefused(spec, "multiples of the alignment");
+  spec.offset = 0;
+  spec.bytes = 3 * kMiB;
+  ExpectRefused(spec, "multiples of the alignment");
+  spec.bytes = 10 * kMiB;
+  ExpectRefused(spec, "exceed");
+  spec.bytes = 8 * kMiB;
+  spec.offset = 2 * kMiB;
+  ExpectRefused(spec, "exceed");
+  spec.bytes = 0;
+  spec.offset = 8 * kMiB;
+  ExpectRefused(spec, "nothing left");
+  spec.offset = uint64_t{1} << 50;
+  ExpectRefused(spec, "exceed");
+  spec.offset = 0;
+  spec.devices_per_path = 2;
+  ExpectRefused(spec, "cannot be split");
+}
+
+TEST_F(DaxTest, SmallerAlignmentCannotComeBeforeALargerOne) {
+  const std::string small = machine_.Add("dax0.0", 6 * kMiB, "2097152");
+  const std::string large = machine_.Add("dax1.0", 8 * kMiB, "4194304");
+  ExpectRefused(DaxSpec({small, large}), "largest alignment");
+  EXPECT_TRUE(CreateStatus(DaxSpec({large, small})).ok());
+}
+
+TEST_F(DaxTest, FindsTheDeviceByNameToo) {
+  const std::string path = machine_.Add("dax3.1", 8 * kMiB, "2097152");
+  machine_.Forget(path);
+  ExpectRefused(DaxSpec({path}), "not a dax device");
+  machine_.Describe("bus/dax/devices/dax3.1", 8 * kMiB, "2097152");
+  EXPECT_TRUE(CreateStatus(DaxSpec({path})).ok());
+}
+
+TEST_F(DaxTest, NonsenseInSysfsIsAnError) {
+  for (const char* align : {"0", "3000000", "512", "-1", "two", ""}) {
+    SCOPED_TRACE(align);
+    const std::string path = machine_.Add("dax0.0", 8 * kMiB, align);
+    EXPECT_EQ(CreateStatus(DaxSpec({path})).code(), Code::kInvalidArgument);
+  }
+}
+
+TEST(DaxMachineTest, FilesAndOtherDevicesAreNoDaxDevices) {
+  const TempDirectory dir;
+  std::ofstream(dir / "file") << "text";
+  auto pool = Pool::Create(DaxSpec({dir / "file"}), 2);
+  EXPECT_EQ(pool.status().code(), Code::kInvalidArgument);
+  EXPECT_NE(pool.status().message().find("file:"), std::string::npos);
+  pool = Pool::Create(DaxSpec({"/dev/null"}), 2);
+  EXPECT_EQ(pool.status().code(), Code::kInvalidArgument);
+  pool = Pool::Create(DaxSpec({dir / "dax0.0"}), 2);
+  EXPECT_EQ(pool.status().code(), Code::kNotFound);
+  EXPECT_FALSE(fs::exists(dir / "dax0.0"));
+}
+
+}  // namespace
+}  // namespace jax_cxl::pool

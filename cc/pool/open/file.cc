@@ -1,0 +1,279 @@
+#include "cc/pool/open/file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <string>
+#include <system_error>
+#include <thread>
+
+#include "cc/pool/layout/geometry.h"
+#include "cc/pool/layout/header.h"
+#include "cc/pool/open/lock_holder.h"
+
+namespace jax_cxl::pool {
+namespace {
+
+// O_NONBLOCK: a FIFO of that name must not stop us.
+constexpr int kOpenFlags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+
+// A sweeper or another creator may hold a lock for an instant, just to look.
+constexpr int kLockAttempts = 20;
+constexpr std::chrono::milliseconds kLockPause(5);
+
+// A file may vanish between open and lock this often before we give up.
+constexpr int kOpenAttempts = 10;
+
+Result<struct stat> Stat(int fd, const std::string& path) {
+  struct stat info;
+  if (fstat(fd, &info) != 0) return FileError(errno, "inspect", path);
+  return info;
+}
+
+Status NoSpace(const std::string& path, uint64_t needed, uint64_t free) {
+  return Error(Code::kResourceExhausted, "no space for ", path, ": the pool ",
+               "needs ", FormatBytes(needed), " and ", FormatBytes(free),
+               " are free; pass a smaller size=, delete files of dead jobs, or "
+               "enlarge the file system (for /dev/shm: mount -o "
+               "remount,size=..., in a container --shm-size=...)");
+}
+
+// EFBIG may also come from a file system without room for such a file.
+Status TooLarge(const std::string& path, uint64_t bytes) {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || bytes <= limit.rlim_cur)
+    return FileError(EFBIG, "reserve space in", path);
+  return Error(Code::kResourceExhausted, "cannot make ", path, " of ",
+               FormatBytes(bytes), ": this process may only write files of up ",
+               "to ", FormatBytes(limit.rlim_cur),
+               "; raise that limit (ulimit -f unlimited) or pass a smaller "
+               "size=");
+}
+
+uint64_t FreeBytes(int fd) {
+  struct statvfs info;
+  if (fstatvfs(fd, &info) != 0) return 0;
+  return static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
+}
+
+bool HasSizeLimit(int fd) {  // a tmpfs of size=0 has none
+  struct statvfs info;
+  return fstatvfs(fd, &info) == 0 && info.f_blocks != 0;
+}
+
+// In pieces: the kernel gives up a piece when a signal arrives, and a process
+// with a profiling timer would otherwise never finish a large one.
+int Allocate(int fd, uint64_t offset, uint64_t bytes) {
+  constexpr uint64_t kPiece = uint64_t{64} << 20;
+  for (uint64_t done = 0; done < bytes;) {
+    const uint64_t piece = std::min(kPiece, bytes - done);
+    const int error = posix_fallocate(fd, static_cast<off_t>(offset + done),
+                                      static_cast<off_t>(piece));
+    if (error == EINTR) continue;
+    if (error != 0) return error;
+    done += piece;
+  }
+  return 0;
+}
+
+}  // namespace
+
+Status FileError(int error, const std::string& action,
+                 const std::string& path) {
+  const std::string text = "cannot " + action + " " + path + ": " +
+                           std::generic_category().message(error);
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+      return Error(Code::kNotFound, text,
+                   "; check the path, and create its directory first");
+    case ENXIO:
+    case ENODEV:
+      return Error(Code::kNotFound, text,
+                   "; check that the device is online (daxctl list)");
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return Error(Code::kPermissionDenied, text,
+                   "; run as a user who may write there, or name another path");
+    case ELOOP:
+      return Error(Code::kPermissionDenied, text,
+                   "; symbolic links are refused, name the file itself");
+    case EEXIST:
+      return Error(Code::kAlreadyExists, text, "; name another path");
+    case EISDIR:
+    case ENAMETOOLONG:
+    case EINVAL:
+      return Error(Code::kInvalidArgument, text, "; name a file");
+    case EMFILE:
+    case ENFILE:
+      return Error(Code::kResourceExhausted, text,
+                   "; raise the limit on open files (ulimit -n)");
+    case ENOSPC:
+    case EDQUOT:
+    case ENOMEM:
+      return Error(Code::kResourceExhausted, text,
+                   "; free some space or name another path");
+    default:
+      return Error(Code::kInternal, text);
+  }
+}
+
+Result<PoolFile> PoolFile::Open(const std::string& path, int flags) {
+  PoolFile file;
+  file.path_ = path;
+  file.fd_ = UniqueFd(open(path.c_str(), kOpenFlags | flags, 0600));
+  if (!file.fd_.valid()) {
+    return FileError(errno, flags & O_CREAT ? "create" : "open", path);
+  }
+  CXL_ASSIGN_OR_RETURN(const struct stat info, Stat(file.fd(), path));
+  file.device_ = info.st_dev;
+  file.inode_ = info.st_ino;
+  if (flags & O_CREAT) {
+    file.created_ = true;
+    file.owner_ = getpid();
+  }
+  return file;
+}
+
+Result<PoolFile> PoolFile::OpenOrCreate(const std::string& path) {
+  Result<PoolFile> file = Open(path, 0);
+  if (file.ok() || file.status().code() != Code::kNotFound) return file;
+  // O_EXCL: what appears here in the meantime was not made by us.
+  return Open(path, O_CREAT | O_EXCL);
+}
+
+Status PoolFile::CheckOurs() const {
+  CXL_ASSIGN_OR_RETURN(const struct stat info, Stat(fd(), path_));
+  if (!S_ISREG(info.st_mode)) {
+    return Error(Code::kInvalidArgument, path_,
+                 " is not a regular file; name a file, or write "
+                 "dax:/dev/daxX.Y for a device");
+  }
+  if (info.st_uid != geteuid()) {
+    return Error(Code::kPermissionDenied, path_, " belongs to user ",
+                 info.st_uid, ", this process runs as user ", geteuid(),
+                 "; a pool is never shared between users, name another path");
+  }
+  if ((info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+    return Error(Code::kPermissionDenied, path_, " can be ",
+                 info.st_mode & (S_IWGRP | S_IWOTH) ? "written" : "read",
+                 " by other users; run chmod 600 on it or name another path");
+  }
+  if (info.st_nlink > 1) {
+    return Error(Code::kPermissionDenied, path_, " has ", info.st_nlink,
+                 " names (hard links), so it may be somebody's file under a "
+                 "false one; remove the others or name another path");
+  }
+  return OkStatus();
+}
+
+Status PoolFile::Lock(int operation) const {
+  for (int attempt = 0; attempt < kLockAttempts; ++attempt) {
+    if (flock(fd(), operation | LOCK_NB) == 0) return OkStatus();
+    if (errno != EWOULDBLOCK && errno != EINTR) {
+      return FileError(errno, "lock", path_);
+    }
+    std::this_thread::sleep_for(kLockPause);
+  }
+  return Error(Code::kAlreadyExists, path_, " is in use by ", DescribeHolder(),
+               "; give this job a pool of its own or stop that one");
+}
+
+std::string PoolFile::DescribeHolder() const {
+  return DescribeLockHolder(fd(), device_, inode_, offset_);
+}
+
+Result<PoolFile> PoolFile::OpenForCreate(const std::string& path,
+                                         uint64_t offset, Ownership ownership) {
+  for (int attempt = 0; attempt < kOpenAttempts; ++attempt) {
+    Result<PoolFile> file = OpenOrCreate(path);
+    if (file.status().code() == Code::kAlreadyExists) continue;
+    if (!file.ok()) return file.status();
+    file->offset_ = offset;
+    CXL_RETURN_IF_ERROR(file->CheckOurs());
+    CXL_RETURN_IF_ERROR(file->Lock(LOCK_EX));
+    if (!file->StillNamed()) continue;  // a sweeper was faster
+
+    std::byte page[kPageBytes];
+    const ssize_t got =
+        pread(file->fd(), page, sizeof(page), static_cast<off_t>(offset));
+    if (got < 0) return FileError(errno, "read", path);
+    CXL_RETURN_IF_ERROR(CheckMayOverwrite(page, got, path));
+    if (ownership == Ownership::kAlways) file->owner_ = getpid();
+    return file;
+  }
+  return Error(Code::kAlreadyExists, path,
+               " was replaced again and again while it was opened; give this "
+               "job a pool of its own");
+}
+
+Result<PoolFile> PoolFile::OpenForAttach(const std::string& path) {
+  CXL_ASSIGN_OR_RETURN(PoolFile file, Open(path, 0));
+  CXL_RETURN_IF_ERROR(file.CheckOurs());
+  CXL_RETURN_IF_ERROR(file.Lock(LOCK_SH));
+  return file;
+}
+
+Result<PoolFile> PoolFile::OpenDevice(const std::string& path, bool exclusive) {
+  CXL_ASSIGN_OR_RETURN(PoolFile file, Open(path, 0));
+  CXL_RETURN_IF_ERROR(file.Lock(exclusive ? LOCK_EX : LOCK_SH));
+  return file;
+}
+
+uint64_t PoolFile::Size() const {
+  struct stat info;
+  return fstat(fd(), &info) == 0 ? info.st_size : 0;
+}
+
+Status PoolFile::Reserve(uint64_t offset, uint64_t bytes) {
+  // A leftover that is ours to remove need not keep more memory than we use.
+  if (owner_ != 0 && Size() > offset + bytes &&
+      ftruncate(fd(), static_cast<off_t>(offset + bytes)) != 0) {
+    return FileError(errno, "shorten", path_);
+  }
+  CXL_ASSIGN_OR_RETURN(const struct stat before, Stat(fd(), path_));
+  // Asked first: filling /dev/shm to the brim before giving up would take long
+  // and starve everybody else in the meantime.
+  const uint64_t present = static_cast<uint64_t>(before.st_blocks) * 512;
+  const uint64_t missing = bytes > present ? bytes - present : 0;
+  if (HasSizeLimit(fd()) && missing > FreeBytes(fd())) {
+    return NoSpace(path_, missing, FreeBytes(fd()));
+  }
+  const int error = Allocate(fd(), offset, bytes);
+  if (error == 0) return OkStatus();
+  if (!created_ && ftruncate(fd(), before.st_size) != 0) {
+    return FileError(errno, "restore the size of", path_);
+  }
+  if (error == EFBIG) return TooLarge(path_, offset + bytes);
+  if (error == ENOSPC || error == EDQUOT) {
+    return NoSpace(path_, missing, FreeBytes(fd()));
+  }
+  return FileError(error, "reserve space in", path_);
+}
+
+Status PoolFile::ShareLock() {
+  // Not atomic on Linux: another process may take the lock in between, which
+  // is why the creator looks at its header again afterwards.
+  return Lock(LOCK_SH);
+}
+
+bool PoolFile::StillNamed() const {
+  struct stat info;
+  return lstat(path_.c_str(), &info) == 0 && info.st_dev == device_ &&
+         info.st_ino == inode_;
+}
+
+void PoolFile::RemoveName() {
+  if (fd_.valid() && owner_ == getpid() && StillNamed()) unlink(path_.c_str());
+  owner_ = 0;
+}
+
+}  // namespace jax_cxl::pool

@@ -1,0 +1,204 @@
+#ifndef JAX_CXL_TESTING_CUDA_DEVICE_SOAK_H_
+#define JAX_CXL_TESTING_CUDA_DEVICE_SOAK_H_
+
+#include <cuda_runtime.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "cc/comm/call/call.h"
+#include "cc/comm/cuda/host_path.h"
+#include "cc/plan/plan.h"
+#include "cc/testing/cuda/device_world.h"
+#include "cc/testing/soak/soak_call.h"
+
+// Random collectives of GPUs, against plain loops.
+namespace jax_cxl::comm::soak {
+
+inline constexpr uint64_t kLargest = uint64_t{48} << 20;  // bytes of one buffer
+
+// Device memory of one rank for the calls of a test, one at a time.
+class Scratch {
+ public:
+  explicit Scratch(int device) {
+    OkOrDie(cudaSetDevice(device));
+    OkOrDie(cudaMalloc(&input_, kLargest + 64));
+    OkOrDie(cudaMalloc(&output_, kLargest + 64));
+    OkOrDie(cudaMalloc(&table_, 1 << 20));
+  }
+  ~Scratch() {
+    cudaFree(input_);
+    cudaFree(output_);
+    cudaFree(table_);
+  }
+  Scratch(const Scratch&) = delete;
+
+  // Moves the call's buffers to the device, at the same alignment.
+  void Upload(Call* call, HostPath::Table* table, cudaStream_t stream) {
+    auto place = [](void* base, const std::byte* like) {
+      return static_cast<std::byte*>(base) +
+             reinterpret_cast<uintptr_t>(like) % 64;
+    };
+    host_output_ = call->output;
+    input_bytes_ = plan::InputBytes(call->request);
+    output_bytes_ = plan::OutputBytes(call->request);
+    ASSERT_LE(std::max(input_bytes_, output_bytes_), kLargest);
+    std::byte* input = place(input_, call->input);
+    std::byte* output = place(output_, call->output);
+    OkOrDie(cudaMemcpyAsync(input, call->input, input_bytes_,
+                            cudaMemcpyHostToDevice, stream));
+    OkOrDie(cudaMemcpyAsync(output, call->output, output_bytes_,
+                            cudaMemcpyHostToDevice, stream));
+    OkOrDie(cudaMemcpyAsync(table_, call->table.data(),
+                            call->table.size() * sizeof(int64_t),
+                            cudaMemcpyHostToDevice, stream));
+    if (!call->table.empty())
+      *table = {table_, call->table.size(), sizeof(int64_t)};
+    call->table.clear();
+    call->input = input;
+    call->output = output;
+    device_output_ = output;
+  }
+
+  void Download(cudaStream_t stream) {
+    OkOrDie(cudaMemcpyAsync(host_output_, device_output_, output_bytes_,
+                            cudaMemcpyDeviceToHost, stream));
+  }
+
+ private:
+  void* input_ = nullptr;
+  void* output_ = nullptr;
+  void* table_ = nullptr;
+  std::byte* host_output_ = nullptr;
+  std::byte* device_output_ = nullptr;
+  uint64_t input_bytes_ = 0;
+  uint64_t output_bytes_ = 0;
+};
+
+enum class Way { kEnqueue, kStartAndDone };
+
+// Runs one random call on all its members; returns its number of wrong
+// elements.
+inline uint64_t RunCall(DeviceWorld& world,
+                        std::vector<std::unique_ptr<Scratch>>& scratch,
+                        SoakCall& soak, Way way) {
+  const std::vector<int32_t>& members = soak.members();
+  world.OpenChannels(members);
+  for (int32_t rank : members)
+    OkOrDie(world.endpoint(rank).Reserve(soak.ForMember(0)->request));
+  // All before the first call: a copy from memory that is not pinned may wait
+  // for copies of other streams, and these for a rank that this thread serves
+  // later.
+  std::vector<std::unique_ptr<Call>> calls;
+  std::vector<HostPath::Table> tables(members.size());
+  for (size_t self = 0; self < members.size(); ++self) {
+    const int rank = members[self];
+    OkOrDie(cudaSetDevice(world.device(rank)));
+    calls.push_back(soak.ForMember(static_cast<int>(self)));
+    scratch[rank]->Upload(calls[self].get(), &tables[self], world.stream(rank));
+    OkOrDie(cudaStreamSynchronize(world.stream(rank)));
+  }
+  for (size_t self = 0; self < members.size(); ++self) {
+    const int rank = members[self];
+    const cudaStream_t stream = world.stream(rank);
+    const Call& call = *calls[self];
+    OkOrDie(cudaSetDevice(world.device(rank)));
+    if (way == Way::kStartAndDone && tables[self].count == 0) {
+      OkOrDie(world.endpoint(rank).EnqueueStart(members, call, stream));
+      OkOrDie(world.endpoint(rank).EnqueueDone(call.output, call.output, 0,
+                                               stream));
+    } else {
+      OkOrDie(
+          world.endpoint(rank).Enqueue(members, call, tables[self], stream));
+    }
+  }
+  for (int32_t rank : members) scratch[rank]->Download(world.stream(rank));
+  for (int32_t rank : members)
+    OkOrDie(cudaStreamSynchronize(world.stream(rank)));
+  return soak.CountWrong();
+}
+
+// Does what the runtime's watcher does, so that a call that hangs ends the test
+// and says which one it was.
+class Watcher {
+ public:
+  explicit Watcher(DeviceWorld& world)
+      : thread_([this, &world] { Watch(world); }) {}
+  ~Watcher() {
+    stop_ = true;
+    thread_.join();
+  }
+
+ private:
+  void Watch(DeviceWorld& world) {
+    while (!stop_) {
+      for (int rank = 0; rank < world.size(); ++rank)
+        OkOrDie(world.endpoint(rank).Check(Clock::now()));
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+struct Setting {
+  int ranks;
+  uint64_t slot_bytes;
+  int num_slots;
+  int pool_devices;
+  uint32_t blocks;
+  bool direct = true;
+  Way way = Way::kEnqueue;
+  uint64_t copy_engine_bytes = uint64_t{12} << 20;
+  uint64_t flagged_bytes = DeviceOptions().flagged_bytes;
+  uint64_t first_flagged_round = 0;
+};
+
+inline void RunSoak(uint64_t seed, const Setting& setting, int calls,
+                    uint64_t large) {
+  Random random(seed);
+  DeviceOptions options;
+  options.slot_bytes = setting.slot_bytes;
+  options.num_slots = setting.num_slots;
+  options.shape.blocks = setting.blocks;
+  options.copy_engine_bytes = setting.copy_engine_bytes;
+  options.copy_engine_bytes_aside = setting.copy_engine_bytes / 4;
+  options.warn_after_s = 5;
+  options.timeout_s = 20;
+  options.flagged_bytes = setting.flagged_bytes;
+  options.first_flagged_round = setting.first_flagged_round;
+  DeviceWorld world(setting.ranks, options, setting.direct,
+                    setting.pool_devices);
+  const Watcher watcher(world);
+  std::vector<std::unique_ptr<Scratch>> scratch;
+  for (int rank = 0; rank < setting.ranks; ++rank)
+    scratch.push_back(std::make_unique<Scratch>(world.device(rank)));
+  std::vector<int32_t> everyone(setting.ranks);
+  std::iota(everyone.begin(), everyone.end(), 0);
+  std::vector<std::vector<int32_t>> groups = {everyone};
+  std::shuffle(everyone.begin(), everyone.end(), random);
+  groups.push_back(everyone);
+  groups.emplace_back(everyone.begin(), everyone.begin() + 2);
+  for (int i = 0; i < calls; ++i) {
+    SoakCall call(random, groups[Pick(random, 0, groups.size() - 1)], i, large);
+    const uint64_t wrong = RunCall(world, scratch, call, setting.way);
+    ASSERT_EQ(wrong, 0u) << call.Text() << ", call " << i << " of "
+                         << setting.ranks << " ranks, " << setting.num_slots
+                         << " slots of " << setting.slot_bytes << ", seed "
+                         << seed;
+    ASSERT_TRUE(world.failure().ok()) << world.failure().message();
+  }
+}
+
+}  // namespace jax_cxl::comm::soak
+
+#endif  // JAX_CXL_TESTING_CUDA_DEVICE_SOAK_H_

@@ -1,0 +1,97 @@
+#ifndef JAX_CXL_TESTING_CUDA_DEVICE_WORLD_H_
+#define JAX_CXL_TESTING_CUDA_DEVICE_WORLD_H_
+
+#include <cuda_runtime.h>
+
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "cc/comm/cuda/device_endpoint.h"
+#include "cc/comm/cuda/pool_registration.h"
+#include "cc/testing/world/world.h"
+
+namespace jax_cxl::comm {
+
+inline int CountDevices() {
+  // Before CUDA starts: several ranks may share a GPU here, and all share a
+  // process, in which loading a kernel may wait for one that waits for a rank.
+  for (const char* queues : cuda::kDeviceQueues) setenv(queues, "32", 0);
+  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  int devices = 0;
+  return cudaGetDeviceCount(&devices) == cudaSuccess ? devices : 0;
+}
+
+inline void OkOrDie(const Status& status) {
+  if (status.ok()) return;
+  std::cerr << status.message() << std::endl;
+  std::abort();
+}
+
+inline void OkOrDie(cudaError_t error) {
+  OkOrDie(cuda::CudaStatus(error, "CUDA"));
+}
+
+// A job whose ranks are all in this process, rank r on GPU r % count: for tests
+// and benchmarks. Kernels of several ranks run on one GPU side by side, which
+// works as long as the blocks of all fit.
+class DeviceWorld {
+ public:
+  DeviceWorld(int size, const DeviceOptions& options, bool direct = true,
+              int pool_devices = 1, uint64_t bytes_per_rank = 192 << 20)
+      : world_(size, Options{}, size * bytes_per_rank, pool_devices) {
+    std::vector<int> devices(std::min(size, CountDevices()));
+    std::iota(devices.begin(), devices.end(), 0);
+    if (direct)
+      registration_ = OrDie(PoolRegistration::Create(world_.pool(), devices));
+    for (int rank = 0; rank < size; ++rank) {
+      const int device = rank % static_cast<int>(devices.size());
+      endpoints_.push_back(std::make_unique<DeviceEndpoint>(
+          &world_.pool(), &world_.peers(rank), &world_.endpoint(rank), options,
+          device, direct, [this](const Status& status) {
+            std::lock_guard lock(mutex_);
+            if (failure_.ok()) failure_ = status;
+          }));
+      OkOrDie(endpoints_.back()->Open());
+      OkOrDie(cudaSetDevice(device));
+      streams_.emplace_back();
+      OkOrDie(
+          cudaStreamCreateWithFlags(&streams_.back(), cudaStreamNonBlocking));
+    }
+  }
+
+  ~DeviceWorld() {
+    endpoints_.clear();
+    for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
+  }
+
+  pool::Pool& pool() { return world_.pool(); }
+  int size() const { return static_cast<int>(endpoints_.size()); }
+  int device(int rank) const { return rank % CountDevices(); }
+  DeviceEndpoint& endpoint(int rank) { return *endpoints_[rank]; }
+  cudaStream_t stream(int rank) const { return streams_[rank]; }
+
+  Status failure() const {
+    std::lock_guard lock(mutex_);
+    return failure_;
+  }
+
+  // So that no first call waits for another one that the same thread makes.
+  void OpenChannels(const std::vector<int32_t>& members) {
+    for (int32_t rank : members)
+      OkOrDie(endpoints_[rank]->OpenChannel(members));
+    for (int32_t rank : members) OkOrDie(endpoints_[rank]->Connect(members));
+  }
+
+ private:
+  World world_;
+  std::unique_ptr<PoolRegistration> registration_;
+  std::vector<std::unique_ptr<DeviceEndpoint>> endpoints_;
+  std::vector<cudaStream_t> streams_;
+  mutable std::mutex mutex_;
+  Status failure_;
+};
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_TESTING_CUDA_DEVICE_WORLD_H_

@@ -1,0 +1,116 @@
+// Sanitizers: address, thread
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <iostream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cc/testing/faults/fault_cycles.h"
+#include "cc/testing/faults/fault_sweep.h"
+
+namespace jax_cxl::comm::faults {
+namespace {
+
+std::string Failures(const Tally& tally) {
+  std::string text;
+  for (const std::string& failure : tally.failures) text += failure + "\n";
+  return text;
+}
+
+// A slice of what fault_sweep_benchmark goes through as a whole, of 15 s or
+// JAX_CXL_TEST_FAULT_SECONDS.
+TEST(FaultTest, FreshSliceOfTheSweep) {
+  const uint64_t seed = std::random_device()();
+  std::cout << "seed " << seed << std::endl;
+  soak::Random random(seed);
+  Tally tally;
+  const char* seconds = std::getenv("JAX_CXL_TEST_FAULT_SECONDS");
+  const double until = Now() + (seconds == nullptr ? 15 : std::atof(seconds));
+  while (Now() < until) {
+    const auto op = static_cast<plan::Op>(random() % plan::kNumOps);
+    const int ranks = static_cast<int>(soak::Pick(random, 2, kMaxRanks));
+    const int victim = static_cast<int>(soak::Pick(random, 0, ranks - 1));
+    const Coverage coverage = {.all_actions = true, .random_times = 8};
+    for (const Case& item : CasesOf(op, ranks, victim, coverage, random)) {
+      RunCase(item, &tally);
+      if (Now() >= until) break;
+    }
+  }
+  std::cout << tally.cases << " faults" << std::endl;
+  EXPECT_GT(tally.reached, 10u);
+  EXPECT_TRUE(tally.good()) << Failures(tally);
+}
+
+Case AllReduce(const std::string& fault) {
+  Case item;
+  item.op = plan::Op::kAllReduce;
+  item.fault = *fault::Parse(fault);
+  return item;
+}
+
+// What the sweep relies on: that it would see a hang ...
+TEST(FaultTest, SeesAHang) {
+  Case item = AllReduce("rank=1,point=start,action=stop");
+  item.timeout_s = 1000;
+  const JobResult result = Job(item, /*deadline_s=*/3).Run();
+  Tally tally;
+  Judge(item, result, &tally).Run();
+  EXPECT_EQ(tally.hangs, 1u);
+}
+
+// ... an error that names another rank, or comes late, and a wrong value.
+TEST(FaultTest, SeesTheWrongCulprit) {
+  const Case item = AllReduce("rank=1,point=start,action=kill");
+  JobResult result = Job(item, kDeadline).Run();
+  Tally right;
+  Judge(item, result, &right).Run();
+  EXPECT_TRUE(right.good()) << Failures(right);
+  ASSERT_EQ(right.survivors_with_error, 1u);
+
+  ++result.ranks[1].pid;
+  Tally tally;
+  Judge(item, result, &tally).Run();
+  EXPECT_EQ(tally.misjudged, 1u);
+  --result.ranks[1].pid;
+  result.ranks[0].ended_at += 2 * kPromptly;
+  result.ranks[0].wrong = 3;
+  Judge(item, result, &tally).Run();
+  EXPECT_EQ(tally.late, 1u);
+  EXPECT_EQ(tally.wrong, 3u);
+}
+
+// In the first call, and one that goes through slots: those after it are
+// submitted together, and small ones succeed without a rank that has submitted
+// them.
+TEST(FaultTest, SaysWhatTheVictimDidLast) {
+  // Other hosts know no more of a killed rank than its last heartbeat told.
+  if (pool::Incoherence::FromEnvironment()) GTEST_SKIP();
+  Case item = AllReduce("rank=1,call=1,point=start,action=kill");
+  item.seed = 9;  // whose first call has some kilobytes
+  const JobResult result = Job(item, kDeadline).Run();
+  const std::string message = result.ranks[0].message;
+  EXPECT_NE(message.find("it was in its call "), message.npos) << message;
+  EXPECT_NE(message.find("which all ranks had started"), message.npos)
+      << message;
+}
+
+TEST(FaultCyclesTest, JobsKilledAsAWholeLeaveNothing) {
+  const int descriptors = OpenDescriptors();
+  soak::Random random(std::random_device{}());
+  for (int cycle = 0; cycle < 50; ++cycle)
+    StartAndCrash(cycle, 2 + cycle % 3,
+                  std::chrono::microseconds(soak::Pick(random, 0, 20'000)));
+  pool::SweepLeftovers();
+  const Leftovers left = Look(kCyclePrefix, descriptors);
+  EXPECT_EQ(left.files, 0);
+  EXPECT_EQ(left.sockets, 0);
+  EXPECT_EQ(left.processes, 0);
+  EXPECT_EQ(left.descriptors, 0);
+}
+
+}  // namespace
+}  // namespace jax_cxl::comm::faults

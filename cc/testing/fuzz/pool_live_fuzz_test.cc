@@ -1,0 +1,105 @@
+// Ranks at work on threads of their own while another process scribbles over
+// their pool at any moment, between a check and its use too: every call ends,
+// and nothing outside the pool and the calls' own buffers is touched.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <iostream>
+#include <map>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "cc/testing/fuzz/scribbler.h"
+#include "cc/testing/soak/soak_call.h"
+#include "cc/testing/world/world.h"
+
+namespace jax_cxl::comm {
+namespace {
+
+using soak::Random;
+using soak::SoakCall;
+
+// A process that damages the pool now and then, until it is stopped.
+class ScribblingProcess {
+ public:
+  ScribblingProcess(const pool::Pool& pool, uint64_t seed,
+                    std::chrono::microseconds pause) {
+    pid_ = fork();
+    if (pid_ != 0) return;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    Scribbler scribbler(pool, seed);
+    for (;;) {
+      scribbler.Scribble();
+      usleep(pause.count());
+    }
+  }
+  ~ScribblingProcess() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+
+ private:
+  pid_t pid_;
+};
+
+// Batches of calls until one fails, or `batches` of them.
+Status RunWorld(Random& random, int batches) {
+  Options options;
+  options.slot_bytes = random() % 2 == 0 ? 1024 : 16384;
+  options.num_slots = 2 + static_cast<int>(random() % 4);
+  options.warn_after_s = 1e9;
+  options.timeout_s = 0.2;
+  World world(3, options, 16 << 20);
+  const Fence fence(world.pool());
+  // By the clock of the calls: from rarely to all the time.
+  constexpr int kPauses[] = {1000, 100, 10};
+  const ScribblingProcess enemy(
+      world.pool(), random(), std::chrono::microseconds(kPauses[random() % 3]));
+  std::vector<int32_t> everyone(world.size());
+  std::iota(everyone.begin(), everyone.end(), 0);
+  Status status;
+  uint64_t identity = 0;
+  for (int batch = 0; batch < batches && status.ok(); ++batch) {
+    std::deque<SoakCall> calls;
+    for (int k = 0; k < 20; ++k)
+      calls.emplace_back(random, everyone, identity++, 20'000);
+    Countdown countdown(world.size() * static_cast<int>(calls.size()));
+    for (SoakCall& call : calls)
+      for (int rank : everyone)
+        countdown.Submit(world.endpoint(rank), everyone, call.ForMember(rank));
+    status = countdown.Wait();
+    for (const SoakCall& call : calls)
+      EXPECT_TRUE(call.GuardsIntact()) << call.Text();
+  }
+  return status;
+}
+
+TEST(PoolLiveFuzzTest, EveryCallEnds) {
+  // The other process knows nothing of an emulated cache.
+  if (Incoherence::FromEnvironment()) GTEST_SKIP();
+  const uint64_t seed = FuzzSeed();
+  alarm(100);  // a hang ends the test
+  std::map<Code, int> worlds;
+  Random random(seed);
+  const Clock::time_point start = Clock::now();
+  while (Clock::now() - start < std::chrono::seconds(8) && !HasFailure()) {
+    const Status status = RunWorld(random, /*batches=*/50);
+    EXPECT_EQ(status.ok(), status.message().empty());
+    ++worlds[status.code()];
+  }
+  alarm(0);
+  for (const auto& [code, count] : worlds)
+    std::cout << CodeName(code) << " " << count << ", ";
+  std::cout << "worlds" << std::endl;
+  EXPECT_GT(worlds.size(), worlds.count(Code::kOk)) << "no damage was seen";
+}
+
+}  // namespace
+}  // namespace jax_cxl::comm

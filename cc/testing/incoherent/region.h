@@ -1,0 +1,81 @@
+#ifndef JAX_CXL_TESTING_INCOHERENT_REGION_H_
+#define JAX_CXL_TESTING_INCOHERENT_REGION_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "cc/pool/layout/geometry.h"
+
+namespace jax_cxl::pool {
+
+// What a range that the protocol publishes, acquires or polls holds.
+enum class Region : uint8_t {
+  kOther,  // not in use yet: the arenas beyond what a directory names
+  kHeader,
+  // Payloads.
+  kRankInfo,
+  kAbort,
+  kStandstill,
+  kEnd,
+  kDirectory,
+  kSubmission,
+  kAnnouncement,
+  kName,
+  kSlot,
+  kRecorder,
+  // Flags.
+  kRankReady,
+  kHeartbeat,
+  kAbortRaised,
+  kStandstillFlag,
+  kEndRaised,
+  kDirectoryReady,
+  kPublished,
+  kReleased,
+  kSubmissionReady,
+  kAnnouncementReady,
+  kNameReady,
+  kSubmissionsRead,
+};
+inline constexpr int kNumRegions =
+    static_cast<int>(Region::kSubmissionsRead) + 1;
+
+std::string_view RegionName(Region region);
+inline constexpr bool IsFlag(Region region) {
+  return region >= Region::kRankReady;
+}
+
+// Tells regions apart by what the pool itself says: for emulation and
+// diagnosis, not for the protocol. Stateless; any thread.
+class RegionMap {
+ public:
+  // `base` is where this process sees the pool.
+  RegionMap(const std::byte* base, std::vector<ByteRange> extents,
+            int world_size)
+      : base_(base), extents_(std::move(extents)), world_size_(world_size) {}
+
+  // The range [offset, offset + bytes), bytes > 0. A flag is exactly its word.
+  Region Find(uint64_t offset, uint64_t bytes) const;
+
+  // The rank that alone may write there; -1: the creator of the pool.
+  int OwnerOf(uint64_t offset) const;
+
+ private:
+  // Where the recorders start and end.
+  uint64_t recorders() const { return RecorderOffset(0, world_size_); }
+  uint64_t arenas() const { return ControlBytes(0, world_size_); }
+
+  Region FindInRankPage(uint64_t offset, bool word) const;
+  Region FindInArena(uint64_t offset, bool word, int owner) const;
+
+  const std::byte* base_;
+  std::vector<ByteRange> extents_;
+  int world_size_;
+};
+
+}  // namespace jax_cxl::pool
+
+#endif  // JAX_CXL_TESTING_INCOHERENT_REGION_H_

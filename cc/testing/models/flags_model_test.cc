@@ -1,0 +1,132 @@
+// Sanitizers: none. It visits millions of states. This takes minutes there.
+
+// Every order of every step of short messages between GPUs, with a rank dying
+// anywhere: nothing unread is overwritten, nothing stale is taken for new, and
+// every live rank ends.
+#include "cc/testing/models/flags_model.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <iostream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "cc/testing/models/protocol_model_search.h"
+
+namespace jax_cxl::comm::flags_model {
+namespace {
+
+using model::Explore;
+using model::Outcome;
+
+FlagsCall AllGather(int ranks, int words) {
+  return {words, static_cast<uint8_t>((1 << ranks) - 1), {}};
+}
+FlagsCall Broadcast(int words) { return {words, 1, {}}; }
+
+struct Named {
+  std::string name;
+  Configuration configuration;
+};
+
+std::vector<Named> Configurations() {
+  Configuration two;
+  two.calls.assign(4, AllGather(2, 2));
+  // Who hears from nobody has to ask what was released.
+  Configuration ahead;
+  ahead.calls = {Broadcast(2), Broadcast(1), Broadcast(2), Broadcast(1),
+                 AllGather(2, 1)};
+  Configuration three;
+  three.ranks = 3;
+  three.calls.assign(3, Broadcast(1));
+  Configuration disagree = two;
+  disagree.calls[1].kind = {0, 1};
+  // Flags 1, 2, 3, a wipe, 1, 2; the second word of a slot is put in the first
+  // round and in the one with the same flag.
+  Configuration anew;
+  anew.flags = 4;
+  anew.calls = {AllGather(2, 2), AllGather(2, 1), AllGather(2, 1),
+                AllGather(2, 2), AllGather(2, 1)};
+  Configuration ahead_anew = anew;
+  ahead_anew.calls = {Broadcast(2), Broadcast(1), Broadcast(1), Broadcast(2),
+                      Broadcast(1)};
+  Configuration timeout = anew;
+  timeout.timeouts = 1;
+  return {{"TwoRanks", two},     {"LeaderAhead", ahead},
+          {"ThreeRanks", three}, {"Disagree", disagree},
+          {"FlagsAnew", anew},   {"LeaderAheadAnew", ahead_anew},
+          {"Timeout", timeout}};
+}
+
+std::string Text(const std::vector<std::string>& trace) {
+  std::string text;
+  for (const std::string& line : trace) text += line + "\n";
+  return text;
+}
+
+class FlagsModelTest : public testing::TestWithParam<Named> {};
+
+TEST_P(FlagsModelTest, IsRightInEveryOrder) {
+  const Outcome outcome = Explore(Model(GetParam().configuration));
+  std::cout << outcome.states << " states, " << outcome.transitions << " steps"
+            << std::endl;
+  EXPECT_EQ(outcome.wrong, "") << Text(outcome.trace);
+  EXPECT_GT(outcome.states, 1000u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Configurations, FlagsModelTest,
+                         testing::ValuesIn(Configurations()),
+                         [](const auto& info) { return info.param.name; });
+
+// What the model says can be wrong, and where.
+struct Broken {
+  Fault fault;
+  std::string configuration;
+};
+
+class BrokenFlagsTest : public testing::TestWithParam<Broken> {};
+
+TEST_P(BrokenFlagsTest, IsFound) {
+  for (Named& named : Configurations()) {
+    if (named.name != GetParam().configuration) continue;
+    named.configuration.fault = GetParam().fault;
+    named.configuration.crashes = 0;  // It goes wrong without.
+    const Outcome outcome = Explore(Model(named.configuration));
+    EXPECT_NE(outcome.wrong, "") << "nothing shows that it is missing";
+    std::cout << outcome.wrong << " after " << outcome.trace.size() << " steps"
+              << std::endl;
+    return;
+  }
+  FAIL() << "no such configuration";
+}
+
+const Broken kBroken[] = {
+    {Fault::kReleasedWait, "LeaderAhead"},
+    {Fault::kReleaseAfterReading, "LeaderAhead"},
+    {Fault::kLeastReleased, "ThreeRanks"},
+    {Fault::kFlag, "TwoRanks"},
+    {Fault::kCallWait, "Disagree"},
+    {Fault::kCallBehindSlot, "LeaderAhead"},
+    {Fault::kWipe, "FlagsAnew"},
+    {Fault::kWipeWait, "LeaderAheadAnew"},
+    {Fault::kMeeting, "FlagsAnew"},
+};
+INSTANTIATE_TEST_SUITE_P(Faults, BrokenFlagsTest, testing::ValuesIn(kBroken),
+                         [](const auto& info) {
+                           return std::string(FaultName(info.param.fault)) +
+                                  "In" + info.param.configuration;
+                         });
+
+// Each of them, but the first, which is none.
+TEST(FaultsTest, AreAllLookedFor) {
+  for (size_t fault = 1; fault < std::size(kFaultNames); ++fault)
+    EXPECT_TRUE(std::ranges::any_of(kBroken, [&](const Broken& broken) {
+      return broken.fault == static_cast<Fault>(fault);
+    })) << kFaultNames[fault];
+}
+
+}  // namespace
+}  // namespace jax_cxl::comm::flags_model

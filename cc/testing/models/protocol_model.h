@@ -1,0 +1,111 @@
+#ifndef JAX_CXL_TESTING_MODELS_PROTOCOL_MODEL_H_
+#define JAX_CXL_TESTING_MODELS_PROTOCOL_MODEL_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cc/testing/models/protocol_model_giving_up.h"
+#include "cc/testing/models/protocol_model_in_order.h"
+#include "cc/testing/models/protocol_model_negotiation.h"
+#include "cc/testing/models/protocol_model_plans.h"
+#include "cc/testing/models/protocol_model_search.h"
+#include "cc/testing/models/protocol_model_turn.h"
+
+// A model of how the ranks of a group communicate, small enough to try every
+// order of every step (protocol_model_search.h). What is modelled, a
+// file each:
+//
+//   submissions   rings of them, and the words that say how far they were read
+//   negotiation   calls in any order: eager ones, and announcements
+//   in_order      calls in program order, and ranks that disagree about them
+//   plans         slots, doorbells and releases in the order of real plans
+//   giving_up     deaths, timeouts, ranks that leave
+//
+// Memory is not coherent. A payload is a number, which message it is. A store
+// reaches the pool when it is published, or earlier if its line is evicted; a
+// reader drops the line and may fetch it anew at any time until it has read it.
+// Flags are 8 bytes, stored and loaded as the pool has them.
+//
+// In calls in any order, a rank may do any step that it could do next, so that
+// the code's own order is one of many. A rank may die, or give up, between any
+// two steps. One that is done takes no further part.
+//
+// Not modelled: how channels are opened. Flags of short messages between GPUs
+// have a model of their own (flags_model.h).
+namespace jax_cxl::comm::model {
+
+class Model {
+ public:
+  using State = model::State;
+
+  explicit Model(Configuration setup) : setup_(std::move(setup)) {}
+
+  // See Explore.
+  std::string Moves(const State& state, std::vector<Move<State>>* moves) const {
+    std::string wrong;
+    const auto each = [&](auto part) {
+      for (int r = 0; r < setup_.ranks && wrong.empty(); ++r) {
+        Turn turn(setup_, state, r, moves, &wrong);
+        part(turn);
+      }
+    };
+    each([](Turn& turn) { Act(turn); });
+    if (moves->empty()) each([](Turn& turn) { CheckEnd(turn); });
+    each([](Turn& turn) { Evict(turn); });
+    each([](Turn& turn) { Befall(turn); });
+    return wrong;
+  }
+
+ private:
+  static void Act(Turn& turn) {
+    const Rank& me = turn.me;
+    const size_t before = turn.moves();
+    if (me.life == kGivingUp) GiveUp(turn);
+    if (me.life != kLive || me.done == turn.all_calls()) return;
+    const bool in_order = turn.setup.in_program_order();
+    if (!in_order) Exchange(turn);
+    if (me.current > 0)
+      Execute(turn);
+    else if (in_order)
+      me.phase == kAwaiting ? Await(turn) : Start(turn);
+    else
+      turn.self == 0 ? Announce(turn) : Follow(turn);
+    Watch(turn, turn.moves() == before);
+  }
+
+  // A cache may write back a line at any time.
+  static void Evict(Turn& turn) {
+    const Rank& me = turn.me;
+    const auto evict = [&](auto place, int stored) {
+      if (place(turn.state) == stored) return;
+      State& next = turn.Add("loses a line");
+      const_cast<uint8_t&>(place(next)) = static_cast<uint8_t>(stored);
+    };
+    const int submissions = turn.setup.submission_ring;
+    for (int i = 0; i < submissions; ++i)
+      evict([&](const State& s) -> auto& { return s.submission[turn.self][i]; },
+            Newest(me.sent + (me.sending > 0), i, submissions));
+    for (int i = 0; i < turn.setup.num_slots; ++i)
+      for (int p = 0; p < turn.setup.parts; ++p)
+        evict([&](const State& s) -> auto& { return s.slot[turn.self][i][p]; },
+              me.stored[i][p]);
+    const int announcements = turn.setup.announcement_ring;
+    for (int i = 0; turn.self == 0 && i < announcements; ++i)
+      evict([&](const State& s) -> auto& { return s.announcement[i]; },
+            Newest(me.ordered + (me.ordering > 0 && me.current == 0), i,
+                   announcements));
+    if (me.abort > 0)
+      evict(
+          [&](const State& s) -> auto& {
+            return s.rank[turn.self].reason_in_pool;
+          },
+          1);
+  }
+
+  Configuration setup_;
+};
+
+}  // namespace jax_cxl::comm::model
+
+#endif  // JAX_CXL_TESTING_MODELS_PROTOCOL_MODEL_H_

@@ -1,0 +1,103 @@
+#ifndef JAX_CXL_TESTING_MODELS_PROTOCOL_MODEL_GIVING_UP_H_
+#define JAX_CXL_TESTING_MODELS_PROTOCOL_MODEL_GIVING_UP_H_
+
+#include <algorithm>
+#include <vector>
+
+#include "cc/testing/models/protocol_model_in_order.h"
+#include "cc/testing/models/protocol_model_negotiation.h"
+#include "cc/testing/models/protocol_model_plans.h"
+#include "cc/testing/models/protocol_model_turn.h"
+
+// Deaths, timeouts, and how the others learn of them: as patience.cc and
+// peers.cc have it.
+namespace jax_cxl::comm::model {
+
+// The members that a rank waits for, and looks after.
+inline std::vector<int> WaitingFor(const Turn& turn) {
+  const Rank& me = turn.me;
+  if (me.current == 0)
+    return turn.setup.in_program_order() ? WaitingForCalls(turn)
+                                         : WaitingForOrder(turn);
+  const plan::Plan& plan = turn.PlanOf(me.current - 1, turn.self);
+  if (me.step == plan.steps.size()) return {};
+  const int peer = Blocker(turn, plan.steps[me.step]);
+  return peer < 0 ? std::vector<int>() : std::vector<int>{peer};
+}
+
+// Notices who is dead, who has left and who gave up. `stuck`: the rank has
+// looked for what it waits for, in vain.
+inline void Watch(Turn& turn, bool stuck) {
+  const Rank& me = turn.me;
+  const auto left = [&](int m) {
+    return turn.state.rank[m].done == turn.all_calls();
+  };
+  const std::vector<int> members = WaitingFor(turn);
+  for (int m : members) {
+    if (turn.state.rank[m].life != kDead && !(stuck && left(m))) continue;
+    turn.Mine(turn.Add("misses a peer")).life = kGivingUp;
+    break;
+  }
+  // A rank looks for a message, then whether its sender is there. The sender
+  // may have left in between, and the message come: it has to look again.
+  if (turn.Has(Fault::kSecondLook)) {
+    for (int m : members)
+      if (stuck && me.suspects != m + 1)
+        turn.Mine(turn.Add("looks in vain")).suspects = m + 1;
+    if (me.suspects > 0 && left(me.suspects - 1))
+      turn.Mine(turn.Add("sees that a peer left")).life = kGivingUp;
+  }
+  for (int m = 0; m < turn.setup.ranks; ++m) {
+    const Rank& peer = turn.state.rank[m];
+    if (m == turn.self || peer.abort < 3) continue;
+    if (!peer.reason_in_pool) turn.Wrong("does not find a peer's reason");
+    turn.Mine(turn.Add("sees that a peer gave up")).life = kGivingUp;
+    break;
+  }
+}
+
+inline void GiveUp(Turn& turn) {
+  State& next = turn.Add("gives up");
+  Rank& mine = turn.Mine(next);
+  if (turn.Has(Fault::kAbort)) {
+    mine.life = kGaveUp;
+    return;
+  }
+  ++mine.abort;
+  if (mine.abort == 2 && !turn.Has(Fault::kAbortPublish))
+    mine.reason_in_pool = 1;
+  if (mine.abort == 3) mine.life = kGaveUp;
+}
+
+// What may befall a rank at any time.
+inline void Befall(Turn& turn) {
+  const Rank& me = turn.me;
+  if (me.life > kGivingUp || me.done == turn.all_calls()) return;
+  if (turn.state.crashes < turn.setup.crashes) {
+    State& next = turn.Add("dies");
+    turn.Mine(next).life = kDead;
+    ++next.crashes;
+  }
+  if (turn.state.timeouts < turn.setup.timeouts && me.life == kLive) {
+    State& next = turn.Add("runs out of patience");
+    turn.Mine(next).life = kGivingUp;
+    ++next.timeouts;
+  }
+}
+
+// No rank can do anything more.
+inline void CheckEnd(Turn& turn) {
+  const Rank& me = turn.me;
+  if (me.life == kDead || me.done == turn.all_calls()) return;
+  const auto& kinds = turn.setup.kinds;
+  const bool agree = std::equal(kinds.begin() + (kinds.empty() ? 0 : 1),
+                                kinds.end(), kinds.begin());
+  if (me.life != kGaveUp)
+    turn.Wrong("waits for ever");
+  else if (turn.state.crashes == 0 && turn.state.timeouts == 0 && agree)
+    turn.Wrong("gives up though nothing happened");
+}
+
+}  // namespace jax_cxl::comm::model
+
+#endif  // JAX_CXL_TESTING_MODELS_PROTOCOL_MODEL_GIVING_UP_H_

@@ -1,0 +1,99 @@
+#ifndef JAX_CXL_TESTING_MODELS_PROTOCOL_MODEL_STATE_H_
+#define JAX_CXL_TESTING_MODELS_PROTOCOL_MODEL_STATE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "cc/plan/plan.h"
+#include "cc/testing/models/protocol_model_faults.h"
+
+// How large a model of the protocol is, and its state.
+namespace jax_cxl::comm::model {
+
+inline constexpr int kMaxRanks = 3;
+inline constexpr int kMaxCalls = 6;
+inline constexpr int kMaxRing = 4;
+inline constexpr int kMaxSlots = 3;
+inline constexpr int kMaxParts = 3;
+
+struct ModelCall {
+  // By rank; no steps: the call is eager.
+  std::vector<plan::Plan> plans;
+  // Of whom a rank needs an eager call's data, a bit each.
+  std::vector<uint8_t> eager_reads;
+};
+
+struct Configuration {
+  int ranks = 2;
+  std::vector<ModelCall> calls;
+  // In which each rank starts the calls; none: all of them in program order.
+  std::vector<std::vector<int>> orders;
+  // What each rank calls, by call; none: all of them the same.
+  std::vector<std::vector<int>> kinds;
+  int submission_ring = 2;
+  int reads_per_word = 1;
+  int calls_per_catch_up = 1;
+  int announcement_ring = 1;
+  int num_slots = 2;
+  // Parts of a slot that are put one by one, kSlotAlignment each; 1: a slot is
+  // one thing.
+  int parts = 1;
+  int crashes = 1;
+  int timeouts = 0;  // ranks that give up for no reason that others know
+  Fault fault = Fault::kNone;
+
+  bool in_program_order() const { return orders.empty(); }
+};
+
+enum Life : uint8_t { kLive, kGivingUp, kGaveUp, kDead };
+
+// Where a rank is between two calls in program order.
+enum Phase : uint8_t { kStarting, kCatchingUp, kAwaiting };
+
+// Plain bytes, so that states can be compared and hashed. What a rank has
+// stored and what its flags say follow from its counters; what is in the pool
+// of its payloads does not.
+struct Rank {
+  uint8_t life;
+  uint8_t abort;  // 1 reason stored, 2 published, 3 raised
+  uint8_t reason_in_pool;
+  uint8_t sent;
+  uint8_t sending;  // 1 stored, 2 published
+  uint8_t read[kMaxRanks];
+  uint8_t acquired[kMaxRanks];  // the submission to be read next
+  uint8_t here[kMaxCalls];      // who has submitted the call, a bit each
+  uint8_t phase;
+  uint8_t member;    // to be looked at next: catching up, awaiting
+  uint8_t suspects;  // member + 1: looked in vain for what it sends
+  uint8_t done;      // calls, a bit each
+  uint8_t ordered;   // announcements made or followed
+  uint8_t ordering;  // 1 stored or acquired, 2 published
+  uint8_t current;   // call + 1
+  uint8_t step;
+  uint8_t part;  // 1 stored, or how many sources were acquired
+  uint8_t stored[kMaxSlots][kMaxParts];  // the round, from 1
+  uint8_t published;                     // the doorbell
+  uint8_t released;
+  uint8_t rounds;  // of finished calls
+};
+
+struct State {
+  Rank rank[kMaxRanks];
+  uint8_t submission[kMaxRanks][kMaxRing];
+  uint8_t announcement[kMaxRing];
+  uint8_t slot[kMaxRanks][kMaxSlots][kMaxParts];
+  uint8_t order[kMaxCalls];  // of announcement, for those who know it
+  uint8_t crashes;
+  uint8_t timeouts;
+};
+
+// The newest of `count` messages that go round a ring in its entry `index`,
+// counted from 1; 0: none.
+inline int Newest(int count, int index, int ring) {
+  const int last = count - 1 - (count - 1 - index) % ring;
+  return count <= index ? 0 : last + 1;
+}
+
+}  // namespace jax_cxl::comm::model
+
+#endif  // JAX_CXL_TESTING_MODELS_PROTOCOL_MODEL_STATE_H_

@@ -1,0 +1,86 @@
+#ifndef JAX_CXL_TESTING_MODELS_PROTOCOL_MODEL_SUBMISSIONS_H_
+#define JAX_CXL_TESTING_MODELS_PROTOCOL_MODEL_SUBMISSIONS_H_
+
+#include <vector>
+
+#include "cc/testing/models/protocol_model_turn.h"
+
+// Rings of submissions, with the words that say how far they were read: as
+// submissions.cc has them.
+namespace jax_cxl::comm::model {
+
+// What `reader` says it has read of what `writer` submitted.
+inline int ReadWord(const Turn& turn, int reader, int writer) {
+  const int read = turn.state.rank[reader].read[writer];
+  return read - read % turn.setup.reads_per_word;
+}
+
+// The members that have yet to free the next entry of my ring.
+inline std::vector<int> RingHolders(const Turn& turn) {
+  std::vector<int> holders;
+  for (int m = 0; m < turn.setup.ranks; ++m)
+    if (m != turn.self &&
+        ReadWord(turn, m, turn.self) + turn.setup.submission_ring <=
+            turn.me.sent)
+      holders.push_back(m);
+  return holders;
+}
+
+inline bool CanWrite(const Turn& turn) {
+  return turn.Has(Fault::kSubmissionsReadWait) || RingHolders(turn).empty();
+}
+
+// Goes on with a submission that is stored. Returns the state after it is
+// there for others, null if it is not yet.
+inline State* FinishWriting(Turn& turn) {
+  const Rank& me = turn.me;
+  if (me.sending == 1) {
+    State& next = turn.Add("publishes a submission");
+    turn.Mine(next).sending = 2;
+    if (!turn.Has(Fault::kSubmissionPublish))
+      next.submission[turn.self][me.sent % turn.setup.submission_ring] =
+          me.sent + 1;
+    return nullptr;
+  }
+  State& next = turn.Add("rings for a submission");
+  turn.Mine(next).sending = 0;
+  ++turn.Mine(next).sent;
+  return &next;
+}
+
+// Whether `member` has submitted its call `index`, from 0.
+inline bool IsHere(Turn& turn, int member, int index) {
+  const int ring = turn.setup.submission_ring;
+  const int ready = Newest(turn.state.rank[member].sent, index % ring, ring);
+  if (ready <= index) return false;
+  turn.Expect(ready, index + 1, "the doorbell of submission");
+  return true;
+}
+
+// What is read of it once the reader has dropped its line, now or later.
+inline void CheckSubmission(Turn& turn, int member, int index) {
+  const int ring = turn.setup.submission_ring;
+  const int found = turn.Has(Fault::kSubmissionAcquire)
+                        ? index + 1 - ring
+                        : turn.state.submission[member][index % ring];
+  turn.Expect(found, index + 1, "submission");
+}
+
+// Reads the next submission of `member`, if it is there. Returns the state
+// after it was read, null if there is none yet.
+inline State* Read(Turn& turn, int member) {
+  const int index = turn.me.read[member];
+  if (!IsHere(turn, member, index)) return nullptr;
+  CheckSubmission(turn, member, index);
+  const bool acquired = turn.me.acquired[member] != 0;
+  State& next =
+      turn.Add(acquired ? "reads a submission" : "acquires a submission");
+  turn.Mine(next).acquired[member] ^= 1;
+  if (!acquired) return nullptr;
+  ++turn.Mine(next).read[member];
+  return &next;
+}
+
+}  // namespace jax_cxl::comm::model
+
+#endif  // JAX_CXL_TESTING_MODELS_PROTOCOL_MODEL_SUBMISSIONS_H_

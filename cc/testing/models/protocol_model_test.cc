@@ -1,0 +1,274 @@
+// Sanitizers: none. It visits millions of states. This takes minutes there.
+
+// Every order of every step of small groups, with a rank dying anywhere:
+// nothing unread is overwritten, nothing stale is read, every live rank ends.
+#include "cc/testing/models/protocol_model.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdlib>
+#include <iostream>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cc/plan/planners/make_plan.h"
+#include "cc/testing/models/protocol_model_search.h"
+
+namespace jax_cxl::comm::model {
+namespace {
+
+using plan::Op;
+
+// One rank's plan; with several parts, one of two exchanges.
+plan::Plan PlanFor(int ranks, int rank, Op op, int rounds, int num_slots,
+                   int parts) {
+  plan::Request request;
+  request.op = op;
+  request.num_ranks = ranks;
+  request.rank = rank;
+  plan::Geometry geometry;
+  geometry.slot_bytes = ranks * plan::kSlotAlignment;
+  geometry.num_slots = num_slots;
+  request.count = geometry.slot_bytes * rounds;
+  if (parts > 1) {
+    geometry.all_read_bytes = 0;
+    request.count = parts * plan::kSlotAlignment * rounds / 2;
+  }
+  Result<plan::Plan> plan = plan::MakePlan(request, geometry);
+  if (!plan.ok()) std::abort();
+  EXPECT_EQ(plan->rounds, static_cast<uint64_t>(rounds));
+  return *std::move(plan);
+}
+
+// A call in slots.
+ModelCall InSlots(int ranks, Op op, int rounds, int num_slots, int parts = 1) {
+  ModelCall call;
+  for (int rank = 0; rank < ranks; ++rank)
+    call.plans.push_back(PlanFor(ranks, rank, op, rounds, num_slots, parts));
+  return call;
+}
+
+// A call whose data comes with the submissions, of all or of the first alone.
+ModelCall Eager(int ranks, Op op = Op::kBarrier) {
+  ModelCall call;
+  call.plans.resize(ranks);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const int all = op == Op::kBroadcast ? 1 : (1 << ranks) - 1;
+    call.eager_reads.push_back(static_cast<uint8_t>(all & ~(1 << rank)));
+  }
+  return call;
+}
+
+struct Named {
+  std::string name;
+  Configuration configuration;
+};
+
+// Small rings, so that each of them is full in some order of steps.
+std::vector<Named> InAnyOrder() {
+  // A call of more rounds than slots, an eager one, one more, in two orders.
+  Configuration two;
+  two.calls = {InSlots(2, Op::kAllGather, 3, 2), Eager(2),
+               InSlots(2, Op::kAllReduce, 1, 2)};
+  two.orders = {{0, 1, 2}, {2, 0, 1}};
+  // Whose leader needs nothing from its follower.
+  Configuration ahead;
+  ahead.calls.assign(3, InSlots(2, Op::kBroadcast, 1, 3));
+  ahead.orders = {{0, 1, 2}, {2, 1, 0}};
+  ahead.num_slots = 3;
+  Configuration three;
+  three.ranks = 3;
+  three.calls = {InSlots(3, Op::kBroadcast, 3, 2)};
+  three.orders = {{0}, {0}, {0}};
+  Configuration two_die = three;
+  two_die.calls = {InSlots(3, Op::kAllGather, 1, 2)};
+  two_die.crashes = 2;
+  // That read two submissions before they say so.
+  Configuration lazy;
+  lazy.calls.assign(4, Eager(2));
+  lazy.orders = {{0, 1, 2, 3}, {1, 0, 3, 2}};
+  lazy.reads_per_word = 2;
+  Configuration eager;
+  eager.ranks = 3;
+  eager.calls.assign(3, Eager(3));
+  eager.orders = {{0, 1, 2}, {0, 1, 2}, {1, 0, 2}};
+  eager.submission_ring = 1;
+  // One gives up by timeout, and nobody dies.
+  Configuration timeout = two;
+  timeout.timeouts = 1;
+  timeout.crashes = 0;
+  // The second calls are not the same.
+  Configuration disagree = two;
+  disagree.calls = {Eager(2), InSlots(2, Op::kBroadcast, 1, 2)};
+  disagree.calls[1].plans[1] = PlanFor(2, 1, Op::kAllGather, 1, 2, 1);
+  disagree.orders = {{0, 1}, {1, 0}};
+  disagree.kinds = {{0, 0}, {0, 1}};
+  Configuration eager_disagree = lazy;
+  eager_disagree.kinds = {{0, 0, 0, 0}, {0, 1, 0, 0}};
+  return {{"TwoRanks", two},
+          {"LeaderAhead", ahead},
+          {"LazyReaders", lazy},
+          {"ThreeRanks", three},
+          {"TwoDie", two_die},
+          {"EagerCalls", eager},
+          {"Timeout", timeout},
+          {"Disagree", disagree},
+          {"EagerDisagree", eager_disagree}};
+}
+
+std::vector<Named> InProgramOrder() {
+  // The first rank needs nothing of the other for three calls, of which the
+  // last one takes more rounds than there are slots.
+  Configuration two;
+  two.calls = {InSlots(2, Op::kBroadcast, 1, 2), Eager(2, Op::kBroadcast),
+               InSlots(2, Op::kBroadcast, 3, 2), Eager(2)};
+  // That say only now and then what they have read.
+  Configuration lazy;
+  lazy.calls.assign(6, Eager(2, Op::kBroadcast));
+  lazy.calls[5] = InSlots(2, Op::kBroadcast, 3, 2);
+  lazy.submission_ring = 4;
+  lazy.reads_per_word = lazy.calls_per_catch_up = 2;
+  Configuration three;
+  three.ranks = 3;
+  three.calls = {Eager(3, Op::kBroadcast), Eager(3, Op::kBroadcast),
+                 InSlots(3, Op::kBroadcast, 3, 2)};
+  // The second calls are not the same.
+  Configuration disagree;
+  disagree.calls.assign(3, InSlots(2, Op::kBroadcast, 1, 2));
+  disagree.calls[1].plans[1] = PlanFor(2, 1, Op::kAllGather, 1, 2, 1);
+  disagree.kinds = {{0, 0, 0}, {0, 1, 0}};
+  Configuration eager_disagree = disagree;
+  eager_disagree.calls = {Eager(2, Op::kBroadcast), Eager(2, Op::kBroadcast),
+                          Eager(2)};
+  Configuration timeout = three;
+  timeout.calls = {Eager(3, Op::kBroadcast), InSlots(3, Op::kBroadcast, 1, 2)};
+  timeout.submission_ring = 1;
+  timeout.timeouts = 1;
+  timeout.crashes = 0;
+  Configuration timeout_and_death = two;
+  timeout_and_death.timeouts = 1;
+  // Two exchanges: results are made from what came in slots.
+  Configuration output;
+  output.ranks = 3;
+  output.parts = 3;
+  output.timeouts = 1;
+  output.calls = {InSlots(3, Op::kAllReduce, 4, 2, 3)};
+  Configuration slots = output;
+  slots.parts = 2;
+  slots.calls = {InSlots(3, Op::kReduce, 4, 2, 2)};
+  return {{"InOrder", two},
+          {"InOrderLazy", lazy},
+          {"InOrderThree", three},
+          {"InOrderDisagree", disagree},
+          {"InOrderEagerDisagree", eager_disagree},
+          {"InOrderTimeout", timeout},
+          {"TimeoutAndDeath", timeout_and_death},
+          {"ResultsFromOutput", output},
+          {"ResultsInSlots", slots}};
+}
+
+std::vector<Named> Configurations() {
+  std::vector<Named> all = InAnyOrder();
+  for (Named& named : InProgramOrder()) all.push_back(std::move(named));
+  return all;
+}
+
+std::string Text(const std::vector<std::string>& trace) {
+  std::string text;
+  for (const std::string& line : trace) text += line + "\n";
+  return text;
+}
+
+class ProtocolModelTest : public testing::TestWithParam<Named> {};
+
+TEST_P(ProtocolModelTest, IsRightInEveryOrder) {
+  const Outcome outcome = Explore(Model(GetParam().configuration));
+  std::cout << outcome.states << " states, " << outcome.transitions << " steps"
+            << std::endl;
+  EXPECT_EQ(outcome.wrong, "") << Text(outcome.trace);
+  EXPECT_GT(outcome.states, 1000u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Configurations, ProtocolModelTest,
+                         testing::ValuesIn(Configurations()),
+                         [](const auto& info) { return info.param.name; });
+
+// What the model says can be wrong, and where.
+struct Broken {
+  Fault fault;
+  std::string configuration;
+};
+
+class BrokenModelTest : public testing::TestWithParam<Broken> {};
+
+TEST_P(BrokenModelTest, IsFound) {
+  for (Named& named : Configurations()) {
+    if (named.name != GetParam().configuration) continue;
+    named.configuration.fault = GetParam().fault;
+    const Outcome outcome = Explore(Model(named.configuration));
+    EXPECT_NE(outcome.wrong, "") << "nothing shows that it is missing";
+    std::cout << outcome.wrong << " after " << outcome.trace.size() << " steps"
+              << std::endl;
+    return;
+  }
+  FAIL() << "no such configuration";
+}
+
+const Broken kBroken[] = {
+    {Fault::kSlotPublish, "TwoRanks"},
+    {Fault::kSlotAcquire, "TwoRanks"},
+    {Fault::kPublishedWait, "TwoRanks"},
+    {Fault::kReleasedWait, "TwoRanks"},
+    {Fault::kReleaseAfterReading, "TwoRanks"},
+    {Fault::kSubmissionPublish, "TwoRanks"},
+    {Fault::kSubmissionAcquire, "TwoRanks"},
+    {Fault::kSubmissionsReadWait, "TwoRanks"},
+    {Fault::kAnnouncementPublish, "TwoRanks"},
+    {Fault::kAnnouncementAcquire, "TwoRanks"},
+    {Fault::kAnnouncementWait, "LeaderAhead"},
+    {Fault::kAbort, "ThreeRanks"},
+    {Fault::kAbortPublish, "ThreeRanks"},
+    {Fault::kBlame, "TwoRanks"},
+    {Fault::kSecondLook, "TwoRanks"},
+    {Fault::kAbort, "Timeout"},
+    {Fault::kAbortPublish, "Timeout"},
+    {Fault::kSlotPublish, "InOrder"},
+    {Fault::kReleasedWait, "InOrder"},
+    {Fault::kSubmissionPublish, "InOrder"},
+    {Fault::kSubmissionAcquire, "InOrder"},
+    {Fault::kSubmissionsReadWait, "InOrder"},
+    {Fault::kBlame, "InOrder"},
+    {Fault::kSecondLook, "InOrder"},
+    {Fault::kCatchUp, "InOrder"},
+    {Fault::kCatchUp, "InOrderLazy"},
+    {Fault::kPopAfterReading, "InOrderThree"},
+    {Fault::kCompare, "Disagree"},
+    {Fault::kCompare, "EagerDisagree"},
+    {Fault::kCompare, "InOrderDisagree"},
+    {Fault::kCompare, "InOrderEagerDisagree"},
+    {Fault::kAbort, "InOrderTimeout"},
+    {Fault::kResultWait, "ResultsFromOutput"},
+    {Fault::kResultWait, "ResultsInSlots"},
+    {Fault::kSlotPublish, "ResultsInSlots"},
+    {Fault::kReleaseAfterReading, "ResultsFromOutput"},
+};
+INSTANTIATE_TEST_SUITE_P(Faults, BrokenModelTest, testing::ValuesIn(kBroken),
+                         [](const auto& info) {
+                           return std::string(FaultName(info.param.fault)) +
+                                  "In" + info.param.configuration;
+                         });
+
+// Each of them, but the first, which is none.
+TEST(FaultsTest, AreAllLookedFor) {
+  for (size_t fault = 1; fault < std::size(kFaultNames); ++fault)
+    EXPECT_TRUE(std::ranges::any_of(kBroken, [&](const Broken& broken) {
+      return broken.fault == static_cast<Fault>(fault);
+    })) << kFaultNames[fault];
+}
+
+}  // namespace
+}  // namespace jax_cxl::comm::model

@@ -1,0 +1,79 @@
+#ifndef JAX_CXL_TESTING_MODELS_PROTOCOL_MODEL_TURN_H_
+#define JAX_CXL_TESTING_MODELS_PROTOCOL_MODEL_TURN_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cc/plan/plan.h"
+#include "cc/testing/models/protocol_model_search.h"
+#include "cc/testing/models/protocol_model_state.h"
+
+namespace jax_cxl::comm::model {
+
+// One rank in one state: what it sees, and where its next steps go. The parts
+// of the model are functions of it.
+class Turn {
+ public:
+  Turn(const Configuration& setup, const State& state, int self,
+       std::vector<Move<State>>* moves, std::string* wrong)
+      : setup(setup),
+        state(state),
+        self(self),
+        me(state.rank[self]),
+        moves_(moves),
+        wrong_(wrong) {}
+
+  const Configuration& setup;
+  const State& state;
+  const int self;
+  const Rank& me;
+
+  bool Has(Fault fault) const { return setup.fault == fault; }
+  static uint8_t Bit(int i) { return static_cast<uint8_t>(1 << i); }
+  uint8_t everyone() const {
+    return static_cast<uint8_t>((1 << setup.ranks) - 1);
+  }
+  uint8_t all_calls() const {
+    return static_cast<uint8_t>((1 << setup.calls.size()) - 1);
+  }
+  int CallAt(int rank, int index) const {
+    return setup.in_program_order() ? index : setup.orders[rank][index];
+  }
+  const plan::Plan& PlanOf(int call, int rank) const {
+    return setup.calls[call].plans[rank];
+  }
+  // Whether `member` calls the same as this rank.
+  bool SameCall(int member, int call) const {
+    return setup.kinds.empty() ||
+           setup.kinds[member][call] == setup.kinds[self][call];
+  }
+  // All ranks' plans have steps, or none.
+  bool Eager(int call) const { return setup.calls[call].plans[0].rounds == 0; }
+
+  // A step that can be made; the caller changes the state it leads to.
+  State& Add(const char* what) {
+    moves_->push_back({self, what, state});
+    return moves_->back().next;
+  }
+  size_t moves() const { return moves_->size(); }
+  Rank& Mine(State& next) const { return next.rank[self]; }
+
+  void Wrong(const std::string& what) {
+    if (wrong_->empty()) *wrong_ = "rank " + std::to_string(self) + " " + what;
+  }
+  void Expect(int found, int expected, const char* what) {
+    if (found != expected)
+      Wrong(std::string("reads ") + what + " " + std::to_string(found) +
+            " in place of " + std::to_string(expected));
+  }
+
+ private:
+  std::vector<Move<State>>* moves_;
+  std::string* wrong_;
+};
+
+}  // namespace jax_cxl::comm::model
+
+#endif  // JAX_CXL_TESTING_MODELS_PROTOCOL_MODEL_TURN_H_

@@ -1,0 +1,49 @@
+// Sanitizers: none. It starts a process for each move that it leaves out.
+
+// Leaves out one move of the protocol after the other and expects the tests of
+// this folder to notice. docs/protocol.md has how quickly they do.
+#include "cc/testing/negative_controls/negative_controls.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace jax_cxl::comm {
+namespace {
+
+constexpr double kSeconds = 5;
+// Chance may need a second one, and on a busy machine more.
+constexpr uint64_t kSeeds = 12;
+
+class ControlTest : public testing::TestWithParam<Control> {};
+
+TEST_P(ControlTest, IsCaught) {
+  const Control& control = GetParam();
+  Outcome outcome;
+  for (uint64_t seed = 1; seed <= kSeeds && !outcome.caught; ++seed)
+    outcome = RunControl({seed, std::string(control.leaves_out)},
+                         control.caught_by, kSeconds);
+  EXPECT_TRUE(outcome.caught) << ScenarioName(control.caught_by)
+                              << " does not miss " << control.leaves_out;
+}
+
+INSTANTIATE_TEST_SUITE_P(Moves, ControlTest, testing::ValuesIn(kControls),
+                         [](const auto& info) {
+                           std::string name(info.param.leaves_out);
+                           name[name.find('.')] = '_';
+                           return name;
+                         });
+
+class NothingLeftOutTest : public testing::TestWithParam<Scenario> {};
+
+TEST_P(NothingLeftOutTest, Passes) {
+  const Outcome outcome = RunControl({1, ""}, GetParam(), kSeconds);
+  EXPECT_FALSE(outcome.caught) << outcome.how;
+}
+
+INSTANTIATE_TEST_SUITE_P(Scenarios, NothingLeftOutTest,
+                         testing::Values(Scenario::kSoak, Scenario::kTalk,
+                                         Scenario::kHandOver));
+
+}  // namespace
+}  // namespace jax_cxl::comm

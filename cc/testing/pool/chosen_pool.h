@@ -1,0 +1,64 @@
+#ifndef JAX_CXL_TESTING_POOL_CHOSEN_POOL_H_
+#define JAX_CXL_TESTING_POOL_CHOSEN_POOL_H_
+
+#include <cstdint>
+#include <cstdlib>
+#include <iostream>
+#include <optional>
+#include <string>
+
+#include "cc/pool/pool.h"
+#include "cc/testing/incoherent/incoherent_cache.h"
+
+// On which pools tests run that do not say so themselves: one switch for all of
+// them, which tests/conftest.py reads too.
+//
+//   JAX_CXL_TEST_POOL=incoherent|flush|uncached|coherent (the default)
+//   JAX_CXL_TEST_SEED=N  what chance starts from in incoherent pools (0)
+//   JAX_CXL_TEST_LEAVE_OUT=slot.write_back  a move of the protocol that
+//                        incoherent pools leave out (omission.h)
+namespace jax_cxl::pool {
+
+struct Incoherence {
+  uint64_t seed = 0;
+  std::string leave_out;
+
+  // None unless the switch says incoherent.
+  static std::optional<Incoherence> FromEnvironment() {
+    auto read = [](const char* name) {
+      const char* value = std::getenv(name);
+      return std::string(value == nullptr ? "" : value);
+    };
+    if (read("JAX_CXL_TEST_POOL") != "incoherent") return std::nullopt;
+    return Incoherence{
+        std::strtoull(read("JAX_CXL_TEST_SEED").c_str(), nullptr, 10),
+        read("JAX_CXL_TEST_LEAVE_OUT")};
+  }
+
+  // For a spec of kind kShm.
+  void ApplyTo(PoolSpec* spec) const {
+    spec->make_interposer = IncoherentHosts(seed, leave_out);
+  }
+};
+
+// The switch's coherence; that of an incoherent pool makes no difference.
+inline CoherenceMode ChosenCoherence() {
+  const char* chosen = std::getenv("JAX_CXL_TEST_POOL");
+  if (chosen == nullptr || Incoherence::FromEnvironment())
+    return CoherenceMode::kCoherent;
+  const auto mode = ParseCoherenceMode(chosen);
+  if (mode.ok()) return *mode;
+  std::cerr << "JAX_CXL_TEST_POOL: " << mode.status().message() << std::endl;
+  std::abort();
+}
+
+// For a spec of kind kShm.
+inline void ApplyChoice(PoolSpec* spec) {
+  spec->coherence = ChosenCoherence();
+  if (const auto incoherence = Incoherence::FromEnvironment())
+    incoherence->ApplyTo(spec);
+}
+
+}  // namespace jax_cxl::pool
+
+#endif  // JAX_CXL_TESTING_POOL_CHOSEN_POOL_H_

@@ -1,0 +1,132 @@
+#ifndef JAX_CXL_TESTING_REFERENCE_PLANS_H_
+#define JAX_CXL_TESTING_REFERENCE_PLANS_H_
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <ostream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "cc/plan/plan.h"
+#include "cc/plan/verify/verify.h"
+
+// What the tests of cc/plan share.
+namespace jax_cxl::plan {
+
+inline std::vector<Op> AllOps() {
+  std::vector<Op> ops;
+  for (int op = 0; op < kNumOps; ++op) ops.push_back(static_cast<Op>(op));
+  return ops;
+}
+
+// The sources of a permute: 0 a ring, 1 itself, 2 nobody, 3 a reversal that
+// leaves every third rank out (the middle one of an odd number sends to
+// itself).
+inline std::vector<int32_t> Sources(int num_ranks, int pattern) {
+  std::vector<int32_t> sources(num_ranks, -1);
+  for (int r = 0; r < num_ranks; ++r) {
+    if (pattern == 0) sources[r] = (r + num_ranks - 1) % num_ranks;
+    if (pattern == 1) sources[r] = r;
+    if (pattern == 3 && r % 3 != 1) sources[r] = num_ranks - 1 - r;
+  }
+  return sources;
+}
+
+// Rows of one element: two slices of uneven size for each pair of ranks, some
+// empty, which fill at most `rows` rows on either side.
+inline Ragged MakeRagged(int num_ranks, uint64_t rows) {
+  const uint64_t n = num_ranks, entries = 2 * n;
+  const int64_t even = rows / entries, rest = rows % entries;
+  Ragged ragged;
+  ragged.input_rows = ragged.output_rows = rows;
+  ragged.slices = 2;
+  ragged.tables.resize(n * 4 * entries);
+  auto at = [&](uint64_t rank, int column, uint64_t k) -> int64_t& {
+    return ragged.tables[(rank * 4 + column) * entries + k];
+  };
+  std::vector<int64_t> received(n);
+  for (uint64_t sender = 0; sender < n; ++sender) {
+    int64_t sent = 0;
+    for (uint64_t k = 0; k < entries; ++k) {
+      const uint64_t receiver = k / 2;
+      const int64_t d = (receiver + n - sender) % n * 2 + k % 2;
+      int64_t size = even + (d % 2 == 0 ? even / 2 : -(even / 2)) + (d < rest);
+      if ((sender + d) % 5 == 4) size = 0;
+      at(sender, 0, k) = sent;
+      at(sender, 1, k) = size;
+      at(sender, 2, k) = received[receiver];
+      at(receiver, 3, 2 * sender + k % 2) = size;
+      sent += size;
+      received[receiver] += size;
+    }
+  }
+  return ragged;
+}
+
+inline Request MakeRequest(Op op, int num_ranks, uint64_t count,
+                           uint32_t element_bytes = 4, int root = 0) {
+  Request request;
+  request.op = op;
+  request.num_ranks = num_ranks;
+  request.count = op == Op::kBarrier ? 0 : count;
+  request.element_bytes = element_bytes;
+  request.root = root;
+  if (op == Op::kPermute) request.sources = Sources(num_ranks, 0);
+  if (op == Op::kRaggedAllToAll) {
+    request.count = 1;
+    request.ragged = MakeRagged(num_ranks, count);
+  }
+  return request;
+}
+
+inline std::string Describe(const Request& request, const Geometry& geometry,
+                            const Setting& setting = {}) {
+  std::ostringstream text;
+  text << OpName(request.op) << " of " << request.count << " x "
+       << request.element_bytes << " bytes, " << request.num_ranks
+       << " ranks, root " << request.root << ", " << geometry.num_slots
+       << " slots of " << geometry.slot_bytes << ", all_read_bytes "
+       << geometry.all_read_bytes << ", round " << setting.start_round;
+  return text.str();
+}
+
+// Plans for all ranks, verified. Fails the test, and returns nothing, if they
+// are wrong.
+inline Traffic ExpectVerified(const Request& request, const Geometry& geometry,
+                              const Setting& setting = {}) {
+  Result<std::vector<Plan>> plans = MakePlans(request, geometry);
+  if (!plans.ok()) {
+    ADD_FAILURE() << Describe(request, geometry) << ": "
+                  << plans.status().message();
+    return {};
+  }
+  Result<Traffic> traffic = Verify(request, geometry, *plans, setting);
+  if (!traffic.ok()) {
+    ADD_FAILURE() << Describe(request, geometry, setting) << ": "
+                  << traffic.status().message();
+    return {};
+  }
+  return *std::move(traffic);
+}
+
+// No device has more than `slack` times its share of the load.
+inline void ExpectEvenDevices(const Traffic& traffic, double slack,
+                              const std::string& what) {
+  PoolBytes sum, most;
+  for (const PoolBytes& device : traffic.by_device) {
+    sum.written += device.written;
+    sum.read += device.read;
+    most.written = std::max(most.written, device.written);
+    most.read = std::max(most.read, device.read);
+  }
+  const size_t devices = traffic.by_device.size();
+  EXPECT_LE(most.written * devices, sum.written * slack) << what;
+  EXPECT_LE(most.read * devices, sum.read * slack) << what;
+}
+
+}  // namespace jax_cxl::plan
+
+#endif  // JAX_CXL_TESTING_REFERENCE_PLANS_H_

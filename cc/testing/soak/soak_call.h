@@ -1,0 +1,367 @@
+#ifndef JAX_CXL_TESTING_SOAK_SOAK_CALL_H_
+#define JAX_CXL_TESTING_SOAK_SOAK_CALL_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <span>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cc/base/dtype.h"
+#include "cc/comm/call/call.h"
+#include "cc/engine/cpu/kernels.h"
+#include "cc/plan/plan.h"
+#include "cc/testing/reference/reduce_reference.h"
+
+// One collective of the soak: random in everything that a caller may choose,
+// with the result that plain loops over all ranks' buffers give.
+namespace jax_cxl::comm::soak {
+
+using Random = std::mt19937_64;
+
+// Uniform in [low, high].
+inline int64_t Pick(Random& random, int64_t low, int64_t high) {
+  return low + static_cast<int64_t>(random() % (high - low + 1));
+}
+
+// Bytes at any alignment between two guards, which nobody may write to.
+class Buffer {
+ public:
+  Buffer(size_t bytes, size_t offset)
+      : offset_(kGuard + offset),
+        bytes_(bytes),
+        storage_(offset_ + bytes + kGuard, kFill) {}
+
+  std::byte* data() { return storage_.data() + offset_; }
+  const std::byte* data() const { return storage_.data() + offset_; }
+  size_t bytes() const { return bytes_; }
+  bool GuardsIntact() const {
+    const std::span all(storage_);
+    auto untouched = [](std::byte b) { return b == kFill; };
+    return std::ranges::all_of(all.first(offset_), untouched) &&
+           std::ranges::all_of(all.last(kGuard), untouched);
+  }
+
+  static constexpr std::byte kFill{0xa5};
+
+ private:
+  static constexpr size_t kGuard = 64;
+  size_t offset_;
+  size_t bytes_;
+  std::vector<std::byte> storage_;
+};
+
+template <typename T>
+void FillModerate(Random& random, std::byte* to, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    const uint64_t bits = random();
+    const T value = static_cast<T>(static_cast<int32_t>(bits)) /
+                    static_cast<T>(1u << (bits >> 60));
+    std::memcpy(to + i * sizeof(T), &value, sizeof(T));
+  }
+}
+
+// Any bit pattern of the type; mostly numbers of like size where patterns would
+// be, in the wide floats, numbers so unlike that a sum is one of them.
+inline void Fill(Random& random, DType dtype, std::byte* to, size_t bytes) {
+  if (random() % 4 != 0) {
+    if (dtype == DType::kFloat32 || dtype == DType::kComplex64)
+      return FillModerate<float>(random, to, bytes / sizeof(float));
+    if (dtype == DType::kFloat64 || dtype == DType::kComplex128)
+      return FillModerate<double>(random, to, bytes / sizeof(double));
+  }
+  for (size_t i = 0; i < bytes; i += sizeof(uint64_t)) {
+    uint64_t bits = random();
+    if (dtype == DType::kBool) bits &= 0x0101010101010101u;
+    std::memcpy(to + i, &bits, std::min(sizeof(bits), bytes - i));
+  }
+}
+
+// `pieces` lengths, each in [0, total], which sum to at most `total`.
+inline std::vector<int64_t> Lengths(Random& random, size_t pieces,
+                                    int64_t total) {
+  std::vector<int64_t> lengths(pieces);
+  for (int64_t& length : lengths) {
+    length =
+        Pick(random, 0, std::max<int64_t>(2 * total / (pieces + 1), 1)) / 2;
+    if (random() % 4 == 0) length = 0;
+  }
+  return lengths;
+}
+
+// Offsets of slices of these lengths that lie apart in [0, total).
+inline std::vector<int64_t> Offsets(Random& random,
+                                    const std::vector<int64_t>& lengths,
+                                    int64_t total) {
+  std::vector<size_t> order(lengths.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::shuffle(order.begin(), order.end(), random);
+  int64_t spare =
+      total - std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  int64_t at = 0;
+  std::vector<int64_t> offsets(lengths.size());
+  for (size_t k : order) {
+    const int64_t gap = Pick(random, 0, spare);
+    spare -= gap;
+    offsets[k] = at + gap;
+    at = offsets[k] + lengths[k];
+  }
+  return offsets;
+}
+
+inline plan::Ragged RandomRagged(Random& random, int ranks, int64_t rows) {
+  plan::Ragged ragged;
+  ragged.slices = Pick(random, 1, 3);
+  const size_t slices = ragged.slices, entries = ranks * slices;
+  ragged.input_rows = rows;
+  ragged.output_rows = rows + Pick(random, 0, 3);
+  ragged.tables.resize(ranks * 4 * entries);
+  auto at = [&](size_t rank, int column, size_t k) -> int64_t& {
+    return ragged.tables[(rank * 4 + column) * entries + k];
+  };
+  for (int sender = 0; sender < ranks; ++sender) {
+    const std::vector<int64_t> sizes = Lengths(random, entries, rows);
+    const std::vector<int64_t> from = Offsets(random, sizes, rows);
+    for (size_t k = 0; k < entries; ++k) {
+      at(sender, 0, k) = from[k];
+      at(sender, 1, k) = sizes[k];
+      at(k / slices, 3, sender * slices + k % slices) = sizes[k];
+    }
+  }
+  for (int receiver = 0; receiver < ranks; ++receiver) {
+    const int64_t* column = &at(receiver, 3, 0);
+    const std::vector<int64_t> sizes(column, column + entries);
+    const std::vector<int64_t> to = Offsets(random, sizes, ragged.output_rows);
+    for (size_t k = 0; k < entries; ++k)
+      at(k / slices, 2, receiver * slices + k % slices) = to[k];
+  }
+  return ragged;
+}
+
+// A collective of all members of a group.
+class SoakCall {
+ public:
+  // `large`: about how many bytes the largest blocks have.
+  SoakCall(Random& random, std::vector<int32_t> members, uint64_t identity,
+           uint64_t large)
+      : SoakCall(random, std::move(members), identity, large,
+                 static_cast<plan::Op>(Pick(random, 0, plan::kNumOps - 1))) {}
+
+  SoakCall(Random& random, std::vector<int32_t> members, uint64_t identity,
+           uint64_t large, plan::Op op)
+      : members_(std::move(members)), identity_(identity) {
+    const int n = static_cast<int>(members_.size());
+    request_.op = op;
+    request_.num_ranks = n;
+    do {
+      dtype_ = static_cast<DType>(Pick(random, 0, kNumDTypes - 1));
+      reduce_op_ = static_cast<ReduceOp>(Pick(random, 0, kNumReduceOps - 1));
+    } while (Reduces() && !cpu::CanReduce(dtype_, reduce_op_));
+    request_.element_bytes = DTypeBytes(dtype_);
+    if (request_.op != plan::Op::kBarrier)
+      request_.count = RandomCount(random, large / request_.element_bytes);
+    request_.root = static_cast<int>(Pick(random, 0, n - 1));
+    request_.reverse = random() % 2 == 0;
+    if (request_.op == plan::Op::kPermute) RandomSources(random);
+    if (request_.op == plan::Op::kRaggedAllToAll) {
+      const int64_t rows = request_.count;
+      request_.count = Pick(random, 1, 3);
+      request_.ragged = RandomRagged(random, n, rows);
+    }
+    for (int r = 0; r < n; ++r) {
+      request_.rank = r;
+      inputs_.emplace_back(plan::InputBytes(request_), RandomOffset(random));
+      outputs_.emplace_back(plan::OutputBytes(request_), RandomOffset(random));
+      Fill(random, dtype_, inputs_[r].data(), inputs_[r].bytes());
+    }
+  }
+
+  const std::vector<int32_t>& members() const { return members_; }
+  plan::Op op() const { return request_.op; }
+  DType dtype() const { return dtype_; }
+
+  // What the member `self` submits.
+  std::unique_ptr<Call> ForMember(int self) {
+    auto call = std::make_unique<Call>();
+    call->identity = identity_;
+    call->request = request_;
+    call->request.rank = self;
+    call->dtype = dtype_;
+    call->reduce_op = reduce_op_;
+    call->input = inputs_[self].data();
+    call->output = outputs_[self].data();
+    call->name = "soak";
+    if (request_.op == plan::Op::kRaggedAllToAll) {
+      auto& tables = call->request.ragged.tables;
+      const size_t size = tables.size() / members_.size();
+      call->table.assign(tables.begin() + self * size,
+                         tables.begin() + (self + 1) * size);
+      tables.clear();
+    }
+    return call;
+  }
+
+  // Whether nothing was written around the members' inputs and outputs.
+  bool GuardsIntact() const {
+    auto intact = [](const Buffer& buffer) { return buffer.GuardsIntact(); };
+    return std::all_of(inputs_.begin(), inputs_.end(), intact) &&
+           std::all_of(outputs_.begin(), outputs_.end(), intact);
+  }
+
+  // How many elements of all members' results are wrong; bytes around a result
+  // that are no longer as they were count as one.
+  uint64_t CountWrong() const {
+    uint64_t wrong = 0;
+    for (size_t r = 0; r < members_.size(); ++r)
+      wrong += CountWrong(static_cast<int>(r));
+    return wrong;
+  }
+
+  // The same of one member's.
+  uint64_t CountWrong(int self) const {
+    uint64_t wrong = 0;
+    const size_t element = request_.element_bytes;
+    const std::vector<std::byte> want = Expected(self);
+    for (size_t i = 0; i < want.size(); i += element)
+      wrong += std::memcmp(&want[i], outputs_[self].data() + i, element) != 0;
+    return wrong + !outputs_[self].GuardsIntact();
+  }
+
+  std::string Text() const {
+    std::ostringstream text;
+    text << plan::OpName(op());
+    if (Reduces()) text << ' ' << ReduceOpName(reduce_op_);
+    text << " of " << request_.count << ' ' << DTypeName(dtype_) << ", root "
+         << request_.root << ", members";
+    for (int32_t member : members_) text << ' ' << member;
+    return text.str();
+  }
+
+ private:
+  bool Reduces() const {
+    switch (request_.op) {
+      case plan::Op::kAllReduce:
+      case plan::Op::kReduceScatter:
+      case plan::Op::kReduce:
+      case plan::Op::kScan:
+      case plan::Op::kExscan:
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  static size_t RandomOffset(Random& random) {
+    return random() % 2 == 0 ? 0 : Pick(random, 0, 63);
+  }
+
+  static int64_t RandomCount(Random& random, int64_t large) {
+    const int64_t kind = Pick(random, 0, 99);
+    if (kind < 8) return 0;
+    if (kind < 55) return Pick(random, 1, 20);
+    if (kind < 98) return Pick(random, 1, 1000);
+    return Pick(random, 1, std::max<int64_t>(large, 1));
+  }
+
+  void RandomSources(Random& random) {
+    std::vector<int32_t>& sources = request_.sources;
+    sources.resize(members_.size());
+    std::iota(sources.begin(), sources.end(), 0);
+    std::shuffle(sources.begin(), sources.end(), random);
+    for (int32_t& source : sources)
+      if (random() % 4 == 0) source = -1;
+  }
+
+  // The result of member `self`: kFill where it is left untouched.
+  std::vector<std::byte> Expected(int self) const {
+    using plan::Op;
+    const int n = static_cast<int>(members_.size());
+    const size_t block = request_.count * request_.element_bytes;
+    std::vector<std::byte> want(outputs_[self].bytes(), Buffer::kFill);
+    auto copy = [&](size_t to, int from_rank, size_t from, size_t bytes) {
+      if (bytes > 0)
+        std::memcpy(&want[to], inputs_[from_rank].data() + from, bytes);
+    };
+    // Ranks [first, last), each from `from` in its input.
+    auto reduce = [&](int first, int last, size_t from) {
+      std::vector<const std::byte*> sources;
+      for (int p = first; p < last; ++p)
+        sources.push_back(inputs_[p].data() + from);
+      if (block > 0 && !sources.empty())
+        cpu::reference::Reduce(dtype_, reduce_op_, sources, want.data(),
+                               request_.count);
+    };
+    const bool rooted = self == request_.root, reverse = request_.reverse;
+    switch (request_.op) {
+      case Op::kBarrier:
+        break;
+      case Op::kGather:
+        if (!rooted) break;
+        [[fallthrough]];
+      case Op::kAllGather:
+        for (int p = 0; p < n; ++p) copy(p * block, p, 0, block);
+        break;
+      case Op::kReduce:
+        if (!rooted) break;
+        [[fallthrough]];
+      case Op::kAllReduce:
+        reduce(0, n, 0);
+        break;
+      case Op::kReduceScatter:
+        reduce(0, n, self * block);
+        break;
+      case Op::kAllToAll:
+        for (int p = 0; p < n; ++p) copy(p * block, p, self * block, block);
+        break;
+      case Op::kBroadcast:
+        copy(0, request_.root, 0, block);
+        break;
+      case Op::kScatter:
+        copy(0, request_.root, self * block, block);
+        break;
+      case Op::kPermute:
+        std::fill(want.begin(), want.end(), std::byte{0});
+        if (const int32_t source = request_.sources[self]; source >= 0)
+          copy(0, source, 0, block);
+        break;
+      case Op::kScan:
+        reduce(reverse ? self : 0, reverse ? n : self + 1, 0);
+        break;
+      case Op::kExscan:
+        reduce(reverse ? self + 1 : 0, reverse ? n : self, 0);
+        break;
+      case Op::kRaggedAllToAll: {
+        const plan::Ragged& ragged = request_.ragged;
+        const size_t entries = n * ragged.slices;
+        for (int p = 0; p < n; ++p) {
+          const int64_t* table = &ragged.tables[p * 4 * entries];
+          for (size_t k = self * ragged.slices; k < (self + 1) * ragged.slices;
+               ++k)
+            copy(table[2 * entries + k] * block, p, table[k] * block,
+                 table[entries + k] * block);
+        }
+        break;
+      }
+    }
+    return want;
+  }
+
+  std::vector<int32_t> members_;
+  uint64_t identity_;
+  plan::Request request_;
+  DType dtype_ = DType::kUint8;
+  ReduceOp reduce_op_ = ReduceOp::kSum;
+  std::vector<Buffer> inputs_;
+  std::vector<Buffer> outputs_;
+};
+
+}  // namespace jax_cxl::comm::soak
+
+#endif  // JAX_CXL_TESTING_SOAK_SOAK_CALL_H_

@@ -1,0 +1,55 @@
+// Sanitizers: address, thread
+
+#include "cc/testing/soak/soak.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <iostream>
+#include <limits>
+#include <random>
+
+namespace jax_cxl::comm::soak {
+namespace {
+
+// soak_benchmark --seed=... runs the same collectives again, and more of them.
+TEST(SoakTest, FreshSeed) {
+  std::random_device device;
+  const uint64_t seed = (uint64_t{device()} << 32) | device();
+  std::cout << "seed " << seed << std::endl;
+  const Report report =
+      Soak(std::numeric_limits<uint64_t>::max(), seed, /*seconds=*/10);
+  std::cout << report.calls << " collectives in " << report.worlds << " worlds"
+            << std::endl;
+  EXPECT_EQ(report.wrong, 0u) << report.first_failure;
+  EXPECT_EQ(report.first_failure, "");
+  EXPECT_GT(report.calls, 100u);
+}
+
+// Without coherence between the ranks' hosts. JAX_CXL_TEST_POOL=incoherent and
+// JAX_CXL_TEST_SEED=... with soak_benchmark --seed=..., both of them the seed
+// printed here, repeat it.
+TEST(SoakTest, FreshSeedOnIncoherentPools) {
+  std::random_device device;
+  const uint64_t seed = device();
+  std::cout << "seed " << seed << std::endl;
+  const Report report = Soak(std::numeric_limits<uint64_t>::max(), seed,
+                             /*seconds=*/10, Incoherence{seed, ""});
+  std::cout << report.calls << " collectives in " << report.worlds << " worlds"
+            << std::endl;
+  EXPECT_EQ(report.wrong, 0u) << report.first_failure;
+  EXPECT_EQ(report.first_failure, "");
+  EXPECT_GT(report.calls, 100u);
+}
+
+TEST(SoakTest, SeesAWrongByte) {
+  Random random(1);
+  SoakCall call(random, {0, 1}, 1, 100);
+  while (call.op() != plan::Op::kAllGather)
+    call = SoakCall(random, {0, 1}, 1, 100);
+  // Nobody has run it.
+  EXPECT_GT(call.CountWrong(), 0u);
+}
+
+}  // namespace
+}  // namespace jax_cxl::comm::soak

@@ -1,0 +1,56 @@
+"""Results files: JSON with one row a line, and the command that made them.
+
+This module imports the standard library only: `benchmarks/gpu_suite.py` uses it before jax_cxl has
+been built.
+"""
+
+import json
+import os.path
+import pathlib
+import re
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+# A dictionary that is shorter than this is one line.
+_LINE = 160
+
+
+def command_line(program: str, arguments: Sequence[str]) -> str:
+    """Returns a command line without this machine's folders, which mean nothing elsewhere.
+
+    Of each absolute path only the last part is kept, also behind the "=" of an option.
+    """
+    kept = (re.sub(r"(?<![^=])/.*", lambda path: os.path.basename(path[0]), a) for a in arguments)
+    return f"{program} {shlex.join(kept)}".strip()
+
+
+def write(path: pathlib.Path, found: dict[str, Any]) -> None:
+    """Writes a results file: each item of a list of rows on a line, so that differences show."""
+    path.write_text(text(found) + "\n")
+
+
+def text(value: Any, indent: int = 0) -> str:
+    """Returns a value as JSON in which each row of a table has a line of its own.
+
+    A row is a dictionary in a list, or a list of more than two items in a list: a curve, which is a
+    list of pairs, is one line.
+    """
+    line = json.dumps(value)
+    if _is_table(value):
+        items = [text(v, indent + 1) if _is_table(v) else json.dumps(v) for v in value]
+    elif isinstance(value, dict) and len(line) + indent > _LINE:
+        items = [f"{json.dumps(k)}: {text(v, indent + 1)}" for k, v in value.items()]
+    else:
+        return line
+    opening, closing = "[]" if isinstance(value, list) else "{}"
+    space = "\n" + " " * (indent + 1)
+    return opening + space + ("," + space).join(items) + space[:-1] + closing
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, list) and any(_is_row(v) or _is_table(v) for v in value)
+
+
+def _is_row(value: Any) -> bool:
+    return isinstance(value, dict) or (isinstance(value, list) and len(value) > 2)

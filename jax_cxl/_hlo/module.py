@@ -1,0 +1,266 @@
+"""Modules, computations and instructions of XLA in their serialized form."""
+
+from collections.abc import Callable, Iterator
+
+from jax_cxl._hlo import shape as shapes
+from jax_cxl._hlo.groups import DeviceAssignment
+from jax_cxl._hlo.shape import Shape
+from jax_cxl._hlo.wire import Message, fields
+
+# HloModuleProto (xla/service/hlo.proto).
+_NAME, _COMPUTATIONS, _SCHEDULE, _DEVICE_ASSIGNMENT, _STACK_FRAMES = 1, 3, 7, 15, 17
+# HloComputationProto.
+_INSTRUCTIONS, _ROOT_ID = 2, 6
+_COMPUTATION_ID, _THREAD = 5, 8
+
+
+class Instruction:
+    """An instruction: its proto, with names for the fields that matter here."""
+
+    NAME, OPCODE, SHAPE, METADATA, TUPLE_INDEX, DIMENSIONS, SLICES = 1, 2, 3, 7, 13, 14, 17
+    CHANNEL_ID, TARGET, ID, OPERANDS, CONTROL_PREDECESSORS, CALLED = 26, 28, 35, 36, 37, 38
+    SHARDING, BACKEND_CONFIG, PAIRS, CONSTRAIN_LAYOUT, OPERAND_SHAPES = 40, 43, 52, 56, 57
+    HAS_SIDE_EFFECT, FRONTEND_ATTRIBUTES, GLOBAL_IDS, ALIASING = 65, 68, 71, 74
+    API_VERSION = 77
+
+    def __init__(self, proto: Message) -> None:
+        self.proto = proto
+
+    @property
+    def name(self) -> str:
+        """Its name, unique in the module."""
+        return self.proto.text(self.NAME)
+
+    @property
+    def opcode(self) -> str:
+        """What it does, such as "all-reduce"."""
+        return self.proto.text(self.OPCODE)
+
+    @property
+    def id(self) -> int:
+        """Its number, unique in the module."""
+        return self.proto.get(self.ID)
+
+    @property
+    def operands(self) -> list[int]:
+        """The ids of its operands."""
+        return self.proto.integers(self.OPERANDS)
+
+    @property
+    def shapes(self) -> list[Shape]:
+        """The shapes of its result: of all parts, if it is a tuple."""
+        return shapes.decode(Message(self.proto.blob(self.SHAPE)))
+
+    @property
+    def is_tuple(self) -> bool:
+        """Whether its result is a tuple."""
+        return shapes.is_tuple(Message(self.proto.blob(self.SHAPE)))
+
+
+class Computation:
+    """A computation, whose instructions are parsed where they are looked at."""
+
+    def __init__(self, proto: Message) -> None:
+        self._proto = proto
+        self._blobs = proto.blobs(_INSTRUCTIONS)
+        self._by_id: dict[int, Instruction] = {}
+        self._position: dict[int, int] = {}
+        for position, blob in enumerate(self._blobs):
+            self._position[_integer(blob, Instruction.ID)] = position
+        self._next = max(self._position, default=0) + 1
+        self._new: dict[int, list[Instruction]] = {}
+
+    @property
+    def id(self) -> int:
+        """Its number, unique in the module."""
+        return self._proto.get(_COMPUTATION_ID)
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether it runs beside its caller, between a start and a done."""
+        return self._proto.text(_THREAD) not in ("", "main")
+
+    @property
+    def root(self) -> Instruction:
+        """The instruction whose result is the computation's."""
+        return self.instruction(self._proto.get(_ROOT_ID))
+
+    def instruction(self, number: int) -> Instruction:
+        """Returns the instruction with this id."""
+        if number not in self._by_id:
+            self._by_id[number] = Instruction(Message(self._blobs[self._position[number]]))
+        return self._by_id[number]
+
+    def with_any(self, opcodes: "tuple[bytes, ...]") -> Iterator[Instruction]:
+        """Yields the instructions whose bytes hold one of these texts, in order."""
+        numbers = {position: number for number, position in self._position.items()}
+        for position, blob in enumerate(self._blobs):
+            if any(opcode in blob for opcode in opcodes):
+                yield self.instruction(numbers[position])
+
+    def new_id(self) -> int:
+        """Returns an id that no instruction has."""
+        self._next += 1
+        return self._next - 1
+
+    def replace(self, old: Instruction, new: "list[Instruction]") -> None:
+        """Puts instructions, the last with the id of the old one, into its place."""
+        assert new[-1].id == old.id
+        self._new[old.id] = new
+
+    def touch(self, instruction: Instruction) -> None:
+        """Notes that an instruction has been changed in place."""
+        if all(instruction is not new for news in self._new.values() for new in news):
+            self._new[instruction.id] = [instruction]
+
+    def current(self, texts: "tuple[bytes, ...]") -> Iterator[Instruction]:
+        """Yields the instructions that are there now: changed ones, and those with a text."""
+        numbers = {position: number for number, position in self._position.items()}
+        for position, blob in enumerate(self._blobs):
+            number = numbers[position]
+            if number in self._new:
+                yield from self._new[number]
+            elif any(text in blob for text in texts):
+                yield self.instruction(number)
+
+    def replacements(self) -> dict[int, list[int]]:
+        """Returns, for each id that was replaced, the ids that stand in its place."""
+        return {old: [i.id for i in new] for old, new in self._new.items()}
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything was replaced."""
+        return bool(self._new)
+
+    def encode(self) -> bytes:
+        """Returns the serialized computation."""
+        numbers = {position: number for number, position in self._position.items()}
+        out = Message()
+        position = 0
+        for field, kind, value in self._proto.items():
+            number = None
+            if field == _INSTRUCTIONS:
+                number = numbers[position]
+                position += 1
+            if number in self._new:
+                for instruction in self._new[number]:
+                    out.add(_INSTRUCTIONS, instruction.proto)
+            else:
+                out.append(field, kind, value)
+        return out.encode()
+
+
+class Module:
+    """A module as XLA hands it to a compiler hook."""
+
+    def __init__(self, data: bytes) -> None:
+        self._proto = Message(data)
+        self._blobs = self._proto.blobs(_COMPUTATIONS)
+        self._computations: dict[int, Computation] = {}
+        self._dropped: set[int] = set()
+
+    @property
+    def name(self) -> str:
+        """Its name, such as "jit_step"."""
+        return self._proto.text(_NAME)
+
+    @property
+    def device_assignment(self) -> DeviceAssignment | None:
+        """Which device executes which part, None if that is not known yet."""
+        return DeviceAssignment.decode(Message(self._proto.blob(_DEVICE_ASSIGNMENT)))
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether the order of its instructions is decided."""
+        return self._proto.has(_SCHEDULE)
+
+    def with_any(self, opcodes: "tuple[bytes, ...]") -> Iterator[Computation]:
+        """Yields the computations whose bytes hold one of these texts, in order."""
+        for position, blob in enumerate(self._blobs):
+            if any(opcode in blob for opcode in opcodes):
+                yield self._computation(position)
+
+    def computation(self, number: int) -> Computation:
+        """Returns the computation with this id."""
+        for position, blob in enumerate(self._blobs):
+            if _integer(blob, _COMPUTATION_ID) == number:
+                return self._computation(position)
+        raise KeyError(number)
+
+    def drop(self, number: int) -> None:
+        """Removes a computation that nobody calls any more."""
+        self._dropped.add(number)
+
+    def source_line(
+        self, instruction: Instruction, skip: Callable[[str], bool] = lambda file: False
+    ) -> str:
+        """Returns the line of the user's program, as "file:line (function)", or an empty text.
+
+        Args:
+          instruction: the instruction.
+          skip: says of a file that its callers are meant instead.
+        """
+        metadata = Message(instruction.proto.blob(Instruction.METADATA))
+        index = Message(self._proto.blob(_STACK_FRAMES))
+        files, functions = index.blobs(1), index.blobs(2)
+        locations, frames = index.messages(3), index.messages(4)
+        frame = metadata.get(15)
+        for _ in range(len(frames)):
+            if not 0 < frame <= len(frames):
+                break
+            location = locations[frames[frame - 1].get(1) - 1]
+            file = files[location.get(1) - 1].decode()
+            if not skip(file):
+                function = functions[location.get(2) - 1].decode()
+                return f"{file}:{location.get(3)} ({function})"
+            frame = frames[frame - 1].get(2)
+        file = metadata.text(3)
+        return f"{file}:{metadata.get(4)}" if file and not skip(file) else ""
+
+    def encode(self) -> bytes:
+        """Returns the serialized module."""
+        out = Message()
+        # Computations are written where they were: callees stand before their callers.
+        position = 0
+        for number, kind, value in self._proto.items():
+            computation = None
+            if number == _COMPUTATIONS:
+                computation = self._computations.get(position)
+                position += 1
+            if computation is not None and computation.id in self._dropped:
+                continue
+            if computation is not None and computation.changed:
+                out.add(number, computation.encode())
+            elif number == _SCHEDULE and isinstance(value, bytes):
+                out.add(number, self._schedule(Message(value)))
+            else:
+                out.append(number, kind, value)
+        return out.encode()
+
+    def _computation(self, position: int) -> Computation:
+        if position not in self._computations:
+            self._computations[position] = Computation(Message(self._blobs[position]))
+        return self._computations[position]
+
+    def _schedule(self, schedule: Message) -> Message:
+        """Returns the schedule with new instructions where the old one stood."""
+        changed = {c.id: c.replacements() for c in self._computations.values() if c.changed}
+        out = Message()
+        for entry in schedule.messages(1):
+            if entry.get(1) in self._dropped:
+                continue
+            replacements = changed.get(entry.get(1))
+            if replacements:
+                ids = Message(entry.blob(2)).integers(1)
+                longer = [new for old in ids for new in replacements.get(old, [old])]
+                entry = Message().add(1, entry.get(1)).add(2, Message().set_integers(1, longer))
+            out.add(1, entry)
+        return out
+
+
+def _integer(blob: bytes, number: int) -> int:
+    """Returns an integer field of a serialized message; zeros are not written."""
+    for field, _, value in fields(blob):
+        if field == number and isinstance(value, int):
+            return value
+    return 0

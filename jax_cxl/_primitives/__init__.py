@@ -1,0 +1,1 @@
+"""What the operations share: named axes, dtypes, batching rules, and lowering to custom calls."""

@@ -1,0 +1,67 @@
+"""The attributes of a custom call, which say what it does."""
+
+from typing import Any
+
+import numpy as np
+
+from jax_cxl._primitives.native_enums import Op, ReduceOp
+
+# The targets that the native modules register. A start returns a token for its `jax_cxl_done`.
+COLLECTIVE_TARGET = "jax_cxl_collective"
+START_TARGET = "jax_cxl_start"
+DONE_TARGET = "jax_cxl_done"
+RAGGED_TARGET = "jax_cxl_ragged"
+BARRIER_TARGET = "jax_cxl_barrier"
+
+
+def make(
+    name: str,
+    op: Op,
+    ranks: np.ndarray,
+    *,
+    reduce_op: ReduceOp = ReduceOp.SUM,
+    dtype: int = 0,
+    count: int = 0,
+    root: int = 0,
+    sources: tuple[int, ...] = (),
+    reverse: bool = False,
+    rows: tuple[int, ...] = (),
+    generation: int = 0,
+    program: str = "",
+) -> dict[str, Any]:
+    """Returns the attributes of a call, as cc/ffi/call_site.cc reads them.
+
+    In programs that it takes over, the compiler hook (jax_cxl/_takeover/hook.py) fills in `site`,
+    the number of the call in its program, and `line`, where the user's program calls it.
+
+    Args:
+      name: name of the public function, for messages.
+      op: which collective.
+      ranks: ranks in the pool's world, an array of shape (groups, ranks of a group).
+      reduce_op: reduction, where the collective has one.
+      dtype: index of the element type in `native_enums.DTYPES`.
+      count: elements of one rank's block.
+      root: rank in the group, for collectives with a root.
+      sources: for permutations, from which rank in the group each receives, or -1.
+      reverse: for scans, whether they start with the last rank.
+      rows: for the ragged all-to-all: rows of the input, rows of the output, slices.
+      generation: how often the job has gone on after an error.
+      program: name of the program.
+    """
+    return {
+        "name": name,
+        "op": np.int32(op),
+        "reduce_op": np.int32(reduce_op),
+        "dtype": np.int32(dtype),
+        "count": np.int64(count),
+        "root": np.int32(root),
+        "group_size": np.int32(ranks.shape[1]),
+        "groups": np.ascontiguousarray(ranks.reshape(-1), np.int32),
+        "sources": np.asarray(sources, np.int32),
+        "reverse": np.int32(reverse),
+        "rows": np.asarray(rows, np.int64),
+        "generation": np.int32(generation),
+        "program": program,
+        "site": np.int64(-1),
+        "line": "",
+    }

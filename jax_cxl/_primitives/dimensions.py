@@ -1,0 +1,27 @@
+"""Dimensions of arrays: checked, split among the ranks, and merged."""
+
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+
+def check(op: str, argument: str, value: int, ndim: int) -> int:
+    """Checks a dimension, which may be negative, and returns it in [0, ndim)."""
+    if not -ndim <= value < ndim:
+        raise ValueError(
+            f"jax_cxl.{op}: {argument}={value} is out of bounds for an array of dimension {ndim}."
+        )
+    return int(value) % ndim
+
+
+def split(x: Any, dim: int, n: int) -> Any:
+    """Reshapes dimension `dim` to (n, size / n)."""
+    shape = np.shape(x)
+    return lax.reshape(x, (*shape[:dim], n, shape[dim] // n, *shape[dim + 1 :]))
+
+
+def merge(x: Any, dim: int) -> Any:
+    """Reshapes dimensions `dim` and `dim + 1` to one."""
+    shape = np.shape(x)
+    return lax.reshape(x, (*shape[:dim], shape[dim] * shape[dim + 1], *shape[dim + 2 :]))

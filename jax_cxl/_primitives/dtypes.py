@@ -1,0 +1,54 @@
+"""Element types: those that collectives support, and how reductions treat them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from jax_cxl._primitives.native_enums import DTYPES
+
+# Elements of less than a byte: they travel in a wider dtype (carriers.py).
+PACKED_DTYPES = ("int2", "int4", "uint2", "uint4", "float4_e2m1fn")
+
+
+def check_dtype(op: str, dtype: Any) -> None:
+    """Raises TypeError for a dtype that collectives do not support."""
+    if str(dtype) in DTYPES or str(dtype) in PACKED_DTYPES:
+        return
+    if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
+        advice = "Pass its data, as from jax.random.key_data."
+    else:
+        advice = "Convert it to a supported dtype first, such as int8 or bfloat16."
+    raise TypeError(f"jax_cxl.{op} does not support arrays of dtype {dtype}. {advice}")
+
+
+def check_real(op: str, dtype: Any) -> None:
+    """Raises TypeError for complex numbers, which have no order."""
+    if jax.dtypes.issubdtype(dtype, np.complexfloating):
+        raise TypeError(
+            f"jax_cxl.{op} does not support arrays of dtype {dtype}: complex numbers"
+            " have no order. Pass the real and the imaginary part."
+        )
+
+
+def check_sum(op: str, dtype: Any) -> None:
+    """Raises TypeError for bool, because a sum of bool is no bool."""
+    if dtype == np.bool:
+        raise TypeError(
+            f"jax_cxl.{op} does not support arrays of dtype bool. Convert them to int32 to count."
+        )
+
+
+def reduce_in_one_rounding(reduce: Callable, x: Any, dims: tuple[int, ...]) -> Any:
+    """Reduces positional dimensions with the rounding of a collective: short floats in float32."""
+    if jax.dtypes.issubdtype(x.dtype, np.floating) and x.dtype.itemsize < 4:
+        return reduce(x.astype(np.float32), dims).astype(x.dtype)
+    return reduce(x, dims)
+
+
+def count_bool(x: Any) -> Any:
+    """Converts bool to int32, so that a sum counts. Returns other dtypes as they are."""
+    if isinstance(x, (bool, np.bool)):
+        return int(x)
+    return x.astype(np.int32) if jax.dtypes.result_type(x) == np.bool else x

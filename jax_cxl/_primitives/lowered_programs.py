@@ -1,0 +1,98 @@
+"""The programs that this process lowers, and the source lines of their collectives.
+
+The handlers number the collectives of a program in the order in which XLA makes their custom calls
+(cc/ffi/program_sites.h). For this they have to know when XLA has loaded all of a program.
+"""
+
+import os
+import threading
+from typing import Any
+
+import jax
+
+from jax_cxl import _compat, _core
+
+_lowered = threading.local()
+
+# Name of a program -> id of the last module of this name that was lowered. A later module may have
+# the same id; then messages name the lines of both modules.
+_last: dict[str, int] = {}
+
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+
+def name(module: Any) -> str:
+    """Returns the name of the module that is being lowered. It is equal on all ranks."""
+    symbol = module.operation.attributes["sym_name"].value
+    if not hasattr(_lowered, "names"):
+        _lowered.names = set()
+    _lowered.names.add(symbol)
+    return symbol
+
+
+def note_site(ctx: Any, attributes: dict[str, Any]) -> None:
+    """Stores the source line from which the user calls the collective that is being lowered.
+
+    The line is no attribute of the custom call, because attributes have to be equal on all ranks
+    (docs/decisions/0002), and two ranks may reach equal programs from different lines. Handlers
+    find the line of a call by its program and attributes. If several calls of a program have equal
+    attributes, they get the lines of all of these calls.
+
+    Args:
+      ctx: context of the lowering rule.
+      attributes: the attributes of the call.
+    """
+    site = _site(ctx)
+    if site is None:
+        return
+    program = attributes["program"]
+    module = id(ctx.module_context)
+    if _last.get(program) != module:
+        # Another program, or the same after an edit: the stored lines are not its lines.
+        _last[program] = module
+        _core.forget_sites(program)
+    _core.note_site(
+        program,
+        attributes["name"],
+        int(attributes["op"]),
+        int(attributes["reduce_op"]),
+        int(attributes["dtype"]),
+        int(attributes["count"]),
+        site,
+    )
+
+
+def _site(ctx: Any) -> str | None:
+    """Returns the line from which the user calls what is being lowered."""
+    for frame in _compat.user_frames(ctx):
+        if not frame.file_name.startswith(_PACKAGE):
+            return f"{_short(frame.file_name)}:{frame.start_line} ({frame.function_name})"
+    # Without jit JAX runs each operation by itself, from the user's call, and notes no frames. It
+    # keeps the program for later calls, from whichever line.
+    for file, line, function in _compat.running_frames():
+        if not file.startswith(_PACKAGE):
+            return f"{_short(file)}:{line} ({function}), the first such call without jit"
+    return None
+
+
+def _short(path: str) -> str:
+    """Returns the path relative to the working directory if that is shorter."""
+    try:
+        relative = os.path.relpath(path)
+    except (OSError, ValueError):  # The working directory is gone, or on another drive.
+        return path
+    return relative if len(relative) < len(path) else path
+
+
+def listen() -> None:
+    """Tells the handlers, from now on, when XLA has loaded a program."""
+    jax.monitoring.register_event_duration_secs_listener(_on_duration)
+
+
+def _on_duration(event: str, duration_secs: float, **_: str | int) -> None:
+    if event != _compat.BACKEND_COMPILE_EVENT:
+        return
+    # The event does not reliably name the program. But the thread that lowered it compiles it, and
+    # none of the other programs of this thread is being loaded now, so that they do not change.
+    for program in getattr(_lowered, "names", ()):
+        _core.complete_program(program)

@@ -1,0 +1,249 @@
+"""Lowering of the collectives to XLA custom calls.
+
+Every collective except `barrier` and `ragged_all_to_all` is a custom call of the target
+`jax_cxl_collective` with one operand and one result. Attributes describe the call. The attribute
+`groups` lists the ranks of all groups, group after group, with `group_size` ranks in each.
+
+The block of each rank must be contiguous in memory. A collective along a dimension other than the
+first therefore asks XLA for a layout with this dimension outermost. XLA transposes the array then,
+and fuses the transposition with other operations if it can.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax.interpreters import mlir
+
+from jax_cxl._primitives import (
+    call_attributes,
+    carriers,
+    dtypes,
+    local_lowering,
+    lowered_programs,
+    named_axis,
+    rank_groups,
+)
+from jax_cxl._primitives.native_enums import DTYPES, REDUCTIONS, Op, ReduceOp
+from jax_cxl._runtime import lifecycle, platforms
+
+PLATFORMS = tuple(platform.name for platform in platforms.ALL)
+
+
+# Primitive -> its lowering rule.
+RULES: dict[Any, Callable] = {}
+
+
+def register(primitive: Any, rule: Any) -> None:
+    """Registers a lowering rule for every platform that has a handler.
+
+    The rule is not cacheable, because it asks the runtime for the ranks of devices, and may start
+    the runtime.
+    """
+    RULES[primitive] = rule
+    for platform in PLATFORMS:
+        mlir.register_lowering(primitive, rule, platform=platform, cacheable=False)
+
+    def refuse(ctx, *operands, **params):
+        raise NotImplementedError(
+            f"jax_cxl.{primitive.name} runs between CPU or CUDA devices, not on"
+            f" {' or '.join(ctx.module_context.platforms)}. Set JAX_PLATFORMS=cpu or"
+            " JAX_PLATFORMS=cuda, or use jax.lax."
+        )
+
+    mlir.register_lowering(primitive, refuse, cacheable=False)
+
+
+def collective(
+    ctx: mlir.LoweringRuleContext,
+    x: Any,
+    *,
+    name: str,
+    op: Op,
+    axes: named_axis.Axes,
+    groups: named_axis.Groups = None,
+    reduce_op: ReduceOp = ReduceOp.SUM,
+    operand_blocks: int | None = None,
+    result_blocks: int | None = None,
+    root: int = 0,
+    sources: tuple[int, ...] = (),
+    reverse: bool = False,
+) -> Sequence:
+    """Lowers a collective with one operand and one result.
+
+    If the context has a second result, a token, the collective is only started: its first result
+    is complete after `jax_cxl_done` (_start_done/primitives.py). If the call needs no
+    communication, or a carrier, its result is complete at once, and its token is a constant.
+
+    Args:
+      ctx: context of the lowering rule.
+      x: the operand.
+      name: name of the public function, for messages of the handler.
+      op: which collective.
+      axes: axis names over which it runs.
+      groups: axis index groups, or None for one group along `axes`.
+      reduce_op: reduction, where the collective has one.
+      operand_blocks: dimension of the operand that counts the ranks' blocks, if any.
+      result_blocks: dimension of the result that counts the ranks' blocks, if any.
+      root: rank in the group, for collectives with a root.
+      sources: for permutations, the rank in the group from which each rank receives, or -1.
+      reverse: for scans, whether they start with the last rank.
+
+    Returns:
+      The results of the lowering rule.
+    """
+    aval_in: Any = ctx.avals_in[0]
+    aval_out: Any = ctx.avals_out[0]
+    starts = len(ctx.avals_out) > 1
+    started, ctx = ctx, ctx.replace(avals_out=[aval_out])
+
+    def complete(results):
+        return [*results, no_token()] if starts else results
+
+    dtypes.check_dtype(name, aval_in.dtype)
+    if op in REDUCTIONS and reduce_op in (ReduceOp.MIN, ReduceOp.MAX):
+        dtypes.check_real(name, aval_in.dtype)
+    if op in REDUCTIONS and reduce_op is ReduceOp.SUM:
+        dtypes.check_sum(name, aval_in.dtype)
+    ranks = rank_groups.of_groups(ctx, name, axes, groups)
+    n = ranks.shape[1]
+    if aval_out.size == 0 or (op is Op.PERMUTE and all(s < 0 for s in sources)):
+        return complete(
+            local_lowering.local(ctx, lambda v: lax.full(aval_out.shape, 0, aval_out.dtype), x)
+        )
+    if n == 1:
+        return complete(local_lowering.local(ctx, lambda v: lax.reshape(v, aval_out.shape), x))
+    carrier = carriers.of(aval_in.dtype, op, reduce_op)
+
+    def lower(ctx, x):
+        only_starts = len(ctx.avals_out) > 1
+        if only_starts:
+            (x,) = local_lowering.fence(ctx, ctx.avals_in, x)
+        layout = _layout(aval_out.ndim, result_blocks)
+        call = jax.ffi.ffi_lowering(
+            call_attributes.START_TARGET if only_starts else call_attributes.COLLECTIVE_TARGET,
+            operand_layouts=[_layout(aval_in.ndim, operand_blocks)],
+            result_layouts=[layout, (0,)] if only_starts else [layout],
+            # Otherwise XLA could merge two equal starts, each of which has a `done`.
+            has_side_effect=only_starts,
+        )
+        return call(
+            ctx,
+            x,
+            **_attributes(
+                ctx,
+                name,
+                op,
+                ranks,
+                reduce_op=reduce_op,
+                dtype=DTYPES.index(carrier),
+                count=aval_in.size // (1 if operand_blocks is None else n),
+                root=root,
+                sources=sources,
+                reverse=reverse,
+            ),
+        )
+
+    if starts and carrier == str(aval_in.dtype):
+        return lower(started, x)
+    return complete(carriers.carried(ctx, carrier, lower, x))
+
+
+def no_token() -> Any:
+    """Returns the token of a collective whose result is complete."""
+    return mlir.ir_constant(np.zeros(1, np.uint32))
+
+
+def ragged_all_to_all(
+    ctx: mlir.LoweringRuleContext,
+    operand: Any,
+    output: Any,
+    table: Any,
+    *,
+    axes: named_axis.Axes,
+    groups: named_axis.Groups,
+    alone: Callable,
+) -> Sequence:
+    """Lowers `ragged_all_to_all`, which writes to its second operand.
+
+    Args:
+      ctx: context of the lowering rule.
+      operand: the rows to send.
+      output: the array to which received rows are written.
+      table: integers of shape (4, group size * slices), as cc/plan/plan.h has it.
+      axes: axis names over which it runs.
+      groups: axis index groups, or None for one group along `axes`.
+      alone: function that does the same for a group of one rank.
+
+    Returns:
+      The results of the lowering rule.
+    """
+    avals: Any = ctx.avals_in
+    rows, into, entries = avals
+    ranks = rank_groups.of_groups(ctx, "ragged_all_to_all", axes, groups)
+    n = ranks.shape[1]
+    if rows.size == 0 or into.size == 0:
+        return [output]
+    if n == 1:
+        return local_lowering.local(ctx, alone, operand, output, table)
+    carrier = carriers.of(rows.dtype, Op.RAGGED_ALL_TO_ALL, ReduceOp.SUM)
+
+    def lower(ctx, operand, output, table):
+        call = jax.ffi.ffi_lowering(call_attributes.RAGGED_TARGET, operand_output_aliases={1: 0})
+        return call(
+            ctx,
+            operand,
+            output,
+            table,
+            **_attributes(
+                ctx,
+                "ragged_all_to_all",
+                Op.RAGGED_ALL_TO_ALL,
+                ranks,
+                dtype=DTYPES.index(carrier),
+                count=rows.size // rows.shape[0],
+                rows=(rows.shape[0], into.shape[0], entries.shape[1] // n),
+            ),
+        )
+
+    return carriers.carried(ctx, carrier, lower, operand, output, table)
+
+
+def barrier(
+    ctx: mlir.LoweringRuleContext, *operands: Any, name: str, axes: named_axis.Axes
+) -> Sequence:
+    """Lowers `barrier`, which returns its operands."""
+    ranks = rank_groups.of_groups(ctx, name, axes, None)
+    if ranks.shape[1] == 1:
+        return list(operands)
+    call = jax.ffi.ffi_lowering(
+        call_attributes.BARRIER_TARGET,
+        operand_output_aliases={i: i for i in range(len(operands))},
+        has_side_effect=True,
+    )
+    return call(ctx, *operands, **_attributes(ctx, name, Op.BARRIER, ranks))
+
+
+def _attributes(ctx, name: str, op: Op, ranks: np.ndarray, **settings: Any) -> dict[str, Any]:
+    """Returns the attributes of a call in the program that is being lowered."""
+    attributes = call_attributes.make(
+        name,
+        op,
+        ranks,
+        generation=lifecycle.ensure_started().generation,
+        program=lowered_programs.name(ctx.module_context.module),
+        **settings,
+    )
+    lowered_programs.note_site(ctx, attributes)
+    return attributes
+
+
+def _layout(ndim: int, blocks: int | None) -> tuple[int, ...]:
+    """Returns the layout, minor to major, with dimension `blocks` outermost."""
+    order = list(range(ndim))
+    if blocks is not None:
+        order.remove(blocks)
+        order.insert(0, blocks)
+    return tuple(reversed(order))

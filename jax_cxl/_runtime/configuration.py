@@ -1,0 +1,76 @@
+"""The settings of the runtime, and the environment variables that set them.
+
+The launcher has variables of its own: `_launch/environment.py`.
+"""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Settings of one process. All processes of a job should have the same settings.
+
+    Attributes:
+      pool: URI of the pool (`JAX_CXL_POOL`); None for a pool of automatic size in /dev/shm.
+      timeout: seconds for which a rank waits for a living peer before the collective fails on all
+        ranks (`JAX_CXL_TIMEOUT`).
+      warn_after: seconds after which a waiting rank prints to stderr which rank it waits for
+        (`JAX_CXL_WARN_AFTER`).
+      connect_timeout: seconds for which `initialize` waits for the other processes to call it
+        (`JAX_CXL_CONNECT_TIMEOUT`). JAX aborts a process 100 s after another one has died.
+      heartbeat_timeout: seconds without a heartbeat after which a process of another host counts
+        as dead (`JAX_CXL_HEARTBEAT_TIMEOUT`). The end of a process of this host is seen at once.
+      slot_bytes: bytes of one slot of a rank's ring, a multiple of 128
+        (`JAX_CXL_SLOT_BYTES`); 0 derives it from the size of the pool.
+      num_slots: slots of a ring, 2 to 12 (`JAX_CXL_NUM_SLOTS`); 0 derives it from the number
+        of pool devices.
+      tuning: file with a table that `python -m jax_cxl tune` wrote, the same on all processes
+        (`JAX_CXL_TUNING`); None for the built-in one.
+    """
+
+    pool: str | None = None
+    timeout: float = 300.0
+    warn_after: float = 10.0
+    connect_timeout: float = 80.0
+    heartbeat_timeout: float = 5.0
+    slot_bytes: int = 0
+    num_slots: int = 0
+    tuning: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("timeout", "warn_after", "connect_timeout", "heartbeat_timeout"):
+            # A comparison with nan is false.
+            if not getattr(self, name) > 0:
+                raise ValueError(
+                    f"JAX_CXL_{name.upper()} must be greater than 0, got {getattr(self, name)}."
+                )
+        if self.slot_bytes < 0 or self.slot_bytes % 128:
+            raise ValueError(
+                f"JAX_CXL_SLOT_BYTES must be a multiple of 128, got {self.slot_bytes}."
+            )
+        if self.num_slots != 0 and not 2 <= self.num_slots <= 12:
+            raise ValueError(f"JAX_CXL_NUM_SLOTS must be 2 to 12, got {self.num_slots}.")
+
+
+def from_environment(environment: Mapping[str, str] = os.environ) -> Config:
+    """Returns the settings that the environment variables give.
+
+    Raises:
+      ValueError: a variable has a value out of range or of the wrong type.
+    """
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(Config):
+        text = environment.get(f"JAX_CXL_{field.name.upper()}")
+        if not text:
+            continue
+        convert: Any = str if field.default is None else type(field.default)
+        try:
+            values[field.name] = convert(text)
+        except ValueError:
+            raise ValueError(
+                f"JAX_CXL_{field.name.upper()}={text!r} is not a valid {convert.__name__}."
+            ) from None
+    return Config(**values)

@@ -1,0 +1,85 @@
+"""The platforms whose devices can be ranks, and their differences."""
+
+import dataclasses
+import importlib
+from types import ModuleType
+from typing import Any
+
+import jax
+
+from jax_cxl import errors
+
+_MIB = 1 << 20
+
+_NO_CUDA = """\
+JAX's default backend is CUDA, but this jax_cxl was built without its CUDA module: {error}.
+Build it where nvcc (CUDA 12 or 13) is on PATH, in a checkout of jax_cxl:
+    pip install --no-build-isolation --no-deps -e .
+docs/cuda.md has the details.
+To communicate between CPU devices instead, set JAX_PLATFORMS=cpu."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Platform:
+    """A kind of device.
+
+    Attributes:
+      name: its name in JAX's lowering rules.
+      target_name: its name in XLA's registry of custom calls.
+      module: the native module with the handlers.
+      rank_bytes: bytes for each rank in a pool of automatic size.
+    """
+
+    name: str
+    target_name: str
+    module: str
+    rank_bytes: int
+
+    def load(self) -> ModuleType:
+        """Returns the native module.
+
+        Raises:
+          CxlError: the module was not built. The message says how to build it.
+        """
+        try:
+            return importlib.import_module(self.module)
+        except ImportError as error:
+            raise errors.CxlError(_NO_CUDA.format(error=error)) from error
+
+    def ordinal(self, device: Any) -> int:
+        """Returns the device ordinal that XLA passes to a handler on this device."""
+        return device.id if self.name == "cpu" else device.local_hardware_id
+
+
+CPU = Platform("cpu", "cpu", "jax_cxl._core", 32 * _MIB)
+
+# A GPU moves about 50 GB/s through its link, five times as much as a core copies. A doorbell takes
+# some microseconds, so the chunks between two doorbells have to be larger too: slots have 4 MiB
+# instead of 1.
+CUDA = Platform("cuda", "CUDA", "jax_cxl._cuda", 192 * _MIB)
+
+ALL = (CPU, CUDA)
+
+
+def of(device: Any) -> Platform:
+    """Returns the platform of a device.
+
+    Raises:
+      CxlError: jax_cxl has no handlers for this platform.
+    """
+    # JAX calls both CUDA and ROCm devices "gpu".
+    version = device.client.platform_version.lower()
+    if device.platform == "cpu":
+        return CPU
+    if device.platform in ("gpu", "cuda") and "rocm" not in version:
+        return CUDA
+    name = "rocm" if "rocm" in version else device.platform
+    raise errors.CxlError(
+        f"jax_cxl communicates between CPU or CUDA devices, and JAX's default backend is {name}."
+        " Set JAX_PLATFORMS=cpu or JAX_PLATFORMS=cuda."
+    )
+
+
+def default() -> Platform:
+    """Returns the platform of JAX's default backend, which this call may create."""
+    return of(jax.devices()[0])

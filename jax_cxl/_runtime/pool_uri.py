@@ -1,0 +1,190 @@
+"""The URI that names a pool: what `JAX_CXL_POOL` and `jax_cxl.initialize` take.
+
+    shm:NAME?size=1GiB&devices=6&coherence=flush     a file in /dev/shm
+    file:/path,/path2?size=1GiB&offset=4KiB          files, one or more
+    dax:/dev/dax0.0,/dev/dax1.0?offset=2MiB          CXL memory, one or more devices
+
+`size` and `offset` count for each path. `devices` splits each path into that many
+parts, as if each were a device of its own. `coherence` says how stores reach the other
+hosts: `coherent` (the default of shm and file), `uncached`, or `flush` (that of dax).
+`keep=on-failure`, of shm, leaves the pool of a job that failed to `python -m jax_cxl status`.
+"""
+
+import dataclasses
+import re
+from typing import NoReturn
+
+from jax_cxl import _core
+
+_MAX_DEVICES = 64  # As in cc/pool/layout/layout.h.
+
+_COHERENCE_MODES = ("coherent", "uncached", "flush")
+_SHM_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_SIZE = re.compile(r"(\d{1,20})([A-Za-z]*)", re.ASCII)
+_UNITS = {
+    unit: base ** (power + 1)
+    for base, suffix in ((1000, "B"), (1024, "iB"))
+    for power, unit in enumerate(prefix + suffix for prefix in "KMGT")
+} | {"": 1}
+_EXAMPLES = {
+    "shm": "shm:my_job?size=1GiB&devices=6",
+    "file": "file:/mnt/pool/a,/mnt/pool/b?size=1GiB&offset=4KiB",
+    "dax": "dax:/dev/dax0.0,/dev/dax1.0?offset=2MiB",
+}
+_KEYS = {
+    "shm": ("size", "devices", "offset", "coherence", "keep"),
+    "file": ("size", "devices", "offset", "coherence"),
+    "dax": ("size", "offset", "coherence"),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PoolSpec:
+    """Where a pool lies; `PoolSpec` of cc/pool/pool.h, field by field.
+
+    Attributes:
+      kind: "shm", "file" or "dax".
+      paths: one per pool device. For shm one name, or none: the runtime makes one up.
+      bytes: of each path. 0 leaves it to the one who opens the pool: all of a dax
+        device, all of a file that exists, and `automatic_bytes` for a new file.
+      devices_per_path: how many equal parts each path is split into.
+      offset: where the pool starts in each path, in bytes.
+      coherence: "coherent", "uncached" or "flush".
+      keep: whether it stays in /dev/shm when the job fails. Not for cc/pool/pool.h.
+    """
+
+    kind: str = "shm"
+    paths: tuple[str, ...] = ()
+    bytes: int = 0
+    devices_per_path: int = 1
+    offset: int = 0
+    coherence: str = "coherent"
+    keep: bool = False
+
+
+def automatic_bytes(
+    world_size: int, devices: int = 1, rank_bytes: int = _core.AUTOMATIC_RANK_BYTES
+) -> int:
+    """The size of a pool of one path when nobody gives one.
+
+    32 MiB (or `rank_bytes`) for each rank, and the control pages with their flight recorders.
+    """
+    return _core.automatic_path_bytes(
+        world_size, num_paths=1, devices_per_path=devices, rank_bytes=rank_bytes
+    )
+
+
+def parse(
+    uri: str | None, world_size: int, rank_bytes: int = _core.AUTOMATIC_RANK_BYTES
+) -> PoolSpec:
+    """Reads a pool URI.
+
+    Args:
+      uri: as in the module's docstring; None or "" means a pool in /dev/shm.
+      world_size: the number of ranks, from which an automatic size follows.
+      rank_bytes: what such a size has for each of them.
+
+    Returns:
+      What the URI says, completed with the defaults.
+
+    Raises:
+      ValueError: the URI is wrong; the message says where and how a right one looks.
+    """
+    uri = uri or "shm:"
+    if "\0" in uri:
+        _fail(uri, "it has a zero byte")
+    kind, colon, rest = uri.partition(":")
+    if not colon or kind not in _EXAMPLES:
+        _fail(uri, f"it starts with {uri.split(':')[0]!r}, not with shm:, file: or dax:")
+    place, _, query = rest.partition("?")
+    options = _options(uri, kind, query)
+    size = _size(uri, "size", options.get("size", "0"))
+    devices = _devices(uri, options.get("devices", "1"))
+    if kind == "shm" and size == 0:
+        size = automatic_bytes(world_size, devices, rank_bytes)
+    return PoolSpec(
+        kind=kind,
+        paths=_paths(uri, kind, place),
+        bytes=size,
+        devices_per_path=devices,
+        offset=_size(uri, "offset", options.get("offset", "0")),
+        coherence=_coherence(uri, kind, options.get("coherence")),
+        keep=_keep(uri, options.get("keep")),
+    )
+
+
+def _fail(uri: str, problem: str, kind: str = "") -> NoReturn:
+    examples = [_EXAMPLES[kind]] if kind else [_EXAMPLES[k] for k in ("shm", "file", "dax")]
+    raise ValueError(f"pool URI {uri!r}: {problem}; write for example {' or '.join(examples)}")
+
+
+def _kind(uri: str) -> str:
+    return uri.partition(":")[0]
+
+
+def _options(uri: str, kind: str, query: str) -> dict[str, str]:
+    options: dict[str, str] = {}
+    if "?" not in uri:
+        return options
+    for option in query.split("&"):
+        key, equals, value = option.partition("=")
+        if key not in _KEYS[kind]:
+            _fail(uri, f"option {key!r} is none of {', '.join(_KEYS[kind])}", kind)
+        if not equals or not value:
+            _fail(uri, f"option {key!r} has no value", kind)
+        if key in options:
+            _fail(uri, f"option {key!r} is given twice", kind)
+        options[key] = value
+    return options
+
+
+def _paths(uri: str, kind: str, place: str) -> tuple[str, ...]:
+    if kind == "shm":
+        if place and not _SHM_NAME.fullmatch(place):
+            problem = f"name {place!r} is not 1 to 64 letters, digits, '.', '_' or '-'"
+            _fail(uri, problem, kind)
+        return (place,) if place else ()
+    paths = tuple(place.split(","))
+    for path in paths:
+        # Relative ones would depend on where each process was started.
+        if not path.startswith("/"):
+            _fail(uri, f"path {path!r} does not start with '/'", kind)
+        if paths.count(path) > 1:
+            _fail(uri, f"path {path!r} is named twice", kind)
+    return paths
+
+
+def _size(uri: str, key: str, text: str) -> int:
+    match = _SIZE.fullmatch(text)
+    if not match or match[2] not in _UNITS:
+        units = ", ".join(unit for unit in _UNITS if unit)
+        problem = f"{key}={text!r} is not a whole number of bytes or of {units}"
+        _fail(uri, problem, _kind(uri))
+    size = int(match[1]) * _UNITS[match[2]]
+    if size >= 1 << 62:
+        _fail(uri, f"{key}={text!r} is beyond any memory", _kind(uri))
+    return size
+
+
+def _devices(uri: str, text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= _MAX_DEVICES:
+        _fail(
+            uri,
+            f"devices={text!r} is not a number from 1 to {_MAX_DEVICES}",
+            _kind(uri),
+        )
+    return int(text)
+
+
+def _keep(uri: str, text: str | None) -> bool:
+    if text not in (None, "on-failure"):
+        _fail(uri, f"keep={text!r} is not on-failure", _kind(uri))
+    return text is not None
+
+
+def _coherence(uri: str, kind: str, text: str | None) -> str:
+    if text is None:
+        return "flush" if kind == "dax" else "coherent"
+    if text not in _COHERENCE_MODES:
+        _fail(uri, f"coherence={text!r} is none of {', '.join(_COHERENCE_MODES)}", kind)
+    return text

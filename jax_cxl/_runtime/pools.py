@@ -1,0 +1,99 @@
+"""Pools that several processes share: one process creates a pool, the others attach to it.
+
+The *place* of a pool is a dictionary that becomes JSON. It has what another process needs to attach
+to the pool, or the error for which there is no pool.
+"""
+
+import contextlib
+import dataclasses
+import logging
+import os
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from jax_cxl import _core, errors
+from jax_cxl._runtime import platforms, pool_uri
+
+
+@dataclasses.dataclass(frozen=True)
+class Meeting:
+    """The ranks that have met in a pool.
+
+    Attributes:
+      pool: the pool in which all `members` have registered.
+      members: the ranks.
+      generation: how many times the job has continued after an error.
+    """
+
+    pool: _core.Pool
+    members: Sequence[int]
+    generation: int = 0
+
+
+def local_ranks() -> list[int]:
+    """Returns the ranks of this process, of all devices that JAX has."""
+    here = jax.process_index()
+    return [rank for rank, device in enumerate(jax.devices()) if device.process_index == here]
+
+
+def register(pool: _core.Pool, ranks: Sequence[int]) -> None:
+    """Registers these ranks of this process in the pool."""
+    devices = jax.devices()
+    for rank in ranks:
+        pool.register(rank, jax.process_index(), devices[rank].id)
+
+
+def create(
+    uri: str | None, platform: platforms.Platform, new_name: bool = False
+) -> tuple[_core.Pool, dict[str, Any]]:
+    """Creates a pool for all devices.
+
+    Args:
+      uri: as for `initialize`.
+      platform: the platform of the devices.
+      new_name: whether a pool in /dev/shm needs another name, because the job has a pool of this
+        name already.
+
+    Returns:
+      The pool and its place.
+    """
+    world_size = jax.device_count()
+    spec = pool_uri.parse(uri, world_size, platform.rank_bytes)
+    for path in _core.sweep_leftovers():
+        logging.getLogger("jax_cxl").warning("removed %s, the pool of a dead job", path)
+    place = dataclasses.asdict(spec) | {"world_size": world_size}
+    del place["keep"]
+    random_name = f"{os.getpid()}.{secrets.token_hex(4)}"
+    if not spec.paths:
+        place["paths"] = [random_name]
+    elif new_name and spec.kind == "shm":
+        place["paths"] = [f"{spec.paths[0][:40]}.{random_name}"]
+    pool = _core.Pool.create(**place)
+    return pool, place | {"token": pool.token}
+
+
+def remove_name(pool: _core.Pool, place: dict[str, Any], uri: str | None) -> None:
+    """Removes the name of a pool once all processes have attached, unless its URI keeps it."""
+    if pool_uri.parse(uri, world_size=1).keep:
+        return
+    pool.unlink()
+    if place["kind"] == "shm":
+        # Another process may have created the pool, and be gone.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"/dev/shm/jax_cxl.{place['paths'][0]}")
+
+
+def no_place(error: Exception) -> dict[str, Any]:
+    """Returns the place that tells other processes why there is no pool."""
+    codes = (code for code, kind in errors.BY_CODE.items() if type(error) is kind)
+    return {"error": next(codes, "INTERNAL"), "message": str(error)[:800]}
+
+
+def attach(place: dict[str, Any]) -> _core.Pool:
+    """Attaches to the pool of another process, or raises the error for which there is no pool."""
+    if "error" in place:
+        raise errors.from_code(place["error"], place["message"])
+    return _core.Pool.attach(**place)

@@ -1,0 +1,71 @@
+"""Start of the ranks that are GPUs, after the start of the runtime that all ranks have."""
+
+import functools
+import logging
+from types import ModuleType
+from typing import Any
+
+import jax
+
+from jax_cxl import _compat, _core
+from jax_cxl._runtime import configuration, program_errors
+
+
+def start(cuda: ModuleType, devices: list[int], config: configuration.Config, meeting: str) -> None:
+    """Starts this process's GPUs. All processes call it together, after `_core.start`.
+
+    If CUDA of any process cannot register the pool's memory (files of some file systems), all
+    processes move the data through pinned memory of their hosts.
+
+    Args:
+      cuda: the module jax_cxl._cuda.
+      devices: ordinals of the GPUs on this host, as XLA and CUDA count them.
+      config: the settings.
+      meeting: prefix for keys of the coordination service, used for this start only.
+    """
+    _explain_errors(cuda)
+    core: Any = _core
+    runtime = core.runtime()
+    obstacles = _exchange(meeting, cuda.register_pool(runtime, devices))
+    direct = not any(obstacles)
+    if not direct:
+        logging.getLogger("jax_cxl").warning(
+            "GPUs do not reach the pool themselves, all data is copied by the host: %s",
+            next(filter(None, obstacles)),
+        )
+    cuda.start(
+        runtime,
+        devices,
+        direct=direct,
+        slot_bytes=config.slot_bytes,
+        num_slots=config.num_slots,
+        warn_after=config.warn_after,
+        timeout=config.timeout,
+    )
+
+
+@functools.cache
+def _explain_errors(cuda: ModuleType) -> None:
+    """Gives errors of programs the reason for which a kernel of jax_cxl has stopped the GPU.
+
+    CUDA itself only says, to the next operation, that some kernel failed.
+    """
+
+    def find(text: str) -> program_errors.Failure | None:
+        if "cuda" not in text.lower() and "jax_cxl" not in text:
+            return None
+        failure = cuda.failure()
+        return None if failure is None else program_errors.Failure(*failure)
+
+    program_errors.add_source(find)
+
+
+def _exchange(meeting: str, text: str) -> list[str]:
+    """Returns the texts of all processes."""
+    if jax.process_count() == 1:
+        return [text]
+    client = _compat.coordination_client()
+    client.key_value_set(f"{meeting}/pool_obstacle/{jax.process_index()}", text or "none")
+    keys = (f"{meeting}/pool_obstacle/{process}" for process in range(jax.process_count()))
+    texts = [client.blocking_key_value_get(key, _compat.MEETING_TIMEOUT_MS) for key in keys]
+    return ["" if text == "none" else text for text in texts]

@@ -1,0 +1,85 @@
+"""The tuning table: values that change the speed of the CPU engine, but no result.
+
+`python -m jax_cxl tune` measures a table. `JAX_CXL_TUNING` names the file that a job uses. Without
+it the values are those built into the library (cc/comm/call/tuning.h says what each is).
+"""
+
+import json
+import pathlib
+
+from jax_cxl import _compat, _core, errors
+from jax_cxl._runtime import arrival
+
+FIELDS = ("slot_bytes", "num_slots", "inline_bytes", "all_read_bytes", "past_caches_bytes")
+
+
+def table(tuning: _core.Tuning) -> dict[str, int]:
+    """Returns the values by name."""
+    return {field: getattr(tuning, field) for field in FIELDS}
+
+
+def make(values: dict[str, int]) -> _core.Tuning:
+    """Returns the tuning with these values, and the built-in ones for others.
+
+    Raises:
+      ValueError: an unknown name, or a value out of range.
+    """
+    tuning = _core.Tuning()
+    for name, value in values.items():
+        if name not in FIELDS:
+            raise ValueError(f"{name!r} is not one of {', '.join(FIELDS)}.")
+        if not isinstance(value, int) or not 0 <= value < 2**63:
+            raise ValueError(f"{name} is {value!r}, not a whole number.")
+        setattr(tuning, name, value)
+    try:
+        tuning.check()
+    except errors.CxlError as error:
+        raise ValueError(str(error)) from None
+    return tuning
+
+
+def load(path: str | None) -> _core.Tuning:
+    """Reads a table that `python -m jax_cxl tune` wrote. None gives the built-in table.
+
+    Raises:
+      ValueError: there is no such file, or it contains no table.
+    """
+    if path is None:
+        return _core.Tuning()
+    try:
+        return make(json.loads(pathlib.Path(path).read_text())["tuning"])
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"JAX_CXL_TUNING={path}: not a tuning table: {error}") from None
+
+
+def agree(tuning: _core.Tuning, meeting: str, process: int, first: int = 0) -> None:
+    """Checks that this process has the same table as the first process.
+
+    Raises:
+      MismatchError: the tables differ.
+    """
+    client = _compat.coordination_client()
+    mine = table(tuning)
+    key = f"{meeting}/tuning"
+    if process == first:
+        # A successor of process 0 overwrites the table of its predecessor.
+        client.key_value_set(key, json.dumps(mine), allow_overwrite=True)
+        return
+    theirs = json.loads(
+        arrival.wait_for(
+            lambda: _compat.key_value(key),
+            _compat.MEETING_TIMEOUT_MS / 1000,
+            f"process {first} did not say which tuning table it has",
+        )
+    )
+    if theirs == mine:
+        return
+    differ = ", ".join(
+        f"{name} is {mine.get(name)} here and {theirs.get(name)} on process {first}"
+        for name in sorted(theirs.keys() | mine.keys())
+        if theirs.get(name) != mine.get(name)
+    )
+    raise errors.MismatchError(
+        f"process {process} has another tuning table than process {first}: {differ}. Set"
+        " JAX_CXL_TUNING to the same table in all processes."
+    )

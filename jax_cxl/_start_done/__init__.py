@@ -1,0 +1,1 @@
+"""Collectives in two halves, `start` and `done`."""

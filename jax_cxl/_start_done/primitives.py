@@ -1,0 +1,239 @@
+"""The primitives of a collective in two halves on GPUs: `start`, `done` and `tie`.
+
+On GPUs XLA runs the kernels and custom calls of a program one after another, in an order that
+respects data dependencies only. It treats a custom call like a kernel. So a collective that runs
+beside other work needs three calls:
+
+    y, token = start(x)            enqueues the collective on a stream of its own
+    h = tie(token, h)              returns h: XLA cannot move uses of it before the start
+    y = done(x, y, token, *after)  the compute stream waits for the collective: XLA cannot move this
+                                   before the computation of `after`
+
+All calls alias their results to their operands, so nothing is copied. `done` takes x too, so that
+XLA does not reuse its memory while the collective reads it. Fences around each call keep XLA from
+fusing it with a slice or an update of an array, which would break the aliasing.
+
+Between `start` and `done` the memory of y is unfinished, and XLA does not know that. XLA copies
+arrays freely at the boundaries of loops, branches and programs. So all calls of one collective have
+to be in the same loop body, branch or program. The lowering rules check that.
+
+On CPU devices a collective never blocks XLA, and the rules are trivial.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+from jax.interpreters import ad, batching, mlir
+from jax.interpreters.mlir import ir
+
+from jax_cxl._primitives import call_attributes, local_lowering, lowering
+
+DONE_TARGET = call_attributes.DONE_TARGET
+TIE_TARGET = "jax_cxl_tie"
+
+# x -> y, token: starts the collective `collective.bind(x, **params)`.
+start_p = core.Primitive("start")
+# x, y, token, *after -> y
+done_p = core.Primitive("done")
+# token, *h -> h
+tie_p = core.Primitive("tie")
+start_p.multiple_results = tie_p.multiple_results = True
+
+
+def startable(equation: Any) -> bool:
+    """Returns whether an equation is a collective with one operand and one result."""
+    primitive = equation.primitive
+    return (
+        primitive in lowering.RULES
+        and not primitive.multiple_results
+        and len(equation.invars) == 1
+        and "axes" in equation.params
+    )
+
+
+def done(x: Any, y: Any, token: Any, after: Any) -> Any:
+    """Waits for a collective, after the computation of the arrays in the pytree `after`."""
+    return done_p.bind(x, y, token, *filter(_is_array, jax.tree.leaves(after)))
+
+
+def tie(token: Any, h: Any) -> Any:
+    """Returns the pytree h. Uses of the returned arrays come after the start."""
+    leaves, structure = jax.tree.flatten(h)
+    places = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
+    if places:
+        tied = tie_p.bind(token, *(leaves[i] for i in places))
+        for i, leaf in zip(places, tied, strict=True):
+            leaves[i] = leaf
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and not jax.dtypes.issubdtype(
+        leaf.dtype, jax.dtypes.extended
+    )
+
+
+def _start_abstract_eval(x, *, collective, **params):
+    y, effects = collective.abstract_eval(x, **params)
+    token = x.update(shape=(1,), dtype=np.dtype(np.uint32), weak_type=False)
+    return [y, token], effects
+
+
+def _lower_start(ctx, x, *, collective, **params):
+    return lowering.RULES[collective](ctx, x, **params)
+
+
+def _lower_start_cpu(ctx, x, *, collective, **params):
+    inner = ctx.replace(avals_out=ctx.avals_out[:1])
+    return [*lowering.RULES[collective](inner, x, **params), lowering.no_token()]
+
+
+def _start_jvp(primals, tangents, *, collective, **params):
+    outs = start_p.bind(*primals, collective=collective, **params)
+    zeros = [ad.Zero(jax.typeof(out).to_tangent_aval()) for out in outs]
+    if type(tangents[0]) is ad.Zero:
+        return outs, zeros
+    rule = ad.primitive_jvps.get(collective)
+    if rule is None:
+        raise NotImplementedError(
+            f"{collective} has no derivative, as in jax.lax: pass it jax.lax.stop_gradient(x)."
+        )
+    # Tangents are communicated at once, and so are the cotangents of the transpose. The primal
+    # result of the rule is dead code.
+    _, y_dot = rule(primals, tangents, **params)
+    return outs, [y_dot, zeros[1]]
+
+
+def _batch_start(axis_data, operands, dims, *, collective, **params):
+    # The collective runs at once: only its own rule knows whether a batched collective is one call,
+    # and which part of it is the result.
+    rule = batching.fancy_primitive_batchers[collective]
+    y, dim = rule(axis_data, operands, dims, **params)
+    return [y, jnp.zeros(1, np.uint32)], [dim, None]
+
+
+def _done_abstract_eval(x, y, token, *after):
+    return y
+
+
+def _lower_done(ctx, x, y, token, *after):
+    start = _start_of(y)
+    if start is None:
+        _check_complete(token)
+        return [y]
+    layouts = start.attributes["operand_layouts"], start.attributes["result_layouts"]
+    x_layout, y_layout = (_layout(of[0]) for of in layouts)
+    call = jax.ffi.ffi_lowering(
+        DONE_TARGET,
+        # The layouts of the start: with others XLA would copy the unfinished result.
+        operand_layouts=[x_layout, y_layout, *map(_row_major, ctx.avals_in[3:])],
+        result_layouts=[y_layout],
+        operand_output_aliases={1: 0},
+        # `done` has to run even if nothing uses the result: until then y must keep its memory.
+        has_side_effect=True,
+    )
+    x_aval, y_aval, _, *after_avals = ctx.avals_in
+    (x,) = (
+        start.operands
+    )  # The memory that the collective reads, not an array of which x is a slice.
+    fenced = local_lowering.fence(ctx, after_avals, *after)
+    results = call(ctx.replace(avals_in=[x_aval, y_aval, *after_avals]), x, y, *fenced)
+    return local_lowering.fence(ctx, ctx.avals_out, *results)
+
+
+def _done_jvp(primals, tangents):
+    return done_p.bind(*primals), tangents[1]
+
+
+def _batch_done(axis_data, operands, dims):
+    x, y, token, *after = operands
+    if dims[2] is not None:
+        raise NotImplementedError(
+            "A future of jax_cxl cannot be an argument of a function under jax.vmap on GPUs: call"
+            " its done() first, or start the collective inside the function."
+        )
+    if dims[1] is not None:
+        return y, dims[1]  # Started under this jax.vmap: complete.
+    return done_p.bind(x, y, token, *after), None
+
+
+def _tie_abstract_eval(token, *h):
+    return list(h)
+
+
+def _lower_tie(ctx, token, *h):
+    if _start_of(token) is None:
+        _check_complete(token)
+        return list(h)
+    call = jax.ffi.ffi_lowering(
+        TIE_TARGET, operand_output_aliases={i + 1: i for i in range(len(h))}
+    )
+    fenced = local_lowering.fence(ctx, ctx.avals_in[1:], *h)
+    return local_lowering.fence(ctx, ctx.avals_out, *call(ctx, token, *fenced))
+
+
+def _tie_jvp(primals, tangents):
+    return tie_p.bind(*primals), list(tangents[1:])
+
+
+def _batch_tie(axis_data, operands, dims):
+    token, *h = operands
+    return (tie_p.bind(token, *h) if dims[0] is None else h), dims[1:]
+
+
+def _start_of(value: Any) -> Any:
+    """Returns the call that started the collective of this result or token.
+
+    Returns None for other values, and if the call is not in the region that is being lowered.
+    """
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.name != "stablehlo.custom_call":
+        return None
+    if ir.StringAttr(owner.attributes["call_target_name"]).value != call_attributes.START_TARGET:
+        return None
+    here = ir.InsertionPoint.current.block.owner
+    return owner if owner.parent == here.operation else None
+
+
+def _check_complete(token: Any) -> None:
+    """Raises unless the token belongs to a collective that was complete when it started."""
+    owner = token.owner
+    if not isinstance(owner, ir.Block) and owner.name == "stablehlo.constant":
+        return
+    raise NotImplementedError(
+        "A future of jax_cxl crosses the boundary of a loop, a branch or a function on GPUs, where"
+        " XLA may copy its unfinished result. Call done() in the same function, branch or iteration"
+        " of a loop as the start, and carry the result instead of the future."
+    )
+
+
+def _layout(attribute: Any) -> tuple[int, ...]:
+    return tuple(np.asarray(ir.DenseIntElementsAttr(attribute)).tolist())
+
+
+def _row_major(aval: Any) -> tuple[int, ...]:
+    return tuple(reversed(range(aval.ndim)))
+
+
+def _register(primitive: Any, on_cpu: Any, on_cuda: Any) -> None:
+    for platform, rule in (("cpu", on_cpu), ("cuda", on_cuda)):
+        mlir.register_lowering(primitive, rule, platform=platform, cacheable=False)
+
+
+start_p.def_effectful_abstract_eval(_start_abstract_eval)
+_register(start_p, _lower_start_cpu, _lower_start)
+ad.primitive_jvps[start_p] = _start_jvp
+batching.fancy_primitive_batchers[start_p] = _batch_start
+
+done_p.def_abstract_eval(_done_abstract_eval)
+_register(done_p, lambda ctx, x, y, token, *after: [y], _lower_done)
+ad.primitive_jvps[done_p] = _done_jvp
+batching.fancy_primitive_batchers[done_p] = _batch_done
+
+tie_p.def_abstract_eval(_tie_abstract_eval)
+_register(tie_p, lambda ctx, token, *h: list(h), _lower_tie)
+ad.primitive_jvps[tie_p] = _tie_jvp
+batching.fancy_primitive_batchers[tie_p] = _batch_tie

@@ -1,0 +1,20 @@
+"""How many of XLA's collectives were taken over."""
+
+import dataclasses
+from collections import Counter
+
+
+@dataclasses.dataclass
+class Counts:
+    """Collectives in the programs that this process has compiled.
+
+    Attributes:
+      taken: how many run through the pool, by their names in XLA.
+      left: how many stayed XLA's although they were to run through the pool, by reason.
+    """
+
+    taken: Counter[str] = dataclasses.field(default_factory=Counter)
+    left: Counter[str] = dataclasses.field(default_factory=Counter)
+
+
+counts = Counts()

@@ -1,0 +1,109 @@
+"""The hook in XLA's compiler: exchanges collectives, and numbers the calls of each program.
+
+Everything that it decides follows from the module and from settings that are equal in all
+processes, as each process compiles for itself.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from jax_cxl import _compat, errors
+from jax_cxl._hlo.module import Computation, Instruction, Module
+from jax_cxl._takeover import match, rewrite
+from jax_cxl._takeover.config import Config
+from jax_cxl._takeover.counts import counts
+from jax_cxl._takeover.match import NotTakenError
+from jax_cxl._takeover.world import World
+
+# How the error of the strict mode begins.
+STRICT = "jax_cxl.replace_collectives(strict=True):"
+_OURS = b"jax_cxl_"
+_STARTS = (*match.TEXTS, b"async-start")
+_log = logging.getLogger("jax_cxl")
+
+
+_lock = threading.Lock()
+_said: set[str] = set()
+
+
+def transform(data: bytes, world: Callable[[], World], strict: bool = False) -> bytes | None:
+    """Returns the module with its collectives exchanged, None where nothing is to be changed.
+
+    Args:
+      data: a serialized HloModuleProto, after partitioning.
+      world: gives the devices of the job; asked only if the module has collectives.
+      strict: whether a collective that cannot be taken over is an error.
+
+    Raises:
+      InvalidCollectiveError: in strict mode.
+    """
+    if not any(text in data for text in match.TEXTS):
+        return None
+    module = Module(data)
+    taken = 0
+    for computation in list(module.with_any(_STARTS)):
+        for instruction in list(computation.with_any(_STARTS)):
+            found = None if computation.is_asynchronous else match.find(module, instruction)
+            if found is not None:
+                taken += _exchange(module, computation, instruction, found, world(), strict)
+    # XLA drops the donation of arguments when a hook changes a module, so a module in which
+    # nothing was taken over stays as it is: ranks match its calls by their order.
+    if taken == 0:
+        return None
+    _number(module)
+    return module.encode()
+
+
+def _exchange(
+    module: Module,
+    computation: Computation,
+    old: Instruction,
+    found: match.Found,
+    world: World,
+    strict: bool,
+) -> bool:
+    """Takes over one collective; returns whether it could be, and is to be."""
+    try:
+        if not world.wants(match.devices(module, found)):
+            return False
+        collective = match.collective(module, found)
+        rewrite.rewrite(module, computation, old, collective, world, found.starts)
+    except NotTakenError as reason:
+        _left(module, old, str(reason), strict)
+        return False
+    for computation_id in found.asynchronous:
+        module.drop(computation_id)
+    with _lock:
+        counts.taken[found.opcode] += 1
+    return True
+
+
+def _left(module: Module, instruction: Instruction, reason: str, strict: bool) -> None:
+    line = module.source_line(instruction)
+    text = (
+        f"{instruction.opcode} in {module.name}{f' at {line}' if line else ''} does not go through"
+        f" the pool: {reason}."
+    )
+    if strict:
+        raise errors.InvalidCollectiveError(f"{STRICT} {text}")
+    with _lock:
+        counts.left[reason] += 1
+        if text in _said:
+            return
+        _said.add(text)
+    _log.warning("%s XLA's own collective does it.", text)
+
+
+def _number(module: Module) -> None:
+    """Numbers the calls of the module, new and old ones."""
+    texts, site = (*_STARTS, _OURS), 0
+    for computation in module.with_any(texts):
+        for call in list(computation.current((_OURS,))):
+            config = Config(call.proto.text(Instruction.BACKEND_CONFIG))
+            if not config.is_new:
+                continue
+            line = module.source_line(call, _compat.is_own_file)
+            call.proto.set(Instruction.BACKEND_CONFIG, config.at(line).numbered(site).text)
+            computation.touch(call)
+            site += 1

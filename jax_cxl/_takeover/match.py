@@ -1,0 +1,189 @@
+"""What a collective instruction of XLA does, in terms of the pool's collectives."""
+
+import dataclasses
+
+from jax_cxl._hlo.groups import DeviceAssignment, Groups, decode
+from jax_cxl._hlo.module import Instruction, Module
+from jax_cxl._primitives.native_enums import Op, ReduceOp
+
+# What modules without collectives do not contain. A text that occurs elsewhere, in a name for
+# instance, costs a closer look and nothing else.
+TEXTS = (
+    b"all-reduce",
+    b"all-gather",
+    b"reduce-scatter",
+    b"all-to-all",
+    b"collective-permute",
+    b"collective-broadcast",
+)
+
+_OPS = {
+    "all-reduce": Op.ALL_REDUCE,
+    "all-gather": Op.ALL_GATHER,
+    "reduce-scatter": Op.REDUCE_SCATTER,
+    "all-to-all": Op.ALL_TO_ALL,
+    "ragged-all-to-all": Op.RAGGED_ALL_TO_ALL,
+    "collective-permute": Op.PERMUTE,
+    "collective-broadcast": Op.BROADCAST,
+}
+_REDUCTIONS = {
+    "add": ReduceOp.SUM,
+    "multiply": ReduceOp.PROD,
+    "minimum": ReduceOp.MIN,
+    "maximum": ReduceOp.MAX,
+}
+# Of truth values: XLA writes `or` for any, `and` for all.
+_LOGICAL = {
+    "add": ReduceOp.MAX,
+    "or": ReduceOp.MAX,
+    "maximum": ReduceOp.MAX,
+    "multiply": ReduceOp.MIN,
+    "and": ReduceOp.MIN,
+    "minimum": ReduceOp.MIN,
+}
+
+
+class NotTakenError(Exception):
+    """The instruction stays XLA's, on all ranks alike; the text says why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """A collective of XLA.
+
+    Attributes:
+      op: which of the pool's collectives it is.
+      groups: the devices that take part, one list a group, in the order of their ranks in it.
+      reduce_op: how values are combined, where they are.
+      dimension: along which blocks are gathered, scattered or exchanged; None if it has none.
+      sources: for a permutation, from which position in the group each device receives, or -1.
+    """
+
+    op: Op
+    groups: Groups
+    reduce_op: ReduceOp = ReduceOp.SUM
+    dimension: int | None = None
+    sources: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A collective instruction, or the start of one.
+
+    Attributes:
+      opcode: which collective, without "-start".
+      instruction: it says who takes part and what is done. For a start it may be one of the
+        computation that runs asynchronously.
+      starts: whether its result is complete only after a matching "-done".
+      asynchronous: ids of the computations that run between start and done.
+    """
+
+    opcode: str
+    instruction: Instruction
+    starts: bool
+    asynchronous: tuple[int, ...] = ()
+
+
+def find(module: Module, instruction: Instruction) -> Found | None:
+    """Returns the collective that an instruction is or starts, None if it is something else."""
+    opcode = instruction.opcode
+    if opcode in _OPS:
+        return Found(opcode, instruction, False)
+    if opcode.endswith("-start") and opcode.removesuffix("-start") in _OPS:
+        return Found(opcode.removesuffix("-start"), instruction, True)
+    if opcode == "async-start":
+        (called,) = instruction.proto.integers(Instruction.CALLED)
+        root = module.computation(called).root
+        if root.opcode in _OPS:
+            return Found(root.opcode, root, True, (called,))
+    return None
+
+
+def devices(module: Module, found: Found) -> Groups:
+    """Returns the groups of devices that communicate, whatever mode counts them.
+
+    Raises:
+      NotTakenError: the module does not know its devices.
+    """
+    if found.opcode == "collective-permute":
+        return _pairs(_assignment(module), found.instruction)
+    return _devices(_assignment(module), found)
+
+
+def collective(module: Module, found: Found) -> Collective:
+    """Returns what a collective instruction does.
+
+    Raises:
+      NotTakenError: the pool has nothing that does the same.
+    """
+    assignment = _assignment(module)
+    op, instruction = _OPS[found.opcode], found.instruction
+    if op is Op.PERMUTE:
+        return _permutation(assignment, instruction)
+    groups = _devices(assignment, found)
+    if len({len(group) for group in groups}) > 1:
+        raise NotTakenError(f"its groups have different sizes: {groups}")
+    if {device for group in groups for device in group} != set(assignment.flattened.tolist()):
+        raise NotTakenError(f"its groups {groups} leave out devices of the program")
+    dimensions = instruction.proto.integers(Instruction.DIMENSIONS)
+    return Collective(
+        op,
+        groups,
+        _reduction(module, instruction)
+        if op in (Op.ALL_REDUCE, Op.REDUCE_SCATTER)
+        else ReduceOp(0),
+        dimensions[0] if dimensions else None,
+    )
+
+
+def _assignment(module: Module) -> DeviceAssignment:
+    assignment = module.device_assignment
+    if assignment is None:
+        raise NotTakenError("the module does not say which device executes which part of it")
+    return assignment
+
+
+def _devices(assignment: DeviceAssignment, found: Found) -> Groups:
+    """Returns the groups as device ids, whatever mode the instruction counts them in."""
+    instruction = found.instruction
+    groups = decode(instruction.proto)
+    replicas, partitions = assignment.devices.shape
+    channel = instruction.proto.get(Instruction.CHANNEL_ID) > 0
+    if instruction.proto.get(Instruction.GLOBAL_IDS):
+        return assignment.by_position(groups or [list(range(replicas * partitions))])
+    if not channel:
+        return assignment.cross_replica(groups or [list(range(replicas))])
+    if found.opcode in ("all-to-all", "collective-broadcast", "ragged-all-to-all"):
+        return assignment.cross_partition(groups or [list(range(partitions))])
+    return assignment.cross_both(groups or [list(range(replicas))])
+
+
+def _pairs(assignment: DeviceAssignment, instruction: Instruction) -> Groups:
+    """Returns source and target of each pair of a permutation."""
+    pairs = [[pair.get(1), pair.get(2)] for pair in instruction.proto.messages(Instruction.PAIRS)]
+    if instruction.proto.get(Instruction.CHANNEL_ID) > 0:
+        return assignment.cross_partition(pairs)
+    return assignment.cross_replica(pairs)
+
+
+def _permutation(assignment: DeviceAssignment, instruction: Instruction) -> Collective:
+    """A permutation runs in one group of all devices, of which some may only look on."""
+    if len(instruction.operands) > 1:
+        raise NotTakenError("it permutes several arrays, or parts of arrays, at once")
+    devices = assignment.flattened.tolist()
+    position = {device: i for i, device in enumerate(devices)}
+    sources = [-1] * len(devices)
+    for source, target in _pairs(assignment, instruction):
+        sources[position[target]] = position[source]
+    return Collective(Op.PERMUTE, [devices], sources=tuple(sources))
+
+
+def _reduction(module: Module, instruction: Instruction) -> ReduceOp:
+    (called,) = instruction.proto.integers(Instruction.CALLED)
+    computation = module.computation(called)
+    root = computation.root
+    kinds = _LOGICAL if root.shapes[0].dtype == "bool" else _REDUCTIONS
+    operands = [computation.instruction(number).opcode for number in root.operands]
+    if root.opcode not in kinds or operands != ["parameter", "parameter"]:
+        raise NotTakenError(f"it reduces by {root.opcode}, which the pool does not know")
+    return kinds[root.opcode]

@@ -1,0 +1,101 @@
+"""Starts and dones: collectives of which XLA's scheduler has placed both ends.
+
+The start becomes calls of `jax_cxl_start`, the done of `jax_cxl_done`, at the same places of the
+schedule, so that what XLA lets overlap with a collective still does.
+"""
+
+import dataclasses
+
+from jax_cxl._hlo import shape as shapes
+from jax_cxl._hlo.module import Computation, Instruction
+from jax_cxl._hlo.shape import Shape
+from jax_cxl._primitives import call_attributes
+from jax_cxl._takeover.build import Builder, Value
+from jax_cxl._takeover.match import NotTakenError
+
+# What a start returns besides its result, which nobody reads.
+_TOKEN = Shape("uint32", (1,), (0,))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Started:
+    """A call of `jax_cxl_start`.
+
+    Attributes:
+      operand: what it reads until it is done.
+      result: what it writes until it is done.
+      number: the instruction that is its result.
+    """
+
+    operand: Value
+    result: Value
+    number: Instruction
+
+
+class PairBuilder(Builder):
+    """Builds what takes the place of a start and of its done.
+
+    The module is scheduled, and its buffers are laid out: nothing but calls may be added.
+    """
+
+    def __init__(self, computation: Computation, start: Instruction) -> None:
+        super().__init__(computation, start)
+        self._done = _done_of(computation, start)
+        self._started: list[_Started] = []
+
+    def results(self) -> list[Shape]:
+        return self._done.shapes
+
+    def emit(
+        self,
+        opcode: str,
+        shape: Shape,
+        operands: list[Value],
+        dimensions: list[int] | None = None,
+    ) -> Value:
+        raise NotTakenError(
+            f"its blocks do not lie one behind the other in memory (a {opcode} would be needed)"
+        )
+
+    def call(
+        self, target: str, shape: Shape, operands: list[Value], config: str, aliases: int | None
+    ) -> Value:
+        if target != call_attributes.COLLECTIVE_TARGET:
+            raise NotTakenError(f"{target} has no start")
+        both = shapes.tuple_of([shape, _TOKEN])
+        pair = self._call(call_attributes.START_TARGET, both, shape, operands, config, None)
+        # Without it XLA could make one of two equal starts, each of which has a done.
+        self._new[-1].proto.set(Instruction.HAS_SIDE_EFFECT, 1)
+        result = self._emit("get-tuple-element", shape.encode(), [pair], shape, None)
+        self._started.append(_Started(operands[0], result, self._new[-1]))
+        return result
+
+    def finish(self, results: list[Value]) -> None:
+        self._put()
+        done = _DoneBuilder(self._computation, self._done)
+        # The last result has the id of the old start.
+        numbered = [dataclasses.replace(s.result, id=s.number.id) for s in self._started]
+        parts = [
+            done.done(started.operand, result)
+            for started, result in zip(self._started, numbered, strict=True)
+        ]
+        done.finish(parts)
+
+
+class _DoneBuilder(Builder):
+    """Builds what takes the place of a done."""
+
+    def done(self, operand: Value, result: Value) -> Value:
+        """Waits for a start; the result stays where it is."""
+        value = self.call(
+            call_attributes.DONE_TARGET, result.shape, [operand, result], "{}", aliases=1
+        )
+        self._new[-1].proto.set(Instruction.HAS_SIDE_EFFECT, 1)
+        return value
+
+
+def _done_of(computation: Computation, start: Instruction) -> Instruction:
+    for instruction in computation.with_any((b"-done",)):
+        if instruction.opcode.endswith("-done") and instruction.operands == [start.id]:
+            return instruction
+    raise NotTakenError("it is started and has no done of its own")

@@ -1,0 +1,29 @@
+"""What JAX calls when it makes its backends: the entry point `jax_cxl` of the group `jax_plugins`.
+
+It is how a program that does not import jax_cxl gets its collectives replaced: by an environment
+variable.
+"""
+
+import importlib.metadata
+import os
+
+VARIABLE = "JAX_CXL_REPLACE_COLLECTIVES"
+STRICT = "strict"
+
+
+def is_installed() -> bool:
+    """Whether JAX of this environment finds the entry point."""
+    return any(p.name == "jax_cxl" for p in importlib.metadata.entry_points(group="jax_plugins"))
+
+
+def initialize() -> None:
+    """Replaces collectives from now on, if `JAX_CXL_REPLACE_COLLECTIVES` says so."""
+    value = os.environ.get(VARIABLE, "")
+    if value in ("", "0"):
+        return
+    if value not in ("1", STRICT):
+        raise ValueError(f"{VARIABLE}={value!r}: it may be 1, {STRICT}, 0 or empty.")
+    from jax_cxl._takeover import replace, start
+
+    replace.replace_collectives(strict=value == STRICT).start()
+    start.begin()

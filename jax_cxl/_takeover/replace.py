@@ -1,0 +1,69 @@
+"""jax_cxl.replace_collectives: any JAX program communicates through the pool."""
+
+import contextlib
+from typing import Any
+
+from jax_cxl import _compat
+from jax_cxl._takeover import install, setting, start
+
+
+class replace_collectives(contextlib.ContextDecorator):
+    """Makes XLA's collectives between processes run through the pool.
+
+    It does not matter who wrote them: the partitioner, for `jax.jit` with shardings, `jax.lax`
+    under `jax.shard_map`, `jax.pmap`, a library. Collectives within one process stay XLA's.
+
+    The setting counts where a program is compiled. It holds for all threads of the process, in the
+    `with` block or from `start` to `stop`, and the last setting wins. Programs of one setting never
+    serve another. All processes must compile a program under the same setting.
+
+    A collective that cannot be taken over, such as one over groups of different sizes, stays
+    XLA's on all ranks; a warning of the logger "jax_cxl" names it and says why, once.
+
+    The environment variable `JAX_CXL_REPLACE_COLLECTIVES=1` does the same for a whole program
+    without a change to it.
+
+    Args:
+      local: whether collectives within one process are taken over too.
+      strict: whether a collective that cannot be taken over is an error.
+
+    Raises:
+      InvalidCollectiveError: when a program is compiled, in strict mode.
+
+    Example:
+      >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> x = jax.device_put(jnp.arange(8.0), jax.NamedSharding(mesh, jax.P("i")))
+      >>> with jax_cxl.replace_collectives(local=True):
+      ...   total = jax.jit(jnp.sum)(x)
+      >>> total
+      Array(28., dtype=float32)
+    """
+
+    def __init__(self, *, local: bool = False, strict: bool = False) -> None:
+        self._setting = setting.Setting(local, strict)
+        # What was set before each `start` that has no `stop` yet.
+        self._before: list[setting.Setting | None] = []
+
+    def __enter__(self) -> "replace_collectives":
+        return self.start()
+
+    def __exit__(self, *exception: Any) -> None:
+        self.stop()
+
+    def start(self) -> "replace_collectives":
+        """Makes this the setting."""
+        _compat.before_compilation(_install)
+        self._before.append(setting.current())
+        setting.context.set_global(self._setting)
+        return self
+
+    def stop(self) -> None:
+        """Puts back the setting that `start` found."""
+        if not self._before:
+            raise RuntimeError("jax_cxl.replace_collectives: stop() without start().")
+        setting.context.set_global(self._before.pop())
+
+
+def _install() -> None:
+    install.install()
+    start.begin()

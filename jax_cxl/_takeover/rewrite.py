@@ -1,0 +1,172 @@
+"""A collective of XLA becomes calls of jax_cxl."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from jax_cxl._hlo.module import Computation, Instruction, Module
+from jax_cxl._hlo.shape import Shape
+from jax_cxl._primitives import call_attributes, carriers
+from jax_cxl._primitives.native_enums import DTYPES, Op, ReduceOp
+from jax_cxl._takeover.build import Builder, Value
+from jax_cxl._takeover.config import Config
+from jax_cxl._takeover.match import Collective, NotTakenError
+from jax_cxl._takeover.pairs import PairBuilder
+from jax_cxl._takeover.world import World
+
+# What the functions of jax.lax are called, for messages.
+_NAMES = {
+    Op.ALL_REDUCE: "psum",
+    Op.ALL_GATHER: "all_gather",
+    Op.REDUCE_SCATTER: "psum_scatter",
+    Op.ALL_TO_ALL: "all_to_all",
+    Op.RAGGED_ALL_TO_ALL: "ragged_all_to_all",
+    Op.PERMUTE: "ppermute",
+    Op.BROADCAST: "pbroadcast",
+}
+_REDUCTIONS = {ReduceOp.MIN: "pmin", ReduceOp.MAX: "pmax", ReduceOp.PROD: "pprod"}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Context:
+    builder: Builder
+    collective: Collective
+    world: World
+    program: str
+    line: str
+
+    @property
+    def name(self) -> str:
+        """The function of jax.lax that does the same."""
+        if self.collective.op is Op.ALL_REDUCE:
+            return _REDUCTIONS.get(self.collective.reduce_op, "psum")
+        return _NAMES[self.collective.op]
+
+    def config(self, dtype: str, count: int, rows: tuple[int, ...] = ()) -> str:
+        """Returns the attributes of a call for blocks of `count` elements."""
+        groups = self.collective.groups
+        try:
+            ranks = np.array([[self.world.rank_of[d] for d in group] for group in groups])
+        except KeyError as error:
+            raise NotTakenError(f"device {error.args[0]} is not one of the ranks") from None
+        attributes = call_attributes.make(
+            self.name,
+            self.collective.op,
+            ranks,
+            reduce_op=self.collective.reduce_op,
+            dtype=DTYPES.index(dtype),
+            count=count,
+            sources=self.collective.sources,
+            rows=rows,
+            generation=self.world.generation,
+            program=self.program,
+        )
+        return Config.of(attributes, self.line).text
+
+
+def rewrite(
+    module: Module,
+    computation: Computation,
+    instruction: Instruction,
+    collective: Collective,
+    world: World,
+    starts: bool,
+) -> None:
+    """Replaces a collective by calls of jax_cxl.
+
+    Args:
+      module: the module.
+      computation: the computation of it that has the collective.
+      instruction: the collective, or its start.
+      collective: what it does.
+      world: the devices of the job.
+      starts: whether the instruction only starts the collective.
+
+    Raises:
+      NotTakenError: the pool has nothing that does the same; nothing was changed.
+    """
+    builder = (PairBuilder if starts else Builder)(computation, instruction)
+    line = module.source_line(instruction)
+    context = _Context(builder, collective, world, module.name, line)
+    operands, results = builder.operands(), builder.results()
+    for shape in [*results, *(operand.shape for operand in operands)]:
+        if not shape.regular:
+            raise NotTakenError(
+                f"an array of it lies in memory in a way that is not known: {shape}"
+            )
+        if shape.size == 0:
+            raise NotTakenError("it moves no data")
+    if collective.op is Op.RAGGED_ALL_TO_ALL:
+        values = [_ragged(context, operands)]
+    elif collective.op is Op.ALL_TO_ALL and collective.dimension is None:
+        values = _exchange(context, operands)
+    else:
+        pairs = zip(operands, results, strict=True)
+        values = [_one(context, operand, result) for operand, result in pairs]
+    builder.finish(
+        [builder.copy(value, shape) for value, shape in zip(values, results, strict=True)]
+    )
+
+
+def _one(context: _Context, operand: Value, result: Shape) -> Value:
+    """A collective of one array, whose blocks lie one behind the other in memory."""
+    builder, collective = context.builder, context.collective
+    op, dimension = collective.op, collective.dimension
+    into, out = operand.shape, result
+    if dimension is not None and op in (Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL):
+        into, out = into.with_outermost(dimension), out.with_outermost(dimension)
+    # Both sides have the dimensions in the same order, so that a block is the same on both.
+    order = (out if op is Op.REDUCE_SCATTER else into).minor_to_major
+    into = dataclasses.replace(into, minor_to_major=order)
+    out = dataclasses.replace(out, minor_to_major=order)
+    dtype = into.dtype
+    carrier = carriers.of(dtype, op, collective.reduce_op)
+    if collective.reduce_op in (ReduceOp.MIN, ReduceOp.MAX) and dtype.startswith("complex"):
+        raise NotTakenError("complex numbers have no order")
+    if dtype == "float4_e2m1fn" and carrier == "uint8":
+        raise NotTakenError("float4 values are packed two to a byte")
+    value = builder.convert(builder.copy(operand, into), carrier)
+    blocks = len(collective.groups[0]) if op in (Op.REDUCE_SCATTER, Op.ALL_TO_ALL) else 1
+    config = context.config(carrier, into.size // blocks)
+    called = builder.call(call_attributes.COLLECTIVE_TARGET, out.of(carrier), [value], config, None)
+    return builder.convert(called, dtype)
+
+
+def _exchange(context: _Context, operands: list[Value]) -> list[Value]:
+    """An all-to-all of which each operand, and each part of the result, is one rank's block."""
+    builder = context.builder
+    shape, n = operands[0].shape, len(operands)
+    carrier = carriers.of(shape.dtype, Op.ALL_TO_ALL, ReduceOp.SUM)
+    if shape.dtype == "float4_e2m1fn":
+        raise NotTakenError("float4 values are packed two to a byte")
+    rows = [
+        builder.bitcast(
+            builder.convert(builder.copy(operand, shape), carrier), shape.of(carrier).stacked(1)
+        )
+        for operand in operands
+    ]
+    stacked = builder.concatenate(rows)
+    config = context.config(carrier, shape.size)
+    called = builder.call(call_attributes.COLLECTIVE_TARGET, stacked.shape, [stacked], config, None)
+    return [builder.convert(builder.row(called, i), shape.dtype) for i in range(n)]
+
+
+def _ragged(context: _Context, operands: list[Value]) -> Value:
+    """A ragged all-to-all: the four arrays of offsets and sizes become one table."""
+    builder = context.builder
+    rows, into, *columns = operands
+    default = tuple(reversed(range(len(rows.shape.dimensions))))
+    n = len(context.collective.groups[0])
+    if rows.shape.dtype not in DTYPES:
+        raise NotTakenError(f"{rows.shape.dtype} values are packed several to a byte")
+    table = builder.concatenate([builder.bitcast(c, c.shape.stacked(1)) for c in columns])
+    rows = builder.copy(rows, dataclasses.replace(rows.shape, minor_to_major=default))
+    into = builder.copy(into, dataclasses.replace(into.shape, minor_to_major=default))
+    counts: Any = (
+        rows.shape.dimensions[0],
+        into.shape.dimensions[0],
+        columns[0].shape.size // n,
+    )
+    config = context.config(rows.shape.dtype, rows.shape.size // counts[0], counts)
+    return builder.call(call_attributes.RAGGED_TARGET, into.shape, [rows, into, table], config, 1)

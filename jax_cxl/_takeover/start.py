@@ -1,0 +1,71 @@
+"""Starts the runtime for programs that do not know of jax_cxl.
+
+All processes have to start it together, and a program may compile its first collective on some of
+them before others. So a thread of each process starts it as soon as there are devices: XLA
+makes these in all processes together.
+"""
+
+import threading
+
+import jax
+
+from jax_cxl._runtime import lifecycle
+from jax_cxl._takeover import world as worlds
+from jax_cxl._takeover.world import World
+
+
+class _Starter:
+    """A thread that starts the runtime, once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def begin(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="jax_cxl-start", daemon=True)
+                self._thread.start()
+
+    def wait(self) -> None:
+        self.begin()
+        assert self._thread is not None
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            jax.devices()  # Waits for the backend, which another thread may be making.
+            if jax.process_count() > 1:
+                lifecycle.ensure_started()
+        except BaseException as error:
+            self._error = error
+
+
+_starter = _Starter()
+
+
+def begin() -> None:
+    """Starts the runtime in the background, where there are several processes."""
+    _starter.begin()
+
+
+def world(local: bool) -> World:
+    """Returns the devices of the job, after the runtime has started.
+
+    Args:
+      local: whether groups within one process are wanted too.
+    """
+    running = lifecycle.current()
+    if running is None and (local or jax.process_count() > 1):
+        if local:
+            lifecycle.ensure_started()
+        else:
+            _starter.wait()
+        running = lifecycle.current()
+    processes = {device.id: device.process_index for device in jax.devices()}
+    if running is None:
+        return World({}, processes)
+    return worlds.World(running.rank_of_device, processes, running.generation, local)

@@ -1,0 +1,32 @@
+"""Which rank and which process each device is."""
+
+import dataclasses
+from collections.abc import Iterable
+
+from jax_cxl._hlo.groups import Groups
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """The devices of a job.
+
+    Attributes:
+      rank_of: global device id -> rank in the pool's world, of the devices that communicate.
+      process_of: global device id -> index of the process that holds it.
+      generation: how often the job has gone on after an error.
+      local: whether groups within one process are taken over too.
+    """
+
+    rank_of: dict[int, int]
+    process_of: dict[int, int]
+    generation: int = 0
+    local: bool = False
+
+    def wants(self, groups: Groups) -> bool:
+        """Whether a collective over these groups of devices is to be taken over."""
+        if all(len(set(group)) < 2 for group in groups):
+            return False
+        return self.local or any(self._spans(group) for group in groups)
+
+    def _spans(self, group: Iterable[int]) -> bool:
+        return len({self.process_of[device] for device in group}) > 1

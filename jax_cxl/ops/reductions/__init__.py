@@ -1,0 +1,1 @@
+"""Reductions whose result all ranks get."""

@@ -1,0 +1,194 @@
+"""jax_cxl.pscan and jax_cxl.pexscan: reductions over the ranks up to this one."""
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend import core
+from jax.interpreters import ad
+
+from jax_cxl._primitives import batching_rules, dtypes, lowering, named_axis
+from jax_cxl._primitives.native_enums import Op, ReduceOp
+
+
+def pscan(
+    x: Any, axis_name: Hashable | Sequence[Hashable], *, op: str = "sum", reverse: bool = False
+) -> Any:
+    """Reduces x over this rank and all ranks before it along a named axis.
+
+    This is `MPI_Scan`, not `jax.lax.scan`, which is a loop. The reduction takes the ranks' values
+    in rank order; float16, bfloat16 and float8 accumulate in float32 and round once.
+    The transpose of a sum is the sum in the other direction; other operations have no
+    derivative.
+
+    Args:
+      x: array, or pytree of arrays, of any dtype that the operation supports. In a sum bool counts
+        as int32.
+      axis_name: mesh axis, or several in the order in which they count ranks.
+      op: "sum", "prod", "min" or "max".
+      reverse: whether to reduce over this rank and all ranks behind it instead.
+
+    Returns:
+      Arrays of x's shape and dtype (int32 for the sum of bool).
+
+    Raises:
+      NameError: the axis is not bound, as outside `jax.shard_map`.
+      TypeError: a dtype is not supported, such as float6_e2m3fn, or the operation does not
+        support it.
+      ValueError: `op` is no operation.
+
+    Example:
+      >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> prefix = jax.shard_map(lambda x: jax_cxl.pscan(x, "i"),
+      ...                        mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
+      >>> jax.jit(prefix)(jnp.arange(1, 5))
+      Array([ 1,  3,  6, 10], dtype=int32)
+    """
+    return _scan(pscan_p, x, axis_name, op, reverse)
+
+
+def pexscan(
+    x: Any, axis_name: Hashable | Sequence[Hashable], *, op: str = "sum", reverse: bool = False
+) -> Any:
+    """Reduces x over all ranks before this rank along a named axis.
+
+    This is `MPI_Exscan` with a defined result on the first rank. The reduction takes the ranks'
+    values in rank order; float16, bfloat16 and float8 accumulate in float32 and round once.
+    The transpose of a sum is the sum in the other direction; other operations have no
+    derivative.
+
+    Args:
+      x: array, or pytree of arrays, of any dtype that the operation supports. In a sum bool counts
+        as int32.
+      axis_name: mesh axis, or several in the order in which they count ranks.
+      op: "sum", "prod", "min" or "max".
+      reverse: whether to reduce over all ranks behind this rank instead.
+
+    Returns:
+      Arrays of x's shape and dtype (int32 for the sum of bool). The first rank, or the last rank in
+      reverse, gets the neutral element: 0, 1, or the largest or smallest value of the dtype, which
+      is infinite if the dtype has infinities.
+
+    Raises:
+      NameError: the axis is not bound, as outside `jax.shard_map`.
+      TypeError: a dtype is not supported, such as float6_e2m3fn, or the operation does not
+        support it.
+      ValueError: `op` is no operation.
+
+    Example:
+      >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> offset = jax.shard_map(lambda x: jax_cxl.pexscan(x, "i"),
+      ...                        mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
+      >>> jax.jit(offset)(jnp.arange(1, 5))
+      Array([0, 1, 3, 6], dtype=int32)
+    """
+    return _scan(pexscan_p, x, axis_name, op, reverse)
+
+
+def _scan(primitive, x, axis_name, op, reverse):
+    name, exclusive = primitive.name, primitive is pexscan_p
+    axes = named_axis.axes_of(name, axis_name)
+    if not isinstance(op, str) or op.upper() not in ReduceOp.__members__ or op != op.lower():
+        raise ValueError(f"jax_cxl.{name}: op={op!r} must be 'sum', 'prod', 'min' or 'max'.")
+    kind = ReduceOp[op.upper()]
+
+    def scan(leaf):
+        if kind is ReduceOp.SUM:
+            leaf = dtypes.count_bool(leaf)
+        if kind in (ReduceOp.MIN, ReduceOp.MAX):
+            dtypes.check_real(name, jax.dtypes.result_type(leaf))
+        out = named_axis.vary(leaf, axes)
+        if axes:
+            out = primitive.bind(out, axes=axes, op=kind, reverse=reverse)
+        return _fill_first(out, axes, reverse, kind) if exclusive else out
+
+    return jax.tree.map(scan, x)
+
+
+def _make_primitive(name: str, *, exclusive: bool) -> Any:
+    primitive = core.Primitive(name)
+    plan = Op.EXSCAN if exclusive else Op.SCAN
+
+    def abstract_eval(x, *, axes, op, reverse):
+        return named_axis.abstract_result(name, x, axes)
+
+    def lower(ctx, x, *, axes, op, reverse):
+        return lowering.collective(
+            ctx, x, name=name, op=plan, axes=axes, reduce_op=op, reverse=reverse
+        )
+
+    def jvp(primals, tangents, *, op, **params):
+        if op is not ReduceOp.SUM:
+            raise NotImplementedError(
+                f"jax_cxl.{name} with op={op.name.lower()!r} has no derivative. Only op='sum' has"
+                " one."
+            )
+        return linear_jvp(primals, tangents, op=op, **params)
+
+    def transpose(ct, x, *, axes, op, reverse):
+        ct = primitive.bind(named_axis.vary(ct, axes), axes=axes, op=op, reverse=not reverse)
+        return [_fill_first(ct, axes, not reverse, op) if exclusive else ct]
+
+    def batch_other_axis(x, d, **params):
+        return primitive.bind(x, **params), d
+
+    def batch_own_axis(x, d, axis_size, *, op, reverse, **params):
+        if d is None:
+            x, d = lax.broadcast(x, (axis_size,)), 0
+        y = _cumulate(x, d, op, reverse)
+        # The value of the first rank of an exclusive scan is undefined here.
+        return (jnp.roll(y, -1 if reverse else 1, d) if exclusive else y), d
+
+    primitive.def_effectful_abstract_eval(abstract_eval)
+    lowering.register(primitive, lower)
+    ad.deflinear2(primitive, transpose)
+    linear_jvp = ad.primitive_jvps[primitive]
+    ad.primitive_jvps[primitive] = jvp
+    batching_rules.register(primitive, batch_other_axis, batch_own_axis)
+    return primitive
+
+
+def _cumulate(x, dim, op, reverse):
+    cumulate = {
+        ReduceOp.SUM: lax.cumsum,
+        ReduceOp.PROD: lax.cumprod,
+        ReduceOp.MIN: lax.cummin,
+        ReduceOp.MAX: lax.cummax,
+    }[op]
+    wide = x
+    if x.dtype == np.bool:
+        wide = x.astype(np.int32)
+    elif jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4:
+        wide = x.astype(np.float32)
+    return cumulate(wide, dim, reverse=reverse).astype(x.dtype)
+
+
+def _fill_first(out, axes, reverse, op):
+    """Returns `out` with the neutral element on the first rank, or in reverse on the last one."""
+    first = lax.axis_size(axes) - 1 if reverse else 0
+    neutral = jnp.full_like(out, _neutral(op, out.dtype))
+    return jnp.where(lax.axis_index(axes) == first, neutral, out)
+
+
+def _neutral(op, dtype):
+    if op in (ReduceOp.SUM, ReduceOp.PROD):
+        return np.asarray(op is ReduceOp.PROD, dtype)
+    least = op is ReduceOp.MAX
+    if dtype == np.bool:
+        return np.asarray(not least)
+    if jnp.issubdtype(dtype, jnp.integer):
+        info = jnp.iinfo(dtype)
+        return np.asarray(info.min if least else info.max, dtype)
+    infinity = np.asarray(-np.inf if least else np.inf).astype(dtype)
+    if np.isinf(infinity.astype(np.float64)):
+        return infinity
+    floats = jnp.finfo(dtype)
+    return np.asarray(floats.min if least else floats.max).astype(dtype)
+
+
+pscan_p = _make_primitive("pscan", exclusive=False)
+# The result is undefined on the first rank, or in reverse on the last one.
+pexscan_p = _make_primitive("pexscan", exclusive=True)

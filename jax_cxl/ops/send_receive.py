@@ -1,0 +1,111 @@
+"""jax_cxl.psend and jax_cxl.precv."""
+
+import dataclasses
+import functools
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import jax
+
+from jax_cxl._primitives import named_axis
+from jax_cxl.ops.ppermute import ppermute, sources_of
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["value"], meta_fields=["axes", "sources"]
+)
+@dataclasses.dataclass(frozen=True)
+class SendToken:
+    """The result of `psend`, which `precv` with the same pairs takes."""
+
+    value: Any
+    axes: named_axis.Axes
+    sources: tuple[int, ...]
+
+
+def psend(x: Any, axis_name: Hashable | Sequence[Hashable], perm: Sequence[tuple[int, int]]) -> Any:
+    """Sends x from rank to rank along a named axis. `precv` returns the values that arrive.
+
+    Drop-in for `jax.lax.psend` that works on every platform. `psend` and `precv` together are
+    `ppermute`, and have its derivative. All ranks run both: `perm` says which ranks send.
+
+    Args:
+      x: array, or pytree of arrays, of any dtype.
+      axis_name: mesh axis, or several in the order in which they count ranks.
+      perm: pairs (source, destination) of axis indices, each index at most once on
+        either side.
+
+    Returns:
+      A token for each array of x. A token is a pytree, and may go through
+      `jax.lax.optimization_barrier`.
+
+    Raises:
+      NameError: the axis is not bound, as outside `jax.shard_map`.
+      TypeError: a dtype is not supported, such as float6_e2m3fn, or perm is neither a list
+        nor a tuple.
+      ValueError: an index is out of bounds, or twice on one side.
+
+    Example:
+      >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> def body(x):
+      ...   token = jax_cxl.psend(x, "i", [(0, 3)])
+      ...   return jax_cxl.precv(token, jax.ShapeDtypeStruct(x.shape, x.dtype), "i", [(0, 3)])
+      >>> send = jax.shard_map(body, mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
+      >>> jax.jit(send)(jnp.arange(1, 5))
+      Array([0, 0, 0, 1], dtype=int32)
+    """
+    axes = named_axis.axes_of("psend", axis_name)
+    sources = sources_of("psend", axes, perm)
+    return jax.tree.map(lambda leaf: SendToken(ppermute(leaf, axes, perm), axes, sources), x)
+
+
+def precv(
+    token: SendToken,
+    out_shape: Any,
+    axis_name: Hashable | Sequence[Hashable],
+    perm: Sequence[tuple[int, int]],
+) -> Any:
+    """Receives the values that a `psend` with the same pairs has sent.
+
+    Drop-in for `jax.lax.precv` that works on every platform. It takes tokens of `psend` only,
+    because the token matches a receive with its send: `jax.lax.create_token` does not work.
+
+    Args:
+      token: the token that `psend` returned for the array.
+      out_shape: `jax.ShapeDtypeStruct` of the array.
+      axis_name: mesh axis, or several, as given to `psend`.
+      perm: pairs (source, destination), as given to `psend`.
+
+    Returns:
+      An array: the x of the source, or zeros on ranks without a source.
+
+    Raises:
+      NameError: the axis is not bound, as outside `jax.shard_map`.
+      TypeError: the token does not come from `psend`.
+      ValueError: the token belongs to another axis, permutation, shape or dtype.
+
+    Example:
+      >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> def body(x):
+      ...   token = jax_cxl.psend(x, "i", [(0, 3)])
+      ...   return jax_cxl.precv(token, jax.ShapeDtypeStruct(x.shape, x.dtype), "i", [(0, 3)])
+      >>> send = jax.shard_map(body, mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
+      >>> jax.jit(send)(jnp.arange(1, 5))
+      Array([0, 0, 0, 1], dtype=int32)
+    """
+    axes = named_axis.axes_of("precv", axis_name)
+    sources = sources_of("precv", axes, perm)
+    if not isinstance(token, SendToken):
+        raise TypeError(f"jax_cxl.precv takes the token of a jax_cxl.psend, got {type(token)}.")
+    if (token.axes, token.sources) != (axes, sources):
+        raise ValueError(
+            f"jax_cxl.precv over {axes} with perm={perm} got the token of a psend over"
+            f" {token.axes} with other pairs. Pass the axis and the pairs of the psend."
+        )
+    sent = token.value
+    if sent.shape != tuple(out_shape.shape) or sent.dtype != out_shape.dtype:
+        raise ValueError(
+            f"jax_cxl.precv: out_shape is {out_shape}, but the psend sent"
+            f" {sent.dtype}{list(sent.shape)}."
+        )
+    return sent

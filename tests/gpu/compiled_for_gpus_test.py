@@ -1,0 +1,130 @@
+"""What XLA's compiler for GPUs makes of start, tie and done; no GPU needed.
+
+XLA rewrites programs in ways that a lowering does not show: it copies what loops carry, and joins
+calls with slices of their operands. In between start and done, neither must touch the result.
+
+CONTRIBUTING.md says how to get the compiler, which the tests need.
+"""
+
+import collections
+import json
+import os
+import re
+import subprocess
+import sys
+from typing import NamedTuple
+
+import job
+from absl.testing import absltest, parameterized
+
+INSTRUCTION = re.compile(r"\s+(?:ROOT )?%(\S+) = .*? ([a-z][a-z-]*)\((.*?)\)(?:, (.*))?$")
+
+
+class Instruction(NamedTuple):
+    opcode: str
+    operands: list[str]
+    attributes: str
+
+    @property
+    def target(self) -> str:
+        found = re.search(r'custom_call_target="jax_cxl_(\w+)"', self.attributes)
+        return found[1] if found else ""
+
+
+def computations(text: str) -> list[dict[str, Instruction]]:
+    """Returns the module's computations: name -> instruction, in the order of execution."""
+    found: list[dict[str, Instruction]] = []
+    for line in text.splitlines():
+        if line.endswith("{") and "->" in line:
+            found.append({})
+        elif match := INSTRUCTION.match(line):
+            name, opcode, operands, attributes = match.groups()
+            names = re.findall(r"%([^\s,]+)", operands)
+            found[-1][name] = Instruction(opcode, names, attributes or "")
+    return [computation for computation in found if computation]
+
+
+def memory(computation: dict[str, Instruction], name: str) -> tuple[str, str]:
+    """Returns whose memory a value is: the instruction that made it, and which of its results."""
+    index = ""
+    while (instruction := computation[name]).opcode in ("bitcast", "get-tuple-element"):
+        if instruction.opcode == "get-tuple-element":
+            index = re.search(r"index=(\d+)", instruction.attributes)[1]
+        name = instruction.operands[0]
+    return name, index
+
+
+@absltest.skipUnless(
+    "JAX_CXL_GPU_COMPILER" in os.environ, "needs XLA's compiler for GPUs: see CONTRIBUTING.md"
+)
+class CompiledForGpusTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        path = os.pathsep.join([os.environ["JAX_CXL_GPU_COMPILER"], *sys.path])
+        done = subprocess.run(
+            [sys.executable, str(job.PROGRAMS / "gpu/compile_for_gpus.py")],
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
+        if done.returncode != 0:
+            raise AssertionError(done.stderr)
+        cls.modules = {name: computations(text) for name, text in json.loads(done.stdout).items()}
+
+    def calls(self, program):
+        """Yields each computation that has calls of ours, and their names by target."""
+        for computation in self.modules[program]:
+            names = collections.defaultdict(list)
+            for name, instruction in computation.items():
+                if instruction.target:
+                    names[instruction.target].append(name)
+            if names:
+                yield computation, names
+
+    @parameterized.parameters(("straight", 1), ("loop", 1), ("stack_of_layers", 7))
+    def test_done_gets_what_start_made(self, program, expected):
+        total = 0
+        for computation, names in self.calls(program):
+            started = {memory(computation, name)[0]: name for name in names["start"]}
+            for name in names["done"]:
+                x, y = computation[name].operands[:2]
+                start, result = memory(computation, y)
+                self.assertIn(start, started, computation[name])
+                self.assertEqual(result, "0")
+                given = computation[start].operands[0]
+                self.assertEqual(memory(computation, x), memory(computation, given))
+                del started[start]
+            self.assertEmpty(started, "executed a second time")
+            total += len(names["done"])
+        self.assertEqual(total, expected)
+
+    # The first gather of a stack can only hide behind what prepares the loop.
+    @parameterized.parameters(("straight", 0), ("loop", 0), ("stack_of_layers", 1))
+    def test_work_stands_between(self, program, without_products):
+        bare = []
+        for computation, names in self.calls(program):
+            if not names["tie"]:
+                continue
+            order = list(computation)
+            for done in names["done"]:
+                start, _ = memory(computation, computation[done].operands[1])
+                between = order[order.index(start) : order.index(done)]
+                if not set(between) & set(names["tie"]):
+                    continue  # One that is waited for at once.
+                self.assertTrue(any(computation[name].opcode == "fusion" for name in between))
+                if not any(
+                    re.search("dot|gemm|cublas", name + str(computation[name])) for name in between
+                ):
+                    bare.append(f"{start} ... {done}")
+        self.assertLen(bare, without_products)
+
+    def test_no_collective_is_left_out_of_what_is_timed(self):
+        # Two gathers and a scatter in the loop, one of each behind it.
+        calls = self.calls("communication")
+        self.assertEqual(sum(len(names["collective"]) for _, names in calls), 5)
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,110 @@
+"""Which devices can be ranks, and what is said where they cannot."""
+
+import dataclasses
+import importlib.util
+import types
+from unittest import mock
+
+import jax
+import ops_harness as harness
+from absl.testing import absltest, parameterized
+
+from jax_cxl import errors, ops
+from jax_cxl._runtime import (
+    configuration,
+    lifecycle,
+    platforms,
+    pool_uri,
+    program_errors,
+    start_gpus,
+)
+
+
+def device(platform, version):
+    client = types.SimpleNamespace(platform_version=version)
+    return types.SimpleNamespace(platform=platform, client=client)
+
+
+class PlatformTest(parameterized.TestCase):
+    def test_known(self):
+        self.assertIs(platforms.of(jax.devices()[0]), platforms.CPU)
+        cuda = device("gpu", "PJRT C API\ncuda 13000")
+        self.assertIs(platforms.of(cuda), platforms.CUDA)
+
+    @parameterized.parameters(
+        ("gpu", "PJRT C API\nrocm 60300", "is rocm"), ("tpu", "libtpu version 0.0.20", "is tpu")
+    )
+    def test_unknown(self, platform, version, message):
+        with self.assertRaisesRegex(errors.CxlError, message):
+            platforms.of(device(platform, version))
+
+    @parameterized.parameters("tpu", "rocm")
+    def test_lowering_for_unknown(self, platform):
+        program = harness.program(lambda x: ops.psum(x, "i"), check_vma=True)
+        with self.assertRaisesRegex(NotImplementedError, f"psum runs between.*not on {platform}"):
+            program.trace(harness.values(2)).lower(lowering_platforms=(platform,))
+
+    @absltest.skipIf(importlib.util.find_spec("jax_cxl._cuda"), "built with CUDA")
+    def test_without_the_cuda_module(self):
+        with self.assertRaisesRegex(errors.CxlError, "(?s)built without its CUDA module.*nvcc"):
+            platforms.CUDA.load()
+
+    def test_mesh_of_another_platform(self):
+        self.enterContext(
+            mock.patch.object(
+                lifecycle,
+                "_running",
+                dataclasses.replace(lifecycle.ensure_started(), platform=platforms.CUDA),
+            )
+        )
+        with self.assertRaisesRegex(ValueError, "has cpu devices, but the ranks are the cuda"):
+            harness.run(lambda x: ops.ppermute(x, "i", [(0, 1)]), harness.values(2))
+
+    @parameterized.parameters(("", True), ("a file system without pages", False))
+    def test_start_of_gpus(self, obstacle, direct):
+        cuda = mock.Mock()
+        cuda.register_pool.return_value = obstacle
+        core = mock.Mock()
+        self.enterContext(mock.patch.object(start_gpus, "_core", core))
+        config = configuration.Config(slot_bytes=4096, num_slots=4)
+        with self.assertLogs("jax_cxl") if obstacle else self.assertNoLogs("jax_cxl"):
+            start_gpus.start(cuda, [3], config, "meeting")
+        runtime = core.runtime.return_value
+        cuda.register_pool.assert_called_once_with(runtime, [3])
+        cuda.start.assert_called_once_with(
+            *(runtime, [3]),
+            direct=direct,
+            slot_bytes=4096,
+            num_slots=4,
+            warn_after=config.warn_after,
+            timeout=config.timeout,
+        )
+
+    def test_errors_of_cuda_have_our_reason(self):
+        lifecycle.ensure_started()  # Errors have our classes from then on.
+        before, sources = len(program_errors._sources), list(program_errors._sources)
+        self.enterContext(mock.patch.object(program_errors, "_sources", sources))
+        cuda = mock.Mock()
+        cuda.register_pool.return_value = ""
+        cuda.failure.return_value = None
+        self.enterContext(mock.patch.object(start_gpus, "_core", mock.Mock()))
+        for _ in range(2):
+            start_gpus.start(cuda, [0], configuration.Config(), "meeting")
+        self.assertLen(program_errors._sources, before + 1)
+        text = "INTERNAL: CUDA error: CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure"
+        self.assertNotIsInstance(jax.errors.JaxRuntimeError(text), errors.CxlError)
+        cuda.failure.return_value = ("PEER_LOST", "rank 1 is gone")
+        error = jax.errors.JaxRuntimeError(text)
+        self.assertIsInstance(error, errors.PeerLostError)
+        self.assertIsInstance(error, jax.errors.JaxRuntimeError)
+        self.assertIn("rank 1 is gone", str(error))
+        self.assertNotIsInstance(jax.errors.JaxRuntimeError("out of memory"), errors.CxlError)
+
+    def test_pool_of_automatic_size(self):
+        cpu = pool_uri.parse(None, 4, platforms.CPU.rank_bytes).bytes
+        self.assertEqual(cpu, pool_uri.parse(None, 4).bytes)
+        self.assertGreater(pool_uri.parse(None, 4, platforms.CUDA.rank_bytes).bytes, 4 * 64 << 20)
+
+
+if __name__ == "__main__":
+    absltest.main()

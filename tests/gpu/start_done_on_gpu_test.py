@@ -1,0 +1,256 @@
+"""Start and done as they are traced for GPUs, lowered for CUDA or run on CPU devices.
+
+Nothing here needs a GPU: the lowering for CUDA shows the calls and how they depend on each other,
+and the rules for CPUs, which are trivial, give the values. tests/gpu/cuda_test.py runs on GPUs.
+"""
+
+import re
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import ops_harness as harness
+from absl.testing import absltest, parameterized
+from halves import ARGUMENTS, LINEAR, halves
+
+from jax_cxl import ops
+
+CALL = re.compile(r"(%\S+?)(?::\d+)? = stablehlo.custom_call @jax_cxl_(\w+)\(([^)]*)\)(.*)")
+
+
+def lower(function, *arguments, check_vma=True):
+    """Returns the program for CUDA of a function of each rank's values."""
+    program = jax.shard_map(
+        function,
+        mesh=harness.mesh(),
+        in_specs=jax.P("i"),
+        out_specs=jax.P("i"),
+        check_vma=check_vma,
+    )
+    return jax.jit(program).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
+
+
+def calls(text):
+    """Returns the calls of a program in order: (name, result, operands, rest of the line)."""
+    found = []
+    for result, name, operands, rest in CALL.findall(text):
+        found.append((name, result, operands.split(", "), rest))
+    return found
+
+
+class OnGpuTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        # What decides between the ways of tracing.
+        self.enterContext(mock.patch("jax.default_backend", lambda: "gpu"))
+
+    @parameterized.product(name=tuple(ARGUMENTS), check_vma=(False, True))
+    def test_same_as_the_whole(self, name, check_vma):
+        start, done = halves(name)
+        options = ARGUMENTS[name]
+        whole = getattr(ops, name)
+
+        def split(v):
+            future = start({"a": v, "b": [2 * v]}, "i", **options)
+            w = future.tie({"w": v + 1, "n": 3})
+            return done(future, after=w), w
+
+        def at_once(v):
+            return whole({"a": v, "b": [2 * v]}, "i", **options), {"w": v + 1, "n": 3}
+
+        x = harness.values(4, 4)
+        expected = harness.run(at_once, x, check_vma=check_vma)
+        actual = harness.run(split, x, check_vma=check_vma)
+        jax.tree.map(harness.check_equal, actual, expected)
+
+    @parameterized.parameters(False, True)
+    def test_ragged_is_done_at_once(self, check_vma):
+        def exchange(operation):
+            def body(v):
+                ones = jnp.arange(4, dtype=np.int32), jnp.ones(4, np.int32)
+                to = jnp.full(4, jax.lax.axis_index("i"), np.int32), jnp.ones(4, np.int32)
+                return operation(v, jnp.zeros_like(v), *ones, *to, axis_name="i")
+
+            return body
+
+        x = harness.values(4, 2)
+        start, done = halves("ragged_all_to_all")
+        expected = harness.run(exchange(ops.ragged_all_to_all), x, check_vma=check_vma)
+        actual = harness.run(exchange(lambda *a, **k: done(start(*a, **k))), x, check_vma=check_vma)
+        harness.check_equal(actual, expected)
+
+    @parameterized.product(name=LINEAR, check_vma=(False, True))
+    def test_derivatives(self, name, check_vma):
+        start, done = halves(name)
+        whole = getattr(ops, name)
+        options = ARGUMENTS[name]
+
+        def split(v):
+            future = start(v, "i", **options)
+            w = future.tie(jnp.square(v))
+            return jnp.sum(done(future, after=w) ** 2) + jnp.sum(w)
+
+        def at_once(v):
+            return jnp.sum(whole(v, "i", **options) ** 2) + jnp.sum(jnp.square(v))
+
+        x = harness.values(4, 4)
+        for transform in (
+            jax.grad,
+            lambda f: jax.grad(jax.checkpoint(f)),
+            lambda f: lambda v: jax.jvp(f, (v,), (2 * v,))[1],
+        ):
+            expected = harness.run(transform(at_once), x, check_vma=check_vma)
+            harness.check_equal(harness.run(transform(split), x, check_vma=check_vma), expected)
+
+    def test_no_derivative_where_the_whole_has_none(self):
+        for operation in (ops.pmax, lambda v, a: ops.pmax_start(v, a).done()):
+            with self.assertRaisesRegex(NotImplementedError, "(for 'pmax'|pmax has no deriv)"):
+                harness.run(jax.grad(lambda v: jnp.sum(operation(v, "i"))), harness.values(4))  # noqa: B023
+
+    def test_vmap(self):
+        def split(v):
+            future = ops.all_gather_start(v, "i")
+            return future.done(after=future.tie(2 * v))
+
+        x = harness.values(3, 2)
+        expected = harness.run(jax.vmap(lambda v: ops.all_gather(v, "i")), x)
+        harness.check_equal(harness.run(jax.vmap(split), x), expected)
+
+        def from_outside(v):
+            future = ops.psum_start(v, "i")
+            return jax.vmap(lambda u: future.done(after=u) + u)(v)
+
+        total = harness.fold(x)
+        expected = np.stack([np.stack([total + u for u in part]) for part in x])
+        harness.check_equal(harness.run(from_outside, x), expected)
+
+        def as_argument(v):
+            return jax.vmap(lambda future: future.done())(ops.psum_start(v, "i"))
+
+        with self.assertRaisesRegex(NotImplementedError, "under jax.vmap on GPUs"):
+            harness.run(as_argument, x[:, :1])  # More would not fit the token: JAX's own error.
+
+    def test_not_traced(self):
+        future = lambda v: ops.psum_start({"v": v, "n": 1}, "i").done()  # noqa: E731
+        out = harness.run(future, harness.values(2))
+        np.testing.assert_array_equal(out["n"], [4] * 4)
+
+    @parameterized.product(name=tuple(ARGUMENTS), check_vma=(False, True))
+    def test_lowering(self, name, check_vma):
+        def body(v, h):
+            future = halves(name)[0](v, "i", **ARGUMENTS[name])
+            h = future.tie(h)
+            return future.done(after=jnp.sin(h))
+
+        x = jnp.zeros((16, 4)), jnp.zeros((4, 5))
+
+        def program(v, h):
+            y = body(v, h)
+            same = check_vma and not jax.typeof(y).manual_axis_type.varying
+            return jax.lax.pcast(y, "i", to="varying") if same else y
+
+        started, tie, done = calls(lower(program, *x, check_vma=check_vma))
+        self.assertEqual([started[0], tie[0], done[0]], ["start", "tie", "done"])
+        self.assertEqual(tie[2][0], f"{started[1]}#1")
+        # The same x, then y of the start, then what comes before.
+        self.assertEqual(done[2][:2], [started[2][0], f"{started[1]}#0"])
+        self.assertLen(done[2], 3)
+        self.assertIn("operand_index = 1", done[3])
+        self.assertIn("has_side_effect = true", done[3])
+
+        def layouts(call, key):
+            return re.findall(r"dense<[^>]*>", re.search(rf"{key} = \[(.*?)\](?:,|}})", call[3])[1])
+
+        results = layouts(started, "result_layouts")
+        self.assertEqual(layouts(done, "result_layouts"), results[:1])
+        self.assertEqual(layouts(done, "operand_layouts")[1], results[0])
+
+    def test_inside_a_loop(self):
+        def body(v):
+            def step(carry, u):
+                future = ops.all_gather_start(u, "i", tiled=True)
+                carry = future.tie(carry)
+                carry = jnp.sin(carry)
+                return carry, future.done(after=carry)
+
+            return jax.lax.scan(step, v, jnp.ones((3, 2)) * v[0])
+
+        text = lower(body, jnp.zeros(4))
+        self.assertEqual([call[0] for call in calls(text)], ["start", "tie", "done"])
+
+    @parameterized.named_parameters(
+        ("carried", "carried"),
+        ("captured", "captured"),
+        ("branch", "branch"),
+        ("tied", "tied"),
+        ("function", "function"),
+    )
+    def test_crossing_a_boundary(self, where):
+        ring = [(0, 1), (1, 2), (2, 3), (3, 0)]
+
+        def carried(v):
+            def step(future, _):
+                return ops.ppermute_start(future.done(), "i", ring), None
+
+            return jax.lax.scan(step, ops.ppermute_start(v, "i", ring), None, length=3)[0].done()
+
+        def captured(v):
+            future = ops.psum_start(v, "i")
+            return jax.lax.fori_loop(0, 3, lambda _, u: u + future.done(), v)
+
+        def branch(v):
+            future = ops.psum_start(v, "i")
+            return jax.lax.cond(v[0] > 0, lambda: future.done(), lambda: jnp.zeros_like(v))
+
+        def tied(v):
+            future = ops.psum_start(v, "i")
+            return jax.lax.fori_loop(0, 3, lambda _, u: future.tie(u), v), future.done()
+
+        def function(v):
+            return jax.jit(lambda future: future.done())(ops.psum_start(v, "i"))
+
+        with self.assertRaisesRegex(NotImplementedError, "crosses the boundary"):
+            lower(locals()[where], jnp.zeros(4), check_vma=False)
+
+    def test_what_needs_no_communication_is_complete(self):
+        mesh = jax.make_mesh(
+            (1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:1]
+        )
+
+        def body(v, four_bits):
+            alone = ops.psum_start(v, "i")
+            v = alone.tie(v)
+            empty = ops.all_gather_start(v[:0], "i")
+            return alone.done(after=v), empty.done(), ops.psum_start(four_bits, "i").done()
+
+        program = jax.jit(
+            jax.shard_map(
+                body, mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"), check_vma=False
+            )
+        )
+        arguments = jnp.ones(4), jnp.ones(4, jnp.int4)
+        text = program.trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
+        self.assertEqual(calls(text), [])
+
+        # Packed in a wider type, which has to be unpacked: at once.
+        text = lower(lambda v: ops.ppermute_start(v, "i", [(0, 1)]).done(), arguments[1])
+        self.assertEqual([call[0] for call in calls(text)], ["collective"])
+
+    def test_wrong_futures(self):
+        with self.assertRaisesRegex(TypeError, "psum_done takes the future of psum_start"):
+            harness.run(lambda v: ops.psum_done(ops.pmax_start(v, "i")), harness.values(4))
+
+
+class LoweringTest(parameterized.TestCase):
+    def test_collectives_are_lowered_for_cuda(self):
+        def body(v):
+            v = ops.barrier(v, "i")
+            return ops.all_gather(v, "i", tiled=True)
+
+        text = lower(body, jnp.zeros((8, 2)))
+        self.assertEqual([call[0] for call in calls(text)], ["barrier", "collective"])
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,295 @@
+"""`python -m jax_cxl bench` and benchmarks/check_regression.py, as their users start them."""
+
+import importlib.util
+import io
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from jax_cxl._bench import bound, ops, report, sizes, teams
+
+_BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
+_CHECK = _BENCHMARKS / "check_regression.py"
+
+
+def _run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command],
+        env={
+            **os.environ,
+            "JAX_PLATFORMS": "cpu",
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        },
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def _bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return _run("-m", "jax_cxl", "bench", *arguments)
+
+
+class BenchTest(parameterized.TestCase):
+    def test_measures_both_backends(self):
+        with tempfile.TemporaryDirectory() as folder:
+            results, plot = (pathlib.Path(folder) / name for name in ("r.json", "r.png"))
+            run = _bench(
+                *("--ops", "all_gather,psum,psum_scatter,all_to_all,ppermute"),
+                *("--sizes", "1KiB:4KiB:x4", "--baseline", "gloo", "--repeats", "2"),
+                *("--json", str(results), "--plot", str(plot)),
+            )
+            self.assertEqual(run.returncode, 0, run.stderr)
+            found = json.loads(results.read_text())
+            self.assertTrue(plot.read_bytes().startswith(b"\x89PNG"))
+        self.assertEqual(list(found), ["machine", "command", "versions", "emulated", "results"])
+        self.assertIs(found["emulated"], True)
+        self.assertIn("jax_cxl bench --ops", found["command"])
+        self.assertContainsSubset({"cpu", "cores", "load_before"}, found["machine"])
+        self.assertContainsSubset({"jax", "jaxlib", "numpy", "python"}, found["versions"])
+        self.assertLen(found["results"], 5 * 2 * 2)
+        self.assertEqual({row["backend"] for row in found["results"]}, {"jax_cxl", "gloo"})
+        for row in found["results"]:
+            self.check_row(row)
+        lines = run.stdout.splitlines()
+        table = [line for line in lines if line.split()[:1] and line.split()[0].isdecimal()]
+        self.assertLen(table, 5 * 2 * 2)
+        self.assertIn("bench: 10/10 ppermute 4KiB", run.stderr)
+
+    def check_row(self, row):
+        self.assertEqual(
+            list(row),
+            [
+                *("backend", "op", "bytes", "dtype", "ranks", "time_us"),
+                *("algbw_gbps", "busbw_gbps", "wrong", "bound_share"),
+            ],
+        )
+        self.assertEqual(row["wrong"], 0)
+        self.assertEqual((row["dtype"], row["ranks"]), ("float32", 2))
+        time = row["time_us"]
+        self.assertEqual(list(time), ["min", "median", "max"])
+        self.assertBetween(time["median"], time["min"], time["max"])
+        self.assertGreater(time["min"], 0)
+        # Times are rounded to a nanosecond, of about a microsecond.
+        rate = row["bytes"] / time["median"] / 1e3
+        self.assertAlmostEqual(row["algbw_gbps"], rate, delta=2e-3 * rate + 1e-6)
+        factor = float(ops.OPS[row["op"]].bus_factor(2))
+        self.assertAlmostEqual(row["busbw_gbps"], rate * factor, delta=2e-3 * rate + 1e-6)
+        self.assertGreater(row["bound_share"], 0)
+
+    def test_rooted_operations_of_three_ranks_and_a_short_dtype(self):
+        run = _bench(
+            *("--ranks", "3", "--ops", "broadcast,reduce,gather,scatter", "--dtype", "bfloat16"),
+            *("--sizes", "100", "--repeats", "1", "--calls", "2"),
+        )
+        self.assertEqual(run.returncode, 0, run.stderr)
+        rows = [line.split() for line in run.stdout.splitlines() if "bfloat16" in line]
+        self.assertEqual([row[4] for row in rows], ["broadcast", "reduce", "gather", "scatter"])
+        # Whole blocks: of 50 elements, or three of 16.
+        self.assertEqual(
+            [(row[0], row[1]) for row in rows], [("100", "50")] * 2 + [("96", "16")] * 2
+        )
+        self.assertEqual({row[11] for row in rows}, {"0"})
+
+    @unittest.skipUnless(
+        shutil.which("mpirun") and importlib.util.find_spec("mpi4py"), "needs mpirun and mpi4py"
+    )
+    def test_mpi_gives_the_same_results(self):
+        run = _bench(
+            *("--ops", ",".join(ops.OPS), "--sizes", "1KiB", "--baseline", "mpi"),
+            *("--repeats", "1", "--calls", "1", "--dtype", "int32"),
+        )
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        rows = [line for line in run.stdout.splitlines() if " mpi " in line]
+        self.assertLen(rows, len(ops.OPS))
+
+    @parameterized.parameters(
+        (("--baseline", "gloo,nccl-shm"), "needs --platform cuda"),
+        (("--baseline", "nccl-shm"), "needs --platform cuda"),
+        (("--baseline", "smoke"), "'smoke' is not one of gloo, mpi"),
+        (("--ops", "psum,sort"), "'sort' is not one of"),
+        (("--sizes", "4KB"), "no size such as"),
+        (("--ranks", "1"), "--ranks must be from 2"),
+        (("--json", "/no/such/folder/r.json"), "no such folder"),
+        (("--baseline", "mpi", "--dtype", "bfloat16"), "choose another --dtype"),
+    )
+    def test_says_what_is_wrong(self, arguments, message):
+        run = _bench(*arguments)
+        self.assertEqual(run.returncode, 2)
+        self.assertIn(message, run.stderr)
+
+
+class ProgramsTest(parameterized.TestCase):
+    """The programs in benchmarks/ that a job runs."""
+
+    def run_program(self, name, *arguments):
+        with tempfile.TemporaryDirectory() as folder:
+            results = pathlib.Path(folder) / "r.json"
+            run = _run(
+                *("-m", "jax_cxl.launch", "-n", "2", "--devices-per-process", "1"),
+                *(str(_BENCHMARKS / name), "--json", str(results), "--repeats", "1", *arguments),
+            )
+            self.assertEqual(run.returncode, 0, run.stderr)
+            found = json.loads(results.read_text())
+        self.assertEqual(list(found), ["machine", "command", "versions", "emulated", "results"])
+        return found["results"]
+
+    @unittest.skipUnless(shutil.which("c++"), "needs a compiler")
+    def test_call_overhead(self):
+        rows = self.run_program("call_overhead.py", "--sizes", "1KiB")
+        self.assertEqual([row["backend"] for row in rows], 4 * ["jax_cxl", "empty"])
+
+    def test_overlap(self):
+        rows = self.run_program("overlap.py", "--everywhere")
+        self.assertEqual([row["op"] for row in rows], ["psum", "ppermute"])
+        for row in rows:
+            self.assertGreater(row["both_ms"]["median"], 0)
+
+
+class TeamsTest(parameterized.TestCase):
+    def test_nccl_needs_an_environment_each(self):
+        first, second, third = teams.of(["nccl-shm", "nccl-socket", "nccl-nvlink"])
+        self.assertEqual(first.backends, ["jax_cxl", "nccl-shm"])
+        self.assertEqual(first.environment, {"NCCL_P2P_DISABLE": "1"})
+        self.assertEqual(second.environment["NCCL_NET"], "Socket")
+        self.assertEqual((third.backends, third.environment), (["nccl-nvlink"], {}))
+        self.assertEqual(teams.of([]), [teams.Team(["jax_cxl"], {})])
+
+    def test_measure_in_turn(self):
+        arguments = ["--ops", "psum,all_gather", "--sizes", "1KiB,4KiB", "--repeats", "1"]
+        both = [teams.Team(["jax_cxl"], {}), teams.Team(["gloo"], {"SOME_VARIABLE": "1"})]
+        status, found = teams.run(both, 2, arguments)
+        self.assertEqual(status, 0)
+        rows = [(row["op"], row["bytes"], row["backend"]) for row in found["results"]]
+        cases = [(op, size) for op in ("psum", "all_gather") for size in (1024, 4096)]
+        self.assertEqual(rows, [(*c, name) for c in cases for name in ("jax_cxl", "gloo")])
+        self.assertEqual({row["wrong"] for row in found["results"]}, {0})
+
+    def test_a_team_that_fails_ends_the_others(self):
+        both = [teams.Team(["jax_cxl"], {}), teams.Team(["gloo"], {})]
+        status, _ = teams.run(both, 2, ["--platform", "smoke"])
+        self.assertEqual(status, 2)
+
+    def test_a_wrong_baseline_is_no_failure(self):
+        results = [{"backend": "jax_cxl", "wrong": 0}, {"backend": "gloo", "wrong": 3}]
+        out = io.StringIO()
+        self.assertEqual(report.Table(out, 2, True).close(results), 0)
+        self.assertIn("gloo gave wrong results", out.getvalue())
+        results[0]["wrong"] = 1
+        self.assertEqual(report.Table(out, 2, True).close(results), 1)
+
+    def test_turns(self):
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(bytes(8))
+            file.flush()
+            order = []
+
+            def measure(index):
+                turns = teams.Turns(f"{index}:3:{file.name}")
+                for case in range(4):
+                    with turns.take():
+                        order.append((case, index))
+
+            threads = [threading.Thread(target=measure, args=(i,)) for i in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        self.assertEqual(order, sorted(order))
+        with teams.Turns("").take():
+            pass
+
+
+class SizesTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("512", [512]),
+        ("8,1KiB", [8, 1024]),
+        ("4KiB:64KiB:x4", [4096, 16384, 65536]),
+        ("1MiB:3MiB", [1 << 20, 2 << 20]),
+    )
+    def test_parses(self, text, expected):
+        self.assertEqual(sizes.parse_list(text), expected)
+
+    @parameterized.parameters("", "0", "4kb", "1:2:3", "8:4", "1:8:x1", "1:2:x2:x2")
+    def test_refuses(self, text):
+        with self.assertRaises(ValueError):
+            sizes.parse_list(text)
+
+    def test_formats(self):
+        self.assertEqual([sizes.format_size(s) for s in (7, 4096, 3 << 20)], ["7", "4KiB", "3MiB"])
+
+
+class BoundTest(absltest.TestCase):
+    def test_counts_the_bytes_of_the_rank_with_the_most_work(self):
+        rates = bound.Rates(write=1.0, read=2.0)
+        seconds = {name: bound.bound_seconds(op, 4, 16, rates) for name, op in ops.OPS.items()}
+        # Bytes written, then read, as plan::LowerBound says.
+        self.assertEqual(seconds["all_gather"], 16 + 48 / 2)
+        self.assertEqual(seconds["psum"], 16 + 24 / 2)
+        self.assertEqual(seconds["psum_scatter"], 48 + 48 / 2)
+        self.assertEqual(seconds["all_to_all"], 48 + 48 / 2)
+        self.assertEqual(seconds["broadcast"], 16)
+        self.assertEqual(seconds["gather"], 48 / 2)
+
+    def test_sums_of_the_most_ranks_are_exact_in_every_dtype(self):
+        largest = max(int(ops.values(0, 0, 1000).max()) * ops.MAX_RANKS, ops.UNWRITTEN)
+        self.assertLessEqual(largest, np.iinfo(np.int8).max)
+
+
+class CheckRegressionTest(parameterized.TestCase):
+    def check(self, medians, *options, wrong=0):
+        """Compares a file of two results, 10 us and 20 us, with one of other medians."""
+        with tempfile.TemporaryDirectory() as folder:
+            paths = [str(pathlib.Path(folder) / name) for name in ("old.json", "new.json")]
+            for path, times, bad in ((paths[0], (10, 20), 0), (paths[1], medians, wrong)):
+                results = [
+                    {
+                        "backend": "jax_cxl",
+                        "op": "psum",
+                        "bytes": 4096 * i,
+                        "dtype": "float32",
+                        "ranks": 2,
+                        "time_us": {"min": 1, "median": time, "max": 100},
+                        "wrong": bad,
+                    }
+                    for i, time in enumerate(times)
+                ]
+                pathlib.Path(path).write_text(json.dumps({"results": results}))
+            return _run(str(_CHECK), *paths, *options)
+
+    @parameterized.parameters(
+        ((12, 20), (), 0),
+        ((1, 1), (), 0),
+        ((13, 20), (), 1),
+        ((13, 20), ("--tolerance", "0.5"), 0),
+        ((), (), 2),
+    )
+    def test_fails_on_the_slower_side_only(self, medians, options, status):
+        run = self.check(medians, *options)
+        self.assertEqual(run.returncode, status, run.stdout + run.stderr)
+        self.assertEqual("SLOWER" in run.stdout, status == 1)
+
+    def test_fails_on_wrong_results(self):
+        run = self.check((10, 20), wrong=3)
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("WRONG", run.stdout)
+
+    def test_refuses_other_files(self):
+        run = _run(str(_CHECK), __file__, __file__)
+        self.assertEqual(run.returncode, 2)
+        self.assertIn("not a results file", run.stderr)
+
+
+if __name__ == "__main__":
+    absltest.main()

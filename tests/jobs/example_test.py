@@ -1,0 +1,207 @@
+"""Runs examples/train_transformer.py for some steps, started as its users start it."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import job
+import numpy as np
+from absl.testing import absltest, parameterized
+
+_SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "examples" / "train_transformer.py"
+_COMPARE = _SCRIPT.with_name("compare_losses.py")
+_STEPS = 50
+_CHECKPOINT_STEP = 30
+_TIMEOUT_SECONDS = 240
+
+# Four devices divide neither 6 nor 5 sequences: rows are added, and those must not count.
+_FLAGS = (
+    *(f"--steps={_STEPS}", "--learning_rate=0.01", "--batch_size=6", "--sequence_length=48"),
+    *("--layers=2", "--width=32", "--heads=2", "--evaluate_every=10", "--evaluate_size=5"),
+)
+
+_FIGURES = {
+    *("train_loss", "heldout_nats_per_byte", "gradient_norm", "bigram_nats_per_byte"),
+    *("tokens_per_second", "train_seconds", "compile_seconds"),
+    *("bytes_through_pool", "communication_seconds", "pool_figures"),
+    *("steps", "seed", "batch_size", "sequence_length", "learning_rate", "dtype"),
+    *("layers", "width", "heads", "parameters", "evaluate_every", "evaluate_size", "prefetch"),
+    *("corpus", "corpus_sha256", "train_bytes", "heldout_bytes", "resumed_after_step"),
+    *("collectives", "processes", "devices", "device_kind", "versions"),
+}
+
+_SPEED_FIGURES = {
+    *("step_ms", "step_ms_without_communication", "communication_ms"),
+    *("exposed_communication_share", "hidden_communication_share"),
+}
+
+
+def _start(*flags, devices=4, processes=1, optimized=False):
+    """Runs the example and waits for it; `devices` are those of each process."""
+    xla_flags = os.environ.get("XLA_FLAGS", "")
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": str(not optimized),
+        "XLA_FLAGS": f"{xla_flags} --xla_force_host_platform_device_count={devices}",
+    }
+    command = (sys.executable,)
+    if processes > 1:
+        command = (*job.launch_command("jax.numpy", "optax", "absl.app"), "-n", str(processes))
+    return subprocess.run(
+        [*command, _SCRIPT, *_FLAGS, *flags],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=_TIMEOUT_SECONDS,
+    )
+
+
+def _losses(figures):
+    """Returns the losses of steps 1, 2, ..., none of which may be missing."""
+    steps, losses = zip(*figures["train_loss"], strict=True)
+    np.testing.assert_array_equal(steps, np.arange(1, _STEPS + 1))
+    return np.array(losses)
+
+
+class ExampleTest(parameterized.TestCase):
+    """One run with `jax.lax` on four devices is what the other runs are compared with."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="example_test_"))
+        cls.addClassCleanup(shutil.rmtree, cls.folder)
+        lines = (f"{i} squared is {i * i}, cubed it is {i**3}.\n" for i in range(1000))
+        (cls.folder / "corpus.txt").write_text("".join(lines))
+        cls.reference = cls.train(
+            "--collectives=lax",
+            f"--checkpoint_dir={cls.folder / 'checkpoints'}",
+            f"--checkpoint_every={_CHECKPOINT_STEP}",
+            f"--plot={cls.folder / 'loss.png'}",
+        )
+
+    @classmethod
+    def train(cls, *flags, **options):
+        """Returns the figures of a run that must succeed."""
+        figures = cls.folder / "figures.json"
+        figures.unlink(missing_ok=True)
+        corpus = cls.folder / "corpus.txt"
+        run = _start(f"--corpus={corpus}", f"--json={figures}", *flags, **options)
+        assert run.returncode == 0, run.stdout
+        return json.loads(figures.read_text())
+
+    def checkpoints(self):
+        """Returns a copy of the reference's checkpoints, as if it had been stopped at the first."""
+        copy = self.folder / self.id()
+        shutil.copytree(self.folder / "checkpoints", copy)
+        shutil.rmtree(copy / str(_STEPS))
+        return copy
+
+    def test_learns(self):
+        losses = _losses(self.reference)
+        self.assertAlmostEqual(losses[0], np.log(256), delta=0.3)
+        self.assertLess(losses[-5:].mean(), 0.6 * losses[0])
+        steps, held_out = zip(*self.reference["heldout_nats_per_byte"], strict=True)
+        self.assertSequenceEqual(steps, [0, 10, 20, 30, 40, 50])
+        self.assertLess(held_out[-1], 0.6 * held_out[0])
+
+    def test_reports(self):
+        self.assertEqual(set(self.reference), _FIGURES)
+        self.assertEqual(self.reference["devices"], 4)
+        self.assertEqual(self.reference["bytes_through_pool"], 0)
+        self.assertIsNone(self.reference["communication_seconds"])
+        self.assertIn("jax.lax", self.reference["pool_figures"])
+        self.assertTrue((self.folder / "loss.png").read_bytes().startswith(b"\x89PNG"))
+
+    def test_resumes_to_the_same_losses(self):
+        resumed = self.train("--collectives=lax", f"--checkpoint_dir={self.checkpoints()}")
+        self.assertEqual(resumed["resumed_after_step"], _CHECKPOINT_STEP)
+        np.testing.assert_allclose(_losses(resumed), _losses(self.reference), rtol=1e-6)
+        np.testing.assert_allclose(
+            resumed["heldout_nats_per_byte"], self.reference["heldout_nats_per_byte"], rtol=1e-6
+        )
+
+    def test_resumes_on_another_number_of_devices(self):
+        resumed = self.train(
+            "--collectives=lax", f"--checkpoint_dir={self.checkpoints()}", devices=3
+        )
+        self.assertEqual(resumed["resumed_after_step"], _CHECKPOINT_STEP)
+        np.testing.assert_allclose(_losses(resumed), _losses(self.reference), rtol=1e-4)
+
+    def test_does_not_resume_another_configuration(self):
+        run = _start(
+            "--collectives=lax",
+            f"--corpus={self.folder / 'corpus.txt'}",
+            f"--checkpoint_dir={self.checkpoints()}",
+            "--seed=1",
+        )
+        self.assertNotEqual(run.returncode, 0)
+        self.assertIn("was made with seed = 0, this run has 1", run.stdout)
+
+    # The loss does not depend on where it is computed, so one reference serves every topology.
+    @parameterized.named_parameters(
+        ("lax_two_processes", "lax", 2, 1),
+        ("lax_one_process_prefetching", "lax", 1, 4, "--prefetch", "--measure"),
+        ("pool_one_process_prefetching", "cxl", 1, 4, "--prefetch", "--measure"),
+        ("pool_two_processes", "cxl", 2, 1),
+        ("pool_two_processes_of_two_devices_prefetching", "cxl", 2, 2, "--prefetch"),
+    )
+    def test_losses_equal_those_of_lax(self, collectives, processes, devices, *flags):
+        figures = self.train(
+            f"--collectives={collectives}", *flags, processes=processes, devices=devices
+        )
+        self.assertEqual(figures["processes"], processes)
+        self.assertEqual(figures["devices"], processes * devices)
+        np.testing.assert_allclose(_losses(figures), _losses(self.reference), rtol=1e-4)
+        np.testing.assert_allclose(
+            figures["heldout_nats_per_byte"], self.reference["heldout_nats_per_byte"], rtol=1e-4
+        )
+        if collectives == "cxl":
+            # A rank that gathers all parameters, twice a step, writes its own and reads the others.
+            gathered = 2 * _STEPS * 4 * figures["parameters"]
+            self.assertGreaterEqual(figures["bytes_through_pool"], gathered)
+            self.assertGreater(figures["communication_seconds"], 0)
+        self.assertEqual(set(figures) - _FIGURES, _SPEED_FIGURES if "--measure" in flags else set())
+        for name in _SPEED_FIGURES & set(figures):
+            if name.endswith("share"):
+                self.assertLessEqual(figures[name], 1)
+            else:
+                self.assertBetween(figures[name]["min"], 0, figures[name]["median"])
+
+    def test_losses_are_compared(self):
+        same, other = (self.folder / name for name in ("same.json", "other.json"))
+        figures = {"train_loss": self.reference["train_loss"]}
+        same.write_text(json.dumps(figures))
+        *most, [step, loss] = figures["train_loss"]
+        other.write_text(json.dumps({"train_loss": [*most, [step, 1.5 * loss]]}))
+
+        def compare(one, two, *flags):
+            command = [sys.executable, _COMPARE, one, two, *flags]
+            return subprocess.run(command, capture_output=True, text=True)
+
+        equal = compare(same, same)
+        self.assertEqual(equal.returncode, 0, equal.stderr)
+        self.assertIn("50 steps, largest relative difference 0", equal.stdout)
+        self.assertEqual(compare(same, other).returncode, 1)
+        self.assertEqual(compare(same, other, "--tolerance=0.5").returncode, 0)
+
+    def test_gradients_equal_those_of_lax_in_a_model_of_useful_width(self):
+        # Wide enough for XLA's faster matrix products: jaxlib 0.10.2 fuses them with what assembles
+        # the gradient, and returned zeros for some norms when the consumer was the pool.
+        wide = ("--layers=1", "--width=128", "--heads=4", "--sequence_length=256", "--steps=5")
+        norms = [
+            self.train(f"--collectives={collectives}", *wide, devices=2, optimized=True)[
+                "gradient_norm"
+            ]
+            for collectives in ("lax", "cxl")
+        ]
+        np.testing.assert_allclose(norms[1], norms[0], rtol=2e-5)
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,62 @@
+"""A process that does not come to the job is named by the others, without a launcher."""
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+import job
+from absl.testing import absltest, parameterized
+
+
+class ArrivalTest(parameterized.TestCase):
+    def start(self, process: int, how: str, port: int) -> subprocess.Popen[str]:
+        started = subprocess.Popen(
+            [
+                *(sys.executable, job.PROGRAMS / "arrival.py", f"--process={process}"),
+                *(f"--port={port}", f"--how={how}"),
+            ],
+            env=os.environ
+            | {
+                "JAX_PLATFORMS": "cpu",
+                "JAX_COORDINATOR_BIND_ADDRESS": f"127.0.0.1:{port}",
+                "JAX_CXL_CONNECT_TIMEOUT": "2" if how == "late" else "600",
+            },
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            text=True,
+        )
+        self.addCleanup(started.stdout.close)
+        self.addCleanup(started.wait)
+        self.addCleanup(started.kill)
+        return started
+
+    @parameterized.parameters(
+        ("die", r"process 1 \(pid \d+ on host \S+\) ended before jax_cxl had started"),
+        ("end", r"process 1 .* its program ended before it called .* \(it ended normally\)"),
+        ("raise", r"process 1 .* its program ended before it called .* \(ValueError: on purpose\)"),
+        ("refuse", r"process 1 .* ValueError: JAX_CXL_TIMEOUT must be greater than 0, got nan"),
+        ("late", r"process 1 did not call jax_cxl.initialize\(\) within JAX_CXL_CONNECT_TIMEOUT"),
+        ("come", None),
+    )
+    def test_others_name_it(self, how, says):
+        with socket.socket() as reservation:
+            reservation.bind(("127.0.0.1", 0))
+            port = reservation.getsockname()[1]
+        self._stderr = self.enter_context(tempfile.TemporaryFile("w+"))
+        began = time.monotonic()
+        first, _ = [self.start(process, how, port) for process in range(2)]
+        stdout, _ = first.communicate(timeout=90)
+        self._stderr.seek(0)
+        if says is None:
+            self.assertEqual(stdout, "initialized\n", self._stderr.read())
+        else:
+            self.assertRegex(stdout, f"^caught {says}", self._stderr.read())
+            # Before JAX's coordination service finds out, after 100 s.
+            self.assertLess(time.monotonic() - began, 80)
+
+
+if __name__ == "__main__":
+    absltest.main()

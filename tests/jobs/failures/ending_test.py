@@ -1,0 +1,152 @@
+"""However a job ends, its pool is gone and its peers get an error."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import uuid
+
+import job
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from jax_cxl import _core
+
+_POOL = {
+    "kind": "shm",
+    "bytes": 8 << 20,
+    "devices_per_path": 1,
+    "offset": 0,
+    "coherence": "coherent",
+    "world_size": 1,
+}
+# Not in a fork of this process, whose threads may hold locks.
+_CREATE_AND_DIE = f"""
+import os, signal, sys
+from jax_cxl import _core
+pool = _core.Pool.create(**{_POOL}, paths=[sys.argv[1]])  # Its destructor would unlink it.
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+class EndingTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self._name = f"ending-{uuid.uuid4().hex[:8]}"
+
+    def start(self, how: str, **options):
+        return job.start("ending.py", f"--how={how}", f"--pool=shm:{self._name}", **options)
+
+    def wait_until_running(self, running) -> None:
+        for line in running.stdout:
+            if "communicated" in line:
+                return
+        self.fail(f"the job ended before it communicated:\n{running.stderr.read()}")
+
+    def check_gone(self) -> None:
+        self.assertEmpty(job.pool_files(self._name))
+
+    @parameterized.parameters(("normal", 0), ("exception", 1), ("kill_one", 137))
+    def test_ends_by_itself(self, how, status):
+        with self.start(how) as ended:
+            ended.communicate(timeout=120)
+        self.assertEqual(ended.returncode, status)
+        self.check_gone()
+
+    @parameterized.parameters(
+        (signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)
+    )
+    def test_launcher_gets(self, number, status):
+        with self.start("wait") as running:
+            self.wait_until_running(running)
+            # The file has no name by now, so that no ending can leave it behind.
+            self.check_gone()
+            running.send_signal(number)
+            running.communicate(timeout=120)
+        self.assertEqual(running.returncode, status)
+        self.check_gone()
+
+    @parameterized.parameters(
+        ("os_exit", "PeerLostError", "is gone: its process ended"),
+        ("sys_exit", "PeerLostError", "ended with status 3; rank 0"),
+        ("message", "PeerLostError", "ended with status 1: no such file; rank 0"),
+        ("raise_exit", "PeerLostError", "ended with status 3; rank 0"),
+        ("catch_exit", "MismatchError", "ended normally, after 1 collectives"),
+        ("shut_down", "MismatchError", r"called jax_cxl.shutdown\(\) and has not ended, after 1"),
+    )
+    def test_peer_that_leaves_is_named_soon(self, how, error, says):
+        # How the interpreter ends is the point: no forks.
+        with self.start(how, launcher=("--grace=0.5",), forked=False) as ended:
+            stdout, _ = ended.communicate(timeout=120)
+        found = re.search(
+            rf"after ([0-9.]+) s: {error}: rank 1 \(pid \d+ on host \S+\) {says}", stdout
+        )
+        self.assertIsNotNone(found, stdout)
+        self.assertLess(float(found.group(1)), job.SOON)
+        self.check_gone()
+
+
+def _create(name: str) -> _core.Pool:
+    return _core.Pool.create(**_POOL, paths=[name])
+
+
+class SweepTest(absltest.TestCase):
+    def test_leftover_of_a_dead_job_goes_and_a_locked_one_stays(self):
+        name = f"sweep-{uuid.uuid4().hex[:8]}"
+        leftover = f"/dev/shm/jax_cxl.{name}.dead"
+        os.close(os.open(leftover, os.O_CREAT | os.O_EXCL, 0o600))
+        # A pool that exists and still has its name, as between creation and unlink.
+        living = _create(f"{name}.living")
+        self.assertLen(job.pool_files(name), 2)
+        self.assertIn(leftover, _core.sweep_leftovers())
+        self.assertEqual(job.pool_files(name), [f"jax_cxl.{name}.living"])
+        living.unlink()
+        self.assertEmpty(job.pool_files(name))
+
+    def test_what_is_no_pool_stays(self):
+        name = f"sweep-{uuid.uuid4().hex[:8]}"
+        paths = {kind: f"/dev/shm/jax_cxl.{name}.{kind}" for kind in ("npy", "text", "recorders")}
+        np.save(paths["npy"], np.zeros(9))
+        with open(paths["text"], "w") as file:
+            file.write("results")
+        pool = _create(f"{name}.read")
+        fd, offset = pool.opened_file()
+        # As --post-mortem keeps them: with the header of the pool.
+        with open(paths["recorders"], "wb") as file:
+            file.write(_core.read_snapshot(fd, offset, "pool").to_bytes())
+        pool.unlink()
+        _core.sweep_leftovers()
+        left = job.pool_files(name)
+        for path in paths.values():
+            os.unlink(path)
+        self.assertCountEqual(left, map(os.path.basename, paths.values()))
+
+    def test_pool_behind_an_offset_goes(self):
+        name = f"sweep-{uuid.uuid4().hex[:8]}"
+        program = _CREATE_AND_DIE.replace("'offset': 0", "'offset': 2097152")
+        subprocess.run([sys.executable, "-c", program, name], check=False)
+        self.assertLen(job.pool_files(name), 1)
+        _core.sweep_leftovers()
+        self.assertEmpty(job.pool_files(name))
+
+    def test_initialize_says_what_it_removes(self):
+        name = f"sweep-{uuid.uuid4().hex[:8]}"
+        subprocess.run([sys.executable, "-c", _CREATE_AND_DIE, name], check=False)
+        program = "import jax_cxl; jax_cxl.initialize('shm:?size=8MiB')"
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        )
+        self.assertIn(f"removed /dev/shm/jax_cxl.{name}, the pool of a dead job", done.stderr)
+
+    def test_job_killed_before_it_unlinks_its_pool(self):
+        name = f"sweep-{uuid.uuid4().hex[:8]}"
+        killed = subprocess.run([sys.executable, "-c", _CREATE_AND_DIE, name], check=False)
+        self.assertEqual(killed.returncode, -signal.SIGKILL)
+        self.assertLen(job.pool_files(name), 1)
+        _core.sweep_leftovers()
+        self.assertEmpty(job.pool_files(name))
+
+
+if __name__ == "__main__":
+    absltest.main()

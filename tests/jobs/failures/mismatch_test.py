@@ -1,0 +1,99 @@
+"""If ranks call different collectives, all raise an error with both calls and their lines."""
+
+import json
+import re
+
+import job
+from absl.testing import absltest, parameterized
+
+_PROGRAM = job.PROGRAMS / "mismatch.py"
+
+
+def site(function: str) -> str:
+    """Returns the line of the program on which a function calls its collective."""
+    lines = _PROGRAM.read_text().splitlines()
+    (number,) = (i for i, line in enumerate(lines, 1) if line.endswith(f"  # {function}"))
+    return rf"mismatch\.py:{number} \({function}\)"
+
+
+def run(case: str, processes: int) -> dict[int, dict]:
+    """Returns the exception that each rank caught."""
+    done = job.run("mismatch.py", f"--case={case}", processes=processes, timeout=60)
+    caught = [json.loads(text) for text in re.findall(r"caught (\{.*\})", done.stdout)]
+    assert len(caught) == processes, done.stderr
+    return {each["rank"]: each for each in caught}
+
+
+# Case of the program; the functions, and the expected texts about the calls of rank 0 and another.
+CASES = (
+    ("operation", "psum", "all_gather", "psum: all_reduce", "all_gather: all_gather"),
+    ("reduction", "psum", "pmax", "all_reduce sum", "all_reduce max"),
+    ("without_jit", "psum", "pmax", "all_reduce sum", "all_reduce max"),
+    ("dtype", "psum", "psum", "4 float32", "4 int32"),
+    ("count", "psum", "psum", "4 float32", "3 float32"),
+    ("root", "from_0", "from_1", "root 0", "root 1"),
+    ("permutation", "forward", "pairwise", "ppermute", "ppermute"),
+    ("order", "psum", "pmax", "all_reduce sum", "all_reduce max"),
+    ("order_in_program", "psum", "pmax", "all_reduce sum", "all_reduce max"),
+    ("branch", "psum", "pmax", "all_reduce sum", "all_reduce max"),
+    ("number_then_another", "psum", "pmax", "all_reduce sum", "all_reduce max"),
+)
+
+
+class MismatchTest(parameterized.TestCase):
+    @parameterized.parameters(*CASES)
+    def test_different_calls(self, *case):
+        self.check(*case, processes=3)
+
+    @parameterized.parameters(*(case for case in CASES if case[0] in ("operation", "order")))
+    def test_of_two_ranks(self, *case):
+        self.check(*case, processes=2)
+
+    def test_different_groups(self):
+        self.check("group", "psum", "psum", "ranks 0 1", "ranks 0 1 2", 3)
+
+    def check(self, case, one, other, one_says, other_says, processes):
+        caught = run(case, processes)
+        began = max(each["at"][0] for each in caught.values())
+        for rank, error in caught.items():
+            self.assertIn("text", error, f"rank {rank} finished")
+            self.assertIn("All ranks have to run the same programs", error["text"])
+            self.assertLess(error["at"][1] - began, job.SOON)
+            calls = dict(zip(error["ranks"], error["calls"], strict=True))
+            self.assertLen(calls, 2)
+            sides = [(one, one_says, calls.pop(0)), (other, other_says, *calls.values())]
+            for function, says, call in sides:
+                self.assertIn(says, call)
+                self.assertRegex(call, f" at .*{site(function)}")
+            for side in error["calls"]:
+                self.assertIn(side, error["text"])
+
+    @parameterized.parameters("number", "loop")
+    def test_rank_that_has_ended(self, case):
+        caught = run(case, 3)
+        for rank in (1, 2):
+            self.assertNotIn("text", caught[rank])
+        error = caught[0]
+        self.assertLess(error["at"][1] - max(caught[rank]["at"][1] for rank in (1, 2)), job.SOON)
+        self.assertRegex(error["text"], r"rank \d .* ended normally, after 3 collectives")
+        self.assertRegex(error["calls"][0], f"all_reduce sum of 4 float32 at .*{site('psum')}")
+        self.assertEqual(error["calls"][1], "none: it ended after 3 collectives")
+
+    @parameterized.parameters("late", "line")
+    def test_no_mismatch(self, case):
+        for error in run(case, 3).values():
+            self.assertNotIn("text", error)
+
+    @parameterized.parameters((), ("--go-on",))
+    def test_shutdown_and_initialize_start_anew(self, *launcher):
+        done = job.run("initialize_after_mismatch.py", launcher=launcher, timeout=100)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for process in range(2):
+            self.assertEqual(done.stdout.count(f"[{process}] mismatch"), 2, done.stdout)
+            for x in range(3):
+                line = f"[{process}] sum {2.0 * x}, max {1.0 * x}"
+                self.assertEqual(done.stdout.count(line), 2, done.stdout)
+
+
+if __name__ == "__main__":
+    absltest.main()

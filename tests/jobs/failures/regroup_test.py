@@ -1,0 +1,175 @@
+"""After an error the surviving processes continue."""
+
+import re
+import tempfile
+import uuid
+
+import jax
+import job
+import numpy as np
+import ops_harness as harness
+from absl.testing import absltest, parameterized
+
+import jax_cxl
+
+
+def sums_of(lines: str, process: int) -> list[list[int]]:
+    """Returns, for each sum that a process of programs/regroup/regroup.py got, the ranks in it."""
+    found = re.findall(rf"^\[{process}\] sum \d+ of \[([\d, ]+)\]$", lines, re.MULTILINE)
+    return [[int(rank) for rank in ranks.split(", ")] for ranks in found]
+
+
+class SeveralProcessesTest(parameterized.TestCase):
+    def run_job(
+        self,
+        *arguments: str,
+        program: str = "regroup/regroup.py",
+        launcher: tuple[str, ...] = ("--go-on",),
+        devices_per_process: int = 1,
+    ) -> str:
+        name = f"regroup-{uuid.uuid4().hex[:8]}"
+        done = job.run(
+            program,
+            f"--pool=shm:{name}",
+            *arguments,
+            processes=3,
+            devices_per_process=devices_per_process,
+            launcher=launcher,
+            timeout=200,
+        )
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEmpty(job.pool_files(name))
+        return done.stdout
+
+    @parameterized.parameters(([1], [0, 2]), ([0, 2], [1]))
+    def test_goes_on_without_the_lost(self, victims, left):
+        said = self.run_job(f"--victims={','.join(map(str, victims))}", devices_per_process=2)
+        for process in left:
+            expected, alive = [[0, 1, 2, 3, 4, 5]], [0, 1, 2]
+            for victim in victims:
+                alive.remove(victim)
+                expected.append([rank for p in alive for rank in (2 * p, 2 * p + 1)])
+            self.assertEqual(sums_of(said, process), expected, said)
+            self.assertIn(f"[{process}] done", said)
+            refused = re.findall(rf"\[{process}\] old program: .* compiled before", said)
+            self.assertLen(refused, len(victims))
+            self.assertRegex(said, rf"\[{process}\] without arguments: .*must have an argument")
+
+    @parameterized.parameters(
+        (0, "joined"),
+        (0, "decide"),
+        (0, "decided"),
+        (0, "registered"),
+        (1, "join"),
+        (1, "register"),
+    )
+    def test_another_is_lost_while_regrouping(self, dies, moment):
+        said = self.run_job("--victims=2", f"--dies={dies}", f"--moment={moment}")
+        self.assertEqual(sums_of(said, 1 - dies)[-1], [1 - dies], said)
+        self.assertIn(f"[{1 - dies}] done", said)
+
+    @parameterized.parameters(("0",), ("1",), ("0,2",), ("0,1,2",))
+    def test_successors_join(self, victims):
+        restarts = len(victims.split(","))
+        said = self.run_job(
+            f"--victims={victims}",
+            program="regroup/rejoin.py",
+            launcher=(f"--restart-lost={restarts}",),
+        )
+        for process in range(3):
+            # Before and after; a successor's only life is after.
+            self.assertEqual(said.count(f"[{process}] sum 3"), 2, said)
+            self.assertEqual(said.count(f"[{process}] done"), 1, said)
+
+    def test_a_successor_is_lost_on_its_way(self):
+        said = self.run_job(
+            "--victims=1",
+            "--on_the_way",
+            program="regroup/rejoin.py",
+            launcher=("--restart-lost=2",),
+        )
+        self.assertEqual(said.count("done"), 3, said)
+
+    @parameterized.parameters(("2", [0, 1]), ("0", [1, 2]), ("0,2", [1]))
+    def test_initializes_again(self, victims, left):
+        said = self.run_job(
+            f"--victims={victims}", program="regroup/regroup_and_restart.py", devices_per_process=2
+        )
+        ranks = [rank for process in left for rank in (2 * process, 2 * process + 1)]
+        for process in left:
+            # After it regrouped, and after it initialized: the old program and a new one.
+            self.assertEqual(sums_of(said, process)[-3:], [ranks] * 3, said)
+            self.assertIn(f"[{process}] sum {sum(ranks)} of {ranks}", said)
+            self.assertIn(f"[{process}] done", said)
+
+    @parameterized.parameters((("--rejoin",), 4, 3), (("--shut_down_first",), 2, 1))
+    def test_initializes_again_with_successors(self, arguments, sums, of_successor):
+        for victim in (0, 1):
+            said = self.run_job(
+                f"--victims={victim}",
+                *arguments,
+                program="regroup/regroup_and_restart.py",
+                launcher=("--restart-lost=1",),
+            )
+            for process in range(3):
+                expected = 1 + of_successor if process == victim else sums
+                self.assertEqual(sums_of(said, process), [[0, 1, 2]] * expected, said)
+                self.assertIn(f"[{process}] done", said)
+
+    def test_shuts_down_before_it_regroups(self):
+        done = job.run(
+            "regroup/regroup_and_restart.py",
+            *("--victims=1", "--shut_down_first"),
+            processes=3,
+            launcher=("--go-on",),
+            timeout=100,
+        )
+        self.assertNotEqual(done.returncode, 0)
+        for process, other in ((0, 2), (2, 0)):
+            # The other one of them may have ended by then, with this very error.
+            lost = f"(rank 1 was|ranks {min(1, other)}, {max(1, other)} were) lost"
+            self.assertRegex(
+                done.stderr,
+                rf"\[{process}\] .*NotInitializedError: {lost} before jax_cxl.shutdown\(\)"
+                r".*call jax_cxl.regroup\(\) before",
+            )
+
+    def test_one_that_lives_but_does_not_come(self):
+        folder = self.enter_context(tempfile.TemporaryDirectory())
+        done = job.run(
+            "regroup/regroup_without.py",
+            f"--folder={folder}",
+            processes=3,
+            launcher=("--go-on",),
+            timeout=100,
+        )
+        for process in (0, 1):
+            self.assertRegex(
+                done.stdout,
+                rf"\[{process}\] rank 2 \(pid \d+ on host .*\) lives, but has not called",
+            )
+            self.assertIn(f"[{process}] sum 1", done.stdout, done.stderr)
+
+
+class OneProcessTest(absltest.TestCase):
+    def test_all_things_new(self):
+        x = harness.values(2)
+        program = harness.program(lambda v: jax_cxl.psum(v, "i"), check_vma=True)
+        before = np.asarray(program(x))
+        self.assertEqual(jax_cxl.regroup(), jax.devices())
+        np.testing.assert_array_equal(program(x), before)
+
+    def test_needs_a_runtime(self):
+        jax_cxl.shutdown()
+        with self.assertRaisesRegex(jax_cxl.NotInitializedError, "before jax_cxl.shutdown"):
+            jax_cxl.regroup()
+
+    def test_a_pool_that_cannot_be_made(self):
+        jax_cxl.initialize()
+        with self.assertRaises(jax_cxl.PoolError):
+            jax_cxl.regroup(pool="file:/no/such/folder/pool?size=64MiB")
+        self.assertEqual(jax_cxl.regroup(), jax.devices())
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,46 @@
+"""Runs examples/survive.py: kills do not change the loss."""
+
+import os
+import pathlib
+import re
+import subprocess
+import tempfile
+
+import job
+from absl.testing import absltest
+
+_SCRIPT = pathlib.Path(__file__).resolve().parents[3] / "examples" / "survive.py"
+_KILLS = 3
+
+
+def loss_after(kills: int) -> tuple[str, str]:
+    """Returns the loss, to the last bit, and what the launcher and the ranks said."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [
+                *(*job.launch_command("jax.numpy", "absl.app"), "-n", "2"),
+                *(f"--restart-lost={kills}", _SCRIPT),
+                *(f"--kills={kills}", "--steps=90", f"--checkpoint={folder}/state.npz"),
+            ],
+            env={**os.environ, "JAX_PLATFORMS": "cpu"},
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+    found = re.search(rf"loss (\S+) after 90 steps and {kills} kills", done.stdout)
+    assert done.returncode == 0 and found, done.stderr
+    return found.group(1), done.stdout + done.stderr
+
+
+class SurviveTest(absltest.TestCase):
+    def test_kills_do_not_change_the_loss(self):
+        undisturbed, _ = loss_after(0)
+        disturbed, said = loss_after(_KILLS)
+        self.assertEqual(disturbed, undisturbed)
+        self.assertEqual(said.count("was killed by SIGKILL; restart "), _KILLS)
+        self.assertRegex(said, r"rank \d is lost")
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,48 @@
+"""Runs a part of the matrix in each layout. docs/matrix.md has all of it."""
+
+import pathlib
+import re
+import tempfile
+
+import job
+from absl.testing import absltest, parameterized
+from matrix import cells, layouts
+
+
+class MatrixTest(parameterized.TestCase):
+    @parameterized.named_parameters((layout.folder, layout) for layout in layouts.LAYOUTS)
+    def test_layout(self, layout):
+        folder = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
+        done = job.run(
+            "matrix/run_matrix.py",
+            f"--output={folder}",
+            f"--part={layout.part}",
+            "--operations_per_program=3",
+            environment=layouts.ENVIRONMENT,
+            **layout.options(),
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        records = layouts.read(folder)
+        chosen = list(cells.some_cells(layout.part))
+        self.assertEqual(len(records), len(chosen))
+        unexpected = []
+        for cell, record in zip(chosen, records, strict=True):
+            self.assertEqual(cell.key(), {k: v for k, v in record.items() if k != "result"})
+            refusal = cells.refusal(cell)
+            if not re.fullmatch(f"{refusal}.*" if refusal else cells.OK, record["result"]):
+                unexpected.append(record)
+        self.assertEqual(unexpected, [])
+
+    def test_parts_have_all_pairs(self):
+        parts = [cell for layout in layouts.LAYOUTS for cell in cells.some_cells(layout.part)]
+        every = list(cells.all_cells())
+        for pair in (
+            lambda c: (c.operation.name, c.dtype),
+            lambda c: (c.operation.name, c.transformation.name),
+            lambda c: (c.dtype, c.transformation.name),
+        ):
+            self.assertEqual({pair(c) for c in parts}, {pair(c) for c in every})
+
+
+if __name__ == "__main__":
+    absltest.main()

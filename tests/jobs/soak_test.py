@@ -1,0 +1,22 @@
+"""A short soak test with a fresh seed, which is printed."""
+
+import job
+from absl.testing import absltest, parameterized
+
+
+class SoakTest(parameterized.TestCase):
+    @parameterized.parameters((1, 4), (2, 2))
+    def test_fresh_seed(self, processes, devices_per_process):
+        done = job.run(
+            "soak.py",
+            "--seconds=8",
+            processes=processes,
+            devices_per_process=devices_per_process,
+        )
+        print(done.stdout)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn('"wrong_elements": 0', done.stdout)
+
+
+if __name__ == "__main__":
+    absltest.main()

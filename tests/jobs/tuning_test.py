@@ -1,0 +1,118 @@
+"""`python -m jax_cxl tune`, and the tables that it writes."""
+
+import json
+import pathlib
+import tempfile
+from unittest import mock
+
+import job
+from absl.testing import absltest, parameterized
+
+from jax_cxl._bench import tune
+from jax_cxl._runtime import tuning_table
+
+
+class TuningTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def write(self, name, values):
+        path = self.folder / name
+        path.write_text(json.dumps({"tuning": values}))
+        return str(path)
+
+    def test_table_completes_the_built_in_one(self):
+        built_in = tuning_table.table(tuning_table.load(None))
+        found = tuning_table.table(tuning_table.load(self.write("t.json", {"num_slots": 5})))
+        self.assertEqual(found, built_in | {"num_slots": 5})
+
+    @parameterized.parameters(
+        ('{"tuning": {"slot_size": 1}}', "'slot_size' is not one of slot_bytes"),
+        ('{"tuning": {"num_slots": 1}}', "num_slots is 1, not"),
+        ('{"tuning": {"num_slots": "4"}}', "num_slots is '4', not a whole number"),
+        ('{"tuning": {"slot_bytes": -1}}', "slot_bytes is -1"),
+        ('{"tuning": [1]}', "not a tuning table"),
+        ("{}", "not a tuning table"),
+        ("[1]", "not a tuning table"),
+        ("slots", "not a tuning table"),
+    )
+    def test_says_what_is_wrong(self, text, message):
+        path = self.folder / "t.json"
+        path.write_text(text)
+        with self.assertRaisesRegex(ValueError, message):
+            tuning_table.load(str(path))
+
+    def test_no_such_file(self):
+        with self.assertRaisesRegex(ValueError, "JAX_CXL_TUNING=/no/table.json"):
+            tuning_table.load("/no/table.json")
+
+    def test_job_runs_with_a_table(self):
+        # Calls that would travel in submissions and in one slot go through rings of many rounds.
+        values = {"slot_bytes": 4096, "num_slots": 2, "inline_bytes": 128, "past_caches_bytes": 0}
+        table = self.write("t.json", values | {"all_read_bytes": 0})
+        done = job.run("tuned.py", processes=3, environment={"JAX_CXL_TUNING": table})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout.count("right"), 3)
+
+    def test_different_tables_are_an_error(self):
+        other = self.write("other.json", {"slot_bytes": 8192})
+        done = job.run("tuned.py", other)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("MismatchError", done.stderr)
+        self.assertRegex(done.stderr, r"slot_bytes is 8192 here and \d+ on process 0")
+
+
+class TuneTest(parameterized.TestCase):
+    def test_writes_the_fastest_table(self):
+        questions = [
+            tune._Question("slots", [{"num_slots": 4}, {"num_slots": 6}], "psum", "1KiB"),
+            tune._Question("copies", [{"past_caches_bytes": 2}], "psum", "1KiB"),
+        ]
+        # A job each; the second candidate is twice as fast, unless something else disturbs it.
+        seen = []
+
+        def bench(question, values, ranks):
+            del question, ranks
+            seen.append(values)
+            median = 10.0 if values["num_slots"] == 4 else 5.0
+            if len(seen) == 2:
+                median = 100.0
+            row = {"op": "psum", "bytes": 1024, "time_us": {"median": median}}
+            return {"machine": {"cpu": "any"}, "results": [row]}
+
+        with tempfile.TemporaryDirectory() as folder:
+            table = pathlib.Path(folder) / "t.json"
+            with (
+                mock.patch.object(tune, "_questions", lambda ranks: questions),
+                mock.patch.object(tune, "_bench", bench),
+            ):
+                self.assertEqual(tune.main([str(table), "--turns", "2"]), 0)
+            found = json.loads(table.read_text())
+            built_in = tuning_table.table(tuning_table.load(None))
+            best = built_in | {"num_slots": 6, "past_caches_bytes": 2}
+            self.assertEqual(tuning_table.table(tuning_table.load(str(table))), best)
+        self.assertEqual([values["num_slots"] for values in seen], [4, 6, 4, 6, 6, 6])
+        self.assertEqual([row["mean_us"] for row in found["measured"]], [10, 5, 5])
+
+    def test_keeps_what_is_as_good(self):
+        question = tune._Question("slots", [{"num_slots": 4}, {"num_slots": 6}], "psum", "1KiB")
+        self.assertEqual(tune._choose(question, [1.02, 1.0], {"num_slots": 4}), {"num_slots": 4})
+        self.assertEqual(tune._choose(question, [1.05, 1.0], {"num_slots": 4}), {"num_slots": 6})
+
+    def test_every_candidate_is_a_table(self):
+        for ranks in (2, 4):
+            for question in tune._questions(ranks):
+                for candidate in question.candidates:
+                    tuning_table.make(candidate)
+
+    def test_measures_under_the_candidate(self):
+        question = tune._Question("slots", [], "psum", "1KiB")
+        found = tune._bench(question, {"slot_bytes": 8192}, 2)
+        self.assertEqual([row["op"] for row in found["results"]], ["psum"])
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,65 @@
+"""Names that stand in two places say the same in both."""
+
+import importlib
+import pathlib
+import re
+
+import jax
+from absl.testing import absltest
+
+import jax_cxl
+from jax_cxl import lax, ops
+from jax_cxl._primitives import native_enums
+
+_CC = pathlib.Path(__file__).parents[2] / "cc"
+
+
+def cpp_enum(header: str, name: str) -> dict[str, int]:
+    """Returns the enumerators of a C++ enumeration, such as "ALL_GATHER" for kAllGather."""
+    text = (_CC / header).read_text()
+    body = re.search(rf"enum class {name} : \w+ {{([^}}]*)}}", text).group(1)
+    found = re.findall(r"k(\w+) = (\d+)", body)
+    return {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", key).upper(): int(value) for key, value in found}
+
+
+class NamesTest(absltest.TestCase):
+    def test_public_names(self):
+        others = {
+            *("Future", "Stats", "initialize", "lax", "regroup", "replace_collectives"),
+            *("shutdown", "stats"),
+            *(name for name in dir(jax_cxl.errors) if re.fullmatch(r"[A-Z]\w+Error", name)),
+        }
+        self.assertContainsSubset(ops.__all__, jax_cxl.__all__)
+        self.assertContainsSubset(set(jax_cxl.__all__) - {*ops.__all__}, others)
+        for name in jax_cxl.__all__:
+            self.assertIsNotNone(getattr(jax_cxl, name))
+
+    def test_operations_on_one_array_stay_those_of_jax_lax(self):
+        shared = {name for name in ops.__all__ if hasattr(jax.lax, name)}
+        ours = {name for name in shared if getattr(lax, name) is getattr(ops, name)}
+        self.assertEqual(shared - ours, {"broadcast", "reduce", "gather", "scatter"})
+
+    def test_enumerations_of_cpp(self):
+        for header, enum in (
+            ("plan/plan.h", native_enums.Op),
+            ("base/dtype.h", native_enums.ReduceOp),
+        ):
+            members = {name: member.value for name, member in enum.__members__.items()}
+            self.assertEqual(members, cpp_enum(header, enum.__name__))
+        dtypes = cpp_enum("base/dtype.h", "DType")
+        self.assertEqual(
+            [name.replace("_", "").lower() for name in dtypes],
+            [name.replace("_", "") for name in native_enums.DTYPES],
+        )
+        self.assertEqual(list(dtypes.values()), list(range(len(dtypes))))
+
+    def test_every_error_is_public_or_a_kind_of_one_that_is(self):
+        errors = importlib.import_module("jax_cxl.errors")
+        for kind in {*errors.BY_CODE.values(), *errors.BY_CODE_IN_PROGRAM.values()}:
+            if issubclass(kind, errors.CxlError):
+                public = [base for base in kind.__mro__ if base.__name__ in jax_cxl.__all__]
+                self.assertNotEmpty(public, kind)
+
+
+if __name__ == "__main__":
+    absltest.main()

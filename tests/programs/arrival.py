@@ -1,0 +1,41 @@
+"""Two processes without the launcher: process 1 does not come to the job, as --how says."""
+
+import os
+import signal
+import time
+
+import jax
+from absl import app, flags
+
+import jax_cxl
+from jax_cxl._runtime import lifecycle
+
+_PROCESS = flags.DEFINE_integer("process", 0, "The number of this process.")
+_PORT = flags.DEFINE_integer("port", None, "Port of the coordination service.")
+_HOWS = ("die", "end", "raise", "refuse", "late", "come")
+_HOW = flags.DEFINE_enum("how", "die", _HOWS, "What process 1 does.")
+
+
+def main(_) -> None:
+    jax.distributed.initialize(f"127.0.0.1:{_PORT.value}", 2, _PROCESS.value)
+    if _PROCESS.value == 1:
+        if _HOW.value == "die":  # Once it has come, before it has a pool.
+            lifecycle._come_together = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        if _HOW.value == "end":
+            return
+        if _HOW.value == "raise":
+            raise ValueError("on purpose")
+        if _HOW.value == "refuse":
+            os.environ["JAX_CXL_TIMEOUT"] = "nan"
+        if _HOW.value == "late":
+            time.sleep(600)
+    try:
+        jax_cxl.initialize()
+        print("initialized", flush=True)
+    except jax_cxl.NotInitializedError as error:
+        print(f"caught {error}", flush=True)
+        os._exit(3)  # A normal exit would wait for the other process in jax.distributed.
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,126 @@
+"""Compiles programs with collectives for two GPUs that need not be there.
+
+Prints one JSON object: name of the program -> text of the module that XLA's compiler for GPUs made
+of it. JAX's plugin for CUDA has to be on Python's path.
+"""
+
+import json
+import pathlib
+import sys
+from types import SimpleNamespace
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import topologies
+
+import jax_cxl
+from jax_cxl import _core
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "examples"))
+import fsdp
+import prefetch
+import speed
+
+from jax_cxl._primitives import call_attributes
+from jax_cxl._runtime import platforms
+from jax_cxl._start_done import primitives
+
+# What the compiler asks of a GPU; roughly an H100.
+GPU = """
+gpu_device_info {
+  threads_per_block_limit: 1024 threads_per_warp: 32 core_count: 132 fpus_per_core: 128
+  shared_memory_per_block: 49152 shared_memory_per_block_optin: 232448
+  shared_memory_per_core: 233472 threads_per_core_limit: 2048
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  memory_bandwidth: 3350000000000 l2_cache_size: 52428800 clock_rate_ghz: 1.98
+  device_memory_size: 80000000000
+  cuda_compute_capability { major: 9 minor: 0 }
+}
+platform_name: "CUDA"
+dnn_version_info { major: 9 minor: 10 }
+device_description_str: "NVIDIA H100"
+"""
+WIDTH, LAYERS, ROWS = 512, 4, 64
+AXIS = fsdp.AXIS
+
+
+def straight(shards, x):
+    future = jax_cxl.all_gather_start(shards[1], AXIS, tiled=True)
+    x = future.tie(x)
+    x = jnp.tanh(x @ x.T)
+    return future.done(after=x), x
+
+
+def loop(shards, x):
+    def step(x, shard):
+        future = jax_cxl.all_gather_start(shard, AXIS, tiled=True)
+        tied = future.tie(x)
+        x = jnp.tanh(tied @ tied.T) @ x
+        return x, (tied, future.done(after=x))
+
+    return jax.lax.scan(step, x, shards)
+
+
+def stack_of_layers(shards, x):
+    def layer(vector, x):
+        return x + jnp.tanh(x @ vector.reshape(WIDTH, WIDTH))
+
+    apply = prefetch.stack(layer, AXIS, jax_cxl)
+    return jax.grad(lambda *v: jnp.sum(apply(*v).astype(np.float32)))(shards, x)
+
+
+def register_handlers():
+    """Handlers for the names, none of which is ever called."""
+    for name, stages in _core.registrations().items():
+        jax.ffi.register_ffi_target(name, stages["execute"], platform="CUDA")
+        handler = stages["execute"]
+    for name in (call_attributes.START_TARGET, primitives.DONE_TARGET, primitives.TIE_TARGET):
+        jax.ffi.register_ffi_target(name, handler, platform="CUDA")
+
+
+def main() -> None:
+    jax.config.update("jax_platforms", "cpu")
+    topology = topologies.get_topology_desc("", "cuda", target_config=GPU, topology="1x1x2")
+    register_handlers()
+    devices = np.array(topology.devices)
+    platform = next(platform for platform in platforms.ALL if platform.name == "cuda")
+    runtime = SimpleNamespace(
+        rank_of_device={device.id: rank for rank, device in enumerate(devices)},
+        platform=platform,
+        generation=0,
+    )
+    mesh = jax.sharding.Mesh(devices, (AXIS,))
+
+    def argument(shape, *spec):
+        sharding = jax.NamedSharding(mesh, jax.P(*spec))
+        return jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=sharding)
+
+    def compiled(function):
+        program = jax.shard_map(
+            function,
+            mesh=mesh,
+            in_specs=(jax.P(None, AXIS), jax.P(AXIS)),
+            out_specs=jax.P(AXIS),
+            check_vma=False,
+        )
+        arguments = argument((LAYERS, WIDTH**2), None, AXIS), argument((2 * ROWS, WIDTH), AXIS)
+        return jax.jit(program).lower(*arguments).compile().as_text()
+
+    with (
+        mock.patch.object(jax, "default_backend", lambda: "gpu"),
+        mock.patch.object(runtime, "ensure_started", lambda: runtime),
+        mock.patch.object(platform, "of", lambda device: platform),
+        mock.patch.object(fsdp, "device_mesh", lambda: mesh),
+    ):
+        functions = straight, loop, stack_of_layers
+        programs = {function.__name__: compiled(function) for function in functions}
+        shards = argument((LAYERS, WIDTH**2), None, AXIS)
+        alone = speed.communication(jax_cxl, jnp.bfloat16).lower(shards)
+        programs["communication"] = alone.compile().as_text()
+        print(json.dumps(programs))
+
+
+main()

@@ -1,0 +1,42 @@
+"""Runs the matrix in all layouts and writes the document: `write_matrix.py --write=FILE`."""
+
+import json
+import pathlib
+import sys
+import tempfile
+
+from absl import app, flags
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
+
+import job
+from matrix import document, layouts
+from matrix.transformations import TRANSFORMATIONS
+
+_WRITE = flags.DEFINE_string("write", "docs/matrix.md", "Where the document goes.")
+_RECORDS = flags.DEFINE_string("records", "", "Folder of results to write from, or to keep.")
+
+
+def main(_) -> None:
+    folder = pathlib.Path(_RECORDS.value or tempfile.mkdtemp())
+    records = []
+    for layout in layouts.LAYOUTS:
+        results = folder / layout.folder
+        if not list(results.glob("*.json")):
+            results.mkdir(parents=True, exist_ok=True)
+            done = job.run(
+                *("matrix/run_matrix.py", f"--output={results}"),
+                **layout.options(),
+                environment=layouts.ENVIRONMENT,
+                timeout=3600,
+            )
+            if done.returncode:
+                sys.exit(done.stderr)
+        records += [{**r, "layout": layout.name} for r in layouts.read(results)]
+    (folder / "all.json").write_text(json.dumps(records))
+    derivatives = {t.name for t in TRANSFORMATIONS if t.derivative}
+    pathlib.Path(_WRITE.value).write_text(document.write(records, derivatives))
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,184 @@
+"""jax_cxl._hlo reads XLA's modules, and writes them back without loss."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest, parameterized
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.extend import xla
+
+from jax_cxl._hlo import groups, shape, wire
+from jax_cxl._hlo.module import Instruction, Module
+from jax_cxl._hlo.wire import Message
+
+
+def mesh_axes(sizes, axes, order=(), iota=None):
+    """The newest notation of groups: axes, or parts of axes, of a mesh."""
+    mesh = Message()
+    for size in sizes:
+        mesh.add(1, Message().add(1, "axis").add(2, size))
+    mesh.set_integers(2, order)
+    if iota is not None:
+        mesh.add(3, Message().set_integers(1, iota[0]).set_integers(2, iota[1]))
+    out = Message().add(1, mesh)
+    for axis, *part in axes:
+        reference = Message().add(1, axis)
+        if part:
+            reference.add(2, Message().add(1, part[0]).add(2, part[1]))
+        out.add(2, reference)
+    return Message().add(93, out)
+
+
+def iota(rows, columns, dimensions, permutation):
+    proto = Message().add(1, rows).add(2, columns).set_integers(3, dimensions)
+    return Message().add(92, proto.set_integers(4, permutation))
+
+
+def listed(*rows):
+    out = Message()
+    for row in rows:
+        out.add(1, Message().set_integers(1, row))
+    return Message().add(87, out)
+
+
+class GroupsTest(parameterized.TestCase):
+    # What XLA prints for each, and which groups that means.
+    @parameterized.named_parameters(
+        ("none", Message(), []),
+        ("{{0,1},{2,3}}", listed([0, 1], [2, 3]), [[0, 1], [2, 3]]),
+        ("[2,2]<=[4]", iota(2, 2, [4], [0]), [[0, 1], [2, 3]]),
+        ("[2,2]<=[2,2]T(1,0)", iota(2, 2, [2, 2], [1, 0]), [[0, 2], [1, 3]]),
+        ("mesh[2,2] {b}", mesh_axes([2, 2], [[1]]), [[0, 1], [2, 3]]),
+        ("mesh[2,2] {b,a}", mesh_axes([2, 2], [[1], [0]]), [[0, 2, 1, 3]]),
+        (
+            "mesh[2,4] {b:(1)2}",
+            mesh_axes([2, 4], [[1, 1, 2]]),
+            [[0, 2], [1, 3], [4, 6], [5, 7]],
+        ),
+        (
+            "mesh[2,4] {b:(2)2}",
+            mesh_axes([2, 4], [[1, 2, 2]]),
+            [[0, 1], [2, 3], [4, 5], [6, 7]],
+        ),
+        (
+            "mesh[8] {a:(4)2,a:(1)2}",
+            mesh_axes([8], [[0, 4, 2], [0, 1, 2]]),
+            [[0, 4, 1, 5], [2, 6, 3, 7]],
+        ),
+        (
+            "mesh[2,2], device_ids=(3,1,2,0) {b}",
+            mesh_axes([2, 2], [[1]], order=[3, 1, 2, 0]),
+            [[3, 1], [2, 0]],
+        ),
+        (
+            "mesh[2,2], device_ids=([2,2]T(1,0)) {b}",
+            mesh_axes([2, 2], [[1]], iota=([2, 2], [1, 0])),
+            [[0, 2], [1, 3]],
+        ),
+    )
+    def test_notation(self, proto, expected):
+        self.assertEqual(groups.decode(proto), expected)
+
+    def test_modes(self):
+        # Two replicas of three partitions, on devices in another order than their ids.
+        proto = Message()
+        for column in ([5, 2], [4, 1], [3, 0]):
+            proto.add(3, Message().set_integers(1, column))
+        assignment = groups.DeviceAssignment.decode(proto)
+        self.assertEqual(assignment.by_position([[0, 5], [1, 2]]), [[5, 0], [4, 3]])
+        self.assertEqual(assignment.cross_replica([[0, 1]]), [[5, 2], [4, 1], [3, 0]])
+        self.assertEqual(assignment.cross_partition([[2, 0]]), [[3, 5], [0, 2]])
+        self.assertEqual(assignment.cross_both([[0, 1]]), [[5, 4, 3, 2, 1, 0]])
+
+
+class WireTest(parameterized.TestCase):
+    @given(st.integers(-(2**63), 2**63 - 1))
+    def test_integers(self, value):
+        message = Message(Message().add(7, value).set_integers(9, [value, 1]).encode())
+        self.assertEqual(message.get(7), value)
+        self.assertEqual(message.integers(9), [value, 1])
+
+    @given(st.binary(max_size=40))
+    def test_any_bytes_are_a_message_or_an_error(self, data):
+        try:
+            message = Message(data)
+        except wire.MalformedError:
+            return
+        # Numbers may be written longer than need be; what they say stays.
+        self.assertEqual(list(Message(message.encode()).items()), list(message.items()))
+
+    def test_shapes(self):
+        for made in (
+            shape.Shape("float32", (), ()),
+            shape.Shape("bool", (3, 0, 5), (0, 2, 1)),
+            shape.Shape("bfloat16", (2, 3), (1, 0)).stacked(4),
+        ):
+            self.assertEqual(shape.decode(made.encode()), [made])
+
+
+class ModuleTest(absltest.TestCase):
+    def modules(self, function, *arguments, **options):
+        """Returns the modules that XLA hands to a hook."""
+        found = []
+        stage = xla.PipelineStage.PRE_SCHEDULER
+        jax.devices()
+        xla.register_hlo_module_transformation(found.append, name="test", platforms="cpu")
+        try:
+            jax.jit(function, **options).lower(*arguments).compile()
+        finally:
+            xla.clear_hlo_module_transformation("test", stage, "cpu")
+        return found
+
+    def test_real_modules_are_kept(self):
+        def function(x):
+            y = jax.lax.fori_loop(0, 3, lambda i, c: jnp.tanh(c @ c) + i, x)
+            return jnp.sort(y), jax.lax.cond(y[0, 0] > 0, jnp.sin, jnp.cos, y)
+
+        for data in self.modules(function, np.ones((4, 4), np.float32), donate_argnums=0):
+            module = Module(data)
+            self.assertEqual(module.encode(), data)
+            for computation in module.with_any((b"",)):
+                for instruction in list(computation.with_any((b"",))):
+                    self.assertTrue(instruction.opcode)
+                    computation.touch(instruction)
+            self.assertEqual(module.encode(), data)
+
+    def test_lines(self):
+        def outer(x):
+            return inner(x)
+
+        def inner(x):
+            return jnp.sort(x)
+
+        for data in self.modules(outer, np.ones(9, np.float32)):
+            module = Module(data)
+            for computation in module.with_any((b"sort",)):
+                for instruction in computation.with_any((b"sort",)):
+                    if instruction.opcode == "sort":
+                        self.assertRegex(
+                            module.source_line(instruction), r"hlo_test.py:\d+ .*inner"
+                        )
+                        line = module.source_line(instruction, lambda file: "hlo_test" in file)
+                        self.assertNotIn("hlo_test.py", line)
+                        return
+        self.fail("no sort")
+
+    def test_ids_are_new(self):
+        (data,) = self.modules(lambda x: x + 1, np.ones(9, np.float32))
+        for computation in Module(data).with_any((b"",)):
+            ids = {i.id for i in computation.with_any((b"",))}
+            made = {computation.new_id() for _ in range(3)}
+            self.assertLen(made, 3)
+            self.assertFalse(ids & made)
+            self.assertEqual({i >> 32 for i in ids}, {i >> 32 for i in made})
+
+    def test_instruction_fields(self):
+        proto = Message().set(Instruction.OPCODE, "add").set(Instruction.ID, 5)
+        instruction = Instruction(proto.set_integers(Instruction.OPERANDS, [3, 4]))
+        self.assertEqual((instruction.opcode, instruction.id), ("add", 5))
+        self.assertEqual(instruction.operands, [3, 4])
+
+
+if __name__ == "__main__":
+    absltest.main()

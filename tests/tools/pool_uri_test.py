@@ -1,0 +1,157 @@
+"""Pool URIs: what each one means, and what each wrong one is told."""
+
+import dataclasses
+
+from absl.testing import absltest, parameterized
+
+from jax_cxl._runtime import pool_uri
+
+_MIB = 1 << 20
+_GIB = 1 << 30
+
+
+class PoolUriTest(parameterized.TestCase):
+    @parameterized.named_parameters(
+        ("none", None),
+        ("empty", ""),
+        ("scheme_only", "shm:"),
+        ("size_zero", "shm:?size=0"),
+    )
+    def test_default_is_a_nameless_pool_in_shared_memory(self, uri):
+        spec = pool_uri.parse(uri, world_size=4)
+        self.assertEqual(
+            spec,
+            pool_uri.PoolSpec(kind="shm", paths=(), bytes=pool_uri.automatic_bytes(4)),
+        )
+        self.assertEqual(spec.coherence, "coherent")
+        self.assertEqual(spec.devices_per_path, 1)
+        self.assertEqual(spec.offset, 0)
+
+    @parameterized.named_parameters(
+        ("shm_name", "shm:my-job_1.x", {"kind": "shm", "paths": ("my-job_1.x",)}),
+        (
+            "shm_all",
+            "shm:a?size=1GiB&devices=6&coherence=flush&offset=8192",
+            {
+                "paths": ("a",),
+                "bytes": _GIB,
+                "devices_per_path": 6,
+                "coherence": "flush",
+                "offset": 8192,
+            },
+        ),
+        (
+            "file",
+            "file:/mnt/a b,/mnt/c=d?size=64MiB&devices=2&offset=4KiB",
+            {
+                "kind": "file",
+                "paths": ("/mnt/a b", "/mnt/c=d"),
+                "bytes": 64 * _MIB,
+                "devices_per_path": 2,
+                "offset": 4096,
+                "coherence": "coherent",
+            },
+        ),
+        ("file_automatic", "file:/mnt/a", {"paths": ("/mnt/a",), "bytes": 0}),
+        (
+            "dax",
+            "dax:/dev/dax0.0,/dev/dax1.0?offset=2MiB",
+            {
+                "kind": "dax",
+                "paths": ("/dev/dax0.0", "/dev/dax1.0"),
+                "bytes": 0,
+                "offset": 2 * _MIB,
+                "coherence": "flush",
+            },
+        ),
+        (
+            "dax_coherent",
+            "dax:/dev/dax0.0?coherence=coherent",
+            {"coherence": "coherent"},
+        ),
+        (
+            "dax_uncached",
+            "dax:/dev/dax0.0?coherence=uncached",
+            {"coherence": "uncached"},
+        ),
+    )
+    def test_parses(self, uri, expected):
+        spec = dataclasses.asdict(pool_uri.parse(uri, world_size=2))
+        self.assertEqual(spec, spec | expected)
+
+    @parameterized.parameters(
+        ("4096", 4096),
+        ("3KiB", 3 << 10),
+        ("3MiB", 3 << 20),
+        ("3GiB", 3 << 30),
+        ("3TiB", 3 << 40),
+        ("3KB", 3 * 10**3),
+        ("3MB", 3 * 10**6),
+        ("3GB", 3 * 10**9),
+        ("3TB", 3 * 10**12),
+    )
+    def test_sizes(self, text, expected):
+        spec = pool_uri.parse(f"file:/a?size={text}&offset={text}", world_size=2)
+        self.assertEqual((spec.bytes, spec.offset), (expected, expected))
+
+    @parameterized.product(world_size=(1, 2, 64), devices=(1, 6))
+    def test_automatic_size_has_32_mib_per_rank_and_the_control_pages(self, world_size, devices):
+        spec = pool_uri.parse(f"shm:?devices={devices}", world_size)
+        for_ranks = world_size * 32 * _MIB
+        self.assertGreater(spec.bytes, for_ranks + devices * world_size * 512 * 1024)
+        self.assertLess(spec.bytes, for_ranks + devices * (world_size * 640 * 1024 + 65536))
+        self.assertEqual(spec.bytes % (65536 * devices), 0)
+
+    @parameterized.parameters(
+        ("my_job", "'my_job'"),
+        ("tcp:host", "'tcp'"),
+        ("SHM:a", "'SHM'"),
+        ("shm:a/b", "'a/b'"),
+        ("file:/a\0b", "zero byte"),
+        ("shm:a,b", "'a,b'"),
+        ("shm:" + "x" * 65, "x" * 65),
+        ("shm:a?", "''"),
+        ("shm:a?size", "'size'"),
+        ("shm:a?size=", "'size'"),
+        ("shm:a?sice=1GiB", "'sice'"),
+        ("shm:a?size=1GiB&", "''"),
+        ("shm:a?size=1GiB&size=2GiB", "twice"),
+        ("shm:a?size=1.5GiB", "'1.5GiB'"),
+        ("shm:a?size=-1", "'-1'"),
+        ("shm:a?size=1 GiB", "'1 GiB'"),
+        ("shm:a?size=1gib", "'1gib'"),
+        ("shm:a?size=GiB", "'GiB'"),
+        ("shm:a?size=9999999TiB", "'9999999TiB'"),
+        ("shm:a?size=" + "9" * 5000, "9" * 5000),
+        ("shm:a?offset=x", "offset='x'"),
+        ("shm:a?devices=0", "devices='0'"),
+        ("shm:a?devices=65", "devices='65'"),
+        ("shm:a?devices=two", "devices='two'"),
+        ("shm:a?coherence=Flush", "'Flush'"),
+        ("shm:a?seed=1", "'seed'"),
+        ("incoherent:", "'incoherent'"),
+        ("file:", "''"),
+        ("file:pool", "'pool'"),
+        ("file:/a,", "''"),
+        ("file:/a,/a", "twice"),
+        ("dax:dax0.0", "'dax0.0'"),
+        ("dax:/dev/dax0.0?devices=2", "'devices'"),
+    )
+    def test_errors_quote_the_uri_the_part_and_an_example(self, uri, part):
+        with self.assertRaises(ValueError) as caught:
+            pool_uri.parse(uri, world_size=2)
+        message = str(caught.exception)
+        self.assertIn(repr(uri), message)
+        self.assertIn(part, message.replace(repr(uri), "", 1))
+        self.assertIn("write for example", message)
+        example = message.rpartition("write for example ")[2].split(" or ")[0]
+        pool_uri.parse(example, world_size=2)
+
+    def test_spec_cannot_be_changed(self):
+        spec = pool_uri.parse(None, world_size=1)
+        with self.assertRaises(dataclasses.FrozenInstanceError):
+            spec.bytes = 1
+
+
+if __name__ == "__main__":
+    absltest.main()
