@@ -24,6 +24,10 @@ class SnapshotTest : public testing::Test {
   SnapshotTest() {
     std::ofstream(path_).close();  // a file that was there before stays
     std::filesystem::resize_file(path_, 8 * kMiB);
+    // Pools that other users can read are refused.
+    std::filesystem::permissions(path_,
+                                 std::filesystem::perms::owner_read |
+                                     std::filesystem::perms::owner_write);
     PoolSpec spec = FileSpec({path_}, 7 * kMiB);
     spec.offset = kMiB;
     auto pool = Pool::Create(spec, 3);

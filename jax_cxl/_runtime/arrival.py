@@ -50,7 +50,8 @@ def begin(processes: Sequence[int] | None, timeout: float) -> None:
     expected = set(range(_compat.process_count()) if processes is None else processes)
 
     def missing() -> list[int]:
-        return sorted(expected - _arrivals().keys())
+        # One that has failed since `wait_for` looked has not come: `wait_for` looks again.
+        return sorted(expected - {p for p, who in _arrivals().items() if who["failure"] is None})
 
     wait_for(
         lambda: not missing() or None,
@@ -72,7 +73,6 @@ def wait_for(look: Callable[[], _T | None], timeout: float, problem: Callable[[]
     """
     deadline = time.monotonic() + timeout
     while True:
-        # First: a process that has failed does not count as one that has come.
         _check_others()
         if (found := look()) is not None:
             return found

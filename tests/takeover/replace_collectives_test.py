@@ -15,7 +15,7 @@ from jax.lax import psum as psum_imported_before  # As libraries do.
 
 import jax_cxl
 
-OURS = "jax_cxl_"
+OURS = 'custom_call_target="jax_cxl_'
 THEIRS = r" (all-|reduce-scatter|ragged-|collective-)[a-z-]*\("
 
 # The ranks of these tests are devices of one process.
