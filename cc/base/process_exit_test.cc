@@ -39,7 +39,9 @@ TEST(ProcessExitTest, TellsStatusesAndSignals) {
     const auto [before, after] = Ended(end);
     EXPECT_EQ(before, expected);
     // Nobody knows it then on older kernels.
-    if (!after.empty()) EXPECT_EQ(after, expected);
+    if (!after.empty()) {
+      EXPECT_EQ(after, expected);
+    }
   }
 }
 

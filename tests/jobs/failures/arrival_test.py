@@ -45,7 +45,8 @@ class ArrivalTest(parameterized.TestCase):
         with socket.socket() as reservation:
             reservation.bind(("127.0.0.1", 0))
             port = reservation.getsockname()[1]
-        self._stderr = self.enter_context(tempfile.TemporaryFile("w+"))
+        self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by the next line
+        self.addCleanup(self._stderr.close)
         began = time.monotonic()
         first, _ = [self.start(process, how, port) for process in range(2)]
         stdout, _ = first.communicate(timeout=90)
