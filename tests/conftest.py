@@ -48,8 +48,10 @@ jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_disable_most_optimizations", True)
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
-# A shell's background processes ignore SIGINT, and would the jobs that tests start and interrupt.
+# A shell's background processes ignore SIGINT, those of nohup SIGHUP. The jobs that tests start,
+# and send these signals, would ignore them too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 if chosen := os.environ.get("JAX_CXL_TEST_POOL"):
     os.environ["JAX_CXL_POOL"] = _POOLS[chosen]

@@ -6,8 +6,8 @@ cannot:
 
     jax_cxl/arrival/A/P   of process P in its attempt A to initialize: who it is, and what failed
 
-Under `python -m jax_cxl.launch` the launcher ends the others, or starts successors, who come alone:
-there nobody waits for arrivals.
+Under `python -m jax_cxl.launch` the launcher ends the others, or starts a successor, which comes
+alone: there nobody waits for arrivals. With its option `--go-on` it does neither.
 """
 
 import atexit
@@ -30,6 +30,7 @@ _POLL_SECONDS = 0.02
 _T = TypeVar("_T")
 
 _attempt = 0  # Equal in all processes that meet: they initialize equally often.
+_expected: set[int] = set()  # The processes that meet in this attempt.
 
 
 def begin(processes: Sequence[int] | None, timeout: float) -> None:
@@ -42,16 +43,17 @@ def begin(processes: Sequence[int] | None, timeout: float) -> None:
     Raises:
       NotInitializedError: a process has ended, has failed or has not come in time.
     """
-    global _attempt
+    global _attempt, _expected
     _attempt += 1
     if not _several():
         return
+    _expected = set(range(_compat.process_count()) if processes is None else processes)
     _post(None)
-    expected = set(range(_compat.process_count()) if processes is None else processes)
 
     def missing() -> list[int]:
         # One that has failed since `wait_for` looked has not come: `wait_for` looks again.
-        return sorted(expected - {p for p, who in _arrivals().items() if who["failure"] is None})
+        come = {p for p, who in _arrivals(_attempt).items() if who["failure"] is None}
+        return sorted(_expected - come)
 
     wait_for(
         lambda: not missing() or None,
@@ -100,7 +102,10 @@ def telling_failures(begins: bool = False) -> Any:
 
 def _several() -> bool:
     client = _compat.coordination_client()
-    return client is not None and _compat.process_count() > 1 and not launch_environment.launched()
+    if client is None or _compat.process_count() == 1:
+        return False
+    goes_on_alone = launch_environment.goes_on() and not launch_environment.restarts_lost()
+    return goes_on_alone or not launch_environment.launched()
 
 
 def _post(failure: str | None) -> None:
@@ -108,24 +113,26 @@ def _post(failure: str | None) -> None:
     who |= {"pid_namespace": _pid_namespace(), "failure": failure}
     with contextlib.suppress(jax.errors.JaxRuntimeError):  # The service may be gone.
         _compat.coordination_client().key_value_set(
-            f"{_folder()}{_compat.process_id()}", json.dumps(who), allow_overwrite=True
+            f"{_folder(_attempt)}{_compat.process_id()}", json.dumps(who), allow_overwrite=True
         )
 
 
-def _arrivals() -> dict[int, dict[str, Any]]:
-    entries = _compat.coordination_client().key_value_dir_get(_folder())
+def _arrivals(attempt: int) -> dict[int, dict[str, Any]]:
+    entries = _compat.coordination_client().key_value_dir_get(_folder(attempt))
     return {int(key.rpartition("/")[2]): json.loads(text) for key, text in entries}
 
 
-def _folder() -> str:
-    return f"jax_cxl/arrival/{_attempt}/"
+def _folder(attempt: int) -> str:
+    return f"jax_cxl/arrival/{attempt}/"
 
 
 def _check_others() -> None:
     if not _several():
         return
-    for process, who in sorted(_arrivals().items()):
-        if process == _compat.process_id():
+    # Who has not come yet is known from the attempt before, and may have died since.
+    before = {p: who | {"failure": None} for p, who in _arrivals(_attempt - 1).items()}
+    for process, who in sorted((before | _arrivals(_attempt)).items()):
+        if process == _compat.process_id() or process not in _expected:
             continue
         name = f"process {process} (pid {who['pid']} on host {who['host']})"
         if who["failure"] is not None:

@@ -161,6 +161,8 @@ def initialize(pool: str | None = None) -> None:
                 " jax_cxl.shutdown() before initializing it with another one."
             )
         _initialize_distributed()
+        with arrival.telling_failures(begins=True):
+            _check_lost()
         arrival.begin(_processes_left(), config.connect_timeout)
         with arrival.telling_failures():
             _running = _start(uri, config)
@@ -339,7 +341,6 @@ def _come_together(
     name: str, uri: str | None, platform: platforms.Platform, tuning: _core.Tuning
 ) -> pools.Meeting:
     """Meets the other surviving processes."""
-    _check_lost()
     _past.starts += 1
     before = _past.generation
     devices = jax.devices()
@@ -347,7 +348,7 @@ def _come_together(
     members = everyone if _past.members is None else _past.members
     processes = sorted({devices[rank].process_index for rank in members})
     # Successors of lost processes may be among the others. They count meetings from 0.
-    by_tickets = launch_environment.goes_on() and _past.members is None
+    by_tickets = launch_environment.restarts_lost() and _past.members is None
     if len(processes) > 1:
         _check_open_files(len(processes))
         agreement = "jax_cxl" if by_tickets else name
@@ -430,13 +431,20 @@ def _meet(
             # The others wait for the pool: let them fail for the same reason.
             client.key_value_set(f"{name}/pool", json.dumps(pools.no_place(error)))
         raise
-    pools.register(pool, pools.local_ranks())
-    if client is not None:
-        client.key_value_set(f"{name}/registered/{jax.process_index()}", "")
-        _wait(
-            lambda: len(client.key_value_dir_get(f"{name}/registered/")) == len(processes) or None,
-            "not all processes have come to the pool",
-        )
+    try:
+        pools.register(pool, pools.local_ranks())
+        if client is not None:
+            client.key_value_set(f"{name}/registered/{jax.process_index()}", "")
+            _wait(
+                lambda: (
+                    len(client.key_value_dir_get(f"{name}/registered/")) == len(processes) or None
+                ),
+                "not all processes have come to the pool",
+            )
+    except Exception:
+        # The process that has created it may be gone.
+        pools.remove_name(pool, place, uri)
+        raise
     if first:
         pools.remove_name(pool, place, uri)
     return pool

@@ -168,8 +168,8 @@ def _pairs(assignment: DeviceAssignment, instruction: Instruction) -> Groups:
 
 def _permutation(assignment: DeviceAssignment, instruction: Instruction) -> Collective:
     """A permutation runs in one group of all devices, of which some may only look on."""
-    if len(instruction.operands) > 1:
-        raise NotTakenError("it permutes several arrays, or parts of arrays, at once")
+    if instruction.proto.integers(Instruction.DYNAMIC_SLICE_SIZES):
+        raise NotTakenError("it permutes parts of arrays")
     devices = assignment.flattened.tolist()
     position = {device: i for i, device in enumerate(devices)}
     sources = [-1] * len(devices)

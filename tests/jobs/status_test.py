@@ -186,7 +186,7 @@ class StatusTest(parameterized.TestCase):
         for path in paths:
             self.addCleanup(path.unlink)
         os.mkfifo(paths[0])
-        paths[1].touch()
+        paths[1].write_bytes(b"not all zeros, or the next job would remove it")
         os.truncate(paths[1], 1 << 40)
         paths[2].write_bytes(b"random" * 1000)
         held = [os.open(path, os.O_RDWR | os.O_NONBLOCK) for path in paths]

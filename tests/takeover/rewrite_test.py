@@ -152,6 +152,32 @@ class PairsTest(parameterized.TestCase):
             1,
         ),
         (
+            "combined_collective_permute",
+            """ENTRY main { p = f32[8]{0} parameter(0)
+            q = f32[4]{0} parameter(1)
+            s = ((f32[8]{0}, f32[4]{0}), (f32[8]{0}, f32[4]{0})) collective-permute-start(p, q),
+              source_target_pairs={{0,2},{2,0}}, channel_id=1
+            n = f32[4]{0} negate(q)
+            d = (f32[8]{0}, f32[4]{0}) collective-permute-done(s)
+            ROOT t = ((f32[8]{0}, f32[4]{0}), f32[4]{0}) tuple(d, n) }""",
+            2,
+        ),
+        (
+            "combined_collective_permute_in_a_computation",
+            """wrapped { v = f32[8]{0} parameter(0)
+            w = f32[4]{0} parameter(1)
+            ROOT x = (f32[8]{0}, f32[4]{0}) collective-permute(v, w),
+              source_target_pairs={{0,2},{2,0}}, channel_id=1 }
+            ENTRY main { p = f32[8]{0} parameter(0)
+            q = f32[4]{0} parameter(1)
+            s = ((f32[8]{0}, f32[4]{0}), (f32[8]{0}, f32[4]{0})) async-start(p, q),
+              async_execution_thread="parallel", calls=wrapped
+            n = f32[4]{0} negate(q)
+            d = (f32[8]{0}, f32[4]{0}) async-done(s)
+            ROOT t = ((f32[8]{0}, f32[4]{0}), f32[4]{0}) tuple(d, n) }""",
+            2,
+        ),
+        (
             "reduce_scatter",
             """wrapped { w = f32[8]{0} parameter(0)
             ROOT x = f32[4]{0} reduce-scatter(w), dimensions={0}, replica_groups={{0,2},{1,3}},
