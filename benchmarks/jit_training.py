@@ -5,7 +5,7 @@
 Two programs, whose collectives XLA's partitioner inserts:
 
     data_parallel   a step of 4 layers of 256 x 256, 64 rows a device; the gradients are summed
-    example         the step of examples/train_jit.py with its default flags
+    example         the step of examples/train_jit.py
 
 Each is compiled without jax_cxl's compiler hook, where JAX's Gloo communicates, and under
 `jax_cxl.replace_collectives`. The two take turns. A row of the results has the times of both, the
@@ -14,6 +14,8 @@ measured in the same turns.
 
 Compilation takes turns too: of the example's step, on all ranks at once, and of a program without
 collectives, where the hook searches the bytes of the module once.
+
+Flags of the example change its sizes.
 """
 
 import argparse
@@ -72,16 +74,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--turns", type=int, default=15, help="turns of training")
-    parser.add_argument("--compilations", type=int, default=15, help="turns of compilation")
+    parser.add_argument("--repeats", type=int, default=15, help="turns of training, 0: none")
+    parser.add_argument(
+        "--compilations", type=int, default=15, help="turns of compilation, 0: none"
+    )
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE")
-    options = parser.parse_args()
+    options, others = parser.parse_known_args()
+    flags.FLAGS([sys.argv[0], *others])
     load = os.getloadavg()[0]
     jax_cxl.initialize()
     world = World(jax.process_index(), jax.process_count())
-    example, local = _example()
-    rows = [_train(world, program, options.turns) for program in (_data_parallel(), example)]
-    rows += [_compile(world, program, options.compilations) for program in (example, local)]
+    example = _example()
+    rows = []
+    if options.repeats:
+        rows += [_train(world, program, options.repeats) for program in (_data_parallel(), example)]
+    if options.compilations:
+        programs = example, _without_collectives()
+        rows += [_compile(world, program, options.compilations) for program in programs]
     if world.rank == 0:
         for row in rows:
             print(_sentence(row), flush=True)
@@ -117,23 +126,22 @@ def _data_parallel() -> Program:
     return Program("data_parallel", step, weights, batch, 20)
 
 
-def _example() -> tuple[Program, Program]:
-    """Returns the example's step, and a product on one device, which has no collectives."""
-    flags.FLAGS(sys.argv[:1])
+def _example() -> Program:
     sizes, dtype, optimizer = training.model()
     trainer = JitTrainer(sizes, dtype, optimizer)
     tokens = training.batch(trainer, training.load_corpus(), 1)
+    return Program("example", trainer.step, trainer.init(0), (tokens,), 2)
 
-    @jax.jit
-    def forward(layers: list[jax.Array], x: jax.Array) -> Any:
+
+def _without_collectives() -> Program:
+    def loss(layers: list[jax.Array], x: jax.Array) -> jax.Array:
         for w in layers:
             x = jax.nn.softmax(jnp.tanh(x @ w))
-        return layers, jnp.sum(x)
+        return jnp.sum(x)
 
     matrix = jnp.ones((_WIDTH, _WIDTH))
-    local = Program("without_collectives", jax.jit(jax.grad(lambda *a: forward(*a)[1])), None, (), 1)
-    local.state, local.arguments = [matrix] * 16, (matrix,)
-    return Program("example", trainer.step, trainer.init(0), (tokens,), 2), local
+    step = jax.jit(jax.value_and_grad(loss))
+    return Program("without_collectives", step, [matrix] * 16, (matrix,), 1)
 
 
 @contextlib.contextmanager
