@@ -24,8 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
-
-AXIS = "data"
+from trainer import AXIS
 
 # Every device count up to 8 divides 840, so the padded size, and with it a checkpoint, is the same
 # for all of them. Times 32 elements, a shard is a whole number of 64-byte cache lines in float32
@@ -120,22 +119,3 @@ def partition(tree: Tree) -> Tree:
         return PartitionSpec(*[None] * (leaf.ndim - 1), AXIS) if leaf.ndim else PartitionSpec()
 
     return jax.tree.map(spec, tree)
-
-
-def clip(gradients: Tree, limit: float, collectives: Collectives) -> tuple[Tree, jax.Array]:
-    """Scales the gradient down to a global norm of at most `limit`.
-
-    `optax.clip_by_global_norm` would take the norm of one device's shards only.
-
-    Args:
-        gradients: this device's shards, float32.
-        limit: the largest norm that is not scaled.
-        collectives: `jax.lax` or `jax_cxl`.
-
-    Returns:
-        The clipped shards, and the norm before clipping, (), float32, equal on all devices.
-    """
-    squares = jnp.stack([jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(gradients)])
-    norm = jnp.sqrt(collectives.psum(jnp.sum(squares), AXIS))
-    scale = jnp.minimum(1.0, limit / (norm + 1e-6))
-    return jax.tree.map(lambda leaf: leaf * scale, gradients), norm

@@ -79,8 +79,10 @@ def _rotate(x: jax.Array) -> jax.Array:
 def _attend(layer: Parameters, x: jax.Array, heads: int) -> jax.Array:
     """Causal self-attention, (B, T, D) to (B, T, D)."""
     batch, length, width = x.shape
-    qkv = (x @ layer["qkv"]).reshape(batch, length, 3, heads, width // heads)
-    queries, keys, values = _rotate(qkv[:, :, 0]), _rotate(qkv[:, :, 1]), qkv[:, :, 2]
+    # The columns of a head lie side by side, so that devices that share the columns share heads.
+    qkv = (x @ layer["qkv"]).reshape(batch, length, heads, 3, width // heads)
+    queries, keys, values = (qkv[:, :, :, i] for i in range(3))
+    queries, keys = _rotate(queries), _rotate(keys)
     scores = jnp.einsum("bqhk,bthk->bhqt", queries, keys).astype(jnp.float32)
     past = jnp.tri(length, dtype=bool)
     scores = jnp.where(past, scores * (width // heads) ** -0.5, -jnp.inf)

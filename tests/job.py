@@ -27,6 +27,7 @@ def start(
     environment: dict[str, str] | None = None,
     launcher: tuple[str, ...] = (),
     forked: bool = True,
+    modules: tuple[str, ...] = (),
 ) -> subprocess.Popen[str]:
     """Starts a program under the launcher; output and errors are pipes.
 
@@ -38,9 +39,10 @@ def start(
       environment: environment variables besides those of this process.
       launcher: further options of the launcher.
       forked: whether ranks are forks (forked_launch.py), or else new interpreters, as for users.
+      modules: what else the program imports that takes long, for forks.
     """
     command = (
-        launch_command("jax.numpy", "jax.sharding", "absl.app", "jax_cxl.lax")
+        launch_command("jax.numpy", "jax.sharding", "absl.app", "jax_cxl.lax", *modules)
         if forked
         else (sys.executable, "-m", "jax_cxl.launch")
     )

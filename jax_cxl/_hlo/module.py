@@ -1,5 +1,6 @@
 """Modules, computations and instructions of XLA in their serialized form."""
 
+import functools
 from collections.abc import Callable, Iterator
 
 from jax_cxl._hlo import shape as shapes
@@ -76,7 +77,7 @@ class Computation:
         """Its number, unique in the module."""
         return self._proto.get(_COMPUTATION_ID)
 
-    @property
+    @functools.cached_property
     def is_asynchronous(self) -> bool:
         """Whether it runs beside its caller, between a start and a done."""
         return self._proto.text(_THREAD) not in ("", "main")
@@ -151,6 +152,25 @@ class Computation:
         return out.encode()
 
 
+class _StackFrames:
+    """The places in the program's sources to which instructions refer. Few of many are read."""
+
+    def __init__(self, proto: Message) -> None:
+        self._files, self._functions = proto.blobs(1), proto.blobs(2)
+        self._locations, self._frames = proto.blobs(3), proto.blobs(4)
+
+    def outwards(self, number: int) -> Iterator[tuple[str, int, str]]:
+        """Yields file, line and function of a frame, and then of the frames that called it."""
+        for _ in range(len(self._frames)):
+            if not 0 < number <= len(self._frames):
+                return
+            frame = Message(self._frames[number - 1])
+            location = Message(self._locations[frame.get(1) - 1])
+            file = self._files[location.get(1) - 1].decode()
+            yield file, location.get(3), self._functions[location.get(2) - 1].decode()
+            number = frame.get(2)
+
+
 class Module:
     """A module as XLA hands it to a compiler hook."""
 
@@ -160,15 +180,24 @@ class Module:
         self._computations: dict[int, Computation] = {}
         self._dropped: set[int] = set()
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
         """Its name, such as "jit_step"."""
         return self._proto.text(_NAME)
 
-    @property
+    @functools.cached_property
     def device_assignment(self) -> DeviceAssignment | None:
         """Which device executes which part, None if that is not known yet."""
         return DeviceAssignment.decode(Message(self._proto.blob(_DEVICE_ASSIGNMENT)))
+
+    @functools.cached_property
+    def _positions(self) -> dict[int, int]:
+        """Where the computation with each id stands."""
+        return {_integer(blob, _COMPUTATION_ID): i for i, blob in enumerate(self._blobs)}
+
+    @functools.cached_property
+    def _stack_frames(self) -> "_StackFrames":
+        return _StackFrames(Message(self._proto.blob(_STACK_FRAMES)))
 
     @property
     def is_scheduled(self) -> bool:
@@ -183,10 +212,7 @@ class Module:
 
     def computation(self, number: int) -> Computation:
         """Returns the computation with this id."""
-        for position, blob in enumerate(self._blobs):
-            if _integer(blob, _COMPUTATION_ID) == number:
-                return self._computation(position)
-        raise KeyError(number)
+        return self._computation(self._positions[number])
 
     def drop(self, number: int) -> None:
         """Removes a computation that nobody calls any more."""
@@ -202,19 +228,9 @@ class Module:
           skip: says of a file that its callers are meant instead.
         """
         metadata = Message(instruction.proto.blob(Instruction.METADATA))
-        index = Message(self._proto.blob(_STACK_FRAMES))
-        files, functions = index.blobs(1), index.blobs(2)
-        locations, frames = index.messages(3), index.messages(4)
-        frame = metadata.get(15)
-        for _ in range(len(frames)):
-            if not 0 < frame <= len(frames):
-                break
-            location = locations[frames[frame - 1].get(1) - 1]
-            file = files[location.get(1) - 1].decode()
+        for file, line, function in self._stack_frames.outwards(metadata.get(15)):
             if not skip(file):
-                function = functions[location.get(2) - 1].decode()
-                return f"{file}:{location.get(3)} ({function})"
-            frame = frames[frame - 1].get(2)
+                return f"{file}:{line} ({function})"
         file = metadata.text(3)
         return f"{file}:{metadata.get(4)}" if file and not skip(file) else ""
 

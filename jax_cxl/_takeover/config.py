@@ -26,6 +26,11 @@ class Config:
         """Whether the call has no number yet."""
         return _NO_SITE in self.text
 
+    @property
+    def has_line(self) -> bool:
+        """Whether the line of source that makes the call is known."""
+        return _LINE not in self.text
+
     def at(self, line: str) -> "Config":
         """The same, called at this line of source, if none is known."""
         return Config(self.text.replace(_LINE, f"line = {_quoted(line)}"))

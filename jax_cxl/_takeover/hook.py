@@ -4,6 +4,7 @@ Everything that it decides follows from the module and from settings that are eq
 processes, as each process compiles for itself.
 """
 
+import functools
 import logging
 import threading
 from collections.abc import Callable
@@ -41,6 +42,7 @@ def transform(data: bytes, world: Callable[[], World], strict: bool = False) -> 
     if not any(text in data for text in match.TEXTS):
         return None
     module = Module(data)
+    world = functools.cache(world)
     taken = 0
     for computation in list(module.with_any(_STARTS)):
         for instruction in list(computation.with_any(_STARTS)):
@@ -103,7 +105,8 @@ def _number(module: Module) -> None:
             config = Config(call.proto.text(Instruction.BACKEND_CONFIG))
             if not config.is_new:
                 continue
-            line = module.source_line(call, _compat.is_own_file)
-            call.proto.set(Instruction.BACKEND_CONFIG, config.at(line).numbered(site).text)
+            if not config.has_line:
+                config = config.at(module.source_line(call, _compat.is_own_file))
+            call.proto.set(Instruction.BACKEND_CONFIG, config.numbered(site).text)
             computation.touch(call)
             site += 1

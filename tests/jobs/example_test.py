@@ -34,13 +34,28 @@ _FIGURES = {
     *("collectives", "processes", "devices", "device_kind", "versions"),
 }
 
+# Of train_transformer.py alone.
+_FIGURES_OF_COLLECTIVES = {
+    *("bytes_through_pool", "communication_seconds", "pool_figures", "prefetch"),
+}
+
 _SPEED_FIGURES = {
     *("step_ms", "step_ms_without_communication", "communication_ms"),
     *("exposed_communication_share", "hidden_communication_share"),
 }
 
 
-def _start(*flags, devices=4, processes=1, optimized=False):
+# Runs a program as if jax_cxl were not installed.
+_HIDE = """
+import runpy, sys
+sys.modules["jax_cxl"] = None
+del sys.argv[0]
+sys.path[0] = sys.argv[0].rpartition("/")[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def _start(*flags, devices=4, processes=1, optimized=False, script=_SCRIPT, hidden=False):
     """Runs the example and waits for it; `devices` are those of each process."""
     xla_flags = os.environ.get("XLA_FLAGS", "")
     environment = os.environ | {
@@ -49,10 +64,12 @@ def _start(*flags, devices=4, processes=1, optimized=False):
         "XLA_FLAGS": f"{xla_flags} --xla_force_host_platform_device_count={devices}",
     }
     command = (sys.executable,)
-    if processes > 1:
+    if hidden:
+        command = (sys.executable, "-c", _HIDE)
+    elif processes > 1:
         command = (*job.launch_command("jax.numpy", "optax", "absl.app"), "-n", str(processes))
     return subprocess.run(
-        [*command, _SCRIPT, *_FLAGS, *flags],
+        [*command, script, *_FLAGS, *flags],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -172,6 +189,16 @@ class ExampleTest(parameterized.TestCase):
                 self.assertLessEqual(figures[name], 1)
             else:
                 self.assertBetween(figures[name]["min"], 0, figures[name]["median"])
+
+    def test_losses_of_jit_alone_where_jax_cxl_is_not_installed(self):
+        figures = self.train(
+            "--tensor_parallel=2", script=_SCRIPT.with_name("train_jit.py"), hidden=True
+        )
+        self.assertEqual(set(figures), _FIGURES - _FIGURES_OF_COLLECTIVES)
+        np.testing.assert_allclose(_losses(figures), _losses(self.reference), rtol=1e-4)
+        np.testing.assert_allclose(
+            figures["heldout_nats_per_byte"], self.reference["heldout_nats_per_byte"], rtol=1e-4
+        )
 
     def test_losses_are_compared(self):
         same, other = (self.folder / name for name in ("same.json", "other.json"))

@@ -1,0 +1,68 @@
+"""Runs examples/train_jit.py with XLA's own collectives and through the pool."""
+
+import json
+import pathlib
+import re
+import tempfile
+
+import job
+import numpy as np
+from absl.testing import absltest, parameterized
+
+_STEPS = 4
+# Two sequences for each of four devices. Widths that two and four devices share equally.
+_FLAGS = (
+    *(f"--steps={_STEPS}", "--learning_rate=0.01", "--batch_size=8", "--sequence_length=16"),
+    *("--layers=1", "--width=32", "--heads=2", "--evaluate_every=4", "--evaluate_size=4"),
+)
+_CURVES = ("train_loss", "gradient_norm", "heldout_nats_per_byte")
+
+
+class JitExampleTest(parameterized.TestCase):
+    def train(self, *flags, replace, devices):
+        """Returns the curves of a run, and the line that each process prints at its end."""
+        folder = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
+        corpus, figures = folder / "corpus.txt", folder / "figures.json"
+        corpus.write_text("".join(f"{i} squared is {i * i}.\n" for i in range(200)))
+        done = job.run(
+            "train_jit.py",
+            *(*_FLAGS, *flags, f"--corpus={corpus}", f"--json={figures}"),
+            devices_per_process=devices,
+            environment={
+                "JAX_DISABLE_MOST_OPTIMIZATIONS": "True",
+                "JAX_CXL_REPLACE_COLLECTIVES": "strict" if replace else "",
+            },
+            modules=("optax", "rich.progress"),
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        found = json.loads(figures.read_text())
+        curves = {name: np.array(found[name])[:, 1] for name in _CURVES}
+        self.assertLen(curves["train_loss"], _STEPS)
+        return curves, re.findall(r"process \d: (.*)", done.stdout)
+
+    # Sums of two values do not depend on their order; sums over four devices do.
+    @parameterized.named_parameters(
+        ("fsdp_two_processes", 1, 1, 0),
+        ("fsdp_two_processes_of_two_devices", 1, 2, 1e-5),
+        ("tensor_parallel_two_processes", 2, 1, 0),
+        ("tensor_and_data_parallel", 2, 2, 0),
+    )
+    def test_same_losses_through_the_pool(self, tensor_parallel, devices, tolerance):
+        flag = f"--tensor_parallel={tensor_parallel}"
+        own, lines = self.train(flag, replace=False, devices=devices)
+        self.assertEqual(lines, ["0 taken, 0 left, 0 calls"] * 2)
+        ours, lines = self.train(flag, replace=True, devices=devices)
+        for name in _CURVES:
+            np.testing.assert_allclose(ours[name], own[name], rtol=tolerance, err_msg=name)
+        self.assertLen(lines, 2)
+        for line in lines:
+            taken, left, calls = map(int, re.findall(r"\d+", line))
+            self.assertGreater(taken, 0, line)
+            self.assertEqual(left, 0, line)
+            # Each collective of the step is executed once by each rank in each step.
+            self.assertGreater(calls, _STEPS * devices, line)
+        self.assertLess(own["train_loss"][-1], own["train_loss"][0])
+
+
+if __name__ == "__main__":
+    absltest.main()
