@@ -77,7 +77,7 @@ def regroup(
       ...     state = step(state)
       ... except jax_cxl.PeerLostError:
       ...     devices = jax_cxl.regroup()
-      ...     mesh = jax.make_mesh((len(devices),), ("i",), devices=devices)
+      ...     mesh = jax_cxl.make_mesh((len(devices),), ("i",), devices=devices)
     """
     with lifecycle.lock:
         running = lifecycle.current()
