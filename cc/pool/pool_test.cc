@@ -319,10 +319,11 @@ TEST(PoolTest, FileInUseElsewhereNamesItsFirstRank) {
   };
   EXPECT_EQ(describe(), "another process");
   RankInfo& info = (*pool)->rank_page(0)->info;
-  info.pid = 4711;
-  std::memset(info.host, 'h', sizeof(info.host));  // without its zero
+  info.process.pid = 4711;
+  std::memset(info.process.host, 'h',
+              sizeof(info.process.host));  // without its zero
   EXPECT_EQ(describe(), "another job, whose rank 0 is process 4711 on host " +
-                            std::string(sizeof(info.host), 'h'));
+                            std::string(sizeof(info.process.host), 'h'));
 }
 
 // The job lives as long as any of its processes, creator or not.

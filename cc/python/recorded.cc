@@ -56,12 +56,13 @@ nb::dict Rank(const pool::Snapshot& snapshot, int rank, size_t calls) {
   nb::dict entry;
   entry["rank"] = rank;
   entry["registered"] = doorbells.Read(&page.info.ready) != 0;
-  entry["pid"] = page.info.pid;
-  entry["process_start"] = page.info.process_start;
-  entry["pid_namespace"] = page.info.pid_namespace;
+  entry["pid"] = page.info.process.pid;
+  entry["process_start"] = page.info.process.process_start;
+  entry["pid_namespace"] = page.info.process.pid_namespace;
   entry["process_index"] = page.info.process_index;
   entry["device_id"] = page.info.device_id;
-  entry["host"] = PrintableText(page.info.host);
+  entry["boot_id"] = PrintableText(page.info.process.boot_id);
+  entry["host"] = PrintableText(page.info.process.host);
   entry["heartbeat"] = doorbells.Read(&page.heartbeat.word);
   entry["last_sign_of_life"] =
       comm::LastSignOfLife(recorder, doorbells.coherence());

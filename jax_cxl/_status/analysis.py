@@ -1,12 +1,11 @@
 """Finds which rank of a job the others wait for, from the flight recorders."""
 
 import dataclasses
-import os
-import socket
 from collections.abc import Sequence
 from typing import Any
 
 from jax_cxl import _core
+from jax_cxl._runtime import processes
 
 # A rank's heart beats every 0.1 s. If the last beat of a rank is this much older than that of
 # another rank, the process did not run any more.
@@ -73,8 +72,7 @@ def process_state(record: dict[str, Any]) -> str:
     """Returns the state of a rank's process: see `Rank.state`."""
     if not record["registered"]:
         return "unknown"
-    here = os.stat("/proc/self/ns/pid").st_ino
-    if record["host"] != socket.gethostname() or record["pid_namespace"] != here:
+    if not processes.pid_means_the_same(record):
         return "unknown"
     try:
         with open(f"/proc/{record['pid']}/stat", "rb") as file:

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "cc/base/process_identity.h"
+
 // Every struct that lies in the pool. All offsets are 64-bit and relative to
 // the start of the pool: hosts map it at different addresses.
 //
@@ -27,7 +29,7 @@ inline constexpr uint64_t kLineBytes = 128;
 inline constexpr uint64_t kPageBytes = 4096;
 
 inline constexpr char kMagic[8] = {'J', 'A', 'X', 'C', 'X', 'L', 'P', '1'};
-inline constexpr uint32_t kLayoutVersion = 4;
+inline constexpr uint32_t kLayoutVersion = 5;
 inline constexpr int kMaxExtents = 64;
 inline constexpr int kMaxWorldSize = 1024;
 inline constexpr int kMaxSlots = 12;
@@ -62,13 +64,9 @@ static_assert(std::is_trivially_copyable_v<PoolHeader>);
 // Who a rank is. Written once by its process, before the ranks meet.
 struct alignas(kLineBytes) RankInfo {
   uint64_t ready;  // a doorbell word: 1 once the rest is written
-  int64_t pid;
-  uint64_t process_start;  // field 22 of /proc/PID/stat: tells a reused pid
-  uint64_t pid_namespace;  // inode of /proc/self/ns/pid: pids mean something
-                           // only inside it
-  int32_t process_index;   // jax.process_index()
-  int32_t device_id;       // global id of the JAX device
-  char host[64];           // zero-terminated
+  ProcessIdentity process;
+  int32_t process_index;  // jax.process_index()
+  int32_t device_id;      // global id of the JAX device
 };
 
 // Why a rank gave up; peers that wait see it and give up too.

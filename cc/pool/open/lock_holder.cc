@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <fstream>
 
+#include "cc/base/process_identity.h"
 #include "cc/base/text.h"
 #include "cc/pool/layout/header.h"
 #include "cc/pool/layout/layout.h"
@@ -45,9 +46,10 @@ std::string DescribeLockHolder(int fd, dev_t device, ino_t inode,
   if (pread(fd, &header, sizeof(header), offset) == sizeof(header) &&
       IsValid(header) &&
       pread(fd, &rank, sizeof(rank), offset + kPageBytes) == sizeof(rank) &&
-      rank.pid > 0) {
-    return "another job, whose rank 0 is process " + std::to_string(rank.pid) +
-           " on host " + PrintableText(rank.host);
+      rank.process.pid > 0) {
+    return "another job, whose rank 0 is process " +
+           std::to_string(rank.process.pid) + " on host " +
+           PrintableText(rank.process.host);
   }
   return "another process";
 }
