@@ -103,7 +103,7 @@ def _several() -> bool:
 
 
 def _post(failure: str | None) -> None:
-    who = {"pid": os.getpid(), "start": processes.start_of(os.getpid())}
+    who: dict[str, Any] = {"pid": os.getpid(), "start": processes.start_of(os.getpid())}
     who |= {"host": socket.gethostname(), "boot_id": processes.boot_id()}
     who |= {"pid_namespace": processes.pid_namespace(), "failure": failure}
     with contextlib.suppress(jax.errors.JaxRuntimeError):  # The service may be gone.
