@@ -64,8 +64,10 @@ nb::dict Rank(const pool::Snapshot& snapshot, int rank, size_t calls) {
   entry["boot_id"] = PrintableText(page.info.process.boot_id);
   entry["host"] = PrintableText(page.info.process.host);
   entry["heartbeat"] = doorbells.Read(&page.heartbeat.word);
-  entry["last_sign_of_life"] =
+  const comm::SignOfLife sign =
       comm::LastSignOfLife(recorder, doorbells.coherence());
+  entry["last_sign_of_life"] = sign.realtime;
+  entry["last_sign_of_life_steady"] = sign.steady;
   entry["gave_up"] = nb::none();
   if (doorbells.Read(&page.abort.raised) != 0) {
     nb::dict abort;
@@ -92,6 +94,9 @@ void BindRecorded(nb::module_& m) {
       .def_prop_ro(
           "token",
           [](const pool::Snapshot& self) { return self.header().token; })
+      .def_prop_ro(
+          "extent_index",
+          [](const pool::Snapshot& self) { return self.header().extent_index; })
       .def_prop_ro(
           "total_bytes",
           [](const pool::Snapshot& self) { return self.header().total_bytes; })

@@ -24,6 +24,7 @@ from jax_cxl._primitives import lowered_programs
 from jax_cxl._runtime import (
     arrival,
     configuration,
+    ending,
     platforms,
     pools,
     program_ending,
@@ -192,7 +193,11 @@ def _shutdown(reason: str, program_ends: bool) -> None:
 
 def _at_exit() -> None:
     """Shuts down; tells the other ranks if the program fails."""
+    if _running is not None:
+        ending.wait_for_survivors()
     _shutdown(program_ending.reason(), program_ends=True)
+    if _past.lost or _past.members is not None:
+        ending.leave_jax()
 
 
 def ensure_started() -> Runtime:
@@ -437,9 +442,14 @@ def _meet(
             lambda: len(client.key_value_dir_get(f"{name}/registered/")) == len(processes) or None,
             "not all processes have come to the pool",
         )
+    pools.check_hosts(pool, _ranks_of(processes), place)
     if first:
         pools.remove_name(pool, place, uri)
     return pool
+
+
+def _ranks_of(processes: Sequence[int]) -> list[int]:
+    return [rank for rank, device in enumerate(jax.devices()) if device.process_index in processes]
 
 
 def _wait(look: Callable[[], Any], problem: str) -> Any:

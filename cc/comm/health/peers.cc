@@ -149,6 +149,8 @@ void Peers::Watch() {
         watched[i].fd = -1;  // poll skips it from now on
       }
     }
+    // First: a pool that another job has formatted is not to be written to.
+    if (!pool_->CheckIntact().ok()) continue;
     Beat();
     LookForDead();
   }

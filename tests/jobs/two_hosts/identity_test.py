@@ -31,13 +31,13 @@ class EqualNamesTest(absltest.TestCase):
         self.addCleanup(self.hosts.close)
         self.folder = self.enter_context(tempfile.TemporaryDirectory())
 
-    def start(self, how: str, same_kernel: bool = False):
+    def start(self, how: str, same_kernel: bool = False, options: str = "&coherence=coherent"):
         program = str(job.PROGRAMS / "two_hosts" / "in_turns.py")
         port = str(two_kernels.free_port())
         running = [
             self.hosts.start(
                 *(0 if same_kernel else process, sys.executable, program, port, str(process)),
-                *(f"file:{self.folder}/pool?size=64MiB&coherence=coherent", how),
+                *(f"file:{self.folder}/pool?size=64MiB{options}", how),
             )
             for process in range(2)
         ]
@@ -61,9 +61,16 @@ class EqualNamesTest(absltest.TestCase):
         self.assertGreater(float(found[1]), 4)
         self.assertLess(float(found[1]), 6 + 10 * job.SOON)
 
+    def test_coherence_between_hosts_is_said_in_words(self):
+        for process in self.start("end", options=""):
+            _, stderr = process.communicate(timeout=120)
+            self.assertEqual(process.returncode, 1, stderr)
+            for words in ("the ranks run on 2 hosts", "coherence=flush", "coherence=coherent"):
+                self.assertIn(words, stderr)
+
     def test_containers_of_one_kernel(self):
         # Two pid namespaces: pids mean different processes, so that heartbeats have to tell.
-        for process in self.start("end", same_kernel=True):
+        for process in self.start("end", same_kernel=True, options=""):
             stdout, stderr = process.communicate(timeout=120)
             self.assertEqual(process.returncode, 0, stdout + stderr)
 

@@ -43,7 +43,7 @@ class TwoHostsTest(absltest.TestCase):
         running = [
             hosts.start(
                 *(host, sys.executable, program, str(port), str(host)),
-                f"file:{folder}/pool?size=64MiB",
+                f"file:{folder}/pool?size=64MiB&coherence=flush",
             )
             for host in range(2)
         ]
