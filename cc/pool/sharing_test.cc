@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "cc/base/process_identity.h"
+#include "cc/pool/coherence/doorbell.h"
 #include "cc/pool/layout/header.h"
 #include "cc/pool/pool.h"
 #include "cc/testing/pool/pool_specs.h"
