@@ -35,7 +35,7 @@ def main(_):
     jax_cxl.initialize("shm:?size=64MiB")
     ranks = jax.device_count()
     rows = int(_GIGABYTES.value * 2**30) // _COLUMNS
-    mesh = jax.make_mesh((ranks,), ("i",), axis_types=(AxisType.Auto,))
+    mesh = jax_cxl.make_mesh((ranks,), ("i",), axis_types=(AxisType.Auto,))
     # Each operation gives a rank the sum of the arrays of the ranks in the second entry.
     operations = {
         "psum": (lambda v: jax_cxl.psum(v, "i"), lambda rank: range(ranks)),

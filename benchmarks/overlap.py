@@ -83,7 +83,9 @@ class Case:
 
     def __init__(self, world: World, start: Callable[[Any, str], jax_cxl.Future]):
         self._world = world
-        self._mesh = jax.make_mesh((world.size,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+        self._mesh = jax_cxl.make_mesh(
+            (world.size,), ("i",), axis_types=(jax.sharding.AxisType.Auto,)
+        )
         ones = np.ones(_ELEMENTS, np.float32)
         self._x, self._y = self._place(ones), self._place(ones)
         self._a = self._place(np.eye(_MATRIX, dtype=np.float32))

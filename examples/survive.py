@@ -73,7 +73,9 @@ def restore():
 
 def train(kills):
     """Trains from the last checkpoint to the end, after `kills` kills."""
-    mesh = jax.make_mesh((jax.device_count(),), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = jax_cxl.make_mesh(
+        (jax.device_count(),), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,)
+    )
     step_on_all = jax.jit(
         jax.shard_map(train_step, mesh=mesh, in_specs=jax.P(), out_specs=jax.P(), check_vma=False)
     )

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from jax_cxl import errors as errors
     from jax_cxl import lax as lax
     from jax_cxl._runtime.lifecycle import Stats, initialize, shutdown, stats
+    from jax_cxl._runtime.mesh import make_mesh
     from jax_cxl._runtime.regroup import regroup
     from jax_cxl._start_done.future import Future
     from jax_cxl._takeover.replace import replace_collectives
@@ -64,6 +65,7 @@ __all__ = [
     "gather_start",
     "initialize",
     "lax",
+    "make_mesh",
     "pargmax",
     "pargmin",
     "pbroadcast",
@@ -120,6 +122,7 @@ _MODULES = {
     "Future": "jax_cxl._start_done.future",
     "Stats": "jax_cxl._runtime.lifecycle",
     "initialize": "jax_cxl._runtime.lifecycle",
+    "make_mesh": "jax_cxl._runtime.mesh",
     "regroup": "jax_cxl._runtime.regroup",
     "replace_collectives": "jax_cxl._takeover.replace",
     "shutdown": "jax_cxl._runtime.lifecycle",

@@ -8,6 +8,7 @@ cache. They have kept their names since JAX 0.10; when one of them moves, this i
 only file to change.
 """
 
+import ctypes
 import functools
 import os
 import sys
@@ -52,9 +53,11 @@ __all__ = [
     "extend_cache_key",
     "forbidden_axes",
     "forget_topology",
+    "hosts_service",
     "is_own_file",
     "jitted_function_type",
     "key_value",
+    "leave_without_barrier",
     "make_runtime_errors",
     "process_count",
     "process_id",
@@ -98,6 +101,23 @@ def key_value(key: str) -> str | None:
         if "NOT_FOUND" in str(error):
             return None
         raise
+
+
+def hosts_service() -> bool:
+    """Whether this process hosts the coordination service."""
+    return _distributed.global_state.service is not None
+
+
+def leave_without_barrier() -> None:
+    """Lets the program end without a meeting of all processes, one of which is gone.
+
+    At exit JAX waits until all processes end, and aborts this one when that fails.
+    """
+    state: Any = _distributed.global_state
+    for held in (state.client, state.service):
+        # Its destructor would wait too.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
+    state.client = state.service = state.preemption_sync_manager = None
 
 
 def forget_topology() -> None:

@@ -27,6 +27,9 @@ _WITHOUT_THE_CHOSEN_POOL = [
     "jobs/failures/ending_test.py",
     "jobs/incoherent_test.py",
     "jobs/initialize_test.py",
+    "jobs/failures/survivors_test.py",
+    "jobs/two_hosts/identity_test.py",
+    "jobs/two_hosts/mesh_test.py",
     # They open none.
     "tools/device_time_test.py",
     "gpu/compiled_for_gpus_test.py",

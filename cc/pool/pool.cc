@@ -129,11 +129,13 @@ Result<std::unique_ptr<Pool>> Pool::TryCreate(const PoolSpec& spec,
     }
   }
   CXL_RETURN_IF_ERROR(pool->Map(pieces));
-  if (spec.kind != PoolKind::kDax) {
-    CXL_RETURN_IF_ERROR(Prefault(pool->base_, pool->total_bytes_));
-  }
   CXL_RETURN_IF_ERROR(pool->Interpose());
   CXL_ASSIGN_OR_RETURN(const uint64_t token, RandomToken());
+  CXL_RETURN_IF_ERROR(pool->TakeMemory(pieces, token));
+  // Not before: it may store to the pages.
+  if (spec.kind != PoolKind::kDax) {
+    CXL_RETURN_IF_ERROR(Prefault(pool->mapped_, pool->total_bytes_));
+  }
   pool->Format(token);
   for (PoolFile& file : pool->files_) CXL_RETURN_IF_ERROR(file.ShareLock());
   for (PoolFile& file : pool->files_) *swept = *swept || !file.StillNamed();
@@ -166,6 +168,7 @@ Result<std::unique_ptr<Pool>> Pool::Attach(const PoolSpec& spec, int world_size,
 
 Pool::~Pool() {
   Unlink();
+  claim_.reset();       // its thread uses the mapping
   interposer_.reset();  // its threads use the mapping
   guard_.reset();
   if (mapped_ != nullptr) munmap(mapped_, total_bytes_);
@@ -187,9 +190,7 @@ Status Pool::OpenFiles(bool creating) {
   for (const std::string& given : spec_.paths) {
     const std::string path = shm ? ShmPath(given) : given;
     auto open = [&]() -> Result<PoolFile> {
-      if (spec_.kind == PoolKind::kDax) {
-        return PoolFile::OpenDevice(path, /*exclusive=*/creating);
-      }
+      if (spec_.kind == PoolKind::kDax) return PoolFile::OpenDevice(path);
       if (!creating) return PoolFile::OpenForAttach(path);
       return PoolFile::OpenForCreate(
           path, spec_.offset,

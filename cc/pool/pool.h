@@ -4,10 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "cc/base/status.h"
+#include "cc/pool/claim.h"
 #include "cc/pool/coherence/coherence.h"
 #include "cc/pool/coherence/interposer.h"
 #include "cc/pool/layout/geometry.h"
@@ -39,6 +41,9 @@ struct PoolSpec {
   int devices_per_path = 1;  // kShm, kFile: split into equal extents
   uint64_t offset = 0;       // where the pool starts in each path, in bytes
   CoherenceMode coherence = CoherenceMode::kCoherent;
+  // Not kShm: for how long the heart of another job, which may run on another
+  // host, has to stand still before its pool is taken.
+  double dead_after_s = 5;
   // For tests: makes what stands between the process and the mapping.
   MakeInterposer make_interposer = nullptr;
 };
@@ -48,10 +53,13 @@ struct PoolSpec {
 // Exactly one process of a job creates (formats) the pool; it hands `token()`
 // to the others, which attach. Every process holds a shared lock on each path
 // for as long as it lives, so that a dead job's leftovers can be told from a
-// live job's pool. A pool that was created by the job has no name
-// once `Unlink` ran: the kernel frees it when the last process is gone, however
-// that process ends. The name of a kShm pool stays taken until its creator is
-// gone, so that two jobs never share it by accident.
+// live job's pool. Locks end at the kernel. Where another host may map the pool
+// (all but kShm), creators also look for the heartbeats of older jobs, and the
+// members of a job notice when another job formats their pool. A pool that was
+// created by the job has no name once `Unlink` ran: the kernel frees it when
+// the last process is gone, however that process ends. The name of a kShm pool
+// stays taken until its creator is gone, so that two jobs never share it by
+// accident.
 //
 // Thread-safe but for Unlink and KeepNames.
 class Pool {
@@ -110,7 +118,9 @@ class Pool {
   Range arena(int extent, int rank) const;
 
   // kDataLoss once memory of this process's mapping went away: its file was cut
-  // short, or the memory failed. Nothing that was read since is worth anything.
+  // short, the memory failed, or another job formatted the pool. Nothing that
+  // was read since is worth anything, and nothing that is stored from now on
+  // reaches another process.
   Status CheckIntact() const;
   const MappingGuard& guard() const { return *guard_; }
 
@@ -134,8 +144,13 @@ class Pool {
   Status Map(const std::vector<MapPiece>& pieces);
   // Puts the interposer, if there is one, before the mapping.
   Status Interpose();
+  // Takes the memory for this job; kAlreadyExists if another job lives there.
+  Status TakeMemory(const std::vector<MapPiece>& pieces, uint64_t token);
   // Clears the control pages and writes the headers.
   void Format(uint64_t token);
+  HeaderPage* header_page(int extent) const;
+  // Whether every header still is the one of this job.
+  bool StillOurs() const;
   PoolHeader HeaderAt(const Range& extent) const;
   // Checks every header against what this process expects.
   Status Verify(uint64_t token);
@@ -153,6 +168,9 @@ class Pool {
   std::vector<PoolFile> files_;
   std::unique_ptr<Interposer> interposer_;  // null but in tests
   Coherence coherence_{CoherenceMode::kCoherent};
+  std::unique_ptr<Claim> claim_;  // of the creator, where hosts share the pool
+  mutable std::mutex formatted_mutex_;
+  mutable std::string formatted_by_;  // another job's process; empty: nobody
 };
 
 // Removes the pools of dead jobs: files `jax_cxl.*` in /dev/shm that belong to

@@ -1,11 +1,17 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "cc/base/idle.h"
+#include "cc/base/process_identity.h"
 #include "cc/pool/layout/header.h"
+#include "cc/pool/older_jobs.h"
 #include "cc/pool/open/dax.h"
 #include "cc/pool/pool.h"
 
@@ -53,7 +59,7 @@ Result<std::vector<MapPiece>> Pool::Measure(bool creating,
   if (spec_.kind != PoolKind::kDax) {
     CXL_ASSIGN_OR_RETURN(spec_.bytes, MeasureFiles(creating));
   }
-  for (const PoolFile& file : files_) {
+  for (PoolFile& file : files_) {
     MapPiece piece = {file.fd(), spec_.offset, spec_.bytes, kPageBytes};
     if (spec_.kind == PoolKind::kDax) {
       CXL_ASSIGN_OR_RETURN(const DaxLimits limits,
@@ -62,6 +68,8 @@ Result<std::vector<MapPiece>> Pool::Measure(bool creating,
           piece.bytes,
           ResolveDaxBytes(limits, spec_.offset, spec_.bytes, file.path()));
       piece.align = limits.align;
+      CXL_RETURN_IF_ERROR(
+          file.LockRange(piece.offset, piece.bytes, limits.align, creating));
     } else if (!creating && file.Size() < spec_.offset + spec_.bytes) {
       return Error(Code::kDataLoss, file.path(), " is cut short: it has ",
                    FormatBytes(file.Size()), ", the pool needs ",
@@ -99,6 +107,36 @@ Status Pool::Interpose() {
   return OkStatus();
 }
 
+Status Pool::TakeMemory(const std::vector<MapPiece>& pieces, uint64_t token) {
+  if (spec_.kind == PoolKind::kShm) return OkStatus();  // The name is taken.
+  const bool device = spec_.kind == PoolKind::kDax;
+  std::vector<WantedPart> parts;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const MapPiece& piece = pieces[i];
+    const PoolFile& file = files_[i];
+    parts.push_back({piece.fd, file.path(), piece.offset, piece.bytes,
+                     device ? piece.offset + piece.bytes : file.Size(),
+                     device ? piece.align : 0, file.locked()});
+  }
+  CXL_ASSIGN_OR_RETURN(const std::vector<OldHeader> old,
+                       CheckNoJobLives(parts, spec_.dead_after_s));
+  std::vector<HeaderPage*> pages;
+  for (int e = 0; e < num_extents(); ++e) pages.push_back(header_page(e));
+  CXL_ASSIGN_OR_RETURN(claim_, Claim::Take(std::move(pages), coherence_,
+                                           *guard_, token, files_[0].path()));
+  // A creator of a part beside this one would take them for living jobs.
+  for (const OldHeader& header : old) {
+    std::byte* page = base_ + extents_[header.part].offset + header.offset;
+    std::memset(page, 0, sizeof(HeaderPage));
+    coherence_.PublishPayload(page, sizeof(HeaderPage));
+  }
+  return OkStatus();
+}
+
+HeaderPage* Pool::header_page(int extent) const {
+  return reinterpret_cast<HeaderPage*>(base_ + extents_[extent].offset);
+}
+
 void Pool::Format(uint64_t token) {
   // One more than any earlier job's, so that its doorbells satisfy no wait.
   uint64_t previous = 0;
@@ -107,9 +145,17 @@ void Pool::Format(uint64_t token) {
     previous = std::max(previous, EpochOf(found));
   }
   for (int e = 0; e < num_extents(); ++e) {
-    std::byte* control = base_ + extents_[e].offset;
+    // First the header: whoever still uses what an earlier job left notices.
+    HeaderPage* page = header_page(e);
+    page->header = {};
+    coherence_.PublishPayload(&page->header, sizeof(page->header));
+    if (!claim_) {
+      page->keeper = {};
+      page->keeper.process = ThisProcess();
+    }
+    auto* control = reinterpret_cast<std::byte*>(page);
     const uint64_t bytes = ControlBytes(e, world_size_);
-    std::memset(control, 0, bytes);
+    std::memset(control + sizeof(HeaderPage), 0, bytes - sizeof(HeaderPage));
     coherence_.PublishPayload(control, bytes);
   }
   const PoolHeader header = MakeHeader(world_size_, extents_, total_bytes_,
@@ -146,8 +192,38 @@ PoolHeader Pool::HeaderAt(const Range& extent) const {
       *reinterpret_cast<const PoolHeader*>(base_ + extent.offset));
 }
 
+bool Pool::StillOurs() const {
+  for (int e = 0; e < num_extents(); ++e) {
+    const PoolHeader& header = header_page(e)->header;
+    if (coherence_.LoadFlag(&header.token) != token_ ||
+        coherence_.LoadFlag(&header.epoch) != epoch_)
+      return false;
+  }
+  return true;
+}
+
 Status Pool::CheckIntact() const {
-  if (guard_->intact()) return OkStatus();
+  if (guard_->intact()) {
+    // The name of a kShm pool is taken; token_ is 0 until the pool is verified.
+    if (spec_.kind == PoolKind::kShm || token_ == 0 || StillOurs())
+      return OkStatus();
+    std::lock_guard lock(formatted_mutex_);
+    if (guard_->intact()) {
+      const PoolKeeper keeper = coherence_.AcquireCopy(header_page(0)->keeper);
+      formatted_by_ = keeper.claim != token_ && IsClaimed(keeper)
+                          ? "another job, of " + DescribeProcess(keeper.process)
+                          : "another program";
+      guard_->Abandon();
+    }
+  }
+  std::lock_guard lock(formatted_mutex_);
+  if (!formatted_by_.empty())
+    return Error(
+        Code::kDataLoss, "the pool at ", files_[0].path(), " was formatted by ",
+        formatted_by_,
+        ", while this job used it: its heartbeats did not arrive there in time "
+        "(this host stood still, or jobs name parts that overlap); restart "
+        "this job, and give each job a pool of its own");
   return Error(Code::kDataLoss, "memory of the pool at ", files_[0].path(),
                files_.size() > 1 ? " and others" : "",
                " is gone (SIGBUS): somebody cut the file short, or the memory "

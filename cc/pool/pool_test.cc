@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "cc/base/process_identity.h"
 #include "cc/pool/layout/header.h"
 #include "cc/pool/open/lock_holder.h"
 #include "cc/pool/open/shm_name.h"
@@ -307,7 +308,7 @@ TEST(PoolTest, FileInUseNamesTheProcess) {
 }
 
 // From another pid namespace or host the kernel does not tell who it is.
-TEST(PoolTest, FileInUseElsewhereNamesItsFirstRank) {
+TEST(PoolTest, FileInUseElsewhereNamesItsKeeper) {
   const TempDirectory dir;
   PoolSpec spec = FileSpec({dir / "pool"});
   spec.offset = FilePageBytes();
@@ -317,12 +318,14 @@ TEST(PoolTest, FileInUseElsewhereNamesItsFirstRank) {
   auto describe = [&] {
     return DescribeLockHolder(fd.get(), 0, 0, spec.offset);
   };
-  EXPECT_EQ(describe(), "another process");
-  RankInfo& info = (*pool)->rank_page(0)->info;
-  info.pid = 4711;
-  std::memset(info.host, 'h', sizeof(info.host));  // without its zero
-  EXPECT_EQ(describe(), "another job, whose rank 0 is process 4711 on host " +
-                            std::string(sizeof(info.host), 'h'));
+  EXPECT_EQ(describe(), "another job, of " + DescribeProcess(ThisProcess()));
+  auto* page = reinterpret_cast<HeaderPage*>((*pool)->base());
+  page->keeper.process.pid_namespace = 1;  // in another container
+  page->keeper.process.pid = 4711;
+  auto& host = page->keeper.process.host;
+  std::memset(host, 'h', sizeof(host));  // without its zero
+  EXPECT_EQ(describe(), "another job, of process 4711 on host " +
+                            std::string(sizeof(host), 'h'));
 }
 
 // The job lives as long as any of its processes, creator or not.

@@ -45,23 +45,23 @@ class SnapshotTest : public testing::Test {
 };
 
 TEST_F(SnapshotTest, HasWhatTheRanksWroteWhenItWasTaken) {
-  pool_->rank_page(2)->info.pid = 17;
+  pool_->rank_page(2)->info.process.pid = 17;
   pool_->recorder(2)->calls[4095].identity = 4;
   const Result<Snapshot> snapshot = Read();
   ASSERT_TRUE(snapshot.ok()) << snapshot.status().message();
-  pool_->rank_page(2)->info.pid = 18;
+  pool_->rank_page(2)->info.process.pid = 18;
   EXPECT_EQ(snapshot->world_size(), 3);
   EXPECT_EQ(snapshot->header().token, pool_->token());
-  EXPECT_EQ(snapshot->rank_page(2).info.pid, 17);
+  EXPECT_EQ(snapshot->rank_page(2).info.process.pid, 17);
   EXPECT_EQ(snapshot->recorder(2).calls[4095].identity, 4u);
 }
 
 TEST_F(SnapshotTest, OutlivesThePool) {
-  pool_->rank_page(1)->info.pid = 17;
+  pool_->rank_page(1)->info.process.pid = 17;
   pool_.reset();
   const Result<Snapshot> snapshot = Read();
   ASSERT_TRUE(snapshot.ok()) << snapshot.status().message();
-  EXPECT_EQ(snapshot->rank_page(1).info.pid, 17);
+  EXPECT_EQ(snapshot->rank_page(1).info.process.pid, 17);
 }
 
 TEST_F(SnapshotTest, CanBeKeptInAFile) {

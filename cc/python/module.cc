@@ -120,16 +120,17 @@ NB_MODULE(_core, m) {
           "create",
           [](const std::string& kind, std::vector<std::string> paths,
              uint64_t bytes, int devices_per_path, uint64_t offset,
-             const std::string& coherence, int world_size) {
+             const std::string& coherence, int world_size, double dead_after) {
             pool::PoolSpec spec = MakeSpec(kind, std::move(paths), bytes,
                                            devices_per_path, offset, coherence);
+            spec.dead_after_s = dead_after;
             nb::gil_scoped_release release;
             auto pool = pool::Pool::Create(spec, world_size);
             nb::gil_scoped_acquire acquire;
             return PyPool(ValueOrRaise(std::move(pool)));
           },
           nb::kw_only(), "kind"_a, "paths"_a, "bytes"_a, "devices_per_path"_a,
-          "offset"_a, "coherence"_a, "world_size"_a)
+          "offset"_a, "coherence"_a, "world_size"_a, "dead_after"_a = 5.0)
       .def_static(
           "attach",
           [](const std::string& kind, std::vector<std::string> paths,
@@ -150,6 +151,12 @@ NB_MODULE(_core, m) {
             return comm::Registered(*self.get(), rank);
           },
           "rank"_a)
+      .def(
+          "boot_id",
+          [](PyPool& self, int rank) {
+            return comm::BootIdOf(*self.get(), rank);
+          },
+          "The kernel of a rank that has registered.", "rank"_a)
       .def("unlink", [](PyPool& self) { self.get()->Unlink(); })
       .def_prop_ro("token", [](PyPool& self) { return self.get()->token(); })
       .def_prop_ro("total_bytes",

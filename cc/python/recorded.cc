@@ -56,15 +56,18 @@ nb::dict Rank(const pool::Snapshot& snapshot, int rank, size_t calls) {
   nb::dict entry;
   entry["rank"] = rank;
   entry["registered"] = doorbells.Read(&page.info.ready) != 0;
-  entry["pid"] = page.info.pid;
-  entry["process_start"] = page.info.process_start;
-  entry["pid_namespace"] = page.info.pid_namespace;
+  entry["pid"] = page.info.process.pid;
+  entry["process_start"] = page.info.process.process_start;
+  entry["pid_namespace"] = page.info.process.pid_namespace;
   entry["process_index"] = page.info.process_index;
   entry["device_id"] = page.info.device_id;
-  entry["host"] = PrintableText(page.info.host);
+  entry["boot_id"] = PrintableText(page.info.process.boot_id);
+  entry["host"] = PrintableText(page.info.process.host);
   entry["heartbeat"] = doorbells.Read(&page.heartbeat.word);
-  entry["last_sign_of_life"] =
+  const comm::SignOfLife sign =
       comm::LastSignOfLife(recorder, doorbells.coherence());
+  entry["last_sign_of_life"] = sign.realtime;
+  entry["last_sign_of_life_steady"] = sign.steady;
   entry["gave_up"] = nb::none();
   if (doorbells.Read(&page.abort.raised) != 0) {
     nb::dict abort;
@@ -91,6 +94,9 @@ void BindRecorded(nb::module_& m) {
       .def_prop_ro(
           "token",
           [](const pool::Snapshot& self) { return self.header().token; })
+      .def_prop_ro(
+          "extent_index",
+          [](const pool::Snapshot& self) { return self.header().extent_index; })
       .def_prop_ro(
           "total_bytes",
           [](const pool::Snapshot& self) { return self.header().total_bytes; })

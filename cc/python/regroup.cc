@@ -36,6 +36,10 @@ void BindRegroup(nb::module_& m) {
       [](int rank) { return !Running()->peers()->Alive(rank).ok(); },
       "Whether a rank's process is gone.", "rank"_a);
   m.def(
+      "rank_left",
+      [](int rank) { return !Running()->peers()->Left(rank).ok(); },
+      "Whether a rank has said that it starts no more calls.", "rank"_a);
+  m.def(
       "rank_name", [](int rank) { return Running()->peers()->Name(rank); },
       "Says who a rank is.", "rank"_a);
   m.def(

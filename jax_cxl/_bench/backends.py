@@ -80,7 +80,7 @@ class JaxBuffers:
 
     def __init__(self, shape: Shape):
         self.shape = shape
-        self.mesh = jax.make_mesh(
+        self.mesh = jax_cxl.make_mesh(
             (shape.ranks,), (_AXIS,), axis_types=(jax.sharding.AxisType.Auto,)
         )
         sharding = jax.NamedSharding(self.mesh, jax.P(_AXIS))

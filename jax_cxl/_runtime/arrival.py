@@ -12,7 +12,6 @@ alone: there nobody waits for arrivals. With its option `--go-on` it does neithe
 
 import atexit
 import contextlib
-import functools
 import json
 import os
 import socket
@@ -24,7 +23,7 @@ import jax
 
 from jax_cxl import _compat, errors
 from jax_cxl._launch import environment as launch_environment
-from jax_cxl._runtime import program_ending
+from jax_cxl._runtime import processes, program_ending
 
 _POLL_SECONDS = 0.02
 _T = TypeVar("_T")
@@ -33,11 +32,11 @@ _attempt = 0  # Equal in all processes that meet: they initialize equally often.
 _expected: set[int] = set()  # The processes that meet in this attempt.
 
 
-def begin(processes: Sequence[int] | None, timeout: float) -> None:
+def begin(awaited: Sequence[int] | None, timeout: float) -> None:
     """Says that this process has come, and waits until all have.
 
     Args:
-      processes: who has to come, None for all.
+      awaited: the processes that have to come, None for all.
       timeout: for how many seconds to wait.
 
     Raises:
@@ -47,7 +46,7 @@ def begin(processes: Sequence[int] | None, timeout: float) -> None:
     _attempt += 1
     if not _several():
         return
-    _expected = set(range(_compat.process_count()) if processes is None else processes)
+    _expected = set(range(_compat.process_count()) if awaited is None else awaited)
     _post(None)
 
     def missing() -> list[int]:
@@ -109,8 +108,9 @@ def _several() -> bool:
 
 
 def _post(failure: str | None) -> None:
-    who = {"pid": os.getpid(), "start": _start_of(os.getpid()), "host": socket.gethostname()}
-    who |= {"pid_namespace": _pid_namespace(), "failure": failure}
+    who: dict[str, Any] = {"pid": os.getpid(), "start": processes.start_of(os.getpid())}
+    who |= {"host": socket.gethostname(), "boot_id": processes.boot_id()}
+    who |= {"pid_namespace": processes.pid_namespace(), "failure": failure}
     with contextlib.suppress(jax.errors.JaxRuntimeError):  # The service may be gone.
         _compat.coordination_client().key_value_set(
             f"{_folder(_attempt)}{_compat.process_id()}", json.dumps(who), allow_overwrite=True
@@ -140,32 +140,16 @@ def _check_others() -> None:
             raise errors.NotInitializedError(
                 f"{name} could not start jax_cxl: {reason}. All processes have to start again."
             )
-        here = who["host"] == socket.gethostname() and who["pid_namespace"] == _pid_namespace()
-        if here and _start_of(who["pid"]) != who["start"]:
+        here = processes.pid_means_the_same(who)
+        if here and processes.start_of(who["pid"]) != who["start"]:
             raise errors.NotInitializedError(
                 f"{name} ended before jax_cxl had started: look at what it printed last. All"
                 " processes have to start again."
             )
 
 
-def _names(processes: Sequence[int]) -> str:
-    return ("process " if len(processes) == 1 else "processes ") + ", ".join(map(str, processes))
-
-
-@functools.cache
-def _pid_namespace() -> int:
-    return os.stat("/proc/self/ns/pid").st_ino
-
-
-def _start_of(pid: int) -> int:
-    """Returns when a process began, in the kernel's ticks; 0 once it has ended."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # pid (name) state ...; the name may hold spaces and parentheses.
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return 0
-    return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
+def _names(numbers: Sequence[int]) -> str:
+    return ("process " if len(numbers) == 1 else "processes ") + ", ".join(map(str, numbers))
 
 
 @atexit.register

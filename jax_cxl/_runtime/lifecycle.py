@@ -24,6 +24,7 @@ from jax_cxl._primitives import lowered_programs
 from jax_cxl._runtime import (
     arrival,
     configuration,
+    ending,
     platforms,
     pools,
     program_ending,
@@ -194,7 +195,11 @@ def _shutdown(reason: str, program_ends: bool) -> None:
 
 def _at_exit() -> None:
     """Shuts down; tells the other ranks if the program fails."""
+    if _running is not None:
+        ending.wait_for_survivors()
     _shutdown(program_ending.reason(), program_ends=True)
+    if _past.lost or _past.members is not None:
+        ending.leave_jax()
 
 
 def ensure_started() -> Runtime:
@@ -441,6 +446,7 @@ def _meet(
                 ),
                 "not all processes have come to the pool",
             )
+        pools.check_hosts(pool, _ranks_of(processes), place)
     except Exception:
         # The process that has created it may be gone.
         pools.remove_name(pool, place, uri)
@@ -448,6 +454,10 @@ def _meet(
     if first:
         pools.remove_name(pool, place, uri)
     return pool
+
+
+def _ranks_of(processes: Sequence[int]) -> list[int]:
+    return [rank for rank, device in enumerate(jax.devices()) if device.process_index in processes]
 
 
 def _wait(look: Callable[[], Any], problem: str) -> Any:

@@ -6,7 +6,8 @@
 
 `size` and `offset` count for each path. `devices` splits each path into that many
 parts, as if each were a device of its own. `coherence` says how stores reach the other
-hosts: `coherent` (the default of shm and file), `uncached`, or `flush` (that of dax).
+hosts: `coherent` (the default of shm and file), `uncached`, or `flush` (that of dax). A job whose
+processes run under several kernels has to name `coherent` if it wants it.
 `keep=on-failure`, of shm, leaves the pool of a job that failed to `python -m jax_cxl status`.
 """
 
@@ -51,6 +52,7 @@ class PoolSpec:
       offset: where the pool starts in each path, in bytes.
       coherence: "coherent", "uncached" or "flush".
       keep: whether it stays in /dev/shm when the job fails. Not for cc/pool/pool.h.
+      coherence_given: whether the URI names the coherence. Not for cc/pool/pool.h.
     """
 
     kind: str = "shm"
@@ -60,6 +62,7 @@ class PoolSpec:
     offset: int = 0
     coherence: str = "coherent"
     keep: bool = False
+    coherence_given: bool = False
 
 
 def automatic_bytes(
@@ -110,6 +113,7 @@ def parse(
         offset=_size(uri, "offset", options.get("offset", "0")),
         coherence=_coherence(uri, kind, options.get("coherence")),
         keep=_keep(uri, options.get("keep")),
+        coherence_given="coherence" in options,
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from jax_cxl import _core, errors
-from jax_cxl._runtime import platforms, pool_uri
+from jax_cxl._runtime import configuration, platforms, pool_uri
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,8 +71,27 @@ def create(
         place["paths"] = [random_name]
     elif new_name and spec.kind == "shm":
         place["paths"] = [f"{spec.paths[0][:40]}.{random_name}"]
-    pool = _core.Pool.create(**place)
-    return pool, place | {"token": pool.token}
+    given = place.pop("coherence_given")
+    dead_after = configuration.from_environment().heartbeat_timeout
+    pool = _core.Pool.create(**place, dead_after=dead_after)
+    return pool, place | {"token": pool.token, "coherence_given": given}
+
+
+def check_hosts(pool: _core.Pool, members: Sequence[int], place: dict[str, Any]) -> None:
+    """Refuses a default that is wrong between hosts. All ranks have registered.
+
+    Raises:
+      InvalidPoolError: the members run under several kernels, and the URI does not say that the
+        hosts' caches are coherent, which is the default of files.
+    """
+    kernels = {pool.boot_id(rank) for rank in members}
+    if len(kernels) > 1 and place["coherence"] == "coherent" and not place["coherence_given"]:
+        raise errors.InvalidPoolError(
+            f"the ranks run on {len(kernels)} hosts, and the URI of the pool does not say whether"
+            " their caches are coherent: add coherence=flush, which is right on every machine, or"
+            " coherence=coherent if the hardware keeps the caches of all hosts coherent (python -m"
+            " jax_cxl doctor --device ... --with HOST:PORT finds out)"
+        )
 
 
 def remove_name(pool: _core.Pool, place: dict[str, Any], uri: str | None) -> None:
@@ -96,4 +115,4 @@ def attach(place: dict[str, Any]) -> _core.Pool:
     """Attaches to the pool of another process, or raises the error for which there is no pool."""
     if "error" in place:
         raise errors.from_code(place["error"], place["message"])
-    return _core.Pool.attach(**place)
+    return _core.Pool.attach(**{key: place[key] for key in place.keys() - {"coherence_given"}})

@@ -77,7 +77,7 @@ def regroup(
       ...     state = step(state)
       ... except jax_cxl.PeerLostError:
       ...     devices = jax_cxl.regroup()
-      ...     mesh = jax.make_mesh((len(devices),), ("i",), devices=devices)
+      ...     mesh = jax_cxl.make_mesh((len(devices),), ("i",), devices=devices)
     """
     with lifecycle.lock:
         running = lifecycle.current()
@@ -156,6 +156,7 @@ class _Agreement:
             complete = self._wait(arrival, "come to the new pool")
             pools.remove_name(pool, place, self._uri)
             if complete:
+                pools.check_hosts(pool, members, place)
                 return pools.Meeting(pool, members, self._running.generation + 1)
             self._running.attempt += 1
 

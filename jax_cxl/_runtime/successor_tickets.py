@@ -100,6 +100,7 @@ def join(
             _check(deadline, f"rank {missing[0]} has not come to the pool")
         pools.remove_name(pool, place, uri)
         if not missing:
+            pools.check_hosts(pool, members, place)
             return pools.Meeting(pool, members, decision["generation"])
         created = None
 

@@ -1,16 +1,17 @@
 """Finds which rank of a job the others wait for, from the flight recorders."""
 
 import dataclasses
-import os
-import socket
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jax_cxl import _core
+from jax_cxl._runtime import processes
 
-# A rank's heart beats every 0.1 s. If the last beat of a rank is this much older than that of
-# another rank, the process did not run any more.
+# A rank's heart beats every 0.1 s. A process whose heart has not beaten for longer does not run.
 _SILENCE_SECONDS = 0.5
+# How long to watch the hearts of other hosts' ranks.
+_WATCH_SECONDS = 0.6
 
 
 @dataclasses.dataclass
@@ -22,7 +23,8 @@ class Rank:
       state: "running", "stopped", "gone", or "unknown" for a process of another host.
       stuck: its oldest call that has not finished, or failed; None if there is none.
       waits_for: the ranks that this call waits for, as far as is known.
-      silent: seconds from its last heartbeat to the last heartbeat of any rank.
+      silent: for how many seconds its heart has not beaten, as far as that is known. Clocks of
+        different hosts are never compared.
     """
 
     record: dict[str, Any]
@@ -44,6 +46,16 @@ class Rank:
         calls = self.record["calls"]
         return self.stuck or (calls[-1] if calls else None)
 
+    def seconds_since(self, moment: float) -> float:
+        """Returns how long ago a moment of this rank's records was.
+
+        The moment and the last sign of life are by the same clock of the rank's host.
+        """
+        passed = self.silent
+        if processes.on_this_kernel(self.record):
+            passed = time.monotonic() - self.record["last_sign_of_life_steady"]
+        return max(self.record["last_sign_of_life"] - moment + passed, 0.0)
+
     @property
     def down(self) -> bool:
         return self.state in ("stopped", "gone") or self.silent > _SILENCE_SECONDS
@@ -63,18 +75,47 @@ class Job:
     culprits: dict[int, str]
 
 
-def read(snapshot: "_core.Snapshot", calls: int) -> Job:
-    """Reads a job from a copy of its pool, with the last `calls` calls of each rank."""
+def watch(copy: Callable[[], "_core.Snapshot"], calls: int) -> Job:
+    """Reads a job, which may run on several hosts.
+
+    Args:
+      copy: copies the pool.
+      calls: how many of the last calls of each rank to read.
+    """
+    first = copy()
+    others = [
+        rank
+        for rank in range(first.world_size)
+        if not processes.on_this_kernel(first.rank(rank, 0))
+    ]
+    if not others:
+        return read(first, calls)
+    time.sleep(_WATCH_SECONDS)
+    second = copy()
+    beaten = {
+        rank: second.rank(rank, 0)["heartbeat"] - first.rank(rank, 0)["heartbeat"]
+        for rank in others
+    }
+    return read(second, calls, beaten)
+
+
+def read(snapshot: "_core.Snapshot", calls: int, beaten: Mapping[int, int] | None = None) -> Job:
+    """Reads a job from a copy of its pool.
+
+    Args:
+      snapshot: the copy.
+      calls: how many of the last calls of each rank to read.
+      beaten: how often the hearts of ranks on other hosts have beaten in `_WATCH_SECONDS`.
+    """
     records = [snapshot.rank(rank, calls) for rank in range(snapshot.world_size)]
-    return analyse([Rank(record, process_state(record)) for record in records])
+    return analyse([Rank(record, process_state(record)) for record in records], beaten)
 
 
 def process_state(record: dict[str, Any]) -> str:
     """Returns the state of a rank's process: see `Rank.state`."""
     if not record["registered"]:
         return "unknown"
-    here = os.stat("/proc/self/ns/pid").st_ino
-    if record["host"] != socket.gethostname() or record["pid_namespace"] != here:
+    if not processes.pid_means_the_same(record):
         return "unknown"
     try:
         with open(f"/proc/{record['pid']}/stat", "rb") as file:
@@ -87,11 +128,22 @@ def process_state(record: dict[str, Any]) -> str:
     return "stopped" if fields[0] in (b"T", b"t") else "running"
 
 
-def analyse(ranks: list[Rank]) -> Job:
-    """Finds the ranks that each rank waits for, and the ranks at the end of these chains."""
-    latest = max((rank.record["last_sign_of_life"] for rank in ranks), default=0.0)
+def _measure_silence(ranks: list[Rank], beaten: Mapping[int, int] | None) -> None:
+    latest: dict[str, float] = {}
     for rank in ranks:
-        rank.silent = latest - rank.record["last_sign_of_life"]
+        host, sign = rank.record["boot_id"], rank.record["last_sign_of_life_steady"]
+        latest[host] = max(latest.get(host, sign), sign)
+    for rank in ranks:
+        rank.silent = latest[rank.record["boot_id"]] - rank.record["last_sign_of_life_steady"]
+        # Where no heart beats the job is over, and its pool stands still.
+        if beaten and any(beaten.values()) and beaten.get(rank.number) == 0:
+            rank.silent = max(rank.silent, _WATCH_SECONDS)
+
+
+def analyse(ranks: list[Rank], beaten: Mapping[int, int] | None = None) -> Job:
+    """Finds the ranks that each rank waits for, and the ranks at the end of these chains."""
+    _measure_silence(ranks, beaten)
+    for rank in ranks:
         # A rank is stuck in its first call that failed or did not finish.
         unfinished = [
             call for call in rank.record["calls"] if not call["finished"] or call["code"] != "OK"

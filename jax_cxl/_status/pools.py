@@ -7,10 +7,11 @@ import os
 import pathlib
 import stat
 
-from jax_cxl import _core
+from jax_cxl import _core, errors
 from jax_cxl._runtime import pool_uri
 
 _SHM_PREFIX = "/dev/shm/jax_cxl."
+_DAX_PREFIX = "/dev/dax"
 _DELETED = " (deleted)"
 
 
@@ -36,9 +37,16 @@ class Found:
         finally:
             os.close(fd)
 
+    def begins(self) -> bool:
+        """Returns whether it is the first of the job's pool devices, which tells of the ranks."""
+        try:
+            return self.read().extent_index == 0
+        except (OSError, errors.CxlError):
+            return True  # Whoever reads it gets the error.
 
-def _is_pool(path: str) -> bool:
-    """Returns whether a file begins as a pool does. Waits for nothing, whatever it is."""
+
+def _is_pool(path: str, offset: int = 0) -> bool:
+    """Returns whether a pool begins there in a file. Waits for nothing, whatever it is."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             return False
@@ -46,39 +54,75 @@ def _is_pool(path: str) -> bool:
     except OSError:
         return False
     try:
-        return os.pread(fd, len(_core.POOL_MAGIC), 0) == _core.POOL_MAGIC
+        return os.pread(fd, len(_core.POOL_MAGIC), offset) == _core.POOL_MAGIC
     except OSError:
         return False
     finally:
         os.close(fd)
 
 
-def held_by(pid: int) -> list[Found]:
-    """Returns the pools in /dev/shm that a process has open."""
+def _mapped_by(pid: int) -> dict[str, int]:
+    """Returns the files and devices that a process shares, and where in them its mapping begins."""
+    offsets: dict[str, int] = {}
     try:
-        entries = sorted(os.listdir(f"/proc/{pid}/fd"))
+        lines = pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines()
+    except OSError:
+        return {}  # It ended, or belongs to another user.
+    for line in lines:
+        # 7f10-7f20 rw-s 00200000 00:05 12 /dev/dax0.0
+        fields = line.split(maxsplit=5)
+        if len(fields) == 6 and fields[1].startswith("rw-s"):
+            offset = int(fields[2], 16)
+            offsets[fields[5]] = min(offset, offsets.get(fields[5], offset))
+    return offsets
+
+
+def held_by(pid: int) -> list[Found]:
+    """Returns the pools that a process has open: in /dev/shm, in files and on dax devices."""
+    try:
+        entries = sorted(os.listdir(f"/proc/{pid}/fd"), key=int)
     except OSError:
         return []  # It ended, or belongs to another user.
-    found = {}
+    offsets = _mapped_by(pid)
+    found: dict[str, Found] = {}
     for entry in entries:
         path = f"/proc/{pid}/fd/{entry}"
         with contextlib.suppress(OSError):  # It was closed meanwhile.
             target = os.readlink(path)
-            if target.startswith(_SHM_PREFIX) and _is_pool(path):
-                found[target] = Found(target.removesuffix(_DELETED), path)
-    return list(found.values())
+            if target in found:
+                continue
+            if target.startswith(_DAX_PREFIX) and target in offsets:
+                pool = _on_device(target, offsets[target])
+                if pool is not None:
+                    found[target] = pool
+            elif target in offsets or target.startswith(_SHM_PREFIX):
+                # The launcher has a pool open that it has not mapped.
+                offset = offsets.get(target, 0)
+                if _is_pool(path, offset):
+                    found[target] = Found(target.removesuffix(_DELETED), path, offset)
+    return [pool for pool in found.values() if pool.begins()]
+
+
+def _on_device(path: str, offset: int) -> Found | None:
+    """Returns the pool in a part of a dax device, None if there is none."""
+    name = f"dax:{path}?offset={offset}" if offset else f"dax:{path}"
+    pool = Found(name, path, offset)
+    with contextlib.suppress(OSError, errors.CxlError):
+        pool.read()
+        return pool
+    return None
 
 
 def running() -> list[Found]:
     """Returns the pools of this user's running jobs, each pool once."""
-    found: dict[tuple[int, int], Found] = {}
+    found: dict[tuple[int, int, int], Found] = {}
     for entry in sorted(filter(str.isdecimal, os.listdir("/proc")), key=int):
         for pool in held_by(int(entry)):
             try:
                 info = os.stat(pool.path)
             except OSError:
                 continue
-            found.setdefault((info.st_dev, info.st_ino), pool)
+            found.setdefault((info.st_dev, info.st_ino, pool.offset), pool)
     return list(found.values())
 
 

@@ -4,7 +4,6 @@ import argparse
 import importlib.util
 import json
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -55,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(str(error))
     for pool in found:
         try:
-            jobs.append((pool.name, analysis.read(pool.read(), max(options.calls, 1))))
+            jobs.append((pool.name, analysis.watch(pool.read, max(options.calls, 1))))
         except (OSError, errors.CxlError) as error:  # It may have ended meanwhile.
             print(f"status: {error}", file=sys.stderr)
     if options.json:
@@ -89,8 +88,7 @@ def _as_json(name: str, job: analysis.Job) -> dict[str, Any]:
 
 
 def _print(name: str, job: analysis.Job) -> None:
-    now = time.time()
-    rows = [_row(rank, now) for rank in job.ranks]
+    rows = [_row(rank) for rank in job.ranks]
     if importlib.util.find_spec("rich") is None:
         _print_plain(name, rows)
     else:
@@ -108,7 +106,7 @@ def _print(name: str, job: analysis.Job) -> None:
         print(f"culprit: {why}")
 
 
-def _row(rank: analysis.Rank, now: float) -> tuple[str, ...]:
+def _row(rank: analysis.Rank) -> tuple[str, ...]:
     call = rank.last_call
     what, since = "none", ""
     if call is not None:
@@ -116,7 +114,8 @@ def _row(rank: analysis.Rank, now: float) -> tuple[str, ...]:
         if call["finished"]:
             stage = "finished" if call["code"] == "OK" else call["code"]
         what = f"{call['number']}: {call['what']} ({stage})"
-        since = f"{now - (call['finished'] or call['started'] or call['submitted']):.1f} s"
+        moment = call["finished"] or call["started"] or call["submitted"]
+        since = f"{rank.seconds_since(moment):.1f} s"
     return (
         str(rank.number),
         str(rank.record["pid"]),

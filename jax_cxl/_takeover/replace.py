@@ -31,7 +31,7 @@ class replace_collectives(contextlib.ContextDecorator):
       InvalidCollectiveError: when a program is compiled, in strict mode.
 
     Example:
-      >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
       >>> x = jax.device_put(jnp.arange(8.0), jax.NamedSharding(mesh, jax.P("i")))
       >>> with jax_cxl.replace_collectives(local=True):
       ...   total = jax.jit(jnp.sum)(x)

@@ -49,7 +49,7 @@ def all_gather(
       NotImplementedError: `to="reduced"`, or groups with `to="invarying"`.
 
     Example:
-      >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
       >>> gather = jax.shard_map(lambda x: jax_cxl.all_gather(x, "i", tiled=True),
       ...                        mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
       >>> jax.jit(gather)(jnp.arange(4)).reshape(4, 4)

@@ -51,7 +51,7 @@ def all_to_all(
         no partition.
 
     Example:
-      >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
       >>> swap = jax.shard_map(lambda x: jax_cxl.all_to_all(x, "i", 1, 0, tiled=True),
       ...                      mesh=mesh, in_specs=jax.P("i"),
       ...                      out_specs=jax.P(None, "i"))

@@ -28,7 +28,7 @@ def barrier(x: Any, axis_name: Hashable | Sequence[Hashable]) -> Any:
       NameError: the axis is not bound, as outside `jax.shard_map`.
 
     Example:
-      >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
       >>> wait = jax.shard_map(lambda x: jax_cxl.barrier(x, "i"),
       ...                      mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
       >>> jax.jit(wait)(jnp.arange(4))

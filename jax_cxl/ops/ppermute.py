@@ -39,7 +39,7 @@ def ppermute(
       ValueError: an index is out of bounds, or twice on one side.
 
     Example:
-      >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
       >>> perm = [(0, 1), (1, 2), (2, 3)]
       >>> shift = jax.shard_map(lambda x: jax_cxl.ppermute(x, "i", perm),
       ...                       mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))

@@ -24,7 +24,7 @@ def pshuffle(x: Any, axis_name: Hashable | Sequence[Hashable], perm: Sequence[in
       ValueError: perm is no permutation.
 
     Example:
-      >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
       >>> shuffle = jax.shard_map(lambda x: jax_cxl.pshuffle(x, "i", [3, 0, 1, 2]),
       ...                         mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
       >>> jax.jit(shuffle)(jnp.arange(4))

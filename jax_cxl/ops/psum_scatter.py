@@ -46,7 +46,7 @@ def psum_scatter(
         are no partition.
 
     Example:
-      >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
       >>> scatter = jax.shard_map(lambda x: jax_cxl.psum_scatter(x, "i", tiled=True),
       ...                         mesh=mesh, in_specs=jax.P(), out_specs=jax.P("i"))
       >>> jax.jit(scatter)(jnp.arange(8))

@@ -32,7 +32,7 @@ def pswapaxes(
       ValueError: the dimension does not have the size of the group.
 
     Example:
-      >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
       >>> swap = jax.shard_map(lambda x: jax_cxl.pswapaxes(x, "i", 1),
       ...                      mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
       >>> jax.jit(swap)(jnp.arange(16).reshape(4, 4))

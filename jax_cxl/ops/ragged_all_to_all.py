@@ -57,7 +57,7 @@ def ragged_all_to_all(
         the gradient of rows that were sent twice.
 
     Example:
-      >>> mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> mesh = jax_cxl.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
       >>> exchange = jax.shard_map(
       ...     lambda *a: jax_cxl.ragged_all_to_all(*a, axis_name="i"),
       ...     mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))

@@ -41,7 +41,7 @@ def pscan(
       ValueError: `op` is no operation.
 
     Example:
-      >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
       >>> prefix = jax.shard_map(lambda x: jax_cxl.pscan(x, "i"),
       ...                        mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
       >>> jax.jit(prefix)(jnp.arange(1, 5))
@@ -79,7 +79,7 @@ def pexscan(
       ValueError: `op` is no operation.
 
     Example:
-      >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
       >>> offset = jax.shard_map(lambda x: jax_cxl.pexscan(x, "i"),
       ...                        mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
       >>> jax.jit(offset)(jnp.arange(1, 5))

@@ -46,7 +46,7 @@ def psend(x: Any, axis_name: Hashable | Sequence[Hashable], perm: Sequence[tuple
       ValueError: an index is out of bounds, or twice on one side.
 
     Example:
-      >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
       >>> def body(x):
       ...   token = jax_cxl.psend(x, "i", [(0, 3)])
       ...   return jax_cxl.precv(token, jax.ShapeDtypeStruct(x.shape, x.dtype), "i", [(0, 3)])
@@ -85,7 +85,7 @@ def precv(
       ValueError: the token belongs to another axis, permutation, shape or dtype.
 
     Example:
-      >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
       >>> def body(x):
       ...   token = jax_cxl.psend(x, "i", [(0, 3)])
       ...   return jax_cxl.precv(token, jax.ShapeDtypeStruct(x.shape, x.dtype), "i", [(0, 3)])

@@ -44,7 +44,7 @@ Returns:
   A `jax_cxl.Future`, a pytree. Its method `done` does the same as `{name}_done`.
 
 Example:
-  >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+  >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
   >>> def body(x, y):
   ...   future = jax_cxl.psum_start(x, "i")
   ...   y = jnp.sin(y)  # while the sum is under way

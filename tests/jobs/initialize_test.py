@@ -28,7 +28,7 @@ class InitializeTestCase(parameterized.TestCase):
         self.name = f"initialize-{uuid.uuid4().hex[:8]}"
 
     def psum_of_ranks(self) -> int:
-        mesh = jax.make_mesh(
+        mesh = jax_cxl.make_mesh(
             (jax.device_count(),), ("i",), axis_types=(jax.sharding.AxisType.Auto,)
         )
         total = jax.shard_map(
@@ -62,7 +62,7 @@ class UsablePoolTest(InitializeTestCase):
         self.assertLessEqual(rank_bytes, 64 << 20)
         # More than a rank has there, so it goes round its ring.
         count = rank_bytes + 1000
-        mesh = jax.make_mesh((ranks,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+        mesh = jax_cxl.make_mesh((ranks,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
         shift = jax.shard_map(
             lambda x: jax_cxl.ppermute(x, "i", [(r, (r + 1) % ranks) for r in range(ranks)]),
             mesh=mesh,
@@ -111,7 +111,7 @@ class UsablePoolTest(InitializeTestCase):
             jax_cxl.initialize("shm:another")
 
     def test_program_without_a_runtime(self):
-        mesh = jax.make_mesh((8,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+        mesh = jax_cxl.make_mesh((8,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
         total = jax.jit(
             jax.shard_map(
                 lambda x: jax_cxl.psum(x, "i"), mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P()

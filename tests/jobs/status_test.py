@@ -32,14 +32,19 @@ def _call(number, *, finished=1.0, started=1.0, code="OK", waiting_for=-1):
     }
 
 
-def _rank(number, calls, *, state="running", members=(0, 1, 2), alive_at=10.0, gave_up=None):
+def _rank(
+    number, calls, *, state="running", members=(0, 1, 2), alive_at=10.0, gave_up=None, clock=0.0
+):
     record = {
         "rank": number,
         "pid": 1000 + number,
         "host": "a",
         "calls": calls,
         "groups": {7: list(members)},
-        "last_sign_of_life": alive_at,
+        "boot_id": f"kernel {clock}",
+        # The clocks of hosts differ.
+        "last_sign_of_life": alive_at + clock,
+        "last_sign_of_life_steady": alive_at + clock,
         "gave_up": gave_up,
     }
     return analysis.Rank(record, state)
@@ -81,6 +86,27 @@ class AnalysisTest(parameterized.TestCase):
         ]
         job = analysis.analyse(ranks)
         self.assertIn("no sign of life for 6.0 s", job.culprits[1])
+
+    def test_clocks_of_hosts_are_never_compared(self):
+        ranks = [
+            _rank(0, [_call(2, finished=0, waiting_for=1)], state="unknown"),
+            _rank(1, [_INSIDE], state="unknown", clock=-40.0),
+            _rank(2, [_INSIDE], state="unknown", clock=40.0),
+        ]
+        for beaten in (None, {0: 6, 1: 5, 2: 7}):
+            job = analysis.analyse(ranks, beaten)
+            self.assertEqual([rank.silent for rank in job.ranks], [0, 0, 0])
+            self.assertEmpty(job.culprits)
+
+    def test_a_heart_that_stands_still_on_another_host(self):
+        ranks = [
+            _rank(0, [_call(2, finished=0, waiting_for=1)], state="unknown"),
+            _rank(1, [_INSIDE], state="unknown", clock=40.0),
+        ]
+        job = analysis.analyse(ranks, {0: 6, 1: 0})
+        self.assertEqual(list(job.culprits), [1])
+        # A pool that was kept: nothing beats, which tells nothing of one rank.
+        self.assertEmpty(analysis.analyse(ranks, {0: 0, 1: 0}).culprits)
 
     def test_when_all_are_gone_the_one_without_a_word_is_to_blame(self):
         failed = _call(2, code="PEER_LOST", waiting_for=2)

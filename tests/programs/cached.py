@@ -36,7 +36,7 @@ def main(directory):
         order = jax_cxl.all_gather(x[:3], "i")
         return jnp.stack([t[: order.shape[1]] for t in totals])[None], order[None]
 
-    mesh = jax.make_mesh((4,), ("i",), axis_types=(AxisType.Auto,))
+    mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(AxisType.Auto,))
     step = jax.jit(
         jax.shard_map(body, mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"), check_vma=False)
     )

@@ -28,7 +28,9 @@ _STUCK = flags.DEFINE_bool("stuck", False, "Rank 1 lives on, but never calls the
 
 def main(_) -> None:
     jax_cxl.initialize()
-    mesh = jax.make_mesh((jax.device_count(),), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = jax_cxl.make_mesh(
+        (jax.device_count(),), ("i",), axis_types=(jax.sharding.AxisType.Auto,)
+    )
     total = jax.jit(
         jax.shard_map(
             lambda: jax_cxl.psum(jax.lax.axis_index("i").astype(jnp.float32), "i"),

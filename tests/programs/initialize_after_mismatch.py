@@ -9,7 +9,9 @@ import jax_cxl
 def main() -> None:
     jax.distributed.initialize()
     jax_cxl.initialize()
-    mesh = jax.make_mesh((jax.device_count(),), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = jax_cxl.make_mesh(
+        (jax.device_count(),), ("i",), axis_types=(jax.sharding.AxisType.Auto,)
+    )
 
     def program(collective):
         return jax.jit(

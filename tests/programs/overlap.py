@@ -49,7 +49,7 @@ def main(signal):
         more = sum(jnp.sort(x * (k + 1)) for k in range(12))
         return jax_cxl.psum_done(future) + meanwhile + 0 * more
 
-    mesh = jax.make_mesh((jax.device_count(),), ("i",), axis_types=(AxisType.Auto,))
+    mesh = jax_cxl.make_mesh((jax.device_count(),), ("i",), axis_types=(AxisType.Auto,))
     spec = jax.P("i")
     step = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False))
     x = jax.make_array_from_callback(

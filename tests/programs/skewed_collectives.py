@@ -76,7 +76,7 @@ def main(_) -> None:
     jax_cxl.initialize()
     devices = jax.devices()
     ranks = len(devices)
-    mesh = jax.make_mesh((ranks,), ("ranks",), axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = jax_cxl.make_mesh((ranks,), ("ranks",), axis_types=(jax.sharding.AxisType.Auto,))
     sharding = jax.NamedSharding(mesh, jax.P("ranks"))
     program = jax.jit(
         jax.shard_map(_program(ranks), mesh=mesh, in_specs=jax.P("ranks"), out_specs=jax.P("ranks"))

@@ -78,7 +78,7 @@ def main(_) -> None:
     if jax.process_index() == 0:
         print(f"seed {seed}", flush=True)
     shape, names = tuple(random_collective.MESH.values()), tuple(random_collective.MESH)
-    mesh = jax.make_mesh(shape, names, axis_types=(jax.sharding.AxisType.Auto,) * len(shape))
+    mesh = jax_cxl.make_mesh(shape, names, axis_types=(jax.sharding.AxisType.Auto,) * len(shape))
     start = time.monotonic()
     count = programs = wrong = 0
     while count < _COUNT.value:

@@ -13,7 +13,9 @@ import jax_cxl
 
 def main() -> None:
     jax_cxl.initialize()
-    mesh = jax.make_mesh((jax.device_count(),), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = jax_cxl.make_mesh(
+        (jax.device_count(),), ("i",), axis_types=(jax.sharding.AxisType.Auto,)
+    )
     total = jax.jit(
         jax.shard_map(
             lambda x: jax_cxl.psum(x, "i"), mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P()

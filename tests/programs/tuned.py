@@ -17,7 +17,7 @@ def main(other=None):
         os.environ["JAX_CXL_TUNING"] = other
     jax_cxl.initialize()
     ranks, rank = jax.process_count(), jax.process_index()
-    mesh = jax.make_mesh((ranks,), ("i",), axis_types=(AxisType.Auto,))
+    mesh = jax_cxl.make_mesh((ranks,), ("i",), axis_types=(AxisType.Auto,))
 
     def both(x):
         return jax_cxl.psum(x, "i"), jax_cxl.all_gather(x, "i", tiled=True)

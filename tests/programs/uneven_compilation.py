@@ -41,7 +41,7 @@ def main(_) -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
     ranks = jax.device_count()
-    mesh = jax.make_mesh((ranks,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = jax_cxl.make_mesh((ranks,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
     x = np.arange(ranks * _COPIES, dtype=np.int32).reshape(ranks, _COPIES)
     shared = jax.make_array_from_callback(
         x.shape, jax.NamedSharding(mesh, jax.P("i")), lambda index: x[index]

@@ -13,7 +13,9 @@ _POOL = flags.DEFINE_string("pool", None, "URI of the pool.")
 
 def main(_) -> None:
     jax_cxl.initialize(_POOL.value)
-    mesh = jax.make_mesh((jax.device_count(),), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = jax_cxl.make_mesh(
+        (jax.device_count(),), ("i",), axis_types=(jax.sharding.AxisType.Auto,)
+    )
     total = jax.jit(
         jax.shard_map(
             lambda x: jax_cxl.psum(x, "i"), mesh=mesh, in_specs=jax.P(), out_specs=jax.P()

@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -10,11 +9,11 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <sstream>
 
 #include "cc/base/idle.h"
 #include "cc/base/process_exit.h"
+#include "cc/base/process_identity.h"
 #include "cc/base/text.h"
 #include "cc/comm/record/recorded_calls.h"
 #include "cc/comm/record/recorder.h"
@@ -23,29 +22,6 @@ namespace jax_cxl::comm {
 namespace {
 
 constexpr int kBeatMilliseconds = 100;
-
-// Field 22 of /proc/PID/stat; 0 when there is no such process.
-uint64_t ProcessStart(int64_t pid) {
-  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
-  std::string line;
-  if (!std::getline(stat, line)) return 0;
-  // The command in field 2 may hold blanks and parentheses: start after it.
-  std::istringstream rest(line.substr(line.rfind(')') + 1));
-  std::string field;
-  for (int i = 3; i <= 22; ++i) rest >> field;
-  return std::strtoull(field.c_str(), nullptr, 10);
-}
-
-uint64_t PidNamespace() {
-  struct stat info;
-  return stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
-}
-
-std::string HostName() {
-  char name[256] = "unknown";
-  gethostname(name, sizeof(name) - 1);
-  return name;
-}
 
 // Marks a status that another rank has told this one.
 constexpr char kToldBy[] = "told_by";
@@ -78,12 +54,9 @@ Details Parse(const std::string& lines) {
 void Register(pool::Pool* pool, int rank, int process_index, int device_id) {
   const pool::Doorbells doorbells(pool->coherence(), pool->epoch());
   pool::RankInfo& info = pool->rank_page(rank)->info;
-  info.pid = getpid();
-  info.process_start = ProcessStart(getpid());
-  info.pid_namespace = PidNamespace();
+  info.process = ThisProcess();
   info.process_index = process_index;
   info.device_id = device_id;
-  std::snprintf(info.host, sizeof(info.host), "%s", HostName().c_str());
   pool->coherence().PublishPayload(&info, sizeof(info));
   doorbells.Ring(&info.ready, 1);
 }
@@ -124,22 +97,20 @@ Status Peers::Identify(const std::vector<int>& local,
           "jax_cxl.initialize() with the same pool");
     const pool::RankInfo info = pool_->coherence().AcquireCopy(entry);
     auto peer = std::make_unique<Peer>();
-    const std::string host = PrintableText(info.host);
+    const std::string host = PrintableText(info.process.host);
     std::ostringstream name;
-    name << "rank " << rank << " (pid " << info.pid << " on host " << host
-         << ")";
+    name << "rank " << rank << " (pid " << info.process.pid << " on host "
+         << host << ")";
     peer->name = name.str();
-    peer->pid = info.pid;
+    peer->pid = info.process.pid;
     peer->host = host;
     peer->ours = std::find(local.begin(), local.end(), rank) != local.end();
     peer->last_change_s = AwakeSeconds();
-    peer->same_host =
-        host == HostName() && info.pid_namespace == PidNamespace();
-    if (!peer->ours && peer->same_host) {
-      peer->pidfd = static_cast<int>(syscall(SYS_pidfd_open, info.pid, 0));
+    peer->pid_known = PidMeansTheSame(info.process);
+    if (!peer->ours && peer->pid_known) {
+      peer->pidfd = static_cast<int>(syscall(SYS_pidfd_open, peer->pid, 0));
       // No such process, or a later one with the same number.
-      if ((peer->pidfd < 0 && errno == ESRCH) ||
-          ProcessStart(info.pid) != info.process_start)
+      if ((peer->pidfd < 0 && errno == ESRCH) || HasEnded(info.process))
         peer->lost = true;
     }
     peers_.push_back(std::move(peer));
@@ -178,6 +149,8 @@ void Peers::Watch() {
         watched[i].fd = -1;  // poll skips it from now on
       }
     }
+    // First: a pool that another job has formatted is not to be written to.
+    if (!pool_->CheckIntact().ok()) continue;
     Beat();
     LookForDead();
   }
@@ -228,7 +201,7 @@ Status Peers::Alive(int rank) const {
   std::string how = peer.pidfd < 0 ? "" : DescribeExit(peer.pidfd, peer.pid);
   if (!how.empty()) how = " " + how;
   return Error(Code::kPeerLost, peer.name,
-               peer.same_host ? " is gone: its process ended" + how
+               peer.pid_known ? " is gone: its process ended" + how
                               : " is gone: its heartbeat stopped",
                "; ", DescribeLastCall(*pool_->recorder(rank), doorbells_))
       .With(Identity(rank));

@@ -65,8 +65,8 @@ class Peers {
   struct Peer {
     bool ours = false;
     bool absent = false;
-    bool same_host = false;
-    int pidfd = -1;  // -1: another host, or the kernel cannot
+    bool pid_known = false;  // a process of this host and pid namespace
+    int pidfd = -1;  // -1: another host or container, or the kernel cannot
     uint64_t last_beat = 0;
     std::atomic<double> last_change_s{0};
     std::atomic<bool> lost{false};

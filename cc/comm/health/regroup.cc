@@ -58,4 +58,10 @@ bool Registered(const pool::Pool& pool, int rank) {
   return DoorbellsOf(pool).Read(&pool.rank_page(rank)->info.ready) != 0;
 }
 
+std::string BootIdOf(const pool::Pool& pool, int rank) {
+  const pool::RankInfo info =
+      pool.coherence().AcquireCopy(pool.rank_page(rank)->info);
+  return PrintableText(info.process.boot_id);
+}
+
 }  // namespace jax_cxl::comm

@@ -46,6 +46,9 @@ std::optional<Decision> DecidedAttempt(const pool::Pool& pool, int rank,
 // Whether a rank is in the pool.
 bool Registered(const pool::Pool& pool, int rank);
 
+// The boot id of the kernel under which a rank that has registered runs.
+std::string BootIdOf(const pool::Pool& pool, int rank);
+
 }  // namespace jax_cxl::comm
 
 #endif  // JAX_CXL_COMM_HEALTH_REGROUP_H_

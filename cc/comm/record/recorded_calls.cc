@@ -129,10 +129,11 @@ std::optional<RecordedCall> Unfinished(const pool::Recorder& recorder,
   return call;
 }
 
-double LastSignOfLife(const pool::Recorder& recorder,
-                      const pool::Coherence& coherence) {
-  return 1e-9 *
-         static_cast<double>(ReadClock(recorder, coherence).last.realtime_ns);
+SignOfLife LastSignOfLife(const pool::Recorder& recorder,
+                          const pool::Coherence& coherence) {
+  const pool::ClockReading last = ReadClock(recorder, coherence).last;
+  return {1e-9 * static_cast<double>(last.realtime_ns),
+          1e-9 * static_cast<double>(last.steady_ns)};
 }
 
 std::string DescribeLastCall(const pool::Recorder& recorder,

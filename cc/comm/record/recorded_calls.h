@@ -46,9 +46,14 @@ std::optional<RecordedCall> Unfinished(const pool::Recorder& recorder,
                                        const pool::Doorbells& doorbells,
                                        uint64_t identity, uint64_t group);
 
-// When the rank last gave a sign of life; 0: never.
-double LastSignOfLife(const pool::Recorder& recorder,
-                      const pool::Coherence& coherence);
+// When the rank last gave a sign of life, in seconds by two clocks of its host:
+// since 1970, and since that host booted. 0: never.
+struct SignOfLife {
+  double realtime;
+  double steady;
+};
+SignOfLife LastSignOfLife(const pool::Recorder& recorder,
+                          const pool::Coherence& coherence);
 
 // What a rank did last, to follow "rank 3 is gone: ": "it was in its call 17,
 // psum: all_reduce sum of 8 float32, which it had just started".

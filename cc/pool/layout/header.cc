@@ -71,14 +71,26 @@ uint64_t EpochOf(const PoolHeader& header) {
 
 uint64_t NextEpoch(uint64_t previous) { return previous % kMaxEpoch + 1; }
 
+bool IsClaimed(const PoolKeeper& keeper) {
+  return std::memcmp(keeper.magic, kKeeperMagic, sizeof(kKeeperMagic)) == 0 &&
+         keeper.claim != 0 && keeper.released != keeper.claim;
+}
+
 Status CheckMayOverwrite(const std::byte* first_page, uint64_t bytes,
                          const std::string& path) {
   if (std::all_of(first_page, first_page + bytes,
                   [](std::byte b) { return b == std::byte{0}; })) {
     return OkStatus();
   }
-  PoolHeader header = {};
-  std::memcpy(&header, first_page, std::min(bytes, sizeof(header)));
+  HeaderPage page = {};
+  std::memcpy(&page, first_page, std::min(bytes, sizeof(page)));
+  const PoolHeader& header = page.header;
+  // Its creator ended before it wrote the header.
+  const PoolHeader none = {};
+  if (IsClaimed(page.keeper) &&
+      std::memcmp(&header, &none, sizeof(header)) == 0) {
+    return OkStatus();
+  }
   if (bytes < offsetof(PoolHeader, world_size) || !HasMagic(header)) {
     return Error(Code::kDataLoss, path,
                  " is not a jax_cxl pool and not empty, so it is left alone; "

@@ -30,8 +30,13 @@ bool IsValid(const PoolHeader& header);
 uint64_t EpochOf(const PoolHeader& header);
 uint64_t NextEpoch(uint64_t previous);
 
+// Whether a job has taken the extent and has not let go of it, for all that its
+// keeper says.
+bool IsClaimed(const PoolKeeper& keeper);
+
 // Decides from the first `bytes` of a file whether it may become a pool: it is
-// empty, starts with zeros, or was a pool of this layout. Else kDataLoss.
+// empty, starts with zeros, was a pool of this layout, or was about to be one.
+// Else kDataLoss.
 Status CheckMayOverwrite(const std::byte* first_page, uint64_t bytes,
                          const std::string& path);
 

@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "cc/base/process_identity.h"
+
 // Every struct that lies in the pool. All offsets are 64-bit and relative to
 // the start of the pool: hosts map it at different addresses.
 //
-//   0                 PoolHeader, padded to kPageBytes
+//   0                 HeaderPage, padded to kPageBytes
 //   kPageBytes        RankPage of rank 0, 1, ... world_size - 1
 //   then              Recorder of rank 0, 1, ... (recorder_layout.h)
 //   then              rank 0's arena in extent 0, rank 1's, ...
@@ -27,7 +29,9 @@ inline constexpr uint64_t kLineBytes = 128;
 inline constexpr uint64_t kPageBytes = 4096;
 
 inline constexpr char kMagic[8] = {'J', 'A', 'X', 'C', 'X', 'L', 'P', '1'};
-inline constexpr uint32_t kLayoutVersion = 4;
+inline constexpr char kKeeperMagic[8] = {'J', 'A', 'X', 'C',
+                                         'X', 'L', 'K', '1'};
+inline constexpr uint32_t kLayoutVersion = 5;
 inline constexpr int kMaxExtents = 64;
 inline constexpr int kMaxWorldSize = 1024;
 inline constexpr int kMaxSlots = 12;
@@ -59,16 +63,28 @@ struct PoolHeader {
 static_assert(sizeof(PoolHeader) == 576);
 static_assert(std::is_trivially_copyable_v<PoolHeader>);
 
+// Who keeps an extent for its job: the process that creates the pool. It writes
+// this before the header, so that two hosts never format the same memory.
+struct alignas(kLineBytes) PoolKeeper {
+  char magic[8];
+  uint64_t claim;     // token of the job that takes the extent
+  uint64_t released;  // the same once the keeper has let go of the pool
+  ProcessIdentity process;
+};
+
+struct alignas(kLineBytes) HeaderPage {
+  PoolHeader header;
+  PoolKeeper keeper;
+  Doorbell keeper_beat;  // a plain counter that grows while the keeper runs
+};
+static_assert(sizeof(HeaderPage) <= kPageBytes);
+
 // Who a rank is. Written once by its process, before the ranks meet.
 struct alignas(kLineBytes) RankInfo {
   uint64_t ready;  // a doorbell word: 1 once the rest is written
-  int64_t pid;
-  uint64_t process_start;  // field 22 of /proc/PID/stat: tells a reused pid
-  uint64_t pid_namespace;  // inode of /proc/self/ns/pid: pids mean something
-                           // only inside it
-  int32_t process_index;   // jax.process_index()
-  int32_t device_id;       // global id of the JAX device
-  char host[64];           // zero-terminated
+  ProcessIdentity process;
+  int32_t process_index;  // jax.process_index()
+  int32_t device_id;      // global id of the JAX device
 };
 
 // Why a rank gave up; peers that wait see it and give up too.

@@ -100,4 +100,12 @@ MappingGuard::~MappingGuard() {
   range_->end = 0;
 }
 
+void MappingGuard::Abandon() {
+  const uintptr_t begin = range_->begin.load();
+  const uintptr_t end = range_->end.load();
+  range_->lost = true;  // before anybody can read the new zeros
+  mmap(reinterpret_cast<void*>(begin), end - begin, PROT_READ | PROT_WRITE,
+       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+}
+
 }  // namespace jax_cxl::pool

@@ -25,6 +25,10 @@ class MappingGuard {
   MappingGuard(const MappingGuard&) = delete;
   MappingGuard& operator=(const MappingGuard&) = delete;
 
+  // Puts private zeros in place of all of the mapping, which is not intact from
+  // then on: what this process still stores reaches nobody.
+  void Abandon();
+
   bool intact() const { return !range_->lost.load(std::memory_order_relaxed); }
 
   // What the handler knows of a range. Never freed, because a handler may look

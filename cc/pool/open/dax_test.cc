@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cc/pool/coherence/flush.h"
+#include "cc/pool/layout/layout.h"
 #include "cc/pool/pool.h"
 #include "cc/testing/pool/scratch.h"
 
@@ -145,6 +146,81 @@ TEST_F(DaxTest, OneJobAtATime) {
   EXPECT_NE(status.message().find(std::to_string(child.pid())),
             std::string::npos)
       << status.message();
+}
+
+TEST_F(DaxTest, JobsSideBySideOnOneDevice) {
+  const std::string path = machine_.Add("dax0.0", 16 * kMiB, "2097152");
+  PoolSpec first = DaxSpec({path});
+  first.bytes = 6 * kMiB;
+  PoolSpec second = first;
+  second.offset = 6 * kMiB;
+  auto a = Pool::Create(first, 2, machine_.system());
+  auto b = Pool::Create(second, 2, machine_.system());
+  ASSERT_TRUE(a.ok()) << a.status().message();
+  ASSERT_TRUE(b.ok()) << b.status().message();
+  EXPECT_TRUE(Pool::Attach(first, 2, (*a)->token(), machine_.system()).ok());
+  EXPECT_TRUE(Pool::Attach(second, 2, (*b)->token(), machine_.system()).ok());
+  std::memset((*b)->base() + kPageBytes, 0xbb, 6 * kMiB - kPageBytes);
+  EXPECT_TRUE((*a)->CheckIntact().ok());
+  EXPECT_TRUE((*b)->CheckIntact().ok());
+}
+
+// Of this kernel the lock tells, of another one the heart.
+TEST_F(DaxTest, PartsThatOverlapAreRefused) {
+  const std::string path = machine_.Add("dax0.0", 16 * kMiB, "2097152");
+  PoolSpec spec = DaxSpec({path});
+  spec.offset = 4 * kMiB;
+  spec.bytes = 6 * kMiB;
+  auto living = Pool::Create(spec, 2, machine_.system());
+  ASSERT_TRUE(living.ok()) << living.status().message();
+  auto expect_refused = [&](const std::string& word) {
+    for (uint64_t offset : {2, 6, 8}) {
+      PoolSpec other = spec;
+      other.offset = offset * kMiB;
+      const Status status = CreateStatus(other);
+      EXPECT_EQ(status.code(), Code::kAlreadyExists) << offset;
+      EXPECT_NE(status.message().find(word), std::string::npos)
+          << status.message();
+    }
+  };
+  expect_refused("process " + std::to_string(getpid()));
+
+  struct flock unlocked = {};
+  unlocked.l_type = F_UNLCK;
+  ASSERT_EQ(fcntl((*living)->fd(), F_OFD_SETLK, &unlocked), 0);
+  auto& keeper = reinterpret_cast<HeaderPage*>((*living)->base())->keeper;
+  std::strcpy(keeper.process.boot_id, "00000001-0000-4000-8000-000000000000");
+  std::strcpy(keeper.process.host, "elsewhere");
+  expect_refused("on host elsewhere");
+  EXPECT_TRUE((*living)->CheckIntact().ok());
+  PoolSpec beside = spec;
+  beside.offset = 10 * kMiB;
+  EXPECT_TRUE(CreateStatus(beside).ok());
+}
+
+// A job that died at another offset must not be looked for again and again.
+TEST_F(DaxTest, HeadersOfDeadJobsAreCleared) {
+  const std::string path = machine_.Add("dax0.0", 16 * kMiB, "2097152");
+  PoolSpec spec = DaxSpec({path});
+  spec.bytes = 4 * kMiB;
+  spec.offset = 8 * kMiB;
+  spec.dead_after_s = 0.3;
+  {
+    auto dead = Pool::Create(spec, 2, machine_.system());
+    ASSERT_TRUE(dead.ok());
+    auto& keeper = reinterpret_cast<HeaderPage*>((*dead)->base())->keeper;
+    std::strcpy(keeper.process.boot_id, "00000001-0000-4000-8000-000000000000");
+    keeper.claim = 1;  // so that it does not let go at its end
+  }
+  PoolSpec whole = spec;
+  whole.offset = 0;
+  whole.bytes = 0;
+  EXPECT_TRUE(CreateStatus(whole).ok());
+  std::ifstream file(path, std::ios::binary);
+  file.seekg(8 * kMiB);
+  char magic = 1;
+  file.get(magic);
+  EXPECT_EQ(magic, 0);
 }
 
 TEST_F(DaxTest, OffsetAndSizeFollowTheAlignment) {

@@ -13,6 +13,7 @@
 #include <string>
 #include <system_error>
 #include <thread>
+#include <vector>
 
 #include "cc/pool/layout/geometry.h"
 #include "cc/pool/layout/header.h"
@@ -68,19 +69,52 @@ bool HasSizeLimit(int fd) {  // a tmpfs of size=0 has none
   return fstatvfs(fd, &info) == 0 && info.f_blocks != 0;
 }
 
+// What a file system answers that does not have an operation.
+bool IsRefusal(int error) {
+  return error == EOPNOTSUPP || error == ENOSYS || error == EINVAL ||
+         error == ENOTTY || error == ENOLCK || error == EPERM;
+}
+
 // In pieces: the kernel gives up a piece when a signal arrives, and a process
-// with a profiling timer would otherwise never finish a large one.
+// with a profiling timer would otherwise never finish a large one. Not
+// posix_fallocate, which reads and writes a file that cannot be allocated.
 int Allocate(int fd, uint64_t offset, uint64_t bytes) {
   constexpr uint64_t kPiece = uint64_t{64} << 20;
   for (uint64_t done = 0; done < bytes;) {
     const uint64_t piece = std::min(kPiece, bytes - done);
-    const int error = posix_fallocate(fd, static_cast<off_t>(offset + done),
-                                      static_cast<off_t>(piece));
-    if (error == EINTR) continue;
-    if (error != 0) return error;
-    done += piece;
+    if (fallocate(fd, 0, static_cast<off_t>(offset + done),
+                  static_cast<off_t>(piece)) == 0) {
+      done += piece;
+    } else if (errno != EINTR) {
+      return errno;
+    }
   }
   return 0;
+}
+
+// Lets a file grow to `end` bytes by zeros, which take blocks.
+int Append(int fd, uint64_t size, uint64_t end) {
+  const std::vector<std::byte> zeros(uint64_t{1} << 20);
+  while (size < end) {
+    const ssize_t written =
+        pwrite(fd, zeros.data(), std::min<uint64_t>(zeros.size(), end - size),
+               static_cast<off_t>(size));
+    if (written > 0) {
+      size += written;
+    } else if (written == 0 || errno != EINTR) {
+      return written == 0 ? EIO : errno;
+    }
+  }
+  return 0;
+}
+
+Status CannotGrow(const std::string& path, uint64_t size, uint64_t needed) {
+  return Error(Code::kInvalidArgument, path, " has ", FormatBytes(size),
+               ", the pool needs ", FormatBytes(needed),
+               ", and its file system does not let files grow; make the file "
+               "with its size by the file system's own tool (for famfs: famfs "
+               "creat -s ",
+               needed, " -m 0600 ", path, "), then name it");
 }
 
 }  // namespace
@@ -175,11 +209,19 @@ Status PoolFile::CheckOurs() const {
   return OkStatus();
 }
 
-Status PoolFile::Lock(int operation) const {
+Status PoolFile::Lock(int operation) {
   for (int attempt = 0; attempt < kLockAttempts; ++attempt) {
-    if (flock(fd(), operation | LOCK_NB) == 0) return OkStatus();
-    if (errno != EWOULDBLOCK && errno != EINTR) {
-      return FileError(errno, "lock", path_);
+    const int error = TryLock(operation);
+    if (error == 0) {
+      locked_ = true;
+      return OkStatus();
+    }
+    if (IsRefusal(error)) {  // Then heartbeats alone keep other jobs out.
+      locked_ = false;
+      return OkStatus();
+    }
+    if (error != EWOULDBLOCK && error != EACCES && error != EINTR) {
+      return FileError(error, "lock", path_);
     }
     std::this_thread::sleep_for(kLockPause);
   }
@@ -187,8 +229,36 @@ Status PoolFile::Lock(int operation) const {
                "; give this job a pool of its own or stop that one");
 }
 
+int PoolFile::TryLock(int operation) const {
+  if (range_bytes_ == 0)
+    return flock(fd(), operation | LOCK_NB) == 0 ? 0 : errno;
+  struct flock range = {};
+  range.l_type = operation == LOCK_EX ? F_WRLCK : F_RDLCK;
+  range.l_whence = SEEK_SET;
+  range.l_start = static_cast<off_t>(offset_);
+  range.l_len = static_cast<off_t>(range_bytes_);
+  return fcntl(fd(), F_OFD_SETLK, &range) == 0 ? 0 : errno;
+}
+
+Status PoolFile::LockRange(uint64_t offset, uint64_t bytes, uint64_t align,
+                           bool exclusive) {
+  offset_ = offset;
+  range_bytes_ = bytes;
+  align_ = align;
+  return Lock(exclusive ? LOCK_EX : LOCK_SH);
+}
+
 std::string PoolFile::DescribeHolder() const {
-  return DescribeLockHolder(fd(), device_, inode_, offset_);
+  if (range_bytes_ == 0)
+    return DescribeLockHolder(fd(), device_, inode_, offset_);
+  struct flock range = {};
+  range.l_type = F_WRLCK;
+  range.l_whence = SEEK_SET;
+  range.l_start = static_cast<off_t>(offset_);
+  range.l_len = static_cast<off_t>(range_bytes_);
+  if (fcntl(fd(), F_OFD_GETLK, &range) != 0 || range.l_type == F_UNLCK)
+    return "another process";
+  return DescribeKeeper(fd(), range.l_start, align_);
 }
 
 Result<PoolFile> PoolFile::OpenForCreate(const std::string& path,
@@ -222,10 +292,8 @@ Result<PoolFile> PoolFile::OpenForAttach(const std::string& path) {
   return file;
 }
 
-Result<PoolFile> PoolFile::OpenDevice(const std::string& path, bool exclusive) {
-  CXL_ASSIGN_OR_RETURN(PoolFile file, Open(path, 0));
-  CXL_RETURN_IF_ERROR(file.Lock(exclusive ? LOCK_EX : LOCK_SH));
-  return file;
+Result<PoolFile> PoolFile::OpenDevice(const std::string& path) {
+  return Open(path, 0);
 }
 
 uint64_t PoolFile::Size() const {
@@ -236,7 +304,8 @@ uint64_t PoolFile::Size() const {
 Status PoolFile::Reserve(uint64_t offset, uint64_t bytes) {
   // A leftover that is ours to remove need not keep more memory than we use.
   if (owner_ != 0 && Size() > offset + bytes &&
-      ftruncate(fd(), static_cast<off_t>(offset + bytes)) != 0) {
+      ftruncate(fd(), static_cast<off_t>(offset + bytes)) != 0 &&
+      !IsRefusal(errno)) {
     return FileError(errno, "shorten", path_);
   }
   CXL_ASSIGN_OR_RETURN(const struct stat before, Stat(fd(), path_));
@@ -247,7 +316,13 @@ Status PoolFile::Reserve(uint64_t offset, uint64_t bytes) {
   if (HasSizeLimit(fd()) && missing > FreeBytes(fd())) {
     return NoSpace(path_, missing, FreeBytes(fd()));
   }
-  const int error = Allocate(fd(), offset, bytes);
+  int error = Allocate(fd(), offset, bytes);
+  if (IsRefusal(error)) {
+    const auto size = static_cast<uint64_t>(before.st_size);
+    error = Append(fd(), size, offset + bytes);
+    if (error != 0 && error != ENOSPC && error != EDQUOT && error != EFBIG)
+      return CannotGrow(path_, size, offset + bytes);
+  }
   if (error == 0) return OkStatus();
   if (!created_ && ftruncate(fd(), before.st_size) != 0) {
     return FileError(errno, "restore the size of", path_);

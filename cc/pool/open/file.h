@@ -30,9 +30,15 @@ class PoolFile {
   // Opens the file of a pool that another process made, and shares its lock.
   static Result<PoolFile> OpenForAttach(const std::string& path);
 
-  // The same two for a device: no ownership, mode or contents are checked, its
+  // Opens a device. No ownership, mode or contents are checked: its
   // administrator decides who may open it.
-  static Result<PoolFile> OpenDevice(const std::string& path, bool exclusive);
+  static Result<PoolFile> OpenDevice(const std::string& path);
+
+  // Locks the part of a device that a pool takes, for this process alone if
+  // `exclusive`. Pools in other parts of the device have locks of their own.
+  // `align` is the device's. kAlreadyExists names the holder.
+  Status LockRange(uint64_t offset, uint64_t bytes, uint64_t align,
+                   bool exclusive);
 
   ~PoolFile() { RemoveName(); }
   PoolFile(PoolFile&&) = default;
@@ -41,6 +47,9 @@ class PoolFile {
   int fd() const { return fd_.get(); }
   const std::string& path() const { return path_; }
   bool created() const { return created_; }
+  // Whether the kernel keeps other processes out by a lock. Some file systems
+  // that hosts share refuse locks.
+  bool locked() const { return locked_; }
   dev_t device() const { return device_; }
   ino_t inode() const { return inode_; }
 
@@ -49,10 +58,11 @@ class PoolFile {
 
   // Makes sure that [offset, offset + bytes) exists and has memory or disk
   // blocks behind it, so that no access can raise SIGBUS later. A file that was
-  // there before keeps its size when that fails.
+  // there before keeps its size when that fails. Works on file systems that
+  // cannot allocate or truncate (famfs): there the file needs its size before.
   Status Reserve(uint64_t offset, uint64_t bytes);
 
-  // Lets other processes attach: the exclusive lock becomes a shared one.
+  // Lets other processes attach: an exclusive lock becomes a shared one.
   Status ShareLock();
 
   // Whether `path` still leads to this file.
@@ -69,7 +79,9 @@ class PoolFile {
   static Result<PoolFile> Open(const std::string& path, int flags);
   static Result<PoolFile> OpenOrCreate(const std::string& path);
   Status CheckOurs() const;
-  Status Lock(int operation) const;
+  // LOCK_EX or LOCK_SH.
+  Status Lock(int operation);
+  int TryLock(int operation) const;
   // "process 12 (python3)" or what else is known of who holds the lock.
   std::string DescribeHolder() const;
 
@@ -79,6 +91,9 @@ class PoolFile {
   ino_t inode_ = 0;
   uint64_t offset_ = 0;  // where the pool starts, if known
   bool created_ = false;
+  bool locked_ = false;
+  uint64_t range_bytes_ = 0;  // of a device: what is locked; 0: a file
+  uint64_t align_ = 0;        // of a device
   pid_t owner_ = 0;  // the process that may remove the name; not its children
 };
 

@@ -1,15 +1,18 @@
 #include "cc/pool/open/lock_holder.h"
 
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 
-#include "cc/base/text.h"
-#include "cc/pool/layout/header.h"
+#include "cc/base/process_identity.h"
 #include "cc/pool/layout/layout.h"
-#include "cc/pool/open/shm_name.h"
 
 namespace jax_cxl::pool {
 namespace {
@@ -39,17 +42,28 @@ std::string DescribeLockHolder(int fd, dev_t device, ino_t inode,
   if (const int pid = PidFromKernel(device, inode); pid > 0) {
     return DescribeProcess(pid);
   }
-  // Another pid namespace or another host. Rank 0 wrote who it is.
-  PoolHeader header;
-  RankInfo rank;
-  if (pread(fd, &header, sizeof(header), offset) == sizeof(header) &&
-      IsValid(header) &&
-      pread(fd, &rank, sizeof(rank), offset + kPageBytes) == sizeof(rank) &&
-      rank.pid > 0) {
-    return "another job, whose rank 0 is process " + std::to_string(rank.pid) +
-           " on host " + PrintableText(rank.host);
-  }
-  return "another process";
+  return DescribeKeeper(fd, offset, 0);
+}
+
+std::string DescribeKeeper(int fd, uint64_t offset, uint64_t align) {
+  struct stat info;
+  if (fstat(fd, &info) != 0) return "another process";
+  // Devices cannot be read, only mapped. A file that ends before would raise
+  // SIGBUS.
+  const uint64_t page = sysconf(_SC_PAGESIZE);
+  const uint64_t begin = offset / page * page;
+  const uint64_t bytes = std::max(align, page + kPageBytes);
+  if (align == 0 && static_cast<uint64_t>(info.st_size) < begin + bytes)
+    return "another process";
+  void* mapped = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd,
+                      static_cast<off_t>(begin));
+  if (mapped == MAP_FAILED) return "another process";
+  HeaderPage copy;
+  std::memcpy(&copy, static_cast<std::byte*>(mapped) + (offset - begin),
+              sizeof(copy));
+  munmap(mapped, bytes);
+  if (copy.keeper.process.pid <= 0) return "another process";
+  return "another job, of " + DescribeProcess(copy.keeper.process);
 }
 
 }  // namespace jax_cxl::pool

@@ -7,10 +7,9 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <fstream>
 #include <system_error>
 
-#include "cc/base/text.h"
+#include "cc/base/process_identity.h"
 
 namespace jax_cxl::pool {
 namespace {
@@ -94,16 +93,6 @@ Result<UniqueFd> ClaimShmName(const std::string& name) {
                  "': ", std::generic_category().message(errno));
   }
   return fd;
-}
-
-std::string DescribeProcess(int pid) {
-  if (pid <= 0) return "another process";
-  std::string text = "process " + std::to_string(pid);
-  std::ifstream comm("/proc/" + std::to_string(pid) + "/comm");
-  std::string name;
-  if (std::getline(comm, name) && !name.empty())
-    text += " (" + PrintableText(name) + ")";
-  return text;
 }
 
 }  // namespace jax_cxl::pool

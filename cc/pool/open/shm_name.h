@@ -23,9 +23,6 @@ std::string ShmPath(const std::string& name);
 // however that happens. Error: kAlreadyExists, naming the process.
 Result<UniqueFd> ClaimShmName(const std::string& name);
 
-// "process 123 (python3)", as much of it as can be known.
-std::string DescribeProcess(int pid);
-
 }  // namespace jax_cxl::pool
 
 #endif  // JAX_CXL_POOL_OPEN_SHM_NAME_H_

@@ -30,7 +30,7 @@ class HandOver {
     for (int rank : {0, 1}) {
       Pool* pool = rank == 0 ? a_ : b_;
       RankPage* page = pool->rank_page(rank);
-      page->info.pid = 1 + rank;  // makes the rank this host's
+      page->info.process.pid = 1 + rank;  // makes the rank this host's
       pool->coherence().PublishPayload(&page->info, sizeof(page->info));
     }
     // A channel with one slot, so that its words are what they seem.

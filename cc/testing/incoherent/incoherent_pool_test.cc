@@ -118,7 +118,7 @@ class ShadowTest : public testing::Test {
     auto& info = reinterpret_cast<RankPage*>((*shadow)->base() + kPageBytes +
                                              rank * kRankPageBytes)
                      ->info;
-    info.pid = 1 + rank;
+    info.process.pid = 1 + rank;
     (*shadow)->WriteBack(
         reinterpret_cast<std::byte*>(&info) - (*shadow)->base(), sizeof(info));
     return *std::move(shadow);
@@ -201,7 +201,7 @@ TEST_F(ShadowDeathTest, DirtySlotDropped) {
 TEST(IncoherentPoolTest, UnpublishedStoresAreNotSeenAtOnce) {
   Hosts hosts(3);
   const uint64_t at = hosts.a->arena(0, 0).offset;
-  hosts.a->rank_page(0)->info.pid = 1;
+  hosts.a->rank_page(0)->info.process.pid = 1;
   hosts.a->coherence().PublishPayload(&hosts.a->rank_page(0)->info,
                                       sizeof(RankInfo));
   int unseen = 0;

@@ -26,7 +26,7 @@ def pargmax(x: Any, axis_name: Hashable) -> Any:
         float6_e2m3fn.
 
     Example:
-      >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
       >>> where = jax.shard_map(lambda x: jax_cxl.pargmax(x, "i"),
       ...                       mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P())
       >>> jax.jit(where)(jnp.array([0, 7, 1, 6, 2, 5, 3, 4]))
@@ -52,7 +52,7 @@ def pargmin(x: Any, axis_name: Hashable) -> Any:
         float6_e2m3fn.
 
     Example:
-      >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
       >>> where = jax.shard_map(lambda x: jax_cxl.pargmin(x, "i"),
       ...                       mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P())
       >>> jax.jit(where)(jnp.array([0, 7, 1, 6, 2, 5, 3, 4]))

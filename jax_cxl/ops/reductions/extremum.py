@@ -38,7 +38,7 @@ def pmax(
       ValueError: the groups are no partition.
 
     Example:
-      >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
       >>> largest = jax.shard_map(lambda x: jax_cxl.pmax(x, "i"),
       ...                         mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P())
       >>> jax.jit(largest)(jnp.arange(8))
@@ -74,7 +74,7 @@ def pmin(
       ValueError: the groups are no partition.
 
     Example:
-      >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
       >>> smallest = jax.shard_map(lambda x: jax_cxl.pmin(x, "i"),
       ...                         mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P())
       >>> jax.jit(smallest)(jnp.arange(8))

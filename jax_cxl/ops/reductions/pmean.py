@@ -35,7 +35,7 @@ def pmean(
       ValueError: the groups are no partition.
 
     Example:
-      >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
       >>> mean = jax.shard_map(lambda x: jax_cxl.pmean(x, "i"),
       ...                      mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P())
       >>> jax.jit(mean)(jnp.arange(8))

@@ -42,7 +42,7 @@ def psum(
       ValueError: the groups are no partition.
 
     Example:
-      >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
       >>> total = jax.shard_map(lambda x: jax_cxl.psum(x, "i"),
       ...                       mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P())
       >>> jax.jit(total)(jnp.arange(8))

@@ -44,7 +44,7 @@ def gather(
       ValueError: `root` or `axis` is out of bounds.
 
     Example:
-      >>> mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> mesh = jax_cxl.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
       >>> collect = jax.shard_map(lambda x: jax_cxl.gather(x, "i", root=1, tiled=True),
       ...                         mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
       >>> jax.jit(collect)(jnp.arange(1, 3))

@@ -28,7 +28,7 @@ def pbroadcast(x: Any, axis_name: Hashable | Sequence[Hashable], source: int) ->
       ValueError: the source is out of bounds.
 
     Example:
-      >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
       >>> send = jax.shard_map(lambda x: jax_cxl.pbroadcast(x, "i", 2),
       ...                      mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
       >>> jax.jit(send)(jnp.arange(4))

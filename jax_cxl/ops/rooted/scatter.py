@@ -44,7 +44,7 @@ def scatter(
         size.
 
     Example:
-      >>> mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> mesh = jax_cxl.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
       >>> deal = jax.shard_map(lambda x: jax_cxl.scatter(x, "i", root=1, tiled=True),
       ...                      mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
       >>> jax.jit(deal)(jnp.arange(8))

@@ -48,7 +48,7 @@ def in_turn(x, a, h):
 def main(_) -> None:
     jax_cxl.initialize()
     ranks = jax.device_count()
-    mesh = jax.make_mesh((ranks,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = jax_cxl.make_mesh((ranks,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
     split = jax.NamedSharding(mesh, jax.P("i"))
     width = _WIDTH.value
     x = jax.jit(lambda: jnp.arange(_MIB.value << 18, dtype=np.float32), out_shardings=split)()

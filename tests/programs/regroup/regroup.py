@@ -30,7 +30,7 @@ ONE = np.float32(1)
 
 def sum_of_ranks(devices):
     """Returns a compiled program that adds the ranks of the devices."""
-    mesh = jax.make_mesh(
+    mesh = jax_cxl.make_mesh(
         (len(devices),), ("i",), devices=devices, axis_types=(jax.sharding.AxisType.Auto,)
     )
 

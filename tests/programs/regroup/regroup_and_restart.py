@@ -22,7 +22,7 @@ ONE = np.float32(1)
 
 def sum_of_ranks(devices):
     """Returns a program that adds the ranks of the devices."""
-    mesh = jax.make_mesh(
+    mesh = jax_cxl.make_mesh(
         (len(devices),), ("i",), devices=devices, axis_types=(jax.sharding.AxisType.Auto,)
     )
     ranks = np.array([jax.devices().index(device) for device in devices], np.float32)

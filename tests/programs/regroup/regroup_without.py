@@ -24,7 +24,9 @@ def main(_) -> None:
         print(error, flush=True)
         assert error.rank == 2
     devices = jax_cxl.regroup(jax.devices()[:2])
-    mesh = jax.make_mesh((2,), ("i",), devices=devices, axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = jax_cxl.make_mesh(
+        (2,), ("i",), devices=devices, axis_types=(jax.sharding.AxisType.Auto,)
+    )
     total = jax.jit(
         jax.shard_map(
             lambda x: jax_cxl.psum(jax.lax.axis_index("i") * x, "i"),

@@ -20,7 +20,9 @@ def die() -> None:
 
 
 def sum_of_ranks() -> int:
-    mesh = jax.make_mesh((jax.device_count(),), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = jax_cxl.make_mesh(
+        (jax.device_count(),), ("i",), axis_types=(jax.sharding.AxisType.Auto,)
+    )
     total = jax.jit(
         jax.shard_map(
             lambda x: jax_cxl.psum(jax.lax.axis_index("i") * x, "i"),

@@ -1,0 +1,168 @@
+"""The cases of the bench."""
+
+import re
+import time
+
+from guests.session import DEVICE, POOL, CaseFailed, Session
+
+_JOB = "python programs/job.py {process} {coordinator} "
+_LOOP = "export SECONDS_TO_RUN=600 SIZES=4; " + _JOB
+_STATUS = "python -m jax_cxl status"
+_MODES = ("flush", "uncached", "coherent")
+
+
+def short(session: Session) -> None:
+    """One job: results, equal names, clocks apart, a second job, status, a pause, a death."""
+    with session.case("boot of two kernels that share one device") as details:
+        details.append(session.boot())
+    pools = " ".join(f"'{POOL}?coherence={mode}'" for mode in (*_MODES, "flush"))
+    for number, offset in ((0, -100), (1, 40)):
+        session.run(number, f"hostname same; date -s @$(($(date +%s) + {offset}))")
+    scripts = session.start_pair("export SECONDS_TO_RUN=900 SIZES=4,4096; " + _JOB + pools)
+    with session.case("all collectives against NumPy: flush, uncached, coherent") as details:
+        for host in (0, 1):
+            session.wait_for(host, scripts[host], "LOOPING 3", 400)
+            output = session.guests[host].output(scripts[host])
+            if "WRONG" in output or output.count("right") != len(_MODES) + 1:
+                raise CaseFailed(output[-1500:])
+        details.append(re.search(r"checked .* of 4096", output)[0])
+        details.append("hosts of equal name, clocks 140 s apart")
+    with session.case("a second job on the used device is refused, on both hosts") as details:
+        for host in (0, 1):
+            output = session.expect(
+                host, f"python programs/second_job.py {POOL}", "REFUSED .*process"
+            )
+        details.append(output.strip()[:200])
+    with session.case("status from both hosts, without an argument") as details:
+        session.run(0, "date -s @$(($(date +%s) + 3000))")  # Clocks may jump, too.
+        for host in (0, 1):
+            output = session.expect(host, _STATUS, f"dax:{DEVICE}", "psum")
+        details.append("both ranks healthy, after a jump of a clock by 50 min")
+    with session.case("a host paused for 2 s") as details:
+        session.guests[1].pause()
+        time.sleep(2)
+        session.guests[1].go_on()
+        time.sleep(4)
+        for host in (0, 1):
+            if session.guests[host].status(scripts[host]) is not None:
+                raise CaseFailed(session.guests[host].output(scripts[host])[-1500:])
+        details.append("both went on")
+    _kill(session, 1, scripts)
+
+
+def _kill(session: Session, victim: int, scripts: list[int]) -> None:
+    survivor = 1 - victim
+    with session.case(f"host {victim} loses its power") as details:
+        session.guests[victim].kill()
+        began = time.monotonic()
+        session.wait_for(survivor, scripts[survivor], "LOST", 60)
+        told = time.monotonic() - began
+        status, output = session.guests[survivor].wait(scripts[survivor], 60)
+        match = re.search(r"LOST after ([\d.]+) s: (rank \d.*?its heartbeat stopped)", output)
+        if match is None or status != 3:
+            raise CaseFailed(f"status {status}: {output[-1500:]}")
+        ended = time.monotonic() - began
+        if ended - told > 20:
+            raise CaseFailed(f"the survivor took {ended - told:.0f} s to end")
+        details.append(
+            f"PeerLostError after {told:.1f} s, the survivor ended {ended - told:.1f} s later"
+        )
+
+
+def long(session: Session) -> None:
+    """The other cases; `short` has run before."""
+    with session.case("reboot, and a new job on the stale device; process 0 there") as details:
+        details.append(session.reboot(1))
+        scripts = session.start_pair("export SIZES=4; " + _JOB + POOL, order=(1, 0), swap=True)
+        session.wait_pair(scripts, "RESULTS .* right", "OVER")
+        details.append("results right; its host started first")
+    with session.case("the README's program") as details:
+        program = _snippet("README.md")
+        scripts = session.start_pair(
+            f"export JAX_CXL_POOL={POOL}; cat > /tmp/readme.py <<'END'\nimport jax\n"
+            "jax.distributed.initialize('{coordinator}', 2, {process})\n" + program + "\nEND\n"
+            "python /tmp/readme.py"
+        )
+        session.wait_pair(scripts, r"\[ *4\. +6\. +8\. +10\.\]")
+        details.append("unchanged, after jax.distributed.initialize")
+    with session.case("training of the example, tiny, against jax.lax") as details:
+        losses = [_train(session, namespace) for namespace in ("cxl", "lax")]
+        if losses[0] != losses[1] or not losses[0]:
+            raise CaseFailed(f"losses differ: {losses}")
+        details.append(f"same losses: {losses[0]}")
+    with session.case("a host paused for 12 s") as details:
+        scripts = _start_loop(session)
+        session.guests[1].pause()
+        time.sleep(12)
+        session.guests[1].go_on()
+        session.wait_pair(scripts, "LOST|gave up|aborted", status=3, seconds=60)
+        details.append("PeerLostError on both")
+    with session.case("network link cut while the pool works") as details:
+        scripts = _start_loop(session)
+        session.guests[1].cut_link()
+        time.sleep(15)
+        for host in (0, 1):
+            if session.guests[host].status(scripts[host]) is not None:
+                raise CaseFailed(session.guests[host].output(scripts[host])[-1500:])
+        session.guests[1].cut_link(up=True)
+        details.append("collectives went on for 15 s")
+        _kill(session, 0, scripts)
+        session.reboot(0)
+    with session.case("a user without rights, and one with access to the device") as details:
+        user = "su -s /bin/bash nobody -c 'cd /tmp; PYTHONPATH=/opt/project:/opt/site python "
+        command = user + f"/opt/project/programs/second_job.py {POOL}'"
+        session.expect(0, command, "PoolPermissionError", status=1)
+        session.expect(0, f"chmod 666 {DEVICE}; {command}", "TAKEN")
+        session.run(0, f"chmod 600 {DEVICE}")
+        details.append("refused and accepted")
+    for name, variables in _LAUNCHERS.items():
+        with session.case(f"variables of {name}") as details:
+            scripts = session.start_pair(
+                variables + "\nexport JAX_CXL_POOL=" + POOL + "; python programs/launched.py"
+            )
+            session.wait_pair(scripts, "sum 2")
+            details.append("jax_cxl.initialize connected the processes")
+    with session.case("doctor and clean on both hosts") as details:
+        for host in (0, 1):
+            session.expect(host, "python -m jax_cxl doctor", DEVICE)
+            session.expect(host, "python -m jax_cxl clean", "nothing to remove")
+        details.append("no problem found")
+
+
+def _start_loop(session: Session) -> list[int]:
+    scripts = session.start_pair(_LOOP + POOL)
+    for host in (0, 1):
+        session.wait_for(host, scripts[host], "LOOPING 3")
+    return scripts
+
+
+def _snippet(file: str) -> str:
+    from guests import image
+
+    text = (image.ROOT / file).read_text()
+    match = re.search(r"```python\n(.*?)```", text, re.DOTALL)
+    if match is None:
+        raise CaseFailed(f"{file} has no program")
+    return match[1].replace("{", "{{").replace("}", "}}")
+
+
+def _train(session: Session, namespace: str) -> list[str]:
+    scripts = session.start_pair(
+        f"export JAX_CXL_POOL={POOL} JAX_COORDINATOR_ADDRESS={{coordinator}}\n"
+        "export OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK={process}\n"
+        "export OMPI_COMM_WORLD_LOCAL_RANK=0\n"
+        "python programs/train.py {coordinator} {process} --corpus=/opt/project/docs --steps=3"
+        " --layers=1 --width=32 --heads=2 --sequence_length=32 --batch_size=2 --evaluate_every=3"
+        f" --evaluate_size=2 --collectives={namespace}"
+    )
+    outputs = session.wait_pair(scripts, seconds=500)
+    return re.findall(r"loss[ =:]+([\d.]+)", outputs[0])
+
+
+_LAUNCHERS = {
+    "Slurm": "export SLURM_JOB_ID=17 SLURM_STEP_NODELIST=10.77.0.1 SLURM_NTASKS=2"
+    " SLURM_PROCID={process} SLURM_LOCALID=0 JAX_COORDINATOR_ADDRESS={coordinator}",
+    "mpirun": "export OMPI_MCA_orte_hnp_uri='1234567890.0;tcp://10.77.0.1:1'"
+    " OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK={process} OMPI_COMM_WORLD_LOCAL_RANK=0"
+    " JAX_COORDINATOR_ADDRESS={coordinator}",
+}

@@ -1,0 +1,113 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+
+#include "cc/pool/pool.h"
+#include "cc/testing/pool/pool_specs.h"
+#include "cc/testing/pool/scratch.h"
+
+// A file system that refuses what famfs and others that hosts share refuse. The
+// functions of this program come before those of the C library.
+namespace {
+
+int refusal = 0;  // 0: nothing is refused
+bool grows = false;
+
+int Refuse() {
+  errno = refusal;
+  return -1;
+}
+
+}  // namespace
+
+extern "C" {
+
+int flock(int fd, int operation) {
+  return refusal ? Refuse() : syscall(SYS_flock, fd, operation);
+}
+
+int fallocate(int fd, int mode, off_t offset, off_t bytes) {
+  return refusal ? Refuse() : syscall(SYS_fallocate, fd, mode, offset, bytes);
+}
+
+int ftruncate(int fd, off_t bytes) noexcept {
+  return refusal ? Refuse() : syscall(SYS_ftruncate, fd, bytes);
+}
+
+int unlink(const char* path) noexcept {
+  return refusal ? Refuse() : syscall(SYS_unlink, path);
+}
+
+ssize_t pwrite(int fd, const void* data, size_t bytes, off_t offset) {
+  if (refusal && !grows) return Refuse();
+  return syscall(SYS_pwrite64, fd, data, bytes, offset);
+}
+
+}  // extern "C"
+
+namespace jax_cxl::pool {
+namespace {
+
+class RefusingFileSystemTest : public testing::TestWithParam<int> {
+ protected:
+  RefusingFileSystemTest() {
+    WriteFile(path_, "");
+    spec_ = FileSpec({path_}, 0);
+    spec_.dead_after_s = 0.3;
+  }
+  ~RefusingFileSystemTest() override {
+    refusal = 0;
+    grows = false;
+  }
+
+  const TempDirectory dir_;
+  const std::string path_ = dir_ / "pool";
+  PoolSpec spec_;
+};
+
+TEST_P(RefusingFileSystemTest, FileOfTheRightSizeBecomesAPool) {
+  std::filesystem::resize_file(path_, 8 * kMiB);
+  refusal = GetParam();
+  for (int i = 0; i < 2; ++i) {
+    auto pool = Pool::Create(spec_, 2);
+    ASSERT_TRUE(pool.ok()) << pool.status().message();
+    EXPECT_EQ((*pool)->total_bytes(), 8 * kMiB);
+    EXPECT_TRUE(Pool::Attach(spec_, 2, (*pool)->token()).ok());
+    (*pool)->Unlink();
+  }
+  EXPECT_TRUE(std::filesystem::exists(path_));
+}
+
+// No lock tells, so that the heart of the living job has to.
+TEST_P(RefusingFileSystemTest, SecondJobIsRefused) {
+  std::filesystem::resize_file(path_, 8 * kMiB);
+  refusal = GetParam();
+  Child child([&] { return Pool::Create(spec_, 2)->release() != nullptr; });
+  ASSERT_TRUE(child.ready());
+  EXPECT_EQ(CreateCode(spec_, "process " + std::to_string(child.pid())),
+            Code::kAlreadyExists);
+  child.Kill();
+  EXPECT_EQ(CreateCode(spec_), Code::kOk);
+}
+
+TEST_P(RefusingFileSystemTest, FileThatIsTooSmallNamesTheSizeItNeeds) {
+  std::filesystem::resize_file(path_, 4 * kMiB);
+  spec_.bytes = 8 * kMiB;
+  refusal = GetParam();
+  EXPECT_EQ(CreateCode(spec_, "8388608"), Code::kInvalidArgument);
+  grows = true;
+  EXPECT_EQ(CreateCode(spec_), Code::kOk);
+  EXPECT_EQ(std::filesystem::file_size(path_), 8 * kMiB);
+}
+
+INSTANTIATE_TEST_SUITE_P(Errors, RefusingFileSystemTest,
+                         testing::Values(EOPNOTSUPP, ENOSYS, EINVAL));
+
+}  // namespace
+}  // namespace jax_cxl::pool

@@ -1,0 +1,181 @@
+// Sanitizers: address, thread
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "cc/base/process_identity.h"
+#include "cc/pool/coherence/doorbell.h"
+#include "cc/pool/layout/header.h"
+#include "cc/pool/pool.h"
+#include "cc/testing/pool/pool_specs.h"
+#include "cc/testing/pool/scratch.h"
+
+// Jobs of several kernels on one file. A kernel does not see the locks of
+// another one, so these tests drop the lock of a job that lives elsewhere, and
+// change what it says of itself.
+namespace jax_cxl::pool {
+namespace {
+
+HeaderPage& PageOf(Pool& pool) {
+  return *reinterpret_cast<HeaderPage*>(pool.base());
+}
+
+void MoveElsewhere(ProcessIdentity* process) {
+  std::strcpy(process->boot_id, "00000001-0000-4000-8000-000000000000");
+  std::strcpy(process->host, "elsewhere");
+  process->pid = 4711;
+}
+
+void MoveElsewhere(Pool& pool) {
+  flock(pool.fd(), LOCK_UN);
+  MoveElsewhere(&PageOf(pool).keeper.process);
+}
+
+class SharingTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    WriteFile(dir_ / "pool", "");  // It stays when a pool goes.
+    spec_ = FileSpec({dir_ / "pool"});
+    spec_.dead_after_s = 1;
+  }
+
+  std::unique_ptr<Pool> Create() {
+    auto pool = Pool::Create(spec_, 2);
+    EXPECT_TRUE(pool.ok()) << pool.status().message();
+    return pool.ok() ? *std::move(pool) : nullptr;
+  }
+
+  double Seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() -
+                                         began_)
+        .count();
+  }
+
+  const TempDirectory dir_;
+  PoolSpec spec_;
+  const std::chrono::steady_clock::time_point began_ =
+      std::chrono::steady_clock::now();
+};
+
+TEST_F(SharingTest, JobOfAnotherHostIsNamedAndKeepsItsPool) {
+  const auto first = Create();
+  MoveElsewhere(*first);
+  EXPECT_EQ(CreateCode(spec_, "a job of process 4711 on host elsewhere"),
+            Code::kAlreadyExists);
+  EXPECT_TRUE(first->CheckIntact().ok());
+}
+
+// Its creator may have ended: any rank will do.
+TEST_F(SharingTest, RankOfAnotherHostIsNamed) {
+  std::jthread heart;
+  auto first = Create();
+  MoveElsewhere(*first);
+  const Doorbells doorbells(first->coherence(), first->epoch());
+  RankInfo& info = first->rank_page(1)->info;
+  info.process = ThisProcess();
+  MoveElsewhere(&info.process);
+  info.process.pid = 12;
+  doorbells.Ring(&info.ready, 1);
+  PageOf(*first).keeper.released = first->token();
+  heart = std::jthread([&](const std::stop_token& stop) {
+    for (uint64_t beat = 1; !stop.stop_requested(); ++beat) {
+      doorbells.Ring(&first->rank_page(1)->heartbeat.word, beat);
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+  });
+  EXPECT_EQ(CreateCode(spec_, "process 12 on host elsewhere"),
+            Code::kAlreadyExists);
+  heart.request_stop();
+  heart.join();
+}
+
+TEST_F(SharingTest, DeadJobOfAnotherHostIsWaitedForAndReplaced) {
+  {
+    const auto first = Create();
+    RankInfo& info = first->rank_page(0)->info;
+    info.process = ThisProcess();
+    MoveElsewhere(&info.process);
+    Doorbells(first->coherence(), first->epoch()).Ring(&info.ready, 1);
+  }
+  const double before = Seconds();
+  const auto second = Create();
+  EXPECT_GE(Seconds() - before, spec_.dead_after_s);
+  EXPECT_EQ(second->epoch(), 2u);
+}
+
+TEST_F(SharingTest, DeadJobOfThisKernelIsReplacedAtOnce) {
+  spec_.dead_after_s = 1000;
+  Child child([&] { return Pool::Create(spec_, 2)->release() != nullptr; });
+  ASSERT_TRUE(child.ready());
+  EXPECT_EQ(CreateCode(spec_, std::to_string(child.pid())),
+            Code::kAlreadyExists);
+  child.Kill();
+  EXPECT_NE(Create(), nullptr);
+}
+
+TEST_F(SharingTest, CreatorThatDiedBeforeTheHeaderLeavesAPlaceForAPool) {
+  spec_.dead_after_s = 0.2;
+  {
+    const auto first = Create();
+    PageOf(*first).header = {};
+    PageOf(*first).keeper.released = 1;
+    MoveElsewhere(*first);
+  }
+  EXPECT_NE(Create(), nullptr);
+}
+
+TEST_F(SharingTest, MembersNoticeThatTheirPoolWasFormatted) {
+  spec_.dead_after_s = 0.2;
+  auto first = Create();
+  auto member = Pool::Attach(spec_, 2, first->token());
+  ASSERT_TRUE(member.ok());
+  flock((*member)->fd(), LOCK_UN);
+  MoveElsewhere(*first);
+  // This host stood still for long: nobody counts, as far as others see.
+  PageOf(*first).keeper.claim = 1;
+  const auto second = Create();
+  ASSERT_NE(second, nullptr);
+
+  const Status status = (*member)->CheckIntact();
+  EXPECT_EQ(status.code(), Code::kDataLoss);
+  for (const std::string& words :
+       {std::string("was formatted by another job"),
+        DescribeProcess(ThisProcess()), spec_.paths[0]})
+    EXPECT_NE(status.message().find(words), std::string::npos)
+        << status.message();
+  EXPECT_FALSE((*member)->CheckIntact().ok());
+  // What it still stores reaches nobody.
+  std::memset((*member)->base(), 0xee, (*member)->total_bytes());
+  EXPECT_TRUE(second->CheckIntact().ok());
+  EXPECT_FALSE(first->CheckIntact().ok());
+}
+
+// Two hosts whose creators look at the same time: one of them, at most, gets
+// the pool, and the other one says why not.
+TEST_F(SharingTest, CreatorsOfTwoHostsAtOnce) {
+  const auto first = Create();
+  MoveElsewhere(*first);
+  HeaderPage& page = PageOf(*first);
+  page.keeper.released = page.keeper.claim;  // free
+  std::jthread other([&] {
+    // Sees the pool free too, and stores its claim a moment after this host.
+    while (__atomic_load_n(&page.keeper.claim, __ATOMIC_ACQUIRE) ==
+           first->token())
+      std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    __atomic_store_n(&page.keeper.claim, 4711, __ATOMIC_RELEASE);
+  });
+  EXPECT_EQ(CreateCode(spec_, "was taken at the same moment by another job"),
+            Code::kAlreadyExists);
+}
+
+}  // namespace
+}  // namespace jax_cxl::pool

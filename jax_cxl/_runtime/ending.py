@@ -1,0 +1,50 @@
+"""How a program ends after it has lost a process.
+
+At exit JAX waits until all processes of the job end, and aborts the program when that fails, after
+a minute or more. A lost process does not come. So the survivors leave JAX's coordination service
+without that meeting. Process 0, which hosts the service, leaves last: JAX aborts the other
+processes when the service goes.
+
+Under `python -m jax_cxl.launch` the launcher ends the ranks.
+"""
+
+import time
+
+import jax
+
+from jax_cxl import _compat, _core
+from jax_cxl._launch import environment as launch_environment
+from jax_cxl._runtime import configuration, pools
+
+_POLL_SECONDS = 0.02
+# How long an interpreter takes to end once it has said so.
+_END_SECONDS = 0.5
+
+
+def wait_for_survivors() -> None:
+    """Lets the other survivors end first, if this process hosts their coordination service.
+
+    Call it while the runtime runs.
+    """
+    if launch_environment.launched() or not _compat.hosts_service():
+        return
+    others = set(range(jax.device_count())) - set(pools.local_ranks())
+    survivors = {rank for rank in others if not _core.rank_lost(rank)}
+    if survivors == others:
+        return
+    deadline = time.monotonic() + configuration.from_environment().heartbeat_timeout
+    while not all(map(_ends, survivors)) and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+    deadline = time.monotonic() + _END_SECONDS
+    while not all(map(_core.rank_lost, survivors)) and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+
+
+def _ends(rank: int) -> bool:
+    return _core.rank_left(rank) or _core.rank_lost(rank)
+
+
+def leave_jax() -> None:
+    """Leaves the coordination service without the lost processes."""
+    if not launch_environment.launched() and _compat.coordination_client() is not None:
+        _compat.leave_without_barrier()

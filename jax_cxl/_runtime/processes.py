@@ -1,0 +1,46 @@
+"""Who a process is, for processes of this host and of others; cc/base/process_identity.h in Python.
+
+Host names do not tell: two hosts may have the same one.
+"""
+
+import functools
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+
+@functools.cache
+def boot_id() -> str:
+    """Returns the boot id of this kernel, "" if it does not say."""
+    try:
+        return pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+@functools.cache
+def pid_namespace() -> int:
+    """Returns the inode of this process's pid namespace."""
+    return os.stat("/proc/self/ns/pid").st_ino
+
+
+def on_this_kernel(who: Mapping[str, Any]) -> bool:
+    """Whether a process, of which `who` has the "boot_id", runs under this kernel."""
+    return who["boot_id"] == boot_id() != ""
+
+
+def pid_means_the_same(who: Mapping[str, Any]) -> bool:
+    """Whether this process can look for a process by its pid."""
+    return on_this_kernel(who) and who["pid_namespace"] == pid_namespace()
+
+
+def start_of(pid: int) -> int:
+    """Returns when a process began, in the kernel's ticks; 0 once it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # pid (name) state ...; the name may hold spaces and parentheses.
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return 0
+    return 0 if fields[0] in (b"Z", b"X") else int(fields[19])

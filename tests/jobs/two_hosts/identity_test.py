@@ -1,0 +1,79 @@
+"""Two hosts of the same name are two; containers of one host are one."""
+
+import re
+import sys
+import tempfile
+
+import job
+import two_kernels
+from absl.testing import absltest
+
+from jax_cxl._runtime import processes
+
+
+class IdentityTest(absltest.TestCase):
+    def test_kernels_are_told_by_their_boot_id(self):
+        self.assertRegex(processes.boot_id(), r"[0-9a-f-]{36}")
+        here = {"boot_id": processes.boot_id(), "pid_namespace": processes.pid_namespace()}
+        self.assertTrue(processes.pid_means_the_same(here))
+        self.assertFalse(processes.pid_means_the_same(here | {"pid_namespace": 1}))
+        self.assertTrue(processes.on_this_kernel(here | {"pid_namespace": 1}))
+        self.assertFalse(processes.on_this_kernel(here | {"boot_id": "another"}))
+
+
+@absltest.skipIf(two_kernels.missing(), two_kernels.missing())
+class EqualNamesTest(absltest.TestCase):
+    """Both processes have pid 1 on a host of the same name."""
+
+    def setUp(self):
+        super().setUp()
+        self.hosts = two_kernels.Hosts()
+        self.addCleanup(self.hosts.close)
+        self.folder = self.enter_context(tempfile.TemporaryDirectory())
+
+    def start(self, how: str, same_kernel: bool = False, options: str = "&coherence=coherent"):
+        program = str(job.PROGRAMS / "two_hosts" / "in_turns.py")
+        port = str(two_kernels.free_port())
+        running = [
+            self.hosts.start(
+                *(0 if same_kernel else process, sys.executable, program, port, str(process)),
+                *(f"file:{self.folder}/pool?size=64MiB{options}", how),
+            )
+            for process in range(2)
+        ]
+        for process in running:
+            self.addCleanup(process.kill)
+        return running
+
+    def test_ranks_live(self):
+        for process in self.start("end"):
+            stdout, stderr = process.communicate(timeout=120)
+            self.assertEqual(process.returncode, 0, stdout + stderr)
+            self.assertIn("sum 2", stdout)
+
+    def test_death_on_the_other_host_is_noticed_by_the_heartbeat(self):
+        first, second = self.start("die")
+        second.communicate(timeout=120)
+        stdout, stderr = first.communicate(timeout=120)
+        found = re.search(r"lost rank 1 after ([\d.]+) s: (.*)", stdout)
+        self.assertIsNotNone(found, stdout + stderr)
+        self.assertIn("rank 1 (pid 1 on host localhost) is gone: its heartbeat stopped", found[2])
+        self.assertGreater(float(found[1]), 4)
+        self.assertLess(float(found[1]), 6 + 10 * job.SOON)
+
+    def test_coherence_between_hosts_is_said_in_words(self):
+        for process in self.start("end", options=""):
+            _, stderr = process.communicate(timeout=120)
+            self.assertEqual(process.returncode, 1, stderr)
+            for words in ("the ranks run on 2 hosts", "coherence=flush", "coherence=coherent"):
+                self.assertIn(words, stderr)
+
+    def test_containers_of_one_kernel(self):
+        # Two pid namespaces: pids mean different processes, so that heartbeats have to tell.
+        for process in self.start("end", same_kernel=True, options=""):
+            stdout, stderr = process.communicate(timeout=120)
+            self.assertEqual(process.returncode, 0, stdout + stderr)
+
+
+if __name__ == "__main__":
+    absltest.main()
