@@ -16,10 +16,15 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from jax_cxl._launch import detect
+
 # On GPUs streams wait for each other, and must not share one of the 8 queues that a process gets
 # otherwise. CUDA reads these when it starts, which may be before jax_cxl does.
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 os.environ.setdefault("CUDA_DEVICE_MAX_COPY_CONNECTIONS", "32")
+
+if "OMPI_COMM_WORLD_SIZE" in os.environ or "PMI_SIZE" in os.environ:
+    detect.install_for_mpi()
 
 if TYPE_CHECKING:
     from jax_cxl import errors as errors

@@ -8,6 +8,7 @@ session. It returns when it has no children left.
 import dataclasses
 import errno
 import os
+import pathlib
 import select
 import signal
 import socket
@@ -50,7 +51,7 @@ class Job:
     restarts: int
     go_on: bool
     restart_lost: int
-    post_mortem: str | None
+    post_mortem: pathlib.Path | None
     replace_collectives: bool
 
     @property
@@ -115,16 +116,17 @@ class _Supervisor:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
         process.become_subreaper()
         process.die_with(self._launcher, signal.SIGTERM)
-        self._attempt(receiver)
+        self._receiver = receiver
+        self._attempt()
         while self._status and not self._stopped and self._restarts < self._job.restarts:
             self._restarts += 1
             self._reset()
             count = f"{self._restarts} of {self._job.restarts}"
             self._say(f"restart {count}")
-            self._attempt(receiver)
+            self._attempt()
         return self._status
 
-    def _attempt(self, receiver: socket.socket) -> None:
+    def _attempt(self) -> None:
         """Starts all ranks and waits for their end."""
         # Reserves the port until the coordination service, which shares it by SO_REUSEPORT, listens
         # on it: no other process can take the port in between.
@@ -134,11 +136,7 @@ class _Supervisor:
             self._port = reservation.getsockname()[1]
             self._start()
             while not self._finished():
-                self._poll(receiver)
-                for number in _received(receiver):
-                    self._on_signal(number)
-                self._reap()
-                self._kill_when_due()
+                self._handle(self._timeout())
         if self._status and not self._stopped:
             self._pool.report(self._job.post_mortem)
 
@@ -148,6 +146,11 @@ class _Supervisor:
             if self._job.survives:
                 self._start_coordinator()
             for number in range(self._job.size):
+                # Signals, output and the end of ranks do not wait until all ranks have started.
+                if number > 0:
+                    self._handle(0)
+                if self._ending:
+                    break
                 self._start_rank(number)
         except OSError as error:
             self._status = 1
@@ -220,17 +223,25 @@ class _Supervisor:
             )
         return not self._sources and not any(sink.pending for sink in self._sinks)
 
-    def _poll(self, receiver: socket.socket) -> None:
+    def _handle(self, timeout: float | None) -> None:
+        """Handles what happens within `timeout` milliseconds."""
+        self._poll(timeout)
+        for number in _received(self._receiver):
+            self._on_signal(number)
+        self._reap()
+        self._kill_when_due()
+
+    def _poll(self, timeout: float | None) -> None:
         """Waits for signals, reports and output, and passes on output."""
         poller = select.poll()
-        poller.register(receiver, select.POLLIN)
+        poller.register(self._receiver, select.POLLIN)
         sources = {source.fd: source for source in self._sources if not source.sink.full}
         for fd in (*sources, *self._reports):
             poller.register(fd, select.POLLIN)
         sinks = {sink.fd: sink for sink in self._sinks if sink.pending}
         for fd in sinks:
             poller.register(fd, select.POLLOUT)
-        ready = poller.poll(self._timeout())
+        ready = poller.poll(timeout)
         for fd, _ in ready:
             if fd in sources:
                 sources[fd].read()

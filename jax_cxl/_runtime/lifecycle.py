@@ -139,7 +139,8 @@ def initialize(pool: str | None = None) -> None:
     Raises:
       PoolError: the pool cannot be used (too small, missing, forbidden, in use, or not a pool of
         this job). All processes raise it.
-      ValueError: the URI is malformed, or the table that `JAX_CXL_TUNING` names is.
+      InvalidPoolError: the URI is malformed.
+      ValueError: the table that `JAX_CXL_TUNING` names is malformed, or a variable `JAX_CXL_...`.
       MismatchError: the processes have different tuning tables.
       NotInitializedError: jax_cxl runs on another pool already, there are several processes that
         do not know of each other, or one of them ends, fails or does not come within

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from jax_cxl import errors
+from jax_cxl import _arguments, errors
 from jax_cxl._status import analysis, pools
 
 _DESCRIPTION = """\
@@ -45,7 +45,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("pool", nargs="?", help="the job; see below")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument(
-        "--calls", type=int, default=64, metavar="N", help="calls of each rank (default: 64)"
+        "--calls",
+        type=_arguments.whole_number(1),
+        default=64,
+        metavar="N",
+        help="calls of each rank (default: 64)",
     )
     options = parser.parse_args(arguments)
     jobs = []
@@ -55,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(str(error))
     for pool in found:
         try:
-            jobs.append((pool.name, analysis.read(pool.read(), max(options.calls, 1))))
+            jobs.append((pool.name, analysis.read(pool.read(), options.calls)))
         except (OSError, errors.CxlError) as error:  # It may have ended meanwhile.
             print(f"status: {error}", file=sys.stderr)
     if options.json:

@@ -284,7 +284,7 @@ class DoctorTest(absltest.TestCase):
             self.assertIn(word, checked.stdout)
 
     def test_a_pool_that_does_not_fit_is_a_problem(self):
-        (finding,) = doctor.check_shm(10**9)
+        (finding,) = doctor.check_pool(10**9)
         self.assertEqual(finding.level, "problem")
         self.assertIn("python -m jax_cxl clean", finding.text)
 
