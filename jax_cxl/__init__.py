@@ -29,9 +29,16 @@ if "OMPI_COMM_WORLD_SIZE" in os.environ or "PMI_SIZE" in os.environ:
 if TYPE_CHECKING:
     from jax_cxl import errors as errors
     from jax_cxl import lax as lax
-    from jax_cxl._runtime.lifecycle import Stats, initialize, shutdown, stats
+    from jax_cxl._runtime.lifecycle import (
+        OperationStats,
+        Stats,
+        initialize,
+        shutdown,
+        stats,
+    )
     from jax_cxl._runtime.regroup import regroup
     from jax_cxl._start_done.future import Future
+    from jax_cxl._takeover.explain import explain
     from jax_cxl._takeover.replace import replace_collectives
     from jax_cxl.errors import (
         CollectiveTimeoutError,
@@ -51,6 +58,7 @@ __all__ = [
     "InvalidCollectiveError",
     "MismatchError",
     "NotInitializedError",
+    "OperationStats",
     "PeerLostError",
     "PoolError",
     "Stats",
@@ -64,6 +72,7 @@ __all__ = [
     "broadcast",
     "broadcast_done",
     "broadcast_start",
+    "explain",
     "gather",
     "gather_done",
     "gather_start",
@@ -123,7 +132,9 @@ __all__ = [
 
 _MODULES = {
     "Future": "jax_cxl._start_done.future",
+    "OperationStats": "jax_cxl._runtime.lifecycle",
     "Stats": "jax_cxl._runtime.lifecycle",
+    "explain": "jax_cxl._takeover.explain",
     "initialize": "jax_cxl._runtime.lifecycle",
     "regroup": "jax_cxl._runtime.regroup",
     "replace_collectives": "jax_cxl._takeover.replace",

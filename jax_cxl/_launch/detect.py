@@ -98,6 +98,7 @@ def _register() -> None:
 
         @classmethod
         def get_process_count(cls) -> int:
+            environment.note_connecting()
             return int(os.environ[environment.SIZE])
 
         @classmethod

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Iterable
 
-from jax_cxl._launch import environment, output, post_mortem, process
+from jax_cxl._launch import board, environment, output, post_mortem, process
 
 _POLL_SECONDS = 0.05  # While ending, how often to look again for descendants.
 
@@ -103,6 +103,7 @@ class _Supervisor:
         self._failing: dict[int, tuple[int, float]] = {}
         self._childless = False
         self._pool = post_mortem.HeldPool()
+        self._board = board.Board.new(self._job.size)
 
     def run(self, signals: Iterable[signal.Signals]) -> int:
         """Runs the job; see `supervise`."""
@@ -120,6 +121,7 @@ class _Supervisor:
         self._attempt()
         while self._status and not self._stopped and self._restarts < self._job.restarts:
             self._restarts += 1
+            self._board.close()
             self._reset()
             count = f"{self._restarts} of {self._job.restarts}"
             self._say(f"restart {count}")
@@ -177,7 +179,10 @@ class _Supervisor:
         command = [sys.executable, "-m", "jax_cxl._launch.rank", str(os.getpid())]
         try:
             child = subprocess.Popen(
-                [*command, str(reporter.fileno()), job.kind, job.name, *job.arguments],
+                [
+                    *(*command, str(reporter.fileno()), str(self._board.fd)),
+                    *(job.kind, job.name, *job.arguments),
+                ],
                 env=environment.rank_environment(
                     os.environ,
                     rank=number,
@@ -192,7 +197,7 @@ class _Supervisor:
                 stdin=None if number == 0 else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if piped else None,
                 stderr=subprocess.PIPE if piped else None,
-                pass_fds=[reporter.fileno()],
+                pass_fds=[reporter.fileno(), self._board.fd],
                 # A process group of its own, so that Ctrl-C of the terminal reaches the launcher
                 # only. All ranks are in one session: Linux divides a core fairly between sessions,
                 # and a thread that yields gives the core only to threads of its session.
@@ -333,6 +338,7 @@ class _Supervisor:
 
     def _on_exit(self, number: int, code: int) -> None:
         """Handles the end of a rank: restarts it, lets the others continue, or ends the job."""
+        self._board.note(number, board.ENDED)
         self._succeeded |= code == 0
         if code == 0:
             return

@@ -7,10 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from jax_cxl import _core
+from jax_cxl._status import lateness
 
 # A rank's heart beats every 0.1 s. If the last beat of a rank is this much older than that of
 # another rank, the process did not run any more.
 _SILENCE_SECONDS = 0.5
+
+# So many calls of a rank its recorder has at most.
+ALL_CALLS = 4096
 
 
 @dataclasses.dataclass
@@ -23,6 +27,7 @@ class Rank:
       stuck: its oldest call that has not finished, or failed; None if there is none.
       waits_for: the ranks that this call waits for, as far as is known.
       silent: seconds from its last heartbeat to the last heartbeat of any rank.
+      late: how late it came to calls, if it shares calls with other ranks.
     """
 
     record: dict[str, Any]
@@ -30,6 +35,7 @@ class Rank:
     stuck: dict[str, Any] | None = None
     waits_for: list[int] = dataclasses.field(default_factory=list)
     silent: float = 0.0
+    late: lateness.Lateness | None = None
 
     @property
     def number(self) -> int:
@@ -63,7 +69,7 @@ class Job:
     culprits: dict[int, str]
 
 
-def read(snapshot: "_core.Snapshot", calls: int) -> Job:
+def read(snapshot: "_core.Snapshot", calls: int = ALL_CALLS) -> Job:
     """Reads a job from a copy of its pool, with the last `calls` calls of each rank."""
     records = [snapshot.rank(rank, calls) for rank in range(snapshot.world_size)]
     return analyse([Rank(record, process_state(record)) for record in records])
@@ -100,6 +106,8 @@ def analyse(ranks: list[Rank]) -> Job:
     started = [
         {(call["group"], call["identity"]) for call in rank.record["calls"]} for rank in ranks
     ]
+    for late in lateness.of_ranks([rank.record for rank in ranks]):
+        ranks[late.rank].late = late
     for rank in ranks:
         if rank.stuck is not None:
             rank.waits_for = _waits_for(rank, rank.stuck, started)
@@ -159,7 +167,12 @@ def _why(rank: Rank) -> str:
     if call is None:
         return f"{rank.name} {state}; it had not called any collective"
     did = "it was in" if rank.stuck else "it had finished"
-    return f"{rank.name} {state}; {did} its call {call['number']}, {call['what']}"
+    return f"{rank.name} {state}; {did} its call {call['number']}, {described(call)}"
+
+
+def described(call: dict[str, Any]) -> str:
+    """Returns what a call does, and where in the user's program it stands if that is known."""
+    return f"{call['what']} at {call['site']}" if call["site"] else call["what"]
 
 
 def sentences(job: Job) -> list[str]:
@@ -169,7 +182,7 @@ def sentences(job: Job) -> list[str]:
         if rank.stuck is None:
             continue
         others = ", ".join(job.ranks[number].name for number in rank.waits_for)
-        what = f"call {rank.stuck['number']}, {rank.stuck['what']}"
+        what = f"call {rank.stuck['number']}, {described(rank.stuck)}"
         lines.append(f"{rank.name} was in {what}" + (f", and waited for {others}" * bool(others)))
     lines += [f"culprit: {why}" for why in job.culprits.values()]
     return lines

@@ -27,7 +27,7 @@ inline constexpr uint64_t kLineBytes = 128;
 inline constexpr uint64_t kPageBytes = 4096;
 
 inline constexpr char kMagic[8] = {'J', 'A', 'X', 'C', 'X', 'L', 'P', '1'};
-inline constexpr uint32_t kLayoutVersion = 4;
+inline constexpr uint32_t kLayoutVersion = 5;
 inline constexpr int kMaxExtents = 64;
 inline constexpr int kMaxWorldSize = 1024;
 inline constexpr int kMaxSlots = 12;
