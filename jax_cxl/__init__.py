@@ -16,18 +16,30 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from jax_cxl._launch import detect
+
 # On GPUs streams wait for each other, and must not share one of the 8 queues that a process gets
 # otherwise. CUDA reads these when it starts, which may be before jax_cxl does.
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 os.environ.setdefault("CUDA_DEVICE_MAX_COPY_CONNECTIONS", "32")
 
+if "OMPI_COMM_WORLD_SIZE" in os.environ or "PMI_SIZE" in os.environ:
+    detect.install_for_mpi()
+
 if TYPE_CHECKING:
     from jax_cxl import errors as errors
     from jax_cxl import lax as lax
-    from jax_cxl._runtime.lifecycle import Stats, initialize, shutdown, stats
+    from jax_cxl._runtime.lifecycle import (
+        OperationStats,
+        Stats,
+        initialize,
+        shutdown,
+        stats,
+    )
     from jax_cxl._runtime.mesh import make_mesh
     from jax_cxl._runtime.regroup import regroup
     from jax_cxl._start_done.future import Future
+    from jax_cxl._takeover.explain import explain
     from jax_cxl._takeover.replace import replace_collectives
     from jax_cxl.errors import (
         CollectiveTimeoutError,
@@ -47,6 +59,7 @@ __all__ = [
     "InvalidCollectiveError",
     "MismatchError",
     "NotInitializedError",
+    "OperationStats",
     "PeerLostError",
     "PoolError",
     "Stats",
@@ -60,6 +73,7 @@ __all__ = [
     "broadcast",
     "broadcast_done",
     "broadcast_start",
+    "explain",
     "gather",
     "gather_done",
     "gather_start",
@@ -120,7 +134,9 @@ __all__ = [
 
 _MODULES = {
     "Future": "jax_cxl._start_done.future",
+    "OperationStats": "jax_cxl._runtime.lifecycle",
     "Stats": "jax_cxl._runtime.lifecycle",
+    "explain": "jax_cxl._takeover.explain",
     "initialize": "jax_cxl._runtime.lifecycle",
     "make_mesh": "jax_cxl._runtime.mesh",
     "regroup": "jax_cxl._runtime.regroup",

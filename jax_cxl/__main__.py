@@ -10,6 +10,7 @@ COMMANDS = {
     "doctor": "jax_cxl._status.doctor",
     "simulate": "jax_cxl._simulate.cli",
     "status": "jax_cxl._status.status",
+    "trace": "jax_cxl._status.trace",
     "tune": "jax_cxl._bench.tune",
 }
 

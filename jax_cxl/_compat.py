@@ -23,6 +23,7 @@ try:
     from jax._src import config as _config
     from jax._src import distributed as _distributed
     from jax._src import source_info_util as _source_info_util
+    from jax._src import xla_bridge as _xla_bridge
     from jax._src.core import NamedAxisEffect
     from jax._src.dispatch import BACKEND_COMPILE_EVENT
 
@@ -30,6 +31,7 @@ try:
     _cache_key.custom_hook  # noqa: B018
     _config._check_vma.value  # noqa: B018
     _distributed.global_state.client  # noqa: B018
+    _xla_bridge.backends_are_initialized  # noqa: B018
     _source_info_util.is_user_filename, _source_info_util.user_frames  # noqa: B018
 except (ImportError, AttributeError) as error:
     raise ImportError(
@@ -53,6 +55,7 @@ __all__ = [
     "extend_cache_key",
     "forbidden_axes",
     "forget_topology",
+    "has_backend",
     "hosts_service",
     "is_own_file",
     "jitted_function_type",
@@ -61,8 +64,10 @@ __all__ = [
     "make_runtime_errors",
     "process_count",
     "process_id",
+    "refuses_other_orders_of_axes",
     "register_compiler_hook",
     "running_frames",
+    "sorts_axes_of_ppermute",
     "user_frames",
 ]
 
@@ -76,6 +81,26 @@ def forbidden_axes() -> tuple:
     """Axes over which `no_collectives` (absent in JAX 0.10) forbids communication."""
     state = getattr(_config, "no_collectives", None)
     return tuple(state.value or ()) if state is not None else ()
+
+
+def sorts_axes_of_ppermute() -> bool:
+    """Whether `jax.lax.ppermute` counts ranks in the order of the mesh, whatever axes are given.
+
+    Up to JAX 0.10 it does. Later versions count in the order that is given, and refuse another
+    order than that of the mesh unless `jax_raise_on_ppermute_sort_diff` is off.
+    """
+    return not hasattr(_config, "raise_on_ppermute_sort_diff")
+
+
+def refuses_other_orders_of_axes() -> bool:
+    """Whether `jax.lax.ppermute` refuses axes in another order than that of the mesh."""
+    option = getattr(_config, "raise_on_ppermute_sort_diff", None)
+    return option is not None and bool(option.value)
+
+
+def has_backend() -> bool:
+    """Whether JAX has made its devices, after which it connects to no other process."""
+    return _xla_bridge.backends_are_initialized()
 
 
 def coordination_client() -> Any:

@@ -17,14 +17,21 @@ import time
 import traceback
 from collections.abc import Sequence
 
+from jax_cxl import _arguments
 from jax_cxl._launch import process, rank, supervisor
 from jax_cxl._launch.environment import launched as launched
 from jax_cxl._takeover import plugin
+
+# More ranks than either need --oversubscribe. A rank that imports JAX takes a second of a core and
+# 150 MB to start.
+_ANY_MACHINE = 64
+_PER_CORE = 8
 
 _USAGE = """\
 python -m jax_cxl.launch [-n N] [--devices-per-process K] [--no-prefix]
                                 [--grace SECONDS] [--restarts N] [--restart-lost N]
                                 [--go-on] [--post-mortem FILE] [--replace-collectives]
+                                [--oversubscribe]
                                 (SCRIPT | -m MODULE) [ARG ...]"""
 
 _DESCRIPTION = """\
@@ -133,10 +140,17 @@ def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
         allow_abbrev=False,
     )
     parser.add_argument(
-        "-n", type=_positive, default=2, metavar="N", help="number of ranks (default: 2)"
+        "-n",
+        type=_arguments.whole_number(1),
+        default=2,
+        metavar="N",
+        help="number of ranks (default: 2)",
     )
     parser.add_argument(
-        "--devices-per-process", type=_positive, metavar="K", help="devices of each rank"
+        "--devices-per-process",
+        type=_arguments.whole_number(1),
+        metavar="K",
+        help="devices of each rank",
     )
     parser.add_argument("-m", action="store_true", help="run a module, as python -m does")
     parser.add_argument(
@@ -144,21 +158,21 @@ def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
     )
     parser.add_argument(
         "--grace",
-        type=float,
+        type=_arguments.seconds,
         default=3.0,
         metavar="SECONDS",
         help="time between asking a rank to end and killing it (default: 3)",
     )
     parser.add_argument(
         "--restarts",
-        type=int,
+        type=_arguments.whole_number(0),
         default=0,
         metavar="N",
         help="how many times all ranks start again after a failure (default: 0)",
     )
     parser.add_argument(
         "--restart-lost",
-        type=int,
+        type=_arguments.whole_number(0),
         default=0,
         metavar="N",
         help="how many times a rank that fails starts again alone (default: 0)",
@@ -170,6 +184,7 @@ def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
     )
     parser.add_argument(
         "--post-mortem",
+        type=_arguments.output_file,
         metavar="FILE",
         help="if a rank fails, write the last calls of all ranks to this file",
     )
@@ -177,6 +192,11 @@ def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
         "--replace-collectives",
         action="store_true",
         help="move the data of all of XLA's collectives between ranks through the pool",
+    )
+    parser.add_argument(
+        "--oversubscribe",
+        action="store_true",
+        help=f"allow more than {_ANY_MACHINE} ranks, and more than {_PER_CORE} for each core",
     )
     # One list: with a positional argument for the script, argparse would drop a `--` behind it.
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
@@ -186,10 +206,6 @@ def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
         command = command[1:]
     if not command:
         parser.error("SCRIPT or -m MODULE is missing")
-    if options.grace < 0:
-        parser.error("--grace must not be negative")
-    if options.restarts < 0 or options.restart_lost < 0:
-        parser.error("--restarts and --restart-lost must not be negative")
     if options.restarts and (options.restart_lost or options.go_on):
         parser.error("--restarts starts all ranks again: not with --restart-lost or --go-on")
     if options.replace_collectives and not plugin.is_installed():
@@ -199,6 +215,13 @@ def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
         )
     if not options.m and not os.path.isfile(command[0]):
         parser.error(f"no such file: {command[0]}")
+    cores = len(os.sched_getaffinity(0))
+    most = max(_ANY_MACHINE, _PER_CORE * cores)
+    if options.n > most and not options.oversubscribe:
+        parser.error(
+            f"-n {options.n} starts {options.n} Python processes on {cores} cores. If you mean it,"
+            f" add --oversubscribe; without it the limit is {most} on this machine"
+        )
     return supervisor.Job(
         kind=rank.MODULE if options.m else rank.SCRIPT,
         name=command[0],
@@ -213,14 +236,6 @@ def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
         post_mortem=options.post_mortem,
         replace_collectives=options.replace_collectives,
     )
-
-
-def _positive(text: str) -> int:
-    """Returns a positive number, for argparse."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
-    return number
 
 
 if __name__ == "__main__":

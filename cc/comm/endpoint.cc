@@ -291,4 +291,13 @@ Stats Endpoint::stats() {
   return stats;
 }
 
+std::vector<RecordedOperation> Endpoint::operations() {
+  std::vector<RecordedOperation> operations;
+  for (const pool::OperationRecord& counted : recorder_.operations())
+    operations.push_back({counted.name, counted.calls, counted.bytes,
+                          tick_rate_.Seconds(counted.waited),
+                          tick_rate_.Seconds(counted.worked), counted.failed});
+  return operations;
+}
+
 }  // namespace jax_cxl::comm

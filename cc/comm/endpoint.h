@@ -23,6 +23,7 @@
 #include "cc/comm/health/standstill.h"
 #include "cc/comm/order/channel.h"
 #include "cc/comm/order/in_order.h"
+#include "cc/comm/record/recorded_calls.h"
 #include "cc/comm/record/recorder.h"
 #include "cc/pool/pool.h"
 
@@ -56,6 +57,8 @@ class Endpoint {
       const std::vector<int32_t>& members);
 
   Stats stats();
+  // What has been counted of each operation.
+  std::vector<RecordedOperation> operations();
 
   // The rank's part of the pool, for whoever opens other channels in it.
   Arena* arena() { return &arena_; }

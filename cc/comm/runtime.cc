@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -111,6 +113,23 @@ Stats Runtime::stats() const {
   Stats total;
   for (auto& endpoint : endpoints_) total += endpoint->stats();
   return total;
+}
+
+std::vector<RecordedOperation> Runtime::operations() const {
+  std::map<std::string, RecordedOperation> total;
+  for (auto& endpoint : endpoints_)
+    for (const RecordedOperation& counted : endpoint->operations()) {
+      RecordedOperation& sum = total[counted.name];
+      sum.name = counted.name;
+      sum.calls += counted.calls;
+      sum.bytes += counted.bytes;
+      sum.waited += counted.waited;
+      sum.worked += counted.worked;
+      sum.failed += counted.failed;
+    }
+  std::vector<RecordedOperation> operations;
+  for (auto& [name, sum] : total) operations.push_back(std::move(sum));
+  return operations;
 }
 
 }  // namespace jax_cxl::comm

@@ -71,6 +71,7 @@ class Runtime {
 
   // Summed over this process's ranks.
   Stats stats() const;
+  std::vector<RecordedOperation> operations() const;
 
  private:
   Runtime() = default;

@@ -10,6 +10,7 @@
 #include "cc/base/status.h"
 #include "cc/base/text.h"
 #include "cc/comm/record/recorded_calls.h"
+#include "cc/comm/runtime.h"
 #include "cc/pool/snapshot.h"
 
 namespace nb = nanobind;
@@ -25,12 +26,28 @@ nb::dict Describe(const comm::RecordedCall& call) {
   entry["group"] = call.group;
   entry["name"] = call.name;
   entry["what"] = call.what;
+  entry["site"] = call.site;
   entry["submitted"] = call.submitted;
   entry["started"] = call.started;
   entry["finished"] = call.finished;
   entry["code"] = std::string(CodeName(call.code));
   entry["waiting_for"] = call.waiting_for;
   return entry;
+}
+
+nb::list Describe(const std::vector<comm::RecordedOperation>& counted) {
+  nb::list operations;
+  for (const comm::RecordedOperation& from : counted) {
+    nb::dict operation;
+    operation["name"] = from.name;
+    operation["calls"] = from.calls;
+    operation["bytes"] = from.bytes;
+    operation["seconds_waited"] = from.waited;
+    operation["seconds_worked"] = from.worked;
+    operation["failed"] = from.failed;
+    operations.append(operation);
+  }
+  return operations;
 }
 
 // Ranks of the groups that the rank is a member of, by the group's hash.
@@ -77,6 +94,8 @@ nb::dict Rank(const pool::Snapshot& snapshot, int rank, size_t calls) {
   }
   entry["groups"] = Groups(snapshot, rank);
   entry["submitted_calls"] = doorbells.Read(&recorder.submitted_calls.word);
+  entry["operations"] =
+      Describe(comm::ReadOperations(recorder, doorbells.coherence()));
   nb::list recorded;
   for (const comm::RecordedCall& call :
        comm::ReadCalls(recorder, doorbells, calls))
@@ -105,6 +124,15 @@ void BindRecorded(nb::module_& m) {
       .def("to_bytes", [](const pool::Snapshot& self) {
         return nb::bytes(self.data(), self.size());
       });
+  m.def(
+      "operations",
+      [] {
+        auto runtime = comm::Runtime::Current();
+        return Describe(runtime == nullptr
+                            ? std::vector<comm::RecordedOperation>()
+                            : runtime->operations());
+      },
+      "What the ranks of this process have counted of each operation.");
 }
 
 }  // namespace jax_cxl

@@ -3,11 +3,11 @@
 import argparse
 import importlib.util
 import os
-import pathlib
 import sys
 from collections.abc import Sequence
 from typing import Any
 
+from jax_cxl import _arguments
 from jax_cxl._bench import requirements, results_file, sizes, teams
 from jax_cxl._bench.ops import MAX_RANKS, OPS
 from jax_cxl._launch.environment import launched
@@ -193,7 +193,11 @@ def _parse(arguments: list[str]) -> tuple[argparse.ArgumentParser, argparse.Name
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--ranks", type=int, default=2, metavar="N", help="processes to start (default: 2)"
+        "--ranks",
+        type=int,
+        default=2,
+        metavar="N",
+        help=f"processes to start, 2 to {MAX_RANKS} (default: 2)",
     )
     parser.add_argument(
         "--ops",
@@ -204,7 +208,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.ArgumentParser, argparse.Name
     )
     parser.add_argument(
         "--sizes",
-        type=_sizes,
+        type=_arguments.telling(sizes.parse_list),
         default="4KiB:16MiB:x4",
         metavar="FROM:TO:xF",
         help="a range, or a list of sizes and ranges (default: %(default)s)",
@@ -220,28 +224,36 @@ def _parse(arguments: list[str]) -> tuple[argparse.ArgumentParser, argparse.Name
         " nccl-shm, nccl-socket, nccl-nvlink (GPUs only; see below)",
     )
     parser.add_argument(
-        "--repeats", type=int, default=7, metavar="R", help="samples per row (default: 7)"
+        "--repeats",
+        type=_arguments.whole_number(1),
+        default=7,
+        metavar="R",
+        help="samples per row (default: 7)",
     )
     parser.add_argument(
-        "--calls", type=int, default=0, metavar="K", help="collectives in a sample; see below"
+        "--calls",
+        type=_arguments.whole_number(0),
+        default=0,
+        metavar="K",
+        help="collectives in a sample; see below",
     )
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write the results")
-    parser.add_argument("--plot", type=pathlib.Path, metavar="FILE.png", help="draw the results")
+    parser.add_argument(
+        "--json", type=_arguments.output_file, metavar="FILE", help="write the results"
+    )
+    parser.add_argument(
+        "--plot", type=_arguments.output_file, metavar="FILE.png", help="draw the results"
+    )
     # How the processes of a team (teams.py) are told what they are.
     parser.add_argument("--team", type=lambda text: text.split(","), help=argparse.SUPPRESS)
     parser.add_argument("--turn", default="", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if not 2 <= options.ranks <= MAX_RANKS:
-        parser.error(f"--ranks must be from 2 to {MAX_RANKS}, not {options.ranks}")
-    if options.repeats < 1:
-        parser.error("--repeats must be at least 1")
-    if options.calls < 0:
-        parser.error("--calls must not be negative")
+        parser.error(
+            f"--ranks must be from 2 to {MAX_RANKS}, not {options.ranks}: sums of the inputs have"
+            f" to be exact in int8 too, and the sum of more than {MAX_RANKS} ranks would not be"
+        )
     if options.plot and importlib.util.find_spec("matplotlib") is None:
         parser.error("--plot needs matplotlib: pip install matplotlib")
-    for path in (options.json, options.plot):
-        if path and not path.absolute().parent.is_dir():
-            parser.error(f"no such folder: {path.parent}")
     try:
         requirements.check(options.baseline, options.platform, options.dtype)
     except ValueError as error:
@@ -260,11 +272,3 @@ def _names(known: tuple[str, ...]) -> Any:
         return names
 
     return parse
-
-
-def _sizes(text: str) -> list[int]:
-    """Parses sizes, for argparse."""
-    try:
-        return sizes.parse_list(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error

@@ -1,7 +1,11 @@
 """Checks that the machine has what the backends need, without importing JAX."""
 
 import importlib.util
+import os
 import shutil
+
+# What an NVIDIA driver makes: on Linux, and in Windows' subsystem for Linux.
+_DRIVERS = ("/proc/driver/nvidia/version", "/dev/dxg")
 
 
 def check(baselines: list[str], platform: str, dtype: str) -> None:
@@ -14,6 +18,8 @@ def check(baselines: list[str], platform: str, dtype: str) -> None:
         raise ValueError(
             "--platform cuda needs jax_cxl's CUDA module, which was not built: see docs/cuda.md."
         )
+    if platform == "cuda" and not any(map(os.path.exists, _DRIVERS)):
+        raise ValueError("--platform cuda needs an NVIDIA GPU, and this machine has no driver.")
     for name in baselines:
         if name.startswith("nccl-") and platform != "cuda":
             raise ValueError(f"--baseline {name} needs --platform cuda: NCCL moves GPU memory.")

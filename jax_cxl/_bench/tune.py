@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
+from jax_cxl import _arguments
 from jax_cxl._bench import results_file
 from jax_cxl._runtime import configuration, tuning_table
 
@@ -81,22 +82,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("table", type=pathlib.Path, metavar="FILE", help="where to write the table")
-    parser.add_argument("--ranks", type=int, default=2, metavar="N", help="(default: 2)")
-    parser.add_argument("--turns", type=int, default=3, metavar="T", help="(default: 3)")
+    parser.add_argument(
+        "table", type=_arguments.output_file, metavar="FILE", help="where to write the table"
+    )
+    parser.add_argument(
+        "--ranks", type=_arguments.whole_number(2), default=2, metavar="N", help="(default: 2)"
+    )
+    parser.add_argument(
+        "--turns", type=_arguments.whole_number(1), default=3, metavar="T", help="(default: 3)"
+    )
     parser.add_argument(
         "--only", metavar="NAME", help="one of: slots, copies, inline limit, all-reduce algorithm"
     )
     options = parser.parse_args(arguments)
-    if options.turns < 1 or options.ranks < 2:
-        parser.error("--turns must be at least 1, --ranks at least 2")
     questions = _questions(options.ranks)
     if options.only:
         questions = [question for question in questions if question.name == options.only]
         if not questions:
             parser.error(f"with {options.ranks} ranks no value to vary is called {options.only!r}")
-    if not options.table.absolute().parent.is_dir():
-        parser.error(f"no such folder: {options.table.parent}")
 
     best = tuning_table.table(tuning_table.load(configuration.from_environment().tuning))
     measured: list[dict] = []

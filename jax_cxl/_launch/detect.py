@@ -4,22 +4,31 @@ JAX takes both from the first `ClusterEnv` in its list that is present. The laun
 has to exist before the script calls `initialize`. But the launcher must not import JAX, because the
 script may set XLA_FLAGS or JAX_PLATFORMS first. So an import hook defines the class when the script
 imports JAX, right after its base class. The class then stands before those of Slurm, Open MPI and
-Kubernetes in JAX's list, also if the launcher runs inside their allocations.
+Kubernetes in JAX's list, also if the launcher runs inside their allocations. The same goes for the
+MPI launchers that JAX does not know (mpi.py).
 """
 
+import functools
 import os
 import sys
 import types
 from collections.abc import Sequence
 from importlib import abc, machinery, util
 
-from jax_cxl._launch import environment
+from jax_cxl._launch import environment, mpi
 
 _CLUSTER_MODULE = "jax._src.clusters.cluster"
 
 
+def install_for_mpi() -> None:
+    """Installs where an MPI launcher that JAX does not know has started this process."""
+    if mpi.is_open_mpi() or mpi.is_hydra():
+        install()
+
+
+@functools.cache
 def install() -> None:
-    """Registers the launcher with JAX at once, or when JAX is imported."""
+    """Registers the launchers with JAX at once, or when JAX is imported."""
     if _CLUSTER_MODULE in sys.modules:
         _register()
     else:
@@ -64,7 +73,7 @@ class _Loader(abc.Loader):
 
 
 def _register() -> None:
-    """Defines the cluster environment, first in JAX's list."""
+    """Defines the cluster environments, first in JAX's list."""
     from jax._src.clusters.cluster import ClusterEnv
 
     class LaunchCluster(ClusterEnv):
@@ -89,13 +98,15 @@ def _register() -> None:
 
         @classmethod
         def get_process_count(cls) -> int:
+            environment.note_connecting()
             return int(os.environ[environment.SIZE])
 
         @classmethod
         def get_process_id(cls) -> int:
             return int(os.environ[environment.RANK])
 
-    # The definition has appended the class to JAX's list. Put it first.
-    clusters = ClusterEnv._cluster_types
-    clusters.remove(LaunchCluster)
-    clusters.insert(0, LaunchCluster)
+    # The definitions have appended the classes to JAX's list. Put them first.
+    known = ClusterEnv._cluster_types
+    for cluster in reversed([LaunchCluster, *mpi.clusters(ClusterEnv)]):
+        known.remove(cluster)
+        known.insert(0, cluster)

@@ -6,6 +6,7 @@ import socket
 import struct
 from collections.abc import Mapping
 
+from jax_cxl._launch.board import CONNECTS, Board
 from jax_cxl._takeover import plugin
 
 RANK = "JAX_CXL_LAUNCH_RANK"
@@ -21,6 +22,9 @@ _RESTART = "restart"
 # pool in its file, and the open file), and that it fails (a byte, its exit status). Only a rank's
 # own process has it.
 reports: socket.socket | None = None
+
+# Which ranks have begun to connect. Only a rank's own process has it.
+board: Board | None = None
 
 # The report of a pool: 0, and the offset.
 POOL = struct.Struct("<BQ")
@@ -38,6 +42,12 @@ def launched() -> bool:
     starts inherit the answer, as they inherit Slurm's variables.
     """
     return RANK in os.environ and SIZE in os.environ
+
+
+def note_connecting() -> None:
+    """Tells the other ranks that this process calls `jax.distributed.initialize`."""
+    if board is not None:
+        board.note(int(os.environ[RANK]), CONNECTS)
 
 
 def goes_on() -> bool:

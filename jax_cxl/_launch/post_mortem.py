@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pathlib
 import sys
 
 
@@ -21,7 +22,7 @@ class HeldPool:
             self._fd = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
         self._offset = offset
 
-    def report(self, path: str | None) -> None:
+    def report(self, path: pathlib.Path | None) -> None:
         """Prints to stderr who waited for whom. Writes the recorders to `path`, if given."""
         if self._fd is None:
             return

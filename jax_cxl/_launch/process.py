@@ -27,8 +27,8 @@ def become_subreaper() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def descendants() -> set[int]:
-    """Returns the ids of all descendants of this process, without zombies."""
+def descendants(ancestor: int | None = None) -> set[int]:
+    """Returns the ids of all descendants of a process, by default this one, without zombies."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if not entry.isdecimal():
@@ -42,7 +42,7 @@ def descendants() -> set[int]:
         if state not in (b"Z", b"X"):
             children.setdefault(int(parent), []).append(int(entry))
     found: set[int] = set()
-    pending = [os.getpid()]
+    pending = [os.getpid() if ancestor is None else ancestor]
     while pending:
         below = children.get(pending.pop(), [])
         found.update(below)

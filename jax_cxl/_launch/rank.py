@@ -1,10 +1,11 @@
 """Runs a script or module as one rank.
 
-The supervisor starts `python -m jax_cxl._launch.rank PARENT FD KIND NAME ARGS...`. This runs the
-user's code in its own process, so that the script is `__main__`, as under plain `python`. It adds
-four things: the rank dies with its supervisor; JAX finds the launcher; lines of stdout are written
-at once although stdout is a pipe; and the supervisor learns of a failure before the interpreter
-shuts down. During shutdown JAX waits up to 5 minutes for the other ranks, which wait for this rank.
+The supervisor starts `python -m jax_cxl._launch.rank PARENT FD BOARD KIND NAME ARGS...`. This runs
+the user's code in its own process, so that the script is `__main__`, as under plain `python`. It
+adds four things: the rank dies with its supervisor; JAX finds the launcher; lines of stdout are
+written at once although stdout is a pipe; and the supervisor learns of a failure before the
+interpreter shuts down. During shutdown JAX waits up to 5 minutes for the other ranks, which wait
+for this rank.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ import socket
 import sys
 import types
 
-from jax_cxl._launch import detect, environment, process
+from jax_cxl._launch import board, detect, environment, process
 
 SCRIPT = "script"
 MODULE = "module"
@@ -24,16 +25,18 @@ MODULE = "module"
 
 def main() -> None:
     """Runs the script or module that the command line names."""
-    parent, report, kind, name = sys.argv[1:5]
+    parent, report, shared, kind, name = sys.argv[1:6]
     # SIGKILL, because JAX's preemption service swallows SIGTERM.
     process.die_with(int(parent), signal.SIGKILL)
     # Processes that the script starts must not have this descriptor.
     os.set_inheritable(int(report), False)
     environment.reports = reports = socket.socket(fileno=int(report))
+    os.set_inheritable(int(shared), False)
+    environment.board = board.Board(int(shared), int(os.environ[environment.SIZE]))
     detect.install()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
-    sys.argv[:] = [name, *sys.argv[5:]]
+    sys.argv[:] = [name, *sys.argv[6:]]
     started = os.getpid()
     try:
         _run(kind, name)

@@ -8,6 +8,7 @@ session. It returns when it has no children left.
 import dataclasses
 import errno
 import os
+import pathlib
 import select
 import signal
 import socket
@@ -16,7 +17,7 @@ import sys
 import time
 from collections.abc import Iterable
 
-from jax_cxl._launch import environment, output, post_mortem, process
+from jax_cxl._launch import board, environment, output, post_mortem, process
 
 _POLL_SECONDS = 0.05  # While ending, how often to look again for descendants.
 
@@ -50,7 +51,7 @@ class Job:
     restarts: int
     go_on: bool
     restart_lost: int
-    post_mortem: str | None
+    post_mortem: pathlib.Path | None
     replace_collectives: bool
 
     @property
@@ -102,6 +103,7 @@ class _Supervisor:
         self._failing: dict[int, tuple[int, float]] = {}
         self._childless = False
         self._pool = post_mortem.HeldPool()
+        self._board = board.Board.new(self._job.size)
 
     def run(self, signals: Iterable[signal.Signals]) -> int:
         """Runs the job; see `supervise`."""
@@ -115,16 +117,18 @@ class _Supervisor:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
         process.become_subreaper()
         process.die_with(self._launcher, signal.SIGTERM)
-        self._attempt(receiver)
+        self._receiver = receiver
+        self._attempt()
         while self._status and not self._stopped and self._restarts < self._job.restarts:
             self._restarts += 1
+            self._board.close()
             self._reset()
             count = f"{self._restarts} of {self._job.restarts}"
             self._say(f"restart {count}")
-            self._attempt(receiver)
+            self._attempt()
         return self._status
 
-    def _attempt(self, receiver: socket.socket) -> None:
+    def _attempt(self) -> None:
         """Starts all ranks and waits for their end."""
         # Reserves the port until the coordination service, which shares it by SO_REUSEPORT, listens
         # on it: no other process can take the port in between.
@@ -134,11 +138,7 @@ class _Supervisor:
             self._port = reservation.getsockname()[1]
             self._start()
             while not self._finished():
-                self._poll(receiver)
-                for number in _received(receiver):
-                    self._on_signal(number)
-                self._reap()
-                self._kill_when_due()
+                self._handle(self._timeout())
         if self._status and not self._stopped:
             self._pool.report(self._job.post_mortem)
 
@@ -148,6 +148,11 @@ class _Supervisor:
             if self._job.survives:
                 self._start_coordinator()
             for number in range(self._job.size):
+                # Signals, output and the end of ranks do not wait until all ranks have started.
+                if number > 0:
+                    self._handle(0)
+                if self._ending:
+                    break
                 self._start_rank(number)
         except OSError as error:
             self._status = 1
@@ -174,7 +179,10 @@ class _Supervisor:
         command = [sys.executable, "-m", "jax_cxl._launch.rank", str(os.getpid())]
         try:
             child = subprocess.Popen(
-                [*command, str(reporter.fileno()), job.kind, job.name, *job.arguments],
+                [
+                    *(*command, str(reporter.fileno()), str(self._board.fd)),
+                    *(job.kind, job.name, *job.arguments),
+                ],
                 env=environment.rank_environment(
                     os.environ,
                     rank=number,
@@ -189,7 +197,7 @@ class _Supervisor:
                 stdin=None if number == 0 else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if piped else None,
                 stderr=subprocess.PIPE if piped else None,
-                pass_fds=[reporter.fileno()],
+                pass_fds=[reporter.fileno(), self._board.fd],
                 # A process group of its own, so that Ctrl-C of the terminal reaches the launcher
                 # only. All ranks are in one session: Linux divides a core fairly between sessions,
                 # and a thread that yields gives the core only to threads of its session.
@@ -220,17 +228,25 @@ class _Supervisor:
             )
         return not self._sources and not any(sink.pending for sink in self._sinks)
 
-    def _poll(self, receiver: socket.socket) -> None:
+    def _handle(self, timeout: float | None) -> None:
+        """Handles what happens within `timeout` milliseconds."""
+        self._poll(timeout)
+        for number in _received(self._receiver):
+            self._on_signal(number)
+        self._reap()
+        self._kill_when_due()
+
+    def _poll(self, timeout: float | None) -> None:
         """Waits for signals, reports and output, and passes on output."""
         poller = select.poll()
-        poller.register(receiver, select.POLLIN)
+        poller.register(self._receiver, select.POLLIN)
         sources = {source.fd: source for source in self._sources if not source.sink.full}
         for fd in (*sources, *self._reports):
             poller.register(fd, select.POLLIN)
         sinks = {sink.fd: sink for sink in self._sinks if sink.pending}
         for fd in sinks:
             poller.register(fd, select.POLLOUT)
-        ready = poller.poll(self._timeout())
+        ready = poller.poll(timeout)
         for fd, _ in ready:
             if fd in sources:
                 sources[fd].read()
@@ -322,6 +338,7 @@ class _Supervisor:
 
     def _on_exit(self, number: int, code: int) -> None:
         """Handles the end of a rank: restarts it, lets the others continue, or ends the job."""
+        self._board.note(number, board.ENDED)
         self._succeeded |= code == 0
         if code == 0:
             return

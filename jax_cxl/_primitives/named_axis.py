@@ -41,6 +41,28 @@ def axes_of(op: str, axis_name: Any) -> Axes:
     return axes
 
 
+def permuted_axes_of(op: str, axis_name: Any) -> Axes:
+    """Returns `axis_name` as `axes_of` does, in the order in which a permutation counts ranks.
+
+    It is the order in which `jax.lax.ppermute` of the installed JAX counts them.
+
+    Raises:
+      ValueError: the order is not that of the mesh, and jax.lax.ppermute refuses such orders.
+    """
+    axes = axes_of(op, axis_name)
+    names = jax.sharding.get_abstract_mesh().axis_names
+    if not all(axis in names for axis in axes):
+        return axes
+    in_mesh_order = tuple(sorted(axes, key=names.index))
+    if axes != in_mesh_order and _compat.refuses_other_orders_of_axes():
+        raise ValueError(
+            f"jax_cxl.{op}: axis_name={axes} is not in the order of the mesh, {in_mesh_order}. As"
+            " with jax.lax, `with jax.raise_on_ppermute_sort_diff(False):` allows it; ranks then"
+            " count in the order that is given."
+        )
+    return in_mesh_order if _compat.sorts_axes_of_ppermute() else axes
+
+
 def check_bound(op: str, axis: Hashable) -> None:
     """Raises unless `axis` is bound and collectives over it are allowed."""
     try:
@@ -48,10 +70,17 @@ def check_bound(op: str, axis: Hashable) -> None:
     except NameError:
         mesh = jax.sharding.get_abstract_mesh()
         if mesh.manual_axes and axis in mesh.axis_names:
+            vmapped = (
+                " If jax.vmap is around jax.shard_map, it has taken the axis, because an argument"
+                " is sharded over it along the mapped dimension: jax.reshard the argument, so"
+                " that this dimension is not sharded over the axis."
+            )
             raise NotImplementedError(
                 f"jax_cxl.{op}: mesh axis {axis!r} is not manual here (manual axes:"
                 f" {mesh.manual_axes}). Add it to `axis_names` of jax.shard_map, or"
                 " leave `axis_names` out so that all mesh axes are manual."
+                + vmapped
+                * (axis in mesh.explicit_axes)
             ) from None
         where = f" The mesh has the axes {mesh.axis_names}." if mesh.axis_names else ""
         raise NameError(
@@ -96,10 +125,22 @@ def varying(x: Any) -> frozenset:
     return jax.typeof(x).manual_axis_type.varying if _compat.check_vma() else frozenset()
 
 
+def check_summed(x: Any, axes: Axes) -> None:
+    """Raises NotImplementedError for an array that is unreduced or reduced over an axis."""
+    kind = jax.typeof(x).manual_axis_type
+    if (kind.unreduced | kind.reduced) & set(axes):
+        raise NotImplementedError(
+            f"jax_cxl's collectives do not take arrays that are unreduced or reduced over {axes},"
+            f" got {jax.typeof(x)}. Use jax.lax's collective for this array; under"
+            " jax_cxl.replace_collectives() it goes through the pool too."
+        )
+
+
 def vary(x: Any, axes: Axes) -> Any:
     """Casts x to vary over `axes`, as `jax.lax` does before every collective."""
     if not _compat.check_vma():
         return x
+    check_summed(x, axes)
     known = varying(x)
     missing = tuple(axis for axis in manual(axes) if axis not in known)
     return lax.pcast(x, missing, to="varying") if missing else x
@@ -154,11 +195,6 @@ def abstract_result(op: str, x: Any, axes: Axes, *, shape=None, invariant=False)
     effects = {effect(op, axis) for axis in axes}
     dtypes.check_dtype(op, x.dtype)
     vma = x.manual_axis_type
-    if (vma.unreduced | vma.reduced) & set(axes):
-        raise NotImplementedError(
-            f"jax_cxl.{op} does not take arrays that are unreduced or reduced over"
-            f" {axes}, got {x}. Use jax.lax.{op}, or cast the array with jax.lax.pcast."
-        )
     if _compat.check_vma() and not set(manual(axes)) <= vma.varying:
         raise ValueError(
             f"jax_cxl.{op} needs an array that varies over {axes}, got one that varies"

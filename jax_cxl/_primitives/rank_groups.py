@@ -7,7 +7,7 @@ import numpy as np
 from jax.interpreters import mlir
 
 from jax_cxl._primitives import named_axis
-from jax_cxl._runtime import lifecycle, platforms
+from jax_cxl._runtime import alone, lifecycle, platforms
 
 
 def of_groups(ctx: Any, name: str, axes: named_axis.Axes, groups: named_axis.Groups) -> np.ndarray:
@@ -39,6 +39,7 @@ def of_groups(ctx: Any, name: str, axes: named_axis.Axes, groups: named_axis.Gro
     if groups is not None:
         rows = np.concatenate([rows[:, list(group)] for group in groups])
     if rows.shape[1] == 1:
+        alone.warn()
         return rows  # Nothing to communicate, so no pool is needed.
     if isinstance(mesh, jax.sharding.AbstractMesh):
         raise NotImplementedError(

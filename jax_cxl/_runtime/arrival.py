@@ -6,8 +6,9 @@ cannot:
 
     jax_cxl/arrival/A/P   of process P in its attempt A to initialize: who it is, and what failed
 
-Under `python -m jax_cxl.launch` the launcher ends the others, or starts a successor, which comes
-alone: there nobody waits for arrivals. With its option `--go-on` it does neither.
+If `python -m jax_cxl.launch` starts successors of ranks that fail, these come alone: there nobody
+waits for arrivals. Before JAX has connected the processes there is no key-value store. The launcher
+says which of its ranks have begun to connect (_launch/board.py).
 """
 
 import atexit
@@ -23,13 +24,40 @@ import jax
 
 from jax_cxl import _compat, errors
 from jax_cxl._launch import environment as launch_environment
-from jax_cxl._runtime import processes, program_ending
+from jax_cxl._launch.board import ENDED, RUNS
+from jax_cxl._runtime import making_devices, processes, program_ending
 
 _POLL_SECONDS = 0.02
 _T = TypeVar("_T")
 
 _attempt = 0  # Equal in all processes that meet: they initialize equally often.
 _expected: set[int] = set()  # The processes that meet in this attempt.
+
+
+def await_ranks(timeout: float) -> None:
+    """Waits until all ranks of the launcher, if there is one, have begun to connect.
+
+    Raises:
+      NotInitializedError: a rank has ended without it, or has not begun within `timeout` seconds.
+    """
+    board = launch_environment.board
+    if board is None:
+        return
+    launch_environment.note_connecting()
+    deadline = time.monotonic() + timeout
+    while missing := board.ranks(RUNS) + board.ranks(ENDED):
+        if ended := board.ranks(ENDED):
+            raise errors.NotInitializedError(
+                f"{_names(ended, 'rank')} ended without calling jax_cxl.initialize(), or"
+                " jax.distributed.initialize(). All ranks have to call it, before they use a device"
+            )
+        if time.monotonic() > deadline:
+            raise errors.NotInitializedError(
+                f"{_names(missing, 'rank')} did not call jax_cxl.initialize() within"
+                f" JAX_CXL_CONNECT_TIMEOUT = {timeout:g} s. All ranks have to call it, before they"
+                " use a device; raise that time if ranks start so far apart"
+            )
+        time.sleep(_POLL_SECONDS)
 
 
 def begin(awaited: Sequence[int] | None, timeout: float) -> None:
@@ -54,15 +82,19 @@ def begin(awaited: Sequence[int] | None, timeout: float) -> None:
         come = {p for p, who in _arrivals(_attempt).items() if who["failure"] is None}
         return sorted(_expected - come)
 
-    wait_for(
-        lambda: not missing() or None,
-        timeout,
-        lambda: (
+    def problem() -> str:
+        return (
             f"{_names(missing())} did not call jax_cxl.initialize() within"
             f" JAX_CXL_CONNECT_TIMEOUT = {timeout:g} s: look at what it printed last, or raise that"
             " time if processes start so far apart"
-        ),
-    )
+        )
+
+    deadline = time.monotonic() + timeout
+    if not _compat.has_backend():
+        # Here, because some may wait for this process's devices before they lower a collective.
+        wait_for(lambda: making_devices.announced() >= set(missing()) or None, timeout, problem)
+        jax.devices()
+    wait_for(lambda: not missing() or None, deadline - time.monotonic(), problem)
 
 
 def wait_for(look: Callable[[], _T | None], timeout: float, problem: Callable[[], str] | str) -> _T:
@@ -101,10 +133,9 @@ def telling_failures(begins: bool = False) -> Any:
 
 def _several() -> bool:
     client = _compat.coordination_client()
-    if client is None or _compat.process_count() == 1:
-        return False
-    goes_on_alone = launch_environment.goes_on() and not launch_environment.restarts_lost()
-    return goes_on_alone or not launch_environment.launched()
+    client = _compat.coordination_client()
+    several = client is not None and _compat.process_count() > 1
+    return several and not launch_environment.restarts_lost()
 
 
 def _post(failure: str | None) -> None:
@@ -148,8 +179,9 @@ def _check_others() -> None:
             )
 
 
-def _names(numbers: Sequence[int]) -> str:
-    return ("process " if len(numbers) == 1 else "processes ") + ", ".join(map(str, numbers))
+def _names(numbers: Sequence[int], noun: str = "process") -> str:
+    plural = {"process": "processes", "rank": "ranks"}[noun]
+    return f"{noun if len(numbers) == 1 else plural} " + ", ".join(map(str, numbers))
 
 
 @atexit.register

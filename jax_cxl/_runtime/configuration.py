@@ -29,6 +29,8 @@ class Config:
         of pool devices.
       tuning: file with a table that `python -m jax_cxl tune` wrote, the same on all processes
         (`JAX_CXL_TUNING`); None for the built-in one.
+      log: "info" prints what each process starts with, and which collectives of each program go
+        through the pool (`JAX_CXL_LOG`); None prints warnings only.
     """
 
     pool: str | None = None
@@ -39,6 +41,7 @@ class Config:
     slot_bytes: int = 0
     num_slots: int = 0
     tuning: str | None = None
+    log: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("timeout", "warn_after", "connect_timeout", "heartbeat_timeout"):
@@ -47,6 +50,8 @@ class Config:
                 raise ValueError(
                     f"JAX_CXL_{name.upper()} must be greater than 0, got {getattr(self, name)}."
                 )
+        if self.log not in (None, "info", "warning"):
+            raise ValueError(f"JAX_CXL_LOG must be info or warning, got {self.log!r}.")
         if self.slot_bytes < 0 or self.slot_bytes % 128:
             raise ValueError(
                 f"JAX_CXL_SLOT_BYTES must be a multiple of 128, got {self.slot_bytes}."

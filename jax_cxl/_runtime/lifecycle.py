@@ -13,7 +13,7 @@ import json
 import os
 import resource
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -22,6 +22,7 @@ from jax_cxl import _compat, _core, errors
 from jax_cxl._launch import environment as launch_environment
 from jax_cxl._primitives import lowered_programs
 from jax_cxl._runtime import (
+    alone,
     arrival,
     configuration,
     ending,
@@ -38,9 +39,25 @@ from jax_cxl._takeover import counts as takeover_counts
 # Files that jax.distributed and jax_cxl open, besides one for each other process.
 _FILES = 24
 
-# Launchers set these. If one says that there are several processes, and jax.distributed is not
-# initialized, the processes do not know of each other, which is always a mistake.
-_PROCESS_COUNTS = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
+@dataclasses.dataclass(frozen=True)
+class OperationStats:
+    """Statistics of one operation, summed over the ranks of this process, since `initialize`.
+
+    Attributes:
+      calls: number of calls.
+      bytes: bytes of the operands.
+      seconds_waited: seconds in which a call waited for other ranks to come to it. Short calls,
+        whose data come with the ranks, only wait.
+      seconds_worked: seconds from the time when all ranks had come to the end of the call.
+      failed: number of calls that ended with an error.
+    """
+
+    calls: int
+    bytes: int
+    seconds_waited: float
+    seconds_worked: float
+    failed: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +73,7 @@ class Stats:
       collectives_taken: how many of XLA's collectives, in the programs that this process has
         compiled, run through the pool (`replace_collectives`).
       collectives_left: how many of them stayed XLA's although they were to run through the pool.
+      operations: what was counted of each operation, by the name of the function, such as "psum".
     """
 
     calls: int
@@ -64,6 +82,7 @@ class Stats:
     seconds: float
     collectives_taken: int
     collectives_left: int
+    operations: Mapping[str, OperationStats]
 
 
 @dataclasses.dataclass
@@ -140,7 +159,8 @@ def initialize(pool: str | None = None) -> None:
     Raises:
       PoolError: the pool cannot be used (too small, missing, forbidden, in use, or not a pool of
         this job). All processes raise it.
-      ValueError: the URI is malformed, or the table that `JAX_CXL_TUNING` names is.
+      InvalidPoolError: the URI is malformed.
+      ValueError: the table that `JAX_CXL_TUNING` names is malformed, or a variable `JAX_CXL_...`.
       MismatchError: the processes have different tuning tables.
       NotInitializedError: jax_cxl runs on another pool already, there are several processes that
         do not know of each other, or one of them ends, fails or does not come within
@@ -161,7 +181,7 @@ def initialize(pool: str | None = None) -> None:
                 f"jax_cxl already runs on the pool {_running.uri or 'shm:'}; call"
                 " jax_cxl.shutdown() before initializing it with another one."
             )
-        _initialize_distributed()
+        _initialize_distributed(config.connect_timeout)
         with arrival.telling_failures(begins=True):
             _check_lost()
         arrival.begin(_processes_left(), config.connect_timeout)
@@ -235,8 +255,11 @@ def stats() -> Stats:
     Example:
       >>> before = jax_cxl.stats()
       >>> step(x).block_until_ready()
-      >>> jax_cxl.stats().bytes_published - before.bytes_published
+      >>> after = jax_cxl.stats()
+      >>> after.bytes_published - before.bytes_published
       4096
+      >>> after.operations["psum"].seconds_waited  # for ranks that were later than this one
+      0.0021
     """
     running = _running
     module = _core if running is None else running.platform.load()
@@ -244,6 +267,7 @@ def stats() -> Stats:
         **module.stats(),
         collectives_taken=takeover_counts.counts.taken.total(),
         collectives_left=takeover_counts.counts.left.total(),
+        operations={each.pop("name"): OperationStats(**each) for each in _core.operations()},
     )
 
 
@@ -254,10 +278,10 @@ def _processes_left() -> Sequence[int] | None:
     return sorted({jax.devices()[rank].process_index for rank in _past.members})
 
 
-def _initialize_distributed() -> None:
+def _initialize_distributed(connect_timeout: float) -> None:
     """Connects the processes of the job if there are several, unless the script has done so."""
     if not jax.distributed.is_initialized():
-        _connect()
+        _connect(connect_timeout)
     if launch_environment.succeeds_process_0():
         _compat.forget_topology()
 
@@ -276,17 +300,19 @@ def _check_open_files(more: int) -> None:
         )
 
 
-def _connect() -> None:
-    several = [name for name in _PROCESS_COUNTS if int(os.environ.get(name, "1")) > 1]
+def _connect(connect_timeout: float) -> None:
+    several = alone.told_by()
     if not launch_environment.launched() and not several:
         return
     _check_open_files(_FILES)
+    if not _compat.has_backend():
+        arrival.await_ranks(connect_timeout)
     try:
         jax.distributed.initialize()
     except (RuntimeError, ValueError) as error:
         raise errors.NotInitializedError(
             "This is one of several processes"
-            + (f" ({several[0]}={os.environ[several[0]]})" if several else "")
+            + (f" ({several})" if several else "")
             + ", but they do not know of each other, and jax.distributed could not be"
             f" initialized: {error}. Call jax.distributed.initialize(...) or"
             " jax_cxl.initialize() at the beginning of the script, before anything uses a device."
@@ -339,7 +365,13 @@ def _run(
     )
     _remember(meeting)
     rank_of_device = {devices[rank].id: rank for rank in meeting.members}
-    return Runtime(rank_of_device, platform, pool_bytes, uri, tuning, meeting.generation)
+    running = Runtime(rank_of_device, platform, pool_bytes, uri, tuning, meeting.generation)
+    if config.log:
+        from jax_cxl._runtime import information  # It needs this module.
+
+        information.begin()
+        information.started(running, config)
+    return running
 
 
 def _come_together(

@@ -15,7 +15,7 @@ import dataclasses
 import re
 from typing import NoReturn
 
-from jax_cxl import _core
+from jax_cxl import _core, errors
 
 _MAX_DEVICES = 64  # As in cc/pool/layout/layout.h.
 
@@ -91,7 +91,7 @@ def parse(
       What the URI says, completed with the defaults.
 
     Raises:
-      ValueError: the URI is wrong; the message says where and how a right one looks.
+      InvalidPoolError: the URI is wrong; the message says where and how a right one looks.
     """
     uri = uri or "shm:"
     if "\0" in uri:
@@ -119,7 +119,9 @@ def parse(
 
 def _fail(uri: str, problem: str, kind: str = "") -> NoReturn:
     examples = [_EXAMPLES[kind]] if kind else [_EXAMPLES[k] for k in ("shm", "file", "dax")]
-    raise ValueError(f"pool URI {uri!r}: {problem}; write for example {' or '.join(examples)}")
+    raise errors.InvalidPoolError(
+        f"pool URI {uri!r}: {problem}; write for example {' or '.join(examples)}"
+    )
 
 
 def _kind(uri: str) -> str:

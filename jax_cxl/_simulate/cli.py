@@ -4,10 +4,12 @@ One call on a machine of your choice, or the study of docs/performance.md.
 """
 
 import argparse
+import importlib.util
 import json
 import pathlib
 import sys
 
+from jax_cxl import _arguments
 from jax_cxl._simulate import constants as c
 from jax_cxl._simulate import model, nccl, tables
 
@@ -20,12 +22,16 @@ def _parser() -> argparse.ArgumentParser:
         description="Modelled times of collectives: jax_cxl's plans, the paper's library and NCCL "
         "over InfiniBand, on a model of hosts, links and pool devices.",
     )
-    parser.add_argument("--hosts", type=int, default=c.HOSTS)
-    parser.add_argument("--gpus-per-host", type=int, default=1)
-    parser.add_argument("--cards", type=int, default=c.CARDS, help="devices of the pool")
+    parser.add_argument("--hosts", type=_arguments.whole_number(1), default=c.HOSTS)
+    parser.add_argument("--gpus-per-host", type=_arguments.whole_number(1), default=1)
+    parser.add_argument(
+        "--cards", type=_arguments.whole_number(1), default=c.CARDS, help="devices of the pool"
+    )
     parser.add_argument("--op", choices=(*model.OPS, "barrier", "permute", "scan", "exscan"))
-    parser.add_argument("--bytes", type=tables.parse_bytes, help="as nccl-tests counts: 64KiB")
-    parser.add_argument("--slot-bytes", type=tables.parse_bytes, default=0)
+    parser.add_argument(
+        "--bytes", type=_arguments.telling(tables.parse_bytes), help="as nccl-tests counts: 64KiB"
+    )
+    parser.add_argument("--slot-bytes", type=_arguments.telling(tables.parse_bytes), default=0)
     parser.add_argument(
         "--coherence", choices=("coherent", "uncached", "flush"), default="uncached"
     )
@@ -33,15 +39,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--write",
         metavar="DOCS",
-        type=pathlib.Path,
+        type=_arguments.folder,
         help="write the study into DOCS/performance.md and DOCS/img and exit",
     )
     return parser
 
 
 def main(argv: list[str]) -> int:
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
     if arguments.write is not None:
+        if importlib.util.find_spec("matplotlib") is None:
+            parser.error("--write needs matplotlib: pip install 'jax_cxl[examples]'")
         return _write(arguments.write)
     setting = model.Setting(
         hosts=arguments.hosts,

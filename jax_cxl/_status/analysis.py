@@ -7,11 +7,15 @@ from typing import Any
 
 from jax_cxl import _core
 from jax_cxl._runtime import processes
+from jax_cxl._status import lateness
 
 # A rank's heart beats every 0.1 s. A process whose heart has not beaten for longer does not run.
 _SILENCE_SECONDS = 0.5
 # How long to watch the hearts of other hosts' ranks.
 _WATCH_SECONDS = 0.6
+
+# So many calls of a rank its recorder has at most.
+ALL_CALLS = 4096
 
 
 @dataclasses.dataclass
@@ -25,6 +29,7 @@ class Rank:
       waits_for: the ranks that this call waits for, as far as is known.
       silent: for how many seconds its heart has not beaten, as far as that is known. Clocks of
         different hosts are never compared.
+      late: how late it came to calls, if it shares calls with other ranks.
     """
 
     record: dict[str, Any]
@@ -32,6 +37,7 @@ class Rank:
     stuck: dict[str, Any] | None = None
     waits_for: list[int] = dataclasses.field(default_factory=list)
     silent: float = 0.0
+    late: lateness.Lateness | None = None
 
     @property
     def number(self) -> int:
@@ -75,7 +81,7 @@ class Job:
     culprits: dict[int, str]
 
 
-def watch(copy: Callable[[], "_core.Snapshot"], calls: int) -> Job:
+def watch(copy: Callable[[], "_core.Snapshot"], calls: int = ALL_CALLS) -> Job:
     """Reads a job, which may run on several hosts.
 
     Args:
@@ -99,7 +105,9 @@ def watch(copy: Callable[[], "_core.Snapshot"], calls: int) -> Job:
     return read(second, calls, beaten)
 
 
-def read(snapshot: "_core.Snapshot", calls: int, beaten: Mapping[int, int] | None = None) -> Job:
+def read(
+    snapshot: "_core.Snapshot", calls: int = ALL_CALLS, beaten: Mapping[int, int] | None = None
+) -> Job:
     """Reads a job from a copy of its pool.
 
     Args:
@@ -152,6 +160,8 @@ def analyse(ranks: list[Rank], beaten: Mapping[int, int] | None = None) -> Job:
     started = [
         {(call["group"], call["identity"]) for call in rank.record["calls"]} for rank in ranks
     ]
+    for late in lateness.of_ranks([rank.record for rank in ranks]):
+        ranks[late.rank].late = late
     for rank in ranks:
         if rank.stuck is not None:
             rank.waits_for = _waits_for(rank, rank.stuck, started)
@@ -211,7 +221,12 @@ def _why(rank: Rank) -> str:
     if call is None:
         return f"{rank.name} {state}; it had not called any collective"
     did = "it was in" if rank.stuck else "it had finished"
-    return f"{rank.name} {state}; {did} its call {call['number']}, {call['what']}"
+    return f"{rank.name} {state}; {did} its call {call['number']}, {described(call)}"
+
+
+def described(call: dict[str, Any]) -> str:
+    """Returns what a call does, and where in the user's program it stands if that is known."""
+    return f"{call['what']} at {call['site']}" if call["site"] else call["what"]
 
 
 def sentences(job: Job) -> list[str]:
@@ -221,7 +236,7 @@ def sentences(job: Job) -> list[str]:
         if rank.stuck is None:
             continue
         others = ", ".join(job.ranks[number].name for number in rank.waits_for)
-        what = f"call {rank.stuck['number']}, {rank.stuck['what']}"
+        what = f"call {rank.stuck['number']}, {described(rank.stuck)}"
         lines.append(f"{rank.name} was in {what}" + (f", and waited for {others}" * bool(others)))
     lines += [f"culprit: {why}" for why in job.culprits.values()]
     return lines

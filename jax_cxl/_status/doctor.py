@@ -11,7 +11,8 @@ import pathlib
 import resource
 from collections.abc import Callable, Iterator, Sequence
 
-from jax_cxl._runtime import pool_uri
+from jax_cxl import _arguments
+from jax_cxl._runtime import configuration, pool_uri
 
 _DESCRIPTION = """\
 Checks whether this machine can run jax_cxl, and says what to do if it cannot."""
@@ -38,12 +39,16 @@ def main(arguments: Sequence[str]) -> int:
     """Runs the command; returns 1 if there is a problem, else 0."""
     parser = argparse.ArgumentParser(prog="python -m jax_cxl doctor", description=_DESCRIPTION)
     parser.add_argument(
-        "--ranks", type=int, default=2, metavar="N", help="ranks on this machine (default: 2)"
+        "--ranks",
+        type=_arguments.whole_number(1),
+        default=2,
+        metavar="N",
+        help="ranks on this machine (default: 2)",
     )
     options = parser.parse_args(arguments)
     status = 0
     for check in _CHECKS:
-        for finding in check(max(options.ranks, 1)):
+        for finding in check(options.ranks):
             print(f"{finding.level:8}{finding.text}")
             status |= finding.level == "problem"
     return status
@@ -64,23 +69,71 @@ def check_jax(ranks: int) -> Iterator[Finding]:
             yield Finding("ok", f"{package} {version}")
 
 
-def check_shm(ranks: int) -> Iterator[Finding]:
-    """Free memory for the default pool."""
-    needed = pool_uri.automatic_bytes(ranks)
-    space = os.statvfs("/dev/shm")
+def check_pool(ranks: int) -> Iterator[Finding]:
+    """The pool of `JAX_CXL_POOL`, or the default one."""
+    uri = os.environ.get("JAX_CXL_POOL")
+    name = f"JAX_CXL_POOL={uri}" if uri else f"the default pool of {ranks} ranks"
+    try:
+        spec = pool_uri.parse(uri, ranks)
+        configuration.from_environment()
+    except ValueError as error:
+        yield Finding("problem", str(error))
+        return
+    if spec.kind == "shm":
+        yield _space("/dev/shm", spec.offset + spec.bytes, name)
+    for path in spec.paths if spec.kind != "shm" else ():
+        yield _path(path, spec, name, ranks)
+
+
+def _space(folder: str, needed: int, name: str) -> Finding:
+    """Compares what a pool takes with what is free in a file system."""
+    space = os.statvfs(folder)
     free, total = space.f_bavail * space.f_frsize, space.f_blocks * space.f_frsize
     text = (
-        f"/dev/shm: {free / _MIB:.0f} of {total / _MIB:.0f} MiB are free, the default pool of"
-        f" {ranks} ranks takes {needed / _MIB:.0f} MiB"
+        f"{folder}: {free / _MIB:.0f} of {total / _MIB:.0f} MiB are free,"
+        f" {name} takes {needed / _MIB:.0f} MiB"
     )
     if free >= needed or total == 0:  # A tmpfs without a limit has no blocks.
-        yield Finding("ok", text)
-    else:
-        yield Finding(
+        return Finding("ok", text)
+    if folder != "/dev/shm":
+        return Finding("problem", f"{text}: choose a smaller size=, or another folder")
+    return Finding(
+        "problem",
+        f"{text}: run python -m jax_cxl clean, enlarge it (mount -o remount,size=..., in a"
+        " container --shm-size=...), or choose a smaller pool (JAX_CXL_POOL=shm:?size=...)",
+    )
+
+
+def _path(path: str, spec: pool_uri.PoolSpec, name: str, ranks: int) -> Finding:
+    """Looks at a path of a pool in a file or on a dax device."""
+    folder = os.path.dirname(path)
+    if not os.path.exists(path) and spec.kind == "dax":
+        return Finding("problem", f"{name}: there is no {path}; the dax devices are listed below")
+    if not os.path.exists(path):
+        if not os.path.isdir(folder):
+            return Finding("problem", f"{name}: there is no folder {folder}: create it")
+        if not os.access(folder, os.W_OK):
+            return Finding("problem", f"{name}: you may not write into {folder}")
+        new = spec.bytes or pool_uri.automatic_bytes(ranks, spec.devices_per_path)
+        return _space(folder, spec.offset + new, name)
+    if not os.access(path, os.R_OK | os.W_OK):
+        return Finding("problem", f"{name}: you may not read and write {path}: ask for the rights")
+    size = _device_bytes(path) if spec.kind == "dax" else os.stat(path).st_size
+    if size is not None and size < spec.offset + spec.bytes:
+        return Finding(
             "problem",
-            f"{text}: run python -m jax_cxl clean, enlarge it (mount -o remount,size=..., in a"
-            " container --shm-size=...), or choose a smaller pool (JAX_CXL_POOL=shm:?size=...)",
+            f"{name}: {path} has {size / _MIB:.0f} MiB, which is less than offset and size"
+            f" together, {(spec.offset + spec.bytes) / _MIB:.0f} MiB",
         )
+    return Finding("ok", f"{name}: {path} can be opened")
+
+
+def _device_bytes(path: str) -> int | None:
+    """Returns the size of a dax device, None if sysfs does not have it."""
+    try:
+        return int(pathlib.Path("/sys/bus/dax/devices", os.path.basename(path), "size").read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def check_memlock(ranks: int) -> Iterator[Finding]:
@@ -208,7 +261,7 @@ def check_processes(ranks: int) -> Iterator[Finding]:
 
 _CHECKS: tuple[Callable[[int], Iterator[Finding]], ...] = (
     check_jax,
-    check_shm,
+    check_pool,
     check_memlock,
     check_flush,
     check_dax,

@@ -5,9 +5,11 @@ import dataclasses
 import glob
 import os
 import pathlib
+import pwd
 import stat
 
 from jax_cxl import _core, errors
+from jax_cxl._launch import process
 from jax_cxl._runtime import pool_uri
 
 _SHM_PREFIX = "/dev/shm/jax_cxl."
@@ -113,6 +115,36 @@ def _on_device(path: str, offset: int) -> Found | None:
     return None
 
 
+def _of_process(pid: int) -> list[Found]:
+    """Returns the pools of a process, or of the processes that it has started.
+
+    Raises:
+      ValueError: there are none; the message says why.
+    """
+    try:
+        os.listdir(f"/proc/{pid}/fd")
+    except FileNotFoundError:
+        raise ValueError(f"there is no process {pid}") from None
+    except PermissionError:
+        raise ValueError(
+            f"process {pid} belongs to {_owner(f'/proc/{pid}')}: only that user, or root, may look"
+            " into its job"
+        ) from None
+    # The launcher has no pool, but its ranks have.
+    for process_id in (pid, *sorted(process.descendants(pid))):
+        if pools := held_by(process_id):
+            return pools
+    raise ValueError(f"no job found: process {pid}, and what it has started, has no pool open")
+
+
+def _owner(path: str) -> str:
+    uid = os.stat(path).st_uid
+    try:
+        return f"user {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"user {uid}"
+
+
 def running() -> list[Found]:
     """Returns the pools of this user's running jobs, each pool once."""
     found: dict[tuple[int, int, int], Found] = {}
@@ -142,10 +174,10 @@ def named(target: str) -> list[Found]:
     """Returns the pools for a process id, a path or a pool URI.
 
     Raises:
-      ValueError: `target` is none of these.
+      ValueError: `target` is none of these, is another user's, or is a process without a pool.
     """
     if target.isdecimal():
-        return held_by(int(target))
+        return _of_process(int(target))
     if target.startswith("/") or os.path.exists(target):
         mode = os.stat(target).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
@@ -155,4 +187,6 @@ def named(target: str) -> list[Found]:
     if spec.kind != "shm":
         return [Found(target, spec.paths[0], spec.offset)]
     name = _SHM_PREFIX + (spec.paths[0] if spec.paths else "")
+    if os.path.exists(name) and not os.access(name, os.R_OK):
+        raise ValueError(f"{name} belongs to {_owner(name)}, and you may not read it")
     return [pool for pool in running() + left_behind() if pool.name == name]

@@ -28,13 +28,20 @@ _lock = threading.Lock()
 _said: set[str] = set()
 
 
-def transform(data: bytes, world: Callable[[], World], strict: bool = False) -> bytes | None:
+def transform(
+    data: bytes,
+    world: Callable[[], World],
+    strict: bool = False,
+    left: dict[str, str] | None = None,
+) -> bytes | None:
     """Returns the module with its collectives exchanged, None where nothing is to be changed.
 
     Args:
       data: a serialized HloModuleProto, after partitioning.
       world: gives the devices of the job; asked only if the module has collectives.
       strict: whether a collective that cannot be taken over is an error.
+      left: gets the reason for each collective that was to be taken over and cannot be, by the
+        name of its instruction.
 
     Raises:
       InvalidCollectiveError: in strict mode.
@@ -42,13 +49,18 @@ def transform(data: bytes, world: Callable[[], World], strict: bool = False) -> 
     if not any(text in data for text in match.TEXTS):
         return None
     module = Module(data)
+    reasons: dict[str, str] = {}
     world = functools.cache(world)
     taken = 0
     for computation in list(module.with_any(_STARTS)):
         for instruction in list(computation.with_any(_STARTS)):
             found = None if computation.is_asynchronous else match.find(module, instruction)
             if found is not None:
-                taken += _exchange(module, computation, instruction, found, world(), strict)
+                reason = _exchange(module, computation, instruction, found, world(), strict)
+                taken += reason is None
+                reasons |= {instruction.name: reason} if reason else {}
+    if left is not None:
+        left.update(reasons)
     # XLA drops the donation of arguments when a hook changes a module, so a module in which
     # nothing was taken over stays as it is: ranks match its calls by their order.
     if taken == 0:
@@ -64,21 +76,21 @@ def _exchange(
     found: match.Found,
     world: World,
     strict: bool,
-) -> bool:
-    """Takes over one collective; returns whether it could be, and is to be."""
+) -> str | None:
+    """Takes over one collective; returns why not, "" if it is not to be, None if it was."""
     try:
         if not world.wants(match.devices(module, found)):
-            return False
+            return ""
         collective = match.collective(module, found)
         rewrite.rewrite(module, computation, old, collective, world, found.starts)
     except NotTakenError as reason:
         _left(module, old, str(reason), strict)
-        return False
+        return str(reason)
     for computation_id in found.asynchronous:
         module.drop(computation_id)
     with _lock:
         counts.taken[found.opcode] += 1
-    return True
+    return None
 
 
 def _left(module: Module, instruction: Instruction, reason: str, strict: bool) -> None:

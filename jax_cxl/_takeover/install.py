@@ -8,7 +8,7 @@ import jax
 
 from jax_cxl import _compat
 from jax_cxl._runtime import program_errors
-from jax_cxl._takeover import hook, setting, start
+from jax_cxl._takeover import hook, setting, start, survey
 
 _lock = threading.Lock()
 _installed = False
@@ -30,18 +30,24 @@ def install() -> None:
 
 def _on_module(data: bytes) -> bytes | None:
     wanted = setting.current()
-    if wanted is None:
-        return None
-    return hook.transform(data, lambda: start.world(wanted.local), wanted.strict)
+    left: dict[str, str] = {}
+    after = None
+    if wanted is not None:
+        local = wanted.local
+        after = hook.transform(data, lambda: start.world(local), wanted.strict, left)
+    if survey.wanted():
+        survey.tell(data, start.devices(), wanted, left)
+    return after
 
 
 def _cache_key() -> str:
     """What programs depend on besides what JAX knows of, for its persistent cache."""
     wanted = setting.current()
     if wanted is None:
-        return ""
+        return survey.cache_key()
     world: Any = start.world(wanted.local)
-    return f"jax_cxl: {wanted} {sorted(world.rank_of.items())} {world.generation}"
+    ranks = sorted(world.rank_of.items())
+    return f"jax_cxl: {wanted} {ranks} {world.generation}{survey.cache_key()}"
 
 
 def _strictness(text: str) -> program_errors.Failure | None:

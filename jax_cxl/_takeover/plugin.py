@@ -17,7 +17,24 @@ def is_installed() -> bool:
 
 
 def initialize() -> None:
-    """Replaces collectives from now on, if `JAX_CXL_REPLACE_COLLECTIVES` says so."""
+    """Replaces collectives from now on, if `JAX_CXL_REPLACE_COLLECTIVES` says so.
+
+    Warns in a rank of `python -m jax_cxl.launch` that nobody has connected to the others. Tells the
+    other processes that this one makes its devices.
+    """
+    from jax_cxl._launch import environment
+
+    if environment.board is not None:
+        from jax_cxl._runtime import alone
+
+        alone.warn()
+    from jax_cxl._runtime import making_devices
+
+    making_devices.announce()
+    if os.environ.get("JAX_CXL_LOG"):
+        from jax_cxl._runtime import information
+
+        information.begin()
     value = os.environ.get(VARIABLE, "")
     if value in ("", "0"):
         return

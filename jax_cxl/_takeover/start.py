@@ -5,12 +5,12 @@ them before others. So a thread of each process starts it as soon as there are d
 makes these in all processes together.
 """
 
+import dataclasses
 import threading
 
 import jax
 
 from jax_cxl._runtime import lifecycle
-from jax_cxl._takeover import world as worlds
 from jax_cxl._takeover.world import World
 
 
@@ -65,7 +65,14 @@ def world(local: bool) -> World:
         else:
             _starter.wait()
         running = lifecycle.current()
-    processes = {device.id: device.process_index for device in jax.devices()}
+    here = devices()
     if running is None:
-        return World({}, processes)
-    return worlds.World(running.rank_of_device, processes, running.generation, local)
+        return here
+    return dataclasses.replace(
+        here, rank_of=running.rank_of_device, generation=running.generation, local=local
+    )
+
+
+def devices() -> World:
+    """Returns the devices of the job, without ranks, whether the runtime has started or not."""
+    return World({}, {device.id: device.process_index for device in jax.devices()})

@@ -25,7 +25,8 @@ def ppermute(
 
     Args:
       x: array, or pytree of arrays, of any dtype.
-      axis_name: mesh axis, or several in the order in which they count ranks.
+      axis_name: mesh axis, or several. Several count ranks as in `jax.lax.ppermute`: with JAX 0.10
+        in the order of the mesh, with later versions in the order that is given.
       perm: pairs (source, destination) of axis indices, each index at most once on
         either side.
 
@@ -36,7 +37,8 @@ def ppermute(
       NameError: the axis is not bound, as outside `jax.shard_map`.
       TypeError: a dtype is not supported, such as float6_e2m3fn, or perm is neither a list
         nor a tuple.
-      ValueError: an index is out of bounds, or twice on one side.
+      ValueError: an index is out of bounds, or twice on one side; or the axes are in another order
+        than in the mesh, and `jax_raise_on_ppermute_sort_diff` (newer JAX) refuses that.
 
     Example:
       >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -46,7 +48,7 @@ def ppermute(
       >>> jax.jit(shift)(jnp.arange(1, 5))
       Array([0, 1, 2, 3], dtype=int32)
     """
-    axes = named_axis.axes_of("ppermute", axis_name)
+    axes = named_axis.permuted_axes_of("ppermute", axis_name)
     sources = sources_of("ppermute", axes, perm)
     return jax.tree.map(
         lambda leaf: ppermute_p.bind(named_axis.vary(leaf, axes), axes=axes, sources=sources),

@@ -121,8 +121,9 @@ def _exchange(operand, output, table):
     # By receiver, then slice.
     columns = jnp.moveaxis(table.reshape(n, 4, n, -1), (1, 2), (0, 1)).reshape(4, n, -1)
     first, size, to, _ = (column[..., None] for column in columns)
-    sender = jnp.repeat(jnp.arange(n, dtype=table.dtype), table.shape[-1] // n)[:, None]
-    row = jnp.arange(into, dtype=table.dtype)
+    sender = jnp.repeat(jnp.arange(n, dtype=table.dtype), table.shape[-1] // n)[None, :, None]
+    # As many dimensions as the columns have: with jax_numpy_rank_promotion="raise" JAX adds none.
+    row = jnp.arange(into, dtype=table.dtype)[None, None]
     hits = (to <= row) & (row < to + size)
     index = jnp.max(jnp.where(hits, sender * rows + first + row - to, -1), axis=1)
     received = operand.reshape(n * rows, *operand.shape[2:])[jnp.maximum(index, 0)]
@@ -201,7 +202,7 @@ def _batch(axis_data, operands, dims, *, axes, groups, size):
     # One exchange with the rows and the slices of all elements of the batch.
     operand, output, table = map(to_front, operands, dims)
     element = jnp.arange(batch, dtype=table.dtype)[:, None, None]
-    strides = np.array([operand.shape[1], 0, output.shape[1], 0], table.dtype)[:, None]
+    strides = np.array([operand.shape[1], 0, output.shape[1], 0], table.dtype)[None, :, None]
     table = jnp.moveaxis(table + element * strides, 0, -1).reshape(4, -1)
     rows, into = (x.reshape(-1, *x.shape[2:]) for x in (operand, output))
     out = _bind(rows, into, table, axes=axes, groups=groups, size=size)

@@ -31,7 +31,7 @@ def psend(x: Any, axis_name: Hashable | Sequence[Hashable], perm: Sequence[tuple
 
     Args:
       x: array, or pytree of arrays, of any dtype.
-      axis_name: mesh axis, or several in the order in which they count ranks.
+      axis_name: mesh axis, or several, as for `ppermute`.
       perm: pairs (source, destination) of axis indices, each index at most once on
         either side.
 
@@ -54,7 +54,7 @@ def psend(x: Any, axis_name: Hashable | Sequence[Hashable], perm: Sequence[tuple
       >>> jax.jit(send)(jnp.arange(1, 5))
       Array([0, 0, 0, 1], dtype=int32)
     """
-    axes = named_axis.axes_of("psend", axis_name)
+    axes = named_axis.permuted_axes_of("psend", axis_name)
     sources = sources_of("psend", axes, perm)
     return jax.tree.map(lambda leaf: SendToken(ppermute(leaf, axes, perm), axes, sources), x)
 
@@ -93,7 +93,7 @@ def precv(
       >>> jax.jit(send)(jnp.arange(1, 5))
       Array([0, 0, 0, 1], dtype=int32)
     """
-    axes = named_axis.axes_of("precv", axis_name)
+    axes = named_axis.permuted_axes_of("precv", axis_name)
     sources = sources_of("precv", axes, perm)
     if not isinstance(token, SendToken):
         raise TypeError(f"jax_cxl.precv takes the token of a jax_cxl.psend, got {type(token)}.")

@@ -11,11 +11,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from unittest import mock
 
 import job
 from absl.testing import absltest, parameterized
 
-from jax_cxl._status import analysis, doctor
+from jax_cxl._status import analysis, doctor, pools
 
 
 def _call(number, *, finished=1.0, started=1.0, code="OK", waiting_for=-1):
@@ -24,6 +25,7 @@ def _call(number, *, finished=1.0, started=1.0, code="OK", waiting_for=-1):
         "identity": 100 + number,
         "group": 7,
         "what": "psum: all_reduce sum of 8 float32",
+        "site": "train.py:33 (step)",
         "submitted": 1.0,
         "started": started,
         "finished": finished,
@@ -159,14 +161,36 @@ class StatusTest(parameterized.TestCase):
             while (status := _status(str(min(pids)), "--json")).returncode != 1:
                 self.assertLess(time.monotonic(), deadline, status)
                 time.sleep(0.2)
+            of_launcher = _status(str(running.pid), "--json")
+            prometheus = _status(str(running.pid), "--prometheus").stdout
+            with tempfile.TemporaryDirectory() as folder:
+                timeline = self.trace(str(running.pid), folder)
             running.send_signal(signal.SIGTERM)
             running.communicate(timeout=60)
         (found,) = json.loads(status.stdout)
+        (same,) = json.loads(of_launcher.stdout)
+        self.assertEqual(same["pool"], found["pool"])
+        for rank in found["ranks"]:
+            self.assertRegex(rank["calls"][0]["site"], r"stuck\.py:\d+ \(")
+        self.assertRegex(prometheus, r'calls_total\{.*rank="0",.*operation="psum"\} 4')
+        # The last call of rank 0 waits for rank 1.
+        calls = [e["args"] for e in timeline["traceEvents"] if e.get("cat") == "call"]
+        self.assertLen(calls, 7)
+        self.assertEqual([call["status"] for call in calls].count("under way"), 1)
         self.assertEqual([rank["submitted_calls"] for rank in found["ranks"]], [4, 3])
         self.assertEqual(found["ranks"][0]["waits_for"], [1])
         (culprit,) = found["culprits"]
         self.assertEqual(culprit["rank"], 1)
         self.assertIn(words, culprit["why"])
+
+    def trace(self, job, folder):
+        path = pathlib.Path(folder, "trace.json")
+        subprocess.run(
+            [sys.executable, "-m", "jax_cxl", "trace", job, "-o", str(path)],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        return json.loads(path.read_text())
 
     @parameterized.parameters("die", "all_die")
     def test_post_mortem(self, how):
@@ -185,6 +209,8 @@ class StatusTest(parameterized.TestCase):
                 self.assertIn("culprit: rank 1 (pid ", stderr)
                 self.assertEqual([culprit["rank"] for culprit in found["culprits"]], [1])
             self.assertIn("psum: all_reduce sum of 1 float32", _status(kept).stdout)
+            calls = [e for e in self.trace(kept, folder)["traceEvents"] if e.get("cat") == "call"]
+            self.assertGreaterEqual(len(calls), 6)
 
     def test_post_mortem_of_ranks_that_are_gone_before_the_launcher_hears_of_their_pool(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -221,6 +247,16 @@ class StatusTest(parameterized.TestCase):
             os.close(fd)
         self.assertNotIn("Traceback", status.stderr)
         self.assertNotIn(name, status.stderr + status.stdout)
+
+    def test_no_job_is_told_from_one_of_another_user(self):
+        self.assertIn("no job found on shm:there-is-none", _status("shm:there-is-none").stderr)
+        self.assertIn(f"no job found: process {os.getpid()}", _status(str(os.getpid())).stderr)
+        self.assertIn("there is no process 4194305", _status("4194305").stderr)
+        with (
+            mock.patch.object(pools.os, "listdir", side_effect=PermissionError),
+            self.assertRaisesRegex(ValueError, "belongs to user .* may look into its job"),
+        ):
+            pools.named(str(os.getpid()))
 
     def test_what_is_no_pool_is_refused(self):
         status = _status(__file__)
@@ -310,7 +346,7 @@ class DoctorTest(absltest.TestCase):
             self.assertIn(word, checked.stdout)
 
     def test_a_pool_that_does_not_fit_is_a_problem(self):
-        (finding,) = doctor.check_shm(10**9)
+        (finding,) = doctor.check_pool(10**9)
         self.assertEqual(finding.level, "problem")
         self.assertIn("python -m jax_cxl clean", finding.text)
 

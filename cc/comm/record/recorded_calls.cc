@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <sstream>
+#include <utility>
 
 #include "cc/base/text.h"
 #include "cc/comm/call/call.h"
@@ -26,6 +27,11 @@ class Timeline {
     if (ticks > 0 && ns > 0) ns_per_tick_ = ns / ticks;
   }
 
+  // How long so many ticks are, in seconds.
+  double Duration(uint64_t ticks) const {
+    return 1e-9 * ns_per_tick_ * static_cast<double>(ticks);
+  }
+
   double FromTicks(uint64_t ticks) const {
     return ticks == 0
                ? 0
@@ -44,6 +50,16 @@ class Timeline {
   pool::RecorderClock clock_;
   double ns_per_tick_ = 0;
 };
+
+// Where a call stands; empty if it is not known any more.
+std::string SiteText(const pool::Recorder& recorder, uint32_t number,
+                     const pool::Doorbells& doorbells) {
+  const pool::SiteRecord& from = recorder.sites[number % pool::kRecordedSites];
+  if (number == 0 || doorbells.Read(&from.number) != number) return "";
+  const auto copy = doorbells.coherence().AcquireWords(from);
+  if (doorbells.Read(&from.number) != number) return "";
+  return PrintableText(copy.text);
+}
 
 // Copies the record of a call; false if it is not there or changes meanwhile.
 bool CopyRecord(const pool::CallRecord& from, uint64_t number,
@@ -95,9 +111,28 @@ std::vector<RecordedCall> ReadCalls(const pool::Recorder& recorder,
   ForEachRecord(recorder, doorbells, most,
                 [&](const pool::CallRecord& record, uint64_t number) {
                   calls.push_back(Interpret(record, number, timeline));
+                  calls.back().site =
+                      SiteText(recorder, record.site, doorbells);
                   return false;
                 });
   return calls;
+}
+
+std::vector<RecordedOperation> ReadOperations(
+    const pool::Recorder& recorder, const pool::Coherence& coherence) {
+  const Timeline timeline(ReadClock(recorder, coherence));
+  std::vector<RecordedOperation> operations;
+  for (const pool::OperationRecord& from : recorder.operations) {
+    const pool::OperationRecord copy = coherence.AcquireWords(from);
+    RecordedOperation operation = {PrintableText(copy.name),
+                                   copy.calls,
+                                   copy.bytes,
+                                   timeline.Duration(copy.waited),
+                                   timeline.Duration(copy.worked),
+                                   copy.failed};
+    if (!operation.name.empty()) operations.push_back(std::move(operation));
+  }
+  return operations;
 }
 
 bool HasStarted(const pool::Recorder& recorder,

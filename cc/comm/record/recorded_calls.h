@@ -21,6 +21,7 @@ struct RecordedCall {
   uint64_t group = 0;  // hash of the member list
   std::string name;    // as the user wrote it: "psum"
   std::string what;    // "psum: all_reduce sum of 8 float32"
+  std::string site;    // "train.py:33 (step)", empty: not known
   double submitted = 0;
   double started = 0;
   double finished = 0;
@@ -34,6 +35,18 @@ struct RecordedCall {
 std::vector<RecordedCall> ReadCalls(const pool::Recorder& recorder,
                                     const pool::Doorbells& doorbells,
                                     size_t most);
+
+// What a rank has counted of the calls of a name.
+struct RecordedOperation {
+  std::string name;
+  uint64_t calls = 0;
+  uint64_t bytes = 0;  // of their operands
+  double waited = 0;   // seconds, for other ranks
+  double worked = 0;   // seconds, since all ranks were there
+  uint64_t failed = 0;
+};
+std::vector<RecordedOperation> ReadOperations(const pool::Recorder& recorder,
+                                              const pool::Coherence& coherence);
 
 // Whether a rank has started a call, as far back as its recorder goes.
 bool HasStarted(const pool::Recorder& recorder,

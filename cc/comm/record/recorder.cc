@@ -9,6 +9,7 @@
 
 #include "cc/base/text.h"
 #include "cc/base/ticks.h"
+#include "cc/plan/plan.h"
 #include "cc/pool/coherence/doorbell.h"
 #include "cc/pool/layout/words.h"
 
@@ -23,6 +24,15 @@ constexpr uint64_t kSettled = 64;
 // Other threads and processes read a record while it is written.
 void Store(uint64_t* word, uint64_t value) {
   std::atomic_ref(*word).store(value, std::memory_order_release);
+}
+
+void Lock(std::atomic_flag* flag) {
+  while (flag->test_and_set(std::memory_order_acquire)) sched_yield();
+}
+
+// Counters of two processors may differ by a little.
+uint64_t Since(uint64_t before, uint64_t after) {
+  return after > before ? after - before : 0;
 }
 
 template <typename Clock>
@@ -58,7 +68,7 @@ void Recorder::OpenGroup(int index, const std::vector<int32_t>& members) {
 
 uint64_t Recorder::Submit(const Call& call, uint64_t identity, uint64_t group,
                           uint64_t ticks) {
-  while (submitting_.test_and_set(std::memory_order_acquire)) sched_yield();
+  Lock(&submitting_);
   const uint64_t number = calls() + 1;
   calls_.store(number, std::memory_order_relaxed);
   pool::CallRecord record = {};
@@ -67,6 +77,12 @@ uint64_t Recorder::Submit(const Call& call, uint64_t identity, uint64_t group,
   record.descriptor = Describe(call);
   record.submitted = ticks;
   record.waiting_for = -1;
+  record.site = SiteOf(call.site);
+  record.operation = OperationOf(call.name);
+  pool::OperationRecord& counted = operations_[record.operation];
+  ++counted.calls;
+  counted.bytes += plan::InputBytes(call.request);
+  PublishOperation(record.operation);
   std::memcpy(record.name, call.name.data(),
               std::min(call.name.size(), sizeof(record.name) - 1));
   pool::CallRecord& shared = recorder_->calls[number % kRecordedCalls];
@@ -79,6 +95,55 @@ uint64_t Recorder::Submit(const Call& call, uint64_t identity, uint64_t group,
   // The next record is 4,096 calls old and in no cache any more.
   __builtin_prefetch(&recorder_->calls[(number + 1) % kRecordedCalls], 1);
   return number;
+}
+
+uint32_t Recorder::SiteOf(const std::string& text) {
+  if (text.empty()) return 0;
+  auto [found, is_new] = sites_.try_emplace(text, newest_site_ + 1);
+  if (!is_new) return found->second;
+  const uint32_t number = ++newest_site_;
+  pool::SiteRecord& shared = recorder_->sites[number % pool::kRecordedSites];
+  // The place of an older site, which gets a new number when it comes again.
+  if (number > pool::kRecordedSites)
+    std::erase_if(sites_, [number](const auto& site) {
+      return site.second + pool::kRecordedSites == number;
+    });
+  pool::SiteRecord record = {};
+  text.copy(record.text, sizeof(record.text) - 1);
+  Store(&shared.number, 0);
+  std::atomic_thread_fence(std::memory_order_release);
+  pool::StoreWords(&shared, record);
+  Store(&shared.number, doorbells_.Word(number));
+  coherence_.PublishPayload(&shared, sizeof(shared));
+  return number;
+}
+
+uint32_t Recorder::OperationOf(std::string_view name) {
+  constexpr uint32_t kLast = pool::kRecordedOperations - 1;
+  for (uint32_t i = 0; i < kLast; ++i) {
+    pool::OperationRecord& counted = operations_[i];
+    const std::string_view known = counted.name;
+    if (known == name.substr(0, sizeof(counted.name) - 1)) return i;
+    if (!known.empty()) continue;
+    name.copy(counted.name, sizeof(counted.name) - 1);
+    return i;
+  }
+  std::memcpy(operations_[kLast].name, "others", sizeof("others"));
+  return kLast;
+}
+
+void Recorder::PublishOperation(uint32_t index) {
+  // Reaches other hosts with the next heartbeat.
+  pool::StoreWords(&recorder_->operations[index], operations_[index]);
+}
+
+std::vector<pool::OperationRecord> Recorder::operations() {
+  std::vector<pool::OperationRecord> counted;
+  Lock(&submitting_);
+  for (const pool::OperationRecord& operation : operations_)
+    if (operation.name[0] != 0) counted.push_back(operation);
+  submitting_.clear(std::memory_order_release);
+  return counted;
 }
 
 pool::CallRecord* Recorder::Find(uint64_t number) {
@@ -101,6 +166,16 @@ void Recorder::Wait(uint64_t number, int rank) {
 void Recorder::Finish(uint64_t number, const Status& status, uint64_t ticks) {
   pool::CallRecord* record = Find(number);
   if (record == nullptr) return;
+  // A call without a start has waited only: its data came with the last rank.
+  const uint64_t started = record->started != 0 ? record->started : ticks;
+  Lock(&submitting_);
+  const uint32_t index = record->operation % pool::kRecordedOperations;
+  pool::OperationRecord& counted = operations_[index];
+  counted.waited += Since(record->submitted, started);
+  counted.worked += Since(started, ticks);
+  counted.failed += !status.ok();
+  PublishOperation(index);
+  submitting_.clear(std::memory_order_release);
   std::atomic_ref(record->code)
       .store(static_cast<uint32_t>(status.code()), std::memory_order_relaxed);
   Store(&record->finished, ticks);
@@ -138,6 +213,7 @@ void Recorder::Beat(pool::Pool* pool, int rank) {
     coherence.PublishPayload(&recorder->calls[number % kRecordedCalls],
                              sizeof(pool::CallRecord));
   coherence.PublishPayload(&recorder->submitted_calls, sizeof(pool::Doorbell));
+  coherence.PublishPayload(recorder->operations, sizeof(recorder->operations));
 
   const pool::ClockReading now = ReadClocks();
   if (clock.first.ticks == 0) clock.first = now;

@@ -1,9 +1,12 @@
 #ifndef JAX_CXL_COMM_RECORD_RECORDER_H_
 #define JAX_CXL_COMM_RECORD_RECORDER_H_
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "cc/base/status.h"
@@ -42,6 +45,9 @@ class Recorder {
   void Wait(uint64_t number, int rank);
   void Finish(uint64_t number, const Status& status, uint64_t ticks);
 
+  // What has been counted of each operation, with times in ticks.
+  std::vector<pool::OperationRecord> operations();
+
   // How many calls the rank has submitted.
   uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
 
@@ -54,6 +60,11 @@ class Recorder {
   static void Beat(pool::Pool* pool, int rank);
 
  private:
+  // The following run while `submitting_` is held.
+  uint32_t SiteOf(const std::string& text);
+  uint32_t OperationOf(std::string_view name);
+  void PublishOperation(uint32_t index);
+
   // Null when later calls have taken the place of this one.
   pool::CallRecord* Find(uint64_t number);
 
@@ -61,8 +72,13 @@ class Recorder {
   pool::Doorbells doorbells_;
   pool::Recorder* recorder_;
   std::atomic<uint64_t> calls_{0};
-  // Held while a call is submitted: cheaper than a mutex, and rarely contended.
+  // Held while a call is submitted, and while it is counted: cheaper than a
+  // mutex, and rarely contended.
   std::atomic_flag submitting_;
+  std::unordered_map<std::string, uint32_t> sites_;  // text -> number
+  uint32_t newest_site_ = 0;
+  // What the pool has too, so that nothing is read from there.
+  std::array<pool::OperationRecord, pool::kRecordedOperations> operations_ = {};
 };
 
 }  // namespace jax_cxl::comm

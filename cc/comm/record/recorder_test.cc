@@ -102,7 +102,57 @@ TEST_F(RecorderTest, ACallThatOutlivesItsRecordWritesNothing) {
 TEST_F(RecorderTest, LongNamesAreCut) {
   Call call = MakeCall(1, std::string(100, 'x'));
   recorder_.Submit(&call, 5);
-  EXPECT_EQ(std::string(At(1).name), std::string(47, 'x'));
+  EXPECT_EQ(std::string(At(1).name), std::string(39, 'x'));
+}
+
+TEST_F(RecorderTest, SitesHaveNumbers) {
+  const auto submit = [&](const std::string& site) {
+    Call call = MakeCall(1, "psum");
+    call.site = site;
+    recorder_.Submit(&call, 5);
+    return At(call.number).site;
+  };
+  EXPECT_EQ(submit("train.py:1 (f)"), 1u);
+  EXPECT_EQ(submit(""), 0u);
+  EXPECT_EQ(submit("train.py:2 (f)"), 2u);
+  EXPECT_EQ(submit("train.py:1 (f)"), 1u);
+  const pool::SiteRecord* sites = world_.pool(1).recorder(1)->sites;
+  EXPECT_STREQ(sites[2].text, "train.py:2 (f)");
+  // More of them than fit: an older one gives way, and gets a new number.
+  for (uint64_t i = 3; i <= pool::kRecordedSites + 1; ++i)
+    EXPECT_EQ(submit("train.py:" + std::to_string(i)), i);
+  EXPECT_STREQ(sites[1].text, "train.py:257");
+  EXPECT_EQ(submit("train.py:1 (f)"), pool::kRecordedSites + 2);
+}
+
+TEST_F(RecorderTest, CountsEachOperation) {
+  const auto run = [&](const char* name, bool starts, const Status& status) {
+    Call call = MakeCall(1, name);
+    call.submitted = 1000;
+    recorder_.Submit(&call, 5);
+    if (starts) recorder_.Start(call.number, 1100);
+    recorder_.Finish(call.number, status, 1400);
+  };
+  run("psum", true, OkStatus());
+  run("psum", false, OkStatus());
+  run("all_gather", true, Error(Code::kInternal, "late"));
+  const auto counted = recorder_.operations();
+  ASSERT_EQ(counted.size(), 2u);
+  EXPECT_STREQ(counted[0].name, "psum");
+  EXPECT_EQ(counted[0].calls, 2u);
+  EXPECT_EQ(counted[0].waited, 100u + 400u);
+  EXPECT_EQ(counted[0].worked, 300u);
+  EXPECT_EQ(counted[0].failed, 0u);
+  EXPECT_EQ(counted[1].failed, 1u);
+  const pool::OperationRecord& shared =
+      world_.pool(1).recorder(1)->operations[0];
+  EXPECT_EQ(shared.waited, counted[0].waited);
+  // Names for which no record is left are counted together.
+  for (int i = 0; i < 40; ++i)
+    run(("op" + std::to_string(i)).c_str(), true, OkStatus());
+  EXPECT_EQ(recorder_.operations().size(), pool::kRecordedOperations);
+  EXPECT_STREQ(recorder_.operations().back().name, "others");
+  EXPECT_EQ(recorder_.operations().back().calls, 40 - 29u);
 }
 
 TEST_F(RecorderTest, GroupsAndClocks) {

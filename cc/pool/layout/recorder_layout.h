@@ -14,6 +14,8 @@
 namespace jax_cxl::pool {
 
 inline constexpr uint64_t kRecordedCalls = 4096;
+inline constexpr uint64_t kRecordedSites = 256;
+inline constexpr uint64_t kRecordedOperations = 32;
 
 // One call of a rank, at index `number % kRecordedCalls`. `number` is 0 while
 // the rest changes hands from one call to a later one.
@@ -28,9 +30,31 @@ struct alignas(kLineBytes) CallRecord {
   uint64_t finished;
   uint32_t code;        // jax_cxl::Code, once finished
   int32_t waiting_for;  // the rank that it last waited for, -1: none
-  char name[48];        // what the user wrote, zero-terminated
+  uint32_t site;        // number of its SiteRecord, 0: not known
+  uint32_t operation;   // index of its OperationRecord
+  char name[40];        // what the user wrote, zero-terminated
 };
 static_assert(sizeof(CallRecord) == kLineBytes);
+
+// Where in the user's program calls stand, at index `number % kRecordedSites`.
+// `number` is 0 while the text changes.
+struct alignas(kLineBytes) SiteRecord {
+  uint64_t number;  // a doorbell word: which site of the rank this is, from 1
+  char text[120];   // "train.py:33 (step)", zero-terminated
+};
+static_assert(sizeof(SiteRecord) == kLineBytes);
+
+// All calls of a name since the job has started. The last record also counts
+// the calls of names for which no record was left.
+struct alignas(kLineBytes) OperationRecord {
+  char name[40];  // zero-terminated, empty: not used
+  uint64_t calls;
+  uint64_t bytes;   // of their operands
+  uint64_t waited;  // for other ranks, in ticks
+  uint64_t worked;  // since all ranks were there, in ticks
+  uint64_t failed;  // calls
+};
+static_assert(sizeof(OperationRecord) == kLineBytes);
 
 // The rank's clocks, read together.
 struct ClockReading {
@@ -57,11 +81,13 @@ struct Recorder {
   RecorderClock clock;
   Doorbell submitted_calls;  // number of the newest record
   GroupMembers groups[kMaxChannels];
+  OperationRecord operations[kRecordedOperations];
+  SiteRecord sites[kRecordedSites];
   CallRecord calls[kRecordedCalls];
 };
 inline constexpr uint64_t kRecorderBytes =
     (sizeof(Recorder) + kPageBytes - 1) / kPageBytes * kPageBytes;
-static_assert(kRecorderBytes == 540672);
+static_assert(kRecorderBytes == 577536);
 static_assert(std::is_trivially_copyable_v<Recorder>);
 
 }  // namespace jax_cxl::pool

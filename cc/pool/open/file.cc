@@ -126,6 +126,10 @@ Status FileError(int error, const std::string& action,
   switch (error) {
     case ENOENT:
     case ENOTDIR:
+      if (path.starts_with("/dev/") && !path.starts_with("/dev/shm/"))
+        return Error(Code::kNotFound, text,
+                     "; this host has no such device: python -m jax_cxl doctor "
+                     "lists its dax devices");
       return Error(Code::kNotFound, text,
                    "; check the path, and create its directory first");
     case ENXIO:

@@ -108,6 +108,20 @@ class ScriptTest(LaunchTestCase):
         self.assertEqual(stderr.count("  File "), 1, stderr)
 
 
+class StartTest(LaunchTestCase):
+    """Signals while ranks start."""
+
+    def test_a_signal_ends_the_start(self):
+        with self.start("-n", "3000", "--oversubscribe", "slow_start.py") as launcher:
+            self.wait_for(lambda: len(self.processes()) > 4, 30)
+            launcher.send_signal(signal.SIGTERM)
+            began = time.monotonic()
+            _, stderr = launcher.communicate(timeout=60)
+        self.assertEqual(launcher.returncode, 128 + signal.SIGTERM)
+        self.assertLess(time.monotonic() - began, 20)
+        self.assertIn("SIGTERM: ending all ranks", stderr)
+
+
 class DistributedTest(LaunchTestCase):
     """The launcher and a real `jax.distributed`."""
 

@@ -1,0 +1,67 @@
+"""Types of command line arguments, for argparse: each refuses at once and says what is right."""
+
+import argparse
+import math
+import os
+import pathlib
+from collections.abc import Callable
+from typing import TypeVar
+
+_T = TypeVar("_T")
+
+
+def whole_number(least: int) -> Callable[[str], int]:
+    """Returns the type of a whole number that is at least `least`."""
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+        if number < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}, not {number}")
+        return number
+
+    return parse
+
+
+def seconds(text: str) -> float:
+    """A time in seconds, not negative."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds") from None
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"must not be negative, or without end: {text}")
+    return value
+
+
+def telling(parse: Callable[[str], _T]) -> Callable[[str], _T]:
+    """Returns a type whose error is the text of the ValueError that `parse` raises."""
+
+    def checked(text: str) -> _T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return checked
+
+
+def folder(text: str) -> pathlib.Path:
+    """An existing folder that may be written."""
+    path = pathlib.Path(text)
+    if not path.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {text}; create it")
+    if not os.access(path, os.W_OK):
+        raise argparse.ArgumentTypeError(f"you may not write into {text}")
+    return path
+
+
+def output_file(text: str) -> pathlib.Path:
+    """A file that can be written, in a folder that exists."""
+    path = pathlib.Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is a folder; name a file")
+    folder(str(path.absolute().parent))
+    return path

