@@ -134,6 +134,11 @@ BY_CODE = {
 BY_CODE_IN_PROGRAM = BY_CODE | {"INVALID_ARGUMENT": InvalidCollectiveError}
 
 
+def code_of(error: BaseException) -> str | None:
+    """Returns the code from which `from_code` makes this kind of exception, None if there is none."""
+    return next((code for code, kind in BY_CODE.items() if type(error) is kind), None)
+
+
 def from_code(code: str, message: str, details: Iterable[tuple[str, str]] = ()) -> CxlError:
     """Returns the exception for a status of the native library.
 

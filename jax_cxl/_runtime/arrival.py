@@ -127,7 +127,7 @@ def telling_failures(begins: bool = False) -> Any:
     except Exception as error:
         _attempt += begins
         if _several():
-            _post(f"{type(error).__name__}: {error}")
+            _post(f"{type(error).__name__}: {error}", errors.code_of(error))
         raise
 
 
@@ -138,10 +138,10 @@ def _several() -> bool:
     return several and not launch_environment.restarts_lost()
 
 
-def _post(failure: str | None) -> None:
+def _post(failure: str | None, code: str | None = None) -> None:
     who: dict[str, Any] = {"pid": os.getpid(), "start": processes.start_of(os.getpid())}
     who |= {"host": socket.gethostname(), "boot_id": processes.boot_id()}
-    who |= {"pid_namespace": processes.pid_namespace(), "failure": failure}
+    who |= {"pid_namespace": processes.pid_namespace(), "failure": failure, "code": code}
     with contextlib.suppress(jax.errors.JaxRuntimeError):  # The service may be gone.
         _compat.coordination_client().key_value_set(
             f"{_folder(_attempt)}{_compat.process_id()}", json.dumps(who), allow_overwrite=True
@@ -168,8 +168,9 @@ def _check_others() -> None:
         name = f"process {process} (pid {who['pid']} on host {who['host']})"
         if who["failure"] is not None:
             reason = who["failure"].removesuffix(".")
-            raise errors.NotInitializedError(
-                f"{name} could not start jax_cxl: {reason}. All processes have to start again."
+            raise errors.from_code(
+                who["code"] or "FAILED_PRECONDITION",
+                f"{name} could not start jax_cxl: {reason}. All processes have to start again.",
             )
         here = processes.pid_means_the_same(who)
         if here and processes.start_of(who["pid"]) != who["start"]:
