@@ -135,7 +135,7 @@ BY_CODE_IN_PROGRAM = BY_CODE | {"INVALID_ARGUMENT": InvalidCollectiveError}
 
 
 def code_of(error: BaseException) -> str | None:
-    """Returns the code from which `from_code` makes this kind of exception, None if there is none."""
+    """Returns the code for which `from_code` makes this kind of exception; None if none does."""
     return next((code for code, kind in BY_CODE.items() if type(error) is kind), None)
 
 
