@@ -11,6 +11,7 @@ from typing import Any, TextIO
 import pytest
 
 _STARTED = "started"
+ENDED = "ended the process"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,7 +32,7 @@ def read(path: pathlib.Path) -> dict[str, dict[str, Any]]:
         record = json.loads(line)
         found[record["test"]] = record
     return {
-        name: record | {"outcome": "ended the process"} if record["outcome"] == _STARTED else record
+        name: record | {"outcome": ENDED} if record["outcome"] == _STARTED else record
         for name, record in found.items()
     }
 
