@@ -156,25 +156,6 @@ class ProgramsTest(parameterized.TestCase):
         for row in rows:
             self.assertGreater(row["both_ms"]["median"], 0)
 
-    def test_jit_training(self):
-        example = ("--layers=1", "--width=32", "--heads=2", "--sequence_length=16")
-        rows = self.run_program("jit_training.py", "--compilations=1", *example)
-        names = [(row["measurement"], row["program"]) for row in rows]
-        self.assertEqual(
-            names,
-            [
-                *(("step", "data_parallel"), ("step", "example")),
-                *(("compilation", "example"), ("compilation", "without_collectives")),
-            ],
-        )
-        for row in rows[:2]:
-            written, read = row["bytes_written_and_read"]
-            self.assertEqual(written, read)  # Two ranks.
-            self.assertLess(row["largest_relative_loss_difference"], 1e-5)
-        # The sums of the gradients, and of the loss.
-        self.assertGreaterEqual(rows[0]["bytes_written_and_read"][0], 4 * 4 * 256**2 + 4)
-        self.assertGreater(rows[2]["hook_ms"]["median"], rows[3]["hook_ms"]["median"])
-
 
 class TeamsTest(parameterized.TestCase):
     def test_nccl_needs_an_environment_each(self):
