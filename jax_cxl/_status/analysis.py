@@ -20,8 +20,8 @@ class Rank:
 
     Attributes:
       record: its record from `_core.Snapshot.rank`.
-      state: "running", "stopped", "gone", or "unknown" for a process of another host whose heart has
-        not been seen to beat.
+      state: "running", "stopped", "gone", or "unknown" for a process of another host whose heart
+        has not been seen to beat.
       stuck: its oldest call that has not finished, or failed; None if there is none.
       waits_for: the ranks that this call waits for, as far as is known.
       silent: for how many seconds its heart has not beaten, as far as that is known. Clocks of
