@@ -34,6 +34,13 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="all cases, not the short set")
     parser.add_argument("--cxl", action="store_true", help="a CXL device in place of an NVDIMM")
     parser.add_argument("--cache", type=pathlib.Path, default=_CACHE, help="folder of the guests")
+    parser.add_argument(
+        "--slow",
+        type=float,
+        default=1.0,
+        metavar="FACTOR",
+        help="multiplies all time limits, those of jax_cxl too, for a busy machine",
+    )
     parser.add_argument("--json", type=pathlib.Path, help="file for the table")
     options = parser.parse_args()
     if problem := image.missing():
@@ -47,7 +54,7 @@ def main() -> int:
     if not memory.exists():
         with memory.open("wb") as file:
             file.truncate(guest.CXL_BYTES if options.cxl else guest.NVDIMM_BYTES)
-    bench = guest.Bench(cache / "run", memory, made, options.cxl)
+    bench = guest.Bench(cache / "run", memory, made, options.cxl, options.slow)
     bench.prepare()
     running = session.Session(bench)
     try:
@@ -76,6 +83,7 @@ def _report(running: session.Session, seconds: int, options: argparse.Namespace)
         "emulated": "two QEMU guests (TCG, no KVM) on one machine; "
         + ("a CXL type-3 device" if options.cxl else "an NVDIMM")
         + " as /dev/dax0.0; clwb does nothing there",
+        "time_limits": f"{options.slow:g} times the defaults",
         "cores": os.cpu_count(),
         "machine": platform.machine(),
         "kernel_of_guests": running.bench.guest_image.kernel.name.removeprefix("vmlinuz-"),

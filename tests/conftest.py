@@ -28,6 +28,7 @@ _WITHOUT_THE_CHOSEN_POOL = [
     "jobs/incoherent_test.py",
     "jobs/initialize_test.py",
     "jobs/failures/survivors_test.py",
+    "jobs/two_hosts/doctor_test.py",
     "jobs/two_hosts/identity_test.py",
     "jobs/two_hosts/mesh_test.py",
     # They open none.

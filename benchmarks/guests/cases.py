@@ -15,6 +15,8 @@ def short(session: Session) -> None:
     """One job: results, equal names, clocks apart, a second job, status, a pause, a death."""
     with session.case("boot of two kernels that share one device") as details:
         details.append(session.boot())
+    if not session.rows[-1].passed:
+        return
     pools = " ".join(f"'{POOL}?coherence={mode}'" for mode in (*_MODES, "flush"))
     for number, offset in ((0, -100), (1, 40)):
         session.run(number, f"hostname same; date -s @$(($(date +%s) + {offset}))")
@@ -62,7 +64,7 @@ def _kill(session: Session, victim: int, scripts: list[int]) -> None:
         if match is None or status != 3:
             raise CaseFailed(f"status {status}: {output[-1500:]}")
         ended = time.monotonic() - began
-        if ended - told > 20:
+        if ended - told > 20 * session.bench.slow:
             raise CaseFailed(f"the survivor took {ended - told:.0f} s to end")
         details.append(
             f"PeerLostError after {told:.1f} s, the survivor ended {ended - told:.1f} s later"
@@ -71,6 +73,8 @@ def _kill(session: Session, victim: int, scripts: list[int]) -> None:
 
 def long(session: Session) -> None:
     """The other cases; `short` has run before."""
+    if len(session.guests) < 2:
+        return
     with session.case("reboot, and a new job on the stale device; process 0 there") as details:
         details.append(session.reboot(1))
         scripts = session.start_pair("export SIZES=4; " + _JOB + POOL, order=(1, 0), swap=True)

@@ -26,12 +26,14 @@ class Bench:
       memory: the file that plays the shared memory.
       guest_image: what they boot.
       cxl: whether the memory is a CXL device, or else an NVDIMM.
+      slow: how many times longer than on a quiet machine everything may take.
     """
 
     folder: pathlib.Path
     memory: pathlib.Path
     guest_image: image.Image
     cxl: bool
+    slow: float = 1.0
 
     def prepare(self) -> None:
         """Makes the folder that guests see, with this checkout."""
@@ -119,16 +121,17 @@ class Guest:
         ]
         errors = (bench.folder / f"qemu{number}").open("w")
         self._qemu = subprocess.Popen(
-            ["nice", "-n", "19", *command],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=errors,
             stderr=subprocess.STDOUT,
         )
 
-    def wait_until_up(self, seconds: float = 300) -> float:
+    def wait_until_up(self, seconds: float = 200) -> float:
         """Waits until the guest takes commands; returns the seconds since its start."""
+        limit = seconds * self._bench.slow
         while not (self._share / "up").exists():
-            if self._qemu.poll() is not None or time.monotonic() - self._started > seconds:
+            if self._qemu.poll() is not None or time.monotonic() - self._started > limit:
                 raise RuntimeError(f"guest {self.number} does not come up: {self.console()}")
             time.sleep(_POLL_SECONDS)
         return time.monotonic() - self._started
@@ -161,7 +164,7 @@ class Guest:
 
     def wait(self, number: int, seconds: float) -> tuple[int | None, str]:
         """Waits for a script; returns its exit status, None if it has none yet, and its output."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds * self._bench.slow
         while self.status(number) is None and time.monotonic() < deadline and self.lives():
             time.sleep(_POLL_SECONDS)
         return self.status(number), self.output(number)
@@ -172,7 +175,7 @@ class Guest:
 
     def wait_for(self, number: int, words: str, seconds: float) -> bool:
         """Waits until a script has printed `words`; returns whether it has."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds * self._bench.slow
         while time.monotonic() < deadline and self.lives():
             if words in self.output(number):
                 return True

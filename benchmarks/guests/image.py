@@ -68,7 +68,8 @@ def make(cache: pathlib.Path, cxl: bool) -> Image:
         _make_root(cache, root)
     disk, initrd = cache / f"disk-{version}.ext4", cache / f"initrd-{version}.img"
     if not disk.exists():
-        _make_disk(unpacked, root, version, disk, initrd)
+        _make_disk(unpacked, root, version, disk)
+    _make_initrd(unpacked, root, version, initrd)  # Each time: it has this checkout's init.sh.
     kernel = unpacked / "boot" / f"vmlinuz-{version}"
     if not cxl:
         return Image(kernel, initrd, disk, ("qemu-system-x86_64",))
@@ -156,8 +157,6 @@ def _make_root(cache: pathlib.Path, root: pathlib.Path) -> None:
     _copy_python(root)
     for name in sorted(_closure(_DISTRIBUTIONS)):
         _copy_distribution(name, root / "opt" / "site")
-    shutil.copy(_HERE / "init.sh", root / "guest-init")
-    (root / "guest-init").chmod(0o755)
     (cache / "root.done").touch()
 
 
@@ -207,17 +206,12 @@ def _copy_distribution(name: str, site: pathlib.Path) -> None:
 
 
 def _make_disk(
-    unpacked: pathlib.Path,
-    root: pathlib.Path,
-    version: str,
-    disk: pathlib.Path,
-    initrd: pathlib.Path,
+    unpacked: pathlib.Path, root: pathlib.Path, version: str, disk: pathlib.Path
 ) -> None:
     modules = root / "lib" / "modules"
     shutil.rmtree(modules, ignore_errors=True)
     shutil.copytree(unpacked / "lib" / "modules", modules)
     _run("depmod", "-b", root, version)
-    _make_initrd(unpacked, root, version, initrd)
     new = disk.with_suffix(".new")
     _run("mke2fs", "-q", "-F", "-t", "ext4", "-O", "^has_journal", "-m", "0", "-d", root, new, "3G")
     new.rename(disk)
@@ -232,6 +226,8 @@ def _make_initrd(
     for name in ("bin", "modules", "proc", "sys", "dev", "root"):
         (folder / name).mkdir(parents=True)
     shutil.copy(unpacked / "bin" / "busybox", folder / "bin")
+    shutil.copy(_HERE / "init.sh", folder / "guest-init")
+    (folder / "guest-init").chmod(0o755)
     names: list[str] = []
     for module in _BOOT_MODULES:
         lines = subprocess.run(
@@ -272,6 +268,7 @@ _INIT = """#!/bin/busybox sh
 n=0
 while [ ! -b /dev/vda ] && [ $n -lt 300 ]; do /bin/busybox sleep 0.1; n=$((n+1)); done
 /bin/busybox mount -t ext4 -o rw,noatime /dev/vda /root || exec /bin/busybox sh
+/bin/busybox cp /guest-init /root/guest-init
 /bin/busybox umount /proc
 /bin/busybox umount /sys
 /bin/busybox mount --move /dev /root/dev

@@ -107,11 +107,17 @@ class Session:
 
     def start(self, number: int, command: str) -> int:
         """Starts a command on a guest."""
-        return self.guests[number].start(_ENVIRONMENT + command)
+        return self.guests[number].start(self._environment() + command)
 
     def run(self, number: int, command: str, seconds: float = 120) -> tuple[int | None, str]:
         """Runs a command on a guest."""
-        return self.guests[number].run(_ENVIRONMENT + command, seconds)
+        return self.guests[number].run(self._environment() + command, seconds)
+
+    def _environment(self) -> str:
+        slow = self.bench.slow
+        limits = {"HEARTBEAT_TIMEOUT": 5, "CONNECT_TIMEOUT": 80, "TIMEOUT": 300}
+        changed = (f"export JAX_CXL_{name}={value * slow:g}" for name, value in limits.items())
+        return _ENVIRONMENT + ("\n".join(changed) + "\n" if slow != 1 else "")
 
     def expect(
         self, number: int, command: str, *words: str, status: int = 0, seconds: float = 120

@@ -60,7 +60,7 @@ Result<std::vector<MapPiece>> Pool::Measure(bool creating,
     CXL_ASSIGN_OR_RETURN(spec_.bytes, MeasureFiles(creating));
   }
   for (PoolFile& file : files_) {
-    MapPiece piece = {file.fd(), spec_.offset, spec_.bytes, kPageBytes};
+    MapPiece piece = {file.fd(), spec_.offset, spec_.bytes, kPageBytes, 0};
     if (spec_.kind == PoolKind::kDax) {
       CXL_ASSIGN_OR_RETURN(const DaxLimits limits,
                            ReadDaxLimits(file.fd(), file.path(), dax));
@@ -68,6 +68,7 @@ Result<std::vector<MapPiece>> Pool::Measure(bool creating,
           piece.bytes,
           ResolveDaxBytes(limits, spec_.offset, spec_.bytes, file.path()));
       piece.align = limits.align;
+      piece.file_bytes = limits.size;
       CXL_RETURN_IF_ERROR(
           file.LockRange(piece.offset, piece.bytes, limits.align, creating));
     } else if (!creating && file.Size() < spec_.offset + spec_.bytes) {
@@ -115,7 +116,7 @@ Status Pool::TakeMemory(const std::vector<MapPiece>& pieces, uint64_t token) {
     const MapPiece& piece = pieces[i];
     const PoolFile& file = files_[i];
     parts.push_back({piece.fd, file.path(), piece.offset, piece.bytes,
-                     device ? piece.offset + piece.bytes : file.Size(),
+                     device ? piece.file_bytes : file.Size(),
                      device ? piece.align : 0, file.locked()});
   }
   CXL_ASSIGN_OR_RETURN(const std::vector<OldHeader> old,

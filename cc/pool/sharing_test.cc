@@ -126,7 +126,7 @@ TEST_F(SharingTest, CreatorThatDiedBeforeTheHeaderLeavesAPlaceForAPool) {
   {
     const auto first = Create();
     PageOf(*first).header = {};
-    PageOf(*first).keeper.released = 1;
+    PageOf(*first).keeper.claim = 1;  // so that it does not let go at its end
     MoveElsewhere(*first);
   }
   EXPECT_NE(Create(), nullptr);

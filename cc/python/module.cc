@@ -22,6 +22,7 @@
 #include "cc/ffi/handlers.h"
 #include "cc/ffi/program_sites.h"
 #include "cc/pool/layout/geometry.h"
+#include "cc/pool/memory_check.h"
 #include "cc/pool/pool.h"
 #include "cc/pool/snapshot.h"
 #include "cc/python/dispatch_errors.h"
@@ -157,6 +158,43 @@ NB_MODULE(_core, m) {
             return comm::BootIdOf(*self.get(), rank);
           },
           "The kernel of a rank that has registered.", "rank"_a)
+      .def(
+          "measure_memory",
+          [](PyPool& self) {
+            const pool::MemorySpeed speed =
+                ValueOrRaise(pool::MeasureMemory(*self.get()));
+            nb::dict found;
+            found["bytes"] = speed.bytes;
+            found["load_ns"] = speed.load_ns;
+            found["store_ns"] = speed.store_ns;
+            found["load_gbs"] = speed.load_gbs;
+            found["store_gbs"] = speed.store_gbs;
+            found["non_temporal_store_gbs"] = speed.non_temporal_store_gbs;
+            found["write_back_gbs"] = speed.write_back_gbs;
+            return found;
+          },
+          "cc/pool/memory_check.h; for `python -m jax_cxl doctor`.")
+      .def("check_words",
+           [](PyPool& self) { return pool::CheckWords(*self.get()); })
+      .def(
+          "store_check_word",
+          [](PyPool& self, uint64_t index, uint64_t value, bool write_back) {
+            pool::StoreCheckWord(*self.get(), index, value, write_back);
+          },
+          "index"_a, "value"_a, "write_back"_a)
+      .def(
+          "load_check_word",
+          [](PyPool& self, uint64_t index, bool drop) {
+            return pool::LoadCheckWord(*self.get(), index, drop);
+          },
+          "index"_a, "drop"_a)
+      .def(
+          "pass_doorbell",
+          [](PyPool& self, bool first, int rounds, double timeout) {
+            return ValueOrRaise(
+                pool::PassDoorbell(*self.get(), first, rounds, timeout));
+          },
+          "first"_a, "rounds"_a, "timeout"_a)
       .def("unlink", [](PyPool& self) { self.get()->Unlink(); })
       .def_prop_ro("token", [](PyPool& self) { return self.get()->token(); })
       .def_prop_ro("total_bytes",

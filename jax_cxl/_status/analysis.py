@@ -24,7 +24,8 @@ class Rank:
 
     Attributes:
       record: its record from `_core.Snapshot.rank`.
-      state: "running", "stopped", "gone", or "unknown" for a process of another host.
+      state: "running", "stopped", "gone", or "unknown" for a process of another host whose heart
+        has not been seen to beat.
       stuck: its oldest call that has not finished, or failed; None if there is none.
       waits_for: the ranks that this call waits for, as far as is known.
       silent: for how many seconds its heart has not beaten, as far as that is known. Clocks of
@@ -143,6 +144,8 @@ def _measure_silence(ranks: list[Rank], beaten: Mapping[int, int] | None) -> Non
         latest[host] = max(latest.get(host, sign), sign)
     for rank in ranks:
         rank.silent = latest[rank.record["boot_id"]] - rank.record["last_sign_of_life_steady"]
+        if beaten and rank.state == "unknown" and beaten.get(rank.number, 0) > 0:
+            rank.state = "running"
         # Where no heart beats the job is over, and its pool stands still.
         if beaten and any(beaten.values()) and beaten.get(rank.number) == 0:
             rank.silent = max(rank.silent, _WATCH_SECONDS)

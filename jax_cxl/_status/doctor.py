@@ -2,8 +2,6 @@
 
 import argparse
 import ctypes
-import dataclasses
-import glob
 import importlib.metadata
 import mmap
 import os
@@ -13,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from jax_cxl import _arguments
 from jax_cxl._runtime import configuration, pool_uri
+from jax_cxl._status import dax_devices, memory_check
+from jax_cxl._status.finding import Finding
 
 _DESCRIPTION = """\
 Checks whether this machine can run jax_cxl, and says what to do if it cannot."""
@@ -20,19 +20,6 @@ Checks whether this machine can run jax_cxl, and says what to do if it cannot.""
 # The oldest version with which the tests run.
 _OLDEST_JAX = (0, 10, 2)
 _MIB = 1 << 20
-
-
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """The result of a check.
-
-    Attributes:
-      level: "ok", "note" (something cannot be used, which may not matter) or "problem".
-      text: the result and, unless the level is "ok", what to do.
-    """
-
-    level: str
-    text: str
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -45,13 +32,40 @@ def main(arguments: Sequence[str]) -> int:
         metavar="N",
         help="ranks on this machine (default: 2)",
     )
+    parser.add_argument(
+        "--device",
+        metavar="URI",
+        help="measure the memory of a pool instead, such as"
+        " dax:/dev/dax0.0?offset=2MiB&size=64MiB; it is OVERWRITTEN, unless a job uses it",
+    )
+    parser.add_argument(
+        "--with",
+        dest="partner",
+        metavar="HOST:PORT",
+        help="check --device between two hosts: run it on one host with --with :PORT, and on the"
+        " other one with that host's name",
+    )
     options = parser.parse_args(arguments)
+    if options.partner is not None and options.device is None:
+        parser.error("--with needs --device")
     status = 0
-    for check in _CHECKS:
-        for finding in check(options.ranks):
-            print(f"{finding.level:8}{finding.text}")
+    try:
+        for finding in _findings(options):
+            print(f"{finding.level:8}{finding.text}", flush=True)
             status |= finding.level == "problem"
+    except ValueError as error:
+        parser.error(str(error))
     return status
+
+
+def _findings(options: argparse.Namespace) -> Iterator[Finding]:
+    if options.partner is not None:
+        yield from memory_check.check_between_hosts(options.device, options.partner)
+    elif options.device is not None:
+        yield from memory_check.check_device(options.device)
+    else:
+        for check in _CHECKS:
+            yield from check(max(options.ranks, 1))
 
 
 def check_jax(ranks: int) -> Iterator[Finding]:
@@ -164,33 +178,45 @@ def check_flush(ranks: int) -> Iterator[Finding]:
         yield Finding("note", "cache flushes: none, so this machine cannot use coherence=flush")
 
 
-def check_dax(ranks: int) -> Iterator[Finding]:
-    """CXL memory as devdax."""
-    devices = sorted(glob.glob("/sys/bus/dax/devices/dax*"))
-    if not devices:
+def check_dax(ranks: int, sysfs: pathlib.Path = pathlib.Path("/sys")) -> Iterator[Finding]:
+    """CXL memory as devdax, and as NUMA nodes, which jax_cxl cannot use."""
+    found = dax_devices.devices(sysfs)
+    if not found:
         yield Finding(
             "note",
-            "dax: no device, so no CXL memory as devdax (daxctl list; daxctl reconfigure-device"
-            " --mode=devdax makes one)",
+            "dax: no device, so no CXL memory as devdax (cxl list -BDMRu and daxctl list show what"
+            " there is; cxl create-region and daxctl reconfigure-device --mode=devdax make one)",
         )
-    for device in devices:
-        name = os.path.basename(device)
-        try:
-            size, align = (
-                int(pathlib.Path(device, attribute).read_text(), 0)
-                for attribute in ("size", "align")
-            )
-        except (OSError, ValueError):
-            yield Finding("note", f"dax: sysfs does not have the size of {name}")
+    for device in found:
+        path = f"/dev/{device.name}"
+        if device.size is None or device.align is None:
+            yield Finding("note", f"dax: sysfs does not have the size of {device.name}")
             continue
-        path = f"/dev/{name}"
-        text = f"dax: {path}, {size / _MIB:.0f} MiB, alignment {align / _MIB:g} MiB"
-        if not os.path.exists(path):
-            yield Finding("note", f"{text}: there is no such file (is it in mode system-ram?)")
+        text = f"dax: {path}, {device.size / _MIB:.0f} MiB, alignment {device.align / _MIB:g} MiB"
+        if device.driver == "kmem":
+            yield Finding(
+                "problem",
+                f"{text}: the kernel uses it as memory of NUMA node {device.node} (mode"
+                " system-ram), where other hosts would destroy its data. As root: daxctl"
+                f" offline-memory {device.name} && daxctl reconfigure-device --mode=devdax --force"
+                f" {device.name}",
+            )
+        elif not os.path.exists(path):
+            yield Finding("note", f"{text}: there is no such file (daxctl list shows its mode)")
         elif os.access(path, os.R_OK | os.W_OK):
             yield Finding("ok", text)
         else:
             yield Finding("problem", f"{text}: you may not open it; ask for rights on {path}")
+    for node in dax_devices.memory_nodes(sysfs):
+        if node.dax:
+            continue  # Its device has been named.
+        yield Finding(
+            "note",
+            f"dax: NUMA node {node.number} has {node.size / _MIB:.0f} MiB and no processors. If"
+            " that is CXL memory, the kernel took it at boot: boot without efi=nosoftreserve, and"
+            " with memhp_default_state=offline; then daxctl reconfigure-device --mode=devdax"
+            " --force daxX.Y",
+        )
 
 
 def check_gpu(ranks: int) -> Iterator[Finding]:

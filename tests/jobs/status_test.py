@@ -98,6 +98,9 @@ class AnalysisTest(parameterized.TestCase):
         for beaten in (None, {0: 6, 1: 5, 2: 7}):
             job = analysis.analyse(ranks, beaten)
             self.assertEqual([rank.silent for rank in job.ranks], [0, 0, 0])
+            self.assertEqual(
+                {rank.state for rank in job.ranks}, {"running" if beaten else "unknown"}
+            )
             self.assertEmpty(job.culprits)
 
     def test_a_heart_that_stands_still_on_another_host(self):
@@ -322,6 +325,31 @@ class KeptPoolTest(parameterized.TestCase):
         name = f"kept-{os.getpid()}-0"
         self.run_job(name, ())
         self.assertEmpty(job.pool_files(name))
+
+
+class FilePoolTest(parameterized.TestCase):
+    """Pools in files, of which only the mappings of the job's processes tell."""
+
+    @parameterized.product(offset=["", "&offset=2MiB"], kept=[False, True])
+    def test_is_found_without_an_argument(self, offset, kept):
+        folder = self.enter_context(tempfile.TemporaryDirectory())
+        path = pathlib.Path(folder, "pool")
+        if kept:  # It was there before, and keeps its name.
+            path.touch(mode=0o600)
+        with subprocess.Popen(
+            [sys.executable, job.PROGRAMS / "wait_in_pool.py", f"file:{path}?size=16MiB{offset}"],
+            env={**os.environ, "JAX_PLATFORMS": "cpu"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as running:
+            self.assertEqual(running.stdout.readline(), "initialized\n")
+            for target in ((), (str(running.pid),)):
+                status = _status(*target, "--json")
+                found = {entry["pool"]: entry for entry in json.loads(status.stdout)}
+                self.assertIn(str(path), found, status.stderr)
+                self.assertEqual(found[str(path)]["ranks"][0]["pid"], running.pid)
+            running.stdin.close()
 
 
 class CleanTest(absltest.TestCase):

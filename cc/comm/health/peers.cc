@@ -193,6 +193,8 @@ double Peers::Silence(int rank) const {
 
 Status Peers::Alive(int rank) const {
   const Peer& peer = *peers_[rank];
+  // Where another job has formatted the pool, nobody can be seen any more.
+  if (!pool_->guard().intact()) return pool_->CheckIntact();
   if (!peer.lost) return OkStatus();
   if (peer.absent)
     return Error(Code::kPeerLost, peer.name,

@@ -14,6 +14,10 @@ bool HasMagic(const PoolHeader& header) {
   return std::memcmp(header.magic, kMagic, sizeof(kMagic)) == 0;
 }
 
+bool HasMagic(const PoolKeeper& keeper) {
+  return std::memcmp(keeper.magic, kKeeperMagic, sizeof(kKeeperMagic)) == 0;
+}
+
 Status WrongVersion(uint32_t version, const std::string& path) {
   return Error(Code::kDataLoss, path, " holds a pool of layout version ",
                version, ", this jax_cxl uses version ", kLayoutVersion,
@@ -72,8 +76,8 @@ uint64_t EpochOf(const PoolHeader& header) {
 uint64_t NextEpoch(uint64_t previous) { return previous % kMaxEpoch + 1; }
 
 bool IsClaimed(const PoolKeeper& keeper) {
-  return std::memcmp(keeper.magic, kKeeperMagic, sizeof(kKeeperMagic)) == 0 &&
-         keeper.claim != 0 && keeper.released != keeper.claim;
+  return HasMagic(keeper) && keeper.claim != 0 &&
+         keeper.released != keeper.claim;
 }
 
 Status CheckMayOverwrite(const std::byte* first_page, uint64_t bytes,
@@ -87,7 +91,7 @@ Status CheckMayOverwrite(const std::byte* first_page, uint64_t bytes,
   const PoolHeader& header = page.header;
   // Its creator ended before it wrote the header.
   const PoolHeader none = {};
-  if (IsClaimed(page.keeper) &&
+  if (HasMagic(page.keeper) &&
       std::memcmp(&header, &none, sizeof(header)) == 0) {
     return OkStatus();
   }

@@ -14,7 +14,8 @@ struct MapPiece {
   int fd = -1;
   uint64_t offset = 0;
   uint64_t bytes = 0;
-  uint64_t align = 1;  // that the device asks of the address
+  uint64_t align = 1;       // that the device asks of the address
+  uint64_t file_bytes = 0;  // of the whole device; 0: a file
 };
 
 // Maps the pieces, shared and writable, one after the other into one range of

@@ -317,7 +317,10 @@ Status PoolFile::Reserve(uint64_t offset, uint64_t bytes) {
   // and starve everybody else in the meantime.
   const uint64_t present = static_cast<uint64_t>(before.st_blocks) * 512;
   const uint64_t missing = bytes > present ? bytes - present : 0;
-  if (HasSizeLimit(fd()) && missing > FreeBytes(fd())) {
+  // Some file systems do not count the blocks of a file that is there as a
+  // whole.
+  const bool grows = static_cast<uint64_t>(before.st_size) < offset + bytes;
+  if (grows && HasSizeLimit(fd()) && missing > FreeBytes(fd())) {
     return NoSpace(path_, missing, FreeBytes(fd()));
   }
   int error = Allocate(fd(), offset, bytes);

@@ -1,0 +1,161 @@
+#include "cc/pool/memory_check.h"
+
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <vector>
+
+#include "cc/pool/coherence/coherence.h"
+#include "cc/pool/layout/layout.h"
+
+namespace jax_cxl::pool {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr uint64_t kMostBytes = uint64_t{64} << 20;
+constexpr int kSamples = 1001;
+// The two doorbells lie behind the check words.
+constexpr uint64_t kCheckWords = 64;
+
+double Nanoseconds(Clock::duration duration) {
+  return std::chrono::duration<double, std::nano>(duration).count();
+}
+
+double Median(std::vector<double> samples) {
+  const auto middle = samples.begin() + samples.size() / 2;
+  std::nth_element(samples.begin(), middle, samples.end());
+  return *middle;
+}
+
+std::byte* ArenaOf(const Pool& pool) {
+  const Pool::Range arena = pool.arena(0, 0);
+  return pool.At(arena.offset, arena.bytes);
+}
+
+uint64_t* WordAt(const Pool& pool, uint64_t index) {
+  return reinterpret_cast<uint64_t*>(ArenaOf(pool) + index * kLineBytes);
+}
+
+// Bytes per nanosecond are GB/s.
+template <typename Body>
+double Bandwidth(uint64_t bytes, const Body& body) {
+  const auto began = Clock::now();
+  body();
+  return static_cast<double>(bytes) / Nanoseconds(Clock::now() - began);
+}
+
+uint64_t Sum(const std::byte* begin, uint64_t bytes) {
+  uint64_t sums[4] = {};
+  const auto* words = reinterpret_cast<const Word*>(begin);
+  for (uint64_t i = 0; i + 4 <= bytes / 8; i += 4)
+    for (int j = 0; j < 4; ++j) sums[j] += words[i + j];
+  return sums[0] + sums[1] + sums[2] + sums[3];
+}
+
+double NonTemporalStores([[maybe_unused]] std::byte* begin,
+                         [[maybe_unused]] uint64_t bytes) {
+#if defined(__x86_64__)
+  return Bandwidth(bytes, [&] {
+    for (uint64_t at = 0; at < bytes; at += 8)
+      _mm_stream_si64(reinterpret_cast<long long*>(begin + at),
+                      static_cast<long long>(at));
+    _mm_sfence();
+  });
+#else
+  return 0;
+#endif
+}
+
+}  // namespace
+
+Result<MemorySpeed> MeasureMemory(const Pool& pool) {
+  CXL_RETURN_IF_ERROR(CheckCoherenceSupported(CoherenceMode::kFlush));
+  const Coherence flush(CoherenceMode::kFlush);
+  std::byte* begin = ArenaOf(pool);
+  MemorySpeed speed;
+  speed.bytes =
+      std::min(kMostBytes, pool.arena(0, 0).bytes) / kPageBytes * kPageBytes;
+  std::memset(begin, 1, speed.bytes);  // The first access maps the pages.
+  flush.PublishPayload(begin, speed.bytes);
+
+  std::vector<double> loads, stores;
+  const uint64_t stride = speed.bytes / kSamples / kLineBytes * kLineBytes;
+  for (int i = 0; i < kSamples; ++i) {
+    auto* word = reinterpret_cast<uint64_t*>(begin + i * stride);
+    flush.AcquirePayload(word, sizeof(*word));
+    auto began = Clock::now();
+    [[maybe_unused]] volatile uint64_t value =
+        __atomic_load_n(word, __ATOMIC_SEQ_CST);
+    loads.push_back(Nanoseconds(Clock::now() - began));
+    began = Clock::now();
+    flush.StoreFlag(word, i);
+    stores.push_back(Nanoseconds(Clock::now() - began));
+  }
+  speed.load_ns = Median(std::move(loads));
+  speed.store_ns = Median(std::move(stores));
+
+  flush.AcquirePayload(begin, speed.bytes);
+  [[maybe_unused]] volatile uint64_t sum = 0;
+  speed.load_gbs =
+      Bandwidth(speed.bytes, [&] { sum = Sum(begin, speed.bytes); });
+  speed.store_gbs = Bandwidth(speed.bytes, [&] {
+    std::memset(begin, 2, speed.bytes);
+    flush.PublishPayload(begin, speed.bytes);
+  });
+  // Small enough to be in a cache as a whole.
+  const uint64_t cached = std::min<uint64_t>(speed.bytes, 256 << 10);
+  std::memset(begin, 3, cached);
+  speed.write_back_gbs =
+      Bandwidth(cached, [&] { flush.PublishPayload(begin, cached); });
+  speed.non_temporal_store_gbs = NonTemporalStores(begin, speed.bytes);
+  return speed;
+}
+
+uint64_t CheckWords(const Pool& pool) {
+  return std::min(kCheckWords, pool.arena(0, 0).bytes / kLineBytes - 2);
+}
+
+void StoreCheckWord(const Pool& pool, uint64_t index, uint64_t value,
+                    bool write_back) {
+  uint64_t* word = WordAt(pool, index);
+  __atomic_store_n(word, value, __ATOMIC_SEQ_CST);
+  if (write_back)
+    Coherence(CoherenceMode::kFlush).PublishPayload(word, sizeof(*word));
+}
+
+uint64_t LoadCheckWord(const Pool& pool, uint64_t index, bool drop) {
+  const uint64_t* word = WordAt(pool, index);
+  return drop ? Coherence(CoherenceMode::kFlush).LoadFlag(word)
+              : __atomic_load_n(word, __ATOMIC_SEQ_CST);
+}
+
+Result<double> PassDoorbell(const Pool& pool, bool first, int rounds,
+                            double timeout_s) {
+  const Coherence flush(CoherenceMode::kFlush);
+  uint64_t* mine = WordAt(pool, kCheckWords + (first ? 0 : 1));
+  const uint64_t* theirs = WordAt(pool, kCheckWords + (first ? 1 : 0));
+  std::vector<double> trips;
+  for (uint64_t round = 1; round <= static_cast<uint64_t>(rounds); ++round) {
+    const auto began = Clock::now();
+    if (first) flush.StoreFlag(mine, round);
+    while (flush.LoadFlag(theirs) < round) {
+      if (Nanoseconds(Clock::now() - began) > 1e9 * timeout_s)
+        return Error(Code::kDeadlineExceeded,
+                     "the other host has not answered "
+                     "a doorbell in ",
+                     timeout_s,
+                     " s: it does not see what "
+                     "this host writes back");
+    }
+    if (!first) flush.StoreFlag(mine, round);
+    trips.push_back(Nanoseconds(Clock::now() - began));
+  }
+  return Median(std::move(trips));
+}
+
+}  // namespace jax_cxl::pool

@@ -1,0 +1,185 @@
+"""`doctor --device`, on one host and between two, and CXL memory that the kernel took."""
+
+import pathlib
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+
+import two_kernels
+from absl.testing import absltest, parameterized
+
+from jax_cxl._status import dax_devices, doctor, memory_check
+
+
+def _doctor(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "jax_cxl", "doctor", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+class DeviceTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        folder = self.enter_context(tempfile.TemporaryDirectory())
+        self.uri = f"file:{folder}/pool?size=16MiB"
+
+    def test_measures(self):
+        with _doctor("--device", self.uri) as doctored:
+            output, _ = doctored.communicate(timeout=60)
+        self.assertEqual(doctored.returncode, 0, output)
+        self.assertRegex(output, r"ok +memory: load [1-9]\d* ns, store and write-back [1-9]\d* ns")
+        self.assertRegex(output, r"GB/s: loads \d+\.\d+, stores with write-backs \d+\.\d+")
+
+    @parameterized.parameters(("", ":1"), ("--with", "nowhere"))
+    def test_wrong_arguments(self, *arguments):
+        with _doctor("--with", *filter(None, arguments)) as doctored:
+            output, _ = doctored.communicate(timeout=60)
+        self.assertEqual(doctored.returncode, 2, output)
+
+    def test_both_hosts_say_the_same(self):
+        port = two_kernels.free_port()
+        commands = [("--with", f":{port}"), ("--with", f"localhost:{port}")]
+        running = [_doctor("--device", self.uri, *command) for command in commands]
+        outputs = [process.communicate(timeout=100)[0] for process in running]
+        self.assertEqual([process.returncode for process in running], [0, 0], outputs)
+        self.assertEqual(*outputs)
+        self.assertIn("the same on both hosts (64 of 64 stores arrived)", outputs[0])
+        self.assertIn("us each way", outputs[0])
+        self.assertIn("run under one kernel", outputs[0])
+
+    def test_hosts_that_map_different_memory(self):
+        port = two_kernels.free_port()
+        other = self.uri.replace("/pool?", "/another?")
+        running = [
+            _doctor("--device", self.uri, "--with", f":{port}"),
+            _doctor("--device", other, "--with", f"localhost:{port}"),
+        ]
+        for process in running:
+            output, _ = process.communicate(timeout=100)
+            self.assertEqual(process.returncode, 1, output)
+            self.assertIn("does it map the same memory?", output)
+
+    def test_a_job_keeps_its_pool(self):
+        from jax_cxl import _core
+
+        path = self.uri.removeprefix("file:").partition("?")[0]
+        pathlib.Path(path).touch(mode=0o600)
+        pool = _core.Pool.create(
+            kind="file",
+            paths=[path],
+            bytes=16 << 20,
+            devices_per_path=1,
+            offset=0,
+            coherence="coherent",
+            world_size=1,
+        )
+        with _doctor("--device", self.uri) as doctored:
+            output, _ = doctored.communicate(timeout=60)
+        self.assertEqual(doctored.returncode, 1, output)
+        self.assertIn("is in use by", output)
+        del pool
+
+
+class _Host:
+    """A pool on a host whose caches nobody keeps coherent."""
+
+    def __init__(self, memory: dict[int, int], words: int, writes_through: bool):
+        self._memory = memory
+        self._words = words
+        self._writes_through = writes_through
+        self._cache: dict[int, int] = {}
+
+    def store_check_word(self, index: int, value: int, write_back: bool) -> None:
+        self._cache[index] = value
+        if write_back or self._writes_through:
+            self._memory[index] = value
+
+    def load_check_word(self, index: int, drop: bool) -> int:
+        if drop:
+            self._cache.pop(index, None)
+        return self._cache.setdefault(index, self._memory.get(index, 0))
+
+
+class _Line:
+    """An end of a connection between two threads."""
+
+    def __init__(self, into: queue.Queue, out: queue.Queue):
+        self.say = lambda **message: into.put(message)
+        self.hear = lambda: out.get(timeout=60)
+
+
+class IncoherentTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (False, {"plain": 0, "dropped": 0, "flushed": 4}, "are not coherent; use coherence=flush"),
+        (True, {"plain": 0, "dropped": 4, "flushed": 4}, "drops are; use coherence=flush"),
+    )
+    def test_is_seen(self, writes_through, expected, words):
+        memory: dict[int, int] = {}
+        there, back = queue.Queue(), queue.Queue()
+        hosts = [_Host(memory, 4, writes_through) for _ in range(2)]
+        watcher = threading.Thread(
+            target=memory_check._watch_words, args=(hosts[1], _Line(back, there), 4, 1)
+        )
+        watcher.start()
+        seen = memory_check._store_words(hosts[0], _Line(there, back), 4, 1)
+        watcher.join()
+        self.assertEqual(seen, expected)
+        observations = memory_check.Observations(4, **seen, round_trip_ns=900, kernels=2)
+        texts = [finding.text for finding in memory_check.recommend(observations)]
+        self.assertIn(words, texts[-1])
+        self.assertIn("0.45 us each way", texts[1])
+
+    def test_stores_that_do_not_arrive_are_a_problem(self):
+        (finding,) = memory_check.recommend(
+            memory_check.Observations(
+                64, plain=0, dropped=0, flushed=63, round_trip_ns=1, kernels=2
+            )
+        )
+        self.assertEqual(finding.level, "problem")
+
+
+class TakenMemoryTest(absltest.TestCase):
+    """A sysfs as of a machine whose kernel made NUMA nodes of CXL memory."""
+
+    def setUp(self):
+        super().setUp()
+        self.sysfs = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
+        for number, processors in ((0, "0-7\n"), (1, "\n"), (2, "\n")):
+            self.write(f"devices/system/node/node{number}/cpulist", processors)
+            self.write(f"devices/system/node/node{number}/distance", "10 20 30\n")
+            meminfo = f"Node {number} MemTotal:       524288 kB\nNode {number} MemFree: 1 kB\n"
+            self.write(f"devices/system/node/node{number}/meminfo", meminfo)
+        device = self.sysfs / "devices/region0/dax0.0"
+        for name, text in (("size", "536870912"), ("align", "0x200000"), ("target_node", "1")):
+            self.write(f"devices/region0/dax0.0/{name}", f"{text}\n")
+        (self.sysfs / "bus/dax/devices").mkdir(parents=True)
+        (self.sysfs / "bus/dax/devices/dax0.0").symlink_to(device)
+        (self.sysfs / "bus/dax/drivers/kmem").mkdir(parents=True)
+        (device / "driver").symlink_to(self.sysfs / "bus/dax/drivers/kmem")
+
+    def write(self, path: str, text: str) -> None:
+        (self.sysfs / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.sysfs / path).write_text(text)
+
+    def test_says_so_and_how_to_get_it_back(self):
+        taken, node = doctor.check_dax(2, self.sysfs)
+        self.assertEqual(taken.level, "problem")
+        self.assertIn("NUMA node 1 (mode system-ram)", taken.text)
+        self.assertIn("daxctl offline-memory dax0.0", taken.text)
+        self.assertIn("daxctl reconfigure-device --mode=devdax --force dax0.0", taken.text)
+        self.assertIn("NUMA node 2 has 512 MiB and no processors", node.text)
+        self.assertIn("efi=nosoftreserve", node.text)
+
+    def test_distance(self):
+        (device,) = dax_devices.devices(self.sysfs)
+        self.assertEqual(device.region, "region0")
+        self.assertEqual(dax_devices.distance(device, self.sysfs), "20 from node0")
+
+
+if __name__ == "__main__":
+    absltest.main()
