@@ -13,10 +13,15 @@ Use them in place of `jax.lax`'s, inside `jax.jit` and `jax.shard_map`:
 """
 
 import importlib
+import importlib.metadata
 import os
 from typing import TYPE_CHECKING, Any
 
+from jax_cxl import _native
 from jax_cxl._launch import detect
+
+# In a checkout, where they have not been built.
+__path__ += _native.elsewhere()
 
 # On GPUs streams wait for each other, and must not share one of the 8 queues that a process gets
 # otherwise. CUDA reads these when it starts, which may be before jax_cxl does.
@@ -27,6 +32,7 @@ if "OMPI_COMM_WORLD_SIZE" in os.environ or "PMI_SIZE" in os.environ:
     detect.install_for_mpi()
 
 if TYPE_CHECKING:
+    __version__: str
     from jax_cxl import errors as errors
     from jax_cxl import lax as lax
     from jax_cxl._runtime.lifecycle import (
@@ -149,6 +155,10 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     # The launcher imports this package too: it starts without JAX, and a script
     # may still set JAX's environment variables.
+    if name in _native.MODULES and (problem := _native.problem(name)):
+        raise ImportError(problem)
+    if name == "__version__":
+        return importlib.metadata.version("jax_cxl")
     if name not in __all__:
         raise AttributeError(f"module 'jax_cxl' has no attribute {name!r}")
     if name == "lax":

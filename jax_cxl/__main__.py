@@ -1,27 +1,58 @@
-"""The command line: `python -m jax_cxl <command> [options]`."""
+"""The command line: `jax_cxl <command> [options]`, or `python -m jax_cxl <command> [options]`."""
 
 import importlib
 import sys
 
-# Each command is the module whose main(arguments) runs it.
+# Command -> the module whose main(arguments) runs it, and what it does.
 COMMANDS = {
-    "bench": "jax_cxl._bench.cli",
-    "clean": "jax_cxl._status.clean",
-    "doctor": "jax_cxl._status.doctor",
-    "simulate": "jax_cxl._simulate.cli",
-    "status": "jax_cxl._status.status",
-    "trace": "jax_cxl._status.trace",
-    "tune": "jax_cxl._bench.tune",
+    "bench": ("jax_cxl._bench.cli", "measure collectives, and baselines beside them"),
+    "clean": ("jax_cxl._status.clean", "remove pools that dead jobs have left in /dev/shm"),
+    "doctor": ("jax_cxl._status.doctor", "check whether this machine can run jax_cxl"),
+    "launch": ("jax_cxl.launch", "run a script as several ranks on this machine"),
+    "simulate": ("jax_cxl._simulate.cli", "model collectives on a machine that is not here"),
+    "status": ("jax_cxl._status.status", "show which ranks of a job wait for which"),
+    "trace": ("jax_cxl._status.trace", "write the last calls of a job as a timeline"),
+    "tune": ("jax_cxl._bench.tune", "measure a tuning table for this machine"),
 }
 
 
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name.ljust(width)}  {what}" for name, (_, what) in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: jax_cxl [--version] COMMAND ...",
+            "",
+            "JAX collectives through a shared CXL memory pool.",
+            "",
+            "commands:",
+            *lines,
+            "",
+            "jax_cxl COMMAND --help says more. python -m jax_cxl does the same as jax_cxl.",
+        ]
+    )
+
+
 def main(argv: list[str] | None = None) -> int:
+    """Runs a command; returns the status to exit with."""
     arguments = sys.argv[1:] if argv is None else argv
-    if not arguments or arguments[0] not in COMMANDS:
-        print(f"usage: python -m jax_cxl {{{','.join(COMMANDS)}}} ...", file=sys.stderr)
-        return 0 if arguments[:1] in (["-h"], ["--help"]) else 2
-    module = importlib.import_module(COMMANDS[arguments[0]])
-    return module.main(arguments[1:])
+    first = arguments[0] if arguments else ""
+    if first in ("-h", "--help", "help"):
+        print(_help())
+        return 0
+    if first in ("-V", "--version"):
+        import jax_cxl
+
+        print(f"jax_cxl {jax_cxl.__version__}")
+        return 0
+    if first not in COMMANDS:
+        if first:
+            print(f"jax_cxl: there is no command {first!r}\n", file=sys.stderr)
+        print(_help(), file=sys.stderr)
+        return 2
+    module = importlib.import_module(COMMANDS[first][0])
+    status: int = module.main(arguments[1:])
+    return status
 
 
 if __name__ == "__main__":

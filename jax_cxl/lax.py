@@ -14,26 +14,57 @@ from typing import Any
 from jax import lax as _lax
 
 from jax_cxl import ops
-from jax_cxl.ops import (  # noqa: F401 - __all__ is computed.
-    all_gather,
-    all_to_all,
-    pargmax,
-    pargmin,
-    pbroadcast,
-    pmax,
-    pmean,
-    pmin,
-    ppermute,
-    precv,
-    psend,
-    pshuffle,
-    psum,
-    psum_scatter,
-    pswapaxes,
-    ragged_all_to_all,
+from jax_cxl.ops import (
+    all_gather as all_gather,
+)
+from jax_cxl.ops import (
+    all_to_all as all_to_all,
+)
+from jax_cxl.ops import (
+    pargmax as pargmax,
+)
+from jax_cxl.ops import (
+    pargmin as pargmin,
+)
+from jax_cxl.ops import (
+    pbroadcast as pbroadcast,
+)
+from jax_cxl.ops import (
+    pmax as pmax,
+)
+from jax_cxl.ops import (
+    pmean as pmean,
+)
+from jax_cxl.ops import (
+    pmin as pmin,
+)
+from jax_cxl.ops import (
+    ppermute as ppermute,
+)
+from jax_cxl.ops import (
+    precv as precv,
+)
+from jax_cxl.ops import (
+    psend as psend,
+)
+from jax_cxl.ops import (
+    pshuffle as pshuffle,
+)
+from jax_cxl.ops import (
+    psum as psum,
+)
+from jax_cxl.ops import (
+    psum_scatter as psum_scatter,
+)
+from jax_cxl.ops import (
+    pswapaxes as pswapaxes,
+)
+from jax_cxl.ops import (
+    ragged_all_to_all as ragged_all_to_all,
 )
 
 _OURS = globals().keys() & ops.__all__
+# Type checkers see the names above, and those of jax.lax by __getattr__.
 __all__ = sorted({*_OURS, *(name for name in dir(_lax) if not name.startswith("_"))})
 
 

@@ -253,7 +253,10 @@ class StatusTest(parameterized.TestCase):
 
     def test_no_job_is_told_from_one_of_another_user(self):
         self.assertIn("no job found on shm:there-is-none", _status("shm:there-is-none").stderr)
-        self.assertIn(f"no job found: process {os.getpid()}", _status(str(os.getpid())).stderr)
+        with subprocess.Popen(["sleep", "60"]) as sleeper:
+            of_sleeper = _status(str(sleeper.pid)).stderr
+            sleeper.kill()
+        self.assertIn(f"no job found: process {sleeper.pid}", of_sleeper)
         self.assertIn("there is no process 4194305", _status("4194305").stderr)
         with (
             mock.patch.object(pools.os, "listdir", side_effect=PermissionError),

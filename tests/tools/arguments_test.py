@@ -20,7 +20,7 @@ from jax_cxl._status import doctor
 def _refused(*arguments: str) -> str:
     """Returns what a command says that refuses its arguments."""
     command, *rest = arguments
-    main = importlib.import_module(command_line.COMMANDS[command]).main
+    main = importlib.import_module(command_line.COMMANDS[command][0]).main
     stderr = io.StringIO()
     try:
         with contextlib.redirect_stderr(stderr):
