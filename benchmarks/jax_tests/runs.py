@@ -64,7 +64,7 @@ def in_one_process(
         known = len(recorder.read(record))
         with record.with_suffix(".log").open("a") as log:
             code = subprocess.run(command, env=environment, stdout=log, stderr=log).returncode
-        # 0: all passed; 1: some failed, or one took too long and ended the process; 5: none is left.
+        # 0: all passed; 1: some failed, or one took too long and ended it; 5: none is left.
         found = list(recorder.read(record).values())
         ended = bool(found) and found[-1]["outcome"] == recorder.ENDED
         if code == 5 or len(found) == known or (code in (0, 1) and not ended):

@@ -1,8 +1,6 @@
 """The counters of a job in the text format of Prometheus."""
 
-import time
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from jax_cxl._status import analysis
 
@@ -33,17 +31,17 @@ _OF_OPERATIONS = {
 
 def text(jobs: Sequence[tuple[str, analysis.Job]]) -> str:
     """Returns the counters of all ranks of jobs, given with the names of their pools."""
-    now = time.time()
     lines: list[str] = []
     for metric, (kind, meaning) in _METRICS.items():
         lines += [f"# HELP {metric} {meaning}", f"# TYPE {metric} {kind}"]
         for pool, job in jobs:
             for rank in job.ranks:
-                lines += _samples(metric, pool, rank.record, now)
+                lines += _samples(metric, pool, rank)
     return "\n".join(lines) + "\n"
 
 
-def _samples(metric: str, pool: str, record: dict[str, Any], now: float) -> Iterable[str]:
+def _samples(metric: str, pool: str, rank: analysis.Rank) -> Iterable[str]:
+    record = rank.record
     labels = {"pool": pool, "rank": str(record["rank"]), "host": record["host"]}
     if metric in _OF_OPERATIONS:
         for counted in record["operations"]:
@@ -52,7 +50,7 @@ def _samples(metric: str, pool: str, record: dict[str, Any], now: float) -> Iter
     elif metric == "jax_cxl_gave_up":
         yield f"{metric}{_labels(labels)} {int(record['gave_up'] is not None)}"
     elif record["last_sign_of_life"]:
-        yield f"{metric}{_labels(labels)} {max(now - record['last_sign_of_life'], 0.0):.3f}"
+        yield f"{metric}{_labels(labels)} {rank.seconds_since(record['last_sign_of_life']):.3f}"
 
 
 def _labels(labels: dict[str, str]) -> str:

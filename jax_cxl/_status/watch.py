@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -80,19 +79,22 @@ class Screen:
             if call["finished"]:
                 stage = "finished" if call["code"] == "OK" else call["code"]
             what = f"{call['number']}: {analysis.described(call)} ({stage})"
-            since = f"{now - (call['finished'] or call['started'] or call['submitted']):.1f} s"
-        rate, share = self._rates(rank.record, now)
+            moment = call["finished"] or call["started"] or call["submitted"]
+            since = f"{rank.seconds_since(moment):.1f} s"
+        rate, share = self._rates(rank, now)
         return (
             *(str(rank.number), str(rank.record["pid"]), rank.record["host"], rank.state),
             *(what, since, ", ".join(map(str, rank.waits_for)), rate, share),
         )
 
-    def _rates(self, record: dict[str, Any], now: float) -> tuple[str, str]:
+    def _rates(self, rank: analysis.Rank, now: float) -> tuple[str, str]:
         """Returns the rate of bytes, and the share of time in collectives, since the last time."""
+        record = rank.record
         moved = float(sum(each["bytes"] for each in record["operations"]))
         spent = sum(e["seconds_waited"] + e["seconds_worked"] for e in record["operations"])
         # A call that is under way has not been counted.
-        spent += sum(now - call["submitted"] for call in record["calls"] if not call["finished"])
+        unfinished = (call for call in record["calls"] if not call["finished"])
+        spent += sum(rank.seconds_since(call["submitted"]) for call in unfinished)
         before = self._before.get(record["rank"])
         self._before[record["rank"]] = now, moved, spent
         if before is None or now <= before[0]:

@@ -33,9 +33,11 @@ def _record(rank, calls, members):
         "registered": True,
         "pid": 1000 + rank,
         "host": 'a"b',
+        "boot_id": "of another kernel",
         "calls": calls,
         "groups": {7: list(members)},
         "last_sign_of_life": 1e9 + 5000.0,
+        "last_sign_of_life_steady": 5000.0,
         "gave_up": None,
         "submitted_calls": len(calls),
         "operations": [
