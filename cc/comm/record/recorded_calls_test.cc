@@ -78,7 +78,8 @@ TEST_F(RecordedCallsTest, AreReadOldestFirstWithTimesOfDay) {
   }
   EXPECT_EQ(calls[1].identity, 13u);
   EXPECT_EQ(calls[1].finished, 0);
-  EXPECT_NEAR(LastSignOfLife(recorder(), doorbells_.coherence()), after, 0.3);
+  EXPECT_NEAR(LastSignOfLife(recorder(), doorbells_.coherence()).realtime,
+              after, 0.3);
 }
 
 TEST_F(RecordedCallsTest, SaysWhatARankDidLast) {
