@@ -157,10 +157,11 @@ def _train(session: Session, namespace: str) -> list[str]:
         "export OMPI_COMM_WORLD_LOCAL_RANK=0\n"
         "python programs/train.py {coordinator} {process} --corpus=/opt/project/docs --steps=3"
         " --layers=1 --width=32 --heads=2 --sequence_length=32 --batch_size=2 --evaluate_every=3"
-        f" --evaluate_size=2 --collectives={namespace}"
+        f" --evaluate_size=2 --json=/tmp/run.json --collectives={namespace}\n"
+        "status=$?; tr -d ' \\n' < /tmp/run.json; exit $status"
     )
     outputs = session.wait_pair(scripts, seconds=500)
-    return re.findall(r"loss[ =:]+([\d.]+)", outputs[0])
+    return re.findall(r'"(?:train_loss|heldout_nats_per_byte)":(\[\[.*?\]\])', outputs[0])
 
 
 _LAUNCHERS = {

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Process 1 of a guest: mounts, one network link, and then the commands that the host leaves in a
 # folder that it shares by 9p. Guests have no systemd.
-export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev 2>/dev/null

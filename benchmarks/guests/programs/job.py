@@ -68,13 +68,13 @@ def collectives(mesh, process: int) -> int:
 
 def main(process: int, coordinator: str, *pools: str) -> None:
     jax.distributed.initialize(coordinator, 2, process)
-    for pool in pools:
+    for number, pool in enumerate(pools):
+        if number > 0:
+            jax_cxl.shutdown()
         jax_cxl.initialize(pool)
         mesh = jax_cxl.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
         wrong = collectives(mesh, process)
         print(f"RESULTS {pool} {'right' if not wrong else 'WRONG'}", flush=True)
-        if pool != pools[-1]:
-            jax_cxl.shutdown()
     total = jax.jit(
         jax.shard_map(
             lambda x: jax_cxl.psum(x, "i"), mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P()

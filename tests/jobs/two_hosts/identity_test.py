@@ -47,14 +47,14 @@ class EqualNamesTest(absltest.TestCase):
 
     def test_ranks_live(self):
         for process in self.start("end"):
-            stdout, stderr = process.communicate(timeout=120)
+            stdout, stderr = process.communicate(timeout=240)
             self.assertEqual(process.returncode, 0, stdout + stderr)
             self.assertIn("sum 2", stdout)
 
     def test_death_on_the_other_host_is_noticed_by_the_heartbeat(self):
         first, second = self.start("die")
-        second.communicate(timeout=120)
-        stdout, stderr = first.communicate(timeout=120)
+        second.communicate(timeout=240)
+        stdout, stderr = first.communicate(timeout=240)
         found = re.search(r"lost rank 1 after ([\d.]+) s: (.*)", stdout)
         self.assertIsNotNone(found, stdout + stderr)
         self.assertIn("rank 1 (pid 1 on host localhost) is gone: its heartbeat stopped", found[2])
@@ -63,7 +63,7 @@ class EqualNamesTest(absltest.TestCase):
 
     def test_coherence_between_hosts_is_said_in_words(self):
         for process in self.start("end", options=""):
-            _, stderr = process.communicate(timeout=120)
+            _, stderr = process.communicate(timeout=240)
             self.assertEqual(process.returncode, 1, stderr)
             for words in ("the ranks run on 2 hosts", "coherence=flush", "coherence=coherent"):
                 self.assertIn(words, stderr)
@@ -71,7 +71,7 @@ class EqualNamesTest(absltest.TestCase):
     def test_containers_of_one_kernel(self):
         # Two pid namespaces: pids mean different processes, so that heartbeats have to tell.
         for process in self.start("end", same_kernel=True, options=""):
-            stdout, stderr = process.communicate(timeout=120)
+            stdout, stderr = process.communicate(timeout=240)
             self.assertEqual(process.returncode, 0, stdout + stderr)
 
 
