@@ -121,7 +121,7 @@ class BenchTest(parameterized.TestCase):
         (("--ops", "psum,sort"), "'sort' is not one of"),
         (("--sizes", "4KB"), "no size such as"),
         (("--ranks", "1"), "--ranks must be from 2"),
-        (("--json", "/no/such/folder/r.json"), "no such folder"),
+        (("--json", "/no/such/folder/r.json"), "there is no folder /no/such/folder"),
         (("--baseline", "mpi", "--dtype", "bfloat16"), "choose another --dtype"),
     )
     def test_says_what_is_wrong(self, arguments, message):
