@@ -106,7 +106,13 @@ def wait_for(look: Callable[[], _T | None], timeout: float, problem: Callable[[]
     """
     deadline = time.monotonic() + timeout
     while True:
-        _check_others()
+        try:
+            _check_others()
+        except errors.NotInitializedError:
+            # What it was to give, such as the reason why there is no pool, came before it failed.
+            if (found := look()) is None:
+                raise
+            return found
         if (found := look()) is not None:
             return found
         if time.monotonic() > deadline:
