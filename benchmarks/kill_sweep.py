@@ -2,10 +2,10 @@
 
     python benchmarks/kill_sweep.py --count 500 --json FILE
 
-A job of three or four processes (tests/programs/killed.py) loses one while it compiles, shuts down
-and initializes again, regroups, or starts as a successor. A job is right if every survivor gets an
-error that names a lost rank, and, but for the stage `shutdown`, continues with right values; if it
-ends in time; and if it leaves no process, and no file in /dev/shm but a pool whose creator died
+A job of three or four processes (tests/programs/failures/killed.py) loses one while it compiles,
+shuts down and initializes again, regroups, or starts as a successor. A job is right if every
+survivor gets an error that names a lost rank, and, but for the stage `shutdown`, continues with
+right values; if it ends in time; and if it leaves no process, and no file in /dev/shm but a pool whose creator died
 before the others knew of it, which the next job removes. The exit status is 1 if a job is
 not right; its output is printed with its seed.
 """
@@ -96,7 +96,9 @@ def _run(stage: str, seed: int, limit: float) -> tuple[str, str, list[float]]:
     arguments = (f"--stage={stage}", f"--victim={victim}", f"--first={first}")
     arguments += (f"--after={rng.random() * _SECONDS[stage]:.6f}", f"--pool=shm:{name}")
     launcher = (_LAUNCHER.get(stage, "--go-on"),)
-    with job.start("killed.py", *arguments, processes=processes, launcher=launcher) as running:
+    with job.start(
+        "failures/killed.py", *arguments, processes=processes, launcher=launcher
+    ) as running:
         try:
             stdout, stderr = running.communicate(timeout=limit)
             hangs = False

@@ -1,43 +1,34 @@
 """Start and stop of the runtime: ranks, the pool that they share, and the XLA handlers.
 
-A *rank* is a device; the *world* is `jax.devices()`, in this order. Process 0
-creates the pool and tells the others through JAX's coordination service where
-it is. Once all processes have mapped it, its name is removed, so that nothing is
-left behind however the job ends. After an error the surviving ranks may continue
-in another pool (regroup.py).
+A *rank* is a device; the *world* is `jax.devices()`, in this order. The processes meet
+(meetings.py) and share a pool without a name, so that nothing is left behind however the job ends.
+After an error the surviving ranks may continue in another pool (regroup.py).
 """
 
 import atexit
 import dataclasses
-import json
-import os
-import resource
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import jax
 
-from jax_cxl import _compat, _core, errors
+from jax_cxl import _core, errors
 from jax_cxl._launch import environment as launch_environment
 from jax_cxl._primitives import lowered_programs
 from jax_cxl._runtime import (
-    alone,
     arrival,
     configuration,
+    connection,
     ending,
+    meetings,
     platforms,
     pools,
     program_ending,
     program_errors,
     start_gpus,
-    successor_tickets,
     tuning_table,
 )
 from jax_cxl._takeover import counts as takeover_counts
-
-# Files that jax.distributed and jax_cxl open, besides one for each other process.
-_FILES = 24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,31 +104,6 @@ lock = threading.Lock()
 _running: Runtime | None = None
 
 
-@dataclasses.dataclass
-class _Past:
-    """What the next `initialize` has to know of earlier runtimes, also after `shutdown`.
-
-    All attributes but `lost` are equal in all processes that meet, because these call `initialize`
-    and `regroup` equally often.
-
-    Attributes:
-      generation: generation of the last runtime; -1 if there was none.
-      starts: how often this process has tried to start a runtime of this generation.
-      members: the ranks that have continued after an error; None for all.
-      lost: ranks whose processes were gone at the last shutdown.
-      failed: whether a rank of this process had given up then.
-    """
-
-    generation: int = -1
-    starts: int = 0
-    members: Sequence[int] | None = None
-    lost: Sequence[int] = ()
-    failed: bool = False
-
-
-_past = _Past()
-
-
 def initialize(pool: str | None = None) -> None:
     """Starts jax_cxl: maps the shared pool and makes every local device a rank.
 
@@ -181,10 +147,10 @@ def initialize(pool: str | None = None) -> None:
                 f"jax_cxl already runs on the pool {_running.uri or 'shm:'}; call"
                 " jax_cxl.shutdown() before initializing it with another one."
             )
-        _initialize_distributed(config.connect_timeout)
+        connection.connect(config.connect_timeout)
         with arrival.telling_failures(begins=True):
-            _check_lost()
-        arrival.begin(_processes_left(), config.connect_timeout)
+            meetings.check_lost()
+        arrival.begin(meetings.processes_left(), config.connect_timeout)
         with arrival.telling_failures():
             _running = _start(uri, config)
 
@@ -205,10 +171,8 @@ def _shutdown(reason: str, program_ends: bool) -> None:
         if _running is not None:
             if _running.platform is platforms.CUDA:
                 _running.platform.load().stop()
-            _past.lost = [
-                rank for rank in _running.rank_of_device.values() if _core.rank_lost(rank)
-            ]
-            _past.failed = _core.failed()
+            ranks = _running.rank_of_device.values()
+            meetings.note_end([rank for rank in ranks if _core.rank_lost(rank)], _core.failed())
             _core.stop(reason, program_ends)
             _running = None
 
@@ -218,7 +182,7 @@ def _at_exit() -> None:
     if _running is not None:
         ending.wait_for_survivors()
     _shutdown(program_ending.reason(), program_ends=True)
-    if _past.lost or _past.members is not None:
+    if meetings.somebody_was_lost():
         ending.leave_jax()
 
 
@@ -271,61 +235,13 @@ def stats() -> Stats:
     )
 
 
-def _processes_left() -> Sequence[int] | None:
-    """Returns the processes that have gone on after an error, None for all."""
-    if _past.members is None:
-        return None
-    return sorted({jax.devices()[rank].process_index for rank in _past.members})
-
-
-def _initialize_distributed(connect_timeout: float) -> None:
-    """Connects the processes of the job if there are several, unless the script has done so."""
-    if not jax.distributed.is_initialized():
-        _connect(connect_timeout)
-    if launch_environment.succeeds_process_0():
-        _compat.forget_topology()
-
-
-def _check_open_files(more: int) -> None:
-    """Raises where this process may not open so many more files.
-
-    Libraries that cannot open one say all sorts of things, such as "random_device not available".
-    """
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    left = limit - len(os.listdir("/proc/self/fd"))
-    if left < more:
-        raise errors.NotInitializedError(
-            f"this process can open {left} more files, of {limit}, and jax_cxl needs {more} between"
-            " several processes: raise the limit (ulimit -n)"
-        )
-
-
-def _connect(connect_timeout: float) -> None:
-    several = alone.told_by()
-    if not launch_environment.launched() and not several:
-        return
-    _check_open_files(_FILES)
-    if not _compat.has_backend():
-        arrival.await_ranks(connect_timeout)
-    try:
-        jax.distributed.initialize()
-    except (RuntimeError, ValueError) as error:
-        raise errors.NotInitializedError(
-            "This is one of several processes"
-            + (f" ({several})" if several else "")
-            + ", but they do not know of each other, and jax.distributed could not be"
-            f" initialized: {error}. Call jax.distributed.initialize(...) or"
-            " jax_cxl.initialize() at the beginning of the script, before anything uses a device."
-        ) from error
-
-
 def _start(uri: str | None, config: configuration.Config) -> Runtime:
     devices = jax.devices()
     platform = platforms.of(devices[0])
     handlers = platform.load()
-    name = f"jax_cxl/{max(_past.generation, 0)}.{_past.starts}"
+    name = meetings.name()
     tuning = tuning_table.load(config.tuning)
-    meeting = _come_together(name, uri, platform, tuning)
+    meeting = meetings.come_together(uri, platform, tuning)
     _register_handlers(platform)
     running = _run(meeting, uri, config, tuning)
     if platform is platforms.CUDA:
@@ -363,7 +279,7 @@ def _run(
         timeout=config.timeout,
         heartbeat_timeout=config.heartbeat_timeout,
     )
-    _remember(meeting)
+    meetings.remember(meeting)
     rank_of_device = {devices[rank].id: rank for rank in meeting.members}
     running = Runtime(rank_of_device, platform, pool_bytes, uri, tuning, meeting.generation)
     if config.log:
@@ -372,128 +288,6 @@ def _run(
         information.begin()
         information.started(running, config)
     return running
-
-
-def _come_together(
-    name: str, uri: str | None, platform: platforms.Platform, tuning: _core.Tuning
-) -> pools.Meeting:
-    """Meets the other surviving processes."""
-    _past.starts += 1
-    before = _past.generation
-    devices = jax.devices()
-    everyone = range(len(devices))
-    members = everyone if _past.members is None else _past.members
-    processes = sorted({devices[rank].process_index for rank in members})
-    # Successors of lost processes may be among the others. They count meetings from 0.
-    by_tickets = launch_environment.restarts_lost() and _past.members is None
-    if len(processes) > 1:
-        _check_open_files(len(processes))
-        agreement = "jax_cxl" if by_tickets else name
-        tuning_table.agree(tuning, agreement, jax.process_index(), processes[0])
-    if by_tickets:
-        meeting = successor_tickets.join(uri, platform, before, _past.failed)
-    else:
-        generation = max(before, 0)
-        if before >= 0 and len(processes) > 1:
-            generation += _any_failed(name, processes)
-        pool = _meet(name, uri, platform, processes)
-        meeting = pools.Meeting(pool, members, generation)
-    if 0 <= before < meeting.generation:
-        jax.clear_caches()  # Programs that were compiled before must not communicate.
-    return meeting
-
-
-def _remember(meeting: pools.Meeting) -> None:
-    """Remembers who has met, for the next `initialize`."""
-    global _past
-    if meeting.generation != max(_past.generation, 0):
-        _past = _Past(starts=1)
-    _past.generation = meeting.generation
-    _past.failed = False
-    everyone = len(meeting.members) == jax.device_count()
-    _past.members = None if everyone else list(meeting.members)
-
-
-def _any_failed(name: str, processes: Sequence[int]) -> bool:
-    """Returns whether a rank of any process had given up when it shut down.
-
-    They may then have launched their programs differently often, by which calls are matched:
-    programs have to be made anew.
-    """
-    client = _compat.coordination_client()
-    client.key_value_set(f"{name}/failed/{jax.process_index()}", str(int(_past.failed)))
-
-    def told() -> list[str] | None:
-        found = dict(client.key_value_dir_get(f"{name}/failed/"))
-        return list(found.values()) if len(found) == len(processes) else None
-
-    return "1" in _wait(told, "not all processes have called jax_cxl.initialize() again")
-
-
-def _check_lost() -> None:
-    """Raises if a rank that `initialize` would wait for is lost."""
-    successors = launch_environment.restarts_lost() and _past.members is None
-    if not _past.lost or successors:
-        return
-    ranks = ", ".join(map(str, _past.lost))
-    who = f"rank {ranks} was" if len(_past.lost) == 1 else f"ranks {ranks} were"
-    raise errors.NotInitializedError(
-        f"{who} lost before jax_cxl.shutdown(), and jax_cxl.initialize() waits for all ranks that"
-        " communicated. To continue without lost ranks, call jax_cxl.regroup() before"
-        " jax_cxl.shutdown(). Now all processes have to start again."
-    )
-
-
-def _meet(
-    name: str, uri: str | None, platform: platforms.Platform, processes: Sequence[int]
-) -> _core.Pool:
-    """Maps the pool in these processes. Returns once all their ranks have registered in it."""
-    client = _compat.coordination_client() if len(processes) > 1 else None
-    first = jax.process_index() == processes[0]
-    try:
-        if first:
-            pool, place = pools.create(uri, platform)
-            if client is not None:
-                client.key_value_set(f"{name}/pool", json.dumps(place))
-        else:
-            assert client is not None
-            text = _wait(
-                lambda: _compat.key_value(f"{name}/pool"),
-                f"process {processes[0]} has not created the pool",
-            )
-            place = json.loads(text)
-            pool = pools.attach(place)
-    except Exception as error:
-        if client is not None and first:
-            # The others wait for the pool: let them fail for the same reason.
-            client.key_value_set(f"{name}/pool", json.dumps(pools.no_place(error)))
-        raise
-    try:
-        pools.register(pool, pools.local_ranks())
-        if client is not None:
-            client.key_value_set(f"{name}/registered/{jax.process_index()}", "")
-            _wait(
-                lambda: (
-                    len(client.key_value_dir_get(f"{name}/registered/")) == len(processes) or None
-                ),
-                "not all processes have come to the pool",
-            )
-        pools.check_hosts(pool, _ranks_of(processes), place)
-    except Exception:
-        # The process that has created it may be gone.
-        pools.remove_name(pool, place, uri)
-        raise
-    if first:
-        pools.remove_name(pool, place, uri)
-    return pool
-
-
-def _ranks_of(processes: Sequence[int]) -> list[int]:
-    return [rank for rank, device in enumerate(jax.devices()) if device.process_index in processes]
-
-
-def _wait(look: Callable[[], Any], problem: str) -> Any:
-    return arrival.wait_for(look, _compat.MEETING_TIMEOUT_MS / 1000, problem)
 
 
 _registered: set[str] = set()

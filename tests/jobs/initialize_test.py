@@ -193,7 +193,10 @@ class UnusablePoolTest(InitializeTestCase):
 class SeveralProcessesTest(InitializeTestCase):
     def test_all_processes_fail_alike(self):
         done = job.run(
-            "ending.py", f"--pool=file:{self.folder}/no/pool", processes=3, devices_per_process=2
+            "failures/ending.py",
+            f"--pool=file:{self.folder}/no/pool",
+            processes=3,
+            devices_per_process=2,
         )
         self.assertNotEqual(done.returncode, 0)
         # The first failure ends the others, so that not all of them need have printed theirs.

@@ -157,7 +157,7 @@ def _wait_for_end(pid: int) -> None:
 class StatusTest(parameterized.TestCase):
     @parameterized.parameters(("late", "is in no collective"), ("stop", "is stopped"))
     def test_of_a_running_job(self, how, words):
-        with job.start("stuck.py", how) as running:
+        with job.start("failures/stuck.py", how) as running:
             ready = (line for line in running.stdout if "ready" in line)
             pids = [int(next(ready).split()[-1]) for _ in range(2)]
             deadline = time.monotonic() + 60
@@ -199,7 +199,7 @@ class StatusTest(parameterized.TestCase):
     def test_post_mortem(self, how):
         with tempfile.TemporaryDirectory() as folder:
             kept = str(pathlib.Path(folder, "kept"))
-            with job.start("stuck.py", how, launcher=("--post-mortem", kept)) as ended:
+            with job.start("failures/stuck.py", how, launcher=("--post-mortem", kept)) as ended:
                 _, stderr = ended.communicate(timeout=120)
             self.assertEqual(ended.returncode, 137)
             self.assertIn(f"kept for python -m jax_cxl status: {kept}", stderr)
@@ -219,7 +219,7 @@ class StatusTest(parameterized.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             kept = str(pathlib.Path(folder, "kept"))
             launcher = ("--post-mortem", kept)
-            with job.start("stuck.py", "all_die", launcher=launcher) as ended:
+            with job.start("failures/stuck.py", "all_die", launcher=launcher) as ended:
                 (supervisor,) = _wait_for_children(ended.pid, 1)
                 ranks = _wait_for_children(supervisor, 2)
                 os.kill(supervisor, signal.SIGSTOP)

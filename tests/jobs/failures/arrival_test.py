@@ -15,7 +15,7 @@ class ArrivalTest(parameterized.TestCase):
     def start(self, process: int, how: str, port: int) -> subprocess.Popen[str]:
         started = subprocess.Popen(
             [
-                *(sys.executable, job.PROGRAMS / "arrival.py", f"--process={process}"),
+                *(sys.executable, job.PROGRAMS / "failures/arrival.py", f"--process={process}"),
                 *(f"--port={port}", f"--how={how}"),
             ],
             env=os.environ

@@ -41,7 +41,10 @@ class DeathsTest(parameterized.TestCase):
     def start(self, *launcher: str) -> tuple[subprocess.Popen, dict[int, int], set[int]]:
         """Starts a job; returns it, the process id of each rank, and those of all processes."""
         running = job.start(
-            "until_lost.py", f"--pool=shm:{self._name}", processes=_RANKS, launcher=launcher
+            "failures/until_lost.py",
+            f"--pool=shm:{self._name}",
+            processes=_RANKS,
+            launcher=launcher,
         )
         self.addCleanup(running.kill)
         ranks: dict[int, int] = {}

@@ -29,7 +29,7 @@ def error_of(text: str) -> BaseException:
 
 
 def caught_by(job_output: str) -> list[dict]:
-    """Returns what tests/programs/failing.py printed."""
+    """Returns what tests/programs/failures/failing.py printed."""
     return json.loads(re.search(r"caught (\[.*\])", job_output).group(1))
 
 
@@ -132,7 +132,7 @@ class ProgramTest(parameterized.TestCase):
         "another_program",
     )
     def test_lost_peer(self, surface):
-        done = job.run("failing.py", f"--surface={surface}", processes=2)
+        done = job.run("failures/failing.py", f"--surface={surface}", processes=2)
         self.assertIn("caught", done.stdout, done.stderr)
         caught = caught_by(done.stdout)
         self.assertLen(caught, 2)
@@ -148,7 +148,7 @@ class ProgramTest(parameterized.TestCase):
 
     def test_late_peer(self):
         environment = {"JAX_CXL_TIMEOUT": "0.5"}
-        done = job.run("failing.py", "--stuck", processes=2, environment=environment)
+        done = job.run("failures/failing.py", "--stuck", processes=2, environment=environment)
         self.assertIn("caught", done.stdout, done.stderr)
         for error in caught_by(done.stdout):
             self.assertEqual(error["kind"], "CollectiveTimeoutError")

@@ -6,7 +6,7 @@ import re
 import job
 from absl.testing import absltest, parameterized
 
-_PROGRAM = job.PROGRAMS / "mismatch.py"
+_PROGRAM = job.PROGRAMS / "failures/mismatch.py"
 
 
 def site(function: str) -> str:
@@ -18,7 +18,7 @@ def site(function: str) -> str:
 
 def run(case: str, processes: int) -> dict[int, dict]:
     """Returns the exception that each rank caught."""
-    done = job.run("mismatch.py", f"--case={case}", processes=processes, timeout=60)
+    done = job.run("failures/mismatch.py", f"--case={case}", processes=processes, timeout=60)
     caught = [json.loads(text) for text in re.findall(r"caught (\{.*\})", done.stdout)]
     assert len(caught) == processes, done.stderr
     return {each["rank"]: each for each in caught}
@@ -86,7 +86,7 @@ class MismatchTest(parameterized.TestCase):
 
     @parameterized.parameters((), ("--go-on",))
     def test_shutdown_and_initialize_start_anew(self, *launcher):
-        done = job.run("initialize_after_mismatch.py", launcher=launcher, timeout=100)
+        done = job.run("failures/initialize_after_mismatch.py", launcher=launcher, timeout=100)
         self.assertEqual(done.returncode, 0, done.stderr)
         for process in range(2):
             self.assertEqual(done.stdout.count(f"[{process}] mismatch"), 2, done.stdout)

@@ -7,7 +7,7 @@ from absl.testing import absltest, parameterized
 class PartlyInitializedTest(parameterized.TestCase):
     def run_job(self, how, *, seconds=600, **options):
         return job.run(
-            "partly_initialized.py",
+            "failures/partly_initialized.py",
             how,
             environment={"JAX_CXL_CONNECT_TIMEOUT": str(seconds)},
             forked=False,

@@ -14,7 +14,7 @@ class SurvivorsTest(parameterized.TestCase):
     @parameterized.parameters((3, 2), (2, 0))
     def test_end_with_their_error(self, processes, victim):
         port = str(two_kernels.free_port())
-        program = str(job.PROGRAMS / "lose_one.py")
+        program = str(job.PROGRAMS / "failures/lose_one.py")
         pool = f"shm:survivors-{os.getpid()}-{victim}?size=192MiB"
         running = [
             subprocess.Popen(

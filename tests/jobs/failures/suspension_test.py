@@ -20,7 +20,7 @@ class SuspensionTest(absltest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             go_on = pathlib.Path(folder, "go_on")
             running = job.start(
-                "stopped_together.py",
+                "failures/stopped_together.py",
                 str(go_on),
                 processes=_RANKS,
                 environment={"JAX_CXL_TIMEOUT": str(_TIMEOUT), "JAX_CXL_WARN_AFTER": "1"},

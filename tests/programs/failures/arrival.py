@@ -8,7 +8,7 @@ import jax
 from absl import app, flags
 
 import jax_cxl
-from jax_cxl._runtime import lifecycle
+from jax_cxl._runtime import meetings
 
 _PROCESS = flags.DEFINE_integer("process", 0, "The number of this process.")
 _PORT = flags.DEFINE_integer("port", None, "Port of the coordination service.")
@@ -20,7 +20,7 @@ def main(_) -> None:
     jax.distributed.initialize(f"127.0.0.1:{_PORT.value}", 2, _PROCESS.value)
     if _PROCESS.value == 1:
         if _HOW.value == "die":  # Once it has come, before it has a pool.
-            lifecycle._come_together = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+            meetings.come_together = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         if _HOW.value == "end":
             return
         if _HOW.value == "raise":
