@@ -5,9 +5,9 @@
 A job of three or four processes (tests/programs/failures/killed.py) loses one while it compiles,
 shuts down and initializes again, regroups, or starts as a successor. A job is right if every
 survivor gets an error that names a lost rank, and, but for the stage `shutdown`, continues with
-right values; if it ends in time; and if it leaves no process, and no file in /dev/shm but a pool whose creator died
-before the others knew of it, which the next job removes. The exit status is 1 if a job is
-not right; its output is printed with its seed.
+right values; if it ends in time; and if it leaves no process, and no file in /dev/shm but a pool
+whose creator died before the others knew of it, which the next job removes. The exit status is 1 if
+a job is not right; its output is printed with its seed.
 """
 
 import argparse
