@@ -156,13 +156,13 @@ class CheckoutTest(absltest.TestCase):
             (self.checkout / "jax_cxl" / name).write_bytes((_PACKAGE / name).read_bytes())
 
     def run_there(self, *path: pathlib.Path) -> subprocess.CompletedProcess[str]:
-        # -S: without the finder of an editable install.
+        # -S: without the finder of an editable install; -E: without Bazel's folders.
         site = [entry for entry in sys.path if entry.endswith("site-packages")]
         program = (
             f"import sys; sys.path += {[str(p) for p in path] + site};"
             " import jax_cxl; from jax_cxl import _core; print(_core.__file__)"
         )
-        return _run("-S", "-c", program, cwd=self.checkout)
+        return _run("-S", "-E", "-c", program, cwd=self.checkout)
 
     def test_its_native_modules_are_found(self):
         installed = self.folder / "site/jax_cxl"
