@@ -52,7 +52,7 @@ class KeptFilesTest(absltest.TestCase):
     def test_files_are_as_they_are_written(self):
         for path in _RESULTS:
             text = path.read_text()
-            self.assertEqual(text, results_file.text(json.loads(text)) + "\n", path)
+            self.assertEqual(text, results_file.text(json.loads(text)) + "\n", path.name)
 
 
 if __name__ == "__main__":
