@@ -150,6 +150,7 @@ def initialize(pool: str | None = None) -> None:
         connection.connect(config.connect_timeout)
         with arrival.telling_failures(begins=True):
             meetings.check_lost()
+        meetings.begin()
         arrival.begin(meetings.processes_left(), config.connect_timeout)
         with arrival.telling_failures():
             _running = _start(uri, config)

@@ -48,8 +48,13 @@ class _Past:
 _past = _Past()
 
 
+def begin() -> None:
+    """Counts an attempt to start, whatever becomes of it: all processes begin equally often."""
+    _past.starts += 1
+
+
 def name() -> str:
-    """Returns what the keys of the next meeting begin with, equal in all processes that meet."""
+    """Returns what the keys of this meeting begin with, equal in all processes that meet."""
     return f"jax_cxl/{max(_past.generation, 0)}.{_past.starts}"
 
 
@@ -85,7 +90,6 @@ def come_together(
       tuning: this process's tuning table.
     """
     key = name()
-    _past.starts += 1
     before = _past.generation
     devices = jax.devices()
     everyone = range(len(devices))
