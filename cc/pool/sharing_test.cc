@@ -4,6 +4,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -126,7 +127,8 @@ TEST_F(SharingTest, CreatorThatDiedBeforeTheHeaderLeavesAPlaceForAPool) {
   {
     const auto first = Create();
     PageOf(*first).header = {};
-    PageOf(*first).keeper.claim = 1;  // so that it does not let go at its end
+    std::atomic_ref(PageOf(*first).keeper.claim)
+        .store(1);  // so that it does not let go at its end
     MoveElsewhere(*first);
   }
   EXPECT_NE(Create(), nullptr);
@@ -140,7 +142,7 @@ TEST_F(SharingTest, MembersNoticeThatTheirPoolWasFormatted) {
   flock((*member)->fd(), LOCK_UN);
   MoveElsewhere(*first);
   // This host stood still for long: nobody counts, as far as others see.
-  PageOf(*first).keeper.claim = 1;
+  std::atomic_ref(PageOf(*first).keeper.claim).store(1);
   const auto second = Create();
   ASSERT_NE(second, nullptr);
 
