@@ -29,7 +29,7 @@ Result<std::unique_ptr<Claim>> Claim::Take(std::vector<HeaderPage*> pages,
   for (HeaderPage* page : pages) {
     PoolKeeper& keeper = page->keeper;
     coherence.StoreFlag(&keeper.claim, 0);
-    std::memcpy(keeper.magic, kKeeperMagic, sizeof(kKeeperMagic));
+    BeginKeeper(keeper);
     keeper.released = 0;
     keeper.process = ThisProcess();
     coherence.PublishPayload(&keeper, sizeof(keeper));

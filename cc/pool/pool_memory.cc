@@ -152,6 +152,7 @@ void Pool::Format(uint64_t token) {
     coherence_.PublishPayload(&page->header, sizeof(page->header));
     if (!claim_) {
       page->keeper = {};
+      BeginKeeper(page->keeper);
       page->keeper.process = ThisProcess();
     }
     auto* control = reinterpret_cast<std::byte*>(page);

@@ -21,16 +21,19 @@ namespace jax_cxl::pool {
 namespace {
 
 // Whether all of a pool of this user begins with this page, which leaves `rest`
-// bytes of the file from there on. A copy of its control pages is shorter.
-bool BeginsPool(const std::byte* page, uint64_t rest) {
-  PoolHeader header;
-  std::memcpy(&header, page, sizeof(header));
-  return IsValid(header) && header.creator_uid == geteuid() &&
-         header.total_bytes <= rest;
+// bytes of the file from there on, or a pool whose creator was killed before it
+// wrote the header. A copy of a pool's control pages is shorter than the pool.
+bool BeginsPool(const std::byte* first_page, uint64_t rest) {
+  HeaderPage page;
+  std::memcpy(&page, first_page, sizeof(page));
+  const PoolHeader& header = page.header;
+  return IsUnfinished(page) ||
+         (IsValid(header) && header.creator_uid == geteuid() &&
+          header.total_bytes <= rest);
 }
 
 // Whether a file is a pool, or all zeros: a job that was killed before it wrote
-// the header. The pool begins at its URI's offset, with zeros before.
+// anything. The pool begins at its URI's offset, with zeros before.
 bool IsPoolOrZeros(int fd, uint64_t bytes) {
   std::vector<std::byte> buffer(256 * kPageBytes);
   for (uint64_t at = 0;;) {

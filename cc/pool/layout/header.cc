@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 namespace jax_cxl::pool {
@@ -80,6 +81,17 @@ bool IsClaimed(const PoolKeeper& keeper) {
          keeper.released != keeper.claim;
 }
 
+void BeginKeeper(PoolKeeper& keeper) {
+  std::memcpy(keeper.magic, kKeeperMagic, sizeof(kKeeperMagic));
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+bool IsUnfinished(const HeaderPage& page) {
+  const PoolHeader none = {};
+  return HasMagic(page.keeper) &&
+         std::memcmp(&page.header, &none, sizeof(none)) == 0;
+}
+
 Status CheckMayOverwrite(const std::byte* first_page, uint64_t bytes,
                          const std::string& path) {
   if (std::all_of(first_page, first_page + bytes,
@@ -88,13 +100,8 @@ Status CheckMayOverwrite(const std::byte* first_page, uint64_t bytes,
   }
   HeaderPage page = {};
   std::memcpy(&page, first_page, std::min(bytes, sizeof(page)));
+  if (IsUnfinished(page)) return OkStatus();
   const PoolHeader& header = page.header;
-  // Its creator ended before it wrote the header.
-  const PoolHeader none = {};
-  if (HasMagic(page.keeper) &&
-      std::memcmp(&header, &none, sizeof(header)) == 0) {
-    return OkStatus();
-  }
   if (bytes < offsetof(PoolHeader, world_size) || !HasMagic(header)) {
     return Error(Code::kDataLoss, path,
                  " is not a jax_cxl pool and not empty, so it is left alone; "

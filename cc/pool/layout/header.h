@@ -34,6 +34,14 @@ uint64_t NextEpoch(uint64_t previous);
 // keeper says.
 bool IsClaimed(const PoolKeeper& keeper);
 
+// Marks the memory as a pool to be: the first that its creator writes, so that
+// whoever finds an unfinished pool knows it.
+void BeginKeeper(PoolKeeper& keeper);
+
+// Whether the creator of a pool took the extent, and ended before it wrote the
+// header.
+bool IsUnfinished(const HeaderPage& page);
+
 // Decides from the first `bytes` of a file whether it may become a pool: it is
 // empty, starts with zeros, was a pool of this layout, or was about to be one.
 // Else kDataLoss.
