@@ -223,7 +223,7 @@ def _make_initrd(
     """Makes a RAM disk that loads the disk's driver and continues from the disk."""
     folder = initrd.with_suffix(".folder")
     shutil.rmtree(folder, ignore_errors=True)
-    for name in ("bin", "modules", "proc", "sys", "dev", "root"):
+    for name in ("bin", "modules", "proc", "sys", "dev", "disk"):
         (folder / name).mkdir(parents=True)
     shutil.copy(unpacked / "bin" / "busybox", folder / "bin")
     shutil.copy(_HERE / "init.sh", folder / "guest-init")
@@ -267,12 +267,12 @@ _INIT = """#!/bin/busybox sh
 {loads}
 n=0
 while [ ! -b /dev/vda ] && [ $n -lt 300 ]; do /bin/busybox sleep 0.1; n=$((n+1)); done
-/bin/busybox mount -t ext4 -o rw,noatime /dev/vda /root || exec /bin/busybox sh
-/bin/busybox cp /guest-init /root/guest-init
+/bin/busybox mount -t ext4 -o rw,noatime /dev/vda /disk || exec /bin/busybox sh
+/bin/busybox cp /guest-init /disk/guest-init
 /bin/busybox umount /proc
 /bin/busybox umount /sys
-/bin/busybox mount --move /dev /root/dev
-exec /bin/busybox switch_root /root /guest-init
+/bin/busybox mount --move /dev /disk/dev
+exec /bin/busybox switch_root /disk /guest-init
 """
 
 

@@ -107,7 +107,7 @@ def wait_for(look: Callable[[], _T | None], timeout: float, problem: Callable[[]
     deadline = time.monotonic() + timeout
     while True:
         try:
-            _check_others()
+            check_others()
         except errors.NotInitializedError:
             # What it was to give, such as the reason why there is no pool, came before it failed.
             if (found := look()) is None:
@@ -163,7 +163,13 @@ def _folder(attempt: int) -> str:
     return f"jax_cxl/arrival/{attempt}/"
 
 
-def _check_others() -> None:
+def check_others() -> None:
+    """Raises if a process that was to meet this one has ended or failed.
+
+    Raises:
+      NotInitializedError: a process has ended.
+      CxlError: the kind of error with which a process has failed.
+    """
     if not _several():
         return
     # Who has not come yet is known from the attempt before, and may have died since.

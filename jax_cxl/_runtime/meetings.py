@@ -174,23 +174,18 @@ def _meet(
                 f"process {processes[0]} has not created the pool",
             )
             place = json.loads(text)
-            pool = pools.attach(place)
+            pool = _attach(place)
     except Exception as error:
         if client is not None and first:
             # The others wait for the pool: let them fail for the same reason.
             client.key_value_set(f"{key}/pool", json.dumps(pools.no_place(error)))
         raise
     try:
-        pools.register(pool, pools.local_ranks())
-        if client is not None:
-            client.key_value_set(f"{key}/registered/{jax.process_index()}", "")
-            _wait(
-                lambda: (
-                    len(client.key_value_dir_get(f"{key}/registered/")) == len(processes) or None
-                ),
-                "not all processes have come to the pool",
-            )
-        pools.check_hosts(pool, _ranks_of(processes), place)
+        with arrival.telling_failures():  # Before the name goes, see _attach.
+            pools.register(pool, pools.local_ranks())
+            if client is not None:
+                _await_registered(key, client, processes)
+            pools.check_hosts(pool, _ranks_of(processes), place)
     except Exception:
         # The process that has created it may be gone.
         pools.remove_name(pool, place, uri)
@@ -198,6 +193,24 @@ def _meet(
     if first:
         pools.remove_name(pool, place, uri)
     return pool
+
+
+def _await_registered(key: str, client: Any, processes: Sequence[int]) -> None:
+    client.key_value_set(f"{key}/registered/{jax.process_index()}", "")
+
+    def all_registered() -> bool | None:
+        return len(client.key_value_dir_get(f"{key}/registered/")) == len(processes) or None
+
+    _wait(all_registered, "not all processes have come to the pool")
+
+
+def _attach(place: dict[str, Any]) -> _core.Pool:
+    try:
+        return pools.attach(place)
+    except errors.PoolNotFoundError:
+        # A process that gives up removes the pool's name: its reason is the better one.
+        arrival.check_others()
+        raise
 
 
 def _ranks_of(processes: Sequence[int]) -> list[int]:

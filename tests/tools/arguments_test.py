@@ -114,6 +114,10 @@ class PoolOfTheEnvironmentTest(parameterized.TestCase):
 
 
 class InitializeTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        jax_cxl.shutdown()  # Tests before these may have used a pool in this process.
+
     def test_a_wrong_uri_is_an_invalid_pool(self):
         with self.assertRaisesRegex(jax_cxl.errors.InvalidPoolError, "it starts with 'foo'"):
             jax_cxl.initialize("foo")
