@@ -12,6 +12,7 @@ import tempfile
 import threading
 import unittest
 
+import mpi_libraries
 import numpy as np
 from absl.testing import absltest, parameterized
 
@@ -21,15 +22,10 @@ _BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 _CHECK = _BENCHMARKS / "check_regression.py"
 
 
-def _run(*command: str) -> subprocess.CompletedProcess[str]:
+def _run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *command],
-        env={
-            **os.environ,
-            "JAX_PLATFORMS": "cpu",
-            "OMPI_ALLOW_RUN_AS_ROOT": "1",
-            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        },
+        env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -37,8 +33,8 @@ def _run(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return _run("-m", "jax_cxl", "bench", *arguments)
+def _bench(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return _run("-m", "jax_cxl", "bench", *arguments, **environment)
 
 
 class BenchTest(parameterized.TestCase):
@@ -102,13 +98,14 @@ class BenchTest(parameterized.TestCase):
         )
         self.assertEqual({row[11] for row in rows}, {"0"})
 
-    @unittest.skipUnless(
-        shutil.which("mpirun") and importlib.util.find_spec("mpi4py"), "needs mpirun and mpi4py"
-    )
-    def test_mpi_gives_the_same_results(self):
+    @unittest.skipIf(mpi_libraries.MISSING, mpi_libraries.MISSING)
+    @unittest.skipUnless(importlib.util.find_spec("mpi4py"), "needs mpi4py")
+    @parameterized.parameters("openmpi", "mpich")
+    def test_mpi_gives_the_same_results(self, library):
         run = _bench(
             *("--ops", ",".join(ops.OPS), "--sizes", "1KiB", "--baseline", "mpi"),
             *("--repeats", "1", "--calls", "1", "--dtype", "int32"),
+            **mpi_libraries.environment(library),
         )
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
         rows = [line for line in run.stdout.splitlines() if " mpi " in line]

@@ -1,7 +1,6 @@
 """jax_cxl.replace_collectives: unmodified code communicates through the pool."""
 
 import functools
-import importlib
 import threading
 
 import jax
@@ -10,6 +9,7 @@ import numpy as np
 import ops_harness as harness
 import optax
 from absl.testing import absltest, parameterized
+from flax import linen, nnx
 from jax import lax
 from jax.lax import psum as psum_imported_before  # As libraries do.
 
@@ -273,7 +273,6 @@ class ThirdPartyTest(parameterized.TestCase):
         )
 
     def test_flax_batch_norm(self):
-        linen = self.needs("flax.linen")
 
         class Net(linen.Module):
             @linen.compact
@@ -298,7 +297,6 @@ class ThirdPartyTest(parameterized.TestCase):
         self.compare(step, (variables, x), (jax.P(), jax.P("i")), jax.P())
 
     def test_flax_nnx_batch_norm(self):
-        nnx = self.needs("flax.nnx")
         norm = nnx.BatchNorm(3, axis_name="i", rngs=nnx.Rngs(0))
         graph, state = nnx.split(norm)
 
@@ -309,12 +307,6 @@ class ThirdPartyTest(parameterized.TestCase):
 
         x = np.random.default_rng(0).standard_normal((8, 3)).astype(np.float32)
         self.compare(step, (state, x), (jax.P(), jax.P("i")), (jax.P("i"), jax.P()))
-
-    def needs(self, name):
-        try:
-            return importlib.import_module(name)
-        except ImportError:
-            self.skipTest(f"{name} is not installed")
 
 
 if __name__ == "__main__":

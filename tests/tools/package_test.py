@@ -4,6 +4,7 @@
 build one.
 """
 
+import importlib
 import importlib.metadata
 import inspect
 import os
@@ -18,7 +19,6 @@ from absl.testing import absltest, parameterized
 
 import jax_cxl
 from jax_cxl import __main__ as command_line
-from jax_cxl import _native
 
 _PACKAGE = pathlib.Path(jax_cxl.__file__).parent
 
@@ -156,40 +156,54 @@ class CheckoutTest(absltest.TestCase):
             (self.checkout / "jax_cxl" / name).write_bytes((_PACKAGE / name).read_bytes())
 
     def run_there(self, *path: pathlib.Path) -> subprocess.CompletedProcess[str]:
+        """Runs Python in the checkout; other places for native modules are only those of `path`."""
         # -S: without the finder of an editable install; -E: without Bazel's folders.
-        site = [entry for entry in sys.path if entry.endswith("site-packages")]
         program = (
-            f"import sys; sys.path += {[str(p) for p in path] + site};"
+            f"import sys; sys.path += {[str(p) for p in (*path, self.site_without_jax_cxl())]};"
             " import jax_cxl; from jax_cxl import _core; print(_core.__file__)"
         )
         return _run("-S", "-E", "-c", program, cwd=self.checkout)
 
+    def site_without_jax_cxl(self) -> pathlib.Path:
+        folder = self.folder / "others"
+        folder.mkdir()
+        for site in (entry for entry in sys.path if entry.endswith("site-packages")):
+            for path in pathlib.Path(site).iterdir():
+                link = folder / path.name
+                if not path.name.startswith("jax_cxl") and not link.exists():
+                    link.symlink_to(path)
+        return folder
+
+    def add_native_module(self, folder: pathlib.Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        core = importlib.import_module("jax_cxl._core").__file__
+        (folder / pathlib.Path(core).name).symlink_to(core)
+
     def test_its_native_modules_are_found(self):
         installed = self.folder / "site/jax_cxl"
-        installed.mkdir(parents=True)
-        core = importlib.import_module("jax_cxl._core").__file__
-        (installed / pathlib.Path(core).name).symlink_to(core)
+        self.add_native_module(installed)
         ended = self.run_there(installed.parent)
         self.assertEqual(pathlib.Path(ended.stdout.strip()).parent, installed, ended.stderr)
 
     def test_without_any_it_says_what_to_do(self):
         ended = self.run_there()
-        if ended.returncode == 0:
-            self.skipTest("an installed jax_cxl has them")
+        self.assertNotEqual(ended.returncode, 0, ended.stdout)
         self.assertIn("has no native module _core for Python", ended.stderr)
         self.assertIn("pip install -e", ended.stderr)
 
-    def test_nothing_is_looked_for_where_they_are(self):
-        if any(_PACKAGE.glob("_core*.so")):
-            self.assertEmpty(_native.elsewhere())
+    def test_its_own_native_modules_come_first(self):
+        installed = self.folder / "site/jax_cxl"
+        own = self.checkout / "jax_cxl"
+        for folder in (installed, own):
+            self.add_native_module(folder)
+        ended = self.run_there(installed.parent)
+        self.assertEqual(pathlib.Path(ended.stdout.strip()).parent, own, ended.stderr)
 
 
+@absltest.skipUnless("JAX_CXL_WHEEL" in os.environ, "JAX_CXL_WHEEL does not name a wheel")
 class WheelTest(absltest.TestCase):
     def test_contents(self):
-        wheel = os.environ.get("JAX_CXL_WHEEL")
-        if not wheel:
-            self.skipTest("JAX_CXL_WHEEL does not name a wheel")
-        with zipfile.ZipFile(wheel) as archive:
+        with zipfile.ZipFile(os.environ["JAX_CXL_WHEEL"]) as archive:
             names = archive.namelist()
         folders = {name.partition("/")[0] for name in names}
         self.assertTrue(all(f.startswith("jax_cxl") for f in folders), folders)

