@@ -19,6 +19,11 @@ bool HasRoot(Op op) {
          op == Op::kScatter;
 }
 
+bool Reduces(Op op) {
+  return op == Op::kAllReduce || op == Op::kReduceScatter ||
+         op == Op::kReduce || op == Op::kScan || op == Op::kExscan;
+}
+
 std::string_view StepKindName(StepKind kind) {
   constexpr std::string_view kNames[] = {
       "copy",   "zero",           "put",    "put_output", "publish", "get",

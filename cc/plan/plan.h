@@ -47,6 +47,9 @@ std::string_view OpName(Op op);
 // Whether one rank, the root, has a part of its own.
 bool HasRoot(Op op);
 
+// Whether the elements of several ranks become one.
+bool Reduces(Op op);
+
 // What all ranks send in a ragged_all_to_all, in rows of one block.
 struct Ragged {
   uint64_t input_rows = 0;   // equal on all ranks

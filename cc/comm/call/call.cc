@@ -23,19 +23,6 @@ class Hash {
   uint64_t hash_ = 0xcbf29ce484222325;
 };
 
-bool Reduces(plan::Op op) {
-  switch (op) {
-    case plan::Op::kAllReduce:
-    case plan::Op::kReduceScatter:
-    case plan::Op::kReduce:
-    case plan::Op::kScan:
-    case plan::Op::kExscan:
-      return true;
-    default:
-      return false;
-  }
-}
-
 }  // namespace
 
 uint64_t HashGroup(const std::vector<int32_t>& members) {
@@ -60,7 +47,7 @@ pool::CallDescriptor Describe(const Call& call) {
   pool::CallDescriptor descriptor;
   descriptor.op = static_cast<uint8_t>(call.request.op);
   descriptor.reduce_op =
-      Reduces(call.request.op) ? static_cast<uint8_t>(call.reduce_op) : 0;
+      plan::Reduces(call.request.op) ? static_cast<uint8_t>(call.reduce_op) : 0;
   descriptor.dtype = static_cast<uint8_t>(call.dtype);
   descriptor.root = call.request.root;
   descriptor.count = call.request.count;
@@ -89,7 +76,7 @@ std::string DescribeText(const pool::CallDescriptor& descriptor,
   const auto op = static_cast<plan::Op>(descriptor.op);
   std::ostringstream text;
   text << name << ": " << plan::OpName(op);
-  if (Reduces(op))
+  if (plan::Reduces(op))
     text << " " << ReduceOpName(static_cast<ReduceOp>(descriptor.reduce_op));
   text << " of " << descriptor.count << " "
        << DTypeName(static_cast<DType>(descriptor.dtype));

@@ -9,18 +9,17 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <iostream>
 #include <iterator>
 #include <string>
 #include <vector>
 
-#include "cc/testing/models/protocol_model_search.h"
+#include "cc/testing/models/search_testing.h"
 
 namespace jax_cxl::comm::flags_model {
 namespace {
 
-using model::Explore;
-using model::Outcome;
+using model::ExpectFaultIsFound;
+using model::ExpectRightInEveryOrder;
 
 FlagsCall AllGather(int ranks, int words) {
   return {words, static_cast<uint8_t>((1 << ranks) - 1), {}};
@@ -61,20 +60,10 @@ std::vector<Named> Configurations() {
           {"Timeout", timeout}};
 }
 
-std::string Text(const std::vector<std::string>& trace) {
-  std::string text;
-  for (const std::string& line : trace) text += line + "\n";
-  return text;
-}
-
 class FlagsModelTest : public testing::TestWithParam<Named> {};
 
 TEST_P(FlagsModelTest, IsRightInEveryOrder) {
-  const Outcome outcome = Explore(Model(GetParam().configuration));
-  std::cout << outcome.states << " states, " << outcome.transitions << " steps"
-            << std::endl;
-  EXPECT_EQ(outcome.wrong, "") << Text(outcome.trace);
-  EXPECT_GT(outcome.states, 1000u);
+  ExpectRightInEveryOrder(Model(GetParam().configuration));
 }
 
 INSTANTIATE_TEST_SUITE_P(Configurations, FlagsModelTest,
@@ -94,10 +83,7 @@ TEST_P(BrokenFlagsTest, IsFound) {
     if (named.name != GetParam().configuration) continue;
     named.configuration.fault = GetParam().fault;
     named.configuration.crashes = 0;  // It goes wrong without.
-    const Outcome outcome = Explore(Model(named.configuration));
-    EXPECT_NE(outcome.wrong, "") << "nothing shows that it is missing";
-    std::cout << outcome.wrong << " after " << outcome.trace.size() << " steps"
-              << std::endl;
+    ExpectFaultIsFound(Model(named.configuration));
     return;
   }
   FAIL() << "no such configuration";

@@ -9,14 +9,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdlib>
-#include <iostream>
 #include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "cc/plan/planners/make_plan.h"
-#include "cc/testing/models/protocol_model_search.h"
+#include "cc/testing/models/search_testing.h"
 
 namespace jax_cxl::comm::model {
 namespace {
@@ -177,20 +176,10 @@ std::vector<Named> Configurations() {
   return all;
 }
 
-std::string Text(const std::vector<std::string>& trace) {
-  std::string text;
-  for (const std::string& line : trace) text += line + "\n";
-  return text;
-}
-
 class ProtocolModelTest : public testing::TestWithParam<Named> {};
 
 TEST_P(ProtocolModelTest, IsRightInEveryOrder) {
-  const Outcome outcome = Explore(Model(GetParam().configuration));
-  std::cout << outcome.states << " states, " << outcome.transitions << " steps"
-            << std::endl;
-  EXPECT_EQ(outcome.wrong, "") << Text(outcome.trace);
-  EXPECT_GT(outcome.states, 1000u);
+  ExpectRightInEveryOrder(Model(GetParam().configuration));
 }
 
 INSTANTIATE_TEST_SUITE_P(Configurations, ProtocolModelTest,
@@ -209,10 +198,7 @@ TEST_P(BrokenModelTest, IsFound) {
   for (Named& named : Configurations()) {
     if (named.name != GetParam().configuration) continue;
     named.configuration.fault = GetParam().fault;
-    const Outcome outcome = Explore(Model(named.configuration));
-    EXPECT_NE(outcome.wrong, "") << "nothing shows that it is missing";
-    std::cout << outcome.wrong << " after " << outcome.trace.size() << " steps"
-              << std::endl;
+    ExpectFaultIsFound(Model(named.configuration));
     return;
   }
   FAIL() << "no such configuration";

@@ -245,18 +245,7 @@ class SoakCall {
   }
 
  private:
-  bool Reduces() const {
-    switch (request_.op) {
-      case plan::Op::kAllReduce:
-      case plan::Op::kReduceScatter:
-      case plan::Op::kReduce:
-      case plan::Op::kScan:
-      case plan::Op::kExscan:
-        return true;
-      default:
-        return false;
-    }
-  }
+  bool Reduces() const { return plan::Reduces(request_.op); }
 
   static size_t RandomOffset(Random& random) {
     return random() % 2 == 0 ? 0 : Pick(random, 0, 63);

@@ -3,7 +3,7 @@
 import os
 
 import jax
-import numpy as np
+import sum_of_ranks
 from absl import app, flags
 
 import jax_cxl
@@ -13,19 +13,12 @@ _POOL = flags.DEFINE_string("pool", None, "URI of the pool.")
 
 def main(_) -> None:
     jax_cxl.initialize(_POOL.value)
-    mesh = jax_cxl.make_mesh(
-        (jax.device_count(),), ("i",), axis_types=(jax.sharding.AxisType.Auto,)
-    )
-    total = jax.jit(
-        jax.shard_map(
-            lambda x: jax_cxl.psum(x, "i"), mesh=mesh, in_specs=jax.P(), out_specs=jax.P()
-        )
-    )
-    total(np.float32(1)).block_until_ready()
+    total = sum_of_ranks.compile_sum()
+    total().block_until_ready()
     print(f"ready {jax.process_index()} {os.getpid()}", flush=True)
     try:
         while True:
-            total(np.float32(1)).block_until_ready()
+            total().block_until_ready()
     except jax_cxl.PeerLostError as error:
         print(f"lost rank {error.rank}", flush=True)
         os._exit(3)  # A normal exit would wait for the lost rank in jax.distributed.

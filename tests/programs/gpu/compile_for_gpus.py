@@ -24,7 +24,7 @@ import prefetch
 import speed
 
 from jax_cxl._primitives import call_attributes
-from jax_cxl._runtime import platforms
+from jax_cxl._runtime import lifecycle, platforms
 from jax_cxl._start_done import primitives
 
 # What the compiler asks of a GPU; roughly an H100.
@@ -111,8 +111,8 @@ def main() -> None:
 
     with (
         mock.patch.object(jax, "default_backend", lambda: "gpu"),
-        mock.patch.object(runtime, "ensure_started", lambda: runtime),
-        mock.patch.object(platform, "of", lambda device: platform),
+        mock.patch.object(lifecycle, "ensure_started", lambda: runtime),
+        mock.patch.object(platforms, "of", lambda device: platform),
         mock.patch.object(fsdp, "device_mesh", lambda: mesh),
     ):
         functions = straight, loop, stack_of_layers
