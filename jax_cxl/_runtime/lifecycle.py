@@ -20,6 +20,7 @@ from jax_cxl._runtime import (
     configuration,
     connection,
     ending,
+    late_ranks,
     meetings,
     platforms,
     pools,
@@ -172,6 +173,7 @@ def _shutdown(reason: str, program_ends: bool) -> None:
         if _running is not None:
             if _running.platform is platforms.CUDA:
                 _running.platform.load().stop()
+            late_ranks.stop()
             ranks = _running.rank_of_device.values()
             meetings.note_end([rank for rank in ranks if _core.rank_lost(rank)], _core.failed())
             _core.stop(reason, program_ends)
@@ -210,6 +212,7 @@ def restart(meeting: pools.Meeting, uri: str | None) -> None:
     global _running
     assert _running is not None
     tuning, _running = _running.tuning, None
+    late_ranks.stop()
     _core.stop("", program_ends=False)
     _running = _run(meeting, uri, configuration.from_environment(), tuning)
 
@@ -264,6 +267,8 @@ def _run(
     pool_bytes = meeting.pool.total_bytes
     if jax.process_index() == devices[meeting.members[0]].process_index:
         launch_environment.announce_pool(*meeting.pool.opened_file())
+        if len(meeting.members) > 1:
+            late_ranks.start(meeting.pool, meeting.members)
     _core.start(
         meeting.pool,
         [

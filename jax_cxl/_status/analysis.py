@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jax_cxl import _core
-from jax_cxl._runtime import processes
-from jax_cxl._status import lateness
+from jax_cxl._runtime import lateness, processes
 
 # A rank's heart beats every 0.1 s. A process whose heart has not beaten for longer does not run.
 _SILENCE_SECONDS = 0.5

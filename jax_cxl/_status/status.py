@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from jax_cxl import _arguments, errors
-from jax_cxl._status import analysis, lateness, pools, prometheus
+from jax_cxl._runtime import lateness
+from jax_cxl._status import analysis, pools, prometheus
 
 _DESCRIPTION = """\
 Shows the current or last calls of a job's ranks, which ranks they wait for, and the cause.

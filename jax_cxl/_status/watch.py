@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from jax_cxl import errors
-from jax_cxl._status import analysis, lateness, pools
+from jax_cxl._runtime import lateness
+from jax_cxl._status import analysis, pools
 
 _MINUTE = 60.0
 _COLUMNS = ("rank", "pid", "host", "state", "call", "since", "waits for", "MiB/s", "in collectives")

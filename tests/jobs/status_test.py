@@ -355,6 +355,19 @@ class FilePoolTest(parameterized.TestCase):
             running.stdin.close()
 
 
+class LateRankTest(parameterized.TestCase):
+    """The warning of the job itself."""
+
+    @parameterized.parameters(("last", True), ("each", False))
+    def test_a_late_rank_is_named_once(self, who, is_named):
+        done = job.run("late_rank.py", who)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        said = [line for line in done.stderr.splitlines() if "persistently late" in line]
+        self.assertLen(said, is_named, done.stderr)
+        if is_named:
+            self.assertRegex(said[0], r"^\[0\].*persistently late: rank 1 came last to \d+ of the")
+
+
 class CleanTest(absltest.TestCase):
     def test_removes_leftovers_and_says_so(self):
         leftover = f"/dev/shm/jax_cxl.clean-test.{os.getpid()}"

@@ -8,7 +8,8 @@ import re
 from absl.testing import absltest, parameterized
 from rich.console import Console
 
-from jax_cxl._status import analysis, lateness, prometheus, trace, watch
+from jax_cxl._runtime import lateness
+from jax_cxl._status import analysis, prometheus, trace, watch
 
 
 def _call(number, submitted, started, finished, **others):
