@@ -110,8 +110,18 @@ def long(session: Session) -> None:
                 raise CaseFailed(session.guests[host].output(scripts[host])[-1500:])
         session.guests[1].cut_link(up=True)
         details.append("collectives went on for 15 s")
-        _kill(session, 0, scripts)
-        session.reboot(0)
+    with session.case("the device goes away on a host while the link works") as details:
+        # The kernel takes the mapping away, as when a link to the memory is lost for good.
+        session.run(1, f"echo {DEVICE.rpartition('/')[2]} > /sys/bus/dax/drivers/device_dax/unbind")
+        session.wait_for(1, scripts[1], "POOL ERROR", 60)
+        session.wait_for(0, scripts[0], "LOST", 60)
+        session.wait_pair(scripts[:1], status=3, seconds=60)
+        details.append("an error of the pool there, PeerLostError on the other host")
+        session.guests[1].kill()
+        session.reboot(1)
+    scripts = _start_loop(session)
+    _kill(session, 0, scripts)
+    session.reboot(0)
     with session.case("a user without rights, and one with access to the device") as details:
         user = "su -s /bin/bash nobody -c 'cd /tmp; PYTHONPATH=/opt/project:/opt/site python "
         command = user + f"/opt/project/programs/second_job.py {POOL}'"

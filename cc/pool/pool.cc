@@ -199,10 +199,10 @@ Status Pool::OpenFiles(bool creating) {
     Result<PoolFile> file = open();
     if (!creating && file.status().code() == Code::kNotFound) {
       return Error(Code::kNotFound, "there is no pool at ", path,
-                   " to attach to: its creator is gone, has taken the name "
-                   "away already, or runs on another host; attach before the "
-                   "creator calls Unlink, and give every process the same "
-                   "pool URI (and containers the same /dev/shm)");
+                   ". The process that created it has ended or has removed "
+                   "its name, or runs elsewhere. Containers of one host have "
+                   "to share /dev/shm; processes of several hosts need a "
+                   "pool that all of them map (dax: or file:)");
     }
     if (!file.ok()) return file.status();
     files_.push_back(*std::move(file));

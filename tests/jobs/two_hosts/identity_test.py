@@ -31,13 +31,21 @@ class EqualNamesTest(absltest.TestCase):
         self.addCleanup(self.hosts.close)
         self.folder = self.enter_context(tempfile.TemporaryDirectory())
 
-    def start(self, how: str, same_kernel: bool = False, options: str = "&coherence=coherent"):
+    def start(
+        self,
+        how: str,
+        same_kernel: bool = False,
+        options: str = "&coherence=coherent",
+        own_shm: bool = False,
+    ):
+        pool = "shm:?size=64MiB" if own_shm else f"file:{self.folder}/pool?size=64MiB{options}"
+        before = ("sh", "-c", 'mount -t tmpfs tmpfs /dev/shm; exec "$@"', "sh") if own_shm else ()
         program = str(job.PROGRAMS / "two_hosts" / "in_turns.py")
         port = str(two_kernels.free_port())
         running = [
             self.hosts.start(
-                *(0 if same_kernel else process, sys.executable, program, port, str(process)),
-                *(f"file:{self.folder}/pool?size=64MiB{options}", how),
+                *(0 if same_kernel else process, *before, sys.executable, program, port),
+                *(str(process), pool, how),
             )
             for process in range(2)
         ]
@@ -67,6 +75,13 @@ class EqualNamesTest(absltest.TestCase):
             self.assertEqual(process.returncode, 1, stderr)
             for words in ("the ranks run on 2 hosts", "coherence=flush", "coherence=coherent"):
                 self.assertIn(words, stderr)
+
+    def test_containers_that_do_not_share_dev_shm(self):
+        for process in self.start("end", same_kernel=True, own_shm=True):
+            _, stderr = process.communicate(timeout=240)
+            self.assertEqual(process.returncode, 1, stderr)
+            self.assertIn("PoolNotFoundError", stderr)
+            self.assertIn("Containers of one host have to share /dev/shm", stderr)
 
     def test_containers_of_one_kernel(self):
         # Two pid namespaces: pids mean different processes, so that heartbeats have to tell.
