@@ -21,7 +21,7 @@ std::string Failures(const Tally& tally) {
   return text;
 }
 
-// A slice of what fault_sweep_benchmark goes through as a whole, of 15 s or
+// A slice of what fault_sweep_benchmark goes through as a whole, of 8 s or
 // JAX_CXL_TEST_FAULT_SECONDS.
 TEST(FaultTest, FreshSliceOfTheSweep) {
   const uint64_t seed = std::random_device()();
@@ -29,7 +29,7 @@ TEST(FaultTest, FreshSliceOfTheSweep) {
   soak::Random random(seed);
   Tally tally;
   const char* seconds = std::getenv("JAX_CXL_TEST_FAULT_SECONDS");
-  const double until = Now() + (seconds == nullptr ? 15 : std::atof(seconds));
+  const double until = Now() + (seconds == nullptr ? 8 : std::atof(seconds));
   while (Now() < until) {
     const auto op = static_cast<plan::Op>(random() % plan::kNumOps);
     const int ranks = static_cast<int>(soak::Pick(random, 2, kMaxRanks));

@@ -18,7 +18,7 @@ TEST(SoakTest, FreshSeed) {
   const uint64_t seed = (uint64_t{device()} << 32) | device();
   std::cout << "seed " << seed << std::endl;
   const Report report =
-      Soak(std::numeric_limits<uint64_t>::max(), seed, /*seconds=*/10);
+      Soak(std::numeric_limits<uint64_t>::max(), seed, /*seconds=*/5);
   std::cout << report.calls << " collectives in " << report.worlds << " worlds"
             << std::endl;
   EXPECT_EQ(report.wrong, 0u) << report.first_failure;
@@ -34,7 +34,7 @@ TEST(SoakTest, FreshSeedOnIncoherentPools) {
   const uint64_t seed = device();
   std::cout << "seed " << seed << std::endl;
   const Report report = Soak(std::numeric_limits<uint64_t>::max(), seed,
-                             /*seconds=*/10, Incoherence{seed, ""});
+                             /*seconds=*/5, Incoherence{seed, ""});
   std::cout << report.calls << " collectives in " << report.worlds << " worlds"
             << std::endl;
   EXPECT_EQ(report.wrong, 0u) << report.first_failure;
