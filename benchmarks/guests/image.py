@@ -16,7 +16,7 @@ _PACKAGES = (
     *("ndctl", "daxctl", "kmod", "iproute2", "procps", "libstdc++6", "libgomp1", "libffi8"),
     *("libssl3", "libsqlite3-0", "libbz2-1.0", "liblzma5", "zlib1g", "libuuid1", "util-linux"),
 )
-_DISTRIBUTIONS = ("jax", "jaxlib", "optax", "absl-py")
+_DISTRIBUTIONS = ("jax", "jaxlib", "optax", "absl-py", "rich")
 # Modules that the kernel needs before it has a disk.
 _BOOT_MODULES = ("virtio_pci", "virtio_blk", "crc32c_generic", "crc32c-intel", "ext4")
 _TOOLS = {
@@ -69,7 +69,7 @@ def make(cache: pathlib.Path, cxl: bool) -> Image:
     disk, initrd = cache / f"disk-{version}.ext4", cache / f"initrd-{version}.img"
     if not disk.exists():
         _make_disk(unpacked, root, version, disk)
-    _make_initrd(unpacked, root, version, initrd)  # Each time: it has this checkout's init.sh.
+    _make_initrd(unpacked, version, initrd)  # Each time: it has this checkout's init.sh.
     kernel = unpacked / "boot" / f"vmlinuz-{version}"
     if not cxl:
         return Image(kernel, initrd, disk, ("qemu-system-x86_64",))
@@ -108,6 +108,8 @@ def _unpack(target: pathlib.Path, cxl: bool) -> None:
     _run("apt-get", *options, "download", *_release(cxl), *names, cwd=folder)
     for archive in sorted(folder.glob("*.deb")):
         _run("dpkg", "-x", archive, target)
+    (version,) = os.listdir(target / "lib" / "modules")
+    _run("depmod", "-b", target, version)
     (target / "done").touch()
 
 
@@ -166,6 +168,8 @@ def _copy_python(root: pathlib.Path) -> None:
     base = pathlib.Path(sys.base_prefix)
     target = root / base.relative_to("/")
     (target / "bin").mkdir(parents=True, exist_ok=True)
+    for parent in base.parents:
+        (root / parent.relative_to("/")).chmod(0o755)  # For every user, a folder of root's too.
     shutil.copy2(base / "bin" / version, target / "bin" / version)
     left_out = shutil.ignore_patterns("test", "site-packages", "idlelib", "tkinter", "ensurepip")
     shutil.copytree(
@@ -211,15 +215,12 @@ def _make_disk(
     modules = root / "lib" / "modules"
     shutil.rmtree(modules, ignore_errors=True)
     shutil.copytree(unpacked / "lib" / "modules", modules)
-    _run("depmod", "-b", root, version)
     new = disk.with_suffix(".new")
     _run("mke2fs", "-q", "-F", "-t", "ext4", "-O", "^has_journal", "-m", "0", "-d", root, new, "3G")
     new.rename(disk)
 
 
-def _make_initrd(
-    unpacked: pathlib.Path, root: pathlib.Path, version: str, initrd: pathlib.Path
-) -> None:
+def _make_initrd(unpacked: pathlib.Path, version: str, initrd: pathlib.Path) -> None:
     """Makes a RAM disk that loads the disk's driver and continues from the disk."""
     folder = initrd.with_suffix(".folder")
     shutil.rmtree(folder, ignore_errors=True)
@@ -230,12 +231,7 @@ def _make_initrd(
     (folder / "guest-init").chmod(0o755)
     names: list[str] = []
     for module in _BOOT_MODULES:
-        lines = subprocess.run(
-            ["modprobe", "-d", root, "-S", version, "--show-depends", module],
-            capture_output=True,
-            text=True,
-            check=False,
-        ).stdout
+        lines = _run("modprobe", "-d", unpacked, "-S", version, "--show-depends", module)
         for path in re.findall(r"insmod (\S+)", lines):
             name = pathlib.Path(path).name.split(".")[0]
             if name in names:
