@@ -34,15 +34,27 @@ class ImportPairs(griffe.Extension):
 
 def _described(name: str, function: Callable, parent: griffe.Module) -> griffe.Function:
     """Returns what griffe finds by itself for functions that the source defines."""
+    signature = inspect.signature(function)
     parameters = (
         griffe.Parameter(
             each.name,
+            annotation=_annotation(each.annotation),
             kind=griffe.ParameterKind(each.kind.description),
             default=None if each.default is each.empty else repr(each.default),
         )
-        for each in inspect.signature(function).parameters.values()
+        for each in signature.parameters.values()
+    )
+    described = griffe.Function(
+        name,
+        parameters=griffe.Parameters(*parameters),
+        returns=_annotation(signature.return_annotation),
+        parent=parent,
     )
     text = _EXAMPLE.sub(r"\1Examples:", inspect.getdoc(function) or "")
-    described = griffe.Function(name, parameters=griffe.Parameters(*parameters), parent=parent)
     described.docstring = griffe.Docstring(text, parser="google", parent=described)
     return described
+
+
+def _annotation(annotation: Any) -> str | None:
+    empty = annotation is inspect.Signature.empty
+    return None if empty else inspect.formatannotation(annotation)
