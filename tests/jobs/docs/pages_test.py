@@ -97,7 +97,7 @@ class PagesTest(parameterized.TestCase):
         return result.stdout
 
     def _check_output(self, block, output):
-        """Each line must be there, in any order: ranks write at the same time. `...` is any text."""
+        """Each line must be there, in any order, as ranks write at once. `...` is any text."""
         lines = [" ".join(line.split()) for line in output.splitlines()]
         for expected in filter(None, block.text.splitlines()):
             parts = " ".join(expected.split()).split("...")
