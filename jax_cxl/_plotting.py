@@ -4,16 +4,21 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-# Okabe and Ito's colours, which people with colour blindness can tell apart.
+# Label, colour, style of the line. Okabe and Ito's colours, which people with colour blindness can
+# tell apart.
 _SYSTEMS = {
-    "jax_cxl": ("jax_cxl", "#0072B2"),
-    "gloo": ("Gloo", "#E69F00"),
-    "mpi": ("MPI", "#CC79A7"),
-    "nccl-shm": ("NCCL, memory of the host", "#009E73"),
-    "nccl-socket": ("NCCL, loopback sockets", "#56B4E9"),
-    "nccl-nvlink": ("NCCL's choice", "#000000"),
-    "nccl-infiniband": ("NCCL, InfiniBand", "#009E73"),
-    "paper": ("paper, All", "#D55E00"),
+    "jax_cxl": ("jax_cxl", "#0072B2", "-"),
+    "gloo": ("Gloo", "#E69F00", "-"),
+    "in_order": ("jax_cxl, calls in program order", "#0072B2", "-"),
+    "endpoint": ("jax_cxl, calls in any order", "#0072B2", ":"),
+    "mpi": ("MPI", "#CC79A7", "-"),
+    "openmpi": ("Open MPI", "#CC79A7", "-"),
+    "mpich": ("MPICH", "#CC79A7", "--"),
+    "nccl-shm": ("NCCL, memory of the host", "#009E73", "-"),
+    "nccl-socket": ("NCCL, loopback sockets", "#56B4E9", "-"),
+    "nccl-nvlink": ("NCCL's choice", "#000000", "-"),
+    "nccl-infiniband": ("NCCL, InfiniBand", "#009E73", "--"),
+    "paper": ("paper, All", "#D55E00", "-"),
 }
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -23,14 +28,14 @@ def curve(axis: Any, system: str, x: Sequence[float], y: Sequence[float], **styl
 
     Args:
       axis: of matplotlib.
-      system: a backend of `jax_cxl bench`, "nccl-infiniband" or "paper".
+      system: a backend of a results file, "nccl-infiniband" or "paper".
       x: abscissas.
       y: ordinates.
       **style: what distinguishes curves of one system; `label` is appended to its name.
     """
-    label, color = _SYSTEMS[system]
+    label, color, linestyle = _SYSTEMS[system]
     label += style.pop("label", "")
-    axis.plot(x, y, color=color, label=label, **style)
+    axis.plot(x, y, **{"color": color, "linestyle": linestyle, "label": label, **style})
 
 
 def size_ticks(axis: Any, sizes: Sequence[int]) -> None:

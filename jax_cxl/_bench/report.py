@@ -120,7 +120,7 @@ def write_plot(path: pathlib.Path, found: dict[str, Any]) -> None:
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    rows = found["results"]
+    rows = [row for row in found["results"] if row["bytes"]]  # A barrier has no bandwidth.
     ops = list(dict.fromkeys(row["op"] for row in rows))
     names = list(dict.fromkeys(row["backend"] for row in rows))
     figure, axes = pyplot.subplots(

@@ -47,7 +47,7 @@ def _speed(path: pathlib.Path) -> None:
         infiniband = rates([nccl.seconds(op, s, setting.hosts) for s in _SIZES])
         _plotting.curve(axis, "jax_cxl", _SIZES, ours)
         _plotting.curve(axis, "paper", _SIZES, paper)
-        _plotting.curve(axis, "nccl-infiniband", _SIZES, infiniband, linestyle="--")
+        _plotting.curve(axis, "nccl-infiniband", _SIZES, infiniband)
         axis.set_title(op)
         _plotting.size_ticks(axis, _SIZES[::5])
         axis.grid(alpha=0.3)
@@ -79,7 +79,7 @@ def _hosts(path: pathlib.Path) -> None:
         paper = [1e3 * study.paper(op, size, model.Setting(hosts=n)) for n in hosts]
         _plotting.curve(axis, "paper", hosts, paper, label=", 6 cards")
         infiniband = [1e3 * nccl.seconds(op, size, n) for n in hosts]
-        _plotting.curve(axis, "nccl-infiniband", hosts, infiniband, linestyle="--")
+        _plotting.curve(axis, "nccl-infiniband", hosts, infiniband)
         axis.set_title(op)
         axis.set_xscale("log")
         axis.set_xticks(_HOSTS_SHOWN, [str(n) for n in _HOSTS_SHOWN])
