@@ -6,7 +6,7 @@ import re
 import jax
 from absl.testing import absltest
 
-_ROOT = pathlib.Path(__file__).parents[2]
+_ROOT = pathlib.Path(__file__).parents[3]
 _JAX = pathlib.Path(jax.__file__).parent / "_src"
 _PAGE = _ROOT / "docs" / "troubleshooting.md"
 # What a message fills in, and where its sources may end a literal.
