@@ -8,6 +8,9 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+# That of jax_cxl in all figures.
+_COLOR = "#0072B2"
+
 # A curve is a list of [step, value].
 Curve = list[list[float]]
 
@@ -81,9 +84,9 @@ def plot(path: str, title: str, train: Curve, held_out: Curve, bigram: float) ->
 
     figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
     steps, losses = np.asarray(train).T
-    axes.plot(steps, losses, color="tab:blue", linewidth=0.8, alpha=0.5, label="train, each batch")
+    axes.plot(steps, losses, color=_COLOR, linewidth=0.8, alpha=0.4, label="train, each batch")
     steps, losses = np.asarray(held_out).T
-    axes.plot(steps, losses, color="tab:orange", marker="o", markersize=4, label="held-out")
+    axes.plot(steps, losses, color=_COLOR, marker="o", markersize=4, label="held-out")
     axes.annotate(
         f"{losses[-1]:.2f}", (steps[-1], losses[-1]), (0, 8), textcoords="offset points", ha="right"
     )

@@ -26,6 +26,7 @@ _WITHOUT_THE_CHOSEN_POOL = [
     "jobs/failures/deaths_test.py",
     "jobs/failures/ending_test.py",
     "jobs/incoherent_test.py",
+    "jobs/docs/pages_test.py",
     "jobs/initialize_test.py",
     "jobs/failures/survivors_test.py",
     "jobs/two_hosts/doctor_test.py",

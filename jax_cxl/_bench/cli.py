@@ -2,7 +2,9 @@
 
 import argparse
 import importlib.util
+import json
 import os
+import pathlib
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -68,13 +70,19 @@ examples:
   python -m jax_cxl bench --ranks 4 --ops psum --sizes 8:64MiB:x8 --json psum.json
   python -m jax_cxl bench --baseline gloo,mpi
   python -m jax_cxl bench --platform cuda --ranks 4 --sizes 4KiB:1GiB:x4 \\
-      --baseline nccl-shm,nccl-socket,nccl-nvlink --json nccl.json"""
+      --baseline nccl-shm,nccl-socket,nccl-nvlink --json nccl.json
+  python -m jax_cxl bench --draw nccl.json --plot nccl.png"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the benchmark. Returns the exit status: 1 if a result of jax_cxl is wrong."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     parser, options = _parse(arguments)
+    if options.draw:
+        from jax_cxl._bench import report
+
+        report.write_plot(options.plot, json.loads(options.draw.read_text()))
+        return 0
     os.environ["JAX_PLATFORMS"] = options.platform
     # JAX is not imported yet, because the launcher forks.
     if _is_rank():
@@ -243,6 +251,12 @@ def _parse(arguments: list[str]) -> tuple[argparse.ArgumentParser, argparse.Name
     parser.add_argument(
         "--plot", type=_arguments.output_file, metavar="FILE.png", help="draw the results"
     )
+    parser.add_argument(
+        "--draw",
+        type=_arguments.telling(_results),
+        metavar="FILE.json",
+        help="measure nothing; draw this results file into the --plot file",
+    )
     # How the processes of a team (teams.py) are told what they are.
     parser.add_argument("--team", type=lambda text: text.split(","), help=argparse.SUPPRESS)
     parser.add_argument("--turn", default="", help=argparse.SUPPRESS)
@@ -252,6 +266,8 @@ def _parse(arguments: list[str]) -> tuple[argparse.ArgumentParser, argparse.Name
             f"--ranks must be from 2 to {MAX_RANKS}, not {options.ranks}: sums of the inputs have"
             f" to be exact in int8 too, and the sum of more than {MAX_RANKS} ranks would not be"
         )
+    if options.draw and not options.plot:
+        parser.error("--draw needs --plot FILE.png, the file to draw")
     if options.plot and importlib.util.find_spec("matplotlib") is None:
         parser.error("--plot needs matplotlib: pip install matplotlib")
     try:
@@ -259,6 +275,22 @@ def _parse(arguments: list[str]) -> tuple[argparse.ArgumentParser, argparse.Name
     except ValueError as error:
         parser.error(str(error))
     return parser, options
+
+
+def _results(text: str) -> pathlib.Path:
+    """Returns the path of a results file of this command.
+
+    Raises:
+      ValueError: it is not there, or something else.
+    """
+    path = pathlib.Path(text)
+    try:
+        rows = json.loads(path.read_text())["results"]
+        if not all({"op", "backend", "bytes", "busbw_gbps"} <= row.keys() for row in rows):
+            raise KeyError
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        raise ValueError(f"{text!r} is no results file, as --json writes it") from None
+    return path
 
 
 def _names(known: tuple[str, ...]) -> Any:

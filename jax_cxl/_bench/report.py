@@ -11,9 +11,9 @@ import jax
 import jaxlib
 import numpy as np
 
+from jax_cxl import _plotting
 from jax_cxl._bench.backends import Shape
 from jax_cxl._bench.measure import Row, Times
-from jax_cxl._bench.sizes import format_size
 
 
 class Table:
@@ -120,30 +120,29 @@ def write_plot(path: pathlib.Path, found: dict[str, Any]) -> None:
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    rows = found["results"]
+    rows = [row for row in found["results"] if row["bytes"]]  # A barrier has no bandwidth.
     ops = list(dict.fromkeys(row["op"] for row in rows))
     names = list(dict.fromkeys(row["backend"] for row in rows))
     figure, axes = pyplot.subplots(
-        1, len(ops), figsize=(4 * len(ops), 3.6), squeeze=False, sharey=True
+        *(1, len(ops)),
+        figsize=(max(2.6 * len(ops), 5), 3.6),
+        squeeze=False,
+        sharey=True,
+        layout="constrained",
     )
     for panel, op in zip(axes[0], ops, strict=True):
         for name in names:
             mine = [r for r in rows if (r["op"], r["backend"]) == (op, name)]
-            points = [(r["bytes"], r["busbw_gbps"]) for r in mine]
-            if points:
-                panel.plot(*zip(*points, strict=True), marker="o", label=name)
-        shown = sorted({row["bytes"] for row in rows if row["op"] == op})
-        panel.set(title=op, xlabel="size", xscale="log", yscale="log")
-        panel.set_xticks(shown, [format_size(size) for size in shown], rotation=60)
-        panel.minorticks_off()
+            sizes = [r["bytes"] for r in mine]
+            _plotting.curve(panel, name, sizes, [r["busbw_gbps"] for r in mine], marker="o")
+        panel.set(title=op, yscale="log")
+        _plotting.size_ticks(panel, sorted({row["bytes"] for row in rows if row["op"] == op}))
         panel.grid(alpha=0.3)
     axes[0][0].set_ylabel("bus bandwidth, GB/s")
-    axes[0][0].legend()
+    _plotting.legend(figure, axes[0][0])
     ranks = rows[0]["ranks"]
     figure.suptitle(f"{ranks} ranks, emulated pool in shared memory of one machine")
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    _plotting.save(figure, path)
 
 
 def show_progress(text: str) -> None:

@@ -8,9 +8,13 @@ processes when the service goes.
 Under `python -m jax_cxl.launch` the launcher ends the ranks.
 """
 
+import contextlib
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from jax_cxl import _compat, _core
 from jax_cxl._launch import environment as launch_environment
@@ -19,6 +23,28 @@ from jax_cxl._runtime import configuration, pools
 _POLL_SECONDS = 0.02
 # How long an interpreter takes to end once it has said so.
 _END_SECONDS = 0.5
+
+
+def finish_programs() -> None:
+    """Waits for the programs that the main thread has started: other ranks may need their calls.
+
+    JAX starts programs asynchronously, and Python may reach its end while they run, with nobody
+    left who waits for their results. On each device, and on all devices, XLA executes the programs
+    of a thread in the order in which it started them.
+    """
+    devices = jax.local_devices()
+    groups = [[device] for device in devices] + [devices] * (len(devices) > 1)
+    for group in groups:
+        # The error of a program that failed is that of its results, which nobody wants.
+        with contextlib.suppress(Exception):
+            _run_on(group).block_until_ready()
+
+
+def _run_on(devices: Sequence[Any]) -> jax.Array:
+    """Starts a program without communication."""
+    mesh = jax.sharding.Mesh(devices, ("devices",))
+    shards = jax.NamedSharding(mesh, jax.P("devices"))
+    return jax.jit(lambda: jnp.zeros(len(devices)), out_shardings=shards)()
 
 
 def wait_for_survivors() -> None:

@@ -182,9 +182,12 @@ def _shutdown(reason: str, program_ends: bool) -> None:
 
 def _at_exit() -> None:
     """Shuts down; tells the other ranks if the program fails."""
+    reason = program_ending.reason()
     if _running is not None:
+        if not reason and not _core.failed():
+            ending.finish_programs()
         ending.wait_for_survivors()
-    _shutdown(program_ending.reason(), program_ends=True)
+    _shutdown(reason, program_ends=True)
     if meetings.somebody_was_lost():
         ending.leave_jax()
 

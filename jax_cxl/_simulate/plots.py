@@ -2,10 +2,12 @@
 
 import pathlib
 
+from jax_cxl import _plotting
 from jax_cxl._simulate import constants as c
 from jax_cxl._simulate import model, nccl, study
 
 _SIZES = tuple(c.KIB << i for i in range(23))
+_HOSTS_SHOWN = (2, 4, 8, 16, 32)
 
 
 def write(folder: pathlib.Path) -> None:
@@ -31,29 +33,30 @@ def _speed(path: pathlib.Path) -> None:
     from matplotlib import pyplot
 
     setting = model.Setting()
-    figure, axes = pyplot.subplots(2, 4, figsize=(11, 5), sharex=True, sharey=True)
+    figure, axes = pyplot.subplots(
+        2, 4, figsize=(11, 6), sharex=True, sharey=True, layout="constrained"
+    )
     for op, axis in zip(model.OPS, axes.flat, strict=True):
         factor = study.bus_factor(op, setting.ranks)
 
         def rates(times: list[float], factor: float = factor) -> list[float]:
             return [factor * s / t / c.GB for s, t in zip(_SIZES, times, strict=True)]
 
-        axis.plot(_SIZES, rates([study.ours(op, s, setting) for s in _SIZES]), label="jax_cxl")
-        axis.plot(_SIZES, rates([study.paper(op, s, setting) for s in _SIZES]), label="paper, All")
-        axis.plot(
-            _SIZES,
-            rates([nccl.seconds(op, s, setting.hosts) for s in _SIZES]),
-            label="NCCL, InfiniBand",
-            linestyle="--",
-        )
+        ours = rates([study.ours(op, s, setting) for s in _SIZES])
+        paper = rates([study.paper(op, s, setting) for s in _SIZES])
+        infiniband = rates([nccl.seconds(op, s, setting.hosts) for s in _SIZES])
+        _plotting.curve(axis, "jax_cxl", _SIZES, ours)
+        _plotting.curve(axis, "paper", _SIZES, paper)
+        _plotting.curve(axis, "nccl-infiniband", _SIZES, infiniband)
         axis.set_title(op)
-        axis.set_xscale("log", base=2)
+        _plotting.size_ticks(axis, _SIZES[::5])
         axis.grid(alpha=0.3)
-    axes[0][0].legend(fontsize=8)
-    figure.supxlabel("bytes (as nccl-tests counts)")
+    _plotting.legend(figure, axes[0][0])
     figure.supylabel("bus bandwidth, GB/s (modelled)")
-    figure.suptitle(f"Modelled: {setting.hosts} hosts, {setting.cards} cards")
-    _save(figure, path)
+    figure.suptitle(
+        f"Modelled: {setting.hosts} hosts, {setting.cards} cards; sizes as nccl-tests counts"
+    )
+    _plotting.save(figure, path, dpi=75)
 
 
 def _hosts(path: pathlib.Path) -> None:
@@ -62,42 +65,28 @@ def _hosts(path: pathlib.Path) -> None:
 
     size = 256 * c.MIB
     hosts = (2, 3, 4, 6, 8, 12, 16, 24, 32)
-    figure, axes = pyplot.subplots(1, 4, figsize=(11, 3.2), sharex=True, sharey=True)
+    figure, axes = pyplot.subplots(
+        1, 4, figsize=(11, 3.6), sharex=True, sharey=True, layout="constrained"
+    )
     for op, axis in zip(
         ("all_gather", "all_reduce", "all_to_all", "broadcast"), axes.flat, strict=True
     ):
-        for cards in (6, 24):
+        for cards, linestyle in ((6, "-"), (24, ":")):
             settings = [model.Setting(hosts=n, cards=cards) for n in hosts]
-            axis.plot(
-                hosts,
-                [1e3 * study.ours(op, size, s) for s in settings],
-                label=f"jax_cxl, {cards} cards",
-            )
-        axis.plot(
-            hosts,
-            [1e3 * study.paper(op, size, model.Setting(hosts=n)) for n in hosts],
-            label="paper, All, 6 cards",
-        )
-        axis.plot(
-            hosts,
-            [1e3 * nccl.seconds(op, size, n) for n in hosts],
-            label="NCCL, InfiniBand",
-            linestyle="--",
-        )
+            times = [1e3 * study.ours(op, size, s) for s in settings]
+            label = f", {cards} cards"
+            _plotting.curve(axis, "jax_cxl", hosts, times, linestyle=linestyle, label=label)
+        paper = [1e3 * study.paper(op, size, model.Setting(hosts=n)) for n in hosts]
+        _plotting.curve(axis, "paper", hosts, paper, label=", 6 cards")
+        infiniband = [1e3 * nccl.seconds(op, size, n) for n in hosts]
+        _plotting.curve(axis, "nccl-infiniband", hosts, infiniband)
         axis.set_title(op)
-        axis.set_xscale("log", base=2)
+        axis.set_xscale("log")
+        axis.set_xticks(_HOSTS_SHOWN, [str(n) for n in _HOSTS_SHOWN])
+        axis.minorticks_off()
         axis.set_yscale("log")
         axis.grid(alpha=0.3)
-    axes[0].legend(fontsize=7)
+    _plotting.legend(figure, axes[0])
     axes[0].set_ylabel("ms (modelled)")
-    figure.supxlabel("hosts; 256 MiB as nccl-tests counts")
-    _save(figure, path)
-
-
-def _save(figure, path: pathlib.Path) -> None:
-    figure.tight_layout()
-    # No date or version inside: the same numbers make the same file.
-    figure.savefig(path, dpi=75, metadata={"Software": None})
-    from matplotlib import pyplot
-
-    pyplot.close(figure)
+    figure.suptitle("Modelled: 256 MiB as nccl-tests counts, by number of hosts")
+    _plotting.save(figure, path, dpi=75)

@@ -33,7 +33,7 @@ def explain(function: Callable, *arguments: Any, **keywords: Any) -> survey.Prog
       `name`, `result`, `ranks`, `line`, `through` ("pool" or "XLA") and `why`.
 
     Raises:
-      What tracing and compiling the function raise.
+      Exception: whatever tracing or compiling the function raises.
 
     Example:
       >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))

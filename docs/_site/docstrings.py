@@ -1,0 +1,60 @@
+"""griffe extensions: what mkdocstrings shows of the docstrings."""
+
+import importlib
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import griffe
+
+# A section with this name is shown as a quotation, `Examples:` as code.
+_EXAMPLE = re.compile(r"^(\s*)Example:$", re.MULTILINE)
+
+_PAIRS = "jax_cxl.ops.start_done"
+
+
+class ExamplesAreCode(griffe.Extension):
+    """Gives the section the name that griffe knows."""
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        if obj.docstring is not None:
+            obj.docstring.value = _EXAMPLE.sub(r"\1Examples:", obj.docstring.value)
+
+
+class ImportPairs(griffe.Extension):
+    """Adds the pairs `x_start`, `x_done`: functions that the module makes when it is imported."""
+
+    def on_module(self, *, mod: griffe.Module, **_: Any) -> None:
+        if mod.path == _PAIRS:
+            for name, function in vars(importlib.import_module(_PAIRS)).items():
+                if name.endswith(("_start", "_done")):
+                    mod.set_member(name, _described(name, function, mod))
+
+
+def _described(name: str, function: Callable, parent: griffe.Module) -> griffe.Function:
+    """Returns what griffe finds by itself for functions that the source defines."""
+    signature = inspect.signature(function)
+    parameters = (
+        griffe.Parameter(
+            each.name,
+            annotation=_annotation(each.annotation),
+            kind=griffe.ParameterKind(each.kind.description),
+            default=None if each.default is each.empty else repr(each.default),
+        )
+        for each in signature.parameters.values()
+    )
+    described = griffe.Function(
+        name,
+        parameters=griffe.Parameters(*parameters),
+        returns=_annotation(signature.return_annotation),
+        parent=parent,
+    )
+    text = _EXAMPLE.sub(r"\1Examples:", inspect.getdoc(function) or "")
+    described.docstring = griffe.Docstring(text, parser="google", parent=described)
+    return described
+
+
+def _annotation(annotation: Any) -> str | None:
+    empty = annotation is inspect.Signature.empty
+    return None if empty else inspect.formatannotation(annotation)

@@ -1,0 +1,124 @@
+"""mkdocs hook: pages and files of the site that do not lie in docs/.
+
+Documents link to each other as files of the repository: README.md to `docs/takeover.md`, a page to
+`../examples/survive.py`. These links work wherever the repository is shown. The site has only what
+lies in docs/. So this hook adds README.md, CONTRIBUTING.md and CHANGELOG.md as pages, each file
+that a page links to as a page or a file, and makes the links point there.
+"""
+
+import pathlib
+import posixpath
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+_ROOT = pathlib.Path(__file__).parents[2]
+
+# Page of the site by document of the repository.
+_DOCUMENTS = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
+_LANGUAGES = {".py": "python", ".sh": "bash", ".cc": "cpp", ".h": "cpp", ".c": "c", ".yaml": "yaml"}
+_LINK = re.compile(r"(?<!\\)(!?\[[^\]]*\]\()([^()\s]+)(\))")
+_FENCE = re.compile(r"\s*(```|~~~)")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds what lies outside of docs/."""
+    for document, page in _DOCUMENTS.items():
+        content = (_ROOT / document).read_text()
+        files.append(File.generated(config, page, content=content))
+    linked = set()
+    for file in list(files.documentation_pages()):
+        source = _source(file.src_uri)
+        for target in _targets((_ROOT / source).read_text()):
+            linked.add(_repository_path(source, target))
+    for path in sorted(linked):
+        if not path.startswith("docs/") and path not in _DOCUMENTS and (_ROOT / path).is_file():
+            files.append(_file(config, path))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Makes links to files of the repository links of the site."""
+    uri = page.file.src_uri
+    if uri.startswith("source/"):
+        return markdown
+    source = _source(uri)
+
+    def rewrite(match: re.Match[str]) -> str:
+        target, hash_sign, anchor = match[2].partition("#")
+        if not target or _is_remote(target):
+            return match[0]
+        path = _site_path(_repository_path(source, target))
+        relative = posixpath.relpath(path, posixpath.dirname(uri) or ".")
+        return match[1] + relative + hash_sign + anchor + match[3]
+
+    return _outside_of_code(markdown, lambda line: _LINK.sub(rewrite, line))
+
+
+def _source(uri: str) -> str:
+    """Returns the document of the repository that a page shows."""
+    documents = {page: document for document, page in _DOCUMENTS.items()}
+    return documents.get(uri, f"docs/{uri}")
+
+
+def _repository_path(source: str, target: str) -> str:
+    return posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+
+
+def _site_path(path: str) -> str:
+    if path in _DOCUMENTS:
+        return _DOCUMENTS[path]
+    if path.startswith("docs/"):
+        return path.removeprefix("docs/")
+    shown = path + ".md" if pathlib.PurePath(path).suffix in _LANGUAGES else path
+    return f"source/{shown}"
+
+
+def _file(config: Any, path: str) -> File:
+    """Returns a source file as a page, another file as it is."""
+    language = _LANGUAGES.get(pathlib.PurePath(path).suffix)
+    if language is None:
+        return File.generated(config, _site_path(path), abs_src_path=str(_ROOT / path))
+    text = (_ROOT / path).read_text().rstrip()
+    page = f"---\nsearch:\n  exclude: true\n---\n# {path}\n\n````{language}\n{text}\n````\n"
+    file = File.generated(config, _site_path(path), content=page)
+    # A page that no menu has.
+    file.inclusion = file.inclusion.NOT_IN_NAV
+    return file
+
+
+def _is_remote(target: str) -> bool:
+    return re.match(r"[a-z]+:", target) is not None
+
+
+def _targets(markdown: str) -> Iterator[str]:
+    """Yields the files that a document links to."""
+    found: list[str] = []
+
+    def note(line: str) -> str:
+        found.extend(match[2].partition("#")[0] for match in _LINK.finditer(line))
+        return line
+
+    _outside_of_code(markdown, note)
+    return (target for target in found if target and not _is_remote(target))
+
+
+def _outside_of_code(markdown: str, change: Callable[[str], str]) -> str:
+    """Applies `change` to the lines that do not lie in a fenced block."""
+    lines, fence = [], ""
+    for line in markdown.split("\n"):
+        match = _FENCE.match(line)
+        if match and not fence:
+            fence = match[1]
+        elif match and match[1] == fence:
+            fence = ""
+        elif not fence:
+            line = change(line)
+        lines.append(line)
+    return "\n".join(lines)

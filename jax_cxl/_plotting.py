@@ -1,0 +1,70 @@
+"""What all figures share: a colour for each system, sizes as 32 KiB. Needs matplotlib."""
+
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+# Label, colour, style of the line. Okabe and Ito's colours, which people with colour blindness can
+# tell apart.
+_SYSTEMS = {
+    "jax_cxl": ("jax_cxl", "#0072B2", "-"),
+    "gloo": ("Gloo", "#E69F00", "-"),
+    "in_order": ("jax_cxl, calls in program order", "#0072B2", "-"),
+    "endpoint": ("jax_cxl, calls in any order", "#0072B2", ":"),
+    "mpi": ("MPI", "#CC79A7", "-"),
+    "openmpi": ("Open MPI", "#CC79A7", "-"),
+    "mpich": ("MPICH", "#CC79A7", "--"),
+    "nccl-shm": ("NCCL, memory of the host", "#009E73", "-"),
+    "nccl-socket": ("NCCL, loopback sockets", "#56B4E9", "-"),
+    "nccl-nvlink": ("NCCL's choice", "#000000", "-"),
+    "nccl-infiniband": ("NCCL, InfiniBand", "#009E73", "--"),
+    "paper": ("paper, All", "#D55E00", "-"),
+}
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def curve(axis: Any, system: str, x: Sequence[float], y: Sequence[float], **style: Any) -> None:
+    """Draws a curve of a system in its colour.
+
+    Args:
+      axis: of matplotlib.
+      system: a backend of a results file, "nccl-infiniband" or "paper".
+      x: abscissas.
+      y: ordinates.
+      **style: what distinguishes curves of one system; `label` is appended to its name.
+    """
+    label, color, linestyle = _SYSTEMS[system]
+    label += style.pop("label", "")
+    axis.plot(x, y, **{"color": color, "linestyle": linestyle, "label": label, **style})
+
+
+def size_ticks(axis: Any, sizes: Sequence[int]) -> None:
+    """Marks these sizes in bytes on the abscissa, as 32 KiB."""
+    axis.set_xscale("log")
+    axis.set_xticks(sizes, [size_text(size) for size in sizes], rotation=60)
+    axis.minorticks_off()
+
+
+def size_text(size: int) -> str:
+    """Returns "32 KiB" for 32768, and 1000 as "1000 B"."""
+    unit = 0
+    while size >= 1024 and size % 1024 == 0 and unit + 1 < len(_UNITS):
+        size, unit = size // 1024, unit + 1
+    return f"{size} {_UNITS[unit]}"
+
+
+def legend(figure: Any, axis: Any) -> None:
+    """Puts one legend of a panel's curves below all panels, where it covers none."""
+    handles, labels = axis.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+
+
+def save(figure: Any, path: pathlib.Path, dpi: int = 100) -> None:
+    """Writes a figure, and closes it.
+
+    There is no date or version in the file: the same numbers make the same file.
+    """
+    from matplotlib import pyplot
+
+    figure.savefig(path, dpi=dpi, metadata={"Software": None})
+    pyplot.close(figure)

@@ -1,0 +1,46 @@
+"""docs/troubleshooting.md quotes messages: they are in the sources of jax_cxl or of JAX."""
+
+import pathlib
+import re
+
+import jax
+from absl.testing import absltest
+
+_ROOT = pathlib.Path(__file__).parents[3]
+_JAX = pathlib.Path(jax.__file__).parent / "_src"
+_PAGE = _ROOT / "docs" / "troubleshooting.md"
+# What a message fills in, and where its sources may end a literal.
+_FILLED_IN = re.compile(r"\.\.\.|\d+|[()]|\brank\b|\bby signal\b|\bValueError:|, ")
+
+
+def _sources() -> str:
+    """Returns all sources, with literals that follow each other as one, and no line breaks."""
+    files = [
+        *_ROOT.glob("jax_cxl/**/*.py"),
+        *_ROOT.glob("cc/**/*.cc"),
+        *_ROOT.glob("cc/**/*.h"),
+        *(_JAX / name for name in ("core.py", "sharding_impls.py", "shard_map.py")),
+    ]
+    text = "".join(file.read_text() for file in files)
+    text = re.sub(r"""(["'])\s*\n\s*f?\1""", "", text)
+    return " ".join(text.split())
+
+
+def _quoted(page: str) -> list[str]:
+    """Returns what the first column of the tables quotes."""
+    rows = [line for line in page.splitlines() if line.startswith("| ")]
+    return [text for row in rows for text in re.findall(r'"([^"]+)"', row.split(" | ")[0])]
+
+
+class TroubleshootingTest(absltest.TestCase):
+    def test_messages_are_there(self):
+        sources = _sources()
+        quoted = _quoted(_PAGE.read_text())
+        self.assertGreater(len(quoted), 15)
+        for message in quoted:
+            for part in filter(None, map(str.strip, _FILLED_IN.split(message))):
+                self.assertIn(part, sources, f"{message!r}: no source says this")
+
+
+if __name__ == "__main__":
+    absltest.main()
