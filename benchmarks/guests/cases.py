@@ -3,6 +3,7 @@
 import re
 import time
 
+from guests import pages
 from guests.session import DEVICE, POOL, CaseFailed, Session
 
 _JOB = "python programs/job.py {process} {coordinator} "
@@ -81,15 +82,9 @@ def long(session: Session) -> None:
         scripts = session.start_pair("export SIZES=4; " + _JOB + POOL, order=(1, 0), swap=True)
         session.wait_pair(scripts, "RESULTS .* right", "OVER")
         details.append("results right; its host started first")
-    with session.case("the README's program") as details:
-        program = _snippet("README.md")
-        scripts = session.start_pair(
-            f"export JAX_CXL_POOL={POOL}; cat > /tmp/readme.py <<'END'\nimport jax\n"
-            "jax.distributed.initialize('{coordinator}', 2, {process})\n" + program + "\nEND\n"
-            "python /tmp/readme.py"
-        )
-        session.wait_pair(scripts, r"\[ *4\. +6\. +8\. +10\.\]")
-        details.append("unchanged, after jax.distributed.initialize")
+    for program in pages.programs():
+        with session.case(f"unchanged: {program.name}"):
+            _run_program(session, program)
     with session.case("training of the example, tiny, against jax.lax") as details:
         losses = [_train(session, namespace) for namespace in ("cxl", "lax")]
         if losses[0] != losses[1] or not losses[0]:
@@ -159,14 +154,15 @@ def _start_loop(session: Session) -> list[int]:
     return scripts
 
 
-def _snippet(file: str) -> str:
-    from guests import image
-
-    text = (image.ROOT / file).read_text()
-    match = re.search(r"```python\n(.*?)```", text, re.DOTALL)
-    if match is None:
-        raise CaseFailed(f"{file} has no program")
-    return match[1].replace("{", "{{").replace("}", "}}")
+def _run_program(session: Session, program: pages.Program) -> None:
+    """Runs it with one process on each host, as mpirun would start it."""
+    text = program.text.replace("{", "{{").replace("}", "}}")
+    scripts = session.start_pair(
+        f"{_LAUNCHERS['mpirun']}\n{program.variables}\n"
+        f"export JAX_CXL_POOL={POOL} JAX_NUM_CPU_DEVICES={program.devices}\n"
+        f"cat > /tmp/program.py <<'END'\n{text}END\npython /tmp/program.py"
+    )
+    session.wait_pair(scripts)
 
 
 def _train(session: Session, namespace: str) -> list[str]:

@@ -275,7 +275,11 @@ exec /bin/busybox switch_root /disk /guest-init
 def project() -> list[tuple[pathlib.Path, str]]:
     """Returns what guests need of this checkout, and its place below /opt/project."""
     core = pathlib.Path(_extension())
+    installed = importlib.metadata.distribution("jax_cxl")
+    # Tells JAX of the plugin that JAX_CXL_REPLACE_COLLECTIVES needs.
+    information = f"jax_cxl-{installed.version}.dist-info"
     return [
+        (pathlib.Path(str(installed.locate_file(information))), information),
         (ROOT / "jax_cxl", "jax_cxl"),
         *((file, f"jax_cxl/{file.name}") for file in core.parent.glob("_*.so")),
         (_HERE / "programs", "programs"),

@@ -9,6 +9,7 @@ import importlib.metadata
 import inspect
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -205,6 +206,12 @@ class WheelTest(absltest.TestCase):
     def test_contents(self):
         with zipfile.ZipFile(os.environ["JAX_CXL_WHEEL"]) as archive:
             names = archive.namelist()
+            (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+            description = archive.read(metadata).decode()
+        # Package indexes do not have the files of the repository.
+        links = re.findall(r"\]\(([^)]*)\)", description)
+        self.assertEmpty([link for link in links if not link.startswith("http")])
+        self.assertIn("## Numbers", description)
         folders = {name.partition("/")[0] for name in names}
         self.assertTrue(all(f.startswith("jax_cxl") for f in folders), folders)
         for name in names:
