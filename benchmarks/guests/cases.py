@@ -40,8 +40,11 @@ def short(session: Session) -> None:
         # Clocks may jump, too; by more than 50 s, JAX may take all processes for dead.
         session.run(0, "date -s @$(($(date +%s) + 40))")
         for host in (0, 1):
-            output = session.expect(host, _STATUS, f"dax:{DEVICE}", "psum")
-        details.append("both ranks healthy, after a jump of a clock by 40 s")
+            # The command takes the guest's only processor: it may see the rank there pause.
+            _, output = session.run(host, _STATUS)
+            if f"dax:{DEVICE}" not in output or output.count("running") != 2:
+                raise CaseFailed(output[-1500:])
+        details.append("both ranks run, after a jump of a clock by 40 s")
     with session.case("a host paused for 2 s") as details:
         session.guests[1].pause()
         time.sleep(2)
