@@ -15,7 +15,6 @@ The exit status is 0 if all cases passed.
 """
 
 import argparse
-import json
 import os
 import pathlib
 import platform
@@ -23,6 +22,8 @@ import sys
 import time
 
 from guests import cases, guest, image, session
+
+from jax_cxl._bench import results_file
 
 _CACHE = image.ROOT / "build" / "two_hosts"
 
@@ -70,7 +71,7 @@ def main() -> int:
     seconds = round(time.monotonic() - began)
     print(f"{'all cases passed' if passed else 'SOME CASES FAILED'}, {seconds} s")
     if options.json:
-        options.json.write_text(json.dumps(_report(running, seconds, options), indent=1) + "\n")
+        results_file.write(options.json, _report(running, seconds, options))
     return 0 if passed else 1
 
 
