@@ -24,8 +24,24 @@ host=$(hostname -s)
 cores=$(nproc)
 pids=()
 
+# The daemons of job steps, which slurmd has started. They end by themselves soon after a step, if
+# slurmctld still runs.
+steps() {
+  local process
+  for process in $(pgrep slurmstepd); do
+    if grep -qs "SLURM_CONF=$folder/" "/proc/$process/environ"; then echo "$process"; fi
+  done
+}
+
 stop() {
-  local status=$?
+  local status=$? left
+  for _ in {1..50}; do
+    left=$(steps)
+    [[ -n $left ]] || break
+    sleep 0.1
+  done
+  # shellcheck disable=SC2086
+  [[ -z $left ]] || kill -9 $left 2>/dev/null || true
   ((${#pids[@]} == 0)) || kill "${pids[@]}" 2>/dev/null || true
   wait
   if ((status)); then echo "status $status; the logs are in $folder" >&2; else rm -rf "$folder"; fi

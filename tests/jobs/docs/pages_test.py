@@ -31,7 +31,7 @@ if [[ $1 == -m && $2 == jax_cxl.launch ]]; then
 fi
 exec {sys.executable} "$@"
 """
-_TIMEOUT_SECONDS = 120
+_TIMEOUT_SECONDS = 280
 
 
 class PagesTest(parameterized.TestCase):
