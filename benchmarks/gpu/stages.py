@@ -118,6 +118,16 @@ def _matrix(name: str, processes: int = 0, **environment: str) -> Callable[[Suit
     return run
 
 
+def large_flush(suite: Suite) -> Record:
+    """Checks calls by the copy engines in a pool that nobody keeps coherent."""
+    size = "--mib=4" if suite.platform == "cpu" else "--mib=256"
+    text, _ = suite.launch(
+        *("tests/programs/gpu/large_calls.py", size),
+        JAX_CXL_POOL="shm:?size=768MiB&coherence=flush",
+    )
+    return {"wrong": json.loads(text.strip().splitlines()[-1])}
+
+
 def overlap(suite: Suite) -> Record:
     """Measures start and done beside matrix products."""
     small = ["--mib=4", "--width=256"] if suite.platform == "cpu" else []
@@ -242,6 +252,7 @@ ALL = {
     "matrix_flush": Stage(
         _matrix("matrix_flush", JAX_CXL_POOL="shm:?size=512MiB&coherence=flush"), 100
     ),
+    "large_flush": Stage(large_flush, 60),
     "matrix_full": Stage(_matrix("matrix_full"), 500, default=False),
     "overlap": Stage(overlap, 45),
     "bound": Stage(bound, 60),

@@ -6,7 +6,7 @@
 //                    [--sizes=4096,1048576] [--coherence=coherent,flush,memory]
 //                    [--shapes=64x64x448] [--slots=4x1048576] [--repeats=5]
 //                    [--copy_engine=67108864] [--kernel_slots=0x524288]
-//                    [--flagged=262144]
+//                    [--flagged=262144] [--flush_threads=0]
 //
 // Prints one JSON object a line. `bytes` is the total size as in nccl-tests;
 // shapes are blocks x sending threads x receiving threads; kernel_slots what
@@ -50,6 +50,7 @@ struct Flags {
   std::vector<std::string> kernel_slots = {"0x524288"};
   std::vector<std::string> flagged = {"262144"};
   std::vector<std::string> coherence = {"coherent"};
+  std::vector<std::string> flush_threads = {"0"};
   int ranks = 0;  // 0: one a GPU
   int repeats = 5;
   bool bound = true;
@@ -86,6 +87,8 @@ Flags Parse(int argc, char** argv) {
       flags.flagged = Split(value, ',');
     else if (name == "--coherence")
       flags.coherence = Split(value, ',');
+    else if (name == "--flush_threads")
+      flags.flush_threads = Split(value, ',');
     else if (name == "--ranks")
       flags.ranks = std::stoi(value);
     else if (name == "--bound")
@@ -101,6 +104,7 @@ Flags Parse(int argc, char** argv) {
 // One of each list, and what they mean.
 struct Setting {
   std::string shape, slots, copy_engine, kernel_slots, flagged, coherence;
+  std::string flush_threads;
 
   pool::CoherenceMode Mode() const {
     return OrDie(
@@ -119,6 +123,7 @@ struct Setting {
     options.kernel_min_chunk_bytes = std::stoull(Split(kernel_slots, 'x')[1]);
     options.flagged_bytes = std::stoull(flagged);
     options.gpu_writes_memory = coherence == "memory";
+    options.flush_threads = std::stoi(flush_threads);
     return options;
   }
 };
@@ -142,6 +147,7 @@ std::vector<Setting> Settings(const Flags& flags) {
   with_each(flags.kernel_slots, &Setting::kernel_slots);
   with_each(flags.flagged, &Setting::flagged);
   with_each(flags.coherence, &Setting::coherence);
+  with_each(flags.flush_threads, &Setting::flush_threads);
   return settings;
 }
 
@@ -347,15 +353,17 @@ void Print(const Setting& setting, const std::string& op, int ranks,
       "{\"op\": \"%s\", \"ranks\": %d, \"bytes\": %llu, "
       "\"coherence\": \"%s\", \"shape\": \"%s\", "
       "\"slots\": \"%s\", \"copy_engine\": %s, \"kernel_slots\": \"%s\", "
-      "\"flagged\": %s, \"time_us\": {\"min\": %.2f, \"median\": %.2f, "
+      "\"flagged\": %s, \"flush_threads\": %s, \"time_us\": {\"min\": %.2f, "
+      "\"median\": %.2f, "
       "\"max\": %.2f}, \"device_us\": %.2f, \"cores_busy\": %.2f, "
       "\"busbw_gbps\": %.2f, "
       "\"bound_gbps\": %.2f}\n",
       op.c_str(), ranks, static_cast<unsigned long long>(bytes),
       setting.coherence.c_str(), setting.shape.c_str(), setting.slots.c_str(),
       setting.copy_engine.c_str(), setting.kernel_slots.c_str(),
-      setting.flagged.c_str(), times.min, times.median, times.max, times.device,
-      times.cores, gbps / times.median, bound_us > 0 ? gbps / bound_us : 0.0);
+      setting.flagged.c_str(), setting.flush_threads.c_str(), times.min,
+      times.median, times.max, times.device, times.cores, gbps / times.median,
+      bound_us > 0 ? gbps / bound_us : 0.0);
   std::fflush(stdout);
 }
 
