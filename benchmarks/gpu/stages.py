@@ -154,7 +154,7 @@ def flush(suite: Suite) -> Record:
     text, complete = suite.run(
         *(str(suite.build / "cuda_device_benchmark"), f"--ranks={suite.ranks}", "--bound=0"),
         *("--sizes=4096,1048576,16777216,268435456", "--coherence=coherent,flush,memory"),
-        *("--repeats=7", *by_kernels),
+        *("--repeats=5", *by_kernels),
         check=False,
     )
     rows = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
@@ -256,7 +256,7 @@ ALL = {
     "matrix_full": Stage(_matrix("matrix_full"), 500, default=False),
     "overlap": Stage(overlap, 45),
     "bound": Stage(bound, 60),
-    "flush": Stage(flush, 120),
+    "flush": Stage(flush, 150),
     # Without sockets, which are slow for small messages: compiling each baseline takes time.
     "bench_small": Stage(_bench("4KiB,16KiB,64KiB,1MiB", "nccl-shm,nccl-nvlink"), 240),
     "bench_large": Stage(_bench("16MiB,256MiB", "nccl-shm,nccl-socket,nccl-nvlink"), 180),

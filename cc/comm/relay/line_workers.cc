@@ -74,7 +74,8 @@ std::shared_ptr<LineWork> LineWorkers::Start(std::vector<pool::Part> parts,
     waiting_ += made.size();
     std::ranges::move(made, std::back_inserter(pieces_));
   }
-  wake_.notify_all();
+  // One at a time: to wake a thread may take as long as several pieces.
+  wake_.notify_one();
   return work;
 }
 
@@ -113,7 +114,9 @@ void LineWorkers::Run() {
     backoff.Pause();
     if (backoff.spinning()) continue;
     std::unique_lock lock(mutex_);
-    wake_.wait(lock, [this] { return stop_ || !pieces_.empty(); });
+    // Once: whoever is woken too late for these pieces stays awake for the next
+    // ones.
+    if (!stop_ && pieces_.empty()) wake_.wait(lock);
     if (stop_) return;
     backoff.Reset();
   }

@@ -77,7 +77,9 @@ Shadow::Shadow(std::byte* shared, uint64_t bytes,
       exchanged_(exchanged),
       regions_(base, std::move(extents), world_size),
       claimed_(world_size),
-      written_by_device_(bytes / kBlock + 1) {
+      written_by_device_(static_cast<std::atomic<uint64_t>*>(
+          std::calloc(bytes / kLine + 1, sizeof(std::atomic<uint64_t>)))) {
+  if (written_by_device_ == nullptr) std::abort();
   // Everything is cached from the start, as old as it can be. Untouched pages
   // of the private copies cost no memory, so zeros are not copied.
   for (uint64_t at = 0; at < bytes_; at += kBlock) {
@@ -120,9 +122,9 @@ JAX_CXL_NOT_SANITIZED void Shadow::DeviceWrite(uint64_t offset,
                                                uint64_t bytes) {
   if (bytes == 0) return;
   const uint64_t number = ++device_writes_;
-  for (uint64_t block = offset / kBlock; block <= (offset + bytes - 1) / kBlock;
-       ++block)
-    written_by_device_[block] = number;
+  for (uint64_t line = offset / kLine; line <= (offset + bytes - 1) / kLine;
+       ++line)
+    written_by_device_[line] = number;
   // Never a part of a word at a time, as a line is exchanged.
   for (uint64_t at = offset; at < offset + bytes;) {
     const uint64_t word = RoundDown(at, sizeof(uint64_t));
@@ -155,9 +157,9 @@ JAX_CXL_NOT_SANITIZED void Shadow::DeviceRead(uint64_t offset, std::byte* to,
 
 uint64_t Shadow::LastDeviceWrite(uint64_t offset, uint64_t bytes) const {
   uint64_t last = 0;
-  for (uint64_t block = offset / kBlock; block <= (offset + bytes - 1) / kBlock;
-       ++block)
-    last = std::max(last, written_by_device_[block].load());
+  for (uint64_t line = offset / kLine; line <= (offset + bytes - 1) / kLine;
+       ++line)
+    last = std::max(last, written_by_device_[line].load());
   return last;
 }
 

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -97,8 +98,12 @@ class Shadow {
   std::vector<std::atomic<bool>> claimed_;
   std::array<std::mutex, 64> locks_;
   std::atomic<uint64_t> device_writes_{0};
-  // By block: the number of the last write of a device, 0 for none.
-  std::vector<std::atomic<uint64_t>> written_by_device_;
+  // By line: the number of the last write of a device, 0 for none. Untouched
+  // pages cost no memory.
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+  std::unique_ptr<std::atomic<uint64_t>[], Free> written_by_device_;
 };
 
 }  // namespace jax_cxl::pool
