@@ -278,7 +278,9 @@ DeviceSoakReport DeviceSoak(uint64_t seed, double seconds,
     for (auto& rank : ranks) rank->Connect();
     ++report.worlds;
     uint64_t number = 0;
-    for (int batch = 0; batch < kBatches && Clock::now() < end; ++batch) {
+    // At least one, however long the machine took to come here.
+    for (int batch = 0; batch < kBatches && (batch == 0 || Clock::now() < end);
+         ++batch) {
       std::vector<SharedCall> calls;
       for (int i = 0; i < kBatch; ++i)
         calls.emplace_back(random, setting, ++number);
