@@ -64,13 +64,14 @@ def main() -> int:
     path = pathlib.Path(
         options.output or root / "benchmarks" / "results" / f"cuda-{ranks}x{kind}-{date}.json"
     )
-    suite = Suite(root, root / options.build, ranks, options.platform)
+    suite = Suite(root, root / options.build, ranks, options.platform, len(gpus))
     found = {
         "machine": _machine(gpus),
         "command": results_file.command_line("python benchmarks/gpu_suite.py", sys.argv[1:]),
         "commit": _output("git", "-C", str(root), "rev-parse", "HEAD"),
         "emulated": True,
         "ranks": ranks,
+        "ranks_share_one_gpu": suite.shares_gpu,
         "stages": {},
     }
     started = time.monotonic()

@@ -40,6 +40,7 @@ class Suite:
       build: folder of the CMake build.
       ranks: number of GPUs to use.
       platform: "cuda", or "cpu" to try the suite itself.
+      gpus: number of GPUs of the machine. If there are fewer than ranks, the ranks share one.
       deadline: the time.monotonic() at which the running stage has to end.
     """
 
@@ -47,6 +48,7 @@ class Suite:
     build: pathlib.Path
     ranks: int
     platform: str = "cuda"
+    gpus: int = 0
     deadline: float = 0.0
 
     def run(self, *command: str, check: bool = True, **environment: str) -> tuple[str, bool]:
@@ -108,6 +110,11 @@ class Suite:
             print(f"          {status}: {_shortened(texts[1])}", flush=True)
         return texts[0], good
 
+    @property
+    def shares_gpu(self) -> bool:
+        """Whether all ranks run on one GPU."""
+        return self.platform == "cuda" and self.gpus < self.ranks
+
     def launch(self, *command: str, processes: int = 0, **options) -> tuple[str, bool]:
         """Runs a Python program in one process per GPU, or in `processes` that share the GPUs."""
         processes = processes or self.ranks
@@ -117,6 +124,7 @@ class Suite:
             *command,
             JAX_PLATFORMS=self.platform,
             XLA_PYTHON_CLIENT_PREALLOCATE="false",
+            **({"JAX_LOCAL_DEVICE_IDS": "0"} if self.shares_gpu else {}),
             MATRIX_RANKS=str(self.ranks),
             **({"CUDA_MODULE_LOADING": "EAGER"} if processes < self.ranks else {}),
             **options,

@@ -27,6 +27,11 @@ _MATRIX_SELECTION = {
         "--dtypes=float32,bfloat16,int8",
         "--operations_per_program=12",
     ],
+    "matrix_flush": [
+        "--transformations=value",
+        "--dtypes=float32,bfloat16,int8,complex64",
+        "--operations_per_program=6",
+    ],
     "matrix_full": ["--part=0", "--operations_per_program=2"],
 }
 _OPS = "all_gather,psum,psum_scatter,all_to_all,broadcast,reduce,gather,scatter"
@@ -94,12 +99,12 @@ def cpp_tests(suite: Suite) -> Record:
     return record
 
 
-def _matrix(name: str, processes: int = 0) -> Callable[[Suite], Record]:
+def _matrix(name: str, processes: int = 0, **environment: str) -> Callable[[Suite], Record]:
     def run(suite: Suite) -> Record:
         with tempfile.TemporaryDirectory() as folder:
             program = ["tests/programs/matrix/run_matrix.py", f"--output={folder}"]
             program += _MATRIX_SELECTION[name]
-            text, complete = suite.launch(*program, processes=processes, check=False)
+            text, complete = suite.launch(*program, processes=processes, check=False, **environment)
             if not list(pathlib.Path(folder).glob("*.json")):
                 raise StageError("failed", stdout=text[-3000:])
             check = [sys.executable, "tests/programs/matrix/check_matrix.py", f"--records={folder}"]
@@ -111,6 +116,16 @@ def _matrix(name: str, processes: int = 0) -> Callable[[Suite], Record]:
         return record
 
     return run
+
+
+def large_flush(suite: Suite) -> Record:
+    """Checks calls by the copy engines in a pool that nobody keeps coherent."""
+    size = "--mib=4" if suite.platform == "cpu" else "--mib=256"
+    text, _ = suite.launch(
+        *("tests/programs/gpu/large_calls.py", size),
+        JAX_CXL_POOL="shm:?size=768MiB&coherence=flush",
+    )
+    return {"wrong": json.loads(text.strip().splitlines()[-1])}
 
 
 def overlap(suite: Suite) -> Record:
@@ -127,6 +142,31 @@ def bound(suite: Suite) -> Record:
         str(suite.build / "cuda_device_benchmark"), f"--sizes=4096,65536,{sizes}", check=False
     )
     rows = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    if not complete:
+        raise StageError("failed", results=rows)
+    return {"results": rows}
+
+
+def flush(suite: Suite) -> Record:
+    """Runs the C++ benchmark on pools of all kinds of coherence, in turns."""
+    # Copies of ranks that share a GPU may wait for each other in one queue of the GPU.
+    by_kernels = ["--copy_engine=1000000000000"] if suite.shares_gpu else []
+    text, complete = suite.run(
+        *(str(suite.build / "cuda_device_benchmark"), f"--ranks={suite.ranks}", "--bound=0"),
+        *("--sizes=4096,1048576,16777216,268435456", "--coherence=coherent,flush,memory"),
+        *("--repeats=5", *by_kernels),
+        check=False,
+    )
+    rows = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    coherent = {
+        (row["op"], row["bytes"]): row["time_us"]["median"]
+        for row in rows
+        if row["coherence"] == "coherent"
+    }
+    for row in rows:
+        row["times_coherent"] = round(
+            row["time_us"]["median"] / coherent[row["op"], row["bytes"]], 2
+        )
     if not complete:
         raise StageError("failed", results=rows)
     return {"results": rows}
@@ -209,9 +249,14 @@ ALL = {
     "cpp_tests": Stage(cpp_tests, 120),
     "matrix": Stage(_matrix("matrix"), 100),
     "matrix_one_process": Stage(_matrix("matrix_one_process", processes=1), 60),
+    "matrix_flush": Stage(
+        _matrix("matrix_flush", JAX_CXL_POOL="shm:?size=512MiB&coherence=flush"), 100
+    ),
+    "large_flush": Stage(large_flush, 60),
     "matrix_full": Stage(_matrix("matrix_full"), 500, default=False),
     "overlap": Stage(overlap, 45),
     "bound": Stage(bound, 60),
+    "flush": Stage(flush, 150),
     # Without sockets, which are slow for small messages: compiling each baseline takes time.
     "bench_small": Stage(_bench("4KiB,16KiB,64KiB,1MiB", "nccl-shm,nccl-nvlink"), 240),
     "bench_large": Stage(_bench("16MiB,256MiB", "nccl-shm,nccl-socket,nccl-nvlink"), 180),

@@ -40,10 +40,7 @@ nanoseconds Read(clockid_t clock) {
 
 // Processor time of all threads but our own.
 nanoseconds UsedByOthers() {
-  OwnThreads& own = Own();
-  std::lock_guard lock(own.mutex);
-  nanoseconds used = own.ended;
-  for (const auto& [thread, clock] : own.clocks) used += Read(clock);
+  const nanoseconds used = UsedByOwnThreads();
   // The process last, so that it covers what was read before.
   return Read(CLOCK_PROCESS_CPUTIME_ID) - used;
 }
@@ -86,6 +83,14 @@ bool AnotherRuns() {
 }
 
 }  // namespace
+
+nanoseconds UsedByOwnThreads() {
+  OwnThreads& own = Own();
+  std::lock_guard lock(own.mutex);
+  nanoseconds used = own.ended;
+  for (const auto& [thread, clock] : own.clocks) used += Read(clock);
+  return used;
+}
 
 OwnThread::OwnThread() {
   clockid_t clock = CLOCK_THREAD_CPUTIME_ID;

@@ -13,6 +13,10 @@ class OwnThread {
   ~OwnThread();
 };
 
+// Processor time that the library's own threads have used so far, in this
+// process.
+std::chrono::nanoseconds UsedByOwnThreads();
+
 // Tells whether the program in this process does nothing but wait: computes,
 // compiles, loads and copies nothing.
 //

@@ -59,12 +59,15 @@ NB_MODULE(_cuda, m) {
       [](const nb::capsule& runtime, const std::vector<int>& devices,
          bool direct, uint64_t slot_bytes, int num_slots, double warn_after,
          double timeout, uint32_t blocks, uint32_t sending_threads,
-         uint32_t receiving_threads) {
+         uint32_t receiving_threads, int flush_threads,
+         bool gpu_writes_memory) {
         comm::DeviceOptions options;
         options.slot_bytes = slot_bytes;
         options.num_slots = num_slots;
         options.warn_after_s = warn_after;
         options.timeout_s = timeout;
+        options.flush_threads = flush_threads;
+        options.gpu_writes_memory = gpu_writes_memory;
         if (blocks > 0) options.shape.blocks = blocks;
         if (sending_threads > 0)
           options.shape.sending_threads = sending_threads;
@@ -74,11 +77,13 @@ NB_MODULE(_cuda, m) {
                                                 options, direct));
       },
       "Starts an endpoint for each device (local ordinal). `direct`: all "
-      "processes of the job could register the pool. 0 is the default of "
-      "blocks and threads.",
+      "processes of the job could register the pool. `gpu_writes_memory`: what "
+      "GPUs write reaches the pool's memory without a write-back. 0 is the "
+      "default of blocks and threads.",
       "runtime"_a, "devices"_a, nb::kw_only(), "direct"_a, "slot_bytes"_a,
       "num_slots"_a, "warn_after"_a, "timeout"_a, "blocks"_a = 0,
-      "sending_threads"_a = 0, "receiving_threads"_a = 0);
+      "sending_threads"_a = 0, "receiving_threads"_a = 0, "flush_threads"_a = 0,
+      "gpu_writes_memory"_a = false);
   m.def("stop", &comm::DeviceRuntime::Stop,
         nb::call_guard<nb::gil_scoped_release>());
   m.def(

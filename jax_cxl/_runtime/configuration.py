@@ -27,6 +27,9 @@ class Config:
         (`JAX_CXL_SLOT_BYTES`); 0 derives it from the size of the pool.
       num_slots: slots of a ring, 2 to 12 (`JAX_CXL_NUM_SLOTS`); 0 derives it from the number
         of pool devices.
+      flush_threads: threads that each GPU of the process gets, in pools with `coherence=flush`, to
+        pass doorbells on and to write back and drop cache lines (`JAX_CXL_FLUSH_THREADS`, 1 to 16);
+        0 takes a quarter of the process's cores, at most 4. They sleep while nothing is enqueued.
       tuning: file with a table that `python -m jax_cxl tune` wrote, the same on all processes
         (`JAX_CXL_TUNING`); None for the built-in one.
       log: "info" prints what each process starts with, and which collectives of each program go
@@ -40,6 +43,7 @@ class Config:
     heartbeat_timeout: float = 5.0
     slot_bytes: int = 0
     num_slots: int = 0
+    flush_threads: int = 0
     tuning: str | None = None
     log: str | None = None
 
@@ -58,6 +62,8 @@ class Config:
             )
         if self.num_slots != 0 and not 2 <= self.num_slots <= 12:
             raise ValueError(f"JAX_CXL_NUM_SLOTS must be 2 to 12, got {self.num_slots}.")
+        if not 0 <= self.flush_threads <= 16:
+            raise ValueError(f"JAX_CXL_FLUSH_THREADS must be 0 to 16, got {self.flush_threads}.")
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> Config:

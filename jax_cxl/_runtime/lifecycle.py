@@ -23,6 +23,7 @@ from jax_cxl._runtime import (
     late_ranks,
     meetings,
     platforms,
+    pool_uri,
     pools,
     program_ending,
     program_errors,
@@ -254,7 +255,8 @@ def _start(uri: str | None, config: configuration.Config) -> Runtime:
     if platform is platforms.CUDA:
         try:
             ordinals = [platform.ordinal(devices[rank]) for rank in pools.local_ranks()]
-            start_gpus.start(handlers, ordinals, config, name)
+            to_memory = pool_uri.parse(uri, world_size=1).gpu_writes_memory
+            start_gpus.start(handlers, ordinals, config, name, to_memory)
         except Exception as error:
             _core.stop(str(error), program_ends=False)
             raise

@@ -8,6 +8,8 @@
 parts, as if each were a device of its own. `coherence` says how stores reach the other
 hosts: `coherent` (the default of shm and file), `uncached`, or `flush` (that of dax). A job whose
 processes run under several kernels has to name `coherent` if it wants it.
+`gpu_writes=memory`, with `flush`, says that what a GPU writes does not stay in a cache of its host
+(DDIO is off, or its writes do not allocate), so that nothing of it has to be written back.
 `keep=on-failure`, of shm, leaves the pool of a job that failed to `python -m jax_cxl status`.
 """
 
@@ -33,9 +35,9 @@ _EXAMPLES = {
     "dax": "dax:/dev/dax0.0,/dev/dax1.0?offset=2MiB",
 }
 _KEYS = {
-    "shm": ("size", "devices", "offset", "coherence", "keep"),
-    "file": ("size", "devices", "offset", "coherence"),
-    "dax": ("size", "offset", "coherence"),
+    "shm": ("size", "devices", "offset", "coherence", "gpu_writes", "keep"),
+    "file": ("size", "devices", "offset", "coherence", "gpu_writes"),
+    "dax": ("size", "offset", "coherence", "gpu_writes"),
 }
 
 
@@ -51,6 +53,8 @@ class PoolSpec:
       devices_per_path: how many equal parts each path is split into.
       offset: where the pool starts in each path, in bytes.
       coherence: "coherent", "uncached" or "flush".
+      gpu_writes_memory: whether what GPUs write reaches the memory without a write-back. Not for
+        cc/pool/pool.h.
       keep: whether it stays in /dev/shm when the job fails. Not for cc/pool/pool.h.
       coherence_given: whether the URI names the coherence. Not for cc/pool/pool.h.
     """
@@ -61,6 +65,7 @@ class PoolSpec:
     devices_per_path: int = 1
     offset: int = 0
     coherence: str = "coherent"
+    gpu_writes_memory: bool = False
     keep: bool = False
     coherence_given: bool = False
 
@@ -103,6 +108,7 @@ def parse(
     options = _options(uri, kind, query)
     size = _size(uri, "size", options.get("size", "0"))
     devices = _devices(uri, options.get("devices", "1"))
+    coherence = _coherence(uri, kind, options.get("coherence"))
     if kind == "shm" and size == 0:
         size = automatic_bytes(world_size, devices, rank_bytes)
     return PoolSpec(
@@ -111,7 +117,8 @@ def parse(
         bytes=size,
         devices_per_path=devices,
         offset=_size(uri, "offset", options.get("offset", "0")),
-        coherence=_coherence(uri, kind, options.get("coherence")),
+        coherence=coherence,
+        gpu_writes_memory=_gpu_writes_memory(uri, options.get("gpu_writes"), coherence),
         keep=_keep(uri, options.get("keep")),
         coherence_given="coherence" in options,
     )
@@ -185,6 +192,18 @@ def _devices(uri: str, text: str) -> int:
 def _keep(uri: str, text: str | None) -> bool:
     if text not in (None, "on-failure"):
         _fail(uri, f"keep={text!r} is not on-failure", _kind(uri))
+    return text is not None
+
+
+def _gpu_writes_memory(uri: str, text: str | None, coherence: str) -> bool:
+    if text not in (None, "memory"):
+        _fail(uri, f"gpu_writes={text!r} is not memory", _kind(uri))
+    if text is not None and coherence != "flush":
+        problem = (
+            f"gpu_writes=memory says that no write-back is needed, and with coherence={coherence}"
+            " there is none: leave it out, or write coherence=flush"
+        )
+        _fail(uri, problem, _kind(uri))
     return text is not None
 
 

@@ -65,7 +65,7 @@ def create(
     for path in _core.sweep_leftovers():
         logging.getLogger("jax_cxl").warning("removed %s, the pool of a dead job", path)
     place = dataclasses.asdict(spec) | {"world_size": world_size}
-    del place["keep"]
+    del place["keep"], place["gpu_writes_memory"]
     random_name = f"{os.getpid()}.{secrets.token_hex(4)}"
     if not spec.paths:
         place["paths"] = [random_name]

@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import os
 from types import ModuleType
 from typing import Any
 
@@ -11,7 +12,13 @@ from jax_cxl import _compat, _core
 from jax_cxl._runtime import configuration, program_errors
 
 
-def start(cuda: ModuleType, devices: list[int], config: configuration.Config, meeting: str) -> None:
+def start(
+    cuda: ModuleType,
+    devices: list[int],
+    config: configuration.Config,
+    meeting: str,
+    gpu_writes_memory: bool = False,
+) -> None:
     """Starts this process's GPUs. All processes call it together, after `_core.start`.
 
     If CUDA of any process cannot register the pool's memory (files of some file systems), all
@@ -22,6 +29,7 @@ def start(cuda: ModuleType, devices: list[int], config: configuration.Config, me
       devices: ordinals of the GPUs on this host, as XLA and CUDA count them.
       config: the settings.
       meeting: prefix for keys of the coordination service, used for this start only.
+      gpu_writes_memory: whether the pool's URI has `gpu_writes=memory`.
     """
     _explain_errors(cuda)
     core: Any = _core
@@ -41,7 +49,14 @@ def start(cuda: ModuleType, devices: list[int], config: configuration.Config, me
         num_slots=config.num_slots,
         warn_after=config.warn_after,
         timeout=config.timeout,
+        flush_threads=config.flush_threads or _flush_threads(len(devices)),
+        gpu_writes_memory=gpu_writes_memory,
     )
+
+
+def _flush_threads(devices: int) -> int:
+    # Four write back and drop about as fast as a link of 50 GB/s carries data.
+    return max(1, min(4, len(os.sched_getaffinity(0)) // (4 * devices)))
 
 
 @functools.cache

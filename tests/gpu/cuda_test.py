@@ -25,7 +25,7 @@ RANKS = next((n for n in (4, 2) if n <= gpus()), 0)
 @absltest.skipUnless(RANKS, "needs two GPUs")
 @absltest.skipUnless(importlib.util.find_spec("jax_cxl._cuda"), "built without CUDA")
 class CudaTest(parameterized.TestCase):
-    def run_on_gpus(self, program, *arguments, processes=RANKS):
+    def run_on_gpus(self, program, *arguments, processes=RANKS, **environment):
         done = job.run(
             program,
             *arguments,
@@ -36,6 +36,7 @@ class CudaTest(parameterized.TestCase):
                 "MATRIX_RANKS": str(RANKS),
                 "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
                 **({"CUDA_MODULE_LOADING": "EAGER"} if processes < RANKS else {}),
+                **environment,
             },
         )
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
@@ -57,6 +58,11 @@ class CudaTest(parameterized.TestCase):
         found = json.loads(subprocess.run(command, capture_output=True, text=True).stdout)
         self.assertGreater(found["right"], 0)
         self.assertEqual(found["unexpected"], [])
+
+    @parameterized.parameters("coherent", "flush", "flush&gpu_writes=memory", "uncached")
+    def test_large_calls(self, coherence):
+        pool = f"shm:?size=1GiB&coherence={coherence}"
+        self.run_on_gpus("gpu/large_calls.py", "--mib=128", JAX_CXL_POOL=pool)
 
     def test_start_and_done_run_beside_products(self):
         found = json.loads(self.run_on_gpus("gpu/cuda_overlap.py").split("[0] ")[-1])

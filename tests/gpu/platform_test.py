@@ -66,9 +66,9 @@ class PlatformTest(parameterized.TestCase):
         cuda.register_pool.return_value = obstacle
         core = mock.Mock()
         self.enterContext(mock.patch.object(start_gpus, "_core", core))
-        config = configuration.Config(slot_bytes=4096, num_slots=4)
+        config = configuration.Config(slot_bytes=4096, num_slots=4, flush_threads=2)
         with self.assertLogs("jax_cxl") if obstacle else self.assertNoLogs("jax_cxl"):
-            start_gpus.start(cuda, [3], config, "meeting")
+            start_gpus.start(cuda, [3], config, "meeting", gpu_writes_memory=True)
         runtime = core.runtime.return_value
         cuda.register_pool.assert_called_once_with(runtime, [3])
         cuda.start.assert_called_once_with(
@@ -78,7 +78,18 @@ class PlatformTest(parameterized.TestCase):
             num_slots=4,
             warn_after=config.warn_after,
             timeout=config.timeout,
+            flush_threads=2,
+            gpu_writes_memory=True,
         )
+
+    @parameterized.parameters(
+        (2, 1, 1), (8, 1, 2), (16, 1, 4), (128, 1, 4), (128, 8, 4), (16, 8, 1)
+    )
+    def test_threads_that_flush(self, cores, devices, threads):
+        self.enterContext(
+            mock.patch.object(start_gpus.os, "sched_getaffinity", return_value=set(range(cores)))
+        )
+        self.assertEqual(start_gpus._flush_threads(devices), threads)
 
     def test_errors_of_cuda_have_our_reason(self):
         lifecycle.ensure_started()  # Errors have our classes from then on.

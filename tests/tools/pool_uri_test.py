@@ -65,6 +65,11 @@ class PoolUriTest(parameterized.TestCase):
             },
         ),
         (
+            "dax_gpu_writes",
+            "dax:/dev/dax0.0?gpu_writes=memory",
+            {"coherence": "flush", "gpu_writes_memory": True},
+        ),
+        (
             "dax_coherent",
             "dax:/dev/dax0.0?coherence=coherent",
             {"coherence": "coherent"},
@@ -129,6 +134,9 @@ class PoolUriTest(parameterized.TestCase):
         ("shm:a?devices=two", "devices='two'"),
         ("shm:a?coherence=Flush", "'Flush'"),
         ("shm:a?seed=1", "'seed'"),
+        ("shm:a?coherence=flush&gpu_writes=cache", "'cache'"),
+        ("shm:a?gpu_writes=memory", "coherence=coherent"),
+        ("dax:/dev/dax0.0?coherence=uncached&gpu_writes=memory", "coherence=uncached"),
         ("incoherent:", "'incoherent'"),
         ("file:", "''"),
         ("file:pool", "'pool'"),

@@ -1,28 +1,35 @@
 // Times the CUDA engine alone, without JAX: one rank a GPU, all in this
 // process, each operation and size beside the bound that the links set in the
-// same run.
+// same run. Settings are measured in turns.
 //
-//   device_benchmark [--ops=all_gather,psum] [--sizes=4096,1048576]
+//   device_benchmark [--ranks=2] [--ops=all_gather,psum]
+//                    [--sizes=4096,1048576] [--coherence=coherent,flush,memory]
 //                    [--shapes=64x64x448] [--slots=4x1048576] [--repeats=5]
 //                    [--copy_engine=67108864] [--kernel_slots=0x524288]
-//                    [--flagged=262144]
+//                    [--flagged=262144] [--flush_threads=0]
 //
 // Prints one JSON object a line. `bytes` is the total size as in nccl-tests;
 // shapes are blocks x sending threads x receiving threads; kernel_slots what
 // kernels use of a slot, 0 for their own choice, x the least that is worth a
-// round.
+// round. The coherence `memory` is flush with gpu_writes=memory. More ranks
+// than GPUs share these; then calls must not go by copy engines
+// (--copy_engine), and
+// --bound=0 leaves the bound out. `cores_busy` counts the library's own
+// threads.
 
 #include <algorithm>
 #include <barrier>
 #include <bit>
+#include <chrono>
 #include <cstdio>
-#include <map>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "cc/base/idle.h"
 #include "cc/engine/cuda/bound.h"
 #include "cc/engine/gpu_program/program.h"
 #include "cc/plan/planners/make_plan.h"
@@ -42,7 +49,11 @@ struct Flags {
   std::vector<std::string> copy_engine = {"67108864"};
   std::vector<std::string> kernel_slots = {"0x524288"};
   std::vector<std::string> flagged = {"262144"};
+  std::vector<std::string> coherence = {"coherent"};
+  std::vector<std::string> flush_threads = {"0"};
+  int ranks = 0;  // 0: one a GPU
   int repeats = 5;
+  bool bound = true;
 };
 
 std::vector<std::string> Split(const std::string& text, char separator) {
@@ -74,6 +85,14 @@ Flags Parse(int argc, char** argv) {
       flags.kernel_slots = Split(value, ',');
     else if (name == "--flagged")
       flags.flagged = Split(value, ',');
+    else if (name == "--coherence")
+      flags.coherence = Split(value, ',');
+    else if (name == "--flush_threads")
+      flags.flush_threads = Split(value, ',');
+    else if (name == "--ranks")
+      flags.ranks = std::stoi(value);
+    else if (name == "--bound")
+      flags.bound = value != "0";
     else if (name == "--repeats")
       flags.repeats = std::stoi(value);
     else
@@ -84,8 +103,13 @@ Flags Parse(int argc, char** argv) {
 
 // One of each list, and what they mean.
 struct Setting {
-  std::string shape, slots, copy_engine, kernel_slots, flagged;
+  std::string shape, slots, copy_engine, kernel_slots, flagged, coherence;
+  std::string flush_threads;
 
+  pool::CoherenceMode Mode() const {
+    return OrDie(
+        pool::ParseCoherenceMode(coherence == "memory" ? "flush" : coherence));
+  }
   DeviceOptions Options() const {
     DeviceOptions options;
     const std::vector<std::string> threads = Split(shape, 'x');
@@ -98,6 +122,8 @@ struct Setting {
     options.kernel_slot_bytes = std::stoull(Split(kernel_slots, 'x')[0]);
     options.kernel_min_chunk_bytes = std::stoull(Split(kernel_slots, 'x')[1]);
     options.flagged_bytes = std::stoull(flagged);
+    options.gpu_writes_memory = coherence == "memory";
+    options.flush_threads = std::stoi(flush_threads);
     return options;
   }
 };
@@ -120,6 +146,8 @@ std::vector<Setting> Settings(const Flags& flags) {
   with_each(flags.copy_engine, &Setting::copy_engine);
   with_each(flags.kernel_slots, &Setting::kernel_slots);
   with_each(flags.flagged, &Setting::flagged);
+  with_each(flags.coherence, &Setting::coherence);
+  with_each(flags.flush_threads, &Setting::flush_threads);
   return settings;
 }
 
@@ -171,7 +199,7 @@ class Benchmark {
   Benchmark(int ranks, uint64_t buffer_bytes)
       : ranks_(ranks), buffer_bytes_(buffer_bytes), rank_(ranks) {
     for (int r = 0; r < ranks; ++r) {
-      OkOrDie(cudaSetDevice(r));
+      OkOrDie(cudaSetDevice(r % CountDevices()));
       OkOrDie(cudaMalloc(&rank_[r].input, buffer_bytes));
       OkOrDie(cudaMalloc(&rank_[r].output, buffer_bytes));
       // Small numbers: sums of them are exact.
@@ -188,10 +216,11 @@ class Benchmark {
                           cudaHostAllocPortable | cudaHostAllocMapped));
   }
 
-  // Median over `repeats` of the slowest rank's time of one call, microseconds.
+  // Of the slowest rank's time of one call, microseconds.
   struct Times {
     double min = 0, median = 0, max = 0;
     double device = 0;  // of one call on rank 0's device, on average
+    double cores = 0;   // that the library's threads keep busy, on average
   };
 
   Times TimeCalls(DeviceWorld& world, plan::Op op, uint64_t count,
@@ -214,10 +243,14 @@ class Benchmark {
     };
     const int calls = CallsFor(count * 4 * ranks_);
     const Stats before = world.endpoint(0).stats();
+    const auto used = UsedByOwnThreads();
+    const auto start = Clock::now();
     Times times = Measure(
         world, repeats, calls, [&](int r) { enqueue(r, calls, op, count); },
         [&](int r) { enqueue(r, 1, plan::Op::kBarrier, 0); });
     const Stats after = world.endpoint(0).stats();
+    times.cores = std::chrono::duration<double>(UsedByOwnThreads() - used) /
+                  (Clock::now() - start);
     times.device = (after.seconds - before.seconds) * 1e6 /
                    static_cast<double>(after.calls - before.calls);
     return times;
@@ -286,7 +319,7 @@ class Benchmark {
       std::vector<std::thread> threads;
       for (int r = 0; r < ranks_; ++r) {
         threads.emplace_back([&, r] {
-          OkOrDie(cudaSetDevice(r));
+          OkOrDie(cudaSetDevice(world.device(r)));
           const cudaStream_t stream = world.stream(r);
           together.arrive_and_wait();
           align(r);
@@ -304,7 +337,7 @@ class Benchmark {
         times.push_back(*std::max_element(each.begin(), each.end()));
     }
     std::sort(times.begin(), times.end());
-    return {times.front(), times[times.size() / 2], times.back(), 0};
+    return {times.front(), times[times.size() / 2], times.back(), 0, 0};
   }
 
   int ranks_;
@@ -317,51 +350,70 @@ void Print(const Setting& setting, const std::string& op, int ranks,
            uint64_t bytes, const Benchmark::Times& times, double bound_us) {
   const double gbps = bytes * BusFactor(OpByName(op), ranks) * 1e-3;
   std::printf(
-      "{\"op\": \"%s\", \"ranks\": %d, \"bytes\": %llu, \"shape\": \"%s\", "
+      "{\"op\": \"%s\", \"ranks\": %d, \"bytes\": %llu, "
+      "\"coherence\": \"%s\", \"shape\": \"%s\", "
       "\"slots\": \"%s\", \"copy_engine\": %s, \"kernel_slots\": \"%s\", "
-      "\"flagged\": %s, \"time_us\": {\"min\": %.2f, \"median\": %.2f, "
-      "\"max\": %.2f}, \"device_us\": %.2f, \"busbw_gbps\": %.2f, "
+      "\"flagged\": %s, \"flush_threads\": %s, \"time_us\": {\"min\": %.2f, "
+      "\"median\": %.2f, "
+      "\"max\": %.2f}, \"device_us\": %.2f, \"cores_busy\": %.2f, "
+      "\"busbw_gbps\": %.2f, "
       "\"bound_gbps\": %.2f}\n",
       op.c_str(), ranks, static_cast<unsigned long long>(bytes),
-      setting.shape.c_str(), setting.slots.c_str(), setting.copy_engine.c_str(),
-      setting.kernel_slots.c_str(), setting.flagged.c_str(), times.min,
-      times.median, times.max, times.device, gbps / times.median,
+      setting.coherence.c_str(), setting.shape.c_str(), setting.slots.c_str(),
+      setting.copy_engine.c_str(), setting.kernel_slots.c_str(),
+      setting.flagged.c_str(), setting.flush_threads.c_str(), times.min,
+      times.median, times.max, times.device, times.cores, gbps / times.median,
       bound_us > 0 ? gbps / bound_us : 0.0);
   std::fflush(stdout);
 }
 
+// Of measurements of the same, the median of the medians.
+Benchmark::Times Joined(std::vector<Benchmark::Times> turns) {
+  using Times = Benchmark::Times;
+  std::ranges::sort(turns, {}, &Times::median);
+  Times times = turns[turns.size() / 2];
+  times.min = std::ranges::min(turns, {}, &Times::min).min;
+  times.max = std::ranges::max(turns, {}, &Times::max).max;
+  return times;
+}
+
 int Main(int argc, char** argv) {
   const Flags flags = Parse(argc, argv);
-  const int ranks = CountDevices();
-  if (ranks < 2) {
-    std::fprintf(stderr, "needs at least 2 GPUs, there are %d\n", ranks);
+  const int ranks = flags.ranks > 0 ? flags.ranks : CountDevices();
+  if (ranks < 2 || CountDevices() == 0) {
+    std::fprintf(stderr, "needs 2 ranks and a GPU; there are %d GPUs\n",
+                 CountDevices());
     return 1;
   }
   uint64_t largest = uint64_t{16} << 20;
   for (const std::string& size : flags.sizes)
     largest = std::max<uint64_t>(largest, std::stoull(size));
   Benchmark benchmark(ranks, 2 * largest);
-  // The bound of an operation and size does not depend on the setting.
-  std::map<std::string, double> bounds;
-  for (const Setting& setting : Settings(flags)) {
-    const DeviceOptions options = setting.Options();
-    DeviceWorld world(ranks, options);
-    for (const std::string& name : flags.ops) {
-      const plan::Op op = OpByName(name);
-      for (const std::string& size : flags.sizes) {
-        const uint64_t bytes = std::stoull(size);
-        const uint64_t count = CountOf(op, bytes, ranks);
-        const auto ours = benchmark.TimeCalls(world, op, count, flags.repeats);
-        double& bound = bounds[name + "/" + size];
-        if (bytes >= uint64_t{1} << 20 && bound == 0) {
-          for (bool by_copy_engine : {false, true}) {
-            const auto times = benchmark.TimeBound(
-                world, op, count, options.shape, by_copy_engine, flags.repeats);
-            bound = bound == 0 ? times.median : std::min(bound, times.median);
-          }
+  const std::vector<Setting> settings = Settings(flags);
+  std::vector<std::unique_ptr<DeviceWorld>> worlds;
+  for (const Setting& setting : settings)
+    worlds.push_back(std::make_unique<DeviceWorld>(
+        ranks, setting.Options(), true, 1, 192 << 20, setting.Mode()));
+  for (const std::string& name : flags.ops) {
+    const plan::Op op = OpByName(name);
+    for (const std::string& size : flags.sizes) {
+      const uint64_t bytes = std::stoull(size);
+      const uint64_t count = CountOf(op, bytes, ranks);
+      std::vector<std::vector<Benchmark::Times>> turns(settings.size());
+      for (int turn = 0; turn < flags.repeats; ++turn)
+        for (size_t i = 0; i < settings.size(); ++i)
+          turns[i].push_back(benchmark.TimeCalls(*worlds[i], op, count, 1));
+      double bound = 0;
+      if (flags.bound && bytes >= uint64_t{1} << 20) {
+        for (bool by_copy_engine : {false, true}) {
+          const auto times = benchmark.TimeBound(*worlds[0], op, count,
+                                                 settings[0].Options().shape,
+                                                 by_copy_engine, flags.repeats);
+          bound = bound == 0 ? times.median : std::min(bound, times.median);
         }
-        Print(setting, name, ranks, bytes, ours, bound);
       }
+      for (size_t i = 0; i < settings.size(); ++i)
+        Print(settings[i], name, ranks, bytes, Joined(turns[i]), bound);
     }
   }
   return 0;

@@ -39,13 +39,14 @@ uint32_t RoundsAhead(const StoredProgram& program, int members) {
 DeviceChannel::DeviceChannel(pool::Pool* pool, Peers* peers,
                              const DeviceOptions& options, Group group,
                              ProgramStore* programs,
-                             cuda::CopyEngine* copy_engine)
+                             cuda::CopyEngine* copy_engine, Relay* relay)
     : pool_(pool),
       peers_(peers),
       options_(options),
       connection_(pool, peers, options, std::move(group)),
       programs_(programs),
       copy_engine_(copy_engine),
+      relay_(relay),
       key_(HashGroup(connection_.group().members)),
       flagged_rounds_(options.first_flagged_round) {}
 
@@ -79,7 +80,10 @@ Status DeviceChannel::Connect() {
   const Clock::time_point start = peers_->AwakeTime();
   for (;;) {
     CXL_ASSIGN_OR_RETURN(bool all, connection_.Connect());
-    if (all) return UploadMembers();
+    if (all) {
+      if (relay_ != nullptr) CXL_RETURN_IF_ERROR(OpenRelay());
+      return UploadMembers();
+    }
     const int32_t missing = ranks[connection_.Missing()];
     RecordWait(calls_, connection_.Missing());
     CXL_RETURN_IF_ERROR(peers_->GaveUp(missing));
@@ -92,6 +96,24 @@ Status DeviceChannel::Connect() {
                    " s");
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
+}
+
+// The device then uses words of its own, which the relay passes on.
+Status DeviceChannel::OpenRelay() {
+  const size_t size = connection_.members().size();
+  CXL_ASSIGN_OR_RETURN(mirror_, AllocatePinned<cuda::MirrorWords>(size));
+  std::vector<cuda::DeviceControl*> in_pool;
+  std::vector<cuda::MirrorWords*> mirror;
+  for (size_t member = 0; member < size; ++member) {
+    in_pool.push_back(connection_.control(static_cast<int>(member)));
+    mirror.push_back(&mirror_[member]);
+  }
+  channel_relay_ = std::make_unique<ChannelRelay>(
+      connection_.doorbells(), !options_.gpu_writes_memory, std::move(in_pool),
+      std::move(mirror), connection_.group().self);
+  connection_.Mirror(mirror_.get());
+  relay_->Add(channel_relay_.get());
+  return OkStatus();
 }
 
 // Of one of the copy engines' buffers.
@@ -161,6 +183,27 @@ cuda::DeviceCall DeviceChannel::Prepare(const Call& call,
   return device;
 }
 
+void DeviceChannel::EnqueueRelay(const cuda::DeviceCall& call,
+                                 const StoredProgram& program, Way way,
+                                 const cuda::Shape& shape) {
+  const bool copies = way.copy_lines > 0;
+  RelayedCall relayed;
+  relayed.program = program.relay;
+  relayed.members = connection_.members(way.slots).data();
+  relayed.lanes = copies ? way.copy_lines : shape.blocks;
+  relayed.lanes_take_turns = copies;
+  relayed.num_slots = call.num_slots;
+  relayed.unit_bytes = call.unit_bytes;
+  relayed.blocks = shape.blocks;
+  relayed.slot_step = copies ? 0 : call.slot_step;
+  relayed.base_round = call.base_round;
+  relayed.call = call.call;
+  relayed.hash = call.hash;
+  relayed.awaits_end = copies || last_by_copy_engine_;
+  channel_relay_->Enqueue(std::move(relayed));
+  relay_->Wake();
+}
+
 cudaError_t DeviceChannel::LaunchFlagged(cuda::DeviceCall call,
                                          const StoredProgram& program,
                                          cudaStream_t stream) {
@@ -186,6 +229,8 @@ Status DeviceChannel::Enqueue(const Call& call, bool aside,
   }
   Status status = EnqueueRecorded(call, aside, stream);
   if (status.ok()) return status;
+  // It may have been told of a call that no device will execute.
+  if (channel_relay_ != nullptr) channel_relay_->Stop();
   std::lock_guard lock(mutex_);
   recorded_->Fail(place, status);
   return status;
@@ -203,7 +248,9 @@ Status DeviceChannel::EnqueueRecorded(const Call& call, bool aside,
   const cuda::DeviceCall device =
       Prepare(call, *program, descriptor, way.slots);
 
+  const cuda::Shape shape = ShapeOf(call);
   Note(call, descriptor);
+  if (relay_ != nullptr) EnqueueRelay(device, *program, way, shape);
   cudaError_t error = cudaSuccess;
   if (way.copy_lines > 0) {
     CXL_ASSIGN_OR_RETURN(const cuda::CopyTimes times, TakeTimes(place));
@@ -219,8 +266,7 @@ Status DeviceChannel::EnqueueRecorded(const Call& call, bool aside,
   } else {
     if (std::exchange(last_by_copy_engine_, false))
       error = cuda::LaunchWaitForEnd(device, stream);
-    if (error == cudaSuccess)
-      error = cuda::Launch(device, options_.shape, stream);
+    if (error == cudaSuccess) error = cuda::Launch(device, shape, stream);
   }
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(error, "launching a collective"));
   if (aside)

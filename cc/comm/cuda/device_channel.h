@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -20,6 +21,8 @@
 #include "cc/comm/cuda/program_store.h"
 #include "cc/comm/health/peers.h"
 #include "cc/comm/record/counted_calls.h"
+#include "cc/comm/relay/channel_relay.h"
+#include "cc/comm/relay/relay.h"
 #include "cc/engine/cuda/copy_engine.h"
 #include "cc/pool/pool.h"
 
@@ -35,7 +38,7 @@ class DeviceChannel {
  public:
   DeviceChannel(pool::Pool* pool, Peers* peers, const DeviceOptions& options,
                 Group group, ProgramStore* programs,
-                cuda::CopyEngine* copy_engine);
+                cuda::CopyEngine* copy_engine, Relay* relay);
   ~DeviceChannel();
 
   // Allocates this member's part, on the current device, and tells the others
@@ -80,9 +83,12 @@ class DeviceChannel {
   Status EnqueueRecorded(const Call& call, bool aside, cudaStream_t stream);
   Status FollowLast(cudaStream_t stream);
   Status UploadMembers();
+  Status OpenRelay();
   cuda::DeviceCall Prepare(const Call& call, const StoredProgram& program,
                            const pool::CallDescriptor& descriptor,
                            SlotUse use) const;
+  void EnqueueRelay(const cuda::DeviceCall& call, const StoredProgram& program,
+                    Way way, const cuda::Shape& shape);
   cudaError_t LaunchFlagged(cuda::DeviceCall call, const StoredProgram& program,
                             cudaStream_t stream);
   Result<cuda::CopyTimes> TakeTimes(uint64_t place);
@@ -90,6 +96,7 @@ class DeviceChannel {
 
   // In device_channel_programs.cc.
   Way WayOf(const Call& call, bool aside) const;
+  cuda::Shape ShapeOf(const Call& call) const;
   Result<std::optional<cuda::Program>> FlaggedProgram(
       const plan::Request& request) const;
   Result<const StoredProgram*> ProgramFor(
@@ -110,6 +117,7 @@ class DeviceChannel {
   DeviceConnection connection_;
   ProgramStore* programs_;
   cuda::CopyEngine* copy_engine_;
+  Relay* relay_;  // null: devices use the words of the pool themselves
   uint64_t key_;
 
   std::atomic<bool> connected_{false};
@@ -117,6 +125,8 @@ class DeviceChannel {
   DeviceMemory<cuda::DeviceScratch> scratch_;
   DeviceMemory<std::byte> staging_;  // cuda::HostProgram's
   PinnedMemory<cuda::DeviceStatus> status_;
+  PinnedMemory<cuda::MirrorWords> mirror_;  // with a relay
+  std::unique_ptr<ChannelRelay> channel_relay_;
   cudaEvent_t last_done_ = nullptr;  // of the last call
   bool last_recorded_ = false;       // whether that event has been recorded
   cudaStream_t last_stream_ = nullptr;

@@ -188,6 +188,7 @@ int DeviceChannel::WaitingFor(uint64_t finished, double waited_s) const {
 void DeviceChannel::Abort() {
   if (status_ == nullptr) return;
   std::atomic_ref(status_.get()->abort).store(1, std::memory_order_release);
+  if (channel_relay_ != nullptr) channel_relay_->Stop();
   const uint64_t finished = Read(status_.get()->finished);
   std::lock_guard lock(mutex_);
   if (!timed_copies_.empty() && timed_copies_.back().call >= finished)

@@ -2,6 +2,7 @@
 // program. Part of the enqueuing side, but all ranks must decide it alike.
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "cc/comm/cuda/device_channel.h"
@@ -76,10 +77,25 @@ DeviceChannel::Way DeviceChannel::WayOf(const Call& call, bool aside) const {
   return bytes > 0 && copies ? way : Way{};
 }
 
-// None if the call is too long for flags.
+// Where the words of all blocks are passed on together, a call may have fewer
+// blocks than the one before: fewer words for a short one. Blocks in different
+// slots share these out by their number.
+cuda::Shape DeviceChannel::ShapeOf(const Call& call) const {
+  constexpr uint64_t kBlockBytes = uint64_t{16} << 10;
+  cuda::Shape shape = options_.shape;
+  if (relay_ == nullptr || connection_.stripes().slot_step > 0) return shape;
+  const uint64_t bytes =
+      std::max(plan::InputBytes(call.request), plan::OutputBytes(call.request));
+  shape.blocks = static_cast<uint32_t>(std::bit_floor(
+      std::clamp<uint64_t>(bytes / kBlockBytes, 1, shape.blocks)));
+  return shape;
+}
+
+// None if the call is too long for flags. Only a device could read them in
+// time, and no device can drop a line of its host's cache.
 Result<std::optional<cuda::Program>> DeviceChannel::FlaggedProgram(
     const plan::Request& request) const {
-  if (options_.flagged_bytes == 0 ||
+  if (relay_ != nullptr || options_.flagged_bytes == 0 ||
       !plan::IsFlagged(request, options_.flagged_bytes))
     return std::optional<cuda::Program>();
   CXL_ASSIGN_OR_RETURN(
@@ -100,7 +116,7 @@ Result<const StoredProgram*> DeviceChannel::ProgramFor(
   if (way.copy_lines == 0) {
     CXL_ASSIGN_OR_RETURN(const std::optional<cuda::Program> program,
                          FlaggedProgram(call.request));
-    if (program) return programs_->Store(key, *program, true, stream);
+    if (program) return programs_->Store(key, *program, true, nullptr, stream);
   }
   CXL_ASSIGN_OR_RETURN(
       const plan::Plan plan,
@@ -108,7 +124,13 @@ Result<const StoredProgram*> DeviceChannel::ProgramFor(
   CXL_ASSIGN_OR_RETURN(
       const cuda::Program program,
       cuda::MakeProgram(plan, call.request.rank, connection_.stripes()));
-  return programs_->Store(key, program, false, stream);
+  std::shared_ptr<const RelayProgram> relay;
+  if (relay_ != nullptr)
+    relay = std::make_shared<const RelayProgram>(
+        MakeRelayProgram(program.sending, program.receiving, program.rounds,
+                         static_cast<int>(connection_.members().size()),
+                         connection_.group().self));
+  return programs_->Store(key, program, false, std::move(relay), stream);
 }
 
 }  // namespace jax_cxl::comm

@@ -164,6 +164,14 @@ Status DeviceConnection::PairSlots(int member) {
   return OkStatus();
 }
 
+void DeviceConnection::Mirror(cuda::MirrorWords* mirror) {
+  for (size_t member = 0; member < members_.size(); ++member) {
+    members_[member] = cuda::Mirrored(members_[member], &mirror[member]);
+    members_in_pairs_[member] =
+        cuda::Mirrored(members_in_pairs_[member], &mirror[member]);
+  }
+}
+
 int DeviceConnection::Missing() const {
   for (size_t member = 0; member < controls_.size(); ++member)
     if (controls_[member] == nullptr) return static_cast<int>(member);

@@ -13,6 +13,7 @@
 #include "cc/comm/record/recorder.h"
 #include "cc/engine/cuda/device_call.h"
 #include "cc/engine/cuda/executor.h"
+#include "cc/engine/gpu_program/mirror_words.h"
 #include "cc/engine/gpu_program/program.h"
 #include "cc/plan/gpu_geometry.h"
 #include "cc/plan/plan.h"
@@ -41,6 +42,11 @@ struct DeviceOptions {
   uint64_t flagged_bytes = plan::kFlaggedAt55GBps;
   // Tests start shortly before flags begin anew.
   uint64_t first_flagged_round = 0;
+  // In pools that nobody keeps coherent: threads of a device that pass
+  // doorbells on, write back and drop lines (0: follows from the machine), and
+  // whether what devices write reaches the memory without being written back.
+  int flush_threads = 0;
+  bool gpu_writes_memory = false;
 };
 
 // What a call takes for the slots of a ring. Pieces of other sizes lie in the
@@ -87,6 +93,10 @@ class DeviceConnection {
     return use == SlotUse::kPairs ? members_in_pairs_ : members_;
   }
   cuda::DeviceControl* control(int member) const { return controls_[member]; }
+
+  // From now on devices use these words, one element a member, instead of those
+  // in the pool. Once connected.
+  void Mirror(cuda::MirrorWords* mirror);
 
  private:
   void InitializeWords();

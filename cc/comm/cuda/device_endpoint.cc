@@ -1,5 +1,8 @@
 #include "cc/comm/cuda/device_endpoint.h"
 
+#include <sched.h>
+
+#include <algorithm>
 #include <utility>
 
 #include "cc/engine/cuda/flagged/flagged.h"
@@ -26,6 +29,16 @@ class CurrentDevice {
   bool changed_ = false;
 };
 
+// Of one device: as many as write back and drop about as fast as a link carries
+// data, where the processor has several times as many cores.
+int DefaultFlushThreads() {
+  constexpr int kMost = 4;
+  constexpr int kCoresEach = 4;
+  cpu_set_t cores;
+  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
+  return std::clamp(CPU_COUNT(&cores) / kCoresEach, 1, kMost);
+}
+
 }  // namespace
 
 DeviceEndpoint::DeviceEndpoint(pool::Pool* pool, Peers* peers, Endpoint* host,
@@ -46,6 +59,7 @@ DeviceEndpoint::~DeviceEndpoint() {
   for (auto& [output, event] : started_) cudaEventDestroy(event);
   for (cudaEvent_t event : free_events_) cudaEventDestroy(event);
   if (own_stream_ != nullptr) cudaStreamDestroy(own_stream_);
+  relay_.reset();
   channels_.clear();
 }
 
@@ -57,6 +71,10 @@ Status DeviceEndpoint::Open() {
   CXL_RETURN_IF_ERROR(programs_.Open());
   CXL_RETURN_IF_ERROR(copy_engine_.Open());
   CXL_RETURN_IF_ERROR(host_path_.Open());
+  if (direct_ && pool_->coherence().cache() != nullptr)
+    relay_ = std::make_unique<Relay>(
+        pool_->coherence(), options_.flush_threads > 0 ? options_.flush_threads
+                                                       : DefaultFlushThreads());
   // Ahead of compute, so that a collective gets its few blocks first.
   int least = 0, greatest = 0;
   cudaDeviceGetStreamPriorityRange(&least, &greatest);
@@ -71,8 +89,9 @@ Result<DeviceChannel*> DeviceEndpoint::ChannelFor(
   if (auto found = channels_.find(hash); found != channels_.end())
     return found->second.get();
   CXL_ASSIGN_OR_RETURN(Group group, host_->GroupOf(members));
-  auto channel = std::make_unique<DeviceChannel>(
-      pool_, peers_, options_, std::move(group), &programs_, &copy_engine_);
+  auto channel =
+      std::make_unique<DeviceChannel>(pool_, peers_, options_, std::move(group),
+                                      &programs_, &copy_engine_, relay_.get());
   CXL_RETURN_IF_ERROR(channel->Open(host_->arena(), host_->recorder()));
   std::lock_guard lock(watched_mutex_);
   watched_.push_back(channel.get());
@@ -172,7 +191,10 @@ Status DeviceEndpoint::EnqueueDone(const void* output, void* result,
 
 void DeviceEndpoint::Drain() {
   CurrentDevice current(device_);
-  cudaDeviceSynchronize();
+  const bool done = cudaDeviceSynchronize() == cudaSuccess;
+  // Peers may need what the device has rung last. After an error it rings no
+  // more.
+  if (done && relay_ != nullptr) relay_->Drain();
 }
 
 Status DeviceEndpoint::Check(Clock::time_point now) {

@@ -16,6 +16,7 @@
 #include "cc/comm/cuda/program_store.h"
 #include "cc/comm/endpoint.h"
 #include "cc/comm/health/peers.h"
+#include "cc/comm/relay/relay.h"
 #include "cc/pool/pool.h"
 
 namespace jax_cxl::comm {
@@ -27,7 +28,8 @@ namespace jax_cxl::comm {
 // the other members.
 class DeviceEndpoint {
  public:
-  // `direct`: the device uses the pool itself. `fail` runs on any thread.
+  // `direct`: the device reads and writes the pool itself. `fail` runs on any
+  // thread.
   DeviceEndpoint(pool::Pool* pool, Peers* peers, Endpoint* host,
                  const DeviceOptions& options, int device, bool direct,
                  std::function<void(const Status&)> fail);
@@ -86,6 +88,7 @@ class DeviceEndpoint {
   cuda::CopyEngine copy_engine_;
   HostPath host_path_;
   std::unordered_map<uint64_t, std::unique_ptr<DeviceChannel>> channels_;
+  std::unique_ptr<Relay> relay_;  // null where the pool is coherent
 
   cudaStream_t own_stream_ = nullptr;
   // By output: what is done when a started call is.

@@ -101,6 +101,44 @@ TEST_F(DeviceEndpointTest, ThroughTheHost) {
   RunSoak(9, {2, 0, 0, 1, 32, false, Way::kStartAndDone}, 100, 1 << 20);
 }
 
+// The instructions are real; the memory of this machine would be coherent
+// without them. cc/comm/relay/relay_test.cc has memory that is not.
+TEST_F(DeviceEndpointTest, FlushPools) {
+  for (bool gpu_writes_memory : {false, true}) {
+    Setting setting{3, 0, 0, 1, 32};
+    setting.coherence = pool::CoherenceMode::kFlush;
+    setting.gpu_writes_memory = gpu_writes_memory;
+    RunSoak(22, setting, 300, 1 << 20);
+    setting.num_slots = 3;
+    setting.slot_bytes = 64 << 10;
+    RunSoak(23, setting, 200, 1 << 20);
+  }
+}
+
+TEST_F(DeviceEndpointTest, FlushPoolsOfSeveralDevices) {
+  Setting setting{4, 64 << 10, 0, 6, 16};
+  setting.coherence = pool::CoherenceMode::kFlush;
+  RunSoak(24, setting, 200, 1 << 20);
+}
+
+TEST_F(DeviceEndpointTest, FlushPoolsByTheCopyEngines) {
+  const int ranks = std::min(CountDevices(), 4);
+  if (ranks < 2) GTEST_SKIP() << "one GPU";
+  for (uint64_t copy_engine_bytes : {0, 4000}) {
+    Setting setting{
+        ranks, 64 << 10, 6, 1, 32, true, Way::kStartAndDone, copy_engine_bytes};
+    setting.coherence = pool::CoherenceMode::kFlush;
+    RunSoak(25, setting, 100, 1 << 20);
+  }
+}
+
+// Devices use the words of the pool themselves, as in a coherent pool.
+TEST_F(DeviceEndpointTest, UncachedPools) {
+  Setting setting{3, 0, 0, 1, 32};
+  setting.coherence = pool::CoherenceMode::kUncached;
+  RunSoak(26, setting, 300, 1 << 20);
+}
+
 TEST_F(DeviceEndpointTest, ManyCallsInFlight) {
   DeviceWorld world(2, {});
   world.OpenChannels({0, 1});

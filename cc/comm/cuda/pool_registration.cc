@@ -14,10 +14,6 @@ constexpr uint64_t kPieceBytes = uint64_t{256} << 30;
 
 Result<std::unique_ptr<PoolRegistration>> PoolRegistration::Create(
     const pool::Pool& pool, const std::vector<int>& devices) {
-  if (pool.coherence().mode() == pool::CoherenceMode::kFlush)
-    return Error(Code::kUnimplemented,
-                 "the pool is mapped write-back and shared without coherence: "
-                 "only a processor can flush and invalidate its lines");
   for (int device : devices) {
     int same_address = 0;
     cudaDeviceGetAttribute(

@@ -1,6 +1,7 @@
 #include "cc/comm/cuda/program_store.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "cc/engine/cuda/flagged/flagged.h"
 
@@ -31,10 +32,9 @@ Status ProgramStore::Clear() {
   return cuda::CudaStatus(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 }
 
-Result<const StoredProgram*> ProgramStore::Store(const std::string& key,
-                                                 const cuda::Program& program,
-                                                 bool flagged,
-                                                 cudaStream_t stream) {
+Result<const StoredProgram*> ProgramStore::Store(
+    const std::string& key, const cuda::Program& program, bool flagged,
+    std::shared_ptr<const RelayProgram> relay, cudaStream_t stream) {
   const uint64_t sending = program.sending.size();
   const uint64_t receiving = program.receiving.size();
   if (sending + receiving > kSteps)
@@ -66,6 +66,7 @@ Result<const StoredProgram*> ProgramStore::Store(const std::string& key,
   stored.bytes_published = program.bytes_published;
   stored.bytes_retrieved = program.bytes_retrieved;
   stored.flagged = flagged;
+  stored.relay = std::move(relay);
   if (flagged) stored.flagged_blocks = cuda::FlaggedBlocks(program);
   return &(programs_[key] = stored);
 }

@@ -4,11 +4,13 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <unordered_map>
 
 #include "cc/base/status.h"
 #include "cc/comm/cuda/device_memory.h"
+#include "cc/comm/relay/relay_program.h"
 #include "cc/engine/gpu_program/program.h"
 
 namespace jax_cxl::comm {
@@ -27,6 +29,8 @@ struct StoredProgram {
   uint64_t bytes_retrieved = 0;
   bool flagged = false;  // a short message's (see flagged.h)
   uint32_t flagged_blocks = 0;
+  // The host's half, where there is one.
+  std::shared_ptr<const RelayProgram> relay;
 };
 
 // The programs of one device. They lie one after another in memory that was
@@ -46,6 +50,7 @@ class ProgramStore {
   // run later sees it too if they wait for this one, as a channel's calls do.
   Result<const StoredProgram*> Store(const std::string& key,
                                      const cuda::Program& program, bool flagged,
+                                     std::shared_ptr<const RelayProgram> relay,
                                      cudaStream_t stream);
 
  private:

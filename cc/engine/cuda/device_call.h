@@ -5,21 +5,17 @@
 #include <cstdint>
 
 #include "cc/base/dtype.h"
+#include "cc/engine/gpu_program/channel_words.h"
 #include "cc/engine/gpu_program/program.h"
 #include "cc/plan/gpu_geometry.h"
-#include "cc/pool/layout/channel_layout.h"
 #include "cc/pool/layout/layout.h"
 
 // What kernels and host share. Words that a kernel polls or rings lie in the
 // pool, which is mapped into the devices' address space, one writer each.
 namespace jax_cxl::cuda {
 
-inline constexpr int kMaxBlocks = 64;   // thread blocks of one call
-inline constexpr int kMaxMembers = 64;  // ranks of a group
 inline constexpr uint32_t kMaxDataWarps = 16;
 inline constexpr uint32_t kMaxThreads = 32 * kMaxDataWarps;
-inline constexpr int kCallWords = 15;
-static_assert(kCallWords > pool::kMaxSlots);
 
 // How many thread blocks execute a call, and how many threads of each block
 // send and receive: kMaxThreads together at most. Every rank of a group has the
@@ -34,61 +30,6 @@ struct Shape {
   constexpr uint32_t data_warps() const {
     return (sending_threads + receiving_threads) / 32;
   }
-};
-
-// What block b of a member says to block b of the others. Which call a round
-// belongs to stands beside the doorbell: a member can be ahead by as many calls
-// as there are slots, so that no word is overwritten while a peer needs it.
-struct alignas(pool::kLineBytes) SendLine {
-  uint64_t published;          // a doorbell word
-  uint64_t calls[kCallWords];  // of call c at c % kCallWords: CallWord
-};
-static_assert(sizeof(SendLine) == pool::kLineBytes);
-
-// The number of a call or round, and a hash of what else the members must agree
-// on, in one word: as a doorbell has its epoch and its value.
-using pool::kValueBits;
-using pool::kValueMask;
-constexpr uint64_t CallWord(uint64_t number, uint64_t hash) {
-  return number << kValueBits | (hash & kValueMask);
-}
-
-// What a member's host says about a call that it enqueued: the last kJournal of
-// them stay readable, so that a disagreement can be put in words.
-inline constexpr uint64_t kJournal = 256;
-struct alignas(pool::kLineBytes) JournalEntry {
-  uint64_t ready;  // a doorbell word: number of the call + 1
-  pool::CallDescriptor descriptor;
-  char name[64];  // what the user wrote, zero-terminated
-};
-static_assert(sizeof(JournalEntry) == pool::kLineBytes);
-
-// A member's ring for short messages (see flagged.h).
-inline constexpr int kFlaggedSlots = plan::kFlaggedSlots;
-struct alignas(pool::kLineBytes) FlaggedControl {
-  uint64_t released;              // a doorbell word: rounds
-  uint64_t calls[kFlaggedSlots];  // of round r at r % kFlaggedSlots: CallWord
-  alignas(pool::kLineBytes) std::byte
-      lines[kFlaggedSlots][plan::kFlaggedExpansion * plan::kFlaggedBytes];
-};
-
-// A member's control block on a channel between GPUs.
-struct DeviceControl {
-  SendLine send[kMaxBlocks];
-  pool::Doorbell released[kMaxBlocks];
-  // Rounds of calls that are over, which all blocks have released.
-  pool::Doorbell ended;
-  JournalEntry journal[kJournal];
-  FlaggedControl flagged;
-};
-
-// One member's part of a channel as the devices of this process see it.
-struct MemberView {
-  SendLine* send;
-  pool::Doorbell* released;
-  uint64_t* ended;
-  FlaggedControl* flagged;
-  std::byte* slots[pool::kMaxSlots];
 };
 
 enum class DeviceFault : uint32_t {

@@ -45,6 +45,18 @@ void Coherence::PublishPayload(const void* begin, size_t bytes) const {
   StoreFence();
 }
 
+void Coherence::PublishDeviceParts(std::span<const Part> parts) const {
+  if (cache_ == nullptr) {
+    StoreFence();
+    return;
+  }
+  // The device's stores are none of this thread's: what orders the write-backs
+  // behind them is the load that saw the device's word, and this fence.
+  cache_->FullFence();
+  for (const Part& part : parts) cache_->WriteBack(part.begin, part.bytes);
+  cache_->StoreFence();
+}
+
 void Coherence::StoreFlag(uint64_t* flag, uint64_t value) const {
   if (cache_ != nullptr) {
     cache_->Store(flag, value);
@@ -79,13 +91,18 @@ uint64_t Coherence::LoadFlag(const uint64_t* flag) const {
 }
 
 void Coherence::AcquirePayload(const void* begin, size_t bytes) const {
+  const Part part = {begin, bytes};
+  AcquireParts({&part, 1});
+}
+
+void Coherence::AcquireParts(std::span<const Part> parts) const {
   if (cache_ == nullptr) {
     if (mode_ != CoherenceMode::kCoherent) FullFence();
     return;  // LoadFlag acquired
   }
   // Nothing but this fence keeps the flushes behind the load of the flag.
   cache_->FullFence();
-  cache_->Invalidate(begin, bytes);
+  for (const Part& part : parts) cache_->Invalidate(part.begin, part.bytes);
   cache_->FullFence();
 }
 

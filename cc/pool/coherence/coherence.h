@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string_view>
 #include <type_traits>
 
@@ -27,6 +28,12 @@ Result<CoherenceMode> ParseCoherenceMode(std::string_view name);
 
 // kUnimplemented when this processor cannot do what `mode` needs.
 Status CheckCoherenceSupported(CoherenceMode mode);
+
+// A part of a payload that does not lie in one piece.
+struct Part {
+  const void* begin = nullptr;
+  size_t bytes = 0;
+};
 
 // The four moves that every protocol in the pool is made of. Writer: store the
 // payload, PublishPayload, StoreFlag. Reader: LoadFlag until it says so,
@@ -51,6 +58,11 @@ class Coherence {
   // StoreFlag. In kFlush mode writes back every line of the range.
   void PublishPayload(const void* begin, size_t bytes) const;
 
+  // The same of parts that a device of this host has written, which has told
+  // this thread so: its writes may have ended in this host's cache. In kFlush
+  // mode a full fence keeps the write-backs behind the load of what it told.
+  void PublishDeviceParts(std::span<const Part> parts) const;
+
   // One aligned 8-byte store, visible promptly and after everything published.
   void StoreFlag(uint64_t* flag, uint64_t value) const;
 
@@ -64,6 +76,7 @@ class Coherence {
   // After LoadFlag: later loads of the range see what was published before
   // the flag. In kFlush mode drops every line of the range.
   void AcquirePayload(const void* begin, size_t bytes) const;
+  void AcquireParts(std::span<const Part> parts) const;
 
   // AcquirePayload, and a private copy, so that what is used is what was
   // checked, whatever another process writes there meanwhile.

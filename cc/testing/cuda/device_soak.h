@@ -161,6 +161,8 @@ struct Setting {
   uint64_t copy_engine_bytes = uint64_t{12} << 20;
   uint64_t flagged_bytes = DeviceOptions().flagged_bytes;
   uint64_t first_flagged_round = 0;
+  pool::CoherenceMode coherence = pool::ChosenCoherence();
+  bool gpu_writes_memory = false;
 };
 
 inline void RunSoak(uint64_t seed, const Setting& setting, int calls,
@@ -176,8 +178,9 @@ inline void RunSoak(uint64_t seed, const Setting& setting, int calls,
   options.timeout_s = 20;
   options.flagged_bytes = setting.flagged_bytes;
   options.first_flagged_round = setting.first_flagged_round;
+  options.gpu_writes_memory = setting.gpu_writes_memory;
   DeviceWorld world(setting.ranks, options, setting.direct,
-                    setting.pool_devices);
+                    setting.pool_devices, 192 << 20, setting.coherence);
   const Watcher watcher(world);
   std::vector<std::unique_ptr<Scratch>> scratch;
   for (int rank = 0; rank < setting.ranks; ++rank)

@@ -38,8 +38,10 @@ inline void OkOrDie(cudaError_t error) {
 class DeviceWorld {
  public:
   DeviceWorld(int size, const DeviceOptions& options, bool direct = true,
-              int pool_devices = 1, uint64_t bytes_per_rank = 192 << 20)
-      : world_(size, Options{}, size * bytes_per_rank, pool_devices) {
+              int pool_devices = 1, uint64_t bytes_per_rank = 192 << 20,
+              pool::CoherenceMode coherence = pool::ChosenCoherence())
+      : world_(size, Options{}, size * bytes_per_rank, pool_devices,
+               coherence) {
     std::vector<int> devices(std::min(size, CountDevices()));
     std::iota(devices.begin(), devices.end(), 0);
     if (direct)

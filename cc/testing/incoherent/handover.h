@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "cc/engine/gpu_program/channel_words.h"
 #include "cc/pool/coherence/doorbell.h"
 #include "cc/pool/layout/channel_layout.h"
 #include "cc/pool/pool.h"
@@ -42,8 +43,14 @@ class HandOver {
     entry.place.slots[0] = entry.place.control + kMiB / 2;
     a_->coherence().PublishPayload(&entry.place, sizeof(entry.place));
     to_.Ring(&entry.ready, 1);
-    ChannelEntry& seen = b_->rank_page(0)->channels[0];
-    b_->coherence().AcquirePayload(&seen, sizeof(seen));
+    // And one between devices.
+    ChannelEntry& devices = a_->rank_page(0)->channels[1];
+    devices.place.control = a_->arena(0, 0).offset + kMiB;
+    a_->coherence().PublishPayload(&devices.place, sizeof(devices.place));
+    to_.Ring(&devices.ready, 1);
+    for (ChannelEntry* seen :
+         {&b_->rank_page(0)->channels[0], &b_->rank_page(0)->channels[1]})
+      b_->coherence().AcquirePayload(seen, sizeof(*seen));
   }
 
   // "" or what went wrong first.
@@ -79,6 +86,7 @@ class HandOver {
 
   std::vector<Place> Places() const {
     const ChannelPlace& channel = a_->rank_page(0)->channels[0].place;
+    const uint64_t devices = a_->rank_page(0)->channels[1].place.control;
     const auto page = kPageBytes;
     const uint64_t entry =
         page + offsetof(RankPage, channels) + 2 * sizeof(ChannelEntry);
@@ -103,6 +111,9 @@ class HandOver {
         {"submission beyond its line", submission, submission + 64,
          kPayloadBytes - 64},
         {"name", name, name + 8, sizeof(CallName) - 8},
+        // Its 64-byte line is not that of the doorbell.
+        {"call word", devices + offsetof(cuda::SendLine, calls[9])},
+        {"ended", devices + offsetof(cuda::DeviceControl, ended)},
     };
   }
 

@@ -93,6 +93,39 @@ IncoherentCache::Range IncoherentCache::RangeOf(const void* begin,
   return range;
 }
 
+void IncoherentCache::DeviceWrite(std::byte* to, const std::byte* from,
+                                  uint64_t bytes) {
+  Thread& self = Self();
+  std::lock_guard lock(self.mutex);
+  Random& random = self.random;
+  const uint64_t begin = shadow_->OffsetOf(to);
+  Note({begin, bytes, Region::kSlot});
+  for (uint64_t at = 0; at < bytes;) {
+    const uint64_t part = std::min(bytes - at, kPart - (begin + at) % kPart);
+    shadow_->DeviceWrite(begin + at, from + at, part);
+    if (devices_write_memory_ || random.OneIn(4))
+      shadow_->WriteBack(begin + at, part);
+    Disturb(random);
+    at += part;
+  }
+}
+
+void IncoherentCache::DeviceRead(std::byte* to, const std::byte* from,
+                                 uint64_t bytes) {
+  Thread& self = Self();
+  std::lock_guard lock(self.mutex);
+  Random& random = self.random;
+  const uint64_t begin = shadow_->OffsetOf(from);
+  for (uint64_t at = 0; at < bytes;) {
+    const uint64_t part = std::min(bytes - at, kPart - (begin + at) % kPart);
+    // Lines that the cache does not hold come from the memory.
+    if (random.OneIn(8)) shadow_->Refresh(begin + at, part);
+    shadow_->DeviceRead(begin + at, to + at, part);
+    Disturb(random);
+    at += part;
+  }
+}
+
 void IncoherentCache::WriteBack(const void* begin, size_t bytes) {
   if (bytes == 0) return;
   const Range range = RangeOf(begin, bytes);
@@ -101,6 +134,9 @@ void IncoherentCache::WriteBack(const void* begin, size_t bytes) {
   Note(range);
   Thread& self = Self();
   std::lock_guard lock(self.mutex);
+  if (std::exchange(self.fence_due, false) &&
+      !Omits(Move::kFenceBefore, range.region))
+    CompleteFullFence(self);
   Disturb(self.random);
   self.last = range;
   self.last_was_drop = false;
@@ -184,6 +220,11 @@ void IncoherentCache::Start(Thread& thread, const Range& range, bool drop) {
                      early.offset + early.bytes;
         });
     if (overtook) continue;
+    if (!drop && part.range.region == Region::kSlot &&
+        shadow_->LastDeviceWrite(part.range.offset, part.range.bytes) >
+            thread.fenced &&
+        thread.random.OneIn(2))
+      continue;  // happened before the device wrote
     if (thread.random.OneIn(2))
       Exchange(part);
     else
@@ -210,6 +251,7 @@ void IncoherentCache::Complete(Thread& thread, bool drops) {
 void IncoherentCache::CompleteFullFence(Thread& thread) {
   Complete(thread, /*drops=*/true);
   thread.loaded = false;
+  thread.fenced = shadow_->device_writes();
   thread.dropped_early.clear();
 }
 

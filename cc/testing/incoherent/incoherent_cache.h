@@ -32,6 +32,11 @@ namespace jax_cxl::pool {
 //   clean ones at any time, more often where the protocol is at work, and holds
 //   threads up; sooner or later it comes to every line.
 //
+// - what a device of the host writes lands in this cache, or past it in the
+//   memory; what a device reads may come from this cache, as stale as it is; a
+//   write-back that no full fence keeps behind a device's write may happen
+//   before it.
+//
 // An omission makes one of the protocol's moves do nothing.
 class IncoherentCache final : public Interposer, public Cache {
  public:
@@ -46,6 +51,13 @@ class IncoherentCache final : public Interposer, public Cache {
   }
   // From now on each line has one writer.
   void Opened() override { shadow_->Seal(); }
+
+  // Copies of a device of this host, from and to the process's view of the
+  // pool.
+  void DeviceWrite(std::byte* to, const std::byte* from, uint64_t bytes);
+  void DeviceRead(std::byte* to, const std::byte* from, uint64_t bytes);
+  // From now on no device's write stays in this cache.
+  void DevicesWriteMemory() { devices_write_memory_ = true; }
 
   void WriteBack(const void* begin, size_t bytes) override;
   void Invalidate(const void* begin, size_t bytes) override;
@@ -80,6 +92,7 @@ class IncoherentCache final : public Interposer, public Cache {
     bool fence_due = false;  // a full fence whose range is known at the drop
     bool fetches = false;    // the line last dropped, when it is loaded
     bool loaded = false;     // a flag, since the last full fence
+    uint64_t fenced = 0;     // writes of devices before the last full fence
     std::vector<Range> dropped_early;
   };
 
@@ -109,6 +122,7 @@ class IncoherentCache final : public Interposer, public Cache {
   const uint64_t id_;  // tells caches apart in what a thread remembers
   std::unique_ptr<Shadow> shadow_;
   const uint64_t seed_;
+  std::atomic<bool> devices_write_memory_{false};
   std::atomic<uint64_t> salt_{0};  // makes hosts of one seed differ
   const std::optional<Omission> omission_;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cc/engine/gpu_program/channel_words.h"
 #include "cc/pool/layout/channel_layout.h"
 #include "cc/pool/layout/layout.h"
 #include "cc/pool/layout/recorder_layout.h"
@@ -34,6 +35,8 @@ std::string_view RegionName(Region region) {
       "announcement_ready",
       "name_ready",
       "submissions_read",
+      "call_word",
+      "ended",
   };
   return kNames[static_cast<int>(region)];
 }
@@ -100,6 +103,7 @@ Region RegionMap::FindInArena(uint64_t offset, bool word, int owner) const {
                                                        owner * kRankPageBytes);
   uint64_t inside = UINT64_MAX;  // the control block that starts last
   uint64_t stride = 0;           // of its submissions
+  bool of_devices = false;       // which make no submissions
   for (const ChannelEntry& entry : page->channels) {
     if (__atomic_load_n(&entry.ready, __ATOMIC_ACQUIRE) == 0) break;
     const ChannelPlace& place = entry.place;
@@ -108,7 +112,9 @@ Region RegionMap::FindInArena(uint64_t offset, bool word, int owner) const {
     if (offset - place.control >= inside) continue;
     inside = offset - place.control;
     stride = SubmissionStride(place.payload_bytes);
+    of_devices = place.payload_bytes == 0;
   }
+  if (of_devices) return FindInDeviceControl(inside, word);
   const uint64_t reads = sizeof(ControlBlock) + kCallRing * stride;
   if (inside >= reads + world_size_ * sizeof(Doorbell)) return Region::kOther;
   if (inside >= reads) return Region::kSubmissionsRead;
@@ -130,6 +136,19 @@ Region RegionMap::FindInArena(uint64_t offset, bool word, int owner) const {
   }
   return inside < offsetof(ControlBlock, released) ? Region::kPublished
                                                    : Region::kReleased;
+}
+
+Region RegionMap::FindInDeviceControl(uint64_t inside, bool word) {
+  using cuda::DeviceControl;
+  if (inside < offsetof(DeviceControl, released))
+    return word && inside % sizeof(cuda::SendLine) != 0 ? Region::kCallWord
+                                                        : Region::kPublished;
+  if (inside < offsetof(DeviceControl, ended)) return Region::kReleased;
+  if (inside < offsetof(DeviceControl, journal)) return Region::kEnded;
+  if (inside >= offsetof(DeviceControl, flagged)) return Region::kOther;
+  inside -= offsetof(DeviceControl, journal);
+  return word && inside % sizeof(cuda::JournalEntry) == 0 ? Region::kNameReady
+                                                          : Region::kName;
 }
 
 }  // namespace jax_cxl::pool

@@ -39,9 +39,10 @@ enum class Region : uint8_t {
   kAnnouncementReady,
   kNameReady,
   kSubmissionsRead,
+  kCallWord,
+  kEnded,
 };
-inline constexpr int kNumRegions =
-    static_cast<int>(Region::kSubmissionsRead) + 1;
+inline constexpr int kNumRegions = static_cast<int>(Region::kEnded) + 1;
 
 std::string_view RegionName(Region region);
 inline constexpr bool IsFlag(Region region) {
@@ -70,6 +71,7 @@ class RegionMap {
 
   Region FindInRankPage(uint64_t offset, bool word) const;
   Region FindInArena(uint64_t offset, bool word, int owner) const;
+  static Region FindInDeviceControl(uint64_t inside, bool word);
 
   const std::byte* base_;
   std::vector<ByteRange> extents_;

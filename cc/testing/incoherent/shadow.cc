@@ -76,7 +76,10 @@ Shadow::Shadow(std::byte* shared, uint64_t bytes,
       base_(base),
       exchanged_(exchanged),
       regions_(base, std::move(extents), world_size),
-      claimed_(world_size) {
+      claimed_(world_size),
+      written_by_device_(static_cast<std::atomic<uint64_t>*>(
+          std::calloc(bytes / kLine + 1, sizeof(std::atomic<uint64_t>)))) {
+  if (written_by_device_ == nullptr) std::abort();
   // Everything is cached from the start, as old as it can be. Untouched pages
   // of the private copies cost no memory, so zeros are not copied.
   for (uint64_t at = 0; at < bytes_; at += kBlock) {
@@ -112,6 +115,52 @@ void Shadow::WriteBack(uint64_t offset, uint64_t bytes) {
   ForLines(offset, bytes, [this](uint64_t line, uint64_t tear) {
     if (IsDirty(line)) WriteBackLine(line, tear);
   });
+}
+
+JAX_CXL_NOT_SANITIZED void Shadow::DeviceWrite(uint64_t offset,
+                                               const std::byte* from,
+                                               uint64_t bytes) {
+  if (bytes == 0) return;
+  const uint64_t number = ++device_writes_;
+  for (uint64_t line = offset / kLine; line <= (offset + bytes - 1) / kLine;
+       ++line)
+    written_by_device_[line] = number;
+  // Never a part of a word at a time, as a line is exchanged.
+  for (uint64_t at = offset; at < offset + bytes;) {
+    const uint64_t word = RoundDown(at, sizeof(uint64_t));
+    const uint64_t end = std::min(offset + bytes, word + sizeof(uint64_t));
+    uint64_t* mine = WordsAt(base_, word);
+    uint64_t before = __atomic_load_n(mine, __ATOMIC_ACQUIRE), after;
+    do {
+      after = before;
+      std::memcpy(reinterpret_cast<std::byte*>(&after) + (at - word),
+                  from + (at - offset), end - at);
+    } while (!__atomic_compare_exchange_n(mine, &before, after, false,
+                                          __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
+    at = end;
+  }
+}
+
+JAX_CXL_NOT_SANITIZED void Shadow::DeviceRead(uint64_t offset, std::byte* to,
+                                              uint64_t bytes) const {
+  for (uint64_t at = offset; at < offset + bytes;) {
+    const uint64_t word = RoundDown(at, sizeof(uint64_t));
+    const uint64_t end = std::min(offset + bytes, word + sizeof(uint64_t));
+    const uint64_t value =
+        __atomic_load_n(WordsAt(base_, word), __ATOMIC_ACQUIRE);
+    std::memcpy(to + (at - offset),
+                reinterpret_cast<const std::byte*>(&value) + (at - word),
+                end - at);
+    at = end;
+  }
+}
+
+uint64_t Shadow::LastDeviceWrite(uint64_t offset, uint64_t bytes) const {
+  uint64_t last = 0;
+  for (uint64_t line = offset / kLine; line <= (offset + bytes - 1) / kLine;
+       ++line)
+    last = std::max(last, written_by_device_[line].load());
+  return last;
 }
 
 void Shadow::Drop(uint64_t offset, uint64_t bytes) {

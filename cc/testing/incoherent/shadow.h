@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -60,6 +61,15 @@ class Shadow {
   // Writes back the dirty lines that the range touches.
   void WriteBack(uint64_t offset, uint64_t bytes);
 
+  // A device of this host writes to the range. Its writes go into the cache.
+  void DeviceWrite(uint64_t offset, const std::byte* from, uint64_t bytes);
+  // A device of this host reads the range: what the cache holds of it.
+  void DeviceRead(uint64_t offset, std::byte* to, uint64_t bytes) const;
+  // Counts the writes of devices. A write-back that a thread does not keep
+  // behind them by a fence may have happened before the last of them.
+  uint64_t device_writes() const { return device_writes_; }
+  uint64_t LastDeviceWrite(uint64_t offset, uint64_t bytes) const;
+
   // Makes the lines that the range touches what the shared memory holds; dirty
   // ones are written back first (a processor does so too).
   void Drop(uint64_t offset, uint64_t bytes);
@@ -87,6 +97,13 @@ class Shadow {
   std::atomic<bool> sealed_{false};
   std::vector<std::atomic<bool>> claimed_;
   std::array<std::mutex, 64> locks_;
+  std::atomic<uint64_t> device_writes_{0};
+  // By line: the number of the last write of a device, 0 for none. Untouched
+  // pages cost no memory.
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+  std::unique_ptr<std::atomic<uint64_t>[], Free> written_by_device_;
 };
 
 }  // namespace jax_cxl::pool

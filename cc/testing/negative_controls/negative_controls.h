@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cc/testing/devices/device_soak.h"
 #include "cc/testing/incoherent/handover.h"
 #include "cc/testing/soak/soak.h"
 #include "cc/testing/world/world.h"
@@ -28,6 +29,7 @@ enum class Scenario : uint8_t {
   kSoak,      // random collectives against plain loops
   kTalk,      // who is who, mismatches, giving up: the texts that ranks pass on
   kHandOver,  // what Coherence promises, without a protocol on top
+  kDevices,   // random collectives of modelled GPUs
 };
 
 struct Control {
@@ -36,7 +38,8 @@ struct Control {
 };
 
 inline std::string_view ScenarioName(Scenario scenario) {
-  constexpr std::string_view kNames[] = {"soak", "talk", "hand-over"};
+  constexpr std::string_view kNames[] = {"soak", "talk", "hand-over",
+                                         "devices"};
   return kNames[static_cast<int>(scenario)];
 }
 
@@ -125,6 +128,22 @@ inline constexpr Control kControls[] = {
     {"heartbeat.store_fence", Scenario::kHandOver},
     {"heartbeat.invalidate", Scenario::kHandOver},
     {"heartbeat.fence_after", Scenario::kHandOver},
+    {"slot.write_back", Scenario::kDevices},
+    {"slot.store_fence", Scenario::kDevices},
+    {"slot.invalidate", Scenario::kDevices},
+    {"slot.fence_before", Scenario::kDevices},
+    {"slot.fence_after", Scenario::kDevices},
+    {"published.wait", Scenario::kDevices},
+    {"released.wait", Scenario::kDevices},
+    {"ended.wait", Scenario::kDevices},
+    {"call_word.write_back", Scenario::kHandOver},
+    {"call_word.store_fence", Scenario::kHandOver},
+    {"call_word.invalidate", Scenario::kHandOver},
+    {"call_word.fence_after", Scenario::kHandOver},
+    {"ended.write_back", Scenario::kHandOver},
+    {"ended.store_fence", Scenario::kHandOver},
+    {"ended.invalidate", Scenario::kHandOver},
+    {"ended.fence_after", Scenario::kHandOver},
 };
 
 namespace negative_controls {
@@ -134,6 +153,12 @@ inline std::string RunSoak(const Incoherence& incoherence, double seconds) {
       soak::Soak(std::numeric_limits<uint64_t>::max(), incoherence.seed,
                  seconds, incoherence, /*timeout_s=*/1);
   return report.first_failure;
+}
+
+inline std::string RunDevices(const Incoherence& incoherence, double seconds) {
+  return soak::DeviceSoak(incoherence.seed, seconds, incoherence,
+                          /*timeout_s=*/10)
+      .first_failure;
 }
 
 // The text of one failed call of rank `r`, whose reason must be in it.
@@ -256,11 +281,12 @@ inline Outcome RunControl(const Incoherence& incoherence, Scenario scenario,
   if (pid == 0) {
     dup2(ends[1], STDERR_FILENO);  // what it says when it ends itself
     namespace controls = negative_controls;
-    std::string wrong = scenario == Scenario::kSoak
-                            ? controls::RunSoak(incoherence, seconds)
-                        : scenario == Scenario::kTalk
-                            ? controls::RunTalk(incoherence, seconds)
-                            : controls::RunHandOver(incoherence, seconds);
+    std::string wrong =
+        scenario == Scenario::kSoak   ? controls::RunSoak(incoherence, seconds)
+        : scenario == Scenario::kTalk ? controls::RunTalk(incoherence, seconds)
+        : scenario == Scenario::kDevices
+            ? controls::RunDevices(incoherence, seconds)
+            : controls::RunHandOver(incoherence, seconds);
     wrong.resize(std::min<size_t>(wrong.size(), 4000));
     if (write(STDERR_FILENO, wrong.data(), wrong.size()) < 0) _exit(2);
     _exit(wrong.empty() ? 0 : 1);

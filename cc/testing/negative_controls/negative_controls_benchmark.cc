@@ -1,5 +1,6 @@
 // How quickly the tests notice that a move of the protocol is left out:
-// negative_controls_benchmark [--seeds=N] [--seconds=T] [--only=MOVE]. Writes
+// negative_controls_benchmark [--seeds=N] [--seconds=T] [--only=MOVE]
+// [--scenario=NAME]. Writes
 // JSON to the standard output and a table in Markdown to the standard error;
 // exits with 1 if something goes unnoticed.
 
@@ -40,7 +41,7 @@ Tally Run(const Control& control, int seeds, double limit) {
 int main(int argc, char** argv) {
   int seeds = 5;
   double limit = 5;
-  std::string only;
+  std::string only, of_scenario;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     const std::string value = argument.substr(argument.find('=') + 1);
@@ -50,9 +51,12 @@ int main(int argc, char** argv) {
       limit = std::atof(value.c_str());
     } else if (argument.starts_with("--only=")) {
       only = value;
+    } else if (argument.starts_with("--scenario=")) {
+      of_scenario = value;
     } else {
       std::fprintf(stderr,
-                   "usage: %s [--seeds=N] [--seconds=T] [--only=MOVE]\n",
+                   "usage: %s [--seeds=N] [--seconds=T] [--only=MOVE] "
+                   "[--scenario=NAME]\n",
                    argv[0]);
       return 2;
     }
@@ -66,6 +70,7 @@ int main(int argc, char** argv) {
     const std::string name(control.leaves_out);
     if (!only.empty() && only != name) continue;
     const std::string scenario(ScenarioName(control.caught_by));
+    if (!of_scenario.empty() && of_scenario != scenario) continue;
     const Tally tally = Run(control, seeds, limit);
     all = all && tally.caught > 0;
     const double median =

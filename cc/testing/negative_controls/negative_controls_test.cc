@@ -31,7 +31,9 @@ INSTANTIATE_TEST_SUITE_P(Moves, ControlTest, testing::ValuesIn(kControls),
                          [](const auto& info) {
                            std::string name(info.param.leaves_out);
                            name[name.find('.')] = '_';
-                           return name;
+                           return info.param.caught_by == Scenario::kDevices
+                                      ? name + "_of_devices"
+                                      : name;
                          });
 
 class NothingLeftOutTest : public testing::TestWithParam<Scenario> {};
@@ -43,7 +45,8 @@ TEST_P(NothingLeftOutTest, Passes) {
 
 INSTANTIATE_TEST_SUITE_P(Scenarios, NothingLeftOutTest,
                          testing::Values(Scenario::kSoak, Scenario::kTalk,
-                                         Scenario::kHandOver));
+                                         Scenario::kHandOver,
+                                         Scenario::kDevices));
 
 }  // namespace
 }  // namespace jax_cxl::comm

@@ -1,0 +1,262 @@
+#include "cc/comm/relay/channel_relay.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace jax_cxl::comm {
+
+using cuda::CallWord;
+using cuda::kCallWords;
+
+ChannelRelay::ChannelRelay(const pool::Doorbells& doorbells, bool write_back,
+                           std::vector<cuda::DeviceControl*> in_pool,
+                           std::vector<cuda::MirrorWords*> mirror, int self)
+    : doorbells_(doorbells),
+      write_back_(write_back),
+      in_pool_(std::move(in_pool)),
+      mirror_(std::move(mirror)),
+      self_(self),
+      peers_(in_pool_.size()) {
+  // Streams compare words as numbers that wrap around: see
+  // DeviceConnection::InitializeWords.
+  for (cuda::MirrorWords* words : mirror_) {
+    for (int lane = 0; lane < cuda::kMaxBlocks; ++lane) {
+      RingInMirror(&words->send[lane].published, 0);
+      RingInMirror(&words->released[lane].word, 0);
+    }
+    RingInMirror(&words->ended.word, 0);
+  }
+}
+
+void ChannelRelay::Enqueue(RelayedCall call) {
+  std::lock_guard lock(mutex_);
+  queue_.push_back(std::move(call));
+  left_.fetch_add(1, std::memory_order_release);
+}
+
+bool ChannelRelay::Advance(LineWorkers& workers) {
+  if (stopped_.load(std::memory_order_acquire)) {
+    std::lock_guard lock(mutex_);
+    queue_.clear();
+    call_.reset();
+    left_.store(0, std::memory_order_release);
+    return false;
+  }
+  if (!call_ && !Begin()) return false;
+  bool moved = AdvancePublications(workers);
+  for (int member = 0; member < static_cast<int>(peers_.size()); ++member) {
+    if (member == self_) continue;
+    moved |= AdvanceArrivals(workers, member);
+    moved |= PassOnReleased(member);
+  }
+  moved |= AdvanceReleases();
+  return Finish() || moved;
+}
+
+bool ChannelRelay::Begin() {
+  {
+    std::lock_guard lock(mutex_);
+    if (queue_.empty()) return false;
+    call_ = std::move(queue_.front());
+    queue_.pop_front();
+  }
+  next_publication_ = 0;
+  next_release_ = 0;
+  const bool more_lanes = call_->lanes > lanes_;
+  lanes_ = call_->lanes;
+  for (int member = 0; member < static_cast<int>(peers_.size()); ++member) {
+    if (member == self_) continue;
+    peers_[member].next_arrival = 0;
+    peers_[member].in_call = false;
+    if (more_lanes) RingReleased(member);
+  }
+  // Peers read which call this is once they see the first publication.
+  doorbells_.coherence().StoreFlag(
+      &in_pool_[self_]->send[0].calls[call_->call % kCallWords],
+      CallWord(call_->call, call_->hash));
+  return true;
+}
+
+// Lines that the device has written go to the pool before the doorbell rings.
+bool ChannelRelay::AdvancePublications(LineWorkers& workers) {
+  const auto& publications = call_->program->publications;
+  bool moved = false;
+  for (; next_publication_ < publications.size(); ++next_publication_) {
+    const RelayProgram::Publication& next = publications[next_publication_];
+    if (!HasPublished(next.round)) break;
+    std::vector<pool::Part> lines;
+    if (write_back_) lines = Lines(next.written, self_);
+    writing_back_.push_back({call_->base_round + next.round + 1,
+                             workers.Start(std::move(lines), /*drop=*/false)});
+    moved = true;
+  }
+  while (!writing_back_.empty() && writing_back_.front().work->done()) {
+    doorbells_.Ring(&in_pool_[self_]->send[0].published,
+                    writing_back_.front().rounds);
+    writing_back_.pop_front();
+    moved = true;
+  }
+  return moved;
+}
+
+// Lines that the device will read are dropped after the peer's doorbell, and
+// before the device hears of it.
+bool ChannelRelay::AdvanceArrivals(LineWorkers& workers, int member) {
+  const auto& arrivals = call_->program->arrivals[member];
+  Peer& peer = peers_[member];
+  cuda::SendLine& theirs = in_pool_[member]->send[0];
+  bool moved = false;
+  if (peer.next_arrival < arrivals.size() &&
+      peer.published <
+          call_->base_round + arrivals[peer.next_arrival].round + 1)
+    peer.published = doorbells_.Read(&theirs.published);
+  for (; peer.next_arrival < arrivals.size(); ++peer.next_arrival) {
+    const RelayProgram::Arrival& next = arrivals[peer.next_arrival];
+    const uint64_t rounds = call_->base_round + next.round + 1;
+    if (peer.published < rounds) break;
+    peer.dropping.push_back(
+        {rounds, workers.Start(Lines(next.read, member), /*drop=*/true)});
+    moved = true;
+  }
+  while (!peer.dropping.empty() && peer.dropping.front().work->done()) {
+    const uint64_t rounds = peer.dropping.front().rounds;
+    peer.dropping.pop_front();
+    moved = true;
+    const uint64_t at = call_->call % kCallWords;
+    const uint64_t word =
+        peer.in_call ? 0 : doorbells_.coherence().LoadFlag(&theirs.calls[at]);
+    for (uint32_t lane = 0; lane < call_->lanes; ++lane) {
+      cuda::SendLine& line = mirror_[member]->send[lane];
+      if (!peer.in_call)
+        __atomic_store_n(&line.calls[at], word, __ATOMIC_RELEASE);
+      RingInMirror(&line.published, rounds);
+    }
+    peer.in_call = true;
+  }
+  return moved;
+}
+
+// Which of my slots a peer has read, as long as the device may wait for it.
+bool ChannelRelay::PassOnReleased(int member) {
+  Peer& peer = peers_[member];
+  bool moved = false;
+  const uint64_t last = call_->base_round + call_->program->last_written;
+  const uint64_t needed =
+      call_->program->last_written > 0 && last > call_->num_slots
+          ? last - call_->num_slots
+          : 0;
+  if (peer.released < needed) {
+    const uint64_t seen = doorbells_.Read(&in_pool_[member]->released[0].word);
+    if (seen > peer.released) {
+      peer.released = seen;
+      RingReleased(member);
+      moved = true;
+    }
+  }
+  if (call_->awaits_end && peer.ended < call_->base_round) {
+    const uint64_t seen = doorbells_.Read(&in_pool_[member]->ended.word);
+    if (seen > peer.ended) {
+      peer.ended = seen;
+      RingInMirror(&mirror_[member]->ended.word, seen);
+      moved = true;
+    }
+  }
+  return moved;
+}
+
+bool ChannelRelay::AdvanceReleases() {
+  const auto& releases = call_->program->releases;
+  const size_t before = next_release_;
+  while (next_release_ < releases.size() &&
+         HasReleased(releases[next_release_]))
+    ++next_release_;
+  if (next_release_ == before) return false;
+  doorbells_.Ring(&in_pool_[self_]->released[0].word,
+                  call_->base_round + releases[next_release_ - 1] + 1);
+  return true;
+}
+
+bool ChannelRelay::Finish() {
+  const RelayProgram& program = *call_->program;
+  const uint64_t end = call_->base_round + program.rounds;
+  if (next_publication_ < program.publications.size() ||
+      next_release_ < program.releases.size() || !writing_back_.empty() ||
+      Rung(mirror_[self_]->ended.word) < end)
+    return false;
+  // The device needs nothing more of the peers, but of those of which it only
+  // awaited a doorbell, which may be on its way.
+  for (int member = 0; member < static_cast<int>(peers_.size()); ++member)
+    if (peers_[member].next_arrival < program.arrivals[member].size() ||
+        !peers_[member].dropping.empty())
+      return false;
+  doorbells_.Ring(&in_pool_[self_]->ended.word, end);
+  call_.reset();
+  left_.fetch_sub(1, std::memory_order_release);
+  return true;
+}
+
+std::vector<pool::Part> ChannelRelay::Lines(
+    const std::vector<SlotRange>& ranges, int member) const {
+  const cuda::MemberView& view = call_->members[member];
+  std::vector<pool::Part> lines;
+  for (const SlotRange& range : ranges) {
+    const uint64_t round = call_->base_round + range.round;
+    if (call_->slot_step == 0) {
+      lines.push_back(
+          {view.slots[round % call_->num_slots] + range.offset, range.bytes});
+      continue;
+    }
+    // Each block's stripes are in a slot of their own.
+    const uint64_t end = range.offset + range.bytes;
+    for (uint64_t at = range.offset; at < end;) {
+      const uint64_t unit = at / call_->unit_bytes;
+      const uint64_t next = std::min(end, (unit + 1) * call_->unit_bytes);
+      const uint64_t slot = plan::SlotOfBlock(
+          round, unit % call_->blocks, call_->slot_step, call_->num_slots);
+      lines.push_back({view.slots[slot] + at, next - at});
+      at = next;
+    }
+  }
+  return lines;
+}
+
+bool ChannelRelay::HasPublished(uint64_t round) const {
+  const cuda::MirrorWords& words = *mirror_[self_];
+  const uint64_t rounds = call_->base_round + round + 1;
+  if (call_->lanes_take_turns)
+    return Rung(words.send[LaneOf(round)].published) >= rounds;
+  for (uint32_t lane = 0; lane < call_->lanes; ++lane)
+    if (Rung(words.send[lane].published) < rounds) return false;
+  return true;
+}
+
+bool ChannelRelay::HasReleased(uint64_t round) const {
+  const cuda::MirrorWords& words = *mirror_[self_];
+  const uint64_t rounds = call_->base_round + round + 1;
+  if (!call_->lanes_take_turns) {
+    for (uint32_t lane = 0; lane < call_->lanes; ++lane)
+      if (Rung(words.released[lane].word) < rounds) return false;
+    return true;
+  }
+  // Each slot's last round is among these.
+  for (uint64_t back = 0; back < call_->num_slots && back <= round; ++back)
+    if (Rung(words.released[LaneOf(round - back)].word) < rounds - back)
+      return false;
+  return true;
+}
+
+uint64_t ChannelRelay::Rung(const uint64_t& word) const {
+  return doorbells_.Value(__atomic_load_n(&word, __ATOMIC_ACQUIRE));
+}
+
+void ChannelRelay::RingInMirror(uint64_t* word, uint64_t value) const {
+  __atomic_store_n(word, doorbells_.Word(value), __ATOMIC_RELEASE);
+}
+
+void ChannelRelay::RingReleased(int member) {
+  for (uint32_t lane = 0; lane < lanes_; ++lane)
+    RingInMirror(&mirror_[member]->released[lane].word,
+                 peers_[member].released);
+}
+
+}  // namespace jax_cxl::comm

@@ -1,0 +1,130 @@
+#ifndef JAX_CXL_COMM_RELAY_CHANNEL_RELAY_H_
+#define JAX_CXL_COMM_RELAY_CHANNEL_RELAY_H_
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "cc/comm/relay/line_workers.h"
+#include "cc/comm/relay/relay_program.h"
+#include "cc/engine/gpu_program/channel_words.h"
+#include "cc/engine/gpu_program/mirror_words.h"
+#include "cc/pool/coherence/doorbell.h"
+
+namespace jax_cxl::comm {
+
+// A call whose data a device moves and whose doorbells its host passes on.
+struct RelayedCall {
+  std::shared_ptr<const RelayProgram> program;
+  // The slots that the call uses, by member. Outlives the call.
+  const cuda::MemberView* members = nullptr;
+  // Words of the mirror that the device uses: one a block of a kernel, or one a
+  // line of the copy engines.
+  uint32_t lanes = 1;
+  // A round belongs to the lane of its slot (copy engines), not to all lanes.
+  bool lanes_take_turns = false;
+  uint32_t num_slots = 0;
+  // Where blocks do not share slots: see plan::Stripes. A step of 0 means that
+  // a round lies in one slot.
+  uint32_t unit_bytes = 0;
+  uint32_t blocks = 1;
+  uint32_t slot_step = 0;
+  uint64_t base_round = 0;  // rounds of all calls before
+  uint64_t call = 0;        // number of this call in the channel
+  uint64_t hash = 0;
+  bool awaits_end = false;  // the device waits for the end of all calls before
+};
+
+// Passes the doorbells of one channel on, between the mirror that a device uses
+// and the pool, which nobody keeps coherent. The device moves the data:
+//
+//   device has filled a slot, rings in the mirror
+//       -> host writes the slot's lines back, rings in the pool
+//   host sees a peer's doorbell in the pool, drops the lines that will be read
+//       -> host rings in the mirror, device reads
+//   device has read, rings in the mirror -> host rings in the pool
+//
+// Of the words in the pool, it uses the first of each kind.
+//
+// Enqueue and Stop are called by any thread, Advance by one.
+class ChannelRelay {
+ public:
+  // `write_back`: the writes of devices may stay in this host's cache.
+  ChannelRelay(const pool::Doorbells& doorbells, bool write_back,
+               std::vector<cuda::DeviceControl*> in_pool,
+               std::vector<cuda::MirrorWords*> mirror, int self);
+
+  // Calls are passed on in the order in which they are enqueued.
+  void Enqueue(RelayedCall call);
+
+  // Does what can be done at once. Returns whether that was anything.
+  bool Advance(LineWorkers& workers);
+
+  // Whether calls are left.
+  bool idle() const { return left_.load(std::memory_order_acquire) == 0; }
+
+  // Drops all calls: they have failed.
+  void Stop() { stopped_.store(true, std::memory_order_release); }
+
+ private:
+  struct UnderWay {
+    uint64_t rounds = 0;  // to ring once the work is done
+    std::shared_ptr<LineWork> work;
+  };
+  // What is known of another member.
+  struct Peer {
+    uint64_t published = 0;  // in the pool, as last seen
+    uint64_t released = 0;
+    uint64_t ended = 0;
+    size_t next_arrival = 0;
+    bool in_call = false;  // its word that names the call has been passed on
+    std::deque<UnderWay> dropping;
+  };
+
+  bool Begin();
+  bool AdvancePublications(LineWorkers& workers);
+  bool AdvanceArrivals(LineWorkers& workers, int member);
+  bool PassOnReleased(int member);
+  bool AdvanceReleases();
+  bool Finish();
+
+  std::vector<pool::Part> Lines(const std::vector<SlotRange>& ranges,
+                                int member) const;
+  // What the device has rung in its own words of the mirror.
+  bool HasPublished(uint64_t round) const;
+  bool HasReleased(uint64_t round) const;
+  uint64_t Rung(const uint64_t& word) const;
+  uint32_t LaneOf(uint64_t round) const {
+    return static_cast<uint32_t>((call_->base_round + round) %
+                                 call_->num_slots % call_->lanes);
+  }
+  void RingInMirror(uint64_t* word, uint64_t value) const;
+  void RingReleased(int member);
+
+  const pool::Doorbells doorbells_;
+  const bool write_back_;
+  const std::vector<cuda::DeviceControl*> in_pool_;
+  const std::vector<cuda::MirrorWords*> mirror_;
+  const int self_;
+
+  std::mutex mutex_;
+  std::deque<RelayedCall> queue_;
+  std::atomic<uint64_t> left_{0};
+  std::atomic<bool> stopped_{false};
+
+  // Used by Advance alone.
+  std::optional<RelayedCall> call_;  // the one under way
+  size_t next_publication_ = 0;
+  size_t next_release_ = 0;
+  std::deque<UnderWay> writing_back_;
+  std::vector<Peer> peers_;
+  uint32_t lanes_ = 0;  // whose words say what `peers_` say
+};
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_COMM_RELAY_CHANNEL_RELAY_H_

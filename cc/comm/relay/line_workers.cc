@@ -1,0 +1,125 @@
+#include "cc/comm/relay/line_workers.h"
+
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "cc/base/idle.h"
+#include "cc/comm/call/backoff.h"
+
+namespace jax_cxl::comm {
+namespace {
+
+// A piece takes about 6 us: several times what it costs to hand one over.
+constexpr size_t kPieceBytes = size_t{128} << 10;
+// Shorter work is done by whoever starts it.
+constexpr size_t kShortBytes = size_t{64} << 10;
+
+// The same parts, none longer than a piece.
+std::vector<pool::Part> Cut(std::vector<pool::Part> parts) {
+  std::vector<pool::Part> cut;
+  for (pool::Part part : parts) {
+    for (; part.bytes > kPieceBytes; part.bytes -= kPieceBytes) {
+      cut.push_back({part.begin, kPieceBytes});
+      part.begin = static_cast<const std::byte*>(part.begin) + kPieceBytes;
+    }
+    cut.push_back(part);
+  }
+  return cut;
+}
+
+}  // namespace
+
+LineWorkers::LineWorkers(const pool::Coherence& coherence, int helpers)
+    : coherence_(coherence) {
+  for (int i = 0; i < helpers; ++i) threads_.emplace_back([this] { Run(); });
+}
+
+LineWorkers::~LineWorkers() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+std::shared_ptr<LineWork> LineWorkers::Start(std::vector<pool::Part> parts,
+                                             bool drop) {
+  size_t bytes = 0;
+  for (const pool::Part& part : parts) bytes += part.bytes;
+  auto work = std::make_shared<LineWork>();
+  work->drop = drop;
+  const bool is_short = bytes <= kShortBytes;
+  work->parts = is_short ? std::move(parts) : Cut(std::move(parts));
+  const size_t size = work->parts.size();
+  if (size == 0) return work;
+  if (is_short) {
+    work->left = 1;
+    Execute({work, 0, size});
+    return work;
+  }
+  std::vector<Piece> made;
+  for (size_t first = 0; first < size;) {
+    size_t last = first;
+    for (size_t piece = 0; last < size && piece < kPieceBytes; ++last)
+      piece += work->parts[last].bytes;
+    made.push_back({work, first, last});
+    first = last;
+  }
+  work->left = static_cast<int>(made.size());
+  {
+    std::lock_guard lock(mutex_);
+    waiting_ += made.size();
+    std::ranges::move(made, std::back_inserter(pieces_));
+  }
+  // One at a time: to wake a thread may take as long as several pieces.
+  wake_.notify_one();
+  return work;
+}
+
+void LineWorkers::Execute(const Piece& piece) const {
+  const std::span parts = std::span(piece.work->parts)
+                              .subspan(piece.first, piece.last - piece.first);
+  if (piece.work->drop)
+    coherence_.AcquireParts(parts);
+  else
+    coherence_.PublishDeviceParts(parts);
+  piece.work->left.fetch_sub(1, std::memory_order_release);
+}
+
+bool LineWorkers::Help() {
+  if (waiting_.load(std::memory_order_relaxed) == 0) return false;
+  std::optional<Piece> piece;
+  {
+    std::lock_guard lock(mutex_);
+    if (pieces_.empty()) return false;
+    piece = std::move(pieces_.front());
+    pieces_.pop_front();
+    --waiting_;
+  }
+  Execute(*piece);
+  return true;
+}
+
+void LineWorkers::Run() {
+  const OwnThread own;
+  Backoff backoff;
+  for (;;) {
+    if (Help()) {
+      backoff.Reset();
+      continue;
+    }
+    backoff.Pause();
+    if (backoff.spinning()) continue;
+    std::unique_lock lock(mutex_);
+    // Once: whoever is woken too late for these pieces stays awake for the next
+    // ones.
+    if (!stop_ && pieces_.empty()) wake_.wait(lock);
+    if (stop_) return;
+    backoff.Reset();
+  }
+}
+
+}  // namespace jax_cxl::comm

@@ -1,0 +1,143 @@
+// Sanitizers: address, thread
+
+// The host's half of calls between GPUs, with modelled devices.
+#include "cc/comm/relay/relay.h"
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "cc/comm/relay/relay_program.h"
+#include "cc/plan/planners/make_plan.h"
+#include "cc/testing/devices/device_soak.h"
+
+namespace jax_cxl::comm {
+namespace {
+
+using cuda::DeviceStep;
+using cuda::DeviceStepKind;
+
+DeviceStep Step(DeviceStepKind kind, uint64_t round, uint64_t from, uint64_t to,
+                uint64_t bytes, int first = 0, int last = 0) {
+  DeviceStep step;
+  step.kind = kind;
+  step.round = round;
+  step.from = from;
+  step.to = to;
+  step.bytes = bytes;
+  step.first = first;
+  step.last = last;
+  return step;
+}
+
+TEST(RelayProgramTest, PublicationsHaveWhatWasWrittenSinceTheLastOne) {
+  const std::vector<DeviceStep> sending = {
+      Step(DeviceStepKind::kPut, 0, 0, 0, 100),
+      Step(DeviceStepKind::kPut, 1, 100, 0, 64),
+      Step(DeviceStepKind::kPublish, 1, 0, 0, 0),
+      Step(DeviceStepKind::kPut, 2, 164, 128, 64),
+      Step(DeviceStepKind::kPut, 2, 228, 192, 10),
+      Step(DeviceStepKind::kPublish, 2, 0, 0, 0),
+  };
+  const RelayProgram program = MakeRelayProgram(sending, {}, 3, 2, 0);
+  ASSERT_EQ(program.publications.size(), 2u);
+  EXPECT_EQ(program.publications[0].round, 1u);
+  EXPECT_EQ(program.publications[0].written.size(), 2u);
+  ASSERT_EQ(program.publications[1].written.size(), 1u);
+  EXPECT_EQ(program.publications[1].written[0].offset, 128u);
+  EXPECT_EQ(program.publications[1].written[0].bytes, 74u);
+  EXPECT_EQ(program.last_written, 3u);
+}
+
+TEST(RelayProgramTest, ArrivalsHaveWhatIsReadOfEachMemberInTheOrderOfRounds) {
+  const std::vector<DeviceStep> receiving = {
+      Step(DeviceStepKind::kReduce, 1, 64, 0, 64, 0, 3),
+      Step(DeviceStepKind::kGet, 0, 0, 0, 32, 2, 3),
+      Step(DeviceStepKind::kGet, 2, 0, 0, 0, 0, 1),  // only waits
+      Step(DeviceStepKind::kRelease, 2, 0, 0, 0),
+  };
+  const RelayProgram program = MakeRelayProgram({}, receiving, 3, 3, 1);
+  EXPECT_TRUE(program.arrivals[1].empty());
+  ASSERT_EQ(program.arrivals[2].size(), 2u);
+  EXPECT_EQ(program.arrivals[2][0].round, 0u);
+  EXPECT_EQ(program.arrivals[2][1].round, 1u);
+  ASSERT_EQ(program.arrivals[0].size(), 2u);
+  EXPECT_TRUE(program.arrivals[0][1].read.empty());
+  EXPECT_EQ(program.releases, std::vector<uint64_t>{2});
+}
+
+// Every byte that a program writes into slots or reads from them is among the
+// lines of its relay.
+TEST(RelayProgramTest, CoversAllThatIsPublishedAndRetrieved) {
+  for (int op = 0; op < plan::kNumOps - 1; ++op) {
+    for (int ranks : {2, 3, 5}) {
+      plan::Request request;
+      request.op = static_cast<plan::Op>(op);
+      request.num_ranks = ranks;
+      request.count = request.op == plan::Op::kBarrier ? 0 : 5000;
+      request.element_bytes = 4;
+      if (request.op == plan::Op::kPermute)
+        for (int rank = 0; rank < ranks; ++rank)
+          request.sources.push_back((rank + 1) % ranks);
+      plan::Geometry geometry;
+      geometry.slot_bytes = 8192;
+      for (int rank = 0; rank < ranks; ++rank) {
+        request.rank = rank;
+        const auto plan = plan::MakePlan(request, geometry);
+        ASSERT_TRUE(plan.ok());
+        const auto program = cuda::MakeProgram(*plan, rank, {1, 16});
+        ASSERT_TRUE(program.ok());
+        const RelayProgram relay = MakeRelayProgram(
+            program->sending, program->receiving, program->rounds, ranks, rank);
+        uint64_t written = 0, read = 0;
+        for (const auto& publication : relay.publications)
+          for (const SlotRange& range : publication.written)
+            written += range.bytes;
+        for (const auto& arrivals : relay.arrivals)
+          for (const auto& arrival : arrivals)
+            for (const SlotRange& range : arrival.read) read += range.bytes;
+        EXPECT_EQ(written, program->bytes_published) << op << ' ' << ranks;
+        EXPECT_EQ(read, program->bytes_retrieved) << op << ' ' << ranks;
+      }
+    }
+  }
+}
+
+TEST(LineWorkersTest, DoAllOfLongWork) {
+  for (int helpers : {0, 3}) {
+    const pool::Coherence coherence(pool::CoherenceMode::kCoherent);
+    LineWorkers workers(coherence, helpers);
+    std::vector<std::byte> memory(10 << 20);
+    for (int i = 0; i < 20; ++i) {
+      const auto work =
+          workers.Start({{memory.data(), memory.size()}}, i % 2 == 0);
+      while (!work->done()) workers.Help();
+    }
+    EXPECT_TRUE(workers.Start({}, false)->done());
+  }
+}
+
+constexpr double kSeconds = 4;
+constexpr double kTimeout = 30;
+
+TEST(RelayTest, RandomCallsOnAFlushPool) {
+  if (!pool::CheckCoherenceSupported(pool::CoherenceMode::kFlush).ok())
+    GTEST_SKIP() << "no instructions that flush lines";
+  const auto report = soak::DeviceSoak(1, kSeconds, std::nullopt, kTimeout);
+  EXPECT_EQ(report.first_failure, "");
+  EXPECT_GT(report.calls, 0u);
+}
+
+TEST(RelayTest, RandomCallsOnIncoherentHosts) {
+  for (uint64_t seed : {1, 2, 3}) {
+    const auto report =
+        soak::DeviceSoak(seed, kSeconds, pool::Incoherence{seed, ""}, kTimeout);
+    EXPECT_EQ(report.first_failure, "") << "seed " << seed;
+    EXPECT_GT(report.calls, 0u);
+  }
+}
+
+}  // namespace
+}  // namespace jax_cxl::comm

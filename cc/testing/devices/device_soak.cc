@@ -1,0 +1,303 @@
+#include "cc/testing/devices/device_soak.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <random>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cc/comm/connect/directory.h"
+#include "cc/comm/relay/relay.h"
+#include "cc/plan/planners/make_plan.h"
+#include "cc/testing/devices/model_device.h"
+#include "cc/testing/soak/soak_call.h"
+#include "cc/testing/world/world.h"
+
+namespace jax_cxl::comm::soak {
+namespace {
+
+using cuda::DeviceControl;
+
+constexpr uint64_t kKey = 0x6d6f64656c000000;
+constexpr uint64_t kControlBytes = offsetof(DeviceControl, flagged);
+constexpr uint32_t kBlocks = 4;
+
+// What all ranks of a world have alike.
+struct Setting {
+  int ranks;
+  int devices;
+  int threads;  // of a relay
+  bool writes_memory;
+  plan::Geometry slots;
+  plan::Geometry kernels;
+  cuda::Stripes stripes;
+
+  explicit Setting(Random& random)
+      : ranks(static_cast<int>(Pick(random, 2, 4))),
+        devices(random() % 4 == 0 ? 3 : 1),
+        threads(static_cast<int>(Pick(random, 1, 3))),
+        writes_memory(random() % 3 == 0) {
+    slots.num_slots = static_cast<int>(Pick(random, 3, 6));
+    slots.num_devices = devices;
+    slots.slot_bytes = uint64_t{4096} << Pick(random, 0, 2);
+    slots.all_read_bytes = random() % 2 == 0 ? 0 : 8192;
+    slots.min_chunk_bytes = random() % 2 == 0 ? 0 : 1024;
+    stripes = plan::GpuStripes(slots.slot_bytes, devices, ranks, kBlocks);
+    slots.part_alignment = stripes.period();
+    kernels = slots;
+    if (stripes.slot_step > 0) kernels.device_parts = kBlocks;
+  }
+};
+
+// One call, as all ranks execute it.
+struct SharedCall {
+  SoakCall call;
+  bool by_copies;
+  uint32_t lanes;
+  plan::Geometry geometry;
+
+  SharedCall(Random& random, const Setting& setting, uint64_t number)
+      : call(random, Everyone(setting.ranks), number, 40'000,
+             static_cast<plan::Op>(Pick(random, 0, plan::kNumOps - 2))),
+        by_copies(random() % 2 == 0),
+        lanes(by_copies ? Pick(random, 1, 2) : 1u << Pick(random, 0, 2)),
+        geometry(by_copies ? setting.slots : setting.kernels) {
+    static_assert(plan::kNumOps - 1 == int(plan::Op::kRaggedAllToAll));
+    if (by_copies && random() % 2 == 0)
+      geometry.num_slots = std::max(geometry.num_slots - 1, 2);
+    if (!by_copies && setting.stripes.slot_step > 0) lanes = kBlocks;
+  }
+
+  static std::vector<int32_t> Everyone(int ranks) {
+    std::vector<int32_t> everyone(ranks);
+    std::iota(everyone.begin(), everyone.end(), 0);
+    return everyone;
+  }
+};
+
+// A rank: its channel, its host's relay and its device.
+class ModelRank {
+ public:
+  ModelRank(World& world, const Setting& setting, int rank, uint64_t seed)
+      : pool_(world.pool(rank)),
+        setting_(setting),
+        rank_(rank),
+        doorbells_(pool_.coherence(), pool_.epoch()),
+        device_(pool::DeviceCopies(pool_), seed),
+        mirror_(std::make_unique<cuda::MirrorWords[]>(setting.ranks)) {
+    const Group group = {SharedCall::Everyone(setting.ranks), rank};
+    place_ = OrDie(AllocateChannel(pool_, world.endpoint(rank).arena(), group,
+                                   kKey, setting.slots, kControlBytes));
+    auto* control = reinterpret_cast<DeviceControl*>(
+        pool_.At(place_.control, kControlBytes));
+    doorbells_.Ring(&control->send[0].published, 0);
+    doorbells_.Ring(&control->released[0].word, 0);
+    doorbells_.Ring(&control->ended.word, 0);
+    OrDie(EnterChannel(&pool_, doorbells_, rank, place_));
+    if (setting.writes_memory) pool::DeviceCopies(pool_).WriteMemory();
+  }
+
+  void Connect() {
+    std::vector<DeviceControl*> in_pool;
+    std::vector<cuda::MirrorWords*> mirror;
+    for (int member = 0; member < setting_.ranks; ++member) {
+      std::optional<pool::ChannelPlace> place;
+      while (!(place = FindChannel(pool_, doorbells_, member, kKey)))
+        std::this_thread::yield();
+      const ChannelMemory memory = OrDie(LocateChannel(
+          pool_, *place, place_, kControlBytes, "a model's peer"));
+      in_pool.push_back(reinterpret_cast<DeviceControl*>(memory.control));
+      mirror.push_back(&mirror_[member]);
+      cuda::MemberView view = {};
+      std::ranges::copy(memory.slots, view.slots);
+      members_.push_back(cuda::Mirrored(view, &mirror_[member]));
+    }
+    channel_ = std::make_unique<ChannelRelay>(
+        doorbells_, !setting_.writes_memory, in_pool, mirror, rank_);
+    relay_ = std::make_unique<Relay>(pool_.coherence(), setting_.threads);
+    relay_->Add(channel_.get());
+  }
+
+  // Enqueues calls on the relay, some ahead of the device as a stream does, and
+  // executes them. "" or what went wrong.
+  std::string Run(std::vector<SharedCall>& calls, uint64_t seed,
+                  const std::atomic<bool>& stop) {
+    Random random(seed);
+    std::vector<Prepared> prepared;
+    for (SharedCall& call : calls) prepared.push_back(Prepare(call));
+    size_t enqueued = 0;
+    for (size_t i = 0; i < prepared.size(); ++i) {
+      for (; enqueued <= i || (enqueued < prepared.size() && random() % 2 == 0);
+           ++enqueued) {
+        channel_->Enqueue(prepared[enqueued].relayed);
+        relay_->Wake();
+      }
+      std::string wrong = device_.Execute(prepared[i].model, stop);
+      if (!wrong.empty()) return wrong;
+    }
+    while (!channel_->idle())
+      if (stop) return "the relay does not end";
+    return "";
+  }
+
+  void Stop() { channel_->Stop(); }
+
+ private:
+  struct Prepared {
+    std::unique_ptr<Call> call;
+    std::unique_ptr<cuda::Program> program;
+    ModelCall model;
+    RelayedCall relayed;
+  };
+
+  Prepared Prepare(SharedCall& shared) {
+    Prepared made;
+    made.call = shared.call.ForMember(rank_);
+    cuda::Stripes stripes = setting_.stripes;
+    if (!shared.by_copies) stripes.num_blocks = shared.lanes;
+    made.program = std::make_unique<cuda::Program>(OrDie(cuda::MakeProgram(
+        OrDie(plan::MakePlan(made.call->request, shared.geometry)), rank_,
+        stripes)));
+    ModelCall& model = made.model;
+    model.program = made.program.get();
+    model.members = members_;
+    model.self = rank_;
+    model.lanes = shared.lanes;
+    model.lanes_take_turns = shared.by_copies;
+    model.awaits_end = !shared.by_copies && std::exchange(copied_, false);
+    copied_ |= shared.by_copies;
+    model.num_slots = shared.geometry.num_slots;
+    model.stripes = stripes;
+    model.base_round = rounds_;
+    model.call = calls_++;
+    model.hash = model.call * 77 + static_cast<int>(shared.call.op());
+    model.epoch = pool_.epoch();
+    model.input = made.call->input;
+    model.output = made.call->output;
+    model.dtype = made.call->dtype;
+    model.reduce_op = made.call->reduce_op;
+    rounds_ += made.program->rounds;
+
+    RelayedCall& relayed = made.relayed;
+    relayed.program = std::make_shared<const RelayProgram>(
+        MakeRelayProgram(made.program->sending, made.program->receiving,
+                         made.program->rounds, setting_.ranks, rank_));
+    relayed.members = members_.data();
+    relayed.lanes = model.lanes;
+    relayed.lanes_take_turns = model.lanes_take_turns;
+    relayed.num_slots = model.num_slots;
+    relayed.unit_bytes = stripes.unit_bytes;
+    relayed.blocks = stripes.num_blocks;
+    relayed.slot_step = shared.by_copies ? 0 : stripes.slot_step;
+    relayed.base_round = model.base_round;
+    relayed.call = model.call;
+    relayed.hash = model.hash;
+    relayed.awaits_end = model.lanes_take_turns || model.awaits_end;
+    return made;
+  }
+
+  pool::Pool& pool_;
+  const Setting& setting_;
+  const int rank_;
+  const pool::Doorbells doorbells_;
+  ModelDevice device_;
+  pool::ChannelPlace place_ = {};
+  std::unique_ptr<cuda::MirrorWords[]> mirror_;
+  std::vector<cuda::MemberView> members_;
+  std::unique_ptr<ChannelRelay> channel_;
+  std::unique_ptr<Relay> relay_;
+  uint64_t rounds_ = 0;
+  uint64_t calls_ = 0;
+  bool copied_ = false;
+};
+
+// Runs a batch on all ranks; "" or what went wrong.
+std::string RunBatch(std::vector<std::unique_ptr<ModelRank>>& ranks,
+                     std::vector<SharedCall>& calls, Random& random,
+                     double timeout_s) {
+  std::atomic<bool> stop{false};
+  std::atomic<int> left{static_cast<int>(ranks.size())};
+  std::mutex mutex;
+  std::string first;
+  std::vector<std::thread> threads;
+  for (auto& rank : ranks) {
+    threads.emplace_back([&, seed = random()] {
+      std::string wrong = rank->Run(calls, seed, stop);
+      --left;
+      if (wrong.empty()) return;
+      stop = true;
+      std::lock_guard lock(mutex);
+      if (first.empty()) first = wrong;
+    });
+  }
+  const auto end = Clock::now() + std::chrono::duration<double>(timeout_s);
+  while (left > 0 && !stop && Clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  if (left > 0 && !stop) {
+    std::lock_guard lock(mutex);
+    first = "a call hangs";
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  for (auto& rank : ranks)
+    if (!first.empty()) rank->Stop();
+  if (!first.empty()) return first;
+  for (const SharedCall& call : calls)
+    if (const uint64_t wrong = call.call.CountWrong(); wrong > 0)
+      return std::to_string(wrong) + " wrong elements in " + call.call.Text() +
+             (call.by_copies ? ", by copies" : ", by a kernel");
+  return "";
+}
+
+}  // namespace
+
+DeviceSoakReport DeviceSoak(uint64_t seed, double seconds,
+                            const std::optional<pool::Incoherence>& incoherence,
+                            double timeout_s) {
+  constexpr int kBatch = 10, kBatches = 10;
+  DeviceSoakReport report;
+  Random random(seed);
+  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+  while (Clock::now() < end && report.first_failure.empty()) {
+    const Setting setting(random);
+    std::optional<pool::Incoherence> hosts = incoherence;
+    if (hosts) hosts->seed += 1000 * report.worlds;
+    World world(setting.ranks, Options{}, 16 << 20, setting.devices,
+                pool::CoherenceMode::kFlush, hosts);
+    std::vector<std::unique_ptr<ModelRank>> ranks;
+    for (int rank = 0; rank < setting.ranks; ++rank)
+      ranks.push_back(
+          std::make_unique<ModelRank>(world, setting, rank, random()));
+    for (auto& rank : ranks) rank->Connect();
+    ++report.worlds;
+    uint64_t number = 0;
+    // At least one, however long the machine took to come here.
+    for (int batch = 0; batch < kBatches && (batch == 0 || Clock::now() < end);
+         ++batch) {
+      std::vector<SharedCall> calls;
+      for (int i = 0; i < kBatch; ++i)
+        calls.emplace_back(random, setting, ++number);
+      report.first_failure = RunBatch(ranks, calls, random, timeout_s);
+      if (!report.first_failure.empty()) {
+        report.first_failure +=
+            " (world " + std::to_string(report.worlds) + ", batch " +
+            std::to_string(batch) + ", " + std::to_string(setting.ranks) +
+            " ranks, " + std::to_string(setting.devices) + " pool devices, " +
+            std::to_string(setting.threads) + " threads" +
+            (setting.writes_memory ? ", devices write memory)" : ")");
+        break;
+      }
+      report.calls += calls.size();
+    }
+  }
+  return report;
+}
+
+}  // namespace jax_cxl::comm::soak

@@ -1,0 +1,29 @@
+#ifndef JAX_CXL_TESTING_DEVICES_DEVICE_SOAK_H_
+#define JAX_CXL_TESTING_DEVICES_DEVICE_SOAK_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "cc/testing/pool/chosen_pool.h"
+
+// Random collectives of modelled devices, whose hosts pass doorbells on, write
+// back and drop lines (cc/comm/relay), against plain loops.
+namespace jax_cxl::comm::soak {
+
+struct DeviceSoakReport {
+  uint64_t calls = 0;
+  uint64_t worlds = 0;
+  std::string first_failure;  // empty if there is none
+};
+
+// Runs until `seconds` have passed, or until something is wrong. Without
+// `incoherence`, on a pool with coherence=flush in /dev/shm. A batch of calls
+// that takes longer than `timeout_s` hangs.
+DeviceSoakReport DeviceSoak(uint64_t seed, double seconds,
+                            const std::optional<pool::Incoherence>& incoherence,
+                            double timeout_s);
+
+}  // namespace jax_cxl::comm::soak
+
+#endif  // JAX_CXL_TESTING_DEVICES_DEVICE_SOAK_H_

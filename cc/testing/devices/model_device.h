@@ -1,0 +1,89 @@
+#ifndef JAX_CXL_TESTING_DEVICES_MODEL_DEVICE_H_
+#define JAX_CXL_TESTING_DEVICES_MODEL_DEVICE_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cc/base/dtype.h"
+#include "cc/engine/gpu_program/channel_words.h"
+#include "cc/engine/gpu_program/program.h"
+#include "cc/testing/devices/device_copies.h"
+
+namespace jax_cxl::comm {
+
+// A call as a modelled device executes it: cuda::DeviceCall without pointers to
+// device memory.
+struct ModelCall {
+  const cuda::Program* program = nullptr;
+  std::vector<cuda::MemberView> members;
+  int self = 0;
+  uint32_t lanes = 1;             // blocks, or lines of the copy engines
+  bool lanes_take_turns = false;  // copy engines
+  bool awaits_end = false;        // a kernel behind copies
+  uint32_t num_slots = 0;
+  cuda::Stripes stripes;
+  uint64_t base_round = 0;
+  uint64_t call = 0;
+  uint64_t hash = 0;
+  uint64_t epoch = 0;
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  DType dtype = DType::kUint8;
+  ReduceOp reduce_op = ReduceOp::kSum;
+};
+
+// Does what kernels (cc/engine/cuda/executor.cu) and copy engines
+// (copy_engine.cu) do in a call, step by step, with the same words: both lanes
+// at once, in an order that chance decides.
+class ModelDevice {
+ public:
+  ModelDevice(const pool::DeviceCopies& copies, uint64_t seed)
+      : copies_(copies), random_(seed) {}
+
+  // "" or what went wrong. `stop` ends it.
+  std::string Execute(const ModelCall& call, const std::atomic<bool>& stop);
+
+ private:
+  bool MaySend(const cuda::DeviceStep& step) const;
+  void Send(const cuda::DeviceStep& step);
+  bool MayReceive(const cuda::DeviceStep& step);
+  void Receive(const cuda::DeviceStep& step);
+  void Reduce(const cuda::DeviceStep& step);
+
+  bool SlotIsFree(uint64_t round) const;
+  bool HasPublished(int member, uint64_t round);
+  void Release(uint64_t round);
+
+  // f(address in the slot, offset of the step, bytes) for each piece.
+  template <typename Use>
+  void ForSlot(int member, uint64_t round, uint64_t offset, uint64_t bytes,
+               const Use& use) const;
+
+  void RingAll(uint64_t rounds, bool published);
+  void Ring(uint64_t* word, uint64_t rounds) const {
+    __atomic_store_n(word, call_->epoch << pool::kValueBits | rounds,
+                     __ATOMIC_RELEASE);
+  }
+  uint64_t Read(const uint64_t* word) const {
+    const uint64_t value = __atomic_load_n(word, __ATOMIC_ACQUIRE);
+    return value >> pool::kValueBits == call_->epoch ? value & pool::kValueMask
+                                                     : 0;
+  }
+  uint32_t LaneOf(uint64_t round) const {
+    return (call_->base_round + round) % call_->num_slots % call_->lanes;
+  }
+
+  const pool::DeviceCopies copies_;
+  std::mt19937_64 random_;
+  const ModelCall* call_ = nullptr;
+  uint32_t received_ = 0;
+  std::string wrong_;
+};
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_TESTING_DEVICES_MODEL_DEVICE_H_
