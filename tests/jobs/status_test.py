@@ -174,7 +174,7 @@ class StatusTest(parameterized.TestCase):
         (same,) = json.loads(of_launcher.stdout)
         self.assertEqual(same["pool"], found["pool"])
         for rank in found["ranks"]:
-            self.assertRegex(rank["calls"][0]["site"], r"stuck\.py:\d+ \(")
+            self.assertRegex(rank["calls"][0]["site"], r"sum_of_ranks\.py:\d+ \(")
         self.assertRegex(prometheus, r'calls_total\{.*rank="0",.*operation="psum"\} 4')
         # The last call of rank 0 waits for rank 1.
         calls = [e["args"] for e in timeline["traceEvents"] if e.get("cat") == "call"]
@@ -211,7 +211,7 @@ class StatusTest(parameterized.TestCase):
             if how == "die":
                 self.assertIn("culprit: rank 1 (pid ", stderr)
                 self.assertEqual([culprit["rank"] for culprit in found["culprits"]], [1])
-            self.assertIn("psum: all_reduce sum of 1 float32", _status(kept).stdout)
+            self.assertIn("psum: all_reduce sum of 1 int32", _status(kept).stdout)
             calls = [e for e in self.trace(kept, folder)["traceEvents"] if e.get("cat") == "call"]
             self.assertGreaterEqual(len(calls), 6)
 
