@@ -63,8 +63,8 @@ class Bench:
             *("-object", f"{backend},size={CXL_BYTES}"),
             *("-object", f"memory-backend-file,id=lsa,share=on,mem-path={labels},size=1M"),
             *("-device", "pxb-cxl,bus_nr=12,bus=pcie.0,id=cxl.1"),
-            *("-device", "cxl-rp,port=0,bus=cxl.1,id=port,chassis=0,slot=2"),
-            *("-device", "cxl-type3,bus=port,volatile-memdev=memory,id=cxl0,sn=0x7"),
+            *("-device", "cxl-rp,port=0,bus=cxl.1,id=root_port,chassis=0,slot=2"),
+            *("-device", "cxl-type3,bus=root_port,volatile-memdev=memory,id=cxl0,sn=0x7"),
         ]
 
 
