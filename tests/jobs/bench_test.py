@@ -99,7 +99,7 @@ class BenchTest(parameterized.TestCase):
         self.assertEqual({row[11] for row in rows}, {"0"})
 
     @unittest.skipIf(mpi_libraries.MISSING, mpi_libraries.MISSING)
-    @unittest.skipUnless(importlib.util.find_spec("mpi4py"), "needs mpi4py")
+    @unittest.skipUnless(importlib.util.find_spec("mpi4py"), "needs mpi4py: pip install mpi4py")
     @parameterized.parameters("openmpi", "mpich")
     def test_mpi_gives_the_same_results(self, library):
         run = _bench(
@@ -142,7 +142,7 @@ class ProgramsTest(parameterized.TestCase):
         self.assertEqual(list(found), ["machine", "command", "versions", "emulated", "results"])
         return found["results"]
 
-    @unittest.skipUnless(shutil.which("c++"), "needs a compiler")
+    @unittest.skipUnless(shutil.which("c++"), "needs a C++ compiler: there is no c++ on PATH")
     def test_call_overhead(self):
         rows = self.run_program("call_overhead.py", "--sizes", "1KiB")
         self.assertEqual([row["backend"] for row in rows], 4 * ["jax_cxl", "empty"])
