@@ -4,6 +4,8 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+from jax_cxl._bench.sizes import format_size
+
 # Label, colour, style of the line. Okabe and Ito's colours, which people with colour blindness can
 # tell apart.
 _SYSTEMS = {
@@ -20,7 +22,6 @@ _SYSTEMS = {
     "nccl-infiniband": ("NCCL, InfiniBand", "#009E73", "--"),
     "paper": ("paper, All", "#D55E00", "-"),
 }
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def curve(axis: Any, system: str, x: Sequence[float], y: Sequence[float], **style: Any) -> None:
@@ -47,10 +48,8 @@ def size_ticks(axis: Any, sizes: Sequence[int]) -> None:
 
 def size_text(size: int) -> str:
     """Returns "32 KiB" for 32768, and 1000 as "1000 B"."""
-    unit = 0
-    while size >= 1024 and size % 1024 == 0 and unit + 1 < len(_UNITS):
-        size, unit = size // 1024, unit + 1
-    return f"{size} {_UNITS[unit]}"
+    text = format_size(size)
+    return f"{text[:-3]} {text[-3:]}" if text.endswith("iB") else f"{text} B"
 
 
 def legend(figure: Any, axis: Any) -> None:

@@ -23,11 +23,11 @@ _stopped = threading.Event()
 _thread: threading.Thread | None = None
 
 
-def start(pool: _core.Pool, members: Sequence[int]) -> None:
-    """Begins to look at these ranks of a pool. `stop` ends it."""
+def start(opened_file: tuple[int, int], members: Sequence[int]) -> None:
+    """Begins to look at these ranks of the pool of `Pool.opened_file`. `stop` ends it."""
     global _stopped, _thread
     _stopped = threading.Event()
-    fd, offset = pool.opened_file()
+    fd, offset = opened_file
     _thread = threading.Thread(
         # With a descriptor of its own: the pool's is closed when the job shuts down.
         target=_look,

@@ -270,10 +270,10 @@ def _run(
     devices = jax.devices()
     platform = platforms.of(devices[0])
     pool_bytes = meeting.pool.total_bytes
-    if jax.process_index() == devices[meeting.members[0]].process_index:
-        launch_environment.announce_pool(*meeting.pool.opened_file())
-        if len(meeting.members) > 1:
-            late_ranks.start(meeting.pool, meeting.members)
+    is_first = jax.process_index() == devices[meeting.members[0]].process_index
+    opened_file = meeting.pool.opened_file()
+    if is_first:
+        launch_environment.announce_pool(*opened_file)
     _core.start(
         meeting.pool,
         [
@@ -290,6 +290,8 @@ def _run(
         timeout=config.timeout,
         heartbeat_timeout=config.heartbeat_timeout,
     )
+    if is_first and len(meeting.members) > 1:
+        late_ranks.start(opened_file, meeting.members)
     meetings.remember(meeting)
     rank_of_device = {devices[rank].id: rank for rank in meeting.members}
     running = Runtime(rank_of_device, platform, pool_bytes, uri, tuning, meeting.generation)

@@ -15,7 +15,7 @@ processes run under several kernels has to name `coherent` if it wants it.
 
 import dataclasses
 import re
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from jax_cxl import _core, errors
 
@@ -43,7 +43,7 @@ _KEYS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PoolSpec:
-    """Where a pool lies; `PoolSpec` of cc/pool/pool.h, field by field.
+    """Where a pool lies, and how it is used.
 
     Attributes:
       kind: "shm", "file" or "dax".
@@ -53,10 +53,9 @@ class PoolSpec:
       devices_per_path: how many equal parts each path is split into.
       offset: where the pool starts in each path, in bytes.
       coherence: "coherent", "uncached" or "flush".
-      gpu_writes_memory: whether what GPUs write reaches the memory without a write-back. Not for
-        cc/pool/pool.h.
-      keep: whether it stays in /dev/shm when the job fails. Not for cc/pool/pool.h.
-      coherence_given: whether the URI names the coherence. Not for cc/pool/pool.h.
+      gpu_writes_memory: whether what GPUs write reaches the memory without a write-back.
+      keep: whether it stays in /dev/shm when the job fails.
+      coherence_given: whether the URI names the coherence.
     """
 
     kind: str = "shm"
@@ -68,6 +67,11 @@ class PoolSpec:
     gpu_writes_memory: bool = False
     keep: bool = False
     coherence_given: bool = False
+
+    def for_core(self) -> dict[str, Any]:
+        """Returns the fields that `PoolSpec` of cc/pool/pool.h has."""
+        names = ("kind", "paths", "bytes", "devices_per_path", "offset", "coherence")
+        return {name: getattr(self, name) for name in names}
 
 
 def automatic_bytes(

@@ -64,17 +64,15 @@ def create(
     spec = pool_uri.parse(uri, world_size, platform.rank_bytes)
     for path in _core.sweep_leftovers():
         logging.getLogger("jax_cxl").warning("removed %s, the pool of a dead job", path)
-    place = dataclasses.asdict(spec) | {"world_size": world_size}
-    del place["keep"], place["gpu_writes_memory"]
+    place = spec.for_core() | {"world_size": world_size}
     random_name = f"{os.getpid()}.{secrets.token_hex(4)}"
     if not spec.paths:
         place["paths"] = [random_name]
     elif new_name and spec.kind == "shm":
         place["paths"] = [f"{spec.paths[0][:40]}.{random_name}"]
-    given = place.pop("coherence_given")
     dead_after = configuration.from_environment().heartbeat_timeout
     pool = _core.Pool.create(**place, dead_after=dead_after)
-    return pool, place | {"token": pool.token, "coherence_given": given}
+    return pool, place | {"token": pool.token, "coherence_given": spec.coherence_given}
 
 
 def check_hosts(pool: _core.Pool, members: Sequence[int], place: dict[str, Any]) -> None:

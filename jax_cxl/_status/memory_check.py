@@ -77,9 +77,7 @@ def _create(spec: pool_uri.PoolSpec) -> "_core.Pool":
 
 
 def _arguments(spec: pool_uri.PoolSpec) -> dict[str, Any]:
-    fields = dataclasses.asdict(spec)
-    del fields["keep"], fields["coherence_given"], fields["gpu_writes_memory"]
-    fields |= {"coherence": "flush", "world_size": 1}
+    fields = spec.for_core() | {"coherence": "flush", "world_size": 1}
     if spec.kind == "shm":
         fields["paths"] = spec.paths or (f"doctor.{time.time_ns()}",)
     elif spec.kind == "file" and fields["bytes"] == 0:

@@ -7,15 +7,7 @@ from jax_cxl._runtime import pool_uri
 
 spec = pool_uri.parse(sys.argv[1], world_size=1)
 try:
-    _core.Pool.create(
-        kind=spec.kind,
-        paths=list(spec.paths),
-        bytes=spec.bytes,
-        devices_per_path=spec.devices_per_path,
-        offset=spec.offset,
-        coherence=spec.coherence,
-        world_size=1,
-    )
+    _core.Pool.create(**spec.for_core(), world_size=1)
 except errors.PoolInUseError as error:
     print("REFUSED", error)
 else:
