@@ -1,7 +1,7 @@
-"""A random collective of the soak: its call and the same in NumPy."""
+"""A random collective of the soak: its call, and the same and its transpose in NumPy."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,8 @@ class Collective:
       text: what it is.
       call: from a rank's value to its result.
       oracle: from the values of all ranks to their results.
+      transpose: from cotangents of all ranks' results to those of their values; None if the
+        collective is not linear, or if JAX does not differentiate with respect to the dtype.
       shape: of a rank's value.
       dtype: of the values.
     """
@@ -31,6 +33,7 @@ class Collective:
     text: str
     call: Callable[[Any], Any]
     oracle: Callable[[Array], Array]
+    transpose: Callable[[Array], Array] | None
     shape: tuple[int, ...]
     dtype: str
 
@@ -60,18 +63,32 @@ def random_collective(rng: np.random.Generator) -> Collective:
         if not ("complex" in dtype and (op in ("min", "max") or operation in _ORDERED)):
             break
     shape = _random_shape(rng)
-    call, oracle, shape, text = operation(rng, rows.shape[1], shape, op)
+    call, oracle, transpose, shape, text = operation(rng, rows.shape[1], shape, op)
     name = axes if len(axes) > 1 else axes[0]
+    text = f"{text}, axes {axes}, {options}: {dtype}{list(shape)}"
+    return Collective(
+        text,
+        lambda x: call(x, name, **options),
+        _by_group(oracle, rows),
+        _by_group(transpose, rows) if transpose and reference.differentiable(dtype) else None,
+        shape,
+        dtype,
+    )
 
-    def by_group(x):
+
+def _by_group(
+    function: Callable[[Array], Sequence[Array]], rows: Array
+) -> Callable[[Array], Array]:
+    """Returns `function` of each group's values, for the values of all ranks."""
+
+    def of_all(x: Array) -> Array:
         results: list[Any] = [None] * RANKS
         for row in rows:
-            for rank, result in zip(row, oracle(x[row]), strict=True):
+            for rank, result in zip(row, function(x[row]), strict=True):
                 results[rank] = result
         return np.stack(results)
 
-    text = f"{text}, axes {axes}, {options}: {dtype}{list(shape)}"
-    return Collective(text, lambda x: call(x, name, **options), by_group, shape, dtype)
+    return of_all
 
 
 def _random_shape(rng: np.random.Generator) -> tuple[int, ...]:
@@ -107,21 +124,23 @@ def _all_gather(rng, n, shape, op):
     return (
         lambda x, a, **k: jax_cxl.all_gather(x, a, axis=dim, tiled=tiled, **k),
         lambda x: [_joined(list(x), dim, tiled)] * n,
+        lambda ct: _divided(reference.fold(ct), n, dim, tiled),
         shape,
         f"all_gather axis={dim} tiled={tiled}",
     )
 
 
 def _psum(rng, n, shape, op):
-    return jax_cxl.psum, lambda x: [reference.fold(x)] * n, shape, "psum"
+    total = lambda x: [reference.fold(x)] * n  # noqa: E731
+    return jax_cxl.psum, total, total, shape, "psum"
 
 
 def _pmax(rng, n, shape, op):
-    return jax_cxl.pmax, lambda x: [reference.fold(x, "max")] * n, shape, "pmax"
+    return jax_cxl.pmax, lambda x: [reference.fold(x, "max")] * n, None, shape, "pmax"
 
 
 def _pmin(rng, n, shape, op):
-    return jax_cxl.pmin, lambda x: [reference.fold(x, "min")] * n, shape, "pmin"
+    return jax_cxl.pmin, lambda x: [reference.fold(x, "min")] * n, None, shape, "pmin"
 
 
 def _psum_scatter(rng, n, shape, op):
@@ -130,6 +149,7 @@ def _psum_scatter(rng, n, shape, op):
     return (
         lambda x, a, **k: jax_cxl.psum_scatter(x, a, scatter_dimension=dim, tiled=tiled, **k),
         lambda x: _divided(reference.fold(x), n, dim, tiled),
+        lambda ct: [_joined(list(ct), dim, tiled)] * n,
         shape,
         f"psum_scatter scatter_dimension={dim} tiled={tiled}",
     )
@@ -140,13 +160,14 @@ def _all_to_all(rng, n, shape, op):
     shape, split = _divisible(rng, shape, n, tiled)
     concat = int(rng.integers(len(shape)))
 
-    def oracle(x):
+    def exchange(x, split, concat):
         parts = [_divided(v, n, split, tiled) for v in x]
         return [_joined([p[r] for p in parts], concat, tiled) for r in range(n)]
 
     return (
         lambda x, a, **k: jax_cxl.all_to_all(x, a, split, concat, tiled=tiled, **k),
-        oracle,
+        lambda x: exchange(x, split, concat),
+        lambda ct: exchange(ct, concat, split),
         shape,
         f"all_to_all {split} {concat} tiled={tiled}",
     )
@@ -156,13 +177,19 @@ def _ppermute(rng, n, shape, op):
     sources, destinations = rng.permutation(n).tolist(), rng.permutation(n).tolist()
     perm = list(zip(sources, destinations, strict=True))[: int(rng.integers(n + 1))]
 
-    def oracle(x):
+    def permute(x, perm):
         y = np.zeros_like(x)
         for source, destination in perm:
             y[destination] = x[source]
         return y
 
-    return lambda x, a: jax_cxl.ppermute(x, a, perm), oracle, shape, f"ppermute {perm}"
+    return (
+        lambda x, a: jax_cxl.ppermute(x, a, perm),
+        lambda x: permute(x, perm),
+        lambda ct: permute(ct, [(destination, source) for source, destination in perm]),
+        shape,
+        f"ppermute {perm}",
+    )
 
 
 def _at(root: int, n: int, y: Array) -> list[Array]:
@@ -171,14 +198,24 @@ def _at(root: int, n: int, y: Array) -> list[Array]:
 
 def _broadcast(rng, n, shape, op):
     root = int(rng.integers(n))
-    call = lambda x, a: jax_cxl.broadcast(x, a, root=root)  # noqa: E731
-    return call, lambda x: [x[root]] * n, shape, f"broadcast root={root}"
+    return (
+        lambda x, a: jax_cxl.broadcast(x, a, root=root),
+        lambda x: [x[root]] * n,
+        lambda ct: _at(root, n, reference.fold(ct)),
+        shape,
+        f"broadcast root={root}",
+    )
 
 
 def _reduce(rng, n, shape, op):
     root = int(rng.integers(n))
-    call = lambda x, a: jax_cxl.reduce(x, a, root=root)  # noqa: E731
-    return call, lambda x: _at(root, n, reference.fold(x)), shape, f"reduce root={root}"
+    return (
+        lambda x, a: jax_cxl.reduce(x, a, root=root),
+        lambda x: _at(root, n, reference.fold(x)),
+        lambda ct: [ct[root]] * n,
+        shape,
+        f"reduce root={root}",
+    )
 
 
 def _gather(rng, n, shape, op):
@@ -187,6 +224,7 @@ def _gather(rng, n, shape, op):
     return (
         lambda x, a: jax_cxl.gather(x, a, root=root, axis=dim, tiled=tiled),
         lambda x: _at(root, n, _joined(list(x), dim, tiled)),
+        lambda ct: _divided(ct[root], n, dim, tiled),
         shape,
         f"gather root={root} axis={dim} tiled={tiled}",
     )
@@ -198,6 +236,7 @@ def _scatter(rng, n, shape, op):
     return (
         lambda x, a: jax_cxl.scatter(x, a, root=root, axis=dim, tiled=tiled),
         lambda x: _divided(x[root], n, dim, tiled),
+        lambda ct: _at(root, n, _joined(list(ct), dim, tiled)),
         shape,
         f"scatter root={root} axis={dim} tiled={tiled}",
     )
@@ -207,7 +246,7 @@ def _scan(rng, n, shape, op):
     reverse, exclusive = bool(rng.integers(2)), bool(rng.integers(2))
     function = jax_cxl.pexscan if exclusive else jax_cxl.pscan
 
-    def oracle(x):
+    def reduce(x, reverse):
         results = []
         for r in range(n):
             part = x[r + exclusive :] if reverse else x[: r + 1 - exclusive]
@@ -218,7 +257,8 @@ def _scan(rng, n, shape, op):
 
     return (
         lambda x, a: function(x, a, op=op, reverse=reverse),
-        oracle,
+        lambda x: reduce(x, reverse),
+        (lambda ct: reduce(ct, not reverse)) if op == "sum" else None,
         shape,
         f"{function.__name__} {op} reverse={reverse}",
     )

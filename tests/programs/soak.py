@@ -1,10 +1,11 @@
-"""Random collectives through JAX, against NumPy, under `jax_cxl.launch` on four ranks.
+"""Random collectives and their gradients through JAX, against NumPy, on four ranks.
 
-Programs of many independent collectives each, which run several times on new values. Process
-0 writes a summary in JSON to its output and, with `--output`, to a file; a process that finds
-a wrong element says so and exits with 1.
+Runs under `jax_cxl.launch`. Programs of many independent collectives each, which run several times
+on new values. Process 0 writes a summary in JSON to its output and, with `--output`, to a file; a
+process that finds a wrong element says so and exits with 1.
 """
 
+import functools
 import json
 import os
 import pathlib
@@ -41,32 +42,73 @@ def _agree(value: int) -> int:
     return (high << 31) | low
 
 
-def _run_program(rng: np.random.Generator, check_vma: bool, mesh, runs: int) -> int:
-    """Runs random collectives `runs` times; returns how many elements are wrong here."""
+def _run_program(rng: np.random.Generator, check_vma: bool, mesh, runs: int) -> tuple[int, int]:
+    """Runs random collectives and the gradients of the linear ones `runs` times.
+
+    Returns:
+      how many elements are wrong here, and how many gradients were taken.
+    """
     collectives = [random_collective.random_collective(rng) for _ in range(_SIZE.value)]
+    linear = [c for c in collectives if c.transpose]
+    others = [c for c in collectives if not c.transpose]
     spec = jax.P(mesh.axis_names)
-    sharding = jax.NamedSharding(mesh, spec)
 
-    def body(xs):
-        return [c.call(x[0])[None] for c, x in zip(collectives, xs, strict=True)]
+    def body(xs, of):
+        return [c.call(x[0])[None] for c, x in zip(of, xs, strict=True)]
 
-    program = jax.jit(
-        jax.shard_map(body, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=check_vma)
-    )
+    def over_ranks(of):
+        return jax.shard_map(
+            lambda xs: body(xs, of), mesh=mesh, in_specs=spec, out_specs=spec, check_vma=check_vma
+        )
+
+    @jax.jit
+    def program(xs, cotangents, other_xs):
+        results, pull = jax.vjp(over_ranks(linear), xs)
+        return results, pull(cotangents)[0], over_ranks(others)(other_xs)
+
+    def seed():
+        return int(rng.integers(1 << 31))
+
     wrong = 0
     for _ in range(runs):
-        xs = [reference.values(c.dtype, c.shape, int(rng.integers(1 << 31))) for c in collectives]
-        arrays = [
-            jax.make_array_from_callback(x.shape, sharding, lambda index, x=x: x[index]) for x in xs
+        xs, other_xs = (
+            [reference.values(c.dtype, c.shape, seed()) for c in of] for of in (linear, others)
+        )
+        expected = [c.oracle(x) for c, x in zip(linear, xs, strict=True)]
+        # Sums of cotangents are exact: JAX adds them in an order of its own.
+        cotangents = [
+            reference.values(c.dtype, y.shape[1:], seed(), exact=True)
+            for c, y in zip(linear, expected, strict=True)
         ]
-        for c, x, out in zip(collectives, xs, program(arrays), strict=True):
-            expected = c.oracle(x)
-            for shard in out.addressable_shards:
-                here = reference.count_wrong(np.asarray(shard.data), expected[shard.index])
-                if here:
-                    print(f"{here} wrong elements on {shard.device}: {c.text}", flush=True)
-                wrong += here
+        arrays = jax.tree.map(functools.partial(_on_mesh, mesh), (xs, cotangents, other_xs))
+        results, gradients, other_results = program(*arrays)
+        for c, out, y in zip(linear, results, expected, strict=True):
+            wrong += _count_wrong(c.text, out, y)
+        for c, out, ct in zip(linear, gradients, cotangents, strict=True):
+            wrong += _count_wrong(f"gradient of {c.text}", out, c.transpose(ct))
+        for c, out, x in zip(others, other_results, other_xs, strict=True):
+            wrong += _count_wrong(c.text, out, c.oracle(x))
+    return wrong, len(linear) * runs
+
+
+def _on_mesh(mesh, x: np.ndarray) -> jax.Array:
+    sharding = jax.NamedSharding(mesh, jax.P(mesh.axis_names))
+    return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
+
+
+def _count_wrong(text: str, out: jax.Array, expected: np.ndarray) -> int:
+    wrong = 0
+    for shard in out.addressable_shards:
+        here = reference.count_wrong(np.asarray(shard.data), expected[shard.index])
+        if here:
+            print(f"{here} wrong elements on {shard.device}: {text}", flush=True)
+        wrong += here
     return wrong
+
+
+def _resident_mib() -> int:
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") >> 20
 
 
 def main(_) -> None:
@@ -80,23 +122,34 @@ def main(_) -> None:
     shape, names = tuple(random_collective.MESH.values()), tuple(random_collective.MESH)
     mesh = jax_cxl.make_mesh(shape, names, axis_types=(jax.sharding.AxisType.Auto,) * len(shape))
     start = time.monotonic()
-    count = programs = wrong = 0
+    resident_mib = []
+    count = programs = gradients = wrong = 0
     while count < _COUNT.value:
         rng = np.random.default_rng([seed, programs])
-        wrong += _run_program(rng, programs % 2 == 0, mesh, _RUNS.value)
+        found, taken = _run_program(rng, programs % 2 == 0, mesh, _RUNS.value)
+        wrong += found
+        gradients += taken
         programs += 1
         count += _SIZE.value * _RUNS.value
+        resident_mib.append(_resident_mib())
         late = 0 < _SECONDS.value < time.monotonic() - start
         if _agree(int(late)):
             break
     summary = {
         "seed": seed,
         "collectives": count,
+        "gradients": gradients,
         "programs": programs,
         "processes": jax.process_count(),
         "ranks": jax.device_count(),
         "wrong_elements": wrong,
         "seconds": round(time.monotonic() - start, 1),
+        # After the tenth program, in the middle and at the end.
+        "resident_mib": [
+            resident_mib[min(9, programs - 1)],
+            resident_mib[programs // 2],
+            resident_mib[-1],
+        ],
     }
     if jax.process_index() == 0:
         print(json.dumps(summary), flush=True)
