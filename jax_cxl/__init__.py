@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     )
     from jax_cxl._runtime.mesh import make_mesh
     from jax_cxl._runtime.regroup import regroup
+    from jax_cxl._snapshots.snapshots import Snapshots
     from jax_cxl._start_done.future import Future
     from jax_cxl._takeover.explain import explain
     from jax_cxl._takeover.replace import replace_collectives
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
         NotInitializedError,
         PeerLostError,
         PoolError,
+        SnapshotError,
     )
     from jax_cxl.ops import *
 
@@ -68,6 +70,8 @@ __all__ = [
     "OperationStats",
     "PeerLostError",
     "PoolError",
+    "SnapshotError",
+    "Snapshots",
     "Stats",
     "all_gather",
     "all_gather_done",
@@ -141,6 +145,7 @@ __all__ = [
 _MODULES = {
     "Future": "jax_cxl._start_done.future",
     "OperationStats": "jax_cxl._runtime.lifecycle",
+    "Snapshots": "jax_cxl._snapshots.snapshots",
     "Stats": "jax_cxl._runtime.lifecycle",
     "explain": "jax_cxl._takeover.explain",
     "initialize": "jax_cxl._runtime.lifecycle",

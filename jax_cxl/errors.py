@@ -55,6 +55,10 @@ class InvalidPoolError(PoolError, ValueError):
     """A pool's description is wrong, for example misaligned."""
 
 
+class SnapshotError(PoolError):
+    """A snapshot is damaged or does not fit, or its place holds something else."""
+
+
 class InvalidCollectiveError(CxlError, ValueError):
     """A collective got values that it cannot work with, such as sizes that do not fit."""
 

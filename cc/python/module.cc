@@ -27,6 +27,7 @@
 #include "cc/pool/snapshot.h"
 #include "cc/python/dispatch_errors.h"
 #include "cc/python/errors.h"
+#include "cc/python/persistent_memory.h"
 #include "cc/python/recorded.h"
 #include "cc/python/registrations.h"
 #include "cc/python/regroup.h"
@@ -335,6 +336,7 @@ NB_MODULE(_core, m) {
       "Copies the control pages of the pool at `offset` of an open file.",
       "fd"_a, "offset"_a, "name"_a);
   BindRecorded(m);
+  BindPersistentMemory(m, &MakeSpec);
   BindRegroup(m);
 }
 

@@ -296,6 +296,21 @@ Result<PoolFile> PoolFile::OpenForAttach(const std::string& path) {
   return file;
 }
 
+Result<PoolFile> PoolFile::OpenToKeep(const std::string& path) {
+  for (int attempt = 0; attempt < kOpenAttempts; ++attempt) {
+    Result<PoolFile> file = OpenOrCreate(path);
+    // Another process may create it at the same time.
+    if (file.status().code() == Code::kAlreadyExists) continue;
+    if (!file.ok()) return file.status();
+    file->KeepName();
+    CXL_RETURN_IF_ERROR(file->CheckOurs());
+    CXL_RETURN_IF_ERROR(file->Lock(LOCK_SH));
+    return file;
+  }
+  return Error(Code::kAlreadyExists, path,
+               " was replaced again and again while it was opened");
+}
+
 Result<PoolFile> PoolFile::OpenDevice(const std::string& path) {
   return Open(path, 0);
 }

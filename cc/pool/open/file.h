@@ -30,6 +30,10 @@ class PoolFile {
   // Opens the file of a pool that another process made, and shares its lock.
   static Result<PoolFile> OpenForAttach(const std::string& path);
 
+  // Opens the file at `path`, creates it (mode 0600) if there is none, and
+  // shares its lock. The file stays, whoever created it.
+  static Result<PoolFile> OpenToKeep(const std::string& path);
+
   // Opens a device. No ownership, mode or contents are checked: its
   // administrator decides who may open it.
   static Result<PoolFile> OpenDevice(const std::string& path);

@@ -1,0 +1,113 @@
+#include "cc/python/persistent_memory.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "cc/pool/persistent_memory.h"
+#include "cc/python/errors.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace jax_cxl {
+namespace {
+
+using pool::PersistentMemory;
+using Bytes =
+    nb::ndarray<uint8_t, nb::shape<-1>, nb::c_contig, nb::device::cpu>;
+using ConstBytes =
+    nb::ndarray<const uint8_t, nb::shape<-1>, nb::c_contig, nb::device::cpu>;
+
+}  // namespace
+
+void BindPersistentMemory(nb::module_& m, MakePoolSpec make_spec) {
+  nb::class_<PersistentMemory>(m, "PersistentMemory",
+                               "Memory that outlives the jobs that use it "
+                               "(cc/pool/persistent_memory.h).")
+      .def_static(
+          "open",
+          [make_spec = std::move(make_spec)](
+              const std::string& kind, std::vector<std::string> paths,
+              uint64_t bytes, int devices_per_path, uint64_t offset,
+              const std::string& coherence) {
+            const pool::PoolSpec spec =
+                make_spec(kind, std::move(paths), bytes, devices_per_path,
+                          offset, coherence);
+            nb::gil_scoped_release release;
+            auto memory = PersistentMemory::Open(spec);
+            nb::gil_scoped_acquire acquire;
+            return ValueOrRaise(std::move(memory));
+          },
+          nb::kw_only(), "kind"_a, "paths"_a, "bytes"_a, "devices_per_path"_a,
+          "offset"_a, "coherence"_a)
+      .def_prop_ro("num_devices", &PersistentMemory::num_devices)
+      .def_prop_ro("device_bytes", &PersistentMemory::device_bytes)
+      .def_prop_ro("base",
+                   [](const PersistentMemory& self) {
+                     return reinterpret_cast<uintptr_t>(self.base());
+                   })
+      .def_prop_ro("total_bytes", &PersistentMemory::total_bytes)
+      .def(
+          "address",
+          [](const PersistentMemory& self, int device, uint64_t offset) {
+            return reinterpret_cast<uintptr_t>(self.At(device, offset, 0));
+          },
+          "0 if the offset leaves the device.", "device"_a, "offset"_a)
+      .def(
+          "write",
+          [](const PersistentMemory& self, int device, uint64_t offset,
+             const ConstBytes& data) {
+            const std::span from(
+                reinterpret_cast<const std::byte*>(data.data()), data.size());
+            nb::gil_scoped_release release;
+            const Status status = self.Write(device, offset, from);
+            nb::gil_scoped_acquire acquire;
+            RaiseIfError(status);
+          },
+          "device"_a, "offset"_a, "data"_a)
+      .def(
+          "read",
+          [](const PersistentMemory& self, int device, uint64_t offset,
+             const Bytes& out) {
+            const std::span to(reinterpret_cast<std::byte*>(out.data()),
+                               out.size());
+            nb::gil_scoped_release release;
+            const Status status = self.Read(device, offset, to);
+            nb::gil_scoped_acquire acquire;
+            RaiseIfError(status);
+          },
+          "device"_a, "offset"_a, "out"_a)
+      .def(
+          "publish_device_writes",
+          [](const PersistentMemory& self, int device, uint64_t offset,
+             uint64_t bytes) {
+            nb::gil_scoped_release release;
+            const Status status =
+                self.PublishDeviceWrites(device, offset, bytes);
+            nb::gil_scoped_acquire acquire;
+            RaiseIfError(status);
+          },
+          "device"_a, "offset"_a, "bytes"_a)
+      .def(
+          "store_word",
+          [](const PersistentMemory& self, int device, uint64_t offset,
+             uint64_t value) {
+            RaiseIfError(self.StoreWord(device, offset, value));
+          },
+          "device"_a, "offset"_a, "value"_a)
+      .def(
+          "load_word",
+          [](const PersistentMemory& self, int device, uint64_t offset) {
+            return ValueOrRaise(self.LoadWord(device, offset));
+          },
+          "device"_a, "offset"_a);
+}
+
+}  // namespace jax_cxl

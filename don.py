@@ -1,0 +1,11 @@
+import jax, jax.numpy as jnp, numpy as np, time
+f=jax.jit(lambda x: x+1, donate_argnums=0)
+x=jnp.zeros((1<<24,),jnp.float32)+0.; x.block_until_ready()
+a=np.asarray(x); p=x.unsafe_buffer_pointer()
+print("zero copy", a.ctypes.data==p)
+y=f(x); y.block_until_ready()
+print("deleted",x.is_deleted(),"same buffer",y.unsafe_buffer_pointer()==p,"a intact",a[0],a[-1])
+x=jnp.zeros((1<<24,),jnp.float32)+0.; x.block_until_ready(); p=x.unsafe_buffer_pointer()
+y=f(x); print("no ref: same",y.unsafe_buffer_pointer()==p)
+x=jnp.zeros((1<<24,),jnp.float32)+0.; x.block_until_ready(); p=x.unsafe_buffer_pointer()
+a=np.from_dlpack(x); y=f(x); y.block_until_ready(); print("dlpack: same",y.unsafe_buffer_pointer()==p,a[0], a.ctypes.data==p)

@@ -1,0 +1,181 @@
+"""What lies where in the memory of snapshots.
+
+Each device has a superblock in its first page. The rest is cut into `keep` equal areas, one for
+each snapshot. An area begins with a record for each process that can write. Rows of blocks follow;
+`stripes.py` says which blocks a row has.
+
+A process writes its blocks, then its record, and at last the first word of the record: the number
+of the save. A snapshot is valid while the records of all its processes have the same number and
+the same token. So it becomes valid when the last process stores its word, and invalid when the
+first process stores 0 to write another snapshot there.
+"""
+
+import dataclasses
+import struct
+from typing import Self
+
+from jax_cxl._snapshots import checksum
+
+PAGE_BYTES = 4096
+BLOCK_BYTES = 256 << 10  # What a checksum covers. It fits into the caches of a core.
+MAX_PROCESSES = 1024
+RECORD_BYTES = 128
+RECORDS_BYTES = MAX_PROCESSES * RECORD_BYTES
+
+_MAGIC = b"JAX_CXLs"
+_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Superblock:
+    """The first page of each device: how the memory is cut.
+
+    Attributes:
+      keep: number of areas.
+      parity: how many devices hold parity, 0 or 1.
+      num_devices: devices of the memory.
+      device: number of this device.
+      device_bytes: what each device has for snapshots.
+    """
+
+    keep: int
+    parity: int
+    num_devices: int
+    device: int
+    device_bytes: int
+
+    _FORMAT = struct.Struct("<8sIIIIIIQ")
+
+    def to_bytes(self) -> bytes:
+        """Returns the page."""
+        fields = (self.keep, self.parity, self.num_devices, self.device, BLOCK_BYTES)
+        data = self._FORMAT.pack(_MAGIC, _VERSION, *fields, self.device_bytes)
+        page = data.ljust(PAGE_BYTES - 8, b"\0")
+        return page + struct.pack("<Q", checksum.of(page))
+
+    @classmethod
+    def from_bytes(cls, page: bytes) -> Self:
+        """Reads the page of a device.
+
+        Raises:
+          ValueError: it is no superblock, is damaged, or was written by another version.
+        """
+        magic, version, keep, parity, devices, device, block, size = cls._FORMAT.unpack_from(page)
+        if magic != _MAGIC:
+            raise ValueError("it holds something that is no snapshot of jax_cxl")
+        if struct.unpack("<Q", page[-8:])[0] != checksum.of(page[:-8]):
+            raise ValueError("its first page is damaged")
+        if (version, block) != (_VERSION, BLOCK_BYTES):
+            raise ValueError(f"it has the format {version}.{block}, not {_VERSION}.{BLOCK_BYTES}")
+        return cls(keep, parity, devices, device, size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Geometry:
+    """Where areas, records and rows begin on each device.
+
+    Attributes:
+      keep: number of areas.
+      parity: 1 if each row has a block of parity, else 0.
+      num_devices: devices of the memory.
+      device_bytes: what each device has for snapshots.
+    """
+
+    keep: int
+    parity: int
+    num_devices: int
+    device_bytes: int
+
+    @property
+    def rows(self) -> int:
+        """How many rows an area has."""
+        area = (self.device_bytes - PAGE_BYTES) // self.keep
+        return max(0, area - RECORDS_BYTES) // BLOCK_BYTES
+
+    @property
+    def blocks_per_row(self) -> int:
+        """How many blocks of data a row has."""
+        return self.num_devices - self.parity
+
+    def area(self, number: int) -> int:
+        """Returns where the area of a save begins."""
+        return PAGE_BYTES + number % self.keep * (RECORDS_BYTES + self.rows * BLOCK_BYTES)
+
+    def record(self, number: int, writer: int) -> int:
+        """Returns where the record of a writer begins."""
+        return self.area(number) + writer * RECORD_BYTES
+
+    def row(self, number: int, row: int) -> int:
+        """Returns where the blocks of a row begin."""
+        return self.area(number) + RECORDS_BYTES + row * BLOCK_BYTES
+
+    def bytes_for(self, rows: int) -> int:
+        """Returns how many bytes a device needs for areas of so many rows."""
+        return PAGE_BYTES + self.keep * (RECORDS_BYTES + rows * BLOCK_BYTES)
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """What a process says of its part of a snapshot.
+
+    Attributes:
+      number: of the save; grows by at least one from save to save.
+      token: of the job that saved: random, the same for all its processes.
+      step: that the user gave.
+      time: when the part was complete, in seconds since 1970.
+      writers: how many processes wrote the snapshot.
+      writer: which of them wrote this part.
+      first_row: of its rows.
+      data_blocks: how many blocks of data it wrote.
+      table_checksum: of the checksums of these blocks, which lie in the blocks after them.
+      directory_bytes: size of the directory, in the blocks after the table; 0 but for writer 0.
+      directory_checksum: its checksum.
+    """
+
+    number: int
+    token: int
+    step: int
+    time: float
+    writers: int
+    writer: int
+    first_row: int
+    data_blocks: int
+    table_checksum: int
+    directory_bytes: int
+    directory_checksum: int
+
+    _FORMAT = struct.Struct("<QQqdIIQQQQQ")
+
+    @property
+    def table_blocks(self) -> int:
+        """How many blocks the checksums take."""
+        return table_blocks(self.data_blocks)
+
+    @property
+    def directory_blocks(self) -> int:
+        """How many blocks the directory takes."""
+        return blocks(self.directory_bytes)
+
+    def to_bytes(self) -> bytes:
+        """Returns the record. Its first word is the number."""
+        fields = self._FORMAT.pack(*dataclasses.astuple(self))
+        data = fields.ljust(RECORD_BYTES - 8, b"\0")
+        return data + struct.pack("<Q", checksum.of(data))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self | None:
+        """Reads a record; None if it is none or damaged."""
+        if struct.unpack("<Q", data[-8:])[0] != checksum.of(data[:-8]):
+            return None
+        record = cls(*cls._FORMAT.unpack_from(data))
+        return record if record.number else None
+
+
+def blocks(size: int) -> int:
+    """Returns how many blocks so many bytes take."""
+    return -(-size // BLOCK_BYTES)
+
+
+def table_blocks(data_blocks: int) -> int:
+    """Returns how many blocks the checksums of so many blocks take."""
+    return blocks(8 * data_blocks)

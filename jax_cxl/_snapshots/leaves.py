@@ -1,0 +1,160 @@
+"""What a snapshot says of each leaf of a tree: dtype, shape, shards, and who holds them."""
+
+import dataclasses
+import functools
+import json
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+
+Index = tuple[tuple[int, int], ...]  # start and end along each dimension
+
+_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """A part of an array that some devices hold.
+
+    Attributes:
+      index: which part.
+      writers: processes that hold it, one entry for each device: the position of the process among
+        those that save.
+    """
+
+    index: Index
+    writers: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Returns the shape of the part."""
+        return tuple(end - start for start, end in self.index)
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """A leaf of a saved tree.
+
+    Attributes:
+      name: its path in the tree, as `jax.tree_util.keystr` writes it.
+      dtype: name of the dtype; "" for a Python value.
+      shape: of the whole array.
+      shards: parts of the array, which cover it without overlap.
+      key: the implementation of a typed PRNG key, of which the leaf is the key data; else "".
+      value: the Python value.
+    """
+
+    name: str
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    shards: tuple[Shard, ...] = ()
+    key: str = ""
+    value: Any = None
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return dtype_of(self.dtype).itemsize
+
+
+def dtype_of(name: str) -> np.dtype:
+    """Returns a dtype by JAX's name."""
+    return np.dtype(getattr(ml_dtypes, name, None) or name)
+
+
+def is_key(x: Any) -> bool:
+    """Whether x is an array of typed PRNG keys, or describes one."""
+    return hasattr(x, "dtype") and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def index_of(slices: Sequence[slice], shape: Sequence[int]) -> Index:
+    """Returns the index of a shard from JAX's slices."""
+    bounds = (s.indices(n) for s, n in zip(slices, shape, strict=True))
+    return tuple((start, end) for start, end, _ in bounds)
+
+
+@functools.lru_cache(4096)
+def shards_of(
+    sharding: jax.sharding.Sharding, shape: tuple[int, ...], writers: tuple[int, ...]
+) -> tuple[Shard, ...]:
+    """Returns the different shards of a sharding, in the order of the devices.
+
+    Args:
+      sharding: of the array.
+      shape: of the array.
+      writers: indices of the processes that save.
+    """
+    writer_of = {process: position for position, process in enumerate(writers)}
+    holders: dict[Index, list[int]] = {}
+    device: Any
+    for device, slices in sharding.devices_indices_map(shape).items():
+        holders.setdefault(index_of(slices, shape), []).append(writer_of[device.process_index])
+    return tuple(Shard(index, tuple(of)) for index, of in holders.items())
+
+
+def encode(leaves: Sequence[Leaf], writers: Sequence[int]) -> bytes:
+    """Returns the directory of a snapshot.
+
+    Args:
+      leaves: of the tree.
+      writers: indices of the processes that save.
+    """
+    shardings: dict[tuple[Shard, ...], int] = {}
+    rows = [
+        [
+            leaf.name,
+            leaf.dtype,
+            leaf.shape,
+            shardings.setdefault(leaf.shards, len(shardings)),
+            leaf.key,
+            leaf.value,
+        ]
+        for leaf in leaves
+    ]
+    tables = [[[shard.index, shard.writers] for shard in shards] for shards in shardings]
+    text = json.dumps([_VERSION, list(writers), tables, rows], separators=(",", ":"))
+    return zlib.compress(text.encode(), 1)
+
+
+def decode(data: bytes) -> tuple[list[Leaf], list[int]]:
+    """Reads a directory: leaves, and the indices of the processes that saved.
+
+    Raises:
+      ValueError: it is none.
+    """
+    try:
+        version, writers, tables, rows = json.loads(zlib.decompress(data))
+        if version != _VERSION:
+            raise ValueError(f"directory of version {version}")
+        shardings = [
+            tuple(
+                Shard(tuple((int(a), int(b)) for a, b in index), tuple(map(int, holders)))
+                for index, holders in table
+            )
+            for table in tables
+        ]
+        leaves = [
+            Leaf(str(name), str(dtype), tuple(map(int, shape)), shardings[shards], str(key), value)
+            for name, dtype, shape, shards, key, value in rows
+        ]
+        for leaf in leaves:
+            _check(leaf, len(writers))
+        return leaves, [int(writer) for writer in writers]
+    except (zlib.error, TypeError, KeyError, IndexError, AttributeError) as error:
+        raise ValueError(f"the directory cannot be read: {error}") from error
+
+
+def _check(leaf: Leaf, num_writers: int) -> None:
+    if not leaf.dtype:
+        return
+    _ = leaf.itemsize
+    for shard in leaf.shards:
+        inside = len(shard.index) == len(leaf.shape) and all(
+            0 <= start <= end <= n for (start, end), n in zip(shard.index, leaf.shape, strict=True)
+        )
+        if not inside or not shard.writers or not all(0 <= w < num_writers for w in shard.writers):
+            raise ValueError(f"{leaf.name}: shard {shard.index} of an array of {leaf.shape}")

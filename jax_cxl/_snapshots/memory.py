@@ -1,0 +1,179 @@
+"""Opens the memory that snapshots lie in, and checks or writes its superblocks."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import numpy as np
+
+from jax_cxl import _core, errors
+from jax_cxl._runtime import pool_uri
+from jax_cxl._snapshots import layout
+
+_SHM = "/dev/shm/jax_cxl_snapshots."
+
+
+def spec_of(where: str) -> pool_uri.PoolSpec:
+    """Reads the URI of snapshots: a pool's, but `shm:` needs a name and is a file that stays.
+
+    Raises:
+      InvalidPoolError: the URI is wrong.
+    """
+    spec = pool_uri.parse(where, world_size=1)
+    if spec.kind != "shm":
+        return spec
+    if not spec.paths or "size=" not in where:
+        raise errors.InvalidPoolError(
+            f"snapshots in {where!r}: a later job finds them by their name, and their size stays;"
+            " write for example shm:my_run?size=1GiB"
+        )
+    return dataclasses.replace(spec, kind="file", paths=(_SHM + spec.paths[0],))
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Mapped memory, and how it is cut.
+
+    Attributes:
+      where: its URI.
+      core: the mapping.
+      geometry: where areas begin.
+      blank: devices without a superblock in memory with parity: these are new or were replaced.
+    """
+
+    where: str
+    core: _core.PersistentMemory
+    geometry: layout.Geometry
+    blank: tuple[int, ...] = ()
+
+    def read(self, device: int, offset: int, size: int) -> np.ndarray:
+        """Returns a private copy of bytes of a device."""
+        out = np.empty(size, np.uint8)
+        self.core.read(device, offset, out)
+        return out
+
+    def write(self, device: int, offset: int, data: Any) -> None:
+        """Copies bytes to a device, and publishes them."""
+        self.core.write(device, offset, np.frombuffer(data, np.uint8))
+
+    def record(self, number: int, writer: int) -> layout.Record | None:
+        """Returns the record of a writer in the area of a save; None if there is none.
+
+        Every device has the record. Blank devices are asked last.
+        """
+        offset = self.geometry.record(number, writer)
+        devices = sorted(range(self.geometry.num_devices), key=lambda d: (d in self.blank, d))
+        for device in devices[: 1 + self.geometry.parity]:
+            word = self.core.load_word(device, offset)
+            data = self.read(device, offset, layout.RECORD_BYTES).tobytes()
+            record = layout.Record.from_bytes(data)
+            # Its writer stores 0 there before it changes anything else.
+            if record and record.number == word == self.core.load_word(device, offset):
+                return record
+        return None
+
+
+def open_memory(where: str, keep: int | None, parity: int | None) -> Memory:
+    """Maps the memory, and writes superblocks if it is all new.
+
+    Processes of a job may do this at the same time: they write the same bytes.
+
+    Args:
+      where: URI.
+      keep: number of areas; None takes what the superblock says.
+      parity: 0 or 1; None takes what the superblock says.
+
+    Raises:
+      PoolError: the memory cannot be mapped.
+      SnapshotError: it holds something else, or was made with other arguments.
+    """
+    spec = spec_of(where)
+    core = _core.PersistentMemory.open(**spec.for_core())
+    found, problems = {}, {}
+    for device in range(core.num_devices):
+        page = np.empty(layout.PAGE_BYTES, np.uint8)
+        core.read(device, 0, page)
+        if not page.any():
+            continue
+        try:
+            found[device] = layout.Superblock.from_bytes(page.tobytes())
+        except ValueError as error:
+            problems[device] = str(error)
+    if found:
+        first = next(iter(found.values()))
+        keep = first.keep if keep is None else keep
+        parity = first.parity if parity is None else parity
+    if keep is None or parity is None:
+        problem = next(iter(problems.values()), "it is empty")
+        raise errors.SnapshotError(f"there are no snapshots in {where!r}: {problem}")
+    _check_arguments(where, keep, parity, core.num_devices)
+    expect = functools.partial(
+        layout.Superblock, keep, parity, core.num_devices, device_bytes=core.device_bytes
+    )
+    for device, superblock in found.items():
+        if superblock != expect(device):
+            problems[device] = (
+                f"it was made with {_describe(superblock)}, and this is {_describe(expect(device))}"
+            )
+    blank = tuple(device for device in range(core.num_devices) if device not in found)
+    if problems and not (parity and len(blank) == 1 and not set(problems) - set(blank)):
+        device, problem = next(iter(problems.items()))
+        raise errors.SnapshotError(
+            f"{where!r} cannot hold these snapshots: device {device}: {problem}. Name another"
+            " place, or `python -m jax_cxl snapshots format` clears this one"
+        )
+    if found and len(blank) > parity:
+        raise errors.SnapshotError(
+            f"{where!r}: devices {list(blank)} are empty and the others are not; with"
+            f" parity={parity} only {parity} may be lost"
+        )
+    if not found:
+        write_superblocks(core, keep, parity)
+        blank = ()
+    geometry = layout.Geometry(keep, parity, core.num_devices, core.device_bytes)
+    if geometry.rows < 1:
+        raise errors.PoolTooSmallError(
+            f"{where!r} is too small for snapshots: each of its devices needs at least"
+            f" {geometry.bytes_for(1)} bytes with keep={keep}"
+        )
+    return Memory(where, core, geometry, blank)
+
+
+def write_superblocks(core: _core.PersistentMemory, keep: int, parity: int) -> None:
+    """Writes the first page of each device."""
+    for device in range(core.num_devices):
+        superblock = layout.Superblock(keep, parity, core.num_devices, device, core.device_bytes)
+        core.write(device, 0, np.frombuffer(superblock.to_bytes(), np.uint8))
+
+
+def format_memory(where: str, keep: int, parity: int) -> Memory:
+    """Clears the memory, whatever it holds, and writes superblocks.
+
+    Raises:
+      PoolError: it cannot be mapped.
+    """
+    core = _core.PersistentMemory.open(**spec_of(where).for_core())
+    _check_arguments(where, keep, parity, core.num_devices)
+    geometry = layout.Geometry(keep, parity, core.num_devices, core.device_bytes)
+    zeros = np.zeros(layout.RECORDS_BYTES, np.uint8)
+    for device in range(core.num_devices):
+        for number in range(keep if geometry.rows else 0):
+            core.write(device, geometry.area(number), zeros)
+    write_superblocks(core, keep, parity)
+    return open_memory(where, keep, parity)
+
+
+def _check_arguments(where: str, keep: int, parity: int, num_devices: int) -> None:
+    if keep < 2:
+        raise ValueError(f"keep={keep}: at least 2, so that one stays valid while another is saved")
+    if parity not in (0, 1):
+        raise ValueError(f"parity={parity}: 0, or 1 for one device of parity in each row")
+    if parity and num_devices < 2:
+        raise ValueError(f"parity=1 needs two devices or more, and {where!r} has {num_devices}")
+
+
+def _describe(block: layout.Superblock) -> str:
+    return (
+        f"keep={block.keep}, parity={block.parity}, device {block.device} of {block.num_devices},"
+        f" {block.device_bytes} bytes each"
+    )

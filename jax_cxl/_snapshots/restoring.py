@@ -1,0 +1,223 @@
+"""Reads parts of the arrays of a snapshot: of each block, once, what its checksum covers."""
+
+import concurrent.futures
+import functools
+import math
+import os
+import threading
+from collections import OrderedDict
+
+import numpy as np
+
+from jax_cxl import errors
+from jax_cxl._snapshots import layout, leaves, place, stripes
+from jax_cxl._snapshots.memory import Memory
+
+_KEPT_BLOCKS = 64  # Blocks with parts of several leaves are read once.
+
+
+class Reader:
+    """A valid snapshot, open for reading. Thread-safe.
+
+    Attributes:
+      leaves: of the tree, by name.
+      writers: indices of the processes that saved it.
+      records: of these processes.
+    """
+
+    def __init__(self, memory: Memory, records: list[layout.Record]):
+        """Reads the directory.
+
+        Raises:
+          SnapshotError: it is damaged.
+        """
+        self.records = records
+        first = records[0]
+        blocks_per_row = memory.geometry.blocks_per_row
+        self._stripes = [
+            stripes.Stripes(
+                memory,
+                record.number,
+                record.writer,
+                record.first_row,
+                record.data_blocks + record.table_blocks + record.directory_blocks,
+            )
+            for record in records
+        ]
+        for own in self._stripes:
+            if own.first_row + own.num_rows > memory.geometry.rows:
+                raise errors.SnapshotError(f"the record of process {own.writer} is damaged")
+        directory = self._stripes[0].read_range(
+            first.data_blocks + first.table_blocks,
+            first.directory_bytes,
+            first.directory_checksum,
+            "directory",
+        )
+        try:
+            found, self.writers = leaves.decode(directory.tobytes())
+        except ValueError as error:
+            raise errors.SnapshotError(str(error)) from error
+        self.leaves = {leaf.name: leaf for leaf in found}
+        placement = place.place(found, len(records), blocks_per_row)
+        if len(self.writers) != len(records) or any(
+            placement.data_blocks(r.writer) != r.data_blocks
+            or placement.first_row(r.writer) != r.first_row
+            for r in records
+        ):
+            raise errors.SnapshotError("records and directory do not belong together")
+        self._parts: dict[tuple[str, int], list[place.Part]] = {}
+        for part in placement.parts:
+            self._parts.setdefault((found[part.leaf].name, part.shard), []).append(part)
+        self._tables: dict[int, np.ndarray] = {}
+        self._blocks: OrderedDict[tuple[int, int], np.ndarray] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(self, leaf: leaves.Leaf, index: leaves.Index) -> np.ndarray:
+        """Returns a part of an array.
+
+        Raises:
+          SnapshotError: bytes of it are damaged.
+        """
+        shape = tuple(end - start for start, end in index)
+        dtype = leaves.dtype_of(leaf.dtype)
+        overlaps = []
+        covered = 0
+        for number, shard in enumerate(leaf.shards):
+            common = tuple(
+                (max(a, c), min(b, d)) for (a, b), (c, d) in zip(index, shard.index, strict=True)
+            )
+            if all(start < end for start, end in common):
+                overlaps.append((number, shard, common))
+                covered += math.prod(end - start for start, end in common)
+        if covered != math.prod(shape):
+            raise errors.SnapshotError(f"{leaf.name}: the shards do not cover the array")
+        if len(overlaps) == 1 and overlaps[0][1].index == index:
+            whole = self._read_shard(leaf, overlaps[0][0], ())
+            return whole.view(dtype).reshape(shape)
+        out = _aligned(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
+        for number, shard, common in overlaps:
+            here = tuple(
+                slice(a - c, b - c) for (a, b), (c, _) in zip(common, shard.index, strict=True)
+            )
+            there = tuple(slice(a - c, b - c) for (a, b), (c, _) in zip(common, index, strict=True))
+            data = self._read_shard(leaf, number, here).view(dtype).reshape(shard.shape)
+            out[there] = data[here]
+        return out
+
+    def check(self) -> None:
+        """Reads all blocks of data.
+
+        Raises:
+          SnapshotError: some are damaged.
+        """
+        for own, record in zip(self._stripes, self.records, strict=True):
+            table = self._table(own.writer)
+            data = np.empty(layout.BLOCK_BYTES, np.uint8)
+            for block in range(record.data_blocks):
+                own.read_checked(block, int(table[block]), data)
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(
+            math.prod(leaf.shape) * leaf.itemsize for leaf in self.leaves.values() if leaf.dtype
+        )
+
+    def _read_shard(self, leaf: leaves.Leaf, number: int, here: tuple[slice, ...]) -> np.ndarray:
+        """Returns the bytes of a shard. Those outside of `here` may be anything."""
+        shard = leaf.shards[number]
+        size = math.prod(shard.shape) * leaf.itemsize
+        out = _aligned(size)
+        starts, length = _runs(shard.shape, leaf.itemsize, here)
+        work = []
+        for part in self._parts.get((leaf.name, number), []):
+            base = part.offset - part.start
+            for block in _blocks_of(part, base, starts, length):
+                work.append((part, base, int(block)))
+        for _ in _threads().map(lambda item: self._copy(out, *item), work):
+            pass  # Raises what a thread has raised.
+        return out
+
+    def _copy(self, out: np.ndarray, part: place.Part, base: int, block: int) -> None:
+        """Copies what a block has of a part."""
+        begin = block * layout.BLOCK_BYTES - base
+        start, end = max(part.start, begin), min(part.end, begin + layout.BLOCK_BYTES)
+        if end - start == layout.BLOCK_BYTES:
+            expected = int(self._table(part.writer)[block])
+            self._stripes[part.writer].read_checked(block, expected, out[start:end])
+        else:
+            data = self._shared_block(part.writer, block)
+            out[start:end] = data[start - begin : end - begin]
+
+    def _shared_block(self, writer: int, block: int) -> np.ndarray:
+        """Returns a block that has bytes of several parts."""
+        with self._lock:
+            if (writer, block) in self._blocks:
+                return self._blocks[writer, block]
+        data = np.empty(layout.BLOCK_BYTES, np.uint8)
+        self._stripes[writer].read_checked(block, int(self._table(writer)[block]), data)
+        with self._lock:
+            self._blocks[writer, block] = data
+            if len(self._blocks) > _KEPT_BLOCKS:
+                self._blocks.popitem(last=False)
+        return data
+
+    def _table(self, writer: int) -> np.ndarray:
+        """Returns the checksums of a writer's blocks."""
+        with self._lock:
+            if writer not in self._tables:
+                record = self.records[writer]
+                data = self._stripes[writer].read_range(
+                    record.data_blocks,
+                    8 * record.data_blocks,
+                    record.table_checksum,
+                    "table of checksums",
+                )
+                self._tables[writer] = data.view(np.uint64)
+            return self._tables[writer]
+
+
+@functools.cache
+def _threads() -> concurrent.futures.ThreadPoolExecutor:
+    return concurrent.futures.ThreadPoolExecutor(min(4, os.cpu_count() or 1), "jax_cxl restore")
+
+
+def _aligned(size: int) -> np.ndarray:
+    """Returns memory that XLA can use as it is, without a copy."""
+    raw = np.empty(size + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + size]
+
+
+def _runs(shape: tuple[int, ...], itemsize: int, here: tuple[slice, ...]) -> tuple[np.ndarray, int]:
+    """Returns where the bytes of a part of an array begin, and how many follow each time."""
+    if not here:
+        return np.zeros(1, np.int64), math.prod(shape) * itemsize
+    length, dim = itemsize, len(shape)
+    while dim > 0:
+        dim -= 1
+        length *= here[dim].stop - here[dim].start
+        if here[dim] != slice(0, shape[dim]):
+            break
+    strides = [itemsize * math.prod(shape[d + 1 :]) for d in range(len(shape))]
+    starts = np.zeros(1, np.int64)
+    for d in range(dim):
+        steps = np.arange(here[d].start, here[d].stop, dtype=np.int64) * strides[d]
+        starts = (starts[:, None] + steps).reshape(-1)
+    first = here[dim].start * strides[dim] if shape else 0
+    return starts + first, length
+
+
+def _blocks_of(part: place.Part, base: int, starts: np.ndarray, length: int) -> np.ndarray:
+    """Returns the blocks that hold bytes of a part which these runs have."""
+    begins = np.maximum(starts, part.start) + base
+    ends = np.minimum(starts + length, part.end) + base
+    some = begins < ends
+    first = begins[some] // layout.BLOCK_BYTES
+    last = (ends[some] - 1) // layout.BLOCK_BYTES
+    if not len(first):
+        return np.empty(0, np.int64)
+    wanted = np.zeros(last.max() - first.min() + 2, np.int64)
+    np.add.at(wanted, first - first.min(), 1)
+    np.add.at(wanted, last - first.min() + 1, -1)
+    return np.flatnonzero(np.cumsum(wanted)[:-1]) + first.min()

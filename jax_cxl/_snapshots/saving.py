@@ -1,0 +1,209 @@
+"""Writes the part of this process of one snapshot, beside the program."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+
+from jax_cxl._snapshots import checksum, flatten, layout, leaves, place, stripes
+from jax_cxl._snapshots.memory import Memory
+from jax_cxl._snapshots.shard_bytes import ShardBytes
+
+_POLL_SECONDS = 0.0005
+
+
+class Abandoned(Exception):
+    """A save ends before it has begun to write: the job goes back to an older snapshot."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Save:
+    """What this process writes.
+
+    Attributes:
+      memory: where to.
+      number: of the save.
+      token: of the job.
+      step: that the user gave.
+      writers: indices of the processes that save.
+      writer: position of this process among them.
+      placement: where each byte of the tree goes.
+      leaves: of the tree.
+      bytes_of: the bytes of each part that this process writes, in their order.
+    """
+
+    memory: Memory
+    number: int
+    token: int
+    step: int
+    writers: Sequence[int]
+    writer: int
+    placement: place.Placement
+    leaves: Sequence[leaves.Leaf]
+    bytes_of: Sequence[tuple[place.Part, ShardBytes]]
+
+    def run(self, may_overwrite: Callable[[], bool], abandoned: Callable[[], bool]) -> None:
+        """Writes this process's part of the snapshot, and says so.
+
+        Args:
+          may_overwrite: whether the area of this save is not needed any more.
+          abandoned: whether to give up waiting for that.
+
+        Raises:
+          Abandoned: `abandoned()`.
+        """
+        while not may_overwrite():
+            if abandoned():
+                raise Abandoned
+            time.sleep(_POLL_SECONDS)
+        self._announce(None)
+        directory = leaves.encode(self.leaves, self.writers) if self.writer == 0 else b""
+        data_blocks = self.placement.data_blocks(self.writer)
+        own = stripes.Stripes(
+            self.memory,
+            self.number,
+            self.writer,
+            self.placement.first_row(self.writer),
+            data_blocks + layout.table_blocks(data_blocks) + layout.blocks(len(directory)),
+        )
+        table = np.zeros(data_blocks, np.uint64)
+        output = _Output(own)
+        self._write_data(output, table)
+        output.append(table)
+        output.append(np.frombuffer(directory, np.uint8))
+        output.finish()
+        self._announce(
+            layout.Record(
+                number=self.number,
+                token=self.token,
+                step=self.step,
+                time=time.time(),
+                writers=len(self.writers),
+                writer=self.writer,
+                first_row=own.first_row,
+                data_blocks=data_blocks,
+                table_checksum=checksum.of(table),
+                directory_bytes=len(directory),
+                directory_checksum=checksum.of(directory),
+            )
+        )
+
+    def _write_data(self, output: "_Output", table: np.ndarray) -> None:
+        """Writes the blocks of data, and their checksums into the table."""
+        block = np.zeros(layout.BLOCK_BYTES, np.uint8)
+        filled = 0  # bytes of `block`
+        number = 0
+
+        def complete() -> None:
+            nonlocal filled, number
+            block[filled:] = 0
+            table[number] = checksum.of(block)
+            output.write(block)
+            number, filled = number + 1, 0
+
+        for part, shard in self.bytes_of:
+            # Parts begin at multiples of 64 bytes.
+            gap = part.offset - (number * layout.BLOCK_BYTES + filled)
+            block[filled : filled + gap] = 0
+            filled += gap
+            done = part.start
+            while done < part.end:
+                if filled == layout.BLOCK_BYTES:
+                    complete()
+                size = min(layout.BLOCK_BYTES - filled, part.end - done)
+                piece = shard.read(done, done + size)
+                if size == layout.BLOCK_BYTES:
+                    # A whole block goes straight from the array into the memory.
+                    table[number] = checksum.of(piece)
+                    output.write(piece)
+                    number += 1
+                else:
+                    block[filled : filled + size] = piece
+                    filled += size
+                done += size
+        if filled:
+            complete()
+
+    def _announce(self, record: layout.Record | None) -> None:
+        """Writes the record on all devices, its first word last; or clears that word."""
+        geometry = self.memory.geometry
+        offset = geometry.record(self.number, self.writer)
+        for device in range(geometry.num_devices):
+            if record is not None:
+                self.memory.write(device, offset + 8, record.to_bytes()[8:])
+            number = self.number if record is not None else 0
+            self.memory.core.store_word(device, offset, number)
+
+
+class _Output:
+    """Writes blocks one after the other, and the parity of each row."""
+
+    def __init__(self, own: stripes.Stripes):
+        self._own = own
+        self._next = 0
+        with_parity = own.memory.geometry.parity
+        self._parity = np.zeros(layout.BLOCK_BYTES, np.uint8) if with_parity else None
+
+    def write(self, block: np.ndarray) -> None:
+        self._own.write(self._next, block)
+        if self._parity is not None:
+            np.bitwise_xor(self._parity, block, out=self._parity)
+        self._next += 1
+        if self._next % self._own.memory.geometry.blocks_per_row == 0:
+            self._end_row()
+
+    def append(self, data: np.ndarray) -> None:
+        """Writes data in blocks of their own; zeros fill the last one."""
+        data = data.view(np.uint8)
+        for start in range(0, len(data), layout.BLOCK_BYTES):
+            block = np.zeros(layout.BLOCK_BYTES, np.uint8)
+            piece = data[start : start + layout.BLOCK_BYTES]
+            block[: len(piece)] = piece
+            self.write(block)
+
+    def finish(self) -> None:
+        if self._next % self._own.memory.geometry.blocks_per_row:
+            self._end_row()
+
+    def _end_row(self) -> None:
+        if self._parity is not None:
+            row = (self._next - 1) // self._own.memory.geometry.blocks_per_row
+            self._own.write_parity(row, self._parity)
+            self._parity[:] = 0
+
+
+def own_parts(
+    placement: place.Placement, sources: Sequence[flatten.Source], writer: int
+) -> list[tuple[place.Part, ShardBytes]]:
+    """Returns the parts that this process writes, each with the bytes of its shard.
+
+    It holds on to the arrays' memory: programs that are given the arrays to overwrite them get
+    other memory.
+    """
+    held: dict[tuple[int, int, int], ShardBytes] = {}
+    parts = []
+    for part in placement.parts:
+        if part.writer != writer:
+            continue
+        key = (part.leaf, part.shard, part.holder)
+        if key not in held:
+            held[key] = _hold(sources[part.leaf], part)
+        parts.append((part, held[key]))
+    return parts
+
+
+def _hold(source: flatten.Source, part: place.Part) -> ShardBytes:
+    array = source.array
+    if not isinstance(array, jax.Array):
+        return ShardBytes(np.array(array))  # A copy: NumPy's arrays may change.
+    index = source.leaf.shards[part.shard].index
+    # The devices that hold this shard come in the order of the holders.
+    holders = [
+        device
+        for device, slices in array.sharding.devices_indices_map(array.shape).items()
+        if leaves.index_of(slices, array.shape) == index
+    ]
+    device = holders[part.holder]
+    return ShardBytes(next(s.data for s in array.addressable_shards if s.device == device))

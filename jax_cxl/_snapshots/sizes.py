@@ -1,0 +1,34 @@
+"""How much memory snapshots of a tree need."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+from jax_cxl._snapshots import layout, leaves
+from jax_cxl._snapshots import place as placing
+
+# For Python values. Only the process that writes the directory knows how long they are.
+_ROOM_FOR_VALUES = 4096
+
+
+def place(
+    described: Sequence[leaves.Leaf], writers: tuple[int, ...], geometry: layout.Geometry
+) -> tuple[placing.Placement, int]:
+    """Returns where the bytes of a tree go, and how many bytes each device needs.
+
+    Args:
+      described: leaves of the tree.
+      writers: indices of the processes that save.
+      geometry: of the memory. Its `device_bytes` do not matter.
+    """
+    without_values = tuple(dataclasses.replace(leaf, value=None) for leaf in described)
+    placement, directory_bytes = _place(without_values, writers, geometry.blocks_per_row)
+    return placement, geometry.bytes_for(placement.total_rows(directory_bytes))
+
+
+@functools.lru_cache(4)
+def _place(
+    described: tuple[leaves.Leaf, ...], writers: tuple[int, ...], blocks_per_row: int
+) -> tuple[placing.Placement, int]:
+    placement = placing.place(described, len(writers), blocks_per_row)
+    return placement, len(leaves.encode(described, writers)) + _ROOM_FOR_VALUES

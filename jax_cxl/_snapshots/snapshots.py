@@ -1,0 +1,305 @@
+"""Training state in memory that outlives the hosts."""
+
+import concurrent.futures
+import contextlib
+import logging
+import secrets
+import time
+from typing import Any, Self
+
+import jax
+
+from jax_cxl import errors
+from jax_cxl._runtime import configuration
+from jax_cxl._snapshots import (
+    agreement,
+    flatten,
+    layout,
+    memory,
+    restoring,
+    saving,
+    sizes,
+    validity,
+)
+
+_POLL_SECONDS = 0.0005
+
+
+class Snapshots:
+    """Training state in a memory pool. It stays there when hosts fail, and when the job ends.
+
+    `save` writes a tree of arrays beside the program. After a failure `restore` reads it back, on
+    as many processes as there are then, with any sharding. Nothing is read from a disk.
+
+    The last `keep` snapshots stay. While one is saved, the one before stays valid. Each process
+    writes the shards of its own devices. Replicated arrays are stored once: their devices share the
+    work. A snapshot becomes valid for all processes at one instant, when the last process has
+    written its part. Everything that is read is checked by checksums first.
+
+    All processes of the job call `save`, `latest`, `restore` and `restore_latest` at the same
+    places of the program, as they do collectives. docs/snapshots.md says more.
+    """
+
+    def __init__(self, where: str, *, keep: int = 2, parity: int = 0):
+        """Opens the memory, and prepares it if it is new.
+
+        Args:
+          where: URI of the memory (docs/snapshots.md): `file:/path?size=1GiB`,
+            `dax:/dev/dax0.0?offset=2MiB`, or `shm:NAME?size=1GiB` to try it on one machine, where
+            it outlives processes but not the machine. `size` is that of each path;
+            `bytes_needed` tells how large it must be. Several paths share the load.
+          keep: how many snapshots stay, at least 2. Each one takes its own memory.
+          parity: 1 spreads each snapshot so that any one of the paths may be lost. The others then
+            have one path less for data.
+
+        Raises:
+          PoolError: the memory cannot be opened.
+          SnapshotError: it holds something else, or snapshots with other `keep` or `parity`.
+          CxlError: the package xxhash is missing.
+
+        Example:
+          >>> snapshots = jax_cxl.Snapshots("shm:my_run?size=64MiB")
+          >>> found = snapshots.restore_latest(state)
+          >>> step, state = found or (0, state)
+          >>> snapshots.save(step, state)
+        """
+        self._memory = memory.open_memory(where, keep, parity)
+        self._threads = concurrent.futures.ThreadPoolExecutor(1, "jax_cxl snapshots")
+        self._saving: concurrent.futures.Future[None] | None = None
+        self._abandoned = False
+        self._token = 0  # 0: the processes have not agreed on anything yet
+        self._writers: tuple[int, ...] = ()
+        self._last = 0  # number of the last save that a process may have begun
+        self._agreed = 0  # the same when the processes agreed
+        self._base = 0  # number of the snapshot that they have continued from; 0: none
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @staticmethod
+    def bytes_needed(tree: Any, *, keep: int = 2, parity: int = 0, paths: int = 1) -> int:
+        """Returns which `size` each path must have for snapshots of such a tree, in bytes.
+
+        Args:
+          tree: as for `save`.
+          keep: as for `Snapshots`.
+          parity: as for `Snapshots`.
+          paths: how many paths `where` has.
+        """
+        geometry = layout.Geometry(keep, parity, paths, 0)
+        writers = tuple(agreement.processes())
+        described = [source.leaf for source in flatten.sources(tree, writers)]
+        return sizes.place(described, writers, geometry)[1]
+
+    def save(self, step: int, tree: Any) -> None:
+        """Saves a tree; returns when its values have been computed, and copies them meanwhile.
+
+        It waits for the save before, if that still runs. The arrays may be donated to the next
+        program; that program then gets other memory for its results until they have been copied.
+
+        Args:
+          step: a number that `latest` returns, at least 0.
+          tree: arrays of JAX or NumPy, bool, int, float, str, None. Arrays of NumPy and Python
+            values are those of the first process.
+
+        Raises:
+          PoolTooSmallError: the memory is too small; says what it must be. Nothing is changed.
+          SnapshotError, PoolError: the save before has failed.
+          TypeError: a leaf is something else.
+        """
+        if step < 0:
+            raise ValueError(f"step={step}: at least 0")
+        self._join()
+        if not self._token:
+            self._agree()
+        found = flatten.sources(tree, self._writers)
+        described = [source.leaf for source in found]
+        geometry = self._memory.geometry
+        placement, needed = sizes.place(described, self._writers, geometry)
+        if needed > geometry.device_bytes:
+            raise errors.PoolTooSmallError(
+                f"{self._memory.where!r} is too small for this tree: each path needs {needed} bytes"
+                f" and has {geometry.device_bytes}; name a place with size={needed} or more"
+            )
+        number = self._last = self._next_number()
+        own = self._writers.index(jax.process_index())
+        jax.block_until_ready([source.array for source in found])
+        work = saving.Save(
+            self._memory,
+            number,
+            self._token,
+            step,
+            self._writers,
+            own,
+            placement,
+            described,
+            saving.own_parts(placement, found, own),
+        )
+        end = time.monotonic() + configuration.from_environment().timeout
+        self._saving = self._threads.submit(
+            work.run, lambda: self._may_overwrite(number), lambda: self._give_up(end)
+        )
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Waits until the last save is a valid snapshot.
+
+        Args:
+          timeout: seconds, by default `JAX_CXL_TIMEOUT`.
+
+        Raises:
+          CollectiveTimeoutError: other processes have not written their parts in time.
+          SnapshotError, PoolError: the save of this process has failed.
+        """
+        if self._saving is None:
+            return
+        seconds = configuration.from_environment().timeout if timeout is None else timeout
+        end = time.monotonic() + seconds
+        self._join()
+        while validity.snapshot(self._memory, self._last) is None:
+            if time.monotonic() > end:
+                missing = [
+                    process
+                    for writer, process in enumerate(self._writers)
+                    if self._memory.record(self._last, writer) is None
+                ]
+                raise errors.CollectiveTimeoutError(
+                    f"the snapshot did not become valid within {seconds:g} s: processes {missing}"
+                    " have not written their parts"
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def latest(self) -> int | None:
+        """Returns the step of the newest valid snapshot, None if there is none.
+
+        A save that has not begun to write is given up. Processes that replace lost ones call it
+        together with the survivors.
+        """
+        self._agree()
+        found = validity.all_valid(self._memory, self._last)
+        return found[0][0].step if found else None
+
+    def restore(self, step: int, like: Any) -> Any:
+        """Reads the snapshot of a step.
+
+        Args:
+          step: that a snapshot of `latest` has.
+          like: tree of arrays, or of `jax.ShapeDtypeStruct` with shardings, on any devices. Leaves
+            that only the snapshot has are left out.
+
+        Returns:
+          The tree, with the shardings of `like`.
+
+        Raises:
+          SnapshotError: there is no such snapshot, it is damaged, or it does not fit `like`. It is
+            raised on all processes if it is on one.
+        """
+        self._agree()
+        for records in validity.all_valid(self._memory, self._last):
+            if records[0].step == step:
+                return self._restore(records, like)
+        raise errors.SnapshotError(f"{self._memory.where!r} has no valid snapshot of step {step}")
+
+    def restore_latest(self, like: Any) -> tuple[int, Any] | None:
+        """Reads the newest snapshot that is valid and undamaged.
+
+        A damaged snapshot is reported to the logger `jax_cxl`, and the one before is read.
+
+        Args:
+          like: as for `restore`.
+
+        Returns:
+          Its step and the tree; None if there is no snapshot.
+
+        Raises:
+          SnapshotError: all snapshots are damaged, or do not fit `like`.
+        """
+        self._agree()
+        problem = None
+        for records in validity.all_valid(self._memory, self._last):
+            try:
+                return records[0].step, self._restore(records, like)
+            except errors.SnapshotError as error:
+                problem = error
+                logging.getLogger("jax_cxl").warning(
+                    "the snapshot of step %d is not used: %s", records[0].step, error
+                )
+        if problem is not None:
+            raise problem
+        return None
+
+    def close(self) -> None:
+        """Waits until this process has written its part of the last save."""
+        try:
+            self._join()
+        finally:
+            self._threads.shutdown()
+
+    def _restore(self, records: list[Any], like: Any) -> Any:
+        """Restores on all processes, or raises on all."""
+        problem: errors.SnapshotError | None = None
+        tree = None
+        try:
+            reader = restoring.Reader(self._memory, records)
+            tree = jax.block_until_ready(flatten.rebuild(like, reader.leaves, reader.read))
+        except errors.SnapshotError as error:
+            problem = error
+        failed = [failed for (failed,) in agreement.gather([problem is not None])]
+        if problem is not None:
+            raise problem
+        if any(failed):
+            process = self._writers[failed.index(1)]
+            raise errors.SnapshotError(f"process {process} could not restore the snapshot")
+        self._base = records[0].number
+        return tree
+
+    def _next_number(self) -> int:
+        """Returns the next number whose area is not that of the snapshot to continue from."""
+        number, keep = self._last + 1, self._memory.geometry.keep
+        first = self._last == self._agreed
+        return number + (first and self._base > 0 and number % keep == self._base % keep)
+
+    def _may_overwrite(self, number: int) -> bool:
+        """Whether a save may write: its area has nothing valid, or there is something newer."""
+        keep = self._memory.geometry.keep
+        valid = [
+            records[0].number
+            for records in validity.all_valid(self._memory, number)
+            # The job did not continue from those between, because they are damaged.
+            if records[0].number <= self._base or records[0].number > self._agreed
+        ]
+        there = [other for other in valid if other % keep == number % keep]
+        return not there or any(other > max(there) for other in valid)
+
+    def _give_up(self, end: float) -> bool:
+        """Whether to end a save that has not begun to write."""
+        return self._abandoned or time.monotonic() > end or agreement.somebody_is_lost()
+
+    def _join(self) -> None:
+        """Waits for the save that runs; raises what it raised."""
+        if self._saving is not None:
+            with contextlib.suppress(saving.Abandoned):
+                self._saving.result()
+
+    def _agree(self) -> None:
+        """All processes agree on a token, and on the number of the last save.
+
+        Afterwards no process writes until it calls `save` again.
+        """
+        self._abandoned = True
+        try:
+            if self._saving is not None:
+                self._saving.exception()
+        finally:
+            self._abandoned = False
+            self._saving = None
+        # A process that was lost may have begun a save that no other process has.
+        last = max(self._last, validity.last_number(self._memory))
+        told = agreement.gather([last, secrets.randbits(63) | 1])
+        self._writers = tuple(agreement.processes())
+        self._last = self._agreed = max(last for last, _ in told)
+        self._token = max(token for _, token in told)
+        found = validity.all_valid(self._memory, self._last)
+        self._base = found[0][0].number if found else 0

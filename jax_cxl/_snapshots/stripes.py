@@ -1,0 +1,115 @@
+"""The blocks of one process in an area, spread over the devices of the memory.
+
+A row has one block on each device. With parity one of them, on another device from row to row, is
+the exclusive or of the others, so that any one can be made from the rest.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from jax_cxl import errors
+from jax_cxl._snapshots import checksum, layout
+from jax_cxl._snapshots.memory import Memory
+
+
+@dataclasses.dataclass(frozen=True)
+class Stripes:
+    """The blocks of a process, numbered from 0.
+
+    Attributes:
+      memory: that they lie in.
+      number: of the save.
+      writer: of the process among those that save.
+      first_row: of its rows.
+      num_blocks: how many blocks it has.
+    """
+
+    memory: Memory
+    number: int
+    writer: int
+    first_row: int
+    num_blocks: int
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows the blocks take."""
+        return -(-self.num_blocks // self.memory.geometry.blocks_per_row)
+
+    def parity_device(self, row: int) -> int:
+        """Returns the device of a row's parity."""
+        return (self.writer + row) % self.memory.geometry.num_devices
+
+    def place(self, block: int) -> tuple[int, int]:
+        """Returns device and offset of a block."""
+        geometry = self.memory.geometry
+        row, column = divmod(block, geometry.blocks_per_row)
+        device = (self.parity_device(row) + geometry.parity + column) % geometry.num_devices
+        return device, self.offset(row)
+
+    def offset(self, row: int) -> int:
+        """Returns where the blocks of a row begin, on each device."""
+        return self.memory.geometry.row(self.number, self.first_row + row)
+
+    def write(self, block: int, data: np.ndarray) -> None:
+        """Writes a whole block."""
+        device, offset = self.place(block)
+        self.memory.core.write(device, offset, data)
+
+    def write_parity(self, row: int, data: np.ndarray) -> None:
+        """Writes the parity of a row."""
+        self.memory.core.write(self.parity_device(row), self.offset(row), data)
+
+    def read(self, block: int) -> np.ndarray:
+        """Returns a private copy of a block, unchecked."""
+        device, offset = self.place(block)
+        return self.memory.read(device, offset, layout.BLOCK_BYTES)
+
+    def rebuild(self, block: int) -> np.ndarray:
+        """Returns a block, made from the others of its row."""
+        per_row = self.memory.geometry.blocks_per_row
+        row = block // per_row
+        offset = self.offset(row)
+        out = self.memory.read(self.parity_device(row), offset, layout.BLOCK_BYTES)
+        for other in range(row * per_row, min((row + 1) * per_row, self.num_blocks)):
+            if other != block:
+                np.bitwise_xor(out, self.read(other), out=out)
+        return out
+
+    def read_checked(self, block: int, expected: int, out: np.ndarray) -> None:
+        """Copies a block that has the expected checksum into private memory.
+
+        Raises:
+          SnapshotError: it has another one, and parity does not help.
+        """
+        device, offset = self.place(block)
+        self.memory.core.read(device, offset, out)
+        if checksum.of(out) == expected:
+            return
+        if self.memory.geometry.parity:
+            out[:] = self.rebuild(block)
+            if checksum.of(out) == expected:
+                return
+        raise errors.SnapshotError(
+            f"block {block} of process {self.writer} is damaged (device {device}, offset {offset})"
+        )
+
+    def read_range(self, first: int, size: int, expected: int, what: str) -> np.ndarray:
+        """Returns `size` bytes from the start of a block on, which have the expected checksum.
+
+        Raises:
+          SnapshotError: they have another one, also if any one device is left out.
+        """
+        count = layout.blocks(size)
+        lost: list[int | None] = [None]
+        if self.memory.geometry.parity:
+            lost += range(self.memory.geometry.num_devices)
+        for device in lost:
+            parts = [
+                self.rebuild(block) if self.place(block)[0] == device else self.read(block)
+                for block in range(first, first + count)
+            ]
+            data = np.concatenate(parts)[:size] if parts else np.empty(0, np.uint8)
+            if checksum.of(data) == expected:
+                return data
+        raise errors.SnapshotError(f"the {what} of process {self.writer} is damaged")
