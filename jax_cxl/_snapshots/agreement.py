@@ -34,12 +34,17 @@ def gather(values: Sequence[int]) -> list[tuple[int, ...]]:
     return [by_process[process] for process in members]
 
 
-def somebody_is_lost() -> bool:
-    """Whether the process of a rank of the job has ended without saying so."""
+def lost_rank(processes: Sequence[int]) -> int | None:
+    """Returns a rank of one of these processes that has ended without saying so, else None."""
     running = lifecycle.current()
-    return running is not None and any(
-        _core.rank_lost(rank) for rank in running.rank_of_device.values()
+    if running is None:
+        return None
+    of_process = (
+        running.rank_of_device[device.id]
+        for device in _devices()
+        if device.process_index in processes
     )
+    return next((rank for rank in of_process if _core.rank_lost(rank)), None)
 
 
 def _devices() -> list[Any]:

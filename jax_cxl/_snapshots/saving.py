@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 import numpy as np
@@ -10,12 +10,6 @@ import numpy as np
 from jax_cxl._snapshots import checksum, flatten, layout, leaves, place, stripes
 from jax_cxl._snapshots.memory import Memory
 from jax_cxl._snapshots.shard_bytes import ShardBytes
-
-_POLL_SECONDS = 0.0005
-
-
-class Abandoned(Exception):
-    """A save ends before it has begun to write: the job goes back to an older snapshot."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,20 +38,8 @@ class Save:
     leaves: Sequence[leaves.Leaf]
     bytes_of: Sequence[tuple[place.Part, ShardBytes]]
 
-    def run(self, may_overwrite: Callable[[], bool], abandoned: Callable[[], bool]) -> None:
-        """Writes this process's part of the snapshot, and says so.
-
-        Args:
-          may_overwrite: whether the area of this save is not needed any more.
-          abandoned: whether to give up waiting for that.
-
-        Raises:
-          Abandoned: `abandoned()`.
-        """
-        while not may_overwrite():
-            if abandoned():
-                raise Abandoned
-            time.sleep(_POLL_SECONDS)
+    def run(self) -> None:
+        """Writes this process's part of the snapshot, and says so."""
         self._announce(None)
         directory = leaves.encode(self.leaves, self.writers) if self.writer == 0 else b""
         data_blocks = self.placement.data_blocks(self.writer)

@@ -1,7 +1,6 @@
 """Training state in memory that outlives the hosts."""
 
 import concurrent.futures
-import contextlib
 import logging
 import secrets
 import time
@@ -66,7 +65,6 @@ class Snapshots:
         self._memory = memory.open_memory(where, keep, parity)
         self._threads = concurrent.futures.ThreadPoolExecutor(1, "jax_cxl snapshots")
         self._saving: concurrent.futures.Future[None] | None = None
-        self._abandoned = False
         self._token = 0  # 0: the processes have not agreed on anything yet
         self._writers: tuple[int, ...] = ()
         self._last = 0  # number of the last save that a process may have begun
@@ -95,10 +93,12 @@ class Snapshots:
         return sizes.place(described, writers, geometry)[1]
 
     def save(self, step: int, tree: Any) -> None:
-        """Saves a tree; returns when its values have been computed, and copies them meanwhile.
+        """Saves a tree. Returns when its values have been computed; a thread then copies them.
 
-        It waits for the save before, if that still runs. The arrays may be donated to the next
-        program; that program then gets other memory for its results until they have been copied.
+        It first waits until the save before is valid. So at most the last two trees that were given
+        to `save` are lost in a failure, and only the last one if it returned. The arrays may be
+        donated to the next program. If they have not been copied then, that program gets other
+        memory for its results.
 
         Args:
           step: a number that `latest` returns, at least 0.
@@ -107,12 +107,12 @@ class Snapshots:
 
         Raises:
           PoolTooSmallError: the memory is too small; says what it must be. Nothing is changed.
-          SnapshotError, PoolError: the save before has failed.
+          PeerLostError, CollectiveTimeoutError, PoolError: as `wait`, of the save before.
           TypeError: a leaf is something else.
         """
         if step < 0:
             raise ValueError(f"step={step}: at least 0")
-        self._join()
+        self.wait()
         if not self._token:
             self._agree()
         found = flatten.sources(tree, self._writers)
@@ -138,10 +138,7 @@ class Snapshots:
             described,
             saving.own_parts(placement, found, own),
         )
-        end = time.monotonic() + configuration.from_environment().timeout
-        self._saving = self._threads.submit(
-            work.run, lambda: self._may_overwrite(number), lambda: self._give_up(end)
-        )
+        self._saving = self._threads.submit(work.run)
 
     def wait(self, timeout: float | None = None) -> None:
         """Waits until the last save is a valid snapshot.
@@ -150,32 +147,38 @@ class Snapshots:
           timeout: seconds, by default `JAX_CXL_TIMEOUT`.
 
         Raises:
-          CollectiveTimeoutError: other processes have not written their parts in time.
-          SnapshotError, PoolError: the save of this process has failed.
+          CollectiveTimeoutError: another process has not written its part in time.
+          PeerLostError: another process has ended before it wrote its part.
+          PoolError: this process could not write its part.
         """
         if self._saving is None:
             return
         seconds = configuration.from_environment().timeout if timeout is None else timeout
         end = time.monotonic() + seconds
-        self._join()
+        self._saving.result()
         while validity.snapshot(self._memory, self._last) is None:
+            missing = [
+                process
+                for writer, process in enumerate(self._writers)
+                if not self._has_written(writer)
+            ]
+            if missing and (lost := agreement.lost_rank(missing)) is not None:
+                error = errors.PeerLostError(
+                    f"rank {lost} was lost before it had written its part of a snapshot"
+                )
+                error.rank = lost
+                raise error
             if time.monotonic() > end:
-                missing = [
-                    process
-                    for writer, process in enumerate(self._writers)
-                    if self._memory.record(self._last, writer) is None
-                ]
                 raise errors.CollectiveTimeoutError(
-                    f"the snapshot did not become valid within {seconds:g} s: processes {missing}"
-                    " have not written their parts"
+                    f"processes {missing} have not written their parts of a snapshot within"
+                    f" {seconds:g} s"
                 )
             time.sleep(_POLL_SECONDS)
 
     def latest(self) -> int | None:
         """Returns the step of the newest valid snapshot, None if there is none.
 
-        A save that has not begun to write is given up. Processes that replace lost ones call it
-        together with the survivors.
+        Processes that replace lost ones call it together with the survivors.
         """
         self._agree()
         found = validity.all_valid(self._memory, self._last)
@@ -233,7 +236,8 @@ class Snapshots:
     def close(self) -> None:
         """Waits until this process has written its part of the last save."""
         try:
-            self._join()
+            if self._saving is not None:
+                self._saving.result()
         finally:
             self._threads.shutdown()
 
@@ -261,39 +265,17 @@ class Snapshots:
         first = self._last == self._agreed
         return number + (first and self._base > 0 and number % keep == self._base % keep)
 
-    def _may_overwrite(self, number: int) -> bool:
-        """Whether a save may write: its area has nothing valid, or there is something newer."""
-        keep = self._memory.geometry.keep
-        valid = [
-            records[0].number
-            for records in validity.all_valid(self._memory, number)
-            # The job did not continue from those between, because they are damaged.
-            if records[0].number <= self._base or records[0].number > self._agreed
-        ]
-        there = [other for other in valid if other % keep == number % keep]
-        return not there or any(other > max(there) for other in valid)
-
-    def _give_up(self, end: float) -> bool:
-        """Whether to end a save that has not begun to write."""
-        return self._abandoned or time.monotonic() > end or agreement.somebody_is_lost()
-
-    def _join(self) -> None:
-        """Waits for the save that runs; raises what it raised."""
-        if self._saving is not None:
-            with contextlib.suppress(saving.Abandoned):
-                self._saving.result()
+    def _has_written(self, writer: int) -> bool:
+        record = self._memory.record(self._last, writer)
+        return record is not None and (record.number, record.token) == (self._last, self._token)
 
     def _agree(self) -> None:
         """All processes agree on a token, and on the number of the last save.
 
         Afterwards no process writes until it calls `save` again.
         """
-        self._abandoned = True
-        try:
-            if self._saving is not None:
-                self._saving.exception()
-        finally:
-            self._abandoned = False
+        if self._saving is not None:
+            self._saving.exception()
             self._saving = None
         # A process that was lost may have begun a save that no other process has.
         last = max(self._last, validity.last_number(self._memory))
