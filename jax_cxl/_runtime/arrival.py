@@ -28,6 +28,7 @@ from jax_cxl._launch.board import ENDED, RUNS
 from jax_cxl._runtime import making_devices, processes, program_ending
 
 _POLL_SECONDS = 0.02
+_ADVICE = " All processes have to start again."
 _T = TypeVar("_T")
 
 _attempt = 0  # Equal in all processes that meet: they initialize equally often.
@@ -90,11 +91,12 @@ def begin(awaited: Sequence[int] | None, timeout: float) -> None:
         )
 
     deadline = time.monotonic() + timeout
-    if not _compat.has_backend():
-        # Here, because some may wait for this process's devices before they lower a collective.
-        wait_for(lambda: making_devices.announced() >= set(missing()) or None, timeout, problem)
-        jax.devices()
-    wait_for(lambda: not missing() or None, deadline - time.monotonic(), problem)
+    with telling_failures():
+        if not _compat.has_backend():
+            # Here, because some may wait for this process's devices before they lower a collective.
+            wait_for(lambda: making_devices.announced() >= set(missing()) or None, timeout, problem)
+            jax.devices()
+        wait_for(lambda: not missing() or None, deadline - time.monotonic(), problem)
 
 
 def wait_for(look: Callable[[], _T | None], timeout: float, problem: Callable[[], str] | str) -> _T:
@@ -139,7 +141,6 @@ def telling_failures(begins: bool = False) -> Any:
 
 def _several() -> bool:
     client = _compat.coordination_client()
-    client = _compat.coordination_client()
     several = client is not None and _compat.process_count() > 1
     return several and not launch_environment.restarts_lost()
 
@@ -177,18 +178,21 @@ def check_others() -> None:
     for process, who in sorted((before | _arrivals(_attempt)).items()):
         if process == _compat.process_id() or process not in _expected:
             continue
+        here = processes.pid_means_the_same(who)
+        ended = here and processes.start_of(who["pid"]) != who["start"]
+        if ended:
+            # It may have said why after it was read: because of another process that ended.
+            who = _arrivals(_attempt).get(process, who)
         name = f"process {process} (pid {who['pid']} on host {who['host']})"
         if who["failure"] is not None:
-            reason = who["failure"].removesuffix(".")
+            reason = who["failure"].removesuffix(_ADVICE).removesuffix(".")
             raise errors.from_code(
                 who["code"] or "FAILED_PRECONDITION",
-                f"{name} could not start jax_cxl: {reason}. All processes have to start again.",
+                f"{name} could not start jax_cxl: {reason}.{_ADVICE}",
             )
-        here = processes.pid_means_the_same(who)
-        if here and processes.start_of(who["pid"]) != who["start"]:
+        if ended:
             raise errors.NotInitializedError(
-                f"{name} ended before jax_cxl had started: look at what it printed last. All"
-                " processes have to start again."
+                f"{name} ended before jax_cxl had started: look at what it printed last.{_ADVICE}"
             )
 
 

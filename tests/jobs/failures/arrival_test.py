@@ -39,6 +39,10 @@ class ArrivalTest(parameterized.TestCase):
         ("raise", r"process 1 .* its program ended before it called .* \(ValueError: on purpose\)"),
         ("refuse", r"process 1 .* ValueError: JAX_CXL_TIMEOUT must be greater than 0, got nan"),
         ("late", r"process 1 did not call jax_cxl.initialize\(\) within JAX_CXL_CONNECT_TIMEOUT"),
+        (
+            "chain",
+            r"process 1 .* could not start jax_cxl: .* process 2 .* ended before jax_cxl had",
+        ),
         ("come", None),
     )
     def test_others_name_it(self, how, says):
@@ -48,7 +52,9 @@ class ArrivalTest(parameterized.TestCase):
         self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by the next line
         self.addCleanup(self._stderr.close)
         began = time.monotonic()
-        first, _ = [self.start(process, how, port) for process in range(2)]
+        first, *_ = [
+            self.start(process, how, port) for process in range(3 if how == "chain" else 2)
+        ]
         stdout, _ = first.communicate(timeout=90)
         self._stderr.seek(0)
         if says is None:

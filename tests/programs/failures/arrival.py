@@ -1,4 +1,8 @@
-"""Two processes without the launcher: process 1 does not come to the job, as --how says."""
+"""Processes without the launcher: the last one does not come to the job, as --how says.
+
+With --how=chain there are three. The last one dies while it waits for process 0, process 1 gives up
+because of that, and only then comes process 0.
+"""
 
 import os
 import signal
@@ -8,17 +12,23 @@ import jax
 from absl import app, flags
 
 import jax_cxl
-from jax_cxl._runtime import meetings
+from jax_cxl._runtime import arrival, meetings
 
 _PROCESS = flags.DEFINE_integer("process", 0, "The number of this process.")
 _PORT = flags.DEFINE_integer("port", None, "Port of the coordination service.")
-_HOWS = ("die", "end", "raise", "refuse", "late", "come")
-_HOW = flags.DEFINE_enum("how", "die", _HOWS, "What process 1 does.")
+_HOWS = ("die", "end", "raise", "refuse", "late", "come", "chain")
+_HOW = flags.DEFINE_enum("how", "die", _HOWS, "What the last process does.")
 
 
 def main(_) -> None:
-    jax.distributed.initialize(f"127.0.0.1:{_PORT.value}", 2, _PROCESS.value)
-    if _PROCESS.value == 1:
+    processes = 3 if _HOW.value == "chain" else 2
+    jax.distributed.initialize(f"127.0.0.1:{_PORT.value}", processes, _PROCESS.value)
+    if _HOW.value == "chain":
+        jax.devices()
+        time.sleep(0 if _PROCESS.value else 4)
+    if _PROCESS.value == processes - 1:
+        if _HOW.value == "chain":
+            arrival.wait_for = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         if _HOW.value == "die":  # Once it has come, before it has a pool.
             meetings.come_together = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         if _HOW.value == "end":
