@@ -28,6 +28,7 @@ def start(
     launcher: tuple[str, ...] = (),
     forked: bool = True,
     modules: tuple[str, ...] = (),
+    session: bool = False,
 ) -> subprocess.Popen[str]:
     """Starts a program under the launcher; output and errors are pipes.
 
@@ -40,6 +41,7 @@ def start(
       launcher: further options of the launcher.
       forked: whether ranks are forks (forked_launch.py), or else new interpreters, as for users.
       modules: what else the program imports that takes long, for forks.
+      session: whether the job is a process group of its own, to be killed as a whole.
     """
     command = (
         launch_command("jax.numpy", "jax.sharding", "absl.app", "jax_cxl.lax", *modules)
@@ -58,6 +60,7 @@ def start(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=session,
     )
 
 

@@ -1,0 +1,164 @@
+"""Trains on snapshots while processes are killed, under `jax_cxl.launch --restart-lost`.
+
+Half of the deaths come in the middle of a save, after a random number of writes; the others at
+random times. The state carries a digest of all losses until then. So the digest at the end is that
+of an undisturbed run only if every snapshot that was restored was right, and belonged to one step.
+Survivors print a line of JSON for each death, and process 0 one at the end.
+"""
+
+import dataclasses
+import json
+import os
+import random
+import signal
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xxhash
+from absl import app, flags
+
+import jax_cxl
+
+_WHERE = flags.DEFINE_string("where", None, "URI of the snapshots.", required=True)
+_KILLS = flags.DEFINE_integer("kills", 0, "How many times a process is killed.")
+_STEPS = flags.DEFINE_integer("steps", 40, "Steps of training after the last death.")
+_FEATURES = flags.DEFINE_integer("features", 384, "The weights are features x features.")
+_SEED = flags.DEFINE_integer("seed", 0, "Seed of the deaths.")
+_PARITY = flags.DEFINE_integer("parity", 0, "As for Snapshots.")
+
+
+class DeadlyMemory:
+    """The memory of snapshots. The process dies before one of the writes to it."""
+
+    def __init__(self, core, writes: int):
+        self._core = core
+        self._left = writes
+
+    def __getattr__(self, name):
+        return getattr(self._core, name)
+
+    def _count(self) -> None:
+        if self._left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self._left -= 1
+
+    def write(self, *arguments) -> None:
+        self._count()
+        self._core.write(*arguments)
+
+    def store_word(self, *arguments) -> None:
+        self._count()
+        self._core.store_word(*arguments)
+
+
+def train_step(weights, step):
+    """A step whose bits depend on weights and step only."""
+    rank = jax.lax.axis_index("rank")
+    x = jax.random.normal(jax.random.fold_in(jax.random.key(rank), step), (16, weights.shape[1]))
+    whole = jax_cxl.all_gather(weights, "rank", tiled=True)
+    value, gradient = jax.value_and_grad(lambda w: jnp.mean(jnp.tanh(x @ w) ** 2))(whole)
+    return weights - jax_cxl.psum_scatter(gradient, "rank", tiled=True), jax_cxl.psum(value, "rank")
+
+
+class Training:
+    """One life of the job: from a snapshot to the next death."""
+
+    def __init__(self):
+        self._mesh = jax_cxl.make_mesh(
+            (jax.device_count(),), ("rank",), axis_types=(jax.sharding.AxisType.Auto,)
+        )
+        self._step = jax.jit(
+            jax.shard_map(
+                train_step,
+                mesh=self._mesh,
+                in_specs=(jax.P("rank"), jax.P()),
+                out_specs=(jax.P("rank"), jax.P()),
+                check_vma=False,
+            )
+        )
+
+    def initial(self):
+        shape = (_FEATURES.value,) * 2
+        weights = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+
+        def on_mesh(x, spec):
+            sharding = jax.NamedSharding(self._mesh, spec)
+            return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
+
+        return {
+            "weights": on_mesh(weights, jax.P("rank")),
+            "start": on_mesh(weights[0], jax.P()),
+            "digest": 0,
+            "step": 0,
+        }
+
+    def step(self, state):
+        weights, loss = self._step(state["weights"], np.int32(state["step"]))
+        loss = np.asarray(loss.addressable_data(0)).tobytes()
+        digest = xxhash.xxh64_intdigest(loss + state["digest"].to_bytes(8, "little"))
+        return state | {"weights": weights, "digest": digest, "step": state["step"] + 1}
+
+
+def main(_) -> None:
+    jax_cxl.initialize()
+    snapshots = jax_cxl.Snapshots(_WHERE.value, parity=_PARITY.value)
+    whole = snapshots._memory
+    kills = int(os.environ.get("JAX_CXL_LAUNCH_RESTARTS", "0"))
+    returned = 0
+    died = None
+    while True:
+        rng = random.Random(f"{_SEED.value} {kills}")
+        victim, at_step, writes, after, in_save = (
+            rng.randrange(jax.process_count()),
+            rng.randrange(1, 4),
+            rng.randrange(24),
+            rng.uniform(0, 0.1),
+            rng.random() < 0.5,
+        )
+        dies = kills < _KILLS.value and jax.process_index() == victim
+        try:
+            training = Training()
+            like = training.initial()
+            found = snapshots.restore_latest(like)
+            step, state = found or (0, like)
+            assert state["step"] == step, (state["step"], step)
+            np.testing.assert_array_equal(
+                state["start"].addressable_data(0), like["start"].addressable_data(0)
+            )
+            lost = returned - step
+            begun = step
+            if dies and not in_save:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.setitimer(signal.ITIMER_REAL, max(after, 1e-6))
+            while kills < _KILLS.value or step < begun + _STEPS.value:
+                state = training.step(state)
+                step += 1
+                if died is not None:
+                    event = {"lost": lost, "seconds": round(time.monotonic() - died, 3)}
+                    print(json.dumps(event), flush=True)
+                    died = None
+                if dies and in_save and step == begun + at_step:
+                    core = DeadlyMemory(whole.core, writes)
+                    snapshots._memory = dataclasses.replace(whole, core=core)
+                snapshots.save(step, state)
+                returned = step
+                if step % 8 == 0:  # Saves of several lengths of time beside steps.
+                    time.sleep(0.002 * rng.random())
+            snapshots.wait()
+            break
+        except jax_cxl.PeerLostError as error:
+            died = time.monotonic()
+            print(f"rank {error.rank} is lost", file=sys.stderr, flush=True)
+            jax_cxl.regroup(rejoin=True)
+            kills += 1
+    snapshots.close()
+    if jax.process_index() == 0:
+        summary = {"kills": kills, "step": step, "digest": state["digest"]}
+        print(json.dumps(summary), flush=True)
+
+
+if __name__ == "__main__":
+    app.run(main)
