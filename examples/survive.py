@@ -1,11 +1,12 @@
-"""Trains to the same loss however often its ranks are killed.
+"""Trains to the same loss however often its ranks are killed, and reads nothing from a disk.
 
     python -m jax_cxl.launch -n 2 --restart-lost 20 examples/survive.py --kills 20
 
 The launcher restarts a rank that is killed. The others get `jax_cxl.PeerLostError` within
-milliseconds and wait for the new rank. Then all ranks continue from the last checkpoint. A step
-depends only on the checkpoint and on the number of the step, so that a kill does not change a bit
-of the result.
+milliseconds and wait for the new rank. Then all ranks continue from the last snapshot: the state
+after at most one step before. Only if there is no snapshot, because the memory is lost too, do they
+read the checkpoint on the disk. What is left of the data is part of the state, so that a kill does
+not change a bit of the result.
 """
 
 import os
@@ -21,7 +22,12 @@ from absl import app, flags
 import jax_cxl
 
 _STEPS = flags.DEFINE_integer("steps", 400, "Steps of training.")
-_EVERY = flags.DEFINE_integer("every", 10, "Steps between two checkpoints.")
+_SNAPSHOTS = flags.DEFINE_string(
+    "snapshots",
+    "shm:survive?size=8MiB",
+    "Memory for snapshots. On CXL memory, such as dax:/dev/dax0.0, they outlive the hosts too.",
+)
+_EVERY = flags.DEFINE_integer("every", 100, "Steps between two checkpoints on the disk.")
 _KILLS = flags.DEFINE_integer("kills", 0, "How many times a random rank is killed.")
 _FILE = flags.DEFINE_string(
     "checkpoint",
@@ -33,9 +39,9 @@ AXIS = "ranks"
 FEATURES, ROWS = 64, 128
 
 
-def batch(step, rank):
-    """Returns the rank's rows of a step. They depend on step and rank only."""
-    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), step), rank)
+def batch(position, rank):
+    """Returns the rows of a rank from a position of the data on."""
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), position), rank)
     x = jax.random.normal(key, (ROWS, FEATURES))
     return x, jnp.sin(x @ jnp.linspace(-1, 1, FEATURES))
 
@@ -45,55 +51,71 @@ def loss(weights, x, y):
     return jnp.mean((hidden @ weights["out"] - y) ** 2)
 
 
-def train_step(weights, step):
-    x, y = batch(step, jax.lax.axis_index(AXIS))
+def train_step(weights, position):
+    x, y = batch(position, jax.lax.axis_index(AXIS))
     value, gradient = jax.value_and_grad(loss)(weights, x, y)
     gradient, value = jax_cxl.pmean((gradient, value), AXIS)
     return jax.tree.map(lambda w, g: w - 0.05 * g, weights, gradient), value
 
 
-def save(step, weights):
+def save_to_disk(step, state):
     """Replaces the checkpoint file atomically: a kill leaves the old or the new checkpoint."""
     folder = os.path.dirname(os.path.abspath(_FILE.value))
     with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-        np.savez(file, step=step, **weights)
+        np.savez(file, step=step, position=state["position"], **state["weights"])
     os.replace(file.name, _FILE.value)
 
 
-def restore():
+def restore_from_disk():
     if os.path.exists(_FILE.value):
         saved = dict(np.load(_FILE.value))
-        return int(saved.pop("step")), saved
+        step, position = int(saved.pop("step")), int(saved.pop("position"))
+        return step, {"weights": saved, "position": position}
     key = jax.random.split(jax.random.key(1))
-    return 0, {
+    weights = {
         "in": jax.random.normal(key[0], (FEATURES, FEATURES)) / 8,
         "out": jax.random.normal(key[1], (FEATURES,)) / 8,
     }
+    return 0, {"weights": weights, "position": 0}
 
 
 def train(kills):
-    """Trains from the last checkpoint to the end, after `kills` kills."""
+    """Trains from the last snapshot to the end, after `kills` kills."""
     mesh = jax_cxl.make_mesh(
         (jax.device_count(),), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,)
     )
     step_on_all = jax.jit(
         jax.shard_map(train_step, mesh=mesh, in_specs=jax.P(), out_specs=jax.P(), check_vma=False)
     )
-    step, weights = restore()
+    snapshots = jax_cxl.Snapshots(_SNAPSHOTS.value)
+    step, state = snapshots.restore_latest(like(mesh)) or restore_from_disk()
+    print(f"continues from step {step}", flush=True)
     value = jnp.nan
-    # The next kill: a random rank, at a random step before the next but one checkpoint.
+    # The next kill: a random rank, at one of the next steps.
     accident = random.Random(kills)
     victim = accident.randrange(jax.process_count())
-    moment = step + accident.randrange(2 * _EVERY.value)
+    moment = step + accident.randrange(1, 20)
     while step < _STEPS.value:
         if kills < _KILLS.value and step == moment and jax.process_index() == victim:
             os.kill(os.getpid(), signal.SIGKILL)
-        weights, value = jax.block_until_ready(step_on_all(weights, np.int32(step)))
+        weights, value = step_on_all(state["weights"], np.int32(state["position"]))
+        state = {"weights": weights, "position": state["position"] + 1}
         step += 1
+        snapshots.save(step, state)
         if step % _EVERY.value == 0 and jax.process_index() == 0:
-            save(step, weights)
+            save_to_disk(step, state)
     if jax.process_index() == 0:
         print(f"loss {float(value).hex()} after {step} steps and {kills} kills", flush=True)
+
+
+def like(mesh):
+    """Describes the state, for `restore_latest`."""
+    everywhere = jax.NamedSharding(mesh, jax.P())
+
+    def array(*shape):
+        return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=everywhere)
+
+    return {"weights": {"in": array(FEATURES, FEATURES), "out": array(FEATURES)}, "position": 0}
 
 
 def main(_):

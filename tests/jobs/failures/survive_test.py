@@ -21,6 +21,7 @@ def loss_after(kills: int) -> tuple[str, str]:
                 *(*job.launch_command("jax.numpy", "absl.app"), "-n", "2"),
                 *(f"--restart-lost={kills}", _SCRIPT),
                 *(f"--kills={kills}", "--steps=90", f"--checkpoint={folder}/state.npz"),
+                f"--snapshots=file:{folder}/snapshots?size=8MiB",
             ],
             env={**os.environ, "JAX_PLATFORMS": "cpu"},
             capture_output=True,
@@ -40,6 +41,8 @@ class SurviveTest(absltest.TestCase):
         self.assertEqual(disturbed, undisturbed)
         self.assertEqual(said.count("was killed by SIGKILL; restart "), _KILLS)
         self.assertRegex(said, r"rank \d is lost")
+        # Not from the disk: the first checkpoint there would be that of step 100.
+        self.assertGreater(said.count("continues from step "), said.count("continues from step 0"))
 
 
 if __name__ == "__main__":
