@@ -1,13 +1,16 @@
 """What the processes of a job tell each other before they save or restore."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from jax_cxl import _core
+from jax_cxl import _core, ops
 from jax_cxl._runtime import lifecycle, mesh
+
+_MOST_VALUES = 2
 
 
 def processes() -> list[int]:
@@ -18,18 +21,20 @@ def processes() -> list[int]:
 def gather(values: Sequence[int]) -> list[tuple[int, ...]]:
     """Returns the values of each process of the job, in the order of `processes()`.
 
-    Every process calls this at the same place of its program. Values are unsigned, of 64 bits.
+    Every process calls this at the same place of its program. There are at most two values,
+    unsigned, of 64 bits.
     """
     devices = _devices()
     members = processes()
     if len(members) == 1:
         return [tuple(values)]
-    words = np.array([word for v in values for word in (v >> 32, v & 0xFFFFFFFF)], np.uint32)
-    rows = _all_gather(devices, words)
+    words = np.zeros((_MOST_VALUES, 2), np.uint32)
+    words[: len(values)] = [(v >> 32, v & 0xFFFFFFFF) for v in values]
+    rows = _all_gather(tuple(devices), words)
     by_process = {}
     for device, row in zip(devices, rows, strict=True):
         by_process[device.process_index] = tuple(
-            int(high) << 32 | int(low) for high, low in row.reshape(-1, 2)
+            int(high) << 32 | int(low) for high, low in row[: len(values)]
         )
     return [by_process[process] for process in members]
 
@@ -54,24 +59,31 @@ def _devices() -> list[Any]:
     return [device for device in jax.devices() if device.id in ranks]
 
 
-def _all_gather(devices: Sequence[Any], words: np.ndarray) -> np.ndarray:
-    from jax_cxl.ops import all_gather
+def _all_gather(devices: tuple[Any, ...], words: np.ndarray) -> np.ndarray:
+    program, sharding = _program(devices, lifecycle.ensure_started().generation)
+    own = jax.make_array_from_callback(
+        (len(devices), *words.shape), sharding, lambda _: words[None]
+    )
+    return np.asarray(program(own).addressable_data(0))
 
-    line = mesh.make_mesh(
+
+@functools.lru_cache(1)
+def _program(devices: tuple[Any, ...], generation: int) -> tuple[Any, jax.NamedSharding]:
+    """Returns a program that gathers what its devices have, and the sharding of its argument.
+
+    Args:
+      devices: of the job.
+      generation: of the job. A program of an older one may not communicate any more.
+    """
+    del generation
+    ranks = mesh.make_mesh(
         (len(devices),), ("rank",), (jax.sharding.AxisType.Auto,), devices=devices
     )
-    own = jax.make_array_from_callback(
-        (len(devices), len(words)),
-        jax.NamedSharding(line, jax.P("rank")),
-        lambda _: words[None],
+    gather_rows = jax.shard_map(
+        lambda x: ops.all_gather(x[0], "rank"),
+        mesh=ranks,
+        in_specs=jax.P("rank"),
+        out_specs=jax.P(),
+        check_vma=False,
     )
-    gathered = jax.jit(
-        jax.shard_map(
-            lambda x: all_gather(x[0], "rank"),
-            mesh=line,
-            in_specs=jax.P("rank"),
-            out_specs=jax.P(),
-            check_vma=False,
-        )
-    )(own)
-    return np.asarray(gathered.addressable_data(0))
+    return jax.jit(gather_rows), jax.NamedSharding(ranks, jax.P("rank"))

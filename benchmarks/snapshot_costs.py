@@ -1,0 +1,202 @@
+"""What saving and restoring a training state costs: Snapshots, and Orbax beside it.
+
+    python -m jax_cxl.launch -n 2 benchmarks/snapshot_costs.py --json FILE
+
+The state has float32 arrays, sharded over the processes. In each round come in turn: steps without
+saving, steps with a save by `jax_cxl.Snapshots`, by Orbax's asynchronous checkpointer to /dev/shm
+and to a disk, and saves without steps; then restores by each. A step computes matrix products for
+about `--step-ms` on one core of each process, so that with `--idle` processes (which sleep instead)
+a core is free. "hidden" is the share of a save that does not lengthen the steps.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from typing import Any
+
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from absl import app, flags
+
+import jax_cxl
+from jax_cxl._bench import report, results_file
+from jax_cxl._snapshots import agreement
+
+_MIB = flags.DEFINE_integer("mib", 256, "Size of the state.")
+_LEAVES = flags.DEFINE_integer("leaves", 64, "Arrays of the state.")
+_ROUNDS = flags.DEFINE_integer("rounds", 5, "Rounds.")
+_STEP_MS = flags.DEFINE_float("step_ms", 300, "About how long a step takes.")
+_STEPS = flags.DEFINE_integer("steps", 3, "Steps of a measurement, each with a save.")
+_IDLE = flags.DEFINE_bool("idle", False, "Steps sleep instead of computing.")
+_DISK = flags.DEFINE_string("disk", tempfile.gettempdir(), "Folder on a disk.")
+_JSON = flags.DEFINE_string("json", None, "File for the results.")
+
+
+class Work:
+    """Steps that take about as long as was asked for."""
+
+    def __init__(self):
+        self._x = jnp.ones((512, 512))
+        self._run = jax.jit(
+            lambda x, n: jax.lax.fori_loop(0, n, lambda _, y: jnp.tanh(y @ x) * 0.5, x)
+        )
+        self._run(self._x, 1).block_until_ready()
+        began = time.perf_counter()
+        self._run(self._x, 20).block_until_ready()
+        self._count = max(1, round(20 * _STEP_MS.value / 1000 / (time.perf_counter() - began)))
+
+    def step(self) -> None:
+        if _IDLE.value:
+            time.sleep(_STEP_MS.value / 1000)
+        else:
+            self._run(self._x, self._count).block_until_ready()
+
+
+class Ours:
+    """jax_cxl.Snapshots in /dev/shm."""
+
+    def __init__(self, state: Any):
+        size = jax_cxl.Snapshots.bytes_needed(state)
+        self.path = pathlib.Path("/dev/shm/jax_cxl_snapshot_costs")
+        self._snapshots = jax_cxl.Snapshots(f"file:{self.path}?size={size}")
+
+    def save(self, step: int, state: Any) -> None:
+        self._snapshots.save(step, state)
+
+    def wait(self) -> None:
+        self._snapshots.wait()
+
+    def restore(self, step: int, like: Any) -> Any:
+        return self._snapshots.restore(step, like)
+
+    def close(self) -> None:
+        self._snapshots.close()
+        self.path.unlink(missing_ok=True)
+
+
+class Orbax:
+    """Orbax's manager, which saves while the program goes on."""
+
+    def __init__(self, folder: str):
+        self._folder = pathlib.Path(folder) / "snapshot_costs"
+        options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=True)
+        self._manager = ocp.CheckpointManager(self._folder, options=options)
+
+    def save(self, step: int, state: Any) -> None:
+        self._manager.save(step, args=ocp.args.StandardSave(state))
+
+    def wait(self) -> None:
+        self._manager.wait_until_finished()
+
+    def restore(self, step: int, like: Any) -> Any:
+        return self._manager.restore(step, args=ocp.args.StandardRestore(like))
+
+    def close(self) -> None:
+        self._manager.close()
+        if jax.process_index() == 0:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def make_state() -> dict[str, jax.Array]:
+    mesh = jax_cxl.make_mesh(
+        (jax.device_count(),), ("i",), axis_types=(jax.sharding.AxisType.Auto,)
+    )
+    sharding = jax.NamedSharding(mesh, jax.P("i"))
+    rows = _MIB.value * 2**20 // _LEAVES.value // 4096
+    rng = np.random.default_rng(0)
+
+    def array() -> jax.Array:
+        whole = rng.normal(size=(rows, 1024)).astype(np.float32)
+        return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
+
+    return {f"leaf {i}": array() for i in range(_LEAVES.value)}
+
+
+def timed(run: Any) -> float:
+    """Returns the seconds of what all processes do, from a common start."""
+    agreement.gather([0])
+    began = time.perf_counter()
+    run()
+    agreement.gather([0])
+    return time.perf_counter() - began
+
+
+def main(_) -> None:
+    load = os.getloadavg()[0]
+    jax_cxl.initialize()
+    state = make_state()
+    like = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
+    work = Work()
+    ways = {"snapshots": Ours(state), "orbax, /dev/shm": Orbax("/dev/shm")}
+    ways["orbax, disk"] = Orbax(_DISK.value)
+    found: dict[str, list[float]] = {}
+    number = 0
+
+    def note(name: str, seconds: float) -> None:
+        found.setdefault(name, []).append(seconds)
+
+    for round_ in range(-1, _ROUNDS.value):  # The first one warms up.
+        steps = timed(lambda: [work.step() for _ in range(_STEPS.value)]) / _STEPS.value
+        if round_ >= 0:
+            note("step", steps)
+        for name, way in ways.items():
+
+            def with_steps(way=way):
+                nonlocal number
+                for _ in range(_STEPS.value):
+                    number += 1
+                    way.save(number, state)
+                    work.step()
+                way.wait()
+
+            def alone(way=way):
+                nonlocal number
+                number += 1
+                way.save(number, state)
+                way.wait()
+
+            both = timed(with_steps) / _STEPS.value
+            save = timed(alone)
+            restored: list[Any] = []
+            restore = timed(lambda way=way, out=restored: out.append(way.restore(number, like)))
+            for a, b in zip(jax.tree.leaves(restored), jax.tree.leaves(state), strict=True):
+                np.testing.assert_array_equal(a.addressable_data(0), b.addressable_data(0))
+            if round_ >= 0:
+                note(f"{name}: save", save)
+                note(f"{name}: restore", restore)
+                note(f"{name}: step with a save", both)
+                note(f"{name}: hidden", 1 - (both - steps) / save)
+    for way in ways.values():
+        way.close()
+    if jax.process_index() == 0:
+        rows = [
+            {
+                "what": name,
+                "median": round(statistics.median(values), 4),
+                "least": round(min(values), 4),
+                "most": round(max(values), 4),
+            }
+            for name, values in found.items()
+        ]
+        for row in rows:
+            print(json.dumps(row), flush=True)
+        if _JSON.value:
+            command = results_file.command_line(
+                "python -m jax_cxl.launch benchmarks/snapshot_costs.py", sys.argv[1:]
+            )
+            header = report.header(load, command) | {"emulated": True}
+            header |= {"processes": jax.process_count(), "mib": _MIB.value}
+            results_file.write(_JSON.value, header | {"results": rows})
+
+
+if __name__ == "__main__":
+    app.run(main)
