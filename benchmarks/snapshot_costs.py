@@ -5,8 +5,9 @@
 The state has float32 arrays, sharded over the processes. In each round come in turn: steps without
 saving, steps with a save by `jax_cxl.Snapshots`, by Orbax's asynchronous checkpointer to /dev/shm
 and to a disk, and saves without steps; then restores by each. A step computes matrix products for
-about `--step-ms` on one core of each process, so that with `--idle` processes (which sleep instead)
-a core is free. "hidden" is the share of a save that does not lengthen the steps.
+about `--step-ms` on one core of each process, or on a GPU. With `--idle` it sleeps instead, so that
+a core is free. "hidden" is the share of a save that does not lengthen the steps. On GPUs "bound" is
+what their copy engines take for the same bytes.
 """
 
 import json
@@ -24,19 +25,25 @@ os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 import jax
 import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
 from absl import app, flags
 
 import jax_cxl
 from jax_cxl._bench import report, results_file
-from jax_cxl._snapshots import agreement
+from jax_cxl._snapshots import agreement, device_copies
+
+try:
+    import orbax.checkpoint as ocp
+except ImportError:
+    ocp = None
 
 _MIB = flags.DEFINE_integer("mib", 256, "Size of the state.")
 _LEAVES = flags.DEFINE_integer("leaves", 64, "Arrays of the state.")
 _ROUNDS = flags.DEFINE_integer("rounds", 5, "Rounds.")
 _STEP_MS = flags.DEFINE_float("step_ms", 300, "About how long a step takes.")
-_STEPS = flags.DEFINE_integer("steps", 3, "Steps of a measurement, each with a save.")
+_STEPS = flags.DEFINE_integer("steps", 3, "Steps of a measurement.")
+_EVERY = flags.DEFINE_integer("every", 1, "Steps from one save to the next.")
 _IDLE = flags.DEFINE_bool("idle", False, "Steps sleep instead of computing.")
+_COHERENCE = flags.DEFINE_string("coherence", "coherent", "Of the memory of Snapshots.")
 _DISK = flags.DEFINE_string("disk", tempfile.gettempdir(), "Folder on a disk.")
 _JSON = flags.DEFINE_string("json", None, "File for the results.")
 
@@ -45,7 +52,8 @@ class Work:
     """Steps that take about as long as was asked for."""
 
     def __init__(self):
-        self._x = jnp.ones((512, 512))
+        size = 512 if jax.default_backend() == "cpu" else 8192
+        self._x = jnp.ones((size, size), jnp.bfloat16 if size > 512 else jnp.float32)
         self._run = jax.jit(
             lambda x, n: jax.lax.fori_loop(0, n, lambda _, y: jnp.tanh(y @ x) * 0.5, x)
         )
@@ -67,7 +75,9 @@ class Ours:
     def __init__(self, state: Any):
         size = jax_cxl.Snapshots.bytes_needed(state)
         self.path = pathlib.Path("/dev/shm/jax_cxl_snapshot_costs")
-        self._snapshots = jax_cxl.Snapshots(f"file:{self.path}?size={size}")
+        self._snapshots = jax_cxl.Snapshots(
+            f"file:{self.path}?size={size}&coherence={_COHERENCE.value}"
+        )
 
     def save(self, step: int, state: Any) -> None:
         self._snapshots.save(step, state)
@@ -77,6 +87,20 @@ class Ours:
 
     def restore(self, step: int, like: Any) -> Any:
         return self._snapshots.restore(step, like)
+
+    def only_copy(self, state: Any) -> None:
+        """Copies the bytes of the state from this process's GPUs, and does nothing else."""
+        memory = self._snapshots._memory
+        copies = device_copies.copies_into(memory)
+        under_way, offset = [], 0
+        for array in jax.tree.leaves(state):
+            for shard in array.addressable_shards:
+                source, target = shard.data.unsafe_buffer_pointer(), memory.core.base + offset
+                ordinal = shard.device.local_hardware_id
+                under_way.append(copies.start(ordinal, source, target, shard.data.nbytes))
+                offset += shard.data.nbytes
+        for copy in under_way:
+            copies.wait(copy)
 
     def close(self) -> None:
         self._snapshots.close()
@@ -134,10 +158,15 @@ def main(_) -> None:
     load = os.getloadavg()[0]
     jax_cxl.initialize()
     state = make_state()
-    like = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
+    like = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
+    )
     work = Work()
-    ways = {"snapshots": Ours(state), "orbax, /dev/shm": Orbax("/dev/shm")}
-    ways["orbax, disk"] = Orbax(_DISK.value)
+    ways: dict[str, Ours | Orbax] = {"snapshots": Ours(state)}
+    if ocp is None:
+        print("orbax-checkpoint is not installed: no rows of it", flush=True)
+    else:
+        ways |= {"orbax, /dev/shm": Orbax("/dev/shm"), "orbax, disk": Orbax(_DISK.value)}
     found: dict[str, list[float]] = {}
     number = 0
 
@@ -152,9 +181,10 @@ def main(_) -> None:
 
             def with_steps(way=way):
                 nonlocal number
-                for _ in range(_STEPS.value):
-                    number += 1
-                    way.save(number, state)
+                for step in range(_STEPS.value):
+                    if step % _EVERY.value == 0:
+                        number += 1
+                        way.save(number, state)
                     work.step()
                 way.wait()
 
@@ -174,7 +204,12 @@ def main(_) -> None:
                 note(f"{name}: save", save)
                 note(f"{name}: restore", restore)
                 note(f"{name}: step with a save", both)
-                note(f"{name}: hidden", 1 - (both - steps) / save)
+                note(f"{name}: hidden", 1 - (both - steps) * _EVERY.value / save)
+                note(f"{name}: step with a save / step", both / steps)
+        if round_ >= 0 and jax.default_backend() != "cpu":
+            ours = ways["snapshots"]
+            assert isinstance(ours, Ours)
+            note("bound", timed(lambda ours=ours: ours.only_copy(state)))
     for way in ways.values():
         way.close()
     if jax.process_index() == 0:
@@ -194,6 +229,7 @@ def main(_) -> None:
                 "python -m jax_cxl.launch benchmarks/snapshot_costs.py", sys.argv[1:]
             )
             header = report.header(load, command) | {"emulated": True}
+            header |= {"coherence": _COHERENCE.value, "platform": jax.default_backend()}
             header |= {"processes": jax.process_count(), "mib": _MIB.value}
             results_file.write(_JSON.value, header | {"results": rows})
 

@@ -3,13 +3,17 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "cc/base/status.h"
+#include "cc/comm/cuda/device_copies.h"
 #include "cc/comm/cuda/device_runtime.h"
 #include "cc/comm/runtime.h"
 #include "cc/ffi/cuda/handlers.h"
@@ -101,6 +105,38 @@ NB_MODULE(_cuda, m) {
     auto runtime = comm::DeviceRuntime::Current();
     return StatsDict(runtime == nullptr ? comm::Stats() : runtime->stats());
   });
+  nb::class_<comm::DeviceCopies>(m, "DeviceCopies",
+                                 "cc/comm/cuda/device_copies.h")
+      .def_static(
+          "create",
+          [](uintptr_t base, uint64_t bytes, const std::vector<int>& devices) {
+            nb::gil_scoped_release release;
+            auto made = comm::DeviceCopies::Create(
+                reinterpret_cast<std::byte*>(base), bytes, devices);
+            nb::gil_scoped_acquire acquire;
+            return ValueOrRaise(std::move(made));
+          },
+          "base"_a, "bytes"_a, "devices"_a)
+      .def(
+          "start",
+          [](comm::DeviceCopies& self, int device, uintptr_t from, uintptr_t to,
+             uint64_t bytes) {
+            return ValueOrRaise(
+                self.Start(device, reinterpret_cast<const void*>(from),
+                           reinterpret_cast<std::byte*>(to), bytes));
+          },
+          "Starts a copy from a device; returns its number.", "device"_a,
+          "source"_a, "target"_a, "bytes"_a)
+      .def(
+          "wait",
+          [](comm::DeviceCopies& self, uint64_t copy) {
+            nb::gil_scoped_release release;
+            const Status status = self.Wait(copy);
+            nb::gil_scoped_acquire acquire;
+            RaiseIfError(status);
+          },
+          "Waits for a copy.", "copy"_a);
+
   m.def("registrations", &Registrations,
         "Custom-call targets: name -> stage -> capsule.");
   m.def(

@@ -2,14 +2,14 @@
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import jax
 import numpy as np
 
-from jax_cxl._snapshots import checksum, flatten, layout, leaves, place, stripes
+from jax_cxl._snapshots import checksum, device_copies, flatten, layout, leaves, place, stripes
 from jax_cxl._snapshots.memory import Memory
-from jax_cxl._snapshots.shard_bytes import ShardBytes
+from jax_cxl._snapshots.shard_bytes import DeviceBytes, HostBytes, hold
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Save:
     writer: int
     placement: place.Placement
     leaves: Sequence[leaves.Leaf]
-    bytes_of: Sequence[tuple[place.Part, ShardBytes]]
+    bytes_of: Sequence[tuple[place.Part, HostBytes | DeviceBytes]]
 
     def run(self) -> None:
         """Writes this process's part of the snapshot, and says so."""
@@ -52,7 +52,11 @@ class Save:
         )
         table = np.zeros(data_blocks, np.uint64)
         output = _Output(own)
-        self._write_data(output, table)
+        if any(isinstance(held, DeviceBytes) for _, held in self.bytes_of):
+            device_copies.write_data(own, self.bytes_of, table)
+            output.skip(device_copies.views(own, data_blocks))
+        else:
+            self._write_data(output, table)
         output.append(table)
         output.append(np.frombuffer(directory, np.uint8))
         output.finish()
@@ -86,6 +90,7 @@ class Save:
             number, filled = number + 1, 0
 
         for part, shard in self.bytes_of:
+            assert isinstance(shard, HostBytes)
             # Parts begin at multiples of 64 bytes.
             gap = part.offset - (number * layout.BLOCK_BYTES + filled)
             block[filled : filled + gap] = 0
@@ -130,6 +135,14 @@ class _Output:
 
     def write(self, block: np.ndarray) -> None:
         self._own.write(self._next, block)
+        self._count(block)
+
+    def skip(self, blocks: Iterable[np.ndarray]) -> None:
+        """Goes on behind blocks that are there already."""
+        for block in blocks:
+            self._count(block)
+
+    def _count(self, block: np.ndarray) -> None:
         if self._parity is not None:
             np.bitwise_xor(self._parity, block, out=self._parity)
         self._next += 1
@@ -158,28 +171,28 @@ class _Output:
 
 def own_parts(
     placement: place.Placement, sources: Sequence[flatten.Source], writer: int
-) -> list[tuple[place.Part, ShardBytes]]:
+) -> list[tuple[place.Part, HostBytes | DeviceBytes]]:
     """Returns the parts that this process writes, each with the bytes of its shard.
 
     It holds on to the arrays' memory: programs that are given the arrays to overwrite them get
     other memory.
     """
-    held: dict[tuple[int, int, int], ShardBytes] = {}
+    held: dict[tuple[int, int, int], HostBytes | DeviceBytes] = {}
     parts = []
     for part in placement.parts:
         if part.writer != writer:
             continue
         key = (part.leaf, part.shard, part.holder)
         if key not in held:
-            held[key] = _hold(sources[part.leaf], part)
+            held[key] = _hold_part(sources[part.leaf], part)
         parts.append((part, held[key]))
     return parts
 
 
-def _hold(source: flatten.Source, part: place.Part) -> ShardBytes:
+def _hold_part(source: flatten.Source, part: place.Part) -> HostBytes | DeviceBytes:
     array = source.array
     if not isinstance(array, jax.Array):
-        return ShardBytes(np.array(array))  # A copy: NumPy's arrays may change.
+        return hold(array)
     index = source.leaf.shards[part.shard].index
     # The devices that hold this shard come in the order of the holders.
     holders = [
@@ -188,4 +201,4 @@ def _hold(source: flatten.Source, part: place.Part) -> ShardBytes:
         if leaves.index_of(slices, array.shape) == index
     ]
     device = holders[part.holder]
-    return ShardBytes(next(s.data for s in array.addressable_shards if s.device == device))
+    return hold(next(s.data for s in array.addressable_shards if s.device == device))

@@ -27,8 +27,8 @@ std::string DeviceRuntime::Register(const Runtime& runtime,
                                     const std::vector<int>& devices) {
   CurrentRuntime& current = TheCurrent();
   std::lock_guard lock(current.mutex);
-  Result<std::unique_ptr<PoolRegistration>> made =
-      PoolRegistration::Create(*runtime.pool(), devices);
+  Result<std::unique_ptr<PoolRegistration>> made = PoolRegistration::Create(
+      runtime.pool()->base(), runtime.pool()->total_bytes(), devices);
   if (!made.ok()) return made.status().message();
   current.registration = *std::move(made);
   return "";

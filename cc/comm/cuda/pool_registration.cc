@@ -13,7 +13,7 @@ constexpr uint64_t kPieceBytes = uint64_t{256} << 30;
 }  // namespace
 
 Result<std::unique_ptr<PoolRegistration>> PoolRegistration::Create(
-    const pool::Pool& pool, const std::vector<int>& devices) {
+    std::byte* base, uint64_t total, const std::vector<int>& devices) {
   for (int device : devices) {
     int same_address = 0;
     cudaDeviceGetAttribute(
@@ -23,10 +23,9 @@ Result<std::unique_ptr<PoolRegistration>> PoolRegistration::Create(
                    " cannot use registered memory at the host's addresses");
   }
   std::unique_ptr<PoolRegistration> made(new PoolRegistration);
-  for (uint64_t offset = 0; offset < pool.total_bytes();
-       offset += kPieceBytes) {
-    const uint64_t bytes = std::min(kPieceBytes, pool.total_bytes() - offset);
-    std::byte* piece = pool.base() + offset;
+  for (uint64_t offset = 0; offset < total; offset += kPieceBytes) {
+    const uint64_t bytes = std::min(kPieceBytes, total - offset);
+    std::byte* piece = base + offset;
     const cudaError_t error = cudaHostRegister(
         piece, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
     if (error != cudaSuccess) {

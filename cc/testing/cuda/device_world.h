@@ -45,7 +45,8 @@ class DeviceWorld {
     std::vector<int> devices(std::min(size, CountDevices()));
     std::iota(devices.begin(), devices.end(), 0);
     if (direct)
-      registration_ = OrDie(PoolRegistration::Create(world_.pool(), devices));
+      registration_ = OrDie(PoolRegistration::Create(
+          world_.pool().base(), world_.pool().total_bytes(), devices));
     for (int rank = 0; rank < size; ++rank) {
       const int device = rank % static_cast<int>(devices.size());
       endpoints_.push_back(std::make_unique<DeviceEndpoint>(

@@ -1,0 +1,90 @@
+#include "cc/comm/cuda/device_copies.h"
+
+#include <utility>
+
+#include "cc/engine/cuda/executor.h"
+
+namespace jax_cxl::comm {
+namespace {
+
+// Makes a device the current one of this thread for as long as it lives.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(int device) {
+    cudaGetDevice(&before_);
+    cudaSetDevice(device);
+  }
+  ~CurrentDevice() { cudaSetDevice(before_); }
+
+ private:
+  int before_ = 0;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceCopies>> DeviceCopies::Create(
+    std::byte* base, uint64_t bytes, const std::vector<int>& devices) {
+  std::unique_ptr<DeviceCopies> made(new DeviceCopies);
+  made->base_ = base;
+  made->bytes_ = bytes;
+  CXL_ASSIGN_OR_RETURN(made->registration_,
+                       PoolRegistration::Create(base, bytes, devices));
+  for (int device : devices) {
+    const CurrentDevice current(device);
+    CXL_RETURN_IF_ERROR(
+        cuda::CudaStatus(cudaStreamCreateWithFlags(&made->streams_[device],
+                                                   cudaStreamNonBlocking),
+                         "make a stream for copies"));
+  }
+  return made;
+}
+
+DeviceCopies::~DeviceCopies() {
+  for (auto& [device, stream] : streams_) {
+    if (stream == nullptr) continue;
+    const CurrentDevice current(device);
+    cudaStreamSynchronize(stream);
+    cudaStreamDestroy(stream);
+  }
+  for (auto& [copy, event] : under_way_) cudaEventDestroy(event);
+}
+
+Result<uint64_t> DeviceCopies::Start(int device, const void* from,
+                                     std::byte* to, uint64_t bytes) {
+  const auto offset = static_cast<uint64_t>(to - base_);
+  std::lock_guard lock(mutex_);
+  const auto stream = streams_.find(device);
+  if (stream == streams_.end() || bytes > bytes_ || offset > bytes_ - bytes)
+    return Error(Code::kInvalidArgument, "a copy of ", bytes, " bytes to ",
+                 offset, " from device ", device, " leaves the memory");
+  const CurrentDevice current(device);
+  cudaEvent_t event = nullptr;
+  CXL_RETURN_IF_ERROR(cuda::CudaStatus(
+      cudaEventCreateWithFlags(&event,
+                               cudaEventBlockingSync | cudaEventDisableTiming),
+      "make an event"));
+  under_way_[next_] = event;
+  CXL_RETURN_IF_ERROR(cuda::CudaStatus(
+      cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream->second),
+      "copy from a device"));
+  CXL_RETURN_IF_ERROR(cuda::CudaStatus(cudaEventRecord(event, stream->second),
+                                       "record an event"));
+  return next_++;
+}
+
+Status DeviceCopies::Wait(uint64_t copy) {
+  cudaEvent_t event = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = under_way_.find(copy);
+    if (found == under_way_.end()) return OkStatus();
+    event = found->second;
+    under_way_.erase(found);
+  }
+  const Status status =
+      cuda::CudaStatus(cudaEventSynchronize(event), "wait for a copy");
+  cudaEventDestroy(event);
+  return status;
+}
+
+}  // namespace jax_cxl::comm

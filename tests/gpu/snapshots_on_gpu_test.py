@@ -1,0 +1,82 @@
+"""Snapshots of arrays on GPUs are what was saved, also if programs overwrite the arrays."""
+
+import itertools
+import pathlib
+import tempfile
+import unittest
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest, parameterized
+
+import jax_cxl
+
+_DTYPES = ("float32", "bfloat16", "float8_e4m3fn", "bool", "int8", "int4", "complex64", "uint16")
+
+
+def _gpus() -> list[jax.Device]:
+    try:
+        return jax.devices("cuda")
+    except RuntimeError:
+        return []
+
+
+@unittest.skipUnless(_gpus(), "needs a GPU")
+class SnapshotsOnGpuTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self._folder = tempfile.TemporaryDirectory(dir="/dev/shm")
+        self.addCleanup(self._folder.cleanup)
+
+    def where(self, paths: int = 1, options: str = "") -> str:
+        files = ",".join(str(pathlib.Path(self._folder.name) / str(i)) for i in range(paths))
+        return f"file:{files}?size=256MiB{options}"
+
+    def tree(self, seed: int) -> dict[str, np.ndarray]:
+        rng = np.random.default_rng(seed)
+        large = {"large": rng.normal(size=(3000, 1111)).astype(np.float32), "0-d": np.float32(seed)}
+        small = {name: jnp.asarray(rng.integers(0, 2, (seed, 77))).astype(name) for name in _DTYPES}
+        return large | small
+
+    @parameterized.parameters(
+        *itertools.product((1, 3), (0, 1), ("", "&coherence=flush", "&coherence=uncached"))
+    )
+    def test_what_was_saved_is_restored(self, paths, parity, options):
+        if parity and paths == 1:
+            return
+        with jax_cxl.Snapshots(self.where(paths, options), parity=parity) as snapshots:
+            state = None
+            for step in (1, 2, 3):
+                state = jax.device_put(self.tree(step), _gpus()[0])
+                snapshots.save(step, state)
+            snapshots.wait()
+            self.assertEqual(snapshots.latest(), 3)
+            for step in (3, 2):
+                state = jax.device_put(self.tree(step), _gpus()[0])
+                restored = snapshots.restore(step, state)
+                for name, array in self.tree(step).items():
+                    np.testing.assert_array_equal(np.asarray(restored[name]), np.asarray(array))
+
+    @parameterized.parameters("float32", "bfloat16", "float8_e4m3fn", "int4")
+    def test_donated_arrays_are_saved_as_they_were(self, dtype):
+        add = jax.jit(lambda x: (x + jnp.ones((), x.dtype)).astype(x.dtype), donate_argnums=0)
+        with jax_cxl.Snapshots(self.where()) as snapshots:
+            x = jax.device_put(jnp.zeros((4096, 4096), dtype), _gpus()[0])
+            for step in range(1, 8):
+                x = add(x)
+                before = np.asarray(x[:2, :2]).copy()
+                snapshots.save(step, {"x": x})
+                for _ in range(5):
+                    x = add(x)
+                restored = None
+                snapshots.wait()
+                like = jax.ShapeDtypeStruct(
+                    (4096, 4096), dtype, sharding=jax.sharding.SingleDeviceSharding(_gpus()[0])
+                )
+                restored = np.asarray(snapshots.restore(step, {"x": like})["x"])
+                np.testing.assert_array_equal(restored, np.full_like(restored, before[0, 0]))
+
+
+if __name__ == "__main__":
+    absltest.main()
