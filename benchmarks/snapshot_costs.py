@@ -43,6 +43,7 @@ _STEP_MS = flags.DEFINE_float("step_ms", 300, "About how long a step takes.")
 _STEPS = flags.DEFINE_integer("steps", 3, "Steps of a measurement.")
 _EVERY = flags.DEFINE_integer("every", 1, "Steps from one save to the next.")
 _IDLE = flags.DEFINE_bool("idle", False, "Steps sleep instead of computing.")
+_ORBAX = flags.DEFINE_bool("orbax", True, "Whether to measure Orbax too.")
 _COHERENCE = flags.DEFINE_string("coherence", "coherent", "Of the memory of Snapshots.")
 _DISK = flags.DEFINE_string("disk", tempfile.gettempdir(), "Folder on a disk.")
 _JSON = flags.DEFINE_string("json", None, "File for the results.")
@@ -165,7 +166,7 @@ def main(_) -> None:
     ways: dict[str, Ours | Orbax] = {"snapshots": Ours(state)}
     if ocp is None:
         print("orbax-checkpoint is not installed: no rows of it", flush=True)
-    else:
+    elif _ORBAX.value:
         ways |= {"orbax, /dev/shm": Orbax("/dev/shm"), "orbax, disk": Orbax(_DISK.value)}
     found: dict[str, list[float]] = {}
     number = 0

@@ -45,14 +45,15 @@ def write_data(
     written = 0
     for part, held in parts:
         _write_zeros(own, written, part.offset)
+        source = held.address() if isinstance(held, DeviceBytes) else 0
         for start, end in _extents(own, part.offset, part.offset + part.end - part.start):
-            first = part.start + start - part.offset
+            first = start - part.offset
             device, offset = _at(own, start)
             if isinstance(held, HostBytes):
                 own.memory.core.write(device, offset, held.read(first, first + end - start))
                 continue
             target = own.memory.core.address(device, offset)
-            copy = copies.start(held.ordinal, held.address + first, target, end - start)
+            copy = copies.start(held.ordinal, source + first, target, end - start)
             for block in range(start // layout.BLOCK_BYTES, layout.blocks(end)):
                 awaited.setdefault(block, []).append(copy)
         written = part.offset + part.end - part.start

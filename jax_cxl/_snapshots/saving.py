@@ -3,6 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -95,11 +96,11 @@ class Save:
             gap = part.offset - (number * layout.BLOCK_BYTES + filled)
             block[filled : filled + gap] = 0
             filled += gap
-            done = part.start
-            while done < part.end:
+            done, end = 0, part.end - part.start
+            while done < end:
                 if filled == layout.BLOCK_BYTES:
                     complete()
-                size = min(layout.BLOCK_BYTES - filled, part.end - done)
+                size = min(layout.BLOCK_BYTES - filled, end - done)
                 piece = shard.read(done, done + size)
                 if size == layout.BLOCK_BYTES:
                     # A whole block goes straight from the array into the memory.
@@ -170,29 +171,28 @@ class _Output:
 
 
 def own_parts(
-    placement: place.Placement, sources: Sequence[flatten.Source], writer: int
+    placement: place.Placement, sources: Sequence[flatten.Source], writer: int, copy: bool
 ) -> list[tuple[place.Part, HostBytes | DeviceBytes]]:
-    """Returns the parts that this process writes, each with the bytes of its shard.
+    """Returns the parts that this process writes, each with its bytes.
 
-    It holds on to the arrays' memory: programs that are given the arrays to overwrite them get
-    other memory.
+    Args:
+      placement: where each byte goes.
+      sources: the leaves.
+      writer: position of this process among those that save.
+      copy: as for `DeviceBytes`.
     """
-    held: dict[tuple[int, int, int], HostBytes | DeviceBytes] = {}
-    parts = []
-    for part in placement.parts:
-        if part.writer != writer:
-            continue
-        key = (part.leaf, part.shard, part.holder)
-        if key not in held:
-            held[key] = _hold_part(sources[part.leaf], part)
-        parts.append((part, held[key]))
-    return parts
+    return [
+        (part, hold(_on_device(sources[part.leaf], part), part.start, part.end, copy))
+        for part in placement.parts
+        if part.writer == writer
+    ]
 
 
-def _hold_part(source: flatten.Source, part: place.Part) -> HostBytes | DeviceBytes:
+def _on_device(source: flatten.Source, part: place.Part) -> Any:
+    """Returns the array of the device that writes a part."""
     array = source.array
     if not isinstance(array, jax.Array):
-        return hold(array)
+        return array
     index = source.leaf.shards[part.shard].index
     # The devices that hold this shard come in the order of the holders.
     holders = [
@@ -201,4 +201,4 @@ def _hold_part(source: flatten.Source, part: place.Part) -> HostBytes | DeviceBy
         if leaves.index_of(slices, array.shape) == index
     ]
     device = holders[part.holder]
-    return hold(next(s.data for s in array.addressable_shards if s.device == device))
+    return next(s.data for s in array.addressable_shards if s.device == device)

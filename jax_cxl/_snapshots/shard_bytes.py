@@ -1,5 +1,6 @@
-"""The bytes of a shard of an array, held until they are saved."""
+"""Bytes of a shard of an array, held until they are saved."""
 
+import functools
 from typing import Any
 
 import jax
@@ -8,16 +9,16 @@ import numpy as np
 
 
 class HostBytes:
-    """The bytes of an array in this host's memory, in row-major order.
+    """Bytes of an array in this host's memory.
 
-    A view of a buffer of XLA keeps XLA from giving the buffer to a program that may overwrite it:
-    such a program gets another buffer, with a copy. So the bytes stay as they are.
+    A view of a buffer of XLA's CPU devices keeps XLA from giving the buffer to a program that may
+    overwrite it: such a program gets another buffer, with a copy. So the bytes stay as they are.
     """
 
-    def __init__(self, array: Any):
-        """Takes hold of an array of NumPy, or of one of JAX whose values have been computed."""
+    def __init__(self, array: Any, start: int, end: int):
+        """Takes hold of some bytes, in row-major order, of an array whose values are computed."""
         flat = np.ascontiguousarray(array).reshape(-1)
-        self._bytes = flat.view(np.uint8)
+        self._bytes = flat.view(np.uint8)[start:end]
 
     def read(self, start: int, end: int) -> np.ndarray:
         """Returns a view of some of the bytes."""
@@ -25,38 +26,63 @@ class HostBytes:
 
 
 class DeviceBytes:
-    """The bytes of an array in the memory of a GPU, in row-major order.
+    """Bytes of an array in the memory of a GPU.
 
     Attributes:
       ordinal: of the GPU in this process.
-      address: of the first byte.
     """
 
-    def __init__(self, array: jax.Array):
-        """Takes hold of an array on one GPU, whose values have been computed."""
-        # As a view in host memory does, this keeps XLA from overwriting the buffer.
-        self._held = array.__dlpack__()
+    def __init__(self, array: jax.Array, start: int, end: int, copy: bool):
+        """Takes hold of some bytes, in row-major order, of an array on one GPU.
+
+        Args:
+          array: whose values may still be computed.
+          start: first byte.
+          end: byte after the last one.
+          copy: whether to take a copy in the GPU's memory. Otherwise a program to which the array
+            is donated fails while this object lives.
+        """
         (device,) = array.devices()
         self.ordinal: int = device.local_hardware_id
-        self.address: int = array.unsafe_buffer_pointer()
+        size = array.dtype.itemsize
+        if copy:
+            self._array = _copied(array, start // size, end // size)
+            self._start = 0
+        else:
+            self._array, self._start = array, start
+            self._held = array.__dlpack__()
+
+    def address(self) -> int:
+        """Waits until the values have been computed; returns the address of the first byte."""
+        array = self._array.block_until_ready()
+        address: int = array.unsafe_buffer_pointer()
+        return address + self._start
 
 
-def hold(array: Any) -> HostBytes | DeviceBytes:
-    """Takes hold of an array of NumPy, or of one of JAX on one device."""
+def hold(array: Any, start: int, end: int, copy: bool) -> HostBytes | DeviceBytes:
+    """Takes hold of some bytes of an array of NumPy, or of one of JAX on one device.
+
+    Args:
+      array: the array.
+      start: first byte, in row-major order.
+      end: byte after the last one.
+      copy: as for `DeviceBytes`.
+    """
     if not isinstance(array, jax.Array):
-        return HostBytes(np.array(array))  # A copy: NumPy's arrays may change.
+        return HostBytes(np.array(array), start, end)  # A copy: NumPy's arrays may change.
     (device,) = array.devices()
-    bits = jax.dtypes.itemsize_bits(array.dtype)
-    if device.platform == "cpu" or bits < 8 or not _is_row_major(array):
-        return HostBytes(array)
-    if bits == 8 and array.dtype != jnp.uint8:
-        # Not all versions of DLPack know 8-bit floats and bool.
-        array = jax.lax.bitcast_convert_type(_as_numbers(array), jnp.uint8)
-    return DeviceBytes(jax.block_until_ready(array))
+    # Smaller elements have two forms: packed on the GPU, a byte each on the host.
+    if device.platform == "cpu" or jax.dtypes.itemsize_bits(array.dtype) < 8:
+        return HostBytes(array, start, end)
+    if not copy and not _is_row_major(array):
+        copy = True
+    return DeviceBytes(array, start, end, copy)
 
 
-def _as_numbers(array: jax.Array) -> jax.Array:
-    return array.astype(jnp.uint8) if array.dtype == jnp.bool_ else array
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _copied(array: jax.Array, start: int, end: int) -> jax.Array:
+    """Returns a copy of some elements, in row-major order."""
+    return jnp.copy(array.reshape(-1)[start:end])
 
 
 def _is_row_major(array: jax.Array) -> bool:

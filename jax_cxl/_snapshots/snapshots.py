@@ -92,18 +92,23 @@ class Snapshots:
         described = [source.leaf for source in flatten.sources(tree, writers)]
         return sizes.place(described, writers, geometry)[1]
 
-    def save(self, step: int, tree: Any) -> None:
-        """Saves a tree. Returns when its values have been computed; a thread then copies them.
+    def save(self, step: int, tree: Any, *, copy: bool = True) -> None:
+        """Saves a tree while the program goes on.
 
         It first waits until the save before is valid. So at most the last two trees that were given
-        to `save` are lost in a failure, and only the last one if it returned. The arrays may be
-        donated to the next program. If they have not been copied then, that program gets other
-        memory for its results.
+        to `save` are lost in a failure, and only the last one if it returned.
+
+        Arrays may be donated to the next program. On CPUs `save` returns when their values have
+        been computed, and a program to which they are donated gets other memory for its results
+        until they have been saved. On GPUs `save` copies them within the GPU's memory, and returns
+        before their values have been computed.
 
         Args:
           step: a number that `latest` returns, at least 0.
           tree: arrays of JAX or NumPy, bool, int, float, str, None. Arrays of NumPy and Python
             values are those of the first process.
+          copy: False saves the copy within a GPU's memory. Then JAX raises an error if the arrays
+            are donated before `wait` has returned.
 
         Raises:
           PoolTooSmallError: the memory is too small; says what it must be. Nothing is changed.
@@ -126,7 +131,8 @@ class Snapshots:
             )
         number = self._last = self._next_number()
         own = self._writers.index(jax.process_index())
-        jax.block_until_ready([source.array for source in found])
+        on_cpu = [x for x in (source.array for source in found) if _is_on_cpu(x)]
+        jax.block_until_ready(on_cpu)
         work = saving.Save(
             self._memory,
             number,
@@ -136,7 +142,7 @@ class Snapshots:
             own,
             placement,
             described,
-            saving.own_parts(placement, found, own),
+            saving.own_parts(placement, found, own, copy),
         )
         self._saving = self._threads.submit(work.run)
 
@@ -285,3 +291,10 @@ class Snapshots:
         self._token = max(token for _, token in told)
         found = validity.all_valid(self._memory, self._last)
         self._base = found[0][0].number if found else 0
+
+
+def _is_on_cpu(array: Any) -> bool:
+    if not isinstance(array, jax.Array):
+        return False
+    devices: Any = array.sharding.device_set
+    return any(device.platform == "cpu" for device in devices)

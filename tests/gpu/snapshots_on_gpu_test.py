@@ -1,5 +1,6 @@
 """Snapshots of arrays on GPUs are what was saved, also if programs overwrite the arrays."""
 
+import contextlib
 import itertools
 import pathlib
 import tempfile
@@ -57,6 +58,17 @@ class SnapshotsOnGpuTest(parameterized.TestCase):
                 restored = snapshots.restore(step, state)
                 for name, array in self.tree(step).items():
                     np.testing.assert_array_equal(np.asarray(restored[name]), np.asarray(array))
+
+    def test_without_a_copy_donation_is_refused(self):
+        add = jax.jit(lambda x: x + 1, donate_argnums=0)
+        with jax_cxl.Snapshots(self.where()) as snapshots:
+            x = jax.device_put(np.arange(1 << 24, dtype=np.float32), _gpus()[0])
+            snapshots.save(1, {"x": x}, copy=False)
+            with contextlib.suppress(ValueError):  # "Donation requested for buffer with external"
+                add(x).block_until_ready()
+            snapshots.wait()
+            restored = snapshots.restore(1, {"x": np.zeros(1 << 24, np.float32)})["x"]
+            np.testing.assert_array_equal(restored, np.arange(1 << 24, dtype=np.float32))
 
     @parameterized.parameters("float32", "bfloat16", "float8_e4m3fn", "int4")
     def test_donated_arrays_are_saved_as_they_were(self, dtype):
