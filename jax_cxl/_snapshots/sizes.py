@@ -2,12 +2,13 @@
 
 import dataclasses
 import functools
+import json
 from collections.abc import Sequence
 
 from jax_cxl._snapshots import layout, leaves
 from jax_cxl._snapshots import place as placing
 
-# For Python values. Only the process that writes the directory knows how long they are.
+# For Python values. They change from step to step; the memory that a tree needs seldom does.
 _ROOM_FOR_VALUES = 4096
 
 
@@ -23,6 +24,8 @@ def place(
     """
     without_values = tuple(dataclasses.replace(leaf, value=None) for leaf in described)
     placement, directory_bytes = _place(without_values, writers, geometry.blocks_per_row)
+    values = sum(len(json.dumps(leaf.value)) for leaf in described if not leaf.dtype)
+    directory_bytes += max(_ROOM_FOR_VALUES, values + values // 16)
     return placement, geometry.bytes_for(placement.total_rows(directory_bytes))
 
 
@@ -31,4 +34,4 @@ def _place(
     described: tuple[leaves.Leaf, ...], writers: tuple[int, ...], blocks_per_row: int
 ) -> tuple[placing.Placement, int]:
     placement = placing.place(described, len(writers), blocks_per_row)
-    return placement, len(leaves.encode(described, writers)) + _ROOM_FOR_VALUES
+    return placement, len(leaves.encode(described, writers))

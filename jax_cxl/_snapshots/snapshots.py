@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import logging
+import operator
 import secrets
 import time
 from typing import Any, Self
@@ -110,8 +111,9 @@ class Snapshots:
           PeerLostError, CollectiveTimeoutError, PoolError: as `wait`, of the save before.
           TypeError: a leaf is something else.
         """
-        if step < 0:
-            raise ValueError(f"step={step}: at least 0")
+        step = operator.index(step)
+        if not 0 <= step < 1 << 63:
+            raise ValueError(f"step={step}: at least 0, and less than 2**63")
         self.wait()
         if not self._token:
             self._agree()
@@ -120,9 +122,11 @@ class Snapshots:
         geometry = self._memory.geometry
         placement, needed = sizes.place(described, self._writers, geometry)
         if needed > geometry.device_bytes:
+            per_path = memory.spec_of(self._memory.where).devices_per_path
             raise errors.PoolTooSmallError(
-                f"{self._memory.where!r} is too small for this tree: each path needs {needed} bytes"
-                f" and has {geometry.device_bytes}; name a place with size={needed} or more"
+                f"{self._memory.where!r} is too small for this tree: each path needs"
+                f" {needed * per_path} bytes and has {geometry.device_bytes * per_path}; name a"
+                f" place with size={needed * per_path} or more"
             )
         number = self._last = self._next_number()
         own = self._writers.index(jax.process_index())
