@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import os
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,11 @@ class Memory:
     def write(self, device: int, offset: int, data: Any) -> None:
         """Copies bytes to a device, and publishes them."""
         self.core.write(device, offset, np.frombuffer(data, np.uint8))
+
+    def erase_records(self, device: int, number: int) -> None:
+        """Erases all records in the area of a save."""
+        zeros = np.zeros(layout.RECORDS_BYTES, np.uint8)
+        self.core.write(device, self.geometry.area(number), zeros)
 
     def record(self, number: int, writer: int) -> layout.Record | None:
         """Returns the record of a writer in the area of a save; None if there is none.
@@ -133,15 +139,15 @@ def open_memory(where: str, keep: int | None, parity: int | None) -> Memory:
             f"{where!r} cannot hold these snapshots: device {device}: {problem}. Name another"
             " place, or `python -m jax_cxl snapshots format` clears this one"
         )
-    if not found:
-        write_superblocks(core, keep, parity)
-        blank = {}
     geometry = layout.Geometry(keep, parity, core.num_devices, core.device_bytes)
     if geometry.rows < 1:
         raise errors.PoolTooSmallError(
             f"{where!r} is too small for snapshots: each of its devices needs at least"
             f" {geometry.bytes_for(1)} bytes with keep={keep}"
         )
+    if not found:
+        write_superblocks(core, keep, parity)
+        blank = {}
     return Memory(where, core, geometry, tuple(blank))
 
 
@@ -182,9 +188,11 @@ def _first_pages(core: _core.PersistentMemory) -> list[bytes]:
     return pages
 
 
-def write_superblocks(core: _core.PersistentMemory, keep: int, parity: int) -> None:
-    """Writes the first page of each device."""
-    for device in range(core.num_devices):
+def write_superblocks(
+    core: _core.PersistentMemory, keep: int, parity: int, devices: Iterable[int] | None = None
+) -> None:
+    """Writes the first page of these devices, by default of all."""
+    for device in range(core.num_devices) if devices is None else devices:
         superblock = layout.Superblock(keep, parity, core.num_devices, device, core.device_bytes)
         core.write(device, 0, np.frombuffer(superblock.to_bytes(), np.uint8))
 
@@ -197,11 +205,10 @@ def format_memory(where: str, keep: int, parity: int) -> Memory:
     """
     core = _core.PersistentMemory.open(**spec_of(where).for_core())
     _check_arguments(where, keep, parity, core.num_devices)
-    geometry = layout.Geometry(keep, parity, core.num_devices, core.device_bytes)
-    zeros = np.zeros(layout.RECORDS_BYTES, np.uint8)
+    memory = Memory(where, core, layout.Geometry(keep, parity, core.num_devices, core.device_bytes))
     for device in range(core.num_devices):
-        for number in range(keep if geometry.rows else 0):
-            core.write(device, geometry.area(number), zeros)
+        for area in range(keep if memory.geometry.rows else 0):
+            memory.erase_records(device, area)
     write_superblocks(core, keep, parity)
     return open_memory(where, keep, parity)
 

@@ -16,6 +16,7 @@ from jax_cxl._snapshots import (
     flatten,
     layout,
     memory,
+    repair,
     restoring,
     saving,
     sizes,
@@ -236,6 +237,31 @@ class Snapshots:
         if problem is not None:
             raise problem
         return None
+
+    def repair(self) -> int:
+        """Writes anew what parity can tell of lost paths and damaged blocks.
+
+        After a path was lost, and an empty file or device has taken its place, the memory can lose
+        another path once this has returned. The processes of the job share the work. Nothing is
+        written if nothing is damaged.
+
+        Returns:
+          How many blocks and records were written, by all processes.
+
+        Raises:
+          SnapshotError: there is no parity; or more of a snapshot is damaged than parity can tell.
+            The others have then been mended.
+        """
+        self._agree()
+        own = self._writers.index(jax.process_index())
+        done = repair.repair(self._memory, self._last, own, len(self._writers), agreement.gather)
+        self._memory = done.memory
+        if done.damaged:
+            raise errors.SnapshotError(
+                f"{self._memory.where!r}: the snapshots of steps {list(done.damaged)} are damaged,"
+                " more than parity can mend"
+            )
+        return sum(written for (written,) in agreement.gather([done.written]))
 
     def close(self) -> None:
         """Waits until this process has written its part of the last save."""
