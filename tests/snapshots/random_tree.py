@@ -10,8 +10,8 @@ _FLOATS = [
     *("float8_e5m2fnuz", "float8_e8m0fnu"),
 ]
 _INTEGERS = [
-    *("int1", "int2", "int4", "int8", "int16", "int32"),
-    *("uint1", "uint2", "uint4", "uint8", "uint16", "uint32"),
+    *("int2", "int4", "int8", "int16", "int32"),
+    *("uint2", "uint4", "uint8", "uint16", "uint32"),
 ]
 DTYPES = [*_FLOATS, *_INTEGERS, "bool", "complex64"]
 # JAX has these only with jax_enable_x64.
@@ -42,7 +42,7 @@ def array(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.nda
     dtype = np.dtype(getattr(ml_dtypes, name, None) or name)
     if name == "bool":
         return rng.integers(0, 2, shape).astype(dtype)
-    if name.startswith(("int", "uint")) and name[-1] in "124" and len(name) < 6:
+    if name.startswith(("int", "uint")) and name[-1] in "24" and len(name) < 6:
         low = -(1 << int(name[-1]) - 1) if name.startswith("int") else 0
         return rng.integers(low, low + (1 << int(name[-1])), shape).astype(dtype)
     count = int(np.prod(shape, dtype=np.int64))

@@ -27,9 +27,7 @@ class RoundTripTest(parameterized.TestCase):
     def test_random_trees_on_random_devices(self, paths, parity, seed):
         rng = np.random.default_rng(seed)
         trees = [random_tree.tree(rng) for _ in range(2)]
-        with places.place(trees[0], paths=paths, parity=parity) as place:
-            if seed % 2:
-                place = places.Place(str(place.paths[0].parent), 4 * place.size, paths)
+        with places.place(trees, paths=paths, parity=parity) as place:
             with place.open(parity=parity) as snapshots:
                 for step, tree in enumerate(trees):
                     snapshots.save(step, tree)
@@ -58,9 +56,9 @@ class RoundTripTest(parameterized.TestCase):
         if jax.dtypes.canonicalize_dtype(dtype) != dtype:
             return False  # without jax_enable_x64
         try:
-            jax.device_put(np.zeros(1, dtype))
-        except jax.errors.JaxRuntimeError:
-            return False
+            jax.jit(lambda x: x[:1])(jax.device_put(np.zeros(2, dtype)))
+        except (jax.errors.JaxRuntimeError, ValueError):
+            return False  # XLA has no programs with it
         return True
 
     def test_part_of_a_tree(self):
