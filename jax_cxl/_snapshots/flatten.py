@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from jax_cxl import errors
-from jax_cxl._snapshots import leaves
+from jax_cxl._snapshots import leaves, names
 
 _VALUES = (bool, int, float, str, type(None))
 
@@ -36,7 +36,7 @@ def sources(tree: Any, writers: tuple[int, ...]) -> list[Source]:
     Raises:
       TypeError: a leaf is something else, or two leaves have the same name.
     """
-    flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is None)
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_leaf)
     found = [_source(jax.tree_util.keystr(path), x, writers) for path, x in flat]
     names = {source.leaf.name for source in found}
     for source in found if len(names) < len(found) else ():
@@ -46,7 +46,14 @@ def sources(tree: Any, writers: tuple[int, ...]) -> list[Source]:
     return found
 
 
+def _is_leaf(x: Any) -> bool:
+    # Nodes without leaves, as optimizers have them, are kept for checkpoints of orbax.
+    return x is None or (isinstance(x, tuple | list | dict) and not x)
+
+
 def _source(name: str, x: Any, writers: tuple[int, ...]) -> Source:
+    if isinstance(x, tuple | list | dict):
+        x = None
     if isinstance(x, _VALUES) and not isinstance(x, np.generic):
         return Source(leaves.Leaf(name, value=x), None)
     key = ""
@@ -87,13 +94,28 @@ def rebuild(
       SnapshotError: a leaf is missing in the snapshot, or has another shape or dtype.
     """
     flat, structure = jax.tree_util.tree_flatten_with_path(like, is_leaf=lambda x: x is None)
-    made = []
-    for path, x in flat:
-        name = jax.tree_util.keystr(path)
-        if name not in saved:
-            raise errors.SnapshotError(f"the snapshot has no leaf {name or '(the whole tree)'}")
-        made.append(_restored(x, saved[name], read))
+    asked = [jax.tree_util.keystr(path) for path, _ in flat]
+    if not all(name in saved for name in asked):
+        saved = _by_keys(asked, saved)
+    made = [_restored(x, saved[name], read) for name, (_, x) in zip(asked, flat, strict=True)]
     return jax.tree.unflatten(structure, made)
+
+
+def _by_keys(asked: list[str], saved: dict[str, leaves.Leaf]) -> dict[str, leaves.Leaf]:
+    """Returns the leaves by the names that are asked for.
+
+    Leaves that came from orbax have names of other brackets, `['mu']` for `.mu`.
+    """
+    by_keys: dict[tuple[str, ...], list[leaves.Leaf]] = {}
+    for name, leaf in saved.items():
+        by_keys.setdefault(names.simple(name), []).append(leaf)
+    found = {}
+    for name in asked:
+        same = [saved[name]] if name in saved else by_keys.get(names.simple(name), [])
+        if len(same) != 1:
+            raise errors.SnapshotError(f"the snapshot has no leaf {name or '(the whole tree)'}")
+        found[name] = same[0]
+    return found
 
 
 def _restored(

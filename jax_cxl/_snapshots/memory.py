@@ -14,7 +14,7 @@ from jax_cxl._runtime import pool_uri
 from jax_cxl._snapshots import layout
 
 _SHM = "/dev/shm/jax_cxl_snapshots."
-_EMPTY = "it is empty"
+EMPTY = "it is empty"
 _SETTLE_SECONDS = 0.1
 
 
@@ -132,7 +132,7 @@ def open_memory(where: str, keep: int | None, parity: int | None) -> Memory:
             for device, problem in blank.items()
         }
     if not found:
-        problems |= {d: problem for d, problem in blank.items() if problem != _EMPTY}
+        problems |= {d: problem for d, problem in blank.items() if problem != EMPTY}
     if problems:
         device, problem = min(problems.items())
         raise errors.SnapshotError(
@@ -166,7 +166,7 @@ def _superblocks(
                 if any(page):
                     found[device] = layout.Superblock.from_bytes(page)
                 else:
-                    blank[device] = _EMPTY
+                    blank[device] = EMPTY
             except layout.DamagedError as error:
                 blank[device] = str(error)
             except ValueError as error:
