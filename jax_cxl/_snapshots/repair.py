@@ -41,7 +41,7 @@ def repair(
       last: number of the last save, the same on all processes.
       share: number of this process.
       shares: how many processes take part.
-      gather: gives all processes the values of each, and lets none go on before the last comes.
+      gather: gives all processes the values of each, and lets none go on before all have come.
 
     Raises:
       SnapshotError: the memory has no parity.
@@ -64,7 +64,7 @@ def repair(
         written += wrote
         if not complete:
             hopeless.append(position)
-    told = gather([int(position in hopeless) for position in range(memory.geometry.keep)])
+    told = [gather([position in hopeless]) for position in range(memory.geometry.keep)]
     if share == 0:
         # The blocks come before the records, and the records before the superblock: a repair that
         # is cut off begins again.
@@ -79,8 +79,8 @@ def repair(
     gather([0])
     steps = tuple(
         records[0].step
-        for records, failed in zip(found, zip(*told, strict=True), strict=False)
-        if any(failed)
+        for records, failed in zip(found, told, strict=False)
+        if any(failed_there for (failed_there,) in failed)
     )
     return Repaired(dataclasses.replace(memory, blank=()), written, steps)
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from jax_cxl import errors
 from jax_cxl._snapshots import checksum, flatten, layout, leaves, place, stripes
 from jax_cxl._snapshots.memory import Memory
 from jax_cxl._snapshots.shard_bytes import ShardBytes
@@ -41,6 +40,7 @@ class Save:
 
     def run(self) -> None:
         """Writes this process's part of the snapshot, and says so."""
+        self._announce(None)
         directory = leaves.encode(self.leaves, self.writers) if self.writer == 0 else b""
         data_blocks = self.placement.data_blocks(self.writer)
         own = stripes.Stripes(
@@ -50,12 +50,6 @@ class Save:
             self.placement.first_row(self.writer),
             data_blocks + layout.table_blocks(data_blocks) + layout.blocks(len(directory)),
         )
-        if own.first_row + own.num_rows > self.memory.geometry.rows:
-            raise errors.PoolTooSmallError(
-                f"{self.memory.where!r} is too small for the Python values of this tree, which are"
-                " longer than on the other processes"
-            )
-        self._announce(None)
         table = np.zeros(data_blocks, np.uint64)
         output = _Output(own)
         self._write_data(output, table)

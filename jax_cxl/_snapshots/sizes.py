@@ -10,6 +10,8 @@ from jax_cxl._snapshots import place as placing
 
 # For Python values. They change from step to step; the memory that a tree needs seldom does.
 _ROOM_FOR_VALUES = 4096
+# In characters of JSON. These certainly fit there, however zlib compresses what is around them.
+_SHORT_VALUES = 512
 
 
 def place(
@@ -24,8 +26,9 @@ def place(
     """
     without_values = tuple(dataclasses.replace(leaf, value=None) for leaf in described)
     placement, directory_bytes = _place(without_values, writers, geometry.blocks_per_row)
-    values = sum(len(json.dumps(leaf.value)) for leaf in described if not leaf.dtype)
-    directory_bytes += max(_ROOM_FOR_VALUES, values + values // 16)
+    directory_bytes += _ROOM_FOR_VALUES
+    if sum(len(json.dumps(leaf.value)) for leaf in described if not leaf.dtype) > _SHORT_VALUES:
+        directory_bytes = max(directory_bytes, len(leaves.encode(described, writers)))
     return placement, geometry.bytes_for(placement.total_rows(directory_bytes))
 
 
