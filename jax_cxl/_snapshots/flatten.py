@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from jax_cxl import errors
-from jax_cxl._snapshots import leaves
+from jax_cxl._snapshots import leaves, names
 
 _VALUES = (bool, int, float, str, type(None))
 
@@ -34,14 +34,27 @@ def sources(tree: Any, writers: tuple[int, ...]) -> list[Source]:
       writers: indices of the processes that save.
 
     Raises:
-      TypeError: a leaf is something else.
+      TypeError: a leaf is something else, or two leaves have the same name.
     """
-    flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is None)
-    return [_source(jax.tree_util.keystr(path), x, writers) for path, x in flat]
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_leaf)
+    found = [_source(jax.tree_util.keystr(path), x, writers) for path, x in flat]
+    names = {source.leaf.name for source in found}
+    for source in found if len(names) < len(found) else ():
+        if source.leaf.name not in names:
+            raise TypeError(f"a snapshot cannot have two leaves named {source.leaf.name}")
+        names.remove(source.leaf.name)
+    return found
+
+
+def _is_leaf(x: Any) -> bool:
+    # Nodes without leaves, as optimizers have them, are kept for checkpoints of orbax.
+    return x is None or (isinstance(x, tuple | list | dict) and not x)
 
 
 def _source(name: str, x: Any, writers: tuple[int, ...]) -> Source:
-    if isinstance(x, _VALUES):
+    if isinstance(x, tuple | list | dict):
+        x = None
+    if isinstance(x, _VALUES) and not isinstance(x, np.generic):
         return Source(leaves.Leaf(name, value=x), None)
     key = ""
     if leaves.is_key(x):
@@ -56,6 +69,11 @@ def _source(name: str, x: Any, writers: tuple[int, ...]) -> Source:
         raise TypeError(
             f"a snapshot cannot have {name}, of type {type(x).__name__}: leaves are arrays of JAX"
             " or NumPy, bool, int, float, str and None"
+        )
+    if not leaves.is_supported(x.dtype):
+        raise TypeError(
+            f"a snapshot cannot have {name}, an array of {x.dtype!r}: elements are numbers in the"
+            " byte order of this machine"
         )
     return Source(leaves.Leaf(name, x.dtype.name, tuple(x.shape), shards, key), x)
 
@@ -76,13 +94,28 @@ def rebuild(
       SnapshotError: a leaf is missing in the snapshot, or has another shape or dtype.
     """
     flat, structure = jax.tree_util.tree_flatten_with_path(like, is_leaf=lambda x: x is None)
-    made = []
-    for path, x in flat:
-        name = jax.tree_util.keystr(path)
-        if name not in saved:
-            raise errors.SnapshotError(f"the snapshot has no leaf {name or '(the whole tree)'}")
-        made.append(_restored(x, saved[name], read))
+    asked = [jax.tree_util.keystr(path) for path, _ in flat]
+    if not all(name in saved for name in asked):
+        saved = _by_keys(asked, saved)
+    made = [_restored(x, saved[name], read) for name, (_, x) in zip(asked, flat, strict=True)]
     return jax.tree.unflatten(structure, made)
+
+
+def _by_keys(asked: list[str], saved: dict[str, leaves.Leaf]) -> dict[str, leaves.Leaf]:
+    """Returns the leaves by the names that are asked for.
+
+    Leaves that came from orbax have names of other brackets, `['mu']` for `.mu`.
+    """
+    by_keys: dict[tuple[str, ...], list[leaves.Leaf]] = {}
+    for name, leaf in saved.items():
+        by_keys.setdefault(names.simple(name), []).append(leaf)
+    found = {}
+    for name in asked:
+        same = [saved[name]] if name in saved else by_keys.get(names.simple(name), [])
+        if len(same) != 1:
+            raise errors.SnapshotError(f"the snapshot has no leaf {name or '(the whole tree)'}")
+        found[name] = same[0]
+    return found
 
 
 def _restored(
@@ -96,27 +129,52 @@ def _restored(
         return leaf.value
     if not hasattr(like, "shape") or not hasattr(like, "dtype"):
         raise errors.SnapshotError(f"{leaf.name} is an array of {leaf.shape}, not {like!r}")
-    key = leaf.key if leaves.is_key(like) else ""
-    if (bool(key), like.shape) != (
-        bool(leaf.key),
-        leaf.shape[: len(like.shape)] if key else leaf.shape,
-    ):
+    if leaves.is_key(like) != bool(leaf.key):
+        words = ("typed PRNG keys", "an array") if leaf.key else ("an array", "typed PRNG keys")
         raise errors.SnapshotError(
-            f"{leaf.name} has shape {leaf.shape} in the snapshot, and {like.shape} was asked for"
+            f"{leaf.name} is {words[0]} in the snapshot, and {words[1]} was asked for"
         )
-    if not key and like.dtype != leaves.dtype_of(leaf.dtype):
-        raise errors.SnapshotError(
-            f"{leaf.name} is {leaf.dtype} in the snapshot, and {like.dtype} was asked for"
-        )
+    key = leaf.key
+    _check_fits(leaf, _key_data(leaf, like) if key else like)
     whole = tuple((0, n) for n in leaf.shape)
-    if isinstance(like, np.ndarray | np.generic):
+    if isinstance(like, np.ndarray):
         return read(leaf, whole)
+    if isinstance(like, np.generic):
+        return read(leaf, whole)[()]
+    if not key and jax.dtypes.canonicalize_dtype(like.dtype) != like.dtype:
+        raise errors.SnapshotError(
+            f"{leaf.name} is {leaf.dtype}, which JAX has only with jax_enable_x64; set it, or ask"
+            " for an array of NumPy"
+        )
     sharding = getattr(like, "sharding", None)
     if sharding is None:
         array = jax.numpy.asarray(read(leaf, whole))
     else:
         array = _on_devices(leaf, _of_rank(sharding, len(leaf.shape)), read)
     return jax.random.wrap_key_data(array, impl=key) if key else array
+
+
+def _key_data(leaf: leaves.Leaf, like: Any) -> Any:
+    """Returns shape and dtype of the data of keys."""
+    impl = str(jax.random.key_impl(like)) if isinstance(like, jax.Array) else None
+    expected = jax.random.key(0, impl=leaf.key).dtype
+    if like.dtype != expected or impl not in (None, leaf.key):
+        raise errors.SnapshotError(
+            f"{leaf.name} has keys of {leaf.key} in the snapshot, and of {impl or like.dtype} were"
+            " asked for"
+        )
+    return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(like.shape, like.dtype))
+
+
+def _check_fits(leaf: leaves.Leaf, like: Any) -> None:
+    if like.shape != leaf.shape:
+        raise errors.SnapshotError(
+            f"{leaf.name} has shape {leaf.shape} in the snapshot, and {like.shape} was asked for"
+        )
+    if like.dtype != leaves.dtype_of(leaf.dtype):
+        raise errors.SnapshotError(
+            f"{leaf.name} is {leaf.dtype} in the snapshot, and {like.dtype} was asked for"
+        )
 
 
 def _of_rank(sharding: jax.sharding.Sharding, rank: int) -> jax.sharding.Sharding:

@@ -26,6 +26,10 @@ _MAGIC = b"JAX_CXLs"
 _VERSION = 1
 
 
+class DamagedError(ValueError):
+    """A page that was a superblock, and has other bytes now."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Superblock:
     """The first page of each device: how the memory is cut.
@@ -58,13 +62,16 @@ class Superblock:
         """Reads the page of a device.
 
         Raises:
-          ValueError: it is no superblock, is damaged, or was written by another version.
+          DamagedError: it is damaged.
+          ValueError: it is no superblock, or was written by another version.
         """
         magic, version, keep, parity, devices, device, block, size = cls._FORMAT.unpack_from(page)
-        if magic != _MAGIC:
+        # With the right magic: it may be the magic that is damaged.
+        intact = struct.unpack("<Q", page[-8:])[0] == checksum.of(_MAGIC + page[8:-8])
+        if magic != _MAGIC and not intact:
             raise ValueError("it holds something that is no snapshot of jax_cxl")
-        if struct.unpack("<Q", page[-8:])[0] != checksum.of(page[:-8]):
-            raise ValueError("its first page is damaged")
+        if magic != _MAGIC or not intact:
+            raise DamagedError("its first page is damaged")
         if (version, block) != (_VERSION, BLOCK_BYTES):
             raise ValueError(f"it has the format {version}.{block}, not {_VERSION}.{BLOCK_BYTES}")
         return cls(keep, parity, devices, device, size)

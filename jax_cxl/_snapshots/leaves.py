@@ -66,6 +66,16 @@ def dtype_of(name: str) -> np.dtype:
     return np.dtype(getattr(ml_dtypes, name, None) or name)
 
 
+def is_supported(dtype: np.dtype) -> bool:
+    """Whether a snapshot can have arrays of this dtype: the name says all of it."""
+    if dtype.hasobject or dtype.kind in "mMSU" or dtype.type is np.void:
+        return False
+    try:
+        return dtype_of(dtype.name) == dtype
+    except TypeError:
+        return False
+
+
 def is_key(x: Any) -> bool:
     """Whether x is an array of typed PRNG keys, or describes one."""
     return hasattr(x, "dtype") and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)

@@ -2,6 +2,9 @@
 
 import dataclasses
 import functools
+import os
+import time
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -11,10 +14,14 @@ from jax_cxl._runtime import pool_uri
 from jax_cxl._snapshots import layout
 
 _SHM = "/dev/shm/jax_cxl_snapshots."
+EMPTY = "it is empty"
+_SETTLE_SECONDS = 0.1
 
 
 def spec_of(where: str) -> pool_uri.PoolSpec:
     """Reads the URI of snapshots: a pool's, but `shm:` needs a name and is a file that stays.
+
+    It needs a size too where the file does not exist yet.
 
     Raises:
       InvalidPoolError: the URI is wrong.
@@ -22,12 +29,15 @@ def spec_of(where: str) -> pool_uri.PoolSpec:
     spec = pool_uri.parse(where, world_size=1)
     if spec.kind != "shm":
         return spec
-    if not spec.paths or "size=" not in where:
+    path = _SHM + spec.paths[0] if spec.paths else ""
+    with_size = "size=" in where.partition("?")[2]
+    if not path or not (with_size or os.path.exists(path)):
         raise errors.InvalidPoolError(
             f"snapshots in {where!r}: a later job finds them by their name, and their size stays;"
             " write for example shm:my_run?size=1GiB"
         )
-    return dataclasses.replace(spec, kind="file", paths=(_SHM + spec.paths[0],))
+    size = spec.bytes if with_size else 0  # 0: that of the file
+    return dataclasses.replace(spec, kind="file", paths=(path,), bytes=size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,20 +66,31 @@ class Memory:
         """Copies bytes to a device, and publishes them."""
         self.core.write(device, offset, np.frombuffer(data, np.uint8))
 
+    def erase_records(self, device: int, number: int) -> None:
+        """Erases all records in the area of a save."""
+        zeros = np.zeros(layout.RECORDS_BYTES, np.uint8)
+        self.core.write(device, self.geometry.area(number), zeros)
+
     def record(self, number: int, writer: int) -> layout.Record | None:
         """Returns the record of a writer in the area of a save; None if there is none.
 
         Every device has the record. Blank devices are asked last.
         """
-        offset = self.geometry.record(number, writer)
         devices = sorted(range(self.geometry.num_devices), key=lambda d: (d in self.blank, d))
         for device in devices[: 1 + self.geometry.parity]:
-            word = self.core.load_word(device, offset)
-            data = self.read(device, offset, layout.RECORD_BYTES).tobytes()
-            record = layout.Record.from_bytes(data)
-            # Its writer stores 0 there before it changes anything else.
-            if record and record.number == word == self.core.load_word(device, offset):
+            if record := self.record_on(device, number, writer):
                 return record
+        return None
+
+    def record_on(self, device: int, number: int, writer: int) -> layout.Record | None:
+        """Returns what one device has as record of a writer in the area of a save, or None."""
+        offset = self.geometry.record(number, writer)
+        word = self.core.load_word(device, offset)
+        data = self.read(device, offset, layout.RECORD_BYTES).tobytes()
+        record = layout.Record.from_bytes(data)
+        # Its writer stores 0 there before it changes anything else.
+        if record and record.number == word == self.core.load_word(device, offset):
+            return record
         return None
 
 
@@ -87,24 +108,14 @@ def open_memory(where: str, keep: int | None, parity: int | None) -> Memory:
       PoolError: the memory cannot be mapped.
       SnapshotError: it holds something else, or was made with other arguments.
     """
-    spec = spec_of(where)
-    core = _core.PersistentMemory.open(**spec.for_core())
-    found, problems = {}, {}
-    for device in range(core.num_devices):
-        page = np.empty(layout.PAGE_BYTES, np.uint8)
-        core.read(device, 0, page)
-        if not page.any():
-            continue
-        try:
-            found[device] = layout.Superblock.from_bytes(page.tobytes())
-        except ValueError as error:
-            problems[device] = str(error)
+    core = _core.PersistentMemory.open(**spec_of(where).for_core())
+    found, problems, blank = _superblocks(core)
     if found:
         first = next(iter(found.values()))
         keep = first.keep if keep is None else keep
         parity = first.parity if parity is None else parity
     if keep is None or parity is None:
-        problem = next(iter(problems.values()), "it is empty")
+        problem = next(iter((problems | blank).values()))
         raise errors.SnapshotError(f"there are no snapshots in {where!r}: {problem}")
     _check_arguments(where, keep, parity, core.num_devices)
     expect = functools.partial(
@@ -115,33 +126,73 @@ def open_memory(where: str, keep: int | None, parity: int | None) -> Memory:
             problems[device] = (
                 f"it was made with {_describe(superblock)}, and this is {_describe(expect(device))}"
             )
-    blank = tuple(device for device in range(core.num_devices) if device not in found)
-    if problems and not (parity and len(blank) == 1 and not set(problems) - set(blank)):
-        device, problem = next(iter(problems.items()))
+    if found and len(blank) > parity:
+        problems |= {
+            device: f"{problem}, and others are not; with parity={parity} only {parity} may be lost"
+            for device, problem in blank.items()
+        }
+    if not found:
+        problems |= {d: problem for d, problem in blank.items() if problem != EMPTY}
+    if problems:
+        device, problem = min(problems.items())
         raise errors.SnapshotError(
             f"{where!r} cannot hold these snapshots: device {device}: {problem}. Name another"
             " place, or `python -m jax_cxl snapshots format` clears this one"
         )
-    if found and len(blank) > parity:
-        raise errors.SnapshotError(
-            f"{where!r}: devices {list(blank)} are empty and the others are not; with"
-            f" parity={parity} only {parity} may be lost"
-        )
-    if not found:
-        write_superblocks(core, keep, parity)
-        blank = ()
     geometry = layout.Geometry(keep, parity, core.num_devices, core.device_bytes)
     if geometry.rows < 1:
         raise errors.PoolTooSmallError(
             f"{where!r} is too small for snapshots: each of its devices needs at least"
             f" {geometry.bytes_for(1)} bytes with keep={keep}"
         )
-    return Memory(where, core, geometry, blank)
+    if not found:
+        write_superblocks(core, keep, parity)
+        blank = {}
+    return Memory(where, core, geometry, tuple(blank))
 
 
-def write_superblocks(core: _core.PersistentMemory, keep: int, parity: int) -> None:
-    """Writes the first page of each device."""
+def _superblocks(
+    core: _core.PersistentMemory,
+) -> tuple[dict[int, layout.Superblock], dict[int, str], dict[int, str]]:
+    """Returns superblocks, what else devices hold, and why devices count as blank.
+
+    Other processes of the job may write the superblocks of new memory meanwhile.
+    """
+    pages = _first_pages(core)
+    while True:
+        found, problems, blank = {}, {}, {}
+        for device, page in enumerate(pages):
+            try:
+                if any(page):
+                    found[device] = layout.Superblock.from_bytes(page)
+                else:
+                    blank[device] = EMPTY
+            except layout.DamagedError as error:
+                blank[device] = str(error)
+            except ValueError as error:
+                problems[device] = str(error)
+        if len(found) == len(pages) or not any(map(any, pages)):
+            return found, problems, blank
+        time.sleep(_SETTLE_SECONDS)
+        before, pages = pages, _first_pages(core)
+        if pages == before:
+            return found, problems, blank
+
+
+def _first_pages(core: _core.PersistentMemory) -> list[bytes]:
+    page = np.empty(layout.PAGE_BYTES, np.uint8)
+    pages = []
     for device in range(core.num_devices):
+        core.read(device, 0, page)
+        pages.append(page.tobytes())
+    return pages
+
+
+def write_superblocks(
+    core: _core.PersistentMemory, keep: int, parity: int, devices: Iterable[int] | None = None
+) -> None:
+    """Writes the first page of these devices, by default of all."""
+    for device in range(core.num_devices) if devices is None else devices:
         superblock = layout.Superblock(keep, parity, core.num_devices, device, core.device_bytes)
         core.write(device, 0, np.frombuffer(superblock.to_bytes(), np.uint8))
 
@@ -154,11 +205,10 @@ def format_memory(where: str, keep: int, parity: int) -> Memory:
     """
     core = _core.PersistentMemory.open(**spec_of(where).for_core())
     _check_arguments(where, keep, parity, core.num_devices)
-    geometry = layout.Geometry(keep, parity, core.num_devices, core.device_bytes)
-    zeros = np.zeros(layout.RECORDS_BYTES, np.uint8)
+    memory = Memory(where, core, layout.Geometry(keep, parity, core.num_devices, core.device_bytes))
     for device in range(core.num_devices):
-        for number in range(keep if geometry.rows else 0):
-            core.write(device, geometry.area(number), zeros)
+        for area in range(keep if memory.geometry.rows else 0):
+            memory.erase_records(device, area)
     write_superblocks(core, keep, parity)
     return open_memory(where, keep, parity)
 

@@ -23,6 +23,8 @@ class Reader:
       leaves: of the tree, by name.
       writers: indices of the processes that saved it.
       records: of these processes.
+      stripes: the blocks of these processes.
+      directory: its bytes.
     """
 
     def __init__(self, memory: Memory, records: list[layout.Record]):
@@ -34,7 +36,7 @@ class Reader:
         self.records = records
         first = records[0]
         blocks_per_row = memory.geometry.blocks_per_row
-        self._stripes = [
+        self.stripes = [
             stripes.Stripes(
                 memory,
                 record.number,
@@ -44,17 +46,17 @@ class Reader:
             )
             for record in records
         ]
-        for own in self._stripes:
+        for own in self.stripes:
             if own.first_row + own.num_rows > memory.geometry.rows:
                 raise errors.SnapshotError(f"the record of process {own.writer} is damaged")
-        directory = self._stripes[0].read_range(
+        self.directory = self.stripes[0].read_range(
             first.data_blocks + first.table_blocks,
             first.directory_bytes,
             first.directory_checksum,
             "directory",
         )
         try:
-            found, self.writers = leaves.decode(directory.tobytes())
+            found, self.writers = leaves.decode(self.directory.tobytes())
         except ValueError as error:
             raise errors.SnapshotError(str(error)) from error
         self.leaves = {leaf.name: leaf for leaf in found}
@@ -104,18 +106,6 @@ class Reader:
             out[there] = data[here]
         return out
 
-    def check(self) -> None:
-        """Reads all blocks of data.
-
-        Raises:
-          SnapshotError: some are damaged.
-        """
-        for own, record in zip(self._stripes, self.records, strict=True):
-            table = self._table(own.writer)
-            data = np.empty(layout.BLOCK_BYTES, np.uint8)
-            for block in range(record.data_blocks):
-                own.read_checked(block, int(table[block]), data)
-
     @property
     def data_bytes(self) -> int:
         """Bytes of all arrays."""
@@ -143,8 +133,8 @@ class Reader:
         begin = block * layout.BLOCK_BYTES - base
         start, end = max(part.start, begin), min(part.end, begin + layout.BLOCK_BYTES)
         if end - start == layout.BLOCK_BYTES:
-            expected = int(self._table(part.writer)[block])
-            self._stripes[part.writer].read_checked(block, expected, out[start:end])
+            expected = int(self.table(part.writer)[block])
+            self.stripes[part.writer].read_checked(block, expected, out[start:end])
         else:
             data = self._shared_block(part.writer, block)
             out[start:end] = data[start - begin : end - begin]
@@ -155,19 +145,19 @@ class Reader:
             if (writer, block) in self._blocks:
                 return self._blocks[writer, block]
         data = np.empty(layout.BLOCK_BYTES, np.uint8)
-        self._stripes[writer].read_checked(block, int(self._table(writer)[block]), data)
+        self.stripes[writer].read_checked(block, int(self.table(writer)[block]), data)
         with self._lock:
             self._blocks[writer, block] = data
             if len(self._blocks) > _KEPT_BLOCKS:
                 self._blocks.popitem(last=False)
         return data
 
-    def _table(self, writer: int) -> np.ndarray:
+    def table(self, writer: int) -> np.ndarray:
         """Returns the checksums of a writer's blocks."""
         with self._lock:
             if writer not in self._tables:
                 record = self.records[writer]
-                data = self._stripes[writer].read_range(
+                data = self.stripes[writer].read_range(
                     record.data_blocks,
                     8 * record.data_blocks,
                     record.table_checksum,

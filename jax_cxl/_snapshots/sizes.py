@@ -2,13 +2,16 @@
 
 import dataclasses
 import functools
+import json
 from collections.abc import Sequence
 
 from jax_cxl._snapshots import layout, leaves
 from jax_cxl._snapshots import place as placing
 
-# For Python values. Only the process that writes the directory knows how long they are.
+# For Python values. They change from step to step; the memory that a tree needs seldom does.
 _ROOM_FOR_VALUES = 4096
+# In characters of JSON. These certainly fit there, however zlib compresses what is around them.
+_SHORT_VALUES = 512
 
 
 def place(
@@ -23,6 +26,9 @@ def place(
     """
     without_values = tuple(dataclasses.replace(leaf, value=None) for leaf in described)
     placement, directory_bytes = _place(without_values, writers, geometry.blocks_per_row)
+    directory_bytes += _ROOM_FOR_VALUES
+    if sum(len(json.dumps(leaf.value)) for leaf in described if not leaf.dtype) > _SHORT_VALUES:
+        directory_bytes = max(directory_bytes, len(leaves.encode(described, writers)))
     return placement, geometry.bytes_for(placement.total_rows(directory_bytes))
 
 
@@ -31,4 +37,4 @@ def _place(
     described: tuple[leaves.Leaf, ...], writers: tuple[int, ...], blocks_per_row: int
 ) -> tuple[placing.Placement, int]:
     placement = placing.place(described, len(writers), blocks_per_row)
-    return placement, len(leaves.encode(described, writers)) + _ROOM_FOR_VALUES
+    return placement, len(leaves.encode(described, writers))

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import logging
+import operator
 import secrets
 import time
 from typing import Any, Self
@@ -15,6 +16,7 @@ from jax_cxl._snapshots import (
     flatten,
     layout,
     memory,
+    repair,
     restoring,
     saving,
     sizes,
@@ -115,8 +117,9 @@ class Snapshots:
           PeerLostError, CollectiveTimeoutError, PoolError: as `wait`, of the save before.
           TypeError: a leaf is something else.
         """
-        if step < 0:
-            raise ValueError(f"step={step}: at least 0")
+        step = operator.index(step)
+        if not 0 <= step < 1 << 63:
+            raise ValueError(f"step={step}: at least 0, and less than 2**63")
         self.wait()
         if not self._token:
             self._agree()
@@ -125,9 +128,11 @@ class Snapshots:
         geometry = self._memory.geometry
         placement, needed = sizes.place(described, self._writers, geometry)
         if needed > geometry.device_bytes:
+            per_path = memory.spec_of(self._memory.where).devices_per_path
             raise errors.PoolTooSmallError(
-                f"{self._memory.where!r} is too small for this tree: each path needs {needed} bytes"
-                f" and has {geometry.device_bytes}; name a place with size={needed} or more"
+                f"{self._memory.where!r} is too small for this tree: each path needs"
+                f" {needed * per_path} bytes and has {geometry.device_bytes * per_path}; name a"
+                f" place with size={needed * per_path} or more"
             )
         number = self._last = self._next_number()
         own = self._writers.index(jax.process_index())
@@ -238,6 +243,31 @@ class Snapshots:
         if problem is not None:
             raise problem
         return None
+
+    def repair(self) -> int:
+        """Writes anew what parity can tell of lost paths and damaged blocks.
+
+        After a path was lost, and an empty file or device has taken its place, the memory can lose
+        another path once this has returned. The processes of the job share the work. Nothing is
+        written if nothing is damaged.
+
+        Returns:
+          How many blocks and records were written, by all processes.
+
+        Raises:
+          SnapshotError: there is no parity; or more of a snapshot is damaged than parity can tell.
+            The others have then been mended.
+        """
+        self._agree()
+        own = self._writers.index(jax.process_index())
+        done = repair.repair(self._memory, self._last, own, len(self._writers), agreement.gather)
+        self._memory = done.memory
+        if done.damaged:
+            raise errors.SnapshotError(
+                f"{self._memory.where!r}: the snapshots of steps {list(done.damaged)} are damaged,"
+                " more than parity can mend"
+            )
+        return sum(written for (written,) in agreement.gather([done.written]))
 
     def close(self) -> None:
         """Waits until this process has written its part of the last save."""

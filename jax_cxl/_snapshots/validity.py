@@ -39,13 +39,14 @@ def last_number(memory: Memory) -> int:
     for area in range(memory.geometry.keep):
         numbers += [
             record.number
-            for writer in _writers_with_records(memory, area)
+            for writer in writers_with_records(memory, area)
             if (record := memory.record(area, writer)) is not None
         ]
     return max(numbers)
 
 
-def _writers_with_records(memory: Memory, area: int) -> list[int]:
+def writers_with_records(memory: Memory, area: int) -> list[int]:
+    """Returns the processes that have records in an area, of whatever save."""
     begin = memory.geometry.record(area, 0)
     words = [
         memory.read(device, begin, layout.RECORDS_BYTES).view(np.uint64)[

@@ -1,0 +1,1 @@
+"""The command `python -m jax_cxl snapshots`: `cli` reads its arguments."""

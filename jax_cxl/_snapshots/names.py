@@ -1,0 +1,48 @@
+"""Names of leaves: what `jax.tree_util.keystr` makes of their paths, read again."""
+
+import ast
+import re
+
+_ATTRIBUTE = re.compile(r"\.(\w+)")
+_FLAT = re.compile(r"\[<flat index (\d+)>\]")
+
+
+def parse(name: str) -> tuple[str | int, ...]:
+    """Returns the keys of a path: a number for a place in a sequence, and text for others.
+
+    Args:
+      name: of a leaf. Keys of dicts are text and numbers; of other keys it takes what is written.
+    """
+    keys: list[str | int] = []
+    at = 0
+    while at < len(name):
+        if (match := _ATTRIBUTE.match(name, at)) is not None:
+            keys.append(match[1])
+            at = match.end()
+        elif (match := _FLAT.match(name, at)) is not None:
+            keys.append(int(match[1]))
+            at = match.end()
+        else:
+            key, at = _subscript(name, at)
+            keys.append(key)
+    return tuple(keys)
+
+
+def simple(name: str) -> tuple[str, ...]:
+    """Returns the keys of a path as text, as orbax writes them: it has `['mu']` for `.mu`."""
+    return tuple(map(str, parse(name)))
+
+
+def _subscript(name: str, start: int) -> tuple[str | int, int]:
+    """Returns the key in brackets that begins there, and where it ends."""
+    end = start
+    while (end := name.find("]", end + 1)) >= 0:
+        # A text may have brackets of its own.
+        try:
+            key = ast.literal_eval(name[start + 1 : end])
+        except (SyntaxError, ValueError):
+            continue
+        return (key if isinstance(key, int) and not isinstance(key, bool) else str(key)), end + 1
+    end = name.find("]", start)
+    end = len(name) if end < 0 else end + 1
+    return name[start:end].strip("[]"), end

@@ -1,0 +1,119 @@
+"""Writes anew what parity can tell of lost paths and damaged blocks."""
+
+import dataclasses
+import logging
+from collections.abc import Callable
+
+from jax_cxl import errors
+from jax_cxl._snapshots import examining, layout, restoring, validity
+from jax_cxl._snapshots import memory as opening
+from jax_cxl._snapshots.memory import Memory
+
+
+@dataclasses.dataclass(frozen=True)
+class Repaired:
+    """What a repair has done.
+
+    Attributes:
+      memory: as it is afterwards, without blank devices.
+      written: how many blocks and records this process has written anew.
+      damaged: the steps of snapshots of which more is damaged than parity can tell.
+    """
+
+    memory: Memory
+    written: int
+    damaged: tuple[int, ...]
+
+
+def repair(
+    memory: Memory,
+    last: int,
+    share: int,
+    shares: int,
+    gather: Callable[[list[int]], list[tuple[int, ...]]],
+) -> Repaired:
+    """Mends the valid snapshots, and says that no device is blank any more.
+
+    All processes call it. Nobody saves meanwhile.
+
+    Args:
+      memory: that the snapshots lie in.
+      last: number of the last save, the same on all processes.
+      share: number of this process.
+      shares: how many processes take part.
+      gather: gives all processes the values of each, and lets none go on before all have come.
+
+    Raises:
+      SnapshotError: the memory has no parity.
+    """
+    if not memory.geometry.parity:
+        raise errors.SnapshotError(
+            f"{memory.where!r} has no parity, from which lost blocks could be made: format it with"
+            " parity=1"
+        )
+    found = validity.all_valid(memory, last)
+    if share == 0:
+        # A device that was away may have records of older snapshots.
+        for device in memory.blank:
+            for area in range(memory.geometry.keep):
+                memory.erase_records(device, area)
+    written = 0
+    hopeless = []
+    for position, records in enumerate(found):
+        wrote, complete = _mend(memory, records, share, shares)
+        written += wrote
+        if not complete:
+            hopeless.append(position)
+    told = [gather([position in hopeless]) for position in range(memory.geometry.keep)]
+    if share == 0:
+        # The blocks come before the records, and the records before the superblock: a repair that
+        # is cut off begins again.
+        for records in found:
+            for record in examining.records(memory, records):
+                if not record.intact:
+                    _write_record(memory, record, records[record.writer])
+                    written += 1
+        opening.write_superblocks(
+            memory.core, memory.geometry.keep, memory.geometry.parity, memory.blank
+        )
+    gather([0])
+    steps = tuple(
+        records[0].step
+        for records, failed in zip(found, told, strict=False)
+        if any(failed_there for (failed_there,) in failed)
+    )
+    return Repaired(dataclasses.replace(memory, blank=()), written, steps)
+
+
+def _mend(
+    memory: Memory, records: list[layout.Record], share: int, shares: int
+) -> tuple[int, bool]:
+    """Returns how many blocks were written, and whether the others are intact."""
+    written, complete = 0, True
+    try:
+        reader = restoring.Reader(memory, records)
+        for block in examining.blocks(reader, share, shares):
+            if block.intact:
+                continue
+            if block.content is None:
+                complete = False
+                _log(records, f"{block} is lost")
+                continue
+            memory.write(block.device, block.offset, block.content)
+            written += 1
+    except errors.SnapshotError as error:
+        complete = False
+        _log(records, str(error))
+    return written, complete
+
+
+def _write_record(memory: Memory, block: examining.Block, record: layout.Record) -> None:
+    memory.core.store_word(block.device, block.offset, 0)
+    memory.write(block.device, block.offset + 8, record.to_bytes()[8:])
+    memory.core.store_word(block.device, block.offset, record.number)
+
+
+def _log(records: list[layout.Record], problem: str) -> None:
+    logging.getLogger("jax_cxl").warning(
+        "the snapshot of step %d cannot be mended: %s", records[0].step, problem
+    )

@@ -1,0 +1,131 @@
+"""Memory for snapshots in files of a test's own, and ways to damage it."""
+
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import jax
+import numpy as np
+
+import jax_cxl
+from jax_cxl._snapshots import layout, memory, restoring, validity
+
+
+class Place:
+    """Files that play CXL devices.
+
+    Attributes:
+      paths: of the files.
+      where: URI of the memory.
+    """
+
+    def __init__(self, folder: str, size: int, paths: int = 1):
+        self.size = size
+        self.paths = [pathlib.Path(folder) / f"device{i}" for i in range(paths)]
+        self.where = f"file:{','.join(map(str, self.paths))}?size={size}"
+
+    def open(self, **options) -> jax_cxl.Snapshots:
+        """Returns snapshots there, which nothing has been agreed on yet, as after a new start."""
+        return jax_cxl.Snapshots(self.where, **options)
+
+    def contents(self) -> list[bytes]:
+        """Returns what the files hold."""
+        return [path.read_bytes() for path in self.paths]
+
+    def flip(self, device: int, offset: int, mask: int = 0xFF) -> None:
+        """Changes a byte. Twice with the same mask changes nothing."""
+        with open(self.paths[device], "r+b") as file:
+            file.seek(offset)
+            (byte,) = file.read(1)
+            file.seek(offset)
+            file.write(bytes([byte ^ mask]))
+
+    def lose(self, device: int) -> None:
+        """Puts an empty device in place of one."""
+        self.paths[device].unlink()
+        self.paths[device].touch(mode=0o600)
+
+    def zero(self, device: int) -> None:
+        """Puts zeros onto a device."""
+        os.truncate(self.paths[device], 0)
+        os.truncate(self.paths[device], self.size)
+
+
+@contextmanager
+def place(tree, *, keep: int = 2, parity: int = 0, paths: int = 1) -> Iterator[Place]:
+    """Makes memory that is just large enough for snapshots of a tree."""
+    size = jax_cxl.Snapshots.bytes_needed(tree, keep=keep, parity=parity, paths=paths)
+    with folder() as name:
+        yield Place(name, size, paths)
+
+
+@contextmanager
+def folder() -> Iterator[str]:
+    """Makes a folder in shared memory, where there is one: pages of a disk are slow to write."""
+    parent = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    name = tempfile.mkdtemp(prefix="jax_cxl_test_snapshots.", dir=parent)
+    try:
+        yield name
+    finally:
+        shutil.rmtree(name)
+
+
+def used(where: Place, step: int) -> list[tuple[str, int, int, int]]:
+    """Returns what the snapshot of a step takes: what it is, device, offset and length."""
+    opened = memory.open_memory(where.where, None, None)
+    for records in validity.all_valid(opened, 1 << 62):
+        if records[0].step == step:
+            break
+    else:
+        raise AssertionError(f"no snapshot of step {step}")
+    found = []
+    geometry = opened.geometry
+    for device in range(geometry.num_devices):
+        found.append(("superblock", device, 0, layout.PAGE_BYTES))
+        found += [
+            ("record", device, geometry.record(r.number, r.writer), layout.RECORD_BYTES)
+            for r in records
+        ]
+    for own, record in zip(restoring.Reader(opened, records).stripes, records, strict=True):
+        kinds = [
+            ("data", record.data_blocks * layout.BLOCK_BYTES),
+            ("table", 8 * record.data_blocks),
+            ("directory", record.directory_bytes),
+        ]
+        block = 0
+        for kind, left in kinds:
+            for start in range(0, left, layout.BLOCK_BYTES):
+                found.append((kind, *own.place(block), min(left - start, layout.BLOCK_BYTES)))
+                block += 1
+        if geometry.parity:
+            for row in range(own.num_rows):
+                found.append(
+                    ("parity", own.parity_device(row), own.offset(row), layout.BLOCK_BYTES)
+                )
+    return found
+
+
+def assert_same(test, expected, found) -> None:
+    """Asserts that two trees are the same to the bit, with the same types and shardings."""
+    structure = jax.tree.structure(expected, is_leaf=_is_none)
+    test.assertEqual(structure, jax.tree.structure(found, is_leaf=_is_none))
+    of_found = jax.tree.leaves(found, is_leaf=_is_none)
+    with_path = jax.tree_util.tree_leaves_with_path(expected, is_leaf=_is_none)
+    for (path, a), b in zip(with_path, of_found, strict=True):
+        name = jax.tree_util.keystr(path)
+        test.assertIs(type(b), type(a), name)
+        if not hasattr(a, "dtype"):
+            test.assertEqual(repr(a), repr(b), name)
+            continue
+        test.assertEqual((a.dtype, a.shape), (b.dtype, b.shape), name)
+        if jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
+            test.assertEqual(str(jax.random.key_impl(a)), str(jax.random.key_impl(b)), name)
+            a, b = jax.random.key_data(a), jax.random.key_data(b)
+        test.assertEqual(np.asarray(a).tobytes(), np.asarray(b).tobytes(), name)
+
+
+def _is_none(x) -> bool:
+    return x is None

@@ -1,0 +1,145 @@
+"""Trees that a snapshot cannot have, or that its memory has no room for, are refused at once."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import places
+from absl.testing import absltest, parameterized
+
+import jax_cxl
+from jax_cxl import errors
+
+
+def _number(pattern: str, error: Exception) -> int:
+    (found,) = re.findall(pattern, str(error))
+    return int(found)
+
+
+class TooSmallTest(parameterized.TestCase):
+    @parameterized.product(paths_parity=((1, 0), (3, 0), (2, 1), (5, 1)), keep=(2, 5))
+    def test_number_of_bytes_in_the_error_is_exact(self, paths_parity, keep):
+        paths, parity = paths_parity
+        tree = {"a": jnp.zeros(500_000), "b": np.zeros(70_000), "name": "x" * 100}
+        with places.folder() as folder:
+            kept = {"a": jnp.ones(3)}
+            size = jax_cxl.Snapshots.bytes_needed(kept, keep=keep, parity=parity, paths=paths)
+            small = places.Place(folder, size, paths)
+            snapshots = small.open(keep=keep, parity=parity)
+            snapshots.save(0, kept)
+            snapshots.wait()
+            before = small.contents()
+            with self.assertRaises(errors.PoolTooSmallError) as caught:
+                snapshots.save(1, tree)
+            self.assertEqual(small.contents(), before)
+            self.assertEqual(snapshots.latest(), 0)
+            needed = _number(r"with size=(\d+) or more", caught.exception)
+        self.assertEqual(
+            needed, jax_cxl.Snapshots.bytes_needed(tree, keep=keep, parity=parity, paths=paths)
+        )
+        # Several paths have whole pages.
+        less = needed - (1 if paths == 1 else 4096)
+        for size, enough in ((needed, True), (less, False)):
+            with places.folder() as folder:
+                snapshots = places.Place(folder, size, paths).open(keep=keep, parity=parity)
+                if not enough:
+                    with self.assertRaisesRegex(errors.PoolTooSmallError, f"size={needed}"):
+                        snapshots.save(0, tree)
+                    continue
+                # Each area has room for it.
+                for step in range(keep + 1):
+                    snapshots.save(step, tree)
+                snapshots.wait()
+                for step in range(1, keep + 1):
+                    places.assert_same(self, tree, snapshots.restore(step, tree))
+
+    def test_too_small_for_anything(self):
+        with places.folder() as folder:
+            with self.assertRaises(errors.PoolTooSmallError) as caught:
+                places.Place(folder, 64 << 10).open()
+            needed = _number(r"at least (\d+) bytes", caught.exception)
+            places.Place(folder, needed).open(keep=2)
+
+    def test_parts_of_a_path(self):
+        tree = jnp.zeros(500_000)
+        with places.folder() as folder:
+            place = places.Place(folder, 3 << 20)
+            place.where += "&devices=3"
+            with self.assertRaises(errors.PoolTooSmallError) as caught:
+                place.open(parity=1).save(0, tree)
+            needed = _number(r"with size=(\d+) or more", caught.exception)
+        with places.folder() as folder:
+            place = places.Place(folder, needed)
+            place.where += "&devices=3"
+            snapshots = place.open(parity=1)
+            snapshots.save(0, tree)
+            snapshots.wait()
+            self.assertEqual(snapshots.latest(), 0)
+
+    def test_long_python_values_have_room(self):
+        tree = {"w": jnp.zeros(10), "text": ""}
+        long = {**tree, "text": np.random.default_rng(0).bytes(400_000).hex()}
+        with places.place(tree) as place:
+            snapshots = place.open()
+            for step in (0, 1):
+                snapshots.save(step, tree)
+            snapshots.wait()
+            with self.assertRaisesRegex(errors.PoolTooSmallError, "too small for this tree"):
+                snapshots.save(2, long)
+            places.assert_same(self, tree, snapshots.restore(0, tree))
+            places.assert_same(self, tree, snapshots.restore(1, tree))
+        with places.place(long) as place:
+            snapshots = place.open()
+            for step in (0, 1):
+                snapshots.save(step, long)
+            snapshots.wait()
+            places.assert_same(self, long, snapshots.restore(0, tree))
+            places.assert_same(self, long, snapshots.restore(1, tree))
+
+
+class WrongTreeTest(parameterized.TestCase):
+    @parameterized.named_parameters(
+        ("object", np.array([None]), "dtype.'O'"),
+        ("text", np.array(["a"]), "dtype.'<U1'"),
+        ("big_endian", np.arange(3, dtype=">f4"), "dtype.'>f4'"),
+        ("structure", np.zeros(2, [("a", np.int32)]), "'a'"),
+        ("time", np.zeros(2, "M8[s]"), "M8"),
+        ("bytes", b"abc", "of type bytes"),
+        ("complex", 1j, "of type complex"),
+        ("struct", jax.ShapeDtypeStruct((2,), np.float32), "ShapeDtypeStruct"),
+    )
+    def test_leaf(self, leaf, why):
+        with places.place({"good": np.zeros(3)}) as place:
+            snapshots = place.open()
+            with self.assertRaisesRegex(TypeError, why) as caught:
+                snapshots.save(0, {"good": np.zeros(3), "bad": [0, leaf]})
+            self.assertIn("['bad'][1]", str(caught.exception))
+            self.assertIsNone(snapshots.latest())
+
+    def test_two_leaves_of_one_name(self):
+        class Twins(tuple):
+            pass
+
+        jax.tree_util.register_pytree_with_keys(
+            Twins,
+            lambda t: (tuple((jax.tree_util.GetAttrKey("twin"), x) for x in t), None),
+            lambda _, children: Twins(children),
+        )
+        twice = self.assertRaisesRegex(TypeError, r"two leaves named \['a'\].twin")
+        with places.place(0) as place, twice:
+            place.open().save(0, {"a": Twins([1, 2]), "b": 3})
+
+    @parameterized.parameters((-1, ValueError), (1 << 63, ValueError), (1.5, TypeError))
+    def test_step(self, step, error):
+        with places.place(0) as place:
+            snapshots = place.open()
+            with self.assertRaises(error):
+                snapshots.save(step, 0)
+            snapshots.save(np.int64((1 << 63) - 1), 0)
+            snapshots.wait()
+            self.assertEqual(snapshots.latest(), (1 << 63) - 1)
+
+
+if __name__ == "__main__":
+    absltest.main()

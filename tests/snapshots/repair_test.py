@@ -1,0 +1,226 @@
+"""With parity a path may be lost; a repair makes it whole, and then another may be lost."""
+
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import places
+from absl.testing import absltest, parameterized
+
+import jax_cxl
+from jax_cxl._snapshots import examining, layout, memory, repair, restoring, validity
+
+
+def _tree(step: int):
+    rng = np.random.default_rng(step)
+    mesh = jax.make_mesh((4,), ("x",), (jax.sharding.AxisType.Auto,))
+    large = jax.device_put(
+        rng.standard_normal((4, 300_001), np.float32), jax.NamedSharding(mesh, jax.P("x"))
+    )
+    return {"large": large, "small": jnp.arange(3) + step, "step": step}
+
+
+def _save(place, *steps, **options):
+    snapshots = place.open(parity=1, **options)
+    snapshots.latest()
+    for step in steps:
+        snapshots.save(step, _tree(step))
+    snapshots.wait()
+
+
+def _damaged(place) -> list[str]:
+    """Returns what is damaged in the memory of a place."""
+    opened = memory.open_memory(place.where, None, None)
+    found = [f"superblock of device {device}" for device in opened.blank]
+    for records in validity.all_valid(opened, 1 << 62):
+        looked = [
+            *examining.records(opened, records),
+            *examining.blocks(restoring.Reader(opened, records)),
+        ]
+        found += [str(block) for block in looked if not block.intact]
+    return found
+
+
+class RepairTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.trees = {step: _tree(step) for step in range(4)}
+
+    def _assert_has(self, snapshots, *steps):
+        self.assertEqual(snapshots.latest(), steps[-1])
+        with self.assertNoLogs("jax_cxl"):
+            for step in steps:
+                places.assert_same(
+                    self, self.trees[step], snapshots.restore(step, self.trees[step])
+                )
+
+    @parameterized.product(paths=(2, 3, 5), new_file=(True, False))
+    def test_each_path_is_lost_in_turn(self, paths, new_file):
+        with places.place(self.trees[0], paths=paths, parity=1) as place:
+            _save(place, 0, 1)
+            whole = place.contents()
+            for device in range(paths):
+                place.lose(device) if new_file else place.zero(device)
+                snapshots = place.open(parity=1)
+                self._assert_has(snapshots, 0, 1)
+                self.assertGreater(snapshots.repair(), 2 * 4)
+                self.assertEqual(snapshots.repair(), 0, "it has mended all")
+                del snapshots
+                self.assertEqual(_damaged(place), [])
+                # Blocks that no snapshot has used need not be the same.
+                opened = memory.open_memory(place.where, 2, 1)
+                for step in (0, 1):
+                    for kind, of, offset, size in places.used(place, step):
+                        self.assertEqual(
+                            opened.read(of, offset, size).tobytes(),
+                            whole[of][offset : offset + size],
+                            f"{kind} of device {of} after device {device} was lost",
+                        )
+
+    def test_a_lost_path_stays_lost_until_it_is_mended(self):
+        with places.place(self.trees[0], paths=3, parity=1) as place:
+            _save(place, 0, 1)
+            place.lose(1)
+            place.open(parity=1)
+            place.lose(2)
+            with self.assertRaisesRegex(jax_cxl.SnapshotError, "only 1 may be lost"):
+                place.open(parity=1)
+
+    def test_saves_go_on_without_a_repair(self):
+        with places.place(self.trees[0], paths=3, parity=1) as place:
+            _save(place, 0, 1)
+            place.lose(0)
+            _save(place, 2)
+            self._assert_has(place.open(parity=1), 1, 2)
+            place.open(parity=1).repair()
+            place.lose(1)
+            self._assert_has(place.open(parity=1), 1, 2)
+
+    def test_damaged_bytes_of_every_kind_are_mended(self):
+        with places.place(self.trees[0], paths=3, parity=1) as place:
+            _save(place, 0, 1)
+            whole = place.contents()
+            kinds = {}
+            for kind, device, offset, size in places.used(place, 1):
+                kinds.setdefault(kind, (device, offset + size // 2))
+            self.assertLen(kinds, 6)
+            for kind, (device, offset) in kinds.items():
+                place.flip(device, offset)
+                self.assertNotEmpty(_damaged(place), kind)
+                # A device without a superblock may have anything in its records.
+                written = 2 if kind == "superblock" else 1
+                self.assertEqual(place.open(parity=1).repair(), written, kind)
+                self.assertEqual(place.contents(), whole, kind)
+
+    def test_what_parity_cannot_tell_is_named_and_the_rest_mended(self):
+        with places.place(self.trees[0], paths=3, parity=1) as place:
+            _save(place, 0, 1)
+            data = [part for part in places.used(place, 1) if part[0] == "data"]
+            lost, other = data[0], data[1]
+            self.assertEqual(lost[2], other[2], "they are in one row")
+            place.lose(lost[1])
+            place.flip(other[1], other[2])
+            snapshots = place.open(parity=1)
+            with (
+                self.assertLogs("jax_cxl", "WARNING") as logs,
+                self.assertRaisesRegex(jax_cxl.SnapshotError, r"steps \[1\] are damaged"),
+            ):
+                snapshots.repair()
+            self.assertIn("data of process 0", logs.output[0])
+            # What is left of it does not hide the one before.
+            place.lose((lost[1] + 1) % 3)
+            snapshots = place.open(parity=1)
+            with self.assertLogs("jax_cxl", "WARNING"):
+                found = snapshots.restore_latest(self.trees[0])
+            places.assert_same(self, (0, self.trees[0]), found)
+
+    def test_records_of_a_path_that_was_away_are_forgotten(self):
+        with places.place(self.trees[0], paths=3, parity=1) as place:
+            _save(place, 0, 1)
+            old = place.paths[0].read_bytes()
+            _save(place, 2, 3)
+            # It comes back, and nobody can read whose it is.
+            place.paths[0].write_bytes(b"\0" * 4 + old[4:])
+            opened = place.open(parity=1)
+            opened.repair()
+            self._assert_has(opened, 2, 3)
+            place.lose(1)
+            self._assert_has(place.open(parity=1), 2, 3)
+
+    def test_without_parity(self):
+        refused = self.assertRaisesRegex(jax_cxl.SnapshotError, "no parity")
+        with places.place(self.trees[0]) as place, refused:
+            place.open().repair()
+
+    @parameterized.parameters(2, 3)
+    def test_processes_share_the_work(self, processes):
+        """Threads play the processes, with a mapping each."""
+        with places.place(self.trees[0], paths=3, parity=1) as place:
+            _save(place, 0, 1)
+            place.lose(1)
+            opened = [memory.open_memory(place.where, 2, 1) for _ in range(processes)]
+            cores = [_Writes(each.core) for each in opened]
+            for each, core in zip(opened, cores, strict=True):
+                object.__setattr__(each, "core", core)
+            gather = _Gather(processes)
+            results = [None] * processes
+
+            def run(own):
+                results[own] = repair.repair(
+                    opened[own], 1 << 62, own, processes, lambda values: gather(own, values)
+                )
+
+            threads = [threading.Thread(target=run, args=(own,)) for own in range(processes)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual([done.damaged for done in results], [()] * processes)
+            self.assertEqual(_damaged(place), [])
+            blocks = [
+                {at for at in core.written if at[1] >= layout.PAGE_BYTES and at[2] > 4096}
+                for core in cores
+            ]
+            for own in range(processes):
+                self.assertGreater(results[own].written, 0)
+                for other in range(own):
+                    self.assertEmpty(blocks[own] & blocks[other], "two writers of a block")
+            superblock = (1, 0, layout.PAGE_BYTES)
+            self.assertEqual(cores[0].written[-1], superblock, "it comes last")
+            for core in cores[1:]:
+                self.assertNotIn(superblock, core.written)
+
+
+class _Writes:
+    """A mapping that remembers where was written."""
+
+    def __init__(self, core):
+        self._core = core
+        self.written = []
+
+    def write(self, device, offset, data):
+        self.written.append((device, offset, len(data)))
+        self._core.write(device, offset, data)
+
+    def __getattr__(self, name):
+        return getattr(self._core, name)
+
+
+class _Gather:
+    """What agreement.gather does, between threads."""
+
+    def __init__(self, processes):
+        self._barrier = threading.Barrier(processes, timeout=60)
+        self._values = [()] * processes
+
+    def __call__(self, own, values):
+        self._values[own] = tuple(values)
+        self._barrier.wait()
+        told = list(self._values)
+        self._barrier.wait()
+        return told
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,121 @@
+"""A save that stops anywhere leaves the snapshot before as it was, and the next save works."""
+
+import jax.numpy as jnp
+import numpy as np
+import places
+from absl.testing import absltest, parameterized
+
+
+class _StoppedError(Exception):
+    pass
+
+
+class _StopsAfter:
+    """A mapping that stops before a write."""
+
+    def __init__(self, core, writes):
+        self._core = core
+        self.left = writes
+
+    def _count(self):
+        if self.left == 0:
+            raise _StoppedError
+        self.left -= 1
+
+    def write(self, *arguments):
+        self._count()
+        self._core.write(*arguments)
+
+    def store_word(self, *arguments):
+        self._count()
+        self._core.store_word(*arguments)
+
+    def __getattr__(self, name):
+        return getattr(self._core, name)
+
+
+def _tree(step):
+    rng = np.random.default_rng(step)
+    return {"large": jnp.asarray(rng.standard_normal(400_000, np.float32)), "step": step}
+
+
+def _stop_save(snapshots, writes: int, step: int) -> int:
+    """Starts a save that stops before a write; returns how many were left."""
+    own = snapshots._memory
+    proxy = _StopsAfter(own.core, writes)
+    object.__setattr__(own, "core", proxy)
+    try:
+        snapshots.save(step, _tree(step))
+        snapshots.wait()
+    finally:
+        object.__setattr__(own, "core", proxy._core)
+    return proxy.left
+
+
+class TornTest(parameterized.TestCase):
+    @parameterized.product(paths_parity=((1, 0), (3, 0), (2, 1)), keep=(2, 3))
+    def test_stop_before_each_write(self, paths_parity, keep):
+        paths, parity = paths_parity
+        options = {"keep": keep, "parity": parity}
+        trees = {step: _tree(step) for step in range(5)}
+        with places.place(trees[0], paths=paths, **options) as place:
+            # How many writes there are.
+            writes = (1 << 20) - _stop_save(place.open(**options), 1 << 20, 0)
+            self.assertGreater(writes, 7)
+            snapshots = place.open(**options)
+            for stop in range(writes):
+                snapshots.save(2, trees[2])
+                snapshots.save(3, trees[3])
+                snapshots.wait()
+                with self.assertRaises(_StoppedError):
+                    _stop_save(snapshots, stop, 4)
+                for again in (snapshots, place.open(**options)):
+                    found = again.restore_latest(trees[0])
+                    # Its own last word is on the first device.
+                    complete = found[0] == 4
+                    self.assertIn(found[0], (3, 4))
+                    self.assertLessEqual(complete, stop > writes - 2 * paths, f"stop {stop}")
+                    places.assert_same(self, trees[found[0]], found[1])
+                # It continues, in the same job or in a new one.
+                if stop % 2:
+                    snapshots = place.open(**options)
+                    snapshots.latest()
+                snapshots.save(1, trees[1])
+                snapshots.wait()
+                places.assert_same(self, (1, trees[1]), snapshots.restore_latest(trees[0]))
+                places.assert_same(self, trees[found[0]], snapshots.restore(*found))
+
+    def test_wait_and_save_say_what_has_stopped_a_save(self):
+        with places.place(_tree(0)) as place:
+            snapshots = place.open()
+            snapshots.save(0, _tree(0))
+            snapshots.wait()
+            with self.assertRaises(_StoppedError):
+                _stop_save(snapshots, 3, 1)
+            with self.assertRaises(_StoppedError):
+                snapshots.save(2, _tree(2))
+            self.assertEqual(snapshots.latest(), 0)
+            snapshots.save(2, _tree(2))
+            snapshots.wait()
+            self.assertEqual(snapshots.latest(), 2)
+
+    def test_a_snapshot_that_was_restored_is_not_overwritten_first(self):
+        trees = [_tree(step) for step in range(6)]
+        for keep in (2, 3):
+            with places.place(trees[0], keep=keep) as place:
+                for older in range(keep):
+                    snapshots = place.open(keep=keep)
+                    snapshots.latest()
+                    for step in range(keep):
+                        snapshots.save(step, trees[step])
+                    snapshots.wait()
+                    snapshots = place.open(keep=keep)
+                    snapshots.restore(older, trees[0])
+                    with self.assertRaises(_StoppedError):
+                        _stop_save(snapshots, 5, 5)
+                    again = place.open(keep=keep)
+                    places.assert_same(self, trees[older], again.restore(older, trees[0]))
+
+
+if __name__ == "__main__":
+    absltest.main()
