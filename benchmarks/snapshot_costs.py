@@ -29,7 +29,7 @@ from absl import app, flags
 
 import jax_cxl
 from jax_cxl._bench import report, results_file
-from jax_cxl._snapshots import agreement, device_copies
+from jax_cxl._snapshots import agreement
 
 try:
     import orbax.checkpoint as ocp
@@ -92,7 +92,7 @@ class Ours:
     def only_copy(self, state: Any) -> None:
         """Copies the bytes of the state from this process's GPUs, and does nothing else."""
         memory = self._snapshots._memory
-        copies = device_copies.copies_into(memory)
+        copies = memory.device_copies
         under_way, offset = [], 0
         for array in jax.tree.leaves(state):
             for shard in array.addressable_shards:
@@ -140,7 +140,7 @@ def make_state() -> dict[str, jax.Array]:
     rng = np.random.default_rng(0)
 
     def array() -> jax.Array:
-        whole = rng.normal(size=(rows, 1024)).astype(np.float32)
+        whole = rng.random((rows, 1024), np.float32)
         return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
 
     return {f"leaf {i}": array() for i in range(_LEAVES.value)}

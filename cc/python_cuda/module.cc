@@ -109,14 +109,16 @@ NB_MODULE(_cuda, m) {
                                  "cc/comm/cuda/device_copies.h")
       .def_static(
           "create",
-          [](uintptr_t base, uint64_t bytes, const std::vector<int>& devices) {
+          [](const nb::object&, uintptr_t base, uint64_t bytes,
+             const std::vector<int>& devices) {
             nb::gil_scoped_release release;
             auto made = comm::DeviceCopies::Create(
                 reinterpret_cast<std::byte*>(base), bytes, devices);
             nb::gil_scoped_acquire acquire;
             return ValueOrRaise(std::move(made));
           },
-          "base"_a, "bytes"_a, "devices"_a)
+          nb::keep_alive<0, 1>(), "memory"_a, "base"_a, "bytes"_a, "devices"_a,
+          "`memory` keeps [base, base + bytes) mapped.")
       .def(
           "start",
           [](comm::DeviceCopies& self, int device, uintptr_t from, uintptr_t to,

@@ -1,5 +1,6 @@
 """The checksum of snapshots: XXH3 of 64 bits, by the library xxhash."""
 
+import functools
 from typing import Any
 
 from jax_cxl import errors
@@ -15,6 +16,7 @@ def of(data: Any) -> int:
     return digest
 
 
+@functools.cache
 def _xxhash() -> Any:
     try:
         import xxhash

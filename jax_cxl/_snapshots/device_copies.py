@@ -1,30 +1,17 @@
 """Writes blocks of arrays in the memory of GPUs: the GPUs copy, the host computes checksums."""
 
 import concurrent.futures
-import ctypes
 import functools
 import itertools
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-import jax
 import numpy as np
 
-from jax_cxl._runtime import platforms
 from jax_cxl._snapshots import checksum, layout, place, stripes
-from jax_cxl._snapshots.memory import Memory
 from jax_cxl._snapshots.shard_bytes import DeviceBytes, HostBytes
 
 _CHUNK_BYTES = 16 << 20  # What a copy moves: long enough for full speed.
-
-
-@functools.lru_cache(1)
-def copies_into(memory: Memory) -> Any:
-    """Returns what copies from this process's GPUs into the memory. The first time takes long."""
-    ordinals = [platforms.CUDA.ordinal(device) for device in jax.local_devices()]
-    core = memory.core
-    return platforms.CUDA.load().DeviceCopies.create(core.base, core.total_bytes, ordinals)
 
 
 def write_data(
@@ -39,7 +26,7 @@ def write_data(
       parts: what it writes, in order.
       table: a checksum for each block of data.
     """
-    copies = copies_into(own.memory)
+    copies = own.memory.device_copies
     # Block -> the copies after which its data are there.
     awaited: dict[int, list[int]] = {}
     written = 0
@@ -66,9 +53,10 @@ def write_data(
         blocks = range(first, min(first + chunk, len(table)))
         for copy in dict.fromkeys(itertools.chain(*(awaited.get(b, ()) for b in blocks))):
             copies.wait(copy)
+        for device, offset, count in own.runs(blocks):
+            size = count * layout.BLOCK_BYTES
+            own.memory.core.publish_device_writes(device, offset, size)
         for block in blocks:
-            device, offset = own.place(block)
-            own.memory.core.publish_device_writes(device, offset, layout.BLOCK_BYTES)
             table[block] = checksum.of(_view(own, block))
 
     for _ in _threads().map(finish, range(0, len(table), chunk)):
@@ -101,8 +89,13 @@ def _write_zeros(own: stripes.Stripes, start: int, end: int) -> None:
 
 
 def _view(own: stripes.Stripes, block: int) -> np.ndarray:
-    address = own.memory.core.address(*own.place(block))
-    return np.ctypeslib.as_array((ctypes.c_uint8 * layout.BLOCK_BYTES).from_address(address))
+    """Returns a view of a block as it lies in the memory.
+
+    It runs for each block, so it is short: threads wait for the interpreter's lock meanwhile.
+    """
+    core = own.memory.core
+    start = core.address(*own.place(block)) - core.base
+    return own.memory.mapped[start : start + layout.BLOCK_BYTES]
 
 
 @functools.cache

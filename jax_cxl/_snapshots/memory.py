@@ -1,5 +1,6 @@
 """Opens the memory that snapshots lie in, and checks or writes its superblocks."""
 
+import ctypes
 import dataclasses
 import functools
 import os
@@ -7,10 +8,11 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+import jax
 import numpy as np
 
 from jax_cxl import _core, errors
-from jax_cxl._runtime import pool_uri
+from jax_cxl._runtime import platforms, pool_uri
 from jax_cxl._snapshots import layout
 
 _SHM = "/dev/shm/jax_cxl_snapshots."
@@ -55,6 +57,19 @@ class Memory:
     core: _core.PersistentMemory
     geometry: layout.Geometry
     blank: tuple[int, ...] = ()
+
+    @functools.cached_property
+    def device_copies(self) -> Any:
+        """What copies from this process's GPUs into the memory. To make it takes long."""
+        ordinals = [platforms.CUDA.ordinal(device) for device in jax.local_devices()]
+        create = platforms.CUDA.load().DeviceCopies.create
+        return create(self.core, self.core.base, self.core.total_bytes, ordinals)
+
+    @functools.cached_property
+    def mapped(self) -> np.ndarray:
+        """All bytes as they lie in the memory, without the moves that coherence needs."""
+        mapped = (ctypes.c_uint8 * self.core.total_bytes).from_address(self.core.base)
+        return np.ctypeslib.as_array(mapped)
 
     def read(self, device: int, offset: int, size: int) -> np.ndarray:
         """Returns a private copy of bytes of a device."""

@@ -6,6 +6,7 @@ import math
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from jax_cxl import errors
 from jax_cxl._snapshots import layout, leaves, place, stripes
 from jax_cxl._snapshots.memory import Memory
 
+_RUN = 16  # Blocks that a thread reads at a time.
 _KEPT_BLOCKS = 64  # Blocks with parts of several leaves are read once.
 
 
@@ -122,22 +124,28 @@ class Reader:
         work = []
         for part in self._parts.get((leaf.name, number), []):
             base = part.offset - part.start
-            for block in _blocks_of(part, base, starts, length):
-                work.append((part, base, int(block)))
+            work += [(part, base, run) for run in _together(_blocks_of(part, base, starts, length))]
         for _ in _threads().map(lambda item: self._copy(out, *item), work):
             pass  # Raises what a thread has raised.
         return out
 
-    def _copy(self, out: np.ndarray, part: place.Part, base: int, block: int) -> None:
-        """Copies what a block has of a part."""
-        begin = block * layout.BLOCK_BYTES - base
-        start, end = max(part.start, begin), min(part.end, begin + layout.BLOCK_BYTES)
-        if end - start == layout.BLOCK_BYTES:
-            expected = int(self.table(part.writer)[block])
-            self.stripes[part.writer].read_checked(block, expected, out[start:end])
-        else:
-            data = self._shared_block(part.writer, block)
+    def _copy(self, out: np.ndarray, part: place.Part, base: int, blocks: range) -> None:
+        """Copies what blocks that follow each other have of a part."""
+        size = layout.BLOCK_BYTES
+        begin = blocks.start * size - base
+        if begin < part.start or part.end < begin + size:
+            data = self._shared_block(part.writer, blocks.start)
+            start, end = max(part.start, begin), min(part.end, begin + size)
             out[start:end] = data[start - begin : end - begin]
+            blocks, begin = blocks[1:], begin + size
+        if blocks and part.end < begin + len(blocks) * size:
+            last = begin + (len(blocks) - 1) * size
+            out[last : part.end] = self._shared_block(part.writer, blocks[-1])[: part.end - last]
+            blocks = blocks[:-1]
+        if blocks:
+            expected = self.table(part.writer)[blocks.start : blocks.stop]
+            to = out[begin : begin + len(blocks) * size]
+            self.stripes[part.writer].read_all_checked(blocks, expected, to)
 
     def _shared_block(self, writer: int, block: int) -> np.ndarray:
         """Returns a block that has bytes of several parts."""
@@ -167,9 +175,17 @@ class Reader:
             return self._tables[writer]
 
 
+def _together(blocks: np.ndarray) -> Iterator[range]:
+    """Yields runs of blocks that follow each other, of at most `_RUN` blocks."""
+    for run in np.split(blocks, np.flatnonzero(np.diff(blocks) != 1) + 1):
+        for start in range(0, len(run), _RUN):
+            first = int(run[start])
+            yield range(first, first + len(run[start : start + _RUN]))
+
+
 @functools.cache
 def _threads() -> concurrent.futures.ThreadPoolExecutor:
-    return concurrent.futures.ThreadPoolExecutor(min(4, os.cpu_count() or 1), "jax_cxl restore")
+    return concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1), "jax_cxl restore")
 
 
 def _aligned(size: int) -> np.ndarray:

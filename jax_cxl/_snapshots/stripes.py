@@ -5,6 +5,7 @@ the exclusive or of the others, so that any one can be made from the rest.
 """
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -47,6 +48,14 @@ class Stripes:
         device = (self.parity_device(row) + geometry.parity + column) % geometry.num_devices
         return device, self.offset(row)
 
+    def runs(self, blocks: range) -> Iterator[tuple[int, int, int]]:
+        """Yields device, offset and number of blocks that follow each other in the memory."""
+        if self.memory.geometry.num_devices == 1:
+            yield *self.place(blocks[0]), len(blocks)
+            return
+        for block in blocks:
+            yield *self.place(block), 1
+
     def offset(self, row: int) -> int:
         """Returns where the blocks of a row begin, on each device."""
         return self.memory.geometry.row(self.number, self.first_row + row)
@@ -84,12 +93,31 @@ class Stripes:
         """
         device, offset = self.place(block)
         self.memory.core.read(device, offset, out)
+        self._check(block, expected, out)
+
+    def read_all_checked(self, blocks: range, expected: np.ndarray, out: np.ndarray) -> None:
+        """Copies blocks that follow each other and have the expected checksums.
+
+        Raises:
+          SnapshotError: as `read_checked`.
+        """
+        size = layout.BLOCK_BYTES
+        start = 0
+        for device, offset, count in self.runs(blocks):
+            self.memory.core.read(device, offset, out[start : start + count * size])
+            start += count * size
+        for number, block in enumerate(blocks):
+            self._check(block, expected[number], out[number * size : (number + 1) * size])
+
+    def _check(self, block: int, expected: int, out: np.ndarray) -> None:
+        """Checks a private copy of a block; mends the copy by parity."""
         if checksum.of(out) == expected:
             return
         if self.memory.geometry.parity:
             out[:] = self.rebuild(block)
             if checksum.of(out) == expected:
                 return
+        device, offset = self.place(block)
         raise errors.SnapshotError(
             f"block {block} of process {self.writer} is damaged (device {device}, offset {offset})"
         )
