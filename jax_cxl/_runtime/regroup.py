@@ -30,6 +30,8 @@ from jax_cxl._launch import environment as launch_environment
 from jax_cxl._runtime import configuration, lifecycle, platforms, pools, successor_tickets
 
 _POLL_SECONDS = 0.002
+# The loss of a rank of this host shows sooner.
+_GIVEN_UP_SECONDS = 2.0
 
 
 def regroup(
@@ -150,7 +152,13 @@ class _Agreement:
                     f"ranks {members} have continued without ranks {self._mine} of this process:"
                     " all processes have to call jax_cxl.regroup() with the same devices"
                 )
-            pool = self._created or pools.attach(place)
+            try:
+                pool = self._created or pools.attach(place)
+            except errors.PoolNotFoundError:
+                if not self._given_up(members, tickets):
+                    raise
+                self._running.attempt += 1
+                continue
             pools.register(pool, self._mine)
             arrival = functools.partial(self._arrival, pool, members, tickets)
             complete = self._wait(arrival, "come to the new pool")
@@ -195,15 +203,29 @@ class _Agreement:
         The first result is None while missing ranks may still come.
         """
         # First who is lost, then what they wrote, because what a lost rank wrote counts.
-        lost = any(
-            _core.rank_lost(rank) for rank in members if str(_process_of(rank)) not in tickets
-        )
-        if tickets:
-            lost |= not tickets.items() <= successor_tickets.tickets().items()
+        lost = self._lost(members, tickets)
         missing = [rank for rank in members if not pool.registered(rank)]
         if missing and not lost:
             return None, missing
         return not missing, missing
+
+    def _lost(self, members: list[int], tickets: dict[str, str]) -> bool:
+        """Returns whether a member is lost, or the successor that was to be one."""
+        if any(_core.rank_lost(rank) for rank in members if str(_process_of(rank)) not in tickets):
+            return True
+        return bool(tickets) and not tickets.items() <= successor_tickets.tickets().items()
+
+    def _given_up(self, members: list[int], tickets: dict[str, str]) -> bool:
+        """Returns whether the others have given up this attempt, and with it the pool's name."""
+        later = self._running.attempt + 1
+        end = time.monotonic() + _GIVEN_UP_SECONDS
+        while time.monotonic() < end:
+            if self._lost(members, tickets):
+                return True
+            if any(_core.joined_attempt(rank, later) for rank in members):
+                return True
+            time.sleep(_POLL_SECONDS)
+        return False
 
     def _create(self) -> dict[str, Any]:
         """Creates the new pool and returns its place."""

@@ -100,5 +100,5 @@ def _view(own: stripes.Stripes, block: int) -> np.ndarray:
 
 @functools.cache
 def _threads() -> concurrent.futures.ThreadPoolExecutor:
-    count = max(1, min(8, (os.cpu_count() or 1) // 2))
+    count = max(1, min(4, (os.cpu_count() or 1) // 2))
     return concurrent.futures.ThreadPoolExecutor(count, "jax_cxl snapshots")

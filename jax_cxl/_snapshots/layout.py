@@ -17,7 +17,7 @@ from typing import Self
 from jax_cxl._snapshots import checksum
 
 PAGE_BYTES = 4096
-BLOCK_BYTES = 256 << 10  # What a checksum covers. It fits into the caches of a core.
+BLOCK_BYTES = 1 << 20  # What a checksum covers.
 MAX_PROCESSES = 1024
 RECORD_BYTES = 128
 RECORDS_BYTES = MAX_PROCESSES * RECORD_BYTES

@@ -14,8 +14,8 @@ from jax_cxl import errors
 from jax_cxl._snapshots import layout, leaves, place, stripes
 from jax_cxl._snapshots.memory import Memory
 
-_RUN = 16  # Blocks that a thread reads at a time.
-_KEPT_BLOCKS = 64  # Blocks with parts of several leaves are read once.
+_RUN = 4  # Blocks that a thread reads at a time.
+_KEPT_BLOCKS = 16  # Blocks with parts of several leaves are read once.
 
 
 class Reader:

@@ -79,7 +79,7 @@ class TooSmallTest(parameterized.TestCase):
 
     def test_long_python_values_have_room(self):
         tree = {"w": jnp.zeros(10), "text": ""}
-        long = {**tree, "text": np.random.default_rng(0).bytes(400_000).hex()}
+        long = {**tree, "text": np.random.default_rng(0).bytes(2_000_000).hex()}
         with places.place(tree) as place:
             snapshots = place.open()
             for step in (0, 1):

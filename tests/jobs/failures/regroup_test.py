@@ -25,6 +25,7 @@ class SeveralProcessesTest(parameterized.TestCase):
         *arguments: str,
         program: str = "regroup/regroup.py",
         launcher: tuple[str, ...] = ("--go-on",),
+        processes: int = 3,
         devices_per_process: int = 1,
     ) -> str:
         name = f"regroup-{uuid.uuid4().hex[:8]}"
@@ -32,7 +33,7 @@ class SeveralProcessesTest(parameterized.TestCase):
             program,
             f"--pool=shm:{name}",
             *arguments,
-            processes=3,
+            processes=processes,
             devices_per_process=devices_per_process,
             launcher=launcher,
             timeout=200,
@@ -68,6 +69,14 @@ class SeveralProcessesTest(parameterized.TestCase):
         said = self.run_job("--victims=2", f"--dies={dies}", f"--moment={moment}")
         self.assertEqual(sums_of(said, 1 - dies)[-1], [1 - dies], said)
         self.assertIn(f"[{1 - dies}] done", said)
+
+    def test_one_comes_after_the_others_have_given_up_the_new_pool(self):
+        said = self.run_job(
+            *("--victims=3", "--dies=1", "--moment=register", "--late=2"), processes=4
+        )
+        for process in (0, 2):
+            self.assertEqual(sums_of(said, process)[-1], [0, 2], said)
+            self.assertIn(f"[{process}] done", said)
 
     @parameterized.parameters(("0",), ("1",), ("0,2",), ("0,1,2",))
     def test_successors_join(self, victims):

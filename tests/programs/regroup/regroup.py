@@ -3,6 +3,7 @@
 Each prints the sums that it got, of `jax.device_count()` ranks and then of fewer.
 """
 
+import functools
 import os
 import signal
 import time
@@ -22,6 +23,7 @@ _MOMENT = flags.DEFINE_enum(
     "Where process --dies is lost when it regroups.",
 )  # fmt: skip
 _DIES = flags.DEFINE_integer("dies", -1, "The process that is lost while regrouping.")
+_LATE = flags.DEFINE_integer("late", -1, "The process that goes late to the first new pool.")
 _POOL = flags.DEFINE_string("pool", None, "URI of the pool.")
 
 
@@ -67,6 +69,12 @@ def die_at(moment):
     setattr(holder, name, fatal)
 
 
+def attach_late(attach, place):
+    time.sleep(1)
+    pools.attach = attach
+    return attach(place)
+
+
 def regroup():
     start = time.monotonic()
     devices = jax_cxl.regroup()
@@ -82,6 +90,8 @@ def main(_) -> None:
     program = sum_of_ranks(devices)
     if me == _DIES.value:
         die_at(_MOMENT.value)
+    if me == _LATE.value:
+        pools.attach = functools.partial(attach_late, pools.attach)
     for victim in [*map(int, _VICTIMS.value), None]:
         for _ in range(3):
             total, gathered = jax.block_until_ready(program())
