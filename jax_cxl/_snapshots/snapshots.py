@@ -41,7 +41,7 @@ class Snapshots:
     places of the program, as they do collectives. docs/snapshots.md says more.
     """
 
-    def __init__(self, where: str, *, keep: int = 2, parity: int = 0):
+    def __init__(self, where: str, *, keep: int = 2, parity: int = 0) -> None:
         """Opens the memory, and prepares it if it is new.
 
         Args:

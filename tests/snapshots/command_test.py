@@ -1,0 +1,368 @@
+"""The command `snapshots`: what it prints, what it changes, and what it refuses."""
+
+import contextlib
+import io
+import json
+import os
+import pathlib
+import time
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import orbax.checkpoint
+import places
+from absl.testing import absltest, parameterized
+
+import jax_cxl
+from jax_cxl import __main__
+from jax_cxl._snapshots import names
+
+
+class Adam(NamedTuple):
+    count: jax.Array
+    mu: dict
+
+
+class Empty(NamedTuple):
+    """An optimizer's node without leaves."""
+
+
+def _tree(step: int):
+    rng = np.random.default_rng(step)
+    return {
+        "params": {"w": jnp.asarray(rng.standard_normal((300, 1000), np.float32))},
+        "opt": (Adam(jnp.array(step, jnp.int32), {"w": jnp.ones(3, jnp.bfloat16)}), Empty()),
+        "small": [jnp.asarray(rng.integers(-8, 8, 5).astype(ml_dtypes.int4)), jnp.array([True])],
+        "step": step,
+        "rate": 0.5,
+        "nothing": None,
+    }
+
+
+def _run(*arguments) -> tuple[int, str, str]:
+    """Runs the command in this process: status, output, errors."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status = __main__.main(["snapshots", *map(str, arguments)])
+        except SystemExit as exit:
+            status = exit.code
+    return status, out.getvalue(), err.getvalue()
+
+
+def _save(place, *steps, **options):
+    with place.open(**options) as snapshots:
+        snapshots.latest()
+        for step in steps:
+            snapshots.save(step, _tree(step))
+        snapshots.wait()
+
+
+class CommandTest(parameterized.TestCase):
+    def done(self, *arguments) -> str:
+        status, out, err = _run(*arguments)
+        self.assertEqual((status, err), (0, ""), out)
+        return out
+
+    def refused(self, why: str, *arguments, status: int = 1) -> str:
+        found, out, err = _run(*arguments)
+        self.assertEqual(found, status, out + err)
+        self.assertRegex(err, why)
+        return out
+
+    def test_list(self):
+        with places.place(_tree(0), keep=3, paths=2) as place:
+            before = time.time()
+            _save(place, 5, 6, keep=3)
+            without_size = place.where.partition("?")[0]
+            contents = place.contents()
+            for where in (place.where, without_size):
+                lines = self.done("list", where).splitlines()
+                self.assertRegex(lines[0], f"keep=3, parity=0, 2 x {place.size} bytes$")
+                self.assertRegex(lines[1], r"^step 6: 20.*, 1 process, 9 leaves, 1200016 bytes$")
+                self.assertRegex(lines[2], "^step 5: ")
+                self.assertEqual(lines[3:], ["area 0: empty"])
+            listed = json.loads(self.done("list", "--json", place.where))
+            self.assertEqual(
+                (listed["keep"], listed["parity"], listed["devices"], listed["lost_devices"]),
+                (3, 0, 2, []),
+            )
+            states = [(area["state"], area["step"]) for area in listed["areas"]]
+            self.assertEqual(states, [("valid", 6), ("valid", 5), ("empty", None)])
+            newest = listed["areas"][0]
+            self.assertEqual(
+                (newest["processes"], newest["bytes"], newest["leaves"]), (1, 1200016, 9)
+            )
+            self.assertBetween(newest["time"], before, time.time())
+            self.assertEqual(place.contents(), contents, "list changes nothing")
+
+    def test_list_tells_what_is_torn(self):
+        with places.place(_tree(0)) as place:
+            _save(place, 5, 6)
+            (_, device, offset, _) = next(
+                part for part in places.used(place, 5) if part[0] == "record"
+            )
+            place.flip(device, offset)
+            self.assertIn("area 1: being written or torn", self.done("list", place.where))
+            directory = next(part for part in places.used(place, 6) if part[0] == "directory")
+            place.flip(directory[1], directory[2])
+            self.assertRegex(
+                self.done("list", place.where),
+                "area 0 of step 6: damaged .the directory of process 0 is damaged",
+            )
+
+    @parameterized.parameters("list", "check", "delete", "repair", "export")
+    def test_nothing_is_created_where_there_is_nothing(self, command):
+        more = ("--step", 1, "/x") if command == "export" else ()
+        with places.folder() as folder:
+            where = f"file:{folder}/a?size=1MiB"
+            self.refused(f"there is no {folder}/a", command, where, *more)
+            self.assertEmpty(os.listdir(folder))
+            path = pathlib.Path(folder, "a")
+            path.touch(mode=0o600)
+            why = "has 0 bytes, not size" if command != "repair" else "it is empty"
+            self.refused(why, command, where, *more)
+            if command != "repair":
+                self.assertEqual(path.stat().st_size, 0)
+        self.refused("write for example shm:", command, "shm:of_no_test", *more)
+
+    def test_shm_needs_no_size_once_it_is_there(self):
+        name = f"command_test.{os.getpid()}"
+        path = pathlib.Path(f"/dev/shm/jax_cxl_snapshots.{name}")
+        try:
+            self.done("format", f"shm:{name}?size=4MiB", "--keep", 3)
+            self.assertEqual(path.stat().st_size, 4 << 20)
+            self.assertIn("keep=3", self.done("list", f"shm:{name}"))
+            snapshots = jax_cxl.Snapshots(f"shm:{name}", keep=3)
+            snapshots.save(4, {"a": 1})
+            snapshots.wait()
+            self.refused("in use by a job", "delete", f"shm:{name}")
+            del snapshots
+            out = self.done("delete", f"shm:{name}")
+            self.assertEqual(out, f"deleted step 4\nremoved {path}\n")
+            self.assertFalse(path.exists())
+        finally:
+            path.unlink(missing_ok=True)
+
+    @parameterized.product(parity=(0, 1))
+    def test_check(self, parity):
+        with places.place(_tree(0), paths=3, parity=parity) as place:
+            _save(place, 1, 2, parity=parity)
+            self.assertEqual(
+                self.done("check", place.where),
+                "step 2: undamaged\nstep 1: undamaged\nnothing is damaged\n",
+            )
+            kinds = {}
+            for kind, device, offset, size in places.used(place, 1):
+                kinds.setdefault(kind, (device, offset, size))
+            del kinds["superblock"]
+            if not parity:
+                del kinds["record"]  # Without its record it is no snapshot.
+            for kind, (device, offset, size) in kinds.items():
+                place.flip(device, offset + size - 1)
+                status, out, _ = _run("check", place.where)
+                self.assertEqual(status, 1, kind)
+                self.assertIn("step 2: undamaged", out)
+                self.assertIn("step 1: damaged", out)
+                where = f"(device {device}, offset {offset:#x})"
+                if parity:
+                    has = "other devices have it" if kind == "record" else "parity has it"
+                    self.assertRegex(out, f"step 1: {kind}.*{has}")
+                    self.assertIn(where, out)
+                elif kind == "data":
+                    self.assertIn(f"step 1: data of process 0 {where} is lost", out)
+                else:
+                    self.assertRegex(out, f"step 1: the {kind}.* of process 0 is damaged")
+                place.flip(device, offset + size - 1)
+            self.done("check", place.where)
+
+    def test_repair(self):
+        with places.place(_tree(0), paths=3, parity=1) as place:
+            _save(place, 1, 2, parity=1)
+            place.paths[1].unlink()
+            self.refused("repair writes a lost path anew", "check", place.where)
+            place.paths[1].touch(mode=0o600)
+            self.refused("repair writes a lost path anew", "list", place.where)
+            out = self.done("repair", place.where)
+            self.assertRegex(out, r"device 1 was lost\n\d+ blocks and records were written anew")
+            self.assertIn("nothing is damaged", self.done("check", place.where))
+            place.zero(2)
+            status, out, _ = _run("check", place.where)
+            self.assertEqual(status, 1)
+            self.assertIn("device 2 is lost", out)
+            self.assertIn("device 2 is lost", self.done("list", place.where))
+            self.assertEqual(
+                json.loads(self.done("list", "--json", place.where))["lost_devices"], [2]
+            )
+            self.done("repair", place.where)
+            place.zero(0)
+            found = place.open(parity=1).restore_latest(_tree(0))
+            places.assert_same(self, (2, _tree(2)), found)
+            data = [part for part in places.used(place, 2) if part[0] == "data"]
+            place.flip(data[0][1] or data[1][1], data[0][2])
+            self.refused("step 2 is damaged, more than parity can mend", "repair", place.where)
+
+    def test_repair_needs_parity(self):
+        with places.place(_tree(0)) as place:
+            _save(place, 1)
+            self.refused("has no parity", "repair", place.where)
+
+    def test_delete(self):
+        with places.place(_tree(0), keep=3, paths=2) as place:
+            _save(place, 1, 2, 3, keep=3)
+            self.refused(
+                r"no valid snapshot of step 7: \[3, 2, 1\]", "delete", place.where, "--step=7"
+            )
+            self.assertEqual(self.done("delete", place.where, "--step", 2), "deleted step 2\n")
+            snapshots = place.open(keep=3)
+            with self.assertRaises(jax_cxl.SnapshotError):
+                snapshots.restore(2, _tree(0))
+            places.assert_same(self, _tree(1), snapshots.restore(1, _tree(0)))
+            places.assert_same(self, _tree(3), snapshots.restore(3, _tree(0)))
+            del snapshots
+            self.assertEqual(self.done("delete", place.where), "deleted step 3\ndeleted step 1\n")
+            self.assertIsNone(place.open(keep=3).latest())
+
+    def test_format(self):
+        with places.place(_tree(0), paths=2) as place:
+            self.assertRegex(self.done("format", place.where), "keep=2, parity=0, each snapshot")
+            # It holds nothing yet.
+            self.done("format", place.where, "--keep=3", "--parity=1")
+            self.done("format", place.where)
+            _save(place, 1)
+            before = place.contents()
+            refusal = r"holds the snapshots of steps \[1\]. --yes clears it"
+            self.refused(refusal, "format", place.where)
+            self.assertEqual(place.contents(), before)
+            place.paths[1].write_bytes(b"A novel.\n" + bytes(place.size))
+            self.refused("may hold something: .*device 1", "format", place.where)
+            self.assertTrue(place.paths[1].read_bytes().startswith(b"A novel."))
+            self.done("format", place.where, "--yes", "--parity=1")
+            snapshots = place.open(parity=1)
+            self.assertIsNone(snapshots.latest())
+            self.refused("in use by a job", "format", place.where, "--yes")
+            del snapshots
+            self.refused("at least 2", "format", place.where, "--keep=1", status=2)
+
+    def test_export_is_what_orbax_restores(self):
+        tree = _tree(3)
+        with places.place(tree) as place, places.folder() as folder:
+            _save(place, 2, 3)
+            checkpoint = pathlib.Path(folder, "checkpoint")
+            out = self.done("export", place.where, "--step", 3, checkpoint)
+            self.assertEqual(out, f"wrote step 3 to {checkpoint}\n")
+            mesh = jax.make_mesh((4,), ("x",), (jax.sharding.AxisType.Auto,))
+            like = {
+                **tree,
+                "params": {
+                    "w": jax.ShapeDtypeStruct(
+                        (300, 1000), jnp.float32, sharding=jax.NamedSharding(mesh, jax.P("x"))
+                    )
+                },
+            }
+            with orbax.checkpoint.StandardCheckpointer() as checkpointer:
+                found = checkpointer.restore(checkpoint, like)
+            places.assert_same(self, tree, found)
+            self.refused("exists already", "export", place.where, "--step", 3, checkpoint)
+            self.refused("no valid snapshot", "export", place.where, "--step", 4, f"{folder}/b")
+
+    def test_export_of_keys_and_of_what_orbax_refuses(self):
+        trees = [
+            {"key": jax.random.key(7), "keys": jax.random.split(jax.random.key(1, impl="rbg"), 3)},
+            {"good": jnp.zeros(3), "empty": jnp.zeros((0, 3)), "text": ["a"]},
+            jnp.zeros(3),
+        ]
+        with places.place(trees[0], keep=3) as place, places.folder() as folder:
+            with place.open(keep=3) as snapshots:
+                for step, tree in enumerate(trees):
+                    snapshots.save(step, tree)
+                snapshots.wait()
+                del snapshots
+            out = self.done("export", place.where, "--step", 0, f"{folder}/0")
+            self.assertIn("['key']: typed PRNG keys, of which it has the key data", out)
+            with orbax.checkpoint.StandardCheckpointer() as checkpointer:
+                found = checkpointer.restore(f"{folder}/0")
+            for name, key in trees[0].items():
+                np.testing.assert_array_equal(found[name], jax.random.key_data(key))
+            self.refused(
+                r"\['empty'\], \['text'\]\[0\]", "export", place.where, "--step=1", f"{folder}/1"
+            )
+            self.refused("single leaf", "export", place.where, "--step=2", f"{folder}/2")
+            self.assertEqual(os.listdir(folder), ["0"])
+
+    def test_import(self):
+        tree = _tree(3)
+        mesh = jax.make_mesh((8,), ("x",), (jax.sharding.AxisType.Auto,))
+        wide = jax.device_put(jnp.arange(16.0), jax.NamedSharding(mesh, jax.P("x")))
+        tree["params"]["wide"] = wide
+        with places.place(tree, parity=1, paths=2) as place, places.folder() as folder:
+            with orbax.checkpoint.StandardCheckpointer() as checkpointer:
+                checkpointer.save(f"{folder}/checkpoint", tree)
+            with orbax.checkpoint.CheckpointManager(f"{folder}/manager") as manager:
+                manager.save(12, args=orbax.checkpoint.args.StandardSave(tree))
+            parity = ("--keep=2", "--parity=1")
+            self.done("import", f"{folder}/checkpoint", place.where, "--step=3", *parity)
+            # What is there says how many stay.
+            self.done("import", f"{folder}/manager/12", place.where, "--step=12")
+            snapshots = place.open(parity=1)
+            for step in (3, 12):
+                places.assert_same(self, tree, snapshots.restore(step, tree))
+            del snapshots
+            self.refused(
+                "made with keep=2",
+                "import",
+                f"{folder}/checkpoint",
+                place.where,
+                "--step=4",
+                "--keep=3",
+            )
+            self.refused("no checkpoint of orbax", "import", folder, place.where, "--step=4")
+
+    def test_there_and_back(self):
+        tree = _tree(1)
+        with places.place(tree) as place, places.folder() as folder:
+            _save(place, 1)
+            self.done("export", place.where, "--step=1", f"{folder}/a")
+            self.done("import", f"{folder}/a", place.where, "--step=2")
+            places.assert_same(self, tree, place.open().restore(2, tree))
+
+    def test_wrong_arguments(self):
+        self.refused("usage", status=2)
+        self.refused("invalid choice: 'lst'", "lst", "shm:a", status=2)
+        self.refused("--step", "export", "shm:a", "folder", status=2)
+        self.refused("at least 0, not -1", "delete", "shm:a", "--step=-1", status=2)
+        self.refused("'tcp'", "list", "tcp:a")
+        for command in ("", "list", "check", "export", "import", "delete", "format", "repair"):
+            status, out, _ = _run(*filter(None, [command]), "--help")
+            self.assertEqual(status, 0)
+            self.assertIn(f"usage: python -m jax_cxl snapshots {command}", out)
+
+
+class NamesTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ({"a": [0, {"b'": 1}], 'x"]': {"]['": 2, "[": 3}},),
+        ({"a b": {".c": 4, "": 5}},),
+    )
+    def test_names_of_dicts_and_lists_are_read_again(self, tree):
+        for path, _ in jax.tree_util.tree_leaves_with_path(tree):
+            name = jax.tree_util.keystr(path)
+            keys = tuple(getattr(key, "key", getattr(key, "idx", None)) for key in path)
+            self.assertEqual(names.parse(name), keys, name)
+
+    @parameterized.parameters(
+        ("", ()),
+        (".mu['w']", ("mu", "w")),
+        ("[3].count[<flat index 2>]", (3, "count", 2)),
+        ("[(1, 'x')]['y']", ("(1, 'x')", "y")),
+        ("[<Color.RED: 1>].a", ("<Color.RED: 1>", "a")),
+        ("[True][-1]", ("True", -1)),
+    )
+    def test_other_names(self, name, keys):
+        self.assertEqual(names.parse(name), keys)
+
+
+if __name__ == "__main__":
+    absltest.main()
