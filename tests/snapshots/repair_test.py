@@ -16,7 +16,7 @@ def _tree(step: int):
     rng = np.random.default_rng(step)
     mesh = jax.make_mesh((4,), ("x",), (jax.sharding.AxisType.Auto,))
     large = jax.device_put(
-        rng.standard_normal((4, 300_001), np.float32), jax.NamedSharding(mesh, jax.P("x"))
+        rng.standard_normal((4, 1_200_001), np.float32), jax.NamedSharding(mesh, jax.P("x"))
     )
     return {"large": large, "small": jnp.arange(3) + step, "step": step}
 

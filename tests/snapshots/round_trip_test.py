@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -130,7 +131,9 @@ class RoundTripTest(parameterized.TestCase):
                 with open("/proc/self/statm") as file:
                     pages = int(file.read().split()[1])
                 descriptors = len(os.listdir("/proc/self/fd"))
-                threads = len(os.listdir("/proc/self/task"))
+                threads = sum(
+                    thread.name.startswith("jax_cxl snap") for thread in threading.enumerate()
+                )
                 files = os.listdir(place.paths[0].parent)
                 return pages * os.sysconf("SC_PAGE_SIZE"), descriptors, threads, files
 

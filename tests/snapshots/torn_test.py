@@ -36,7 +36,7 @@ class _StopsAfter:
 
 def _tree(step):
     rng = np.random.default_rng(step)
-    return {"large": jnp.asarray(rng.standard_normal(400_000, np.float32)), "step": step}
+    return {"large": jnp.asarray(rng.standard_normal(1_600_000, np.float32)), "step": step}
 
 
 def _stop_save(snapshots, writes: int, step: int) -> int:
