@@ -64,7 +64,8 @@ class TooSmallTest(parameterized.TestCase):
     def test_parts_of_a_path(self):
         tree = jnp.zeros(500_000)
         with places.folder() as folder:
-            place = places.Place(folder, 3 << 20)
+            little = jax_cxl.Snapshots.bytes_needed(0, parity=1, paths=3)
+            place = places.Place(folder, 3 * little)
             place.where += "&devices=3"
             with self.assertRaises(errors.PoolTooSmallError) as caught:
                 place.open(parity=1).save(0, tree)
@@ -79,7 +80,7 @@ class TooSmallTest(parameterized.TestCase):
 
     def test_long_python_values_have_room(self):
         tree = {"w": jnp.zeros(10), "text": ""}
-        long = {**tree, "text": np.random.default_rng(0).bytes(400_000).hex()}
+        long = {**tree, "text": np.random.default_rng(0).bytes(2_000_000).hex()}
         with places.place(tree) as place:
             snapshots = place.open()
             for step in (0, 1):
