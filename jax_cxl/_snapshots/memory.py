@@ -17,7 +17,7 @@ from jax_cxl._snapshots import layout
 
 _SHM = "/dev/shm/jax_cxl_snapshots."
 EMPTY = "it is empty"
-_SETTLE_SECONDS = 0.1
+SETTLE_SECONDS = 0.1
 
 
 def spec_of(where: str) -> pool_uri.PoolSpec:
@@ -188,7 +188,7 @@ def _superblocks(
                 problems[device] = str(error)
         if len(found) == len(pages) or not any(map(any, pages)):
             return found, problems, blank
-        time.sleep(_SETTLE_SECONDS)
+        time.sleep(SETTLE_SECONDS)
         before, pages = pages, _first_pages(core)
         if pages == before:
             return found, problems, blank

@@ -1,6 +1,8 @@
 """A damaged byte, wherever it is, never becomes a wrong value; parity gives it back."""
 
 import collections
+import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +11,7 @@ import places
 from absl.testing import absltest, parameterized
 
 import jax_cxl
-from jax_cxl._snapshots import layout
+from jax_cxl._snapshots import layout, memory
 
 
 def _tree(step: int):
@@ -129,6 +131,30 @@ class DamageTest(parameterized.TestCase):
             places.assert_same(self, _tree(5), snapshots.restore(5, _tree(0)))
             # It went to the place of the damaged one.
             places.assert_same(self, _tree(0), snapshots.restore(0, _tree(0)))
+
+
+class StartTest(absltest.TestCase):
+    def test_processes_that_start_together_prepare_new_memory(self):
+        """Each one may look while another one has prepared some of the devices."""
+        with places.place(_tree(0), paths=3) as place:
+            place.open()
+            prepared = [content[: layout.PAGE_BYTES] for content in place.contents()]
+            for device in range(3):
+                place.zero(device)
+            place.paths[0].write_bytes(prepared[0] + bytes(place.size - layout.PAGE_BYTES))
+
+            def prepare_the_rest():
+                for device in (1, 2):
+                    time.sleep(memory.SETTLE_SECONDS / 2)
+                    with open(place.paths[device], "r+b") as file:
+                        file.write(prepared[device])
+
+            other = threading.Thread(target=prepare_the_rest)
+            other.start()
+            try:
+                self.assertIsNone(place.open().latest())
+            finally:
+                other.join()
 
 
 class ForeignTest(parameterized.TestCase):

@@ -61,7 +61,7 @@ class TornTest(parameterized.TestCase):
         with places.place(trees[0], paths=paths, **options) as place:
             # How many writes there are.
             writes = (1 << 20) - _stop_save(place.open(**options), 1 << 20, 0)
-            self.assertGreater(writes, 7)
+            self.assertGreaterEqual(writes, 7)
             snapshots = place.open(**options)
             for stop in range(writes):
                 snapshots.save(2, trees[2])
@@ -70,7 +70,9 @@ class TornTest(parameterized.TestCase):
                 with self.assertRaises(_StoppedError):
                     _stop_save(snapshots, stop, 4)
                 for again in (snapshots, place.open(**options)):
-                    found = again.restore_latest(trees[0])
+                    # What is half written is not even tried.
+                    with self.assertNoLogs("jax_cxl"):
+                        found = again.restore_latest(trees[0])
                     # Its own last word is on the first device.
                     complete = found[0] == 4
                     self.assertIn(found[0], (3, 4))
