@@ -1,4 +1,4 @@
-#include "cc/pool/snapshot.h"
+#include "cc/pool/job_record.h"
 
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -59,8 +59,8 @@ Status CopyFromFile(int fd, uint64_t offset, uint64_t bytes,
 
 }  // namespace
 
-Status Snapshot::Copy(int fd, uint64_t offset, uint64_t bytes,
-                      const std::string& name) {
+Status JobRecord::Copy(int fd, uint64_t offset, uint64_t bytes,
+                       const std::string& name) {
   lines_.resize((bytes + sizeof(Line) - 1) / sizeof(Line));
   std::byte* to = lines_.data()->bytes;
   struct stat info;
@@ -69,31 +69,31 @@ Status Snapshot::Copy(int fd, uint64_t offset, uint64_t bytes,
                                : CopyFromFile(fd, offset, bytes, name, to);
 }
 
-Result<Snapshot> Snapshot::Read(int fd, uint64_t offset,
-                                const std::string& name) {
-  Snapshot snapshot;
-  CXL_RETURN_IF_ERROR(snapshot.Copy(fd, offset, kPageBytes, name));
-  CXL_RETURN_IF_ERROR(CheckReadable(snapshot.header(), name));
-  const PoolHeader header = snapshot.header();
-  CXL_RETURN_IF_ERROR(
-      snapshot.Copy(fd, offset, ControlBytes(0, snapshot.world_size()), name));
+Result<JobRecord> JobRecord::Read(int fd, uint64_t offset,
+                                  const std::string& name) {
+  JobRecord job_record;
+  CXL_RETURN_IF_ERROR(job_record.Copy(fd, offset, kPageBytes, name));
+  CXL_RETURN_IF_ERROR(CheckReadable(job_record.header(), name));
+  const PoolHeader header = job_record.header();
+  CXL_RETURN_IF_ERROR(job_record.Copy(
+      fd, offset, ControlBytes(0, job_record.world_size()), name));
   // The world size, which all else hangs on, came with the first copy.
-  if (std::memcmp(&header, &snapshot.header(), sizeof(header)) != 0)
+  if (std::memcmp(&header, &job_record.header(), sizeof(header)) != 0)
     return Error(Code::kDataLoss, name,
                  " is being taken over by another job; try again");
-  return snapshot;
+  return job_record;
 }
 
-const RankPage& Snapshot::rank_page(int rank) const {
+const RankPage& JobRecord::rank_page(int rank) const {
   return *At<RankPage>(kPageBytes +
                        static_cast<uint64_t>(rank) * kRankPageBytes);
 }
 
-const Recorder& Snapshot::recorder(int rank) const {
+const Recorder& JobRecord::recorder(int rank) const {
   return *At<Recorder>(RecorderOffset(rank, world_size()));
 }
 
-Doorbells Snapshot::doorbells() const {
+Doorbells JobRecord::doorbells() const {
   return Doorbells(Coherence(CoherenceMode::kCoherent), header().epoch);
 }
 

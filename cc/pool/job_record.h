@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_POOL_SNAPSHOT_H_
-#define JAX_CXL_POOL_SNAPSHOT_H_
+#ifndef JAX_CXL_POOL_JOB_RECORD_H_
+#define JAX_CXL_POOL_JOB_RECORD_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -16,13 +16,13 @@ namespace jax_cxl::pool {
 // A private copy of a pool's control pages: who its ranks are and what they
 // did, while they live or after they are gone. Nobody can change it between a
 // check and its use; what the ranks wrote is still not to be trusted.
-class Snapshot {
+class JobRecord {
  public:
-  // Copies from the pool that starts at `offset` of an open file, saved
-  // snapshot or dax device. `name` is for messages. Errors: kDataLoss if there
-  // is no whole pool of this version.
-  static Result<Snapshot> Read(int fd, uint64_t offset,
-                               const std::string& name);
+  // Copies from the pool that starts at `offset` of an open file, a saved
+  // job record or a dax device. `name` is for messages. Errors: kDataLoss if
+  // there is no whole pool of this version.
+  static Result<JobRecord> Read(int fd, uint64_t offset,
+                                const std::string& name);
 
   const PoolHeader& header() const { return *At<PoolHeader>(0); }
   int world_size() const { return static_cast<int>(header().world_size); }
@@ -40,7 +40,7 @@ class Snapshot {
     std::byte bytes[kLineBytes];
   };
 
-  Snapshot() = default;
+  JobRecord() = default;
   Status Copy(int fd, uint64_t offset, uint64_t bytes, const std::string& name);
 
   template <typename T>
@@ -53,4 +53,4 @@ class Snapshot {
 
 }  // namespace jax_cxl::pool
 
-#endif  // JAX_CXL_POOL_SNAPSHOT_H_
+#endif  // JAX_CXL_POOL_JOB_RECORD_H_

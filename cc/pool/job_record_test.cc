@@ -1,4 +1,4 @@
-#include "cc/pool/snapshot.h"
+#include "cc/pool/job_record.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -19,9 +19,9 @@
 namespace jax_cxl::pool {
 namespace {
 
-class SnapshotTest : public testing::Test {
+class JobRecordTest : public testing::Test {
  protected:
-  SnapshotTest() {
+  JobRecordTest() {
     std::ofstream(path_).close();  // a file that was there before stays
     std::filesystem::resize_file(path_, 8 * kMiB);
     // Pools that other users can read are refused.
@@ -36,7 +36,7 @@ class SnapshotTest : public testing::Test {
     fd_ = UniqueFd(open(path_.c_str(), O_RDONLY | O_CLOEXEC));
   }
 
-  Result<Snapshot> Read() { return Snapshot::Read(fd_.get(), kMiB, path_); }
+  Result<JobRecord> Read() { return JobRecord::Read(fd_.get(), kMiB, path_); }
 
   TempDirectory dir_;
   std::string path_ = dir_ / "pool";
@@ -44,48 +44,48 @@ class SnapshotTest : public testing::Test {
   UniqueFd fd_;
 };
 
-TEST_F(SnapshotTest, HasWhatTheRanksWroteWhenItWasTaken) {
+TEST_F(JobRecordTest, HasWhatTheRanksWroteWhenItWasTaken) {
   pool_->rank_page(2)->info.process.pid = 17;
   pool_->recorder(2)->calls[4095].identity = 4;
-  const Result<Snapshot> snapshot = Read();
-  ASSERT_TRUE(snapshot.ok()) << snapshot.status().message();
+  const Result<JobRecord> job_record = Read();
+  ASSERT_TRUE(job_record.ok()) << job_record.status().message();
   pool_->rank_page(2)->info.process.pid = 18;
-  EXPECT_EQ(snapshot->world_size(), 3);
-  EXPECT_EQ(snapshot->header().token, pool_->token());
-  EXPECT_EQ(snapshot->rank_page(2).info.process.pid, 17);
-  EXPECT_EQ(snapshot->recorder(2).calls[4095].identity, 4u);
+  EXPECT_EQ(job_record->world_size(), 3);
+  EXPECT_EQ(job_record->header().token, pool_->token());
+  EXPECT_EQ(job_record->rank_page(2).info.process.pid, 17);
+  EXPECT_EQ(job_record->recorder(2).calls[4095].identity, 4u);
 }
 
-TEST_F(SnapshotTest, OutlivesThePool) {
+TEST_F(JobRecordTest, OutlivesThePool) {
   pool_->rank_page(1)->info.process.pid = 17;
   pool_.reset();
-  const Result<Snapshot> snapshot = Read();
-  ASSERT_TRUE(snapshot.ok()) << snapshot.status().message();
-  EXPECT_EQ(snapshot->rank_page(1).info.process.pid, 17);
+  const Result<JobRecord> job_record = Read();
+  ASSERT_TRUE(job_record.ok()) << job_record.status().message();
+  EXPECT_EQ(job_record->rank_page(1).info.process.pid, 17);
 }
 
-TEST_F(SnapshotTest, CanBeKeptInAFile) {
+TEST_F(JobRecordTest, CanBeKeptInAFile) {
   pool_->recorder(1)->calls[0].identity = 5;
-  const Result<Snapshot> snapshot = Read();
-  ASSERT_TRUE(snapshot.ok());
+  const Result<JobRecord> job_record = Read();
+  ASSERT_TRUE(job_record.ok());
   const std::string kept = dir_ / "kept";
-  std::ofstream(kept).write(reinterpret_cast<const char*>(snapshot->data()),
-                            static_cast<std::streamsize>(snapshot->size()));
+  std::ofstream(kept).write(reinterpret_cast<const char*>(job_record->data()),
+                            static_cast<std::streamsize>(job_record->size()));
   const UniqueFd fd(open(kept.c_str(), O_RDONLY | O_CLOEXEC));
-  const Result<Snapshot> again = Snapshot::Read(fd.get(), 0, kept);
+  const Result<JobRecord> again = JobRecord::Read(fd.get(), 0, kept);
   ASSERT_TRUE(again.ok()) << again.status().message();
   EXPECT_EQ(again->recorder(1).calls[0].identity, 5u);
 }
 
-TEST_F(SnapshotTest, RefusesWhatIsNoPool) {
-  EXPECT_EQ(Snapshot::Read(fd_.get(), 0, path_).status().code(),
+TEST_F(JobRecordTest, RefusesWhatIsNoPool) {
+  EXPECT_EQ(JobRecord::Read(fd_.get(), 0, path_).status().code(),
             Code::kDataLoss);
-  EXPECT_EQ(Snapshot::Read(fd_.get(), 100 * kMiB, path_).status().code(),
+  EXPECT_EQ(JobRecord::Read(fd_.get(), 100 * kMiB, path_).status().code(),
             Code::kDataLoss);
-  EXPECT_FALSE(Snapshot::Read(-1, 0, "nothing").ok());
+  EXPECT_FALSE(JobRecord::Read(-1, 0, "nothing").ok());
 }
 
-TEST_F(SnapshotTest, AFileThatIsCutShortIsAnError) {
+TEST_F(JobRecordTest, AFileThatIsCutShortIsAnError) {
   pool_.reset();
   std::filesystem::resize_file(path_, kMiB + 3 * kPageBytes);
   const Status status = Read().status();
@@ -93,7 +93,7 @@ TEST_F(SnapshotTest, AFileThatIsCutShortIsAnError) {
   EXPECT_NE(status.message().find("cut short"), std::string::npos);
 }
 
-TEST_F(SnapshotTest, SurvivesAnyHeader) {
+TEST_F(JobRecordTest, SurvivesAnyHeader) {
   pool_.reset();
   std::mt19937_64 random(1);
   const UniqueFd writer(open(path_.c_str(), O_RDWR | O_CLOEXEC));
