@@ -173,7 +173,7 @@ class EndpointBackend : public Backend {
       done_.notify_one();
     };
     if (std::optional<Status> status =
-            job_->endpoint().Submit(job_->members(), std::move(call)))
+            job_->endpoint().StartCall(job_->members(), std::move(call)))
       Check(*status);
     else
       done_.wait(0);

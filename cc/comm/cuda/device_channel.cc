@@ -225,7 +225,7 @@ Status DeviceChannel::Enqueue(const Call& call, bool aside,
   const uint64_t place = calls_;
   {
     std::lock_guard lock(mutex_);
-    recorded_->Submit(place, call);
+    recorded_->Record(place, call);
   }
   Status status = EnqueueRecorded(call, aside, stream);
   if (status.ok()) return status;

@@ -21,8 +21,8 @@ InOrder::InOrder(pool::Pool* pool, Peers* peers, const Options& options,
     : pool_(pool),
       peers_(peers),
       connection_(pool, peers, options, std::move(group), Order::kProgram),
-      recipes_(connection_.geometry(), connection_.payload_bytes()),
-      patience_(pool, peers, options, connection_.group()),
+      plan_cache_(connection_.geometry(), connection_.payload_bytes()),
+      wait_monitor_(pool, peers, options, connection_.group()),
       past_caches_bytes_(options.tuning.past_caches_bytes),
       compared_(connection_.group().members.size()),
       payloads_(connection_.group().members.size()) {}
@@ -39,10 +39,11 @@ Status InOrder::Run(Call* call) {
   backoff_.Reset();
   call->identity = calls_ + 1;
   call->submitted = Ticks();
-  recorder_->Submit(call, connection_.key());
+  recorder_->Record(call, connection_.key());
   Status status = TryRun();
   if (!status.ok()) {
-    // Before the call is over: those who look for its culprit find one of both.
+    // Before the call is over: a peer that looks for the rank that blocks it
+    // then sees at least one of the two.
     const Group& group = connection_.group();
     peers_->GiveUp(group.members[group.self], status);
     failed_ = status;
@@ -52,21 +53,21 @@ Status InOrder::Run(Call* call) {
 }
 
 Status InOrder::TryRun() {
-  CXL_ASSIGN_OR_RETURN(std::shared_ptr<const Recipe> recipe,
-                       recipes_.For(*call_));
-  CXL_RETURN_IF_ERROR(Start(*recipe));
-  for (int member : recipe->reads) CXL_RETURN_IF_ERROR(Await(member));
+  CXL_ASSIGN_OR_RETURN(std::shared_ptr<const CallPlan> call_plan,
+                       plan_cache_.Find(*call_));
+  CXL_RETURN_IF_ERROR(Start(*call_plan));
+  for (int member : call_plan->reads) CXL_RETURN_IF_ERROR(Await(member));
   const bool at_once = polls_ == 0;
   recorder_->Start(call_->number, at_once ? call_->submitted : Ticks());
-  if (recipe->eager)
-    cpu::RetrievePayloads(recipe->plan, call_->dtype, call_->reduce_op,
+  if (call_plan->eager)
+    cpu::RetrievePayloads(call_plan->plan, call_->dtype, call_->reduce_op,
                           connection_.group().self, payloads_, call_->input,
                           call_->output, &sources_, &traffic_);
-  for (int member : recipe->reads) Pop(member);
+  for (int member : call_plan->reads) Pop(member);
   if (call_->request.op == plan::Op::kRaggedAllToAll)
     CXL_RETURN_IF_ERROR(RunRagged());
-  else if (!recipe->eager)
-    CXL_RETURN_IF_ERROR(RunPlan({recipe, &recipe->plan}, call_->dtype,
+  else if (!call_plan->eager)
+    CXL_RETURN_IF_ERROR(RunPlan({call_plan, &call_plan->plan}, call_->dtype,
                                 call_->input, call_->output));
   return pool_->CheckIntact();
 }
@@ -82,7 +83,7 @@ Status InOrder::Connect() {
   return OkStatus();
 }
 
-Status InOrder::Start(const Recipe& recipe) {
+Status InOrder::Start(const CallPlan& call_plan) {
   if (!submissions_) CXL_RETURN_IF_ERROR(Connect());
   // A peer that is as far as this call has read all before it, so there is
   // always room in the end.
@@ -93,12 +94,12 @@ Status InOrder::Start(const Recipe& recipe) {
     if (can) break;
     CXL_RETURN_IF_ERROR(Pause(-1, false, 0));
   }
-  if (recipe.eager)
-    cpu::PutPayload(recipe.plan, call_->input, submissions_->payload(),
+  if (call_plan.eager)
+    cpu::PutPayload(call_plan.plan, call_->input, submissions_->payload(),
                     &traffic_);
-  history_[++calls_ % history_.size()] = recipe.descriptor;
-  submissions_->Write(calls_, *call_, recipe.descriptor,
-                      recipe.eager ? recipe.payload_bytes : 0);
+  history_[++calls_ % history_.size()] = call_plan.descriptor;
+  submissions_->Write(calls_, *call_, call_plan.descriptor,
+                      call_plan.eager ? call_plan.payload_bytes : 0);
   return OkStatus();
 }
 
@@ -127,7 +128,7 @@ Status InOrder::Await(int member) {
     if (others) {
       CXL_ASSIGN_OR_RETURN(const bool here, submissions_->Peek(member, &entry));
       if (here) {
-        Move();
+        NoteProgress();
         payloads_[member] = entry.payload;
         return Compare(member, entry);
       }
@@ -178,18 +179,18 @@ Status InOrder::RunPlan(std::shared_ptr<const plan::Plan> plan, DType dtype,
                            call_->reduce_op, input, output, past_caches_bytes_);
   for (size_t steps = 0; !execution.Advance(&traffic_);) {
     if (execution.steps_done() != steps) {
-      Move();
+      NoteProgress();
       steps = execution.steps_done();
     }
     CXL_RETURN_IF_ERROR(
         Pause(execution.waiting_for(), true, (rounds_ << 32) + steps));
   }
-  Move();
+  NoteProgress();
   rounds_ += rounds;
   return OkStatus();
 }
 
-void InOrder::Move() {
+void InOrder::NoteProgress() {
   backoff_.Reset();
   if (!suspicion_.ok()) suspicion_ = OkStatus();
 }
@@ -206,7 +207,7 @@ Status InOrder::Pause(int member, bool inside, uint64_t moved) {
   // What a peer did last, before it ended, may be all that was missing: the
   // caller looks once more.
   suspicion_ =
-      patience_.Check({call_, members, inside, moved}, peers_->AwakeTime());
+      wait_monitor_.Check({call_, members, inside, moved}, peers_->AwakeTime());
   return OkStatus();
 }
 

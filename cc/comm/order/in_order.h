@@ -11,10 +11,10 @@
 #include "cc/base/status.h"
 #include "cc/comm/call/backoff.h"
 #include "cc/comm/call/call.h"
-#include "cc/comm/call/recipes.h"
+#include "cc/comm/call/plan_cache.h"
 #include "cc/comm/connect/connection.h"
-#include "cc/comm/health/patience.h"
 #include "cc/comm/health/peers.h"
+#include "cc/comm/health/wait_monitor.h"
 #include "cc/comm/order/submissions.h"
 #include "cc/comm/record/recorder.h"
 #include "cc/engine/cpu/executor.h"
@@ -48,7 +48,7 @@ class InOrder {
   // The parts of Run, on `call_`.
   Status TryRun();
   Status Connect();
-  Status Start(const Recipe& recipe);
+  Status Start(const CallPlan& call_plan);
   Status Await(int member);
   // Compares with what the members have said of the calls so far; does not
   // wait.
@@ -59,7 +59,7 @@ class InOrder {
   Status RunRagged();
   Status RunPlan(std::shared_ptr<const plan::Plan> plan, DType dtype,
                  const std::byte* input, std::byte* output);
-  void Move();
+  void NoteProgress();
   // Nothing moved: lets time pass, and sees whether it is worth while to go on.
   // `member`: who is waited for, -1: who has yet to read my submissions.
   Status Pause(int member, bool inside, uint64_t moved);
@@ -68,8 +68,8 @@ class InOrder {
   Peers* peers_;
   Recorder* recorder_ = nullptr;  // once open
   Connection connection_;
-  Recipes recipes_;
-  Patience patience_;
+  PlanCache plan_cache_;
+  WaitMonitor wait_monitor_;
   uint64_t past_caches_bytes_;
   std::optional<Submissions> submissions_;  // once connected
   Call* call_ = nullptr;

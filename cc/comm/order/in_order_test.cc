@@ -197,7 +197,7 @@ TEST(InOrderRecorderTest, EveryCallIsRecordedOnce) {
             MakeCall(Op::kAllReduce, world, rank, 4, input, &others));
         call->identity = k;
         Countdown countdown(1);
-        countdown.Submit(world.endpoint(rank), {0, 1}, std::move(call));
+        countdown.StartCall(world.endpoint(rank), {0, 1}, std::move(call));
         ASSERT_TRUE(countdown.Wait().ok());
       }
     });

@@ -61,7 +61,7 @@ inline const std::string kCyclePrefix = "cycle.";
     Countdown countdown(1);
     auto call = calls[identity % kCalls].ForMember(rank);
     call->identity = identity;
-    countdown.Submit(endpoint, calls[0].members(), std::move(call));
+    countdown.StartCall(endpoint, calls[0].members(), std::move(call));
     if (!countdown.Wait().ok()) pause();  // until it is killed, too
   }
 }

@@ -63,7 +63,7 @@ TEST(FaultTest, SeesAHang) {
 }
 
 // ... an error that names another rank, or comes late, and a wrong value.
-TEST(FaultTest, SeesTheWrongCulprit) {
+TEST(FaultTest, SeesThatTheWrongRankIsNamed) {
   const Case item = AllReduce("rank=1,point=start,action=kill");
   JobResult result = Job(item, kDeadline).Run();
   Tally right;

@@ -261,7 +261,7 @@ class Model {
       ++next.crashes;
     }
     if (state_->timeouts < setup_.timeouts) {
-      State& next = Add("runs out of patience");
+      State& next = Add("times out");
       Mine(next).life = kGaveUp;
       ++next.timeouts;
     }

@@ -23,7 +23,7 @@ enum class Fault : uint8_t {
   kAnnouncementWait,
   kAbort,         // who gives up tells nobody
   kAbortPublish,  // nor why
-  kBlame,         // who waits for a place in a ring does not know whom to watch
+  kWaitingFor,    // who waits for a place in a ring does not know whom to watch
   kSecondLook,    // at what a peer did last before it left
   kCompare,       // a call is taken for mine
   // Of calls in program order.
@@ -46,7 +46,7 @@ inline constexpr std::string_view kFaultNames[] = {"Nothing",
                                                    "AnnouncementWait",
                                                    "Abort",
                                                    "AbortPublish",
-                                                   "Blame",
+                                                   "WaitingFor",
                                                    "SecondLook",
                                                    "Compare",
                                                    "CatchUp",

@@ -9,7 +9,7 @@
 #include "cc/testing/models/protocol_model_plans.h"
 #include "cc/testing/models/protocol_model_turn.h"
 
-// Deaths, timeouts, and how the others learn of them: as patience.cc and
+// Deaths, timeouts, and how the others learn of them: as wait_monitor.cc and
 // peers.cc have it.
 namespace jax_cxl::comm::model {
 
@@ -79,7 +79,7 @@ inline void Befall(Turn& turn) {
     ++next.crashes;
   }
   if (turn.state.timeouts < turn.setup.timeouts && me.life == kLive) {
-    State& next = turn.Add("runs out of patience");
+    State& next = turn.Add("times out");
     turn.Mine(next).life = kGivingUp;
     ++next.timeouts;
   }

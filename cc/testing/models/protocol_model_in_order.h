@@ -18,7 +18,7 @@ inline void CheckSameCalls(Turn& turn, int member, int call) {
     if (!turn.SameCall(member, c)) turn.Wrong("reads data of another call");
 }
 
-// Members whose data `call` needs, a bit each: as Recipe::reads.
+// Members whose data `call` needs, a bit each: as CallPlan::reads.
 inline uint8_t Reads(const Turn& turn, int call) {
   if (turn.Eager(call)) return turn.setup.calls[call].eager_reads[turn.self];
   uint8_t reads = 0;
@@ -111,7 +111,8 @@ inline void Await(Turn& turn) {
 inline std::vector<int> WaitingForCalls(const Turn& turn) {
   const Rank& me = turn.me;
   if (me.phase != kAwaiting)
-    return turn.Has(Fault::kBlame) ? std::vector<int>() : RingHolders(turn);
+    return turn.Has(Fault::kWaitingFor) ? std::vector<int>()
+                                        : RingHolders(turn);
   const uint8_t reads = Reads(turn, me.sent - 1);
   for (int m = me.member; m < turn.setup.ranks; ++m)
     if ((reads & Turn::Bit(m)) != 0) return {m};

@@ -123,11 +123,11 @@ inline std::vector<int> WaitingForOrder(const Turn& turn) {
     std::vector<int> missing;
     for (int m : others)
       if ((me.here[call] & Turn::Bit(m)) == 0) missing.push_back(m);
-    if (!turn.Has(Fault::kBlame) && me.sent < turn.setup.calls.size()) {
+    if (!turn.Has(Fault::kWaitingFor) && me.sent < turn.setup.calls.size()) {
       for (int m : RingHolders(turn)) missing.push_back(m);
     }
     if (!missing.empty()) return missing;
-    if (!turn.Has(Fault::kBlame) && turn.self == 0) return others;
+    if (!turn.Has(Fault::kWaitingFor) && turn.self == 0) return others;
     return turn.self == 0 ? std::vector<int>() : std::vector<int>{0};
   }
   return {};

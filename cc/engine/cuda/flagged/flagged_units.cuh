@@ -130,23 +130,23 @@ class Wait {
 
   // After a look in vain for what `member` sends.
   __device__ bool GoOn(int member) {
-    if (++looks_ % kLooksPerCheck != 0) return true;
+    if (++polls_ % kPollsPerCheck != 0) return true;
     const volatile DeviceStatus* status = call_.status;
-    if (Told(&shared_.gave_up) != 0) return false;
+    if (LoadAcquireBlock(&shared_.gave_up) != 0) return false;
     const uint64_t now = NowNs();
     if (start_ == 0) start_ = now;
     if (status->abort == 0 && now - start_ <= call_.timeout_ns) return true;
     if (status->abort == 0) Report(call_.status, DeviceFault::kTimeout, member);
-    Tell(&shared_.gave_up, 1);
+    StoreReleaseBlock(&shared_.gave_up, 1);
     return false;
   }
 
  private:
-  static constexpr uint32_t kLooksPerCheck = 64;
+  static constexpr uint32_t kPollsPerCheck = 64;
 
   const DeviceCall& call_;
   Shared& shared_;
-  uint32_t looks_ = 0;
+  uint32_t polls_ = 0;
   uint64_t start_ = 0;
 };
 

@@ -1,4 +1,4 @@
-#include "cc/comm/health/standstill.h"
+#include "cc/comm/health/stall_detector.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -11,8 +11,8 @@
 namespace jax_cxl::comm {
 namespace {
 
-// How long nothing must have moved before a rank looks into it.
-constexpr auto kStill = std::chrono::milliseconds(100);
+// Time without progress before a rank looks for a cycle of waits.
+constexpr auto kStallTime = std::chrono::milliseconds(100);
 // Two: the first may have begun before the others were seen.
 constexpr uint64_t kBeatsAfter = 2;
 
@@ -31,41 +31,41 @@ std::string FullText(const UnmatchedCall& unmatched) {
 
 }  // namespace
 
-Standstill::Standstill(pool::Pool* pool, Peers* peers, int rank)
+StallDetector::StallDetector(pool::Pool* pool, Peers* peers, int rank)
     : pool_(pool),
       peers_(peers),
       rank_(rank),
       doorbells_(pool->coherence(), pool->epoch()) {}
 
-void Standstill::Move() {
-  moved_ = true;
+void StallDetector::NoteProgress() {
+  progressed_ = true;
   if (version_ % 2 == 0) return;
-  doorbells_.Ring(&pool_->rank_page(rank_)->standstill.version, ++version_);
+  doorbells_.Ring(&pool_->rank_page(rank_)->stall.version, ++version_);
   seen_.clear();
 }
 
-Status Standstill::Check(Clock::time_point now,
-                         const std::vector<UnmatchedCall>& calls,
-                         uint64_t started) {
-  if (std::exchange(moved_, false)) since_ = now;
-  if (now - since_ < kStill || calls.empty()) return OkStatus();
+Status StallDetector::Check(Clock::time_point now,
+                            const std::vector<UnmatchedCall>& calls,
+                            uint64_t started) {
+  if (std::exchange(progressed_, false)) last_progress_ = now;
+  if (now - last_progress_ < kStallTime || calls.empty()) return OkStatus();
   for (const UnmatchedCall& entry : calls)
     if (entry.call == nullptr) return OkStatus();
   if (version_ % 2 == 0) Publish(calls, started);
 
-  std::vector<Other> knot = Knot();
-  if (knot.empty()) {
+  std::vector<StalledRank> cycle = FindWaitCycle();
+  if (cycle.empty()) {
     seen_.clear();
     return OkStatus();
   }
   if (seen_.empty()) idle_.Start();
   const bool same =
-      std::equal(knot.begin(), knot.end(), seen_.begin(), seen_.end(),
-                 [](const Other& a, const Other& b) {
+      std::equal(cycle.begin(), cycle.end(), seen_.begin(), seen_.end(),
+                 [](const StalledRank& a, const StalledRank& b) {
                    return a.rank == b.rank && a.version == b.version;
                  });
   if (!same) {
-    seen_ = std::move(knot);
+    seen_ = std::move(cycle);
     return OkStatus();
   }
   if (!idle_.Check()) {
@@ -73,16 +73,16 @@ Status Standstill::Check(Clock::time_point now,
     idle_.Start();
     return OkStatus();
   }
-  doorbells_.Ring(&pool_->rank_page(rank_)->standstill_beats.word, ++beats_);
-  for (size_t i = 0; i < knot.size(); ++i)
-    if (knot[i].beats < seen_[i].beats + kBeatsAfter) return OkStatus();
-  return Report(knot);
+  doorbells_.Ring(&pool_->rank_page(rank_)->stall_beats.word, ++beats_);
+  for (size_t i = 0; i < cycle.size(); ++i)
+    if (cycle[i].beats < seen_[i].beats + kBeatsAfter) return OkStatus();
+  return Report(cycle);
 }
 
-void Standstill::Publish(const std::vector<UnmatchedCall>& calls,
-                         uint64_t started) {
-  pool::RankStandstill& shared = pool_->rank_page(rank_)->standstill;
-  pool::RankStandstill entry = {};
+void StallDetector::Publish(const std::vector<UnmatchedCall>& calls,
+                            uint64_t started) {
+  pool::RankStall& shared = pool_->rank_page(rank_)->stall;
+  pool::RankStall entry = {};
   entry.version = doorbells_.Word(version_);
   const UnmatchedCall* oldest = &calls[0];
   for (const UnmatchedCall& unmatched : calls) {
@@ -99,8 +99,8 @@ void Standstill::Publish(const std::vector<UnmatchedCall>& calls,
   doorbells_.Ring(&shared.version, ++version_);
 }
 
-std::vector<Standstill::Other> Standstill::Knot() const {
-  std::vector<Other> knot;
+std::vector<StallDetector::StalledRank> StallDetector::FindWaitCycle() const {
+  std::vector<StalledRank> cycle;
   std::vector<bool> known(pool_->world_size());
   std::vector<int> open = {rank_};
   known[rank_] = true;
@@ -108,13 +108,13 @@ std::vector<Standstill::Other> Standstill::Knot() const {
     const int rank = open.back();
     open.pop_back();
     pool::RankPage* page = pool_->rank_page(rank);
-    const uint64_t version = doorbells_.Read(&page->standstill.version);
+    const uint64_t version = doorbells_.Read(&page->stall.version);
     if (version % 2 == 0) return {};
-    const auto entry = pool_->coherence().AcquireWords(page->standstill);
-    if (doorbells_.Read(&page->standstill.version) != version) return {};
+    const auto entry = pool_->coherence().AcquireWords(page->stall);
+    if (doorbells_.Read(&page->stall.version) != version) return {};
     if (rank != rank_)
-      knot.push_back(
-          {rank, version, doorbells_.Read(&page->standstill_beats.word)});
+      cycle.push_back(
+          {rank, version, doorbells_.Read(&page->stall_beats.word)});
     for (int other = 0; other < pool_->world_size(); ++other) {
       if ((entry.waits_for[other / 64] >> other % 64 & 1) == 0 || known[other])
         continue;
@@ -122,26 +122,26 @@ std::vector<Standstill::Other> Standstill::Knot() const {
       open.push_back(other);
     }
   }
-  return knot;
+  return cycle;
 }
 
-Status Standstill::Report(const std::vector<Other>& knot) const {
+Status StallDetector::Report(const std::vector<StalledRank>& cycle) const {
   auto call_of = [&](int rank) {
     const auto entry =
-        pool_->coherence().AcquireWords(pool_->rank_page(rank)->standstill);
+        pool_->coherence().AcquireWords(pool_->rank_page(rank)->stall);
     return std::pair(PrintableText(entry.call), entry.started);
   };
   const auto [mine, my_started] = call_of(rank_);
   // The other side: a rank in another call, if there is one.
-  int other = knot.front().rank;
-  for (const Other& candidate : knot) {
+  int other = cycle.front().rank;
+  for (const StalledRank& candidate : cycle) {
     if (call_of(candidate.rank).first == mine) continue;
     other = candidate.rank;
     break;
   }
   const auto [theirs, their_started] = call_of(other);
   std::ostringstream rest;
-  for (const Other& third : knot)
+  for (const StalledRank& third : cycle)
     if (third.rank != other)
       rest << "; " << peers_->Name(third.rank) << " in "
            << call_of(third.rank).first;

@@ -1,6 +1,6 @@
 // Sanitizers: address, thread
 
-#include "cc/comm/health/standstill.h"
+#include "cc/comm/health/stall_detector.h"
 
 #include <gtest/gtest.h>
 
@@ -44,7 +44,7 @@ class Rank {
     call->name = "call" + std::to_string(identity);
     call->site = "test.py:" + std::to_string(identity);
     done_.push_back(std::make_unique<Countdown>(1));
-    done_.back()->Submit(world_->endpoint(rank_), members, std::move(call));
+    done_.back()->StartCall(world_->endpoint(rank_), members, std::move(call));
   }
 
   // The first error of all calls.
@@ -64,7 +64,7 @@ class Rank {
   std::vector<std::unique_ptr<Countdown>> done_;
 };
 
-class StandstillTest : public testing::Test {
+class StallDetectorTest : public testing::Test {
  protected:
   void Make(int size, double timeout_s) {
     Options options;
@@ -91,19 +91,19 @@ class StandstillTest : public testing::Test {
   Clock::time_point start_;
 };
 
-TEST_F(StandstillTest, DifferentCallsOfAllRanks) {
+TEST_F(StallDetectorTest, DifferentCallsOfAllRanks) {
   Make(3, 300);
   for (int r : {0, 1, 2}) ranks_[r].Start(7 + r, {0, 1, 2});
   ExpectMismatchOnAll({"call7", "call8", "call9", "test.py:7", "test.py:8"});
 }
 
-TEST_F(StandstillTest, OneRankOfSeveral) {
+TEST_F(StallDetectorTest, OneRankOfSeveral) {
   Make(3, 300);
   for (int r : {0, 1, 2}) ranks_[r].Start(r == 1 ? 8 : 7, {0, 1, 2});
   ExpectMismatchOnAll({"call7", "call8"});
 }
 
-TEST_F(StandstillTest, DifferentGroups) {
+TEST_F(StallDetectorTest, DifferentGroups) {
   Make(3, 300);
   ranks_[0].Start(7, {0, 1});
   ranks_[1].Start(7, {1, 2});
@@ -111,7 +111,7 @@ TEST_F(StandstillTest, DifferentGroups) {
   ExpectMismatchOnAll({"among ranks 0 1", "among ranks 1 2"});
 }
 
-TEST_F(StandstillTest, DetailsNameBothSides) {
+TEST_F(StallDetectorTest, DetailsNameBothSides) {
   Make(2, 300);
   for (int r : {0, 1}) ranks_[r].Start(7 + r, {0, 1});
   for (int r : {0, 1}) {
@@ -129,7 +129,7 @@ TEST_F(StandstillTest, DetailsNameBothSides) {
 }
 
 // Rank 2 is late: the others are in different calls, and it may start both.
-TEST_F(StandstillTest, NotWhileARankMayComeYet) {
+TEST_F(StallDetectorTest, NotWhileARankMayComeYet) {
   Make(3, 300);
   ranks_[0].Start(7, {0, 1, 2});
   ranks_[1].Start(8, {0, 1, 2});
@@ -145,7 +145,7 @@ TEST_F(StandstillTest, NotWhileARankMayComeYet) {
 }
 
 // While the program computes it may come to the calls that are missing.
-TEST_F(StandstillTest, NotWhileTheProgramComputes) {
+TEST_F(StallDetectorTest, NotWhileTheProgramComputes) {
   Make(2, 300);
   std::atomic<bool> stop = false;
   std::thread program([&stop] {
@@ -164,7 +164,7 @@ TEST_F(StandstillTest, NotWhileTheProgramComputes) {
 }
 
 // Calls in opposite order, each a moment late.
-TEST_F(StandstillTest, NotWhileCallsComeAndGo) {
+TEST_F(StallDetectorTest, NotWhileCallsComeAndGo) {
   Make(2, 300);
   for (uint64_t round = 0; round < 12; ++round) {
     for (int r : {0, 1}) ranks_[r].Start(2 * round + r, {0, 1});
@@ -177,7 +177,7 @@ TEST_F(StandstillTest, NotWhileCallsComeAndGo) {
   }
 }
 
-TEST_F(StandstillTest, RankThatLeftNormally) {
+TEST_F(StallDetectorTest, RankThatLeftNormally) {
   Make(3, 300);
   world_->endpoint(1).Leave("");
   for (int r : {0, 2}) ranks_[r].Start(7, {0, 1, 2});
@@ -191,7 +191,7 @@ TEST_F(StandstillTest, RankThatLeftNormally) {
   EXPECT_LT(Clock::now() - start_, kSoon);
 }
 
-TEST_F(StandstillTest, RankThatLeftWithAnError) {
+TEST_F(StallDetectorTest, RankThatLeftWithAnError) {
   Make(2, 300);
   world_->endpoint(1).Leave("ValueError: on purpose");
   ranks_[0].Start(7, {0, 1});
@@ -203,7 +203,7 @@ TEST_F(StandstillTest, RankThatLeftWithAnError) {
 }
 
 // A rank that has left is missed only where it is needed.
-TEST_F(StandstillTest, OthersGoOnWithoutARankThatLeft) {
+TEST_F(StallDetectorTest, OthersGoOnWithoutARankThatLeft) {
   Make(3, 300);
   for (int r : {0, 1, 2}) ranks_[r].Start(7, {0, 1, 2});
   for (int r : {0, 1, 2}) EXPECT_TRUE(ranks_[r].Wait().ok());

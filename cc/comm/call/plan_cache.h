@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_COMM_CALL_RECIPES_H_
-#define JAX_CXL_COMM_CALL_RECIPES_H_
+#ifndef JAX_CXL_COMM_CALL_PLAN_CACHE_H_
+#define JAX_CXL_COMM_CALL_PLAN_CACHE_H_
 
 #include <cstdint>
 #include <memory>
@@ -13,30 +13,31 @@
 
 namespace jax_cxl::comm {
 
-// How calls of one kind are executed.
-struct Recipe {
+// How a rank executes all calls of one kind.
+struct CallPlan {
   pool::CallDescriptor descriptor;
   plan::Plan plan;
-  // The plan has one round, whose payload travels in the submission. What
-  // a rank has to say is then there as soon as the rank has started the call.
+  // The plan has one round, whose payload travels in the submission: it is
+  // there as soon as the rank has started the call.
   bool eager = false;
-  uint32_t payload_bytes = 0;  // of an eager plan: what this rank says
+  uint32_t payload_bytes = 0;  // that this rank sends, if the plan is eager
   // Members whose data the plan reads, or whom it awaits.
   std::vector<int> reads;
 };
 
-// The recipes of one channel, made once for each kind of call. Equal on all
+// The plans of one channel, made once for each kind of call. Equal on all
 // members but for their ranks.
 //
 // Not thread-safe.
-class Recipes {
+class PlanCache {
  public:
   // Submissions carry up to `payload_bytes`; everything else goes through rings
   // of `geometry`.
-  Recipes(const plan::Geometry& geometry, uint64_t payload_bytes);
+  PlanCache(const plan::Geometry& geometry, uint64_t payload_bytes);
 
+  // The plan of calls like this one, made now if it is new.
   // Errors: those of plan::MakePlan.
-  Result<std::shared_ptr<const Recipe>> For(const Call& call);
+  Result<std::shared_ptr<const CallPlan>> Find(const Call& call);
 
  private:
   struct Kind {
@@ -49,16 +50,16 @@ class Recipes {
     size_t operator()(const Kind& kind) const;
   };
 
-  Result<std::shared_ptr<const Recipe>> Make(const Call& call) const;
+  Result<std::shared_ptr<const CallPlan>> Make(const Call& call) const;
 
   plan::Geometry geometry_;
   plan::Geometry eager_;  // in which a submission is a slot
-  std::unordered_map<Kind, std::shared_ptr<const Recipe>, HashKind> made_;
-  // The kind that was asked for last: most programs are loops.
+  std::unordered_map<Kind, std::shared_ptr<const CallPlan>, HashKind> made_;
+  // The kind that was asked for last: programs are mostly loops.
   Kind wanted_;
-  std::shared_ptr<const Recipe> last_;
+  std::shared_ptr<const CallPlan> last_;
 };
 
 }  // namespace jax_cxl::comm
 
-#endif  // JAX_CXL_COMM_CALL_RECIPES_H_
+#endif  // JAX_CXL_COMM_CALL_PLAN_CACHE_H_

@@ -1,4 +1,4 @@
-#include "cc/comm/health/blame.h"
+#include "cc/comm/health/blocking_rank.h"
 
 #include <cmath>
 #include <optional>
@@ -27,16 +27,16 @@ uint64_t KeyOf(const pool::Pool& pool, const Group& group, const Call& call) {
 }
 
 // A member that has not started the call; the silent one, if there is one.
-std::optional<Culprit> Missing(const pool::Pool& pool, const Peers& peers,
-                               const Group& group, const Call& call) {
+std::optional<BlockingRank> Missing(const pool::Pool& pool, const Peers& peers,
+                                    const Group& group, const Call& call) {
   const pool::Doorbells doorbells(pool.coherence(), pool.epoch());
   const uint64_t key = KeyOf(pool, group, call);
-  std::optional<Culprit> missing;
+  std::optional<BlockingRank> missing;
   for (int32_t rank : group.members) {
     const pool::Recorder& recorder = *pool.recorder(rank);
     if (HasStarted(recorder, doorbells, call.identity, key)) continue;
     const double silence = peers.Silence(rank);
-    if (silence > 0) return Culprit{rank, Silent(silence)};
+    if (silence > 0) return BlockingRank{rank, Silent(silence)};
     if (!missing)
       missing = {rank, "which has not started it: " +
                            DescribeLastCall(recorder, doorbells)};
@@ -46,9 +46,9 @@ std::optional<Culprit> Missing(const pool::Pool& pool, const Peers& peers,
 
 }  // namespace
 
-Culprit FindCulprit(const pool::Pool& pool, const Peers& peers,
-                    const Group& group, const Call& call, bool started,
-                    int rank) {
+BlockingRank FindBlockingRank(const pool::Pool& pool, const Peers& peers,
+                              const Group& group, const Call& call,
+                              bool started, int rank) {
   if (!started && call.number != 0)
     if (auto missing = Missing(pool, peers, group, call)) return *missing;
   const pool::Doorbells doorbells(pool.coherence(), pool.epoch());

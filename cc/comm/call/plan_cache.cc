@@ -1,4 +1,4 @@
-#include "cc/comm/call/recipes.h"
+#include "cc/comm/call/plan_cache.h"
 
 #include <algorithm>
 #include <cstring>
@@ -11,7 +11,7 @@
 namespace jax_cxl::comm {
 namespace {
 
-constexpr size_t kMaxRecipes = 256;
+constexpr size_t kMaxPlans = 256;
 constexpr size_t kMaxCachedSteps = 1 << 16;
 
 plan::Geometry EagerGeometry(uint64_t payload_bytes) {
@@ -39,10 +39,10 @@ std::vector<int> Reads(const plan::Plan& plan, int self, int size) {
 
 }  // namespace
 
-Recipes::Recipes(const plan::Geometry& geometry, uint64_t payload_bytes)
+PlanCache::PlanCache(const plan::Geometry& geometry, uint64_t payload_bytes)
     : geometry_(geometry), eager_(EagerGeometry(payload_bytes)) {}
 
-size_t Recipes::HashKind::operator()(const Kind& kind) const {
+size_t PlanCache::HashKind::operator()(const Kind& kind) const {
   uint64_t words[sizeof(kind.descriptor) / sizeof(uint64_t)];
   std::memcpy(words, &kind.descriptor, sizeof(words));
   uint64_t hash = 0;
@@ -50,7 +50,7 @@ size_t Recipes::HashKind::operator()(const Kind& kind) const {
   return hash ^ (hash >> 32);
 }
 
-Result<std::shared_ptr<const Recipe>> Recipes::For(const Call& call) {
+Result<std::shared_ptr<const CallPlan>> PlanCache::Find(const Call& call) {
   // `wanted_` keeps the vector's memory from call to call.
   wanted_.descriptor = Describe(call);
   if (last_ && wanted_.descriptor == last_->descriptor &&
@@ -60,36 +60,39 @@ Result<std::shared_ptr<const Recipe>> Recipes::For(const Call& call) {
   last_ = nullptr;
   if (auto found = made_.find(wanted_); found != made_.end())
     return last_ = found->second;
-  CXL_ASSIGN_OR_RETURN(std::shared_ptr<const Recipe> recipe, Make(call));
-  if (recipe->plan.steps.size() <= kMaxCachedSteps) {
+  CXL_ASSIGN_OR_RETURN(std::shared_ptr<const CallPlan> call_plan, Make(call));
+  if (call_plan->plan.steps.size() <= kMaxCachedSteps) {
     // A program's collectives recur every step: that many different ones mean
     // that shapes change all the time, and the old ones will not come back.
-    if (made_.size() == kMaxRecipes) made_.clear();
-    made_[wanted_] = recipe;
-    last_ = recipe;
+    if (made_.size() == kMaxPlans) made_.clear();
+    made_[wanted_] = call_plan;
+    last_ = call_plan;
   }
-  return recipe;
+  return call_plan;
 }
 
-Result<std::shared_ptr<const Recipe>> Recipes::Make(const Call& call) const {
-  auto recipe = std::make_shared<Recipe>();
-  recipe->descriptor = Describe(call);
+Result<std::shared_ptr<const CallPlan>> PlanCache::Make(
+    const Call& call) const {
+  auto call_plan = std::make_shared<CallPlan>();
+  call_plan->descriptor = Describe(call);
   // What a ragged_all_to_all moves is known only once its tables are.
-  if (call.request.op == plan::Op::kRaggedAllToAll) return {std::move(recipe)};
+  if (call.request.op == plan::Op::kRaggedAllToAll)
+    return {std::move(call_plan)};
   const auto ranks = static_cast<uint64_t>(call.request.num_ranks);
   if (plan::InputBytes(call.request) <= ranks * eager_.slot_bytes &&
       ranks * plan::kSlotAlignment <= eager_.slot_bytes) {
-    CXL_ASSIGN_OR_RETURN(recipe->plan, plan::MakePlan(call.request, eager_));
-    recipe->eager = cpu::IsOneRound(recipe->plan);
-    recipe->payload_bytes =
-        static_cast<uint32_t>(cpu::PayloadBytes(recipe->plan));
+    CXL_ASSIGN_OR_RETURN(call_plan->plan, plan::MakePlan(call.request, eager_));
+    call_plan->eager = cpu::IsOneRound(call_plan->plan);
+    call_plan->payload_bytes =
+        static_cast<uint32_t>(cpu::PayloadBytes(call_plan->plan));
   }
-  if (!recipe->eager) {
-    CXL_ASSIGN_OR_RETURN(recipe->plan, plan::MakePlan(call.request, geometry_));
+  if (!call_plan->eager) {
+    CXL_ASSIGN_OR_RETURN(call_plan->plan,
+                         plan::MakePlan(call.request, geometry_));
   }
-  recipe->reads =
-      Reads(recipe->plan, call.request.rank, call.request.num_ranks);
-  return {std::move(recipe)};
+  call_plan->reads =
+      Reads(call_plan->plan, call.request.rank, call.request.num_ranks);
+  return {std::move(call_plan)};
 }
 
 }  // namespace jax_cxl::comm

@@ -1,4 +1,4 @@
-#include "cc/comm/call/recipes.h"
+#include "cc/comm/call/plan_cache.h"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ using plan::Op;
 
 constexpr uint64_t kPayloadBytes = 1024;
 
-Recipes MakeRecipes() { return Recipes(plan::Geometry(), kPayloadBytes); }
+PlanCache MakePlanCache() { return PlanCache(plan::Geometry(), kPayloadBytes); }
 
 Call MakeCall(Op op, int ranks, int rank, uint64_t count) {
   Call call;
@@ -26,13 +26,13 @@ Call MakeCall(Op op, int ranks, int rank, uint64_t count) {
   return call;
 }
 
-std::shared_ptr<const Recipe> Make(Recipes& recipes, const Call& call) {
-  Result<std::shared_ptr<const Recipe>> recipe = recipes.For(call);
-  EXPECT_TRUE(recipe.ok()) << recipe.status().message();
-  return recipe.ok() ? *recipe : nullptr;
+std::shared_ptr<const CallPlan> Make(PlanCache& cache, const Call& call) {
+  Result<std::shared_ptr<const CallPlan>> call_plan = cache.Find(call);
+  EXPECT_TRUE(call_plan.ok()) << call_plan.status().message();
+  return call_plan.ok() ? *call_plan : nullptr;
 }
 
-TEST(RecipesTest, WhatFitsIntoASubmissionIsEager) {
+TEST(PlanCacheTest, WhatFitsIntoASubmissionIsEager) {
   struct Case {
     Op op;
     int ranks;
@@ -46,23 +46,22 @@ TEST(RecipesTest, WhatFitsIntoASubmissionIsEager) {
         Case{Op::kAllToAll, 4, elements / 4},
         Case{Op::kReduceScatter, 2, elements / 2}}) {
     for (int rank = 0; rank < c.ranks; ++rank) {
-      Recipes recipes = MakeRecipes();
-      auto small = Make(recipes, MakeCall(c.op, c.ranks, rank, c.last_eager));
+      PlanCache cache = MakePlanCache();
+      auto small = Make(cache, MakeCall(c.op, c.ranks, rank, c.last_eager));
       EXPECT_TRUE(small->eager) << plan::OpName(c.op);
       EXPECT_LE(small->payload_bytes, kPayloadBytes);
-      auto large =
-          Make(recipes, MakeCall(c.op, c.ranks, rank, 2 * elements + 1));
+      auto large = Make(cache, MakeCall(c.op, c.ranks, rank, 2 * elements + 1));
       EXPECT_FALSE(large->eager) << plan::OpName(c.op);
     }
   }
 }
 
-TEST(RecipesTest, ReadsOnlyThoseWhoseDataIsNeeded) {
+TEST(PlanCacheTest, ReadsOnlyThoseWhoseDataIsNeeded) {
   auto reads = [](Op op, int rank, int root) {
-    Recipes recipes = MakeRecipes();  // of that rank
+    PlanCache cache = MakePlanCache();  // of that rank
     Call call = MakeCall(op, 3, rank, 5);
     call.request.root = root;
-    return Make(recipes, call)->reads;
+    return Make(cache, call)->reads;
   };
   EXPECT_EQ(reads(Op::kAllGather, 1, 0), (std::vector<int>{0, 2}));
   EXPECT_EQ(reads(Op::kBarrier, 0, 0), (std::vector<int>{1, 2}));
@@ -72,46 +71,46 @@ TEST(RecipesTest, ReadsOnlyThoseWhoseDataIsNeeded) {
   EXPECT_EQ(reads(Op::kGather, 0, 2), std::vector<int>{});
 }
 
-TEST(RecipesTest, AreMadeOnceForEachKind) {
-  Recipes recipes = MakeRecipes();
+TEST(PlanCacheTest, AreMadeOnceForEachKind) {
+  PlanCache cache = MakePlanCache();
   const Call call = MakeCall(Op::kAllGather, 2, 0, 5);
-  const auto first = Make(recipes, call);
-  EXPECT_EQ(Make(recipes, call), first);
+  const auto first = Make(cache, call);
+  EXPECT_EQ(Make(cache, call), first);
   Call other = call;
   other.request.count = 6;
-  EXPECT_NE(Make(recipes, other), first);
+  EXPECT_NE(Make(cache, other), first);
   other = call;
   other.dtype = DType::kFloat32;
-  EXPECT_NE(Make(recipes, other), first);
-  EXPECT_EQ(Make(recipes, call), first);
+  EXPECT_NE(Make(cache, other), first);
+  EXPECT_EQ(Make(cache, call), first);
   // Calls that differ in their sources only.
   Call ring = MakeCall(Op::kPermute, 2, 0, 5), self = ring;
   ring.request.sources = {1, 0};
   self.request.sources = {0, 1};
-  EXPECT_EQ(Make(recipes, ring)->reads, std::vector<int>{1});
-  EXPECT_EQ(Make(recipes, self)->reads, std::vector<int>{});
-  EXPECT_EQ(Make(recipes, ring)->reads, std::vector<int>{1});
+  EXPECT_EQ(Make(cache, ring)->reads, std::vector<int>{1});
+  EXPECT_EQ(Make(cache, self)->reads, std::vector<int>{});
+  EXPECT_EQ(Make(cache, ring)->reads, std::vector<int>{1});
 }
 
 // Programs whose shapes change all the time do not fill the memory.
-TEST(RecipesTest, ManyKindsAreForgottenAndStayInUse) {
-  Recipes recipes = MakeRecipes();
-  const auto first = Make(recipes, MakeCall(Op::kAllGather, 2, 0, 1));
+TEST(PlanCacheTest, ManyKindsAreForgottenAndStayInUse) {
+  PlanCache cache = MakePlanCache();
+  const auto first = Make(cache, MakeCall(Op::kAllGather, 2, 0, 1));
   for (uint64_t count = 2; count < 1000; ++count)
-    Make(recipes, MakeCall(Op::kAllGather, 2, 0, count));
+    Make(cache, MakeCall(Op::kAllGather, 2, 0, count));
   EXPECT_EQ(first.use_count(), 1);
-  const auto again = Make(recipes, MakeCall(Op::kAllGather, 2, 0, 1));
+  const auto again = Make(cache, MakeCall(Op::kAllGather, 2, 0, 1));
   EXPECT_NE(again, first);
   EXPECT_EQ(plan::DebugString(again->plan), plan::DebugString(first->plan));
 }
 
-TEST(RecipesTest, ARequestThatIsWrongHasNone) {
-  Recipes recipes = MakeRecipes();
+TEST(PlanCacheTest, ARequestThatIsWrongHasNone) {
+  PlanCache cache = MakePlanCache();
   Call call = MakeCall(Op::kBroadcast, 2, 0, 5);
   call.request.root = 2;
-  EXPECT_EQ(recipes.For(call).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(cache.Find(call).status().code(), Code::kInvalidArgument);
   call.request.root = 1;
-  EXPECT_TRUE(recipes.For(call).ok());
+  EXPECT_TRUE(cache.Find(call).ok());
 }
 
 }  // namespace
