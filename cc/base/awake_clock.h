@@ -19,7 +19,7 @@ class AwakeClock {
       : looked_(now), time_(now) {}
 
   // `now` is the time of the base clock.
-  Base::time_point Look(Base::time_point now = Base::now()) {
+  Base::time_point Now(Base::time_point now = Base::now()) {
     std::lock_guard lock(mutex_);
     time_ += std::clamp<Base::duration>(now - looked_, Base::duration::zero(),
                                         std::chrono::milliseconds(500));

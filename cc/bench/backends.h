@@ -45,7 +45,7 @@ inline constexpr Tuning kSlots;  // those that a rank has by default
 class EngineBackend : public Backend {
  public:
   EngineBackend(pool::Pool* pool, const Team& team)
-      : rings_(pool::Doorbells(pool->coherence(), pool->epoch()),
+      : rings_(pool::Doordoorbells(pool->coherence(), pool->epoch()),
                Views(pool, team.size()), team.rank(), kSlots.num_slots) {}
 
   // What a rank takes from the end of its arena; Endpoint starts at the front.
@@ -89,10 +89,10 @@ class EngineBackend : public Backend {
   static std::vector<cpu::RingView> Views(pool::Pool* pool, int size) {
     std::vector<cpu::RingView> views(size);
     for (int rank = 0; rank < size; ++rank) {
-      auto* bells = reinterpret_cast<pool::Doorbell*>(Memory(pool, rank));
-      views[rank].published = &bells[0].word;
-      views[rank].released = &bells[1].word;
-      auto* slots = reinterpret_cast<std::byte*>(bells + 2);
+      auto* doorbells = reinterpret_cast<pool::Doorbell*>(Memory(pool, rank));
+      views[rank].published = &doorbells[0].word;
+      views[rank].released = &doorbells[1].word;
+      auto* slots = reinterpret_cast<std::byte*>(doorbells + 2);
       for (int slot = 0; slot < kSlots.num_slots; ++slot)
         views[rank].slots[slot] = slots + slot * kSlots.slot_bytes;
     }

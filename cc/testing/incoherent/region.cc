@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "cc/engine/gpu_program/channel_words.h"
+#include "cc/engine/gpu_plan/channel_words.h"
 #include "cc/pool/layout/channel_layout.h"
 #include "cc/pool/layout/layout.h"
 #include "cc/pool/layout/recorder_layout.h"

@@ -42,7 +42,8 @@ class Model {
   explicit Model(Configuration setup) : setup_(std::move(setup)) {}
 
   // See Explore.
-  std::string Moves(const State& state, std::vector<Move<State>>* moves) const {
+  std::string Moves(const State& state,
+                    std::vector<Transition<State>>* moves) const {
     std::string wrong;
     const auto each = [&](auto part) {
       for (int r = 0; r < setup_.ranks && wrong.empty(); ++r) {
@@ -53,7 +54,7 @@ class Model {
     each([](Turn& turn) { Act(turn); });
     if (moves->empty()) each([](Turn& turn) { CheckEnd(turn); });
     each([](Turn& turn) { Evict(turn); });
-    each([](Turn& turn) { Befall(turn); });
+    each([](Turn& turn) { AddFailures(turn); });
     return wrong;
   }
 

@@ -70,7 +70,7 @@ inline void GiveUp(Turn& turn) {
 }
 
 // What may befall a rank at any time.
-inline void Befall(Turn& turn) {
+inline void AddFailures(Turn& turn) {
   const Rank& me = turn.me;
   if (me.life > kGivingUp || me.done == turn.all_calls()) return;
   if (turn.state.crashes < turn.setup.crashes) {

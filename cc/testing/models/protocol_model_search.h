@@ -14,7 +14,7 @@ namespace jax_cxl::comm::model {
 
 // A step that some rank, or chance, can make, and the state that it leads to.
 template <typename State>
-struct Move {
+struct Transition {
   int rank;
   const char* what;
   State next;
@@ -93,7 +93,7 @@ Outcome Explore(Model model) {
   using State = typename Model::State;
   struct Level {
     State state;
-    std::vector<Move<State>> moves;
+    std::vector<Transition<State>> moves;
     size_t next = 0;
   };
   Outcome outcome;
@@ -122,7 +122,7 @@ Outcome Explore(Model model) {
   }
   for (const Level& level : path) {
     if (good || level.next == 0) continue;
-    const Move<State>& move = level.moves[level.next - 1];
+    const Transition<State>& move = level.moves[level.next - 1];
     outcome.trace.push_back("rank " + std::to_string(move.rank) + " " +
                             move.what);
   }

@@ -17,7 +17,7 @@ namespace jax_cxl::comm::model {
 class Turn {
  public:
   Turn(const Configuration& setup, const State& state, int self,
-       std::vector<Move<State>>* moves, std::string* wrong)
+       std::vector<Transition<State>>* moves, std::string* wrong)
       : setup(setup),
         state(state),
         self(self),
@@ -70,7 +70,7 @@ class Turn {
   }
 
  private:
-  std::vector<Move<State>>* moves_;
+  std::vector<Transition<State>>* moves_;
   std::string* wrong_;
 };
 

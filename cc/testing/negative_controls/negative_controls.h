@@ -22,7 +22,7 @@
 #include "cc/testing/world/world.h"
 
 // Runs what tests the protocol on an incoherent pool whose cache leaves one
-// move out, to see it fail.
+// operation out, to see it fail.
 namespace jax_cxl::comm {
 
 enum class Scenario : uint8_t {

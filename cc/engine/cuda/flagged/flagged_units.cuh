@@ -7,7 +7,7 @@
 #include "cc/engine/cuda/block.cuh"
 #include "cc/engine/cuda/device_call.h"
 #include "cc/engine/cuda/device_memory.cuh"
-#include "cc/engine/gpu_program/program.h"
+#include "cc/engine/gpu_plan/gpu_plan.h"
 #include "cc/plan/gpu_geometry.h"
 
 // What the kernel for short messages (see flagged.h) works with: the steps of a
@@ -21,7 +21,7 @@ inline constexpr uint32_t kThreads = 512;
 // Of data: what a thread moves at once.
 inline constexpr uint64_t kUnitBytes = 16;
 
-// Steps of both lanes.
+// Steps of both directions.
 inline constexpr uint32_t kMaxSteps = 2 * kMaxMembers + 8;
 
 // A step of a short message, whose offsets are small. The fields are those of
@@ -122,13 +122,13 @@ struct Shared {
   uint64_t released;  // rounds that all peers are known to have read
 };
 
-// One thread's wait for data: when it has lasted, looks whether to go on.
+// One thread's wait for data: now and then it checks whether to go on.
 class Wait {
  public:
   __device__ Wait(const DeviceCall& call, Shared& shared)
       : call_(call), shared_(shared) {}
 
-  // After a look in vain for what `member` sends.
+  // After a poll in vain for what `member` sends.
   __device__ bool GoOn(int member) {
     if (++polls_ % kPollsPerCheck != 0) return true;
     const volatile DeviceStatus* status = call_.status;

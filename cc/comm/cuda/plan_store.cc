@@ -1,4 +1,4 @@
-#include "cc/comm/cuda/program_store.h"
+#include "cc/comm/cuda/plan_store.h"
 
 #include <algorithm>
 #include <utility>
@@ -13,30 +13,30 @@ constexpr uint64_t kSteps = uint64_t{1} << 19;
 
 }  // namespace
 
-Status ProgramStore::Open() {
+Status PlanStore::Open() {
   CXL_ASSIGN_OR_RETURN(steps_, AllocateDevice<cuda::DeviceStep>(kSteps));
   CXL_ASSIGN_OR_RETURN(source_, AllocatePinned<cuda::DeviceStep>(kSteps));
   return OkStatus();
 }
 
-const StoredProgram* ProgramStore::Find(const std::string& key) const {
-  auto found = programs_.find(key);
-  return found == programs_.end() ? nullptr : &found->second;
+const StoredPlan* PlanStore::Find(const std::string& key) const {
+  auto found = plans_.find(key);
+  return found == plans_.end() ? nullptr : &found->second;
 }
 
 // A job's collectives recur: so many different ones mean that shapes change all
 // the time, and that the old ones will not come back.
-Status ProgramStore::Clear() {
+Status PlanStore::Clear() {
   used_ = 0;
-  programs_.clear();
+  plans_.clear();
   return cuda::CudaStatus(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 }
 
-Result<const StoredProgram*> ProgramStore::Store(
-    const std::string& key, const cuda::Program& program, bool flagged,
-    std::shared_ptr<const RelayProgram> relay, cudaStream_t stream) {
-  const uint64_t sending = program.sending.size();
-  const uint64_t receiving = program.receiving.size();
+Result<const StoredPlan*> PlanStore::Store(
+    const std::string& key, const cuda::GpuPlan& gpu_plan, bool flagged,
+    std::shared_ptr<const RelayPlan> relay, cudaStream_t stream) {
+  const uint64_t sending = gpu_plan.sending.size();
+  const uint64_t receiving = gpu_plan.receiving.size();
   if (sending + receiving > kSteps)
     return Error(Code::kResourceExhausted, "a collective of ",
                  sending + receiving, " steps, at most ", kSteps,
@@ -45,30 +45,30 @@ Result<const StoredProgram*> ProgramStore::Store(
   if (used_ + sending + receiving > kSteps) CXL_RETURN_IF_ERROR(Clear());
   cuda::DeviceStep* source = source_.get() + used_;
   cuda::DeviceStep* steps = steps_.get() + used_;
-  std::copy(program.sending.begin(), program.sending.end(), source);
-  std::copy(program.receiving.begin(), program.receiving.end(),
+  std::copy(gpu_plan.sending.begin(), gpu_plan.sending.end(), source);
+  std::copy(gpu_plan.receiving.begin(), gpu_plan.receiving.end(),
             source + sending);
   if (!flagged)  // Those travel with each launch.
     CXL_RETURN_IF_ERROR(cuda::CudaStatus(
         cudaMemcpyAsync(steps, source,
                         (sending + receiving) * sizeof(cuda::DeviceStep),
                         cudaMemcpyHostToDevice, stream),
-        "copying a program to the device"));
+        "copying a gpu_plan to the device"));
   used_ += sending + receiving;
-  StoredProgram stored;
+  StoredPlan stored;
   stored.sending = steps;
   stored.receiving = steps + sending;
   stored.host_sending = source;
   stored.host_receiving = source + sending;
   stored.num_sending = static_cast<uint32_t>(sending);
   stored.num_receiving = static_cast<uint32_t>(receiving);
-  stored.rounds = program.rounds;
-  stored.bytes_published = program.bytes_published;
-  stored.bytes_retrieved = program.bytes_retrieved;
+  stored.rounds = gpu_plan.rounds;
+  stored.bytes_published = gpu_plan.bytes_published;
+  stored.bytes_retrieved = gpu_plan.bytes_retrieved;
   stored.flagged = flagged;
   stored.relay = std::move(relay);
-  if (flagged) stored.flagged_blocks = cuda::FlaggedBlocks(program);
-  return &(programs_[key] = stored);
+  if (flagged) stored.flagged_blocks = cuda::FlaggedBlocks(gpu_plan);
+  return &(plans_[key] = stored);
 }
 
 }  // namespace jax_cxl::comm

@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_ENGINE_GPU_PROGRAM_PROGRAM_H_
-#define JAX_CXL_ENGINE_GPU_PROGRAM_PROGRAM_H_
+#ifndef JAX_CXL_ENGINE_GPU_PLAN_GPU_PLAN_H_
+#define JAX_CXL_ENGINE_GPU_PLAN_GPU_PLAN_H_
 
 #include <cstdint>
 #include <vector>
@@ -10,26 +10,26 @@
 
 // A plan in the form that thread blocks execute.
 //
-// Every block executes the whole program, but moves only its own stripes of
+// Every block executes the whole GPU plan, but moves only its own stripes of
 // each slot, and rings doorbells of its own: block b of a rank communicates
 // with block b of its peers and with nobody else. Inside a block one group of
 // warps sends while another receives, so that both directions of the link are
-// busy at once. A plan is therefore split into two lanes of steps. Each lane is
-// executed in order; where a step needs something of the other lane, it says
-// how many steps of that lane must be done.
+// busy at once. A plan is therefore split into two lists of steps, one for each
+// direction. Each list is executed in order; where a step needs something of
+// the other list, it says how many steps of that list must be done.
 //
-// No schedule of the lanes deadlocks that the plan, executed in its own order,
-// survives: of all steps that are not done, the first in the plan's order has
-// everything before it done, and waits for nothing but the peers.
+// No schedule of the two lists deadlocks that the plan, executed in its own
+// order, survives: of all steps that are not done, the first in the plan's
+// order has everything before it done, and waits for nothing but the peers.
 namespace jax_cxl::cuda {
 
 enum class DeviceStepKind : uint32_t {
-  // Sending lane.
+  // Sending.
   kCopy,     // input[from, bytes) -> output[to]
   kZero,     // 0 -> output[to, bytes)
   kPut,      // input[from, bytes) -> my slot of `round` at `to`
   kPublish,  // published = round + 1
-  // Receiving lane.
+  // Receiving.
   kGet,           // slot of `first`, `round`, at `from` -> output[to]
   kReduce,        // as plan::StepKind::kReduce
   kReduceToSlot,  // as plan::StepKind::kReduceToSlot
@@ -40,7 +40,7 @@ enum class DeviceStepKind : uint32_t {
 // Laid out for the device: fixed sizes, no pointers.
 struct DeviceStep {
   DeviceStepKind kind = DeviceStepKind::kCopy;
-  uint32_t after = 0;  // steps of the other lane that must be done
+  uint32_t after = 0;  // steps of the other direction that must be done
   int32_t first = 0;   // kReduce*: sources are ranks [first, last)
   int32_t last = 0;
   uint64_t round = 0;
@@ -53,7 +53,7 @@ struct DeviceStep {
 };
 static_assert(sizeof(DeviceStep) == 72);
 
-struct Program {
+struct GpuPlan {
   uint64_t rounds = 0;
   std::vector<DeviceStep> sending;
   std::vector<DeviceStep> receiving;
@@ -66,9 +66,9 @@ using plan::Stripes;
 // Errors: kUnimplemented for a plan whose steps would make one block depend on
 // another; no planner makes one when parts of slots start on multiples of
 // num_blocks * unit_bytes (plan::Geometry::part_alignment).
-Result<Program> MakeProgram(const plan::Plan& plan, int rank,
+Result<GpuPlan> MakeGpuPlan(const plan::Plan& plan, int rank,
                             const Stripes& stripes);
 
 }  // namespace jax_cxl::cuda
 
-#endif  // JAX_CXL_ENGINE_GPU_PROGRAM_PROGRAM_H_
+#endif  // JAX_CXL_ENGINE_GPU_PLAN_GPU_PLAN_H_

@@ -1,4 +1,4 @@
-#include "cc/comm/relay/relay_program.h"
+#include "cc/comm/relay/relay_plan.h"
 
 #include <algorithm>
 #include <map>
@@ -35,12 +35,12 @@ std::vector<SlotRange> Joined(std::vector<SlotRange> ranges) {
 
 }  // namespace
 
-RelayProgram MakeRelayProgram(std::span<const DeviceStep> sending,
-                              std::span<const DeviceStep> receiving,
-                              uint64_t rounds, int num_members, int self) {
-  RelayProgram program;
-  program.rounds = rounds;
-  program.arrivals.resize(num_members);
+RelayPlan MakeRelayPlan(std::span<const DeviceStep> sending,
+                        std::span<const DeviceStep> receiving, uint64_t rounds,
+                        int num_members, int self) {
+  RelayPlan gpu_plan;
+  gpu_plan.rounds = rounds;
+  gpu_plan.arrivals.resize(num_members);
   std::vector<SlotRange> written;
   std::vector<Ranges> read(num_members);
   for (const DeviceStep& step : sending)
@@ -48,7 +48,7 @@ RelayProgram MakeRelayProgram(std::span<const DeviceStep> sending,
       written.push_back({step.round, step.to, step.bytes});
   for (const DeviceStep& step : receiving) {
     if (step.kind == DeviceStepKind::kRelease) {
-      program.releases.push_back(step.round);
+      gpu_plan.releases.push_back(step.round);
       continue;
     }
     if (step.kind == DeviceStepKind::kReduceToSlot ||
@@ -60,7 +60,7 @@ RelayProgram MakeRelayProgram(std::span<const DeviceStep> sending,
   }
   written = Joined(std::move(written));
   for (const SlotRange& range : written)
-    program.last_written = std::max(program.last_written, range.round + 1);
+    gpu_plan.last_written = std::max(gpu_plan.last_written, range.round + 1);
 
   // A publication says that all rounds up to its own are there.
   auto next = written.begin();
@@ -69,13 +69,13 @@ RelayProgram MakeRelayProgram(std::span<const DeviceStep> sending,
     const auto end = std::find_if(next, written.end(), [&](const auto& range) {
       return range.round > step.round;
     });
-    program.publications.push_back({step.round, {next, end}});
+    gpu_plan.publications.push_back({step.round, {next, end}});
     next = end;
   }
   for (int member = 0; member < num_members; ++member)
     for (auto& [round, ranges] : read[member])
-      program.arrivals[member].push_back({round, Joined(std::move(ranges))});
-  return program;
+      gpu_plan.arrivals[member].push_back({round, Joined(std::move(ranges))});
+  return gpu_plan;
 }
 
 }  // namespace jax_cxl::comm

@@ -1,4 +1,4 @@
-#include "cc/engine/gpu_program/program.h"
+#include "cc/engine/gpu_plan/gpu_plan.h"
 
 #include <utility>
 
@@ -8,7 +8,7 @@ namespace {
 using plan::Step;
 using plan::StepKind;
 
-// Writes both lanes down, in the order of the plan.
+// Lists the steps of both directions, in the order of the plan.
 class Splitter {
  public:
   Splitter(int rank, const Stripes& stripes)
@@ -24,7 +24,7 @@ class Splitter {
         break;
       case StepKind::kPut:
         Send(DeviceStepKind::kPut, step);
-        program_.bytes_published += step.bytes;
+        gpu_plan_.bytes_published += step.bytes;
         break;
       case StepKind::kPublish:
         Send(DeviceStepKind::kPublish, step).after =
@@ -36,7 +36,7 @@ class Splitter {
         DeviceStep& get = Receive(DeviceStepKind::kGet, step);
         get.first = step.peer;
         get.last = step.peer + 1;
-        program_.bytes_retrieved += step.bytes;
+        gpu_plan_.bytes_retrieved += step.bytes;
         break;
       }
       case StepKind::kReduce:
@@ -49,7 +49,7 @@ class Splitter {
         reduce.to_slot = step.to;
         slot_writes_.push_back({step.to_round, Received()});
         CountSources(step);
-        program_.bytes_published += step.bytes;
+        gpu_plan_.bytes_published += step.bytes;
         break;
       }
       case StepKind::kRelease:
@@ -59,9 +59,9 @@ class Splitter {
     return OkStatus();
   }
 
-  Program Finish(uint64_t rounds) && {
-    program_.rounds = rounds;
-    return std::move(program_);
+  GpuPlan Finish(uint64_t rounds) && {
+    gpu_plan_.rounds = rounds;
+    return std::move(gpu_plan_);
   }
 
  private:
@@ -80,25 +80,25 @@ class Splitter {
   }
 
   DeviceStep& Send(DeviceStepKind kind, const Step& step) {
-    return program_.sending.emplace_back(Make(kind, step));
+    return gpu_plan_.sending.emplace_back(Make(kind, step));
   }
 
   DeviceStep& Receive(DeviceStepKind kind, const Step& step) {
-    return program_.receiving.emplace_back(Make(kind, step));
+    return gpu_plan_.receiving.emplace_back(Make(kind, step));
   }
 
   uint32_t Received() const {
-    return static_cast<uint32_t>(program_.receiving.size());
+    return static_cast<uint32_t>(gpu_plan_.receiving.size());
   }
 
   // A result that goes to the peers straight from the output is written to
   // both places while it is in registers.
   Status PutOutput(const Step& step) {
     DeviceStep* last =
-        program_.receiving.empty() ? nullptr : &program_.receiving.back();
+        gpu_plan_.receiving.empty() ? nullptr : &gpu_plan_.receiving.back();
     // Releases that the planner put between the two do not matter.
-    for (size_t i = program_.receiving.size(); i-- > 0;) {
-      last = &program_.receiving[i];
+    for (size_t i = gpu_plan_.receiving.size(); i-- > 0;) {
+      last = &gpu_plan_.receiving[i];
       if (last->kind != DeviceStepKind::kRelease) break;
     }
     if (last == nullptr || last->kind != DeviceStepKind::kReduce ||
@@ -113,17 +113,17 @@ class Splitter {
     last->to_slot = step.to;
     slot_writes_.push_back(
         {step.round,
-         static_cast<uint32_t>(last - program_.receiving.data()) + 1});
-    program_.bytes_published += step.bytes;
+         static_cast<uint32_t>(last - gpu_plan_.receiving.data()) + 1});
+    gpu_plan_.bytes_published += step.bytes;
     return OkStatus();
   }
 
   void CountSources(const Step& step) {
     const bool mine = step.first <= rank_ && rank_ < step.last;
-    program_.bytes_retrieved += step.bytes * (step.last - step.first - mine);
+    gpu_plan_.bytes_retrieved += step.bytes * (step.last - step.first - mine);
   }
 
-  // Steps of the receiving lane after which all that it writes to my slots of
+  // Receiving steps after which all that it writes to my slots of
   // rounds up to `round` is there. Results are made in the order of rounds.
   uint32_t SlotWritesUntil(uint64_t round) const {
     for (size_t i = slot_writes_.size(); i-- > 0;)
@@ -139,19 +139,18 @@ class Splitter {
 
   struct SlotWrite {
     uint64_t round;
-    uint32_t
-        steps;  // of the receiving lane, up to and with the one that writes
+    uint32_t steps;  // receiving, up to and with the one that writes
   };
 
   int rank_;
   uint64_t period_;
-  Program program_;
+  GpuPlan gpu_plan_;
   std::vector<SlotWrite> slot_writes_;
 };
 
 }  // namespace
 
-Result<Program> MakeProgram(const plan::Plan& plan, int rank,
+Result<GpuPlan> MakeGpuPlan(const plan::Plan& plan, int rank,
                             const Stripes& stripes) {
   Splitter splitter(rank, stripes);
   for (const Step& step : plan.steps) CXL_RETURN_IF_ERROR(splitter.Add(step));

@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_COMM_CUDA_PROGRAM_STORE_H_
-#define JAX_CXL_COMM_CUDA_PROGRAM_STORE_H_
+#ifndef JAX_CXL_COMM_CUDA_PLAN_STORE_H_
+#define JAX_CXL_COMM_CUDA_PLAN_STORE_H_
 
 #include <cuda_runtime_api.h>
 
@@ -10,13 +10,13 @@
 
 #include "cc/base/status.h"
 #include "cc/comm/cuda/device_memory.h"
-#include "cc/comm/relay/relay_program.h"
-#include "cc/engine/gpu_program/program.h"
+#include "cc/comm/relay/relay_plan.h"
+#include "cc/engine/gpu_plan/gpu_plan.h"
 
 namespace jax_cxl::comm {
 
-// A program in the memory of a device.
-struct StoredProgram {
+// A GPU plan in the memory of a device.
+struct StoredPlan {
   const cuda::DeviceStep* sending = nullptr;
   const cuda::DeviceStep* receiving = nullptr;
   // The same where the host can read it.
@@ -30,28 +30,28 @@ struct StoredProgram {
   bool flagged = false;  // a short message's (see flagged.h)
   uint32_t flagged_blocks = 0;
   // The host's half, where there is one.
-  std::shared_ptr<const RelayProgram> relay;
+  std::shared_ptr<const RelayPlan> relay;
 };
 
-// The programs of one device. They lie one after another in memory that was
+// The GPU plans of one device. They lie one after another in memory that was
 // allocated at the start, because an allocation would wait for kernels that
 // wait for peers.
 //
 // Not thread-safe.
-class ProgramStore {
+class PlanStore {
  public:
   // On the current device.
   Status Open();
 
   // Null if there is none.
-  const StoredProgram* Find(const std::string& key) const;
+  const StoredPlan* Find(const std::string& key) const;
 
-  // Copies the program to the device, in the order of `stream`. What streams
+  // Copies the GPU plan to the device, in the order of `stream`. What streams
   // run later sees it too if they wait for this one, as a channel's calls do.
-  Result<const StoredProgram*> Store(const std::string& key,
-                                     const cuda::Program& program, bool flagged,
-                                     std::shared_ptr<const RelayProgram> relay,
-                                     cudaStream_t stream);
+  Result<const StoredPlan*> Store(const std::string& key,
+                                  const cuda::GpuPlan& gpu_plan, bool flagged,
+                                  std::shared_ptr<const RelayPlan> relay,
+                                  cudaStream_t stream);
 
  private:
   Status Clear();
@@ -59,9 +59,9 @@ class ProgramStore {
   DeviceMemory<cuda::DeviceStep> steps_;
   PinnedMemory<cuda::DeviceStep> source_;  // of the copies to `steps_`
   uint64_t used_ = 0;
-  std::unordered_map<std::string, StoredProgram> programs_;
+  std::unordered_map<std::string, StoredPlan> plans_;
 };
 
 }  // namespace jax_cxl::comm
 
-#endif  // JAX_CXL_COMM_CUDA_PROGRAM_STORE_H_
+#endif  // JAX_CXL_COMM_CUDA_PLAN_STORE_H_

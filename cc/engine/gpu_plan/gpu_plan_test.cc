@@ -1,6 +1,6 @@
 // Sanitizers: none. It makes plans of all sizes. This takes minutes there.
 
-#include "cc/engine/gpu_program/program.h"
+#include "cc/engine/gpu_plan/gpu_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "cc/plan/planners/make_plan.h"
+#include "cc/testing/reference/gpu_plan_machine.h"
 #include "cc/testing/reference/plans.h"
-#include "cc/testing/reference/program_machine.h"
 
 namespace jax_cxl::cuda {
 namespace {
@@ -38,9 +38,9 @@ Geometry MakeGeometry(int num_ranks, const Stripes& stripes, int num_slots,
 constexpr Stripes kStripes[] = {{1, 128}, {2, 64},     {4, 128},
                                 {8, 16},  {4, 128, 1}, {8, 16, 1}};
 
-class Programs : public testing::TestWithParam<Op> {};
+class GpuPlans : public testing::TestWithParam<Op> {};
 
-TEST_P(Programs, DoWhatIsAskedForInEveryOrder) {
+TEST_P(GpuPlans, DoWhatIsAskedForInEveryOrder) {
   std::mt19937 random(1);
   for (int n = 2; n <= 5; ++n) {
     for (const Stripes& stripes : kStripes) {
@@ -76,13 +76,13 @@ TEST_P(Programs, DoWhatIsAskedForInEveryOrder) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(AllOps, Programs, testing::ValuesIn(plan::AllOps()),
+INSTANTIATE_TEST_SUITE_P(AllOps, GpuPlans, testing::ValuesIn(plan::AllOps()),
                          [](const auto& info) {
                            return std::string(plan::OpName(info.param));
                          });
 
 // Different operations one after the other, with roots and sizes by chance.
-TEST(ProgramTest, CallsFollowEachOther) {
+TEST(GpuPlanTest, CallsFollowEachOther) {
   std::mt19937 random(2);
   for (int trial = 0; trial < 150; ++trial) {
     const int n = 2 + random() % 4;
@@ -104,7 +104,7 @@ TEST(ProgramTest, CallsFollowEachOther) {
   }
 }
 
-TEST(ProgramTest, ABlockKeepsToItsSlots) {
+TEST(GpuPlanTest, ABlockKeepsToItsSlots) {
   // Each block's slots of successive rounds are all of the ring's, in turn, so
   // that a round's slot is free once those num_slots before are released.
   for (uint64_t num_slots : {2, 5, 12}) {
@@ -120,7 +120,7 @@ TEST(ProgramTest, ABlockKeepsToItsSlots) {
   }
 }
 
-// What goes wrong, in some order or other, with programs that `spoil` changed.
+// What goes wrong, in some order or other, with plans that `spoil` changed.
 template <typename Spoil>
 std::string ProblemWith(Op op, const Spoil& spoil) {
   const Stripes stripes{2, 64};
@@ -129,7 +129,7 @@ std::string ProblemWith(Op op, const Spoil& spoil) {
   std::mt19937 random(3);
   for (int trial = 0; trial < 200; ++trial) {
     std::vector<Call> calls{MakeCall(request, geometry, stripes, random)};
-    for (Program& program : calls[0].programs) spoil(program);
+    for (GpuPlan& gpu_plan : calls[0].gpu_plans) spoil(gpu_plan);
     const std::string problem =
         Machine(std::move(calls), geometry, stripes).Run(random);
     if (!problem.empty()) return problem;
@@ -137,17 +137,17 @@ std::string ProblemWith(Op op, const Spoil& spoil) {
   return "";
 }
 
-TEST(ProgramTest, PublishesAfterTheOtherLaneHasWritten) {
+TEST(GpuPlanTest, PublishesAfterTheReceivingStepsHaveWritten) {
   for (Op op : {Op::kAllReduce, Op::kReduce}) {
-    EXPECT_EQ(ProblemWith(op, [](Program&) {}), "");
-    auto drop = [](Program& program) {
-      for (DeviceStep& step : program.sending) step.after = 0;
+    EXPECT_EQ(ProblemWith(op, [](GpuPlan&) {}), "");
+    auto drop = [](GpuPlan& gpu_plan) {
+      for (DeviceStep& step : gpu_plan.sending) step.after = 0;
     };
     EXPECT_NE(ProblemWith(op, drop).find("before it was written"),
               std::string::npos)
         << plan::OpName(op);
-    auto wait_for_more = [](Program& program) {
-      for (DeviceStep& step : program.sending)
+    auto wait_for_more = [](GpuPlan& gpu_plan) {
+      for (DeviceStep& step : gpu_plan.sending)
         if (step.after > 0) step.after = 1u << 20;
     };
     EXPECT_NE(ProblemWith(op, wait_for_more).find("is stuck"),
@@ -156,14 +156,14 @@ TEST(ProgramTest, PublishesAfterTheOtherLaneHasWritten) {
   }
 }
 
-TEST(ProgramTest, ReleasesWhatItHasRead) {
-  auto release_nothing = [](Program& program) {
-    std::erase_if(program.receiving, [](const DeviceStep& step) {
+TEST(GpuPlanTest, ReleasesWhatItHasRead) {
+  auto release_nothing = [](GpuPlan& gpu_plan) {
+    std::erase_if(gpu_plan.receiving, [](const DeviceStep& step) {
       return step.kind == DeviceStepKind::kRelease;
     });
   };
-  auto release_first = [](Program& program) {
-    std::stable_partition(program.receiving.begin(), program.receiving.end(),
+  auto release_first = [](GpuPlan& gpu_plan) {
+    std::stable_partition(gpu_plan.receiving.begin(), gpu_plan.receiving.end(),
                           [](const DeviceStep& step) {
                             return step.kind == DeviceStepKind::kRelease;
                           });
@@ -179,16 +179,16 @@ TEST(ProgramTest, ReleasesWhatItHasRead) {
 }
 
 // Parts that start on lines, and stripes of more than a line.
-TEST(ProgramTest, ABlockDependsOnNoOther) {
+TEST(GpuPlanTest, ABlockDependsOnNoOther) {
   const Geometry geometry{.slot_bytes = 1024, .all_read_bytes = 0};
   Request request = MakeRequest(Op::kAllReduce, 4, 1000);
   request.rank = 1;
   const Result<plan::Plan> plan = MakePlan(request, geometry);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
-  EXPECT_TRUE(MakeProgram(*plan, 1, {1, 128}).ok());
-  const Result<Program> program = MakeProgram(*plan, 1, {4, 128});
-  ASSERT_FALSE(program.ok());
-  EXPECT_EQ(program.status().code(), Code::kUnimplemented);
+  EXPECT_TRUE(MakeGpuPlan(*plan, 1, {1, 128}).ok());
+  const Result<GpuPlan> gpu_plan = MakeGpuPlan(*plan, 1, {4, 128});
+  ASSERT_FALSE(gpu_plan.ok());
+  EXPECT_EQ(gpu_plan.status().code(), Code::kUnimplemented);
 
   plan::Step reduce{.kind = plan::StepKind::kReduceToSlot,
                     .first = 0,
@@ -197,15 +197,15 @@ TEST(ProgramTest, ABlockDependsOnNoOther) {
                     .from = 256,
                     .to = 128,
                     .bytes = 64};
-  EXPECT_EQ(MakeProgram({.rounds = 2, .steps = {reduce}}, 0, {2, 128})
+  EXPECT_EQ(MakeGpuPlan({.rounds = 2, .steps = {reduce}}, 0, {2, 128})
                 .status()
                 .code(),
             Code::kUnimplemented);
   reduce.to = 512;
-  EXPECT_TRUE(MakeProgram({.rounds = 2, .steps = {reduce}}, 0, {2, 128}).ok());
+  EXPECT_TRUE(MakeGpuPlan({.rounds = 2, .steps = {reduce}}, 0, {2, 128}).ok());
 }
 
-TEST(ProgramTest, OnlyWhatWasJustReducedGoesFromTheOutputToASlot) {
+TEST(GpuPlanTest, OnlyWhatWasJustReducedGoesFromTheOutputToASlot) {
   plan::Step reduce{.kind = plan::StepKind::kReduce,
                     .first = 0,
                     .last = 2,
@@ -214,19 +214,19 @@ TEST(ProgramTest, OnlyWhatWasJustReducedGoesFromTheOutputToASlot) {
   const plan::Step release{.kind = plan::StepKind::kRelease};
   const plan::Step put{
       .kind = plan::StepKind::kPutOutput, .round = 1, .from = 64, .bytes = 64};
-  const Result<Program> both =
-      MakeProgram({.rounds = 2, .steps = {reduce, release, put}}, 0, {});
+  const Result<GpuPlan> both =
+      MakeGpuPlan({.rounds = 2, .steps = {reduce, release, put}}, 0, {});
   ASSERT_TRUE(both.ok()) << both.status().message();
   ASSERT_EQ(both->receiving.size(), 2u);
   EXPECT_EQ(both->receiving[0].kind, DeviceStepKind::kReduceToBoth);
   EXPECT_EQ(both->bytes_published, 64u);
   EXPECT_EQ(both->bytes_retrieved, 64u);
 
-  EXPECT_EQ(MakeProgram({.rounds = 2, .steps = {put}}, 0, {}).status().code(),
+  EXPECT_EQ(MakeGpuPlan({.rounds = 2, .steps = {put}}, 0, {}).status().code(),
             Code::kUnimplemented);
   reduce.to = 0;
   EXPECT_EQ(
-      MakeProgram({.rounds = 2, .steps = {reduce, put}}, 0, {}).status().code(),
+      MakeGpuPlan({.rounds = 2, .steps = {reduce, put}}, 0, {}).status().code(),
       Code::kUnimplemented);
 }
 

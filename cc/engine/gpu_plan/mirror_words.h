@@ -1,7 +1,7 @@
-#ifndef JAX_CXL_ENGINE_GPU_PROGRAM_MIRROR_WORDS_H_
-#define JAX_CXL_ENGINE_GPU_PROGRAM_MIRROR_WORDS_H_
+#ifndef JAX_CXL_ENGINE_GPU_PLAN_MIRROR_WORDS_H_
+#define JAX_CXL_ENGINE_GPU_PLAN_MIRROR_WORDS_H_
 
-#include "cc/engine/gpu_program/channel_words.h"
+#include "cc/engine/gpu_plan/channel_words.h"
 
 namespace jax_cxl::cuda {
 
@@ -29,4 +29,4 @@ inline MemberView Mirrored(const MemberView& in_pool, MirrorWords* mirror) {
 
 }  // namespace jax_cxl::cuda
 
-#endif  // JAX_CXL_ENGINE_GPU_PROGRAM_MIRROR_WORDS_H_
+#endif  // JAX_CXL_ENGINE_GPU_PLAN_MIRROR_WORDS_H_

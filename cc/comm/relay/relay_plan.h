@@ -1,11 +1,11 @@
-#ifndef JAX_CXL_COMM_RELAY_RELAY_PROGRAM_H_
-#define JAX_CXL_COMM_RELAY_RELAY_PROGRAM_H_
+#ifndef JAX_CXL_COMM_RELAY_RELAY_PLAN_H_
+#define JAX_CXL_COMM_RELAY_RELAY_PLAN_H_
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "cc/engine/gpu_program/program.h"
+#include "cc/engine/gpu_plan/gpu_plan.h"
 
 namespace jax_cxl::comm {
 
@@ -19,7 +19,7 @@ struct SlotRange {
 // What the host does in a call whose data its device moves: the lines that it
 // writes back before it publishes, and those that it drops before the device
 // reads them. Rounds count from the first of the call.
-struct RelayProgram {
+struct RelayPlan {
   struct Publication {
     uint64_t round = 0;
     std::vector<SlotRange> written;  // in this member's slots
@@ -37,12 +37,12 @@ struct RelayProgram {
   uint64_t last_written = 0;  // the last round + 1 with data, 0 for none
 };
 
-// `sending` and `receiving` are the lanes of this member's program
-// (cc/engine/gpu_program/program.h).
-RelayProgram MakeRelayProgram(std::span<const cuda::DeviceStep> sending,
-                              std::span<const cuda::DeviceStep> receiving,
-                              uint64_t rounds, int num_members, int self);
+// `sending` and `receiving` are the steps of this member's GPU plan
+// (cc/engine/gpu_plan/gpu_plan.h).
+RelayPlan MakeRelayPlan(std::span<const cuda::DeviceStep> sending,
+                        std::span<const cuda::DeviceStep> receiving,
+                        uint64_t rounds, int num_members, int self);
 
 }  // namespace jax_cxl::comm
 
-#endif  // JAX_CXL_COMM_RELAY_RELAY_PROGRAM_H_
+#endif  // JAX_CXL_COMM_RELAY_RELAY_PLAN_H_

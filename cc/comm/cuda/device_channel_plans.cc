@@ -1,5 +1,5 @@
 // How DeviceChannel executes a call: by copy engines or kernels, and by which
-// program. Part of the enqueuing side, but all ranks must decide it alike.
+// GPU plan. Part of the enqueuing side, but all ranks must decide it alike.
 
 #include <algorithm>
 #include <bit>
@@ -7,7 +7,7 @@
 
 #include "cc/comm/cuda/device_channel.h"
 #include "cc/engine/cuda/flagged/flagged.h"
-#include "cc/engine/gpu_program/program.h"
+#include "cc/engine/gpu_plan/gpu_plan.h"
 #include "cc/plan/gpu_geometry.h"
 #include "cc/plan/plan.h"
 #include "cc/plan/planners/make_plan.h"
@@ -19,8 +19,8 @@ namespace {
 // something on their side.
 constexpr uint64_t kLonger = 4;
 
-std::string ProgramKey(uint64_t channel, const Call& call,
-                       const pool::CallDescriptor& descriptor, SlotUse use) {
+std::string PlanKey(uint64_t channel, const Call& call,
+                    const pool::CallDescriptor& descriptor, SlotUse use) {
   std::string key(reinterpret_cast<const char*>(&channel), sizeof(channel));
   key.append(reinterpret_cast<const char*>(&descriptor), sizeof(descriptor));
   // A hash may collide; the permutation itself does not.
@@ -38,7 +38,7 @@ std::string ProgramKey(uint64_t channel, const Call& call,
 // Beside compute, a call leaves the multiprocessors alone as soon as that costs
 // it little. Copy engines load the pool's devices one after another, kernels
 // all of them at once.
-DeviceChannel::Way DeviceChannel::WayOf(const Call& call, bool aside) const {
+DeviceChannel::Path DeviceChannel::PathOf(const Call& call, bool aside) const {
   if (!aside && connection_.stripes().slot_step > 0) return {};
   const bool two = connection_.members().size() == 2;
   const uint64_t bytes =
@@ -46,27 +46,27 @@ DeviceChannel::Way DeviceChannel::WayOf(const Call& call, bool aside) const {
   const bool is_long = two && bytes >= options_.copy_engine_bytes;
   const bool is_longest = two && bytes >= kLonger * options_.copy_engine_bytes;
   bool copies = false;
-  Way way = {1, SlotUse::kCopies};
+  Path path = {1, SlotUse::kCopies};
   switch (call.request.op) {
     case plan::Op::kAllGather:
     case plan::Op::kAllToAll:
       copies = is_long;
       // The pauses of a line count more than that peers hear a piece later.
-      if (is_longest) way = {2, SlotUse::kFewCopies};
+      if (is_longest) path = {2, SlotUse::kFewCopies};
       break;
     case plan::Op::kAllReduce:
       copies = is_long;
-      way.copy_lines = 2;
+      path.copy_pipelines = 2;
       break;
     case plan::Op::kReduceScatter:
       copies = is_longest;  // kernels need not stage operands
-      way.copy_lines = 2;
+      path.copy_pipelines = 2;
       break;
     case plan::Op::kBroadcast:
     case plan::Op::kGather:
     case plan::Op::kScatter:
       copies = is_longest;  // kernels fill one direction nearly as well
-      if (is_longest) way.slots = SlotUse::kPairs;
+      if (is_longest) path.slots = SlotUse::kPairs;
       break;
     case plan::Op::kReduce:
       break;
@@ -74,7 +74,7 @@ DeviceChannel::Way DeviceChannel::WayOf(const Call& call, bool aside) const {
       return {};
   }
   copies |= aside && bytes >= options_.copy_engine_bytes_aside;
-  return bytes > 0 && copies ? way : Way{};
+  return bytes > 0 && copies ? path : Path{};
 }
 
 // Where the words of all blocks are passed on together, a call may have fewer
@@ -93,44 +93,44 @@ cuda::Shape DeviceChannel::ShapeOf(const Call& call) const {
 
 // None if the call is too long for flags. Only a device could read them in
 // time, and no device can drop a line of its host's cache.
-Result<std::optional<cuda::Program>> DeviceChannel::FlaggedProgram(
+Result<std::optional<cuda::GpuPlan>> DeviceChannel::MakeFlaggedPlan(
     const plan::Request& request) const {
   if (relay_ != nullptr || options_.flagged_bytes == 0 ||
       !plan::IsFlagged(request, options_.flagged_bytes))
-    return std::optional<cuda::Program>();
+    return std::optional<cuda::GpuPlan>();
   CXL_ASSIGN_OR_RETURN(
       const plan::Plan plan,
       plan::MakePlan(request, plan::FlaggedGeometry(request.num_ranks)));
   CXL_ASSIGN_OR_RETURN(
-      cuda::Program program,
-      cuda::MakeProgram(plan, request.rank, cuda::Stripes{1, 16}));
-  if (!cuda::FitsFlagged(program)) return std::optional<cuda::Program>();
-  return std::optional(std::move(program));
+      cuda::GpuPlan gpu_plan,
+      cuda::MakeGpuPlan(plan, request.rank, cuda::Stripes{1, 16}));
+  if (!cuda::FitsFlagged(gpu_plan)) return std::optional<cuda::GpuPlan>();
+  return std::optional(std::move(gpu_plan));
 }
 
-Result<const StoredProgram*> DeviceChannel::ProgramFor(
-    const Call& call, const pool::CallDescriptor& descriptor, Way way,
+Result<const StoredPlan*> DeviceChannel::StoredPlanFor(
+    const Call& call, const pool::CallDescriptor& descriptor, Path path,
     cudaStream_t stream) {
-  const std::string key = ProgramKey(key_, call, descriptor, way.slots);
-  if (const StoredProgram* found = programs_->Find(key)) return found;
-  if (way.copy_lines == 0) {
-    CXL_ASSIGN_OR_RETURN(const std::optional<cuda::Program> program,
-                         FlaggedProgram(call.request));
-    if (program) return programs_->Store(key, *program, true, nullptr, stream);
+  const std::string key = PlanKey(key_, call, descriptor, path.slots);
+  if (const StoredPlan* found = plans_->Find(key)) return found;
+  if (path.copy_pipelines == 0) {
+    CXL_ASSIGN_OR_RETURN(const std::optional<cuda::GpuPlan> gpu_plan,
+                         MakeFlaggedPlan(call.request));
+    if (gpu_plan) return plans_->Store(key, *gpu_plan, true, nullptr, stream);
   }
   CXL_ASSIGN_OR_RETURN(
       const plan::Plan plan,
-      plan::MakePlan(call.request, connection_.geometry(way.slots)));
+      plan::MakePlan(call.request, connection_.geometry(path.slots)));
   CXL_ASSIGN_OR_RETURN(
-      const cuda::Program program,
-      cuda::MakeProgram(plan, call.request.rank, connection_.stripes()));
-  std::shared_ptr<const RelayProgram> relay;
+      const cuda::GpuPlan gpu_plan,
+      cuda::MakeGpuPlan(plan, call.request.rank, connection_.stripes()));
+  std::shared_ptr<const RelayPlan> relay;
   if (relay_ != nullptr)
-    relay = std::make_shared<const RelayProgram>(
-        MakeRelayProgram(program.sending, program.receiving, program.rounds,
-                         static_cast<int>(connection_.members().size()),
-                         connection_.group().self));
-  return programs_->Store(key, program, false, std::move(relay), stream);
+    relay = std::make_shared<const RelayPlan>(
+        MakeRelayPlan(gpu_plan.sending, gpu_plan.receiving, gpu_plan.rounds,
+                      static_cast<int>(connection_.members().size()),
+                      connection_.group().self));
+  return plans_->Store(key, gpu_plan, false, std::move(relay), stream);
 }
 
 }  // namespace jax_cxl::comm

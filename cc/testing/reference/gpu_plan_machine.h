@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_TESTING_REFERENCE_PROGRAM_MACHINE_H_
-#define JAX_CXL_TESTING_REFERENCE_PROGRAM_MACHINE_H_
+#ifndef JAX_CXL_TESTING_REFERENCE_GPU_PLAN_MACHINE_H_
+#define JAX_CXL_TESTING_REFERENCE_GPU_PLAN_MACHINE_H_
 
 #include <gtest/gtest.h>
 
@@ -10,12 +10,13 @@
 #include <utility>
 #include <vector>
 
-#include "cc/engine/gpu_program/program.h"
+#include "cc/engine/gpu_plan/gpu_plan.h"
 #include "cc/plan/verify/expected_output.h"
 #include "cc/testing/reference/plans.h"
 
-// Executes the programs of all ranks as the kernel does, on the CPU and a step
-// at a time: chance picks the rank, block and lane that makes the next one.
+// Executes the GPU plans of all ranks as the kernel does, on the CPU and a step
+// at a time: chance picks the rank, block and direction that makes the next
+// one.
 namespace jax_cxl::cuda {
 
 using Bytes = std::vector<uint8_t>;
@@ -30,7 +31,7 @@ inline uint8_t Combine(uint8_t a, uint8_t b) {
 
 struct Call {
   plan::Request request;
-  std::vector<Program> programs;  // by rank, as is what follows
+  std::vector<GpuPlan> gpu_plans;  // by rank, as is what follows
   std::vector<Bytes> inputs;
   std::vector<Bytes> outputs;
   uint64_t base_round = 0;
@@ -44,10 +45,10 @@ inline Call MakeCall(const plan::Request& request,
   Result<std::vector<plan::Plan>> plans = plan::MakePlans(request, geometry);
   EXPECT_TRUE(plans.ok()) << plans.status().message();
   for (int rank = 0; rank < request.num_ranks; ++rank) {
-    Result<Program> program = MakeProgram((*plans)[rank], rank, stripes);
-    EXPECT_TRUE(program.ok())
-        << Describe(request, geometry) << ": " << program.status().message();
-    call.programs.push_back(*std::move(program));
+    Result<GpuPlan> gpu_plan = MakeGpuPlan((*plans)[rank], rank, stripes);
+    EXPECT_TRUE(gpu_plan.ok())
+        << Describe(request, geometry) << ": " << gpu_plan.status().message();
+    call.gpu_plans.push_back(*std::move(gpu_plan));
     Bytes& input = call.inputs.emplace_back(InputBytes(request));
     for (uint8_t& byte : input) byte = static_cast<uint8_t>(random());
     call.outputs.emplace_back(OutputBytes(request), kUntouched);
@@ -80,7 +81,7 @@ class Machine {
     uint64_t rounds = 0;
     for (Call& call : calls_) {
       call.base_round = rounds;
-      rounds += call.programs[0].rounds;
+      rounds += call.gpu_plans[0].rounds;
     }
     for (Rank& rank : ranks_) {
       rank.blocks.resize(stripes.num_blocks);
@@ -105,7 +106,7 @@ class Machine {
       for (const auto& [rank, block] : blocks) {
         const uint32_t first = random() % 2;
         for (uint32_t i = 0; i < 2; ++i) {
-          // Now and then a lane runs far ahead of all others.
+          // Now and then a direction runs far ahead of all others.
           const int most = random() % 8 == 0 ? 1000 : 1 + random() % 3;
           for (int k = 0; k < most && TryStep(rank, block, (first + i) % 2);
                ++k)
@@ -124,8 +125,8 @@ class Machine {
   struct Block {
     uint64_t published = 0;
     uint64_t released = 0;
-    uint32_t received = 0;    // receiving steps that the sending lane knows of
-    size_t next[2] = {0, 0};  // step of each lane
+    uint32_t received = 0;    // receiving steps that the sending steps know of
+    size_t next[2] = {0, 0};  // step of each direction
   };
   struct Slot {
     Bytes bytes;
@@ -144,9 +145,9 @@ class Machine {
     if (problem_.empty()) problem_ = Error(Code::kInternal, parts...).message();
   }
 
-  static const std::vector<DeviceStep>& Steps(const Program& program,
-                                              int lane) {
-    return lane == kSending ? program.sending : program.receiving;
+  static const std::vector<DeviceStep>& Steps(const GpuPlan& gpu_plan,
+                                              int direction) {
+    return direction == kSending ? gpu_plan.sending : gpu_plan.receiving;
   }
 
   bool Owns(uint32_t block, uint64_t at) const {
@@ -219,16 +220,17 @@ class Machine {
     ranks_[rank].bytes_published += values.size();
   }
 
-  // Makes the next step of a lane; false if it has to wait, or is done.
-  bool TryStep(int rank, uint32_t block, int lane) {
+  // Makes the next step of a direction; false if it has to wait, or is done.
+  bool TryStep(int rank, uint32_t block, int direction) {
     Rank& state = ranks_[rank];
     if (state.call == calls_.size()) return false;
     Call& call = calls_[state.call];
     Block& mine = state.blocks[block];
-    const std::vector<DeviceStep>& steps = Steps(call.programs[rank], lane);
-    if (mine.next[lane] == steps.size()) return false;
-    if (!Execute(call, rank, block, steps[mine.next[lane]])) return false;
-    ++mine.next[lane];
+    const std::vector<DeviceStep>& steps =
+        Steps(call.gpu_plans[rank], direction);
+    if (mine.next[direction] == steps.size()) return false;
+    if (!Execute(call, rank, block, steps[mine.next[direction]])) return false;
+    ++mine.next[direction];
     FinishCall(rank);
     return problem_.empty();
   }
@@ -237,15 +239,15 @@ class Machine {
   void FinishCall(int rank) {
     Rank& state = ranks_[rank];
     while (state.call < calls_.size()) {
-      const Program& program = calls_[state.call].programs[rank];
+      const GpuPlan& gpu_plan = calls_[state.call].gpu_plans[rank];
       for (const Block& block : state.blocks)
-        for (int lane : {kSending, kReceiving})
-          if (block.next[lane] < Steps(program, lane).size()) return;
-      if (state.bytes_published != program.bytes_published ||
-          state.bytes_retrieved != program.bytes_retrieved)
+        for (int direction : {kSending, kReceiving})
+          if (block.next[direction] < Steps(gpu_plan, direction).size()) return;
+      if (state.bytes_published != gpu_plan.bytes_published ||
+          state.bytes_retrieved != gpu_plan.bytes_retrieved)
         Problem("rank ", rank, " moved ", state.bytes_published, " and ",
-                state.bytes_retrieved, " bytes, not ", program.bytes_published,
-                " and ", program.bytes_retrieved);
+                state.bytes_retrieved, " bytes, not ", gpu_plan.bytes_published,
+                " and ", gpu_plan.bytes_retrieved);
       state.bytes_published = state.bytes_retrieved = 0;
       for (Block& block : state.blocks) {
         block.received = 0;
@@ -367,4 +369,4 @@ class Machine {
 
 }  // namespace jax_cxl::cuda
 
-#endif  // JAX_CXL_TESTING_REFERENCE_PROGRAM_MACHINE_H_
+#endif  // JAX_CXL_TESTING_REFERENCE_GPU_PLAN_MACHINE_H_

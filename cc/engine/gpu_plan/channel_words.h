@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_ENGINE_GPU_PROGRAM_CHANNEL_WORDS_H_
-#define JAX_CXL_ENGINE_GPU_PROGRAM_CHANNEL_WORDS_H_
+#ifndef JAX_CXL_ENGINE_GPU_PLAN_CHANNEL_WORDS_H_
+#define JAX_CXL_ENGINE_GPU_PLAN_CHANNEL_WORDS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -73,4 +73,4 @@ struct MemberView {
 
 }  // namespace jax_cxl::cuda
 
-#endif  // JAX_CXL_ENGINE_GPU_PROGRAM_CHANNEL_WORDS_H_
+#endif  // JAX_CXL_ENGINE_GPU_PLAN_CHANNEL_WORDS_H_
