@@ -189,14 +189,14 @@ TEST(CallSiteTest, AnExecutionIsThatOfTheRanksGroup) {
   const auto site = Make(Psum("executes"));
   float input = 0, output = 0;
   const Result<CallSite::Execution> execution =
-      site->MakeExecution(1, &input, &output);
+      site->MakeExecution(3, &input, &output);
   ASSERT_TRUE(execution.ok()) << execution.status().message();
-  EXPECT_EQ(*execution->members, (std::vector<int32_t>{2, 1}));
+  EXPECT_EQ(*execution->members, (std::vector<int32_t>{0, 3}));
   EXPECT_EQ(execution->call->request.rank, 1);
   EXPECT_EQ(execution->call->input, reinterpret_cast<std::byte*>(&input));
   EXPECT_EQ(execution->call->output, reinterpret_cast<std::byte*>(&output));
   EXPECT_EQ(execution->call->name, "pmax");
-  EXPECT_EQ(site->MakeExecution(0, &input, &output)->call->request.rank, 0);
+  EXPECT_EQ(site->MakeExecution(2, &input, &output)->call->request.rank, 0);
 
   const Status none = site->MakeExecution(4, &input, &output).status();
   EXPECT_EQ(none.code(), Code::kInvalidArgument);

@@ -32,9 +32,9 @@ std::string PlanKey(uint64_t channel, const Call& call,
 
 }  // namespace
 
-// By what a call is executed, on how many lines, and in which slots. Follows
-// from what is equal on all ranks. Kernels fill both directions of the link as
-// well as the copy engines do where they read from several peers.
+// By what a call is executed, in how many pipelines, and in which slots.
+// Follows from what is equal on all ranks. Kernels fill both directions of the
+// link as well as the copy engines do where they read from several peers.
 // Beside compute, a call leaves the multiprocessors alone as soon as that costs
 // it little. Copy engines load the pool's devices one after another, kernels
 // all of them at once.
@@ -51,7 +51,7 @@ DeviceChannel::Path DeviceChannel::PathOf(const Call& call, bool aside) const {
     case plan::Op::kAllGather:
     case plan::Op::kAllToAll:
       copies = is_long;
-      // The pauses of a line count more than that peers hear a piece later.
+      // The pauses of a pipeline count more than that peers hear a piece later.
       if (is_longest) path = {2, SlotUse::kFewCopies};
       break;
     case plan::Op::kAllReduce:

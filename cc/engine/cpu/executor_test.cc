@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "cc/plan/verify/expected_output.h"
@@ -22,7 +23,7 @@ constexpr uint64_t kNeverPastCaches = ~uint64_t{0};
 
 // Small slots, so that the rings go round several times in a call.
 constexpr plan::Geometry kSmallSlots = {
-    .slot_bytes = 256, .num_slots = 2, .all_read_bytes = 512};
+    .slot_bytes = 1024, .num_slots = 2, .all_read_bytes = 512};
 
 std::byte* Bytes(std::vector<uint8_t>& bytes) {
   return reinterpret_cast<std::byte*>(bytes.data());
@@ -193,7 +194,7 @@ TEST(ExecutorTest, SaysWhomItWaitsFor) {
 TEST(ExecutorTest, WritesNoSlotThatAPeerMayStillRead) {
   Members members(2, kSmallSlots);
   Members::Call call = members.Begin(
-      plan::MakeRequest(Op::kBroadcast, 2, 4000, /*element_bytes=*/1));
+      plan::MakeRequest(Op::kBroadcast, 2, 8000, /*element_bytes=*/1));
   ASSERT_GT(call.plans[0].rounds, 4u);
   // The root fills its two slots, and then has to wait for the other rank.
   EXPECT_FALSE(Members::Advance(call, 0));

@@ -49,7 +49,7 @@ struct alignas(pool::kLineBytes) FlaggedControl {
   uint64_t released;              // a doorbell word: rounds
   uint64_t calls[kFlaggedSlots];  // of round r at r % kFlaggedSlots: CallWord
   alignas(pool::kLineBytes) std::byte
-      lines[kFlaggedSlots][plan::kFlaggedExpansion * plan::kFlaggedBytes];
+      vectors[kFlaggedSlots][plan::kFlaggedExpansion * plan::kFlaggedBytes];
 };
 
 // A member's control block on a channel between GPUs.

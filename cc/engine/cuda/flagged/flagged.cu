@@ -20,10 +20,10 @@ constexpr uint32_t kMaxBlocksUsed = 32;
 __device__ bool Get(const Task& task, Shared& shared, const Units& units) {
   const DeviceCall& call = task.call;
   const ShortStep& step = units.step();
-  const UnitLines lines(task, step.first, step.from + units.i());
+  const UnitVectors vectors(task, step.first, step.from + units.i());
   Wait wait(call, shared);
   for (;;) {
-    const Arriving arriving(lines);
+    const Arriving arriving(vectors);
     if (arriving.Has(FlagOf(call))) {
       StoreLocal(call.output + step.to + units.i(), arriving.Data(),
                  units.left());
@@ -68,7 +68,7 @@ class Puts {
 
   __device__ void Run() {
     while (units_.has()) {
-      UnitLines(task_, task_.call.self, units_.step().to + units_.i())
+      UnitVectors(task_, task_.call.self, units_.step().to + units_.i())
           .Store(data_, FlagOf(task_.call));
       units_.Next();
       if (units_.has()) Load();
@@ -139,7 +139,7 @@ __global__ void Wipe(const __grid_constant__ DeviceCall call) {
     return;
   }
   FlaggedControl& mine = *call.members[call.self].flagged;
-  for (auto& slot : mine.lines)
+  for (auto& slot : mine.vectors)
     for (uint64_t i = threadIdx.x * 16; i < sizeof(slot); i += blockDim.x * 16)
       StoreVolatile(slot + i, make_uint4(0, 0, 0, 0));
   FenceSystem();

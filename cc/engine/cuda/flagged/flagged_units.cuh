@@ -74,21 +74,22 @@ __device__ inline uint32_t SlotOf(const DeviceCall& call) {
   return static_cast<uint32_t>(call.base_round % kFlaggedSlots);
 }
 
-// Where a unit of a member's data lies in the ring, as two lines. Neighbours
-// lie side by side with their first lines, and with their second ones, so that
-// a warp's loads and stores fill whole lines of the link.
-struct UnitLines {
+// Where a unit of a member's data lies in the ring: in two vectors of 16 bytes,
+// half data and half flags. The first vectors of neighbouring units lie side by
+// side, and so do the second ones, so that a warp's loads and stores are
+// contiguous.
+struct UnitVectors {
   static constexpr uint64_t kGroup = 32;  // units
 
   std::byte* low;
   std::byte* high;
 
   // `at`: byte of the slot.
-  __device__ UnitLines(const Task& task, int member, uint64_t at) {
+  __device__ UnitVectors(const Task& task, int member, uint64_t at) {
     const uint64_t unit = at / kUnitBytes;
-    low = task.rings[member]->lines[SlotOf(task.call)] +
-          (unit / kGroup * kGroup * 2 + unit % kGroup) * kLineBytes;
-    high = low + kGroup * kLineBytes;
+    low = task.rings[member]->vectors[SlotOf(task.call)] +
+          (unit / kGroup * kGroup * 2 + unit % kGroup) * kVectorBytes;
+    high = low + kGroup * kVectorBytes;
   }
 
   __device__ void Store(uint4 v, uint32_t flag) const {
@@ -97,17 +98,17 @@ struct UnitLines {
   }
 
  private:
-  static constexpr uint64_t kLineBytes = 16;
+  static constexpr uint64_t kVectorBytes = 16;
 };
-static_assert(plan::kFlaggedBytes % (UnitLines::kGroup * kUnitBytes) == 0);
+static_assert(plan::kFlaggedBytes % (UnitVectors::kGroup * kUnitBytes) == 0);
 
 // A unit that may not be there yet.
 struct Arriving {
   uint4 low, high;
 
   Arriving() = default;
-  __device__ explicit Arriving(const UnitLines& lines)
-      : low(LoadSlot(lines.low)), high(LoadSlot(lines.high)) {}
+  __device__ explicit Arriving(const UnitVectors& vectors)
+      : low(LoadSlot(vectors.low)), high(LoadSlot(vectors.high)) {}
   __device__ bool Has(uint32_t flag) const {
     return low.y == flag && low.w == flag && high.y == flag && high.w == flag;
   }
