@@ -20,7 +20,6 @@
 #include "cc/comm/completions.h"
 #include "cc/comm/endpoint.h"
 #include "cc/comm/health/peers.h"
-#include "cc/comm/order/in_order.h"
 #include "cc/engine/cpu/executor.h"
 #include "cc/plan/plan.h"
 #include "cc/plan/planners/make_plan.h"
@@ -45,7 +44,7 @@ inline constexpr Tuning kSlots;  // those that a rank has by default
 class EngineBackend : public Backend {
  public:
   EngineBackend(pool::Pool* pool, const Team& team)
-      : rings_(pool::Doordoorbells(pool->coherence(), pool->epoch()),
+      : rings_(pool::Doorbells(pool->coherence(), pool->epoch()),
                Views(pool, team.size()), team.rank(), kSlots.num_slots) {}
 
   // What a rank takes from the end of its arena; Endpoint starts at the front.
@@ -141,20 +140,6 @@ inline void Fill(const Problem& problem, comm::Call* call) {
       reinterpret_cast<std::byte*>(const_cast<float*>(problem.output.data()));
   call->name = "benchmark";
 }
-
-class InOrderBackend : public Backend {
- public:
-  explicit InOrderBackend(Job* job)
-      : in_order_(OrDie(job->endpoint().OpenInOrder(job->members()))) {}
-
-  const char* name() const override { return "in_order"; }
-  void Prepare(const Problem& problem) override { Fill(problem, &call_); }
-  void Call(Problem*) override { Check(in_order_->Run(&call_)); }
-
- private:
-  std::unique_ptr<InOrder> in_order_;
-  comm::Call call_;
-};
 
 class EndpointBackend : public Backend {
  public:

@@ -222,15 +222,6 @@ Result<Channel*> Endpoint::ChannelFor(const std::vector<int32_t>& members) {
   return channels_.back().get();
 }
 
-Result<std::unique_ptr<InOrder>> Endpoint::OpenInOrder(
-    const std::vector<int32_t>& members) {
-  std::lock_guard progress(progress_mutex_);
-  CXL_ASSIGN_OR_RETURN(Group group, GroupOf(members));
-  auto in_order = std::make_unique<InOrder>(pool_, peers_, options_, group);
-  CXL_RETURN_IF_ERROR(in_order->Open(&arena_, &recorder_));
-  return in_order;
-}
-
 void Endpoint::CheckPeers() {
   const Clock::time_point now = peers_->AwakeTime();
   for (auto& channel : channels_) {

@@ -22,7 +22,6 @@
 #include "cc/comm/health/peers.h"
 #include "cc/comm/health/stall_detector.h"
 #include "cc/comm/order/channel.h"
-#include "cc/comm/order/in_order.h"
 #include "cc/comm/record/recorded_calls.h"
 #include "cc/comm/record/recorder.h"
 #include "cc/pool/pool.h"
@@ -49,12 +48,6 @@ class Endpoint {
   // `call->done` never runs; otherwise `done` runs later. Any thread.
   std::optional<Status> StartCall(const std::vector<int32_t>& members,
                                   std::unique_ptr<Call> call);
-
-  // For a program whose calls of this group come in the same order on all
-  // ranks. The group is this endpoint's otherwise too. Use it before the
-  // endpoint ends.
-  Result<std::unique_ptr<InOrder>> OpenInOrder(
-      const std::vector<int32_t>& members);
 
   Stats stats();
   // What has been counted of each operation.

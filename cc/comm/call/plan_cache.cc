@@ -22,21 +22,6 @@ plan::Geometry EagerGeometry(uint64_t payload_bytes) {
   return geometry;
 }
 
-// Members other than `self` whose slots the plan waits for.
-std::vector<int> Reads(const plan::Plan& plan, int self, int size) {
-  std::vector<bool> read(size);
-  for (const plan::Step& step : plan.steps) {
-    if (step.kind == plan::StepKind::kGet) read[step.peer] = true;
-    if (step.kind == plan::StepKind::kReduce ||
-        step.kind == plan::StepKind::kReduceToSlot)
-      std::fill(read.begin() + step.first, read.begin() + step.last, true);
-  }
-  std::vector<int> members;
-  for (int member = 0; member < size; ++member)
-    if (read[member] && member != self) members.push_back(member);
-  return members;
-}
-
 }  // namespace
 
 PlanCache::PlanCache(const plan::Geometry& geometry, uint64_t payload_bytes)
@@ -90,8 +75,6 @@ Result<std::shared_ptr<const CallPlan>> PlanCache::Make(
     CXL_ASSIGN_OR_RETURN(call_plan->plan,
                          plan::MakePlan(call.request, geometry_));
   }
-  call_plan->reads =
-      Reads(call_plan->plan, call.request.rank, call.request.num_ranks);
   return {std::move(call_plan)};
 }
 

@@ -21,8 +21,6 @@ struct CallPlan {
   // there as soon as the rank has started the call.
   bool eager = false;
   uint32_t payload_bytes = 0;  // that this rank sends, if the plan is eager
-  // Members whose data the plan reads, or whom it awaits.
-  std::vector<int> reads;
 };
 
 // The plans of one channel, made once for each kind of call. Equal on all

@@ -22,7 +22,7 @@ class ConnectionTest : public testing::Test {
     for (size_t i = 0; i < members.size(); ++i)
       if (members[i] == rank) group.self = static_cast<int>(i);
     return std::make_unique<Connection>(&world_.pool(rank), &world_.peers(rank),
-                                        options, group, Order::kNegotiated);
+                                        options, group);
   }
   void Open(Connection& connection, int rank) {
     const Status status = connection.Open(world_.endpoint(rank).arena(),

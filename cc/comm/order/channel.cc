@@ -10,7 +10,7 @@ Channel::Channel(pool::Pool* pool, Peers* peers, Recorder* recorder,
                  const Options& options, Group group)
     : pool_(pool),
       recorder_(recorder),
-      connection_(pool, peers, options, std::move(group), Order::kNegotiated),
+      connection_(pool, peers, options, std::move(group)),
       plan_cache_(connection_.geometry(), connection_.payload_bytes()),
       wait_monitor_(pool, peers, options, connection_.group()),
       past_caches_bytes_(options.tuning.past_caches_bytes) {}

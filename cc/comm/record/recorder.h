@@ -23,8 +23,8 @@ namespace jax_cxl::comm {
 // and can leave out some. Where memory is not coherent, other hosts see a call
 // when the rank waits in it, when it fails, and else with the next heartbeat.
 //
-// Any thread; one for each call. The rank's Endpoint and its InOrder groups all
-// write here.
+// Any thread; one for each call. The rank's Endpoint and DeviceEndpoint write
+// here.
 class Recorder {
  public:
   Recorder(pool::Pool* pool, int rank);

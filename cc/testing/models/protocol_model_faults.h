@@ -25,10 +25,7 @@ enum class Fault : uint8_t {
   kAbortPublish,  // nor why
   kWaitingFor,    // who waits for a place in a ring does not know whom to watch
   kSecondLook,    // at what a peer did last before it left
-  kCompare,       // a call is taken for mine
-  // Of calls in program order.
-  kCatchUp,         // who needs nothing of the others reads nothing of them
-  kPopAfterReading  // a submission counts as read before its data is
+  kCompare        // a call is taken for mine
 };
 
 inline constexpr std::string_view kFaultNames[] = {"Nothing",
@@ -48,9 +45,7 @@ inline constexpr std::string_view kFaultNames[] = {"Nothing",
                                                    "AbortPublish",
                                                    "WaitingFor",
                                                    "SecondLook",
-                                                   "Compare",
-                                                   "CatchUp",
-                                                   "PopAfterReading"};
+                                                   "Compare"};
 inline std::string_view FaultName(Fault fault) {
   return kFaultNames[static_cast<int>(fault)];
 }

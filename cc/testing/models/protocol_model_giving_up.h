@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "cc/testing/models/protocol_model_in_order.h"
 #include "cc/testing/models/protocol_model_negotiation.h"
 #include "cc/testing/models/protocol_model_plans.h"
 #include "cc/testing/models/protocol_model_turn.h"
@@ -16,9 +15,7 @@ namespace jax_cxl::comm::model {
 // The members that a rank waits for, and looks after.
 inline std::vector<int> WaitingFor(const Turn& turn) {
   const Rank& me = turn.me;
-  if (me.current == 0)
-    return turn.setup.in_program_order() ? WaitingForCalls(turn)
-                                         : WaitingForOrder(turn);
+  if (me.current == 0) return WaitingForOrder(turn);
   const plan::Plan& plan = turn.PlanOf(me.current - 1, turn.self);
   if (me.step == plan.steps.size()) return {};
   const int peer = Blocker(turn, plan.steps[me.step]);

@@ -12,7 +12,7 @@
 // negotiation.cc has them.
 namespace jax_cxl::comm::model {
 
-// As Negotiation::Enroll and WhenFull.
+// As Negotiation::AddMember and OnComplete.
 inline void Submitted(Turn& turn, State* next, int call, int member) {
   Rank& mine = turn.Mine(*next);
   mine.here[call] |= Turn::Bit(member);

@@ -87,7 +87,8 @@ class SeenStates {
 // finds whatever goes on for ever.
 //
 // `model.Moves(state, &moves)` appends all steps from a state and returns what
-// is wrong with it, "" for nothing.
+// is wrong with it, "" for nothing. The search starts from a state of zeros,
+// which `model.Start(&state)` may change.
 template <typename Model>
 Outcome Explore(Model model) {
   using State = typename Model::State;
@@ -110,6 +111,7 @@ Outcome Explore(Model model) {
   };
   State start;
   std::memset(&start, 0, sizeof(start));
+  if constexpr (requires { model.Start(&start); }) model.Start(&start);
   bool good = visit(start);
   while (good && !path.empty()) {
     Level& level = path.back();
