@@ -10,13 +10,13 @@ using std::chrono::seconds;
 
 constexpr AwakeClock::Base::time_point kStart{std::chrono::hours(1)};
 
-TEST(AwakeClockTest, GoesAsItsBaseWhileSomebodyLooks) {
+TEST(AwakeClockTest, GoesAsItsBaseWhileItIsReadOften) {
   AwakeClock clock(kStart);
   for (milliseconds at{0}; at < seconds(10); at += milliseconds(100))
     EXPECT_EQ(clock.Now(kStart + at), kStart + at);
 }
 
-TEST(AwakeClockTest, StandsStillWhileNobodyCouldLook) {
+TEST(AwakeClockTest, StopsWhileNobodyReadsIt) {
   AwakeClock clock(kStart);
   clock.Now(kStart + milliseconds(100));
   EXPECT_EQ(clock.Now(kStart + seconds(8)), kStart + milliseconds(600));
