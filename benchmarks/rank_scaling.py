@@ -91,7 +91,7 @@ def _commands(options: argparse.Namespace, ranks: int) -> list[list[str]]:
     counts = [f"--ranks={ranks}", f"--repeats={options.repeats}"]
     engine = [str(options.engine.absolute()), f"--ops={_ENGINE_OPS}", "--max_bytes=4096"]
     bench = [sys.executable, "-m", "jax_cxl", "bench", f"--ops={_OPS}", "--sizes=64,512,4KiB"]
-    return [[*engine, "--backends=in_order,endpoint", *counts], [*bench, *counts]]
+    return [[*engine, "--backends=endpoint", *counts], [*bench, *counts]]
 
 
 def _run(command: list[str], results: pathlib.Path) -> dict:

@@ -11,8 +11,9 @@ from jax_cxl._bench.sizes import format_size
 _SYSTEMS = {
     "jax_cxl": ("jax_cxl", "#0072B2", "-"),
     "gloo": ("Gloo", "#E69F00", "-"),
-    "in_order": ("jax_cxl, calls in program order", "#0072B2", "-"),
-    "endpoint": ("jax_cxl, calls in any order", "#0072B2", ":"),
+    "endpoint": ("jax_cxl", "#0072B2", "-"),
+    # In results files until 2026-11-22: of calls that come in the same order on all ranks.
+    "in_order": ("jax_cxl, calls in program order", "#0072B2", ":"),
     "mpi": ("MPI", "#CC79A7", "-"),
     "openmpi": ("Open MPI", "#CC79A7", "-"),
     "mpich": ("MPICH", "#CC79A7", "--"),

@@ -10,26 +10,26 @@ using std::chrono::seconds;
 
 constexpr AwakeClock::Base::time_point kStart{std::chrono::hours(1)};
 
-TEST(AwakeClockTest, GoesAsItsBaseWhileSomebodyLooks) {
+TEST(AwakeClockTest, GoesAsItsBaseWhileItIsReadOften) {
   AwakeClock clock(kStart);
   for (milliseconds at{0}; at < seconds(10); at += milliseconds(100))
-    EXPECT_EQ(clock.Look(kStart + at), kStart + at);
+    EXPECT_EQ(clock.Now(kStart + at), kStart + at);
 }
 
-TEST(AwakeClockTest, StandsStillWhileNobodyCouldLook) {
+TEST(AwakeClockTest, StopsWhileNobodyReadsIt) {
   AwakeClock clock(kStart);
-  clock.Look(kStart + milliseconds(100));
-  EXPECT_EQ(clock.Look(kStart + seconds(8)), kStart + milliseconds(600));
-  EXPECT_EQ(clock.Look(kStart + seconds(8) + milliseconds(10)),
+  clock.Now(kStart + milliseconds(100));
+  EXPECT_EQ(clock.Now(kStart + seconds(8)), kStart + milliseconds(600));
+  EXPECT_EQ(clock.Now(kStart + seconds(8) + milliseconds(10)),
             kStart + milliseconds(610));
 }
 
 TEST(AwakeClockTest, NeverGoesBack) {
   AwakeClock clock(kStart);
-  clock.Look(kStart + milliseconds(200));
+  clock.Now(kStart + milliseconds(200));
   // A thread that read the base clock earlier, but looks later.
-  EXPECT_EQ(clock.Look(kStart + milliseconds(100)), kStart + milliseconds(200));
-  EXPECT_EQ(clock.Look(kStart + milliseconds(300)), kStart + milliseconds(300));
+  EXPECT_EQ(clock.Now(kStart + milliseconds(100)), kStart + milliseconds(200));
+  EXPECT_EQ(clock.Now(kStart + milliseconds(300)), kStart + milliseconds(300));
 }
 
 }  // namespace

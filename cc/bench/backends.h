@@ -20,7 +20,6 @@
 #include "cc/comm/completions.h"
 #include "cc/comm/endpoint.h"
 #include "cc/comm/health/peers.h"
-#include "cc/comm/order/in_order.h"
 #include "cc/engine/cpu/executor.h"
 #include "cc/plan/plan.h"
 #include "cc/plan/planners/make_plan.h"
@@ -89,10 +88,10 @@ class EngineBackend : public Backend {
   static std::vector<cpu::RingView> Views(pool::Pool* pool, int size) {
     std::vector<cpu::RingView> views(size);
     for (int rank = 0; rank < size; ++rank) {
-      auto* bells = reinterpret_cast<pool::Doorbell*>(Memory(pool, rank));
-      views[rank].published = &bells[0].word;
-      views[rank].released = &bells[1].word;
-      auto* slots = reinterpret_cast<std::byte*>(bells + 2);
+      auto* doorbells = reinterpret_cast<pool::Doorbell*>(Memory(pool, rank));
+      views[rank].published = &doorbells[0].word;
+      views[rank].released = &doorbells[1].word;
+      auto* slots = reinterpret_cast<std::byte*>(doorbells + 2);
       for (int slot = 0; slot < kSlots.num_slots; ++slot)
         views[rank].slots[slot] = slots + slot * kSlots.slot_bytes;
     }
@@ -142,20 +141,6 @@ inline void Fill(const Problem& problem, comm::Call* call) {
   call->name = "benchmark";
 }
 
-class InOrderBackend : public Backend {
- public:
-  explicit InOrderBackend(Job* job)
-      : in_order_(OrDie(job->endpoint().OpenInOrder(job->members()))) {}
-
-  const char* name() const override { return "in_order"; }
-  void Prepare(const Problem& problem) override { Fill(problem, &call_); }
-  void Call(Problem*) override { Check(in_order_->Run(&call_)); }
-
- private:
-  std::unique_ptr<InOrder> in_order_;
-  comm::Call call_;
-};
-
 class EndpointBackend : public Backend {
  public:
   explicit EndpointBackend(Job* job) : job_(job) {}
@@ -173,7 +158,7 @@ class EndpointBackend : public Backend {
       done_.notify_one();
     };
     if (std::optional<Status> status =
-            job_->endpoint().Submit(job_->members(), std::move(call)))
+            job_->endpoint().StartCall(job_->members(), std::move(call)))
       Check(*status);
     else
       done_.wait(0);

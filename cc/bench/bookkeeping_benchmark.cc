@@ -1,6 +1,6 @@
 // What a call costs besides moving data, in nanoseconds. "times": of reading
 // the counter when it begins and when it ends, for its Endpoint and the
-// recorder. "recorder": of the flight recorder's Submit + Start + Finish with
+// recorder. "recorder": of the flight recorder's Record + Start + Finish with
 // these times, by coherence policy. "checks": of putting a call in the form in
 // which ranks compare it, and comparing it with those of all others. Median,
 // least and most of several rounds.
@@ -64,7 +64,7 @@ void TimeRecorder(pool::CoherenceMode mode, int rounds) {
   Time("recorder, " + std::string(pool::CoherenceModeName(mode)), rounds,
        [&](int i) {
          call.identity = i;
-         recorder.Submit(&call, 1);
+         recorder.Record(&call, 1);
          recorder.Start(call.number, call.submitted);
          recorder.Finish(call.number, OkStatus(), call.submitted);
        });

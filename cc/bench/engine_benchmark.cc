@@ -2,15 +2,13 @@
 // collective after the other, in the columns of nccl-tests.
 //
 //   engine    plans executed on rings in shared memory, by the calling thread
-//   in_order  calls that come in one order on all ranks: the same, and members
-//             compare what they call before they read
 //   endpoint  what XLA's calls go through: calls in any order, and threads that
 //             take over from the caller
 //
-// so the differences are what comparing, and what matching and hand-over cost.
+// so the difference is what matching, comparing and hand-over cost.
 //
 // engine_benchmark [--ranks=2] [--max_bytes=67108864] [--repeats=7]
-//                  [--backends=engine,in_order,endpoint] [--ops=all_gather,...]
+//                  [--backends=engine,endpoint] [--ops=all_gather,...]
 //                  [--min_bytes=8] [--json=FILE]
 //                  [--coherence=coherent|uncached|flush]
 
@@ -187,8 +185,6 @@ int RunRank(Team& team, Meeting* meeting, const Flags& flags,
   std::vector<std::unique_ptr<Backend>> backends;
   if (Names(flags.backends, "engine"))
     backends.push_back(std::make_unique<EngineBackend>(pool.get(), team));
-  if (Names(flags.backends, "in_order"))
-    backends.push_back(std::make_unique<InOrderBackend>(&job));
   if (Names(flags.backends, "endpoint"))
     backends.push_back(std::make_unique<EndpointBackend>(&job));
   std::unique_ptr<Report> report;

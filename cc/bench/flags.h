@@ -16,7 +16,7 @@ namespace jax_cxl::comm {
 // For printf, with the program's name and the most ranks.
 inline constexpr char kUsage[] =
     "usage: %s [--ranks=2..%d] [--max_bytes=BYTES] [--repeats=7] "
-    "[--min_bytes=8] [--backends=engine,in_order,endpoint] "
+    "[--min_bytes=8] [--backends=engine,endpoint] "
     "[--ops=all_reduce,...] [--json=FILE] "
     "[--coherence=coherent|uncached|flush]\n";
 
@@ -26,7 +26,7 @@ struct Flags {
   uint64_t max_bytes = uint64_t{64} << 20;
   std::string coherence = "coherent";
   int repeats = 7;
-  std::string backends = "engine,in_order,endpoint";
+  std::string backends = "engine,endpoint";
   std::string ops =
       "barrier,all_reduce,all_gather,reduce_scatter,all_to_all,broadcast,"
       "reduce,gather,scatter";

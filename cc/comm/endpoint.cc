@@ -7,9 +7,9 @@
 namespace jax_cxl::comm {
 namespace {
 
-// How long Submit waits for the others before it hands over to the endpoint's
-// thread. Waking that thread, and another one for the completion, costs 40 us
-// each where cores have gone to sleep.
+// How long StartCall waits for the others before it hands over to the
+// endpoint's thread. Waking that thread, and another one for the completion,
+// costs 40 us each where cores have gone to sleep.
 constexpr auto kInlineTime = std::chrono::microseconds(100);
 // Calls that move more are left to the endpoint's thread, so that XLA's own
 // threads keep computing. Some 100 us of copies: several times what handing
@@ -32,7 +32,7 @@ Endpoint::Endpoint(pool::Pool* pool, Peers* peers, Completions* completions,
       rank_(rank),
       arena_(*pool, rank),
       recorder_(pool, rank),
-      standstill_(pool, peers, rank),
+      stall_detector_(pool, peers, rank),
       worker_([this] { Work(); }) {}
 
 Endpoint::~Endpoint() {
@@ -61,8 +61,8 @@ void Endpoint::Leave(const std::string& reason, bool program_ends) {
   peers_->Leave(rank_, recorder_.calls(), reason, program_ends);
 }
 
-std::optional<Status> Endpoint::Submit(const std::vector<int32_t>& members,
-                                       std::unique_ptr<Call> call) {
+std::optional<Status> Endpoint::StartCall(const std::vector<int32_t>& members,
+                                          std::unique_ptr<Call> call) {
   const Call* submitted = call.get();
   const bool small =
       plan::InputBytes(call->request) + plan::OutputBytes(call->request) <=
@@ -138,12 +138,12 @@ void Endpoint::Work() {
 bool Endpoint::Progress() {
   AcceptInbox();
   if (ProgressChannels()) {
-    standstill_.Move();
+    stall_detector_.NoteProgress();
     polls_without_check_ = 0;
     return true;
   }
   const int polls =
-      standstill_.suspects() ? kPollsPerSuspicion : kPollsPerCheck;
+      stall_detector_.suspects_stall() ? kPollsPerSuspicion : kPollsPerCheck;
   if (++polls_without_check_ % polls == 0) CheckPeers();
   return false;
 }
@@ -186,9 +186,9 @@ void Endpoint::Accept(const std::vector<int32_t>& members,
     Result<Channel*> channel = ChannelFor(members);
     status = channel.status();
     if (status.ok()) {
-      standstill_.Move();
-      recorder_.Submit(call.get(), (*channel)->key());
-      status = (*channel)->Submit(call);
+      stall_detector_.NoteProgress();
+      recorder_.Record(call.get(), (*channel)->key());
+      status = (*channel)->AddCall(call);
       if (status.ok()) return;
     }
   }
@@ -222,15 +222,6 @@ Result<Channel*> Endpoint::ChannelFor(const std::vector<int32_t>& members) {
   return channels_.back().get();
 }
 
-Result<std::unique_ptr<InOrder>> Endpoint::OpenInOrder(
-    const std::vector<int32_t>& members) {
-  std::lock_guard progress(progress_mutex_);
-  CXL_ASSIGN_OR_RETURN(Group group, GroupOf(members));
-  auto in_order = std::make_unique<InOrder>(pool_, peers_, options_, group);
-  CXL_RETURN_IF_ERROR(in_order->Open(&arena_, &recorder_));
-  return in_order;
-}
-
 void Endpoint::CheckPeers() {
   const Clock::time_point now = peers_->AwakeTime();
   for (auto& channel : channels_) {
@@ -242,13 +233,13 @@ void Endpoint::CheckPeers() {
     Fail(status);
     return;
   }
-  // Inside Submit there is a thread of the program at work: ours.
+  // A thread of the program is inside StartCall: the process is not idle.
   if (inline_call_ != nullptr) return;
   std::vector<UnmatchedCall> calls;
   for (auto& channel : channels_)
     if (!channel->idle())
       calls.push_back({&channel->members(), channel->unmatched()});
-  Status status = standstill_.Check(now, calls, recorder_.calls());
+  Status status = stall_detector_.Check(now, calls, recorder_.calls());
   if (!status.ok()) Fail(status);
 }
 

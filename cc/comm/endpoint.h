@@ -20,9 +20,8 @@
 #include "cc/comm/completions.h"
 #include "cc/comm/connect/arena.h"
 #include "cc/comm/health/peers.h"
-#include "cc/comm/health/standstill.h"
+#include "cc/comm/health/stall_detector.h"
 #include "cc/comm/order/channel.h"
-#include "cc/comm/order/in_order.h"
 #include "cc/comm/record/recorded_calls.h"
 #include "cc/comm/record/recorder.h"
 #include "cc/pool/pool.h"
@@ -33,7 +32,7 @@ namespace jax_cxl::comm {
 // over all groups that the rank belongs to.
 //
 // A call is tried in the thread that submits it; if it cannot finish within
-// moments, a thread of the endpoint takes over. Nobody ever blocks in Submit.
+// moments, a thread of the endpoint takes over. StartCall never blocks.
 class Endpoint {
  public:
   Endpoint(pool::Pool* pool, Peers* peers, Completions* completions,
@@ -47,14 +46,8 @@ class Endpoint {
 
   // Starts a call. Returns its status if it finished at once, in which case
   // `call->done` never runs; otherwise `done` runs later. Any thread.
-  std::optional<Status> Submit(const std::vector<int32_t>& members,
-                               std::unique_ptr<Call> call);
-
-  // For a program whose calls of this group come in the same order on all
-  // ranks. The group is this endpoint's otherwise too. Use it before the
-  // endpoint ends.
-  Result<std::unique_ptr<InOrder>> OpenInOrder(
-      const std::vector<int32_t>& members);
+  std::optional<Status> StartCall(const std::vector<int32_t>& members,
+                                  std::unique_ptr<Call> call);
 
   Stats stats();
   // What has been counted of each operation.
@@ -104,7 +97,7 @@ class Endpoint {
   std::mutex progress_mutex_;
   Arena arena_;
   Recorder recorder_;
-  Standstill standstill_;
+  StallDetector stall_detector_;
   std::vector<std::unique_ptr<Channel>> channels_;
   std::vector<Finished> finished_;  // empty but while calls are being finished
   Status failed_;
@@ -113,7 +106,7 @@ class Endpoint {
   const TickRate tick_rate_;
   uint64_t busy_since_ = 0;  // in ticks, as the next
   uint64_t busy_ticks_ = 0;  // before that, not in stats_.seconds yet
-  // The call that the thread inside Submit waits for, and its outcome.
+  // The call that the thread inside StartCall waits for, and its outcome.
   const Call* inline_call_ = nullptr;
   std::optional<Status> inline_status_;
   Backoff inline_backoff_;

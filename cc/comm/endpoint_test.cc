@@ -87,7 +87,7 @@ TEST_P(EndpointTest, CallsStartedInAnyOrderMatch) {
       std::iota(order.begin(), order.end(), 0);
       std::shuffle(order.begin(), order.end(), std::mt19937(r));
       for (int k : order)
-        countdown.Submit(
+        countdown.StartCall(
             world.endpoint(r), Everyone(world),
             MakeCall(ops[k % ops.size()], 100 + k, ranks, r, count_of(k),
                      inputs[r][k].data(), outputs[r][k].data()));
@@ -134,7 +134,7 @@ TEST(EndpointOrderTest, ManyCallsUnderWay) {
   for (int r = 0; r < 3; ++r) {
     for (int i = 0; i < kCalls; ++i) {
       const int k = r == 2 ? kCalls - 1 - i : i;
-      countdown.Submit(
+      countdown.StartCall(
           world.endpoint(r), Everyone(world),
           MakeCall(Op::kAllReduce, k, 3, r, 1, &inputs[r * kCalls + k],
                    &outputs[r * kCalls + k]));
@@ -157,19 +157,19 @@ TEST(EndpointOrderTest, UnstartedCallHoldsNothingUp) {
   std::vector<int32_t> large(1 << 16, 1), sum(1 << 16);
   int32_t small[2] = {3, 4}, small_sum[2];
   Countdown late(2), prompt(2);
-  late.Submit(world.endpoint(0), {0, 1},
-              MakeCall(Op::kAllReduce, 1, 2, 0, large.size(), large.data(),
-                       sum.data()));
+  late.StartCall(world.endpoint(0), {0, 1},
+                 MakeCall(Op::kAllReduce, 1, 2, 0, large.size(), large.data(),
+                          sum.data()));
   for (int r = 0; r < 2; ++r)
-    prompt.Submit(
+    prompt.StartCall(
         world.endpoint(r), {0, 1},
         MakeCall(Op::kAllReduce, 2, 2, r, 1, &small[r], &small_sum[r]));
   ASSERT_TRUE(prompt.Wait().ok());
   EXPECT_EQ(small_sum[0], 7);
   std::vector<int32_t> other_sum(1 << 16);
-  late.Submit(world.endpoint(1), {0, 1},
-              MakeCall(Op::kAllReduce, 1, 2, 1, large.size(), large.data(),
-                       other_sum.data()));
+  late.StartCall(world.endpoint(1), {0, 1},
+                 MakeCall(Op::kAllReduce, 1, 2, 1, large.size(), large.data(),
+                          other_sum.data()));
   ASSERT_TRUE(late.Wait().ok());
   EXPECT_EQ(sum, other_sum);
   EXPECT_EQ(sum[77], 2);
@@ -191,7 +191,7 @@ TEST(EndpointOrderTest, GroupsAreIndependent) {
         const size_t g = (i + r) % groups.size();
         auto self = std::find(groups[g].begin(), groups[g].end(), r);
         if (self == groups[g].end()) continue;
-        countdown.Submit(
+        countdown.StartCall(
             world.endpoint(r), groups[g],
             MakeCall(Op::kAllReduce, 1, static_cast<int>(groups[g].size()),
                      static_cast<int>(self - groups[g].begin()), 1, &inputs[r],
@@ -218,7 +218,7 @@ TEST(EndpointErrorTest, MismatchNamesBothSides) {
     auto call =
         MakeCall(Op::kAllReduce, 1, 2, r, r + 1, &data[2 * r], &sums[2 * r]);
     call->name = r == 0 ? "first" : "second";
-    countdowns[r]->Submit(world.endpoint(r), {0, 1}, std::move(call));
+    countdowns[r]->StartCall(world.endpoint(r), {0, 1}, std::move(call));
   }
   for (auto& countdown : countdowns) {
     Status status = countdown->Wait();
@@ -239,8 +239,8 @@ TEST(EndpointErrorTest, LatePeerIsNamed) {
   int32_t value = 1, sum;
   for (int r : {0, 1}) {
     Countdown countdown(1);
-    countdown.Submit(world.endpoint(r), {0, 1},
-                     MakeCall(Op::kAllReduce, r, 2, r, 1, &value, &sum));
+    countdown.StartCall(world.endpoint(r), {0, 1},
+                        MakeCall(Op::kAllReduce, r, 2, r, 1, &value, &sum));
     Status status = countdown.Wait();
     EXPECT_EQ(status.code(), Code::kDeadlineExceeded);
     EXPECT_NE(status.message().find("rank " + std::to_string(1 - r)),
@@ -253,16 +253,16 @@ TEST(EndpointErrorTest, PeerThatGaveUpEndsTheWait) {
   World world(2, Options());
   int32_t value = 1, sum;
   Countdown countdown(1);
-  countdown.Submit(world.endpoint(0), {0, 1},
-                   MakeCall(Op::kAllReduce, 1, 2, 0, 1, &value, &sum));
+  countdown.StartCall(world.endpoint(0), {0, 1},
+                      MakeCall(Op::kAllReduce, 1, 2, 0, 1, &value, &sum));
   world.peers(1).GiveUp(1, Error(Code::kDataLoss, "because of a test"));
   Status status = countdown.Wait();
   EXPECT_EQ(status.code(), Code::kDataLoss);
   EXPECT_NE(status.message().find("because of a test"), std::string::npos);
   // Sticky: the group's rings are in an unknown state.
   Countdown again(1);
-  again.Submit(world.endpoint(0), {0, 1},
-               MakeCall(Op::kAllReduce, 2, 2, 0, 1, &value, &sum));
+  again.StartCall(world.endpoint(0), {0, 1},
+                  MakeCall(Op::kAllReduce, 2, 2, 0, 1, &value, &sum));
   EXPECT_EQ(again.Wait().code(), Code::kDataLoss);
 }
 
@@ -272,8 +272,8 @@ TEST(EndpointErrorTest, PoolTooSmallForTheGroup) {
   World world(2, options, 8 << 20);
   int32_t value = 1, sum;
   Countdown countdown(1);
-  countdown.Submit(world.endpoint(0), {0, 1},
-                   MakeCall(Op::kAllReduce, 1, 2, 0, 1, &value, &sum));
+  countdown.StartCall(world.endpoint(0), {0, 1},
+                      MakeCall(Op::kAllReduce, 1, 2, 0, 1, &value, &sum));
   Status status = countdown.Wait();
   EXPECT_EQ(status.code(), Code::kResourceExhausted);
   EXPECT_NE(status.message().find("33554432 more bytes"), std::string::npos)
@@ -284,8 +284,8 @@ TEST(EndpointErrorTest, RankOutsideTheGroup) {
   World world(2, Options());
   int32_t value = 1, sum;
   Countdown countdown(1);
-  countdown.Submit(world.endpoint(0), {1},
-                   MakeCall(Op::kAllReduce, 1, 1, 0, 1, &value, &sum));
+  countdown.StartCall(world.endpoint(0), {1},
+                      MakeCall(Op::kAllReduce, 1, 1, 0, 1, &value, &sum));
   EXPECT_EQ(countdown.Wait().code(), Code::kInvalidArgument);
 }
 
@@ -294,8 +294,8 @@ TEST(EndpointErrorTest, ShutdownFailsCallsUnderWay) {
   int32_t value = 1, sum;
   {
     World world(2, Options());
-    countdown.Submit(world.endpoint(0), {0, 1},
-                     MakeCall(Op::kAllReduce, 1, 2, 0, 1, &value, &sum));
+    countdown.StartCall(world.endpoint(0), {0, 1},
+                        MakeCall(Op::kAllReduce, 1, 2, 0, 1, &value, &sum));
   }
   EXPECT_EQ(countdown.Wait().code(), Code::kFailedPrecondition);
 }
@@ -306,7 +306,7 @@ TEST(EndpointStatsTest, CountBytes) {
   std::vector<std::vector<int32_t>> outs(2, std::vector<int32_t>(8192));
   Countdown countdown(2);
   for (int r = 0; r < 2; ++r)
-    countdown.Submit(
+    countdown.StartCall(
         world.endpoint(r), {0, 1},
         MakeCall(Op::kAllGather, 1, 2, r, 4096, data.data(), outs[r].data()));
   ASSERT_TRUE(countdown.Wait().ok());

@@ -33,9 +33,9 @@ xffi::Future Completed() {
 
 // Hands one execution of `site` to this device's endpoint. XLA keeps the
 // buffers alive until the future is complete.
-xffi::Future Submit(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
-                    const void* input, void* output,
-                    std::vector<int64_t> table = {}) {
+xffi::Future DispatchToEndpoint(xffi::RunId run_id, int32_t device_ordinal,
+                                CallSite* site, const void* input, void* output,
+                                std::vector<int64_t> table = {}) {
   std::shared_ptr<comm::Runtime> runtime = comm::Runtime::Current();
   if (runtime == nullptr)
     return Failed(Error(Code::kFailedPrecondition,
@@ -69,7 +69,7 @@ xffi::Future Submit(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
       promise.SetError(ToFfiError(status));
   };
   std::optional<Status> finished =
-      local->endpoint->Submit(*execution->members, std::move(call));
+      local->endpoint->StartCall(*execution->members, std::move(call));
   if (!finished) return future;
   return finished->ok() ? Completed() : Failed(*finished);
 }
@@ -80,8 +80,8 @@ xffi::Future Collective(xffi::RunId run_id, int32_t device_ordinal,
   const Status status =
       site->CheckBuffers(input.size_bytes(), output->size_bytes());
   if (!status.ok()) return Failed(status);
-  return Submit(run_id, device_ordinal, site, input.untyped_data(),
-                output->untyped_data());
+  return DispatchToEndpoint(run_id, device_ordinal, site, input.untyped_data(),
+                            output->untyped_data());
 }
 
 xffi::Future Ragged(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
@@ -105,8 +105,8 @@ xffi::Future Ragged(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
     const int64_t* values = table.typed_data<int64_t>();
     wide.assign(values, values + entries);
   }
-  return Submit(run_id, device_ordinal, site, input.untyped_data(),
-                result->untyped_data(), std::move(wide));
+  return DispatchToEndpoint(run_id, device_ordinal, site, input.untyped_data(),
+                            result->untyped_data(), std::move(wide));
 }
 
 xffi::Future Barrier(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
@@ -121,7 +121,7 @@ xffi::Future Barrier(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
       return Failed(Error(Code::kInternal,
                           "barrier got a result that is not its operand"));
   }
-  return Submit(run_id, device_ordinal, site, nullptr, nullptr);
+  return DispatchToEndpoint(run_id, device_ordinal, site, nullptr, nullptr);
 }
 
 }  // namespace

@@ -85,8 +85,8 @@ class Search {
   // Finds the pools that reach into a part.
   Status Add(int index, const WantedPart& part) {
     if (part.align == 0)
-      return Look(index, part, part.offset,
-                  part.file_bytes >= part.offset + kPageBytes);
+      return CheckPage(index, part, part.offset,
+                       part.file_bytes >= part.offset + kPageBytes);
     const uint64_t end = part.offset + part.bytes;
     const uint64_t step = std::max(kWindowBytes, part.align);
     for (uint64_t begin = 0; begin < end; begin += step) {
@@ -95,7 +95,7 @@ class Search {
                            Window::Map(part, begin, bytes));
       for (uint64_t at = 0; at < bytes; at += part.align) {
         const auto& page = *reinterpret_cast<const HeaderPage*>(window.at(at));
-        CXL_RETURN_IF_ERROR(Look(index, part, begin + at, MayBegin(page)));
+        CXL_RETURN_IF_ERROR(CheckPage(index, part, begin + at, MayBegin(page)));
       }
     }
     return OkStatus();
@@ -130,7 +130,8 @@ class Search {
            std::equal(kKeeperMagic, std::end(kKeeperMagic), page.keeper.magic);
   }
 
-  Status Look(int index, const WantedPart& part, uint64_t at, bool may_begin) {
+  Status CheckPage(int index, const WantedPart& part, uint64_t at,
+                   bool may_begin) {
     if (!may_begin) return OkStatus();
     CXL_ASSIGN_OR_RETURN(Window first, Window::Map(part, at, kPageBytes));
     const HeaderPage page = coherence_.AcquireCopy(

@@ -21,10 +21,10 @@
 #include "cc/ffi/failures.h"
 #include "cc/ffi/handlers.h"
 #include "cc/ffi/program_sites.h"
+#include "cc/pool/job_record.h"
 #include "cc/pool/layout/geometry.h"
 #include "cc/pool/memory_check.h"
 #include "cc/pool/pool.h"
-#include "cc/pool/snapshot.h"
 #include "cc/python/dispatch_errors.h"
 #include "cc/python/errors.h"
 #include "cc/python/persistent_memory.h"
@@ -206,7 +206,7 @@ NB_MODULE(_core, m) {
             return std::pair(self.get()->fd(), self.get()->spec().offset);
           },
           "Descriptor of the pool's (first) file, and where the pool starts "
-          "in it: what read_snapshot takes.");
+          "in it: what read_job_record takes.");
 
   nb::class_<comm::Tuning>(m, "Tuning", "cc/comm/call/tuning.h")
       .def(nb::init<>())
@@ -329,9 +329,9 @@ NB_MODULE(_core, m) {
   BindDispatchErrors(m);
   BindUncaughtExit(m);
   m.def(
-      "read_snapshot",
+      "read_job_record",
       [](int fd, uint64_t offset, const std::string& name) {
-        return ValueOrRaise(pool::Snapshot::Read(fd, offset, name));
+        return ValueOrRaise(pool::JobRecord::Read(fd, offset, name));
       },
       "Copies the control pages of the pool at `offset` of an open file.",
       "fd"_a, "offset"_a, "name"_a);

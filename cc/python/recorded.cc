@@ -11,7 +11,7 @@
 #include "cc/base/text.h"
 #include "cc/comm/record/recorded_calls.h"
 #include "cc/comm/runtime.h"
-#include "cc/pool/snapshot.h"
+#include "cc/pool/job_record.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -51,25 +51,25 @@ nb::list Describe(const std::vector<comm::RecordedOperation>& counted) {
 }
 
 // Ranks of the groups that the rank is a member of, by the group's hash.
-nb::dict Groups(const pool::Snapshot& snapshot, int rank) {
-  const pool::Doorbells doorbells = snapshot.doorbells();
-  const pool::RankPage& page = snapshot.rank_page(rank);
+nb::dict Groups(const pool::JobRecord& job, int rank) {
+  const pool::Doorbells doorbells = job.doorbells();
+  const pool::RankPage& page = job.rank_page(rank);
   nb::dict groups;
   for (int i = 0; i < pool::kMaxChannels; ++i) {
     if (doorbells.Read(&page.channels[i].ready) == 0) break;
-    const pool::GroupMembers& group = snapshot.recorder(rank).groups[i];
+    const pool::GroupMembers& group = job.recorder(rank).groups[i];
     std::vector<int> members;
-    for (int r = 0; r < snapshot.world_size(); ++r)
+    for (int r = 0; r < job.world_size(); ++r)
       if (group.bits[r / 64] >> r % 64 & 1) members.push_back(r);
     groups[nb::int_(page.channels[i].place.group)] = members;
   }
   return groups;
 }
 
-nb::dict Rank(const pool::Snapshot& snapshot, int rank, size_t calls) {
-  const pool::Doorbells doorbells = snapshot.doorbells();
-  const pool::RankPage& page = snapshot.rank_page(rank);
-  const pool::Recorder& recorder = snapshot.recorder(rank);
+nb::dict Rank(const pool::JobRecord& job, int rank, size_t calls) {
+  const pool::Doorbells doorbells = job.doorbells();
+  const pool::RankPage& page = job.rank_page(rank);
+  const pool::Recorder& recorder = job.recorder(rank);
   nb::dict entry;
   entry["rank"] = rank;
   entry["registered"] = doorbells.Read(&page.info.ready) != 0;
@@ -92,7 +92,7 @@ nb::dict Rank(const pool::Snapshot& snapshot, int rank, size_t calls) {
     abort["reason"] = PrintableText(page.abort.reason);
     entry["gave_up"] = abort;
   }
-  entry["groups"] = Groups(snapshot, rank);
+  entry["groups"] = Groups(job, rank);
   entry["submitted_calls"] = doorbells.Read(&recorder.submitted_calls.word);
   entry["operations"] =
       Describe(comm::ReadOperations(recorder, doorbells.coherence()));
@@ -107,21 +107,22 @@ nb::dict Rank(const pool::Snapshot& snapshot, int rank, size_t calls) {
 }  // namespace
 
 void BindRecorded(nb::module_& m) {
-  nb::class_<pool::Snapshot>(
-      m, "Snapshot", "A private copy of a pool's control pages and recorders.")
-      .def_prop_ro("world_size", &pool::Snapshot::world_size)
+  nb::class_<pool::JobRecord>(
+      m, "JobRecord", "A private copy of a pool's control pages and recorders.")
+      .def_prop_ro("world_size", &pool::JobRecord::world_size)
       .def_prop_ro(
           "token",
-          [](const pool::Snapshot& self) { return self.header().token; })
-      .def_prop_ro(
-          "extent_index",
-          [](const pool::Snapshot& self) { return self.header().extent_index; })
+          [](const pool::JobRecord& self) { return self.header().token; })
+      .def_prop_ro("extent_index",
+                   [](const pool::JobRecord& self) {
+                     return self.header().extent_index;
+                   })
       .def_prop_ro(
           "total_bytes",
-          [](const pool::Snapshot& self) { return self.header().total_bytes; })
+          [](const pool::JobRecord& self) { return self.header().total_bytes; })
       .def("rank", &Rank, "rank"_a, "calls"_a,
            "Who a rank is, and the newest `calls` of what it called.")
-      .def("to_bytes", [](const pool::Snapshot& self) {
+      .def("to_bytes", [](const pool::JobRecord& self) {
         return nb::bytes(self.data(), self.size());
       });
   m.def(

@@ -30,11 +30,11 @@ class HeldPool:
         from jax_cxl._status import analysis
 
         try:
-            snapshot = _core.read_snapshot(self._fd, self._offset, "the pool of the job")
-            lines = analysis.sentences(analysis.read(snapshot, calls=64))
+            job_record = _core.read_job_record(self._fd, self._offset, "the pool of the job")
+            lines = analysis.sentences(analysis.read(job_record, calls=64))
             if path is not None:
                 with open(path, "wb") as file:
-                    file.write(snapshot.to_bytes())
+                    file.write(job_record.to_bytes())
                 lines.append(f"kept for python -m jax_cxl status: {path}")
         except (OSError, errors.PoolError) as error:
             lines = [f"no post mortem: {error}"]

@@ -51,8 +51,8 @@ def _look(stopped: threading.Event, fd: int, offset: int, members: Sequence[int]
     warned: set[int] = set()
     while not stopped.wait(INTERVAL):
         with contextlib.suppress(errors.CxlError):
-            snapshot = _core.read_snapshot(fd, offset, "the pool")
-            records = [snapshot.rank(rank, _CALLS) for rank in members]
+            job_record = _core.read_job_record(fd, offset, "the pool")
+            records = [job_record.rank(rank, _CALLS) for rank in members]
             ranks = lateness.of_ranks(records, since)
             since = time.time()
             late = {each.rank: each for each in ranks if each.persistent}

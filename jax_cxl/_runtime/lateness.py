@@ -65,7 +65,7 @@ def of_ranks(records: Sequence[Mapping[str, Any]], since: float = 0.0) -> list[L
     """Compares the ranks of a job.
 
     Args:
-      records: record of each rank, from `_core.Snapshot.rank`.
+      records: record of each rank, from `_core.JobRecord.rank`.
       since: calls that were submitted before are left out; seconds since 1970.
 
     Returns:

@@ -22,7 +22,7 @@ class Rank:
     """The state of a rank when the pool was read.
 
     Attributes:
-      record: its record from `_core.Snapshot.rank`.
+      record: its record from `_core.JobRecord.rank`.
       state: "running", "stopped", "gone", or "unknown" for a process of another host whose heart
         has not been seen to beat.
       stuck: its oldest call that has not finished, or failed; None if there is none.
@@ -81,7 +81,7 @@ class Job:
     culprits: dict[int, str]
 
 
-def watch(copy: Callable[[], "_core.Snapshot"], calls: int = ALL_CALLS) -> Job:
+def watch(copy: Callable[[], "_core.JobRecord"], calls: int = ALL_CALLS) -> Job:
     """Reads a job, which may run on several hosts.
 
     Args:
@@ -106,16 +106,16 @@ def watch(copy: Callable[[], "_core.Snapshot"], calls: int = ALL_CALLS) -> Job:
 
 
 def read(
-    snapshot: "_core.Snapshot", calls: int = ALL_CALLS, beaten: Mapping[int, int] | None = None
+    job_record: "_core.JobRecord", calls: int = ALL_CALLS, beaten: Mapping[int, int] | None = None
 ) -> Job:
     """Reads a job from a copy of its pool.
 
     Args:
-      snapshot: the copy.
+      job_record: the copy.
       calls: how many of the last calls of each rank to read.
       beaten: how often the hearts of ranks on other hosts have beaten in `_WATCH_SECONDS`.
     """
-    records = [snapshot.rank(rank, calls) for rank in range(snapshot.world_size)]
+    records = [job_record.rank(rank, calls) for rank in range(job_record.world_size)]
     return analyse([Rank(record, process_state(record)) for record in records], beaten)
 
 

@@ -31,11 +31,11 @@ class Found:
     path: str
     offset: int = 0
 
-    def read(self) -> "_core.Snapshot":
+    def read(self) -> "_core.JobRecord":
         """Copies the pool's control pages. Raises PoolError."""
         fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            return _core.read_snapshot(fd, self.offset, self.name)
+            return _core.read_job_record(fd, self.offset, self.name)
         finally:
             os.close(fd)
 

@@ -31,7 +31,7 @@
 
 #include "cc/base/idle.h"
 #include "cc/engine/cuda/bound.h"
-#include "cc/engine/gpu_program/program.h"
+#include "cc/engine/gpu_plan/gpu_plan.h"
 #include "cc/plan/planners/make_plan.h"
 #include "cc/testing/cuda/device_world.h"
 
@@ -268,11 +268,11 @@ class Benchmark {
       request.element_bytes = 4;
       plan::Geometry geometry;
       geometry.all_read_bytes = 0;  // fewest bytes
-      const cuda::Program program = OrDie(cuda::MakeProgram(
+      const cuda::GpuPlan gpu_plan = OrDie(cuda::MakeGpuPlan(
           OrDie(plan::MakePlan(request, geometry)), r, {1, 16}));
       cuda::BoundTask& task = tasks[r];
-      task.publish_bytes = program.bytes_published;
-      task.retrieve_bytes = program.bytes_retrieved;
+      task.publish_bytes = gpu_plan.bytes_published;
+      task.retrieve_bytes = gpu_plan.bytes_retrieved;
       task.ring_bytes = kRingBytes;
       task.own = rings_ + r * kRingBytes;
       for (int i = 1; i < ranks_; ++i)

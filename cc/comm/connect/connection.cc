@@ -51,11 +51,11 @@ uint64_t ChoosePayloadBytes(const pool::Pool& pool, uint64_t most) {
 }  // namespace
 
 Connection::Connection(pool::Pool* pool, const Peers* peers,
-                       const Options& options, Group group, Order order)
+                       const Options& options, Group group)
     : pool_(pool),
       peers_(peers),
       group_(std::move(group)),
-      key_(HashGroup(group_.members) + static_cast<uint64_t>(order)),
+      key_(HashGroup(group_.members)),
       doorbells_(pool->coherence(), pool->epoch(), &pool->guard()),
       geometry_(ChooseGeometry(*pool, options)),
       payload_bytes_(ChoosePayloadBytes(*pool, options.tuning.inline_bytes)),

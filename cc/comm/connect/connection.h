@@ -21,10 +21,6 @@
 
 namespace jax_cxl::comm {
 
-// What a channel's calls are put in order by. Members of one group that order
-// them differently do not find each other.
-enum class Order : uint8_t { kNegotiated, kProgram };
-
 // The memory of one channel as one member sees it: allocates this member's
 // part, tells the others where it is, and finds theirs.
 //
@@ -32,7 +28,7 @@ enum class Order : uint8_t { kNegotiated, kProgram };
 class Connection {
  public:
   Connection(pool::Pool* pool, const Peers* peers, const Options& options,
-             Group group, Order order);
+             Group group);
 
   // Errors: kResourceExhausted.
   Status Open(Arena* arena, Recorder* recorder);

@@ -24,13 +24,13 @@ uint64_t HashCall(const pool::CallDescriptor& descriptor, uint64_t number) {
   return hash & cuda::kValueMask;
 }
 
-// Rounds that a kernel puts ahead of its bells. One keeps the way to the peers
-// short, but leaves the link idle where a round is small, or is read by several
-// peers at a time.
-uint32_t RoundsAhead(const StoredProgram& program, int members) {
+// Rounds that a kernel puts ahead of its doorbells. One keeps the way to the
+// peers short, but leaves the link idle where a round is small, or is read by
+// several peers at a time.
+uint32_t RoundsAhead(const StoredPlan& gpu_plan, int members) {
   constexpr uint64_t kLongRoundBytes = uint64_t{512} << 10;
   const bool is_long =
-      program.bytes_published >= program.rounds * kLongRoundBytes;
+      gpu_plan.bytes_published >= gpu_plan.rounds * kLongRoundBytes;
   return members == 2 && is_long ? 1 : 2;
 }
 
@@ -38,13 +38,13 @@ uint32_t RoundsAhead(const StoredProgram& program, int members) {
 
 DeviceChannel::DeviceChannel(pool::Pool* pool, Peers* peers,
                              const DeviceOptions& options, Group group,
-                             ProgramStore* programs,
-                             cuda::CopyEngine* copy_engine, Relay* relay)
+                             PlanStore* plans, cuda::CopyEngine* copy_engine,
+                             Relay* relay)
     : pool_(pool),
       peers_(peers),
       options_(options),
       connection_(pool, peers, options, std::move(group)),
-      programs_(programs),
+      plans_(plans),
       copy_engine_(copy_engine),
       relay_(relay),
       key_(HashGroup(connection_.group().members)),
@@ -148,25 +148,25 @@ Status DeviceChannel::FollowLast(cudaStream_t stream) {
                           "cudaStreamWaitEvent");
 }
 
-// What every way of executing a call needs.
+// What every path needs.
 cuda::DeviceCall DeviceChannel::Prepare(const Call& call,
-                                        const StoredProgram& program,
+                                        const StoredPlan& gpu_plan,
                                         const pool::CallDescriptor& descriptor,
                                         SlotUse use) const {
   cuda::DeviceCall device;
-  device.sending = program.sending;
-  device.receiving = program.receiving;
-  device.num_sending = program.num_sending;
-  device.num_receiving = program.num_receiving;
+  device.sending = gpu_plan.sending;
+  device.receiving = gpu_plan.receiving;
+  device.num_sending = gpu_plan.num_sending;
+  device.num_receiving = gpu_plan.num_receiving;
   device.members = members_.get();
   device.num_members = static_cast<int32_t>(connection_.members().size());
   device.self = connection_.group().self;
   device.num_slots = static_cast<uint32_t>(connection_.geometry(use).num_slots);
   device.unit_bytes = connection_.stripes().unit_bytes;
   device.slot_step = connection_.stripes().slot_step;
-  device.base_round = program.flagged ? flagged_rounds_ : rounds_;
-  device.rounds = program.rounds;
-  device.rounds_ahead = RoundsAhead(program, device.num_members);
+  device.base_round = gpu_plan.flagged ? flagged_rounds_ : rounds_;
+  device.rounds = gpu_plan.rounds;
+  device.rounds_ahead = RoundsAhead(gpu_plan, device.num_members);
   device.epoch = pool_->epoch();
   device.call = calls_;
   device.hash = HashCall(descriptor, calls_);
@@ -184,14 +184,14 @@ cuda::DeviceCall DeviceChannel::Prepare(const Call& call,
 }
 
 void DeviceChannel::EnqueueRelay(const cuda::DeviceCall& call,
-                                 const StoredProgram& program, Way way,
+                                 const StoredPlan& gpu_plan, Path path,
                                  const cuda::Shape& shape) {
-  const bool copies = way.copy_lines > 0;
+  const bool copies = path.copy_pipelines > 0;
   RelayedCall relayed;
-  relayed.program = program.relay;
-  relayed.members = connection_.members(way.slots).data();
-  relayed.lanes = copies ? way.copy_lines : shape.blocks;
-  relayed.lanes_take_turns = copies;
+  relayed.gpu_plan = gpu_plan.relay;
+  relayed.members = connection_.members(path.slots).data();
+  relayed.num_words = copies ? path.copy_pipelines : shape.blocks;
+  relayed.words_take_turns = copies;
   relayed.num_slots = call.num_slots;
   relayed.unit_bytes = call.unit_bytes;
   relayed.blocks = shape.blocks;
@@ -205,7 +205,7 @@ void DeviceChannel::EnqueueRelay(const cuda::DeviceCall& call,
 }
 
 cudaError_t DeviceChannel::LaunchFlagged(cuda::DeviceCall call,
-                                         const StoredProgram& program,
+                                         const StoredPlan& gpu_plan,
                                          cudaStream_t stream) {
   if (cuda::MustWipe(call.base_round)) {
     const cudaError_t error = cuda::LaunchWipe(call, stream);
@@ -215,8 +215,8 @@ cudaError_t DeviceChannel::LaunchFlagged(cuda::DeviceCall call,
   ++flagged_rounds_;
   return cuda::LaunchFlagged(
       call,
-      {program.host_sending, program.host_receiving,
-       connection_.members().data(), program.flagged_blocks},
+      {gpu_plan.host_sending, gpu_plan.host_receiving,
+       connection_.members().data(), gpu_plan.flagged_blocks},
       stream);
 }
 
@@ -225,7 +225,7 @@ Status DeviceChannel::Enqueue(const Call& call, bool aside,
   const uint64_t place = calls_;
   {
     std::lock_guard lock(mutex_);
-    recorded_->Submit(place, call);
+    recorded_->Record(place, call);
   }
   Status status = EnqueueRecorded(call, aside, stream);
   if (status.ok()) return status;
@@ -240,29 +240,29 @@ Status DeviceChannel::EnqueueRecorded(const Call& call, bool aside,
                                       cudaStream_t stream) {
   CXL_RETURN_IF_ERROR(Connect());
   CXL_RETURN_IF_ERROR(FollowLast(stream));
-  const Way way = WayOf(call, aside);
+  const Path path = PathOf(call, aside);
   const uint64_t place = calls_;
   const pool::CallDescriptor descriptor = Describe(call);
-  CXL_ASSIGN_OR_RETURN(const StoredProgram* program,
-                       ProgramFor(call, descriptor, way, stream));
+  CXL_ASSIGN_OR_RETURN(const StoredPlan* gpu_plan,
+                       StoredPlanFor(call, descriptor, path, stream));
   const cuda::DeviceCall device =
-      Prepare(call, *program, descriptor, way.slots);
+      Prepare(call, *gpu_plan, descriptor, path.slots);
 
   const cuda::Shape shape = ShapeOf(call);
   Note(call, descriptor);
-  if (relay_ != nullptr) EnqueueRelay(device, *program, way, shape);
+  if (relay_ != nullptr) EnqueueRelay(device, *gpu_plan, path, shape);
   cudaError_t error = cudaSuccess;
-  if (way.copy_lines > 0) {
+  if (path.copy_pipelines > 0) {
     CXL_ASSIGN_OR_RETURN(const cuda::CopyTimes times, TakeTimes(place));
     error = copy_engine_->Enqueue(
         device,
-        {way.copy_lines, program->host_sending, program->host_receiving,
-         connection_.members(way.slots).data(), staging_.get(),
+        {path.copy_pipelines, gpu_plan->host_sending, gpu_plan->host_receiving,
+         connection_.members(path.slots).data(), staging_.get(),
          staging_bytes()},
         times, stream);
     last_by_copy_engine_ = true;
-  } else if (program->flagged) {
-    error = LaunchFlagged(device, *program, stream);
+  } else if (gpu_plan->flagged) {
+    error = LaunchFlagged(device, *gpu_plan, stream);
   } else {
     if (std::exchange(last_by_copy_engine_, false))
       error = cuda::LaunchWaitForEnd(device, stream);
@@ -274,10 +274,10 @@ Status DeviceChannel::EnqueueRecorded(const Call& call, bool aside,
                                          "cudaEventRecord"));
   last_recorded_ = aside;
   last_stream_ = stream;
-  if (!program->flagged) rounds_ += program->rounds;
+  if (!gpu_plan->flagged) rounds_ += gpu_plan->rounds;
   std::lock_guard lock(mutex_);
-  stats_.bytes_published += program->bytes_published;
-  stats_.bytes_retrieved += program->bytes_retrieved;
+  stats_.bytes_published += gpu_plan->bytes_published;
+  stats_.bytes_retrieved += gpu_plan->bytes_retrieved;
   return OkStatus();
 }
 

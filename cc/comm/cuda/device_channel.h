@@ -18,7 +18,7 @@
 #include "cc/comm/call/stats.h"
 #include "cc/comm/cuda/device_connection.h"
 #include "cc/comm/cuda/device_memory.h"
-#include "cc/comm/cuda/program_store.h"
+#include "cc/comm/cuda/plan_store.h"
 #include "cc/comm/health/peers.h"
 #include "cc/comm/record/counted_calls.h"
 #include "cc/comm/relay/channel_relay.h"
@@ -37,8 +37,8 @@ namespace jax_cxl::comm {
 class DeviceChannel {
  public:
   DeviceChannel(pool::Pool* pool, Peers* peers, const DeviceOptions& options,
-                Group group, ProgramStore* programs,
-                cuda::CopyEngine* copy_engine, Relay* relay);
+                Group group, PlanStore* plans, cuda::CopyEngine* copy_engine,
+                Relay* relay);
   ~DeviceChannel();
 
   // Allocates this member's part, on the current device, and tells the others
@@ -53,9 +53,9 @@ class DeviceChannel {
   // up the next one.
   Status Enqueue(const Call& call, bool aside, cudaStream_t stream);
 
-  // What keeps a call that is under way from being done: a peer that is gone or
-  // gave up, a fault that the device has reported, a disagreement, a deadline.
-  // Writes down how far the calls are.
+  // What keeps a call that is under way from being done: a peer that is gone
+  // or gave up, a fault that the device has reported, a disagreement, a
+  // deadline. Writes down how far the calls are.
   Status Check(Clock::time_point now);
 
   // Ends every wait of this channel's calls, and with it the device.
@@ -74,8 +74,8 @@ class DeviceChannel {
   };
 
   // How a call is executed.
-  struct Way {
-    int copy_lines = 0;  // of the copy engines; 0: by kernels
+  struct Path {
+    int copy_pipelines = 0;  // of the copy engines; 0: by kernels
     SlotUse slots = SlotUse::kKernels;
   };
 
@@ -84,23 +84,23 @@ class DeviceChannel {
   Status FollowLast(cudaStream_t stream);
   Status UploadMembers();
   Status OpenRelay();
-  cuda::DeviceCall Prepare(const Call& call, const StoredProgram& program,
+  cuda::DeviceCall Prepare(const Call& call, const StoredPlan& gpu_plan,
                            const pool::CallDescriptor& descriptor,
                            SlotUse use) const;
-  void EnqueueRelay(const cuda::DeviceCall& call, const StoredProgram& program,
-                    Way way, const cuda::Shape& shape);
-  cudaError_t LaunchFlagged(cuda::DeviceCall call, const StoredProgram& program,
+  void EnqueueRelay(const cuda::DeviceCall& call, const StoredPlan& gpu_plan,
+                    Path path, const cuda::Shape& shape);
+  cudaError_t LaunchFlagged(cuda::DeviceCall call, const StoredPlan& gpu_plan,
                             cudaStream_t stream);
   Result<cuda::CopyTimes> TakeTimes(uint64_t place);
   void Note(const Call& call, const pool::CallDescriptor& descriptor);
 
-  // In device_channel_programs.cc.
-  Way WayOf(const Call& call, bool aside) const;
+  // In device_channel_plans.cc.
+  Path PathOf(const Call& call, bool aside) const;
   cuda::Shape ShapeOf(const Call& call) const;
-  Result<std::optional<cuda::Program>> FlaggedProgram(
+  Result<std::optional<cuda::GpuPlan>> MakeFlaggedPlan(
       const plan::Request& request) const;
-  Result<const StoredProgram*> ProgramFor(
-      const Call& call, const pool::CallDescriptor& descriptor, Way way,
+  Result<const StoredPlan*> StoredPlanFor(
+      const Call& call, const pool::CallDescriptor& descriptor, Path path,
       cudaStream_t stream);
 
   // In device_channel_checks.cc.
@@ -115,7 +115,7 @@ class DeviceChannel {
   Peers* peers_;
   DeviceOptions options_;
   DeviceConnection connection_;
-  ProgramStore* programs_;
+  PlanStore* plans_;
   cuda::CopyEngine* copy_engine_;
   Relay* relay_;  // null: devices use the words of the pool themselves
   uint64_t key_;
@@ -123,7 +123,7 @@ class DeviceChannel {
   std::atomic<bool> connected_{false};
   DeviceMemory<cuda::MemberView> members_;
   DeviceMemory<cuda::DeviceScratch> scratch_;
-  DeviceMemory<std::byte> staging_;  // cuda::HostProgram's
+  DeviceMemory<std::byte> staging_;  // cuda::CopyEnginePlan's
   PinnedMemory<cuda::DeviceStatus> status_;
   PinnedMemory<cuda::MirrorWords> mirror_;  // with a relay
   std::unique_ptr<ChannelRelay> channel_relay_;

@@ -175,9 +175,9 @@ int DeviceChannel::WaitingFor(uint64_t finished, double waited_s) const {
     if (member == connection_.group().self) continue;
     const cuda::DeviceControl& control = *connection_.control(member);
     uint64_t rounds = connection_.doorbells().Read(&control.ended.word);
-    for (int line = 0; line < cuda::CopyEngine::kLines; ++line)
-      rounds += connection_.doorbells().Read(&control.send[line].published) +
-                connection_.doorbells().Read(&control.released[line].word);
+    for (int index = 0; index < cuda::CopyEngine::kPipelines; ++index)
+      rounds += connection_.doorbells().Read(&control.send[index].published) +
+                connection_.doorbells().Read(&control.released[index].word);
     if (last >= 0 && rounds >= least) continue;
     last = member;
     least = rounds;

@@ -117,9 +117,9 @@ Status DeviceConnection::Open(Arena* arena, Recorder* recorder) {
 void DeviceConnection::InitializeWords() {
   auto* control = reinterpret_cast<cuda::DeviceControl*>(
       pool_->At(place_.control, sizeof(cuda::DeviceControl)));
-  for (int line = 0; line < cuda::CopyEngine::kLines; ++line) {
-    doorbells_.Ring(&control->send[line].published, 0);
-    doorbells_.Ring(&control->released[line].word, 0);
+  for (int index = 0; index < cuda::CopyEngine::kPipelines; ++index) {
+    doorbells_.Ring(&control->send[index].published, 0);
+    doorbells_.Ring(&control->released[index].word, 0);
   }
   doorbells_.Ring(&control->ended.word, 0);
 }

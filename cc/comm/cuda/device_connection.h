@@ -13,15 +13,15 @@
 #include "cc/comm/record/recorder.h"
 #include "cc/engine/cuda/device_call.h"
 #include "cc/engine/cuda/executor.h"
-#include "cc/engine/gpu_program/mirror_words.h"
-#include "cc/engine/gpu_program/program.h"
+#include "cc/engine/gpu_plan/gpu_plan.h"
+#include "cc/engine/gpu_plan/mirror_words.h"
 #include "cc/plan/gpu_geometry.h"
 #include "cc/plan/plan.h"
 #include "cc/pool/pool.h"
 
 namespace jax_cxl::comm {
 
-// What every process of a job must set alike, and how patient it is.
+// What every process of a job must set alike, and how long it waits.
 struct DeviceOptions {
   uint64_t slot_bytes = 0;  // 0: follows from the pool's size
   int num_slots = 0;        // 0: follows from the number of pool devices
@@ -29,7 +29,7 @@ struct DeviceOptions {
   double timeout_s = 300;
   cuda::Shape shape;
   // Calls whose larger buffer has at least this many bytes go by the copy
-  // engines: those of DeviceChannel::WayOf, and, beside compute, all. In a
+  // engines: those of DeviceChannel::PathOf, and, beside compute, all. In a
   // pool of several devices only those beside compute do.
   uint64_t copy_engine_bytes = uint64_t{64} << 20;
   uint64_t copy_engine_bytes_aside = uint64_t{6} << 20;

@@ -68,7 +68,7 @@ Status DeviceEndpoint::Open() {
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(cuda::Preload(), "loading the kernels"));
   CXL_RETURN_IF_ERROR(
       cuda::CudaStatus(cuda::PreloadFlagged(), "loading the kernels"));
-  CXL_RETURN_IF_ERROR(programs_.Open());
+  CXL_RETURN_IF_ERROR(plans_.Open());
   CXL_RETURN_IF_ERROR(copy_engine_.Open());
   CXL_RETURN_IF_ERROR(host_path_.Open());
   if (direct_ && pool_->coherence().cache() != nullptr)
@@ -91,7 +91,7 @@ Result<DeviceChannel*> DeviceEndpoint::ChannelFor(
   CXL_ASSIGN_OR_RETURN(Group group, host_->GroupOf(members));
   auto channel =
       std::make_unique<DeviceChannel>(pool_, peers_, options_, std::move(group),
-                                      &programs_, &copy_engine_, relay_.get());
+                                      &plans_, &copy_engine_, relay_.get());
   CXL_RETURN_IF_ERROR(channel->Open(host_->arena(), host_->recorder()));
   std::lock_guard lock(watched_mutex_);
   watched_.push_back(channel.get());

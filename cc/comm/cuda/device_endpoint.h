@@ -13,7 +13,7 @@
 #include "cc/base/status.h"
 #include "cc/comm/cuda/device_channel.h"
 #include "cc/comm/cuda/host_path.h"
-#include "cc/comm/cuda/program_store.h"
+#include "cc/comm/cuda/plan_store.h"
 #include "cc/comm/endpoint.h"
 #include "cc/comm/health/peers.h"
 #include "cc/comm/relay/relay.h"
@@ -84,7 +84,7 @@ class DeviceEndpoint {
   bool direct_;
 
   std::mutex mutex_;
-  ProgramStore programs_;
+  PlanStore plans_;
   cuda::CopyEngine copy_engine_;
   HostPath host_path_;
   std::unordered_map<uint64_t, std::unique_ptr<DeviceChannel>> channels_;

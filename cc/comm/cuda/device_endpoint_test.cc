@@ -25,7 +25,7 @@ namespace {
 
 using soak::RunSoak;
 using soak::Setting;
-using soak::Way;
+using soak::StartMode;
 
 TEST_F(DeviceEndpointTest, RandomCalls) {
   RunSoak(1, {2, 0, 0, 1, 32}, 600, 1 << 20);
@@ -67,7 +67,7 @@ TEST_F(DeviceEndpointTest, PoolsOfSeveralDevices) {
   RunSoak(19, setting, 300, 1 << 20);
   if (CountDevices() < 2) return;
   for (uint64_t copy_engine_bytes : {4000, 400000}) {
-    setting = {2, 64 << 10, 3, 3, 32, true, Way::kStartAndDone};
+    setting = {2, 64 << 10, 3, 3, 32, true, StartMode::kStartAndDone};
     setting.flagged_bytes = 0;
     setting.copy_engine_bytes = copy_engine_bytes;
     RunSoak(20, setting, 300, 1 << 20);
@@ -80,25 +80,26 @@ TEST_F(DeviceEndpointTest, PoolsOfSeveralDevices) {
 TEST_F(DeviceEndpointTest, ByTheCopyEngines) {
   const int ranks = std::min(CountDevices(), 4);
   if (ranks < 2) GTEST_SKIP() << "one GPU";
-  RunSoak(10, {ranks, 0, 0, 1, 32, true, Way::kStartAndDone, 0}, 60, 1 << 20);
-  RunSoak(11, {ranks, 64 << 10, 3, 1, 16, true, Way::kStartAndDone, 0}, 60,
+  RunSoak(10, {ranks, 0, 0, 1, 32, true, StartMode::kStartAndDone, 0}, 60,
           1 << 20);
-  RunSoak(12, {ranks, 128 << 10, 5, 3, 8, true, Way::kStartAndDone, 0}, 60,
-          1 << 20);
-  RunSoak(13, {ranks, 64 << 10, 2, 1, 32, true, Way::kStartAndDone, 4000}, 60,
-          1 << 20);
+  RunSoak(11, {ranks, 64 << 10, 3, 1, 16, true, StartMode::kStartAndDone, 0},
+          60, 1 << 20);
+  RunSoak(12, {ranks, 128 << 10, 5, 3, 8, true, StartMode::kStartAndDone, 0},
+          60, 1 << 20);
+  RunSoak(13, {ranks, 64 << 10, 2, 1, 32, true, StartMode::kStartAndDone, 4000},
+          60, 1 << 20);
   // Slots one by one, few of them and in pairs, after each other.
-  RunSoak(21, {2, 64 << 10, 6, 1, 32, true, Way::kStartAndDone, 100000}, 200,
-          2 << 20);
+  RunSoak(21, {2, 64 << 10, 6, 1, 32, true, StartMode::kStartAndDone, 100000},
+          200, 2 << 20);
 }
 
 TEST_F(DeviceEndpointTest, StartAndDone) {
-  RunSoak(7, {3, 0, 0, 1, 32, true, Way::kStartAndDone}, 300, 1 << 20);
+  RunSoak(7, {3, 0, 0, 1, 32, true, StartMode::kStartAndDone}, 300, 1 << 20);
 }
 
 TEST_F(DeviceEndpointTest, ThroughTheHost) {
   RunSoak(8, {3, 0, 0, 1, 32, false}, 300, 1 << 20);
-  RunSoak(9, {2, 0, 0, 1, 32, false, Way::kStartAndDone}, 100, 1 << 20);
+  RunSoak(9, {2, 0, 0, 1, 32, false, StartMode::kStartAndDone}, 100, 1 << 20);
 }
 
 // The instructions are real; the memory of this machine would be coherent
@@ -125,8 +126,14 @@ TEST_F(DeviceEndpointTest, FlushPoolsByTheCopyEngines) {
   const int ranks = std::min(CountDevices(), 4);
   if (ranks < 2) GTEST_SKIP() << "one GPU";
   for (uint64_t copy_engine_bytes : {0, 4000}) {
-    Setting setting{
-        ranks, 64 << 10, 6, 1, 32, true, Way::kStartAndDone, copy_engine_bytes};
+    Setting setting{ranks,
+                    64 << 10,
+                    6,
+                    1,
+                    32,
+                    true,
+                    StartMode::kStartAndDone,
+                    copy_engine_bytes};
     setting.coherence = pool::CoherenceMode::kFlush;
     RunSoak(25, setting, 100, 1 << 20);
   }

@@ -88,7 +88,7 @@ void HostPath::Run(void* argument) {
   };
   job->call->done = done;
   const std::optional<Status> finished =
-      path->endpoint_->Submit(job->members, std::move(job->call));
+      path->endpoint_->StartCall(job->members, std::move(job->call));
   if (finished) done(*finished);
 }
 

@@ -38,7 +38,7 @@ class Peers {
   Status Alive(int rank) const;
   // The time by which peers are waited for. Stands still while this process
   // does: when it and its peers have been stopped together, nobody was late.
-  AwakeClock::Base::time_point AwakeTime() const { return awake_.Look(); }
+  AwakeClock::Base::time_point AwakeTime() const { return awake_.Now(); }
   // Seconds since the rank's heart last beat, if that is longer than a process
   // that runs takes to beat again; else 0. A stopped process is silent.
   double Silence(int rank) const;

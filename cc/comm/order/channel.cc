@@ -10,20 +10,20 @@ Channel::Channel(pool::Pool* pool, Peers* peers, Recorder* recorder,
                  const Options& options, Group group)
     : pool_(pool),
       recorder_(recorder),
-      connection_(pool, peers, options, std::move(group), Order::kNegotiated),
-      recipes_(connection_.geometry(), connection_.payload_bytes()),
-      patience_(pool, peers, options, connection_.group()),
+      connection_(pool, peers, options, std::move(group)),
+      plan_cache_(connection_.geometry(), connection_.payload_bytes()),
+      wait_monitor_(pool, peers, options, connection_.group()),
       past_caches_bytes_(options.tuning.past_caches_bytes) {}
 
 Status Channel::Open(Arena* arena) {
   return connection_.Open(arena, recorder_);
 }
 
-Status Channel::Submit(std::unique_ptr<Call>& call) {
-  CXL_ASSIGN_OR_RETURN(std::shared_ptr<const Recipe> recipe,
-                       recipes_.For(*call));
+Status Channel::AddCall(std::unique_ptr<Call>& call) {
+  CXL_ASSIGN_OR_RETURN(std::shared_ptr<const CallPlan> call_plan,
+                       plan_cache_.Find(*call));
   at_once_ = idle();
-  StartedCall started = {std::move(call), std::move(recipe)};
+  StartedCall started = {std::move(call), std::move(call_plan)};
   if (negotiation_)
     negotiation_->Submit(std::move(started));
   else
@@ -97,10 +97,10 @@ Status Channel::StartNext(bool* started) {
   *started = true;
   RecordStart(*current_);
   if (current_->request.op == plan::Op::kRaggedAllToAll) return StartTables();
-  call_ends_.push_back(rounds_ + next.recipe->plan.rounds);
-  // Shares the recipe's reference count.
-  const plan::Plan* plan = &next.recipe->plan;
-  Execute({std::move(next.recipe), plan}, current_->dtype, current_->input,
+  call_ends_.push_back(rounds_ + next.call_plan->plan.rounds);
+  // Shares the reference count of the CallPlan.
+  const plan::Plan* plan = &next.call_plan->plan;
+  Execute({std::move(next.call_plan), plan}, current_->dtype, current_->input,
           current_->output);
   return OkStatus();
 }
@@ -167,7 +167,7 @@ Status Channel::CheckPeers(Clock::time_point now) {
   recorder_->Wait(call->number, members.empty() ? -1 : RankOf(members[0]));
   const uint64_t steps = execution_ ? execution_->steps_done() : 0;
   const uint64_t moved = (rounds_ << 32) + steps;
-  return patience_.Check({call, members, current_ != nullptr, moved}, now);
+  return wait_monitor_.Check({call, members, current_ != nullptr, moved}, now);
 }
 
 void Channel::Fail(const Status& status, std::vector<Finished>* finished) {

@@ -11,11 +11,11 @@
 
 #include "cc/base/status.h"
 #include "cc/comm/call/call.h"
-#include "cc/comm/call/recipes.h"
+#include "cc/comm/call/plan_cache.h"
 #include "cc/comm/connect/arena.h"
 #include "cc/comm/connect/connection.h"
-#include "cc/comm/health/patience.h"
 #include "cc/comm/health/peers.h"
+#include "cc/comm/health/wait_monitor.h"
 #include "cc/comm/order/negotiation.h"
 #include "cc/comm/record/recorder.h"
 #include "cc/engine/cpu/executor.h"
@@ -37,8 +37,9 @@ class Channel {
   // Allocates this member's part and tells the others where it is.
   Status Open(Arena* arena);
 
+  // Takes a call that this rank has started.
   // Errors: the call cannot be executed on any rank; it stays with the caller.
-  Status Submit(std::unique_ptr<Call>& call);
+  Status AddCall(std::unique_ptr<Call>& call);
 
   // Does what can be done without waiting; appends finished calls. True if
   // anything moved.
@@ -82,8 +83,8 @@ class Channel {
   pool::Pool* pool_;
   Recorder* recorder_;
   Connection connection_;
-  Recipes recipes_;
-  Patience patience_;
+  PlanCache plan_cache_;
+  WaitMonitor wait_monitor_;
   uint64_t past_caches_bytes_;
 
   // The only call under way came after the last Progress: if it starts now,

@@ -11,11 +11,11 @@ namespace {
 
 using pool::kCallRing;
 
-// Calls that some members have submitted and others have not, and the same
-// times members: bounds on what the others can make a member remember and
-// search.
-constexpr uint64_t kMaxRolls = uint64_t{1} << 14;
-constexpr uint64_t kMaxRollEntries = uint64_t{1} << 18;
+// Limits to calls that some members have submitted and others have not, and to
+// the same number times members. They bound the memory and the search that
+// other members can cause.
+constexpr uint64_t kMaxMatches = uint64_t{1} << 14;
+constexpr uint64_t kMaxMatchEntries = uint64_t{1} << 18;
 
 }  // namespace
 
@@ -29,10 +29,10 @@ Negotiation::Negotiation(const pool::Doorbells& doorbells,
       submissions_(doorbells, blocks, group, payload_bytes) {}
 
 void Negotiation::Submit(StartedCall started) {
-  Roll* roll = Find(started.call->identity);
-  if (roll == nullptr) roll = Add(started.call->identity);
-  roll->mine = std::move(started);
-  unsent_.push_back(roll);
+  Match* match = Find(started.call->identity);
+  if (match == nullptr) match = Add(started.call->identity);
+  match->mine = std::move(started);
+  unsent_.push_back(match);
   ++pending_;
 }
 
@@ -50,18 +50,20 @@ Result<bool> Negotiation::SendSubmissions(std::vector<Finished>* finished,
     CXL_ASSIGN_OR_RETURN(const bool can, submissions_.CanWrite());
     if (!can) break;
     moved = true;
-    Roll* roll = unsent_.front();
+    Match* match = unsent_.front();
     unsent_.pop_front();
-    const Call& call = *roll->mine.call;
-    const Recipe& recipe = *roll->mine.recipe;
-    if (recipe.eager)
-      cpu::PutPayload(recipe.plan, call.input, submissions_.payload(), traffic);
+    const Call& call = *match->mine.call;
+    const CallPlan& call_plan = *match->mine.call_plan;
+    if (call_plan.eager)
+      cpu::PutPayload(call_plan.plan, call.input, submissions_.payload(),
+                      traffic);
     const uint32_t name =
-        submissions_.Write(call.identity, call, recipe.descriptor,
-                           recipe.eager ? recipe.payload_bytes : 0);
-    CXL_RETURN_IF_ERROR(Enroll(roll, group_.self, recipe.descriptor, name));
-    if (roll->present == size())
-      CXL_RETURN_IF_ERROR(WhenFull(roll, finished, traffic));
+        submissions_.Write(call.identity, call, call_plan.descriptor,
+                           call_plan.eager ? call_plan.payload_bytes : 0);
+    CXL_RETURN_IF_ERROR(
+        AddMember(match, group_.self, call_plan.descriptor, name));
+    if (match->num_submitted == size())
+      CXL_RETURN_IF_ERROR(OnComplete(match, finished, traffic));
   }
   return moved;
 }
@@ -76,17 +78,18 @@ Result<bool> Negotiation::ReadSubmissions(std::vector<Finished>* finished,
       CXL_ASSIGN_OR_RETURN(const bool here, submissions_.Peek(member, &entry));
       if (!here) break;
       moved = true;
-      Roll* roll = Find(entry.identity);
-      if (roll == nullptr) {
+      Match* match = Find(entry.identity);
+      if (match == nullptr) {
         CXL_RETURN_IF_ERROR(CheckMemory(member));
-        roll = Add(entry.identity);
+        match = Add(entry.identity);
       }
-      CXL_RETURN_IF_ERROR(Enroll(roll, member, entry.descriptor, entry.name));
-      if (roll->present == size()) {
-        roll->payloads[member] = entry.payload;
-        CXL_RETURN_IF_ERROR(WhenFull(roll, finished, traffic));
+      CXL_RETURN_IF_ERROR(
+          AddMember(match, member, entry.descriptor, entry.name));
+      if (match->num_submitted == size()) {
+        match->payloads[member] = entry.payload;
+        CXL_RETURN_IF_ERROR(OnComplete(match, finished, traffic));
       } else {
-        Keep(roll, member, entry);
+        KeepPayload(match, member, entry);
       }
       submissions_.Pop(member);
     }
@@ -94,120 +97,121 @@ Result<bool> Negotiation::ReadSubmissions(std::vector<Finished>* finished,
   return moved;
 }
 
-Negotiation::Roll* Negotiation::Find(uint64_t identity) const {
+Negotiation::Match* Negotiation::Find(uint64_t identity) const {
   // Few calls are under way at a time, and most end in the order in which they
   // started.
-  for (const auto& roll : rolls_)
-    if (roll->identity == identity) return roll.get();
+  for (const auto& match : matches_)
+    if (match->identity == identity) return match.get();
   return nullptr;
 }
 
-Negotiation::Roll* Negotiation::Add(uint64_t identity) {
-  std::unique_ptr<Roll> roll;
+Negotiation::Match* Negotiation::Add(uint64_t identity) {
+  std::unique_ptr<Match> match;
   if (spare_.empty()) {
-    roll = std::make_unique<Roll>();
+    match = std::make_unique<Match>();
   } else {
-    roll = std::move(spare_.back());
+    match = std::move(spare_.back());
     spare_.pop_back();
   }
-  roll->identity = identity;
-  roll->taken = false;
-  roll->silent = false;
-  roll->present = 0;
-  roll->here.assign(size(), false);
-  roll->payloads.assign(size(), nullptr);
-  rolls_.push_back(std::move(roll));
-  return rolls_.back().get();
+  match->identity = identity;
+  match->taken = false;
+  match->lacks_payload = false;
+  match->num_submitted = 0;
+  match->submitted.assign(size(), false);
+  match->payloads.assign(size(), nullptr);
+  matches_.push_back(std::move(match));
+  return matches_.back().get();
 }
 
-void Negotiation::Remove(Roll* roll) {
-  auto found = std::find_if(rolls_.begin(), rolls_.end(),
-                            [&](const auto& r) { return r.get() == roll; });
+void Negotiation::Remove(Match* match) {
+  auto found = std::find_if(matches_.begin(), matches_.end(),
+                            [&](const auto& r) { return r.get() == match; });
   if (spare_.size() < kCallRing) spare_.push_back(std::move(*found));
-  rolls_.erase(found);
+  matches_.erase(found);
 }
 
 Status Negotiation::CheckMemory(int member) const {
-  if (rolls_.size() <= kMaxRolls && rolls_.size() * size() <= kMaxRollEntries)
+  if (matches_.size() <= kMaxMatches &&
+      matches_.size() * size() <= kMaxMatchEntries)
     return OkStatus();
   return Error(Code::kResourceExhausted, "rank ", group_.members[member],
-               " is ", rolls_.size(),
+               " is ", matches_.size(),
                " calls ahead of others, more than a rank keeps in mind; let "
                "the program wait for some of them");
 }
 
-Status Negotiation::Enroll(Roll* roll, int member,
-                           const pool::CallDescriptor& descriptor,
-                           uint32_t name) {
-  if (roll->here[member])
+Status Negotiation::AddMember(Match* match, int member,
+                              const pool::CallDescriptor& descriptor,
+                              uint32_t name) {
+  if (match->submitted[member])
     return Error(Code::kInternal, "rank ", group_.members[member],
                  " submitted the same call twice (",
                  submissions_.Describe(member, descriptor, name), ")");
-  if (roll->present == 0) {
-    roll->first = member;
-    roll->descriptor = descriptor;
-    roll->name = name;
-  } else if (descriptor != roll->descriptor) {
-    return Disagreement(*roll, member, descriptor, name);
+  if (match->num_submitted == 0) {
+    match->first = member;
+    match->descriptor = descriptor;
+    match->name = name;
+  } else if (descriptor != match->descriptor) {
+    return Disagreement(*match, member, descriptor, name);
   }
-  roll->here[member] = true;
-  ++roll->present;
+  match->submitted[member] = true;
+  ++match->num_submitted;
   return OkStatus();
 }
 
-Status Negotiation::Disagreement(const Roll& roll, int member,
+Status Negotiation::Disagreement(const Match& match, int member,
                                  const pool::CallDescriptor& descriptor,
                                  uint32_t name) const {
-  int one = group_.members[roll.first], other = group_.members[member];
+  int one = group_.members[match.first], other = group_.members[member];
   std::string one_calls =
-      submissions_.Describe(roll.first, roll.descriptor, roll.name);
+      submissions_.Describe(match.first, match.descriptor, match.name);
   std::string other_calls = submissions_.Describe(member, descriptor, name);
-  if (member < roll.first) {
+  if (member < match.first) {
     std::swap(one, other);
     std::swap(one_calls, other_calls);
   }
   return Error(Code::kMismatch, "the ranks disagree about a collective: rank ",
                one, " calls ", one_calls, "; rank ", other, " calls ",
                other_calls, ". ", kSamePrograms, " (call ", std::hex,
-               roll.identity, ")")
+               match.identity, ")")
       .With("rank_0", one)
       .With("call_0", one_calls)
       .With("rank_1", other)
       .With("call_1", other_calls);
 }
 
-void Negotiation::Keep(Roll* roll, int member,
-                       const Submissions::Entry& entry) {
+void Negotiation::KeepPayload(Match* match, int member,
+                              const Submissions::Entry& entry) {
   if (entry.payload_bytes == 0) {
-    roll->silent = true;
+    match->lacks_payload = true;
     return;
   }
-  roll->kept.resize(size() * payload_bytes_);
-  std::byte* kept = &roll->kept[member * payload_bytes_];
+  match->kept.resize(size() * payload_bytes_);
+  std::byte* kept = &match->kept[member * payload_bytes_];
   std::memcpy(kept, entry.payload, entry.payload_bytes);
-  roll->payloads[member] = kept;
+  match->payloads[member] = kept;
 }
 
-Status Negotiation::WhenFull(Roll* roll, std::vector<Finished>* finished,
-                             cpu::Traffic* traffic) {
-  if (!roll->taken && !roll->mine.recipe->eager) {
-    if (leads()) full_.push_back(roll);
+Status Negotiation::OnComplete(Match* match, std::vector<Finished>* finished,
+                               cpu::Traffic* traffic) {
+  if (!match->taken && !match->mine.call_plan->eager) {
+    if (leads()) complete_.push_back(match);
     return OkStatus();
   }
-  if (!roll->taken) {
-    const Call& call = *roll->mine.call;
-    if (roll->silent) {
-      const int missing = cpu::MissingPayload(roll->mine.recipe->plan,
-                                              group_.self, roll->payloads);
+  if (!match->taken) {
+    const Call& call = *match->mine.call;
+    if (match->lacks_payload) {
+      const int missing = cpu::MissingPayload(match->mine.call_plan->plan,
+                                              group_.self, match->payloads);
       if (missing >= 0)
         return submissions_.Corrupt(missing, "a submission without its data");
     }
-    cpu::RetrievePayloads(roll->mine.recipe->plan, call.dtype, call.reduce_op,
-                          group_.self, roll->payloads, call.input, call.output,
-                          &sources_, traffic);
-    finished->push_back({Take(roll).call, OkStatus()});
+    cpu::RetrievePayloads(match->mine.call_plan->plan, call.dtype,
+                          call.reduce_op, group_.self, match->payloads,
+                          call.input, call.output, &sources_, traffic);
+    finished->push_back({Take(match).call, OkStatus()});
   }
-  Remove(roll);
+  Remove(match);
   return OkStatus();
 }
 
@@ -218,16 +222,16 @@ Result<StartedCall> Negotiation::Next(uint64_t released_calls) {
 Result<StartedCall> Negotiation::Announce(uint64_t released_calls) {
   // The ring is bounded: an announcement may be overwritten once every
   // follower is past the call that it announced.
-  if (full_.empty() || announcements_ >= kCallRing + released_calls)
+  if (complete_.empty() || announcements_ >= kCallRing + released_calls)
     return StartedCall();
-  Roll* roll = full_.front();
-  full_.pop_front();
+  Match* match = complete_.front();
+  complete_.pop_front();
   pool::Announcement& entry =
       blocks_[0]->announcements[announcements_ % kCallRing];
-  entry.identity = roll->identity;
+  entry.identity = match->identity;
   doorbells_.RingLine(&entry.ready, ++announcements_);
-  StartedCall started = Take(roll);
-  Remove(roll);
+  StartedCall started = Take(match);
+  Remove(match);
   return started;
 }
 
@@ -240,50 +244,52 @@ Result<StartedCall> Negotiation::Follow() {
     return submissions_.Corrupt(0, "an announcement out of turn");
   const uint64_t identity = doorbells_.coherence().AcquireCopy(slot.identity);
   ++announcements_;
-  Roll* roll = Find(identity);
-  if (roll == nullptr || roll->mine.call == nullptr || !roll->here[group_.self])
+  Match* match = Find(identity);
+  if (match == nullptr || match->mine.call == nullptr ||
+      !match->submitted[group_.self])
     return submissions_.Corrupt(
         0, "it announces a call that this rank did not submit");
   // Its plan is not made for slots.
-  if (roll->mine.recipe->eager)
+  if (match->mine.call_plan->eager)
     return submissions_.Corrupt(0, "it announces a call that takes no slot");
-  StartedCall started = Take(roll);
+  StartedCall started = Take(match);
   // Some submissions may be yet to come here, though the leader has them all.
-  if (roll->present == size()) Remove(roll);
+  if (match->num_submitted == size()) Remove(match);
   return started;
 }
 
-StartedCall Negotiation::Take(Roll* roll) {
+StartedCall Negotiation::Take(Match* match) {
   --pending_;
-  roll->taken = true;
-  return std::move(roll->mine);
+  match->taken = true;
+  return std::move(match->mine);
 }
 
-Negotiation::Roll* Negotiation::OldestPending() const {
-  for (const auto& roll : rolls_)
-    if (roll->mine.call != nullptr) return roll.get();
+Negotiation::Match* Negotiation::OldestPending() const {
+  for (const auto& match : matches_)
+    if (match->mine.call != nullptr) return match.get();
   return nullptr;
 }
 
 const Call* Negotiation::oldest() const {
-  const Roll* roll = OldestPending();
-  return roll == nullptr ? nullptr : roll->mine.call.get();
+  const Match* match = OldestPending();
+  return match == nullptr ? nullptr : match->mine.call.get();
 }
 
 std::vector<int> Negotiation::WaitingFor() const {
-  const Roll* roll = OldestPending();
-  if (roll == nullptr) return {};
+  const Match* match = OldestPending();
+  if (match == nullptr) return {};
   std::vector<int> missing;
   for (int member = 0; member < size(); ++member)
-    if (!roll->here[member] && member != group_.self) missing.push_back(member);
+    if (!match->submitted[member] && member != group_.self)
+      missing.push_back(member);
   // What those are yet to send may wait for what I am yet to send.
   if (!unsent_.empty()) {
     for (int member : submissions_.RingHolders())
-      if (roll->here[member]) missing.push_back(member);
+      if (match->submitted[member]) missing.push_back(member);
   }
   if (!missing.empty()) return missing;
-  // Full, and not announced: for want of the leader, or of those who are to
-  // leave earlier calls behind.
+  // The match is complete, and the call is not announced. It waits for the
+  // leader, or the leader waits for members to finish earlier calls.
   if (!leads()) return {0};
   for (int member = 1; member < size(); ++member) missing.push_back(member);
   return missing;
@@ -291,11 +297,12 @@ std::vector<int> Negotiation::WaitingFor() const {
 
 std::vector<std::unique_ptr<Call>> Negotiation::TakePending() {
   std::vector<std::unique_ptr<Call>> calls;
-  for (auto& roll : rolls_)
-    if (roll->mine.call != nullptr) calls.push_back(std::move(roll->mine.call));
-  rolls_.clear();
+  for (auto& match : matches_)
+    if (match->mine.call != nullptr)
+      calls.push_back(std::move(match->mine.call));
+  matches_.clear();
   unsent_.clear();
-  full_.clear();
+  complete_.clear();
   pending_ = 0;
   return calls;
 }

@@ -9,7 +9,7 @@
 
 #include "cc/base/status.h"
 #include "cc/comm/call/call.h"
-#include "cc/comm/call/recipes.h"
+#include "cc/comm/call/plan_cache.h"
 #include "cc/comm/order/submissions.h"
 #include "cc/engine/cpu/executor.h"
 #include "cc/pool/coherence/doorbell.h"
@@ -20,7 +20,7 @@ namespace jax_cxl::comm {
 // A call that this rank has started, and how it is executed.
 struct StartedCall {
   std::unique_ptr<Call> call;
-  std::shared_ptr<const Recipe> recipe;
+  std::shared_ptr<const CallPlan> call_plan;
 };
 
 // Matches the calls of all members of a group, whatever order they start them
@@ -28,18 +28,19 @@ struct StartedCall {
 //
 // XLA starts independent calls in a different order on every rank, so the n-th
 // call of one rank is not the n-th of another. Every member submits a call when
-// it starts it, and keeps a *roll* of each call: who has submitted it. Members
-// compare descriptors as they come: ranks that disagree about a call all find
-// an error that names both versions, before any data is read.
+// it starts it. For each call, every member keeps a *match*: which members have
+// submitted the call. Members compare descriptors as they come: ranks that
+// disagree about a call all find an error that names both versions, before any
+// data is read.
 //
-// An *eager* call, whose payload comes with the submissions, is over as soon as
-// the roll is full: it takes no slot, so no order has to be agreed on, and one
-// way through the pool. All others share the group's bounded slots, in one
-// order: the first member, the leader, announces a call once its roll is full,
-// and everybody executes in the order of announcements. Such a call is thus
-// executed only when every rank is inside it: it needs nothing but the other
-// ranks' progress to finish, so slots cannot be held by a call that some rank
-// has yet to start. (docs/decisions/0002, 0006)
+// The payload of an *eager* call comes with the submissions. Such a call has
+// finished as soon as its match is complete: it takes no slot, so it needs no
+// order. All other calls share the group's bounded slots, in one order: the
+// first member, the leader, announces a call once its match is complete, and
+// all members execute calls in the order of announcements. Such a call is
+// executed only when every rank has started it. It then needs nothing but the
+// other ranks' progress, so no call holds slots that some rank has yet to
+// start. (docs/decisions/0002, 0006)
 //
 // Not thread-safe.
 class Negotiation {
@@ -50,7 +51,7 @@ class Negotiation {
               const std::vector<pool::ControlBlock*>& blocks,
               const Group& group, uint64_t payload_bytes);
 
-  // A call that this rank started.
+  // Queues the submission of a call that this rank has started.
   void Submit(StartedCall started);
 
   // Sends submissions, reads those of the others and executes eager calls,
@@ -76,46 +77,46 @@ class Negotiation {
 
  private:
   // What is known of a call that some member has submitted.
-  struct Roll {
+  struct Match {
     uint64_t identity = 0;
     StartedCall mine;  // no call: yet to be started here, or executed
     bool taken = false;
-    bool silent = false;  // some submission came without a payload
-    int present = 0;
+    bool lacks_payload = false;  // some submission came without a payload
+    int num_submitted = 0;
     // By member.
-    std::vector<bool> here;
+    std::vector<bool> submitted;
     std::vector<const std::byte*> payloads;
-    std::vector<std::byte> kept;  // payloads that came before the roll was full
+    std::vector<std::byte> kept;  // payloads that came before the last one
     // The version to compare with.
     int first = 0;
     pool::CallDescriptor descriptor;
     uint32_t name = 0;
   };
-  using Rolls = std::vector<std::unique_ptr<Roll>>;
+  using Matches = std::vector<std::unique_ptr<Match>>;
 
   bool leads() const { return group_.self == 0; }
   int size() const { return static_cast<int>(blocks_.size()); }
-  Roll* Find(uint64_t identity) const;
-  Roll* Add(uint64_t identity);
-  void Remove(Roll* roll);
+  Match* Find(uint64_t identity) const;
+  Match* Add(uint64_t identity);
+  void Remove(Match* match);
   Status CheckMemory(int member) const;
-  Roll* OldestPending() const;
+  Match* OldestPending() const;
 
   Result<bool> SendSubmissions(std::vector<Finished>* finished,
                                cpu::Traffic* traffic);
   Result<bool> ReadSubmissions(std::vector<Finished>* finished,
                                cpu::Traffic* traffic);
-  Status Enroll(Roll* roll, int member, const pool::CallDescriptor& descriptor,
-                uint32_t name);
-  void Keep(Roll* roll, int member, const Submissions::Entry& entry);
-  Status WhenFull(Roll* roll, std::vector<Finished>* finished,
-                  cpu::Traffic* traffic);
-  Status Disagreement(const Roll& roll, int member,
+  Status AddMember(Match* match, int member,
+                   const pool::CallDescriptor& descriptor, uint32_t name);
+  void KeepPayload(Match* match, int member, const Submissions::Entry& entry);
+  Status OnComplete(Match* match, std::vector<Finished>* finished,
+                    cpu::Traffic* traffic);
+  Status Disagreement(const Match& match, int member,
                       const pool::CallDescriptor& descriptor,
                       uint32_t name) const;
   Result<StartedCall> Announce(uint64_t released_calls);
   Result<StartedCall> Follow();
-  StartedCall Take(Roll* roll);
+  StartedCall Take(Match* match);
 
   pool::Doorbells doorbells_;
   std::vector<pool::ControlBlock*> blocks_;
@@ -123,12 +124,12 @@ class Negotiation {
   uint64_t payload_bytes_;
   Submissions submissions_;
 
-  Rolls rolls_;         // in the order in which they were heard of first
-  Rolls spare_;         // to be used again
+  Matches matches_;     // in the order in which they were heard of first
+  Matches spare_;       // to be used again
   size_t pending_ = 0;  // rolls with a call of this rank
-  std::deque<Roll*> unsent_;
-  std::deque<Roll*> full_;      // leader: yet to be announced
-  uint64_t announcements_ = 0;  // announced (leader) or followed
+  std::deque<Match*> unsent_;
+  std::deque<Match*> complete_;  // leader: yet to be announced
+  uint64_t announcements_ = 0;   // announced (leader) or followed
   std::vector<const std::byte*> sources_;
 };
 

@@ -43,10 +43,10 @@ class Members {
       call->request.op = plan::Op::kBarrier;
       call->request.num_ranks = static_cast<int>(negotiations_.size());
       call->request.rank = member;
-      auto recipe = recipes_.For(*call);
-      ASSERT_TRUE(recipe.ok()) << recipe.status().message();
-      ASSERT_TRUE((*recipe)->eager);
-      (*this)[member].Submit({std::move(call), *recipe});
+      auto call_plan = plan_cache_.Find(*call);
+      ASSERT_TRUE(call_plan.ok()) << call_plan.status().message();
+      ASSERT_TRUE((*call_plan)->eager);
+      (*this)[member].Submit({std::move(call), *call_plan});
     }
   }
 
@@ -65,7 +65,7 @@ class Members {
 
   std::vector<std::vector<Line>> memory_;
   std::vector<std::unique_ptr<Negotiation>> negotiations_;
-  Recipes recipes_{plan::Geometry(), kPayloadBytes};
+  PlanCache plan_cache_{plan::Geometry(), kPayloadBytes};
 };
 
 // The model found both: a member that dies ahead of all others, having read

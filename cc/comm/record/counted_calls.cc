@@ -8,9 +8,9 @@ namespace jax_cxl::comm {
 
 using pool::kRecordedCalls;
 
-void CountedCalls::Submit(uint64_t place, const Call& call) {
+void CountedCalls::Record(uint64_t place, const Call& call) {
   numbers_[place % kRecordedCalls] =
-      recorder_->Submit(call, place + 1, group_, Ticks());
+      recorder_->Record(call, place + 1, group_, Ticks());
   submitted_ = place + 1;
 }
 

@@ -23,8 +23,9 @@ class CountedCalls {
   CountedCalls(Recorder* recorder, uint64_t group)
       : recorder_(recorder), group_(group) {}
 
-  // Once more for a call that failed before it was enqueued.
-  void Submit(uint64_t place, const Call& call);
+  // Runs once more for the next call at the place of one that failed before it
+  // was enqueued.
+  void Record(uint64_t place, const Call& call);
   // `rank` has to act for the call to go on; -1: nobody is known to.
   void Wait(uint64_t place, int rank);
   void Fail(uint64_t place, const Status& status);

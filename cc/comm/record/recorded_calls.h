@@ -30,7 +30,7 @@ struct RecordedCall {
 };
 
 // The newest `most` calls of a rank, oldest first. Leaves out what is being
-// written or is another job's. Works on a live pool and on a Snapshot: what it
+// written or is another job's. Works on a live pool and on a JobRecord: what it
 // reads may be anything.
 std::vector<RecordedCall> ReadCalls(const pool::Recorder& recorder,
                                     const pool::Doorbells& doorbells,

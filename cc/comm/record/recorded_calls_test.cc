@@ -26,7 +26,7 @@ class RecordedCallsTest : public testing::Test {
         doorbells_(world_.pool(1).coherence(), world_.pool(1).epoch()),
         recorder_(&world_.pool(1), 1) {}
 
-  Call Submit(uint64_t identity) {
+  Call RecordCall(uint64_t identity) {
     Call call;
     call.identity = identity;
     call.request.op = plan::Op::kAllReduce;
@@ -34,7 +34,7 @@ class RecordedCallsTest : public testing::Test {
     call.dtype = DType::kFloat32;
     call.name = "psum";
     call.submitted = Ticks();
-    recorder_.Submit(&call, 5);
+    recorder_.Record(&call, 5);
     return call;
   }
   pool::Recorder& recorder() { return *world_.pool(1).recorder(1); }
@@ -57,7 +57,7 @@ double Realtime() {
 TEST_F(RecordedCallsTest, AreReadOldestFirstWithTimesOfDay) {
   const double before = Realtime();
   for (uint64_t identity : {11, 12, 13}) {
-    const Call call = Submit(identity);
+    const Call call = RecordCall(identity);
     recorder_.Start(call.number, Ticks());
     if (identity != 13) recorder_.Finish(call.number, OkStatus(), Ticks());
   }
@@ -84,7 +84,7 @@ TEST_F(RecordedCallsTest, AreReadOldestFirstWithTimesOfDay) {
 
 TEST_F(RecordedCallsTest, SaysWhatARankDidLast) {
   EXPECT_EQ(LastCall(), "it had not called any collective");
-  const Call call = Submit(1);
+  const Call call = RecordCall(1);
   EXPECT_EQ(LastCall(),
             "it was in its call 1, psum: all_reduce sum of 3 float32, which it "
             "had just started");
@@ -98,20 +98,20 @@ TEST_F(RecordedCallsTest, SaysWhatARankDidLast) {
 
 TEST_F(RecordedCallsTest, FindsCallsAsFarBackAsTheyGo) {
   for (uint64_t identity = 1; identity <= pool::kRecordedCalls + 10; ++identity)
-    recorder_.Finish(Submit(identity).number, OkStatus(), Ticks());
+    recorder_.Finish(RecordCall(identity).number, OkStatus(), Ticks());
   EXPECT_FALSE(HasStarted(recorder(), doorbells_, 10, 5));
   EXPECT_TRUE(HasStarted(recorder(), doorbells_, 11, 5));
   EXPECT_FALSE(HasStarted(recorder(), doorbells_, 11, 6)) << "another group";
   EXPECT_FALSE(Unfinished(recorder(), doorbells_, 11, 5).has_value());
-  Submit(7777);
-  Submit(7778);
+  RecordCall(7777);
+  RecordCall(7778);
   EXPECT_EQ(Unfinished(recorder(), doorbells_, 7778, 5)->identity, 7778u);
   EXPECT_EQ(Unfinished(recorder(), doorbells_, 7778, 6)->identity, 7777u);
   EXPECT_EQ(Unfinished(recorder(), doorbells_, 1, 5)->identity, 7777u);
 }
 
 TEST_F(RecordedCallsTest, AnotherJobsRecordsAreNone) {
-  Submit(1);
+  RecordCall(1);
   const pool::Doorbells other(world_.pool(1).coherence(),
                               world_.pool(1).epoch() + 1);
   EXPECT_TRUE(ReadCalls(recorder(), other, 10).empty());

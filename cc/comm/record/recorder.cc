@@ -66,7 +66,7 @@ void Recorder::OpenGroup(int index, const std::vector<int32_t>& members) {
   coherence_.PublishPayload(&group, sizeof(group));
 }
 
-uint64_t Recorder::Submit(const Call& call, uint64_t identity, uint64_t group,
+uint64_t Recorder::Record(const Call& call, uint64_t identity, uint64_t group,
                           uint64_t ticks) {
   Lock(&submitting_);
   const uint64_t number = calls() + 1;

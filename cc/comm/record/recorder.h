@@ -23,8 +23,8 @@ namespace jax_cxl::comm {
 // and can leave out some. Where memory is not coherent, other hosts see a call
 // when the rank waits in it, when it fails, and else with the next heartbeat.
 //
-// Any thread; one for each call. The rank's Endpoint and its InOrder groups all
-// write here.
+// Any thread; one for each call. The rank's Endpoint and DeviceEndpoint write
+// here.
 class Recorder {
  public:
   Recorder(pool::Pool* pool, int rank);
@@ -32,12 +32,13 @@ class Recorder {
   // A group got entry `index` of the rank's directory.
   void OpenGroup(int index, const std::vector<int32_t>& members);
 
-  // Gives a call its number, which the rest finds it by.
-  void Submit(Call* call, uint64_t group) {
-    call->number = Submit(*call, call->identity, group, call->submitted);
+  // Records a call that the rank has started, and gives it its number, by which
+  // the other functions find it.
+  void Record(Call* call, uint64_t group) {
+    call->number = Record(*call, call->identity, group, call->submitted);
   }
   // The same for a call that does not know its number, identity and time.
-  uint64_t Submit(const Call& call, uint64_t identity, uint64_t group,
+  uint64_t Record(const Call& call, uint64_t identity, uint64_t group,
                   uint64_t ticks);
   // Every rank is inside the call.
   void Start(uint64_t number, uint64_t ticks);

@@ -48,7 +48,7 @@ class RecorderTest : public testing::Test {
 
 TEST_F(RecorderTest, ACallLeavesItsWholeStory) {
   Call call = MakeCall(77);
-  recorder_.Submit(&call, 5);
+  recorder_.Record(&call, 5);
   EXPECT_EQ(call.number, 1u);
   EXPECT_EQ(NumberAt(1), 1u);
   EXPECT_EQ(At(1).identity, 77u);
@@ -72,7 +72,7 @@ TEST_F(RecorderTest, ACallLeavesItsWholeStory) {
 TEST_F(RecorderTest, TheLast4096CallsStay) {
   for (uint64_t i = 1; i <= 3 * pool::kRecordedCalls + 5; ++i) {
     Call call = MakeCall(i);
-    recorder_.Submit(&call, 5);
+    recorder_.Record(&call, 5);
     recorder_.Finish(call.number, OkStatus(), Ticks());
   }
   const uint64_t last = 3 * pool::kRecordedCalls + 5;
@@ -85,10 +85,10 @@ TEST_F(RecorderTest, TheLast4096CallsStay) {
 
 TEST_F(RecorderTest, ACallThatOutlivesItsRecordWritesNothing) {
   Call slow = MakeCall(1);
-  recorder_.Submit(&slow, 5);
+  recorder_.Record(&slow, 5);
   for (uint64_t i = 2; i <= pool::kRecordedCalls + 1; ++i) {
     Call call = MakeCall(i);
-    recorder_.Submit(&call, 5);
+    recorder_.Record(&call, 5);
   }
   EXPECT_EQ(NumberAt(1), pool::kRecordedCalls + 1);
   recorder_.Start(slow.number, Ticks());
@@ -101,7 +101,7 @@ TEST_F(RecorderTest, ACallThatOutlivesItsRecordWritesNothing) {
 
 TEST_F(RecorderTest, LongNamesAreCut) {
   Call call = MakeCall(1, std::string(100, 'x'));
-  recorder_.Submit(&call, 5);
+  recorder_.Record(&call, 5);
   EXPECT_EQ(std::string(At(1).name), std::string(39, 'x'));
 }
 
@@ -109,7 +109,7 @@ TEST_F(RecorderTest, SitesHaveNumbers) {
   const auto submit = [&](const std::string& site) {
     Call call = MakeCall(1, "psum");
     call.site = site;
-    recorder_.Submit(&call, 5);
+    recorder_.Record(&call, 5);
     return At(call.number).site;
   };
   EXPECT_EQ(submit("train.py:1 (f)"), 1u);
@@ -129,7 +129,7 @@ TEST_F(RecorderTest, CountsEachOperation) {
   const auto run = [&](const char* name, bool starts, const Status& status) {
     Call call = MakeCall(1, name);
     call.submitted = 1000;
-    recorder_.Submit(&call, 5);
+    recorder_.Record(&call, 5);
     if (starts) recorder_.Start(call.number, 1100);
     recorder_.Finish(call.number, status, 1400);
   };
@@ -181,7 +181,7 @@ TEST(RecordedCallsTest, EachRankRecordsItsOwn) {
       call->request.element_bytes = 4;
       call->input = reinterpret_cast<const std::byte*>(input.data());
       call->output = reinterpret_cast<std::byte*>(output[rank].data());
-      countdown.Submit(world.endpoint(rank), members, std::move(call));
+      countdown.StartCall(world.endpoint(rank), members, std::move(call));
     }
     ASSERT_TRUE(countdown.Wait().ok());
   }

@@ -20,9 +20,9 @@ ChannelRelay::ChannelRelay(const pool::Doorbells& doorbells, bool write_back,
   // Streams compare words as numbers that wrap around: see
   // DeviceConnection::InitializeWords.
   for (cuda::MirrorWords* words : mirror_) {
-    for (int lane = 0; lane < cuda::kMaxBlocks; ++lane) {
-      RingInMirror(&words->send[lane].published, 0);
-      RingInMirror(&words->released[lane].word, 0);
+    for (int index = 0; index < cuda::kMaxBlocks; ++index) {
+      RingInMirror(&words->send[index].published, 0);
+      RingInMirror(&words->released[index].word, 0);
     }
     RingInMirror(&words->ended.word, 0);
   }
@@ -62,13 +62,13 @@ bool ChannelRelay::Begin() {
   }
   next_publication_ = 0;
   next_release_ = 0;
-  const bool more_lanes = call_->lanes > lanes_;
-  lanes_ = call_->lanes;
+  const bool more_words = call_->num_words > num_words_;
+  num_words_ = call_->num_words;
   for (int member = 0; member < static_cast<int>(peers_.size()); ++member) {
     if (member == self_) continue;
     peers_[member].next_arrival = 0;
     peers_[member].in_call = false;
-    if (more_lanes) RingReleased(member);
+    if (more_words) RingReleased(member);
   }
   // Peers read which call this is once they see the first publication.
   doorbells_.coherence().StoreFlag(
@@ -79,10 +79,10 @@ bool ChannelRelay::Begin() {
 
 // Lines that the device has written go to the pool before the doorbell rings.
 bool ChannelRelay::AdvancePublications(LineWorkers& workers) {
-  const auto& publications = call_->program->publications;
+  const auto& publications = call_->gpu_plan->publications;
   bool moved = false;
   for (; next_publication_ < publications.size(); ++next_publication_) {
-    const RelayProgram::Publication& next = publications[next_publication_];
+    const RelayPlan::Publication& next = publications[next_publication_];
     if (!HasPublished(next.round)) break;
     std::vector<pool::Part> lines;
     if (write_back_) lines = Lines(next.written, self_);
@@ -102,7 +102,7 @@ bool ChannelRelay::AdvancePublications(LineWorkers& workers) {
 // Lines that the device will read are dropped after the peer's doorbell, and
 // before the device hears of it.
 bool ChannelRelay::AdvanceArrivals(LineWorkers& workers, int member) {
-  const auto& arrivals = call_->program->arrivals[member];
+  const auto& arrivals = call_->gpu_plan->arrivals[member];
   Peer& peer = peers_[member];
   cuda::SendLine& theirs = in_pool_[member]->send[0];
   bool moved = false;
@@ -111,7 +111,7 @@ bool ChannelRelay::AdvanceArrivals(LineWorkers& workers, int member) {
           call_->base_round + arrivals[peer.next_arrival].round + 1)
     peer.published = doorbells_.Read(&theirs.published);
   for (; peer.next_arrival < arrivals.size(); ++peer.next_arrival) {
-    const RelayProgram::Arrival& next = arrivals[peer.next_arrival];
+    const RelayPlan::Arrival& next = arrivals[peer.next_arrival];
     const uint64_t rounds = call_->base_round + next.round + 1;
     if (peer.published < rounds) break;
     peer.dropping.push_back(
@@ -125,8 +125,8 @@ bool ChannelRelay::AdvanceArrivals(LineWorkers& workers, int member) {
     const uint64_t at = call_->call % kCallWords;
     const uint64_t word =
         peer.in_call ? 0 : doorbells_.coherence().LoadFlag(&theirs.calls[at]);
-    for (uint32_t lane = 0; lane < call_->lanes; ++lane) {
-      cuda::SendLine& line = mirror_[member]->send[lane];
+    for (uint32_t index = 0; index < call_->num_words; ++index) {
+      cuda::SendLine& line = mirror_[member]->send[index];
       if (!peer.in_call)
         __atomic_store_n(&line.calls[at], word, __ATOMIC_RELEASE);
       RingInMirror(&line.published, rounds);
@@ -140,9 +140,9 @@ bool ChannelRelay::AdvanceArrivals(LineWorkers& workers, int member) {
 bool ChannelRelay::PassOnReleased(int member) {
   Peer& peer = peers_[member];
   bool moved = false;
-  const uint64_t last = call_->base_round + call_->program->last_written;
+  const uint64_t last = call_->base_round + call_->gpu_plan->last_written;
   const uint64_t needed =
-      call_->program->last_written > 0 && last > call_->num_slots
+      call_->gpu_plan->last_written > 0 && last > call_->num_slots
           ? last - call_->num_slots
           : 0;
   if (peer.released < needed) {
@@ -165,7 +165,7 @@ bool ChannelRelay::PassOnReleased(int member) {
 }
 
 bool ChannelRelay::AdvanceReleases() {
-  const auto& releases = call_->program->releases;
+  const auto& releases = call_->gpu_plan->releases;
   const size_t before = next_release_;
   while (next_release_ < releases.size() &&
          HasReleased(releases[next_release_]))
@@ -177,16 +177,16 @@ bool ChannelRelay::AdvanceReleases() {
 }
 
 bool ChannelRelay::Finish() {
-  const RelayProgram& program = *call_->program;
-  const uint64_t end = call_->base_round + program.rounds;
-  if (next_publication_ < program.publications.size() ||
-      next_release_ < program.releases.size() || !writing_back_.empty() ||
+  const RelayPlan& gpu_plan = *call_->gpu_plan;
+  const uint64_t end = call_->base_round + gpu_plan.rounds;
+  if (next_publication_ < gpu_plan.publications.size() ||
+      next_release_ < gpu_plan.releases.size() || !writing_back_.empty() ||
       Rung(mirror_[self_]->ended.word) < end)
     return false;
   // The device needs nothing more of the peers, but of those of which it only
   // awaited a doorbell, which may be on its way.
   for (int member = 0; member < static_cast<int>(peers_.size()); ++member)
-    if (peers_[member].next_arrival < program.arrivals[member].size() ||
+    if (peers_[member].next_arrival < gpu_plan.arrivals[member].size() ||
         !peers_[member].dropping.empty())
       return false;
   doorbells_.Ring(&in_pool_[self_]->ended.word, end);
@@ -223,24 +223,24 @@ std::vector<pool::Part> ChannelRelay::Lines(
 bool ChannelRelay::HasPublished(uint64_t round) const {
   const cuda::MirrorWords& words = *mirror_[self_];
   const uint64_t rounds = call_->base_round + round + 1;
-  if (call_->lanes_take_turns)
-    return Rung(words.send[LaneOf(round)].published) >= rounds;
-  for (uint32_t lane = 0; lane < call_->lanes; ++lane)
-    if (Rung(words.send[lane].published) < rounds) return false;
+  if (call_->words_take_turns)
+    return Rung(words.send[WordOf(round)].published) >= rounds;
+  for (uint32_t index = 0; index < call_->num_words; ++index)
+    if (Rung(words.send[index].published) < rounds) return false;
   return true;
 }
 
 bool ChannelRelay::HasReleased(uint64_t round) const {
   const cuda::MirrorWords& words = *mirror_[self_];
   const uint64_t rounds = call_->base_round + round + 1;
-  if (!call_->lanes_take_turns) {
-    for (uint32_t lane = 0; lane < call_->lanes; ++lane)
-      if (Rung(words.released[lane].word) < rounds) return false;
+  if (!call_->words_take_turns) {
+    for (uint32_t index = 0; index < call_->num_words; ++index)
+      if (Rung(words.released[index].word) < rounds) return false;
     return true;
   }
   // Each slot's last round is among these.
   for (uint64_t back = 0; back < call_->num_slots && back <= round; ++back)
-    if (Rung(words.released[LaneOf(round - back)].word) < rounds - back)
+    if (Rung(words.released[WordOf(round - back)].word) < rounds - back)
       return false;
   return true;
 }
@@ -254,8 +254,8 @@ void ChannelRelay::RingInMirror(uint64_t* word, uint64_t value) const {
 }
 
 void ChannelRelay::RingReleased(int member) {
-  for (uint32_t lane = 0; lane < lanes_; ++lane)
-    RingInMirror(&mirror_[member]->released[lane].word,
+  for (uint32_t index = 0; index < num_words_; ++index)
+    RingInMirror(&mirror_[member]->released[index].word,
                  peers_[member].released);
 }
 

@@ -10,23 +10,23 @@
 #include <vector>
 
 #include "cc/comm/relay/line_workers.h"
-#include "cc/comm/relay/relay_program.h"
-#include "cc/engine/gpu_program/channel_words.h"
-#include "cc/engine/gpu_program/mirror_words.h"
+#include "cc/comm/relay/relay_plan.h"
+#include "cc/engine/gpu_plan/channel_words.h"
+#include "cc/engine/gpu_plan/mirror_words.h"
 #include "cc/pool/coherence/doorbell.h"
 
 namespace jax_cxl::comm {
 
 // A call whose data a device moves and whose doorbells its host passes on.
 struct RelayedCall {
-  std::shared_ptr<const RelayProgram> program;
+  std::shared_ptr<const RelayPlan> gpu_plan;
   // The slots that the call uses, by member. Outlives the call.
   const cuda::MemberView* members = nullptr;
   // Words of the mirror that the device uses: one a block of a kernel, or one a
   // line of the copy engines.
-  uint32_t lanes = 1;
-  // A round belongs to the lane of its slot (copy engines), not to all lanes.
-  bool lanes_take_turns = false;
+  uint32_t num_words = 1;
+  // A round belongs to the word of its slot (copy engines), not to all words.
+  bool words_take_turns = false;
   uint32_t num_slots = 0;
   // Where blocks do not share slots: see plan::Stripes. A step of 0 means that
   // a round lies in one slot.
@@ -98,9 +98,9 @@ class ChannelRelay {
   bool HasPublished(uint64_t round) const;
   bool HasReleased(uint64_t round) const;
   uint64_t Rung(const uint64_t& word) const;
-  uint32_t LaneOf(uint64_t round) const {
+  uint32_t WordOf(uint64_t round) const {
     return static_cast<uint32_t>((call_->base_round + round) %
-                                 call_->num_slots % call_->lanes);
+                                 call_->num_slots % call_->num_words);
   }
   void RingInMirror(uint64_t* word, uint64_t value) const;
   void RingReleased(int member);
@@ -122,7 +122,7 @@ class ChannelRelay {
   size_t next_release_ = 0;
   std::deque<UnderWay> writing_back_;
   std::vector<Peer> peers_;
-  uint32_t lanes_ = 0;  // whose words say what `peers_` say
+  uint32_t num_words_ = 0;  // whose words say what `peers_` say
 };
 
 }  // namespace jax_cxl::comm

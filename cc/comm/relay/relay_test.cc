@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "cc/comm/relay/relay_program.h"
+#include "cc/comm/relay/relay_plan.h"
 #include "cc/plan/planners/make_plan.h"
 #include "cc/testing/devices/device_soak.h"
 
@@ -32,7 +32,7 @@ DeviceStep Step(DeviceStepKind kind, uint64_t round, uint64_t from, uint64_t to,
   return step;
 }
 
-TEST(RelayProgramTest, PublicationsHaveWhatWasWrittenSinceTheLastOne) {
+TEST(RelayPlanTest, PublicationsHaveWhatWasWrittenSinceTheLastOne) {
   const std::vector<DeviceStep> sending = {
       Step(DeviceStepKind::kPut, 0, 0, 0, 100),
       Step(DeviceStepKind::kPut, 1, 100, 0, 64),
@@ -41,36 +41,36 @@ TEST(RelayProgramTest, PublicationsHaveWhatWasWrittenSinceTheLastOne) {
       Step(DeviceStepKind::kPut, 2, 228, 192, 10),
       Step(DeviceStepKind::kPublish, 2, 0, 0, 0),
   };
-  const RelayProgram program = MakeRelayProgram(sending, {}, 3, 2, 0);
-  ASSERT_EQ(program.publications.size(), 2u);
-  EXPECT_EQ(program.publications[0].round, 1u);
-  EXPECT_EQ(program.publications[0].written.size(), 2u);
-  ASSERT_EQ(program.publications[1].written.size(), 1u);
-  EXPECT_EQ(program.publications[1].written[0].offset, 128u);
-  EXPECT_EQ(program.publications[1].written[0].bytes, 74u);
-  EXPECT_EQ(program.last_written, 3u);
+  const RelayPlan gpu_plan = MakeRelayPlan(sending, {}, 3, 2, 0);
+  ASSERT_EQ(gpu_plan.publications.size(), 2u);
+  EXPECT_EQ(gpu_plan.publications[0].round, 1u);
+  EXPECT_EQ(gpu_plan.publications[0].written.size(), 2u);
+  ASSERT_EQ(gpu_plan.publications[1].written.size(), 1u);
+  EXPECT_EQ(gpu_plan.publications[1].written[0].offset, 128u);
+  EXPECT_EQ(gpu_plan.publications[1].written[0].bytes, 74u);
+  EXPECT_EQ(gpu_plan.last_written, 3u);
 }
 
-TEST(RelayProgramTest, ArrivalsHaveWhatIsReadOfEachMemberInTheOrderOfRounds) {
+TEST(RelayPlanTest, ArrivalsHaveWhatIsReadOfEachMemberInTheOrderOfRounds) {
   const std::vector<DeviceStep> receiving = {
       Step(DeviceStepKind::kReduce, 1, 64, 0, 64, 0, 3),
       Step(DeviceStepKind::kGet, 0, 0, 0, 32, 2, 3),
       Step(DeviceStepKind::kGet, 2, 0, 0, 0, 0, 1),  // only waits
       Step(DeviceStepKind::kRelease, 2, 0, 0, 0),
   };
-  const RelayProgram program = MakeRelayProgram({}, receiving, 3, 3, 1);
-  EXPECT_TRUE(program.arrivals[1].empty());
-  ASSERT_EQ(program.arrivals[2].size(), 2u);
-  EXPECT_EQ(program.arrivals[2][0].round, 0u);
-  EXPECT_EQ(program.arrivals[2][1].round, 1u);
-  ASSERT_EQ(program.arrivals[0].size(), 2u);
-  EXPECT_TRUE(program.arrivals[0][1].read.empty());
-  EXPECT_EQ(program.releases, std::vector<uint64_t>{2});
+  const RelayPlan gpu_plan = MakeRelayPlan({}, receiving, 3, 3, 1);
+  EXPECT_TRUE(gpu_plan.arrivals[1].empty());
+  ASSERT_EQ(gpu_plan.arrivals[2].size(), 2u);
+  EXPECT_EQ(gpu_plan.arrivals[2][0].round, 0u);
+  EXPECT_EQ(gpu_plan.arrivals[2][1].round, 1u);
+  ASSERT_EQ(gpu_plan.arrivals[0].size(), 2u);
+  EXPECT_TRUE(gpu_plan.arrivals[0][1].read.empty());
+  EXPECT_EQ(gpu_plan.releases, std::vector<uint64_t>{2});
 }
 
-// Every byte that a program writes into slots or reads from them is among the
+// Every byte that a GPU plan writes into slots or reads from them is among the
 // lines of its relay.
-TEST(RelayProgramTest, CoversAllThatIsPublishedAndRetrieved) {
+TEST(RelayPlanTest, CoversAllThatIsPublishedAndRetrieved) {
   for (int op = 0; op < plan::kNumOps - 1; ++op) {
     for (int ranks : {2, 3, 5}) {
       plan::Request request;
@@ -87,10 +87,11 @@ TEST(RelayProgramTest, CoversAllThatIsPublishedAndRetrieved) {
         request.rank = rank;
         const auto plan = plan::MakePlan(request, geometry);
         ASSERT_TRUE(plan.ok());
-        const auto program = cuda::MakeProgram(*plan, rank, {1, 16});
-        ASSERT_TRUE(program.ok());
-        const RelayProgram relay = MakeRelayProgram(
-            program->sending, program->receiving, program->rounds, ranks, rank);
+        const auto gpu_plan = cuda::MakeGpuPlan(*plan, rank, {1, 16});
+        ASSERT_TRUE(gpu_plan.ok());
+        const RelayPlan relay =
+            MakeRelayPlan(gpu_plan->sending, gpu_plan->receiving,
+                          gpu_plan->rounds, ranks, rank);
         uint64_t written = 0, read = 0;
         for (const auto& publication : relay.publications)
           for (const SlotRange& range : publication.written)
@@ -98,8 +99,8 @@ TEST(RelayProgramTest, CoversAllThatIsPublishedAndRetrieved) {
         for (const auto& arrivals : relay.arrivals)
           for (const auto& arrival : arrivals)
             for (const SlotRange& range : arrival.read) read += range.bytes;
-        EXPECT_EQ(written, program->bytes_published) << op << ' ' << ranks;
-        EXPECT_EQ(read, program->bytes_retrieved) << op << ' ' << ranks;
+        EXPECT_EQ(written, gpu_plan->bytes_published) << op << ' ' << ranks;
+        EXPECT_EQ(read, gpu_plan->bytes_retrieved) << op << ' ' << ranks;
       }
     }
   }

@@ -8,22 +8,24 @@
 
 // The warps of one thread block at work on a call, and how they wait.
 //
-// Data warps move bytes and wait for nothing but this block's shared memory.
-// Control warps do what takes a round trip over the link, each in its own time:
-// a gate waits for the peers, ahead of the data warps, and opens one step of
-// its lane after another; a bell follows them, and rings when all are done.
+// Each direction, sending and receiving, has a list of steps and warps of its
+// own. Data warps move bytes and wait for nothing but this block's shared
+// memory. Control warps do what takes a round trip over the link: one waits for
+// the peers, ahead of the data warps, and marks the steps of its direction as
+// ready one after another; another one follows the data warps, and rings a
+// doorbell when all of them have done a step.
 namespace jax_cxl::cuda {
 
-enum Lane : uint32_t { kSending = 0, kReceiving = 1 };
+enum Direction : uint32_t { kSending = 0, kReceiving = 1 };
 
 // How long a kernel that has found a fault waits for the host to say why.
-inline constexpr uint64_t kPatienceNs = 5000000000;
+inline constexpr uint64_t kAbortWaitNs = 5000000000;
 
 // Stops the device: see Launch.
 __device__ inline void Stop(const DeviceStatus* status) {
   const volatile DeviceStatus* said = status;
   const uint64_t start = NowNs();
-  while (said->abort == 0 && NowNs() - start < kPatienceNs) __nanosleep(10000);
+  while (said->abort == 0 && NowNs() - start < kAbortWaitNs) __nanosleep(10000);
   __trap();
 }
 
@@ -36,47 +38,47 @@ __device__ inline void Report(volatile DeviceStatus* status, DeviceFault fault,
 
 __device__ __forceinline__ uint32_t LaneInWarp() { return threadIdx.x % 32; }
 
-// What a look at a member's words says.
-enum class Look { kThere, kNotYet, kFault };
+// What the words of a member say when they are polled.
+enum class PollResult { kReady, kNotReady, kFault };
 
-// Looks again and again, a member a thread of the calling warp, until
-// `look(member)` is kThere for all members but this one. False when the call
-// cannot go on, which the block's warps tell each other by `gave_up`.
-template <typename LookAt>
+// Polls, a member a thread of the calling warp, until `poll(member)` is kReady
+// for all members but this one. Returns false when the call cannot go on;
+// `gave_up` says so to the other warps of the block.
+template <typename PollMember>
 __device__ bool AwaitMembers(const DeviceCall& call, uint32_t* gave_up,
-                             const LookAt& look) {
-  constexpr int kLooksPerCheck = 64;
+                             const PollMember& poll) {
+  constexpr int kPollsPerCheck = 64;
   constexpr uint64_t kLongWaitNs = 1000000;
   const int thread = static_cast<int>(LaneInWarp());
   uint64_t start = 0;
-  bool told = false;
-  for (int looks = 1;; ++looks) {
+  bool reported = false;
+  for (int polls = 1;; ++polls) {
     int behind = -1;
     bool stop = false;
     for (int member = thread; member < call.num_members; member += 32) {
       if (member == call.self) continue;
-      const Look seen = look(member);
-      if (seen != Look::kThere) behind = member;
-      stop |= seen == Look::kFault;
+      const PollResult seen = poll(member);
+      if (seen != PollResult::kReady) behind = member;
+      stop |= seen == PollResult::kFault;
     }
     const unsigned waiting = __ballot_sync(0xffffffff, behind >= 0);
     if (waiting == 0) {
-      if (told && thread == 0) call.status->waiting_for = 0;
+      if (reported && thread == 0) call.status->waiting_for = 0;
       return true;
     }
-    if (looks % kLooksPerCheck == 0) {
+    if (polls % kPollsPerCheck == 0) {
       const int late = __shfl_sync(0xffffffff, behind, __ffs(waiting) - 1);
       const uint64_t now = NowNs();
       if (start == 0) start = now;
       const uint64_t waited =
           __shfl_sync(0xffffffff, now > start ? now - start : 0, 0);
-      if (waited > kLongWaitNs && !told) {
-        told = true;
+      if (waited > kLongWaitNs && !reported) {
+        reported = true;
         if (thread == 0) call.status->waiting_for = late + 1;
       }
       if (thread == 0) {
         const volatile DeviceStatus* status = call.status;
-        stop |= status->abort != 0 || Told(gave_up) != 0;
+        stop |= status->abort != 0 || LoadAcquireBlock(gave_up) != 0;
         if (!stop && waited > call.timeout_ns) {
           Report(call.status, DeviceFault::kTimeout, late);
           stop = true;
@@ -84,7 +86,7 @@ __device__ bool AwaitMembers(const DeviceCall& call, uint32_t* gave_up,
       }
     }
     if (!__any_sync(0xffffffff, stop)) continue;
-    if (thread == 0) Tell(gave_up, 1);
+    if (thread == 0) StoreReleaseBlock(gave_up, 1);
     return false;
   }
 }
@@ -95,10 +97,10 @@ struct BlockState {
   // one warp.
   uint64_t published[kMaxMembers];
   uint64_t released[2][kMaxMembers];
-  // Told and read with Tell and Told:
-  uint32_t open[2];              // steps that each lane's data warps may begin
-  uint32_t done[kMaxDataWarps];  // steps of its lane that a data warp has done
-  uint32_t rung;                 // sending steps whose bell has rung
+  // Written by StoreReleaseBlock, read by LoadAcquireBlock:
+  uint32_t ready[2];  // steps that a direction's data warps may begin
+  uint32_t done[kMaxDataWarps];  // steps that a data warp has done
+  uint32_t rung;                 // sending steps whose doorbell has rung
   // 1 once a warp found that the call cannot go on: all others leave too.
   uint32_t gave_up;
 
@@ -111,57 +113,58 @@ struct BlockState {
     for (uint32_t i = threadIdx.x; i < kMaxDataWarps; i += blockDim.x)
       done[i] = 0;
     if (threadIdx.x != 0) return;
-    open[kSending] = 0;
-    open[kReceiving] = 0;
+    ready[kSending] = 0;
+    ready[kReceiving] = 0;
     rung = 0;
     gave_up = 0;
   }
 };
 
-// One warp of those that move a lane's bytes. Its functions are called by all
-// of its threads.
+// One of the warps that move the bytes of a direction. Its functions are called
+// by all of its threads.
 class DataWarp {
  public:
-  // `index` of `warps` of the lane, the block's data warp `slot`.
-  __device__ DataWarp(BlockState& state, Lane lane, uint32_t slot,
+  // `index` of `warps` of the direction, the block's data warp `slot`.
+  __device__ DataWarp(BlockState& state, Direction direction, uint32_t slot,
                       uint32_t index, uint32_t warps)
       : state_(state),
-        lane_(lane),
+        direction_(direction),
         slot_(slot),
         thread_(index * 32 + LaneInWarp()),
         threads_(warps * 32) {}
 
-  // Among the threads of the lane: whose share of the next step this warp has.
+  // Among the threads of the direction: whose share of the next step this warp
+  // has.
   __device__ uint32_t thread() const { return thread_; }
   __device__ uint32_t threads() const { return threads_; }
 
-  // The warps of a lane share out vectors in turn, and go on in the next step
-  // behind the one that had the last: a step that is shorter than all of them
-  // then leaves the others free for the steps behind it.
-  __device__ void PassOn(uint32_t vectors) {
+  // The warps of a direction take vectors in turn. The next step continues with
+  // the warp after the one that had the last vector: a short step then leaves
+  // the other warps free for the steps behind it.
+  __device__ void Rotate(uint32_t vectors) {
     const uint32_t whole_warps = (vectors + 31) / 32 * 32;
     thread_ = (thread_ + threads_ - whole_warps % threads_) % threads_;
   }
 
   // Until step `at` may begin; false when the call cannot go on.
-  __device__ bool AwaitOpen(uint32_t at) const {
-    bool is_open = true;
+  __device__ bool AwaitReady(uint32_t at) const {
+    bool go_on = true;
     if (LaneInWarp() == 0) {
-      while (is_open && Told(&state_.open[lane_]) <= at)
-        is_open = Told(&state_.gave_up) == 0;
+      while (go_on && LoadAcquireBlock(&state_.ready[direction_]) <= at)
+        go_on = LoadAcquireBlock(&state_.gave_up) == 0;
     }
-    return __shfl_sync(0xffffffff, is_open, 0);
+    return __shfl_sync(0xffffffff, go_on, 0);
   }
 
   // What the warp has done up to step `at` is visible to whoever sees this.
   __device__ void Done(uint32_t at) const {
     __syncwarp();
-    if (LaneInWarp() == 0) Tell(&state_.done[slot_], at + 1);
+    if (LaneInWarp() == 0) StoreReleaseBlock(&state_.done[slot_], at + 1);
   }
 
  private:
   BlockState& state_;
-  const Lane lane_;
+  const Direction direction_;
   const uint32_t slot_;
   uint32_t thread_;
   const uint32_t threads_;
@@ -172,19 +175,19 @@ class DataWarp {
 // cannot go on.
 class ControlWarp {
  public:
-  // `line`: which of the members' doorbells it rings and waits for.
-  __device__ ControlWarp(const DeviceCall& call, BlockState& state, Lane lane,
-                         uint32_t line)
+  // `index`: which of the members' doorbells it rings and waits for.
+  __device__ ControlWarp(const DeviceCall& call, BlockState& state,
+                         Direction direction, uint32_t index)
       : call_(call),
         state_(state),
-        lane_(lane),
-        line_(line),
+        direction_(direction),
+        doorbell_index_(index),
         tag_(call.epoch << kValueBits) {}
 
   // Until members [first, last) but this one have published `rounds`.
   __device__ bool AwaitPublished(int first, int last, uint64_t rounds) {
     return AwaitMembers(call_, &state_.gave_up, [&](int member) {
-      if (member < first || member >= last) return Look::kThere;
+      if (member < first || member >= last) return PollResult::kReady;
       return Published(member, rounds);
     });
   }
@@ -200,16 +203,17 @@ class ControlWarp {
   // Until all members are through with the calls before this one.
   __device__ bool AwaitEnd() {
     return AwaitMembers(call_, &state_.gave_up, [&](int member) {
-      uint64_t& seen = state_.released[lane_][member];
+      uint64_t& seen = state_.released[direction_][member];
       SeeReleased(call_.members[member].ended, seen);
-      return seen >= call_.base_round ? Look::kThere : Look::kNotYet;
+      return seen >= call_.base_round ? PollResult::kReady
+                                      : PollResult::kNotReady;
     });
   }
 
-  // Lets the lane's data warps do `steps` steps.
-  __device__ void Open(uint32_t steps) const {
+  // Lets the data warps of the direction do `steps` steps.
+  __device__ void MarkReady(uint32_t steps) const {
     __syncwarp();
-    if (LaneInWarp() == 0) Tell(&state_.open[lane_], steps);
+    if (LaneInWarp() == 0) StoreReleaseBlock(&state_.ready[direction_], steps);
   }
 
   // Until data warps [first, last) of the block have done `steps` steps.
@@ -217,28 +221,32 @@ class ControlWarp {
                             uint32_t steps) const {
     const uint32_t slot = first + LaneInWarp();
     for (;;) {
-      const bool done = slot >= last || Told(&state_.done[slot]) >= steps;
+      const bool done =
+          slot >= last || LoadAcquireBlock(&state_.done[slot]) >= steps;
       if (__all_sync(0xffffffff, done)) return true;
-      const bool stop = LaneInWarp() == 0 && Told(&state_.gave_up) != 0;
+      const bool stop =
+          LaneInWarp() == 0 && LoadAcquireBlock(&state_.gave_up) != 0;
       if (__any_sync(0xffffffff, stop)) return false;
     }
   }
 
-  // Until the bell for sending step `steps` - 1 has rung.
+  // Until the doorbell of sending step `steps` - 1 has rung.
   __device__ bool AwaitRung(uint32_t steps) const {
     for (;;) {
-      const bool rung = LaneInWarp() != 0 || Told(&state_.rung) >= steps;
+      const bool rung =
+          LaneInWarp() != 0 || LoadAcquireBlock(&state_.rung) >= steps;
       if (__all_sync(0xffffffff, rung)) return true;
-      const bool stop = LaneInWarp() == 0 && Told(&state_.gave_up) != 0;
+      const bool stop =
+          LaneInWarp() == 0 && LoadAcquireBlock(&state_.gave_up) != 0;
       if (__any_sync(0xffffffff, stop)) return false;
     }
   }
 
-  __device__ void TellRung(uint32_t steps) const {
-    if (LaneInWarp() == 0) Tell(&state_.rung, steps);
+  __device__ void MarkRung(uint32_t steps) const {
+    if (LaneInWarp() == 0) StoreReleaseBlock(&state_.rung, steps);
   }
 
-  // Rings: what is done is visible before the word is.
+  // Rings a doorbell: what is done is visible before the word is.
   __device__ void Ring(uint64_t* word, uint64_t value) const {
     __syncwarp();
     if (LaneInWarp() != 0) return;
@@ -247,36 +255,36 @@ class ControlWarp {
   }
 
  private:
-  __device__ Look Published(int member, uint64_t rounds) {
+  __device__ PollResult Published(int member, uint64_t rounds) {
     uint64_t& seen = state_.published[member];
-    if (seen >= rounds) return Look::kThere;
-    const SendLine& line = call_.members[member].send[line_];
+    if (seen >= rounds) return PollResult::kReady;
+    const SendLine& line = call_.members[member].send[doorbell_index_];
     // Both loads are under way at once. The peer wrote which call this is
     // before it published anything of it; so what is loaded too early is loaded
     // again.
     uint64_t call = LoadWord(&line.calls[call_.call % kCallWords]);
     const uint64_t word = AcquireWord(&line.published);
     if ((word & ~kValueMask) != tag_ || (word & kValueMask) < rounds)
-      return Look::kNotYet;
+      return PollResult::kNotReady;
     const uint64_t expected = CallWord(call_.call, call_.hash);
     if (call != expected) call = LoadWord(&line.calls[call_.call % kCallWords]);
     if (call != expected) {
       Report(call_.status, DeviceFault::kMismatch, member);
-      return Look::kFault;
+      return PollResult::kFault;
     }
     seen = word & kValueMask;
-    return Look::kThere;
+    return PollResult::kReady;
   }
 
-  __device__ Look Released(int member, uint64_t rounds) {
-    uint64_t& seen = state_.released[lane_][member];
-    if (seen >= rounds) return Look::kThere;
+  __device__ PollResult Released(int member, uint64_t rounds) {
+    uint64_t& seen = state_.released[direction_][member];
+    if (seen >= rounds) return PollResult::kReady;
     const MemberView& view = call_.members[member];
-    SeeReleased(&view.released[line_].word, seen);
-    // Rounds of a call by the copy engines, which have other lines.
+    SeeReleased(&view.released[doorbell_index_].word, seen);
+    // Rounds of a call by the copy engines, which use other doorbells.
     if (seen < rounds && rounds <= call_.base_round)
       SeeReleased(view.ended, seen);
-    return seen >= rounds ? Look::kThere : Look::kNotYet;
+    return seen >= rounds ? PollResult::kReady : PollResult::kNotReady;
   }
 
   __device__ void SeeReleased(const uint64_t* word, uint64_t& seen) {
@@ -287,8 +295,8 @@ class ControlWarp {
 
   const DeviceCall& call_;
   BlockState& state_;
-  const Lane lane_;
-  const uint32_t line_;
+  const Direction direction_;
+  const uint32_t doorbell_index_;
   const uint64_t tag_;
 };
 

@@ -20,16 +20,17 @@ struct Arguments {
 };
 
 __global__ void __launch_bounds__(kMaxThreads, 1)
-    Move(const __grid_constant__ Arguments a, uint32_t sending_threads) {
+    CopyBothWays(const __grid_constant__ Arguments a,
+                 uint32_t sending_threads) {
   const bool sends = threadIdx.x < sending_threads;
   const uint64_t threads =
       uint64_t{sends ? sending_threads : blockDim.x - sending_threads} *
       gridDim.x;
-  const uint64_t lane = sends ? blockIdx.x * sending_threads + threadIdx.x
-                              : blockIdx.x * (blockDim.x - sending_threads) +
-                                    threadIdx.x - sending_threads;
+  const uint64_t first = sends ? blockIdx.x * sending_threads + threadIdx.x
+                               : blockIdx.x * (blockDim.x - sending_threads) +
+                                     threadIdx.x - sending_threads;
   const uint64_t total = sends ? a.publish : a.retrieve;
-  for (uint64_t base = lane; base < total; base += threads * kUnroll) {
+  for (uint64_t base = first; base < total; base += threads * kUnroll) {
     uint4 values[kUnroll];
 #pragma unroll
     for (int k = 0; k < kUnroll; ++k) {
@@ -70,8 +71,8 @@ cudaError_t EnqueueBoundByKernel(const BoundTask& task, const Shape& shape,
   for (int i = 0; i < a.num_peers; ++i) a.peers[i] = task.peers[i];
   a.source = task.buffer;
   a.destination = task.buffer + task.buffer_bytes;
-  Move<<<shape.blocks, shape.sending_threads + shape.receiving_threads, 0,
-         stream>>>(a, shape.sending_threads);
+  CopyBothWays<<<shape.blocks, shape.sending_threads + shape.receiving_threads,
+                 0, stream>>>(a, shape.sending_threads);
   return cudaGetLastError();
 }
 

@@ -86,24 +86,24 @@ class Batch {
 
 }  // namespace
 
-// Walks through both lanes of a program and enqueues what they say.
+// Walks through both directions of a GPU plan and enqueues their steps.
 class CopyEngine::Walk {
  public:
-  Walk(CopyEngine& engine, const DeviceCall& call, const HostProgram& program,
-       cudaStream_t stream)
+  Walk(CopyEngine& engine, const DeviceCall& call,
+       const CopyEnginePlan& gpu_plan, cudaStream_t stream)
       : engine_(engine),
         words_(engine.words_),
         call_(call),
-        program_(program),
-        mine_(program.members[call.self]),
+        gpu_plan_(gpu_plan),
+        mine_(gpu_plan.members[call.self]),
         tag_(call.epoch << kValueBits),
-        lines_(std::span(engine.lines_).first(program.lines)),
+        pipelines_(std::span(engine.pipelines_).first(gpu_plan.pipelines)),
         stream_(stream) {}
 
   cudaError_t Run(const CopyTimes& times) {
     Check(cudaEventRecord(times.begin, stream_));
-    for (size_t line = 0; line < lines_.size(); ++line)
-      Store(stream_, &mine_.send[line].calls[call_.call % kCallWords],
+    for (size_t pipeline = 0; pipeline < pipelines_.size(); ++pipeline)
+      Store(stream_, &mine_.send[pipeline].calls[call_.call % kCallWords],
             CallWord(call_.call, call_.hash));
     Store(stream_, &call_.status->started, call_.call + 1);
     Check(cudaEventRecord(engine_.event_, stream_));
@@ -124,25 +124,25 @@ class CopyEngine::Walk {
  private:
   template <typename Use>
   void ForEachStream(const Use& use) {
-    for (Line& line : lines_)
+    for (Pipeline& pipeline : pipelines_)
       for (cudaStream_t side :
-           {line.publishing, line.retrieving, line.reducing})
+           {pipeline.publishing, pipeline.retrieving, pipeline.reducing})
         use(side);
   }
 
-  // Keeps both lanes about level, so that neither starts late.
+  // Keeps both directions about level, so that neither starts late.
   void EnqueueSteps() {
     uint32_t sent = 0, received = 0;
     while (sent < call_.num_sending || received < call_.num_receiving) {
       const bool receive = received < call_.num_receiving &&
                            (sent == call_.num_sending ||
-                            received < program_.sending[sent].after ||
-                            program_.receiving[received].round + 1 <
-                                program_.sending[sent].round);
+                            received < gpu_plan_.sending[sent].after ||
+                            gpu_plan_.receiving[received].round + 1 <
+                                gpu_plan_.sending[sent].round);
       if (receive)
-        Receive(program_.receiving[received++]);
+        Receive(gpu_plan_.receiving[received++]);
       else
-        Send(program_.sending[sent++]);
+        Send(gpu_plan_.sending[sent++]);
     }
     EnqueuePuts();
     EnqueueGets();
@@ -150,14 +150,14 @@ class CopyEngine::Walk {
 
   // Those of one round; nothing if there are none.
   void EnqueuePuts() {
-    Check(puts_.Enqueue(lines_[LineOf(putting_)].publishing));
+    Check(puts_.Enqueue(pipelines_[PipelineOf(putting_)].publishing));
   }
   void EnqueueGets() {
-    Check(gets_.Enqueue(lines_[LineOf(getting_)].retrieving));
+    Check(gets_.Enqueue(pipelines_[PipelineOf(getting_)].retrieving));
   }
 
   void Send(const DeviceStep& step) {
-    Line& line = lines_[LineOf(step.round)];
+    Pipeline& pipeline = pipelines_[PipelineOf(step.round)];
     switch (step.kind) {
       case DeviceStepKind::kCopy:
         Check(cudaMemcpyAsync(call_.output + step.to, call_.input + step.from,
@@ -169,8 +169,8 @@ class CopyEngine::Walk {
       case DeviceStepKind::kPut: {
         if (putting_ != step.round) EnqueuePuts();
         putting_ = step.round;
-        uint64_t& free = free_[LineOf(step.round)];
-        if (free != step.round + 1) AwaitSlot(line.publishing, step.round);
+        uint64_t& free = free_[PipelineOf(step.round)];
+        if (free != step.round + 1) AwaitSlot(pipeline.publishing, step.round);
         free = step.round + 1;
         puts_.Add(mine_.slots[Slot(step.round)] + step.to,
                   call_.input + step.from, step.bytes);
@@ -178,12 +178,13 @@ class CopyEngine::Walk {
       }
       case DeviceStepKind::kPublish:
         EnqueuePuts();
-        // Results that the receiving lane has put into the slot.
+        // Results that the receiving steps have put into the slot.
         if (step.after > 0)
-          for (const Line& source : lines_)
-            Check(cudaStreamWaitEvent(line.publishing,
-                                      source.reduced[LineOf(step.round)]));
-        Store(line.publishing, &mine_.send[LineOf(step.round)].published,
+          for (const Pipeline& source : pipelines_)
+            Check(cudaStreamWaitEvent(pipeline.publishing,
+                                      source.reduced[PipelineOf(step.round)]));
+        Store(pipeline.publishing,
+              &mine_.send[PipelineOf(step.round)].published,
               tag_ | (call_.base_round + step.round + 1));
         break;
       default:
@@ -192,7 +193,7 @@ class CopyEngine::Walk {
   }
 
   void Receive(const DeviceStep& step) {
-    Line& line = lines_[LineOf(step.round)];
+    Pipeline& pipeline = pipelines_[PipelineOf(step.round)];
     if (step.kind != DeviceStepKind::kGet || getting_ != step.round)
       EnqueueGets();
     switch (step.kind) {
@@ -202,23 +203,23 @@ class CopyEngine::Walk {
         if (step.bytes == 0) break;
         gets_.Add(
             call_.output + step.to,
-            program_.members[step.first].slots[Slot(step.round)] + step.from,
+            gpu_plan_.members[step.first].slots[Slot(step.round)] + step.from,
             step.bytes);
         break;
       case DeviceStepKind::kReduce:
         Await(step);
-        Reduce(step, line);
+        Reduce(step, pipeline);
         break;
       case DeviceStepKind::kReduceToSlot:
       case DeviceStepKind::kReduceToBoth:
         Await(step);
-        AwaitSlot(line.reducing, step.to_round);
-        Reduce(step, line);
-        Check(cudaEventRecord(line.reduced[LineOf(step.to_round)],
-                              line.reducing));
+        AwaitSlot(pipeline.reducing, step.to_round);
+        Reduce(step, pipeline);
+        Check(cudaEventRecord(pipeline.reduced[PipelineOf(step.to_round)],
+                              pipeline.reducing));
         break;
       case DeviceStepKind::kRelease:
-        // Of both lines: among these rounds is every slot's last one.
+        // Of both pipelines: among these rounds is every slot's last one.
         for (uint64_t back = 0; back < call_.num_slots && back <= step.round;
              ++back)
           Release(step.round - back);
@@ -228,12 +229,12 @@ class CopyEngine::Walk {
     }
   }
 
-  // Says that `round`, and all before of its line, have been read.
+  // Says that `round`, and all before of its pipeline, have been read.
   void Release(uint64_t round) {
-    const int line = LineOf(round);
-    if (released_[line] > round) return;
-    released_[line] = round + 1;
-    Store(lines_[line].retrieving, &mine_.released[line].word,
+    const int pipeline = PipelineOf(round);
+    if (released_[pipeline] > round) return;
+    released_[pipeline] = round + 1;
+    Store(pipelines_[pipeline].retrieving, &mine_.released[pipeline].word,
           tag_ | (call_.base_round + round + 1));
   }
 
@@ -241,13 +242,13 @@ class CopyEngine::Walk {
   // says that it is in the same call: one in another never will, and its host
   // and this one find out why.
   void Await(const DeviceStep& step) {
-    const int line = LineOf(step.round);
-    const cudaStream_t stream = lines_[line].retrieving;
+    const int pipeline = PipelineOf(step.round);
+    const cudaStream_t stream = pipelines_[pipeline].retrieving;
     for (int member = step.first; member < step.last; ++member) {
       if (member == call_.self) continue;
-      uint64_t& awaited = awaited_[line][member];
+      uint64_t& awaited = awaited_[pipeline][member];
       if (awaited == step.round + 1) continue;
-      const SendLine& send = program_.members[member].send[line];
+      const SendLine& send = gpu_plan_.members[member].send[pipeline];
       Check(words_.AwaitAtLeast(stream, &send.published,
                                 tag_ | (call_.base_round + step.round + 1)));
       if (awaited == 0)
@@ -267,48 +268,49 @@ class CopyEngine::Walk {
     if (rounds == 0) return;
     for (int member = 0; member < call_.num_members; ++member) {
       if (member == call_.self) continue;
-      const MemberView& view = program_.members[member];
+      const MemberView& view = gpu_plan_.members[member];
       Check(words_.AwaitAtLeast(
           stream,
-          in_this_call ? &view.released[LineOf(round)].word : view.ended,
+          in_this_call ? &view.released[PipelineOf(round)].word : view.ended,
           tag_ | rounds));
     }
   }
 
   // Fetches the peers' operands and reduces them. Their slots are free as soon
   // as the operands are here.
-  void Reduce(const DeviceStep& step, Line& line) {
-    const int buffer = line.buffer;
-    line.buffer = 1 - buffer;
+  void Reduce(const DeviceStep& step, Pipeline& pipeline) {
+    const int buffer = pipeline.buffer;
+    pipeline.buffer = 1 - buffer;
     std::byte* const staging =
-        program_.staging +
-        (2 * LineOf(step.round) + buffer) * program_.staging_bytes;
-    Check(cudaStreamWaitEvent(line.retrieving, line.emptied[buffer]));
+        gpu_plan_.staging +
+        (2 * PipelineOf(step.round) + buffer) * gpu_plan_.staging_bytes;
+    Check(cudaStreamWaitEvent(pipeline.retrieving, pipeline.emptied[buffer]));
     std::byte* to = staging;
     for (int member = step.first; member < step.last; ++member) {
       if (member == call_.self) continue;
       operands_.Add(
-          to, program_.members[member].slots[Slot(step.round)] + step.from,
+          to, gpu_plan_.members[member].slots[Slot(step.round)] + step.from,
           step.bytes);
       to += StagedBytes(step.bytes);
     }
-    Check(operands_.Enqueue(line.retrieving));
-    Check(cudaEventRecord(line.staged[buffer], line.retrieving));
-    Check(cudaStreamWaitEvent(line.reducing, line.staged[buffer]));
+    Check(operands_.Enqueue(pipeline.retrieving));
+    Check(cudaEventRecord(pipeline.staged[buffer], pipeline.retrieving));
+    Check(cudaStreamWaitEvent(pipeline.reducing, pipeline.staged[buffer]));
     const uint64_t units =
         (step.bytes + call_.unit_bytes - 1) / call_.unit_bytes;
     const auto blocks = static_cast<uint32_t>(
         std::bit_floor(std::clamp<uint64_t>(units, 1, kReduceBlocks)));
-    ReduceOnly<<<blocks, kMaxThreads, 0, line.reducing>>>(call_, step, staging);
+    ReduceOnly<<<blocks, kMaxThreads, 0, pipeline.reducing>>>(call_, step,
+                                                              staging);
     Check(cudaGetLastError());
-    Check(cudaEventRecord(line.emptied[buffer], line.reducing));
+    Check(cudaEventRecord(pipeline.emptied[buffer], pipeline.reducing));
   }
 
   uint64_t Slot(uint64_t round) const {
     return (call_.base_round + round) % call_.num_slots;
   }
-  int LineOf(uint64_t round) const {
-    return static_cast<int>(Slot(round) % lines_.size());
+  int PipelineOf(uint64_t round) const {
+    return static_cast<int>(Slot(round) % pipelines_.size());
   }
 
   void Store(cudaStream_t stream, uint64_t* word, uint64_t value) {
@@ -321,27 +323,28 @@ class CopyEngine::Walk {
   CopyEngine& engine_;
   const StreamWords& words_;
   const DeviceCall& call_;
-  const HostProgram& program_;
+  const CopyEnginePlan& gpu_plan_;
   const MemberView& mine_;
   const uint64_t tag_;
-  const std::span<Line> lines_;
+  const std::span<Pipeline> pipelines_;
   const cudaStream_t stream_;
   cudaError_t error_ = cudaSuccess;
   Batch puts_, gets_, operands_;
   uint64_t putting_ = 0, getting_ = 0;  // rounds
-  // Rounds + 1 of this call: the last one whose slot a line has waited for,
+  // Rounds + 1 of this call: the last one whose slot a pipeline has waited for,
   // which it has released, whose publication by each member it has waited for.
-  uint64_t free_[kLines] = {};
-  uint64_t released_[kLines] = {};
-  uint64_t awaited_[kLines][kMaxMembers] = {};
+  uint64_t free_[kPipelines] = {};
+  uint64_t released_[kPipelines] = {};
+  uint64_t awaited_[kPipelines][kMaxMembers] = {};
 };
 
 CopyEngine::~CopyEngine() {
-  for (const Line& line : lines_) {
+  for (const Pipeline& pipeline : pipelines_) {
     for (cudaStream_t stream :
-         {line.publishing, line.retrieving, line.reducing})
+         {pipeline.publishing, pipeline.retrieving, pipeline.reducing})
       if (stream != nullptr) cudaStreamDestroy(stream);
-    for (const auto& events : {line.staged, line.emptied, line.reduced})
+    for (const auto& events :
+         {pipeline.staged, pipeline.emptied, pipeline.reduced})
       for (cudaEvent_t event : events)
         if (event != nullptr) cudaEventDestroy(event);
   }
@@ -368,11 +371,12 @@ Status CopyEngine::Open() {
     return CudaStatus(cudaEventCreateWithFlags(event, cudaEventDisableTiming),
                       "cudaEventCreate");
   };
-  for (Line& line : lines_) {
+  for (Pipeline& pipeline : pipelines_) {
     for (cudaStream_t* stream :
-         {&line.publishing, &line.retrieving, &line.reducing})
+         {&pipeline.publishing, &pipeline.retrieving, &pipeline.reducing})
       CXL_RETURN_IF_ERROR(open_stream(stream));
-    for (auto* events : {&line.staged, &line.emptied, &line.reduced})
+    for (auto* events :
+         {&pipeline.staged, &pipeline.emptied, &pipeline.reduced})
       for (cudaEvent_t& event : *events)
         CXL_RETURN_IF_ERROR(open_event(&event));
   }
@@ -381,9 +385,9 @@ Status CopyEngine::Open() {
 }
 
 cudaError_t CopyEngine::Enqueue(const DeviceCall& call,
-                                const HostProgram& program,
+                                const CopyEnginePlan& gpu_plan,
                                 const CopyTimes& times, cudaStream_t stream) {
-  return Walk(*this, call, program, stream).Run(times);
+  return Walk(*this, call, gpu_plan, stream).Run(times);
 }
 
 void CopyEngine::Stop() { Trap<<<1, 1, 0, stopping_>>>(); }

@@ -11,27 +11,28 @@
 #include "cc/engine/cuda/executor.h"
 #include "cc/engine/cuda/stream_words.h"
 
-// Executes a program by the device's copy engines, which fill the link in both
+// Executes a GPU plan by the device's copy engines, which fill the link in both
 // directions at once where kernels do not, and leave the multiprocessors to
 // others. What is to be reduced is copied to the device and reduced there: the
 // only kernels of a call.
 //
 // Between two rounds a stream stores a doorbell's word and waits for the next,
-// which takes several microseconds. Rounds can therefore go over two *lines* in
-// turn, each with streams and doorbells of its own: while one waits, the other
-// moves data. But a copy engine that has the next copy already stores the word
-// of the one before only after that: what the peers get comes a chunk later. So
-// two lines are for calls that also wait for reductions, and for those of so
-// many chunks that one does not count. In a call a slot always belongs to the
-// same line, so that each line's rounds are in order.
+// which takes several microseconds. Rounds can therefore go over two
+// *pipelines* in turn, each with streams and doorbells of its own: while one
+// waits, the other moves data. But a copy engine that has the next copy already
+// stores the word of the one before only after that: what the peers get comes a
+// chunk later. So two pipelines are for calls that also wait for reductions,
+// and for those of so many chunks that one does not count. In a call a slot
+// always belongs to the same pipeline, so that each pipeline's rounds are in
+// order.
 //
 // A stream waits for what another one sends, so streams must not share one of
 // the device's queues: see kDeviceQueues.
 namespace jax_cxl::cuda {
 
-// A call's program where the host can read it.
-struct HostProgram {
-  int lines = 1;  // 1 or 2
+// A call's GPU plan where the host can read it.
+struct CopyEnginePlan {
+  int pipelines = 1;  // 1 or 2
   const DeviceStep* sending = nullptr;
   const DeviceStep* receiving = nullptr;
   const MemberView* members = nullptr;
@@ -54,8 +55,9 @@ inline constexpr const char* kDeviceQueues[] = {
 // Thread-compatible; Stop may be called beside anything.
 class CopyEngine {
  public:
-  static constexpr int kLines = 2;
-  static constexpr int kBuffers = 2 * kLines;  // to reduce one, fill another
+  static constexpr int kPipelines = 2;
+  static constexpr int kBuffers =
+      2 * kPipelines;  // to reduce one, fill another
 
   ~CopyEngine();
 
@@ -65,7 +67,7 @@ class CopyEngine {
   // Enqueues a call behind what is on `stream`, which waits for it. Words that
   // it needs of its members must change for it to go on: nothing but Stop ends
   // a call whose members do not come.
-  cudaError_t Enqueue(const DeviceCall& call, const HostProgram& program,
+  cudaError_t Enqueue(const DeviceCall& call, const CopyEnginePlan& gpu_plan,
                       const CopyTimes& times, cudaStream_t stream);
 
   // Stops the device, as Launch does, and with it calls that wait.
@@ -74,8 +76,8 @@ class CopyEngine {
  private:
   class Walk;
 
-  // A line's streams and what they tell each other.
-  struct Line {
+  // A pipeline's streams and what they tell each other.
+  struct Pipeline {
     cudaStream_t publishing = nullptr;
     cudaStream_t retrieving = nullptr;
     cudaStream_t reducing = nullptr;
@@ -83,12 +85,12 @@ class CopyEngine {
     std::array<cudaEvent_t, 2> staged = {};
     std::array<cudaEvent_t, 2> emptied = {};
     int buffer = 0;  // the next one
-    // Results for slots of each line are there.
-    std::array<cudaEvent_t, kLines> reduced = {};
+    // Results for slots of each pipeline are there.
+    std::array<cudaEvent_t, kPipelines> reduced = {};
   };
 
   StreamWords words_;
-  std::array<Line, kLines> lines_;
+  std::array<Pipeline, kPipelines> pipelines_;
   cudaEvent_t event_ = nullptr;
   cudaStream_t stopping_ = nullptr;
 };

@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "cc/base/dtype.h"
-#include "cc/engine/gpu_program/channel_words.h"
-#include "cc/engine/gpu_program/program.h"
+#include "cc/engine/gpu_plan/channel_words.h"
+#include "cc/engine/gpu_plan/gpu_plan.h"
 #include "cc/plan/gpu_geometry.h"
 #include "cc/pool/layout/layout.h"
 
@@ -72,7 +72,7 @@ struct DeviceCall {
   uint32_t slot_step = 0;
   uint64_t base_round = 0;  // rounds of all calls before
   uint64_t rounds = 0;      // of this one
-  // Rounds that a kernel puts ahead of its bells, 1 or 2.
+  // Rounds that a kernel puts ahead of its doorbells, 1 or 2.
   uint32_t rounds_ahead = 1;
   uint64_t epoch = 0;
   uint64_t call = 0;  // number of this call in the channel

@@ -114,15 +114,16 @@ __device__ __forceinline__ void StoreLocal(std::byte* address, uint4 v,
   }
 }
 
-// Words in shared memory by which the warps of a block tell each other what is
-// done: what a warp did before it tells is visible to those who have been told.
-// Atomic, so that tools that look for races know them for what they are.
-__device__ __forceinline__ void Tell(uint32_t* word, uint32_t value) {
+// Words in shared memory by which the warps of a block synchronize: what a warp
+// did before it stored a value is visible to a warp that has loaded the value.
+// They use atomic operations so that race detectors recognize them.
+__device__ __forceinline__ void StoreReleaseBlock(uint32_t* word,
+                                                  uint32_t value) {
   __threadfence_block();
   atomicExch(word, value);
 }
 
-__device__ __forceinline__ uint32_t Told(uint32_t* word) {
+__device__ __forceinline__ uint32_t LoadAcquireBlock(uint32_t* word) {
   const uint32_t value = atomicOr(word, 0);
   __threadfence_block();
   return value;

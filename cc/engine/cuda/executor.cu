@@ -31,7 +31,7 @@ __device__ __forceinline__ void MoveVectors(DataWarp& warp,
     for (int k = 0; k < kCopyUnroll; ++k)
       if (offsets[k] < bytes) store(offsets[k], values[k], bytes - offsets[k]);
   }
-  warp.PassOn(vectors.size());
+  warp.Rotate(vectors.size());
 }
 
 __device__ StripeVectors VectorsOf(const DeviceCall& call, uint64_t at,
@@ -69,9 +69,9 @@ __device__ Sources SourcesOf(const DeviceCall& call, const DeviceStep& step) {
 
 // --- control warps: false when the call cannot go on ---
 
-// The bytes of a round stay back until the bell of one before has rung: its
-// fence would wait for them too, and the peers for the fence.
-__device__ bool GateSending(const DeviceCall& call, ControlWarp& gate) {
+// The bytes of a round stay back until the doorbell of an earlier one has rung:
+// its fence would wait for them too, and the peers for the fence.
+__device__ bool AwaitSendingSteps(const DeviceCall& call, ControlWarp& warp) {
   // Steps up to the last two publications, the latest first.
   uint32_t published[2] = {0, 0};
   const uint32_t& awaited = published[call.rounds_ahead - 1];
@@ -79,63 +79,63 @@ __device__ bool GateSending(const DeviceCall& call, ControlWarp& gate) {
     const DeviceStep& step = call.sending[at];
     if (step.kind == DeviceStepKind::kPut &&
         VectorsOf(call, step.to, step.bytes).size() > 0 &&
-        !(gate.AwaitRung(awaited) &&
-          gate.AwaitSlot(call.base_round + step.round)))
+        !(warp.AwaitRung(awaited) &&
+          warp.AwaitSlot(call.base_round + step.round)))
       return false;
-    // Not of results: those bells wait for the receiving lane.
+    // Not of results: those doorbells wait for the receiving steps.
     if (step.kind == DeviceStepKind::kPublish && step.after == 0) {
       published[1] = published[0];
       published[0] = at + 1;
     }
-    gate.Open(at + 1);
+    warp.MarkReady(at + 1);
   }
   return true;
 }
 
-__device__ bool GateReceiving(const DeviceCall& call, ControlWarp& gate) {
+__device__ bool AwaitReceivingSteps(const DeviceCall& call, ControlWarp& warp) {
   for (uint32_t at = 0; at < call.num_receiving; ++at) {
     const DeviceStep& step = call.receiving[at];
     const Sources sources = SourcesOf(call, step);
     if (sources.first < sources.last) {
       const bool to_slot = step.kind == DeviceStepKind::kReduceToSlot ||
                            step.kind == DeviceStepKind::kReduceToBoth;
-      if (to_slot && !gate.AwaitSlot(call.base_round + step.to_round))
+      if (to_slot && !warp.AwaitSlot(call.base_round + step.to_round))
         return false;
-      if (!gate.AwaitPublished(sources.first, sources.last,
+      if (!warp.AwaitPublished(sources.first, sources.last,
                                call.base_round + step.round + 1))
         return false;
     }
-    gate.Open(at + 1);
+    warp.MarkReady(at + 1);
   }
   return true;
 }
 
 __device__ bool RingPublished(const DeviceCall& call, const Shape& shape,
-                              ControlWarp& bell) {
+                              ControlWarp& warp) {
   const uint32_t sending = shape.sending_warps();
   for (uint32_t at = 0; at < call.num_sending; ++at) {
     const DeviceStep& step = call.sending[at];
     if (step.kind != DeviceStepKind::kPublish) continue;
-    if (!bell.AwaitDone(0, sending, at)) return false;
-    // What the receiving lane puts into the slot.
+    if (!warp.AwaitDone(0, sending, at)) return false;
+    // What the receiving steps put into the slot.
     if (step.after > 0 &&
-        !bell.AwaitDone(sending, shape.data_warps(), step.after))
+        !warp.AwaitDone(sending, shape.data_warps(), step.after))
       return false;
-    bell.Ring(&call.members[call.self].send[blockIdx.x].published,
+    warp.Ring(&call.members[call.self].send[blockIdx.x].published,
               call.base_round + step.round + 1);
-    bell.TellRung(at + 1);
+    warp.MarkRung(at + 1);
   }
   return true;
 }
 
 __device__ bool RingReleased(const DeviceCall& call, const Shape& shape,
-                             ControlWarp& bell) {
+                             ControlWarp& warp) {
   for (uint32_t at = 0; at < call.num_receiving; ++at) {
     const DeviceStep& step = call.receiving[at];
     if (step.kind != DeviceStepKind::kRelease) continue;
-    if (!bell.AwaitDone(shape.sending_warps(), shape.data_warps(), at))
+    if (!warp.AwaitDone(shape.sending_warps(), shape.data_warps(), at))
       return false;
-    bell.Ring(&call.members[call.self].released[blockIdx.x].word,
+    warp.Ring(&call.members[call.self].released[blockIdx.x].word,
               call.base_round + step.round + 1);
   }
   return true;
@@ -192,7 +192,7 @@ __device__ void Receive(const DeviceCall& call, DataWarp& warp,
     task.to_slot = call.members[call.self].slots[SlotOf(call, step.to_round)] +
                    step.to_slot;
   Reduce(task);
-  warp.PassOn(vectors.size());
+  warp.Rotate(vectors.size());
 }
 
 // The steps of a call that data warps run, of those that send or of those that
@@ -206,7 +206,7 @@ __device__ bool RunSteps(const DeviceCall& call, DataWarp warp) {
   for (uint32_t at = 0; at < count; ++at) {
     const DeviceStep& step = sending ? call.sending[at] : call.receiving[at];
     if (step.kind != kRings) {
-      if (!warp.AwaitOpen(at)) return false;
+      if (!warp.AwaitReady(at)) return false;
       if constexpr (sending)
         Send(call, warp, step);
       else
@@ -229,11 +229,11 @@ __device__ bool RunWarp(const DeviceCall& call, const Shape& shape,
                         blockIdx.x);
     switch (warp) {
       case 0:
-        return GateSending(call, control);
+        return AwaitSendingSteps(call, control);
       case 1:
         return RingPublished(call, shape, control);
       case 2:
-        return GateReceiving(call, control);
+        return AwaitReceivingSteps(call, control);
       default:
         return RingReleased(call, shape, control);
     }
@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
   state.Reset();
   const KernelProgress progress(call);  // thread 0 uses it
   if (threadIdx.x == 0) {
-    // Before a bell of this block rings, behind a fence.
+    // Before a doorbell of this block rings, behind a fence.
     StoreWord(
         &call.members[call.self].send[blockIdx.x].calls[call.call % kCallWords],
         CallWord(call.call, call.hash));

@@ -20,10 +20,9 @@ namespace jax_cxl::cuda {
 cudaError_t Launch(const DeviceCall& call, const Shape& shape,
                    cudaStream_t stream);
 
-// Enqueues a wait until all members are through with the calls before this one.
-// A call of Launch's behind one by the copy engines begins with it: the one has
-// a block's stripes of a round where the other has parts of other rounds, and
-// what a doorbell of the one releases is not what the other writes. Ends as
+// Enqueues a wait until all members have finished the calls before this one.
+// Required when a kernel call follows a copy-engine call: the two lay out slots
+// differently, so their doorbells do not protect each other's data. Ends as
 // Launch does.
 cudaError_t LaunchWaitForEnd(const DeviceCall& call, cudaStream_t stream);
 

@@ -57,11 +57,11 @@ class Lowering {
         break;
       case StepKind::kPublish:
         AddRing(
-            Bell::kPublished, step.round,
+            Doorbell::kPublished, step.round,
             slot_writer_round_ == step.round + 1 ? slot_writer_ : last_out_);
         break;
       case StepKind::kRelease:
-        AddRing(Bell::kReleased, step.round, last_in_);
+        AddRing(Doorbell::kReleased, step.round, last_in_);
         break;
       case StepKind::kGet:
         Gather(step);
@@ -75,7 +75,7 @@ class Lowering {
 
   void AddLocal(const Step& step) {
     Task& task = tasks_.emplace_back();
-    task.lane = Lane::kLocal;
+    task.stream = Stream::kLocal;
     task.bytes = static_cast<double>(step.bytes);
     const bool copies = step.kind == StepKind::kCopy;
     task.uses = {{resources_.Memory(rank()), copies ? 2. : 1.}};
@@ -98,7 +98,7 @@ class Lowering {
       return;
     }
     Task task;
-    task.lane = Lane::kOut;
+    task.stream = Stream::kOut;
     task.bytes = expansion_ * static_cast<double>(step.bytes);
     task.setup =
         costs_.put_setup + FlushTime(step.bytes, costs_.put_flush_rate);
@@ -112,7 +112,7 @@ class Lowering {
       begun_ = true;
       Task& lines = tasks_.emplace_back(task);
       lines.bytes = std::min(task.bytes, kLinesAtOnce);
-      lines.rings = Bell::kPublished;
+      lines.rings = Doorbell::kPublished;
       lines.rung = kBegun;
       task.bytes -= lines.bytes;
     }
@@ -120,12 +120,13 @@ class Lowering {
     last_out_ = LastIndex();
   }
 
-  void AddRing(Bell bell, uint64_t round, int after) {
+  void AddRing(Doorbell doorbell, uint64_t round, int after) {
     Task& task = tasks_.emplace_back();
-    task.lane = bell == Bell::kPublished ? Lane::kPublish : Lane::kRelease;
+    task.stream =
+        doorbell == Doorbell::kPublished ? Stream::kPublish : Stream::kRelease;
     task.after = after;
     task.setup = flagged_ ? 0 : costs_.ring;
-    task.rings = bell;
+    task.rings = doorbell;
     task.rung = flagged_ ? kComplete : round + 1;
   }
 
@@ -206,8 +207,8 @@ class Lowering {
   // Reads `bytes` as spread over cards_read_, from `peers` peers.
   Task Incoming(int peers, double bytes) const {
     Task task;
-    task.lane = Lane::kIn;
-    task.await = Bell::kPublished;
+    task.stream = Stream::kIn;
+    task.await = Doorbell::kPublished;
     task.bytes = bytes * expansion_;
     task.setup = costs_.get_setup +
                  FlushTime(static_cast<uint64_t>(bytes), costs_.get_flush_rate);
@@ -295,7 +296,7 @@ class Lowering {
   const Placement& placement_;
   const Resources& resources_;
   std::vector<Task> tasks_;
-  int last_out_ = -1, last_in_ = -1;  // the last copies of those lanes
+  int last_out_ = -1, last_in_ = -1;  // the last copies of those streams
   Gathered gathered_;
   std::vector<uint64_t> cards_read_;     // scratch: bytes by card
   std::vector<uint64_t> cards_written_;  // by the last put
@@ -307,9 +308,9 @@ class Lowering {
 
 }  // namespace
 
-Result<Program> Lower(plan::Request request, const plan::Geometry& geometry,
-                      const Machine& machine, const Costs& costs,
-                      const LowerOptions& options) {
+Result<TaskGraph> Lower(plan::Request request, const plan::Geometry& geometry,
+                        const Machine& machine, const Costs& costs,
+                        const LowerOptions& options) {
   if (request.num_ranks != machine.ranks()) {
     return Error(Code::kInvalidArgument, "a plan for ", request.num_ranks,
                  " ranks on a machine of ", machine.ranks());
@@ -321,18 +322,18 @@ Result<Program> Lower(plan::Request request, const plan::Geometry& geometry,
       flagged ? plan::FlaggedGeometry(request.num_ranks) : geometry;
   const Placement placement(ring, flagged ? plan::Stripes() : options.stripes,
                             request.num_ranks, machine.cards);
-  Program program;
-  program.start = costs.start;
-  program.doorbell = costs.doorbell;
+  TaskGraph graph;
+  graph.start = costs.start;
+  graph.doorbell_seconds = costs.doorbell;
   // The load that sees a flag brings its data.
-  if (flagged) program.doorbell += costs.get_latency;
+  if (flagged) graph.doorbell_seconds += costs.get_latency;
   for (request.rank = 0; request.rank < request.num_ranks; ++request.rank) {
     CXL_ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(request, ring));
-    program.ranks.push_back(
+    graph.ranks.push_back(
         Lowering(request, ring, machine, costs, flagged, placement, resources)
             .Run(plan));
   }
-  return program;
+  return graph;
 }
 
 }  // namespace jax_cxl::sim

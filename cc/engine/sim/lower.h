@@ -3,7 +3,7 @@
 
 #include "cc/base/status.h"
 #include "cc/engine/sim/machine.h"
-#include "cc/engine/sim/program.h"
+#include "cc/engine/sim/task_graph.h"
 #include "cc/plan/gpu_geometry.h"
 #include "cc/plan/plan.h"
 
@@ -21,9 +21,9 @@ struct LowerOptions {
 // meanwhile, and a put of reduced bytes waits for the reduction. Gets of one
 // round that follow each other are one flow from all their peers. Placement
 // says which cards a flow loads.
-Result<Program> Lower(plan::Request request, const plan::Geometry& geometry,
-                      const Machine& machine, const Costs& costs,
-                      const LowerOptions& options);
+Result<TaskGraph> Lower(plan::Request request, const plan::Geometry& geometry,
+                        const Machine& machine, const Costs& costs,
+                        const LowerOptions& options);
 
 }  // namespace jax_cxl::sim
 

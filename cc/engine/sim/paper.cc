@@ -29,17 +29,17 @@ class Paper {
         block_(static_cast<double>(request.count) * request.element_bytes),
         chunks_(options.variant == Variant::kAll ? options.chunks : 1) {}
 
-  Program Run() {
-    Program program;
-    program.start = costs_.start;
-    program.doorbell = costs_.doorbell;
+  TaskGraph Run() {
+    TaskGraph graph;
+    graph.start = costs_.start;
+    graph.doorbell_seconds = costs_.doorbell;
     for (int rank = 0; rank < n_; ++rank) {
       tasks_.clear();
       Publish(rank);
       Retrieve(rank);
-      program.ranks.push_back(std::move(tasks_));
+      graph.ranks.push_back(std::move(tasks_));
     }
-    return program;
+    return graph;
   }
 
  private:
@@ -118,7 +118,7 @@ class Paper {
       for (int chunk = 0; chunk < chunks_; ++chunk) {
         const int card = Card(rank, block, chunk);
         Task& task = tasks_.emplace_back();
-        task.lane = Lane::kOut;
+        task.stream = Stream::kOut;
         task.bytes = block_ / chunks_;
         task.setup = costs_.put_setup;
         task.uses = {{resources_.GpuOut(rank), 1},
@@ -127,7 +127,7 @@ class Paper {
                      {resources_.CardBoth(card), 1}};
         const bool last = block == blocks - 1 && chunk == chunks_ - 1;
         if (!overlaps() && !last) continue;
-        task.rings = Bell::kPublished;
+        task.rings = Doorbell::kPublished;
         task.rung = block * chunks_ + chunk + 1;
       }
     }
@@ -144,7 +144,7 @@ class Paper {
         const int chunk = (start + i) % chunks_;
         const int card = Card(source.owner, source.block, chunk);
         Task& task = tasks_.emplace_back();
-        task.lane = Lane::kIn;
+        task.stream = Stream::kIn;
         task.bytes = block_ / chunks_;
         task.setup = costs_.get_setup;
         task.uses = {{resources_.GpuIn(rank), 1},
@@ -152,7 +152,7 @@ class Paper {
                      {resources_.CardOut(card), 1},
                      {resources_.CardBoth(card), 1}};
         if (overlaps()) {
-          task.await = Bell::kPublished;
+          task.await = Doorbell::kPublished;
           task.first = source.owner;
           task.last = source.owner + 1;
           task.value = source.block * chunks_ + chunk + 1;
@@ -176,8 +176,8 @@ class Paper {
 
   void AwaitTurn(int rank) {
     Task task;
-    task.lane = Lane::kIn;
-    task.await = Bell::kPublished;
+    task.stream = Stream::kIn;
+    task.await = Doorbell::kPublished;
     task.first = request_.root;
     task.last = request_.root + 1;
     task.value = static_cast<uint64_t>(Distance(rank)) + 1;
@@ -188,14 +188,14 @@ class Paper {
     for (int peer = 0; peer < n_; ++peer) {
       if (peer != rank && Published(peer) == 0) continue;
       Task task;
-      task.lane = Lane::kIn;
+      task.stream = Stream::kIn;
       if (peer == rank) {
         // Its own publication is complete, too.
         task.after = static_cast<int>(tasks_.size()) - 1;
         if (Published(rank) == 0) continue;
-        while (tasks_[task.after].lane != Lane::kOut) --task.after;
+        while (tasks_[task.after].stream != Stream::kOut) --task.after;
       } else {
-        task.await = Bell::kPublished;
+        task.await = Doorbell::kPublished;
         task.first = peer;
         task.last = peer + 1;
         task.value = static_cast<uint64_t>(Published(peer));
@@ -207,7 +207,7 @@ class Paper {
   // Accumulates what the op before has copied, beside later copies.
   void AddReduction(int rank) {
     Task task;
-    task.lane = Lane::kLocal;
+    task.stream = Stream::kLocal;
     task.setup = costs_.reduce_setup;
     task.bytes = block_ / chunks_;
     task.uses = {{resources_.Memory(rank), 3}};  // two read, one written
@@ -228,7 +228,7 @@ class Paper {
 
 }  // namespace
 
-Result<Program> PaperProgram(const Request& request, const Machine& machine,
+Result<TaskGraph> PaperTasks(const Request& request, const Machine& machine,
                              const Costs& costs, const PaperOptions& options) {
   switch (request.op) {
     case Op::kAllGather:

@@ -5,7 +5,7 @@
 
 #include "cc/base/status.h"
 #include "cc/engine/sim/machine.h"
-#include "cc/engine/sim/program.h"
+#include "cc/engine/sim/task_graph.h"
 #include "cc/plan/plan.h"
 
 // The three variants that the CCCL paper (arXiv 2602.22457) compares, rebuilt
@@ -41,7 +41,7 @@ struct PaperOptions {
 };
 
 // kUnimplemented for operations that the paper does not have.
-Result<Program> PaperProgram(const plan::Request& request,
+Result<TaskGraph> PaperTasks(const plan::Request& request,
                              const Machine& machine, const Costs& costs,
                              const PaperOptions& options);
 

@@ -13,9 +13,9 @@ namespace {
 using plan::Step;
 using plan::StepKind;
 
-Result<Report> Run(const Program& program, const Machine& machine) {
+Result<Report> Run(const TaskGraph& graph, const Machine& machine) {
   const Resources resources(machine);
-  CXL_ASSIGN_OR_RETURN(const Outcome outcome, Simulate(resources, program));
+  CXL_ASSIGN_OR_RETURN(const Outcome outcome, Simulate(resources, graph));
   Report report;
   report.seconds = outcome.seconds;
   report.busy = outcome.busy;
@@ -48,9 +48,9 @@ Result<Report> RunPlans(const plan::Request& request,
   auto run = [&](uint64_t count) -> Result<Report> {
     plan::Request part = request;
     part.count = count;
-    CXL_ASSIGN_OR_RETURN(const Program program,
+    CXL_ASSIGN_OR_RETURN(const TaskGraph graph,
                          Lower(part, geometry, machine, costs, options));
-    return Run(program, machine);
+    return Run(graph, machine);
   };
   uint64_t per_round = 0;
   if (sample_rounds > 0) {
@@ -71,9 +71,9 @@ Result<Report> RunPlans(const plan::Request& request,
 
 Result<Report> RunPaper(const plan::Request& request, const Machine& machine,
                         const Costs& costs, const PaperOptions& options) {
-  CXL_ASSIGN_OR_RETURN(const Program program,
-                       PaperProgram(request, machine, costs, options));
-  return Run(program, machine);
+  CXL_ASSIGN_OR_RETURN(const TaskGraph graph,
+                       PaperTasks(request, machine, costs, options));
+  return Run(graph, machine);
 }
 
 Result<Counted> CountBytes(plan::Request request,

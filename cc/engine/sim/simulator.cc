@@ -17,7 +17,7 @@ constexpr double kTogether = 1e-9;
 
 constexpr int kNone = -1;
 
-struct LaneState {
+struct StreamState {
   std::vector<int> tasks;  // indices of the rank's tasks, in order
   size_t next = 0;         // the first that has not started
   int running = kNone;     // task
@@ -29,20 +29,20 @@ struct LaneState {
 };
 
 struct RankState {
-  std::array<LaneState, kNumLanes> lanes;
+  std::array<StreamState, kNumStreams> streams;
   std::vector<bool> done;
 };
 
 struct Timer {
-  enum Kind { kReady, kMove, kHeard };
+  enum Kind { kReady, kBegin, kHeard };
 
   double at = 0;
   uint64_t order = 0;  // ties: first come, first served
   Kind kind = kReady;
   int rank = 0;
-  int lane = 0;             // kReady, kMove
-  Bell bell = Bell::kNone;  // kHeard
-  uint64_t value = 0;       // kHeard
+  int stream = 0;                       // kReady, kBegin
+  Doorbell doorbell = Doorbell::kNone;  // kHeard
+  uint64_t value = 0;                   // kHeard
 
   bool operator>(const Timer& other) const {
     return std::pair(at, order) > std::pair(other.at, other.order);
@@ -51,26 +51,26 @@ struct Timer {
 
 struct Flow {
   int rank = 0;
-  int lane = 0;
+  int stream = 0;
   const Task* task = nullptr;
   double left = 0;
 };
 
 class Simulator {
  public:
-  Simulator(const Resources& resources, const Program& program)
+  Simulator(const Resources& resources, const TaskGraph& graph)
       : resources_(resources),
-        program_(program),
+        graph_(graph),
         fair_share_(resources.rates()),
-        ranks_(program.ranks.size()) {
-    const size_t n = program.ranks.size();
+        ranks_(graph.ranks.size()) {
+    const size_t n = graph.ranks.size();
     outcome_.moved.resize(resources.size());
     for (auto& heard : heard_) heard.resize(n);
     for (auto& waiting : waiting_) waiting.resize(n);
     for (size_t rank = 0; rank < n; ++rank) {
-      const std::vector<Task>& tasks = program.ranks[rank];
+      const std::vector<Task>& tasks = graph.ranks[rank];
       for (size_t i = 0; i < tasks.size(); ++i) {
-        ranks_[rank].lanes[static_cast<int>(tasks[i].lane)].tasks.push_back(
+        ranks_[rank].streams[static_cast<int>(tasks[i].stream)].tasks.push_back(
             static_cast<int>(i));
       }
       ranks_[rank].done.resize(tasks.size());
@@ -79,9 +79,9 @@ class Simulator {
   }
 
   Result<Outcome> Run() {
-    now_ = program_.start;
+    now_ = graph_.start;
     for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank) {
-      for (int lane = 0; lane < kNumLanes; ++lane) Watch(rank, lane);
+      for (int stream = 0; stream < kNumStreams; ++stream) Watch(rank, stream);
     }
     while (left_ > 0) {
       if (stale_) Redistribute();
@@ -90,7 +90,7 @@ class Simulator {
         next = std::min(next, now_ + flows_[i].left / rates_[i]);
       }
       if (next == kNever) {
-        return Error(Code::kInternal, "the program deadlocks with ", left_,
+        return Error(Code::kInternal, "the graph deadlocks with ", left_,
                      " operations left");
       }
       Advance(next);
@@ -109,7 +109,7 @@ class Simulator {
   static constexpr double kNever = std::numeric_limits<double>::infinity();
 
   const Task& TaskOf(int rank, int index) const {
-    return program_.ranks[rank][index];
+    return graph_.ranks[rank][index];
   }
 
   void At(double at, Timer timer) {
@@ -118,111 +118,114 @@ class Simulator {
     timers_.push(timer);
   }
 
-  // Looks at the next task of a lane, while the one before it may still run.
-  void Watch(int rank, int lane) {
-    LaneState& state = ranks_[rank].lanes[lane];
+  // Looks at the next task of a stream, while the one before it may still run.
+  void Watch(int rank, int stream) {
+    StreamState& state = ranks_[rank].streams[stream];
     state.ready = state.waits = false;
     if (state.next == state.tasks.size()) return;
     state.behind = TaskOf(rank, state.tasks[state.next]).first;
     state.behind_released = 0;
-    CheckWaits(rank, lane);
+    CheckWaits(rank, stream);
   }
 
-  void CheckWaits(int rank, int lane) {
-    LaneState& state = ranks_[rank].lanes[lane];
+  void CheckWaits(int rank, int stream) {
+    StreamState& state = ranks_[rank].streams[stream];
     if (state.ready || state.waits || state.next == state.tasks.size()) return;
     const Task& task = TaskOf(rank, state.tasks[state.next]);
     if (task.after != kNone && !ranks_[rank].done[task.after]) return;
     const int all = static_cast<int>(ranks_.size());
-    if (task.released > 0 && !Heard(rank, lane, Bell::kReleased, task.released,
-                                    all, state.behind_released)) {
+    if (task.released > 0 &&
+        !Heard(rank, stream, Doorbell::kReleased, task.released, all,
+               state.behind_released)) {
       return;
     }
-    if (task.await != Bell::kNone &&
-        !Heard(rank, lane, task.await, task.value, task.last, state.behind)) {
+    if (task.await != Doorbell::kNone &&
+        !Heard(rank, stream, task.await, task.value, task.last, state.behind)) {
       return;
     }
     if (task.latency > 0) {
       state.waits = true;
       At(now_ + task.latency,
-         {.kind = Timer::kReady, .rank = rank, .lane = lane});
+         {.kind = Timer::kReady, .rank = rank, .stream = stream});
     } else {
       state.ready = true;
-      Start(rank, lane);
+      Start(rank, stream);
     }
   }
 
-  // Whether ranks [behind, last) but `rank` have rung; if not, the lane is
+  // Whether ranks [behind, last) but `rank` have rung; if not, the stream is
   // looked at again when the first of them does.
-  bool Heard(int rank, int lane, Bell bell, uint64_t value, int last,
+  bool Heard(int rank, int stream, Doorbell doorbell, uint64_t value, int last,
              int& behind) {
-    const int index = static_cast<int>(bell);
+    const int index = static_cast<int>(doorbell);
     for (; behind < last; ++behind) {
       if (behind == rank || heard_[index][behind] >= value) continue;
-      waiting_[index][behind].push_back({rank, lane});
+      waiting_[index][behind].push_back({rank, stream});
       return false;
     }
     return true;
   }
 
-  void Start(int rank, int lane) {
-    LaneState& state = ranks_[rank].lanes[lane];
+  void Start(int rank, int stream) {
+    StreamState& state = ranks_[rank].streams[stream];
     if (!state.ready || state.running != kNone) return;
     state.running = state.tasks[state.next++];
-    Watch(rank, lane);
+    Watch(rank, stream);
     const Task& task = TaskOf(rank, state.running);
     if (task.setup > 0) {
-      At(now_ + task.setup, {.kind = Timer::kMove, .rank = rank, .lane = lane});
+      At(now_ + task.setup,
+         {.kind = Timer::kBegin, .rank = rank, .stream = stream});
     } else {
-      Move(rank, lane);
+      MoveBytes(rank, stream);
     }
   }
 
-  void Move(int rank, int lane) {
-    const Task& task = TaskOf(rank, ranks_[rank].lanes[lane].running);
+  void MoveBytes(int rank, int stream) {
+    const Task& task = TaskOf(rank, ranks_[rank].streams[stream].running);
     if (task.bytes > 0) {
-      flows_.push_back({rank, lane, &task, task.bytes});
+      flows_.push_back({rank, stream, &task, task.bytes});
       stale_ = true;
     } else {
-      Finish(rank, lane);
+      Finish(rank, stream);
     }
   }
 
-  void Finish(int rank, int lane) {
+  void Finish(int rank, int stream) {
     RankState& state = ranks_[rank];
-    const int index = std::exchange(state.lanes[lane].running, kNone);
+    const int index = std::exchange(state.streams[stream].running, kNone);
     const Task& task = TaskOf(rank, index);
     state.done[index] = true;
     --left_;
     ++outcome_.events;
-    if (task.rings != Bell::kNone) {
-      At(now_ + program_.doorbell, {.kind = Timer::kHeard,
-                                    .rank = rank,
-                                    .bell = task.rings,
-                                    .value = task.rung});
+    if (task.rings != Doorbell::kNone) {
+      At(now_ + graph_.doorbell_seconds, {.kind = Timer::kHeard,
+                                          .rank = rank,
+                                          .doorbell = task.rings,
+                                          .value = task.rung});
     }
-    Start(rank, lane);
-    for (int other = 0; other < kNumLanes; ++other) {
+    Start(rank, stream);
+    for (int other = 0; other < kNumStreams; ++other) {
       CheckAfter(rank, other, index);
     }
   }
 
-  // Task `index` of the rank is done: the next one of this lane may wait for
+  // Task `index` of the rank is done: the next one of this stream may wait for
   // it.
-  void CheckAfter(int rank, int lane, int index) {
-    LaneState& state = ranks_[rank].lanes[lane];
+  void CheckAfter(int rank, int stream, int index) {
+    StreamState& state = ranks_[rank].streams[stream];
     if (state.next == state.tasks.size()) return;
     if (TaskOf(rank, state.tasks[state.next]).after == index) {
-      CheckWaits(rank, lane);
+      CheckWaits(rank, stream);
     }
   }
 
-  void Hear(int rank, Bell bell, uint64_t value) {
-    uint64_t& heard = heard_[static_cast<int>(bell)][rank];
+  void Hear(int rank, Doorbell doorbell, uint64_t value) {
+    uint64_t& heard = heard_[static_cast<int>(doorbell)][rank];
     if (heard >= value) return;
     heard = value;
-    auto waiting = std::exchange(waiting_[static_cast<int>(bell)][rank], {});
-    for (auto [waiter, lane] : waiting) CheckWaits(waiter, lane);
+    auto waiting =
+        std::exchange(waiting_[static_cast<int>(doorbell)][rank], {});
+    for (auto [waiter, stream] : waiting) CheckWaits(waiter, stream);
   }
 
   void Redistribute() {
@@ -241,7 +244,7 @@ class Simulator {
       Flow& flow = flows_[i];
       flow.left -= elapsed * rates_[i];
       if (flow.left <= rates_[i] * kTogether) {
-        finished_.push_back({flow.rank, flow.lane});
+        finished_.push_back({flow.rank, flow.stream});
         for (const Use& use : flow.task->uses) {
           outcome_.moved[use.resource] += flow.task->bytes * use.share;
         }
@@ -253,37 +256,37 @@ class Simulator {
     if (kept < flows_.size()) stale_ = true;
     flows_.resize(kept);
     rates_.resize(kept);
-    for (auto [rank, lane] : finished_) Finish(rank, lane);
+    for (auto [rank, stream] : finished_) Finish(rank, stream);
     while (!timers_.empty() && timers_.top().at <= now_ + kTogether) {
       const Timer timer = timers_.top();
       timers_.pop();
       switch (timer.kind) {
         case Timer::kReady: {
-          LaneState& state = ranks_[timer.rank].lanes[timer.lane];
+          StreamState& state = ranks_[timer.rank].streams[timer.stream];
           state.waits = false;
           state.ready = true;
-          Start(timer.rank, timer.lane);
+          Start(timer.rank, timer.stream);
           break;
         }
-        case Timer::kMove:
-          Move(timer.rank, timer.lane);
+        case Timer::kBegin:
+          MoveBytes(timer.rank, timer.stream);
           break;
         case Timer::kHeard:
-          Hear(timer.rank, timer.bell, timer.value);
+          Hear(timer.rank, timer.doorbell, timer.value);
           break;
       }
     }
   }
 
   const Resources& resources_;
-  const Program& program_;
+  const TaskGraph& graph_;
   FairShare fair_share_;
   std::vector<RankState> ranks_;
   double now_ = 0;
   size_t left_ = 0;  // tasks
   uint64_t order_ = 0;
   std::priority_queue<Timer, std::vector<Timer>, std::greater<>> timers_;
-  // By bell and rank: what everyone has heard, and the lanes that wait.
+  // By doorbell and rank: what everyone has heard, and the streams that wait.
   std::array<std::vector<uint64_t>, 3> heard_;
   std::array<std::vector<std::vector<std::pair<int, int>>>, 3> waiting_;
   std::vector<Flow> flows_;
@@ -296,8 +299,8 @@ class Simulator {
 
 }  // namespace
 
-Result<Outcome> Simulate(const Resources& resources, const Program& program) {
-  return Simulator(resources, program).Run();
+Result<Outcome> Simulate(const Resources& resources, const TaskGraph& graph) {
+  return Simulator(resources, graph).Run();
 }
 
 }  // namespace jax_cxl::sim

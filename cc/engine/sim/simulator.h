@@ -5,7 +5,7 @@
 
 #include "cc/base/status.h"
 #include "cc/engine/sim/machine.h"
-#include "cc/engine/sim/program.h"
+#include "cc/engine/sim/task_graph.h"
 
 namespace jax_cxl::sim {
 
@@ -19,9 +19,9 @@ struct Outcome {
   double busy = 0;
 };
 
-// Runs a program on a machine, event by event. Flows share links and cards max-
-// min fairly. Deterministic. kInternal if the program deadlocks.
-Result<Outcome> Simulate(const Resources& resources, const Program& program);
+// Runs a graph on a machine, event by event. Flows share links and cards max-
+// min fairly. Deterministic. kInternal if the graph deadlocks.
+Result<Outcome> Simulate(const Resources& resources, const TaskGraph& graph);
 
 }  // namespace jax_cxl::sim
 

@@ -23,7 +23,7 @@ Machine TestMachine(int hosts, int cards) {
 
 Task Put(const Resources& resources, int rank, int card, double bytes) {
   Task task;
-  task.lane = Lane::kOut;
+  task.stream = Stream::kOut;
   task.bytes = bytes;
   task.uses = {{resources.GpuOut(rank), 1},
                {resources.UplinkOut(rank), 1},
@@ -34,7 +34,7 @@ Task Put(const Resources& resources, int rank, int card, double bytes) {
 
 Task Get(const Resources& resources, int rank, int card, double bytes) {
   Task task;
-  task.lane = Lane::kIn;
+  task.stream = Stream::kIn;
   task.bytes = bytes;
   task.uses = {{resources.GpuIn(rank), 1},
                {resources.UplinkIn(rank), 1},
@@ -43,16 +43,16 @@ Task Get(const Resources& resources, int rank, int card, double bytes) {
   return task;
 }
 
-double Seconds(const Resources& resources, Program program) {
-  const Result<Outcome> outcome = Simulate(resources, program);
+double Seconds(const Resources& resources, TaskGraph graph) {
+  const Result<Outcome> outcome = Simulate(resources, graph);
   EXPECT_TRUE(outcome.ok()) << outcome.status().message();
   return outcome.ok() ? outcome->seconds : -1;
 }
 
 TEST(SimulatorTest, OneCopyOverOneLink) {
   const Resources resources(TestMachine(1, 1));
-  Program program{.start = 2, .ranks = {{Put(resources, 0, 0, 50)}}};
-  const Result<Outcome> outcome = Simulate(resources, program);
+  TaskGraph graph{.start = 2, .ranks = {{Put(resources, 0, 0, 50)}}};
+  const Result<Outcome> outcome = Simulate(resources, graph);
   ASSERT_TRUE(outcome.ok());
   EXPECT_DOUBLE_EQ(outcome->seconds, 2 + 50. / 10);
   EXPECT_DOUBLE_EQ(outcome->moved[resources.CardIn(0)], 50);
@@ -92,7 +92,7 @@ TEST(SimulatorTest, BothDirectionsRunAtOnceUpToTheCard) {
                    8 + 16. / 10);
 }
 
-TEST(SimulatorTest, LanesKeepOrderAndSetupIsNotHidden) {
+TEST(SimulatorTest, StreamsKeepOrderAndSetupIsNotHidden) {
   const Resources resources(TestMachine(1, 1));
   Task task = Put(resources, 0, 0, 20);
   task.setup = 3;
@@ -112,24 +112,24 @@ TEST(SimulatorTest, LatencyHidesBehindTheCopyBefore) {
 // Everyone rings, everyone waits for everyone.
 TEST(SimulatorTest, BarrierTakesADoorbell) {
   const Resources resources(TestMachine(3, 1));
-  Program program{.start = 1, .doorbell = 5, .ranks = {}};
+  TaskGraph graph{.start = 1, .doorbell_seconds = 5, .ranks = {}};
   for (int rank = 0; rank < 3; ++rank) {
     Task ring;
-    ring.lane = Lane::kOut;
+    ring.stream = Stream::kOut;
     ring.setup = rank;  // the last one sets the pace
-    ring.rings = Bell::kPublished;
+    ring.rings = Doorbell::kPublished;
     ring.rung = 1;
     Task wait;
-    wait.lane = Lane::kIn;
-    wait.await = Bell::kPublished;
+    wait.stream = Stream::kIn;
+    wait.await = Doorbell::kPublished;
     wait.last = 3;
     wait.value = 1;
-    program.ranks.push_back({ring, wait});
+    graph.ranks.push_back({ring, wait});
   }
-  EXPECT_DOUBLE_EQ(Seconds(resources, program), 1 + 2 + 5);
+  EXPECT_DOUBLE_EQ(Seconds(resources, graph), 1 + 2 + 5);
 }
 
-TEST(SimulatorTest, ATaskMayFollowOneOfAnotherLane) {
+TEST(SimulatorTest, ATaskMayFollowOneOfAnotherStream) {
   const Resources resources(TestMachine(1, 2));
   Task put = Put(resources, 0, 1, 50);
   put.after = 0;
@@ -140,7 +140,7 @@ TEST(SimulatorTest, ATaskMayFollowOneOfAnotherLane) {
 TEST(SimulatorTest, DeadlockIsAnError) {
   const Resources resources(TestMachine(2, 1));
   Task wait;
-  wait.await = Bell::kPublished;
+  wait.await = Doorbell::kPublished;
   wait.last = 2;
   wait.value = 1;
   const Result<Outcome> outcome = Simulate(resources, {.ranks = {{wait}, {}}});

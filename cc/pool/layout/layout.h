@@ -95,10 +95,10 @@ struct alignas(kLineBytes) RankAbort {
   char details[1024];  // of the status: a line name=value each, zero-terminated
 };
 
-// What a rank waits in while nothing of it can move
-// (cc/comm/health/standstill.h).
-struct alignas(kLineBytes) RankStandstill {
-  uint64_t version;  // a doorbell word: odd while the rank stands still
+// The calls in which a rank waits while it has stalled
+// (cc/comm/health/stall_detector.h).
+struct alignas(kLineBytes) RankStall {
+  uint64_t version;  // a doorbell word: odd while the rank has stalled
   uint64_t started;  // collectives that it has started so far
   uint64_t waits_for[kMaxWorldSize / 64];  // a bit a rank
   char call[496];                          // zero-terminated
@@ -142,8 +142,8 @@ struct RankPage {
   RankInfo info;
   Doorbell heartbeat;  // grows while the process runs
   RankAbort abort;
-  RankStandstill standstill;
-  Doorbell standstill_beats;
+  RankStall stall;
+  Doorbell stall_beats;
   RankEnd end;
   ChannelEntry channels[kMaxChannels];
   RankRegroup regroup;

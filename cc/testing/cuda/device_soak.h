@@ -83,13 +83,13 @@ class Scratch {
   uint64_t output_bytes_ = 0;
 };
 
-enum class Way { kEnqueue, kStartAndDone };
+enum class StartMode { kEnqueue, kStartAndDone };
 
 // Runs one random call on all its members; returns its number of wrong
 // elements.
 inline uint64_t RunCall(DeviceWorld& world,
                         std::vector<std::unique_ptr<Scratch>>& scratch,
-                        SoakCall& soak, Way way) {
+                        SoakCall& soak, StartMode mode) {
   const std::vector<int32_t>& members = soak.members();
   world.OpenChannels(members);
   for (int32_t rank : members)
@@ -111,7 +111,7 @@ inline uint64_t RunCall(DeviceWorld& world,
     const cudaStream_t stream = world.stream(rank);
     const Call& call = *calls[self];
     OkOrDie(cudaSetDevice(world.device(rank)));
-    if (way == Way::kStartAndDone && tables[self].count == 0) {
+    if (mode == StartMode::kStartAndDone && tables[self].count == 0) {
       OkOrDie(world.endpoint(rank).EnqueueStart(members, call, stream));
       OkOrDie(world.endpoint(rank).EnqueueDone(call.output, call.output, 0,
                                                stream));
@@ -157,7 +157,7 @@ struct Setting {
   int pool_devices;
   uint32_t blocks;
   bool direct = true;
-  Way way = Way::kEnqueue;
+  StartMode mode = StartMode::kEnqueue;
   uint64_t copy_engine_bytes = uint64_t{12} << 20;
   uint64_t flagged_bytes = DeviceOptions().flagged_bytes;
   uint64_t first_flagged_round = 0;
@@ -193,7 +193,7 @@ inline void RunSoak(uint64_t seed, const Setting& setting, int calls,
   groups.emplace_back(everyone.begin(), everyone.begin() + 2);
   for (int i = 0; i < calls; ++i) {
     SoakCall call(random, groups[Pick(random, 0, groups.size() - 1)], i, large);
-    const uint64_t wrong = RunCall(world, scratch, call, setting.way);
+    const uint64_t wrong = RunCall(world, scratch, call, setting.mode);
     ASSERT_EQ(wrong, 0u) << call.Text() << ", call " << i << " of "
                          << setting.ranks << " ranks, " << setting.num_slots
                          << " slots of " << setting.slot_bytes << ", seed "

@@ -60,19 +60,19 @@ struct Setting {
 struct SharedCall {
   SoakCall call;
   bool by_copies;
-  uint32_t lanes;
+  uint32_t num_words;
   plan::Geometry geometry;
 
   SharedCall(Random& random, const Setting& setting, uint64_t number)
       : call(random, Everyone(setting.ranks), number, 40'000,
              static_cast<plan::Op>(Pick(random, 0, plan::kNumOps - 2))),
         by_copies(random() % 2 == 0),
-        lanes(by_copies ? Pick(random, 1, 2) : 1u << Pick(random, 0, 2)),
+        num_words(by_copies ? Pick(random, 1, 2) : 1u << Pick(random, 0, 2)),
         geometry(by_copies ? setting.slots : setting.kernels) {
     static_assert(plan::kNumOps - 1 == int(plan::Op::kRaggedAllToAll));
     if (by_copies && random() % 2 == 0)
       geometry.num_slots = std::max(geometry.num_slots - 1, 2);
-    if (!by_copies && setting.stripes.slot_step > 0) lanes = kBlocks;
+    if (!by_copies && setting.stripes.slot_step > 0) num_words = kBlocks;
   }
 
   static std::vector<int32_t> Everyone(int ranks) {
@@ -152,7 +152,7 @@ class ModelRank {
  private:
   struct Prepared {
     std::unique_ptr<Call> call;
-    std::unique_ptr<cuda::Program> program;
+    std::unique_ptr<cuda::GpuPlan> gpu_plan;
     ModelCall model;
     RelayedCall relayed;
   };
@@ -161,16 +161,16 @@ class ModelRank {
     Prepared made;
     made.call = shared.call.ForMember(rank_);
     cuda::Stripes stripes = setting_.stripes;
-    if (!shared.by_copies) stripes.num_blocks = shared.lanes;
-    made.program = std::make_unique<cuda::Program>(OrDie(cuda::MakeProgram(
+    if (!shared.by_copies) stripes.num_blocks = shared.num_words;
+    made.gpu_plan = std::make_unique<cuda::GpuPlan>(OrDie(cuda::MakeGpuPlan(
         OrDie(plan::MakePlan(made.call->request, shared.geometry)), rank_,
         stripes)));
     ModelCall& model = made.model;
-    model.program = made.program.get();
+    model.gpu_plan = made.gpu_plan.get();
     model.members = members_;
     model.self = rank_;
-    model.lanes = shared.lanes;
-    model.lanes_take_turns = shared.by_copies;
+    model.num_words = shared.num_words;
+    model.words_take_turns = shared.by_copies;
     model.awaits_end = !shared.by_copies && std::exchange(copied_, false);
     copied_ |= shared.by_copies;
     model.num_slots = shared.geometry.num_slots;
@@ -183,15 +183,15 @@ class ModelRank {
     model.output = made.call->output;
     model.dtype = made.call->dtype;
     model.reduce_op = made.call->reduce_op;
-    rounds_ += made.program->rounds;
+    rounds_ += made.gpu_plan->rounds;
 
     RelayedCall& relayed = made.relayed;
-    relayed.program = std::make_shared<const RelayProgram>(
-        MakeRelayProgram(made.program->sending, made.program->receiving,
-                         made.program->rounds, setting_.ranks, rank_));
+    relayed.gpu_plan = std::make_shared<const RelayPlan>(
+        MakeRelayPlan(made.gpu_plan->sending, made.gpu_plan->receiving,
+                      made.gpu_plan->rounds, setting_.ranks, rank_));
     relayed.members = members_.data();
-    relayed.lanes = model.lanes;
-    relayed.lanes_take_turns = model.lanes_take_turns;
+    relayed.num_words = model.num_words;
+    relayed.words_take_turns = model.words_take_turns;
     relayed.num_slots = model.num_slots;
     relayed.unit_bytes = stripes.unit_bytes;
     relayed.blocks = stripes.num_blocks;
@@ -199,7 +199,7 @@ class ModelRank {
     relayed.base_round = model.base_round;
     relayed.call = model.call;
     relayed.hash = model.hash;
-    relayed.awaits_end = model.lanes_take_turns || model.awaits_end;
+    relayed.awaits_end = model.words_take_turns || model.awaits_end;
     return made;
   }
 

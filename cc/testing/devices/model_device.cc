@@ -20,16 +20,16 @@ std::string ModelDevice::Execute(const ModelCall& call,
   received_ = 0;
   wrong_.clear();
   const MemberView& mine = call.members[call.self];
-  for (uint32_t lane = 0; lane < call.lanes; ++lane)
-    __atomic_store_n(&mine.send[lane].calls[call.call % cuda::kCallWords],
+  for (uint32_t index = 0; index < call.num_words; ++index)
+    __atomic_store_n(&mine.send[index].calls[call.call % cuda::kCallWords],
                      cuda::CallWord(call.call, call.hash), __ATOMIC_RELEASE);
   if (call.awaits_end) {
     for (const MemberView& member : call.members)
       while (&member != &mine && Read(member.ended) < call.base_round)
         if (stop) return "stopped";
   }
-  const auto& sending = call.program->sending;
-  const auto& receiving = call.program->receiving;
+  const auto& sending = call.gpu_plan->sending;
+  const auto& receiving = call.gpu_plan->receiving;
   uint32_t sent = 0;
   while (sent < sending.size() || received_ < receiving.size()) {
     if (stop) return "stopped";
@@ -46,7 +46,7 @@ std::string ModelDevice::Execute(const ModelCall& call,
     if (!wrong_.empty()) return wrong_;
     if (!moved) std::this_thread::yield();
   }
-  Ring(mine.ended, call.base_round + call.program->rounds);
+  Ring(mine.ended, call.base_round + call.gpu_plan->rounds);
   return "";
 }
 
@@ -72,8 +72,8 @@ void ModelDevice::Send(const DeviceStep& step) {
       break;
     case DeviceStepKind::kPublish: {
       const uint64_t rounds = call_->base_round + step.round + 1;
-      if (call_->lanes_take_turns)
-        Ring(&call_->members[call_->self].send[LaneOf(step.round)].published,
+      if (call_->words_take_turns)
+        Ring(&call_->members[call_->self].send[WordOf(step.round)].published,
              rounds);
       else
         RingAll(rounds, /*published=*/true);
@@ -150,17 +150,17 @@ bool ModelDevice::SlotIsFree(uint64_t round) const {
   const bool in_this_call = round >= call_->num_slots;
   for (const MemberView& member : call_->members) {
     if (&member == &call_->members[call_->self]) continue;
-    if (call_->lanes_take_turns) {
+    if (call_->words_take_turns) {
       const uint64_t seen = in_this_call
-                                ? Read(&member.released[LaneOf(round)].word)
+                                ? Read(&member.released[WordOf(round)].word)
                                 : Read(member.ended);
       if (seen < (in_this_call ? all - call_->num_slots : call_->base_round))
         return false;
       continue;
     }
     if (all <= call_->num_slots) continue;
-    for (uint32_t lane = 0; lane < call_->lanes; ++lane)
-      if (Read(&member.released[lane].word) < all - call_->num_slots)
+    for (uint32_t index = 0; index < call_->num_words; ++index)
+      if (Read(&member.released[index].word) < all - call_->num_slots)
         return false;
   }
   return true;
@@ -168,9 +168,9 @@ bool ModelDevice::SlotIsFree(uint64_t round) const {
 
 bool ModelDevice::HasPublished(int member, uint64_t round) {
   const uint64_t rounds = call_->base_round + round + 1;
-  for (uint32_t lane = 0; lane < call_->lanes; ++lane) {
-    if (call_->lanes_take_turns && lane != LaneOf(round)) continue;
-    const cuda::SendLine& line = call_->members[member].send[lane];
+  for (uint32_t index = 0; index < call_->num_words; ++index) {
+    if (call_->words_take_turns && index != WordOf(round)) continue;
+    const cuda::SendLine& line = call_->members[member].send[index];
     if (Read(&line.published) < rounds) return false;
     const uint64_t word = __atomic_load_n(
         &line.calls[call_->call % cuda::kCallWords], __ATOMIC_ACQUIRE);
@@ -183,12 +183,12 @@ bool ModelDevice::HasPublished(int member, uint64_t round) {
 }
 
 void ModelDevice::Release(uint64_t round) {
-  if (!call_->lanes_take_turns)
+  if (!call_->words_take_turns)
     return RingAll(call_->base_round + round + 1, /*published=*/false);
-  for (uint32_t lane = 0; lane < call_->lanes; ++lane)
+  for (uint32_t index = 0; index < call_->num_words; ++index)
     for (uint64_t back = 0; back < call_->num_slots && back <= round; ++back)
-      if (LaneOf(round - back) == lane) {
-        Ring(&call_->members[call_->self].released[lane].word,
+      if (WordOf(round - back) == index) {
+        Ring(&call_->members[call_->self].released[index].word,
              call_->base_round + round - back + 1);
         break;
       }
@@ -197,12 +197,12 @@ void ModelDevice::Release(uint64_t round) {
 // Blocks ring in any order.
 void ModelDevice::RingAll(uint64_t rounds, bool published) {
   const MemberView& mine = call_->members[call_->self];
-  std::vector<uint32_t> lanes(call_->lanes);
-  std::iota(lanes.begin(), lanes.end(), 0);
-  std::ranges::shuffle(lanes, random_);
-  for (uint32_t lane : lanes) {
+  std::vector<uint32_t> indices(call_->num_words);
+  std::iota(indices.begin(), indices.end(), 0);
+  std::ranges::shuffle(indices, random_);
+  for (uint32_t index : indices) {
     if (random_() % 8 == 0) std::this_thread::yield();
-    Ring(published ? &mine.send[lane].published : &mine.released[lane].word,
+    Ring(published ? &mine.send[index].published : &mine.released[index].word,
          rounds);
   }
 }
@@ -212,7 +212,7 @@ void ModelDevice::ForSlot(int member, uint64_t round, uint64_t offset,
                           uint64_t bytes, const Use& use) const {
   const MemberView& view = call_->members[member];
   const uint64_t all = call_->base_round + round;
-  if (call_->lanes_take_turns || call_->stripes.slot_step == 0)
+  if (call_->words_take_turns || call_->stripes.slot_step == 0)
     return use(view.slots[all % call_->num_slots] + offset, 0, bytes);
   const cuda::Stripes& stripes = call_->stripes;
   for (uint64_t done = 0; done < bytes;) {

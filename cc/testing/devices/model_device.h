@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "cc/base/dtype.h"
-#include "cc/engine/gpu_program/channel_words.h"
-#include "cc/engine/gpu_program/program.h"
+#include "cc/engine/gpu_plan/channel_words.h"
+#include "cc/engine/gpu_plan/gpu_plan.h"
 #include "cc/testing/devices/device_copies.h"
 
 namespace jax_cxl::comm {
@@ -18,11 +18,11 @@ namespace jax_cxl::comm {
 // A call as a modelled device executes it: cuda::DeviceCall without pointers to
 // device memory.
 struct ModelCall {
-  const cuda::Program* program = nullptr;
+  const cuda::GpuPlan* gpu_plan = nullptr;
   std::vector<cuda::MemberView> members;
   int self = 0;
-  uint32_t lanes = 1;             // blocks, or lines of the copy engines
-  bool lanes_take_turns = false;  // copy engines
+  uint32_t num_words = 1;         // blocks, or lines of the copy engines
+  bool words_take_turns = false;  // copy engines
   bool awaits_end = false;        // a kernel behind copies
   uint32_t num_slots = 0;
   cuda::Stripes stripes;
@@ -37,8 +37,8 @@ struct ModelCall {
 };
 
 // Does what kernels (cc/engine/cuda/executor.cu) and copy engines
-// (copy_engine.cu) do in a call, step by step, with the same words: both lanes
-// at once, in an order that chance decides.
+// (copy_engine.cu) do in a call, step by step, with the same words: both
+// directions at once, in an order that chance decides.
 class ModelDevice {
  public:
   ModelDevice(const pool::DeviceCopies& copies, uint64_t seed)
@@ -73,8 +73,8 @@ class ModelDevice {
     return value >> pool::kValueBits == call_->epoch ? value & pool::kValueMask
                                                      : 0;
   }
-  uint32_t LaneOf(uint64_t round) const {
-    return (call_->base_round + round) % call_->num_slots % call_->lanes;
+  uint32_t WordOf(uint64_t round) const {
+    return (call_->base_round + round) % call_->num_slots % call_->num_words;
   }
 
   const pool::DeviceCopies copies_;

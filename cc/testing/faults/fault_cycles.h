@@ -61,7 +61,7 @@ inline const std::string kCyclePrefix = "cycle.";
     Countdown countdown(1);
     auto call = calls[identity % kCalls].ForMember(rank);
     call->identity = identity;
-    countdown.Submit(endpoint, calls[0].members(), std::move(call));
+    countdown.StartCall(endpoint, calls[0].members(), std::move(call));
     if (!countdown.Wait().ok()) pause();  // until it is killed, too
   }
 }
@@ -121,7 +121,8 @@ inline int OpenDescriptors() { return CountEntries("/proc/self/fd", ""); }
 
 // What pools whose names start with `prefix` have left on this machine, and
 // what this process has more of than `descriptors_before`.
-inline Leftovers Look(const std::string& prefix, int descriptors_before) {
+inline Leftovers FindLeftovers(const std::string& prefix,
+                               int descriptors_before) {
   Leftovers left;
   left.descriptors = OpenDescriptors() - descriptors_before;
   left.files = CountEntries(std::string(pool::kShmDirectory),

@@ -139,7 +139,7 @@ inline void RunRank(const Case& item, int rank, pool::Pool* pool,
         countdown.Done(status);
       };
       call->done = done;
-      if (auto now = endpoint.Submit(calls[i].members(), std::move(call)))
+      if (auto now = endpoint.StartCall(calls[i].members(), std::move(call)))
         done(*now);
     }
     status = countdown.Wait();

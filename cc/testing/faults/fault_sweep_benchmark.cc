@@ -184,13 +184,13 @@ int Main(const Flags& flags, const std::string& command) {
       static_cast<unsigned long long>(flags.seed));
   const Tally tally = Sweep(flags);
   PrintTally(tally);
-  const Leftovers after_faults = Look(kFaultPrefix, descriptors);
+  const Leftovers after_faults = FindLeftovers(kFaultPrefix, descriptors);
   PrintLeftovers("left_after_faults", after_faults);
 
   Cycles(flags);
-  const int unswept = Look(kCyclePrefix, descriptors).files;
+  const int unswept = FindLeftovers(kCyclePrefix, descriptors).files;
   pool::SweepLeftovers();
-  const Leftovers after_cycles = Look(kCyclePrefix, descriptors);
+  const Leftovers after_cycles = FindLeftovers(kCyclePrefix, descriptors);
   std::printf("  \"start_crash_cycles\": %d,\n", flags.cycles);
   std::printf("  \"files_before_the_next_job_swept\": %d,\n", unswept);
   PrintLeftovers("left_after_cycles", after_cycles);

@@ -63,7 +63,7 @@ TEST(FaultTest, SeesAHang) {
 }
 
 // ... an error that names another rank, or comes late, and a wrong value.
-TEST(FaultTest, SeesTheWrongCulprit) {
+TEST(FaultTest, SeesThatTheWrongRankIsNamed) {
   const Case item = AllReduce("rank=1,point=start,action=kill");
   JobResult result = Job(item, kDeadline).Run();
   Tally right;
@@ -105,7 +105,7 @@ TEST(FaultCyclesTest, JobsKilledAsAWholeLeaveNothing) {
     StartAndCrash(cycle, 2 + cycle % 3,
                   std::chrono::microseconds(soak::Pick(random, 0, 20'000)));
   pool::SweepLeftovers();
-  const Leftovers left = Look(kCyclePrefix, descriptors);
+  const Leftovers left = FindLeftovers(kCyclePrefix, descriptors);
   EXPECT_EQ(left.files, 0);
   EXPECT_EQ(left.sockets, 0);
   EXPECT_EQ(left.processes, 0);

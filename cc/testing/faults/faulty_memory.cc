@@ -94,12 +94,12 @@ class Injector::Memory final : public pool::Interposer, public pool::Cache {
   }
 
   void WriteBack(const void* begin, size_t bytes) override {
-    Look();
+    ReadRecorder();
     if (IsPayload(RegionOf(begin, bytes))) injector_->Pass(Point::kStep);
     cache_->WriteBack(begin, bytes);
   }
   void Invalidate(const void* begin, size_t bytes) override {
-    Look();
+    ReadRecorder();
     if (IsPayload(RegionOf(begin, bytes))) injector_->Pass(Point::kStep);
     cache_->Invalidate(begin, bytes);
   }
@@ -111,12 +111,12 @@ class Injector::Memory final : public pool::Interposer, public pool::Cache {
   }
   void FullFence() override { cache_->FullFence(); }
   uint64_t Load(const uint64_t* flag) override {
-    Look();
+    ReadRecorder();
     if (InChannel(RegionOf(flag, sizeof(*flag)))) injector_->Pass(Point::kWait);
     return cache_->Load(flag);
   }
   void Store(uint64_t* flag, uint64_t value) override {
-    Look();
+    ReadRecorder();
     if (!InChannel(RegionOf(flag, sizeof(*flag))))
       return cache_->Store(flag, value);
     injector_->Pass(Point::kRing, flag);
@@ -131,7 +131,7 @@ class Injector::Memory final : public pool::Interposer, public pool::Cache {
   }
 
   // What the rank has recorded since the last move.
-  void Look() {
+  void ReadRecorder() {
     if (!open_) return;
     std::lock_guard lock(mutex_);
     const uint64_t submitted = ValueOf(recorder_->submitted_calls.word);

@@ -38,8 +38,8 @@ class FaultyMemoryTest : public testing::TestWithParam<pool::CoherenceMode> {
                                                    entry.place.control);
     recorder_ = std::make_unique<comm::Recorder>(pool_.get(), 0);
   }
-  uint64_t Submit() {
-    return recorder_->Submit(comm::Call(), /*identity=*/1, /*group=*/1,
+  uint64_t RecordCall() {
+    return recorder_->Record(comm::Call(), /*identity=*/1, /*group=*/1,
                              /*ticks=*/1);
   }
   void Step() { pool_->coherence().PublishPayload(slot_, kSlotBytes); }
@@ -59,7 +59,7 @@ class FaultyMemoryTest : public testing::TestWithParam<pool::CoherenceMode> {
 TEST_P(FaultyMemoryTest, HappensOnceAtTheGivenPassOfTheGivenCall) {
   Set("rank=0,call=2,point=step,pass=3,action=delay");
   for (uint64_t call = 1; call <= 4; ++call) {
-    Submit();
+    RecordCall();
     for (int step = 1; step <= 5; ++step) {
       Step();
       EXPECT_EQ(happened_, call > 2 || (call == 2 && step >= 3))
@@ -72,7 +72,7 @@ TEST_P(FaultyMemoryTest, HappensOnceAtTheGivenPassOfTheGivenCall) {
 
 TEST_P(FaultyMemoryTest, FollowsTheRecorder) {
   Set("rank=0,call=0,point=start,action=delay");
-  const uint64_t number = Submit();
+  const uint64_t number = RecordCall();
   Step();
   EXPECT_EQ(happened_, 0);
   recorder_->Start(number, /*ticks=*/2);

@@ -46,7 +46,7 @@ Status Sum(World& world, uint64_t identity, uint64_t count,
     call->input = reinterpret_cast<const std::byte*>(input.data());
     call->output = reinterpret_cast<std::byte*>((*sums)[rank].data());
     call->name = "psum";
-    countdown.Submit(world.endpoint(rank), members, std::move(call));
+    countdown.StartCall(world.endpoint(rank), members, std::move(call));
   }
   return countdown.Wait();
 }

@@ -37,7 +37,7 @@ class HostileMemberTest : public testing::Test {
   }
 
   // A call of `count` numbers: 8 travel in the submission, 100,000 do not.
-  void Submit(int rank, uint64_t identity, uint64_t count) {
+  void StartCall(int rank, uint64_t identity, uint64_t count) {
     auto call = std::make_unique<Call>();
     call->identity = identity;
     call->request.op = plan::Op::kAllReduce;
@@ -50,7 +50,7 @@ class HostileMemberTest : public testing::Test {
     buffers_.emplace_back(2 * count, 1);
     call->input = reinterpret_cast<const std::byte*>(buffers_.back().data());
     call->output = reinterpret_cast<std::byte*>(buffers_.back().data() + count);
-    ranks_[rank].Submit({0, 1, 2}, std::move(call));
+    ranks_[rank].StartCall({0, 1, 2}, std::move(call));
   }
 
   pool::ControlBlock* BlockOf(int rank) {
@@ -86,15 +86,15 @@ class HostileMemberTest : public testing::Test {
 constexpr uint64_t kIdentity = 0x1234567890abcdef, kOther = 0x7777777777777777;
 
 TEST_F(HostileMemberTest, SubmissionWithoutItsData) {
-  for (int rank : {0, 1, 2}) Submit(rank, 1, 8);
+  for (int rank : {0, 1, 2}) StartCall(rank, 1, 8);
   Step({0, 1, 2});
   ASSERT_EQ(ErrorOf(0), "");
-  Submit(1, kIdentity, 8);
+  StartCall(1, kIdentity, 8);
   Step({1});
   SubmissionOf(1, kIdentity)->payload_bytes = 0;
-  Submit(0, kIdentity, 8);
+  StartCall(0, kIdentity, 8);
   Step({0});  // reads that of rank 1, keeps it until rank 2 comes
-  Submit(2, kIdentity, 8);
+  StartCall(2, kIdentity, 8);
   Step({2, 0});
   EXPECT_NE(ErrorOf(0).find("rank 1 is corrupt (a submission without its data"),
             std::string::npos)
@@ -102,13 +102,13 @@ TEST_F(HostileMemberTest, SubmissionWithoutItsData) {
 }
 
 TEST_F(HostileMemberTest, SubmissionLargerThanItsPlace) {
-  for (int rank : {0, 1, 2}) Submit(rank, kIdentity, 8);
+  for (int rank : {0, 1, 2}) StartCall(rank, kIdentity, 8);
   Step({1});
   Step({0, 1, 2});
-  Submit(1, kOther, 8);
+  StartCall(1, kOther, 8);
   Step({1});
   SubmissionOf(1, kOther)->payload_bytes = 1 << 20;
-  Submit(0, kOther, 8);
+  StartCall(0, kOther, 8);
   Step({0});
   EXPECT_NE(ErrorOf(0).find("larger than its place"), std::string::npos)
       << ErrorOf(0);
@@ -116,10 +116,10 @@ TEST_F(HostileMemberTest, SubmissionLargerThanItsPlace) {
 
 // The plan of a call that travels in submissions would leave small slots.
 TEST_F(HostileMemberTest, AnnouncementOfACallThatTakesNoSlot) {
-  Submit(0, 1, 100'000);
-  Submit(1, 1, 100'000);
-  Submit(2, 1, 100'000);
-  Submit(2, kIdentity, 8);
+  StartCall(0, 1, 100'000);
+  StartCall(1, 1, 100'000);
+  StartCall(2, 1, 100'000);
+  StartCall(2, kIdentity, 8);
   Step({1, 2});  // submit
   Step({0});     // announces
   auto& announcement = BlockOf(0)->announcements[0];
@@ -130,12 +130,12 @@ TEST_F(HostileMemberTest, AnnouncementOfACallThatTakesNoSlot) {
 }
 
 TEST_F(HostileMemberTest, SubmissionsAreReadInTurn) {
-  for (int rank : {0, 1, 2}) Submit(rank, 1, 8);
+  for (int rank : {0, 1, 2}) StartCall(rank, 1, 8);
   Step({0, 1, 2});
-  Submit(1, kIdentity, 8);
+  StartCall(1, kIdentity, 8);
   Step({1});
   ++SubmissionOf(1, kIdentity)->ready;
-  Submit(0, kIdentity, 8);
+  StartCall(0, kIdentity, 8);
   Step({0});
   EXPECT_NE(ErrorOf(0).find("out of turn"), std::string::npos) << ErrorOf(0);
 }

@@ -94,7 +94,7 @@ void RunWorld(Random& random, uint64_t period, Outcomes* outcomes) {
     to_start[rank].pop_front();
     const auto& members = call.members();
     const auto self = std::find(members.begin(), members.end(), rank);
-    steppers[rank].Submit(
+    steppers[rank].StartCall(
         members, call.ForMember(static_cast<int>(self - members.begin())));
     ++submitted;
     return true;

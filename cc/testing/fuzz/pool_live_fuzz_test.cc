@@ -73,7 +73,8 @@ Status RunWorld(Random& random, int batches) {
     Countdown countdown(world.size() * static_cast<int>(calls.size()));
     for (SoakCall& call : calls)
       for (int rank : everyone)
-        countdown.Submit(world.endpoint(rank), everyone, call.ForMember(rank));
+        countdown.StartCall(world.endpoint(rank), everyone,
+                            call.ForMember(rank));
     status = countdown.Wait();
     for (const SoakCall& call : calls)
       EXPECT_TRUE(call.GuardsIntact()) << call.Text();

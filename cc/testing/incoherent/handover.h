@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "cc/engine/gpu_program/channel_words.h"
+#include "cc/engine/gpu_plan/channel_words.h"
 #include "cc/pool/coherence/doorbell.h"
 #include "cc/pool/layout/channel_layout.h"
 #include "cc/pool/pool.h"

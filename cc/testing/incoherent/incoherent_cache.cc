@@ -11,13 +11,13 @@
 namespace jax_cxl::pool {
 namespace {
 
-using Move = Omission::Move;
+using Operation = Omission::Operation;
 
 // Ranges are split here, so that parts of one can move in any order.
 constexpr uint64_t kPart = 1024;
 // The adversary's own thread: how often, and how much of the pool each time, so
 // that it comes round to every line.
-constexpr auto kHauntEvery = std::chrono::microseconds(500);
+constexpr auto kSweepEvery = std::chrono::microseconds(500);
 constexpr uint64_t kSweepBytes = 64 * Shadow::kLine;
 
 uint64_t NextId() {
@@ -50,7 +50,7 @@ Result<std::unique_ptr<Interposer>> IncoherentCache::Make(
   std::unique_ptr<IncoherentCache> cache(
       new IncoherentCache(std::move(shadow), seed, omission));
   cache->adversary_ =
-      memory.start_thread([cache = cache.get()] { cache->Haunt(); });
+      memory.start_thread([cache = cache.get()] { cache->EvictAndPrefetch(); });
   return std::unique_ptr<Interposer>(std::move(cache));
 }
 
@@ -135,12 +135,12 @@ void IncoherentCache::WriteBack(const void* begin, size_t bytes) {
   Thread& self = Self();
   std::lock_guard lock(self.mutex);
   if (std::exchange(self.fence_due, false) &&
-      !Omits(Move::kFenceBefore, range.region))
+      !Omits(Operation::kFenceBefore, range.region))
     CompleteFullFence(self);
   Disturb(self.random);
   self.last = range;
   self.last_was_drop = false;
-  if (!Omits(Move::kWriteBack, range.region)) Start(self, range, false);
+  if (!Omits(Operation::kWriteBack, range.region)) Start(self, range, false);
 }
 
 void IncoherentCache::Invalidate(const void* begin, size_t bytes) {
@@ -150,20 +150,21 @@ void IncoherentCache::Invalidate(const void* begin, size_t bytes) {
   Thread& self = Self();
   std::lock_guard lock(self.mutex);
   if (std::exchange(self.fence_due, false) &&
-      !Omits(Move::kFenceBefore, range.region))
+      !Omits(Operation::kFenceBefore, range.region))
     CompleteFullFence(self);
   Disturb(self.random);
   self.last = range;
   self.last_was_drop = true;
-  self.fetches = !Omits(Move::kInvalidate, range.region) &&
-                 !Omits(Move::kFenceAfter, range.region);
-  if (!Omits(Move::kInvalidate, range.region)) Start(self, range, true);
+  self.fetches = !Omits(Operation::kInvalidate, range.region) &&
+                 !Omits(Operation::kFenceAfter, range.region);
+  if (!Omits(Operation::kInvalidate, range.region)) Start(self, range, true);
 }
 
 void IncoherentCache::StoreFence() {
   Thread& self = Self();
   std::lock_guard lock(self.mutex);
-  if (Omits(Move::kStoreFence, self.last.region) && !self.last_was_drop) return;
+  if (Omits(Operation::kStoreFence, self.last.region) && !self.last_was_drop)
+    return;
   Complete(self, /*drops=*/false);
 }
 
@@ -174,13 +175,13 @@ void IncoherentCache::FullFence() {
     self.fence_due = true;
     return;
   }
-  if (Omits(Move::kFenceAfter, self.last.region)) return;
+  if (Omits(Operation::kFenceAfter, self.last.region)) return;
   CompleteFullFence(self);
 }
 
 uint64_t IncoherentCache::Load(const uint64_t* flag) {
   const Range range = RangeOf(flag, sizeof(*flag));
-  if (Omits(Move::kWait, range.region)) return Satisfied();
+  if (Omits(Operation::kWait, range.region)) return Satisfied();
   Thread& self = Self();
   std::lock_guard lock(self.mutex);
   if (std::exchange(self.fence_due, false)) CompleteFullFence(self);
@@ -268,11 +269,11 @@ uint64_t IncoherentCache::Satisfied() const {
   return header->epoch << kValueBits | ((uint64_t{1} << 40) - 1);
 }
 
-void IncoherentCache::Haunt() {
+void IncoherentCache::EvictAndPrefetch() {
   Random random{seed_ ^ id_ << 32};
   uint64_t sweep = random() % shadow_->bytes();
   std::unique_lock lock(stop_mutex_);
-  while (!stop_changed_.wait_for(lock, kHauntEvery, [this] { return stop_; })) {
+  while (!stop_changed_.wait_for(lock, kSweepEvery, [this] { return stop_; })) {
     lock.unlock();
     for (int i = 0; i < 16; ++i) Disturb(random);
     sweep = RoundDown(sweep, Shadow::kLine);

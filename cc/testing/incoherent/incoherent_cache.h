@@ -101,8 +101,8 @@ class IncoherentCache final : public Interposer, public Cache {
 
   Thread& Self();
   Range RangeOf(const void* begin, size_t bytes) const;
-  bool Omits(Omission::Move move, Region region) const {
-    return omission_ == Omission{move, region};
+  bool Omits(Omission::Operation operation, Region region) const {
+    return omission_ == Omission{operation, region};
   }
   void Start(Thread& thread, const Range& range, bool drop);
   void Complete(Thread& thread, bool drops);
@@ -112,7 +112,7 @@ class IncoherentCache final : public Interposer, public Cache {
   uint64_t Satisfied() const;
 
   // The adversary.
-  void Haunt();
+  void EvictAndPrefetch();
   void Disturb(Random& random);
   void Touch(Random& random, uint64_t offset, uint64_t bytes);
   void Note(const Range& range);

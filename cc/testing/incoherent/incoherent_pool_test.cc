@@ -61,7 +61,7 @@ TEST(IncoherentPoolTest, FlushModeOnOneHost) {
   EXPECT_EQ(hosts.a->epoch(), hosts.b->epoch());
 }
 
-// The same move left out, and the promise that relies on it breaks.
+// The same operation left out, and the promise that relies on it breaks.
 class LeftOutTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(LeftOutTest, HandOverNotices) {
@@ -90,7 +90,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(OmissionTest, NamesRoundTrip) {
   for (int region = 0; region < kNumRegions; ++region) {
-    const Omission omission{Omission::Move::kFenceBefore,
+    const Omission omission{Omission::Operation::kFenceBefore,
                             static_cast<Region>(region)};
     const auto parsed = ParseOmission(OmissionName(omission));
     ASSERT_TRUE(parsed.ok());

@@ -5,7 +5,7 @@
 namespace jax_cxl::pool {
 namespace {
 
-constexpr std::array<std::string_view, 6> kMoveNames = {
+constexpr std::array<std::string_view, 6> kOperationNames = {
     "write_back",   "store_fence", "invalidate",
     "fence_before", "fence_after", "wait"};
 
@@ -14,8 +14,8 @@ constexpr std::array<std::string_view, 6> kMoveNames = {
 Result<std::optional<Omission>> ParseOmission(std::string_view text) {
   if (text.empty()) return std::optional<Omission>();
   for (int region = 0; region < kNumRegions; ++region) {
-    for (size_t move = 0; move < kMoveNames.size(); ++move) {
-      const Omission omission{static_cast<Omission::Move>(move),
+    for (size_t i = 0; i < kOperationNames.size(); ++i) {
+      const Omission omission{static_cast<Omission::Operation>(i),
                               static_cast<Region>(region)};
       if (text == OmissionName(omission)) return std::optional(omission);
     }
@@ -27,7 +27,7 @@ Result<std::optional<Omission>> ParseOmission(std::string_view text) {
 
 std::string OmissionName(const Omission& omission) {
   return std::string(RegionName(omission.region)) + "." +
-         std::string(kMoveNames[static_cast<size_t>(omission.move)]);
+         std::string(kOperationNames[static_cast<size_t>(omission.operation)]);
 }
 
 }  // namespace jax_cxl::pool

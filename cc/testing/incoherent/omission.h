@@ -14,7 +14,7 @@ namespace jax_cxl::pool {
 // Negative controls: what the emulated cache of an incoherent pool leaves out,
 // to show that the tests would notice if the protocol did.
 struct Omission {
-  enum class Move : uint8_t {
+  enum class Operation : uint8_t {
     kWriteBack,    // of a payload or flag just stored
     kStoreFence,   // after it
     kInvalidate,   // of a payload or flag about to be loaded
@@ -23,7 +23,7 @@ struct Omission {
     kWait,         // the flag reads as if nothing had to be waited for
   };
 
-  Move move = Move::kWriteBack;
+  Operation operation = Operation::kWriteBack;
   Region region = Region::kOther;
 
   bool operator==(const Omission&) const = default;

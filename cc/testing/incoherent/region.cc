@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "cc/engine/gpu_program/channel_words.h"
+#include "cc/engine/gpu_plan/channel_words.h"
 #include "cc/pool/layout/channel_layout.h"
 #include "cc/pool/layout/layout.h"
 #include "cc/pool/layout/recorder_layout.h"
@@ -15,7 +15,7 @@ std::string_view RegionName(Region region) {
       "header",
       "rank_info",
       "abort",
-      "standstill",
+      "stall",
       "end",
       "directory",
       "submission",
@@ -26,7 +26,7 @@ std::string_view RegionName(Region region) {
       "rank_ready",
       "heartbeat",
       "abort_raised",
-      "standstill_flag",
+      "stall_flag",
       "end_raised",
       "directory_ready",
       "published",
@@ -79,14 +79,14 @@ Region RegionMap::FindInRankPage(uint64_t offset, bool word) const {
     return word && offset == offsetof(RankInfo, ready) ? Region::kRankReady
                                                        : Region::kRankInfo;
   if (offset < offsetof(RankPage, abort)) return Region::kHeartbeat;
-  if (offset < offsetof(RankPage, standstill))
+  if (offset < offsetof(RankPage, stall))
     return word && offset == offsetof(RankPage, abort) ? Region::kAbortRaised
                                                        : Region::kAbort;
   if (offset < offsetof(RankPage, end))
-    return word && (offset == offsetof(RankPage, standstill) ||
-                    offset == offsetof(RankPage, standstill_beats))
-               ? Region::kStandstillFlag
-               : Region::kStandstill;
+    return word && (offset == offsetof(RankPage, stall) ||
+                    offset == offsetof(RankPage, stall_beats))
+               ? Region::kStallFlag
+               : Region::kStall;
   if (offset < offsetof(RankPage, channels))
     return word && offset == offsetof(RankPage, end) ? Region::kEndRaised
                                                      : Region::kEnd;

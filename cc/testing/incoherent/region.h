@@ -18,7 +18,7 @@ enum class Region : uint8_t {
   // Payloads.
   kRankInfo,
   kAbort,
-  kStandstill,
+  kStall,
   kEnd,
   kDirectory,
   kSubmission,
@@ -30,7 +30,7 @@ enum class Region : uint8_t {
   kRankReady,
   kHeartbeat,
   kAbortRaised,
-  kStandstillFlag,
+  kStallFlag,
   kEndRaised,
   kDirectoryReady,
   kPublished,

@@ -23,7 +23,7 @@ namespace jax_cxl::comm::flags_model {
 class Model {
  public:
   using State = flags_model::State;
-  using Move = model::Move<State>;
+  using Transition = model::Transition<State>;
 
   explicit Model(Configuration setup) : setup_(std::move(setup)) {
     for (size_t call = 0; call < setup_.calls.size();) {
@@ -35,7 +35,7 @@ class Model {
   Model(const Model& other) : Model(other.setup_) {}
 
   // See model::Explore.
-  std::string Moves(const State& state, std::vector<Move>* moves) {
+  std::string Moves(const State& state, std::vector<Transition>* moves) {
     state_ = &state;
     moves_ = moves;
     wrong_.clear();
@@ -50,7 +50,7 @@ class Model {
     for (self_ = 0; self_ < setup_.ranks && moves->empty(); ++self_) CheckEnd();
     for (self_ = 0; self_ < setup_.ranks; ++self_) {
       Arrive();
-      Befall();
+      AddFailures();
     }
     return wrong_;
   }
@@ -253,7 +253,7 @@ class Model {
   }
 
   // What may come over a rank at any time.
-  void Befall() {
+  void AddFailures() {
     if (me().life != kLive || Done(self_)) return;
     if (state_->crashes < setup_.crashes) {
       State& next = Add("dies");
@@ -261,7 +261,7 @@ class Model {
       ++next.crashes;
     }
     if (state_->timeouts < setup_.timeouts) {
-      State& next = Add("runs out of patience");
+      State& next = Add("times out");
       Mine(next).life = kGaveUp;
       ++next.timeouts;
     }
@@ -289,7 +289,7 @@ class Model {
   std::vector<const FlagsCall*> rounds_;  // null: a wipe
   const State* state_ = nullptr;
   int self_ = 0;
-  std::vector<Move>* moves_ = nullptr;
+  std::vector<Transition>* moves_ = nullptr;
   std::string wrong_;
 };
 

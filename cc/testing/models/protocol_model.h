@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "cc/testing/models/protocol_model_giving_up.h"
-#include "cc/testing/models/protocol_model_in_order.h"
 #include "cc/testing/models/protocol_model_negotiation.h"
 #include "cc/testing/models/protocol_model_plans.h"
 #include "cc/testing/models/protocol_model_search.h"
@@ -17,8 +16,8 @@
 // file each:
 //
 //   submissions   rings of them, and the words that say how far they were read
-//   negotiation   calls in any order: eager ones, and announcements
-//   in_order      calls in program order, and ranks that disagree about them
+//   negotiation   calls in any order: eager ones, announcements, and ranks that
+//                 disagree about a call
 //   plans         slots, doorbells and releases in the order of real plans
 //   giving_up     deaths, timeouts, ranks that leave
 //
@@ -27,7 +26,7 @@
 // reader drops the line and may fetch it anew at any time until it has read it.
 // Flags are 8 bytes, stored and loaded as the pool has them.
 //
-// In calls in any order, a rank may do any step that it could do next, so that
+// A rank may do any step that it could do next, so that
 // the code's own order is one of many. A rank may die, or give up, between any
 // two steps. One that is done takes no further part.
 //
@@ -42,7 +41,19 @@ class Model {
   explicit Model(Configuration setup) : setup_(std::move(setup)) {}
 
   // See Explore.
-  std::string Moves(const State& state, std::vector<Move<State>>* moves) const {
+  void Start(State* state) const {
+    if (!setup_.announced) return;
+    for (int r = 0; r < setup_.ranks; ++r) {
+      Rank& rank = state->rank[r];
+      rank.sent = state->submission[r][0] = 1;
+      for (int m = 0; m < setup_.ranks; ++m) rank.read[m] = m != r;
+      rank.here[0] = static_cast<uint8_t>((1 << setup_.ranks) - 1);
+      rank.ordered = rank.current = 1;
+    }
+    state->announcement[0] = 1;
+  }
+  std::string Moves(const State& state,
+                    std::vector<Transition<State>>* moves) const {
     std::string wrong;
     const auto each = [&](auto part) {
       for (int r = 0; r < setup_.ranks && wrong.empty(); ++r) {
@@ -53,7 +64,7 @@ class Model {
     each([](Turn& turn) { Act(turn); });
     if (moves->empty()) each([](Turn& turn) { CheckEnd(turn); });
     each([](Turn& turn) { Evict(turn); });
-    each([](Turn& turn) { Befall(turn); });
+    each([](Turn& turn) { AddFailures(turn); });
     return wrong;
   }
 
@@ -63,12 +74,9 @@ class Model {
     const size_t before = turn.moves();
     if (me.life == kGivingUp) GiveUp(turn);
     if (me.life != kLive || me.done == turn.all_calls()) return;
-    const bool in_order = turn.setup.in_program_order();
-    if (!in_order) Exchange(turn);
+    Exchange(turn);
     if (me.current > 0)
       Execute(turn);
-    else if (in_order)
-      me.phase == kAwaiting ? Await(turn) : Start(turn);
     else
       turn.self == 0 ? Announce(turn) : Follow(turn);
     Watch(turn, turn.moves() == before);

@@ -23,12 +23,9 @@ enum class Fault : uint8_t {
   kAnnouncementWait,
   kAbort,         // who gives up tells nobody
   kAbortPublish,  // nor why
-  kBlame,         // who waits for a place in a ring does not know whom to watch
+  kWaitingFor,    // who waits for a place in a ring does not know whom to watch
   kSecondLook,    // at what a peer did last before it left
-  kCompare,       // a call is taken for mine
-  // Of calls in program order.
-  kCatchUp,         // who needs nothing of the others reads nothing of them
-  kPopAfterReading  // a submission counts as read before its data is
+  kCompare        // a call is taken for mine
 };
 
 inline constexpr std::string_view kFaultNames[] = {"Nothing",
@@ -46,11 +43,9 @@ inline constexpr std::string_view kFaultNames[] = {"Nothing",
                                                    "AnnouncementWait",
                                                    "Abort",
                                                    "AbortPublish",
-                                                   "Blame",
+                                                   "WaitingFor",
                                                    "SecondLook",
-                                                   "Compare",
-                                                   "CatchUp",
-                                                   "PopAfterReading"};
+                                                   "Compare"};
 inline std::string_view FaultName(Fault fault) {
   return kFaultNames[static_cast<int>(fault)];
 }

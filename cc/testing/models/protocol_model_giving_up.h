@@ -4,21 +4,18 @@
 #include <algorithm>
 #include <vector>
 
-#include "cc/testing/models/protocol_model_in_order.h"
 #include "cc/testing/models/protocol_model_negotiation.h"
 #include "cc/testing/models/protocol_model_plans.h"
 #include "cc/testing/models/protocol_model_turn.h"
 
-// Deaths, timeouts, and how the others learn of them: as patience.cc and
+// Deaths, timeouts, and how the others learn of them: as wait_monitor.cc and
 // peers.cc have it.
 namespace jax_cxl::comm::model {
 
 // The members that a rank waits for, and looks after.
 inline std::vector<int> WaitingFor(const Turn& turn) {
   const Rank& me = turn.me;
-  if (me.current == 0)
-    return turn.setup.in_program_order() ? WaitingForCalls(turn)
-                                         : WaitingForOrder(turn);
+  if (me.current == 0) return WaitingForOrder(turn);
   const plan::Plan& plan = turn.PlanOf(me.current - 1, turn.self);
   if (me.step == plan.steps.size()) return {};
   const int peer = Blocker(turn, plan.steps[me.step]);
@@ -70,7 +67,7 @@ inline void GiveUp(Turn& turn) {
 }
 
 // What may befall a rank at any time.
-inline void Befall(Turn& turn) {
+inline void AddFailures(Turn& turn) {
   const Rank& me = turn.me;
   if (me.life > kGivingUp || me.done == turn.all_calls()) return;
   if (turn.state.crashes < turn.setup.crashes) {
@@ -79,7 +76,7 @@ inline void Befall(Turn& turn) {
     ++next.crashes;
   }
   if (turn.state.timeouts < turn.setup.timeouts && me.life == kLive) {
-    State& next = turn.Add("runs out of patience");
+    State& next = turn.Add("times out");
     turn.Mine(next).life = kGivingUp;
     ++next.timeouts;
   }

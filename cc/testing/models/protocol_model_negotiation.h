@@ -12,7 +12,7 @@
 // negotiation.cc has them.
 namespace jax_cxl::comm::model {
 
-// As Negotiation::Enroll and WhenFull.
+// As Negotiation::AddMember and OnComplete.
 inline void Submitted(Turn& turn, State* next, int call, int member) {
   Rank& mine = turn.Mine(*next);
   mine.here[call] |= Turn::Bit(member);
@@ -123,11 +123,11 @@ inline std::vector<int> WaitingForOrder(const Turn& turn) {
     std::vector<int> missing;
     for (int m : others)
       if ((me.here[call] & Turn::Bit(m)) == 0) missing.push_back(m);
-    if (!turn.Has(Fault::kBlame) && me.sent < turn.setup.calls.size()) {
+    if (!turn.Has(Fault::kWaitingFor) && me.sent < turn.setup.calls.size()) {
       for (int m : RingHolders(turn)) missing.push_back(m);
     }
     if (!missing.empty()) return missing;
-    if (!turn.Has(Fault::kBlame) && turn.self == 0) return others;
+    if (!turn.Has(Fault::kWaitingFor) && turn.self == 0) return others;
     return turn.self == 0 ? std::vector<int>() : std::vector<int>{0};
   }
   return {};

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "cc/testing/models/protocol_model_in_order.h"
 #include "cc/testing/models/protocol_model_turn.h"
 
 // Slots, doorbells and releases in the order of real plans: as the executor of
@@ -104,7 +103,7 @@ inline void Retrieve(Turn& turn, const plan::Step& step,
                       ? round + 1 - turn.setup.num_slots
                       : turn.state.slot[sources[i]][entry][p],
                   round + 1, "round");
-    CheckSameCalls(turn, sources[i], turn.me.current - 1);
+    turn.CheckSameCall(sources[i], turn.me.current - 1);
   }
   State* next;
   if (part < sources.size()) {

@@ -14,7 +14,7 @@ namespace jax_cxl::comm::model {
 
 // A step that some rank, or chance, can make, and the state that it leads to.
 template <typename State>
-struct Move {
+struct Transition {
   int rank;
   const char* what;
   State next;
@@ -87,13 +87,14 @@ class SeenStates {
 // finds whatever goes on for ever.
 //
 // `model.Moves(state, &moves)` appends all steps from a state and returns what
-// is wrong with it, "" for nothing.
+// is wrong with it, "" for nothing. The search starts from a state of zeros,
+// which `model.Start(&state)` may change.
 template <typename Model>
 Outcome Explore(Model model) {
   using State = typename Model::State;
   struct Level {
     State state;
-    std::vector<Move<State>> moves;
+    std::vector<Transition<State>> moves;
     size_t next = 0;
   };
   Outcome outcome;
@@ -110,6 +111,7 @@ Outcome Explore(Model model) {
   };
   State start;
   std::memset(&start, 0, sizeof(start));
+  if constexpr (requires { model.Start(&start); }) model.Start(&start);
   bool good = visit(start);
   while (good && !path.empty()) {
     Level& level = path.back();
@@ -122,7 +124,7 @@ Outcome Explore(Model model) {
   }
   for (const Level& level : path) {
     if (good || level.next == 0) continue;
-    const Move<State>& move = level.moves[level.next - 1];
+    const Transition<State>& move = level.moves[level.next - 1];
     outcome.trace.push_back("rank " + std::to_string(move.rank) + " " +
                             move.what);
   }

@@ -19,20 +19,20 @@ inline constexpr int kMaxParts = 3;
 struct ModelCall {
   // By rank; no steps: the call is eager.
   std::vector<plan::Plan> plans;
-  // Of whom a rank needs an eager call's data, a bit each.
-  std::vector<uint8_t> eager_reads;
 };
 
 struct Configuration {
   int ranks = 2;
   std::vector<ModelCall> calls;
-  // In which each rank starts the calls; none: all of them in program order.
+  // In which each rank starts the calls.
   std::vector<std::vector<int>> orders;
   // What each rank calls, by call; none: all of them the same.
   std::vector<std::vector<int>> kinds;
+  // Every rank starts inside the first call: all have submitted it, and read
+  // that the leader has announced it.
+  bool announced = false;
   int submission_ring = 2;
   int reads_per_word = 1;
-  int calls_per_catch_up = 1;
   int announcement_ring = 1;
   int num_slots = 2;
   // Parts of a slot that are put one by one, kSlotAlignment each; 1: a slot is
@@ -41,14 +41,9 @@ struct Configuration {
   int crashes = 1;
   int timeouts = 0;  // ranks that give up for no reason that others know
   Fault fault = Fault::kNone;
-
-  bool in_program_order() const { return orders.empty(); }
 };
 
 enum Life : uint8_t { kLive, kGivingUp, kGaveUp, kDead };
-
-// Where a rank is between two calls in program order.
-enum Phase : uint8_t { kStarting, kCatchingUp, kAwaiting };
 
 // Plain bytes, so that states can be compared and hashed. What a rank has
 // stored and what its flags say follow from its counters; what is in the pool
@@ -62,13 +57,11 @@ struct Rank {
   uint8_t read[kMaxRanks];
   uint8_t acquired[kMaxRanks];  // the submission to be read next
   uint8_t here[kMaxCalls];      // who has submitted the call, a bit each
-  uint8_t phase;
-  uint8_t member;    // to be looked at next: catching up, awaiting
-  uint8_t suspects;  // member + 1: looked in vain for what it sends
-  uint8_t done;      // calls, a bit each
-  uint8_t ordered;   // announcements made or followed
-  uint8_t ordering;  // 1 stored or acquired, 2 published
-  uint8_t current;   // call + 1
+  uint8_t suspects;             // member + 1: looked in vain for what it sends
+  uint8_t done;                 // calls, a bit each
+  uint8_t ordered;              // announcements made or followed
+  uint8_t ordering;             // 1 stored or acquired, 2 published
+  uint8_t current;              // call + 1
   uint8_t step;
   uint8_t part;  // 1 stored, or how many sources were acquired
   uint8_t stored[kMaxSlots][kMaxParts];  // the round, from 1

@@ -17,7 +17,7 @@ namespace jax_cxl::comm::model {
 class Turn {
  public:
   Turn(const Configuration& setup, const State& state, int self,
-       std::vector<Move<State>>* moves, std::string* wrong)
+       std::vector<Transition<State>>* moves, std::string* wrong)
       : setup(setup),
         state(state),
         self(self),
@@ -38,9 +38,7 @@ class Turn {
   uint8_t all_calls() const {
     return static_cast<uint8_t>((1 << setup.calls.size()) - 1);
   }
-  int CallAt(int rank, int index) const {
-    return setup.in_program_order() ? index : setup.orders[rank][index];
-  }
+  int CallAt(int rank, int index) const { return setup.orders[rank][index]; }
   const plan::Plan& PlanOf(int call, int rank) const {
     return setup.calls[call].plans[rank];
   }
@@ -48,6 +46,10 @@ class Turn {
   bool SameCall(int member, int call) const {
     return setup.kinds.empty() ||
            setup.kinds[member][call] == setup.kinds[self][call];
+  }
+  // Before data of `member` is read in `call`.
+  void CheckSameCall(int member, int call) {
+    if (!SameCall(member, call)) Wrong("reads data of another call");
   }
   // All ranks' plans have steps, or none.
   bool Eager(int call) const { return setup.calls[call].plans[0].rounds == 0; }
@@ -70,7 +72,7 @@ class Turn {
   }
 
  private:
-  std::vector<Move<State>>* moves_;
+  std::vector<Transition<State>>* moves_;
   std::string* wrong_;
 };
 

@@ -22,7 +22,7 @@
 #include "cc/testing/world/world.h"
 
 // Runs what tests the protocol on an incoherent pool whose cache leaves one
-// move out, to see it fail.
+// operation out, to see it fail.
 namespace jax_cxl::comm {
 
 enum class Scenario : uint8_t {
@@ -214,7 +214,8 @@ inline std::string TalkOnce(const Incoherence& incoherence, bool disagree) {
     if (!disagree && rank == 2)
       world.peers(rank).GiveUp(rank, Error(Code::kDataLoss, reason));
     else
-      countdowns[rank]->Submit(world.endpoint(rank), everyone, std::move(call));
+      countdowns[rank]->StartCall(world.endpoint(rank), everyone,
+                                  std::move(call));
   }
   for (int rank = 0; rank < kRanks; ++rank) {
     if (!disagree && rank == 2) continue;
@@ -294,13 +295,13 @@ inline Outcome RunControl(const Incoherence& incoherence, Scenario scenario,
   close(ends[1]);
   Outcome outcome;
   pollfd ready = {ends[0], POLLIN, 0};
-  const double patience = seconds + 10;
+  const double timeout = seconds + 10;
   auto passed = [&] {
     return std::chrono::duration<double>(Clock::now() - start).count();
   };
   bool hangs = false;
   for (char text[4096];;) {
-    const int left = static_cast<int>(1000 * (patience - passed()));
+    const int left = static_cast<int>(1000 * (timeout - passed()));
     if (left <= 0 || poll(&ready, 1, left) == 0) {
       hangs = true;
       kill(pid, SIGKILL);

@@ -1,4 +1,4 @@
-// How quickly the tests notice that a move of the protocol is left out:
+// How quickly the tests notice that an operation of the protocol is left out:
 // negative_controls_benchmark [--seeds=N] [--seconds=T] [--only=MOVE]
 // [--scenario=NAME]. Writes
 // JSON to the standard output and a table in Markdown to the standard error;

@@ -1,7 +1,7 @@
-// Sanitizers: none. It starts a process for each move that it leaves out.
+// Sanitizers: none. It starts a process for each operation that it leaves out.
 
-// Leaves out one move of the protocol after the other and expects the tests of
-// this folder to notice. docs/protocol.md has how quickly they do.
+// Leaves out one operation of the protocol after the other and expects the
+// tests of this folder to notice. docs/protocol.md has how quickly they do.
 #include "cc/testing/negative_controls/negative_controls.h"
 
 #include <gtest/gtest.h>

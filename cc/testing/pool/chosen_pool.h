@@ -15,7 +15,7 @@
 //
 //   JAX_CXL_TEST_POOL=incoherent|flush|uncached|coherent (the default)
 //   JAX_CXL_TEST_SEED=N  what chance starts from in incoherent pools (0)
-//   JAX_CXL_TEST_LEAVE_OUT=slot.write_back  a move of the protocol that
+//   JAX_CXL_TEST_LEAVE_OUT=slot.write_back  an operation of the protocol that
 //                        incoherent pools leave out (omission.h)
 namespace jax_cxl::pool {
 

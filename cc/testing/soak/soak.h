@@ -65,7 +65,7 @@ class RandomWorld {
     std::vector<std::thread> threads;
     for (int rank = 0; rank < ranks_; ++rank) {
       threads.emplace_back([&, rank, seed = random()] {
-        Submit(Random(seed), rank, *calls, &countdown);
+        StartCalls(Random(seed), rank, *calls, &countdown);
       });
     }
     for (std::thread& thread : threads) thread.join();
@@ -99,8 +99,8 @@ class RandomWorld {
   }
 
   // Starts the rank's calls in an order of its own, with pauses of its own.
-  void Submit(Random random, int rank, std::vector<SoakCall>& calls,
-              Countdown* countdown) {
+  void StartCalls(Random random, int rank, std::vector<SoakCall>& calls,
+                  Countdown* countdown) {
     std::vector<size_t> order(calls.size());
     std::iota(order.begin(), order.end(), 0);
     if (random() % 2 == 0) std::shuffle(order.begin(), order.end(), random);
@@ -112,7 +112,7 @@ class RandomWorld {
       if (late && random() % 32 == 0)
         std::this_thread::sleep_for(
             std::chrono::microseconds(Pick(random, 0, 200)));
-      countdown->Submit(
+      countdown->StartCall(
           world_.endpoint(rank), members,
           calls[k].ForMember(static_cast<int>(self - members.begin())));
     }

@@ -28,7 +28,8 @@ class SteppedRank {
         recorder_(pool, rank),
         arena_(*pool, rank) {}
 
-  void Submit(const std::vector<int32_t>& members, std::unique_ptr<Call> call) {
+  void StartCall(const std::vector<int32_t>& members,
+                 std::unique_ptr<Call> call) {
     call->submitted = Ticks();
     std::unique_ptr<Channel>& channel = channels_[members];
     if (channel == nullptr) {
@@ -38,8 +39,8 @@ class SteppedRank {
           Group{members, static_cast<int>(self - members.begin())});
       Check(channel->Open(&arena_));
     }
-    recorder_.Submit(call.get(), channel->key());
-    const Status status = failed_.ok() ? channel->Submit(call) : failed_;
+    recorder_.Record(call.get(), channel->key());
+    const Status status = failed_.ok() ? channel->AddCall(call) : failed_;
     if (call != nullptr) finished_.push_back({std::move(call), status});
     Check(status);
   }

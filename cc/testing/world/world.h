@@ -114,11 +114,12 @@ class Countdown {
     return first_error_;
   }
 
-  // Hands a call to an endpoint and counts it down when it is finished.
-  void Submit(Endpoint& endpoint, const std::vector<int32_t>& members,
-              std::unique_ptr<Call> call) {
+  // Starts a call on an endpoint and counts it down when it is finished.
+  void StartCall(Endpoint& endpoint, const std::vector<int32_t>& members,
+                 std::unique_ptr<Call> call) {
     call->done = [this](const Status& status) { Done(status); };
-    if (auto status = endpoint.Submit(members, std::move(call))) Done(*status);
+    if (auto status = endpoint.StartCall(members, std::move(call)))
+      Done(*status);
   }
 
  private:

@@ -116,7 +116,7 @@ class SweepTest(absltest.TestCase):
         fd, offset = pool.opened_file()
         # As --post-mortem keeps them: with the header of the pool.
         with open(paths["recorders"], "wb") as file:
-            file.write(_core.read_snapshot(fd, offset, "pool").to_bytes())
+            file.write(_core.read_job_record(fd, offset, "pool").to_bytes())
         pool.unlink()
         _core.sweep_leftovers()
         left = job.pool_files(name)

@@ -20,10 +20,10 @@ constexpr uint32_t kMaxBlocksUsed = 32;
 __device__ bool Get(const Task& task, Shared& shared, const Units& units) {
   const DeviceCall& call = task.call;
   const ShortStep& step = units.step();
-  const UnitLines lines(task, step.first, step.from + units.i());
+  const UnitVectors vectors(task, step.first, step.from + units.i());
   Wait wait(call, shared);
   for (;;) {
-    const Arriving arriving(lines);
+    const Arriving arriving(vectors);
     if (arriving.Has(FlagOf(call))) {
       StoreLocal(call.output + step.to + units.i(), arriving.Data(),
                  units.left());
@@ -68,7 +68,7 @@ class Puts {
 
   __device__ void Run() {
     while (units_.has()) {
-      UnitLines(task_, task_.call.self, units_.step().to + units_.i())
+      UnitVectors(task_, task_.call.self, units_.step().to + units_.i())
           .Store(data_, FlagOf(task_.call));
       units_.Next();
       if (units_.has()) Load();
@@ -139,7 +139,7 @@ __global__ void Wipe(const __grid_constant__ DeviceCall call) {
     return;
   }
   FlaggedControl& mine = *call.members[call.self].flagged;
-  for (auto& slot : mine.lines)
+  for (auto& slot : mine.vectors)
     for (uint64_t i = threadIdx.x * 16; i < sizeof(slot); i += blockDim.x * 16)
       StoreVolatile(slot + i, make_uint4(0, 0, 0, 0));
   FenceSystem();
@@ -152,10 +152,10 @@ __global__ void Wipe(const __grid_constant__ DeviceCall call) {
 }
 
 template <typename AnyLists>
-AnyLists ListsOf(const DeviceCall& call, const FlaggedProgram& program) {
+AnyLists ListsOf(const DeviceCall& call, const FlaggedPlan& gpu_plan) {
   AnyLists lists = {};
   for (int member = 0; member < call.num_members; ++member)
-    lists.rings[member] = program.members[member].flagged;
+    lists.rings[member] = gpu_plan.members[member].flagged;
   const auto in_short = [](const DeviceStep& step) {
     return ShortStep{static_cast<uint16_t>(step.kind),
                      static_cast<uint8_t>(step.first),
@@ -166,18 +166,18 @@ AnyLists ListsOf(const DeviceCall& call, const FlaggedProgram& program) {
                      static_cast<uint32_t>(step.bytes)};
   };
   ShortStep* to = lists.steps;
-  to = std::transform(program.sending, program.sending + call.num_sending, to,
+  to = std::transform(gpu_plan.sending, gpu_plan.sending + call.num_sending, to,
                       in_short);
-  std::transform(program.receiving, program.receiving + call.num_receiving, to,
-                 in_short);
+  std::transform(gpu_plan.receiving, gpu_plan.receiving + call.num_receiving,
+                 to, in_short);
   return lists;
 }
 
 template <typename AnyLists>
-void LaunchWith(const DeviceCall& call, const FlaggedProgram& program,
+void LaunchWith(const DeviceCall& call, const FlaggedPlan& gpu_plan,
                 cudaStream_t stream) {
-  Exchange<<<program.blocks, kThreads + 32, 0, stream>>>(
-      call, ListsOf<AnyLists>(call, program));
+  Exchange<<<gpu_plan.blocks, kThreads + 32, 0, stream>>>(
+      call, ListsOf<AnyLists>(call, gpu_plan));
 }
 
 template <typename AnyLists>
@@ -191,22 +191,22 @@ constexpr bool Fit(const DeviceCall& call) {
 }  // namespace
 }  // namespace flagged
 
-bool FitsFlagged(const Program& program) {
+bool FitsFlagged(const GpuPlan& gpu_plan) {
   const auto to_slot = [](const DeviceStep& step) {
     return step.kind == DeviceStepKind::kReduceToSlot ||
            step.kind == DeviceStepKind::kReduceToBoth;
   };
-  return program.rounds == 1 &&
-         program.sending.size() + program.receiving.size() <=
+  return gpu_plan.rounds == 1 &&
+         gpu_plan.sending.size() + gpu_plan.receiving.size() <=
              flagged::kMaxSteps &&
-         std::ranges::none_of(program.receiving, to_slot);
+         std::ranges::none_of(gpu_plan.receiving, to_slot);
 }
 
-uint32_t FlaggedBlocks(const Program& program) {
+uint32_t FlaggedBlocks(const GpuPlan& gpu_plan) {
   uint64_t put = 0, get = 0;
-  for (const DeviceStep& step : program.sending)
+  for (const DeviceStep& step : gpu_plan.sending)
     put += flagged::NumUnits(step.bytes);
-  for (const DeviceStep& step : program.receiving)
+  for (const DeviceStep& step : gpu_plan.receiving)
     get += flagged::NumUnits(step.bytes);
   const uint64_t units = std::max(put, get);
   return static_cast<uint32_t>(
@@ -214,12 +214,12 @@ uint32_t FlaggedBlocks(const Program& program) {
                            1, flagged::kMaxBlocksUsed));
 }
 
-cudaError_t LaunchFlagged(const DeviceCall& call, const FlaggedProgram& program,
+cudaError_t LaunchFlagged(const DeviceCall& call, const FlaggedPlan& gpu_plan,
                           cudaStream_t stream) {
   if (flagged::Fit<flagged::FewLists>(call))
-    flagged::LaunchWith<flagged::FewLists>(call, program, stream);
+    flagged::LaunchWith<flagged::FewLists>(call, gpu_plan, stream);
   else
-    flagged::LaunchWith<flagged::AllLists>(call, program, stream);
+    flagged::LaunchWith<flagged::AllLists>(call, gpu_plan, stream);
   return cudaGetLastError();
 }
 

@@ -4,7 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include "cc/engine/cuda/device_call.h"
-#include "cc/engine/gpu_program/program.h"
+#include "cc/engine/gpu_plan/gpu_plan.h"
 
 // Short messages: every 8 bytes in the pool are 4 of data and 4 that say which
 // round they belong to. Whoever reads them with one load knows whether they are
@@ -18,10 +18,10 @@ namespace jax_cxl::cuda {
 
 // Whether the kernel can execute it: one round, in which nothing depends on
 // what was received before. The same on all ranks.
-bool FitsFlagged(const Program& program);
+bool FitsFlagged(const GpuPlan& gpu_plan);
 
 // What the host knows of a call besides: it travels with the launch.
-struct FlaggedProgram {
+struct FlaggedPlan {
   const DeviceStep* sending;  // as many as the call says
   const DeviceStep* receiving;
   const MemberView* members;
@@ -29,11 +29,11 @@ struct FlaggedProgram {
 };
 
 // As Launch (see executor.h). `call.base_round` counts the rounds of this ring.
-cudaError_t LaunchFlagged(const DeviceCall& call, const FlaggedProgram& program,
+cudaError_t LaunchFlagged(const DeviceCall& call, const FlaggedPlan& gpu_plan,
                           cudaStream_t stream);
 
-// Thread blocks for a program: as many as keep each thread's work small.
-uint32_t FlaggedBlocks(const Program& program);
+// Thread blocks for a GPU plan: as many as keep each thread's work small.
+uint32_t FlaggedBlocks(const GpuPlan& gpu_plan);
 
 // Flags have 32 bits. Before they begin anew this wipes the ring, once all
 // peers have read what is in it, and waits until they have wiped theirs; it

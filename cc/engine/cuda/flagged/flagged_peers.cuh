@@ -22,7 +22,8 @@ __device__ inline uint64_t ReleasedBy(const DeviceCall& call, int member) {
 __device__ inline bool AwaitReleased(const DeviceCall& call, Shared& shared,
                                      uint64_t rounds) {
   return AwaitMembers(call, &shared.gave_up, [&](int member) {
-    return ReleasedBy(call, member) >= rounds ? Look::kThere : Look::kNotYet;
+    return ReleasedBy(call, member) >= rounds ? PollResult::kReady
+                                              : PollResult::kNotReady;
   });
 }
 
@@ -49,12 +50,13 @@ __device__ inline bool AwaitCalls(const Task& task, Shared& shared) {
       sources |= uint64_t{1} << member;
   const uint64_t expected = ExpectedCall(call);
   return AwaitMembers(call, &shared.gave_up, [&](int member) {
-    if ((sources >> member & 1) == 0) return Look::kThere;
+    if ((sources >> member & 1) == 0) return PollResult::kReady;
     const uint64_t word = LoadWord(&task.rings[member]->calls[SlotOf(call)]);
-    if (word == expected) return Look::kThere;
-    if ((word & ~kValueMask) != (expected & ~kValueMask)) return Look::kNotYet;
+    if (word == expected) return PollResult::kReady;
+    if ((word & ~kValueMask) != (expected & ~kValueMask))
+      return PollResult::kNotReady;
     Report(call.status, DeviceFault::kMismatch, member);
-    return Look::kFault;
+    return PollResult::kFault;
   });
 }
 

@@ -75,7 +75,7 @@ __device__ __forceinline__ bool Fetch(const Task& task, Wait& wait,
     for (int k = 0; k < kSources; ++k) {
       if ((missing >> k & 1) != 0)
         arriving[k] =
-            Arriving(UnitLines(task, first + k, step.from + units.i()));
+            Arriving(UnitVectors(task, first + k, step.from + units.i()));
     }
 #pragma unroll
     for (int k = 0; k < kSources; ++k) {

@@ -7,7 +7,7 @@
 #include "cc/engine/cuda/block.cuh"
 #include "cc/engine/cuda/device_call.h"
 #include "cc/engine/cuda/device_memory.cuh"
-#include "cc/engine/gpu_program/program.h"
+#include "cc/engine/gpu_plan/gpu_plan.h"
 #include "cc/plan/gpu_geometry.h"
 
 // What the kernel for short messages (see flagged.h) works with: the steps of a
@@ -21,7 +21,7 @@ inline constexpr uint32_t kThreads = 512;
 // Of data: what a thread moves at once.
 inline constexpr uint64_t kUnitBytes = 16;
 
-// Steps of both lanes.
+// Steps of both directions.
 inline constexpr uint32_t kMaxSteps = 2 * kMaxMembers + 8;
 
 // A step of a short message, whose offsets are small. The fields are those of
@@ -74,21 +74,22 @@ __device__ inline uint32_t SlotOf(const DeviceCall& call) {
   return static_cast<uint32_t>(call.base_round % kFlaggedSlots);
 }
 
-// Where a unit of a member's data lies in the ring, as two lines. Neighbours
-// lie side by side with their first lines, and with their second ones, so that
-// a warp's loads and stores fill whole lines of the link.
-struct UnitLines {
+// Where a unit of a member's data lies in the ring: in two vectors of 16 bytes,
+// half data and half flags. The first vectors of neighbouring units lie side by
+// side, and so do the second ones, so that a warp's loads and stores are
+// contiguous.
+struct UnitVectors {
   static constexpr uint64_t kGroup = 32;  // units
 
   std::byte* low;
   std::byte* high;
 
   // `at`: byte of the slot.
-  __device__ UnitLines(const Task& task, int member, uint64_t at) {
+  __device__ UnitVectors(const Task& task, int member, uint64_t at) {
     const uint64_t unit = at / kUnitBytes;
-    low = task.rings[member]->lines[SlotOf(task.call)] +
-          (unit / kGroup * kGroup * 2 + unit % kGroup) * kLineBytes;
-    high = low + kGroup * kLineBytes;
+    low = task.rings[member]->vectors[SlotOf(task.call)] +
+          (unit / kGroup * kGroup * 2 + unit % kGroup) * kVectorBytes;
+    high = low + kGroup * kVectorBytes;
   }
 
   __device__ void Store(uint4 v, uint32_t flag) const {
@@ -97,17 +98,17 @@ struct UnitLines {
   }
 
  private:
-  static constexpr uint64_t kLineBytes = 16;
+  static constexpr uint64_t kVectorBytes = 16;
 };
-static_assert(plan::kFlaggedBytes % (UnitLines::kGroup * kUnitBytes) == 0);
+static_assert(plan::kFlaggedBytes % (UnitVectors::kGroup * kUnitBytes) == 0);
 
 // A unit that may not be there yet.
 struct Arriving {
   uint4 low, high;
 
   Arriving() = default;
-  __device__ explicit Arriving(const UnitLines& lines)
-      : low(LoadSlot(lines.low)), high(LoadSlot(lines.high)) {}
+  __device__ explicit Arriving(const UnitVectors& vectors)
+      : low(LoadSlot(vectors.low)), high(LoadSlot(vectors.high)) {}
   __device__ bool Has(uint32_t flag) const {
     return low.y == flag && low.w == flag && high.y == flag && high.w == flag;
   }
@@ -122,31 +123,31 @@ struct Shared {
   uint64_t released;  // rounds that all peers are known to have read
 };
 
-// One thread's wait for data: when it has lasted, looks whether to go on.
+// One thread's wait for data: now and then it checks whether to go on.
 class Wait {
  public:
   __device__ Wait(const DeviceCall& call, Shared& shared)
       : call_(call), shared_(shared) {}
 
-  // After a look in vain for what `member` sends.
+  // After a poll in vain for what `member` sends.
   __device__ bool GoOn(int member) {
-    if (++looks_ % kLooksPerCheck != 0) return true;
+    if (++polls_ % kPollsPerCheck != 0) return true;
     const volatile DeviceStatus* status = call_.status;
-    if (Told(&shared_.gave_up) != 0) return false;
+    if (LoadAcquireBlock(&shared_.gave_up) != 0) return false;
     const uint64_t now = NowNs();
     if (start_ == 0) start_ = now;
     if (status->abort == 0 && now - start_ <= call_.timeout_ns) return true;
     if (status->abort == 0) Report(call_.status, DeviceFault::kTimeout, member);
-    Tell(&shared_.gave_up, 1);
+    StoreReleaseBlock(&shared_.gave_up, 1);
     return false;
   }
 
  private:
-  static constexpr uint32_t kLooksPerCheck = 64;
+  static constexpr uint32_t kPollsPerCheck = 64;
 
   const DeviceCall& call_;
   Shared& shared_;
-  uint32_t looks_ = 0;
+  uint32_t polls_ = 0;
   uint64_t start_ = 0;
 };
 

@@ -1,0 +1,81 @@
+#include "cc/comm/call/plan_cache.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "cc/engine/cpu/one_round.h"
+#include "cc/plan/planners/make_plan.h"
+
+namespace jax_cxl::comm {
+namespace {
+
+constexpr size_t kMaxPlans = 256;
+constexpr size_t kMaxCachedSteps = 1 << 16;
+
+plan::Geometry EagerGeometry(uint64_t payload_bytes) {
+  plan::Geometry geometry;
+  geometry.slot_bytes = payload_bytes;
+  geometry.num_slots = 2;
+  geometry.all_read_bytes = std::numeric_limits<uint64_t>::max();
+  return geometry;
+}
+
+}  // namespace
+
+PlanCache::PlanCache(const plan::Geometry& geometry, uint64_t payload_bytes)
+    : geometry_(geometry), eager_(EagerGeometry(payload_bytes)) {}
+
+size_t PlanCache::HashKind::operator()(const Kind& kind) const {
+  uint64_t words[sizeof(kind.descriptor) / sizeof(uint64_t)];
+  std::memcpy(words, &kind.descriptor, sizeof(words));
+  uint64_t hash = 0;
+  for (uint64_t word : words) hash = (hash ^ word) * 0x9e3779b97f4a7c15;
+  return hash ^ (hash >> 32);
+}
+
+Result<std::shared_ptr<const CallPlan>> PlanCache::Find(const Call& call) {
+  // `wanted_` keeps the vector's memory from call to call.
+  wanted_.descriptor = Describe(call);
+  if (last_ && wanted_.descriptor == last_->descriptor &&
+      wanted_.sources == call.request.sources)
+    return last_;
+  wanted_.sources = call.request.sources;
+  last_ = nullptr;
+  if (auto found = made_.find(wanted_); found != made_.end())
+    return last_ = found->second;
+  CXL_ASSIGN_OR_RETURN(std::shared_ptr<const CallPlan> call_plan, Make(call));
+  if (call_plan->plan.steps.size() <= kMaxCachedSteps) {
+    // A program's collectives recur every step: that many different ones mean
+    // that shapes change all the time, and the old ones will not come back.
+    if (made_.size() == kMaxPlans) made_.clear();
+    made_[wanted_] = call_plan;
+    last_ = call_plan;
+  }
+  return call_plan;
+}
+
+Result<std::shared_ptr<const CallPlan>> PlanCache::Make(
+    const Call& call) const {
+  auto call_plan = std::make_shared<CallPlan>();
+  call_plan->descriptor = Describe(call);
+  // What a ragged_all_to_all moves is known only once its tables are.
+  if (call.request.op == plan::Op::kRaggedAllToAll)
+    return {std::move(call_plan)};
+  const auto ranks = static_cast<uint64_t>(call.request.num_ranks);
+  if (plan::InputBytes(call.request) <= ranks * eager_.slot_bytes &&
+      ranks * plan::kSlotAlignment <= eager_.slot_bytes) {
+    CXL_ASSIGN_OR_RETURN(call_plan->plan, plan::MakePlan(call.request, eager_));
+    call_plan->eager = cpu::IsOneRound(call_plan->plan);
+    call_plan->payload_bytes =
+        static_cast<uint32_t>(cpu::PayloadBytes(call_plan->plan));
+  }
+  if (!call_plan->eager) {
+    CXL_ASSIGN_OR_RETURN(call_plan->plan,
+                         plan::MakePlan(call.request, geometry_));
+  }
+  return {std::move(call_plan)};
+}
+
+}  // namespace jax_cxl::comm

@@ -1,0 +1,180 @@
+#include "cc/comm/connect/directory.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cc/testing/world/world.h"
+
+namespace jax_cxl::comm {
+namespace {
+
+constexpr int kRanks = 3;
+constexpr int kDevices = 4;
+constexpr uint64_t kControlBytes = 5000;
+constexpr uint64_t kKey = 77;
+
+class DirectoryTest : public testing::Test {
+ protected:
+  DirectoryTest() {
+    pool::PoolSpec spec;
+    spec.paths = {"directory-test." + std::to_string(getpid())};
+    spec.bytes = 64 << 20;
+    spec.devices_per_path = kDevices;
+    pool_ = OrDie(pool::Pool::Create(spec, kRanks));
+    arena_ = std::make_unique<Arena>(*pool_, /*rank=*/1);
+    geometry_.slot_bytes = 64 << 10;
+    geometry_.num_slots = 6;
+  }
+
+  pool::Doorbells doorbells() const {
+    return pool::Doorbells(pool_->coherence(), pool_->epoch());
+  }
+  // Rank 1's part of a channel of all ranks.
+  Result<pool::ChannelPlace> Allocate() {
+    return AllocateChannel(*pool_, arena_.get(), {{0, 1, 2}, 1}, kKey,
+                           geometry_, kControlBytes);
+  }
+  // The pool device that an offset in rank 1's arenas lies on.
+  int DeviceOf(uint64_t offset) const {
+    for (int device = 0; device < kDevices; ++device) {
+      const auto range = pool_->arena(device, 1);
+      if (offset >= range.offset && offset < range.offset + range.bytes)
+        return device;
+    }
+    return -1;
+  }
+  Code Locate(const pool::ChannelPlace& place,
+              const pool::ChannelPlace& expected) {
+    return LocateChannel(*pool_, place, expected, kControlBytes, "rank 2")
+        .status()
+        .code();
+  }
+
+  std::unique_ptr<pool::Pool> pool_;
+  std::unique_ptr<Arena> arena_;
+  plan::Geometry geometry_;
+};
+
+TEST_F(DirectoryTest, TheSlotsOfARingLieOnOneDeviceAfterTheOther) {
+  const pool::ChannelPlace place = OrDie(Allocate());
+  EXPECT_EQ(place.group, kKey);
+  EXPECT_EQ(place.num_slots, geometry_.num_slots);
+  EXPECT_EQ(place.slot_bytes, geometry_.slot_bytes);
+  const int first = DeviceOf(place.slots[0]);
+  ASSERT_GE(first, 0);
+  EXPECT_EQ(DeviceOf(place.control), first);
+  for (int slot = 0; slot < geometry_.num_slots; ++slot) {
+    EXPECT_EQ(DeviceOf(place.slots[slot]), (first + slot) % kDevices);
+    for (int other = 0; other < slot; ++other) {
+      const uint64_t a = place.slots[slot], b = place.slots[other];
+      EXPECT_GE(a > b ? a - b : b - a, geometry_.slot_bytes);
+    }
+  }
+}
+
+TEST_F(DirectoryTest, MembersBeginOnDifferentDevices) {
+  std::vector<bool> taken(kDevices);
+  for (int member = 0; member < kRanks; ++member) {
+    const pool::ChannelPlace place =
+        OrDie(AllocateChannel(*pool_, arena_.get(), {{0, 1, 2}, member}, kKey,
+                              geometry_, kControlBytes));
+    const int device = DeviceOf(place.slots[0]);
+    ASSERT_GE(device, 0);
+    EXPECT_FALSE(taken[device]) << "member " << member;
+    taken[device] = true;
+  }
+}
+
+TEST_F(DirectoryTest, TheControlBlockIsClearedAndNothingElse) {
+  for (int device = 0; device < kDevices; ++device) {
+    const auto range = pool_->arena(device, 1);
+    std::memset(pool_->At(range.offset, range.bytes), 0xee, range.bytes);
+  }
+  const pool::ChannelPlace place = OrDie(Allocate());
+  const std::byte* control = pool_->At(place.control, kControlBytes);
+  for (uint64_t i = 0; i < kControlBytes; ++i)
+    ASSERT_EQ(control[i], std::byte{0}) << i;
+  EXPECT_EQ(*pool_->At(place.slots[0], 1), std::byte{0xee});
+}
+
+TEST_F(DirectoryTest, AnArenaThatIsFullIsAnError) {
+  Result<pool::ChannelPlace> place = Allocate();
+  for (int i = 0; i < 100 && place.ok(); ++i) place = Allocate();
+  EXPECT_EQ(place.status().code(), Code::kResourceExhausted);
+}
+
+TEST_F(DirectoryTest, EntriesAreFoundByTheirKey) {
+  pool::ChannelPlace place = OrDie(Allocate());
+  EXPECT_FALSE(FindChannel(*pool_, doorbells(), 1, kKey));
+  EXPECT_EQ(OrDie(EnterChannel(pool_.get(), doorbells(), 1, place)), 0);
+  place.group = kKey + 1;
+  place.num_slots = 5;
+  EXPECT_EQ(OrDie(EnterChannel(pool_.get(), doorbells(), 1, place)), 1);
+  const auto first = FindChannel(*pool_, doorbells(), 1, kKey);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->num_slots, geometry_.num_slots);
+  const auto second = FindChannel(*pool_, doorbells(), 1, kKey + 1);
+  ASSERT_TRUE(second);
+  EXPECT_EQ(second->num_slots, 5);
+  EXPECT_FALSE(FindChannel(*pool_, doorbells(), 1, kKey + 2));
+  // Every rank has a directory of its own.
+  EXPECT_FALSE(FindChannel(*pool_, doorbells(), 2, kKey));
+  // Entries of another job in the same memory are none.
+  EXPECT_FALSE(FindChannel(
+      *pool_, pool::Doorbells(pool_->coherence(), pool_->epoch() + 1), 1,
+      kKey));
+}
+
+TEST_F(DirectoryTest, ADirectoryThatIsFullIsAnError) {
+  pool::ChannelPlace place = {};
+  for (int i = 0; i < pool::kMaxChannels; ++i) {
+    place.group = i;
+    EXPECT_EQ(OrDie(EnterChannel(pool_.get(), doorbells(), 1, place)), i);
+  }
+  const auto none = EnterChannel(pool_.get(), doorbells(), 1, place);
+  EXPECT_EQ(none.status().code(), Code::kResourceExhausted);
+  EXPECT_NE(none.status().message().find(std::to_string(pool::kMaxChannels)),
+            std::string::npos)
+      << none.status().message();
+  EXPECT_TRUE(FindChannel(*pool_, doorbells(), 1, pool::kMaxChannels - 1));
+}
+
+TEST_F(DirectoryTest, APlaceIsCheckedBeforeItIsUsed) {
+  const pool::ChannelPlace mine = OrDie(Allocate());
+  const ChannelMemory memory =
+      OrDie(LocateChannel(*pool_, mine, mine, kControlBytes, "rank 2"));
+  EXPECT_EQ(memory.control, pool_->At(mine.control, kControlBytes));
+  for (int slot = 0; slot < mine.num_slots; ++slot)
+    EXPECT_EQ(memory.slots[slot], pool_->At(mine.slots[slot], mine.slot_bytes));
+
+  pool::ChannelPlace other = mine;
+  ++other.num_slots;
+  EXPECT_EQ(Locate(other, mine), Code::kMismatch);
+  other = mine;
+  other.slot_bytes *= 2;
+  EXPECT_EQ(Locate(other, mine), Code::kMismatch);
+  other = mine;
+  ++other.payload_bytes;
+  EXPECT_EQ(Locate(other, mine), Code::kMismatch);
+
+  // Beyond the pool, over its end, in its header, and not on a line.
+  const uint64_t end = pool_->total_bytes();
+  for (uint64_t offset : {end + pool::kLineBytes, end - pool::kLineBytes,
+                          uint64_t{0}, mine.control + 8, ~uint64_t{0} - 127}) {
+    other = mine;
+    other.control = offset;
+    EXPECT_EQ(Locate(other, mine), Code::kDataLoss) << offset;
+    other = mine;
+    other.slots[mine.num_slots - 1] = offset;
+    EXPECT_EQ(Locate(other, mine), Code::kDataLoss) << offset;
+  }
+}
+
+}  // namespace
+}  // namespace jax_cxl::comm

@@ -1,0 +1,136 @@
+// How DeviceChannel executes a call: by copy engines or kernels, and by which
+// GPU plan. Part of the enqueuing side, but all ranks must decide it alike.
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "cc/comm/cuda/device_channel.h"
+#include "cc/engine/cuda/flagged/flagged.h"
+#include "cc/engine/gpu_plan/gpu_plan.h"
+#include "cc/plan/gpu_geometry.h"
+#include "cc/plan/plan.h"
+#include "cc/plan/planners/make_plan.h"
+
+namespace jax_cxl::comm {
+namespace {
+
+// How much longer calls have to be for the copy engines where kernels have
+// something on their side.
+constexpr uint64_t kLonger = 4;
+
+std::string PlanKey(uint64_t channel, const Call& call,
+                    const pool::CallDescriptor& descriptor, SlotUse use) {
+  std::string key(reinterpret_cast<const char*>(&channel), sizeof(channel));
+  key.append(reinterpret_cast<const char*>(&descriptor), sizeof(descriptor));
+  // A hash may collide; the permutation itself does not.
+  key.append(reinterpret_cast<const char*>(call.request.sources.data()),
+             call.request.sources.size() * sizeof(int32_t));
+  key.push_back(static_cast<char>(use));
+  return key;
+}
+
+}  // namespace
+
+// By what a call is executed, in how many pipelines, and in which slots.
+// Follows from what is equal on all ranks. Kernels fill both directions of the
+// link as well as the copy engines do where they read from several peers.
+// Beside compute, a call leaves the multiprocessors alone as soon as that costs
+// it little. Copy engines load the pool's devices one after another, kernels
+// all of them at once.
+DeviceChannel::Path DeviceChannel::PathOf(const Call& call, bool aside) const {
+  if (!aside && connection_.stripes().slot_step > 0) return {};
+  const bool two = connection_.members().size() == 2;
+  const uint64_t bytes =
+      std::max(plan::InputBytes(call.request), plan::OutputBytes(call.request));
+  const bool is_long = two && bytes >= options_.copy_engine_bytes;
+  const bool is_longest = two && bytes >= kLonger * options_.copy_engine_bytes;
+  bool copies = false;
+  Path path = {1, SlotUse::kCopies};
+  switch (call.request.op) {
+    case plan::Op::kAllGather:
+    case plan::Op::kAllToAll:
+      copies = is_long;
+      // The pauses of a pipeline count more than that peers hear a piece later.
+      if (is_longest) path = {2, SlotUse::kFewCopies};
+      break;
+    case plan::Op::kAllReduce:
+      copies = is_long;
+      path.copy_pipelines = 2;
+      break;
+    case plan::Op::kReduceScatter:
+      copies = is_longest;  // kernels need not stage operands
+      path.copy_pipelines = 2;
+      break;
+    case plan::Op::kBroadcast:
+    case plan::Op::kGather:
+    case plan::Op::kScatter:
+      copies = is_longest;  // kernels fill one direction nearly as well
+      if (is_longest) path.slots = SlotUse::kPairs;
+      break;
+    case plan::Op::kReduce:
+      break;
+    default:  // not measured
+      return {};
+  }
+  copies |= aside && bytes >= options_.copy_engine_bytes_aside;
+  return bytes > 0 && copies ? path : Path{};
+}
+
+// Where the words of all blocks are passed on together, a call may have fewer
+// blocks than the one before: fewer words for a short one. Blocks in different
+// slots share these out by their number.
+cuda::Shape DeviceChannel::ShapeOf(const Call& call) const {
+  constexpr uint64_t kBlockBytes = uint64_t{16} << 10;
+  cuda::Shape shape = options_.shape;
+  if (relay_ == nullptr || connection_.stripes().slot_step > 0) return shape;
+  const uint64_t bytes =
+      std::max(plan::InputBytes(call.request), plan::OutputBytes(call.request));
+  shape.blocks = static_cast<uint32_t>(std::bit_floor(
+      std::clamp<uint64_t>(bytes / kBlockBytes, 1, shape.blocks)));
+  return shape;
+}
+
+// None if the call is too long for flags. Only a device could read them in
+// time, and no device can drop a line of its host's cache.
+Result<std::optional<cuda::GpuPlan>> DeviceChannel::MakeFlaggedPlan(
+    const plan::Request& request) const {
+  if (relay_ != nullptr || options_.flagged_bytes == 0 ||
+      !plan::IsFlagged(request, options_.flagged_bytes))
+    return std::optional<cuda::GpuPlan>();
+  CXL_ASSIGN_OR_RETURN(
+      const plan::Plan plan,
+      plan::MakePlan(request, plan::FlaggedGeometry(request.num_ranks)));
+  CXL_ASSIGN_OR_RETURN(
+      cuda::GpuPlan gpu_plan,
+      cuda::MakeGpuPlan(plan, request.rank, cuda::Stripes{1, 16}));
+  if (!cuda::FitsFlagged(gpu_plan)) return std::optional<cuda::GpuPlan>();
+  return std::optional(std::move(gpu_plan));
+}
+
+Result<const StoredPlan*> DeviceChannel::StoredPlanFor(
+    const Call& call, const pool::CallDescriptor& descriptor, Path path,
+    cudaStream_t stream) {
+  const std::string key = PlanKey(key_, call, descriptor, path.slots);
+  if (const StoredPlan* found = plans_->Find(key)) return found;
+  if (path.copy_pipelines == 0) {
+    CXL_ASSIGN_OR_RETURN(const std::optional<cuda::GpuPlan> gpu_plan,
+                         MakeFlaggedPlan(call.request));
+    if (gpu_plan) return plans_->Store(key, *gpu_plan, true, nullptr, stream);
+  }
+  CXL_ASSIGN_OR_RETURN(
+      const plan::Plan plan,
+      plan::MakePlan(call.request, connection_.geometry(path.slots)));
+  CXL_ASSIGN_OR_RETURN(
+      const cuda::GpuPlan gpu_plan,
+      cuda::MakeGpuPlan(plan, call.request.rank, connection_.stripes()));
+  std::shared_ptr<const RelayPlan> relay;
+  if (relay_ != nullptr)
+    relay = std::make_shared<const RelayPlan>(
+        MakeRelayPlan(gpu_plan.sending, gpu_plan.receiving, gpu_plan.rounds,
+                      static_cast<int>(connection_.members().size()),
+                      connection_.group().self));
+  return plans_->Store(key, gpu_plan, false, std::move(relay), stream);
+}
+
+}  // namespace jax_cxl::comm

@@ -1,0 +1,67 @@
+#ifndef JAX_CXL_COMM_CUDA_PLAN_STORE_H_
+#define JAX_CXL_COMM_CUDA_PLAN_STORE_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "cc/base/status.h"
+#include "cc/comm/cuda/device_memory.h"
+#include "cc/comm/relay/relay_plan.h"
+#include "cc/engine/gpu_plan/gpu_plan.h"
+
+namespace jax_cxl::comm {
+
+// A GPU plan in the memory of a device.
+struct StoredPlan {
+  const cuda::DeviceStep* sending = nullptr;
+  const cuda::DeviceStep* receiving = nullptr;
+  // The same where the host can read it.
+  const cuda::DeviceStep* host_sending = nullptr;
+  const cuda::DeviceStep* host_receiving = nullptr;
+  uint32_t num_sending = 0;
+  uint32_t num_receiving = 0;
+  uint64_t rounds = 0;
+  uint64_t bytes_published = 0;
+  uint64_t bytes_retrieved = 0;
+  bool flagged = false;  // a short message's (see flagged.h)
+  uint32_t flagged_blocks = 0;
+  // The host's half, where there is one.
+  std::shared_ptr<const RelayPlan> relay;
+};
+
+// The GPU plans of one device. They lie one after another in memory that was
+// allocated at the start, because an allocation would wait for kernels that
+// wait for peers.
+//
+// Not thread-safe.
+class PlanStore {
+ public:
+  // On the current device.
+  Status Open();
+
+  // Null if there is none.
+  const StoredPlan* Find(const std::string& key) const;
+
+  // Copies the GPU plan to the device, in the order of `stream`. What streams
+  // run later sees it too if they wait for this one, as a channel's calls do.
+  Result<const StoredPlan*> Store(const std::string& key,
+                                  const cuda::GpuPlan& gpu_plan, bool flagged,
+                                  std::shared_ptr<const RelayPlan> relay,
+                                  cudaStream_t stream);
+
+ private:
+  Status Clear();
+
+  DeviceMemory<cuda::DeviceStep> steps_;
+  PinnedMemory<cuda::DeviceStep> source_;  // of the copies to `steps_`
+  uint64_t used_ = 0;
+  std::unordered_map<std::string, StoredPlan> plans_;
+};
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_COMM_CUDA_PLAN_STORE_H_

@@ -1,0 +1,166 @@
+#include "cc/comm/health/stall_detector.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <sstream>
+#include <utility>
+
+#include "cc/base/text.h"
+#include "cc/pool/layout/words.h"
+
+namespace jax_cxl::comm {
+namespace {
+
+// Time without progress before a rank looks for a cycle of waits.
+constexpr auto kStallTime = std::chrono::milliseconds(100);
+// Two: the first may have begun before the others were seen.
+constexpr uint64_t kBeatsAfter = 2;
+
+// The call with all in which two ranks' versions of it may differ.
+std::string FullText(const UnmatchedCall& unmatched) {
+  std::ostringstream text;
+  text << DescribeText(*unmatched.call) << " among ranks";
+  for (int32_t rank : *unmatched.members) text << " " << rank;
+  if (const auto& sources = unmatched.call->request.sources; !sources.empty()) {
+    text << ", which receive from the";
+    for (int32_t source : sources)
+      text << " " << (source < 0 ? "-" : std::to_string(source) + ".");
+  }
+  return text.str();
+}
+
+}  // namespace
+
+StallDetector::StallDetector(pool::Pool* pool, Peers* peers, int rank)
+    : pool_(pool),
+      peers_(peers),
+      rank_(rank),
+      doorbells_(pool->coherence(), pool->epoch()) {}
+
+void StallDetector::NoteProgress() {
+  progressed_ = true;
+  if (version_ % 2 == 0) return;
+  doorbells_.Ring(&pool_->rank_page(rank_)->stall.version, ++version_);
+  seen_.clear();
+}
+
+Status StallDetector::Check(Clock::time_point now,
+                            const std::vector<UnmatchedCall>& calls,
+                            uint64_t started) {
+  if (std::exchange(progressed_, false)) last_progress_ = now;
+  if (now - last_progress_ < kStallTime || calls.empty()) return OkStatus();
+  for (const UnmatchedCall& entry : calls)
+    if (entry.call == nullptr) return OkStatus();
+  if (version_ % 2 == 0) Publish(calls, started);
+
+  std::vector<StalledRank> cycle = FindWaitCycle();
+  if (cycle.empty()) {
+    seen_.clear();
+    return OkStatus();
+  }
+  if (seen_.empty()) idle_.Start();
+  const bool same =
+      std::equal(cycle.begin(), cycle.end(), seen_.begin(), seen_.end(),
+                 [](const StalledRank& a, const StalledRank& b) {
+                   return a.rank == b.rank && a.version == b.version;
+                 });
+  if (!same) {
+    seen_ = std::move(cycle);
+    return OkStatus();
+  }
+  if (!idle_.Check()) {
+    // Not by idle threads alone: what was computed may be over by now.
+    idle_.Start();
+    return OkStatus();
+  }
+  doorbells_.Ring(&pool_->rank_page(rank_)->stall_beats.word, ++beats_);
+  for (size_t i = 0; i < cycle.size(); ++i)
+    if (cycle[i].beats < seen_[i].beats + kBeatsAfter) return OkStatus();
+  return Report(cycle);
+}
+
+void StallDetector::Publish(const std::vector<UnmatchedCall>& calls,
+                            uint64_t started) {
+  pool::RankStall& shared = pool_->rank_page(rank_)->stall;
+  pool::RankStall entry = {};
+  entry.version = doorbells_.Word(version_);
+  const UnmatchedCall* oldest = &calls[0];
+  for (const UnmatchedCall& unmatched : calls) {
+    for (int32_t member : *unmatched.members)
+      entry.waits_for[member / 64] |= uint64_t{1} << member % 64;
+    if (unmatched.call->submitted < oldest->call->submitted)
+      oldest = &unmatched;
+  }
+  entry.started = started;
+  std::snprintf(entry.call, sizeof(entry.call), "%s",
+                FullText(*oldest).c_str());
+  pool::StoreWords(&shared, entry);
+  pool_->coherence().PublishPayload(&shared, sizeof(shared));
+  doorbells_.Ring(&shared.version, ++version_);
+}
+
+std::vector<StallDetector::StalledRank> StallDetector::FindWaitCycle() const {
+  std::vector<StalledRank> cycle;
+  std::vector<bool> known(pool_->world_size());
+  std::vector<int> open = {rank_};
+  known[rank_] = true;
+  while (!open.empty()) {
+    const int rank = open.back();
+    open.pop_back();
+    pool::RankPage* page = pool_->rank_page(rank);
+    const uint64_t version = doorbells_.Read(&page->stall.version);
+    if (version % 2 == 0) return {};
+    const auto entry = pool_->coherence().AcquireWords(page->stall);
+    if (doorbells_.Read(&page->stall.version) != version) return {};
+    if (rank != rank_)
+      cycle.push_back(
+          {rank, version, doorbells_.Read(&page->stall_beats.word)});
+    for (int other = 0; other < pool_->world_size(); ++other) {
+      if ((entry.waits_for[other / 64] >> other % 64 & 1) == 0 || known[other])
+        continue;
+      known[other] = true;
+      open.push_back(other);
+    }
+  }
+  return cycle;
+}
+
+Status StallDetector::Report(const std::vector<StalledRank>& cycle) const {
+  auto call_of = [&](int rank) {
+    const auto entry =
+        pool_->coherence().AcquireWords(pool_->rank_page(rank)->stall);
+    return std::pair(PrintableText(entry.call), entry.started);
+  };
+  const auto [mine, my_started] = call_of(rank_);
+  // The other side: a rank in another call, if there is one.
+  int other = cycle.front().rank;
+  for (const StalledRank& candidate : cycle) {
+    if (call_of(candidate.rank).first == mine) continue;
+    other = candidate.rank;
+    break;
+  }
+  const auto [theirs, their_started] = call_of(other);
+  std::ostringstream rest;
+  for (const StalledRank& third : cycle)
+    if (third.rank != other)
+      rest << "; " << peers_->Name(third.rank) << " in "
+           << call_of(third.rank).first;
+  std::string why = kSamePrograms;
+  if (mine == theirs)
+    why +=
+        ": they may be in different executions of one program, such as "
+        "loops of different length, or have more programs under way than "
+        "XLA runs at once (call block_until_ready every few steps)";
+  return Error(Code::kMismatch,
+               "the ranks wait for each other in different collectives: ",
+               peers_->Name(rank_), " in ", mine, " (the ", my_started,
+               ". that it started); ", peers_->Name(other), " in ", theirs,
+               " (the ", their_started, ".)", rest.str(), ". None can go on. ",
+               why)
+      .With("rank_0", rank_)
+      .With("call_0", mine)
+      .With("rank_1", other)
+      .With("call_1", theirs);
+}
+
+}  // namespace jax_cxl::comm

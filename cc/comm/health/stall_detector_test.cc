@@ -1,0 +1,216 @@
+// Sanitizers: address, thread
+
+#include "cc/comm/health/stall_detector.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cc/testing/world/world.h"
+
+namespace jax_cxl::comm {
+namespace {
+
+using std::chrono::milliseconds;
+
+// A second is promised; on a busy machine tests have more.
+constexpr auto kSoon = milliseconds(5000);
+
+// A rank's calls and what came of them.
+class Rank {
+ public:
+  Rank(World* world, int rank) : world_(world), rank_(rank) {}
+
+  // Starts a sum whose identity is `identity`; ranks with another identity
+  // are in another call.
+  void Start(uint64_t identity, const std::vector<int32_t>& members) {
+    auto call = std::make_unique<Call>();
+    call->identity = identity;
+    call->request.op = plan::Op::kAllReduce;
+    call->request.num_ranks = static_cast<int>(members.size());
+    for (size_t i = 0; i < members.size(); ++i)
+      if (members[i] == rank_) call->request.rank = static_cast<int>(i);
+    call->request.count = 1;
+    call->request.element_bytes = 4;
+    call->dtype = DType::kInt32;
+    call->input = reinterpret_cast<const std::byte*>(&value_);
+    call->output = reinterpret_cast<std::byte*>(&sum_);
+    call->name = "call" + std::to_string(identity);
+    call->site = "test.py:" + std::to_string(identity);
+    done_.push_back(std::make_unique<Countdown>(1));
+    done_.back()->StartCall(world_->endpoint(rank_), members, std::move(call));
+  }
+
+  // The first error of all calls.
+  Status Wait() {
+    Status first;
+    for (auto& done : done_) {
+      Status status = done->Wait();
+      if (first.ok()) first = status;
+    }
+    return first;
+  }
+
+ private:
+  World* world_;
+  int rank_;
+  int32_t value_ = 1, sum_ = 0;
+  std::vector<std::unique_ptr<Countdown>> done_;
+};
+
+class StallDetectorTest : public testing::Test {
+ protected:
+  void Make(int size, double timeout_s) {
+    Options options;
+    options.timeout_s = timeout_s;
+    world_ = std::make_unique<World>(size, options);
+    for (int rank = 0; rank < size; ++rank)
+      ranks_.emplace_back(world_.get(), rank);
+    start_ = Clock::now();
+  }
+
+  void ExpectMismatchOnAll(std::initializer_list<const char*> words) {
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      const Status status = ranks_[rank].Wait();
+      EXPECT_EQ(status.code(), Code::kMismatch) << status.message();
+      for (const char* word : words)
+        EXPECT_NE(status.message().find(word), std::string::npos)
+            << word << " on rank " << rank << ": " << status.message();
+    }
+    EXPECT_LT(Clock::now() - start_, kSoon);
+  }
+
+  std::unique_ptr<World> world_;
+  std::vector<Rank> ranks_;
+  Clock::time_point start_;
+};
+
+TEST_F(StallDetectorTest, DifferentCallsOfAllRanks) {
+  Make(3, 300);
+  for (int r : {0, 1, 2}) ranks_[r].Start(7 + r, {0, 1, 2});
+  ExpectMismatchOnAll({"call7", "call8", "call9", "test.py:7", "test.py:8"});
+}
+
+TEST_F(StallDetectorTest, OneRankOfSeveral) {
+  Make(3, 300);
+  for (int r : {0, 1, 2}) ranks_[r].Start(r == 1 ? 8 : 7, {0, 1, 2});
+  ExpectMismatchOnAll({"call7", "call8"});
+}
+
+TEST_F(StallDetectorTest, DifferentGroups) {
+  Make(3, 300);
+  ranks_[0].Start(7, {0, 1});
+  ranks_[1].Start(7, {1, 2});
+  ranks_[2].Start(7, {0, 1, 2});
+  ExpectMismatchOnAll({"among ranks 0 1", "among ranks 1 2"});
+}
+
+TEST_F(StallDetectorTest, DetailsNameBothSides) {
+  Make(2, 300);
+  for (int r : {0, 1}) ranks_[r].Start(7 + r, {0, 1});
+  for (int r : {0, 1}) {
+    Status status = ranks_[r].Wait();
+    std::map<std::string, std::string> details(status.details().begin(),
+                                               status.details().end());
+    for (const char* side : {"_0", "_1"}) {
+      const std::string rank = details[std::string("rank") + side];
+      EXPECT_NE(details[std::string("call") + side].find(
+                    rank == "0" ? "call7: all_reduce" : "call8: all_reduce"),
+                std::string::npos);
+    }
+    EXPECT_NE(details["rank_0"], details["rank_1"]);
+  }
+}
+
+// Rank 2 is late: the others are in different calls, and it may start both.
+TEST_F(StallDetectorTest, NotWhileARankMayComeYet) {
+  Make(3, 300);
+  ranks_[0].Start(7, {0, 1, 2});
+  ranks_[1].Start(8, {0, 1, 2});
+  std::this_thread::sleep_for(milliseconds(1500));
+  for (int r : {0, 1, 2}) {
+    if (r != 0) ranks_[r].Start(7, {0, 1, 2});
+    if (r != 1) ranks_[r].Start(8, {0, 1, 2});
+  }
+  for (int r : {0, 1, 2}) {
+    const Status status = ranks_[r].Wait();
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+}
+
+// While the program computes it may come to the calls that are missing.
+TEST_F(StallDetectorTest, NotWhileTheProgramComputes) {
+  Make(2, 300);
+  std::atomic<bool> stop = false;
+  std::thread program([&stop] {
+    while (!stop) {
+    }
+  });
+  for (int r : {0, 1}) ranks_[r].Start(7 + r, {0, 1});
+  std::this_thread::sleep_for(milliseconds(1500));
+  for (int r : {0, 1}) ranks_[r].Start(8 - r, {0, 1});
+  for (int r : {0, 1}) {
+    const Status status = ranks_[r].Wait();
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+  stop = true;
+  program.join();
+}
+
+// Calls in opposite order, each a moment late.
+TEST_F(StallDetectorTest, NotWhileCallsComeAndGo) {
+  Make(2, 300);
+  for (uint64_t round = 0; round < 12; ++round) {
+    for (int r : {0, 1}) ranks_[r].Start(2 * round + r, {0, 1});
+    std::this_thread::sleep_for(milliseconds(60));
+    for (int r : {0, 1}) ranks_[r].Start(2 * round + 1 - r, {0, 1});
+  }
+  for (int r : {0, 1}) {
+    const Status status = ranks_[r].Wait();
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
+}
+
+TEST_F(StallDetectorTest, RankThatLeftNormally) {
+  Make(3, 300);
+  world_->endpoint(1).Leave("");
+  for (int r : {0, 2}) ranks_[r].Start(7, {0, 1, 2});
+  for (int r : {0, 2}) {
+    const Status status = ranks_[r].Wait();
+    EXPECT_EQ(status.code(), Code::kMismatch);
+    EXPECT_NE(status.message().find("ended normally, after 0 collectives"),
+              std::string::npos)
+        << status.message();
+  }
+  EXPECT_LT(Clock::now() - start_, kSoon);
+}
+
+TEST_F(StallDetectorTest, RankThatLeftWithAnError) {
+  Make(2, 300);
+  world_->endpoint(1).Leave("ValueError: on purpose");
+  ranks_[0].Start(7, {0, 1});
+  const Status status = ranks_[0].Wait();
+  EXPECT_EQ(status.code(), Code::kPeerLost);
+  EXPECT_NE(status.message().find("ended with ValueError: on purpose"),
+            std::string::npos)
+      << status.message();
+}
+
+// A rank that has left is missed only where it is needed.
+TEST_F(StallDetectorTest, OthersGoOnWithoutARankThatLeft) {
+  Make(3, 300);
+  for (int r : {0, 1, 2}) ranks_[r].Start(7, {0, 1, 2});
+  for (int r : {0, 1, 2}) EXPECT_TRUE(ranks_[r].Wait().ok());
+  world_->endpoint(1).Leave("");
+  for (int r : {0, 2}) ranks_[r].Start(8, {0, 2});
+  for (int r : {0, 2}) EXPECT_TRUE(ranks_[r].Wait().ok());
+}
+
+}  // namespace
+}  // namespace jax_cxl::comm

@@ -1,0 +1,104 @@
+#include "cc/comm/health/wait_monitor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <sstream>
+
+#include "cc/comm/health/blocking_rank.h"
+#include "cc/comm/record/recorder.h"
+
+namespace jax_cxl::comm {
+namespace {
+
+double Seconds(Clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+}  // namespace
+
+WaitMonitor::WaitMonitor(const pool::Pool* pool, const Peers* peers,
+                         const Options& options, const Group& group)
+    : pool_(pool), peers_(peers), options_(options), group_(group) {}
+
+WaitMonitor::LateWait WaitMonitor::DescribeWait(const Wait& wait,
+                                                double waited) const {
+  std::ostringstream text;
+  text << peers_->Name(group_.members[group_.self]) << " has waited "
+       << std::round(10 * waited) / 10 << " s in " << DescribeText(*wait.call)
+       << " for ";
+  for (size_t i = 0; i < wait.members.size(); ++i)
+    text << (i > 0 ? ", " : "")
+         << peers_->Name(group_.members[wait.members[i]]);
+  text << (wait.started ? " to go on with it" : " to start it");
+  if (wait.members.empty()) return {text.str(), {}, -1};
+  const BlockingRank blocking =
+      FindBlockingRank(*pool_, *peers_, group_, *wait.call, wait.started,
+                       group_.members[wait.members[0]]);
+  text << ". It comes down to " << peers_->Name(blocking.rank) << ", "
+       << blocking.why;
+  return {text.str(), peers_->Identity(blocking.rank), blocking.rank};
+}
+
+Status WaitMonitor::Check(const Wait& wait, Clock::time_point now) {
+  CXL_RETURN_IF_ERROR(pool_->CheckIntact());
+  for (int32_t rank : group_.members) CXL_RETURN_IF_ERROR(peers_->GaveUp(rank));
+  for (int member : wait.members) {
+    const int rank = group_.members[member];
+    const int self = group_.members[group_.self];
+    Status left = peers_->Left(rank);
+    // A peer that failed said why before it left, but maybe not before the
+    // check above.
+    if (!left.ok())
+      for (int32_t any : group_.members)
+        CXL_RETURN_IF_ERROR(peers_->GaveUp(any));
+    if (left.code() == Code::kMismatch)
+      return Error(left.code(), left.message(), ", but ", peers_->Name(self),
+                   " waits for it in ", DescribeText(*wait.call), ". ",
+                   kSamePrograms)
+          .With("rank_0", self)
+          .With("call_0", DescribeText(*wait.call))
+          .With(left.details());
+    Status alive = left.ok() ? peers_->Alive(rank) : left;
+    if (!alive.ok())
+      return Error(alive.code(), alive.message(), "; ", peers_->Name(self),
+                   " was waiting for it in ", DescribeText(*wait.call))
+          .With(alive.details())
+          .With("last", Recorder::LastOf(*pool_, rank))
+          .With("call", DescribeText(*wait.call));
+  }
+  // A large transfer through a small pool may take long: only the time without
+  // progress counts. It begins with the first check, because most calls finish
+  // without any check, and then no clock is read.
+  if (wait.call->number != number_ || wait.progress != progress_) {
+    number_ = wait.call->number;
+    progress_ = wait.progress;
+    last_progress_ = now;
+  }
+  const double waited = Seconds(now - last_progress_);
+  // If this rank was kept from checking until the timeout, it warns first.
+  const bool warned = last_warning_ > last_progress_ ||
+                      options_.warn_after_s >= options_.timeout_s;
+  if (waited > options_.timeout_s && warned) {
+    const LateWait late = DescribeWait(wait, waited);
+    // A rank that gave up in the meantime is in no call now. Its reason names
+    // the rank that blocks.
+    if (late.rank >= 0) CXL_RETURN_IF_ERROR(peers_->GaveUp(late.rank));
+    return Error(Code::kDeadlineExceeded, late.text,
+                 "; gave up after JAX_CXL_TIMEOUT = ", options_.timeout_s, " s")
+        .With(late.details)
+        .With("last", late.rank < 0 ? std::string()
+                                    : Recorder::LastOf(*pool_, late.rank))
+        .With("call", DescribeText(*wait.call))
+        .With("waited_s", waited);
+  }
+  if (waited > options_.warn_after_s &&
+      Seconds(now - last_warning_) > options_.warn_after_s) {
+    last_warning_ = now;
+    std::fprintf(stderr, "jax_cxl: warning: %s\n",
+                 DescribeWait(wait, waited).text.c_str());
+  }
+  return OkStatus();
+}
+
+}  // namespace jax_cxl::comm

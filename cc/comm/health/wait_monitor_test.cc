@@ -1,0 +1,155 @@
+#include "cc/comm/health/wait_monitor.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+
+#include "cc/base/ticks.h"
+#include "cc/testing/world/world.h"
+
+namespace jax_cxl::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+std::string Detail(const Status& status, const std::string& name) {
+  for (const auto& [key, value] : status.details())
+    if (key == name) return value;
+  return "";
+}
+
+bool Contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+Options Times() {
+  Options options;
+  options.warn_after_s = 2;
+  options.timeout_s = 5;
+  return options;
+}
+
+// Rank 0 waits for ranks 1 and 2 to start a psum.
+class WaitMonitorTest : public testing::Test {
+ protected:
+  WaitMonitorTest()
+      : world_(3, {}, 64 << 20, 1, pool::CoherenceMode::kCoherent, {}),
+        monitor_(&world_.pool(), &peers(), Times(), {{0, 1, 2}, 0}) {
+    call_.identity = 1;
+    call_.request.op = plan::Op::kAllReduce;
+    call_.request.num_ranks = 3;
+    call_.request.count = 3;
+    call_.dtype = DType::kFloat32;
+    call_.name = "psum";
+    call_.submitted = Ticks();
+    world_.endpoint(0).recorder()->Record(&call_, HashGroup({0, 1, 2}));
+  }
+
+  Peers& peers() { return world_.peers(0); }
+  Status Check(milliseconds at, uint64_t progress = 0) {
+    return monitor_.Check({&call_, {1, 2}, /*started=*/false, progress},
+                          start_ + at);
+  }
+  // What Check wrote to stderr, after it returned ok.
+  std::string Warning(milliseconds at, uint64_t progress = 0) {
+    testing::internal::CaptureStderr();
+    const Status status = Check(at, progress);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return testing::internal::GetCapturedStderr();
+  }
+
+  World world_;
+  Call call_;
+  WaitMonitor monitor_;
+  const Clock::time_point start_ = Clock::now();
+};
+
+TEST_F(WaitMonitorTest, WarnsAndThenGivesUp) {
+  EXPECT_EQ(Warning(seconds(0)), "");
+  EXPECT_EQ(Warning(milliseconds(1900)), "");
+  const std::string warning = Warning(milliseconds(2100));
+  EXPECT_TRUE(Contains(warning, "has waited 2.1 s in psum")) << warning;
+  EXPECT_TRUE(Contains(warning, "to start it")) << warning;
+  EXPECT_TRUE(Contains(warning, "It comes down to " + peers().Name(1)))
+      << warning;
+  // One warning, until as much time has passed again.
+  EXPECT_EQ(Warning(seconds(4)), "");
+  EXPECT_NE(Warning(milliseconds(4200)), "");
+  EXPECT_EQ(Warning(milliseconds(4900)), "");
+  const Status status = Check(milliseconds(5100));
+  EXPECT_EQ(status.code(), Code::kDeadlineExceeded);
+  EXPECT_TRUE(Contains(status.message(), "JAX_CXL_TIMEOUT = 5 s"))
+      << status.message();
+  EXPECT_EQ(Detail(status, "rank"), "1");
+  EXPECT_EQ(Detail(status, "call"), "psum: all_reduce sum of 3 float32");
+  EXPECT_EQ(Detail(status, "waited_s"), "5.1");
+}
+
+TEST_F(WaitMonitorTest, ProgressBeginsTheWaitAnew) {
+  for (int second = 0; second < 60; second += 1)
+    EXPECT_EQ(Warning(seconds(second), /*progress=*/second), "");
+  EXPECT_NE(Warning(seconds(62), 59), "");
+  // Another call begins anew, even one with the same progress.
+  ++call_.number;
+  EXPECT_EQ(Warning(seconds(66), 59), "");
+  EXPECT_EQ(Warning(seconds(67), 59), "");
+}
+
+TEST_F(WaitMonitorTest, WhoCouldNotCheckForLongWarnsFirst) {
+  EXPECT_EQ(Warning(seconds(0)), "");
+  EXPECT_NE(Warning(seconds(100)), "");
+  EXPECT_EQ(Check(seconds(101)).code(), Code::kDeadlineExceeded);
+}
+
+TEST_F(WaitMonitorTest, NamesTheRankThatBlocksAndNotTheOneThatWaitsForIt) {
+  // Rank 1 has started the call and waits for rank 2.
+  Call same = call_;
+  Recorder& recorder = *world_.endpoint(1).recorder();
+  recorder.Record(&same, HashGroup({0, 1, 2}));
+  recorder.Wait(same.number, 2);
+  EXPECT_EQ(Warning(seconds(0)), "");
+  const std::string warning = Warning(seconds(3));
+  EXPECT_TRUE(Contains(warning, "It comes down to " + peers().Name(2)))
+      << warning;
+}
+
+TEST_F(WaitMonitorTest, APeerThatGaveUpIsAnErrorAtOnce) {
+  EXPECT_TRUE(Check(seconds(0)).ok());
+  peers().GiveUp(2, Error(Code::kResourceExhausted, "the pool is full"));
+  const Status status = Check(seconds(0));
+  EXPECT_EQ(status.code(), Code::kResourceExhausted);
+  EXPECT_TRUE(Contains(status.message(), "the pool is full"))
+      << status.message();
+}
+
+TEST_F(WaitMonitorTest, APeerThatEndedNormallyIsAMismatch) {
+  peers().Leave(1, 4, "", /*program_ends=*/true);
+  const Status status = Check(seconds(0));
+  EXPECT_EQ(status.code(), Code::kMismatch);
+  EXPECT_EQ(Detail(status, "rank_0"), "0");
+  EXPECT_EQ(Detail(status, "call_0"), "psum: all_reduce sum of 3 float32");
+  EXPECT_EQ(Detail(status, "rank_1"), "1");
+  EXPECT_TRUE(Contains(Detail(status, "call_1"), "after 4 collectives"));
+}
+
+TEST_F(WaitMonitorTest, APeerThatEndedWithAnErrorIsLost) {
+  peers().Leave(1, 4, "ValueError: no", /*program_ends=*/true);
+  const Status status = Check(seconds(0));
+  EXPECT_EQ(status.code(), Code::kPeerLost);
+  EXPECT_TRUE(Contains(status.message(), "ended with ValueError: no"))
+      << status.message();
+  EXPECT_EQ(Detail(status, "call"), "psum: all_reduce sum of 3 float32");
+}
+
+// Nobody waits for a rank that has sent all that the call needs of it.
+TEST_F(WaitMonitorTest, OnlyThoseThatAreWaitedForHaveToLive) {
+  peers().Leave(2, 4, "ValueError: no", /*program_ends=*/true);
+  const Status status =
+      monitor_.Check({&call_, {1}, /*started=*/true, 0}, start_);
+  EXPECT_TRUE(status.ok()) << status.message();
+}
+
+}  // namespace
+}  // namespace jax_cxl::comm

@@ -1,0 +1,81 @@
+#include "cc/comm/relay/relay_plan.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace jax_cxl::comm {
+namespace {
+
+using cuda::DeviceStep;
+using cuda::DeviceStepKind;
+
+using Ranges = std::map<uint64_t, std::vector<SlotRange>>;  // by round
+
+// Joins ranges of a round that touch or overlap.
+std::vector<SlotRange> Joined(std::vector<SlotRange> ranges) {
+  std::ranges::sort(ranges, {}, [](const SlotRange& range) {
+    return std::pair(range.round, range.offset);
+  });
+  std::vector<SlotRange> joined;
+  for (const SlotRange& range : ranges) {
+    if (range.bytes == 0) continue;
+    if (!joined.empty()) {
+      SlotRange& last = joined.back();
+      const uint64_t end = last.offset + last.bytes;
+      if (last.round == range.round && range.offset <= end) {
+        last.bytes = std::max(end, range.offset + range.bytes) - last.offset;
+        continue;
+      }
+    }
+    joined.push_back(range);
+  }
+  return joined;
+}
+
+}  // namespace
+
+RelayPlan MakeRelayPlan(std::span<const DeviceStep> sending,
+                        std::span<const DeviceStep> receiving, uint64_t rounds,
+                        int num_members, int self) {
+  RelayPlan gpu_plan;
+  gpu_plan.rounds = rounds;
+  gpu_plan.arrivals.resize(num_members);
+  std::vector<SlotRange> written;
+  std::vector<Ranges> read(num_members);
+  for (const DeviceStep& step : sending)
+    if (step.kind == DeviceStepKind::kPut)
+      written.push_back({step.round, step.to, step.bytes});
+  for (const DeviceStep& step : receiving) {
+    if (step.kind == DeviceStepKind::kRelease) {
+      gpu_plan.releases.push_back(step.round);
+      continue;
+    }
+    if (step.kind == DeviceStepKind::kReduceToSlot ||
+        step.kind == DeviceStepKind::kReduceToBoth)
+      written.push_back({step.to_round, step.to_slot, step.bytes});
+    for (int member = step.first; member < step.last; ++member)
+      if (member != self)
+        read[member][step.round].push_back({step.round, step.from, step.bytes});
+  }
+  written = Joined(std::move(written));
+  for (const SlotRange& range : written)
+    gpu_plan.last_written = std::max(gpu_plan.last_written, range.round + 1);
+
+  // A publication says that all rounds up to its own are there.
+  auto next = written.begin();
+  for (const DeviceStep& step : sending) {
+    if (step.kind != DeviceStepKind::kPublish) continue;
+    const auto end = std::find_if(next, written.end(), [&](const auto& range) {
+      return range.round > step.round;
+    });
+    gpu_plan.publications.push_back({step.round, {next, end}});
+    next = end;
+  }
+  for (int member = 0; member < num_members; ++member)
+    for (auto& [round, ranges] : read[member])
+      gpu_plan.arrivals[member].push_back({round, Joined(std::move(ranges))});
+  return gpu_plan;
+}
+
+}  // namespace jax_cxl::comm

@@ -1,0 +1,48 @@
+#ifndef JAX_CXL_COMM_RELAY_RELAY_PLAN_H_
+#define JAX_CXL_COMM_RELAY_RELAY_PLAN_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "cc/engine/gpu_plan/gpu_plan.h"
+
+namespace jax_cxl::comm {
+
+// Bytes of a slot that carry data of one round.
+struct SlotRange {
+  uint64_t round = 0;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+};
+
+// What the host does in a call whose data its device moves: the lines that it
+// writes back before it publishes, and those that it drops before the device
+// reads them. Rounds count from the first of the call.
+struct RelayPlan {
+  struct Publication {
+    uint64_t round = 0;
+    std::vector<SlotRange> written;  // in this member's slots
+  };
+  struct Arrival {
+    uint64_t round = 0;
+    std::vector<SlotRange> read;  // in the slots of the member
+  };
+
+  uint64_t rounds = 0;
+  // All in the order of rounds.
+  std::vector<Publication> publications;
+  std::vector<std::vector<Arrival>> arrivals;  // by member; own: none
+  std::vector<uint64_t> releases;
+  uint64_t last_written = 0;  // the last round + 1 with data, 0 for none
+};
+
+// `sending` and `receiving` are the steps of this member's GPU plan
+// (cc/engine/gpu_plan/gpu_plan.h).
+RelayPlan MakeRelayPlan(std::span<const cuda::DeviceStep> sending,
+                        std::span<const cuda::DeviceStep> receiving,
+                        uint64_t rounds, int num_members, int self);
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_COMM_RELAY_RELAY_PLAN_H_

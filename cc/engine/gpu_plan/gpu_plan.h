@@ -1,0 +1,74 @@
+#ifndef JAX_CXL_ENGINE_GPU_PLAN_GPU_PLAN_H_
+#define JAX_CXL_ENGINE_GPU_PLAN_GPU_PLAN_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/plan/gpu_geometry.h"
+#include "cc/plan/plan.h"
+
+// A plan in the form that thread blocks execute.
+//
+// Every block executes the whole GPU plan, but moves only its own stripes of
+// each slot, and rings doorbells of its own: block b of a rank communicates
+// with block b of its peers and with nobody else. Inside a block one group of
+// warps sends while another receives, so that both directions of the link are
+// busy at once. A plan is therefore split into two lists of steps, one for each
+// direction. Each list is executed in order; where a step needs something of
+// the other list, it says how many steps of that list must be done.
+//
+// No schedule of the two lists deadlocks that the plan, executed in its own
+// order, survives: of all steps that are not done, the first in the plan's
+// order has everything before it done, and waits for nothing but the peers.
+namespace jax_cxl::cuda {
+
+enum class DeviceStepKind : uint32_t {
+  // Sending.
+  kCopy,     // input[from, bytes) -> output[to]
+  kZero,     // 0 -> output[to, bytes)
+  kPut,      // input[from, bytes) -> my slot of `round` at `to`
+  kPublish,  // published = round + 1
+  // Receiving.
+  kGet,           // slot of `first`, `round`, at `from` -> output[to]
+  kReduce,        // as plan::StepKind::kReduce
+  kReduceToSlot,  // as plan::StepKind::kReduceToSlot
+  kReduceToBoth,  // to output[to] and to my slot of `to_round` at `to_slot`
+  kRelease,       // released = round + 1
+};
+
+// Laid out for the device: fixed sizes, no pointers.
+struct DeviceStep {
+  DeviceStepKind kind = DeviceStepKind::kCopy;
+  uint32_t after = 0;  // steps of the other direction that must be done
+  int32_t first = 0;   // kReduce*: sources are ranks [first, last)
+  int32_t last = 0;
+  uint64_t round = 0;
+  uint64_t to_round = 0;
+  uint64_t from = 0;  // as in plan::Step
+  uint64_t input_from = 0;
+  uint64_t to = 0;
+  uint64_t to_slot = 0;
+  uint64_t bytes = 0;
+};
+static_assert(sizeof(DeviceStep) == 72);
+
+struct GpuPlan {
+  uint64_t rounds = 0;
+  std::vector<DeviceStep> sending;
+  std::vector<DeviceStep> receiving;
+  uint64_t bytes_published = 0;  // that one execution writes to the pool
+  uint64_t bytes_retrieved = 0;  // that it reads from the pool
+};
+
+using plan::Stripes;
+
+// Errors: kUnimplemented for a plan whose steps would make one block depend on
+// another; no planner makes one when parts of slots start on multiples of
+// num_blocks * unit_bytes (plan::Geometry::part_alignment).
+Result<GpuPlan> MakeGpuPlan(const plan::Plan& plan, int rank,
+                            const Stripes& stripes);
+
+}  // namespace jax_cxl::cuda
+
+#endif  // JAX_CXL_ENGINE_GPU_PLAN_GPU_PLAN_H_

@@ -1,0 +1,32 @@
+#ifndef JAX_CXL_ENGINE_GPU_PLAN_MIRROR_WORDS_H_
+#define JAX_CXL_ENGINE_GPU_PLAN_MIRROR_WORDS_H_
+
+#include "cc/engine/gpu_plan/channel_words.h"
+
+namespace jax_cxl::cuda {
+
+// One member's words in memory that a device and its host keep coherent, for a
+// pool that nobody keeps coherent. Devices wait for these words and ring them
+// in place of those in the pool; a host thread passes them on
+// (cc/comm/relay/channel_relay.h). Of the own member the device writes, of all
+// others the host.
+struct MirrorWords {
+  SendLine send[kMaxBlocks];
+  pool::Doorbell released[kMaxBlocks];
+  pool::Doorbell ended;
+};
+
+// What a device uses of a member: the words of the mirror, the slots of the
+// pool.
+inline MemberView Mirrored(const MemberView& in_pool, MirrorWords* mirror) {
+  MemberView view = in_pool;
+  view.send = mirror->send;
+  view.released = mirror->released;
+  view.ended = &mirror->ended.word;
+  view.flagged = nullptr;  // only a device could read those in time
+  return view;
+}
+
+}  // namespace jax_cxl::cuda
+
+#endif  // JAX_CXL_ENGINE_GPU_PLAN_MIRROR_WORDS_H_

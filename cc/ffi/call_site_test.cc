@@ -1,0 +1,266 @@
+#include "cc/ffi/call_site.h"
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "cc/ffi/program_sites.h"
+#include "cc/plan/plan.h"
+
+namespace jax_cxl::ffi {
+namespace {
+
+namespace xffi = xla::ffi;
+
+using Value = std::variant<int32_t, int64_t, std::string, std::vector<int32_t>,
+                           std::vector<int64_t>>;
+using Attributes = std::map<std::string, Value>;
+
+// Attributes as XLA passes them: sorted by name, as `Attributes` is.
+class Encoded {
+ public:
+  explicit Encoded(Attributes attributes) : attributes_(std::move(attributes)) {
+    for (auto& [name, value] : attributes_) {
+      names_.push_back({name.data(), name.size()});
+      std::visit([this](auto& v) { Add(v); }, value);
+    }
+    for (XLA_FFI_ByteSpan& name : names_) name_pointers_.push_back(&name);
+    attrs_ = {sizeof(XLA_FFI_Attrs),
+              nullptr,
+              static_cast<int64_t>(names_.size()),
+              types_.data(),
+              name_pointers_.data(),
+              values_.data()};
+  }
+
+  xffi::Dictionary dictionary() const { return xffi::Dictionary(&attrs_); }
+
+ private:
+  template <typename T>
+  static constexpr XLA_FFI_DataType kType =
+      sizeof(T) == sizeof(int32_t) ? XLA_FFI_DataType_S32
+                                   : XLA_FFI_DataType_S64;
+
+  template <typename T>
+  void Add(T& value) {
+    types_.push_back(XLA_FFI_AttrType_SCALAR);
+    values_.push_back(&scalars_.emplace_back(XLA_FFI_Scalar{kType<T>, &value}));
+  }
+  template <typename T>
+  void Add(std::vector<T>& value) {
+    types_.push_back(XLA_FFI_AttrType_ARRAY);
+    values_.push_back(&arrays_.emplace_back(
+        XLA_FFI_Array{kType<T>, value.size(), value.data()}));
+  }
+  void Add(std::string& value) {
+    types_.push_back(XLA_FFI_AttrType_STRING);
+    values_.push_back(
+        &texts_.emplace_back(XLA_FFI_ByteSpan{value.data(), value.size()}));
+  }
+
+  Attributes attributes_;
+  std::deque<XLA_FFI_ByteSpan> names_, texts_;
+  std::deque<XLA_FFI_Scalar> scalars_;
+  std::deque<XLA_FFI_Array> arrays_;
+  std::vector<XLA_FFI_ByteSpan*> name_pointers_;
+  std::vector<XLA_FFI_AttrType> types_;
+  std::vector<void*> values_;
+  XLA_FFI_Attrs attrs_;
+};
+
+// Those of a psum of five float32 in two groups, in a program of this name.
+Attributes Psum(const std::string& program) {
+  return {{"op", static_cast<int32_t>(plan::Op::kAllReduce)},
+          {"reduce_op", static_cast<int32_t>(ReduceOp::kMax)},
+          {"dtype", static_cast<int32_t>(DType::kFloat32)},
+          {"count", int64_t{5}},
+          {"root", int32_t{0}},
+          {"group_size", int32_t{2}},
+          {"groups", std::vector<int32_t>{0, 3, 2, 1}},
+          {"sources", std::vector<int32_t>{}},
+          {"reverse", int32_t{0}},
+          {"rows", std::vector<int64_t>{}},
+          {"generation", int32_t{4}},
+          {"program", program},
+          {"name", std::string("pmax")},
+          {"site", int64_t{7}},
+          {"line", std::string("train.py:3 (step)")}};
+}
+
+std::unique_ptr<CallSite> Make(const Attributes& attributes) {
+  auto site = CallSite::Make(Encoded(attributes).dictionary());
+  EXPECT_TRUE(site.has_value()) << site.error().message();
+  return site.has_value() ? std::move(*site) : nullptr;
+}
+
+std::string ErrorOf(const Attributes& attributes) {
+  auto site = CallSite::Make(Encoded(attributes).dictionary());
+  return site.has_value() ? "" : site.error().message();
+}
+
+uint64_t Next(CallSite& site, int64_t run_id, int32_t device,
+              uint64_t job = 1) {
+  const Result<uint64_t> identity = site.NextIdentity(job, run_id, device);
+  EXPECT_TRUE(identity.ok()) << identity.status().message();
+  return identity.ok() ? *identity : 0;
+}
+
+TEST(CallSiteTest, ReadsTheAttributes) {
+  const auto site = Make(Psum("reads"));
+  const comm::Call& call = site->prototype();
+  EXPECT_EQ(call.request.op, plan::Op::kAllReduce);
+  EXPECT_EQ(call.request.num_ranks, 2);
+  EXPECT_EQ(call.request.count, 5u);
+  EXPECT_EQ(call.request.element_bytes, 4u);
+  EXPECT_FALSE(call.request.reverse);
+  EXPECT_EQ(call.dtype, DType::kFloat32);
+  EXPECT_EQ(call.reduce_op, ReduceOp::kMax);
+  EXPECT_EQ(call.name, "pmax");
+  EXPECT_EQ(call.site, "train.py:3 (step)");
+  EXPECT_EQ(site->generation(), 4);
+}
+
+TEST(CallSiteTest, ReadsWhatOnlySomeOperationsHave) {
+  Attributes attributes = Psum("permutes");
+  attributes["op"] = static_cast<int32_t>(plan::Op::kPermute);
+  attributes["sources"] = std::vector<int32_t>{1, -1};
+  EXPECT_EQ(Make(attributes)->prototype().request.sources,
+            (std::vector<int32_t>{1, -1}));
+  attributes["op"] = static_cast<int32_t>(plan::Op::kScan);
+  attributes["reverse"] = int32_t{1};
+  EXPECT_TRUE(Make(attributes)->prototype().request.sources.empty());
+  EXPECT_TRUE(Make(attributes)->prototype().request.reverse);
+  attributes["op"] = static_cast<int32_t>(plan::Op::kRaggedAllToAll);
+  attributes["rows"] = std::vector<int64_t>{10, 20, 3};
+  const plan::Ragged ragged = Make(attributes)->prototype().request.ragged;
+  EXPECT_EQ(ragged.input_rows, 10u);
+  EXPECT_EQ(ragged.output_rows, 20u);
+  EXPECT_EQ(ragged.slices, 3u);
+}
+
+TEST(CallSiteTest, EveryAttributeIsNeeded) {
+  const Attributes all = Psum("lacks");
+  EXPECT_EQ(ErrorOf(all), "");
+  for (const auto& [name, value] : all) {
+    Attributes fewer = all;
+    fewer.erase(name);
+    EXPECT_NE(ErrorOf(fewer).find("lacks an attribute"), std::string::npos)
+        << name;
+    // Of another type.
+    Attributes other = all;
+    other[name] = std::holds_alternative<std::string>(value)
+                      ? Value(int32_t{0})
+                      : Value(std::string("0"));
+    EXPECT_NE(ErrorOf(other).find("lacks an attribute"), std::string::npos)
+        << name;
+  }
+}
+
+TEST(CallSiteTest, AttributesOutOfRangeAreErrors) {
+  const std::vector<std::pair<std::string, Value>> wrong = {
+      {"op", int32_t{-1}},
+      {"op", int32_t{plan::kNumOps}},
+      {"dtype", int32_t{-1}},
+      {"dtype", int32_t{kNumDTypes}},
+      {"reduce_op", int32_t{-1}},
+      {"reduce_op", int32_t{kNumReduceOps}},
+      {"count", int64_t{-1}},
+      {"group_size", int32_t{0}},
+      {"group_size", int32_t{3}},  // of four ranks
+      // Without its rows.
+      {"op", static_cast<int32_t>(plan::Op::kRaggedAllToAll)}};
+  for (const auto& [name, value] : wrong) {
+    Attributes attributes = Psum("out of range");
+    attributes[name] = value;
+    EXPECT_NE(ErrorOf(attributes).find("out of range"), std::string::npos)
+        << name;
+  }
+}
+
+TEST(CallSiteTest, AnExecutionIsThatOfTheRanksGroup) {
+  const auto site = Make(Psum("executes"));
+  float input = 0, output = 0;
+  const Result<CallSite::Execution> execution =
+      site->MakeExecution(3, &input, &output);
+  ASSERT_TRUE(execution.ok()) << execution.status().message();
+  EXPECT_EQ(*execution->members, (std::vector<int32_t>{0, 3}));
+  EXPECT_EQ(execution->call->request.rank, 1);
+  EXPECT_EQ(execution->call->input, reinterpret_cast<std::byte*>(&input));
+  EXPECT_EQ(execution->call->output, reinterpret_cast<std::byte*>(&output));
+  EXPECT_EQ(execution->call->name, "pmax");
+  EXPECT_EQ(site->MakeExecution(2, &input, &output)->call->request.rank, 0);
+
+  const Status none = site->MakeExecution(4, &input, &output).status();
+  EXPECT_EQ(none.code(), Code::kInvalidArgument);
+  EXPECT_EQ(none.message(), "rank 4 is in none of the groups of pmax");
+}
+
+TEST(CallSiteTest, BuffersHaveToBeThoseOfTheLowering) {
+  Attributes attributes = Psum("checks");
+  attributes["op"] = static_cast<int32_t>(plan::Op::kAllGather);
+  const auto site = Make(attributes);
+  EXPECT_TRUE(site->CheckBuffers(20, 40).ok());
+  EXPECT_EQ(site->CheckBuffers(40, 40).code(), Code::kInternal);
+  EXPECT_EQ(site->CheckBuffers(20, 20).code(), Code::kInternal);
+}
+
+TEST(CallSiteTest, IdentitiesAreEqualOnAllDevicesAndForNoOtherCall) {
+  const auto site = Make(Psum("identities"));
+  const uint64_t first = Next(*site, 100, 0);
+  // The same call of a loop, and of the next launch.
+  const uint64_t second = Next(*site, 100, 0);
+  const uint64_t third = Next(*site, 101, 0);
+  EXPECT_NE(first, second);
+  EXPECT_NE(first, third);
+  EXPECT_NE(second, third);
+  // Another device's launches have other ids.
+  EXPECT_EQ(Next(*site, 5, 1), first);
+  EXPECT_EQ(Next(*site, 5, 1), second);
+  EXPECT_EQ(Next(*site, 9, 1), third);
+
+  Attributes attributes = Psum("identities");
+  attributes["site"] = int64_t{8};
+  EXPECT_NE(Next(*Make(attributes), 100, 0), first);
+  EXPECT_NE(Next(*Make(Psum("another program")), 100, 0), first);
+}
+
+TEST(CallSiteTest, ALaunchBeforeAnEarlierOneIsAnError) {
+  const auto site = Make(Psum("launches"));
+  Next(*site, 100, 0);
+  EXPECT_EQ(site->NextIdentity(1, 99, 0).status().code(), Code::kInternal);
+}
+
+// Programs that the compiler hook has not numbered.
+TEST(CallSiteTest, SitesWithoutNumbersAreNumberedAsTheyAreMade) {
+  const std::string program = "unnumbered";
+  Attributes attributes = Psum(program);
+  attributes["site"] = int64_t{-1};
+  ProgramSites::Get().NoteLine(
+      program,
+      CallSite::LineKey("pmax", static_cast<int>(plan::Op::kAllReduce),
+                        static_cast<int>(ReduceOp::kMax),
+                        static_cast<int>(DType::kFloat32), 5),
+      "noted.py:8 (f)");
+  const auto first = Make(attributes), second = Make(attributes);
+  EXPECT_EQ(first->prototype().site, "noted.py:8 (f)");
+  const uint64_t identity = Next(*first, 100, 0);
+  EXPECT_NE(identity, Next(*second, 100, 0));
+  // Another rank, which has loaded the program from a cache: a new job here.
+  ProgramSites::Get().Complete(program);
+  const auto again = Make(attributes);
+  EXPECT_EQ(Next(*again, 100, 0, /*job=*/2), identity);
+  // A call that nobody has noted has no line.
+  attributes["count"] = int64_t{6};
+  EXPECT_EQ(Make(attributes)->prototype().site, "");
+}
+
+}  // namespace
+}  // namespace jax_cxl::ffi

@@ -1,0 +1,56 @@
+#ifndef JAX_CXL_POOL_JOB_RECORD_H_
+#define JAX_CXL_POOL_JOB_RECORD_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/pool/coherence/doorbell.h"
+#include "cc/pool/layout/layout.h"
+#include "cc/pool/layout/recorder_layout.h"
+
+namespace jax_cxl::pool {
+
+// A private copy of a pool's control pages: who its ranks are and what they
+// did, while they live or after they are gone. Nobody can change it between a
+// check and its use; what the ranks wrote is still not to be trusted.
+class JobRecord {
+ public:
+  // Copies from the pool that starts at `offset` of an open file, a saved
+  // job record or a dax device. `name` is for messages. Errors: kDataLoss if
+  // there is no whole pool of this version.
+  static Result<JobRecord> Read(int fd, uint64_t offset,
+                                const std::string& name);
+
+  const PoolHeader& header() const { return *At<PoolHeader>(0); }
+  int world_size() const { return static_cast<int>(header().world_size); }
+  const RankPage& rank_page(int rank) const;
+  const Recorder& recorder(int rank) const;
+  // Reads the words of the copy.
+  Doorbells doorbells() const;
+
+  // The copy, to be kept: Read takes it for a pool.
+  const std::byte* data() const { return lines_.data()->bytes; }
+  uint64_t size() const { return lines_.size() * sizeof(Line); }
+
+ private:
+  struct alignas(kLineBytes) Line {
+    std::byte bytes[kLineBytes];
+  };
+
+  JobRecord() = default;
+  Status Copy(int fd, uint64_t offset, uint64_t bytes, const std::string& name);
+
+  template <typename T>
+  const T* At(uint64_t offset) const {
+    return reinterpret_cast<const T*>(data() + offset);
+  }
+
+  std::vector<Line> lines_;
+};
+
+}  // namespace jax_cxl::pool
+
+#endif  // JAX_CXL_POOL_JOB_RECORD_H_
