@@ -62,10 +62,9 @@ class TooSmallTest(parameterized.TestCase):
             places.Place(folder, needed).open(keep=2)
 
     def test_parts_of_a_path(self):
-        tree = jnp.zeros(500_000)
+        tree = jnp.zeros(2_000_000)
         with places.folder() as folder:
-            little = jax_cxl.Snapshots.bytes_needed(0, parity=1, paths=3)
-            place = places.Place(folder, 3 * little)
+            place = places.Place(folder, 9 << 20)
             place.where += "&devices=3"
             with self.assertRaises(errors.PoolTooSmallError) as caught:
                 place.open(parity=1).save(0, tree)
