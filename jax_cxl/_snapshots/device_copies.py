@@ -1,10 +1,12 @@
 """Writes blocks of arrays in the memory of GPUs: the GPUs copy, the host computes checksums."""
 
+import collections
 import concurrent.futures
+import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -12,80 +14,115 @@ from jax_cxl._snapshots import checksum, layout, place, stripes
 from jax_cxl._snapshots.shard_bytes import DeviceBytes, HostBytes
 
 _CHUNK_BYTES = 16 << 20  # What a copy moves: long enough for full speed.
+# Copies that the program starts, such as of a loss, come after those that are under way.
+_CHUNKS_UNDER_WAY = 2
+
+Part = tuple[place.Part, HostBytes | DeviceBytes]
 
 
-def write_data(
-    own: stripes.Stripes,
-    parts: Sequence[tuple[place.Part, HostBytes | DeviceBytes]],
-    table: np.ndarray,
-) -> None:
-    """Writes blocks of data and of their parity, and their checksums into a table.
+def write_data(own: stripes.Stripes, parts: Sequence[Part], table: np.ndarray) -> None:
+    """Writes blocks of data, and their checksums into a table.
 
     Args:
       own: blocks of this process.
       parts: what it writes, in order.
       table: a checksum for each block of data.
     """
-    copies = own.memory.device_copies
-    # Block -> the copies after which its data are there.
-    awaited: dict[int, list[int]] = {}
-    written = 0
-    for part, held in parts:
-        _write_zeros(own, written, part.offset)
-        source = held.address() if isinstance(held, DeviceBytes) else 0
-        for start, end in _extents(own, part.offset, part.offset + part.end - part.start):
-            first = start - part.offset
-            device, offset = _at(own, start)
-            if isinstance(held, HostBytes):
-                own.memory.core.write(device, offset, held.read(first, first + end - start))
-                continue
-            target = own.memory.core.address(device, offset)
-            copy = copies.start(held.ordinal, source + first, target, end - start)
-            for block in range(start // layout.BLOCK_BYTES, layout.blocks(end)):
-                awaited.setdefault(block, []).append(copy)
-        written = part.offset + part.end - part.start
-    _write_zeros(own, written, len(table) * layout.BLOCK_BYTES)
     rows = own.memory.geometry.blocks_per_row
     chunk = max(rows, _CHUNK_BYTES // layout.BLOCK_BYTES // rows * rows)
+    copies = own.memory.device_copies
+    under_way: collections.deque[tuple[range, list[int]]] = collections.deque()
+    finished = []
 
-    def finish(first: int) -> None:
-        """Publishes some whole rows of blocks, and computes their checksums."""
-        blocks = range(first, min(first + chunk, len(table)))
-        for copy in dict.fromkeys(itertools.chain(*(awaited.get(b, ()) for b in blocks))):
+    def finish_oldest() -> None:
+        blocks, started = under_way.popleft()
+        for copy in started:
             copies.wait(copy)
-        for device, offset, count in own.runs(blocks):
-            size = count * layout.BLOCK_BYTES
-            own.memory.core.publish_device_writes(device, offset, size)
-        for block in blocks:
-            table[block] = checksum.of(_view(own, block))
+        finished.append(_threads().submit(_finish, own, table, blocks))
 
-    for _ in _threads().map(finish, range(0, len(table), chunk)):
-        pass  # Raises what a thread has raised.
+    pieces = _pieces(own, parts, chunk * layout.BLOCK_BYTES, len(table) * layout.BLOCK_BYTES)
+    for number, of_chunk in itertools.groupby(
+        pieces, lambda piece: piece.start // layout.BLOCK_BYTES // chunk
+    ):
+        blocks = range(number * chunk, min((number + 1) * chunk, len(table)))
+        under_way.append((blocks, [copy for piece in of_chunk for copy in piece.begin(own)]))
+        if len(under_way) > _CHUNKS_UNDER_WAY:
+            finish_oldest()
+    while under_way:
+        finish_oldest()
+    for future in finished:
+        future.result()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Piece:
+    """Bytes that lie together on a device of the memory.
+
+    Attributes:
+      start: their position among the bytes of this process.
+      end: the position after them.
+      held: where they come from; None: they are zeros.
+      first: the position of their first byte in `held`.
+    """
+
+    start: int
+    end: int
+    held: HostBytes | DeviceBytes | None = None
+    first: int = 0
+
+    def begin(self, own: stripes.Stripes) -> list[int]:
+        """Writes the bytes, or starts a copy and returns its number."""
+        block, inside = divmod(self.start, layout.BLOCK_BYTES)
+        device, offset = own.place(block)
+        size = self.end - self.start
+        if isinstance(self.held, DeviceBytes):
+            target = own.memory.core.address(device, offset + inside)
+            source = self.held.address() + self.first
+            return [own.memory.device_copies.start(self.held.ordinal, source, target, size)]
+        data = (
+            np.zeros(size, np.uint8)
+            if self.held is None
+            else self.held.read(self.first, self.first + size)
+        )
+        own.memory.core.write(device, offset + inside, data)
+        return []
+
+
+def _pieces(
+    own: stripes.Stripes, parts: Sequence[Part], chunk_bytes: int, total: int
+) -> Iterator[_Piece]:
+    """Yields all bytes of this process in pieces, in order."""
+    together = chunk_bytes if own.memory.geometry.num_devices == 1 else layout.BLOCK_BYTES
+    written = 0
+    for part, held in parts:
+        for start, end in _cut(written, part.offset, together):
+            yield _Piece(start, end)
+        written = part.offset + part.end - part.start
+        for start, end in _cut(part.offset, written, together):
+            yield _Piece(start, end, held, start - part.offset)
+    for start, end in _cut(written, total, together):
+        yield _Piece(start, end)
+
+
+def _cut(start: int, end: int, unit: int) -> Iterator[tuple[int, int]]:
+    """Cuts a range at the multiples of a unit."""
+    while start < end:
+        after = min(end, (start // unit + 1) * unit)
+        yield start, after
+        start = after
+
+
+def _finish(own: stripes.Stripes, table: np.ndarray, blocks: range) -> None:
+    """Publishes some whole rows of blocks, and computes their checksums."""
+    for device, offset, count in own.runs(blocks):
+        own.memory.core.publish_device_writes(device, offset, count * layout.BLOCK_BYTES)
+    for block in blocks:
+        table[block] = checksum.of(_view(own, block))
 
 
 def views(own: stripes.Stripes, count: int) -> Iterable[np.ndarray]:
     """Yields the first blocks as they lie in the memory."""
     return (_view(own, block) for block in range(count))
-
-
-def _extents(own: stripes.Stripes, start: int, end: int) -> Iterable[tuple[int, int]]:
-    """Cuts a range of the process's bytes into pieces that lie together on a device."""
-    together = _CHUNK_BYTES if own.memory.geometry.num_devices == 1 else layout.BLOCK_BYTES
-    while start < end:
-        after = min(end, (start // together + 1) * together)
-        yield start, after
-        start = after
-
-
-def _at(own: stripes.Stripes, position: int) -> tuple[int, int]:
-    block, inside = divmod(position, layout.BLOCK_BYTES)
-    device, offset = own.place(block)
-    return device, offset + inside
-
-
-def _write_zeros(own: stripes.Stripes, start: int, end: int) -> None:
-    for first, after in _extents(own, start, end):
-        own.memory.core.write(*_at(own, first), np.zeros(after - first, np.uint8))
 
 
 def _view(own: stripes.Stripes, block: int) -> np.ndarray:

@@ -1,0 +1,94 @@
+"""Saves of arrays on GPUs, with the host in the place of GPUs: the order of copies and checks."""
+
+import ctypes
+import itertools
+from unittest import mock
+
+import jax
+import numpy as np
+import places
+from absl.testing import absltest, parameterized
+
+from jax_cxl._snapshots import device_copies, saving, shard_bytes
+
+
+class _Copies:
+    """Copies when somebody waits, as late as a GPU may; one after the other."""
+
+    def __init__(self):
+        self._started = {}
+        self._numbers = itertools.count()
+        self.most_under_way = 0
+
+    def start(self, ordinal, source, target, size):
+        del ordinal
+        number = next(self._numbers)
+        self._started[number] = (target, source, size)
+        self.most_under_way = max(self.most_under_way, len(self._started))
+        return number
+
+    def wait(self, number):
+        for earlier in [n for n in self._started if n <= number]:
+            ctypes.memmove(*self._started.pop(earlier))
+
+
+class _BytesOnGpu(shard_bytes.DeviceBytes):
+    def __init__(self, array, start):
+        self._array, self._start, self.ordinal = array, start, 0
+
+
+def _hold(array, start, end, copy):
+    if isinstance(array, jax.Array):
+        return _BytesOnGpu(array, start)
+    return shard_bytes.hold(array, start, end, copy)
+
+
+def _tree(step):
+    rng = np.random.default_rng(step)
+    mesh = jax.make_mesh((4,), ("x",), (jax.sharding.AxisType.Auto,))
+    replicated = jax.NamedSharding(mesh, jax.P())
+    return {
+        "large": jax.device_put(rng.standard_normal(5_000_001, np.float32), replicated),
+        "host": rng.integers(0, 100, 300_001),
+        "small": jax.device_put(rng.integers(0, 100, 7), replicated),
+        "step": step,
+    }
+
+
+class DeviceCopiesTest(parameterized.TestCase):
+    @parameterized.parameters((1, 0), (3, 0), (2, 1), (3, 1))
+    def test_what_was_saved_is_restored(self, paths, parity):
+        copies = _Copies()
+        with places.place(_tree(0), paths=paths, parity=parity) as place:
+            snapshots = place.open(parity=parity)
+            snapshots._memory.__dict__["device_copies"] = copies
+            with mock.patch.object(saving, "hold", _hold):
+                for step in range(3):
+                    snapshots.save(step, _tree(step))
+                snapshots.wait()
+            places.assert_same(self, (2, _tree(2)), snapshots.restore_latest(_tree(0)))
+            places.assert_same(self, _tree(1), snapshots.restore(1, _tree(0)))
+            if parity:
+                place.zero(1)
+                again = place.open(parity=parity)
+                places.assert_same(self, (2, _tree(2)), again.restore_latest(_tree(0)))
+        self.assertGreater(copies.most_under_way, 0)
+
+    def test_few_copies_are_under_way(self):
+        copies = _Copies()
+        with (
+            mock.patch.object(device_copies, "_CHUNK_BYTES", 1 << 20),
+            places.place(_tree(0)) as place,
+        ):
+            snapshots = place.open()
+            snapshots._memory.__dict__["device_copies"] = copies
+            with mock.patch.object(saving, "hold", _hold):
+                snapshots.save(1, _tree(1))
+                snapshots.wait()
+            places.assert_same(self, _tree(1), snapshots.restore(1, _tree(0)))
+        # 20 chunks, of which three have at most some ends of parts besides.
+        self.assertBetween(copies.most_under_way, 3, 8)
+
+
+if __name__ == "__main__":
+    absltest.main()
