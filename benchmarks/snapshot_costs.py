@@ -232,7 +232,7 @@ def main(_) -> None:
             header = report.header(load, command) | {"emulated": True}
             header |= {"coherence": _COHERENCE.value, "platform": jax.default_backend()}
             header |= {"processes": jax.process_count(), "mib": _MIB.value}
-            results_file.write(_JSON.value, header | {"results": rows})
+            results_file.write(pathlib.Path(_JSON.value), header | {"results": rows})
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ def loss_after(kills: int) -> tuple[str, str]:
                 *(*job.launch_command("jax.numpy", "absl.app"), "-n", "2"),
                 *(f"--restart-lost={kills}", _SCRIPT),
                 *(f"--kills={kills}", "--steps=90", f"--checkpoint={folder}/state.npz"),
-                f"--snapshots=file:{folder}/snapshots?size=8MiB",
+                f"--snapshots=file:{folder}/snapshots?size=16MiB",
             ],
             env={**os.environ, "JAX_PLATFORMS": "cpu"},
             capture_output=True,
