@@ -109,8 +109,8 @@ class Snapshots:
           step: a number that `latest` returns, at least 0.
           tree: arrays of JAX or NumPy, bool, int, float, str, None. Arrays of NumPy and Python
             values are those of the first process.
-          copy: False saves the copy within a GPU's memory. Then JAX raises an error if the arrays
-            are donated before `wait` has returned.
+          copy: False leaves out the copy within a GPU's memory. Then JAX raises an error if the
+            arrays are donated before `wait` has returned.
 
         Raises:
           PoolTooSmallError: the memory is too small; says what it must be. Nothing is changed.
