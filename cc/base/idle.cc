@@ -11,6 +11,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 
 namespace jax_cxl {
 namespace {
@@ -83,6 +84,13 @@ bool AnotherRuns() {
 }
 
 }  // namespace
+
+std::thread StartOwnThread(std::function<void()> body) {
+  return std::thread([body = std::move(body)] {
+    const OwnThread own;
+    body();
+  });
+}
 
 nanoseconds UsedByOwnThreads() {
   OwnThreads& own = Own();

@@ -2,6 +2,8 @@
 #define JAX_CXL_BASE_IDLE_H_
 
 #include <chrono>
+#include <functional>
+#include <thread>
 
 namespace jax_cxl {
 
@@ -12,6 +14,9 @@ class OwnThread {
   OwnThread();
   ~OwnThread();
 };
+
+// Starts a thread of the library's own.
+std::thread StartOwnThread(std::function<void()> body);
 
 // Processor time that the library's own threads have used so far, in this
 // process.

@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "cc/base/idle.h"
@@ -22,13 +20,6 @@ CoherenceMode ModeOf(const PoolSpec& spec) {
                  spec.coherence == CoherenceMode::kCoherent
              ? CoherenceMode::kFlush
              : spec.coherence;
-}
-
-std::thread StartOwnThread(std::function<void()> body) {
-  return std::thread([body = std::move(body)] {
-    const OwnThread own;
-    body();
-  });
 }
 
 }  // namespace

@@ -1,10 +1,8 @@
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,17 +15,6 @@
 
 // The half of Pool that deals with the mapping and with what lies in it.
 namespace jax_cxl::pool {
-namespace {
-
-std::thread StartOwnThread(std::function<void()> body) {
-  return std::thread([body = std::move(body)] {
-    const OwnThread own;
-    body();
-  });
-}
-
-}  // namespace
-
 Result<uint64_t> Pool::MeasureFiles(bool creating) const {
   if (spec_.bytes != 0) return spec_.bytes;
   // A leftover in /dev/shm says nothing about the size that this job wants.
