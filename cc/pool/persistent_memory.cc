@@ -142,6 +142,7 @@ Status PersistentMemory::CheckIntact() const {
 Status PersistentMemory::Write(int device, uint64_t offset,
                                std::span<const std::byte> from) const {
   CXL_ASSIGN_OR_RETURN(std::byte * to, Find(device, offset, from.size()));
+  if (from.empty()) return CheckIntact();  // memcpy takes no null pointer.
   std::memcpy(to, from.data(), from.size());
   coherence_.PublishPayload(to, from.size());
   return CheckIntact();
@@ -158,6 +159,7 @@ Status PersistentMemory::PublishDeviceWrites(int device, uint64_t offset,
 Status PersistentMemory::Read(int device, uint64_t offset,
                               std::span<std::byte> to) const {
   CXL_ASSIGN_OR_RETURN(std::byte * from, Find(device, offset, to.size()));
+  if (to.empty()) return CheckIntact();
   coherence_.AcquirePayload(from, to.size());
   std::memcpy(to.data(), from, to.size());
   return CheckIntact();
