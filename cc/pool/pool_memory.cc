@@ -49,15 +49,12 @@ Result<std::vector<MapPiece>> Pool::Measure(bool creating,
   for (PoolFile& file : files_) {
     MapPiece piece = {file.fd(), spec_.offset, spec_.bytes, kPageBytes, 0};
     if (spec_.kind == PoolKind::kDax) {
-      CXL_ASSIGN_OR_RETURN(const DaxLimits limits,
-                           ReadDaxLimits(file.fd(), file.path(), dax));
       CXL_ASSIGN_OR_RETURN(
-          piece.bytes,
-          ResolveDaxBytes(limits, spec_.offset, spec_.bytes, file.path()));
-      piece.align = limits.align;
-      piece.file_bytes = limits.size;
-      CXL_RETURN_IF_ERROR(
-          file.LockRange(piece.offset, piece.bytes, limits.align, creating));
+          const DaxPart part,
+          TakeDaxPart(&file, spec_.offset, spec_.bytes, creating, dax));
+      piece.bytes = part.bytes;
+      piece.align = part.limits.align;
+      piece.file_bytes = part.limits.size;
     } else if (!creating && file.Size() < spec_.offset + spec_.bytes) {
       return Error(Code::kDataLoss, file.path(), " is cut short: it has ",
                    FormatBytes(file.Size()), ", the pool needs ",

@@ -10,7 +10,7 @@
 #include <span>
 #include <utility>
 
-#include "cc/pool/persistent_memory.h"
+#include "cc/pool/persistent/persistent_memory.h"
 #include "cc/python/errors.h"
 
 namespace nb = nanobind;
@@ -25,12 +25,23 @@ using Bytes =
 using ConstBytes =
     nb::ndarray<const uint8_t, nb::shape<-1>, nb::c_contig, nb::device::cpu>;
 
+// Runs something without Python's lock, and raises its error.
+template <typename Run>
+void RunUnlocked(const Run& run) {
+  Status status;
+  {
+    nb::gil_scoped_release release;
+    status = run();
+  }
+  RaiseIfError(status);
+}
+
 }  // namespace
 
 void BindPersistentMemory(nb::module_& m, MakePoolSpec make_spec) {
   nb::class_<PersistentMemory>(m, "PersistentMemory",
                                "Memory that outlives the jobs that use it "
-                               "(cc/pool/persistent_memory.h).")
+                               "(cc/pool/persistent/persistent_memory.h).")
       .def_static(
           "open",
           [make_spec = std::move(make_spec)](
@@ -66,10 +77,7 @@ void BindPersistentMemory(nb::module_& m, MakePoolSpec make_spec) {
              const ConstBytes& data) {
             const std::span from(
                 reinterpret_cast<const std::byte*>(data.data()), data.size());
-            nb::gil_scoped_release release;
-            const Status status = self.Write(device, offset, from);
-            nb::gil_scoped_acquire acquire;
-            RaiseIfError(status);
+            RunUnlocked([&] { return self.Write(device, offset, from); });
           },
           "device"_a, "offset"_a, "data"_a)
       .def(
@@ -78,21 +86,16 @@ void BindPersistentMemory(nb::module_& m, MakePoolSpec make_spec) {
              const Bytes& out) {
             const std::span to(reinterpret_cast<std::byte*>(out.data()),
                                out.size());
-            nb::gil_scoped_release release;
-            const Status status = self.Read(device, offset, to);
-            nb::gil_scoped_acquire acquire;
-            RaiseIfError(status);
+            RunUnlocked([&] { return self.Read(device, offset, to); });
           },
           "device"_a, "offset"_a, "out"_a)
       .def(
           "publish_device_writes",
           [](const PersistentMemory& self, int device, uint64_t offset,
              uint64_t bytes) {
-            nb::gil_scoped_release release;
-            const Status status =
-                self.PublishDeviceWrites(device, offset, bytes);
-            nb::gil_scoped_acquire acquire;
-            RaiseIfError(status);
+            RunUnlocked([&] {
+              return self.PublishDeviceWrites(device, offset, bytes);
+            });
           },
           "device"_a, "offset"_a, "bytes"_a)
       .def(

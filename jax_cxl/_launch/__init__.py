@@ -1,7 +1,7 @@
 """Parts of the local launcher, `python -m jax_cxl.launch`.
 
 environment   the environment variables of a rank, and `launched()`
-board         which ranks have begun to connect
+board         which ranks have begun to connect, and which have ended
 detect        makes `jax.distributed.initialize()` find the launcher's values
 mpi           the same for MPI launchers that JAX does not know
 rank          the code that runs in a rank before the user's script

@@ -1,14 +1,16 @@
-"""What ranks know of each other before JAX connects them: a byte for each, in shared memory.
+"""What ranks know of each other outside of the pool: a byte for each, in shared memory.
 
 JAX connects processes in a call that aborts the process if one of them does not come. So a rank
-looks here first whether all ranks have come.
+looks here first whether all ranks have come. A rank that was restarted looks here whether there are
+others that it can join.
 """
 
 import mmap
 import os
 
-# A rank that runs and has not begun to connect, one that has, and one that ended without.
-RUNS, CONNECTS, ENDED = range(3)
+# A rank that runs and has not begun to connect, one that has, one that ended without, and one that
+# ended with status 0 after it had.
+RUNS, CONNECTS, ENDED, FINISHED = range(4)
 
 
 class Board:
@@ -26,10 +28,17 @@ class Board:
         os.ftruncate(fd, size)
         return cls(fd, size)
 
-    def note(self, rank: int, state: int) -> None:
-        """Notes the state of a rank. What a rank has begun stays begun."""
+    def note_connecting(self, rank: int) -> None:
+        """Notes that a rank has begun to connect."""
         if self._memory[rank] == RUNS:
-            self._memory[rank] = state
+            self._memory[rank] = CONNECTS
+
+    def note_end(self, rank: int, status: int) -> None:
+        """Notes that a rank has ended. One that failed after it had connected may be restarted."""
+        if self._memory[rank] == RUNS:
+            self._memory[rank] = ENDED
+        elif status == 0:
+            self._memory[rank] = FINISHED
 
     def ranks(self, state: int) -> list[int]:
         """Returns the ranks in a state."""

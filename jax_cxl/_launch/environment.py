@@ -6,7 +6,7 @@ import socket
 import struct
 from collections.abc import Mapping
 
-from jax_cxl._launch.board import CONNECTS, Board
+from jax_cxl._launch.board import Board
 from jax_cxl._takeover import plugin
 
 RANK = "JAX_CXL_LAUNCH_RANK"
@@ -47,7 +47,7 @@ def launched() -> bool:
 def note_connecting() -> None:
     """Tells the other ranks that this process calls `jax.distributed.initialize`."""
     if board is not None:
-        board.note(int(os.environ[RANK]), CONNECTS)
+        board.note_connecting(int(os.environ[RANK]))
 
 
 def goes_on() -> bool:

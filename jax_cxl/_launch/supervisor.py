@@ -338,7 +338,7 @@ class _Supervisor:
 
     def _on_exit(self, number: int, code: int) -> None:
         """Handles the end of a rank: restarts it, lets the others continue, or ends the job."""
-        self._board.note(number, board.ENDED)
+        self._board.note_end(number, code)
         self._succeeded |= code == 0
         if code == 0:
             return

@@ -23,6 +23,8 @@ from typing import Any
 import jax
 
 from jax_cxl import _compat, _core, errors
+from jax_cxl._launch import environment as launch_environment
+from jax_cxl._launch.board import FINISHED
 from jax_cxl._runtime import platforms, pools
 
 POLL_SECONDS = 0.02
@@ -133,6 +135,11 @@ def _next_generation(found: Iterable[str]) -> int:
 
 
 def _check(deadline: float, problem: str) -> None:
+    board = launch_environment.board
+    if board is not None and (ended := board.ranks(FINISHED)):
+        raise errors.NotInitializedError(
+            f"rank {ended[0]} ended before this process could join it: the job is over"
+        )
     if time.monotonic() > deadline:
         raise errors.NotInitializedError(f"the processes have not met in time: {problem}")
     time.sleep(POLL_SECONDS)

@@ -13,8 +13,9 @@ import numpy as np
 from jax_cxl._snapshots import checksum, layout, place, stripes
 from jax_cxl._snapshots.shard_bytes import DeviceBytes, HostBytes
 
-_CHUNK_BYTES = 16 << 20  # What a copy moves: long enough for full speed.
-# Copies that the program starts, such as of a loss, come after those that are under way.
+# What a copy moves: long enough for full speed, and short, because copies that the program starts,
+# such as of a loss, wait until it ends.
+_CHUNK_BYTES = 16 << 20
 _CHUNKS_UNDER_WAY = 2
 
 Part = tuple[place.Part, HostBytes | DeviceBytes]
@@ -46,7 +47,7 @@ def write_data(own: stripes.Stripes, parts: Sequence[Part], table: np.ndarray) -
     ):
         blocks = range(number * chunk, min((number + 1) * chunk, len(table)))
         under_way.append((blocks, [copy for piece in of_chunk for copy in piece.begin(own)]))
-        if len(under_way) > _CHUNKS_UNDER_WAY:
+        if len(under_way) == _CHUNKS_UNDER_WAY:
             finish_oldest()
     while under_way:
         finish_oldest()
@@ -114,28 +115,27 @@ def _cut(start: int, end: int, unit: int) -> Iterator[tuple[int, int]]:
 
 def _finish(own: stripes.Stripes, table: np.ndarray, blocks: range) -> None:
     """Publishes some whole rows of blocks, and computes their checksums."""
+    done = blocks.start
     for device, offset, count in own.runs(blocks):
         own.memory.core.publish_device_writes(device, offset, count * layout.BLOCK_BYTES)
-    for block in blocks:
-        table[block] = checksum.of(_view(own, block))
+        table[done : done + count] = checksum.of_each(_view(own, done, count))
+        done += count
 
 
 def views(own: stripes.Stripes, count: int) -> Iterable[np.ndarray]:
     """Yields the first blocks as they lie in the memory."""
-    return (_view(own, block) for block in range(count))
+    return (_view(own, block, 1)[0] for block in range(count))
 
 
-def _view(own: stripes.Stripes, block: int) -> np.ndarray:
-    """Returns a view of a block as it lies in the memory.
-
-    It runs for each block, so it is short: threads wait for the interpreter's lock meanwhile.
-    """
+def _view(own: stripes.Stripes, first: int, count: int) -> np.ndarray:
+    """Returns a view, a row for each block, of blocks that follow each other in the memory."""
     core = own.memory.core
-    start = core.address(*own.place(block)) - core.base
-    return own.memory.mapped[start : start + layout.BLOCK_BYTES]
+    start = core.address(*own.place(first)) - core.base
+    view = own.memory.mapped[start : start + count * layout.BLOCK_BYTES]
+    return view.reshape(count, layout.BLOCK_BYTES)
 
 
 @functools.cache
 def _threads() -> concurrent.futures.ThreadPoolExecutor:
-    count = max(1, min(4, (os.cpu_count() or 1) // 2))
+    count = max(1, min(8, (os.cpu_count() or 1) // 2))
     return concurrent.futures.ThreadPoolExecutor(count, "jax_cxl snapshots")

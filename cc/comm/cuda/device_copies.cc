@@ -2,25 +2,10 @@
 
 #include <utility>
 
+#include "cc/comm/cuda/current_device.h"
 #include "cc/engine/cuda/executor.h"
 
 namespace jax_cxl::comm {
-namespace {
-
-// Makes a device the current one of this thread for as long as it lives.
-class CurrentDevice {
- public:
-  explicit CurrentDevice(int device) {
-    cudaGetDevice(&before_);
-    cudaSetDevice(device);
-  }
-  ~CurrentDevice() { cudaSetDevice(before_); }
-
- private:
-  int before_ = 0;
-};
-
-}  // namespace
 
 Result<std::unique_ptr<DeviceCopies>> DeviceCopies::Create(
     std::byte* base, uint64_t bytes, const std::vector<int>& devices) {
@@ -31,20 +16,22 @@ Result<std::unique_ptr<DeviceCopies>> DeviceCopies::Create(
                        PoolRegistration::Create(base, bytes, devices));
   for (int device : devices) {
     const CurrentDevice current(device);
-    CXL_RETURN_IF_ERROR(
-        cuda::CudaStatus(cudaStreamCreateWithFlags(&made->streams_[device],
-                                                   cudaStreamNonBlocking),
-                         "make a stream for copies"));
+    for (cudaStream_t& stream : made->lanes_[device].streams)
+      CXL_RETURN_IF_ERROR(cuda::CudaStatus(
+          cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
+          "make a stream for copies"));
   }
   return made;
 }
 
 DeviceCopies::~DeviceCopies() {
-  for (auto& [device, stream] : streams_) {
-    if (stream == nullptr) continue;
+  for (auto& [device, lane] : lanes_) {
     const CurrentDevice current(device);
-    cudaStreamSynchronize(stream);
-    cudaStreamDestroy(stream);
+    for (cudaStream_t stream : lane.streams) {
+      if (stream == nullptr) continue;
+      cudaStreamSynchronize(stream);
+      cudaStreamDestroy(stream);
+    }
   }
   for (auto& [copy, event] : under_way_) cudaEventDestroy(event);
 }
@@ -53,8 +40,8 @@ Result<uint64_t> DeviceCopies::Start(int device, const void* from,
                                      std::byte* to, uint64_t bytes) {
   const auto offset = static_cast<uint64_t>(to - base_);
   std::lock_guard lock(mutex_);
-  const auto stream = streams_.find(device);
-  if (stream == streams_.end() || bytes > bytes_ || offset > bytes_ - bytes)
+  const auto lane = lanes_.find(device);
+  if (lane == lanes_.end() || bytes > bytes_ || offset > bytes_ - bytes)
     return Error(Code::kInvalidArgument, "a copy of ", bytes, " bytes to ",
                  offset, " from device ", device, " leaves the memory");
   const CurrentDevice current(device);
@@ -63,12 +50,20 @@ Result<uint64_t> DeviceCopies::Start(int device, const void* from,
       cudaEventCreateWithFlags(&event,
                                cudaEventBlockingSync | cudaEventDisableTiming),
       "make an event"));
+  const auto before = under_way_.find(lane->second.last);
+  std::swap(lane->second.streams[0], lane->second.streams[1]);
+  const cudaStream_t stream = lane->second.streams[0];
+  if (before != under_way_.end())
+    CXL_RETURN_IF_ERROR(
+        cuda::CudaStatus(cudaStreamWaitEvent(stream, before->second, 0),
+                         "wait for the copy before"));
+  lane->second.last = next_;
   under_way_[next_] = event;
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(
-      cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream->second),
+      cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream),
       "copy from a device"));
-  CXL_RETURN_IF_ERROR(cuda::CudaStatus(cudaEventRecord(event, stream->second),
-                                       "record an event"));
+  CXL_RETURN_IF_ERROR(
+      cuda::CudaStatus(cudaEventRecord(event, stream), "record an event"));
   return next_++;
 }
 

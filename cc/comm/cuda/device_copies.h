@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -29,21 +30,30 @@ class DeviceCopies {
   DeviceCopies(const DeviceCopies&) = delete;
   DeviceCopies& operator=(const DeviceCopies&) = delete;
 
-  // Starts a copy. The copies of a device come one after the other. Returns the
-  // number of the copy, for Wait.
+  // Starts a copy. The copies of a device come one after the other, and copies
+  // of the program come between them. Returns the number of the copy, for Wait.
   Result<uint64_t> Start(int device, const void* from, std::byte* to,
                          uint64_t bytes);
   // Waits until a copy has ended, without spinning. Once for each copy.
   Status Wait(uint64_t copy);
 
  private:
+  // The copy engine takes the next copy of a stream before those of other
+  // streams, so the program's own small copies would wait for all of a save.
+  // Copies on two streams in turn, of which each waits for the one before,
+  // leave the engine a moment to choose.
+  struct Lane {
+    std::array<cudaStream_t, 2> streams = {};
+    uint64_t last = 0;  // the copy that was started last
+  };
+
   DeviceCopies() = default;
 
   std::unique_ptr<PoolRegistration> registration_;
   std::byte* base_ = nullptr;
   uint64_t bytes_ = 0;
   std::mutex mutex_;
-  std::map<int, cudaStream_t> streams_;        // by device
+  std::map<int, Lane> lanes_;                  // by device
   std::map<uint64_t, cudaEvent_t> under_way_;  // by copy
   uint64_t next_ = 0;
 };

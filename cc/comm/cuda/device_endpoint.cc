@@ -5,29 +5,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "cc/comm/cuda/current_device.h"
 #include "cc/engine/cuda/flagged/flagged.h"
 
 namespace jax_cxl::comm {
 namespace {
-
-// XLA's threads have some device as their current one, and keep it.
-class CurrentDevice {
- public:
-  explicit CurrentDevice(int device) {
-    cudaGetDevice(&before_);
-    if (before_ != device) cudaSetDevice(device);
-    changed_ = before_ != device;
-  }
-  ~CurrentDevice() {
-    if (changed_) cudaSetDevice(before_);
-  }
-  CurrentDevice(const CurrentDevice&) = delete;
-  CurrentDevice& operator=(const CurrentDevice&) = delete;
-
- private:
-  int before_ = 0;
-  bool changed_ = false;
-};
 
 // Of one device: as many as write back and drop about as fast as a link carries
 // data, where the processor has several times as many cores.

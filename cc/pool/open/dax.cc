@@ -10,7 +10,6 @@
 
 #include "cc/pool/layout/geometry.h"
 #include "cc/pool/layout/layout.h"
-#include "cc/pool/open/file.h"
 
 namespace jax_cxl::pool {
 namespace {
@@ -54,6 +53,29 @@ bool IsPowerOfTwo(uint64_t value) {
   return value != 0 && (value & (value - 1)) == 0;
 }
 
+// `bytes`, or all of the rest for 0.
+Result<uint64_t> ResolveDaxBytes(const DaxLimits& limits, uint64_t offset,
+                                 uint64_t bytes, const std::string& path) {
+  if (offset % limits.align != 0 || bytes % limits.align != 0) {
+    return Error(Code::kInvalidArgument, "offset ", offset, " and size ", bytes,
+                 " must be multiples of the alignment of ", path, ", ",
+                 FormatBytes(limits.align), "; change offset= and size=");
+  }
+  if (offset > limits.size || bytes > limits.size - offset) {
+    return Error(Code::kInvalidArgument, "offset ", offset, " and size ", bytes,
+                 " exceed ", path, ", which has ", FormatBytes(limits.size),
+                 "; change offset= and size=");
+  }
+  if (bytes != 0) return bytes;
+  const uint64_t rest = RoundDown(limits.size - offset, limits.align);
+  if (rest == 0) {
+    return Error(Code::kInvalidArgument, path, " has nothing left at offset ",
+                 offset, ": its size is ", FormatBytes(limits.size),
+                 "; use a smaller offset=");
+  }
+  return rest;
+}
+
 }  // namespace
 
 DaxSystem DaxSystem::Machine() {
@@ -93,26 +115,16 @@ Result<DaxLimits> ReadDaxLimits(int fd, const std::string& path,
   return DaxLimits{*align, *size};
 }
 
-Result<uint64_t> ResolveDaxBytes(const DaxLimits& limits, uint64_t offset,
-                                 uint64_t bytes, const std::string& path) {
-  if (offset % limits.align != 0 || bytes % limits.align != 0) {
-    return Error(Code::kInvalidArgument, "offset ", offset, " and size ", bytes,
-                 " must be multiples of the alignment of ", path, ", ",
-                 FormatBytes(limits.align), "; change offset= and size=");
-  }
-  if (offset > limits.size || bytes > limits.size - offset) {
-    return Error(Code::kInvalidArgument, "offset ", offset, " and size ", bytes,
-                 " exceed ", path, ", which has ", FormatBytes(limits.size),
-                 "; change offset= and size=");
-  }
-  if (bytes != 0) return bytes;
-  const uint64_t rest = RoundDown(limits.size - offset, limits.align);
-  if (rest == 0) {
-    return Error(Code::kInvalidArgument, path, " has nothing left at offset ",
-                 offset, ": its size is ", FormatBytes(limits.size),
-                 "; use a smaller offset=");
-  }
-  return rest;
+Result<DaxPart> TakeDaxPart(PoolFile* device, uint64_t offset, uint64_t bytes,
+                            bool exclusive, const DaxSystem& system) {
+  DaxPart part;
+  CXL_ASSIGN_OR_RETURN(part.limits,
+                       ReadDaxLimits(device->fd(), device->path(), system));
+  CXL_ASSIGN_OR_RETURN(
+      part.bytes, ResolveDaxBytes(part.limits, offset, bytes, device->path()));
+  CXL_RETURN_IF_ERROR(
+      device->LockRange(offset, part.bytes, part.limits.align, exclusive));
+  return part;
 }
 
 }  // namespace jax_cxl::pool

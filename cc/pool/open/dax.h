@@ -9,6 +9,7 @@
 #include <string>
 
 #include "cc/base/status.h"
+#include "cc/pool/open/file.h"
 
 // What a dax device demands. The device itself says nothing (its st_size is
 // 0), sysfs does.
@@ -34,10 +35,18 @@ struct DaxLimits {
 Result<DaxLimits> ReadDaxLimits(int fd, const std::string& path,
                                 const DaxSystem& system);
 
-// The number of bytes from `offset` on that a pool gets: `bytes`, or all of
-// the rest for 0. kInvalidArgument if that does not fit the device.
-Result<uint64_t> ResolveDaxBytes(const DaxLimits& limits, uint64_t offset,
-                                 uint64_t bytes, const std::string& path);
+// The part of a device that a job uses.
+struct DaxPart {
+  DaxLimits limits;  // of the whole device
+  uint64_t bytes = 0;
+};
+
+// Locks `bytes` bytes from `offset` on, or all of the rest for 0, for this
+// process alone if `exclusive`.
+// Errors: kInvalidArgument if that does not fit the device; as
+// PoolFile::LockRange.
+Result<DaxPart> TakeDaxPart(PoolFile* device, uint64_t offset, uint64_t bytes,
+                            bool exclusive, const DaxSystem& system);
 
 }  // namespace jax_cxl::pool
 

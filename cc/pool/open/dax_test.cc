@@ -2,13 +2,11 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,65 +14,13 @@
 #include "cc/pool/coherence/flush.h"
 #include "cc/pool/layout/layout.h"
 #include "cc/pool/pool.h"
+#include "cc/testing/pool/fake_dax.h"
 #include "cc/testing/pool/scratch.h"
 
 namespace jax_cxl::pool {
 namespace {
 
 namespace fs = std::filesystem;
-
-// A machine with dax devices that are regular files, dirty from the start.
-class FakeMachine {
- public:
-  FakeMachine() {
-    system_.sysfs = dir_ / "sys";
-    system_.device_number = [this](const struct stat&,
-                                   const std::string& path) -> Result<dev_t> {
-      return numbers_.at(path);
-    };
-  }
-
-  // Adds a device that sysfs describes by number.
-  std::string Add(const std::string& name, uint64_t size,
-                  const std::string& align) {
-    const std::string path = dir_ / name;
-    std::ofstream(path) << std::string(3 * kMiB, '\xee');
-    fs::resize_file(path, size);
-    numbers_[path] = makedev(251, numbers_.size());
-    Describe("dev/char/251:" + std::to_string(minor(numbers_[path])), size,
-             align);
-    return path;
-  }
-
-  void Describe(const std::string& folder, uint64_t size,
-                const std::string& align) {
-    fs::create_directories(system_.sysfs + "/" + folder);
-    std::ofstream(system_.sysfs + "/" + folder + "/size") << size << "\n";
-    std::ofstream(system_.sysfs + "/" + folder + "/align") << align << "\n";
-  }
-
-  void Forget(const std::string& path) {
-    fs::remove_all(system_.sysfs +
-                   "/dev/char/251:" + std::to_string(minor(numbers_[path])));
-  }
-
-  const DaxSystem& system() const { return system_; }
-  std::string operator/(const std::string& name) const { return dir_ / name; }
-
- private:
-  TempDirectory dir_;
-  DaxSystem system_;
-  std::map<std::string, dev_t> numbers_;
-};
-
-PoolSpec DaxSpec(std::vector<std::string> paths) {
-  PoolSpec spec;
-  spec.kind = PoolKind::kDax;
-  spec.paths = std::move(paths);
-  spec.coherence =
-      FlushSupported() ? CoherenceMode::kFlush : CoherenceMode::kCoherent;
-  return spec;
-}
 
 class DaxTest : public testing::Test {
  protected:
@@ -88,7 +34,7 @@ class DaxTest : public testing::Test {
         << status.message();
   }
 
-  FakeMachine machine_;
+  FakeDax machine_;
 };
 
 TEST_F(DaxTest, TakesWholeDevicesOfDifferentSizes) {

@@ -100,6 +100,18 @@ class SeveralProcessesTest(parameterized.TestCase):
         )
         self.assertEqual(said.count("done"), 3, said)
 
+    @parameterized.parameters(("0",), ("2",))
+    def test_a_successor_comes_after_the_others_have_ended(self, victim):
+        done = job.run(
+            "regroup/rejoin.py",
+            *(f"--victims={victim}", "--end"),
+            processes=3,
+            launcher=("--restart-lost=1",),
+            timeout=60,  # Much less than what it waits for processes that may still come.
+        )
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertRegex(done.stderr, "rank [012] ended before this process could join it")
+
     @parameterized.parameters(("2", [0, 1]), ("0", [1, 2]), ("0,2", [1]))
     def test_initializes_again(self, victims, left):
         said = self.run_job(

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import jax
 import numpy as np
@@ -12,6 +13,7 @@ from jax_cxl._runtime import pools
 
 _VICTIMS = flags.DEFINE_list("victims", ["0"], "Processes that are lost, all at once.")
 _ON_THE_WAY = flags.DEFINE_bool("on_the_way", False, "The first successor is lost before it joins.")
+_END = flags.DEFINE_bool("end", False, "The others end, and do not wait for successors.")
 _POOL = flags.DEFINE_string("pool", None, "URI of the pool.")
 
 
@@ -43,6 +45,9 @@ def main(_) -> None:
     if restarts == 0:
         if str(jax.process_index()) in _VICTIMS.value:
             die()
+        if _END.value:
+            time.sleep(0.3)  # The launcher restarts victims until another rank has ended.
+            return
         try:
             while True:  # Until the victims are gone.
                 sum_of_ranks()

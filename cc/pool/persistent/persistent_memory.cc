@@ -1,4 +1,4 @@
-#include "cc/pool/persistent_memory.h"
+#include "cc/pool/persistent/persistent_memory.h"
 
 #include <sys/mman.h>
 
@@ -61,15 +61,12 @@ Result<std::vector<MapPiece>> PersistentMemory::Measure(const PoolSpec& spec,
   for (PoolFile& file : files_) {
     MapPiece piece = {file.fd(), spec.offset, spec.bytes, kPageBytes, 0};
     if (spec.kind == PoolKind::kDax) {
-      CXL_ASSIGN_OR_RETURN(const DaxLimits limits,
-                           ReadDaxLimits(file.fd(), file.path(), dax));
-      CXL_ASSIGN_OR_RETURN(
-          piece.bytes,
-          ResolveDaxBytes(limits, spec.offset, spec.bytes, file.path()));
-      piece.align = limits.align;
-      piece.file_bytes = limits.size;
-      CXL_RETURN_IF_ERROR(file.LockRange(piece.offset, piece.bytes,
-                                         limits.align, /*exclusive=*/false));
+      CXL_ASSIGN_OR_RETURN(const DaxPart part,
+                           TakeDaxPart(&file, spec.offset, spec.bytes,
+                                       /*exclusive=*/false, dax));
+      piece.bytes = part.bytes;
+      piece.align = part.limits.align;
+      piece.file_bytes = part.limits.size;
     } else {
       if (piece.bytes == 0)
         piece.bytes = RoundDown(

@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_POOL_PERSISTENT_MEMORY_H_
-#define JAX_CXL_POOL_PERSISTENT_MEMORY_H_
+#ifndef JAX_CXL_POOL_PERSISTENT_PERSISTENT_MEMORY_H_
+#define JAX_CXL_POOL_PERSISTENT_PERSISTENT_MEMORY_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -85,4 +85,4 @@ class PersistentMemory {
 
 }  // namespace jax_cxl::pool
 
-#endif  // JAX_CXL_POOL_PERSISTENT_MEMORY_H_
+#endif  // JAX_CXL_POOL_PERSISTENT_PERSISTENT_MEMORY_H_

@@ -1,0 +1,30 @@
+#ifndef JAX_CXL_COMM_CUDA_CURRENT_DEVICE_H_
+#define JAX_CXL_COMM_CUDA_CURRENT_DEVICE_H_
+
+#include <cuda_runtime_api.h>
+
+namespace jax_cxl::comm {
+
+// Makes a device the current one of this thread while it lives. XLA's threads
+// have some device as their current one, and keep it.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(int device) {
+    cudaGetDevice(&before_);
+    if (before_ != device) cudaSetDevice(device);
+    changed_ = before_ != device;
+  }
+  ~CurrentDevice() {
+    if (changed_) cudaSetDevice(before_);
+  }
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+
+ private:
+  int before_ = 0;
+  bool changed_ = false;
+};
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_COMM_CUDA_CURRENT_DEVICE_H_
