@@ -66,6 +66,7 @@ def dtype_of(name: str) -> np.dtype:
     return np.dtype(getattr(ml_dtypes, name, None) or name)
 
 
+@functools.cache
 def is_supported(dtype: np.dtype) -> bool:
     """Whether a snapshot can have arrays of this dtype: the name says all of it."""
     if dtype.hasobject or dtype.kind in "mMSU" or dtype.type is np.void:
