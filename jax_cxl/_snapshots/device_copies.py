@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -122,9 +122,9 @@ def _finish(own: stripes.Stripes, table: np.ndarray, blocks: range) -> None:
         done += count
 
 
-def views(own: stripes.Stripes, count: int) -> Iterable[np.ndarray]:
-    """Yields the first blocks as they lie in the memory."""
-    return (_view(own, block, 1)[0] for block in range(count))
+def views(own: stripes.Stripes, first: int, count: int) -> Iterator[np.ndarray]:
+    """Yields some blocks that follow each other, as they lie in the memory."""
+    return (_view(own, block, 1)[0] for block in range(first, first + count))
 
 
 def _view(own: stripes.Stripes, first: int, count: int) -> np.ndarray:

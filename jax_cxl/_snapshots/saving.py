@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -55,7 +55,7 @@ class Save:
         output = _Output(own)
         if any(isinstance(held, DeviceBytes) for _, held in self.bytes_of):
             device_copies.write_data(own, self.bytes_of, table)
-            output.skip(device_copies.views(own, data_blocks))
+            output.skip(data_blocks)
         else:
             self._write_data(output, table)
         output.append(table)
@@ -138,9 +138,12 @@ class _Output:
         self._own.write(self._next, block)
         self._count(block)
 
-    def skip(self, blocks: Iterable[np.ndarray]) -> None:
-        """Goes on behind blocks that are there already."""
-        for block in blocks:
+    def skip(self, count: int) -> None:
+        """Goes on behind some blocks that are there already."""
+        if self._parity is None:  # There is nothing to compute from them.
+            self._next += count
+            return
+        for block in device_copies.views(self._own, self._next, count):
             self._count(block)
 
     def _count(self, block: np.ndarray) -> None:
