@@ -5,18 +5,16 @@
 The program is the same as in `python -m jax_cxl bench`: a loop of calls, each of which depends on
 the call before. It runs with each collective and with the handler of empty_call.cc in turn, on the
 same buffers. The difference is the work of jax_cxl: matching the call, copying, and waiting for the
-other ranks. The script compiles empty_call.cc with c++ (or $CXX).
+other ranks.
 """
 
 import argparse
-import ctypes
 import os
 import pathlib
 import statistics
-import subprocess
 import sys
-import tempfile
 
+import empty_call
 import jax
 import numpy as np
 
@@ -25,7 +23,6 @@ from jax_cxl._bench import backends, measure, report, results_file, sizes
 from jax_cxl._bench.ops import OPS
 from jax_cxl._bench.world import World
 
-_SOURCE = pathlib.Path(__file__).parent / "empty_call.cc"
 _TARGET = "jax_cxl_benchmark_empty"
 _OPS = ("psum", "all_gather", "psum_scatter", "all_to_all")
 
@@ -40,7 +37,7 @@ def main() -> None:
     options = parser.parse_args()
     load = os.getloadavg()[0]
     jax_cxl.initialize()
-    _register_empty_call()
+    empty_call.register(_TARGET)
     world = World(jax.process_index(), jax.process_count())
     first = world.rank == 0
     rows = []
@@ -56,16 +53,6 @@ def main() -> None:
     if first and options.json:
         command = results_file.command_line("benchmarks/call_overhead.py", sys.argv[1:])
         results_file.write(options.json, report.header(load, command) | {"results": rows})
-
-
-def _register_empty_call() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        library = f"{folder}/empty_call.so"
-        command = [os.environ.get("CXX", "c++"), "-O2", "-std=c++17", "-shared", "-fPIC"]
-        command += ["-isystem", jax.ffi.include_dir(), str(_SOURCE), "-o", library]
-        subprocess.run(command, check=True)
-        handler = getattr(ctypes.CDLL(library), _TARGET)
-    jax.ffi.register_ffi_target(_TARGET, jax.ffi.pycapsule(handler), platform="cpu")
 
 
 def _measure(world: World, name: str, size: int, repeats: int) -> list[dict]:

@@ -1,5 +1,5 @@
 // A custom call that does nothing: what XLA itself needs to make a call.
-// benchmarks/call_overhead.py compiles and registers it.
+// benchmarks/empty_call.py compiles and registers it.
 
 #include "xla/ffi/api/ffi.h"
 
@@ -7,7 +7,7 @@ namespace ffi = xla::ffi;
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     jax_cxl_benchmark_empty,
-    [](ffi::AnyBuffer, ffi::Result<ffi::AnyBuffer>) {
+    [](ffi::RemainingArgs, ffi::RemainingRets, ffi::Dictionary) {
       return ffi::Error::Success();
     },
-    ffi::Ffi::Bind().Arg<ffi::AnyBuffer>().Ret<ffi::AnyBuffer>());
+    ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs());

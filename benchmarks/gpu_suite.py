@@ -22,7 +22,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
 from gpu import stages
-from gpu.process import Suite
+from gpu.process import StageError, Suite
 
 from jax_cxl._bench import results_file
 
@@ -83,9 +83,9 @@ def main() -> int:
         suite.deadline = begin + min(stage.seconds, left)
         try:
             if left <= 0:
-                raise stages.StageError("no time left")
+                raise StageError("no time left")
             record = {"status": "ok", **stage.run(suite)}
-        except stages.StageError as error:
+        except StageError as error:
             record = {"status": error.status, **error.record}
         record["seconds"] = round(time.monotonic() - begin, 1)
         found["stages"][name] = record

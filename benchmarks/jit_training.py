@@ -4,29 +4,31 @@
 
 Two programs, whose collectives XLA's partitioner inserts:
 
-    data_parallel   a step of 4 layers of 256 x 256, 64 rows a device; the gradients are summed
+    data_parallel   a step of dense layers, whose gradients are summed: 4 layers of 256 x 256 and 64
+                    rows a device; on GPUs 8 layers of 4,096 x 4,096 and 4,096 rows
     example         the step of examples/train_jit.py
 
-Each is compiled without jax_cxl's compiler hook, where JAX's Gloo communicates, and under
-`jax_cxl.replace_collectives`. The two take turns. A row of the results has the times of both, the
-ratios of the turns, and the copy bound: how long copying the bytes that go through the pool takes,
-measured in the same turns.
+Each is compiled without jax_cxl's compiler hook, where JAX's Gloo or NCCL communicates, under
+`jax_cxl.replace_collectives`, and with calls that do nothing in place of the collectives, whose
+results are wrong. The three take turns, and so do the collectives of the step with nothing beside
+them, one after another, by XLA and through the pool. A row of the results has the times of all, the
+ratios of the turns, the share of the collectives that is hidden behind computation, and, on CPUs,
+the copy bound: how long copying the bytes that go through the pool takes in the same turns.
 
-Compilation takes turns too: of the example's step, on all ranks at once, and of a program without
-collectives, where the hook searches the bytes of the module once.
+On CPUs compilation takes turns too: of the example's step, on all ranks at once, and of a program
+without collectives, where the hook searches the bytes of the module once.
 
-Flags of the example change its sizes.
+Flags of the example change its sizes. `--programs` chooses programs. On GPUs NCCL communicates as
+its variables say, for example through memory of the host with NCCL_P2P_DISABLE=1.
 """
 
 import argparse
-import contextlib
-import dataclasses
 import os
 import pathlib
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -37,37 +39,18 @@ import jax.numpy as jnp
 import numpy as np
 import training
 from absl import flags
-from jax.extend import xla
-from jit_trainer import JitTrainer
+from jit import modes, programs
+from jit.modes import NOTHING, OURS, OWN
+from jit.programs import Program
 
 import jax_cxl
-from jax_cxl import _compat
 from jax_cxl._bench import report, results_file
 from jax_cxl._bench.bound import CopyBound
 from jax_cxl._bench.world import World
-from jax_cxl._takeover import hook, install
+from jax_cxl._takeover import hook
 
-_LAYERS, _WIDTH, _ROWS = 4, 256, 64
-_OWN, _OURS = _MODES = "xla", "jax_cxl"
-
-
-@dataclasses.dataclass
-class Program:
-    """A jitted training step.
-
-    Attributes:
-        name: its name in the results.
-        step: (state, *arguments) -> (state, loss); it may donate the state.
-        state: the first state.
-        arguments: the same in every step.
-        calls: steps in a turn.
-    """
-
-    name: str
-    step: Any
-    state: Any
-    arguments: tuple
-    calls: int
+# Layers, width of a layer, rows a device.
+_DENSE = {"cpu": (4, 256, 64), "gpu": (8, 4096, 4096)}
 
 
 def main() -> None:
@@ -76,88 +59,40 @@ def main() -> None:
     )
     parser.add_argument("--repeats", type=int, default=15, help="turns of training, 0: none")
     parser.add_argument(
-        "--compilations", type=int, default=15, help="turns of compilation, 0: none"
+        "--compilations", type=int, help="turns of compilation, 0: none (15 on CPUs, 0 on GPUs)"
     )
+    parser.add_argument("--programs", default="data_parallel,example", help="default: %(default)s")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE")
     options, others = parser.parse_known_args()
     flags.FLAGS([sys.argv[0], *others])
+    training.prepare(sys.argv[:1])
     load = os.getloadavg()[0]
     jax_cxl.initialize()
+    modes.prepare()
     world = World(jax.process_index(), jax.process_count())
-    example = _example()
+    on_cpus = jax.default_backend() == "cpu"
+    if options.compilations is None:
+        options.compilations = 15 if on_cpus else 0
+    makers: dict[str, Callable[[], Program]] = {
+        "data_parallel": lambda: programs.data_parallel(*_DENSE[jax.default_backend()]),
+        "example": programs.example,
+    }
     rows = []
-    if options.repeats:
-        rows += [_train(world, program, options.repeats) for program in (_data_parallel(), example)]
-    if options.compilations:
-        programs = example, _without_collectives()
-        rows += [_compile(world, program, options.compilations) for program in programs]
-    if world.rank == 0:
-        for row in rows:
+
+    def add(row: dict[str, Any]) -> None:
+        rows.append(row)
+        if world.rank == 0:
             print(_sentence(row), flush=True)
-        if options.json:
-            command = results_file.command_line("benchmarks/jit_training.py", sys.argv[1:])
-            results_file.write(options.json, report.header(load, command) | {"results": rows})
+            if options.json:
+                command = results_file.command_line("benchmarks/jit_training.py", sys.argv[1:])
+                results_file.write(options.json, report.header(load, command) | {"results": rows})
 
-
-def _data_parallel() -> Program:
-    mesh = jax.sharding.Mesh(np.asarray(jax.devices()), ("data",))
-
-    def place(value: np.ndarray, *axes: str) -> jax.Array:
-        sharding = jax.NamedSharding(mesh, jax.P(*axes))
-        return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
-
-    def normal(*shape: int) -> np.ndarray:
-        return generator.standard_normal(shape, np.float32)
-
-    def loss(weights: list[jax.Array], x: jax.Array, y: jax.Array) -> jax.Array:
-        for w in weights:
-            x = jnp.tanh(x @ w)
-        return jnp.mean((x - y) ** 2)
-
-    @jax.jit
-    def step(weights: list[jax.Array], x: jax.Array, y: jax.Array) -> Any:
-        value, gradients = jax.value_and_grad(loss)(weights, x, y)
-        return [w - 0.1 * g for w, g in zip(weights, gradients, strict=True)], value
-
-    generator = np.random.default_rng(0)
-    weights = [place(normal(_WIDTH, _WIDTH) / _WIDTH**0.5) for _ in range(_LAYERS)]
-    rows = _ROWS * mesh.size
-    batch = tuple(place(normal(rows, _WIDTH), "data") for _ in range(2))
-    return Program("data_parallel", step, weights, batch, 20)
-
-
-def _example() -> Program:
-    sizes, dtype, optimizer = training.model()
-    trainer = JitTrainer(sizes, dtype, optimizer)
-    tokens = training.batch(trainer, training.load_corpus(), 1)
-    return Program("example", trainer.step, trainer.init(0), (tokens,), 2)
-
-
-def _without_collectives() -> Program:
-    def loss(layers: list[jax.Array], x: jax.Array) -> jax.Array:
-        for w in layers:
-            x = jax.nn.softmax(jnp.tanh(x @ w))
-        return jnp.sum(x)
-
-    matrix = jnp.ones((_WIDTH, _WIDTH))
-    step = jax.jit(jax.value_and_grad(loss))
-    return Program("without_collectives", step, [matrix] * 16, (matrix,), 1)
-
-
-@contextlib.contextmanager
-def _mode(mode: str) -> Iterator[None]:
-    """Makes programs that are compiled in it use one kind of collectives."""
-    if mode == _OURS:
-        with jax_cxl.replace_collectives():
-            yield
-        return
-    # Where the hook is registered, XLA writes each module for it.
-    removed = xla.clear_hlo_module_transformation("jax_cxl", platforms="cpu")
-    try:
-        yield
-    finally:
-        if removed:
-            _compat.register_compiler_hook("cpu", install._on_module)
+    if options.repeats:
+        for name in options.programs.split(","):
+            add(_train(world, makers[name](), options.repeats))
+    if options.compilations:
+        for program in programs.example(), programs.without_collectives(_DENSE["cpu"][1]):
+            add(_compile(world, program, options.compilations))
 
 
 def _compiled(program: Program) -> Callable[[], Any]:
@@ -166,62 +101,98 @@ def _compiled(program: Program) -> Callable[[], Any]:
     return program.step.lower(program.state, *program.arguments).compile
 
 
-def _train(world: World, program: Program, turns: int) -> dict[str, Any]:
-    """Returns the times of a step with both kinds of collectives, on the slowest rank."""
-    steps, states, losses = {}, {}, {}
-    for mode in _MODES:
-        with _mode(mode):
-            steps[mode] = _compiled(program)()
-        states[mode] = jax.tree.map(jnp.copy, program.state)
+class _Turns:
+    """Steps of a program, in the modes in which it was compiled. All ranks step together."""
 
-    def run(mode: str, calls: int) -> float:
-        jax.block_until_ready(states[mode])
-        world.barrier()
+    def __init__(self, world: World, program: Program, among: tuple[str, ...]):
+        self._world, self._program = world, program
+        self._steps, self._states = {}, {}
+        self.losses: dict[str, Any] = {}
+        for mode in among:
+            with modes.compiling(mode):
+                self._steps[mode] = _compiled(program)()
+            self._states[mode] = jax.tree.map(jnp.copy, program.state)
+        for mode in among:
+            self.run(mode)
+        self.times: dict[str, list[float]] = {mode: [] for mode in among}
+
+    def run(self, mode: str) -> float:
+        """Returns the milliseconds of a step, on the slowest rank."""
+        step, state, calls = self._steps[mode], self._states[mode], self._program.calls
+        jax.block_until_ready(state)
+        self._world.barrier()
         start = time.perf_counter()
         for _ in range(calls):
-            states[mode], losses[mode] = steps[mode](states[mode], *program.arguments)
-        jax.block_until_ready((states[mode], losses[mode]))
-        return max(world.gather(time.perf_counter() - start)) / calls * 1e3
+            state, loss = step(state, *self._program.arguments)
+        jax.block_until_ready((state, loss))
+        self._states[mode], self.losses[mode] = state, loss
+        return max(self._world.gather(time.perf_counter() - start)) / calls * 1e3
 
-    for mode in _MODES:
-        run(mode, program.calls)
+    def turn(self, number: int) -> None:
+        """Runs each mode once; every other turn in the opposite order."""
+        for mode in list(self.times)[:: 1 if number % 2 else -1]:
+            self.times[mode].append(self.run(mode))
+
+
+def _train(world: World, program: Program, turns: int) -> dict[str, Any]:
+    """Returns the times of a step, and of its collectives alone, on the slowest rank."""
+    steps = _Turns(world, program, (OWN, OURS, NOTHING))
     before = jax_cxl.stats()
-    for mode in _MODES:
-        run(mode, program.calls)
+    steps.run(OURS)
     after = jax_cxl.stats()
     published = (after.bytes_published - before.bytes_published) // program.calls
     retrieved = (after.bytes_retrieved - before.bytes_retrieved) // program.calls
-    copies = CopyBound(world, published)
-    times: dict[str, list[float]] = {mode: [] for mode in _MODES}
-    bounds, communication = [], []
+    alone = _Turns(world, _communication(program, before, after), (OWN, OURS))
+    copies = CopyBound(world, published) if jax.default_backend() == "cpu" else None
+    bounds = []
     for turn in range(turns):
-        for mode in _MODES if turn % 2 else _MODES[::-1]:
-            seconds = jax_cxl.stats().seconds
-            times[mode].append(run(mode, program.calls))
-            if mode == _OURS:
-                communication.append((jax_cxl.stats().seconds - seconds) / program.calls * 1e3)
-        rates = copies.measure()
-        bounds.append((published / rates.write + retrieved / rates.read) * 1e3)
-    first, second = (np.asarray(jax.tree.leaves(losses[mode])) for mode in _MODES)
+        steps.turn(turn)
+        alone.turn(turn)
+        if copies:
+            rates = copies.measure()
+            bounds.append((published / rates.write + retrieved / rates.read) * 1e3)
+    losses = {mode: np.asarray(jax.tree.leaves(steps.losses[mode])) for mode in (OWN, OURS)}
+    step, nothing = steps.times, steps.times[NOTHING]
     return {
         "measurement": "step",
         "program": program.name,
         "ranks": world.size,
         "turns": turns,
         "steps_in_a_turn": program.calls,
-        **{f"{mode}_ms": _spread(times[mode]) for mode in _MODES},
-        "speedup": _ratios(times[_OWN], times[_OURS]),
+        **{f"{mode}_ms": _spread(times) for mode, times in step.items()},
+        **{f"{mode}_collectives_alone_ms": _spread(times) for mode, times in alone.times.items()},
+        "speedup": _ratios(step[OWN], step[OURS]),
+        "speedup_without_communication": _ratios(step[OWN], nothing),
+        **{
+            f"{mode}_hidden": round(
+                1
+                - max(statistics.median(step[mode]) - statistics.median(nothing), 0.0)
+                / statistics.median(alone.times[mode]),
+                4,
+            )
+            for mode in (OWN, OURS)
+        },
         "bytes_written_and_read": [published, retrieved],
-        "copy_bound_ms": _spread(bounds),
-        "under_way_ms": _spread(communication),
-        "largest_relative_loss_difference": float(np.max(np.abs(second / first - 1))),
+        **({"copy_bound_ms": _spread(bounds)} if bounds else {}),
+        "largest_relative_loss_difference": float(np.max(np.abs(losses[OURS] / losses[OWN] - 1))),
     }
+
+
+def _communication(program: Program, before: Any, after: Any) -> Program:
+    """Returns a program of the collectives that a step has, after the counts of a turn."""
+    of = {}
+    for name, counted in after.operations.items():
+        old = before.operations.get(name)
+        calls = (counted.calls - (old.calls if old else 0)) // program.calls
+        if calls:
+            of[name] = calls, (counted.bytes - (old.bytes if old else 0)) // program.calls
+    return programs.communication(program.name, of)
 
 
 def _compile(world: World, program: Program, turns: int) -> dict[str, Any]:
     """Returns the times of compilation with both kinds of collectives, on the slowest rank."""
-    times: dict[str, list[float]] = {mode: [] for mode in _MODES}
-    processor: dict[str, list[float]] = {mode: [] for mode in _MODES}
+    times: dict[str, list[float]] = {mode: [] for mode in (OWN, OURS)}
+    processor: dict[str, list[float]] = {mode: [] for mode in (OWN, OURS)}
     hooks, modules = [], []
 
     def transform(data: bytes, *arguments: Any) -> bytes | None:
@@ -234,8 +205,8 @@ def _compile(world: World, program: Program, turns: int) -> dict[str, Any]:
     original = hook.transform
     with mock.patch.object(hook, "transform", transform):
         for turn in range(-1, turns):
-            for mode in _MODES if turn % 2 else _MODES[::-1]:
-                with _mode(mode):
+            for mode in (OWN, OURS) if turn % 2 else (OWN, OURS)[::-1]:
+                with modes.compiling(mode):
                     compiling = _compiled(program)
                     world.barrier()
                     start, used = time.perf_counter(), time.process_time()
@@ -249,10 +220,10 @@ def _compile(world: World, program: Program, turns: int) -> dict[str, Any]:
         "program": program.name,
         "ranks": world.size,
         "turns": turns,
-        **{f"{mode}_ms": _spread(times[mode]) for mode in _MODES},
-        "longer": _ratios(times[_OURS], times[_OWN]),
-        **{f"{mode}_processor_ms": _spread(processor[mode]) for mode in _MODES},
-        "longer_on_the_processor": _ratios(processor[_OURS], processor[_OWN]),
+        **{f"{mode}_ms": _spread(times[mode]) for mode in (OWN, OURS)},
+        "longer": _ratios(times[OURS], times[OWN]),
+        **{f"{mode}_processor_ms": _spread(processor[mode]) for mode in (OWN, OURS)},
+        "longer_on_the_processor": _ratios(processor[OURS], processor[OWN]),
         "module_bytes": len(modules[-1]),
         "hook_ms": _spread(hooks[1:]),
     }
@@ -271,15 +242,20 @@ def _ratios(ones: list[float], others: list[float]) -> dict[str, float]:
 
 
 def _sentence(row: dict[str, Any]) -> str:
-    own, ours = (row[f"{mode}_ms"]["median"] for mode in _MODES)
-    text = f"{row['measurement']} of {row['program']}: {_OWN} {own:.2f} ms, {_OURS} {ours:.2f} ms"
+    own, ours = (row[f"{mode}_ms"]["median"] for mode in (OWN, OURS))
+    text = f"{row['measurement']} of {row['program']}: {OWN} {own:.2f} ms, {OURS} {ours:.2f} ms"
     if row["measurement"] == "step":
-        ratio, bound = row["speedup"], row["copy_bound_ms"]["median"]
-        share = f"copy bound {bound:.3f} ms"
+        ratio, alone = row["speedup"], row[f"{OURS}_collectives_alone_ms"]["median"]
+        more = (
+            f"without communication {row[f'{NOTHING}_ms']['median']:.2f} ms, collectives alone"
+            f" {alone:.2f} ms, hidden {row[f'{OURS}_hidden']:.2f}"
+        )
+        if "copy_bound_ms" in row:
+            more += f", copy bound {row['copy_bound_ms']['median']:.3f} ms"
     else:
         ratio = row["longer"]
-        share = f"hook {row['hook_ms']['median']:.3f} ms of {row['module_bytes']:,} bytes"
-    return f"{text}, x {ratio['median']:.3f} ({ratio['min']:.3f} to {ratio['max']:.3f}), {share}"
+        more = f"hook {row['hook_ms']['median']:.3f} ms of {row['module_bytes']:,} bytes"
+    return f"{text}, x {ratio['median']:.3f} ({ratio['min']:.3f} to {ratio['max']:.3f}), {more}"
 
 
 if __name__ == "__main__":

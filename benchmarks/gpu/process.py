@@ -8,6 +8,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from typing import Any
+
+Record = dict[str, Any]
 
 # Of the output of a command that failed, so many characters of the beginning and of the end are
 # kept.

@@ -10,8 +10,8 @@ import jax_cxl
 from matrix import reference
 
 Array = np.ndarray
-MESH = {"i": 2, "j": 2}
-RANKS = 4
+RANKS = reference.RANKS
+MESH = {"i": 2, "j": RANKS // 2}
 _AXES: tuple[tuple[str, ...], ...] = (("i",), ("j",), ("i", "j"), ("j", "i"))
 _OPS = ("sum", "prod", "min", "max")
 
@@ -38,7 +38,9 @@ class Collective:
     dtype: str
 
 
-def random_collective(rng: np.random.Generator) -> Collective:
+def random_collective(
+    rng: np.random.Generator, dtypes: Sequence[str] = reference.DTYPES
+) -> Collective:
     """Returns a collective random in operation, dtype, shape, axes, groups and arguments."""
     axes = _AXES[rng.integers(len(_AXES))]
     operation = _OPERATIONS[rng.integers(len(_OPERATIONS))]
@@ -52,11 +54,13 @@ def random_collective(rng: np.random.Generator) -> Collective:
     rows = np.moveaxis(flat, order, range(len(order))).reshape(size, -1).T
     options: dict[str, Any] = {}
     if operation in _WITH_GROUPS and rng.random() < 0.3:
-        groups = rng.permutation(size).reshape(-1, int(rng.choice([1, 2, size]))).tolist()
+        groups = (
+            rng.permutation(size).reshape(-1, int(rng.choice([1, min(2, size), size]))).tolist()
+        )
         options["axis_index_groups"] = groups
         rows = np.concatenate([rows[:, group] for group in groups])
     while True:
-        dtype = reference.DTYPES[rng.integers(len(reference.DTYPES))]
+        dtype = dtypes[rng.integers(len(dtypes))]
         op = _OPS[rng.integers(len(_OPS))]
         if dtype == "bool" and operation is _psum_scatter:
             continue

@@ -1,4 +1,4 @@
-"""Random collectives and their gradients through JAX, against NumPy, on four ranks.
+"""Random collectives and their gradients through JAX, against NumPy, on MATRIX_RANKS (four) ranks.
 
 Runs under `jax_cxl.launch`. Programs of many independent collectives each, which run several times
 on new values. Process 0 writes a summary in JSON to its output and, with `--output`, to a file; a
@@ -28,6 +28,7 @@ _SECONDS = flags.DEFINE_float("seconds", 0, "Ends early after so many; 0: never.
 _SEED = flags.DEFINE_integer("seed", None, "Seed; by default a fresh one.")
 _SIZE = flags.DEFINE_integer("size", 60, "Collectives in a program.")
 _RUNS = flags.DEFINE_integer("runs", 8, "How often a program runs.")
+_DTYPES = flags.DEFINE_list("dtypes", list(reference.DTYPES), "Dtypes to choose from.")
 _OUTPUT = flags.DEFINE_string("output", None, "File for the summary.")
 
 
@@ -48,7 +49,9 @@ def _run_program(rng: np.random.Generator, check_vma: bool, mesh, runs: int) -> 
     Returns:
       how many elements are wrong here, and how many gradients were taken.
     """
-    collectives = [random_collective.random_collective(rng) for _ in range(_SIZE.value)]
+    collectives = [
+        random_collective.random_collective(rng, _DTYPES.value) for _ in range(_SIZE.value)
+    ]
     linear = [c for c in collectives if c.transpose]
     others = [c for c in collectives if not c.transpose]
     spec = jax.P(mesh.axis_names)

@@ -1,0 +1,191 @@
+"""Stages that measure."""
+
+import json
+import pathlib
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+from gpu.process import Record, StageError, Suite
+
+_OPS = "all_gather,psum,psum_scatter,all_to_all,broadcast,reduce,gather,scatter"
+
+
+def overlap(suite: Suite) -> Record:
+    """Measures start and done beside matrix products."""
+    small = ["--mib=4", "--width=256"] if suite.platform == "cpu" else []
+    text, _ = suite.launch("tests/programs/gpu/cuda_overlap.py", *small)
+    return json.loads(text.strip().splitlines()[-1])
+
+
+def bound(suite: Suite) -> Record:
+    """Runs the C++ benchmark: the engine alone, and copies without synchronization."""
+    sizes = "1048576,16777216,67108864,268435456"
+    text, complete = suite.run(
+        str(suite.build / "cuda_device_benchmark"), f"--sizes=4096,65536,{sizes}", check=False
+    )
+    rows = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    if not complete:
+        raise StageError("failed", results=rows)
+    return {"results": rows}
+
+
+def flush(suite: Suite) -> Record:
+    """Runs the C++ benchmark on pools of all kinds of coherence, in turns."""
+    # Copies of ranks that share a GPU may wait for each other in one queue of the GPU.
+    by_kernels = ["--copy_engine=1000000000000"] if suite.shares_gpu else []
+    text, complete = suite.run(
+        *(str(suite.build / "cuda_device_benchmark"), f"--ranks={suite.ranks}", "--bound=0"),
+        *("--sizes=4096,1048576,16777216,268435456", "--coherence=coherent,flush,memory"),
+        *("--repeats=5", *by_kernels),
+        check=False,
+    )
+    rows = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    coherent = {
+        (row["op"], row["bytes"]): row["time_us"]["median"]
+        for row in rows
+        if row["coherence"] == "coherent"
+    }
+    for row in rows:
+        row["times_coherent"] = round(
+            row["time_us"]["median"] / coherent[row["op"], row["bytes"]], 2
+        )
+    if not complete:
+        raise StageError("failed", results=rows)
+    return {"results": rows}
+
+
+def bench(
+    sizes: str, baselines: str, ops: str = _OPS, repeats: int = 5, **environment: str
+) -> Callable[[Suite], Record]:
+    """Returns a stage of collectives through JAX, beside NCCL's."""
+
+    def run(suite: Suite) -> Record:
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "bench.json"
+            text, complete = suite.run(
+                *(sys.executable, "-m", "jax_cxl", "bench", "--platform", "cuda"),
+                *("--ranks", str(suite.ranks), "--ops", ops, "--sizes", sizes),
+                *("--baseline", baselines, "--repeats", str(repeats), "--json", str(path)),
+                check=False,
+                **environment,
+            )
+            found = json.loads(path.read_text()) if path.exists() else {"results": []}
+        if not complete:
+            raise StageError("incomplete", stdout=text[-3000:], **found)
+        return {
+            "command": found["command"],
+            "environment": environment,
+            "results": found["results"],
+        }
+
+    return run
+
+
+def snapshots(suite: Suite) -> Record:
+    """Saves and restores 4 GiB beside steps, in memory of both kinds of coherence."""
+    on_gpus = suite.platform == "cuda"
+    found = {}
+    for coherence in ("coherent", "flush"):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "costs.json"
+            suite.launch(
+                *("benchmarks/snapshot_costs.py", f"--json={path}", "--orbax=false"),
+                *("--steps=20", "--every=20", f"--coherence={coherence}"),
+                *(("--mib=4096", "--step_ms=50") if on_gpus else ("--mib=64", "--step_ms=5")),
+            )
+            found[coherence] = json.loads(path.read_text())["results"]
+    return {"results": found}
+
+
+# The sizes that --platform=cpu tries.
+_SMALL = ("--width=64", "--heads=4", "--sequence_length=32", "--layers=2")
+# XLA's own way to overlap collectives with computation.
+_HIDES = "--xla_gpu_enable_latency_hiding_scheduler=true"
+
+
+def jit_training(suite: Suite) -> Record:
+    """Measures jax.jit alone: NCCL through memory of the host, and the pool, in turns."""
+    on_gpus = suite.platform == "cuda"
+    small = () if on_gpus else _SMALL
+    environment = {"XLA_FLAGS": f"{_autotuned(suite)} {_HIDES}", "NCCL_P2P_DISABLE": "1"}
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "jit.json"
+        suite.launch(
+            *("benchmarks/jit_training.py", f"--json={path}", "--repeats=7", "--compilations=0"),
+            *("--preset=340m", f"--batch_size={_sequences(suite)}", *small),
+            **environment if on_gpus else {},
+        )
+        return {"results": json.loads(path.read_text())["results"]}
+
+
+def transformer(*kinds: str, **environment: str) -> Callable[[Suite], Record]:
+    """Returns a stage that trains with each of these kinds of collectives.
+
+    NCCL communicates through memory of the host.
+
+    Args:
+      kinds: "cxl", "lax".
+      environment: variables of all runs.
+    """
+
+    def run(suite: Suite) -> Record:
+        on_gpus = suite.platform == "cuda"
+        flags = ["--preset=340m", f"--batch_size={_sequences(suite)}"]
+        steps = 200
+        if not on_gpus:
+            steps = 30
+            flags += _SMALL
+        flags += [f"--steps={steps}", f"--evaluate_every={steps}", "--measure"]
+        tuned = _autotuned(suite)
+        environments = {
+            "cxl": {"XLA_FLAGS": tuned},
+            "lax": {"XLA_FLAGS": f"{tuned} {_HIDES}", "NCCL_P2P_DISABLE": "1"},
+        }
+        # If the first run hangs, the second one still has time.
+        begin, end = time.monotonic(), suite.deadline
+        found: Record = {}
+        losses = []
+        with tempfile.TemporaryDirectory() as folder:
+            for kind in kinds:
+                path = pathlib.Path(folder) / f"{kind}.json"
+                first = kind != kinds[-1]
+                suite.deadline = begin + 0.6 * (end - begin) if first else end
+                variables = environment | (environments[kind] if on_gpus else {})
+                try:
+                    suite.launch(
+                        *("examples/train_transformer.py", *flags, f"--json={path}"),
+                        *(f"--platform={suite.platform}", f"--collectives={kind}"),
+                        **variables,
+                    )
+                except StageError as error:
+                    found[kind] = {"status": error.status, **error.record}
+                    continue
+                found[kind] = json.loads(path.read_text())
+                found[kind]["environment"] = {
+                    # The path of the folder means nothing on other machines.
+                    variable: value.replace(str(suite.build), "FOLDER")
+                    for variable, value in variables.items()
+                }
+                losses.append([loss for _, loss in found[kind]["train_loss"]])
+        if len(losses) < len(kinds):
+            raise StageError("failed", **found)
+        if len(losses) == 2:
+            differences = [abs(a - b) / abs(b) for a, b in zip(*losses, strict=True)]
+            found["largest_relative_loss_difference"] = max(differences)
+        return found
+
+    return run
+
+
+def _sequences(suite: Suite) -> int:
+    """Sequences of a step. With more, computation hides all communication; with fewer, none."""
+    return {2: 12}.get(suite.ranks, 8 * suite.ranks)
+
+
+def _autotuned(suite: Suite) -> str:
+    """XLA's flag by which all runs choose their matrix kernels from the same measurements."""
+    measurements = suite.build / "autotune"
+    measurements.mkdir(parents=True, exist_ok=True)
+    return f"--xla_gpu_per_fusion_autotune_cache_dir={measurements}"

@@ -1,0 +1,1 @@
+"""Parts of jit_training.py."""
