@@ -7,9 +7,10 @@
 
 namespace jax_cxl {
 
-// A clock that stops while its process is stopped by a signal, suspended with
-// its host, or paused with its guest. Between two calls of Now it advances by
-// half a second at most, so some thread has to call Now more often than that.
+// A clock that does not count the time while its process is stopped by a
+// signal, or its host or virtual machine is suspended. Between two calls of Now
+// the clock advances by at most half a second, so some thread has to call Now
+// more often than that.
 //
 // Thread-safe.
 class AwakeClock {
@@ -19,7 +20,7 @@ class AwakeClock {
   explicit AwakeClock(Base::time_point now = Base::now())
       : read_(now), time_(now) {}
 
-  // `now` is the time of the base clock.
+  // Returns this clock's time. `now` is the time of the base clock.
   Base::time_point Now(Base::time_point now = Base::now()) {
     std::lock_guard lock(mutex_);
     time_ += std::clamp<Base::duration>(now - read_, Base::duration::zero(),

@@ -6,8 +6,8 @@
 
 namespace jax_cxl {
 
-// Element types by JAX's names. The values are part of the pool's layout (they
-// stand in call descriptors): append, never renumber.
+// Element types, with JAX's names. Call descriptors in the pool contain the
+// values, so append new types and never renumber.
 enum class DType : uint8_t {
   kBool = 0,
   kInt8 = 1,
@@ -35,7 +35,7 @@ enum class DType : uint8_t {
 };
 inline constexpr int kNumDTypes = 23;
 
-// Size of one element in bytes; 0 for a value that is no DType.
+// Returns the size of one element in bytes, or 0 for a value that is no DType.
 int DTypeBytes(DType dtype);
 std::string_view DTypeName(DType dtype);
 

@@ -18,13 +18,13 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-// What timers, heartbeats and the like may use, of the time that passes.
+// The share of the elapsed time that timers, heartbeats and the like may use.
 constexpr double kIdleShare = 0.05;
 
 struct OwnThreads {
   std::mutex mutex;
   std::map<pid_t, clockid_t> clocks;  // by thread id
-  nanoseconds ended{0};               // used by those that have ended
+  nanoseconds ended{0};               // by threads that have ended
 };
 
 OwnThreads& Own() {
@@ -39,14 +39,16 @@ nanoseconds Read(clockid_t clock) {
   return std::chrono::seconds(time.tv_sec) + nanoseconds(time.tv_nsec);
 }
 
-// Processor time of all threads but our own.
+// Returns the processor time of all threads but the library's own.
 nanoseconds UsedByOthers() {
   const nanoseconds used = UsedByOwnThreads();
-  // The process last, so that it covers what was read before.
+  // Read the process's clock last, so that it includes the time that the
+  // threads' clocks showed before.
   return Read(CLOCK_PROCESS_CPUTIME_ID) - used;
 }
 
-// Field 3 of /proc/self/task/THREAD/stat; 'X' when the thread has ended.
+// Returns field 3 of /proc/self/task/THREAD/stat, or 'X' if the thread has
+// ended.
 char StateOf(int tasks, const char* thread) {
   const std::string path = std::string(thread) + "/stat";
   const int file = openat(tasks, path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -56,15 +58,16 @@ char StateOf(int tasks, const char* thread) {
   close(file);
   if (size <= 0) return 'X';
   text[size] = 0;
-  // The name in field 2 may hold blanks and parentheses: start after it.
+  // Start after field 2: the name in it may contain blanks and parentheses.
   const char* end = std::strrchr(text, ')');
   return end != nullptr && end[1] == ' ' ? end[2] : 'X';
 }
 
-// Whether a thread that is not ours runs, waits for a processor or for a disk.
+// Returns true if a thread that is not the library's own runs, or waits for a
+// processor or a disk.
 bool AnotherRuns() {
   DIR* tasks = opendir("/proc/self/task");
-  if (tasks == nullptr) return true;  // Nobody knows.
+  if (tasks == nullptr) return true;  // Unknown: assume the worse.
   bool runs = false;
   while (const dirent* entry = readdir(tasks)) {
     const pid_t thread = std::atoi(entry->d_name);

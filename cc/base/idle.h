@@ -7,31 +7,34 @@
 
 namespace jax_cxl {
 
-// Marks the thread that makes it as one of the library's own for as long as it
-// lives: what it does says nothing about the program that calls us.
+// Registers the thread that constructs it as one of the library's own, until it
+// is destroyed. `Idle` ignores these threads, because their work says nothing
+// about the user's program.
 class OwnThread {
  public:
   OwnThread();
   ~OwnThread();
 };
 
-// Starts a thread of the library's own.
+// Starts a thread with an OwnThread.
 std::thread StartOwnThread(std::function<void()> body);
 
-// Processor time that the library's own threads have used so far, in this
-// process.
+// Returns the processor time that the library's own threads of this process
+// have used so far.
 std::chrono::nanoseconds UsedByOwnThreads();
 
-// Tells whether the program in this process does nothing but wait: computes,
-// compiles, loads and copies nothing.
+// Finds out whether the program in this process only waits: no thread of it
+// computes, compiles, loads or copies.
 //
 // Not thread-safe.
 class Idle {
  public:
-  // Starts to watch, or starts over.
+  // Begins a measurement.
   void Start();
-  // Whether no thread but our own runs or wants to, and hardly one has since
-  // Start. Costs a system call a thread of the process, about a millisecond.
+  // Returns true if no thread but the library's own runs now or waits for a
+  // processor, and the other threads have used hardly any processor time since
+  // Start. Costs one system call for each thread of the process, in all about a
+  // millisecond.
   bool Check() const;
 
  private:

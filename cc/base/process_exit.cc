@@ -11,7 +11,7 @@
 namespace jax_cxl {
 namespace {
 
-// Of <linux/pidfd.h>, which older systems have without these.
+// Copied from <linux/pidfd.h>, which lacks these definitions on older systems.
 struct PidfdInfo {
   uint64_t mask;
   uint64_t cgroup;
@@ -22,12 +22,13 @@ static_assert(sizeof(PidfdInfo) == 64);
 constexpr uint64_t kInfoExit = 1 << 3;
 constexpr unsigned long kGetInfo = _IOWR(0xFF, 11, PidfdInfo);
 
-// While the process is a zombie: fields 3 and 52 of /proc/PID/stat.
+// Reads the status of a zombie from field 52 of /proc/PID/stat, if field 3 says
+// that the process is one.
 std::optional<int> OfZombie(int64_t pid) {
   std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
   std::string line;
   if (!std::getline(stat, line)) return std::nullopt;
-  // The command in field 2 may hold blanks and parentheses: start after it.
+  // Start after field 2: the command in it may contain blanks and parentheses.
   std::istringstream rest(line.substr(line.rfind(')') + 1));
   std::string state, field;
   rest >> state;
@@ -36,7 +37,7 @@ std::optional<int> OfZombie(int64_t pid) {
   return static_cast<int>(std::strtol(field.c_str(), nullptr, 10));
 }
 
-// Once the parent has collected the status.
+// Reads the status of a process whose parent has collected the status.
 std::optional<int> OfReaped(int pidfd) {
   PidfdInfo info = {};
   info.mask = kInfoExit;

@@ -11,8 +11,8 @@
 namespace jax_cxl {
 namespace {
 
-// What is said of a child that ends as `end` does, before its status is
-// collected and after.
+// Runs `end` in a child. Returns what DescribeExit says of the child before its
+// status is collected, and after.
 std::pair<std::string, std::string> Ended(const std::function<void()>& end) {
   const pid_t child = fork();
   if (child == 0) {
@@ -38,7 +38,7 @@ TEST(ProcessExitTest, TellsStatusesAndSignals) {
            {[] { raise(SIGKILL); }, "by signal 9 (Killed)"}}) {
     const auto [before, after] = Ended(end);
     EXPECT_EQ(before, expected);
-    // Nobody knows it then on older kernels.
+    // Older kernels no longer know the status then.
     if (!after.empty()) {
       EXPECT_EQ(after, expected);
     }

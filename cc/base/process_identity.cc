@@ -24,7 +24,7 @@ ProcessState StateOf(int64_t pid) {
   std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
   std::string line;
   if (!std::getline(stat, line)) return result;
-  // The command in field 2 may hold blanks and parentheses: start after it.
+  // Start after field 2: the command in it may contain blanks and parentheses.
   std::istringstream rest(line.substr(line.rfind(')') + 1));
   rest >> result.state;
   std::string field;

@@ -7,38 +7,40 @@
 
 namespace jax_cxl {
 
-// Who a process is, for processes of the same host and of other hosts. Lies in
-// the pool.
+// Identifies a process to processes of the same host and of other hosts. Part
+// of the pool's layout.
 struct ProcessIdentity {
   int64_t pid;
-  uint64_t process_start;  // field 22 of /proc/PID/stat: tells a reused pid
-  uint64_t pid_namespace;  // inode of /proc/self/ns/pid: pids mean something
-                           // only inside it
-  char boot_id[40];        // of the kernel; zero-terminated
-  char host[64];           // its name; zero-terminated
+  uint64_t process_start;  // field 22 of /proc/PID/stat: detects a reused pid
+  uint64_t pid_namespace;  // inode of /proc/self/ns/pid: a pid is unique
+                           // only inside its namespace
+  char boot_id[40];        // the kernel's; zero-terminated
+  char host[64];           // host name; zero-terminated
 };
 static_assert(sizeof(ProcessIdentity) == 128);
 static_assert(std::is_trivially_copyable_v<ProcessIdentity>);
 
-// This process.
+// Returns the identity of this process.
 ProcessIdentity ThisProcess();
 
-// Whether the process runs under the kernel of this process. Host names do not
-// tell: two hosts may have the same one. False if a kernel does not say which
-// it is.
+// Returns true if `process` runs under the same kernel as this process.
+// Compares boot ids, because two hosts may have the same name. Returns false if
+// the boot id of either process is unknown.
 bool OnThisKernel(const ProcessIdentity& process);
 
-// Whether this process can look for `process` by its pid.
+// Returns true if this process can look up `process` by its pid.
 bool PidMeansTheSame(const ProcessIdentity& process);
 
-// Whether a process of which PidMeansTheSame has ended.
+// Returns true if `process` has ended. Requires PidMeansTheSame(process).
 bool HasEnded(const ProcessIdentity& process);
 
-// "process 12 (python3) on host a"; the name of the program only where it can
-// be known. The text is printable, whatever lies in the pool.
+// Returns a text like "process 12 (python3) on host a". The name of the program
+// is there only if this process can look it up. The text is printable, whatever
+// `process` contains.
 std::string DescribeProcess(const ProcessIdentity& process);
 
-// "process 12 (python3)" of this pid namespace.
+// Returns a text like "process 12 (python3)". `pid` belongs to this pid
+// namespace.
 std::string DescribeProcess(int pid);
 
 }  // namespace jax_cxl

@@ -24,11 +24,11 @@ TEST(ProcessIdentityTest, HostsOfTheSameNameAreTwo) {
   std::strcpy(other.boot_id, "00000001-0000-4000-8000-000000000000");
   EXPECT_FALSE(OnThisKernel(other));
   EXPECT_FALSE(PidMeansTheSame(other));
-  other.boot_id[0] = 0;  // It does not say which kernel it has.
+  other.boot_id[0] = 0;  // The boot id is unknown.
   EXPECT_FALSE(OnThisKernel(other));
 }
 
-// Containers of one host have names of their own.
+// Containers of one host have different host names.
 TEST(ProcessIdentityTest, ContainersOfOneHostShareItsKernel) {
   ProcessIdentity other = ThisProcess();
   std::strcpy(other.host, "container");

@@ -12,8 +12,8 @@
 
 namespace jax_cxl {
 
-// What went wrong, in the terms a caller can act on. `ToFfiError` and the
-// Python module map each code to one exception type.
+// Kinds of errors, as far as callers treat them differently. `ToFfiError` and
+// the Python module map each code to one exception type.
 enum class Code {
   kOk,
   kInvalidArgument,  // the call itself is wrong
@@ -22,9 +22,9 @@ enum class Code {
   kPermissionDenied,
   kResourceExhausted,   // the pool or the machine is too small
   kFailedPrecondition,  // used too early, too late or after an error
-  kDataLoss,            // the pool holds something that is not ours
+  kDataLoss,            // the pool holds something else
   kPeerLost,            // a peer process is gone
-  kDeadlineExceeded,    // a peer is alive but did not come
+  kDeadlineExceeded,    // a peer lives but did not join in time
   kMismatch,            // ranks disagree about a call
   kUnimplemented,
   kInternal,
@@ -32,12 +32,12 @@ enum class Code {
 
 std::string_view CodeName(Code code);
 
-// Facts of an error for programs, name and value: ("rank", "3"). They become
-// attributes of the Python exception (jax_cxl/errors.py).
+// Facts about an error for programs, as pairs of name and value: ("rank", "3").
+// They become attributes of the Python exception (jax_cxl/errors.py).
 using Details = std::vector<std::pair<std::string, std::string>>;
 
-// The code of an error that another process wrote down: kDataLoss for a number
-// that is no error's.
+// Returns the code that `number`, written by another process, stands for.
+// Returns kDataLoss if `number` is not the code of an error.
 Code ErrorCode(uint32_t number);
 
 // The result of an operation without a value. Nothing in this library throws.
@@ -52,7 +52,8 @@ class [[nodiscard]] Status {
   const std::string& message() const { return message_; }
   const Details& details() const;
 
-  // The same status with one more fact; an earlier value of it stays.
+  // Returns the same status with one more fact. If the status has a fact of
+  // this name, the earlier value stays.
   template <typename T>
   Status With(std::string_view name, const T& value) && {
     std::ostringstream text;
@@ -60,7 +61,7 @@ class [[nodiscard]] Status {
     AddDetail(name, text.str());
     return std::move(*this);
   }
-  // The same status with all facts of `other`.
+  // Returns the same status with all facts of `other`, by the same rule.
   Status With(const Details& other) &&;
 
  private:
@@ -81,7 +82,7 @@ Status Error(Code code, const Parts&... parts) {
   return Status(code, text.str());
 }
 
-// A value or the status that says why there is none.
+// A value, or the status that says why there is no value.
 template <typename T>
 class [[nodiscard]] Result {
  public:

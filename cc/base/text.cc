@@ -5,7 +5,8 @@
 namespace jax_cxl {
 namespace {
 
-// The length of the UTF-8 sequence at the start of `text`, 0 if it is none.
+// Returns the length of the UTF-8 sequence at the start of `text`, or 0 if
+// `text` does not start with one.
 size_t SequenceLength(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t lead = byte(0);
@@ -25,7 +26,7 @@ size_t SequenceLength(std::string_view text) {
   return length;
 }
 
-// C0 and C1 controls and DEL.
+// Returns true for C0 and C1 controls and DEL, but not for newline.
 bool IsControl(std::string_view sequence) {
   const auto first = static_cast<uint8_t>(sequence[0]);
   if (sequence.size() == 1)

@@ -8,9 +8,10 @@
 
 namespace jax_cxl {
 
-// `text` as it may stand in a message: valid UTF-8, with '?' for each byte that
-// is none and for control characters but the newline, which a terminal would
-// obey. For whatever another process wrote.
+// Returns `text` in a form that is safe to print: valid UTF-8 without control
+// characters other than newlines, which a terminal would obey. Each invalid
+// byte and each control character becomes '?'. Use it for all text from other
+// processes.
 std::string PrintableText(std::string_view text);
 
 // The same for an array that may lack its terminating zero.

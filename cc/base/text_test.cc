@@ -15,7 +15,7 @@ TEST(TextTest, TextStaysAsItIs) {
 
 TEST(TextTest, NothingForATerminalToObey) {
   EXPECT_EQ(PrintableText(std::string_view("a\x1b[2J\r\t\x7f")), "a?[2J???");
-  // CSI as one character, which some terminals obey.
+  // U+009B, the one-character form of ESC [, which some terminals obey.
   EXPECT_EQ(PrintableText(std::string_view("\xc2\x9b"
                                            "2J")),
             "?2J");

@@ -16,7 +16,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kBeat(100);
-// Much longer than a creator takes from its last look to its store.
+// Much longer than a creator takes from its last check to its store.
 constexpr milliseconds kSettle(100);
 
 }  // namespace
@@ -76,7 +76,7 @@ void Claim::Beat(const std::stop_token& stop) {
   std::unique_lock lock(mutex);
   for (uint64_t beat = 1; !stop.stop_requested(); ++beat) {
     for (HeaderPage* page : pages_) {
-      // Whoever has taken the extent from this job counts there now.
+      // If another job has taken the extent, that job's thread counts there.
       if (guard_.intact() && coherence_.LoadFlag(&page->keeper.claim) == token_)
         coherence_.StoreFlag(&page->keeper_beat.word, beat);
     }

@@ -15,24 +15,27 @@
 
 namespace jax_cxl::pool {
 
-// Takes the memory of a pool for a job, against creators on other hosts, whom
-// no lock of this kernel keeps out. Only loads and stores are atomic between
-// hosts, so the algorithm is Fischer's: write the own token, wait for longer
-// than another creator takes from its last look to its store, and look whether
-// the token is still there.
+// Takes the memory of a pool for a job. Creators on other hosts may want the
+// same memory, and no lock of this kernel excludes them. Hosts share only
+// atomic loads and stores, so this is Fischer's algorithm: write a token, wait
+// for longer than any creator takes from its last check to its store, and check
+// that the token is still there.
 //
-// While the object lives, a thread counts in every extent, so that creators on
-// other hosts see that the job lives before its ranks beat. Thread-safe.
+// While the object lives, a thread increments a counter in every extent.
+// Creators on other hosts then see that the job lives, even before its ranks
+// have heartbeats.
+//
+// Thread-safe.
 class Claim {
  public:
-  // `pages` are the header pages of the extents, `path` is for messages.
-  // Error: kAlreadyExists if another creator takes an extent at the same time.
+  // `pages` are the header pages of the extents; `path` is for messages. Fails
+  // with kAlreadyExists if another creator takes an extent at the same time.
   static Result<std::unique_ptr<Claim>> Take(std::vector<HeaderPage*> pages,
                                              const Coherence& coherence,
                                              const MappingGuard& guard,
                                              uint64_t token,
                                              const std::string& path);
-  ~Claim();  // says that the keeper has let go
+  ~Claim();  // records that the keeper has released it
   Claim(const Claim&) = delete;
   Claim& operator=(const Claim&) = delete;
 

@@ -22,7 +22,7 @@ Status CutShort(const std::string& name) {
                "or was cut short");
 }
 
-// Devices cannot be read, only mapped.
+// Devices support mmap, but not read.
 Status CopyFromDevice(int fd, uint64_t offset, uint64_t bytes,
                       const std::string& name, std::byte* to) {
   CXL_ASSIGN_OR_RETURN(const DaxLimits limits,
@@ -34,7 +34,7 @@ Status CopyFromDevice(int fd, uint64_t offset, uint64_t bytes,
   void* mapped = mmap(nullptr, length, PROT_READ, MAP_SHARED, fd,
                       static_cast<off_t>(offset));
   if (mapped == MAP_FAILED) return FileError(errno, "map", name);
-  // What this host's cache holds may be older than what other hosts wrote.
+  // This host's cache may hold older lines than other hosts have written.
   Coherence(CheckCoherenceSupported(CoherenceMode::kFlush).ok()
                 ? CoherenceMode::kFlush
                 : CoherenceMode::kCoherent)
@@ -77,7 +77,7 @@ Result<JobRecord> JobRecord::Read(int fd, uint64_t offset,
   const PoolHeader header = job_record.header();
   CXL_RETURN_IF_ERROR(job_record.Copy(
       fd, offset, ControlBytes(0, job_record.world_size()), name));
-  // The world size, which all else hangs on, came with the first copy.
+  // The size of the second copy depends on the world size from the first copy.
   if (std::memcmp(&header, &job_record.header(), sizeof(header)) != 0)
     return Error(Code::kDataLoss, name,
                  " is being taken over by another job; try again");

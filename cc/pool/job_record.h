@@ -13,14 +13,15 @@
 
 namespace jax_cxl::pool {
 
-// A private copy of a pool's control pages: who its ranks are and what they
-// did, while they live or after they are gone. Nobody can change it between a
-// check and its use; what the ranks wrote is still not to be trusted.
+// A private copy of a pool's control pages, made while the ranks live or after
+// they have ended. It contains the identity of each rank and its last calls. No
+// other process can change the copy, but its contents come from other processes
+// and need checks.
 class JobRecord {
  public:
-  // Copies from the pool that starts at `offset` of an open file, a saved
-  // job record or a dax device. `name` is for messages. Errors: kDataLoss if
-  // there is no whole pool of this version.
+  // Copies the control pages of the pool that starts at `offset` of an open
+  // file, a saved job record or a dax device. `name` is for messages. Fails
+  // with kDataLoss if there is no complete pool of this layout version.
   static Result<JobRecord> Read(int fd, uint64_t offset,
                                 const std::string& name);
 
@@ -28,10 +29,10 @@ class JobRecord {
   int world_size() const { return static_cast<int>(header().world_size); }
   const RankPage& rank_page(int rank) const;
   const Recorder& recorder(int rank) const;
-  // Reads the words of the copy.
+  // Reads doorbell words of the copy.
   Doorbells doorbells() const;
 
-  // The copy, to be kept: Read takes it for a pool.
+  // The bytes of the copy. Saved to a file, they are valid input for Read.
   const std::byte* data() const { return lines_.data()->bytes; }
   uint64_t size() const { return lines_.size() * sizeof(Line); }
 

@@ -22,7 +22,7 @@ namespace {
 class JobRecordTest : public testing::Test {
  protected:
   JobRecordTest() {
-    std::ofstream(path_).close();  // a file that was there before stays
+    std::ofstream(path_).close();  // a pool's end leaves existing files
     std::filesystem::resize_file(path_, 8 * kMiB);
     // Pools that other users can read are refused.
     std::filesystem::permissions(path_,

@@ -19,7 +19,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kMostBytes = uint64_t{64} << 20;
 constexpr int kSamples = 1001;
-// The two doorbells lie behind the check words.
+// The two doorbells follow the check words.
 constexpr uint64_t kCheckWords = 64;
 
 double Nanoseconds(Clock::duration duration) {
@@ -41,7 +41,7 @@ uint64_t* WordAt(const Pool& pool, uint64_t index) {
   return reinterpret_cast<uint64_t*>(ArenaOf(pool) + index * kLineBytes);
 }
 
-// Bytes per nanosecond are GB/s.
+// Returns GB/s, which are bytes per nanosecond.
 template <typename Body>
 double Bandwidth(uint64_t bytes, const Body& body) {
   const auto began = Clock::now();
@@ -107,7 +107,7 @@ Result<MemorySpeed> MeasureMemory(const Pool& pool) {
     std::memset(begin, 2, speed.bytes);
     flush.PublishPayload(begin, speed.bytes);
   });
-  // Small enough to be in a cache as a whole.
+  // Small enough to fit into a cache.
   const uint64_t cached = std::min<uint64_t>(speed.bytes, 256 << 10);
   std::memset(begin, 3, cached);
   speed.write_back_gbs =

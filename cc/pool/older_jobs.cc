@@ -23,7 +23,7 @@ namespace {
 using Seconds = std::chrono::duration<double>;
 
 constexpr std::chrono::milliseconds kLook(20);
-// How much of a device is mapped at a time.
+// How much of a device is mapped at once.
 constexpr uint64_t kWindowBytes = uint64_t{1} << 30;
 
 // A range of a file, mapped for reading.
@@ -65,14 +65,16 @@ class Window {
   uint64_t skipped_ = 0;
 };
 
-// Right for every pool: other hosts may have written behind this one's cache.
+// Coherence for reading any pool. Other hosts may have written to memory of
+// which this host's cache holds old lines, so it flushes where the processor
+// can.
 Coherence Reading() {
   return Coherence(CheckCoherenceSupported(CoherenceMode::kFlush).ok()
                        ? CoherenceMode::kFlush
                        : CoherenceMode::kCoherent);
 }
 
-// A process that may live, and the word that it counts in if it does.
+// A process that may live, and the word that it increments while it lives.
 struct Sign {
   const uint64_t* word;
   uint64_t seen;
@@ -82,7 +84,7 @@ struct Sign {
 
 class Search {
  public:
-  // Finds the pools that reach into a part.
+  // Finds the pools that overlap a part.
   Status Add(int index, const WantedPart& part) {
     if (part.align == 0)
       return CheckPage(index, part, part.offset,
@@ -101,7 +103,7 @@ class Search {
     return OkStatus();
   }
 
-  // kAlreadyExists as soon as one of them gives a sign of life.
+  // Fails with kAlreadyExists as soon as one of the words advances.
   Status Watch(double dead_after_s) {
     if (signs_.empty()) return OkStatus();
     const auto end = std::chrono::steady_clock::now() + Seconds(dead_after_s);
@@ -122,7 +124,8 @@ class Search {
   std::vector<OldHeader> TakeOldHeaders() { return std::move(old_); }
 
  private:
-  // Most of what lies at possible beginnings is other jobs' data.
+  // A cheap check of the magic bytes. A device has many places where a pool
+  // could begin, and most of them hold data of other jobs.
   bool MayBegin(const HeaderPage& page) const {
     coherence_.AcquirePayload(page.header.magic, sizeof(page.header.magic));
     coherence_.AcquirePayload(page.keeper.magic, sizeof(page.keeper.magic));
@@ -174,7 +177,7 @@ class Search {
   }
 
   Coherence coherence_ = Reading();
-  std::vector<Window> windows_;  // where the words of signs_ are
+  std::vector<Window> windows_;  // keep the words of signs_ mapped
   std::vector<Sign> signs_;
   std::vector<OldHeader> old_;
 };

@@ -9,31 +9,33 @@
 
 namespace jax_cxl::pool {
 
-// A part of a file or device that a new pool is to take.
+// A part of a file or device that a new pool will occupy.
 struct WantedPart {
   int fd = -1;
   std::string path;
   uint64_t offset = 0;
   uint64_t bytes = 0;
-  uint64_t file_bytes = 0;  // of the whole file or device
-  uint64_t align = 0;       // of a device: where pools begin. 0: a file
-  // This process holds the lock of the part, so that no process of this kernel
-  // uses it.
+  uint64_t file_bytes = 0;  // size of the whole file or device
+  uint64_t align = 0;  // of a device; pools begin at its multiples. 0: a file
+  // True if this process holds the lock of the part: then no other process of
+  // this kernel uses the part.
   bool locked = false;
 };
 
-// Where a dead job has left a header inside a part.
+// The place of a header that a dead job has left inside a part.
 struct OldHeader {
   int part;
-  uint64_t offset;  // in the part
+  uint64_t offset;  // relative to the part
 };
 
-// Looks for older jobs in parts that this process is about to format. Whether
-// they live: what their processes on this kernel do, the kernel says; of
-// processes on other kernels the heartbeats have to move within
-// `dead_after_s`. In a file a pool begins at the part's offset; on a device the
-// pools of other jobs may begin anywhere, and reach into the part.
-// Error: kAlreadyExists if a job lives; names a process of it.
+// Looks for other jobs in parts that this process is about to format. A process
+// of such a job on this kernel lives if the kernel says so. A process on
+// another kernel lives if its heartbeat advances within `dead_after_s`. In a
+// file, a pool begins at the part's offset. On a device, pools of other jobs
+// may begin anywhere and overlap the part.
+//
+// Returns the headers that dead jobs have left. Fails with kAlreadyExists if a
+// job lives, and names one of its processes.
 Result<std::vector<OldHeader>> CheckNoJobLives(
     const std::vector<WantedPart>& parts, double dead_after_s);
 

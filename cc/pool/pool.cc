@@ -18,12 +18,12 @@
 namespace jax_cxl::pool {
 namespace {
 
-// How often a creator starts again because a sweeper took its file away.
+// How often a creator starts again after a sweeper has removed its file.
 constexpr int kCreateAttempts = 3;
 
 Result<uint64_t> RandomToken() {
   uint64_t token = 0;
-  while (token == 0) {  // 0 reads as "no token"
+  while (token == 0) {  // 0 means "no token"
     const ssize_t got = getrandom(&token, sizeof(token), 0);
     if (got == sizeof(token) || (got < 0 && errno == EINTR)) continue;
     return Error(Code::kInternal,
@@ -76,7 +76,7 @@ Status Pool::CheckArguments(const PoolSpec& spec, int world_size) {
                  "a dax path is one device and cannot be split into ",
                  spec.devices_per_path, "; leave devices= out");
   }
-  // The device states its own, larger alignment.
+  // A device has its own, larger alignment, which is checked when it is open.
   const uint64_t page =
       spec.kind == PoolKind::kDax ? kPageBytes : FilePageBytes();
   if (spec.bytes % page != 0 || spec.offset % page != 0) {
@@ -132,14 +132,14 @@ Result<std::unique_ptr<Pool>> Pool::TryCreate(const PoolSpec& spec,
   CXL_RETURN_IF_ERROR(pool->Interpose());
   CXL_ASSIGN_OR_RETURN(const uint64_t token, RandomToken());
   CXL_RETURN_IF_ERROR(pool->TakeMemory(pieces, token));
-  // Not before: it may store to the pages.
+  // Only now: Prefault may store to the pages.
   if (spec.kind != PoolKind::kDax) {
     CXL_RETURN_IF_ERROR(Prefault(pool->mapped_, pool->total_bytes_));
   }
   pool->Format(token);
   for (PoolFile& file : pool->files_) CXL_RETURN_IF_ERROR(file.ShareLock());
   for (PoolFile& file : pool->files_) *swept = *swept || !file.StillNamed();
-  // Another creator may have slipped in while the locks changed.
+  // Another creator may have locked the files while this one changed its locks.
   CXL_RETURN_IF_ERROR(pool->Verify(token));
   return pool;
 }

@@ -30,56 +30,59 @@ enum class PoolKind : uint8_t {
   kDax,
 };
 
-// What a pool URI says (jax_cxl/_runtime/pool_uri.py parses it).
+// The contents of a pool URI (jax_cxl/_runtime/pool_uri.py parses it).
 struct PoolSpec {
   PoolKind kind = PoolKind::kShm;
   // kShm: one name, without a slash. kFile, kDax: one path per pool device.
   std::vector<std::string> paths;
-  // Per path. 0: kDax takes the rest of the device, kFile the rest of a file
-  // that exists; anything else gets AutomaticPathBytes.
+  // Bytes in each path. 0 means: for kDax the rest of the device, for kFile the
+  // rest of an existing file, otherwise AutomaticPathBytes.
   uint64_t bytes = 0;
-  int devices_per_path = 1;  // kShm, kFile: split into equal extents
+  int devices_per_path = 1;  // kShm, kFile: equal extents in each path
   uint64_t offset = 0;       // where the pool starts in each path, in bytes
   CoherenceMode coherence = CoherenceMode::kCoherent;
-  // Not kShm: for how long the heart of another job, which may run on another
-  // host, has to stand still before its pool is taken.
+  // Not for kShm. The heartbeats of another job, which may run on another host,
+  // must stand still for this long before its memory is taken.
   double dead_after_s = 5;
-  // For tests: makes what stands between the process and the mapping.
+  // For tests: makes the layer between the process and the mapping.
   MakeInterposer make_interposer = nullptr;
 };
 
 // A mapped pool: one contiguous range of addresses over all extents.
 //
-// Exactly one process of a job creates (formats) the pool; it hands `token()`
-// to the others, which attach. Every process holds a shared lock on each path
-// for as long as it lives, so that a dead job's leftovers can be told from a
-// live job's pool. Locks end at the kernel. Where another host may map the pool
-// (all but kShm), creators also look for the heartbeats of older jobs, and the
-// members of a job notice when another job formats their pool. A pool that was
-// created by the job has no name once `Unlink` ran: the kernel frees it when
-// the last process is gone, however that process ends. The name of a kShm pool
-// stays taken until its creator is gone, so that two jobs never share it by
-// accident.
+// Exactly one process of a job creates (formats) the pool. It hands `token()`
+// to the other processes, which attach. Every process holds a shared lock on
+// each path while it lives, so that jobs can tell a live pool from a dead job's
+// leftovers. Locks exclude only processes of the same kernel. Other hosts may
+// map every kind of pool but kShm. There creators also check the heartbeats of
+// older jobs, and the members of a job notice when another job formats their
+// pool.
+//
+// After `Unlink`, a pool that the job created has no name. The kernel frees it
+// when the last process ends, however that process ends. The name of a kShm
+// pool stays reserved until its creator ends, so that two jobs never share a
+// pool by accident.
 //
 // Thread-safe but for Unlink and KeepNames.
 class Pool {
  public:
-  // Creates or takes over the pool, reserves all of its space, writes the
-  // header. For kShm and for a kFile path that does not exist: creates a file
-  // of mode 0600. Errors: kResourceExhausted (says how many bytes are needed
+  // Creates or takes over the pool, reserves all of its space, and writes the
+  // header. Creates a file of mode 0600 for kShm, and for a kFile path that
+  // does not exist. Errors: kResourceExhausted (says how many bytes are needed
   // and how many are free), kNotFound, kPermissionDenied, kAlreadyExists
-  // (another live job uses it; names its process), kInvalidArgument
-  // (misaligned), kDataLoss (an existing file that
-  // is not a jax_cxl pool).
+  // (another live job uses the pool; names a process of it), kInvalidArgument
+  // (wrong or misaligned arguments), kDataLoss (an existing file is not a
+  // jax_cxl pool), kUnimplemented (this processor cannot do what the coherence
+  // mode needs).
   static Result<std::unique_ptr<Pool>> Create(const PoolSpec& spec,
                                               int world_size);
-  // For tests: with `dax` in place of this machine's devices.
+  // For tests: uses `dax` in place of this machine's devices.
   static Result<std::unique_ptr<Pool>> Create(const PoolSpec& spec,
                                               int world_size,
                                               const DaxSystem& dax);
 
-  // Maps a pool that another process of the job created.
-  // Errors: as Create, and kDataLoss if header and token disagree.
+  // Maps a pool that another process of the job has created. Errors: as for
+  // Create, and kDataLoss if the header does not fit the arguments.
   static Result<std::unique_ptr<Pool>> Attach(const PoolSpec& spec,
                                               int world_size, uint64_t token);
   static Result<std::unique_ptr<Pool>> Attach(const PoolSpec& spec,
@@ -93,63 +96,67 @@ class Pool {
   // Removes the names of files that this process created. Idempotent; runs in
   // the destructor too.
   void Unlink();
-  // From now on Unlink, and the destructor, leave the names: of a job that
-  // failed, for `python -m jax_cxl status`. No effect after Unlink.
+  // Makes Unlink and the destructor keep the names from now on. Used after a
+  // failure, so that `python -m jax_cxl status` finds the pool. No effect after
+  // Unlink.
   void KeepNames();
 
   std::byte* base() const { return base_; }
   uint64_t total_bytes() const { return total_bytes_; }
-  // Copies made when the pool was opened, whatever became of the header since.
+  // Copies made when the pool was opened; later changes of the header do not
+  // affect them.
   uint64_t token() const { return token_; }
   uint64_t epoch() const { return epoch_; }
   int world_size() const { return world_size_; }
   int num_extents() const { return static_cast<int>(extents_.size()); }
   const Coherence& coherence() const { return coherence_; }
   const PoolSpec& spec() const { return spec_; }
-  // Of the first path, which has the control pages, from spec().offset on.
+  // The file of the first path, in which the control pages start at
+  // spec().offset.
   int fd() const { return files_.front().fd(); }
 
   RankPage* rank_page(int rank) const;
   Recorder* recorder(int rank) const;
 
-  // The part of an extent that `rank` alone writes. Starts on a page, may hold
-  // anything: whoever allocates from it clears what must be clear.
+  // The part of an extent that only `rank` writes. It starts on a page
+  // boundary. It may hold old data, so the allocator clears what must be zero.
   using Range = ByteRange;
   Range arena(int extent, int rank) const;
 
-  // kDataLoss once memory of this process's mapping went away: its file was cut
-  // short, the memory failed, or another job formatted the pool. Nothing that
-  // was read since is worth anything, and nothing that is stored from now on
-  // reaches another process.
+  // Fails with kDataLoss once this process has lost memory of its mapping: its
+  // file was cut short, the memory failed, or another job formatted the pool.
+  // After that, data read from the pool are invalid, and stores reach no other
+  // process.
   Status CheckIntact() const;
   const MappingGuard& guard() const { return *guard_; }
 
-  // Address of [offset, offset + bytes), or null when it leaves the mapping or
-  // overlaps a header: nothing read from the pool is trusted.
+  // Returns the address of [offset, offset + bytes). Returns null if the range
+  // leaves the mapping or overlaps a header: offsets read from the pool may be
+  // wrong.
   std::byte* At(uint64_t offset, uint64_t bytes) const;
 
  private:
   Pool() = default;
 
-  // Opens nothing: checks what can be known from the arguments alone.
+  // Checks everything that the arguments alone tell; opens nothing.
   static Status CheckArguments(const PoolSpec& spec, int world_size);
   static Result<std::unique_ptr<Pool>> TryCreate(const PoolSpec& spec,
                                                  int world_size,
                                                  const DaxSystem& dax,
                                                  bool* swept);
   Status OpenFiles(bool creating);
-  // The part of each file that the pool takes.
+  // Returns the part of each file that the pool occupies.
   Result<std::vector<MapPiece>> Measure(bool creating, const DaxSystem& dax);
   Result<uint64_t> MeasureFiles(bool creating) const;
   Status Map(const std::vector<MapPiece>& pieces);
-  // Puts the interposer, if there is one, before the mapping.
+  // Puts the interposer, if there is one, between the process and the mapping.
   Status Interpose();
   // Takes the memory for this job; kAlreadyExists if another job lives there.
   Status TakeMemory(const std::vector<MapPiece>& pieces, uint64_t token);
   // Clears the control pages and writes the headers.
   void Format(uint64_t token);
   HeaderPage* header_page(int extent) const;
-  // Whether every header still is the one of this job.
+  // Returns true if every header still belongs to this job.
   bool StillOurs() const;
   PoolHeader HeaderAt(const Range& extent) const;
   // Checks every header against what this process expects.
@@ -166,9 +173,10 @@ class Pool {
   std::vector<Range> extents_;
   UniqueFd name_guard_;
   std::vector<PoolFile> files_;
-  std::unique_ptr<Interposer> interposer_;  // null but in tests
+  std::unique_ptr<Interposer> interposer_;  // null except in tests
   Coherence coherence_{CoherenceMode::kCoherent};
-  std::unique_ptr<Claim> claim_;  // of the creator, where hosts share the pool
+  std::unique_ptr<Claim>
+      claim_;  // the creator has one, where hosts share the pool
   mutable std::mutex formatted_mutex_;
   mutable std::string formatted_by_;  // another job's process; empty: nobody
 };

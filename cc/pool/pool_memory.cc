@@ -13,11 +13,11 @@
 #include "cc/pool/open/dax.h"
 #include "cc/pool/pool.h"
 
-// The half of Pool that deals with the mapping and with what lies in it.
+// The half of Pool that deals with the mapping and its contents.
 namespace jax_cxl::pool {
 Result<uint64_t> Pool::MeasureFiles(bool creating) const {
   if (spec_.bytes != 0) return spec_.bytes;
-  // A leftover in /dev/shm says nothing about the size that this job wants.
+  // The size of a leftover in /dev/shm is no size that this job asked for.
   const bool reuse =
       !creating ||
       (spec_.kind == PoolKind::kFile &&
@@ -109,7 +109,8 @@ Status Pool::TakeMemory(const std::vector<MapPiece>& pieces, uint64_t token) {
   for (int e = 0; e < num_extents(); ++e) pages.push_back(header_page(e));
   CXL_ASSIGN_OR_RETURN(claim_, Claim::Take(std::move(pages), coherence_,
                                            *guard_, token, files_[0].path()));
-  // A creator of a part beside this one would take them for living jobs.
+  // Otherwise the creator of another part would take these headers for those of
+  // living jobs.
   for (const OldHeader& header : old) {
     std::byte* page = base_ + extents_[header.part].offset + header.offset;
     std::memset(page, 0, sizeof(HeaderPage));
@@ -123,14 +124,15 @@ HeaderPage* Pool::header_page(int extent) const {
 }
 
 void Pool::Format(uint64_t token) {
-  // One more than any earlier job's, so that its doorbells satisfy no wait.
+  // The epoch is one more than that of any earlier job, so that no old doorbell
+  // satisfies a wait.
   uint64_t previous = 0;
   for (const Range& extent : extents_) {
     const PoolHeader found = HeaderAt(extent);
     previous = std::max(previous, EpochOf(found));
   }
   for (int e = 0; e < num_extents(); ++e) {
-    // First the header: whoever still uses what an earlier job left notices.
+    // Clear the header first: processes of an earlier job notice that.
     HeaderPage* page = header_page(e);
     page->header = {};
     coherence_.PublishPayload(&page->header, sizeof(page->header));
@@ -146,7 +148,8 @@ void Pool::Format(uint64_t token) {
   }
   const PoolHeader header = MakeHeader(world_size_, extents_, total_bytes_,
                                        NextEpoch(previous), token);
-  // The first extent's last: it stands for the whole pool.
+  // Write the header of the first extent last: it marks the whole pool as
+  // complete.
   for (int e = num_extents() - 1; e >= 0; --e) {
     const PoolHeader own = ForExtent(header, e);
     std::memcpy(base_ + extents_[e].offset, &own, sizeof(own));
@@ -155,7 +158,7 @@ void Pool::Format(uint64_t token) {
 }
 
 Status Pool::Verify(uint64_t token) {
-  // Also drops what this host's cache may hold of an earlier job's rank pages.
+  // This also drops cache lines with rank pages of an earlier job.
   coherence_.AcquirePayload(base_, RecorderOffset(0, world_size_));
   CXL_RETURN_IF_ERROR(CheckIntact());
   const PoolHeader expected =
@@ -190,7 +193,8 @@ bool Pool::StillOurs() const {
 
 Status Pool::CheckIntact() const {
   if (guard_->intact()) {
-    // The name of a kShm pool is taken; token_ is 0 until the pool is verified.
+    // No other job formats a kShm pool, because its name is reserved. token_ is
+    // 0 until the pool is verified.
     if (spec_.kind == PoolKind::kShm || token_ == 0 || StillOurs())
       return OkStatus();
     std::lock_guard lock(formatted_mutex_);

@@ -26,7 +26,8 @@ TEST(PoolRefusalTest, FilesOfOthersAreLeftAlone) {
   WriteFile(dir / "foreign", text);
   EXPECT_EQ(CreateCode(FileSpec({dir / "foreign"}), "not a jax_cxl pool"),
             Code::kDataLoss);
-  // In any place of the list, and nothing of the rest stays behind.
+  // The foreign file may stand anywhere in the list. A refused Create leaves no
+  // new files.
   EXPECT_EQ(CreateCode(FileSpec({dir / "first", dir / "foreign"})),
             Code::kDataLoss);
   EXPECT_FALSE(fs::exists(dir / "first"));
@@ -114,9 +115,9 @@ TEST(PoolRefusalTest, MissingPermissionIsAnError) {
   }));
 }
 
-// What a process must not attach to, whoever put it where a pool should be. The
-// file is changed under a live pool; each error says what is wrong and what to
-// do about it.
+// Files that a process must not attach to, whoever put them in the place of a
+// pool. The tests change the file under a live pool. Each error says what is
+// wrong and what to do.
 class AttachRefusalTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -134,7 +135,7 @@ class AttachRefusalTest : public testing::Test {
           << status.message();
   }
 
-  // Puts another layout version into the header, checksum and all.
+  // Puts another layout version into the header, with a correct checksum.
   void SetVersion(uint32_t version) {
     auto* header = reinterpret_cast<PoolHeader*>(pool_->base());
     header->layout_version = version;
@@ -181,7 +182,7 @@ TEST_F(AttachRefusalTest, PoolOfAnotherUser) {
   ASSERT_EQ(chown(path_.c_str(), kNobody, kNobody), 0);
   ExpectRefused(Code::kPermissionDenied,
                 {"belongs to user 65534", "name another path"});
-  // Even if its owner, root, leaves it open to everybody.
+  // This holds even if the owner, root, lets everybody read and write the file.
   ASSERT_EQ(chown(path_.c_str(), 0, 0), 0);
   ASSERT_EQ(chmod(dir_.path().c_str(), 0755), 0);
   fs::permissions(path_, fs::perms(0666));

@@ -191,7 +191,7 @@ TEST(PoolTest, SweepRemovesWhatNobodyUses) {
   ASSERT_TRUE(child.ready());
   auto pool = Pool::Create(alive, 2);
   ASSERT_TRUE(pool.ok());
-  // A link of that name is not ours to follow.
+  // The sweep must not follow a link of that name.
   const std::string link = ShmPath(UniqueName("link"));
   ASSERT_EQ(symlink(ShmPath(dead.paths[0]).c_str(), link.c_str()), 0);
 
@@ -220,7 +220,7 @@ TEST(PoolTest, FullSharedMemoryIsAnErrorWithFigures) {
   EXPECT_FALSE(fs::exists(ShmPath(spec.paths[0])));
 }
 
-// The same when the kernel refuses only in the middle of the reservation.
+// Here the kernel refuses only in the middle of the reservation.
 TEST(PoolTest, FailedReservationLeavesFilesAsTheyWere) {
   const TempDirectory dir;
   const std::string existing = dir / "existing";
@@ -265,13 +265,13 @@ TEST(PoolTest, ExistingFileIsReusedInPlaceAndKept) {
     EXPECT_NE((*pool)->token(), token);
     token = (*pool)->token();
     EXPECT_EQ((*pool)->rank_page(1)->abort.raised, 0u);
-    // Dirt that the next job finds.
+    // Old data that the next job finds.
     std::memset((*pool)->base() + kPageBytes, 0xff, 4 * kMiB - kPageBytes);
     (*pool)->Unlink();
     EXPECT_TRUE(fs::exists(path));
   }
   EXPECT_EQ(fs::file_size(path), spec.offset + spec.bytes);
-  // Without a size: all that is there.
+  // Without a size, a pool takes the whole file.
   spec.bytes = 0;
   auto pool = Pool::Create(spec, 2);
   ASSERT_TRUE(pool.ok()) << pool.status().message();
@@ -307,7 +307,8 @@ TEST(PoolTest, FileInUseNamesTheProcess) {
   EXPECT_EQ(CreateCode(spec), Code::kOk);
 }
 
-// From another pid namespace or host the kernel does not tell who it is.
+// The kernel does not name the holder of a lock in another pid namespace or on
+// another host.
 TEST(PoolTest, FileInUseElsewhereNamesItsKeeper) {
   const TempDirectory dir;
   PoolSpec spec = FileSpec({dir / "pool"});
@@ -320,15 +321,15 @@ TEST(PoolTest, FileInUseElsewhereNamesItsKeeper) {
   };
   EXPECT_EQ(describe(), "another job, of " + DescribeProcess(ThisProcess()));
   auto* page = reinterpret_cast<HeaderPage*>((*pool)->base());
-  page->keeper.process.pid_namespace = 1;  // in another container
+  page->keeper.process.pid_namespace = 1;  // a process in another container
   page->keeper.process.pid = 4711;
   auto& host = page->keeper.process.host;
-  std::memset(host, 'h', sizeof(host));  // without its zero
+  std::memset(host, 'h', sizeof(host));  // without the terminating zero
   EXPECT_EQ(describe(), "another job, of process 4711 on host " +
                             std::string(sizeof(host), 'h'));
 }
 
-// The job lives as long as any of its processes, creator or not.
+// A job lives as long as any of its processes, the creator included or not.
 TEST(PoolTest, PeerKeepsTheFileInUse) {
   const TempDirectory dir;
   WriteFile(dir / "pool", "");

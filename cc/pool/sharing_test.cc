@@ -20,8 +20,8 @@
 #include "cc/testing/pool/scratch.h"
 
 // Jobs of several kernels on one file. A kernel does not see the locks of
-// another one, so these tests drop the lock of a job that lives elsewhere, and
-// change what it says of itself.
+// another kernel. To imitate a job of another kernel, these tests drop the
+// job's lock and change the identity of its processes.
 namespace jax_cxl::pool {
 namespace {
 
@@ -43,7 +43,7 @@ void MoveElsewhere(Pool& pool) {
 class SharingTest : public testing::Test {
  protected:
   void SetUp() override {
-    WriteFile(dir_ / "pool", "");  // It stays when a pool goes.
+    WriteFile(dir_ / "pool", "");  // a pool's end leaves existing files
     spec_ = FileSpec({dir_ / "pool"});
     spec_.dead_after_s = 1;
   }
@@ -74,7 +74,7 @@ TEST_F(SharingTest, JobOfAnotherHostIsNamedAndKeepsItsPool) {
   EXPECT_TRUE(first->CheckIntact().ok());
 }
 
-// Its creator may have ended: any rank will do.
+// The job's creator may have ended. Any rank of the job proves that it lives.
 TEST_F(SharingTest, RankOfAnotherHostIsNamed) {
   std::jthread heart;
   auto first = Create();
@@ -128,7 +128,7 @@ TEST_F(SharingTest, CreatorThatDiedBeforeTheHeaderLeavesAPlaceForAPool) {
     const auto first = Create();
     PageOf(*first).header = {};
     std::atomic_ref(PageOf(*first).keeper.claim)
-        .store(1);  // so that it does not let go at its end
+        .store(1);  // so that its destructor does not release it
     MoveElsewhere(*first);
   }
   EXPECT_NE(Create(), nullptr);
@@ -141,7 +141,8 @@ TEST_F(SharingTest, MembersNoticeThatTheirPoolWasFormatted) {
   ASSERT_TRUE(member.ok());
   flock((*member)->fd(), LOCK_UN);
   MoveElsewhere(*first);
-  // This host stood still for long: nobody counts, as far as others see.
+  // Other jobs cannot see this job's counter advance, as if this host had stood
+  // still for long.
   std::atomic_ref(PageOf(*first).keeper.claim).store(1);
   const auto second = Create();
   ASSERT_NE(second, nullptr);
@@ -154,21 +155,22 @@ TEST_F(SharingTest, MembersNoticeThatTheirPoolWasFormatted) {
     EXPECT_NE(status.message().find(words), std::string::npos)
         << status.message();
   EXPECT_FALSE((*member)->CheckIntact().ok());
-  // What it still stores reaches nobody.
+  // Stores of the old member reach no other process.
   std::memset((*member)->base(), 0xee, (*member)->total_bytes());
   EXPECT_TRUE(second->CheckIntact().ok());
   EXPECT_FALSE(first->CheckIntact().ok());
 }
 
-// Two hosts whose creators look at the same time: one of them, at most, gets
-// the pool, and the other one says why not.
+// Two hosts whose creators look at the same time. At most one of them gets the
+// pool, and the other one says why it failed.
 TEST_F(SharingTest, CreatorsOfTwoHostsAtOnce) {
   const auto first = Create();
   MoveElsewhere(*first);
   HeaderPage& page = PageOf(*first);
-  page.keeper.released = page.keeper.claim;  // free
+  page.keeper.released = page.keeper.claim;  // free to take
   std::jthread other([&] {
-    // Sees the pool free too, and stores its claim a moment after this host.
+    // This creator too sees a free pool. It stores its claim a moment after
+    // this host.
     while (__atomic_load_n(&page.keeper.claim, __ATOMIC_ACQUIRE) ==
            first->token())
       std::this_thread::yield();

@@ -20,9 +20,10 @@
 namespace jax_cxl::pool {
 namespace {
 
-// Whether all of a pool of this user begins with this page, which leaves `rest`
-// bytes of the file from there on, or a pool whose creator was killed before it
-// wrote the header. A copy of a pool's control pages is shorter than the pool.
+// Returns true if `first_page` is the first page of a complete pool of this
+// user, or of a pool whose creator was killed before it wrote the header.
+// `rest` is the number of bytes in the file from this page on. A copy of a
+// pool's control pages has a valid header too, but is shorter than the pool.
 bool BeginsPool(const std::byte* first_page, uint64_t rest) {
   HeaderPage page;
   std::memcpy(&page, first_page, sizeof(page));
@@ -32,13 +33,14 @@ bool BeginsPool(const std::byte* first_page, uint64_t rest) {
           header.total_bytes <= rest);
 }
 
-// Whether a file is a pool, or all zeros: a job that was killed before it wrote
-// anything. The pool begins at its URI's offset, with zeros before.
+// Returns true if a file is a pool, or all zeros. A file of zeros belongs to a
+// job that was killed before it wrote anything. A pool begins at its URI's
+// offset, with zeros before it.
 bool IsPoolOrZeros(int fd, uint64_t bytes) {
   std::vector<std::byte> buffer(256 * kPageBytes);
   for (uint64_t at = 0;;) {
     const off_t data = lseek(fd, static_cast<off_t>(at), SEEK_DATA);
-    if (data < 0) return errno == ENXIO;  // nothing but a hole is left
+    if (data < 0) return errno == ENXIO;  // the rest of the file is a hole
     at = static_cast<uint64_t>(data) / kPageBytes * kPageBytes;
     const ssize_t got =
         pread(fd, buffer.data(), buffer.size(), static_cast<off_t>(at));
@@ -65,7 +67,7 @@ bool RemoveIfAbandoned(const std::string& path) {
   if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return false;  // in use
   if (!IsPoolOrZeros(fd.get(), static_cast<uint64_t>(opened.st_size)))
     return false;
-  // Under the lock: the name may lead to a newer file by now.
+  // Check again under the lock: the name may refer to a newer file by now.
   return lstat(path.c_str(), &named) == 0 && named.st_dev == opened.st_dev &&
          named.st_ino == opened.st_ino && unlink(path.c_str()) == 0;
 }

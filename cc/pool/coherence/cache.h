@@ -6,22 +6,23 @@
 
 namespace jax_cxl::pool {
 
-// What `Coherence` needs of the cache between a process and a pool that is not
-// coherent: the cache of this host (HardwareCache), or one that tests emulate.
+// The cache between a process and a pool that is not coherent. `Coherence` uses
+// the cache of this host (HardwareCache), or a cache that tests emulate.
 //
-// Safe to use from any thread.
+// Thread-safe.
 class Cache {
  public:
   virtual ~Cache() = default;
 
-  // Start to write back, or to drop, each line that the range touches. Dropping
-  // a line that has stores writes it back first. Done after the next fence.
+  // Starts to write back, or to drop, each cache line that the range touches.
+  // Dropping a line with stores writes it back first. The operation is complete
+  // after the next fence.
   virtual void WriteBack(const void* begin, size_t bytes) = 0;
   virtual void Invalidate(const void* begin, size_t bytes) = 0;
 
-  // This thread's earlier stores and write-backs before its later ones.
+  // Orders this thread's earlier stores and write-backs before its later ones.
   virtual void StoreFence() = 0;
-  // Everything of this thread that is earlier before everything later.
+  // Orders all earlier operations of this thread before all later ones.
   virtual void FullFence() = 0;
 
   // Loads a flag, with acquire ordering.
@@ -30,7 +31,8 @@ class Cache {
   virtual void Store(uint64_t* flag, uint64_t value) = 0;
 };
 
-// The instructions of this processor.
+// Returns the cache of this host, which uses the processor's cache
+// instructions.
 Cache* HardwareCache();
 
 }  // namespace jax_cxl::pool

@@ -40,8 +40,8 @@ void Coherence::PublishPayload(const void* begin, size_t bytes) const {
     cache_->StoreFence();
     return;
   }
-  // Also in coherent mode: the copy kernels may have used non-temporal stores,
-  // which a release store does not order.
+  // This holds in coherent mode too: the copy kernels may have used
+  // non-temporal stores, which a release store does not order.
   StoreFence();
 }
 
@@ -50,8 +50,8 @@ void Coherence::PublishDeviceParts(std::span<const Part> parts) const {
     StoreFence();
     return;
   }
-  // The device's stores are none of this thread's: what orders the write-backs
-  // behind them is the load that saw the device's word, and this fence.
+  // The device's stores are not this thread's. This fence orders the
+  // write-backs after the load in which this thread saw the device's word.
   cache_->FullFence();
   for (const Part& part : parts) cache_->WriteBack(part.begin, part.bytes);
   cache_->StoreFence();
@@ -66,12 +66,13 @@ void Coherence::StoreFlag(uint64_t* flag, uint64_t value) const {
   }
   __atomic_store_n(flag, value, __ATOMIC_RELEASE);
   if (mode_ == CoherenceMode::kCoherent) return;
-  StoreFence();  // now, not when a write-combining buffer fills up
+  StoreFence();  // otherwise the store may stay in a write-combining buffer
 }
 
 void Coherence::StoreLine(uint64_t* flag, uint64_t value) const {
-  // One write-back of the whole line would do where a line moves as one; only 8
-  // bytes are promised to.
+  // If cache lines moved between hosts as a whole, one write-back of the line
+  // would be enough. Only aligned 8-byte words are guaranteed to move as a
+  // whole.
   constexpr uintptr_t kLine = 64;
   if (mode_ != CoherenceMode::kCoherent) {
     const auto address = reinterpret_cast<uintptr_t>(flag);
@@ -84,7 +85,7 @@ void Coherence::StoreLine(uint64_t* flag, uint64_t value) const {
 uint64_t Coherence::LoadFlag(const uint64_t* flag) const {
   if (cache_ == nullptr) return __atomic_load_n(flag, __ATOMIC_ACQUIRE);
   cache_->Invalidate(flag, sizeof(*flag));
-  // A store fence would let the load run ahead of the flush, a load fence does
+  // A store fence would let the load run ahead of the flush. A load fence does
   // not order clflushopt.
   cache_->FullFence();
   return cache_->Load(flag);
@@ -98,9 +99,9 @@ void Coherence::AcquirePayload(const void* begin, size_t bytes) const {
 void Coherence::AcquireParts(std::span<const Part> parts) const {
   if (cache_ == nullptr) {
     if (mode_ != CoherenceMode::kCoherent) FullFence();
-    return;  // LoadFlag acquired
+    return;  // LoadFlag has acquire ordering.
   }
-  // Nothing but this fence keeps the flushes behind the load of the flag.
+  // Without this fence, the flushes could run before the load of the flag.
   cache_->FullFence();
   for (const Part& part : parts) cache_->Invalidate(part.begin, part.bytes);
   cache_->FullFence();

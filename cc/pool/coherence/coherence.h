@@ -15,8 +15,9 @@
 
 namespace jax_cxl::pool {
 
-// How stores become visible to the other hosts of a pool. It follows from the
-// pool and from what its administrator asserts, never from the machine.
+// How stores become visible to the other hosts of a pool. The mode follows from
+// the pool and from what its administrator asserts. The code never guesses it
+// from the machine.
 enum class CoherenceMode : uint8_t {
   kCoherent,  // one host, or CXL 3 with hardware coherence: ordering is enough
   kUncached,  // mapped uncacheable, asserted by the administrator
@@ -26,24 +27,32 @@ enum class CoherenceMode : uint8_t {
 std::string_view CoherenceModeName(CoherenceMode mode);
 Result<CoherenceMode> ParseCoherenceMode(std::string_view name);
 
-// kUnimplemented when this processor cannot do what `mode` needs.
+// Fails with kUnimplemented if this processor lacks instructions that `mode`
+// needs.
 Status CheckCoherenceSupported(CoherenceMode mode);
 
-// A part of a payload that does not lie in one piece.
+// One piece of a payload that consists of several pieces.
 struct Part {
   const void* begin = nullptr;
   size_t bytes = 0;
 };
 
-// The four moves that every protocol in the pool is made of. Writer: store the
-// payload, PublishPayload, StoreFlag. Reader: LoadFlag until it says so,
-// AcquirePayload, load the payload.
+// The four operations of which every protocol in the pool consists. A writer
+// stores the payload and calls PublishPayload, then StoreFlag. A reader calls
+// LoadFlag until the flag has the expected value, then AcquirePayload, and
+// loads the payload.
 //
-// Stateless and safe to use from any thread.
+//   writer: *payload = 7; coherence.PublishPayload(payload, sizeof(*payload));
+//           coherence.StoreFlag(flag, 1);
+//   reader: while (coherence.LoadFlag(flag) != 1) {}
+//           coherence.AcquirePayload(payload, sizeof(*payload)); use(*payload);
+//
+// Stateless and thread-safe.
 class Coherence {
  public:
-  // Works through `cache`, which has to outlive this object and its copies.
-  // Null: in kFlush mode through this host's own, else without any.
+  // Uses `cache`, which must outlive this object and its copies. If `cache` is
+  // null, kFlush mode uses the cache of this host, and the other modes use
+  // none.
   explicit Coherence(CoherenceMode mode, Cache* cache = nullptr)
       : mode_(mode),
         cache_(cache == nullptr && mode == CoherenceMode::kFlush
@@ -51,59 +60,63 @@ class Coherence {
                    : cache) {}
 
   CoherenceMode mode() const { return mode_; }
-  // Null where nothing is written back or dropped.
+  // Null if nothing needs to be written back or dropped.
   Cache* cache() const { return cache_; }
 
-  // Makes this thread's stores to the range visible before any later
-  // StoreFlag. In kFlush mode writes back every line of the range.
+  // Makes this thread's earlier stores to the range visible before any later
+  // StoreFlag. In kFlush mode it writes back every cache line of the range.
   void PublishPayload(const void* begin, size_t bytes) const;
 
-  // The same of parts that a device of this host has written, which has told
-  // this thread so: its writes may have ended in this host's cache. In kFlush
-  // mode a full fence keeps the write-backs behind the load of what it told.
+  // The same for parts that a device of this host has written. The caller has
+  // loaded a word in which the device says so. The device's writes may be in
+  // this host's cache. In kFlush mode, a full fence orders the write-backs
+  // after that load.
   void PublishDeviceParts(std::span<const Part> parts) const;
 
-  // One aligned 8-byte store, visible promptly and after everything published.
+  // Stores one aligned 8-byte word. The store becomes visible soon, and after
+  // everything published before.
   void StoreFlag(uint64_t* flag, uint64_t value) const;
 
-  // PublishPayload of what else was stored in the flag's 64-byte line, then
-  // StoreFlag. In kCoherent mode the store itself is enough.
+  // Publishes the other stores to the flag's 64-byte cache line, then stores
+  // the flag. In kCoherent mode StoreFlag alone does both.
   void StoreLine(uint64_t* flag, uint64_t value) const;
 
-  // Loads a flag as the pool holds it now, not as this host's cache does.
+  // Loads the flag from the pool, never an old value from this host's cache.
   uint64_t LoadFlag(const uint64_t* flag) const;
 
-  // After LoadFlag: later loads of the range see what was published before
-  // the flag. In kFlush mode drops every line of the range.
+  // Call it after LoadFlag. Later loads of the range see all stores that were
+  // published before the flag. In kFlush mode it drops every cache line of the
+  // range.
   void AcquirePayload(const void* begin, size_t bytes) const;
   void AcquireParts(std::span<const Part> parts) const;
 
-  // AcquirePayload, and a private copy, so that what is used is what was
-  // checked, whatever another process writes there meanwhile.
+  // AcquirePayload, then a private copy. Check and use the copy: no other
+  // process can change it between the check and the use.
   template <typename T>
   T AcquireCopy(const T& payload) const {
     static_assert(std::is_trivially_copyable_v<T>);
     AcquirePayload(&payload, sizeof(T));
     T copy;
     std::memcpy(&copy, &payload, sizeof(T));
-    // From here on the compiler may not load a field from the pool instead.
+    // The compiler must not load a field from the pool again after this.
     std::atomic_signal_fence(std::memory_order_seq_cst);
     return copy;
   }
 
-  // The same of what its writer may be changing (cc/pool/layout/words.h).
+  // The same for a payload that its writer may be changing
+  // (cc/pool/layout/words.h).
   template <typename T>
   T AcquireWords(const T& payload) const {
     AcquirePayload(&payload, sizeof(T));
     const T copy = LoadWords(payload);
-    // Whoever reads the version or number afterwards reads it after this.
+    // A later load of the payload's version or number comes after these loads.
     std::atomic_thread_fence(std::memory_order_acquire);
     return copy;
   }
 
  private:
   CoherenceMode mode_;
-  Cache* cache_;  // null: nothing to write back or to drop
+  Cache* cache_;  // null: no cache to write back or drop
 };
 
 }  // namespace jax_cxl::pool

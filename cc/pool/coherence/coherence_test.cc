@@ -43,8 +43,8 @@ TEST(CoherenceModeTest, SupportFollowsTheProcessor) {
   }
 }
 
-// Each instruction that this processor has, on ranges that start and end
-// anywhere in a line, leaves the data as it is.
+// Every instruction that this processor has leaves the data unchanged, on
+// ranges that start and end anywhere in a cache line.
 TEST(FlushTest, KeepsDataForAnyRange) {
   std::vector<unsigned char> data(1024);
   std::iota(data.begin(), data.end(), 0);
@@ -79,11 +79,11 @@ TEST(FlushTest, PrefersTheBetterInstruction) {
 
 class CoherenceTest : public testing::TestWithParam<CoherenceMode> {};
 
-// A writer and a reader that hand a payload to and fro through two flags.
+// A writer and a reader hand a payload back and forth through two flags.
 TEST_P(CoherenceTest, HandsOverPayload) {
   if (!CheckCoherenceSupported(GetParam()).ok()) GTEST_SKIP();
   constexpr int kRounds = 300;
-  constexpr size_t kWords = 1000;  // not a multiple of a line
+  constexpr size_t kWords = 1000;  // no whole number of cache lines
   struct Shared {
     Doorbell full;
     Doorbell taken;

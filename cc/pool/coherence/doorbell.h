@@ -9,13 +9,15 @@
 
 namespace jax_cxl::pool {
 
-// Rings and reads the monotone words of one job: the upper 16 bits of a word
-// hold the job's epoch, so that what an earlier job left in the pool reads as
-// 0. Stateless; safe to use from any thread. Each word has one writer.
+// Rings and reads doorbells of one job. A doorbell is a 64-bit word that only
+// grows. Its upper 16 bits hold the job's epoch, so that a word of an earlier
+// job reads as 0. Each word has one writer.
+//
+// Stateless and thread-safe.
 class Doorbells {
  public:
-  // With a guard, nothing is rung any more once the mapping is not intact: what
-  // this process wrote since is not what it says.
+  // With a guard, Ring does nothing once the mapping is damaged: later writes
+  // of this process may not have reached the pool.
   Doorbells(const Coherence& coherence, uint64_t epoch,
             const MappingGuard* guard = nullptr)
       : coherence_(coherence), tag_(epoch << kValueBits), guard_(guard) {}
@@ -27,18 +29,19 @@ class Doorbells {
     coherence_.StoreFlag(word, Word(value));
   }
 
-  // As Ring, together with what else the word's 64-byte line holds.
+  // As Ring, but publishes the other stores to the word's 64-byte cache line
+  // first.
   void RingLine(uint64_t* word, uint64_t value) const {
     if (guard_ != nullptr && !guard_->intact()) return;
     coherence_.StoreLine(word, Word(value));
   }
 
-  // The last value rung in this job, 0 before the first.
+  // Returns the last value rung in this job, or 0 before the first.
   uint64_t Read(const uint64_t* word) const {
     return Value(coherence_.LoadFlag(word));
   }
 
-  // The same two for words that travel with a payload.
+  // Encode and decode words that travel inside a payload.
   uint64_t Word(uint64_t value) const { return tag_ | (value & kValueMask); }
   uint64_t Value(uint64_t word) const {
     return (word & ~kValueMask) == tag_ ? word & kValueMask : 0;

@@ -116,7 +116,8 @@ bool HasInstruction(FlushInstruction instruction) {
 
 void FlushLines(FlushInstruction instruction, const void* begin, size_t bytes) {
   if (bytes == 0) return;
-  // Link-time optimization must not move stores to the range behind this.
+  // Keeps the compiler from moving stores to the range past this point, also in
+  // link-time optimization.
   std::atomic_signal_fence(std::memory_order_seq_cst);
   const uintptr_t step = Cpu().line_bytes;
   const uintptr_t first = reinterpret_cast<uintptr_t>(begin) / step * step;

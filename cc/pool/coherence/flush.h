@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <string_view>
 
-// Cache line instructions, chosen once from what CPUID reports. On processors
-// without them (not x86) everything here does nothing and `FlushSupported` is
+// Cache line instructions, chosen once from what CPUID reports. On other
+// processors than x86, these functions do nothing and `FlushSupported` returns
 // false.
 namespace jax_cxl::pool {
 
@@ -17,15 +17,16 @@ std::string_view FlushInstructionName(FlushInstruction instruction);
 bool FlushSupported();
 bool HasInstruction(FlushInstruction instruction);
 
-// The best that this processor has to write a line back: clwb, which may keep
-// the line, else as `InvalidateInstruction`.
+// Returns the best instruction of this processor that writes a cache line back:
+// clwb, which may keep the line in the cache, else InvalidateInstruction().
 FlushInstruction WriteBackInstruction();
 
-// The best that drops a line: clflushopt, else clflush.
+// Returns the best instruction that drops a cache line: clflushopt, else
+// clflush.
 FlushInstruction InvalidateInstruction();
 
-// Runs `instruction` on each line that [begin, begin + bytes) touches. Fences
-// are the caller's business. The processor must have the instruction.
+// Runs `instruction` on each cache line that [begin, begin + bytes) touches.
+// The caller adds the fences. The processor must have the instruction.
 void FlushLines(FlushInstruction instruction, const void* begin, size_t bytes);
 
 void StoreFence();  // sfence: earlier stores and flushes before later stores

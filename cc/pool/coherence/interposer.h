@@ -14,22 +14,22 @@
 
 namespace jax_cxl::pool {
 
-// Stands between a process and the memory of a pool, and sees or disturbs every
-// move of the protocol. Only tests have one (cc/testing): a job works on the
-// memory itself.
+// A layer between a process and the memory of a pool, which observes or
+// disturbs every operation of the protocol. Only tests have one (cc/testing). A
+// job uses the memory directly.
 class Interposer {
  public:
   virtual ~Interposer() = default;
 
-  // Where the process works instead of the mapping.
+  // The memory that the process uses instead of the mapping.
   virtual std::byte* base() const = 0;
-  // By which moves. The interposer outlives the result.
+  // The operations that the process uses. The interposer outlives the result.
   virtual Coherence coherence() = 0;
-  // The pool is formatted, and the process has checked its headers.
+  // Called once the pool is formatted and the process has checked its headers.
   virtual void Opened() {}
 };
 
-// What a pool has mapped.
+// The memory that a pool has mapped.
 struct MappedMemory {
   std::byte* base = nullptr;
   uint64_t bytes = 0;

@@ -10,42 +10,44 @@
 // the following in its arena, and writes nothing else:
 //
 //   ControlBlock
-//   Doorbell      submissions_read[group size]   by this member, of each
-//   other's submissions   a ring of kCallRing, SubmissionStride bytes apart
-//   slots         wherever ChannelEntry says
+//   submissions   a ring of kCallRing entries, SubmissionStride bytes apart
+//   Doorbell      submissions_read[group size], one for each member's ring:
+//                 how many of that member's submissions this member has read
+//   slots         where ChannelEntry says
 namespace jax_cxl::pool {
 
-// How many calls a member may have submitted that some peer has not taken note
-// of. More wait in the process's memory.
+// How many submissions of a member may be unread by some peer. Further ones
+// wait in the memory of the member's process.
 inline constexpr uint64_t kCallRing = 64;
 
-// How many calls, as their user wrote them, a member can name. Further ones
-// have no name.
+// How many different calls a member can name, as their user wrote them. Further
+// calls have no name.
 inline constexpr uint32_t kCallNames = 128;
 
-// What a collective call is. Ranks whose descriptors differ would misread each
-// other's data, so descriptors are compared before any data is read.
+// Describes a collective call. Ranks whose descriptors differ would misread
+// each other's data, so the ranks compare descriptors before they read any
+// data.
 struct CallDescriptor {
   uint8_t op = 0;         // plan::Op
   uint8_t reduce_op = 0;  // ReduceOp
   uint8_t dtype = 0;      // DType
   uint8_t reverse = 0;    // scan, exscan
   int32_t root = 0;
-  uint64_t count = 0;    // elements of one block
-  uint64_t details = 0;  // hash of what else the operation is given
+  uint64_t count = 0;    // of elements in one block
+  uint64_t details = 0;  // hash of the operation's other arguments
 
   bool operator==(const CallDescriptor&) const = default;
 };
 static_assert(sizeof(CallDescriptor) == 24);
 
-// One call that its rank has started, and, of a small one, what the rank has
-// to say in it: `payload_bytes` follow the struct. Together with the first
-// kLinePayloadBytes of them it is one 64-byte line, which moves as one.
+// A call that its rank has started. An eager call also has a payload of
+// `payload_bytes`, which follow the struct. The struct and the first
+// kLinePayloadBytes of the payload share one 64-byte cache line.
 struct Submission {
   uint64_t ready;     // a doorbell word: index of the submission + 1
-  uint64_t identity;  // equal on all ranks for the same call
+  uint64_t identity;  // the same on all ranks for one call
   CallDescriptor descriptor;
-  uint32_t name;  // which of its member's names, from 1; 0 is none
+  uint32_t name;  // index in the member's `names` + 1; 0: no name
   uint32_t payload_bytes;
 
   std::byte* payload() { return reinterpret_cast<std::byte*>(this + 1); }
@@ -56,8 +58,8 @@ struct Submission {
 static_assert(sizeof(Submission) == 48);
 inline constexpr uint64_t kLinePayloadBytes = 64 - sizeof(Submission);
 
-// How a member names a call to its user. Written once, and read only for
-// messages. Texts are zero-terminated.
+// The name by which a member's user knows a call. It is written once, and read
+// only for messages. Texts are zero-terminated.
 struct alignas(kLineBytes) CallName {
   uint64_t ready;  // a doorbell word: 1 once the rest is written
   char name[64];   // "psum"
@@ -65,7 +67,7 @@ struct alignas(kLineBytes) CallName {
 };
 static_assert(sizeof(CallName) == 2 * kLineBytes);
 
-// One entry of the group's order of calls.
+// One entry of the group's order of calls. Only the first member writes them.
 struct alignas(kLineBytes) Announcement {
   uint64_t ready;     // a doorbell word: index of the announcement + 1
   uint64_t identity;  // the call that every member executes next
@@ -74,7 +76,7 @@ static_assert(sizeof(Announcement) == kLineBytes);
 
 struct ControlBlock {
   Doorbell published;  // rounds whose slot this member has filled
-  Doorbell released;   // rounds of which this member will read nothing more
+  Doorbell released;   // rounds that this member will not read again
   CallName names[kCallNames];
   Announcement announcements[kCallRing];  // first member only
 };
@@ -85,7 +87,7 @@ inline constexpr uint64_t SubmissionStride(uint64_t payload_bytes) {
          kLineBytes;
 }
 
-// `payload_bytes` is what a submission can carry at most.
+// `payload_bytes` is the largest payload of a submission.
 inline constexpr uint64_t ControlBytes(int group_size, uint64_t payload_bytes) {
   return sizeof(ControlBlock) + group_size * sizeof(Doorbell) +
          kCallRing * SubmissionStride(payload_bytes);
@@ -98,7 +100,7 @@ inline Submission* SubmissionAt(ControlBlock* block, uint64_t payload_bytes,
                                            SubmissionStride(payload_bytes));
 }
 
-// What the owner of `block` has read of each member's submissions.
+// How many of each member's submissions the owner of `block` has read.
 inline Doorbell* SubmissionsRead(ControlBlock* block, uint64_t payload_bytes) {
   return reinterpret_cast<Doorbell*>(reinterpret_cast<std::byte*>(block + 1) +
                                      kCallRing *

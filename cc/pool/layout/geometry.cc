@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kMinimumRankBytes = uint64_t{1} << 20;
 
-// The largest page size of the machines we know: an automatic size suits all.
+// The largest page size of known machines: an automatic size suits all of them.
 constexpr uint64_t kAutomaticUnit = 65536;
 
 uint64_t MinimumArenaBytes(int num_extents) {
@@ -38,14 +38,15 @@ uint64_t RecorderOffset(int rank, int world_size) {
 }
 
 uint64_t MinimumPoolBytes(int world_size, int num_extents) {
-  // Extents are equal and the first one has the most control pages.
+  // All extents have the size of the first, which has the most control pages.
   return num_extents * (ControlBytes(0, world_size) +
                         world_size * MinimumArenaBytes(num_extents));
 }
 
 uint64_t AutomaticPathBytes(int world_size, int num_paths, int devices_per_path,
                             uint64_t rank_bytes) {
-  // Extents are equal: what the first one holds of control pages, all have.
+  // All extents have the size of the first, so each has room for its control
+  // pages.
   const uint64_t total = world_size * rank_bytes + ControlBytes(0, world_size) *
                                                        num_paths *
                                                        devices_per_path;

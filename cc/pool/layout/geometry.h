@@ -22,7 +22,7 @@ inline constexpr uint64_t RoundUp(uint64_t value, uint64_t unit) {
   return RoundDown(value + unit - 1, unit);
 }
 
-// What sizes and offsets of files are multiples of on this machine.
+// On this machine, sizes and offsets of files are multiples of this.
 uint64_t FilePageBytes();
 
 // Bytes at the start of `extent` that belong to no arena.
@@ -31,30 +31,31 @@ uint64_t ControlBytes(int extent, int world_size);
 // Where the recorder of `rank` starts.
 uint64_t RecorderOffset(int rank, int world_size);
 
-// What each path gets when nobody says: `rank_bytes` for each rank, and room
-// for the control pages on every device.
+// The size of each path if the user gives none: `rank_bytes` for each rank, and
+// room for the control pages on every device.
 inline constexpr uint64_t kAutomaticRankBytes = uint64_t{32} << 20;
 uint64_t AutomaticPathBytes(int world_size, int num_paths, int devices_per_path,
                             uint64_t rank_bytes = kAutomaticRankBytes);
 
 // Cuts each path into `devices_per_path` equal extents of whole pages. Offsets
-// are those of the mapping, where the paths follow each other.
+// are relative to the mapping, in which the paths follow each other.
 std::vector<ByteRange> SplitExtents(const std::vector<uint64_t>& path_bytes,
                                     int devices_per_path);
 
-// The part of `extents[extent]` that `rank` owns; empty if there is no room.
+// The part of `extents[extent]` that `rank` owns. Empty if the extent is too
+// small.
 ByteRange ArenaOf(const std::vector<ByteRange>& extents, int extent, int rank,
                   int world_size);
 
-// kInvalidArgument, with the size to ask for, when some extent leaves a rank
-// less than MinimumPoolBytes promises.
+// Fails with kResourceExhausted, and names the size to ask for, if some extent
+// leaves a rank less than MinimumPoolBytes promises.
 Status CheckCapacity(const std::vector<ByteRange>& extents, int world_size);
 
-// "1.5 GiB (1610612736 bytes)".
+// Returns a text like "1.5 GiB (1610612736 bytes)".
 std::string FormatBytes(uint64_t bytes);
 
-// The smallest pool (bytes over all extents) that serves `world_size` ranks:
-// all extents equal, and in them at least 1 MiB for each rank, evenly spread.
+// The size of the smallest pool that serves `world_size` ranks. All extents are
+// equal, and together they give each rank at least 1 MiB.
 uint64_t MinimumPoolBytes(int world_size, int num_extents);
 
 }  // namespace jax_cxl::pool

@@ -13,8 +13,8 @@
 namespace jax_cxl::pool {
 namespace {
 
-// Arenas start on pages, follow each other, and stay inside their extent and
-// off its control pages.
+// Arenas start on pages, follow each other, stay inside their extent, and do
+// not overlap its control pages.
 TEST(GeometryTest, ArenasNeverOverlap) {
   for (int world_size : {1, 2, 3, 7, 64}) {
     for (int num_paths : {1, 2, 5}) {

@@ -10,8 +10,8 @@
 #include "cc/pool/layout/geometry.h"
 #include "cc/pool/layout/layout.h"
 
-// What the first page of an extent says. All functions work on a private copy,
-// which no other process can change between a check and its use.
+// The contents of the first page of an extent. All functions take a private
+// copy, which no other process can change between a check and its use.
 namespace jax_cxl::pool {
 
 uint64_t HeaderChecksum(const PoolHeader& header);
@@ -23,36 +23,38 @@ PoolHeader MakeHeader(int world_size, const std::vector<ByteRange>& extents,
 // The same for another extent.
 PoolHeader ForExtent(PoolHeader header, int extent_index);
 
-// Whether magic, version, checksum and the ranges of all fields are right.
+// Returns true if magic, version, checksum and the ranges of all fields are
+// right.
 bool IsValid(const PoolHeader& header);
 
 // The epoch of a valid header, else 0.
 uint64_t EpochOf(const PoolHeader& header);
 uint64_t NextEpoch(uint64_t previous);
 
-// Whether a job has taken the extent and has not let go of it, for all that its
-// keeper says.
+// Returns true if, according to its keeper, a job has taken the extent and has
+// not released it.
 bool IsClaimed(const PoolKeeper& keeper);
 
-// Marks the memory as a pool to be: the first that its creator writes, so that
-// whoever finds an unfinished pool knows it.
+// Marks the memory as a pool that is not complete yet. A creator does this
+// first, so that others recognize an unfinished pool.
 void BeginKeeper(PoolKeeper& keeper);
 
-// Whether the creator of a pool took the extent, and ended before it wrote the
+// Returns true if a creator took the extent and ended before it wrote the
 // header.
 bool IsUnfinished(const HeaderPage& page);
 
-// Decides from the first `bytes` of a file whether it may become a pool: it is
-// empty, starts with zeros, was a pool of this layout, or was about to be one.
-// Else kDataLoss.
+// Fails with kDataLoss if a file must not become a pool. It may if its first
+// `bytes` are no bytes, start with zeros, or hold a pool of this layout,
+// complete or unfinished.
 Status CheckMayOverwrite(const std::byte* first_page, uint64_t bytes,
                          const std::string& path);
 
-// kDataLoss unless `header`, read at `where`, is that of a pool of this layout.
+// Fails with kDataLoss unless `header`, read from `where`, is a header of this
+// layout.
 Status CheckReadable(const PoolHeader& header, const std::string& where);
 
-// kDataLoss unless `found`, read at `where`, is the header that `expected`
-// describes. The epoch is not compared: only the creator knows it beforehand.
+// Fails with kDataLoss unless `found`, read from `where`, equals `expected`.
+// The epochs may differ: only the creator knows the epoch beforehand.
 Status CheckHeader(const PoolHeader& found, const PoolHeader& expected,
                    const std::string& where);
 

@@ -23,8 +23,9 @@
 // else.
 namespace jax_cxl::pool {
 
-// Control words of different writers, and words polled apart from each other,
-// keep this distance: adjacent-line prefetch pulls pairs of 64-byte lines.
+// Control words of different writers keep this distance, and so do words that
+// are polled separately: adjacent-line prefetch loads pairs of 64-byte cache
+// lines.
 inline constexpr uint64_t kLineBytes = 128;
 inline constexpr uint64_t kPageBytes = 4096;
 
@@ -37,9 +38,9 @@ inline constexpr int kMaxWorldSize = 1024;
 inline constexpr int kMaxSlots = 12;
 inline constexpr int kMaxChannels = 120;
 
-// A monotone 64-bit word that peers wait on with >=. The upper 16 bits hold the
-// pool's epoch (which job), the lower 48 the value, so that a word left by an
-// earlier job never satisfies a wait of this one.
+// A 64-bit word that only grows, and on which peers wait with >=. The upper 16
+// bits hold the epoch of the pool's job, the lower 48 the value, so that a word
+// left by an earlier job never satisfies a wait of this one.
 inline constexpr int kValueBits = 48;
 inline constexpr uint64_t kValueMask = (uint64_t{1} << kValueBits) - 1;
 struct alignas(kLineBytes) Doorbell {
@@ -52,10 +53,10 @@ struct PoolHeader {
   uint32_t world_size;
   uint32_t num_extents;
   uint32_t creator_uid;
-  uint32_t extent_index;  // devices in another order on another host: an error
+  uint32_t extent_index;  // finds paths listed in another order
   uint32_t reserved;
   uint64_t epoch;  // 1 to 65535, one more than the last job's on this pool
-  uint64_t token;  // random, tells this job from any other
+  uint64_t token;  // random; differs from any other job's
   uint64_t total_bytes;
   uint64_t extent_bytes[kMaxExtents];
   uint64_t checksum;  // over everything before it
@@ -63,12 +64,13 @@ struct PoolHeader {
 static_assert(sizeof(PoolHeader) == 576);
 static_assert(std::is_trivially_copyable_v<PoolHeader>);
 
-// Who keeps an extent for its job: the process that creates the pool. It writes
-// this before the header, so that two hosts never format the same memory.
+// The process that keeps an extent for its job: the creator of the pool. The
+// creator writes this before the header, so that two hosts never format the
+// same memory.
 struct alignas(kLineBytes) PoolKeeper {
   char magic[8];
   uint64_t claim;     // token of the job that takes the extent
-  uint64_t released;  // the same once the keeper has let go of the pool
+  uint64_t released;  // equals `claim` once the keeper has released the pool
   ProcessIdentity process;
 };
 
@@ -79,7 +81,7 @@ struct alignas(kLineBytes) HeaderPage {
 };
 static_assert(sizeof(HeaderPage) <= kPageBytes);
 
-// Who a rank is. Written once by its process, before the ranks meet.
+// Identifies a rank. Its process writes it once, before the ranks meet.
 struct alignas(kLineBytes) RankInfo {
   uint64_t ready;  // a doorbell word: 1 once the rest is written
   ProcessIdentity process;
@@ -87,12 +89,12 @@ struct alignas(kLineBytes) RankInfo {
   int32_t device_id;      // global id of the JAX device
 };
 
-// Why a rank gave up; peers that wait see it and give up too.
+// The reason why a rank gave up. Peers that wait see it and give up too.
 struct alignas(kLineBytes) RankAbort {
   uint64_t raised;     // a doorbell word: 1 once the rest is written
   uint32_t code;       // jax_cxl::Code
   char reason[1012];   // zero-terminated
-  char details[1024];  // of the status: a line name=value each, zero-terminated
+  char details[1024];  // lines name=value; zero-terminated
 };
 
 // The calls in which a rank waits while it has stalled
@@ -104,21 +106,21 @@ struct alignas(kLineBytes) RankStall {
   char call[496];                          // zero-terminated
 };
 
-// That a rank has left the job and will start no more calls.
+// Says that a rank has left the job and will start no more calls.
 struct alignas(kLineBytes) RankEnd {
   uint64_t raised;           // a doorbell word: 1 once the rest is written
   uint64_t started;          // collectives that it had started
   uint64_t program_goes_on;  // 1: it only shut jax_cxl down
-  char reason[360];  // zero-terminated: status or exception; empty: all is well
+  char reason[360];          // zero-terminated error; empty: none
 };
 
-// Where a rank's part of a group's channel lies.
+// The places of a rank's part of a group's channel.
 struct ChannelPlace {
   uint64_t group;    // hash of the member list
   uint64_t control;  // offset of the control block
   uint32_t slot_bytes;
   uint16_t num_slots;
-  uint16_t payload_bytes;     // that a submission can carry
+  uint16_t payload_bytes;     // the largest payload of a submission
   uint64_t slots[kMaxSlots];  // offsets
 };
 
@@ -129,11 +131,11 @@ struct alignas(kLineBytes) ChannelEntry {
 };
 static_assert(sizeof(ChannelEntry) == kLineBytes);
 
-// What a rank says while those that are left of a job form a group that goes on
-// in another pool (cc/comm/health/regroup.h).
+// The messages of a rank while the surviving ranks of a job form a group that
+// continues in another pool (cc/comm/health/regroup.h).
 struct alignas(kLineBytes) RankRegroup {
-  uint64_t joined;   // a doorbell word: the attempt that it takes part in
-  uint64_t decided;  // a doorbell word: the attempt that the rest is about
+  uint64_t joined;   // a doorbell word: the attempt in which it takes part
+  uint64_t decided;  // a doorbell word: the attempt to which the rest belongs
   uint64_t members[kMaxWorldSize / 64];  // a bit a rank
   char place[1136];                      // of the new pool; zero-terminated
 };

@@ -8,70 +8,70 @@
 #include "cc/pool/layout/channel_layout.h"
 #include "cc/pool/layout/layout.h"
 
-// The flight recorder: what a rank called last and how far it came, for its
-// peers when it is gone and for whoever looks at the pool when all are. Rank r
-// writes the recorder of rank r; nothing else in the library depends on it.
+// The flight recorder: the last calls of a rank, and how far each call came.
+// Peers read it after the rank is lost, and tools when all ranks have ended.
+// Rank r writes the recorder of rank r. Collectives do not depend on it.
 namespace jax_cxl::pool {
 
 inline constexpr uint64_t kRecordedCalls = 4096;
 inline constexpr uint64_t kRecordedSites = 256;
 inline constexpr uint64_t kRecordedOperations = 32;
 
-// One call of a rank, at index `number % kRecordedCalls`. `number` is 0 while
-// the rest changes hands from one call to a later one.
+// One call of a rank, at index `number % kRecordedCalls`. `number` is 0 while a
+// later call replaces an earlier one.
 struct alignas(kLineBytes) CallRecord {
   uint64_t number;    // a doorbell word: which call of the rank this is, from 1
-  uint64_t identity;  // equal on all ranks for the same call
+  uint64_t identity;  // the same on all ranks for one call
   uint64_t group;     // hash of the member list
   CallDescriptor descriptor;
-  // In ticks (cc/base/ticks.h), 0: not yet.
+  // Times in ticks (cc/base/ticks.h). 0: not yet.
   uint64_t submitted;
-  uint64_t started;  // all ranks are there
+  uint64_t started;  // when all ranks had submitted it
   uint64_t finished;
   uint32_t code;        // jax_cxl::Code, once finished
-  int32_t waiting_for;  // the rank that it last waited for, -1: none
-  uint32_t site;        // number of its SiteRecord, 0: not known
+  int32_t waiting_for;  // the last rank that it waited for; -1: none
+  uint32_t site;        // number of its SiteRecord; 0: unknown
   uint32_t operation;   // index of its OperationRecord
-  char name[40];        // what the user wrote, zero-terminated
+  char name[40];        // the function that the user called; zero-terminated
 };
 static_assert(sizeof(CallRecord) == kLineBytes);
 
-// Where in the user's program calls stand, at index `number % kRecordedSites`.
-// `number` is 0 while the text changes.
+// A place in the user's program that has calls, at index `number %
+// kRecordedSites`. `number` is 0 while the text changes.
 struct alignas(kLineBytes) SiteRecord {
   uint64_t number;  // a doorbell word: which site of the rank this is, from 1
   char text[120];   // "train.py:33 (step)", zero-terminated
 };
 static_assert(sizeof(SiteRecord) == kLineBytes);
 
-// All calls of a name since the job has started. The last record also counts
-// the calls of names for which no record was left.
+// Sums over all calls of a name since the start of the job. The last record
+// also counts the calls of all names that have no record of their own.
 struct alignas(kLineBytes) OperationRecord {
-  char name[40];  // zero-terminated, empty: not used
+  char name[40];  // zero-terminated; empty: not used
   uint64_t calls;
   uint64_t bytes;   // of their operands
   uint64_t waited;  // for other ranks, in ticks
-  uint64_t worked;  // since all ranks were there, in ticks
+  uint64_t worked;  // after all ranks had submitted them, in ticks
   uint64_t failed;  // calls
 };
 static_assert(sizeof(OperationRecord) == kLineBytes);
 
-// The rank's clocks, read together.
+// Readings of the rank's clocks, taken together.
 struct ClockReading {
   uint64_t steady_ns;
   uint64_t ticks;
   uint64_t realtime_ns;  // since 1970
 };
 
-// Two readings turn ticks into time; the later one tells when the rank last
-// gave a sign of life.
+// Two readings convert ticks to time. The later one also says when the rank
+// last gave a sign of life.
 struct alignas(kLineBytes) RecorderClock {
   ClockReading first;
   ClockReading last;
-  uint64_t published_calls;  // how many of them `last` was sure to cover
+  uint64_t published_calls;  // how many calls are known to precede `last`
 };
 
-// The ranks of the group that the directory entry of the same index serves.
+// The ranks of the group of the directory entry with the same index.
 struct alignas(kLineBytes) GroupMembers {
   uint64_t bits[kMaxWorldSize / 64];
 };

@@ -5,12 +5,12 @@
 #include <cstdint>
 #include <type_traits>
 
-// Copies of what is read while it may be written: word by word, each of which
-// is as it was before or after, never in between. The reader has to find out
-// for itself, by a version or a number, whether they belong together.
+// Copies memory that another process may be writing, word by word. Each word of
+// the copy is whole: it has the value before or after a write. The reader has
+// to check, by a version or a number, that the words belong together.
 namespace jax_cxl::pool {
 
-// Also for memory in which other types live.
+// May alias objects of other types.
 typedef uint64_t __attribute__((may_alias)) Word;
 
 template <typename T>

@@ -16,7 +16,7 @@
 namespace jax_cxl::pool {
 namespace {
 
-// Lets the kernel use huge pages wherever the file has them.
+// This alignment lets the kernel use huge pages where the file has them.
 constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
 
 Status MapError(int error, uint64_t bytes) {
@@ -42,7 +42,7 @@ Result<std::byte*> MapContiguous(const std::vector<MapPiece>& pieces) {
     total += piece.bytes;
     align = std::max(align, piece.align);
   }
-  // Reserve more than needed, keep the aligned middle.
+  // Reserve more than needed, and keep the aligned middle.
   const uint64_t reserved = total + align;
   void* range = mmap(nullptr, reserved, PROT_NONE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -14,19 +14,21 @@ struct MapPiece {
   int fd = -1;
   uint64_t offset = 0;
   uint64_t bytes = 0;
-  uint64_t align = 1;       // that the device asks of the address
-  uint64_t file_bytes = 0;  // of the whole device; 0: a file
+  uint64_t align = 1;       // the alignment of addresses that the device needs
+  uint64_t file_bytes = 0;  // size of the whole device; 0: a file
 };
 
 // Maps the pieces, shared and writable, one after the other into one range of
-// addresses; the caller unmaps it as a whole.
+// addresses. The caller unmaps the range as a whole.
 Result<std::byte*> MapContiguous(const std::vector<MapPiece>& pieces);
 
-// Makes every page of the range present and writable now, contents unchanged,
-// so that no collective pays for a page fault. Space must be reserved.
+// Makes every page of the range present and writable, and leaves its contents
+// unchanged. Later no collective pays for a page fault. The space must be
+// reserved.
 Status Prefault(std::byte* begin, uint64_t bytes);
 
-// What Prefault does on kernels before 5.14. Not while others use the range.
+// The fallback of Prefault on kernels before 5.14. No other thread or process
+// may use the range meanwhile.
 void TouchPages(std::byte* begin, uint64_t bytes);
 
 }  // namespace jax_cxl::pool

@@ -41,7 +41,7 @@ TEST(MapTest, PiecesFollowEachOther) {
   TouchPages(*mapped, 3 * page);
   EXPECT_EQ(text[0], 'b');
   EXPECT_EQ(text[3 * page - 1], 'm');
-  text[2 * page] = 'X';  // shared: the file sees it
+  text[2 * page] = 'X';  // The mapping is shared, so the file changes too.
   char found = 0;
   EXPECT_EQ(pread(b.get(), &found, 1, 0), 1);
   EXPECT_EQ(found, 'X');

@@ -18,13 +18,13 @@ std::mutex ranges_mutex;  // never taken by the handler
 bool installed = false;
 struct sigaction previous;
 
-// A process that is forked while another thread maps a pool would find the
-// mutex locked by nobody.
+// Without this, a process forked while another thread maps a pool would inherit
+// a locked mutex that no thread unlocks.
 [[maybe_unused]] const int at_fork =
     pthread_atfork([] { ranges_mutex.lock(); }, [] { ranges_mutex.unlock(); },
                    [] { ranges_mutex.unlock(); });
 
-// Replaces the memory at `address` if it is guarded. Runs in the handler.
+// Replaces the memory at `address` if a guard covers it. Runs in the handler.
 bool Replace(uintptr_t address, uintptr_t least_bytes) {
   for (auto* range = ranges.load(); range != nullptr; range = range->next) {
     const uintptr_t end = range->end.load();
@@ -35,7 +35,8 @@ bool Replace(uintptr_t address, uintptr_t least_bytes) {
         std::max(begin, begin + (address - begin) / unit * unit);
     const uintptr_t last = std::min(end, first + unit);
     range->lost = true;  // before anybody can read the new zeros
-    // The system call itself: C libraries do not promise mmap in a handler.
+    // A direct system call: C libraries do not promise that mmap works in a
+    // handler.
     return syscall(SYS_mmap, first, last - first, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1,
                    0) != -1;
@@ -53,19 +54,19 @@ void OnBusError(int signal, siginfo_t* info, void* context) {
       Replace(reinterpret_cast<uintptr_t>(info->si_addr),
               memory_error ? uintptr_t{1} << info->si_addr_lsb : 0);
   errno = saved_errno;
-  if (replaced) return;  // to the access, which now succeeds
+  if (replaced) return;  // The access runs again and succeeds.
   if (previous.sa_flags & SA_SIGINFO) {
     previous.sa_sigaction(signal, info, context);
   } else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
     previous.sa_handler(signal);
   } else {
-    // What would have happened without us: the access faults once more.
+    // Do what would have happened without the guard: the access faults again.
     sigaction(SIGBUS, &previous, nullptr);
     if (!from_kernel) raise(signal);
   }
 }
 
-// Once; with the mutex held.
+// Does it once. Requires the mutex.
 void InstallHandler() {
   if (installed) return;
   installed = true;

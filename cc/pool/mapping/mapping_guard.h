@@ -7,32 +7,34 @@
 
 namespace jax_cxl::pool {
 
-// Keeps the process alive when memory behind a mapping goes away while it is in
-// use: somebody cuts the file short, or a memory module reports an error that
-// it cannot correct. The kernel raises SIGBUS; in place of what is gone, the
-// handler puts private memory, and the mapping is not intact from then on.
-// Whoever uses the mapping asks `intact()` before it believes what it read, and
-// before it tells others of what it wrote.
+// Keeps the process alive when memory of a mapping is lost while it is in use:
+// somebody cuts the file short, or a memory module reports an uncorrectable
+// error. The kernel then raises SIGBUS. The signal handler maps private memory
+// in place of the lost memory, and from then on the mapping is not intact.
+// Users of the mapping check `intact()` before they trust data that they have
+// read, and before they tell other processes of data that they have written.
 //
-// The handler is installed with the first guard and stays. Faults elsewhere go
-// to the handler that was there before, the default one included.
+// The first guard installs the handler, which stays installed. Faults elsewhere
+// go to the handler that was installed before, the default action included.
+//
+// intact() is thread-safe.
 class MappingGuard {
  public:
-  // Guards [begin, begin + bytes), whose parts can be replaced in units of
-  // `unit` bytes: the page size, or what the device aligns to.
+  // Guards [begin, begin + bytes). Memory is replaced in units of `unit` bytes:
+  // the page size, or the alignment of the device.
   MappingGuard(std::byte* begin, uint64_t bytes, uint64_t unit);
-  ~MappingGuard();  // before the range is unmapped
+  ~MappingGuard();  // call it before the range is unmapped
   MappingGuard(const MappingGuard&) = delete;
   MappingGuard& operator=(const MappingGuard&) = delete;
 
-  // Puts private zeros in place of all of the mapping, which is not intact from
-  // then on: what this process still stores reaches nobody.
+  // Replaces the whole mapping by private zeros. The mapping is not intact from
+  // then on, and stores of this process reach no other process.
   void Abandon();
 
   bool intact() const { return !range_->lost.load(std::memory_order_relaxed); }
 
-  // What the handler knows of a range. Never freed, because a handler may look
-  // at it at any time, but used again.
+  // The handler's data about a range. They are reused but never freed, because
+  // the handler may look at them at any time.
   struct Range {
     std::atomic<uintptr_t> begin{0};
     std::atomic<uintptr_t> end{0};  // 0: not in use

@@ -21,7 +21,8 @@
 namespace jax_cxl::pool {
 namespace {
 
-// The process's handler before any guard: jumps out of the access.
+// A handler that the process installed before any guard: it jumps out of the
+// access.
 sigjmp_buf jump;
 [[maybe_unused]] const bool installed = [] {
   struct sigaction action = {};
@@ -29,7 +30,7 @@ sigjmp_buf jump;
   return sigaction(SIGBUS, &action, nullptr) == 0;
 }();
 
-// Whether the access ended in that handler.
+// Returns true if the access ended in that handler.
 bool Faults(volatile char* at) {
   if (sigsetjmp(jump, /*savesigs=*/1) != 0) return true;
   *at = 1;
@@ -58,12 +59,12 @@ TEST_F(MappingGuardTest, CutShortWhileMapped) {
   const MappingGuard guard(bytes(), 4 * page_, page_);
   EXPECT_TRUE(guard.intact());
   ASSERT_EQ(ftruncate(fd_.get(), page_), 0);
-  EXPECT_TRUE(guard.intact());  // nobody has looked yet
+  EXPECT_TRUE(guard.intact());  // no access has failed yet
   EXPECT_FALSE(Faults(begin_ + 2 * page_ + 7));
   EXPECT_FALSE(guard.intact());
   EXPECT_EQ(begin_[2 * page_], 0);
   EXPECT_EQ(begin_[2 * page_ + 7], 1);
-  // What is left of the file is still shared.
+  // The rest of the file is still shared.
   begin_[1] = 'X';
   char found = 0;
   EXPECT_EQ(pread(fd_.get(), &found, 1, 1), 1);
@@ -120,7 +121,7 @@ TEST(PoolIntactTest, TruncationUnderAJobIsAnError) {
   }
 }
 
-// What a process maps that was forked while another thread mapped something.
+// A process forked while another thread maps memory can still use guards.
 TEST_F(MappingGuardTest, ForkedWhileAThreadMaps) {
   std::atomic<bool> done = false;
   std::thread mapping([&] {
@@ -129,7 +130,7 @@ TEST_F(MappingGuardTest, ForkedWhileAThreadMaps) {
   for (int i = 0; i < 500; ++i) {
     const pid_t pid = fork();
     if (pid == 0) {
-      alarm(10);  // ends it if it waits for a lock that nobody holds
+      alarm(10);  // ends a process that waits for a lock forever
       {
         const MappingGuard guard(bytes() + page_, page_, page_);
       }

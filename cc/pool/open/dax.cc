@@ -53,7 +53,7 @@ bool IsPowerOfTwo(uint64_t value) {
   return value != 0 && (value & (value - 1)) == 0;
 }
 
-// `bytes`, or all of the rest for 0.
+// Returns `bytes`, or the rest of the device if `bytes` is 0.
 Result<uint64_t> ResolveDaxBytes(const DaxLimits& limits, uint64_t offset,
                                  uint64_t bytes, const std::string& path) {
   if (offset % limits.align != 0 || bytes % limits.align != 0) {
@@ -89,14 +89,14 @@ Result<DaxLimits> ReadDaxLimits(int fd, const std::string& path,
   struct stat info;
   if (fstat(fd, &info) != 0) return FileError(errno, "inspect", path);
   CXL_ASSIGN_OR_RETURN(const dev_t number, system.device_number(info, path));
-  // By number first: the name may be a copy made with mknod.
+  // Look by number first: the path may be a copy of the device made with mknod.
   const std::string by_number = system.sysfs + "/dev/char/" +
                                 std::to_string(major(number)) + ":" +
                                 std::to_string(minor(number));
   const std::string by_name = system.sysfs + "/bus/dax/devices/" +
                               path.substr(path.find_last_of('/') + 1);
   const auto size = FirstNumber({by_number, by_name}, "size");
-  // Kernels before 5.10 know the alignment of the region only.
+  // Kernels before 5.10 give the alignment only for the region.
   const auto align = FirstNumber(
       {by_number, by_name, by_number + "/device", by_number + "/dax_region",
        by_number + "/device/dax_region", by_name + "/dax_region"},

@@ -11,16 +11,16 @@
 #include "cc/base/status.h"
 #include "cc/pool/open/file.h"
 
-// What a dax device demands. The device itself says nothing (its st_size is
-// 0), sysfs does.
+// The requirements of a dax device. fstat of the device does not have them (its
+// st_size is 0), but sysfs has.
 namespace jax_cxl::pool {
 
-// The machine as dax devices see it. Tests replace it with a tree of files and
-// let a regular file play the device.
+// The machine as dax devices see it. Tests replace it with a tree of files, and
+// use regular files as devices.
 struct DaxSystem {
   std::string sysfs = "/sys";
 
-  // The device number of an open device, or why it is none.
+  // Returns the device number of an open device, or the reason why it has none.
   std::function<Result<dev_t>(const struct stat& info, const std::string& path)>
       device_number;
 
@@ -41,9 +41,9 @@ struct DaxPart {
   uint64_t bytes = 0;
 };
 
-// Locks `bytes` bytes from `offset` on, or all of the rest for 0, for this
-// process alone if `exclusive`.
-// Errors: kInvalidArgument if that does not fit the device; as
+// Locks `bytes` bytes of a device from `offset` on, for this process alone if
+// `exclusive`. 0 bytes stand for the rest of the device. Errors:
+// kInvalidArgument if the part does not fit the device, and the errors of
 // PoolFile::LockRange.
 Result<DaxPart> TakeDaxPart(PoolFile* device, uint64_t offset, uint64_t bytes,
                             bool exclusive, const DaxSystem& system);

@@ -67,7 +67,7 @@ TEST_F(DaxTest, ClearsControlPagesOfDirtyDevices) {
     for (int rank : {0, 1}) {
       EXPECT_EQ(std::memcmp((*pool)->rank_page(rank), &zero, sizeof(zero)), 0);
     }
-    // Dirt for the next job, in everything but the header.
+    // Old data for the next job, everywhere but in the header.
     std::memset((*pool)->base() + kPageBytes, 0xdd, 4 * kMiB);
     (*pool)->Unlink();
     EXPECT_TRUE(fs::exists(path)) << "devices are never removed";
@@ -111,7 +111,8 @@ TEST_F(DaxTest, JobsSideBySideOnOneDevice) {
   EXPECT_TRUE((*b)->CheckIntact().ok());
 }
 
-// Of this kernel the lock tells, of another one the heart.
+// For a process of this kernel the lock tells that it lives, for one of another
+// kernel its heartbeat.
 TEST_F(DaxTest, PartsThatOverlapAreRefused) {
   const std::string path = machine_.Add("dax0.0", 16 * kMiB, "2097152");
   PoolSpec spec = DaxSpec({path});
@@ -144,7 +145,7 @@ TEST_F(DaxTest, PartsThatOverlapAreRefused) {
   EXPECT_TRUE(CreateStatus(beside).ok());
 }
 
-// A job that died at another offset must not be looked for again and again.
+// The next job must not look again for a job that died at another offset.
 TEST_F(DaxTest, HeadersOfDeadJobsAreCleared) {
   const std::string path = machine_.Add("dax0.0", 16 * kMiB, "2097152");
   PoolSpec spec = DaxSpec({path});
@@ -156,7 +157,7 @@ TEST_F(DaxTest, HeadersOfDeadJobsAreCleared) {
     ASSERT_TRUE(dead.ok());
     auto& keeper = reinterpret_cast<HeaderPage*>((*dead)->base())->keeper;
     std::strcpy(keeper.process.boot_id, "00000001-0000-4000-8000-000000000000");
-    keeper.claim = 1;  // so that it does not let go at its end
+    keeper.claim = 1;  // so that its destructor does not release it
   }
   PoolSpec whole = spec;
   whole.offset = 0;

@@ -22,10 +22,10 @@
 namespace jax_cxl::pool {
 namespace {
 
-// O_NONBLOCK: a FIFO of that name must not stop us.
+// O_NONBLOCK, because a FIFO of that name must not block us.
 constexpr int kOpenFlags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
 
-// A sweeper or another creator may hold a lock for an instant, just to look.
+// A sweeper or another creator may hold a lock for an instant, to check a file.
 constexpr int kLockAttempts = 20;
 constexpr std::chrono::milliseconds kLockPause(5);
 
@@ -46,7 +46,7 @@ Status NoSpace(const std::string& path, uint64_t needed, uint64_t free) {
                "remount,size=..., in a container --shm-size=...)");
 }
 
-// EFBIG may also come from a file system without room for such a file.
+// EFBIG may also mean that the file system has no room for such a file.
 Status TooLarge(const std::string& path, uint64_t bytes) {
   rlimit limit = {};
   if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || bytes <= limit.rlim_cur)
@@ -69,15 +69,16 @@ bool HasSizeLimit(int fd) {  // a tmpfs of size=0 has none
   return fstatvfs(fd, &info) == 0 && info.f_blocks != 0;
 }
 
-// What a file system answers that does not have an operation.
+// Returns true for the errors of file systems that lack an operation.
 bool IsRefusal(int error) {
   return error == EOPNOTSUPP || error == ENOSYS || error == EINVAL ||
          error == ENOTTY || error == ENOLCK || error == EPERM;
 }
 
-// In pieces: the kernel gives up a piece when a signal arrives, and a process
-// with a profiling timer would otherwise never finish a large one. Not
-// posix_fallocate, which reads and writes a file that cannot be allocated.
+// Allocates in pieces. The kernel abandons a piece when a signal arrives, so a
+// process with a profiling timer would never finish a large one.
+// posix_fallocate is not used, because it reads and writes a file that cannot
+// be allocated.
 int Allocate(int fd, uint64_t offset, uint64_t bytes) {
   constexpr uint64_t kPiece = uint64_t{64} << 20;
   for (uint64_t done = 0; done < bytes;) {
@@ -92,7 +93,7 @@ int Allocate(int fd, uint64_t offset, uint64_t bytes) {
   return 0;
 }
 
-// Lets a file grow to `end` bytes by zeros, which take blocks.
+// Appends zeros up to `end` bytes. Zeros occupy blocks.
 int Append(int fd, uint64_t size, uint64_t end) {
   const std::vector<std::byte> zeros(uint64_t{1} << 20);
   while (size < end) {
@@ -184,7 +185,7 @@ Result<PoolFile> PoolFile::Open(const std::string& path, int flags) {
 Result<PoolFile> PoolFile::OpenOrCreate(const std::string& path) {
   Result<PoolFile> file = Open(path, 0);
   if (file.ok() || file.status().code() != Code::kNotFound) return file;
-  // O_EXCL: what appears here in the meantime was not made by us.
+  // With O_EXCL, a file that another process creates meanwhile is an error.
   return Open(path, O_CREAT | O_EXCL);
 }
 
@@ -220,7 +221,7 @@ Status PoolFile::Lock(int operation) {
       locked_ = true;
       return OkStatus();
     }
-    if (IsRefusal(error)) {  // Then heartbeats alone keep other jobs out.
+    if (IsRefusal(error)) {  // Only heartbeats keep other jobs out.
       locked_ = false;
       return OkStatus();
     }
@@ -274,7 +275,7 @@ Result<PoolFile> PoolFile::OpenForCreate(const std::string& path,
     file->offset_ = offset;
     CXL_RETURN_IF_ERROR(file->CheckOurs());
     CXL_RETURN_IF_ERROR(file->Lock(LOCK_EX));
-    if (!file->StillNamed()) continue;  // a sweeper was faster
+    if (!file->StillNamed()) continue;  // a sweeper has removed it
 
     std::byte page[kPageBytes];
     const ssize_t got =
@@ -321,19 +322,20 @@ uint64_t PoolFile::Size() const {
 }
 
 Status PoolFile::Reserve(uint64_t offset, uint64_t bytes) {
-  // A leftover that is ours to remove need not keep more memory than we use.
+  // A leftover that this process will remove need not keep more memory than the
+  // pool needs.
   if (owner_ != 0 && Size() > offset + bytes &&
       ftruncate(fd(), static_cast<off_t>(offset + bytes)) != 0 &&
       !IsRefusal(errno)) {
     return FileError(errno, "shorten", path_);
   }
   CXL_ASSIGN_OR_RETURN(const struct stat before, Stat(fd(), path_));
-  // Asked first: filling /dev/shm to the brim before giving up would take long
-  // and starve everybody else in the meantime.
+  // Check the free space first: filling /dev/shm before giving up would take
+  // long and starve other processes meanwhile.
   const uint64_t present = static_cast<uint64_t>(before.st_blocks) * 512;
   const uint64_t missing = bytes > present ? bytes - present : 0;
-  // Some file systems do not count the blocks of a file that is there as a
-  // whole.
+  // Some file systems do not count the blocks of an existing file completely,
+  // so the check applies only to files that grow.
   const bool grows = static_cast<uint64_t>(before.st_size) < offset + bytes;
   if (grows && HasSizeLimit(fd()) && missing > FreeBytes(fd())) {
     return NoSpace(path_, missing, FreeBytes(fd()));
@@ -357,8 +359,8 @@ Status PoolFile::Reserve(uint64_t offset, uint64_t bytes) {
 }
 
 Status PoolFile::ShareLock() {
-  // Not atomic on Linux: another process may take the lock in between, which
-  // is why the creator looks at its header again afterwards.
+  // Not atomic on Linux: another process may take the lock in between.
+  // Therefore the creator checks its header again afterwards.
   return Lock(LOCK_SH);
 }
 

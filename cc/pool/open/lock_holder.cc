@@ -17,7 +17,7 @@
 namespace jax_cxl::pool {
 namespace {
 
-// From /proc/locks, which knows the processes of this pid namespace only.
+// Reads /proc/locks, which shows only the processes of this pid namespace.
 int PidFromKernel(dev_t device, ino_t inode) {
   std::ifstream locks("/proc/locks");
   for (std::string line; std::getline(locks, line);) {
@@ -48,8 +48,8 @@ std::string DescribeLockHolder(int fd, dev_t device, ino_t inode,
 std::string DescribeKeeper(int fd, uint64_t offset, uint64_t align) {
   struct stat info;
   if (fstat(fd, &info) != 0) return "another process";
-  // Devices cannot be read, only mapped. A file that ends before would raise
-  // SIGBUS.
+  // Devices support mmap, but not read. Reading past the end of a mapped file
+  // would raise SIGBUS.
   const uint64_t page = sysconf(_SC_PAGESIZE);
   const uint64_t begin = offset / page * page;
   const uint64_t bytes = std::max(align, page + kPageBytes);

@@ -8,14 +8,14 @@
 
 namespace jax_cxl::pool {
 
-// Names the process that holds a lock on an open file, as far as the kernel
-// tells; else as DescribeKeeper.
+// Returns a text that names the process with a lock on an open file, if the
+// kernel knows it. Otherwise returns the text of DescribeKeeper.
 std::string DescribeLockHolder(int fd, dev_t device, ino_t inode,
                                uint64_t offset);
 
-// Names the process that keeps the pool at `offset` of an open file or device,
-// as its header page says; else "another process". `align` is that of a device,
-// 0 for a file.
+// Returns a text that names the process which keeps the pool at `offset` of an
+// open file or device, according to its header page; else "another process".
+// `align` is the alignment of a device, or 0 for a file.
 std::string DescribeKeeper(int fd, uint64_t offset, uint64_t align);
 
 }  // namespace jax_cxl::pool

@@ -12,8 +12,9 @@
 #include "cc/testing/pool/pool_specs.h"
 #include "cc/testing/pool/scratch.h"
 
-// A file system that refuses what famfs and others that hosts share refuse. The
-// functions of this program come before those of the C library.
+// A file system that refuses the operations which famfs and other shared file
+// systems refuse. The functions of this program override those of the C
+// library.
 namespace {
 
 int refusal = 0;  // 0: nothing is refused
@@ -84,7 +85,8 @@ TEST_P(RefusingFileSystemTest, FileOfTheRightSizeBecomesAPool) {
   EXPECT_TRUE(std::filesystem::exists(path_));
 }
 
-// No lock tells, so that the heart of the living job has to.
+// Without locks, only the heartbeat of the living job can exclude the second
+// job.
 TEST_P(RefusingFileSystemTest, SecondJobIsRefused) {
   std::filesystem::resize_file(path_, 8 * kMiB);
   refusal = GetParam();

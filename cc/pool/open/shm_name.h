@@ -17,10 +17,11 @@ Status CheckShmName(const std::string& name);
 
 std::string ShmPath(const std::string& name);
 
-// Takes the name for as long as the descriptor is open. A file in /dev/shm
-// cannot do that: it loses its name as soon as all ranks have it open. A socket
-// in the abstract namespace can, and the kernel frees it when its process ends,
-// however that happens. Error: kAlreadyExists, naming the process.
+// Reserves the name while the descriptor is open. A file in /dev/shm cannot
+// reserve it, because the file loses its name as soon as all ranks have opened
+// it. A socket in the abstract namespace can, and the kernel frees the socket
+// when its process ends, however it ends. Fails with kAlreadyExists, which
+// names the process that has the name.
 Result<UniqueFd> ClaimShmName(const std::string& name);
 
 }  // namespace jax_cxl::pool

@@ -58,7 +58,7 @@ TEST_F(PersistentDaxMemoryTest, KeepsWhatLiesBeforeTheOffset) {
   }
 }
 
-// Remembers the mode of coherence of the memory.
+// Records the coherence mode of the memory.
 class ModeRecorder final : public Interposer {
  public:
   ModeRecorder(const MappedMemory& memory, CoherenceMode* mode)

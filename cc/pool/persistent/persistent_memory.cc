@@ -13,8 +13,9 @@
 namespace jax_cxl::pool {
 namespace {
 
-// A host may die with lines in its cache, also where hardware keeps the caches
-// coherent: on a device all lines are written back.
+// Returns the coherence mode to use. On a device all cache lines are written
+// back: a host may die with lines in its cache, even if hardware keeps caches
+// coherent.
 CoherenceMode ModeOf(const PoolSpec& spec) {
   return spec.kind == PoolKind::kDax &&
                  spec.coherence == CoherenceMode::kCoherent
@@ -98,7 +99,7 @@ Status PersistentMemory::Map(const PoolSpec& spec,
   guard_ = std::make_unique<MappingGuard>(mapped_, total_bytes_, unit);
   coherence_ = Coherence(ModeOf(spec));
   if (!spec.make_interposer) return OkStatus();
-  // Without ranks and extents: it finds no layout of a pool here.
+  // Without ranks and extents, because this memory has no layout of a pool.
   const MappedMemory memory = {mapped_, total_bytes_, {},
                                0,       ModeOf(spec), &StartOwnThread};
   CXL_ASSIGN_OR_RETURN(interposer_, spec.make_interposer(memory));

@@ -1,6 +1,6 @@
 // Sanitizers: address, thread
 
-// What passes between hosts through memory that outlives their job.
+// Data that pass between hosts through memory that outlives their jobs.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -18,7 +18,7 @@
 namespace jax_cxl::pool {
 namespace {
 
-// Two hosts without coherence between their caches.
+// Two hosts whose caches are not coherent.
 class IncoherentMemoryTest : public testing::TestWithParam<uint64_t> {
  protected:
   static constexpr uint64_t kPayload = 3 * 4096 + 64;
@@ -37,7 +37,8 @@ class IncoherentMemoryTest : public testing::TestWithParam<uint64_t> {
     for (auto& host : hosts_) host = Open(spec);
   }
 
-  // Waits until a word is there; what it is after a while if it never comes.
+  // Waits until a word has `value`. Returns the word, also if `value` never
+  // comes.
   static uint64_t Await(const PersistentMemory& host, int device,
                         uint64_t value) {
     for (int i = 0; i < 1'000'000; ++i) {
@@ -53,7 +54,8 @@ class IncoherentMemoryTest : public testing::TestWithParam<uint64_t> {
   std::array<std::unique_ptr<PersistentMemory>, 2> hosts_;
 };
 
-// The same bytes again and again, so that each host's cache has the old ones.
+// The writer uses the same bytes again and again, so that each host's cache
+// holds old ones.
 TEST_P(IncoherentMemoryTest, WhatIsPublishedBeforeAWordIsReadAfterIt) {
   ASSERT_NE(hosts_[0]->base(), hosts_[1]->base());
   for (uint64_t round = 1; round <= 30; ++round) {
@@ -75,7 +77,7 @@ TEST_P(IncoherentMemoryTest, HostsThatRunAtTheSameTime) {
   constexpr uint64_t kRounds = 50;
   std::thread writer([&] {
     for (uint64_t round = 1; round <= kRounds; ++round) {
-      // It may write again once the other host has read.
+      // The writer may write again once the other host has read the bytes.
       if (Await(*hosts_[0], 1, round - 1) != round - 1) return;
       if (!hosts_[0]
                ->Write(0, 64, Filled(kPayload, static_cast<int>(round)))

@@ -1,6 +1,6 @@
 // Sanitizers: address, thread
 
-// Memory in files that outlive their jobs: what stays, and what is refused.
+// Memory in files that outlive their jobs: what it keeps and what it refuses.
 #include "cc/pool/persistent/persistent_memory.h"
 
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ TEST_F(PersistentMemoryTest, StaysInFilesOfSeveralDevices) {
     EXPECT_EQ(ReadBack(*again, device, 4097, 5000), Filled(5000, device));
     EXPECT_EQ(ReadBack(*again, device, 0, 4097), Bytes(4097));
     EXPECT_EQ(*again->LoadWord(device, kMiB - 8), 100u + device);
-    // The files hold it, in the order of the paths.
+    // The files contain the bytes, in the order of the paths.
     std::ifstream file(spec.paths[device], std::ios::binary);
     file.seekg(4097);
     Bytes stored(5000);
