@@ -10,15 +10,16 @@
 
 namespace jax_cxl::comm {
 
-// Runs completions, each on a thread that it may keep for as long as it likes.
+// Runs completions. Each completion gets a thread that it may keep for as long
+// as it likes.
 //
-// Completing a call resumes the XLA program that waits for it on the thread
-// that completes it, up to and including a native collective that blocks until
-// other devices, whose calls are still to be completed, join it. So no
-// completion ever waits behind another one: a thread is added whenever all are
-// taken.
+// Completing a call resumes the XLA program that waits for the call, on the
+// same thread. The program may then block in another collective until other
+// devices join it, and calls of those devices may still need to be completed.
+// So no completion may wait for another one: Run adds a thread whenever all are
+// busy.
 //
-// All methods may be called from any thread.
+// Thread-safe.
 class Completions {
  public:
   ~Completions();

@@ -7,16 +7,16 @@
 namespace jax_cxl::comm {
 namespace {
 
-// How long StartCall waits for the others before it hands over to the
-// endpoint's thread. Waking that thread, and another one for the completion,
-// costs 40 us each where cores have gone to sleep.
+// How long StartCall polls for the other ranks before the endpoint's thread
+// takes over. Waking that thread costs 40 us where cores have gone to sleep,
+// and waking a thread for the completion costs as much again.
 constexpr auto kInlineTime = std::chrono::microseconds(100);
-// Calls that move more are left to the endpoint's thread, so that XLA's own
-// threads keep computing. Some 100 us of copies: several times what handing
-// over costs.
+// Calls that move more bytes go to the endpoint's thread, so that XLA's threads
+// keep computing. Copying this many bytes takes about 100 us, several times as
+// long as the change of threads.
 constexpr uint64_t kInlineBytes = uint64_t{2} << 20;
-// The time costs as much as a poll, looking after peers a line a peer: not on
-// every poll.
+// Reading the clock costs as much as a poll, and checking peers costs one cache
+// line per peer. So neither happens on every poll.
 constexpr int kPollsPerTime = 8;
 constexpr int kPollsPerCheck = 64;
 constexpr int kPollsPerSuspicion = 8;
@@ -43,7 +43,8 @@ Endpoint::~Endpoint() {
   wake_.notify_all();
   worker_.join();
   std::lock_guard lock(progress_mutex_);
-  // Others need not know: Leave has told them, if they have to.
+  // The other ranks need no message here: Leave has told them, if they had to
+  // know.
   failed_ = Error(Code::kFailedPrecondition,
                   "jax_cxl was shut down while the call was under way");
   Fail(failed_);
@@ -80,7 +81,8 @@ std::optional<Status> Endpoint::StartCall(const std::vector<int32_t>& members,
     ++arrived_;
   }
   {
-    // The worker looks at pending_ with this held, so it cannot miss the call.
+    // The worker reads pending_ while it holds this mutex, so it cannot miss
+    // the call.
     std::lock_guard lock(inbox_mutex_);
   }
   wake_.notify_one();
@@ -89,7 +91,7 @@ std::optional<Status> Endpoint::StartCall(const std::vector<int32_t>& members,
 
 std::optional<Status> Endpoint::TryInline() {
   inline_backoff_.Reset();
-  // At the first look at a clock as if something had moved just then.
+  // The first reading of the clock counts as the time of the last progress.
   bool moved = true;
   Clock::time_point since;
   for (int polls = 0; !inline_status_;) {
@@ -111,9 +113,10 @@ std::optional<Status> Endpoint::TryInline() {
 
 void Endpoint::Work() {
   const OwnThread own;
-  // As top and /proc show it.
+  // The name that top and /proc show.
   prctl(PR_SET_NAME, "jax_cxl");
-  // Sleeps of tens of microseconds should not be rounded up to the default 50.
+  // Keeps the kernel from rounding sleeps of tens of microseconds up to 50 us,
+  // the default slack.
   prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
   Backoff backoff;
   for (;;) {
@@ -228,12 +231,12 @@ void Endpoint::CheckPeers() {
     if (channel->idle()) continue;
     Status status = channel->CheckPeers(now);
     if (status.ok()) continue;
-    // What a peer did last, before it ended, may be all that was missing.
+    // The peer may have done all that was missing just before it ended.
     if (ProgressChannels()) return;
     Fail(status);
     return;
   }
-  // A thread of the program is inside StartCall: the process is not idle.
+  // A thread of the program is inside StartCall, so the process is not idle.
   if (inline_call_ != nullptr) return;
   std::vector<UnmatchedCall> calls;
   for (auto& channel : channels_)
@@ -250,7 +253,7 @@ void Endpoint::Fail(const Status& status) {
   }
   for (auto& channel : channels_) channel->Fail(failed_, &finished_);
   Finish();
-  AcceptInbox();  // which now fails each call
+  AcceptInbox();  // fails each new call, because failed_ is set
 }
 
 void Endpoint::Finish() {
@@ -272,7 +275,8 @@ void Endpoint::Finish() {
 
 Stats Endpoint::stats() {
   std::lock_guard progress(progress_mutex_);
-  // Each tick once: the rate gets better with time, but time told stays told.
+  // Convert each tick only once. The rate improves over time, but reported
+  // seconds must not change.
   stats_.seconds += tick_rate_.Seconds(std::exchange(busy_ticks_, 0));
   Stats stats = stats_;
   for (auto& channel : channels_) {

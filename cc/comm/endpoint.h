@@ -28,38 +28,40 @@
 
 namespace jax_cxl::comm {
 
-// One rank of this process: takes calls from XLA's threads and moves them on,
-// over all groups that the rank belongs to.
+// One rank of this process. Takes calls from XLA's threads and executes them,
+// in all groups of the rank.
 //
-// A call is tried in the thread that submits it; if it cannot finish within
-// moments, a thread of the endpoint takes over. StartCall never blocks.
+// The thread that starts a call tries to finish it. If that fails within a
+// short time, a thread of the endpoint takes over. StartCall never blocks for
+// long, and may be called from any thread.
 class Endpoint {
  public:
   Endpoint(pool::Pool* pool, Peers* peers, Completions* completions,
            const Options& options, int rank);
-  // Fails what is still under way.
+  // Fails all calls that have not finished.
   ~Endpoint();
 
-  // Tells the other ranks that this one starts no more calls: `reason` as in
-  // Peers::Leave. Those that are under way fail everywhere.
+  // Tells the other ranks that this rank starts no more calls. `reason` and
+  // `program_ends` are those of Peers::Leave. Calls that have not finished then
+  // fail on all ranks.
   void Leave(const std::string& reason, bool program_ends = true);
 
-  // Starts a call. Returns its status if it finished at once, in which case
-  // `call->done` never runs; otherwise `done` runs later. Any thread.
+  // Starts a call. If the call finishes at once, returns its status, and
+  // `call->done` never runs. Otherwise returns nothing, and `done` runs later.
   std::optional<Status> StartCall(const std::vector<int32_t>& members,
                                   std::unique_ptr<Call> call);
 
   Stats stats();
-  // What has been counted of each operation.
+  // Sums over the calls of each operation.
   std::vector<RecordedOperation> operations();
 
-  // The rank's part of the pool, for whoever opens other channels in it.
+  // The rank's part of the pool, for users that open other channels in it.
   Arena* arena() { return &arena_; }
-  // And the rank's recorder.
+  // The rank's recorder.
   Recorder* recorder() { return &recorder_; }
 
-  // The group of these ranks as this rank sees it.
-  // Errors: kInvalidArgument (no such rank, or this one is not among them).
+  // Returns the group of these ranks as this rank sees it. Fails with
+  // kInvalidArgument if a rank does not exist, or if this rank is not a member.
   Result<Group> GroupOf(const std::vector<int32_t>& members) const;
 
  private:
@@ -76,7 +78,7 @@ class Endpoint {
   Result<Channel*> ChannelFor(const std::vector<int32_t>& members);
   void CheckPeers();
   void Fail(const Status& status);
-  // Completes what is in `finished_`.
+  // Completes the calls in `finished_`.
   void Finish();
 
   pool::Pool* pool_;
@@ -85,10 +87,11 @@ class Endpoint {
   Options options_;
   int rank_;
 
-  // Calls submitted while another thread was at work, not accepted yet.
+  // Calls that came while another thread held progress_mutex_, not accepted
+  // yet.
   std::mutex inbox_mutex_;
   Inbox inbox_;
-  std::atomic<int> arrived_{0};  // in the inbox
+  std::atomic<int> arrived_{0};  // number of calls in the inbox
 
   std::atomic<int> pending_{0};  // calls submitted and not finished
   std::condition_variable wake_;
@@ -99,13 +102,13 @@ class Endpoint {
   Recorder recorder_;
   StallDetector stall_detector_;
   std::vector<std::unique_ptr<Channel>> channels_;
-  std::vector<Finished> finished_;  // empty but while calls are being finished
+  std::vector<Finished> finished_;  // calls to complete now
   Status failed_;
   Stats stats_;
   int under_way_ = 0;  // calls accepted and not finished
   const TickRate tick_rate_;
-  uint64_t busy_since_ = 0;  // in ticks, as the next
-  uint64_t busy_ticks_ = 0;  // before that, not in stats_.seconds yet
+  uint64_t busy_since_ = 0;  // in ticks
+  uint64_t busy_ticks_ = 0;  // earlier ticks that stats_.seconds lacks
   // The call that the thread inside StartCall waits for, and its outcome.
   const Call* inline_call_ = nullptr;
   std::optional<Status> inline_status_;

@@ -56,7 +56,7 @@ class EndpointTest : public testing::TestWithParam<Shape> {
   }
 };
 
-// Each rank starts the same independent calls in an order of its own.
+// Each rank starts the same independent calls in its own order.
 TEST_P(EndpointTest, CallsStartedInAnyOrderMatch) {
   const int ranks = GetParam().ranks;
   World world(ranks, options(), 64 << 20, GetParam().devices);
@@ -123,14 +123,15 @@ INSTANTIATE_TEST_SUITE_P(Shapes, EndpointTest,
                                          Shape{4, 8192, 4, 6},
                                          Shape{5, 65536, 5, 3}));
 
-// More calls than the pool's rings of submissions and announcements hold.
+// More calls than fit into the pool's rings of submissions and announcements.
 TEST(EndpointOrderTest, ManyCallsUnderWay) {
   World world(3, Options());
   constexpr int kCalls = 500;
   std::vector<int32_t> inputs(3 * kCalls), outputs(3 * kCalls);
   std::iota(inputs.begin(), inputs.end(), 0);
   Countdown countdown(3 * kCalls);
-  // Rank 2 comes last and in reverse: all other calls are under way by then.
+  // Rank 2 comes last and starts in reverse order. All other calls are under
+  // way by then.
   for (int r = 0; r < 3; ++r) {
     for (int i = 0; i < kCalls; ++i) {
       const int k = r == 2 ? kCalls - 1 - i : i;
@@ -147,8 +148,8 @@ TEST(EndpointOrderTest, ManyCallsUnderWay) {
       ASSERT_EQ(outputs[r * kCalls + k], 3 * k + 3 * kCalls);
 }
 
-// A call that one rank has not started must not hold up a later one, even when
-// it was started first and would fill all slots.
+// A call that one rank has not started must not delay a later call, even if it
+// was started first and would fill all slots.
 TEST(EndpointOrderTest, UnstartedCallHoldsNothingUp) {
   Options options;
   options.slot_bytes = 4096;
@@ -175,7 +176,7 @@ TEST(EndpointOrderTest, UnstartedCallHoldsNothingUp) {
   EXPECT_EQ(sum[77], 2);
 }
 
-// Groups of one rank do not wait for each other.
+// The groups of one rank do not wait for each other.
 TEST(EndpointOrderTest, GroupsAreIndependent) {
   World world(4, Options());
   const std::vector<std::vector<int32_t>> groups = {
@@ -208,7 +209,7 @@ TEST(EndpointOrderTest, GroupsAreIndependent) {
   EXPECT_EQ(outputs[4], (std::vector<int32_t>{1111, 1111, 1111, 1111}));
 }
 
-// Both ranks hear of both versions, whoever leads.
+// Both ranks report both versions, whichever rank is first in the group.
 TEST(EndpointErrorTest, MismatchNamesBothSides) {
   World world(2, Options());
   int32_t data[4] = {}, sums[4] = {};
@@ -259,7 +260,7 @@ TEST(EndpointErrorTest, PeerThatGaveUpEndsTheWait) {
   Status status = countdown.Wait();
   EXPECT_EQ(status.code(), Code::kDataLoss);
   EXPECT_NE(status.message().find("because of a test"), std::string::npos);
-  // Sticky: the group's rings are in an unknown state.
+  // The error stays: the state of the group's rings is unknown.
   Countdown again(1);
   again.StartCall(world.endpoint(0), {0, 1},
                   MakeCall(Op::kAllReduce, 2, 2, 0, 1, &value, &sum));

@@ -12,7 +12,7 @@
 namespace jax_cxl::comm {
 namespace {
 
-// Never destroyed: XLA's threads may still ask while the process exits.
+// Never destroyed: XLA's threads may still use it while the process exits.
 struct CurrentRuntime {
   std::mutex mutex;
   std::shared_ptr<Runtime> runtime;
@@ -74,8 +74,9 @@ void Runtime::Stop(const std::string& reason, bool program_ends) {
       endpoint->Leave(reason, program_ends);
   if (runtime != nullptr && (!reason.empty() || runtime->failed()))
     for (Host& host : runtime->hosts_) host.pool->KeepNames();
-  // A handler that asked just before may hold the runtime on a thread that the
-  // runtime itself has to join: let it finish, so that this thread is the last.
+  // A handler may still hold the runtime, on a thread that the runtime's
+  // destructor has to join. Wait until the handler is done, so that this thread
+  // is the last owner.
   while (runtime != nullptr && runtime.use_count() > 1)
     std::this_thread::sleep_for(std::chrono::microseconds(100));
 }

@@ -15,11 +15,11 @@
 
 namespace jax_cxl::comm {
 
-// Everything that a process has of a job: the mapped pool and an endpoint for
-// each of its devices. At most one is current at a time.
+// The resources of this process in a job: the mapped pool, and an endpoint for
+// each of its devices. A process has at most one current runtime.
 //
-// Start and Stop must not run concurrently; Current may be called from any
-// thread, and what it returns stays valid while it is held.
+// Start and Stop must not run concurrently. Current is thread-safe, and the
+// caller may use the runtime while it holds the returned pointer.
 class Runtime {
  public:
   struct LocalRank {
@@ -27,24 +27,25 @@ class Runtime {
     int rank;                // index in the world
   };
 
-  // A view of the pool, and the ranks of this process that use it. One view has
-  // them all; behind an interposer each rank has its own, as if on another
-  // host.
+  // A mapping of the pool, and the ranks of this process that use it. Usually
+  // one mapping serves all ranks. Behind an interposer each rank has its own,
+  // as if it were on another host.
   struct Host {
     std::unique_ptr<pool::Pool> pool;
     std::vector<int> ranks;
-    std::unique_ptr<Peers> peers;  // of a runtime that runs
+    std::unique_ptr<Peers> peers;  // null before Start
   };
 
-  // Takes over the pool, in which every rank of the job has registered but
-  // those of `absent`.
+  // Makes a runtime from `hosts` the current one. Every rank of the job must
+  // have registered in the pool, except those in `absent`. Fails with
+  // kFailedPrecondition if a runtime is current already.
   static Status Start(std::vector<Host> hosts,
                       const std::vector<LocalRank>& local,
                       const std::vector<int>& absent, int generation,
                       const Options& options);
-  // Fails what is under way and lets go of the pool. `reason` and
-  // `program_ends` are as in Peers::Leave. A pool that still has a name keeps
-  // it where there was an error.
+  // Fails all calls that have not finished, and releases the pool. `reason` and
+  // `program_ends` are those of Peers::Leave. After an error, a pool that still
+  // has a name keeps it.
   static void Stop(const std::string& reason, bool program_ends);
   static std::shared_ptr<Runtime> Current();
   // Whether a rank of the current runtime has given up.

@@ -16,7 +16,8 @@ PoolBytes LowerBound(const Request& request) {
     case Op::kAllGather:
       return {.written = block, .read = others};
     case Op::kAllReduce:
-      // A reduced share, and everything else that it is made of or shared with.
+      // A rank reads the inputs of its share and the reduced shares of the
+      // others.
       return {.written = block, .read = 2 * others / n};
     case Op::kReduceScatter:
     case Op::kAllToAll:
@@ -24,7 +25,8 @@ PoolBytes LowerBound(const Request& request) {
     case Op::kBroadcast:
       return is_root ? PoolBytes{block, 0} : PoolBytes{0, block};
     case Op::kReduce:
-      // Of two ranks the root reduces; of more it leaves that to the others.
+      // With two ranks the root reduces. With more, the other ranks reduce for
+      // it.
       if (n == 2) return is_root ? PoolBytes{0, block} : PoolBytes{block, 0};
       return {.written = block, .read = block};
     case Op::kGather:

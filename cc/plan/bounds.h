@@ -7,7 +7,7 @@
 
 namespace jax_cxl::plan {
 
-// Bytes that the rank of a request moves to and from the pool.
+// Numbers of bytes that the rank of a request moves to and from the pool.
 struct PoolBytes {
   uint64_t written = 0;
   uint64_t read = 0;
@@ -15,10 +15,11 @@ struct PoolBytes {
   bool operator==(const PoolBytes&) const = default;
 };
 
-// The fewest that an operation on large blocks can do with, when the work is
-// spread evenly, every rank may read every slot, and a reduction is one fold
-// over the inputs (so no partial results are handed on). Plans reach it but for
-// rounding to slots; for small blocks they read more to synchronise less.
+// The smallest numbers of bytes for an operation on large blocks. They assume
+// that the work is spread evenly, that every rank may read every slot, and that
+// a reduction folds all inputs at once (no rank passes on partial results).
+// Plans reach the bound, up to rounding to slots. For small blocks, plans read
+// more and synchronize less.
 PoolBytes LowerBound(const Request& request);
 
 }  // namespace jax_cxl::plan

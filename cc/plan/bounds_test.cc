@@ -26,8 +26,8 @@ TEST(BoundsTest, LargeBlocksMoveWhatTheyMust) {
       const Traffic traffic = ExpectVerified(request, geometry);
       SCOPED_TRACE(Describe(request, geometry));
       ASSERT_EQ(traffic.by_rank.size(), static_cast<size_t>(n));
-      // No rank moves more than 3% above its bound. All together reach it:
-      // ranks that share the reducing differ by a segment.
+      // No rank moves over 3% more than its bound. The sums over all ranks are
+      // equal to the bound: ranks that share a reduction differ by one segment.
       PoolBytes sum, bounds;
       for (request.rank = 0; request.rank < n; ++request.rank) {
         const PoolBytes bound = LowerBound(request);
@@ -64,7 +64,8 @@ TEST(BoundsTest, SmallAllReduceIsOneExchange) {
   EXPECT_EQ(plan->steps.size(), 4u) << DebugString(*plan);
 }
 
-// The ring spreads a call over the devices.
+// A call uses all devices alike, because the slots of a ring lie on all of
+// them.
 TEST(BoundsTest, DevicesShareTheLoad) {
   for (Op op : {Op::kAllGather, Op::kAllReduce, Op::kReduceScatter,
                 Op::kAllToAll, Op::kPermute}) {

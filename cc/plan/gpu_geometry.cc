@@ -20,24 +20,25 @@ Stripes GpuStripes(uint64_t slot_bytes, int num_devices, int num_ranks,
 }
 
 Geometry GpuGeometry(int num_devices, int num_ranks, uint64_t slot_bytes) {
-  // The copy engines' two lines then have three slots each: one is filled, one
-  // read, and one is on its way between the two.
+  // The copy engines' two pipelines then have three slots each: one slot is
+  // filled, one is read, and one is in between.
   constexpr int kMinSlots = 6;
   Geometry geometry;
   geometry.num_devices = num_devices;
   geometry.device_parts = num_devices > 1 ? kGpuBlocks : 1;
-  // Two slots a device, so that one half of a ring is filled while the other is
-  // read.
+  // Two slots a device, so that half of the ring is filled while the other half
+  // is read.
   geometry.num_slots = std::clamp(2 * num_devices, kMinSlots, pool::kMaxSlots);
-  // Rings of this size stay in the processor's cache, where the pool is
-  // emulated in memory, and a slot takes long enough to hide a doorbell's round
-  // trip.
+  // Where memory emulates the pool, rings of this size stay in the processor's
+  // cache. A slot of this size takes long enough to hide the round trip of a
+  // doorbell.
   geometry.slot_bytes = slot_bytes;
-  // Reading everything loads the devices with the square of the ranks, sharing
-  // the work costs each rank a get from each peer.
+  // If each rank reads all inputs, the load of the devices grows with the
+  // square of the number of ranks. If ranks share the work, each rank needs one
+  // get from each peer.
   geometry.all_read_bytes = (uint64_t{768} << 10) / num_ranks / num_ranks;
-  // Chunks smaller than this cost more in doorbells than they overlap. Several
-  // devices also share the load of a message that has several chunks.
+  // For smaller chunks, doorbells cost more than the overlap saves. Several
+  // devices share the load of a message only if it has several chunks.
   geometry.min_chunk_bytes = uint64_t{num_devices > 1 ? 24u : 256u} << 10;
   return geometry;
 }
@@ -46,7 +47,8 @@ Geometry FlaggedGeometry(int num_ranks) {
   Geometry geometry;
   geometry.slot_bytes = kFlaggedBytes;
   geometry.num_slots = kFlaggedSlots;
-  // Twice the bytes, but one way over the link instead of two.
+  // Reading everything takes up to twice the bytes, but crosses the link once
+  // instead of twice.
   geometry.all_read_bytes =
       std::min(kFlaggedBytes, (uint64_t{256} << 10) / num_ranks);
   return geometry;

@@ -12,7 +12,7 @@
 namespace jax_cxl::plan {
 namespace {
 
-// What the engine's ring for such calls can carry, and what it waits for.
+// The engine's ring for such calls holds one round, for which it waits.
 TEST(GpuGeometryTest, FlaggedCallsAreOneRound) {
   for (Op op : AllOps()) {
     for (int n : {1, 2, 3, 5, 8, 12, 64}) {
@@ -30,15 +30,15 @@ TEST(GpuGeometryTest, FlaggedCallsAreOneRound) {
 
 TEST(GpuGeometryTest, FlaggedCallsAreShort) {
   EXPECT_TRUE(IsFlagged(MakeRequest(Op::kBarrier, 4, 0), 1000));
-  // All blocks, and whatever a rank holds.
+  // The limit applies to all blocks together, and to the buffers of one rank.
   EXPECT_TRUE(IsFlagged(MakeRequest(Op::kBroadcast, 4, 250, 1), 1000));
   EXPECT_FALSE(IsFlagged(MakeRequest(Op::kBroadcast, 4, 251, 1), 1000));
   EXPECT_TRUE(IsFlagged(MakeRequest(Op::kAllToAll, 4, 125, 1), 1000));
   EXPECT_FALSE(IsFlagged(MakeRequest(Op::kAllToAll, 4, 126, 1), 1000));
 }
 
-// 64 blocks, each a slot further, put a round on all devices about evenly, and
-// where there is one device they stay in one slot.
+// 64 blocks, each a slot ahead of the block before it, put a round on all
+// devices almost evenly. With one device they stay in one slot.
 TEST(GpuGeometryTest, ARoundLiesOnAllDevices) {
   for (int devices : {1, 2, 3, 4, 5, 6}) {
     const Geometry geometry = GpuGeometry(devices, 8);
@@ -61,8 +61,8 @@ TEST(GpuGeometryTest, ARoundLiesOnAllDevices) {
   EXPECT_EQ(GpuStripes(2 << 20, 1, 8, kGpuBlocks).slot_step, 0u);
 }
 
-// Each rank's part of a slot starts with the first block, if units are not at
-// their least.
+// Each rank's part of a slot starts with the first block, unless units already
+// have their smallest size.
 TEST(GpuGeometryTest, PartsStartWithTheFirstBlock) {
   for (int n : {1, 2, 3, 8, 12, 64}) {
     const Stripes stripes = GpuStripes(kGpuSlotBytes, 6, n, kGpuBlocks);

@@ -6,25 +6,25 @@
 #include <string_view>
 #include <vector>
 
-// A collective as data: for one rank, the steps of one call, made by a pure
-// function of the request (planners/make_plan.h). Nothing here touches the
-// pool, a thread or JAX.
+// A collective as data: the steps of one rank in one call, made by a pure
+// function of the request (planners/make_plan.h). This layer touches neither
+// the pool nor a thread nor JAX.
 //
 // Every rank owns a ring of `num_slots` slots in the pool. A call advances all
-// rings of a group by the same number of *rounds*, whether or not a rank has
-// something to say in each of them; slot `round % num_slots` carries a round.
-// Two monotone counters per rank carry the whole synchronisation:
+// rings of a group by the same number of *rounds*, even if a rank publishes
+// nothing in some of them. Round `round` uses slot `round % num_slots`. Two
+// growing counters of each rank carry all synchronization:
 //
-//   published(r) > t   rank r's slot of round t is filled, peers may read it
-//   released(r)  > t   rank r will read no slot of round t, nor of any before
+//   published(r) > t   rank r has filled its slot of round t; peers may read it
+//   released(r)  > t   rank r will not read any slot of round t or earlier
 //
-// (both may skip rounds; a rank that reads nothing releases a whole call at its
-// start) so a slot may be written for round t once released(p) > t - num_slots
-// for every peer p. Rounds in a plan count from 0; an executor adds the number
-// of rounds that the group has been through before.
+// Both may skip rounds: a rank that reads nothing releases a whole call at its
+// start. A rank may write its slot of round t once released(p) > t - num_slots
+// for every peer p. Rounds in a plan count from 0. An executor adds the number
+// of rounds of the group's earlier calls.
 namespace jax_cxl::plan {
 
-// The values stand in call descriptors in the pool: append, never renumber.
+// Call descriptors in the pool contain the values: append, never renumber.
 enum class Op : uint8_t {
   kBarrier = 0,
   kAllGather = 1,
@@ -44,20 +44,21 @@ inline constexpr int kNumOps = 13;
 
 std::string_view OpName(Op op);
 
-// Whether one rank, the root, has a part of its own.
+// Returns true if one rank, the root, has another part than the others.
 bool HasRoot(Op op);
 
-// Whether the elements of several ranks become one.
+// Returns true if the operation combines elements of several ranks into one.
 bool Reduces(Op op);
 
-// What all ranks send in a ragged_all_to_all, in rows of one block.
+// The slices that all ranks of a ragged_all_to_all send, in rows of one block.
 struct Ragged {
-  uint64_t input_rows = 0;   // equal on all ranks
-  uint64_t output_rows = 0;  // equal on all ranks
-  uint64_t slices = 0;       // that each rank sends to each rank
-  // One table a rank. A table has four columns, one after another, of
-  // num_ranks * slices entries, `slices` for each peer: input_offsets,
-  // send_sizes, output_offsets (in the receiver's output), recv_sizes.
+  uint64_t input_rows = 0;   // the same on all ranks
+  uint64_t output_rows = 0;  // the same on all ranks
+  uint64_t slices = 0;       // number that each rank sends to each rank
+  // One table for each rank. A table has four columns, one after another:
+  // input_offsets, send_sizes, output_offsets (in the receiver's output) and
+  // recv_sizes. Each column has num_ranks * slices entries: `slices` for each
+  // peer.
   std::vector<int64_t> tables;
 };
 
@@ -95,35 +96,37 @@ struct Request {
   Ragged ragged;         // ragged_all_to_all
 };
 
-// What a planner has to work with, equal on all ranks of a group.
+// The memory that a planner plans for. The same on all ranks of a group.
 struct Geometry {
   uint64_t slot_bytes = uint64_t{1} << 20;  // a multiple of kSlotAlignment
   int num_slots = 4;                        // at least 2
-  // Up to this many bytes all-reduce lets every rank (reduce: the root) read
-  // every peer at once. Above, each rank reduces a part and hands it on.
+  // For blocks of up to this many bytes, every rank reads all peers at once in
+  // all-reduce, and the root does in reduce. For larger blocks, each rank
+  // reduces a part and passes on the result.
   uint64_t all_read_bytes = uint64_t{16} << 10;
-  // Pool devices that the slots of a ring lie on in turn. Several readers of
-  // one ring then visit its rounds in different orders.
+  // The slots of a ring lie on this many pool devices in turn. Several readers
+  // of one ring then visit its rounds in different orders.
   int num_devices = 1;
-  // Parts of a round, each on the device after that of the part before (see
-  // Stripes in gpu_geometry.h). 1: a round of a rank lies on one device.
+  // Number of parts of a round, each on the device after that of the part
+  // before (see Stripes in gpu_geometry.h). 1: a round of a rank lies on one
+  // device.
   int device_parts = 1;
-  // Blocks of fewer than kPipelineChunks slotfuls, or than a ring has slots,
-  // are cut into as many chunks, so that some are retrieved while others are
-  // published, but into none that fills less of a slot than this. 0 makes as
-  // few chunks as possible.
+  // The smallest chunk. A block shorter than kPipelineChunks slots, or than the
+  // ring, is cut into that many chunks, so that ranks retrieve some while they
+  // publish others. But no chunk fills less of a slot than this. 0: as few
+  // chunks as possible.
   uint64_t min_chunk_bytes = 0;
-  // Parts of a slot that different peers read start on multiples of this, a
-  // multiple of kSlotAlignment. Engines that stripe slots over workers need
-  // every part to start with the same worker. The pieces of a
-  // ragged_all_to_all, which nobody reduces, start on kSlotAlignment.
+  // Parts of a slot that different peers read start at multiples of this, which
+  // is a multiple of kSlotAlignment. Engines that divide slots among workers
+  // need every part to start with the same worker. ragged_all_to_all does not
+  // reduce, and its pieces start at multiples of kSlotAlignment.
   uint64_t part_alignment = 128;
 };
 
 inline constexpr uint64_t kPipelineChunks = 8;
 
 // Parts of a slot that different peers read start on this boundary, so that no
-// cache line is flushed or fetched for two of them.
+// cache line is flushed or fetched for two parts.
 inline constexpr uint64_t kSlotAlignment = 128;
 
 enum class StepKind : uint8_t {
@@ -142,12 +145,12 @@ enum class StepKind : uint8_t {
 
 std::string_view StepKindName(StepKind kind);
 
-// What each kind waits for follows from its fields, so that no plan can forget
-// it: kPut, kPutOutput and kReduceToSlot wait until the slot that they write is
-// free (every peer released round - num_slots, whoever reads it), kGet until
-// `peer` published `round`, kReduce* until every other source did. Only kGet
-// may have bytes = 0. Offsets in slots that are read are multiples of
-// kSlotAlignment.
+// The fields of a step determine what it waits for, so no plan can forget a
+// wait. kPut, kPutOutput and kReduceToSlot wait until their slot is free: every
+// peer has released round - num_slots, even peers that do not read it. kGet
+// waits until `peer` has published `round`, and kReduce* until every other
+// source has. Only kGet may have bytes = 0. Offsets in slots that a step reads
+// are multiples of kSlotAlignment.
 struct Step {
   StepKind kind = StepKind::kCopy;
   int32_t peer = -1;  // kGet
@@ -164,14 +167,14 @@ struct Step {
 };
 
 struct Plan {
-  uint64_t rounds = 0;  // at least 1, equal on all ranks of the group
+  uint64_t rounds = 0;  // at least 1; the same on all ranks
   std::vector<Step> steps;
 };
 
 uint64_t InputBytes(const Request& request);
 uint64_t OutputBytes(const Request& request);
 
-// One line a step, for messages and tests.
+// For messages and tests. A plan takes one line for each step.
 std::string DebugString(const Step& step);
 std::string DebugString(const Plan& plan);
 

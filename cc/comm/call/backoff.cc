@@ -10,10 +10,10 @@ namespace {
 
 constexpr int kSpins = 64;
 constexpr int kSpinsOnSharedCore = 4;
-// A yield that nobody takes returns within some 300 ns; one that another thread
-// takes costs two changes of context.
+// A yield without a taker returns within about 300 ns. A yield that another
+// thread takes costs two context switches.
 constexpr std::chrono::nanoseconds kVainYield(1000);
-// So many in a row, and the core is this thread's own again.
+// After so many yields in a row without a taker, no other thread uses the core.
 constexpr int kVainYields = 16;
 constexpr std::chrono::microseconds kShortestSleep(20);
 constexpr std::chrono::microseconds kLongestSleep(1000);

@@ -5,27 +5,28 @@
 
 namespace jax_cxl::comm {
 
-// The one way to wait for the pool: spin while an answer is likely, then let
-// others have the core, then sleep for a fraction of the time waited so far. A
-// rank that waits for long costs next to nothing; one that waits briefly, or
-// shares its core with the rank that it waits for, answers at once.
+// How a thread waits for the pool: it spins while an answer is likely, then
+// yields the core to other threads, then sleeps for a fraction of the time
+// waited so far. A long wait costs almost no processor time. A short wait, or
+// one that shares the core with the thread it waits for, ends promptly.
 //
-// How long others keep the core when they are offered it tells whether there
-// are any. Where there are, who has the answer is likely to be among them, and
-// the next wait starts with an offer: keep the object from wait to wait.
+// The duration of a yield shows whether other threads use the core. If they do,
+// the awaited thread is probably among them, and the next wait yields early. So
+// keep the object from wait to wait.
 //
-// Not thread-safe: one per waiting thread.
+// Not thread-safe: use one object per waiting thread.
 class Backoff {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Something happened: start over.
+  // Call it after progress: the next wait starts from the beginning.
   void Reset() { polls_ = 0; }
 
-  // Call after each poll that found nothing.
+  // Call it after each poll without progress.
   void Pause();
 
-  // True in the first phases, when no system call but sched_yield was made.
+  // Returns true in the first phases, which make no system call but
+  // sched_yield.
   bool spinning() const { return polls_ <= kYields; }
 
  private:

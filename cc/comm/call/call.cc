@@ -5,7 +5,7 @@
 namespace jax_cxl::comm {
 namespace {
 
-// FNV-1a over 32-bit values: the same on every host.
+// FNV-1a over 32-bit values. The same on every host.
 class Hash {
  public:
   void Add(uint32_t value) {

@@ -25,16 +25,16 @@ struct Group {
   int self = 0;  // which member this rank is
 };
 
-// Equal for equal member lists, on every host.
+// Returns a hash that is the same for the same member list on every host.
 uint64_t HashGroup(const std::vector<int32_t>& members);
 
-// One collective that a rank has started.
+// A collective call that a rank has started.
 struct Call {
-  // Equal on all ranks for the same call, whatever order ranks start calls in,
-  // and different for any two calls of a group, unless one has ended on every
-  // rank before any rank starts the other.
+  // The same on all ranks for one call, in whatever order ranks start calls.
+  // Two calls of a group have different identities, unless one has ended on
+  // every rank before any rank starts the other.
   uint64_t identity = 0;
-  uint64_t number = 0;  // which call of the rank, from 1; set by its Recorder
+  uint64_t number = 0;  // counts the rank's calls from 1; set by its Recorder
   plan::Request request;
   DType dtype = DType::kUint8;
   ReduceOp reduce_op = ReduceOp::kSum;
@@ -43,8 +43,8 @@ struct Call {
   // ragged_all_to_all: this rank's table (plan::Ragged).
   std::vector<int64_t> table;
   std::string name;  // for messages, as the user wrote it: "psum"
-  std::string site;  // where: "train.py:33 (step)", or empty
-  // Runs once, on a thread that may be borrowed for as long as it likes.
+  std::string site;  // "train.py:33 (step)", or empty
+  // Runs once, and may keep its thread for as long as it likes.
   std::function<void(const Status&)> done;
   uint64_t submitted = 0;  // when, in Ticks()
 };
@@ -54,21 +54,23 @@ struct Finished {
   Status status;
 };
 
-// What to do about ranks that disagree.
+// Advice for ranks that disagree.
 inline constexpr char kSamePrograms[] =
     "All ranks have to run the same programs, with the same shapes and in the "
     "same order";
 
 pool::CallDescriptor Describe(const Call& call);
 
-// What a ragged_all_to_all moves is known at run time only. Its members first
-// gather each other's tables, by this call, into call->request.ragged.tables;
-// from these all of them make the same plan, or find the same error.
+// The sizes of a ragged_all_to_all are known only at run time. Its members
+// first gather each other's tables into call->request.ragged.tables. This
+// returns the request of that gather. From the tables all members make the same
+// second plan, or find the same error.
 plan::Request GatherTables(Call* call);
 
-// "psum: all_reduce sum of 1024 float32 at train.py:33 (step)".
+// Returns a text like "psum: all_reduce sum of 1024 float32 at train.py:33
+// (step)".
 std::string DescribeText(const Call& call);
-// "psum: all_reduce sum of 1024 float32".
+// Returns a text like "psum: all_reduce sum of 1024 float32".
 std::string DescribeText(const pool::CallDescriptor& descriptor,
                          const std::string& name);
 

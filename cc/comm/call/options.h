@@ -7,7 +7,7 @@
 
 namespace jax_cxl::comm {
 
-// What every process of a job must set alike, and how long it waits.
+// Settings of a job. They must be the same in all of its processes.
 struct Options {
   uint64_t slot_bytes = 0;  // 0: follows from the pool's size
   int num_slots = 0;        // 0: follows from the number of pool devices

@@ -36,7 +36,7 @@ size_t PlanCache::HashKind::operator()(const Kind& kind) const {
 }
 
 Result<std::shared_ptr<const CallPlan>> PlanCache::Find(const Call& call) {
-  // `wanted_` keeps the vector's memory from call to call.
+  // `wanted_` keeps its vector's memory for the next call.
   wanted_.descriptor = Describe(call);
   if (last_ && wanted_.descriptor == last_->descriptor &&
       wanted_.sources == call.request.sources)
@@ -47,8 +47,9 @@ Result<std::shared_ptr<const CallPlan>> PlanCache::Find(const Call& call) {
     return last_ = found->second;
   CXL_ASSIGN_OR_RETURN(std::shared_ptr<const CallPlan> call_plan, Make(call));
   if (call_plan->plan.steps.size() <= kMaxCachedSteps) {
-    // A program's collectives recur every step: that many different ones mean
-    // that shapes change all the time, and the old ones will not come back.
+    // The collectives of a program recur in every step. So many different kinds
+    // mean that shapes change all the time, and that old kinds will not come
+    // back.
     if (made_.size() == kMaxPlans) made_.clear();
     made_[wanted_] = call_plan;
     last_ = call_plan;
@@ -60,7 +61,7 @@ Result<std::shared_ptr<const CallPlan>> PlanCache::Make(
     const Call& call) const {
   auto call_plan = std::make_shared<CallPlan>();
   call_plan->descriptor = Describe(call);
-  // What a ragged_all_to_all moves is known only once its tables are.
+  // The plan of a ragged_all_to_all needs the tables, which arrive later.
   if (call.request.op == plan::Op::kRaggedAllToAll)
     return {std::move(call_plan)};
   const auto ranks = static_cast<uint64_t>(call.request.num_ranks);

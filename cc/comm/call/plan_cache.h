@@ -17,30 +17,30 @@ namespace jax_cxl::comm {
 struct CallPlan {
   pool::CallDescriptor descriptor;
   plan::Plan plan;
-  // The plan has one round, whose payload travels in the submission: it is
-  // there as soon as the rank has started the call.
+  // True if the plan has one round, whose payload travels in the submission:
+  // the data are in the pool as soon as the rank has started the call.
   bool eager = false;
-  uint32_t payload_bytes = 0;  // that this rank sends, if the plan is eager
+  uint32_t payload_bytes = 0;  // sent by this rank, if the plan is eager
 };
 
-// The plans of one channel, made once for each kind of call. Equal on all
-// members but for their ranks.
+// The plans of one channel. Makes the plan of each kind of call once. All
+// members have the same plans, except for their ranks.
 //
 // Not thread-safe.
 class PlanCache {
  public:
-  // Submissions carry up to `payload_bytes`; everything else goes through rings
-  // of `geometry`.
+  // Submissions carry up to `payload_bytes`. Calls with more data use rings of
+  // `geometry`.
   PlanCache(const plan::Geometry& geometry, uint64_t payload_bytes);
 
-  // The plan of calls like this one, made now if it is new.
-  // Errors: those of plan::MakePlan.
+  // Returns the plan of calls like this one, and makes it if it is new. Errors:
+  // those of plan::MakePlan.
   Result<std::shared_ptr<const CallPlan>> Find(const Call& call);
 
  private:
   struct Kind {
     pool::CallDescriptor descriptor;
-    std::vector<int32_t> sources;  // a hash of them may collide
+    std::vector<int32_t> sources;  // compared, because hashes may collide
 
     bool operator==(const Kind&) const = default;
   };
@@ -51,9 +51,9 @@ class PlanCache {
   Result<std::shared_ptr<const CallPlan>> Make(const Call& call) const;
 
   plan::Geometry geometry_;
-  plan::Geometry eager_;  // in which a submission is a slot
+  plan::Geometry eager_;  // here a submission serves as a slot
   std::unordered_map<Kind, std::shared_ptr<const CallPlan>, HashKind> made_;
-  // The kind that was asked for last: programs are mostly loops.
+  // The last kind that was asked for. Programs are loops, and often ask again.
   Kind wanted_;
   std::shared_ptr<const CallPlan> last_;
 };

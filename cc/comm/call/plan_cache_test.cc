@@ -42,7 +42,7 @@ TEST(PlanCacheTest, WhatFitsIntoASubmissionIsEager) {
   for (const Case& c :
        {Case{Op::kAllGather, 2, elements}, Case{Op::kAllReduce, 4, elements},
         Case{Op::kBroadcast, 3, elements},
-        // Blocks for three peers, each on a line.
+        // Blocks for three peers, each on a boundary of kSlotAlignment.
         Case{Op::kAllToAll, 4, elements / 4},
         Case{Op::kReduceScatter, 2, elements / 2}}) {
     for (int rank = 0; rank < c.ranks; ++rank) {
@@ -68,7 +68,7 @@ TEST(PlanCacheTest, AreMadeOnceForEachKind) {
   other.dtype = DType::kFloat32;
   EXPECT_NE(Make(cache, other), first);
   EXPECT_EQ(Make(cache, call), first);
-  // Calls that differ in their sources only.
+  // These calls differ only in their sources.
   Call ring = MakeCall(Op::kPermute, 2, 0, 5), self = ring;
   ring.request.sources = {1, 0};
   self.request.sources = {0, 1};
@@ -77,7 +77,7 @@ TEST(PlanCacheTest, AreMadeOnceForEachKind) {
   EXPECT_EQ(Make(cache, ring), of_ring);
 }
 
-// Programs whose shapes change all the time do not fill the memory.
+// A program whose shapes change all the time must not fill the memory.
 TEST(PlanCacheTest, ManyKindsAreForgottenAndStayInUse) {
   PlanCache cache = MakePlanCache();
   const auto first = Make(cache, MakeCall(Op::kAllGather, 2, 0, 1));

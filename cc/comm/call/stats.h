@@ -5,12 +5,12 @@
 
 namespace jax_cxl::comm {
 
-// What collectives have done since the start.
+// Sums over all collectives since the start.
 struct Stats {
   uint64_t calls = 0;
   uint64_t bytes_published = 0;  // written to the pool
   uint64_t bytes_retrieved = 0;  // read from the pool
-  double seconds = 0;            // in which at least one call was under way
+  double seconds = 0;            // while at least one call was under way
 
   Stats& operator+=(const Stats& other) {
     calls += other.calls;

@@ -7,30 +7,34 @@
 
 namespace jax_cxl::comm {
 
-// What the speed of the CPU engine depends on, and no result does. Equal on all
-// ranks of a job: plans and the layout of channels follow from it.
+// Settings that change the speed of the CPU engine, but no result. They must be
+// the same on all ranks of a job, because plans and the layout of channels
+// depend on them.
 //
-// The values here were measured on two cores with 1 MiB of second-level cache
-// each (cc/bench/engine_benchmark.cc, docs/benchmarking.md). `python -m jax_cxl
-// tune` finds those of another machine.
+// The defaults were measured on two cores with 1 MiB of second-level cache each
+// (cc/bench/engine_benchmark.cc, docs/benchmarking.md). `python -m jax_cxl
+// tune` finds values for another machine.
 struct Tuning {
-  // Slots are no larger, and no fewer, unless Options says so. A rank copies a
-  // slotful from its input, publishes it and copies it again to its output:
-  // input and slot should stay in the second-level cache together. Four slots
-  // overlap publication, retrieval and a peer's lateness.
+  // The largest size of a slot, and the smallest number of slots, unless
+  // Options says otherwise. A rank copies data from its input to a slot, and
+  // later from slots to its output. Input and slot should fit into the
+  // second-level cache together. Four slots overlap publication, retrieval and
+  // a late peer.
   uint64_t slot_bytes = uint64_t{512} << 10;
   int num_slots = 4;
-  // What a submission carries: copying more costs more than it saves.
+  // The largest payload of a submission. Beyond it, the additional copy costs
+  // more than it saves.
   uint64_t inline_bytes = uint64_t{4} << 10;
-  // Up to here all-reduce reads all peers at once (plan::Geometry).
+  // Up to this many bytes, all-reduce reads all peers at once (plan::Geometry).
   uint64_t all_read_bytes = uint64_t{16} << 10;
-  // So many bytes are copied to an output past the caches. Programs read
-  // smaller outputs from there, often at once; reductions, which wait for more
-  // than their stores, gained nothing.
+  // Copies to outputs of at least this many bytes bypass the caches. Smaller
+  // outputs stay in the caches, because programs often read them at once.
+  // Reductions gained nothing from this, because they wait for more than their
+  // stores.
   uint64_t past_caches_bytes = uint64_t{8} << 20;
 };
 
-// Errors: kInvalidArgument with the field that is out of range.
+// Fails with kInvalidArgument, which names the field that is out of range.
 Status CheckTuning(const Tuning& tuning);
 
 }  // namespace jax_cxl::comm

@@ -10,21 +10,22 @@
 
 namespace jax_cxl::comm {
 
-// Hands out a rank's part of the pool, one range after the other. Nothing is
-// given back before the job ends: a group, once used, keeps its channel.
+// Allocates ranges of a rank's part of the pool. It frees nothing before the
+// job ends: a group keeps its channel after its first use.
 //
-// Thread-safe: a rank's CPU and GPU channels are opened by different threads.
+// Thread-safe: different threads open a rank's CPU and GPU channels.
 class Arena {
  public:
   Arena(const pool::Pool& pool, int rank);
 
-  // Offset of `bytes` fresh bytes in `extent`, aligned to a line.
-  // Errors: kResourceExhausted, with how much is needed and left.
+  // Returns the offset of `bytes` unused bytes in `extent`, aligned to
+  // kLineBytes. Fails with kResourceExhausted, which says how much is needed
+  // and how much is left.
   Result<uint64_t> Allocate(int extent, uint64_t bytes);
 
  private:
   std::mutex mutex_;
-  std::vector<pool::Pool::Range> ranges_;  // what is left of each extent
+  std::vector<pool::Pool::Range> ranges_;  // free rest of each extent
 };
 
 }  // namespace jax_cxl::comm

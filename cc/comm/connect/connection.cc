@@ -9,20 +9,21 @@ namespace jax_cxl::comm {
 namespace {
 
 constexpr uint64_t kMinSlotBytes = uint64_t{4} << 10;
-// A rank is a member of a few groups: the world, one per mesh axis, ...
+// A rank is a member of a few groups: the world, one for each mesh axis, ...
 constexpr uint64_t kGroupsPerArena = 4;
 constexpr uint64_t kMinPayloadBytes = plan::kSlotAlignment;
-// The part of a pool device that a channel's submissions may take.
+// The submissions of a channel take at most this fraction of a rank's arena on
+// a pool device.
 constexpr uint64_t kSubmissionsPerArena = 16;
 
-// Follows from the pool alone, so that all ranks choose the same.
+// Depends on the pool and the options alone, so that all ranks choose the same.
 plan::Geometry ChooseGeometry(const pool::Pool& pool, const Options& options) {
   plan::Geometry geometry;
   geometry.num_slots =
       options.num_slots > 0
           ? options.num_slots
-          // Two a device, so that half a ring is filled while the other half
-          // is read.
+          // Two slots per device, so that half of the ring is filled while the
+          // other half is read.
           : std::clamp(2 * pool.num_extents(), options.tuning.num_slots,
                        pool::kMaxSlots);
   geometry.num_devices = pool.num_extents();

@@ -21,8 +21,8 @@
 
 namespace jax_cxl::comm {
 
-// The memory of one channel as one member sees it: allocates this member's
-// part, tells the others where it is, and finds theirs.
+// The memory of one channel as one member sees it. Allocates this member's
+// part, publishes its place, and finds the parts of the other members.
 //
 // Not thread-safe.
 class Connection {
@@ -30,24 +30,25 @@ class Connection {
   Connection(pool::Pool* pool, const Peers* peers, const Options& options,
              Group group);
 
-  // Errors: kResourceExhausted.
+  // Allocates this member's part. Fails with kResourceExhausted.
   Status Open(Arena* arena, Recorder* recorder);
 
-  // Looks for the members that were not found yet; true when all were.
-  // Errors: kMismatch (other slots), kDataLoss (a place outside the pool).
+  // Looks for the members that are not found yet. Returns true when all are
+  // found. Errors: kMismatch (a member has other slots), kDataLoss (a place
+  // outside the pool).
   Result<bool> Connect();
 
-  // Members yet to be found.
+  // Returns the members that are not found yet.
   std::vector<int> Missing() const;
 
-  // Equal on all members, and different for any two channels.
+  // The same on all members, and different for any two channels.
   uint64_t key() const { return key_; }
   const Group& group() const { return group_; }
   const plan::Geometry& geometry() const { return geometry_; }
   const pool::Doorbells& doorbells() const { return doorbells_; }
   uint64_t payload_bytes() const { return payload_bytes_; }
 
-  // Once connected:
+  // Valid once connected:
   const std::vector<pool::ControlBlock*>& blocks() const { return blocks_; }
   cpu::Rings* rings() const { return rings_.get(); }
 

@@ -16,36 +16,37 @@
 
 namespace jax_cxl::comm {
 
-// Allocates a member's part of a channel, wiped, and says where it is.
-// Errors: kResourceExhausted.
+// Allocates a member's part of a channel, clears it, and returns its place.
+// Fails with kResourceExhausted.
 Result<pool::ChannelPlace> AllocateChannel(const pool::Pool& pool, Arena* arena,
                                            const Group& group, uint64_t key,
                                            const plan::Geometry& geometry,
                                            uint64_t control_bytes);
 
-// A rank's list of its channels, in its page of the pool. Thread-safe.
+// A rank's directory of its channels, in its page of the pool. The functions
+// are thread-safe.
 
-// Appends `place` to the directory of `rank`, one of this process's; returns
-// the number of the entry.
-// Errors: kResourceExhausted.
+// Appends `place` to the directory of `rank`, a rank of this process. Returns
+// the index of the entry. Fails with kResourceExhausted.
 Result<int> EnterChannel(pool::Pool* pool, const pool::Doorbells& doorbells,
                          int rank, const pool::ChannelPlace& place);
 
-// The entry of `group` in the directory of `rank`; none if it has not opened
-// that channel yet. Nothing in the entry has been checked.
+// Returns the entry of `group` in the directory of `rank`, or nothing if that
+// rank has not opened the channel yet. The entry is not checked.
 std::optional<pool::ChannelPlace> FindChannel(const pool::Pool& pool,
                                               const pool::Doorbells& doorbells,
                                               int rank, uint64_t group);
 
-// Where a channel's place lies in this process.
+// The addresses of a channel's place in this process.
 struct ChannelMemory {
   std::byte* control = nullptr;
   std::array<std::byte*, pool::kMaxSlots> slots = {};
 };
 
-// Looks at a place that the rank called `name` gave. `expected` has what its
-// slots and payloads must be like; `control_bytes` what its control block
-// takes. Errors: kMismatch (other slots), kDataLoss (a place outside the pool).
+// Checks a place that the rank called `name` has published, and returns its
+// addresses. Slots and payloads must be like those of `expected`; the control
+// block takes `control_bytes`. Errors: kMismatch (other slots), kDataLoss (a
+// place outside the pool).
 Result<ChannelMemory> LocateChannel(const pool::Pool& pool,
                                     const pool::ChannelPlace& place,
                                     const pool::ChannelPlace& expected,

@@ -19,14 +19,14 @@ std::string Silent(double seconds) {
   return text.str();
 }
 
-// The key of the call's channel.
+// Returns the key of the call's channel.
 uint64_t KeyOf(const pool::Pool& pool, const Group& group, const Call& call) {
   return pool.recorder(group.members[group.self])
       ->calls[call.number % pool::kRecordedCalls]
       .group;
 }
 
-// A member that has not started the call; the silent one, if there is one.
+// Returns a member that has not started the call, and prefers a silent one.
 std::optional<BlockingRank> Missing(const pool::Pool& pool, const Peers& peers,
                                     const Group& group, const Call& call) {
   const pool::Doorbells doorbells(pool.coherence(), pool.epoch());
@@ -53,9 +53,9 @@ BlockingRank FindBlockingRank(const pool::Pool& pool, const Peers& peers,
     if (auto missing = Missing(pool, peers, group, call)) return *missing;
   const pool::Doorbells doorbells(pool.coherence(), pool.epoch());
   std::set<int> seen = {group.members[group.self]};
-  // Ranks execute calls in another order than they submit them: the oldest may
-  // wait for its turn, while the one in which others wait for the rank says for
-  // whom it waits itself.
+  // Follow the call in which another rank waits. The oldest call of a rank may
+  // only be waiting for its turn, because ranks execute calls in another order
+  // than they submit them.
   uint64_t identity = call.identity, key = KeyOf(pool, group, call);
   for (;;) {
     seen.insert(rank);

@@ -11,14 +11,15 @@ namespace jax_cxl::comm {
 
 // The rank at the end of a chain of waits.
 struct BlockingRank {
-  int rank = -1;    // in the world
+  int rank = -1;    // index in the world
   std::string why;  // "which has not started it"
 };
 
 // Finds the rank that blocks `call`, which this rank has not finished. The call
-// waits for `rank`. That rank may wait for another one, and so on: the ranks'
-// recorders say for whom each waits. `started`: all ranks are in the call.
-// Reads the recorders of many ranks, so call it only for a message.
+// waits for `rank`. That rank may wait for another one, and so on: the recorder
+// of each rank says for whom it waits. `started` is true if all ranks have
+// started the call. Reads the recorders of many ranks, so call it only to make
+// a message.
 BlockingRank FindBlockingRank(const pool::Pool& pool, const Peers& peers,
                               const Group& group, const Call& call,
                               bool started, int rank);

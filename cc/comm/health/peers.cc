@@ -23,10 +23,10 @@ namespace {
 
 constexpr int kBeatMilliseconds = 100;
 
-// Marks a status that another rank has told this one.
+// Marks a status that this rank has from another rank.
 constexpr char kToldBy[] = "told_by";
 
-// What does not fit into RankAbort::details is cut at a line.
+// Details that do not fit into RankAbort::details are left out.
 std::string Lines(const Details& details) {
   std::string lines;
   for (const auto& [name, value] : details) {
@@ -109,7 +109,7 @@ Status Peers::Identify(const std::vector<int>& local,
     peer->pid_known = PidMeansTheSame(info.process);
     if (!peer->ours && peer->pid_known) {
       peer->pidfd = static_cast<int>(syscall(SYS_pidfd_open, peer->pid, 0));
-      // No such process, or a later one with the same number.
+      // There is no such process, or a later one has the same pid.
       if ((peer->pidfd < 0 && errno == ESRCH) || HasEnded(info.process))
         peer->lost = true;
     }
@@ -123,7 +123,7 @@ Peers::~Peers() {
   if (watcher_.joinable()) {
     const uint64_t one = 1;
     if (write(wake_fd_, &one, sizeof(one)) < 0) {
-      // The watcher looks at stop_ after each beat anyway.
+      // The watcher checks stop_ after each heartbeat anyway.
     }
     watcher_.join();
   }
@@ -149,7 +149,8 @@ void Peers::Watch() {
         watched[i].fd = -1;  // poll skips it from now on
       }
     }
-    // First: a pool that another job has formatted is not to be written to.
+    // Check this first: if another job has formatted the pool, do not write to
+    // it.
     if (!pool_->CheckIntact().ok()) continue;
     Beat();
     LookForDead();
@@ -193,7 +194,7 @@ double Peers::Silence(int rank) const {
 
 Status Peers::Alive(int rank) const {
   const Peer& peer = *peers_[rank];
-  // Where another job has formatted the pool, nobody can be seen any more.
+  // If another job has formatted the pool, no process is visible any more.
   if (!pool_->guard().intact()) return pool_->CheckIntact();
   if (!peer.lost) return OkStatus();
   if (peer.absent)

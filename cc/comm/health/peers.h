@@ -16,49 +16,51 @@
 
 namespace jax_cxl::comm {
 
-// Who the job's other ranks are, and whether they live.
+// The identities of the job's other ranks, and whether they live.
 //
-// A thread keeps this process's heartbeats going and watches the others: a
-// process on this host through a pidfd (its end is seen at once, and a stopped
-// process is not taken for a dead one), a process on another host by its
-// heartbeat.
+// A thread increments this process's heartbeats and watches the other
+// processes. It watches a process on this host through a pidfd: it sees the end
+// of the process at once, and never takes a stopped process for a dead one. It
+// watches a process on another host through its heartbeat.
 //
-// All methods may be called from any thread.
+// Thread-safe.
 class Peers {
  public:
-  // `local` are this process's ranks; their RankInfo has been written. Those of
-  // `absent` are not in the job any more, and count as lost.
-  // Errors: kDataLoss if another rank has not registered in the pool.
+  // `local` are this process's ranks, which must have registered. Ranks in
+  // `absent` have left the job, and count as lost. Fails with kDataLoss if
+  // another rank has not registered in the pool.
   static Result<std::unique_ptr<Peers>> Start(
       pool::Pool* pool, const std::vector<int>& local,
       double heartbeat_timeout_s, const std::vector<int>& absent = {});
   ~Peers();
 
-  // kPeerLost once the rank's process is gone.
+  // Fails with kPeerLost once the rank's process has ended.
   Status Alive(int rank) const;
-  // The time by which peers are waited for. Stands still while this process
-  // does: when it and its peers have been stopped together, nobody was late.
+  // The clock for waits. It stands still while this process is stopped: if this
+  // process and its peers have been stopped together, no peer was late.
   AwakeClock::Base::time_point AwakeTime() const { return awake_.Now(); }
-  // Seconds since the rank's heart last beat, if that is longer than a process
-  // that runs takes to beat again; else 0. A stopped process is silent.
+  // Returns the seconds since the rank's last heartbeat, or 0 if a running
+  // process may take that long. A stopped process is silent.
   double Silence(int rank) const;
-  // The status with which the rank gave up, prefixed with who it is - unless it
-  // only passed on what another one had told it.
+  // Returns the status with which the rank gave up, or OK. The message names
+  // the rank, unless the rank only passed on an error of another rank.
   Status GaveUp(int rank) const;
-  // Tells the others that `rank`, one of ours, gives up. The first call counts.
+  // Tells the others that `rank`, a rank of this process, gives up. Only the
+  // first call has an effect.
   void GiveUp(int rank, const Status& reason);
 
-  // Tells the others that `rank`, one of ours, will start no more than the
-  // `started` calls that it has started. `reason` is empty if all went well,
-  // and else says with which status or exception its program ends.
+  // Tells the others that `rank`, a rank of this process, will start no more
+  // calls than the `started` that it has started. `reason` is the status or
+  // exception with which the program ends, or empty if there was no error.
   void Leave(int rank, uint64_t started, const std::string& reason,
              bool program_ends);
-  // kMismatch once the rank has left normally, kPeerLost once it has otherwise.
+  // Fails with kMismatch once the rank has left without an error, and with
+  // kPeerLost once it has left with one.
   Status Left(int rank) const;
 
-  // "rank 3 (pid 4711 on host a)".
+  // Returns a name like "rank 3 (pid 4711 on host a)".
   std::string Name(int rank) const;
-  // The same for programs: rank, pid and host.
+  // Returns rank, pid and host of the rank as details of an error.
   Details Identity(int rank) const;
 
  private:
@@ -66,7 +68,7 @@ class Peers {
     bool ours = false;
     bool absent = false;
     bool pid_known = false;  // a process of this host and pid namespace
-    int pidfd = -1;  // -1: another host or container, or the kernel cannot
+    int pidfd = -1;          // -1: another host or container, or unsupported
     uint64_t last_beat = 0;
     std::atomic<double> last_change_s{0};
     std::atomic<bool> lost{false};
@@ -95,8 +97,8 @@ class Peers {
   std::thread watcher_;
 };
 
-// Writes who `rank` is into the pool. Runs in every process for its own ranks,
-// before the ranks meet.
+// Writes the identity of `rank` into the pool. Every process calls it for its
+// own ranks, before the ranks meet.
 void Register(pool::Pool* pool, int rank, int process_index, int device_id);
 
 }  // namespace jax_cxl::comm

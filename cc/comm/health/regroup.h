@@ -11,42 +11,44 @@
 
 namespace jax_cxl::comm {
 
-// What the ranks that are left of a job say to each other, in its pool, to
-// agree on who goes on in which other pool. jax_cxl/_runtime/regroup.py has the
-// whole of it:
+// Messages in the old pool by which the surviving ranks of a job agree on the
+// ranks that continue, and on the pool in which they continue.
+// jax_cxl/_runtime/regroup.py has the complete protocol:
 //
 //   1. Every rank joins an attempt: 1, then 2, ...
-//   2. Once all have joined that are not lost, the lowest of them decides:
-//   which
-//      ranks go on, and in which pool, where these then register.
-//   3. Whoever sees all of them registered there goes on. A registration stays,
-//      so that all see it, or none; then a member was lost, and they join the
-//      next attempt.
+//   2. Once all ranks that are not lost have joined, the lowest of them decides
+//      which ranks continue, and in which pool. These ranks then register
+//      there.
+//   3. A rank that sees all of them registered there continues. A registration
+//      stays, so either all of them see all registrations, or none does. If
+//      none does, a member was lost, and they join the next attempt.
 //
-// A rank decides an attempt only when all others have joined it, which they do
-// when they have read what it decided before: nobody reads half of each.
-// Stateless; safe to use from any thread.
+// A rank decides an attempt only when all others have joined it. They join
+// after they have read its previous decision, so no rank reads parts of two
+// decisions.
+//
+// Stateless and thread-safe.
 
 struct Decision {
-  std::vector<int> members;  // ranks of this pool that go on
+  std::vector<int> members;  // ranks of this pool that continue
   std::string place;         // of the new pool
 };
 
 void JoinAttempt(pool::Pool* pool, int rank, uint64_t attempt);
 bool JoinedAttempt(const pool::Pool& pool, int rank, uint64_t attempt);
 
-// Errors: kResourceExhausted if the place is too long.
+// Fails with kResourceExhausted if the place is too long.
 Status DecideAttempt(pool::Pool* pool, int rank, uint64_t attempt,
                      const Decision& decision);
-// What `rank` has decided about the attempt, if it has. The place may be any
-// text; members are ranks of the pool.
+// Returns the decision of `rank` about the attempt, if there is one. The place
+// may be any text. The members are ranks of the pool.
 std::optional<Decision> DecidedAttempt(const pool::Pool& pool, int rank,
                                        uint64_t attempt);
 
-// Whether a rank is in the pool.
+// Returns true if the rank has registered in the pool.
 bool Registered(const pool::Pool& pool, int rank);
 
-// The boot id of the kernel under which a rank that has registered runs.
+// Returns the boot id of the kernel under which a registered rank runs.
 std::string BootIdOf(const pool::Pool& pool, int rank);
 
 }  // namespace jax_cxl::comm

@@ -13,10 +13,10 @@ namespace {
 
 // Time without progress before a rank looks for a cycle of waits.
 constexpr auto kStallTime = std::chrono::milliseconds(100);
-// Two: the first may have begun before the others were seen.
+// Two, because the first may have begun before the others were seen.
 constexpr uint64_t kBeatsAfter = 2;
 
-// The call with all in which two ranks' versions of it may differ.
+// The call with every detail in which two ranks' versions of it may differ.
 std::string FullText(const UnmatchedCall& unmatched) {
   std::ostringstream text;
   text << DescribeText(*unmatched.call) << " among ranks";
@@ -69,7 +69,8 @@ Status StallDetector::Check(Clock::time_point now,
     return OkStatus();
   }
   if (!idle_.Check()) {
-    // Not by idle threads alone: what was computed may be over by now.
+    // Idle threads alone prove nothing: a computation may have ended just now.
+    // So measure again.
     idle_.Start();
     return OkStatus();
   }

@@ -13,22 +13,23 @@
 
 namespace jax_cxl::comm {
 
-// What a rank waits for in one group: that all its members start a call.
+// A call of a group that some members have not started.
 struct UnmatchedCall {
   const std::vector<int32_t>* members = nullptr;
   const Call* call = nullptr;
 };
 
-// Detects that ranks wait for each other for ever, which happens when they run
+// Detects that ranks wait for each other forever. This happens if they run
 // different programs, or the same program in a different order.
 //
 // A rank *stalls* if it waits in calls that others have not started, nothing
-// has made progress for a moment, and its process does nothing else. It says so
-// in its page, with the ranks that it waits for. If a rank, those that it waits
-// for, those that they wait for and so on have all stalled at one time, none of
-// them can ever continue: a late rank would not wait, or it would compute. That
-// they have stalled at one time follows from *beats*: once a rank has seen all
-// others stalled, each of them has to find itself still stalled afterwards.
+// has made progress for a while, and its process does nothing else. It then
+// publishes in its page that it has stalled, and for which ranks it waits.
+// Consider a rank, the ranks that it waits for, the ranks that these wait for,
+// and so on. If all of them are stalled at the same time, none of them can ever
+// continue: a rank that was only late would not wait, or it would compute.
+// *Beats* prove that they are stalled at the same time: after a rank has seen
+// all others stalled, each of them has to find itself still stalled.
 // (docs/decisions/0008)
 //
 // Not thread-safe: its Endpoint serializes all use.
@@ -36,21 +37,23 @@ class StallDetector {
  public:
   StallDetector(pool::Pool* pool, Peers* peers, int rank);
 
-  // A call has come, or one has made progress.
+  // Call it when a call has come or has made progress.
   void NoteProgress();
 
-  // Whether all ranks seem to have stalled, so that Check is to run more often.
+  // Returns true if all ranks seem to have stalled. Check should then run more
+  // often.
   bool suspects_stall() const { return !seen_.empty(); }
 
-  // Runs now and then while nothing makes progress. `calls` are all calls of
-  // the rank. A call that is being executed has no `call`; then the rank has
-  // not stalled. `started` counts the collectives that it has ever started.
-  // Errors: kMismatch.
+  // Call it now and then while nothing makes progress. `calls` has an entry for
+  // each group in which the rank has calls. An entry without a `call` means
+  // that a call is being executed, so the rank has not stalled. `started`
+  // counts the collectives that the rank has ever started. Fails with kMismatch
+  // if the ranks can never continue.
   Status Check(Clock::time_point now, const std::vector<UnmatchedCall>& calls,
                uint64_t started);
 
  private:
-  // Another rank that says that it has stalled.
+  // Another rank that has published that it has stalled.
   struct StalledRank {
     int rank = 0;
     uint64_t version = 0;
@@ -58,8 +61,8 @@ class StallDetector {
   };
 
   void Publish(const std::vector<UnmatchedCall>& calls, uint64_t started);
-  // All ranks that this one waits for, directly or not; empty unless all of
-  // them have stalled.
+  // Returns all ranks that this rank waits for, directly or indirectly. Empty
+  // unless all of them have stalled.
   std::vector<StalledRank> FindWaitCycle() const;
   Status Report(const std::vector<StalledRank>& cycle) const;
 
@@ -73,7 +76,7 @@ class StallDetector {
   uint64_t version_ = 0;  // odd: published
   uint64_t beats_ = 0;
   Idle idle_;
-  std::vector<StalledRank> seen_;  // when all were first seen stalled
+  std::vector<StalledRank> seen_;  // the cycle when it was first seen
 };
 
 }  // namespace jax_cxl::comm

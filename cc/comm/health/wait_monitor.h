@@ -13,16 +13,16 @@
 
 namespace jax_cxl::comm {
 
-// What a rank waits for in a call.
+// A wait of a rank in a call.
 struct Wait {
   const Call* call;
-  std::vector<int> members;  // that have to act, as far as known
+  std::vector<int> members;  // members that it waits for, as far as known
   bool started;              // all ranks have started the call
   uint64_t progress;         // changes whenever the call makes progress
 };
 
-// Watches the waits of one member of a group: warns of late peers, and returns
-// an error when a peer is dead, has given up, or comes too late.
+// Watches the waits of one member of a group. It warns of late peers, and
+// returns an error when a peer is dead, has given up, or is too late.
 //
 // Not thread-safe: belongs to one channel.
 class WaitMonitor {
@@ -30,16 +30,16 @@ class WaitMonitor {
   WaitMonitor(const pool::Pool* pool, const Peers* peers,
               const Options& options, const Group& group);
 
-  // `now` is Peers::AwakeTime.
-  // Errors: kPeerLost, kMismatch, kDeadlineExceeded, kDataLoss, or a peer's.
+  // `now` is Peers::AwakeTime. Errors: kPeerLost, kMismatch, kDeadlineExceeded,
+  // kDataLoss, or the error of a peer that gave up.
   Status Check(const Wait& wait, Clock::time_point now);
 
  private:
-  // What to say of a wait without progress.
+  // The text of a message about a wait without progress.
   struct LateWait {
     std::string text;
-    Details details;  // of the rank that blocks the call
-    int rank;         // that rank, -1: nobody is known
+    Details details;  // about the rank that blocks the call
+    int rank;         // the rank that blocks the call; -1: unknown
   };
   LateWait DescribeWait(const Wait& wait, double waited) const;
 
@@ -48,7 +48,8 @@ class WaitMonitor {
   Options options_;
   Group group_;
   Clock::time_point last_warning_;
-  // The call that was checked last, its progress, and since when it has had it.
+  // The last call that was checked, its progress, and the time of that
+  // progress.
   uint64_t number_ = 0;
   uint64_t progress_ = 0;
   Clock::time_point last_progress_;

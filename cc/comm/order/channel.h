@@ -24,9 +24,9 @@
 
 namespace jax_cxl::comm {
 
-// One rank's end of one group: connects to the other members, agrees with them
-// on the order of calls, executes one call after the other.
-// `Progress` never waits.
+// One rank's part in one group. It connects to the other members, agrees with
+// them on the order of calls, and executes one call after another. Progress
+// never waits.
 //
 // Not thread-safe: its Endpoint serializes all use.
 class Channel {
@@ -34,17 +34,16 @@ class Channel {
   Channel(pool::Pool* pool, Peers* peers, Recorder* recorder,
           const Options& options, Group group);
 
-  // Allocates this member's part and tells the others where it is.
+  // Allocates this member's part of the channel and publishes its place.
   Status Open(Arena* arena);
 
-  // Takes a call that this rank has started.
-  // Errors: the call cannot be executed on any rank; it stays with the caller.
+  // Takes a call that this rank has started. On error, no rank can execute the
+  // call, and it stays with the caller.
   Status AddCall(std::unique_ptr<Call>& call);
 
-  // Does what can be done without waiting; appends finished calls. True if
-  // anything moved.
-  // Errors: the group is unusable from now on, all its calls are finished with
-  // that status.
+  // Does all that is possible without waiting, and appends finished calls.
+  // Returns true if anything made progress. After an error the group is
+  // unusable: the caller finishes all its calls with that error.
   Result<bool> Progress(std::vector<Finished>* finished);
 
   // Finishes every call with `status`.
@@ -53,14 +52,16 @@ class Channel {
   const std::vector<int32_t>& members() const {
     return connection_.group().members;
   }
-  // Which channel it is, equal on all members.
+  // A key of the channel, the same on all members.
   uint64_t key() const { return connection_.key(); }
   bool idle() const { return waiting_.empty() && !current_ && !pending(); }
-  // The oldest call, if all calls wait for other members to start them.
+  // The oldest call if all calls wait for other members to start them; else
+  // null.
   const Call* unmatched() const { return current_ ? nullptr : oldest(); }
   const cpu::Traffic& traffic() const { return traffic_; }
 
-  // What Progress checks when nothing moved: dead or failed peers, deadlines.
+  // Checks for dead peers, failed peers and deadlines. Call it when Progress
+  // made none.
   Status CheckPeers(Clock::time_point now);
 
  private:
@@ -87,8 +88,8 @@ class Channel {
   WaitMonitor wait_monitor_;
   uint64_t past_caches_bytes_;
 
-  // The only call under way came after the last Progress: if it starts now,
-  // nobody has waited, and the time need not be read again.
+  // True if the only call under way came after the last Progress. If it starts
+  // now, no rank has waited, and it needs no new reading of the time.
   bool at_once_ = false;
   // Calls submitted before all members were found.
   std::deque<StartedCall> waiting_;
@@ -98,7 +99,7 @@ class Channel {
   bool gathers_tables_ = false;
   uint64_t rounds_ = 0;  // rounds of all finished calls
 
-  // Ends of calls (in rounds) that some peer may not have left behind yet.
+  // Ends of calls (in rounds) that some peer may not have passed yet.
   std::deque<uint64_t> call_ends_;
   uint64_t calls_left_behind_ = 0;
 

@@ -11,9 +11,9 @@ namespace {
 
 using pool::kCallRing;
 
-// Limits to calls that some members have submitted and others have not, and to
-// the same number times members. They bound the memory and the search that
-// other members can cause.
+// Limits on the number of calls that some members have submitted and others
+// have not, and on that number times the number of members. They bound the
+// memory and the search time that other members can cause.
 constexpr uint64_t kMaxMatches = uint64_t{1} << 14;
 constexpr uint64_t kMaxMatchEntries = uint64_t{1} << 18;
 
@@ -220,8 +220,8 @@ Result<StartedCall> Negotiation::Next(uint64_t released_calls) {
 }
 
 Result<StartedCall> Negotiation::Announce(uint64_t released_calls) {
-  // The ring is bounded: an announcement may be overwritten once every
-  // follower is past the call that it announced.
+  // The ring is bounded. An announcement may be overwritten once every follower
+  // has passed the call that it announced.
   if (complete_.empty() || announcements_ >= kCallRing + released_calls)
     return StartedCall();
   Match* match = complete_.front();
@@ -249,11 +249,12 @@ Result<StartedCall> Negotiation::Follow() {
       !match->submitted[group_.self])
     return submissions_.Corrupt(
         0, "it announces a call that this rank did not submit");
-  // Its plan is not made for slots.
+  // An eager call has no plan for slots.
   if (match->mine.call_plan->eager)
     return submissions_.Corrupt(0, "it announces a call that takes no slot");
   StartedCall started = Take(match);
-  // Some submissions may be yet to come here, though the leader has them all.
+  // Some submissions may not have arrived here, though the leader has all of
+  // them.
   if (match->num_submitted == size()) Remove(match);
   return started;
 }

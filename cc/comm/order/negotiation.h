@@ -23,29 +23,29 @@ struct StartedCall {
   std::shared_ptr<const CallPlan> call_plan;
 };
 
-// Matches the calls of all members of a group, whatever order they start them
-// in, and executes the small ones.
+// Matches the calls of all members of a group, in whatever order the members
+// start them, and executes eager calls.
 //
 // XLA starts independent calls in a different order on every rank, so the n-th
 // call of one rank is not the n-th of another. Every member submits a call when
 // it starts it. For each call, every member keeps a *match*: which members have
-// submitted the call. Members compare descriptors as they come: ranks that
-// disagree about a call all find an error that names both versions, before any
-// data is read.
+// submitted the call. Members compare descriptors as submissions arrive. If
+// ranks disagree about a call, all of them find an error that names both
+// versions, before they read any data.
 //
-// The payload of an *eager* call comes with the submissions. Such a call has
-// finished as soon as its match is complete: it takes no slot, so it needs no
-// order. All other calls share the group's bounded slots, in one order: the
-// first member, the leader, announces a call once its match is complete, and
-// all members execute calls in the order of announcements. Such a call is
-// executed only when every rank has started it. It then needs nothing but the
-// other ranks' progress, so no call holds slots that some rank has yet to
-// start. (docs/decisions/0002, 0006)
+// The payload of an *eager* call travels in the submissions. Such a call
+// finishes as soon as its match is complete. It takes no slot, so it needs no
+// order. All other calls share the slots of the group, in one order. The first
+// member, the leader, announces a call once its match is complete, and all
+// members execute calls in the order of announcements. So a call is executed
+// only when every rank has started it, and then waits only for the progress of
+// the other ranks. No call holds slots while some rank has yet to start it.
+// (docs/decisions/0002, 0006)
 //
 // Not thread-safe.
 class Negotiation {
  public:
-  // `blocks[m]` is member m's control block; submissions can carry
+  // `blocks[m]` is the control block of member m. A submission carries at most
   // `payload_bytes`.
   Negotiation(const pool::Doorbells& doorbells,
               const std::vector<pool::ControlBlock*>& blocks,
@@ -54,32 +54,34 @@ class Negotiation {
   // Queues the submission of a call that this rank has started.
   void Submit(StartedCall started);
 
-  // Sends submissions, reads those of the others and executes eager calls,
-  // which it appends to `finished`. True if anything moved. Errors: kMismatch,
-  // kDataLoss, kResourceExhausted.
+  // Sends submissions, reads the submissions of the others, and executes eager
+  // calls, which it appends to `finished`. Returns true if anything made
+  // progress. Errors: kMismatch, kDataLoss, kResourceExhausted.
   Result<bool> Exchange(std::vector<Finished>* finished, cpu::Traffic* traffic);
 
-  // The next call of the group's order, none while some member has not started
-  // it. `released_calls` is how many calls every other member is known to have
-  // left behind: their announcements may be overwritten. Errors: kDataLoss.
+  // Returns the next call in the group's order, or no call while some member
+  // has not started it. `released_calls` is the number of calls that every
+  // other member has certainly passed: their announcements may be overwritten.
+  // Fails with kDataLoss.
   Result<StartedCall> Next(uint64_t released_calls);
 
-  // Calls submitted here that are neither finished nor returned by Next.
+  // Number of calls submitted here that are neither finished nor returned by
+  // Next.
   size_t pending() const { return pending_; }
 
   // Members that this rank's oldest pending call waits for.
   std::vector<int> WaitingFor() const;
-  // That call; null if none is pending.
+  // That call, or null if none is pending.
   const Call* oldest() const;
 
-  // Takes all pending calls out, to be failed.
+  // Removes and returns all pending calls, for the caller to fail them.
   std::vector<std::unique_ptr<Call>> TakePending();
 
  private:
-  // What is known of a call that some member has submitted.
+  // The state of a call that some member has submitted.
   struct Match {
     uint64_t identity = 0;
-    StartedCall mine;  // no call: yet to be started here, or executed
+    StartedCall mine;  // no call: not started here yet, or taken
     bool taken = false;
     bool lacks_payload = false;  // some submission came without a payload
     int num_submitted = 0;
@@ -87,7 +89,7 @@ class Negotiation {
     std::vector<bool> submitted;
     std::vector<const std::byte*> payloads;
     std::vector<std::byte> kept;  // payloads that came before the last one
-    // The version to compare with.
+    // The version with which other members' versions are compared.
     int first = 0;
     pool::CallDescriptor descriptor;
     uint32_t name = 0;
@@ -124,11 +126,11 @@ class Negotiation {
   uint64_t payload_bytes_;
   Submissions submissions_;
 
-  Matches matches_;     // in the order in which they were heard of first
-  Matches spare_;       // to be used again
-  size_t pending_ = 0;  // rolls with a call of this rank
+  Matches matches_;     // in the order of their first submission
+  Matches spare_;       // for reuse
+  size_t pending_ = 0;  // matches with a call of this rank
   std::deque<Match*> unsent_;
-  std::deque<Match*> complete_;  // leader: yet to be announced
+  std::deque<Match*> complete_;  // leader: not announced yet
   uint64_t announcements_ = 0;   // announced (leader) or followed
   std::vector<const std::byte*> sources_;
 };

@@ -14,7 +14,7 @@ using pool::Submission;
 
 namespace {
 
-// Copies as much of `text` as fits, always zero-terminated.
+// Copies as much of `text` as fits, always with a terminating zero.
 template <size_t size>
 void CopyText(const std::string& text, char (&to)[size]) {
   const size_t length = std::min(text.size(), size - 1);
@@ -70,7 +70,7 @@ uint32_t Submissions::Write(uint64_t identity, const Call& call,
   entry->descriptor = descriptor;
   entry->name = name;
   entry->payload_bytes = payload_bytes;
-  // What does not travel in the doorbell's line has to go ahead.
+  // Publish first the bytes that are not in the doorbell's cache line.
   if (payload_bytes > kLinePayloadBytes)
     doorbells_.coherence().PublishPayload(entry->payload() + kLinePayloadBytes,
                                           payload_bytes - kLinePayloadBytes);
@@ -82,7 +82,7 @@ Result<bool> Submissions::Peek(int member, Entry* entry) {
   const Submission* slot = At(member, read_[member]);
   const uint64_t ready = doorbells_.Read(&slot->ready);
   if (ready < read_[member] + 1) return false;
-  // Its owner writes the next one here when this one has been read.
+  // The owner reuses this entry only after this member has read it.
   if (ready > read_[member] + 1)
     return Corrupt(member, "a submission out of turn");
   const Submission copy = doorbells_.coherence().AcquireCopy(*slot);
@@ -108,7 +108,8 @@ Status Submissions::Corrupt(int member, const char* what) const {
 }
 
 uint32_t Submissions::NameOf(const Call& call) {
-  // Programs are loops: the name is most often the last one or the next.
+  // Programs are loops: the name is most often the last one or the one after
+  // it.
   for (size_t i = 0; i < names_.size(); ++i) {
     const size_t index = (last_name_ + i) % names_.size();
     const Name& known = names_[index];

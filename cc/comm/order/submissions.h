@@ -13,35 +13,38 @@
 
 namespace jax_cxl::comm {
 
-// What the members of a group tell each other of the calls that they start: a
-// ring of submissions each, written by the member and read by all others.
+// The submissions of a group. Each member has a ring of submissions, which the
+// member writes and all others read.
 //
-// Whoever reads a submission takes it over into its own memory or acts on it at
-// once, so that an entry is free again when all have read it, whatever becomes
-// of the call. How far a reader has come it says only every few submissions:
-// what is said late only makes a writer wait that is a whole ring ahead.
+// A reader copies a submission, or acts on it at once. So an entry is free as
+// soon as all members have read it, whatever happens to the call. A reader
+// publishes how far it has read only every few submissions. A late publication
+// delays only a writer that is a whole ring ahead.
 //
 // Not thread-safe.
 class Submissions {
  public:
-  // `blocks[m]` is the control block of the group's member m, whose submissions
-  // can carry `payload_bytes`.
+  // `blocks[m]` is the control block of the group's member m. A submission
+  // carries at most `payload_bytes`.
   Submissions(const pool::Doorbells& doorbells,
               std::vector<pool::ControlBlock*> blocks, const Group& group,
               uint64_t payload_bytes);
 
-  // True if the next entry of my ring is free. Errors: kDataLoss.
+  // Returns true if the next entry of this member's ring is free. Fails with
+  // kDataLoss.
   Result<bool> CanWrite();
-  // The members that have yet to read what the next entry held.
+  // Returns the members that have yet to read the old submission in the next
+  // entry.
   std::vector<int> RingHolders() const;
-  // Where its payload goes, before Write.
+  // Where the caller puts the payload of the next submission, before Write.
   std::byte* payload() { return At(group_.self, written_)->payload(); }
-  // Returns the number of the call's name, as others read it.
+  // Publishes the next submission. Returns the number of the call's name, as
+  // other members read it.
   uint32_t Write(uint64_t identity, const Call& call,
                  const pool::CallDescriptor& descriptor,
                  uint32_t payload_bytes);
 
-  // A submission as it was read; its payload is still in the pool.
+  // A submission that was read. Its payload is still in the pool.
   struct Entry {
     uint64_t identity;
     pool::CallDescriptor descriptor;
@@ -50,21 +53,21 @@ class Submissions {
     const std::byte* payload;  // valid until Pop
   };
 
-  // Reads the next submission of `member` into `entry`; false if it is yet to
-  // come. Errors: kDataLoss.
+  // Reads the next submission of `member` into `entry`. Returns false if there
+  // is none yet. Fails with kDataLoss.
   Result<bool> Peek(int member, Entry* entry);
   void Pop(int member);
 
-  // What `member` calls, for its user: "psum: all_reduce sum of 8 float32 at
-  // train.py:33".
+  // Describes a call of `member` for the user: "psum: all_reduce sum of 8
+  // float32 at train.py:33".
   std::string Describe(int member, const pool::CallDescriptor& descriptor,
                        uint32_t name) const;
 
-  // kDataLoss: what `member` wrote makes no sense.
+  // Returns kDataLoss: the pool contains invalid data of `member`.
   Status Corrupt(int member, const char* what) const;
 
  private:
-  // How many submissions are read between two words about it.
+  // A member publishes how far it has read after this many submissions.
   static constexpr uint64_t kReadsPerWord = pool::kCallRing / 4;
 
   int size() const { return static_cast<int>(blocks_.size()); }
@@ -80,7 +83,7 @@ class Submissions {
   uint64_t written_ = 0;
   uint64_t free_until_ = pool::kCallRing;  // entries known to be free
   std::vector<uint64_t> read_;             // of each member's submissions
-  // The names that are in the pool, and the one used last.
+  // The names that are in the pool, and the one that was used last.
   struct Name {
     std::string name;
     std::string site;

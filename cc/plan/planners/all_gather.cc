@@ -2,9 +2,10 @@
 
 namespace jax_cxl::plan {
 
-// Round t carries chunk t of each rank's block. A window of rounds is published
-// at once: more than one only where that spreads the load over the devices.
-// Two windows of slots suffice, as two slots do in Pipeline().
+// Round t carries chunk t of each rank's block. A rank publishes a window of
+// rounds at once. A window has more than one round only if that spreads the
+// load over the devices. Two windows of slots suffice, for the reason given at
+// Pipeline().
 Plan PlanAllGather(Planner planner) {
   const uint64_t block = planner.block();
   const Chunks chunks = planner.Cut(block);
@@ -22,7 +23,7 @@ Plan PlanAllGather(Planner planner) {
       planner.Put(t, chunks.Begin(t), 0, chunks.Size(t));
     });
     planner.PublishNothing(last);
-    // Here, because the puts left these bytes in the cache.
+    // Copied here, because the puts have left these bytes in the cache.
     rounds(w, [&](uint64_t t) {
       const uint64_t at = chunks.Begin(t);
       planner.Copy(at, planner.rank() * block + at, chunks.Size(t));

@@ -3,8 +3,8 @@
 namespace jax_cxl::plan {
 namespace {
 
-// Everyone puts all it has and reduces everything: one exchange, in which each
-// rank reads (n - 1) B.
+// Every rank puts its whole block and reduces all blocks. This takes one
+// exchange, in which each rank reads (n - 1) B.
 Plan AllRead(Planner planner) {
   const Chunks chunks = planner.Cut(planner.block());
   auto publish = [&](uint64_t t) {
@@ -19,22 +19,24 @@ Plan AllRead(Planner planner) {
   return std::move(planner).Finish(chunks.count);
 }
 
-// Each chunk has a segment per rank. One round carries its inputs: every rank
-// reduces its own segment. A later one carries the reduced segments. A rank
-// reads 2 (n - 1) / n B and writes B, in two exchanges.
+// Each chunk has a segment for each rank. One round carries the inputs of a
+// chunk: every rank reduces its own segment of them. A later round carries the
+// reduced segments, which every rank gets ("share"). A rank reads 2 (n - 1) / n
+// B and writes B, in two exchanges.
 //
-// The order is inputs 0, inputs 1, results 0, inputs 2, results 1, share 0,
-// inputs 3, results 2, share 1, ...: while the results of a chunk travel, a
-// rank reduces the next one. That takes four slots; with fewer, inputs 0,
-// results 0, inputs 1, share 0, results 1, ...: between what a rank publishes
-// and the step of a peer that waits for it lies another step of that peer, and
-// two slots suffice.
+// With four slots or more, the order is inputs 0, inputs 1, results 0, inputs
+// 2, results 1, share 0, inputs 3, results 2, share 1, ...: while the results
+// of a chunk travel, a rank reduces the next chunk. With fewer slots, the order
+// is inputs 0, results 0, inputs 1, share 0, results 1, ...: after a rank
+// publishes, a peer does another step before the step that waits for it. Two
+// slots suffice for that.
 //
-// Where rounds lie on all devices and these are what ranks wait for, even and
-// odd ranks take turns at putting the inputs of two chunks. Otherwise all would
-// put at the same time, and no one for the rest of a chunk: devices shared by
-// 2n copies in turn with n deliver less to the n that read than devices shared
-// by 3n / 2 all the time. Inputs put early are published in their turn.
+// If rounds lie on all devices and the devices limit the speed, even and odd
+// ranks take turns: each puts the inputs of two chunks at a time. Otherwise all
+// ranks would put at the same time, and none during the rest of a chunk. The
+// devices would then serve 2n copies and n copies in turn, which delivers less
+// to the n readers than 3n / 2 copies all the time. Inputs that are put early
+// are published in their turn.
 Plan ReduceAndShare(Planner planner) {
   const int n = planner.ranks(), rank = planner.rank();
   const Chunks chunks = planner.Cut(
@@ -60,8 +62,9 @@ Plan ReduceAndShare(Planner planner) {
     turns ? planner.PublishNothing(rounds.Inputs(c))
           : planner.Publish(rounds.Inputs(c));
   };
-  // The segment goes to the output and from there, still in the cache, to the
-  // slot: no byte is reduced twice, and none comes back from the pool.
+  // The reduced segment goes to the output and, while it is in the cache, from
+  // there to the slot. No byte is reduced twice, and none is read back from the
+  // pool.
   auto put_results = [&](uint64_t c) {
     if (c >= chunks.count) return;
     const uint64_t at = chunks.Begin(c, rank), size = chunks.Size(c, rank);
@@ -86,10 +89,11 @@ Plan ReduceAndShare(Planner planner) {
   for (uint64_t c = 0; c < chunks.count; ++c) {
     const uint64_t next = c + ahead;
     const bool mine = turns && (c + rank) % 2 == 0;
-    // In turns these were put a chunk ago, but for the first.
+    // A rank that takes turns has put these inputs one chunk earlier, except
+    // the first.
     if (!turns || mine || c == 0) put_inputs(next);
     publish_inputs(next);
-    if (mine) put_inputs(next + 1);  // published behind the results before them
+    if (mine) put_inputs(next + 1);  // published after the earlier results
     if (rounds.ahead()) put_results(c + 1);
     share(c);
     if (!rounds.ahead()) put_results(c + 1);
@@ -99,8 +103,9 @@ Plan ReduceAndShare(Planner planner) {
 
 }  // namespace
 
-// Sharing saves (n - 1) (n - 2) / n B of reading and costs a second exchange:
-// nothing to save with two ranks, and not worth it for few bytes.
+// Sharing the reduction saves (n - 1) (n - 2) / n B of reading, but costs a
+// second exchange. With two ranks it saves nothing, and for few bytes it is not
+// worth it.
 Plan PlanAllReduce(Planner planner) {
   const bool all_read = planner.ranks() == 2 ||
                         planner.block() <= planner.geometry().all_read_bytes;

@@ -2,8 +2,8 @@
 
 namespace jax_cxl::plan {
 
-// Round t carries chunk t of all blocks but the rank's own. What the i-th peer
-// will read is the (i - 1)-th part of the slot.
+// Round t carries chunk t of all blocks except the rank's own. The (i - 1)-th
+// part of a slot is for the i-th peer.
 Plan PlanAllToAll(Planner planner) {
   const int n = planner.ranks(), rank = planner.rank();
   const uint64_t block = planner.block();
@@ -19,7 +19,8 @@ Plan PlanAllToAll(Planner planner) {
   };
   auto retrieve = [&](uint64_t t) {
     for (int i = 1; i < n; ++i) {
-      // My i-th peer counts on from itself: I am its (n - i)-th.
+      // Peer(i) counts its peers from itself: for that peer, this rank is the
+      // (n - i)-th.
       const int peer = planner.Peer(i), part = n - i - 1;
       planner.Get(peer, t, part * chunks.stride, peer * block + chunks.Begin(t),
                   chunks.Size(t));

@@ -2,7 +2,7 @@
 
 namespace jax_cxl::plan {
 
-// Doorbells only: everyone rings, everyone waits for everyone.
+// Doorbells only: every rank rings, and waits for every other rank.
 Plan PlanBarrier(Planner planner) {
   if (planner.ranks() > 1) planner.PublishNothing(0);
   for (int i = 1; i < planner.ranks(); ++i) planner.Await(planner.Peer(i), 0);

@@ -6,10 +6,10 @@
 namespace jax_cxl::plan {
 namespace {
 
-// After so many windows readers that drifted apart start together again.
+// After so many windows, readers that have drifted apart start together again.
 constexpr uint64_t kWindowsTogether = 8;
 
-// What one reader gets, from chunks [first, last) of the root's block.
+// Writes the gets of one reader, from chunks of the root's block.
 class Reader {
  public:
   Reader(Planner& planner, const Chunks& chunks)
@@ -19,7 +19,7 @@ class Reader {
     planner_.Await(root(), std::min(round, chunks_.count - 1));
   }
 
-  // Bytes [begin, end) of the block.
+  // Gets bytes [begin, end) of the block.
   void Get(uint64_t begin, uint64_t end) {
     while (begin < end) {
       const uint64_t t = begin / chunks_.bytes, at = begin - chunks_.Begin(t);
@@ -45,26 +45,27 @@ void PutAll(Planner& planner, const Chunks& chunks) {
   }
 }
 
-// How far apart readers start, and how many different starts there are.
+// How many rounds apart readers start, and how many different starts there are.
 struct Stagger {
   uint64_t step = 1;
   uint64_t starts = 1;
 };
 
-// Parts of a round that do not divide into the devices leave one part more on
-// some of them, a device further with each round. Readers that start these
-// numbers of rounds apart have all devices carry the same.
+// If the devices do not divide the parts of a round, some devices hold one part
+// more. They are other devices in each round. Readers that start so many rounds
+// apart load all devices equally.
 Stagger StaggerOf(const Geometry& geometry) {
   const uint64_t devices = geometry.num_devices;
   const uint64_t step =
       std::gcd<uint64_t>(geometry.device_parts % devices, devices);
   const uint64_t starts = devices / step;
-  const uint64_t half = geometry.num_slots / 2;  // the root fills the other
+  const uint64_t half =
+      geometry.num_slots / 2;  // the root fills the other half
   return step * (starts - 1) <= half ? Stagger{step, starts} : Stagger{};
 }
 
-// Every round lies on all devices: readers follow the root at its heels. More
-// readers than devices wait for these, not for their links.
+// Every round lies on all devices, so readers follow the root closely. If there
+// are more readers than devices, readers wait for devices, not for links.
 Plan Striped(Planner planner) {
   const Geometry& geometry = planner.geometry();
   const int root = planner.request().root, n = planner.ranks();
@@ -80,7 +81,7 @@ Plan Striped(Planner planner) {
   const uint64_t start = reader % stagger.starts * stagger.step;
   const uint64_t last = stagger.step * (stagger.starts - 1);
   Reader gets(planner, chunks);
-  // Where the wait is short beside the call.
+  // Readers start apart only if the wait is short compared with the call.
   if (many && start > 0 && chunks.count >= kPipelineChunks * last)
     gets.Await(start);
   gets.Get(0, chunks.total);
@@ -89,19 +90,20 @@ Plan Striped(Planner planner) {
 
 }  // namespace
 
-// Round t carries chunk t of the root's block. The root runs ahead of its
-// readers by as many rounds as there are slots.
+// Round t carries chunk t of the root's block. The root is ahead of its readers
+// by up to as many rounds as there are slots.
 //
-// Readers that follow the root at its heels all read one slot, hence one
-// device, at a time. Where slots lie on several devices a window of rounds is
-// read side by side, half a ring at most, so that the root fills the other half
-// meanwhile. A few readers each start a round after the one before, and stay
-// apart. Many would catch up with each other: they go round in each window,
-// from starts that are spread over it evenly, once all of it is there.
+// Readers that follow the root closely all read one slot, and hence one device,
+// at a time. If slots lie on several devices, readers read a window of rounds
+// at the same time. A window is at most half a ring, so that the root can fill
+// the other half meanwhile. A few readers start one round after another, and
+// stay apart. Many readers would catch up with each other. Therefore they wait
+// until a whole window is published, and start at places that are spread evenly
+// over it.
 //
-// They still drift apart, window by window. At times they therefore wait for
-// the first round of the next window too, which the root puts once all have
-// read the last.
+// These readers still drift apart, window by window. In some windows they
+// therefore also wait for the first round of the next window, which the root
+// puts once all readers have read the window before.
 Plan PlanBroadcast(Planner planner) {
   if (planner.striped()) return Striped(std::move(planner));
   const int root = planner.request().root, n = planner.ranks();
@@ -111,7 +113,7 @@ Plan PlanBroadcast(Planner planner) {
   const uint64_t window =
       std::min<uint64_t>(geometry.num_slots / 2, geometry.num_devices);
   const bool many = readers > window && window > 1;
-  // Windows fill one after another, which takes more of them.
+  // The root fills one window after another, and needs more of them to overlap.
   const Chunks chunks = planner.Cut(
       planner.block(), {.pipeline = many ? 8 * window : kPipelineChunks,
                         .readers = readers,

@@ -2,7 +2,7 @@
 
 namespace jax_cxl::plan {
 
-// Round t carries chunk t of the blocks of all ranks but the root.
+// Round t carries chunk t of the blocks of all ranks except the root.
 Plan PlanGather(Planner planner) {
   const uint64_t block = planner.block();
   const Chunks chunks = planner.Cut(block);
@@ -13,7 +13,7 @@ Plan PlanGather(Planner planner) {
       planner.Publish(t);
       continue;
     }
-    // First, because it takes the time that the peers need for their puts.
+    // Copy first: meanwhile the peers do their puts.
     planner.Copy(at, planner.rank() * block + at, size);
     for (int i = 1; i < planner.ranks(); ++i) {
       const int peer = planner.Peer(i);

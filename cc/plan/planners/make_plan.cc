@@ -9,10 +9,10 @@
 namespace jax_cxl::plan {
 namespace {
 
-// Keeps every sum and product of the planners far from 64 bits.
+// With these limits, no sum or product of the planners overflows 64 bits.
 constexpr uint64_t kMaxBlockBytes = uint64_t{1} << 44;
 constexpr int kMaxRanks = 1 << 16;
-// A plan is held in memory, at some ten steps of 64 bytes a round.
+// A plan is stored in memory, with about ten steps of 64 bytes per round.
 constexpr uint64_t kMaxRounds = uint64_t{1} << 22;
 
 template <typename... Parts>
@@ -53,7 +53,7 @@ Status CheckGeometry(const Geometry& geometry, int num_ranks) {
     return Invalid("slot_bytes is ", geometry.slot_bytes,
                    ", not a multiple of ", kSlotAlignment);
   }
-  // The same for all operations, so that a group works for all or for none.
+  // Checked for every operation, so that a group works for all or for none.
   if (geometry.part_alignment == 0 ||
       geometry.part_alignment % kSlotAlignment != 0) {
     return Invalid("part_alignment is ", geometry.part_alignment,
@@ -102,7 +102,7 @@ Status Check(const Request& request, const Geometry& geometry) {
   return OkStatus();
 }
 
-// One rank alone moves its own block, whatever the operation.
+// A group of one rank: the rank moves its own block.
 Plan PlanAlone(Planner planner) {
   const Request& request = planner.request();
   if (request.op == Op::kPermute && request.sources[0] < 0) {
@@ -154,7 +154,7 @@ Plan Dispatch(Planner planner) {
 Result<Plan> MakePlan(const Request& request, const Geometry& geometry) {
   CXL_RETURN_IF_ERROR(Check(request, geometry));
   const Planner planner(request, geometry);
-  // Every plan has a round for each slotful of a block at least.
+  // Every plan has at least one round for each slot that a block fills.
   const uint64_t rounds = planner.block() / geometry.slot_bytes;
   if (rounds > kMaxRounds) {
     return Error(Code::kResourceExhausted, OpName(request.op), ": ",

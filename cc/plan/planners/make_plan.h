@@ -6,9 +6,9 @@
 
 namespace jax_cxl::plan {
 
-// Checks the request and makes this rank's plan.
-// Errors: kInvalidArgument with the field that is wrong, kResourceExhausted if
-// the slots are so small that the plan would fill the memory.
+// Checks the request and makes this rank's plan. Errors: kInvalidArgument,
+// which names the wrong field; kResourceExhausted if the slots are so small
+// that the plan would take too much memory.
 Result<Plan> MakePlan(const Request& request, const Geometry& geometry);
 
 }  // namespace jax_cxl::plan

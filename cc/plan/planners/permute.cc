@@ -23,7 +23,7 @@ Plan PlanPermute(Planner planner) {
     planner.Get(source, t, 0, chunks.Begin(t), chunks.Size(t));
   };
   Pipeline(chunks.count, publish, retrieve);
-  // Last, because nobody waits for it.
+  // These come last, because no peer waits for them.
   if (source < 0) planner.Zero(0, block);
   if (source == rank) planner.Copy(0, 0, block);
   return std::move(planner).Finish(chunks.count);

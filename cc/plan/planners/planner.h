@@ -8,17 +8,17 @@
 #include "cc/base/status.h"
 #include "cc/plan/plan.h"
 
-// What the planners share. Internal to this folder.
+// Shared by the planners. Internal to this folder.
 namespace jax_cxl::plan {
 
-// How `total` bytes are cut: a chunk per round, and each chunk into `ways`
-// segments of `bytes` bytes that follow each other (the last ones of the last
-// chunk may be shorter, or empty).
+// How `total` bytes are cut: into one chunk per round, and each chunk into
+// `ways` consecutive segments of `bytes` bytes. In the last chunk, the last
+// segments may be shorter or empty.
 struct Chunks {
   uint64_t total = 0;
   int ways = 1;
   uint64_t bytes = 0;
-  uint64_t count = 0;   // of chunks; 0 if total is 0
+  uint64_t count = 0;   // number of chunks; 0 if total is 0
   uint64_t stride = 0;  // `bytes` rounded up to kSlotAlignment
 
   uint64_t Begin(uint64_t c, int s = 0) const { return (c * ways + s) * bytes; }
@@ -28,8 +28,9 @@ struct Chunks {
   }
 };
 
-// Windows of rounds that a rank goes through one after another, the rounds of
-// one from `start` on, around.
+// An order of rounds. A rank goes through windows of consecutive rounds, one
+// window after another. In each window it starts at the round with index
+// `start` and wraps around.
 struct Turns {
   uint64_t window = 1;
   uint64_t start = 0;  // below `window`
@@ -40,22 +41,25 @@ struct Turns {
   }
 };
 
-// What Planner::Cut is asked for, besides as few chunks as possible.
+// Requirements of Planner::Cut, besides as few chunks as possible.
 struct Cutting {
   int parts = 1;  // segments that fit in a slot side by side
   int ways = 1;   // segments of a chunk
-  // What a chunk fills of a slot, if min_chunk_bytes is less.
+  // The least that a chunk fills of a slot, if min_chunk_bytes is smaller.
   uint64_t least = 0;
-  // Chunks of a block that is long enough for min_chunk_bytes.
+  // The number of chunks of a block that is long enough for min_chunk_bytes.
   uint64_t pipeline = kPipelineChunks;
-  // Readers of the same bytes, on up to so many devices, a chunk on each.
+  // So many ranks read the same bytes, on up to `devices` devices with a chunk
+  // each.
   uint64_t readers = 1;
   uint64_t devices = 1;
 };
 
-// Writes the steps of one rank down. Steps without bytes are left out, puts
-// that continue each other become one, and releases are derived: a planner
-// never states them.
+// Writes the list of steps of one rank. It omits steps without bytes and merges
+// puts that continue each other. It derives the releases, so planners do not
+// state them.
+//
+// Not thread-safe.
 class Planner {
  public:
   Planner(const Request& request, const Geometry& geometry);
@@ -66,50 +70,53 @@ class Planner {
   int rank() const { return request_.rank; }
   bool is_root() const { return rank() == request_.root; }
   uint64_t block() const { return block_; }  // bytes of one block
-  // Whether each round lies on all devices, which then are loaded alike
-  // whatever the ranks do.
+  // Returns true if each round lies on all devices. The devices then have equal
+  // loads, whatever the ranks do.
   bool striped() const {
     return geometry_.num_devices > 1 && geometry_.device_parts > 1;
   }
 
   // The i-th peer to visit, 1 <= i < ranks. Each rank starts with its
-  // successor, so that no pool device is read by everyone at once.
+  // successor, so that the ranks do not all read one pool device at once.
   int Peer(int i) const { return (rank() + i) % ranks(); }
 
-  // In one round the ranks' slots lie on some devices more often than on
-  // others, unless the devices divide the ranks; in a window of several rounds
-  // they do not. Ranks that go through its rounds from different starts use all
-  // devices at any time. Windows of one round where there is nothing to gain,
-  // or calls are too short for it.
+  // Chooses an order of rounds that loads the devices evenly. If the number of
+  // devices does not divide the number of ranks, the ranks' slots of one round
+  // lie on some devices more often than on others. A window of several rounds
+  // balances this. Ranks that start at different rounds of the window use all
+  // devices at any time. Windows have one round if there is nothing to gain, or
+  // if the call is too short.
   Turns TakeTurns(uint64_t rounds) const;
 
-  // Cuts `total` bytes into as few chunks as possible, such that segments fit
-  // in a slot, each on a boundary of kSlotAlignment. Chunks are about equally
-  // large (a short last one would leave the pipeline half empty). Segments hold
-  // whole elements, and whole lines of kSlotAlignment bytes where a slot has
-  // room for that.
-  // If geometry().min_chunk_bytes allows, there are `pipeline` chunks at least,
-  // and as many as a ring has slots: so many wait for no slot.
+  // Cuts `total` bytes into as few chunks as possible, such that the segments
+  // fit into a slot, each on a boundary of kSlotAlignment. Chunks have about
+  // equal sizes, because a short last chunk would leave the pipeline half
+  // empty. Segments hold whole elements, and a multiple of kSlotAlignment bytes
+  // if a slot has room for that.
+  //
+  // If geometry().min_chunk_bytes allows, there are at least `pipeline` chunks,
+  // and at least as many as a ring has slots: that many chunks wait for no
+  // slot.
   Chunks Cut(uint64_t total, const Cutting& cutting = {}) const;
 
   void Copy(uint64_t from, uint64_t to, uint64_t bytes);
   void Zero(uint64_t to, uint64_t bytes);
   void Put(uint64_t round, uint64_t from, uint64_t to, uint64_t bytes);
   void PutOutput(uint64_t round, uint64_t from, uint64_t to, uint64_t bytes);
-  void Publish(uint64_t round);  // if something was put in that round
+  void Publish(uint64_t round);  // only if the round has a put
   void PublishNothing(uint64_t round);
   void Get(int peer, uint64_t round, uint64_t from, uint64_t to,
            uint64_t bytes);
-  void Await(int peer, uint64_t round);  // a get of nothing
+  void Await(int peer, uint64_t round);  // a get of 0 bytes: only its wait
   void Reduce(int first, int last, uint64_t round, uint64_t from,
               uint64_t input_from, uint64_t to, uint64_t bytes);
   void ReduceToSlot(int first, int last, uint64_t round, uint64_t from,
                     uint64_t input_from, uint64_t to_round, uint64_t to,
                     uint64_t bytes);
 
-  // Adds the releases: each as soon as no later step reads a slot of that round
-  // or an earlier one. A rank that reads nothing thus releases the whole call
-  // before its first step, and never holds up a peer.
+  // Adds each release right after the last step that reads a slot of that round
+  // or an earlier one. A rank that reads nothing releases the whole call before
+  // its first step, so it never delays a peer.
   Plan Finish(uint64_t rounds) &&;
 
  private:
@@ -121,10 +128,9 @@ class Planner {
   Plan plan_;
 };
 
-// Publishes round t + 1 before it retrieves round t, so that what the peers
-// wait for is there when they come for it. Two slots suffice: writing round
-// t + 1 waits for the release of round t - 1, which every rank does before it
-// publishes t + 1.
+// Publishes round t + 1 before it retrieves round t, so that peers find the
+// data that they wait for. Two slots suffice: writing round t + 1 waits for the
+// release of round t - 1, and every rank does that before it publishes t + 1.
 template <typename PublishRound, typename RetrieveRound>
 void Pipeline(uint64_t rounds, const PublishRound& publish,
               const RetrieveRound& retrieve) {

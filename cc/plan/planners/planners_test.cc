@@ -14,8 +14,8 @@
 namespace jax_cxl::plan {
 namespace {
 
-// Walks through the values of a parameter that is not worth a loop of its own,
-// so that every value meets every value of the others.
+// Cycles through the values of a parameter, in place of a loop. Every value
+// meets every value of the other parameters.
 template <typename T>
 class Cycle {
  public:
@@ -40,7 +40,8 @@ bool WritesSlot(const Step& step) {
 class Planners : public testing::TestWithParam<Op> {};
 
 TEST_P(Planners, VerifyForAllSizesAndRings) {
-  // Lengths without common factors, against those of the loops, too.
+  // The numbers of values have no common factors with each other or with the
+  // loops.
   Cycle<uint32_t> element_bytes({4, 1, 2, 8, 16, 12, 3});
   Cycle<uint64_t> all_read_bytes({0, 0, 300, 1 << 20, 0});
   Cycle<uint64_t> start_round(
@@ -82,7 +83,7 @@ TEST_P(Planners, VerifyForAllRoots) {
   }
 }
 
-// The fields that shape a plan without changing what it does.
+// Fields that change the form of a plan, but not its result.
 TEST_P(Planners, VerifyForChunksAndDevices) {
   for (int n : {2, 3, 5, 9}) {
     for (int devices : {1, 3, 6}) {
@@ -103,7 +104,7 @@ TEST_P(Planners, VerifyForChunksAndDevices) {
   }
 }
 
-// As kernels do in a pool of several devices.
+// Kernels use such geometries in a pool of several devices.
 TEST_P(Planners, VerifyForRoundsOnAllDevices) {
   for (int n : {2, 3, 8, 13}) {
     for (int devices : {2, 6}) {
@@ -144,7 +145,7 @@ TEST_P(Planners, VerifyFor64Ranks) {
   }
 }
 
-// Offsets far beyond 32 bits.
+// Offsets need far more than 32 bits.
 TEST_P(Planners, VerifyForBlocksOfATebibyte) {
   const Geometry geometry{.slot_bytes = uint64_t{8} << 30, .num_slots = 3};
   ExpectVerified(MakeRequest(GetParam(), 5, (uint64_t{1} << 40) / 16 - 1, 16),
@@ -164,7 +165,7 @@ TEST_P(Planners, StayCompact) {
   }
 }
 
-// A rank that reads nothing must not hold up those that write.
+// A rank that reads nothing must not delay ranks that write.
 TEST_P(Planners, ReleaseWithTheLastRead) {
   for (int n : {2, 5}) {
     Request request = MakeRequest(GetParam(), n, 2000);
@@ -190,9 +191,9 @@ TEST_P(Planners, ReleaseWithTheLastRead) {
   }
 }
 
-// Engines that stripe slots over workers rely on it.
+// Engines that divide slots among workers rely on this.
 TEST_P(Planners, StartPartsOnTheirAlignment) {
-  // What nobody reduces may lie as closely as lines allow.
+  // Pieces that no rank reduces only need kSlotAlignment.
   const bool packed = GetParam() == Op::kRaggedAllToAll;
   for (int n = 2; n <= 5; ++n) {
     for (uint64_t alignment : {128, 512, 1536}) {
@@ -251,11 +252,11 @@ TEST(PlanTest, ChunksOfShortMessagesOverlap) {
   EXPECT_EQ(rounds(Op::kAllGather, 16 << 10), 1u);
   EXPECT_EQ(rounds(Op::kAllGather, 32 << 10), 2u);
   EXPECT_EQ(rounds(Op::kAllGather, 1 << 20), kPipelineChunks);
-  EXPECT_EQ(rounds(Op::kAllGather, 64 << 20), 64u);  // slots are full anyway
-  // Two parts of a slot, read by one rank each.
+  EXPECT_EQ(rounds(Op::kAllGather, 64 << 20), 64u);  // chunks are full slots
+  // A slot has two parts, which different ranks read.
   EXPECT_EQ(rounds(Op::kAllToAll, 16 << 10), 2u);
   EXPECT_EQ(rounds(Op::kScatter, 16 << 10), 2u);
-  // Two exchanges each: two chunks of twice 48 KiB.
+  // Two exchanges for each of two chunks of 48 KiB.
   EXPECT_EQ(rounds(Op::kAllReduce, 64 << 10), 3u);
   EXPECT_EQ(rounds(Op::kAllReduce, 96 << 10), 5u);
   geometry.num_slots = 12;
@@ -264,7 +265,7 @@ TEST(PlanTest, ChunksOfShortMessagesOverlap) {
   EXPECT_EQ(rounds(Op::kAllGather, 1 << 20), 1u);
 }
 
-// Eight rings on six devices: in one round two devices hold two slots.
+// Eight rings on six devices: in each round, two devices hold two slots.
 TEST(PlanTest, RanksTakeTurnsOnDevicesThatDoNotDivideThem) {
   constexpr int kDevices = 6;
   for (int n : {7, 8, 9, 10, 12}) {
@@ -274,7 +275,7 @@ TEST(PlanTest, RanksTakeTurnsOnDevicesThatDoNotDivideThem) {
     ExpectVerified(request, geometry, {.num_devices = kDevices});
     const auto plans = MakePlans(request, geometry);
     ASSERT_TRUE(plans.ok());
-    // How often the n - 1 gets that all ranks make at a time meet a device.
+    // Count how often the n - 1 concurrent gets of all ranks use each device.
     for (size_t at = 0; at < 12 * static_cast<size_t>(n - 1); at += n - 1) {
       std::vector<int> gets(kDevices);
       for (const Plan& plan : *plans) {
@@ -293,7 +294,8 @@ TEST(PlanTest, RanksTakeTurnsOnDevicesThatDoNotDivideThem) {
   }
 }
 
-// First devices an even number apart: inputs would stay on every other device.
+// The ranks' first devices are an even number apart. Inputs would use only
+// every other device.
 TEST(PlanTest, ReductionsUseAllDevices) {
   for (Op op : {Op::kAllReduce, Op::kReduce}) {
     for (int n : {3, 4, 6}) {
@@ -315,7 +317,7 @@ TEST(PlanTest, ReductionsUseAllDevices) {
   }
 }
 
-// Readers of one ring keep off each other's devices.
+// Readers of one ring use different devices at the same time.
 TEST(PlanTest, BroadcastSpreadsItsReaders) {
   const Geometry geometry{.slot_bytes = 2048, .num_slots = 8, .num_devices = 4};
   auto first_gets = [&](int n, int rank) {
@@ -329,16 +331,17 @@ TEST(PlanTest, BroadcastSpreadsItsReaders) {
     rounds.resize(5);
     return rounds;
   };
-  // A few start one round after another,
+  // A few readers start one round after another.
   EXPECT_EQ(first_gets(4, 1), (std::vector<uint64_t>{0, 1, 2, 3, 4}));
   EXPECT_EQ(first_gets(4, 3), (std::vector<uint64_t>{2, 0, 1, 2, 3}));
-  // many go round in windows of one round a device, each from another start.
+  // Many readers read windows of one round per device, from different starts.
   EXPECT_EQ(first_gets(9, 1), (std::vector<uint64_t>{3, 0, 1, 2, 3}));
   EXPECT_EQ(first_gets(9, 5), (std::vector<uint64_t>{3, 2, 3, 0, 1}));
 }
 
-// 64 parts leave four of six devices one more, from the round's first on. Each
-// device has it for two of three readers that start 0, 2 and 4 rounds apart.
+// 64 parts give four of six devices one part more, starting with the round's
+// first device. With three readers that start 0, 2 and 4 rounds apart, each
+// device has the extra part for two of them.
 TEST(PlanTest, ReadersOfRoundsOnAllDevicesStartApart) {
   const Geometry geometry{.slot_bytes = 2048,
                           .num_slots = 12,
@@ -356,7 +359,7 @@ TEST(PlanTest, ReadersOfRoundsOnAllDevicesStartApart) {
   for (uint64_t bytes : {128 << 10, 16 << 10}) {
     for (int n : {6, 9}) {
       for (int rank = 1; rank < n; ++rank) {
-        // Not where few read, nor where the call is short.
+        // Readers do not start apart if there are few, or if the call is short.
         const bool apart = n > 7 && bytes > (32 << 10);
         EXPECT_EQ(first_awaited(n, bytes, rank), apart ? (rank - 1) % 3 * 2 : 0)
             << n << " ranks, " << bytes << " bytes, rank " << rank;

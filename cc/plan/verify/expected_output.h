@@ -6,9 +6,9 @@
 
 namespace jax_cxl::plan {
 
-// What `rank` must find in its output, from the table at plan::Request: the
-// specification against which the verifier holds plans. Bytes that the
-// operation leaves untouched are in no extent.
+// Returns the output that `rank` must find, according to the table at
+// plan::Request. This is the specification against which the verifier checks
+// plans. No extent covers bytes that the operation leaves untouched.
 Extents ExpectedOutput(const Request& request, int rank);
 
 }  // namespace jax_cxl::plan

@@ -9,8 +9,9 @@
 // Symbolic memory of the verifier. Internal to cc/plan.
 namespace jax_cxl::plan {
 
-// What a byte holds: zero, or the left fold, in rank order, of the inputs of
-// ranks [first, last) at byte `offset`; a fold over one rank is its input.
+// The symbolic content of a byte: zero, or the left fold, in rank order, of
+// byte `offset` of the inputs of ranks [first, last). A fold over one rank is
+// that rank's input.
 struct Value {
   bool zero = false;
   int first = 0;
@@ -33,7 +34,7 @@ struct Value {
   bool operator==(const Value&) const = default;
 };
 
-// Bytes [begin, end) that hold `value`, `value` plus 1, ...
+// Bytes [begin, end) with the contents `value`, `value` plus 1, ...
 struct Extent {
   uint64_t begin = 0;
   uint64_t end = 0;
@@ -42,12 +43,12 @@ struct Extent {
   bool operator==(const Extent&) const = default;
 };
 
-// A buffer as its extents, in order. Extents that continue each other are one,
-// so two buffers are equal if and only if their extents are. Gaps were never
-// written.
+// A buffer as an ordered list of extents. Extents that continue each other are
+// merged, so two buffers are equal if and only if their extents are equal. No
+// extent covers bytes that were never written.
 class Extents {
  public:
-  // Returns false, and writes nothing, if a byte is written already.
+  // Returns false, and writes nothing, if one of the bytes was written before.
   bool Write(uint64_t begin, uint64_t end, const Value& value) {
     if (begin == end) return true;
     auto next = After(begin);
@@ -72,8 +73,8 @@ class Extents {
     return true;
   }
 
-  // The longest extent that starts at `begin` and stops at `end` or before;
-  // nothing if that byte was never written.
+  // Returns the longest extent that starts at `begin` and ends at most at
+  // `end`, or nothing if byte `begin` was never written.
   std::optional<Extent> At(uint64_t begin, uint64_t end) const {
     const auto next = const_cast<Extents*>(this)->After(begin);
     if (next == extents_.begin()) return std::nullopt;
@@ -87,7 +88,7 @@ class Extents {
   const std::vector<Extent>& extents() const { return extents_; }
 
  private:
-  // The first extent that begins behind `begin`.
+  // The first extent that begins after `begin`.
   std::vector<Extent>::iterator After(uint64_t begin) {
     return std::upper_bound(
         extents_.begin(), extents_.end(), begin,

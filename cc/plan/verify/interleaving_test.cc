@@ -7,9 +7,9 @@
 
 #include "cc/testing/reference/plans.h"
 
-// Checks what Verify proves, without Verify: moves numbers instead of symbols,
-// through several calls in a row, and lets chance pick the rank that makes the
-// next step.
+// Tests what Verify proves, but without Verify. The test moves numbers instead
+// of symbols through several calls in a row. A random choice decides which rank
+// does the next step.
 namespace jax_cxl::plan {
 namespace {
 
@@ -113,7 +113,7 @@ class Group {
     }
   }
 
-  // Makes steps in an order picked by `random` until no rank can.
+  // Executes steps in random order until no rank can continue.
   void Run(std::mt19937& random) {
     std::vector<int> order;
     for (size_t r = 0; r < ranks_.size(); ++r) order.push_back(r);
@@ -180,7 +180,7 @@ class Group {
     }
   }
 
-  // Makes the next step of a rank unless that has to wait.
+  // Executes the next step of a rank, unless the step has to wait.
   bool TryStep(int rank) {
     Rank& state = ranks_[rank];
     if (state.call == calls_.size()) return false;

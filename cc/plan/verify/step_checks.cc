@@ -3,7 +3,7 @@
 namespace jax_cxl::plan {
 namespace {
 
-// [at, at + bytes) within [0, size), without overflow.
+// Returns true if [at, at + bytes) lies within [0, size). Cannot overflow.
 bool Within(uint64_t at, uint64_t bytes, uint64_t size) {
   return bytes <= size && at <= size - bytes;
 }

@@ -8,8 +8,8 @@
 
 namespace jax_cxl::plan {
 
-// What can be said about a step of `rank` before it runs, in a plan of `rounds`
-// rounds: that it stays inside the buffers and the call. Internal to cc/plan.
+// Checks a step of `rank` before it runs, in a plan of `rounds` rounds: it must
+// stay inside the buffers and the rounds of the call. Internal to cc/plan.
 Status CheckStep(const Request& request, const Geometry& geometry,
                  uint64_t rounds, int rank, const Step& step);
 

@@ -11,24 +11,25 @@
 
 // Why one schedule proves all of them.
 //
-// A step waits for counters of other ranks to reach a value, and counters only
-// grow. So a step that can run stays able to run, whatever else runs first: the
-// set of steps that can ever run is the same under every schedule, and a greedy
-// one that gets stuck is stuck for good (no schedule avoids the deadlock),
-// while one that finishes shows that every schedule does.
+// A step waits until counters of other ranks reach a value, and counters only
+// grow. So a step that can run stays able to run, whatever else runs first. The
+// set of steps that can ever run is therefore the same under every schedule. If
+// a greedy schedule gets stuck, every schedule does. If a greedy schedule
+// finishes, every schedule does.
 //
-// What a step reads is the same under every schedule, too, because these rules
-// hold for the program order of each rank alone:
-//  - a slot is not written in a round that its owner has published already, so
-//    a reader, which waits for that, finds the final bytes;
-//  - a rank does not read a round that it has released already, so the owner,
-//    which waits for the releases of all peers before it writes that slot for
-//    a later round, does not write under a reader.
-// The bytes of a slot in a round thus depend on the owner's program alone.
+// A step also reads the same data under every schedule, because each rank's
+// program obeys two rules:
+//  - It does not write a slot in a round that it has already published. A
+//  reader
+//    waits for the publication, so it finds the final bytes.
+//  - It does not read a round that it has already released. The owner waits for
+//    the releases of all peers before it writes the slot for a later round, so
+//    it does not write while a peer reads.
+// Thus the bytes of a slot in a round depend only on the owner's program.
 //
-// Calls that follow each other need no proof of their own: each starts with all
-// counters at or below its first round, and steps of a rank that is already in
-// the next call only raise counters.
+// Consecutive calls need no proof of their own. Each call starts with all
+// counters at or below its first round, and the steps of a rank that is already
+// in the next call only raise counters.
 namespace jax_cxl::plan {
 namespace {
 
@@ -40,7 +41,7 @@ struct Slot {
 };
 
 struct RankState {
-  size_t next = 0;  // step
+  size_t next = 0;  // index of the next step
   uint64_t published = 0;
   uint64_t released = 0;
   uint64_t written = 0;  // the last round written, plus 1
@@ -128,7 +129,7 @@ class Verifier {
     return OkStatus();
   }
 
-  // The rank that a step has to wait for, -1 if it can run.
+  // Returns the rank that a step has to wait for, or -1 if the step can run.
   int BlockedOn(int rank, const Step& step) const {
     const uint64_t slots = geometry_.num_slots;
     if (step.kind == StepKind::kPut || step.kind == StepKind::kPutOutput ||
@@ -223,8 +224,8 @@ class Verifier {
           value = extent.value;
         }
         if (source == step.first) offset = value.offset;
-        // No partial results either: a fold over them rounds more than once
-        // in the types that accumulate in a wider one.
+        // Partial results are wrong too: a fold over them rounds more than once
+        // in types that accumulate in a wider type.
         if (value != Value::Input(source, offset)) {
           return Wrong("operand ", source, " is not the input of that rank at ",
                        offset);
@@ -239,7 +240,7 @@ class Verifier {
     return OkStatus();
   }
 
-  // Writes bytes [at, at + size) of what the step moves.
+  // Writes bytes [at, at + size) of the data that the step moves.
   Status WriteOutput(int rank, const Step& step, uint64_t at, uint64_t size,
                      const Value& value) {
     const uint64_t begin = step.to + at;
@@ -273,7 +274,8 @@ class Verifier {
     return OkStatus();
   }
 
-  // The extent of `peer`'s slot at byte `at` of what the step moves.
+  // Returns the extent of `peer`'s slot that starts at byte `at` of the step's
+  // data.
   Result<Extent> ReadSlot(int rank, int peer, const Step& step,
                           uint64_t at) const {
     const uint64_t round = Absolute(step.round);
@@ -316,7 +318,7 @@ class Verifier {
                      " instead of", Describe(expected));
       }
       if (request_.op != Op::kBarrier) continue;
-      // Nothing shows in the output of a barrier: that it waits does.
+      // A barrier has no output, so check that it waits for every rank.
       for (int peer = 0; peer < request_.num_ranks; ++peer) {
         if (!state.awaited[peer]) {
           return Wrong("rank ", rank, " does not wait for rank ", peer);
@@ -333,7 +335,8 @@ class Verifier {
                  "): ", status.message());
   }
 
-  // The ranks [first, last) whose slots a step reads, its own rank apart.
+  // The ranks [first, last) whose slots a step reads. The range may include the
+  // step's own rank, whose slot it does not read.
   static std::pair<int, int> Sources(const Step& step) {
     switch (step.kind) {
       case StepKind::kGet:

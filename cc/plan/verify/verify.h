@@ -10,9 +10,9 @@
 
 namespace jax_cxl::plan {
 
-// What Verify assumes about the group.
+// Assumptions of Verify about the group.
 struct Setting {
-  uint64_t start_round = 0;  // rounds that the group has been through before
+  uint64_t start_round = 0;  // rounds of the group's earlier calls
   // Slot s of rank r lies on device (r * num_devices / num_ranks + s) %
   // num_devices.
   int num_devices = 1;
@@ -24,21 +24,24 @@ struct Traffic {
   std::vector<PoolBytes> by_device;
 };
 
-// The plans of all ranks; `request.rank` is ignored.
+// Makes the plans of all ranks. Ignores `request.rank`.
 Result<std::vector<Plan>> MakePlans(Request request, const Geometry& geometry);
 
-// Proves that `plans`, one for each rank, do what `request` asks for under
-// every interleaving, whatever the slots held before:
-//  - each byte of each output ends up with exactly what its rank asked for:
-//    the right input bytes, the left fold of the right ones in rank order, or
-//    zero, and is written once; bytes that are not defined stay untouched;
-//  - no slot is written before all peers released what it held, or after it was
-//    published; no byte of a slot is read unless its owner put it in that round
-//    and published it; no rank reads what it has released;
-//  - nothing leaves a slot, the input or the output;
-//  - the plans come to an end, with all rounds released by all ranks, so that
-//    the next call starts from the same state.
-// Returns the bytes moved, or kInternal with the rank and step that is wrong.
+// Proves that `plans`, one for each rank, do what `request` asks under every
+// interleaving, whatever the slots contained before:
+//  - Each byte of each output is written once, and gets exactly what the
+//  request
+//    says: the right input byte, the left fold of the right input bytes in rank
+//    order, or zero. Bytes that are not defined stay untouched.
+//  - No rank writes a slot before all peers have released its old contents, or
+//    after it has published the round. No rank reads a byte of a slot unless
+//    the owner has put it in that round and published it. No rank reads a round
+//    that it has released.
+//  - No step leaves a slot, the input or the output.
+//  - The plans end, and all ranks have released all rounds, so that the next
+//    call starts from the same state.
+// Returns the numbers of bytes moved, or kInternal with the rank and step that
+// are wrong.
 Result<Traffic> Verify(const Request& request, const Geometry& geometry,
                        const std::vector<Plan>& plans,
                        const Setting& setting = {});

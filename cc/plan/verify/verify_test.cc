@@ -28,7 +28,7 @@ Plans GoodPlans(const Request& request, const Geometry& geometry = kTwoSlots) {
   return *std::move(plans);
 }
 
-// The verifier's complaint about `plans`, "" if it has none.
+// Returns the verifier's message about `plans`, or "" if they are right.
 std::string Complaint(const Request& request, const Plans& plans,
                       const Geometry& geometry = kTwoSlots) {
   const Result<Traffic> traffic = Verify(request, geometry, plans);
