@@ -1,6 +1,6 @@
 """JAX collectives whose transport is a shared CXL memory pool.
 
-Use them in place of `jax.lax`'s, inside `jax.jit` and `jax.shard_map`:
+Use them in place of the collectives of `jax.lax`, inside `jax.jit` and `jax.shard_map`:
 
     import jax_cxl
 
@@ -8,8 +8,9 @@ Use them in place of `jax.lax`'s, inside `jax.jit` and `jax.shard_map`:
     total = jax.shard_map(lambda x: jax_cxl.psum(x, "i"), mesh=mesh,
                           in_specs=jax.P("i"), out_specs=jax.P())
 
-`from jax_cxl import lax` is `jax.lax` with these collectives in place of its own, and under
-`with jax_cxl.replace_collectives():` those of code that knows nothing of jax_cxl run here too.
+`from jax_cxl import lax` is `jax.lax` with these collectives in place of its own. Under
+`with jax_cxl.replace_collectives():` the collectives of code that does not know jax_cxl also go
+through the pool.
 """
 
 import importlib
@@ -20,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 from jax_cxl import _native
 from jax_cxl._launch import detect
 
-# In a checkout, where they have not been built.
+# A checkout may have no native modules: use those of an installed jax_cxl.
 __path__ += _native.elsewhere()
 
-# On GPUs streams wait for each other, and must not share one of the 8 queues that a process gets
-# otherwise. CUDA reads these when it starts, which may be before jax_cxl does.
+# On GPUs streams wait for each other, so two streams must not share a hardware queue. By default a
+# process gets 8 queues. CUDA reads these variables when it starts, perhaps before jax_cxl starts.
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 os.environ.setdefault("CUDA_DEVICE_MAX_COPY_CONNECTIONS", "32")
 

@@ -1,4 +1,4 @@
-"""Types of command line arguments, for argparse: each refuses at once and says what is right."""
+"""Types of command line arguments, for argparse. Each checks the text and says what is right."""
 
 import argparse
 import math
@@ -11,13 +11,13 @@ _T = TypeVar("_T")
 
 
 def whole_number(least: int) -> Callable[[str], int]:
-    """Returns the type of a whole number that is at least `least`."""
+    """Returns a type for whole numbers that are at least `least`."""
 
     def parse(text: str) -> int:
         try:
             number = int(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
         if number < least:
             raise argparse.ArgumentTypeError(f"must be at least {least}, not {number}")
         return number
@@ -26,13 +26,13 @@ def whole_number(least: int) -> Callable[[str], int]:
 
 
 def seconds(text: str) -> float:
-    """A time in seconds, not negative."""
+    """Parses a time in seconds, finite and not negative."""
     try:
         value = float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
     if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"must not be negative, or without end: {text}")
+        raise argparse.ArgumentTypeError(f"must be finite and not negative: {text}")
     return value
 
 
@@ -49,7 +49,7 @@ def telling(parse: Callable[[str], _T]) -> Callable[[str], _T]:
 
 
 def folder(text: str) -> pathlib.Path:
-    """An existing folder that may be written."""
+    """Parses the path of an existing folder in which this user may write."""
     path = pathlib.Path(text)
     if not path.is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {text}; create it")
@@ -59,7 +59,7 @@ def folder(text: str) -> pathlib.Path:
 
 
 def output_file(text: str) -> pathlib.Path:
-    """A file that can be written, in a folder that exists."""
+    """Parses the path of a file that can be written, in an existing folder."""
     path = pathlib.Path(text)
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{text} is a folder; name a file")

@@ -27,7 +27,7 @@ try:
     from jax._src.core import NamedAxisEffect
     from jax._src.dispatch import BACKEND_COMPILE_EVENT
 
-    # Fail here and not in the first call.
+    # Fail at import, not in the first call.
     _cache_key.custom_hook  # noqa: B018
     _config._check_vma.value  # noqa: B018
     _distributed.global_state.client  # noqa: B018
@@ -41,7 +41,7 @@ except (ImportError, AttributeError) as error:
 
 _HERE = os.path.dirname(__file__) + os.sep
 
-# How long processes wait for each other at start-up, in milliseconds. Covers a
+# How long processes wait for each other at start-up, in milliseconds. This is long enough for a
 # process that compiles or loads data before it first communicates.
 MEETING_TIMEOUT_MS = 300_000
 
@@ -78,7 +78,7 @@ def check_vma() -> bool:
 
 
 def forbidden_axes() -> tuple:
-    """Axes over which `no_collectives` (absent in JAX 0.10) forbids communication."""
+    """Returns the axes over which `no_collectives` (absent in JAX 0.10) forbids communication."""
     state = getattr(_config, "no_collectives", None)
     return tuple(state.value or ()) if state is not None else ()
 
@@ -86,14 +86,14 @@ def forbidden_axes() -> tuple:
 def sorts_axes_of_ppermute() -> bool:
     """Whether `jax.lax.ppermute` counts ranks in the order of the mesh, whatever axes are given.
 
-    Up to JAX 0.10 it does. Later versions count in the order that is given, and refuse another
-    order than that of the mesh unless `jax_raise_on_ppermute_sort_diff` is off.
+    JAX 0.10 does. Later versions count ranks in the order of the given axes. They refuse an order
+    that differs from the order of the mesh, unless `jax_raise_on_ppermute_sort_diff` is off.
     """
     return not hasattr(_config, "raise_on_ppermute_sort_diff")
 
 
 def refuses_other_orders_of_axes() -> bool:
-    """Whether `jax.lax.ppermute` refuses axes in another order than that of the mesh."""
+    """Whether `jax.lax.ppermute` refuses axes that are not in the order of the mesh."""
     option = getattr(_config, "raise_on_ppermute_sort_diff", None)
     return option is not None and bool(option.value)
 
@@ -109,17 +109,21 @@ def coordination_client() -> Any:
 
 
 def process_id() -> int:
-    """The number of this process in `jax.distributed`; unlike JAX's own, it makes no backend."""
+    """The number of this process in `jax.distributed`. Unlike `jax.process_index`, it makes no
+    backend.
+    """
     return _distributed.global_state.process_id
 
 
 def process_count() -> int:
-    """The number of processes in `jax.distributed`; it makes no backend either."""
+    """The number of processes in `jax.distributed`. Unlike `jax.process_count`, it makes no
+    backend.
+    """
     return _distributed.global_state.num_processes or 1
 
 
 def key_value(key: str) -> str | None:
-    """What is under a key of the coordination service, None if nothing is."""
+    """Returns the value of a key in the coordination service, None if the key has none."""
     try:
         return coordination_client().key_value_try_get(key)
     except jax.errors.JaxRuntimeError as error:
@@ -134,38 +138,38 @@ def hosts_service() -> bool:
 
 
 def leave_without_barrier() -> None:
-    """Lets the program end without a meeting of all processes, one of which is gone.
+    """Lets the program end without JAX's barrier at exit, after a process has died.
 
-    At exit JAX waits until all processes end, and aborts this one when that fails.
+    At that barrier JAX waits for all processes. If one does not come, JAX aborts this process.
     """
     state: Any = _distributed.global_state
     for held in (state.client, state.service):
-        # Its destructor would wait too.
+        # The destructor would also wait at the barrier, so keep the object alive.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
     state.client = state.service = state.preemption_sync_manager = None
 
 
 def forget_topology() -> None:
-    """Lets another process 0 than the first one tell the others which devices there are.
+    """Deletes the list of all devices from the coordination service.
 
-    The first has put that under a key that XLA does not overwrite. The other processes have read
-    it, and do not read it again.
+    A restarted process 0 publishes this list again, and XLA does not overwrite the list of the
+    first process 0. The other processes have read the list, and do not read it again.
     """
     coordination_client().key_value_delete("cpu:global_topology/cpu")
 
 
 def is_own_file(file: str) -> bool:
-    """Whether a file of source is one of this package's."""
+    """Whether a source file belongs to this package."""
     return file.startswith(_HERE)
 
 
 def user_frames(ctx: Any) -> Any:
-    """The frames outside JAX that led to the equation being lowered, innermost first."""
+    """Returns the frames outside JAX that led to the equation being lowered, innermost first."""
     return _source_info_util.user_frames(ctx.traceback)
 
 
 def running_frames() -> Iterator[tuple[str, int, str]]:
-    """File, line and function of what runs outside JAX in this thread, innermost first."""
+    """Yields file, line and function of each frame of this thread outside JAX, innermost first."""
     frame: types.FrameType | None = sys._getframe()
     while frame is not None:
         code = frame.f_code
@@ -188,8 +192,9 @@ def register_compiler_hook(platform: str, hook: Callable[[bytes], bytes | None])
             f"jax_cxl needs a hook in XLA's compiler that jax {jax.__version__} does not have:"
             f" {error}. Install jax 0.10.2 or newer."
         ) from error
-    # On CPUs a scheduled module would keep no instruction that the hook adds. On GPUs XLA's
-    # scheduler has placed starts and dones by then, where they overlap with other work.
+    # On CPUs the hook runs before the scheduler, because XLA would drop instructions that the hook
+    # adds to a scheduled module. On GPUs it runs after the scheduler, which has placed starts and
+    # dones so that collectives overlap with other work.
     stage = (
         xla.PipelineStage.PRE_SCHEDULER if platform == "cpu" else xla.PipelineStage.POST_SCHEDULER
     )
@@ -204,15 +209,16 @@ def extend_cache_key(part: Callable[[], str]) -> None:
     _cache_key.custom_hook = lambda: other() + part()
 
 
-# JAX says so when it has lowered a program, in the thread that compiles the program next.
+# JAX records this event when it has lowered a program. The thread that records it then compiles
+# the program.
 _LOWERED_EVENT = "/jax/core/compile/jaxpr_to_mlir_module_duration"
 _before_compilation: list[Callable[[], None]] = []
 
 
 def before_compilation(prepare: Callable[[], None]) -> None:
-    """Calls `prepare` before the next program is compiled, in that thread, when there are devices.
+    """Calls `prepare` before each compilation, in the thread that compiles. Devices exist by then.
 
-    It may be called at any time, while JAX makes its backends too.
+    This function may be called at any time, even while JAX makes its backends.
     """
     if not _before_compilation:
         jax.monitoring.register_event_duration_secs_listener(_on_duration)
@@ -227,7 +233,7 @@ def _on_duration(event: str, duration_secs: float, **_: str | int) -> None:
 
 
 def jitted_function_type() -> Any:
-    """The type of what `jax.jit` returns."""
+    """Returns the type of the functions that `jax.jit` returns."""
     return type(jax.jit(lambda: None))
 
 
@@ -235,11 +241,10 @@ def make_runtime_errors(make: Callable[[str], BaseException | None]) -> None:
     """Lets `make` choose what is raised where JAX raises `jax.errors.JaxRuntimeError`.
 
     XLA's errors become Python exceptions in native code, at many places: dispatch,
-    `block_until_ready`, `np.asarray`, `jax.device_get`. All of them instantiate this class, and
-    Python lets the instance, not the class that was asked for, say what was raised, as long as it
-    is an instance of a subclass. The class is an ordinary one (nanobind makes it like a `class`
-    statement does), so it can be given a `__new__`. It behaves as before for everything that
-    `make` declines. docs/decisions/0005 has what else was considered.
+    `block_until_ready`, `np.asarray`, `jax.device_get`. All of these places instantiate
+    JaxRuntimeError. This function replaces the `__new__` of the class, which may return an instance
+    of a subclass; Python then raises that instance. Where `make` returns None, the class behaves as
+    before. docs/decisions/0005 has the alternatives.
 
     Args:
       make: takes the error's text; returns an instance of a subclass of

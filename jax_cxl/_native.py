@@ -1,7 +1,7 @@
 """Where the native modules are.
 
 Python looks for modules in the current folder first. In a checkout, `python -m jax_cxl` and
-`python -m pytest` therefore import the sources of the checkout, whose native modules may be in an
+`python -m pytest` therefore import the sources of the checkout. The native modules may exist in an
 installed jax_cxl only.
 """
 

@@ -1,4 +1,4 @@
-"""What all figures share: a colour for each system, sizes as 32 KiB. Needs matplotlib."""
+"""Colours, sizes and legends that all figures share. Needs matplotlib."""
 
 import pathlib
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ _SYSTEMS = {
     "jax_cxl": ("jax_cxl", "#0072B2", "-"),
     "gloo": ("Gloo", "#E69F00", "-"),
     "endpoint": ("jax_cxl", "#0072B2", "-"),
-    # In results files until 2026-11-22: of calls that come in the same order on all ranks.
+    # Results files until 2026-11-22 have this: calls that all ranks made in the same order.
     "in_order": ("jax_cxl, calls in program order", "#0072B2", ":"),
     "mpi": ("MPI", "#CC79A7", "-"),
     "openmpi": ("Open MPI", "#CC79A7", "-"),
@@ -29,7 +29,7 @@ def curve(axis: Any, system: str, x: Sequence[float], y: Sequence[float], **styl
     """Draws a curve of a system in its colour.
 
     Args:
-      axis: of matplotlib.
+      axis: axes of matplotlib.
       system: a backend of a results file, "nccl-infiniband" or "paper".
       x: abscissas.
       y: ordinates.
@@ -41,7 +41,7 @@ def curve(axis: Any, system: str, x: Sequence[float], y: Sequence[float], **styl
 
 
 def size_ticks(axis: Any, sizes: Sequence[int]) -> None:
-    """Marks these sizes in bytes on the abscissa, as 32 KiB."""
+    """Marks these sizes in bytes on the abscissa, with labels such as "32 KiB"."""
     axis.set_xscale("log")
     axis.set_xticks(sizes, [size_text(size) for size in sizes], rotation=60)
     axis.minorticks_off()
@@ -54,7 +54,7 @@ def size_text(size: int) -> str:
 
 
 def legend(figure: Any, axis: Any) -> None:
-    """Puts one legend of a panel's curves below all panels, where it covers none."""
+    """Puts one legend of a panel's curves below all panels, where it covers no curve."""
     handles, labels = axis.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
 
@@ -62,7 +62,7 @@ def legend(figure: Any, axis: Any) -> None:
 def save(figure: Any, path: pathlib.Path, dpi: int = 100) -> None:
     """Writes a figure, and closes it.
 
-    There is no date or version in the file: the same numbers make the same file.
+    The file has no date or version, so that the same numbers make the same file.
     """
     from matplotlib import pyplot
 

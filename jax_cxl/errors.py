@@ -1,8 +1,8 @@
 """Exceptions of jax_cxl.
 
-Whatever goes wrong raises one of these, wherever it surfaces: from `jax_cxl.initialize`, or from a
-compiled program, when it is started or when its result is waited for. Those from a compiled program
-are instances of `jax.errors.JaxRuntimeError` too. `docs/errors.md` says what to do about each.
+Every failure of jax_cxl raises one of these: in `jax_cxl.initialize`, where a compiled program is
+started, or where the program waits for its result. An exception from a compiled program is also an
+instance of `jax.errors.JaxRuntimeError`. `docs/errors.md` says what to do about each.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ class CxlError(RuntimeError):
 
     told_by: int | None = None
 
-    # Facts that come with a status of the native library -> their types.
+    # Name of a detail that comes with a status of the native library -> its type.
     _FACTS: ClassVar[dict[str, type]] = {"told_by": int}
 
 
@@ -70,9 +70,9 @@ class PeerLostError(CxlError):
       rank: the rank that is gone, an index into `jax.devices()`.
       pid: its process id.
       host: name of its host.
-      last: what it did last, as far as the pool shows, for example "finished psum: all_reduce sum
-        of 4 float32, its collective 7".
-      call: the collective in which it was missed.
+      last: what that rank did last, as far as the pool shows, for example "finished psum:
+        all_reduce sum of 4 float32, its collective 7".
+      call: the collective in which this rank waited for it.
     """
 
     rank: int | None = None
@@ -91,9 +91,9 @@ class CollectiveTimeoutError(CxlError, TimeoutError):
       rank: the rank that was waited for, an index into `jax.devices()`.
       pid: its process id.
       host: name of its host.
-      last: what it did last, as far as the pool shows.
+      last: what that rank did last, as far as the pool shows.
       call: the collective that waited.
-      waited_s: for how many seconds.
+      waited_s: for how many seconds it waited.
     """
 
     rank: int | None = None
@@ -117,7 +117,7 @@ class MismatchError(CxlError):
     ranks: tuple[int, ...] = ()
     calls: tuple[str, ...] = ()
 
-    # Collected from a fact for each side.
+    # `ranks` and `calls` are collected from one detail for each of the two ranks.
     _FACTS = CxlError._FACTS | {"rank_0": int, "call_0": str, "rank_1": int, "call_1": str}
 
 
@@ -134,7 +134,7 @@ BY_CODE = {
     "MISMATCH": MismatchError,
 }
 
-# Inside a compiled program it is a collective that is wrong, not a pool.
+# Inside a compiled program, INVALID_ARGUMENT is about a collective, not about a pool.
 BY_CODE_IN_PROGRAM = BY_CODE | {"INVALID_ARGUMENT": InvalidCollectiveError}
 
 
@@ -160,7 +160,7 @@ def add_details(error: CxlError, details: Iterable[tuple[str, str]]) -> None:
     """Sets the attributes of an exception from the details of a status."""
     facts: dict[str, Any] = {}
     for name, text in details:
-        # They may come from another process: what is no number is left out.
+        # A detail may come from another process: leave it out if it is not a number.
         with contextlib.suppress(ValueError, KeyError):
             facts[name] = error._FACTS[name](text)
     if isinstance(error, MismatchError):

@@ -22,8 +22,8 @@ from jax_cxl._launch import process, rank, supervisor
 from jax_cxl._launch.environment import launched as launched
 from jax_cxl._takeover import plugin
 
-# More ranks than either need --oversubscribe. A rank that imports JAX takes a second of a core and
-# 150 MB to start.
+# More ranks than one of these limits need --oversubscribe. A rank that imports JAX takes a second
+# of a core and 150 MB to start.
 _ANY_MACHINE = 64
 _PER_CORE = 8
 
@@ -198,7 +198,7 @@ def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
         action="store_true",
         help=f"allow more than {_ANY_MACHINE} ranks, and more than {_PER_CORE} for each core",
     )
-    # One list: with a positional argument for the script, argparse would drop a `--` behind it.
+    # One list for the script and its arguments: argparse would drop a `--` after a positional one.
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     command = options.command

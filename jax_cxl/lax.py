@@ -2,8 +2,8 @@
 
     from jax_cxl import lax
 
-    lax.psum(x, "i")  # jax_cxl's
-    lax.scan(f, init, xs)  # JAX's
+    lax.psum(x, "i")  # jax_cxl.psum
+    lax.scan(f, init, xs)  # jax.lax.scan
 
 Only collectives that `jax.lax` has differ: `lax.broadcast`, `lax.reduce`, `lax.gather`,
 `lax.scatter` and `lax.scan` are JAX's operations on one array, as always.
@@ -64,7 +64,7 @@ from jax_cxl.ops import (
 )
 
 _OURS = globals().keys() & ops.__all__
-# Type checkers see the names above, and those of jax.lax by __getattr__.
+# Type checkers see the names above, and through __getattr__ the names of jax.lax.
 __all__ = sorted({*_OURS, *(name for name in dir(_lax) if not name.startswith("_"))})
 
 

@@ -1,6 +1,6 @@
-"""XLA's modules in their serialized form: read, and changed without loss.
+"""Reads XLA's serialized modules, and changes them without loss.
 
-XLA hands a compiler hook each module as a serialized `HloModuleProto`. This package reads of it
-what the hook needs and keeps every other byte as it is, whatever version of XLA wrote it. It knows
-nothing of pools and ranks.
+XLA passes each module to a compiler hook as a serialized `HloModuleProto`. This package reads the
+fields that the hook needs. It keeps every other byte, whichever version of XLA wrote the module. It
+does not know pools and ranks.
 """

@@ -8,7 +8,7 @@ import numpy as np
 
 from jax_cxl._hlo.wire import Message
 
-# HloInstructionProto: four places for groups, one for each notation and age.
+# Fields of HloInstructionProto that can hold the groups. Versions of XLA use different notations.
 _GROUPS, _DEVICE_LIST, _IOTA, _MESH_AXES = 49, 87, 92, 93
 
 Groups = list[list[int]]
@@ -53,7 +53,7 @@ class DeviceAssignment:
 
 
 def decode(instruction: Message) -> Groups:
-    """Returns the groups of a collective as its ids have them; none: one group of all."""
+    """Returns the groups of a collective, with its ids. An empty list means one group of all."""
     if instruction.has(_MESH_AXES):
         return _of_mesh_axes(Message(instruction.blob(_MESH_AXES)))
     if instruction.has(_IOTA):
@@ -66,7 +66,7 @@ def decode(instruction: Message) -> Groups:
 
 
 def _of_iota(proto: Message) -> Groups:
-    """[2,2]<=[4] or [2,2]<=[2,2]T(1,0): numbers from 0, reshaped and transposed."""
+    """Decodes [2,2]<=[4] or [2,2]<=[2,2]T(1,0): numbers from 0, reshaped and transposed."""
     ids = _iota(proto.integers(3), proto.integers(4))
     return ids.reshape(proto.get(1), proto.get(2)).tolist()
 
@@ -77,7 +77,7 @@ def _iota(dimensions: list[int], permutation: list[int]) -> np.ndarray:
 
 
 def _of_mesh_axes(proto: Message) -> Groups:
-    """mesh['a'=2,'b'=4] {'b':(1)2}: devices that differ along axes, or parts of axes, of a mesh."""
+    """Decodes mesh['a'=2,'b'=4] {'b':(1)2}: groups along axes, or parts of axes, of a mesh."""
     mesh = Message(proto.blob(1))
     sizes = [axis.get(2) for axis in mesh.messages(1)]
     if mesh.has(3):
@@ -85,8 +85,8 @@ def _of_mesh_axes(proto: Message) -> Groups:
         ids = _iota(order.integers(1), order.integers(2)).reshape(-1)
     else:
         ids = np.array(mesh.integers(2) or range(math.prod(sizes)))
-    # Each axis becomes three: what lies before the part that is named, the part, what is behind.
-    # An axis of which two parts are named is cut at the ends of both.
+    # Each axis becomes three dimensions: those before the named part, the part, those after it.
+    # If two parts of an axis are named, the axis is cut at the ends of both.
     named = [(axis.get(1), *_part(axis, sizes)) for axis in proto.messages(2)]
     shape: list[int] = []
     where: dict[tuple[int, int], int] = {}

@@ -60,7 +60,7 @@ class Instruction:
 
 
 class Computation:
-    """A computation, whose instructions are parsed where they are looked at."""
+    """A computation. Its instructions are parsed when they are used."""
 
     def __init__(self, proto: Message) -> None:
         self._proto = proto
@@ -94,7 +94,7 @@ class Computation:
         return self._by_id[number]
 
     def with_any(self, opcodes: "tuple[bytes, ...]") -> Iterator[Instruction]:
-        """Yields the instructions whose bytes hold one of these texts, in order."""
+        """Yields the instructions that contain one of these texts, in order."""
         numbers = {position: number for number, position in self._position.items()}
         for position, blob in enumerate(self._blobs):
             if any(opcode in blob for opcode in opcodes):
@@ -106,7 +106,7 @@ class Computation:
         return self._next - 1
 
     def replace(self, old: Instruction, new: "list[Instruction]") -> None:
-        """Puts instructions, the last with the id of the old one, into its place."""
+        """Replaces an instruction by others. The last of them must have the id of the old one."""
         assert new[-1].id == old.id
         self._new[old.id] = new
 
@@ -116,7 +116,7 @@ class Computation:
             self._new[instruction.id] = [instruction]
 
     def current(self, texts: "tuple[bytes, ...]") -> Iterator[Instruction]:
-        """Yields the instructions that are there now: changed ones, and those with a text."""
+        """Yields replaced and changed instructions, and unchanged ones that contain a text."""
         numbers = {position: number for number, position in self._position.items()}
         for position, blob in enumerate(self._blobs):
             number = numbers[position]
@@ -126,7 +126,7 @@ class Computation:
                 yield self.instruction(number)
 
     def replacements(self) -> dict[int, list[int]]:
-        """Returns, for each id that was replaced, the ids that stand in its place."""
+        """Returns, for each replaced instruction, the ids of its replacements."""
         return {old: [i.id for i in new] for old, new in self._new.items()}
 
     @property
@@ -153,14 +153,14 @@ class Computation:
 
 
 class _StackFrames:
-    """The places in the program's sources to which instructions refer. Few of many are read."""
+    """The source locations to which instructions refer. They are parsed when they are used."""
 
     def __init__(self, proto: Message) -> None:
         self._files, self._functions = proto.blobs(1), proto.blobs(2)
         self._locations, self._frames = proto.blobs(3), proto.blobs(4)
 
     def outwards(self, number: int) -> Iterator[tuple[str, int, str]]:
-        """Yields file, line and function of a frame, and then of the frames that called it."""
+        """Yields file, line and function of a frame, and then of its callers."""
         for _ in range(len(self._frames)):
             if not 0 < number <= len(self._frames):
                 return
@@ -172,7 +172,7 @@ class _StackFrames:
 
 
 class Module:
-    """A module as XLA hands it to a compiler hook."""
+    """A module as XLA passes it to a compiler hook."""
 
     def __init__(self, data: bytes) -> None:
         self._proto = Message(data)
@@ -187,7 +187,7 @@ class Module:
 
     @functools.cached_property
     def device_assignment(self) -> DeviceAssignment | None:
-        """Which device executes which part, None if that is not known yet."""
+        """Which device executes which part of the module, None if that is not known yet."""
         return DeviceAssignment.decode(Message(self._proto.blob(_DEVICE_ASSIGNMENT)))
 
     @functools.cached_property
@@ -201,11 +201,11 @@ class Module:
 
     @property
     def is_scheduled(self) -> bool:
-        """Whether the order of its instructions is decided."""
+        """Whether XLA has decided the order of the instructions."""
         return self._proto.has(_SCHEDULE)
 
     def with_any(self, opcodes: "tuple[bytes, ...]") -> Iterator[Computation]:
-        """Yields the computations whose bytes hold one of these texts, in order."""
+        """Yields the computations that contain one of these texts, in order."""
         for position, blob in enumerate(self._blobs):
             if any(opcode in blob for opcode in opcodes):
                 yield self._computation(position)
@@ -215,17 +215,17 @@ class Module:
         return self._computation(self._positions[number])
 
     def drop(self, number: int) -> None:
-        """Removes a computation that nobody calls any more."""
+        """Removes a computation that no instruction calls any more."""
         self._dropped.add(number)
 
     def source_line(
         self, instruction: Instruction, skip: Callable[[str], bool] = lambda file: False
     ) -> str:
-        """Returns the line of the user's program, as "file:line (function)", or an empty text.
+        """Returns the source line of an instruction as "file:line (function)", "" if not known.
 
         Args:
           instruction: the instruction.
-          skip: says of a file that its callers are meant instead.
+          skip: returns whether to skip the frames of a file, and to look at their callers.
         """
         metadata = Message(instruction.proto.blob(Instruction.METADATA))
         for file, line, function in self._stack_frames.outwards(metadata.get(15)):
@@ -237,7 +237,7 @@ class Module:
     def encode(self) -> bytes:
         """Returns the serialized module."""
         out = Message()
-        # Computations are written where they were: callees stand before their callers.
+        # Computations keep their positions, because callees must come before their callers.
         position = 0
         for number, kind, value in self._proto.items():
             computation = None
@@ -260,7 +260,7 @@ class Module:
         return self._computations[position]
 
     def _schedule(self, schedule: Message) -> Message:
-        """Returns the schedule with new instructions where the old one stood."""
+        """Returns the schedule with the replacements in the places of replaced instructions."""
         changed = {c.id: c.replacements() for c in self._computations.values() if c.changed}
         out = Message()
         for entry in schedule.messages(1):
@@ -276,7 +276,7 @@ class Module:
 
 
 def _integer(blob: bytes, number: int) -> int:
-    """Returns an integer field of a serialized message; zeros are not written."""
+    """Returns an integer field of a serialized message, 0 if it is missing."""
     for field, _, value in fields(blob):
         if field == number and isinstance(value, int):
             return value

@@ -1,4 +1,4 @@
-"""Shapes of arrays: element type, dimensions, layout."""
+"""Shapes of arrays: element types, dimensions, layouts."""
 
 import dataclasses
 import math
@@ -8,7 +8,8 @@ from jax_cxl._hlo.wire import Message
 # ShapeProto and LayoutProto (xla/xla_data.proto).
 _ELEMENT_TYPE, _DIMENSIONS, _DYNAMIC, _TUPLE_SHAPES, _LAYOUT = 2, 3, 6, 4, 5
 _MINOR_TO_MAJOR, _TAIL_ALIGNMENT = 1, 16
-# Of a layout: tiles, packing, types of indices and pointers, memory space, splits.
+# Fields of a layout that make it irregular: tiles, packing, types of indices and pointers, memory
+# space, splits.
 _IRREGULAR = (6, 8, 9, 10, 11, 12, 15, 17)
 _TUPLE = 13
 
@@ -73,7 +74,7 @@ class Shape:
         return dataclasses.replace(self, minor_to_major=(*others, dimension))
 
     def stacked(self, n: int) -> "Shape":
-        """The shape of `n` such arrays one behind the other, on a new first dimension."""
+        """The shape of `n` such arrays, stacked along a new first dimension."""
         return dataclasses.replace(
             self,
             dimensions=(n, *self.dimensions),
@@ -96,14 +97,14 @@ class Shape:
 
 
 def decode(proto: Message) -> list[Shape]:
-    """Returns the arrays of a ShapeProto: the parts of a tuple, else one."""
+    """Returns the shapes in a ShapeProto: one for each element of a tuple, else one."""
     if proto.get(_ELEMENT_TYPE) == _TUPLE:
         return [_array(part) for part in proto.messages(_TUPLE_SHAPES)]
     return [_array(proto)]
 
 
 def is_tuple(proto: Message) -> bool:
-    """Whether a ShapeProto is that of a tuple."""
+    """Whether a ShapeProto describes a tuple."""
     return proto.get(_ELEMENT_TYPE) == _TUPLE
 
 

@@ -13,7 +13,7 @@ _WORD = (1 << 64) - 1
 
 
 class MalformedError(ValueError):
-    """The bytes are no protocol buffer message."""
+    """The bytes are not a protocol buffer message."""
 
 
 class Message:
@@ -128,7 +128,7 @@ def fields(data: bytes) -> Iterator[tuple[int, int, Value]]:
     """Yields number, wire type and value of each field of a serialized message.
 
     Raises:
-      MalformedError: the bytes are no message.
+      MalformedError: the bytes are not a message.
     """
     position, end = 0, len(data)
     while position < end:

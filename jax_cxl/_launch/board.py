@@ -1,15 +1,15 @@
-"""What ranks know of each other outside of the pool: a byte for each, in shared memory.
+"""The state of each rank before there is a pool: a byte for each rank, in shared memory.
 
-JAX connects processes in a call that aborts the process if one of them does not come. So a rank
-looks here first whether all ranks have come. A rank that was restarted looks here whether there are
-others that it can join.
+JAX connects processes in a call that aborts the process if another process does not come. So a rank
+first checks here that all ranks have come. A restarted rank checks here that there are ranks that
+it can join.
 """
 
 import mmap
 import os
 
-# A rank that runs and has not begun to connect, one that has, one that ended without, and one that
-# ended with status 0 after it had.
+# RUNS: the rank has not begun to connect. CONNECTS: it has. ENDED: it ended before it connected.
+# FINISHED: it connected, and ended with status 0.
 RUNS, CONNECTS, ENDED, FINISHED = range(4)
 
 
@@ -34,7 +34,7 @@ class Board:
             self._memory[rank] = CONNECTS
 
     def note_end(self, rank: int, status: int) -> None:
-        """Notes that a rank has ended. One that failed after it had connected may be restarted."""
+        """Notes that a rank has ended. A rank that failed after it connected may be restarted."""
         if self._memory[rank] == RUNS:
             self._memory[rank] = ENDED
         elif status == 0:

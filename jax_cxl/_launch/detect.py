@@ -3,9 +3,9 @@
 JAX takes both from the first `ClusterEnv` in its list that is present. The launcher's `ClusterEnv`
 has to exist before the script calls `initialize`. But the launcher must not import JAX, because the
 script may set XLA_FLAGS or JAX_PLATFORMS first. So an import hook defines the class when the script
-imports JAX, right after its base class. The class then stands before those of Slurm, Open MPI and
-Kubernetes in JAX's list, also if the launcher runs inside their allocations. The same goes for the
-MPI launchers that JAX does not know (mpi.py).
+imports JAX, right after its base class. In JAX's list the class then stands before the classes of
+Slurm, Open MPI and Kubernetes, so that JAX finds it even inside their allocations. The same hook
+defines classes for the MPI launchers that JAX does not know (mpi.py).
 """
 
 import functools
@@ -21,7 +21,7 @@ _CLUSTER_MODULE = "jax._src.clusters.cluster"
 
 
 def install_for_mpi() -> None:
-    """Installs where an MPI launcher that JAX does not know has started this process."""
+    """Calls `install` if an MPI launcher that JAX does not know has started this process."""
     if mpi.is_open_mpi() or mpi.is_hydra():
         install()
 
@@ -64,7 +64,7 @@ class _Loader(abc.Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: types.ModuleType) -> None:
-        # Code that looks at the module later sees its own loader.
+        # Code that inspects the module later has to see the original loader.
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader

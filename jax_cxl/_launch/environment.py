@@ -14,16 +14,17 @@ SIZE = "JAX_CXL_LAUNCH_SIZE"
 # How many times the ranks have been started again, for scripts.
 RESTARTS = "JAX_CXL_LAUNCH_RESTARTS"
 
-# Set if the ranks continue without a rank that has failed; _RESTART if that rank starts again.
+# GO_ON is set if the ranks continue without a rank that has failed; _RESTART is set if the failed
+# rank starts again.
 GO_ON = "JAX_CXL_LAUNCH_GO_ON"
 _RESTART = "restart"
 
-# The socket on which a rank reports to the supervisor: that it has a pool (a 0, the offset of the
-# pool in its file, and the open file), and that it fails (a byte, its exit status). Only a rank's
-# own process has it.
+# The socket on which a rank reports to the supervisor. A rank reports that it has a pool (a 0, the
+# offset of the pool in its file, and the open file), and that it fails (a byte, its exit status).
+# Only the rank itself has the socket, not the processes that it starts.
 reports: socket.socket | None = None
 
-# Which ranks have begun to connect. Only a rank's own process has it.
+# The states of all ranks. Only the rank itself has the board, not the processes that it starts.
 board: Board | None = None
 
 # The report of a pool: 0, and the offset.
@@ -68,9 +69,9 @@ def succeeds_process_0() -> bool:
 def announce_pool(fd: int, offset: int) -> None:
     """Hands the pool to the launcher, if there is one.
 
-    A pool without a name is gone with the last rank. The launcher keeps it open too, so that it can
-    print the last calls of the ranks. This passes the open file itself, because this process may be
-    gone when the launcher reads the report.
+    The kernel frees a pool without a name when the last rank ends. So the launcher keeps the pool
+    open too, and can print the last calls of the ranks. This function passes the open file itself,
+    because this process may have ended when the launcher reads the report.
 
     Args:
         fd: The open file of the pool.
@@ -105,7 +106,7 @@ def rank_environment(
         restarts: How many times the ranks have been started before.
         go_on: Whether the ranks continue without a rank that has failed. Then the launcher, and not
             rank 0, hosts the coordination service.
-        restart_lost: Whether a rank that has failed is restarted meanwhile.
+        restart_lost: Whether the launcher restarts a rank that has failed.
         replace_collectives: Whether XLA's collectives go through the pool.
     """
     environment = dict(base)
@@ -122,12 +123,12 @@ def rank_environment(
         environment[_COORDINATOR_BIND] = "127.0.0.1:0"
     if replace_collectives and base.get(plugin.VARIABLE) != plugin.STRICT:
         environment[plugin.VARIABLE] = "1"
-    # Keep the user's own choice (several ranks may share a GPU), but not that of an outer launcher.
+    # Keep a choice of the user (several ranks may share a GPU), but not of an outer launcher.
     if _LOCAL_DEVICES not in base or RANK in base:
         count = devices_per_process or 1
         environment[_LOCAL_DEVICES] = ",".join(str(rank * count + i) for i in range(count))
     if devices_per_process is not None:
-        # A script that assigns XLA_FLAGS does not overwrite this, and it takes precedence.
+        # This variable takes precedence over XLA_FLAGS, which a script may assign.
         environment[_CPU_DEVICES] = str(devices_per_process)
     _exempt_loopback_from_proxy(environment)
     return environment

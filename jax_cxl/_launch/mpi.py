@@ -1,9 +1,9 @@
 """Makes `jax.distributed.initialize()` work under MPI launchers that JAX itself does not detect.
 
-JAX detects Open MPI up to version 4 by a variable that version 5 does not set, and no launcher of
-MPICH's family. Both say in the environment how many processes there are and which one this is.
-Neither says where process 0 listens, so that follows from what all processes of a job share: the
-launcher's name for the job, or the launcher itself.
+JAX detects Open MPI up to version 4 by a variable that version 5 does not set. It detects no
+launcher of the MPICH family. The environment has the number of processes and the number of this
+process, but not the address of process 0. So the address is computed from something that all
+processes of a job share: the launcher's name for the job, or the launcher itself.
 """
 
 import os
@@ -17,7 +17,7 @@ _OPEN_MPI = ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMIX_NAMESPACE")
 _OPEN_MPI_4 = "OMPI_MCA_orte_hnp_uri"
 _HYDRA = ("PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS")
 
-# JAX's own range for ports that follow from the name of a job.
+# The range from which JAX also takes ports that it computes from the name of a job.
 _FIRST_PORT, _PORTS = 61440, 4096
 
 
@@ -51,7 +51,8 @@ def clusters(base: Any) -> list[Any]:
         def get_coordinator_address(
             cls, timeout_secs: int | None, override_coordinator_port: str | None
         ) -> str:
-            # "prterun-HOST-PID@JOB": the host on which mpirun runs, as JAX does it for version 4.
+            # "prterun-HOST-PID@JOB" has the host on which mpirun runs. JAX uses this host too, for
+            # version 4.
             namespace = os.environ["PMIX_NAMESPACE"]
             port = override_coordinator_port or _port(namespace)
             if os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == os.environ["OMPI_COMM_WORLD_SIZE"]:
@@ -113,8 +114,8 @@ def _port(job: str) -> str:
 def _proxy() -> int:
     """Returns the process id of Hydra's proxy, the same in all processes of a host.
 
-    The proxy has made the socket pair through which a process talks to it. A script between the
-    two, whose child this process is, does not matter.
+    The proxy has made the socket pair through which a process talks to it. So its process id is
+    found even if a script between the proxy and this process has started this process.
     """
     try:
         with socket.socket(fileno=os.dup(int(os.environ["PMI_FD"]))) as proxy:

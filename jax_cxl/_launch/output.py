@@ -38,11 +38,11 @@ class Sink:
 
     @property
     def full(self) -> bool:
-        """Whether so many bytes wait that no more should be read from the ranks."""
+        """Whether too many bytes wait, so that the caller should stop reading from the ranks."""
         return len(self._pending) > _HIGH_WATER
 
     def line(self, text: bytes) -> None:
-        """Adds a line; `text` has its end."""
+        """Adds a line; `text` includes the line end."""
         if self._live:
             text = _ERASE + text + self._live
         self._pending += text
@@ -100,7 +100,7 @@ class Source:
         self._text = bytearray()
 
     def read(self) -> None:
-        """Reads what is there; call it when poll() says that the descriptor is readable."""
+        """Reads the available bytes; call it when poll() says that the descriptor is readable."""
         data = os.read(self.fd, 1 << 16)
         if not data:
             self.close()
@@ -159,12 +159,12 @@ class Source:
 
 
 def sinks(stdout: int = 1, stderr: int = 2) -> tuple[Sink, Sink]:
-    """Returns the sinks of the two streams. If both are the same terminal, it is the same sink."""
+    """Returns the sinks of the two streams: the same sink twice if both are the same terminal."""
     # A terminal that cannot erase a line is treated like a file.
     capable = os.environ.get("TERM", "dumb") != "dumb"
     first, second = (Sink(fd, capable and os.isatty(fd)) for fd in (stdout, stderr))
     one_terminal = first.terminal and second.terminal and _device(stdout) == _device(stderr)
-    # Two sinks would not know where the other has left the cursor.
+    # Two sinks on one terminal would not know where the other sink has left the cursor.
     return first, first if one_terminal else second
 
 

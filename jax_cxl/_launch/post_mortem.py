@@ -1,4 +1,4 @@
-"""The last calls of a job's ranks, read from their pool after they are gone."""
+"""Reads the last calls of a job's ranks from their pool, after the ranks have ended."""
 
 import contextlib
 import os
@@ -14,10 +14,10 @@ class HeldPool:
         self._offset = 0
 
     def hold(self, fd: int, offset: int) -> None:
-        """Keeps the pool at `offset` of an open file. Releases a pool that it has kept before."""
+        """Keeps the pool at `offset` of an open file, and releases the pool that it kept before."""
         self._release()
-        # Open the file again: the descriptor of a rank shares the rank's lock on the pool, and the
-        # lock says that the job lives.
+        # Open the file again. The descriptor of a rank shares the rank's lock on the pool, and a
+        # locked pool counts as the pool of a living job.
         with contextlib.suppress(OSError):
             self._fd = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
         self._offset = offset

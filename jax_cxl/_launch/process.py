@@ -23,7 +23,7 @@ def die_with(parent: int, number: signal.Signals) -> None:
 
 
 def become_subreaper() -> None:
-    """Makes orphaned descendants children of this process, so that none gets lost."""
+    """Makes orphaned descendants children of this process, so that it can end them."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 

@@ -48,7 +48,7 @@ def main() -> None:
         if not isinstance(error, Exception):
             raise
         error.__traceback__ = _users_part(error.__traceback__)
-        # As the interpreter does, for exit handlers that ask how the program ended.
+        # The interpreter also sets this, for exit handlers that ask how the program ended.
         sys.last_value = error
         sys.excepthook(type(error), error, error.__traceback__)
     sys.exit(1)
@@ -59,7 +59,7 @@ def _run(kind: str, name: str) -> None:
     if kind == MODULE:
         runpy.run_module(name, run_name="__main__", alter_sys=True)
         return
-    # Python puts the script's folder first; -m put the current one there.
+    # Python puts the script's folder first in sys.path; `-m` put the current folder there.
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.realpath(name))
     runpy.run_path(name, run_name="__main__")
@@ -69,7 +69,7 @@ def _report(reports: socket.socket, error: BaseException) -> None:
     """Tells the supervisor the exit status of this process, unless it is 0."""
     status = 1
     if isinstance(error, SystemExit):
-        # As the interpreter does: None means 0, and a text is printed and means 1.
+        # As in the interpreter: None means status 0; a text is printed, with status 1.
         code = error.code
         status = 0 if code is None else code & 0xFF if isinstance(code, int) else 1
     elif isinstance(error, KeyboardInterrupt):

@@ -90,7 +90,7 @@ class _Supervisor:
         # Descriptor -> the socket for reports of a rank (environment.reports), and its process id.
         self._reports: dict[int, tuple[socket.socket, int]] = {}
         self._restarts = 0
-        self._stopped = False  # By a signal, not by a rank.
+        self._stopped = False  # Whether a signal, not the end of a rank, has ended the job.
         self._reset()
 
     def _reset(self) -> None:
@@ -130,8 +130,8 @@ class _Supervisor:
 
     def _attempt(self) -> None:
         """Starts all ranks and waits for their end."""
-        # Reserves the port until the coordination service, which shares it by SO_REUSEPORT, listens
-        # on it: no other process can take the port in between.
+        # Reserve the port, so that no other process takes it before the coordination service
+        # listens on it. The service shares the port by SO_REUSEPORT.
         with socket.socket() as reservation:
             reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             reservation.bind(("127.0.0.1", 0))
@@ -148,7 +148,7 @@ class _Supervisor:
             if self._job.survives:
                 self._start_coordinator()
             for number in range(self._job.size):
-                # Signals, output and the end of ranks do not wait until all ranks have started.
+                # Handle signals, output and ended ranks while the other ranks start.
                 if number > 0:
                     self._handle(0)
                 if self._ending:
@@ -198,9 +198,9 @@ class _Supervisor:
                 stdout=subprocess.PIPE if piped else None,
                 stderr=subprocess.PIPE if piped else None,
                 pass_fds=[reporter.fileno(), self._board.fd],
-                # A process group of its own, so that Ctrl-C of the terminal reaches the launcher
-                # only. All ranks are in one session: Linux divides a core fairly between sessions,
-                # and a thread that yields gives the core only to threads of its session.
+                # Each rank gets a process group of its own, so that Ctrl-C of the terminal reaches
+                # the launcher only. All ranks stay in one session: Linux divides a core between
+                # sessions, and a thread that yields gives the core only to threads of its session.
                 process_group=0,
             )
         finally:
@@ -223,9 +223,7 @@ class _Supervisor:
         if not self._childless:
             return False
         if self._stopped and self._killing():
-            return (
-                True  # The user has stopped the job: do not wait for a reader that does not read.
-            )
+            return True  # A signal has stopped the job: do not wait until its output has been read.
         return not self._sources and not any(sink.pending for sink in self._sinks)
 
     def _handle(self, timeout: float | None) -> None:
@@ -310,7 +308,7 @@ class _Supervisor:
                     self._status = 1
                     self._end(signal.SIGTERM, "the coordination service failed; ending all ranks")
         if not self._ranks and self._coordinator is not None:
-            # Only now, because JAX aborts ranks whose coordination service is gone.
+            # End the service after the ranks, because JAX aborts ranks whose service has ended.
             process.send({self._coordinator}, signal.SIGKILL)
         if not self._ranks and not self._ending:
             # Processes that the ranks have started in the background end with them.
@@ -328,7 +326,7 @@ class _Supervisor:
         del self._reports[fd]
         reports.close()
         if report:
-            self._reap()  # A rank that ended before this rank failed comes first.
+            self._reap()  # First handle ranks that ended before this rank failed.
         # If the rank has ended meanwhile, its exit status has been handled.
         if report and not self._ending and pid in self._ranks:
             if self._job.survives:

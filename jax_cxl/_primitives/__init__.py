@@ -1,1 +1,1 @@
-"""What the operations share: named axes, dtypes, batching rules, and lowering to custom calls."""
+"""Code that all operations share: named axes, dtypes, batching rules, lowering to custom calls."""

@@ -1,4 +1,4 @@
-"""Batching rules: what a collective does under `jax.vmap`."""
+"""Batching rules: how a collective behaves under `jax.vmap`."""
 
 from collections.abc import Callable
 from typing import Any

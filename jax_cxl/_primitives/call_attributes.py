@@ -1,4 +1,4 @@
-"""The attributes of a custom call, which say what it does."""
+"""The attributes of a custom call. They describe the collective."""
 
 from typing import Any
 
@@ -42,10 +42,10 @@ def make(
       dtype: index of the element type in `native_enums.DTYPES`.
       count: elements of one rank's block.
       root: rank in the group, for collectives with a root.
-      sources: for permutations, from which rank in the group each receives, or -1.
+      sources: for permutations, the rank in the group from which each rank receives, or -1.
       reverse: for scans, whether they start with the last rank.
-      rows: for the ragged all-to-all: rows of the input, rows of the output, slices.
-      generation: how often the job has gone on after an error.
+      rows: for the ragged all-to-all: numbers of rows of the input, rows of the output, slices.
+      generation: how many times the job has continued after an error.
       program: name of the program.
     """
     return {

@@ -28,13 +28,16 @@ def of(dtype: Any, op: Op, reduce_op: ReduceOp) -> str:
     if name == "float4_e2m1fn":
         return "float32" if op in REDUCTIONS else "uint8"
     if name == "float8_e8m0fnu" and op in REDUCTIONS:
-        # This dtype has no zero, so the kernels have no sum for it.
+        # This dtype cannot represent zero, so the kernels have no sum for it.
         return "float32" if reduce_op in (ReduceOp.SUM, ReduceOp.PROD) else name
     return name
 
 
 def carried(ctx, carrier: str, lower: Callable, *operands: Any) -> Sequence:
-    """Lowers a call whose result, and whose operands of the first operand's dtype, are carried."""
+    """Lowers a call in a carrier: converts the operands to it, and the result back.
+
+    Only operands with the dtype of the first operand are converted.
+    """
     dtype, carrier_dtype = ctx.avals_in[0].dtype, jnp.dtype(carrier)
     if dtype == carrier_dtype:
         return lower(ctx, *operands)

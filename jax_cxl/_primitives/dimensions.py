@@ -1,4 +1,4 @@
-"""Dimensions of arrays: checked, split among the ranks, and merged."""
+"""Functions that check, split and merge dimensions of arrays."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Element types: those that collectives support, and how reductions treat them."""
+"""Which element types collectives support, and how reductions treat them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +33,7 @@ def check_real(op: str, dtype: Any) -> None:
 
 
 def check_sum(op: str, dtype: Any) -> None:
-    """Raises TypeError for bool, because a sum of bool is no bool."""
+    """Raises TypeError for bool, because a sum of bools is not a bool."""
     if dtype == np.bool:
         raise TypeError(
             f"jax_cxl.{op} does not support arrays of dtype bool. Convert them to int32 to count."
@@ -41,7 +41,7 @@ def check_sum(op: str, dtype: Any) -> None:
 
 
 def reduce_in_one_rounding(reduce: Callable, x: Any, dims: tuple[int, ...]) -> Any:
-    """Reduces positional dimensions with the rounding of a collective: short floats in float32."""
+    """Reduces positional dimensions. As in a collective, short floats accumulate in float32."""
     if jax.dtypes.issubdtype(x.dtype, np.floating) and x.dtype.itemsize < 4:
         return reduce(x.astype(np.float32), dims).astype(x.dtype)
     return reduce(x, dims)

@@ -1,7 +1,7 @@
 """The programs that this process lowers, and the source lines of their collectives.
 
 The handlers number the collectives of a program in the order in which XLA makes their custom calls
-(cc/ffi/program_sites.h). For this they have to know when XLA has loaded all of a program.
+(cc/ffi/program_sites.h). For this the handlers have to know when XLA has loaded the whole program.
 """
 
 import os
@@ -14,8 +14,8 @@ from jax_cxl import _compat, _core
 
 _lowered = threading.local()
 
-# Name of a program -> id of the last module of this name that was lowered. A later module may have
-# the same id; then messages name the lines of both modules.
+# Name of a program -> `id` of the last lowered module of this name. A later module may get the same
+# `id`; then messages name the lines of both modules.
 _last: dict[str, int] = {}
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
@@ -33,10 +33,10 @@ def name(module: Any) -> str:
 def note_site(ctx: Any, attributes: dict[str, Any]) -> None:
     """Stores the source line from which the user calls the collective that is being lowered.
 
-    The line is no attribute of the custom call, because attributes have to be equal on all ranks
-    (docs/decisions/0002), and two ranks may reach equal programs from different lines. Handlers
+    The line is not an attribute of the custom call. Attributes have to be equal on all ranks
+    (docs/decisions/0002), but two ranks may reach equal programs from different lines. Handlers
     find the line of a call by its program and attributes. If several calls of a program have equal
-    attributes, they get the lines of all of these calls.
+    attributes, each of them gets the lines of all.
 
     Args:
       ctx: context of the lowering rule.
@@ -48,7 +48,7 @@ def note_site(ctx: Any, attributes: dict[str, Any]) -> None:
     program = attributes["program"]
     module = id(ctx.module_context)
     if _last.get(program) != module:
-        # Another program, or the same after an edit: the stored lines are not its lines.
+        # This is another program, or an edited one: the stored lines are not its lines.
         _last[program] = module
         _core.forget_sites(program)
     _core.note_site(
@@ -63,12 +63,12 @@ def note_site(ctx: Any, attributes: dict[str, Any]) -> None:
 
 
 def _site(ctx: Any) -> str | None:
-    """Returns the line from which the user calls what is being lowered."""
+    """Returns the line from which the user calls the collective that is being lowered."""
     for frame in _compat.user_frames(ctx):
         if not frame.file_name.startswith(_PACKAGE):
             return f"{_short(frame.file_name)}:{frame.start_line} ({frame.function_name})"
-    # Without jit JAX runs each operation by itself, from the user's call, and notes no frames. It
-    # keeps the program for later calls, from whichever line.
+    # Without jit JAX runs each operation at once, inside the user's call, and records no frames.
+    # JAX reuses the program for later calls from other lines.
     for file, line, function in _compat.running_frames():
         if not file.startswith(_PACKAGE):
             return f"{_short(file)}:{line} ({function}), the first such call without jit"
@@ -92,7 +92,7 @@ def listen() -> None:
 def _on_duration(event: str, duration_secs: float, **_: str | int) -> None:
     if event != _compat.BACKEND_COMPILE_EVENT:
         return
-    # The event does not reliably name the program. But the thread that lowered it compiles it, and
-    # none of the other programs of this thread is being loaded now, so that they do not change.
+    # The event does not reliably name the program. But the thread that lowered the program also
+    # compiles it. This thread loads none of its other programs now, so completing them all is safe.
     for program in getattr(_lowered, "names", ()):
         _core.complete_program(program)

@@ -73,9 +73,9 @@ def collective(
 ) -> Sequence:
     """Lowers a collective with one operand and one result.
 
-    If the context has a second result, a token, the collective is only started: its first result
-    is complete after `jax_cxl_done` (_start_done/primitives.py). If the call needs no
-    communication, or a carrier, its result is complete at once, and its token is a constant.
+    If the context has a second result, a token, the call only starts the collective: its first
+    result is complete after `jax_cxl_done` (_start_done/primitives.py). A call that needs no
+    communication, or that needs a carrier, completes at once, and its token is a constant.
 
     Args:
       ctx: context of the lowering rule.
@@ -126,7 +126,7 @@ def collective(
             call_attributes.START_TARGET if only_starts else call_attributes.COLLECTIVE_TARGET,
             operand_layouts=[_layout(aval_in.ndim, operand_blocks)],
             result_layouts=[layout, (0,)] if only_starts else [layout],
-            # Otherwise XLA could merge two equal starts, each of which has a `done`.
+            # Without a side effect XLA could merge two equal starts, each of which has a `done`.
             has_side_effect=only_starts,
         )
         return call(
@@ -152,7 +152,7 @@ def collective(
 
 
 def no_token() -> Any:
-    """Returns the token of a collective whose result is complete."""
+    """Returns the token of a collective whose result is already complete."""
     return mlir.ir_constant(np.zeros(1, np.uint32))
 
 
@@ -172,7 +172,7 @@ def ragged_all_to_all(
       ctx: context of the lowering rule.
       operand: the rows to send.
       output: the array to which received rows are written.
-      table: integers of shape (4, group size * slices), as cc/plan/plan.h has it.
+      table: integers of shape (4, group size * slices), as cc/plan/plan.h describes them.
       axes: axis names over which it runs.
       groups: axis index groups, or None for one group along `axes`.
       alone: function that does the same for a group of one rank.

@@ -44,10 +44,10 @@ def axes_of(op: str, axis_name: Any) -> Axes:
 def permuted_axes_of(op: str, axis_name: Any) -> Axes:
     """Returns `axis_name` as `axes_of` does, in the order in which a permutation counts ranks.
 
-    It is the order in which `jax.lax.ppermute` of the installed JAX counts them.
+    `jax.lax.ppermute` of the installed JAX counts ranks in the same order.
 
     Raises:
-      ValueError: the order is not that of the mesh, and jax.lax.ppermute refuses such orders.
+      ValueError: the order differs from the order of the mesh, and jax.lax.ppermute refuses that.
     """
     axes = axes_of(op, axis_name)
     names = jax.sharding.get_abstract_mesh().axis_names
@@ -151,7 +151,7 @@ def bind_reduction(primitive: Any, x: Any, axes: Axes, groups: Groups) -> Any:
     if not _compat.check_vma() or groups is not None:
         # The results of different groups differ, so they stay varying.
         return primitive.bind(vary(x, axes), axes=axes, groups=groups, invariant=False)
-    # Axes of vmap have no varying type, and need another transpose than axes of the mesh.
+    # Axes of vmap have no varying type, and their transpose differs from that of mesh axes.
     mesh_axes = manual(axes)
     vmap_axes = tuple(axis for axis in axes if axis not in mesh_axes)
     if vmap_axes:
@@ -182,13 +182,13 @@ def only_at(x: Any, axes: Axes, root: int) -> Any:
 
 
 def abstract_result(op: str, x: Any, axes: Axes, *, shape=None, invariant=False) -> tuple:
-    """Checks the operand of a collective; returns its result's type and effects.
+    """Checks the operand of a collective. Returns the type of the result and the effects.
 
     Args:
       op: name of the public function, for messages.
       x: type of the operand.
       axes: axes of the collective.
-      shape: shape of the result, by default that of the operand.
+      shape: shape of the result, by default the shape of the operand.
       invariant: whether the result is equal on all ranks along `axes`, so that it does not vary
         over them.
     """

@@ -1,4 +1,4 @@
-"""Enumerations that Python and C++ share: the values are those of the C++ headers."""
+"""Enumerations that Python and C++ share, with the values of the C++ headers."""
 
 import enum
 

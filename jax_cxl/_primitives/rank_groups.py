@@ -1,4 +1,4 @@
-"""The ranks of a collective, from its mesh axes."""
+"""Finds the ranks of a collective from its mesh axes."""
 
 from typing import Any
 

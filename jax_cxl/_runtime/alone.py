@@ -1,4 +1,4 @@
-"""Processes that a launcher has started together, and that do not know of each other."""
+"""Warns of processes that a launcher started together, and that are not connected."""
 
 import functools
 import logging
@@ -8,8 +8,8 @@ import jax
 
 from jax_cxl._launch import environment
 
-# Launchers set these. If one says that there are several processes, and jax.distributed is not
-# initialized, the processes do not know of each other.
+# Launchers set these variables. If one says that there are several processes, and jax.distributed
+# is not initialized, the processes do not know of each other.
 _PROCESS_COUNTS = (environment.SIZE, "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
@@ -26,7 +26,7 @@ def told_by() -> str:
 def warn() -> None:
     """Warns if this is one of several processes that do not know of each other.
 
-    Such a process runs a job of its own: nothing fails, and all results are those of one process.
+    Such a process runs a job of its own. Nothing fails, but every result is that of one process.
     """
     variable = told_by()
     if variable and not jax.distributed.is_initialized():

@@ -1,14 +1,14 @@
-"""How processes wait for each other while jax_cxl starts, and learn who cannot come.
+"""How processes wait for each other while jax_cxl starts, and learn which process cannot start.
 
 A process that dies or refuses its settings would keep the others waiting until JAX's coordination
-service aborts them. Each therefore says in JAX's key-value store that it has come, or why it
-cannot:
+service aborts them. So each process writes to JAX's key-value store that it has arrived, or why it
+cannot start:
 
-    jax_cxl/arrival/A/P   of process P in its attempt A to initialize: who it is, and what failed
+    jax_cxl/arrival/A/P   of attempt A of process P to initialize: its identity, and what failed
 
-If `python -m jax_cxl.launch` starts successors of ranks that fail, these come alone: there nobody
-waits for arrivals. Before JAX has connected the processes there is no key-value store. The launcher
-says which of its ranks have begun to connect (_launch/board.py).
+`python -m jax_cxl.launch` may start successors of ranks that failed. A successor starts alone, so in
+such a job no process waits for arrivals. Before JAX has connected the processes there is no
+key-value store: the launcher's board says which ranks have begun to connect (_launch/board.py).
 """
 
 import atexit
@@ -31,7 +31,7 @@ _POLL_SECONDS = 0.02
 _ADVICE = " All processes have to start again."
 _T = TypeVar("_T")
 
-_attempt = 0  # Equal in all processes that meet: they initialize equally often.
+_attempt = 0  # Equal in all processes that meet, because they initialize equally often.
 _expected: set[int] = set()  # The processes that meet in this attempt.
 
 
@@ -39,7 +39,7 @@ def await_ranks(timeout: float) -> None:
     """Waits until all ranks of the launcher, if there is one, have begun to connect.
 
     Raises:
-      NotInitializedError: a rank has ended without it, or has not begun within `timeout` seconds.
+      NotInitializedError: a rank has ended before that, or has not begun within `timeout` seconds.
     """
     board = launch_environment.board
     if board is None:
@@ -62,14 +62,14 @@ def await_ranks(timeout: float) -> None:
 
 
 def begin(awaited: Sequence[int] | None, timeout: float) -> None:
-    """Says that this process has come, and waits until all have.
+    """Records that this process has arrived, and waits until all have.
 
     Args:
-      awaited: the processes that have to come, None for all.
+      awaited: the processes that have to arrive, None for all.
       timeout: for how many seconds to wait.
 
     Raises:
-      NotInitializedError: a process has ended, has failed or has not come in time.
+      NotInitializedError: a process has ended, has failed or has not arrived in time.
     """
     global _attempt, _expected
     _attempt += 1
@@ -79,7 +79,8 @@ def begin(awaited: Sequence[int] | None, timeout: float) -> None:
     _post(None)
 
     def missing() -> list[int]:
-        # One that has failed since `wait_for` looked has not come: `wait_for` looks again.
+        # A process may have failed since `wait_for` checked. It counts as missing, and `wait_for`
+        # checks again.
         come = {p for p, who in _arrivals(_attempt).items() if who["failure"] is None}
         return sorted(_expected - come)
 
@@ -93,7 +94,8 @@ def begin(awaited: Sequence[int] | None, timeout: float) -> None:
     deadline = time.monotonic() + timeout
     with telling_failures():
         if not _compat.has_backend():
-            # Here, because some may wait for this process's devices before they lower a collective.
+            # Make the devices now: JAX makes them in all processes together, and a process that
+            # has yet to lower its first collective may already wait for this one.
             wait_for(lambda: making_devices.announced() >= set(missing()) or None, timeout, problem)
             jax.devices()
         wait_for(lambda: not missing() or None, deadline - time.monotonic(), problem)
@@ -111,7 +113,8 @@ def wait_for(look: Callable[[], _T | None], timeout: float, problem: Callable[[]
         try:
             check_others()
         except errors.NotInitializedError:
-            # What it was to give, such as the reason why there is no pool, came before it failed.
+            # The failed process may have written the awaited value first, for example the reason
+            # why there is no pool.
             if (found := look()) is None:
                 raise
             return found
@@ -124,10 +127,10 @@ def wait_for(look: Callable[[], _T | None], timeout: float, problem: Callable[[]
 
 @contextlib.contextmanager
 def telling_failures(begins: bool = False) -> Any:
-    """Tells the other processes of an exception in its body.
+    """Tells the other processes of an exception in the body of the `with` statement.
 
     Args:
-      begins: whether `begin` would have come after the body.
+      begins: whether the process has not called `begin` yet, so that it has to count the attempt.
     """
     global _attempt
     try:
@@ -173,7 +176,8 @@ def check_others() -> None:
     """
     if not _several():
         return
-    # Who has not come yet is known from the attempt before, and may have died since.
+    # A process may have died before it arrived in this attempt. Its arrival in the attempt before
+    # says which process it is.
     before = {p: who | {"failure": None} for p, who in _arrivals(_attempt - 1).items()}
     for process, who in sorted((before | _arrivals(_attempt)).items()):
         if process == _compat.process_id() or process not in _expected:
@@ -181,7 +185,7 @@ def check_others() -> None:
         here = processes.pid_means_the_same(who)
         ended = here and processes.start_of(who["pid"]) != who["start"]
         if ended:
-            # It may have said why after it was read: because of another process that ended.
+            # It may have written its reason after we read its entry, so read the entry again.
             who = _arrivals(_attempt).get(process, who)
         name = f"process {process} (pid {who['pid']} on host {who['host']})"
         if who["failure"] is not None:
@@ -203,7 +207,7 @@ def _names(numbers: Sequence[int], noun: str = "process") -> str:
 
 @atexit.register
 def _tell_of_end() -> None:
-    """Tells the others of a program that ends before it has tried to initialize."""
+    """Tells the others if this program ends before it has tried to initialize."""
     global _attempt
     if _attempt == 0 and _several():
         _attempt = 1

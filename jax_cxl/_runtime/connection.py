@@ -1,4 +1,4 @@
-"""Connects the processes of a job, of which JAX's coordination service then knows."""
+"""Connects the processes of a job through JAX's coordination service."""
 
 import os
 import resource
@@ -41,9 +41,9 @@ def _initialize_distributed(connect_timeout: float) -> None:
 
 
 def check_open_files(more: int) -> None:
-    """Raises where this process may not open so many more files.
+    """Raises if this process may not open that many more files.
 
-    Libraries that cannot open one say all sorts of things, such as "random_device not available".
+    Libraries that cannot open a file report errors such as "random_device not available".
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     left = limit - len(os.listdir("/proc/self/fd"))

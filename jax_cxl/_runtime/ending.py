@@ -1,9 +1,9 @@
 """How a program ends after it has lost a process.
 
-At exit JAX waits until all processes of the job end, and aborts the program when that fails, after
-a minute or more. A lost process does not come. So the survivors leave JAX's coordination service
-without that meeting. Process 0, which hosts the service, leaves last: JAX aborts the other
-processes when the service goes.
+At exit JAX waits at a barrier until all processes of the job end. A lost process does not come, and
+JAX aborts the program after a minute or more. So the survivors leave JAX's coordination service
+without that barrier. Process 0, which hosts the service, leaves last, because JAX aborts the other
+processes when the service ends.
 
 Under `python -m jax_cxl.launch` the launcher ends the ranks.
 """
@@ -21,21 +21,21 @@ from jax_cxl._launch import environment as launch_environment
 from jax_cxl._runtime import configuration, pools
 
 _POLL_SECONDS = 0.02
-# How long an interpreter takes to end once it has said so.
+# Seconds that an interpreter needs to end after it has announced its end.
 _END_SECONDS = 0.5
 
 
 def finish_programs() -> None:
     """Waits for the programs that the main thread has started: other ranks may need their calls.
 
-    JAX starts programs asynchronously, and Python may reach its end while they run, with nobody
-    left who waits for their results. On each device, and on all devices, XLA executes the programs
-    of a thread in the order in which it started them.
+    JAX starts programs asynchronously, so Python may reach its end while they run. This function
+    runs an empty program on each device and on all devices. XLA executes the programs that a thread
+    starts on the same devices in order, so the earlier programs have finished when this one has.
     """
     devices = jax.local_devices()
     groups = [[device] for device in devices] + [devices] * (len(devices) > 1)
     for group in groups:
-        # The error of a program that failed is that of its results, which nobody wants.
+        # Ignore errors of the earlier programs: nobody asked for their results.
         with contextlib.suppress(Exception):
             _run_on(group).block_until_ready()
 

@@ -18,7 +18,7 @@ _log = logging.getLogger("jax_cxl")
 
 @functools.cache
 def begin() -> None:
-    """Prints information from now on, if `JAX_CXL_LOG` says so."""
+    """Prints information from now on, if `JAX_CXL_LOG` is "info"."""
     if configuration.from_environment().log != "info":
         return
     _log.setLevel(logging.INFO)

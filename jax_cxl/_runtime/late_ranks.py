@@ -2,7 +2,7 @@
 
 The process of the job's first rank looks at the flight recorders of all ranks once a minute, as
 `python -m jax_cxl status` does (lateness.py has the rule). It warns of a rank that was late in two
-minutes, one after the other, and of each rank once.
+consecutive minutes. It warns of each rank once.
 """
 
 import contextlib
@@ -17,19 +17,25 @@ from jax_cxl._runtime import lateness
 
 # Seconds from one look to the next one.
 INTERVAL = 60.0
-_CALLS = 4096  # All that a recorder has.
+_CALLS = 4096  # A recorder holds no more calls.
 
 _stopped = threading.Event()
 _thread: threading.Thread | None = None
 
 
 def start(opened_file: tuple[int, int], members: Sequence[int]) -> None:
-    """Begins to look at these ranks of the pool of `Pool.opened_file`. `stop` ends it."""
+    """Starts the thread that looks at these ranks. `stop` ends it.
+
+    Args:
+      opened_file: the pool, as `Pool.opened_file` returns it.
+      members: the ranks.
+    """
     global _stopped, _thread
     _stopped = threading.Event()
     fd, offset = opened_file
     _thread = threading.Thread(
-        # With a descriptor of its own: the pool's is closed when the job shuts down.
+        # The thread gets a descriptor of its own, because the pool closes its descriptor when the
+        # job shuts down.
         target=_look,
         args=(_stopped, os.dup(fd), offset, members),
         name="jax_cxl late ranks",
@@ -39,7 +45,7 @@ def start(opened_file: tuple[int, int], members: Sequence[int]) -> None:
 
 
 def stop() -> None:
-    """Ends what `start` has begun, if it has."""
+    """Ends the thread that `start` has started, if there is one."""
     _stopped.set()
     if _thread is not None:
         _thread.join()

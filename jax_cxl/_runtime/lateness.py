@@ -1,7 +1,7 @@
 """Finds ranks for which the others wait: stragglers.
 
-The rank that comes last to a call waits the least in it. How much less it waits than the next one
-is the time that the others lost to this rank alone. Each rank measures its waiting with its own
+The rank that comes last to a call waits the least in it. The others lost to this rank alone the
+difference between its wait and the second shortest wait. Each rank measures its wait with its own
 clock, so clocks of different hosts need not agree.
 """
 
@@ -10,10 +10,10 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-# The calls are cut into so many stretches. A rank is called persistently late if in most stretches,
-# at least LED of them, the others waited longer for it than for all other ranks, and if they waited
-# this share of the whole time for it. If two ranks do equal work, each is ahead in a stretch with a
-# probability of a half at most, and reaches LED once in 200,000 jobs.
+# The calls are divided into STRETCHES parts. A rank is persistently late if two things are true. In
+# at least LED stretches the others waited longer for it than for all other ranks together. And they
+# waited for it at least SHARE_OF_TIME of the whole time. If two ranks do equal work, each leads a
+# stretch with a probability of at most one half, and reaches LED once in 200,000 jobs.
 STRETCHES = 30
 LED = 27
 SHARE_OF_TIME = 0.05
@@ -22,13 +22,14 @@ FEWEST_CALLS = 100
 
 @dataclasses.dataclass(frozen=True)
 class Lateness:
-    """How a rank came to the calls that the recorders of all their ranks have.
+    """How late a rank came to its calls. Only calls that all recorders of the group hold count.
 
     Attributes:
       rank: the rank.
       calls: number of calls.
       last: in how many of them it came last.
-      median: seconds by which it came after the last of the others, where it was last; the median.
+      median: median of the seconds by which it came after the other ranks, over the calls to which
+        it came last.
       lost: seconds that the others waited for it alone, in all calls together.
       span: seconds from the first of the calls to the end of the last one.
       led: in how many of STRETCHES parts of the calls the others waited longer for it than for all
@@ -45,7 +46,7 @@ class Lateness:
 
     @property
     def persistent(self) -> bool:
-        """Whether it is late in most calls, and costs time."""
+        """Whether the rank is late in most stretches, and costs time."""
         return (
             self.calls >= FEWEST_CALLS
             and self.led >= LED
@@ -87,7 +88,7 @@ def of_ranks(records: Sequence[Mapping[str, Any]], since: float = 0.0) -> list[L
             begins.setdefault((*key, seen[key]), call["submitted"])
             spans.setdefault(record["rank"], []).extend((call["submitted"], call["finished"]))
     groups = {key: members for record in records for key, members in record["groups"].items()}
-    # The others may have been forgotten by a recorder.
+    # Only calls that every member's recorder still holds: a recorder overwrites its oldest calls.
     whole = sorted(
         (key for key, by_rank in waits.items() if 1 < len(by_rank) == len(groups.get(key[0], ()))),
         key=begins.__getitem__,

@@ -1,7 +1,7 @@
 """Start and stop of the runtime: ranks, the pool that they share, and the XLA handlers.
 
 A *rank* is a device; the *world* is `jax.devices()`, in this order. The processes meet
-(meetings.py) and share a pool without a name, so that nothing is left behind however the job ends.
+(meetings.py) and share a pool without a name, so that no file remains, however the job ends.
 After an error the surviving ranks may continue in another pool (regroup.py).
 """
 
@@ -40,9 +40,9 @@ class OperationStats:
     Attributes:
       calls: number of calls.
       bytes: bytes of the operands.
-      seconds_waited: seconds in which a call waited for other ranks to come to it. Short calls,
-        whose data come with the ranks, only wait.
-      seconds_worked: seconds from the time when all ranks had come to the end of the call.
+      seconds_waited: seconds in which a call waited until all ranks had submitted it. An eager
+        call, whose data travel in the submissions, only waits.
+      seconds_worked: seconds from the moment when all ranks had submitted a call to its end.
       failed: number of calls that ended with an error.
     """
 
@@ -65,8 +65,9 @@ class Stats:
         ranks of this process. Waiting for other ranks is included.
       collectives_taken: how many of XLA's collectives, in the programs that this process has
         compiled, run through the pool (`replace_collectives`).
-      collectives_left: how many of them stayed XLA's although they were to run through the pool.
-      operations: what was counted of each operation, by the name of the function, such as "psum".
+      collectives_left: how many of them XLA executes itself, although they were to run through the
+        pool.
+      operations: statistics of each operation, by the name of the function, such as "psum".
     """
 
     calls: int
@@ -101,7 +102,7 @@ class Runtime:
     attempt: int = 1
 
 
-# Held while a thread starts or stops the runtime.
+# A thread holds this lock while it starts or stops the runtime.
 lock = threading.Lock()
 _running: Runtime | None = None
 
@@ -128,7 +129,7 @@ def initialize(pool: str | None = None) -> None:
       PoolError: the pool cannot be used (too small, missing, forbidden, in use, or not a pool of
         this job). All processes raise it.
       InvalidPoolError: the URI is malformed.
-      ValueError: the table that `JAX_CXL_TUNING` names is malformed, or a variable `JAX_CXL_...`.
+      ValueError: a variable `JAX_CXL_...`, or the table that `JAX_CXL_TUNING` names, is malformed.
       MismatchError: the processes have different tuning tables.
       NotInitializedError: jax_cxl runs on another pool already, there are several processes that
         do not know of each other, or one of them ends, fails or does not come within
@@ -182,7 +183,7 @@ def _shutdown(reason: str, program_ends: bool) -> None:
 
 
 def _at_exit() -> None:
-    """Shuts down; tells the other ranks if the program fails."""
+    """Shuts down. If the program fails, tells the other ranks."""
     reason = program_ending.reason()
     if _running is not None:
         if not reason and not _core.failed():
@@ -296,7 +297,7 @@ def _run(
     rank_of_device = {devices[rank].id: rank for rank in meeting.members}
     running = Runtime(rank_of_device, platform, pool_bytes, uri, tuning, meeting.generation)
     if config.log:
-        from jax_cxl._runtime import information  # It needs this module.
+        from jax_cxl._runtime import information  # That module imports this one.
 
         information.begin()
         information.started(running, config)
@@ -311,8 +312,8 @@ def _register_handlers(platform: platforms.Platform) -> None:
         return
     _registered.add(platform.name)
     handlers, target = platform.load(), platform.target_name
-    # JAX replays registrations made before the backend exists in an order that
-    # fails (types after the handlers that use them), so this is not done on import.
+    # Not on import: JAX replays registrations that were made before the backend exists in an order
+    # that fails (types after the handlers that use them).
     for name, registration in handlers.type_registrations().items():
         jax.ffi.register_ffi_type(name, registration, platform=target)
     for name, stages in handlers.registrations().items():

@@ -1,9 +1,10 @@
-"""Which processes make their devices, which JAX does in all of them together.
+"""Which processes are making their devices.
 
-A process that has not called `jax_cxl.initialize` may be about to do so when it lowers its first
-collective. Before that it makes its devices, and JAX lets it wait there for the other processes:
-those in `initialize` must not wait for it. JAX calls the plugin (_takeover/plugin.py) when
-it makes devices, and the plugin says so in JAX's key-value store.
+JAX makes the devices of all processes together: a process that makes its devices waits for the
+others. Such a process may start jax_cxl only later, when it lowers its first collective. So the
+processes that are in `initialize` must not wait for it there: they make their devices too. JAX
+calls the plugin (_takeover/plugin.py) when it makes devices, and the plugin announces this in JAX's
+key-value store.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ _FOLDER = "jax_cxl/making_devices/"
 
 
 def announce() -> None:
-    """Says that this process makes its devices, if there are other processes."""
+    """Announces that this process makes its devices, if there are other processes."""
     client = _compat.coordination_client()
     if client is not None and _compat.process_count() > 1:
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # The service may be gone.

@@ -25,7 +25,7 @@ from jax_cxl._runtime import (
 
 @dataclasses.dataclass
 class _Past:
-    """What the next `initialize` has to know of earlier runtimes, also after `shutdown`.
+    """Facts about earlier runtimes that the next `initialize` needs. They outlive `shutdown`.
 
     All attributes but `lost` are equal in all processes that meet, because these call `initialize`
     and `regroup` equally often.
@@ -34,8 +34,8 @@ class _Past:
       generation: generation of the last runtime; -1 if there was none.
       starts: how often this process has tried to start a runtime of this generation.
       members: the ranks that have continued after an error; None for all.
-      lost: ranks whose processes were gone at the last shutdown.
-      failed: whether a rank of this process had given up then.
+      lost: ranks whose processes had ended before the last shutdown.
+      failed: whether a rank of this process had given up at the last shutdown.
     """
 
     generation: int = -1
@@ -49,17 +49,17 @@ _past = _Past()
 
 
 def begin() -> None:
-    """Counts an attempt to start, whatever becomes of it: all processes begin equally often."""
+    """Counts an attempt to start, even one that fails: all processes begin equally often."""
     _past.starts += 1
 
 
 def name() -> str:
-    """Returns what the keys of this meeting begin with, equal in all processes that meet."""
+    """Returns the prefix of the keys of this meeting. It is equal in all processes that meet."""
     return f"jax_cxl/{max(_past.generation, 0)}.{_past.starts}"
 
 
 def processes_left() -> Sequence[int] | None:
-    """Returns the processes that have gone on after an error, None for all."""
+    """Returns the processes that have continued after an error, None for all."""
     if _past.members is None:
         return None
     return sorted({jax.devices()[rank].process_index for rank in _past.members})
@@ -143,8 +143,8 @@ def somebody_was_lost() -> bool:
 def _any_failed(key: str, processes: Sequence[int]) -> bool:
     """Returns whether a rank of any process had given up when it shut down.
 
-    They may then have launched their programs differently often, by which calls are matched:
-    programs have to be made anew.
+    The ranks may then have launched a program a different number of times. Calls are matched by
+    these numbers, so the ranks need newly compiled programs.
     """
     client = _compat.coordination_client()
     client.key_value_set(f"{key}/failed/{jax.process_index()}", str(int(_past.failed)))
@@ -177,17 +177,17 @@ def _meet(
             pool = _attach(place)
     except Exception as error:
         if client is not None and first:
-            # The others wait for the pool: let them fail for the same reason.
+            # The others wait for the place of the pool. Give them the error instead.
             client.key_value_set(f"{key}/pool", json.dumps(pools.no_place(error)))
         raise
     try:
-        with arrival.telling_failures():  # Before the name goes, see _attach.
+        with arrival.telling_failures():  # Before the name is removed: see _attach.
             pools.register(pool, pools.local_ranks())
             if client is not None:
                 _await_registered(key, client, processes)
             pools.check_hosts(pool, _ranks_of(processes), place)
     except Exception:
-        # The process that has created it may be gone.
+        # The process that created the pool may have ended, so this process removes the name.
         pools.remove_name(pool, place, uri)
         raise
     if first:
@@ -208,7 +208,7 @@ def _attach(place: dict[str, Any]) -> _core.Pool:
     try:
         return pools.attach(place)
     except errors.PoolNotFoundError:
-        # A process that gives up removes the pool's name: its reason is the better one.
+        # The name may be missing because another process gave up. Then raise its error instead.
         arrival.check_others()
         raise
 

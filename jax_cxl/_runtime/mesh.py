@@ -1,4 +1,4 @@
-"""Meshes of devices of several hosts."""
+"""Makes meshes of the devices of several hosts."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ def make_mesh(
     *,
     devices: Sequence[Any] | None = None,
 ) -> jax.sharding.Mesh:
-    """Makes a mesh, as `jax.make_mesh` does, also of devices of several hosts.
+    """Makes a mesh as `jax.make_mesh` does, even if the devices belong to several hosts.
 
     JAX counts the devices of each Linux kernel as a slice of its own, and `jax.make_mesh` refuses
     devices of several slices. Where `jax.make_mesh` works, this function returns the same mesh.
@@ -44,8 +44,8 @@ def make_mesh(
         raise ValueError(
             f"a mesh of shape {shape} needs {math.prod(shape)} devices, and there are {len(chosen)}"
         )
-    # Of one device, jax.make_mesh makes a mesh on every host. It checks names and types, and
-    # knows the default of the types.
+    # For one device jax.make_mesh works on every host. It checks the names and types, and supplies
+    # the default types.
     one = jax.make_mesh((1,) * len(shape), axis_names, axis_types, devices=chosen[:1])
     grid = np.asarray(chosen, dtype=object).reshape(shape)
     return jax.sharding.Mesh(grid, one.axis_names, axis_types=one.axis_types)

@@ -54,8 +54,7 @@ class Platform:
 CPU = Platform("cpu", "cpu", "jax_cxl._core", 32 * _MIB)
 
 # A GPU moves about 50 GB/s through its link, five times as much as a core copies. A doorbell takes
-# some microseconds, so the chunks between two doorbells have to be larger too: slots have 4 MiB
-# instead of 1.
+# some microseconds, so the chunks between two doorbells have to be larger: a slot has 4 MiB.
 CUDA = Platform("cuda", "CUDA", "jax_cxl._cuda", 192 * _MIB)
 
 ALL = (CPU, CUDA)

@@ -8,9 +8,9 @@
 parts, as if each were a device of its own. `coherence` says how stores reach the other
 hosts: `coherent` (the default of shm and file), `uncached`, or `flush` (that of dax). A job whose
 processes run under several kernels has to name `coherent` if it wants it.
-`gpu_writes=memory`, with `flush`, says that what a GPU writes does not stay in a cache of its host
-(DDIO is off, or its writes do not allocate), so that nothing of it has to be written back.
-`keep=on-failure`, of shm, leaves the pool of a job that failed to `python -m jax_cxl status`.
+`gpu_writes=memory`, with `flush`, says that writes of a GPU do not stay in a cache of its host
+(DDIO is off, or the writes do not allocate), so that the host need not write them back.
+`keep=on-failure`, for shm, keeps the pool of a failed job for `python -m jax_cxl status`.
 """
 
 import dataclasses
@@ -47,14 +47,14 @@ class PoolSpec:
 
     Attributes:
       kind: "shm", "file" or "dax".
-      paths: one per pool device. For shm one name, or none: the runtime makes one up.
-      bytes: of each path. 0 leaves it to the one who opens the pool: all of a dax
-        device, all of a file that exists, and `automatic_bytes` for a new file.
+      paths: one path for each pool device. For shm one name, or none: the runtime then makes one.
+      bytes: size of each path. 0 means all of a dax device, all of an existing file, and
+        `automatic_bytes` for a new file.
       devices_per_path: how many equal parts each path is split into.
       offset: where the pool starts in each path, in bytes.
       coherence: "coherent", "uncached" or "flush".
-      gpu_writes_memory: whether what GPUs write reaches the memory without a write-back.
-      keep: whether it stays in /dev/shm when the job fails.
+      gpu_writes_memory: whether writes of GPUs reach the memory without a write-back.
+      keep: whether the pool stays in /dev/shm when the job fails.
       coherence_given: whether the URI names the coherence.
     """
 
@@ -77,7 +77,7 @@ class PoolSpec:
 def automatic_bytes(
     world_size: int, devices: int = 1, rank_bytes: int = _core.AUTOMATIC_RANK_BYTES
 ) -> int:
-    """The size of a pool of one path when nobody gives one.
+    """Returns the size of a pool of one path, if the URI gives no size.
 
     32 MiB (or `rank_bytes`) for each rank, and the control pages with their flight recorders.
     """
@@ -94,13 +94,13 @@ def parse(
     Args:
       uri: as in the module's docstring; None or "" means a pool in /dev/shm.
       world_size: the number of ranks, from which an automatic size follows.
-      rank_bytes: what such a size has for each of them.
+      rank_bytes: bytes for each rank in an automatic size.
 
     Returns:
-      What the URI says, completed with the defaults.
+      The description of the pool, completed with the defaults.
 
     Raises:
-      InvalidPoolError: the URI is wrong; the message says where and how a right one looks.
+      InvalidPoolError: the URI is wrong. The message names the error and shows a correct URI.
     """
     uri = uri or "shm:"
     if "\0" in uri:
@@ -163,7 +163,7 @@ def _paths(uri: str, kind: str, place: str) -> tuple[str, ...]:
         return (place,) if place else ()
     paths = tuple(place.split(","))
     for path in paths:
-        # Relative ones would depend on where each process was started.
+        # A relative path would depend on the folder in which each process was started.
         if not path.startswith("/"):
             _fail(uri, f"path {path!r} does not start with '/'", kind)
         if paths.count(path) > 1:

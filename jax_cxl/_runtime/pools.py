@@ -1,7 +1,7 @@
 """Pools that several processes share: one process creates a pool, the others attach to it.
 
-The *place* of a pool is a dictionary that becomes JSON. It has what another process needs to attach
-to the pool, or the error for which there is no pool.
+The *place* of a pool is a dictionary that becomes JSON. It has the values that another process
+needs to attach to the pool, or the error because of which there is no pool.
 """
 
 import contextlib
@@ -54,8 +54,8 @@ def create(
     Args:
       uri: as for `initialize`.
       platform: the platform of the devices.
-      new_name: whether a pool in /dev/shm needs another name, because the job has a pool of this
-        name already.
+      new_name: whether a pool in /dev/shm needs another name, because the job already has a pool
+        with the name in `uri`.
 
     Returns:
       The pool and its place.
@@ -76,11 +76,11 @@ def create(
 
 
 def check_hosts(pool: _core.Pool, members: Sequence[int], place: dict[str, Any]) -> None:
-    """Refuses a default that is wrong between hosts. All ranks have registered.
+    """Refuses the default `coherence=coherent` between hosts. Call it when all have registered.
 
     Raises:
-      InvalidPoolError: the members run under several kernels, and the URI does not say that the
-        hosts' caches are coherent, which is the default of files.
+      InvalidPoolError: the members run under several kernels, and the URI does not name the
+        coherence. The default for files is `coherent`, which may be wrong between hosts.
     """
     kernels = {pool.boot_id(rank) for rank in members}
     if len(kernels) > 1 and place["coherence"] == "coherent" and not place["coherence_given"]:
@@ -98,7 +98,7 @@ def remove_name(pool: _core.Pool, place: dict[str, Any], uri: str | None) -> Non
         return
     pool.unlink()
     if place["kind"] == "shm":
-        # Another process may have created the pool, and be gone.
+        # Another process may have removed the name already.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"/dev/shm/jax_cxl.{place['paths'][0]}")
 
@@ -109,7 +109,7 @@ def no_place(error: Exception) -> dict[str, Any]:
 
 
 def attach(place: dict[str, Any]) -> _core.Pool:
-    """Attaches to the pool of another process, or raises the error for which there is no pool."""
+    """Attaches to the pool of another process, or raises the error that its place has."""
     if "error" in place:
         raise errors.from_code(place["error"], place["message"])
     return _core.Pool.attach(**{key: place[key] for key in place.keys() - {"coherence_given"}})

@@ -1,6 +1,7 @@
-"""Who a process is, for processes of this host and of others; cc/base/process_identity.h in Python.
+"""Identifies a process to processes of this host and of other hosts.
 
-Host names do not tell: two hosts may have the same one.
+cc/base/process_identity.h does the same in C++. Host names do not suffice, because two hosts may
+have the same name.
 """
 
 import functools
@@ -12,7 +13,7 @@ from typing import Any
 
 @functools.cache
 def boot_id() -> str:
-    """Returns the boot id of this kernel, "" if it does not say."""
+    """Returns the boot id of this kernel, "" if it is not known."""
     try:
         return pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -26,12 +27,12 @@ def pid_namespace() -> int:
 
 
 def on_this_kernel(who: Mapping[str, Any]) -> bool:
-    """Whether a process, of which `who` has the "boot_id", runs under this kernel."""
+    """Whether the process with the "boot_id" in `who` runs under this kernel."""
     return who["boot_id"] == boot_id() != ""
 
 
 def pid_means_the_same(who: Mapping[str, Any]) -> bool:
-    """Whether this process can look for a process by its pid."""
+    """Whether the pid in `who` names the same process here."""
     return on_this_kernel(who) and who["pid_namespace"] == pid_namespace()
 
 

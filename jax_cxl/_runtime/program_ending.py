@@ -1,4 +1,4 @@
-"""How the program ends: what the other ranks are told at exit."""
+"""Finds out how the program ends, so that this process can tell the other ranks at exit."""
 
 import functools
 import sys
@@ -9,10 +9,11 @@ from jax_cxl import _core
 
 @functools.cache
 def watch() -> None:
-    """From now on, `reason` knows of `sys.exit`."""
+    """Records calls of `sys.exit` from now on, so that `reason` knows their status."""
     _core.watch_exit()
     if sys.version_info < (3, 12):
-        # Python 3.11 makes no exception of it unless somebody catches it.
+        # In Python 3.11 `sys.exit` makes no SystemExit object unless somebody catches it. This one
+        # does, so that its status can be read.
         @functools.wraps(sys.exit)
         def leave(status: object = None, /) -> NoReturn:
             raise SystemExit(status)
@@ -25,14 +26,14 @@ def reason() -> str:
 
     For handlers that run at exit.
     """
-    # 3.11 has the last three of exc_info, 3.12 on the exception too.
+    # Python 3.11 sets sys.last_value; Python 3.12 and newer set sys.last_exc too.
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     if error is not None:
         return f"{type(error).__name__}: {error}".removesuffix(": ")
     code = _core.uncaught_exit()
     if code is None:
         return ""
-    # As the interpreter reads it: a number is the status, anything else is printed and means 1.
+    # As in the interpreter: an integer is the status; any other object is printed, with status 1.
     if not isinstance(code, int):
         return f"status 1: {code}"
     return f"status {code & 0xFF}" if code & 0xFF else ""

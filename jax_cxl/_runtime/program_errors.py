@@ -79,9 +79,9 @@ def _both(kind: Any) -> Any:
     """Returns the class that derives from both `kind` and JAX's class."""
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        # Called twice: first by `_exception` with jax_cxl's message, then by Python with the
-        # arguments that JAX passes to JaxRuntimeError. JAX's arguments are for `error_code` and
-        # `error_message`; jax_cxl's message is the one to show.
+        # Python runs this twice: first by `_exception` with jax_cxl's message, then with the
+        # arguments that JAX passes to JaxRuntimeError. JAX's arguments set `error_code` and
+        # `error_message`. Users see jax_cxl's message.
         message = self.args or args
         jax.errors.JaxRuntimeError.__init__(self, *args, **kwargs)
         self.args = message

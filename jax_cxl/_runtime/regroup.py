@@ -6,9 +6,9 @@ on the new one, in words that no lost rank writes (cc/comm/health/regroup.h):
 1. Every surviving process joins an *attempt*, at first attempt 1.
 2. Once all surviving processes have joined, the lowest rank decides which ranks continue. It
    creates a new pool and writes where that pool is.
-3. The processes of these ranks register in the new pool. A process that sees all of them registered
-   continues. Registrations stay in memory, so that either all processes see them or none. If a
-   process is lost before it registers, all others join the next attempt.
+3. The processes of these ranks register in the new pool. A process continues once it sees that all
+   have registered. Nobody removes a registration, so either all processes see all registrations, or
+   none does. If a process is lost before it registers, all others join the next attempt.
 
 With `rejoin`, step 2 also waits for successors of the lost processes, and the rank that decides
 tells them where the new pool is (successor_tickets.py).
@@ -30,7 +30,7 @@ from jax_cxl._launch import environment as launch_environment
 from jax_cxl._runtime import configuration, lifecycle, platforms, pools, successor_tickets
 
 _POLL_SECONDS = 0.002
-# The loss of a rank of this host shows sooner.
+# A rank of this host is known to be lost sooner.
 _GIVEN_UP_SECONDS = 2.0
 
 
@@ -43,7 +43,7 @@ def regroup(
 ) -> list[Any]:
     """Continues, after an error, with the surviving processes.
 
-    Every surviving process has to call `regroup`, and must not wait for another process before.
+    Every surviving process has to call `regroup`, and must not wait for another process first.
     The function returns once all have called it. Ranks keep their numbers, which are indices into
     `jax.devices()`. Arrays on this process's devices stay as they are. Arrays that were spread over
     lost devices are lost. JAX's caches are cleared: a program that was compiled before must not
@@ -171,7 +171,7 @@ class _Agreement:
     def _decision(self) -> tuple[Any, list[int]]:
         """Returns the decision, None if there is none yet, and the ranks that it waits for."""
         attempt = self._running.attempt
-        # First who is lost, then what they wrote, because what a lost rank wrote counts.
+        # First find the lost ranks, then read: what a rank wrote before it was lost counts.
         left = [rank for rank in self._ranks if not _core.rank_lost(rank)]
         for rank in range(jax.device_count()):
             found: Any = _core.decided_attempt(rank, attempt)
@@ -202,7 +202,7 @@ class _Agreement:
 
         The first result is None while missing ranks may still come.
         """
-        # First who is lost, then what they wrote, because what a lost rank wrote counts.
+        # First find the lost ranks, then read: a rank that registered before it was lost counts.
         lost = self._lost(members, tickets)
         missing = [rank for rank in members if not pool.registered(rank)]
         if missing and not lost:
@@ -210,13 +210,13 @@ class _Agreement:
         return not missing, missing
 
     def _lost(self, members: list[int], tickets: dict[str, str]) -> bool:
-        """Returns whether a member is lost, or the successor that was to be one."""
+        """Returns whether a member is lost, or a successor that was to become a member."""
         if any(_core.rank_lost(rank) for rank in members if str(_process_of(rank)) not in tickets):
             return True
         return bool(tickets) and not tickets.items() <= successor_tickets.tickets().items()
 
     def _given_up(self, members: list[int], tickets: dict[str, str]) -> bool:
-        """Returns whether the others have given up this attempt, and with it the pool's name."""
+        """Returns whether the others have given up this attempt, and removed the pool's name."""
         later = self._running.attempt + 1
         end = time.monotonic() + _GIVEN_UP_SECONDS
         while time.monotonic() < end:
@@ -239,7 +239,7 @@ class _Agreement:
         return place
 
     def _wait(self, look: Callable[[], tuple[Any, list[int]]], awaited: str) -> Any:
-        """Calls `look` until it returns a result, and returns that."""
+        """Calls `look` until it returns a result, and returns the result."""
         while True:
             found, missing = look()
             if found is not None:

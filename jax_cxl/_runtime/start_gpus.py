@@ -1,4 +1,4 @@
-"""Start of the ranks that are GPUs, after the start of the runtime that all ranks have."""
+"""Starts ranks that are GPUs, after the start of the runtime, which is the same for all ranks."""
 
 import functools
 import logging
@@ -55,7 +55,7 @@ def start(
 
 
 def _flush_threads(devices: int) -> int:
-    # Four write back and drop about as fast as a link of 50 GB/s carries data.
+    # Four threads write back and drop cache lines about as fast as a link of 50 GB/s carries data.
     return max(1, min(4, len(os.sched_getaffinity(0)) // (4 * devices)))
 
 

@@ -1,7 +1,7 @@
 """Tickets, by which the successor of a lost process finds the others.
 
-A successor, which the launcher starts, does not know the pool that the other processes use.
-They meet in JAX's key-value store, which the launcher hosts then:
+The launcher starts a successor. A successor does not know the pool that the other processes use.
+It meets the others in JAX's key-value store, which the launcher hosts:
 
     jax_cxl/ticket/P   the ticket of process P, "G.F.R". G is the generation of the runtime that
                        the process had, -1 for none. F is 1 if a rank of that runtime gave up. R is
@@ -94,7 +94,8 @@ def join(
         pool = created or pools.attach(place)
         pools.register(pool, pools.local_ranks())
         while True:
-            # First the tickets, then the pool: what a process did before it was lost counts.
+            # First read the tickets, then the pool: a process that registered before it was lost
+            # counts.
             changed = tickets() != decision["tickets"]
             missing = [rank for rank in members if not pool.registered(rank)]
             if not missing or changed:
@@ -116,7 +117,7 @@ def _begin(uri: str | None, platform: platforms.Platform) -> _core.Pool | None:
     try:
         pool, place = pools.create(uri, platform)
     except Exception as error:
-        # The others wait for the pool: let them fail for the same reason.
+        # The others wait for the place of the pool. Give them the error instead.
         answer(found, everyone, [], pools.no_place(error), 0)
         raise
     answer(found, everyone, range(jax.device_count()), place, _next_generation(found.values()))
@@ -124,10 +125,11 @@ def _begin(uri: str | None, platform: platforms.Platform) -> _core.Pool | None:
 
 
 def _next_generation(found: Iterable[str]) -> int:
-    """Returns the generation of a runtime that the holders of these tickets start.
+    """Returns the generation of the runtime that the holders of these tickets start.
 
-    Processes that have all been in one runtime that did not fail have launched its programs equally
-    often. Others, such as successors, have not, so that then all need programs of a new generation.
+    If all processes come from the same runtime, and it did not fail, they have launched its
+    programs equally often, and keep its generation. Otherwise, for example if one is a successor,
+    all processes need programs of a new generation.
     """
     pasts = {tuple(map(int, ticket.split(".")[:2])) for ticket in found}
     newest, failed = max(pasts)

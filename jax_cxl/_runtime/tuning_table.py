@@ -1,7 +1,7 @@
-"""The tuning table: values that change the speed of the CPU engine, but no result.
+"""The tuning table: values that change the speed of the CPU engine, but not its results.
 
 `python -m jax_cxl tune` measures a table. `JAX_CXL_TUNING` names the file that a job uses. Without
-it the values are those built into the library (cc/comm/call/tuning.h says what each is).
+this variable a job uses the values in the library (cc/comm/call/tuning.h explains each).
 """
 
 import json
@@ -19,7 +19,7 @@ def table(tuning: _core.Tuning) -> dict[str, int]:
 
 
 def make(values: dict[str, int]) -> _core.Tuning:
-    """Returns the tuning with these values, and the built-in ones for others.
+    """Returns the tuning with these values, and with built-in values for other names.
 
     Raises:
       ValueError: an unknown name, or a value out of range.
@@ -29,7 +29,7 @@ def make(values: dict[str, int]) -> _core.Tuning:
         if name not in FIELDS:
             raise ValueError(f"{name!r} is not one of {', '.join(FIELDS)}.")
         if not isinstance(value, int) or not 0 <= value < 2**63:
-            raise ValueError(f"{name} is {value!r}, not a whole number.")
+            raise ValueError(f"{name} is {value!r}, which is not a whole number.")
         setattr(tuning, name, value)
     try:
         tuning.check()

@@ -33,7 +33,7 @@ class Future:
       y = layer(parameters, x)
       parameters = future.done(after=y)   # the wait comes after the computation of y
 
-    Call `done` on every future, and then use the result only.
+    Call `done` on every future. After that use its result, not the future.
 
     Attributes:
       value: private; read it through `done`.
@@ -51,8 +51,8 @@ class Future:
         Use the returned arrays only: XLA copies arrays of h that are used elsewhere too.
 
         Args:
-          h: pytree of arrays, without operand and result of the collective. XLA copies an argument
-            of the program that is not donated, so tie small or computed values.
+          h: pytree of arrays. It must not contain the operand or the result of the collective. XLA
+            copies an argument of the program that is not donated, so tie small or computed values.
 
         Returns:
           A pytree like h.

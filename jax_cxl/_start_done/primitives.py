@@ -1,7 +1,7 @@
 """The primitives of a collective in two halves on GPUs: `start`, `done` and `tie`.
 
-On GPUs XLA runs the kernels and custom calls of a program one after another, in an order that
-respects data dependencies only. It treats a custom call like a kernel. So a collective that runs
+On GPUs XLA runs the kernels and custom calls of a program one after another, in any order that
+respects data dependencies. It treats a custom call like a kernel. So a collective that runs
 beside other work needs three calls:
 
     y, token = start(x)            enqueues the collective on a stream of its own
@@ -101,8 +101,8 @@ def _start_jvp(primals, tangents, *, collective, **params):
         raise NotImplementedError(
             f"{collective} has no derivative, as in jax.lax: pass it jax.lax.stop_gradient(x)."
         )
-    # Tangents are communicated at once, and so are the cotangents of the transpose. The primal
-    # result of the rule is dead code.
+    # The collective of the tangents runs at once, and so does its transpose. The primal result of
+    # the rule is dead code.
     _, y_dot = rule(primals, tangents, **params)
     return outs, [y_dot, zeros[1]]
 
@@ -128,7 +128,7 @@ def _lower_done(ctx, x, y, token, *after):
     x_layout, y_layout = (_layout(of[0]) for of in layouts)
     call = jax.ffi.ffi_lowering(
         DONE_TARGET,
-        # The layouts of the start: with others XLA would copy the unfinished result.
+        # Ask for the layouts of the start: with other layouts XLA would copy the unfinished result.
         operand_layouts=[x_layout, y_layout, *map(_row_major, ctx.avals_in[3:])],
         result_layouts=[y_layout],
         operand_output_aliases={1: 0},
@@ -136,9 +136,7 @@ def _lower_done(ctx, x, y, token, *after):
         has_side_effect=True,
     )
     x_aval, y_aval, _, *after_avals = ctx.avals_in
-    (x,) = (
-        start.operands
-    )  # The memory that the collective reads, not an array of which x is a slice.
+    (x,) = start.operands  # The collective reads this memory, not an array of which x is a slice.
     fenced = local_lowering.fence(ctx, after_avals, *after)
     results = call(ctx.replace(avals_in=[x_aval, y_aval, *after_avals]), x, y, *fenced)
     return local_lowering.fence(ctx, ctx.avals_out, *results)
@@ -156,7 +154,7 @@ def _batch_done(axis_data, operands, dims):
             " its done() first, or start the collective inside the function."
         )
     if dims[1] is not None:
-        return y, dims[1]  # Started under this jax.vmap: complete.
+        return y, dims[1]  # A collective that was started under this jax.vmap is complete.
     return done_p.bind(x, y, token, *after), None
 
 

@@ -20,7 +20,7 @@ Rest = Callable[[list[Any], list[Any]], Any]
 
 
 def start(function: Callable, *arguments: Any) -> tuple[list[Pending], list[Any], Rest]:
-    """Starts the collectives of a function, and evaluates all that needs none of their results.
+    """Starts the collectives of a function, and evaluates all equations that do not need them.
 
     Args:
       function: function from pytrees to a pytree.

@@ -45,7 +45,7 @@ def all_gather(
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
       TypeError: a dtype is not supported, such as float6_e2m3fn.
-      ValueError: `axis` is out of bounds, or the groups are no partition.
+      ValueError: `axis` is out of bounds, or the groups are not a partition.
       NotImplementedError: `to="reduced"`, or groups with `to="invarying"`.
 
     Example:

@@ -23,7 +23,7 @@ def all_to_all(
     axis_index_groups: Sequence[Sequence[int]] | None = None,
     tiled: bool = False,
 ) -> Any:
-    """Sends part i of x to rank i along a named axis, and joins the parts that it receives.
+    """Sends part i of x to rank i along a named axis, and joins the received parts.
 
     Drop-in for `jax.lax.all_to_all`. Its transpose is `all_to_all` with the two axes
     swapped.
@@ -48,7 +48,7 @@ def all_to_all(
       NameError: the axis is not bound, as outside `jax.shard_map`.
       TypeError: a dtype is not supported, such as float6_e2m3fn.
       ValueError: the divided dimension does not fit the size of the group, or the groups are
-        no partition.
+        not a partition.
 
     Example:
       >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))

@@ -21,7 +21,7 @@ def pshuffle(x: Any, axis_name: Hashable | Sequence[Hashable], perm: Sequence[in
 
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
-      ValueError: perm is no permutation.
+      ValueError: perm is not a permutation.
 
     Example:
       >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -31,5 +31,5 @@ def pshuffle(x: Any, axis_name: Hashable | Sequence[Hashable], perm: Sequence[in
       Array([3, 0, 1, 2], dtype=int32)
     """
     if sorted(perm) != list(range(len(perm))):
-        raise ValueError(f"jax_cxl.pshuffle: perm is no permutation: {perm}.")
+        raise ValueError(f"jax_cxl.pshuffle: perm is not a permutation: {perm}.")
     return ppermute(x, axis_name, [(source, i) for i, source in enumerate(perm)])

@@ -43,7 +43,7 @@ def psum_scatter(
       NameError: the axis is not bound, as outside `jax.shard_map`.
       TypeError: a dtype is not supported, such as float6_e2m3fn, or bool.
       ValueError: the scattered dimension does not fit the size of the group, or the groups
-        are no partition.
+        are not a partition.
 
     Example:
       >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -73,7 +73,7 @@ def psum_scatter(
                 f"jax_cxl.psum_scatter: the size {length} of dimension {dim} must be"
                 f" the size {size} of the group. Pass tiled=True to divide it."
             )
-        # The batching rule of the own axis does not check the dtype, so check it here too.
+        # The batching rule over the axis of vmap does not check the dtype, so check it here.
         dtypes.check_sum("psum_scatter", jax.dtypes.result_type(leaf))
         leaf = named_axis.vary(leaf, axes)
         leaf = dimensions.split(leaf, dim, size) if tiled else leaf
@@ -107,7 +107,7 @@ def _lower(ctx, x, *, axes, groups, size, dim):
 def _batch_other_axis(x, d, *, dim, **params):
     if d <= dim:
         return psum_scatter_p.bind(x, dim=dim + 1, **params), d
-    # Dimension `dim` goes away in front of the batch dimension.
+    # Dimension `dim`, which is removed, comes before the batch dimension.
     return psum_scatter_p.bind(x, dim=dim, **params), d - 1
 
 

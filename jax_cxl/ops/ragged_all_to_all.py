@@ -50,8 +50,8 @@ def ragged_all_to_all(
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
       TypeError: a dtype is not supported, such as float6_e2m3fn; operand and output have
-        different dtypes; or offsets or sizes are no integers.
-      ValueError: shapes do not fit, or the groups are no partition.
+        different dtypes; or offsets or sizes are not integers.
+      ValueError: shapes do not fit, or the groups are not a partition.
       InvalidCollectiveError: at run time, on all ranks of the group: a slice exceeds operand or
         output; the sizes of sender and receiver differ; or two slices overlap in an output, as in
         the gradient of rows that were sent twice.
@@ -118,11 +118,12 @@ def _bind(operand, output, table, *, axes, groups, size):
 def _exchange(operand, output, table):
     """Computes the results of all ranks, whose values are stacked along the first dimension."""
     (n, rows), into = operand.shape[:2], output.shape[1]
-    # By receiver, then slice.
+    # Entries ordered by receiver, then by slice.
     columns = jnp.moveaxis(table.reshape(n, 4, n, -1), (1, 2), (0, 1)).reshape(4, n, -1)
     first, size, to, _ = (column[..., None] for column in columns)
     sender = jnp.repeat(jnp.arange(n, dtype=table.dtype), table.shape[-1] // n)[None, :, None]
-    # As many dimensions as the columns have: with jax_numpy_rank_promotion="raise" JAX adds none.
+    # Give `row` as many dimensions as the columns have: with jax_numpy_rank_promotion="raise" JAX
+    # does not broadcast arrays of different rank.
     row = jnp.arange(into, dtype=table.dtype)[None, None]
     hits = (to <= row) & (row < to + size)
     index = jnp.max(jnp.where(hits, sender * rows + first + row - to, -1), axis=1)
@@ -164,7 +165,8 @@ def _transpose(ct, operand, output, table, *, axes, groups, size):
             ad.Zero(output.aval) if wants_output else None,
             None,
         ]
-    # Offsets of the slices that arrived here: in the sender's operand, and in this output.
+    # For each slice that this rank received: its offset in the sender's operand, and in this
+    # rank's output.
     sent = table[:3:2].reshape(2, size, -1)
     there = all_to_all_p.bind(
         named_axis.vary(sent, axes), axes=axes, groups=groups, size=size, split=1, concat=1
@@ -199,7 +201,7 @@ def _batch(axis_data, operands, dims, *, axes, groups, size):
         return _exchange(*map(to_front, operands, dims)), 0
     if all(d is None for d in dims):
         return _bind(*operands, axes=axes, groups=groups, size=size), None
-    # One exchange with the rows and the slices of all elements of the batch.
+    # One exchange carries the rows and the slices of all elements of the batch.
     operand, output, table = map(to_front, operands, dims)
     element = jnp.arange(batch, dtype=table.dtype)[:, None, None]
     strides = np.array([operand.shape[1], 0, output.shape[1], 0], table.dtype)[None, :, None]

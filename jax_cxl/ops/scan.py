@@ -29,7 +29,7 @@ def pscan(
         as int32.
       axis_name: mesh axis, or several in the order in which they count ranks.
       op: "sum", "prod", "min" or "max".
-      reverse: whether to reduce over this rank and all ranks behind it instead.
+      reverse: whether to reduce over this rank and all ranks after it instead.
 
     Returns:
       Arrays of x's shape and dtype (int32 for the sum of bool).
@@ -38,7 +38,7 @@ def pscan(
       NameError: the axis is not bound, as outside `jax.shard_map`.
       TypeError: a dtype is not supported, such as float6_e2m3fn, or the operation does not
         support it.
-      ValueError: `op` is no operation.
+      ValueError: `op` is not an operation.
 
     Example:
       >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -65,7 +65,7 @@ def pexscan(
         as int32.
       axis_name: mesh axis, or several in the order in which they count ranks.
       op: "sum", "prod", "min" or "max".
-      reverse: whether to reduce over all ranks behind this rank instead.
+      reverse: whether to reduce over all ranks after this rank instead.
 
     Returns:
       Arrays of x's shape and dtype (int32 for the sum of bool). The first rank, or the last rank in
@@ -76,7 +76,7 @@ def pexscan(
       NameError: the axis is not bound, as outside `jax.shard_map`.
       TypeError: a dtype is not supported, such as float6_e2m3fn, or the operation does not
         support it.
-      ValueError: `op` is no operation.
+      ValueError: `op` is not an operation.
 
     Example:
       >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -167,7 +167,7 @@ def _cumulate(x, dim, op, reverse):
 
 
 def _fill_first(out, axes, reverse, op):
-    """Returns `out` with the neutral element on the first rank, or in reverse on the last one."""
+    """Returns `out` with the neutral element on the first rank (on the last rank in reverse)."""
     first = lax.axis_size(axes) - 1 if reverse else 0
     neutral = jnp.full_like(out, _neutral(op, out.dtype))
     return jnp.where(lax.axis_index(axes) == first, neutral, out)
@@ -190,5 +190,5 @@ def _neutral(op, dtype):
 
 
 pscan_p = _make_primitive("pscan", exclusive=False)
-# The result is undefined on the first rank, or in reverse on the last one.
+# The result is undefined on the first rank (on the last rank in reverse).
 pexscan_p = _make_primitive("pexscan", exclusive=True)

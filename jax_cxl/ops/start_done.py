@@ -30,14 +30,15 @@ from jax_cxl.ops.scan import pexscan, pscan
 _START = """\
 Starts `{name}` and returns a future of its result.
 
-Operations between the start and `{name}_done` run meanwhile, unless they need the result.
+Operations between the start and `{name}_done` run during the collective, unless they need its
+result.
 The arguments, errors and derivatives are those of `{name}`.
 
 On CPUs the two halves change nothing, because a collective never blocks XLA: XLA starts it
-when its operands are there, and only operations that use the result wait for it.
+when its operands are ready, and only operations that use the result wait for it.
 
 On GPUs the collective runs on a stream of its own. `jax_cxl.Future` shows how to put the start
-before a computation and the wait behind it. Under `jax.vmap`, and in derivatives, the program
+before a computation and the wait after it. Under `jax.vmap`, and in derivatives, the program
 waits for the collective at once.{note}
 
 Returns:
@@ -69,7 +70,7 @@ Raises:
 """
 
 
-_RAGGED = " For a ragged exchange it always does."
+_RAGGED = " It always waits at once for a ragged exchange."
 
 
 class _Finish:

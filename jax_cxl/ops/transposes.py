@@ -1,6 +1,7 @@
-"""Transposes of the operations that are each other's: a pair needs the primitives of both.
+"""Transposes of operations that are each other's transpose, such as all_gather and psum_scatter.
 
-The transpose of every other operation is registered beside its primitive.
+They stand here because each needs the primitives of both operations. The transpose of every other
+operation is registered beside its primitive.
 """
 
 from jax import lax
@@ -17,7 +18,7 @@ from jax_cxl.ops.rooted.scatter import scatter_p
 
 def _all_gather(ct, x, *, axes, groups, size, dim, invariant):
     if invariant:
-        # All ranks hold the same cotangent of the whole result: each takes its own part.
+        # All ranks hold the same cotangent of the whole result. Each rank takes its own part.
         return [lax.dynamic_index_in_dim(ct, lax.axis_index(axes), dim, keepdims=False)]
     ct = named_axis.vary(ct, axes)
     return [psum_scatter_p.bind(ct, axes=axes, groups=groups, size=size, dim=dim)]

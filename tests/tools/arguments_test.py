@@ -36,7 +36,7 @@ class ArgumentsTest(parameterized.TestCase):
         (("doctor", "--ranks", "0"), "must be at least 1, not 0"),
         (("status", "--calls", "-3"), "must be at least 1, not -3"),
         (("simulate", "--hosts", "0"), "must be at least 1, not 0"),
-        (("simulate", "--hosts", "two"), "'two' is no whole number"),
+        (("simulate", "--hosts", "two"), "'two' is not a whole number"),
         (("simulate", "--cards", "0"), "must be at least 1, not 0"),
         (("simulate", "--bytes", "64XB"), "'64XB' is not a size; write for example 64KiB"),
         (("simulate", "--write", "/missing"), "there is no folder /missing; create it"),
@@ -76,7 +76,7 @@ class LaunchArgumentsTest(parameterized.TestCase):
         (("--post-mortem", "/tmp"), "/tmp is a folder; name a file"),
         (("-n", "5000"), "-n 5000 starts 5000 Python processes on"),
         (("-n", "0"), "must be at least 1, not 0"),
-        (("--grace", "nan"), "must not be negative, or without end: nan"),
+        (("--grace", "nan"), "must be finite and not negative: nan"),
         (("--restarts", "-1"), "must be at least 0, not -1"),
     )
     def test_is_refused(self, arguments, words):

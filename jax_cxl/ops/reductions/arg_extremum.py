@@ -10,7 +10,7 @@ from jax_cxl.ops.reductions.extremum import pmax, pmin
 
 
 def pargmax(x: Any, axis_name: Hashable) -> Any:
-    """Returns the index of the rank whose x is the largest. Among equals the first one counts.
+    """Returns the index of the rank whose x is the largest, the lowest index if several are equal.
 
     Args:
       x: array of any real dtype.
@@ -36,7 +36,7 @@ def pargmax(x: Any, axis_name: Hashable) -> Any:
 
 
 def pargmin(x: Any, axis_name: Hashable) -> Any:
-    """Returns the index of the rank whose x is the smallest. Among equals the first one counts.
+    """Returns the index of the rank whose x is the smallest, the lowest index if several are equal.
 
     Args:
       x: array of any real dtype.

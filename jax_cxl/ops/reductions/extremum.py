@@ -19,7 +19,7 @@ def pmax(
 ) -> Any:
     """Takes the maximum of x over all ranks along a named axis.
 
-    Drop-in for `jax.lax.pmax`, and not differentiable, like it. NaN on any rank gives NaN.
+    Drop-in for `jax.lax.pmax`. Like `jax.lax.pmax` it has no derivative. NaN on any rank gives NaN.
 
     Args:
       x: array, or pytree of arrays, of any real dtype.
@@ -35,7 +35,7 @@ def pmax(
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
       TypeError: a dtype is complex, or not supported, such as float6_e2m3fn.
-      ValueError: the groups are no partition.
+      ValueError: the groups are not a partition.
 
     Example:
       >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -55,7 +55,7 @@ def pmin(
 ) -> Any:
     """Takes the minimum of x over all ranks along a named axis.
 
-    Drop-in for `jax.lax.pmin`, and not differentiable, like it. NaN on any rank gives NaN.
+    Drop-in for `jax.lax.pmin`. Like `jax.lax.pmin` it has no derivative. NaN on any rank gives NaN.
 
     Args:
       x: array, or pytree of arrays, of any real dtype.
@@ -71,7 +71,7 @@ def pmin(
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
       TypeError: a dtype is complex, or not supported, such as float6_e2m3fn.
-      ValueError: the groups are no partition.
+      ValueError: the groups are not a partition.
 
     Example:
       >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -91,7 +91,7 @@ def _extremum(primitive, x, axis_name, axis_index_groups):
     groups = named_axis.groups_of(name, axes, axis_index_groups)
 
     def bind(leaf):
-        # The batching rule of the own axis does not check the dtype, so check it here too.
+        # The batching rule over the axis of vmap does not check the dtype, so check it here.
         dtypes.check_real(name, jax.dtypes.result_type(leaf))
         return named_axis.bind_reduction(primitive, leaf, axes, groups)
 

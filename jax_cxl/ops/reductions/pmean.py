@@ -32,7 +32,7 @@ def pmean(
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
       TypeError: a dtype is not supported, such as float6_e2m3fn.
-      ValueError: the groups are no partition.
+      ValueError: the groups are not a partition.
 
     Example:
       >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
