@@ -6,9 +6,10 @@ cannot start:
 
     jax_cxl/arrival/A/P   of attempt A of process P to initialize: its identity, and what failed
 
-`python -m jax_cxl.launch` may start successors of ranks that failed. A successor starts alone, so in
-such a job no process waits for arrivals. Before JAX has connected the processes there is no
-key-value store: the launcher's board says which ranks have begun to connect (_launch/board.py).
+`python -m jax_cxl.launch` may start successors of ranks that failed. A successor starts alone, so
+in such a job no process waits for arrivals. Before JAX has connected the processes there is no
+key-value store. Then the board of the launcher says which ranks have begun to connect
+(_launch/board.py).
 """
 
 import atexit
