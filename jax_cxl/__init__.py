@@ -60,6 +60,8 @@ if TYPE_CHECKING:
         SnapshotError,
     )
     from jax_cxl.ops import *
+    from jax_cxl.ops.moe.handle import MoeHandle
+    from jax_cxl.ops.moe.placement import expert_placement
 
 __all__ = [
     "CollectiveTimeoutError",
@@ -67,6 +69,7 @@ __all__ = [
     "Future",
     "InvalidCollectiveError",
     "MismatchError",
+    "MoeHandle",
     "NotInitializedError",
     "OperationStats",
     "PeerLostError",
@@ -84,6 +87,7 @@ __all__ = [
     "broadcast",
     "broadcast_done",
     "broadcast_start",
+    "expert_placement",
     "explain",
     "gather",
     "gather_done",
@@ -91,6 +95,12 @@ __all__ = [
     "initialize",
     "lax",
     "make_mesh",
+    "moe_combine",
+    "moe_combine_done",
+    "moe_combine_start",
+    "moe_dispatch",
+    "moe_dispatch_done",
+    "moe_dispatch_start",
     "pargmax",
     "pargmin",
     "pbroadcast",
@@ -145,9 +155,11 @@ __all__ = [
 
 _MODULES = {
     "Future": "jax_cxl._start_done.future",
+    "MoeHandle": "jax_cxl.ops.moe.handle",
     "OperationStats": "jax_cxl._runtime.lifecycle",
     "Snapshots": "jax_cxl._snapshots.snapshots",
     "Stats": "jax_cxl._runtime.lifecycle",
+    "expert_placement": "jax_cxl.ops.moe.placement",
     "explain": "jax_cxl._takeover.explain",
     "initialize": "jax_cxl._runtime.lifecycle",
     "make_mesh": "jax_cxl._runtime.mesh",

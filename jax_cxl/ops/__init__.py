@@ -4,6 +4,8 @@ from jax_cxl.ops import transposes as transposes
 from jax_cxl.ops.all_gather import all_gather
 from jax_cxl.ops.all_to_all import all_to_all
 from jax_cxl.ops.barrier import barrier
+from jax_cxl.ops.moe.combine import moe_combine
+from jax_cxl.ops.moe.dispatch import moe_dispatch
 from jax_cxl.ops.ppermute import ppermute
 from jax_cxl.ops.pshuffle import pshuffle
 from jax_cxl.ops.psum_scatter import psum_scatter
@@ -29,6 +31,10 @@ from jax_cxl.ops.start_done import (
     broadcast_start,
     gather_done,
     gather_start,
+    moe_combine_done,
+    moe_combine_start,
+    moe_dispatch_done,
+    moe_dispatch_start,
     pbroadcast_done,
     pbroadcast_start,
     pexscan_done,
@@ -73,6 +79,12 @@ __all__ = [
     "gather",
     "gather_done",
     "gather_start",
+    "moe_combine",
+    "moe_combine_done",
+    "moe_combine_start",
+    "moe_dispatch",
+    "moe_dispatch_done",
+    "moe_dispatch_start",
     "pargmax",
     "pargmin",
     "pbroadcast",

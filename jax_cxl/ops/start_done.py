@@ -12,6 +12,8 @@ from jax_cxl._start_done import primitives, split_function
 from jax_cxl._start_done.future import Future
 from jax_cxl.ops.all_gather import all_gather
 from jax_cxl.ops.all_to_all import all_to_all
+from jax_cxl.ops.moe.combine import moe_combine
+from jax_cxl.ops.moe.dispatch import moe_dispatch
 from jax_cxl.ops.ppermute import ppermute
 from jax_cxl.ops.pshuffle import pshuffle
 from jax_cxl.ops.psum_scatter import psum_scatter
@@ -70,7 +72,11 @@ Raises:
 """
 
 
-_RAGGED = " It always waits at once for a ragged exchange."
+_NOTES = {
+    "ragged_all_to_all": " It always waits at once for a ragged exchange.",
+    "moe_combine": " Only the gather of the weights runs beside other work.",
+    "moe_dispatch": " Only the gather of the choices runs beside other work.",
+}
 
 
 class _Finish:
@@ -117,7 +123,7 @@ def _pair(operation: Callable) -> tuple[Callable[..., Future], Callable[..., Any
             raise TypeError(f"jax_cxl.{name}_done takes the future of {name}_start, got {got}.")
         return future.done(after)
 
-    note = _RAGGED if operation is ragged_all_to_all else ""
+    note = _NOTES.get(name, "")
     signature = inspect.signature(operation)
     start.__signature__ = signature.replace(return_annotation=Future)  # type: ignore[attr-defined]
     for function, suffix, text in ((start, "start", _START), (done, "done", _DONE)):
@@ -132,6 +138,8 @@ all_gather_start, all_gather_done = _pair(all_gather)
 all_to_all_start, all_to_all_done = _pair(all_to_all)
 broadcast_start, broadcast_done = _pair(broadcast)
 gather_start, gather_done = _pair(gather)
+moe_combine_start, moe_combine_done = _pair(moe_combine)
+moe_dispatch_start, moe_dispatch_done = _pair(moe_dispatch)
 pbroadcast_start, pbroadcast_done = _pair(pbroadcast)
 pexscan_start, pexscan_done = _pair(pexscan)
 pmax_start, pmax_done = _pair(pmax)

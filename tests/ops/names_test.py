@@ -25,8 +25,8 @@ def cpp_enum(header: str, name: str) -> dict[str, int]:
 class NamesTest(absltest.TestCase):
     def test_public_names(self):
         others = {
-            *("Future", "OperationStats", "Snapshots", "Stats", "explain", "initialize", "lax"),
-            *("make_mesh", "regroup", "replace_collectives"),
+            *("Future", "MoeHandle", "OperationStats", "Snapshots", "Stats", "expert_placement"),
+            *("explain", "initialize", "lax", "make_mesh", "regroup", "replace_collectives"),
             *("shutdown", "stats"),
             *(name for name in dir(jax_cxl.errors) if re.fullmatch(r"[A-Z]\w+Error", name)),
         }

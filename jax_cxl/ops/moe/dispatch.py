@@ -1,0 +1,135 @@
+"""jax_cxl.moe_dispatch."""
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jax_cxl._primitives import named_axis
+from jax_cxl.ops.moe import exchange, routing
+from jax_cxl.ops.moe.handle import MoeHandle
+
+
+def moe_dispatch(
+    x: Any,
+    experts: Any,
+    axis_name: Hashable | Sequence[Hashable],
+    *,
+    num_experts: int,
+    capacity: int | None = None,
+    max_rows: int | None = None,
+    float8_block: int | None = None,
+) -> tuple[Any, MoeHandle]:
+    """Brings tokens to the ranks of their experts, grouped by expert.
+
+    Of n ranks, rank r holds the experts r * num_experts / n up to the next rank's first. Every rank
+    publishes its tokens once, those that other ranks want, and every rank reads those that its
+    experts want. A token that goes to several experts of a rank is read once. The rows of an
+    expert are in the order of the ranks, then of their tokens, then of a token's choices.
+
+    Shapes are static, so the rows have a bound. Assignments of tokens to experts that find no room
+    are dropped: `moe_combine` adds nothing for them, and `MoeHandle.dropped` counts them. The first
+    assignments, in the order of the ranks and tokens, find room.
+
+    Derivatives in reverse mode (`jax.grad`, `jax.vjp`) are exact, by the same moves the other way.
+    With `float8_block` the cotangents are those of a dispatch without rounding, in the dtype of x
+    ("straight through").
+
+    Args:
+      x: (T, D): this rank's tokens, of any dtype. T is the same on all ranks.
+      experts: (T, k), integers: the experts that a router has chosen for each token. Numbers
+        outside of 0 to num_experts - 1, such as -1 for padding, choose none.
+      axis_name: mesh axis over whose ranks the experts are spread, or several in the order in which
+        they count ranks.
+      num_experts: experts of all ranks, a multiple of the number of ranks.
+      capacity: rows of each expert. By default experts have as many rows as tokens.
+      max_rows: without capacity, rows of this rank. By default as many as there can be, so that
+        nothing is dropped: ranks * T * k, which is much memory for many ranks.
+      float8_block: send the tokens as float8_e4m3fn with a float32 scale for every so many elements
+        of a row, for example 128, or D. Must divide D. By default they are sent as they are.
+
+    Returns:
+      Rows and a `MoeHandle` for `moe_combine`. With capacity, the rows are (experts of a rank,
+      capacity, D), and those of an expert after its `MoeHandle.group_sizes` are zeros. Without it,
+      they are (max_rows, D), expert after expert without gaps, as `jax.lax.ragged_dot` takes them,
+      then zeros.
+
+    Raises:
+      NameError: the axis is not bound, as outside `jax.shard_map`.
+      TypeError: experts are no integers, or x is not floating with float8_block.
+      ValueError: a shape or a number does not fit.
+
+    Example:
+      >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> def body(x, experts):
+      ...   rows, handle = jax_cxl.moe_dispatch(x, experts, "i", num_experts=4, max_rows=3)
+      ...   y = 10 * rows  # the expert
+      ...   return rows, jax_cxl.moe_combine(y, jnp.ones(experts.shape), handle)
+      >>> layer = jax.shard_map(body, mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
+      >>> x = jnp.arange(1., 5.)[:, None]  # a token each
+      >>> rows, y = jax.jit(layer)(x, jnp.array([[0, 1], [0, 3], [0, 1], [3, 2]]))
+      >>> rows.reshape(4, 3)
+      Array([[1., 2., 3.],
+             [1., 3., 0.],
+             [4., 0., 0.],
+             [2., 4., 0.]], dtype=float32)
+      >>> y.ravel()
+      Array([20., 40., 60., 80.], dtype=float32)
+    """
+    x, experts = jnp.asarray(x), jnp.asarray(experts)
+    axes = named_axis.axes_of("moe_dispatch", axis_name)
+    _check(x, experts, axes, num_experts, capacity, max_rows, float8_block)
+    x, experts = _vary(axes, x, lax.stop_gradient(experts).astype(np.int32))
+    handle = routing.route(experts, axes, num_experts, capacity, max_rows)
+    rows = _send(x, handle, float8_block)
+    if capacity is not None:
+        rows = rows.reshape(-1, capacity, x.shape[1])
+    return rows, handle
+
+
+def _send(x: Any, handle: MoeHandle, float8_block: int | None) -> Any:
+    if float8_block is not None:
+        return exchange.dispatch_float8(float8_block, x, handle)
+    if jnp.issubdtype(x.dtype, np.inexact):
+        return exchange.dispatch(x, handle)
+    return exchange.fetch_rows(x, handle)
+
+
+def _vary(axes: named_axis.Axes, *arrays: Any) -> list[Any]:
+    """Casts arrays to vary over the axes and over each other's."""
+    every = {axis for x in arrays for axis in named_axis.varying(x)} | set(axes)
+    return [named_axis.vary(x, tuple(every)) for x in arrays]
+
+
+def _check(x, experts, axes, num_experts, capacity, max_rows, float8_block):
+    name = "jax_cxl.moe_dispatch"
+    if x.ndim != 2 or experts.ndim != 2 or len(x) != len(experts) or not experts.shape[1]:
+        raise ValueError(
+            f"{name}: x must be (tokens, features) and experts (tokens, choices), got shapes"
+            f" {x.shape} and {experts.shape}. Reshape, for example x.reshape(-1, x.shape[-1])."
+        )
+    if not jnp.issubdtype(experts.dtype, np.integer):
+        raise TypeError(f"{name}: experts must be integers, got {experts.dtype}.")
+    ranks = named_axis.group_size(axes, None) if axes else 1
+    if num_experts < 1 or num_experts % ranks:
+        raise ValueError(
+            f"{name}: num_experts={num_experts} must be a multiple of the {ranks} ranks along"
+            f" {axes}."
+        )
+    if capacity is not None and max_rows is not None:
+        raise ValueError(
+            f"{name}: pass capacity, the rows of each expert, or max_rows, the rows of a rank, but"
+            " not both."
+        )
+    for label, value in (("capacity", capacity), ("max_rows", max_rows)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name}: {label}={value} must be at least 1.")
+    if float8_block is not None:
+        if not jnp.issubdtype(x.dtype, np.floating):
+            raise TypeError(f"{name}: float8_block needs floating tokens, got {x.dtype}.")
+        if float8_block < 1 or x.shape[1] % float8_block:
+            raise ValueError(
+                f"{name}: float8_block={float8_block} must divide the {x.shape[1]} features."
+            )

@@ -1,0 +1,45 @@
+"""What a dispatch knows of its tokens' ways, and a combine needs."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=[
+        *("group_sizes", "counts", "dropped"),
+        *("assignment", "fetch", "expand", "rows_of", "back"),
+    ],
+    meta_fields=["axes", "choices"],
+)
+@dataclasses.dataclass(frozen=True)
+class MoeHandle:
+    """What `moe_dispatch` returns beside the rows, and `moe_combine` takes. A pytree of
+    integer arrays.
+
+    An *assignment* is a token's choice of an expert: T tokens with k choices have T * k of them on
+    each rank. All ranks number them together, rank after rank, token after token.
+
+    Attributes:
+      group_sizes: (experts of a rank,), int32: rows of each expert of this rank.
+      counts: (experts,), int32: assignments of this rank's tokens to each expert, before any are
+        dropped. `expert_placement` takes those of all ranks.
+      dropped: (), int32: assignments to experts of this rank that found no room.
+      assignment: (rows,), int32: the assignment of each row, -1 for rows that are not used. The
+        token of a row is `assignment // k`, counted over all ranks.
+      fetch: private; as the other fields.
+    """
+
+    group_sizes: Any
+    counts: Any
+    dropped: Any
+    assignment: Any
+    fetch: Any  # (fetched,): the token of each row that this rank fetches, -1 for none.
+    expand: Any  # (rows,): where each row was fetched, -1 for none; None if row for row.
+    rows_of: Any  # (fetched, k): the rows of each fetched row, -1 for none; None if row for row.
+    back: Any  # (T, slots): the fetched rows of all ranks that are this token's, -1 for none.
+    axes: tuple  # over which the experts are spread.
+    choices: int  # of a token.

@@ -1,0 +1,111 @@
+"""jax_cxl.expert_placement."""
+
+from typing import Any
+
+import numpy as np
+
+# HiGHS stops after so many nodes of its search. Unlike a limit of seconds, this gives all processes
+# the same placement.
+_NODES = 200
+
+
+def expert_placement(counts: Any, *, slack: float = 0.05) -> np.ndarray:
+    """Proposes which rank should hold which expert.
+
+    Every rank holds equally many experts. The proposal first keeps the largest load, the number of
+    rows that arrive at one rank, small. It then lets as few rows as possible cross from one rank to
+    another. It is found by mixed-integer programming and may be some percent from the best.
+
+    Needs SciPy: `pip install 'jax_cxl[moe]'`. The same counts give the same proposal on all
+    processes that have the same SciPy.
+
+    Args:
+      counts: (ranks, experts), how many times tokens of each rank chose each expert:
+        `MoeHandle.counts` of all ranks, best summed over several steps.
+      slack: by how much the largest load may exceed the smallest one that was found, if that lets
+        fewer rows cross; a share.
+
+    Returns:
+      (experts,), integers: the new number of each expert. The expert with the new number p lives on
+      rank p // (experts / ranks). Pass `place[experts]` to `moe_dispatch` in place of `experts`,
+      and reorder the parameters of the experts by `np.argsort(place)`. The new numbers of the
+      experts of a rank are in the order of the old ones.
+
+    Raises:
+      ImportError: SciPy is not installed.
+      ValueError: counts are no matrix of numbers that are not negative, or the ranks cannot hold
+        equally many experts.
+
+    Example:
+      >>> counts = [[9, 9, 0, 0],  # tokens of rank 0 choose the experts 0 and 1
+      ...           [0, 0, 8, 1]]
+      >>> jax_cxl.expert_placement(counts)  # each rank holds an expert that is often chosen
+      array([0, 2, 3, 1])
+    """
+    counts = np.asarray(counts, float)
+    if counts.ndim != 2 or not counts.size or not np.all(counts >= 0):
+        raise ValueError(
+            "jax_cxl.expert_placement: counts must be (ranks, experts), not negative, got shape"
+            f" {counts.shape}."
+        )
+    ranks, experts = counts.shape
+    if experts % ranks:
+        raise ValueError(
+            f"jax_cxl.expert_placement: {ranks} ranks cannot hold equally many of"
+            f" {experts} experts."
+        )
+    rank_of = _solve(counts, slack) if ranks > 1 else np.zeros(experts, int)
+    place = np.empty(experts, int)
+    place[np.argsort(rank_of, kind="stable")] = np.arange(experts)
+    return place
+
+
+def _solve(counts: np.ndarray, slack: float) -> np.ndarray:
+    """Returns the rank of each expert.
+
+    The variables are whether expert e is on rank r, at e * ranks + r, and the largest load.
+    """
+    try:
+        from scipy import optimize, sparse  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise ImportError(
+            "jax_cxl.expert_placement needs SciPy: pip install 'jax_cxl[moe]'"
+        ) from error
+    ranks, experts = counts.shape
+    total = counts.sum(0)
+    scale = max(total.sum(), 1.0)
+    one_rank = sparse.kron(sparse.eye(experts), np.ones((1, ranks)))
+    equally_many = sparse.kron(np.ones((1, experts)), sparse.eye(ranks))
+    load = sparse.kron(total[None] / scale, sparse.eye(ranks))
+
+    def column(value):
+        return sparse.csr_array(np.full((ranks, 1), float(value)))
+
+    def solve(cost, largest):
+        wide = [
+            sparse.hstack([one_rank, sparse.csr_array((experts, 1))]),
+            sparse.hstack([equally_many, column(0)]),
+            sparse.hstack([load, column(-1)]),
+        ]
+        each = experts // ranks
+        found = optimize.milp(
+            cost,
+            integrality=np.append(np.ones(experts * ranks), 0),
+            bounds=optimize.Bounds(0, np.append(np.ones(experts * ranks), largest)),
+            constraints=[
+                optimize.LinearConstraint(wide[0], 1, 1),
+                optimize.LinearConstraint(wide[1], each, each),
+                optimize.LinearConstraint(wide[2], -np.inf, 0),
+            ],
+            options={"node_limit": _NODES, "mip_rel_gap": 0.01},
+        )
+        if found.x is None:
+            raise RuntimeError(f"jax_cxl.expert_placement: {found.message}")
+        return found
+
+    lightest = solve(np.append(np.zeros(experts * ranks), 1), 1.0).x
+    rank_of = lightest[:-1].reshape(experts, ranks).argmax(1)
+    largest = np.bincount(rank_of, total / scale, ranks).max()
+    stays = np.append(-(counts.T / scale).ravel(), 0)
+    fewest = solve(stays, min(1.0, largest * (1 + slack) + 1e-9)).x
+    return fewest[:-1].reshape(experts, ranks).argmax(1)
