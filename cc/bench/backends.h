@@ -38,16 +38,17 @@ class Backend {
   virtual void Call(Problem* problem) = 0;
 };
 
-inline constexpr Tuning kSlots;  // those that a rank has by default
+inline constexpr Tuning kSlots;  // the default slots of a rank
 
-// Everybody calls in the same order, so plans can be executed as they are.
+// Executes plans directly. All ranks must call in the same order.
 class EngineBackend : public Backend {
  public:
   EngineBackend(pool::Pool* pool, const Team& team)
       : rings_(pool::Doorbells(pool->coherence(), pool->epoch()),
                Views(pool, team.size()), team.rank(), kSlots.num_slots) {}
 
-  // What a rank takes from the end of its arena; Endpoint starts at the front.
+  // The bytes that a rank takes from the end of its arena. Endpoint starts at
+  // the front.
   static constexpr uint64_t kBytes =
       2 * sizeof(pool::Doorbell) + kSlots.num_slots * kSlots.slot_bytes;
 
@@ -108,10 +109,10 @@ class EngineBackend : public Backend {
 inline void Check(const Status& status) {
   if (status.ok()) return;
   std::cerr << status.message() << std::endl;
-  _exit(1);  // Possibly a thread that exit() would join.
+  _exit(1);  // exit() might try to join this thread.
 }
 
-// What a process has of a job, as comm::Runtime holds it.
+// The resources of a process in a job, as in comm::Runtime.
 class Job {
  public:
   Job(pool::Pool* pool, const Team& team)

@@ -1,9 +1,9 @@
-// What a call costs besides moving data, in nanoseconds. "times": of reading
-// the counter when it begins and when it ends, for its Endpoint and the
-// recorder. "recorder": of the flight recorder's Record + Start + Finish with
-// these times, by coherence policy. "checks": of putting a call in the form in
-// which ranks compare it, and comparing it with those of all others. Median,
-// least and most of several rounds.
+// The cost of a call besides moving data, in nanoseconds. "times": reading the
+// counter at the begin and at the end of a call, for the Endpoint and the
+// recorder. "recorder": Record + Start + Finish of the flight recorder with
+// these times, by coherence mode. "checks": describing a call for comparison,
+// and comparing it with the descriptors of all other ranks. Prints the median,
+// the minimum and the maximum of several rounds.
 //
 // bookkeeping_benchmark [rounds, default 15]
 
@@ -25,7 +25,7 @@
 namespace jax_cxl::comm {
 namespace {
 
-constexpr int kCalls = 200'000;  // through the whole ring 48 times
+constexpr int kCalls = 200'000;  // 48 times around the ring
 
 Call OneCall() {
   Call call;
@@ -45,7 +45,8 @@ void Time(const std::string& what, int rounds, const OneMore& one_more) {
     const auto start = Clock::now();
     for (int i = 0; i < kCalls; ++i) one_more(i);
     const std::chrono::duration<double, std::nano> took = Clock::now() - start;
-    if (round > 0) nanoseconds.push_back(took.count() / kCalls);  // warm by now
+    if (round > 0)
+      nanoseconds.push_back(took.count() / kCalls);  // the first round warms up
   }
   std::sort(nanoseconds.begin(), nanoseconds.end());
   std::printf("%-20s %8.1f %8.1f %8.1f\n", what.c_str(),
@@ -85,7 +86,7 @@ void TimeChecks(int ranks, int rounds) {
   const Call call = OneCall();
   std::vector<pool::CallDescriptor> others(ranks - 1, Describe(call));
   Time("checks, " + std::to_string(ranks) + " ranks", rounds, [&](int) {
-    // As if any of it could have changed since the last time.
+    // Makes the compiler assume that all of it may have changed.
     asm volatile("" : : "r"(&call), "r"(others.data()) : "memory");
     const pool::CallDescriptor mine = Describe(call);
     for (const pool::CallDescriptor& other : others)

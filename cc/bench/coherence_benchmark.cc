@@ -1,6 +1,6 @@
-// What each coherence mode costs on this machine's memory, in JSON:
-// coherence_benchmark [--repeats=N]. Nothing here is CXL: the instructions are
-// real, what they wait for is local.
+// The cost of each coherence mode on this machine's memory, in JSON:
+// coherence_benchmark [--repeats=N]. This measures no CXL: the instructions are
+// real, but the memory is local.
 
 #include <sys/mman.h>
 
@@ -38,14 +38,15 @@ double Microseconds(Clock::time_point start) {
       .count();
 }
 
-// Microseconds of one of `count` calls.
+// Returns the microseconds of one of `count` calls.
 double TimeEach(int count, const std::function<void(int)>& call) {
   const Clock::time_point start = Clock::now();
   for (int i = 0; i < count; ++i) call(i);
   return Microseconds(start) / count;
 }
 
-// A flag and `bytes` of payload one way, another thread's flag back.
+// Sends a flag and `bytes` of payload, and waits for a flag of the other
+// thread.
 double RoundTrip(const Coherence& coherence, Shared* shared, size_t bytes,
                  int count, uint64_t* round) {
   std::vector<std::byte> mine(bytes), theirs(bytes);

@@ -1,11 +1,12 @@
-// Speed of collectives without JAX: processes that share a pool and call one
-// collective after the other, in the columns of nccl-tests.
+// Speed of collectives without JAX. Several processes share a pool and call one
+// collective after another. The columns are those of nccl-tests.
 //
-//   engine    plans executed on rings in shared memory, by the calling thread
-//   endpoint  what XLA's calls go through: calls in any order, and threads that
-//             take over from the caller
+//   engine    the calling thread executes plans on rings in shared memory
+//   endpoint  the path of XLA's calls: calls in any order, and threads that
+//   take
+//             over from the caller
 //
-// so the difference is what matching, comparing and hand-over cost.
+// The difference is the cost of matching, comparing and changing threads.
 //
 // engine_benchmark [--ranks=2] [--max_bytes=67108864] [--repeats=7]
 //                  [--backends=engine,endpoint] [--ops=all_gather,...]
@@ -43,7 +44,8 @@ namespace {
 using plan::Op;
 
 constexpr int kMaxRanks = Meeting::kMaxRanks;
-// Of the copies that the bound is made of; their least is a quarter.
+// The window of the copies that measure the bound. They copy at least a
+// quarter.
 constexpr uint64_t kWindowBytes = uint64_t{4} << 20;
 constexpr double kSampleSeconds = 0.01;
 constexpr int kMaxCalls = 20000;
@@ -57,14 +59,14 @@ struct Rates {
   double read = 0;
 };
 
-// Copies a message through windows as large as a ring, which their owner
-// writes and then the next rank reads, all ranks at once.
+// Copies a message through windows as large as a ring. The owner writes each
+// window, then the next rank reads it. All ranks do this at the same time.
 Rates MeasureCopies(Team& team, pool::Pool* pool, uint64_t bytes,
                     std::vector<std::byte>* buffer) {
   bytes = std::max(bytes, kWindowBytes / 4);
   buffer->resize(2 * bytes);
   const int next = (team.rank() + 1) % team.size();
-  // Between the engine's rings and what the endpoint takes.
+  // The window lies between the engine's rings and the endpoint's memory.
   const auto window = [&](int rank) {
     return EngineBackend::Memory(pool, rank) - kWindowBytes;
   };
@@ -95,7 +97,7 @@ double BoundSeconds(const plan::Request& request, const Rates& rates) {
   return bound;
 }
 
-// Seconds of one call on the slowest rank.
+// Returns the seconds of one call on the slowest rank.
 double Sample(Team& team, Backend& backend, Problem* problem, int calls) {
   team.Barrier();
   const double start = Now();
@@ -112,8 +114,8 @@ int Calibrate(Team& team, Backend& backend, Problem* problem) {
   return std::min(calls, kMaxCalls);
 }
 
-// Measures one collective with all backends in turn; returns the wrong
-// elements.
+// Measures one collective with all backends in turn. Returns the number of
+// wrong elements.
 uint64_t Measure(Team& team, pool::Pool* pool,
                  const std::vector<std::unique_ptr<Backend>>& backends, Op op,
                  uint64_t bytes, int repeats, Report* report) {
@@ -137,7 +139,7 @@ uint64_t Measure(Team& team, pool::Pool* pool,
         problem.request, MeasureCopies(team, pool, problem.bytes, &buffer)));
   }
   uint64_t all_wrong = 0;
-  CountWrong(&problem);  // Spoils the output.
+  CountWrong(&problem);  // overwrites the output
   for (size_t b = 0; b < backends.size(); ++b) {
     backends[b]->Call(&problem);
     const double wrong = team.Sum(static_cast<double>(CountWrong(&problem)));
@@ -149,7 +151,7 @@ uint64_t Measure(Team& team, pool::Pool* pool,
   return all_wrong;
 }
 
-// Eight times as large each, and the last.
+// Returns sizes that grow by a factor of eight, and the largest size.
 std::vector<uint64_t> Sizes(const Flags& flags) {
   std::vector<uint64_t> sizes;
   for (uint64_t bytes = flags.min_bytes; bytes < flags.max_bytes; bytes *= 8)
@@ -165,7 +167,7 @@ int RunRank(Team& team, Meeting* meeting, const Flags& flags,
   pool::PoolSpec spec;
   spec.paths = {"bench." +
                 std::to_string(team.rank() == 0 ? getpid() : getppid())};
-  // Channels, the engine's ring, the window of the copies.
+  // Room for channels, the engine's ring, and the window of the copies.
   spec.bytes = (uint64_t{24} << 20) * team.size() + (uint64_t{4} << 20);
   spec.coherence = OrDie(pool::ParseCoherenceMode(flags.coherence));
   std::unique_ptr<pool::Pool> pool;
@@ -205,7 +207,7 @@ int RunRank(Team& team, Meeting* meeting, const Flags& flags,
   return wrong == 0 ? 0 : 1;
 }
 
-// A rank that fails takes the others, who would wait for it, along.
+// If a rank fails, end the others too, because they would wait for it.
 void OnChildEnd(int) {
   int status = 0;
   while (waitpid(-1, &status, WNOHANG) > 0)

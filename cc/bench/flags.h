@@ -13,7 +13,7 @@
 // The command line of engine_benchmark.cc.
 namespace jax_cxl::comm {
 
-// For printf, with the program's name and the most ranks.
+// A format for printf, with the program's name and the largest number of ranks.
 inline constexpr char kUsage[] =
     "usage: %s [--ranks=2..%d] [--max_bytes=BYTES] [--repeats=7] "
     "[--min_bytes=8] [--backends=engine,endpoint] "
@@ -33,7 +33,7 @@ struct Flags {
   std::string json;
 };
 
-// Whether `name` is one of the names in `list`, between commas.
+// Returns true if `name` is one of the comma-separated names in `list`.
 inline bool Names(std::string_view list, std::string_view name) {
   for (size_t at = 0; at <= list.size();) {
     const size_t comma = std::min(list.find(',', at), list.size());

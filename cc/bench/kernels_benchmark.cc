@@ -1,4 +1,4 @@
-// Speed of the CPU engine's reduction kernels, one thread, against memcpy:
+// Speed of the CPU engine's reduction kernels with one thread, and of memcpy:
 // kernels_benchmark [KiB per source, default 1024].
 
 #include <algorithm>
@@ -16,7 +16,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The best of several rounds, since other processes only ever make it slower.
+// Returns the best of several rounds, because other processes only slow it
+// down.
 double SecondsPerCall(const std::function<void()>& call) {
   double best = 1e9;
   int calls = 1;
@@ -51,8 +52,8 @@ int main(int argc, char** argv) {
   for (int s = 0; s < kMaxSources; ++s) sources.push_back(buffers[s].data());
   std::byte* destination = buffers[kMaxSources].data();
 
-  // Bytes read and written, so that rows compare with each other and with
-  // memcpy, which reads and writes every byte once.
+  // Counts bytes read and written, so that rows compare with each other and
+  // with memcpy, which reads and writes every byte once.
   std::printf("# GB/s of bytes read + written; %zu KiB per source\n", kib);
   const double copy =
       SecondsPerCall([&] { std::memcpy(destination, sources[0], bytes); });

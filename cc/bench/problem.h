@@ -11,15 +11,15 @@
 
 namespace jax_cxl::comm {
 
-// One collective on buffers of its own, of float32 that are small integers.
+// One collective with its own buffers of float32 that are small integers.
 struct Problem {
   plan::Request request;
-  uint64_t bytes = 0;  // by NCCL's convention
+  uint64_t bytes = 0;  // message size by NCCL's convention
   std::vector<float> input;
   std::vector<float> output;
 };
 
-// Never the result of anything.
+// A value that no collective returns.
 inline constexpr float kUnwritten = -1;
 
 inline float Value(int rank, uint64_t position) {
@@ -49,8 +49,8 @@ inline Problem MakeProblem(plan::Op op, uint64_t bytes, const Team& team) {
   return problem;
 }
 
-// Number of elements that are not what they should be; the output is spoilt
-// for the next check.
+// Returns the number of wrong elements. Overwrites the output for the next
+// check.
 inline uint64_t CountWrong(Problem* problem) {
   const plan::Request& request = problem->request;
   const uint64_t count = request.count;

@@ -28,8 +28,8 @@ inline double Median(std::vector<double> values) {
                            : (values[half - 1] + values[half]) / 2;
 }
 
-// The table and the results file, in the columns and the format of
-// `python -m jax_cxl bench`.
+// The table and the results file, with the columns and the format of `python -m
+// jax_cxl bench`.
 class Report {
  public:
   explicit Report(int ranks) : ranks_(ranks) {

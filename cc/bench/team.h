@@ -10,7 +10,7 @@
 
 namespace jax_cxl::comm {
 
-// What the processes share besides the pool.
+// The memory that the processes share besides the pool.
 struct Meeting {
   static constexpr int kMaxRanks = 64;
 
@@ -22,7 +22,7 @@ struct Meeting {
   Rank ranks[kMaxRanks];
 };
 
-// One of several processes that were forked with a Meeting between them.
+// One of several forked processes that share a Meeting.
 class Team {
  public:
   Team(Meeting* meeting, int rank, int size)

@@ -13,8 +13,8 @@ namespace {
 
 namespace xffi = xla::ffi;
 
-// A 64-bit mixer (the finalizer of SplitMix64): equal input, equal output on
-// all hosts.
+// A 64-bit mixer (the finalizer of SplitMix64). It gives the same output for
+// the same input on all hosts.
 uint64_t Mix(uint64_t seed, uint64_t value) {
   uint64_t z = seed + 0x9e3779b97f4a7c15 + value;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
@@ -22,7 +22,7 @@ uint64_t Mix(uint64_t seed, uint64_t value) {
   return z ^ (z >> 31);
 }
 
-// FNV-1a: equal text, equal hash on all hosts.
+// FNV-1a. It gives the same hash for the same text on all hosts.
 uint64_t Hash(std::string_view text) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const char c : text)
@@ -84,8 +84,9 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
   }
   made->prototype_.reduce_op = static_cast<ReduceOp>(*reduce_op);
   made->prototype_.name = std::string(*name);
-  // Programs that were not taken over have no numbers and lines in them: XLA
-  // drops the donation of a module's arguments when a hook changes it.
+  // The attributes of programs that were not taken over contain no numbers and
+  // source lines, because XLA drops the donation of a module's arguments when a
+  // hook changes the module.
   ProgramSites& sites = ProgramSites::Get();
   const std::string program_name(*program);
   const auto number =

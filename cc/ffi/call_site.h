@@ -15,47 +15,48 @@
 
 namespace jax_cxl::ffi {
 
-// One custom call of one compiled program: what its attributes say, and what
-// tells its executions apart from those of any other call, on every rank alike.
+// One custom call of one compiled program: its attributes, and the identities
+// of its executions, which are the same on every rank.
 //
-// XLA makes one for each call when it loads a program. The compiler hook
-// (jax_cxl/_takeover/hook.py) has numbered the calls of the program, the same
-// on all ranks.
+// XLA makes a CallSite for each call when it loads a program. The compiler hook
+// (jax_cxl/_takeover/hook.py) has numbered the calls of the program, in the
+// same way on all ranks.
 //
-// NextIdentity is safe to call from any thread; the rest is constant.
+// NextIdentity is thread-safe. Everything else is constant.
 class CallSite {
  public:
-  // Registered with XLA under this id before any handler that uses it.
+  // Registered with XLA under this id, before any handler that uses it.
   static xla::ffi::TypeId id;
 
   // Reads the attributes that jax_cxl/_primitives/lowering.py writes.
   static xla::ffi::ErrorOr<std::unique_ptr<CallSite>> Make(
       xla::ffi::Dictionary attributes);
 
-  // What tells the calls of a program apart, for ProgramSites::NoteLine.
+  // Returns a key that identifies a call in its program, for
+  // ProgramSites::NoteLine.
   static std::string LineKey(std::string_view name, int op, int reduce_op,
                              int dtype, int64_t count);
 
-  // Everything but buffers, rank and identity.
+  // All of a call except buffers, rank and identity.
   const comm::Call& prototype() const { return prototype_; }
 
   // One execution of the call by one rank.
   struct Execution {
     const std::vector<int32_t>* members = nullptr;
-    std::unique_ptr<comm::Call> call;  // all but its identity
+    std::unique_ptr<comm::Call> call;  // without its identity
   };
-  // Error: kInvalidArgument if the rank is in none of the groups.
+  // Fails with kInvalidArgument if the rank is in none of the groups.
   Result<Execution> MakeExecution(int rank, const void* input,
                                   void* output) const;
-  // Whether buffers of so many bytes are those that the call was lowered for.
-  // Error: kInternal.
+  // Checks that the buffers have the sizes for which the call was lowered.
+  // Fails with kInternal.
   Status CheckBuffers(size_t input_bytes, size_t output_bytes) const;
 
-  // For which generation of the runtime the call was lowered.
+  // The generation of the runtime for which the call was lowered.
   int generation() const { return generation_; }
 
-  // The identity of this device's next execution of the call, in launch
-  // `run_id` of the program: a loop executes the same call several times. `job`
+  // Returns the identity of this device's next execution of the call, in launch
+  // `run_id` of the program. A loop executes the same call several times. `job`
   // is the runtime's number in this process.
   Result<uint64_t> NextIdentity(uint64_t job, int64_t run_id,
                                 int32_t device_ordinal);
@@ -63,7 +64,7 @@ class CallSite {
  private:
   CallSite() = default;
 
-  // The group that `rank` belongs to; null if it is in none.
+  // Returns the group of `rank`, or null if it is in none.
   const std::vector<int32_t>* GroupOf(int rank) const;
 
   comm::Call prototype_;

@@ -76,7 +76,8 @@ class Encoded {
   XLA_FFI_Attrs attrs_;
 };
 
-// Those of a psum of five float32 in two groups, in a program of this name.
+// Returns the attributes of a psum of five float32 in two groups, in a program
+// of this name.
 Attributes Psum(const std::string& program) {
   return {{"op", static_cast<int32_t>(plan::Op::kAllReduce)},
           {"reduce_op", static_cast<int32_t>(ReduceOp::kMax)},
@@ -154,7 +155,7 @@ TEST(CallSiteTest, EveryAttributeIsNeeded) {
     fewer.erase(name);
     EXPECT_NE(ErrorOf(fewer).find("lacks an attribute"), std::string::npos)
         << name;
-    // Of another type.
+    // The attribute has another type.
     Attributes other = all;
     other[name] = std::holds_alternative<std::string>(value)
                       ? Value(int32_t{0})
@@ -175,7 +176,7 @@ TEST(CallSiteTest, AttributesOutOfRangeAreErrors) {
       {"count", int64_t{-1}},
       {"group_size", int32_t{0}},
       {"group_size", int32_t{3}},  // of four ranks
-      // Without its rows.
+      // A ragged_all_to_all without its rows.
       {"op", static_cast<int32_t>(plan::Op::kRaggedAllToAll)}};
   for (const auto& [name, value] : wrong) {
     Attributes attributes = Psum("out of range");
@@ -215,13 +216,13 @@ TEST(CallSiteTest, BuffersHaveToBeThoseOfTheLowering) {
 TEST(CallSiteTest, IdentitiesAreEqualOnAllDevicesAndForNoOtherCall) {
   const auto site = Make(Psum("identities"));
   const uint64_t first = Next(*site, 100, 0);
-  // The same call of a loop, and of the next launch.
+  // The same call in a loop, and in the next launch.
   const uint64_t second = Next(*site, 100, 0);
   const uint64_t third = Next(*site, 101, 0);
   EXPECT_NE(first, second);
   EXPECT_NE(first, third);
   EXPECT_NE(second, third);
-  // Another device's launches have other ids.
+  // The launches of another device have other ids.
   EXPECT_EQ(Next(*site, 5, 1), first);
   EXPECT_EQ(Next(*site, 5, 1), second);
   EXPECT_EQ(Next(*site, 9, 1), third);
@@ -238,7 +239,7 @@ TEST(CallSiteTest, ALaunchBeforeAnEarlierOneIsAnError) {
   EXPECT_EQ(site->NextIdentity(1, 99, 0).status().code(), Code::kInternal);
 }
 
-// Programs that the compiler hook has not numbered.
+// These programs have no numbers from the compiler hook.
 TEST(CallSiteTest, SitesWithoutNumbersAreNumberedAsTheyAreMade) {
   const std::string program = "unnumbered";
   Attributes attributes = Psum(program);
@@ -253,11 +254,12 @@ TEST(CallSiteTest, SitesWithoutNumbersAreNumberedAsTheyAreMade) {
   EXPECT_EQ(first->prototype().site, "noted.py:8 (f)");
   const uint64_t identity = Next(*first, 100, 0);
   EXPECT_NE(identity, Next(*second, 100, 0));
-  // Another rank, which has loaded the program from a cache: a new job here.
+  // A new job stands for another rank, which has loaded the program from a
+  // cache.
   ProgramSites::Get().Complete(program);
   const auto again = Make(attributes);
   EXPECT_EQ(Next(*again, 100, 0, /*job=*/2), identity);
-  // A call that nobody has noted has no line.
+  // A call whose source line was never noted has none.
   attributes["count"] = int64_t{6};
   EXPECT_EQ(Make(attributes)->prototype().site, "");
 }

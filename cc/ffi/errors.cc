@@ -7,9 +7,10 @@ namespace {
 
 namespace xffi = xla::ffi;
 
-// JAX turns every code but these into something else than JaxRuntimeError
-// (INVALID_ARGUMENT into ValueError, UNIMPLEMENTED into NotImplementedError);
-// jax_cxl/_runtime/program_errors.py makes it the class that the text names.
+// JAX turns every other code into an exception other than JaxRuntimeError
+// (INVALID_ARGUMENT into ValueError, UNIMPLEMENTED into NotImplementedError).
+// jax_cxl/_runtime/program_errors.py converts the exception to the class that
+// the text names.
 xffi::ErrorCode FfiCode(Code code) {
   switch (code) {
     case Code::kPeerLost:

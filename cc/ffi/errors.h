@@ -6,7 +6,7 @@
 
 namespace jax_cxl::ffi {
 
-// XLA's error for ours, which Failures remembers.
+// Converts a status to XLA's error. Failures remembers the status.
 xla::ffi::Error ToFfiError(const Status& status);
 
 }  // namespace jax_cxl::ffi

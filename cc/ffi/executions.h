@@ -13,38 +13,38 @@
 
 namespace jax_cxl::ffi {
 
-// Numbers the executions of one call of a program, on each device of this
-// process. A call that every rank executes equally often has the same numbers
-// on every rank, whether a rank has compiled the program or has loaded it from
-// a cache: XLA's own launch ids differ between the two.
+// Counts the executions of one call of a program, on each device of this
+// process. If every rank executes a call equally often, the numbers are the
+// same on every rank, whether a rank has compiled the program or loaded it from
+// a cache. XLA's own launch ids differ between the two.
 //
 // Devices start the launches of one program in order. A loop executes a call
 // several times in a launch, also in order.
 //
-// Safe to use from any thread.
+// Thread-safe.
 class Executions {
  public:
   struct Number {
-    uint64_t launch;     // how many launches of the program executed it before
-    uint64_t execution;  // how often it was executed in this launch before
+    uint64_t launch;     // number of earlier launches that executed it
+    uint64_t execution;  // number of earlier executions in this launch
   };
 
-  // The counts of call number `site` of programs of this name between these
-  // groups of ranks, all of which run each of them. Programs that XLA loads
-  // again go on with the counts that they had.
+  // Returns the counts for call number `site` of programs of this name between
+  // these groups of ranks. All ranks of the groups must run each such program.
+  // If XLA loads a program again, its counts continue.
   static std::shared_ptr<Executions> Of(
       std::string_view program, int64_t site,
       const std::vector<std::vector<int32_t>>& groups);
 
-  // The next execution by a device, in the launch to which XLA gave `run_id`.
-  // `job` counts the starts of the runtime in this process: each job begins
-  // with new numbers. Error: a launch started before an earlier one, so that
-  // ranks could match the wrong calls.
+  // Returns the number of the next execution by a device, in the launch with
+  // XLA's id `run_id`. `job` counts the starts of the runtime in this process;
+  // each job starts with new numbers. Fails if a launch started before an
+  // earlier one, because ranks could then match the wrong calls.
   Result<Number> Next(uint64_t job, int32_t device, int64_t run_id);
 
  private:
-  // Launches that a device ran last. More than that are never under way at
-  // once: XLA admits 32 to a device.
+  // The last launches of a device. Never more than these are under way at once:
+  // XLA admits 32 to a device.
   struct Device {
     static constexpr int kRemembered = 64;
     struct Launch {

@@ -22,7 +22,7 @@ TEST(ExecutionsTest, CountsLaunchesAndLoops) {
   EXPECT_EQ(Next(executions, 70), Pair(0, 0));
   EXPECT_EQ(Next(executions, 70), Pair(0, 1));
   EXPECT_EQ(Next(executions, 71), Pair(1, 0));
-  // The first launch has not finished its loop when the second begins.
+  // The second launch begins before the first has finished its loop.
   EXPECT_EQ(Next(executions, 70), Pair(0, 2));
   EXPECT_EQ(Next(executions, 71), Pair(1, 1));
 }

@@ -21,7 +21,7 @@ Failures& Failures::Get() {
 std::string Failures::Record(const Status& status) {
   std::string text = Text(status);
   std::lock_guard lock(mutex_);
-  // All calls that are under way fail alike: one of them is enough.
+  // All calls under way fail with the same error. One entry is enough.
   if (!recent_.empty() && Text(recent_.back()) == text) return text;
   recent_.push_back(status);
   if (recent_.size() > kRemembered) recent_.pop_front();

@@ -11,19 +11,21 @@
 
 namespace jax_cxl::ffi {
 
-// The errors that handlers returned to XLA, which passes on nothing but their
-// text: Python finds code and details here when that text surfaces.
+// The errors that handlers have returned to XLA. XLA passes on only their text,
+// so Python looks up code and details here when it sees the text.
 //
-// All methods may be called from any thread.
+// Thread-safe.
 class Failures {
  public:
-  // The process's: a failure surfaces after the runtime that it ended.
+  // Returns the only instance of the process. It outlives the runtime, because
+  // an error may surface after the runtime has ended.
   static Failures& Get();
 
-  // "jax_cxl: PEER_LOST: rank 1 ...": what the handler is to return.
+  // Remembers `status`. Returns the text for XLA: "jax_cxl: PEER_LOST: rank 1
+  // ...".
   std::string Record(const Status& status);
 
-  // The newest failure whose text is in `text`.
+  // Returns the newest failure whose text is part of `text`.
   std::optional<Status> Find(std::string_view text) const;
 
  private:

@@ -31,7 +31,7 @@ xffi::Future Completed() {
   return future;
 }
 
-// Hands one execution of `site` to this device's endpoint. XLA keeps the
+// Submits one execution of `site` to this device's endpoint. XLA keeps the
 // buffers alive until the future is complete.
 xffi::Future DispatchToEndpoint(xffi::RunId run_id, int32_t device_ordinal,
                                 CallSite* site, const void* input, void* output,
@@ -115,7 +115,7 @@ xffi::Future Barrier(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
   for (size_t i = 0; i < arguments.size() && i < results.size(); ++i) {
     auto argument = arguments.get<xffi::AnyBuffer>(i);
     auto result = results.get<xffi::AnyBuffer>(i);
-    // Aliased by the lowering: XLA has put the value where it belongs.
+    // The lowering aliases the result, so XLA has already put the value there.
     if (!argument || !result ||
         argument->untyped_data() != (*result)->untyped_data())
       return Failed(Error(Code::kInternal,

@@ -3,13 +3,14 @@
 
 #include "xla/ffi/api/c_api.h"
 
-// XLA custom-call handlers for platform "cpu". All share one Instantiate stage,
-// whose state is a CallSite.
+// XLA custom-call handlers for platform "cpu". They share one Instantiate
+// stage, whose state is a CallSite.
 extern "C" {
 XLA_FFI_Error* jax_cxl_instantiate(XLA_FFI_CallFrame* frame);
 // One operand, one result.
 XLA_FFI_Error* jax_cxl_collective(XLA_FFI_CallFrame* frame);
-// Operand, output and table (plan::Ragged); the result is aliased to output.
+// Operand, output and table (plan::Ragged). The result is aliased to the
+// output.
 XLA_FFI_Error* jax_cxl_ragged(XLA_FFI_CallFrame* frame);
 // Any number of operands, each aliased to its result.
 XLA_FFI_Error* jax_cxl_barrier(XLA_FFI_CallFrame* frame);

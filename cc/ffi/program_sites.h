@@ -10,37 +10,38 @@
 namespace jax_cxl::ffi {
 
 // Numbers the call sites that XLA makes when it loads a program, in the order
-// in which it makes them. The compiled program alone decides this order, so
+// in which XLA makes them. This order depends only on the compiled program, so
 // ranks that run the same program agree on it.
 //
-// Programs are told apart by their names, because attributes have to be the
-// same on all ranks, whatever else each of them compiles. A name may recur: a
-// rank may compile a program again, or another one of that name. Numbers start
-// over whenever JAX says that a load is complete.
+// Programs are identified by their names, because attributes must be the same
+// on all ranks, whatever else each rank compiles. A name may recur: a rank may
+// compile a program again, or another program with the same name. Numbers start
+// again whenever JAX says that a load is complete.
 //
-// Two programs of one name must not be loaded at the same time, by different
-// threads of a process: their calls would not match those of other ranks and
-// time out.
+// Two threads of a process must not load two programs of one name at the same
+// time. Their calls would not match those of other ranks, and would time out.
 //
-// Beside the numbers it keeps where in the user's code the calls of a program
-// stand, as far as the lowering rules have noted it in this process.
+// The object also keeps the source lines of a program's calls, as far as the
+// lowering rules have noted them in this process.
 //
-// All methods may be called from any thread.
+// Thread-safe.
 class ProgramSites {
  public:
-  // The process's: sites are made by XLA, which knows no other.
+  // Returns the only instance of the process, because XLA makes sites without
+  // any other context.
   static ProgramSites& Get();
 
-  // The number of the site that is being made.
+  // Returns the number of the site that XLA is making.
   uint64_t Next(const std::string& program);
 
-  // All sites of the program that is being loaded have been made.
+  // Call it when all sites of the loaded program have been made.
   void Complete(const std::string& program);
 
-  // Notes that calls of the program that `key` describes stand at `line`.
+  // Notes `line` as the source line of the program's calls that `key`
+  // describes.
   void NoteLine(const std::string& program, const std::string& key,
                 const std::string& line);
-  // "a.py:3 (f)", several with "or" in between, or empty.
+  // Returns a text like "a.py:3 (f)", with "or" between several lines, or "".
   std::string LinesOf(const std::string& program, const std::string& key);
   void ForgetLines(const std::string& program);
 

@@ -18,7 +18,7 @@ TEST(ProgramSitesTest, ProgramsAreApart) {
   EXPECT_EQ(sites.Next("jit_f"), 0u);
   EXPECT_EQ(sites.Next("jit_g"), 0u);
   EXPECT_EQ(sites.Next("jit_f"), 1u);
-  // Says nothing of a program that is being loaded at the same time.
+  // This does not concern a program that is being loaded at the same time.
   sites.Complete("jit_g");
   sites.Complete("jit_h");
   EXPECT_EQ(sites.Next("jit_f"), 2u);

@@ -6,12 +6,12 @@ using namespace nb::literals;
 namespace jax_cxl {
 namespace {
 
-// Owned for good: jitted functions outlive every module.
+// Never released: jitted functions outlive every module.
 PyObject* translate = nullptr;
 
-// Runs with a ValueError set.
+// Requires that a ValueError is set.
 void Translate() {
-  nb::python_error error;  // Takes it.
+  nb::python_error error;  // takes the error
   nb::object translated = nb::none();
   try {
     translated = nb::handle(translate)(nb::str(error.value()));
@@ -26,10 +26,11 @@ void Translate() {
                   translated.ptr());
 }
 
-// A tp_call. Types that are called by vectorcall have PyVectorcall_Call here.
+// A tp_call. Types with vectorcall have PyVectorcall_Call in this slot.
 PyObject* Call(PyObject* callable, PyObject* args, PyObject* kwargs) {
   PyObject* result = PyVectorcall_Call(callable, args, kwargs);
-  // The type itself: its subclasses are errors of tracing, and long names.
+  // Only the type itself: its subclasses are errors of tracing and of long
+  // names.
   if (result == nullptr && PyErr_Occurred() == PyExc_ValueError) Translate();
   return result;
 }

@@ -7,11 +7,12 @@ namespace jax_cxl {
 
 // Adds translate_dispatch_errors(type, translate) to the module.
 //
-// What jax.jit returns calls XLA without passing through Python, and raises a
-// plain ValueError where the program fails before the call returns. ValueError
-// cannot be changed, but the type of jitted functions can: from now on, where
-// a call of one raises ValueError with a text that `translate` turns into an
-// exception, it raises that instead. (docs/decisions/0005)
+// Functions returned by jax.jit call XLA without any Python code. They raise a
+// plain ValueError if the program fails before the call returns. ValueError
+// cannot be changed, but the type of jitted functions can. After
+// translate_dispatch_errors, if such a call raises a ValueError with a text
+// that `translate` converts to an exception, the call raises that exception
+// instead. (docs/decisions/0005)
 void BindDispatchErrors(nanobind::module_& m);
 
 }  // namespace jax_cxl

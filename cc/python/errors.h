@@ -25,7 +25,8 @@ inline void RaiseIfError(const Status& status) {
   throw nanobind::python_error();
 }
 
-// What jax_cxl/_runtime/program_errors.py makes an exception of.
+// Returns the tuple from which jax_cxl/_runtime/program_errors.py makes an
+// exception.
 inline nanobind::object FailureTuple(const Status& status) {
   return nanobind::make_tuple(std::string(CodeName(status.code())),
                               status.message(), status.details());

@@ -40,7 +40,7 @@ using namespace nb::literals;
 namespace jax_cxl {
 namespace {
 
-// What stands between this process and its pools, in tests.
+// In tests, makes the interposer between this process and its pools.
 pool::MakeInterposer& TheInterposer() {
   // Never destroyed: pools may still be opened while the process exits.
   static auto& make = *new pool::MakeInterposer;
@@ -72,7 +72,7 @@ class PyPool {
 
   PyPool(PyPool&&) = default;
 
-  // What this process created or attached to first.
+  // Returns the pool that this process created or attached to first.
   pool::Pool* get() const {
     if (hosts_.empty())
       RaiseIfError(Error(Code::kFailedPrecondition,
@@ -82,7 +82,7 @@ class PyPool {
 
   void Register(int rank, int process_index, int device_id) {
     const pool::Pool* first = get();
-    // An interposer plays one host, and each rank gets a host of its own.
+    // An interposer emulates one host, so each rank gets its own.
     if (first->spec().make_interposer && !hosts_.back().ranks.empty()) {
       hosts_.push_back(
           {ValueOrRaise(pool::Pool::Attach(first->spec(), first->world_size(),
@@ -258,7 +258,7 @@ NB_MODULE(_core, m) {
       },
       "What jax_cxl._cuda works on: a capsule that holds the runtime.");
 
-  // Both join threads that may be completing calls into Python callbacks.
+  // Both functions join threads that may be inside Python callbacks.
   m.def("stop", &comm::Runtime::Stop,
         "Lets go of the pool. `reason` tells the other ranks with which status "
         "or exception the program ends, empty if all is well.",

@@ -25,7 +25,7 @@ using Bytes =
 using ConstBytes =
     nb::ndarray<const uint8_t, nb::shape<-1>, nb::c_contig, nb::device::cpu>;
 
-// Runs something without Python's lock, and raises its error.
+// Runs `run` without Python's lock, and raises its error.
 template <typename Run>
 void RunUnlocked(const Run& run) {
   Status status;

@@ -11,7 +11,8 @@
 
 namespace jax_cxl {
 
-// What a pool URI says, as jax_cxl/_runtime/pool_uri.py gives it.
+// Makes a PoolSpec from the contents of a pool URI, as
+// jax_cxl/_runtime/pool_uri.py parses it.
 using MakePoolSpec = std::function<pool::PoolSpec(
     const std::string& kind, std::vector<std::string> paths, uint64_t bytes,
     int devices_per_path, uint64_t offset, const std::string& coherence)>;

@@ -50,7 +50,8 @@ nb::list Describe(const std::vector<comm::RecordedOperation>& counted) {
   return operations;
 }
 
-// Ranks of the groups that the rank is a member of, by the group's hash.
+// Returns the ranks of the groups of which the rank is a member, by the group's
+// hash.
 nb::dict Groups(const pool::JobRecord& job, int rank) {
   const pool::Doorbells doorbells = job.doorbells();
   const pool::RankPage& page = job.rank_page(rank);

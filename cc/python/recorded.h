@@ -5,7 +5,8 @@
 
 namespace jax_cxl {
 
-// Adds what reads the flight recorder of a pool, live or post mortem.
+// Adds the functions that read the flight recorder of a pool, during a job or
+// after it.
 void BindRecorded(nanobind::module_& m);
 
 }  // namespace jax_cxl

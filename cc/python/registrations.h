@@ -11,7 +11,8 @@
 
 namespace jax_cxl {
 
-// What jax.ffi.register_ffi_target and register_ffi_type take, of any module.
+// The arguments of jax.ffi.register_ffi_target and register_ffi_type, for any
+// module.
 
 using Handler = XLA_FFI_Error*(XLA_FFI_CallFrame*);
 
@@ -19,7 +20,8 @@ inline nanobind::capsule HandlerCapsule(Handler* handler) {
   return nanobind::capsule(reinterpret_cast<void*>(handler));
 }
 
-// Adds name -> stage -> capsule. `instantiate`: null for targets without state.
+// Adds name -> stage -> capsule. `instantiate` is null for targets without
+// state.
 inline void AddTargets(
     nanobind::dict targets, Handler* instantiate,
     std::initializer_list<std::pair<const char*, Handler*>> executes) {
@@ -32,8 +34,8 @@ inline void AddTargets(
   }
 }
 
-// The state of a call's site, under the name that XLA is to know it by: each
-// module has a type of its own.
+// The state of a call site, under the name by which XLA knows it. Each module
+// has its own type.
 inline nanobind::dict CallSiteType(const char* name) {
   static auto type_info = xla::ffi::MakeTypeInfo<ffi::CallSite>();
   nanobind::dict type;

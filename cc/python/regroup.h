@@ -5,7 +5,8 @@
 
 namespace jax_cxl {
 
-// Adds what jax_cxl/_runtime/regroup.py needs of the running runtime.
+// Adds the functions of the running runtime that jax_cxl/_runtime/regroup.py
+// needs.
 void BindRegroup(nanobind::module_& m);
 
 }  // namespace jax_cxl

@@ -7,7 +7,7 @@
 
 namespace jax_cxl {
 
-// What jax_cxl.stats() adds up.
+// Returns the numbers that jax_cxl.stats() sums up.
 inline nanobind::dict StatsDict(const comm::Stats& stats) {
   nanobind::dict values;
   values["calls"] = stats.calls;

@@ -5,13 +5,14 @@ namespace nb = nanobind;
 namespace jax_cxl {
 namespace {
 
-// SystemExit's own slots.
+// The original slots of SystemExit.
 initproc initialize = nullptr;
 destructor deallocate = nullptr;
 
 unsigned long main_thread = 0;
-PyObject* last = nullptr;  // made in the main thread; borrowed, null when gone
-PyObject* code = nullptr;  // of one that no frame could catch
+PyObject* last =
+    nullptr;  // last one of the main thread; borrowed; null when freed
+PyObject* code = nullptr;  // of a SystemExit that no frame could catch
 
 bool InMainThread() { return PyThread_get_thread_ident() == main_thread; }
 
@@ -43,8 +44,8 @@ void Watch() {
 
 nb::object Uncaught() {
   if (code != nullptr) return nb::borrow(code);
-  // Alive because a frame of its traceback refers to it: absl.app does that.
-  // (Or because somebody caught and kept it, which nothing tells apart.)
+  // It lives because a frame of its traceback refers to it, as in absl.app. (Or
+  // because the program caught and kept it. The two cases look the same.)
   return last == nullptr ? nb::none() : nb::handle(last).attr("code");
 }
 

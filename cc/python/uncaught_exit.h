@@ -7,11 +7,11 @@ namespace jax_cxl {
 
 // Adds watch_exit() and uncaught_exit() to the module.
 //
-// At exit, peers must be told whether the program failed. Python keeps an
+// At exit, peers must learn whether the program failed. Python keeps an
 // uncaught exception in sys.last_value, but drops an uncaught SystemExit before
-// it calls exit handlers. So slots of the type SystemExit note the last one
-// that the main thread made, and how it ends: where no frame is left that could
-// catch it, or still alive.
+// it calls exit handlers. Therefore changed slots of the type SystemExit note
+// the last one of the main thread, and how it ends: it is freed when no frame
+// is left that could catch it, or it is still alive.
 void BindUncaughtExit(nanobind::module_& m);
 
 }  // namespace jax_cxl

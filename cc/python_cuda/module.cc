@@ -1,5 +1,6 @@
-// The Python module jax_cxl._cuda: collectives between GPUs. It works on the
-// runtime of jax_cxl._core, from the same build, which it is handed.
+// The Python module jax_cxl._cuda: collectives between GPUs. It uses the
+// runtime of jax_cxl._core, which must be from the same build and is passed to
+// it.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>

@@ -1,5 +1,6 @@
-// The Python module jax_cxl._simulator: what jax_cxl/_simulate calls, a study
-// of machines that nobody has. Apart from jax_cxl._core, which jobs load.
+// The Python module jax_cxl._simulator, which jax_cxl/_simulate calls. It
+// models machines that do not exist yet. It is separate from jax_cxl._core,
+// which jobs load.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
@@ -32,7 +33,7 @@ T ValueOrRaise(Result<T> result) {
   return *std::move(result);
 }
 
-// A permutation is the ring: every rank receives from its predecessor.
+// A permutation is a ring: every rank receives from its predecessor.
 plan::Request MakeRequest(const std::string& op, int ranks, uint64_t count,
                           uint32_t element_bytes) {
   plan::Request request;

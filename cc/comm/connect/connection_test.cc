@@ -29,7 +29,7 @@ class ConnectionTest : public testing::Test {
                                           world_.endpoint(rank).recorder());
     ASSERT_TRUE(status.ok()) << status.message();
   }
-  // By several polls: without coherence a line that was dropped may have come
+  // Polls several times: without coherence, a dropped cache line may have come
   // back before its owner wrote it (cc/testing/incoherent/incoherent_cache.h).
   static Result<bool> Connect(Connection& connection) {
     Result<bool> connected = connection.Connect();
@@ -67,7 +67,7 @@ TEST_F(ConnectionTest, WaitsForAllMembers) {
 }
 
 TEST_F(ConnectionTest, MembersSeeEachOthersRings) {
-  // In another order than that of the ranks: members count.
+  // The members are not in the order of ranks: the index of a member counts.
   const std::vector<int32_t> group = {2, 0};
   auto first = Make(2, group), second = Make(0, group);
   Open(*first, 2);
@@ -82,7 +82,7 @@ TEST_F(ConnectionTest, MembersSeeEachOthersRings) {
   EXPECT_EQ(behind, -1);
   EXPECT_EQ(first->rings()->BehindPublishing(1, 1), 1);
 
-  // Both map the same slot: what one writes, the other reads.
+  // Both map the same slot, so one reads what the other writes.
   std::byte* written = first->rings()->Slot(/*member=*/0, /*round=*/3);
   const std::byte* read = second->rings()->Slot(0, 3);
   *written = std::byte{42};
@@ -125,7 +125,8 @@ TEST_F(ConnectionTest, SettingsDecideTheSlots) {
   const auto connection = Make(0, {0, 1}, options);
   EXPECT_EQ(connection->geometry().num_slots, 5);
   EXPECT_EQ(connection->geometry().slot_bytes, 8192u);
-  // Without settings the pool decides, on all ranks alike.
+  // Without settings, the geometry follows from the pool, the same on all
+  // ranks.
   EXPECT_EQ(Make(0, {0, 1})->geometry().slot_bytes,
             Make(1, {0, 1})->geometry().slot_bytes);
 }

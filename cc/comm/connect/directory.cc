@@ -12,8 +12,9 @@ Result<pool::ChannelPlace> AllocateChannel(const pool::Pool& pool, Arena* arena,
                                            uint64_t control_bytes) {
   const int size = static_cast<int>(group.members.size());
   const int extents = pool.num_extents();
-  // Members start on devices spread evenly and all move on by one a round, so
-  // that in step no two of them write to one device while there are enough.
+  // The members' first devices are spread evenly, and each member moves on by
+  // one device per round. If there are enough devices, members in the same
+  // round write to different devices.
   const int home = group.self * extents / size;
 
   pool::ChannelPlace place = {};
@@ -21,7 +22,8 @@ Result<pool::ChannelPlace> AllocateChannel(const pool::Pool& pool, Arena* arena,
   CXL_ASSIGN_OR_RETURN(place.control, arena->Allocate(home, control_bytes));
   place.slot_bytes = static_cast<uint32_t>(geometry.slot_bytes);
   place.num_slots = static_cast<uint16_t>(geometry.num_slots);
-  // Those on one device lie one behind the other, so that two can pass for one.
+  // Slots of one device are adjacent, so that two of them can serve as one
+  // larger slot.
   const uint64_t stride = (geometry.slot_bytes + pool::kLineBytes - 1) /
                           pool::kLineBytes * pool::kLineBytes;
   for (int first = 0; first < std::min(extents, geometry.num_slots); ++first) {
@@ -34,8 +36,9 @@ Result<pool::ChannelPlace> AllocateChannel(const pool::Pool& pool, Arena* arena,
       offset += stride;
     }
   }
-  // Doorbells carry the job's epoch, but pools are not zero and epochs come
-  // round: the owner wipes what peers will poll before it says where that is.
+  // The pool is not all zeros. Doorbells carry the job's epoch, but epochs
+  // repeat. So the owner clears the words that peers poll before it publishes
+  // their place.
   std::byte* control = pool.At(place.control, control_bytes);
   std::memset(control, 0, control_bytes);
   pool.coherence().PublishPayload(control, control_bytes);
@@ -44,7 +47,7 @@ Result<pool::ChannelPlace> AllocateChannel(const pool::Pool& pool, Arena* arena,
 
 Result<int> EnterChannel(pool::Pool* pool, const pool::Doorbells& doorbells,
                          int rank, const pool::ChannelPlace& place) {
-  // One for all ranks of the process: channels are opened once in a job.
+  // One mutex for all ranks of the process, because channels are opened rarely.
   static std::mutex& mutex = *new std::mutex;
   std::lock_guard lock(mutex);
   pool::ChannelEntry* channels = pool->rank_page(rank)->channels;

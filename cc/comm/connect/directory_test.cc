@@ -35,12 +35,12 @@ class DirectoryTest : public testing::Test {
   pool::Doorbells doorbells() const {
     return pool::Doorbells(pool_->coherence(), pool_->epoch());
   }
-  // Rank 1's part of a channel of all ranks.
+  // Allocates rank 1's part of a channel of all ranks.
   Result<pool::ChannelPlace> Allocate() {
     return AllocateChannel(*pool_, arena_.get(), {{0, 1, 2}, 1}, kKey,
                            geometry_, kControlBytes);
   }
-  // The pool device that an offset in rank 1's arenas lies on.
+  // Returns the pool device of an offset in rank 1's arenas.
   int DeviceOf(uint64_t offset) const {
     for (int device = 0; device < kDevices; ++device) {
       const auto range = pool_->arena(device, 1);
@@ -123,9 +123,9 @@ TEST_F(DirectoryTest, EntriesAreFoundByTheirKey) {
   ASSERT_TRUE(second);
   EXPECT_EQ(second->num_slots, 5);
   EXPECT_FALSE(FindChannel(*pool_, doorbells(), 1, kKey + 2));
-  // Every rank has a directory of its own.
+  // Every rank has its own directory.
   EXPECT_FALSE(FindChannel(*pool_, doorbells(), 2, kKey));
-  // Entries of another job in the same memory are none.
+  // Entries of another job in the same memory do not count.
   EXPECT_FALSE(FindChannel(
       *pool_, pool::Doorbells(pool_->coherence(), pool_->epoch() + 1), 1,
       kKey));
@@ -163,7 +163,7 @@ TEST_F(DirectoryTest, APlaceIsCheckedBeforeItIsUsed) {
   ++other.payload_bytes;
   EXPECT_EQ(Locate(other, mine), Code::kMismatch);
 
-  // Beyond the pool, over its end, in its header, and not on a line.
+  // Beyond the pool, across its end, in its header, and not aligned.
   const uint64_t end = pool_->total_bytes();
   for (uint64_t offset : {end + pool::kLineBytes, end - pool::kLineBytes,
                           uint64_t{0}, mine.control + 8, ~uint64_t{0} - 127}) {

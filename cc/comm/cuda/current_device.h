@@ -5,8 +5,8 @@
 
 namespace jax_cxl::comm {
 
-// Makes a device the current one of this thread while it lives. XLA's threads
-// have some device as their current one, and keep it.
+// Makes a device the current one of this thread while the object lives. XLA's
+// threads have a current device, which the destructor restores.
 class CurrentDevice {
  public:
   explicit CurrentDevice(int device) {

@@ -12,7 +12,8 @@
 namespace jax_cxl::comm {
 namespace {
 
-// 48 bits of what all ranks must agree on about call `number`.
+// Returns a 48-bit hash of everything that all ranks must agree on in call
+// `number`.
 uint64_t HashCall(const pool::CallDescriptor& descriptor, uint64_t number) {
   uint64_t words[sizeof(descriptor) / sizeof(uint64_t)];
   std::memcpy(words, &descriptor, sizeof(words));
@@ -24,9 +25,9 @@ uint64_t HashCall(const pool::CallDescriptor& descriptor, uint64_t number) {
   return hash & cuda::kValueMask;
 }
 
-// Rounds that a kernel puts ahead of its doorbells. One keeps the way to the
-// peers short, but leaves the link idle where a round is small, or is read by
-// several peers at a time.
+// Returns how many rounds a kernel puts ahead of its doorbells. One round keeps
+// the path to the peers short, but leaves the link idle if a round is small, or
+// if several peers read it at a time.
 uint32_t RoundsAhead(const StoredPlan& gpu_plan, int members) {
   constexpr uint64_t kLongRoundBytes = uint64_t{512} << 10;
   const bool is_long =
@@ -98,7 +99,7 @@ Status DeviceChannel::Connect() {
   }
 }
 
-// The device then uses words of its own, which the relay passes on.
+// With a relay, the device uses its own words, which the relay passes on.
 Status DeviceChannel::OpenRelay() {
   const size_t size = connection_.members().size();
   CXL_ASSIGN_OR_RETURN(mirror_, AllocatePinned<cuda::MirrorWords>(size));
@@ -116,7 +117,7 @@ Status DeviceChannel::OpenRelay() {
   return OkStatus();
 }
 
-// Of one of the copy engines' buffers.
+// Bytes of one of the copy engines' buffers.
 uint64_t DeviceChannel::staging_bytes() const {
   return (connection_.members().size() - 1) *
          connection_.geometry(SlotUse::kCopies).slot_bytes;
@@ -148,7 +149,7 @@ Status DeviceChannel::FollowLast(cudaStream_t stream) {
                           "cudaStreamWaitEvent");
 }
 
-// What every path needs.
+// Fills in what every path needs.
 cuda::DeviceCall DeviceChannel::Prepare(const Call& call,
                                         const StoredPlan& gpu_plan,
                                         const pool::CallDescriptor& descriptor,
@@ -176,8 +177,8 @@ cuda::DeviceCall DeviceChannel::Prepare(const Call& call,
   device.reduce_op = call.reduce_op;
   device.status = status_.get();
   device.scratch = scratch_.get();
-  // The host's deadline comes first, and knows more. This one is for a device
-  // whose host no longer runs.
+  // The host's deadline comes first, with a better message. This deadline is
+  // for a device whose host no longer runs.
   device.timeout_ns =
       static_cast<uint64_t>((options_.timeout_s * 1.5 + 5) * 1e9);
   return device;
@@ -229,7 +230,7 @@ Status DeviceChannel::Enqueue(const Call& call, bool aside,
   }
   Status status = EnqueueRecorded(call, aside, stream);
   if (status.ok()) return status;
-  // It may have been told of a call that no device will execute.
+  // The relay may know of a call that no device will execute.
   if (channel_relay_ != nullptr) channel_relay_->Stop();
   std::lock_guard lock(mutex_);
   recorded_->Fail(place, status);
@@ -281,8 +282,8 @@ Status DeviceChannel::EnqueueRecorded(const Call& call, bool aside,
   return OkStatus();
 }
 
-// Events around call `place`. From here on it counts as one by the copy
-// engines, which Abort stops, unless it came before.
+// Returns events for call `place`. From here on, the call counts as a
+// copy-engine call, which Abort stops. Fails if Abort came before.
 Result<cuda::CopyTimes> DeviceChannel::TakeTimes(uint64_t place) {
   std::lock_guard lock(mutex_);
   if (Read(status_.get()->abort) != 0)

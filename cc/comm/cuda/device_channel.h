@@ -28,12 +28,11 @@
 
 namespace jax_cxl::comm {
 
-// One GPU's end of one group: enqueues the group's calls on streams, one after
-// the other, in the order in which they are enqueued, which XLA makes the same
-// on all ranks.
+// One GPU's part in one group. Enqueues the group's calls on streams, one after
+// another. XLA makes the order of calls the same on all ranks.
 //
-// `Enqueue` is called by one thread at a time, `Check` and `Abort` by another;
-// what these do is in device_channel_checks.cc.
+// One thread at a time may call `Enqueue`, and another thread `Check` and
+// `Abort` (device_channel_checks.cc).
 class DeviceChannel {
  public:
   DeviceChannel(pool::Pool* pool, Peers* peers, const DeviceOptions& options,
@@ -41,24 +40,24 @@ class DeviceChannel {
                 Relay* relay);
   ~DeviceChannel();
 
-  // Allocates this member's part, on the current device, and tells the others
-  // where it is.
+  // Allocates this member's part, on the current device, and publishes its
+  // place.
   Status Open(Arena* arena, Recorder* recorder);
 
   // Waits for the other members to open the channel. Idempotent.
   Status Connect();
 
-  // Enqueues a call; connects first if need be. `aside`: the stream is not
-  // XLA's, so that what XLA enqueues on its own behind this call must not hold
-  // up the next one.
+  // Enqueues a call, and connects first if necessary. `aside` is true if the
+  // stream is not XLA's. Work that XLA enqueues after this call on its own
+  // stream must then not delay the next call.
   Status Enqueue(const Call& call, bool aside, cudaStream_t stream);
 
-  // What keeps a call that is under way from being done: a peer that is gone
-  // or gave up, a fault that the device has reported, a disagreement, a
-  // deadline. Writes down how far the calls are.
+  // Returns the reason why a call under way cannot complete: a peer that is
+  // lost or has given up, a fault that the device has reported, a mismatch, or
+  // a deadline. Also records the progress of the calls.
   Status Check(Clock::time_point now);
 
-  // Ends every wait of this channel's calls, and with it the device.
+  // Ends every wait of this channel's calls, which stops the device.
   void Abort();
 
   Stats stats();
@@ -75,7 +74,7 @@ class DeviceChannel {
 
   // How a call is executed.
   struct Path {
-    int copy_pipelines = 0;  // of the copy engines; 0: by kernels
+    int copy_pipelines = 0;  // pipelines of the copy engines; 0: kernels
     SlotUse slots = SlotUse::kKernels;
   };
 
@@ -117,7 +116,7 @@ class DeviceChannel {
   DeviceConnection connection_;
   PlanStore* plans_;
   cuda::CopyEngine* copy_engine_;
-  Relay* relay_;  // null: devices use the words of the pool themselves
+  Relay* relay_;  // null: devices use the words of the pool
   uint64_t key_;
 
   std::atomic<bool> connected_{false};
@@ -127,30 +126,31 @@ class DeviceChannel {
   PinnedMemory<cuda::DeviceStatus> status_;
   PinnedMemory<cuda::MirrorWords> mirror_;  // with a relay
   std::unique_ptr<ChannelRelay> channel_relay_;
-  cudaEvent_t last_done_ = nullptr;  // of the last call
-  bool last_recorded_ = false;       // whether that event has been recorded
+  cudaEvent_t last_done_ = nullptr;  // event after the last call
+  bool last_recorded_ = false;       // true if that event has been recorded
   cudaStream_t last_stream_ = nullptr;
-  bool last_by_copy_engine_ = false;  // of those without flags
+  bool last_by_copy_engine_ = false;  // the last call without flags
   uint64_t rounds_ = 0;
   uint64_t flagged_rounds_;
 
-  mutable std::mutex mutex_;  // what both threads use
-  uint64_t calls_ = 0;        // enqueued
+  mutable std::mutex mutex_;  // for members that both threads use
+  uint64_t calls_ = 0;        // number of enqueued calls
   std::array<Enqueued, cuda::kJournal> journal_;
   std::optional<CountedCalls> recorded_;  // once open
   Stats stats_;
-  // Calls by the copy engines that may be under way.
+  // Copy-engine calls that may be under way.
   std::deque<TimedCopies> timed_copies_;
   std::vector<cuda::CopyTimes> free_times_;
   double copying_s_ = 0;
 
-  // Used by the checking thread alone.
-  uint64_t compared_ = 0;  // calls whose descriptors were equal everywhere
+  // Only the checking thread uses the following members.
+  uint64_t compared_ = 0;  // calls whose descriptors all members share
   uint64_t met_ = 0;       // calls that all members have enqueued
   uint64_t seen_finished_ = 0;
   uint64_t seen_started_ = 0;
   Clock::time_point moved_;
-  std::optional<Clock::time_point> gone_since_;  // a peer's process
+  std::optional<Clock::time_point>
+      gone_since_;  // when a peer's process was seen to have ended
   Clock::time_point last_warning_;
 };
 

@@ -1,5 +1,6 @@
-// The checking side of DeviceChannel: how far calls are, whom they wait for and
-// what ends them. Apart from the enqueuing side: other threads run it.
+// The checking side of DeviceChannel: the progress of calls, the members that
+// they wait for, and the errors that end them. Another thread runs the
+// enqueuing side.
 
 #include <atomic>
 #include <cstdio>
@@ -11,13 +12,12 @@
 namespace jax_cxl::comm {
 namespace {
 
-// In which a device ends its calls after a peer has ended its last one, and
-// then itself.
+// How long a device may take to end its calls after a peer's process has ended.
 constexpr double kLastCallS = 0.2;
 
 }  // namespace
 
-// With the mutex.
+// Requires the mutex.
 void DeviceChannel::AddTimes(uint64_t finished) {
   while (!timed_copies_.empty() && timed_copies_.front().call < finished) {
     const cuda::CopyTimes times = timed_copies_.front().times;
@@ -41,8 +41,9 @@ std::string DeviceChannel::InCall(uint64_t call) const {
   return DescribeText(enqueued.descriptor, enqueued.name);
 }
 
-// Compares what the members' hosts have enqueued. The device has refused to
-// read the data of another call; here it is put in words.
+// Compares the calls that the members' hosts have enqueued. The device has
+// refused to read the data of another call, and this function describes the two
+// calls.
 Status DeviceChannel::CompareJournals() {
   uint64_t enqueued;
   {
@@ -62,9 +63,9 @@ Status DeviceChannel::CompareJournals() {
       const cuda::JournalEntry& entry =
           connection_.control(member)->journal[at];
       const uint64_t ready = connection_.doorbells().Read(&entry.ready);
-      if (ready < compared_ + 1) return OkStatus();  // not there yet
+      if (ready < compared_ + 1) return OkStatus();  // not enqueued there yet
       const cuda::JournalEntry theirs = pool_->coherence().AcquireCopy(entry);
-      // Overwritten: the member is far ahead, and was in this call before.
+      // Overwritten: the member is far ahead, and has passed this call.
       if (connection_.doorbells().Read(&entry.ready) != compared_ + 1) continue;
       if (theirs.descriptor == mine) continue;
       const auto& ranks = connection_.group().members;
@@ -113,7 +114,7 @@ Status DeviceChannel::CheckCalls(Clock::time_point now, uint64_t finished) {
     if (static_cast<int>(member) == self) continue;
     Status alive = peers_->Alive(ranks[member]);
     if (alive.ok()) continue;
-    // It may have ended when all that this device needs of it was there.
+    // The peer may have ended after it sent everything that this device needs.
     if (!gone_since_) gone_since_ = now;
     if (Seconds(now - *gone_since_) < kLastCallS) return OkStatus();
     return Error(alive.code(), alive.message(), "; ", me, " was in ",
@@ -130,7 +131,7 @@ Status DeviceChannel::CheckCalls(Clock::time_point now, uint64_t finished) {
     return Error(Code::kDeadlineExceeded, me, " waited in vain for ", other,
                  " in ", InCall(finished));
 
-  // A call that was enqueued behind others has not begun to wait.
+  // A call behind other calls has not begun to wait.
   if (started == finished) return OkStatus();
   const double waited = Seconds(now - moved_);
   const int waiting_for = WaitingFor(finished, waited);
@@ -152,7 +153,7 @@ Status DeviceChannel::CheckCalls(Clock::time_point now, uint64_t finished) {
   return OkStatus();
 }
 
-// The member that the first call which is not finished waits for, -1: none.
+// Returns the member for which the first unfinished call waits, or -1.
 int DeviceChannel::WaitingFor(uint64_t finished, double waited_s) const {
   {
     std::lock_guard lock(mutex_);
@@ -164,8 +165,8 @@ int DeviceChannel::WaitingFor(uint64_t finished, double waited_s) const {
                                                  : static_cast<int>(said) - 1;
     }
   }
-  // No kernel says whom copies wait for. No copies take so long, so they wait,
-  // and the member that is behind all others has to come first.
+  // Copies do not report for whom they wait. No copies take this long, so they
+  // must be waiting, and the member that is behind all others comes first.
   constexpr double kLongWaitS = 0.1;
   if (waited_s < kLongWaitS) return -1;
   int last = -1;

@@ -1,5 +1,6 @@
-// How DeviceChannel executes a call: by copy engines or kernels, and by which
-// GPU plan. Part of the enqueuing side, but all ranks must decide it alike.
+// How DeviceChannel executes a call: with copy engines or kernels, and with
+// which GPU plan. This belongs to the enqueuing side, and all ranks must decide
+// alike.
 
 #include <algorithm>
 #include <bit>
@@ -15,15 +16,15 @@
 namespace jax_cxl::comm {
 namespace {
 
-// How much longer calls have to be for the copy engines where kernels have
-// something on their side.
+// How much longer calls must be for the copy engines, where kernels have an
+// advantage.
 constexpr uint64_t kLonger = 4;
 
 std::string PlanKey(uint64_t channel, const Call& call,
                     const pool::CallDescriptor& descriptor, SlotUse use) {
   std::string key(reinterpret_cast<const char*>(&channel), sizeof(channel));
   key.append(reinterpret_cast<const char*>(&descriptor), sizeof(descriptor));
-  // A hash may collide; the permutation itself does not.
+  // Hashes may collide, so the key contains the permutation itself.
   key.append(reinterpret_cast<const char*>(call.request.sources.data()),
              call.request.sources.size() * sizeof(int32_t));
   key.push_back(static_cast<char>(use));
@@ -32,12 +33,12 @@ std::string PlanKey(uint64_t channel, const Call& call,
 
 }  // namespace
 
-// By what a call is executed, in how many pipelines, and in which slots.
-// Follows from what is equal on all ranks. Kernels fill both directions of the
-// link as well as the copy engines do where they read from several peers.
-// Beside compute, a call leaves the multiprocessors alone as soon as that costs
-// it little. Copy engines load the pool's devices one after another, kernels
-// all of them at once.
+// Chooses copy engines or kernels, the number of pipelines, and the slots of a
+// call, from values that are the same on all ranks. Kernels that read from
+// several peers fill both directions of the link as well as copy engines do.
+// Beside computation, a call leaves the multiprocessors alone as soon as that
+// costs little. Copy engines load the pool's devices one after another, and
+// kernels all of them at once.
 DeviceChannel::Path DeviceChannel::PathOf(const Call& call, bool aside) const {
   if (!aside && connection_.stripes().slot_step > 0) return {};
   const bool two = connection_.members().size() == 2;
@@ -51,7 +52,7 @@ DeviceChannel::Path DeviceChannel::PathOf(const Call& call, bool aside) const {
     case plan::Op::kAllGather:
     case plan::Op::kAllToAll:
       copies = is_long;
-      // The pauses of a pipeline count more than that peers hear a piece later.
+      // The pauses of one pipeline cost more than the delay of one chunk.
       if (is_longest) path = {2, SlotUse::kFewCopies};
       break;
     case plan::Op::kAllReduce:
@@ -77,9 +78,9 @@ DeviceChannel::Path DeviceChannel::PathOf(const Call& call, bool aside) const {
   return bytes > 0 && copies ? path : Path{};
 }
 
-// Where the words of all blocks are passed on together, a call may have fewer
-// blocks than the one before: fewer words for a short one. Blocks in different
-// slots share these out by their number.
+// If all blocks' words are relayed together, a call may have fewer blocks than
+// the call before, and a short call then needs fewer words. Blocks in different
+// slots divide the slots by their number, so their number must stay.
 cuda::Shape DeviceChannel::ShapeOf(const Call& call) const {
   constexpr uint64_t kBlockBytes = uint64_t{16} << 10;
   cuda::Shape shape = options_.shape;
@@ -91,8 +92,9 @@ cuda::Shape DeviceChannel::ShapeOf(const Call& call) const {
   return shape;
 }
 
-// None if the call is too long for flags. Only a device could read them in
-// time, and no device can drop a line of its host's cache.
+// Returns no plan if the call is too long for flags. With a relay there are no
+// flags: only a device could read them in time, and a device cannot drop a line
+// of its host's cache.
 Result<std::optional<cuda::GpuPlan>> DeviceChannel::MakeFlaggedPlan(
     const plan::Request& request) const {
   if (relay_ != nullptr || options_.flagged_bytes == 0 ||

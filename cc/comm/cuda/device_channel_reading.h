@@ -6,14 +6,14 @@
 
 #include "cc/comm/call/call.h"
 
-// What both sides of DeviceChannel read clocks and devices with.
+// Reads clocks and device words, for both sides of DeviceChannel.
 namespace jax_cxl::comm {
 
 inline double Seconds(Clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
-// A word that a device writes.
+// Reads a word that a device writes.
 template <typename T>
 T Read(T& word) {
   return std::atomic_ref(word).load(std::memory_order_acquire);

@@ -11,19 +11,20 @@
 namespace jax_cxl::comm {
 namespace {
 
-// A channel of GPUs is another one than that of the same ranks' hosts.
+// A channel of GPUs is another channel than that of the hosts of the same
+// ranks.
 constexpr uint64_t kDeviceKey = 0x6375646100000000;
 
-// The copy engines' best, where the pool has space for it.
+// The best slot size for copy engines, if the pool has space for it.
 constexpr uint64_t kMaxSlotBytes = uint64_t{4} << 20;
 constexpr uint64_t kGroupsPerArena = 7;
-// Where the pool is emulated in memory, larger rings of all members together do
-// not stay in the processor's cache: what kernels use of their slots of a
-// round, and how many slots the copy engines use of those that would do.
+// If memory emulates the pool, larger rings of all members together do not stay
+// in the processor's cache. These limit the bytes of a round that kernels use,
+// and the number of slots that copy engines use in the kFewCopies layout.
 constexpr uint64_t kKernelRoundBytes = uint64_t{4} << 20;
 constexpr int kFewSlots = 4;
 
-// At least: every block has something of each member's part.
+// The minimum: every block has a piece of each member's part.
 uint64_t MinSlotBytes(const DeviceOptions& options, int members) {
   return std::max(uint64_t{64} << 10,
                   std::bit_ceil(plan::kSlotAlignment * options.shape.blocks *
@@ -47,7 +48,7 @@ plan::Geometry ChooseGeometry(const pool::Pool& pool,
   return geometry;
 }
 
-// A pair is filled while another is read.
+// With pairs, one pair is filled while another is read.
 bool HasPairs(const plan::Geometry& slots, int members) {
   return members == 2 && slots.num_devices == 1 && slots.num_slots % 2 == 0 &&
          slots.num_slots >= 4;
@@ -112,8 +113,8 @@ Status DeviceConnection::Open(Arena* arena, Recorder* recorder) {
   return OkStatus();
 }
 
-// Streams compare words as numbers that wrap around. A word without this job's
-// epoch in it could pass for one that is far ahead.
+// Streams compare words as numbers that wrap around. Without this job's epoch,
+// an old word could look like one that is far ahead.
 void DeviceConnection::InitializeWords() {
   auto* control = reinterpret_cast<cuda::DeviceControl*>(
       pool_->At(place_.control, sizeof(cuda::DeviceControl)));

@@ -21,30 +21,32 @@
 
 namespace jax_cxl::comm {
 
-// What every process of a job must set alike, and how long it waits.
+// Settings of a job. They must be the same in all of its processes.
 struct DeviceOptions {
   uint64_t slot_bytes = 0;  // 0: follows from the pool's size
   int num_slots = 0;        // 0: follows from the number of pool devices
   double warn_after_s = 10;
   double timeout_s = 300;
   cuda::Shape shape;
-  // Calls whose larger buffer has at least this many bytes go by the copy
-  // engines: those of DeviceChannel::PathOf, and, beside compute, all. In a
-  // pool of several devices only those beside compute do.
+  // Calls whose larger buffer has at least this many bytes use the copy
+  // engines: the calls that DeviceChannel::PathOf names, and, beside
+  // computation, all calls. In a pool of several devices, only calls beside
+  // computation do.
   uint64_t copy_engine_bytes = uint64_t{64} << 20;
   uint64_t copy_engine_bytes_aside = uint64_t{6} << 20;
-  // What kernels use of a slot (0: follows from the number of members), and the
-  // least that is worth a round in a pool of one device, and of several.
+  // The part of a slot that kernels use (0: follows from the number of
+  // members), and the smallest chunk that is worth a round, in a pool of one
+  // device and of several.
   uint64_t kernel_slot_bytes = 0;
   uint64_t kernel_min_chunk_bytes = uint64_t{512} << 10;
   uint64_t kernel_min_striped_bytes = uint64_t{1} << 20;
-  // See plan::IsFlagged; 0 for no flags at all.
+  // See plan::IsFlagged. 0: no flags at all.
   uint64_t flagged_bytes = plan::kFlaggedAt55GBps;
-  // Tests start shortly before flags begin anew.
+  // Tests start shortly before flags start again.
   uint64_t first_flagged_round = 0;
-  // In pools that nobody keeps coherent: threads of a device that pass
-  // doorbells on, write back and drop lines (0: follows from the machine), and
-  // whether what devices write reaches the memory without being written back.
+  // For pools without coherence: the number of a device's threads that relay
+  // doorbells and write back and drop lines (0: follows from the machine), and
+  // whether writes of devices reach the memory without a write-back.
   int flush_threads = 0;
   bool gpu_writes_memory = false;
 };
@@ -60,8 +62,9 @@ enum class SlotUse : uint8_t {
 };
 inline constexpr int kNumSlotUses = 4;
 
-// The memory of one channel between GPUs as one member sees it: allocates this
-// member's part of the pool, tells the others where it is, and finds theirs.
+// The memory of one channel between GPUs as one member sees it. Allocates this
+// member's part of the pool, publishes its place, and finds the parts of the
+// others.
 //
 // Not thread-safe.
 class DeviceConnection {
@@ -69,17 +72,18 @@ class DeviceConnection {
   DeviceConnection(pool::Pool* pool, const Peers* peers,
                    const DeviceOptions& options, Group group);
 
-  // Errors: kResourceExhausted.
+  // Allocates this member's part. Fails with kResourceExhausted.
   Status Open(Arena* arena, Recorder* recorder);
 
-  // Looks for the members that were not found yet; true when all were.
-  // Errors: kMismatch (other slots), kDataLoss (a place outside the pool).
+  // Looks for the members that are not found yet. Returns true when all are
+  // found. Errors: kMismatch (a member has other slots), kDataLoss (a place
+  // outside the pool).
   Result<bool> Connect();
-  // A member yet to be found, -1 for none.
+  // Returns a member that is not found yet, or -1.
   int Missing() const;
 
   const Group& group() const { return group_; }
-  // What the members find each other's parts by.
+  // The key by which the members find each other's parts.
   uint64_t key() const { return key_; }
   const plan::Geometry& geometry(SlotUse use) const {
     return geometries_[static_cast<int>(use)];
@@ -87,15 +91,15 @@ class DeviceConnection {
   const cuda::Stripes& stripes() const { return stripes_; }
   const pool::Doorbells& doorbells() const { return doorbells_; }
 
-  // Addresses of this process; nulls until connected.
+  // Addresses in this process. Null until connected.
   const std::vector<cuda::MemberView>& members(
       SlotUse use = SlotUse::kKernels) const {
     return use == SlotUse::kPairs ? members_in_pairs_ : members_;
   }
   cuda::DeviceControl* control(int member) const { return controls_[member]; }
 
-  // From now on devices use these words, one element a member, instead of those
-  // in the pool. Once connected.
+  // From now on, devices use these words, one element per member, instead of
+  // the words in the pool. Requires that all members are connected.
   void Mirror(cuda::MirrorWords* mirror);
 
  private:

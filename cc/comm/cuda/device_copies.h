@@ -16,35 +16,37 @@
 
 namespace jax_cxl::comm {
 
-// Copies from the memory of devices of this process into mapped memory, by the
-// copy engines, beside whatever else the devices do.
+// Copies from memory of this process's devices to mapped memory. The copy
+// engines do the copies, while the devices do other work.
 //
 // Thread-safe.
 class DeviceCopies {
  public:
-  // Registers [base, base + bytes) for the devices (local ordinals).
-  // Errors: kUnimplemented, as PoolRegistration.
+  // Registers [base, base + bytes) for the devices (local ordinals). Fails with
+  // kUnimplemented, as PoolRegistration does.
   static Result<std::unique_ptr<DeviceCopies>> Create(
       std::byte* base, uint64_t bytes, const std::vector<int>& devices);
   ~DeviceCopies();  // waits for the copies
   DeviceCopies(const DeviceCopies&) = delete;
   DeviceCopies& operator=(const DeviceCopies&) = delete;
 
-  // Starts a copy. The copies of a device come one after the other, and copies
-  // of the program come between them. Returns the number of the copy, for Wait.
+  // Starts a copy. The copies of one device run one after another, and copies
+  // of the program can run between them. Returns the number of the copy, for
+  // Wait.
   Result<uint64_t> Start(int device, const void* from, std::byte* to,
                          uint64_t bytes);
-  // Waits until a copy has ended, without spinning. Once for each copy.
+  // Waits, without spinning, until a copy has ended. Call it once for each
+  // copy.
   Status Wait(uint64_t copy);
 
  private:
-  // The copy engine takes the next copy of a stream before those of other
-  // streams, so the program's own small copies would wait for all of a save.
-  // Copies on two streams in turn, of which each waits for the one before,
-  // leave the engine a moment to choose.
+  // The copy engine prefers the next copy of a stream to copies of other
+  // streams. With one stream, the program's small copies would wait for a whole
+  // save. With two streams in turn, each of which waits for the other, the
+  // engine can choose another copy in between.
   struct Lane {
     std::array<cudaStream_t, 2> streams = {};
-    uint64_t last = 0;  // the copy that was started last
+    uint64_t last = 0;  // number of the last copy
   };
 
   DeviceCopies() = default;

@@ -11,8 +11,9 @@
 namespace jax_cxl::comm {
 namespace {
 
-// Of one device: as many as write back and drop about as fast as a link carries
-// data, where the processor has several times as many cores.
+// The number of threads of one device. So many threads write back and drop
+// lines about as fast as a link carries data, if the processor has several
+// times as many cores.
 int DefaultFlushThreads() {
   constexpr int kMost = 4;
   constexpr int kCoresEach = 4;
@@ -36,7 +37,7 @@ DeviceEndpoint::DeviceEndpoint(pool::Pool* pool, Peers* peers, Endpoint* host,
       host_path_(host, std::move(fail)) {}
 
 DeviceEndpoint::~DeviceEndpoint() {
-  Drain();  // Kernels use what goes away.
+  Drain();  // Kernels use the objects destroyed below.
   CurrentDevice current(device_);
   for (auto& [output, event] : started_) cudaEventDestroy(event);
   for (cudaEvent_t event : free_events_) cudaEventDestroy(event);
@@ -57,7 +58,8 @@ Status DeviceEndpoint::Open() {
     relay_ = std::make_unique<Relay>(
         pool_->coherence(), options_.flush_threads > 0 ? options_.flush_threads
                                                        : DefaultFlushThreads());
-  // Ahead of compute, so that a collective gets its few blocks first.
+  // High priority, so that a collective gets its few blocks before computation
+  // does.
   int least = 0, greatest = 0;
   cudaDeviceGetStreamPriorityRange(&least, &greatest);
   return cuda::CudaStatus(cudaStreamCreateWithPriority(
@@ -139,7 +141,7 @@ Status DeviceEndpoint::EnqueueStart(const std::vector<int32_t>& members,
   std::lock_guard lock(mutex_);
   CXL_ASSIGN_OR_RETURN(cudaEvent_t event, TakeEvent());
   if (auto old = started_.find(call.output); old != started_.end())
-    free_events_.push_back(old->second);  // XLA dropped that result
+    free_events_.push_back(old->second);  // XLA has dropped that result
   started_[call.output] = event;
   CXL_RETURN_IF_ERROR(
       cuda::CudaStatus(cudaEventRecord(event, stream), "cudaEventRecord"));
@@ -174,7 +176,7 @@ Status DeviceEndpoint::EnqueueDone(const void* output, void* result,
 void DeviceEndpoint::Drain() {
   CurrentDevice current(device_);
   const bool done = cudaDeviceSynchronize() == cudaSuccess;
-  // Peers may need what the device has rung last. After an error it rings no
+  // Peers may need the last doorbells of the device. After an error it rings no
   // more.
   if (done && relay_ != nullptr) relay_->Drain();
 }

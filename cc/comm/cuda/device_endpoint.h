@@ -21,15 +21,15 @@
 
 namespace jax_cxl::comm {
 
-// One rank that is a GPU of this process: enqueues collectives on XLA's streams
-// and on one of its own.
+// One rank that is a GPU of this process. Enqueues collectives on XLA's streams
+// and on its own stream.
 //
-// Thread-safe. Nothing blocks but the first call of a group, which waits for
-// the other members.
+// Thread-safe. Only the first call of a group blocks, until the other members
+// come.
 class DeviceEndpoint {
  public:
-  // `direct`: the device reads and writes the pool itself. `fail` runs on any
-  // thread.
+  // `direct` is true if the device itself reads and writes the pool. `fail` may
+  // run on any thread.
   DeviceEndpoint(pool::Pool* pool, Peers* peers, Endpoint* host,
                  const DeviceOptions& options, int device, bool direct,
                  std::function<void(const Status&)> fail);
@@ -40,25 +40,26 @@ class DeviceEndpoint {
   // Opens a group's channel without waiting for the other members.
   Status OpenChannel(const std::vector<int32_t>& members);
 
-  // Waits for the other members of a group that is open.
+  // Waits for the other members of a group whose channel is open.
   Status Connect(const std::vector<int32_t>& members);
 
-  // Memory for calls like this one, if its host executes them: see HostPath.
+  // Reserves memory for calls like this one, if the host executes them: see
+  // HostPath.
   Status Reserve(const plan::Request& request);
 
-  // Enqueues a call behind what is on `stream`.
+  // Enqueues a call after the earlier work of `stream`.
   Status Enqueue(const std::vector<int32_t>& members, const Call& call,
                  const HostPath::Table& table, cudaStream_t stream);
 
-  // The same on a stream of the endpoint's own, after what is on `stream` by
-  // now. Whoever needs the result, or wants to overwrite the input, waits by
-  // EnqueueDone with the call's output, which is then at `result`.
+  // Enqueues a call on the endpoint's own stream, after the earlier work of
+  // `stream`. A user of the result, or of the input's memory, waits with
+  // EnqueueDone, which takes the call's output. The result is then at `result`.
   Status EnqueueStart(const std::vector<int32_t>& members, const Call& call,
                       cudaStream_t stream);
   Status EnqueueDone(const void* output, void* result, uint64_t bytes,
                      cudaStream_t stream);
 
-  // Waits for all that was enqueued.
+  // Waits for all enqueued calls.
   void Drain();
 
   // See DeviceChannel.
@@ -91,11 +92,11 @@ class DeviceEndpoint {
   std::unique_ptr<Relay> relay_;  // null where the pool is coherent
 
   cudaStream_t own_stream_ = nullptr;
-  // By output: what is done when a started call is.
+  // By output: the event at the end of a started call.
   std::unordered_map<const void*, cudaEvent_t> started_;
   std::vector<cudaEvent_t> free_events_;
 
-  // The channels once more, for the threads that check and abort, which must
+  // The same channels, for the threads that check and abort. These threads must
   // not wait for a first call that waits for its peers.
   std::mutex watched_mutex_;
   std::vector<DeviceChannel*> watched_;

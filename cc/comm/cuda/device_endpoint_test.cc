@@ -1,4 +1,4 @@
-// Calls that end well; device_fault_test.cc has the others.
+// Calls that succeed. device_fault_test.cc tests calls that fail.
 
 #include "cc/comm/cuda/device_endpoint.h"
 
@@ -39,7 +39,8 @@ TEST_F(DeviceEndpointTest, LargeCalls) {
   RunSoak(6, {4, 0, 0, 2, 32}, 60, 12 << 20);
 }
 
-// Without flags: barriers of blocks and doorbells for the shortest too.
+// Without flags, the shortest calls use blocks and doorbells too, even
+// barriers.
 TEST_F(DeviceEndpointTest, ShortCallsWithoutFlags) {
   Setting setting{3, 64 << 10, 3, 1, 8};
   setting.flagged_bytes = 0;
@@ -51,14 +52,15 @@ TEST_F(DeviceEndpointTest, ShortCalls) {
   RunSoak(16, {4, 0, 0, 1, 32}, 1000, 8 << 10);
 }
 
-// Flags begin anew some calls after the start.
+// Flags start again some calls after the start.
 TEST_F(DeviceEndpointTest, ManyMoreShortCallsThanFlags) {
   Setting setting{3, 0, 0, 1, 32};
   setting.first_flagged_round = (uint64_t{1} << 32) - 10;
   RunSoak(17, setting, 100, 16 << 10);
 }
 
-// Blocks in different slots, and in between whole parts by the copy engines.
+// Blocks lie in different slots, and copy-engine calls in between use whole
+// parts.
 TEST_F(DeviceEndpointTest, PoolsOfSeveralDevices) {
   Setting setting{4, 64 << 10, 0, 6, 16};
   setting.flagged_bytes = 0;
@@ -74,9 +76,9 @@ TEST_F(DeviceEndpointTest, PoolsOfSeveralDevices) {
   }
 }
 
-// Everything by the copy engines, as beside compute, and, 1000, large and small
-// calls in turn. One rank a GPU: copies of a second one may get a queue of the
-// first, behind copies that wait for them.
+// All calls use the copy engines, as beside computation. With 1000, large and
+// small calls alternate. Each rank has its own GPU: copies of a second rank
+// might get a queue of the first, behind copies that wait for them.
 TEST_F(DeviceEndpointTest, ByTheCopyEngines) {
   const int ranks = std::min(CountDevices(), 4);
   if (ranks < 2) GTEST_SKIP() << "one GPU";
@@ -88,7 +90,7 @@ TEST_F(DeviceEndpointTest, ByTheCopyEngines) {
           60, 1 << 20);
   RunSoak(13, {ranks, 64 << 10, 2, 1, 32, true, StartMode::kStartAndDone, 4000},
           60, 1 << 20);
-  // Slots one by one, few of them and in pairs, after each other.
+  // Layouts with single slots, few slots and pairs follow each other.
   RunSoak(21, {2, 64 << 10, 6, 1, 32, true, StartMode::kStartAndDone, 100000},
           200, 2 << 20);
 }
@@ -102,8 +104,8 @@ TEST_F(DeviceEndpointTest, ThroughTheHost) {
   RunSoak(9, {2, 0, 0, 1, 32, false, StartMode::kStartAndDone}, 100, 1 << 20);
 }
 
-// The instructions are real; the memory of this machine would be coherent
-// without them. cc/comm/relay/relay_test.cc has memory that is not.
+// The instructions are real, but this machine's memory would be coherent
+// without them. cc/comm/relay/relay_test.cc has memory without coherence.
 TEST_F(DeviceEndpointTest, FlushPools) {
   for (bool gpu_writes_memory : {false, true}) {
     Setting setting{3, 0, 0, 1, 32};
@@ -139,7 +141,7 @@ TEST_F(DeviceEndpointTest, FlushPoolsByTheCopyEngines) {
   }
 }
 
-// Devices use the words of the pool themselves, as in a coherent pool.
+// Devices use the words of the pool directly, as in a coherent pool.
 TEST_F(DeviceEndpointTest, UncachedPools) {
   Setting setting{3, 0, 0, 1, 32};
   setting.coherence = pool::CoherenceMode::kUncached;
@@ -172,7 +174,7 @@ TEST_F(DeviceEndpointTest, ManyCallsInFlight) {
                                                    (i % 2 == 0 ? kCount : 0));
         OkOrDie(
             world.endpoint(rank).Enqueue({0, 1}, call, {}, world.stream(rank)));
-        if (i == 20) {  // so that it ends with something other than 0
+        if (i == 20) {  // so that the result is not 0
           OkOrDie(cudaStreamSynchronize(world.stream(rank)));
         }
       }
@@ -184,8 +186,8 @@ TEST_F(DeviceEndpointTest, ManyCallsInFlight) {
   for (int32_t* buffer : buffers) cudaFree(buffer);
 }
 
-// What a rank's flight recorder says, once the host has looked at the device
-// and `until` holds, or after 10 s.
+// Returns a rank's flight recorder, once the host has checked the device and
+// `until` holds, or after 10 s.
 template <typename Until>
 std::vector<RecordedCall> LookUntil(DeviceWorld& world, int rank, Until until) {
   const pool::Doorbells doorbells(world.pool().coherence(),
@@ -204,7 +206,7 @@ std::vector<RecordedCall> LookUntil(DeviceWorld& world, int rank, Until until) {
 TEST_F(DeviceEndpointTest, TheFlightRecorderSaysWhoWaitsForWhom) {
   DeviceWorld world(2, {});
   world.OpenChannels({0, 1});
-  // In advance: an allocation may wait for the kernel that waits.
+  // Allocated in advance: an allocation may wait for the waiting kernel.
   std::byte* buffers[2];
   for (int rank : {0, 1}) {
     OkOrDie(cudaSetDevice(world.device(rank)));

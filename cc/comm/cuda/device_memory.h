@@ -11,8 +11,7 @@
 #include "cc/base/status.h"
 #include "cc/engine/cuda/executor.h"
 
-// Memory that is allocated once and kept: nothing here is called for each
-// collective.
+// Memory that is allocated once and kept. No collective calls these functions.
 namespace jax_cxl::comm {
 
 struct FreeDevice {
@@ -27,7 +26,7 @@ using DeviceMemory = std::unique_ptr<T[], FreeDevice>;
 template <typename T>
 using PinnedMemory = std::unique_ptr<T[], FreePinned>;
 
-// `count` zeroed elements in the current device's memory.
+// Returns `count` zeroed elements in the current device's memory.
 template <typename T>
 Result<DeviceMemory<T>> AllocateDevice(size_t count) {
   void* memory = nullptr;
@@ -39,7 +38,7 @@ Result<DeviceMemory<T>> AllocateDevice(size_t count) {
   return owned;
 }
 
-// `count` zeroed elements of host memory that every device can reach.
+// Returns `count` zeroed elements of host memory that every device can access.
 template <typename T>
 Result<PinnedMemory<T>> AllocatePinned(size_t count) {
   void* memory = nullptr;

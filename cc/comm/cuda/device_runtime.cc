@@ -9,7 +9,7 @@ namespace {
 
 constexpr auto kWatchInterval = std::chrono::milliseconds(10);
 
-// Never destroyed: XLA's threads may still ask while the process exits.
+// Never destroyed: XLA's threads may still use it while the process exits.
 struct CurrentRuntime {
   std::mutex mutex;
   std::unique_ptr<PoolRegistration> registration;
@@ -69,8 +69,8 @@ void DeviceRuntime::Stop() {
     runtime = std::move(current.runtime);
     current.runtime = nullptr;
   }
-  // A handler that asked just before may hold it: let it finish, so that this
-  // thread is the last.
+  // A handler may still hold the runtime. Wait until it is done, so that this
+  // thread is the last owner.
   while (runtime != nullptr && runtime.use_count() > 1)
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   runtime.reset();
@@ -94,7 +94,7 @@ DeviceRuntime::~DeviceRuntime() {
   wake_.notify_all();
   if (watcher_.joinable()) watcher_.join();
   if (!failure_.ok()) return;
-  // What was done since the watcher's last look reaches the recorder.
+  // Records the calls that have finished since the watcher's last check.
   for (const auto& endpoint : endpoints_)
     static_cast<void>(endpoint->Check(runtime_->peers()->AwakeTime()));
 }

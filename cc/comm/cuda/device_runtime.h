@@ -17,28 +17,29 @@
 
 namespace jax_cxl::comm {
 
-// What a process whose ranks are GPUs has on top of its Runtime. At most one is
-// current at a time.
+// The additional resources of a process whose ranks are GPUs. A process has at
+// most one current DeviceRuntime.
 //
-// A thread watches the peers and what the devices report. When a call cannot be
-// completed it says why - to the peers, to the user's next call and on stderr,
-// because all that CUDA will say is that a kernel failed - and only then lets
-// the kernels stop their device.
+// A thread watches the peers and the reports of the devices. When a call cannot
+// complete, the thread publishes the reason to the peers, to the user's next
+// call and on stderr, because CUDA only reports that a kernel failed. Only then
+// does it let the kernels stop their device.
 //
-// Start and Stop must not run concurrently; the rest is thread-safe.
+// Start and Stop must not run concurrently. Everything else is thread-safe.
 class DeviceRuntime {
  public:
-  // Makes the pool accessible to the devices. Empty if it is; else why not.
-  // Processes must agree whether all do without.
+  // Makes the pool accessible to the devices. Returns an empty text, or the
+  // reason why that is impossible. The processes must agree on one answer for
+  // all of them.
   static std::string Register(const Runtime& runtime,
                               const std::vector<int>& devices);
 
-  // `runtime` has a rank for each of `devices`. `direct`: all processes of the
-  // job could register the pool.
+  // `runtime` has a rank for each of `devices`. `direct` is true if all
+  // processes of the job could register the pool.
   static Status Start(std::shared_ptr<Runtime> runtime,
                       const std::vector<int>& devices,
                       const DeviceOptions& options, bool direct);
-  // Waits for what is under way.
+  // Waits for all calls under way.
   static void Stop();
   static std::shared_ptr<DeviceRuntime> Current();
 
@@ -51,10 +52,11 @@ class DeviceRuntime {
   // Null if the device is not one of this process's ranks.
   const Local* Find(int32_t device) const;
 
-  // Memory for calls like this one on every device: DeviceEndpoint::Reserve.
+  // Reserves memory for calls like this one on every device:
+  // DeviceEndpoint::Reserve.
   Status Reserve(const plan::Request& request) const;
 
-  // What ended this process's collectives; OK while nothing has.
+  // Returns the error that ended this process's collectives, or OK.
   Status failure() const;
 
   Stats stats() const;

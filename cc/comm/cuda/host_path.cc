@@ -24,14 +24,14 @@ Status CopyAsync(void* to, const void* from, uint64_t bytes,
 
 }  // namespace
 
-// What the host does in the middle of a call.
+// The host's work in the middle of a call.
 struct HostPath::Job {
   HostPath* path;
   std::vector<int32_t> members;
   std::unique_ptr<Call> call;
   const std::byte* table;
   Table layout;
-  uint64_t number;  // of the call, from 1
+  uint64_t number;  // number of the call, from 1
 };
 
 HostPath::HostPath(Endpoint* endpoint, std::function<void(const Status&)> fail)
@@ -56,7 +56,8 @@ Status HostPath::Reserve(const plan::Request& request) {
                       Aligned(plan::OutputBytes(request)) + Aligned(entries));
 }
 
-// Grows with the largest call; only then does the host wait for the device.
+// The memory grows with the largest call. Only then does the host wait for the
+// device.
 Status HostPath::ReserveBytes(uint64_t bytes) {
   if (bytes <= staging_bytes_) return OkStatus();
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(cudaEventSynchronize(last_done_),
@@ -110,7 +111,7 @@ Status HostPath::Enqueue(const std::vector<int32_t>& members, const Call& call,
   job->path = this;
   job->members = members;
   job->call = std::make_unique<Call>(call);
-  // A group's calls are in the order of the stream on all ranks.
+  // The calls of a group have the order of the stream on all ranks.
   job->call->identity = calls_of_group_[HashGroup(members)]++;
   job->call->input = input;
   job->call->output = output;

@@ -15,24 +15,24 @@
 
 namespace jax_cxl::comm {
 
-// Calls of one GPU that its host executes: buffers go to pinned memory, through
+// Calls of one GPU that its host executes. Buffers go to pinned memory, through
 // the CPU engine, and back, in the order of the stream and without blocking the
-// host. For pools that devices cannot use themselves (write-back memory without
-// coherence, where only a processor can flush and invalidate lines; mappings
-// that CUDA cannot register) and for collectives whose sizes are only known
-// when they run.
+// host. It serves pools that devices cannot use (write-back memory without
+// coherence, whose lines only a processor can flush; mappings that CUDA cannot
+// register), and collectives whose sizes are known only at run time.
 //
 // Not thread-safe.
 class HostPath {
  public:
-  // `fail` runs on any thread, with what ended a call.
+  // `fail` runs on any thread, with the error that ended a call.
   HostPath(Endpoint* endpoint, std::function<void(const Status&)> fail);
   ~HostPath();
 
-  // On the current device.
+  // Creates its resources on the current device.
   Status Open();
 
-  // `table`: ragged_all_to_all's, in device memory, of 4- or 8-byte integers.
+  // The table of a ragged_all_to_all, in device memory, of 4- or 8-byte
+  // integers.
   struct Table {
     const void* entries = nullptr;
     uint64_t count = 0;
@@ -41,12 +41,12 @@ class HostPath {
   Status Enqueue(const std::vector<int32_t>& members, const Call& call,
                  const Table& table, cudaStream_t stream);
 
-  // Memory for calls of this size. Allocating it waits for the devices of the
-  // process, on which kernels may wait for a call that is yet to be enqueued:
-  // not to be left to Enqueue.
+  // Allocates memory for calls of this size. An allocation waits for the
+  // devices of the process, whose kernels may wait for a call that is not
+  // enqueued yet. So do not leave it to Enqueue.
   Status Reserve(const plan::Request& request);
 
-  // Ends the wait of this path's kernels, and with it the device.
+  // Ends the wait of this path's kernels, which stops the device.
   void Abort();
 
  private:
@@ -58,7 +58,8 @@ class HostPath {
   Endpoint* endpoint_;
   std::function<void(const Status&)> fail_;
   PinnedMemory<cuda::DeviceStatus> status_;
-  PinnedMemory<uint64_t> finished_;  // calls done, written by the host
+  PinnedMemory<uint64_t>
+      finished_;  // number of finished calls, written by the host
   PinnedMemory<std::byte> staging_;  // input, output and table of one call
   uint64_t staging_bytes_ = 0;
   uint64_t calls_ = 0;

@@ -8,7 +8,8 @@
 namespace jax_cxl::comm {
 namespace {
 
-// 36 MiB: messages of 64 GiB in slots of 1 MiB, or hundreds of smaller ones.
+// 36 MiB: enough for messages of 64 GiB in slots of 1 MiB, or for hundreds of
+// smaller ones.
 constexpr uint64_t kSteps = uint64_t{1} << 19;
 
 }  // namespace
@@ -24,8 +25,8 @@ const StoredPlan* PlanStore::Find(const std::string& key) const {
   return found == plans_.end() ? nullptr : &found->second;
 }
 
-// A job's collectives recur: so many different ones mean that shapes change all
-// the time, and that the old ones will not come back.
+// The collectives of a job recur. So many different ones mean that shapes
+// change all the time, and that old plans will not come back.
 Status PlanStore::Clear() {
   used_ = 0;
   plans_.clear();
@@ -48,7 +49,7 @@ Result<const StoredPlan*> PlanStore::Store(
   std::copy(gpu_plan.sending.begin(), gpu_plan.sending.end(), source);
   std::copy(gpu_plan.receiving.begin(), gpu_plan.receiving.end(),
             source + sending);
-  if (!flagged)  // Those travel with each launch.
+  if (!flagged)  // Flagged plans travel with each launch.
     CXL_RETURN_IF_ERROR(cuda::CudaStatus(
         cudaMemcpyAsync(steps, source,
                         (sending + receiving) * sizeof(cuda::DeviceStep),

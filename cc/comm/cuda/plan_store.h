@@ -19,7 +19,7 @@ namespace jax_cxl::comm {
 struct StoredPlan {
   const cuda::DeviceStep* sending = nullptr;
   const cuda::DeviceStep* receiving = nullptr;
-  // The same where the host can read it.
+  // The same steps in memory that the host can read.
   const cuda::DeviceStep* host_sending = nullptr;
   const cuda::DeviceStep* host_receiving = nullptr;
   uint32_t num_sending = 0;
@@ -27,27 +27,27 @@ struct StoredPlan {
   uint64_t rounds = 0;
   uint64_t bytes_published = 0;
   uint64_t bytes_retrieved = 0;
-  bool flagged = false;  // a short message's (see flagged.h)
+  bool flagged = false;  // for a short message (see flagged.h)
   uint32_t flagged_blocks = 0;
-  // The host's half, where there is one.
+  // The host's part, if there is a relay.
   std::shared_ptr<const RelayPlan> relay;
 };
 
-// The GPU plans of one device. They lie one after another in memory that was
-// allocated at the start, because an allocation would wait for kernels that
-// wait for peers.
+// The GPU plans of one device. They lie one after another in memory allocated
+// at the start, because a later allocation would wait for kernels that wait for
+// peers.
 //
 // Not thread-safe.
 class PlanStore {
  public:
-  // On the current device.
+  // Allocates the memory on the current device.
   Status Open();
 
-  // Null if there is none.
+  // Returns null if there is none.
   const StoredPlan* Find(const std::string& key) const;
 
-  // Copies the GPU plan to the device, in the order of `stream`. What streams
-  // run later sees it too if they wait for this one, as a channel's calls do.
+  // Copies the GPU plan to the device, in the order of `stream`. Other streams
+  // see it if they wait for `stream` first, as the calls of a channel do.
   Result<const StoredPlan*> Store(const std::string& key,
                                   const cuda::GpuPlan& gpu_plan, bool flagged,
                                   std::shared_ptr<const RelayPlan> relay,
@@ -57,7 +57,7 @@ class PlanStore {
   Status Clear();
 
   DeviceMemory<cuda::DeviceStep> steps_;
-  PinnedMemory<cuda::DeviceStep> source_;  // of the copies to `steps_`
+  PinnedMemory<cuda::DeviceStep> source_;  // source of the copies to `steps_`
   uint64_t used_ = 0;
   std::unordered_map<std::string, StoredPlan> plans_;
 };

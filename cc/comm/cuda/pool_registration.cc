@@ -29,7 +29,7 @@ Result<std::unique_ptr<PoolRegistration>> PoolRegistration::Create(
     const cudaError_t error = cudaHostRegister(
         piece, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
     if (error != cudaSuccess) {
-      cudaGetLastError();  // not to be mistaken for a later call's
+      cudaGetLastError();  // clears the error, which is not a later call's
       return Error(Code::kUnimplemented,
                    "CUDA cannot register the pool's mapping (",
                    cudaGetErrorString(error), ")");

@@ -12,11 +12,11 @@
 namespace jax_cxl::comm {
 
 // Makes mapped memory accessible to every device of the process, at the host's
-// addresses, for as long as it lives.
+// addresses, while the object lives.
 class PoolRegistration {
  public:
-  // Errors: kUnimplemented, if devices of this process cannot use the memory
-  // themselves; the message says why.
+  // Fails with kUnimplemented if devices of this process cannot use the memory.
+  // The message says why.
   static Result<std::unique_ptr<PoolRegistration>> Create(
       std::byte* base, uint64_t bytes, const std::vector<int>& devices);
   ~PoolRegistration();

@@ -30,7 +30,7 @@ class BlockingRankTest : public testing::Test {
   }
   Recorder& recorder(int rank) { return *world_.endpoint(rank).recorder(); }
 
-  // The rank that blocks rank 2, which waits for rank 1 to go on with `call`.
+  // Returns the rank that blocks rank 2, which waits for rank 1 in `call`.
   BlockingRank Find(const Call& call) {
     return FindBlockingRank(world_.pool(2), world_.peers(2), {{0, 1, 2}, 2},
                             call,
@@ -42,7 +42,7 @@ class BlockingRankTest : public testing::Test {
 
 TEST_F(BlockingRankTest, FollowsTheCallThatARankWaitsIn) {
   const Call mine = RecordCall(2, 7, "psum");
-  // Waits for its turn: ranks agreed on the other order.
+  // This call waits for its turn: the ranks have agreed on the other order.
   RecordCall(1, 6, "pmax");
   const Call same = RecordCall(1, 7, "psum");
   recorder(1).Start(same.number, Ticks());

@@ -20,7 +20,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// The value of a detail; empty if the status has none of this name.
+// Returns the value of a detail, or an empty string if the status has none.
 std::string Detail(const Status& status, const std::string& name) {
   for (const auto& [key, value] : status.details())
     if (key == name) return value;
@@ -31,7 +31,7 @@ bool Contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// Rank 0 is this process; tests say who the others are.
+// Rank 0 belongs to this process. Tests register the other ranks.
 class PeersTest : public testing::Test {
  protected:
   PeersTest() {
@@ -42,7 +42,7 @@ class PeersTest : public testing::Test {
     Register(pool_.get(), 0, 0, 0);
   }
 
-  // Writes into the pool that `rank` is a process of another host.
+  // Registers `rank` in the pool as a process of another host.
   void RegisterElsewhere(int rank) {
     const pool::Doorbells doorbells(pool_->coherence(), pool_->epoch());
     pool::RankInfo& info = pool_->rank_page(rank)->info;
@@ -58,7 +58,7 @@ class PeersTest : public testing::Test {
     doorbells.Ring(word, doorbells.Read(word) + 1);
   }
 
-  // The status of Alive once it is no longer ok; ok after 20 s.
+  // Waits until Alive fails and returns its status. Returns OK after 20 s.
   static Status WhenLost(const Peers& peers, int rank) {
     for (int i = 0; i < 2000 && peers.Alive(rank).ok(); ++i)
       std::this_thread::sleep_for(milliseconds(10));
@@ -75,7 +75,8 @@ TEST_F(PeersTest, TheEndOfAProcessOfThisHostIsSeenAtOnce) {
   });
   ASSERT_TRUE(child.ready());
   Register(pool_.get(), 2, 2, 2);
-  // A timeout that this test does not wait for: the kernel tells.
+  // The timeout is far longer than the test: the kernel reports the end at
+  // once.
   auto peers = OrDie(Peers::Start(pool_.get(), {0, 2}, 1000));
   EXPECT_TRUE(peers->Alive(0).ok());
   EXPECT_TRUE(peers->Alive(1).ok());
@@ -109,7 +110,8 @@ TEST_F(PeersTest, AProcessOfAnotherHostIsLostWhenItsHeartbeatStops) {
   RegisterElsewhere(1);
   RegisterElsewhere(2);
   auto peers = OrDie(Peers::Start(pool_.get(), {0}, 1));
-  // Rank 2 beats for longer than the timeout, rank 1 never.
+  // Rank 2's heartbeat advances for longer than the timeout, rank 1's never
+  // does.
   for (int i = 0; i < 300 && peers->Alive(1).ok(); ++i) {
     Beat(2);
     std::this_thread::sleep_for(milliseconds(20));
@@ -123,7 +125,7 @@ TEST_F(PeersTest, AProcessOfAnotherHostIsLostWhenItsHeartbeatStops) {
   EXPECT_TRUE(peers->Alive(2).ok());
   EXPECT_GT(peers->Silence(1), 0.9);
   EXPECT_EQ(peers->Silence(0), 0);
-  // And then it stops too.
+  // Then rank 2's heartbeat stops too.
   EXPECT_EQ(WhenLost(*peers, 2).code(), Code::kPeerLost);
 }
 
@@ -191,7 +193,7 @@ TEST_F(GivingUpTest, LongTextsAreCut) {
   const Status status = peers_.GaveUp(1);
   EXPECT_EQ(status.code(), Code::kInternal);
   EXPECT_TRUE(Contains(status.message(), std::string(500, 'x')));
-  // Whole details only.
+  // Details are kept or dropped as a whole.
   EXPECT_EQ(Detail(status, "name_0"), std::string(50, 'y'));
   EXPECT_EQ(Detail(status, "name_99"), "");
   for (const auto& [name, value] : status.details())

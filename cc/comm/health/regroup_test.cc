@@ -29,8 +29,9 @@ TEST(RegroupTest, ADecisionIsReadAsItWasMade) {
   for (uint64_t attempt : {1, 2}) {
     const Decision decision = {{1, 3, 64, 69}, std::to_string(attempt)};
     EXPECT_TRUE(DecideAttempt(&world.pool(1), 1, attempt, decision).ok());
-    // Not by one look: without coherence a line that was dropped may have come
-    // back before the decision did (cc/testing/incoherent/incoherent_cache.h).
+    // Looks several times: without coherence, a dropped cache line may have
+    // come back before the decision did
+    // (cc/testing/incoherent/incoherent_cache.h).
     auto read = DecidedAttempt(world.pool(69), 1, attempt);
     for (int look = 0; look < 3 && !read; ++look)
       read = DecidedAttempt(world.pool(69), 1, attempt);

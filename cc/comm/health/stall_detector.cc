@@ -133,7 +133,7 @@ Status StallDetector::Report(const std::vector<StalledRank>& cycle) const {
     return std::pair(PrintableText(entry.call), entry.started);
   };
   const auto [mine, my_started] = call_of(rank_);
-  // The other side: a rank in another call, if there is one.
+  // Name as the other side a rank that is in another call, if there is one.
   int other = cycle.front().rank;
   for (const StalledRank& candidate : cycle) {
     if (call_of(candidate.rank).first == mine) continue;
@@ -154,10 +154,10 @@ Status StallDetector::Report(const std::vector<StalledRank>& cycle) const {
         "XLA runs at once (call block_until_ready every few steps)";
   return Error(Code::kMismatch,
                "the ranks wait for each other in different collectives: ",
-               peers_->Name(rank_), " in ", mine, " (the ", my_started,
-               ". that it started); ", peers_->Name(other), " in ", theirs,
-               " (the ", their_started, ".)", rest.str(), ". None can go on. ",
-               why)
+               peers_->Name(rank_), " in ", mine, " (its collective ",
+               my_started, "); ", peers_->Name(other), " in ", theirs,
+               " (its collective ", their_started, ")", rest.str(),
+               ". None of them can continue. ", why)
       .With("rank_0", rank_)
       .With("call_0", mine)
       .With("rank_1", other)

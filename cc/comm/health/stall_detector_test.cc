@@ -19,15 +19,15 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A second is promised; on a busy machine tests have more.
+// The design promises a second. Tests allow more, for busy machines.
 constexpr auto kSoon = milliseconds(5000);
 
-// A rank's calls and what came of them.
+// A rank's calls and their outcomes.
 class Rank {
  public:
   Rank(World* world, int rank) : world_(world), rank_(rank) {}
 
-  // Starts a sum whose identity is `identity`; ranks with another identity
+  // Starts a sum whose identity is `identity`. Ranks that use another identity
   // are in another call.
   void Start(uint64_t identity, const std::vector<int32_t>& members) {
     auto call = std::make_unique<Call>();
@@ -47,7 +47,7 @@ class Rank {
     done_.back()->StartCall(world_->endpoint(rank_), members, std::move(call));
   }
 
-  // The first error of all calls.
+  // Returns the first error of all calls.
   Status Wait() {
     Status first;
     for (auto& done : done_) {
@@ -128,7 +128,8 @@ TEST_F(StallDetectorTest, DetailsNameBothSides) {
   }
 }
 
-// Rank 2 is late: the others are in different calls, and it may start both.
+// Rank 2 is late. The others are in different calls, and rank 2 may still start
+// both.
 TEST_F(StallDetectorTest, NotWhileARankMayComeYet) {
   Make(3, 300);
   ranks_[0].Start(7, {0, 1, 2});
@@ -144,7 +145,7 @@ TEST_F(StallDetectorTest, NotWhileARankMayComeYet) {
   }
 }
 
-// While the program computes it may come to the calls that are missing.
+// While the program computes, it may still start the missing calls.
 TEST_F(StallDetectorTest, NotWhileTheProgramComputes) {
   Make(2, 300);
   std::atomic<bool> stop = false;
@@ -163,7 +164,7 @@ TEST_F(StallDetectorTest, NotWhileTheProgramComputes) {
   program.join();
 }
 
-// Calls in opposite order, each a moment late.
+// The two ranks start the calls in opposite orders, each slightly late.
 TEST_F(StallDetectorTest, NotWhileCallsComeAndGo) {
   Make(2, 300);
   for (uint64_t round = 0; round < 12; ++round) {
@@ -202,7 +203,7 @@ TEST_F(StallDetectorTest, RankThatLeftWithAnError) {
       << status.message();
 }
 
-// A rank that has left is missed only where it is needed.
+// A rank that has left is missing only in calls that need it.
 TEST_F(StallDetectorTest, OthersGoOnWithoutARankThatLeft) {
   Make(3, 300);
   for (int r : {0, 1, 2}) ranks_[r].Start(7, {0, 1, 2});

@@ -30,12 +30,12 @@ WaitMonitor::LateWait WaitMonitor::DescribeWait(const Wait& wait,
   for (size_t i = 0; i < wait.members.size(); ++i)
     text << (i > 0 ? ", " : "")
          << peers_->Name(group_.members[wait.members[i]]);
-  text << (wait.started ? " to go on with it" : " to start it");
+  text << (wait.started ? " to continue with it" : " to start it");
   if (wait.members.empty()) return {text.str(), {}, -1};
   const BlockingRank blocking =
       FindBlockingRank(*pool_, *peers_, group_, *wait.call, wait.started,
                        group_.members[wait.members[0]]);
-  text << ". It comes down to " << peers_->Name(blocking.rank) << ", "
+  text << ". The cause is " << peers_->Name(blocking.rank) << ", "
        << blocking.why;
   return {text.str(), peers_->Identity(blocking.rank), blocking.rank};
 }
@@ -47,8 +47,8 @@ Status WaitMonitor::Check(const Wait& wait, Clock::time_point now) {
     const int rank = group_.members[member];
     const int self = group_.members[group_.self];
     Status left = peers_->Left(rank);
-    // A peer that failed said why before it left, but maybe not before the
-    // check above.
+    // A peer that failed has published its error before it left, but maybe
+    // after the check above. So check again.
     if (!left.ok())
       for (int32_t any : group_.members)
         CXL_RETURN_IF_ERROR(peers_->GaveUp(any));
@@ -67,22 +67,22 @@ Status WaitMonitor::Check(const Wait& wait, Clock::time_point now) {
           .With("last", Recorder::LastOf(*pool_, rank))
           .With("call", DescribeText(*wait.call));
   }
-  // A large transfer through a small pool may take long: only the time without
-  // progress counts. It begins with the first check, because most calls finish
-  // without any check, and then no clock is read.
+  // Only time without progress counts, because a large transfer through a small
+  // pool may take long. The time begins with the first check. Most calls finish
+  // without any check, and never read the clock.
   if (wait.call->number != number_ || wait.progress != progress_) {
     number_ = wait.call->number;
     progress_ = wait.progress;
     last_progress_ = now;
   }
   const double waited = Seconds(now - last_progress_);
-  // If this rank was kept from checking until the timeout, it warns first.
+  // A rank that could not check until the timeout warns first.
   const bool warned = last_warning_ > last_progress_ ||
                       options_.warn_after_s >= options_.timeout_s;
   if (waited > options_.timeout_s && warned) {
     const LateWait late = DescribeWait(wait, waited);
-    // A rank that gave up in the meantime is in no call now. Its reason names
-    // the rank that blocks.
+    // The blocking rank may have given up meanwhile, and then is in no call.
+    // Its own error names the rank that blocks it.
     if (late.rank >= 0) CXL_RETURN_IF_ERROR(peers_->GaveUp(late.rank));
     return Error(Code::kDeadlineExceeded, late.text,
                  "; gave up after JAX_CXL_TIMEOUT = ", options_.timeout_s, " s")

@@ -52,7 +52,7 @@ class WaitMonitorTest : public testing::Test {
     return monitor_.Check({&call_, {1, 2}, /*started=*/false, progress},
                           start_ + at);
   }
-  // What Check wrote to stderr, after it returned ok.
+  // Returns the text that Check wrote to stderr. Check must return OK.
   std::string Warning(milliseconds at, uint64_t progress = 0) {
     testing::internal::CaptureStderr();
     const Status status = Check(at, progress);
@@ -72,9 +72,8 @@ TEST_F(WaitMonitorTest, WarnsAndThenGivesUp) {
   const std::string warning = Warning(milliseconds(2100));
   EXPECT_TRUE(Contains(warning, "has waited 2.1 s in psum")) << warning;
   EXPECT_TRUE(Contains(warning, "to start it")) << warning;
-  EXPECT_TRUE(Contains(warning, "It comes down to " + peers().Name(1)))
-      << warning;
-  // One warning, until as much time has passed again.
+  EXPECT_TRUE(Contains(warning, "The cause is " + peers().Name(1))) << warning;
+  // It warns once, until the same time has passed again.
   EXPECT_EQ(Warning(seconds(4)), "");
   EXPECT_NE(Warning(milliseconds(4200)), "");
   EXPECT_EQ(Warning(milliseconds(4900)), "");
@@ -91,7 +90,7 @@ TEST_F(WaitMonitorTest, ProgressBeginsTheWaitAnew) {
   for (int second = 0; second < 60; second += 1)
     EXPECT_EQ(Warning(seconds(second), /*progress=*/second), "");
   EXPECT_NE(Warning(seconds(62), 59), "");
-  // Another call begins anew, even one with the same progress.
+  // The time starts again with another call, even if its progress is the same.
   ++call_.number;
   EXPECT_EQ(Warning(seconds(66), 59), "");
   EXPECT_EQ(Warning(seconds(67), 59), "");
@@ -111,8 +110,7 @@ TEST_F(WaitMonitorTest, NamesTheRankThatBlocksAndNotTheOneThatWaitsForIt) {
   recorder.Wait(same.number, 2);
   EXPECT_EQ(Warning(seconds(0)), "");
   const std::string warning = Warning(seconds(3));
-  EXPECT_TRUE(Contains(warning, "It comes down to " + peers().Name(2)))
-      << warning;
+  EXPECT_TRUE(Contains(warning, "The cause is " + peers().Name(2))) << warning;
 }
 
 TEST_F(WaitMonitorTest, APeerThatGaveUpIsAnErrorAtOnce) {
@@ -143,7 +141,8 @@ TEST_F(WaitMonitorTest, APeerThatEndedWithAnErrorIsLost) {
   EXPECT_EQ(Detail(status, "call"), "psum: all_reduce sum of 3 float32");
 }
 
-// Nobody waits for a rank that has sent all that the call needs of it.
+// No rank waits for a rank that has sent everything that the call needs from
+// it.
 TEST_F(WaitMonitorTest, OnlyThoseThatAreWaitedForHaveToLive) {
   peers().Leave(2, 4, "ValueError: no", /*program_ends=*/true);
   const Status status =

@@ -27,7 +27,7 @@ Options SmallSlots() {
   return options;
 }
 
-// The channels of two ranks, moved on by hand.
+// The channels of two ranks. The test calls Progress itself.
 class ChannelTest : public testing::Test {
  protected:
   ChannelTest() : world_(2, SmallSlots()) {
@@ -81,7 +81,7 @@ class ChannelTest : public testing::Test {
     EXPECT_TRUE(moved.ok()) << moved.status().message();
     return moved.ok() && *moved;
   }
-  // Moves both on until neither has a call left.
+  // Calls Progress on both channels until neither has a call left.
   void Finish() {
     for (int poll = 0; poll < 100'000; ++poll) {
       Progress(0);
@@ -90,7 +90,7 @@ class ChannelTest : public testing::Test {
     }
     FAIL() << "the calls do not finish";
   }
-  // The identities of the calls that the rank has finished.
+  // Returns the identities of the calls that the rank has finished.
   std::vector<uint64_t> Finished(int rank) {
     std::vector<uint64_t> identities;
     for (const comm::Finished& finished : finished_[rank]) {
@@ -128,7 +128,7 @@ TEST_F(ChannelTest, CallsWaitUntilTheOtherMemberOpensTheChannel) {
   }
 }
 
-// Eager and long calls, which the two ranks start in opposite orders.
+// The two ranks start eager and long calls in opposite orders.
 TEST_F(ChannelTest, CallsMatchInWhateverOrderTheyStart) {
   constexpr int kCalls = 6;
   std::vector<std::vector<int32_t>> inputs, outputs[2];
@@ -148,7 +148,7 @@ TEST_F(ChannelTest, CallsMatchInWhateverOrderTheyStart) {
   std::vector<uint64_t> ordered[2];
   for (int rank : {0, 1}) {
     EXPECT_EQ(finished_[rank].size(), kCalls);
-    // Long calls use the slots, in one order on all ranks.
+    // Long calls use the slots, in the same order on all ranks.
     for (uint64_t identity : Finished(rank))
       if (identity % 2 == 1) ordered[rank].push_back(identity);
     for (int k = 0; k < kCalls; ++k)
@@ -159,7 +159,8 @@ TEST_F(ChannelTest, CallsMatchInWhateverOrderTheyStart) {
   EXPECT_EQ(ordered[0], ordered[1]);
 }
 
-// More rounds than a ring has slots: whoever is ahead waits.
+// The call has more rounds than a ring has slots, so the rank that is ahead
+// waits.
 TEST_F(ChannelTest, ACallThatExecutesIsNotUnmatched) {
   std::vector<int32_t> input(kLong, 3), outputs[2] = {input, input};
   for (int rank : {0, 1}) {
@@ -175,12 +176,12 @@ TEST_F(ChannelTest, ACallThatExecutesIsNotUnmatched) {
   EXPECT_TRUE(seen);
   Finish();
   EXPECT_EQ(outputs[0], std::vector<int32_t>(kLong, 6));
-  // Half of the operands is reduced here; every rank reads the other half.
+  // A rank reduces half of the operands itself, and reads the other half.
   EXPECT_GT(channels_[0]->traffic().bytes_published, 0u);
   EXPECT_GT(channels_[0]->traffic().bytes_retrieved, 0u);
 }
 
-// Tables first, then the rows: one call, two plans.
+// One call with two plans: first the tables, then the rows.
 TEST_F(ChannelTest, ARaggedAllToAllTakesTwoPlans) {
   // Rank r sends r + 1 rows to rank 0 and one row to rank 1.
   const std::vector<int32_t> inputs[2] = {{10, 11, 12}, {20, 21, 22}};
@@ -244,7 +245,7 @@ TEST_F(ChannelTest, AMemberThatDoesNotComeIsNamed) {
   std::vector<int32_t> output(kEager);
   Open(0);
   const Clock::time_point now = Clock::now();
-  // Nobody is waited for.
+  // The rank waits for no other rank.
   EXPECT_TRUE(channels_[0]->CheckPeers(now).ok());
   AddSum(0, 1, input, output);
   Progress(0);

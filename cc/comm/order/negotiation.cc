@@ -136,7 +136,7 @@ Status Negotiation::CheckMemory(int member) const {
     return OkStatus();
   return Error(Code::kResourceExhausted, "rank ", group_.members[member],
                " is ", matches_.size(),
-               " calls ahead of others, more than a rank keeps in mind; let "
+               " calls ahead of others, more than a rank can track; let "
                "the program wait for some of them");
 }
 

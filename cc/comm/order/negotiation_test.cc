@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint64_t kPayloadBytes = 512;
 
-// Members of one group on plain memory.
+// The members of a group, in plain memory.
 class Members {
  public:
   explicit Members(int size) {
@@ -35,7 +35,7 @@ class Members {
 
   Negotiation& operator[](int member) { return *negotiations_[member]; }
 
-  // Starts barriers, which are eager, from `first` to `last`.
+  // Starts the barriers with identities `first` to `last`. Barriers are eager.
   void Start(int member, uint64_t first, uint64_t last) {
     for (uint64_t identity = first; identity <= last; ++identity) {
       auto call = std::make_unique<Call>();
@@ -50,7 +50,7 @@ class Members {
     }
   }
 
-  // How many calls that finishes.
+  // Returns how many calls Exchange finishes.
   size_t Exchange(int member) {
     std::vector<Finished> finished;
     cpu::Traffic traffic;
@@ -68,8 +68,9 @@ class Members {
   PlanCache plan_cache_{plan::Geometry(), kPayloadBytes};
 };
 
-// The model found both: a member that dies ahead of all others, having read
-// nothing, keeps them from sending what they wait for from each other.
+// The model of the protocol found both cases. A member that is ahead dies
+// before it has read submissions. The others then cannot send the submissions
+// for which they wait from each other.
 TEST(NegotiationTest, LeaderWaitsForWhoHoldsItsRing) {
   Members members(2);
   members.Start(1, 1, pool::kCallRing + 1);
@@ -88,7 +89,7 @@ TEST(NegotiationTest, RingIsHeldBesideTheCallWaitedFor) {
   members.Exchange(1);  // then it dies
   members.Start(0, 1, pool::kCallRing + 1);
   members.Exchange(0);
-  // Member 2 is yet to start the first call, and member 1 to read.
+  // Member 2 has not started the first call, and member 1 has read nothing.
   EXPECT_EQ(members[0].WaitingFor(), (std::vector<int>{2, 1}));
 }
 

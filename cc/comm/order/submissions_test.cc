@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kPayloadBytes = 256;
 
-// Members of one group, ranks 10, 11, ..., on plain memory.
+// The members of a group with ranks 10, 11, ..., in plain memory.
 class Members {
  public:
   explicit Members(int size) {
@@ -73,7 +73,7 @@ TEST(SubmissionsTest, ArriveInOrderWithWhatTheyCarry) {
   Members members(3);
   Submissions::Entry entry;
   EXPECT_FALSE(Peek(members[1], 0, &entry));
-  // In the doorbell's line, and with more than it holds.
+  // Some payloads fit into the doorbell's cache line, some do not.
   const std::vector<uint32_t> sizes = {0, 8, 17, kPayloadBytes};
   for (size_t i = 0; i < sizes.size(); ++i) members.Write(0, 100 + i, sizes[i]);
   for (int reader : {1, 2}) {
@@ -108,7 +108,7 @@ TEST(SubmissionsTest, FullRingWaitsForItsLastReader) {
   read(1, pool::kCallRing);
   EXPECT_FALSE(can_write());
   EXPECT_EQ(members[0].RingHolders(), std::vector<int>{2});
-  // How far it is, a reader says only now and then.
+  // A reader publishes how far it has read only now and then.
   read(2, 1);
   EXPECT_FALSE(can_write());
   read(2, pool::kCallRing / 4 - 1);
@@ -125,7 +125,7 @@ TEST(SubmissionsTest, NamesAreToldOnce) {
   ASSERT_TRUE(Peek(members[1], 0, &entry));
   EXPECT_EQ(members[1].Describe(0, entry.descriptor, entry.name),
             "psum: barrier of 0 uint8 at train.py:3");
-  // What the place for names does not hold has none.
+  // Names beyond the space for names have no number.
   for (uint32_t name = 3; name <= pool::kCallNames; ++name)
     EXPECT_EQ(members.Write(1, name, 0, std::to_string(name)), name - 2);
   EXPECT_EQ(members.Write(1, 1000, 0, "one"), pool::kCallNames - 1);

@@ -11,30 +11,32 @@
 
 namespace jax_cxl::comm {
 
-// Puts into a rank's flight recorder the calls of a group that a device
-// executes one after another, and of which its host only sees how many are
-// done. A call's place among the group's, from 0, tells which one it is on all
-// ranks.
+// Records the calls of a group on a device in the rank's flight recorder. The
+// device executes the calls one after another, and the host sees only how many
+// are done. The *place* of a call is its index in the group, from 0. The same
+// call has the same place on all ranks.
 //
 // Not thread-safe.
 class CountedCalls {
  public:
-  // `group`: key of the group's channel.
+  // `group` is the key of the group's channel.
   CountedCalls(Recorder* recorder, uint64_t group)
       : recorder_(recorder), group_(group) {}
 
-  // Runs once more for the next call at the place of one that failed before it
-  // was enqueued.
+  // Records the next call. If a call failed before it was enqueued, the next
+  // call has its place.
   void Record(uint64_t place, const Call& call);
-  // `rank` has to act for the call to go on; -1: nobody is known to.
+  // Records that the call waits for `rank`; -1: for an unknown rank.
   void Wait(uint64_t place, int rank);
   void Fail(uint64_t place, const Status& status);
-  // Every rank is in the calls before `started`; those before `finished` are
-  // done. Times in the recorder are those of this.
+  // Records that every rank is in the calls before place `started`, and that
+  // the calls before `finished` are done. The recorder gets the time of this
+  // call of Advance.
   void Advance(uint64_t started, uint64_t finished);
 
  private:
-  // The number in the recorder; 0 for a call that is no longer in it.
+  // Returns the call's number in the recorder, or 0 if the recorder no longer
+  // has it.
   uint64_t NumberOf(uint64_t place) const;
 
   Recorder* recorder_;

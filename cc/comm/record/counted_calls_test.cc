@@ -15,7 +15,7 @@ class CountedCallsTest : public testing::Test {
     call_.name = "psum";
   }
 
-  // The rank's `number`th call, from 1.
+  // Returns the record of the rank's `number`th call, from 1.
   const pool::CallRecord& At(uint64_t number) {
     const pool::CallRecord& record =
         world_.pool().recorder(0)->calls[number % pool::kRecordedCalls];
@@ -54,7 +54,7 @@ TEST_F(CountedCallsTest, ProgressComesInCounts) {
 TEST_F(CountedCallsTest, AFailureIsThatOfItsCall) {
   calls_.Record(0, call_);
   calls_.Fail(0, Error(Code::kUnimplemented, "refused"));
-  calls_.Record(0, call_);  // The next one takes its place.
+  calls_.Record(0, call_);  // The next call has the same place.
   calls_.Record(1, call_);
   calls_.Advance(1, 1);
   calls_.Fail(1, Error(Code::kPeerLost, "gone"));
@@ -76,7 +76,7 @@ TEST_F(CountedCallsTest, CallsOfOthersComeBetween) {
 }
 
 TEST_F(CountedCallsTest, CallsThatLeftTheRecorderStayOut) {
-  // The device is behind by more calls than there are records.
+  // The device is more calls behind than there are records.
   const uint64_t total = 2 * pool::kRecordedCalls;
   for (uint64_t place = 0; place < total; ++place) calls_.Record(place, call_);
   const uint64_t oldest = total - pool::kRecordedCalls + 1;

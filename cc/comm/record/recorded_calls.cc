@@ -17,17 +17,17 @@ pool::RecorderClock ReadClock(const pool::Recorder& recorder,
   return coherence.AcquireWords(recorder.clock);
 }
 
-// Turns what a rank's clocks said into seconds since 1970.
+// Converts readings of a rank's clocks to seconds since 1970.
 class Timeline {
  public:
   explicit Timeline(const pool::RecorderClock& clock) : clock_(clock) {
     const double ticks = Difference(clock.last.ticks, clock.first.ticks);
     const double ns = Difference(clock.last.steady_ns, clock.first.steady_ns);
-    // One reading only: a rate is unknown, and little time has passed.
+    // With one reading only, the rate is unknown, but little time has passed.
     if (ticks > 0 && ns > 0) ns_per_tick_ = ns / ticks;
   }
 
-  // How long so many ticks are, in seconds.
+  // Returns the duration of `ticks` in seconds.
   double Duration(uint64_t ticks) const {
     return 1e-9 * ns_per_tick_ * static_cast<double>(ticks);
   }
@@ -51,7 +51,7 @@ class Timeline {
   double ns_per_tick_ = 0;
 };
 
-// Where a call stands; empty if it is not known any more.
+// Returns the source line of a call, or an empty text if it is unknown.
 std::string SiteText(const pool::Recorder& recorder, uint32_t number,
                      const pool::Doorbells& doorbells) {
   const pool::SiteRecord& from = recorder.sites[number % pool::kRecordedSites];
@@ -61,7 +61,8 @@ std::string SiteText(const pool::Recorder& recorder, uint32_t number,
   return PrintableText(copy.text);
 }
 
-// Copies the record of a call; false if it is not there or changes meanwhile.
+// Copies the record of a call. Returns false if the record is gone or is
+// changing.
 bool CopyRecord(const pool::CallRecord& from, uint64_t number,
                 const pool::Doorbells& doorbells, pool::CallRecord* to) {
   if (doorbells.Read(&from.number) != number) return false;
@@ -86,7 +87,8 @@ RecordedCall Interpret(const pool::CallRecord& record, uint64_t number,
   return call;
 }
 
-// Hands the newest `most` records to `visit`, oldest first, until it says true.
+// Passes the newest `most` records to `visit`, oldest first, until it returns
+// true.
 template <typename Visit>
 void ForEachRecord(const pool::Recorder& recorder,
                    const pool::Doorbells& doorbells, uint64_t most,
@@ -174,7 +176,7 @@ SignOfLife LastSignOfLife(const pool::Recorder& recorder,
 std::string DescribeLastCall(const pool::Recorder& recorder,
                              const pool::Doorbells& doorbells) {
   std::ostringstream text;
-  // No call has identity 0 and group 0: the oldest.
+  // No call has identity 0 and group 0, so this returns the oldest.
   if (const auto call = Unfinished(recorder, doorbells, 0, 0)) {
     text << "it was in its call " << call->number << ", " << call->what
          << (call->started != 0 ? ", which all ranks had started"

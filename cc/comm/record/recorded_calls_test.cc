@@ -61,7 +61,7 @@ TEST_F(RecordedCallsTest, AreReadOldestFirstWithTimesOfDay) {
     recorder_.Start(call.number, Ticks());
     if (identity != 13) recorder_.Finish(call.number, OkStatus(), Ticks());
   }
-  // Two heartbeats at some distance, from which the rate of the ticks follows.
+  // Two heartbeats, from which the rate of the ticks follows.
   std::this_thread::sleep_for(std::chrono::milliseconds(250));
   const double after = Realtime();
   const std::vector<RecordedCall> calls = Read(2);

@@ -18,10 +18,10 @@ namespace {
 
 using pool::kRecordedCalls;
 
-// How old, in calls, a record is that no longer changes, for all Beat knows.
+// A record this many calls old no longer changes, as far as Beat assumes.
 constexpr uint64_t kSettled = 64;
 
-// Other threads and processes read a record while it is written.
+// Other threads and processes read a record while this thread writes it.
 void Store(uint64_t* word, uint64_t value) {
   std::atomic_ref(*word).store(value, std::memory_order_release);
 }
@@ -30,7 +30,7 @@ void Lock(std::atomic_flag* flag) {
   while (flag->test_and_set(std::memory_order_acquire)) sched_yield();
 }
 
-// Counters of two processors may differ by a little.
+// The counters of two processors may differ slightly.
 uint64_t Since(uint64_t before, uint64_t after) {
   return after > before ? after - before : 0;
 }
@@ -92,7 +92,7 @@ uint64_t Recorder::Record(const Call& call, uint64_t identity, uint64_t group,
   Store(&shared.number, doorbells_.Word(number));
   Store(&recorder_->submitted_calls.word, doorbells_.Word(number));
   submitting_.clear(std::memory_order_release);
-  // The next record is 4,096 calls old and in no cache any more.
+  // The next record is 4,096 calls old, so no cache has it.
   __builtin_prefetch(&recorder_->calls[(number + 1) % kRecordedCalls], 1);
   return number;
 }
@@ -103,7 +103,8 @@ uint32_t Recorder::SiteOf(const std::string& text) {
   if (!is_new) return found->second;
   const uint32_t number = ++newest_site_;
   pool::SiteRecord& shared = recorder_->sites[number % pool::kRecordedSites];
-  // The place of an older site, which gets a new number when it comes again.
+  // The new record replaces an older site, which gets a new number when it
+  // recurs.
   if (number > pool::kRecordedSites)
     std::erase_if(sites_, [number](const auto& site) {
       return site.second + pool::kRecordedSites == number;
@@ -133,7 +134,7 @@ uint32_t Recorder::OperationOf(std::string_view name) {
 }
 
 void Recorder::PublishOperation(uint32_t index) {
-  // Reaches other hosts with the next heartbeat.
+  // Other hosts see it after the next heartbeat.
   pool::StoreWords(&recorder_->operations[index], operations_[index]);
 }
 
@@ -166,7 +167,7 @@ void Recorder::Wait(uint64_t number, int rank) {
 void Recorder::Finish(uint64_t number, const Status& status, uint64_t ticks) {
   pool::CallRecord* record = Find(number);
   if (record == nullptr) return;
-  // A call without a start has waited only: its data came with the last rank.
+  // A call without a start has only waited: its data came with the last rank.
   const uint64_t started = record->started != 0 ? record->started : ticks;
   Lock(&submitting_);
   const uint32_t index = record->operation % pool::kRecordedOperations;

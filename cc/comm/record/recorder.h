@@ -17,68 +17,69 @@
 
 namespace jax_cxl::comm {
 
-// Writes down what one rank calls, in its part of the pool, for its peers and
-// for `python -m jax_cxl status`. It costs a call some stores to one line
-// of memory; times are given to it, because callers read them for themselves
-// and can leave out some. Where memory is not coherent, other hosts see a call
-// when the rank waits in it, when it fails, and else with the next heartbeat.
+// Records the calls of one rank in its part of the pool, for its peers and for
+// `python -m jax_cxl status`. Recording a call costs a few stores to one
+// record. Callers pass the times, because they have read the clock anyway and
+// can skip some readings. Without coherence, other hosts see a record when the
+// rank waits in the call, when the call fails, or with the next heartbeat.
 //
-// Any thread; one for each call. The rank's Endpoint and DeviceEndpoint write
-// here.
+// Thread-safe, but only one thread may record the steps of one call. The rank's
+// Endpoint and DeviceEndpoint share the recorder.
 class Recorder {
  public:
   Recorder(pool::Pool* pool, int rank);
 
-  // A group got entry `index` of the rank's directory.
+  // Records that entry `index` of the rank's directory belongs to a group.
   void OpenGroup(int index, const std::vector<int32_t>& members);
 
-  // Records a call that the rank has started, and gives it its number, by which
-  // the other functions find it.
+  // Records a call that the rank has started. Sets the call's number, by which
+  // the other functions find the record.
   void Record(Call* call, uint64_t group) {
     call->number = Record(*call, call->identity, group, call->submitted);
   }
-  // The same for a call that does not know its number, identity and time.
+  // The same for a call without its own number, identity and time. Returns the
+  // number.
   uint64_t Record(const Call& call, uint64_t identity, uint64_t group,
                   uint64_t ticks);
-  // Every rank is inside the call.
+  // Records that every rank has started the call.
   void Start(uint64_t number, uint64_t ticks);
-  // `rank` has to act for the call to go on; -1: nobody is known to.
+  // Records that the call waits for `rank`; -1: for an unknown rank.
   void Wait(uint64_t number, int rank);
   void Finish(uint64_t number, const Status& status, uint64_t ticks);
 
-  // What has been counted of each operation, with times in ticks.
+  // Returns the sums over the calls of each operation, with times in ticks.
   std::vector<pool::OperationRecord> operations();
 
   // How many calls the rank has submitted.
   uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
 
-  // What `rank` did last, as far as it has told: "finished psum: all_reduce sum
-  // of 4 float32, its collective 7".
+  // Describes the last call of `rank`, as far as it is recorded: "finished
+  // psum: all_reduce sum of 4 float32, its collective 7".
   static std::string LastOf(const pool::Pool& pool, int rank);
 
-  // The rank's process lives; what it has recorded reaches the pool. Runs every
-  // now and then, on any one thread.
+  // Publishes recent records and the time, as a sign of life of the rank's
+  // process. One thread calls it at every heartbeat.
   static void Beat(pool::Pool* pool, int rank);
 
  private:
-  // The following run while `submitting_` is held.
+  // The following functions require `submitting_`.
   uint32_t SiteOf(const std::string& text);
   uint32_t OperationOf(std::string_view name);
   void PublishOperation(uint32_t index);
 
-  // Null when later calls have taken the place of this one.
+  // Returns null if a later call has replaced the record.
   pool::CallRecord* Find(uint64_t number);
 
   pool::Coherence coherence_;
   pool::Doorbells doorbells_;
   pool::Recorder* recorder_;
   std::atomic<uint64_t> calls_{0};
-  // Held while a call is submitted, and while it is counted: cheaper than a
-  // mutex, and rarely contended.
+  // A spin lock, held while a call is submitted and while it is counted. It is
+  // cheaper than a mutex, and there is rarely contention.
   std::atomic_flag submitting_;
   std::unordered_map<std::string, uint32_t> sites_;  // text -> number
   uint32_t newest_site_ = 0;
-  // What the pool has too, so that nothing is read from there.
+  // The same contents as in the pool, so that no function has to read the pool.
   std::array<pool::OperationRecord, pool::kRecordedOperations> operations_ = {};
 };
 

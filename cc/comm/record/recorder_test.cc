@@ -118,7 +118,8 @@ TEST_F(RecorderTest, SitesHaveNumbers) {
   EXPECT_EQ(submit("train.py:1 (f)"), 1u);
   const pool::SiteRecord* sites = world_.pool(1).recorder(1)->sites;
   EXPECT_STREQ(sites[2].text, "train.py:2 (f)");
-  // More of them than fit: an older one gives way, and gets a new number.
+  // There are more sites than records. An older site loses its record, and gets
+  // a new number.
   for (uint64_t i = 3; i <= pool::kRecordedSites + 1; ++i)
     EXPECT_EQ(submit("train.py:" + std::to_string(i)), i);
   EXPECT_STREQ(sites[1].text, "train.py:257");
@@ -147,7 +148,7 @@ TEST_F(RecorderTest, CountsEachOperation) {
   const pool::OperationRecord& shared =
       world_.pool(1).recorder(1)->operations[0];
   EXPECT_EQ(shared.waited, counted[0].waited);
-  // Names for which no record is left are counted together.
+  // Names without a record of their own are counted together.
   for (int i = 0; i < 40; ++i)
     run(("op" + std::to_string(i)).c_str(), true, OkStatus());
   EXPECT_EQ(recorder_.operations().size(), pool::kRecordedOperations);

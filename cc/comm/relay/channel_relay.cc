@@ -17,8 +17,8 @@ ChannelRelay::ChannelRelay(const pool::Doorbells& doorbells, bool write_back,
       mirror_(std::move(mirror)),
       self_(self),
       peers_(in_pool_.size()) {
-  // Streams compare words as numbers that wrap around: see
-  // DeviceConnection::InitializeWords.
+  // Streams compare words as numbers that wrap around, so the words need a
+  // start value: see DeviceConnection::InitializeWords.
   for (cuda::MirrorWords* words : mirror_) {
     for (int index = 0; index < cuda::kMaxBlocks; ++index) {
       RingInMirror(&words->send[index].published, 0);
@@ -70,14 +70,15 @@ bool ChannelRelay::Begin() {
     peers_[member].in_call = false;
     if (more_words) RingReleased(member);
   }
-  // Peers read which call this is once they see the first publication.
+  // Peers read this word when they see the first publication.
   doorbells_.coherence().StoreFlag(
       &in_pool_[self_]->send[0].calls[call_->call % kCallWords],
       CallWord(call_->call, call_->hash));
   return true;
 }
 
-// Lines that the device has written go to the pool before the doorbell rings.
+// Writes back the lines that the device has written, before it rings in the
+// pool.
 bool ChannelRelay::AdvancePublications(LineWorkers& workers) {
   const auto& publications = call_->gpu_plan->publications;
   bool moved = false;
@@ -99,8 +100,8 @@ bool ChannelRelay::AdvancePublications(LineWorkers& workers) {
   return moved;
 }
 
-// Lines that the device will read are dropped after the peer's doorbell, and
-// before the device hears of it.
+// Drops the lines that the device will read, after the peer's doorbell and
+// before it rings in the mirror.
 bool ChannelRelay::AdvanceArrivals(LineWorkers& workers, int member) {
   const auto& arrivals = call_->gpu_plan->arrivals[member];
   Peer& peer = peers_[member];
@@ -136,7 +137,8 @@ bool ChannelRelay::AdvanceArrivals(LineWorkers& workers, int member) {
   return moved;
 }
 
-// Which of my slots a peer has read, as long as the device may wait for it.
+// Relays the peer's releases of this member's slots, while the device may wait
+// for them.
 bool ChannelRelay::PassOnReleased(int member) {
   Peer& peer = peers_[member];
   bool moved = false;
@@ -183,8 +185,8 @@ bool ChannelRelay::Finish() {
       next_release_ < gpu_plan.releases.size() || !writing_back_.empty() ||
       Rung(mirror_[self_]->ended.word) < end)
     return false;
-  // The device needs nothing more of the peers, but of those of which it only
-  // awaited a doorbell, which may be on its way.
+  // The device needs nothing more from the peers. But a doorbell that the
+  // device only waited for may still be on its way.
   for (int member = 0; member < static_cast<int>(peers_.size()); ++member)
     if (peers_[member].next_arrival < gpu_plan.arrivals[member].size() ||
         !peers_[member].dropping.empty())
@@ -206,7 +208,7 @@ std::vector<pool::Part> ChannelRelay::Lines(
           {view.slots[round % call_->num_slots] + range.offset, range.bytes});
       continue;
     }
-    // Each block's stripes are in a slot of their own.
+    // The stripes of each block lie in another slot.
     const uint64_t end = range.offset + range.bytes;
     for (uint64_t at = range.offset; at < end;) {
       const uint64_t unit = at / call_->unit_bytes;
@@ -238,7 +240,7 @@ bool ChannelRelay::HasReleased(uint64_t round) const {
       if (Rung(words.released[index].word) < rounds) return false;
     return true;
   }
-  // Each slot's last round is among these.
+  // These rounds include the last one of each slot.
   for (uint64_t back = 0; back < call_->num_slots && back <= round; ++back)
     if (Rung(words.released[WordOf(round - back)].word) < rounds - back)
       return false;

@@ -11,12 +11,12 @@
 namespace jax_cxl::comm {
 namespace {
 
-// A piece takes about 6 us: several times what it costs to hand one over.
+// A piece takes about 6 us, several times as long as handing it to a thread.
 constexpr size_t kPieceBytes = size_t{128} << 10;
-// Shorter work is done by whoever starts it.
+// The thread that calls Start does shorter work itself.
 constexpr size_t kShortBytes = size_t{64} << 10;
 
-// The same parts, none longer than a piece.
+// Cuts the parts so that none is longer than a piece.
 std::vector<pool::Part> Cut(std::vector<pool::Part> parts) {
   std::vector<pool::Part> cut;
   for (pool::Part part : parts) {
@@ -74,7 +74,7 @@ std::shared_ptr<LineWork> LineWorkers::Start(std::vector<pool::Part> parts,
     waiting_ += made.size();
     std::ranges::move(made, std::back_inserter(pieces_));
   }
-  // One at a time: to wake a thread may take as long as several pieces.
+  // Wakes one thread only: waking a thread may take as long as several pieces.
   wake_.notify_one();
   return work;
 }
@@ -114,8 +114,8 @@ void LineWorkers::Run() {
     backoff.Pause();
     if (backoff.spinning()) continue;
     std::unique_lock lock(mutex_);
-    // Once: whoever is woken too late for these pieces stays awake for the next
-    // ones.
+    // Wait only once. A thread that wakes too late for these pieces stays awake
+    // for the next ones.
     if (!stop_ && pieces_.empty()) wake_.wait(lock);
     if (stop_) return;
     backoff.Reset();

@@ -15,39 +15,40 @@
 
 namespace jax_cxl::comm {
 
-// Lines that are being written back, or dropped.
+// Cache lines that are being written back or dropped.
 struct LineWork {
   std::vector<pool::Part> parts;
   bool drop = false;
-  std::atomic<int> left{0};  // pieces yet to be done
+  std::atomic<int> left{0};  // number of pieces that are not done
 
   bool done() const { return left.load(std::memory_order_acquire) == 0; }
 };
 
-// Threads that write back and drop the lines of large ranges. One core does so
-// at 20 to 24 GB/s, a link carries 50 GB/s each way.
+// Threads that write back and drop the cache lines of large ranges. One core
+// does this at 20 to 24 GB/s, but a link carries 50 GB/s in each direction.
 //
-// Start is called by one thread, which helps by Help; threads that have had
-// nothing to do for a while sleep.
+// One thread calls Start, and also Help. Threads that have had no work for a
+// while sleep.
 class LineWorkers {
  public:
-  // `helpers`: threads besides the one that calls Start; 0 leaves all to that.
+  // `helpers` is the number of threads besides the caller's. With 0, the caller
+  // does all work in Help.
   LineWorkers(const pool::Coherence& coherence, int helpers);
   ~LineWorkers();
   LineWorkers(const LineWorkers&) = delete;
 
-  // Starts to write back (or drop) all lines that `parts` touch. Whoever sees
-  // that the work is done may ring, or let the device read. Short work is done
-  // at once.
+  // Starts to write back (or to drop) all cache lines that `parts` touch. Once
+  // the work is done, the caller may ring, or let the device read. Short work
+  // is done before Start returns.
   std::shared_ptr<LineWork> Start(std::vector<pool::Part> parts, bool drop);
 
-  // Does a piece of what has been started; false if there is none.
+  // Does one piece of the started work. Returns false if there is none.
   bool Help();
 
  private:
   struct Piece {
     std::shared_ptr<LineWork> work;
-    size_t first = 0, last = 0;  // of the parts
+    size_t first = 0, last = 0;  // range of parts
   };
 
   void Execute(const Piece& piece) const;
@@ -57,7 +58,7 @@ class LineWorkers {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Piece> pieces_;
-  std::atomic<size_t> waiting_{0};  // pieces, for those that look without lock
+  std::atomic<size_t> waiting_{0};  // piece count, read without lock
   bool stop_ = false;
   std::vector<std::thread> threads_;
 };

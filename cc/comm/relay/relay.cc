@@ -9,9 +9,9 @@
 namespace jax_cxl::comm {
 namespace {
 
-// How long the thread sleeps where a call is enqueued, but neither the device
-// nor a peer has done anything for a while: a call that follows on a long
-// computation begins late by this, and a core is 5% busy.
+// How long the thread sleeps if a call is enqueued, but neither the device nor
+// a peer has done anything for a while. A call after a long computation starts
+// late by this time. The thread keeps a core 5% busy.
 constexpr auto kNap = std::chrono::microseconds(50);
 
 }  // namespace
@@ -35,7 +35,7 @@ void Relay::Add(ChannelRelay* channel) {
 }
 
 void Relay::Wake() {
-  // With the lock, so that the thread does not fall asleep meanwhile.
+  // Takes the mutex, so that the thread cannot miss this while it falls asleep.
   {
     std::lock_guard lock(mutex_);
   }
@@ -53,7 +53,7 @@ void Relay::Drain() {
   }
 }
 
-// With the mutex.
+// Requires the mutex.
 bool Relay::Pending() const {
   return std::ranges::any_of(
       channels_, [](const ChannelRelay* channel) { return !channel->idle(); });
@@ -66,7 +66,7 @@ void Relay::Run() {
   for (;;) {
     {
       std::unique_lock lock(mutex_);
-      // Not at once: it takes longer to wake than a short call takes.
+      // Not at once: waking takes longer than a short call.
       if (!stop_ && !Pending() && !backoff.spinning()) {
         wake_.wait(lock, [this] { return stop_ || Pending(); });
         backoff.Reset();

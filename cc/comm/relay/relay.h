@@ -11,25 +11,26 @@
 
 namespace jax_cxl::comm {
 
-// The threads that pass on what the channels of one GPU ring, and write back
-// and drop their lines. They sleep while no call is enqueued.
+// The threads that relay the doorbells of all channels of one GPU, and write
+// back and drop cache lines for them. They sleep while no call is enqueued.
 //
 // Thread-safe.
 class Relay {
  public:
-  // `threads`, at least 1: one passes doorbells on, and all move lines.
+  // Of the `threads` threads, at least 1, one relays doorbells, and all process
+  // cache lines.
   Relay(const pool::Coherence& coherence, int threads);
   ~Relay();
   Relay(const Relay&) = delete;
 
-  // `channel` outlives this object.
+  // Adds a channel, which must outlive this object.
   void Add(ChannelRelay* channel);
 
-  // A call has been enqueued on a channel.
+  // Call it after a call has been enqueued on a channel.
   void Wake();
 
-  // Waits until all calls that devices have ended are passed on. Every device
-  // of the channels must be done.
+  // Waits until the relay has finished all calls. The devices of all channels
+  // must have ended their calls.
   void Drain();
 
  private:

@@ -12,7 +12,7 @@ using cuda::DeviceStepKind;
 
 using Ranges = std::map<uint64_t, std::vector<SlotRange>>;  // by round
 
-// Joins ranges of a round that touch or overlap.
+// Merges ranges of a round that touch or overlap.
 std::vector<SlotRange> Joined(std::vector<SlotRange> ranges) {
   std::ranges::sort(ranges, {}, [](const SlotRange& range) {
     return std::pair(range.round, range.offset);
@@ -62,7 +62,7 @@ RelayPlan MakeRelayPlan(std::span<const DeviceStep> sending,
   for (const SlotRange& range : written)
     gpu_plan.last_written = std::max(gpu_plan.last_written, range.round + 1);
 
-  // A publication says that all rounds up to its own are there.
+  // A publication covers all rounds up to its own.
   auto next = written.begin();
   for (const DeviceStep& step : sending) {
     if (step.kind != DeviceStepKind::kPublish) continue;

@@ -9,16 +9,16 @@
 
 namespace jax_cxl::comm {
 
-// Bytes of a slot that carry data of one round.
+// The bytes of a slot that carry data of one round.
 struct SlotRange {
   uint64_t round = 0;
   uint64_t offset = 0;
   uint64_t bytes = 0;
 };
 
-// What the host does in a call whose data its device moves: the lines that it
-// writes back before it publishes, and those that it drops before the device
-// reads them. Rounds count from the first of the call.
+// The host's work in a call whose data its device moves: the lines that the
+// host writes back before it publishes, and the lines that it drops before the
+// device reads them. Rounds count from the first round of the call.
 struct RelayPlan {
   struct Publication {
     uint64_t round = 0;
@@ -30,15 +30,15 @@ struct RelayPlan {
   };
 
   uint64_t rounds = 0;
-  // All in the order of rounds.
+  // All lists are in the order of rounds.
   std::vector<Publication> publications;
-  std::vector<std::vector<Arrival>> arrivals;  // by member; own: none
+  std::vector<std::vector<Arrival>> arrivals;  // by member; empty for `self`
   std::vector<uint64_t> releases;
-  uint64_t last_written = 0;  // the last round + 1 with data, 0 for none
+  uint64_t last_written = 0;  // last round with data + 1; 0: none
 };
 
-// `sending` and `receiving` are the steps of this member's GPU plan
-// (cc/engine/gpu_plan/gpu_plan.h).
+// Makes the host's plan from `sending` and `receiving`, the steps of this
+// member's GPU plan (cc/engine/gpu_plan/gpu_plan.h).
 RelayPlan MakeRelayPlan(std::span<const cuda::DeviceStep> sending,
                         std::span<const cuda::DeviceStep> receiving,
                         uint64_t rounds, int num_members, int self);

@@ -68,8 +68,8 @@ TEST(RelayPlanTest, ArrivalsHaveWhatIsReadOfEachMemberInTheOrderOfRounds) {
   EXPECT_EQ(gpu_plan.releases, std::vector<uint64_t>{2});
 }
 
-// Every byte that a GPU plan writes into slots or reads from them is among the
-// lines of its relay.
+// The lines of a call's relay include every byte that the GPU plan writes into
+// slots or reads from them.
 TEST(RelayPlanTest, CoversAllThatIsPublishedAndRetrieved) {
   for (int op = 0; op < plan::kNumOps - 1; ++op) {
     for (int ranks : {2, 3, 5}) {

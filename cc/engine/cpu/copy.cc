@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kLine = 64;
 
-// `to` is aligned to lines, `bytes` a multiple of two of them.
+// `to` is aligned to cache lines; `bytes` is a multiple of two cache lines.
 JAX_CXL_TARGET_AVX2 void StreamLines(std::byte* to, const std::byte* from,
                                      size_t bytes) {
   for (size_t i = 0; i < bytes; i += 2 * kLine) {
@@ -31,8 +31,7 @@ JAX_CXL_TARGET_AVX2 void StreamLines(std::byte* to, const std::byte* from,
     _mm256_stream_si256(target + 2, c);
     _mm256_stream_si256(target + 3, d);
   }
-  // Streaming stores are not ordered with those that will say that the bytes
-  // are there.
+  // Orders the streaming stores before later stores that publish the bytes.
   _mm_sfence();
 }
 

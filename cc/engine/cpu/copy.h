@@ -4,16 +4,16 @@
 #include <cstddef>
 #include <cstring>
 
-// Copies between private memory and slots of the pool; `from` and `to` must not
-// overlap. Ordering with doorbells is the coherence policy's business.
+// Copies between private memory and slots of the pool. `from` and `to` must not
+// overlap. The coherence policy orders the copies with doorbells.
 //
-// Slots are written by memcpy. Plain stores leave a slot in the last-level
-// cache, from where its reader gets it, and rings are small enough to stay
-// there: only one larger than that cache would gain from other stores.
+// memcpy writes slots. Plain stores leave a slot in the last-level cache, from
+// which its reader gets it. Rings are small enough to stay there. Other kinds
+// of stores would help only a ring that is larger than that cache.
 namespace jax_cxl::cpu {
 
 inline void CopyToPool(std::byte* to, const std::byte* from, size_t bytes) {
-  // memcpy of nothing still may not be given null.
+  // memcpy must not get null pointers, even for 0 bytes.
   if (bytes != 0) std::memcpy(to, from, bytes);
 }
 
@@ -21,9 +21,9 @@ inline void CopyFromPool(std::byte* to, const std::byte* from, size_t bytes) {
   if (bytes != 0) std::memcpy(to, from, bytes);
 }
 
-// Copies to memory that is large enough to have left the caches by the time
-// somebody reads it: stores go past them, which neither reads `to` first nor
-// drives out what is in use (rings, above all). Other threads see the bytes as
+// Copies to memory that is so large that it leaves the caches before a program
+// reads it. The stores bypass the caches: they neither load `to` first, nor
+// evict lines in use (above all the rings). Other threads see the bytes as
 // after memcpy.
 void CopyPastCaches(std::byte* to, const std::byte* from, size_t bytes);
 

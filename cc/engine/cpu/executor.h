@@ -14,15 +14,17 @@
 
 namespace jax_cxl::cpu {
 
-// One member's ring of slots and its two clocks, as mapped by this process.
+// One member's ring of slots and its two counters, as this process maps them.
 struct RingView {
   uint64_t* published = nullptr;
   uint64_t* released = nullptr;
   std::array<std::byte*, pool::kMaxSlots> slots = {};
 };
 
-// The rings of a group, seen by its member `rank`. Caches what the peers'
-// clocks were last seen to be: they only grow.
+// The rings of a group, seen by its member `rank`. Caches the last known values
+// of the peers' counters, which only grow.
+//
+// Not thread-safe.
 class Rings {
  public:
   Rings(const pool::Doorbells& doorbells, std::vector<RingView> members,
@@ -36,10 +38,11 @@ class Rings {
     return members_[member].slots[round % num_slots_];
   }
 
-  // A peer whose clock has not reached `rounds`, or -1 when none is behind.
+  // Return a peer whose counter has not reached `rounds`, or -1 if all have.
   int BehindPublishing(int member, uint64_t rounds);
   int BehindReleasing(uint64_t rounds);
-  // Which peer still reads what my slot for `round` carried before, or -1.
+  // Returns a peer that may still read the old contents of this member's slot
+  // for `round`, or -1 if there is none.
   int BehindSlot(uint64_t round);
 
   void Publish(uint64_t rounds);
@@ -58,33 +61,34 @@ class Rings {
   uint64_t num_slots_;
 };
 
-// How much a rank has moved.
+// Number of bytes that a rank has moved.
 struct Traffic {
   uint64_t bytes_published = 0;  // written to the pool
   uint64_t bytes_retrieved = 0;  // read from the pool
 };
 
-// Executes one plan, a few steps at a time, without ever waiting: `Advance`
-// returns as soon as a step has to wait for a peer.
+// Executes one plan, a few steps at a time, and never waits: `Advance` returns
+// as soon as a step has to wait for a peer.
 //
-// Not thread-safe; different threads may call Advance one after another.
+// Not thread-safe. Different threads may call Advance one after another.
 class Execution {
  public:
-  // `base_round` is the number of rounds that the group has been through.
-  // Buffers hold plan::InputBytes and plan::OutputBytes and do not overlap. Who
-  // copies `past_caches_bytes` or more to its output does so past the caches.
+  // `base_round` is the number of rounds of the group's earlier calls. The
+  // buffers hold plan::InputBytes and plan::OutputBytes, and do not overlap.
+  // Outputs of at least `past_caches_bytes` are written past the caches.
   Execution(std::shared_ptr<const plan::Plan> plan, Rings* rings,
             uint64_t base_round, DType dtype, ReduceOp reduce_op,
             const std::byte* input, std::byte* output,
             uint64_t past_caches_bytes);
 
-  // Runs steps until the plan is done (true) or a peer has to act (false).
+  // Runs steps until the plan is done (returns true), or until a peer has to
+  // act (returns false).
   bool Advance(Traffic* traffic);
 
-  // Steps run so far: tells whether Advance got anywhere.
+  // Number of steps run so far, which shows whether Advance made progress.
   size_t steps_done() const { return next_step_; }
 
-  // The member that the last Advance stopped for; -1 if none.
+  // The member for which the last Advance stopped, or -1.
   int waiting_for() const { return waiting_for_; }
 
  private:
@@ -101,7 +105,7 @@ class Execution {
   ReduceOp reduce_op_;
   const std::byte* input_;
   std::byte* output_;
-  bool past_caches_;  // how copies write the output
+  bool past_caches_;  // true if copies to the output bypass the caches
   size_t next_step_ = 0;
   int waiting_for_ = -1;
   std::vector<const std::byte*> sources_;

@@ -21,7 +21,7 @@ using plan::Op;
 constexpr uint8_t kUntouched = 0xa5;
 constexpr uint64_t kNeverPastCaches = ~uint64_t{0};
 
-// Small slots, so that the rings go round several times in a call.
+// Small slots, so that a call uses each slot several times.
 constexpr plan::Geometry kSmallSlots = {
     .slot_bytes = 1024, .num_slots = 2, .all_read_bytes = 512};
 
@@ -29,8 +29,8 @@ std::byte* Bytes(std::vector<uint8_t>& bytes) {
   return reinterpret_cast<std::byte*>(bytes.data());
 }
 
-// The members of a group, whose rings lie in plain memory, and the calls that
-// they execute, on bytes.
+// The members of a group, with rings in plain memory, and their calls, on
+// bytes.
 class Members {
  public:
   Members(int size, const plan::Geometry& geometry)
@@ -59,7 +59,7 @@ class Members {
     std::vector<Traffic> traffic;
   };
 
-  // Begins a call on all members, behind all calls before.
+  // Begins a call on all members, after all earlier calls.
   Call Begin(const plan::Request& request,
              uint64_t past_caches_bytes = kNeverPastCaches) {
     Call call;
@@ -88,8 +88,8 @@ class Members {
     return call.executions[rank]->Advance(&call.traffic[rank]);
   }
 
-  // Advances the members in random order until all are done; false if none of
-  // them can go on before.
+  // Advances the members in random order until all are done. Returns false if
+  // they get stuck.
   bool Finish(Call& call) {
     std::vector<int> left(call.executions.size());
     for (size_t rank = 0; rank < left.size(); ++rank)
@@ -153,7 +153,7 @@ TEST_P(ExecutorOps, DoesWhatIsAskedForCallAfterCall) {
       const plan::Request request =
           plan::MakeRequest(GetParam(), ranks, count, /*element_bytes=*/1,
                             /*root=*/ranks - 1);
-      // Copies past the caches from so many bytes on.
+      // 1: every copy to an output bypasses the caches.
       for (uint64_t past_caches_bytes : {kNeverPastCaches, uint64_t{1}}) {
         Members::Call call = members.Begin(request, past_caches_bytes);
         ASSERT_TRUE(members.Finish(call));
@@ -177,7 +177,7 @@ TEST(ExecutorTest, SaysWhomItWaitsFor) {
   EXPECT_TRUE(first == 1 || first == 2) << first;
   const size_t steps = call.executions[0]->steps_done();
   EXPECT_GT(steps, 0u);
-  // Nothing has changed: nor does what it says.
+  // Nothing has changed, so neither does the result.
   EXPECT_FALSE(Members::Advance(call, 0));
   EXPECT_EQ(call.executions[0]->steps_done(), steps);
   EXPECT_EQ(call.executions[0]->waiting_for(), first);
@@ -214,7 +214,8 @@ TEST(ExecutorTest, WritesNoSlotThatAPeerMayStillRead) {
   Members::ExpectRight(call);
 }
 
-// What a call has released stays so for the next one: its rounds count on.
+// A call's releases also count for the next call: its rounds continue the
+// count.
 TEST(ExecutorTest, ACallWaitsForTheReadersOfTheOneBefore) {
   Members members(2, kSmallSlots);
   const plan::Request request =

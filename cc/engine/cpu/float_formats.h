@@ -8,9 +8,10 @@
 
 #include "cc/engine/cpu/reduce_targets.h"
 
-// Conversions between float32 and the narrow float types, without branches, so
-// that loops over them vectorize. Widening is exact. Narrowing rounds once, to
-// nearest even, and gives the bits that ml_dtypes' casts from float32 give.
+// Conversions between float32 and the narrow float types. They have no
+// branches, so that loops over them vectorize. Widening is exact. Narrowing
+// rounds once, to nearest even, and gives the same bits as a cast from float32
+// in ml_dtypes.
 namespace jax_cxl::cpu {
 
 JAX_CXL_INLINE constexpr uint32_t Bits(float value) {
@@ -20,21 +21,21 @@ JAX_CXL_INLINE constexpr float FromBits(uint32_t bits) {
   return __builtin_bit_cast(float, bits);
 }
 
-// Both sides are computed: compilers that see a branch do not vectorize it.
+// Computes both values, because compilers do not vectorize a branch.
 JAX_CXL_INLINE constexpr uint32_t Select(bool condition, uint32_t yes,
                                          uint32_t no) {
   const uint32_t mask = -static_cast<uint32_t>(condition);
   return (yes & mask) | (no & ~mask);
 }
 
-// What stands at the top of a format's range.
+// The special values at the top of a format's range.
 enum class Specials {
   kIeee,  // the last exponent holds infinity and NaN
   kFn,    // no infinity; all ones is NaN
   kFnuz,  // no infinity, no negative zero; the sign bit alone is NaN
 };
 
-// A format of 1 sign bit, `kExponent` and `kMantissa` bits.
+// A format with 1 sign bit, and `kExponent` and `kMantissa` bits.
 template <typename StorageT, int kExponent, int kMantissa, int kBias,
           Specials kSpecials>
 struct SmallFloat {
@@ -45,7 +46,7 @@ struct SmallFloat {
   static constexpr uint32_t kMagnitude = kSign - 1;
   static constexpr uint32_t kLastExponent = ((1u << kExponent) - 1)
                                             << kMantissa;
-  // The first code above the largest finite one: infinity or NaN.
+  // The first code above the largest finite number: infinity or NaN.
   static constexpr uint32_t kOverflow =
       kSpecials == Specials::kIeee ? kLastExponent
       : kSpecials == Specials::kFn ? kMagnitude
@@ -56,8 +57,8 @@ struct SmallFloat {
   // Difference of the exponent biases, at float32's exponent.
   static constexpr uint32_t kRebias = uint32_t{127 - kBias} << 23;
   static constexpr uint32_t kMinNormal = kRebias + (1u << 23);
-  // A power of two whose unit in the last place is the smallest subnormal:
-  // adding it makes the addition round there.
+  // A power of two whose unit in the last place is the smallest subnormal.
+  // Adding it rounds a sum to a multiple of that subnormal.
   static constexpr float kAligner =
       FromBits(static_cast<uint32_t>(127 + 24 - kBias - kMantissa) << 23);
   static constexpr float kSmallest =
@@ -86,7 +87,7 @@ struct SmallFloat {
   // Every NaN becomes the format's quiet NaN of the same sign.
   JAX_CXL_INLINE static Storage Narrow(float value) {
     const uint32_t bits = Bits(value);
-    // Signed, since processors compare signed vectors more easily.
+    // Signed, because processors compare signed vectors more easily.
     const int32_t magnitude = bits & 0x7fffffffu;
     const uint32_t subnormal =
         Bits(FromBits(magnitude) + kAligner) - Bits(kAligner);

@@ -13,13 +13,14 @@ namespace {
 
 using Sources = std::span<const std::byte* const>;
 
-// Folds of up to this many sources are one loop; more go block by block through
-// an accumulator that stays in the first-level cache. Small blocks: 8 bfloat16
-// sources of 16 MiB ran at half the speed with blocks of 4 KiB.
+// One loop folds up to this many sources. More sources are folded block by
+// block, with an accumulator that stays in the first-level cache. Blocks are
+// small: 8 bfloat16 sources of 16 MiB ran at half the speed with blocks of 4
+// KiB.
 constexpr size_t kMaxFused = 4;
 constexpr size_t kBlockBytes = 1024;
 
-// The loops of one (type, operation): [n - 2] folds n sources.
+// The loops for one type and operation: [n - 2] folds n sources.
 struct FoldSet {
   FoldFunction fold[kMaxFused - 1];
 
@@ -65,7 +66,7 @@ const FoldSet& Bfloat16PairFoldSet(ReduceOp op) {
   return FoldSetOf<Bfloat16Pair, OnPair<Max>>();
 }
 
-// Sums and products of signed integers are those of unsigned ones, which wrap
+// Sums and products of signed integers use unsigned integers, which wrap
 // around.
 template <typename T>
 const FoldSet& IntegerFoldSet(ReduceOp op) {
@@ -88,8 +89,8 @@ const FoldSet& BoolFoldSet(ReduceOp op) {
                                                       : FoldSetOf<Bool, And>();
 }
 
-// The loops that fold elements of `dtype` as they lie in memory, or null for
-// types that are widened block by block first.
+// Returns the loops that fold elements of `dtype` in their own format, or null
+// for types that are first widened block by block.
 const FoldSet* DirectFoldSet(DType dtype, ReduceOp op) {
   switch (dtype) {
     case DType::kBool:
@@ -202,7 +203,7 @@ void ReduceDirect(const FoldSet& folds, size_t element_bytes, Sources sources,
   }
 }
 
-// Folds elements [begin, end) in float32, rounding once per element.
+// Folds elements [begin, end) in float32, and rounds each element once.
 void ReduceWidened(const Conversion& conversion, const FoldSet& folds,
                    size_t element_bytes, Sources sources,
                    std::byte* destination, size_t begin, size_t end) {

@@ -23,8 +23,8 @@ constexpr std::byte kSentinel{0xa5};
 
 using Bytes = std::vector<std::byte>;
 
-// Elements whose bits are half random, so that every special value of the
-// narrow types occurs, and half small numbers, so that folds stay finite.
+// Half of the elements have random bits, so that every special value of the
+// narrow types occurs. Half are small numbers, so that folds stay finite.
 Bytes RandomElements(DType dtype, size_t count, std::mt19937_64& random) {
   const size_t size = DTypeBytes(dtype);
   Bytes bytes(count * size);
@@ -78,7 +78,7 @@ std::vector<const std::byte*> Pointers(const std::vector<Bytes>& buffers,
   return pointers;
 }
 
-// Where two byte strings differ first, in words; empty if nowhere.
+// Describes the first difference of two byte strings, or returns an empty text.
 std::string Difference(const std::byte* got, const std::byte* want,
                        size_t bytes, size_t element) {
   for (size_t i = 0; i < bytes; ++i) {
@@ -123,7 +123,8 @@ class ReduceTest : public testing::TestWithParam<Reduction> {
   const size_t size_ = DTypeBytes(dtype_);
 };
 
-// Every count, with all pointers off by `shift` bytes and by different amounts.
+// Tests every count, with pointers that are off by `shift` bytes and by
+// different amounts.
 TEST_P(ReduceTest, SmallCountsAtAnyAlignment) {
   constexpr size_t kMaxCount = 130;
   constexpr size_t kGuard = 64;
@@ -242,7 +243,7 @@ TEST(ReduceValuesTest, Float32) {
   for (ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
     EXPECT_TRUE(std::isnan(reduce(op, nan, 1)));
     EXPECT_TRUE(std::isnan(reduce(op, 1, nan)));
-    // Equal operands: the first one.
+    // Of equal operands, the result is the first one.
     EXPECT_TRUE(std::signbit(reduce(op, -0.0f, 0.0f)));
     EXPECT_FALSE(std::signbit(reduce(op, 0.0f, -0.0f)));
   }

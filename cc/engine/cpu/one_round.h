@@ -9,29 +9,29 @@
 #include "cc/engine/cpu/executor.h"
 #include "cc/plan/plan.h"
 
-// Plans of one round without rings: what a rank would put into its slot, its
-// *payload*, travels to all others by some other way, and each rank retrieves
-// once it has the payloads of all. Waits, doorbells and releases then have
-// nothing left to do.
+// Executes plans of one round without rings. The data that a rank would put
+// into its slot are its *payload*. The payloads travel to all other ranks in
+// another way. Each rank retrieves once it has all payloads, so no step has to
+// wait, ring or release.
 namespace jax_cxl::cpu {
 
-// True if the plan puts first and retrieves then, in one round.
+// Returns true if the plan has one round, and all puts come before all gets.
 bool IsOneRound(const plan::Plan& plan);
 
-// Bytes of the payload that the plan puts.
+// Returns the bytes of the payload that the plan puts.
 uint64_t PayloadBytes(const plan::Plan& plan);
 
-// A rank whose payload rank `rank`'s plan reads and that has none in
-// `payloads`; -1 if there is no such rank.
+// Returns a rank whose payload the plan of `rank` reads but `payloads` lacks,
+// or -1 if there is none.
 int MissingPayload(const plan::Plan& plan, int rank,
                    const std::vector<const std::byte*>& payloads);
 
 void PutPayload(const plan::Plan& plan, const std::byte* input,
                 std::byte* payload, Traffic* traffic);
 
-// `payloads[r]` is what rank r put, wherever that is; what the plan does not
-// read (my own, among others) may be null. Reorders nothing and keeps nothing;
-// `sources` is scratch.
+// `payloads[r]` is the payload of rank r, anywhere in memory. Payloads that the
+// plan does not read, such as this rank's own, may be null. `sources` is
+// scratch space.
 void RetrievePayloads(const plan::Plan& plan, DType dtype, ReduceOp reduce_op,
                       int rank, const std::vector<const std::byte*>& payloads,
                       const std::byte* input, std::byte* output,

@@ -36,7 +36,7 @@ int32_t Value(int rank, uint64_t i) {
   return static_cast<int32_t>(1000 * (rank + 1) + i);
 }
 
-// Element i of the output of `rank`.
+// Returns element i of the output of `rank`.
 int32_t Expected(const plan::Request& request, int rank, uint64_t i) {
   const uint64_t count = request.count, mine = rank * count + i;
   int32_t sum = 0;
@@ -101,7 +101,7 @@ TEST(OneRoundTest, MissingPayloadsAreFound) {
   EXPECT_EQ(MissingPayload(plans[1], 1, {nullptr, nullptr, nullptr}), 0);
   EXPECT_EQ(MissingPayload(plans[1], 1, {there, nullptr, nullptr}), 2);
   EXPECT_EQ(MissingPayload(plans[1], 1, {there, nullptr, there}), -1);
-  // A root needs nothing of anybody.
+  // A root needs no payload.
   const auto roots = Plans(MakeRequest(Op::kBroadcast, 3, 4), kOneSlotful);
   EXPECT_EQ(MissingPayload(roots[0], 0, {nullptr, nullptr, nullptr}), -1);
   EXPECT_EQ(MissingPayload(roots[2], 2, {nullptr, there, there}), 0);
@@ -111,7 +111,7 @@ TEST(OneRoundTest, OtherPlansAreNone) {
   const auto long_one =
       Plans(MakeRequest(Op::kAllGather, 2, 4096), kOneSlotful);
   EXPECT_FALSE(IsOneRound(long_one[0]));
-  // Hands on what it has reduced.
+  // This plan passes on reduced data.
   plan::Geometry shares = kOneSlotful;
   shares.all_read_bytes = 0;
   const auto two = Plans(MakeRequest(Op::kAllReduce, 3, 64), shares);

@@ -7,12 +7,12 @@
 #define __has_builtin(name) 0
 #endif
 
-// Complex products. (Complex sums are sums of twice as many real numbers.)
+// Complex products. A complex sum is a sum of twice as many real numbers.
 namespace jax_cxl::cpu {
 
-// A product that no compiler fuses with the addition that follows: a fused
+// A product that no compiler fuses with the addition after it. A fused
 // multiply-add rounds once instead of twice, so the result would depend on the
-// machine. Nothing else here multiplies and then adds inexactly.
+// machine. No other operation here multiplies and then adds inexactly.
 template <typename T>
 JAX_CXL_INLINE T RoundedProduct(T a, T b) {
 #if defined(__CUDACC__)
@@ -43,8 +43,8 @@ struct NativeComplex {
   }
 };
 
-// The textbook formula, as XLA has it; infinities are not repaired as C's
-// complex multiplication does.
+// The textbook formula, which XLA uses too. It does not correct infinities as
+// C's complex multiplication does.
 struct ComplexProd {
   template <typename T>
   JAX_CXL_INLINE static Complex<T> Apply(Complex<T> a, Complex<T> b) {

@@ -9,8 +9,8 @@
 
 namespace jax_cxl::cpu {
 
-// Default floating-point arithmetic while it lives: XLA flushes subnormals to
-// zero in its own threads, so without this the bits of a result would depend on
+// Sets default floating-point arithmetic while the object lives. XLA's threads
+// flush subnormals to zero, so otherwise the bits of a result would depend on
 // the thread that computed it.
 class DefaultFloatEnvironment {
  public:
@@ -18,7 +18,7 @@ class DefaultFloatEnvironment {
   DefaultFloatEnvironment& operator=(const DefaultFloatEnvironment&) = delete;
 
 #if defined(__x86_64__)
-  // Every exception masked, round to nearest, subnormals kept.
+  // All exceptions masked, round to nearest, subnormals kept.
   DefaultFloatEnvironment() : saved_(_mm_getcsr()) { _mm_setcsr(0x1f80); }
   ~DefaultFloatEnvironment() { _mm_setcsr(saved_); }
 

@@ -3,7 +3,8 @@
 
 #include "cc/engine/cpu/reduce_loops.h"
 
-// float16 by the processor's own conversions, with the same bits as Float16's.
+// float16 with the processor's conversions, which give the same bits as
+// Float16.
 #if defined(__x86_64__)
 
 #include <immintrin.h>

@@ -10,12 +10,12 @@
 #include "cc/engine/cpu/float_formats.h"
 #include "cc/engine/cpu/reduce_targets.h"
 
-// The loops that `kernels.cc` picks from. They never reassociate: the n-th
-// source is folded into the result of the ones before it.
+// The loops from which `kernels.cc` chooses. They never reassociate: each
+// source is folded into the result of the sources before it.
 namespace jax_cxl::cpu {
 
-// Loops work on tiles of a constant length, which compilers vectorize at -O2
-// too, and finish with single elements.
+// Loops work on tiles of a constant length, which compilers vectorize even at
+// -O2. Single elements come last.
 inline constexpr size_t kTile = 64;
 
 template <typename T>
@@ -31,8 +31,8 @@ JAX_CXL_INLINE void StoreAt(std::byte* base, size_t index, T value) {
 }
 
 // Which NaN an addition returns depends on the order of its operands, which
-// compilers swap at will, and the sign of inf - inf on the processor. One NaN
-// for all keeps the bits equal everywhere.
+// compilers may swap. The sign of inf - inf depends on the processor. Using one
+// NaN everywhere keeps the bits equal.
 template <typename T>
 JAX_CXL_INLINE T OneNan(T value) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -42,7 +42,7 @@ JAX_CXL_INLINE T OneNan(T value) {
   }
 }
 
-// --- operations: `a` is the fold so far, `b` the next operand ---
+// --- operations: `a` is the fold so far, `b` is the next operand ---
 
 struct Sum {
   template <typename T>
@@ -63,7 +63,7 @@ struct Prod {
   }
 };
 
-// The first of two equal operands (+0 and -0 are equal), or a NaN.
+// Returns the first of two equal operands (+0 and -0 are equal), or a NaN.
 struct Min {
   template <typename T>
   JAX_CXL_INLINE static T Apply(T a, T b) {
@@ -96,7 +96,8 @@ struct And {
   JAX_CXL_INLINE static uint8_t Apply(uint8_t a, uint8_t b) { return a & b; }
 };
 
-// float8_e8m0fnu is a biased exponent: ordered as its code, 255 is NaN.
+// float8_e8m0fnu is a biased exponent. Its order is that of its codes, and 255
+// is NaN.
 struct MinE8M0 {
   JAX_CXL_INLINE static uint8_t Apply(uint8_t a, uint8_t b) {
     const uint8_t smaller = b < a ? b : a;
@@ -105,7 +106,7 @@ struct MinE8M0 {
   }
 };
 
-// --- formats: how elements lie in memory and what they are folded in ---
+// --- formats: how elements are stored, and in which type they are folded ---
 
 template <typename T>
 struct Native {
@@ -114,7 +115,7 @@ struct Native {
   JAX_CXL_INLINE static T Narrow(T value) { return OneNan(value); }
 };
 
-// Any byte but 0 is true, and results are 0 or 1.
+// Any byte but 0 is true. Results are 0 or 1.
 struct Bool {
   using Storage = uint8_t;
   JAX_CXL_INLINE static uint8_t Widen(uint8_t value) {
@@ -124,7 +125,7 @@ struct Bool {
 };
 
 // Two neighbouring bfloat16, folded in float32. Both halves of a word become
-// float32 where they lie, without the shuffles that single elements need.
+// float32 in place, without the shuffles that single elements need.
 struct Bfloat16Pair {
   using Storage = uint32_t;
 
@@ -142,7 +143,7 @@ struct Bfloat16Pair {
   }
 
  private:
-  // The code in the upper half; whatever in the lower.
+  // Returns the rounded code in the upper half. The lower half is undefined.
   JAX_CXL_INLINE static uint32_t Rounded(float value) {
     const uint32_t bits = Bits(OneNan(value));
     return bits + 0x7fffu + ((bits >> 16) & 1);
@@ -175,7 +176,7 @@ struct Fold {
   JAX_CXL_INLINE static void Element(const std::byte* const* sources,
                                      std::byte* destination, size_t i) {
     auto fold = Load(sources[0], i);
-    // Unrolled by hand, since at -O2 compilers do not in time to vectorize.
+    // Unrolled by hand: at -O2 compilers unroll too late to vectorize.
     fold = Op::Apply(fold, Load(sources[1], i));
     if constexpr (kSources > 2) fold = Op::Apply(fold, Load(sources[2], i));
     if constexpr (kSources > 3) fold = Op::Apply(fold, Load(sources[3], i));
@@ -184,7 +185,7 @@ struct Fold {
 
   JAX_CXL_INLINE static void Run(const std::byte* const* sources,
                                  std::byte* destination, size_t count) {
-    // A copy: the destination cannot overlap it as far as the compiler knows.
+    // A copy of the pointers, which the destination certainly does not overlap.
     const std::byte* from[kSources];
     for (int s = 0; s < kSources; ++s) from[s] = sources[s];
     size_t i = 0;
@@ -199,7 +200,7 @@ struct Fold {
 using WidenFunction = void (*)(const std::byte* from, std::byte* to,
                                size_t count);
 
-// Small codes at `from` to float32 at `to`.
+// Converts small codes at `from` to float32 at `to`.
 template <typename Small>
 struct WidenLoop {
   JAX_CXL_INLINE static void Run(const std::byte* from, std::byte* to,
@@ -218,7 +219,7 @@ struct WidenLoop {
   }
 };
 
-// float32 at `from` to small codes at `to`.
+// Converts float32 at `from` to small codes at `to`.
 template <typename Small>
 struct NarrowLoop {
   JAX_CXL_INLINE static void Run(const std::byte* from, std::byte* to,

@@ -15,8 +15,8 @@
 #include "cc/engine/cpu/reduce_float16.h"
 #include "cc/testing/reference/reduce_reference.h"
 
-// Every instruction set that this machine has, not only the one that Reduce
-// picks, and the conversions over all of their inputs.
+// Tests every instruction set of this machine, not only the one that Reduce
+// chooses, and the conversions of all inputs.
 namespace jax_cxl::cpu {
 namespace {
 
@@ -40,9 +40,9 @@ std::vector<WidenFunction> AllConversions() {
   return AllTargets<Loop, const std::byte*, std::byte*, size_t>();
 }
 
-// float32 of every sign, exponent and leading 11 bits of mantissa, each with
-// tails of nothing, little, half, much. No format here keeps more than 10 bits,
-// so everything that decides a rounding occurs.
+// float32 values of every sign, exponent and leading 11 bits of mantissa, with
+// several values of the remaining bits. No format here keeps more than 10 bits,
+// so every case of rounding occurs.
 std::vector<float> AllRoundings() {
   std::vector<float> values;
   for (uint32_t top = 0; top < (1u << 20); ++top) {

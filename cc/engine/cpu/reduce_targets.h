@@ -7,20 +7,21 @@
 #include <cpuid.h>
 #endif
 
-// One loop, compiled for several instruction sets, chosen when the program
-// runs. `target_clones` would do it in one line, but neither on templates nor
-// without ifunc (static links, sanitizers), so the loops are always-inline
-// bodies that a wrapper per instruction set takes in.
+// Each loop is compiled for several instruction sets, and the program chooses
+// one at run time. `target_clones` would need only one line, but it works
+// neither on templates nor without ifunc (static links, sanitizers). So the
+// loops are always-inline bodies, and a wrapper per instruction set contains
+// them.
 
 #if defined(__CUDACC__)
-// The CUDA engine folds with the same functions.
+// The CUDA engine uses the same functions.
 #define JAX_CXL_INLINE __host__ __device__ __forceinline__
 #else
 #define JAX_CXL_INLINE inline __attribute__((always_inline))
 #endif
 
-// Says that no iteration depends on another one, which the compiler cannot see
-// where the destination is one of the sources.
+// Promises that no iteration depends on another one. The compiler cannot see
+// that if the destination is one of the sources.
 #if defined(__clang__)
 #define JAX_CXL_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -35,7 +36,8 @@ namespace jax_cxl::cpu {
 inline bool HasAvx2() {
   static const bool has = [] {
     unsigned eax, ebx, ecx, edx;
-    // By cpuid, since not every compiler's __builtin_cpu_supports knows f16c.
+    // Uses cpuid, because not every compiler's __builtin_cpu_supports knows
+    // f16c.
     return __builtin_cpu_supports("avx2") &&
            __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
   }();
@@ -73,8 +75,8 @@ void RunBaseline(Args... args) {
   Loop::Run(args...);
 }
 
-// The wrapper of Loop::Run(Args...) for this machine, for loops that wait for
-// memory: wider vectors than AVX2's gain them nothing.
+// Returns the wrapper of Loop::Run(Args...) for this machine, for loops that
+// wait for memory. Vectors wider than AVX2's do not speed them up.
 template <typename Loop, typename... Args>
 auto Pick() -> void (*)(Args...) {
 #if defined(__x86_64__)

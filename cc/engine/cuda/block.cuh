@@ -6,22 +6,22 @@
 #include "cc/engine/cuda/device_call.h"
 #include "cc/engine/cuda/device_memory.cuh"
 
-// The warps of one thread block at work on a call, and how they wait.
+// The warps of one thread block that execute a call, and their waits.
 //
-// Each direction, sending and receiving, has a list of steps and warps of its
-// own. Data warps move bytes and wait for nothing but this block's shared
-// memory. Control warps do what takes a round trip over the link: one waits for
-// the peers, ahead of the data warps, and marks the steps of its direction as
-// ready one after another; another one follows the data warps, and rings a
-// doorbell when all of them have done a step.
+// Each direction, sending and receiving, has its own list of steps and its own
+// warps. Data warps move bytes, and wait only for this block's shared memory.
+// Control warps do the operations that take a round trip over the link. One
+// control warp of a direction waits for the peers, ahead of the data warps, and
+// marks the steps as ready one after another. Another one follows the data
+// warps, and rings a doorbell when all of them have done a step.
 namespace jax_cxl::cuda {
 
 enum Direction : uint32_t { kSending = 0, kReceiving = 1 };
 
-// How long a kernel that has found a fault waits for the host to say why.
+// How long a kernel with a fault waits for the host to publish the reason.
 inline constexpr uint64_t kAbortWaitNs = 5000000000;
 
-// Stops the device: see Launch.
+// Stops the device (see Launch).
 __device__ inline void Stop(const DeviceStatus* status) {
   const volatile DeviceStatus* said = status;
   const uint64_t start = NowNs();
@@ -38,12 +38,12 @@ __device__ inline void Report(volatile DeviceStatus* status, DeviceFault fault,
 
 __device__ __forceinline__ uint32_t LaneInWarp() { return threadIdx.x % 32; }
 
-// What the words of a member say when they are polled.
+// The result of polling a member's words.
 enum class PollResult { kReady, kNotReady, kFault };
 
-// Polls, a member a thread of the calling warp, until `poll(member)` is kReady
-// for all members but this one. Returns false when the call cannot go on;
-// `gave_up` says so to the other warps of the block.
+// Polls, with one thread of the calling warp per member, until `poll(member)`
+// is kReady for all other members. Returns false when the call cannot continue,
+// and sets `gave_up` for the other warps of the block.
 template <typename PollMember>
 __device__ bool AwaitMembers(const DeviceCall& call, uint32_t* gave_up,
                              const PollMember& poll) {
@@ -91,20 +91,21 @@ __device__ bool AwaitMembers(const DeviceCall& call, uint32_t* gave_up,
   }
 }
 
-// In the block's shared memory.
+// State in the block's shared memory.
 struct BlockState {
-  // The last value seen of each member's words: they only grow. Each is used by
-  // one warp.
+  // The last value seen of each member's words, which only grow. One warp uses
+  // each.
   uint64_t published[kMaxMembers];
   uint64_t released[2][kMaxMembers];
-  // Written by StoreReleaseBlock, read by LoadAcquireBlock:
-  uint32_t ready[2];  // steps that a direction's data warps may begin
-  uint32_t done[kMaxDataWarps];  // steps that a data warp has done
-  uint32_t rung;                 // sending steps whose doorbell has rung
-  // 1 once a warp found that the call cannot go on: all others leave too.
+  // StoreReleaseBlock writes these, and LoadAcquireBlock reads them:
+  uint32_t ready[2];             // number of steps that data warps may begin
+  uint32_t done[kMaxDataWarps];  // number of steps that a data warp has done
+  uint32_t rung;  // number of sending steps up to the last doorbell
+  // 1 once a warp has found that the call cannot continue. All other warps then
+  // leave.
   uint32_t gave_up;
 
-  // By all threads of the block, before a barrier.
+  // Called by all threads of the block, before a barrier.
   __device__ void Reset() {
     for (uint32_t i = threadIdx.x; i < kMaxMembers; i += blockDim.x) {
       published[i] = 0;
@@ -120,11 +121,12 @@ struct BlockState {
   }
 };
 
-// One of the warps that move the bytes of a direction. Its functions are called
-// by all of its threads.
+// One of the warps that move the bytes of a direction. All of its threads call
+// its functions.
 class DataWarp {
  public:
-  // `index` of `warps` of the direction, the block's data warp `slot`.
+  // Warp `index` of the direction's `warps` warps, and data warp `slot` of the
+  // block.
   __device__ DataWarp(BlockState& state, Direction direction, uint32_t slot,
                       uint32_t index, uint32_t warps)
       : state_(state),
@@ -133,20 +135,20 @@ class DataWarp {
         thread_(index * 32 + LaneInWarp()),
         threads_(warps * 32) {}
 
-  // Among the threads of the direction: whose share of the next step this warp
-  // has.
+  // This thread's index among the threads of the direction, for the next step.
   __device__ uint32_t thread() const { return thread_; }
   __device__ uint32_t threads() const { return threads_; }
 
-  // The warps of a direction take vectors in turn. The next step continues with
-  // the warp after the one that had the last vector: a short step then leaves
-  // the other warps free for the steps behind it.
+  // The warps of a direction take vectors in turn. The next step starts with
+  // the warp after the one that had the last vector, so a short step leaves the
+  // other warps free for the next steps.
   __device__ void Rotate(uint32_t vectors) {
     const uint32_t whole_warps = (vectors + 31) / 32 * 32;
     thread_ = (thread_ + threads_ - whole_warps % threads_) % threads_;
   }
 
-  // Until step `at` may begin; false when the call cannot go on.
+  // Waits until step `at` may begin. Returns false when the call cannot
+  // continue.
   __device__ bool AwaitReady(uint32_t at) const {
     bool go_on = true;
     if (LaneInWarp() == 0) {
@@ -156,7 +158,8 @@ class DataWarp {
     return __shfl_sync(0xffffffff, go_on, 0);
   }
 
-  // What the warp has done up to step `at` is visible to whoever sees this.
+  // Marks step `at` as done. A reader of the mark sees all that the warp has
+  // done.
   __device__ void Done(uint32_t at) const {
     __syncwarp();
     if (LaneInWarp() == 0) StoreReleaseBlock(&state_.done[slot_], at + 1);
@@ -170,12 +173,12 @@ class DataWarp {
   const uint32_t threads_;
 };
 
-// One warp that waits for peers, or for data warps, and rings. Its functions
-// are called by all of its threads; those that wait return false when the call
-// cannot go on.
+// One warp that waits for peers or for data warps, and rings. All of its
+// threads call its functions. Functions that wait return false when the call
+// cannot continue.
 class ControlWarp {
  public:
-  // `index`: which of the members' doorbells it rings and waits for.
+  // `index` says which of the members' doorbells it rings and waits for.
   __device__ ControlWarp(const DeviceCall& call, BlockState& state,
                          Direction direction, uint32_t index)
       : call_(call),
@@ -184,7 +187,7 @@ class ControlWarp {
         doorbell_index_(index),
         tag_(call.epoch << kValueBits) {}
 
-  // Until members [first, last) but this one have published `rounds`.
+  // Waits until members [first, last) except this one have published `rounds`.
   __device__ bool AwaitPublished(int first, int last, uint64_t rounds) {
     return AwaitMembers(call_, &state_.gave_up, [&](int member) {
       if (member < first || member >= last) return PollResult::kReady;
@@ -192,7 +195,8 @@ class ControlWarp {
     });
   }
 
-  // Until my slot for `round` is free: no peer reads what it carried before.
+  // Waits until this member's slot for `round` is free: no peer reads its old
+  // contents.
   __device__ bool AwaitSlot(uint64_t round) {
     if (round < call_.num_slots) return true;
     const uint64_t rounds = round + 1 - call_.num_slots;
@@ -200,7 +204,7 @@ class ControlWarp {
                         [&](int member) { return Released(member, rounds); });
   }
 
-  // Until all members are through with the calls before this one.
+  // Waits until all members have finished all earlier calls.
   __device__ bool AwaitEnd() {
     return AwaitMembers(call_, &state_.gave_up, [&](int member) {
       uint64_t& seen = state_.released[direction_][member];
@@ -216,7 +220,7 @@ class ControlWarp {
     if (LaneInWarp() == 0) StoreReleaseBlock(&state_.ready[direction_], steps);
   }
 
-  // Until data warps [first, last) of the block have done `steps` steps.
+  // Waits until data warps [first, last) of the block have done `steps` steps.
   __device__ bool AwaitDone(uint32_t first, uint32_t last,
                             uint32_t steps) const {
     const uint32_t slot = first + LaneInWarp();
@@ -230,7 +234,7 @@ class ControlWarp {
     }
   }
 
-  // Until the doorbell of sending step `steps` - 1 has rung.
+  // Waits until the doorbell of sending step `steps` - 1 has rung.
   __device__ bool AwaitRung(uint32_t steps) const {
     for (;;) {
       const bool rung =
@@ -246,7 +250,7 @@ class ControlWarp {
     if (LaneInWarp() == 0) StoreReleaseBlock(&state_.rung, steps);
   }
 
-  // Rings a doorbell: what is done is visible before the word is.
+  // Rings a doorbell. All earlier work is visible before the word.
   __device__ void Ring(uint64_t* word, uint64_t value) const {
     __syncwarp();
     if (LaneInWarp() != 0) return;
@@ -259,9 +263,9 @@ class ControlWarp {
     uint64_t& seen = state_.published[member];
     if (seen >= rounds) return PollResult::kReady;
     const SendLine& line = call_.members[member].send[doorbell_index_];
-    // Both loads are under way at once. The peer wrote which call this is
-    // before it published anything of it; so what is loaded too early is loaded
-    // again.
+    // Both loads are in flight at once. The peer names the call before it
+    // publishes any round of it. So if the first load came too early, load that
+    // word again.
     uint64_t call = LoadWord(&line.calls[call_.call % kCallWords]);
     const uint64_t word = AcquireWord(&line.published);
     if ((word & ~kValueMask) != tag_ || (word & kValueMask) < rounds)
@@ -281,7 +285,7 @@ class ControlWarp {
     if (seen >= rounds) return PollResult::kReady;
     const MemberView& view = call_.members[member];
     SeeReleased(&view.released[doorbell_index_].word, seen);
-    // Rounds of a call by the copy engines, which use other doorbells.
+    // A copy-engine call has released these rounds with other doorbells.
     if (seen < rounds && rounds <= call_.base_round)
       SeeReleased(view.ended, seen);
     return seen >= rounds ? PollResult::kReady : PollResult::kNotReady;

@@ -38,8 +38,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
 
 __global__ void Trap() { __trap(); }
 
-// Copies that wait for the same and are waited for together. CUDA 13 takes them
-// at once, and leaves no microseconds between them.
+// Copies with the same waits before and after them. CUDA 13 takes them as one
+// batch, without microseconds between them.
 class Batch {
  public:
   void Add(void* to, const void* from, uint64_t bytes) {
@@ -48,7 +48,7 @@ class Batch {
     bytes_.push_back(bytes);
   }
 
-  // Enqueues what was added, and is empty.
+  // Enqueues the added copies, and empties the batch.
   cudaError_t Enqueue(cudaStream_t stream) {
     const cudaError_t error = to_.size() > 1 ? Together(stream) : Each(stream);
     to_.clear();
@@ -63,7 +63,7 @@ class Batch {
     cudaMemcpyAttributes attributes = {};
     attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
     attributes.flags = cudaMemcpyFlagPreferOverlapWithCompute;
-    size_t first = 0;  // of those with these attributes
+    size_t first = 0;  // index of the first copy with these attributes
     return cudaMemcpyBatchAsync(to_.data(), from_.data(), bytes_.data(),
                                 to_.size(), &attributes, &first, 1, stream);
 #else
@@ -86,7 +86,7 @@ class Batch {
 
 }  // namespace
 
-// Walks through both directions of a GPU plan and enqueues their steps.
+// Enqueues the steps of both directions of a GPU plan.
 class CopyEngine::Walk {
  public:
   Walk(CopyEngine& engine, const DeviceCall& call,
@@ -130,7 +130,8 @@ class CopyEngine::Walk {
         use(side);
   }
 
-  // Keeps both directions about level, so that neither starts late.
+  // Enqueues both directions at about the same rate, so that neither starts
+  // late.
   void EnqueueSteps() {
     uint32_t sent = 0, received = 0;
     while (sent < call_.num_sending || received < call_.num_receiving) {
@@ -148,7 +149,7 @@ class CopyEngine::Walk {
     EnqueueGets();
   }
 
-  // Those of one round; nothing if there are none.
+  // Enqueue the copies of one round, if there are any.
   void EnqueuePuts() {
     Check(puts_.Enqueue(pipelines_[PipelineOf(putting_)].publishing));
   }
@@ -178,7 +179,7 @@ class CopyEngine::Walk {
       }
       case DeviceStepKind::kPublish:
         EnqueuePuts();
-        // Results that the receiving steps have put into the slot.
+        // Wait for results that the receiving steps have put into the slot.
         if (step.after > 0)
           for (const Pipeline& source : pipelines_)
             Check(cudaStreamWaitEvent(pipeline.publishing,
@@ -219,7 +220,8 @@ class CopyEngine::Walk {
                               pipeline.reducing));
         break;
       case DeviceStepKind::kRelease:
-        // Of both pipelines: among these rounds is every slot's last one.
+        // Release rounds of both pipelines: these rounds include every slot's
+        // last one.
         for (uint64_t back = 0; back < call_.num_slots && back <= step.round;
              ++back)
           Release(step.round - back);
@@ -229,7 +231,8 @@ class CopyEngine::Walk {
     }
   }
 
-  // Says that `round`, and all before of its pipeline, have been read.
+  // Publishes that `round`, and all earlier rounds of its pipeline, have been
+  // read.
   void Release(uint64_t round) {
     const int pipeline = PipelineOf(round);
     if (released_[pipeline] > round) return;
@@ -238,9 +241,9 @@ class CopyEngine::Walk {
           tag_ | (call_.base_round + round + 1));
   }
 
-  // Until the step's sources have published. The first time also until each
-  // says that it is in the same call: one in another never will, and its host
-  // and this one find out why.
+  // Waits until the step's sources have published. The first time it also waits
+  // until each source says that it is in the same call. A source in another
+  // call never will. Its host and this host then find out why.
   void Await(const DeviceStep& step) {
     const int pipeline = PipelineOf(step.round);
     const cudaStream_t stream = pipelines_[pipeline].retrieving;
@@ -258,9 +261,9 @@ class CopyEngine::Walk {
     }
   }
 
-  // Until my slot for `round` is free: no peer reads what it carried before. In
-  // earlier calls that may have been kernels' stripes, each with a word of its
-  // own; so all of a call before must be over.
+  // Waits until this member's slot for `round` is free: no peer reads its old
+  // contents. In an earlier call, kernels may have used the slot, and their
+  // stripes have separate words. So all calls before this one must have ended.
   void AwaitSlot(cudaStream_t stream, uint64_t round) {
     const bool in_this_call = round >= call_.num_slots;
     const uint64_t rounds =
@@ -276,8 +279,8 @@ class CopyEngine::Walk {
     }
   }
 
-  // Fetches the peers' operands and reduces them. Their slots are free as soon
-  // as the operands are here.
+  // Copies the peers' operands and reduces them. A peer's slot is free as soon
+  // as its operands are copied.
   void Reduce(const DeviceStep& step, Pipeline& pipeline) {
     const int buffer = pipeline.buffer;
     pipeline.buffer = 1 - buffer;
@@ -330,9 +333,10 @@ class CopyEngine::Walk {
   const cudaStream_t stream_;
   cudaError_t error_ = cudaSuccess;
   Batch puts_, gets_, operands_;
-  uint64_t putting_ = 0, getting_ = 0;  // rounds
-  // Rounds + 1 of this call: the last one whose slot a pipeline has waited for,
-  // which it has released, whose publication by each member it has waited for.
+  uint64_t putting_ = 0, getting_ = 0;  // current rounds
+  // In rounds + 1 of this call: the last round for whose slot a pipeline has
+  // waited, the last round it has released, and the last publication of each
+  // member for which it has waited.
   uint64_t free_[kPipelines] = {};
   uint64_t released_[kPipelines] = {};
   uint64_t awaited_[kPipelines][kMaxMembers] = {};
@@ -359,7 +363,7 @@ Status CopyEngine::Open() {
                              reinterpret_cast<const void*>(&ReduceOnly)})
     CXL_RETURN_IF_ERROR(CudaStatus(cudaFuncGetAttributes(&attributes, kernel),
                                    "loading the kernels"));
-  // What waits for a busy multiprocessor would hold up the link.
+  // High priority: waiting for a busy multiprocessor would leave the link idle.
   int least = 0, greatest = 0;
   cudaDeviceGetStreamPriorityRange(&least, &greatest);
   auto open_stream = [&](cudaStream_t* stream) {

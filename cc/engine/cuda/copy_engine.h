@@ -11,81 +11,82 @@
 #include "cc/engine/cuda/executor.h"
 #include "cc/engine/cuda/stream_words.h"
 
-// Executes a GPU plan by the device's copy engines, which fill the link in both
-// directions at once where kernels do not, and leave the multiprocessors to
-// others. What is to be reduced is copied to the device and reduced there: the
+// Executes a GPU plan with the device's copy engines. They fill the link in
+// both directions where kernels cannot, and leave the multiprocessors free.
+// Operands of a reduction are copied to the device and reduced there, by the
 // only kernels of a call.
 //
-// Between two rounds a stream stores a doorbell's word and waits for the next,
-// which takes several microseconds. Rounds can therefore go over two
-// *pipelines* in turn, each with streams and doorbells of its own: while one
-// waits, the other moves data. But a copy engine that has the next copy already
-// stores the word of the one before only after that: what the peers get comes a
-// chunk later. So two pipelines are for calls that also wait for reductions,
-// and for those of so many chunks that one does not count. In a call a slot
-// always belongs to the same pipeline, so that each pipeline's rounds are in
-// order.
+// Between two rounds, a stream stores a doorbell's word and waits for the next
+// one, which takes several microseconds. Therefore rounds can use two
+// *pipelines* in turn, each with its own streams and doorbells: while one
+// waits, the other moves data. But a copy engine that already has the next copy
+// stores the word of a copy only after that next copy, so peers get each chunk
+// one chunk later. So two pipelines are for calls that also wait for
+// reductions, and for calls with so many chunks that one chunk does not matter.
+// In a call, a slot always belongs to the same pipeline, so the rounds of each
+// pipeline are in order.
 //
-// A stream waits for what another one sends, so streams must not share one of
-// the device's queues: see kDeviceQueues.
+// A stream may wait for something that another stream sends, so these streams
+// must not share a queue of the device: see kDeviceQueues.
 namespace jax_cxl::cuda {
 
-// A call's GPU plan where the host can read it.
+// A call's GPU plan in memory that the host can read.
 struct CopyEnginePlan {
   int pipelines = 1;  // 1 or 2
   const DeviceStep* sending = nullptr;
   const DeviceStep* receiving = nullptr;
   const MemberView* members = nullptr;
-  // Device memory for what is to be reduced, of kBuffers times so many bytes.
+  // Device memory for operands of reductions: kBuffers times `staging_bytes`.
   std::byte* staging = nullptr;
   uint64_t staging_bytes = 0;  // num_members - 1 slots
 };
 
-// Events around a call, for whoever wants to know how long it took.
+// Events before and after a call, for measuring its duration.
 struct CopyTimes {
   cudaEvent_t begin = nullptr;
   cudaEvent_t end = nullptr;
 };
 
-// A device has 8 queues for all kernels and 8 for all copies of a process
-// unless these environment variables, set before CUDA starts, say 32.
+// A process has 8 queues of a device for kernels, and 8 for copies, unless
+// these environment variables, set before CUDA starts, ask for up to 32.
 inline constexpr const char* kDeviceQueues[] = {
     "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_MAX_COPY_CONNECTIONS"};
 
-// Thread-compatible; Stop may be called beside anything.
+// Not thread-safe, but any thread may call Stop at any time.
 class CopyEngine {
  public:
   static constexpr int kPipelines = 2;
   static constexpr int kBuffers =
-      2 * kPipelines;  // to reduce one, fill another
+      2 * kPipelines;  // one is reduced while another is filled
 
   ~CopyEngine();
 
-  // On the current device.
+  // Creates the streams and events on the current device.
   Status Open();
 
-  // Enqueues a call behind what is on `stream`, which waits for it. Words that
-  // it needs of its members must change for it to go on: nothing but Stop ends
-  // a call whose members do not come.
+  // Enqueues a call after the earlier work of `stream`, which waits for the
+  // call. The call waits for words of its members. If a member never comes,
+  // only Stop ends the call.
   cudaError_t Enqueue(const DeviceCall& call, const CopyEnginePlan& gpu_plan,
                       const CopyTimes& times, cudaStream_t stream);
 
-  // Stops the device, as Launch does, and with it calls that wait.
+  // Stops the device, as Launch does, and thereby ends calls that wait.
   void Stop();
 
  private:
   class Walk;
 
-  // A pipeline's streams and what they tell each other.
+  // A pipeline's streams, and the events between them.
   struct Pipeline {
     cudaStream_t publishing = nullptr;
     cudaStream_t retrieving = nullptr;
     cudaStream_t reducing = nullptr;
-    // Operands are in a buffer; it may be filled again.
+    // `staged`: the operands are in a buffer. `emptied`: the buffer may be
+    // filled again.
     std::array<cudaEvent_t, 2> staged = {};
     std::array<cudaEvent_t, 2> emptied = {};
-    int buffer = 0;  // the next one
-    // Results for slots of each pipeline are there.
+    int buffer = 0;  // index of the next buffer
+    // The results for slots of each pipeline are complete.
     std::array<cudaEvent_t, kPipelines> reduced = {};
   };
 

@@ -10,16 +10,17 @@
 #include "cc/plan/gpu_geometry.h"
 #include "cc/pool/layout/layout.h"
 
-// What kernels and host share. Words that a kernel polls or rings lie in the
-// pool, which is mapped into the devices' address space, one writer each.
+// Structures that kernels and host share. The words that a kernel polls or
+// rings are in the pool, which is mapped into the devices' address space. Each
+// word has one writer.
 namespace jax_cxl::cuda {
 
 inline constexpr uint32_t kMaxDataWarps = 16;
 inline constexpr uint32_t kMaxThreads = 32 * kMaxDataWarps;
 
-// How many thread blocks execute a call, and how many threads of each block
-// send and receive: kMaxThreads together at most. Every rank of a group has the
-// same number of blocks.
+// The number of thread blocks of a call, and the numbers of threads of each
+// block that send and receive, together at most kMaxThreads. All ranks of a
+// group have the same number of blocks.
 struct Shape {
   // A power of two, at most kMaxBlocks.
   uint32_t blocks = plan::kGpuBlocks;
@@ -34,31 +35,33 @@ struct Shape {
 
 enum class DeviceFault : uint32_t {
   kNone = 0,
-  kTimeout = 1,   // a wait outlasted its deadline
+  kTimeout = 1,   // a wait took longer than its deadline
   kMismatch = 2,  // a peer is in another call
 };
 
-// What a device and its host tell each other about a channel, in pinned memory
-// of the host. One writer a word.
+// The words by which a device and its host communicate about a channel, in
+// pinned memory of the host. Each word has one writer.
 struct alignas(128) DeviceStatus {
-  // Host: 1 ends every wait. Kernels then stop the device (see executor.h).
+  // Written by the host: 1 ends every wait. Kernels then stop the device
+  // (executor.h).
   uint32_t abort;
-  alignas(128) uint64_t finished;  // device: calls done
-  uint64_t started;                // device: calls begun
+  alignas(128) uint64_t finished;  // device: number of finished calls
+  uint64_t started;                // device: number of started calls
   uint64_t busy_ns;                // device: time spent in calls
   uint32_t waiting_for;            // device: member + 1; 0 for none
   uint32_t fault;                  // device: a DeviceFault
-  uint32_t fault_member;           // device: whom it is about
+  uint32_t fault_member;           // device: the member that the fault concerns
 };
 
-// What the blocks of a call share, in device memory; all zero at first.
+// The state that the blocks of a call share, in device memory. All zero at
+// first.
 struct DeviceScratch {
   uint32_t blocks_done;  // 0 between calls
   uint64_t busy_ns;
-  uint64_t flagged_released;  // rounds that all peers are known to have read
+  uint64_t flagged_released;  // rounds that all peers have certainly read
 };
 
-// One call of one rank, as kernels and the host work on it.
+// One call of one rank, for kernels and the host.
 struct DeviceCall {
   const DeviceStep* sending = nullptr;    // device memory
   const DeviceStep* receiving = nullptr;  // device memory
@@ -70,9 +73,9 @@ struct DeviceCall {
   uint32_t num_slots = 0;
   uint32_t unit_bytes = 0;  // as in Stripes
   uint32_t slot_step = 0;
-  uint64_t base_round = 0;  // rounds of all calls before
-  uint64_t rounds = 0;      // of this one
-  // Rounds that a kernel puts ahead of its doorbells, 1 or 2.
+  uint64_t base_round = 0;  // rounds of all earlier calls
+  uint64_t rounds = 0;      // of this call
+  // How many rounds a kernel puts before it waits for their doorbells: 1 or 2.
   uint32_t rounds_ahead = 1;
   uint64_t epoch = 0;
   uint64_t call = 0;  // number of this call in the channel

@@ -4,10 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 
-// Loads, stores and fences as the protocol needs them, on the device.
+// The device's loads, stores and fences for the protocol.
 namespace jax_cxl::cuda {
 
-// Doorbells: visible to and seen from the whole system.
+// Doorbells. These loads and stores are visible to the whole system.
 __device__ __forceinline__ uint64_t LoadWord(const uint64_t* word) {
   uint64_t value;
   asm volatile("ld.relaxed.sys.global.u64 %0, [%1];"
@@ -17,7 +17,7 @@ __device__ __forceinline__ uint64_t LoadWord(const uint64_t* word) {
   return value;
 }
 
-// What its writer did before is visible to this thread after.
+// All that the word's writer did before is visible to this thread afterwards.
 __device__ __forceinline__ uint64_t AcquireWord(const uint64_t* word) {
   uint64_t value;
   asm volatile("ld.acquire.sys.global.u64 %0, [%1];"
@@ -36,8 +36,8 @@ __device__ __forceinline__ void FenceSystem() {
   asm volatile("fence.acq_rel.sys;" ::: "memory");
 }
 
-// Payload in a slot: never from this device's first-level cache, which knows
-// nothing of what the peers write. `address` is a multiple of 16.
+// Loads payload from a slot, and never from this device's first-level cache,
+// which does not notice writes of peers. `address` is a multiple of 16.
 __device__ __forceinline__ uint4 LoadSlot(const std::byte* address) {
   uint4 v;
   asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -46,7 +46,7 @@ __device__ __forceinline__ uint4 LoadSlot(const std::byte* address) {
   return v;
 }
 
-// In one piece, at once.
+// Stores all bytes at once and immediately.
 __device__ __forceinline__ void StoreVolatile(std::byte* address, uint4 v) {
   asm volatile(
       "st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address),
@@ -58,8 +58,8 @@ __device__ __forceinline__ void StoreSlot(std::byte* address, uint4 v) {
   *reinterpret_cast<uint4*>(address) = v;
 }
 
-// The rare cases of LoadLocal and StoreLocal, out of line: they would cost the
-// common one its registers.
+// The rare cases of LoadLocal and StoreLocal. They are not inlined, because
+// they would take registers from the common case.
 __device__ __noinline__ inline uint4 LoadUnaligned(const std::byte* address,
                                                    uint32_t valid) {
   uint64_t low = 0, high = 0;
@@ -84,8 +84,8 @@ __device__ __noinline__ inline void StoreUnaligned(std::byte* address, uint4 v,
         static_cast<std::byte>(i < 8 ? low >> (8 * i) : high >> (8 * (i - 8)));
 }
 
-// 16 bytes of the device's own memory, of which the first `valid` count, at an
-// address that may have any alignment.
+// Loads 16 bytes of the device's own memory, of which the first `valid` count.
+// The address may have any alignment.
 __device__ __forceinline__ uint4 LoadLocal(const std::byte* address,
                                            uint64_t valid) {
   const auto at = reinterpret_cast<uintptr_t>(address);
@@ -114,9 +114,9 @@ __device__ __forceinline__ void StoreLocal(std::byte* address, uint4 v,
   }
 }
 
-// Words in shared memory by which the warps of a block synchronize: what a warp
-// did before it stored a value is visible to a warp that has loaded the value.
-// They use atomic operations so that race detectors recognize them.
+// Words in shared memory by which the warps of a block synchronize. A warp that
+// has loaded a value sees all that the storing warp did before. The functions
+// use atomic operations, so that race detectors recognize them.
 __device__ __forceinline__ void StoreReleaseBlock(uint32_t* word,
                                                   uint32_t value) {
   __threadfence_block();

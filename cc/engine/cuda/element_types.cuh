@@ -9,12 +9,13 @@
 #include "cc/engine/cpu/reduce_complex.h"
 #include "cc/engine/cpu/reduce_loops.h"
 
-// How elements are widened, folded and narrowed: with the functions and hence
-// the bits of the CPU engine (the contract is in cc/engine/cpu/kernels.h).
+// How elements are widened, folded and narrowed. These types use the functions
+// of the CPU engine, and give the same bits (the contract is in
+// cc/engine/cpu/kernels.h).
 namespace jax_cxl::cuda {
 
 // Integers add and multiply as unsigned numbers, which wrap around, and compare
-// as what they are.
+// in their own type.
 template <typename T>
 struct Integer {
   using Storage = T;
@@ -63,7 +64,7 @@ struct Float {
   }
 };
 
-// Folded in float32, rounded once.
+// Folded in float32, and rounded once.
 template <typename Format>
 struct NarrowFloat {
   using Storage = typename Format::Storage;
@@ -101,7 +102,7 @@ struct Boolean {
   }
 };
 
-// A biased exponent, with min and max only.
+// A biased exponent, which only has min and max.
 struct E8M0 {
   using Storage = uint8_t;
   using Wide = uint8_t;
@@ -168,7 +169,7 @@ __device__ __forceinline__ auto WithElementType(DType dtype,
   return visit.template operator()<E8M0>();
 }
 
-// 16 bytes of elements, and the fold of several such.
+// 16 bytes of elements, and the fold of several such operands.
 template <typename Type>
 class ElementFold {
  public:

@@ -11,7 +11,8 @@ namespace {
 
 constexpr int kCopyUnroll = 8;
 
-// Moves this warp's vectors of a range; several loads in flight a thread.
+// Moves this warp's vectors of a range, with several loads in flight per
+// thread.
 template <typename Load, typename Store>
 __device__ __forceinline__ void MoveVectors(DataWarp& warp,
                                             const StripeVectors& vectors,
@@ -49,11 +50,11 @@ struct Sources {
   int first, last;
 };
 
-// Nobody where this block has no part in the step.
+// The range is empty if this block has no part in the step.
 __device__ Sources SourcesOf(const DeviceCall& call, const DeviceStep& step) {
   switch (step.kind) {
     case DeviceStepKind::kGet:
-      if (step.bytes == 0)  // nothing but its wait: once for the whole rank
+      if (step.bytes == 0)  // only a wait: one block waits for the rank
         return {step.first, blockIdx.x == 0 ? step.last : step.first};
       break;
     case DeviceStepKind::kReduce:
@@ -67,10 +68,11 @@ __device__ Sources SourcesOf(const DeviceCall& call, const DeviceStep& step) {
   return {step.first, step.last};
 }
 
-// --- control warps: false when the call cannot go on ---
+// --- control warps: these return false when the call cannot continue ---
 
-// The bytes of a round stay back until the doorbell of an earlier one has rung:
-// its fence would wait for them too, and the peers for the fence.
+// The bytes of a round wait until the doorbell of an earlier round has rung.
+// The fence of that doorbell would wait for these bytes too, and peers for the
+// fence.
 __device__ bool AwaitSendingSteps(const DeviceCall& call, ControlWarp& warp) {
   // Steps up to the last two publications, the latest first.
   uint32_t published[2] = {0, 0};
@@ -82,7 +84,8 @@ __device__ bool AwaitSendingSteps(const DeviceCall& call, ControlWarp& warp) {
         !(warp.AwaitRung(awaited) &&
           warp.AwaitSlot(call.base_round + step.round)))
       return false;
-    // Not of results: those doorbells wait for the receiving steps.
+    // Doorbells of results do not count, because they wait for the receiving
+    // steps.
     if (step.kind == DeviceStepKind::kPublish && step.after == 0) {
       published[1] = published[0];
       published[0] = at + 1;
@@ -117,7 +120,7 @@ __device__ bool RingPublished(const DeviceCall& call, const Shape& shape,
     const DeviceStep& step = call.sending[at];
     if (step.kind != DeviceStepKind::kPublish) continue;
     if (!warp.AwaitDone(0, sending, at)) return false;
-    // What the receiving steps put into the slot.
+    // Wait for results that the receiving steps put into the slot.
     if (step.after > 0 &&
         !warp.AwaitDone(sending, shape.data_warps(), step.after))
       return false;
@@ -141,7 +144,7 @@ __device__ bool RingReleased(const DeviceCall& call, const Shape& shape,
   return true;
 }
 
-// --- data warps: the same ---
+// --- data warps: these return false in the same case ---
 
 __device__ void Send(const DeviceCall& call, DataWarp& warp,
                      const DeviceStep& step) {
@@ -195,11 +198,10 @@ __device__ void Receive(const DeviceCall& call, DataWarp& warp,
   warp.Rotate(vectors.size());
 }
 
-// The steps of a call that data warps run, of those that send or of those that
-// receive.
+// Runs the steps of a call for data warps: the sending or the receiving steps.
 template <bool sending>
 __device__ bool RunSteps(const DeviceCall& call, DataWarp warp) {
-  // A step that only rings is done by a control warp.
+  // A control warp does the steps that only ring.
   constexpr DeviceStepKind kRings =
       sending ? DeviceStepKind::kPublish : DeviceStepKind::kRelease;
   const uint32_t count = sending ? call.num_sending : call.num_receiving;
@@ -217,8 +219,8 @@ __device__ bool RunSteps(const DeviceCall& call, DataWarp warp) {
   return true;
 }
 
-// The warps of a block: four for control, then the data warps, those that send
-// first.
+// A block has four control warps, then the sending data warps, then the
+// receiving data warps.
 constexpr uint32_t kControlWarps = 4;
 
 __device__ bool RunWarp(const DeviceCall& call, const Shape& shape,
@@ -253,7 +255,7 @@ __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
   state.Reset();
   const KernelProgress progress(call);  // thread 0 uses it
   if (threadIdx.x == 0) {
-    // Before a doorbell of this block rings, behind a fence.
+    // Stored before a doorbell of this block rings, which comes after a fence.
     StoreWord(
         &call.members[call.self].send[blockIdx.x].calls[call.call % kCallWords],
         CallWord(call.call, call.hash));

@@ -10,13 +10,13 @@
 
 namespace jax_cxl::cuda {
 
-// Enqueues one call on `stream` and returns; never synchronizes.
+// Enqueues one call on `stream` and returns. Never synchronizes.
 //
-// A call that cannot be completed - the host raises DeviceStatus::abort, a wait
-// outlasts its deadline, a peer is in another call - ends in a trap: the kernel
-// reports the fault, waits until the host has said why (at most some seconds)
-// and stops the device, so that nobody ever reads a result that is not there.
-// Every later CUDA call of the process fails.
+// A call cannot complete if the host raises DeviceStatus::abort, if a wait
+// takes longer than its deadline, or if a peer is in another call. Such a call
+// ends in a trap. The kernel reports the fault, waits some seconds at most for
+// the host to publish the reason, and stops the device, so that no program
+// reads an incomplete result. Every later CUDA call of the process fails.
 cudaError_t Launch(const DeviceCall& call, const Shape& shape,
                    cudaStream_t stream);
 
@@ -27,15 +27,15 @@ cudaError_t Launch(const DeviceCall& call, const Shape& shape,
 cudaError_t LaunchWaitForEnd(const DeviceCall& call, cudaStream_t stream);
 
 // Loads the kernels on the current device. Loading a kernel later would wait
-// for those that run, which wait for peers that may be loading theirs.
+// for running kernels, which may wait for peers that are loading theirs.
 cudaError_t Preload();
 
 // Enqueues a wait until `*flag` (pinned memory of the host) is at least
-// `value`; ends in a trap when `status->abort` is raised.
+// `value`. The wait ends in a trap when `status->abort` is raised.
 cudaError_t LaunchWait(const uint64_t* flag, uint64_t value,
                        const DeviceStatus* status, cudaStream_t stream);
 
-// "what: the CUDA error's text" for anything but cudaSuccess.
+// Returns "what: the CUDA error's text" as an error, or OK for cudaSuccess.
 Status CudaStatus(cudaError_t error, std::string_view what);
 
 }  // namespace jax_cxl::cuda

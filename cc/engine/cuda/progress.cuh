@@ -8,8 +8,8 @@
 
 namespace jax_cxl::cuda {
 
-// What a kernel that is a whole call says to its host. Thread 0 of each block
-// speaks for it.
+// The reports of a kernel that executes a whole call to its host. Thread 0 of
+// each block makes them.
 class KernelProgress {
  public:
   __device__ explicit KernelProgress(const DeviceCall& call) : call_(call) {
@@ -19,8 +19,8 @@ class KernelProgress {
     if (blockIdx.x == 0) StoreWord(&call.status->started, call.call + 1);
   }
 
-  // By thread 0, behind a barrier of the block; true in the last block that is
-  // done.
+  // Called by thread 0, after a barrier of the block. Returns true in the last
+  // block.
   __device__ bool Finish() const {
     if (gridDim.x > 1) {
       __threadfence();

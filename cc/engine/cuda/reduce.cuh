@@ -8,30 +8,30 @@
 #include "cc/engine/cuda/element_types.cuh"
 #include "cc/engine/cuda/stripes.cuh"
 
-// Reductions straight from the peers' slots, with the functions and hence the
-// bits of the CPU engine (the contract is in cc/engine/cpu/kernels.h).
+// Reductions directly from the peers' slots. They use the functions of the CPU
+// engine and give the same bits (the contract is in cc/engine/cpu/kernels.h).
 namespace jax_cxl::cuda {
 
 struct ReduceTask {
   const DeviceCall* call;
   const DeviceStep* step;
   StripeVectors vectors;
-  uint32_t slot;       // of the sources
+  uint32_t slot;       // slot index of the sources
   std::byte* to;       // null: the result does not go to the output
   std::byte* to_slot;  // null: it does not go to my slot
   uint32_t thread;
   uint32_t threads;
-  // Where the peers' operands are instead of in their slots, one after another;
-  // null: in their slots.
+  // The peers' operands, one after another, if they are not in their slots.
+  // Null: they are in their slots.
   const std::byte* staging = nullptr;
 };
 
-// What one operand takes in staging memory.
+// Bytes of one operand in staging memory.
 __host__ __device__ constexpr uint64_t StagedBytes(uint64_t bytes) {
   return (bytes + 127) / 128 * 128;
 }
 
-// Where a member's operands start.
+// Returns the start of a member's operands.
 __device__ __forceinline__ const std::byte* SourceOf(const ReduceTask& task,
                                                      int member) {
   const DeviceCall& call = *task.call;
@@ -46,15 +46,16 @@ __device__ __forceinline__ const std::byte* SourceOf(const ReduceTask& task,
 
 template <typename Type>
 __device__ __noinline__ void ReduceStep(const ReduceTask& task) {
-  // Loads under way at once: a step has few vectors for each thread, and a load
-  // from the pool takes microseconds, which must not add up over the members.
+  // Number of concurrent loads. A step has few vectors for each thread, and a
+  // load from the pool takes microseconds, which must not add up over the
+  // members.
   constexpr int kSources = 4;
   constexpr int kUnroll = ElementFold<Type>::kRegisterBytes <= 32 ? 2 : 1;
 
   const DeviceStep& step = *task.step;
   const ReduceOp op = task.call->reduce_op;
   const int self = task.call->self;
-  const auto bytes = static_cast<uint32_t>(step.bytes);  // at most a slot's
+  const auto bytes = static_cast<uint32_t>(step.bytes);  // at most slot_bytes
   const uint32_t size = task.vectors.size();
   for (uint32_t base = task.thread; base < size;
        base += task.threads * kUnroll) {
@@ -96,7 +97,7 @@ __device__ __noinline__ void ReduceStep(const ReduceTask& task) {
 #pragma unroll
     for (int k = 0; k < kUnroll; ++k) {
       if (offset[k] >= bytes) continue;
-      // A single source is copied, NaNs and all.
+      // A single source is copied, NaNs included.
       const uint4 result =
           step.last - step.first == 1 ? values[0][k] : fold[k].Result();
       if (task.to != nullptr)

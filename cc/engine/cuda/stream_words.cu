@@ -4,8 +4,8 @@
 namespace jax_cxl::cuda {
 namespace {
 
-// A function of the driver, by the name and the version that cuda.h declares:
-// whoever has no driver can still load this library.
+// Finds a function of the driver, by its name and the version that cuda.h
+// declares. Without a driver, this library still loads.
 Status Find(const char* name, void** function) {
   constexpr unsigned int kVersion = 12000;
   cudaDriverEntryPointQueryResult result;
@@ -25,7 +25,7 @@ CUdeviceptr Address(const uint64_t* word) {
   return reinterpret_cast<CUdeviceptr>(word);
 }
 
-// The numbers of the two kinds of errors are the same.
+// Both kinds of errors use the same numbers.
 cudaError_t RuntimeError(CUresult result) {
   return static_cast<cudaError_t>(result);
 }

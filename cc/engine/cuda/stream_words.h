@@ -10,21 +10,21 @@
 
 namespace jax_cxl::cuda {
 
-// Words that a stream itself waits for and stores, between its copies: no
-// kernel, hence no multiprocessor, takes part. A stream that waits in vain
-// waits until its device is stopped.
+// Words that a stream waits for and stores between its copies, without a kernel
+// and hence without a multiprocessor. A wait whose word never comes lasts until
+// the device is stopped.
 class StreamWords {
  public:
-  // Errors: kUnimplemented where the driver does not offer this.
+  // Fails with kUnimplemented if the driver lacks these operations.
   Status Open();
 
-  // Until `*word`, of which the upper bits say the epoch, is `value` or more.
+  // Waits until `*word`, whose upper bits are the epoch, is at least `value`.
   cudaError_t AwaitAtLeast(cudaStream_t stream, const uint64_t* word,
                            uint64_t value) const;
   cudaError_t AwaitEqual(cudaStream_t stream, const uint64_t* word,
                          uint64_t value) const;
 
-  // What the stream did before is visible to whoever sees the word.
+  // Stores the word. A reader of the word sees all earlier work of the stream.
   cudaError_t Store(cudaStream_t stream, uint64_t* word, uint64_t value) const;
 
  private:

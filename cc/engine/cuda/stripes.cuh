@@ -24,7 +24,8 @@ class StripeVectors {
 
   __device__ uint32_t size() const { return size_; }
 
-  // Bytes from `at` to vector i; at least `bytes` for one outside the range.
+  // Returns the number of bytes from `at` to vector i. For a vector outside the
+  // range, returns at least `bytes`.
   __device__ uint64_t Offset(uint32_t i) const {
     const uint32_t per_unit_shift = unit_shift_ - 4;
     const uint64_t unit =

@@ -16,30 +16,31 @@ inline constexpr int kMaxMembers = 64;  // ranks of a group
 inline constexpr int kCallWords = 15;
 static_assert(kCallWords > pool::kMaxSlots);
 
-// What block b of a member says to block b of the others. Which call a round
-// belongs to stands beside the doorbell: a member can be ahead by as many calls
-// as there are slots, so that no word is overwritten while a peer needs it.
+// The words by which block b of a member tells block b of the other members
+// what it has published. `calls` says to which call a round belongs. A member
+// can be ahead by at most as many calls as there are slots, so no word is
+// overwritten while a peer needs it.
 struct alignas(pool::kLineBytes) SendLine {
   uint64_t published;          // a doorbell word
-  uint64_t calls[kCallWords];  // of call c at c % kCallWords: CallWord
+  uint64_t calls[kCallWords];  // CallWord of call c at c % kCallWords
 };
 static_assert(sizeof(SendLine) == pool::kLineBytes);
 
-// The number of a call or round, and a hash of what else the members must agree
-// on, in one word: as a doorbell has its epoch and its value.
+// One word with the number of a call or round, and a hash of everything else
+// that the members must agree on. It has the same layout as a doorbell.
 using pool::kValueBits;
 using pool::kValueMask;
 constexpr uint64_t CallWord(uint64_t number, uint64_t hash) {
   return number << kValueBits | (hash & kValueMask);
 }
 
-// What a member's host says about a call that it enqueued: the last kJournal of
-// them stay readable, so that a disagreement can be put in words.
+// A record of a call that a member's host has enqueued. The last kJournal
+// records stay readable, so that an error can describe calls that differ.
 inline constexpr uint64_t kJournal = 256;
 struct alignas(pool::kLineBytes) JournalEntry {
   uint64_t ready;  // a doorbell word: number of the call + 1
   pool::CallDescriptor descriptor;
-  char name[64];  // what the user wrote, zero-terminated
+  char name[64];  // the user's function; zero-terminated
 };
 static_assert(sizeof(JournalEntry) == pool::kLineBytes);
 
@@ -47,7 +48,7 @@ static_assert(sizeof(JournalEntry) == pool::kLineBytes);
 inline constexpr int kFlaggedSlots = plan::kFlaggedSlots;
 struct alignas(pool::kLineBytes) FlaggedControl {
   uint64_t released;              // a doorbell word: rounds
-  uint64_t calls[kFlaggedSlots];  // of round r at r % kFlaggedSlots: CallWord
+  uint64_t calls[kFlaggedSlots];  // CallWord of round r at r % kFlaggedSlots
   alignas(pool::kLineBytes) std::byte
       vectors[kFlaggedSlots][plan::kFlaggedExpansion * plan::kFlaggedBytes];
 };
@@ -56,13 +57,14 @@ struct alignas(pool::kLineBytes) FlaggedControl {
 struct DeviceControl {
   SendLine send[kMaxBlocks];
   pool::Doorbell released[kMaxBlocks];
-  // Rounds of calls that are over, which all blocks have released.
+  // Number of rounds of finished calls, which all blocks have released.
   pool::Doorbell ended;
   JournalEntry journal[kJournal];
   FlaggedControl flagged;
 };
 
-// One member's part of a channel as the devices of this process see it.
+// The addresses of one member's part of a channel, for the devices of this
+// process.
 struct MemberView {
   SendLine* send;
   pool::Doorbell* released;

@@ -91,12 +91,12 @@ class Splitter {
     return static_cast<uint32_t>(gpu_plan_.receiving.size());
   }
 
-  // A result that goes to the peers straight from the output is written to
-  // both places while it is in registers.
+  // If a reduced result goes to the output and then to a slot, one step writes
+  // both while the result is in registers.
   Status PutOutput(const Step& step) {
     DeviceStep* last =
         gpu_plan_.receiving.empty() ? nullptr : &gpu_plan_.receiving.back();
-    // Releases that the planner put between the two do not matter.
+    // Releases between the two steps do not matter.
     for (size_t i = gpu_plan_.receiving.size(); i-- > 0;) {
       last = &gpu_plan_.receiving[i];
       if (last->kind != DeviceStepKind::kRelease) break;
@@ -123,8 +123,9 @@ class Splitter {
     gpu_plan_.bytes_retrieved += step.bytes * (step.last - step.first - mine);
   }
 
-  // Receiving steps after which all that it writes to my slots of
-  // rounds up to `round` is there. Results are made in the order of rounds.
+  // Returns the number of receiving steps that must be done before this
+  // member's slots of rounds up to `round` have all their results. Results are
+  // made in the order of rounds.
   uint32_t SlotWritesUntil(uint64_t round) const {
     for (size_t i = slot_writes_.size(); i-- > 0;)
       if (slot_writes_[i].round <= round) return slot_writes_[i].steps;
@@ -139,7 +140,7 @@ class Splitter {
 
   struct SlotWrite {
     uint64_t round;
-    uint32_t steps;  // receiving, up to and with the one that writes
+    uint32_t steps;  // receiving steps, up to and including the write
   };
 
   int rank_;

@@ -11,16 +11,17 @@
 // A plan in the form that thread blocks execute.
 //
 // Every block executes the whole GPU plan, but moves only its own stripes of
-// each slot, and rings doorbells of its own: block b of a rank communicates
-// with block b of its peers and with nobody else. Inside a block one group of
-// warps sends while another receives, so that both directions of the link are
-// busy at once. A plan is therefore split into two lists of steps, one for each
-// direction. Each list is executed in order; where a step needs something of
-// the other list, it says how many steps of that list must be done.
+// each slot, and rings its own doorbells: block b of a rank communicates only
+// with block b of its peers. Inside a block, one group of warps sends while
+// another group receives, so that both directions of the link are busy.
+// Therefore a plan is split into two lists of steps, one per direction. Each
+// list is executed in order. A step that needs steps of the other list says how
+// many of them must be done.
 //
-// No schedule of the two lists deadlocks that the plan, executed in its own
-// order, survives: of all steps that are not done, the first in the plan's
-// order has everything before it done, and waits for nothing but the peers.
+// If the plan, executed in its own order, does not deadlock, no schedule of the
+// two lists does. Proof: take the step that is first in the plan's order among
+// all steps that are not done. All steps before it are done, so it waits only
+// for peers.
 namespace jax_cxl::cuda {
 
 enum class DeviceStepKind : uint32_t {
@@ -40,7 +41,7 @@ enum class DeviceStepKind : uint32_t {
 // Laid out for the device: fixed sizes, no pointers.
 struct DeviceStep {
   DeviceStepKind kind = DeviceStepKind::kCopy;
-  uint32_t after = 0;  // steps of the other direction that must be done
+  uint32_t after = 0;  // number of steps of the other list that must be done
   int32_t first = 0;   // kReduce*: sources are ranks [first, last)
   int32_t last = 0;
   uint64_t round = 0;
@@ -57,15 +58,15 @@ struct GpuPlan {
   uint64_t rounds = 0;
   std::vector<DeviceStep> sending;
   std::vector<DeviceStep> receiving;
-  uint64_t bytes_published = 0;  // that one execution writes to the pool
-  uint64_t bytes_retrieved = 0;  // that it reads from the pool
+  uint64_t bytes_published = 0;  // written to the pool by one execution
+  uint64_t bytes_retrieved = 0;  // read from the pool by one execution
 };
 
 using plan::Stripes;
 
-// Errors: kUnimplemented for a plan whose steps would make one block depend on
-// another; no planner makes one when parts of slots start on multiples of
-// num_blocks * unit_bytes (plan::Geometry::part_alignment).
+// Fails with kUnimplemented for a plan whose steps would make one block depend
+// on another. No planner makes such a plan if parts of slots start at multiples
+// of num_blocks * unit_bytes (plan::Geometry::part_alignment).
 Result<GpuPlan> MakeGpuPlan(const plan::Plan& plan, int rank,
                             const Stripes& stripes);
 

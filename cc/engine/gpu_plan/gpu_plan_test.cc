@@ -34,7 +34,7 @@ Geometry MakeGeometry(int num_ranks, const Stripes& stripes, int num_slots,
           .part_alignment = period};
 }
 
-// The last ones as in pools of several devices.
+// The last two occur in pools of several devices.
 constexpr Stripes kStripes[] = {{1, 128}, {2, 64},     {4, 128},
                                 {8, 16},  {4, 128, 1}, {8, 16, 1}};
 
@@ -49,7 +49,8 @@ TEST_P(GpuPlans, DoWhatIsAskedForInEveryOrder) {
         for (uint64_t all_read_bytes : {0, 1 << 20}) {
           const Geometry geometry =
               MakeGeometry(n, stripes, slots, all_read_bytes, random() % 3);
-          // Around a slot, a rank's part of one, and several of them.
+          // Sizes around a slot, around a rank's part of a slot, and around
+          // several slots.
           const uint64_t slot = geometry.slot_bytes;
           std::vector<Call> calls;
           for (uint64_t bytes :
@@ -81,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(AllOps, GpuPlans, testing::ValuesIn(plan::AllOps()),
                            return std::string(plan::OpName(info.param));
                          });
 
-// Different operations one after the other, with roots and sizes by chance.
+// Different operations one after another, with random roots and sizes.
 TEST(GpuPlanTest, CallsFollowEachOther) {
   std::mt19937 random(2);
   for (int trial = 0; trial < 150; ++trial) {
@@ -105,8 +106,8 @@ TEST(GpuPlanTest, CallsFollowEachOther) {
 }
 
 TEST(GpuPlanTest, ABlockKeepsToItsSlots) {
-  // Each block's slots of successive rounds are all of the ring's, in turn, so
-  // that a round's slot is free once those num_slots before are released.
+  // In successive rounds, a block uses all slots of the ring in turn. So the
+  // slot of a round is free once the round num_slots before it is released.
   for (uint64_t num_slots : {2, 5, 12}) {
     for (uint64_t block : {0, 1, 11, 63}) {
       for (uint64_t round = 0; round < 3 * num_slots; ++round) {
@@ -120,7 +121,8 @@ TEST(GpuPlanTest, ABlockKeepsToItsSlots) {
   }
 }
 
-// What goes wrong, in some order or other, with plans that `spoil` changed.
+// Returns what goes wrong, in some order of steps, with plans that `spoil` has
+// changed.
 template <typename Spoil>
 std::string ProblemWith(Op op, const Spoil& spoil) {
   const Stripes stripes{2, 64};
@@ -178,7 +180,7 @@ TEST(GpuPlanTest, ReleasesWhatItHasRead) {
   }
 }
 
-// Parts that start on lines, and stripes of more than a line.
+// Here parts start on multiples of kSlotAlignment, but stripes are longer.
 TEST(GpuPlanTest, ABlockDependsOnNoOther) {
   const Geometry geometry{.slot_bytes = 1024, .all_read_bytes = 0};
   Request request = MakeRequest(Op::kAllReduce, 4, 1000);

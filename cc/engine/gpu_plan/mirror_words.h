@@ -6,24 +6,24 @@
 namespace jax_cxl::cuda {
 
 // One member's words in memory that a device and its host keep coherent, for a
-// pool that nobody keeps coherent. Devices wait for these words and ring them
-// in place of those in the pool; a host thread passes them on
-// (cc/comm/relay/channel_relay.h). Of the own member the device writes, of all
-// others the host.
+// pool without coherence. Devices wait for these words and ring them, in place
+// of the words in the pool. A host thread relays them
+// (cc/comm/relay/channel_relay.h). The device writes the words of its own
+// member. The host writes the words of all other members.
 struct MirrorWords {
   SendLine send[kMaxBlocks];
   pool::Doorbell released[kMaxBlocks];
   pool::Doorbell ended;
 };
 
-// What a device uses of a member: the words of the mirror, the slots of the
+// What a device uses of a member: the words of the mirror, and the slots of the
 // pool.
 inline MemberView Mirrored(const MemberView& in_pool, MirrorWords* mirror) {
   MemberView view = in_pool;
   view.send = mirror->send;
   view.released = mirror->released;
   view.ended = &mirror->ended.word;
-  view.flagged = nullptr;  // only a device could read those in time
+  view.flagged = nullptr;  // flags cannot be relayed in time
   return view;
 }
 

@@ -5,25 +5,30 @@
 
 namespace jax_cxl::sim {
 
-// What a flow takes of a resource for each byte it moves.
+// How much of a resource a flow uses for each byte that it moves.
 struct Use {
   int resource = 0;
   double share = 1;
 };
 
-// Max-min fair rates: all flows rise together until a resource is exhausted,
-// which fixes the flows through it; the others go on rising.
+// Computes max-min fair rates. All flows grow together until a resource is
+// exhausted. The flows that use it then keep their rates, and the others grow
+// on.
+//
+// Not thread-safe.
 class FairShare {
  public:
   explicit FairShare(std::vector<double> capacities);
 
-  // rates[i] is the rate of a flow with uses *flows[i]; each uses something.
+  // Sets rates[i] to the rate of a flow with uses *flows[i], which must not be
+  // empty.
   void Rates(const std::vector<const std::vector<Use>*>& flows,
              std::vector<double>& rates);
 
  private:
   const std::vector<double> capacities_;
-  // Scratch, by resource: what is left and what unfixed flows ask for.
+  // Scratch, by resource: the free rest, and the demand of flows without a
+  // rate.
   std::vector<double> left_, demand_;
   std::vector<int> touched_;
 };

@@ -13,7 +13,7 @@ namespace {
 using plan::Step;
 using plan::StepKind;
 
-// Turns the plan of one rank into its tasks.
+// Converts the plan of one rank to its tasks.
 class Lowering {
  public:
   Lowering(const plan::Request& request, const plan::Geometry& geometry,
@@ -37,9 +37,10 @@ class Lowering {
   }
 
  private:
-  // What a rank of a flagged call has published: its first lines, and all.
+  // Values that a rank publishes in a flagged call: its first lines, and all
+  // lines.
   static constexpr uint64_t kBegun = 1, kComplete = 2;
-  // What the threads of a warp write at once.
+  // How many bytes the threads of a warp write at once.
   static constexpr double kLinesAtOnce = 256;
 
   int rank() const { return request_.rank; }
@@ -81,8 +82,8 @@ class Lowering {
     task.uses = {{resources_.Memory(rank()), copies ? 2. : 1.}};
   }
 
-  // Whether a put and the one before are as good as one: it has no set-up of
-  // its own, and nothing stands between them.
+  // Returns true if a put and the put before it count as one: this put has no
+  // set-up of its own, and no step is between them.
   bool JoinsPut(const Step& step) const {
     return step.kind == StepKind::kPut && put_round_ == step.round + 1 &&
            !tasks_.empty() && last_out_ == LastIndex() && !flagged_ &&
@@ -108,7 +109,7 @@ class Lowering {
     AwaitSlot(task, step.round);
     if (step.kind == StepKind::kPutOutput) task.after = WriterOf(step);
     if (flagged_ && !begun_) {
-      // The first lines are seen as soon as they are there.
+      // The peers see the first lines as soon as these arrive.
       begun_ = true;
       Task& lines = tasks_.emplace_back(task);
       lines.bytes = std::min(task.bytes, kLinesAtOnce);
@@ -130,7 +131,7 @@ class Lowering {
     task.rung = flagged_ ? kComplete : round + 1;
   }
 
-  // Whether a step runs together with the gets before it.
+  // Returns true if a step runs together with the gets before it.
   bool Joins(const Step& step) const {
     return step.kind == StepKind::kGet && step.round == gathered_.round;
   }
@@ -174,7 +175,8 @@ class Lowering {
     task.last = step.last;
     task.value = step.round + 1;
     if (step.kind == StepKind::kReduceToSlot) {
-      // In and out at once, at the pace of the slower.
+      // Reads and writes at the same time, at the speed of the slower
+      // direction.
       StartWriting(step.to_round, step.to, step.bytes);
       put_round_ = 0;
       for (const Use& use : UsesOut(step.bytes, 1. / peers)) {
@@ -190,7 +192,8 @@ class Lowering {
     }
   }
 
-  // Flagged lines are read as they are written, the last ones once all are.
+  // Flagged lines are read while they are written. The last ones are read once
+  // all are written.
   void AddIncoming(Task task) {
     if (flagged_) {
       const double last = std::min(task.bytes, kLinesAtOnce);
@@ -204,7 +207,7 @@ class Lowering {
     last_in_ = LastIndex();
   }
 
-  // Reads `bytes` as spread over cards_read_, from `peers` peers.
+  // Reads `bytes`, distributed like cards_read_, from `peers` peers.
   Task Incoming(int peers, double bytes) const {
     Task task;
     task.stream = Stream::kIn;
@@ -231,8 +234,8 @@ class Lowering {
     placement_.Add(rank(), round, at, bytes, cards_written_);
   }
 
-  // Writes `share` bytes for each byte of the task, `bytes` as cards_written_
-  // says in all.
+  // Writes `share` bytes for each byte of the task, and `bytes` in all,
+  // distributed like cards_written_.
   std::vector<Use> UsesOut(uint64_t bytes, double share) const {
     std::vector<Use> uses = {{resources_.GpuOut(rank()), share},
                              {resources_.UplinkOut(rank()), share}};
@@ -253,7 +256,8 @@ class Lowering {
     task.latency += PollTime(request_.num_ranks - 1);
   }
 
-  // All peers' doorbells at once; each is a line that crosses the link.
+  // Polls all peers' doorbells at once. Each is a cache line that crosses the
+  // link.
   double PollTime(int peers) const {
     return costs_.poll + peers * costs_.doorbell_bytes / machine_.gpu_in;
   }
@@ -262,7 +266,7 @@ class Lowering {
     return rate > 0 ? static_cast<double>(bytes) / rate : 0;
   }
 
-  // The last task that wrote output which the step puts, -1 for none.
+  // Returns the last task that wrote output which the step puts, or -1.
   int WriterOf(const Step& step) const {
     for (auto range = written_.rbegin(); range != written_.rend(); ++range) {
       if (range->begin < step.from + step.bytes && step.from < range->end) {
@@ -276,13 +280,13 @@ class Lowering {
 
   struct Gathered {
     uint64_t round = 0;
-    uint64_t to = 0, end = 0;  // output
+    uint64_t to = 0, end = 0;  // in the output
     int peers = 0;
     int first = 1 << 30, last = 0;
     double bytes = 0;
   };
   struct Written {
-    uint64_t begin, end;  // output
+    uint64_t begin, end;  // in the output
     int task;
   };
 
@@ -291,7 +295,7 @@ class Lowering {
   const Machine& machine_;
   const Costs& costs_;
   const bool flagged_;
-  bool begun_ = false;  // a flagged call has put something
+  bool begun_ = false;  // a flagged call has done its first put
   const double expansion_;
   const Placement& placement_;
   const Resources& resources_;
@@ -299,11 +303,11 @@ class Lowering {
   int last_out_ = -1, last_in_ = -1;  // the last copies of those streams
   Gathered gathered_;
   std::vector<uint64_t> cards_read_;     // scratch: bytes by card
-  std::vector<uint64_t> cards_written_;  // by the last put
-  uint64_t put_round_ = 0;               // its round, plus 1
+  std::vector<uint64_t> cards_written_;  // bytes of the last put, by card
+  uint64_t put_round_ = 0;               // round of the last put + 1
   std::vector<Written> written_;
   int slot_writer_ = -1;            // the last task that reduced into a slot
-  uint64_t slot_writer_round_ = 0;  // its round, plus 1
+  uint64_t slot_writer_round_ = 0;  // round of that task + 1
 };
 
 }  // namespace
@@ -325,7 +329,7 @@ Result<TaskGraph> Lower(plan::Request request, const plan::Geometry& geometry,
   TaskGraph graph;
   graph.start = costs.start;
   graph.doorbell_seconds = costs.doorbell;
-  // The load that sees a flag brings its data.
+  // The load that sees a flag also brings its data.
   if (flagged) graph.doorbell_seconds += costs.get_latency;
   for (request.rank = 0; request.rank < request.num_ranks; ++request.rank) {
     CXL_ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(request, ring));

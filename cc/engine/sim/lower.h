@@ -10,17 +10,17 @@
 namespace jax_cxl::sim {
 
 struct LowerOptions {
-  // Calls that plan::IsFlagged carry their flags between their data.
+  // If true, calls for which plan::IsFlagged holds carry flags in their data.
   bool flags = false;
-  // How other calls lie in the slots.
+  // The places of other calls in the slots.
   plan::Stripes stripes = {};
 };
 
-// The plans of all ranks, as a GPU executes them: puts go out in order, gets
-// and reductions come in in order, each direction by itself, doorbells are rung
-// meanwhile, and a put of reduced bytes waits for the reduction. Gets of one
-// round that follow each other are one flow from all their peers. Placement
-// says which cards a flow loads.
+// Makes the tasks of all ranks, as a GPU executes their plans. Puts run in
+// order, and so do gets and reductions, each direction by itself. Doorbells
+// ring meanwhile. A put of reduced bytes waits for the reduction. Consecutive
+// gets of one round are one flow from all their peers. Placement says which
+// cards a flow loads.
 Result<TaskGraph> Lower(plan::Request request, const plan::Geometry& geometry,
                         const Machine& machine, const Costs& costs,
                         const LowerOptions& options);

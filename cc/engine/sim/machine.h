@@ -4,42 +4,42 @@
 #include <string>
 #include <vector>
 
-// The machine that the model assumes. Every number comes from the caller
-// (jax_cxl/_simulate/constants.py holds them with their sources).
+// The machine of the model. The caller provides every number
+// (jax_cxl/_simulate/constants.py has them with their sources).
 namespace jax_cxl::sim {
 
 // Rates in bytes per second.
 struct Machine {
   int hosts = 1;
   int gpus_per_host = 1;
-  int cards = 1;         // pool devices
-  double gpu_out = 1;    // a GPU's copies to the pool
-  double gpu_in = 1;     // and from it, in the other direction of its link
-  double uplink = 1;     // a host's link to the switch, each direction
-  double card_in = 1;    // writes of one card
-  double card_out = 1;   // reads of one card
+  int cards = 1;        // pool devices
+  double gpu_out = 1;   // a GPU's copies to the pool
+  double gpu_in = 1;    // and from the pool, in the other direction of its link
+  double uplink = 1;    // a host's link to the switch, each direction
+  double card_in = 1;   // writes of one card
+  double card_out = 1;  // reads of one card
   double card_both = 1;  // reads and writes of one card together
   double memory = 1;     // a GPU's own memory
 
   int ranks() const { return hosts * gpus_per_host; }
 };
 
-// Times in seconds, but for the two that say otherwise.
+// Times in seconds, except the fields that say otherwise.
 struct Costs {
   double start = 0;           // from the call to the first step
   double put_setup = 0;       // engine time before each copy to the pool
-  double get_setup = 0;       // and from it
+  double get_setup = 0;       // engine time before each copy from the pool
   double get_latency = 0;     // until a read delivers; later copies hide it
-  double ring = 0;            // until what came before a doorbell is visible
+  double ring = 0;            // until all data before a doorbell are visible
   double doorbell = 0;        // from ringing until a poll can see it
-  double poll = 0;            // until a poll of what was rung returns
-  double reduce_setup = 0;    // a reduction of its own after the copies
+  double poll = 0;            // until a poll of a rung doorbell returns
+  double reduce_setup = 0;    // of a separate reduction after the copies
   double put_flush_rate = 0;  // CPU cache flush, bytes per second; 0: none
   double get_flush_rate = 0;
-  double doorbell_bytes = 0;  // that a poll of one peer reads
+  double doorbell_bytes = 0;  // bytes that a poll of one peer reads
 };
 
-// What flows share, by index.
+// The resources that flows share, by index.
 class Resources {
  public:
   explicit Resources(const Machine& machine);
@@ -55,7 +55,7 @@ class Resources {
 
   int size() const { return static_cast<int>(rates_.size()); }
   const std::vector<double>& rates() const { return rates_; }
-  // "reads of card 3", for messages.
+  // Returns a text like "reads of card 3", for messages.
   std::string Name(int resource) const;
 
  private:

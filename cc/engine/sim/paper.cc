@@ -10,7 +10,8 @@ namespace {
 using plan::Op;
 using plan::Request;
 
-// A block that a rank reads: the `block`-th that `owner` publishes.
+// A block that a rank reads: block number `block` of those that `owner`
+// publishes.
 struct Source {
   int owner = 0;
   int block = 0;
@@ -55,7 +56,7 @@ class Paper {
            request_.op == Op::kReduceScatter;
   }
 
-  // How many blocks a rank publishes.
+  // Returns how many blocks a rank publishes.
   int Published(int rank) const {
     const bool is_root = rank == request_.root;
     switch (request_.op) {
@@ -64,7 +65,7 @@ class Paper {
         return 1;
       case Op::kReduceScatter:
       case Op::kAllToAll:
-        return n_ - 1;  // for the successor first
+        return n_ - 1;  // starting with the block for the successor
       case Op::kBroadcast:
         return is_root ? 1 : 0;
       case Op::kScatter:
@@ -74,12 +75,13 @@ class Paper {
     }
   }
 
-  // What a rank retrieves, in this order.
+  // Returns the blocks that a rank retrieves, in this order.
   std::vector<Source> Sources(int rank) const {
     std::vector<Source> sources;
     for (int i = 1; i < n_; ++i) {
       const int peer = (rank + i) % n_;
-      const int from_peer = (rank - peer + n_) % n_;  // its how-manieth peer
+      const int from_peer =
+          (rank - peer + n_) % n_;  // the index of this rank among its peers
       if (Published(peer) == 0) continue;
       if (rooted() && Published(rank) > 0) continue;
       sources.push_back({peer, Published(peer) > 1 ? from_peer - 1 : 0});
@@ -102,7 +104,8 @@ class Paper {
         break;
     }
     if (rooted()) {
-      // Blocks of a rank follow each other, and so do those of the ranks.
+      // The blocks of a rank lie on consecutive cards, and so do those of the
+      // ranks.
       return (Published(owner) > 1 ? block + chunk : owner + chunk) % cards;
     }
     const int first =
@@ -162,14 +165,14 @@ class Paper {
     }
   }
 
-  // How many chunks a reader of a broadcast keeps away from the first one.
+  // Returns how many chunks after the first one a reader of a broadcast starts.
   int Distance(int rank) const {
     if (request_.op != Op::kBroadcast || !overlaps()) return 0;
     const int reader = (rank - request_.root + n_) % n_ - 1;
     return reader % std::min(chunks_, machine_.cards);
   }
 
-  // The chunk that a rank reads first.
+  // Returns the chunk that a rank reads first.
   int StartChunk(int rank) const {
     return options_.order == ReaderOrder::kRotated ? Distance(rank) : 0;
   }
@@ -190,7 +193,7 @@ class Paper {
       Task task;
       task.stream = Stream::kIn;
       if (peer == rank) {
-        // Its own publication is complete, too.
+        // A rank also waits for the end of its own publication.
         task.after = static_cast<int>(tasks_.size()) - 1;
         if (Published(rank) == 0) continue;
         while (tasks_[task.after].stream != Stream::kOut) --task.after;
@@ -204,13 +207,14 @@ class Paper {
     }
   }
 
-  // Accumulates what the op before has copied, beside later copies.
+  // Accumulates the data that the previous task has copied, during later
+  // copies.
   void AddReduction(int rank) {
     Task task;
     task.stream = Stream::kLocal;
     task.setup = costs_.reduce_setup;
     task.bytes = block_ / chunks_;
-    task.uses = {{resources_.Memory(rank), 3}};  // two read, one written
+    task.uses = {{resources_.Memory(rank), 3}};  // two reads and one write
     task.after = static_cast<int>(tasks_.size()) - 1;
     tasks_.push_back(std::move(task));
   }

@@ -9,38 +9,38 @@
 #include "cc/plan/plan.h"
 
 // The three variants that the CCCL paper (arXiv 2602.22457) compares, rebuilt
-// from what is known of them, for the model alone. Each rank publishes whole
-// blocks and each reader copies them, then reduces; there is no ring: every
+// from the published description, for the model only. Each rank publishes whole
+// blocks. Each reader copies them and then reduces. There is no ring: every
 // call has the whole pool.
 namespace jax_cxl::sim {
 
 enum class Variant : uint8_t {
-  // All data on one card, because offsets are handed out one after the other;
-  // nobody retrieves before everybody has published.
+  // All data are on one card, because offsets are allocated one after another.
+  // No rank retrieves before all ranks have published.
   kNaive,
-  // Blocks round-robin over all cards, else the same.
+  // Like kNaive, but blocks are distributed round-robin over all cards.
   kAggregate,
-  // Rooted operations: blocks round-robin over all cards. Others: each rank's
-  // blocks rotate inside its own cards. Peers are visited from the successor
-  // on. Blocks are cut into chunks with a doorbell each, and are retrieved
-  // while later ones are published.
+  // Rooted operations: blocks are distributed round-robin over all cards.
+  // Others: each rank's blocks rotate over its own cards. A rank visits its
+  // peers starting with its successor. Blocks are cut into chunks with a
+  // doorbell each. Ranks retrieve chunks while later chunks are published.
   kAll,
 };
 
-// How the readers of a broadcast keep off one card, if at all: not known.
+// How the readers of a broadcast avoid one card. The paper does not say.
 enum class ReaderOrder : uint8_t {
   kSame,       // all follow the root
-  kRotated,    // each begins with another chunk
-  kStaggered,  // each begins a chunk after the one before
+  kRotated,    // each starts with another chunk
+  kStaggered,  // each starts one chunk after the reader before
 };
 
 struct PaperOptions {
   Variant variant = Variant::kAll;
-  int chunks = 4;                          // a block; kAll only
+  int chunks = 4;                          // per block; kAll only
   ReaderOrder order = ReaderOrder::kSame;  // kAll, broadcast only
 };
 
-// kUnimplemented for operations that the paper does not have.
+// Fails with kUnimplemented for operations that the paper does not have.
 Result<TaskGraph> PaperTasks(const plan::Request& request,
                              const Machine& machine, const Costs& costs,
                              const PaperOptions& options);

@@ -9,13 +9,14 @@
 
 namespace jax_cxl::sim {
 
-// The stripes of a kernel of the CUDA engine. Groups of more members than that
-// takes have smaller units, and at last fewer blocks.
+// Returns the stripes of a kernel of the CUDA engine. Large groups have smaller
+// units, and very large ones fewer blocks.
 plan::Stripes KernelStripes(uint64_t slot_bytes, int cards, int num_ranks);
 
-// Which cards the bytes of slots lie on: slot s of rank r on card (r * cards /
-// ranks + s) % cards (comm::AllocateChannel), and of each round in its slot a
-// whole (Stripes()), or the stripes of each block in the block's.
+// The cards on which the bytes of slots lie. Slot s of rank r lies on card (r *
+// cards / ranks + s) % cards (comm::AllocateChannel). A round lies in its slot
+// as a whole (Stripes()), or the stripes of each block lie in the block's own
+// slot.
 class Placement {
  public:
   Placement(const plan::Geometry& geometry, const plan::Stripes& stripes,
@@ -23,17 +24,18 @@ class Placement {
 
   int cards() const { return cards_; }
 
-  // Adds what each card has of bytes [at, at + bytes) of a round of `owner`.
+  // Adds how many of bytes [at, at + bytes) of a round of `owner` each card
+  // has.
   void Add(int owner, uint64_t round, uint64_t at, uint64_t bytes,
            std::vector<uint64_t>& by_card) const;
 
  private:
-  // Of a rank whose first slot lies on card 0: how many of the first `blocks`
-  // blocks are on `card` in a round that begins in `slot`.
+  // For a rank whose first slot lies on card 0: returns how many of the first
+  // `blocks` blocks are on `card`, in a round that begins in `slot`.
   uint64_t Blocks(uint64_t slot, uint64_t blocks, int card) const {
     return blocks_[(slot * (stripes_.num_blocks + 1) + blocks) * cards_ + card];
   }
-  // How many of the first `bytes` bytes of such a round.
+  // Returns how many of the first `bytes` bytes of such a round are on `card`.
   uint64_t Bytes(uint64_t slot, uint64_t bytes, int card) const;
 
   const plan::Stripes stripes_;

@@ -33,7 +33,7 @@ TEST(PlacementTest, AWholeRoundLiesInItsSlot) {
   }
 }
 
-// Byte for byte, as plan::Stripes says.
+// Compares byte for byte with the definition of plan::Stripes.
 TEST(PlacementTest, StripesLieInTheSlotsOfTheirBlocks) {
   const plan::Stripes stripes{8, 16, 1};
   const Placement placement(TestGeometry(), stripes, kRanks, kCards);
@@ -55,7 +55,7 @@ TEST(PlacementTest, StripesLieInTheSlotsOfTheirBlocks) {
   }
 }
 
-// What eight ranks in the same round load six cards with.
+// Ranks in the same round load all cards alike.
 TEST(PlacementTest, RanksInStepLoadCardsAlike) {
   for (int ranks : {2, 3, 5, 7, 8, 9, 12}) {
     const plan::Stripes stripes =

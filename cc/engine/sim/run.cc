@@ -24,8 +24,8 @@ Result<Report> Run(const TaskGraph& graph, const Machine& machine) {
   return report;
 }
 
-// How many elements of a block a round carries, at most; 0 if the whole count
-// takes only a few rounds.
+// Returns the largest number of elements of a block that a round carries, or 0
+// if the whole count takes only a few rounds.
 Result<uint64_t> CountPerRound(plan::Request request, plan::Geometry geometry,
                                uint64_t few_rounds) {
   geometry.min_chunk_bytes = 0;  // long calls fill their slots

@@ -16,17 +16,18 @@ namespace jax_cxl::sim {
 
 struct Report {
   double seconds = 0;
-  std::string busiest;  // the resource with the least time to spare
-  double busy = 0;      // the part of the time that it was busy
+  std::string busiest;  // the resource with the highest utilization
+  double busy = 0;      // its utilization
   uint64_t events = 0;
-  bool sampled = false;  // not all rounds were run
+  bool sampled = false;  // true if not all rounds were run
 };
 
-// Calls of more than about `sample_rounds` rounds are not run to their end:
-// once the ring is full every round takes as long as the one before, so the
-// time of the rest is that of the second half of 2 x `sample_rounds` rounds. 0
-// runs everything. Ranks may drift into another pattern later: with batched
-// gets the result is within 5% of the exact one (run_test.cc).
+// Runs plans on the model. Of calls with more than about `sample_rounds`
+// rounds, it runs only 2 x `sample_rounds` rounds. Once the ring is full, every
+// round takes the same time, so the second half of these rounds gives the time
+// of the remaining rounds. 0 runs everything. Ranks may drift into another
+// pattern later: with batched gets the result is within 5% of the exact one
+// (run_test.cc).
 Result<Report> RunPlans(const plan::Request& request,
                         const plan::Geometry& geometry, const Machine& machine,
                         const Costs& costs, const LowerOptions& options,
@@ -35,10 +36,11 @@ Result<Report> RunPlans(const plan::Request& request,
 Result<Report> RunPaper(const plan::Request& request, const Machine& machine,
                         const Costs& costs, const PaperOptions& options);
 
-// What plans move, counted from their steps: plan::Verify's traffic without the
-// proof, which does not reach 1,024 ranks.
+// The bytes that plans move, counted from their steps. plan::Verify returns the
+// same numbers with a proof, but the proof takes too long for 1,024 ranks.
 struct Counted {
-  plan::PoolBytes most_by_rank;  // of any rank, written and read apart
+  plan::PoolBytes
+      most_by_rank;  // the largest of any rank, for writes and reads separately
   plan::PoolBytes most_by_card;
   plan::PoolBytes all;
 };

@@ -70,8 +70,8 @@ TEST(RunTest, BarrierIsStartAndDoorbellsAndPolls) {
               1e-12);
 }
 
-// One slot: the sender writes it and rings, then the receiver polls, reads it
-// and rings.
+// With one slot, the sender writes it and rings. Then the receiver polls, reads
+// it and rings.
 TEST(RunTest, PermuteOfOneSlotTakesBothCopies) {
   const Machine machine = TestMachine(2, 2);
   const uint64_t bytes = 1 << 20;
@@ -105,7 +105,7 @@ TEST(RunTest, SamplingAgreesWithRunningEverything) {
       const Result<Report> exact = run(0), sampled = run(48);
       EXPECT_FALSE(exact->sampled);
       EXPECT_EQ(sampled->sampled, op != Op::kBarrier);
-      // The owners of a reduce drift apart for longer than the sample.
+      // The owners of a reduce keep drifting apart after the sampled rounds.
       EXPECT_NEAR(Seconds(sampled) / Seconds(exact), 1,
                   op == Op::kReduce ? .12 : .05)
           << plan::OpName(op) << " of " << ranks;
@@ -140,7 +140,8 @@ TEST(RunTest, CountsWhatVerifyCounts) {
   }
 }
 
-// One poll and one latency, and a doorbell's line and the bytes of each peer.
+// The gets of a round take one poll and one latency together, plus a doorbell's
+// line and the bytes for each peer.
 TEST(RunTest, GetsOfARoundAreSideBySide) {
   auto run = [](int ranks) {
     return Seconds(RunPlans(MakeRequest(Op::kGather, ranks, 32 << 10), {},
@@ -149,7 +150,7 @@ TEST(RunTest, GetsOfARoundAreSideBySide) {
   EXPECT_NEAR(run(6) - run(3), 3 * (128 + (32 << 10)) / (20 * kGB), 1e-9);
 }
 
-// A fence may take longer than a copy: the next copy does not wait for it.
+// A fence may take longer than a copy, but the next copy does not wait for it.
 TEST(RunTest, CopiesGoOnWhileDoorbellsAreRung) {
   auto run = [](double ring) {
     Costs costs = TestCosts();
@@ -158,7 +159,7 @@ TEST(RunTest, CopiesGoOnWhileDoorbellsAreRung) {
                             {.num_slots = 12}, TestMachine(2, 2), costs, {},
                             0));
   };
-  // Before the first get, and after the last.
+  // Once before the first get, and once after the last.
   EXPECT_NEAR(run(10e-6) - run(0), 2 * 10e-6, 1.5e-6);
 }
 
@@ -168,11 +169,11 @@ TEST(RunTest, FlagsNeedNoFenceAndNoDoorbell) {
     return Seconds(RunPlans(request, {}, TestMachine(3, 6), TestCosts(),
                             {.flags = flags}, 0));
   };
-  // Two fences and a poll.
+  // The difference is two fences and a poll.
   EXPECT_NEAR(run(false) - run(true), 2 * .6e-6 + .5e-6, .02e-6);
 }
 
-// Twice the bytes, but the reader is no more than some lines behind.
+// Twice the bytes, but the reader is only a few lines behind.
 TEST(RunTest, FlaggedDataAreReadAsTheyArrive) {
   const plan::Request request = MakeRequest(Op::kPermute, 2, 16 << 10);
   const double copy = 2 * (16 << 10) / (20 * kGB);
@@ -181,7 +182,7 @@ TEST(RunTest, FlaggedDataAreReadAsTheyArrive) {
               6e-6 + copy + 2.4e-6 + .6e-6, .05e-6);
 }
 
-// Where the other half of the lines would take longer than a doorbell.
+// For long calls, doubling the lines would take longer than a doorbell.
 TEST(RunTest, LongCallsHaveNoFlags) {
   const plan::Request request = MakeRequest(Op::kAllGather, 3, 64 << 10);
   auto run = [&](bool flags) {
@@ -192,7 +193,7 @@ TEST(RunTest, LongCallsHaveNoFlags) {
 }
 
 TEST(RunTest, OwnSlotsAreReusedOnlyWhenReleased) {
-  // Two slots instead of many make a rank wait for its readers.
+  // With two slots instead of many, a rank waits for its readers.
   auto run = [&](int slots) {
     return Seconds(RunPlans(MakeRequest(Op::kPermute, 2, 64 << 20),
                             {.num_slots = slots}, TestMachine(2, 2),
@@ -201,7 +202,7 @@ TEST(RunTest, OwnSlotsAreReusedOnlyWhenReleased) {
   EXPECT_GT(run(2), run(8) * 1.02);
 }
 
-// Everyone writes S, then reads 2 S, all on one card.
+// Every rank writes S, then reads 2 S, all on one card.
 TEST(PaperTest, NaiveAllReduceOnOneCard) {
   const uint64_t bytes = 1 << 30;
   const double card = 22.5 * kGB;
@@ -212,7 +213,8 @@ TEST(PaperTest, NaiveAllReduceOnOneCard) {
       .01 * bytes / kGB);  // the last reduction
 }
 
-// Each rank reads 2 S at its link's rate, after the first chunk is there.
+// Each rank reads 2 S at the rate of its link, once the first chunk is
+// published.
 TEST(PaperTest, AllReduceReadsEveryPeersWholeBuffer) {
   const double bytes = 1 << 30, link = 20 * kGB;
   EXPECT_NEAR(Seconds(RunPaper(MakeRequest(Op::kAllReduce, 3, 1 << 30),

@@ -10,22 +10,22 @@
 namespace jax_cxl::sim {
 namespace {
 
-// Events this close happen together: ranks that do the same thing must not
-// drift apart by rounding, because each event costs a new distribution of the
-// bandwidth.
+// Events closer than this happen together. Otherwise ranks that do the same
+// thing would drift apart by rounding, and each event costs a new distribution
+// of the bandwidth.
 constexpr double kTogether = 1e-9;
 
 constexpr int kNone = -1;
 
 struct StreamState {
   std::vector<int> tasks;  // indices of the rank's tasks, in order
-  size_t next = 0;         // the first that has not started
-  int running = kNone;     // task
-  // The first peers that may not have rung for `next`.
+  size_t next = 0;         // the first task that has not started
+  int running = kNone;     // the running task
+  // The first peers that may not have rung for `next` yet.
   int behind = 0;
   int behind_released = 0;
-  bool ready = false;  // `next` has nothing to wait for any more
-  bool waits = false;  // for its latency
+  bool ready = false;  // `next` waits for nothing any more
+  bool waits = false;  // `next` waits for its latency
 };
 
 struct RankState {
@@ -37,7 +37,7 @@ struct Timer {
   enum Kind { kReady, kBegin, kHeard };
 
   double at = 0;
-  uint64_t order = 0;  // ties: first come, first served
+  uint64_t order = 0;  // timers of the same time fire in this order
   Kind kind = kReady;
   int rank = 0;
   int stream = 0;                       // kReady, kBegin
@@ -118,7 +118,8 @@ class Simulator {
     timers_.push(timer);
   }
 
-  // Looks at the next task of a stream, while the one before it may still run.
+  // Checks the next task of a stream, which may start while the previous task
+  // runs.
   void Watch(int rank, int stream) {
     StreamState& state = ranks_[rank].streams[stream];
     state.ready = state.waits = false;
@@ -153,8 +154,8 @@ class Simulator {
     }
   }
 
-  // Whether ranks [behind, last) but `rank` have rung; if not, the stream is
-  // looked at again when the first of them does.
+  // Returns true if ranks [behind, last) except `rank` have rung. Otherwise the
+  // stream is checked again when the first of them rings.
   bool Heard(int rank, int stream, Doorbell doorbell, uint64_t value, int last,
              int& behind) {
     const int index = static_cast<int>(doorbell);
@@ -209,7 +210,7 @@ class Simulator {
     }
   }
 
-  // Task `index` of the rank is done: the next one of this stream may wait for
+  // Task `index` of the rank is done. The next task of this stream may wait for
   // it.
   void CheckAfter(int rank, int stream, int index) {
     StreamState& state = ranks_[rank].streams[stream];
@@ -283,10 +284,11 @@ class Simulator {
   FairShare fair_share_;
   std::vector<RankState> ranks_;
   double now_ = 0;
-  size_t left_ = 0;  // tasks
+  size_t left_ = 0;  // unfinished tasks
   uint64_t order_ = 0;
   std::priority_queue<Timer, std::vector<Timer>, std::greater<>> timers_;
-  // By doorbell and rank: what everyone has heard, and the streams that wait.
+  // By doorbell and rank: the value that all ranks have heard, and the streams
+  // that wait.
   std::array<std::vector<uint64_t>, 3> heard_;
   std::array<std::vector<std::vector<std::pair<int, int>>>, 3> waiting_;
   std::vector<Flow> flows_;

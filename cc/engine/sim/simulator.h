@@ -10,17 +10,18 @@
 namespace jax_cxl::sim {
 
 struct Outcome {
-  double seconds = 0;         // until the last task of the last rank is done
+  double seconds = 0;         // until the last rank's last task is done
   std::vector<double> moved;  // bytes, by resource
   size_t events = 0;
 
-  // The resource that was busy for the largest part of the time, and that part.
+  // The resource with the highest utilization, and its utilization.
   int busiest = -1;
   double busy = 0;
 };
 
-// Runs a graph on a machine, event by event. Flows share links and cards max-
-// min fairly. Deterministic. kInternal if the graph deadlocks.
+// Runs a graph on a machine, event by event. Flows share links and cards
+// max-min fairly. The result is deterministic. Fails with kInternal if the
+// graph deadlocks.
 Result<Outcome> Simulate(const Resources& resources, const TaskGraph& graph);
 
 }  // namespace jax_cxl::sim

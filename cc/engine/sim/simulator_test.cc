@@ -72,7 +72,7 @@ TEST(SimulatorTest, TwoThatShareACardHalve) {
 
 TEST(SimulatorTest, WhoIsDoneLeavesItsShare) {
   const Resources resources(TestMachine(2, 1));
-  // Both at 6 until the first has 30, then the other 30 at 10.
+  // Both run at 6 until the first has moved 30. Then the other 30 move at 10.
   EXPECT_DOUBLE_EQ(Seconds(resources, {.ranks = {{Put(resources, 0, 0, 30)},
                                                  {Put(resources, 1, 0, 60)}}}),
                    5 + 3);
@@ -80,7 +80,7 @@ TEST(SimulatorTest, WhoIsDoneLeavesItsShare) {
 
 TEST(SimulatorTest, BothDirectionsRunAtOnceUpToTheCard) {
   const Resources resources(TestMachine(1, 2));
-  // 10 and 8 on two cards; on one, 16 in all.
+  // On two cards the rates are 10 and 8. On one card they sum to 16.
   EXPECT_DOUBLE_EQ(Seconds(resources, {.ranks = {{Put(resources, 0, 0, 80),
                                                   Get(resources, 0, 1, 80)}}}),
                    10);
@@ -106,17 +106,17 @@ TEST(SimulatorTest, LatencyHidesBehindTheCopyBefore) {
   EXPECT_DOUBLE_EQ(Seconds(resources, {.ranks = {{task, task}}}), 1 + 5 + 5);
   task.bytes = 5;
   EXPECT_DOUBLE_EQ(Seconds(resources, {.ranks = {{task, task}}}),
-                   1 + 1 + .5);  // the second waits from when the first starts
+                   1 + 1 + .5);  // the second waits from the first's start
 }
 
-// Everyone rings, everyone waits for everyone.
+// Every rank rings, and waits for all others.
 TEST(SimulatorTest, BarrierTakesADoorbell) {
   const Resources resources(TestMachine(3, 1));
   TaskGraph graph{.start = 1, .doorbell_seconds = 5, .ranks = {}};
   for (int rank = 0; rank < 3; ++rank) {
     Task ring;
     ring.stream = Stream::kOut;
-    ring.setup = rank;  // the last one sets the pace
+    ring.setup = rank;  // the last rank determines the time
     ring.rings = Doorbell::kPublished;
     ring.rung = 1;
     Task wait;

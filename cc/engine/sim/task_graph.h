@@ -8,39 +8,41 @@
 
 namespace jax_cxl::sim {
 
-// What a rank does at the same time: one DMA engine (or copy kernel) in each
-// direction of its link, its own memory, and those who ring its two doorbells
-// while the copies go on. Each stream runs its operations in order.
+// The streams of a rank, which run at the same time: one DMA engine (or copy
+// kernel) for each direction of its link, its own memory, and the units that
+// ring its two doorbells while copies continue. Each stream runs its tasks in
+// order.
 enum class Stream : uint8_t { kOut, kIn, kLocal, kPublish, kRelease };
 inline constexpr int kNumStreams = 5;
 
-// The two doorbells of a rank: monotone, as in cc/plan/plan.h.
+// The two doorbells of a rank. They only grow, as in cc/plan/plan.h.
 enum class Doorbell : uint8_t { kNone, kPublished, kReleased };
 
 struct Task {
   Stream stream = Stream::kLocal;
-  // Moved once the task is ready and its stream free; 0 for none.
+  // Bytes to move once the task is ready and its stream is free. May be 0.
   double bytes = 0;
   std::vector<Use> uses;
   double setup = 0;  // the stream's time before the bytes move
   double latency =
       0;  // between ready and the bytes; behind other tasks for free
 
-  // Ready when ranks [first, last) but its own have rung `await` up to `value`
-  // and the task `after` of the same rank is done (-1: none).
+  // The task is ready when ranks [first, last) except its own have rung `await`
+  // up to `value`, and task `after` of the same rank is done (-1: none).
   Doorbell await = Doorbell::kNone;
   int first = 0;
   int last = 0;
   uint64_t value = 0;
-  uint64_t released = 0;  // and all ranks have rung kReleased up to this
+  uint64_t released = 0;  // also: all ranks have rung kReleased up to this
   int after = -1;
 
-  // Rung when the task is done; heard by everyone `doorbell_seconds` later.
+  // The doorbell that rings when the task is done. All ranks hear it
+  // `doorbell_seconds` later.
   Doorbell rings = Doorbell::kNone;
   uint64_t rung = 0;
 };
 
-// Counters grow with the order in which a rank's own tasks ring them.
+// The counters of a rank must grow in the order of its tasks.
 struct TaskGraph {
   double start = 0;             // no task begins earlier
   double doorbell_seconds = 0;  // from ringing to hearing

@@ -141,31 +141,32 @@ void Pipeline(uint64_t rounds, const PublishRound& publish,
   }
 }
 
-// The rounds of an operation of two exchanges a chunk: inputs, then results
-// made from them. With four slots the inputs of a chunk go out before the
-// results of the one before. With fewer, the results of a chunk would go into
-// the slot that still holds its inputs.
+// The rounds of an operation with two exchanges per chunk: inputs, then the
+// results made from them. With four slots, a rank publishes the inputs of a
+// chunk before the results of the chunk before. With fewer slots, the results
+// of a chunk would need the slot that still holds its inputs.
 //
-// Two rounds a chunk would keep inputs on every other device if the ranks'
-// first devices are an even number apart: then there are five, three of them
-// empty, which visit all devices in turn.
+// If the ranks' first devices are an even number apart, two rounds per chunk
+// would keep inputs on every other device. Then a chunk takes five rounds,
+// three of them empty, and its rounds visit all devices in turn.
 class TwoExchanges {
  public:
-  // Chunks that fill less of a slot take longer for the latencies of two
-  // exchanges than they save.
+  // Smaller chunks lose more time to the latencies of two exchanges than they
+  // save.
   static constexpr uint64_t kLeast = uint64_t{48} << 10;
 
   TwoExchanges(const Geometry& geometry, int ranks)
       : ahead_(geometry.num_slots >= 4), rounds_(2) {
-    // Results go out behind inputs six rounds before them.
+    // A rank publishes results six rounds after the inputs.
     if (geometry.num_slots > 6 && geometry.device_parts == 1 &&
         geometry.num_devices % (2 * ranks) == 0) {
       rounds_ = 5;
     }
   }
 
-  // Chunks that are worth cutting into where every round lies on all devices:
-  // the first inputs and the last results have nothing beside them.
+  // Returns the number of chunks to cut a block into if every round lies on all
+  // devices. More chunks shorten the start and the end of a call, when the
+  // first inputs and the last results travel alone.
   static uint64_t Pipeline(const Planner& planner) {
     if (!planner.striped()) return kPipelineChunks;
     return std::clamp<uint64_t>(planner.block() / (2 * kLeast), kPipelineChunks,
@@ -183,11 +184,11 @@ class TwoExchanges {
 
  private:
   bool ahead_;
-  uint64_t rounds_;  // a chunk
+  uint64_t rounds_;  // per chunk
 };
 
-// One file each. Preconditions: the request is valid, and apart from
-// PlanBarrier there are at least two ranks and a count above 0.
+// Each planner has its own file. Preconditions: the request is valid. For all
+// but PlanBarrier, there are at least two ranks, and the count is above 0.
 Plan PlanBarrier(Planner planner);
 Plan PlanAllGather(Planner planner);
 Plan PlanAllReduce(Planner planner);
@@ -201,8 +202,9 @@ Plan PlanPermute(Planner planner);
 Plan PlanScan(Planner planner);  // scan and exscan
 Plan PlanRaggedAllToAll(Planner planner);
 
-// Errors: kInvalidArgument with the entry of the tables that is wrong,
-// kResourceExhausted if the plan would fill the memory.
+// Checks the tables of a ragged_all_to_all. Errors: kInvalidArgument, which
+// names the wrong entry; kResourceExhausted if the plan would take too much
+// memory.
 Status CheckRagged(const Request& request, const Geometry& geometry,
                    uint64_t max_rounds);
 

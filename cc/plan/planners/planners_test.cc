@@ -368,8 +368,8 @@ TEST(PlanTest, ReadersOfRoundsOnAllDevicesStartApart) {
   }
 }
 
-// Even ranks put the inputs of two chunks where odd ones put none, and then the
-// other way round.
+// Even ranks put the inputs of two chunks while odd ranks put none, and vice
+// versa.
 TEST(PlanTest, RanksOfAnAllReduceTakeTurnsAtPuttingInputs) {
   const Geometry geometry{.slot_bytes = 4096,
                           .num_slots = 12,
@@ -381,7 +381,7 @@ TEST(PlanTest, RanksOfAnAllReduceTakeTurnsAtPuttingInputs) {
     request.rank = rank;
     const Result<Plan> plan = MakePlan(request, geometry);
     std::vector<uint64_t> chunks;
-    std::vector<uint64_t> rounds;  // of inputs put
+    std::vector<uint64_t> rounds;  // in which the rank puts inputs
     for (const Step& step : plan->steps) {
       if (step.kind == StepKind::kPut &&
           (rounds.empty() || rounds.back() != step.round))
@@ -396,7 +396,7 @@ TEST(PlanTest, RanksOfAnAllReduceTakeTurnsAtPuttingInputs) {
             (std::vector<uint64_t>{2, 3, 5, 5, 7, 7, 8, 8}));
 }
 
-// The root puts round 32 once all have released round 24 and those before.
+// The root puts round 32 only after all ranks have released round 24.
 TEST(PlanTest, ReadersOfABroadcastStartTogetherAgain) {
   const Geometry geometry{.slot_bytes = 2048, .num_slots = 8, .num_devices = 4};
   Request request = MakeRequest(Op::kBroadcast, 9, 160 << 10, 1);
@@ -438,7 +438,7 @@ TEST(PlanTest, NamesAreDistinct) {
   std::vector<std::string> names;
   for (Op op : AllOps()) names.emplace_back(OpName(op));
   for (int kind = 0; kind <= static_cast<int>(StepKind::kRelease); ++kind) {
-    // The two verbs that are operations as well.
+    // Leaves out the step names that are also operations.
     const auto name = StepKindName(static_cast<StepKind>(kind));
     if (name != "reduce") names.emplace_back(name);
   }

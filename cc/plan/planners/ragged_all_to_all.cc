@@ -7,7 +7,7 @@
 namespace jax_cxl::plan {
 namespace {
 
-// The tables of Request::ragged, one entry a slice.
+// The tables of Request::ragged, one entry per slice.
 class Tables {
  public:
   explicit Tables(const Request& request)
@@ -28,7 +28,7 @@ class Tables {
   const uint64_t entries_;
 };
 
-// Part of a slice, and where it lies in its sender's slot.
+// A part of a slice, and its place in the sender's slot.
 struct Piece {
   int receiver = 0;
   uint64_t round = 0;
@@ -38,9 +38,9 @@ struct Piece {
   uint64_t bytes = 0;
 };
 
-// Fills one slot after the other with what `sender` has for its peers,
+// Fills one slot after another with the slices that `sender` has for its peers,
 // starting with its successor. Each rank does this for all senders, and so
-// knows where its own pieces lie.
+// knows the places of the pieces that it receives.
 std::vector<Piece> Pack(const Planner& planner, const Tables& tables,
                         int sender, uint64_t* rounds) {
   const Request& request = planner.request();
@@ -91,7 +91,7 @@ Status CheckRange(const char* what, int rank, const char* offset_name,
                 " rows of ", what);
 }
 
-// Two slices in one place would leave what arrives last.
+// If two slices had one place, the one that arrives last would win.
 Status CheckOverlaps(const Request& request, const Tables& tables,
                      int receiver) {
   struct Slice {
@@ -125,7 +125,7 @@ Status CheckRagged(const Request& request, const Geometry& geometry,
                    uint64_t max_rounds) {
   const Ragged& ragged = request.ragged;
   const int n = request.num_ranks;
-  // Far from 64 bits, in bytes too.
+  // Far from overflowing 64 bits, in bytes too.
   constexpr uint64_t kMaxBytes = uint64_t{1} << 44;
   const uint64_t row = std::max<uint64_t>(request.count, 1);
   const uint64_t most = kMaxBytes / request.element_bytes / row;
@@ -156,7 +156,7 @@ Status CheckRagged(const Request& request, const Geometry& geometry,
                       " (recv_sizes[", there, "])");
       rows += size;
     }
-    // A slice may end a slot early, by less than a line.
+    // A slice may end before the end of a slot, by less than kSlotAlignment.
     const uint64_t bytes = rows * request.count * request.element_bytes;
     const uint64_t rounds =
         2 * (bytes / geometry.slot_bytes) +
@@ -171,8 +171,8 @@ Status CheckRagged(const Request& request, const Geometry& geometry,
   return OkStatus();
 }
 
-// Round t carries the t-th slotful of what a rank sends to others; ranks that
-// have no more to send stay silent.
+// Round t carries the t-th slot of data that a rank sends to others. Ranks with
+// no more data publish nothing.
 Plan PlanRaggedAllToAll(Planner planner) {
   const Request& request = planner.request();
   const int n = planner.ranks(), rank = planner.rank();
@@ -186,7 +186,7 @@ Plan PlanRaggedAllToAll(Planner planner) {
         return piece.receiver != rank;
       });
   }
-  // Pieces lie in the order of their rounds.
+  // Pieces are sorted by round.
   std::vector<size_t> next(n);
   auto each = [&](int sender, uint64_t t, const auto& visit) {
     size_t& i = next[sender];
@@ -208,7 +208,7 @@ Plan PlanRaggedAllToAll(Planner planner) {
     }
   };
   Pipeline(rounds, publish, retrieve);
-  // Last, because nobody waits for it.
+  // These copies come last, because no peer waits for them.
   const uint64_t row = planner.block();
   for (uint64_t s = 0; s < request.ragged.slices; ++s) {
     const uint64_t k = rank * request.ragged.slices + s;

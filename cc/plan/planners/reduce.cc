@@ -3,7 +3,8 @@
 namespace jax_cxl::plan {
 namespace {
 
-// The root reduces everything: one exchange, in which it reads (n - 1) B.
+// The root reduces everything. This takes one exchange, in which the root reads
+// (n - 1) B.
 Plan RootReads(Planner planner) {
   const Chunks chunks = planner.Cut(planner.block());
   for (uint64_t t = 0; t < chunks.count; ++t) {
@@ -18,9 +19,10 @@ Plan RootReads(Planner planner) {
   return std::move(planner).Finish(chunks.count);
 }
 
-// Each chunk has a segment per rank other than the root: its owner, which
-// reduces it into its slot. Every rank, the root too, reads B: with the root as
-// an owner it would read almost 2 B. Two exchanges.
+// Each chunk has a segment for each rank except the root. That rank, the owner
+// of the segment, reduces it into its slot. Every rank reads B, the root too.
+// If the root were an owner, it would read almost 2 B. This takes two
+// exchanges.
 Plan OwnersReduce(Planner planner) {
   const int n = planner.ranks(), rank = planner.rank();
   const int root = planner.request().root, owners = n - 1;
@@ -30,8 +32,8 @@ Plan OwnersReduce(Planner planner) {
   auto owner = [&](int s) { return s < root ? s : s + 1; };
   const int mine = planner.is_root() ? -1 : (rank < root ? rank : rank - 1);
 
-  // With four slots owners put the inputs of the next chunk before they reduce
-  // this one, so that nobody waits for them.
+  // With four slots, owners put the inputs of the next chunk before they reduce
+  // this chunk, so that no rank waits for them.
   const TwoExchanges rounds(planner.geometry(), n);
 
   auto put_inputs = [&](uint64_t c) {
@@ -68,7 +70,7 @@ Plan OwnersReduce(Planner planner) {
 
 }  // namespace
 
-// The same trade as in all-reduce.
+// The choice is the same as in all-reduce.
 Plan PlanReduce(Planner planner) {
   const bool root_reads = planner.ranks() == 2 ||
                           planner.block() <= planner.geometry().all_read_bytes;

@@ -3,13 +3,13 @@
 namespace jax_cxl::plan {
 
 // Round t carries chunk t of all blocks that another rank needs. Each rank
-// reduces what it needs from the start: handing prefixes on would round more
-// than once in the types that accumulate in a wider one.
+// reduces all inputs that it needs. Passing on partial results would round more
+// than once in types that accumulate in a wider type.
 Plan PlanScan(Planner planner) {
   const int n = planner.ranks(), rank = planner.rank();
   const bool reverse = planner.request().reverse;
   const int own = planner.request().op == Op::kScan ? 1 : 0;
-  // The ranks [first, last) that the result is made of.
+  // The ranks [first, last) whose inputs form the result.
   const int first = reverse ? rank + 1 - own : 0;
   const int last = reverse ? n : rank + own;
   const bool sends = reverse ? rank > 0 : rank + 1 < n;

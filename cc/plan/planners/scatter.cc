@@ -2,7 +2,7 @@
 
 namespace jax_cxl::plan {
 
-// Round t carries chunk t of all blocks but the root's own. The root's i-th
+// Round t carries chunk t of all blocks except the root's own. The root's i-th
 // peer reads the (i - 1)-th part of the slot.
 Plan PlanScatter(Planner planner) {
   const int n = planner.ranks(), rank = planner.rank();

@@ -20,8 +20,7 @@
 // A step also reads the same data under every schedule, because each rank's
 // program obeys two rules:
 //  - It does not write a slot in a round that it has already published. A
-//  reader
-//    waits for the publication, so it finds the final bytes.
+//    reader waits for the publication, so it finds the final bytes.
 //  - It does not read a round that it has already released. The owner waits for
 //    the releases of all peers before it writes the slot for a later round, so
 //    it does not write while a peer reads.

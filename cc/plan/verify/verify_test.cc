@@ -43,7 +43,7 @@ std::string Complaint(const Request& request, const Plans& plans,
     EXPECT_NE(actual.find(text), std::string::npos) << "\"" << actual << "\""; \
   } while (false)
 
-// The index of the `nth` step of a kind.
+// Returns the index of the `nth` step of a kind.
 size_t Find(const Plan& plan, StepKind kind, int nth = 0) {
   for (size_t i = 0; i < plan.steps.size(); ++i) {
     if (plan.steps[i].kind == kind && nth-- == 0) return i;
@@ -66,8 +66,8 @@ bool MovesBytes(const Step& step) {
   return step.kind != StepKind::kPublish && step.kind != StepKind::kRelease;
 }
 
-// Every single-step fault of a kind that no plan survives, in every step of
-// every rank of every operation.
+// Applies every single-step fault that no plan survives to every step of every
+// rank of every operation.
 class Mutations : public testing::TestWithParam<Op> {
  protected:
   Mutations() : request_(MakeRequest(GetParam(), 4, 300, 4, 1)) {
@@ -98,7 +98,7 @@ class Mutations : public testing::TestWithParam<Op> {
 
 TEST_P(Mutations, MissingStep) {
   ExpectCaught("drop", [](Plan& plan, size_t i) {
-    // A publish or release may be left to the next one.
+    // A publish or release may be missing if a later one covers it.
     auto same_kind = [&](const Step& step) {
       return step.kind == plan.steps[i].kind;
     };
@@ -159,7 +159,7 @@ TEST_P(Mutations, WrongSize) {
     ExpectCaught("bytes", [change](Plan& plan, size_t i) {
       Step& step = plan.steps[i];
       if (!MovesBytes(step) || step.bytes == 0) return false;
-      // Putting more than anybody reads is a waste, not a fault.
+      // Putting more than peers read is a waste, but no fault.
       if (change > 0 &&
           (step.kind == StepKind::kPut || step.kind == StepKind::kPutOutput ||
            step.kind == StepKind::kReduceToSlot)) {
@@ -213,7 +213,8 @@ TEST_P(Mutations, WrongRanks) {
   }
 }
 
-// Publishing before the data is there, releasing before it was read.
+// Publishes before the data are there, or releases before the rank has read
+// them.
 TEST_P(Mutations, EarlyDoorbell) {
   ExpectCaught("early", [](Plan& plan, size_t i) {
     if (i == 0 || MovesBytes(plan.steps[i])) return false;
@@ -237,7 +238,7 @@ INSTANTIATE_TEST_SUITE_P(Ops, Mutations, testing::ValuesIn(AllOps()),
                          });
 
 TEST(VerifyTest, ReportsDeadlock) {
-  // All puts before all gets needs a slot for each round.
+  // All puts come before all gets, which needs a slot for each round.
   const Request request = MakeRequest(Op::kAllGather, 3, 1500, 1);
   Plans plans = GoodPlans(request);
   ASSERT_EQ(plans[0].rounds, 3u);
@@ -266,8 +267,8 @@ TEST(VerifyTest, ReportsSwappedPeers) {
 }
 
 TEST(VerifyTest, ReportsReductionOfPartialResults) {
-  // Rank 1 hands its prefix on and rank 2 folds on top: right in exact
-  // arithmetic only.
+  // Rank 1 passes on its prefix, and rank 2 adds its input. The result is right
+  // only in exact arithmetic.
   const Request request = MakeRequest(Op::kScan, 3, 10);
   Plans plans = GoodPlans(request);
   Plan& one = plans[1];
@@ -283,8 +284,8 @@ TEST(VerifyTest, ReportsReductionOfPartialResults) {
 }
 
 TEST(VerifyTest, ReportsDataInTheWrongOrder) {
-  // Rank 2 passes the input of rank 1 off as its own: the fold over slots
-  // would be 0 1 1.
+  // Rank 2 puts the input of rank 1 as its own: the fold over slots would be 0
+  // 1 1.
   const Request request = MakeRequest(Op::kAllReduce, 3, 10);
   Geometry all_read = kTwoSlots;
   all_read.all_read_bytes = 1 << 20;
@@ -341,7 +342,7 @@ TEST(VerifyTest, ReportsWriteAfterPublish) {
 }
 
 TEST(VerifyTest, ReportsLeftovers) {
-  // An empty slot is published: what the reader finds is an older round.
+  // The root publishes an empty slot. The reader finds an older round in it.
   const Request request = MakeRequest(Op::kBroadcast, 3, 10);
   Plans plans = GoodPlans(request);
   Erase(plans[0], Find(plans[0], StepKind::kPut));
@@ -390,7 +391,8 @@ TEST(VerifyTest, CountsBytesByRankAndDevice) {
   ASSERT_TRUE(traffic.ok());
   EXPECT_EQ(traffic->by_rank[0], (PoolBytes{700, 700}));
   EXPECT_EQ(traffic->by_rank[1], (PoolBytes{700, 700}));
-  // A chunk of 384 and one of 316 bytes, of each rank, the other way round.
+  // Each rank has a chunk of 384 bytes and one of 316 bytes, on opposite
+  // devices.
   EXPECT_EQ(traffic->by_device[0], (PoolBytes{700, 700}));
   EXPECT_EQ(traffic->by_device[1], (PoolBytes{700, 700}));
 

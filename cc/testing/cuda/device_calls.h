@@ -19,7 +19,7 @@ class DeviceEndpointTest : public testing::Test {
   }
 };
 
-// What `rank` of two calls; its buffers are left to the caller.
+// Returns the call of `rank` in a group of two. The caller sets its buffers.
 inline Call Sum(int rank, uint64_t count) {
   Call call;
   call.name = "psum";

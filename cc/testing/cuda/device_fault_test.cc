@@ -1,5 +1,5 @@
-// Calls that cannot be completed: each in a process of its own, because the
-// device is lost with them.
+// Calls that cannot complete. Each has its own process, because the device is
+// lost with the call.
 
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 namespace jax_cxl::comm {
 namespace {
 
-// What the runtime's watcher does; returns what it found.
+// Checks the channels like the runtime's watcher. Returns the first error.
 Status WatchUntilFailure(DeviceWorld& world) {
   const auto start = Clock::now();
   while (Clock::now() - start < std::chrono::seconds(20)) {
@@ -36,8 +36,8 @@ Status WatchUntilFailure(DeviceWorld& world) {
   return OkStatus();
 }
 
-// Ranks 0 and 1 add up so many numbers each, or none at all. Prints what it
-// found and whether rank 0's call failed; ends the process.
+// Ranks 0 and 1 sum `count_0` and `count_1` numbers; 0 means no call. Prints
+// the error and whether rank 0's call failed, and ends the process.
 [[noreturn]] void RunDisagreement(uint64_t count_0, uint64_t count_1,
                                   DeviceOptions options = {}) {
   options.timeout_s = 1;
@@ -51,7 +51,7 @@ Status WatchUntilFailure(DeviceWorld& world) {
     OkOrDie(cudaSetDevice(world->device(rank)));
     std::byte* buffer = nullptr;
     OkOrDie(cudaMalloc(&buffer, 2 * counts[rank] * sizeof(int32_t)));
-    // A queue may be full before all of a call is in it, and stay so.
+    // A queue may be full before all of a call is in it, and stay full.
     enqueued[rank] = std::async(std::launch::async, [=, count = counts[rank]] {
       Call call = Sum(rank, count);
       call.input = buffer;
@@ -62,7 +62,7 @@ Status WatchUntilFailure(DeviceWorld& world) {
   }
   const Status status = WatchUntilFailure(*world);
   OkOrDie(cudaSetDevice(0));
-  // Whoever awaits the result of rank 0 gets an error.
+  // A thread that waits for the result of rank 0 gets an error.
   const bool failed = !enqueued[0].get().ok() ||
                       cudaStreamSynchronize(world->stream(0)) != cudaSuccess;
   std::cerr << CodeName(status.code()) << " | " << status.message() << " | "

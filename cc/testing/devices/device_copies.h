@@ -10,14 +10,15 @@
 
 namespace jax_cxl::pool {
 
-// How a modelled device reaches a pool: through the emulated cache of its host,
-// if the pool has one, else as a device of a machine without such caches.
+// How a modelled device accesses a pool: through the emulated cache of its
+// host, if the pool has one, else like a device of a machine without such
+// caches.
 class DeviceCopies {
  public:
   explicit DeviceCopies(const Pool& pool)
       : cache_(dynamic_cast<IncoherentCache*>(pool.coherence().cache())) {}
 
-  // None of its writes stays in the cache.
+  // From now on, none of its writes stays in the cache.
   void WriteMemory() {
     if (cache_ != nullptr) cache_->DevicesWriteMemory();
   }

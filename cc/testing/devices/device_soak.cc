@@ -29,11 +29,11 @@ constexpr uint64_t kKey = 0x6d6f64656c000000;
 constexpr uint64_t kControlBytes = offsetof(DeviceControl, flagged);
 constexpr uint32_t kBlocks = 4;
 
-// What all ranks of a world have alike.
+// Settings that all ranks of a world share.
 struct Setting {
   int ranks;
   int devices;
-  int threads;  // of a relay
+  int threads;  // of each relay
   bool writes_memory;
   plan::Geometry slots;
   plan::Geometry kernels;
@@ -125,8 +125,8 @@ class ModelRank {
     relay_->Add(channel_.get());
   }
 
-  // Enqueues calls on the relay, some ahead of the device as a stream does, and
-  // executes them. "" or what went wrong.
+  // Executes calls. Enqueues some calls on the relay before the device reaches
+  // them, as a stream does. Returns "" or the problem.
   std::string Run(std::vector<SharedCall>& calls, uint64_t seed,
                   const std::atomic<bool>& stop) {
     Random random(seed);
@@ -218,7 +218,7 @@ class ModelRank {
   bool copied_ = false;
 };
 
-// Runs a batch on all ranks; "" or what went wrong.
+// Runs a batch of calls on all ranks. Returns "" or the problem.
 std::string RunBatch(std::vector<std::unique_ptr<ModelRank>>& ranks,
                      std::vector<SharedCall>& calls, Random& random,
                      double timeout_s) {
@@ -278,7 +278,7 @@ DeviceSoakReport DeviceSoak(uint64_t seed, double seconds,
     for (auto& rank : ranks) rank->Connect();
     ++report.worlds;
     uint64_t number = 0;
-    // At least one, however long the machine took to come here.
+    // At least one batch, even if the machine was slow until here.
     for (int batch = 0; batch < kBatches && (batch == 0 || Clock::now() < end);
          ++batch) {
       std::vector<SharedCall> calls;

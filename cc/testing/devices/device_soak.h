@@ -7,8 +7,8 @@
 
 #include "cc/testing/pool/chosen_pool.h"
 
-// Random collectives of modelled devices, whose hosts pass doorbells on, write
-// back and drop lines (cc/comm/relay), against plain loops.
+// Random collectives of modelled devices, checked against plain loops. Their
+// hosts relay doorbells, and write back and drop lines (cc/comm/relay).
 namespace jax_cxl::comm::soak {
 
 struct DeviceSoakReport {
@@ -17,9 +17,9 @@ struct DeviceSoakReport {
   std::string first_failure;  // empty if there is none
 };
 
-// Runs until `seconds` have passed, or until something is wrong. Without
-// `incoherence`, on a pool with coherence=flush in /dev/shm. A batch of calls
-// that takes longer than `timeout_s` hangs.
+// Runs until `seconds` have passed, or until the first problem. Without
+// `incoherence`, it uses a pool with coherence=flush in /dev/shm. A batch of
+// calls that takes longer than `timeout_s` counts as hung.
 DeviceSoakReport DeviceSoak(uint64_t seed, double seconds,
                             const std::optional<pool::Incoherence>& incoherence,
                             double timeout_s);

@@ -144,7 +144,7 @@ void ModelDevice::Reduce(const DeviceStep& step) {
             });
 }
 
-// As ControlWarp::AwaitSlot, and CopyEngine's.
+// Models ControlWarp::AwaitSlot and its counterpart in CopyEngine.
 bool ModelDevice::SlotIsFree(uint64_t round) const {
   const uint64_t all = call_->base_round + round + 1;
   const bool in_this_call = round >= call_->num_slots;
@@ -194,7 +194,7 @@ void ModelDevice::Release(uint64_t round) {
       }
 }
 
-// Blocks ring in any order.
+// The blocks ring in any order.
 void ModelDevice::RingAll(uint64_t rounds, bool published) {
   const MemberView& mine = call_->members[call_->self];
   std::vector<uint32_t> indices(call_->num_words);

@@ -15,15 +15,15 @@
 
 namespace jax_cxl::comm {
 
-// A call as a modelled device executes it: cuda::DeviceCall without pointers to
-// device memory.
+// A call for a modelled device: cuda::DeviceCall without pointers to device
+// memory.
 struct ModelCall {
   const cuda::GpuPlan* gpu_plan = nullptr;
   std::vector<cuda::MemberView> members;
   int self = 0;
-  uint32_t num_words = 1;         // blocks, or lines of the copy engines
+  uint32_t num_words = 1;         // blocks, or pipelines of the copy engines
   bool words_take_turns = false;  // copy engines
-  bool awaits_end = false;        // a kernel behind copies
+  bool awaits_end = false;        // a kernel call after a copy-engine call
   uint32_t num_slots = 0;
   cuda::Stripes stripes;
   uint64_t base_round = 0;
@@ -37,14 +37,14 @@ struct ModelCall {
 };
 
 // Does what kernels (cc/engine/cuda/executor.cu) and copy engines
-// (copy_engine.cu) do in a call, step by step, with the same words: both
-// directions at once, in an order that chance decides.
+// (copy_engine.cu) do in a call, step by step, with the same words. Both
+// directions run at the same time, in a random order.
 class ModelDevice {
  public:
   ModelDevice(const pool::DeviceCopies& copies, uint64_t seed)
       : copies_(copies), random_(seed) {}
 
-  // "" or what went wrong. `stop` ends it.
+  // Returns "" or the problem. `stop` ends the call.
   std::string Execute(const ModelCall& call, const std::atomic<bool>& stop);
 
  private:
@@ -58,7 +58,7 @@ class ModelDevice {
   bool HasPublished(int member, uint64_t round);
   void Release(uint64_t round);
 
-  // f(address in the slot, offset of the step, bytes) for each piece.
+  // Calls use(address in the slot, offset of the step, bytes) for each piece.
   template <typename Use>
   void ForSlot(int member, uint64_t round, uint64_t offset, uint64_t bytes,
                const Use& use) const;

@@ -7,18 +7,18 @@
 
 #include "cc/base/status.h"
 
-// Which rank dies, stops, stalls or scribbles at which point of the protocol
-// (faulty_memory.h makes it happen).
+// Describes a fault: which rank dies, stops, is delayed or corrupts memory, and
+// at which point of the protocol. Injector (faulty_memory.h) makes it happen.
 namespace jax_cxl::fault {
 
 enum class Point : uint8_t {
-  // Before the first move after the rank has recorded that
+  // Before the first operation after the rank has recorded that
   kSubmit,  // it has submitted a call,
   kStart,   // all ranks are in the call,
   kFinish,  // the call is done.
   // In channels:
   kStep,  // before a slot or a submission is published or acquired
-  kRing,  // before a doorbell: all that it announces is written
+  kRing,  // before a doorbell, after the data that it announces
   kRung,  // after a doorbell
   kWait,  // before a doorbell is read
 };
@@ -29,16 +29,16 @@ enum class Action : uint8_t {
   kStop,     // SIGSTOP
   kExit,     // _exit(70): no destructor runs
   kDelay,    // sleeps for `seconds`
-  kCorrupt,  // kRing: scribbles over what the doorbell announces; kRung: over
+  kCorrupt,  // kRing: overwrites the data of the doorbell; kRung: overwrites
              // the doorbell
 };
 inline constexpr int kNumActions = 5;
 
 struct Fault {
   int rank = 0;
-  uint64_t call = 1;  // number of the rank's call, from 1, or a later one
+  uint64_t call = 1;  // the fault happens in this call (from 1) or a later one
   Point point = Point::kSubmit;
-  uint64_t pass = 1;  // through the point, counted from that call on
+  uint64_t pass = 1;  // counts passes through the point from that call on
   Action action = Action::kKill;
   double seconds = 0;  // kDelay
 
@@ -48,8 +48,9 @@ struct Fault {
 std::string_view PointName(Point point);
 std::string_view ActionName(Action action);
 
-// "rank=1,call=3,point=ring,pass=2,action=delay,seconds=0.5"; call and pass may
-// be left out. Error: kInvalidArgument.
+// Parses a text like
+// "rank=1,call=3,point=ring,pass=2,action=delay,seconds=0.5". `call` and `pass`
+// are optional. Fails with kInvalidArgument.
 Result<Fault> Parse(std::string_view text);
 std::string Text(const Fault& fault);
 

@@ -23,13 +23,14 @@
 #include "cc/pool/open/shm_name.h"
 #include "cc/testing/faults/fault_job.h"
 
-// Jobs that are killed as a whole at any moment, from before they have a pool
-// to the middle of a collective, and what they leave behind.
+// Jobs that are killed as a whole at a random moment, from before the pool
+// exists to the middle of a collective, and the files and sockets that they
+// leave behind.
 namespace jax_cxl::comm::faults {
 
 inline const std::string kCyclePrefix = "cycle.";
 
-// One rank of a job that ends by SIGKILL only.
+// Runs one rank of a job that only SIGKILL ends.
 [[noreturn]] inline void RunUntilKilled(const std::string& name, int rank,
                                         int ranks, std::atomic<uint64_t>* token,
                                         std::atomic<int>* registered) {
@@ -66,7 +67,7 @@ inline const std::string kCyclePrefix = "cycle.";
   }
 }
 
-// Starts a job and kills all of it after `delay`.
+// Starts a job and kills all of its processes after `delay`.
 inline void StartAndCrash(uint64_t cycle, int ranks,
                           std::chrono::microseconds delay) {
   struct Meeting {
@@ -119,8 +120,8 @@ inline int CountEntries(const std::string& directory,
 
 inline int OpenDescriptors() { return CountEntries("/proc/self/fd", ""); }
 
-// What pools whose names start with `prefix` have left on this machine, and
-// what this process has more of than `descriptors_before`.
+// Counts what pools with names that start with `prefix` have left on this
+// machine, and the descriptors of this process beyond `descriptors_before`.
 inline Leftovers FindLeftovers(const std::string& prefix,
                                int descriptors_before) {
   Leftovers left;

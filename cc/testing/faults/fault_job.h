@@ -35,28 +35,29 @@
 #include "cc/testing/soak/soak_call.h"
 #include "cc/testing/world/world.h"
 
-// A small job of real processes, one of which meets with a fault, and what each
-// of them saw of it.
+// A small job of real processes. One of them has a fault. The result says what
+// each process saw.
 namespace jax_cxl::comm::faults {
 
 inline constexpr int kMaxRanks = 4;
 inline constexpr int kCalls = 3;
-inline const std::string kFaultPrefix = "fault.";  // of pools' names
+inline const std::string kFaultPrefix = "fault.";  // prefix of pools' names
 
 inline double Now() {
   return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
 }
 
-// What happens to one rank of a job that runs kCalls collectives.
+// The fault of one rank in a job that runs kCalls collectives.
 struct Case {
   plan::Op op = plan::Op::kBarrier;
   int ranks = 2;
   uint64_t seed = 1;  // of the collectives
   fault::Fault fault;
-  // At this time after the start, by a signal from outside, and not at the
-  // fault's point.
+  // If set, the fault is a signal from outside, at this time after the start.
+  // The fault's point then has no meaning.
   std::optional<double> at_s;
-  // A stopped rank goes on after this time; else it stays until all is over.
+  // If set, a stopped rank continues after this time. Else it stays stopped
+  // until all others have ended.
   std::optional<double> resume_after_s;
   double warn_after_s = 0.1;
   double timeout_s = 0.4;
@@ -74,14 +75,14 @@ inline std::string Text(const Case& item) {
 
 struct RankResult {
   pid_t pid = 0;
-  bool reported = false;  // reached the end of its calls, or an error
+  bool reported = false;  // finished its calls, or got an error
   Code code = Code::kOk;
-  uint64_t wrong = 0;   // elements of the calls that succeeded
+  uint64_t wrong = 0;   // wrong elements of calls that succeeded
   double ended_at = 0;  // when the last call was done
   std::array<uint64_t, fault::kNumPoints> passes{};
   char message[2000] = {};
-  // What the parent saw.
-  int status = 0;  // of waitpid
+  // Observed by the parent.
+  int status = 0;  // from waitpid
   bool hung = false;
 };
 
@@ -92,9 +93,9 @@ struct JobResult {
   double seconds = 0;
 };
 
-// What the processes of a job share besides the pool.
+// The memory that the processes of a job share besides the pool.
 struct Shared {
-  std::atomic<uint64_t> token{0};  // of the pool, once it is there
+  std::atomic<uint64_t> token{0};  // of the pool, once it exists
   std::atomic<int> registered{0};
   std::atomic<double> fault_at{0};
   RankResult results[kMaxRanks];
@@ -110,12 +111,12 @@ inline std::vector<soak::SoakCall> MakeCalls(const Case& item) {
   return calls;
 }
 
-// The life of one rank, in its process.
+// The code of one rank, in its process.
 inline void RunRank(const Case& item, int rank, pool::Pool* pool,
                     Shared* shared) {
   RankResult& result = shared->results[rank];
   Options options;
-  options.slot_bytes = 1024;  // a call goes through the ring several times
+  options.slot_bytes = 1024;  // a call uses each slot several times
   options.num_slots = 2;
   options.warn_after_s = item.warn_after_s;
   options.timeout_s = item.timeout_s;
@@ -128,7 +129,7 @@ inline void RunRank(const Case& item, int rank, pool::Pool* pool,
   Completions completions;
   Endpoint endpoint(pool, peers.get(), &completions, options, rank);
   Status status;
-  // The first alone, the others at once.
+  // First one call alone, then the others at once.
   for (auto [first, last] : {std::pair{0, 1}, std::pair{1, kCalls}}) {
     std::vector<Status> statuses(kCalls);
     Countdown countdown(last - first);
@@ -156,7 +157,7 @@ inline void RunRank(const Case& item, int rank, pool::Pool* pool,
 }
 
 // Runs the job to its end. A process that has not ended `deadline_s` after the
-// start counts as hung and is killed.
+// start counts as hung, and is killed.
 class Job {
  public:
   Job(const Case& item, double deadline_s)
@@ -177,10 +178,10 @@ class Job {
       spec.bytes = pool::MinimumPoolBytes(item_.ranks, 1);
       pool::ApplyChoice(&spec);
       for (int rank = 0; rank < item_.ranks; ++rank) Fork(rank, spec);
-      // Not before: an incoherent pool has a thread.
+      // Created after the forks, because an incoherent pool has a thread.
       const auto pool = OrDie(pool::Pool::Create(spec, item_.ranks));
       shared_->token = pool->token();
-      // No fault comes before all have the pool.
+      // No fault happens before all ranks have the pool.
       while (shared_->registered < item_.ranks && Now() < deadline_)
         sched_yield();
     }
@@ -229,7 +230,7 @@ class Job {
           injector.passes(static_cast<fault::Point>(point));
   }
 
-  // Sends the signals that come from outside, and waits for all processes.
+  // Sends the signals from outside, and waits for all processes.
   void Attend() {
     std::optional<double> strike_at;
     bool stopped = false;
@@ -263,14 +264,14 @@ class Job {
       kill(pid, item_.fault.action == fault::Action::kStop ? SIGSTOP : SIGKILL);
   }
 
-  // Whether it is time to go on with, or to end, a stopped process.
+  // Returns true if it is time to continue or to end a stopped process.
   bool MayEnd() const {
     if (item_.resume_after_s)
       return Now() > shared_->fault_at + *item_.resume_after_s;
     return running_.size() == 1 && running_[0] == item_.fault.rank;
   }
 
-  // True if a process was stopped.
+  // Collects processes that have ended. Returns true if a process was stopped.
   bool Reap() {
     bool stopped = false;
     int status = 0;

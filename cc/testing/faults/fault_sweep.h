@@ -17,32 +17,34 @@
 #include "cc/plan/plan.h"
 #include "cc/testing/faults/fault_job.h"
 
-// All faults: every pass through every point, of every rank of every operation,
-// and what must become of the others.
+// All faults: every pass through every point, for every rank and every
+// operation, and the results that the other ranks must have.
 namespace jax_cxl::comm::faults {
 
-// A rank that never ends needs no longer than this to count as hung.
+// A process counts as hung after so many seconds. No test needs more.
 inline constexpr double kDeadline = 10;
-// What a dead peer may cost the others.
+// The longest time in which a survivor must report a dead peer.
 inline constexpr double kPromptly = 1;
-// How long after its timeout a rank may give up, on a machine that is busy.
+// How long after its timeout a rank may give up, on a busy machine.
 inline constexpr double kAfterTimeout = 3;
 
 struct Tally {
   uint64_t cases = 0;
-  uint64_t reached = 0;  // the others came to no fault
+  uint64_t reached = 0;  // cases in which the fault happened
   uint64_t hangs = 0;
   uint64_t crashes = 0;
-  uint64_t wrong = 0;      // elements
-  uint64_t misjudged = 0;  // an error of another kind, or that names another
-  uint64_t late = 0;       // survivors that took longer than kPromptly
+  uint64_t wrong = 0;  // number of wrong elements
+  uint64_t misjudged =
+      0;              // errors of the wrong kind, or that name the wrong rank
+  uint64_t late = 0;  // survivors that took longer than kPromptly
   std::array<uint64_t, fault::kNumActions> by_action{};
   std::array<uint64_t, fault::kNumPoints> by_point{};
   uint64_t at_random_times = 0;
   uint64_t survivors_with_error = 0;
-  uint64_t survivors_done = 0;        // they needed nothing more of the victim
-  std::vector<double> detection_s;    // of each survivor of a death
-  std::vector<std::string> failures;  // the first few, in words
+  uint64_t survivors_done =
+      0;  // survivors that needed nothing more from the victim
+  std::vector<double> detection_s;    // seconds, for each survivor of a death
+  std::vector<std::string> failures;  // descriptions of the first few
 
   void Fail(uint64_t* count, const Case& item, const std::string& what) {
     ++*count;
@@ -73,7 +75,7 @@ struct Tally {
   bool good() const { return failures.empty(); }
 };
 
-// Compares what the job's processes saw with what they have to see.
+// Compares the results of the job's processes with the required results.
 class Judge {
  public:
   Judge(const Case& item, const JobResult& result, Tally* tally)
@@ -137,7 +139,8 @@ class Judge {
                     result_.ranks[rank].message + " (" + why + ")");
   }
 
-  // A rank that ended in good order: with the right error, or none.
+  // Judges a rank that has ended normally: it must have the right error, or
+  // none.
   void JudgeError(int rank, bool victim) {
     const RankResult& seen = result_.ranks[rank];
     if (seen.code == Code::kOk) {
@@ -208,7 +211,7 @@ inline void RunCase(const Case& item, Tally* tally) {
   Judge(item, result, tally).Run();
 }
 
-// The victim's passes through all points when nothing happens.
+// Counts the victim's passes through all points without a fault.
 inline std::array<uint64_t, fault::kNumPoints> CountPasses(Case item) {
   item.fault.call = 0;
   item.fault.pass = UINT64_MAX;
@@ -217,14 +220,14 @@ inline std::array<uint64_t, fault::kNumPoints> CountPasses(Case item) {
   return Job(item, kDeadline).Run().ranks[item.fault.rank].passes;
 }
 
-// How the passes of a point are covered.
+// Which passes of a point the cases cover.
 struct Coverage {
-  bool every_pass = false;  // else one, at random
+  bool every_pass = false;  // else one random pass
   bool all_actions = false;
-  int random_times = 0;  // kills and stops at any time
+  int random_times = 0;  // number of kills and stops at random times
 };
 
-// The faults of one victim in one kind of job.
+// Returns the cases with one victim in one kind of job.
 inline std::vector<Case> CasesOf(plan::Op op, int ranks, int victim,
                                  const Coverage& coverage,
                                  soak::Random& random) {
@@ -243,7 +246,7 @@ inline std::vector<Case> CasesOf(plan::Op op, int ranks, int victim,
     item.fault.point = point;
     item.fault.pass = pass;
     item.fault.action = action;
-    // Deaths have their own limit, kPromptly; nobody has to notice a delay.
+    // Deaths have their own limit, kPromptly. No rank has to notice a delay.
     if (action == Action::kKill || action == Action::kExit ||
         action == Action::kDelay)
       item.timeout_s = 5;
@@ -256,7 +259,7 @@ inline std::vector<Case> CasesOf(plan::Op op, int ranks, int victim,
   };
   for (int p = 0; p < fault::kNumPoints; ++p) {
     const auto point = static_cast<Point>(p);
-    // How often a rank waits is a matter of luck.
+    // How often a rank waits is random.
     const uint64_t count =
         point == Point::kWait ? std::min<uint64_t>(passes[p], 2) : passes[p];
     if (count == 0) continue;

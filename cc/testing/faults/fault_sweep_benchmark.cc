@@ -1,14 +1,15 @@
-// Every fault at every point of every operation, and jobs that are killed as a
-// whole; prints what came of it as JSON. Status 0: no hang, no crash, no wrong
-// value, nobody misled, nothing left behind.
+// Tests every fault at every point of every operation, and jobs that are killed
+// as a whole. Prints the results as JSON. Exits with 0 if there was no hang, no
+// crash, no wrong value and no wrong error, and if nothing was left behind.
 //
 // fault_sweep_benchmark [--seed=S] [--random_times=30] [--cycles=1000]
 //                       [--workers=4]
 //
-// Each of the 13 operations runs in jobs of 2, 3 and 4 processes, in each of
-// which each process is the victim once: it is killed at every pass through
-// every point, and stopped, ended, delayed and made to scribble at one pass of
-// each; then killed or stopped from outside at `random_times` random times.
+// Each of the 13 operations runs in jobs of 2, 3 and 4 processes, and in each
+// job each process is the victim once. The victim is killed at every pass
+// through every point. At one pass of each point, it is stopped, ended,
+// delayed, or made to corrupt memory. Finally it is killed or stopped from
+// outside at `random_times` random times.
 
 #include <sys/utsname.h>
 #include <unistd.h>

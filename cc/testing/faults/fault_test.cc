@@ -21,7 +21,7 @@ std::string Failures(const Tally& tally) {
   return text;
 }
 
-// A slice of what fault_sweep_benchmark goes through as a whole, of 8 s or
+// Runs a random part of fault_sweep_benchmark, for 8 s or
 // JAX_CXL_TEST_FAULT_SECONDS.
 TEST(FaultTest, FreshSliceOfTheSweep) {
   const uint64_t seed = std::random_device()();
@@ -52,7 +52,7 @@ Case AllReduce(const std::string& fault) {
   return item;
 }
 
-// What the sweep relies on: that it would see a hang ...
+// The sweep is useful only if it notices a hang ...
 TEST(FaultTest, SeesAHang) {
   Case item = AllReduce("rank=1,point=start,action=stop");
   item.timeout_s = 1000;
@@ -62,7 +62,7 @@ TEST(FaultTest, SeesAHang) {
   EXPECT_EQ(tally.hangs, 1u);
 }
 
-// ... an error that names another rank, or comes late, and a wrong value.
+// ... an error that names the wrong rank or comes late, and a wrong value.
 TEST(FaultTest, SeesThatTheWrongRankIsNamed) {
   const Case item = AllReduce("rank=1,point=start,action=kill");
   JobResult result = Job(item, kDeadline).Run();
@@ -83,14 +83,14 @@ TEST(FaultTest, SeesThatTheWrongRankIsNamed) {
   EXPECT_EQ(tally.wrong, 3u);
 }
 
-// In the first call, and one that goes through slots: those after it are
-// submitted together, and small ones succeed without a rank that has submitted
-// them.
+// The fault is in the first call, and that call uses slots. The calls after it
+// are submitted together, and small ones succeed even if a rank that has
+// submitted them dies.
 TEST(FaultTest, SaysWhatTheVictimDidLast) {
-  // Other hosts know no more of a killed rank than its last heartbeat told.
+  // Other hosts know only what a killed rank's last heartbeat has published.
   if (pool::Incoherence::FromEnvironment()) GTEST_SKIP();
   Case item = AllReduce("rank=1,call=1,point=start,action=kill");
-  item.seed = 9;  // whose first call has some kilobytes
+  item.seed = 9;  // with this seed, the first call has some kilobytes
   const JobResult result = Job(item, kDeadline).Run();
   const std::string message = result.ranks[0].message;
   EXPECT_NE(message.find("it was in its call "), message.npos) << message;

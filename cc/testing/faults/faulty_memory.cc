@@ -22,10 +22,10 @@ namespace {
 using pool::Region;
 
 constexpr int kExitStatus = 70;
-// What a doorbell announces starts beside it, and is at least so long.
+// The data of a doorbell start beside it, and have at least so many words.
 constexpr uint64_t kScribbledWords = 4;
 
-// A corruption that a test can repeat.
+// Returns another value, always the same one for the same value.
 uint64_t Scramble(uint64_t value) {
   value = (value ^ 0x9e3779b97f4a7c15) * 0xbf58476d1ce4e5b9;
   return value ^ value >> 29 ^ value << 41;
@@ -41,7 +41,7 @@ void Corrupt(Point point, uint64_t* word) {
     std::atomic_ref(word[i]).store(Scramble(word[i] + i));
 }
 
-// Memory that is coherent or not cached: nothing is written back or dropped.
+// Coherent or uncached memory: nothing needs to be written back or dropped.
 class Uncached final : public pool::Cache {
  public:
   void WriteBack(const void*, size_t) override {}
@@ -56,18 +56,18 @@ class Uncached final : public pool::Cache {
   }
 };
 
-// The flags of a channel, unlike those of the process that other threads ring.
+// Returns true for flags of a channel. Other threads of the process ring the
+// other flags.
 bool InChannel(Region flag) { return flag >= Region::kDirectoryReady; }
 
-// What a call's data travel in.
+// Returns true if a call's data travel in such a region.
 bool IsPayload(Region region) {
   return region == Region::kSlot || region == Region::kSubmission;
 }
 
 }  // namespace
 
-// The memory as the rank's process has it without a fault, and a look at every
-// move.
+// The rank's memory as it is without a fault. Observes every operation.
 class Injector::Memory final : public pool::Interposer, public pool::Cache {
  public:
   Memory(const pool::MappedMemory& memory, Injector* injector,
@@ -105,7 +105,7 @@ class Injector::Memory final : public pool::Interposer, public pool::Cache {
   }
   void StoreFence() override {
     cache_->StoreFence();
-    // A doorbell is rung once its store has been fenced.
+    // A doorbell has rung once the fence after its store is done.
     if (uint64_t* flag = std::exchange(stored_, nullptr))
       injector_->Pass(Point::kRung, flag);
   }
@@ -130,7 +130,7 @@ class Injector::Memory final : public pool::Interposer, public pool::Cache {
     return regions_.Find(static_cast<const std::byte*>(begin) - base_, bytes);
   }
 
-  // What the rank has recorded since the last move.
+  // Reads what the rank has recorded since the last operation.
   void ReadRecorder() {
     if (!open_) return;
     std::lock_guard lock(mutex_);
@@ -182,7 +182,7 @@ class Injector::Memory final : public pool::Interposer, public pool::Cache {
   static inline thread_local uint64_t* stored_ = nullptr;
 
   std::mutex mutex_;
-  uint64_t seen_ = 0;  // calls
+  uint64_t seen_ = 0;  // number of calls
   std::vector<Call> under_way_;
 };
 

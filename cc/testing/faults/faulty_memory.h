@@ -13,36 +13,38 @@
 
 namespace jax_cxl::fault {
 
-// Makes a fault happen to one rank: in the moves by which the rank's process
-// works on its pool, so that the library knows nothing of faults. What the rank
-// does follows from where a move goes, and from the rank's flight recorder.
+// Makes a fault happen to one rank. It intercepts the operations by which the
+// rank's process uses its pool, so the library needs no code for faults. It
+// derives the point of the protocol from the address of an operation, and from
+// the rank's flight recorder.
 //
-// The process has no other ranks. Any thread.
+// The process must have no other ranks. Thread-safe.
 class Injector {
  public:
-  // The fault happens once, just after `observer` has run in the same thread.
+  // The fault happens once, right after `observer` has run in the same thread.
   Injector(const Fault& fault, std::function<void()> observer);
   ~Injector();
 
-  // For the spec of the rank's pool, before the pool is opened. This object
-  // outlives the pool.
+  // Changes the spec of the rank's pool, before the pool is opened. This object
+  // must outlive the pool.
   void ApplyTo(pool::PoolSpec* spec);
 
-  // How often the rank has passed a point since the call of its fault: what
-  // `pass` can be.
+  // Returns how often the rank has passed a point since the call of its fault.
+  // `pass` may be any number up to this.
   uint64_t passes(Point point) const;
 
  private:
   class Memory;
 
-  // The rank has come to `point`; `word`: the doorbell.
+  // Called when the rank comes to `point`. `word` is the doorbell, if there is
+  // one.
   void Pass(Point point, uint64_t* word = nullptr);
   void Act(Point point, uint64_t* word) const;
 
   const Fault fault_;
   const std::function<void()> observer_;
   mutable std::mutex mutex_;
-  uint64_t call_ = 0;  // that the rank has submitted last
+  uint64_t call_ = 0;  // the last call that the rank has submitted
   std::array<uint64_t, kNumPoints> passes_{};
   bool happened_ = false;
 };

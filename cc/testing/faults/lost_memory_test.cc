@@ -1,6 +1,7 @@
 // Sanitizers: address, thread
 
-// The pool's file is cut short under a running job: errors, no SIGBUS.
+// The pool's file is cut short under a running job. Calls must return errors,
+// and no process may get SIGBUS.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -16,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What is left of the name of an unlinked file: a link of its descriptor.
+// Returns a path to an unlinked file that this process has open.
 std::string OpenFile(const std::string& part_of_name) {
   for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
     std::error_code error;
@@ -26,7 +27,7 @@ std::string OpenFile(const std::string& part_of_name) {
   return "";
 }
 
-// All ranks sum `count` numbers; returns the first error.
+// All ranks sum `count` numbers. Returns the first error.
 Status Sum(World& world, uint64_t identity, uint64_t count,
            std::vector<std::vector<int32_t>>* sums) {
   const std::vector<int32_t> input(count, 1);
@@ -51,11 +52,12 @@ Status Sum(World& world, uint64_t identity, uint64_t count,
   return countdown.Wait();
 }
 
-// Nothing is left; the ranks' pages and the start of rank 0's arena are.
+// Sizes that remain: nothing, or the ranks' pages and the start of rank 0's
+// arena.
 class LostMemoryTest : public testing::TestWithParam<uint64_t> {};
 
 TEST_P(LostMemoryTest, EveryCallEndsWithTheCause) {
-  // Its emulated cache takes what is lost for another host's store.
+  // The emulated cache would take lost memory for another host's store.
   if (Incoherence::FromEnvironment()) GTEST_SKIP();
   World world(3, Options(), 24 << 20);
   std::vector<std::vector<int32_t>> sums;

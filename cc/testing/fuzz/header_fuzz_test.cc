@@ -1,5 +1,5 @@
-// Random damage to headers and files: an error or a working pool, never a
-// crash. Seeds are fixed, so that a failure repeats.
+// Random damage to headers and files. Opening a pool must give an error or a
+// working pool, and never crash. Seeds are fixed, so that a failure repeats.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -25,7 +25,7 @@ class HeaderFuzzTest : public testing::Test {
  protected:
   uint64_t Below(uint64_t limit) { return random_() % limit; }
 
-  // Changes 1 to 8 bytes of the first `length`.
+  // Changes 1 to 8 of the first `length` bytes.
   void Damage(std::vector<char>& page, uint64_t length) {
     for (uint64_t n = 1 + Below(8); n > 0; --n) {
       page[Below(length)] ^= static_cast<char>(1 + Below(255));
@@ -74,13 +74,13 @@ TEST_F(HeaderFuzzTest, AttachRefusesAnyTruncation) {
     ASSERT_EQ(Pool::Attach(spec_, 2, (*pool)->token()).status().code(),
               Code::kDataLoss);
     PoolSpec unsized_spec = spec_;
-    unsized_spec.bytes = 0;  // then the size is read from the file
+    unsized_spec.bytes = 0;  // then the file's size is used
     ASSERT_FALSE(Pool::Attach(unsized_spec, 2, (*pool)->token()).ok());
   }
 }
 
-// A checksum is no proof: a header with random fields and a matching checksum
-// must not pass either.
+// A checksum proves nothing: a header with random fields and a matching
+// checksum must be refused too.
 TEST_F(HeaderFuzzTest, FieldsAreCheckedBehindAValidChecksum) {
   const std::vector<ByteRange> extents = {{0, kBytes}, {kBytes, kBytes}};
   const PoolHeader expected = MakeHeader(2, extents, 2 * kBytes, 1, 99);
@@ -88,13 +88,14 @@ TEST_F(HeaderFuzzTest, FieldsAreCheckedBehindAValidChecksum) {
   for (int i = 0; i < 20000; ++i) {
     PoolHeader header = expected;
     auto* words = reinterpret_cast<uint32_t*>(&header);
-    // Beyond the magic and the version, without the unused word and the uid.
+    // Changes fields after magic and version, except the unused word and the
+    // uid.
     uint64_t at = 3 + Below(sizeof(PoolHeader) / 4 - 5);
     if (at == offsetof(PoolHeader, creator_uid) / 4 ||
         at == offsetof(PoolHeader, reserved) / 4) {
       continue;
     }
-    // Any epoch from 1 to 65535 is a good one.
+    // Any epoch from 1 to 65535 is valid.
     if (at * 4 / 8 == offsetof(PoolHeader, epoch) / 8) {
       header.epoch = Below(2) ? 0 : 65536 + Below(UINT64_MAX - 65536);
     } else {
@@ -106,11 +107,12 @@ TEST_F(HeaderFuzzTest, FieldsAreCheckedBehindAValidChecksum) {
   }
 }
 
-// Whatever an abandoned file holds: a fresh pool, or an error that leaves it.
+// Whatever an abandoned file contains, Create makes a new pool, or returns an
+// error and leaves the file alone.
 TEST_F(HeaderFuzzTest, CreateTakesOverOrRefuses) {
   {
     ASSERT_TRUE(Pool::Create(spec_, 2).ok());
-  }  // and removes it again
+  }  // its destructor removes the file
   const PoolHeader header =
       MakeHeader(2, {{0, kBytes}}, kBytes, /*epoch=*/5, /*token=*/6);
   std::vector<char> good(kPageBytes);

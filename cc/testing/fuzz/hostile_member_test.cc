@@ -1,6 +1,6 @@
 // Sanitizers: address, thread
 
-// What one member writes on purpose, and the one error that the others find.
+// One member writes hostile data. The others must find the right error.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@
 namespace jax_cxl::comm {
 namespace {
 
-// Three ranks, stepped by hand; rank 0 leads.
+// Three ranks, which the test steps itself. Rank 0 leads.
 class HostileMemberTest : public testing::Test {
  protected:
   HostileMemberTest() {
@@ -36,7 +36,7 @@ class HostileMemberTest : public testing::Test {
       ranks_.emplace_back(pool_.get(), peers_.get(), options_, rank);
   }
 
-  // A call of `count` numbers: 8 travel in the submission, 100,000 do not.
+  // Starts a call of `count` numbers: 8 fit into a submission, 100,000 do not.
   void StartCall(int rank, uint64_t identity, uint64_t count) {
     auto call = std::make_unique<Call>();
     call->identity = identity;
@@ -59,7 +59,7 @@ class HostileMemberTest : public testing::Test {
                                                  entry.place.control);
   }
 
-  // The submission of `identity`, wherever it lies behind the control block.
+  // Returns the submission of `identity`, which lies after the control block.
   pool::Submission* SubmissionOf(int rank, uint64_t identity) {
     auto* word = reinterpret_cast<uint64_t*>(BlockOf(rank) + 1);
     while (word[0] >> 48 != pool_->epoch() || word[1] != identity) ++word;
@@ -93,7 +93,7 @@ TEST_F(HostileMemberTest, SubmissionWithoutItsData) {
   Step({1});
   SubmissionOf(1, kIdentity)->payload_bytes = 0;
   StartCall(0, kIdentity, 8);
-  Step({0});  // reads that of rank 1, keeps it until rank 2 comes
+  Step({0});  // reads rank 1's submission and keeps it
   StartCall(2, kIdentity, 8);
   Step({2, 0});
   EXPECT_NE(ErrorOf(0).find("rank 1 is corrupt (a submission without its data"),
@@ -114,7 +114,8 @@ TEST_F(HostileMemberTest, SubmissionLargerThanItsPlace) {
       << ErrorOf(0);
 }
 
-// The plan of a call that travels in submissions would leave small slots.
+// An eager call has no plan for slots. Executing it there would leave small
+// slots.
 TEST_F(HostileMemberTest, AnnouncementOfACallThatTakesNoSlot) {
   StartCall(0, 1, 100'000);
   StartCall(1, 1, 100'000);

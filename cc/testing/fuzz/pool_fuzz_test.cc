@@ -1,6 +1,6 @@
-// Ranks whose pool is damaged at random between their steps: every call ends,
-// most with an error, and nothing outside the pool and the calls' own buffers
-// is touched. All ranks run in this thread, so that a seed repeats a failure.
+// Ranks whose pool is damaged at random between their steps. Every call must
+// end, most with an error. Nothing outside the pool and the calls' own buffers
+// may change. All ranks run in this thread, so that a seed repeats a failure.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ using soak::SoakCall;
 
 struct Outcomes {
   uint64_t worlds = 0;
-  uint64_t wrong = 0;  // elements, in worlds without damage
+  uint64_t wrong = 0;  // wrong elements, in worlds without damage
   std::map<Code, uint64_t> calls;
 };
 
@@ -55,8 +55,8 @@ std::unique_ptr<pool::Pool> RandomPool(Random& random, int ranks) {
   return pool;
 }
 
-// One job from its start to its end. `period`: steps between two damages; 0 for
-// none at all.
+// Runs one job from its start to its end. `period` is the number of steps
+// between two damages; 0: no damage.
 void RunWorld(Random& random, uint64_t period, Outcomes* outcomes) {
   const int ranks = static_cast<int>(Pick(random, 2, 4));
   const std::unique_ptr<pool::Pool> pool = RandomPool(random, ranks);
@@ -65,7 +65,7 @@ void RunWorld(Random& random, uint64_t period, Outcomes* outcomes) {
   std::vector<int> everyone(ranks);
   std::iota(everyone.begin(), everyone.end(), 0);
   for (int rank : everyone) Register(pool.get(), rank, 0, rank);
-  // In a third of the worlds before the ranks meet.
+  // In a third of the worlds, damage happens before the ranks meet.
   if (period > 0 && random() % 3 == 0) scribbler.Scribble();
   auto peers = Peers::Start(pool.get(), everyone, 1e9);
   ++outcomes->worlds;
@@ -108,7 +108,8 @@ void RunWorld(Random& random, uint64_t period, Outcomes* outcomes) {
     return false;
   };
   while (busy()) {
-    // Damage ends some time, so that no luck can keep a job going.
+    // Damage ends after a while, so that a job cannot continue forever by
+    // chance.
     if (period > 0 && ++steps < 20'000 && random() % period == 0)
       scribbler.Scribble();
     const int rank = static_cast<int>(random() % ranks);
@@ -116,7 +117,8 @@ void RunWorld(Random& random, uint64_t period, Outcomes* outcomes) {
         (random() % 2 == 0 && start_one(rank)) || steppers[rank].Step();
     quiet = moved ? 0 : quiet + 1;
     if (quiet < 100) continue;
-    // All wait for what will never come: let the time pass that they grant.
+    // All ranks wait for something that never comes, so let their timeouts
+    // pass.
     quiet = 0;
     now += std::chrono::seconds(100);
     for (SteppedRank& stepper : steppers) stepper.CheckPeers(now);
@@ -142,7 +144,7 @@ TEST(PoolFuzzTest, EveryCallEnds) {
   const uint64_t seed = FuzzSeed();
   Outcomes outcomes;
   const Clock::time_point start = Clock::now();
-  // Enough worlds for every kind of error, however slow a sanitizer makes them.
+  // Enough worlds for every kind of error, even with a slow sanitizer.
   while (Clock::now() - start < std::chrono::seconds(4) ||
          outcomes.worlds < 60) {
     std::seed_seq mixed{seed, outcomes.worlds};
@@ -158,7 +160,7 @@ TEST(PoolFuzzTest, EveryCallEnds) {
     std::cout << ", " << CodeName(code) << " " << calls;
   std::cout << std::endl;
   EXPECT_EQ(outcomes.wrong, 0u);
-  // The damage was seen, in more than one way, and not all was damage.
+  // Ranks noticed damage in several ways, and some calls succeeded.
   for (Code code :
        {Code::kOk, Code::kDataLoss, Code::kDeadlineExceeded, Code::kMismatch})
     EXPECT_GT(outcomes.calls[code], 0u) << CodeName(code);

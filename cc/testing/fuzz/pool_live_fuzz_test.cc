@@ -1,6 +1,6 @@
-// Ranks at work on threads of their own while another process scribbles over
-// their pool at any moment, between a check and its use too: every call ends,
-// and nothing outside the pool and the calls' own buffers is touched.
+// Ranks run in their own threads, while another process overwrites words of
+// their pool at any moment, even between a check and the use. Every call must
+// end, and nothing outside the pool and the calls' own buffers may change.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -49,7 +49,7 @@ class ScribblingProcess {
   pid_t pid_;
 };
 
-// Batches of calls until one fails, or `batches` of them.
+// Runs batches of calls until one fails, at most `batches` of them.
 Status RunWorld(Random& random, int batches) {
   Options options;
   options.slot_bytes = random() % 2 == 0 ? 1024 : 16384;
@@ -58,7 +58,7 @@ Status RunWorld(Random& random, int batches) {
   options.timeout_s = 0.2;
   World world(3, options, 16 << 20);
   const Fence fence(world.pool());
-  // By the clock of the calls: from rarely to all the time.
+  // Compared with the duration of a call, from rare damage to permanent damage.
   constexpr int kPauses[] = {1000, 100, 10};
   const ScribblingProcess enemy(
       world.pool(), random(), std::chrono::microseconds(kPauses[random() % 3]));
@@ -83,10 +83,10 @@ Status RunWorld(Random& random, int batches) {
 }
 
 TEST(PoolLiveFuzzTest, EveryCallEnds) {
-  // The other process knows nothing of an emulated cache.
+  // The other process bypasses an emulated cache.
   if (Incoherence::FromEnvironment()) GTEST_SKIP();
   const uint64_t seed = FuzzSeed();
-  alarm(100);  // a hang ends the test
+  alarm(100);  // ends the test if it hangs
   std::map<Code, int> worlds;
   Random random(seed);
   const Clock::time_point start = Clock::now();

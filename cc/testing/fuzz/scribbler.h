@@ -15,16 +15,17 @@
 #include "cc/pool/layout/recorder_layout.h"
 #include "cc/pool/pool.h"
 
-// What the fuzzers of the live protocol share.
+// Shared by the fuzzers of the running protocol.
 namespace jax_cxl::comm {
 
-// A rank gone mad, or worse: writes into every word that others read.
+// Overwrites any word that other ranks read, as a rank with a bug or worse
+// might.
 class Scribbler {
  public:
   Scribbler(const pool::Pool& pool, uint64_t seed)
       : pool_(pool), random_(seed) {}
 
-  // Damages one word, somewhere.
+  // Damages one random word.
   void Scribble() {
     uint64_t* word = Somewhere();
     __atomic_store_n(word, Something(*word), __ATOMIC_RELAXED);
@@ -62,8 +63,8 @@ class Scribbler {
     return static_cast<uint64_t*>(begin) + Below(bytes / sizeof(uint64_t));
   }
 
-  // In what the directory says lies there; half of the time in the clocks and
-  // first entries of a control block.
+  // Returns a word in the part of the pool that the directory names. Half of
+  // the time, it is in the counters and first entries of a control block.
   uint64_t* InPool(uint64_t offset, uint64_t bytes) {
     if (Below(2) == 0) bytes = std::min<uint64_t>(bytes, 1024);
     std::byte* at = pool_.At(offset / 8 * 8, bytes);
@@ -71,8 +72,8 @@ class Scribbler {
     return WordOf(at, bytes);
   }
 
-  // A doorbell word of this job, or a word behind it; most often of what was
-  // rung last: a submission or an announcement that is yet to be read.
+  // Returns a doorbell word of this job, or a word after it. Mostly it chooses
+  // the latest doorbells: submissions or announcements that are not read yet.
   uint64_t* Rung(uint64_t offset, uint64_t bytes) {
     auto* begin = reinterpret_cast<uint64_t*>(pool_.At(offset / 8 * 8, bytes));
     if (begin == nullptr) return InPool(offset, 1024);
@@ -117,7 +118,7 @@ class Scribbler {
   std::vector<uint64_t*> rung_;  // scratch
 };
 
-// Memory around the pool that nobody may touch, as far as it was free.
+// Memory around the pool that nothing may touch, as far as it was free.
 class Fence {
  public:
   explicit Fence(const pool::Pool& pool) {
@@ -143,7 +144,7 @@ class Fence {
   void* above_ = MAP_FAILED;
 };
 
-// A fresh seed, or the one of --gtest_random_seed, which repeats a run.
+// Returns a new seed, or the seed of --gtest_random_seed, which repeats a run.
 inline uint64_t FuzzSeed() {
   uint64_t seed = GTEST_FLAG_GET(random_seed);
   if (seed == 0) seed = 1 + std::random_device()() % 99999;

@@ -16,9 +16,8 @@
 #include "cc/pool/layout/channel_layout.h"
 #include "cc/pool/pool.h"
 
-// The promises of Coherence, put to the test between two hosts: rank 0 of `a`
-// hands payloads over to rank 1 of `b`, in every kind of place that the
-// protocol uses.
+// Tests the promises of Coherence between two hosts. Rank 0 of `a` passes
+// payloads to rank 1 of `b`, in every kind of place that the protocol uses.
 namespace jax_cxl::pool {
 
 class HandOver {
@@ -31,10 +30,10 @@ class HandOver {
     for (int rank : {0, 1}) {
       Pool* pool = rank == 0 ? a_ : b_;
       RankPage* page = pool->rank_page(rank);
-      page->info.process.pid = 1 + rank;  // makes the rank this host's
+      page->info.process.pid = 1 + rank;  // makes the rank one of this host
       pool->coherence().PublishPayload(&page->info, sizeof(page->info));
     }
-    // A channel with one slot, so that its words are what they seem.
+    // A channel with one slot, so that the emulated cache recognizes its words.
     ChannelEntry& entry = a_->rank_page(0)->channels[0];
     entry.place.control = a_->arena(0, 0).offset;
     entry.place.slot_bytes = kSlotBytes;
@@ -43,7 +42,7 @@ class HandOver {
     entry.place.slots[0] = entry.place.control + kMiB / 2;
     a_->coherence().PublishPayload(&entry.place, sizeof(entry.place));
     to_.Ring(&entry.ready, 1);
-    // And one between devices.
+    // A channel between devices.
     ChannelEntry& devices = a_->rank_page(0)->channels[1];
     devices.place.control = a_->arena(0, 0).offset + kMiB;
     a_->coherence().PublishPayload(&devices.place, sizeof(devices.place));
@@ -53,7 +52,7 @@ class HandOver {
       b_->coherence().AcquirePayload(seen, sizeof(*seen));
   }
 
-  // "" or what went wrong first.
+  // Returns the first problem, or "".
   std::string Run(uint64_t rounds) {
     for (uint64_t round = 1; round <= rounds; ++round) {
       for (const Place& place : Places()) {
@@ -61,7 +60,7 @@ class HandOver {
         if (!wrong.empty()) return place.name + ": " + wrong;
       }
     }
-    uint64_t next = 2 * rounds + 1;  // what is acknowledged only grows
+    uint64_t next = 2 * rounds + 1;  // acknowledged values only grow
     for (const Place& place : Places()) {
       std::string wrong = AtOnce(place, next, rounds);
       next += rounds;
@@ -81,7 +80,7 @@ class HandOver {
     uint64_t flag;
     uint64_t payload = 0;
     uint64_t bytes = 0;
-    bool in_line = false;  // the payload is in the flag's line
+    bool in_line = false;  // the payload is in the flag's cache line
   };
 
   std::vector<Place> Places() const {
@@ -111,7 +110,7 @@ class HandOver {
         {"submission beyond its line", submission, submission + 64,
          kPayloadBytes - 64},
         {"name", name, name + 8, sizeof(CallName) - 8},
-        // Its 64-byte line is not that of the doorbell.
+        // Its 64-byte cache line is not the doorbell's.
         {"call word", devices + offsetof(cuda::SendLine, calls[9])},
         {"ended", devices + offsetof(cuda::DeviceControl, ended)},
     };
@@ -134,7 +133,7 @@ class HandOver {
     to_.Ring(Flag(a_, place), round);
   }
 
-  // After the flag was seen.
+  // Receives the payload after the reader has seen the flag.
   std::string Receive(const Place& place, uint64_t round) {
     if (place.bytes > 0)
       b_->coherence().AcquirePayload(b_->base() + place.payload, place.bytes);
@@ -147,7 +146,7 @@ class HandOver {
     return "";
   }
 
-  // What StoreFlag has stored is there for the next LoadFlag.
+  // Checks that the next LoadFlag sees the value of a StoreFlag.
   std::string OneAfterTheOther(const Place& place, uint64_t round) {
     Send(place, round);
     const uint64_t seen = from_.Read(Flag(b_, place));
@@ -180,8 +179,8 @@ class HandOver {
     return wrong;
   }
 
-  // On a busy machine both threads may be kept from running for long, but one
-  // that gets to run for a second leaves the other its share.
+  // On a busy machine, both threads may have to wait long for a core. A thread
+  // that has run for a second leaves the other thread its share.
   static bool Wait(const std::function<bool()>& ready) {
     const double end = OwnSeconds() + 1;
     while (!ready()) {
@@ -191,7 +190,7 @@ class HandOver {
     return true;
   }
 
-  // How long this thread has run.
+  // Returns the processor time of this thread.
   static double OwnSeconds() {
     timespec time;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -200,8 +199,8 @@ class HandOver {
 
   Pool* a_;
   Pool* b_;
-  Doorbells to_;    // as rank 0 sees the pool
-  Doorbells from_;  // as rank 1 does
+  Doorbells to_;    // rank 0's view of the pool
+  Doorbells from_;  // rank 1's view of the pool
 };
 
 }  // namespace jax_cxl::pool

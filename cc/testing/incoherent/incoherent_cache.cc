@@ -13,10 +13,11 @@ namespace {
 
 using Operation = Omission::Operation;
 
-// Ranges are split here, so that parts of one can move in any order.
+// Ranges are split at these boundaries, so that the parts can move in any
+// order.
 constexpr uint64_t kPart = 1024;
-// The adversary's own thread: how often, and how much of the pool each time, so
-// that it comes round to every line.
+// How often the adversary's own thread acts, and on how much of the pool, so
+// that it reaches every line.
 constexpr auto kSweepEvery = std::chrono::microseconds(500);
 constexpr uint64_t kSweepBytes = 64 * Shadow::kLine;
 
@@ -118,7 +119,7 @@ void IncoherentCache::DeviceRead(std::byte* to, const std::byte* from,
   const uint64_t begin = shadow_->OffsetOf(from);
   for (uint64_t at = 0; at < bytes;) {
     const uint64_t part = std::min(bytes - at, kPart - (begin + at) % kPart);
-    // Lines that the cache does not hold come from the memory.
+    // Lines that are not in the cache come from memory.
     if (random.OneIn(8)) shadow_->Refresh(begin + at, part);
     shadow_->DeviceRead(begin + at, to + at, part);
     Disturb(random);
@@ -187,7 +188,7 @@ uint64_t IncoherentCache::Load(const uint64_t* flag) {
   if (std::exchange(self.fence_due, false)) CompleteFullFence(self);
   Disturb(self.random);
   if (self.random.OneIn(8)) {
-    // A later drop of this range overtakes the load, if no fence forbids it.
+    // Without a fence, a later drop of this range may happen before the load.
     Range early = PickNoted(self.random, /*flags=*/false);
     if (self.random.OneIn(2)) early = {range.offset, 512, range.region};
     if (early.bytes > 0 && self.dropped_early.size() < 16) {
@@ -195,7 +196,7 @@ uint64_t IncoherentCache::Load(const uint64_t* flag) {
       self.dropped_early.push_back(early);
       std::this_thread::yield();
       HoldUp(self.random);
-      // The load is what fetches the line that was dropped for it.
+      // The load itself fetches the line that was dropped for it.
       if (self.fetches) shadow_->Refresh(range.offset, range.bytes);
     }
   }
@@ -225,7 +226,7 @@ void IncoherentCache::Start(Thread& thread, const Range& range, bool drop) {
         shadow_->LastDeviceWrite(part.range.offset, part.range.bytes) >
             thread.fenced &&
         thread.random.OneIn(2))
-      continue;  // happened before the device wrote
+      continue;  // it has happened before the device's write
     if (thread.random.OneIn(2))
       Exchange(part);
     else
@@ -279,7 +280,7 @@ void IncoherentCache::EvictAndPrefetch() {
     sweep = RoundDown(sweep, Shadow::kLine);
     Touch(random, sweep, kSweepBytes);
     sweep = (sweep + kSweepBytes) % shadow_->bytes();
-    // Nothing stays pending for ever.
+    // No operation stays pending forever.
     std::lock_guard threads(threads_mutex_);
     for (auto& thread : threads_) {
       if (!random.OneIn(4)) continue;
@@ -290,13 +291,14 @@ void IncoherentCache::EvictAndPrefetch() {
   }
 }
 
-// Now and then writes back or refreshes a few lines, and holds the thread up.
+// Sometimes writes back or refreshes a few lines, and delays the thread.
 void IncoherentCache::Disturb(Random& random) {
   if (!random.OneIn(8)) return;
   for (uint64_t left = random() % 4; left > 0; --left) {
     const Range range = PickNoted(random, random.OneIn(4));
     uint64_t at = random() % shadow_->bytes();
-    // One line more at both ends: processors prefetch neighbours.
+    // Includes one more line at both ends, because processors prefetch
+    // neighbours.
     if (range.bytes > 0 && !random.OneIn(8))
       at = range.offset + random() % (range.bytes + 2 * Shadow::kLine);
     at -= std::min(at, Shadow::kLine);

@@ -21,23 +21,24 @@
 namespace jax_cxl::pool {
 
 // The cache of one host, emulated as badly as the architecture allows, for a
-// process that works on a Shadow in place of the pool:
+// process that uses a Shadow in place of the pool:
 //
-// - what is stored stays here until it is written back, what was loaded stays
-//   as it was until it is dropped;
-// - write-backs and drops happen at once or only at the next fence, in any
-//   order; a drop that no full fence keeps behind the load of a flag may happen
-//   before it;
-// - an adversary, chance from `seed`, writes back dirty lines and refreshes
-//   clean ones at any time, more often where the protocol is at work, and holds
-//   threads up; sooner or later it comes to every line.
+// - A stored word stays in the cache until it is written back. A loaded word
+//   keeps its value until its line is dropped.
+// - Write-backs and drops happen at once, or at the next fence, in any order. A
+//   drop that no full fence orders after the load of a flag may happen before
+//   that load.
+// - An adversary, random from `seed`, writes back dirty lines and refreshes
+//   clean lines at any time, more often where the protocol is active. It also
+//   delays threads. Sooner or later it reaches every line.
+// - Data written by a device of the host may stay in this cache, or go past it
+//   to the memory. A device may read old data from this cache. A write-back
+//   that no full fence orders after a device's write may happen before that
+//   write.
 //
-// - what a device of the host writes lands in this cache, or past it in the
-//   memory; what a device reads may come from this cache, as stale as it is; a
-//   write-back that no full fence keeps behind a device's write may happen
-//   before it.
+// An omission makes one operation of the protocol do nothing.
 //
-// An omission makes one of the protocol's moves do nothing.
+// Thread-safe.
 class IncoherentCache final : public Interposer, public Cache {
  public:
   static Result<std::unique_ptr<Interposer>> Make(
@@ -52,11 +53,11 @@ class IncoherentCache final : public Interposer, public Cache {
   // From now on each line has one writer.
   void Opened() override { shadow_->Seal(); }
 
-  // Copies of a device of this host, from and to the process's view of the
+  // Copies by a device of this host, to and from the process's view of the
   // pool.
   void DeviceWrite(std::byte* to, const std::byte* from, uint64_t bytes);
   void DeviceRead(std::byte* to, const std::byte* from, uint64_t bytes);
-  // From now on no device's write stays in this cache.
+  // From now on, writes of devices never stay in this cache.
   void DevicesWriteMemory() { devices_write_memory_ = true; }
 
   void WriteBack(const void* begin, size_t bytes) override;
@@ -82,17 +83,17 @@ class IncoherentCache final : public Interposer, public Cache {
     uint64_t operator()();
     bool OneIn(uint64_t n) { return (*this)() % n == 0; }
   };
-  // What one thread has started and not fenced.
+  // The operations that one thread has started and not fenced.
   struct Thread {
-    std::mutex mutex;  // the adversary completes what is pending
+    std::mutex mutex;  // the adversary completes pending operations
     std::vector<Pending> pending;
     Random random;
-    Range last;  // written back or dropped
+    Range last;  // last range written back or dropped
     bool last_was_drop = false;
-    bool fence_due = false;  // a full fence whose range is known at the drop
-    bool fetches = false;    // the line last dropped, when it is loaded
-    bool loaded = false;     // a flag, since the last full fence
-    uint64_t fenced = 0;     // writes of devices before the last full fence
+    bool fence_due = false;  // a full fence whose range the next drop tells
+    bool fetches = false;    // loads of the last dropped line fetch it
+    bool loaded = false;  // true if a flag was loaded since the last full fence
+    uint64_t fenced = 0;  // number of device writes before the last full fence
     std::vector<Range> dropped_early;
   };
 
@@ -108,10 +109,10 @@ class IncoherentCache final : public Interposer, public Cache {
   void Complete(Thread& thread, bool drops);
   void CompleteFullFence(Thread& thread);
   void Exchange(const Pending& pending);
-  // What a flag says to a rank that waits for nobody.
+  // Returns the value with which a flag makes no rank wait.
   uint64_t Satisfied() const;
 
-  // The adversary.
+  // The adversary's actions.
   void EvictAndPrefetch();
   void Disturb(Random& random);
   void Touch(Random& random, uint64_t offset, uint64_t bytes);
@@ -119,17 +120,17 @@ class IncoherentCache final : public Interposer, public Cache {
   Range PickNoted(Random& random, bool flags);
   static void HoldUp(Random& random);
 
-  const uint64_t id_;  // tells caches apart in what a thread remembers
+  const uint64_t id_;  // identifies the cache in thread-local data
   std::unique_ptr<Shadow> shadow_;
   const uint64_t seed_;
   std::atomic<bool> devices_write_memory_{false};
-  std::atomic<uint64_t> salt_{0};  // makes hosts of one seed differ
+  std::atomic<uint64_t> salt_{0};  // different for hosts of one seed
   const std::optional<Omission> omission_;
 
   std::mutex threads_mutex_;
   std::vector<std::unique_ptr<Thread>> threads_;
 
-  // Where the protocol was lately at work: payloads, flags.
+  // Ranges of payloads and flags that the protocol has used lately.
   struct Noted {
     std::array<Range, 64> ranges;
     size_t count = 0;
@@ -144,8 +145,8 @@ class IncoherentCache final : public Interposer, public Cache {
 };
 
 // Each pool that is opened with the result is seen through the cache of another
-// host; the first host's seed is `seed`, and each has one more than the host
-// before it. `leave_out`: an Omission's name, or "" for none.
+// host. The first host's seed is `seed`, and each further host's seed is one
+// larger. `leave_out` is an Omission's name, or "" for none.
 MakeInterposer IncoherentHosts(uint64_t seed, const std::string& leave_out);
 
 }  // namespace jax_cxl::pool

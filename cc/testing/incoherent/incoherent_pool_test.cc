@@ -1,6 +1,7 @@
 // Sanitizers: address, thread
 
-// The incoherent pool itself: that it is as bad as promised and no worse.
+// Tests the incoherent pool itself: it must be as bad as promised, and no
+// worse.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -18,7 +19,7 @@
 namespace jax_cxl::pool {
 namespace {
 
-// Two hosts on one pool of two ranks.
+// Two hosts with one pool of two ranks.
 class Hosts {
  public:
   explicit Hosts(uint64_t seed, const std::string& leave_out = "") {
@@ -39,7 +40,7 @@ uint64_t* WordAt(Pool& pool, uint64_t offset) {
   return reinterpret_cast<uint64_t*>(pool.base() + offset);
 }
 
-// ThreadSanitizer makes a hand-over 20 times as slow.
+// ThreadSanitizer makes a hand-over 20 times slower.
 #ifdef __SANITIZE_THREAD__
 constexpr uint64_t kSeeds = 3;
 #else
@@ -61,7 +62,7 @@ TEST(IncoherentPoolTest, FlushModeOnOneHost) {
   EXPECT_EQ(hosts.a->epoch(), hosts.b->epoch());
 }
 
-// The same operation left out, and the promise that relies on it breaks.
+// If an operation is left out, the promise that relies on it breaks.
 class LeftOutTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(LeftOutTest, HandOverNotices) {
@@ -121,7 +122,7 @@ class ShadowTest : public testing::Test {
     auto shadow = Shadow::Create(memory_.data(), kBytes, {{0, kBytes}}, 2);
     EXPECT_TRUE(shadow.ok());
     (*shadow)->Seal();
-    // Whoever writes who a rank is owns what is the rank's.
+    // The host that writes a rank's RankInfo owns the rank's memory.
     auto& info = reinterpret_cast<RankPage*>((*shadow)->base() + kPageBytes +
                                              rank * kRankPageBytes)
                      ->info;
@@ -147,7 +148,8 @@ TEST_F(ShadowTest, StoresStayUntilWrittenBack) {
   Word(*shadow, kMine) = 1;
   Word(*shadow, kMine + 64) = 2;
   EXPECT_EQ(Shared(kMine), 0u);
-  shadow->WriteBack(kMine + 8, 1);  // its whole line and no other
+  shadow->WriteBack(kMine + 8,
+                    1);  // the whole line of the word, and no other line
   EXPECT_EQ(Shared(kMine), 1u);
   EXPECT_EQ(Shared(kMine + 64), 0u);
 }
@@ -181,7 +183,7 @@ using ShadowDeathTest = ShadowTest;
 TEST_F(ShadowDeathTest, TwoWritersOfOneLine) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   auto b = NewShadow(0);
-  memory_[kMine + 8] = std::byte{2};  // another host's store
+  memory_[kMine + 8] = std::byte{2};  // a store of another host
   Word(*b, kMine) = 1;
   EXPECT_DEATH(b->WriteBack(kMine, 8), "written by two hosts");
 }
@@ -218,7 +220,7 @@ TEST(IncoherentPoolTest, UnpublishedStoresAreNotSeenAtOnce) {
     unseen += *WordAt(*hosts.b, at + 64 * i) == 0;
   }
   EXPECT_GT(unseen, 50);
-  // But the adversary comes round to every line.
+  // But the adversary reaches every line.
   for (uint64_t i = 0; i < 100; ++i) {
     const uint64_t* word = WordAt(*hosts.b, at + 64 * i);
     while (hosts.b->coherence().LoadFlag(word) == 0)

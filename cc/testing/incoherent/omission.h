@@ -11,16 +11,16 @@
 
 namespace jax_cxl::pool {
 
-// Negative controls: what the emulated cache of an incoherent pool leaves out,
-// to show that the tests would notice if the protocol did.
+// Negative controls: an operation that the emulated cache of an incoherent pool
+// leaves out. The tests must notice, as they would if the protocol left it out.
 struct Omission {
   enum class Operation : uint8_t {
-    kWriteBack,    // of a payload or flag just stored
-    kStoreFence,   // after it
-    kInvalidate,   // of a payload or flag about to be loaded
-    kFenceBefore,  // between a flag's load and the payload's invalidation
-    kFenceAfter,   // between the invalidation and the load
-    kWait,         // the flag reads as if nothing had to be waited for
+    kWriteBack,    // write-back of a stored payload or flag
+    kStoreFence,   // fence after the write-back
+    kInvalidate,   // drop of a payload or flag before its load
+    kFenceBefore,  // fence between a flag's load and the payload's drop
+    kFenceAfter,   // fence between the drop and the load
+    kWait,         // the flag reads as if no wait were needed
   };
 
   Operation operation = Operation::kWriteBack;
@@ -29,7 +29,7 @@ struct Omission {
   bool operator==(const Omission&) const = default;
 };
 
-// "slot.write_back" and the like; nothing for "".
+// Parses a name like "slot.write_back". Returns nothing for "".
 Result<std::optional<Omission>> ParseOmission(std::string_view text);
 
 std::string OmissionName(const Omission& omission);

@@ -101,9 +101,9 @@ Region RegionMap::FindInRankPage(uint64_t offset, bool word) const {
 Region RegionMap::FindInArena(uint64_t offset, bool word, int owner) const {
   const auto* page = reinterpret_cast<const RankPage*>(base_ + kPageBytes +
                                                        owner * kRankPageBytes);
-  uint64_t inside = UINT64_MAX;  // the control block that starts last
-  uint64_t stride = 0;           // of its submissions
-  bool of_devices = false;       // which make no submissions
+  uint64_t inside = UINT64_MAX;  // offset in the last control block before it
+  uint64_t stride = 0;           // of that block's submissions
+  bool of_devices = false;       // a channel of devices has no submissions
   for (const ChannelEntry& entry : page->channels) {
     if (__atomic_load_n(&entry.ready, __ATOMIC_ACQUIRE) == 0) break;
     const ChannelPlace& place = entry.place;

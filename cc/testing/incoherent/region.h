@@ -11,11 +11,11 @@
 
 namespace jax_cxl::pool {
 
-// What a range that the protocol publishes, acquires or polls holds.
+// The kind of data in a range that the protocol publishes, acquires or polls.
 enum class Region : uint8_t {
-  kOther,  // not in use yet: the arenas beyond what a directory names
+  kOther,  // not in use: arenas that no directory entry names
   kHeader,
-  // Payloads.
+  // Kinds of payloads.
   kRankInfo,
   kAbort,
   kStall,
@@ -26,7 +26,7 @@ enum class Region : uint8_t {
   kName,
   kSlot,
   kRecorder,
-  // Flags.
+  // Kinds of flags.
   kRankReady,
   kHeartbeat,
   kAbortRaised,
@@ -49,23 +49,25 @@ inline constexpr bool IsFlag(Region region) {
   return region >= Region::kRankReady;
 }
 
-// Tells regions apart by what the pool itself says: for emulation and
-// diagnosis, not for the protocol. Stateless; any thread.
+// Finds the kind of a range from the contents of the pool. For emulation and
+// diagnosis, not for the protocol. Stateless and thread-safe.
 class RegionMap {
  public:
-  // `base` is where this process sees the pool.
+  // `base` is the address of the pool in this process.
   RegionMap(const std::byte* base, std::vector<ByteRange> extents,
             int world_size)
       : base_(base), extents_(std::move(extents)), world_size_(world_size) {}
 
-  // The range [offset, offset + bytes), bytes > 0. A flag is exactly its word.
+  // Returns the kind of [offset, offset + bytes), with bytes > 0. A flag is
+  // exactly its word.
   Region Find(uint64_t offset, uint64_t bytes) const;
 
-  // The rank that alone may write there; -1: the creator of the pool.
+  // Returns the rank that alone may write there, or -1 for the creator of the
+  // pool.
   int OwnerOf(uint64_t offset) const;
 
  private:
-  // Where the recorders start and end.
+  // Offsets at which the recorders start and end.
   uint64_t recorders() const { return RecorderOffset(0, world_size_); }
   uint64_t arenas() const { return ControlBytes(0, world_size_); }
 

@@ -10,8 +10,8 @@
 #include <thread>
 #include <utility>
 
-// The exchange of lines races with the process's stores by design, as a cache
-// does; on x86, atomic words make that well-defined where it matters.
+// The exchange of lines races with the process's stores by design, as in a real
+// cache. On x86, atomic words make this well-defined where it matters.
 #define JAX_CXL_NOT_SANITIZED __attribute__((no_sanitize("thread")))
 
 namespace jax_cxl::pool {
@@ -23,20 +23,20 @@ uint64_t* WordsAt(std::byte* memory, uint64_t offset) {
   return reinterpret_cast<uint64_t*>(memory + offset);
 }
 
-// Chance enough to tear lines by: in which order the words of one move, and
-// whether it is held up half-way.
+// Returns random bits that decide how a line is torn: in which order its words
+// move, and whether the exchange is delayed half-way.
 uint64_t NextTear() {
   static std::atomic<uint64_t> count{0};
   return count.fetch_add(1, std::memory_order_relaxed) * 0x9e3779b97f4a7c15u >>
          32;
 }
 
-// The k-th word of a line to move, in one of 32 orders.
+// Returns the k-th word of a line to move, in one of 32 orders.
 uint64_t TornWord(uint64_t k, uint64_t tear) {
   return (k * (2 * tear + 1) + tear / 4) % kWords;
 }
 
-// Ranges longer than this are not held up line by line.
+// Longer ranges are not delayed line by line.
 constexpr uint64_t kLongRange = 1024;
 
 void HoldUp(uint64_t tear) {
@@ -80,8 +80,8 @@ Shadow::Shadow(std::byte* shared, uint64_t bytes,
       written_by_device_(static_cast<std::atomic<uint64_t>*>(
           std::calloc(bytes / kLine + 1, sizeof(std::atomic<uint64_t>)))) {
   if (written_by_device_ == nullptr) std::abort();
-  // Everything is cached from the start, as old as it can be. Untouched pages
-  // of the private copies cost no memory, so zeros are not copied.
+  // At the start everything is cached, as old as possible. Untouched pages of
+  // the private copies cost no memory, so zeros are not copied.
   for (uint64_t at = 0; at < bytes_; at += kBlock) {
     const uint64_t length = std::min(kBlock, bytes_ - at);
     const std::byte* block = shared_ + at;
@@ -105,7 +105,7 @@ void Shadow::ForLines(uint64_t offset, uint64_t bytes,
   for (uint64_t line = RoundDown(offset, kLine); line < end;) {
     const uint64_t block_end = std::min(end, RoundDown(line, kBlock) + kBlock);
     std::lock_guard lock(locks_[line / kBlock % locks_.size()]);
-    // Only short ranges are held up: what is polled, and descriptors.
+    // Only short ranges are delayed: polled words and descriptors.
     for (; line < block_end; line += kLine)
       exchange(line, NextTear() | (bytes > kLongRange ? 64 : 0));
   }
@@ -125,7 +125,7 @@ JAX_CXL_NOT_SANITIZED void Shadow::DeviceWrite(uint64_t offset,
   for (uint64_t line = offset / kLine; line <= (offset + bytes - 1) / kLine;
        ++line)
     written_by_device_[line] = number;
-  // Never a part of a word at a time, as a line is exchanged.
+  // Writes whole words only, as the exchange of a line does.
   for (uint64_t at = offset; at < offset + bytes;) {
     const uint64_t word = RoundDown(at, sizeof(uint64_t));
     const uint64_t end = std::min(offset + bytes, word + sizeof(uint64_t));
@@ -166,8 +166,8 @@ uint64_t Shadow::LastDeviceWrite(uint64_t offset, uint64_t bytes) const {
 void Shadow::Drop(uint64_t offset, uint64_t bytes) {
   ForLines(offset, bytes, [this](uint64_t line, uint64_t tear) {
     if (IsDirty(line)) {
-      // Flags are polled by their owner too, while another of its threads
-      // stores to them or to what shares their line. Slots have no flags.
+      // The owner of a flag polls it too, while another of its threads stores
+      // to the flag or to its line. Slots have no flags.
       if (regions_.Find(line, kLine) == Region::kSlot)
         Breach(line, "is invalidated before it was written back");
       WriteBackLine(line, tear);
@@ -195,7 +195,7 @@ JAX_CXL_NOT_SANITIZED void Shadow::WriteBackLine(uint64_t line, uint64_t tear) {
   if (sealed_) {
     const int owner = regions_.OwnerOf(line);
     if (owner >= 0 && regions_.Find(line, kLine) == Region::kRankInfo)
-      claimed_[owner] = true;  // who says who a rank is has it
+      claimed_[owner] = true;  // the writer of its RankInfo owns a rank
     if (owner < 0 || !claimed_[owner])
       Breach(line, "has stores of a host that it does not belong to");
   }
@@ -221,7 +221,7 @@ JAX_CXL_NOT_SANITIZED void Shadow::PullLine(uint64_t line, uint64_t tear) {
     const uint64_t i = TornWord(k, tear);
     if (k == kWords / 2) HoldUp(tear);
     const uint64_t word = __atomic_load_n(&shared[i], __ATOMIC_ACQUIRE);
-    if (word == exchanged[i]) continue;  // so a racing store is left alone
+    if (word == exchanged[i]) continue;  // leaves a racing store alone
     uint64_t expected = exchanged[i];
     if (!__atomic_compare_exchange_n(&mine[i], &expected, word, false,
                                      __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))

@@ -17,27 +17,27 @@
 
 namespace jax_cxl::pool {
 
-// What one host's cache holds of a shared memory: a private copy that the
-// process works on, and what each line was when it was last exchanged with the
+// The contents of one host's cache of a shared memory: a private copy that the
+// process uses, and the state of each line when it was last exchanged with the
 // shared memory. A line is dirty where the two differ.
 //
-// Lines move as whole lines, but word by word: nothing smaller than 8 bytes is
-// torn, everything larger may be. A store of the process is never lost, however
-// it races with the exchange of its line.
+// Lines move as a whole, but word by word: words of 8 bytes stay whole, and
+// larger units may be torn. A store of the process is never lost, even if it
+// races with the exchange of its line.
 //
-// Breaches of the protocol end the process with a message: two hosts that store
-// to one line (whoever writes back last would undo the other's store), stores
-// to another rank's memory, a slot dropped while it has stores that were never
-// written back.
+// A violation of the protocol ends the process with a message: two hosts store
+// to one line (the last write-back would undo the other's store), a host stores
+// to another rank's memory, or a slot is dropped while it has stores that were
+// never written back.
 //
-// Any thread.
+// Thread-safe.
 class Shadow {
  public:
   static constexpr uint64_t kLine = 64;
-  // Lines of one block are exchanged under one lock.
+  // One lock covers the exchange of all lines of a block.
   static constexpr uint64_t kBlock = 4096;
 
-  // `shared` must stay mapped for longer than this object lives.
+  // `shared` must stay mapped while this object lives.
   static Result<std::unique_ptr<Shadow>> Create(std::byte* shared,
                                                 uint64_t bytes,
                                                 std::vector<ByteRange> extents,
@@ -49,39 +49,39 @@ class Shadow {
   std::byte* base() const { return base_; }
   uint64_t bytes() const { return bytes_; }
   const RegionMap& regions() const { return regions_; }
-  // Where in the pool an address of the shadow is.
+  // Returns the offset in the pool of an address in the shadow.
   uint64_t OffsetOf(const void* address) const {
     return static_cast<const std::byte*>(address) - base_;
   }
 
-  // The pool is formatted: from now on each line has one writer. A rank is this
-  // host's from when this host writes its RankInfo.
+  // Call it when the pool is formatted. From now on each line has one writer. A
+  // rank belongs to this host once this host has written its RankInfo.
   void Seal() { sealed_ = true; }
 
   // Writes back the dirty lines that the range touches.
   void WriteBack(uint64_t offset, uint64_t bytes);
 
-  // A device of this host writes to the range. Its writes go into the cache.
+  // A device of this host writes to the range. The writes go into the cache.
   void DeviceWrite(uint64_t offset, const std::byte* from, uint64_t bytes);
-  // A device of this host reads the range: what the cache holds of it.
+  // A device of this host reads the range from the cache.
   void DeviceRead(uint64_t offset, std::byte* to, uint64_t bytes) const;
-  // Counts the writes of devices. A write-back that a thread does not keep
-  // behind them by a fence may have happened before the last of them.
+  // Counts the writes of devices. A write-back that no fence orders after them
+  // may have happened before the last of them.
   uint64_t device_writes() const { return device_writes_; }
   uint64_t LastDeviceWrite(uint64_t offset, uint64_t bytes) const;
 
-  // Makes the lines that the range touches what the shared memory holds; dirty
-  // ones are written back first (a processor does so too).
+  // Copies the lines that the range touches from the shared memory. Writes
+  // dirty lines back first, as a processor does.
   void Drop(uint64_t offset, uint64_t bytes);
 
-  // The same for lines that are not dirty: what a cache may do at any time.
+  // The same for lines that are not dirty. A cache may do this at any time.
   void Refresh(uint64_t offset, uint64_t bytes);
 
  private:
   Shadow(std::byte* shared, uint64_t bytes, std::vector<ByteRange> extents,
          int world_size, std::byte* base, std::byte* exchanged);
 
-  // The following run under the block's lock.
+  // The following functions require the block's lock.
   bool IsDirty(uint64_t line) const;
   void WriteBackLine(uint64_t line, uint64_t tear);
   void PullLine(uint64_t line, uint64_t tear);
@@ -98,8 +98,8 @@ class Shadow {
   std::vector<std::atomic<bool>> claimed_;
   std::array<std::mutex, 64> locks_;
   std::atomic<uint64_t> device_writes_{0};
-  // By line: the number of the last write of a device, 0 for none. Untouched
-  // pages cost no memory.
+  // By line: the number of the last device write, or 0. Untouched pages cost no
+  // memory.
   struct Free {
     void operator()(void* memory) const { std::free(memory); }
   };

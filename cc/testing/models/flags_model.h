@@ -9,15 +9,16 @@
 #include "cc/testing/models/flags_model_state.h"
 #include "cc/testing/models/protocol_model_search.h"
 
-// A model of how short messages between GPUs are sent (engine/cuda/flagged.h):
-// words of data and flag, words that say which call a rank is in, words that
-// say what it has released, and the wipe before flags begin anew.
+// A model of short messages between GPUs (engine/cuda/flagged/flagged.h). It
+// has words of data and flag, words that name the call of a rank, words that
+// count released rounds, and the clearing of the slots before flags start
+// again.
 //
-// A word that a rank stores arrives later, in any order with others but behind
-// earlier ones in its own place; it is never torn. A reader sees what is in the
+// A stored word arrives later, in any order with other words, but after earlier
+// words in its own place. It is never torn. A reader sees the contents of the
 // pool. The threads of a kernel do their parts of a call in any order. A rank
-// may die, or give up, between any two steps; what it stored still arrives.
-// Who gave up is known at once (protocol_model.h has how).
+// may die or give up between any two steps, and its stores still arrive. Other
+// ranks know at once who has given up (protocol_model.h models how).
 namespace jax_cxl::comm::flags_model {
 
 class Model {
@@ -63,7 +64,7 @@ class Model {
   }
   static uint8_t Bit(int i) { return static_cast<uint8_t>(1 << i); }
   static uint8_t Words(const FlagsCall& call) { return Bit(call.words) - 1; }
-  // The others whose data `rank` gets, a bit each.
+  // The other ranks whose data `rank` gets, one bit each.
   static uint8_t Sources(const FlagsCall& call, int rank) {
     return call.writers & ~Bit(rank);
   }
@@ -92,8 +93,8 @@ class Model {
     if (wrong_.empty()) wrong_ = "rank " + std::to_string(self_) + " " + what;
   }
 
-  // What the round waits for before it stores anything: rounds that all others
-  // have released.
+  // Returns how many rounds all others must have released before this round
+  // stores anything.
   int Needed() const {
     if (rounds_[me().round] == nullptr)
       return me().wiped < 2 ? (Has(Fault::kWipeWait) ? 0 : me().round)
@@ -197,7 +198,7 @@ class Model {
       Mine(Add("finds another call")).life = kGaveUp;
   }
 
-  // What a word overwrites must have been read by all that need it.
+  // Checks that all ranks that need the overwritten word have read it.
   void Overwrite(int old, const char* what, auto has_read) {
     const FlagsCall* call = old == 0 ? nullptr : rounds_[old - 1];
     for (int m = 0; call != nullptr && m < setup_.ranks; ++m) {
@@ -232,7 +233,7 @@ class Model {
     }
   }
 
-  // Whether the rank waits for a word of `member`.
+  // Returns true if the rank waits for a word of `member`.
   bool WaitsFor(int member) const {
     const Rank& peer = state_->rank[member];
     if (peer.released < Needed()) return true;
@@ -252,7 +253,7 @@ class Model {
     }
   }
 
-  // What may come over a rank at any time.
+  // Adds events that may happen to a rank at any time.
   void AddFailures() {
     if (me().life != kLive || Done(self_)) return;
     if (state_->crashes < setup_.crashes) {
@@ -267,7 +268,8 @@ class Model {
     }
   }
 
-  // No rank can do anything more; what is on its way may still arrive.
+  // Checks a state in which no rank can do anything more. Stored words may
+  // still arrive.
   void CheckEnd() {
     for (int m = 0; m < setup_.ranks; ++m) {
       for (const auto& slot : state_->data[m])

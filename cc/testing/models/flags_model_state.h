@@ -5,25 +5,25 @@
 #include <string_view>
 #include <vector>
 
-// How large a model of the flags is, what can be left out, and its state.
+// The size of a model of the flags, the faults that it may have, and its state.
 namespace jax_cxl::comm::flags_model {
 
 inline constexpr int kMaxRanks = 3;
 inline constexpr int kMaxWords = 2;
-inline constexpr int kRing = 2;  // of slots
+inline constexpr int kRing = 2;  // number of slots
 
-// What a broken variant of the model leaves out.
+// The wait or check that a broken variant of the model leaves out.
 enum class Fault : uint8_t {
   kNone,
-  kReleasedWait,         // before a slot is written again
-  kReleaseAfterReading,  // released while there is something to read
-  kLeastReleased,        // noted is what one peer has released, not what all
-  kFlag,                 // a word is taken for the round's without a look
-  kCallWait,             // nor is the call
-  kCallBehindSlot,       // the call is said before its slot is free
-  kWipe,                 // before flags begin anew
-  kWipeWait,             // for peers to have read what is wiped
-  kMeeting,              // for peers to have wiped theirs
+  kReleasedWait,         // the wait before a slot is written again
+  kReleaseAfterReading,  // a rank releases while it still has to read
+  kLeastReleased,        // counts one peer's releases, not all peers'
+  kFlag,                 // the check of a word's flag
+  kCallWait,             // the check of the peer's call
+  kCallBehindSlot,       // the call is named before its slot is free
+  kWipe,                 // the clearing before flags start again
+  kWipeWait,             // the wait until peers have read what is cleared
+  kMeeting,              // the wait until peers have cleared theirs
 };
 
 inline constexpr std::string_view kFaultNames[] = {
@@ -35,15 +35,15 @@ inline std::string_view FaultName(Fault fault) {
 }
 
 struct FlagsCall {
-  int words;              // that each writer puts, and all others get
-  uint8_t writers;        // a bit each
-  std::vector<int> kind;  // what each rank calls; none: the same
+  int words;              // number that each writer puts and all others get
+  uint8_t writers;        // one bit each
+  std::vector<int> kind;  // of each rank's call; empty: all the same
 };
 
 struct Configuration {
   int ranks = 2;
   std::vector<FlagsCall> calls;
-  int flags = 32;  // that there are, and one of them says: wiped
+  int flags = 32;  // number of flags; one of them means: cleared
   int crashes = 1;
   int timeouts = 0;
   Fault fault = Fault::kNone;
@@ -53,21 +53,21 @@ enum Life : uint8_t { kLive, kGaveUp, kDead };
 
 struct Rank {
   uint8_t life;
-  uint8_t round;  // under way
-  uint8_t wiped;  // 1 stored, 2 there
-  uint8_t said;   // 1: which call it is in
-  uint8_t put;    // words of the round, a bit each
+  uint8_t round;  // current round
+  uint8_t wiped;  // 1 stored, 2 arrived
+  uint8_t said;   // 1: it has named its call
+  uint8_t put;    // words of the round, one bit each
   uint8_t got[kMaxRanks];
-  uint8_t seen;      // who is in the same call
+  uint8_t seen;      // members in the same call
   uint8_t released;  // the word in the pool
-  uint8_t noted;     // rounds that all peers are known to have released
+  uint8_t noted;     // rounds that all peers have certainly released
 };
 
-// A word of data is the round that it belongs to, counted from 1, of which its
-// flag is a part; 0: nothing.
+// A word of data is the number of its round, from 1, which includes its flag.
+// 0: no data.
 struct Word {
   uint8_t in_pool;
-  uint8_t on_its_way;  // stored and yet to arrive: the same + 1
+  uint8_t on_its_way;  // stored, not arrived: the same + 1
 };
 
 struct State {

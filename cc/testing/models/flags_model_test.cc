@@ -1,8 +1,8 @@
 // Sanitizers: none. It visits millions of states. This takes minutes there.
 
-// Every order of every step of short messages between GPUs, with a rank dying
-// anywhere: nothing unread is overwritten, nothing stale is taken for new, and
-// every live rank ends.
+// Tries every order of every step of short messages between GPUs, with one rank
+// dying anywhere. No unread word is overwritten, no old word is taken for a new
+// one, and every live rank ends.
 #include "cc/testing/models/flags_model.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ struct Named {
 std::vector<Named> Configurations() {
   Configuration two;
   two.calls.assign(4, AllGather(2, 2));
-  // Who hears from nobody has to ask what was released.
+  // A rank that gets no data from others must check what they have released.
   Configuration ahead;
   ahead.calls = {Broadcast(2), Broadcast(1), Broadcast(2), Broadcast(1),
                  AllGather(2, 1)};
@@ -43,8 +43,8 @@ std::vector<Named> Configurations() {
   three.calls.assign(3, Broadcast(1));
   Configuration disagree = two;
   disagree.calls[1].kind = {0, 1};
-  // Flags 1, 2, 3, a wipe, 1, 2; the second word of a slot is put in the first
-  // round and in the one with the same flag.
+  // Flags 1, 2, 3, a clearing, 1, 2. The second word of a slot is put in the
+  // first round, and in the later round with the same flag.
   Configuration anew;
   anew.flags = 4;
   anew.calls = {AllGather(2, 2), AllGather(2, 1), AllGather(2, 1),
@@ -70,7 +70,7 @@ INSTANTIATE_TEST_SUITE_P(Configurations, FlagsModelTest,
                          testing::ValuesIn(Configurations()),
                          [](const auto& info) { return info.param.name; });
 
-// What the model says can be wrong, and where.
+// A fault of the model, and a configuration in which it shows.
 struct Broken {
   Fault fault;
   std::string configuration;
@@ -82,7 +82,7 @@ TEST_P(BrokenFlagsTest, IsFound) {
   for (Named& named : Configurations()) {
     if (named.name != GetParam().configuration) continue;
     named.configuration.fault = GetParam().fault;
-    named.configuration.crashes = 0;  // It goes wrong without.
+    named.configuration.crashes = 0;  // The fault shows without a death.
     ExpectFaultIsFound(Model(named.configuration));
     return;
   }
@@ -106,7 +106,7 @@ INSTANTIATE_TEST_SUITE_P(Faults, BrokenFlagsTest, testing::ValuesIn(kBroken),
                                   "In" + info.param.configuration;
                          });
 
-// Each of them, but the first, which is none.
+// Every fault except the first, which means no fault.
 TEST(FaultsTest, AreAllLookedFor) {
   for (size_t fault = 1; fault < std::size(kFaultNames); ++fault)
     EXPECT_TRUE(std::ranges::any_of(kBroken, [&](const Broken& broken) {

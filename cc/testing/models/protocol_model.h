@@ -11,27 +11,28 @@
 #include "cc/testing/models/protocol_model_search.h"
 #include "cc/testing/models/protocol_model_turn.h"
 
-// A model of how the ranks of a group communicate, small enough to try every
-// order of every step (protocol_model_search.h). What is modelled, a
-// file each:
+// A model of how the ranks of a group communicate. It is small enough to try
+// every order of every step (protocol_model_search.h). Each part has its own
+// file:
 //
-//   submissions   rings of them, and the words that say how far they were read
-//   negotiation   calls in any order: eager ones, announcements, and ranks that
+//   submissions   rings of submissions, and the words that count what was read
+//   negotiation   calls in any order: eager calls, announcements, and ranks
+//   that
 //                 disagree about a call
-//   plans         slots, doorbells and releases in the order of real plans
+//   plans         slots, doorbells and releases, in the order of real plans
 //   giving_up     deaths, timeouts, ranks that leave
 //
-// Memory is not coherent. A payload is a number, which message it is. A store
-// reaches the pool when it is published, or earlier if its line is evicted; a
-// reader drops the line and may fetch it anew at any time until it has read it.
-// Flags are 8 bytes, stored and loaded as the pool has them.
+// Memory is not coherent. A payload is the number of its message. A store
+// reaches the pool when it is published, or earlier if its line is evicted. A
+// reader drops the line, and may fetch it again at any time until it has read
+// it. Flags are 8 bytes. Stores and loads of flags go directly to the pool.
 //
-// A rank may do any step that it could do next, so that
-// the code's own order is one of many. A rank may die, or give up, between any
-// two steps. One that is done takes no further part.
+// A rank may do any step that it could do next, so the order in the real code
+// is one of many. A rank may die or give up between any two steps. A rank that
+// is done takes no more steps.
 //
-// Not modelled: how channels are opened. Flags of short messages between GPUs
-// have a model of their own (flags_model.h).
+// The model does not include the opening of channels. Flags of short messages
+// between GPUs have their own model (flags_model.h).
 namespace jax_cxl::comm::model {
 
 class Model {

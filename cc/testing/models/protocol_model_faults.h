@@ -6,26 +6,26 @@
 
 namespace jax_cxl::comm::model {
 
-// What a broken variant of the model leaves out.
+// The operation that a broken variant of the model leaves out or does wrong.
 enum class Fault : uint8_t {
   kNone,
   kSlotPublish,
   kSlotAcquire,
   kPublishedWait,
-  kReleasedWait,         // before a slot is filled from the input,
-  kResultWait,           // or with what came from other slots
-  kReleaseAfterReading,  // released as soon as the doorbell was seen
+  kReleasedWait,         // the wait before a slot is filled from the input
+  kResultWait,           // the wait before a slot is filled with results
+  kReleaseAfterReading,  // a rank releases as soon as it sees the doorbell
   kSubmissionPublish,
   kSubmissionAcquire,
   kSubmissionsReadWait,
   kAnnouncementPublish,
   kAnnouncementAcquire,
   kAnnouncementWait,
-  kAbort,         // who gives up tells nobody
-  kAbortPublish,  // nor why
-  kWaitingFor,    // who waits for a place in a ring does not know whom to watch
-  kSecondLook,    // at what a peer did last before it left
-  kCompare        // a call is taken for mine
+  kAbort,         // a rank that gives up tells no other rank
+  kAbortPublish,  // its reason is not published
+  kWaitingFor,    // a rank with a full ring watches no member
+  kSecondLook,    // the second look for a message of a peer that left
+  kCompare        // the comparison of calls
 };
 
 inline constexpr std::string_view kFaultNames[] = {"Nothing",

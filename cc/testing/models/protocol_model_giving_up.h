@@ -8,11 +8,11 @@
 #include "cc/testing/models/protocol_model_plans.h"
 #include "cc/testing/models/protocol_model_turn.h"
 
-// Deaths, timeouts, and how the others learn of them: as wait_monitor.cc and
-// peers.cc have it.
+// Deaths, timeouts, and how the other ranks notice them. Models wait_monitor.cc
+// and peers.cc.
 namespace jax_cxl::comm::model {
 
-// The members that a rank waits for, and looks after.
+// Returns the members that a rank waits for, and whose life it checks.
 inline std::vector<int> WaitingFor(const Turn& turn) {
   const Rank& me = turn.me;
   if (me.current == 0) return WaitingForOrder(turn);
@@ -22,8 +22,8 @@ inline std::vector<int> WaitingFor(const Turn& turn) {
   return peer < 0 ? std::vector<int>() : std::vector<int>{peer};
 }
 
-// Notices who is dead, who has left and who gave up. `stuck`: the rank has
-// looked for what it waits for, in vain.
+// Notices members that are dead, have left or have given up. `stuck` is true if
+// the rank has looked in vain for what it waits for.
 inline void Watch(Turn& turn, bool stuck) {
   const Rank& me = turn.me;
   const auto left = [&](int m) {
@@ -35,8 +35,9 @@ inline void Watch(Turn& turn, bool stuck) {
     turn.Mine(turn.Add("misses a peer")).life = kGivingUp;
     break;
   }
-  // A rank looks for a message, then whether its sender is there. The sender
-  // may have left in between, and the message come: it has to look again.
+  // A rank looks for a message, and then checks whether its sender lives.
+  // Meanwhile the message may have come and the sender left, so the rank has to
+  // look again.
   if (turn.Has(Fault::kSecondLook)) {
     for (int m : members)
       if (stuck && me.suspects != m + 1)
@@ -66,7 +67,7 @@ inline void GiveUp(Turn& turn) {
   if (mine.abort == 3) mine.life = kGaveUp;
 }
 
-// What may befall a rank at any time.
+// Adds events that may happen to a rank at any time.
 inline void AddFailures(Turn& turn) {
   const Rank& me = turn.me;
   if (me.life > kGivingUp || me.done == turn.all_calls()) return;
@@ -82,7 +83,7 @@ inline void AddFailures(Turn& turn) {
   }
 }
 
-// No rank can do anything more.
+// Checks a state in which no rank can do anything more.
 inline void CheckEnd(Turn& turn) {
   const Rank& me = turn.me;
   if (me.life == kDead || me.done == turn.all_calls()) return;

@@ -8,11 +8,11 @@
 #include "cc/testing/models/protocol_model_submissions.h"
 #include "cc/testing/models/protocol_model_turn.h"
 
-// Calls in any order: submissions, eager calls, announcements, as
-// negotiation.cc has them.
+// Calls in any order: submissions, eager calls and announcements. Models
+// negotiation.cc.
 namespace jax_cxl::comm::model {
 
-// As Negotiation::AddMember and OnComplete.
+// Models Negotiation::AddMember and OnComplete.
 inline void Submitted(Turn& turn, State* next, int call, int member) {
   Rank& mine = turn.Mine(*next);
   mine.here[call] |= Turn::Bit(member);
@@ -47,7 +47,7 @@ inline void Exchange(Turn& turn) {
   }
 }
 
-// How many announced calls all others have left behind.
+// Returns how many announced calls all other members have passed.
 inline int LeftBehind(const Turn& turn) {
   const State& state = turn.state;
   int left = 0, rounds = 0;
@@ -112,7 +112,8 @@ inline void Follow(Turn& turn) {
   ++turn.Mine(next).ordered;
 }
 
-// Between two calls: as Negotiation::WaitingFor.
+// Returns the members that a rank waits for between two calls. Models
+// Negotiation::WaitingFor.
 inline std::vector<int> WaitingForOrder(const Turn& turn) {
   const Rank& me = turn.me;
   std::vector<int> others;

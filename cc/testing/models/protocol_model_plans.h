@@ -6,11 +6,11 @@
 
 #include "cc/testing/models/protocol_model_turn.h"
 
-// Slots, doorbells and releases in the order of real plans: as the executor of
-// the engine has them.
+// Slots, doorbells and releases in the order of real plans. Models the
+// executor.
 namespace jax_cxl::comm::model {
 
-// The parts of a slot, as far as they are told apart, that lie in [at, bytes).
+// The modelled parts of a slot that lie in [at, at + bytes).
 struct Parts {
   int first, last;
 
@@ -23,7 +23,8 @@ struct Parts {
                        1) {}
 };
 
-// The round whose slot the step fills, from the start of the job, -1: none.
+// Returns the round, from the start of the job, whose slot the step fills, or
+// -1.
 inline int FilledRound(const Turn& turn, const plan::Step& step) {
   switch (step.kind) {
     case plan::StepKind::kPut:
@@ -36,7 +37,7 @@ inline int FilledRound(const Turn& turn, const plan::Step& step) {
   }
 }
 
-// Other ranks whose slots the step reads.
+// Returns the other ranks whose slots the step reads.
 inline std::vector<int> Sources(const Turn& turn, const plan::Step& step) {
   std::vector<int> sources;
   if (step.kind == plan::StepKind::kGet) sources.push_back(step.peer);
@@ -47,7 +48,7 @@ inline std::vector<int> Sources(const Turn& turn, const plan::Step& step) {
   return sources;
 }
 
-// The peer that the step waits for, -1: none.
+// Returns the peer that the step waits for, or -1.
 inline int Blocker(const Turn& turn, const plan::Step& step) {
   const Fault fault = step.kind == plan::StepKind::kPut ? Fault::kReleasedWait
                                                         : Fault::kResultWait;
@@ -70,8 +71,8 @@ inline void NextStep(Turn& turn, State* next) {
   turn.Mine(*next).part = 0;
 }
 
-// Stores into my slot, then publishes it. `before`: parts of the step that are
-// done before.
+// Stores into this rank's slot, then publishes it. `before` is the number of
+// earlier parts of the step.
 inline void Fill(Turn& turn, const plan::Step& step, int before) {
   const int round = FilledRound(turn, step);
   const int entry = round % turn.setup.num_slots;
@@ -120,7 +121,7 @@ inline void Retrieve(Turn& turn, const plan::Step& step,
     turn.Mine(*next).released = round + 1;
 }
 
-// The next step of the call under way.
+// Does the next step of the current call.
 inline void Execute(Turn& turn) {
   const Rank& me = turn.me;
   const int call = me.current - 1;

@@ -12,7 +12,7 @@
 // Tries every order of every step of a model.
 namespace jax_cxl::comm::model {
 
-// A step that some rank, or chance, can make, and the state that it leads to.
+// A step that some rank can make, or a random event, and the state after it.
 template <typename State>
 struct Transition {
   int rank;
@@ -23,12 +23,12 @@ struct Transition {
 struct Outcome {
   uint64_t states = 0;
   uint64_t transitions = 0;
-  std::string wrong;               // empty: nothing is
-  std::vector<std::string> trace;  // that leads there
+  std::string wrong;               // empty: no problem
+  std::vector<std::string> trace;  // steps that lead to the problem
 };
 
-// Two independent hashes stand for a state: among 10^8 states, two share both
-// with a probability below 10^-22.
+// Two independent hashes represent a state. Among 10^8 states, two states share
+// both hashes with a probability below 10^-22.
 struct StateKey {
   uint64_t a = 0, b = 0;
   bool operator==(const StateKey&) const = default;
@@ -49,10 +49,10 @@ struct StateKey {
   }
 };
 
-// Those seen so far: one table, for there are millions.
+// The states seen so far, in one table, because there are millions.
 class SeenStates {
  public:
-  // False if the key was there.
+  // Returns false if the key was there already.
   bool Insert(const StateKey& key) {
     if (2 * (size_ + 1) > keys_.size()) Grow();
     StateKey* place = Find(key);
@@ -63,8 +63,8 @@ class SeenStates {
   }
 
  private:
-  // Where the key is, or has to go. A key of zeros is an empty place; no state
-  // has it.
+  // Returns the place of the key, or the free place where it belongs. A key of
+  // zeros marks a free place. No state has that key.
   StateKey* Find(const StateKey& key) {
     size_t at = key.a & (keys_.size() - 1);
     while (keys_[at] != key && keys_[at] != StateKey())
@@ -78,16 +78,16 @@ class SeenStates {
       if (key != StateKey()) *Find(key) = key;
   }
 
-  std::vector<StateKey> keys_;  // a power of two
+  std::vector<StateKey> keys_;  // its size is a power of two
   size_t size_ = 0;
 };
 
-// Visits every state that can be reached, or the first that is wrong. Every
-// step counts something up, so the search for states that nothing leads out of
-// finds whatever goes on for ever.
+// Visits every state that can be reached, or stops at the first wrong state.
+// Every step increments a counter, so no step can repeat forever: a protocol
+// that gets stuck ends in a state without further steps.
 //
-// `model.Moves(state, &moves)` appends all steps from a state and returns what
-// is wrong with it, "" for nothing. The search starts from a state of zeros,
+// `model.Moves(state, &moves)` appends all steps from a state. It returns what
+// is wrong with the state, or "". The search starts from a state of zeros,
 // which `model.Start(&state)` may change.
 template <typename Model>
 Outcome Explore(Model model) {

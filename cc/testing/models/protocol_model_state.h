@@ -7,7 +7,7 @@
 #include "cc/plan/plan.h"
 #include "cc/testing/models/protocol_model_faults.h"
 
-// How large a model of the protocol is, and its state.
+// The size of a model of the protocol, and its state.
 namespace jax_cxl::comm::model {
 
 inline constexpr int kMaxRanks = 3;
@@ -17,37 +17,36 @@ inline constexpr int kMaxSlots = 3;
 inline constexpr int kMaxParts = 3;
 
 struct ModelCall {
-  // By rank; no steps: the call is eager.
+  // By rank. Without steps, the call is eager.
   std::vector<plan::Plan> plans;
 };
 
 struct Configuration {
   int ranks = 2;
   std::vector<ModelCall> calls;
-  // In which each rank starts the calls.
+  // The order in which each rank starts the calls.
   std::vector<std::vector<int>> orders;
-  // What each rank calls, by call; none: all of them the same.
+  // The kind of each rank's call, by call. Empty: all ranks call the same.
   std::vector<std::vector<int>> kinds;
-  // Every rank starts inside the first call: all have submitted it, and read
-  // that the leader has announced it.
+  // If true, every rank starts inside the first call: all ranks have submitted
+  // it, and have read the leader's announcement.
   bool announced = false;
   int submission_ring = 2;
   int reads_per_word = 1;
   int announcement_ring = 1;
   int num_slots = 2;
-  // Parts of a slot that are put one by one, kSlotAlignment each; 1: a slot is
-  // one thing.
+  // Parts of a slot that are put one by one, each of kSlotAlignment. 1: a slot
+  // is one unit.
   int parts = 1;
   int crashes = 1;
-  int timeouts = 0;  // ranks that give up for no reason that others know
+  int timeouts = 0;  // ranks that may give up without a known reason
   Fault fault = Fault::kNone;
 };
 
 enum Life : uint8_t { kLive, kGivingUp, kGaveUp, kDead };
 
-// Plain bytes, so that states can be compared and hashed. What a rank has
-// stored and what its flags say follow from its counters; what is in the pool
-// of its payloads does not.
+// Bytes only, so that states can be compared and hashed. A rank's stores and
+// flags follow from its counters. The payloads in the pool do not.
 struct Rank {
   uint8_t life;
   uint8_t abort;  // 1 reason stored, 2 published, 3 raised
@@ -55,16 +54,17 @@ struct Rank {
   uint8_t sent;
   uint8_t sending;  // 1 stored, 2 published
   uint8_t read[kMaxRanks];
-  uint8_t acquired[kMaxRanks];  // the submission to be read next
-  uint8_t here[kMaxCalls];      // who has submitted the call, a bit each
-  uint8_t suspects;             // member + 1: looked in vain for what it sends
-  uint8_t done;                 // calls, a bit each
-  uint8_t ordered;              // announcements made or followed
-  uint8_t ordering;             // 1 stored or acquired, 2 published
-  uint8_t current;              // call + 1
+  uint8_t acquired[kMaxRanks];  // for the submission to read next
+  uint8_t
+      here[kMaxCalls];  // members that have submitted the call, one bit each
+  uint8_t suspects;     // member + 1: looked in vain for its message
+  uint8_t done;         // finished calls, one bit each
+  uint8_t ordered;      // announcements made or followed
+  uint8_t ordering;     // 1 stored or acquired, 2 published
+  uint8_t current;      // call + 1
   uint8_t step;
-  uint8_t part;  // 1 stored, or how many sources were acquired
-  uint8_t stored[kMaxSlots][kMaxParts];  // the round, from 1
+  uint8_t part;  // 1 stored, or number of acquired sources
+  uint8_t stored[kMaxSlots][kMaxParts];  // round in each part, from 1
   uint8_t published;                     // the doorbell
   uint8_t released;
   uint8_t rounds;  // of finished calls
@@ -75,13 +75,13 @@ struct State {
   uint8_t submission[kMaxRanks][kMaxRing];
   uint8_t announcement[kMaxRing];
   uint8_t slot[kMaxRanks][kMaxSlots][kMaxParts];
-  uint8_t order[kMaxCalls];  // of announcement, for those who know it
+  uint8_t order[kMaxCalls];  // order of announcements
   uint8_t crashes;
   uint8_t timeouts;
 };
 
-// The newest of `count` messages that go round a ring in its entry `index`,
-// counted from 1; 0: none.
+// Returns the newest of `count` messages, counted from 1, in entry `index` of a
+// ring, or 0 if the entry is empty.
 inline int Newest(int count, int index, int ring) {
   const int last = count - 1 - (count - 1 - index) % ring;
   return count <= index ? 0 : last + 1;

@@ -5,17 +5,17 @@
 
 #include "cc/testing/models/protocol_model_turn.h"
 
-// Rings of submissions, with the words that say how far they were read: as
-// submissions.cc has them.
+// Rings of submissions, and the words that count what was read. Models
+// submissions.cc.
 namespace jax_cxl::comm::model {
 
-// What `reader` says it has read of what `writer` submitted.
+// Returns how many of `writer`'s submissions `reader` says it has read.
 inline int ReadWord(const Turn& turn, int reader, int writer) {
   const int read = turn.state.rank[reader].read[writer];
   return read - read % turn.setup.reads_per_word;
 }
 
-// The members that have yet to free the next entry of my ring.
+// Returns the members that have yet to free the next entry of this rank's ring.
 inline std::vector<int> RingHolders(const Turn& turn) {
   std::vector<int> holders;
   for (int m = 0; m < turn.setup.ranks; ++m)
@@ -30,8 +30,8 @@ inline bool CanWrite(const Turn& turn) {
   return turn.Has(Fault::kSubmissionsReadWait) || RingHolders(turn).empty();
 }
 
-// Goes on with a submission that is stored. Returns the state after it is
-// there for others, null if it is not yet.
+// Continues with a stored submission. Returns the state after others can see
+// it, or null if they cannot yet.
 inline State* FinishWriting(Turn& turn) {
   const Rank& me = turn.me;
   if (me.sending == 1) {
@@ -48,7 +48,7 @@ inline State* FinishWriting(Turn& turn) {
   return &next;
 }
 
-// Whether `member` has submitted its call `index`, from 0.
+// Returns true if `member` has submitted its call `index`, from 0.
 inline bool IsHere(Turn& turn, int member, int index) {
   const int ring = turn.setup.submission_ring;
   const int ready = Newest(turn.state.rank[member].sent, index % ring, ring);
@@ -57,7 +57,7 @@ inline bool IsHere(Turn& turn, int member, int index) {
   return true;
 }
 
-// What is read of it once the reader has dropped its line, now or later.
+// Checks what the reader finds in a submission after it has dropped the line.
 inline void CheckSubmission(Turn& turn, int member, int index) {
   const int ring = turn.setup.submission_ring;
   const int found = turn.Has(Fault::kSubmissionAcquire)
@@ -66,8 +66,8 @@ inline void CheckSubmission(Turn& turn, int member, int index) {
   turn.Expect(found, index + 1, "submission");
 }
 
-// Reads the next submission of `member`, if it is there. Returns the state
-// after it was read, null if there is none yet.
+// Reads the next submission of `member`, if there is one. Returns the state
+// after reading it, or null.
 inline State* Read(Turn& turn, int member) {
   const int index = turn.me.read[member];
   if (!IsHere(turn, member, index)) return nullptr;

@@ -1,7 +1,8 @@
 // Sanitizers: none. It visits millions of states. This takes minutes there.
 
-// Every order of every step of small groups, with a rank dying anywhere:
-// nothing unread is overwritten, nothing stale is read, every live rank ends.
+// Tries every order of every step of small groups, with one rank dying
+// anywhere. No unread data are overwritten, no old data are read, and every
+// live rank ends.
 #include "cc/testing/models/protocol_model.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +23,7 @@ namespace {
 
 using plan::Op;
 
-// One rank's plan; with several parts, one of two exchanges.
+// Returns one rank's plan. With several parts, the plan has two exchanges.
 plan::Plan PlanFor(int ranks, int rank, Op op, int rounds, int num_slots,
                    int parts) {
   plan::Request request;
@@ -43,7 +44,7 @@ plan::Plan PlanFor(int ranks, int rank, Op op, int rounds, int num_slots,
   return *std::move(plan);
 }
 
-// A call in slots.
+// Returns a call that uses slots.
 ModelCall InSlots(int ranks, Op op, int rounds, int num_slots, int parts = 1) {
   ModelCall call;
   for (int rank = 0; rank < ranks; ++rank)
@@ -51,7 +52,7 @@ ModelCall InSlots(int ranks, Op op, int rounds, int num_slots, int parts = 1) {
   return call;
 }
 
-// A call whose data comes with the submissions.
+// Returns a call whose data travel in the submissions.
 ModelCall Eager(int ranks) {
   ModelCall call;
   call.plans.resize(ranks);
@@ -63,14 +64,15 @@ struct Named {
   Configuration configuration;
 };
 
-// Small rings, so that each of them is full in some order of steps.
+// The rings are small, so that each of them is full in some order of steps.
 std::vector<Named> Configurations() {
-  // A call of more rounds than slots, an eager one, one more, in two orders.
+  // A call with more rounds than slots, an eager call, and a third call, in two
+  // orders.
   Configuration two;
   two.calls = {InSlots(2, Op::kAllGather, 3, 2), Eager(2),
                InSlots(2, Op::kAllReduce, 1, 2)};
   two.orders = {{0, 1, 2}, {2, 0, 1}};
-  // Whose leader needs nothing from its follower.
+  // Here the leader needs nothing from its follower.
   Configuration ahead;
   ahead.calls.assign(3, InSlots(2, Op::kBroadcast, 1, 3));
   ahead.orders = {{0, 1, 2}, {2, 1, 0}};
@@ -82,7 +84,7 @@ std::vector<Named> Configurations() {
   Configuration two_die = three;
   two_die.calls = {InSlots(3, Op::kAllGather, 1, 2)};
   two_die.crashes = 2;
-  // That read two submissions before they say so.
+  // Here ranks read two submissions before they publish how far they have read.
   Configuration lazy;
   lazy.calls.assign(4, Eager(2));
   lazy.orders = {{0, 1, 2, 3}, {1, 0, 3, 2}};
@@ -92,11 +94,11 @@ std::vector<Named> Configurations() {
   eager.calls.assign(3, Eager(3));
   eager.orders = {{0, 1, 2}, {0, 1, 2}, {1, 0, 2}};
   eager.submission_ring = 1;
-  // One gives up by timeout, and nobody dies.
+  // Here one rank gives up by timeout, and no rank dies.
   Configuration timeout = two;
   timeout.timeouts = 1;
   timeout.crashes = 0;
-  // The second calls are not the same.
+  // Here the second calls differ.
   Configuration disagree = two;
   disagree.calls = {Eager(2), InSlots(2, Op::kBroadcast, 1, 2)};
   disagree.calls[1].plans[1] = PlanFor(2, 1, Op::kAllGather, 1, 2, 1);
@@ -104,7 +106,7 @@ std::vector<Named> Configurations() {
   disagree.kinds = {{0, 0}, {0, 1}};
   Configuration eager_disagree = lazy;
   eager_disagree.kinds = {{0, 0, 0, 0}, {0, 1, 0, 0}};
-  // Two exchanges: results are made from what came in slots.
+  // Two exchanges: results are made from data in slots.
   Configuration output = three;
   output.announced = true;
   output.parts = 3;
@@ -136,7 +138,7 @@ INSTANTIATE_TEST_SUITE_P(Configurations, ProtocolModelTest,
                          testing::ValuesIn(Configurations()),
                          [](const auto& info) { return info.param.name; });
 
-// What the model says can be wrong, and where.
+// A fault of the model, and a configuration in which it shows.
 struct Broken {
   Fault fault;
   std::string configuration;
@@ -185,7 +187,7 @@ INSTANTIATE_TEST_SUITE_P(Faults, BrokenModelTest, testing::ValuesIn(kBroken),
                                   "In" + info.param.configuration;
                          });
 
-// Each of them, but the first, which is none.
+// Every fault except the first, which means no fault.
 TEST(FaultsTest, AreAllLookedFor) {
   for (size_t fault = 1; fault < std::size(kFaultNames); ++fault)
     EXPECT_TRUE(std::ranges::any_of(kBroken, [&](const Broken& broken) {

@@ -12,8 +12,8 @@
 
 namespace jax_cxl::comm::model {
 
-// One rank in one state: what it sees, and where its next steps go. The parts
-// of the model are functions of it.
+// One rank in one state: what the rank sees, and its possible next steps. The
+// parts of the model are functions of a Turn.
 class Turn {
  public:
   Turn(const Configuration& setup, const State& state, int self,
@@ -42,19 +42,19 @@ class Turn {
   const plan::Plan& PlanOf(int call, int rank) const {
     return setup.calls[call].plans[rank];
   }
-  // Whether `member` calls the same as this rank.
+  // Returns true if `member` calls the same collective as this rank.
   bool SameCall(int member, int call) const {
     return setup.kinds.empty() ||
            setup.kinds[member][call] == setup.kinds[self][call];
   }
-  // Before data of `member` is read in `call`.
+  // Call it before data of `member` are read in `call`.
   void CheckSameCall(int member, int call) {
     if (!SameCall(member, call)) Wrong("reads data of another call");
   }
-  // All ranks' plans have steps, or none.
+  // Either the plans of all ranks have steps, or none has.
   bool Eager(int call) const { return setup.calls[call].plans[0].rounds == 0; }
 
-  // A step that can be made; the caller changes the state it leads to.
+  // Adds a possible step. The caller changes the returned state.
   State& Add(const char* what) {
     moves_->push_back({self, what, state});
     return moves_->back().next;

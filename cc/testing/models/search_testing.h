@@ -23,7 +23,8 @@ void ExpectRightInEveryOrder(const Model& model) {
   EXPECT_GT(outcome.states, 1000u);
 }
 
-// Fails if no order of the steps of this model, which has a fault, goes wrong.
+// Fails if no order of the steps of this model goes wrong, although it has a
+// fault.
 template <typename Model>
 void ExpectFaultIsFound(const Model& model) {
   const Outcome outcome = Explore(model);

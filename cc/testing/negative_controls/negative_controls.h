@@ -21,19 +21,19 @@
 #include "cc/testing/soak/soak.h"
 #include "cc/testing/world/world.h"
 
-// Runs what tests the protocol on an incoherent pool whose cache leaves one
-// operation out, to see it fail.
+// Runs tests of the protocol on an incoherent pool whose cache leaves out one
+// operation. The tests must fail.
 namespace jax_cxl::comm {
 
 enum class Scenario : uint8_t {
-  kSoak,      // random collectives against plain loops
-  kTalk,      // who is who, mismatches, giving up: the texts that ranks pass on
-  kHandOver,  // what Coherence promises, without a protocol on top
+  kSoak,      // random collectives, checked against plain loops
+  kTalk,      // texts that ranks pass on: identities, mismatches, reasons
+  kHandOver,  // the promises of Coherence, without the protocol
   kDevices,   // random collectives of modelled GPUs
 };
 
 struct Control {
-  std::string_view leaves_out;  // as in cc/testing/incoherent/omission.h
+  std::string_view leaves_out;  // see cc/testing/incoherent/omission.h
   Scenario caught_by;
 };
 
@@ -43,9 +43,10 @@ inline std::string_view ScenarioName(Scenario scenario) {
   return kNames[static_cast<int>(scenario)];
 }
 
-// What must be caught, and the scenario that does. A flag's own flushes and
-// fences only make it prompt: a rank would wait longer, and be right. So it is
-// the promise of promptness that catches those.
+// The operations to leave out, and the scenario that catches each. The flushes
+// and fences of a flag only make the flag prompt: without them a rank waits
+// longer, but gets the right result. So only a test of promptness catches
+// these.
 inline constexpr Control kControls[] = {
     {"slot.write_back", Scenario::kSoak},
     {"slot.store_fence", Scenario::kSoak},
@@ -161,7 +162,8 @@ inline std::string RunDevices(const Incoherence& incoherence, double seconds) {
       .first_failure;
 }
 
-// The text of one failed call of rank `r`, whose reason must be in it.
+// Checks that a failed call of a rank has this code, and `text` in its message.
+// Returns "" or the problem.
 inline std::string ExpectText(const Status& status, Code code,
                               const std::string& text) {
   if (status.code() == code && status.message().find(text) != std::string::npos)
@@ -181,14 +183,14 @@ inline std::unique_ptr<Call> Barrier(uint64_t identity, int ranks, int rank) {
   return call;
 }
 
-// A world whose ranks disagree, or of which one gives up.
+// Runs a world whose ranks disagree, or in which one rank gives up.
 inline std::string TalkOnce(const Incoherence& incoherence, bool disagree) {
   constexpr int kRanks = 3;
-  constexpr int kSite = 80;  // more than a line
+  constexpr int kSite = 80;  // more than a cache line
   const std::vector<int32_t> everyone = {0, 1, 2};
   Options options;
   options.timeout_s = 1;
-  // Outlive the world, whose end finishes what is still under way.
+  // They outlive the world, whose destructor finishes all calls.
   std::vector<std::unique_ptr<Countdown>> countdowns;
   World world(kRanks, options, 16 << 20, 1, pool::CoherenceMode::kCoherent,
               incoherence);
@@ -223,7 +225,7 @@ inline std::string TalkOnce(const Incoherence& incoherence, bool disagree) {
     std::string wrong =
         disagree ? ExpectText(status, Code::kMismatch, std::string(kSite, 'c'))
                  : ExpectText(status, Code::kDataLoss, reason);
-    // One of the others is named beside it, whichever came first.
+    // The message also names one of the other ranks, the first that came.
     if (wrong.empty() && disagree &&
         !ExpectText(status, Code::kMismatch, std::string(kSite, 'b')).empty())
       wrong = ExpectText(status, Code::kMismatch, std::string(kSite, 'a'));
@@ -270,17 +272,17 @@ struct Outcome {
   std::string how;
 };
 
-// Runs the scenario for at most `seconds` in a process of its own: it may well
+// Runs the scenario for at most `seconds` in a child process, because it may
 // crash or hang. The calling process must have no other threads.
 inline Outcome RunControl(const Incoherence& incoherence, Scenario scenario,
                           double seconds) {
   int ends[2];
   if (pipe(ends) != 0) std::abort();
   const Clock::time_point start = Clock::now();
-  std::fflush(nullptr);  // or the child would write it once more
+  std::fflush(nullptr);  // otherwise the child would write it again
   const pid_t pid = fork();
   if (pid == 0) {
-    dup2(ends[1], STDERR_FILENO);  // what it says when it ends itself
+    dup2(ends[1], STDERR_FILENO);  // messages of a child that aborts
     namespace controls = negative_controls;
     std::string wrong =
         scenario == Scenario::kSoak   ? controls::RunSoak(incoherence, seconds)

@@ -1,8 +1,7 @@
 // How quickly the tests notice that an operation of the protocol is left out:
 // negative_controls_benchmark [--seeds=N] [--seconds=T] [--only=MOVE]
-// [--scenario=NAME]. Writes
-// JSON to the standard output and a table in Markdown to the standard error;
-// exits with 1 if something goes unnoticed.
+// [--scenario=NAME]. Writes JSON to the standard output and a table in Markdown
+// to the standard error. Exits with 1 if an omission goes unnoticed.
 
 #include <algorithm>
 #include <cstdio>
@@ -19,7 +18,7 @@ using namespace jax_cxl::comm;
 
 struct Tally {
   int caught = 0;
-  std::vector<double> seconds;  // of those caught
+  std::vector<double> seconds;  // of the caught runs
 };
 
 Tally Run(const Control& control, int seeds, double limit) {

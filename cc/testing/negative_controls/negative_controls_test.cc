@@ -1,7 +1,7 @@
 // Sanitizers: none. It starts a process for each operation that it leaves out.
 
-// Leaves out one operation of the protocol after the other and expects the
-// tests of this folder to notice. docs/protocol.md has how quickly they do.
+// Leaves out the operations of the protocol one by one, and expects the tests
+// of this folder to notice. docs/protocol.md says how quickly they do.
 #include "cc/testing/negative_controls/negative_controls.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace jax_cxl::comm {
 namespace {
 
 constexpr double kSeconds = 5;
-// Chance may need a second one, and on a busy machine more.
+// Catching an omission may take a second seed, and more on a busy machine.
 constexpr uint64_t kSeeds = 12;
 
 class ControlTest : public testing::TestWithParam<Control> {};

@@ -10,11 +10,11 @@
 #include "cc/pool/pool.h"
 #include "cc/testing/incoherent/incoherent_cache.h"
 
-// On which pools tests run that do not say so themselves: one switch for all of
-// them, which tests/conftest.py reads too.
+// The kind of pool for tests that do not choose one themselves.
+// tests/conftest.py reads the same variables.
 //
 //   JAX_CXL_TEST_POOL=incoherent|flush|uncached|coherent (the default)
-//   JAX_CXL_TEST_SEED=N  what chance starts from in incoherent pools (0)
+//   JAX_CXL_TEST_SEED=N  the random seed of incoherent pools (0)
 //   JAX_CXL_TEST_LEAVE_OUT=slot.write_back  an operation of the protocol that
 //                        incoherent pools leave out (omission.h)
 namespace jax_cxl::pool {
@@ -23,7 +23,7 @@ struct Incoherence {
   uint64_t seed = 0;
   std::string leave_out;
 
-  // None unless the switch says incoherent.
+  // Returns nothing unless JAX_CXL_TEST_POOL is "incoherent".
   static std::optional<Incoherence> FromEnvironment() {
     auto read = [](const char* name) {
       const char* value = std::getenv(name);
@@ -35,13 +35,14 @@ struct Incoherence {
         read("JAX_CXL_TEST_LEAVE_OUT")};
   }
 
-  // For a spec of kind kShm.
+  // Requires a spec of kind kShm.
   void ApplyTo(PoolSpec* spec) const {
     spec->make_interposer = IncoherentHosts(seed, leave_out);
   }
 };
 
-// The switch's coherence; that of an incoherent pool makes no difference.
+// Returns the chosen coherence mode. In an incoherent pool the mode has no
+// effect.
 inline CoherenceMode ChosenCoherence() {
   const char* chosen = std::getenv("JAX_CXL_TEST_POOL");
   if (chosen == nullptr || Incoherence::FromEnvironment())
@@ -52,7 +53,7 @@ inline CoherenceMode ChosenCoherence() {
   std::abort();
 }
 
-// For a spec of kind kShm.
+// Requires a spec of kind kShm.
 inline void ApplyChoice(PoolSpec* spec) {
   spec->coherence = ChosenCoherence();
   if (const auto incoherence = Incoherence::FromEnvironment())

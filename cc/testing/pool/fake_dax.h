@@ -18,11 +18,11 @@
 #include "cc/pool/pool.h"
 #include "cc/testing/pool/scratch.h"
 
-// What the tests of dax devices share.
+// Shared by the tests of dax devices.
 namespace jax_cxl::pool {
 
-// A machine with dax devices that are regular files. Their bytes are 0xee at
-// first, as a device has some bytes at first.
+// A machine whose dax devices are regular files. At first all their bytes are
+// 0xee, because a new device contains arbitrary bytes too.
 class FakeDax {
  public:
   FakeDax() {
@@ -33,7 +33,7 @@ class FakeDax {
     };
   }
 
-  // Adds a device that sysfs describes by number.
+  // Adds a device that sysfs describes under its number.
   std::string Add(const std::string& name, uint64_t size,
                   const std::string& align) {
     const std::string path = dir_ / name;

@@ -13,7 +13,7 @@
 #include "cc/base/status.h"
 #include "cc/pool/persistent/persistent_memory.h"
 
-// What the tests of PersistentMemory share.
+// Shared by the tests of PersistentMemory.
 namespace jax_cxl::pool {
 
 using Bytes = std::vector<std::byte>;

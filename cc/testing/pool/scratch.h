@@ -14,16 +14,16 @@
 
 #include "cc/pool/open/unique_fd.h"
 
-// What the tests of this folder share.
+// Shared by the tests of pools.
 namespace jax_cxl::pool {
 
 inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 
-// A directory of its own, gone with everything in it at the end.
+// A new directory. The destructor removes it with its contents.
 class TempDirectory {
  public:
   TempDirectory() {
-    // mkdtemp wants six letters X to replace.
+    // mkdtemp replaces six letters X.
     std::string pattern =
         std::filesystem::temp_directory_path() / "jax_cxl_pool_";
     pattern.append(6, 'X');
@@ -41,13 +41,13 @@ class TempDirectory {
   std::string path_;
 };
 
-// A name that no other test process uses.
+// Returns a name that no other test process uses.
 inline std::string UniqueName(const std::string& stem) {
   static int count = 0;
   return stem + "." + std::to_string(getpid()) + "." + std::to_string(++count);
 }
 
-// A child process that runs `body`, then lives until it is killed.
+// A child process that runs `body`, and then lives until it is killed.
 class Child {
  public:
   explicit Child(const std::function<bool()>& body) {
@@ -81,7 +81,7 @@ class Child {
   bool ready_ = false;
 };
 
-// Runs `body` in a child process; true if it returned true.
+// Runs `body` in a child process. Returns true if `body` returned true.
 inline bool PassesInChild(const std::function<bool()>& body) {
   const pid_t pid = fork();
   if (pid == 0) _exit(body() ? 0 : 1);

@@ -1,5 +1,5 @@
-// The Python module _testing, which test builds alone have: what tests put
-// between a process and its pools.
+// The Python module _testing, which only test builds have: interposers between
+// a process and its pools.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>

@@ -14,24 +14,23 @@
 #include "cc/plan/verify/expected_output.h"
 #include "cc/testing/reference/plans.h"
 
-// Executes the GPU plans of all ranks as the kernel does, on the CPU and a step
-// at a time: chance picks the rank, block and direction that makes the next
-// one.
+// Executes the GPU plans of all ranks on the CPU, like the kernel, one step at
+// a time. A random choice picks the rank, block and direction of the next step.
 namespace jax_cxl::cuda {
 
 using Bytes = std::vector<uint8_t>;
 
 inline constexpr uint8_t kUntouched = 0xa5;
-inline constexpr uint64_t kVectorBytes = 16;  // what a thread stores at once
+inline constexpr uint64_t kVectorBytes = 16;  // size of one store of a thread
 
-// A sum that knows the order of its terms.
+// A sum whose result depends on the order of its terms.
 inline uint8_t Combine(uint8_t a, uint8_t b) {
   return static_cast<uint8_t>(a * 167 + b);
 }
 
 struct Call {
   plan::Request request;
-  std::vector<GpuPlan> gpu_plans;  // by rank, as is what follows
+  std::vector<GpuPlan> gpu_plans;  // by rank, as are inputs and outputs
   std::vector<Bytes> inputs;
   std::vector<Bytes> outputs;
   uint64_t base_round = 0;
@@ -93,8 +92,8 @@ class Machine {
     }
   }
 
-  // Returns what went wrong first; nothing if all calls came to an end with the
-  // right outputs.
+  // Returns the first problem, or nothing if all calls end with the right
+  // outputs.
   std::string Run(std::mt19937& random) {
     std::vector<std::pair<int, uint32_t>> blocks;
     for (size_t rank = 0; rank < ranks_.size(); ++rank)
@@ -106,7 +105,7 @@ class Machine {
       for (const auto& [rank, block] : blocks) {
         const uint32_t first = random() % 2;
         for (uint32_t i = 0; i < 2; ++i) {
-          // Now and then a direction runs far ahead of all others.
+          // Sometimes a direction runs far ahead of all others.
           const int most = random() % 8 == 0 ? 1000 : 1 + random() % 3;
           for (int k = 0; k < most && TryStep(rank, block, (first + i) % 2);
                ++k)
@@ -155,7 +154,7 @@ class Machine {
   }
 
   // Calls visit(offset, bytes) for the vectors of slot bytes [at, at + bytes)
-  // in the stripes of a block; the offset counts from `at`.
+  // that belong to the stripes of a block. The offset is relative to `at`.
   template <typename Visit>
   void EachVector(uint32_t block, uint64_t at, uint64_t bytes,
                   const Visit& visit) {
@@ -204,7 +203,7 @@ class Machine {
     return slot.bytes[at];
   }
 
-  // A vector is written as a whole, though only `values` count.
+  // Writes a whole vector, though only `values` count.
   void Write(int rank, uint32_t block, uint64_t round, uint64_t at,
              const Bytes& values) {
     Slot& slot = SlotOf(rank, block, round);
@@ -220,7 +219,8 @@ class Machine {
     ranks_[rank].bytes_published += values.size();
   }
 
-  // Makes the next step of a direction; false if it has to wait, or is done.
+  // Does the next step of a direction. Returns false if the step has to wait,
+  // or if all steps are done.
   bool TryStep(int rank, uint32_t block, int direction) {
     Rank& state = ranks_[rank];
     if (state.call == calls_.size()) return false;
@@ -235,7 +235,7 @@ class Machine {
     return problem_.empty();
   }
 
-  // A kernel ends when all of its blocks are done; then the next one starts.
+  // A kernel ends when all of its blocks are done. Then the next one starts.
   void FinishCall(int rank) {
     Rank& state = ranks_[rank];
     while (state.call < calls_.size()) {

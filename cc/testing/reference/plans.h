@@ -13,7 +13,7 @@
 #include "cc/plan/plan.h"
 #include "cc/plan/verify/verify.h"
 
-// What the tests of cc/plan share.
+// Shared by the tests of cc/plan.
 namespace jax_cxl::plan {
 
 inline std::vector<Op> AllOps() {
@@ -22,9 +22,9 @@ inline std::vector<Op> AllOps() {
   return ops;
 }
 
-// The sources of a permute: 0 a ring, 1 itself, 2 nobody, 3 a reversal that
-// leaves every third rank out (the middle one of an odd number sends to
-// itself).
+// Returns the sources of a permute. Patterns: 0 is a ring, 1 is each rank
+// itself, 2 is no source, 3 is a reversal without every third rank (with an odd
+// number of ranks, the middle rank sends to itself).
 inline std::vector<int32_t> Sources(int num_ranks, int pattern) {
   std::vector<int32_t> sources(num_ranks, -1);
   for (int r = 0; r < num_ranks; ++r) {
@@ -35,8 +35,9 @@ inline std::vector<int32_t> Sources(int num_ranks, int pattern) {
   return sources;
 }
 
-// Rows of one element: two slices of uneven size for each pair of ranks, some
-// empty, which fill at most `rows` rows on either side.
+// Makes tables with rows of one element: two slices of different sizes for each
+// pair of ranks, some of them empty. They fill at most `rows` rows on either
+// side.
 inline Ragged MakeRagged(int num_ranks, uint64_t rows) {
   const uint64_t n = num_ranks, entries = 2 * n;
   const int64_t even = rows / entries, rest = rows % entries;
@@ -93,8 +94,8 @@ inline std::string Describe(const Request& request, const Geometry& geometry,
   return text.str();
 }
 
-// Plans for all ranks, verified. Fails the test, and returns nothing, if they
-// are wrong.
+// Makes and verifies plans for all ranks. Fails the test, and returns nothing,
+// if the plans are wrong.
 inline Traffic ExpectVerified(const Request& request, const Geometry& geometry,
                               const Setting& setting = {}) {
   Result<std::vector<Plan>> plans = MakePlans(request, geometry);
@@ -112,7 +113,7 @@ inline Traffic ExpectVerified(const Request& request, const Geometry& geometry,
   return *std::move(traffic);
 }
 
-// No device has more than `slack` times its share of the load.
+// Checks that no device has more than `slack` times its share of the load.
 inline void ExpectEvenDevices(const Traffic& traffic, double slack,
                               const std::string& what) {
   PoolBytes sum, most;

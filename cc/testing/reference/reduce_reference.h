@@ -12,12 +12,12 @@
 
 #include "cc/base/dtype.h"
 
-// For tests: reductions as the contract in kernels.h words them, one element at
-// a time and by arithmetic on values rather than bits. Shares no code with the
+// For tests: reductions according to the contract in kernels.h, one element at
+// a time, with arithmetic on values instead of bits. Shares no code with the
 // kernels.
 namespace jax_cxl::cpu::reference {
 
-// Layout and largest finite value of a narrow float type.
+// The layout and the largest finite value of a narrow float type.
 struct NarrowType {
   int bytes;
   int exponent_bits;
@@ -83,8 +83,8 @@ inline double Decode(const NarrowType& type, uint32_t code) {
   return negative ? -value : value;
 }
 
-// One rounding, to nearest even; past the largest value to infinity, or NaN in
-// types that have none.
+// Rounds once, to nearest even. Values beyond the largest number become
+// infinity, or NaN in types without infinity.
 inline uint32_t Encode(const NarrowType& type, float value) {
   const int m = type.mantissa_bits;
   const uint32_t sign_bit = 1u << (type.exponent_bits + m);
@@ -108,7 +108,8 @@ inline uint32_t Encode(const NarrowType& type, float value) {
   return code == 0 && type.nan_is_minus_zero ? 0 : sign | code;
 }
 
-// `volatile` keeps the compiler from fusing and from widening.
+// `volatile` keeps the compiler from fusing operations, and from using a wider
+// type.
 template <typename T>
 T FoldFloat(ReduceOp op, T a, T b) {
   volatile T result;

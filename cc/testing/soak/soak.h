@@ -15,21 +15,21 @@
 #include "cc/testing/soak/soak_call.h"
 #include "cc/testing/world/world.h"
 
-// Random collectives in random worlds, against plain loops.
+// Random collectives in random worlds, checked against plain loops.
 namespace jax_cxl::comm::soak {
 
 struct Report {
   uint64_t calls = 0;
   uint64_t worlds = 0;
-  uint64_t wrong = 0;  // elements
+  uint64_t wrong = 0;  // number of wrong elements
   double seconds = 0;
   std::array<uint64_t, plan::kNumOps> by_op{};
   std::array<uint64_t, kNumDTypes> by_dtype{};
   std::string first_failure;  // empty if there is none
 };
 
-// Ranks, slots, pool devices and coherence, chosen at random, and some groups
-// of the ranks, in any order.
+// A random number of ranks, slots and pool devices, a random coherence mode,
+// and some groups of the ranks, in any order.
 class RandomWorld {
  public:
   RandomWorld(Random& random, const std::optional<Incoherence>& incoherence,
@@ -50,7 +50,8 @@ class RandomWorld {
     }
   }
 
-  // Runs `count` calls that are all under way together; returns them.
+  // Runs `count` calls that are all under way at the same time, and returns
+  // them.
   Status Run(Random& random, int count, std::vector<SoakCall>* calls) {
     const uint64_t large = 3 * options_.slot_bytes * options_.num_slots;
     calls->clear();
@@ -98,7 +99,7 @@ class RandomWorld {
     return options;
   }
 
-  // Starts the rank's calls in an order of its own, with pauses of its own.
+  // Starts the rank's calls in its own order, with its own pauses.
   void StartCalls(Random random, int rank, std::vector<SoakCall>& calls,
                   Countdown* countdown) {
     std::vector<size_t> order(calls.size());
@@ -128,8 +129,8 @@ class RandomWorld {
   uint64_t identity_ = 0;
 };
 
-// Runs `count` collectives, or as many as `seconds` allow if that is not 0.
-// Equal seeds give equal collectives; stops at the first batch that fails.
+// Runs `count` collectives, or as many as `seconds` allow if it is not 0. The
+// same seed gives the same collectives. Stops at the first batch that fails.
 inline Report Soak(
     uint64_t count, uint64_t seed, double seconds,
     std::optional<Incoherence> incoherence = Incoherence::FromEnvironment(),

@@ -1,6 +1,6 @@
-// Random collectives between threads as ranks, against plain loops:
+// Random collectives between threads as ranks, checked against plain loops:
 // soak_benchmark [--count=N] [--seed=S] [--seconds=T]. Writes JSON to the
-// standard output; exits with 1 if an element is wrong or a call fails.
+// standard output. Exits with 1 if an element is wrong or a call fails.
 
 #include <cstdint>
 #include <cstdio>
@@ -13,7 +13,7 @@
 
 namespace {
 
-// The value of `--name=value`, or null.
+// Returns the value of `--name=value`, or null.
 const char* Value(const char* argument, const char* name) {
   const size_t length = std::strlen(name);
   return std::strncmp(argument, name, length) == 0 ? argument + length

@@ -20,18 +20,18 @@
 #include "cc/plan/plan.h"
 #include "cc/testing/reference/reduce_reference.h"
 
-// One collective of the soak: random in everything that a caller may choose,
-// with the result that plain loops over all ranks' buffers give.
+// One collective of the soak. All parameters that a caller may choose are
+// random. Plain loops over all ranks' buffers compute the expected result.
 namespace jax_cxl::comm::soak {
 
 using Random = std::mt19937_64;
 
-// Uniform in [low, high].
+// Returns a uniform number in [low, high].
 inline int64_t Pick(Random& random, int64_t low, int64_t high) {
   return low + static_cast<int64_t>(random() % (high - low + 1));
 }
 
-// Bytes at any alignment between two guards, which nobody may write to.
+// Bytes with any alignment, between two guards that must not change.
 class Buffer {
  public:
   Buffer(size_t bytes, size_t offset)
@@ -68,8 +68,9 @@ void FillModerate(Random& random, std::byte* to, size_t count) {
   }
 }
 
-// Any bit pattern of the type; mostly numbers of like size where patterns would
-// be, in the wide floats, numbers so unlike that a sum is one of them.
+// Fills the range with elements. Some have random bits. Most are numbers of
+// similar size, or, in the wide float types, numbers of such different sizes
+// that a sum equals one of them.
 inline void Fill(Random& random, DType dtype, std::byte* to, size_t bytes) {
   if (random() % 4 != 0) {
     if (dtype == DType::kFloat32 || dtype == DType::kComplex64)
@@ -84,7 +85,8 @@ inline void Fill(Random& random, DType dtype, std::byte* to, size_t bytes) {
   }
 }
 
-// `pieces` lengths, each in [0, total], which sum to at most `total`.
+// Returns `pieces` random lengths, each in [0, total], with a sum of at most
+// `total`.
 inline std::vector<int64_t> Lengths(Random& random, size_t pieces,
                                     int64_t total) {
   std::vector<int64_t> lengths(pieces);
@@ -96,7 +98,7 @@ inline std::vector<int64_t> Lengths(Random& random, size_t pieces,
   return lengths;
 }
 
-// Offsets of slices of these lengths that lie apart in [0, total).
+// Returns offsets of disjoint slices of these lengths in [0, total).
 inline std::vector<int64_t> Offsets(Random& random,
                                     const std::vector<int64_t>& lengths,
                                     int64_t total) {
@@ -148,7 +150,7 @@ inline plan::Ragged RandomRagged(Random& random, int ranks, int64_t rows) {
 // A collective of all members of a group.
 class SoakCall {
  public:
-  // `large`: about how many bytes the largest blocks have.
+  // `large` is the approximate size of the largest blocks, in bytes.
   SoakCall(Random& random, std::vector<int32_t> members, uint64_t identity,
            uint64_t large)
       : SoakCall(random, std::move(members), identity, large,
@@ -187,7 +189,7 @@ class SoakCall {
   plan::Op op() const { return request_.op; }
   DType dtype() const { return dtype_; }
 
-  // What the member `self` submits.
+  // Returns the call that the member `self` starts.
   std::unique_ptr<Call> ForMember(int self) {
     auto call = std::make_unique<Call>();
     call->identity = identity_;
@@ -208,15 +210,15 @@ class SoakCall {
     return call;
   }
 
-  // Whether nothing was written around the members' inputs and outputs.
+  // Returns true if no byte around the members' inputs and outputs has changed.
   bool GuardsIntact() const {
     auto intact = [](const Buffer& buffer) { return buffer.GuardsIntact(); };
     return std::all_of(inputs_.begin(), inputs_.end(), intact) &&
            std::all_of(outputs_.begin(), outputs_.end(), intact);
   }
 
-  // How many elements of all members' results are wrong; bytes around a result
-  // that are no longer as they were count as one.
+  // Returns how many elements of all members' results are wrong. Changed bytes
+  // around a result count as one element.
   uint64_t CountWrong() const {
     uint64_t wrong = 0;
     for (size_t r = 0; r < members_.size(); ++r)
@@ -224,7 +226,7 @@ class SoakCall {
     return wrong;
   }
 
-  // The same of one member's.
+  // The same for one member.
   uint64_t CountWrong(int self) const {
     uint64_t wrong = 0;
     const size_t element = request_.element_bytes;
@@ -268,7 +270,7 @@ class SoakCall {
       if (random() % 4 == 0) source = -1;
   }
 
-  // The result of member `self`: kFill where it is left untouched.
+  // Returns the expected result of member `self`. Untouched bytes are kFill.
   std::vector<std::byte> Expected(int self) const {
     using plan::Op;
     const int n = static_cast<int>(members_.size());
@@ -278,7 +280,7 @@ class SoakCall {
       if (bytes > 0)
         std::memcpy(&want[to], inputs_[from_rank].data() + from, bytes);
     };
-    // Ranks [first, last), each from `from` in its input.
+    // Reduces over ranks [first, last), each from byte `from` of its input.
     auto reduce = [&](int first, int last, size_t from) {
       std::vector<const std::byte*> sources;
       for (int p = first; p < last; ++p)

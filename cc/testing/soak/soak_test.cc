@@ -12,7 +12,7 @@
 namespace jax_cxl::comm::soak {
 namespace {
 
-// soak_benchmark --seed=... runs the same collectives again, and more of them.
+// soak_benchmark --seed=... repeats these collectives, and continues with more.
 TEST(SoakTest, FreshSeed) {
   std::random_device device;
   const uint64_t seed = (uint64_t{device()} << 32) | device();
@@ -26,9 +26,9 @@ TEST(SoakTest, FreshSeed) {
   EXPECT_GT(report.calls, 100u);
 }
 
-// Without coherence between the ranks' hosts. JAX_CXL_TEST_POOL=incoherent and
-// JAX_CXL_TEST_SEED=... with soak_benchmark --seed=..., both of them the seed
-// printed here, repeat it.
+// Here the ranks' hosts are not coherent. To repeat a run: soak_benchmark
+// --seed=S with JAX_CXL_TEST_POOL=incoherent and JAX_CXL_TEST_SEED=S, where S
+// is the seed printed here.
 TEST(SoakTest, FreshSeedOnIncoherentPools) {
   std::random_device device;
   const uint64_t seed = device();
@@ -47,7 +47,7 @@ TEST(SoakTest, SeesAWrongByte) {
   SoakCall call(random, {0, 1}, 1, 100);
   while (call.op() != plan::Op::kAllGather)
     call = SoakCall(random, {0, 1}, 1, 100);
-  // Nobody has run it.
+  // No rank has run the call.
   EXPECT_GT(call.CountWrong(), 0u);
 }
 

@@ -17,7 +17,7 @@
 
 namespace jax_cxl::comm {
 
-// An Endpoint without threads: one rank, stepped by hand.
+// An Endpoint without threads. The test steps the rank itself.
 class SteppedRank {
  public:
   SteppedRank(pool::Pool* pool, Peers* peers, const Options& options, int rank)
@@ -45,7 +45,7 @@ class SteppedRank {
     Check(status);
   }
 
-  // True if anything moved.
+  // Returns true if anything made progress.
   bool Step() {
     bool moved = false;
     for (auto& [members, channel] : channels_) {

@@ -35,9 +35,9 @@ T OrDie(Result<T> result) {
 
 using pool::Incoherence;
 
-// A job whose ranks are all endpoints of this process: for tests and
-// benchmarks of the communicator. On an incoherent pool the ranks are spread by
-// chance over "hosts", each of which maps the pool through a cache of its own.
+// A job whose ranks are all endpoints of this process, for tests and benchmarks
+// of the communicator. On an incoherent pool, the ranks are distributed at
+// random over "hosts", each of which maps the pool through its own cache.
 class World {
  public:
   World(int size, const Options& options, uint64_t bytes = 64 << 20,
@@ -80,7 +80,7 @@ class World {
 
   int size() const { return static_cast<int>(endpoints_.size()); }
   Endpoint& endpoint(int rank) { return *endpoints_[rank]; }
-  // What the rank sees.
+  // The rank's view of the pool.
   pool::Pool& pool(int rank = 0) { return *hosts_[host_of_[rank]].pool; }
   Peers& peers(int rank) { return *hosts_[host_of_[rank]].peers; }
 
@@ -114,7 +114,7 @@ class Countdown {
     return first_error_;
   }
 
-  // Starts a call on an endpoint and counts it down when it is finished.
+  // Starts a call on an endpoint, and counts down when the call has finished.
   void StartCall(Endpoint& endpoint, const std::vector<int32_t>& members,
                  std::unique_ptr<Call> call) {
     call->done = [this](const Status& status) { Done(status); };

@@ -9,8 +9,8 @@
 #include "cc/engine/cuda/flagged/flagged_units.cuh"
 #include "cc/engine/cuda/progress.cuh"
 
-// The kernels for short messages, and their launch. One warp more than those
-// that move data watches the peers' words meanwhile.
+// The kernels for short messages, and their launch. Besides the warps that move
+// data, one warp watches the peers' words.
 namespace jax_cxl::cuda {
 namespace flagged {
 namespace {
@@ -33,7 +33,7 @@ __device__ bool Get(const Task& task, Shared& shared, const Units& units) {
   }
 }
 
-// What all data threads do, behind the puts.
+// The work of all data threads after the puts.
 __device__ bool Receive(const Task& task, Shared& shared) {
   const DeviceCall& call = task.call;
   const auto sending = [&](DeviceStepKind kind) {
@@ -56,8 +56,8 @@ __device__ bool Receive(const Task& task, Shared& shared) {
   return true;
 }
 
-// This thread's part of the puts. The first load is under way before it is
-// known whether the slot is free.
+// This thread's part of the puts. It starts the first load before it knows that
+// the slot is free.
 class Puts {
  public:
   __device__ explicit Puts(const Task& task)
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kThreads + 32, 1)
       done = AwaitReleased(call, shared, call.base_round + 1 - kFlaggedSlots);
     done = !__syncthreads_or(!done);
   }
-  // Not before: a peer may have yet to see what this word said before.
+  // Only now: a peer may not have seen the old value of this word yet.
   if (done && threadIdx.x == 0 && blockIdx.x == 0)
     StoreWord(&mine.calls[SlotOf(call)], ExpectedCall(call));
   if (done && data) {
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kThreads + 32, 1)
     if (threadIdx.x == 0) Stop(call.status);
     return;
   }
-  // All that was read is in registers or farther, and nothing overtakes that.
+  // All data are in registers or in memory by now, and no store overtakes that.
   if (threadIdx.x == 0 && progress.Finish())
     StoreWord(&mine.released, call.epoch << kValueBits | (call.base_round + 1));
 }
@@ -146,7 +146,7 @@ __global__ void Wipe(const __grid_constant__ DeviceCall call) {
   __syncthreads();
   if (threadIdx.x == 0)
     StoreWord(&mine.released, call.epoch << kValueBits | (call.base_round + 1));
-  // What a peer has yet to wipe may carry the flags that come next.
+  // Slots that a peer has not cleared yet may contain the flags that come next.
   if (threadIdx.x < 32) done = AwaitReleased(call, shared, call.base_round + 1);
   if (__syncthreads_or(!done) && threadIdx.x == 0) Stop(call.status);
 }

@@ -8,8 +8,8 @@
 #include "cc/engine/cuda/device_memory.cuh"
 #include "cc/engine/cuda/flagged/flagged_units.cuh"
 
-// What the peers say in the words of their rings (see flagged.h): what they
-// have read, and which call they are in.
+// The words of the peers' rings (flagged.h): what each peer has read, and in
+// which call it is.
 namespace jax_cxl::cuda::flagged {
 
 __device__ inline uint64_t ReleasedBy(const DeviceCall& call, int member) {
@@ -18,7 +18,7 @@ __device__ inline uint64_t ReleasedBy(const DeviceCall& call, int member) {
   return (word & ~kValueMask) == tag ? word & kValueMask : 0;
 }
 
-// Until all peers have read `rounds` rounds. By a whole warp.
+// Waits until all peers have read `rounds` rounds. Called by a whole warp.
 __device__ inline bool AwaitReleased(const DeviceCall& call, Shared& shared,
                                      uint64_t rounds) {
   return AwaitMembers(call, &shared.gave_up, [&](int member) {
@@ -27,7 +27,7 @@ __device__ inline bool AwaitReleased(const DeviceCall& call, Shared& shared,
   });
 }
 
-// Notes what all peers have read, for later calls. By a whole warp.
+// Remembers what all peers have read, for later calls. Called by a whole warp.
 __device__ inline void NoteReleased(const DeviceCall& call) {
   uint64_t least = ~uint64_t{0};
   for (int member = LaneInWarp(); member < call.num_members; member += 32)
@@ -38,8 +38,8 @@ __device__ inline void NoteReleased(const DeviceCall& call) {
     call.scratch->flagged_released = least;
 }
 
-// Until all members that this one receives from are in the same call. By a
-// whole warp.
+// Waits until all members from which this one receives are in the same call.
+// Called by a whole warp.
 __device__ inline bool AwaitCalls(const Task& task, Shared& shared) {
   const DeviceCall& call = task.call;
   uint64_t sources = 0;

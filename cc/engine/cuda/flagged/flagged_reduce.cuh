@@ -11,23 +11,23 @@
 #include "cc/engine/cuda/element_types.cuh"
 #include "cc/engine/cuda/flagged/flagged_units.cuh"
 
-// Reductions of short messages (see flagged.h): operands are fetched a few
-// members at a time, as they arrive, and folded in the members' order.
+// Reductions of short messages (flagged.h). A thread fetches the operands of a
+// few members at a time, as they arrive, and folds them in the members' order.
 namespace jax_cxl::cuda::flagged {
 
-// Sources whose units are under way at once.
+// The number of sources whose units are loaded at the same time.
 inline constexpr int kSources = 4;
 
-// A unit each of some sources, and the fold of those before them.
+// One unit of each of some sources, and the fold of the sources before them.
 struct Operands {
   uint4 values[kSources];
   int count;
   uint4 fold[4];  // an ElementFold
 };
 
-// Folds the operands in and returns the result so far. Out of line, as there is
-// one for each type, and small: a function that needs many registers saves
-// those of its caller in memory, for all threads at once.
+// Folds the operands and returns the result so far. It is not inlined, because
+// there is one for each type. It is small, because a function with many
+// registers saves those of its caller in memory, for all threads at once.
 template <typename Type>
 __device__ __noinline__ uint4 FoldInAs(ReduceOp op, Operands& operands,
                                        bool first) {
@@ -53,15 +53,15 @@ __device__ inline uint4 FoldIn(const DeviceCall& call, Operands& operands,
   });
 }
 
-// Fills `operands` with what members [first, first + operands.count) have for
-// the unit that `units` is at.
+// Fills `operands` with the data of members [first, first + operands.count) for
+// the current unit of `units`.
 __device__ __forceinline__ bool Fetch(const Task& task, Wait& wait,
                                       const Units& units, int first,
                                       Operands& operands) {
   const DeviceCall& call = task.call;
   const ShortStep& step = units.step();
   const uint32_t flag = FlagOf(call);
-  uint32_t missing = (1u << operands.count) - 1;  // a bit a source
+  uint32_t missing = (1u << operands.count) - 1;  // one bit per source
   const int own = call.self - first;
   if (own >= 0 && own < operands.count) {
     operands.values[own] =
@@ -69,7 +69,7 @@ __device__ __forceinline__ bool Fetch(const Task& task, Wait& wait,
     missing &= ~(1u << own);
   }
   while (missing != 0) {
-    // All loads before the first look at what they brought.
+    // Start all loads before looking at the first result.
     Arriving arriving[kSources];
 #pragma unroll
     for (int k = 0; k < kSources; ++k) {
@@ -99,7 +99,7 @@ __device__ inline bool Reduce(const Task& task, Shared& shared,
     operands.count = min(step.last - first, kSources);
     if (!Fetch(task, wait, units, first, operands)) return false;
     result = FoldIn(call, operands, first == step.first);
-    // A single source is copied, NaNs and all.
+    // A single source is copied, NaNs included.
     if (step.last - step.first == 1) result = operands.values[0];
   }
   StoreLocal(call.output + step.to + units.i(), result, units.left());

@@ -10,22 +10,22 @@
 #include "cc/engine/gpu_plan/gpu_plan.h"
 #include "cc/plan/gpu_geometry.h"
 
-// What the kernel for short messages (see flagged.h) works with: the steps of a
-// call, the units of data that its threads share out, how a unit and its flags
-// lie in the ring, and how a thread waits for one.
+// The parts of the kernel for short messages (flagged.h): the steps of a call,
+// the units of data that its threads share, the place of a unit and its flags
+// in the ring, and a thread's wait for a unit.
 namespace jax_cxl::cuda::flagged {
 
-// Threads of a block that move data; one more warp watches.
+// Threads of a block that move data. One more warp watches the peers.
 inline constexpr uint32_t kThreads = 512;
 
-// Of data: what a thread moves at once.
+// Bytes of data that a thread moves at once.
 inline constexpr uint64_t kUnitBytes = 16;
 
-// Steps of both directions.
+// The largest number of steps of both directions together.
 inline constexpr uint32_t kMaxSteps = 2 * kMaxMembers + 8;
 
-// A step of a short message, whose offsets are small. The fields are those of
-// DeviceStep.
+// A step of a short message, whose offsets are small. The fields have the same
+// meaning as in DeviceStep.
 struct ShortStep {
   uint16_t kind;
   uint8_t first, last;
@@ -37,16 +37,16 @@ struct ShortStep {
 };
 static_assert(kMaxMembers <= 255);
 
-// What a call works with. It travels with the launch: in the device's memory
-// each list would cost a load, behind which that of the data would wait.
+// The input lists of a call. They travel with the launch. In the device's
+// memory, each list would cost a load before the load of the data.
 template <uint32_t kMembers, uint32_t kSteps>
 struct Lists {
   FlaggedControl* rings[kMembers];
-  ShortStep steps[kSteps];  // those that send, then those that receive
+  ShortStep steps[kSteps];  // sending steps, then receiving steps
 };
 using FewLists = Lists<8, 24>;
 using AllLists = Lists<kMaxMembers, kMaxSteps>;
-// More would need a driver of CUDA 12.1.
+// Larger lists would need a driver of CUDA 12.1.
 static_assert(sizeof(DeviceCall) + sizeof(AllLists) <= 4096);
 
 // Lists of any length.
@@ -65,7 +65,7 @@ __device__ inline uint32_t FlagOf(const DeviceCall& call) {
   return static_cast<uint32_t>(call.base_round + 1);
 }
 
-// Not that of a word nobody has written yet.
+// Never equal to a word that was never written.
 __device__ inline uint64_t ExpectedCall(const DeviceCall& call) {
   return CallWord(call.base_round + 1, call.hash);
 }
@@ -74,9 +74,9 @@ __device__ inline uint32_t SlotOf(const DeviceCall& call) {
   return static_cast<uint32_t>(call.base_round % kFlaggedSlots);
 }
 
-// Where a unit of a member's data lies in the ring: in two vectors of 16 bytes,
-// half data and half flags. The first vectors of neighbouring units lie side by
-// side, and so do the second ones, so that a warp's loads and stores are
+// The place of a unit of a member's data in the ring: two vectors of 16 bytes,
+// each half data and half flags. The first vectors of neighbouring units are
+// adjacent, and so are the second ones, so that a warp's loads and stores are
 // contiguous.
 struct UnitVectors {
   static constexpr uint64_t kGroup = 32;  // units
@@ -84,7 +84,7 @@ struct UnitVectors {
   std::byte* low;
   std::byte* high;
 
-  // `at`: byte of the slot.
+  // `at` is a byte offset in the slot.
   __device__ UnitVectors(const Task& task, int member, uint64_t at) {
     const uint64_t unit = at / kUnitBytes;
     low = task.rings[member]->vectors[SlotOf(task.call)] +
@@ -102,7 +102,7 @@ struct UnitVectors {
 };
 static_assert(plan::kFlaggedBytes % (UnitVectors::kGroup * kUnitBytes) == 0);
 
-// A unit that may not be there yet.
+// A unit that may not have arrived yet.
 struct Arriving {
   uint4 low, high;
 
@@ -117,19 +117,21 @@ struct Arriving {
   }
 };
 
-// What the threads of a block share.
+// The state that the threads of a block share.
 struct Shared {
   uint32_t gave_up;   // see BlockState
-  uint64_t released;  // rounds that all peers are known to have read
+  uint64_t released;  // rounds that all peers have certainly read
 };
 
-// One thread's wait for data: now and then it checks whether to go on.
+// One thread's wait for data. Now and then it checks whether the call can
+// continue.
 class Wait {
  public:
   __device__ Wait(const DeviceCall& call, Shared& shared)
       : call_(call), shared_(shared) {}
 
-  // After a poll in vain for what `member` sends.
+  // Call it after a poll that found nothing from `member`. Returns false when
+  // the call cannot continue.
   __device__ bool GoOn(int member) {
     if (++polls_ % kPollsPerCheck != 0) return true;
     const volatile DeviceStatus* status = call_.status;
@@ -151,8 +153,8 @@ class Wait {
   uint64_t start_ = 0;
 };
 
-// This thread's part of all units of the steps of one kind, which the threads
-// of all blocks share evenly.
+// This thread's part of all units of the steps of one kind. The threads of all
+// blocks share the units evenly.
 class Units {
  public:
   __device__ Units(const ShortStep* steps, uint32_t num_steps,
@@ -161,9 +163,9 @@ class Units {
     Find();
   }
 
-  // Whether there is one left.
+  // Returns true if a unit is left.
   __device__ bool has() const { return at_ < num_steps_; }
-  // Which it is: a step, and a byte of it.
+  // The current unit: its step, its offset in the step, and the bytes left.
   __device__ const ShortStep& step() const { return steps_[at_]; }
   __device__ uint32_t i() const { return (unit_ - first_) * kUnitBytes; }
   __device__ uint32_t left() const { return step().bytes - i(); }
@@ -188,7 +190,7 @@ class Units {
   const DeviceStepKind kind_;
   uint32_t unit_ = blockIdx.x * kThreads + threadIdx.x;
   uint32_t at_ = 0;
-  uint32_t first_ = 0;  // unit of step `at_`
+  uint32_t first_ = 0;  // first unit of step `at_`
 };
 
 }  // namespace jax_cxl::cuda::flagged
