@@ -48,29 +48,30 @@ class Runtime {
   // has a name keeps it.
   static void Stop(const std::string& reason, bool program_ends);
   static std::shared_ptr<Runtime> Current();
-  // Whether a rank of the current runtime has given up.
+  // Returns true if a rank of the current runtime has given up.
   static bool Failed();
 
   struct Local {
     int rank;
     Endpoint* endpoint;
   };
-  // Null if XLA's device is not one of this process's ranks.
+  // Returns null if XLA's device is not one of this process's ranks.
   const Local* Find(int32_t device_ordinal) const;
 
-  // How often the job has gone on after an error. Programs that were made for
-  // other ranks do not run.
+  // Number of times that the job has continued after an error. Programs made
+  // for another generation do not run.
   int generation() const { return generation_; }
-  // How many runtimes this process has started, this one counted.
+  // Number of runtimes that this process has started, including this one.
   uint64_t number() const { return number_; }
 
-  // The first host's.
+  // The pool and the peers of the first host.
   pool::Pool* pool() const { return hosts_[0].pool.get(); }
   Peers* peers() const { return hosts_[0].peers.get(); }
-  // What one of this process's ranks sees, which alone may write for it.
+  // The mapping of the pool that belongs to one of this process's ranks. Only
+  // that mapping may write for the rank.
   pool::Pool* pool(int rank) const;
 
-  // Summed over this process's ranks.
+  // Sums over this process's ranks.
   Stats stats() const;
   std::vector<RecordedOperation> operations() const;
 
@@ -81,7 +82,7 @@ class Runtime {
 
   int generation_ = 0;
   uint64_t number_ = 0;
-  // Destroyed from the last to the first: endpoints use all the others.
+  // Destroyed in reverse order, because endpoints use the other members.
   std::vector<Host> hosts_;
   Completions completions_;
   std::vector<std::unique_ptr<Endpoint>> endpoints_;

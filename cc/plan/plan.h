@@ -136,7 +136,7 @@ enum class StepKind : uint8_t {
   kPutOutput,  // output[from, bytes) -> my slot of `round` at `to`
   kPublish,    // published = round + 1
   kGet,        // slot of `peer` (never mine), `round`, at `from` -> output[to];
-               // with bytes = 0 nothing but its wait
+               // with bytes = 0: only its wait
   kReduce,  // ranks [first, last): input[input_from] for mine, slots of `round`
             // at `from` for the others -> output[to], in rank order
   kReduceToSlot,  // the same -> my slot of `to_round` at `to`

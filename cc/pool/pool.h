@@ -151,7 +151,8 @@ class Pool {
   Status Map(const std::vector<MapPiece>& pieces);
   // Puts the interposer, if there is one, between the process and the mapping.
   Status Interpose();
-  // Takes the memory for this job; kAlreadyExists if another job lives there.
+  // Takes the memory for this job. Fails with kAlreadyExists if another job
+  // lives there.
   Status TakeMemory(const std::vector<MapPiece>& pieces, uint64_t token);
   // Clears the control pages and writes the headers.
   void Format(uint64_t token);
@@ -159,7 +160,7 @@ class Pool {
   // Returns true if every header still belongs to this job.
   bool StillOurs() const;
   PoolHeader HeaderAt(const Range& extent) const;
-  // Checks every header against what this process expects.
+  // Checks every header against the values that this process expects.
   Status Verify(uint64_t token);
 
   PoolSpec spec_;
@@ -182,8 +183,8 @@ class Pool {
 };
 
 // Removes the pools of dead jobs: files `jax_cxl.*` in /dev/shm that belong to
-// this user, that nobody has locked, and that are pools or all zeros, as a pool
-// is before it has a header. Returns their paths.
+// this user, that no process has locked, and that are pools or all zeros. (A
+// pool is all zeros before it has a header.) Returns their paths.
 std::vector<std::string> SweepLeftovers();
 
 }  // namespace jax_cxl::pool

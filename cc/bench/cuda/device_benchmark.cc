@@ -1,21 +1,20 @@
-// Times the CUDA engine alone, without JAX: one rank a GPU, all in this
-// process, each operation and size beside the bound that the links set in the
-// same run. Settings are measured in turns.
+// Times the CUDA engine without JAX. Each rank has one GPU, and all ranks are
+// in this process. Beside each operation and size, it measures the bound that
+// the links set, in the same run. Settings are measured in turns.
 //
 //   device_benchmark [--ranks=2] [--ops=all_gather,psum]
 //                    [--sizes=4096,1048576] [--coherence=coherent,flush,memory]
 //                    [--shapes=64x64x448] [--slots=4x1048576] [--repeats=5]
 //                    [--copy_engine=67108864] [--kernel_slots=0x524288]
-//                    [--flagged=262144] [--flush_threads=0]
+//                    [--flagged=262144] [--flush_threads=0] [--bound=1]
 //
-// Prints one JSON object a line. `bytes` is the total size as in nccl-tests;
-// shapes are blocks x sending threads x receiving threads; kernel_slots what
-// kernels use of a slot, 0 for their own choice, x the least that is worth a
-// round. The coherence `memory` is flush with gpu_writes=memory. More ranks
-// than GPUs share these; then calls must not go by copy engines
-// (--copy_engine), and
-// --bound=0 leaves the bound out. `cores_busy` counts the library's own
-// threads.
+// Prints one JSON object per line. `bytes` is the total size as in nccl-tests.
+// Shapes are blocks x sending threads x receiving threads. kernel_slots are the
+// bytes that kernels use of a slot (0: their own choice) x the smallest chunk
+// that is worth a round. The coherence `memory` is flush with
+// gpu_writes=memory. If there are more ranks than GPUs, they share GPUs, and
+// then no call may use copy engines (--copy_engine). --bound=0 omits the bound.
+// `cores_busy` counts the library's own threads.
 
 #include <algorithm>
 #include <barrier>
@@ -51,7 +50,7 @@ struct Flags {
   std::vector<std::string> flagged = {"262144"};
   std::vector<std::string> coherence = {"coherent"};
   std::vector<std::string> flush_threads = {"0"};
-  int ranks = 0;  // 0: one a GPU
+  int ranks = 0;  // 0: one per GPU
   int repeats = 5;
   bool bound = true;
 };
@@ -101,7 +100,7 @@ Flags Parse(int argc, char** argv) {
   return flags;
 }
 
-// One of each list, and what they mean.
+// One value of each list, and its meaning.
 struct Setting {
   std::string shape, slots, copy_engine, kernel_slots, flagged, coherence;
   std::string flush_threads;
@@ -159,7 +158,8 @@ plan::Op OpByName(const std::string& name) {
   return plan::Op::kBarrier;
 }
 
-// Elements of one block, of `total` bytes in nccl-tests' sense.
+// Returns the number of elements of one block, if `total` is the size as in
+// nccl-tests.
 uint64_t CountOf(plan::Op op, uint64_t total, int ranks) {
   using plan::Op;
   const bool per_rank = op == Op::kAllGather || op == Op::kReduceScatter ||
@@ -184,7 +184,7 @@ double BusFactor(plan::Op op, int n) {
   }
 }
 
-// One rank's memory and clock.
+// The memory and the events of one rank.
 struct Rank {
   std::byte* input = nullptr;
   std::byte* output = nullptr;
@@ -202,7 +202,7 @@ class Benchmark {
       OkOrDie(cudaSetDevice(r % CountDevices()));
       OkOrDie(cudaMalloc(&rank_[r].input, buffer_bytes));
       OkOrDie(cudaMalloc(&rank_[r].output, buffer_bytes));
-      // Small numbers: sums of them are exact.
+      // Zeros, whose sums are exact.
       OkOrDie(cudaMemset(rank_[r].input, 0, buffer_bytes));
       OkOrDie(
           cudaStreamCreateWithFlags(&rank_[r].second, cudaStreamNonBlocking));
@@ -216,11 +216,11 @@ class Benchmark {
                           cudaHostAllocPortable | cudaHostAllocMapped));
   }
 
-  // Of the slowest rank's time of one call, microseconds.
+  // The time of one call on the slowest rank, in microseconds.
   struct Times {
     double min = 0, median = 0, max = 0;
-    double device = 0;  // of one call on rank 0's device, on average
-    double cores = 0;   // that the library's threads keep busy, on average
+    double device = 0;  // average time of one call on rank 0's device
+    double cores = 0;  // average number of cores that the library's threads use
   };
 
   Times TimeCalls(DeviceWorld& world, plan::Op op, uint64_t count,
@@ -303,7 +303,8 @@ class Benchmark {
   static constexpr uint64_t kRingBytes = uint64_t{4} << 20;
   static constexpr uint64_t kChunkBytes = uint64_t{2} << 20;
 
-  // Of two calls of 256 MiB a tenth of the time is the first one's beginning.
+  // Enough calls that the start of the first one hardly counts: with only two
+  // calls of 256 MiB it takes a tenth of the time.
   static int CallsFor(uint64_t bytes) {
     return static_cast<int>(
         std::clamp<uint64_t>((uint64_t{4} << 30) / bytes, 16, 400));
@@ -367,7 +368,7 @@ void Print(const Setting& setting, const std::string& op, int ranks,
   std::fflush(stdout);
 }
 
-// Of measurements of the same, the median of the medians.
+// Joins measurements of the same setting. Takes the median of the medians.
 Benchmark::Times Joined(std::vector<Benchmark::Times> turns) {
   using Times = Benchmark::Times;
   std::ranges::sort(turns, {}, &Times::median);

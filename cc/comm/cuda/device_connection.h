@@ -51,9 +51,8 @@ struct DeviceOptions {
   bool gpu_writes_memory = false;
 };
 
-// What a call takes for the slots of a ring. Pieces of other sizes lie in the
-// same memory: nothing of a call by the one is left when a call by another
-// begins.
+// How a call divides the ring into slots. The layouts share memory, so a call
+// starts only after every call with another layout has finished.
 enum class SlotUse : uint8_t {
   kKernels,    // the beginning of each slot
   kCopies,     // whole slots

@@ -283,7 +283,9 @@ std::vector<int> Negotiation::WaitingFor() const {
   for (int member = 0; member < size(); ++member)
     if (!match->submitted[member] && member != group_.self)
       missing.push_back(member);
-  // What those are yet to send may wait for what I am yet to send.
+  // The missing members may wait for submissions that this rank cannot send,
+  // because its ring is full. So it also waits for the members that hold the
+  // ring.
   if (!unsent_.empty()) {
     for (int member : submissions_.RingHolders())
       if (match->submitted[member]) missing.push_back(member);

@@ -76,7 +76,7 @@ TEST(NegotiationTest, LeaderWaitsForWhoHoldsItsRing) {
   members.Start(1, 1, pool::kCallRing + 1);
   members.Exchange(1);
   members.Exchange(0);
-  members.Exchange(1);  // the last one; then it dies
+  members.Exchange(1);  // writes the last one, then dies
   members.Start(0, 1, pool::kCallRing + 1);
   EXPECT_EQ(members.Exchange(0), pool::kCallRing);
   EXPECT_EQ(members[0].pending(), 1u);

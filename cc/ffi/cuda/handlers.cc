@@ -22,7 +22,7 @@ xffi::Error Finish(const Status& status) {
   return status.ok() ? xffi::Error::Success() : ToFfiError(status);
 }
 
-// The endpoint of XLA's device.
+// The runtime, and the endpoint of XLA's device.
 struct Device {
   std::shared_ptr<comm::DeviceRuntime> runtime;
   const comm::DeviceRuntime::Local* local = nullptr;
@@ -53,7 +53,8 @@ Status Enqueue(cudaStream_t stream, int32_t ordinal, const CallSite& site,
                                          table, stream);
 }
 
-// What the devices need for the call is allocated when its program is loaded.
+// Allocates the memory that the devices need for the call, when XLA loads its
+// program.
 xffi::ErrorOr<std::unique_ptr<CallSite>> Instantiate(
     xffi::Dictionary attributes) {
   auto site = CallSite::Make(attributes);
@@ -101,8 +102,8 @@ xffi::Error Ragged(cudaStream_t stream, int32_t ordinal, CallSite* site,
   return Finish(status);
 }
 
-// Results are where their operands are, as the lowering asks, unless XLA has
-// made a slice of a larger array of either: then they are copied.
+// The lowering asks XLA to place each result where its operand is. XLA may have
+// made one of them a slice of a larger array. Then this copies the operand.
 Status PassThrough(const xffi::RemainingArgs& arguments,
                    const xffi::RemainingRets& results, cudaStream_t stream) {
   for (size_t i = 0; i < results.size(); ++i) {

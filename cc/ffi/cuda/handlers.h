@@ -4,25 +4,27 @@
 #include "xla/ffi/api/c_api.h"
 
 // XLA custom-call handlers for platform "CUDA". They enqueue on XLA's stream
-// and return. All but done and tie share one Instantiate stage, whose state is
-// a CallSite. None is marked as compatible with command buffers (CUDA graphs):
-// a call's number is an argument of its kernel, which a replay would repeat.
+// and return. All except done and tie share one Instantiate stage, whose state
+// is a CallSite. No handler is marked as compatible with command buffers (CUDA
+// graphs), because a call's number is an argument of its kernel, and a replay
+// would repeat it.
 extern "C" {
 XLA_FFI_Error* jax_cxl_cuda_instantiate(XLA_FFI_CallFrame* frame);
 // One operand, one result.
 XLA_FFI_Error* jax_cxl_cuda_collective(XLA_FFI_CallFrame* frame);
-// Operand, output and table (plan::Ragged); the result is aliased to output.
+// Operand, output and table (plan::Ragged). The result is aliased to the
+// output.
 XLA_FFI_Error* jax_cxl_cuda_ragged(XLA_FFI_CallFrame* frame);
 // Any number of operands, each aliased to its result.
 XLA_FFI_Error* jax_cxl_cuda_barrier(XLA_FFI_CallFrame* frame);
-// One operand; the result, which is not there yet, and a token, which only
-// orders what follows.
+// One operand. The results are the call's result, which is not complete yet,
+// and a token, which only orders later operations.
 XLA_FFI_Error* jax_cxl_cuda_start(XLA_FFI_CallFrame* frame);
-// The operand of the start, its result, and any number of values that are to be
-// computed before; the result is aliased to that of the start.
+// Operands: the operand of the start, its result, and any number of values that
+// must be computed before. The result is aliased to the result of the start.
 XLA_FFI_Error* jax_cxl_cuda_done(XLA_FFI_CallFrame* frame);
-// A token and any number of values, each aliased to a result: nothing happens,
-// but what uses the results comes after the start.
+// A token and any number of values, each aliased to a result. It does nothing,
+// but orders the users of its results after the start.
 XLA_FFI_Error* jax_cxl_cuda_tie(XLA_FFI_CallFrame* frame);
 }
 

@@ -20,17 +20,18 @@ bool Continues(const Step& last, StepKind kind, uint64_t round, uint64_t from,
          last.from + last.bytes == from && last.to + last.bytes == to;
 }
 
-// Chunks that `readers` of the same bytes take the least time for, if each lies
-// on a device of its own: k chunks divide what a device has to deliver by k,
-// and take k times what lies between two chunks.
+// Returns the number of chunks for which `readers` of the same bytes take the
+// least time, if each chunk lies on another device. With k chunks, each device
+// delivers 1/k of the bytes, but the call has k times the overhead of a chunk.
 uint64_t Spread(uint64_t bytes, uint64_t readers) {
-  // That a device delivers during a fence and the latency of a get.
+  // Bytes that a device delivers during that overhead: a fence and the latency
+  // of a get.
   constexpr double kBytesBetweenChunks = 44 << 10;
   return std::lround(
       std::sqrt(static_cast<double>(bytes) * readers / kBytesBetweenChunks));
 }
 
-// The round whose slots a step reads, kNoRound for none.
+// Returns the round whose slots a step reads, or kNoRound.
 uint64_t ReadRound(const Step& step) {
   switch (step.kind) {
     case StepKind::kGet:
@@ -42,7 +43,7 @@ uint64_t ReadRound(const Step& step) {
   }
 }
 
-// The round whose slot a step writes, kNoRound for none.
+// Returns the round whose slot a step writes, or kNoRound.
 uint64_t WrittenRound(const Step& step) {
   switch (step.kind) {
     case StepKind::kPut:
@@ -66,7 +67,7 @@ Turns Planner::TakeTurns(uint64_t rounds) const {
   const uint64_t n = ranks(), devices = geometry_.num_devices;
   const uint64_t window = devices / std::gcd(devices, n);
   const bool fits = 2 * window <= static_cast<uint64_t>(geometry_.num_slots);
-  // Fewer ranks than devices never meet on one.
+  // If there are fewer ranks than devices, no two ranks use one device.
   if (striped() || n < devices || !fits || rounds < 2 * window) return {};
   return {window, rank() % window};
 }
@@ -85,7 +86,7 @@ Chunks Planner::Cut(uint64_t total, const Cutting& cutting) const {
   if (total == 0) return chunks;
   uint64_t fewest = CeilDiv(total, ways * most);
   if (geometry_.min_chunk_bytes > 0) {
-    // A chunk fills `parts` of its segments' bytes of a slot.
+    // A chunk fills as many bytes of a slot as `parts` of its segments have.
     const uint64_t filled = total / ways * parts;
     const uint64_t useful = std::max<uint64_t>(pipeline, geometry_.num_slots);
     const uint64_t room_for =
@@ -183,7 +184,8 @@ void Planner::ReduceToSlot(int first, int last, uint64_t round, uint64_t from,
 }
 
 Plan Planner::Finish(uint64_t rounds) && {
-  // A reversed pass, because a release depends on the reads that follow it.
+  // Goes through the steps in reverse, because a release depends on later
+  // reads.
   const std::vector<Step> steps = std::move(plan_.steps);
   std::vector<Step> reversed;
   reversed.reserve(steps.size() + rounds);

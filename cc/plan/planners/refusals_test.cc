@@ -11,7 +11,7 @@
 namespace jax_cxl::plan {
 namespace {
 
-// The message of the error that a request gets.
+// Returns the error message of a request.
 std::string Refusal(const Request& request, const Geometry& geometry,
                     Code code = Code::kInvalidArgument) {
   const Result<Plan> plan = MakePlan(request, geometry);

@@ -18,7 +18,7 @@ struct Setting {
   int num_devices = 1;
 };
 
-// Bytes that the plans of a group move.
+// Numbers of bytes that the plans of a group move.
 struct Traffic {
   std::vector<PoolBytes> by_rank;
   std::vector<PoolBytes> by_device;

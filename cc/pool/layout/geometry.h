@@ -7,7 +7,7 @@
 
 #include "cc/base/status.h"
 
-// Where things lie in a pool. Pure functions of the sizes.
+// The places of things in a pool. Pure functions of the sizes.
 namespace jax_cxl::pool {
 
 struct ByteRange {

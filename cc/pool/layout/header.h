@@ -16,7 +16,7 @@ namespace jax_cxl::pool {
 
 uint64_t HeaderChecksum(const PoolHeader& header);
 
-// The header of extent 0, complete with its checksum.
+// Returns the header of extent 0, complete with its checksum.
 PoolHeader MakeHeader(int world_size, const std::vector<ByteRange>& extents,
                       uint64_t total_bytes, uint64_t epoch, uint64_t token);
 
@@ -27,7 +27,7 @@ PoolHeader ForExtent(PoolHeader header, int extent_index);
 // right.
 bool IsValid(const PoolHeader& header);
 
-// The epoch of a valid header, else 0.
+// Returns the epoch of a valid header, else 0.
 uint64_t EpochOf(const PoolHeader& header);
 uint64_t NextEpoch(uint64_t previous);
 

@@ -102,7 +102,7 @@ struct alignas(kLineBytes) RankAbort {
 struct alignas(kLineBytes) RankStall {
   uint64_t version;  // a doorbell word: odd while the rank has stalled
   uint64_t started;  // collectives that it has started so far
-  uint64_t waits_for[kMaxWorldSize / 64];  // a bit a rank
+  uint64_t waits_for[kMaxWorldSize / 64];  // one bit per rank
   char call[496];                          // zero-terminated
 };
 
@@ -136,7 +136,7 @@ static_assert(sizeof(ChannelEntry) == kLineBytes);
 struct alignas(kLineBytes) RankRegroup {
   uint64_t joined;   // a doorbell word: the attempt in which it takes part
   uint64_t decided;  // a doorbell word: the attempt to which the rest belongs
-  uint64_t members[kMaxWorldSize / 64];  // a bit a rank
+  uint64_t members[kMaxWorldSize / 64];  // one bit per rank
   char place[1136];                      // of the new pool; zero-terminated
 };
 

@@ -20,7 +20,7 @@
 #include "cc/testing/cuda/device_world.h"
 #include "cc/testing/soak/soak_call.h"
 
-// Random collectives of GPUs, against plain loops.
+// Random collectives of GPUs, checked against plain loops.
 namespace jax_cxl::comm::soak {
 
 inline constexpr uint64_t kLargest = uint64_t{48} << 20;  // bytes of one buffer
@@ -85,7 +85,7 @@ class Scratch {
 
 enum class StartMode { kEnqueue, kStartAndDone };
 
-// Runs one random call on all its members; returns its number of wrong
+// Runs one random call on all its members. Returns the number of wrong
 // elements.
 inline uint64_t RunCall(DeviceWorld& world,
                         std::vector<std::unique_ptr<Scratch>>& scratch,
@@ -94,9 +94,9 @@ inline uint64_t RunCall(DeviceWorld& world,
   world.OpenChannels(members);
   for (int32_t rank : members)
     OkOrDie(world.endpoint(rank).Reserve(soak.ForMember(0)->request));
-  // All before the first call: a copy from memory that is not pinned may wait
-  // for copies of other streams, and these for a rank that this thread serves
-  // later.
+  // Uploads all buffers before the first call. A copy from memory that is not
+  // pinned may wait for copies of other streams, which may wait for a rank that
+  // this thread serves later.
   std::vector<std::unique_ptr<Call>> calls;
   std::vector<HostPath::Table> tables(members.size());
   for (size_t self = 0; self < members.size(); ++self) {
@@ -126,8 +126,8 @@ inline uint64_t RunCall(DeviceWorld& world,
   return soak.CountWrong();
 }
 
-// Does what the runtime's watcher does, so that a call that hangs ends the test
-// and says which one it was.
+// Checks the channels like the runtime's watcher, so that a hung call ends the
+// test and is named.
 class Watcher {
  public:
   explicit Watcher(DeviceWorld& world)

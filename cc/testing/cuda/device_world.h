@@ -14,8 +14,9 @@
 namespace jax_cxl::comm {
 
 inline int CountDevices() {
-  // Before CUDA starts: several ranks may share a GPU here, and all share a
-  // process, in which loading a kernel may wait for one that waits for a rank.
+  // Must be set before CUDA starts. Several ranks may share a GPU here. All
+  // ranks share a process, in which loading a kernel may wait for a kernel that
+  // waits for a rank.
   for (const char* queues : cuda::kDeviceQueues) setenv(queues, "32", 0);
   setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   int devices = 0;
@@ -32,9 +33,9 @@ inline void OkOrDie(cudaError_t error) {
   OkOrDie(cuda::CudaStatus(error, "CUDA"));
 }
 
-// A job whose ranks are all in this process, rank r on GPU r % count: for tests
-// and benchmarks. Kernels of several ranks run on one GPU side by side, which
-// works as long as the blocks of all fit.
+// A job whose ranks are all in this process, with rank r on GPU r % count, for
+// tests and benchmarks. Kernels of several ranks run on one GPU at the same
+// time, which works as long as all their blocks fit.
 class DeviceWorld {
  public:
   DeviceWorld(int size, const DeviceOptions& options, bool direct = true,
@@ -79,7 +80,8 @@ class DeviceWorld {
     return failure_;
   }
 
-  // So that no first call waits for another one that the same thread makes.
+  // Opens channels in advance, so that no first call waits for another first
+  // call of the same thread.
   void OpenChannels(const std::vector<int32_t>& members) {
     for (int32_t rank : members)
       OkOrDie(endpoints_[rank]->OpenChannel(members));

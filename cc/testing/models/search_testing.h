@@ -1,4 +1,4 @@
-// What tests expect of the search through a model.
+// Expectations of tests about the search through a model.
 #ifndef CC_TESTING_MODELS_SEARCH_TESTING_H_
 #define CC_TESTING_MODELS_SEARCH_TESTING_H_
 
