@@ -164,8 +164,8 @@ def _outputs(program: Program, arguments: list, seed: int, never_xla: bool = Fal
 
     Args:
       program: the program.
-      arguments: of each run.
-      seed: of the program.
+      arguments: arguments of each run.
+      seed: seed of the program.
       never_xla: do not run a program that has collectives of XLA.
     """
     try:

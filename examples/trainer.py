@@ -111,7 +111,7 @@ class Trainer(abc.ABC):
         """Sums the loss over rows.
 
         Args:
-            parameters: of the state.
+            parameters: parameters of the state.
             tokens: (rows, T + 1), int32; -1 does not count.
 
         Returns:

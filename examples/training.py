@@ -110,7 +110,7 @@ class Run:
     Attributes:
         state: the last state.
         figures: everything that the report shows.
-        title: of the picture.
+        title: title of the picture.
     """
 
     state: State
@@ -259,7 +259,7 @@ def _loop(
     Args:
         program: which program trains.
         trainer: the programs for XLA, to be compiled.
-        state: of `first_step`.
+        state: the state at `first_step`.
         text: what to train on.
         first_step: steps taken already.
         curves: the curves so far, appended to.

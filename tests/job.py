@@ -87,7 +87,7 @@ def incoherent_environment(seed: int, leave_out: str = "") -> dict[str, str]:
     """Returns the environment of jobs whose hosts' caches nobody keeps coherent.
 
     Args:
-      seed: of the chance that moves cache lines.
+      seed: seed of the chance that moves cache lines.
       leave_out: a move of the protocol that then does nothing
         (cc/testing/incoherent/omission.h), "" for none.
 

@@ -36,8 +36,8 @@ class _Draw:
 
     Attributes:
       rng: a source of chance.
-      shape: of the value of a device.
-      dtype: of it.
+      shape: shape of the value of a device.
+      dtype: dtype of this value.
       n: devices in a group.
       axes: what the collective runs over: a name or several.
       module: jax.lax or jax_cxl.

@@ -61,7 +61,7 @@ def random_spec(
     Args:
       rng: a source of chance.
       axes: names and sizes.
-      shape: of the array.
+      shape: shape of the array.
       even: whether each dimension has to be a multiple of its axes' sizes.
     """
     parts: list[list[str]] = [[] for _ in shape]

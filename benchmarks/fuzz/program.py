@@ -33,7 +33,7 @@ class Program:
       text: what it does.
       mesh: where.
       inputs: its arguments.
-      function: of JAX, jitted.
+      function: a jitted function.
       oracle: the same in NumPy.
       exact: whether results have to agree in every bit.
       alone: the function for one device, None if it needs several.

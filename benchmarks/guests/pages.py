@@ -24,7 +24,7 @@ class Program:
     """A program and how its page starts it.
 
     Attributes:
-      name: of the page and the program.
+      name: name of the page and the program.
       text: the program.
       variables: "export" commands of bash, or "".
       devices: number of devices of a process.

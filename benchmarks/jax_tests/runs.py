@@ -44,7 +44,7 @@ def in_one_process(
     """Runs a file of tests on eight devices of one process.
 
     Args:
-      file: of JAX's checkout.
+      file: file of JAX's checkout.
       take_over: whether collectives are taken over.
       folder: for what is written.
       limit: seconds that a test may take.

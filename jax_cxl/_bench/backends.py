@@ -199,7 +199,7 @@ class JaxBackend:
         """Chooses.
 
         Args:
-          name: of the backend.
+          name: name of the backend.
           collective: returns what to call on a rank's value, None if it does not exist.
           calls: size in bytes -> calls of a program with a fixed number of them. GPUs need that:
             in each turn of another loop they would ask the host whether to go on. By default the

@@ -22,10 +22,10 @@ class Setting:
       cards: devices of the pool.
       gpus_per_host: a rank each.
       coherence: `uncached` (also for `coherent`: the GPU rings doorbells itself) or `flush`.
-      slot_bytes: of a slot of a rank's ring; 0 for what the CUDA engine takes.
+      slot_bytes: bytes of a slot of a rank's ring; 0 for the size that the CUDA engine uses.
       even: one card as fast as all, so that none is ever busier than another.
       apart: cards that serve reads and writes at once at the full rate of each.
-      orders: of the readers of the paper's broadcast; the best one counts.
+      orders: number of orders of the readers in the paper's broadcast; the best order counts.
     """
 
     hosts: int = c.HOSTS

@@ -1,6 +1,6 @@
 """Training state in memory that outlives the hosts: docs/snapshots.md.
 
-`snapshots.Snapshots` is the class that users see. `place` decides where each byte goes, `memory`,
-`layout` and `stripes` know what lies where in the memory, `saving` and `restoring` move the bytes,
-and `command` is the command line.
+`snapshots.Snapshots` is the public class. `place` decides where each byte goes. `memory`, `layout`
+and `stripes` describe the layout of the memory. `saving` and `restoring` move the bytes. `command`
+is the command line.
 """

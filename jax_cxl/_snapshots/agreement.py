@@ -1,4 +1,4 @@
-"""What the processes of a job tell each other before they save or restore."""
+"""Values that the processes of a job exchange before they save or restore."""
 
 import functools
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ def processes() -> list[int]:
 def gather(values: Sequence[int]) -> list[tuple[int, ...]]:
     """Returns the values of each process of the job, in the order of `processes()`.
 
-    Every process calls this at the same place of its program. There are at most two values,
-    unsigned, of 64 bits.
+    Every process calls this function at the same place of its program. There are at most two
+    values, which are unsigned and have 64 bits.
     """
     devices = _devices()
     members = processes()
@@ -40,7 +40,7 @@ def gather(values: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def lost_rank(processes: Sequence[int]) -> int | None:
-    """Returns a rank of one of these processes that has ended without saying so, else None."""
+    """Returns a rank of a process that has ended without announcing it, None if there is none."""
     running = lifecycle.current()
     if running is None:
         return None
@@ -69,11 +69,11 @@ def _all_gather(devices: tuple[Any, ...], words: np.ndarray) -> np.ndarray:
 
 @functools.lru_cache(1)
 def _program(devices: tuple[Any, ...], generation: int) -> tuple[Any, jax.NamedSharding]:
-    """Returns a program that gathers what its devices have, and the sharding of its argument.
+    """Returns a program that gathers values of all devices, and the sharding of its argument.
 
     Args:
-      devices: of the job.
-      generation: of the job. A program of an older one may not communicate any more.
+      devices: devices of the job.
+      generation: generation of the job. A program of an older generation must not communicate.
     """
     del generation
     ranks = mesh.make_mesh(

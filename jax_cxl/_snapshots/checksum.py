@@ -21,8 +21,8 @@ def of(data: Any) -> int:
 def of_each(rows: np.ndarray) -> list[int]:
     """Returns the checksum of each row of an array of bytes.
 
-    It holds Python's lock as little as possible between rows: other threads compute checksums too,
-    and wait for the lock.
+    Between rows the function holds Python's lock as briefly as possible, because other threads that
+    compute checksums wait for the lock.
     """
     return list(map(_xxhash().xxh3_64_intdigest, rows))
 

@@ -13,8 +13,8 @@ import numpy as np
 from jax_cxl._snapshots import checksum, layout, place, stripes
 from jax_cxl._snapshots.shard_bytes import DeviceBytes, HostBytes
 
-# What a copy moves: long enough for full speed, and short, because copies that the program starts,
-# such as of a loss, wait until it ends.
+# Bytes of one copy. It is long enough for full speed. It is short, because copies of the program,
+# for example of a loss, wait until it ends.
 _CHUNK_BYTES = 16 << 20
 _CHUNKS_UNDER_WAY = 2
 
@@ -26,8 +26,8 @@ def write_data(own: stripes.Stripes, parts: Sequence[Part], table: np.ndarray) -
 
     Args:
       own: blocks of this process.
-      parts: what it writes, in order.
-      table: a checksum for each block of data.
+      parts: the parts that it writes, in order.
+      table: array for the checksum of each block of data.
     """
     rows = own.memory.geometry.blocks_per_row
     chunk = max(rows, _CHUNK_BYTES // layout.BLOCK_BYTES // rows * rows)
@@ -62,7 +62,7 @@ class _Piece:
     Attributes:
       start: their position among the bytes of this process.
       end: the position after them.
-      held: where they come from; None: they are zeros.
+      held: the array that they come from; None if they are zeros.
       first: the position of their first byte in `held`.
     """
 
@@ -137,6 +137,6 @@ def _view(own: stripes.Stripes, first: int, count: int) -> np.ndarray:
 
 @functools.cache
 def _threads() -> concurrent.futures.ThreadPoolExecutor:
-    # Eleven compute checksums about as fast as a link of 55 GB/s brings the bytes.
+    # Eleven threads compute checksums about as fast as a link of 55 GB/s carries the bytes.
     count = max(1, min(12, (os.cpu_count() or 1) * 3 // 4))
     return concurrent.futures.ThreadPoolExecutor(count, "jax_cxl snapshots")

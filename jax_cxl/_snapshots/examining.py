@@ -1,4 +1,4 @@
-"""Reads all blocks of a valid snapshot, and says which ones are damaged and what they held."""
+"""Reads all blocks of a valid snapshot, and finds damaged blocks and their original content."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -15,11 +15,11 @@ class Block:
 
     Attributes:
       what: "data", "table of checksums", "directory", "parity" or "record".
-      writer: the process that wrote it, among those that saved.
-      device: where it lies.
-      offset: where it lies there.
-      intact: whether it is as it was written.
-      content: what was written, None if parity cannot tell.
+      writer: the process that wrote it, as a position among the processes that saved.
+      device: the device on which it lies.
+      offset: its offset on this device.
+      intact: whether it has not changed since it was written.
+      content: the original content, None if parity cannot restore it.
     """
 
     what: str
@@ -49,12 +49,12 @@ def blocks(reader: restoring.Reader, share: int = 0, shares: int = 1) -> Iterato
     """Looks at the blocks of a snapshot: data, tables, directory, and parity.
 
     Args:
-      reader: of the snapshot.
-      share: which part of the rows to look at.
-      shares: how many parts there are. All blocks of a row are in the same part.
+      reader: reader of the snapshot.
+      share: number of the part of the rows to read.
+      shares: number of parts. All blocks of a row are in the same part.
 
     Raises:
-      SnapshotError: a table is damaged, so that nobody can tell what is right.
+      SnapshotError: a table is damaged, so that its blocks cannot be checked.
     """
     for own, record in zip(reader.stripes, reader.records, strict=True):
         rows = [row for row in range(own.num_rows) if (own.first_row + row) % shares == share]

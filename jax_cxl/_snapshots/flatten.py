@@ -1,4 +1,4 @@
-"""Takes a tree apart into what a snapshot stores, and puts it together again."""
+"""Splits a tree into the leaves that a snapshot stores, and builds the tree again."""
 
 import dataclasses
 from collections.abc import Callable
@@ -18,7 +18,7 @@ class Source:
     """A leaf, and where its bytes are in this process.
 
     Attributes:
-      leaf: what the snapshot says of it.
+      leaf: its description in the snapshot.
       array: the array; None if the leaf is a Python value.
     """
 
@@ -30,7 +30,7 @@ def sources(tree: Any, writers: tuple[int, ...]) -> list[Source]:
     """Returns the leaves of a tree.
 
     Args:
-      tree: of jax.Array, np.ndarray, and values that JSON has.
+      tree: tree of jax.Array, np.ndarray, and values that JSON can store.
       writers: indices of the processes that save.
 
     Raises:
@@ -47,7 +47,7 @@ def sources(tree: Any, writers: tuple[int, ...]) -> list[Source]:
 
 
 def _is_leaf(x: Any) -> bool:
-    # Nodes without leaves, as optimizers have them, are kept for checkpoints of orbax.
+    # Keep nodes without leaves, which optimizers have, for checkpoints of orbax.
     return x is None or (isinstance(x, tuple | list | dict) and not x)
 
 
@@ -63,7 +63,7 @@ def _source(name: str, x: Any, writers: tuple[int, ...]) -> Source:
         shards = leaves.shards_of(x.sharding, x.shape, writers)
     elif isinstance(x, np.ndarray | np.generic):
         x = np.asarray(x)
-        # All processes have it; the first one writes it.
+        # All processes have this array. The first process writes it.
         shards = (leaves.Shard(tuple((0, n) for n in x.shape), (0,)),)
     else:
         raise TypeError(
@@ -102,9 +102,9 @@ def rebuild(
 
 
 def _by_keys(asked: list[str], saved: dict[str, leaves.Leaf]) -> dict[str, leaves.Leaf]:
-    """Returns the leaves by the names that are asked for.
+    """Returns the leaves by the requested names.
 
-    Leaves that came from orbax have names of other brackets, `['mu']` for `.mu`.
+    Leaves that came from orbax have names with other brackets, `['mu']` for `.mu`.
     """
     by_keys: dict[tuple[str, ...], list[leaves.Leaf]] = {}
     for name, leaf in saved.items():
@@ -178,7 +178,7 @@ def _check_fits(leaf: leaves.Leaf, like: Any) -> None:
 
 
 def _of_rank(sharding: jax.sharding.Sharding, rank: int) -> jax.sharding.Sharding:
-    """Returns the sharding of key data for that of keys, which have fewer dimensions."""
+    """Returns the sharding of key data for a sharding of keys, which have fewer dimensions."""
     if isinstance(sharding, jax.NamedSharding):
         spec = (*sharding.spec, *(None,) * (rank - len(sharding.spec)))
         return jax.NamedSharding(sharding.mesh, jax.P(*spec), memory_kind=sharding.memory_kind)

@@ -1,6 +1,6 @@
-"""What lies where in the memory of snapshots.
+"""The layout of the memory of snapshots.
 
-Each device has a superblock in its first page. The rest is cut into `keep` equal areas, one for
+Each device has a superblock in its first page. The rest is divided into `keep` equal areas, one for
 each snapshot. An area begins with a record for each process that can write. Rows of blocks follow;
 `stripes.py` says which blocks a row has.
 
@@ -17,7 +17,7 @@ from typing import Self
 from jax_cxl._snapshots import checksum
 
 PAGE_BYTES = 4096
-BLOCK_BYTES = 1 << 20  # What a checksum covers.
+BLOCK_BYTES = 1 << 20  # A checksum covers one block.
 MAX_PROCESSES = 1024
 RECORD_BYTES = 128
 RECORDS_BYTES = MAX_PROCESSES * RECORD_BYTES
@@ -27,12 +27,12 @@ _VERSION = 1
 
 
 class DamagedError(ValueError):
-    """A page that was a superblock, and has other bytes now."""
+    """A page was a superblock, and its bytes have changed."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Superblock:
-    """The first page of each device: how the memory is cut.
+    """The first page of each device. It says how the memory is divided.
 
     Attributes:
       keep: number of areas.
@@ -63,10 +63,10 @@ class Superblock:
 
         Raises:
           DamagedError: it is damaged.
-          ValueError: it is no superblock, or was written by another version.
+          ValueError: it is not a superblock, or was written by another version.
         """
         magic, version, keep, parity, devices, device, block, size = cls._FORMAT.unpack_from(page)
-        # With the right magic: it may be the magic that is damaged.
+        # Compute the checksum with the right magic, because the magic itself may be damaged.
         intact = struct.unpack("<Q", page[-8:])[0] == checksum.of(_MAGIC + page[8:-8])
         if magic != _MAGIC and not intact:
             raise ValueError("it holds something that is no snapshot of jax_cxl")
@@ -117,25 +117,26 @@ class Geometry:
         return self.area(number) + RECORDS_BYTES + row * BLOCK_BYTES
 
     def bytes_for(self, rows: int) -> int:
-        """Returns how many bytes a device needs for areas of so many rows."""
+        """Returns how many bytes a device needs for areas of this many rows."""
         return PAGE_BYTES + self.keep * (RECORDS_BYTES + rows * BLOCK_BYTES)
 
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """What a process says of its part of a snapshot.
+    """The description of the part of a snapshot that one process wrote.
 
     Attributes:
-      number: of the save; grows by at least one from save to save.
-      token: of the job that saved: random, the same for all its processes.
-      step: that the user gave.
+      number: number of the save; grows by at least one from save to save.
+      token: token of the job that saved: random, the same for all its processes.
+      step: the step that the user gave.
       time: when the part was complete, in seconds since 1970.
       writers: how many processes wrote the snapshot.
       writer: which of them wrote this part.
-      first_row: of its rows.
+      first_row: the first of its rows.
       data_blocks: how many blocks of data it wrote.
-      table_checksum: of the checksums of these blocks, which lie in the blocks after them.
-      directory_bytes: size of the directory, in the blocks after the table; 0 but for writer 0.
+      table_checksum: checksum of the table of the checksums of these blocks. The table lies in the
+        blocks after the data.
+      directory_bytes: size of the directory, in the blocks after the table; 0 unless writer is 0.
       directory_checksum: its checksum.
     """
 
@@ -171,7 +172,7 @@ class Record:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self | None:
-        """Reads a record; None if it is none or damaged."""
+        """Reads a record. Returns None if the bytes are not a record, or are damaged."""
         if struct.unpack("<Q", data[-8:])[0] != checksum.of(data[:-8]):
             return None
         record = cls(*cls._FORMAT.unpack_from(data))
@@ -179,10 +180,10 @@ class Record:
 
 
 def blocks(size: int) -> int:
-    """Returns how many blocks so many bytes take."""
+    """Returns how many blocks this many bytes take."""
     return -(-size // BLOCK_BYTES)
 
 
 def table_blocks(data_blocks: int) -> int:
-    """Returns how many blocks the checksums of so many blocks take."""
+    """Returns how many blocks the checksums of this many blocks take."""
     return blocks(8 * data_blocks)

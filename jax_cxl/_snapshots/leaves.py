@@ -1,4 +1,4 @@
-"""What a snapshot says of each leaf of a tree: dtype, shape, shards, and who holds them."""
+"""Descriptions of the leaves of a tree: dtype, shape, shards, and which processes hold them."""
 
 import dataclasses
 import functools
@@ -21,9 +21,9 @@ class Shard:
     """A part of an array that some devices hold.
 
     Attributes:
-      index: which part.
-      writers: processes that hold it, one entry for each device: the position of the process among
-        those that save.
+      index: start and end of the part along each dimension.
+      writers: an entry for each device that holds the part: the position of its process among the
+        processes that save.
     """
 
     index: Index
@@ -42,7 +42,7 @@ class Leaf:
     Attributes:
       name: its path in the tree, as `jax.tree_util.keystr` writes it.
       dtype: name of the dtype; "" for a Python value.
-      shape: of the whole array.
+      shape: shape of the whole array.
       shards: parts of the array, which cover it without overlap.
       key: the implementation of a typed PRNG key, of which the leaf is the key data; else "".
       value: the Python value.
@@ -68,7 +68,7 @@ def dtype_of(name: str) -> np.dtype:
 
 @functools.cache
 def is_supported(dtype: np.dtype) -> bool:
-    """Whether a snapshot can have arrays of this dtype: the name says all of it."""
+    """Whether a snapshot can have arrays of this dtype: its name must define it completely."""
     if dtype.hasobject or dtype.kind in "mMSU" or dtype.type is np.void:
         return False
     try:
@@ -95,8 +95,8 @@ def shards_of(
     """Returns the different shards of a sharding, in the order of the devices.
 
     Args:
-      sharding: of the array.
-      shape: of the array.
+      sharding: sharding of the array.
+      shape: shape of the array.
       writers: indices of the processes that save.
     """
     writer_of = {process: position for position, process in enumerate(writers)}
@@ -111,7 +111,7 @@ def encode(leaves: Sequence[Leaf], writers: Sequence[int]) -> bytes:
     """Returns the directory of a snapshot.
 
     Args:
-      leaves: of the tree.
+      leaves: leaves of the tree.
       writers: indices of the processes that save.
     """
     shardings: dict[tuple[Shard, ...], int] = {}
@@ -135,7 +135,7 @@ def decode(data: bytes) -> tuple[list[Leaf], list[int]]:
     """Reads a directory: leaves, and the indices of the processes that saved.
 
     Raises:
-      ValueError: it is none.
+      ValueError: the bytes are not a directory.
     """
     try:
         version, writers, tables, rows = json.loads(zlib.decompress(data))

@@ -1,4 +1,4 @@
-"""Opens the memory that snapshots lie in, and checks or writes its superblocks."""
+"""Opens the memory of snapshots, and checks or writes its superblocks."""
 
 import ctypes
 import dataclasses
@@ -21,9 +21,9 @@ SETTLE_SECONDS = 0.1
 
 
 def spec_of(where: str) -> pool_uri.PoolSpec:
-    """Reads the URI of snapshots: a pool's, but `shm:` needs a name and is a file that stays.
+    """Reads the URI of snapshots. It is like a pool's URI, but `shm:` names a file that stays.
 
-    It needs a size too where the file does not exist yet.
+    `shm:` therefore needs a name, and a size if the file does not exist yet.
 
     Raises:
       InvalidPoolError: the URI is wrong.
@@ -38,19 +38,19 @@ def spec_of(where: str) -> pool_uri.PoolSpec:
             f"snapshots in {where!r}: a later job finds them by their name, and their size stays;"
             " write for example shm:my_run?size=1GiB"
         )
-    size = spec.bytes if with_size else 0  # 0: that of the file
+    size = spec.bytes if with_size else 0  # 0: the size of the file
     return dataclasses.replace(spec, kind="file", paths=(path,), bytes=size)
 
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Mapped memory, and how it is cut.
+    """Mapped memory, and how it is divided.
 
     Attributes:
       where: its URI.
       core: the mapping.
       geometry: where areas begin.
-      blank: devices without a superblock in memory with parity: these are new or were replaced.
+      blank: devices without a superblock, in memory with parity. They are new or were replaced.
     """
 
     where: str
@@ -60,14 +60,14 @@ class Memory:
 
     @functools.cached_property
     def device_copies(self) -> Any:
-        """What copies from this process's GPUs into the memory. To make it takes long."""
+        """Returns the object that copies from this process's GPUs. Its creation takes long."""
         ordinals = [platforms.CUDA.ordinal(device) for device in jax.local_devices()]
         create = platforms.CUDA.load().DeviceCopies.create
         return create(self.core, self.core.base, self.core.total_bytes, ordinals)
 
     @functools.cached_property
     def mapped(self) -> np.ndarray:
-        """All bytes as they lie in the memory, without the moves that coherence needs."""
+        """Returns a view of all bytes, without the operations that coherence needs."""
         mapped = (ctypes.c_uint8 * self.core.total_bytes).from_address(self.core.base)
         return np.ctypeslib.as_array(mapped)
 
@@ -89,7 +89,7 @@ class Memory:
     def record(self, number: int, writer: int) -> layout.Record | None:
         """Returns the record of a writer in the area of a save; None if there is none.
 
-        Every device has the record. Blank devices are asked last.
+        Every device has the record. Blank devices are read last.
         """
         devices = sorted(range(self.geometry.num_devices), key=lambda d: (d in self.blank, d))
         for device in devices[: 1 + self.geometry.parity]:
@@ -98,26 +98,26 @@ class Memory:
         return None
 
     def record_on(self, device: int, number: int, writer: int) -> layout.Record | None:
-        """Returns what one device has as record of a writer in the area of a save, or None."""
+        """Returns the record of a writer in the area of a save on one device, or None."""
         offset = self.geometry.record(number, writer)
         word = self.core.load_word(device, offset)
         data = self.read(device, offset, layout.RECORD_BYTES).tobytes()
         record = layout.Record.from_bytes(data)
-        # Its writer stores 0 there before it changes anything else.
+        # The writer stores 0 in the first word before it changes anything else.
         if record and record.number == word == self.core.load_word(device, offset):
             return record
         return None
 
 
 def open_memory(where: str, keep: int | None, parity: int | None) -> Memory:
-    """Maps the memory, and writes superblocks if it is all new.
+    """Maps the memory, and writes superblocks if all of it is new.
 
-    Processes of a job may do this at the same time: they write the same bytes.
+    Processes of a job may call this at the same time, because they write the same bytes.
 
     Args:
       where: URI.
-      keep: number of areas; None takes what the superblock says.
-      parity: 0 or 1; None takes what the superblock says.
+      keep: number of areas; None takes the number in the superblock.
+      parity: 0 or 1; None takes the value in the superblock.
 
     Raises:
       PoolError: the memory cannot be mapped.
@@ -169,9 +169,9 @@ def open_memory(where: str, keep: int | None, parity: int | None) -> Memory:
 def _superblocks(
     core: _core.PersistentMemory,
 ) -> tuple[dict[int, layout.Superblock], dict[int, str], dict[int, str]]:
-    """Returns superblocks, what else devices hold, and why devices count as blank.
+    """Returns superblocks, errors of devices with other contents, and why devices count as blank.
 
-    Other processes of the job may write the superblocks of new memory meanwhile.
+    At the same time other processes of the job may write the superblocks of new memory.
     """
     pages = _first_pages(core)
     while True:
@@ -206,7 +206,7 @@ def _first_pages(core: _core.PersistentMemory) -> list[bytes]:
 def write_superblocks(
     core: _core.PersistentMemory, keep: int, parity: int, devices: Iterable[int] | None = None
 ) -> None:
-    """Writes the first page of these devices, by default of all."""
+    """Writes the first page of these devices, by default of all devices."""
     for device in range(core.num_devices) if devices is None else devices:
         superblock = layout.Superblock(keep, parity, core.num_devices, device, core.device_bytes)
         core.write(device, 0, np.frombuffer(superblock.to_bytes(), np.uint8))

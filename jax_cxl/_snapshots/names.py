@@ -1,4 +1,4 @@
-"""Names of leaves: what `jax.tree_util.keystr` makes of their paths, read again."""
+"""Parses names of leaves, which `jax.tree_util.keystr` has made from their paths."""
 
 import ast
 import re
@@ -8,10 +8,10 @@ _FLAT = re.compile(r"\[<flat index (\d+)>\]")
 
 
 def parse(name: str) -> tuple[str | int, ...]:
-    """Returns the keys of a path: a number for a place in a sequence, and text for others.
+    """Returns the keys of a path: a number for a position in a sequence, and text for others.
 
     Args:
-      name: of a leaf. Keys of dicts are text and numbers; of other keys it takes what is written.
+      name: name of a leaf. Keys of dicts are text or numbers. Other keys become their text.
     """
     keys: list[str | int] = []
     at = 0
@@ -29,12 +29,12 @@ def parse(name: str) -> tuple[str | int, ...]:
 
 
 def simple(name: str) -> tuple[str, ...]:
-    """Returns the keys of a path as text, as orbax writes them: it has `['mu']` for `.mu`."""
+    """Returns the keys of a path as text, as orbax writes them: `['mu']` for `.mu`."""
     return tuple(map(str, parse(name)))
 
 
 def _subscript(name: str, start: int) -> tuple[str | int, int]:
-    """Returns the key in brackets that begins there, and where it ends."""
+    """Returns the key in brackets that begins at `start`, and where it ends."""
     end = start
     while (end := name.find("]", end + 1)) >= 0:
         # A text may have brackets of its own.

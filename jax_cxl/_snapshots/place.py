@@ -1,8 +1,8 @@
 """Decides where each byte of a tree goes: a pure function, the same on all processes.
 
-The bytes of a shard that several devices hold are divided among them, so that each byte is written
-once and all processes write as much as they can. The parts of a process follow each other in its
-blocks, each from a multiple of 64 bytes on.
+If several devices hold a shard, they share its bytes, so that each byte is written once and all
+processes share the work. The parts of a process follow each other in its blocks. Each part starts
+at a multiple of 64 bytes.
 """
 
 import dataclasses
@@ -22,10 +22,10 @@ class Part:
     Attributes:
       leaf: number of the leaf.
       shard: number of its shard.
-      holder: which of the shard's holders writes them.
+      holder: number of the holder of the shard that writes them.
       writer: the process of this holder.
       start: first byte, in the shard's bytes in row-major order.
-      end: byte after the last one.
+      end: byte after the last byte.
       offset: where they begin in the writer's blocks, in bytes.
     """
 
@@ -43,9 +43,9 @@ class Placement:
     """Where the bytes of a tree go.
 
     Attributes:
-      parts: all parts, those of a shard in the order of its bytes.
-      data_bytes: of each writer.
-      blocks_per_row: of the memory.
+      parts: all parts. The parts of a shard are in the order of its bytes.
+      data_bytes: bytes of data of each writer.
+      blocks_per_row: blocks of data in a row of the memory.
     """
 
     parts: tuple[Part, ...]
@@ -65,7 +65,7 @@ class Placement:
         return -(-total // self.blocks_per_row)
 
     def first_row(self, writer: int) -> int:
-        """Returns the first row of a writer. Writer 0 is last: its directory has any size."""
+        """Returns the first row of a writer. Writer 0 is last: its directory may have any size."""
         later = len(self.data_bytes) if writer == 0 else writer
         return sum(self.rows(other, 0) for other in range(1, later))
 

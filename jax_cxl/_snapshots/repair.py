@@ -1,4 +1,4 @@
-"""Writes anew what parity can tell of lost paths and damaged blocks."""
+"""Repairs lost paths and damaged blocks from parity."""
 
 import dataclasses
 import logging
@@ -15,9 +15,9 @@ class Repaired:
     """What a repair has done.
 
     Attributes:
-      memory: as it is afterwards, without blank devices.
+      memory: the memory after the repair, without blank devices.
       written: how many blocks and records this process has written anew.
-      damaged: the steps of snapshots of which more is damaged than parity can tell.
+      damaged: the steps of snapshots that are too damaged for parity.
     """
 
     memory: Memory
@@ -32,16 +32,16 @@ def repair(
     shares: int,
     gather: Callable[[list[int]], list[tuple[int, ...]]],
 ) -> Repaired:
-    """Mends the valid snapshots, and says that no device is blank any more.
+    """Repairs the valid snapshots, and gives blank devices their superblocks.
 
-    All processes call it. Nobody saves meanwhile.
+    All processes call it. No process saves at the same time.
 
     Args:
-      memory: that the snapshots lie in.
+      memory: the memory of the snapshots.
       last: number of the last save, the same on all processes.
       share: number of this process.
       shares: how many processes take part.
-      gather: gives all processes the values of each, and lets none go on before all have come.
+      gather: returns the values of all processes, after all processes have called it.
 
     Raises:
       SnapshotError: the memory has no parity.
@@ -53,7 +53,7 @@ def repair(
         )
     found = validity.all_valid(memory, last)
     if share == 0:
-        # A device that was away may have records of older snapshots.
+        # A device that was missing for a time may have records of older snapshots.
         for device in memory.blank:
             for area in range(memory.geometry.keep):
                 memory.erase_records(device, area)
@@ -66,8 +66,8 @@ def repair(
             hopeless.append(position)
     told = [gather([position in hopeless]) for position in range(memory.geometry.keep)]
     if share == 0:
-        # The blocks come before the records, and the records before the superblock: a repair that
-        # is cut off begins again.
+        # Write the blocks first, then the records, then the superblock, so that an interrupted
+        # repair starts again.
         for records in found:
             for record in examining.records(memory, records):
                 if not record.intact:

@@ -1,4 +1,4 @@
-"""Reads parts of the arrays of a snapshot: of each block, once, what its checksum covers."""
+"""Reads parts of the arrays of a snapshot. It reads each block once, and checks it."""
 
 import concurrent.futures
 import functools
@@ -15,16 +15,16 @@ from jax_cxl._snapshots import layout, leaves, place, stripes
 from jax_cxl._snapshots.memory import Memory
 
 _RUN = 4  # Blocks that a thread reads at a time.
-_KEPT_BLOCKS = 16  # Blocks with parts of several leaves are read once.
+_KEPT_BLOCKS = 16  # Cached blocks: a block with parts of several leaves is read once.
 
 
 class Reader:
     """A valid snapshot, open for reading. Thread-safe.
 
     Attributes:
-      leaves: of the tree, by name.
+      leaves: leaves of the tree, by name.
       writers: indices of the processes that saved it.
-      records: of these processes.
+      records: records of these processes.
       stripes: the blocks of these processes.
       directory: its bytes.
     """
@@ -116,7 +116,7 @@ class Reader:
         )
 
     def _read_shard(self, leaf: leaves.Leaf, number: int, here: tuple[slice, ...]) -> np.ndarray:
-        """Returns the bytes of a shard. Those outside of `here` may be anything."""
+        """Returns the bytes of a shard. Bytes outside of `here` are undefined."""
         shard = leaf.shards[number]
         size = math.prod(shard.shape) * leaf.itemsize
         out = _aligned(size)
@@ -126,11 +126,11 @@ class Reader:
             base = part.offset - part.start
             work += [(part, base, run) for run in _together(_blocks_of(part, base, starts, length))]
         for _ in _threads().map(lambda item: self._copy(out, *item), work):
-            pass  # Raises what a thread has raised.
+            pass  # Raises the error of a thread.
         return out
 
     def _copy(self, out: np.ndarray, part: place.Part, base: int, blocks: range) -> None:
-        """Copies what blocks that follow each other have of a part."""
+        """Copies the bytes of a part that lie in consecutive blocks."""
         size = layout.BLOCK_BYTES
         begin = blocks.start * size - base
         if begin < part.start or part.end < begin + size:
@@ -196,7 +196,7 @@ def _aligned(size: int) -> np.ndarray:
 
 
 def _runs(shape: tuple[int, ...], itemsize: int, here: tuple[slice, ...]) -> tuple[np.ndarray, int]:
-    """Returns where the bytes of a part of an array begin, and how many follow each time."""
+    """Returns where the runs of bytes of a part of an array begin, and the length of a run."""
     if not here:
         return np.zeros(1, np.int64), math.prod(shape) * itemsize
     length, dim = itemsize, len(shape)
@@ -215,7 +215,7 @@ def _runs(shape: tuple[int, ...], itemsize: int, here: tuple[slice, ...]) -> tup
 
 
 def _blocks_of(part: place.Part, base: int, starts: np.ndarray, length: int) -> np.ndarray:
-    """Returns the blocks that hold bytes of a part which these runs have."""
+    """Returns the blocks that hold the bytes of a part in these runs."""
     begins = np.maximum(starts, part.start) + base
     ends = np.minimum(starts + length, part.end) + base
     some = begins < ends

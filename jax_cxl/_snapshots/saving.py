@@ -1,4 +1,4 @@
-"""Writes the part of this process of one snapshot, beside the program."""
+"""Writes this process's part of a snapshot, while the program runs."""
 
 import dataclasses
 import time
@@ -15,17 +15,17 @@ from jax_cxl._snapshots.shard_bytes import DeviceBytes, HostBytes, hold
 
 @dataclasses.dataclass(frozen=True)
 class Save:
-    """What this process writes.
+    """One save: the part of a snapshot that this process writes.
 
     Attributes:
-      memory: where to.
-      number: of the save.
-      token: of the job.
-      step: that the user gave.
+      memory: the memory of the snapshots.
+      number: number of the save.
+      token: token of the job.
+      step: the step that the user gave.
       writers: indices of the processes that save.
       writer: position of this process among them.
       placement: where each byte of the tree goes.
-      leaves: of the tree.
+      leaves: leaves of the tree.
       bytes_of: the bytes of each part that this process writes, in their order.
     """
 
@@ -40,7 +40,7 @@ class Save:
     bytes_of: Sequence[tuple[place.Part, HostBytes | DeviceBytes]]
 
     def run(self) -> None:
-        """Writes this process's part of the snapshot, and says so."""
+        """Writes this process's part of the snapshot, and then its record."""
         self._announce(None)
         directory = leaves.encode(self.leaves, self.writers) if self.writer == 0 else b""
         data_blocks = self.placement.data_blocks(self.writer)
@@ -103,7 +103,7 @@ class Save:
                 size = min(layout.BLOCK_BYTES - filled, end - done)
                 piece = shard.read(done, done + size)
                 if size == layout.BLOCK_BYTES:
-                    # A whole block goes straight from the array into the memory.
+                    # A whole block goes directly from the array into the memory.
                     table[number] = checksum.of(piece)
                     output.write(piece)
                     number += 1
@@ -115,7 +115,7 @@ class Save:
             complete()
 
     def _announce(self, record: layout.Record | None) -> None:
-        """Writes the record on all devices, its first word last; or clears that word."""
+        """Writes the record on all devices, its first word last. None clears the first word."""
         geometry = self.memory.geometry
         offset = geometry.record(self.number, self.writer)
         for device in range(geometry.num_devices):
@@ -139,7 +139,7 @@ class _Output:
         self._count(block)
 
     def skip(self, count: int) -> None:
-        """Goes on behind some blocks that are there already."""
+        """Skips some blocks that have been written already."""
         if self._parity is None:  # There is nothing to compute from them.
             self._next += count
             return

@@ -16,7 +16,7 @@ class HostBytes:
     """
 
     def __init__(self, array: Any, start: int, end: int):
-        """Takes hold of some bytes, in row-major order, of an array whose values are computed."""
+        """Holds some bytes, in row-major order, of an array whose values have been computed."""
         flat = np.ascontiguousarray(array).reshape(-1)
         self._bytes = flat.view(np.uint8)[start:end]
 
@@ -29,16 +29,16 @@ class DeviceBytes:
     """Bytes of an array in the memory of a GPU.
 
     Attributes:
-      ordinal: of the GPU in this process.
+      ordinal: ordinal of the GPU in this process.
     """
 
     def __init__(self, array: jax.Array, start: int, end: int, copy: bool):
-        """Takes hold of some bytes, in row-major order, of an array on one GPU.
+        """Holds some bytes, in row-major order, of an array on one GPU.
 
         Args:
-          array: whose values may still be computed.
+          array: the array. Its values need not have been computed.
           start: first byte.
-          end: byte after the last one.
+          end: byte after the last byte.
           copy: whether to take a copy in the GPU's memory. Otherwise a program to which the array
             is donated fails while this object lives.
         """
@@ -60,18 +60,18 @@ class DeviceBytes:
 
 
 def hold(array: Any, start: int, end: int, copy: bool) -> HostBytes | DeviceBytes:
-    """Takes hold of some bytes of an array of NumPy, or of one of JAX on one device.
+    """Holds some bytes of an array of NumPy, or of an array of JAX on one device.
 
     Args:
       array: the array.
       start: first byte, in row-major order.
-      end: byte after the last one.
+      end: byte after the last byte.
       copy: as for `DeviceBytes`.
     """
     if not isinstance(array, jax.Array):
         return HostBytes(np.array(array), start, end)  # A copy: NumPy's arrays may change.
     (device,) = array.devices()
-    # Smaller elements have two forms: packed on the GPU, a byte each on the host.
+    # Elements of less than a byte are packed on the GPU, and take a byte each on the host.
     if device.platform == "cpu" or jax.dtypes.itemsize_bits(array.dtype) < 8:
         return HostBytes(array, start, end)
     if not copy and not _is_row_major(array):

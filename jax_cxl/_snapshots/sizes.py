@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from jax_cxl._snapshots import layout, leaves
 from jax_cxl._snapshots import place as placing
 
-# For Python values. They change from step to step; the memory that a tree needs seldom does.
+# Bytes reserved for Python values. The values change from step to step, but the memory that a tree
+# needs should not.
 _ROOM_FOR_VALUES = 4096
-# In characters of JSON. These certainly fit there, however zlib compresses what is around them.
+# Characters of JSON that certainly fit there, however zlib compresses the text around them.
 _SHORT_VALUES = 512
 
 
@@ -22,7 +23,7 @@ def place(
     Args:
       described: leaves of the tree.
       writers: indices of the processes that save.
-      geometry: of the memory. Its `device_bytes` do not matter.
+      geometry: geometry of the memory. Its `device_bytes` do not matter.
     """
     without_values = tuple(dataclasses.replace(leaf, value=None) for leaf in described)
     placement, directory_bytes = _place(without_values, writers, geometry.blocks_per_row)

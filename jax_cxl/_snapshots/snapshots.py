@@ -29,13 +29,13 @@ _POLL_SECONDS = 0.0005
 class Snapshots:
     """Training state in a memory pool. It stays there when hosts fail, and when the job ends.
 
-    `save` writes a tree of arrays beside the program. After a failure `restore` reads it back, on
-    as many processes as there are then, with any sharding. Nothing is read from a disk.
+    `save` writes a tree of arrays while the program runs. After a failure `restore` reads it back,
+    on any number of processes, with any sharding. Nothing is read from a disk.
 
-    The last `keep` snapshots stay. While one is saved, the one before stays valid. Each process
-    writes the shards of its own devices. Replicated arrays are stored once: their devices share the
-    work. A snapshot becomes valid for all processes at one instant, when the last process has
-    written its part. Everything that is read is checked by checksums first.
+    The last `keep` snapshots stay. While a snapshot is saved, the previous snapshot stays valid.
+    Each process writes the shards of its own devices. Replicated arrays are stored once, and their
+    devices share the work. A snapshot becomes valid for all processes at one instant, when the last
+    process has written its part. All data are checked by checksums before they are used.
 
     All processes of the job call `save`, `latest`, `restore` and `restore_latest` at the same
     places of the program, as they do collectives. docs/snapshots.md says more.
@@ -47,11 +47,11 @@ class Snapshots:
         Args:
           where: URI of the memory (docs/snapshots.md): `file:/path?size=1GiB`,
             `dax:/dev/dax0.0?offset=2MiB`, or `shm:NAME?size=1GiB` to try it on one machine, where
-            it outlives processes but not the machine. `size` is that of each path;
-            `bytes_needed` tells how large it must be. Several paths share the load.
+            it outlives processes but not the machine. `size` is the size of each path;
+            `bytes_needed` returns how large it must be. Several paths share the load.
           keep: how many snapshots stay, at least 2. Each one takes its own memory.
-          parity: 1 spreads each snapshot so that any one of the paths may be lost. The others then
-            have one path less for data.
+          parity: 1 spreads each snapshot so that any one path may be lost. This takes the space of
+            one path.
 
         Raises:
           PoolError: the memory cannot be opened.
@@ -67,11 +67,11 @@ class Snapshots:
         self._memory = memory.open_memory(where, keep, parity)
         self._threads = concurrent.futures.ThreadPoolExecutor(1, "jax_cxl snapshots")
         self._saving: concurrent.futures.Future[None] | None = None
-        self._token = 0  # 0: the processes have not agreed on anything yet
+        self._token = 0  # 0: the processes have not agreed on a token yet
         self._writers: tuple[int, ...] = ()
         self._last = 0  # number of the last save that a process may have begun
-        self._agreed = 0  # the same when the processes agreed
-        self._base = 0  # number of the snapshot that they have continued from; 0: none
+        self._agreed = 0  # value of _last when the processes agreed
+        self._base = 0  # number of the snapshot from which they have continued; 0: none
 
     def __enter__(self) -> Self:
         return self
@@ -95,26 +95,27 @@ class Snapshots:
         return sizes.place(described, writers, geometry)[1]
 
     def save(self, step: int, tree: Any, *, copy: bool = True) -> None:
-        """Saves a tree while the program goes on.
+        """Saves a tree while the program continues.
 
-        It first waits until the save before is valid. So at most the last two trees that were given
-        to `save` are lost in a failure, and only the last one if it returned.
+        It first waits until the previous save is valid. So a failure loses at most the last two
+        trees that were given to `save`, and only the last tree if that `save` has returned.
 
         Arrays may be donated to the next program. On CPUs `save` returns when their values have
-        been computed, and a program to which they are donated gets other memory for its results
-        until they have been saved. On GPUs `save` copies them within the GPU's memory, and returns
-        before their values have been computed.
+        been computed. Until they have been saved, a program to which they are donated gets other
+        memory for its results. On GPUs `save` copies the arrays within the GPU's memory, and
+        returns before their values have been computed.
 
         Args:
           step: a number that `latest` returns, at least 0.
-          tree: arrays of JAX or NumPy, bool, int, float, str, None. Arrays of NumPy and Python
-            values are those of the first process.
+          tree: arrays of JAX or NumPy, bool, int, float, str, None. Of arrays of NumPy and Python
+            values, those of the first process are saved.
           copy: False leaves out the copy within a GPU's memory. Then JAX raises an error if the
             arrays are donated before `wait` has returned.
 
         Raises:
-          PoolTooSmallError: the memory is too small; says what it must be. Nothing is changed.
-          PeerLostError, CollectiveTimeoutError, PoolError: as `wait`, of the save before.
+          PoolTooSmallError: the memory is too small. The message has the size that is needed.
+            Nothing has been changed.
+          PeerLostError, CollectiveTimeoutError, PoolError: as `wait`, for the previous save.
           TypeError: a leaf is something else.
         """
         step = operator.index(step)
@@ -199,7 +200,7 @@ class Snapshots:
         """Reads the snapshot of a step.
 
         Args:
-          step: that a snapshot of `latest` has.
+          step: step of a valid snapshot, for example the step that `latest` returned.
           like: tree of arrays, or of `jax.ShapeDtypeStruct` with shardings, on any devices. Leaves
             that only the snapshot has are left out.
 
@@ -219,7 +220,7 @@ class Snapshots:
     def restore_latest(self, like: Any) -> tuple[int, Any] | None:
         """Reads the newest snapshot that is valid and undamaged.
 
-        A damaged snapshot is reported to the logger `jax_cxl`, and the one before is read.
+        A damaged snapshot is reported to the logger `jax_cxl`, and an older snapshot is read.
 
         Args:
           like: as for `restore`.
@@ -245,18 +246,18 @@ class Snapshots:
         return None
 
     def repair(self) -> int:
-        """Writes anew what parity can tell of lost paths and damaged blocks.
+        """Restores lost paths and damaged blocks from parity.
 
-        After a path was lost, and an empty file or device has taken its place, the memory can lose
-        another path once this has returned. The processes of the job share the work. Nothing is
-        written if nothing is damaged.
+        Call it after an empty file or device has taken the place of a lost path. Once it has
+        returned, the memory can lose another path. The processes of the job share the work. Nothing
+        is written if nothing is damaged.
 
         Returns:
           How many blocks and records were written, by all processes.
 
         Raises:
-          SnapshotError: there is no parity; or more of a snapshot is damaged than parity can tell.
-            The others have then been mended.
+          SnapshotError: there is no parity, or a snapshot is too damaged for parity. The other
+            snapshots have then been repaired.
         """
         self._agree()
         own = self._writers.index(jax.process_index())
@@ -296,7 +297,7 @@ class Snapshots:
         return tree
 
     def _next_number(self) -> int:
-        """Returns the next number whose area is not that of the snapshot to continue from."""
+        """Returns the next number whose area does not hold the snapshot to continue from."""
         number, keep = self._last + 1, self._memory.geometry.keep
         first = self._last == self._agreed
         return number + (first and self._base > 0 and number % keep == self._base % keep)

@@ -1,7 +1,8 @@
 """The blocks of one process in an area, spread over the devices of the memory.
 
-A row has one block on each device. With parity one of them, on another device from row to row, is
-the exclusive or of the others, so that any one can be made from the rest.
+A row has one block on each device. With parity, one block of each row is the exclusive or of the
+others, so that any block can be computed from the rest. From row to row the parity moves to another
+device.
 """
 
 import dataclasses
@@ -19,10 +20,10 @@ class Stripes:
     """The blocks of a process, numbered from 0.
 
     Attributes:
-      memory: that they lie in.
-      number: of the save.
-      writer: of the process among those that save.
-      first_row: of its rows.
+      memory: the memory of the snapshots.
+      number: number of the save.
+      writer: position of the process among those that save.
+      first_row: the first of its rows.
       num_blocks: how many blocks it has.
     """
 
@@ -75,7 +76,7 @@ class Stripes:
         return self.memory.read(device, offset, layout.BLOCK_BYTES)
 
     def rebuild(self, block: int) -> np.ndarray:
-        """Returns a block, made from the others of its row."""
+        """Returns a block, computed from the other blocks of its row."""
         per_row = self.memory.geometry.blocks_per_row
         row = block // per_row
         offset = self.offset(row)
@@ -89,7 +90,7 @@ class Stripes:
         """Copies a block that has the expected checksum into private memory.
 
         Raises:
-          SnapshotError: it has another one, and parity does not help.
+          SnapshotError: the checksum differs, and parity cannot restore the block.
         """
         device, offset = self.place(block)
         self.memory.core.read(device, offset, out)
@@ -110,7 +111,7 @@ class Stripes:
             self._check(block, expected[number], out[number * size : (number + 1) * size])
 
     def _check(self, block: int, expected: int, out: np.ndarray) -> None:
-        """Checks a private copy of a block; mends the copy by parity."""
+        """Checks a private copy of a block, and repairs the copy from parity."""
         if checksum.of(out) == expected:
             return
         if self.memory.geometry.parity:
@@ -126,7 +127,7 @@ class Stripes:
         """Returns `size` bytes from the start of a block on, which have the expected checksum.
 
         Raises:
-          SnapshotError: they have another one, also if any one device is left out.
+          SnapshotError: the checksum differs, even if any one device is replaced by parity.
         """
         count = layout.blocks(size)
         lost: list[int | None] = [None]

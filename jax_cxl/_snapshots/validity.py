@@ -1,4 +1,4 @@
-"""Which snapshots are valid."""
+"""Finds the valid snapshots."""
 
 from collections.abc import Iterator
 
@@ -46,7 +46,7 @@ def last_number(memory: Memory) -> int:
 
 
 def writers_with_records(memory: Memory, area: int) -> list[int]:
-    """Returns the processes that have records in an area, of whatever save."""
+    """Returns the processes that have records in an area, of any save."""
     begin = memory.geometry.record(area, 0)
     words = [
         memory.read(device, begin, layout.RECORDS_BYTES).view(np.uint64)[

@@ -8,12 +8,12 @@ from typing import Any
 from jax_cxl import _core
 from jax_cxl._runtime import lateness, processes
 
-# A rank's heart beats every 0.1 s. A process whose heart has not beaten for longer does not run.
+# A rank has a heartbeat every 0.1 s. A process without a heartbeat for this time does not run.
 _SILENCE_SECONDS = 0.5
-# How long to watch the hearts of other hosts' ranks.
+# How long to watch the heartbeats of ranks on other hosts.
 _WATCH_SECONDS = 0.6
 
-# So many calls of a rank its recorder has at most.
+# The recorder of a rank holds at most this many calls.
 ALL_CALLS = 4096
 
 
@@ -23,12 +23,12 @@ class Rank:
 
     Attributes:
       record: its record from `_core.JobRecord.rank`.
-      state: "running", "stopped", "gone", or "unknown" for a process of another host whose heart
-        has not been seen to beat.
-      stuck: its oldest call that has not finished, or failed; None if there is none.
-      waits_for: the ranks that this call waits for, as far as is known.
-      silent: for how many seconds its heart has not beaten, as far as that is known. Clocks of
-        different hosts are never compared.
+      state: "running", "stopped", "gone", or "unknown" for a process of another host without a
+        heartbeat while this process watched.
+      stuck: its oldest call that failed or has not finished; None if there is none.
+      waits_for: the ranks for which this call waits, as far as is known.
+      silent: seconds since its last heartbeat, as far as that is known. Clocks of different hosts
+        are never compared.
       late: how late it came to calls, if it shares calls with other ranks.
     """
 
@@ -55,7 +55,7 @@ class Rank:
     def seconds_since(self, moment: float) -> float:
         """Returns how long ago a moment of this rank's records was.
 
-        The moment and the last sign of life are by the same clock of the rank's host.
+        The moment and the last heartbeat are measured by the same clock of the rank's host.
         """
         passed = self.silent
         if processes.on_this_kernel(self.record):
@@ -73,8 +73,8 @@ class Job:
 
     Attributes:
       ranks: all ranks, by number.
-      culprits: ranks that others wait for, and what each did, as text. Empty if nothing is wrong,
-        or if the ranks wait for each other in a cycle.
+      culprits: ranks for which others wait, and a text about each. Empty if nothing is wrong, or if
+        the ranks wait for each other in a cycle.
     """
 
     ranks: Sequence[Rank]
@@ -113,7 +113,7 @@ def read(
     Args:
       job_record: the copy.
       calls: how many of the last calls of each rank to read.
-      beaten: how often the hearts of ranks on other hosts have beaten in `_WATCH_SECONDS`.
+      beaten: number of heartbeats of ranks on other hosts in `_WATCH_SECONDS`.
     """
     records = [job_record.rank(rank, calls) for rank in range(job_record.world_size)]
     return analyse([Rank(record, process_state(record)) for record in records], beaten)
@@ -145,7 +145,7 @@ def _measure_silence(ranks: list[Rank], beaten: Mapping[int, int] | None) -> Non
         rank.silent = latest[rank.record["boot_id"]] - rank.record["last_sign_of_life_steady"]
         if beaten and rank.state == "unknown" and beaten.get(rank.number, 0) > 0:
             rank.state = "running"
-        # Where no heart beats the job is over, and its pool stands still.
+        # If no rank has a heartbeat, the job is over, and its pool does not change any more.
         if beaten and any(beaten.values()) and beaten.get(rank.number) == 0:
             rank.silent = max(rank.silent, _WATCH_SECONDS)
 
@@ -187,7 +187,7 @@ def _culprits(ranks: list[Rank]) -> dict[int, str]:
     for rank in waiting:
         for end in _ends(ranks, rank, {rank.number}, gave_up):
             culprits[end.number] = _why(end)
-    # A rank that gave up has an error about another rank. That rank may be gone without an error.
+    # A rank that gave up has an error about another rank, which may have ended without an error.
     for rank in ranks:
         if gave_up and rank.number not in gave_up and rank.state == "gone" and rank.stuck:
             culprits[rank.number] = _why(rank)
@@ -227,7 +227,7 @@ def _why(rank: Rank) -> str:
 
 
 def described(call: dict[str, Any]) -> str:
-    """Returns what a call does, and where in the user's program it stands if that is known."""
+    """Returns a description of a call, with its line in the user's program if that is known."""
     return f"{call['what']} at {call['site']}" if call["site"] else call["what"]
 
 

@@ -12,8 +12,8 @@ Removes your pools in /dev/shm whose jobs have ended.
 
 A job leaves its pool only in two cases: it fails and the URI of the pool says keep=on-failure, or
 it is killed in the moment between the creation of the pool and the removal of its name. The next
-job removes such a pool too. Pools of living jobs are locked, and stay. A file that is no pool stays
-too, whatever its name."""
+job removes such a pool too. Pools of living jobs are locked, and stay. A file that is not a pool
+also stays, whatever its name is."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -28,14 +28,14 @@ def main(arguments: Sequence[str]) -> int:
     for path in removed:
         print(f"removed {path} ({sizes.get(path, 0) / 2**20:.1f} MiB)")
     for path in sorted(_files()):
-        print(f"kept {path}: it belongs to a living job or to another user, or is no pool")
+        print(f"kept {path}: it belongs to a living job or to another user, or is not a pool")
     if not removed:
         print("nothing to remove")
     return 0
 
 
 def _files() -> dict[str, int]:
-    """Returns the files named as pools are, and their sizes in bytes."""
+    """Returns the files that have names of pools, and their sizes in bytes."""
     sizes = {}
     for path in glob.glob("/dev/shm/jax_cxl.*"):
         try:

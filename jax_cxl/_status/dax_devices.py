@@ -10,12 +10,12 @@ class DaxDevice:
 
     Attributes:
       name: such as "dax0.0".
-      size: bytes, None if sysfs does not say.
-      align: bytes, what offsets and sizes are multiples of; None if sysfs does not say.
+      size: size in bytes, None if sysfs does not have it.
+      align: alignment of offsets and sizes in bytes; None if sysfs does not have it.
       driver: "device_dax" (mode devdax: /dev/dax0.0), "kmem" (mode system-ram), or "".
       node: the NUMA node of the memory, -1 if there is none.
       near: the NUMA node of the processors that are nearest, -1 if that is not known.
-      region: the device that the memory comes from, such as "region0" or "ndbus0/region0".
+      region: the device to which the memory belongs, such as "region0" or "ndbus0/region0".
     """
 
     name: str
@@ -51,7 +51,7 @@ class MemoryNode:
     """A NUMA node with memory and without processors.
 
     Attributes:
-      number: of the node.
+      number: number of the node.
       size: bytes of its memory.
       dax: names of the dax devices whose memory the kernel has put there (mode system-ram).
     """

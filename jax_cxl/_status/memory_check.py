@@ -1,7 +1,7 @@
-"""`doctor --device`: what a pool's memory does, on one host and between two.
+"""`doctor --device`: measures and checks a pool's memory, on one host and between two.
 
-Between two hosts one process listens and the other one connects. They agree by short lines of JSON
-on what each does next; the answers themselves come through the memory.
+Between two hosts one process listens, and the other process connects. They agree on each step by
+short lines of JSON. The stores that they check go through the memory.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from jax_cxl._status.finding import Finding
 
 _MIB = 1 << 20
 _BYTES = 64 * _MIB
-# How long a load may repeat before a store counts as not arrived.
+# How long a load is repeated before a store counts as lost.
 _ARRIVAL_SECONDS = 0.05
 _ROUNDS = 2000
 _ANSWER_SECONDS = 60.0
@@ -51,7 +51,7 @@ def check_device(uri: str) -> Iterator[Finding]:
 
 
 def _describe(spec: pool_uri.PoolSpec, path: str) -> Iterator[Finding]:
-    """Whether a device is what it says it is, as far as sysfs knows."""
+    """Describes the device of a path, as far as sysfs knows it."""
     if spec.kind != "dax":
         yield Finding("note", f"{path}: a file; only dax devices say what memory they are")
         return
@@ -72,7 +72,7 @@ def _describe(spec: pool_uri.PoolSpec, path: str) -> Iterator[Finding]:
 
 
 def _create(spec: pool_uri.PoolSpec) -> "_core.Pool":
-    """Takes the memory as a pool, so that no job does meanwhile, and no job's pool is touched."""
+    """Claims the memory as a pool. It fails if a job uses the memory, and keeps jobs out."""
     return _core.Pool.create(**_arguments(spec))
 
 
@@ -87,13 +87,13 @@ def _arguments(spec: pool_uri.PoolSpec) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Observations:
-    """What two hosts saw of each other's stores.
+    """How many of their stores two hosts saw.
 
     Attributes:
       words: how many stores of each kind each host made.
       plain: how many of the stores without a write-back arrived at loads that drop nothing.
-      dropped: how many of these arrived at loads that drop the line before.
-      flushed: how many of the stores with a write-back arrived at loads that drop the line before.
+      dropped: how many of the stores without a write-back arrived at loads that drop the line first.
+      flushed: how many of the stores with a write-back arrived at loads that drop the line first.
       round_trip_ns: median time of a doorbell to the other host and back.
       kernels: how many kernels took part.
     """
@@ -107,7 +107,7 @@ class Observations:
 
 
 def recommend(seen: Observations) -> Iterator[Finding]:
-    """Says what follows from what was seen: which `coherence=` the pool needs."""
+    """Concludes from the counts which `coherence=` the pool needs."""
     if seen.flushed < seen.words:
         yield Finding(
             "problem",
@@ -206,7 +206,7 @@ class _Partner:
 
 
 def _listen(spec: pool_uri.PoolSpec, partner: _Partner) -> Observations:
-    """The part of the host that creates the pool."""
+    """Runs the check on the host that creates the pool."""
     try:
         pool = _create(spec)
     except errors.CxlError as error:
@@ -217,19 +217,19 @@ def _listen(spec: pool_uri.PoolSpec, partner: _Partner) -> Observations:
         pool.store_check_word(index, 0, True)
     partner.say(token=pool.token, arguments=_arguments(spec), boot_id=processes.boot_id())
     kernels = {processes.boot_id(), partner.hear()["boot_id"]}
-    # One direction, then the other. Values differ, so that nothing old satisfies a look.
+    # First one direction, then the other. The values differ, so that no old value is accepted.
     mine = _store_words(pool, partner, words, 1)
     theirs = _watch_words(pool, partner, words, 2)
     round_trip = pool.pass_doorbell(first=True, rounds=_ROUNDS, timeout=_ANSWER_SECONDS)
-    # The worse direction decides.
+    # The worse of both directions decides.
     worse = {key: min(mine[key], theirs[key]) for key in mine}
     partner.say(worse=worse, round_trip=round_trip)
-    partner.hear()  # The pool stays until the other host has let go.
+    partner.hear()  # Keep the pool until the other host has closed it.
     return Observations(words, **worse, round_trip_ns=round_trip, kernels=len(kernels))
 
 
 def _join(spec: pool_uri.PoolSpec, partner: _Partner) -> Observations:
-    """The part of the host that attaches."""
+    """Runs the check on the host that attaches to the pool."""
     start = partner.hear()
     try:
         pool = _core.Pool.attach(
@@ -255,9 +255,9 @@ def _join(spec: pool_uri.PoolSpec, partner: _Partner) -> Observations:
 def _store_words(
     pool: "_core.Pool", partner: _Partner, words: int, direction: int
 ) -> dict[str, int]:
-    """Stores to each word, first without a write-back; returns what the other host saw."""
+    """Stores to each word, first without a write-back. Returns how many stores arrived, by kind."""
     for index in range(words):
-        partner.hear()  # It has the word in its cache.
+        partner.hear()  # The other host now has the word in its cache.
         pool.store_check_word(index, 10 * direction, False)
         partner.say(stored=index)
         partner.hear()

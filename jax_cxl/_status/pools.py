@@ -23,7 +23,7 @@ class Found:
 
     Attributes:
       name: its name in messages.
-      path: the path to open. For a pool without a name, a descriptor of a process that has it open.
+      path: the path to open. A pool without a name has the path of a process's descriptor.
       offset: offset of the pool in the file, in bytes.
     """
 
@@ -40,15 +40,15 @@ class Found:
             os.close(fd)
 
     def begins(self) -> bool:
-        """Returns whether it is the first of the job's pool devices, which tells of the ranks."""
+        """Returns whether it is the job's first pool device, which holds the pages of the ranks."""
         try:
             return self.read().extent_index == 0
         except (OSError, errors.CxlError):
-            return True  # Whoever reads it gets the error.
+            return True  # The caller gets the error when it reads the pool.
 
 
 def _is_pool(path: str, offset: int = 0) -> bool:
-    """Returns whether a pool begins there in a file. Waits for nothing, whatever it is."""
+    """Returns whether a pool begins at an offset of a file. Never blocks, whatever the file is."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             return False
@@ -64,7 +64,7 @@ def _is_pool(path: str, offset: int = 0) -> bool:
 
 
 def _mapped_by(pid: int) -> dict[str, int]:
-    """Returns the files and devices that a process shares, and where in them its mapping begins."""
+    """Returns the files and devices that a process maps shared, and the offset of each mapping."""
     offsets: dict[str, int] = {}
     try:
         lines = pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines()

@@ -29,14 +29,14 @@ pool:
                    a pool in a file or on a device, whether its job lives or not, or a file
                    that python -m jax_cxl.launch --post-mortem FILE has written
 
-  A pool in /dev/shm is gone with the last rank, so the launcher reads it before. With
-  keep=on-failure in its URI it stays if the job fails.
+  A pool in /dev/shm is freed when the last rank ends, so the launcher reads it before that.
+  With keep=on-failure in its URI it stays if the job fails.
 
 late ranks:
-  The recorders' calls are cut into {lateness.STRETCHES} stretches. A rank is "persistently late"
-  if in {lateness.LED} of them the others waited longer for it than for all other ranks, if they
-  waited {lateness.SHARE_OF_TIME:.0%} of the time for it alone, and if there are at least
-  {lateness.FEWEST_CALLS} calls.
+  The calls in the recorders are divided into {lateness.STRETCHES} parts. A rank is
+  "persistently late" if three things are true. There are at least {lateness.FEWEST_CALLS} calls. In
+  {lateness.LED} parts the others waited longer for this rank than for all other ranks.
+  And they waited at least {lateness.SHARE_OF_TIME:.0%} of the time for this rank alone.
 
 prometheus:
   For node_exporter's textfile collector, from cron or a timer:

@@ -15,17 +15,17 @@ chrome://tracing.
 
 Each rank is a process of the timeline. A call is a bar with its name, which contains a bar for the
 time in which it waited for other ranks, and one for the time in which it worked. An arrow goes from
-the rank that came last to each rank that waited for it. The job goes on meanwhile."""
+the rank that came last to each rank that waited for it. The job continues meanwhile."""
 
 _EPILOG = """\
 pool:
   As for python -m jax_cxl status: nothing for your only job on this machine, a process id,
   shm:NAME, a path, or a file that python -m jax_cxl.launch --post-mortem FILE has written.
 
-  The flight recorder has the last 4,096 calls of each rank. Times of different hosts are by
-  the clocks of these hosts."""
+  The flight recorder has the last 4,096 calls of each rank. Each host measures times with its
+  own clock."""
 
-# Others waited at least so long for a rank, or no arrow is drawn.
+# An arrow is drawn only if a rank waited at least this long.
 _ARROW_SECONDS = 10e-6
 
 
@@ -105,7 +105,7 @@ def of_job(name: str, job: analysis.Job) -> dict[str, Any]:
 
 
 def _end(record: dict[str, Any], call: dict[str, Any]) -> float:
-    """Returns when a call ended; one that has not is under way as long as the rank gave signs."""
+    """Returns when a call ended. An unfinished call ends with the rank's last heartbeat."""
     return call["finished"] or max(record["last_sign_of_life"], call["started"])
 
 
@@ -116,7 +116,7 @@ def _names(rank: analysis.Rank) -> Iterator[dict[str, Any]]:
 
 
 class _Lanes:
-    """Tracks of a rank: calls that overlap lie on different ones."""
+    """The tracks of a rank. Calls that overlap lie on different tracks."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
@@ -166,7 +166,7 @@ def _bars(
         "dur": 1e6 * (end - begin),
         "args": arguments,
     }
-    # Without a start the data came with the last rank, or the call still waits.
+    # A call without a start is an eager call, or still waits.
     started = min(max(call["started"] - first, begin), end) if call["started"] else end
     for name, since, until in (("waiting", begin, started), ("working", started, end)):
         if until > since:
@@ -197,7 +197,7 @@ def _arrows(
                 continue
             ready = min(call["started"] or call["finished"], call["finished"])
             if ready < late["submitted"]:
-                continue  # The clocks of their hosts do not agree.
+                continue  # The clocks of the two hosts disagree.
             number += 1
             arrow = {"name": "waited for", "cat": "waited for", "id": number}
             yield arrow | {

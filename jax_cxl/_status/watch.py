@@ -52,7 +52,7 @@ def show(found: Sequence[pools.Found], interval: float) -> int:
 
 
 class Screen:
-    """The picture of a job, with rates since the picture before."""
+    """The picture of a job, with rates since the previous picture."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,4 +1,4 @@
-"""Instructions that take the place of another one."""
+"""Builds the instructions that replace another instruction."""
 
 import dataclasses
 
@@ -12,14 +12,14 @@ _TYPED_FFI = 4
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-    """An array that some instruction computes."""
+    """An array that an instruction computes."""
 
     id: int
     shape: Shape
 
 
 class Builder:
-    """Collects the instructions that do what one instruction did."""
+    """Collects the instructions that replace one instruction."""
 
     def __init__(self, computation: Computation, old: Instruction) -> None:
         self._computation = computation
@@ -34,7 +34,7 @@ class Builder:
         ]
 
     def results(self) -> list[Shape]:
-        """Returns the shapes of the old instruction's result, or of its parts."""
+        """Returns the shapes of the old instruction's result, one for each element of a tuple."""
         return self._old.shapes
 
     def copy(self, value: Value, shape: Shape) -> Value:
@@ -54,14 +54,14 @@ class Builder:
         return value if value.shape == shape else self.emit("bitcast", shape, [value])
 
     def concatenate(self, values: list[Value]) -> Value:
-        """Returns values one behind the other on the first dimension, their outermost."""
+        """Returns values concatenated along the first dimension, which is their outermost."""
         first = values[0].shape
         rows = sum(value.shape.dimensions[0] for value in values)
         shape = dataclasses.replace(first, dimensions=(rows, *first.dimensions[1:]))
         return self.emit("concatenate", shape, values, dimensions=[0])
 
     def row(self, value: Value, row: int) -> Value:
-        """Returns one row of the first dimension, which the result does not have."""
+        """Returns one row of the first dimension, without this dimension."""
         sizes = value.shape.dimensions
         one = dataclasses.replace(value.shape, dimensions=(1, *sizes[1:]))
         sliced = self.emit("slice", one, [value])
@@ -111,14 +111,14 @@ class Builder:
         return self._emit(opcode, shape.encode(), operands, shape, dimensions)
 
     def finish(self, results: list[Value]) -> None:
-        """Puts the instructions into the place of the old one, whose result these values are."""
+        """Replaces the old instruction by the new ones. The values are its result."""
         if self._old.is_tuple:
             parts = [result.shape for result in results]
             self._emit("tuple", shapes.tuple_of(parts), results, parts[0], None)
         self._put()
 
     def _put(self) -> None:
-        """Puts the instructions into the place of the old one; the last one has its id."""
+        """Replaces the old instruction by the new ones. The last of them gets its id."""
         last = self._new[-1].proto
         last.set(Instruction.ID, self._old.id).set(Instruction.NAME, self._old.name)
         self._computation.replace(self._old, self._new)

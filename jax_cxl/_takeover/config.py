@@ -1,4 +1,4 @@
-"""The attributes of our custom calls, as XLA keeps them: a text."""
+"""The attributes of jax_cxl's custom calls, which XLA keeps as text."""
 
 import dataclasses
 from typing import Any
@@ -18,7 +18,7 @@ class Config:
 
     @classmethod
     def of(cls, attributes: dict[str, Any], line: str) -> "Config":
-        """Returns the attributes that `call_attributes.make` made, with a line of source."""
+        """Returns the attributes that `call_attributes.make` made, with a source line."""
         return cls(_text(attributes)).at(line)
 
     @property
@@ -28,15 +28,15 @@ class Config:
 
     @property
     def has_line(self) -> bool:
-        """Whether the line of source that makes the call is known."""
+        """Whether the source line of the call is known."""
         return _LINE not in self.text
 
     def at(self, line: str) -> "Config":
-        """The same, called at this line of source, if none is known."""
+        """Returns the attributes with this source line, if none is known."""
         return Config(self.text.replace(_LINE, f"line = {_quoted(line)}"))
 
     def numbered(self, site: int) -> "Config":
-        """The same, as call number `site` of its program."""
+        """Returns the attributes with `site` as the number of the call in its program."""
         return Config(self.text.replace(_NO_SITE, f"site = {site} : i64"))
 
 
@@ -55,7 +55,7 @@ def _value(value: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A string of MLIR's: bytes that are not printable as two hexadecimal digits."""
+    """Returns a string as MLIR writes it: unprintable bytes become two hexadecimal digits."""
     plain = (
         chr(b) if 0x20 <= b < 0x7F and b not in b'"\\' else f"\\{b:02X}" for b in text.encode()
     )

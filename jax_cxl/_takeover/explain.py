@@ -33,7 +33,7 @@ def explain(function: Callable, *arguments: Any, **keywords: Any) -> survey.Prog
       `name`, `result`, `ranks`, `line`, `through` ("pool" or "XLA") and `why`.
 
     Raises:
-      Exception: whatever tracing or compiling the function raises.
+      Exception: any error that tracing or compiling the function raises.
 
     Example:
       >>> mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -45,7 +45,7 @@ def explain(function: Callable, *arguments: Any, **keywords: Any) -> survey.Prog
     install.install()
     jitted: Any = function if hasattr(function, "lower") else jax.jit(function)
     found: list[survey.Program] = []
-    # One at a time: programs of equal names could not be told apart.
+    # Only one call at a time: the listener could not distinguish programs of equal names.
     with _lock:
         survey.listen(found.append)
         try:

@@ -1,7 +1,7 @@
-"""The hook in XLA's compiler: exchanges collectives, and numbers the calls of each program.
+"""The hook in XLA's compiler. It replaces collectives, and numbers the calls of each program.
 
-Everything that it decides follows from the module and from settings that are equal in all
-processes, as each process compiles for itself.
+Each process compiles for itself. So the hook decides only by the module and by settings that are
+equal in all processes.
 """
 
 import functools
@@ -17,7 +17,7 @@ from jax_cxl._takeover.counts import counts
 from jax_cxl._takeover.match import NotTakenError
 from jax_cxl._takeover.world import World
 
-# How the error of the strict mode begins.
+# The beginning of the error of the strict mode.
 STRICT = "jax_cxl.replace_collectives(strict=True):"
 _OURS = b"jax_cxl_"
 _STARTS = (*match.TEXTS, b"async-start")
@@ -34,11 +34,11 @@ def transform(
     strict: bool = False,
     left: dict[str, str] | None = None,
 ) -> bytes | None:
-    """Returns the module with its collectives exchanged, None where nothing is to be changed.
+    """Returns the module with its collectives replaced, None if nothing has to change.
 
     Args:
       data: a serialized HloModuleProto, after partitioning.
-      world: gives the devices of the job; asked only if the module has collectives.
+      world: returns the devices of the job. It is called only if the module has collectives.
       strict: whether a collective that cannot be taken over is an error.
       left: gets the reason for each collective that was to be taken over and cannot be, by the
         name of its instruction.
@@ -77,7 +77,7 @@ def _exchange(
     world: World,
     strict: bool,
 ) -> str | None:
-    """Takes over one collective; returns why not, "" if it is not to be, None if it was."""
+    """Takes over one collective. Returns None if done, "" if not wanted, else why not."""
     try:
         if not world.wants(match.devices(module, found)):
             return ""

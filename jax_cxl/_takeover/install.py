@@ -1,4 +1,4 @@
-"""Puts the hook into XLA's compiler, and what belongs to it into JAX."""
+"""Installs the hook in XLA's compiler, and extends JAX's cache keys and errors for it."""
 
 import re
 import threading
@@ -15,7 +15,7 @@ _installed = False
 
 
 def install() -> None:
-    """Installs the hook for the default backend's programs, once. It makes the backend."""
+    """Installs the hook once, for programs of the default backend. This makes the backend."""
     global _installed
     platform = jax.devices()[0].platform
     with _lock:
@@ -41,7 +41,7 @@ def _on_module(data: bytes) -> bytes | None:
 
 
 def _cache_key() -> str:
-    """What programs depend on besides what JAX knows of, for its persistent cache."""
+    """Returns an addition to the keys of JAX's persistent cache: settings that change programs."""
     wanted = setting.current()
     if wanted is None:
         return survey.cache_key()
@@ -51,6 +51,6 @@ def _cache_key() -> str:
 
 
 def _strictness(text: str) -> program_errors.Failure | None:
-    """Finds the hook's error in what XLA makes of it: a traceback."""
+    """Finds the hook's error in the text of XLA's error, which contains a traceback."""
     found = re.search(re.escape(hook.STRICT) + ".*", text)
     return program_errors.Failure("INVALID_ARGUMENT", found[0]) if found else None

@@ -1,4 +1,4 @@
-"""What a collective instruction of XLA does, in terms of the pool's collectives."""
+"""Translates a collective instruction of XLA into a collective of the pool."""
 
 import dataclasses
 
@@ -44,7 +44,7 @@ _LOGICAL = {
 
 
 class NotTakenError(Exception):
-    """The instruction stays XLA's, on all ranks alike; the text says why."""
+    """XLA executes the instruction itself, on all ranks. The text says why."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,9 +52,9 @@ class Collective:
     """A collective of XLA.
 
     Attributes:
-      op: which of the pool's collectives it is.
-      groups: the devices that take part, one list a group, in the order of their ranks in it.
-      reduce_op: how values are combined, where they are.
+      op: the collective of the pool that does the same.
+      groups: the devices that take part, a list for each group, in the order of ranks in the group.
+      reduce_op: how values are combined, if the collective reduces.
       dimension: along which blocks are gathered, scattered or exchanged; None if it has none.
       sources: for a permutation, from which position in the group each device receives, or -1.
     """
@@ -72,8 +72,8 @@ class Found:
 
     Attributes:
       opcode: which collective, without "-start".
-      instruction: it says who takes part and what is done. For a start it may be one of the
-        computation that runs asynchronously.
+      instruction: the instruction that describes the collective. For a start it may be an
+        instruction of the computation that runs asynchronously.
       starts: whether its result is complete only after a matching "-done".
       asynchronous: ids of the computations that run between start and done.
     """
@@ -100,7 +100,7 @@ def find(module: Module, instruction: Instruction) -> Found | None:
 
 
 def devices(module: Module, found: Found) -> Groups:
-    """Returns the groups of devices that communicate, whatever mode counts them.
+    """Returns the groups of devices that communicate, in any of XLA's modes.
 
     Raises:
       NotTakenError: the module does not know its devices.
@@ -114,7 +114,7 @@ def collective(module: Module, found: Found) -> Collective:
     """Returns what a collective instruction does.
 
     Raises:
-      NotTakenError: the pool has nothing that does the same.
+      NotTakenError: the pool has no collective that does the same.
     """
     assignment = _assignment(module)
     op, instruction = _OPS[found.opcode], found.instruction
@@ -144,7 +144,7 @@ def _assignment(module: Module) -> DeviceAssignment:
 
 
 def _devices(assignment: DeviceAssignment, found: Found) -> Groups:
-    """Returns the groups as device ids, whatever mode the instruction counts them in."""
+    """Returns the groups as device ids, in whichever mode the instruction counts them."""
     instruction = found.instruction
     groups = decode(instruction.proto)
     replicas, partitions = assignment.devices.shape
@@ -167,7 +167,7 @@ def _pairs(assignment: DeviceAssignment, instruction: Instruction) -> Groups:
 
 
 def _permutation(assignment: DeviceAssignment, instruction: Instruction) -> Collective:
-    """A permutation runs in one group of all devices, of which some may only look on."""
+    """Returns a permutation in one group of all devices, some of which may have no part in it."""
     if instruction.proto.integers(Instruction.DYNAMIC_SLICE_SIZES):
         raise NotTakenError("it permutes parts of arrays")
     devices = assignment.flattened.tolist()

@@ -1,7 +1,7 @@
-"""Starts and dones: collectives of which XLA's scheduler has placed both ends.
+"""Replaces starts and dones, which XLA's scheduler has already placed.
 
-The start becomes calls of `jax_cxl_start`, the done of `jax_cxl_done`, at the same places of the
-schedule, so that what XLA lets overlap with a collective still does.
+The start becomes calls of `jax_cxl_start`, and the done becomes calls of `jax_cxl_done`, at the
+same places of the schedule. So the same operations overlap with the collective.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from jax_cxl._primitives import call_attributes
 from jax_cxl._takeover.build import Builder, Value
 from jax_cxl._takeover.match import NotTakenError
 
-# What a start returns besides its result, which nobody reads.
+# The token that a start returns besides its result. No instruction reads it.
 _TOKEN = Shape("uint32", (1,), (0,))
 
 
@@ -22,8 +22,8 @@ class _Started:
     """A call of `jax_cxl_start`.
 
     Attributes:
-      operand: what it reads until it is done.
-      result: what it writes until it is done.
+      operand: the array that it reads until it is done.
+      result: the array that it writes until it is done.
       number: the instruction that is its result.
     """
 
@@ -33,9 +33,9 @@ class _Started:
 
 
 class PairBuilder(Builder):
-    """Builds what takes the place of a start and of its done.
+    """Builds the replacement of a start or of its done.
 
-    The module is scheduled, and its buffers are laid out: nothing but calls may be added.
+    The module has been scheduled, and its layouts are fixed, so only calls may be added.
     """
 
     def __init__(self, computation: Computation, start: Instruction) -> None:
@@ -64,7 +64,7 @@ class PairBuilder(Builder):
             raise NotTakenError(f"{target} has no start")
         both = shapes.tuple_of([shape, _TOKEN])
         pair = self._call(call_attributes.START_TARGET, both, shape, operands, config, None)
-        # Without it XLA could make one of two equal starts, each of which has a done.
+        # Without a side effect XLA could merge two equal starts, each of which has a done.
         self._new[-1].proto.set(Instruction.HAS_SIDE_EFFECT, 1)
         result = self._emit("get-tuple-element", shape.encode(), [pair], shape, None)
         self._started.append(_Started(operands[0], result, self._new[-1]))
@@ -83,7 +83,7 @@ class PairBuilder(Builder):
 
 
 class _DoneBuilder(Builder):
-    """Builds what takes the place of a done."""
+    """Builds the replacement of a done."""
 
     def done(self, operand: Value, result: Value) -> Value:
         """Waits for a start; the result stays where it is."""

@@ -1,7 +1,7 @@
-"""What JAX calls when it makes its backends: the entry point `jax_cxl` of the group `jax_plugins`.
+"""The entry point `jax_cxl` of the group `jax_plugins`. JAX calls it when it makes its backends.
 
-It is how a program that does not import jax_cxl gets its collectives replaced: by an environment
-variable.
+Through it an environment variable replaces the collectives of a program that does not import
+jax_cxl.
 """
 
 import importlib.metadata
@@ -12,15 +12,15 @@ STRICT = "strict"
 
 
 def is_installed() -> bool:
-    """Whether JAX of this environment finds the entry point."""
+    """Whether JAX finds the entry point in this environment."""
     return any(p.name == "jax_cxl" for p in importlib.metadata.entry_points(group="jax_plugins"))
 
 
 def initialize() -> None:
-    """Replaces collectives from now on, if `JAX_CXL_REPLACE_COLLECTIVES` says so.
+    """Replaces collectives from now on, if `JAX_CXL_REPLACE_COLLECTIVES` is set to do so.
 
-    Warns in a rank of `python -m jax_cxl.launch` that nobody has connected to the others. Tells the
-    other processes that this one makes its devices.
+    Warns if this is one of several processes that are not connected. Announces to the other
+    processes that this process makes its devices.
     """
     from jax_cxl._launch import environment
 

@@ -10,15 +10,16 @@ from jax_cxl._takeover import install, setting, start
 class replace_collectives(contextlib.ContextDecorator):
     """Makes XLA's collectives between processes run through the pool.
 
-    It does not matter who wrote them: the partitioner, for `jax.jit` with shardings, `jax.lax`
-    under `jax.shard_map`, `jax.pmap`, a library. Collectives within one process stay XLA's.
+    Their source does not matter: the partitioner for `jax.jit` with shardings, `jax.lax` under
+    `jax.shard_map`, `jax.pmap`, or a library. XLA itself executes collectives within one process.
 
-    The setting counts where a program is compiled. It holds for all threads of the process, in the
-    `with` block or from `start` to `stop`, and the last setting wins. Programs of one setting never
-    serve another. All processes must compile a program under the same setting.
+    The setting applies when a program is compiled. It applies to all threads of the process, in the
+    `with` block or from `start` to `stop`. The last setting wins. A program that was compiled under
+    one setting is never used under another. All processes must compile a program under the same
+    setting.
 
-    A collective that cannot be taken over, such as one over groups of different sizes, stays
-    XLA's on all ranks; a warning of the logger "jax_cxl" names it and says why, once.
+    XLA itself executes a collective that cannot be taken over, such as a collective over groups of
+    different sizes, on all ranks. A warning of the logger "jax_cxl" names it once, with the reason.
 
     The environment variable `JAX_CXL_REPLACE_COLLECTIVES=1` does the same for a whole program
     without a change to it.
@@ -41,7 +42,7 @@ class replace_collectives(contextlib.ContextDecorator):
 
     def __init__(self, *, local: bool = False, strict: bool = False) -> None:
         self._setting = setting.Setting(local, strict)
-        # What was set before each `start` that has no `stop` yet.
+        # The settings before each `start` that has no `stop` yet.
         self._before: list[setting.Setting | None] = []
 
     def __enter__(self) -> "replace_collectives":
@@ -58,7 +59,7 @@ class replace_collectives(contextlib.ContextDecorator):
         return self
 
     def stop(self) -> None:
-        """Puts back the setting that `start` found."""
+        """Restores the setting that was active before `start`."""
         if not self._before:
             raise RuntimeError("jax_cxl.replace_collectives: stop() without start().")
         setting.context.set_global(self._before.pop())

@@ -1,4 +1,4 @@
-"""A collective of XLA becomes calls of jax_cxl."""
+"""Replaces a collective of XLA by calls of jax_cxl."""
 
 import dataclasses
 from typing import Any
@@ -15,7 +15,7 @@ from jax_cxl._takeover.match import Collective, NotTakenError
 from jax_cxl._takeover.pairs import PairBuilder
 from jax_cxl._takeover.world import World
 
-# What the functions of jax.lax are called, for messages.
+# Names of the functions of jax.lax, for messages.
 _NAMES = {
     Op.ALL_REDUCE: "psum",
     Op.ALL_GATHER: "all_gather",
@@ -77,14 +77,14 @@ def rewrite(
 
     Args:
       module: the module.
-      computation: the computation of it that has the collective.
+      computation: the computation that contains the collective.
       instruction: the collective, or its start.
-      collective: what it does.
+      collective: its translation (match.py).
       world: the devices of the job.
       starts: whether the instruction only starts the collective.
 
     Raises:
-      NotTakenError: the pool has nothing that does the same; nothing was changed.
+      NotTakenError: the pool has no collective that does the same. Nothing has been changed.
     """
     builder = (PairBuilder if starts else Builder)(computation, instruction)
     line = module.source_line(instruction)
@@ -110,13 +110,13 @@ def rewrite(
 
 
 def _one(context: _Context, operand: Value, result: Shape) -> Value:
-    """A collective of one array, whose blocks lie one behind the other in memory."""
+    """Replaces a collective of one array, whose blocks are contiguous in memory."""
     builder, collective = context.builder, context.collective
     op, dimension = collective.op, collective.dimension
     into, out = operand.shape, result
     if dimension is not None and op in (Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL):
         into, out = into.with_outermost(dimension), out.with_outermost(dimension)
-    # Both sides have the dimensions in the same order, so that a block is the same on both.
+    # Operand and result have the dimensions in the same order, so that blocks are equal.
     order = (out if op is Op.REDUCE_SCATTER else into).minor_to_major
     into = dataclasses.replace(into, minor_to_major=order)
     out = dataclasses.replace(out, minor_to_major=order)
@@ -134,7 +134,7 @@ def _one(context: _Context, operand: Value, result: Shape) -> Value:
 
 
 def _exchange(context: _Context, operands: list[Value]) -> list[Value]:
-    """An all-to-all of which each operand, and each part of the result, is one rank's block."""
+    """Replaces an all-to-all whose operands, and parts of the result, are one rank's block each."""
     builder = context.builder
     shape, n = operands[0].shape, len(operands)
     carrier = carriers.of(shape.dtype, Op.ALL_TO_ALL, ReduceOp.SUM)
@@ -153,7 +153,7 @@ def _exchange(context: _Context, operands: list[Value]) -> list[Value]:
 
 
 def _ragged(context: _Context, operands: list[Value]) -> Value:
-    """A ragged all-to-all: the four arrays of offsets and sizes become one table."""
+    """Replaces a ragged all-to-all. The four arrays of offsets and sizes become one table."""
     builder = context.builder
     rows, into, *columns = operands
     default = tuple(reversed(range(len(rows.shape.dimensions))))

@@ -1,8 +1,8 @@
 """Whether programs that are compiled now are taken over.
 
-The setting is part of the keys of JAX's caches, so that no program that was compiled under one
-setting runs under another. It is that of the process and not of a thread, because XLA may call the
-compiler hook in a thread of its own.
+The setting is part of the keys of JAX's caches, so that a program that was compiled under one
+setting never runs under another. It belongs to the process, not to a thread, because XLA may call
+the compiler hook in a thread of its own.
 """
 
 import dataclasses
@@ -15,15 +15,15 @@ class Setting:
     """How collectives are taken over.
 
     Attributes:
-      local: also those within one process.
-      strict: one that cannot be taken over is an error.
+      local: whether collectives within one process are taken over too.
+      strict: whether a collective that cannot be taken over is an error.
     """
 
     local: bool = False
     strict: bool = False
 
 
-# A Setting, or None: nothing is taken over.
+# A Setting. None means that nothing is taken over.
 context = jax.make_user_context(None)
 
 

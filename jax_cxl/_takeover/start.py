@@ -1,8 +1,8 @@
-"""Starts the runtime for programs that do not know of jax_cxl.
+"""Starts the runtime for programs that do not import jax_cxl.
 
-All processes have to start it together, and a program may compile its first collective on some of
-them before others. So a thread of each process starts it as soon as there are devices: XLA
-makes these in all processes together.
+All processes have to start it together. But some processes may compile their first collective
+earlier than others. So a thread of each process starts the runtime as soon as there are devices.
+XLA makes the devices in all processes together.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ _starter = _Starter()
 
 
 def begin() -> None:
-    """Starts the runtime in the background, where there are several processes."""
+    """Starts the runtime in the background, if there are several processes."""
     _starter.begin()
 
 

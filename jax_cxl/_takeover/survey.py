@@ -1,6 +1,6 @@
-"""What becomes of the collectives of each program that XLA compiles: through the pool, or not.
+"""Lists, for each program that XLA compiles, which collectives go through the pool, and why.
 
-`jax_cxl.explain` returns it for a function; with `JAX_CXL_LOG=info` each program prints it.
+`jax_cxl.explain` returns the list for a function. `JAX_CXL_LOG=info` prints it for each program.
 """
 
 import dataclasses
@@ -28,10 +28,10 @@ class Collective:
     """A collective of a compiled program.
 
     Attributes:
-      name: what it is: "psum" for a function of jax_cxl, "all-reduce" for XLA's.
+      name: "psum" for a function of jax_cxl, "all-reduce" for a collective of XLA.
       result: dtypes and shapes of its results on a device, such as "float32[8,4]".
       ranks: number of devices of each of its groups.
-      line: where it stands in the user's program, "" if that is not known.
+      line: its line in the user's program, "" if that is not known.
       through: "pool" or "XLA".
       why: the reason.
     """
@@ -93,12 +93,12 @@ def wanted() -> bool:
     return bool(_listeners)
 
 
-# Part of the keys of JAX's caches: a program that is explained is compiled, whatever they have.
+# Part of the keys of JAX's caches, so that JAX always compiles a program that is explained.
 request = jax.make_user_context("")
 
 
 def cache_key() -> str:
-    """Returns what programs that are explained have in their keys of the persistent cache."""
+    """Returns the part of the key in the persistent cache that marks explained programs."""
     asked = request.value
     return f" explain {asked}" if asked else ""
 
@@ -116,7 +116,7 @@ def tell(data: bytes, world: World, how: setting.Setting | None, left: Mapping[s
       data: the serialized module that XLA gave to the hook.
       world: the devices of the job.
       how: which of XLA's collectives are taken over, None for none.
-      left: why collectives stayed XLA's that were to be taken over, by the instruction's name.
+      left: why a collective could not be taken over, by the name of its instruction.
     """
     program = of_module(data, world, how, left)
     with _lock:
@@ -128,7 +128,7 @@ def tell(data: bytes, world: World, how: setting.Setting | None, left: Mapping[s
 def of_module(
     data: bytes, world: World, how: setting.Setting | None, left: Mapping[str, str]
 ) -> Program:
-    """Returns what becomes of the collectives of a module, as the hook decides it."""
+    """Returns the collectives of a module, and what the hook decides about each."""
     module = Module(data)
     found = []
     texts = (*match.TEXTS, b"async-start", *_OURS)

@@ -13,7 +13,7 @@ class World:
     Attributes:
       rank_of: global device id -> rank in the pool's world, of the devices that communicate.
       process_of: global device id -> index of the process that holds it.
-      generation: how often the job has gone on after an error.
+      generation: how many times the job has continued after an error.
       local: whether groups within one process are taken over too.
     """
 

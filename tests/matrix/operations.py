@@ -34,7 +34,7 @@ class Operation:
       name: as the table has it.
       call: runs it on a rank's value, over a named axis.
       oracle: the same for all ranks in NumPy.
-      shape: of a rank's value.
+      shape: shape of a rank's value.
       linear: whether it has derivatives.
       ordered: whether it compares numbers, so that it takes no complex ones.
       groups: whether it has axis_index_groups.

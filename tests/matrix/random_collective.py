@@ -26,8 +26,8 @@ class Collective:
       oracle: from the values of all ranks to their results.
       transpose: from cotangents of all ranks' results to those of their values; None if the
         collective is not linear, or if JAX does not differentiate with respect to the dtype.
-      shape: of a rank's value.
-      dtype: of the values.
+      shape: shape of a rank's value.
+      dtype: dtype of the values.
     """
 
     text: str

@@ -30,7 +30,7 @@ def values(name: str, shape: tuple[int, ...], seed: int, *, exact: bool = False)
 
     Args:
       name: dtype.
-      shape: of one rank's value.
+      shape: shape of one rank's value.
       seed: another one gives other values.
       exact: whether any order of additions, however rounded, gives the same sums.
     """

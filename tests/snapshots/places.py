@@ -18,7 +18,7 @@ class Place:
     """Files that play CXL devices.
 
     Attributes:
-      paths: of the files.
+      paths: paths of the files.
       where: URI of the memory.
     """
 

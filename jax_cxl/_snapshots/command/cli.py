@@ -312,7 +312,7 @@ def _refuse_if_in_use(where: str) -> None:
 
 
 def _only_on_the_host() -> None:
-    """Nothing here needs a GPU, which a job may use."""
+    """Keeps JAX off the GPUs: the command needs none, and a job may use them."""
     import jax
 
     jax.config.update("jax_platforms", "cpu")

@@ -1,4 +1,4 @@
-"""What lies in the areas of snapshots: valid snapshots, and why other areas have none."""
+"""Lists the areas of snapshots: valid snapshots, and why other areas have none."""
 
 import dataclasses
 import datetime
@@ -19,10 +19,10 @@ class Area:
     Attributes:
       area: its number, from 0.
       state: "valid", "damaged", "empty", or "being written or torn".
-      step: of its snapshot; None if there is none.
+      step: step of its snapshot; None if there is none.
       time: when it was complete, in seconds since 1970.
       processes: how many have saved it.
-      bytes: of all arrays.
+      bytes: bytes of all arrays.
       leaves: how many leaves the tree has.
       why: why it is not valid.
     """

@@ -1,4 +1,4 @@
-"""Checkpoints of orbax: writes a snapshot as one, and reads one as a tree."""
+"""Writes snapshots as checkpoints of orbax, and reads such checkpoints."""
 
 import logging
 import math
@@ -17,12 +17,12 @@ def export(memory: Memory, records: list[layout.Record], folder: pathlib.Path) -
     """Writes a snapshot as a checkpoint that `StandardCheckpointer` restores.
 
     Args:
-      memory: that the snapshot lies in.
-      records: of the snapshot.
-      folder: that does not exist yet.
+      memory: the memory of the snapshot.
+      records: records of the snapshot.
+      folder: a folder that does not exist yet.
 
     Returns:
-      The names of typed PRNG keys, of which the checkpoint has the key data.
+      The names of typed PRNG keys, whose key data are in the checkpoint.
 
     Raises:
       SnapshotError: it is damaged.
@@ -53,10 +53,10 @@ def read(folder: pathlib.Path) -> Any:
     """Reads a checkpoint: a tree of NumPy arrays and Python values, in dicts and lists.
 
     Args:
-      folder: of the checkpoint, or of a step of a `CheckpointManager`.
+      folder: folder of the checkpoint, or of a step of a `CheckpointManager`.
 
     Raises:
-      CxlError: orbax is missing, or it is no checkpoint.
+      CxlError: orbax is missing, or the folder is not a checkpoint.
     """
     import jax
 
@@ -69,7 +69,7 @@ def read(folder: pathlib.Path) -> Any:
     checkpointer = ocp.PyTreeCheckpointer()
     try:
         described = checkpointer.metadata(found.absolute()).item_metadata.tree
-        # As arrays of NumPy, whatever devices have saved it.
+        # Read arrays of NumPy, whichever devices have saved the checkpoint.
         types = jax.tree.map(
             lambda x: ocp.RestoreArgs(restore_type=_restored_as(ocp, x)), described
         )
