@@ -91,9 +91,9 @@ class Observations:
 
     Attributes:
       words: how many stores of each kind each host made.
-      plain: how many of the stores without a write-back arrived at loads that drop nothing.
-      dropped: how many of the stores without a write-back arrived at loads that drop the line first.
-      flushed: how many of the stores with a write-back arrived at loads that drop the line first.
+      plain: of the stores without a write-back, how many arrived at loads that drop nothing.
+      dropped: of the same stores, how many arrived at loads that first drop the line.
+      flushed: of the stores with a write-back, how many arrived at loads that first drop the line.
       round_trip_ns: median time of a doorbell to the other host and back.
       kernels: how many kernels took part.
     """
