@@ -151,6 +151,7 @@ __all__ = [
     "scatter_start",
     "shutdown",
     "stats",
+    "take_rows",
 ]
 
 _MODULES = {

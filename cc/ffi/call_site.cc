@@ -61,7 +61,8 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
       *reduce_op < 0 || *reduce_op >= kNumReduceOps || *count < 0 ||
       *group_size < 1 || groups->size() % *group_size != 0 ||
       (static_cast<plan::Op>(*op) == plan::Op::kRaggedAllToAll &&
-       rows->size() != 3))
+       rows->size() != 3) ||
+      (static_cast<plan::Op>(*op) == plan::Op::kTakeRows && rows->size() != 2))
     return xffi::Unexpected(xffi::Error::Internal(
         "a jax_cxl custom call has an attribute out of range"));
 
@@ -82,6 +83,9 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
     ragged.output_rows = static_cast<uint64_t>((*rows)[1]);
     ragged.slices = static_cast<uint64_t>((*rows)[2]);
   }
+  if (made->prototype_.request.op == plan::Op::kTakeRows)
+    made->prototype_.request.rows = {static_cast<uint64_t>((*rows)[0]),
+                                     static_cast<uint64_t>((*rows)[1])};
   made->prototype_.reduce_op = static_cast<ReduceOp>(*reduce_op);
   made->prototype_.name = std::string(*name);
   // The attributes of programs that were not taken over contain no numbers and

@@ -2,11 +2,13 @@
 
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "cc/comm/runtime.h"
+#include "cc/engine/cpu/taken_rows.h"
 #include "cc/ffi/call_site.h"
 #include "cc/ffi/errors.h"
 #include "cc/plan/plan.h"
@@ -33,9 +35,10 @@ xffi::Future Completed() {
 
 // Submits one execution of `site` to this device's endpoint. XLA keeps the
 // buffers alive until the future is complete.
-xffi::Future DispatchToEndpoint(xffi::RunId run_id, int32_t device_ordinal,
-                                CallSite* site, const void* input, void* output,
-                                std::vector<int64_t> table = {}) {
+xffi::Future DispatchToEndpoint(
+    xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
+    const void* input, void* output, std::vector<int64_t> table = {},
+    std::shared_ptr<const cpu::TakenRows> rows = nullptr) {
   std::shared_ptr<comm::Runtime> runtime = comm::Runtime::Current();
   if (runtime == nullptr)
     return Failed(Error(Code::kFailedPrecondition,
@@ -59,6 +62,7 @@ xffi::Future DispatchToEndpoint(xffi::RunId run_id, int32_t device_ordinal,
   std::unique_ptr<comm::Call> call = std::move(execution->call);
   call->identity = *identity;
   call->table = std::move(table);
+  call->rows = std::move(rows);
 
   xffi::Promise promise;
   xffi::Future future(promise);
@@ -109,6 +113,48 @@ xffi::Future Ragged(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
                             result->untyped_data(), std::move(wide));
 }
 
+// Rows of the output that no index fills are zeros.
+void ZeroRows(const plan::Request& request, std::span<const int32_t> indices,
+              std::byte* output) {
+  const uint64_t row = plan::OutputBytes(request) / indices.size();
+  const uint64_t rows = request.rows.table * request.num_ranks;
+  for (size_t i = 0; i < indices.size(); ++i)
+    if (indices[i] < 0 || static_cast<uint64_t>(indices[i]) >= rows)
+      std::memset(output + i * row, 0, row);
+}
+
+// Operand, indices, and which rows of the operand are published if that is not
+// all of them.
+xffi::Future TakeRows(xffi::RunId run_id, int32_t device_ordinal,
+                      CallSite* site, xffi::AnyBuffer input,
+                      xffi::AnyBuffer indices, xffi::RemainingArgs published,
+                      xffi::Result<xffi::AnyBuffer> output) {
+  const plan::Request& request = site->prototype().request;
+  const Status status =
+      site->CheckBuffers(input.size_bytes(), output->size_bytes());
+  if (!status.ok()) return Failed(status);
+  std::span<const uint8_t> mask;
+  if (published.size() == 1) {
+    auto buffer = published.get<xffi::AnyBuffer>(0);
+    if (buffer)
+      mask = {static_cast<const uint8_t*>(buffer->untyped_data()),
+              buffer->size_bytes()};
+  }
+  if (request.op != plan::Op::kTakeRows ||
+      indices.element_type() != xffi::DataType::S32 ||
+      indices.element_count() != request.rows.taken || published.size() > 1 ||
+      mask.size() != published.size() * request.rows.table)
+    return Failed(Error(Code::kInternal, site->prototype().name,
+                        " got other buffers than it was lowered for"));
+  const std::span<const int32_t> taken(indices.typed_data<int32_t>(),
+                                       indices.element_count());
+  ZeroRows(request, taken, static_cast<std::byte*>(output->untyped_data()));
+  return DispatchToEndpoint(run_id, device_ordinal, site, input.untyped_data(),
+                            output->untyped_data(), {},
+                            std::make_shared<const cpu::TakenRows>(
+                                cpu::TakenRows::Of(request, taken, mask)));
+}
+
 xffi::Future Barrier(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
                      xffi::RemainingArgs arguments,
                      xffi::RemainingRets results) {
@@ -149,6 +195,16 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_ragged, jax_cxl::ffi::Ragged,
                                   .Arg<xffi::AnyBuffer>()
                                   .Arg<xffi::AnyBuffer>()
                                   .Arg<xffi::AnyBuffer>()
+                                  .Ret<xffi::AnyBuffer>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_take_rows, jax_cxl::ffi::TakeRows,
+                              xffi::Ffi::Bind()
+                                  .Ctx<xffi::RunId>()
+                                  .Ctx<xffi::DeviceOrdinal>()
+                                  .Ctx<xffi::State<CallSite>>()
+                                  .Arg<xffi::AnyBuffer>()
+                                  .Arg<xffi::AnyBuffer>()
+                                  .RemainingArgs()
                                   .Ret<xffi::AnyBuffer>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_barrier, jax_cxl::ffi::Barrier,

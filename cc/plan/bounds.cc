@@ -14,6 +14,7 @@ PoolBytes LowerBound(const Request& request) {
     case Op::kBarrier:
       return {};
     case Op::kAllGather:
+    case Op::kTakeRows:  // if every row is taken
       return {.written = block, .read = others};
     case Op::kAllReduce:
       // A rank reads the inputs of its share and the reduced shares of the

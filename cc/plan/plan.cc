@@ -5,10 +5,10 @@
 namespace jax_cxl::plan {
 std::string_view OpName(Op op) {
   constexpr std::string_view kNames[] = {
-      "barrier",          "all_gather", "all_reduce", "reduce_scatter",
-      "all_to_all",       "broadcast",  "reduce",     "gather",
-      "scatter",          "permute",    "scan",       "exscan",
-      "ragged_all_to_all"};
+      "barrier",           "all_gather", "all_reduce", "reduce_scatter",
+      "all_to_all",        "broadcast",  "reduce",     "gather",
+      "scatter",           "permute",    "scan",       "exscan",
+      "ragged_all_to_all", "take_rows"};
   static_assert(std::size(kNames) == kNumOps);
   const auto index = static_cast<size_t>(op);
   return index < std::size(kNames) ? kNames[index] : "unknown op";
@@ -55,9 +55,19 @@ uint64_t OutputBytes(const Request& request) {
       return block * request.num_ranks;
     case Op::kRaggedAllToAll:
       return block * request.ragged.output_rows;
+    case Op::kTakeRows:
+      return request.rows.table == 0
+                 ? 0
+                 : block / request.rows.table * request.rows.taken;
     default:
       return block;
   }
+}
+
+uint64_t PlannedBytes(const Request& request) {
+  return request.op == Op::kTakeRows
+             ? request.count * request.element_bytes * request.num_ranks
+             : OutputBytes(request);
 }
 
 std::string DebugString(const Step& step) {

@@ -39,8 +39,9 @@ enum class Op : uint8_t {
   kScan = 10,
   kExscan = 11,
   kRaggedAllToAll = 12,
+  kTakeRows = 13,
 };
-inline constexpr int kNumOps = 13;
+inline constexpr int kNumOps = 14;
 
 std::string_view OpName(Op op);
 
@@ -62,6 +63,12 @@ struct Ragged {
   std::vector<int64_t> tables;
 };
 
+// What a take_rows takes. The blocks of all ranks are the rows of one table.
+struct Rows {
+  uint64_t table = 0;  // of each rank's block
+  uint64_t taken = 0;  // by each rank
+};
+
 // One collective call as one rank sees it. `count` is the number of elements
 // of one block B; with n ranks the buffers hold
 //
@@ -79,6 +86,9 @@ struct Ragged {
 //   scan, exscan      B        B         reduced over ranks <= r, < r (exscan
 //                                        leaves rank 0's output untouched);
 //                                        with `reverse` >= r, > r
+//   take_rows         B        rows     of the table that all blocks make: see
+//                                        Rows; known at run time only, see
+//                                        PlannedBytes
 //   ragged_all_to_all rows     rows      of one block each: see Ragged; rows
 //                                        that nobody sends stay untouched
 //
@@ -94,6 +104,7 @@ struct Request {
   std::vector<int32_t> sources;
   bool reverse = false;  // scan, exscan
   Ragged ragged;         // ragged_all_to_all
+  Rows rows;             // take_rows
 };
 
 // The memory that a planner plans for. The same on all ranks of a group.
@@ -173,6 +184,11 @@ struct Plan {
 
 uint64_t InputBytes(const Request& request);
 uint64_t OutputBytes(const Request& request);
+
+// The bytes that the steps of a plan write to the output. In a take_rows the
+// steps write the whole table, as an all_gather does; an executor copies only
+// the rows that its rank takes, to where they belong.
+uint64_t PlannedBytes(const Request& request);
 
 // For messages and tests. A plan takes one line for each step.
 std::string DebugString(const Step& step);

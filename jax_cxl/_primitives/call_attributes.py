@@ -11,6 +11,7 @@ COLLECTIVE_TARGET = "jax_cxl_collective"
 START_TARGET = "jax_cxl_start"
 DONE_TARGET = "jax_cxl_done"
 RAGGED_TARGET = "jax_cxl_ragged"
+TAKE_ROWS_TARGET = "jax_cxl_take_rows"
 BARRIER_TARGET = "jax_cxl_barrier"
 
 
@@ -44,7 +45,8 @@ def make(
       root: rank in the group, for collectives with a root.
       sources: for permutations, the rank in the group from which each rank receives, or -1.
       reverse: for scans, whether they start with the last rank.
-      rows: for the ragged all-to-all: numbers of rows of the input, rows of the output, slices.
+      rows: for the ragged all-to-all: numbers of rows of the input, rows of the output, slices;
+        for `take_rows`: numbers of rows of each rank's operand and of the output.
       generation: how many times the job has continued after an error.
       program: name of the program.
     """

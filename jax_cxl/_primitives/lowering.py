@@ -1,8 +1,9 @@
 """Lowering of the collectives to XLA custom calls.
 
-Every collective except `barrier` and `ragged_all_to_all` is a custom call of the target
-`jax_cxl_collective` with one operand and one result. Attributes describe the call. The attribute
-`groups` lists the ranks of all groups, group after group, with `group_size` ranks in each.
+Every collective except `barrier`, `ragged_all_to_all` and `take_rows` is a custom call of the
+target `jax_cxl_collective` with one operand and one result. Attributes describe the call. The
+attribute `groups` lists the ranks of all groups, group after group, with `group_size` ranks in
+each.
 
 The block of each rank must be contiguous in memory. A collective along a dimension other than the
 first therefore asks XLA for a layout with this dimension outermost. XLA transposes the array then,
@@ -209,6 +210,61 @@ def ragged_all_to_all(
         )
 
     return carriers.carried(ctx, carrier, lower, operand, output, table)
+
+
+def take_rows(
+    ctx: mlir.LoweringRuleContext,
+    table: Any,
+    indices: Any,
+    *published: Any,
+    axes: named_axis.Axes,
+    groups: named_axis.Groups,
+    alone: Callable,
+) -> Sequence:
+    """Lowers `take_rows`.
+
+    Args:
+      ctx: context of the lowering rule.
+      table: this rank's rows.
+      indices: int32 vector of the rows that this rank takes.
+      *published: at most one boolean vector: which rows of `table` other ranks may take.
+      axes: axis names over which it runs.
+      groups: axis index groups, or None for one group along `axes`.
+      alone: function that does the same for a group of one rank.
+
+    Returns:
+      The results of the lowering rule.
+    """
+    avals: Any = ctx.avals_in
+    aval_out: Any = ctx.avals_out[0]
+    ranks = rank_groups.of_groups(ctx, "take_rows", axes, groups)
+    if avals[0].size == 0 or aval_out.size == 0:
+        return local_lowering.local(
+            ctx, lambda *_: lax.full(aval_out.shape, 0, aval_out.dtype), table, indices, *published
+        )
+    if ranks.shape[1] == 1:
+        return local_lowering.local(ctx, alone, table, indices, *published)
+    carrier = carriers.of(avals[0].dtype, Op.TAKE_ROWS, ReduceOp.SUM)
+
+    def lower(ctx, table, indices, *published):
+        call = jax.ffi.ffi_lowering(call_attributes.TAKE_ROWS_TARGET)
+        return call(
+            ctx,
+            table,
+            indices,
+            *published,
+            **_attributes(
+                ctx,
+                "take_rows",
+                Op.TAKE_ROWS,
+                ranks,
+                dtype=DTYPES.index(carrier),
+                count=avals[0].size,
+                rows=(avals[0].shape[0], aval_out.shape[0]),
+            ),
+        )
+
+    return carriers.carried(ctx, carrier, lower, table, indices, *published)
 
 
 def barrier(

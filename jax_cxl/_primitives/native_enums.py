@@ -46,6 +46,7 @@ class Op(enum.IntEnum):
     SCAN = 10
     EXSCAN = 11
     RAGGED_ALL_TO_ALL = 12
+    TAKE_ROWS = 13
 
 
 class ReduceOp(enum.IntEnum):

@@ -64,6 +64,7 @@ from jax_cxl.ops.start_done import (
     scatter_done,
     scatter_start,
 )
+from jax_cxl.ops.take_rows import take_rows
 
 __all__ = [
     "all_gather",
@@ -131,4 +132,5 @@ __all__ = [
     "scatter",
     "scatter_done",
     "scatter_start",
+    "take_rows",
 ]

@@ -55,8 +55,8 @@ pool::CallDescriptor Describe(const Call& call) {
   Hash details;
   details.Add(call.request.sources);
   const plan::Ragged& ragged = call.request.ragged;
-  for (uint64_t value :
-       {ragged.input_rows, ragged.output_rows, ragged.slices}) {
+  for (uint64_t value : {ragged.input_rows, ragged.output_rows, ragged.slices,
+                         call.request.rows.table, call.request.rows.taken}) {
     if (value == 0) continue;
     details.Add(static_cast<uint32_t>(value));
     details.Add(static_cast<uint32_t>(value >> 32));

@@ -11,6 +11,7 @@
 
 #include "cc/base/dtype.h"
 #include "cc/base/status.h"
+#include "cc/engine/cpu/taken_rows.h"
 #include "cc/plan/plan.h"
 #include "cc/pool/layout/channel_layout.h"
 
@@ -42,6 +43,8 @@ struct Call {
   std::byte* output = nullptr;
   // ragged_all_to_all: this rank's table (plan::Ragged).
   std::vector<int64_t> table;
+  // take_rows: which rows this rank takes.
+  std::shared_ptr<const cpu::TakenRows> rows;
   std::string name;  // for messages, as the user wrote it: "psum"
   std::string site;  // "train.py:33 (step)", or empty
   // Runs once, and may keep its thread for as long as it likes.

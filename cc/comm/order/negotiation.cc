@@ -56,7 +56,7 @@ Result<bool> Negotiation::SendSubmissions(std::vector<Finished>* finished,
     const CallPlan& call_plan = *match->mine.call_plan;
     if (call_plan.eager)
       cpu::PutPayload(call_plan.plan, call.input, submissions_.payload(),
-                      traffic);
+                      traffic, call.rows.get());
     const uint32_t name =
         submissions_.Write(call.identity, call, call_plan.descriptor,
                            call_plan.eager ? call_plan.payload_bytes : 0);
@@ -208,7 +208,8 @@ Status Negotiation::OnComplete(Match* match, std::vector<Finished>* finished,
     }
     cpu::RetrievePayloads(match->mine.call_plan->plan, call.dtype,
                           call.reduce_op, group_.self, match->payloads,
-                          call.input, call.output, &sources_, traffic);
+                          call.input, call.output, &sources_, traffic,
+                          call.rows.get());
     finished->push_back({Take(match).call, OkStatus()});
   }
   Remove(match);

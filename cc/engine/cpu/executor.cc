@@ -13,7 +13,14 @@ using plan::StepKind;
 
 namespace {
 
-bool WritesPastCaches(const plan::Plan& plan, uint64_t least) {
+// Rows shorter than this are not worth stores past the caches.
+constexpr uint64_t kLeastPastCaches = 1024;
+
+bool WritesPastCaches(const plan::Plan& plan, const TakenRows* rows,
+                      uint64_t least) {
+  if (rows != nullptr)
+    return rows->row_bytes() >= kLeastPastCaches &&
+           rows->taken_bytes() >= least;
   uint64_t copied = 0;
   for (const Step& step : plan.steps)
     if (step.kind == StepKind::kCopy || step.kind == StepKind::kGet)
@@ -63,7 +70,7 @@ void Rings::Release(uint64_t rounds) {
 Execution::Execution(std::shared_ptr<const plan::Plan> plan, Rings* rings,
                      uint64_t base_round, DType dtype, ReduceOp reduce_op,
                      const std::byte* input, std::byte* output,
-                     uint64_t past_caches_bytes)
+                     uint64_t past_caches_bytes, const TakenRows* rows)
     : plan_(std::move(plan)),
       rings_(rings),
       base_round_(base_round),
@@ -71,7 +78,8 @@ Execution::Execution(std::shared_ptr<const plan::Plan> plan, Rings* rings,
       reduce_op_(reduce_op),
       input_(input),
       output_(output),
-      past_caches_(WritesPastCaches(*plan_, past_caches_bytes)) {}
+      rows_(rows),
+      past_caches_(WritesPastCaches(*plan_, rows, past_caches_bytes)) {}
 
 bool Execution::Advance(Traffic* traffic) {
   for (; next_step_ < plan_->steps.size(); ++next_step_) {
@@ -112,7 +120,14 @@ void Execution::Run(const Step& step, Traffic* traffic) {
   const uint64_t round = base_round_ + step.round;
   switch (step.kind) {
     case StepKind::kCopy:
-      CopyToOutput(step.to, input_ + step.from, step.bytes);
+      if (rows_ == nullptr) {
+        CopyToOutput(step.to, input_ + step.from, step.bytes);
+        break;
+      }
+      rows_->ForEachTaken(step.to, step.bytes,
+                          [&](uint64_t at, uint64_t to, uint64_t bytes) {
+                            CopyToOutput(to, input_ + step.from + at, bytes);
+                          });
       break;
     case StepKind::kZero:
       std::memset(output_ + step.to, 0, step.bytes);
@@ -126,13 +141,9 @@ void Execution::Run(const Step& step, Traffic* traffic) {
     case StepKind::kPublish:
       rings_->Publish(round + 1);
       break;
-    case StepKind::kGet: {
-      const std::byte* slot = rings_->Slot(step.peer, round) + step.from;
-      coherence.AcquirePayload(slot, step.bytes);
-      CopyToOutput(step.to, slot, step.bytes);
-      traffic->bytes_retrieved += step.bytes;
+    case StepKind::kGet:
+      Get(step, traffic);
       break;
-    }
     case StepKind::kReduce:
       RunReduce(step, output_ + step.to, traffic);
       break;
@@ -153,9 +164,29 @@ void Execution::Run(const Step& step, Traffic* traffic) {
 void Execution::Put(const Step& step, const std::byte* from, Traffic* traffic) {
   std::byte* slot =
       rings_->Slot(rings_->rank(), base_round_ + step.round) + step.to;
-  CopyToPool(slot, from, step.bytes);
-  rings_->doorbells().coherence().PublishPayload(slot, step.bytes);
-  traffic->bytes_published += step.bytes;
+  const auto put = [&](uint64_t at, uint64_t /*to*/, uint64_t bytes) {
+    CopyToPool(slot + at, from + at, bytes);
+    rings_->doorbells().coherence().PublishPayload(slot + at, bytes);
+    traffic->bytes_published += bytes;
+  };
+  if (rows_ == nullptr)
+    put(0, 0, step.bytes);
+  else
+    rows_->ForEachPublished(step.from, step.bytes, put);
+}
+
+void Execution::Get(const Step& step, Traffic* traffic) {
+  const std::byte* slot =
+      rings_->Slot(step.peer, base_round_ + step.round) + step.from;
+  const auto get = [&](uint64_t at, uint64_t to, uint64_t bytes) {
+    rings_->doorbells().coherence().AcquirePayload(slot + at, bytes);
+    CopyToOutput(to, slot + at, bytes);
+    traffic->bytes_retrieved += bytes;
+  };
+  if (rows_ == nullptr)
+    get(0, step.to, step.bytes);
+  else
+    rows_->ForEachTaken(step.to, step.bytes, get);
 }
 
 void Execution::CopyToOutput(uint64_t to, const std::byte* from,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cc/base/dtype.h"
+#include "cc/engine/cpu/taken_rows.h"
 #include "cc/plan/plan.h"
 #include "cc/pool/coherence/doorbell.h"
 #include "cc/pool/layout/layout.h"
@@ -79,7 +80,7 @@ class Execution {
   Execution(std::shared_ptr<const plan::Plan> plan, Rings* rings,
             uint64_t base_round, DType dtype, ReduceOp reduce_op,
             const std::byte* input, std::byte* output,
-            uint64_t past_caches_bytes);
+            uint64_t past_caches_bytes, const TakenRows* rows = nullptr);
 
   // Runs steps until the plan is done (returns true), or until a peer has to
   // act (returns false).
@@ -95,6 +96,7 @@ class Execution {
   bool Ready(const plan::Step& step);
   void Run(const plan::Step& step, Traffic* traffic);
   void Put(const plan::Step& step, const std::byte* from, Traffic* traffic);
+  void Get(const plan::Step& step, Traffic* traffic);
   void CopyToOutput(uint64_t to, const std::byte* from, uint64_t bytes);
   void RunReduce(const plan::Step& step, std::byte* to, Traffic* traffic);
 
@@ -105,7 +107,8 @@ class Execution {
   ReduceOp reduce_op_;
   const std::byte* input_;
   std::byte* output_;
-  bool past_caches_;  // true if copies to the output bypass the caches
+  const TakenRows* rows_;  // rows of a take_rows, or null
+  bool past_caches_;       // true if copies to the output bypass the caches
   size_t next_step_ = 0;
   int waiting_for_ = -1;
   std::vector<const std::byte*> sources_;

@@ -53,31 +53,48 @@ int MissingPayload(const plan::Plan& plan, int rank,
 }
 
 void PutPayload(const plan::Plan& plan, const std::byte* input,
-                std::byte* payload, Traffic* traffic) {
+                std::byte* payload, Traffic* traffic, const TakenRows* rows) {
   for (const Step& step : plan.steps) {
     if (step.kind != StepKind::kPut) continue;
-    CopyToPool(payload + step.to, input + step.from, step.bytes);
-    traffic->bytes_published += step.bytes;
+    const auto put = [&](uint64_t at, uint64_t /*to*/, uint64_t bytes) {
+      CopyToPool(payload + step.to + at, input + step.from + at, bytes);
+      traffic->bytes_published += bytes;
+    };
+    if (rows == nullptr)
+      put(0, 0, step.bytes);
+    else
+      rows->ForEachPublished(step.from, step.bytes, put);
   }
 }
 
 void RetrievePayloads(const plan::Plan& plan, DType dtype, ReduceOp reduce_op,
                       int rank, const std::vector<const std::byte*>& payloads,
                       const std::byte* input, std::byte* output,
-                      std::vector<const std::byte*>* sources,
-                      Traffic* traffic) {
+                      std::vector<const std::byte*>* sources, Traffic* traffic,
+                      const TakenRows* rows) {
+  // Copies what a step moves, or the rows of it that are taken, and counts it.
+  const auto copy = [&](const Step& step, const std::byte* from,
+                        uint64_t* count) {
+    const auto part = [&](uint64_t at, uint64_t to, uint64_t bytes) {
+      CopyFromPool(output + to, from + at, bytes);
+      *count += bytes;
+    };
+    if (rows == nullptr)
+      part(0, step.to, step.bytes);
+    else
+      rows->ForEachTaken(step.to, step.bytes, part);
+  };
+  uint64_t copied = 0;  // not through the pool
   for (const Step& step : plan.steps) {
     switch (step.kind) {
       case StepKind::kCopy:
-        std::memcpy(output + step.to, input + step.from, step.bytes);
+        copy(step, input + step.from, &copied);
         break;
       case StepKind::kZero:
         std::memset(output + step.to, 0, step.bytes);
         break;
       case StepKind::kGet:
-        CopyFromPool(output + step.to, payloads[step.peer] + step.from,
-                     step.bytes);
-        traffic->bytes_retrieved += step.bytes;
+        copy(step, payloads[step.peer] + step.from, &traffic->bytes_retrieved);
         break;
       case StepKind::kReduce:
         sources->clear();

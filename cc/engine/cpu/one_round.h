@@ -7,12 +7,14 @@
 
 #include "cc/base/dtype.h"
 #include "cc/engine/cpu/executor.h"
+#include "cc/engine/cpu/taken_rows.h"
 #include "cc/plan/plan.h"
 
 // Executes plans of one round without rings. The data that a rank would put
 // into its slot are its *payload*. The payloads travel to all other ranks in
 // another way. Each rank retrieves once it has all payloads, so no step has to
 // wait, ring or release.
+// `rows` are those that a take_rows takes; null for the others.
 namespace jax_cxl::cpu {
 
 // Returns true if the plan has one round, and all puts come before all gets.
@@ -27,7 +29,8 @@ int MissingPayload(const plan::Plan& plan, int rank,
                    const std::vector<const std::byte*>& payloads);
 
 void PutPayload(const plan::Plan& plan, const std::byte* input,
-                std::byte* payload, Traffic* traffic);
+                std::byte* payload, Traffic* traffic,
+                const TakenRows* rows = nullptr);
 
 // `payloads[r]` is the payload of rank r, anywhere in memory. Payloads that the
 // plan does not read, such as this rank's own, may be null. `sources` is
@@ -35,7 +38,8 @@ void PutPayload(const plan::Plan& plan, const std::byte* input,
 void RetrievePayloads(const plan::Plan& plan, DType dtype, ReduceOp reduce_op,
                       int rank, const std::vector<const std::byte*>& payloads,
                       const std::byte* input, std::byte* output,
-                      std::vector<const std::byte*>* sources, Traffic* traffic);
+                      std::vector<const std::byte*>* sources, Traffic* traffic,
+                      const TakenRows* rows = nullptr);
 
 }  // namespace jax_cxl::cpu
 

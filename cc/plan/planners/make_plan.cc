@@ -96,6 +96,11 @@ Status Check(const Request& request, const Geometry& geometry) {
     return Invalid("barrier: count is ", request.count, ", not 0");
   }
   if (request.op == Op::kPermute) CXL_RETURN_IF_ERROR(CheckSources(request));
+  if (request.op == Op::kTakeRows && request.count > 0 &&
+      (request.rows.table == 0 || request.count % request.rows.table != 0)) {
+    return Invalid("take_rows: ", request.count, " elements are not ",
+                   request.rows.table, " rows");
+  }
   CXL_RETURN_IF_ERROR(CheckGeometry(geometry, n));
   if (request.op == Op::kRaggedAllToAll)
     return CheckRagged(request, geometry, kMaxRounds);
@@ -124,6 +129,8 @@ Plan Dispatch(Planner planner) {
     case Op::kBarrier:
     case Op::kRaggedAllToAll:
       break;
+    case Op::kTakeRows:
+      return PlanTakeRows(std::move(planner));
     case Op::kAllGather:
       return PlanAllGather(std::move(planner));
     case Op::kAllReduce:

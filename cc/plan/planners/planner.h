@@ -201,6 +201,7 @@ Plan PlanScatter(Planner planner);
 Plan PlanPermute(Planner planner);
 Plan PlanScan(Planner planner);  // scan and exscan
 Plan PlanRaggedAllToAll(Planner planner);
+Plan PlanTakeRows(Planner planner);
 
 // Checks the tables of a ragged_all_to_all. Errors: kInvalidArgument, which
 // names the wrong entry; kResourceExhausted if the plan would take too much

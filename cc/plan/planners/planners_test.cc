@@ -157,6 +157,8 @@ TEST_P(Planners, StayCompact) {
   Request request = MakeRequest(GetParam(), 8, uint64_t{1} << 30);
   const uint64_t larger = std::max(InputBytes(request), OutputBytes(request));
   if (larger > uint64_t{4} << 30) request.count /= 8;
+  if (request.op == Op::kTakeRows)
+    request.rows = {request.count, 8 * request.count};
   for (int rank : {0, 7}) {
     request.rank = rank;
     const Result<Plan> plan = MakePlan(request, {.num_slots = 2});

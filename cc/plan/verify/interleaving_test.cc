@@ -61,7 +61,8 @@ Words ExpectedOutput(const Call& call, int rank) {
     }
   };
   for (int r = 0; r < n; ++r) {
-    if (request.op == Op::kAllGather) copy(r, 0, r * count);
+    if (request.op == Op::kAllGather || request.op == Op::kTakeRows)
+      copy(r, 0, r * count);
     if (request.op == Op::kAllToAll) copy(r, rank * count, r * count);
     if (request.op == Op::kGather && rank == root) copy(r, 0, r * count);
   }

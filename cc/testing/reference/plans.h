@@ -76,6 +76,10 @@ inline Request MakeRequest(Op op, int num_ranks, uint64_t count,
   request.element_bytes = element_bytes;
   request.root = root;
   if (op == Op::kPermute) request.sources = Sources(num_ranks, 0);
+  // Rows of one element. Each rank takes the whole table, as without
+  // cpu::TakenRows.
+  if (op == Op::kTakeRows)
+    request.rows = {request.count, num_ranks * request.count};
   if (op == Op::kRaggedAllToAll) {
     request.count = 1;
     request.ragged = MakeRagged(num_ranks, count);

@@ -17,6 +17,7 @@
 #include "cc/base/dtype.h"
 #include "cc/comm/call/call.h"
 #include "cc/engine/cpu/kernels.h"
+#include "cc/engine/cpu/taken_rows.h"
 #include "cc/plan/plan.h"
 #include "cc/testing/reference/reduce_reference.h"
 
@@ -172,6 +173,7 @@ class SoakCall {
     request_.root = static_cast<int>(Pick(random, 0, n - 1));
     request_.reverse = random() % 2 == 0;
     if (request_.op == plan::Op::kPermute) RandomSources(random);
+    if (request_.op == plan::Op::kTakeRows) RandomRows(random);
     if (request_.op == plan::Op::kRaggedAllToAll) {
       const int64_t rows = request_.count;
       request_.count = Pick(random, 1, 3);
@@ -200,6 +202,9 @@ class SoakCall {
     call->input = inputs_[self].data();
     call->output = outputs_[self].data();
     call->name = "soak";
+    if (request_.op == plan::Op::kTakeRows && request_.count > 0)
+      call->rows = std::make_shared<const cpu::TakenRows>(
+          cpu::TakenRows::Of(call->request, indices_[self], published_[self]));
     if (request_.op == plan::Op::kRaggedAllToAll) {
       auto& tables = call->request.ragged.tables;
       const size_t size = tables.size() / members_.size();
@@ -270,6 +275,29 @@ class SoakCall {
       if (random() % 4 == 0) source = -1;
   }
 
+  // Rows have a few elements, or all of them. Every rank takes some rows, some
+  // of them twice, some outside the table. Half the calls publish only the rows
+  // that other ranks take.
+  void RandomRows(Random& random) {
+    const int64_t n = members_.size();
+    const int64_t elements = Pick(random, 1, 40);
+    const int64_t rows = request_.count / elements;
+    request_.count = rows * elements;
+    request_.rows = {static_cast<uint64_t>(rows),
+                     static_cast<uint64_t>(Pick(random, 0, 2 * rows))};
+    const bool masks = random() % 2 == 0;
+    published_.assign(n, std::vector<uint8_t>(masks ? rows : 0));
+    indices_.resize(n);
+    for (int64_t r = 0; r < n; ++r) {
+      for (uint64_t i = 0; i < request_.rows.taken; ++i) {
+        const int64_t index = Pick(random, -1, n * rows);
+        indices_[r].push_back(static_cast<int32_t>(index));
+        if (masks && index >= 0 && index < n * rows && index / rows != r)
+          published_[index / rows][index % rows] = 1;
+      }
+    }
+  }
+
   // Returns the expected result of member `self`. Untouched bytes are kFill.
   std::vector<std::byte> Expected(int self) const {
     using plan::Op;
@@ -328,6 +356,15 @@ class SoakCall {
       case Op::kExscan:
         reduce(reverse ? self + 1 : 0, reverse ? n : self, 0);
         break;
+      case Op::kTakeRows: {
+        if (block == 0) break;
+        const int64_t rows = request_.rows.table;
+        const size_t row = block / rows;
+        for (size_t i = 0; i < indices_[self].size(); ++i)
+          if (const int64_t g = indices_[self][i]; g >= 0 && g < n * rows)
+            copy(i * row, g / rows, g % rows * row, row);
+        break;
+      }
       case Op::kRaggedAllToAll: {
         const plan::Ragged& ragged = request_.ragged;
         const size_t entries = n * ragged.slices;
@@ -349,6 +386,9 @@ class SoakCall {
   plan::Request request_;
   DType dtype_ = DType::kUint8;
   ReduceOp reduce_op_ = ReduceOp::kSum;
+  // take_rows: what each member takes and publishes.
+  std::vector<std::vector<int32_t>> indices_;
+  std::vector<std::vector<uint8_t>> published_;
   std::vector<Buffer> inputs_;
   std::vector<Buffer> outputs_;
 };

@@ -1,0 +1,183 @@
+"""jax_cxl.take_rows."""
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+from jax.interpreters import ad, batching
+
+from jax_cxl._primitives import lowering, named_axis
+from jax_cxl.ops.psum_scatter import psum_scatter_p
+
+
+def take_rows(
+    table: Any,
+    indices: Any,
+    axis_name: Hashable | Sequence[Hashable],
+    *,
+    published: Any = None,
+    axis_index_groups: Sequence[Sequence[int]] | None = None,
+) -> Any:
+    """Takes rows of a table that is divided among the ranks along an axis.
+
+    The same as `jnp.take(jax_cxl.all_gather(table, axis_name, tiled=True), indices, axis=0,
+    mode="fill", fill_value=0)`, but each rank reads only the rows that it takes. Every rank has
+    indices of its own. Each row is written to the pool once, however many ranks take it.
+
+    Its gradient with respect to the table adds up what all ranks took, with a `psum_scatter` of
+    the size of the whole table.
+
+    Args:
+      table: array of shape (R, ...) of any dtype: this rank's rows of the table. With n ranks the
+        table has n * R rows: row i of rank r is row r * R + i.
+      indices: integers of shape (M,), the rows that this rank takes, in any order and as often as
+        it likes.
+      axis_name: mesh axis, or several in the order in which they count ranks.
+      published: None, or booleans of shape (R,): the rows of `table` that other ranks may take.
+        Only these are written to the pool. Other rows can only be taken by the rank that holds
+        them; what another rank finds in their place is not defined.
+      axis_index_groups: lists of axis indices, all of the same size and together a
+        partition of the axis. The ranks of a group share one table. By default all ranks are one
+        group.
+
+    Returns:
+      An array of shape (M, ...) and table's dtype. Rows whose index is negative, or n * R or more,
+      are zeros.
+
+    Raises:
+      NameError: the axis is not bound, as outside `jax.shard_map`.
+      TypeError: a dtype is not supported, such as float6_e2m3fn, or the indices are no integers.
+      ValueError: shapes do not fit, the table has 2**31 rows or more, or the groups are no
+        partition.
+
+    Example:
+      >>> mesh = jax_cxl.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+      >>> take = jax.shard_map(lambda table, indices: jax_cxl.take_rows(table, indices, "i"),
+      ...                      mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
+      >>> jax.jit(take)(jnp.array([10, 11, 12, 13]), jnp.array([3, 0, -1, 2, 2, 1]))
+      Array([13, 10,  0, 12, 12, 11], dtype=int32)
+    """
+    name = "take_rows"
+    axes = named_axis.axes_of(name, axis_name)
+    groups = named_axis.groups_of(name, axes, axis_index_groups)
+    size = named_axis.group_size(axes, groups)
+    table, indices = jnp.asarray(table), jnp.asarray(indices)
+    if table.ndim < 1 or indices.ndim != 1:
+        raise ValueError(
+            f"jax_cxl.{name}: table must have rows, and indices must be a vector, got shapes"
+            f" {table.shape} and {indices.shape}."
+        )
+    if not jnp.issubdtype(indices.dtype, np.integer):
+        raise TypeError(f"jax_cxl.{name}: indices must be integers, got {indices.dtype}.")
+    rows = size * table.shape[0]
+    if rows > np.iinfo(np.int32).max:
+        raise ValueError(f"jax_cxl.{name}: the table has {rows} rows, 2**31 or more.")
+    if indices.dtype != np.int32:
+        outside = indices >= rows
+        if jnp.issubdtype(indices.dtype, np.signedinteger):
+            outside |= indices < 0
+        indices = jnp.where(outside, -1, indices.astype(np.int32))
+    masks = []
+    if published is not None:
+        masks = [jnp.asarray(published)]
+        if masks[0].shape != table.shape[:1] or masks[0].dtype != np.bool_:
+            raise ValueError(
+                f"jax_cxl.{name}: published must be {table.shape[0]} booleans, got"
+                f" {masks[0].dtype} of shape {masks[0].shape}."
+            )
+    return _bind(table, indices, *masks, axes=axes, groups=groups, size=size)
+
+
+# Operands: the table, int32 indices and, optionally, which rows are published.
+take_rows_p = core.Primitive("take_rows")
+
+
+def _bind(*operands, axes, groups, size):
+    if not axes:
+        return _take_alone(*operands)
+    operands = tuple(named_axis.vary(x, axes) for x in operands)
+    varying = tuple({a for x in operands for a in named_axis.varying(x)})
+    operands = tuple(named_axis.vary(x, varying) for x in operands)
+    return take_rows_p.bind(*operands, axes=axes, groups=groups, size=size)
+
+
+def _take_alone(table, indices, *_):
+    """Takes rows of a whole table."""
+    indices = jnp.where(indices < 0, table.shape[0], indices)
+    return jnp.take(table, indices, axis=0, mode="fill", fill_value=0)
+
+
+def _abstract_eval(table, indices, *published, axes, groups, size):
+    shape = (*indices.shape, *table.shape[1:])
+    return named_axis.abstract_result("take_rows", table, axes, shape=shape)
+
+
+def _lower(ctx, table, indices, *published, axes, groups, size):
+    return lowering.take_rows(
+        ctx, table, indices, *published, axes=axes, groups=groups, alone=_take_alone
+    )
+
+
+def _jvp(primals, tangents, **params):
+    _, *others = primals
+    result = _bind(*primals, **params)
+    if type(tangents[0]) is ad.Zero:
+        return result, ad.Zero(jax.typeof(result).to_tangent_aval())
+    return result, _bind(tangents[0], *others, **params)
+
+
+def _transpose(ct, table, indices, *published, axes, groups, size):
+    nothing = [None] * (1 + len(published))
+    if type(ct) is ad.Zero:
+        return [ad.Zero(table.aval), *nothing]
+    rows = table.aval.shape[0]
+    # Added up in float32 as reductions do; each rank's rows go back to it.
+    at = jnp.where(indices < 0, size * rows, indices)
+    wide = jnp.promote_types(ct.dtype, jnp.float32)
+    taken = jnp.zeros((size * rows, *ct.shape[1:]), wide).at[at].add(ct.astype(wide), mode="drop")
+    parts = taken.reshape(size, rows, *ct.shape[1:])
+    parts = named_axis.vary(parts, tuple(axes))
+    back = psum_scatter_p.bind(parts, axes=axes, groups=groups, size=size, dim=0)
+    return [back.astype(ct.dtype), *nothing]
+
+
+def _batch(axis_data, operands, dims, *, axes, groups, size):
+    batch = axis_data.size
+
+    def to_front(x, d):
+        return jnp.broadcast_to(x, (batch, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
+
+    if axis_data.name in axes:
+        if groups is not None or len(axes) > 1:
+            raise NotImplementedError(
+                f"jax_cxl.take_rows over {axes}, of which {axis_data.name!r} is an axis"
+                " of jax.vmap, works without axis_index_groups and other axes only."
+            )
+        table, indices = map(to_front, operands[:2], dims[:2])
+        return _take_alone(table.reshape(-1, *table.shape[2:]), indices), 0
+    bind = {"axes": axes, "groups": groups, "size": size}
+    if all(d is None for d in dims):
+        return _bind(*operands, **bind), None
+    if all(d is None for d in dims[1:]):  # longer rows
+        rows = jnp.moveaxis(operands[0], dims[0], 1)
+        return _bind(rows, *operands[1:], **bind), 1
+    # One table with the rows of all elements of the batch.
+    table, indices, *published = map(to_front, operands, dims)
+    rows = table.shape[1]
+    rank, row = jnp.divmod(indices, np.int32(rows))
+    element = jnp.arange(batch, dtype=np.int32)[:, None]
+    outside = (indices < 0) | (indices >= size * rows)
+    at = jnp.where(outside, -1, (rank * batch + element) * rows + row)
+    flat = [x.reshape(-1, *x.shape[2:]) for x in (table, at, *published)]
+    out = _bind(*flat, **bind)
+    return out.reshape(*indices.shape, *table.shape[2:]), 0
+
+
+take_rows_p.def_effectful_abstract_eval(_abstract_eval)
+lowering.register(take_rows_p, _lower)
+ad.primitive_jvps[take_rows_p] = _jvp
+ad.primitive_transposes[take_rows_p] = _transpose
+batching.fancy_primitive_batchers[take_rows_p] = _batch
