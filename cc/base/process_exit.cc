@@ -24,7 +24,7 @@ constexpr unsigned long kGetInfo = _IOWR(0xFF, 11, PidfdInfo);
 
 // Reads the status of a zombie from field 52 of /proc/PID/stat, if field 3 says
 // that the process is one.
-std::optional<int> OfZombie(int64_t pid) {
+std::optional<int> StatusOfZombie(int64_t pid) {
   std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
   std::string line;
   if (!std::getline(stat, line)) return std::nullopt;
@@ -38,7 +38,7 @@ std::optional<int> OfZombie(int64_t pid) {
 }
 
 // Reads the status of a process whose parent has collected the status.
-std::optional<int> OfReaped(int pidfd) {
+std::optional<int> StatusOfReaped(int pidfd) {
   PidfdInfo info = {};
   info.mask = kInfoExit;
   if (ioctl(pidfd, kGetInfo, &info) != 0 || !(info.mask & kInfoExit))
@@ -49,8 +49,8 @@ std::optional<int> OfReaped(int pidfd) {
 }  // namespace
 
 std::string DescribeExit(int pidfd, int64_t pid) {
-  std::optional<int> status = OfZombie(pid);
-  if (!status) status = OfReaped(pidfd);
+  std::optional<int> status = StatusOfZombie(pid);
+  if (!status) status = StatusOfReaped(pidfd);
   if (!status) return "";
   if (!WIFSIGNALED(*status))
     return "with status " + std::to_string(WEXITSTATUS(*status));

@@ -68,7 +68,7 @@ class Window {
 // Coherence for reading any pool. Other hosts may have written to memory of
 // which this host's cache holds old lines, so it flushes where the processor
 // can.
-Coherence Reading() {
+Coherence ReadingCoherence() {
   return Coherence(CheckCoherenceSupported(CoherenceMode::kFlush).ok()
                        ? CoherenceMode::kFlush
                        : CoherenceMode::kCoherent);
@@ -111,11 +111,12 @@ class Search {
       std::this_thread::sleep_for(kLook);
       for (const Sign& sign : signs_) {
         if (coherence_.LoadFlag(sign.word) == sign.seen) continue;
-        return Error(Code::kAlreadyExists, sign.path, " is in use by a job of ",
-                     DescribeProcess(sign.process),
-                     ", whose heart beats; give this job a pool of its own (on "
-                     "a device also another offset= and size=), or stop that "
-                     "one");
+        return Error(
+            Code::kAlreadyExists, sign.path, " is in use by a job of ",
+            DescribeProcess(sign.process),
+            ", whose heartbeat advances; give this job a pool of its own (on "
+            "a device also another offset= and size=), or stop that "
+            "one");
       }
     } while (std::chrono::steady_clock::now() < end);
     return OkStatus();
@@ -176,7 +177,7 @@ class Search {
       signs_.push_back({word, coherence_.LoadFlag(word), process, part.path});
   }
 
-  Coherence coherence_ = Reading();
+  Coherence coherence_ = ReadingCoherence();
   std::vector<Window> windows_;  // keep the words of signs_ mapped
   std::vector<Sign> signs_;
   std::vector<OldHeader> old_;

@@ -50,8 +50,8 @@ void BindDispatchErrors(nb::module_& m) {
         jitted->tp_flags &= ~Py_TPFLAGS_HAVE_VECTORCALL;
         PyType_Modified(jitted);
       },
-      "Where calls of instances of `type` raise ValueError, raises what "
-      "`translate` makes of its text, unless that is None.",
+      "When a call of an instance of `type` raises ValueError, `translate` "
+      "gets its text. If it returns an exception, the call raises that.",
       "type"_a, "translate"_a);
 }
 

@@ -76,7 +76,7 @@ class PyPool {
   pool::Pool* get() const {
     if (hosts_.empty())
       RaiseIfError(Error(Code::kFailedPrecondition,
-                         "the pool belongs to the runtime by now"));
+                         "the pool already belongs to the runtime"));
     return hosts_[0].pool.get();
   }
 
@@ -159,7 +159,7 @@ NB_MODULE(_core, m) {
           [](PyPool& self, int rank) {
             return comm::BootIdOf(*self.get(), rank);
           },
-          "The kernel of a rank that has registered.", "rank"_a)
+          "Boot id of the kernel under which a registered rank runs.", "rank"_a)
       .def(
           "measure_memory",
           [](PyPool& self) {
@@ -206,8 +206,8 @@ NB_MODULE(_core, m) {
           [](PyPool& self) {
             return std::pair(self.get()->fd(), self.get()->spec().offset);
           },
-          "Descriptor of the pool's (first) file, and where the pool starts "
-          "in it: what read_job_record takes.");
+          "Descriptor of the pool's (first) file, and the pool's offset in it: "
+          "the arguments of read_job_record.");
 
   nb::class_<comm::Tuning>(m, "Tuning", "cc/comm/call/tuning.h")
       .def(nb::init<>())
@@ -239,7 +239,7 @@ NB_MODULE(_core, m) {
                                           generation, options));
       },
       "Takes over the pool and starts an endpoint for each (device ordinal, "
-      "rank). The ranks `absent` are not in the job any more.",
+      "rank). The ranks `absent` have left the job.",
       "pool"_a, "local"_a, nb::kw_only(), "absent"_a, "generation"_a,
       "slot_bytes"_a, "num_slots"_a, "tuning"_a, "warn_after"_a, "timeout"_a,
       "heartbeat_timeout"_a);
@@ -257,15 +257,15 @@ NB_MODULE(_core, m) {
               delete static_cast<std::shared_ptr<comm::Runtime>*>(held);
             });
       },
-      "What jax_cxl._cuda works on: a capsule that holds the runtime.");
+      "Returns a capsule that holds the runtime, for jax_cxl._cuda.");
 
   // Both functions join threads that may be inside Python callbacks.
   m.def("stop", &comm::Runtime::Stop,
-        "Lets go of the pool. `reason` tells the other ranks with which status "
-        "or exception the program ends, empty if all is well.",
+        "Releases the pool. `reason` is the status or exception with which the "
+        "program ends, for the other ranks; empty if there was no error.",
         "reason"_a, "program_ends"_a, nb::call_guard<nb::gil_scoped_release>());
   m.def("failed", &comm::Runtime::Failed,
-        "Whether a rank of this process has given up; false if none runs.");
+        "Returns True if a rank of this process has given up.");
   m.def("stats", []() {
     auto runtime = comm::Runtime::Current();
     return StatsDict(runtime == nullptr ? comm::Stats() : runtime->stats());
@@ -275,7 +275,7 @@ NB_MODULE(_core, m) {
       [](const std::string& program) {
         ffi::ProgramSites::Get().Complete(program);
       },
-      "XLA has made all call sites of the program that it was loading.",
+      "Call it when XLA has made all call sites of a program that it loads.",
       "program"_a);
   m.def(
       "find_failure",
@@ -284,8 +284,8 @@ NB_MODULE(_core, m) {
         if (!status) return nb::none();
         return FailureTuple(*status);
       },
-      "Code, message and details of the handlers' error whose text is in "
-      "`text`.",
+      "Returns code, message and details of the handlers' error whose text is "
+      "part of `text`, or None.",
       "text"_a);
   m.def(
       "note_site",
@@ -303,22 +303,23 @@ NB_MODULE(_core, m) {
       [](const std::string& program) {
         ffi::ProgramSites::Get().ForgetLines(program);
       },
-      "Forgets what was noted of the program's calls.", "program"_a);
+      "Forgets the notes about the program's calls.", "program"_a);
   m.def(
       "interpose",
       [](const nb::capsule& make) {
         TheInterposer() = *static_cast<const pool::MakeInterposer*>(
             make.data("jax_cxl.MakeInterposer"));
       },
-      "For tests: what stands between this process and the pools that it opens "
-      "from now on (cc/pool/coherence/interposer.h).",
+      "For tests: sets the interposer of the pools that this process opens "
+      "from "
+      "now on (cc/pool/coherence/interposer.h).",
       "make_interposer"_a);
   m.def("sweep_leftovers", &pool::SweepLeftovers,
-        "Removes the pools that dead jobs of this user have left in /dev/shm; "
-        "returns their paths.");
+        "Removes the pools that dead jobs of this user have left in /dev/shm. "
+        "Returns their paths.");
   m.attr("AUTOMATIC_RANK_BYTES") = pool::kAutomaticRankBytes;
   m.def("automatic_path_bytes", &pool::AutomaticPathBytes,
-        "Size of a path of a pool when nobody gives one "
+        "Returns the size of a pool's path if the user gives none "
         "(cc/pool/layout/geometry.h).",
         "world_size"_a, "num_paths"_a, "devices_per_path"_a, "rank_bytes"_a);
   m.def("registrations", &Registrations,

@@ -70,7 +70,8 @@ void BindPersistentMemory(nb::module_& m, MakePoolSpec make_spec) {
           [](const PersistentMemory& self, int device, uint64_t offset) {
             return reinterpret_cast<uintptr_t>(self.At(device, offset, 0));
           },
-          "0 if the offset leaves the device.", "device"_a, "offset"_a)
+          "Returns 0 if the offset is outside the device.", "device"_a,
+          "offset"_a)
       .def(
           "write",
           [](const PersistentMemory& self, int device, uint64_t offset,

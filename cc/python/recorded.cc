@@ -122,7 +122,7 @@ void BindRecorded(nb::module_& m) {
           "total_bytes",
           [](const pool::JobRecord& self) { return self.header().total_bytes; })
       .def("rank", &Rank, "rank"_a, "calls"_a,
-           "Who a rank is, and the newest `calls` of what it called.")
+           "Returns the identity of a rank, and its newest `calls` calls.")
       .def("to_bytes", [](const pool::JobRecord& self) {
         return nb::bytes(self.data(), self.size());
       });
@@ -134,7 +134,8 @@ void BindRecorded(nb::module_& m) {
                             ? std::vector<comm::RecordedOperation>()
                             : runtime->operations());
       },
-      "What the ranks of this process have counted of each operation.");
+      "Returns sums over the calls of each operation, for this process's "
+      "ranks.");
 }
 
 }  // namespace jax_cxl

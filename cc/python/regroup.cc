@@ -34,14 +34,14 @@ void BindRegroup(nb::module_& m) {
   m.def(
       "rank_lost",
       [](int rank) { return !Running()->peers()->Alive(rank).ok(); },
-      "Whether a rank's process is gone.", "rank"_a);
+      "Returns True if a rank's process is lost.", "rank"_a);
   m.def(
       "rank_left",
       [](int rank) { return !Running()->peers()->Left(rank).ok(); },
-      "Whether a rank has said that it starts no more calls.", "rank"_a);
+      "Returns True if a rank has left: it starts no more calls.", "rank"_a);
   m.def(
       "rank_name", [](int rank) { return Running()->peers()->Name(rank); },
-      "Says who a rank is.", "rank"_a);
+      "Returns a text like 'rank 3 (pid 4711 on host a)'.", "rank"_a);
   m.def(
       "join_attempt",
       [](int rank, uint64_t attempt) {
@@ -71,7 +71,7 @@ void BindRegroup(nb::module_& m) {
         if (!decision) return nb::none();
         return nb::make_tuple(decision->members, decision->place);
       },
-      "Members and place that a rank has decided, None if it has not.",
+      "Returns the members and the place that a rank has decided, or None.",
       "rank"_a, "attempt"_a);
 }
 

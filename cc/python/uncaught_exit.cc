@@ -52,9 +52,9 @@ nb::object Uncaught() {
 }  // namespace
 
 void BindUncaughtExit(nb::module_& m) {
-  m.def("watch_exit", &Watch, "From now on, uncaught_exit() knows.");
+  m.def("watch_exit", &Watch, "Starts to watch; uncaught_exit() requires it.");
   m.def("uncaught_exit", &Uncaught,
-        "The `code` of the SystemExit that ends the program; None without one. "
+        "Returns the `code` of the SystemExit that ends the program, or None. "
         "For handlers that run at exit.");
 }
 

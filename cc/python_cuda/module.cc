@@ -56,8 +56,8 @@ NB_MODULE(_cuda, m) {
       [](const nb::capsule& runtime, const std::vector<int>& devices) {
         return comm::DeviceRuntime::Register(*RuntimeOf(runtime), devices);
       },
-      "Makes the pool accessible to the devices (local ordinals). Returns why "
-      "that is not possible, empty if it is.",
+      "Makes the pool accessible to the devices (local ordinals). Returns the "
+      "reason why that is impossible, or an empty text.",
       "runtime"_a, "devices"_a);
   m.def(
       "start",
@@ -81,10 +81,11 @@ NB_MODULE(_cuda, m) {
         RaiseIfError(comm::DeviceRuntime::Start(RuntimeOf(runtime), devices,
                                                 options, direct));
       },
-      "Starts an endpoint for each device (local ordinal). `direct`: all "
-      "processes of the job could register the pool. `gpu_writes_memory`: what "
-      "GPUs write reaches the pool's memory without a write-back. 0 is the "
-      "default of blocks and threads.",
+      "Starts an endpoint for each device (local ordinal). `direct` is true if "
+      "all processes of the job could register the pool; `gpu_writes_memory` "
+      "if "
+      "writes of GPUs reach the pool's memory without a write-back. For blocks "
+      "and threads, 0 means the default.",
       "runtime"_a, "devices"_a, nb::kw_only(), "direct"_a, "slot_bytes"_a,
       "num_slots"_a, "warn_after"_a, "timeout"_a, "blocks"_a = 0,
       "sending_threads"_a = 0, "receiving_threads"_a = 0, "flush_threads"_a = 0,
@@ -99,9 +100,9 @@ NB_MODULE(_cuda, m) {
             runtime == nullptr ? OkStatus() : runtime->failure();
         return failure.ok() ? nb::none() : FailureTuple(failure);
       },
-      "Code, message and details of what ended this process's collectives; "
-      "None "
-      "while nothing has.");
+      "Returns code, message and details of the error that ended this "
+      "process's "
+      "collectives, or None.");
   m.def("stats", []() {
     auto runtime = comm::DeviceRuntime::Current();
     return StatsDict(runtime == nullptr ? comm::Stats() : runtime->stats());

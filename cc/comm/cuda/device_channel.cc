@@ -189,7 +189,7 @@ void DeviceChannel::EnqueueRelay(const cuda::DeviceCall& call,
                                  const cuda::Shape& shape) {
   const bool copies = path.copy_pipelines > 0;
   RelayedCall relayed;
-  relayed.gpu_plan = gpu_plan.relay;
+  relayed.plan = gpu_plan.relay;
   relayed.members = connection_.members(path.slots).data();
   relayed.num_words = copies ? path.copy_pipelines : shape.blocks;
   relayed.words_take_turns = copies;

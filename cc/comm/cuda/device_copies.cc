@@ -16,7 +16,7 @@ Result<std::unique_ptr<DeviceCopies>> DeviceCopies::Create(
                        PoolRegistration::Create(base, bytes, devices));
   for (int device : devices) {
     const CurrentDevice current(device);
-    for (cudaStream_t& stream : made->lanes_[device].streams)
+    for (cudaStream_t& stream : made->queues_[device].streams)
       CXL_RETURN_IF_ERROR(cuda::CudaStatus(
           cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
           "make a stream for copies"));
@@ -25,9 +25,9 @@ Result<std::unique_ptr<DeviceCopies>> DeviceCopies::Create(
 }
 
 DeviceCopies::~DeviceCopies() {
-  for (auto& [device, lane] : lanes_) {
+  for (auto& [device, queue] : queues_) {
     const CurrentDevice current(device);
-    for (cudaStream_t stream : lane.streams) {
+    for (cudaStream_t stream : queue.streams) {
       if (stream == nullptr) continue;
       cudaStreamSynchronize(stream);
       cudaStreamDestroy(stream);
@@ -40,24 +40,24 @@ Result<uint64_t> DeviceCopies::Start(int device, const void* from,
                                      std::byte* to, uint64_t bytes) {
   const auto offset = static_cast<uint64_t>(to - base_);
   std::lock_guard lock(mutex_);
-  const auto lane = lanes_.find(device);
-  if (lane == lanes_.end() || bytes > bytes_ || offset > bytes_ - bytes)
+  const auto queue = queues_.find(device);
+  if (queue == queues_.end() || bytes > bytes_ || offset > bytes_ - bytes)
     return Error(Code::kInvalidArgument, "a copy of ", bytes, " bytes to ",
-                 offset, " from device ", device, " leaves the memory");
+                 offset, " from device ", device, " is outside the memory");
   const CurrentDevice current(device);
   cudaEvent_t event = nullptr;
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(
       cudaEventCreateWithFlags(&event,
                                cudaEventBlockingSync | cudaEventDisableTiming),
       "make an event"));
-  const auto before = under_way_.find(lane->second.last);
-  std::swap(lane->second.streams[0], lane->second.streams[1]);
-  const cudaStream_t stream = lane->second.streams[0];
+  const auto before = under_way_.find(queue->second.last);
+  std::swap(queue->second.streams[0], queue->second.streams[1]);
+  const cudaStream_t stream = queue->second.streams[0];
   if (before != under_way_.end())
     CXL_RETURN_IF_ERROR(
         cuda::CudaStatus(cudaStreamWaitEvent(stream, before->second, 0),
                          "wait for the copy before"));
-  lane->second.last = next_;
+  queue->second.last = next_;
   under_way_[next_] = event;
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(
       cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream),

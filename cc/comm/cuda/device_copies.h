@@ -44,7 +44,7 @@ class DeviceCopies {
   // streams. With one stream, the program's small copies would wait for a whole
   // save. With two streams in turn, each of which waits for the other, the
   // engine can choose another copy in between.
-  struct Lane {
+  struct CopyQueue {
     std::array<cudaStream_t, 2> streams = {};
     uint64_t last = 0;  // number of the last copy
   };
@@ -55,7 +55,7 @@ class DeviceCopies {
   std::byte* base_ = nullptr;
   uint64_t bytes_ = 0;
   std::mutex mutex_;
-  std::map<int, Lane> lanes_;                  // by device
+  std::map<int, CopyQueue> queues_;            // by device
   std::map<uint64_t, cudaEvent_t> under_way_;  // by copy
   uint64_t next_ = 0;
 };

@@ -22,9 +22,9 @@ std::string FullText(const UnmatchedCall& unmatched) {
   text << DescribeText(*unmatched.call) << " among ranks";
   for (int32_t rank : *unmatched.members) text << " " << rank;
   if (const auto& sources = unmatched.call->request.sources; !sources.empty()) {
-    text << ", which receive from the";
+    text << ", which receive from members";
     for (int32_t source : sources)
-      text << " " << (source < 0 ? "-" : std::to_string(source) + ".");
+      text << " " << (source < 0 ? "-" : std::to_string(source));
   }
   return text.str();
 }

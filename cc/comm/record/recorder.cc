@@ -192,7 +192,7 @@ std::string Recorder::LastOf(const pool::Pool& pool, int rank) {
       pool.coherence().AcquireWords(recorder->calls[number % kRecordedCalls]);
   if (doorbells.Value(record.number) != number) return "";
   const char* did = record.finished != 0  ? "finished "
-                    : record.started != 0 ? "went on with "
+                    : record.started != 0 ? "was executing "
                                           : "started ";
   return did + DescribeText(record.descriptor, PrintableText(record.name)) +
          ", its collective " + std::to_string(number);

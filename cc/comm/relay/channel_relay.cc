@@ -80,7 +80,7 @@ bool ChannelRelay::Begin() {
 // Writes back the lines that the device has written, before it rings in the
 // pool.
 bool ChannelRelay::AdvancePublications(LineWorkers& workers) {
-  const auto& publications = call_->gpu_plan->publications;
+  const auto& publications = call_->plan->publications;
   bool moved = false;
   for (; next_publication_ < publications.size(); ++next_publication_) {
     const RelayPlan::Publication& next = publications[next_publication_];
@@ -103,7 +103,7 @@ bool ChannelRelay::AdvancePublications(LineWorkers& workers) {
 // Drops the lines that the device will read, after the peer's doorbell and
 // before it rings in the mirror.
 bool ChannelRelay::AdvanceArrivals(LineWorkers& workers, int member) {
-  const auto& arrivals = call_->gpu_plan->arrivals[member];
+  const auto& arrivals = call_->plan->arrivals[member];
   Peer& peer = peers_[member];
   cuda::SendLine& theirs = in_pool_[member]->send[0];
   bool moved = false;
@@ -142,9 +142,9 @@ bool ChannelRelay::AdvanceArrivals(LineWorkers& workers, int member) {
 bool ChannelRelay::PassOnReleased(int member) {
   Peer& peer = peers_[member];
   bool moved = false;
-  const uint64_t last = call_->base_round + call_->gpu_plan->last_written;
+  const uint64_t last = call_->base_round + call_->plan->last_written;
   const uint64_t needed =
-      call_->gpu_plan->last_written > 0 && last > call_->num_slots
+      call_->plan->last_written > 0 && last > call_->num_slots
           ? last - call_->num_slots
           : 0;
   if (peer.released < needed) {
@@ -167,7 +167,7 @@ bool ChannelRelay::PassOnReleased(int member) {
 }
 
 bool ChannelRelay::AdvanceReleases() {
-  const auto& releases = call_->gpu_plan->releases;
+  const auto& releases = call_->plan->releases;
   const size_t before = next_release_;
   while (next_release_ < releases.size() &&
          HasReleased(releases[next_release_]))
@@ -179,16 +179,16 @@ bool ChannelRelay::AdvanceReleases() {
 }
 
 bool ChannelRelay::Finish() {
-  const RelayPlan& gpu_plan = *call_->gpu_plan;
-  const uint64_t end = call_->base_round + gpu_plan.rounds;
-  if (next_publication_ < gpu_plan.publications.size() ||
-      next_release_ < gpu_plan.releases.size() || !writing_back_.empty() ||
+  const RelayPlan& relay_plan = *call_->plan;
+  const uint64_t end = call_->base_round + relay_plan.rounds;
+  if (next_publication_ < relay_plan.publications.size() ||
+      next_release_ < relay_plan.releases.size() || !writing_back_.empty() ||
       Rung(mirror_[self_]->ended.word) < end)
     return false;
   // The device needs nothing more from the peers. But a doorbell that the
   // device only waited for may still be on its way.
   for (int member = 0; member < static_cast<int>(peers_.size()); ++member)
-    if (peers_[member].next_arrival < gpu_plan.arrivals[member].size() ||
+    if (peers_[member].next_arrival < relay_plan.arrivals[member].size() ||
         !peers_[member].dropping.empty())
       return false;
   doorbells_.Ring(&in_pool_[self_]->ended.word, end);

@@ -19,7 +19,7 @@ namespace jax_cxl::comm {
 
 // A call whose data a device moves, and whose doorbells its host relays.
 struct RelayedCall {
-  std::shared_ptr<const RelayPlan> gpu_plan;
+  std::shared_ptr<const RelayPlan> plan;
   // The slots that the call uses, by member. They must outlive the call.
   const cuda::MemberView* members = nullptr;
   // How many words of the mirror the device uses: one per block of a kernel, or

@@ -38,9 +38,9 @@ std::vector<SlotRange> Joined(std::vector<SlotRange> ranges) {
 RelayPlan MakeRelayPlan(std::span<const DeviceStep> sending,
                         std::span<const DeviceStep> receiving, uint64_t rounds,
                         int num_members, int self) {
-  RelayPlan gpu_plan;
-  gpu_plan.rounds = rounds;
-  gpu_plan.arrivals.resize(num_members);
+  RelayPlan relay_plan;
+  relay_plan.rounds = rounds;
+  relay_plan.arrivals.resize(num_members);
   std::vector<SlotRange> written;
   std::vector<Ranges> read(num_members);
   for (const DeviceStep& step : sending)
@@ -48,7 +48,7 @@ RelayPlan MakeRelayPlan(std::span<const DeviceStep> sending,
       written.push_back({step.round, step.to, step.bytes});
   for (const DeviceStep& step : receiving) {
     if (step.kind == DeviceStepKind::kRelease) {
-      gpu_plan.releases.push_back(step.round);
+      relay_plan.releases.push_back(step.round);
       continue;
     }
     if (step.kind == DeviceStepKind::kReduceToSlot ||
@@ -60,7 +60,8 @@ RelayPlan MakeRelayPlan(std::span<const DeviceStep> sending,
   }
   written = Joined(std::move(written));
   for (const SlotRange& range : written)
-    gpu_plan.last_written = std::max(gpu_plan.last_written, range.round + 1);
+    relay_plan.last_written =
+        std::max(relay_plan.last_written, range.round + 1);
 
   // A publication covers all rounds up to its own.
   auto next = written.begin();
@@ -69,13 +70,13 @@ RelayPlan MakeRelayPlan(std::span<const DeviceStep> sending,
     const auto end = std::find_if(next, written.end(), [&](const auto& range) {
       return range.round > step.round;
     });
-    gpu_plan.publications.push_back({step.round, {next, end}});
+    relay_plan.publications.push_back({step.round, {next, end}});
     next = end;
   }
   for (int member = 0; member < num_members; ++member)
     for (auto& [round, ranges] : read[member])
-      gpu_plan.arrivals[member].push_back({round, Joined(std::move(ranges))});
-  return gpu_plan;
+      relay_plan.arrivals[member].push_back({round, Joined(std::move(ranges))});
+  return relay_plan;
 }
 
 }  // namespace jax_cxl::comm

@@ -41,14 +41,14 @@ TEST(RelayPlanTest, PublicationsHaveWhatWasWrittenSinceTheLastOne) {
       Step(DeviceStepKind::kPut, 2, 228, 192, 10),
       Step(DeviceStepKind::kPublish, 2, 0, 0, 0),
   };
-  const RelayPlan gpu_plan = MakeRelayPlan(sending, {}, 3, 2, 0);
-  ASSERT_EQ(gpu_plan.publications.size(), 2u);
-  EXPECT_EQ(gpu_plan.publications[0].round, 1u);
-  EXPECT_EQ(gpu_plan.publications[0].written.size(), 2u);
-  ASSERT_EQ(gpu_plan.publications[1].written.size(), 1u);
-  EXPECT_EQ(gpu_plan.publications[1].written[0].offset, 128u);
-  EXPECT_EQ(gpu_plan.publications[1].written[0].bytes, 74u);
-  EXPECT_EQ(gpu_plan.last_written, 3u);
+  const RelayPlan relay_plan = MakeRelayPlan(sending, {}, 3, 2, 0);
+  ASSERT_EQ(relay_plan.publications.size(), 2u);
+  EXPECT_EQ(relay_plan.publications[0].round, 1u);
+  EXPECT_EQ(relay_plan.publications[0].written.size(), 2u);
+  ASSERT_EQ(relay_plan.publications[1].written.size(), 1u);
+  EXPECT_EQ(relay_plan.publications[1].written[0].offset, 128u);
+  EXPECT_EQ(relay_plan.publications[1].written[0].bytes, 74u);
+  EXPECT_EQ(relay_plan.last_written, 3u);
 }
 
 TEST(RelayPlanTest, ArrivalsHaveWhatIsReadOfEachMemberInTheOrderOfRounds) {
@@ -58,14 +58,14 @@ TEST(RelayPlanTest, ArrivalsHaveWhatIsReadOfEachMemberInTheOrderOfRounds) {
       Step(DeviceStepKind::kGet, 2, 0, 0, 0, 0, 1),  // only waits
       Step(DeviceStepKind::kRelease, 2, 0, 0, 0),
   };
-  const RelayPlan gpu_plan = MakeRelayPlan({}, receiving, 3, 3, 1);
-  EXPECT_TRUE(gpu_plan.arrivals[1].empty());
-  ASSERT_EQ(gpu_plan.arrivals[2].size(), 2u);
-  EXPECT_EQ(gpu_plan.arrivals[2][0].round, 0u);
-  EXPECT_EQ(gpu_plan.arrivals[2][1].round, 1u);
-  ASSERT_EQ(gpu_plan.arrivals[0].size(), 2u);
-  EXPECT_TRUE(gpu_plan.arrivals[0][1].read.empty());
-  EXPECT_EQ(gpu_plan.releases, std::vector<uint64_t>{2});
+  const RelayPlan relay_plan = MakeRelayPlan({}, receiving, 3, 3, 1);
+  EXPECT_TRUE(relay_plan.arrivals[1].empty());
+  ASSERT_EQ(relay_plan.arrivals[2].size(), 2u);
+  EXPECT_EQ(relay_plan.arrivals[2][0].round, 0u);
+  EXPECT_EQ(relay_plan.arrivals[2][1].round, 1u);
+  ASSERT_EQ(relay_plan.arrivals[0].size(), 2u);
+  EXPECT_TRUE(relay_plan.arrivals[0][1].read.empty());
+  EXPECT_EQ(relay_plan.releases, std::vector<uint64_t>{2});
 }
 
 // The lines of a call's relay include every byte that the GPU plan writes into

@@ -208,8 +208,8 @@ Status PoolFile::CheckOurs() const {
   }
   if (info.st_nlink > 1) {
     return Error(Code::kPermissionDenied, path_, " has ", info.st_nlink,
-                 " names (hard links), so it may be somebody's file under a "
-                 "false one; remove the others or name another path");
+                 " names (hard links), so another program may use it too; "
+                 "remove the others or name another path");
   }
   return OkStatus();
 }

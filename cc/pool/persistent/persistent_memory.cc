@@ -127,8 +127,8 @@ Result<std::byte*> PersistentMemory::Find(int device, uint64_t offset,
   std::byte* at = At(device, offset, bytes);
   if (at != nullptr) return at;
   return Error(Code::kInvalidArgument, FormatBytes(bytes), " at ", offset,
-               " of device ", device, " leave the memory of ", num_devices(),
-               " devices of ", FormatBytes(device_bytes_));
+               " of device ", device, " are outside the memory of ",
+               num_devices(), " devices of ", FormatBytes(device_bytes_));
 }
 
 Status PersistentMemory::CheckIntact() const {
@@ -167,8 +167,8 @@ Status PersistentMemory::StoreWord(int device, uint64_t offset,
                                    uint64_t value) const {
   CXL_ASSIGN_OR_RETURN(std::byte * to, Find(device, offset, sizeof(value)));
   if (offset % sizeof(value) != 0)
-    return Error(Code::kInvalidArgument, "a word at ", offset,
-                 ", which is no multiple of 8");
+    return Error(Code::kInvalidArgument,
+                 "a word must start at a multiple of 8, not at ", offset);
   coherence_.StoreFlag(reinterpret_cast<uint64_t*>(to), value);
   return CheckIntact();
 }
@@ -177,8 +177,8 @@ Result<uint64_t> PersistentMemory::LoadWord(int device, uint64_t offset) const {
   CXL_ASSIGN_OR_RETURN(std::byte * from,
                        Find(device, offset, sizeof(uint64_t)));
   if (offset % sizeof(uint64_t) != 0)
-    return Error(Code::kInvalidArgument, "a word at ", offset,
-                 ", which is no multiple of 8");
+    return Error(Code::kInvalidArgument,
+                 "a word must start at a multiple of 8, not at ", offset);
   const uint64_t value =
       coherence_.LoadFlag(reinterpret_cast<const uint64_t*>(from));
   CXL_RETURN_IF_ERROR(CheckIntact());

@@ -172,7 +172,7 @@ TEST_F(PersistentMemoryTest, NothingLeavesADevice) {
          {memory->Write(device, offset, data),
           memory->Read(device, offset, data),
           memory->PublishDeviceWrites(device, offset, bytes)})
-      ExpectRefused(status, Code::kInvalidArgument, "leave the memory");
+      ExpectRefused(status, Code::kInvalidArgument, "outside the memory");
     EXPECT_EQ(data, before);
   }
   EXPECT_EQ(ReadBack(*memory, 1, 0, kMiB), Filled(kMiB, 3)) << "the neighbour";
@@ -191,15 +191,15 @@ TEST_F(PersistentMemoryTest, WordsLieAtMultiplesOfEight) {
   EXPECT_EQ(ReadBack(*memory, 0, 72, 8), Bytes(8));
   for (uint64_t offset : {1, 4, 7, 12}) {
     ExpectRefused(memory->StoreWord(0, offset, 1), Code::kInvalidArgument,
-                  "no multiple of 8");
+                  "at a multiple of 8");
     ExpectRefused(memory->LoadWord(0, offset).status(), Code::kInvalidArgument,
-                  "no multiple of 8");
+                  "at a multiple of 8");
   }
   for (uint64_t offset : {kMiB - 4, kMiB, UINT64_MAX - 7}) {
     ExpectRefused(memory->StoreWord(0, offset, 1), Code::kInvalidArgument,
-                  "leave the memory");
+                  "outside the memory");
     ExpectRefused(memory->LoadWord(0, offset).status(), Code::kInvalidArgument,
-                  "leave the memory");
+                  "outside the memory");
   }
   EXPECT_TRUE(memory->StoreWord(0, kMiB - 8, 1).ok());
 }

@@ -188,7 +188,7 @@ class ModelRank {
     rounds_ += made.gpu_plan->rounds;
 
     RelayedCall& relayed = made.relayed;
-    relayed.gpu_plan = std::make_shared<const RelayPlan>(
+    relayed.plan = std::make_shared<const RelayPlan>(
         MakeRelayPlan(made.gpu_plan->sending, made.gpu_plan->receiving,
                       made.gpu_plan->rounds, setting_.ranks, rank_));
     relayed.members = members_.data();
