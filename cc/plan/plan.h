@@ -63,10 +63,10 @@ struct Ragged {
   std::vector<int64_t> tables;
 };
 
-// What a take_rows takes. The blocks of all ranks are the rows of one table.
+// The sizes of a take_rows. The blocks of all ranks form one table of rows.
 struct Rows {
-  uint64_t table = 0;  // of each rank's block
-  uint64_t taken = 0;  // by each rank
+  uint64_t table = 0;  // number of rows of each rank's block
+  uint64_t taken = 0;  // number of rows that each rank takes
 };
 
 // One collective call as one rank sees it. `count` is the number of elements
@@ -86,9 +86,9 @@ struct Rows {
 //   scan, exscan      B        B         reduced over ranks <= r, < r (exscan
 //                                        leaves rank 0's output untouched);
 //                                        with `reverse` >= r, > r
-//   take_rows         B        rows     of the table that all blocks make: see
-//                                        Rows; known at run time only, see
-//                                        PlannedBytes
+//   take_rows         B        rows      of the table of all blocks: see Rows.
+//                                        Which rows is known only at run
+//                                        time: see PlannedBytes
 //   ragged_all_to_all rows     rows      of one block each: see Ragged; rows
 //                                        that nobody sends stay untouched
 //
@@ -185,9 +185,9 @@ struct Plan {
 uint64_t InputBytes(const Request& request);
 uint64_t OutputBytes(const Request& request);
 
-// The bytes that the steps of a plan write to the output. In a take_rows the
-// steps write the whole table, as an all_gather does; an executor copies only
-// the rows that its rank takes, to where they belong.
+// Returns how many bytes the steps of a plan write to the output. The steps of
+// a take_rows write the whole table, like an all_gather. An executor copies
+// only the rows that its rank takes, to their places in the output.
 uint64_t PlannedBytes(const Request& request);
 
 // For messages and tests. A plan takes one line for each step.

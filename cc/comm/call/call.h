@@ -43,7 +43,7 @@ struct Call {
   std::byte* output = nullptr;
   // ragged_all_to_all: this rank's table (plan::Ragged).
   std::vector<int64_t> table;
-  // take_rows: which rows this rank takes.
+  // take_rows: the rows that this rank takes.
   std::shared_ptr<const cpu::TakenRows> rows;
   std::string name;  // for messages, as the user wrote it: "psum"
   std::string site;  // "train.py:33 (step)", or empty

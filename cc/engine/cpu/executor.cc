@@ -13,7 +13,7 @@ using plan::StepKind;
 
 namespace {
 
-// Rows shorter than this are not worth stores past the caches.
+// For shorter rows, stores past the caches are not worthwhile.
 constexpr uint64_t kLeastPastCaches = 1024;
 
 bool WritesPastCaches(const plan::Plan& plan, const TakenRows* rows,

@@ -72,7 +72,7 @@ void RetrievePayloads(const plan::Plan& plan, DType dtype, ReduceOp reduce_op,
                       const std::byte* input, std::byte* output,
                       std::vector<const std::byte*>* sources, Traffic* traffic,
                       const TakenRows* rows) {
-  // Copies what a step moves, or the rows of it that are taken, and counts it.
+  // Copies and counts the data of a step, or the taken rows in them.
   const auto copy = [&](const Step& step, const std::byte* from,
                         uint64_t* count) {
     const auto part = [&](uint64_t at, uint64_t to, uint64_t bytes) {
@@ -84,7 +84,7 @@ void RetrievePayloads(const plan::Plan& plan, DType dtype, ReduceOp reduce_op,
     else
       rows->ForEachTaken(step.to, step.bytes, part);
   };
-  uint64_t copied = 0;  // not through the pool
+  uint64_t copied = 0;  // bytes copied, not through the pool
   for (const Step& step : plan.steps) {
     switch (step.kind) {
       case StepKind::kCopy:

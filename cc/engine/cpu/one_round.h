@@ -14,7 +14,8 @@
 // into its slot are its *payload*. The payloads travel to all other ranks in
 // another way. Each rank retrieves once it has all payloads, so no step has to
 // wait, ring or release.
-// `rows` are those that a take_rows takes; null for the others.
+//
+// `rows` are the rows of a take_rows, or null for other operations.
 namespace jax_cxl::cpu {
 
 // Returns true if the plan has one round, and all puts come before all gets.

@@ -5,7 +5,7 @@
 namespace jax_cxl::cpu {
 namespace {
 
-// Adds a row to the runs, whose last one it may continue.
+// Adds a row. It may extend the last run.
 void Add(uint64_t from, uint64_t to, std::vector<RowRun>& runs) {
   if (!runs.empty()) {
     RowRun& last = runs.back();
@@ -67,7 +67,7 @@ TakenRows TakenRows::Of(const plan::Request& request,
   std::vector<uint32_t> places(first.back());
   for (uint32_t place = 0; place < indices.size(); ++place)
     if (in_table(indices[place])) places[first[indices[place]]++] = place;
-  // Now first[g] is where those of g end.
+  // Now first[g] is the end of the places of index g.
   std::vector<std::vector<RowRun>> runs(n);
   uint32_t next = 0;
   for (uint64_t g = 0; g < n * rows; ++g)

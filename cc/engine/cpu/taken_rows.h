@@ -10,28 +10,32 @@
 
 namespace jax_cxl::cpu {
 
-// Rows that lie one after another in the block of a rank, and are taken to rows
-// one after another of the output.
+// Consecutive rows of a rank's block that are copied to consecutive rows of the
+// output.
 struct RowRun {
   uint64_t from = 0;  // row of the rank's block
   uint64_t to = 0;    // row of the output
   uint64_t rows = 0;
 };
 
-// Which rows one rank takes in a take_rows, and which of its own rows its peers
-// may take. Rows that no run names are neither copied nor put into slots.
+// The rows that one rank takes in a take_rows, and the rows of its own block
+// that its peers may take. Rows that are in no run are neither copied nor put
+// into slots.
+//
+// Immutable and thread-safe.
 class TakenRows {
  public:
-  // `runs[r]`: what is taken of rank r's block, in any order. `published`: the
-  // rows of this rank's own block that it puts into slots (`to` is not used).
+  // `runs[r]` are the rows taken from rank r's block, in any order. `published`
+  // are the rows of this rank's own block that it puts into slots (`to` is
+  // unused).
   TakenRows(uint64_t row_bytes, uint64_t table_rows,
             std::vector<std::vector<RowRun>> runs,
             std::vector<RowRun> published);
 
-  // Row i of the output is row indices[i] of the table that the blocks of all
-  // ranks make one after another; an index out of range takes nothing.
-  // `published` has an entry for each row of this rank's block, and is empty if
-  // all of them are published.
+  // The blocks of all ranks, in rank order, form one table. Row i of the output
+  // is row indices[i] of the table. An index out of range takes nothing.
+  // `published` has an entry for each row of this rank's block. It is empty if
+  // all rows are published.
   static TakenRows Of(const plan::Request& request,
                       std::span<const int32_t> indices,
                       std::span<const uint8_t> published);
@@ -39,15 +43,16 @@ class TakenRows {
   uint64_t row_bytes() const { return row_bytes_; }
   uint64_t taken_bytes() const { return taken_bytes_; }
 
-  // Visits what is taken of bytes [at, at + bytes) of the table, all of them
-  // one rank's: visit(offset from `at`, place in the output, bytes).
+  // Visits the taken rows in bytes [at, at + bytes) of the table, which must
+  // lie in one rank's block: visit(offset from `at`, offset in the output,
+  // bytes).
   template <typename Visit>
   void ForEachTaken(uint64_t at, uint64_t bytes, const Visit& visit) const {
     const uint64_t rank = at / block_bytes_;
     ForEach(by_rank_[rank], at - rank * block_bytes_, bytes, visit);
   }
 
-  // Visits what is published of bytes [at, at + bytes) of this rank's block:
+  // Visits the published rows in bytes [at, at + bytes) of this rank's block:
   // visit(offset from `at`, unused, bytes).
   template <typename Visit>
   void ForEachPublished(uint64_t at, uint64_t bytes, const Visit& visit) const {
@@ -55,7 +60,7 @@ class TakenRows {
   }
 
  private:
-  // By the first row. `ends[i]` is the greatest end of runs [0, i].
+  // Sorted by the first row. `ends[i]` is the largest end of runs [0, i].
   struct Runs {
     std::vector<RowRun> runs;
     std::vector<uint64_t> ends;

@@ -6,7 +6,7 @@
 namespace jax_cxl::plan {
 namespace {
 
-// Chunks hold whole rows, unless a row is longer than a slot.
+// Chunks consist of whole rows, unless a row is longer than a slot.
 Chunks CutRows(const Planner& planner) {
   const uint64_t block = planner.block();
   const uint64_t slot = planner.geometry().slot_bytes;
@@ -23,10 +23,10 @@ Chunks CutRows(const Planner& planner) {
 
 }  // namespace
 
-// An all_gather, of which executors publish and retrieve only some rows. A
-// table is often sorted by who takes its rows. So each rank starts with the
-// chunks that its successor would take, as an all_to_all does: otherwise all
-// ranks would read from one rank at a time.
+// An all_gather of which executors publish and retrieve only some rows. A table
+// is often sorted by the rank that takes a row. So each rank starts with the
+// chunks that its successor would take, as in all_to_all. Otherwise all ranks
+// would read from one rank at a time.
 Plan PlanTakeRows(Planner planner) {
   const uint64_t block = planner.block(), n = planner.ranks();
   const Chunks chunks = CutRows(planner);

@@ -69,7 +69,7 @@ struct SharedCall {
         by_copies(random() % 2 == 0),
         num_words(by_copies ? Pick(random, 1, 2) : 1u << Pick(random, 0, 2)),
         geometry(by_copies ? setting.slots : setting.kernels) {
-    // Those two have rows that only executors know of.
+    // Only executors know the rows of these two operations.
     static_assert(plan::kNumOps - 2 == int(plan::Op::kRaggedAllToAll) &&
                   plan::kNumOps - 1 == int(plan::Op::kTakeRows));
     if (by_copies && random() % 2 == 0)

@@ -276,8 +276,8 @@ class SoakCall {
   }
 
   // Rows have a few elements, or all of them. Every rank takes some rows, some
-  // of them twice, some outside the table. Half the calls publish only the rows
-  // that other ranks take.
+  // of them twice, and some outside the table. Half of the calls publish only
+  // the rows that other ranks take.
   void RandomRows(Random& random) {
     const int64_t n = members_.size();
     const int64_t elements = Pick(random, 1, 40);
@@ -386,7 +386,7 @@ class SoakCall {
   plan::Request request_;
   DType dtype_ = DType::kUint8;
   ReduceOp reduce_op_ = ReduceOp::kSum;
-  // take_rows: what each member takes and publishes.
+  // take_rows: the rows that each member takes and publishes.
   std::vector<std::vector<int32_t>> indices_;
   std::vector<std::vector<uint8_t>> published_;
   std::vector<Buffer> inputs_;
