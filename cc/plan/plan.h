@@ -45,7 +45,7 @@ inline constexpr int kNumOps = 14;
 
 std::string_view OpName(Op op);
 
-// Returns true if one rank, the root, has another part than the others.
+// Returns true if one rank, the root, has another role than the others.
 bool HasRoot(Op op);
 
 // Returns true if the operation combines elements of several ranks into one.
