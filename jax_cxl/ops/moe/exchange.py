@@ -11,15 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_cxl._primitives import named_axis
-from jax_cxl.ops.all_gather import all_gather
 from jax_cxl.ops.moe import float8
 from jax_cxl.ops.moe.handle import MoeHandle
+from jax_cxl.ops.take_rows import take_rows
 
 
 def fetch_rows(x: Any, handle: MoeHandle) -> Any:
     """Returns the tokens of this rank's experts, (rows, D), zeros in rows that are not used."""
-    fetched = take_rows(x, handle.fetch, handle.axes)
+    fetched = take_rows(x, handle.fetch, handle.axes, published=handle.wanted)
     return fetched if handle.expand is None else take(fetched, handle.expand)
 
 
@@ -50,19 +49,12 @@ def sum_rows(y: Any, handle: MoeHandle, weights: Any = None) -> Any:
     else:
         partial = sum(weighted(index) for index in handle.rows_of.T)
     tokens, slots = handle.back.shape
-    pulled = take_rows(partial.astype(y.dtype), handle.back.ravel(), handle.axes)
+    pulled = take_rows(
+        partial.astype(y.dtype), handle.back.ravel(), handle.axes, published=handle.returned
+    )
     pulled = pulled.reshape(tokens, slots, y.shape[1])
     parts = [pulled[:, slot].astype(wide) for slot in range(slots)]
     return sum(parts).astype(y.dtype) if parts else jnp.zeros((tokens, y.shape[1]), y.dtype)
-
-
-def take_rows(table: Any, index: Any, axes: named_axis.Axes) -> Any:
-    """Returns the rows of all ranks' tables that an index names, zeros where it is negative.
-
-    Rows are numbered as in a tiled `all_gather`. Each rank writes its table to the pool once,
-    whatever number of ranks reads it, and reads the whole tables of the others.
-    """
-    return take(all_gather(table, axes, tiled=True) if axes else table, index)
 
 
 def take(rows: Any, index: Any) -> Any:

@@ -11,7 +11,7 @@ import jax
     jax.tree_util.register_dataclass,
     data_fields=[
         *("group_sizes", "counts", "dropped"),
-        *("assignment", "fetch", "expand", "rows_of", "back"),
+        *("assignment", "fetch", "expand", "rows_of", "back", "wanted", "returned"),
     ],
     meta_fields=["axes", "choices"],
 )
@@ -41,5 +41,7 @@ class MoeHandle:
     expand: Any  # (rows,): where each row was fetched, -1 for none; None if row for row.
     rows_of: Any  # (fetched, k): the rows of each fetched row, -1 for none; None if row for row.
     back: Any  # (T, slots): the fetched rows of all ranks that are this token's, -1 for none.
+    wanted: Any  # (T,): whether another rank may fetch this token.
+    returned: Any  # (fetched,): whether the token of each fetched row is another rank's.
     axes: tuple  # over which the experts are spread.
     choices: int  # of a token.

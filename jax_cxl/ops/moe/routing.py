@@ -71,6 +71,7 @@ def route(
         position = row
         fetch = jnp.where(assignment < 0, -1, assignment // choices)
         fetched, expand, rows_of = rows, None, None
+    holder = jnp.where(_valid(experts, num_experts), experts // per_rank, me)
     return MoeHandle(
         group_sizes=chosen.sum(0, dtype=np.int32),
         counts=_histogram(experts, num_experts),
@@ -80,6 +81,8 @@ def route(
         expand=expand,
         rows_of=rows_of,
         back=_way_back(position, tokens, choices, fetched, axes, ranks),
+        wanted=(holder != me).any(1),
+        returned=(fetch >= 0) & (fetch // max(tokens, 1) != me),
         axes=axes,
         choices=choices,
     )
