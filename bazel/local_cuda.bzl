@@ -33,7 +33,7 @@ def _local_cuda_impl(ctx):
         ctx.file("lib64/libcudart_static.a")
         return
 
-    # The nvcc on PATH may be a link or a script: it knows best where it belongs.
+    # The nvcc on PATH may be a link or a script, so ask it for its installation.
     plan = ctx.execute([nvcc, "--dryrun", "-E", "-x", "cu", "/dev/null"]).stderr
     root = [line[len("#$ TOP="):] for line in plan.split("\n") if line.startswith("#$ TOP=")][0]
     ctx.file("nvcc", '#!/bin/sh\nexec "%s/bin/nvcc" "$@"\n' % root)

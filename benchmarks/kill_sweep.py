@@ -1,4 +1,4 @@
-"""Kills processes at random instants, and checks what becomes of the others.
+"""Kills processes at random instants, and checks the errors and results of the others.
 
     python benchmarks/kill_sweep.py --count 500 --json FILE
 

@@ -1,4 +1,4 @@
-"""What saving and restoring a training state costs: Snapshots, and Orbax beside it.
+"""Measures the cost of saving and restoring a training state, with Snapshots and with Orbax.
 
     python -m jax_cxl.launch -n 2 benchmarks/snapshot_costs.py --json FILE
 

@@ -1,4 +1,4 @@
-"""Kills processes of jobs that train on snapshots, and checks that they go on as if nothing was.
+"""Kills processes of jobs that train on snapshots, and checks that their losses do not change.
 
     python benchmarks/snapshot_kills.py --kills 1000 --json FILE
 

@@ -1,7 +1,7 @@
 """Trains the transformer of train_transformer.py by `jax.jit` and `NamedSharding` alone.
 
-This program knows nothing of jax_cxl. XLA's partitioner inserts all collectives, and a variable
-before the command sends those between processes through the memory pool:
+This program does not mention jax_cxl. XLA's partitioner inserts all collectives. An option of the
+launcher, or a variable, sends the collectives between processes through the memory pool:
 
     python -m jax_cxl.launch -n 2 examples/train_jit.py
     python -m jax_cxl.launch -n 2 --replace-collectives examples/train_jit.py

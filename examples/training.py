@@ -1,4 +1,4 @@
-"""What every program that trains the transformer does: flags, the training loop, the report."""
+"""Code that all programs that train the transformer share: flags, training loop, report."""
 
 import dataclasses
 import importlib
@@ -122,7 +122,7 @@ def prepare(argv: Sequence[str]) -> None:
     """Reads the flags, before JAX makes its devices.
 
     Raises:
-        UsageError: there are arguments that are no flags.
+        UsageError: there are arguments that are not flags.
     """
     if len(argv) > 1:
         raise app.UsageError(f"unexpected arguments: {argv[1:]}")

@@ -20,9 +20,9 @@ _POOLS = {
     "uncached": "shm:?coherence=uncached",
     "incoherent": "shm:",
 }
-# For these it makes no difference:
+# Tests that JAX_CXL_TEST_POOL does not affect:
 _WITHOUT_THE_CHOSEN_POOL = [
-    # They say which pool they use.
+    # These name their pool.
     "jobs/failures/deaths_test.py",
     "jobs/failures/ending_test.py",
     "jobs/incoherent_test.py",
@@ -32,7 +32,7 @@ _WITHOUT_THE_CHOSEN_POOL = [
     "jobs/two_hosts/doctor_test.py",
     "jobs/two_hosts/identity_test.py",
     "jobs/two_hosts/mesh_test.py",
-    # They open none.
+    # These open no pool.
     "tools/device_time_test.py",
     "gpu/compiled_for_gpus_test.py",
     "jobs/launch/output_test.py",
@@ -44,11 +44,11 @@ _WITHOUT_THE_CHOSEN_POOL = [
     "gpu/cuda_test.py",
 ]
 
-# Not through XLA_FLAGS: processes that tests start would inherit it.
+# Set by JAX's configuration, not by XLA_FLAGS, which processes that tests start would inherit.
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 
-# Most of the time goes into compiling what surrounds the collectives. Here and in the jobs that
+# Most of the time goes into compiling the code around the collectives, here and in the jobs that
 # tests start.
 jax.config.update("jax_disable_most_optimizations", True)
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
@@ -62,7 +62,7 @@ if chosen := os.environ.get("JAX_CXL_TEST_POOL"):
     os.environ["JAX_CXL_POOL"] = _POOLS[chosen]
     collect_ignore = _WITHOUT_THE_CHOSEN_POOL
     if chosen == "incoherent":
-        # For this process, and for those that tests start.
+        # For this process, and for processes that tests start.
         seed = int(os.environ.get("JAX_CXL_TEST_SEED", "0"))
         leave_out = os.environ.get("JAX_CXL_TEST_LEAVE_OUT", "")
         os.environ.update(job.incoherent_environment(seed, leave_out))

@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# A thread of NumPy's would not be there in the ranks.
+# A thread of NumPy would not exist in the forked ranks.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from jax_cxl import launch
@@ -30,7 +30,7 @@ _RANK = [sys.executable, "-m", rank.__name__]
 
 
 class _Forked:
-    """What the supervisor uses of `subprocess.Popen`."""
+    """The part of `subprocess.Popen` that the supervisor uses."""
 
     def __init__(self, pid: int, stdout: Any, stderr: Any):
         self.pid = pid
@@ -98,7 +98,7 @@ def _become(
 
 
 def _configure() -> None:
-    """JAX has read the supervisor's variables."""
+    """Applies the rank's variables, because JAX has already read the supervisor's."""
     import jax
 
     for variable, value in os.environ.items():

@@ -1,4 +1,4 @@
-"""Processes that take themselves for processes of two hosts, each with a kernel of its own.
+"""Starts processes that look like processes of two hosts, each with a kernel of its own.
 
 `unshare` gives a process its own host name, process ids and mounts. A mount puts another boot id
 before the kernel's, by which JAX and jax_cxl tell kernels apart. One kernel stays below them:
@@ -63,7 +63,7 @@ def free_port() -> int:
 
 @functools.cache
 def missing() -> str:
-    """Returns why this machine cannot play two hosts, "" if it can."""
+    """Returns why this machine cannot emulate two hosts, "" if it can."""
     if shutil.which("unshare") is None:
         return "needs unshare (util-linux)"
     hosts = Hosts()

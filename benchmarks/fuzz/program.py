@@ -1,4 +1,4 @@
-"""A program: what it computes, on which devices, and what NumPy says."""
+"""A program: its computation, its devices, and the results of NumPy."""
 
 import dataclasses
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Cases that run on two guests, and what came of each."""
+"""Runs cases on two guests, and records the result of each."""
 
 import contextlib
 import dataclasses
@@ -22,12 +22,12 @@ ls -l /dev/dax0.0
 
 
 class CaseFailed(Exception):
-    """What was expected did not happen."""
+    """A case did not have the expected result."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What came of a case.
+    """The result of a case.
 
     Attributes:
       case: its name.

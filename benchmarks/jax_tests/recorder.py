@@ -1,4 +1,4 @@
-"""A plugin of pytest: takes collectives over, and writes down what became of each test.
+"""A plugin of pytest. It takes collectives over, and records the outcome of each test.
 
 A test that is in the file already does not run again, so that a run can go on behind a test that
 ended the process.

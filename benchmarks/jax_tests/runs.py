@@ -19,7 +19,7 @@ _MOST_RESTARTS = 20
 
 @dataclasses.dataclass
 class Outcome:
-    """What became of the tests of a file.
+    """The outcomes of the tests of a file.
 
     Attributes:
       tests: "passed", "failed", "skipped" or "ended the process", and the error, by test.

@@ -112,7 +112,7 @@ class JaxBuffers:
         sharding = jax.NamedSharding(self.mesh, jax.P(_AXIS))
         whole = (self.shape.ranks * len(local),)
         array = jax.make_array_from_process_local_data(sharding, local, whole)
-        # In memory of XLA's own: NumPy's cannot be given away.
+        # Copy into memory that XLA owns: NumPy's memory cannot be donated.
         return jax.jit(jnp.copy)(array).block_until_ready()
 
 
@@ -120,7 +120,7 @@ class JaxRunner:
     """A jitted program that loops over the collective.
 
     Each call's input depends on the output of the call before, through one element that keeps its
-    value: no compiler may drop, merge or overlap calls.
+    value, so that no compiler drops, merges or overlaps calls.
     """
 
     def __init__(self, collective: Callable[[Any], Any], buffers: JaxBuffers, calls: int | None):
@@ -179,7 +179,7 @@ def _collective(module: Any, shape: Shape) -> Callable[[Any], Any] | None:
         "scatter": ((), {"tiled": True}),
         "ppermute": ((_ring(shape.ranks),), {}),
     }
-    # `jax.lax` has functions of these names that are no collectives.
+    # `jax.lax` has functions of these names that are not collectives.
     if module is jax.lax and name in ("broadcast", "reduce", "gather", "scatter"):
         return None
     function = getattr(module, name)
@@ -188,7 +188,7 @@ def _collective(module: Any, shape: Shape) -> Callable[[Any], Any] | None:
 
 
 class JaxBackend:
-    """A collective inside JAX: jax_cxl's, or that of `jax.lax` over Gloo or NCCL."""
+    """A collective inside JAX: of jax_cxl, or of `jax.lax` over Gloo or NCCL."""
 
     def __init__(
         self,
@@ -200,10 +200,10 @@ class JaxBackend:
 
         Args:
           name: name of the backend.
-          collective: returns what to call on a rank's value, None if it does not exist.
-          calls: size in bytes -> calls of a program with a fixed number of them. GPUs need that:
-            in each turn of another loop they would ask the host whether to go on. By default the
-            number is an argument of the program.
+          collective: returns the function for a rank's value, None if there is none.
+          calls: function from the size in bytes to the number of calls of a program. GPUs need a
+            fixed number: in a loop with a variable bound they ask the host in each iteration
+            whether to continue. By default the number is an argument of the program.
         """
         self.name = name
         self._collective = collective
@@ -304,7 +304,7 @@ def make(names: list[str], platform: str, calls: int) -> list[Backend]:
 
 
 def _calls_on_gpu(name: str, size: int) -> int:
-    """Enough calls that what surrounds a program, some 1.2 ms on two GPUs, does not count."""
+    """Returns so many calls that the 1.2 ms around a program on two GPUs do not count."""
     calls = 24
     for largest, more in ((64 << 10, 1000), (1 << 20, 500), (16 << 20, 200), (128 << 20, 60)):
         if size <= largest:

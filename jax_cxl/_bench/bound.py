@@ -1,4 +1,4 @@
-"""The copy bound: how fast ranks copy to and from shared memory when all do so at once."""
+"""The copy bound: how fast ranks copy to and from shared memory when all copy at once."""
 
 import dataclasses
 import time
@@ -10,7 +10,7 @@ from jax_cxl._bench.ops import Op
 
 # In smaller copies the time that Python needs to start them would count.
 _MIN_BYTES = 1 << 20
-_CHUNK_BYTES = 1 << 20  # A slot of the pool.
+_CHUNK_BYTES = 1 << 20  # Bytes of one copy.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Rates:
 
 
 class CopyBound:
-    """Copies a message of `size` bytes through windows as large as the rings of the pool.
+    """Copies a message of `size` bytes through windows of `world.WINDOW_BYTES`.
 
     The owner of a window writes it, and then the next rank reads it. So each rank reads data that
     another rank has just written, as in a collective.

@@ -33,7 +33,7 @@ times:
   call allocates memory. By default the calls of a sample fill 10 ms (at most 1000 calls); on GPUs
   their number depends on the size. With --calls 1 each call is dispatched and awaited separately,
   and the time includes the work of JAX for that.
-  min, median and max are those of --repeats samples. In each repeat all backends take turns.
+  min, median and max are taken over --repeats samples. In each repeat all backends take turns.
 
 columns:
   size     bytes of the larger of a rank's two buffers, as in nccl-tests
@@ -99,7 +99,7 @@ def _is_rank() -> bool:
 def _start_ranks(options: argparse.Namespace, arguments: list[str]) -> int:
     """Runs this command again as several processes."""
     if "mpi" in options.baseline:
-        # As the launcher does: one device, any number of ranks, and no rank bound to a core.
+        # Start ranks as the launcher does: one device each, any number, and not bound to a core.
         os.environ["JAX_NUM_CPU_DEVICES"] = "1"
         os.environ.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")
         os.environ.setdefault("OMPI_MCA_hwloc_base_binding_policy", "none")
@@ -167,7 +167,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace, arguments
     results = found["results"]
 
     def save() -> None:
-        # After each row, so that a run that is cut short leaves the rows until then.
+        # Write the file after each row, so that an interrupted run keeps its rows.
         if first and options.json:
             found["machine"] = report.machine(load)
             results_file.write(options.json, found)
@@ -257,7 +257,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.ArgumentParser, argparse.Name
         metavar="FILE.json",
         help="measure nothing; draw this results file into the --plot file",
     )
-    # How the processes of a team (teams.py) are told what they are.
+    # teams.py passes these to the processes of a team.
     parser.add_argument("--team", type=lambda text: text.split(","), help=argparse.SUPPRESS)
     parser.add_argument("--turn", default="", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -281,7 +281,7 @@ def _results(text: str) -> pathlib.Path:
     """Returns the path of a results file of this command.
 
     Raises:
-      ValueError: it is not there, or something else.
+      ValueError: the file does not exist, or is not a results file.
     """
     path = pathlib.Path(text)
     try:
@@ -289,7 +289,7 @@ def _results(text: str) -> pathlib.Path:
         if not all({"op", "backend", "bytes", "busbw_gbps"} <= row.keys() for row in rows):
             raise KeyError
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        raise ValueError(f"{text!r} is no results file, as --json writes it") from None
+        raise ValueError(f"{text!r} is not a results file, as --json writes it") from None
     return path
 
 

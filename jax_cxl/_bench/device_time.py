@@ -78,7 +78,7 @@ def of_calls(events: Sequence[Event], backend: str, calls: int) -> list[float]:
       calls: number of calls.
 
     Raises:
-      NoDeviceTimeError: the trace has not the same number of kernels for each call.
+      NoDeviceTimeError: the calls do not all have the same number of kernels in the trace.
     """
     kernels = sorted((e for e in events if _is_of(backend, e.name)), key=lambda e: e.start)
     each, rest = divmod(len(kernels), calls)
@@ -98,5 +98,5 @@ def of_calls(events: Sequence[Event], backend: str, calls: int) -> list[float]:
 def _is_of(backend: str, name: str) -> bool:
     if backend.startswith("nccl-"):
         return "nccl" in name
-    # Not the kernel in the middle of a call whose host does the rest: cc/comm/cuda/host_path.h.
+    # Skip the waiting kernel inside a call that the host executes (cc/comm/cuda/host_path.h).
     return "jax_cxl" in name and "::Wait(" not in name

@@ -37,7 +37,7 @@ class Times:
         return cls(min(microseconds), statistics.median(microseconds), max(microseconds))
 
     def as_json(self) -> dict:
-        """Returns the times as they stand in results files."""
+        """Returns the times in the form of results files."""
         return {name: round(value, 3) for name, value in dataclasses.asdict(self).items()}
 
 
@@ -74,7 +74,7 @@ class Row:
         return None if self.bound_us is None else self.bound_us / self.times.median
 
     def as_json(self) -> dict:
-        """Returns the row as it stands in results files."""
+        """Returns the row in the form of results files."""
         return {
             "backend": self.backend,
             "op": self.op.name,
@@ -168,7 +168,7 @@ def measure_on_device(
 
 @contextlib.contextmanager
 def _turn(world: World, turns: Turns) -> Iterator[None]:
-    """The turn of this process's team; its ranks enter and leave together."""
+    """Holds the turn of this process's team. All ranks of the team enter and leave together."""
     with turns.take() if world.rank == 0 else contextlib.nullcontext():
         world.barrier()
         yield
@@ -268,13 +268,13 @@ def enough(world: World, runner: Runner) -> int:
         seconds = sample(world, runner, calls)
         if seconds * calls >= _SAMPLE_SECONDS:
             break
-        # One call alone is mostly dispatch: approach the number in steps.
+        # A single call is mostly dispatch, so approach the number in steps.
         calls = min(8 * calls, max(2 * calls, int(_SAMPLE_SECONDS / seconds)), _MAX_CALLS)
     return calls
 
 
 def _count_wrong(world: World, expected: np.ndarray | None, runner: Runner) -> int:
-    """Runs the collective into a spoilt output; returns how many elements differ in any bit."""
+    """Overwrites the output, runs the collective, and returns how many elements are wrong."""
     runner.clear()
     world.barrier()
     runner.run(1)

@@ -14,7 +14,7 @@ import numpy as np
 
 # Inputs are integers below this value, so that sums are exact in any dtype and any order.
 _VALUES = 4
-# Inputs repeat after so many elements. A prime, so that no two blocks or chunks are equal.
+# Inputs repeat after this many elements. It is a prime, so that no two blocks are equal.
 _PERIOD = 1_000_003
 # No collective gives this value, so it marks an element that was not written.
 UNWRITTEN = 127
@@ -122,7 +122,7 @@ def _others(ranks: int) -> Fraction:
     return Fraction(ranks - 1, ranks)
 
 
-# The pool's figures are those of plan::LowerBound (cc/plan/bounds.cc).
+# The blocks of `pool` are equal to plan::LowerBound (cc/plan/bounds.cc).
 _ALL = (
     Op(
         *("all_gather", False, _one, _each, _others),

@@ -4,7 +4,7 @@ import importlib.util
 import os
 import shutil
 
-# What an NVIDIA driver makes: on Linux, and in Windows' subsystem for Linux.
+# Files that an NVIDIA driver makes: on Linux, and in Windows' subsystem for Linux.
 _DRIVERS = ("/proc/driver/nvidia/version", "/dev/dxg")
 
 

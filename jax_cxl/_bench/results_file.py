@@ -12,14 +12,14 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-# A dictionary that is shorter than this is one line.
+# A dictionary that is shorter than this stays on one line.
 _LINE = 160
 
 
 def command_line(program: str, arguments: Sequence[str]) -> str:
     """Returns a command line without this machine's folders, which mean nothing elsewhere.
 
-    Of each absolute path only the last part is kept, also behind the "=" of an option.
+    It keeps only the last part of each absolute path, also after the "=" of an option.
     """
     kept = (re.sub(r"(?<![^=])/.*", lambda path: os.path.basename(path[0]), a) for a in arguments)
     return f"{program} {shlex.join(kept)}".strip()

@@ -1,4 +1,4 @@
-"""Sizes as people write them: `4KiB`, `8,64KiB`, `4KiB:64MiB:x4`."""
+"""Parses and formats sizes: `4KiB`, `8,64KiB`, `4KiB:64MiB:x4`."""
 
 import re
 
@@ -28,7 +28,7 @@ def _parse_range(text: str) -> list[int]:
         return [_parse(text)]
     factor = bounds[2] if len(bounds) == 3 else "x2"
     if len(bounds) > 3 or not re.fullmatch(r"x[1-9]\d*", factor) or factor == "x1":
-        raise ValueError(f"{text!r} is no range of sizes such as 4KiB:64MiB:x4")
+        raise ValueError(f"{text!r} is not a range of sizes such as 4KiB:64MiB:x4")
     first, last = _parse(bounds[0]), _parse(bounds[1])
     if first > last:
         raise ValueError(f"{text!r} ends before it starts")
@@ -42,5 +42,5 @@ def _parse_range(text: str) -> list[int]:
 def _parse(text: str) -> int:
     match = re.fullmatch(r"([1-9]\d*)\s*(\w*)", text.strip())
     if match is None or match[2] not in _UNITS:
-        raise ValueError(f"{text!r} is no size such as 512, 4KiB or 64MiB")
+        raise ValueError(f"{text!r} is not a size such as 512, 4KiB or 64MiB")
     return int(match[1]) * _UNITS[match[2]]

@@ -100,7 +100,7 @@ def run(teams: Sequence[Team], ranks: int, arguments: Sequence[str]) -> tuple[in
     if not found:
         return status or 1, {}
     rows = [row for part in found for row in part["results"]]
-    # Results of a case stand together.
+    # Put the results of a case together.
     cases = list(dict.fromkeys((row["op"], row["bytes"]) for row in rows))
     rows.sort(key=lambda row: cases.index((row["op"], row["bytes"])))
     return status, found[0] | {"results": rows}

@@ -127,8 +127,8 @@ def _answer(
 ) -> tuple[list[float], dict]:
     """Returns the geometric mean of the times of each candidate in microseconds, and the machine.
 
-    The best turn counts: on a machine that others use too, medians of one table differed by half
-    from turn to turn, which is more than the difference of two tables.
+    The best turn counts. On a shared machine the medians of one table differed by half from turn to
+    turn, which is more than the difference between two tables.
     """
     best: list[dict[tuple[str, int], float]] = [{} for _ in question.candidates]
     machine: dict = {}
@@ -164,7 +164,7 @@ def _bench(question: _Question, values: dict[str, int], ranks: int) -> dict:
 
 
 def _choose(question: _Question, scores: list[float], best: dict[str, int]) -> dict[str, int]:
-    """Returns the fastest candidate, or the present one if that is no slower by the margin."""
+    """Returns the fastest candidate, or the present one unless it is slower by the margin."""
     fastest = min(range(len(scores)), key=scores.__getitem__)
     for candidate, score in zip(question.candidates, scores, strict=True):
         present = all(best[name] == value for name, value in candidate.items())

@@ -8,7 +8,7 @@ import numpy as np
 
 from jax_cxl import _compat
 
-WINDOW_BYTES = 4 << 20  # What a rank's ring of slots takes in the pool by default.
+WINDOW_BYTES = 4 << 20  # Twice a rank's default ring in one group: four slots of 512 KiB.
 _LINE = 128
 _WAIT_MS = 300_000
 
@@ -55,7 +55,7 @@ class World:
         return values
 
     def _map(self, size: int) -> mmap.mmap:
-        """Maps memory without a name, so that nothing is left behind however the run ends."""
+        """Maps memory without a name, so that no file remains, however the run ends."""
         client = _compat.coordination_client()
         if self.rank == 0:
             fd = os.memfd_create("jax_cxl.bench")

@@ -1,1 +1,1 @@
-"""The model behind `python -m jax_cxl simulate`: no pool, no GPU, no JAX needed."""
+"""The model of `python -m jax_cxl simulate`. It needs no pool, no GPU and no JAX."""

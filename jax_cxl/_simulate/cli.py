@@ -1,6 +1,6 @@
-"""`python -m jax_cxl simulate`: what a machine that is not here would do.
+"""`python -m jax_cxl simulate`: models one call on a machine that you describe.
 
-One call on a machine of your choice, or the study of docs/performance.md.
+It also writes the study in docs/performance.md.
 """
 
 import argparse

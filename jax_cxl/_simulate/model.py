@@ -1,4 +1,4 @@
-"""Machines, and the time that each library takes on them for one call. Everything is modelled."""
+"""Machines, and the modelled time that each library takes on them for one call."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ from jax_cxl._simulate import constants as c
 
 # The operations of the paper, in its order.
 OPS = tuple(c.PAPER_AVERAGES)
-# Those whose input holds a block for each rank, and those whose output does.
+# Operations whose input holds a block for each rank, and operations whose output does.
 _WIDE_INPUT = ("reduce_scatter", "all_to_all", "scatter")
 _WIDE_OUTPUT = ("all_gather", "all_to_all", "gather")
 _LINE = 128
@@ -18,13 +18,13 @@ class Setting:
     """A machine.
 
     Attributes:
-      hosts: each with one uplink to the pool.
-      cards: devices of the pool.
-      gpus_per_host: a rank each.
+      hosts: number of hosts. Each has one uplink to the pool.
+      cards: number of pool devices.
+      gpus_per_host: GPUs of each host. Each GPU is a rank.
       coherence: `uncached` (also for `coherent`: the GPU rings doorbells itself) or `flush`.
       slot_bytes: bytes of a slot of a rank's ring; 0 for the size that the CUDA engine uses.
-      even: one card as fast as all, so that none is ever busier than another.
-      apart: cards that serve reads and writes at once at the full rate of each.
+      even: replace the cards by one card as fast as all, so that no card is busier than another.
+      apart: let cards serve reads and writes at the same time, each at its full rate.
       orders: number of orders of the readers in the paper's broadcast; the best order counts.
     """
 

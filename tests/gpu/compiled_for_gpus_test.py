@@ -1,4 +1,4 @@
-"""What XLA's compiler for GPUs makes of start, tie and done; no GPU needed.
+"""Checks the code that XLA's compiler for GPUs makes of start, tie and done. Needs no GPU.
 
 XLA rewrites programs in ways that a lowering does not show: it copies what loops carry, and joins
 calls with slices of their operands. In between start and done, neither must touch the result.

@@ -1,4 +1,4 @@
-"""Which devices can be ranks, and what is said where they cannot."""
+"""Which devices can be ranks, and the errors for other devices."""
 
 import dataclasses
 import importlib.util

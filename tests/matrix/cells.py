@@ -1,4 +1,4 @@
-"""Runs the cells of the matrix on this process's ranks and says of each what became of it."""
+"""Runs the cells of the matrix on this process's ranks, and returns a result for each cell."""
 
 import dataclasses
 import itertools
@@ -72,7 +72,7 @@ def some_cells(part: int) -> Iterator[Cell]:
 
 
 def refusal(cell: Cell) -> str:
-    """Returns a regular expression of what the user sees if the cell cannot work, else ""."""
+    """Returns a regular expression for the error of a cell that cannot work, else ""."""
     operation, dtype = cell.operation, reference.dtype_of(cell.dtype)
     own_axis = cell.transformation.name == "vmap, own axis"
     if operation.ordered and jnp.issubdtype(dtype, jnp.complexfloating):

@@ -1,4 +1,4 @@
-"""Values for every dtype, and what reducing them gives: one rounding, in rank order."""
+"""Values for every dtype, and their reductions: in rank order, with one rounding."""
 
 import math
 import os
@@ -93,7 +93,7 @@ def fold(x: np.ndarray, op: str = "sum") -> np.ndarray:
 
 
 def neutral(dtype: np.dtype, op: str) -> np.ndarray:
-    """Returns what an empty reduction gives."""
+    """Returns the result of an empty reduction."""
     if op in ("sum", "prod"):
         return np.asarray(op == "prod").astype(dtype)
     sign = 1 if op == "min" else -1

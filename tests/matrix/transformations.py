@@ -1,4 +1,4 @@
-"""The transformations of the matrix: what a rank computes, and what it must get.
+"""The transformations of the matrix: the computation of a rank, and its expected result.
 
 Each has two sides. `apply` runs in a rank's program on two values of its own, x and x2, and
 on the values of all ranks for what runs over an axis of vmap. `expect` has the results of all

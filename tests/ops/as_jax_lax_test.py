@@ -1,4 +1,4 @@
-"""Settings and arrays for which jax_cxl follows jax.lax, or says that it does not."""
+"""Settings and arrays for which jax_cxl behaves as jax.lax, or raises an error."""
 
 from unittest import mock
 
@@ -123,7 +123,7 @@ class RankPromotionTest(parameterized.TestCase):
 
 
 class NotSupportedTest(parameterized.TestCase):
-    """What docs/collectives.md lists as not supported says so itself."""
+    """Everything that docs/collectives.md lists as not supported raises an error."""
 
     @parameterized.parameters("psum", "pmean", "psum_scatter", "all_gather", "pmax")
     def test_unreduced_arrays(self, name):

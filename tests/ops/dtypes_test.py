@@ -20,7 +20,7 @@ def dtype_of(name):
 
 
 def every_value(name, ranks=harness.RANKS):
-    """Each bit pattern of the narrow types once at least, in another order on each rank."""
+    """Each bit pattern of the narrow types at least once, in a different order on each rank."""
     dtype = dtype_of(name)
     if name == "bool":
         return np.random.default_rng(0).integers(0, 2, (ranks, 256)).astype(bool)

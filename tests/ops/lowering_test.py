@@ -1,4 +1,4 @@
-"""What the collectives tell the handler, and what they refuse. Runs nothing."""
+"""The attributes that the collectives pass to the handler, and their errors. Runs no program."""
 
 import re
 import types

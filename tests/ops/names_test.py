@@ -1,4 +1,4 @@
-"""Names that stand in two places say the same in both."""
+"""Checks that names that are defined in two places are equal."""
 
 import importlib
 import pathlib

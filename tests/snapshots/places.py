@@ -15,7 +15,7 @@ from jax_cxl._snapshots import layout, memory, restoring, validity
 
 
 class Place:
-    """Files that play CXL devices.
+    """Files in the place of CXL devices.
 
     Attributes:
       paths: paths of the files.

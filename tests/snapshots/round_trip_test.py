@@ -1,4 +1,4 @@
-"""Whatever is saved is restored to the bit, on any devices."""
+"""A restored tree has the same bits as the saved tree, on any devices."""
 
 import gc
 import os

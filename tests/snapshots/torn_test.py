@@ -1,4 +1,4 @@
-"""A save that stops anywhere leaves the snapshot before as it was, and the next save works."""
+"""A save may stop anywhere: the previous snapshot stays valid, and the next save works."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -1,4 +1,4 @@
-"""What `trace`, `status --prometheus`, `--watch` and the search for late ranks make of records."""
+"""`trace`, `status --prometheus`, `--watch` and the search for late ranks, on given records."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""A process that does not come to the job is named by the others, without a launcher."""
+"""Without a launcher, the other processes name a process that does not join the job."""
 
 import os
 import socket

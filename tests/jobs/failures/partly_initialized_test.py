@@ -1,4 +1,4 @@
-"""Ranks of the launcher of which one does not call `initialize`, and use after `shutdown`."""
+"""A rank of the launcher does not call `initialize`; a program uses jax_cxl after `shutdown`."""
 
 import job
 from absl.testing import absltest, parameterized

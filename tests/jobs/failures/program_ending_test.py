@@ -1,4 +1,4 @@
-"""What the other ranks are told of a program's end, without a launcher."""
+"""Without a launcher, the other ranks learn how a program ended."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Ranks that are stopped together, as Slurm's suspend does, go on as if nothing had happened."""
+"""Ranks that are stopped together, as by Slurm's suspend, continue without an error."""
 
 import os
 import pathlib

@@ -17,7 +17,7 @@ from launch_harness import PROGRAMS, LaunchTestCase, child_of
 from jax_cxl import launch
 from jax_cxl._launch import environment
 
-# As in a step of a Slurm job, where the launcher must win all the same.
+# The variables of a step of a Slurm job. The launcher must take precedence over them.
 _SLURM = {
     "SLURM_JOB_ID": "4242",
     "SLURM_STEP_NODELIST": "node[7-8]",
