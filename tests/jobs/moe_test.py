@@ -1,0 +1,58 @@
+"""benchmarks/fuzz_moe.py and benchmarks/moe.py, as their users start them."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+from absl.testing import absltest
+
+_BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+def _launch(*command, devices=1):
+    return subprocess.run(
+        [
+            *(sys.executable, "-m", "jax_cxl.launch", "-n", "2", "--no-prefix"),
+            *("--devices-per-process", str(devices), *command),
+        ],
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+
+
+class MoeTest(absltest.TestCase):
+    def test_random_cases(self):
+        run = _launch(str(_BENCHMARKS / "fuzz_moe.py"), "--count=3", devices=2)
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        self.assertIn('"wrong_seeds": []', run.stdout)
+
+    def test_a_wrong_sum_is_found(self):
+        run = _launch(str(_BENCHMARKS / "fuzz_moe.py"), "--count=1", "--break")
+        self.assertNotEqual(run.returncode, 0)
+        self.assertIn("seed 0: ['sums']", run.stdout)
+
+    def test_benchmark(self):
+        run = _launch(
+            *(str(_BENCHMARKS / "moe.py"), "--sizes=64KiB", "--routings=uniform,hot"),
+            "--repeats=1",
+        )
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        lines = [line for line in run.stdout.splitlines() if line.startswith("{")]
+        rows = [json.loads(line) for line in lines]
+        self.assertLen(rows, 2 * 4)
+        for row in rows:
+            self.assertEqual(row["wrong"], 0, row)
+        written = {(row["routing"], row["way"]): sum(row["bytes_written"]) for row in rows}
+        # With two ranks, 11 of 14 tokens are wanted by the other rank; without sharing, 14 rows.
+        share = written["uniform", "dispatch"] / written["uniform", "ragged"]
+        self.assertLess(share, 0.9)
+        self.assertEqual(written["uniform", "dense-lax"], 0)
+
+
+if __name__ == "__main__":
+    absltest.main()
