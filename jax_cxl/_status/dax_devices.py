@@ -35,11 +35,11 @@ def devices(sysfs: pathlib.Path = pathlib.Path("/sys")) -> list[DaxDevice]:
         found.append(
             DaxDevice(
                 name=folder.name,
-                size=_number(folder / "size"),
-                align=_number(folder / "align"),
+                size=number(folder / "size"),
+                align=number(folder / "align"),
                 driver=driver.resolve().name if driver.exists() else "",
-                node=_or(_number(folder / "target_node"), -1),
-                near=_or(_number(folder / "numa_node"), -1),
+                node=_or(number(folder / "target_node"), -1),
+                near=_or(number(folder / "numa_node"), -1),
                 region=folder.resolve().parent.name,
             )
         )
@@ -95,7 +95,8 @@ def distance(device: DaxDevice, sysfs: pathlib.Path = pathlib.Path("/sys")) -> s
     return ", ".join(texts) or "not known (the memory belongs to no online node)"
 
 
-def _number(path: pathlib.Path) -> int | None:
+def number(path: pathlib.Path) -> int | None:
+    """Returns the number in a file of sysfs, None if there is none."""
     try:
         return int(path.read_text(), 0)
     except (OSError, ValueError):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from jax_cxl import _arguments
 from jax_cxl._runtime import configuration, pool_uri
-from jax_cxl._status import dax_devices, memory_check
+from jax_cxl._status import dax_devices, memory_check, topology
 from jax_cxl._status.finding import Finding
 
 _DESCRIPTION = """\
@@ -219,6 +219,36 @@ def check_dax(ranks: int, sysfs: pathlib.Path = pathlib.Path("/sys")) -> Iterato
         )
 
 
+def check_topology(ranks: int, sysfs: pathlib.Path = pathlib.Path("/sys")) -> Iterator[Finding]:
+    """Which GPUs, CXL links and pool devices are near which socket, and each other."""
+    gpus, links = topology.gpus(sysfs), topology.cxl_links(sysfs)
+    things = [(f"GPU {gpu.address}", gpu.node) for gpu in gpus]
+    things += [(f"CXL link {link.address}", link.node) for link in links]
+    things += [(f"/dev/{device.name}", device.near) for device in dax_devices.devices(sysfs)]
+    if not things:
+        yield Finding("note", "topology: no GPU, CXL link or dax device to place")
+        return
+    for socket in topology.sockets(sysfs):
+        near = [name for name, node in things if node == socket.node]
+        yield Finding(
+            "ok",
+            f"topology: NUMA node {socket.node}, processors {socket.processors}:"
+            f" {', '.join(near) or 'nothing near it'}",
+        )
+    unknown = [name for name, node in things if node < 0]
+    if unknown:
+        yield Finding(
+            "note",
+            f"topology: not known for {', '.join(unknown)}: sysfs names no NUMA node, as on"
+            " machines of one socket and in virtual machines",
+        )
+    for gpu in gpus:
+        where, near_links = topology.nearest(gpu, links)
+        if near_links:
+            names = ", ".join(link.address for link in near_links)
+            yield Finding("ok", f"topology: GPU {gpu.address} has CXL link {names} {where}")
+
+
 def check_gpu(ranks: int) -> Iterator[Finding]:
     """The NVIDIA driver, and whether it can pin memory of /dev/shm."""
     version = pathlib.Path("/proc/driver/nvidia/version")
@@ -291,6 +321,7 @@ _CHECKS: tuple[Callable[[int], Iterator[Finding]], ...] = (
     check_memlock,
     check_flush,
     check_dax,
+    check_topology,
     check_gpu,
     check_processes,
 )

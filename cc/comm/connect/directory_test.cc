@@ -61,6 +61,20 @@ class DirectoryTest : public testing::Test {
   plan::Geometry geometry_;
 };
 
+// Groups of different ranks may call at the same time: each begins as
+// many devices further on as the rank of its first member says.
+TEST_F(DirectoryTest, GroupsBeginOnTheDeviceOfTheirFirstMember) {
+  auto first_device = [&](std::vector<int> members, int self) {
+    return DeviceOf(
+        OrDie(AllocateChannel(*pool_, arena_.get(), {std::move(members), self},
+                              kKey, geometry_, kControlBytes))
+            .slots[0]);
+  };
+  EXPECT_EQ(first_device({0, 1}, 1), kDevices / 2);
+  EXPECT_EQ(first_device({1, 2}, 0), 1);
+  EXPECT_EQ(first_device({2, 1}, 1), 2 + kDevices / 2 - kDevices);
+}
+
 TEST_F(DirectoryTest, TheSlotsOfARingLieOnOneDeviceAfterTheOther) {
   const pool::ChannelPlace place = OrDie(Allocate());
   EXPECT_EQ(place.group, kKey);
