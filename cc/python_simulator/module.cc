@@ -81,6 +81,7 @@ NB_MODULE(_simulator, m) {
       .def(nb::init<>())
       .def_rw("hosts", &sim::Machine::hosts)
       .def_rw("gpus_per_host", &sim::Machine::gpus_per_host)
+      .def_rw("links_per_host", &sim::Machine::links_per_host)
       .def_rw("cards", &sim::Machine::cards)
       .def_rw("gpu_out", &sim::Machine::gpu_out)
       .def_rw("gpu_in", &sim::Machine::gpu_in)
@@ -99,8 +100,8 @@ NB_MODULE(_simulator, m) {
       .def_rw("doorbell", &sim::Costs::doorbell)
       .def_rw("poll", &sim::Costs::poll)
       .def_rw("reduce_setup", &sim::Costs::reduce_setup)
-      .def_rw("put_flush_rate", &sim::Costs::put_flush_rate)
-      .def_rw("get_flush_rate", &sim::Costs::get_flush_rate)
+      .def_rw("write_back_rate", &sim::Costs::write_back_rate)
+      .def_rw("drop_rate", &sim::Costs::drop_rate)
       .def_rw("doorbell_bytes", &sim::Costs::doorbell_bytes);
   nb::class_<plan::Geometry>(m, "Geometry")
       .def_rw("slot_bytes", &plan::Geometry::slot_bytes)
@@ -136,20 +137,25 @@ NB_MODULE(_simulator, m) {
       "simulate_plans",
       [](const std::string& op, uint64_t count, uint32_t element_bytes,
          const sim::Machine& machine, const sim::Costs& costs,
-         const plan::Geometry& geometry, bool kernel, uint64_t sample_rounds) {
+         const plan::Geometry& geometry, bool flags, uint64_t sample_rounds,
+         int groups) {
+        if (groups < 1 || machine.ranks() % groups != 0)
+          throw nb::value_error("the groups have to be equal");
+        const int ranks = machine.ranks() / groups;
         const plan::Request request =
-            MakeRequest(op, machine.ranks(), count, element_bytes);
+            MakeRequest(op, ranks, count, element_bytes);
         sim::LowerOptions options;
-        options.flags = kernel;
-        if (kernel)
-          options.stripes = sim::KernelStripes(geometry.slot_bytes,
-                                               machine.cards, machine.ranks());
+        options.groups = groups;
+        options.flags = flags;
+        options.stripes =
+            sim::KernelStripes(geometry.slot_bytes, machine.cards, ranks);
         return ValueOrRaise(sim::RunPlans(request, geometry, machine, costs,
                                           options, sample_rounds));
       },
-      "The plans of jax_cxl for one call, executed on the model.", "op"_a,
-      "count"_a, "element_bytes"_a, "machine"_a, "costs"_a, nb::kw_only(),
-      "geometry"_a, "kernel"_a, "sample_rounds"_a);
+      "The plans of jax_cxl for one call of each group, executed on the model.",
+      "op"_a, "count"_a, "element_bytes"_a, "machine"_a, "costs"_a,
+      nb::kw_only(), "geometry"_a, "flags"_a, "sample_rounds"_a,
+      "groups"_a = 1);
   m.def(
       "simulate_paper",
       [](const std::string& op, uint64_t count, uint32_t element_bytes,
@@ -168,20 +174,22 @@ NB_MODULE(_simulator, m) {
   m.def(
       "count_plan_bytes",
       [](const std::string& op, int ranks, uint64_t count,
-         uint32_t element_bytes, const plan::Geometry& geometry, int cards) {
+         uint32_t element_bytes, const plan::Geometry& geometry, int cards,
+         int groups) {
         const sim::Counted counted = ValueOrRaise(sim::CountBytes(
             MakeRequest(op, ranks, count, element_bytes), geometry,
-            sim::KernelStripes(geometry.slot_bytes, cards, ranks), cards));
+            sim::KernelStripes(geometry.slot_bytes, cards, ranks), cards,
+            groups));
         nb::dict values;
         values["rank"] = Pair(counted.most_by_rank);
         values["card"] = Pair(counted.most_by_card);
         values["all"] = Pair(counted.all);
         return values;
       },
-      "Bytes (written, read) that the plans of a call move: the most of any "
-      "rank, the most of any card, and all.",
+      "Bytes (written, read) that the plans of a call of each group move: the "
+      "most of any rank, the most of any card, and all.",
       "op"_a, "ranks"_a, "count"_a, "element_bytes"_a, nb::kw_only(),
-      "geometry"_a, "cards"_a);
+      "geometry"_a, "cards"_a, "groups"_a = 1);
   m.def(
       "bound_bytes",
       [](const std::string& op, int ranks, uint64_t count,

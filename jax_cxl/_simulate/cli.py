@@ -11,7 +11,7 @@ import sys
 
 from jax_cxl import _arguments
 from jax_cxl._simulate import constants as c
-from jax_cxl._simulate import model, nccl, tables
+from jax_cxl._simulate import levels, levels_study, model, nccl, tables
 
 _DEFAULT_SIZES = (c.KIB, 64 * c.KIB, c.MIB, 16 * c.MIB, 256 * c.MIB, 4 * c.GIB)
 
@@ -24,6 +24,25 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--hosts", type=_arguments.whole_number(1), default=c.HOSTS)
     parser.add_argument("--gpus-per-host", type=_arguments.whole_number(1), default=1)
+    parser.add_argument(
+        "--links-per-host",
+        type=_arguments.whole_number(1),
+        default=1,
+        help="to the pool; the GPUs of a host share them",
+    )
+    parser.add_argument(
+        "--inside",
+        choices=tuple(c.INSIDE_RATES),
+        default="nvlink",
+        help="what joins the GPUs of a host: nvlink, pcie (peer-to-peer copies), or none (the"
+        " host's memory)",
+    )
+    parser.add_argument(
+        "--adapters",
+        type=_arguments.whole_number(1),
+        default=1,
+        help="InfiniBand adapters of a host, 200 Gb/s each",
+    )
     parser.add_argument(
         "--cards", type=_arguments.whole_number(1), default=c.CARDS, help="devices of the pool"
     )
@@ -42,6 +61,13 @@ def _parser() -> argparse.ArgumentParser:
         type=_arguments.folder,
         help="write the study into DOCS/performance.md and DOCS/img and exit",
     )
+    parser.add_argument(
+        "--write-levels",
+        metavar="FILE",
+        type=pathlib.Path,
+        help="write the study of 2 to 128 hosts of eight GPUs, flat and in levels, as a results"
+        " file and exit",
+    )
     return parser
 
 
@@ -52,16 +78,22 @@ def main(argv: list[str]) -> int:
         if importlib.util.find_spec("matplotlib") is None:
             parser.error("--write needs matplotlib: pip install 'jax_cxl[examples]'")
         return _write(arguments.write)
+    if arguments.write_levels is not None:
+        levels_study.write(arguments.write_levels)
+        print(f"wrote {arguments.write_levels}")
+        return 0
     setting = model.Setting(
         hosts=arguments.hosts,
         cards=arguments.cards,
         gpus_per_host=arguments.gpus_per_host,
+        links_per_host=arguments.links_per_host,
+        inside=arguments.inside,
         coherence=arguments.coherence,
         slot_bytes=arguments.slot_bytes,
     )
     try:
         rows = [
-            _row(op, size, setting)
+            _row(op, size, setting, arguments.adapters)
             for op in ([arguments.op] if arguments.op else model.OPS)
             for size in ([arguments.bytes] if arguments.bytes is not None else _DEFAULT_SIZES)
         ]
@@ -73,16 +105,17 @@ def main(argv: list[str]) -> int:
             print(json.dumps(row))
         return 0
     print(
-        f"modelled: {setting.hosts} hosts of {setting.gpus_per_host} GPUs, {setting.cards} cards, "
+        f"modelled: {setting.hosts} hosts of {setting.gpus_per_host} GPUs and "
+        f"{setting.links_per_host} links, {setting.cards} cards, "
         f"{setting.geometry.num_slots} slots of "
         f"{tables.bytes_text(setting.geometry.slot_bytes)} a rank"
     )
-    header = ("op", "size", "jax_cxl", "bound", "paper", "InfiniBand", "busiest", "busy")
+    header = ("op", "size", "jax_cxl", "levels", "bound", "paper", "InfiniBand", "busiest", "busy")
     print(tables.plain(header, [_cells(row) for row in rows]))
     return 0
 
 
-def _row(op: str, size: int, setting: model.Setting) -> dict[str, object]:
+def _row(op: str, size: int, setting: model.Setting, adapters: int) -> dict[str, object]:
     ours = model.ours(op, size, setting)
     row: dict[str, object] = {
         "modelled": True,
@@ -90,9 +123,12 @@ def _row(op: str, size: int, setting: model.Setting) -> dict[str, object]:
         "bytes": size,
         "hosts": setting.hosts,
         "gpus_per_host": setting.gpus_per_host,
+        "links_per_host": setting.links_per_host,
+        "inside": setting.inside,
         "cards": setting.cards,
         "slot_bytes": setting.geometry.slot_bytes,
         "seconds": ours.seconds,
+        "levels_seconds": None,
         "bound_seconds": model.bound_seconds(op, size, setting),
         "busiest": ours.busiest,
         "busy": ours.busy,
@@ -101,8 +137,11 @@ def _row(op: str, size: int, setting: model.Setting) -> dict[str, object]:
     }
     if op in model.OPS and setting.ranks > 1:
         row["paper_seconds"] = model.paper(op, size, setting).seconds
-        if setting.gpus_per_host == 1:
-            row["infiniband_seconds"] = nccl.seconds(op, size, setting.hosts)
+        row["infiniband_seconds"] = nccl.seconds(
+            op, size, setting.hosts, gpus_per_host=setting.gpus_per_host, adapters=adapters
+        )
+    if op in levels.OPS and setting.hosts > 1 and setting.gpus_per_host > 1:
+        row["levels_seconds"] = levels.seconds(op, size, setting)
     return row
 
 
@@ -115,6 +154,7 @@ def _cells(row: dict[str, object]) -> list[str]:
         str(row["op"]),
         tables.bytes_text(int(str(row["bytes"]))),
         time("seconds"),
+        time("levels_seconds"),
         time("bound_seconds"),
         time("paper_seconds"),
         time("infiniband_seconds"),

@@ -60,11 +60,12 @@ DOORBELL_BYTES = 128
 # The rings, and which calls carry their flags in their own lines, are those of the CUDA engine
 # (cc/plan/gpu_geometry.h).
 
-# --- jax_cxl on `flush` pools: the host copies with DMA engines and flushes its caches -----------
+# --- jax_cxl on `flush` pools: a host passes doorbells on and flushes (docs/decisions/0018) -------
 
-# Beluga, 16 KiB: 11.1 us out of the GPU with flushes and 9.1 without, 16.8 and 10.6 into it.
-FLUSH_PUT_RATE = 16 * KIB / ((11.1 - 9.1) * US)
-FLUSH_GET_RATE = 16 * KIB / ((16.8 - 10.6) * US)
+# here, four threads of a Xeon after DMA into pinned memory: clwb of 1 MiB, clflushopt of 32 MiB.
+# jax_cxl has up to four threads a GPU.
+WRITE_BACK_RATE = MIB / (18 * US)
+DROP_RATE = 32 * MIB / (381 * US)
 
 # --- The paper's library: cudaMemcpyAsync and doorbells by the host ------------------------------
 
@@ -74,6 +75,10 @@ COPY_PUT_SETUP = 9.1 * US - 16 * KIB / GPU_OUT
 COPY_GET_SETUP = 10.6 * US - 16 * KIB / GPU_IN
 # A store by the host, then on average half a poll and a whole one, each a load from the pool.
 HOST_DOORBELL = 2.5 * POOL_LOAD
+# jax_cxl on `flush` pools: from the GPU to its host, from host to host, and to the other GPU. here:
+# a word in memory of the host takes 1.5 us from a kernel to another one that polls. Less the load
+# that sees it.
+RELAYED_DOORBELL = 1.5 * US + HOST_DOORBELL + 1.5 * US - DRAM_LOAD
 # here: the shortest operation on a stream, a copy of 4 KiB. For the reduction after each copy.
 REDUCE_SETUP = 2.4 * US
 # paper: "4 to 8 is best". The model takes the best of these at each size.
@@ -98,6 +103,29 @@ NCCL_RING_HOP = (2.7 * US, 4.0 * US, 14.0 * US)
 NCCL_TREE_HOP = (5.0 * US, 8.5 * US, 14.0 * US)
 NCCL_PAYLOAD = (0.5, 0.92, 1.0)
 NCCL_TREE_BANDWIDTH = 0.92
+# NCCL: of a hop inside a host, by protocol: between GPUs on NVLink, and between GPUs on PCIe, by
+# peer-to-peer copies or through the host's memory.
+NCCL_NVLINK_HOP = (0.6 * US, 1.9 * US, 3.4 * US)
+NCCL_NVLINK_TREE_HOP = (0.6 * US, 1.25 * US, 4.0 * US)
+NCCL_PCIE_HOP = (1.0 * US, 2.5 * US, 5.7 * US)
+# Not measured and not from a source: what a well-tuned network reaches. The tables of hosts with
+# several GPUs take it, because it favours NCCL.
+NCCL_TUNED_EFFICIENCY = 0.9
+
+# --- Inside a host of several GPUs: JAX's own collectives, which are NCCL's ----------------------
+
+# Bus bandwidth of a GPU, by kind of link and operation.
+INSIDE_RATES = {
+    # here: NCCL over NVLink, 256 MiB, two H200s. reduce_scatter was not measured: all_gather's.
+    # Eight GPUs were not measured.
+    "nvlink": {"all_gather": 250 * GB, "reduce_scatter": 250 * GB, "all_to_all": 273 * GB},
+    # Peer-to-peer copies over PCIe were not measured. here: copies of two GPUs to the host's memory
+    # and from it at the same time, over the same Gen5 x16: 84 GB/s, both directions together.
+    "pcie": dict.fromkeys(("all_gather", "reduce_scatter", "all_to_all"), 42 * GB),
+    # here: NCCL through the host's memory (NCCL_P2P_DISABLE=1), 256 MiB, four H200s; reduce_scatter
+    # as all_gather. Eight GPUs were not measured.
+    "none": {"all_gather": 27 * GB, "reduce_scatter": 27 * GB, "all_to_all": 31 * GB},
+}
 
 # --- Prices --------------------------------------------------------------------------------------
 

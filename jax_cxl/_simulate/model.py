@@ -10,7 +10,6 @@ OPS = tuple(c.PAPER_AVERAGES)
 # Operations whose input holds a block for each rank, and operations whose output does.
 _WIDE_INPUT = ("reduce_scatter", "all_to_all", "scatter")
 _WIDE_OUTPUT = ("all_gather", "all_to_all", "gather")
-_LINE = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,11 +17,15 @@ class Setting:
     """A machine.
 
     Attributes:
-      hosts: number of hosts. Each has one uplink to the pool.
+      hosts: number of hosts that share the pool.
       cards: number of pool devices.
       gpus_per_host: GPUs of each host. Each GPU is a rank.
-      coherence: `uncached` (also for `coherent`: the GPU rings doorbells itself) or `flush`.
-      slot_bytes: bytes of a slot of a rank's ring; 0 for the size that the CUDA engine uses.
+      links_per_host: links of each host to the pool. The GPUs of a host share them evenly.
+      inside: what joins the GPUs of a host: `nvlink`, `pcie` (peer-to-peer copies) or `none` (the
+        host's memory).
+      coherence: `uncached` (also for `coherent`: the GPU rings doorbells itself) or `flush` (its
+        host passes them on, and writes back and drops lines of its caches).
+      slot_bytes: bytes of a slot of a rank's ring; 0 for 2 MiB.
       even: replace the cards by one card as fast as all, so that no card is busier than another.
       apart: let cards serve reads and writes at the same time, each at its full rate.
       orders: number of orders of the readers in the paper's broadcast; the best order counts.
@@ -31,6 +34,8 @@ class Setting:
     hosts: int = c.HOSTS
     cards: int = c.CARDS
     gpus_per_host: int = 1
+    links_per_host: int = 1
+    inside: str = "nvlink"
     coherence: str = "uncached"
     slot_bytes: int = 0
     even: bool = False
@@ -43,17 +48,12 @@ class Setting:
 
     @property
     def geometry(self) -> _simulator.Geometry:
-        slot = {"slot_bytes": self.slot_bytes} if self.slot_bytes else {}
-        geometry = _simulator.gpu_geometry(self.cards, self.ranks, **slot)
-        if not self.kernel:  # copies of whole parts of slots
-            geometry.device_parts = 1
-            geometry.part_alignment = _LINE
-        return geometry
+        return self.geometry_of(self.ranks)
 
-    @property
-    def kernel(self) -> bool:
-        """Whether one kernel makes a call, and stripes the slots over its blocks."""
-        return self.coherence != "flush"
+    def geometry_of(self, members: int) -> _simulator.Geometry:
+        """The rings of a group of so many ranks."""
+        slot = {"slot_bytes": self.slot_bytes} if self.slot_bytes else {}
+        return _simulator.gpu_geometry(self.cards, members, **slot)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +81,7 @@ def machine(setting: Setting) -> _simulator.SimMachine:
     result = _simulator.SimMachine()
     result.hosts = setting.hosts
     result.gpus_per_host = setting.gpus_per_host
+    result.links_per_host = setting.links_per_host
     result.cards, each = (1, setting.cards) if setting.even else (setting.cards, 1)
     result.gpu_out, result.gpu_in, result.uplink = c.GPU_OUT, c.GPU_IN, c.UPLINK
     result.card_in, result.card_out = each * c.CARD_IN, each * c.CARD_OUT
@@ -93,33 +94,37 @@ def _our_costs(setting: Setting) -> _simulator.SimCosts:
     costs = _simulator.SimCosts()
     costs.get_latency = c.POOL_LOAD
     costs.doorbell_bytes = c.DOORBELL_BYTES
+    costs.start = c.KERNEL_START
+    costs.ring = c.KERNEL_FENCE
+    costs.doorbell = c.KERNEL_DOORBELL
+    costs.poll = c.KERNEL_POLL
     if setting.coherence == "flush":
-        costs.put_setup, costs.get_setup = c.COPY_PUT_SETUP, c.COPY_GET_SETUP
-        costs.put_flush_rate, costs.get_flush_rate = c.FLUSH_PUT_RATE, c.FLUSH_GET_RATE
-        costs.doorbell = c.HOST_DOORBELL
-    else:
-        costs.start = c.KERNEL_START
-        costs.ring = c.KERNEL_FENCE
-        costs.doorbell = c.KERNEL_DOORBELL
-        costs.poll = c.KERNEL_POLL
+        costs.doorbell = c.RELAYED_DOORBELL
+        costs.poll = c.DRAM_LOAD
+        costs.write_back_rate, costs.drop_rate = c.WRITE_BACK_RATE, c.DROP_RATE
     return costs
 
 
-def ours(op: str, total_bytes: int, setting: Setting, *, exact: bool = False) -> Result:
+def ours(
+    op: str, total_bytes: int, setting: Setting, *, exact: bool = False, groups: int = 1
+) -> Result:
     """The plans of jax_cxl.
 
     Args:
       exact: run every copy of every round, however long that takes.
+      groups: that make the call at the same time, each with equally many GPUs of each host.
     """
+    members = setting.ranks // groups
     report = _simulator.simulate_plans(
         op,
-        element_count(op, total_bytes, setting.ranks),
+        element_count(op, total_bytes, members),
         1,
         machine(setting),
         _our_costs(setting),
-        geometry=setting.geometry,
-        kernel=setting.kernel,
-        sample_rounds=0 if exact else max(c.SAMPLE_ROUNDS, c.SAMPLE_WORK // setting.ranks**2),
+        geometry=setting.geometry_of(members),
+        flags=setting.coherence != "flush",
+        sample_rounds=0 if exact else max(c.SAMPLE_ROUNDS, c.SAMPLE_WORK // members**2),
+        groups=groups,
     )
     return Result(report.seconds, report.busiest, report.busy)
 
@@ -178,7 +183,7 @@ def _bound_parts(op: str, total_bytes: int, setting: Setting) -> tuple[float, fl
     bytes_ = _simulator.bound_bytes(op, setting.ranks, count, 1)
     rank_written, rank_read = bytes_["rank"]
     written, read = bytes_["all"]
-    uplink = c.UPLINK / setting.gpus_per_host
+    uplink = c.UPLINK * setting.links_per_host / setting.gpus_per_host
     one_way = max(
         rank_written / min(c.GPU_OUT, uplink),
         rank_read / min(c.GPU_IN, uplink),

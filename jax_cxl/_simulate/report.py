@@ -2,7 +2,7 @@
 
 from jax_cxl import _simulator
 from jax_cxl._simulate import constants as c
-from jax_cxl._simulate import report_machines, report_ours, report_paper
+from jax_cxl._simulate import report_levels, report_machines, report_ours, report_paper
 from jax_cxl._simulate.report_paper import PAPER
 from jax_cxl._simulate.tables import bytes_text
 
@@ -30,6 +30,7 @@ def study_sections() -> list[str]:
         report_ours.causes(),
         report_machines.scaling_bytes(),
         report_machines.scaling_time(),
+        report_levels.levels_section(),
         report_machines.chunks(),
         report_machines.modes(),
         report_machines.cost(),

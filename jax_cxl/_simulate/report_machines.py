@@ -100,13 +100,26 @@ def modes() -> str:
         for op in model.OPS
     ]
     header = ("time of flush over uncached", *(bytes_text(s) for s in sizes))
+    both = c.GPU_OUT + c.GPU_IN
     return f"""### Pools that need flushes
 
-On a `flush` pool the host flushes what was copied, at the rates that Beluga measured on one core
-({c.FLUSH_PUT_RATE / c.GB:.1f} GB/s after a write, {c.FLUSH_GET_RATE / c.GB:.1f} before a read), and
-rings the doorbells. The paper's figures, and all the others here, are without.
+On a `flush` pool the GPU moves the data as elsewhere. Its host passes the doorbells on, and writes
+back and drops cache lines in between ([decision 18](decisions/0018-gpus-without-coherence.md)).
+While other rounds are copied, {c.WRITE_BACK_RATE / c.GB:.0f} GB/s are written back here and
+{c.DROP_RATE / c.GB:.0f} GB/s dropped by four threads a GPU, as measured by themselves on a Xeon
+with memory for the pool. There are no flags between the data. The paper's figures, and all the
+others here, are without flushes.
 
-{markdown(header, rows)}"""
+{markdown(header, rows)}
+
+The model is ahead of what
+[was measured](cuda-performance.md#pools-that-nobody-keeps-coherent) between two ranks that share
+one H100 and its link: 1.5 to 2.9 times the time of `coherent` at 4 KiB, 1.4 to 3.4 at 1 MiB and 1.2
+to 1.4 from 16 MiB on. It leaves out that the relay polls and works in the same threads and passes
+calls on one after another, and that write-backs and copies share the processor's memory. The relay
+of a rank wrote back and dropped 28 GB/s together there; the modelled links carry {both / c.GB:.0f}.
+If 28 is the relay's limit, long calls that move as much in as out take
+{both / (28 * c.GB):.1f} times as long as in an `uncached` pool."""
 
 
 def cost() -> str:

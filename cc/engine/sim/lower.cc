@@ -17,13 +17,16 @@ using plan::StepKind;
 class Lowering {
  public:
   Lowering(const plan::Request& request, const plan::Geometry& geometry,
-           const Machine& machine, const Costs& costs, bool flagged,
-           const Placement& placement, const Resources& resources)
+           const Machine& machine, const Costs& costs, bool flagged, int groups,
+           int group, const Placement& placement, const Resources& resources)
       : request_(request),
         geometry_(geometry),
         machine_(machine),
         costs_(costs),
         flagged_(flagged),
+        device_(request.rank * groups + group),
+        first_of_group_(group * request.num_ranks),
+        first_card_(group % machine.cards),
         expansion_(flagged ? plan::kFlaggedExpansion : 1),
         placement_(placement),
         resources_(resources),
@@ -44,6 +47,8 @@ class Lowering {
   static constexpr double kLinesAtOnce = 256;
 
   int rank() const { return request_.rank; }
+  // Placement is that of a group whose first member is rank 0.
+  int OfGroup(int card) const { return (first_card_ + card) % machine_.cards; }
 
   void Add(const Step& step) {
     if (gathered_.peers > 0 && !Joins(step)) FlushGets();
@@ -79,7 +84,7 @@ class Lowering {
     task.stream = Stream::kLocal;
     task.bytes = static_cast<double>(step.bytes);
     const bool copies = step.kind == StepKind::kCopy;
-    task.uses = {{resources_.Memory(rank()), copies ? 2. : 1.}};
+    task.uses = {{resources_.Memory(device_), copies ? 2. : 1.}};
   }
 
   // Returns true if a put and the put before it count as one: this put has no
@@ -87,10 +92,11 @@ class Lowering {
   bool JoinsPut(const Step& step) const {
     return step.kind == StepKind::kPut && put_round_ == step.round + 1 &&
            !tasks_.empty() && last_out_ == LastIndex() && !flagged_ &&
-           costs_.put_setup == 0 && costs_.put_flush_rate == 0;
+           costs_.put_setup == 0;
   }
 
   void AddPut(const Step& step) {
+    unpublished_ += static_cast<double>(step.bytes);
     if (JoinsPut(step)) {
       Task& task = tasks_.back();
       task.bytes += static_cast<double>(step.bytes);
@@ -101,8 +107,7 @@ class Lowering {
     Task task;
     task.stream = Stream::kOut;
     task.bytes = expansion_ * static_cast<double>(step.bytes);
-    task.setup =
-        costs_.put_setup + FlushTime(step.bytes, costs_.put_flush_rate);
+    task.setup = costs_.put_setup;
     StartWriting(step.round, step.to, step.bytes);
     task.uses = UsesOut(step.bytes, 1);
     put_round_ = step.kind == StepKind::kPut ? step.round + 1 : 0;
@@ -126,7 +131,11 @@ class Lowering {
     task.stream =
         doorbell == Doorbell::kPublished ? Stream::kPublish : Stream::kRelease;
     task.after = after;
-    task.setup = flagged_ ? 0 : costs_.ring;
+    if (!flagged_) task.setup = costs_.ring;
+    if (doorbell == Doorbell::kPublished) {
+      task.setup +=
+          FlushTime(std::exchange(unpublished_, 0), costs_.write_back_rate);
+    }
     task.rings = doorbell;
     task.rung = flagged_ ? kComplete : round + 1;
   }
@@ -153,8 +162,8 @@ class Lowering {
   void FlushGets() {
     if (gathered_.peers == 0) return;
     Task task = Incoming(gathered_.peers, gathered_.bytes);
-    task.first = gathered_.first;
-    task.last = gathered_.last;
+    task.first = first_of_group_ + gathered_.first;
+    task.last = first_of_group_ + gathered_.last;
     task.value = gathered_.round + 1;
     task.setup *= gathered_.peers;
     AddIncoming(std::move(task));
@@ -171,12 +180,13 @@ class Lowering {
       ++peers;
     }
     Task task = Incoming(peers, static_cast<double>(step.bytes) * peers);
-    task.first = step.first;
-    task.last = step.last;
+    task.first = first_of_group_ + step.first;
+    task.last = first_of_group_ + step.last;
     task.value = step.round + 1;
     if (step.kind == StepKind::kReduceToSlot) {
       // Reads and writes at the same time, at the speed of the slower
       // direction.
+      unpublished_ += static_cast<double>(step.bytes);
       StartWriting(step.to_round, step.to, step.bytes);
       put_round_ = 0;
       for (const Use& use : UsesOut(step.bytes, 1. / peers)) {
@@ -213,18 +223,18 @@ class Lowering {
     task.stream = Stream::kIn;
     task.await = Doorbell::kPublished;
     task.bytes = bytes * expansion_;
-    task.setup = costs_.get_setup +
-                 FlushTime(static_cast<uint64_t>(bytes), costs_.get_flush_rate);
+    task.setup = costs_.get_setup;
     if (!flagged_) task.latency = PollTime(peers);
+    task.latency += FlushTime(bytes, costs_.drop_rate);
     if (bytes == 0) return task;
     if (!flagged_) task.latency += costs_.get_latency;
-    task.uses = {{resources_.GpuIn(rank()), 1},
-                 {resources_.UplinkIn(rank()), 1}};
+    task.uses = {{resources_.GpuIn(device_), 1},
+                 {resources_.UplinkIn(device_), 1}};
     for (int card = 0; card < machine_.cards; ++card) {
       if (cards_read_[card] == 0) continue;
       const double share = static_cast<double>(cards_read_[card]) / bytes;
-      task.uses.push_back({resources_.CardOut(card), share});
-      task.uses.push_back({resources_.CardBoth(card), share});
+      task.uses.push_back({resources_.CardOut(OfGroup(card)), share});
+      task.uses.push_back({resources_.CardBoth(OfGroup(card)), share});
     }
     return task;
   }
@@ -237,14 +247,14 @@ class Lowering {
   // Writes `share` bytes for each byte of the task, and `bytes` in all,
   // distributed like cards_written_.
   std::vector<Use> UsesOut(uint64_t bytes, double share) const {
-    std::vector<Use> uses = {{resources_.GpuOut(rank()), share},
-                             {resources_.UplinkOut(rank()), share}};
+    std::vector<Use> uses = {{resources_.GpuOut(device_), share},
+                             {resources_.UplinkOut(device_), share}};
     for (int card = 0; card < machine_.cards; ++card) {
       if (cards_written_[card] == 0) continue;
       const double part = share * static_cast<double>(cards_written_[card]) /
                           static_cast<double>(bytes);
-      uses.push_back({resources_.CardIn(card), part});
-      uses.push_back({resources_.CardBoth(card), part});
+      uses.push_back({resources_.CardIn(OfGroup(card)), part});
+      uses.push_back({resources_.CardBoth(OfGroup(card)), part});
     }
     return uses;
   }
@@ -262,8 +272,8 @@ class Lowering {
     return costs_.poll + peers * costs_.doorbell_bytes / machine_.gpu_in;
   }
 
-  static double FlushTime(uint64_t bytes, double rate) {
-    return rate > 0 ? static_cast<double>(bytes) / rate : 0;
+  static double FlushTime(double bytes, double rate) {
+    return rate > 0 ? bytes / rate : 0;
   }
 
   // Returns the last task that wrote output which the step puts, or -1.
@@ -295,7 +305,10 @@ class Lowering {
   const Machine& machine_;
   const Costs& costs_;
   const bool flagged_;
-  bool begun_ = false;  // a flagged call has done its first put
+  const int device_;          // rank of the machine
+  const int first_of_group_;  // in the graph
+  const int first_card_;      // of the ring of the first member
+  bool begun_ = false;        // a flagged call has done its first put
   const double expansion_;
   const Placement& placement_;
   const Resources& resources_;
@@ -305,6 +318,7 @@ class Lowering {
   std::vector<uint64_t> cards_read_;     // scratch: bytes by card
   std::vector<uint64_t> cards_written_;  // bytes of the last put, by card
   uint64_t put_round_ = 0;               // round of the last put + 1
+  double unpublished_ = 0;               // bytes since the last doorbell
   std::vector<Written> written_;
   int slot_writer_ = -1;            // the last task that reduced into a slot
   uint64_t slot_writer_round_ = 0;  // round of that task + 1
@@ -315,13 +329,15 @@ class Lowering {
 Result<TaskGraph> Lower(plan::Request request, const plan::Geometry& geometry,
                         const Machine& machine, const Costs& costs,
                         const LowerOptions& options) {
-  if (request.num_ranks != machine.ranks()) {
-    return Error(Code::kInvalidArgument, "a plan for ", request.num_ranks,
-                 " ranks on a machine of ", machine.ranks());
+  if (request.num_ranks * options.groups != machine.ranks()) {
+    return Error(Code::kInvalidArgument, options.groups, " plans for ",
+                 request.num_ranks, " ranks on a machine of ", machine.ranks());
   }
   const Resources resources(machine);
   const bool flagged = options.flags && plan::OutputBytes(request) > 0 &&
-                       plan::IsFlagged(request, plan::kFlaggedAt20GBps);
+                       plan::IsFlagged(request, plan::kFlaggedAt20GBps) &&
+                       request.num_ranks * plan::kSlotAlignment <=
+                           plan::kFlaggedBytes;  // more have larger slots
   const plan::Geometry ring =
       flagged ? plan::FlaggedGeometry(request.num_ranks) : geometry;
   const Placement placement(ring, flagged ? plan::Stripes() : options.stripes,
@@ -331,11 +347,16 @@ Result<TaskGraph> Lower(plan::Request request, const plan::Geometry& geometry,
   graph.doorbell_seconds = costs.doorbell;
   // The load that sees a flag also brings its data.
   if (flagged) graph.doorbell_seconds += costs.get_latency;
+  graph.group_size = request.num_ranks;
+  graph.ranks.resize(machine.ranks());
   for (request.rank = 0; request.rank < request.num_ranks; ++request.rank) {
     CXL_ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(request, ring));
-    graph.ranks.push_back(
-        Lowering(request, ring, machine, costs, flagged, placement, resources)
-            .Run(plan));
+    for (int group = 0; group < options.groups; ++group) {
+      graph.ranks[group * request.num_ranks + request.rank] =
+          Lowering(request, ring, machine, costs, flagged, options.groups,
+                   group, placement, resources)
+              .Run(plan);
+    }
   }
   return graph;
 }

@@ -14,6 +14,10 @@ struct LowerOptions {
   bool flags = false;
   // The places of other calls in the slots.
   plan::Stripes stripes = {};
+  // Groups that make the same call at the same time: member m of group g is
+  // rank m * groups + g of the machine. As many as a host has GPUs: a GPU of
+  // each host is a group, as in a collective in levels.
+  int groups = 1;
 };
 
 // Makes the tasks of all ranks, as a GPU executes their plans. Puts run in

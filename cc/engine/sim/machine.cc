@@ -4,8 +4,9 @@ namespace jax_cxl::sim {
 
 Resources::Resources(const Machine& machine)
     : gpus_per_host_(machine.gpus_per_host),
+      links_per_host_(machine.links_per_host),
       uplinks_(machine.ranks() * kPerRank),
-      cards_(uplinks_ + machine.hosts * kPerHost),
+      cards_(uplinks_ + machine.hosts * machine.links_per_host * kPerLink),
       rates_(cards_ + machine.cards * kPerCard) {
   for (int rank = 0; rank < machine.ranks(); ++rank) {
     rates_[GpuOut(rank)] = machine.gpu_out;
@@ -32,8 +33,11 @@ std::string Resources::Name(int resource) const {
   if (resource < cards_) {
     constexpr const char* kNames[] = {"uplink out of host ",
                                       "uplink into host "};
-    const int index = resource - uplinks_;
-    return name(kNames[index % kPerHost], index / kPerHost);
+    const int link = (resource - uplinks_) / kPerLink;
+    std::string text =
+        name(kNames[(resource - uplinks_) % kPerLink], link / links_per_host_);
+    if (links_per_host_ > 1) text += name(", link ", link % links_per_host_);
+    return text;
   }
   constexpr const char* kNames[] = {"writes of card ", "reads of card ",
                                     "reads and writes of card "};

@@ -12,10 +12,11 @@ namespace jax_cxl::sim {
 struct Machine {
   int hosts = 1;
   int gpus_per_host = 1;
-  int cards = 1;        // pool devices
-  double gpu_out = 1;   // a GPU's copies to the pool
+  int links_per_host = 1;  // to the switch; the GPUs share them evenly
+  int cards = 1;           // pool devices
+  double gpu_out = 1;      // a GPU's copies to the pool
   double gpu_in = 1;    // and from the pool, in the other direction of its link
-  double uplink = 1;    // a host's link to the switch, each direction
+  double uplink = 1;    // one link of a host, each direction
   double card_in = 1;   // writes of one card
   double card_out = 1;  // reads of one card
   double card_both = 1;  // reads and writes of one card together
@@ -26,16 +27,19 @@ struct Machine {
 
 // Times in seconds, except the fields that say otherwise.
 struct Costs {
-  double start = 0;           // from the call to the first step
-  double put_setup = 0;       // engine time before each copy to the pool
-  double get_setup = 0;       // engine time before each copy from the pool
-  double get_latency = 0;     // until a read delivers; later copies hide it
-  double ring = 0;            // until all data before a doorbell are visible
-  double doorbell = 0;        // from ringing until a poll can see it
-  double poll = 0;            // until a poll of a rung doorbell returns
-  double reduce_setup = 0;    // of a separate reduction after the copies
-  double put_flush_rate = 0;  // CPU cache flush, bytes per second; 0: none
-  double get_flush_rate = 0;
+  double start = 0;         // from the call to the first step
+  double put_setup = 0;     // engine time before each copy to the pool
+  double get_setup = 0;     // engine time before each copy from the pool
+  double get_latency = 0;   // until a read delivers; later copies hide it
+  double ring = 0;          // until all data before a doorbell are visible
+  double doorbell = 0;      // from ringing until a poll can see it
+  double poll = 0;          // until a poll of a rung doorbell returns
+  double reduce_setup = 0;  // of a separate reduction after the copies
+  // Processors write lines back before a doorbell rings, and drop lines before
+  // they are read, in bytes per second of a rank; 0: they do not need to. Other
+  // copies continue meanwhile.
+  double write_back_rate = 0;
+  double drop_rate = 0;
   double doorbell_bytes = 0;  // bytes that a poll of one peer reads
 };
 
@@ -59,13 +63,17 @@ class Resources {
   std::string Name(int resource) const;
 
  private:
-  static constexpr int kPerRank = 3, kPerHost = 2, kPerCard = 3;
+  static constexpr int kPerRank = 3, kPerLink = 2, kPerCard = 3;
 
   int Uplink(int rank) const {
-    return uplinks_ + rank / gpus_per_host_ * kPerHost;
+    const int host = rank / gpus_per_host_, gpu = rank % gpus_per_host_;
+    const int link =
+        host * links_per_host_ + gpu * links_per_host_ / gpus_per_host_;
+    return uplinks_ + link * kPerLink;
   }
 
   int gpus_per_host_;
+  int links_per_host_;
   int uplinks_;
   int cards_;
   std::vector<double> rates_;

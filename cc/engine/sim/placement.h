@@ -14,9 +14,10 @@ namespace jax_cxl::sim {
 plan::Stripes KernelStripes(uint64_t slot_bytes, int cards, int num_ranks);
 
 // The cards on which the bytes of slots lie. Slot s of rank r lies on card (r *
-// cards / ranks + s) % cards (comm::AllocateChannel). A round lies in its slot
-// as a whole (Stripes()), or the stripes of each block lie in the block's own
-// slot.
+// cards / ranks + s) % cards (comm::AllocateChannel) if rank 0 is in the group;
+// the cards of another group are shifted by its first member. A round lies in
+// its slot as a whole (Stripes()), or the stripes of each block lie in the
+// block's own slot.
 class Placement {
  public:
   Placement(const plan::Geometry& geometry, const plan::Stripes& stripes,

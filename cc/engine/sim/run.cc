@@ -39,6 +39,19 @@ Result<uint64_t> CountPerRound(plan::Request request, plan::Geometry geometry,
   return count / per_round <= few_rounds ? 0 : per_round;
 }
 
+// The rings of each group begin one card after those of the group before.
+uint64_t MostOfCard(const std::vector<uint64_t>& by_card, int groups) {
+  const int cards = static_cast<int>(by_card.size());
+  uint64_t most = 0;
+  for (int card = 0; card < cards; ++card) {
+    uint64_t bytes = 0;
+    for (int group = 0; group < groups; ++group)
+      bytes += by_card[(card + group) % cards];
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
 }  // namespace
 
 Result<Report> RunPlans(const plan::Request& request,
@@ -78,7 +91,8 @@ Result<Report> RunPaper(const plan::Request& request, const Machine& machine,
 
 Result<Counted> CountBytes(plan::Request request,
                            const plan::Geometry& geometry,
-                           const plan::Stripes& stripes, int cards) {
+                           const plan::Stripes& stripes, int cards,
+                           int groups) {
   if (cards < 1) return Error(Code::kInvalidArgument, "cards is ", cards);
   Counted counted;
   const Placement placement(geometry, stripes, request.num_ranks, cards);
@@ -123,8 +137,10 @@ Result<Counted> CountBytes(plan::Request request,
     counted.all.written += moved.written;
     counted.all.read += moved.read;
   }
-  counted.most_by_card = {*std::max_element(written.begin(), written.end()),
-                          *std::max_element(read.begin(), read.end())};
+  counted.all.written *= groups;
+  counted.all.read *= groups;
+  counted.most_by_card = {MostOfCard(written, groups),
+                          MostOfCard(read, groups)};
   return counted;
 }
 

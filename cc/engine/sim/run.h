@@ -37,17 +37,19 @@ Result<Report> RunPaper(const plan::Request& request, const Machine& machine,
                         const Costs& costs, const PaperOptions& options);
 
 // The bytes that plans move, counted from their steps. plan::Verify returns the
-// same numbers with a proof, but the proof takes too long for 1,024 ranks.
+// same numbers with a proof, but the proof takes too long for 1,024 ranks. The
+// groups are those of LowerOptions.
 struct Counted {
   plan::PoolBytes
       most_by_rank;  // the largest of any rank, for writes and reads separately
   plan::PoolBytes most_by_card;
-  plan::PoolBytes all;
+  plan::PoolBytes all;  // of all groups
 };
 
 Result<Counted> CountBytes(plan::Request request,
                            const plan::Geometry& geometry,
-                           const plan::Stripes& stripes, int cards);
+                           const plan::Stripes& stripes, int cards,
+                           int groups = 1);
 
 }  // namespace jax_cxl::sim
 

@@ -163,6 +163,36 @@ TEST(RunTest, CopiesGoOnWhileDoorbellsAreRung) {
   EXPECT_NEAR(run(10e-6) - run(0), 2 * 10e-6, 1.5e-6);
 }
 
+// One slot: its lines are written back before the doorbell, and dropped before
+// the copy. With several, the copies go on meanwhile.
+TEST(RunTest, ProcessorsFlushBesideTheCopies) {
+  const uint64_t bytes = 1 << 20;
+  auto run = [](uint64_t count, double write_back, double drop) {
+    Costs costs = TestCosts();
+    costs.write_back_rate = write_back;
+    costs.drop_rate = drop;
+    return Seconds(RunPlans(MakeRequest(Op::kPermute, 2, count),
+                            {.num_slots = 12}, TestMachine(2, 2), costs, {},
+                            0));
+  };
+  EXPECT_NEAR(run(bytes, 50 * kGB, 0) - run(bytes, 0, 0), bytes / (50 * kGB),
+              1e-8);
+  EXPECT_NEAR(run(bytes, 0, 80 * kGB) - run(bytes, 0, 0), bytes / (80 * kGB),
+              1e-8);
+  EXPECT_LT(run(64 * bytes, 50 * kGB, 80 * kGB) / run(64 * bytes, 0, 0), 1.02);
+  // Slower than the links, the processors set the pace.
+  EXPECT_NEAR(run(64 * bytes, 10 * kGB, 0), 64 * bytes / (10 * kGB), 4e-4);
+}
+
+// A doorbell's word for each of 1,024 ranks is more than a flagged slot has.
+TEST(RunTest, ManyRanksHaveNoFlags) {
+  const Machine machine = TestMachine(1024, 1);
+  const plan::Request request = MakeRequest(Op::kAllGather, 1024, 1);
+  EXPECT_GT(
+      Seconds(RunPlans(request, {}, machine, TestCosts(), {.flags = true}, 0)),
+      0);
+}
+
 TEST(RunTest, FlagsNeedNoFenceAndNoDoorbell) {
   const plan::Request request = MakeRequest(Op::kAllGather, 3, 32);
   auto run = [&](bool flags) {
@@ -200,6 +230,52 @@ TEST(RunTest, OwnSlotsAreReusedOnlyWhenReleased) {
                             TestCosts(), {}, 0));
   };
   EXPECT_GT(run(2), run(8) * 1.02);
+}
+
+// GPUs with a link each do not notice the other GPUs of their hosts, where the
+// cards have time for all; those that share one link share its rate.
+TEST(RunTest, GroupsShareTheLinksOfTheirHosts) {
+  constexpr int kHosts = 3, kGpus = 4;
+  const plan::Request request =
+      MakeRequest(Op::kAllGather, kHosts, uint64_t{256} << 20);
+  auto run = [&](int gpus, int links) {
+    Machine machine = TestMachine(kHosts, 1);
+    machine.gpus_per_host = gpus;
+    machine.links_per_host = links;
+    machine.card_in = machine.card_out = machine.card_both = 1000 * kGB;
+    return Seconds(RunPlans(request, {.num_slots = 12}, machine, TestCosts(),
+                            {.groups = gpus}, 0));
+  };
+  const double alone = run(1, 1);
+  EXPECT_NEAR(run(kGpus, kGpus) / alone, 1, 1e-6);
+  EXPECT_NEAR(run(kGpus, 2) / alone, 1, 1e-6);  // 2 x 20 of 55 GB/s
+  EXPECT_NEAR(run(kGpus, 1) / alone, 4 * 20 / 55., .02);
+}
+
+// Two members with rings of 12 slots on 16 cards: alone, 8 cards have twice the
+// load of the others. Eight groups load all alike.
+TEST(RunTest, GroupsLoadTheCardsAlike) {
+  constexpr int kCards = 16;
+  const plan::Geometry geometry{
+      .slot_bytes = 4096, .num_slots = 12, .num_devices = kCards};
+  const plan::Request request = MakeRequest(Op::kAllGather, 2, 24 * 4096);
+  auto unevenness = [&](int groups) {
+    const Counted counted = *CountBytes(request, geometry, {}, kCards, groups);
+    return static_cast<double>(counted.most_by_card.written) * kCards /
+           static_cast<double>(counted.all.written);
+  };
+  EXPECT_DOUBLE_EQ(unevenness(1), 4 / 3.);
+  EXPECT_DOUBLE_EQ(unevenness(8), 1);
+}
+
+TEST(RunTest, GroupsHaveToFillTheMachine) {
+  Machine machine = TestMachine(3, 6);
+  machine.gpus_per_host = 2;
+  const plan::Request request = MakeRequest(Op::kAllGather, 3, 1024);
+  EXPECT_EQ(RunPlans(request, {}, machine, TestCosts(), {.groups = 3}, 0)
+                .status()
+                .code(),
+            Code::kInvalidArgument);
 }
 
 // Every rank writes S, then reads 2 S, all on one card.

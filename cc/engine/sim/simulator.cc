@@ -62,7 +62,10 @@ class Simulator {
       : resources_(resources),
         graph_(graph),
         fair_share_(resources.rates()),
-        ranks_(graph.ranks.size()) {
+        ranks_(graph.ranks.size()),
+        group_size_(graph.group_size > 0
+                        ? graph.group_size
+                        : static_cast<int>(graph.ranks.size())) {
     const size_t n = graph.ranks.size();
     outcome_.moved.resize(resources.size());
     for (auto& heard : heard_) heard.resize(n);
@@ -112,6 +115,8 @@ class Simulator {
     return graph_.ranks[rank][index];
   }
 
+  int FirstOfGroup(int rank) const { return rank / group_size_ * group_size_; }
+
   void At(double at, Timer timer) {
     timer.at = at;
     timer.order = order_++;
@@ -125,7 +130,7 @@ class Simulator {
     state.ready = state.waits = false;
     if (state.next == state.tasks.size()) return;
     state.behind = TaskOf(rank, state.tasks[state.next]).first;
-    state.behind_released = 0;
+    state.behind_released = FirstOfGroup(rank);
     CheckWaits(rank, stream);
   }
 
@@ -134,10 +139,9 @@ class Simulator {
     if (state.ready || state.waits || state.next == state.tasks.size()) return;
     const Task& task = TaskOf(rank, state.tasks[state.next]);
     if (task.after != kNone && !ranks_[rank].done[task.after]) return;
-    const int all = static_cast<int>(ranks_.size());
     if (task.released > 0 &&
-        !Heard(rank, stream, Doorbell::kReleased, task.released, all,
-               state.behind_released)) {
+        !Heard(rank, stream, Doorbell::kReleased, task.released,
+               FirstOfGroup(rank) + group_size_, state.behind_released)) {
       return;
     }
     if (task.await != Doorbell::kNone &&
@@ -283,6 +287,7 @@ class Simulator {
   const TaskGraph& graph_;
   FairShare fair_share_;
   std::vector<RankState> ranks_;
+  const int group_size_;
   double now_ = 0;
   size_t left_ = 0;  // unfinished tasks
   uint64_t order_ = 0;

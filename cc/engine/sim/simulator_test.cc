@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -127,6 +128,42 @@ TEST(SimulatorTest, BarrierTakesADoorbell) {
     graph.ranks.push_back({ring, wait});
   }
   EXPECT_DOUBLE_EQ(Seconds(resources, graph), 1 + 2 + 5);
+}
+
+// Two groups of two: each rank waits for its own group's releases alone.
+TEST(SimulatorTest, GroupsDoNotWaitForEachOther) {
+  const Resources resources(TestMachine(4, 1));
+  TaskGraph graph{.doorbell_seconds = 1, .group_size = 2, .ranks = {}};
+  for (int rank = 0; rank < 4; ++rank) {
+    Task ring;
+    ring.stream = Stream::kRelease;
+    ring.setup = rank < 2 ? 2 : 10;  // the second group is slow
+    ring.rings = Doorbell::kReleased;
+    ring.rung = 1;
+    Task wait;
+    wait.stream = Stream::kOut;
+    wait.released = 1;
+    wait.setup = rank < 2 ? 20 : 3;
+    graph.ranks.push_back({ring, wait});
+  }
+  // The first group's: 2 + 1 + 20, the second's 10 + 1 + 3.
+  EXPECT_DOUBLE_EQ(Seconds(resources, graph), 23);
+}
+
+TEST(MachineTest, GpusShareTheLinksOfTheirHostEvenly) {
+  Machine machine = TestMachine(2, 1);
+  machine.gpus_per_host = 4;
+  machine.links_per_host = 2;
+  const Resources resources(machine);
+  std::vector<std::string> names;
+  for (int rank = 0; rank < machine.ranks(); ++rank)
+    names.push_back(resources.Name(resources.UplinkOut(rank)));
+  const std::vector<std::string> expected = {
+      "uplink out of host 0, link 0", "uplink out of host 0, link 0",
+      "uplink out of host 0, link 1", "uplink out of host 0, link 1",
+      "uplink out of host 1, link 0", "uplink out of host 1, link 0",
+      "uplink out of host 1, link 1", "uplink out of host 1, link 1"};
+  EXPECT_EQ(names, expected);
 }
 
 TEST(SimulatorTest, ATaskMayFollowOneOfAnotherStream) {

@@ -1,0 +1,161 @@
+"""The section of docs/performance.md on hosts with several GPUs."""
+
+from jax_cxl._simulate import constants as c
+from jax_cxl._simulate import levels, model
+from jax_cxl._simulate import levels_study as study
+from jax_cxl._simulate.tables import bytes_text, markdown, time_text
+
+_INSIDE = {"nvlink": "NVLink", "pcie": "PCIe, peer to peer", "none": "the host's memory"}
+_HOSTS = (2, 8, 32)
+
+
+def levels_section() -> str:
+    few, many = study.KINDS[0], study.KINDS[len(c.INSIDE_RATES)]
+    return f"""### Hosts of eight GPUs, flat and in levels
+
+Flat: each of a host's eight GPUs is a rank of the pool. In levels: GPU g of each host is in group
+g, the groups call through the pool at the same time, and JAX's own collectives (NCCL's) work inside
+the hosts.
+
+| | inside a host, before | through the pool, for each group | inside a host, after |
+| --- | --- | --- | --- |
+| all_reduce (psum) | reduce_scatter | all_reduce of an eighth | all_gather |
+| all_gather | | all_gather of an eighth | all_gather |
+| reduce_scatter (psum_scatter) | reduce_scatter | reduce_scatter of an eighth | |
+| all_to_all | all_to_all | all_to_all, a message for each pair of hosts and GPU | |
+
+The stages through the pool are the planners' own plans, of all groups together, on the model of
+links and cards. The stages inside are NCCL's cost model with rates that were measured here
+(`INSIDE_RATES` in `jax_cxl/_simulate/constants.py`, between two or four GPUs; those for
+peer-to-peer copies over PCIe were not measured). Over NVLink up to {max(c.CHUNKS)} chunks overlap
+their stages. Otherwise the stages need the same PCIe port of a GPU, and nothing overlaps.
+all_gather, reduce_scatter and all_to_all copy everything once inside a GPU, to put the blocks in
+order. There are two kinds of hosts: {few.links} link and {few.cards} cards for each host, which are
+as many cards as in the paper; and {many.links} links and {many.cards} cards, one for each GPU. NCCL
+has one 200 Gb/s adapter a host or eight. It reaches {c.NCCL_TUNED_EFFICIENCY:.0%} of their rate
+here, against {c.NCCL_EFFICIENCY} in the tables above; that is an assumption in its favour.
+
+[All rows](../benchmarks/results/{study.RESULTS}) are for 2 to 128 hosts,
+1 KiB to 1 GiB and each kind of link inside; `python -m jax_cxl simulate --write-levels` writes
+them. `--gpus-per-host`, `--links-per-host`, `--inside` and `--adapters` ask for another machine.
+The CUDA engine's groups have at most 64 members. Beyond 8 hosts only levels exist, and the model
+goes on as if larger flat groups did the same.
+
+{_times()}
+
+{_reading()}
+
+{_bytes()}
+
+{_pays()}"""
+
+
+def _times() -> str:
+    rows = []
+    for op in levels.OPS:
+        for hosts in _HOSTS:
+            cells = []
+            for kind in study.KINDS:
+                if kind.inside != "nvlink":
+                    continue
+                setting = kind.setting(hosts)
+                for call in (levels.flat_seconds, levels.seconds):
+                    cells.append(time_text(call(op, study.SIZE_OF_BYTES, setting)))
+            for adapters in study.ADAPTERS:
+                cells.append(
+                    time_text(study.nccl_seconds(op, study.SIZE_OF_BYTES, hosts, adapters))
+                )
+            rows.append((op if hosts == _HOSTS[0] else "", hosts, *cells))
+    header = (
+        f"{bytes_text(study.SIZE_OF_BYTES)}, NVLink inside",
+        "hosts",
+        "1 link: flat",
+        "levels",
+        "8 links: flat",
+        "levels",
+        "NCCL, 1 adapter",
+        "NCCL, 8 adapters",
+    )
+    return markdown(header, rows)
+
+
+def _reading() -> str:
+    one, eight = study.KINDS[0].setting(8), study.KINDS[len(c.INSIDE_RATES)].setting(8)
+    size = study.SIZE_OF_BYTES
+
+    def gain(op: str, setting: model.Setting) -> str:
+        ratio = levels.flat_seconds(op, size, setting) / levels.seconds(op, size, setting)
+        return f"{ratio:.1f}"
+
+    reductions = ("all_reduce", "all_gather", "reduce_scatter")
+    one_gains, eight_gains = (
+        ", ".join(gain(op, setting) for op in reductions) for setting in (one, eight)
+    )
+    exchange = f"{gain('all_to_all', one)} and {gain('all_to_all', eight)}"
+    return f"""At 8 hosts levels are {one_gains} times as fast as flat for
+{", ".join(reductions)} with one link, and {eight_gains} times with eight:
+an eighth of the bytes crosses. For all_to_all it is {exchange}: nearly all
+its bytes have to cross, and levels save only those between GPUs of one host."""
+
+
+def _bytes() -> str:
+    rows = []
+    for op in levels.OPS:
+        for hosts in _HOSTS:
+            cells = []
+            for kind in study.KINDS:
+                if kind.inside != "nvlink":
+                    continue
+                found = study.moved_bytes(op, kind.setting(hosts))
+                for what in ("link", "card"):
+                    cells.append(", ".join(_messages(getattr(found[way], what)) for way in found))
+            rows.append((op if hosts == _HOSTS[0] else "", hosts, *cells))
+    header = (
+        "flat, levels, least",
+        "hosts",
+        "1 link: a link",
+        "a card",
+        "8 links: a link",
+        "a card",
+    )
+    return f"""Bytes of a call of {bytes_text(study.SIZE_OF_BYTES)}, written and read together, as
+multiples of its size: through the busiest link of a host and of the busiest card, counted from the
+plans. The least is for links and cards that share evenly, where each host is one rank
+(`cc/plan/bounds.h`).
+
+{markdown(header, rows)}"""
+
+
+def _messages(bytes_: tuple[float, float]) -> str:
+    return f"{sum(bytes_) / study.SIZE_OF_BYTES:.3g}"
+
+
+def _pays() -> str:
+    rows = []
+    for op in levels.OPS:
+        for kind in study.KINDS:
+            cells = [_runs(levels.paying(op, kind.setting(n), study.SIZES)) for n in _HOSTS]
+            name = f"{kind.links} link{'s' if kind.links > 1 else ''}, {_INSIDE[kind.inside]}"
+            rows.append((op if kind == study.KINDS[0] else "", name, *cells))
+    header = ("levels are faster", "links, inside", *(f"{n} hosts" for n in _HOSTS))
+    sizes = f"{bytes_text(study.SIZES[0])} to {bytes_text(study.SIZES[-1])}"
+    return f"""Where levels pay, of sizes from {sizes} in steps of four times. Two calls of
+NCCL inside make short calls slower than flat. (The model is ahead of the engine for flat calls of
+many ranks: the end of this part says why. So levels may pay earlier.)
+
+{markdown(header, rows)}"""
+
+
+def _runs(runs: list[tuple[int, int]]) -> str:
+    first, last = study.SIZES[0], study.SIZES[-1]
+    texts = []
+    for low, high in runs:
+        if (low, high) == (first, last):
+            texts.append("all")
+        elif high == last:
+            texts.append(f"from {bytes_text(low)}")
+        elif low == high:
+            texts.append(bytes_text(low))
+        else:
+            texts.append(f"{bytes_text(low)} to {bytes_text(high)}")
+    return ", ".join(texts) or "none"
