@@ -37,8 +37,10 @@ Stripes GpuStripes(uint64_t slot_bytes, int num_devices, int num_ranks,
                    uint32_t num_blocks);
 
 // Returns the layout of the rings of a group of GPUs, for a pool of
-// `num_devices` devices with space for slots of `slot_bytes`. The kernels of
-// the CUDA engine use it, and the simulator.
+// `num_devices` devices with space for slots of `slot_bytes`. The simulator
+// uses it as it is, for links of 20 GB/s. The CUDA engine uses other slots and
+// other rounds of kernels, which were measured on links of 55 GB/s
+// (cc/comm/cuda/device_connection.h).
 inline constexpr uint64_t kGpuSlotBytes = uint64_t{2} << 20;
 Geometry GpuGeometry(int num_devices, int num_ranks,
                      uint64_t slot_bytes = kGpuSlotBytes);

@@ -12,8 +12,8 @@ GPUS = 8
 HOSTS = (2, 4, 8, 16, 32, 64, 128)
 # Counting the bytes of more takes minutes for each row.
 HOSTS_COUNTED = (2, 4, 8, 16, 32)
-SIZES = tuple(c.KIB << i for i in range(0, 21, 2))
 SIZE_OF_BYTES = 64 * c.MIB
+_SIZES = tuple(c.KIB << i for i in range(0, 21, 2))
 ADAPTERS = (1, 8)
 RESULTS = "simulate-levels-2026-11-24.json"
 
@@ -45,6 +45,11 @@ class Kind:
         )
 
 
+def sizes(hosts: int) -> tuple[int, ...]:
+    """The sizes of the study. Longer calls of more ranks take minutes, and show nothing new."""
+    return _SIZES if hosts <= 8 else tuple(size for size in _SIZES if size <= SIZE_OF_BYTES)
+
+
 # As many cards for each host as in the paper's setting; and one for each GPU, with a link of its
 # own.
 KINDS = tuple(
@@ -64,7 +69,7 @@ def write(path: pathlib.Path) -> None:
     for op in levels.OPS:
         for hosts in HOSTS:
             for kind in KINDS:
-                times += [_times(op, size, hosts, kind) for size in SIZES]
+                times += [_times(op, size, hosts, kind) for size in sizes(hosts)]
                 pays.append(_pays(op, hosts, kind))
                 if kind.inside == "nvlink" and hosts in HOSTS_COUNTED:
                     moved.append(_moved(op, hosts, kind))
@@ -96,7 +101,7 @@ def _times(op: str, size: int, hosts: int, kind: Kind) -> dict[str, object]:
 
 
 def _pays(op: str, hosts: int, kind: Kind) -> dict[str, object]:
-    runs = levels.paying(op, kind.setting(hosts), SIZES)
+    runs = levels.paying(op, kind.setting(hosts), sizes(hosts))
     return {"op": op, "hosts": hosts, **_of(kind), "bytes": [list(run) for run in runs]}
 
 

@@ -92,5 +92,10 @@ and 256 MiB runs to the end). The paper's variants follow published descriptions
 
 The model is ahead of the CUDA engine in one thing, which matters to calls of many ranks: outside
 the calls with flags a warp of the engine reads from one peer after another, so that each peer costs
-a read's latency. The engine's own limits (flags up to 256 KiB, chunks of 512 KiB and more in a
-pool of one device) were measured on an emulated pool and links of 55 GB/s."""
+a read's latency. The engine's own limits were measured on an emulated pool and links of 55 GB/s:
+flags up to 256 KiB; 4 MiB of a round for all members together; rounds of at least 512 KiB in a pool
+of one device, and of 1 MiB in a pool of several (`cc/comm/cuda/device_connection.h`). The model has
+flags up to 64 KiB, whole slots, and rounds of at least 24 KiB in pools of several devices. With the
+engine's rounds, calls of 1 MiB between 3 hosts would take 1.1 to 2.0 times as long here, those of
+4 MiB 1.1 to 1.2 times, and those of 16 MiB and more 0.97 to 1.04 times. On real CXL the engine's
+limits are to be measured again."""

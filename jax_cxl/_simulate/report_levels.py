@@ -36,8 +36,9 @@ has one 200 Gb/s adapter a host or eight. It reaches {c.NCCL_TUNED_EFFICIENCY:.0
 here, against {c.NCCL_EFFICIENCY} in the tables above; that is an assumption in its favour.
 
 [All rows](../benchmarks/results/{study.RESULTS}) are for 2 to 128 hosts,
-1 KiB to 1 GiB and each kind of link inside; `python -m jax_cxl simulate --write-levels` writes
-them. `--gpus-per-host`, `--links-per-host`, `--inside` and `--adapters` ask for another machine.
+1 KiB to 1 GiB (64 MiB for more than 8 hosts) and each kind of link inside;
+`python -m jax_cxl simulate --write-levels` writes them. `--gpus-per-host`, `--links-per-host`,
+`--inside` and `--adapters` ask for another machine.
 The CUDA engine's groups have at most 64 members. Beyond 8 hosts only levels exist, and the model
 goes on as if larger flat groups did the same.
 
@@ -134,20 +135,25 @@ def _pays() -> str:
     rows = []
     for op in levels.OPS:
         for kind in study.KINDS:
-            cells = [_runs(levels.paying(op, kind.setting(n), study.SIZES)) for n in _HOSTS]
+            cells = [
+                _runs(levels.paying(op, kind.setting(n), study.sizes(n)), study.sizes(n))
+                for n in _HOSTS
+            ]
             name = f"{kind.links} link{'s' if kind.links > 1 else ''}, {_INSIDE[kind.inside]}"
             rows.append((op if kind == study.KINDS[0] else "", name, *cells))
     header = ("levels are faster", "links, inside", *(f"{n} hosts" for n in _HOSTS))
-    sizes = f"{bytes_text(study.SIZES[0])} to {bytes_text(study.SIZES[-1])}"
-    return f"""Where levels pay, of sizes from {sizes} in steps of four times. Two calls of
-NCCL inside make short calls slower than flat. (The model is ahead of the engine for flat calls of
-many ranks: the end of this part says why. So levels may pay earlier.)
+    first, *_, last = study.sizes(_HOSTS[0])
+    sizes = f"{bytes_text(first)} to {bytes_text(last)}"
+    return f"""Where levels pay, of sizes from {sizes} (64 MiB for more than 8 hosts)
+in steps of four times. The calls of NCCL inside make short calls slower than flat. (The model is
+ahead of the engine for flat calls of many ranks: the end of this part says why. So levels may pay
+earlier.)
 
 {markdown(header, rows)}"""
 
 
-def _runs(runs: list[tuple[int, int]]) -> str:
-    first, last = study.SIZES[0], study.SIZES[-1]
+def _runs(runs: list[tuple[int, int]], sizes: tuple[int, ...]) -> str:
+    first, last = sizes[0], sizes[-1]
     texts = []
     for low, high in runs:
         if (low, high) == (first, last):

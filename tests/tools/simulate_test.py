@@ -284,7 +284,7 @@ class LevelsTest(parameterized.TestCase):
 
     def test_where_levels_pay(self):
         setting = levels_study.KINDS[0].setting(2)
-        sizes = levels_study.SIZES
+        sizes = levels_study.sizes(2)
         runs = levels.paying("reduce_scatter", setting, sizes)
         self.assertEqual(runs[-1][1], sizes[-1])
         for size in sizes:
@@ -310,7 +310,7 @@ class LevelsTest(parameterized.TestCase):
         root = pathlib.Path(__file__).parents[2]
         found = json.loads((root / "benchmarks" / "results" / levels_study.RESULTS).read_text())
         rows = [row for row in found["results"] if row["hosts"] == 4]
-        self.assertLen(rows, 4 * len(levels_study.KINDS) * len(levels_study.SIZES))
+        self.assertLen(rows, 4 * len(levels_study.KINDS) * len(levels_study.sizes(4)))
         for row in rows:
             kind = levels_study.Kind(row["links"], row["cards_per_host"], row["inside"])
             time = levels.seconds(row["op"], row["bytes"], kind.setting(4))
