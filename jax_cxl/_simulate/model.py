@@ -28,7 +28,7 @@ class Setting:
       slot_bytes: bytes of a slot of a rank's ring; 0 for 2 MiB.
       even: replace the cards by one card as fast as all, so that no card is busier than another.
       apart: let cards serve reads and writes at the same time, each at its full rate.
-      orders: number of orders of the readers in the paper's broadcast; the best order counts.
+      orders: orders of the readers in the paper's broadcast to try; the best order counts.
     """
 
     hosts: int = c.HOSTS
