@@ -59,7 +59,7 @@ def init_layer(key: jax.Array, sizes: Sizes) -> Parameters:
     return layer
 
 
-def _normalize(x: jax.Array, gain: jax.Array) -> jax.Array:
+def normalize(x: jax.Array, gain: jax.Array) -> jax.Array:
     """Scales (..., D) to a root mean square of 1 + gain: weight decay then pulls towards 1."""
     x32 = x.astype(jnp.float32)
     x32 *= jax.lax.rsqrt(jnp.mean(jnp.square(x32), -1, keepdims=True) + 1e-6)
@@ -99,10 +99,15 @@ def embed(outer: Parameters, inputs: jax.Array) -> jax.Array:
     return jax.nn.one_hot(inputs, BYTES, dtype=table.dtype) @ table * table.shape[1] ** 0.5
 
 
+def apply_attention(layer: Parameters, x: jax.Array, heads: int) -> jax.Array:
+    """Applies attention, added to the residual stream (B, T, D)."""
+    return x + _attend(layer, normalize(x, layer["attention_norm"]), heads)
+
+
 def apply_layer(layer: Parameters, x: jax.Array, heads: int) -> jax.Array:
     """Applies attention, then the perceptron, each added to the residual stream (B, T, D)."""
-    x = x + _attend(layer, _normalize(x, layer["attention_norm"]), heads)
-    hidden = jax.nn.gelu(_normalize(x, layer["mlp_norm"]) @ layer["up"])
+    x = apply_attention(layer, x, heads)
+    hidden = jax.nn.gelu(normalize(x, layer["mlp_norm"]) @ layer["up"])
     return x + hidden @ layer["down"]
 
 
@@ -117,6 +122,6 @@ def nats(outer: Parameters, x: jax.Array, targets: jax.Array) -> jax.Array:
     Returns:
         Negative log likelihoods in nats, (B, T), float32.
     """
-    logits = (_normalize(x, outer["norm"]) @ outer["embedding"].T).astype(jnp.float32)
+    logits = (normalize(x, outer["norm"]) @ outer["embedding"].T).astype(jnp.float32)
     chosen = jnp.take_along_axis(logits, targets[..., None], -1)[..., 0]
     return jax.nn.logsumexp(logits, -1) - chosen

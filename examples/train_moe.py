@@ -1,0 +1,65 @@
+"""Trains a transformer whose perceptrons are mixtures of experts, through a CXL memory pool.
+
+    python -m jax_cxl.launch -n 2 examples/train_moe.py --exchange=dispatch --plot=loss.png
+
+Each layer has --experts perceptrons, which lie on the devices in equal parts, and a router chooses
+--choices of them for each token. `--exchange` says how tokens get there and back (exchanges.py):
+
+    dispatch   jax_cxl.moe_dispatch and moe_combine
+    ragged     two jax_cxl.ragged_all_to_all; the losses are those of dispatch
+    dense      two jax_cxl.all_to_all with an equal share of each expert's rows for every device
+    dense-lax  the same by jax.lax, over Gloo or NCCL; the losses are those of dense
+
+On GPUs, one process each:
+
+    python -m jax_cxl.launch -n 2 examples/train_moe.py --platform=cuda --preset=340m
+
+The other flags are those of train_transformer.py. `moe_trainer.py` has the model.
+"""
+
+import importlib
+from typing import Any
+
+import exchanges
+import namespaces
+import training
+from absl import app, flags
+from moe_trainer import MoeTrainer
+
+_EXCHANGE = flags.DEFINE_enum(
+    "exchange",
+    "dispatch",
+    ["dispatch", "ragged", "dense", "dense-lax"],
+    "How tokens reach their experts.",
+)
+_EXPERTS = flags.DEFINE_integer("experts", 8, "Experts of each layer.", lower_bound=1)
+_CHOICES = flags.DEFINE_integer("choices", 2, "Experts of each token.", lower_bound=1)
+_CAPACITY_FACTOR = flags.DEFINE_float(
+    "capacity_factor", 1.5, "Rows of an expert, over its mean share of the tokens."
+)
+
+
+def main(argv: list[str]) -> None:
+    training.prepare(argv)
+    sizes, dtype, optimizer = training.model()
+    name = _EXCHANGE.value
+    collectives: Any = namespaces.Lax()
+    if name == "dense-lax":
+        training.connect()
+        exchange = exchanges.dense(importlib.import_module("jax.lax"))
+    else:
+        collectives = importlib.import_module("jax_cxl")
+        collectives.initialize()
+        ways = {"dispatch": exchanges.dispatch, "ragged": exchanges.ragged}
+        exchange = ways.get(name) or exchanges.dense(collectives)
+    trainer = MoeTrainer(
+        *(sizes, dtype, optimizer, collectives, exchange),
+        *(_EXPERTS.value, _CHOICES.value, _CAPACITY_FACTOR.value),
+    )
+    flag_holders = [_EXPERTS, _CHOICES, _CAPACITY_FACTOR]
+    program = training.Program(name, flag_holders, [] if name == "dense-lax" else ["jax_cxl"])
+    training.write(training.train(program, trainer, training.load_corpus()))
+
+
+if __name__ == "__main__":
+    app.run(main)
