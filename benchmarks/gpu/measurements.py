@@ -83,6 +83,15 @@ def bench(
     return run
 
 
+def rows(suite: Suite) -> Record:
+    """Checks and measures take_rows and ragged_all_to_all beside dense exchanges, in turns."""
+    small = () if suite.platform == "cuda" else ("--tokens=128,1024", "--width=64")
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "rows.json"
+        suite.launch("benchmarks/rows.py", f"--json={path}", *small, NCCL_P2P_DISABLE="1")
+        return {"results": json.loads(path.read_text())["results"]}
+
+
 def snapshots(suite: Suite) -> Record:
     """Saves and restores 4 GiB beside steps, in memory of both kinds of coherence."""
     on_gpus = suite.platform == "cuda"

@@ -53,6 +53,7 @@ ALL = {
         180,
         default=False,
     ),
+    "rows": Stage(measurements.rows, 200, default=False),
     "transformer": Stage(measurements.transformer("cxl", "lax"), 300),
     "transformer_flush": Stage(
         measurements.transformer("cxl", JAX_CXL_POOL=f"shm:?size=768MiB{checks.FLUSH}"), 150

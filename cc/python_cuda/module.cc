@@ -38,6 +38,7 @@ nb::dict Registrations() {
   AddTargets(targets, &jax_cxl_cuda_instantiate,
              {{"jax_cxl_collective", &jax_cxl_cuda_collective},
               {"jax_cxl_ragged", &jax_cxl_cuda_ragged},
+              {"jax_cxl_take_rows", &jax_cxl_cuda_take_rows},
               {"jax_cxl_barrier", &jax_cxl_cuda_barrier},
               {"jax_cxl_start", &jax_cxl_cuda_start}});
   AddTargets(targets, nullptr,

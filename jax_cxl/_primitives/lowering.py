@@ -247,8 +247,13 @@ def take_rows(
     carrier = carriers.of(avals[0].dtype, Op.TAKE_ROWS, ReduceOp.SUM)
 
     def lower(ctx, table, indices, *published):
+        if "cuda" in ctx.module_context.platforms:
+            scratch = _row_scratch_bytes(ranks.shape[1], aval_out.shape[0])
+            ctx = ctx.replace(
+                avals_out=[*ctx.avals_out, jax.core.ShapedArray((scratch,), np.dtype(np.uint8))]
+            )
         call = jax.ffi.ffi_lowering(call_attributes.TAKE_ROWS_TARGET)
-        return call(
+        results = call(
             ctx,
             table,
             indices,
@@ -263,8 +268,14 @@ def take_rows(
                 rows=(avals[0].shape[0], aval_out.shape[0]),
             ),
         )
+        return results[:1]
 
     return carriers.carried(ctx, carrier, lower, table, indices, *published)
+
+
+def _row_scratch_bytes(ranks: int, taken: int) -> int:
+    """Returns cuda::RowScratchBytes (cc/engine/cuda/rows.cu)."""
+    return 8 * taken + 4 * (2 * (4096 + ranks) + 1)
 
 
 def barrier(

@@ -136,7 +136,7 @@ def _transpose(ct, table, indices, *published, axes, groups, size):
     rows = table.aval.shape[0]
     # Added up in float32 as reductions do; each rank's rows go back to it.
     at = jnp.where(indices < 0, size * rows, indices)
-    wide = jnp.promote_types(ct.dtype, jnp.float32)
+    wide = ct.dtype if ct.dtype.itemsize >= 4 else np.float32
     taken = jnp.zeros((size * rows, *ct.shape[1:]), wide).at[at].add(ct.astype(wide), mode="drop")
     parts = taken.reshape(size, rows, *ct.shape[1:])
     parts = named_axis.vary(parts, tuple(axes))

@@ -149,6 +149,21 @@ def _ragged_oracle(x: Array) -> Array:
     return y
 
 
+# Rank r takes these rows; some of them twice, some that are not there.
+_TAKEN = (np.arange(RANKS)[:, None] * 5 + np.arange(7) * 3) % (RANKS * LENGTH + 2)
+
+
+def _take_rows(x: Any, axis: str) -> Any:
+    indices = jnp.asarray(_TAKEN, np.int32)[lax.axis_index(axis)]
+    return jax_cxl.take_rows(x, indices, axis)
+
+
+def _take_rows_oracle(x: Array) -> Array:
+    whole = x.reshape(-1, *x.shape[2:])
+    inside = (len(whole) > _TAKEN).reshape(*_TAKEN.shape, *[1] * (x.ndim - 2))
+    return np.where(inside, whole[np.minimum(_TAKEN, len(whole) - 1)], np.zeros((), x.dtype))
+
+
 def _send_and_receive(x: Any, axis: str) -> Any:
     token = jax_cxl.psend(x, axis, PERM)
     return jax_cxl.precv(token, jax.ShapeDtypeStruct(x.shape, x.dtype), axis, PERM)
@@ -260,6 +275,7 @@ OPERATIONS: tuple[Operation, ...] = (
         shape=(3, RANKS),
     ),
     Operation("ppermute", lambda x, a: jax_cxl.ppermute(x, a, PERM), _permuted),
+    Operation("take_rows", _take_rows, _take_rows_oracle, shape=(LENGTH, 3)),
     Operation("pshuffle", lambda x, a: jax_cxl.pshuffle(x, a, SHUFFLE), lambda x: x[SHUFFLE]),
     Operation("psend, precv", _send_and_receive, _permuted),
     Operation("pbroadcast", lambda x, a: jax_cxl.pbroadcast(x, a, 1), _everywhere(lambda x: x[1])),

@@ -45,6 +45,13 @@ struct Call {
   std::vector<int64_t> table;
   // take_rows: the rows that this rank takes.
   std::shared_ptr<const cpu::TakenRows> rows;
+  // The same on a GPU, in its memory.
+  struct RowOperands {
+    const int32_t* indices = nullptr;
+    const uint8_t* published = nullptr;  // null: all rows
+    void* scratch = nullptr;             // cuda::RowScratchBytes
+  };
+  RowOperands row_operands;
   std::string name;  // for messages, as the user wrote it: "psum"
   std::string site;  // "train.py:33 (step)", or empty
   // Runs once, and may keep its thread for as long as it likes.

@@ -25,6 +25,17 @@ uint64_t HashCall(const pool::CallDescriptor& descriptor, uint64_t number) {
   return hash & cuda::kValueMask;
 }
 
+cudaError_t LaunchRows(const Call& call, const cuda::DeviceCall& device,
+                       const cuda::Shape& shape, cudaStream_t stream) {
+  const Call::RowOperands& operands = call.row_operands;
+  cuda::DeviceRows rows;
+  const cudaError_t error =
+      cuda::PrepareRows(call.request, operands.indices, operands.published,
+                        operands.scratch, &rows, stream);
+  if (error != cudaSuccess) return error;
+  return cuda::LaunchRows(device, shape, rows, stream);
+}
+
 // Returns how many rounds a kernel puts ahead of its doorbells. One round keeps
 // the path to the peers short, but leaves the link idle if a round is small, or
 // if several peers read it at a time.
@@ -267,7 +278,10 @@ Status DeviceChannel::EnqueueRecorded(const Call& call, bool aside,
   } else {
     if (std::exchange(last_by_copy_engine_, false))
       error = cuda::LaunchWaitForEnd(device, stream);
-    if (error == cudaSuccess) error = cuda::Launch(device, shape, stream);
+    if (error == cudaSuccess)
+      error = call.request.op == plan::Op::kTakeRows && call.request.count > 0
+                  ? LaunchRows(call, device, shape, stream)
+                  : cuda::Launch(device, shape, stream);
   }
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(error, "launching a collective"));
   if (aside)

@@ -14,6 +14,10 @@ uint64_t Aligned(uint64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
+uint64_t IndexBytes(const plan::Request& request) {
+  return request.rows.taken * sizeof(int32_t);
+}
+
 Status CopyAsync(void* to, const void* from, uint64_t bytes,
                  cudaStream_t stream) {
   if (bytes == 0) return OkStatus();
@@ -51,7 +55,8 @@ Status HostPath::Open() {
 
 Status HostPath::Reserve(const plan::Request& request) {
   const uint64_t entries =
-      4 * request.num_ranks * request.ragged.slices * sizeof(int64_t);
+      4 * request.num_ranks * request.ragged.slices * sizeof(int64_t) +
+      IndexBytes(request) + request.rows.table;
   return ReserveBytes(Aligned(plan::InputBytes(request)) +
                       Aligned(plan::OutputBytes(request)) + Aligned(entries));
 }
@@ -72,6 +77,17 @@ Status HostPath::ReserveBytes(uint64_t bytes) {
 void HostPath::Run(void* argument) {
   std::unique_ptr<Job> job(static_cast<Job*>(argument));
   HostPath* path = job->path;
+  const plan::Request& request = job->call->request;
+  if (request.op == plan::Op::kTakeRows && request.count > 0) {
+    const auto* indices = reinterpret_cast<const int32_t*>(job->table);
+    const auto* published =
+        reinterpret_cast<const uint8_t*>(job->table + IndexBytes(request));
+    job->call->rows = std::make_shared<const cpu::TakenRows>(cpu::TakenRows::Of(
+        request, {indices, request.rows.taken},
+        {published, job->call->row_operands.published == nullptr
+                        ? 0
+                        : request.rows.table}));
+  }
   std::vector<int64_t>& table = job->call->table;
   for (uint64_t i = 0; i < job->layout.count; ++i) {
     const std::byte* entry = job->table + i * job->layout.entry_bytes;
@@ -97,7 +113,10 @@ Status HostPath::Enqueue(const std::vector<int32_t>& members, const Call& call,
                          const Table& table, cudaStream_t stream) {
   const uint64_t input_bytes = plan::InputBytes(call.request);
   const uint64_t output_bytes = plan::OutputBytes(call.request);
-  const uint64_t table_bytes = table.count * table.entry_bytes;
+  const bool takes_rows = call.request.op == plan::Op::kTakeRows;
+  const uint64_t table_bytes =
+      takes_rows ? IndexBytes(call.request) + call.request.rows.table
+                 : table.count * table.entry_bytes;
   if (calls_ > 0 && stream != last_stream_)
     CXL_RETURN_IF_ERROR(cuda::CudaStatus(
         cudaStreamWaitEvent(stream, last_done_), "cudaStreamWaitEvent"));
@@ -120,7 +139,17 @@ Status HostPath::Enqueue(const std::vector<int32_t>& members, const Call& call,
   job->number = ++calls_;
 
   CXL_RETURN_IF_ERROR(CopyAsync(input, call.input, input_bytes, stream));
-  CXL_RETURN_IF_ERROR(CopyAsync(entries, table.entries, table_bytes, stream));
+  if (takes_rows) {
+    const Call::RowOperands& operands = call.row_operands;
+    CXL_RETURN_IF_ERROR(
+        CopyAsync(entries, operands.indices, IndexBytes(call.request), stream));
+    if (operands.published != nullptr)
+      CXL_RETURN_IF_ERROR(CopyAsync(entries + IndexBytes(call.request),
+                                    operands.published, call.request.rows.table,
+                                    stream));
+  } else {
+    CXL_RETURN_IF_ERROR(CopyAsync(entries, table.entries, table_bytes, stream));
+  }
   // Not every collective writes all of its output.
   CXL_RETURN_IF_ERROR(CopyAsync(output, call.output, output_bytes, stream));
   CXL_RETURN_IF_ERROR(

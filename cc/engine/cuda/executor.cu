@@ -4,6 +4,7 @@
 #include "cc/engine/cuda/executor.h"
 #include "cc/engine/cuda/progress.cuh"
 #include "cc/engine/cuda/reduce.cuh"
+#include "cc/engine/cuda/row_moves.cuh"
 #include "cc/engine/cuda/stripes.cuh"
 
 namespace jax_cxl::cuda {
@@ -198,9 +199,61 @@ __device__ void Receive(const DeviceCall& call, DataWarp& warp,
   warp.Rotate(vectors.size());
 }
 
+// --- the same of a take_rows ---
+
+__device__ void SendRows(const DeviceCall& call, const DeviceRows& rows,
+                         DataWarp& warp, const DeviceStep& step) {
+  const std::byte* from = call.input + step.from;
+  if (step.kind == DeviceStepKind::kCopy) {
+    const uint64_t block = rows.row_bytes * rows.table_rows;
+    MoveTaken(
+        call, rows, warp, call.self, step.to - call.self * block, step.bytes, 0,
+        [&](uint64_t i, uint64_t valid) { return LoadLocal(from + i, valid); });
+    return;
+  }
+  if (step.kind != DeviceStepKind::kPut) return;
+  const StripeVectors vectors = VectorsOf(call, step.to, step.bytes);
+  std::byte* to =
+      call.members[call.self].slots[SlotOf(call, step.round)] + step.to;
+  for (uint32_t base = warp.thread(); base < vectors.size();
+       base += warp.threads() * kCopyUnroll) {
+    uint4 values[kCopyUnroll];
+    uint64_t offsets[kCopyUnroll];
+#pragma unroll
+    for (int k = 0; k < kCopyUnroll; ++k) {
+      const uint32_t i = base + k * warp.threads();
+      offsets[k] = i < vectors.size() ? vectors.Offset(i) : step.bytes;
+      if (offsets[k] >= step.bytes) continue;
+      const uint64_t left = step.bytes - offsets[k];
+      const uint64_t at = step.from + offsets[k];
+      if (rows.published == nullptr ||
+          IsPublished(rows, at, at + (left < 16 ? left : 16)))
+        values[k] = LoadLocal(from + offsets[k], left);
+      else
+        offsets[k] = step.bytes;
+    }
+#pragma unroll
+    for (int k = 0; k < kCopyUnroll; ++k)
+      if (offsets[k] < step.bytes) StoreSlot(to + offsets[k], values[k]);
+  }
+  warp.Rotate(vectors.size());
+}
+
+__device__ void ReceiveRows(const DeviceCall& call, const DeviceRows& rows,
+                            DataWarp& warp, const DeviceStep& step) {
+  if (step.kind != DeviceStepKind::kGet) return;
+  const std::byte* slot =
+      call.members[step.first].slots[SlotOf(call, step.round)];
+  const uint64_t block = rows.row_bytes * rows.table_rows;
+  MoveTaken(call, rows, warp, step.first, step.to - step.first * block,
+            step.bytes, step.from,
+            [&](uint64_t i, uint64_t) { return LoadSlot(slot + i); });
+}
+
 // Runs the steps of a call for data warps: the sending or the receiving steps.
-template <bool sending>
-__device__ bool RunSteps(const DeviceCall& call, DataWarp warp) {
+template <bool sending, bool takes_rows>
+__device__ bool RunSteps(const DeviceCall& call, const DeviceRows& rows,
+                         DataWarp warp) {
   // A control warp does the steps that only ring.
   constexpr DeviceStepKind kRings =
       sending ? DeviceStepKind::kPublish : DeviceStepKind::kRelease;
@@ -209,8 +262,12 @@ __device__ bool RunSteps(const DeviceCall& call, DataWarp warp) {
     const DeviceStep& step = sending ? call.sending[at] : call.receiving[at];
     if (step.kind != kRings) {
       if (!warp.AwaitReady(at)) return false;
-      if constexpr (sending)
+      if constexpr (sending && takes_rows)
+        SendRows(call, rows, warp, step);
+      else if constexpr (sending)
         Send(call, warp, step);
+      else if constexpr (takes_rows)
+        ReceiveRows(call, rows, warp, step);
       else
         Receive(call, warp, step);
     }
@@ -223,8 +280,9 @@ __device__ bool RunSteps(const DeviceCall& call, DataWarp warp) {
 // receiving data warps.
 constexpr uint32_t kControlWarps = 4;
 
+template <bool takes_rows>
 __device__ bool RunWarp(const DeviceCall& call, const Shape& shape,
-                        BlockState& state) {
+                        const DeviceRows& rows, BlockState& state) {
   const uint32_t warp = threadIdx.x / 32;
   if (warp < kControlWarps) {
     ControlWarp control(call, state, warp < 2 ? kSending : kReceiving,
@@ -243,14 +301,19 @@ __device__ bool RunWarp(const DeviceCall& call, const Shape& shape,
   const uint32_t slot = warp - kControlWarps;
   const uint32_t sending = shape.sending_warps();
   if (slot < sending)
-    return RunSteps<true>(call, DataWarp(state, kSending, slot, slot, sending));
-  return RunSteps<false>(call, DataWarp(state, kReceiving, slot, slot - sending,
-                                        shape.data_warps() - sending));
+    return RunSteps<true, takes_rows>(
+        call, rows, DataWarp(state, kSending, slot, slot, sending));
+  return RunSteps<false, takes_rows>(
+      call, rows,
+      DataWarp(state, kReceiving, slot, slot - sending,
+               shape.data_warps() - sending));
 }
 
+template <bool takes_rows>
 __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
     Execute(const __grid_constant__ DeviceCall call,
-            const __grid_constant__ Shape shape) {
+            const __grid_constant__ Shape shape,
+            const __grid_constant__ DeviceRows rows) {
   __shared__ BlockState state;
   state.Reset();
   const KernelProgress progress(call);  // thread 0 uses it
@@ -261,7 +324,7 @@ __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
         CallWord(call.call, call.hash));
   }
   __syncthreads();
-  if (__syncthreads_or(!RunWarp(call, shape, state))) {
+  if (__syncthreads_or(!RunWarp<takes_rows>(call, shape, rows, state))) {
     if (threadIdx.x == 0) Stop(call.status);
     return;
   }
@@ -292,16 +355,29 @@ __global__ void Wait(const uint64_t* flag, uint64_t value,
 
 cudaError_t Launch(const DeviceCall& call, const Shape& shape,
                    cudaStream_t stream) {
-  Execute<<<shape.blocks, (kControlWarps + shape.data_warps()) * 32, 0,
-            stream>>>(call, shape);
+  Execute<false>
+      <<<shape.blocks, (kControlWarps + shape.data_warps()) * 32, 0, stream>>>(
+          call, shape, {});
+  return cudaGetLastError();
+}
+
+cudaError_t LaunchRows(const DeviceCall& call, const Shape& shape,
+                       const DeviceRows& rows, cudaStream_t stream) {
+  Execute<true>
+      <<<shape.blocks, (kControlWarps + shape.data_warps()) * 32, 0, stream>>>(
+          call, shape, rows);
   return cudaGetLastError();
 }
 
 cudaError_t Preload() {
   cudaFuncAttributes attributes;
-  if (cudaError_t error = cudaFuncGetAttributes(&attributes, Execute);
+  if (cudaError_t error = cudaFuncGetAttributes(&attributes, Execute<false>);
       error != cudaSuccess)
     return error;
+  if (cudaError_t error = cudaFuncGetAttributes(&attributes, Execute<true>);
+      error != cudaSuccess)
+    return error;
+  if (cudaError_t error = PreloadRows(); error != cudaSuccess) return error;
   if (cudaError_t error = cudaFuncGetAttributes(&attributes, WaitForEnd);
       error != cudaSuccess)
     return error;

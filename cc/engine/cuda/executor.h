@@ -7,6 +7,7 @@
 
 #include "cc/base/status.h"
 #include "cc/engine/cuda/device_call.h"
+#include "cc/engine/cuda/rows.h"
 
 namespace jax_cxl::cuda {
 
@@ -19,6 +20,10 @@ namespace jax_cxl::cuda {
 // reads an incomplete result. Every later CUDA call of the process fails.
 cudaError_t Launch(const DeviceCall& call, const Shape& shape,
                    cudaStream_t stream);
+
+// The same for a take_rows, of which `rows` says which rows move.
+cudaError_t LaunchRows(const DeviceCall& call, const Shape& shape,
+                       const DeviceRows& rows, cudaStream_t stream);
 
 // Enqueues a wait until all members have finished the calls before this one.
 // Required when a kernel call follows a copy-engine call: the two lay out slots

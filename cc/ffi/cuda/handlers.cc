@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cc/comm/cuda/device_runtime.h"
+#include "cc/engine/cuda/rows.h"
 #include "cc/ffi/call_site.h"
 #include "cc/ffi/errors.h"
 #include "cc/plan/plan.h"
@@ -45,10 +46,12 @@ Result<Device> FindDevice(int32_t ordinal) {
 
 Status Enqueue(cudaStream_t stream, int32_t ordinal, const CallSite& site,
                const void* input, void* output,
-               const HostPath::Table& table = {}) {
+               const HostPath::Table& table = {},
+               const comm::Call::RowOperands& operands = {}) {
   CXL_ASSIGN_OR_RETURN(Device device, FindDevice(ordinal));
   CXL_ASSIGN_OR_RETURN(CallSite::Execution execution,
                        site.MakeExecution(device.local->rank, input, output));
+  execution.call->row_operands = operands;
   return device.local->endpoint->Enqueue(*execution.members, *execution.call,
                                          table, stream);
 }
@@ -99,6 +102,42 @@ xffi::Error Ragged(cudaStream_t stream, int32_t ordinal, CallSite* site,
                      result->untyped_data(),
                      {table.untyped_data(), entries,
                       table.size_bytes() / table.element_count()});
+  return Finish(status);
+}
+
+xffi::Error TakeRows(cudaStream_t stream, int32_t ordinal, CallSite* site,
+                     xffi::AnyBuffer input, xffi::AnyBuffer indices,
+                     xffi::RemainingArgs published,
+                     xffi::Result<xffi::AnyBuffer> output,
+                     xffi::Result<xffi::AnyBuffer> scratch) {
+  const plan::Request& request = site->prototype().request;
+  Status status = site->CheckBuffers(input.size_bytes(), output->size_bytes());
+  comm::Call::RowOperands operands;
+  uint64_t mask_bytes = 0;
+  if (published.size() == 1) {
+    if (auto mask = published.get<xffi::AnyBuffer>(0)) {
+      operands.published = static_cast<const uint8_t*>(mask->untyped_data());
+      mask_bytes = mask->size_bytes();
+    }
+  }
+  if (status.ok() &&
+      (request.op != plan::Op::kTakeRows ||
+       indices.element_type() != xffi::DataType::S32 ||
+       indices.element_count() != request.rows.taken || published.size() > 1 ||
+       mask_bytes != published.size() * request.rows.table ||
+       scratch->size_bytes() <
+           cuda::RowScratchBytes(request.num_ranks, request.rows.taken)))
+    status = Error(Code::kInternal, site->prototype().name,
+                   " got other buffers than it was lowered for");
+  if (!status.ok()) return Finish(status);
+  operands.indices = static_cast<const int32_t*>(indices.untyped_data());
+  operands.scratch = scratch->untyped_data();
+  status = cuda::CudaStatus(
+      cuda::ZeroRows(request, operands.indices, output->untyped_data(), stream),
+      "filling rows with zeros");
+  if (status.ok())
+    status = Enqueue(stream, ordinal, *site, input.untyped_data(),
+                     output->untyped_data(), {}, operands);
   return Finish(status);
 }
 
@@ -199,6 +238,17 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_ragged, jax_cxl::ffi::Ragged,
                                   .Arg<xffi::AnyBuffer>()
                                   .Arg<xffi::AnyBuffer>()
                                   .Arg<xffi::AnyBuffer>()
+                                  .Ret<xffi::AnyBuffer>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_take_rows, jax_cxl::ffi::TakeRows,
+                              xffi::Ffi::Bind()
+                                  .Ctx<xffi::PlatformStream<cudaStream_t>>()
+                                  .Ctx<xffi::DeviceOrdinal>()
+                                  .Ctx<xffi::State<CallSite>>()
+                                  .Arg<xffi::AnyBuffer>()
+                                  .Arg<xffi::AnyBuffer>()
+                                  .RemainingArgs()
+                                  .Ret<xffi::AnyBuffer>()
                                   .Ret<xffi::AnyBuffer>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_barrier, jax_cxl::ffi::Barrier,

@@ -15,6 +15,8 @@ XLA_FFI_Error* jax_cxl_cuda_collective(XLA_FFI_CallFrame* frame);
 // Operand, output and table (plan::Ragged). The result is aliased to the
 // output.
 XLA_FFI_Error* jax_cxl_cuda_ragged(XLA_FFI_CallFrame* frame);
+// As jax_cxl_take_rows, with a second result: scratch memory.
+XLA_FFI_Error* jax_cxl_cuda_take_rows(XLA_FFI_CallFrame* frame);
 // Any number of operands, each aliased to its result.
 XLA_FFI_Error* jax_cxl_cuda_barrier(XLA_FFI_CallFrame* frame);
 // One operand. The results are the call's result, which is not complete yet,

@@ -16,6 +16,7 @@
 
 #include "cc/comm/call/call.h"
 #include "cc/comm/cuda/host_path.h"
+#include "cc/engine/cuda/rows.h"
 #include "cc/plan/plan.h"
 #include "cc/testing/cuda/device_world.h"
 #include "cc/testing/soak/soak_call.h"
@@ -33,16 +34,19 @@ class Scratch {
     OkOrDie(cudaMalloc(&input_, kLargest + 64));
     OkOrDie(cudaMalloc(&output_, kLargest + 64));
     OkOrDie(cudaMalloc(&table_, 1 << 20));
+    OkOrDie(cudaMalloc(&rows_, kRowBytes));
   }
   ~Scratch() {
     cudaFree(input_);
     cudaFree(output_);
     cudaFree(table_);
+    cudaFree(rows_);
   }
   Scratch(const Scratch&) = delete;
 
   // Moves the call's buffers to the device, at the same alignment.
-  void Upload(Call* call, HostPath::Table* table, cudaStream_t stream) {
+  void Upload(Call* call, const SoakCall& soak, int self,
+              HostPath::Table* table, cudaStream_t stream) {
     auto place = [](void* base, const std::byte* like) {
       return static_cast<std::byte*>(base) +
              reinterpret_cast<uintptr_t>(like) % 64;
@@ -63,6 +67,7 @@ class Scratch {
     if (!call->table.empty())
       *table = {table_, call->table.size(), sizeof(int64_t)};
     call->table.clear();
+    if (call->rows != nullptr) UploadRows(call, soak, self, stream);
     call->input = input;
     call->output = output;
     device_output_ = output;
@@ -74,6 +79,31 @@ class Scratch {
   }
 
  private:
+  // Indices, mask and scratch memory of a take_rows.
+  void UploadRows(Call* call, const SoakCall& soak, int self,
+                  cudaStream_t stream) {
+    const std::vector<int32_t>& indices = soak.indices(self);
+    const std::vector<uint8_t>& published = soak.published(self);
+    auto* to = static_cast<std::byte*>(rows_);
+    const uint64_t mask = indices.size() * sizeof(int32_t);
+    const uint64_t rest = (mask + published.size() + 15) / 16 * 16;
+    ASSERT_LE(
+        rest + cuda::RowScratchBytes(call->request.num_ranks, indices.size()),
+        kRowBytes);
+    OkOrDie(cudaMemcpyAsync(to, indices.data(), mask, cudaMemcpyHostToDevice,
+                            stream));
+    OkOrDie(cudaMemcpyAsync(to + mask, published.data(), published.size(),
+                            cudaMemcpyHostToDevice, stream));
+    call->rows.reset();
+    call->row_operands.indices = reinterpret_cast<const int32_t*>(to);
+    if (!published.empty())
+      call->row_operands.published =
+          reinterpret_cast<const uint8_t*>(to + mask);
+    call->row_operands.scratch = to + rest;
+  }
+
+  static constexpr uint64_t kRowBytes = uint64_t{256} << 20;
+  void* rows_ = nullptr;
   void* input_ = nullptr;
   void* output_ = nullptr;
   void* table_ = nullptr;
@@ -103,7 +133,8 @@ inline uint64_t RunCall(DeviceWorld& world,
     const int rank = members[self];
     OkOrDie(cudaSetDevice(world.device(rank)));
     calls.push_back(soak.ForMember(static_cast<int>(self)));
-    scratch[rank]->Upload(calls[self].get(), &tables[self], world.stream(rank));
+    scratch[rank]->Upload(calls[self].get(), soak, static_cast<int>(self),
+                          &tables[self], world.stream(rank));
     OkOrDie(cudaStreamSynchronize(world.stream(rank)));
   }
   for (size_t self = 0; self < members.size(); ++self) {

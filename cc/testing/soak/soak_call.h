@@ -190,6 +190,11 @@ class SoakCall {
   const std::vector<int32_t>& members() const { return members_; }
   plan::Op op() const { return request_.op; }
   DType dtype() const { return dtype_; }
+  // take_rows: what a member takes and publishes (nothing: all its rows).
+  const std::vector<int32_t>& indices(int self) const { return indices_[self]; }
+  const std::vector<uint8_t>& published(int self) const {
+    return published_[self];
+  }
 
   // Returns the call that the member `self` starts.
   std::unique_ptr<Call> ForMember(int self) {
@@ -280,11 +285,14 @@ class SoakCall {
   // the rows that other ranks take.
   void RandomRows(Random& random) {
     const int64_t n = members_.size();
-    const int64_t elements = Pick(random, 1, 40);
-    const int64_t rows = request_.count / elements;
+    constexpr int64_t kMostRows = 10'000;
+    const int64_t count = request_.count;
+    const int64_t elements =
+        std::max<int64_t>(Pick(random, 1, 40), count / kMostRows);
+    const int64_t rows = count / elements;
     request_.count = rows * elements;
     request_.rows = {static_cast<uint64_t>(rows),
-                     static_cast<uint64_t>(Pick(random, 0, 2 * rows))};
+                     static_cast<uint64_t>(Pick(random, 0, rows))};
     const bool masks = random() % 2 == 0;
     published_.assign(n, std::vector<uint8_t>(masks ? rows : 0));
     indices_.resize(n);
