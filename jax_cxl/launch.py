@@ -31,7 +31,7 @@ _USAGE = """\
 python -m jax_cxl.launch [-n N] [--devices-per-process K] [--no-prefix]
                                 [--grace SECONDS] [--restarts N] [--restart-lost N]
                                 [--go-on] [--post-mortem FILE] [--replace-collectives]
-                                [--oversubscribe]
+                                [--bind-cores | --oversubscribe]
                                 (SCRIPT | -m MODULE) [ARG ...]"""
 
 _DESCRIPTION = """\
@@ -51,6 +51,10 @@ devices:
   On CPUs a rank has one device, or K devices. On GPUs rank r sees GPU r, or the K GPUs
   from r*K on. JAX_LOCAL_DEVICE_IDS overrides this, for example 0 to share one GPU.
   The launcher passes JAX_PLATFORMS, XLA_FLAGS and all other variables on unchanged.
+
+cores:
+  XLA starts a thread for each core, in each rank: ranks that share cores disturb each
+  other. With --bind-cores each rank has its share of the cores to itself.
 
 collectives:
   With --replace-collectives the ranks' collectives go through the shared memory pool,
@@ -194,6 +198,11 @@ def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
         help="move the data of all of XLA's collectives between ranks through the pool",
     )
     parser.add_argument(
+        "--bind-cores",
+        action="store_true",
+        help="keep each rank on cores of its own: an equal share of the cores of this machine",
+    )
+    parser.add_argument(
         "--oversubscribe",
         action="store_true",
         help=f"allow more than {_ANY_MACHINE} ranks, and more than {_PER_CORE} for each core",
@@ -222,6 +231,8 @@ def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
             f"-n {options.n} starts {options.n} Python processes on {cores} cores. If you mean it,"
             f" add --oversubscribe; without it the limit is {most} on this machine"
         )
+    if options.bind_cores and options.n > cores:
+        parser.error(f"--bind-cores: {cores} cores are not enough for {options.n} ranks")
     return supervisor.Job(
         kind=rank.MODULE if options.m else rank.SCRIPT,
         name=command[0],
@@ -235,6 +246,7 @@ def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
         restart_lost=options.restart_lost,
         post_mortem=options.post_mortem,
         replace_collectives=options.replace_collectives,
+        bind_cores=options.bind_cores,
     )
 
 

@@ -7,8 +7,8 @@ import json
 import os
 import pathlib
 import re
-import runpy
 import sys
+import types
 
 # What jax_suite.py says through variables, as options go to JAX's test.
 FILE, FOLDER, TAKE_OVER = (
@@ -28,10 +28,19 @@ def main() -> None:
 
             jax_cxl.replace_collectives(local=True).start()
     try:
-        runpy.run_path(os.environ[FILE], run_name="__main__")
+        _run(os.environ[FILE])
     finally:
         if found is not None:
             _write_stats(folder / f"{found[1]}.json")
+
+
+def _run(file: str) -> None:
+    """Runs a program as `runpy` does, except that `sys.argv` still names this file."""
+    program = types.ModuleType("__main__")
+    program.__file__ = file
+    sys.modules["__main__"] = program
+    code = compile(pathlib.Path(file).read_text(), file, "exec")
+    exec(code, program.__dict__)
 
 
 def _write_stats(path: pathlib.Path) -> None:

@@ -2,6 +2,7 @@
 
 environment   the environment variables of a rank, and `launched()`
 board         which ranks have begun to connect, and which have ended
+cores         which cores each rank gets
 detect        makes `jax.distributed.initialize()` find the launcher's values
 mpi           the same for MPI launchers that JAX does not know
 rank          the code that runs in a rank before the user's script

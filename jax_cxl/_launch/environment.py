@@ -4,7 +4,7 @@ import contextlib
 import os
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from jax_cxl._launch.board import Board
 from jax_cxl._takeover import plugin
@@ -13,6 +13,8 @@ RANK = "JAX_CXL_LAUNCH_RANK"
 SIZE = "JAX_CXL_LAUNCH_SIZE"
 # How many times the ranks have been started again, for scripts.
 RESTARTS = "JAX_CXL_LAUNCH_RESTARTS"
+# The cores of a rank, separated by commas; absent or empty: all.
+CORES = "JAX_CXL_LAUNCH_CORES"
 
 # GO_ON is set if the ranks continue without a rank that has failed; _RESTART is set if the failed
 # rank starts again.
@@ -93,6 +95,7 @@ def rank_environment(
     go_on: bool = False,
     restart_lost: bool = False,
     replace_collectives: bool = False,
+    cores: Sequence[int] = (),
 ) -> dict[str, str]:
     """Returns the environment of one rank.
 
@@ -108,12 +111,14 @@ def rank_environment(
             rank 0, hosts the coordination service.
         restart_lost: Whether the launcher restarts a rank that has failed.
         replace_collectives: Whether XLA's collectives go through the pool.
+        cores: The cores on which the rank stays; none: all.
     """
     environment = dict(base)
     address = f"127.0.0.1:{port}"
     environment[RANK] = str(rank)
     environment[SIZE] = str(size)
     environment[RESTARTS] = str(restarts)
+    environment[CORES] = ",".join(map(str, cores))
     environment[_COORDINATOR] = address
     # JAX binds all interfaces by default; the ranks of one machine need loopback only.
     environment[_COORDINATOR_BIND] = address

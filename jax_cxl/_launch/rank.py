@@ -2,7 +2,7 @@
 
 The supervisor starts `python -m jax_cxl._launch.rank PARENT FD BOARD KIND NAME ARGS...`. This runs
 the user's code in its own process, so that the script is `__main__`, as under plain `python`. It
-adds four things: the rank dies with its supervisor; JAX finds the launcher; lines of stdout are
+adds five things: the rank dies with its supervisor; it stays on its cores; JAX finds the launcher; lines of stdout are
 written at once although stdout is a pipe; and the supervisor learns of a failure before the
 interpreter shuts down. During shutdown JAX waits up to 5 minutes for the other ranks, which wait
 for this rank.
@@ -17,7 +17,7 @@ import socket
 import sys
 import types
 
-from jax_cxl._launch import board, detect, environment, process
+from jax_cxl._launch import board, cores, detect, environment, process
 
 SCRIPT = "script"
 MODULE = "module"
@@ -28,6 +28,7 @@ def main() -> None:
     parent, report, shared, kind, name = sys.argv[1:6]
     # SIGKILL, because JAX's preemption service swallows SIGTERM.
     process.die_with(int(parent), signal.SIGKILL)
+    cores.bind(os.environ[environment.CORES])
     # Processes that the script starts must not have this descriptor.
     os.set_inheritable(int(report), False)
     environment.reports = reports = socket.socket(fileno=int(report))

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Iterable
 
-from jax_cxl._launch import board, environment, output, post_mortem, process
+from jax_cxl._launch import board, cores, environment, output, post_mortem, process
 
 _POLL_SECONDS = 0.05  # While ending, how often to look again for descendants.
 
@@ -39,6 +39,7 @@ class Job:
         restart_lost: How many times a rank that fails is restarted while the others continue.
         post_mortem: The file for the recorders of the ranks, if a rank fails.
         replace_collectives: Whether XLA's collectives go through the pool.
+        bind_cores: Whether each rank stays on cores of its own.
     """
 
     kind: str
@@ -53,6 +54,7 @@ class Job:
     restart_lost: int
     post_mortem: pathlib.Path | None
     replace_collectives: bool
+    bind_cores: bool
 
     @property
     def survives(self) -> bool:
@@ -172,6 +174,8 @@ class _Supervisor:
     def _start_rank(self, number: int) -> None:
         """Starts a rank."""
         job = self._job
+        available = os.sched_getaffinity(0)
+        bound = cores.share(available, number, job.size) if job.bind_cores else ()
         # A single rank uses the streams of the launcher, as its lines need no prefix.
         piped = job.size > 1
         report, reporter = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -193,6 +197,7 @@ class _Supervisor:
                     restart_lost=job.restart_lost > 0,
                     devices_per_process=job.devices_per_process,
                     replace_collectives=job.replace_collectives,
+                    cores=bound,
                 ),
                 stdin=None if number == 0 else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if piped else None,

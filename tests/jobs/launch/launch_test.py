@@ -15,7 +15,7 @@ from absl.testing import absltest, parameterized
 from launch_harness import PROGRAMS, LaunchTestCase, child_of
 
 from jax_cxl import launch
-from jax_cxl._launch import environment
+from jax_cxl._launch import cores, environment
 
 # The variables of a step of a Slurm job. The launcher must take precedence over them.
 _SLURM = {
@@ -53,6 +53,31 @@ class ScriptTest(LaunchTestCase):
             self.assertEqual(shown["folder"], "programs")
             self.assertTrue(shown["launched"])
             self.assertFalse(shown["jax"])
+
+    def test_ranks_have_cores_of_their_own(self):
+        available = sorted(os.sched_getaffinity(0))
+        if len(available) < 2:
+            self.skipTest("needs two cores")
+        for options, shared in (([], True), (["--bind-cores"], False)):
+            status, stdout, stderr = self.launch("--no-prefix", *options, "show.py")
+            self.assertEqual((status, stderr), (0, ""))
+            first, second = (json.loads(line)["cores"] for line in stdout.splitlines())
+            if shared:
+                self.assertEqual([first, second], [available] * 2)
+            else:
+                self.assertEqual(sorted(first + second), available)
+                self.assertLessEqual(abs(len(first) - len(second)), 1)
+        ranks = str(len(available) + 1)
+        status, _, stderr = self.launch("-n", ranks, "--bind-cores", "show.py")
+        self.assertEqual(status, 2)
+        self.assertIn(f"{len(available)} cores are not enough for {ranks} ranks", stderr)
+
+    def test_threads_of_a_core_stay_together(self):
+        # Processors 0 and 4 are the threads of the first core, 3 and 7 those of the last one.
+        with mock.patch.object(cores, "_place", lambda processor: (0, processor % 4)):
+            shares = [cores.share(range(8), rank, 3) for rank in range(3)]
+            self.assertEqual(sum(shares, []), [0, 4, 1, 5, 2, 6, 3, 7])
+            self.assertEqual(cores.share(range(8), 1, 2), [2, 6, 3, 7])
 
     def test_runs_a_module(self):
         path = os.pathsep.join([str(PROGRAMS), *filter(None, sys.path)])

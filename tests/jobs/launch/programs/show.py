@@ -21,6 +21,7 @@ json.dump(
         "launched": jax_cxl.launch.launched(),
         "jax": "jax" in sys.modules,
         "stdin": sys.stdin.read(),
+        "cores": sorted(os.sched_getaffinity(0)),
         "session": os.getsid(0),
         "leads_group": os.getpgrp() == os.getpid(),
     },

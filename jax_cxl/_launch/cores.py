@@ -1,0 +1,39 @@
+"""Which cores each rank gets with `--bind-cores`."""
+
+import os
+import pathlib
+from collections.abc import Collection
+
+_TOPOLOGY = pathlib.Path("/sys/devices/system/cpu")
+
+
+def share(available: Collection[int], rank: int, size: int) -> list[int]:
+    """Returns the cores of one rank: an equal share of neighbours.
+
+    Args:
+        available: The processors that the job may use.
+        rank: The rank, from 0.
+        size: The number of ranks, at most that of the processors.
+    """
+    # The two threads of a core stay together, although their numbers are far apart.
+    neighbours = sorted(available, key=lambda processor: (_place(processor), processor))
+    first, last = (len(neighbours) * r // size for r in (rank, rank + 1))
+    return neighbours[first:last]
+
+
+def bind(cores: str) -> None:
+    """Keeps this process, before it has threads, on these cores, as in "0,1"."""
+    if cores:
+        os.sched_setaffinity(0, map(int, cores.split(",")))
+
+
+def _place(processor: int) -> tuple[int, int]:
+    """Returns the package and the core of a processor; zeros where Linux does not tell."""
+    folder = _TOPOLOGY / f"cpu{processor}" / "topology"
+    try:
+        package, core = (
+            int((folder / name).read_text()) for name in ("physical_package_id", "core_id")
+        )
+    except (OSError, ValueError):
+        return 0, 0
+    return package, core
