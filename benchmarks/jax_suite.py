@@ -6,7 +6,8 @@ The folder is a checkout of JAX at the version that is installed. It prints a ta
 each file, and each test whose outcome the takeover changes, with the error. The exit status is 1
 if there is such a test.
 
-Tests in one process have eight devices, tests in several processes have four processes.
+Tests in one process have eight devices, tests in several processes have four processes of two
+devices.
 """
 
 import argparse

@@ -84,6 +84,7 @@ def in_several_processes(
     folder = folder / f"{file.stem}-{'with' if take_over else 'without'}"
     folder.mkdir(parents=True)
     environment = _environment(
+        JAX_NUM_CPU_DEVICES="2",  # With one, most tests of pjit and arrays are skipped.
         TEST_UNDECLARED_OUTPUTS_DIR=str(folder),
         **{worker.FILE: str(file), worker.FOLDER: str(folder)},
         **{worker.TAKE_OVER: str(int(take_over))},
