@@ -76,7 +76,7 @@ class ScriptTest(LaunchTestCase):
         # Processors 0 and 4 are the threads of the first core, 3 and 7 those of the last one.
         with mock.patch.object(cores, "_place", lambda processor: (0, processor % 4)):
             shares = [cores.share(range(8), rank, 3) for rank in range(3)]
-            self.assertEqual(sum(shares, []), [0, 4, 1, 5, 2, 6, 3, 7])
+            self.assertEqual([*shares[0], *shares[1], *shares[2]], [0, 4, 1, 5, 2, 6, 3, 7])
             self.assertEqual(cores.share(range(8), 1, 2), [2, 6, 3, 7])
 
     def test_runs_a_module(self):
