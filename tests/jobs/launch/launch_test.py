@@ -113,7 +113,7 @@ class ScriptTest(LaunchTestCase):
         (["missing.py"], "no such file"),
         (["-n", "0", "end.py"], "must be at least 1"),
         (["--devices-per-process", "0", "end.py"], "must be at least 1"),
-        (["--grace", "-1", "end.py"], "not be"),
+        (["--grace", "-1", "end.py"], "not negative"),
         (["--restarts", "-1", "end.py"], "must be at least 0"),
     )
     def test_refuses_a_wrong_command_line(self, arguments, message):
