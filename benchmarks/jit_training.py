@@ -107,13 +107,15 @@ class _Turns:
     def __init__(self, world: World, program: Program, among: tuple[str, ...]):
         self._world, self._program = world, program
         self._steps, self._states = {}, {}
-        self.losses: dict[str, Any] = {}
+        self._losses: dict[str, Any] = {}
         for mode in among:
             with modes.compiling(mode):
                 self._steps[mode] = _compiled(program)()
             self._states[mode] = jax.tree.map(jnp.copy, program.state)
         for mode in among:
             self.run(mode)
+        # After as many steps in each mode. Later losses differ more, as training amplifies rounding.
+        self.first_losses = dict(self._losses)
         self.times: dict[str, list[float]] = {mode: [] for mode in among}
 
     def run(self, mode: str) -> float:
@@ -125,7 +127,7 @@ class _Turns:
         for _ in range(calls):
             state, loss = step(state, *self._program.arguments)
         jax.block_until_ready((state, loss))
-        self._states[mode], self.losses[mode] = state, loss
+        self._states[mode], self._losses[mode] = state, loss
         return max(self._world.gather(time.perf_counter() - start)) / calls * 1e3
 
     def turn(self, number: int) -> None:
@@ -151,7 +153,7 @@ def _train(world: World, program: Program, turns: int) -> dict[str, Any]:
         if copies:
             rates = copies.measure()
             bounds.append((published / rates.write + retrieved / rates.read) * 1e3)
-    losses = {mode: np.asarray(jax.tree.leaves(steps.losses[mode])) for mode in (OWN, OURS)}
+    losses = {mode: np.asarray(jax.tree.leaves(steps.first_losses[mode])) for mode in (OWN, OURS)}
     step, nothing = steps.times, steps.times[NOTHING]
     return {
         "measurement": "step",

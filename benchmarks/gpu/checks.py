@@ -120,7 +120,7 @@ def soak(pool: str) -> Callable[[Suite], Record]:
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "soak.json"
             suite.launch(
-                *("tests/programs/soak.py", "--seconds=30", f"--dtypes={_DTYPES}"),
+                *("tests/programs/soak.py", "--seconds=30", f"--dtypes={_DTYPES}", "--size=12"),
                 f"--output={path}",
                 JAX_CXL_POOL=f"shm:?size=768MiB{pool}",
             )

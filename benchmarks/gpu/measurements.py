@@ -102,6 +102,7 @@ def snapshots(suite: Suite) -> Record:
             suite.launch(
                 *("benchmarks/snapshot_costs.py", f"--json={path}", "--orbax=false"),
                 *("--steps=20", "--every=20", f"--coherence={coherence}"),
+                "--rounds=3",
                 *(("--mib=4096", "--step_ms=50") if on_gpus else ("--mib=64", "--step_ms=5")),
             )
             found[coherence] = json.loads(path.read_text())["results"]
@@ -118,7 +119,12 @@ def jit_training(suite: Suite) -> Record:
     """Measures jax.jit alone: NCCL through memory of the host, and the pool, in turns."""
     on_gpus = suite.platform == "cuda"
     small = () if on_gpus else _SMALL
-    environment = {"XLA_FLAGS": f"{_autotuned(suite)} {_HIDES}", "NCCL_P2P_DISABLE": "1"}
+    # XLA starts a collective only when the one before is done, and merges the sums of all layers,
+    # unless these flags say otherwise.
+    several = "--xla_gpu_experimental_parallel_collective_overlap_limit=4"
+    unmerged = f"--xla_gpu_all_reduce_combine_threshold_bytes={1 << 20}"
+    xla_flags = f"{_autotuned(suite)} {_HIDES} {several} {unmerged}"
+    environment = {"XLA_FLAGS": xla_flags, "NCCL_P2P_DISABLE": "1"}
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "jit.json"
         suite.launch(
