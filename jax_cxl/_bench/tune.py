@@ -18,8 +18,10 @@ from jax_cxl._bench import results_file
 from jax_cxl._runtime import configuration, tuning_table
 
 _DESCRIPTION = """\
-Measures collectives between CPU ranks of this machine with different tuning tables, and writes the
-best table, for JAX_CXL_TUNING. This takes some minutes. Nothing else should run.
+Measures collectives between ranks of this machine with different tuning tables, and writes the
+best table, for JAX_CXL_TUNING. This takes some minutes. Nothing else should run. With
+--platform=cuda it varies what GPUs do in pools with coherence=flush: the threads of the host that
+write back and drop cache lines, and the bytes that each takes at a time.
 
 It varies one value after another. Each candidate runs as a job of its own (python -m jax_cxl
 bench). All candidates run once in each turn, and the best turn of each operation and size counts.
@@ -27,6 +29,7 @@ A candidate replaces the present value if the geometric mean of its times is sma
 3%."""
 
 _MARGIN = 0.03
+_POOL_OF_GPUS = "shm:?size=512MiB&coherence=flush"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,8 +42,17 @@ class _Question:
     sizes: str
 
 
-def _questions(ranks: int) -> list[_Question]:
+def _questions(platform: str, ranks: int) -> list[_Question]:
     kib, mib = 1 << 10, 1 << 20
+    if platform == "cuda":
+        ops, sizes = "all_gather,psum,broadcast", "1MiB,16MiB,256MiB"
+        most = max(len(os.sched_getaffinity(0)) // ranks - 1, 1)
+        threads = [number for number in (1, 2, 3, 4, 6, 8) if number <= most]
+        pieces = (64 * kib, 128 * kib, 256 * kib, 512 * kib)
+        return [
+            _Question("flush threads", [{"flush_threads": n} for n in threads], ops, sizes),
+            _Question("flush pieces", [{"flush_piece_bytes": n} for n in pieces], ops, sizes),
+        ]
     slots = [(128 * kib, 8), (256 * kib, 8), (512 * kib, 4), (512 * kib, 8), (mib, 4)]
     never = 1 << 62
     questions = [
@@ -92,20 +104,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--turns", type=_arguments.whole_number(1), default=3, metavar="T", help="(default: 3)"
     )
     parser.add_argument(
-        "--only", metavar="NAME", help="one of: slots, copies, inline limit, all-reduce algorithm"
+        "--platform", choices=("cpu", "cuda"), default="cpu", help="(default: %(default)s)"
+    )
+    parser.add_argument(
+        "--only",
+        metavar="NAME",
+        help="slots, copies, inline limit or all-reduce algorithm; flush threads or flush pieces",
     )
     options = parser.parse_args(arguments)
-    questions = _questions(options.ranks)
+    questions = _questions(options.platform, options.ranks)
     if options.only:
         questions = [question for question in questions if question.name == options.only]
         if not questions:
-            parser.error(f"with {options.ranks} ranks no value to vary is called {options.only!r}")
+            parser.error(
+                f"with {options.ranks} ranks on {options.platform} no value to vary is called"
+                f" {options.only!r}"
+            )
 
     best = tuning_table.table(tuning_table.load(configuration.from_environment().tuning))
     measured: list[dict] = []
     machine: dict = {}
     for question in questions:
-        scores, machine = _answer(question, best, options.ranks, options.turns)
+        scores, machine = _answer(question, best, options)
         for candidate, score in zip(question.candidates, scores, strict=True):
             print(f"{question.name}: {_text(candidate)}: {score:.1f} us", flush=True)
             measured.append({**candidate, "mean_us": round(score, 3)})
@@ -123,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _answer(
-    question: _Question, tuned: dict[str, int], ranks: int, turns: int
+    question: _Question, tuned: dict[str, int], options: argparse.Namespace
 ) -> tuple[list[float], dict]:
     """Returns the geometric mean of the times of each candidate in microseconds, and the machine.
 
@@ -132,9 +152,9 @@ def _answer(
     """
     best: list[dict[tuple[str, int], float]] = [{} for _ in question.candidates]
     machine: dict = {}
-    for _ in range(turns):
+    for _ in range(options.turns):
         for candidate, times in zip(question.candidates, best, strict=True):
-            found = _bench(question, tuned | candidate, ranks)
+            found = _bench(question, tuned | candidate, options)
             machine = found["machine"]
             for row in found["results"]:
                 measured = row["op"], row["bytes"]
@@ -143,18 +163,23 @@ def _answer(
     return [math.exp(statistics.fmean(map(math.log, times.values()))) for times in best], machine
 
 
-def _bench(question: _Question, values: dict[str, int], ranks: int) -> dict:
+def _bench(question: _Question, values: dict[str, int], options: argparse.Namespace) -> dict:
     with tempfile.TemporaryDirectory(prefix="jax_cxl_tune_") as folder:
         table, results = (pathlib.Path(folder) / name for name in ("table.json", "results.json"))
         table.write_text(json.dumps({"tuning": values}))
         command = [
-            *(sys.executable, "-m", "jax_cxl", "bench", "--ranks", str(ranks)),
+            *(sys.executable, "-m", "jax_cxl", "bench", "--ranks", str(options.ranks)),
+            *("--platform", options.platform),
             *("--ops", question.ops, "--sizes", question.sizes, "--repeats", "3"),
             *("--json", str(results)),
         ]
         done = subprocess.run(
             command,
-            env={**os.environ, "JAX_CXL_TUNING": str(table)},
+            env={
+                **({"JAX_CXL_POOL": _POOL_OF_GPUS} if options.platform == "cuda" else {}),
+                **os.environ,
+                "JAX_CXL_TUNING": str(table),
+            },
             capture_output=True,
             text=True,
         )

@@ -29,7 +29,8 @@ class Config:
         of pool devices.
       flush_threads: threads that each GPU of the process gets, in pools with `coherence=flush`, to
         pass doorbells on and to write back and drop cache lines (`JAX_CXL_FLUSH_THREADS`, 1 to 16);
-        0 takes a quarter of the process's cores, at most 4. They sleep while nothing is enqueued.
+        0 takes the number in the tuning table, or a quarter of the process's cores, at most 4. They
+        sleep while nothing is enqueued.
       tuning: file with a table that `python -m jax_cxl tune` wrote, the same on all processes
         (`JAX_CXL_TUNING`); None for the built-in one.
       log: "info" prints what each process starts with, and which collectives of each program go

@@ -257,7 +257,7 @@ def _start(uri: str | None, config: configuration.Config) -> Runtime:
         try:
             ordinals = [platform.ordinal(devices[rank]) for rank in pools.local_ranks()]
             to_memory = pool_uri.parse(uri, world_size=1).gpu_writes_memory
-            start_gpus.start(handlers, ordinals, config, name, to_memory)
+            start_gpus.start(handlers, ordinals, config, tuning, name, to_memory)
         except Exception as error:
             _core.stop(str(error), program_ends=False)
             raise

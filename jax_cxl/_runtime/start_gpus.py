@@ -16,6 +16,7 @@ def start(
     cuda: ModuleType,
     devices: list[int],
     config: configuration.Config,
+    tuning: Any,
     meeting: str,
     gpu_writes_memory: bool = False,
 ) -> None:
@@ -28,6 +29,7 @@ def start(
       cuda: the module jax_cxl._cuda.
       devices: ordinals of the GPUs on this host, as XLA and CUDA count them.
       config: the settings.
+      tuning: the tuning table.
       meeting: prefix for keys of the coordination service, used for this start only.
       gpu_writes_memory: whether the pool's URI has `gpu_writes=memory`.
     """
@@ -49,7 +51,8 @@ def start(
         num_slots=config.num_slots,
         warn_after=config.warn_after,
         timeout=config.timeout,
-        flush_threads=config.flush_threads or _flush_threads(len(devices)),
+        flush_threads=config.flush_threads or tuning.flush_threads or _flush_threads(len(devices)),
+        flush_piece_bytes=tuning.flush_piece_bytes,
         gpu_writes_memory=gpu_writes_memory,
     )
 

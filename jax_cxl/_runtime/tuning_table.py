@@ -1,4 +1,4 @@
-"""The tuning table: values that change the speed of the CPU engine, but not its results.
+"""The tuning table: values that change the speed, but not the results.
 
 `python -m jax_cxl tune` measures a table. `JAX_CXL_TUNING` names the file that a job uses. Without
 this variable a job uses the values in the library (cc/comm/call/tuning.h explains each).
@@ -10,7 +10,15 @@ import pathlib
 from jax_cxl import _compat, _core, errors
 from jax_cxl._runtime import arrival
 
-FIELDS = ("slot_bytes", "num_slots", "inline_bytes", "all_read_bytes", "past_caches_bytes")
+FIELDS = (
+    "slot_bytes",
+    "num_slots",
+    "inline_bytes",
+    "all_read_bytes",
+    "past_caches_bytes",
+    "flush_threads",
+    "flush_piece_bytes",
+)
 
 
 def table(tuning: _core.Tuning) -> dict[str, int]:

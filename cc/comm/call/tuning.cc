@@ -8,6 +8,8 @@ namespace {
 
 constexpr uint64_t kMaxSlotBytes = uint64_t{64} << 20;
 constexpr uint64_t kMaxInlineBytes = uint64_t{32} << 10;
+constexpr uint64_t kMaxFlushThreads = 16;
+constexpr uint64_t kMinFlushPieceBytes = uint64_t{4} << 10;
 
 Status CheckRange(const char* name, uint64_t value, uint64_t least,
                   uint64_t most, uint64_t unit) {
@@ -23,8 +25,13 @@ Status CheckTuning(const Tuning& tuning) {
                                  kMaxSlotBytes, plan::kSlotAlignment));
   CXL_RETURN_IF_ERROR(
       CheckRange("num_slots", tuning.num_slots, 2, pool::kMaxSlots, 1));
-  return CheckRange("inline_bytes", tuning.inline_bytes, plan::kSlotAlignment,
-                    kMaxInlineBytes, plan::kSlotAlignment);
+  CXL_RETURN_IF_ERROR(CheckRange("inline_bytes", tuning.inline_bytes,
+                                 plan::kSlotAlignment, kMaxInlineBytes,
+                                 plan::kSlotAlignment));
+  CXL_RETURN_IF_ERROR(CheckRange("flush_threads", tuning.flush_threads, 0,
+                                 kMaxFlushThreads, 1));
+  return CheckRange("flush_piece_bytes", tuning.flush_piece_bytes,
+                    kMinFlushPieceBytes, kMaxSlotBytes, plan::kSlotAlignment);
 }
 
 }  // namespace jax_cxl::comm

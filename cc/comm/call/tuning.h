@@ -7,7 +7,7 @@
 
 namespace jax_cxl::comm {
 
-// Settings that change the speed of the CPU engine, but no result. They must be
+// Settings that change the speed, but no result. They must be
 // the same on all ranks of a job, because plans and the layout of channels
 // depend on them.
 //
@@ -32,6 +32,13 @@ struct Tuning {
   // Reductions gained nothing from this, because they wait for more than their
   // stores.
   uint64_t past_caches_bytes = uint64_t{8} << 20;
+  // GPUs in pools that nobody keeps coherent (cc/comm/relay). The threads of
+  // each GPU that pass doorbells on and write back and drop cache lines; 0
+  // takes a quarter of the process's cores, at most 4. The bytes that such a
+  // thread takes at a time: 128 KiB take about 6 us, several times what it
+  // costs to hand a piece over.
+  int flush_threads = 0;
+  uint64_t flush_piece_bytes = uint64_t{128} << 10;
 };
 
 // Fails with kInvalidArgument, which names the field that is out of range.

@@ -8,6 +8,7 @@
 
 #include "cc/base/status.h"
 #include "cc/comm/call/call.h"
+#include "cc/comm/call/tuning.h"
 #include "cc/comm/connect/arena.h"
 #include "cc/comm/health/peers.h"
 #include "cc/comm/record/recorder.h"
@@ -45,9 +46,11 @@ struct DeviceOptions {
   // Tests start shortly before flags start again.
   uint64_t first_flagged_round = 0;
   // For pools without coherence: the number of a device's threads that relay
-  // doorbells and write back and drop lines (0: follows from the machine), and
-  // whether writes of devices reach the memory without a write-back.
+  // doorbells and write back and drop lines (0: follows from the machine), the
+  // bytes that each thread takes at a time, and whether writes of devices reach
+  // the memory without a write-back.
   int flush_threads = 0;
+  uint64_t flush_piece_bytes = Tuning().flush_piece_bytes;
   bool gpu_writes_memory = false;
 };
 

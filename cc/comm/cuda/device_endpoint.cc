@@ -55,9 +55,11 @@ Status DeviceEndpoint::Open() {
   CXL_RETURN_IF_ERROR(copy_engine_.Open());
   CXL_RETURN_IF_ERROR(host_path_.Open());
   if (direct_ && pool_->coherence().cache() != nullptr)
-    relay_ = std::make_unique<Relay>(
-        pool_->coherence(), options_.flush_threads > 0 ? options_.flush_threads
-                                                       : DefaultFlushThreads());
+    relay_ = std::make_unique<Relay>(pool_->coherence(),
+                                     options_.flush_threads > 0
+                                         ? options_.flush_threads
+                                         : DefaultFlushThreads(),
+                                     options_.flush_piece_bytes);
   // High priority, so that a collective gets its few blocks before computation
   // does.
   int least = 0, greatest = 0;

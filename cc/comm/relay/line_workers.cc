@@ -11,18 +11,16 @@
 namespace jax_cxl::comm {
 namespace {
 
-// A piece takes about 6 us, several times as long as handing it to a thread.
-constexpr size_t kPieceBytes = size_t{128} << 10;
 // The thread that calls Start does shorter work itself.
 constexpr size_t kShortBytes = size_t{64} << 10;
 
 // Cuts the parts so that none is longer than a piece.
-std::vector<pool::Part> Cut(std::vector<pool::Part> parts) {
+std::vector<pool::Part> Cut(std::vector<pool::Part> parts, size_t piece_bytes) {
   std::vector<pool::Part> cut;
   for (pool::Part part : parts) {
-    for (; part.bytes > kPieceBytes; part.bytes -= kPieceBytes) {
-      cut.push_back({part.begin, kPieceBytes});
-      part.begin = static_cast<const std::byte*>(part.begin) + kPieceBytes;
+    for (; part.bytes > piece_bytes; part.bytes -= piece_bytes) {
+      cut.push_back({part.begin, piece_bytes});
+      part.begin = static_cast<const std::byte*>(part.begin) + piece_bytes;
     }
     cut.push_back(part);
   }
@@ -31,8 +29,9 @@ std::vector<pool::Part> Cut(std::vector<pool::Part> parts) {
 
 }  // namespace
 
-LineWorkers::LineWorkers(const pool::Coherence& coherence, int helpers)
-    : coherence_(coherence) {
+LineWorkers::LineWorkers(const pool::Coherence& coherence, int helpers,
+                         size_t piece_bytes)
+    : coherence_(coherence), piece_bytes_(piece_bytes) {
   for (int i = 0; i < helpers; ++i) threads_.emplace_back([this] { Run(); });
 }
 
@@ -52,7 +51,8 @@ std::shared_ptr<LineWork> LineWorkers::Start(std::vector<pool::Part> parts,
   auto work = std::make_shared<LineWork>();
   work->drop = drop;
   const bool is_short = bytes <= kShortBytes;
-  work->parts = is_short ? std::move(parts) : Cut(std::move(parts));
+  work->parts =
+      is_short ? std::move(parts) : Cut(std::move(parts), piece_bytes_);
   const size_t size = work->parts.size();
   if (size == 0) return work;
   if (is_short) {
@@ -63,7 +63,7 @@ std::shared_ptr<LineWork> LineWorkers::Start(std::vector<pool::Part> parts,
   std::vector<Piece> made;
   for (size_t first = 0; first < size;) {
     size_t last = first;
-    for (size_t piece = 0; last < size && piece < kPieceBytes; ++last)
+    for (size_t piece = 0; last < size && piece < piece_bytes_; ++last)
       piece += work->parts[last].bytes;
     made.push_back({work, first, last});
     first = last;

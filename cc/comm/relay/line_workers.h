@@ -32,8 +32,9 @@ struct LineWork {
 class LineWorkers {
  public:
   // `helpers` is the number of threads besides the caller's. With 0, the caller
-  // does all work in Help.
-  LineWorkers(const pool::Coherence& coherence, int helpers);
+  // does all work in Help. A thread takes `piece_bytes` at a time.
+  LineWorkers(const pool::Coherence& coherence, int helpers,
+              size_t piece_bytes);
   ~LineWorkers();
   LineWorkers(const LineWorkers&) = delete;
 
@@ -55,6 +56,7 @@ class LineWorkers {
   void Run();
 
   const pool::Coherence coherence_;
+  const size_t piece_bytes_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Piece> pieces_;

@@ -16,8 +16,8 @@ constexpr auto kNap = std::chrono::microseconds(50);
 
 }  // namespace
 
-Relay::Relay(const pool::Coherence& coherence, int threads)
-    : workers_(coherence, std::max(threads, 1) - 1),
+Relay::Relay(const pool::Coherence& coherence, int threads, size_t piece_bytes)
+    : workers_(coherence, std::max(threads, 1) - 1, piece_bytes),
       thread_([this] { Run(); }) {}
 
 Relay::~Relay() {

@@ -2,10 +2,12 @@
 #define JAX_CXL_COMM_RELAY_RELAY_H_
 
 #include <condition_variable>
+#include <cstddef>
 #include <mutex>
 #include <thread>
 #include <vector>
 
+#include "cc/comm/call/tuning.h"
 #include "cc/comm/relay/channel_relay.h"
 #include "cc/comm/relay/line_workers.h"
 
@@ -18,8 +20,9 @@ namespace jax_cxl::comm {
 class Relay {
  public:
   // Of the `threads` threads, at least 1, one relays doorbells, and all process
-  // cache lines.
-  Relay(const pool::Coherence& coherence, int threads);
+  // cache lines, `piece_bytes` at a time.
+  Relay(const pool::Coherence& coherence, int threads,
+        size_t piece_bytes = Tuning().flush_piece_bytes);
   ~Relay();
   Relay(const Relay&) = delete;
 
