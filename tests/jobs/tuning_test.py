@@ -3,6 +3,7 @@
 import json
 import pathlib
 import tempfile
+from types import SimpleNamespace
 from unittest import mock
 
 import job
@@ -32,7 +33,7 @@ class TuningTest(parameterized.TestCase):
     @parameterized.parameters(
         ('{"tuning": {"slot_size": 1}}', "'slot_size' is not one of slot_bytes"),
         ('{"tuning": {"num_slots": 1}}', "num_slots is 1, not"),
-        ('{"tuning": {"num_slots": "4"}}', "num_slots is '4', not a whole number"),
+        ('{"tuning": {"num_slots": "4"}}', "num_slots is '4', which is not a whole number"),
         ('{"tuning": {"slot_bytes": -1}}', "slot_bytes is -1"),
         ('{"tuning": [1]}', "not a tuning table"),
         ("{}", "not a tuning table"),
@@ -74,8 +75,8 @@ class TuneTest(parameterized.TestCase):
         # A job each; the second candidate is twice as fast, unless something else disturbs it.
         seen = []
 
-        def bench(question, values, ranks):
-            del question, ranks
+        def bench(question, values, options):
+            del question, options
             seen.append(values)
             median = 10.0 if values["num_slots"] == 4 else 5.0
             if len(seen) == 2:
@@ -86,7 +87,7 @@ class TuneTest(parameterized.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             table = pathlib.Path(folder) / "t.json"
             with (
-                mock.patch.object(tune, "_questions", lambda ranks: questions),
+                mock.patch.object(tune, "_questions", lambda platform, ranks: questions),
                 mock.patch.object(tune, "_bench", bench),
             ):
                 self.assertEqual(tune.main([str(table), "--turns", "2"]), 0)
@@ -103,14 +104,16 @@ class TuneTest(parameterized.TestCase):
         self.assertEqual(tune._choose(question, [1.05, 1.0], {"num_slots": 4}), {"num_slots": 6})
 
     def test_every_candidate_is_a_table(self):
-        for ranks in (2, 4):
-            for question in tune._questions(ranks):
+        for platform, ranks in ("cpu", 2), ("cpu", 4), ("cuda", 2):
+            for question in tune._questions(platform, ranks):
+                self.assertNotEmpty(question.candidates)
                 for candidate in question.candidates:
                     tuning_table.make(candidate)
 
     def test_measures_under_the_candidate(self):
         question = tune._Question("slots", [], "psum", "1KiB")
-        found = tune._bench(question, {"slot_bytes": 8192}, 2)
+        options = SimpleNamespace(platform="cpu", ranks=2)
+        found = tune._bench(question, {"slot_bytes": 8192}, options)
         self.assertEqual([row["op"] for row in found["results"]], ["psum"])
 
 
