@@ -52,6 +52,9 @@ Status Runtime::Start(std::vector<Host> hosts,
     runtime->by_ordinal_[entry.device_ordinal] = {
         entry.rank, runtime->endpoints_.back().get()};
   }
+  runtime->local_calls_ = std::make_unique<LocalCalls>(
+      &runtime->completions_,
+      [started = runtime.get()] { return started->failure(); }, options);
   CurrentRuntime& current = TheCurrent();
   std::lock_guard lock(current.mutex);
   if (current.runtime != nullptr)
@@ -72,7 +75,7 @@ void Runtime::Stop(const std::string& reason, bool program_ends) {
   if (runtime != nullptr)
     for (auto& endpoint : runtime->endpoints_)
       endpoint->Leave(reason, program_ends);
-  if (runtime != nullptr && (!reason.empty() || runtime->failed()))
+  if (runtime != nullptr && (!reason.empty() || !runtime->failure().ok()))
     for (Host& host : runtime->hosts_) host.pool->KeepNames();
   // A handler may still hold the runtime, on a thread that the runtime's
   // destructor has to join. Wait until the handler is done, so that this thread
@@ -89,13 +92,14 @@ std::shared_ptr<Runtime> Runtime::Current() {
 
 bool Runtime::Failed() {
   const std::shared_ptr<Runtime> runtime = Current();
-  return runtime != nullptr && runtime->failed();
+  return runtime != nullptr && !runtime->failure().ok();
 }
 
-bool Runtime::failed() const {
+Status Runtime::failure() const {
   for (const auto& [ordinal, local] : by_ordinal_)
-    if (!peers()->GaveUp(local.rank).ok()) return true;
-  return false;
+    if (Status status = peers()->GaveUp(local.rank); !status.ok())
+      return status;
+  return OkStatus();
 }
 
 const Runtime::Local* Runtime::Find(int32_t device_ordinal) const {

@@ -11,6 +11,7 @@
 #include "cc/comm/completions.h"
 #include "cc/comm/endpoint.h"
 #include "cc/comm/health/peers.h"
+#include "cc/comm/local_calls.h"
 #include "cc/pool/pool.h"
 
 namespace jax_cxl::comm {
@@ -58,6 +59,9 @@ class Runtime {
   // Returns null if XLA's device is not one of this process's ranks.
   const Local* Find(int32_t device_ordinal) const;
 
+  // Calls between ranks of this process.
+  LocalCalls* local_calls() { return local_calls_.get(); }
+
   // Number of times that the job has continued after an error. Programs made
   // for another generation do not run.
   int generation() const { return generation_; }
@@ -78,13 +82,15 @@ class Runtime {
  private:
   Runtime() = default;
 
-  bool failed() const;
+  // Why a rank of this process has given up, if one has.
+  Status failure() const;
 
   int generation_ = 0;
   uint64_t number_ = 0;
   // Destroyed in reverse order, because endpoints use the other members.
   std::vector<Host> hosts_;
   Completions completions_;
+  std::unique_ptr<LocalCalls> local_calls_;
   std::vector<std::unique_ptr<Endpoint>> endpoints_;
   std::unordered_map<int32_t, Local> by_ordinal_;
 };

@@ -46,14 +46,15 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
   auto sources = attributes.get<xffi::Span<const int32_t>>("sources");
   auto reverse = attributes.get<int32_t>("reverse");
   auto rows = attributes.get<xffi::Span<const int64_t>>("rows");
+  auto local = attributes.get<int32_t>("local");
   auto generation = attributes.get<int32_t>("generation");
   auto program = attributes.get<std::string_view>("program");
   auto name = attributes.get<std::string_view>("name");
   auto site = attributes.get<int64_t>("site");
   auto line = attributes.get<std::string_view>("line");
   if (!op || !reduce_op || !dtype || !count || !root || !group_size ||
-      !groups || !sources || !reverse || !rows || !generation || !program ||
-      !name || !site || !line)
+      !groups || !sources || !reverse || !rows || !local || !generation ||
+      !program || !name || !site || !line)
     return xffi::Unexpected(xffi::Error::Internal(
         "a jax_cxl custom call lacks an attribute: it was lowered by another "
         "version of jax_cxl"));
@@ -105,6 +106,7 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
     for (int32_t rank : made->groups_.back())
       made->group_of_rank_[rank] = static_cast<int>(made->groups_.size()) - 1;
   }
+  made->local_ = *local != 0;
   made->generation_ = *generation;
   made->key_ = Mix(Hash(*program), static_cast<uint64_t>(number));
   made->executions_ = Executions::Of(*program, number, made->groups_);

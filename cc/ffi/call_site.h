@@ -52,6 +52,9 @@ class CallSite {
   // Fails with kInternal.
   Status CheckBuffers(size_t input_bytes, size_t output_bytes) const;
 
+  // Whether the ranks of each group share a process, and do not need the pool.
+  bool local() const { return local_; }
+
   // The generation of the runtime for which the call was lowered.
   int generation() const { return generation_; }
 
@@ -72,6 +75,7 @@ class CallSite {
   std::unordered_map<int32_t, int> group_of_rank_;
   uint64_t key_ = 0;
   int generation_ = 0;
+  bool local_ = false;
   std::shared_ptr<Executions> executions_;
 };
 

@@ -89,6 +89,7 @@ Attributes Psum(const std::string& program) {
           {"sources", std::vector<int32_t>{}},
           {"reverse", int32_t{0}},
           {"rows", std::vector<int64_t>{}},
+          {"local", int32_t{0}},
           {"generation", int32_t{4}},
           {"program", program},
           {"name", std::string("pmax")},

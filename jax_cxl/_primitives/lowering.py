@@ -62,9 +62,35 @@ def collective(
     x: Any,
     *,
     name: str,
-    op: Op,
     axes: named_axis.Axes,
     groups: named_axis.Groups = None,
+    **description: Any,
+) -> Sequence:
+    """Lowers a collective over mesh axes to one call.
+
+    Args:
+      ctx: context of the lowering rule.
+      x: the operand.
+      name: name of the public function, for messages of the handler.
+      axes: axis names over which it runs.
+      groups: axis index groups, or None for one group along `axes`.
+      **description: further arguments of `between`.
+
+    Returns:
+      The results of the lowering rule.
+    """
+    ranks = rank_groups.of_groups(ctx, name, axes, groups)
+    return between(ctx, x, name=name, ranks=ranks, **description)
+
+
+def between(
+    ctx: mlir.LoweringRuleContext,
+    x: Any,
+    *,
+    name: str,
+    op: Op,
+    ranks: np.ndarray,
+    local: bool = False,
     reduce_op: ReduceOp = ReduceOp.SUM,
     operand_blocks: int | None = None,
     result_blocks: int | None = None,
@@ -72,7 +98,7 @@ def collective(
     sources: tuple[int, ...] = (),
     reverse: bool = False,
 ) -> Sequence:
-    """Lowers a collective with one operand and one result.
+    """Lowers a collective with one operand and one result, between known ranks.
 
     If the context has a second result, a token, the call only starts the collective: its first
     result is complete after `jax_cxl_done` (_start_done/primitives.py). A call that needs no
@@ -83,8 +109,8 @@ def collective(
       x: the operand.
       name: name of the public function, for messages of the handler.
       op: which collective.
-      axes: axis names over which it runs.
-      groups: axis index groups, or None for one group along `axes`.
+      ranks: ranks in the pool's world, a group in each row.
+      local: whether the ranks of each group share a process, and leave out the pool.
       reduce_op: reduction, where the collective has one.
       operand_blocks: dimension of the operand that counts the ranks' blocks, if any.
       result_blocks: dimension of the result that counts the ranks' blocks, if any.
@@ -108,7 +134,6 @@ def collective(
         dtypes.check_real(name, aval_in.dtype)
     if op in REDUCTIONS and reduce_op is ReduceOp.SUM:
         dtypes.check_sum(name, aval_in.dtype)
-    ranks = rank_groups.of_groups(ctx, name, axes, groups)
     n = ranks.shape[1]
     if aval_out.size == 0 or (op is Op.PERMUTE and all(s < 0 for s in sources)):
         return complete(
@@ -144,6 +169,7 @@ def collective(
                 root=root,
                 sources=sources,
                 reverse=reverse,
+                local=local,
             ),
         )
 

@@ -146,18 +146,22 @@ def vary(x: Any, axes: Axes) -> Any:
     return lax.pcast(x, missing, to="varying") if missing else x
 
 
-def bind_reduction(primitive: Any, x: Any, axes: Axes, groups: Groups) -> Any:
-    """Binds a primitive with the parameters `axes`, `groups` and `invariant`."""
+def bind_reduction(primitive: Any, x: Any, axes: Axes, groups: Groups, levels: bool | None) -> Any:
+    """Binds a primitive with the parameters `axes`, `groups`, `invariant` and `levels`."""
     if not _compat.check_vma() or groups is not None:
         # The results of different groups differ, so they stay varying.
-        return primitive.bind(vary(x, axes), axes=axes, groups=groups, invariant=False)
+        return primitive.bind(
+            vary(x, axes), axes=axes, groups=groups, invariant=False, levels=levels
+        )
     # Axes of vmap have no varying type, and their transpose differs from that of mesh axes.
     mesh_axes = manual(axes)
     vmap_axes = tuple(axis for axis in axes if axis not in mesh_axes)
     if vmap_axes:
-        x = primitive.bind(x, axes=vmap_axes, groups=None, invariant=False)
+        x = primitive.bind(x, axes=vmap_axes, groups=None, invariant=False, levels=levels)
     if mesh_axes:
-        x = primitive.bind(vary(x, mesh_axes), axes=mesh_axes, groups=None, invariant=True)
+        x = primitive.bind(
+            vary(x, mesh_axes), axes=mesh_axes, groups=None, invariant=True, levels=levels
+        )
     return x
 
 

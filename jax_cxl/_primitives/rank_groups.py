@@ -67,6 +67,13 @@ def of_groups(ctx: Any, name: str, axes: named_axis.Axes, groups: named_axis.Gro
     return world[rows]
 
 
+def processes(ctx: Any) -> dict[int, int]:
+    """Returns which process holds each rank of the mesh, for a collective that has ranks."""
+    rank_of_device = lifecycle.ensure_started().rank_of_device
+    mesh = ctx.module_context.axis_context.mesh
+    return {rank_of_device[device.id]: device.process_index for device in mesh.devices.flat}
+
+
 def group_size(ctx: Any, axes: named_axis.Axes, groups: named_axis.Groups) -> int:
     """Returns the number of ranks in a group, and 1 outside `jax.shard_map`."""
     if groups is not None:

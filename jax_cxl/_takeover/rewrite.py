@@ -1,12 +1,14 @@
 """Replaces a collective of XLA by calls of jax_cxl."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
 
 from jax_cxl._hlo.module import Computation, Instruction, Module
 from jax_cxl._hlo.shape import Shape
+from jax_cxl._levels import split, table
 from jax_cxl._primitives import call_attributes, carriers
 from jax_cxl._primitives.native_enums import DTYPES, Op, ReduceOp
 from jax_cxl._takeover.build import Builder, Value
@@ -43,17 +45,30 @@ class _Context:
             return _REDUCTIONS.get(self.collective.reduce_op, "psum")
         return _NAMES[self.collective.op]
 
-    def config(self, dtype: str, count: int, rows: tuple[int, ...] = ()) -> str:
-        """Returns the attributes of a call for blocks of `count` elements."""
+    @functools.cached_property
+    def ranks(self) -> np.ndarray:
+        """The ranks of each group, one group in each row."""
         groups = self.collective.groups
         try:
-            ranks = np.array([[self.world.rank_of[d] for d in group] for group in groups])
+            return np.array([[self.world.rank_of[d] for d in group] for group in groups])
         except KeyError as error:
             raise NotTakenError(f"device {error.args[0]} is not one of the ranks") from None
+
+    def config(self, dtype: str, count: int, rows: tuple[int, ...] = (), **level: Any) -> str:
+        """Returns the attributes of a call for blocks of `count` elements.
+
+        Args:
+          dtype: of the elements.
+          count: elements of a block.
+          rows: for the ragged all-to-all.
+          **level: `op`, `ranks` and `local` of a step of a collective in levels.
+        """
+        what = {"op": self.collective.op, "ranks": self.ranks, "local": False, **level}
         attributes = call_attributes.make(
             self.name,
-            self.collective.op,
-            ranks,
+            what["op"],
+            what["ranks"],
+            local=what["local"],
             reduce_op=self.collective.reduce_op,
             dtype=DTYPES.index(dtype),
             count=count,
@@ -128,9 +143,41 @@ def _one(context: _Context, operand: Value, result: Shape) -> Value:
         raise NotTakenError("float4 values are packed two to a byte")
     value = builder.convert(builder.copy(operand, into), carrier)
     blocks = len(collective.groups[0]) if op in (Op.REDUCE_SCATTER, Op.ALL_TO_ALL) else 1
+    if (split := _split(context, value.shape)) is not None:
+        return builder.convert(_in_levels(context, value, out.of(carrier), split), dtype)
     config = context.config(carrier, into.size // blocks)
     called = builder.call(call_attributes.COLLECTIVE_TARGET, out.of(carrier), [value], config, None)
     return builder.convert(called, dtype)
+
+
+def _split(context: _Context, shape: Shape) -> split.Split | None:
+    """Returns how the ranks of an all-reduce lie in processes, None if it is to be one call."""
+    world, collective = context.world, context.collective
+    num_bytes = shape.size * np.dtype(shape.dtype).itemsize
+    if not world.levels or collective.op is not Op.ALL_REDUCE or context.builder.calls_only:
+        return None
+    if not table.pays(collective.op, num_bytes):
+        return None
+    process_of = {rank: world.process_of[device] for device, rank in world.rank_of.items()}
+    found = split.of(context.ranks, process_of)
+    if found is None or found.processes == 1 or shape.size % found.per_process:
+        return None
+    return found
+
+
+def _in_levels(context: _Context, value: Value, out: Shape, found: split.Split) -> Value:
+    """An all-reduce: reduce-scatter in each process, all-reduce between them, all-gather."""
+    dtype, count = out.dtype, out.size // found.per_process
+    part = Shape(dtype, (count,), (0,))
+    for op, ranks, local, shape in (
+        (Op.REDUCE_SCATTER, found.inside, True, part),
+        (Op.ALL_REDUCE, found.across, False, part),
+        (Op.ALL_GATHER, found.inside, True, out),
+    ):
+        config = context.config(dtype, count, op=op, ranks=ranks, local=local)
+        target = call_attributes.COLLECTIVE_TARGET
+        value = context.builder.call(target, shape, [value], config, None)
+    return value
 
 
 def _exchange(context: _Context, operands: list[Value]) -> list[Value]:

@@ -75,4 +75,5 @@ def world(local: bool) -> World:
 
 def devices() -> World:
     """Returns the devices of the job, without ranks, whether the runtime has started or not."""
-    return World({}, {device.id: device.process_index for device in jax.devices()})
+    processes = {device.id: device.process_index for device in jax.devices()}
+    return World({}, processes, levels=jax.default_backend() == "cpu")

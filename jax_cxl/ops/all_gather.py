@@ -9,6 +9,7 @@ from jax import lax
 from jax.extend import core
 
 from jax_cxl import _compat
+from jax_cxl._levels import lower
 from jax_cxl._primitives import batching_rules, dimensions, lowering, named_axis
 from jax_cxl._primitives.native_enums import Op
 
@@ -21,6 +22,7 @@ def all_gather(
     axis: int = 0,
     tiled: bool = False,
     to: str = "varying",
+    levels: bool | None = None,
 ) -> Any:
     """Gathers the values of x of all ranks along a named axis, on all of them.
 
@@ -37,6 +39,9 @@ def all_gather(
         the values are concatenated along the existing dimension `axis`.
       to: "varying", or "invarying" for a result whose type says that it is equal on all ranks, so
         that its gradient needs no communication. Without check_vma both do the same.
+      levels: how ranks of one process take part. True combines them inside the process first, and
+        sends less through the pool; False sends all through the pool; None takes what is faster for
+        the size (docs/levels.md).
 
     Returns:
       Arrays of x's dtype. For x of shape (a, b), n ranks and axis=1, the shape is (a,
@@ -45,7 +50,8 @@ def all_gather(
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
       TypeError: a dtype is not supported, such as float6_e2m3fn.
-      ValueError: `axis` is out of bounds, or the groups are not a partition.
+      ValueError: `axis` is out of bounds, the groups are not a partition, or `levels=True` for
+        groups without several ranks in each process, equally many.
       NotImplementedError: `to="reduced"`, or groups with `to="invarying"`.
 
     Example:
@@ -89,6 +95,7 @@ def all_gather(
             size=size,
             dim=dim,
             invariant=invariant,
+            levels=levels,
         )
         return dimensions.merge(out, dim) if tiled else out
 
@@ -99,13 +106,13 @@ def all_gather(
 all_gather_p = core.Primitive("all_gather")
 
 
-def _abstract_eval(x, *, axes, groups, size, dim, invariant):
+def _abstract_eval(x, *, axes, groups, size, dim, invariant, levels):
     shape = (*x.shape[:dim], size, *x.shape[dim:])
     return named_axis.abstract_result("all_gather", x, axes, shape=shape, invariant=invariant)
 
 
-def _lower(ctx, x, *, axes, groups, size, dim, invariant):
-    return lowering.collective(
+def _lower(ctx, x, *, axes, groups, size, dim, invariant, levels):
+    return lower.collective(
         ctx,
         x,
         name="all_gather",
@@ -113,6 +120,7 @@ def _lower(ctx, x, *, axes, groups, size, dim, invariant):
         axes=axes,
         groups=groups,
         result_blocks=dim,
+        levels=levels,
     )
 
 

@@ -10,6 +10,7 @@ from jax import lax
 from jax.extend import core
 from jax.interpreters import ad
 
+from jax_cxl._levels import lower
 from jax_cxl._primitives import batching_rules, dimensions, lowering, named_axis
 from jax_cxl._primitives.native_enums import Op
 
@@ -22,6 +23,7 @@ def all_to_all(
     *,
     axis_index_groups: Sequence[Sequence[int]] | None = None,
     tiled: bool = False,
+    levels: bool | None = None,
 ) -> Any:
     """Sends part i of x to rank i along a named axis, and joins the received parts.
 
@@ -39,6 +41,9 @@ def all_to_all(
       tiled: if False, `split_axis` must have the size of the group; it is removed, and
         `concat_axis` is inserted. If True, the size of `split_axis` is divided by the size of the
         group, and the size of `concat_axis` is multiplied by it.
+      levels: how ranks of one process take part. True combines them inside the process first, and
+        sends less through the pool; False sends all through the pool; None takes what is faster for
+        the size (docs/levels.md).
 
     Returns:
       Arrays of x's dtype. For x of shape (n, a, b), n ranks, split_axis=0 and
@@ -48,7 +53,8 @@ def all_to_all(
       NameError: the axis is not bound, as outside `jax.shard_map`.
       TypeError: a dtype is not supported, such as float6_e2m3fn.
       ValueError: the divided dimension does not fit the size of the group, or the groups are
-        not a partition.
+        not a partition, or `levels=True` for groups without several ranks in each process,
+        equally many.
 
     Example:
       >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -78,7 +84,13 @@ def all_to_all(
         leaf = named_axis.vary(leaf, axes)
         leaf = dimensions.split(leaf, split, size) if tiled else leaf
         out = all_to_all_p.bind(
-            leaf, axes=axes, groups=groups, size=size, split=split, concat=concat
+            leaf,
+            axes=axes,
+            groups=groups,
+            size=size,
+            split=split,
+            concat=concat,
+            levels=levels,
         )
         return dimensions.merge(out, concat) if tiled else out
 
@@ -90,14 +102,14 @@ def all_to_all(
 all_to_all_p = core.Primitive("all_to_all")
 
 
-def _abstract_eval(x, *, axes, groups, size, split, concat):
+def _abstract_eval(x, *, axes, groups, size, split, concat, levels):
     shape = [*x.shape[:split], *x.shape[split + 1 :]]
     shape.insert(concat, size)
     return named_axis.abstract_result("all_to_all", x, axes, shape=shape)
 
 
-def _lower(ctx, x, *, axes, groups, size, split, concat):
-    return lowering.collective(
+def _lower(ctx, x, *, axes, groups, size, split, concat, levels):
+    return lower.collective(
         ctx,
         x,
         name="all_to_all",
@@ -106,6 +118,7 @@ def _lower(ctx, x, *, axes, groups, size, split, concat):
         groups=groups,
         operand_blocks=split,
         result_blocks=concat,
+        levels=levels,
     )
 
 

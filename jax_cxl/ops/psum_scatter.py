@@ -8,6 +8,7 @@ import numpy as np
 from jax import lax
 from jax.extend import core
 
+from jax_cxl._levels import lower
 from jax_cxl._primitives import batching_rules, dimensions, dtypes, lowering, named_axis
 from jax_cxl._primitives.native_enums import Op
 
@@ -19,12 +20,13 @@ def psum_scatter(
     scatter_dimension: int = 0,
     axis_index_groups: Sequence[Sequence[int]] | None = None,
     tiled: bool = False,
+    levels: bool | None = None,
 ) -> Any:
     """Sums x over all ranks along a named axis, and gives each rank a part of the sum.
 
     Drop-in for `jax.lax.psum_scatter`; differentiates to `all_gather`. The sum adds the
     ranks' values in rank order; float16, bfloat16 and float8 accumulate in float32 and
-    round once.
+    round once. In levels, the sums of the processes are added in the same way.
 
     Args:
       x: array, or pytree of arrays, of any dtype.
@@ -34,6 +36,9 @@ def psum_scatter(
         partition of the axis. Each group has a sum of its own. By default all ranks are one group.
       tiled: if False, the dimension must have the size of the group, and is removed. If True, its
         size must be a multiple of the size of the group, and is divided by it.
+      levels: how ranks of one process take part. True combines them inside the process first, and
+        sends less through the pool; False sends all through the pool; None takes what is faster for
+        the size (docs/levels.md).
 
     Returns:
       Arrays of x's dtype. For x of shape (a, n * b), n ranks, scatter_dimension=1 and
@@ -43,7 +48,8 @@ def psum_scatter(
       NameError: the axis is not bound, as outside `jax.shard_map`.
       TypeError: a dtype is not supported, such as float6_e2m3fn, or bool.
       ValueError: the scattered dimension does not fit the size of the group, or the groups
-        are not a partition.
+        are not a partition, or `levels=True` for groups without several ranks in each process,
+        equally many.
 
     Example:
       >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -77,7 +83,9 @@ def psum_scatter(
         dtypes.check_sum("psum_scatter", jax.dtypes.result_type(leaf))
         leaf = named_axis.vary(leaf, axes)
         leaf = dimensions.split(leaf, dim, size) if tiled else leaf
-        return psum_scatter_p.bind(leaf, axes=axes, groups=groups, size=size, dim=dim)
+        return psum_scatter_p.bind(
+            leaf, axes=axes, groups=groups, size=size, dim=dim, levels=levels
+        )
 
     return jax.tree.map(scatter, x)
 
@@ -86,14 +94,14 @@ def psum_scatter(
 psum_scatter_p = core.Primitive("psum_scatter")
 
 
-def _abstract_eval(x, *, axes, groups, size, dim):
+def _abstract_eval(x, *, axes, groups, size, dim, levels):
     dtypes.check_sum("psum_scatter", x.dtype)
     shape = (*x.shape[:dim], *x.shape[dim + 1 :])
     return named_axis.abstract_result("psum_scatter", x, axes, shape=shape)
 
 
-def _lower(ctx, x, *, axes, groups, size, dim):
-    return lowering.collective(
+def _lower(ctx, x, *, axes, groups, size, dim, levels):
+    return lower.collective(
         ctx,
         x,
         name="psum_scatter",
@@ -101,6 +109,7 @@ def _lower(ctx, x, *, axes, groups, size, dim):
         axes=axes,
         groups=groups,
         operand_blocks=dim,
+        levels=levels,
     )
 
 

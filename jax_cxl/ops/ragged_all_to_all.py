@@ -169,7 +169,13 @@ def _transpose(ct, operand, output, table, *, axes, groups, size):
     # rank's output.
     sent = table[:3:2].reshape(2, size, -1)
     there = all_to_all_p.bind(
-        named_axis.vary(sent, axes), axes=axes, groups=groups, size=size, split=1, concat=1
+        named_axis.vary(sent, axes),
+        axes=axes,
+        groups=groups,
+        size=size,
+        split=1,
+        concat=1,
+        levels=False,
     ).reshape(2, -1)
     came_from, went_to = there
     operand_ct = output_ct = None

@@ -16,25 +16,25 @@ from jax_cxl.ops.rooted.reduce import reduce_p
 from jax_cxl.ops.rooted.scatter import scatter_p
 
 
-def _all_gather(ct, x, *, axes, groups, size, dim, invariant):
+def _all_gather(ct, x, *, axes, groups, size, dim, invariant, levels):
     if invariant:
         # All ranks hold the same cotangent of the whole result. Each rank takes its own part.
         return [lax.dynamic_index_in_dim(ct, lax.axis_index(axes), dim, keepdims=False)]
     ct = named_axis.vary(ct, axes)
-    return [psum_scatter_p.bind(ct, axes=axes, groups=groups, size=size, dim=dim)]
+    return [psum_scatter_p.bind(ct, axes=axes, groups=groups, size=size, dim=dim, levels=levels)]
 
 
 def _psum_scatter(ct, x, *, axes, **params):
     return [all_gather_p.bind(named_axis.vary(ct, axes), axes=axes, invariant=False, **params)]
 
 
-def _broadcast(ct, x, *, axes, root):
+def _broadcast(ct, x, *, axes, root, levels):
     ct = reduce_p.bind(named_axis.vary(ct, axes), axes=axes, root=root)
     return [named_axis.only_at(ct, axes, root)]
 
 
 def _reduce(ct, x, *, axes, root):
-    return [broadcast_p.bind(named_axis.vary(ct, axes), axes=axes, root=root)]
+    return [broadcast_p.bind(named_axis.vary(ct, axes), axes=axes, root=root, levels=None)]
 
 
 def _gather(ct, x, *, axes, **params):

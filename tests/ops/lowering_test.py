@@ -71,6 +71,7 @@ class FakeWorldTest(parameterized.TestCase):
                 "sources": "dense<>",
                 "reverse": "0",
                 "rows": "dense<>",
+                "local": "0",
             },
         )
 

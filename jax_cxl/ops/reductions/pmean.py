@@ -14,6 +14,7 @@ def pmean(
     axis_name: Hashable | Sequence[Hashable],
     *,
     axis_index_groups: Sequence[Sequence[int]] | None = None,
+    levels: bool | None = None,
 ) -> Any:
     """Takes the mean of x over all ranks along a named axis.
 
@@ -25,6 +26,9 @@ def pmean(
       axis_index_groups: lists of axis indices, all of the same size and together a
         partition of the axis. Each group has a mean of its own. By default all ranks are one
         group.
+      levels: how ranks of one process take part. True combines them inside the process first, and
+        sends less through the pool; False sends all through the pool; None takes what is faster for
+        the size (docs/levels.md).
 
     Returns:
       Arrays of x's shape; integers become floating point.
@@ -32,7 +36,8 @@ def pmean(
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
       TypeError: a dtype is not supported, such as float6_e2m3fn.
-      ValueError: the groups are not a partition.
+      ValueError: the groups are not a partition, or `levels=True` for groups without several ranks
+        in each process, equally many.
 
     Example:
       >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -43,5 +48,5 @@ def pmean(
     """
     axes = named_axis.axes_of("pmean", axis_name)
     size = named_axis.group_size(axes, named_axis.groups_of("pmean", axes, axis_index_groups))
-    total = psum(x, axes, axis_index_groups=axis_index_groups)
+    total = psum(x, axes, axis_index_groups=axis_index_groups, levels=levels)
     return jax.tree.map(lambda leaf: leaf / size, total)

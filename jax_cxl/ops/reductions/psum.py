@@ -9,6 +9,7 @@ from jax import lax
 from jax.extend import core
 from jax.interpreters import ad
 
+from jax_cxl._levels import lower
 from jax_cxl._primitives import batching_rules, dtypes, lowering, named_axis
 from jax_cxl._primitives.native_enums import Op
 
@@ -18,19 +19,24 @@ def psum(
     axis_name: Hashable | Sequence[Hashable],
     *,
     axis_index_groups: Sequence[Sequence[int]] | None = None,
+    levels: bool | None = None,
 ) -> Any:
     """Sums x over all ranks along a named axis.
 
     Drop-in for `jax.lax.psum`. The sum adds the ranks' values in rank order, so that
     all ranks get the same bits; float16, bfloat16 and float8 accumulate in float32 and
-    round once. A leaf that is not traced (a Python number, a NumPy array) is taken as equal on all
-    ranks, and multiplied by the size of the group: `psum(1, "i")` is the size of the axis.
+    round once. In levels, the sums of the processes are added in the same way. A leaf that is not
+    traced (a Python number, a NumPy array) is taken as equal on all ranks, and multiplied by the
+    size of the group: `psum(1, "i")` is the size of the axis.
 
     Args:
       x: array, or pytree of arrays, of any dtype; bool counts as int32.
       axis_name: mesh axis, or several.
       axis_index_groups: lists of axis indices, all of the same size and together a
         partition of the axis. Each group has a sum of its own. By default all ranks are one group.
+      levels: how ranks of one process take part. True combines them inside the process first, and
+        sends less through the pool; False sends all through the pool; None takes what is faster for
+        the size (docs/levels.md).
 
     Returns:
       Arrays of x's shape and dtype (int32 for bool). Under check_vma they stop varying
@@ -39,7 +45,8 @@ def psum(
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
       TypeError: a dtype is not supported, such as float6_e2m3fn, or an axis is an integer.
-      ValueError: the groups are not a partition.
+      ValueError: the groups are not a partition, or `levels=True` for groups without several ranks
+        in each process, equally many.
 
     Example:
       >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -57,7 +64,7 @@ def psum(
         leaf = dtypes.count_bool(leaf)
         if not isinstance(leaf, jax.core.Tracer):
             return _times(leaf, named_axis.group_size(axes, groups))
-        return named_axis.bind_reduction(psum_p, leaf, axes, groups)
+        return named_axis.bind_reduction(psum_p, leaf, axes, groups, levels)
 
     return jax.tree.map(total, x)
 
@@ -71,20 +78,23 @@ def _times(leaf: Any, size: int) -> Any:
     return leaf * np.asarray(size, leaf.dtype)
 
 
-def _abstract_eval(x, *, axes, groups, invariant):
+def _abstract_eval(x, *, axes, groups, invariant, levels):
     return named_axis.abstract_result("psum", x, axes, invariant=invariant)
 
 
-def _lower(ctx, x, *, axes, groups, invariant):
-    return lowering.collective(ctx, x, name="psum", op=Op.ALL_REDUCE, axes=axes, groups=groups)
+def _lower(ctx, x, *, axes, groups, invariant, levels):
+    return lower.collective(
+        ctx, x, name="psum", op=Op.ALL_REDUCE, axes=axes, groups=groups, levels=levels
+    )
 
 
-def _transpose(ct, x, *, axes, groups, invariant):
+def _transpose(ct, x, *, axes, groups, invariant, levels):
     if invariant:
         return [named_axis.vary(ct, axes)]
     # Without varying types it is unknown whether the cotangents of the ranks are equal. As in
     # jax.lax, they are treated as parts of a sum.
-    return [psum_p.bind(named_axis.vary(ct, axes), axes=axes, groups=groups, invariant=False)]
+    ct = named_axis.vary(ct, axes)
+    return [psum_p.bind(ct, axes=axes, groups=groups, invariant=False, levels=levels)]
 
 
 psum_p.def_effectful_abstract_eval(_abstract_eval)

@@ -7,11 +7,18 @@ import jax
 from jax import lax
 from jax.extend import core
 
+from jax_cxl._levels import lower
 from jax_cxl._primitives import batching_rules, lowering, named_axis
 from jax_cxl._primitives.native_enums import Op
 
 
-def broadcast(x: Any, axis_name: Hashable | Sequence[Hashable], *, root: int = 0) -> Any:
+def broadcast(
+    x: Any,
+    axis_name: Hashable | Sequence[Hashable],
+    *,
+    root: int = 0,
+    levels: bool | None = None,
+) -> Any:
     """Sends the x of the root to all ranks along a named axis.
 
     Differentiates to `reduce`.
@@ -20,6 +27,9 @@ def broadcast(x: Any, axis_name: Hashable | Sequence[Hashable], *, root: int = 0
       x: array, or pytree of arrays, of any dtype. Only the values of the root count.
       axis_name: mesh axis, or several in the order in which they count ranks.
       root: index of the root along the axis.
+      levels: how ranks of one process take part. True combines them inside the process first, and
+        sends less through the pool; False sends all through the pool; None takes what is faster for
+        the size (docs/levels.md).
 
     Returns:
       Arrays of x's shape and dtype.
@@ -28,7 +38,8 @@ def broadcast(x: Any, axis_name: Hashable | Sequence[Hashable], *, root: int = 0
       NameError: the axis is not bound, as outside `jax.shard_map`.
       NotImplementedError: the root is a traced value.
       TypeError: a dtype is not supported, such as float6_e2m3fn.
-      ValueError: the root is out of bounds.
+      ValueError: the root is out of bounds, or `levels=True` and no process holds several ranks of
+        the axis, or not equally many.
 
     Example:
       >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -40,19 +51,24 @@ def broadcast(x: Any, axis_name: Hashable | Sequence[Hashable], *, root: int = 0
     axes = named_axis.axes_of("broadcast", axis_name)
     root = named_axis.root_of("broadcast", "root", root, axes)
     return jax.tree.map(
-        lambda leaf: broadcast_p.bind(named_axis.vary(leaf, axes), axes=axes, root=root), x
+        lambda leaf: broadcast_p.bind(
+            named_axis.vary(leaf, axes), axes=axes, root=root, levels=levels
+        ),
+        x,
     )
 
 
 broadcast_p = core.Primitive("broadcast")
 
 
-def _abstract_eval(x, *, axes, root):
+def _abstract_eval(x, *, axes, root, levels):
     return named_axis.abstract_result("broadcast", x, axes)
 
 
-def _lower(ctx, x, *, axes, root):
-    return lowering.collective(ctx, x, name="broadcast", op=Op.BROADCAST, axes=axes, root=root)
+def _lower(ctx, x, *, axes, root, levels):
+    return lower.collective(
+        ctx, x, name="broadcast", op=Op.BROADCAST, axes=axes, root=root, levels=levels
+    )
 
 
 def _batch_other_axis(x, d, **params):

@@ -1,0 +1,1 @@
+"""Collectives in levels: inside each process first, then between processes through the pool."""

@@ -1,0 +1,156 @@
+"""Lowering of the collectives that have levels: they run in levels, or as one call."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core
+from jax.interpreters import mlir
+
+from jax_cxl._levels import compose, split, table
+from jax_cxl._levels.between_devices import BetweenDevices
+from jax_cxl._primitives import lowering, named_axis, rank_groups
+from jax_cxl._primitives.native_enums import Op, ReduceOp
+
+# Collectives of which the first dimension of the operand, or of the result, counts the ranks.
+_OPERAND_BLOCKS = (Op.REDUCE_SCATTER, Op.ALL_TO_ALL, Op.SCATTER)
+_RESULT_BLOCKS = (Op.ALL_GATHER, Op.ALL_TO_ALL)
+
+
+def collective(
+    ctx: mlir.LoweringRuleContext,
+    x: Any,
+    *,
+    name: str,
+    op: Op,
+    axes: named_axis.Axes,
+    levels: bool | None,
+    groups: named_axis.Groups = None,
+    reduce_op: ReduceOp = ReduceOp.SUM,
+    operand_blocks: int | None = None,
+    result_blocks: int | None = None,
+    root: int = 0,
+) -> Sequence:
+    """Lowers a collective, in levels if these pay or `levels` is True.
+
+    The arguments are those of `lowering.collective`, and `levels` of the public functions.
+
+    A started collective (`x_start`) runs in levels only if `levels` is True. It is then complete at
+    once, because only a single call can be under way beside other work.
+
+    Raises:
+      ValueError: `levels` is True, and the ranks of the groups do not lie in processes evenly.
+    """
+    aval_in: Any = ctx.avals_in[0]
+    aval: Any = ctx.avals_out[0]
+    starts = len(ctx.avals_out) > 1
+    num_bytes = max(a.size * a.dtype.itemsize for a in (aval_in, aval))
+    if starts and levels is None:
+        levels = False
+    ranks = rank_groups.of_groups(ctx, name, axes, groups)
+    found = None if aval.size == 0 else _split(ctx, name, op, ranks, num_bytes, levels)
+    if found is None:
+        return lowering.between(
+            ctx,
+            x,
+            name=name,
+            op=op,
+            ranks=ranks,
+            reduce_op=reduce_op,
+            operand_blocks=operand_blocks,
+            result_blocks=result_blocks,
+            root=root,
+        )
+    description = {"name": name, "reduce_op": reduce_op}
+    inside: Any = _InProcess(found.inside, description)
+    if ctx.module_context.platforms != ("cpu",):
+        inside = BetweenDevices(axes, found.at, groups, reduce_op)
+
+    def across(op, v, root):
+        return _step(v, op, found.across, root=root, **description)
+
+    def body(v):
+        if operand_blocks is not None:
+            v = jax.numpy.moveaxis(v, operand_blocks, 0)
+        v = compose.Levels(found, inside, across).run(op, v, root)
+        return v if result_blocks is None else jax.numpy.moveaxis(v, 0, result_blocks)
+
+    # The steps need no varying types: those of the whole were checked when it was traced.
+    avals = [jax.core.ShapedArray(a.shape, a.dtype) for a in (aval_in, aval)]
+    inner = ctx.replace(avals_in=avals[:1], avals_out=avals[1:])
+    results = mlir.lower_fun(body, multiple_results=False)(inner, x)
+    return [*results, lowering.no_token()] if starts else results
+
+
+def _split(
+    ctx: Any, name: str, op: Op, ranks: np.ndarray, num_bytes: int, levels: bool | None
+) -> split.Split | None:
+    """Returns how the ranks lie in processes, None if the collective is to be one call."""
+    if levels is False or ranks.shape[1] == 1:
+        return None
+    found = split.of(ranks, rank_groups.processes(ctx))
+    if levels:
+        if found is None:
+            raise ValueError(
+                f"jax_cxl.{name}: levels=True needs groups that have several ranks in each process,"
+                f" equally many, and at the same places of all groups. The groups are"
+                f" {ranks.tolist()}. Leave `levels` out."
+            )
+        return found
+    if found is None or found.processes == 1 or not table.pays(op, num_bytes):
+        return None
+    return found
+
+
+# A collective between ranks that are known already: one level.
+_step_p = core.Primitive("level")
+
+
+def _step(x: Any, op: Op, ranks: np.ndarray, **params: Any) -> Any:
+    groups = tuple(map(tuple, ranks.tolist()))
+    return _step_p.bind(x, op=op, ranks=groups, **{"root": 0, "local": False, **params})
+
+
+@_step_p.def_abstract_eval
+def _step_abstract_eval(x, *, op, ranks, **_):
+    shape = x.shape[1:] if op in _OPERAND_BLOCKS else x.shape
+    return x.update(shape=(len(ranks[0]), *shape) if op in _RESULT_BLOCKS else shape)
+
+
+def _lower_step(ctx, x, *, op, ranks, **params):
+    return lowering.between(
+        ctx,
+        x,
+        op=op,
+        ranks=np.array(ranks),
+        operand_blocks=0 if op in _OPERAND_BLOCKS else None,
+        result_blocks=0 if op in _RESULT_BLOCKS else None,
+        **params,
+    )
+
+
+mlir.register_lowering(_step_p, _lower_step, cacheable=False)
+
+
+class _InProcess:
+    """Collectives of devices of this process's memory: they read each other's buffers."""
+
+    def __init__(self, ranks: np.ndarray, description: dict[str, Any]) -> None:
+        self._ranks = ranks
+        self._description = description
+
+    def reduce_scatter(self, x: Any) -> Any:
+        return self._step(x, Op.REDUCE_SCATTER)
+
+    def all_gather(self, x: Any) -> Any:
+        return self._step(x, Op.ALL_GATHER)
+
+    def all_to_all(self, x: Any) -> Any:
+        return self._step(x, Op.ALL_TO_ALL)
+
+    def scatter(self, x: Any, root: int) -> Any:
+        return self._step(x, Op.SCATTER, root=root)
+
+    def _step(self, x, op, **params):
+        return _step(x, op, self._ranks, local=True, **self._description, **params)

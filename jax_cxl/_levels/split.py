@@ -1,0 +1,57 @@
+"""How the ranks of a group lie in processes."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """Groups of ranks as a grid: a row for each process, with equally many ranks in each.
+
+    Attributes:
+      at: where the ranks of the grid stand in their group, an array of shape (processes, ranks of a
+        process). It is the same in all groups.
+      inside: groups of ranks that share a process, one in each row.
+      across: groups of ranks, one of each process, that have the same place in their processes.
+    """
+
+    at: np.ndarray
+    inside: np.ndarray
+    across: np.ndarray
+
+    @property
+    def processes(self) -> int:
+        """The number of processes of a group."""
+        return self.at.shape[0]
+
+    @property
+    def per_process(self) -> int:
+        """The number of ranks of a group in each process."""
+        return self.at.shape[1]
+
+
+def of(groups: np.ndarray, process_of: Mapping[int, int]) -> Split | None:
+    """Returns the grid of groups of ranks, None if there is none.
+
+    Args:
+      groups: ranks, a group in each row.
+      process_of: which process holds a rank.
+    """
+    grids = {_grid([process_of[rank] for rank in group]) for group in groups.tolist()}
+    if len(grids) != 1 or None in grids:
+        return None
+    at = np.array(grids.pop())
+    return Split(at, *(groups[:, grid].reshape(-1, grid.shape[1]) for grid in (at, at.T)))
+
+
+def _grid(processes: list[int]) -> tuple[tuple[int, ...], ...] | None:
+    """Returns the places in a group of the ranks of each process, in the order of the group."""
+    places: dict[int, list[int]] = {}
+    for place, process in enumerate(processes):
+        places.setdefault(process, []).append(place)
+    sizes = {len(row) for row in places.values()}
+    if len(sizes) != 1 or sizes == {1}:
+        return None
+    return tuple(map(tuple, places.values()))

@@ -1,0 +1,37 @@
+"""Collectives in levels are bitwise those of the NumPy model, over each subset of a mesh's axes."""
+
+import job
+from absl.testing import absltest, parameterized
+
+# Most of the time goes into compiling what surrounds the collectives.
+_ENVIRONMENT = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+
+
+class LevelsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (2, 4, "2,4", "(2, 4)"), (4, 2, "4,2", "(4, 2)"), (2, 4, "2,2,2", "(2, 2, 2)")
+    )
+    def test_subsets_of_axes(self, processes, devices_per_process, shape, name):
+        done = job.run(
+            "levels/run_levels.py",
+            f"--mesh={shape}",
+            processes=processes,
+            devices_per_process=devices_per_process,
+            environment=_ENVIRONMENT,
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout.count(f"cells right on a mesh {name}"), processes)
+
+    def test_bytes_and_messages(self):
+        done = job.run("levels/count_traffic.py", processes=2, devices_per_process=4)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout.count("traffic right"), 2)
+
+    def test_takeover(self):
+        done = job.run("levels/take_over.py", processes=2, devices_per_process=4)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout.count("taken over in levels"), 2)
+
+
+if __name__ == "__main__":
+    absltest.main()
