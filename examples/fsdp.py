@@ -55,19 +55,21 @@ class Unit:
         padded: length of the flat vector, a multiple of the number of devices.
     """
 
-    def __init__(self, template: Tree, devices: int):
+    def __init__(self, template: Tree, devices: int, copies: int = 1):
         """Lays out a unit.
 
         Args:
             template: pytree of arrays or `jax.ShapeDtypeStruct`, only shapes are used.
-            devices: number of devices that share the unit.
+            devices: number of devices.
+            copies: number of devices that have the same shard (levels.py).
         """
         leaves, self._structure = jax.tree.flatten(template)
         self._shapes = [leaf.shape for leaf in leaves]
         self.size = sum(math.prod(shape) for shape in self._shapes)
         multiple = math.lcm(_PADDING, devices)
         self.padded = -(-self.size // multiple) * multiple
-        self._shard = self.padded // devices
+        self._shards = devices // copies
+        self._shard = self.padded // self._shards
 
     def shard(self, tree: Tree) -> jax.Array:
         """Returns this device's shard of a unit that every device has whole, without communication.
@@ -80,7 +82,8 @@ class Unit:
         """
         flat = jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(tree)])
         flat = jnp.pad(flat, (0, self.padded - self.size))
-        return lax.dynamic_slice(flat, [lax.axis_index(AXIS) * self._shard], [self._shard])
+        index = lax.axis_index(AXIS) % self._shards
+        return lax.dynamic_slice(flat, [index * self._shard], [self._shard])
 
     def gather(self, shard: jax.Array, collectives: Collectives, dtype: jnp.dtype) -> Tree:
         """Assembles the unit from the shards of all devices.

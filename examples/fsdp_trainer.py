@@ -7,6 +7,7 @@ from typing import Any, cast
 import fsdp
 import jax
 import jax.numpy as jnp
+import levels
 import optax
 import prefetch
 import transformer
@@ -44,17 +45,18 @@ class FsdpTrainer(Trainer):
         super().__init__(sizes, dtype, optimizer, fsdp.device_mesh())
         self._prefetch = prefetch_layers
         self._collectives = collectives
+        self._copies = getattr(collectives, "copies", 1)
 
         def unit(init: Callable[[jax.Array, transformer.Sizes], Tree]) -> fsdp.Unit:
             template = jax.eval_shape(lambda: init(jax.random.key(0), sizes))
-            return fsdp.Unit(template, self._mesh.size)
+            return fsdp.Unit(template, self._mesh.size, self._copies)
 
         self._outer_unit = unit(transformer.init_embedding)
         self._layer_unit = unit(transformer.init_layer)
         self.parameter_count = self._outer_unit.size + sizes.layers * self._layer_unit.size
 
         def vector(*shape: int) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct(shape, jnp.float32)
+            return jax.ShapeDtypeStruct((*shape[:-1], shape[-1] * self._copies), jnp.float32)
 
         layers: Any = [vector(self._layer_unit.padded)] * sizes.layers
         if prefetch_layers:
@@ -110,3 +112,8 @@ class FsdpTrainer(Trainer):
 
     def _sum(self, x: jax.Array) -> jax.Array:
         return self._collectives.psum(x, AXIS)
+
+    def _sum_copies(self, gradients: Tree) -> Tree:
+        if self._copies == 1:
+            return gradients
+        return cast(levels.Sharding, self._collectives).sum_copies(gradients, AXIS)

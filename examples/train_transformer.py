@@ -11,20 +11,26 @@ two processor cores. It also runs under Slurm or mpirun, or as one process with 
 chooses the namespace, `jax_cxl` or `jax.lax`. Model and training step are the same for both.
 `train_jit.py` trains the same model by `jax.jit` alone, without a call of a collective.
 
+With several devices in each process, `--shard=host`, `all` or `levels` says which of them share the
+parameters (levels.py):
+
+    python -m jax_cxl.launch -n 2 --devices-per-process 4 examples/train_transformer.py --shard=host
+
 On GPUs, one process each:
 
     python -m jax_cxl.launch -n 4 examples/train_transformer.py --platform=cuda --preset=340m
 
 In the order of reading: `transformer.py` (the model), `fsdp.py` (sharding), `trainer.py` and
 `fsdp_trainer.py` (the two together), `training.py` (the loop), this file, `prefetch.py`
-(communication behind computation), `namespaces.py`, `speed.py`, `corpus.py`, `checkpoint.py`,
-`report.py`.
+(communication behind computation), `levels.py`, `namespaces.py`, `speed.py`, `corpus.py`,
+`checkpoint.py`, `report.py`.
 """
 
 import importlib
 from typing import Any
 
 import fsdp
+import levels
 import namespaces
 import speed
 import training
@@ -33,6 +39,9 @@ from fsdp_trainer import FsdpTrainer
 
 _COLLECTIVES = flags.DEFINE_enum(
     "collectives", "cxl", ["cxl", "lax"], "Through the memory pool, or JAX's own."
+)
+_SHARD = flags.DEFINE_enum(
+    "shard", None, ["host", "all", "levels"], "Who shares the parameters (levels.py)."
 )
 _PREFETCH = flags.DEFINE_bool(
     "prefetch", False, "Communicate the parameters of a layer while its neighbour computes."
@@ -47,7 +56,7 @@ def _start() -> fsdp.Collectives:
     if _COLLECTIVES.value == "cxl":
         jax_cxl = importlib.import_module("jax_cxl")
         jax_cxl.initialize()
-        return jax_cxl
+        return levels.Sharding(jax_cxl, _SHARD.value) if _SHARD.value else jax_cxl
     training.connect()
     return namespaces.Lax()
 
@@ -67,6 +76,8 @@ def main(argv: list[str]) -> None:
         raise app.UsageError("--prefetch needs at least two --layers")
     if _MEASURE.value and not _PREFETCH.value:
         raise app.UsageError("--measure needs --prefetch")
+    if _SHARD.value and (_PREFETCH.value or _COLLECTIVES.value == "lax"):
+        raise app.UsageError("--shard works without --prefetch and --collectives=lax")
     collectives = _start()
     text = training.load_corpus()
 
@@ -75,7 +86,7 @@ def main(argv: list[str]) -> None:
 
     trainer = make_trainer(collectives)
     name = _COLLECTIVES.value
-    program = training.Program(name, [_PREFETCH], ["jax_cxl"] if name == "cxl" else [])
+    program = training.Program(name, [_PREFETCH, _SHARD], ["jax_cxl"] if name == "cxl" else [])
     bytes_before, seconds_before = _pool_counters(collectives)
     run = training.train(program, trainer, text)
     bytes_after, seconds_after = _pool_counters(collectives)

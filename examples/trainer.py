@@ -74,6 +74,8 @@ class Trainer(abc.ABC):
         self._dtype = dtype
         self._optimizer = optimizer
         self._mesh = mesh
+        # How many devices have the same parameters, of which the norm of the gradient counts one.
+        self._copies = 1
 
     def compile(self, state: State, tokens: jax.Array, held_out: jax.Array) -> None:
         """Compiles `step` and `evaluate` for arguments of these shapes, and replaces them."""
@@ -107,6 +109,10 @@ class Trainer(abc.ABC):
     def _sum(self, x: jax.Array) -> jax.Array:
         """Adds up what the devices have computed from their parts of arrays."""
 
+    def _sum_copies(self, gradients: Tree) -> Tree:
+        """Adds up the gradients of devices that have the same parameters and other rows."""
+        return gradients
+
     def _nats(self, parameters: Tree, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Sums the loss over rows.
 
@@ -137,6 +143,7 @@ class Trainer(abc.ABC):
         # The gradients are sums over all rows already, also where each device computed the loss of
         # its own rows: the transpose of a gather sums.
         nats, count = self._sum(jnp.stack([nats, count]))
+        gradients = self._sum_copies(gradients)
         gradients = jax.tree.map(lambda leaf: leaf / count, gradients)
         gradients, norm = self._clip(gradients)
         updates, optimizer = self._optimizer.update(gradients, state.optimizer, state.parameters)
@@ -149,6 +156,6 @@ class Trainer(abc.ABC):
         Where a device sees its shards only, `optax.clip_by_global_norm` would take their norm.
         """
         squares = jnp.stack([jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(gradients)])
-        norm = jnp.sqrt(self._sum(jnp.sum(squares)))
+        norm = jnp.sqrt(self._sum(jnp.sum(squares)) / self._copies)
         scale = jnp.minimum(1.0, _GRADIENT_NORM / (norm + 1e-6))
         return jax.tree.map(lambda leaf: leaf * scale, gradients), norm
