@@ -46,7 +46,9 @@ def collective(
     aval: Any = ctx.avals_out[0]
     starts = len(ctx.avals_out) > 1
     num_bytes = max(a.size * a.dtype.itemsize for a in (aval_in, aval))
-    if starts and levels is None:
+    on_cpus = ctx.module_context.platforms == ("cpu",)
+    # The steps inside a process of GPUs have not run on GPUs yet, so a program has to ask for them.
+    if levels is None and (starts or not on_cpus):
         levels = False
     ranks = rank_groups.of_groups(ctx, name, axes, groups)
     found = None if aval.size == 0 else _split(ctx, name, op, ranks, num_bytes, levels)
@@ -64,7 +66,7 @@ def collective(
         )
     description = {"name": name, "reduce_op": reduce_op}
     inside: Any = _InProcess(found.inside, description)
-    if ctx.module_context.platforms != ("cpu",):
+    if not on_cpus:
         inside = BetweenDevices(axes, found.at, groups, reduce_op)
 
     def across(op, v, root):

@@ -140,7 +140,7 @@ def _transpose(ct, table, indices, *published, axes, groups, size):
     taken = jnp.zeros((size * rows, *ct.shape[1:]), wide).at[at].add(ct.astype(wide), mode="drop")
     parts = taken.reshape(size, rows, *ct.shape[1:])
     parts = named_axis.vary(parts, tuple(axes))
-    back = psum_scatter_p.bind(parts, axes=axes, groups=groups, size=size, dim=0)
+    back = psum_scatter_p.bind(parts, axes=axes, groups=groups, size=size, dim=0, levels=None)
     return [back.astype(ct.dtype), *nothing]
 
 
