@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "cc/comm/call/tuning.h"
 #include "cc/pool/coherence/coherence.h"
 
 namespace jax_cxl::comm {
@@ -34,7 +35,7 @@ class LineWorkers {
   // `helpers` is the number of threads besides the caller's. With 0, the caller
   // does all work in Help. A thread takes `piece_bytes` at a time.
   LineWorkers(const pool::Coherence& coherence, int helpers,
-              size_t piece_bytes);
+              size_t piece_bytes = Tuning().flush_piece_bytes);
   ~LineWorkers();
   LineWorkers(const LineWorkers&) = delete;
 
