@@ -17,6 +17,7 @@ from jax_cxl._runtime import (
     pool_uri,
     program_errors,
     start_gpus,
+    tuning_table,
 )
 
 
@@ -66,9 +67,10 @@ class PlatformTest(parameterized.TestCase):
         cuda.register_pool.return_value = obstacle
         core = mock.Mock()
         self.enterContext(mock.patch.object(start_gpus, "_core", core))
-        config = configuration.Config(slot_bytes=4096, num_slots=4, flush_threads=2)
+        config = configuration.Config(slot_bytes=4096, num_slots=4)
+        tuning = tuning_table.make({"flush_threads": 2, "flush_piece_bytes": 65536})
         with self.assertLogs("jax_cxl") if obstacle else self.assertNoLogs("jax_cxl"):
-            start_gpus.start(cuda, [3], config, "meeting", gpu_writes_memory=True)
+            start_gpus.start(cuda, [3], config, tuning, "meeting", gpu_writes_memory=True)
         runtime = core.runtime.return_value
         cuda.register_pool.assert_called_once_with(runtime, [3])
         cuda.start.assert_called_once_with(
@@ -79,6 +81,7 @@ class PlatformTest(parameterized.TestCase):
             warn_after=config.warn_after,
             timeout=config.timeout,
             flush_threads=2,
+            flush_piece_bytes=65536,
             gpu_writes_memory=True,
         )
 
@@ -100,7 +103,7 @@ class PlatformTest(parameterized.TestCase):
         cuda.failure.return_value = None
         self.enterContext(mock.patch.object(start_gpus, "_core", mock.Mock()))
         for _ in range(2):
-            start_gpus.start(cuda, [0], configuration.Config(), "meeting")
+            start_gpus.start(cuda, [0], configuration.Config(), tuning_table.load(None), "meeting")
         self.assertLen(program_errors._sources, before + 1)
         text = "INTERNAL: CUDA error: CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure"
         self.assertNotIsInstance(jax.errors.JaxRuntimeError(text), errors.CxlError)

@@ -55,7 +55,8 @@ TEST(RefusalsTest, WrongRequests) {
 
   request = MakeRequest(Op::kBarrier, 4, 0);
   request.op = static_cast<Op>(kNumOps);
-  EXPECT_EQ(Refusal(request, {}), "op is 13, there are 13");
+  const std::string number = std::to_string(kNumOps);
+  EXPECT_EQ(Refusal(request, {}), "op is " + number + ", there are " + number);
 }
 
 TEST(RefusalsTest, WrongSources) {
