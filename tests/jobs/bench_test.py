@@ -116,7 +116,7 @@ class BenchTest(parameterized.TestCase):
         (("--baseline", "nccl-shm"), "needs --platform cuda"),
         (("--baseline", "smoke"), "'smoke' is not one of gloo, mpi"),
         (("--ops", "psum,sort"), "'sort' is not one of"),
-        (("--sizes", "4KB"), "no size such as"),
+        (("--sizes", "4KB"), "not a size such as"),
         (("--ranks", "1"), "--ranks must be from 2"),
         (("--json", "/no/such/folder/r.json"), "there is no folder /no/such/folder"),
         (("--baseline", "mpi", "--dtype", "bfloat16"), "choose another --dtype"),

@@ -30,13 +30,14 @@ _FIGURES = {
     *("bytes_through_pool", "communication_seconds", "pool_figures"),
     *("steps", "seed", "batch_size", "sequence_length", "learning_rate", "dtype"),
     *("layers", "width", "heads", "parameters", "evaluate_every", "evaluate_size", "prefetch"),
+    "shard",
     *("corpus", "corpus_sha256", "train_bytes", "heldout_bytes", "resumed_after_step"),
     *("collectives", "processes", "devices", "device_kind", "versions"),
 }
 
 # Of train_transformer.py alone.
 _FIGURES_OF_COLLECTIVES = {
-    *("bytes_through_pool", "communication_seconds", "pool_figures", "prefetch"),
+    *("bytes_through_pool", "communication_seconds", "pool_figures", "prefetch", "shard"),
 }
 
 _SPEED_FIGURES = {
