@@ -156,7 +156,7 @@ class MoeTrainer(Trainer):
 
 @jax.custom_vjp
 def _with_loss(y: jax.Array, loss: jax.Array) -> jax.Array:
-    """Returns y. Gradients are those of what is computed from y, plus `loss`."""
+    """Returns y. A program that differentiates a function of y adds `loss` to this function."""
     return y
 
 

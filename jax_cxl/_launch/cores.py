@@ -13,7 +13,7 @@ def share(available: Collection[int], rank: int, size: int) -> list[int]:
     Args:
         available: The processors that the job may use.
         rank: The rank, from 0.
-        size: The number of ranks, at most that of the processors.
+        size: The number of ranks, at most the number of processors.
     """
     # The two threads of a core stay together, although their numbers are far apart.
     neighbours = sorted(available, key=lambda processor: (_place(processor), processor))

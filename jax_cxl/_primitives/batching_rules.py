@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
 from jax.interpreters import batching
 
 from jax_cxl._primitives import dtypes
@@ -68,3 +69,21 @@ def register_reduction(primitive: Any, reduce: Callable, unmapped: Callable) -> 
         return (primitive.bind(x, axes=rest, groups=None, **params) if rest else x), None
 
     batching.fancy_primitive_batchers[primitive] = rule
+
+
+def to_front(x: Any, d: int | None, size: int) -> Any:
+    """Returns x with its batch dimension d first; None stands for equal elements of the batch."""
+    return jnp.broadcast_to(x, (size, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
+
+
+def require_whole_axis(name: str, axes: Any, groups: Any, axis: Any) -> None:
+    """Checks that a collective over an axis of vmap has no other axes and no groups.
+
+    Raises:
+      NotImplementedError: it has.
+    """
+    if groups is not None or len(axes) > 1:
+        raise NotImplementedError(
+            f"jax_cxl.{name} over {axes}, of which {axis!r} is an axis of jax.vmap, works without"
+            " axis_index_groups and other axes only."
+        )

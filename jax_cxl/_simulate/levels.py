@@ -14,7 +14,7 @@ from jax_cxl._simulate import constants as c
 from jax_cxl._simulate import model, nccl
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-# The stage inside the hosts before the pool, and the one after it.
+# The stage inside the hosts before the pool, and the stage inside the hosts after the pool.
 _BEFORE = {
     "all_reduce": "reduce_scatter",
     "reduce_scatter": "reduce_scatter",

@@ -9,7 +9,7 @@ import numpy as np
 from jax.extend import core
 from jax.interpreters import ad, batching
 
-from jax_cxl._primitives import lowering, named_axis
+from jax_cxl._primitives import batching_rules, lowering, named_axis
 from jax_cxl.ops.all_to_all import all_to_all_p
 
 
@@ -196,14 +196,10 @@ def _batch(axis_data, operands, dims, *, axes, groups, size):
     batch = axis_data.size
 
     def to_front(x, d):
-        return jnp.broadcast_to(x, (batch, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
+        return batching_rules.to_front(x, d, batch)
 
     if axis_data.name in axes:
-        if groups is not None or len(axes) > 1:
-            raise NotImplementedError(
-                f"jax_cxl.ragged_all_to_all over {axes}, of which {axis_data.name!r} is an axis"
-                " of jax.vmap, works without axis_index_groups and other axes only."
-            )
+        batching_rules.require_whole_axis("ragged_all_to_all", axes, groups, axis_data.name)
         return _exchange(*map(to_front, operands, dims)), 0
     if all(d is None for d in dims):
         return _bind(*operands, axes=axes, groups=groups, size=size), None

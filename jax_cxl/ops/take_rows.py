@@ -9,7 +9,7 @@ import numpy as np
 from jax.extend import core
 from jax.interpreters import ad, batching
 
-from jax_cxl._primitives import lowering, named_axis
+from jax_cxl._primitives import batching_rules, lowering, named_axis
 from jax_cxl.ops.psum_scatter import psum_scatter_p
 
 
@@ -148,14 +148,10 @@ def _batch(axis_data, operands, dims, *, axes, groups, size):
     batch = axis_data.size
 
     def to_front(x, d):
-        return jnp.broadcast_to(x, (batch, *x.shape)) if d is None else jnp.moveaxis(x, d, 0)
+        return batching_rules.to_front(x, d, batch)
 
     if axis_data.name in axes:
-        if groups is not None or len(axes) > 1:
-            raise NotImplementedError(
-                f"jax_cxl.take_rows over {axes}, of which {axis_data.name!r} is an axis"
-                " of jax.vmap, works without axis_index_groups and other axes only."
-            )
+        batching_rules.require_whole_axis("take_rows", axes, groups, axis_data.name)
         table, indices = map(to_front, operands[:2], dims[:2])
         return _take_alone(table.reshape(-1, *table.shape[2:]), indices), 0
     bind = {"axes": axes, "groups": groups, "size": size}
