@@ -12,8 +12,6 @@ _SYSTEMS = {
     "jax_cxl": ("jax_cxl", "#0072B2", "-"),
     "gloo": ("Gloo", "#E69F00", "-"),
     "endpoint": ("jax_cxl", "#0072B2", "-"),
-    # Results files until 2026-11-22 have this: calls that all ranks made in the same order.
-    "in_order": ("jax_cxl, calls in program order", "#0072B2", ":"),
     "mpi": ("MPI", "#CC79A7", "-"),
     "openmpi": ("Open MPI", "#CC79A7", "-"),
     "mpich": ("MPICH", "#CC79A7", "--"),

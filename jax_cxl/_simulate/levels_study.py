@@ -65,12 +65,11 @@ def nccl_seconds(op: str, size: int, hosts: int, adapters: int) -> float:
 
 def write(path: pathlib.Path) -> None:
     """Writes all rows as a results file."""
-    times, moved, pays = [], [], []
+    rows, moved = [], []
     for op in levels.OPS:
         for hosts in HOSTS:
             for kind in KINDS:
-                times += [_times(op, size, hosts, kind) for size in sizes(hosts)]
-                pays.append(_pays(op, hosts, kind))
+                rows.append(_row(op, hosts, kind))
                 if kind.inside == "nvlink" and hosts in HOSTS_COUNTED:
                     moved.append(_moved(op, hosts, kind))
     results_file.write(
@@ -83,26 +82,24 @@ def write(path: pathlib.Path) -> None:
             "versions": {"jax_cxl": bench_report.versions(None)["jax_cxl"]},
             "gpus_per_host": GPUS,
             "nccl_efficiency": c.NCCL_TUNED_EFFICIENCY,
-            "pays": pays,
             "bytes": moved,
-            "results": times,
+            "results": rows,
         },
     )
 
 
-def _times(op: str, size: int, hosts: int, kind: Kind) -> dict[str, object]:
-    setting = kind.setting(hosts)
-    row: dict[str, object] = {"op": op, "bytes": size, "hosts": hosts, **_of(kind)}
-    row["flat_us"] = _us(levels.flat_seconds(op, size, setting))
-    row["levels_us"] = _us(levels.seconds(op, size, setting))
+def _row(op: str, hosts: int, kind: Kind) -> dict[str, object]:
+    """The times for each size, and from which size to which levels are faster than flat."""
+    setting, all_sizes = kind.setting(hosts), sizes(hosts)
+    row: dict[str, object] = {"op": op, "hosts": hosts, **_of(kind), "bytes": list(all_sizes)}
+    row["flat_us"] = [_us(levels.flat_seconds(op, size, setting)) for size in all_sizes]
+    row["levels_us"] = [_us(levels.seconds(op, size, setting)) for size in all_sizes]
     for adapters in ADAPTERS:
-        row[f"nccl_{adapters}_us"] = _us(nccl_seconds(op, size, hosts, adapters))
+        row[f"nccl_{adapters}_us"] = [
+            _us(nccl_seconds(op, size, hosts, adapters)) for size in all_sizes
+        ]
+    row["levels_pay"] = [list(run) for run in levels.paying(op, setting, all_sizes)]
     return row
-
-
-def _pays(op: str, hosts: int, kind: Kind) -> dict[str, object]:
-    runs = levels.paying(op, kind.setting(hosts), sizes(hosts))
-    return {"op": op, "hosts": hosts, **_of(kind), "bytes": [list(run) for run in runs]}
 
 
 def _moved(op: str, hosts: int, kind: Kind) -> dict[str, object]:

@@ -9,6 +9,8 @@ from absl.testing import absltest
 from jax_cxl._bench import results_file
 
 _ROOT = pathlib.Path(__file__).parents[2]
+# Of all files. A new file replaces an older one of the same question.
+_MOST_LINES = 6_000
 _RESULTS = sorted((_ROOT / "benchmarks" / "results").glob("*.json"))
 
 
@@ -48,6 +50,10 @@ class KeptFilesTest(absltest.TestCase):
         text = "".join(document.read_text() for document in documents)
         self.assertNotEmpty(_RESULTS)
         self.assertEmpty([path.name for path in _RESULTS if path.name not in text])
+
+    def test_files_stay_short(self):
+        lines = {path.name: len(path.read_text().splitlines()) for path in _RESULTS}
+        self.assertLess(sum(lines.values()), _MOST_LINES, lines)
 
     def test_files_are_as_they_are_written(self):
         for path in _RESULTS:
