@@ -11,7 +11,7 @@ _SWEEP = pathlib.Path(__file__).parents[3] / "benchmarks" / "kill_sweep.py"
 
 
 class KillsTest(parameterized.TestCase):
-    @parameterized.parameters("compile", "shutdown", "regroup", "successor")
+    @parameterized.parameters("none", "compile", "shutdown", "regroup", "successor")
     def test_others_go_on(self, stage):
         first = random.randrange(1 << 30)
         done = subprocess.run(
