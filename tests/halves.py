@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import numpy as np
+
 from jax_cxl import ops
 
 ARGUMENTS = {
@@ -9,11 +11,13 @@ ARGUMENTS = {
     "all_to_all": {"split_axis": 0, "concat_axis": 1, "tiled": True},
     "broadcast": {"root": 2},
     "gather": {"root": 1},
+    "pand": {},
     "pbroadcast": {"source": 1},
     "pexscan": {},
     "pmax": {},
     "pmean": {},
     "pmin": {},
+    "por": {},
     "ppermute": {"perm": [(0, 1), (2, 0)]},
     "pscan": {"reverse": True},
     "pshuffle": {"perm": [2, 0, 3, 1]},
@@ -24,7 +28,12 @@ ARGUMENTS = {
     "scatter": {"root": 2, "tiled": True},
 }
 # Those with a derivative.
-LINEAR = tuple(name for name in ARGUMENTS if name not in ("pmax", "pmin"))
+LINEAR = tuple(name for name in ARGUMENTS if name not in ("pand", "pmax", "pmin", "por"))
+
+
+def dtype_for(name: str) -> type[np.generic]:
+    """Returns a dtype that an operation takes: `and` and `or` take no floats."""
+    return np.int32 if name in ("pand", "por") else np.float32
 
 
 def halves(name: str) -> tuple[Callable, Callable]:

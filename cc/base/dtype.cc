@@ -35,7 +35,7 @@ constexpr DTypeInfo kDTypes[kNumDTypes] = {
 };
 
 constexpr std::string_view kReduceOps[kNumReduceOps] = {"sum", "prod", "min",
-                                                        "max"};
+                                                        "max", "and",  "or"};
 
 }  // namespace
 

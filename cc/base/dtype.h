@@ -35,12 +35,23 @@ enum class DType : uint8_t {
 };
 inline constexpr int kNumDTypes = 23;
 
+// Returns true for bool and the integers.
+constexpr bool IsIntegral(DType dtype) { return dtype <= DType::kUint64; }
+
 // Returns the size of one element in bytes, or 0 for a value that is no DType.
 int DTypeBytes(DType dtype);
 std::string_view DTypeName(DType dtype);
 
-enum class ReduceOp : uint8_t { kSum = 0, kProd = 1, kMin = 2, kMax = 3 };
-inline constexpr int kNumReduceOps = 4;
+// kAnd and kOr are bitwise, and logical for bool.
+enum class ReduceOp : uint8_t {
+  kSum = 0,
+  kProd = 1,
+  kMin = 2,
+  kMax = 3,
+  kAnd = 4,
+  kOr = 5,
+};
+inline constexpr int kNumReduceOps = 6;
 
 std::string_view ReduceOpName(ReduceOp op);
 

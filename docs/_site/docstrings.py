@@ -22,6 +22,19 @@ class ExamplesAreCode(griffe.Extension):
             obj.docstring.value = _EXAMPLE.sub(r"\1Examples:", obj.docstring.value)
 
 
+class SharedDocumentation(griffe.Extension):
+    """Adds docstrings that several functions share, and that a decorator writes."""
+
+    def on_function(self, *, func: griffe.Function, **_: Any) -> None:
+        module = func.module.path
+        if func.docstring is not None or not module.startswith("jax_cxl.ops"):
+            return
+        text = inspect.getdoc(getattr(importlib.import_module(module), func.name, None))
+        if text is not None:
+            text = _EXAMPLE.sub(r"\1Examples:", text)
+            func.docstring = griffe.Docstring(text, parser="google", parent=func)
+
+
 class ImportPairs(griffe.Extension):
     """Adds the pairs `x_start`, `x_done`: functions that the module makes when it is imported."""
 

@@ -39,7 +39,13 @@ class BetweenDevices:
         parts = self.all_to_all(x)
         short = jax.dtypes.issubdtype(x.dtype, np.floating) and x.dtype.itemsize < 4
         wide = parts.astype(np.float32) if short else parts
-        combine = {ReduceOp.SUM: lax.add, ReduceOp.MIN: lax.min, ReduceOp.MAX: lax.max}
+        combine = {
+            ReduceOp.SUM: lax.add,
+            ReduceOp.MIN: lax.min,
+            ReduceOp.MAX: lax.max,
+            ReduceOp.AND: lax.bitwise_and,
+            ReduceOp.OR: lax.bitwise_or,
+        }
         total = wide[0]
         for part in wide[1:]:
             total = combine[self._reduce_op](total, part)

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_cxl._primitives.native_enums import DTYPES
+from jax_cxl._primitives.native_enums import DTYPES, ReduceOp
 
 # Elements of less than a byte: they travel in a wider dtype (carriers.py).
 PACKED_DTYPES = ("int2", "int4", "uint2", "uint4", "float4_e2m1fn")
@@ -23,21 +23,22 @@ def check_dtype(op: str, dtype: Any) -> None:
     raise TypeError(f"jax_cxl.{op} does not support arrays of dtype {dtype}. {advice}")
 
 
-def check_real(op: str, dtype: Any) -> None:
-    """Raises TypeError for complex numbers, which have no order."""
-    if jax.dtypes.issubdtype(dtype, np.complexfloating):
-        raise TypeError(
-            f"jax_cxl.{op} does not support arrays of dtype {dtype}: complex numbers"
-            " have no order. Pass the real and the imaginary part."
-        )
-
-
-def check_sum(op: str, dtype: Any) -> None:
-    """Raises TypeError for bool, because a sum of bools is not a bool."""
-    if dtype == np.bool:
-        raise TypeError(
-            f"jax_cxl.{op} does not support arrays of dtype bool. Convert them to int32 to count."
-        )
+def check_reduction(op: str, reduce_op: ReduceOp, dtype: Any) -> None:
+    """Raises TypeError for a dtype that has no such reduction."""
+    if reduce_op is ReduceOp.SUM and dtype == np.bool:
+        # A sum of bools is not a bool.
+        advice = ". Convert them to int32 to count."
+    elif reduce_op in (ReduceOp.MIN, ReduceOp.MAX) and jax.dtypes.issubdtype(
+        dtype, np.complexfloating
+    ):
+        advice = ": complex numbers have no order. Pass the real and the imaginary part."
+    elif reduce_op in (ReduceOp.AND, ReduceOp.OR) and not (
+        dtype == np.bool or jax.dtypes.issubdtype(dtype, np.integer)
+    ):
+        advice = ": only bool and integers have 'and' and 'or'. Compare them first, such as x != 0."
+    else:
+        return
+    raise TypeError(f"jax_cxl.{op} does not support arrays of dtype {dtype}{advice}")
 
 
 def reduce_in_one_rounding(reduce: Callable, x: Any, dims: tuple[int, ...]) -> Any:

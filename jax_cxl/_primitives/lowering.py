@@ -130,10 +130,8 @@ def between(
         return [*results, no_token()] if starts else results
 
     dtypes.check_dtype(name, aval_in.dtype)
-    if op in REDUCTIONS and reduce_op in (ReduceOp.MIN, ReduceOp.MAX):
-        dtypes.check_real(name, aval_in.dtype)
-    if op in REDUCTIONS and reduce_op is ReduceOp.SUM:
-        dtypes.check_sum(name, aval_in.dtype)
+    if op in REDUCTIONS:
+        dtypes.check_reduction(name, reduce_op, aval_in.dtype)
     n = ranks.shape[1]
     if aval_out.size == 0 or (op is Op.PERMUTE and all(s < 0 for s in sources)):
         return complete(

@@ -56,6 +56,8 @@ class ReduceOp(enum.IntEnum):
     PROD = 1
     MIN = 2
     MAX = 3
+    AND = 4
+    OR = 5
 
 
 # The operations that have a reduction.

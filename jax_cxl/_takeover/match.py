@@ -31,15 +31,17 @@ _REDUCTIONS = {
     "multiply": ReduceOp.PROD,
     "minimum": ReduceOp.MIN,
     "maximum": ReduceOp.MAX,
+    "and": ReduceOp.AND,
+    "or": ReduceOp.OR,
 }
-# Of truth values: XLA writes `or` for any, `and` for all.
+# Of truth values. XLA's add and multiply are `or` and `and` of them.
 _LOGICAL = {
-    "add": ReduceOp.MAX,
-    "or": ReduceOp.MAX,
-    "maximum": ReduceOp.MAX,
-    "multiply": ReduceOp.MIN,
-    "and": ReduceOp.MIN,
-    "minimum": ReduceOp.MIN,
+    "add": ReduceOp.OR,
+    "or": ReduceOp.OR,
+    "maximum": ReduceOp.OR,
+    "multiply": ReduceOp.AND,
+    "and": ReduceOp.AND,
+    "minimum": ReduceOp.AND,
 }
 
 

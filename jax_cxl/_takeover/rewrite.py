@@ -27,7 +27,13 @@ _NAMES = {
     Op.PERMUTE: "ppermute",
     Op.BROADCAST: "pbroadcast",
 }
-_REDUCTIONS = {ReduceOp.MIN: "pmin", ReduceOp.MAX: "pmax", ReduceOp.PROD: "pprod"}
+_REDUCTIONS = {
+    ReduceOp.MIN: "pmin",
+    ReduceOp.MAX: "pmax",
+    ReduceOp.PROD: "pprod",
+    ReduceOp.AND: "pand",
+    ReduceOp.OR: "por",
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from jax_cxl.ops.psum_scatter import psum_scatter
 from jax_cxl.ops.pswapaxes import pswapaxes
 from jax_cxl.ops.ragged_all_to_all import ragged_all_to_all
 from jax_cxl.ops.reductions.arg_extremum import pargmax, pargmin
-from jax_cxl.ops.reductions.extremum import pmax, pmin
+from jax_cxl.ops.reductions.idempotent import pand, pmax, pmin, por
 from jax_cxl.ops.reductions.pmean import pmean
 from jax_cxl.ops.reductions.psum import psum
 from jax_cxl.ops.rooted.broadcast import broadcast
@@ -35,6 +35,8 @@ from jax_cxl.ops.start_done import (
     moe_combine_start,
     moe_dispatch_done,
     moe_dispatch_start,
+    pand_done,
+    pand_start,
     pbroadcast_done,
     pbroadcast_start,
     pexscan_done,
@@ -45,6 +47,8 @@ from jax_cxl.ops.start_done import (
     pmean_start,
     pmin_done,
     pmin_start,
+    por_done,
+    por_start,
     ppermute_done,
     ppermute_start,
     pscan_done,
@@ -86,6 +90,9 @@ __all__ = [
     "moe_dispatch",
     "moe_dispatch_done",
     "moe_dispatch_start",
+    "pand",
+    "pand_done",
+    "pand_start",
     "pargmax",
     "pargmin",
     "pbroadcast",
@@ -103,6 +110,9 @@ __all__ = [
     "pmin",
     "pmin_done",
     "pmin_start",
+    "por",
+    "por_done",
+    "por_start",
     "ppermute",
     "ppermute_done",
     "ppermute_start",

@@ -10,7 +10,7 @@ from jax.extend import core
 
 from jax_cxl._levels import lower
 from jax_cxl._primitives import batching_rules, dimensions, dtypes, lowering, named_axis
-from jax_cxl._primitives.native_enums import Op
+from jax_cxl._primitives.native_enums import Op, ReduceOp
 
 
 def psum_scatter(
@@ -80,7 +80,7 @@ def psum_scatter(
                 f" the size {size} of the group. Pass tiled=True to divide it."
             )
         # The batching rule over the axis of vmap does not check the dtype, so check it here.
-        dtypes.check_sum("psum_scatter", jax.dtypes.result_type(leaf))
+        dtypes.check_reduction("psum_scatter", ReduceOp.SUM, jax.dtypes.result_type(leaf))
         leaf = named_axis.vary(leaf, axes)
         leaf = dimensions.split(leaf, dim, size) if tiled else leaf
         return psum_scatter_p.bind(
@@ -95,7 +95,7 @@ psum_scatter_p = core.Primitive("psum_scatter")
 
 
 def _abstract_eval(x, *, axes, groups, size, dim, levels):
-    dtypes.check_sum("psum_scatter", x.dtype)
+    dtypes.check_reduction("psum_scatter", ReduceOp.SUM, x.dtype)
     shape = (*x.shape[:dim], *x.shape[dim + 1 :])
     return named_axis.abstract_result("psum_scatter", x, axes, shape=shape)
 

@@ -28,7 +28,8 @@ def pscan(
       x: array, or pytree of arrays, of any dtype that the operation supports. In a sum bool counts
         as int32.
       axis_name: mesh axis, or several in the order in which they count ranks.
-      op: "sum", "prod", "min" or "max".
+      op: "sum", "prod", "min" or "max"; for bool and integers also "and" or "or", which are
+        bitwise.
       reverse: whether to reduce over this rank and all ranks after it instead.
 
     Returns:
@@ -64,7 +65,8 @@ def pexscan(
       x: array, or pytree of arrays, of any dtype that the operation supports. In a sum bool counts
         as int32.
       axis_name: mesh axis, or several in the order in which they count ranks.
-      op: "sum", "prod", "min" or "max".
+      op: "sum", "prod", "min" or "max"; for bool and integers also "and" or "or", which are
+        bitwise.
       reverse: whether to reduce over all ranks after this rank instead.
 
     Returns:
@@ -88,18 +90,20 @@ def pexscan(
     return _scan(pexscan_p, x, axis_name, op, reverse)
 
 
+_OPERATIONS = tuple(op.name.lower() for op in ReduceOp)
+
+
 def _scan(primitive, x, axis_name, op, reverse):
     name, exclusive = primitive.name, primitive is pexscan_p
     axes = named_axis.axes_of(name, axis_name)
-    if not isinstance(op, str) or op.upper() not in ReduceOp.__members__ or op != op.lower():
-        raise ValueError(f"jax_cxl.{name}: op={op!r} must be 'sum', 'prod', 'min' or 'max'.")
+    if not isinstance(op, str) or op not in _OPERATIONS:
+        raise ValueError(f"jax_cxl.{name}: op={op!r} must be one of {', '.join(_OPERATIONS)}.")
     kind = ReduceOp[op.upper()]
 
     def scan(leaf):
         if kind is ReduceOp.SUM:
             leaf = dtypes.count_bool(leaf)
-        if kind in (ReduceOp.MIN, ReduceOp.MAX):
-            dtypes.check_real(name, jax.dtypes.result_type(leaf))
+        dtypes.check_reduction(name, kind, jax.dtypes.result_type(leaf))
         out = named_axis.vary(leaf, axes)
         if axes:
             out = primitive.bind(out, axes=axes, op=kind, reverse=reverse)
@@ -152,6 +156,9 @@ def _make_primitive(name: str, *, exclusive: bool) -> Any:
 
 
 def _cumulate(x, dim, op, reverse):
+    if op in (ReduceOp.AND, ReduceOp.OR):
+        fold = lax.bitwise_and if op is ReduceOp.AND else lax.bitwise_or
+        return lax.associative_scan(fold, x, reverse=reverse, axis=dim)
     cumulate = {
         ReduceOp.SUM: lax.cumsum,
         ReduceOp.PROD: lax.cumprod,
@@ -176,6 +183,9 @@ def _fill_first(out, axes, reverse, op):
 def _neutral(op, dtype):
     if op in (ReduceOp.SUM, ReduceOp.PROD):
         return np.asarray(op is ReduceOp.PROD, dtype)
+    if op in (ReduceOp.AND, ReduceOp.OR):
+        nothing = np.zeros((), dtype)
+        return ~nothing if op is ReduceOp.AND else nothing
     least = op is ReduceOp.MAX
     if dtype == np.bool:
         return np.asarray(not least)

@@ -19,7 +19,7 @@ from jax_cxl.ops.pshuffle import pshuffle
 from jax_cxl.ops.psum_scatter import psum_scatter
 from jax_cxl.ops.pswapaxes import pswapaxes
 from jax_cxl.ops.ragged_all_to_all import ragged_all_to_all
-from jax_cxl.ops.reductions.extremum import pmax, pmin
+from jax_cxl.ops.reductions.idempotent import pand, pmax, pmin, por
 from jax_cxl.ops.reductions.pmean import pmean
 from jax_cxl.ops.reductions.psum import psum
 from jax_cxl.ops.rooted.broadcast import broadcast
@@ -140,11 +140,13 @@ broadcast_start, broadcast_done = _pair(broadcast)
 gather_start, gather_done = _pair(gather)
 moe_combine_start, moe_combine_done = _pair(moe_combine)
 moe_dispatch_start, moe_dispatch_done = _pair(moe_dispatch)
+pand_start, pand_done = _pair(pand)
 pbroadcast_start, pbroadcast_done = _pair(pbroadcast)
 pexscan_start, pexscan_done = _pair(pexscan)
 pmax_start, pmax_done = _pair(pmax)
 pmean_start, pmean_done = _pair(pmean)
 pmin_start, pmin_done = _pair(pmin)
+por_start, por_done = _pair(por)
 ppermute_start, ppermute_done = _pair(ppermute)
 pscan_start, pscan_done = _pair(pscan)
 pshuffle_start, pshuffle_done = _pair(pshuffle)

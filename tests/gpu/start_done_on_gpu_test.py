@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import ops_harness as harness
 from absl.testing import absltest, parameterized
-from halves import ARGUMENTS, LINEAR, halves
+from halves import ARGUMENTS, LINEAR, dtype_for, halves
 
 from jax_cxl import ops
 
@@ -59,7 +59,7 @@ class OnGpuTest(parameterized.TestCase):
         def at_once(v):
             return whole({"a": v, "b": [2 * v]}, "i", **options), {"w": v + 1, "n": 3}
 
-        x = harness.values(4, 4)
+        x = harness.values(4, 4, dtype=dtype_for(name))
         expected = harness.run(at_once, x, check_vma=check_vma)
         actual = harness.run(split, x, check_vma=check_vma)
         jax.tree.map(harness.check_equal, actual, expected)
@@ -143,7 +143,7 @@ class OnGpuTest(parameterized.TestCase):
             h = future.tie(h)
             return future.done(after=jnp.sin(h))
 
-        x = jnp.zeros((16, 4)), jnp.zeros((4, 5))
+        x = jnp.zeros((16, 4), dtype_for(name)), jnp.zeros((4, 5))
 
         def program(v, h):
             y = body(v, h)

@@ -9,7 +9,7 @@ import job
 import numpy as np
 import ops_harness as harness
 from absl.testing import absltest, parameterized
-from halves import ARGUMENTS, halves
+from halves import ARGUMENTS, dtype_for, halves
 
 import jax_cxl
 from jax_cxl import ops
@@ -43,7 +43,7 @@ class StartDoneTest(parameterized.TestCase):
         def by_method(v):
             return start({"a": v, "b": [2 * v]}, "i", **options).done()
 
-        x = harness.values(4, 4)
+        x = harness.values(4, 4, dtype=dtype_for(name))
         expected = harness.run(lambda v: whole({"a": v, "b": [2 * v]}, "i", **options), x)
         for function in (by_function, by_method):
             actual = harness.run(function, x)

@@ -77,6 +77,8 @@ def refusal(cell: Cell) -> str:
     own_axis = cell.transformation.name == "vmap, own axis"
     if operation.ordered and jnp.issubdtype(dtype, jnp.complexfloating):
         return "TypeError: .*complex numbers have no order"
+    if operation.bitwise and jnp.issubdtype(dtype, jnp.inexact):
+        return "TypeError: .*only bool and integers have 'and' and 'or'"
     if cell.transformation.derivative and not jnp.issubdtype(dtype, jnp.inexact):
         return "TypeError: (grad requires real- or complex-valued inputs|primal and tangent)"
     if cell.transformation.derivative and not operation.linear:

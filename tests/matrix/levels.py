@@ -44,6 +44,12 @@ class Model:
     def pmin(self, x: Array) -> Array:
         return np.stack([self.fold(x, "min")] * len(x))
 
+    def pand(self, x: Array) -> Array:
+        return np.stack([self.fold(x, "and")] * len(x))
+
+    def por(self, x: Array) -> Array:
+        return np.stack([self.fold(x, "or")] * len(x))
+
     def psum_scatter(self, x: Array) -> Array:
         """Tiled, along dimension 0."""
         return np.stack(np.split(self.fold(x), len(x)))

@@ -37,6 +37,7 @@ class Operation:
       shape: shape of a rank's value.
       linear: whether it has derivatives.
       ordered: whether it compares numbers, so that it takes no complex ones.
+      bitwise: whether it takes only bool and integers.
       groups: whether it has axis_index_groups.
       invariant: whether check_vma types the result as equal on all ranks. Its transpose is
         then a copy, divided by `divisor`.
@@ -50,6 +51,7 @@ class Operation:
     shape: tuple[int, ...] = (3, 2)
     linear: bool = True
     ordered: bool = False
+    bitwise: bool = False
     groups: bool = False
     invariant: bool = False
     divisor: int = 1
@@ -224,6 +226,20 @@ OPERATIONS: tuple[Operation, ...] = (
         linear=False,
         ordered=True,
     ),
+    Operation(
+        "pand",
+        jax_cxl.pand,
+        _everywhere(lambda x: reference.fold(x, "and")),
+        linear=False,
+        bitwise=True,
+    ),
+    Operation(
+        "por",
+        jax_cxl.por,
+        _everywhere(lambda x: reference.fold(x, "or")),
+        linear=False,
+        bitwise=True,
+    ),
     Operation("pargmax", jax_cxl.pargmax, _first("max"), linear=False, ordered=True),
     Operation("pargmin", jax_cxl.pargmin, _first("min"), linear=False, ordered=True),
     Operation(
@@ -322,5 +338,12 @@ OPERATIONS: tuple[Operation, ...] = (
         _scanned("min", exclusive=True),
         linear=False,
         ordered=True,
+    ),
+    Operation(
+        "pexscan, and, reverse",
+        lambda x, a: jax_cxl.pexscan(x, a, op="and", reverse=True),
+        _scanned("and", exclusive=True, reverse=True),
+        linear=False,
+        bitwise=True,
     ),
 )

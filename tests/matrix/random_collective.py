@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 import jax_cxl
@@ -13,7 +14,7 @@ Array = np.ndarray
 RANKS = reference.RANKS
 MESH = {"i": 2, "j": RANKS // 2}
 _AXES: tuple[tuple[str, ...], ...] = (("i",), ("j",), ("i", "j"), ("j", "i"))
-_OPS = ("sum", "prod", "min", "max")
+_OPS = ("sum", "prod", "min", "max", "and", "or")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +65,11 @@ def random_collective(
         op = _OPS[rng.integers(len(_OPS))]
         if dtype == "bool" and operation is _psum_scatter:
             continue
-        if not ("complex" in dtype and (op in ("min", "max") or operation in _ORDERED)):
+        if "complex" in dtype and (op in ("min", "max") or operation in _ORDERED):
+            continue
+        if operation not in _BITWISE and (operation is not _scan or op not in ("and", "or")):
+            break
+        if not jnp.issubdtype(reference.dtype_of(dtype), jnp.inexact):
             break
     shape = _random_shape(rng)
     call, oracle, transpose, shape, text = operation(rng, rows.shape[1], shape, op)
@@ -145,6 +150,14 @@ def _pmax(rng, n, shape, op):
 
 def _pmin(rng, n, shape, op):
     return jax_cxl.pmin, lambda x: [reference.fold(x, "min")] * n, None, shape, "pmin"
+
+
+def _pand(rng, n, shape, op):
+    return jax_cxl.pand, lambda x: [reference.fold(x, "and")] * n, None, shape, "pand"
+
+
+def _por(rng, n, shape, op):
+    return jax_cxl.por, lambda x: [reference.fold(x, "or")] * n, None, shape, "por"
 
 
 def _psum_scatter(rng, n, shape, op):
@@ -268,6 +281,7 @@ def _scan(rng, n, shape, op):
     )
 
 
-_WITH_GROUPS = (_all_gather, _psum, _pmax, _pmin, _psum_scatter, _all_to_all)
+_WITH_GROUPS = (_all_gather, _psum, _pmax, _pmin, _pand, _por, _psum_scatter, _all_to_all)
 _OPERATIONS = (*_WITH_GROUPS, _ppermute, _broadcast, _reduce, _gather, _scatter, _scan)
 _ORDERED = (_pmax, _pmin)
+_BITWISE = (_pand, _por)

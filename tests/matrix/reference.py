@@ -53,8 +53,8 @@ def values(name: str, shape: tuple[int, ...], seed: int, *, exact: bool = False)
 
 
 def _wrap(wide: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Returns integers modulo 2 ** bits, in a dtype of less than a byte."""
-    if not jnp.issubdtype(dtype, jnp.integer):
+    """Returns integers modulo 2 ** bits."""
+    if dtype.name not in dtypes.PACKED_DTYPES or not jnp.issubdtype(dtype, jnp.integer):
         return wide.astype(dtype)
     info = ml_dtypes.iinfo(dtype)
     span = int(info.max) - int(info.min) + 1
@@ -71,7 +71,14 @@ def _times(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return out
 
 
-_FUNCTIONS = {"sum": np.add, "prod": _times, "min": np.minimum, "max": np.maximum}
+_FUNCTIONS = {
+    "sum": np.add,
+    "prod": _times,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+}
 
 
 def fold(x: np.ndarray, op: str = "sum") -> np.ndarray:
@@ -96,6 +103,9 @@ def neutral(dtype: np.dtype, op: str) -> np.ndarray:
     """Returns the result of an empty reduction."""
     if op in ("sum", "prod"):
         return np.asarray(op == "prod").astype(dtype)
+    if op in ("and", "or"):
+        ones = np.ones((), bool) if dtype.name == "bool" else np.asarray(-1, np.int8)
+        return _wrap(ones, dtype) if op == "and" else np.zeros((), dtype)
     sign = 1 if op == "min" else -1
     if dtype.name == "bool":
         return np.asarray(sign > 0)

@@ -131,6 +131,36 @@ class OtherReductionsTest(parameterized.TestCase):
         y = harness.run(lambda v: operation(v, "i", axis_index_groups=harness.GROUPS), x)
         harness.check_equal(y, harness.by_group(lambda g: oracle(g, function))(x))
 
+    @parameterized.product(
+        name=("pand", "por"),
+        dtype=(bool, np.int8, np.uint32, np.int64, "uint4"),
+        check_vma=(False, True),
+    )
+    def test_bitwise(self, name, dtype, check_vma):
+        operation = getattr(ops, name)
+        function = np.bitwise_and if name == "pand" else np.bitwise_or
+        with jax.enable_x64(True):
+            x = harness.values(70, 8, dtype=np.int64).astype(dtype)
+            if dtype != "uint4":
+                x[:, ::2] = ~x[:, ::2]
+            y = harness.run(lambda v: operation(v, "i"), x, check_vma=check_vma)
+            harness.check_equal(y, oracle(x, function))
+            y = harness.run(jax.vmap(lambda v: operation(v, "i"), 1, 1), x)
+            harness.check_equal(y, oracle(x, function))
+            own = jax.vmap(lambda v: operation(v, "i"), axis_name="i")(x)
+            harness.check_equal(np.asarray(own), oracle(x, function))
+            y = harness.run(lambda v: operation(v, "i", axis_index_groups=harness.GROUPS), x)
+            harness.check_equal(y, harness.by_group(lambda g: oracle(g, function))(x))
+
+    @parameterized.parameters("pand", "por")
+    def test_bitwise_of_floats(self, name):
+        x = harness.values(2)
+        operation = getattr(ops, name)
+        with self.assertRaisesRegex(TypeError, f"{name} does not.*float32: only bool and integers"):
+            harness.run(lambda v: operation(v, "i"), x)
+        with self.assertRaisesRegex(TypeError, f"{name} does not.*float32: only bool and integers"):
+            jax.vmap(lambda v: operation(v, "i"), axis_name="i")(x)
+
     def test_extrema_of_complex_numbers(self):
         with self.assertRaisesRegex(TypeError, "complex64.*no order"):
             harness.run(lambda v: ops.pmax(v, "i"), harness.values(2, dtype=np.complex64))

@@ -13,6 +13,7 @@ import jax_cxl
 from jax_cxl import ops
 
 FUNCTIONS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
+BITWISE = {"and": np.bitwise_and, "or": np.bitwise_or}
 
 
 def oracle(x, op="sum", reverse=False, exclusive=False, first=0):
@@ -22,7 +23,9 @@ def oracle(x, op="sum", reverse=False, exclusive=False, first=0):
         begin, end = (rank + exclusive, len(x)) if reverse else (0, rank + 1 - exclusive)
         part = x[begin:end]
         results.append(
-            harness.fold(part, FUNCTIONS[op]) if len(part) else np.full_like(x[0], first)
+            harness.fold(part, {**FUNCTIONS, **BITWISE}[op])
+            if len(part)
+            else np.full_like(x[0], first)
         )
     return np.stack(results)
 
@@ -59,6 +62,24 @@ class ScanTest(parameterized.TestCase):
         }[op]
         harness.check_equal(y, oracle(x, op, reverse, exclusive, first))
 
+    @parameterized.product(
+        op=tuple(BITWISE),
+        dtype=(bool, np.int8, np.int64, np.uint16, "int4"),
+        exclusive=(False, True),
+        reverse=(False, True),
+    )
+    def test_bitwise(self, op, dtype, exclusive, reverse):
+        with jax.enable_x64(True):
+            x = harness.values(5, dtype=np.int64).astype(dtype)
+            x = ~x if op == "and" else x
+            operation = ops.pexscan if exclusive else ops.pscan
+            y = harness.run(lambda v: operation(v, "i", op=op, reverse=reverse), x)
+            first = np.zeros((), x.dtype)
+            first = ~first if op == "and" else first
+            harness.check_equal(y, oracle(x, op, reverse, exclusive, first))
+            z = jax.vmap(lambda v: operation(v, "b", op=op, reverse=reverse), axis_name="b")(x)
+            harness.check_equal(np.asarray(z), oracle(x, op, reverse, exclusive, first))
+
     def test_neutral_elements(self):
         for dtype, largest in (
             (bool, True),
@@ -92,10 +113,12 @@ class ScanTest(parameterized.TestCase):
     def test_errors(self):
         x = harness.values(2)
         for op in ("mean", "SUM", None):
-            with self.assertRaisesRegex(ValueError, "must be 'sum'"):
+            with self.assertRaisesRegex(ValueError, "must be one of sum, prod"):
                 harness.run(lambda v, op=op: ops.pscan(v, "i", op=op), x)
         with self.assertRaisesRegex(TypeError, "no order"):
             harness.run(lambda v: ops.pscan(v.astype(np.complex64), "i", op="max"), x)
+        with self.assertRaisesRegex(TypeError, "only bool and integers"):
+            harness.run(lambda v: ops.pscan(v, "i", op="and"), x.astype(np.float32))
         with self.assertRaisesRegex(NotImplementedError, "Only op='sum'"):
             harness.run(jax.grad(lambda v: jnp.sum(ops.pscan(v, "i", op="prod"))), x)
         with self.assertRaisesRegex(NameError, "jax_cxl.pexscan"):

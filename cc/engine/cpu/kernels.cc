@@ -39,54 +39,25 @@ const FoldSet& FoldSetOf() {
 
 template <typename Format>
 const FoldSet& FloatFoldSet(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum:
-      return FoldSetOf<Format, Sum>();
-    case ReduceOp::kProd:
-      return FoldSetOf<Format, Prod>();
-    case ReduceOp::kMin:
-      return FoldSetOf<Format, Min>();
-    case ReduceOp::kMax:
-      break;
-  }
-  return FoldSetOf<Format, Max>();
+  return *WithReduction<float>(
+      op, []<typename Reduction>() { return &FoldSetOf<Format, Reduction>(); });
 }
 
 const FoldSet& Bfloat16PairFoldSet(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum:
-      return FoldSetOf<Bfloat16Pair, OnPair<Sum>>();
-    case ReduceOp::kProd:
-      return FoldSetOf<Bfloat16Pair, OnPair<Prod>>();
-    case ReduceOp::kMin:
-      return FoldSetOf<Bfloat16Pair, OnPair<Min>>();
-    case ReduceOp::kMax:
-      break;
-  }
-  return FoldSetOf<Bfloat16Pair, OnPair<Max>>();
+  return *WithReduction<float>(op, []<typename Reduction>() {
+    return &FoldSetOf<Bfloat16Pair, OnPair<Reduction>>();
+  });
 }
 
-// Sums and products of signed integers use unsigned integers, which wrap
-// around.
 template <typename T>
 const FoldSet& IntegerFoldSet(ReduceOp op) {
-  using Unsigned = Native<std::make_unsigned_t<T>>;
-  switch (op) {
-    case ReduceOp::kSum:
-      return FoldSetOf<Unsigned, Sum>();
-    case ReduceOp::kProd:
-      return FoldSetOf<Unsigned, Prod>();
-    case ReduceOp::kMin:
-      return FoldSetOf<Native<T>, Min>();
-    case ReduceOp::kMax:
-      break;
-  }
-  return FoldSetOf<Native<T>, Max>();
+  return *WithReduction<T>(op, []<typename Reduction>() {
+    return &FoldSetOf<Native<FoldedAs<T, Reduction>>, Reduction>();
+  });
 }
 
 const FoldSet& BoolFoldSet(ReduceOp op) {
-  return op == ReduceOp::kSum || op == ReduceOp::kMax ? FoldSetOf<Bool, Or>()
-                                                      : FoldSetOf<Bool, And>();
+  return IsAny(op) ? FoldSetOf<Bool, Or>() : FoldSetOf<Bool, And>();
 }
 
 // Returns the loops that fold elements of `dtype` in their own format, or null
@@ -234,14 +205,15 @@ bool CanReduce(DType dtype, ReduceOp op) {
     return false;
   }
   const bool ordering = op == ReduceOp::kMin || op == ReduceOp::kMax;
+  const bool bitwise = op == ReduceOp::kAnd || op == ReduceOp::kOr;
   switch (dtype) {
     case DType::kComplex64:
     case DType::kComplex128:
-      return !ordering;
+      return !ordering && !bitwise;
     case DType::kFloat8E8M0Fnu:
       return ordering;
     default:
-      return true;
+      return !bitwise || IsIntegral(dtype);
   }
 }
 

@@ -10,9 +10,10 @@
 // The inner loops of the CPU engine. They do not depend on the pool.
 namespace jax_cxl::cpu {
 
-// Returns true if `Reduce` has a kernel for this pair. For bool, sum and max
-// are or, and prod and min are and. Complex types only have sum and prod.
-// float8_e8m0fnu has neither a zero nor a sign, and only has min and max.
+// Returns true if `Reduce` has a kernel for this pair. Only bool and integers
+// have `and` and `or`. For bool, sum and max are or, and prod and min are and.
+// Complex types only have sum and prod. float8_e8m0fnu has neither a zero nor a
+// sign, and only has min and max.
 bool CanReduce(DType dtype, ReduceOp op);
 
 // Computes destination[i] = ((sources[0][i] op sources[1][i]) op ...) for

@@ -279,6 +279,14 @@ TEST(CanReduceTest, KnowsWhatIsDefined) {
   EXPECT_FALSE(CanReduce(DType::kFloat8E8M0Fnu, ReduceOp::kSum));
   EXPECT_TRUE(CanReduce(DType::kComplex64, ReduceOp::kProd));
   EXPECT_FALSE(CanReduce(DType::kComplex128, ReduceOp::kMin));
+  for (ReduceOp op : {ReduceOp::kAnd, ReduceOp::kOr}) {
+    EXPECT_TRUE(CanReduce(DType::kBool, op));
+    EXPECT_TRUE(CanReduce(DType::kInt64, op));
+    EXPECT_TRUE(CanReduce(DType::kUint8, op));
+    for (DType dtype : {DType::kFloat32, DType::kBfloat16, DType::kComplex64,
+                        DType::kFloat8E8M0Fnu})
+      EXPECT_FALSE(CanReduce(dtype, op));
+  }
   EXPECT_FALSE(CanReduce(static_cast<DType>(200), ReduceOp::kSum));
   EXPECT_FALSE(CanReduce(DType::kInt8, static_cast<ReduceOp>(7)));
 }

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "cc/engine/cpu/float_formats.h"
+#include "cc/engine/cpu/reduce_operations.h"
 #include "cc/engine/cpu/reduce_targets.h"
 
 // The loops from which `kernels.cc` chooses. They never reassociate: each
@@ -41,70 +42,6 @@ JAX_CXL_INLINE T OneNan(T value) {
     return value;
   }
 }
-
-// --- operations: `a` is the fold so far, `b` is the next operand ---
-
-struct Sum {
-  template <typename T>
-  JAX_CXL_INLINE static T Apply(T a, T b) {
-    return static_cast<T>(a + b);
-  }
-};
-
-struct Prod {
-  template <typename T>
-  JAX_CXL_INLINE static T Apply(T a, T b) {
-    if constexpr (std::is_same_v<T, uint16_t>) {
-      // uint16_t would be promoted to int, where the product can overflow.
-      return static_cast<T>(uint32_t{a} * b);
-    } else {
-      return static_cast<T>(a * b);
-    }
-  }
-};
-
-// Returns the first of two equal operands (+0 and -0 are equal), or a NaN.
-struct Min {
-  template <typename T>
-  JAX_CXL_INLINE static T Apply(T a, T b) {
-    if constexpr (std::is_floating_point_v<T>) {
-      const T smaller = b < a ? b : a;
-      return b != b ? b : smaller;
-    } else {
-      return b < a ? b : a;
-    }
-  }
-};
-
-struct Max {
-  template <typename T>
-  JAX_CXL_INLINE static T Apply(T a, T b) {
-    if constexpr (std::is_floating_point_v<T>) {
-      const T larger = b > a ? b : a;
-      return b != b ? b : larger;
-    } else {
-      return b > a ? b : a;
-    }
-  }
-};
-
-struct Or {
-  JAX_CXL_INLINE static uint8_t Apply(uint8_t a, uint8_t b) { return a | b; }
-};
-
-struct And {
-  JAX_CXL_INLINE static uint8_t Apply(uint8_t a, uint8_t b) { return a & b; }
-};
-
-// float8_e8m0fnu is a biased exponent. Its order is that of its codes, and 255
-// is NaN.
-struct MinE8M0 {
-  JAX_CXL_INLINE static uint8_t Apply(uint8_t a, uint8_t b) {
-    const uint8_t smaller = b < a ? b : a;
-    const uint8_t larger = b < a ? a : b;
-    return larger == 255 ? larger : smaller;
-  }
-};
 
 // --- formats: how elements are stored, and in which type they are folded ---
 

@@ -173,6 +173,7 @@ TEST(TargetsTest, SameBits) {
   CheckTargetsAgree<Native<uint8_t>, MinE8M0>(DType::kFloat8E8M0Fnu,
                                               ReduceOp::kMin);
   CheckTargetsAgree<Bool, And>(DType::kBool, ReduceOp::kProd);
+  CheckTargetsAgree<Native<uint16_t>, Or>(DType::kInt16, ReduceOp::kOr);
   CheckTargetsAgree<Bfloat16Pair, OnPair<Sum>>(DType::kBfloat16,
                                                ReduceOp::kSum);
 }

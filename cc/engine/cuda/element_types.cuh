@@ -8,50 +8,37 @@
 #include "cc/engine/cpu/float_formats.h"
 #include "cc/engine/cpu/reduce_complex.h"
 #include "cc/engine/cpu/reduce_loops.h"
+#include "cc/engine/cpu/reduce_operations.h"
 
 // How elements are widened, folded and narrowed. These types use the functions
 // of the CPU engine, and give the same bits (the contract is in
 // cc/engine/cpu/kernels.h).
 namespace jax_cxl::cuda {
 
-// Integers add and multiply as unsigned numbers, which wrap around, and compare
-// in their own type.
-template <typename T>
-struct Integer {
-  using Storage = T;
-  using Wide = T;
-  using Unsigned = std::make_unsigned_t<T>;
-  __device__ static Wide Widen(Storage v) { return v; }
-  __device__ static Storage Narrow(Wide v) { return v; }
-  __device__ static Wide Apply(ReduceOp op, Wide a, Wide b) {
-    const auto x = static_cast<uint64_t>(static_cast<Unsigned>(a));
-    const auto y = static_cast<uint64_t>(static_cast<Unsigned>(b));
-    switch (op) {
-      case ReduceOp::kSum:
-        return static_cast<T>(x + y);
-      case ReduceOp::kProd:
-        return static_cast<T>(x * y);
-      case ReduceOp::kMin:
-        return cpu::Min::Apply(a, b);
-      default:
-        return cpu::Max::Apply(a, b);
-    }
+struct ApplyReduction {
+  template <typename Reduction, typename T>
+  JAX_CXL_INLINE T operator()(T a, T b) const {
+    using Folded = cpu::FoldedAs<T, Reduction>;
+    return static_cast<T>(
+        Reduction::Apply(static_cast<Folded>(a), static_cast<Folded>(b)));
   }
 };
 
 template <typename T>
-__device__ __forceinline__ T ApplyFloat(ReduceOp op, T a, T b) {
-  switch (op) {
-    case ReduceOp::kSum:
-      return a + b;
-    case ReduceOp::kProd:
-      return a * b;
-    case ReduceOp::kMin:
-      return cpu::Min::Apply(a, b);
-    default:
-      return cpu::Max::Apply(a, b);
-  }
+__device__ __forceinline__ T Apply(ReduceOp op, T a, T b) {
+  return cpu::WithReduction<T>(op, ApplyReduction(), a, b);
 }
+
+template <typename T>
+struct Integer {
+  using Storage = T;
+  using Wide = T;
+  __device__ static Wide Widen(Storage v) { return v; }
+  __device__ static Storage Narrow(Wide v) { return v; }
+  __device__ static Wide Apply(ReduceOp op, Wide a, Wide b) {
+    return cuda::Apply(op, a, b);
+  }
+};
 
 template <typename T>
 struct Float {
@@ -60,7 +47,7 @@ struct Float {
   __device__ static Wide Widen(Storage v) { return v; }
   __device__ static Storage Narrow(Wide v) { return cpu::OneNan(v); }
   __device__ static Wide Apply(ReduceOp op, Wide a, Wide b) {
-    return ApplyFloat(op, a, b);
+    return cuda::Apply(op, a, b);
   }
 };
 
@@ -74,7 +61,7 @@ struct NarrowFloat {
     return Format::Narrow(cpu::OneNan(v));
   }
   __device__ static Wide Apply(ReduceOp op, Wide a, Wide b) {
-    return ApplyFloat(op, a, b);
+    return cuda::Apply(op, a, b);
   }
 };
 
@@ -98,7 +85,7 @@ struct Boolean {
   __device__ static Wide Widen(Storage v) { return cpu::Bool::Widen(v); }
   __device__ static Storage Narrow(Wide v) { return v; }
   __device__ static Wide Apply(ReduceOp op, Wide a, Wide b) {
-    return op == ReduceOp::kSum || op == ReduceOp::kMax ? a | b : a & b;
+    return cpu::IsAny(op) ? a | b : a & b;
   }
 };
 

@@ -141,9 +141,14 @@ T FoldInteger(ReduceOp op, T a, T b) {
       return static_cast<T>(x * y);
     case ReduceOp::kMin:
       return b < a ? b : a;
-    default:
-      return b > a ? b : a;
+    case ReduceOp::kAnd:
+      return static_cast<T>(x & y);
+    case ReduceOp::kOr:
+      return static_cast<T>(x | y);
+    case ReduceOp::kMax:
+      break;
   }
+  return b > a ? b : a;
 }
 
 template <typename T>
@@ -160,7 +165,8 @@ std::complex<T> FoldComplex(ReduceOp op, std::complex<T> a, std::complex<T> b) {
 }
 
 inline uint8_t FoldBool(ReduceOp op, uint8_t a, uint8_t b) {
-  const bool either = op == ReduceOp::kSum || op == ReduceOp::kMax;
+  const bool either =
+      op == ReduceOp::kSum || op == ReduceOp::kMax || op == ReduceOp::kOr;
   return either ? (a || b) : (a && b);
 }
 

@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from jax_cxl.ops.reductions.extremum import pmax, pmin
+from jax_cxl.ops.reductions.idempotent import pmax, pmin
 
 
 def pargmax(x: Any, axis_name: Hashable) -> Any:

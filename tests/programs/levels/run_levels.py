@@ -46,6 +46,8 @@ OPERATIONS: dict[str, tuple[Callable, str, bool]] = {
     "pmean": (jax_cxl.pmean, "divide", True),
     "pmax": (jax_cxl.pmax, "", True),
     "pmin": (jax_cxl.pmin, "", True),
+    "pand": (jax_cxl.pand, "", True),
+    "por": (jax_cxl.por, "", True),
     "psum_scatter": (functools.partial(jax_cxl.psum_scatter, tiled=True), "all_gather", False),
     "all_gather": (functools.partial(jax_cxl.all_gather, tiled=True), "psum_scatter", False),
     "all_to_all": (
@@ -111,6 +113,8 @@ def cells() -> Iterator[Cell]:
         if how == "grad" and (not exact or not OPERATIONS[name][1]):
             continue
         if dtype == "complex64" and name in ("pmax", "pmin"):
+            continue
+        if exact and name in ("pand", "por"):
             continue
         if name == "pmean" and dtype == "int4":  # JAX divides int4 in its own way.
             continue

@@ -1,0 +1,126 @@
+#ifndef JAX_CXL_ENGINE_CPU_REDUCE_OPERATIONS_H_
+#define JAX_CXL_ENGINE_CPU_REDUCE_OPERATIONS_H_
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include "cc/base/dtype.h"
+#include "cc/engine/cpu/reduce_targets.h"
+
+// The reductions of two elements, which the CPU engine and the CUDA engine
+// share. `a` is the fold so far, and `b` is the next operand.
+namespace jax_cxl::cpu {
+
+struct Sum {
+  template <typename T>
+  JAX_CXL_INLINE static T Apply(T a, T b) {
+    return static_cast<T>(a + b);
+  }
+};
+
+struct Prod {
+  template <typename T>
+  JAX_CXL_INLINE static T Apply(T a, T b) {
+    if constexpr (std::is_same_v<T, uint16_t>) {
+      // uint16_t would be promoted to int, where the product can overflow.
+      return static_cast<T>(uint32_t{a} * b);
+    } else {
+      return static_cast<T>(a * b);
+    }
+  }
+};
+
+// Returns the first of two equal operands (+0 and -0 are equal), or a NaN.
+struct Min {
+  template <typename T>
+  JAX_CXL_INLINE static T Apply(T a, T b) {
+    if constexpr (std::is_floating_point_v<T>) {
+      const T smaller = b < a ? b : a;
+      return b != b ? b : smaller;
+    } else {
+      return b < a ? b : a;
+    }
+  }
+};
+
+struct Max {
+  template <typename T>
+  JAX_CXL_INLINE static T Apply(T a, T b) {
+    if constexpr (std::is_floating_point_v<T>) {
+      const T larger = b > a ? b : a;
+      return b != b ? b : larger;
+    } else {
+      return b > a ? b : a;
+    }
+  }
+};
+
+struct And {
+  template <typename T>
+  JAX_CXL_INLINE static T Apply(T a, T b) {
+    return static_cast<T>(a & b);
+  }
+};
+
+struct Or {
+  template <typename T>
+  JAX_CXL_INLINE static T Apply(T a, T b) {
+    return static_cast<T>(a | b);
+  }
+};
+
+// float8_e8m0fnu is a biased exponent. Its order is that of its codes, and 255
+// is NaN.
+struct MinE8M0 {
+  JAX_CXL_INLINE static uint8_t Apply(uint8_t a, uint8_t b) {
+    const uint8_t smaller = b < a ? b : a;
+    const uint8_t larger = b < a ? a : b;
+    return larger == 255 ? larger : smaller;
+  }
+};
+
+// Calls visit.operator()<Reduction>(arguments...) with the reduction of `op` on
+// elements of type T. Precondition: CanReduce (kernels.h) of a dtype whose
+// elements are folded as T.
+template <typename T, typename Visit, typename... Arguments>
+JAX_CXL_INLINE auto WithReduction(ReduceOp op, const Visit& visit,
+                                  Arguments&&... arguments) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return visit.template operator()<Sum>(arguments...);
+    case ReduceOp::kProd:
+      return visit.template operator()<Prod>(arguments...);
+    case ReduceOp::kMin:
+      return visit.template operator()<Min>(arguments...);
+    case ReduceOp::kAnd:
+      if constexpr (std::is_integral_v<T>)
+        return visit.template operator()<And>(arguments...);
+      break;
+    case ReduceOp::kOr:
+      if constexpr (std::is_integral_v<T>)
+        return visit.template operator()<Or>(arguments...);
+      break;
+    case ReduceOp::kMax:
+      break;
+  }
+  return visit.template operator()<Max>(arguments...);
+}
+
+// Sums and products of signed integers use unsigned integers, which wrap
+// around.
+template <typename T, typename Reduction>
+using FoldedAs = typename std::conditional_t<
+    std::is_integral_v<T> && !std::is_same_v<Reduction, Min> &&
+        !std::is_same_v<Reduction, Max>,
+    std::make_unsigned<T>, std::type_identity<T>>::type;
+
+// Returns true if a reduction of bool gives true where any operand is true.
+// The other reductions give true where all operands are.
+JAX_CXL_INLINE bool IsAny(ReduceOp op) {
+  return op == ReduceOp::kSum || op == ReduceOp::kMax || op == ReduceOp::kOr;
+}
+
+}  // namespace jax_cxl::cpu
+
+#endif  // JAX_CXL_ENGINE_CPU_REDUCE_OPERATIONS_H_
