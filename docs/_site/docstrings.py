@@ -26,10 +26,10 @@ class SharedDocumentation(griffe.Extension):
     """Adds docstrings that several functions share, and that a decorator writes."""
 
     def on_function(self, *, func: griffe.Function, **_: Any) -> None:
-        module = func.module.path
-        if func.docstring is not None or not module.startswith("jax_cxl.ops"):
+        module, in_class = func.module.path, func.parent is not func.module
+        if func.docstring is not None or in_class or not module.startswith("jax_cxl.ops"):
             return
-        text = inspect.getdoc(getattr(importlib.import_module(module), func.name, None))
+        text = inspect.getdoc(getattr(importlib.import_module(module), func.name))
         if text is not None:
             text = _EXAMPLE.sub(r"\1Examples:", text)
             func.docstring = griffe.Docstring(text, parser="google", parent=func)
