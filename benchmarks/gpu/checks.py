@@ -127,3 +127,40 @@ def soak(pool: str) -> Callable[[Suite], Record]:
             return json.loads(path.read_text())
 
     return run
+
+
+# XLA's collectives between GPUs have no int4.
+_LEVELS = (
+    "tests/programs/levels/run_levels.py",
+    "--dtypes=float32,bfloat16,int32,float16,complex64,float8_e5m2",
+)
+
+
+def levels(suite: Suite) -> Record:
+    """Checks and times collectives in levels on two GPUs.
+
+    One process with both GPUs runs the steps inside a process. Two processes, each with both GPUs,
+    stand for two hosts of two GPUs: a GPU then has two ranks, which take turns, so that only the
+    results count. Two processes with one GPU each have no levels, and must not be slower for them.
+    """
+    on_gpus = suite.platform == "cuda"
+    quick = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    both = {"JAX_LOCAL_DEVICE_IDS": "0,1"} if on_gpus else {}
+    small = ("4KiB,1MiB,64MiB", "2") if on_gpus else ("4KiB", "0.1")
+    record: Record = {}
+    for name, processes, mesh in (("one process", 1, "1,2"), ("two processes", 2, "2,2")):
+        options = {"processes": processes, "devices": 2, **quick, **both}
+        text, _ = suite.launch(*_LEVELS, f"--mesh={mesh}", **options)
+        record[name] = text.strip().splitlines()[-1]
+    for name, processes, ways in (("inside", 1, "flat,levels"), ("unchanged", 2, "flat,table")):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "levels.json"
+            suite.launch(
+                *("benchmarks/levels.py", f"--ways={ways}", f"--json={path}"),
+                *("--operations=psum,all_gather,psum_scatter,all_to_all", f"--sizes={small[0]}"),
+                f"--seconds={small[1]}",
+                processes=processes,
+                devices=2 // processes,
+            )
+            record[name] = json.loads(path.read_text())["results"]
+    return record

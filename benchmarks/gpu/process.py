@@ -118,17 +118,27 @@ class Suite:
         """Whether all ranks run on one GPU."""
         return self.platform == "cuda" and self.gpus < self.ranks
 
-    def launch(self, *command: str, processes: int = 0, **options) -> tuple[str, bool]:
-        """Runs a Python program in one process per GPU, or in `processes` that share the GPUs."""
+    def launch(
+        self, *command: str, processes: int = 0, devices: int = 0, **options
+    ) -> tuple[str, bool]:
+        """Runs a Python program in one process per GPU, or in `processes` that share the GPUs.
+
+        Args:
+          command: the program and its arguments.
+          processes: how many processes, if not one for each rank.
+          devices: of each process, if the processes do not divide the ranks.
+          **options: of `run`.
+        """
         processes = processes or self.ranks
+        devices = devices or self.ranks // processes
         return self.run(
             *(sys.executable, "-m", "jax_cxl.launch", "-n", str(processes), "--no-prefix"),
-            *("--devices-per-process", str(self.ranks // processes)),
+            *("--devices-per-process", str(devices)),
             *command,
             JAX_PLATFORMS=self.platform,
             XLA_PYTHON_CLIENT_PREALLOCATE="false",
             **({"JAX_LOCAL_DEVICE_IDS": "0"} if self.shares_gpu else {}),
             MATRIX_RANKS=str(self.ranks),
-            **({"CUDA_MODULE_LOADING": "EAGER"} if processes < self.ranks else {}),
+            **({"CUDA_MODULE_LOADING": "EAGER"} if devices > 1 else {}),
             **options,
         )

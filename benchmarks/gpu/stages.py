@@ -34,6 +34,7 @@ ALL = {
     "matrix_flush": Stage(checks.matrix("matrix_flush", **_IN_FLUSH_POOL), 100),
     "large_flush": Stage(checks.large_flush, 60),
     "matrix_full": Stage(checks.matrix("matrix_full"), 500, default=False),
+    "levels": Stage(checks.levels, 400, default=False),
     "soak": Stage(checks.soak(""), 90),
     "soak_flush": Stage(checks.soak(checks.FLUSH), 90),
     "soak_memory": Stage(checks.soak(checks.MEMORY), 90, default=False),
