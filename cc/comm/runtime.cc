@@ -35,6 +35,7 @@ Status Runtime::Start(std::vector<Host> hosts,
   runtime->number_ = ++started;
   runtime->hosts_ = std::move(hosts);
   std::unordered_map<int, Host*> host_of;
+  std::unordered_map<int32_t, Endpoint*> endpoint_of;
   for (Host& host : runtime->hosts_) {
     CXL_ASSIGN_OR_RETURN(host.peers,
                          Peers::Start(host.pool.get(), host.ranks,
@@ -51,9 +52,15 @@ Status Runtime::Start(std::vector<Host> hosts,
         &runtime->completions_, options, entry.rank));
     runtime->by_ordinal_[entry.device_ordinal] = {
         entry.rank, runtime->endpoints_.back().get()};
+    endpoint_of[entry.rank] = runtime->endpoints_.back().get();
   }
-  runtime->local_calls_ = std::make_unique<LocalCalls>(
+  runtime->level_calls_ = std::make_unique<LevelCalls>(
       &runtime->completions_,
+      [endpoint_of = std::move(endpoint_of)](
+          int32_t rank, const std::vector<int32_t>& members,
+          std::unique_ptr<Call> call) {
+        return endpoint_of.at(rank)->StartCall(members, std::move(call));
+      },
       [started = runtime.get()] { return started->failure(); }, options);
   CurrentRuntime& current = TheCurrent();
   std::lock_guard lock(current.mutex);

@@ -11,7 +11,7 @@
 #include "cc/comm/completions.h"
 #include "cc/comm/endpoint.h"
 #include "cc/comm/health/peers.h"
-#include "cc/comm/local_calls.h"
+#include "cc/comm/level_calls.h"
 #include "cc/pool/pool.h"
 
 namespace jax_cxl::comm {
@@ -59,8 +59,8 @@ class Runtime {
   // Returns null if XLA's device is not one of this process's ranks.
   const Local* Find(int32_t device_ordinal) const;
 
-  // Calls between ranks of this process.
-  LocalCalls* local_calls() { return local_calls_.get(); }
+  // Calls in levels of the ranks of this process.
+  LevelCalls* level_calls() { return level_calls_.get(); }
 
   // Number of times that the job has continued after an error. Programs made
   // for another generation do not run.
@@ -90,7 +90,7 @@ class Runtime {
   // Destroyed in reverse order, because endpoints use the other members.
   std::vector<Host> hosts_;
   Completions completions_;
-  std::unique_ptr<LocalCalls> local_calls_;
+  std::unique_ptr<LevelCalls> level_calls_;
   std::vector<std::unique_ptr<Endpoint>> endpoints_;
   std::unordered_map<int32_t, Local> by_ordinal_;
 };

@@ -1,5 +1,6 @@
 #include "cc/ffi/call_site.h"
 
+#include <algorithm>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -30,6 +31,19 @@ uint64_t Hash(std::string_view text) {
   return hash;
 }
 
+// Whether each place in a group stands once in a grid of so many processes. A
+// call that does not run in levels has an empty grid.
+bool IsGrid(int32_t processes, xffi::Span<const int32_t> places,
+            int32_t group_size) {
+  if (processes == 0) return places.size() == 0;
+  std::vector<int32_t> sorted(places.begin(), places.end());
+  std::ranges::sort(sorted);
+  for (size_t i = 0; i < sorted.size(); ++i)
+    if (sorted[i] != static_cast<int32_t>(i)) return false;
+  return processes > 0 && group_size % processes == 0 &&
+         sorted.size() == static_cast<size_t>(group_size);
+}
+
 }  // namespace
 
 xffi::TypeId CallSite::id = {};
@@ -46,15 +60,16 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
   auto sources = attributes.get<xffi::Span<const int32_t>>("sources");
   auto reverse = attributes.get<int32_t>("reverse");
   auto rows = attributes.get<xffi::Span<const int64_t>>("rows");
-  auto local = attributes.get<int32_t>("local");
+  auto processes = attributes.get<int32_t>("processes");
+  auto places = attributes.get<xffi::Span<const int32_t>>("places");
   auto generation = attributes.get<int32_t>("generation");
   auto program = attributes.get<std::string_view>("program");
   auto name = attributes.get<std::string_view>("name");
   auto site = attributes.get<int64_t>("site");
   auto line = attributes.get<std::string_view>("line");
   if (!op || !reduce_op || !dtype || !count || !root || !group_size ||
-      !groups || !sources || !reverse || !rows || !local || !generation ||
-      !program || !name || !site || !line)
+      !groups || !sources || !reverse || !rows || !processes || !places ||
+      !generation || !program || !name || !site || !line)
     return xffi::Unexpected(xffi::Error::Internal(
         "a jax_cxl custom call lacks an attribute: it was lowered by another "
         "version of jax_cxl"));
@@ -63,6 +78,7 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
       *group_size < 1 || groups->size() % *group_size != 0 ||
       (static_cast<plan::Op>(*op) == plan::Op::kRaggedAllToAll &&
        rows->size() != 3) ||
+      !IsGrid(*processes, *places, *group_size) ||
       (static_cast<plan::Op>(*op) == plan::Op::kTakeRows && rows->size() != 2))
     return xffi::Unexpected(xffi::Error::Internal(
         "a jax_cxl custom call has an attribute out of range"));
@@ -106,7 +122,9 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
     for (int32_t rank : made->groups_.back())
       made->group_of_rank_[rank] = static_cast<int>(made->groups_.size()) - 1;
   }
-  made->local_ = *local != 0;
+  if (*processes > 0)
+    made->grid_ = {
+        *processes, *group_size / *processes, {places->begin(), places->end()}};
   made->generation_ = *generation;
   made->key_ = Mix(Hash(*program), static_cast<uint64_t>(number));
   made->executions_ = Executions::Of(*program, number, made->groups_);

@@ -10,6 +10,7 @@
 
 #include "cc/base/status.h"
 #include "cc/comm/call/call.h"
+#include "cc/engine/cpu/member_buffers.h"
 #include "cc/ffi/executions.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -52,8 +53,9 @@ class CallSite {
   // Fails with kInternal.
   Status CheckBuffers(size_t input_bytes, size_t output_bytes) const;
 
-  // Whether the ranks of each group share a process, and do not need the pool.
-  bool local() const { return local_; }
+  // How the ranks of each group lie in processes, if the call runs in levels.
+  // Otherwise the grid is empty.
+  const cpu::Grid& grid() const { return grid_; }
 
   // The generation of the runtime for which the call was lowered.
   int generation() const { return generation_; }
@@ -75,7 +77,7 @@ class CallSite {
   std::unordered_map<int32_t, int> group_of_rank_;
   uint64_t key_ = 0;
   int generation_ = 0;
-  bool local_ = false;
+  cpu::Grid grid_;
   std::shared_ptr<Executions> executions_;
 };
 

@@ -73,8 +73,9 @@ xffi::Future DispatchToEndpoint(
       promise.SetError(ToFfiError(status));
   };
   std::optional<Status> finished =
-      site->local()
-          ? runtime->local_calls()->Start(*execution->members, std::move(call))
+      site->grid().processes > 0
+          ? runtime->level_calls()->Start(*execution->members, site->grid(),
+                                          std::move(call))
           : local->endpoint->StartCall(*execution->members, std::move(call));
   if (!finished) return future;
   return finished->ok() ? Completed() : Failed(*finished);

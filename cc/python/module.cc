@@ -216,6 +216,12 @@ NB_MODULE(_core, m) {
       .def_rw("inline_bytes", &comm::Tuning::inline_bytes)
       .def_rw("all_read_bytes", &comm::Tuning::all_read_bytes)
       .def_rw("past_caches_bytes", &comm::Tuning::past_caches_bytes)
+      .def_rw("levels_all_reduce_bytes", &comm::Tuning::levels_all_reduce_bytes)
+      .def_rw("levels_reduce_scatter_bytes",
+              &comm::Tuning::levels_reduce_scatter_bytes)
+      .def_rw("levels_all_gather_bytes", &comm::Tuning::levels_all_gather_bytes)
+      .def_rw("levels_all_to_all_bytes", &comm::Tuning::levels_all_to_all_bytes)
+      .def_rw("levels_broadcast_bytes", &comm::Tuning::levels_broadcast_bytes)
       .def_rw("flush_threads", &comm::Tuning::flush_threads)
       .def_rw("flush_piece_bytes", &comm::Tuning::flush_piece_bytes)
       .def("check", [](const comm::Tuning& self) {

@@ -15,13 +15,16 @@ from collections.abc import Sequence
 
 from jax_cxl import _arguments
 from jax_cxl._bench import results_file
+from jax_cxl._levels import table as levels_table
+from jax_cxl._primitives.native_enums import Op
 from jax_cxl._runtime import configuration, tuning_table
 
 _DESCRIPTION = """\
 Measures collectives between ranks of this machine with different tuning tables, and writes the
 best table, for JAX_CXL_TUNING. This takes some minutes. Nothing else should run. With
 --platform=cuda it varies what GPUs do in pools with coherence=flush: the threads of the host that
-write back and drop cache lines, and the bytes that each takes at a time.
+write back and drop cache lines, and the bytes that each takes at a time. With
+--devices-per-process it also finds the sizes from which collectives in levels are faster.
 
 It varies one value after another. Each candidate runs as a job of its own (python -m jax_cxl
 bench). All candidates run once in each turn, and the best turn of each operation and size counts.
@@ -29,6 +32,15 @@ A candidate replaces the present value if the geometric mean of its times is sma
 3%."""
 
 _MARGIN = 0.03
+LEVELS = "levels"
+_LEVELS_SIZES = "4KiB,64KiB,256KiB,1MiB,4MiB,16MiB,64MiB"
+_OPERATIONS = {
+    "psum": Op.ALL_REDUCE,
+    "psum_scatter": Op.REDUCE_SCATTER,
+    "all_gather": Op.ALL_GATHER,
+    "all_to_all": Op.ALL_TO_ALL,
+    "broadcast": Op.BROADCAST,
+}
 _POOL_OF_GPUS = "shm:?size=512MiB&coherence=flush"
 
 
@@ -54,7 +66,7 @@ def _questions(platform: str, ranks: int) -> list[_Question]:
             _Question("flush pieces", [{"flush_piece_bytes": n} for n in pieces], ops, sizes),
         ]
     slots = [(128 * kib, 8), (256 * kib, 8), (512 * kib, 4), (512 * kib, 8), (mib, 4)]
-    never = 1 << 62
+    never = levels_table.NEVER
     questions = [
         _Question(
             "slots",
@@ -107,15 +119,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--platform", choices=("cpu", "cuda"), default="cpu", help="(default: %(default)s)"
     )
     parser.add_argument(
+        "--devices-per-process",
+        type=_arguments.whole_number(2),
+        metavar="N",
+        help="CPU devices of each process, for the levels (default: levels are not measured)",
+    )
+    parser.add_argument(
         "--only",
         metavar="NAME",
-        help="slots, copies, inline limit or all-reduce algorithm; flush threads or flush pieces",
+        help="slots, copies, inline limit, all-reduce algorithm or levels; flush threads or flush"
+        " pieces",
     )
     options = parser.parse_args(arguments)
     questions = _questions(options.platform, options.ranks)
+    if options.devices_per_process and options.platform == "cuda":
+        parser.error("--devices-per-process is for CPU devices: on GPUs a program asks for levels")
+    with_levels = options.devices_per_process and options.only in (None, LEVELS)
+    if options.only == LEVELS and not with_levels:
+        parser.error("--only levels needs --devices-per-process")
     if options.only:
         questions = [question for question in questions if question.name == options.only]
-        if not questions:
+        if not questions and not with_levels:
             parser.error(
                 f"with {options.ranks} ranks on {options.platform} no value to vary is called"
                 f" {options.only!r}"
@@ -131,6 +155,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             measured.append({**candidate, "mean_us": round(score, 3)})
         best |= _choose(question, scores, best)
         print(f"{question.name}: {_text({k: best[k] for k in question.candidates[0]})}")
+    if with_levels:
+        rows, machine = _measure_levels(best, options)
+        measured += rows
+        best |= level_limits(rows)
+        print(f"{LEVELS}: {_text({name: best[name] for name in levels_table.FIELDS.values()})}")
     found = {
         "machine": machine,
         "command": results_file.command_line("python -m jax_cxl tune", arguments),
@@ -186,6 +215,42 @@ def _bench(question: _Question, values: dict[str, int], options: argparse.Namesp
         if done.returncode != 0:
             raise SystemExit(f"{shlex.join(command)} failed:\n{done.stderr}")
         return json.loads(results.read_text())
+
+
+def _measure_levels(tuned: dict[str, int], options: argparse.Namespace) -> tuple[list[dict], dict]:
+    """Returns the times of collectives as one call and in levels, and the machine."""
+    with tempfile.TemporaryDirectory(prefix="jax_cxl_tune_") as folder:
+        file, results = (pathlib.Path(folder) / name for name in ("table.json", "results.json"))
+        file.write_text(json.dumps({"tuning": tuned}))
+        command = [
+            *(sys.executable, "-m", "jax_cxl.launch", "-n", str(options.ranks), "--no-prefix"),
+            *("--devices-per-process", str(options.devices_per_process)),
+            *("-m", "jax_cxl._bench.levels", "--ways", "flat,levels", "--json", str(results)),
+            *("--operations", ",".join(_OPERATIONS), "--sizes", _LEVELS_SIZES),
+            *("--seconds", str(options.turns)),
+        ]
+        environment = {"JAX_PLATFORMS": "cpu", **os.environ, "JAX_CXL_TUNING": str(file)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise SystemExit(f"{shlex.join(command)} failed:\n{done.stderr}")
+        found = json.loads(results.read_text())
+        return found["results"], found["machine"]
+
+
+def level_limits(rows: list[dict]) -> dict[str, int]:
+    """Returns from how many bytes on each collective is faster in levels, by more than the margin.
+
+    Args:
+      rows: of jax_cxl/_bench/levels.py.
+    """
+    found: dict[str, int] = {}
+    for name, op in _OPERATIONS.items():
+        flat, in_levels = (
+            {row["size"]: row[way]["us"] for row in rows if row["operation"] == name}
+            for way in ("flat", "levels")
+        )
+        found |= levels_table.limits(op, flat, in_levels, _MARGIN)
+    return found
 
 
 def _choose(question: _Question, scores: list[float], best: dict[str, int]) -> dict[str, int]:

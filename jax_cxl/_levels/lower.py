@@ -14,7 +14,7 @@ from jax_cxl._primitives import lowering, named_axis, rank_groups
 from jax_cxl._primitives.native_enums import Op, ReduceOp
 
 # Collectives of which the first dimension of the operand, or of the result, counts the ranks.
-_OPERAND_BLOCKS = (Op.REDUCE_SCATTER, Op.ALL_TO_ALL, Op.SCATTER)
+_OPERAND_BLOCKS = (Op.REDUCE_SCATTER, Op.ALL_TO_ALL)
 _RESULT_BLOCKS = (Op.ALL_GATHER, Op.ALL_TO_ALL)
 
 
@@ -36,8 +36,9 @@ def collective(
 
     The arguments are those of `lowering.collective`, and `levels` of the public functions.
 
-    A started collective (`x_start`) runs in levels only if `levels` is True. It is then complete at
-    once, because only a single call can be under way beside other work.
+    Between CPU devices a collective in levels is one call (cc/comm/level_calls.h). Between GPUs it
+    is a composition (compose.py). Its start (`x_start`) is complete at once, because only a single
+    call can be under way beside other work.
 
     Raises:
       ValueError: `levels` is True, and the ranks of the groups do not lie in processes evenly.
@@ -52,25 +53,23 @@ def collective(
         levels = False
     ranks = rank_groups.of_groups(ctx, name, axes, groups)
     found = None if aval.size == 0 else _split(ctx, name, op, ranks, num_bytes, levels)
-    if found is None:
+    if found is None or on_cpus:
         return lowering.between(
             ctx,
             x,
             name=name,
             op=op,
             ranks=ranks,
+            grid=None if found is None else found.at,
             reduce_op=reduce_op,
             operand_blocks=operand_blocks,
             result_blocks=result_blocks,
             root=root,
         )
-    description = {"name": name, "reduce_op": reduce_op}
-    inside: Any = _InProcess(found.inside, description)
-    if not on_cpus:
-        inside = BetweenDevices(axes, found.at, groups, reduce_op)
+    inside = BetweenDevices(axes, found.at, groups, reduce_op)
 
     def across(op, v, root):
-        return _step(v, op, found.across, root=root, **description)
+        return _step(v, op, found.across, name=name, reduce_op=reduce_op, root=root)
 
     def body(v):
         if operand_blocks is not None:
@@ -105,13 +104,13 @@ def _split(
     return found
 
 
-# A collective between ranks that are known already: one level.
+# The collective between processes, of GPUs in levels.
 _step_p = core.Primitive("level")
 
 
 def _step(x: Any, op: Op, ranks: np.ndarray, **params: Any) -> Any:
     groups = tuple(map(tuple, ranks.tolist()))
-    return _step_p.bind(x, op=op, ranks=groups, **{"root": 0, "local": False, **params})
+    return _step_p.bind(x, op=op, ranks=groups, **params)
 
 
 @_step_p.def_abstract_eval
@@ -133,26 +132,3 @@ def _lower_step(ctx, x, *, op, ranks, **params):
 
 
 mlir.register_lowering(_step_p, _lower_step, cacheable=False)
-
-
-class _InProcess:
-    """Collectives of devices of this process's memory: they read each other's buffers."""
-
-    def __init__(self, ranks: np.ndarray, description: dict[str, Any]) -> None:
-        self._ranks = ranks
-        self._description = description
-
-    def reduce_scatter(self, x: Any) -> Any:
-        return self._step(x, Op.REDUCE_SCATTER)
-
-    def all_gather(self, x: Any) -> Any:
-        return self._step(x, Op.ALL_GATHER)
-
-    def all_to_all(self, x: Any) -> Any:
-        return self._step(x, Op.ALL_TO_ALL)
-
-    def scatter(self, x: Any, root: int) -> Any:
-        return self._step(x, Op.SCATTER, root=root)
-
-    def _step(self, x, op, **params):
-        return _step(x, op, self._ranks, local=True, **self._description, **params)

@@ -1,12 +1,41 @@
-"""When levels pay: a table, the same on all ranks."""
+"""When levels pay: part of the tuning table, on which all ranks have agreed."""
+
+from collections.abc import Mapping
 
 from jax_cxl._primitives.native_enums import Op
+from jax_cxl._runtime import lifecycle
 
-# Bytes of the larger one of a rank's buffers from which a collective between CPU devices runs in
-# levels by itself. benchmarks/levels.py measures both ways (docs/levels.md). Where the pool is
-# memory of the same machine, the steps inside a process copy as many bytes as levels save, so that
-# only the largest sums gain. The other collectives run in levels only with levels=True.
-LEAST_BYTES = {Op.ALL_REDUCE: 1 << 26}
+# The collectives that have levels -> the field of the tuning table (cc/comm/call/tuning.h) with the
+# bytes from which a collective between CPU devices runs in levels by itself.
+FIELDS = {
+    Op.ALL_REDUCE: "levels_all_reduce_bytes",
+    Op.REDUCE_SCATTER: "levels_reduce_scatter_bytes",
+    Op.ALL_GATHER: "levels_all_gather_bytes",
+    Op.ALL_TO_ALL: "levels_all_to_all_bytes",
+    Op.BROADCAST: "levels_broadcast_bytes",
+}
+
+# For the tuning table: no size is large enough.
+NEVER = 1 << 62
+
+
+def limits(
+    op: Op, flat: Mapping[int, float], in_levels: Mapping[int, float], margin: float
+) -> dict[str, int]:
+    """Returns the field of the tuning table for a collective.
+
+    Args:
+      op: the collective.
+      flat: bytes -> time as one call.
+      in_levels: bytes -> time in levels, for the same sizes.
+      margin: by how much levels have to be faster, at this size and all larger ones.
+    """
+    limit = NEVER
+    for size in sorted(flat, reverse=True):
+        if flat[size] < in_levels[size] * (1 + margin):
+            break
+        limit = size
+    return {FIELDS[op]: limit}
 
 
 def pays(op: Op, num_bytes: int) -> bool:
@@ -16,4 +45,5 @@ def pays(op: Op, num_bytes: int) -> bool:
       op: the collective.
       num_bytes: bytes of a rank's operand or of its result, whichever is larger.
     """
-    return op in LEAST_BYTES and num_bytes >= LEAST_BYTES[op]
+    tuning = lifecycle.ensure_started().tuning
+    return op in FIELDS and num_bytes >= getattr(tuning, FIELDS[op])

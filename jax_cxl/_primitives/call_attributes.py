@@ -27,7 +27,7 @@ def make(
     sources: tuple[int, ...] = (),
     reverse: bool = False,
     rows: tuple[int, ...] = (),
-    local: bool = False,
+    grid: np.ndarray | None = None,
     generation: int = 0,
     program: str = "",
 ) -> dict[str, Any]:
@@ -48,8 +48,8 @@ def make(
       reverse: for scans, whether they start with the last rank.
       rows: for the ragged all-to-all: numbers of rows of the input, rows of the output, slices;
         for `take_rows`: numbers of rows of each rank's operand and of the output.
-      local: whether the ranks of each group share a process, and read each other's buffers instead
-        of the pool (cc/comm/local_calls.h).
+      grid: for a call in levels (cc/comm/level_calls.h), the places in their group of the ranks of
+        each process, one process in each row. None for a call that is not in levels.
       generation: how many times the job has continued after an error.
       program: name of the program.
     """
@@ -65,7 +65,8 @@ def make(
         "sources": np.asarray(sources, np.int32),
         "reverse": np.int32(reverse),
         "rows": np.asarray(rows, np.int64),
-        "local": np.int32(local),
+        "processes": np.int32(0 if grid is None else len(grid)),
+        "places": np.asarray(() if grid is None else grid, np.int32).reshape(-1),
         "generation": np.int32(generation),
         "program": program,
         "site": np.int64(-1),

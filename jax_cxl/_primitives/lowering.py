@@ -90,7 +90,7 @@ def between(
     name: str,
     op: Op,
     ranks: np.ndarray,
-    local: bool = False,
+    grid: np.ndarray | None = None,
     reduce_op: ReduceOp = ReduceOp.SUM,
     operand_blocks: int | None = None,
     result_blocks: int | None = None,
@@ -110,7 +110,7 @@ def between(
       name: name of the public function, for messages of the handler.
       op: which collective.
       ranks: ranks in the pool's world, a group in each row.
-      local: whether the ranks of each group share a process, and leave out the pool.
+      grid: how the ranks of each group lie in processes, for a call in levels (`call_attributes`).
       reduce_op: reduction, where the collective has one.
       operand_blocks: dimension of the operand that counts the ranks' blocks, if any.
       result_blocks: dimension of the result that counts the ranks' blocks, if any.
@@ -167,7 +167,7 @@ def between(
                 root=root,
                 sources=sources,
                 reverse=reverse,
-                local=local,
+                grid=grid,
             ),
         )
 

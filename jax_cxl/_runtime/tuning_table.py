@@ -16,6 +16,11 @@ FIELDS = (
     "inline_bytes",
     "all_read_bytes",
     "past_caches_bytes",
+    "levels_all_reduce_bytes",
+    "levels_reduce_scatter_bytes",
+    "levels_all_gather_bytes",
+    "levels_all_to_all_bytes",
+    "levels_broadcast_bytes",
     "flush_threads",
     "flush_piece_bytes",
 )

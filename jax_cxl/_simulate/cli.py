@@ -15,6 +15,8 @@ from jax_cxl._simulate import levels, levels_study, model, nccl, tables
 
 _DEFAULT_SIZES = (c.KIB, 64 * c.KIB, c.MIB, 16 * c.MIB, 256 * c.MIB, 4 * c.GIB)
 
+_TUNED_SIZES = tuple(c.KIB << i for i in range(2, 17, 2))  # 4 KiB to 64 MiB
+
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
@@ -62,6 +64,13 @@ def _parser() -> argparse.ArgumentParser:
         help="write the study into DOCS/performance.md and DOCS/img and exit",
     )
     parser.add_argument(
+        "--write-tuning",
+        metavar="FILE",
+        type=_arguments.output_file,
+        help="write a table for JAX_CXL_TUNING that says from which size on collectives in levels"
+        " are faster on this machine, and exit",
+    )
+    parser.add_argument(
         "--write-levels",
         metavar="FILE",
         type=pathlib.Path,
@@ -91,6 +100,10 @@ def main(argv: list[str]) -> int:
         coherence=arguments.coherence,
         slot_bytes=arguments.slot_bytes,
     )
+    if arguments.write_tuning is not None:
+        if min(setting.hosts, setting.gpus_per_host) < 2:
+            parser.error("--write-tuning needs several hosts of several GPUs")
+        return _write_tuning(arguments.write_tuning, setting, argv)
     try:
         rows = [
             _row(op, size, setting, arguments.adapters)
@@ -112,6 +125,25 @@ def main(argv: list[str]) -> int:
     )
     header = ("op", "size", "jax_cxl", "levels", "bound", "paper", "InfiniBand", "busiest", "busy")
     print(tables.plain(header, [_cells(row) for row in rows]))
+    return 0
+
+
+def _write_tuning(path: pathlib.Path, setting: model.Setting, argv: list[str]) -> int:
+    # These import JAX.
+    from jax_cxl._bench import results_file
+    from jax_cxl._levels import table
+    from jax_cxl._primitives.native_enums import Op
+
+    tuning: dict[str, int] = {}
+    for op in levels.OPS:
+        flat, in_levels = (
+            {size: call(op, size, setting) for size in _TUNED_SIZES}
+            for call in (levels.flat_seconds, levels.seconds)
+        )
+        tuning |= table.limits(Op[op.upper()], flat, in_levels, margin=0.03)
+    command = results_file.command_line("python -m jax_cxl simulate", argv)
+    results_file.write(path, {"modelled": True, "command": command, "tuning": tuning})
+    print(f"wrote {path}")
     return 0
 
 

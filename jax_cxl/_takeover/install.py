@@ -33,8 +33,8 @@ def _on_module(data: bytes) -> bytes | None:
     left: dict[str, str] = {}
     after = None
     if wanted is not None:
-        local = wanted.local
-        after = hook.transform(data, lambda: start.world(local), wanted.strict, left)
+        how = wanted
+        after = hook.transform(data, lambda: start.world(how), wanted.strict, left)
     if survey.wanted():
         survey.tell(data, start.devices(), wanted, left)
     return after
@@ -45,7 +45,7 @@ def _cache_key() -> str:
     wanted = setting.current()
     if wanted is None:
         return survey.cache_key()
-    world: Any = start.world(wanted.local)
+    world: Any = start.world(wanted)
     ranks = sorted(world.rank_of.items())
     return f"jax_cxl: {wanted} {ranks} {world.generation}{survey.cache_key()}"
 

@@ -27,8 +27,12 @@ class replace_collectives(contextlib.ContextDecorator):
     Args:
       local: whether collectives within one process are taken over too.
       strict: whether a collective that cannot be taken over is an error.
+      levels: how devices of one CPU process take part, as in `jax_cxl.psum`: True combines them
+        inside the process first (docs/levels.md) wherever the devices of the groups lie in
+        processes evenly, False never does. None decides by a table.
 
     Raises:
+      NotImplementedError: when a program is compiled for GPUs with `levels=True`.
       InvalidCollectiveError: when a program is compiled, in strict mode.
 
     Example:
@@ -40,8 +44,10 @@ class replace_collectives(contextlib.ContextDecorator):
       Array(28., dtype=float32)
     """
 
-    def __init__(self, *, local: bool = False, strict: bool = False) -> None:
-        self._setting = setting.Setting(local, strict)
+    def __init__(
+        self, *, local: bool = False, strict: bool = False, levels: bool | None = None
+    ) -> None:
+        self._setting = setting.Setting(local, strict, levels)
         # The settings before each `start` that has no `stop` yet.
         self._before: list[setting.Setting | None] = []
 

@@ -60,21 +60,26 @@ class _Context:
         except KeyError as error:
             raise NotTakenError(f"device {error.args[0]} is not one of the ranks") from None
 
-    def config(self, dtype: str, count: int, rows: tuple[int, ...] = (), **level: Any) -> str:
+    def config(
+        self,
+        dtype: str,
+        count: int,
+        rows: tuple[int, ...] = (),
+        grid: np.ndarray | None = None,
+    ) -> str:
         """Returns the attributes of a call for blocks of `count` elements.
 
         Args:
           dtype: of the elements.
           count: elements of a block.
           rows: for the ragged all-to-all.
-          **level: `op`, `ranks` and `local` of a step of a collective in levels.
+          grid: for a call in levels (`call_attributes.make`).
         """
-        what = {"op": self.collective.op, "ranks": self.ranks, "local": False, **level}
         attributes = call_attributes.make(
             self.name,
-            what["op"],
-            what["ranks"],
-            local=what["local"],
+            self.collective.op,
+            self.ranks,
+            grid=grid,
             reduce_op=self.collective.reduce_op,
             dtype=DTYPES.index(dtype),
             count=count,
@@ -149,41 +154,27 @@ def _one(context: _Context, operand: Value, result: Shape) -> Value:
         raise NotTakenError("float4 values are packed two to a byte")
     value = builder.convert(builder.copy(operand, into), carrier)
     blocks = len(collective.groups[0]) if op in (Op.REDUCE_SCATTER, Op.ALL_TO_ALL) else 1
-    if (split := _split(context, value.shape)) is not None:
-        return builder.convert(_in_levels(context, value, out.of(carrier), split), dtype)
-    config = context.config(carrier, into.size // blocks)
+    num_bytes = max(value.shape.size, out.size) * np.dtype(carrier).itemsize
+    config = context.config(carrier, into.size // blocks, grid=_grid(context, num_bytes))
     called = builder.call(call_attributes.COLLECTIVE_TARGET, out.of(carrier), [value], config, None)
     return builder.convert(called, dtype)
 
 
-def _split(context: _Context, shape: Shape) -> split.Split | None:
-    """Returns how the ranks of an all-reduce lie in processes, None if it is to be one call."""
-    world, collective = context.world, context.collective
-    num_bytes = shape.size * np.dtype(shape.dtype).itemsize
-    if not world.levels or collective.op is not Op.ALL_REDUCE or context.builder.calls_only:
+def _grid(context: _Context, num_bytes: int) -> np.ndarray | None:
+    """Returns how the ranks of a collective in levels lie in processes, None if it is in none.
+
+    Args:
+      context: the collective.
+      num_bytes: bytes of a rank's operand or of its result, whichever is larger.
+    """
+    world, op = context.world, context.collective.op
+    if op not in table.FIELDS or world.levels is False:
         return None
-    if not table.pays(collective.op, num_bytes):
+    if world.levels is None and not table.pays(op, num_bytes):
         return None
     process_of = {rank: world.process_of[device] for device, rank in world.rank_of.items()}
     found = split.of(context.ranks, process_of)
-    if found is None or found.processes == 1 or shape.size % found.per_process:
-        return None
-    return found
-
-
-def _in_levels(context: _Context, value: Value, out: Shape, found: split.Split) -> Value:
-    """An all-reduce: reduce-scatter in each process, all-reduce between them, all-gather."""
-    dtype, count = out.dtype, out.size // found.per_process
-    part = Shape(dtype, (count,), (0,))
-    for op, ranks, local, shape in (
-        (Op.REDUCE_SCATTER, found.inside, True, part),
-        (Op.ALL_REDUCE, found.across, False, part),
-        (Op.ALL_GATHER, found.inside, True, out),
-    ):
-        config = context.config(dtype, count, op=op, ranks=ranks, local=local)
-        target = call_attributes.COLLECTIVE_TARGET
-        value = context.builder.call(target, shape, [value], config, None)
-    return value
+    return None if found is None or found.processes == 1 else found.at
 
 
 def _exchange(context: _Context, operands: list[Value]) -> list[Value]:
@@ -200,7 +191,8 @@ def _exchange(context: _Context, operands: list[Value]) -> list[Value]:
         for operand in operands
     ]
     stacked = builder.concatenate(rows)
-    config = context.config(carrier, shape.size)
+    num_bytes = stacked.shape.size * np.dtype(carrier).itemsize
+    config = context.config(carrier, shape.size, grid=_grid(context, num_bytes))
     called = builder.call(call_attributes.COLLECTIVE_TARGET, stacked.shape, [stacked], config, None)
     return [builder.convert(builder.row(called, i), shape.dtype) for i in range(n)]
 

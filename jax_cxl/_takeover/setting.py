@@ -17,10 +17,12 @@ class Setting:
     Attributes:
       local: whether collectives within one process are taken over too.
       strict: whether a collective that cannot be taken over is an error.
+      levels: whether collectives run in levels; None leaves it to the table (docs/levels.md).
     """
 
     local: bool = False
     strict: bool = False
+    levels: bool | None = None
 
 
 # A Setting. None means that nothing is taken over.

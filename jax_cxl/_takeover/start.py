@@ -11,6 +11,7 @@ import threading
 import jax
 
 from jax_cxl._runtime import lifecycle
+from jax_cxl._takeover.setting import Setting
 from jax_cxl._takeover.world import World
 
 
@@ -52,12 +53,24 @@ def begin() -> None:
     _starter.begin()
 
 
-def world(local: bool) -> World:
+def world(wanted: Setting) -> World:
     """Returns the devices of the job, after the runtime has started.
 
     Args:
-      local: whether groups within one process are wanted too.
+      wanted: how collectives are taken over.
+
+    Raises:
+      NotImplementedError: the setting demands levels on GPUs.
     """
+    local, levels = wanted.local, wanted.levels
+    if jax.default_backend() != "cpu":
+        if levels:
+            raise NotImplementedError(
+                "jax_cxl.replace_collectives(levels=True) is for CPU devices: XLA has scheduled a"
+                " program for GPUs when its collectives are replaced. Call jax_cxl.psum and its"
+                " like with levels=True instead."
+            )
+        levels = False
     running = lifecycle.current()
     if running is None and (local or jax.process_count() > 1):
         if local:
@@ -69,11 +82,15 @@ def world(local: bool) -> World:
     if running is None:
         return here
     return dataclasses.replace(
-        here, rank_of=running.rank_of_device, generation=running.generation, local=local
+        here,
+        rank_of=running.rank_of_device,
+        generation=running.generation,
+        local=local,
+        levels=levels,
     )
 
 
 def devices() -> World:
     """Returns the devices of the job, without ranks, whether the runtime has started or not."""
     processes = {device.id: device.process_index for device in jax.devices()}
-    return World({}, processes, levels=jax.default_backend() == "cpu")
+    return World({}, processes)

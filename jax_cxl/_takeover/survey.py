@@ -17,7 +17,7 @@ from jax_cxl._takeover import match, setting
 from jax_cxl._takeover.match import NotTakenError
 from jax_cxl._takeover.world import World
 
-POOL, PROCESS, XLA = "pool", "process", "XLA"
+POOL, XLA = "pool", "XLA"
 _OURS = (
     *(b"jax_cxl_collective", b"jax_cxl_start", b"jax_cxl_ragged", b"jax_cxl_take_rows"),
     b"jax_cxl_barrier",
@@ -35,7 +35,7 @@ class Collective:
       result: dtypes and shapes of its results on a device, such as "float32[8,4]".
       ranks: number of devices of each of its groups.
       line: its line in the user's program, "" if that is not known.
-      through: "pool", "process" for a step in levels that stays inside each process, or "XLA".
+      through: "pool" or "XLA".
       why: the reason.
     """
 
@@ -152,17 +152,10 @@ def _ours(instruction: Instruction, line: str) -> Collective:
     name = re.search(r'\bname = "([^"]*)"', config)
     size = re.search(r"\bgroup_size = (\d+)", config)
     function = name[1] if name else "barrier"
-    inside = "local = 1 : i32" in config
-    return Collective(
-        function,
-        _result(instruction),
-        int(size[1]) if size else 0,
-        line,
-        PROCESS if inside else POOL,
-        f"a step of jax_cxl.{function} in levels"
-        if inside
-        else f"the program calls jax_cxl.{function}, or its derivative does",
-    )
+    why = f"the program calls jax_cxl.{function}, or its derivative does"
+    if re.search(r"\bprocesses = [1-9]", config):
+        why += "; in levels"
+    return Collective(function, _result(instruction), int(size[1]) if size else 0, line, POOL, why)
 
 
 def _theirs(

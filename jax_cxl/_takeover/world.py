@@ -15,15 +15,15 @@ class World:
       process_of: global device id -> index of the process that holds it.
       generation: how many times the job has continued after an error.
       local: whether groups within one process are taken over too.
-      levels: whether the devices of a process can combine their arrays without the pool, so that
-        large all-reduces run in levels.
+      levels: whether collectives run in levels where their groups allow it; None leaves it to the
+        table.
     """
 
     rank_of: dict[int, int]
     process_of: dict[int, int]
     generation: int = 0
     local: bool = False
-    levels: bool = False
+    levels: bool | None = False
 
     def wants(self, groups: Groups) -> bool:
         """Whether a collective over these groups of devices is to be taken over."""

@@ -1,5 +1,9 @@
 """Collectives in levels are bitwise those of the NumPy model, over each subset of a mesh's axes."""
 
+import json
+import pathlib
+import tempfile
+
 import job
 from absl.testing import absltest, parameterized
 
@@ -28,7 +32,16 @@ class LevelsTest(parameterized.TestCase):
         self.assertEqual(done.stdout.count("traffic right"), 2)
 
     def test_takeover(self):
-        done = job.run("levels/take_over.py", processes=2, devices_per_process=4)
+        # The built-in limit would take long.
+        with tempfile.TemporaryDirectory() as folder:
+            table = pathlib.Path(folder) / "table.json"
+            table.write_text(json.dumps({"tuning": {"levels_all_reduce_bytes": 1 << 21}}))
+            done = job.run(
+                "levels/take_over.py",
+                processes=2,
+                devices_per_process=4,
+                environment={"JAX_CXL_TUNING": str(table)},
+            )
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stdout.count("taken over in levels"), 2)
 

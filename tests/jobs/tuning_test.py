@@ -1,5 +1,6 @@
 """`python -m jax_cxl tune`, and the tables that it writes."""
 
+import functools
 import json
 import pathlib
 import tempfile
@@ -10,6 +11,8 @@ import job
 from absl.testing import absltest, parameterized
 
 from jax_cxl._bench import tune
+from jax_cxl._levels import table as levels_table
+from jax_cxl._primitives.native_enums import Op
 from jax_cxl._runtime import tuning_table
 
 
@@ -109,6 +112,28 @@ class TuneTest(parameterized.TestCase):
                 self.assertNotEmpty(question.candidates)
                 for candidate in question.candidates:
                     tuning_table.make(candidate)
+
+    def test_levels_pay_from_the_size_on_from_which_they_are_always_faster(self):
+        flat = {1: 9.0, 2: 5.0, 4: 9.0, 8: 9.0}
+        levels = {1: 5.0, 2: 5.0, 4: 5.0, 8: 5.0}
+        find = functools.partial(levels_table.limits, Op.ALL_REDUCE, margin=0.03)
+        self.assertEqual(find(flat, levels), {"levels_all_reduce_bytes": 4})
+        self.assertEqual(find(flat, flat), {"levels_all_reduce_bytes": levels_table.NEVER})
+
+    def test_measures_levels(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = str(pathlib.Path(folder) / "t.json")
+            arguments = ("--turns=1", "--devices-per-process=2", "--only=levels")
+            with mock.patch.object(tune, "_LEVELS_SIZES", "4KiB"):
+                self.assertEqual(tune.main([path, *arguments]), 0)
+            found = json.loads(pathlib.Path(path).read_text())
+            tuned = tuning_table.table(tuning_table.load(path))
+        rows = {row["operation"]: row for row in found["measured"]}
+        self.assertEqual(rows.keys(), tune._OPERATIONS.keys())
+        for name, op in tune._OPERATIONS.items():
+            faster = rows[name]["flat"]["us"] >= 1.03 * rows[name]["levels"]["us"]
+            expected = 4096 if faster else levels_table.NEVER
+            self.assertEqual(tuned[levels_table.FIELDS[op]], expected)
 
     def test_measures_under_the_candidate(self):
         question = tune._Question("slots", [], "psum", "1KiB")

@@ -71,7 +71,8 @@ class FakeWorldTest(parameterized.TestCase):
                 "sources": "dense<>",
                 "reverse": "0",
                 "rows": "dense<>",
-                "local": "0",
+                "places": "dense<>",
+                "processes": "0",
             },
         )
 

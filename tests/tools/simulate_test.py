@@ -9,6 +9,7 @@ import tempfile
 from absl.testing import absltest, parameterized
 
 from jax_cxl import __main__ as command_line
+from jax_cxl._runtime import tuning_table
 from jax_cxl._simulate import constants as c
 from jax_cxl._simulate import (
     levels,
@@ -72,6 +73,21 @@ class CommandLineTest(parameterized.TestCase):
         self.assertEqual(through_memory["seconds"], rows[0]["seconds"])
         (alone,) = [json.loads(_run(*call, "--hosts", "2")[1])]
         self.assertIsNone(alone["levels_seconds"])
+
+    def test_a_table_of_levels(self):
+        machine = ("--hosts", "2", "--gpus-per-host", "4", "--cards", "2", "--inside", "none")
+        with tempfile.TemporaryDirectory() as folder:
+            path = str(pathlib.Path(folder) / "table.json")
+            self.assertEqual(_run(*machine, "--write-tuning", path)[0], 0)
+            limits = tuning_table.table(tuning_table.load(path))
+        setting = model.Setting(hosts=2, gpus_per_host=4, cards=2, inside="none")
+        for op in levels.OPS:
+            limit = limits[f"levels_{op}_bytes"]
+            self.assertBetween(limit, 16 << 10, 16 << 20)
+            for size, pays in ((limit, True), (64 << 20, True), (limit // 4, False)):
+                flat = levels.flat_seconds(op, size, setting)
+                faster = flat >= 1.03 * levels.seconds(op, size, setting)
+                self.assertEqual(faster, pays, (op, size))
 
     def test_errors(self):
         self.assertEqual(_run("--op", "all_reduce", "--bytes", "1MB")[0], 2)

@@ -61,6 +61,7 @@ pool::CallDescriptor Describe(const Call& call) {
     details.Add(static_cast<uint32_t>(value));
     details.Add(static_cast<uint32_t>(value >> 32));
   }
+  if (call.buffers != nullptr) details.Add(1);
   descriptor.details = details.value();
   return descriptor;
 }

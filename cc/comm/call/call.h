@@ -11,6 +11,7 @@
 
 #include "cc/base/dtype.h"
 #include "cc/base/status.h"
+#include "cc/engine/cpu/member_buffers.h"
 #include "cc/engine/cpu/taken_rows.h"
 #include "cc/plan/plan.h"
 #include "cc/pool/layout/channel_layout.h"
@@ -45,7 +46,9 @@ struct Call {
   std::vector<int64_t> table;
   // take_rows: the rows that this rank takes.
   std::shared_ptr<const cpu::TakenRows> rows;
-  // The same on a GPU, in its memory.
+  // A collective in levels: replaces input and output.
+  std::shared_ptr<const cpu::MemberBuffers> buffers;
+  // take_rows on a GPU: the rows, in its memory.
   struct RowOperands {
     const int32_t* indices = nullptr;
     const uint8_t* published = nullptr;  // null: all rows

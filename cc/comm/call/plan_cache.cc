@@ -65,7 +65,9 @@ Result<std::shared_ptr<const CallPlan>> PlanCache::Make(
   if (call.request.op == plan::Op::kRaggedAllToAll)
     return {std::move(call_plan)};
   const auto ranks = static_cast<uint64_t>(call.request.num_ranks);
-  if (plan::InputBytes(call.request) <= ranks * eager_.slot_bytes &&
+  // Payloads are made when a rank starts a call, from its own input alone.
+  if (call.buffers == nullptr &&
+      plan::InputBytes(call.request) <= ranks * eager_.slot_bytes &&
       ranks * plan::kSlotAlignment <= eager_.slot_bytes) {
     CXL_ASSIGN_OR_RETURN(call_plan->plan, plan::MakePlan(call.request, eager_));
     call_plan->eager = cpu::IsOneRound(call_plan->plan);

@@ -32,6 +32,15 @@ struct Tuning {
   // Reductions gained nothing from this, because they wait for more than their
   // stores.
   uint64_t past_caches_bytes = uint64_t{8} << 20;
+  // Collectives of groups that have several CPU devices in each process run in
+  // levels (cc/comm/level_calls.h) if the larger buffer of a rank has at least
+  // so many bytes. kNever: only if a program asks for levels.
+  static constexpr uint64_t kNever = uint64_t{1} << 62;
+  uint64_t levels_all_reduce_bytes = uint64_t{64} << 20;
+  uint64_t levels_reduce_scatter_bytes = kNever;
+  uint64_t levels_all_gather_bytes = kNever;
+  uint64_t levels_all_to_all_bytes = kNever;
+  uint64_t levels_broadcast_bytes = kNever;
   // GPUs in pools that nobody keeps coherent (cc/comm/relay). The threads of
   // each GPU that pass doorbells on and write back and drop cache lines; 0
   // takes a quarter of the process's cores, at most 4. The bytes that such a

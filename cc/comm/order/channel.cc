@@ -113,7 +113,7 @@ void Channel::Execute(std::shared_ptr<const plan::Plan> plan, DType dtype,
                       const std::byte* input, std::byte* output) {
   execution_.emplace(std::move(plan), connection_.rings(), rounds_, dtype,
                      current_->reduce_op, input, output, past_caches_bytes_,
-                     current_->rows.get());
+                     current_->rows.get(), current_->buffers.get());
 }
 
 Status Channel::StartTables() {

@@ -1,5 +1,6 @@
 #include "cc/engine/cpu/executor.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -26,6 +27,18 @@ bool WritesPastCaches(const plan::Plan& plan, const TakenRows* rows,
     if (step.kind == StepKind::kCopy || step.kind == StepKind::kGet)
       copied += step.bytes;
   return copied >= least;
+}
+
+// Returns true if a rank puts its own source of a reduction into its slot too.
+bool PutsOwnSource(const plan::Plan& plan) {
+  const auto reduce =
+      std::ranges::find(plan.steps, StepKind::kReduce, &Step::kind);
+  return reduce != plan.steps.end() &&
+         std::ranges::any_of(plan.steps, [&](const Step& step) {
+           return step.kind == StepKind::kPut &&
+                  step.from < reduce->input_from + reduce->bytes &&
+                  reduce->input_from < step.from + step.bytes;
+         });
 }
 
 }  // namespace
@@ -70,7 +83,8 @@ void Rings::Release(uint64_t rounds) {
 Execution::Execution(std::shared_ptr<const plan::Plan> plan, Rings* rings,
                      uint64_t base_round, DType dtype, ReduceOp reduce_op,
                      const std::byte* input, std::byte* output,
-                     uint64_t past_caches_bytes, const TakenRows* rows)
+                     uint64_t past_caches_bytes, const TakenRows* rows,
+                     const MemberBuffers* buffers)
     : plan_(std::move(plan)),
       rings_(rings),
       base_round_(base_round),
@@ -79,13 +93,18 @@ Execution::Execution(std::shared_ptr<const plan::Plan> plan, Rings* rings,
       input_(input),
       output_(output),
       rows_(rows),
+      buffers_(buffers),
+      put_keeps_source_(buffers != nullptr && PutsOwnSource(*plan_)),
       past_caches_(WritesPastCaches(*plan_, rows, past_caches_bytes)) {}
 
 bool Execution::Advance(Traffic* traffic) {
   for (; next_step_ < plan_->steps.size(); ++next_step_) {
     const Step& step = plan_->steps[next_step_];
     if (!Ready(step)) return false;
-    Run(step, traffic);
+    if (buffers_ == nullptr)
+      Run(step, traffic);
+    else
+      RunInLevels(step, traffic);
   }
   return true;
 }
@@ -145,18 +164,61 @@ void Execution::Run(const Step& step, Traffic* traffic) {
       Get(step, traffic);
       break;
     case StepKind::kReduce:
-      RunReduce(step, output_ + step.to, traffic);
+      RunReduce(step, input_ + step.input_from, output_ + step.to, traffic);
       break;
     case StepKind::kReduceToSlot: {
       std::byte* slot =
           rings_->Slot(rings_->rank(), base_round_ + step.to_round) + step.to;
-      RunReduce(step, slot, traffic);
+      RunReduce(step, input_ + step.input_from, slot, traffic);
       coherence.PublishPayload(slot, step.bytes);
       traffic->bytes_published += step.bytes;
       break;
     }
     case StepKind::kRelease:
       rings_->Release(round + 1);
+      break;
+  }
+}
+
+// The sums of a process are made in the member's own output, where they are
+// needed again: a slot is slow to read if it lies in CXL memory.
+void Execution::RunInLevels(const Step& step, Traffic* traffic) {
+  const pool::Coherence& coherence = rings_->doorbells().coherence();
+  const uint64_t round = base_round_ + step.round;
+  switch (step.kind) {
+    case StepKind::kCopy:
+      buffers_->Copy(step.from, step.to, step.bytes);
+      break;
+    case StepKind::kPut:
+      if (put_keeps_source_) {
+        buffers_->Read(step.from, buffers_->Own(step.from), step.bytes);
+        Put(step, buffers_->Own(step.from), traffic);
+      } else {
+        std::byte* slot = rings_->Slot(rings_->rank(), round) + step.to;
+        buffers_->Read(step.from, slot, step.bytes);
+        coherence.PublishPayload(slot, step.bytes);
+        traffic->bytes_published += step.bytes;
+      }
+      break;
+    case StepKind::kPutOutput:
+      Put(step, buffers_->Own(step.from), traffic);
+      break;
+    case StepKind::kGet: {
+      const std::byte* slot = rings_->Slot(step.peer, round) + step.from;
+      coherence.AcquirePayload(slot, step.bytes);
+      buffers_->Write(step.to, slot, step.bytes);
+      traffic->bytes_retrieved += step.bytes;
+      break;
+    }
+    case StepKind::kReduce: {
+      std::byte* own = buffers_->Own(step.to);
+      if (!put_keeps_source_) buffers_->Read(step.input_from, own, step.bytes);
+      RunReduce(step, own, own, traffic);
+      buffers_->WriteOthers(step.to, step.bytes);
+      break;
+    }
+    default:  // touches no buffer
+      Run(step, traffic);
       break;
   }
 }
@@ -197,13 +259,14 @@ void Execution::CopyToOutput(uint64_t to, const std::byte* from,
     CopyFromPool(output_ + to, from, bytes);
 }
 
-void Execution::RunReduce(const Step& step, std::byte* to, Traffic* traffic) {
+void Execution::RunReduce(const Step& step, const std::byte* own, std::byte* to,
+                          Traffic* traffic) {
   const pool::Coherence& coherence = rings_->doorbells().coherence();
   const uint64_t round = base_round_ + step.round;
   sources_.clear();
   for (int r = step.first; r < step.last; ++r) {
     if (r == rings_->rank()) {
-      sources_.push_back(input_ + step.input_from);
+      sources_.push_back(own);
       continue;
     }
     const std::byte* slot = rings_->Slot(r, round) + step.from;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cc/base/dtype.h"
+#include "cc/engine/cpu/member_buffers.h"
 #include "cc/engine/cpu/taken_rows.h"
 #include "cc/plan/plan.h"
 #include "cc/pool/coherence/doorbell.h"
@@ -77,10 +78,12 @@ class Execution {
   // `base_round` is the number of rounds of the group's earlier calls. The
   // buffers hold plan::InputBytes and plan::OutputBytes, and do not overlap.
   // Outputs of at least `past_caches_bytes` are written past the caches.
+  // `buffers` replaces input and output in a collective in levels.
   Execution(std::shared_ptr<const plan::Plan> plan, Rings* rings,
             uint64_t base_round, DType dtype, ReduceOp reduce_op,
             const std::byte* input, std::byte* output,
-            uint64_t past_caches_bytes, const TakenRows* rows = nullptr);
+            uint64_t past_caches_bytes, const TakenRows* rows = nullptr,
+            const MemberBuffers* buffers = nullptr);
 
   // Runs steps until the plan is done (returns true), or until a peer has to
   // act (returns false).
@@ -95,10 +98,13 @@ class Execution {
  private:
   bool Ready(const plan::Step& step);
   void Run(const plan::Step& step, Traffic* traffic);
+  void RunInLevels(const plan::Step& step, Traffic* traffic);
   void Put(const plan::Step& step, const std::byte* from, Traffic* traffic);
   void Get(const plan::Step& step, Traffic* traffic);
   void CopyToOutput(uint64_t to, const std::byte* from, uint64_t bytes);
-  void RunReduce(const plan::Step& step, std::byte* to, Traffic* traffic);
+  // `own` is this rank's own source.
+  void RunReduce(const plan::Step& step, const std::byte* own, std::byte* to,
+                 Traffic* traffic);
 
   std::shared_ptr<const plan::Plan> plan_;
   Rings* rings_;
@@ -107,8 +113,12 @@ class Execution {
   ReduceOp reduce_op_;
   const std::byte* input_;
   std::byte* output_;
-  const TakenRows* rows_;  // rows of a take_rows, or null
-  bool past_caches_;       // true if copies to the output bypass the caches
+  const TakenRows* rows_;         // rows of a take_rows, or null
+  const MemberBuffers* buffers_;  // of a collective in levels, or null
+  // In levels: true if a put has left this rank's source of a reduction in its
+  // output.
+  bool put_keeps_source_;
+  bool past_caches_;  // true if copies to the output bypass the caches
   size_t next_step_ = 0;
   int waiting_for_ = -1;
   std::vector<const std::byte*> sources_;

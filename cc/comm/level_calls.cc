@@ -1,0 +1,217 @@
+#include "cc/comm/level_calls.h"
+
+#include <sys/prctl.h>
+
+#include <algorithm>
+
+#include "cc/engine/cpu/kernels.h"
+
+namespace jax_cxl::comm {
+namespace {
+
+// Bytes that a part inside one process copies at a time: what it has read and
+// written stays in the second-level cache.
+constexpr uint64_t kPieceBytes = uint64_t{128} << 10;
+// How often the watcher looks whether the job has failed.
+constexpr auto kWatchInterval = std::chrono::milliseconds(50);
+
+}  // namespace
+
+// The calls of all ranks of a process in one collective.
+class LevelCalls::Running {
+ public:
+  Running(Completions* completions, std::vector<std::unique_ptr<Call>> calls,
+          const cpu::Grid& grid)
+      : completions_(completions),
+        calls_(std::move(calls)),
+        unfinished_(calls_.size() + 1) {
+    auto process = std::make_shared<cpu::ProcessBuffers>();
+    process->request = calls_[0]->request;
+    process->dtype = calls_[0]->dtype;
+    process->reduce_op = calls_[0]->reduce_op;
+    process->grid = grid;
+    for (const auto& call : calls_) {
+      process->inputs.push_back(call->input);
+      process->outputs.push_back(call->output);
+    }
+    process_ = std::move(process);
+  }
+
+  const cpu::Grid& grid() const { return process_->grid; }
+  const Call& call(int member) const { return *calls_[member]; }
+  std::shared_ptr<const cpu::ProcessBuffers> process() const {
+    return process_;
+  }
+
+  // One part is finished. XLA frees the buffers of a rank when its call is
+  // done, so that all calls end together.
+  void FinishPart(const Status& status) {
+    if (NoteFinished(status)) CompleteAllBut(-1);
+  }
+
+  // All parts have been started. Returns the status if they have finished, and
+  // completes the calls of all members but this one.
+  std::optional<Status> FinishStart(int member) {
+    if (!NoteFinished(OkStatus())) return std::nullopt;
+    CompleteAllBut(member);
+    return status_;
+  }
+
+ private:
+  bool NoteFinished(const Status& status) {
+    std::lock_guard lock(mutex_);
+    if (status_.ok()) status_ = status;
+    return --unfinished_ == 0;
+  }
+  void CompleteAllBut(int member) {
+    for (size_t i = 0; i < calls_.size(); ++i)
+      if (static_cast<int>(i) != member)
+        completions_->Run([done = std::move(calls_[i]->done),
+                           status = status_] { done(status); });
+  }
+
+  Completions* completions_;
+  std::vector<std::unique_ptr<Call>> calls_;
+  std::shared_ptr<const cpu::ProcessBuffers> process_;
+  std::mutex mutex_;
+  size_t unfinished_;  // parts, and the start of the parts
+  Status status_;      // the first error of a part
+};
+
+LevelCalls::LevelCalls(Completions* completions, StartCall start_call,
+                       std::function<Status()> failed, const Options& options)
+    : completions_(completions),
+      start_call_(std::move(start_call)),
+      failed_(std::move(failed)),
+      timeout_(options.timeout_s),
+      past_caches_bytes_(options.tuning.past_caches_bytes),
+      watcher_([this] { Watch(); }) {}
+
+LevelCalls::~LevelCalls() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
+  watcher_.join();
+  for (auto& [key, waiting] : waiting_)
+    Fail(std::move(waiting),
+         Error(Code::kFailedPrecondition,
+               "jax_cxl was shut down while the call was under way"));
+}
+
+std::optional<Status> LevelCalls::Start(const std::vector<int32_t>& ranks,
+                                        const cpu::Grid& grid,
+                                        std::unique_ptr<Call> call) {
+  const plan::Request& request = call->request;
+  if (!cpu::HasLevels(request.op) ||
+      (plan::Reduces(request.op) &&
+       !cpu::CanReduce(call->dtype, call->reduce_op)))
+    return Error(Code::kUnimplemented, DescribeText(*call),
+                 " cannot run in levels");
+  const auto at = std::ranges::find(grid.at, request.rank) - grid.at.begin();
+  const auto process = static_cast<int>(at / grid.per_process);
+  const auto self = static_cast<int>(at % grid.per_process);
+  std::vector<std::unique_ptr<Call>> arrived;
+  {
+    std::lock_guard lock(mutex_);
+    const Key key{ranks[grid.At(process, 0)], call->identity};
+    auto [found, first] = waiting_.try_emplace(key);
+    Waiting& waiting = found->second;
+    if (first) {
+      for (int i = 0; i < grid.per_process; ++i)
+        waiting.ranks.push_back(ranks[grid.At(process, i)]);
+      waiting.calls.resize(grid.per_process);
+      waiting.missing = grid.per_process;
+      waiting.since = Clock::now();
+    }
+    waiting.calls[self] = std::move(call);
+    if (--waiting.missing > 0) {
+      if (waiting_.size() == 1) wake_.notify_one();
+      return std::nullopt;
+    }
+    arrived = std::move(waiting.calls);
+    waiting_.erase(found);
+  }
+  auto running =
+      std::make_shared<Running>(completions_, std::move(arrived), grid);
+  for (int member = 0; member < grid.per_process; ++member)
+    StartPart(running, member, ranks);
+  return running->FinishStart(self);
+}
+
+void LevelCalls::StartPart(const std::shared_ptr<Running>& running, int member,
+                           const std::vector<int32_t>& ranks) {
+  const cpu::Grid& grid = running->grid();
+  const Call& whole = running->call(member);
+  auto buffers = std::make_shared<const cpu::MemberBuffers>(
+      running->process(), member, past_caches_bytes_);
+  const auto at = std::ranges::find(grid.at, whole.request.rank);
+  const auto process =
+      static_cast<int>((at - grid.at.begin()) / grid.per_process);
+  auto call = std::make_unique<Call>();
+  call->request = buffers->RequestOf(process);
+  if (call->request.count == 0) return running->FinishPart(OkStatus());
+  if (grid.processes == 1) {
+    const uint64_t bytes = call->request.count * call->request.element_bytes;
+    return completions_->Run([running, buffers, bytes] {
+      for (uint64_t from = 0; from < bytes; from += kPieceBytes)
+        buffers->Copy(from, from, std::min(kPieceBytes, bytes - from));
+      running->FinishPart(OkStatus());
+    });
+  }
+  call->identity = whole.identity;
+  call->dtype = whole.dtype;
+  call->reduce_op = whole.reduce_op;
+  call->name = whole.name;
+  call->site = whole.site;
+  call->buffers = std::move(buffers);
+  call->done = [running](const Status& status) { running->FinishPart(status); };
+  std::vector<int32_t> members;
+  for (int p = 0; p < grid.processes; ++p)
+    members.push_back(ranks[grid.At(p, member)]);
+  const int32_t rank = members[process];
+  if (auto status = start_call_(rank, members, std::move(call)))
+    running->FinishPart(*status);
+}
+
+void LevelCalls::Watch() {
+  prctl(PR_SET_NAME, "jax_cxl_levels");
+  std::unique_lock lock(mutex_);
+  while (!stop_) {
+    wake_.wait(lock, [this] { return stop_ || !waiting_.empty(); });
+    wake_.wait_for(lock, kWatchInterval, [this] { return stop_; });
+    const Clock::time_point now = Clock::now();
+    for (auto next = waiting_.begin(); next != waiting_.end();) {
+      auto entry = next++;
+      const Status status = Expired(entry->second, now);
+      if (status.ok()) continue;
+      Fail(std::move(entry->second), status);
+      waiting_.erase(entry);
+    }
+  }
+}
+
+Status LevelCalls::Expired(const Waiting& waiting,
+                           Clock::time_point now) const {
+  Status status = failed_();
+  if (!status.ok() || now - waiting.since <= timeout_) return status;
+  const auto there = std::ranges::find_if(
+      waiting.calls, [](const auto& call) { return call != nullptr; });
+  const auto absent = std::ranges::find_if(
+      waiting.calls, [](const auto& call) { return call == nullptr; });
+  const int32_t rank = waiting.ranks[absent - waiting.calls.begin()];
+  return Error(Code::kDeadlineExceeded, DescribeText(**there), ": rank ", rank,
+               " of this process did not start the call within ",
+               timeout_.count(), " s")
+      .With("rank", rank);
+}
+
+void LevelCalls::Fail(Waiting waiting, const Status& status) {
+  for (auto& call : waiting.calls)
+    if (call != nullptr)
+      completions_->Run(
+          [done = std::move(call->done), status] { done(status); });
+}
+
+}  // namespace jax_cxl::comm

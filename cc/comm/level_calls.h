@@ -1,0 +1,85 @@
+#ifndef JAX_CXL_COMM_LEVEL_CALLS_H_
+#define JAX_CXL_COMM_LEVEL_CALLS_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/comm/call/call.h"
+#include "cc/comm/call/options.h"
+#include "cc/comm/completions.h"
+#include "cc/engine/cpu/member_buffers.h"
+
+namespace jax_cxl::comm {
+
+// Collectives in levels: those of groups that have several ranks in each
+// process. Once all ranks of a process have started a call, each of them calls
+// the collective of its part with the ranks that have the same place in the
+// other processes, on the buffers of all ranks of its process
+// (cpu::MemberBuffers). The call is complete when all parts are.
+//
+// Start may be called from any thread, and does not wait for other ranks.
+class LevelCalls {
+ public:
+  // Starts a call of one rank with the members of a group, like
+  // Endpoint::StartCall.
+  using StartCall = std::function<std::optional<Status>(
+      int32_t rank, const std::vector<int32_t>& members,
+      std::unique_ptr<Call> call)>;
+
+  // `failed` says why calls that still wait for a rank of the process have to
+  // fail, if they do; they also fail when the last rank does not come in time.
+  LevelCalls(Completions* completions, StartCall start_call,
+             std::function<Status()> failed, const Options& options);
+  // Fails what waits for a rank of the process.
+  ~LevelCalls();
+
+  // Starts the call of `ranks[call->request.rank]`, whose group lies in
+  // processes as `grid` says. Returns its status if it finished at once, in
+  // which case `call->done` never runs; otherwise `done` runs later.
+  std::optional<Status> Start(const std::vector<int32_t>& ranks,
+                              const cpu::Grid& grid,
+                              std::unique_ptr<Call> call);
+
+ private:
+  class Running;
+  // The identity of a call is unique in its group only.
+  using Key = std::pair<int32_t, uint64_t>;  // first rank of the process
+  struct Waiting {
+    std::vector<int32_t> ranks;                // of the process
+    std::vector<std::unique_ptr<Call>> calls;  // null: not there yet
+    size_t missing = 0;
+    Clock::time_point since;
+  };
+
+  // Calls the part of rank `member` of the process.
+  void StartPart(const std::shared_ptr<Running>& running, int member,
+                 const std::vector<int32_t>& ranks);
+  void Watch();
+  // Why the call must not wait any longer, OK while it may.
+  Status Expired(const Waiting& waiting, Clock::time_point now) const;
+  void Fail(Waiting waiting, const Status& status);
+
+  Completions* completions_;
+  const StartCall start_call_;
+  const std::function<Status()> failed_;
+  const std::chrono::duration<double> timeout_;
+  const uint64_t past_caches_bytes_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::map<Key, Waiting> waiting_;
+  bool stop_ = false;
+  std::thread watcher_;
+};
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_COMM_LEVEL_CALLS_H_

@@ -1,0 +1,174 @@
+#include "cc/engine/cpu/member_buffers.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "cc/engine/cpu/kernels.h"
+
+namespace jax_cxl::cpu {
+
+using plan::Op;
+
+bool HasLevels(Op op) {
+  return op == Op::kAllReduce || op == Op::kBroadcast ||
+         op == Op::kReduceScatter || op == Op::kAllGather ||
+         op == Op::kAllToAll;
+}
+
+MemberBuffers::MemberBuffers(std::shared_ptr<const ProcessBuffers> process,
+                             int member, uint64_t past_caches_bytes)
+    : process_(std::move(process)),
+      member_(member),
+      op_(process_->request.op),
+      block_(process_->request.count * process_->request.element_bytes),
+      copy_(plan::OutputBytes(process_->request) >= past_caches_bytes
+                ? CopyPastCaches
+                : CopyFromPool) {}
+
+plan::Request MemberBuffers::RequestOf(int process) const {
+  const Grid& grid = process_->grid;
+  plan::Request request = process_->request;
+  request.num_ranks = grid.processes;
+  request.rank = process;
+  if (op_ == Op::kAllReduce || op_ == Op::kBroadcast)
+    request.count =
+        (PartBegin(member_ + 1) - PartBegin(member_)) / request.element_bytes;
+  if (op_ == Op::kAllToAll) request.count *= grid.per_process;
+  if (op_ == Op::kBroadcast)
+    request.root = static_cast<int>(
+        (std::ranges::find(grid.at, process_->request.root) - grid.at.begin()) /
+        grid.per_process);
+  return request;
+}
+
+// Parts begin on cache lines of their own.
+uint64_t MemberBuffers::PartBegin(int member) const {
+  const auto members = static_cast<uint64_t>(process_->grid.per_process);
+  const uint64_t even = (block_ + members - 1) / members;
+  const uint64_t part = (even + plan::kSlotAlignment - 1) /
+                        plan::kSlotAlignment * plan::kSlotAlignment;
+  return std::min(member * part, block_);
+}
+
+void MemberBuffers::Read(uint64_t from, std::byte* to, uint64_t bytes) const {
+  while (bytes > 0) {
+    const Run run = InputRun(from);
+    const uint64_t size = std::min(bytes, run.bytes);
+    if (run.rank == kAll) {
+      std::vector<const std::byte*> sources;
+      for (const std::byte* input : process_->inputs)
+        sources.push_back(input + run.offset);
+      Reduce(process_->dtype, process_->reduce_op, sources, to,
+             size / process_->request.element_bytes);
+    } else {
+      CopyToPool(to, process_->inputs[run.rank] + run.offset, size);
+    }
+    from += size;
+    to += size;
+    bytes -= size;
+  }
+}
+
+void MemberBuffers::Write(uint64_t to, const std::byte* from,
+                          uint64_t bytes) const {
+  while (bytes > 0) {
+    const Run run = OutputRun(to);
+    const uint64_t size = std::min(bytes, run.bytes);
+    if (run.rank != kAll)
+      copy_(process_->outputs[run.rank] + run.offset, from, size);
+    else
+      for (std::byte* output : process_->outputs)
+        copy_(output + run.offset, from, size);
+    from += size;
+    to += size;
+    bytes -= size;
+  }
+}
+
+void MemberBuffers::Copy(uint64_t from, uint64_t to, uint64_t bytes) const {
+  if (reduces()) {
+    Read(from, Own(to), bytes);
+    WriteOthers(to, bytes);
+    return;
+  }
+  while (bytes > 0) {
+    const Run run = InputRun(from);
+    const uint64_t size = std::min(bytes, run.bytes);
+    Write(to, process_->inputs[run.rank] + run.offset, size);
+    from += size;
+    to += size;
+    bytes -= size;
+  }
+}
+
+std::byte* MemberBuffers::Own(uint64_t to) const {
+  return process_->outputs[member_] + OutputRun(to).offset;
+}
+
+void MemberBuffers::WriteOthers(uint64_t to, uint64_t bytes) const {
+  const Run run = OutputRun(to);
+  if (run.rank != kAll) return;
+  const std::byte* own = process_->outputs[member_] + run.offset;
+  for (std::byte* output : process_->outputs)
+    if (output + run.offset != own) copy_(output + run.offset, own, bytes);
+}
+
+MemberBuffers::Run MemberBuffers::InputRun(uint64_t from) const {
+  const Grid& grid = process_->grid;
+  switch (op_) {
+    case Op::kAllReduce:
+      return {kAll, PartBegin(member_) + from};
+    case Op::kBroadcast: {
+      // Only the root's process reads.
+      const auto root = std::ranges::find(grid.at, process_->request.root);
+      return {static_cast<int>((root - grid.at.begin()) % grid.per_process),
+              PartBegin(member_) + from};
+    }
+    case Op::kReduceScatter: {
+      const int process = static_cast<int>(from / block_);
+      return {kAll, grid.At(process, member_) * block_ + from % block_,
+              block_ - from % block_};
+    }
+    case Op::kAllToAll: {
+      // Blocks by (process of the target, rank of the source).
+      Run run = BlockOfRank(from);
+      const int process = static_cast<int>(from / (block_ * grid.per_process));
+      run.offset = grid.At(process, member_) * block_ + from % block_;
+      return run;
+    }
+    default:
+      return {member_, from};
+  }
+}
+
+MemberBuffers::Run MemberBuffers::OutputRun(uint64_t to) const {
+  const Grid& grid = process_->grid;
+  switch (op_) {
+    case Op::kAllReduce:
+    case Op::kBroadcast:
+      return {kAll, PartBegin(member_) + to};
+    case Op::kAllGather: {
+      const int process = static_cast<int>(to / block_);
+      return {kAll, grid.At(process, member_) * block_ + to % block_,
+              block_ - to % block_};
+    }
+    case Op::kAllToAll: {
+      // Blocks by (process, rank) of the source.
+      const Run run = BlockOfRank(to);
+      const int process = static_cast<int>(to / (block_ * grid.per_process));
+      return {member_, grid.At(process, run.rank) * block_ + to % block_,
+              run.bytes};
+    }
+    default:
+      return {member_, to};
+  }
+}
+
+// The rank whose block contains byte `at`, if each process has a block for each
+// of its ranks.
+MemberBuffers::Run MemberBuffers::BlockOfRank(uint64_t at) const {
+  const auto ranks = static_cast<uint64_t>(process_->grid.per_process);
+  return {static_cast<int>(at / block_ % ranks), 0, block_ - at % block_};
+}
+
+}  // namespace jax_cxl::cpu

@@ -1,0 +1,104 @@
+#ifndef JAX_CXL_ENGINE_CPU_MEMBER_BUFFERS_H_
+#define JAX_CXL_ENGINE_CPU_MEMBER_BUFFERS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cc/base/dtype.h"
+#include "cc/engine/cpu/copy.h"
+#include "cc/plan/plan.h"
+
+namespace jax_cxl::cpu {
+
+// How the ranks of a group lie in processes: equally many in each.
+struct Grid {
+  int processes = 0;
+  int per_process = 0;
+  // at[p * per_process + i] is the place in the group of rank i of process p.
+  std::vector<int32_t> at;
+
+  int At(int process, int i) const { return at[process * per_process + i]; }
+};
+
+// The buffers of the ranks of one process in a collective in levels.
+struct ProcessBuffers {
+  plan::Request request;  // of the whole group; its `rank` is not used
+  DType dtype = DType::kUint8;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  Grid grid;
+  std::vector<const std::byte*> inputs;  // of each rank of the process
+  std::vector<std::byte*> outputs;
+};
+
+// Returns true if the operation can run in levels.
+bool HasLevels(plan::Op op);
+
+// A collective in levels as a collective between processes.
+//
+// Rank i of each process forms a group with rank i of all others. This group
+// runs an ordinary plan of `RequestOf`. The plan knows one input and one output
+// of each member. MemberBuffers stands for both: it reads the inputs of all
+// ranks of the process, and reduces them where the operation reduces. It writes
+// the outputs of all ranks that need the bytes. So nothing is copied between
+// the steps inside a process and the steps through the pool:
+//
+//   op              member i of process p reads     and writes
+//   all_reduce      part i, reduced over the ranks  part i, for all ranks
+//   broadcast       part i of the root              part i, for all ranks
+//   reduce_scatter  the blocks of ranks (*, i),     its block
+//                   reduced over the ranks
+//   all_gather      its block                       the blocks of ranks (*, i),
+//                                                   for all ranks
+//   all_to_all      for each process, the blocks    its blocks
+//                   that all ranks have for (*, i)
+//
+// Immutable. Members write different bytes, so they may run at the same time.
+class MemberBuffers {
+ public:
+  // Outputs of at least `past_caches_bytes` are written past the caches.
+  MemberBuffers(std::shared_ptr<const ProcessBuffers> process, int member,
+                uint64_t past_caches_bytes);
+
+  // What the member calls between the processes, as rank `process`. The count
+  // is 0 if the member has no part.
+  plan::Request RequestOf(int process) const;
+
+  // Returns true if a byte of the input is made from several ranks' bytes.
+  bool reduces() const { return plan::Reduces(op_); }
+
+  // Copies bytes [from, from + bytes) of the input.
+  void Read(uint64_t from, std::byte* to, uint64_t bytes) const;
+  // Writes bytes [to, to + bytes) of the output.
+  void Write(uint64_t to, const std::byte* from, uint64_t bytes) const;
+  // Copies from the input to the output.
+  void Copy(uint64_t from, uint64_t to, uint64_t bytes) const;
+  // Byte `to` of the output in the member's own buffer, for operations that
+  // reduce. After bytes have been put there, WriteOthers passes them on.
+  std::byte* Own(uint64_t to) const;
+  void WriteOthers(uint64_t to, uint64_t bytes) const;
+
+ private:
+  // Consecutive bytes of a buffer: of one rank of the process, or of all.
+  static constexpr int kAll = -1;
+  struct Run {
+    int rank = kAll;
+    uint64_t offset = 0;
+    uint64_t bytes = ~uint64_t{0};  // that follow `offset`
+  };
+  Run InputRun(uint64_t from) const;
+  Run OutputRun(uint64_t to) const;
+  Run BlockOfRank(uint64_t at) const;
+  uint64_t PartBegin(int member) const;
+
+  std::shared_ptr<const ProcessBuffers> process_;
+  int member_;
+  plan::Op op_;
+  uint64_t block_;  // bytes of a rank's block
+  void (*copy_)(std::byte*, const std::byte*, size_t);
+};
+
+}  // namespace jax_cxl::cpu
+
+#endif  // JAX_CXL_ENGINE_CPU_MEMBER_BUFFERS_H_
