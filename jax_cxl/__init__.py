@@ -158,6 +158,8 @@ __all__ = [
     "shutdown",
     "stats",
     "take_rows",
+    "take_rows_done",
+    "take_rows_start",
 ]
 
 _MODULES = {

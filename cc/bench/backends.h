@@ -75,7 +75,8 @@ class EngineBackend : public Backend {
         reinterpret_cast<std::byte*>(problem->output.data()),
         Tuning().past_caches_bytes);
     backoff_.Reset();
-    for (size_t steps = 0; !execution.Advance(&traffic_);) {
+    // Plans without rows never fail.
+    for (size_t steps = 0; !*execution.Advance(&traffic_);) {
       if (execution.steps_done() != steps)
         backoff_.Reset();
       else

@@ -44,6 +44,12 @@ bool IsGrid(int32_t processes, xffi::Span<const int32_t> places,
          sorted.size() == static_cast<size_t>(group_size);
 }
 
+// The number of entries of the attribute `rows`.
+size_t NumRowSizes(plan::Op op) {
+  if (op == plan::Op::kRaggedAllToAll) return 3;
+  return op == plan::Op::kTakeRows ? 2 : 0;
+}
+
 }  // namespace
 
 xffi::TypeId CallSite::id = {};
@@ -76,10 +82,8 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
   if (*op < 0 || *op >= plan::kNumOps || *dtype < 0 || *dtype >= kNumDTypes ||
       *reduce_op < 0 || *reduce_op >= kNumReduceOps || *count < 0 ||
       *group_size < 1 || groups->size() % *group_size != 0 ||
-      (static_cast<plan::Op>(*op) == plan::Op::kRaggedAllToAll &&
-       rows->size() != 3) ||
       !IsGrid(*processes, *places, *group_size) ||
-      (static_cast<plan::Op>(*op) == plan::Op::kTakeRows && rows->size() != 2))
+      rows->size() != NumRowSizes(static_cast<plan::Op>(*op)))
     return xffi::Unexpected(xffi::Error::Internal(
         "a jax_cxl custom call has an attribute out of range"));
 
@@ -94,15 +98,10 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
   if (made->prototype_.request.op == plan::Op::kPermute)
     made->prototype_.request.sources.assign(sources->begin(), sources->end());
   made->prototype_.request.reverse = *reverse != 0;
-  if (made->prototype_.request.op == plan::Op::kRaggedAllToAll) {
-    plan::Ragged& ragged = made->prototype_.request.ragged;
-    ragged.input_rows = static_cast<uint64_t>((*rows)[0]);
-    ragged.output_rows = static_cast<uint64_t>((*rows)[1]);
-    ragged.slices = static_cast<uint64_t>((*rows)[2]);
-  }
-  if (made->prototype_.request.op == plan::Op::kTakeRows)
-    made->prototype_.request.rows = {static_cast<uint64_t>((*rows)[0]),
-                                     static_cast<uint64_t>((*rows)[1])};
+  if (plan::MovesRows(made->prototype_.request.op))
+    made->prototype_.request.rows = {
+        static_cast<uint64_t>((*rows)[0]), static_cast<uint64_t>((*rows)[1]),
+        rows->size() > 2 ? static_cast<uint64_t>((*rows)[2]) : 0};
   made->prototype_.reduce_op = static_cast<ReduceOp>(*reduce_op);
   made->prototype_.name = std::string(*name);
   // The attributes of programs that were not taken over contain no numbers and

@@ -143,10 +143,10 @@ TEST(CallSiteTest, ReadsWhatOnlySomeOperationsHave) {
   EXPECT_TRUE(Make(attributes)->prototype().request.reverse);
   attributes["op"] = static_cast<int32_t>(plan::Op::kRaggedAllToAll);
   attributes["rows"] = std::vector<int64_t>{10, 20, 3};
-  const plan::Ragged ragged = Make(attributes)->prototype().request.ragged;
-  EXPECT_EQ(ragged.input_rows, 10u);
-  EXPECT_EQ(ragged.output_rows, 20u);
-  EXPECT_EQ(ragged.slices, 3u);
+  const plan::Rows rows = Make(attributes)->prototype().request.rows;
+  EXPECT_EQ(rows.table, 10u);
+  EXPECT_EQ(rows.taken, 20u);
+  EXPECT_EQ(rows.slices, 3u);
 }
 
 TEST(CallSiteTest, EveryAttributeIsNeeded) {

@@ -1,8 +1,7 @@
 #include "cc/ffi/handlers.h"
 
-#include <cstring>
+#include <functional>
 #include <memory>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,7 +10,9 @@
 #include "cc/engine/cpu/taken_rows.h"
 #include "cc/ffi/call_site.h"
 #include "cc/ffi/errors.h"
+#include "cc/ffi/row_buffers.h"
 #include "cc/plan/plan.h"
+#include "cc/plan/slices.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace jax_cxl::ffi {
@@ -35,10 +36,12 @@ xffi::Future Completed() {
 
 // Submits one execution of `site` to this device's endpoint. XLA keeps the
 // buffers alive until the future is complete.
+//
+// `set_rows(call)` adds what an operation that moves rows needs.
 xffi::Future DispatchToEndpoint(
     xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
-    const void* input, void* output, std::vector<int64_t> table = {},
-    std::shared_ptr<const cpu::TakenRows> rows = nullptr) {
+    const void* input, void* output,
+    const std::function<void(comm::Call*)>& set_rows = nullptr) {
   std::shared_ptr<comm::Runtime> runtime = comm::Runtime::Current();
   if (runtime == nullptr)
     return Failed(Error(Code::kFailedPrecondition,
@@ -61,8 +64,7 @@ xffi::Future DispatchToEndpoint(
   if (!identity.ok()) return Failed(identity.status());
   std::unique_ptr<comm::Call> call = std::move(execution->call);
   call->identity = *identity;
-  call->table = std::move(table);
-  call->rows = std::move(rows);
+  if (set_rows != nullptr) set_rows(call.get());
 
   xffi::Promise promise;
   xffi::Future future(promise);
@@ -91,71 +93,38 @@ xffi::Future Collective(xffi::RunId run_id, int32_t device_ordinal,
                             output->untyped_data());
 }
 
-xffi::Future Ragged(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
-                    xffi::AnyBuffer input, xffi::AnyBuffer output,
-                    xffi::AnyBuffer table,
-                    xffi::Result<xffi::AnyBuffer> result) {
-  const plan::Request& request = site->prototype().request;
-  const size_t entries = 4 * request.num_ranks * request.ragged.slices;
-  const Status status =
-      site->CheckBuffers(input.size_bytes(), result->size_bytes());
-  if (!status.ok()) return Failed(status);
-  if (table.element_count() != entries ||
-      output.untyped_data() != result->untyped_data())
-    return Failed(Error(Code::kInternal, site->prototype().name,
-                        " got other buffers than it was lowered for"));
-  std::vector<int64_t> wide;
-  if (table.element_type() == xffi::DataType::S32) {
-    const int32_t* narrow = table.typed_data<int32_t>();
-    wide.assign(narrow, narrow + entries);
-  } else {
-    const int64_t* values = table.typed_data<int64_t>();
-    wide.assign(values, values + entries);
-  }
-  return DispatchToEndpoint(run_id, device_ordinal, site, input.untyped_data(),
-                            result->untyped_data(), std::move(wide));
-}
-
-// Rows of the output that no index fills are zeros.
-void ZeroRows(const plan::Request& request, std::span<const int32_t> indices,
-              std::byte* output) {
-  const uint64_t row = plan::OutputBytes(request) / indices.size();
-  const uint64_t rows = request.rows.table * request.num_ranks;
-  for (size_t i = 0; i < indices.size(); ++i)
-    if (indices[i] < 0 || static_cast<uint64_t>(indices[i]) >= rows)
-      std::memset(output + i * row, 0, row);
-}
-
-// Operand, indices, and which rows of the operand are published if that is not
-// all of them.
 xffi::Future TakeRows(xffi::RunId run_id, int32_t device_ordinal,
-                      CallSite* site, xffi::AnyBuffer input,
-                      xffi::AnyBuffer indices, xffi::RemainingArgs published,
-                      xffi::Result<xffi::AnyBuffer> output) {
-  const plan::Request& request = site->prototype().request;
-  const Status status =
-      site->CheckBuffers(input.size_bytes(), output->size_bytes());
-  if (!status.ok()) return Failed(status);
-  std::span<const uint8_t> mask;
-  if (published.size() == 1) {
-    auto buffer = published.get<xffi::AnyBuffer>(0);
-    if (buffer)
-      mask = {static_cast<const uint8_t*>(buffer->untyped_data()),
-              buffer->size_bytes()};
-  }
-  if (request.op != plan::Op::kTakeRows ||
-      indices.element_type() != xffi::DataType::S32 ||
-      indices.element_count() != request.rows.taken || published.size() > 1 ||
-      mask.size() != published.size() * request.rows.table)
+                      CallSite* site, const RowBuffers& buffers) {
+  cpu::ZeroRows(site->prototype().request, buffers.indices, buffers.output);
+  return DispatchToEndpoint(
+      run_id, device_ordinal, site, buffers.input, buffers.output,
+      [&](comm::Call* call) {
+        call->rows = std::make_shared<cpu::TakenRows>(cpu::TakenRows::Of(
+            call->request, buffers.indices, buffers.published));
+      });
+}
+
+xffi::Future Ragged(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
+                    const RowBuffers& buffers) {
+  if (buffers.before != buffers.output)
     return Failed(Error(Code::kInternal, site->prototype().name,
-                        " got other buffers than it was lowered for"));
-  const std::span<const int32_t> taken(indices.typed_data<int32_t>(),
-                                       indices.element_count());
-  ZeroRows(request, taken, static_cast<std::byte*>(output->untyped_data()));
-  return DispatchToEndpoint(run_id, device_ordinal, site, input.untyped_data(),
-                            output->untyped_data(), {},
-                            std::make_shared<const cpu::TakenRows>(
-                                cpu::TakenRows::Of(request, taken, mask)));
+                        " got a result that is not its operand"));
+  return DispatchToEndpoint(
+      run_id, device_ordinal, site, buffers.input, buffers.output,
+      [&](comm::Call* call) {
+        comm::SetSlices(
+            call, plan::WideSlices(buffers.slices, buffers.slice_entry_bytes));
+      });
+}
+
+xffi::Future Rows(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
+                  xffi::RemainingArgs arguments, xffi::RemainingRets results) {
+  const Result<RowBuffers> buffers =
+      RowBuffers::Of(*site, arguments, results, /*scratch_bytes=*/0);
+  if (!buffers.ok()) return Failed(buffers.status());
+  return site->prototype().request.op == plan::Op::kTakeRows
+             ? TakeRows(run_id, device_ordinal, site, *buffers)
+             : Ragged(run_id, device_ordinal, site, *buffers);
 }
 
 xffi::Future Barrier(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
@@ -190,25 +159,13 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_collective, jax_cxl::ffi::Collective,
                                   .Arg<xffi::AnyBuffer>()
                                   .Ret<xffi::AnyBuffer>());
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_ragged, jax_cxl::ffi::Ragged,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_rows, jax_cxl::ffi::Rows,
                               xffi::Ffi::Bind()
                                   .Ctx<xffi::RunId>()
                                   .Ctx<xffi::DeviceOrdinal>()
                                   .Ctx<xffi::State<CallSite>>()
-                                  .Arg<xffi::AnyBuffer>()
-                                  .Arg<xffi::AnyBuffer>()
-                                  .Arg<xffi::AnyBuffer>()
-                                  .Ret<xffi::AnyBuffer>());
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_take_rows, jax_cxl::ffi::TakeRows,
-                              xffi::Ffi::Bind()
-                                  .Ctx<xffi::RunId>()
-                                  .Ctx<xffi::DeviceOrdinal>()
-                                  .Ctx<xffi::State<CallSite>>()
-                                  .Arg<xffi::AnyBuffer>()
-                                  .Arg<xffi::AnyBuffer>()
                                   .RemainingArgs()
-                                  .Ret<xffi::AnyBuffer>());
+                                  .RemainingRets());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_barrier, jax_cxl::ffi::Barrier,
                               xffi::Ffi::Bind()

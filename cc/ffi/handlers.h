@@ -9,11 +9,8 @@ extern "C" {
 XLA_FFI_Error* jax_cxl_instantiate(XLA_FFI_CallFrame* frame);
 // One operand, one result.
 XLA_FFI_Error* jax_cxl_collective(XLA_FFI_CallFrame* frame);
-// Operand, output and table (plan::Ragged). The result is aliased to the
-// output.
-XLA_FFI_Error* jax_cxl_ragged(XLA_FFI_CallFrame* frame);
-// Operand, indices and, optionally, which rows of the operand to publish.
-XLA_FFI_Error* jax_cxl_take_rows(XLA_FFI_CallFrame* frame);
+// take_rows and ragged_all_to_all: see row_buffers.h.
+XLA_FFI_Error* jax_cxl_rows(XLA_FFI_CallFrame* frame);
 // Any number of operands, each aliased to its result.
 XLA_FFI_Error* jax_cxl_barrier(XLA_FFI_CallFrame* frame);
 }

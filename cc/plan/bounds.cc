@@ -14,7 +14,8 @@ PoolBytes LowerBound(const Request& request) {
     case Op::kBarrier:
       return {};
     case Op::kAllGather:
-    case Op::kTakeRows:  // if every row is taken
+    case Op::kTakeRows:        // if every row is taken
+    case Op::kRaggedAllToAll:  // if every row is sent to all ranks
       return {.written = block, .read = others};
     case Op::kAllReduce:
       // A rank reads the inputs of its share and the reduced shares of the
@@ -48,21 +49,6 @@ PoolBytes LowerBound(const Request& request) {
       const uint64_t needed = request.reverse ? n - 1 - rank : rank;
       const bool sends = request.reverse ? rank > 0 : rank + 1 < n;
       return {.written = sends ? block : 0, .read = needed * block};
-    }
-    case Op::kRaggedAllToAll: {
-      const Ragged& ragged = request.ragged;
-      const uint64_t entries = n * ragged.slices;
-      PoolBytes bytes;
-      for (uint64_t peer = 0; peer < n; ++peer) {
-        if (peer == rank) continue;
-        for (uint64_t s = 0; s < ragged.slices; ++s) {
-          const uint64_t k = peer * ragged.slices + s;
-          const int64_t* table = &ragged.tables[rank * 4 * entries];
-          bytes.written += table[entries + k] * block;
-          bytes.read += table[3 * entries + k] * block;
-        }
-      }
-      return bytes;
     }
   }
   return {};

@@ -22,8 +22,7 @@ TEST(BoundsTest, LargeBlocksMoveWhatTheyMust) {
           op == Op::kAllToAll) {
         request.count /= n;
       }
-      if (op == Op::kTakeRows)
-        request.rows = {request.count, n * request.count};
+      if (MovesRows(op)) request.rows = {request.count, n * request.count, 1};
       const Geometry geometry{.slot_bytes = 1 << 20, .num_slots = 4};
       const Traffic traffic = ExpectVerified(request, geometry);
       SCOPED_TRACE(Describe(request, geometry));

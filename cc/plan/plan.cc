@@ -39,8 +39,6 @@ uint64_t InputBytes(const Request& request) {
     case Op::kAllToAll:
     case Op::kScatter:
       return block * request.num_ranks;
-    case Op::kRaggedAllToAll:
-      return block * request.ragged.input_rows;
     default:
       return block;
   }
@@ -53,9 +51,8 @@ uint64_t OutputBytes(const Request& request) {
     case Op::kAllToAll:
     case Op::kGather:
       return block * request.num_ranks;
-    case Op::kRaggedAllToAll:
-      return block * request.ragged.output_rows;
     case Op::kTakeRows:
+    case Op::kRaggedAllToAll:
       return request.rows.table == 0
                  ? 0
                  : block / request.rows.table * request.rows.taken;
@@ -64,10 +61,17 @@ uint64_t OutputBytes(const Request& request) {
   }
 }
 
+bool MovesRows(Op op) {
+  return op == Op::kTakeRows || op == Op::kRaggedAllToAll;
+}
+
+uint64_t PlannedInputBytes(const Request& request) {
+  return InputBytes(request) + request.rows.slice_bytes;
+}
+
 uint64_t PlannedBytes(const Request& request) {
-  return request.op == Op::kTakeRows
-             ? request.count * request.element_bytes * request.num_ranks
-             : OutputBytes(request);
+  return MovesRows(request.op) ? PlannedInputBytes(request) * request.num_ranks
+                               : OutputBytes(request);
 }
 
 std::string DebugString(const Step& step) {

@@ -51,22 +51,20 @@ bool HasRoot(Op op);
 // Returns true if the operation combines elements of several ranks into one.
 bool Reduces(Op op);
 
-// The slices that all ranks of a ragged_all_to_all send, in rows of one block.
-struct Ragged {
-  uint64_t input_rows = 0;   // the same on all ranks
-  uint64_t output_rows = 0;  // the same on all ranks
-  uint64_t slices = 0;       // number that each rank sends to each rank
-  // One table for each rank. A table has four columns, one after another:
-  // input_offsets, send_sizes, output_offsets (in the receiver's output) and
-  // recv_sizes. Each column has num_ranks * slices entries: `slices` for each
-  // peer.
-  std::vector<int64_t> tables;
-};
-
-// The sizes of a take_rows. The blocks of all ranks form one table of rows.
+// The rows of a take_rows or a ragged_all_to_all. The blocks of all ranks form
+// one table of rows, and each rank takes some of them. Which rows is known only
+// at run time.
 struct Rows {
   uint64_t table = 0;  // number of rows of each rank's block
-  uint64_t taken = 0;  // number of rows that each rank takes
+  uint64_t taken = 0;  // number of rows of each rank's output
+  // ragged_all_to_all: number of slices that each rank sends to each rank
+  // (slices.h).
+  uint64_t slices = 0;
+  // ragged_all_to_all: bytes of a rank's table of slices that travel with the
+  // rows; 0 if the ranks have gathered the tables before. In the addresses of a
+  // plan, the table lies behind the block in the input, and the tables of all
+  // ranks lie behind the blocks in the output.
+  uint64_t slice_bytes = 0;
 };
 
 // One collective call as one rank sees it. `count` is the number of elements
@@ -86,11 +84,9 @@ struct Rows {
 //   scan, exscan      B        B         reduced over ranks <= r, < r (exscan
 //                                        leaves rank 0's output untouched);
 //                                        with `reverse` >= r, > r
-//   take_rows         B        rows      of the table of all blocks: see Rows.
-//                                        Which rows is known only at run
-//                                        time: see PlannedBytes
-//   ragged_all_to_all rows     rows      of one block each: see Ragged; rows
-//                                        that nobody sends stay untouched
+//   take_rows         B        rows      of the table of all blocks: see Rows
+//   ragged_all_to_all B        rows      the same; rows that nobody sends stay
+//                                        untouched
 //
 // An output that is "not defined" is left untouched.
 struct Request {
@@ -103,8 +99,7 @@ struct Request {
   // permute: sources[r] is the rank whose block rank r receives, -1 for none.
   std::vector<int32_t> sources;
   bool reverse = false;  // scan, exscan
-  Ragged ragged;         // ragged_all_to_all
-  Rows rows;             // take_rows
+  Rows rows;             // take_rows, ragged_all_to_all
 };
 
 // The memory that a planner plans for. The same on all ranks of a group.
@@ -129,8 +124,7 @@ struct Geometry {
   uint64_t min_chunk_bytes = 0;
   // Parts of a slot that different peers read start at multiples of this, which
   // is a multiple of kSlotAlignment. Engines that divide slots among workers
-  // need every part to start with the same worker. ragged_all_to_all does not
-  // reduce, and its pieces start at multiples of kSlotAlignment.
+  // need every part to start with the same worker.
   uint64_t part_alignment = 128;
 };
 
@@ -185,9 +179,14 @@ struct Plan {
 uint64_t InputBytes(const Request& request);
 uint64_t OutputBytes(const Request& request);
 
-// Returns how many bytes the steps of a plan write to the output. The steps of
-// a take_rows write the whole table, like an all_gather. An executor copies
-// only the rows that its rank takes, to their places in the output.
+// Returns true for take_rows and ragged_all_to_all.
+bool MovesRows(Op op);
+
+// Return how many bytes the steps of a plan read from the input and write to
+// the output. If the operation moves rows, the steps write the whole table,
+// like an all_gather. An executor copies only the rows that its rank takes, to
+// their places in the output.
+uint64_t PlannedInputBytes(const Request& request);
 uint64_t PlannedBytes(const Request& request);
 
 // For messages and tests. A plan takes one line for each step.

@@ -107,8 +107,7 @@ nb::dict Registrations() {
   nb::dict targets;
   AddTargets(targets, &jax_cxl_instantiate,
              {{"jax_cxl_collective", &jax_cxl_collective},
-              {"jax_cxl_ragged", &jax_cxl_ragged},
-              {"jax_cxl_take_rows", &jax_cxl_take_rows},
+              {"jax_cxl_rows", &jax_cxl_rows},
               {"jax_cxl_barrier", &jax_cxl_barrier}});
   return targets;
 }

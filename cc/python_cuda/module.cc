@@ -37,10 +37,10 @@ nb::dict Registrations() {
   nb::dict targets;
   AddTargets(targets, &jax_cxl_cuda_instantiate,
              {{"jax_cxl_collective", &jax_cxl_cuda_collective},
-              {"jax_cxl_ragged", &jax_cxl_cuda_ragged},
-              {"jax_cxl_take_rows", &jax_cxl_cuda_take_rows},
+              {"jax_cxl_rows", &jax_cxl_cuda_rows},
               {"jax_cxl_barrier", &jax_cxl_cuda_barrier},
-              {"jax_cxl_start", &jax_cxl_cuda_start}});
+              {"jax_cxl_start", &jax_cxl_cuda_start},
+              {"jax_cxl_start_rows", &jax_cxl_cuda_start_rows}});
   AddTargets(targets, nullptr,
              {{"jax_cxl_done", &jax_cxl_cuda_done},
               {"jax_cxl_tie", &jax_cxl_cuda_tie}});

@@ -10,8 +10,9 @@ from jax_cxl._primitives.native_enums import Op, ReduceOp
 COLLECTIVE_TARGET = "jax_cxl_collective"
 START_TARGET = "jax_cxl_start"
 DONE_TARGET = "jax_cxl_done"
-RAGGED_TARGET = "jax_cxl_ragged"
-TAKE_ROWS_TARGET = "jax_cxl_take_rows"
+# take_rows and ragged_all_to_all, and a start of take_rows
+ROWS_TARGET = "jax_cxl_rows"
+START_ROWS_TARGET = "jax_cxl_start_rows"
 BARRIER_TARGET = "jax_cxl_barrier"
 
 
@@ -46,8 +47,8 @@ def make(
       root: rank in the group, for collectives with a root.
       sources: for permutations, the rank in the group from which each rank receives, or -1.
       reverse: for scans, whether they start with the last rank.
-      rows: for the ragged all-to-all: numbers of rows of the input, rows of the output, slices;
-        for `take_rows`: numbers of rows of each rank's operand and of the output.
+      rows: for `take_rows` and the ragged all-to-all: numbers of rows of each rank's operand and
+        of the output; for the latter also of slices for each rank.
       grid: for a call in levels (cc/comm/level_calls.h), the places in their group of the ranks of
         each process, one process in each row. None for a call that is not in levels.
       generation: how many times the job has continued after an error.
@@ -72,3 +73,10 @@ def make(
         "site": np.int64(-1),
         "line": "",
     }
+
+
+def row_scratch_bytes(ranks: int, table: int, taken: int, slices: int = 0) -> int:
+    """Returns cuda::RowScratchBytes (cc/engine/cuda/rows.cu) for these numbers of rows."""
+    places = 8 + 4 * (ranks * table + taken)
+    published = -(-table // 4) * 4 if slices else 0
+    return places + published + 32 * ranks * ranks * slices

@@ -197,7 +197,7 @@ def ragged_all_to_all(
       ctx: context of the lowering rule.
       operand: the rows to send.
       output: the array to which received rows are written.
-      table: integers of shape (4, group size * slices), as cc/plan/plan.h describes them.
+      table: integers of shape (4, group size * slices), as cc/plan/slices.h describes them.
       axes: axis names over which it runs.
       groups: axis index groups, or None for one group along `axes`.
       alone: function that does the same for a group of one rank.
@@ -216,21 +216,16 @@ def ragged_all_to_all(
     carrier = carriers.of(rows.dtype, Op.RAGGED_ALL_TO_ALL, ReduceOp.SUM)
 
     def lower(ctx, operand, output, table):
-        call = jax.ffi.ffi_lowering(call_attributes.RAGGED_TARGET, operand_output_aliases={1: 0})
-        return call(
+        sizes = (rows.shape[0], into.shape[0], entries.shape[1] // n)
+        operands = (operand, output, table)
+        return _call_rows(
             ctx,
-            operand,
-            output,
-            table,
-            **_attributes(
-                ctx,
-                "ragged_all_to_all",
-                Op.RAGGED_ALL_TO_ALL,
-                ranks,
-                dtype=DTYPES.index(carrier),
-                count=rows.size // rows.shape[0],
-                rows=(rows.shape[0], into.shape[0], entries.shape[1] // n),
-            ),
+            Op.RAGGED_ALL_TO_ALL,
+            ranks,
+            operands,
+            carrier=carrier,
+            rows=sizes,
+            aliases={1: 0},
         )
 
     return carriers.carried(ctx, carrier, lower, operand, output, table)
@@ -245,7 +240,7 @@ def take_rows(
     groups: named_axis.Groups,
     alone: Callable,
 ) -> Sequence:
-    """Lowers `take_rows`.
+    """Lowers `take_rows`, or a start of it, as `between` does.
 
     Args:
       ctx: context of the lowering rule.
@@ -261,45 +256,72 @@ def take_rows(
     """
     avals: Any = ctx.avals_in
     aval_out: Any = ctx.avals_out[0]
+    operands = (table, indices, *published)
+    starts = len(ctx.avals_out) > 1
+    started, ctx = ctx, ctx.replace(avals_out=[aval_out])
+
+    def complete(results):
+        return [*results, no_token()] if starts else results
+
     ranks = rank_groups.of_groups(ctx, "take_rows", axes, groups)
     if avals[0].size == 0 or aval_out.size == 0:
-        return local_lowering.local(
-            ctx, lambda *_: lax.full(aval_out.shape, 0, aval_out.dtype), table, indices, *published
-        )
+        zeros = lambda *_: lax.full(aval_out.shape, 0, aval_out.dtype)  # noqa: E731
+        return complete(local_lowering.local(ctx, zeros, *operands))
     if ranks.shape[1] == 1:
-        return local_lowering.local(ctx, alone, table, indices, *published)
+        return complete(local_lowering.local(ctx, alone, *operands))
     carrier = carriers.of(avals[0].dtype, Op.TAKE_ROWS, ReduceOp.SUM)
 
-    def lower(ctx, table, indices, *published):
-        if "cuda" in ctx.module_context.platforms:
-            scratch = _row_scratch_bytes(ranks.shape[1], aval_out.shape[0])
-            ctx = ctx.replace(
-                avals_out=[*ctx.avals_out, jax.core.ShapedArray((scratch,), np.dtype(np.uint8))]
-            )
-        call = jax.ffi.ffi_lowering(call_attributes.TAKE_ROWS_TARGET)
-        results = call(
-            ctx,
-            table,
-            indices,
-            *published,
-            **_attributes(
-                ctx,
-                "take_rows",
-                Op.TAKE_ROWS,
-                ranks,
-                dtype=DTYPES.index(carrier),
-                count=avals[0].size,
-                rows=(avals[0].shape[0], aval_out.shape[0]),
-            ),
-        )
-        return results[:1]
+    def lower(ctx, *operands):
+        if len(ctx.avals_out) > 1:
+            operands = local_lowering.fence(ctx, ctx.avals_in, *operands)
+        sizes = (avals[0].shape[0], aval_out.shape[0])
+        return _call_rows(ctx, Op.TAKE_ROWS, ranks, operands, carrier=carrier, rows=sizes)
 
-    return carriers.carried(ctx, carrier, lower, table, indices, *published)
+    if starts and carrier == str(avals[0].dtype):
+        return lower(started, *operands)
+    return complete(carriers.carried(ctx, carrier, lower, *operands))
 
 
-def _row_scratch_bytes(ranks: int, taken: int) -> int:
-    """Returns cuda::RowScratchBytes (cc/engine/cuda/rows.cu)."""
-    return 8 * taken + 4 * (2 * (4096 + ranks) + 1)
+def _call_rows(
+    ctx: mlir.LoweringRuleContext,
+    op: Op,
+    ranks: np.ndarray,
+    operands: Sequence,
+    *,
+    carrier: str,
+    rows: tuple[int, ...],
+    aliases: dict[int, int] | None = None,
+) -> Sequence:
+    """Calls an operation that moves rows. On GPUs a second result is its scratch memory.
+
+    If the context has a second result, a token, the call only starts the operation.
+    """
+    table: Any = ctx.avals_in[0]
+    result, *token = ctx.avals_out
+    scratch = []
+    if "cuda" in ctx.module_context.platforms:
+        shape = (call_attributes.row_scratch_bytes(ranks.shape[1], *rows),)
+        scratch = [jax.core.ShapedArray(shape, np.dtype(np.uint8))]
+    ctx = ctx.replace(avals_out=[result, *scratch, *token])
+    layouts: dict[str, Any] = {}
+    if token:
+        # `done` asks for the same layouts.
+        layouts = {
+            "operand_layouts": [_layout(aval.ndim, None) for aval in ctx.avals_in],
+            "result_layouts": [_layout(aval.ndim, None) for aval in ctx.avals_out],
+        }
+    call = jax.ffi.ffi_lowering(
+        call_attributes.START_ROWS_TARGET if token else call_attributes.ROWS_TARGET,
+        operand_output_aliases=aliases,
+        has_side_effect=bool(token),
+        **layouts,
+    )
+    name = op.name.lower()
+    attributes = _attributes(
+        ctx, name, op, ranks, dtype=DTYPES.index(carrier), count=table.size, rows=rows
+    )
+    results = call(ctx, *operands, **attributes)
+    return [results[0], *results[1 + len(scratch) :]]
 
 
 def barrier(

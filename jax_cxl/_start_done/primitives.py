@@ -34,9 +34,9 @@ from jax_cxl._primitives import call_attributes, local_lowering, lowering
 DONE_TARGET = call_attributes.DONE_TARGET
 TIE_TARGET = "jax_cxl_tie"
 
-# x -> y, token: starts the collective `collective.bind(x, **params)`.
+# *xs -> y, token: starts the collective `collective.bind(*xs, **params)`.
 start_p = core.Primitive("start")
-# x, y, token, *after -> y
+# *xs, y, token, *after -> y, where `operands` is the number of xs
 done_p = core.Primitive("done")
 # token, *h -> h
 tie_p = core.Primitive("tie")
@@ -44,19 +44,20 @@ start_p.multiple_results = tie_p.multiple_results = True
 
 
 def startable(equation: Any) -> bool:
-    """Returns whether an equation is a collective with one operand and one result."""
+    """Returns whether an equation is a collective that does not write to an operand."""
     primitive = equation.primitive
     return (
         primitive in lowering.RULES
         and not primitive.multiple_results
-        and len(equation.invars) == 1
         and "axes" in equation.params
+        and primitive.name != "ragged_all_to_all"
     )
 
 
-def done(x: Any, y: Any, token: Any, after: Any) -> Any:
+def done(xs: tuple, y: Any, token: Any, after: Any) -> Any:
     """Waits for a collective, after the computation of the arrays in the pytree `after`."""
-    return done_p.bind(x, y, token, *filter(_is_array, jax.tree.leaves(after)))
+    after = filter(_is_array, jax.tree.leaves(after))
+    return done_p.bind(*xs, y, token, *after, operands=len(xs))
 
 
 def tie(token: Any, h: Any) -> Any:
@@ -76,25 +77,25 @@ def _is_array(leaf: Any) -> bool:
     )
 
 
-def _start_abstract_eval(x, *, collective, **params):
-    y, effects = collective.abstract_eval(x, **params)
-    token = x.update(shape=(1,), dtype=np.dtype(np.uint32), weak_type=False)
+def _start_abstract_eval(*xs, collective, **params):
+    y, effects = collective.abstract_eval(*xs, **params)
+    token = xs[0].update(shape=(1,), dtype=np.dtype(np.uint32), weak_type=False)
     return [y, token], effects
 
 
-def _lower_start(ctx, x, *, collective, **params):
-    return lowering.RULES[collective](ctx, x, **params)
+def _lower_start(ctx, *xs, collective, **params):
+    return lowering.RULES[collective](ctx, *xs, **params)
 
 
-def _lower_start_cpu(ctx, x, *, collective, **params):
+def _lower_start_cpu(ctx, *xs, collective, **params):
     inner = ctx.replace(avals_out=ctx.avals_out[:1])
-    return [*lowering.RULES[collective](inner, x, **params), lowering.no_token()]
+    return [*lowering.RULES[collective](inner, *xs, **params), lowering.no_token()]
 
 
 def _start_jvp(primals, tangents, *, collective, **params):
     outs = start_p.bind(*primals, collective=collective, **params)
     zeros = [ad.Zero(jax.typeof(out).to_tangent_aval()) for out in outs]
-    if type(tangents[0]) is ad.Zero:
+    if all(type(t) is ad.Zero for t in tangents):
         return outs, zeros
     rule = ad.primitive_jvps.get(collective)
     if rule is None:
@@ -115,47 +116,60 @@ def _batch_start(axis_data, operands, dims, *, collective, **params):
     return [y, jnp.zeros(1, np.uint32)], [dim, None]
 
 
-def _done_abstract_eval(x, y, token, *after):
-    return y
+def _done_abstract_eval(*values, operands):
+    return values[operands]
 
 
-def _lower_done(ctx, x, y, token, *after):
+def _lower_done(ctx, *values, operands):
+    y, token, *after = values[operands:]
     start = _start_of(y)
     if start is None:
         _check_complete(token)
         return [y]
-    layouts = start.attributes["operand_layouts"], start.attributes["result_layouts"]
-    x_layout, y_layout = (_layout(of[0]) for of in layouts)
+    # The collective uses this memory, not arrays of which xs are slices: its operands, and scratch
+    # memory between its result and its token.
+    kept = [*start.operands, *list(start.results)[1:-1]]
+    of_operands, of_results = (
+        list(map(_layout, start.attributes[f"{side}_layouts"])) for side in ("operand", "result")
+    )
+    first, *others = [*of_operands, *of_results[1:-1]]
+    y_layout = of_results[0]
+    after_avals = ctx.avals_in[operands + 2 :]
     call = jax.ffi.ffi_lowering(
         DONE_TARGET,
         # Ask for the layouts of the start: with other layouts XLA would copy the unfinished result.
-        operand_layouts=[x_layout, y_layout, *map(_row_major, ctx.avals_in[3:])],
+        operand_layouts=[first, y_layout, *others, *map(_row_major, after_avals)],
         result_layouts=[y_layout],
         operand_output_aliases={1: 0},
         # `done` has to run even if nothing uses the result: until then y must keep its memory.
         has_side_effect=True,
     )
-    x_aval, y_aval, _, *after_avals = ctx.avals_in
-    (x,) = start.operands  # The collective reads this memory, not an array of which x is a slice.
+    first_aval, *other_avals = [*ctx.avals_in[:operands], *map(_scratch_aval, kept[operands:])]
+    avals = [first_aval, ctx.avals_in[operands], *other_avals, *after_avals]
     fenced = local_lowering.fence(ctx, after_avals, *after)
-    results = call(ctx.replace(avals_in=[x_aval, y_aval, *after_avals]), x, y, *fenced)
+    results = call(ctx.replace(avals_in=avals), kept[0], y, *kept[1:], *fenced)
     return local_lowering.fence(ctx, ctx.avals_out, *results)
 
 
-def _done_jvp(primals, tangents):
-    return done_p.bind(*primals), tangents[1]
+def _scratch_aval(value: Any) -> Any:
+    return jax.core.ShapedArray(tuple(ir.RankedTensorType(value.type).shape), np.dtype(np.uint8))
 
 
-def _batch_done(axis_data, operands, dims):
-    x, y, token, *after = operands
-    if dims[2] is not None:
+def _done_jvp(primals, tangents, *, operands):
+    return done_p.bind(*primals, operands=operands), tangents[operands]
+
+
+def _batch_done(axis_data, values, dims, *, operands):
+    y, token, *after = values[operands:]
+    y_dim, token_dim = dims[operands : operands + 2]
+    if token_dim is not None:
         raise NotImplementedError(
             "A future of jax_cxl cannot be an argument of a function under jax.vmap on GPUs: call"
             " its done() first, or start the collective inside the function."
         )
-    if dims[1] is not None:
-        return y, dims[1]  # A collective that was started under this jax.vmap is complete.
-    return done_p.bind(x, y, token, *after), None
+    if y_dim is not None:
+        return y, y_dim  # A collective that was started under this jax.vmap is complete.
+    return done_p.bind(*values[:operands], y, token, *after, operands=operands), None
 
 
 def _tie_abstract_eval(token, *h):
@@ -190,7 +204,8 @@ def _start_of(value: Any) -> Any:
     owner = value.owner
     if isinstance(owner, ir.Block) or owner.name != "stablehlo.custom_call":
         return None
-    if ir.StringAttr(owner.attributes["call_target_name"]).value != call_attributes.START_TARGET:
+    target = ir.StringAttr(owner.attributes["call_target_name"]).value
+    if target not in (call_attributes.START_TARGET, call_attributes.START_ROWS_TARGET):
         return None
     here = ir.InsertionPoint.current.block.owner
     return owner if owner.parent == here.operation else None
@@ -227,7 +242,7 @@ ad.primitive_jvps[start_p] = _start_jvp
 batching.fancy_primitive_batchers[start_p] = _batch_start
 
 done_p.def_abstract_eval(_done_abstract_eval)
-_register(done_p, lambda ctx, x, y, token, *after: [y], _lower_done)
+_register(done_p, lambda ctx, *values, operands: [values[operands]], _lower_done)
 ad.primitive_jvps[done_p] = _done_jvp
 batching.fancy_primitive_batchers[done_p] = _batch_done
 

@@ -13,8 +13,8 @@ from jax.extend import core
 
 from jax_cxl._start_done import primitives
 
-# A collective under way: its x, y and token (primitives.py).
-Pending = tuple[Any, Any, Any]
+# A collective under way: its xs, y and token (primitives.py).
+Pending = tuple[tuple, Any, Any]
 # Results of the collectives, and other values -> results of the function.
 Rest = Callable[[list[Any], list[Any]], Any]
 
@@ -55,9 +55,11 @@ def start(function: Callable, *arguments: Any) -> tuple[list[Pending], list[Any]
             late.update(equation.outvars)
             rest.append(equation)
         elif primitives.startable(equation):
-            x = _read(known, equation.invars[0])
-            y, token = primitives.start_p.bind(x, collective=equation.primitive, **equation.params)
-            pending.append((x, y, token))
+            xs = tuple(_read(known, v) for v in equation.invars)
+            y, token = primitives.start_p.bind(
+                *xs, collective=equation.primitive, **equation.params
+            )
+            pending.append((xs, y, token))
             awaited.append(equation.outvars[0])
             late.add(equation.outvars[0])
         else:

@@ -82,6 +82,23 @@ class Builder:
         """Returns the result of a custom call, which may share the memory of an operand."""
         return self._call(target, shape.encode(), shape, operands, config, aliases)
 
+    def call_with_scratch(
+        self,
+        target: str,
+        shape: Shape,
+        operands: list[Value],
+        config: str,
+        aliases: int,
+        scratch_bytes: int,
+    ) -> Value:
+        """The same for a call with a second result, which nobody reads."""
+        scratch = Shape("uint8", (scratch_bytes,), (0,))
+        both = shapes.tuple_of([shape, scratch])
+        pair = self._call(target, both, shape, operands, config, None)
+        alias = Message().set_integers(1, [0]).add(2, aliases)
+        self._new[-1].proto.add(Instruction.ALIASING, alias)
+        return self._emit("get-tuple-element", shape.encode(), [pair], shape, None)
+
     def _call(
         self,
         target: str,

@@ -213,5 +213,11 @@ def _ragged(context: _Context, operands: list[Value]) -> Value:
         into.shape.dimensions[0],
         columns[0].shape.size // n,
     )
-    config = context.config(rows.shape.dtype, rows.shape.size // counts[0], counts)
-    return builder.call(call_attributes.RAGGED_TARGET, into.shape, [rows, into, table], config, 1)
+    config = context.config(rows.shape.dtype, rows.shape.size, counts)
+    operands = [rows, into, table]
+    if context.world.gpus:
+        scratch = call_attributes.row_scratch_bytes(n, *counts)
+        return builder.call_with_scratch(
+            call_attributes.ROWS_TARGET, into.shape, operands, config, 1, scratch
+        )
+    return builder.call(call_attributes.ROWS_TARGET, into.shape, operands, config, 1)

@@ -93,4 +93,4 @@ def world(wanted: Setting) -> World:
 def devices() -> World:
     """Returns the devices of the job, without ranks, whether the runtime has started or not."""
     processes = {device.id: device.process_index for device in jax.devices()}
-    return World({}, processes)
+    return World({}, processes, gpus=jax.default_backend() != "cpu")

@@ -19,7 +19,7 @@ from jax_cxl._takeover.world import World
 
 POOL, XLA = "pool", "XLA"
 _OURS = (
-    *(b"jax_cxl_collective", b"jax_cxl_start", b"jax_cxl_ragged", b"jax_cxl_take_rows"),
+    *(b"jax_cxl_collective", b"jax_cxl_start", b"jax_cxl_rows"),
     b"jax_cxl_barrier",
 )
 _OFF = "jax_cxl.replace_collectives is off: JAX_CXL_REPLACE_COLLECTIVES=1 sends it through the pool"

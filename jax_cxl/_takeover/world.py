@@ -17,6 +17,7 @@ class World:
       local: whether groups within one process are taken over too.
       levels: whether collectives run in levels where their groups allow it; None leaves it to the
         table.
+      gpus: whether the devices are GPUs, whose calls may need scratch memory.
     """
 
     rank_of: dict[int, int]
@@ -24,6 +25,7 @@ class World:
     generation: int = 0
     local: bool = False
     levels: bool | None = False
+    gpus: bool = False
 
     def wants(self, groups: Groups) -> bool:
         """Whether a collective over these groups of devices is to be taken over."""

@@ -67,6 +67,8 @@ from jax_cxl.ops.start_done import (
     reduce_start,
     scatter_done,
     scatter_start,
+    take_rows_done,
+    take_rows_start,
 )
 from jax_cxl.ops.take_rows import take_rows
 
@@ -143,4 +145,6 @@ __all__ = [
     "scatter_done",
     "scatter_start",
     "take_rows",
+    "take_rows_done",
+    "take_rows_start",
 ]

@@ -28,6 +28,7 @@ from jax_cxl.ops.rooted.pbroadcast import pbroadcast
 from jax_cxl.ops.rooted.reduce import reduce
 from jax_cxl.ops.rooted.scatter import scatter
 from jax_cxl.ops.scan import pexscan, pscan
+from jax_cxl.ops.take_rows import take_rows
 
 _START = """\
 Starts `{name}` and returns a future of its result.
@@ -92,7 +93,7 @@ class _Finish:
 
     def __call__(self, value: Any, after: Any) -> Any:
         pending, others = value
-        results = [primitives.done(x, y, token, after) for x, y, token in pending]
+        results = [primitives.done(xs, y, token, after) for xs, y, token in pending]
         return self._rest(results, others)
 
     def __eq__(self, other: object) -> bool:
@@ -156,3 +157,4 @@ pswapaxes_start, pswapaxes_done = _pair(pswapaxes)
 ragged_all_to_all_start, ragged_all_to_all_done = _pair(ragged_all_to_all)
 reduce_start, reduce_done = _pair(reduce)
 scatter_start, scatter_done = _pair(scatter)
+take_rows_start, take_rows_done = _pair(take_rows)

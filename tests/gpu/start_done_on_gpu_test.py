@@ -80,6 +80,40 @@ class OnGpuTest(parameterized.TestCase):
         actual = harness.run(exchange(lambda *a, **k: done(start(*a, **k))), x, check_vma=check_vma)
         harness.check_equal(actual, expected)
 
+    @parameterized.product(published=(False, True), check_vma=(False, True))
+    def test_rows(self, published, check_vma):
+        indices = jnp.array([5, 0, -1, 15, 2, 2], np.int32)
+
+        def split(v):
+            options = {"published": jnp.ones(4, bool)} if published else {}
+            future = ops.take_rows_start(v, indices, "i", **options)
+            w = future.tie(v + 1)
+            return ops.take_rows_done(future, after=w), w
+
+        def at_once(v):
+            return ops.take_rows(v, indices, "i"), v + 1
+
+        x = harness.values(4, 4)
+        expected = harness.run(at_once, x, check_vma=check_vma)
+        jax.tree.map(harness.check_equal, harness.run(split, x, check_vma=check_vma), expected)
+
+        def loss(operation):
+            return lambda v: sum(jnp.sum(y**2) for y in operation(v))
+
+        expected = harness.run(jax.grad(loss(at_once)), x, check_vma=check_vma)
+        actual = harness.run(jax.grad(loss(split)), x, check_vma=check_vma)
+        harness.check_equal(actual, expected)
+
+        (name, started, _, rest), (tie, *_), (done, _, kept, _) = calls(
+            lower(split, x.reshape(-1, 4), check_vma=check_vma)
+        )
+        self.assertEqual((name, tie, done), ("start_rows", "tie", "done"))
+        self.assertIn("has_side_effect = true", rest)
+        # Result, scratch memory and token; done keeps the first two alive, and all operands.
+        self.assertIn(f"{started}#0", kept)
+        self.assertIn(f"{started}#1", kept)
+        self.assertLen(kept, 4 + published + 1)
+
     @parameterized.product(name=LINEAR, check_vma=(False, True))
     def test_derivatives(self, name, check_vma):
         start, done = halves(name)

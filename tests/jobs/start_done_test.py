@@ -18,8 +18,9 @@ from jax_cxl import ops
 class StartDoneTest(parameterized.TestCase):
     def test_every_pair_is_here(self):
         pairs = {name.removesuffix("_start") for name in ops.__all__ if name.endswith("_start")}
-        # tests/moe runs the pairs of experts.
-        self.assertEqual(pairs, {*ARGUMENTS, "ragged_all_to_all", "moe_dispatch", "moe_combine"})
+        # tests/moe runs the pairs of experts, tests/gpu those that move rows.
+        others = {"ragged_all_to_all", "take_rows", "moe_dispatch", "moe_combine"}
+        self.assertEqual(pairs, {*ARGUMENTS, *others})
         for name in pairs:
             start, done = halves(name)
             whole = getattr(jax_cxl, name)

@@ -48,6 +48,29 @@ def tables(rng, ranks=harness.RANKS, slices=2, rows=ROWS, into=INTO, dtype=np.in
     return np.stack([first, size, to, by_receiver], axis=1).astype(dtype)
 
 
+def routed(rng, kind, slices, rows):
+    """Slices of tokens that a router has sent, with room for all of them at each rank."""
+    ranks, entries = harness.RANKS, harness.RANKS * slices
+    size = rng.multinomial(rows, [1 / entries] * entries, ranks)
+    if kind == "all to one":
+        size[:] = 0
+        size[:, slices : 2 * slices] = rng.multinomial(rows, [1 / slices] * slices, ranks)
+    elif kind == "empty ranks":
+        size[::2] = 0
+    elif kind == "nothing":
+        size[:] = 0
+    elif kind == "one row":
+        size[:] = 0
+        size[2, 0] = 1
+    order = rng.permutation(entries)  # of the slices in the operand
+    first = np.empty_like(size)
+    first[:, order] = np.cumsum(size[:, order], 1) - size[:, order]
+    by_receiver = size.reshape(ranks, ranks, slices).swapaxes(0, 1).reshape(ranks, entries)
+    to = np.cumsum(by_receiver, 1) - by_receiver
+    to = to.reshape(ranks, ranks, slices).swapaxes(0, 1).reshape(ranks, entries)
+    return np.stack([first, size, to, by_receiver], axis=1).astype(np.int32)
+
+
 def exchange(arguments, **options):
     operand, output, table = arguments
     return ops.ragged_all_to_all(operand, output, *table, axis_name="i", **options)
@@ -74,6 +97,39 @@ class RaggedAllToAllTest(parameterized.TestCase):
         operand = rng.standard_normal((harness.RANKS, rows, 130)).astype(np.float32)
         output = np.zeros((harness.RANKS, rows + 5, 130), np.float32)
         table = tables(rng, rows=rows, into=rows + 5)
+        y = harness.run(exchange, (operand, output, table))
+        harness.check_equal(y, oracle(operand, output, table))
+
+    @parameterized.product(
+        kind=("random", "all to one", "empty ranks", "nothing", "one row"),
+        # Some fit into a submission, some take many rounds.
+        size=((5, 8), (200, 40), (3000, 700)),
+    )
+    def test_routed_tokens(self, kind, size):
+        rows, width = size
+        rng = np.random.default_rng(rows)
+        operand = rng.integers(0, 256, (harness.RANKS, rows, width), np.uint8)
+        output = rng.integers(0, 256, (harness.RANKS, harness.RANKS * rows, width), np.uint8)
+        run = harness.program(exchange, check_vma=True)
+        for slices in (1, 4):
+            for _ in range(3):
+                table = routed(rng, kind, slices, rows)
+                y = np.asarray(run((operand, output, table)))
+                harness.check_equal(y, oracle(operand, output, table))
+
+    def test_long_tables(self):
+        rng = np.random.default_rng(7)
+        operand, output = harness.values(6000, 3), harness.values(6000, 3)
+        table = tables(rng, slices=1000, rows=6000, into=6000)
+        y = harness.run(exchange, (operand, output, table))
+        harness.check_equal(y, oracle(operand, output, table))
+
+    def test_a_row_goes_to_several_ranks(self):
+        operand, output = harness.values(ROWS, 3), harness.values(INTO, 3)
+        n = harness.RANKS
+        table = np.zeros((n, 4, n), np.int32)
+        table[:, 0], table[:, 1], table[:, 3] = 7, 5, 5
+        table[:, 2] = 5 * np.arange(n)[:, None]
         y = harness.run(exchange, (operand, output, table))
         harness.check_equal(y, oracle(operand, output, table))
 
@@ -236,6 +292,15 @@ class WrongSizesTest(absltest.TestCase):
             table[0, 3, 7] += 1
 
         self.check(change, r"rank 3 sends .* and rank 0 expects")
+
+    def test_slices_overlap(self):
+        def change(table):
+            table[:, 0] = table[:, 1] = table[:, 3] = 0
+            table[1, 1, 0] = table[0, 3, 2] = 4
+            table[3, 1, 1] = table[0, 3, 7] = 2
+            table[1, 2, 0], table[3, 2, 1] = 10, 13
+
+        self.check(change, r"output of rank 0, rows \[10, 14\) from rank 1 and .* from rank 3")
 
 
 if __name__ == "__main__":

@@ -239,7 +239,7 @@ class Benchmark {
       call.input = rank_[r].input;
       call.output = rank_[r].output;
       for (int i = 0; i < calls; ++i)
-        OkOrDie(world.endpoint(r).Enqueue(members, call, {}, world.stream(r)));
+        OkOrDie(world.endpoint(r).Enqueue(members, call, world.stream(r)));
     };
     const int calls = CallsFor(count * 4 * ranks_);
     const Stats before = world.endpoint(0).stats();

@@ -31,18 +31,6 @@ uint64_t HashGroup(const std::vector<int32_t>& members) {
   return hash.value();
 }
 
-plan::Request GatherTables(Call* call) {
-  plan::Request& request = call->request;
-  plan::Request gather;
-  gather.op = plan::Op::kAllGather;
-  gather.num_ranks = request.num_ranks;
-  gather.rank = request.rank;
-  gather.count = call->table.size();
-  gather.element_bytes = sizeof(int64_t);
-  request.ragged.tables.resize(gather.num_ranks * gather.count);
-  return gather;
-}
-
 pool::CallDescriptor Describe(const Call& call) {
   pool::CallDescriptor descriptor;
   descriptor.op = static_cast<uint8_t>(call.request.op);
@@ -54,9 +42,8 @@ pool::CallDescriptor Describe(const Call& call) {
   descriptor.reverse = call.request.reverse;
   Hash details;
   details.Add(call.request.sources);
-  const plan::Ragged& ragged = call.request.ragged;
-  for (uint64_t value : {ragged.input_rows, ragged.output_rows, ragged.slices,
-                         call.request.rows.table, call.request.rows.taken}) {
+  const plan::Rows& rows = call.request.rows;
+  for (uint64_t value : {rows.table, rows.taken, rows.slices}) {
     if (value == 0) continue;
     details.Add(static_cast<uint32_t>(value));
     details.Add(static_cast<uint32_t>(value >> 32));
@@ -64,6 +51,12 @@ pool::CallDescriptor Describe(const Call& call) {
   if (call.buffers != nullptr) details.Add(1);
   descriptor.details = details.value();
   return descriptor;
+}
+
+void SetSlices(Call* call, std::span<const int64_t> table) {
+  call->request.rows.slice_bytes = table.size_bytes();
+  call->rows = std::make_shared<cpu::TakenRows>(
+      cpu::TakenRows::OfSlices(call->request, table));
 }
 
 std::string DescribeText(const Call& call) {

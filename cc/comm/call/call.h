@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,20 @@ struct Group {
 // Returns a hash that is the same for the same member list on every host.
 uint64_t HashGroup(const std::vector<int32_t>& members);
 
+// What an operation that moves rows brings besides the rows, in the memory of a
+// GPU.
+struct RowOperands {
+  // take_rows: the rows that this rank takes, and its own rows that others may
+  // take (null: all of them).
+  const int32_t* indices = nullptr;
+  const uint8_t* published = nullptr;
+  // ragged_all_to_all: this rank's table of slices (cc/plan/slices.h), of 4- or
+  // 8-byte integers.
+  const void* slices = nullptr;
+  uint32_t slice_entry_bytes = 0;
+  void* scratch = nullptr;  // cuda::RowScratchBytes
+};
+
 // A collective call that a rank has started.
 struct Call {
   // The same on all ranks for one call, in whatever order ranks start calls.
@@ -42,19 +57,11 @@ struct Call {
   ReduceOp reduce_op = ReduceOp::kSum;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  // ragged_all_to_all: this rank's table (plan::Ragged).
-  std::vector<int64_t> table;
-  // take_rows: the rows that this rank takes.
-  std::shared_ptr<const cpu::TakenRows> rows;
+  // Operations that move rows: the rows that this rank takes.
+  std::shared_ptr<cpu::TakenRows> rows;
+  RowOperands row_operands;  // the same on a GPU
   // A collective in levels: replaces input and output.
   std::shared_ptr<const cpu::MemberBuffers> buffers;
-  // take_rows on a GPU: the rows, in its memory.
-  struct RowOperands {
-    const int32_t* indices = nullptr;
-    const uint8_t* published = nullptr;  // null: all rows
-    void* scratch = nullptr;             // cuda::RowScratchBytes
-  };
-  RowOperands row_operands;
   std::string name;  // for messages, as the user wrote it: "psum"
   std::string site;  // "train.py:33 (step)", or empty
   // Runs once, and may keep its thread for as long as it likes.
@@ -74,11 +81,9 @@ inline constexpr char kSamePrograms[] =
 
 pool::CallDescriptor Describe(const Call& call);
 
-// The sizes of a ragged_all_to_all are known only at run time. Its members
-// first gather each other's tables into call->request.ragged.tables. This
-// returns the request of that gather. From the tables all members make the same
-// second plan, or find the same error.
-plan::Request GatherTables(Call* call);
+// Sets what a ragged_all_to_all sends and takes, for the CPU engine. `table` is
+// this rank's table of slices (cc/plan/slices.h).
+void SetSlices(Call* call, std::span<const int64_t> table);
 
 // Returns a text like "psum: all_reduce sum of 1024 float32 at train.py:33
 // (step)".

@@ -61,9 +61,6 @@ Result<std::shared_ptr<const CallPlan>> PlanCache::Make(
     const Call& call) const {
   auto call_plan = std::make_shared<CallPlan>();
   call_plan->descriptor = Describe(call);
-  // The plan of a ragged_all_to_all needs the tables, which arrive later.
-  if (call.request.op == plan::Op::kRaggedAllToAll)
-    return {std::move(call_plan)};
   const auto ranks = static_cast<uint64_t>(call.request.num_ranks);
   // Payloads are made when a rank starts a call, from its own input alone.
   if (call.buffers == nullptr &&

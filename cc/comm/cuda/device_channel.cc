@@ -8,6 +8,8 @@
 #include "cc/comm/cuda/device_channel_reading.h"
 #include "cc/engine/cuda/executor.h"
 #include "cc/engine/cuda/flagged/flagged.h"
+#include "cc/engine/cuda/rows.h"
+#include "cc/plan/slices.h"
 
 namespace jax_cxl::comm {
 namespace {
@@ -27,13 +29,36 @@ uint64_t HashCall(const pool::CallDescriptor& descriptor, uint64_t number) {
 
 cudaError_t LaunchRows(const Call& call, const cuda::DeviceCall& device,
                        const cuda::Shape& shape, cudaStream_t stream) {
-  const Call::RowOperands& operands = call.row_operands;
+  const RowOperands& operands = call.row_operands;
   cuda::DeviceRows rows;
   const cudaError_t error =
-      cuda::PrepareRows(call.request, operands.indices, operands.published,
-                        operands.scratch, &rows, stream);
+      call.request.op == plan::Op::kTakeRows
+          ? cuda::PrepareIndices(call.request, operands.indices,
+                                 operands.published, operands.scratch,
+                                 call.output, &rows, stream)
+          : cuda::PrepareSlices(call.request, operands.slice_entry_bytes,
+                                operands.scratch, device.status, &rows, stream);
   if (error != cudaSuccess) return error;
   return cuda::LaunchRows(device, shape, rows, stream);
+}
+
+// The first part of a ragged_all_to_all: all members gather the tables of
+// slices of all members.
+Call GatherOfSlices(const Call& ragged) {
+  const RowOperands& operands = ragged.row_operands;
+  Call gather;
+  gather.request.op = plan::Op::kAllGather;
+  gather.request.num_ranks = ragged.request.num_ranks;
+  gather.request.rank = ragged.request.rank;
+  gather.request.count = plan::SliceEntries(ragged.request);
+  gather.request.element_bytes = operands.slice_entry_bytes;
+  gather.dtype = operands.slice_entry_bytes == sizeof(int32_t) ? DType::kInt32
+                                                               : DType::kInt64;
+  gather.input = static_cast<const std::byte*>(operands.slices);
+  gather.output = cuda::RowScratch(ragged.request, operands.scratch).slices;
+  gather.name = ragged.name;
+  gather.site = ragged.site;
+  return gather;
 }
 
 // Returns how many rounds a kernel puts ahead of its doorbells. One round keeps
@@ -234,6 +259,18 @@ cudaError_t DeviceChannel::LaunchFlagged(cuda::DeviceCall call,
 
 Status DeviceChannel::Enqueue(const Call& call, bool aside,
                               cudaStream_t stream) {
+  if (plan::MovesRows(call.request.op) && call.request.count > 0) {
+    CXL_RETURN_IF_ERROR(cuda::CudaStatus(
+        cuda::ClearRows(call.request, call.row_operands.scratch, stream),
+        "clearing scratch memory"));
+    if (call.request.op == plan::Op::kRaggedAllToAll)
+      CXL_RETURN_IF_ERROR(EnqueueOne(GatherOfSlices(call), aside, stream));
+  }
+  return EnqueueOne(call, aside, stream);
+}
+
+Status DeviceChannel::EnqueueOne(const Call& call, bool aside,
+                                 cudaStream_t stream) {
   const uint64_t place = calls_;
   {
     std::lock_guard lock(mutex_);
@@ -279,7 +316,7 @@ Status DeviceChannel::EnqueueRecorded(const Call& call, bool aside,
     if (std::exchange(last_by_copy_engine_, false))
       error = cuda::LaunchWaitForEnd(device, stream);
     if (error == cudaSuccess)
-      error = call.request.op == plan::Op::kTakeRows && call.request.count > 0
+      error = plan::MovesRows(call.request.op) && call.request.count > 0
                   ? LaunchRows(call, device, shape, stream)
                   : cuda::Launch(device, shape, stream);
   }

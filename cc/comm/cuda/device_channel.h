@@ -79,6 +79,7 @@ class DeviceChannel {
   };
 
   uint64_t staging_bytes() const;
+  Status EnqueueOne(const Call& call, bool aside, cudaStream_t stream);
   Status EnqueueRecorded(const Call& call, bool aside, cudaStream_t stream);
   Status FollowLast(cudaStream_t stream);
   Status UploadMembers();

@@ -8,6 +8,7 @@
 #include "cc/base/text.h"
 #include "cc/comm/cuda/device_channel.h"
 #include "cc/comm/cuda/device_channel_reading.h"
+#include "cc/plan/slices.h"
 
 namespace jax_cxl::comm {
 namespace {
@@ -106,6 +107,11 @@ Status DeviceChannel::CheckCalls(Clock::time_point now, uint64_t finished) {
   }
   if (finished >= enqueued) return OkStatus();
 
+  const auto fault = static_cast<cuda::DeviceFault>(Read(status.fault));
+  // All members find this fault. So it comes before what the others say.
+  if (fault == cuda::DeviceFault::kSlices)
+    return plan::SliceError(status.slice_fault);
+
   const std::vector<int32_t>& ranks = connection_.group().members;
   const int self = connection_.group().self;
   const std::string me = peers_->Name(ranks[self]);
@@ -120,7 +126,6 @@ Status DeviceChannel::CheckCalls(Clock::time_point now, uint64_t finished) {
     return Error(alive.code(), alive.message(), "; ", me, " was in ",
                  InCall(finished));
   }
-  const auto fault = static_cast<cuda::DeviceFault>(Read(status.fault));
   const uint32_t about = Read(status.fault_member);
   const std::string other =
       about < ranks.size() ? peers_->Name(ranks[about]) : "a peer";

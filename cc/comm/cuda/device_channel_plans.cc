@@ -97,7 +97,7 @@ cuda::Shape DeviceChannel::ShapeOf(const Call& call) const {
 // of its host's cache.
 Result<std::optional<cuda::GpuPlan>> DeviceChannel::MakeFlaggedPlan(
     const plan::Request& request) const {
-  if (request.op == plan::Op::kTakeRows || relay_ != nullptr ||
+  if (plan::MovesRows(request.op) || relay_ != nullptr ||
       options_.flagged_bytes == 0 ||
       !plan::IsFlagged(request, options_.flagged_bytes))
     return std::optional<cuda::GpuPlan>();

@@ -100,28 +100,25 @@ Status DeviceEndpoint::Connect(const std::vector<int32_t>& members) {
 }
 
 Status DeviceEndpoint::Reserve(const plan::Request& request) {
-  if (!ByHost(request)) return OkStatus();
+  if (direct_) return OkStatus();
   CurrentDevice current(device_);
   std::lock_guard lock(mutex_);
   return host_path_.Reserve(request);
 }
 
 Status DeviceEndpoint::EnqueueLocked(const std::vector<int32_t>& members,
-                                     const Call& call,
-                                     const HostPath::Table& table, bool aside,
+                                     const Call& call, bool aside,
                                      cudaStream_t stream) {
-  if (ByHost(call.request))
-    return host_path_.Enqueue(members, call, table, stream);
+  if (!direct_) return host_path_.Enqueue(members, call, stream);
   CXL_ASSIGN_OR_RETURN(DeviceChannel * channel, ChannelFor(members));
   return channel->Enqueue(call, aside, stream);
 }
 
 Status DeviceEndpoint::Enqueue(const std::vector<int32_t>& members,
-                               const Call& call, const HostPath::Table& table,
-                               cudaStream_t stream) {
+                               const Call& call, cudaStream_t stream) {
   CurrentDevice current(device_);
   std::lock_guard lock(mutex_);
-  return EnqueueLocked(members, call, table, false, stream);
+  return EnqueueLocked(members, call, false, stream);
 }
 
 Result<cudaEvent_t> DeviceEndpoint::TakeEvent() {
@@ -149,7 +146,7 @@ Status DeviceEndpoint::EnqueueStart(const std::vector<int32_t>& members,
       cuda::CudaStatus(cudaEventRecord(event, stream), "cudaEventRecord"));
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(cudaStreamWaitEvent(own_stream_, event),
                                        "cudaStreamWaitEvent"));
-  CXL_RETURN_IF_ERROR(EnqueueLocked(members, call, {}, true, own_stream_));
+  CXL_RETURN_IF_ERROR(EnqueueLocked(members, call, true, own_stream_));
   return cuda::CudaStatus(cudaEventRecord(event, own_stream_),
                           "cudaEventRecord");
 }

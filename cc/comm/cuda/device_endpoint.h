@@ -49,7 +49,7 @@ class DeviceEndpoint {
 
   // Enqueues a call after the earlier work of `stream`.
   Status Enqueue(const std::vector<int32_t>& members, const Call& call,
-                 const HostPath::Table& table, cudaStream_t stream);
+                 cudaStream_t stream);
 
   // Enqueues a call on the endpoint's own stream, after the earlier work of
   // `stream`. A user of the result, or of the input's memory, waits with
@@ -68,13 +68,9 @@ class DeviceEndpoint {
   Stats stats();
 
  private:
-  bool ByHost(const plan::Request& request) const {
-    return !direct_ || request.op == plan::Op::kRaggedAllToAll;
-  }
   Result<DeviceChannel*> ChannelFor(const std::vector<int32_t>& members);
   Status EnqueueLocked(const std::vector<int32_t>& members, const Call& call,
-                       const HostPath::Table& table, bool aside,
-                       cudaStream_t stream);
+                       bool aside, cudaStream_t stream);
   Result<cudaEvent_t> TakeEvent();
 
   pool::Pool* pool_;

@@ -172,8 +172,7 @@ TEST_F(DeviceEndpointTest, ManyCallsInFlight) {
                                                   (i % 2 == 0 ? 0 : kCount));
         call.output = reinterpret_cast<std::byte*>(buffers[rank] +
                                                    (i % 2 == 0 ? kCount : 0));
-        OkOrDie(
-            world.endpoint(rank).Enqueue({0, 1}, call, {}, world.stream(rank)));
+        OkOrDie(world.endpoint(rank).Enqueue({0, 1}, call, world.stream(rank)));
         if (i == 20) {  // so that the result is not 0
           OkOrDie(cudaStreamSynchronize(world.stream(rank)));
         }
@@ -216,7 +215,7 @@ TEST_F(DeviceEndpointTest, TheFlightRecorderSaysWhoWaitsForWhom) {
     Call call = Sum(rank, 100);
     call.input = buffers[rank];
     call.output = buffers[rank] + 4096;
-    OkOrDie(world.endpoint(rank).Enqueue({0, 1}, call, {}, world.stream(rank)));
+    OkOrDie(world.endpoint(rank).Enqueue({0, 1}, call, world.stream(rank)));
   };
   enqueue(0);
   const auto waiting = LookUntil(

@@ -3,7 +3,10 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
+
+#include "cc/plan/slices.h"
 
 namespace jax_cxl::comm {
 namespace {
@@ -16,6 +19,13 @@ uint64_t Aligned(uint64_t bytes) {
 
 uint64_t IndexBytes(const plan::Request& request) {
   return request.rows.taken * sizeof(int32_t);
+}
+
+// Memory for what an operation that moves rows brings besides the rows.
+uint64_t RowOperandBytes(const plan::Request& request) {
+  return request.op == plan::Op::kTakeRows
+             ? IndexBytes(request) + request.rows.table
+             : plan::SliceEntries(request) * sizeof(int64_t);
 }
 
 Status CopyAsync(void* to, const void* from, uint64_t bytes,
@@ -33,9 +43,10 @@ struct HostPath::Job {
   HostPath* path;
   std::vector<int32_t> members;
   std::unique_ptr<Call> call;
-  const std::byte* table;
-  Table layout;
+  const std::byte* row_operands;
   uint64_t number;  // number of the call, from 1
+
+  void SetRows();
 };
 
 HostPath::HostPath(Endpoint* endpoint, std::function<void(const Status&)> fail)
@@ -54,11 +65,9 @@ Status HostPath::Open() {
 }
 
 Status HostPath::Reserve(const plan::Request& request) {
-  const uint64_t entries =
-      4 * request.num_ranks * request.ragged.slices * sizeof(int64_t) +
-      IndexBytes(request) + request.rows.table;
   return ReserveBytes(Aligned(plan::InputBytes(request)) +
-                      Aligned(plan::OutputBytes(request)) + Aligned(entries));
+                      Aligned(plan::OutputBytes(request)) +
+                      Aligned(RowOperandBytes(request)));
 }
 
 // The memory grows with the largest call. Only then does the host wait for the
@@ -74,27 +83,31 @@ Status HostPath::ReserveBytes(uint64_t bytes) {
   return OkStatus();
 }
 
+void HostPath::Job::SetRows() {
+  const plan::Request& request = call->request;
+  if (request.count == 0) return;
+  const RowOperands& operands = call->row_operands;
+  if (request.op == plan::Op::kTakeRows) {
+    const std::span indices(reinterpret_cast<const int32_t*>(row_operands),
+                            request.rows.taken);
+    cpu::ZeroRows(request, indices, call->output);
+    const auto* published =
+        reinterpret_cast<const uint8_t*>(row_operands + IndexBytes(request));
+    call->rows = std::make_shared<cpu::TakenRows>(cpu::TakenRows::Of(
+        request, indices,
+        {published, operands.published == nullptr ? 0 : request.rows.table}));
+  } else if (request.op == plan::Op::kRaggedAllToAll) {
+    SetSlices(call.get(),
+              plan::WideSlices({row_operands, plan::SliceEntries(request) *
+                                                  operands.slice_entry_bytes},
+                               operands.slice_entry_bytes));
+  }
+}
+
 void HostPath::Run(void* argument) {
   std::unique_ptr<Job> job(static_cast<Job*>(argument));
   HostPath* path = job->path;
-  const plan::Request& request = job->call->request;
-  if (request.op == plan::Op::kTakeRows && request.count > 0) {
-    const auto* indices = reinterpret_cast<const int32_t*>(job->table);
-    const auto* published =
-        reinterpret_cast<const uint8_t*>(job->table + IndexBytes(request));
-    job->call->rows = std::make_shared<const cpu::TakenRows>(cpu::TakenRows::Of(
-        request, {indices, request.rows.taken},
-        {published, job->call->row_operands.published == nullptr
-                        ? 0
-                        : request.rows.table}));
-  }
-  std::vector<int64_t>& table = job->call->table;
-  for (uint64_t i = 0; i < job->layout.count; ++i) {
-    const std::byte* entry = job->table + i * job->layout.entry_bytes;
-    table.push_back(job->layout.entry_bytes == sizeof(int32_t)
-                        ? *reinterpret_cast<const int32_t*>(entry)
-                        : *reinterpret_cast<const int64_t*>(entry));
-  }
+  job->SetRows();
   auto done = [path, number = job->number](const Status& status) {
     if (!status.ok()) {
       path->fail_(status);
@@ -110,21 +123,16 @@ void HostPath::Run(void* argument) {
 }
 
 Status HostPath::Enqueue(const std::vector<int32_t>& members, const Call& call,
-                         const Table& table, cudaStream_t stream) {
+                         cudaStream_t stream) {
   const uint64_t input_bytes = plan::InputBytes(call.request);
   const uint64_t output_bytes = plan::OutputBytes(call.request);
-  const bool takes_rows = call.request.op == plan::Op::kTakeRows;
-  const uint64_t table_bytes =
-      takes_rows ? IndexBytes(call.request) + call.request.rows.table
-                 : table.count * table.entry_bytes;
   if (calls_ > 0 && stream != last_stream_)
     CXL_RETURN_IF_ERROR(cuda::CudaStatus(
         cudaStreamWaitEvent(stream, last_done_), "cudaStreamWaitEvent"));
-  CXL_RETURN_IF_ERROR(ReserveBytes(
-      Aligned(input_bytes) + Aligned(output_bytes) + Aligned(table_bytes)));
+  CXL_RETURN_IF_ERROR(Reserve(call.request));
   std::byte* input = staging_.get();
   std::byte* output = input + Aligned(input_bytes);
-  std::byte* entries = output + Aligned(output_bytes);
+  std::byte* row_operands = output + Aligned(output_bytes);
 
   auto job = std::make_unique<Job>();
   job->path = this;
@@ -134,22 +142,22 @@ Status HostPath::Enqueue(const std::vector<int32_t>& members, const Call& call,
   job->call->identity = calls_of_group_[HashGroup(members)]++;
   job->call->input = input;
   job->call->output = output;
-  job->table = entries;
-  job->layout = table;
+  job->row_operands = row_operands;
   job->number = ++calls_;
 
   CXL_RETURN_IF_ERROR(CopyAsync(input, call.input, input_bytes, stream));
-  if (takes_rows) {
-    const Call::RowOperands& operands = call.row_operands;
-    CXL_RETURN_IF_ERROR(
-        CopyAsync(entries, operands.indices, IndexBytes(call.request), stream));
-    if (operands.published != nullptr)
-      CXL_RETURN_IF_ERROR(CopyAsync(entries + IndexBytes(call.request),
-                                    operands.published, call.request.rows.table,
-                                    stream));
-  } else {
-    CXL_RETURN_IF_ERROR(CopyAsync(entries, table.entries, table_bytes, stream));
-  }
+  const RowOperands& operands = call.row_operands;
+  if (operands.indices != nullptr)
+    CXL_RETURN_IF_ERROR(CopyAsync(row_operands, operands.indices,
+                                  IndexBytes(call.request), stream));
+  if (operands.published != nullptr)
+    CXL_RETURN_IF_ERROR(CopyAsync(row_operands + IndexBytes(call.request),
+                                  operands.published, call.request.rows.table,
+                                  stream));
+  if (operands.slices != nullptr)
+    CXL_RETURN_IF_ERROR(CopyAsync(
+        row_operands, operands.slices,
+        plan::SliceEntries(call.request) * operands.slice_entry_bytes, stream));
   // Not every collective writes all of its output.
   CXL_RETURN_IF_ERROR(CopyAsync(output, call.output, output_bytes, stream));
   CXL_RETURN_IF_ERROR(

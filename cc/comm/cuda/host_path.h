@@ -17,9 +17,8 @@ namespace jax_cxl::comm {
 
 // Calls of one GPU that its host executes. Buffers go to pinned memory, through
 // the CPU engine, and back, in the order of the stream and without blocking the
-// host. It serves pools that devices cannot use (write-back memory without
-// coherence, whose lines only a processor can flush; mappings that CUDA cannot
-// register), and collectives whose sizes are known only at run time.
+// host. It serves pools that devices cannot use: mappings that CUDA cannot
+// register.
 //
 // Not thread-safe.
 class HostPath {
@@ -31,15 +30,8 @@ class HostPath {
   // Creates its resources on the current device.
   Status Open();
 
-  // The table of a ragged_all_to_all, in device memory, of 4- or 8-byte
-  // integers.
-  struct Table {
-    const void* entries = nullptr;
-    uint64_t count = 0;
-    uint64_t entry_bytes = 0;
-  };
   Status Enqueue(const std::vector<int32_t>& members, const Call& call,
-                 const Table& table, cudaStream_t stream);
+                 cudaStream_t stream);
 
   // Allocates memory for calls of this size. An allocation waits for the
   // devices of the process, whose kernels may wait for a call that is not
@@ -60,7 +52,8 @@ class HostPath {
   PinnedMemory<cuda::DeviceStatus> status_;
   PinnedMemory<uint64_t>
       finished_;  // number of finished calls, written by the host
-  PinnedMemory<std::byte> staging_;  // input, output and table of one call
+  // Input, output, and indices or slices of one call.
+  PinnedMemory<std::byte> staging_;
   uint64_t staging_bytes_ = 0;
   uint64_t calls_ = 0;
   std::unordered_map<uint64_t, uint64_t> calls_of_group_;

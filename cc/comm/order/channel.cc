@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "cc/base/ticks.h"
-#include "cc/plan/planners/make_plan.h"
 
 namespace jax_cxl::comm {
 Channel::Channel(pool::Pool* pool, Peers* peers, Recorder* recorder,
@@ -62,15 +61,11 @@ Result<bool> Channel::TryProgress(std::vector<Finished>* finished) {
       moved = true;
     }
     const size_t before = execution_->steps_done();
-    const bool done = execution_->Advance(&traffic_);
+    CXL_ASSIGN_OR_RETURN(const bool done, execution_->Advance(&traffic_));
     moved |= execution_->steps_done() != before;
     if (!done) return moved;
     rounds_ = call_ends_.back();
     execution_.reset();
-    if (gathers_tables_) {
-      CXL_RETURN_IF_ERROR(StartRows());
-      continue;
-    }
     CXL_RETURN_IF_ERROR(pool_->CheckIntact());
     finished->push_back({std::move(current_), OkStatus()});
   }
@@ -96,46 +91,19 @@ Status Channel::StartNext(bool* started) {
   current_ = std::move(next.call);
   *started = true;
   RecordStart(*current_);
-  if (current_->request.op == plan::Op::kRaggedAllToAll) return StartTables();
   call_ends_.push_back(rounds_ + next.call_plan->plan.rounds);
   // Shares the reference count of the CallPlan.
   const plan::Plan* plan = &next.call_plan->plan;
-  Execute({std::move(next.call_plan), plan}, current_->dtype, current_->input,
-          current_->output);
+  execution_.emplace(
+      std::shared_ptr<const plan::Plan>(std::move(next.call_plan), plan),
+      connection_.rings(), rounds_, current_->dtype, current_->reduce_op,
+      current_->input, current_->output, past_caches_bytes_,
+      current_->rows.get(), current_->buffers.get());
   return OkStatus();
 }
 
 void Channel::RecordStart(const Call& call) {
   recorder_->Start(call.number, at_once_ ? call.submitted : Ticks());
-}
-
-void Channel::Execute(std::shared_ptr<const plan::Plan> plan, DType dtype,
-                      const std::byte* input, std::byte* output) {
-  execution_.emplace(std::move(plan), connection_.rings(), rounds_, dtype,
-                     current_->reduce_op, input, output, past_caches_bytes_,
-                     current_->rows.get(), current_->buffers.get());
-}
-
-Status Channel::StartTables() {
-  CXL_ASSIGN_OR_RETURN(
-      plan::Plan plan,
-      plan::MakePlan(GatherTables(current_.get()), connection_.geometry()));
-  gathers_tables_ = true;
-  call_ends_.push_back(rounds_ + plan.rounds);
-  Execute(std::make_shared<const plan::Plan>(std::move(plan)), DType::kInt64,
-          reinterpret_cast<const std::byte*>(current_->table.data()),
-          reinterpret_cast<std::byte*>(current_->request.ragged.tables.data()));
-  return OkStatus();
-}
-
-Status Channel::StartRows() {
-  gathers_tables_ = false;
-  CXL_ASSIGN_OR_RETURN(plan::Plan plan, plan::MakePlan(current_->request,
-                                                       connection_.geometry()));
-  call_ends_.back() += plan.rounds;
-  Execute(std::make_shared<const plan::Plan>(std::move(plan)), current_->dtype,
-          current_->input, current_->output);
-  return OkStatus();
 }
 
 uint64_t Channel::CallsLeftBehind() {

@@ -71,15 +71,10 @@ class Channel {
   Result<bool> Connect();
   Result<bool> Exchange(std::vector<Finished>* finished);
   Status StartNext(bool* started);
-  Status StartTables();
-  Status StartRows();
   std::vector<int> WaitingFor() const;
   const Call* oldest() const;
   uint64_t CallsLeftBehind();
   void RecordStart(const Call& call);
-
-  void Execute(std::shared_ptr<const plan::Plan> plan, DType dtype,
-               const std::byte* input, std::byte* output);
 
   pool::Pool* pool_;
   Recorder* recorder_;
@@ -96,7 +91,6 @@ class Channel {
   std::unique_ptr<Negotiation> negotiation_;
   std::unique_ptr<Call> current_;
   std::optional<cpu::Execution> execution_;
-  bool gathers_tables_ = false;
   uint64_t rounds_ = 0;  // rounds of all finished calls
 
   // Ends of calls (in rounds) that some peer may not have passed yet.

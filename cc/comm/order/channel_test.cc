@@ -181,8 +181,7 @@ TEST_F(ChannelTest, ACallThatExecutesIsNotUnmatched) {
   EXPECT_GT(channels_[0]->traffic().bytes_retrieved, 0u);
 }
 
-// One call with two plans: first the tables, then the rows.
-TEST_F(ChannelTest, ARaggedAllToAllTakesTwoPlans) {
+TEST_F(ChannelTest, ARaggedAllToAllBringsItsSlices) {
   // Rank r sends r + 1 rows to rank 0 and one row to rank 1.
   const std::vector<int32_t> inputs[2] = {{10, 11, 12}, {20, 21, 22}};
   std::vector<int32_t> outputs[2] = {{-1, -1, -1}, {-1, -1, -1}};
@@ -193,11 +192,9 @@ TEST_F(ChannelTest, ARaggedAllToAllTakesTwoPlans) {
   for (int rank : {0, 1}) {
     Open(rank);
     auto call =
-        MakeCall(rank, 9, Op::kRaggedAllToAll, 1, inputs[rank], outputs[rank]);
-    call->request.ragged.input_rows = 3;
-    call->request.ragged.output_rows = 3;
-    call->request.ragged.slices = 1;
-    call->table = tables[rank];
+        MakeCall(rank, 9, Op::kRaggedAllToAll, 3, inputs[rank], outputs[rank]);
+    call->request.rows = {.table = 3, .taken = 3, .slices = 1};
+    SetSlices(call.get(), tables[rank]);
     const Status status = Add(rank, call);
     ASSERT_TRUE(status.ok()) << status.message();
   }

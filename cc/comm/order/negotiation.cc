@@ -206,10 +206,10 @@ Status Negotiation::OnComplete(Match* match, std::vector<Finished>* finished,
       if (missing >= 0)
         return submissions_.Corrupt(missing, "a submission without its data");
     }
-    cpu::RetrievePayloads(match->mine.call_plan->plan, call.dtype,
-                          call.reduce_op, group_.self, match->payloads,
-                          call.input, call.output, &sources_, traffic,
-                          call.rows.get());
+    CXL_RETURN_IF_ERROR(cpu::RetrievePayloads(
+        match->mine.call_plan->plan, call.dtype, call.reduce_op, group_.self,
+        match->payloads, call.input, call.output, &sources_, traffic,
+        call.rows.get()));
     finished->push_back({Take(match).call, OkStatus()});
   }
   Remove(match);

@@ -20,7 +20,7 @@ constexpr uint64_t kLeastPastCaches = 1024;
 bool WritesPastCaches(const plan::Plan& plan, const TakenRows* rows,
                       uint64_t least) {
   if (rows != nullptr)
-    return rows->row_bytes() >= kLeastPastCaches &&
+    return rows->copy_bytes() >= kLeastPastCaches &&
            rows->taken_bytes() >= least;
   uint64_t copied = 0;
   for (const Step& step : plan.steps)
@@ -83,7 +83,7 @@ void Rings::Release(uint64_t rounds) {
 Execution::Execution(std::shared_ptr<const plan::Plan> plan, Rings* rings,
                      uint64_t base_round, DType dtype, ReduceOp reduce_op,
                      const std::byte* input, std::byte* output,
-                     uint64_t past_caches_bytes, const TakenRows* rows,
+                     uint64_t past_caches_bytes, TakenRows* rows,
                      const MemberBuffers* buffers)
     : plan_(std::move(plan)),
       rings_(rings),
@@ -97,15 +97,44 @@ Execution::Execution(std::shared_ptr<const plan::Plan> plan, Rings* rings,
       put_keeps_source_(buffers != nullptr && PutsOwnSource(*plan_)),
       past_caches_(WritesPastCaches(*plan_, rows, past_caches_bytes)) {}
 
-bool Execution::Advance(Traffic* traffic) {
+Result<bool> Execution::Advance(Traffic* traffic) {
   for (; next_step_ < plan_->steps.size(); ++next_step_) {
     const Step& step = plan_->steps[next_step_];
     if (!Ready(step)) return false;
+    if (rows_ != nullptr) {
+      if (MoveTable(step, traffic)) continue;
+      // The tables come before these steps.
+      if (step.kind == StepKind::kGet || step.kind == StepKind::kCopy)
+        CXL_RETURN_IF_ERROR(rows_->Ready());
+    }
     if (buffers_ == nullptr)
       Run(step, traffic);
     else
       RunInLevels(step, traffic);
   }
+  return true;
+}
+
+bool Execution::MoveTable(const Step& step, Traffic* traffic) {
+  const uint64_t round = base_round_ + step.round;
+  if (step.kind == StepKind::kPut) {
+    const std::byte* from = rows_->TableAtInput(step.from);
+    if (from == nullptr) return false;
+    std::byte* slot = rings_->Slot(rings_->rank(), round) + step.to;
+    CopyToPool(slot, from, step.bytes);
+    rings_->doorbells().coherence().PublishPayload(slot, step.bytes);
+    traffic->bytes_published += step.bytes;
+    return true;
+  }
+  if (step.kind == StepKind::kCopy)  // its own table is there
+    return rows_->TableAtOutput(step.to) != nullptr;
+  if (step.kind != StepKind::kGet) return false;
+  std::byte* to = rows_->TableAtOutput(step.to);
+  if (to == nullptr) return false;
+  const std::byte* slot = rings_->Slot(step.peer, round) + step.from;
+  rings_->doorbells().coherence().AcquirePayload(slot, step.bytes);
+  CopyFromPool(to, slot, step.bytes);
+  traffic->bytes_retrieved += step.bytes;
   return true;
 }
 

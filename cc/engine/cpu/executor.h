@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cc/base/dtype.h"
+#include "cc/base/status.h"
 #include "cc/engine/cpu/member_buffers.h"
 #include "cc/engine/cpu/taken_rows.h"
 #include "cc/plan/plan.h"
@@ -82,12 +83,13 @@ class Execution {
   Execution(std::shared_ptr<const plan::Plan> plan, Rings* rings,
             uint64_t base_round, DType dtype, ReduceOp reduce_op,
             const std::byte* input, std::byte* output,
-            uint64_t past_caches_bytes, const TakenRows* rows = nullptr,
+            uint64_t past_caches_bytes, TakenRows* rows = nullptr,
             const MemberBuffers* buffers = nullptr);
 
   // Runs steps until the plan is done (returns true), or until a peer has to
-  // act (returns false).
-  bool Advance(Traffic* traffic);
+  // act (returns false). Fails if TakenRows::Ready does; then it must not be
+  // called again.
+  Result<bool> Advance(Traffic* traffic);
 
   // Number of steps run so far, which shows whether Advance made progress.
   size_t steps_done() const { return next_step_; }
@@ -97,6 +99,8 @@ class Execution {
 
  private:
   bool Ready(const plan::Step& step);
+  // Moves tables of slices. Returns false if the step moves no tables.
+  bool MoveTable(const plan::Step& step, Traffic* traffic);
   void Run(const plan::Step& step, Traffic* traffic);
   void RunInLevels(const plan::Step& step, Traffic* traffic);
   void Put(const plan::Step& step, const std::byte* from, Traffic* traffic);
@@ -113,7 +117,7 @@ class Execution {
   ReduceOp reduce_op_;
   const std::byte* input_;
   std::byte* output_;
-  const TakenRows* rows_;         // rows of a take_rows, or null
+  TakenRows* rows_;               // if the operation moves rows, or null
   const MemberBuffers* buffers_;  // of a collective in levels, or null
   // In levels: true if a put has left this rank's source of a reduction in its
   // output.

@@ -85,7 +85,10 @@ class Members {
   }
 
   static bool Advance(Call& call, int rank) {
-    return call.executions[rank]->Advance(&call.traffic[rank]);
+    const Result<bool> done =
+        call.executions[rank]->Advance(&call.traffic[rank]);
+    EXPECT_TRUE(done.ok()) << done.status().message();
+    return done.ok() && *done;
   }
 
   // Advances the members in random order until all are done. Returns false if

@@ -56,6 +56,11 @@ void PutPayload(const plan::Plan& plan, const std::byte* input,
                 std::byte* payload, Traffic* traffic, const TakenRows* rows) {
   for (const Step& step : plan.steps) {
     if (step.kind != StepKind::kPut) continue;
+    if (rows != nullptr && rows->TableAtInput(step.from) != nullptr) {
+      CopyToPool(payload + step.to, rows->TableAtInput(step.from), step.bytes);
+      traffic->bytes_published += step.bytes;
+      continue;
+    }
     const auto put = [&](uint64_t at, uint64_t /*to*/, uint64_t bytes) {
       CopyToPool(payload + step.to + at, input + step.from + at, bytes);
       traffic->bytes_published += bytes;
@@ -67,11 +72,11 @@ void PutPayload(const plan::Plan& plan, const std::byte* input,
   }
 }
 
-void RetrievePayloads(const plan::Plan& plan, DType dtype, ReduceOp reduce_op,
-                      int rank, const std::vector<const std::byte*>& payloads,
-                      const std::byte* input, std::byte* output,
-                      std::vector<const std::byte*>* sources, Traffic* traffic,
-                      const TakenRows* rows) {
+Status RetrievePayloads(const plan::Plan& plan, DType dtype, ReduceOp reduce_op,
+                        int rank, const std::vector<const std::byte*>& payloads,
+                        const std::byte* input, std::byte* output,
+                        std::vector<const std::byte*>* sources,
+                        Traffic* traffic, TakenRows* rows) {
   // Copies and counts the data of a step, or the taken rows in them.
   const auto copy = [&](const Step& step, const std::byte* from,
                         uint64_t* count) {
@@ -86,6 +91,16 @@ void RetrievePayloads(const plan::Plan& plan, DType dtype, ReduceOp reduce_op,
   };
   uint64_t copied = 0;  // bytes copied, not through the pool
   for (const Step& step : plan.steps) {
+    if (rows != nullptr &&
+        (step.kind == StepKind::kCopy || step.kind == StepKind::kGet)) {
+      if (std::byte* table = rows->TableAtOutput(step.to)) {
+        if (step.kind == StepKind::kCopy) continue;  // its own table is there
+        CopyFromPool(table, payloads[step.peer] + step.from, step.bytes);
+        traffic->bytes_retrieved += step.bytes;
+        continue;
+      }
+      CXL_RETURN_IF_ERROR(rows->Ready());  // the tables came first
+    }
     switch (step.kind) {
       case StepKind::kCopy:
         copy(step, input + step.from, &copied);
@@ -110,6 +125,7 @@ void RetrievePayloads(const plan::Plan& plan, DType dtype, ReduceOp reduce_op,
         break;
     }
   }
+  return OkStatus();
 }
 
 }  // namespace jax_cxl::cpu

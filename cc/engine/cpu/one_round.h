@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cc/base/dtype.h"
+#include "cc/base/status.h"
 #include "cc/engine/cpu/executor.h"
 #include "cc/engine/cpu/taken_rows.h"
 #include "cc/plan/plan.h"
@@ -15,7 +16,7 @@
 // another way. Each rank retrieves once it has all payloads, so no step has to
 // wait, ring or release.
 //
-// `rows` are the rows of a take_rows, or null for other operations.
+// `rows` are the rows of an operation that moves rows, or null.
 namespace jax_cxl::cpu {
 
 // Returns true if the plan has one round, and all puts come before all gets.
@@ -36,11 +37,13 @@ void PutPayload(const plan::Plan& plan, const std::byte* input,
 // `payloads[r]` is the payload of rank r, anywhere in memory. Payloads that the
 // plan does not read, such as this rank's own, may be null. `sources` is
 // scratch space.
-void RetrievePayloads(const plan::Plan& plan, DType dtype, ReduceOp reduce_op,
-                      int rank, const std::vector<const std::byte*>& payloads,
-                      const std::byte* input, std::byte* output,
-                      std::vector<const std::byte*>* sources, Traffic* traffic,
-                      const TakenRows* rows = nullptr);
+//
+// Fails if TakenRows::Ready does.
+Status RetrievePayloads(const plan::Plan& plan, DType dtype, ReduceOp reduce_op,
+                        int rank, const std::vector<const std::byte*>& payloads,
+                        const std::byte* input, std::byte* output,
+                        std::vector<const std::byte*>* sources,
+                        Traffic* traffic, TakenRows* rows = nullptr);
 
 }  // namespace jax_cxl::cpu
 

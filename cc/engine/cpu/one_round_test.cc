@@ -83,10 +83,11 @@ TEST(OneRoundTest, PayloadsGiveWhatRingsWould) {
           EXPECT_EQ(MissingPayload(plans[rank], rank, shown), -1);
           std::vector<int32_t> output(out, -1);
           std::vector<const std::byte*> sources;
-          RetrievePayloads(
+          const Status status = RetrievePayloads(
               plans[rank], DType::kInt32, ReduceOp::kSum, rank, shown,
               reinterpret_cast<const std::byte*>(inputs[rank].data()),
               reinterpret_cast<std::byte*>(output.data()), &sources, &traffic);
+          ASSERT_TRUE(status.ok()) << status.message();
           for (size_t i = 0; i < out; ++i)
             ASSERT_EQ(output[i], Expected(request, rank, i)) << rank;
         }

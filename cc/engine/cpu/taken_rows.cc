@@ -1,6 +1,9 @@
 #include "cc/engine/cpu/taken_rows.h"
 
+#include <cstring>
 #include <utility>
+
+#include "cc/plan/slices.h"
 
 namespace jax_cxl::cpu {
 namespace {
@@ -26,6 +29,22 @@ std::vector<RowRun> PublishedRuns(uint64_t rows,
   return runs;
 }
 
+// Returns runs of rows that any of the ranges holds, each row once.
+std::vector<RowRun> Union(std::vector<RowRun> ranges) {
+  std::ranges::sort(ranges, {}, &RowRun::from);
+  std::vector<RowRun> runs;
+  for (const RowRun& range : ranges) {
+    if (!runs.empty() && range.from <= runs.back().from + runs.back().rows) {
+      RowRun& last = runs.back();
+      last.rows =
+          std::max(last.from + last.rows, range.from + range.rows) - last.from;
+    } else {
+      runs.push_back({range.from, range.from, range.rows});
+    }
+  }
+  return runs;
+}
+
 }  // namespace
 
 TakenRows::TakenRows(uint64_t row_bytes, uint64_t table_rows,
@@ -33,6 +52,7 @@ TakenRows::TakenRows(uint64_t row_bytes, uint64_t table_rows,
                      std::vector<RowRun> published)
     : row_bytes_(row_bytes),
       block_bytes_(row_bytes * table_rows),
+      copy_bytes_(row_bytes),
       published_(Sorted(std::move(published))) {
   for (std::vector<RowRun>& of_rank : runs) {
     for (const RowRun& run : of_rank) taken_bytes_ += run.rows * row_bytes;
@@ -75,6 +95,71 @@ TakenRows TakenRows::Of(const plan::Request& request,
   const uint64_t row_bytes = request.count * request.element_bytes / rows;
   return TakenRows(row_bytes, rows, std::move(runs),
                    PublishedRuns(rows, published));
+}
+
+TakenRows TakenRows::OfSlices(const plan::Request& request,
+                              std::span<const int64_t> table) {
+  // As if all ranks had this table. Only entries of this rank are read.
+  const uint64_t n = request.num_ranks, rank = request.rank;
+  const plan::Rows& sizes = request.rows;
+  std::vector<int64_t> tables(n * table.size());
+  std::ranges::copy(table, tables.begin() + rank * table.size());
+  const plan::SliceTables<int64_t> slices = {tables.data(), n, sizes.slices};
+  std::vector<RowRun> published;
+  uint64_t taken = 0;
+  for (uint64_t k = 0; k < slices.entries(); ++k) {
+    const int64_t received = slices.RecvSize(rank, k);
+    if (received > 0) taken += std::min<uint64_t>(received, sizes.taken);
+    const int64_t from = slices.InputOffset(rank, k);
+    const int64_t rows = slices.SendSize(rank, k);
+    // Peers refuse a wrong slice before they read its rows.
+    if (k / sizes.slices == rank || rows == 0 ||
+        plan::LeavesRows(from, rows, sizes.table))
+      continue;
+    published.push_back(
+        {static_cast<uint64_t>(from), 0, static_cast<uint64_t>(rows)});
+  }
+  const uint64_t row_bytes =
+      request.count * request.element_bytes / sizes.table;
+  TakenRows rows(row_bytes, sizes.table, {}, Union(std::move(published)));
+  rows.request_ = request;
+  rows.request_.rows.slice_bytes = table.size_bytes();
+  rows.tables_ = std::move(tables);
+  rows.taken_bytes_ = taken * row_bytes;
+  rows.copy_bytes_ = rows.block_bytes_;  // most slices are long
+  rows.ready_ = false;
+  return rows;
+}
+
+Status TakenRows::Ready() {
+  if (ready_) return OkStatus();
+  const uint64_t n = request_.num_ranks, rank = request_.rank;
+  const plan::SliceTables<int64_t> slices = {tables_.data(), n,
+                                             request_.rows.slices};
+  CXL_RETURN_IF_ERROR(plan::CheckSlices(request_, slices));
+  for (uint64_t sender = 0; sender < n; ++sender) {
+    std::vector<RowRun> runs;
+    for (uint64_t s = 0; s < slices.slices; ++s) {
+      const uint64_t k = rank * slices.slices + s;
+      const auto rows = static_cast<uint64_t>(slices.SendSize(sender, k));
+      if (rows == 0) continue;
+      runs.push_back({static_cast<uint64_t>(slices.InputOffset(sender, k)),
+                      static_cast<uint64_t>(slices.OutputOffset(sender, k)),
+                      rows});
+    }
+    by_rank_.push_back(Sorted(std::move(runs)));
+  }
+  ready_ = true;
+  return OkStatus();
+}
+
+void ZeroRows(const plan::Request& request, std::span<const int32_t> indices,
+              std::byte* output) {
+  const uint64_t row = plan::OutputBytes(request) / indices.size();
+  const uint64_t rows = request.rows.table * request.num_ranks;
+  for (size_t i = 0; i < indices.size(); ++i)
+    if (indices[i] < 0 || static_cast<uint64_t>(indices[i]) >= rows)
+      std::memset(output + i * row, 0, row);
 }
 
 }  // namespace jax_cxl::cpu

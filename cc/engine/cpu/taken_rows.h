@@ -2,10 +2,12 @@
 #define JAX_CXL_ENGINE_CPU_TAKEN_ROWS_H_
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "cc/base/status.h"
 #include "cc/plan/plan.h"
 
 namespace jax_cxl::cpu {
@@ -18,11 +20,14 @@ struct RowRun {
   uint64_t rows = 0;
 };
 
-// The rows that one rank takes in a take_rows, and the rows of its own block
-// that its peers may take. Rows that are in no run are neither copied nor put
-// into slots.
+// The rows that one rank takes in a take_rows or a ragged_all_to_all, and the
+// rows of its own block that its peers may take. Rows that are in no run are
+// neither copied nor put into slots.
 //
-// Immutable and thread-safe.
+// A ragged_all_to_all knows what it takes once the tables of slices of all
+// ranks have arrived. Steps of its plan move these tables (plan::Rows).
+//
+// Not thread-safe.
 class TakenRows {
  public:
   // `runs[r]` are the rows taken from rank r's block, in any order. `published`
@@ -32,15 +37,40 @@ class TakenRows {
             std::vector<std::vector<RowRun>> runs,
             std::vector<RowRun> published);
 
-  // The blocks of all ranks, in rank order, form one table. Row i of the output
-  // is row indices[i] of the table. An index out of range takes nothing.
-  // `published` has an entry for each row of this rank's block. It is empty if
-  // all rows are published.
+  // A take_rows. The blocks of all ranks, in rank order, form one table. Row i
+  // of the output is row indices[i] of the table. An index out of range takes
+  // nothing. `published` has an entry for each row of this rank's block. It is
+  // empty if all rows are published.
   static TakenRows Of(const plan::Request& request,
                       std::span<const int32_t> indices,
                       std::span<const uint8_t> published);
 
-  uint64_t row_bytes() const { return row_bytes_; }
+  // A ragged_all_to_all. `table` is this rank's table of slices
+  // (cc/plan/slices.h).
+  static TakenRows OfSlices(const plan::Request& request,
+                            std::span<const int64_t> table);
+
+  // Returns OK if it is known which rows this rank takes. The first call of a
+  // ragged_all_to_all, after all tables have arrived, checks them. Fails with
+  // kInvalidArgument.
+  Status Ready();
+
+  // Where the steps of a plan find bytes of the tables of slices, null for
+  // bytes of rows. The first takes an offset in the input, the second an offset
+  // in the output.
+  const std::byte* TableAtInput(uint64_t from) const {
+    if (tables_.empty() || from < block_bytes_) return nullptr;
+    const uint64_t rank = request_.rank, bytes = request_.rows.slice_bytes;
+    return tables_data() + rank * bytes + (from - block_bytes_);
+  }
+  std::byte* TableAtOutput(uint64_t to) {
+    const uint64_t rows_end = block_bytes_ * request_.num_ranks;
+    if (tables_.empty() || to < rows_end) return nullptr;
+    return tables_data() + (to - rows_end);
+  }
+
+  // Bytes that follow each other in most copies, at least.
+  uint64_t copy_bytes() const { return copy_bytes_; }
   uint64_t taken_bytes() const { return taken_bytes_; }
 
   // Visits the taken rows in bytes [at, at + bytes) of the table, which must
@@ -84,12 +114,28 @@ class TakenRows {
     }
   }
 
+  const std::byte* tables_data() const {
+    return reinterpret_cast<const std::byte*>(tables_.data());
+  }
+  std::byte* tables_data() {
+    return reinterpret_cast<std::byte*>(tables_.data());
+  }
+
   uint64_t row_bytes_;
   uint64_t block_bytes_;
+  uint64_t copy_bytes_;
   uint64_t taken_bytes_ = 0;
   std::vector<Runs> by_rank_;
   Runs published_;
+  // Of a ragged_all_to_all: its sizes, and the tables of all ranks.
+  plan::Request request_;
+  std::vector<int64_t> tables_;
+  bool ready_ = true;
 };
+
+// Fills with zeros the rows of a take_rows' output whose index is out of range.
+void ZeroRows(const plan::Request& request, std::span<const int32_t> indices,
+              std::byte* output);
 
 }  // namespace jax_cxl::cpu
 

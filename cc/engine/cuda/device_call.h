@@ -8,6 +8,7 @@
 #include "cc/engine/gpu_plan/channel_words.h"
 #include "cc/engine/gpu_plan/gpu_plan.h"
 #include "cc/plan/gpu_geometry.h"
+#include "cc/plan/slices.h"
 #include "cc/pool/layout/layout.h"
 
 // Structures that kernels and host share. The words that a kernel polls or
@@ -37,6 +38,7 @@ enum class DeviceFault : uint32_t {
   kNone = 0,
   kTimeout = 1,   // a wait took longer than its deadline
   kMismatch = 2,  // a peer is in another call
+  kSlices = 3,    // the slices of a ragged_all_to_all are wrong
 };
 
 // The words by which a device and its host communicate about a channel, in
@@ -51,6 +53,7 @@ struct alignas(128) DeviceStatus {
   uint32_t waiting_for;            // device: member + 1; 0 for none
   uint32_t fault;                  // device: a DeviceFault
   uint32_t fault_member;           // device: the member that the fault concerns
+  plan::SliceFault slice_fault;    // device: with kSlices
 };
 
 // The state that the blocks of a call share, in device memory. All zero at

@@ -199,59 +199,37 @@ __device__ void Receive(const DeviceCall& call, DataWarp& warp,
   warp.Rotate(vectors.size());
 }
 
-// --- the same of a take_rows ---
+// --- the same of operations that move rows ---
 
 __device__ void SendRows(const DeviceCall& call, const DeviceRows& rows,
                          DataWarp& warp, const DeviceStep& step) {
   const std::byte* from = call.input + step.from;
-  if (step.kind == DeviceStepKind::kCopy) {
-    const uint64_t block = rows.row_bytes * rows.table_rows;
-    MoveTaken(
-        call, rows, warp, call.self, step.to - call.self * block, step.bytes, 0,
-        [&](uint64_t i, uint64_t valid) { return LoadLocal(from + i, valid); });
-    return;
-  }
-  if (step.kind != DeviceStepKind::kPut) return;
-  const StripeVectors vectors = VectorsOf(call, step.to, step.bytes);
-  std::byte* to =
-      call.members[call.self].slots[SlotOf(call, step.round)] + step.to;
-  for (uint32_t base = warp.thread(); base < vectors.size();
-       base += warp.threads() * kCopyUnroll) {
-    uint4 values[kCopyUnroll];
-    uint64_t offsets[kCopyUnroll];
-#pragma unroll
-    for (int k = 0; k < kCopyUnroll; ++k) {
-      const uint32_t i = base + k * warp.threads();
-      offsets[k] = i < vectors.size() ? vectors.Offset(i) : step.bytes;
-      if (offsets[k] >= step.bytes) continue;
-      const uint64_t left = step.bytes - offsets[k];
-      const uint64_t at = step.from + offsets[k];
-      if (rows.published == nullptr ||
-          IsPublished(rows, at, at + (left < 16 ? left : 16)))
-        values[k] = LoadLocal(from + offsets[k], left);
-      else
-        offsets[k] = step.bytes;
-    }
-#pragma unroll
-    for (int k = 0; k < kCopyUnroll; ++k)
-      if (offsets[k] < step.bytes) StoreSlot(to + offsets[k], values[k]);
-  }
-  warp.Rotate(vectors.size());
+  const auto load = [&](uint64_t i, uint64_t valid) {
+    return LoadLocal(from + i, valid);
+  };
+  if (step.kind == DeviceStepKind::kPut)
+    PutRows(rows, warp, VectorsOf(call, step.to, step.bytes), step.from,
+            step.bytes, load,
+            call.members[call.self].slots[SlotOf(call, step.round)] + step.to);
+  else if (step.kind == DeviceStepKind::kCopy)
+    MoveTaken(rows, warp, VectorsOf(call, 0, step.bytes), call.self, step.from,
+              step.bytes, load, call.output);
 }
 
 __device__ void ReceiveRows(const DeviceCall& call, const DeviceRows& rows,
                             DataWarp& warp, const DeviceStep& step) {
   if (step.kind != DeviceStepKind::kGet) return;
   const std::byte* slot =
-      call.members[step.first].slots[SlotOf(call, step.round)];
+      call.members[step.first].slots[SlotOf(call, step.round)] + step.from;
   const uint64_t block = rows.row_bytes * rows.table_rows;
-  MoveTaken(call, rows, warp, step.first, step.to - step.first * block,
-            step.bytes, step.from,
-            [&](uint64_t i, uint64_t) { return LoadSlot(slot + i); });
+  MoveTaken(
+      rows, warp, VectorsOf(call, step.from, step.bytes), step.first,
+      step.to - step.first * block, step.bytes,
+      [&](uint64_t i, uint64_t) { return LoadSlot(slot + i); }, call.output);
 }
 
 // Runs the steps of a call for data warps: the sending or the receiving steps.
-template <bool sending, bool takes_rows>
+template <bool sending, bool moves_rows>
 __device__ bool RunSteps(const DeviceCall& call, const DeviceRows& rows,
                          DataWarp warp) {
   // A control warp does the steps that only ring.
@@ -262,11 +240,11 @@ __device__ bool RunSteps(const DeviceCall& call, const DeviceRows& rows,
     const DeviceStep& step = sending ? call.sending[at] : call.receiving[at];
     if (step.kind != kRings) {
       if (!warp.AwaitReady(at)) return false;
-      if constexpr (sending && takes_rows)
+      if constexpr (sending && moves_rows)
         SendRows(call, rows, warp, step);
       else if constexpr (sending)
         Send(call, warp, step);
-      else if constexpr (takes_rows)
+      else if constexpr (moves_rows)
         ReceiveRows(call, rows, warp, step);
       else
         Receive(call, warp, step);
@@ -280,7 +258,7 @@ __device__ bool RunSteps(const DeviceCall& call, const DeviceRows& rows,
 // receiving data warps.
 constexpr uint32_t kControlWarps = 4;
 
-template <bool takes_rows>
+template <bool moves_rows>
 __device__ bool RunWarp(const DeviceCall& call, const Shape& shape,
                         const DeviceRows& rows, BlockState& state) {
   const uint32_t warp = threadIdx.x / 32;
@@ -301,15 +279,15 @@ __device__ bool RunWarp(const DeviceCall& call, const Shape& shape,
   const uint32_t slot = warp - kControlWarps;
   const uint32_t sending = shape.sending_warps();
   if (slot < sending)
-    return RunSteps<true, takes_rows>(
+    return RunSteps<true, moves_rows>(
         call, rows, DataWarp(state, kSending, slot, slot, sending));
-  return RunSteps<false, takes_rows>(
+  return RunSteps<false, moves_rows>(
       call, rows,
       DataWarp(state, kReceiving, slot, slot - sending,
                shape.data_warps() - sending));
 }
 
-template <bool takes_rows>
+template <bool moves_rows>
 __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
     Execute(const __grid_constant__ DeviceCall call,
             const __grid_constant__ Shape shape,
@@ -324,7 +302,7 @@ __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
         CallWord(call.call, call.hash));
   }
   __syncthreads();
-  if (__syncthreads_or(!RunWarp<takes_rows>(call, shape, rows, state))) {
+  if (__syncthreads_or(!RunWarp<moves_rows>(call, shape, rows, state))) {
     if (threadIdx.x == 0) Stop(call.status);
     return;
   }

@@ -21,7 +21,7 @@ namespace jax_cxl::cuda {
 cudaError_t Launch(const DeviceCall& call, const Shape& shape,
                    cudaStream_t stream);
 
-// The same for a take_rows, of which `rows` says which rows move.
+// The same for an operation that moves rows; `rows` says which ones.
 cudaError_t LaunchRows(const DeviceCall& call, const Shape& shape,
                        const DeviceRows& rows, cudaStream_t stream);
 

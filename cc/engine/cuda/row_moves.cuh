@@ -9,117 +9,158 @@
 #include "cc/engine/cuda/rows.h"
 #include "cc/engine/cuda/stripes.cuh"
 
-// How data warps execute the steps of a take_rows. A put leaves out rows that
-// nobody takes. Gets and copies move only the rows that are taken. Each block
-// moves its own stripes, as in every call.
+// How data warps execute the steps of operations that move rows. They go
+// through the vectors of a step as in every call, several at a time. A put
+// leaves out vectors of rows that nobody takes. Gets and copies load a vector
+// only if its row has a place in the output, and store it in each of its
+// places.
 namespace jax_cxl::cuda {
 
-// Stores the bytes of `value` that lie in [skip, valid) to `to` + i - skip.
+constexpr int kRowUnroll = 8;
+
+// A vector of a block: its row, and its place in the row. Requires rows of
+// whole vectors.
+struct RowVector {
+  uint64_t row;
+  uint64_t begin;  // bytes
+
+  // `at` is a byte offset in the block.
+  __device__ RowVector(const DeviceRows& rows, uint64_t at) {
+    const uint64_t vector = at / 16;
+    if (vector >> 32 == 0) {  // a division of 32 bits is much faster
+      const auto narrow = static_cast<uint32_t>(vector);
+      row = narrow / rows.row_vectors;
+      begin = uint64_t{narrow % rows.row_vectors} * 16;
+    } else {
+      row = vector / rows.row_vectors;
+      begin = vector % rows.row_vectors * 16;
+    }
+  }
+};
+
+// Stores bytes [skip, end) of `value` to `to`.
 __device__ __noinline__ inline void StorePart(std::byte* to, uint4 value,
-                                              uint32_t skip, uint32_t valid) {
+                                              uint32_t skip, uint32_t end) {
   const uint64_t low = uint64_t{value.y} << 32 | value.x;
   const uint64_t high = uint64_t{value.w} << 32 | value.z;
-  for (uint32_t i = skip; i < valid; ++i)
-    to[i - skip] =
-        static_cast<std::byte>(i < 8 ? low >> (8 * i) : high >> (8 * (i - 8)));
+  const auto word = [&](uint32_t i) {
+    return i < 8 ? low >> (8 * i) : high >> (8 * (i - 8));
+  };
+  if ((reinterpret_cast<uintptr_t>(to) | skip | end) % 4 == 0) {
+    for (uint32_t i = skip; i < end; i += 4)
+      *reinterpret_cast<uint32_t*>(to + i - skip) =
+          static_cast<uint32_t>(word(i));
+    return;
+  }
+  for (uint32_t i = skip; i < end; ++i)
+    to[i - skip] = static_cast<std::byte>(word(i));
 }
 
 // Whether some row of bytes [begin, end) of this rank's block is published.
 __device__ __forceinline__ bool IsPublished(const DeviceRows& rows,
                                             uint64_t begin, uint64_t end) {
+  if (rows.published == nullptr) return true;
+  if (rows.row_vectors > 0)
+    return rows.published[RowVector(rows, begin).row] == 1;
   for (uint64_t row = begin / rows.row_bytes; row * rows.row_bytes < end; ++row)
-    if (rows.published[row] != 0) return true;
+    if (rows.published[row] == 1) return true;
   return false;
 }
 
-// One warp moves [x, x + bytes) of a slot or chunk to `to`: this block's
-// stripes of it. `load(offset, valid)` loads a vector at a multiple of 16.
-template <typename Load>
-__device__ __forceinline__ void MoveRow(const DeviceCall& call, uint64_t x,
-                                        uint64_t bytes, std::byte* to,
-                                        const Load& load) {
-  constexpr int kUnroll = 4;
-  const uint64_t first = x & ~uint64_t{15}, skipped = x - first;
-  const uint64_t total = bytes + skipped;
-  const StripeVectors vectors(first, total, call.unit_bytes, blockIdx.x,
-                              gridDim.x);
-  for (uint32_t base = LaneInWarp(); base < vectors.size();
-       base += 32 * kUnroll) {
-    uint4 values[kUnroll];
-    uint64_t offsets[kUnroll];
+// Visits the vectors [first, vectors.size()) of this thread, kRowUnroll at a
+// time. `use(offset)` says whether a vector moves, `load` and `store` move it.
+template <typename Use, typename Load, typename Store>
+__device__ __forceinline__ void MoveSome(DataWarp& warp,
+                                         const StripeVectors& vectors,
+                                         uint64_t bytes, const Use& use,
+                                         const Load& load, const Store& store) {
+  for (uint32_t base = warp.thread(); base < vectors.size();
+       base += warp.threads() * kRowUnroll) {
+    uint4 values[kRowUnroll];
+    uint64_t offsets[kRowUnroll];
+    int32_t used[kRowUnroll];
 #pragma unroll
-    for (int k = 0; k < kUnroll; ++k) {
-      const uint32_t i = base + k * 32;
-      offsets[k] = i < vectors.size() ? vectors.Offset(i) : total;
-      if (offsets[k] < total)
-        values[k] = load(first + offsets[k], total - offsets[k]);
+    for (int k = 0; k < kRowUnroll; ++k) {
+      const uint32_t i = base + k * warp.threads();
+      offsets[k] = i < vectors.size() ? vectors.Offset(i) : bytes;
+      used[k] = offsets[k] < bytes ? use(offsets[k]) : -1;
     }
 #pragma unroll
-    for (int k = 0; k < kUnroll; ++k) {
-      if (offsets[k] >= total) continue;
-      if (offsets[k] >= skipped && total - offsets[k] >= 16) {
-        StoreLocal(to + (offsets[k] - skipped), values[k], 16);
-        continue;
-      }
-      const uint32_t skip = offsets[k] < skipped
-                                ? static_cast<uint32_t>(skipped - offsets[k])
-                                : 0;
-      const uint64_t end = total - offsets[k];
-      StorePart(to + (offsets[k] + skip - skipped), values[k], skip,
-                end < 16 ? static_cast<uint32_t>(end) : 16);
-    }
+    for (int k = 0; k < kRowUnroll; ++k)
+      if (used[k] >= 0) values[k] = load(offsets[k], bytes - offsets[k]);
+#pragma unroll
+    for (int k = 0; k < kRowUnroll; ++k)
+      if (used[k] >= 0) store(offsets[k], values[k], used[k]);
   }
+  warp.Rotate(vectors.size());
 }
 
-// Moves the taken rows of bytes [at, at + bytes) of a member's block, which lie
-// from `base` on in a slot or chunk. Warps take 32 entries at a time.
+// Puts the published rows of bytes [at, at + bytes) of this rank's block.
 template <typename Load>
-__device__ __forceinline__ void MoveTaken(const DeviceCall& call,
-                                          const DeviceRows& rows,
-                                          DataWarp& warp, int member,
-                                          uint64_t at, uint64_t bytes,
-                                          uint64_t base, const Load& load) {
-  const uint64_t row_bytes = rows.row_bytes, end = at + bytes;
-  const uint32_t* starts = rows.starts + member * rows.buckets;
-  const auto bucket = [&](uint64_t byte) {
-    return static_cast<uint32_t>(byte / row_bytes) / rows.bucket_rows;
-  };
-  const uint32_t first = starts[bucket(at)];
-  const uint32_t last = starts[bucket(end - 1) + 1];
-  const uint32_t lane = LaneInWarp();
-  for (uint32_t entry = first + (warp.thread() - lane); entry < last;
-       entry += warp.threads()) {
-    uint64_t from = 0, to = 0, x = 0;
-    uint32_t output_row = 0;
-    bool mine = false;
-    if (entry + lane < last) {
-      const RowEntry taken = rows.entries[entry + lane];
-      const uint64_t begin = taken.from * row_bytes;
-      from = begin > at ? begin : at;
-      to = begin + row_bytes < end ? begin + row_bytes : end;
-      output_row = taken.to;
-      if (from < to) {
-        x = base + (from - at);
-        const uint64_t aligned = x & ~uint64_t{15};
-        mine = StripeVectors(aligned, x + (to - from) - aligned,
-                             call.unit_bytes, blockIdx.x, gridDim.x)
-                   .size() > 0;
-        from -= begin;
-        to -= begin;
-      }
-    }
-    for (unsigned left = __ballot_sync(0xffffffff, mine); left != 0;
-         left &= left - 1) {
-      const int one = __ffs(left) - 1;
-      const uint64_t row_from = __shfl_sync(0xffffffff, from, one);
-      const uint64_t row_to = __shfl_sync(0xffffffff, to, one);
-      const uint64_t place = __shfl_sync(0xffffffff, x, one);
-      const uint64_t row = __shfl_sync(0xffffffff, output_row, one);
-      MoveRow(call, place, row_to - row_from,
-              call.output + row * row_bytes + row_from, load);
-    }
+__device__ __forceinline__ void PutRows(const DeviceRows& rows, DataWarp& warp,
+                                        const StripeVectors& vectors,
+                                        uint64_t at, uint64_t bytes,
+                                        const Load& load, std::byte* slot) {
+  MoveSome(
+      warp, vectors, bytes,
+      [&](uint64_t i) {
+        const uint64_t end = bytes - i < 16 ? bytes : i + 16;
+        return IsPublished(rows, at + i, at + end) ? 0 : -1;
+      },
+      load, [&](uint64_t i, uint4 v, int32_t) { StoreSlot(slot + i, v); });
+}
+
+// Moves the taken rows of bytes [at, at + bytes) of a member's block to the
+// output. `load(offset, valid)` loads a vector.
+template <typename Load>
+__device__ __forceinline__ void MoveTaken(const DeviceRows& rows,
+                                          DataWarp& warp,
+                                          const StripeVectors& vectors,
+                                          int member, uint64_t at,
+                                          uint64_t bytes, const Load& load,
+                                          std::byte* output) {
+  const int32_t* first = rows.first + member * rows.table_rows;
+  if (rows.row_vectors > 0) {
+    MoveSome(
+        warp, vectors, bytes,
+        [&](uint64_t i) { return first[RowVector(rows, at + i).row]; }, load,
+        [&](uint64_t i, uint4 v, int32_t place) {
+          const uint64_t begin = RowVector(rows, at + i).begin;
+          for (; place >= 0; place = rows.next[place])
+            StoreLocal(output + place * rows.row_bytes + begin, v, 16);
+        });
+    return;
   }
-  warp.Rotate((last - first + 31) / 32 * 32);
+  // A vector has parts of several rows.
+  const auto for_each = [&](uint64_t i, const auto& visit) {
+    const uint64_t begin = at + i;
+    const uint64_t end = at + (bytes - i < 16 ? bytes : i + 16);
+    for (uint64_t row = begin / rows.row_bytes; row * rows.row_bytes < end;
+         ++row) {
+      if (first[row] < 0) continue;
+      const uint64_t row_begin = row * rows.row_bytes;
+      const uint64_t row_end = row_begin + rows.row_bytes;
+      visit(first[row], row_begin, row_begin < begin ? begin : row_begin,
+            row_end < end ? row_end : end);
+    }
+  };
+  MoveSome(
+      warp, vectors, bytes,
+      [&](uint64_t i) {
+        int32_t used = -1;
+        for_each(i, [&](int32_t, uint64_t, uint64_t, uint64_t) { used = 0; });
+        return used;
+      },
+      load,
+      [&](uint64_t i, uint4 v, int32_t) {
+        for_each(i, [&](int32_t place, uint64_t row_begin, uint64_t from,
+                        uint64_t to) {
+          for (; place >= 0; place = rows.next[place])
+            StorePart(output + place * rows.row_bytes + (from - row_begin), v,
+                      static_cast<uint32_t>(from - at - i),
+                      static_cast<uint32_t>(to - at - i));
+        });
+      });
 }
 
 }  // namespace jax_cxl::cuda

@@ -3,46 +3,64 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 
+#include "cc/engine/cuda/device_call.h"
 #include "cc/plan/plan.h"
 
-// The rows of a take_rows, as kernels use them. All pointers are to device
-// memory.
+// The rows of a take_rows or a ragged_all_to_all, as kernels use them. All
+// pointers are to device memory.
 namespace jax_cxl::cuda {
 
-// One row that this rank takes.
-struct RowEntry {
-  uint32_t from = 0;  // row of the member's block
-  uint32_t to = 0;    // row of the output
-};
-
-// Entries are sorted by member and by bucket, which are the rows
-// [i * bucket_rows, (i + 1) * bucket_rows) of a block. Inside a bucket they
-// have any order.
+// Where each row of the table of all blocks goes in the output: to first[row],
+// next[first[row]], and so on, until -1. Most rows go to one place or to none.
 struct DeviceRows {
   uint64_t row_bytes = 0;
   uint64_t table_rows = 0;  // of a member's block
-  uint32_t bucket_rows = 1;
-  uint32_t buckets = 1;  // of a member
-  // Which rows of this rank's block other ranks take; null: all of them.
+  // 16-byte vectors of a row; 0 if rows do not consist of whole vectors.
+  uint32_t row_vectors = 0;
+  // Which rows of this rank's block other ranks take: those with a 1. Null: all
+  // of them.
   const uint8_t* published = nullptr;
-  RowEntry* entries = nullptr;
-  uint32_t* starts = nullptr;  // of each bucket, and the end of the last one
+  const int32_t* first = nullptr;  // of each row of all blocks
+  const int32_t* next = nullptr;   // of each row of the output
 };
 
-// The bytes that PrepareRows uses, of any call of so many ranks and rows.
-uint64_t RowScratchBytes(int num_ranks, uint64_t taken);
+// How the scratch memory of a call is divided.
+struct RowScratch {
+  std::byte* slices = nullptr;  // ragged_all_to_all: the tables of all ranks
+  uint64_t* fault = nullptr;    // number of the first wrong slice or pair
+  int32_t* first = nullptr;
+  uint8_t* published = nullptr;  // ragged_all_to_all
+  int32_t* next = nullptr;
+  uint64_t bytes = 0;  // of all of it
 
-// Enqueues the sorting of `indices` (int32, request.rows.taken of them) into
-// `scratch`. Indices outside the table are left out. Sets `rows`.
-cudaError_t PrepareRows(const plan::Request& request, const int32_t* indices,
-                        const uint8_t* published, void* scratch,
-                        DeviceRows* rows, cudaStream_t stream);
+  RowScratch(const plan::Request& request, void* memory);
+};
 
-// Enqueues zeros for the rows of the output whose index is outside the table.
-cudaError_t ZeroRows(const plan::Request& request, const int32_t* indices,
-                     void* output, cudaStream_t stream);
+inline uint64_t RowScratchBytes(const plan::Request& request) {
+  return RowScratch(request, nullptr).bytes;
+}
+
+// Enqueues the clearing of scratch memory, before its preparation.
+cudaError_t ClearRows(const plan::Request& request, void* scratch,
+                      cudaStream_t stream);
+
+// Enqueues the preparation of a take_rows: finds the place of each row, and
+// fills with zeros the rows of the output whose index (int32,
+// request.rows.taken of them) is outside the table. Sets `rows`.
+cudaError_t PrepareIndices(const plan::Request& request, const int32_t* indices,
+                           const uint8_t* published, void* scratch,
+                           void* output, DeviceRows* rows, cudaStream_t stream);
+
+// Enqueues the preparation of a ragged_all_to_all, whose tables lie in the
+// scratch memory, with entries of 4 or 8 bytes. Sets `rows`. If a table is
+// wrong, the device reports DeviceFault::kSlices and stops (see Launch), before
+// it moves a row. All ranks find the same fault.
+cudaError_t PrepareSlices(const plan::Request& request, uint32_t entry_bytes,
+                          void* scratch, DeviceStatus* status, DeviceRows* rows,
+                          cudaStream_t stream);
 
 // Loads the kernels on the current device, as Preload does.
 cudaError_t PreloadRows();

@@ -10,6 +10,7 @@
 #include "cc/engine/cuda/rows.h"
 #include "cc/ffi/call_site.h"
 #include "cc/ffi/errors.h"
+#include "cc/ffi/row_buffers.h"
 #include "cc/plan/plan.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -17,8 +18,6 @@ namespace jax_cxl::ffi {
 namespace {
 
 namespace xffi = xla::ffi;
-using comm::HostPath;
-
 xffi::Error Finish(const Status& status) {
   return status.ok() ? xffi::Error::Success() : ToFfiError(status);
 }
@@ -46,14 +45,13 @@ Result<Device> FindDevice(int32_t ordinal) {
 
 Status Enqueue(cudaStream_t stream, int32_t ordinal, const CallSite& site,
                const void* input, void* output,
-               const HostPath::Table& table = {},
-               const comm::Call::RowOperands& operands = {}) {
+               const comm::RowOperands& operands = {}) {
   CXL_ASSIGN_OR_RETURN(Device device, FindDevice(ordinal));
   CXL_ASSIGN_OR_RETURN(CallSite::Execution execution,
                        site.MakeExecution(device.local->rank, input, output));
   execution.call->row_operands = operands;
   return device.local->endpoint->Enqueue(*execution.members, *execution.call,
-                                         table, stream);
+                                         stream);
 }
 
 // Allocates the memory that the devices need for the call, when XLA loads its
@@ -81,64 +79,35 @@ xffi::Error Collective(cudaStream_t stream, int32_t ordinal, CallSite* site,
   return Finish(status);
 }
 
-xffi::Error Ragged(cudaStream_t stream, int32_t ordinal, CallSite* site,
-                   xffi::AnyBuffer input, xffi::AnyBuffer output,
-                   xffi::AnyBuffer table,
-                   xffi::Result<xffi::AnyBuffer> result) {
-  const plan::Request& request = site->prototype().request;
-  Status status = site->CheckBuffers(input.size_bytes(), result->size_bytes());
-  const size_t entries = 4 * request.num_ranks * request.ragged.slices;
-  if (status.ok() && (table.element_count() != entries ||
-                      output.size_bytes() != result->size_bytes()))
-    status = Error(Code::kInternal, site->prototype().name,
-                   " got other buffers than it was lowered for");
-  if (status.ok() && output.untyped_data() != result->untyped_data())
-    status = cuda::CudaStatus(
-        cudaMemcpyAsync(result->untyped_data(), output.untyped_data(),
-                        output.size_bytes(), cudaMemcpyDeviceToDevice, stream),
-        "copying a value");
-  if (status.ok())
-    status = Enqueue(stream, ordinal, *site, input.untyped_data(),
-                     result->untyped_data(),
-                     {table.untyped_data(), entries,
-                      table.size_bytes() / table.element_count()});
-  return Finish(status);
+comm::RowOperands OperandsOf(const RowBuffers& buffers) {
+  comm::RowOperands operands;
+  operands.indices = buffers.indices.data();
+  operands.published = buffers.published.data();
+  operands.slices = buffers.slices.data();
+  operands.slice_entry_bytes = buffers.slice_entry_bytes;
+  operands.scratch = buffers.scratch;
+  return operands;
 }
 
-xffi::Error TakeRows(cudaStream_t stream, int32_t ordinal, CallSite* site,
-                     xffi::AnyBuffer input, xffi::AnyBuffer indices,
-                     xffi::RemainingArgs published,
-                     xffi::Result<xffi::AnyBuffer> output,
-                     xffi::Result<xffi::AnyBuffer> scratch) {
-  const plan::Request& request = site->prototype().request;
-  Status status = site->CheckBuffers(input.size_bytes(), output->size_bytes());
-  comm::Call::RowOperands operands;
-  uint64_t mask_bytes = 0;
-  if (published.size() == 1) {
-    if (auto mask = published.get<xffi::AnyBuffer>(0)) {
-      operands.published = static_cast<const uint8_t*>(mask->untyped_data());
-      mask_bytes = mask->size_bytes();
-    }
-  }
-  if (status.ok() &&
-      (request.op != plan::Op::kTakeRows ||
-       indices.element_type() != xffi::DataType::S32 ||
-       indices.element_count() != request.rows.taken || published.size() > 1 ||
-       mask_bytes != published.size() * request.rows.table ||
-       scratch->size_bytes() <
-           cuda::RowScratchBytes(request.num_ranks, request.rows.taken)))
-    status = Error(Code::kInternal, site->prototype().name,
-                   " got other buffers than it was lowered for");
-  if (!status.ok()) return Finish(status);
-  operands.indices = static_cast<const int32_t*>(indices.untyped_data());
-  operands.scratch = scratch->untyped_data();
-  status = cuda::CudaStatus(
-      cuda::ZeroRows(request, operands.indices, output->untyped_data(), stream),
-      "filling rows with zeros");
-  if (status.ok())
-    status = Enqueue(stream, ordinal, *site, input.untyped_data(),
-                     output->untyped_data(), {}, operands);
-  return Finish(status);
+Status EnqueueRows(cudaStream_t stream, int32_t ordinal, const CallSite& site,
+                   const RowBuffers& buffers) {
+  if (buffers.before != nullptr && buffers.before != buffers.output)
+    CXL_RETURN_IF_ERROR(cuda::CudaStatus(
+        cudaMemcpyAsync(buffers.output, buffers.before,
+                        plan::OutputBytes(site.prototype().request),
+                        cudaMemcpyDeviceToDevice, stream),
+        "copying a value"));
+  return Enqueue(stream, ordinal, site, buffers.input, buffers.output,
+                 OperandsOf(buffers));
+}
+
+xffi::Error Rows(cudaStream_t stream, int32_t ordinal, CallSite* site,
+                 xffi::RemainingArgs arguments, xffi::RemainingRets results) {
+  const Result<RowBuffers> buffers =
+      RowBuffers::Of(*site, arguments, results,
+                     cuda::RowScratchBytes(site->prototype().request));
+  return Finish(buffers.ok() ? EnqueueRows(stream, ordinal, *site, *buffers)
+                             : buffers.status());
 }
 
 // The lowering asks XLA to place each result where its operand is. XLA may have
@@ -171,10 +140,12 @@ xffi::Error Barrier(cudaStream_t stream, int32_t ordinal, CallSite* site,
 }
 
 Status EnqueueStart(cudaStream_t stream, int32_t ordinal, const CallSite& site,
-                    const void* input, void* output) {
+                    const void* input, void* output,
+                    const comm::RowOperands& operands = {}) {
   CXL_ASSIGN_OR_RETURN(Device device, FindDevice(ordinal));
   CXL_ASSIGN_OR_RETURN(CallSite::Execution execution,
                        site.MakeExecution(device.local->rank, input, output));
+  execution.call->row_operands = operands;
   return device.local->endpoint->EnqueueStart(*execution.members,
                                               *execution.call, stream);
 }
@@ -189,6 +160,19 @@ xffi::Error Start(cudaStream_t stream, int32_t ordinal, CallSite* site,
   return Finish(status);
 }
 
+// Results: the taken rows, scratch memory, and the token.
+xffi::Error StartRows(cudaStream_t stream, int32_t ordinal, CallSite* site,
+                      xffi::RemainingArgs arguments,
+                      xffi::RemainingRets results) {
+  const Result<RowBuffers> buffers =
+      RowBuffers::Of(*site, arguments, results,
+                     cuda::RowScratchBytes(site->prototype().request));
+  return Finish(buffers.ok()
+                    ? EnqueueStart(stream, ordinal, *site, buffers->input,
+                                   buffers->output, OperandsOf(*buffers))
+                    : buffers.status());
+}
+
 Status EnqueueDone(cudaStream_t stream, int32_t ordinal,
                    const xffi::AnyBuffer& started, xffi::AnyBuffer& output) {
   CXL_ASSIGN_OR_RETURN(Device device, FindDevice(ordinal));
@@ -199,7 +183,7 @@ Status EnqueueDone(cudaStream_t stream, int32_t ordinal,
 
 xffi::Error Done(cudaStream_t stream, int32_t ordinal,
                  xffi::AnyBuffer /*input*/, xffi::AnyBuffer started,
-                 xffi::RemainingArgs /*after*/,
+                 xffi::RemainingArgs /*kept, after*/,
                  xffi::Result<xffi::AnyBuffer> output) {
   if (started.size_bytes() != output->size_bytes())
     return Finish(
@@ -230,26 +214,13 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_collective, jax_cxl::ffi::Collective,
                                   .Arg<xffi::AnyBuffer>()
                                   .Ret<xffi::AnyBuffer>());
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_ragged, jax_cxl::ffi::Ragged,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_rows, jax_cxl::ffi::Rows,
                               xffi::Ffi::Bind()
                                   .Ctx<xffi::PlatformStream<cudaStream_t>>()
                                   .Ctx<xffi::DeviceOrdinal>()
                                   .Ctx<xffi::State<CallSite>>()
-                                  .Arg<xffi::AnyBuffer>()
-                                  .Arg<xffi::AnyBuffer>()
-                                  .Arg<xffi::AnyBuffer>()
-                                  .Ret<xffi::AnyBuffer>());
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_take_rows, jax_cxl::ffi::TakeRows,
-                              xffi::Ffi::Bind()
-                                  .Ctx<xffi::PlatformStream<cudaStream_t>>()
-                                  .Ctx<xffi::DeviceOrdinal>()
-                                  .Ctx<xffi::State<CallSite>>()
-                                  .Arg<xffi::AnyBuffer>()
-                                  .Arg<xffi::AnyBuffer>()
                                   .RemainingArgs()
-                                  .Ret<xffi::AnyBuffer>()
-                                  .Ret<xffi::AnyBuffer>());
+                                  .RemainingRets());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_barrier, jax_cxl::ffi::Barrier,
                               xffi::Ffi::Bind()
@@ -267,6 +238,14 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_start, jax_cxl::ffi::Start,
                                   .Arg<xffi::AnyBuffer>()
                                   .Ret<xffi::AnyBuffer>()
                                   .Ret<xffi::AnyBuffer>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_start_rows, jax_cxl::ffi::StartRows,
+                              xffi::Ffi::Bind()
+                                  .Ctx<xffi::PlatformStream<cudaStream_t>>()
+                                  .Ctx<xffi::DeviceOrdinal>()
+                                  .Ctx<xffi::State<CallSite>>()
+                                  .RemainingArgs()
+                                  .RemainingRets());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_done, jax_cxl::ffi::Done,
                               xffi::Ffi::Bind()

@@ -12,17 +12,17 @@ extern "C" {
 XLA_FFI_Error* jax_cxl_cuda_instantiate(XLA_FFI_CallFrame* frame);
 // One operand, one result.
 XLA_FFI_Error* jax_cxl_cuda_collective(XLA_FFI_CallFrame* frame);
-// Operand, output and table (plan::Ragged). The result is aliased to the
-// output.
-XLA_FFI_Error* jax_cxl_cuda_ragged(XLA_FFI_CallFrame* frame);
-// As jax_cxl_take_rows, with a second result: scratch memory.
-XLA_FFI_Error* jax_cxl_cuda_take_rows(XLA_FFI_CallFrame* frame);
+// take_rows and ragged_all_to_all: see row_buffers.h.
+XLA_FFI_Error* jax_cxl_cuda_rows(XLA_FFI_CallFrame* frame);
 // Any number of operands, each aliased to its result.
 XLA_FFI_Error* jax_cxl_cuda_barrier(XLA_FFI_CallFrame* frame);
 // One operand. The results are the call's result, which is not complete yet,
 // and a token, which only orders later operations.
 XLA_FFI_Error* jax_cxl_cuda_start(XLA_FFI_CallFrame* frame);
-// Operands: the operand of the start, its result, and any number of values that
+// take_rows: the same, with scratch memory between the two results.
+XLA_FFI_Error* jax_cxl_cuda_start_rows(XLA_FFI_CallFrame* frame);
+// Operands: the first operand of the start, its result, and any number of
+// values: other buffers of the start, which it keeps alive, and values that
 // must be computed before. The result is aliased to the result of the start.
 XLA_FFI_Error* jax_cxl_cuda_done(XLA_FFI_CallFrame* frame);
 // A token and any number of values, each aliased to a result. It does nothing,

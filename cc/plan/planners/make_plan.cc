@@ -1,5 +1,7 @@
 #include "cc/plan/planners/make_plan.h"
 
+#include <cstdint>
+#include <limits>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -40,6 +42,29 @@ Status CheckSources(const Request& request) {
                      receiver[source], " and rank ", r);
     }
     receiver[source] = r;
+  }
+  return OkStatus();
+}
+
+// Executors count rows with 32-bit integers.
+Status CheckRows(const Request& request) {
+  const std::string_view op = OpName(request.op);
+  const Rows& rows = request.rows;
+  if (request.count > 0 &&
+      (rows.table == 0 || request.count % rows.table != 0)) {
+    return Invalid(op, ": ", request.count, " elements are not ", rows.table,
+                   " rows");
+  }
+  constexpr uint64_t kMostRows = std::numeric_limits<int32_t>::max();
+  if (rows.table > kMostRows / request.num_ranks || rows.taken > kMostRows) {
+    return Invalid(op, ": ", rows.table, " rows of each rank and ", rows.taken,
+                   " rows of the output, 2**31 or more together");
+  }
+  constexpr uint64_t kMostSlices = uint64_t{1} << 24;
+  if (request.op == Op::kRaggedAllToAll &&
+      (rows.slices < 1 || rows.slices > kMostSlices / request.num_ranks)) {
+    return Invalid(op, ": ", rows.slices, " slices for each rank, not in [1, ",
+                   kMostSlices / request.num_ranks, "]");
   }
   return OkStatus();
 }
@@ -96,15 +121,8 @@ Status Check(const Request& request, const Geometry& geometry) {
     return Invalid("barrier: count is ", request.count, ", not 0");
   }
   if (request.op == Op::kPermute) CXL_RETURN_IF_ERROR(CheckSources(request));
-  if (request.op == Op::kTakeRows && request.count > 0 &&
-      (request.rows.table == 0 || request.count % request.rows.table != 0)) {
-    return Invalid("take_rows: ", request.count, " elements are not ",
-                   request.rows.table, " rows");
-  }
-  CXL_RETURN_IF_ERROR(CheckGeometry(geometry, n));
-  if (request.op == Op::kRaggedAllToAll)
-    return CheckRagged(request, geometry, kMaxRounds);
-  return OkStatus();
+  if (MovesRows(request.op)) CXL_RETURN_IF_ERROR(CheckRows(request));
+  return CheckGeometry(geometry, n);
 }
 
 // A group of one rank: the rank moves its own block.
@@ -122,15 +140,13 @@ Plan Dispatch(Planner planner) {
   const Request& request = planner.request();
   if (request.op == Op::kBarrier) return PlanBarrier(std::move(planner));
   if (request.count == 0) return std::move(planner).Finish(1);
-  if (request.op == Op::kRaggedAllToAll)
-    return PlanRaggedAllToAll(std::move(planner));
   if (request.num_ranks == 1) return PlanAlone(std::move(planner));
   switch (request.op) {
     case Op::kBarrier:
-    case Op::kRaggedAllToAll:
       break;
     case Op::kTakeRows:
-      return PlanTakeRows(std::move(planner));
+    case Op::kRaggedAllToAll:
+      return PlanRows(std::move(planner));
     case Op::kAllGather:
       return PlanAllGather(std::move(planner));
     case Op::kAllReduce:

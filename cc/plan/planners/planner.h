@@ -200,14 +200,7 @@ Plan PlanGather(Planner planner);
 Plan PlanScatter(Planner planner);
 Plan PlanPermute(Planner planner);
 Plan PlanScan(Planner planner);  // scan and exscan
-Plan PlanRaggedAllToAll(Planner planner);
-Plan PlanTakeRows(Planner planner);
-
-// Checks the tables of a ragged_all_to_all. Errors: kInvalidArgument, which
-// names the wrong entry; kResourceExhausted if the plan would take too much
-// memory.
-Status CheckRagged(const Request& request, const Geometry& geometry,
-                   uint64_t max_rounds);
+Plan PlanRows(Planner planner);  // take_rows and ragged_all_to_all
 
 }  // namespace jax_cxl::plan
 

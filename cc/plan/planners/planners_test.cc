@@ -157,8 +157,8 @@ TEST_P(Planners, StayCompact) {
   Request request = MakeRequest(GetParam(), 8, uint64_t{1} << 30);
   const uint64_t larger = std::max(InputBytes(request), OutputBytes(request));
   if (larger > uint64_t{4} << 30) request.count /= 8;
-  if (request.op == Op::kTakeRows)
-    request.rows = {request.count, 8 * request.count};
+  if (MovesRows(request.op))
+    request.rows = {request.count, 8 * request.count, 1};
   for (int rank : {0, 7}) {
     request.rank = rank;
     const Result<Plan> plan = MakePlan(request, {.num_slots = 2});
@@ -195,8 +195,6 @@ TEST_P(Planners, ReleaseWithTheLastRead) {
 
 // Engines that divide slots among workers rely on this.
 TEST_P(Planners, StartPartsOnTheirAlignment) {
-  // Pieces that no rank reduces only need kSlotAlignment.
-  const bool packed = GetParam() == Op::kRaggedAllToAll;
   for (int n = 2; n <= 5; ++n) {
     for (uint64_t alignment : {128, 512, 1536}) {
       const Geometry geometry{.slot_bytes = 2 * n * alignment + 128,
@@ -209,12 +207,50 @@ TEST_P(Planners, StartPartsOnTheirAlignment) {
           const Result<Plan> plan = MakePlan(request, geometry);
           ASSERT_TRUE(plan.ok()) << plan.status().message();
           for (const Step& step : plan->steps) {
-            const uint64_t start = packed ? kSlotAlignment : alignment;
             if (ReadsSlots(step)) {
-              ASSERT_EQ(step.from % start, 0u) << DebugString(step);
+              ASSERT_EQ(step.from % alignment, 0u) << DebugString(step);
             }
             if (WritesSlot(step)) {
-              ASSERT_EQ(step.to % start, 0u) << DebugString(step);
+              ASSERT_EQ(step.to % alignment, 0u) << DebugString(step);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// The tables of slices travel with the rows, or in rounds of their own if they
+// are long.
+TEST(PlanTest, TablesOfSlicesComeFirst) {
+  for (int n : {2, 3, 5}) {
+    for (uint64_t slices : {1, 7, 100}) {
+      for (uint64_t count : {1, 33, 900}) {
+        for (int num_slots : {2, 3}) {
+          Request request = MakeRequest(Op::kRaggedAllToAll, n, count);
+          request.rows.slices = slices;
+          request.rows.slice_bytes = 4 * n * slices * sizeof(int64_t);
+          for (uint64_t slot_bytes : {1024, 8192}) {
+            const Geometry geometry{.slot_bytes = slot_bytes,
+                                    .num_slots = num_slots};
+            ExpectVerified(request, geometry);
+            for (request.rank = 0; request.rank < n; ++request.rank) {
+              const Result<Plan> plan = MakePlan(request, geometry);
+              ASSERT_TRUE(plan.ok()) << plan.status().message();
+              // Nothing but tables moves to the output before all tables are
+              // there.
+              const uint64_t rows = n * count * 4;
+              uint64_t missing = (n - 1) * request.rows.slice_bytes;
+              for (const Step& step : plan->steps) {
+                if (step.kind != StepKind::kGet && step.kind != StepKind::kCopy)
+                  continue;
+                if (step.to < rows) {
+                  EXPECT_EQ(missing, 0u) << DebugString(step);
+                }
+                if (step.to >= rows && step.kind == StepKind::kGet)
+                  missing -= step.bytes;
+              }
+              EXPECT_EQ(missing, 0u);
             }
           }
         }

@@ -75,43 +75,26 @@ TEST(RefusalsTest, WrongSources) {
             "permute: rank 1 is the source of both rank 0 and rank 3");
 }
 
-TEST(RefusalsTest, WrongTables) {
-  const Request right = MakeRequest(Op::kRaggedAllToAll, 2, 40);
-  // Columns of four entries: two slices for rank 0, two for rank 1.
-  auto refusal = [&](size_t entry, int64_t value) {
-    Request request = right;
-    request.ragged.tables[entry] = value;
-    return Refusal(request, {});
-  };
-  EXPECT_EQ(refusal(1, 36),
-            "ragged_all_to_all: rank 0: input_offsets[1] = 36 and "
-            "send_sizes[1] = 5 leave the 40 rows of its operand");
-  EXPECT_EQ(refusal(1, -1),
-            "ragged_all_to_all: rank 0: input_offsets[1] = -1 and "
-            "send_sizes[1] = 5 leave the 40 rows of its operand");
-  EXPECT_EQ(refusal(5, -1),
-            "ragged_all_to_all: rank 0: input_offsets[1] = 15 and "
-            "send_sizes[1] = -1 leave the 40 rows of its operand");
-  EXPECT_EQ(refusal(16 + 8, std::numeric_limits<int64_t>::max()),
-            "ragged_all_to_all: rank 1: output_offsets[0] = "
-            "9223372036854775807 and send_sizes[0] = 15 leave the 40 rows of "
-            "the output");
-  EXPECT_EQ(refusal(12, 14),
-            "ragged_all_to_all: rank 0 sends 15 rows (send_sizes[0]), and rank "
-            "0 expects 14 (recv_sizes[0])");
-  EXPECT_EQ(refusal(16 + 8, 14),
-            "ragged_all_to_all: in the output of rank 0, rows [0, 15) from "
-            "rank 0 and rows [14, 29) from rank 1 overlap");
-  Request request = right;
-  request.ragged.tables.pop_back();
-  EXPECT_NE(Refusal(request, {}).find("31 entries"), std::string::npos);
-  request = right;
-  request.ragged.output_rows = uint64_t{1} << 60;
-  EXPECT_NE(Refusal(request, {}).find("more than"), std::string::npos);
-  request = MakeRequest(Op::kRaggedAllToAll, 2, uint64_t{1} << 40);
-  EXPECT_NE(Refusal(request, {.slot_bytes = 1024}, Code::kResourceExhausted)
-                .find("use larger slots"),
+TEST(RefusalsTest, WrongRows) {
+  Request request = MakeRequest(Op::kRaggedAllToAll, 2, 40);
+  request.rows.table = 3;
+  EXPECT_EQ(Refusal(request, {}),
+            "ragged_all_to_all: 40 elements are not 3 rows");
+  request.rows.table = 40;
+  request.rows.slices = 0;
+  EXPECT_NE(Refusal(request, {}).find("0 slices for each rank"),
             std::string::npos);
+  request.rows.slices = uint64_t{1} << 60;
+  EXPECT_NE(Refusal(request, {}).find("slices for each rank"),
+            std::string::npos);
+  for (Op op : {Op::kRaggedAllToAll, Op::kTakeRows}) {
+    request = MakeRequest(op, 2, 40);
+    request.count = request.rows.table = uint64_t{1} << 30;
+    EXPECT_NE(Refusal(request, {}).find("2**31 or more"), std::string::npos);
+    request = MakeRequest(op, 2, 40);
+    request.rows.taken = uint64_t{1} << 31;
+    EXPECT_NE(Refusal(request, {}).find("2**31 or more"), std::string::npos);
+  }
 }
 
 TEST(RefusalsTest, WrongGeometry) {

@@ -61,7 +61,7 @@ Words ExpectedOutput(const Call& call, int rank) {
     }
   };
   for (int r = 0; r < n; ++r) {
-    if (request.op == Op::kAllGather || request.op == Op::kTakeRows)
+    if (request.op == Op::kAllGather || MovesRows(request.op))
       copy(r, 0, r * count);
     if (request.op == Op::kAllToAll) copy(r, rank * count, r * count);
     if (request.op == Op::kGather && rank == root) copy(r, 0, r * count);
@@ -76,17 +76,6 @@ Words ExpectedOutput(const Call& call, int rank) {
     fold(0, reverse ? n : rank + 1, reverse ? rank : 0);
   if (request.op == Op::kExscan)
     fold(0, reverse ? n : rank, reverse ? rank + 1 : 0);
-  if (request.op == Op::kRaggedAllToAll) {
-    const uint64_t slices = request.ragged.slices, entries = n * slices;
-    for (int sender = 0; sender < n; ++sender) {
-      const int64_t* table = &request.ragged.tables[sender * 4 * entries];
-      for (uint64_t k = rank * slices; k < (rank + 1) * slices; ++k) {
-        for (int64_t row = 0; row < table[entries + k]; ++row)
-          copy(sender, (table[k] + row) * count,
-               (table[2 * entries + k] + row) * count);
-      }
-    }
-  }
   if (request.op == Op::kPermute) {
     const int source = request.sources[rank];
     if (source >= 0) {

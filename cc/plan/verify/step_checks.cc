@@ -13,7 +13,8 @@ bool Within(uint64_t at, uint64_t bytes, uint64_t size) {
 Status CheckStep(const Request& request, const Geometry& geometry,
                  uint64_t rounds, int rank, const Step& step) {
   const uint64_t slot = geometry.slot_bytes;
-  const uint64_t input = InputBytes(request), output = PlannedBytes(request);
+  const uint64_t input = PlannedInputBytes(request);
+  const uint64_t output = PlannedBytes(request);
   if (step.round >= rounds || step.to_round >= rounds) {
     return Error(Code::kInternal, "a round that the call does not have");
   }

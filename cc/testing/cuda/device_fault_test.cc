@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -14,6 +15,7 @@
 
 #include "cc/base/status.h"
 #include "cc/comm/call/call.h"
+#include "cc/plan/plan.h"
 #include "cc/testing/cuda/device_calls.h"
 #include "cc/testing/cuda/device_world.h"
 
@@ -56,8 +58,7 @@ Status WatchUntilFailure(DeviceWorld& world) {
       Call call = Sum(rank, count);
       call.input = buffer;
       call.output = buffer + count * sizeof(int32_t);
-      return world->endpoint(rank).Enqueue({0, 1}, call, {},
-                                           world->stream(rank));
+      return world->endpoint(rank).Enqueue({0, 1}, call, world->stream(rank));
     });
   }
   const Status status = WatchUntilFailure(*world);
@@ -108,6 +109,65 @@ TEST_F(DeviceEndpointTest, LatePeerOfMoreCopiesThanQueuesHold) {
   options.slot_bytes = 64 << 10;
   EXPECT_EXIT(RunDisagreement(30 << 20, 0, options), testing::ExitedWithCode(0),
               "DEADLINE_EXCEEDED .*rank 0 .*psum.*rank 1.*call failed");
+}
+
+// Two ranks exchange two rows, with a wrong entry in the table of rank 1.
+// Prints the error, whether the call failed and whether a row has moved, and
+// ends the process.
+[[noreturn]] void RunWrongSlices() {
+  DeviceOptions options;
+  options.timeout_s = 5;
+  auto* world = new DeviceWorld(2, options);
+  world->OpenChannels({0, 1});
+  const int32_t tables[2][8] = {{0, 1, 1, 1, 0, 0, 1, 1},
+                                {0, 1, 1, 2, 1, 1, 1, 2}};
+  std::byte* buffers[2] = {};
+  constexpr uint64_t kRow = 1024, kOutput = 4096, kTable = 8192, kRest = 12288;
+  for (int rank = 0; rank < 2; ++rank) {
+    OkOrDie(cudaSetDevice(world->device(rank)));
+    OkOrDie(cudaMalloc(&buffers[rank], 1 << 20));
+    OkOrDie(cudaMemset(buffers[rank], 1, 1 << 20));
+    OkOrDie(cudaMemset(buffers[rank] + kOutput, 7, 2 * kRow));
+    OkOrDie(cudaMemcpy(buffers[rank] + kTable, tables[rank],
+                       sizeof(tables[rank]), cudaMemcpyHostToDevice));
+  }
+  for (int rank = 0; rank < 2; ++rank) {
+    OkOrDie(cudaSetDevice(world->device(rank)));
+    Call call = Sum(rank, 2 * kRow / sizeof(int32_t));
+    call.request.op = plan::Op::kRaggedAllToAll;
+    call.request.rows = {.table = 2, .taken = 2, .slices = 1};
+    call.input = buffers[rank];
+    call.output = buffers[rank] + kOutput;
+    call.row_operands.slices = buffers[rank] + kTable;
+    call.row_operands.slice_entry_bytes = sizeof(int32_t);
+    call.row_operands.scratch = buffers[rank] + kRest;
+    OkOrDie(world->endpoint(rank).Enqueue({0, 1}, call, world->stream(rank)));
+  }
+  // While the devices wait for their hosts, their memory can be read.
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  std::byte output[2 * kRow] = {};
+  cudaStream_t aside = nullptr;
+  OkOrDie(cudaSetDevice(world->device(0)));
+  OkOrDie(cudaStreamCreateWithFlags(&aside, cudaStreamNonBlocking));
+  OkOrDie(cudaMemcpyAsync(output, buffers[0] + kOutput, sizeof(output),
+                          cudaMemcpyDeviceToHost, aside));
+  OkOrDie(cudaStreamSynchronize(aside));
+  const bool moved = std::ranges::any_of(
+      output, [](std::byte b) { return b != std::byte{7}; });
+  const Status status = WatchUntilFailure(*world);
+  const bool failed = cudaStreamSynchronize(world->stream(0)) != cudaSuccess;
+  std::cerr << CodeName(status.code()) << " | " << status.message() << " | "
+            << (failed ? "call failed" : "call ok") << " | "
+            << (moved ? "moved" : "nothing moved") << std::endl;
+  std::_Exit(0);
+}
+
+TEST_F(DeviceEndpointTest, WrongSlicesEndInAnErrorBeforeARowMoves) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(RunWrongSlices(), testing::ExitedWithCode(0),
+              "INVALID_ARGUMENT .*rank 1: input_offsets.1. = 1 and "
+              "send_sizes.1. = 2 leave the 2 rows of its operand.*"
+              "call failed . nothing moved");
 }
 
 }  // namespace

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "cc/comm/call/call.h"
-#include "cc/comm/cuda/host_path.h"
 #include "cc/engine/cuda/rows.h"
 #include "cc/plan/plan.h"
 #include "cc/testing/cuda/device_world.h"
@@ -33,20 +32,17 @@ class Scratch {
     OkOrDie(cudaSetDevice(device));
     OkOrDie(cudaMalloc(&input_, kLargest + 64));
     OkOrDie(cudaMalloc(&output_, kLargest + 64));
-    OkOrDie(cudaMalloc(&table_, 1 << 20));
     OkOrDie(cudaMalloc(&rows_, kRowBytes));
   }
   ~Scratch() {
     cudaFree(input_);
     cudaFree(output_);
-    cudaFree(table_);
     cudaFree(rows_);
   }
   Scratch(const Scratch&) = delete;
 
   // Moves the call's buffers to the device, at the same alignment.
-  void Upload(Call* call, const SoakCall& soak, int self,
-              HostPath::Table* table, cudaStream_t stream) {
+  void Upload(Call* call, const SoakCall& soak, int self, cudaStream_t stream) {
     auto place = [](void* base, const std::byte* like) {
       return static_cast<std::byte*>(base) +
              reinterpret_cast<uintptr_t>(like) % 64;
@@ -61,12 +57,6 @@ class Scratch {
                             cudaMemcpyHostToDevice, stream));
     OkOrDie(cudaMemcpyAsync(output, call->output, output_bytes_,
                             cudaMemcpyHostToDevice, stream));
-    OkOrDie(cudaMemcpyAsync(table_, call->table.data(),
-                            call->table.size() * sizeof(int64_t),
-                            cudaMemcpyHostToDevice, stream));
-    if (!call->table.empty())
-      *table = {table_, call->table.size(), sizeof(int64_t)};
-    call->table.clear();
     if (call->rows != nullptr) UploadRows(call, soak, self, stream);
     call->input = input;
     call->output = output;
@@ -79,34 +69,44 @@ class Scratch {
   }
 
  private:
-  // Indices, mask and scratch memory of a take_rows.
+  // What an operation that moves rows brings besides the rows, and its scratch
+  // memory.
   void UploadRows(Call* call, const SoakCall& soak, int self,
                   cudaStream_t stream) {
-    const std::vector<int32_t>& indices = soak.indices(self);
-    const std::vector<uint8_t>& published = soak.published(self);
-    auto* to = static_cast<std::byte*>(rows_);
-    const uint64_t mask = indices.size() * sizeof(int32_t);
-    const uint64_t rest = (mask + published.size() + 15) / 16 * 16;
-    ASSERT_LE(
-        rest + cuda::RowScratchBytes(call->request.num_ranks, indices.size()),
-        kRowBytes);
-    OkOrDie(cudaMemcpyAsync(to, indices.data(), mask, cudaMemcpyHostToDevice,
-                            stream));
-    OkOrDie(cudaMemcpyAsync(to + mask, published.data(), published.size(),
-                            cudaMemcpyHostToDevice, stream));
     call->rows.reset();
-    call->row_operands.indices = reinterpret_cast<const int32_t*>(to);
-    if (!published.empty())
-      call->row_operands.published =
-          reinterpret_cast<const uint8_t*>(to + mask);
-    call->row_operands.scratch = to + rest;
+    call->request.rows.slice_bytes = 0;
+    uint64_t used = 0;
+    const auto upload = [&](const auto& values) {
+      std::byte* to = static_cast<std::byte*>(rows_) + used;
+      const uint64_t bytes = values.size() * sizeof(values[0]);
+      used += (bytes + 15) / 16 * 16;
+      OkOrDie(cudaMemcpyAsync(to, values.data(), bytes, cudaMemcpyHostToDevice,
+                              stream));
+      return to;
+    };
+    RowOperands& operands = call->row_operands;
+    if (call->request.op == plan::Op::kTakeRows) {
+      operands.indices =
+          reinterpret_cast<const int32_t*>(upload(soak.indices(self)));
+      if (const std::vector<uint8_t>& mask = soak.published(self);
+          !mask.empty())
+        operands.published = reinterpret_cast<const uint8_t*>(upload(mask));
+    } else if (call->identity % 2 == 0) {
+      operands.slices = upload(soak.slices(self));
+      operands.slice_entry_bytes = sizeof(int64_t);
+    } else {
+      const std::vector<int64_t> wide = soak.slices(self);
+      operands.slices = upload(std::vector<int32_t>(wide.begin(), wide.end()));
+      operands.slice_entry_bytes = sizeof(int32_t);
+    }
+    operands.scratch = static_cast<std::byte*>(rows_) + used;
+    ASSERT_LE(used + cuda::RowScratchBytes(call->request), kRowBytes);
   }
 
   static constexpr uint64_t kRowBytes = uint64_t{256} << 20;
   void* rows_ = nullptr;
   void* input_ = nullptr;
   void* output_ = nullptr;
-  void* table_ = nullptr;
   std::byte* host_output_ = nullptr;
   std::byte* device_output_ = nullptr;
   uint64_t input_bytes_ = 0;
@@ -128,13 +128,12 @@ inline uint64_t RunCall(DeviceWorld& world,
   // pinned may wait for copies of other streams, which may wait for a rank that
   // this thread serves later.
   std::vector<std::unique_ptr<Call>> calls;
-  std::vector<HostPath::Table> tables(members.size());
   for (size_t self = 0; self < members.size(); ++self) {
     const int rank = members[self];
     OkOrDie(cudaSetDevice(world.device(rank)));
     calls.push_back(soak.ForMember(static_cast<int>(self)));
     scratch[rank]->Upload(calls[self].get(), soak, static_cast<int>(self),
-                          &tables[self], world.stream(rank));
+                          world.stream(rank));
     OkOrDie(cudaStreamSynchronize(world.stream(rank)));
   }
   for (size_t self = 0; self < members.size(); ++self) {
@@ -142,13 +141,12 @@ inline uint64_t RunCall(DeviceWorld& world,
     const cudaStream_t stream = world.stream(rank);
     const Call& call = *calls[self];
     OkOrDie(cudaSetDevice(world.device(rank)));
-    if (mode == StartMode::kStartAndDone && tables[self].count == 0) {
+    if (mode == StartMode::kStartAndDone) {
       OkOrDie(world.endpoint(rank).EnqueueStart(members, call, stream));
       OkOrDie(world.endpoint(rank).EnqueueDone(call.output, call.output, 0,
                                                stream));
     } else {
-      OkOrDie(
-          world.endpoint(rank).Enqueue(members, call, tables[self], stream));
+      OkOrDie(world.endpoint(rank).Enqueue(members, call, stream));
     }
   }
   for (int32_t rank : members) scratch[rank]->Download(world.stream(rank));

@@ -35,38 +35,6 @@ inline std::vector<int32_t> Sources(int num_ranks, int pattern) {
   return sources;
 }
 
-// Makes tables with rows of one element: two slices of different sizes for each
-// pair of ranks, some of them empty. They fill at most `rows` rows on either
-// side.
-inline Ragged MakeRagged(int num_ranks, uint64_t rows) {
-  const uint64_t n = num_ranks, entries = 2 * n;
-  const int64_t even = rows / entries, rest = rows % entries;
-  Ragged ragged;
-  ragged.input_rows = ragged.output_rows = rows;
-  ragged.slices = 2;
-  ragged.tables.resize(n * 4 * entries);
-  auto at = [&](uint64_t rank, int column, uint64_t k) -> int64_t& {
-    return ragged.tables[(rank * 4 + column) * entries + k];
-  };
-  std::vector<int64_t> received(n);
-  for (uint64_t sender = 0; sender < n; ++sender) {
-    int64_t sent = 0;
-    for (uint64_t k = 0; k < entries; ++k) {
-      const uint64_t receiver = k / 2;
-      const int64_t d = (receiver + n - sender) % n * 2 + k % 2;
-      int64_t size = even + (d % 2 == 0 ? even / 2 : -(even / 2)) + (d < rest);
-      if ((sender + d) % 5 == 4) size = 0;
-      at(sender, 0, k) = sent;
-      at(sender, 1, k) = size;
-      at(sender, 2, k) = received[receiver];
-      at(receiver, 3, 2 * sender + k % 2) = size;
-      sent += size;
-      received[receiver] += size;
-    }
-  }
-  return ragged;
-}
-
 inline Request MakeRequest(Op op, int num_ranks, uint64_t count,
                            uint32_t element_bytes = 4, int root = 0) {
   Request request;
@@ -76,14 +44,14 @@ inline Request MakeRequest(Op op, int num_ranks, uint64_t count,
   request.element_bytes = element_bytes;
   request.root = root;
   if (op == Op::kPermute) request.sources = Sources(num_ranks, 0);
-  // Rows of one element. Each rank takes the whole table, as without
-  // cpu::TakenRows.
-  if (op == Op::kTakeRows)
-    request.rows = {request.count, num_ranks * request.count};
-  if (op == Op::kRaggedAllToAll) {
-    request.count = 1;
-    request.ragged = MakeRagged(num_ranks, count);
+  // Rows of one element if there are not too many. Each rank takes the whole
+  // table, as without cpu::TakenRows.
+  if (MovesRows(op)) {
+    const bool few = count < (uint64_t{1} << 31) / num_ranks;
+    const uint64_t table = few ? count : 1;
+    request.rows = {table, num_ranks * table};
   }
+  if (op == Op::kRaggedAllToAll) request.rows.slices = 2;
   return request;
 }
 

@@ -119,20 +119,20 @@ inline std::vector<int64_t> Offsets(Random& random,
   return offsets;
 }
 
-inline plan::Ragged RandomRagged(Random& random, int ranks, int64_t rows) {
-  plan::Ragged ragged;
-  ragged.slices = Pick(random, 1, 3);
-  const size_t slices = ragged.slices, entries = ranks * slices;
-  ragged.input_rows = rows;
-  ragged.output_rows = rows + Pick(random, 0, 3);
-  ragged.tables.resize(ranks * 4 * entries);
+// Returns the tables of slices of all ranks of a ragged_all_to_all.
+inline std::vector<int64_t> RandomSlices(Random& random, int ranks,
+                                         const plan::Rows& rows) {
+  const size_t slices = rows.slices, entries = ranks * slices;
+  std::vector<int64_t> tables(ranks * 4 * entries);
   auto at = [&](size_t rank, int column, size_t k) -> int64_t& {
-    return ragged.tables[(rank * 4 + column) * entries + k];
+    return tables[(rank * 4 + column) * entries + k];
   };
   for (int sender = 0; sender < ranks; ++sender) {
-    const std::vector<int64_t> sizes = Lengths(random, entries, rows);
-    const std::vector<int64_t> from = Offsets(random, sizes, rows);
+    const std::vector<int64_t> sizes = Lengths(random, entries, rows.table);
+    std::vector<int64_t> from = Offsets(random, sizes, rows.table);
     for (size_t k = 0; k < entries; ++k) {
+      // Some rows are sent to several places.
+      if (random() % 8 == 0) from[k] = Pick(random, 0, rows.table - sizes[k]);
       at(sender, 0, k) = from[k];
       at(sender, 1, k) = sizes[k];
       at(k / slices, 3, sender * slices + k % slices) = sizes[k];
@@ -140,12 +140,20 @@ inline plan::Ragged RandomRagged(Random& random, int ranks, int64_t rows) {
   }
   for (int receiver = 0; receiver < ranks; ++receiver) {
     const int64_t* column = &at(receiver, 3, 0);
-    const std::vector<int64_t> sizes(column, column + entries);
-    const std::vector<int64_t> to = Offsets(random, sizes, ragged.output_rows);
+    std::vector<int64_t> sizes(column, column + entries);
+    // Not more than the output has room for.
+    int64_t room = rows.taken;
+    for (size_t k = 0; k < entries; ++k) {
+      const size_t sender = k / slices, there = receiver * slices + k % slices;
+      sizes[k] = std::min(sizes[k], room);
+      room -= sizes[k];
+      at(receiver, 3, k) = at(sender, 1, there) = sizes[k];
+    }
+    const std::vector<int64_t> to = Offsets(random, sizes, rows.taken);
     for (size_t k = 0; k < entries; ++k)
       at(k / slices, 2, receiver * slices + k % slices) = to[k];
   }
-  return ragged;
+  return tables;
 }
 
 // A collective of all members of a group.
@@ -175,9 +183,11 @@ class SoakCall {
     if (request_.op == plan::Op::kPermute) RandomSources(random);
     if (request_.op == plan::Op::kTakeRows) RandomRows(random);
     if (request_.op == plan::Op::kRaggedAllToAll) {
-      const int64_t rows = request_.count;
-      request_.count = Pick(random, 1, 3);
-      request_.ragged = RandomRagged(random, n, rows);
+      request_.rows.table = request_.count;
+      request_.count *= Pick(random, 1, 3);
+      request_.rows.taken = request_.rows.table + Pick(random, 0, 3);
+      request_.rows.slices = Pick(random, 1, 3);
+      slices_ = RandomSlices(random, n, request_.rows);
     }
     for (int r = 0; r < n; ++r) {
       request_.rank = r;
@@ -195,6 +205,12 @@ class SoakCall {
   const std::vector<uint8_t>& published(int self) const {
     return published_[self];
   }
+  // ragged_all_to_all: a member's table of slices.
+  std::vector<int64_t> slices(int self) const {
+    const auto size = slices_.size() / members_.size();
+    const auto begin = slices_.begin() + self * size;
+    return {begin, begin + size};
+  }
 
   // Returns the call that the member `self` starts.
   std::unique_ptr<Call> ForMember(int self) {
@@ -208,15 +224,10 @@ class SoakCall {
     call->output = outputs_[self].data();
     call->name = "soak";
     if (request_.op == plan::Op::kTakeRows && request_.count > 0)
-      call->rows = std::make_shared<const cpu::TakenRows>(
+      call->rows = std::make_shared<cpu::TakenRows>(
           cpu::TakenRows::Of(call->request, indices_[self], published_[self]));
-    if (request_.op == plan::Op::kRaggedAllToAll) {
-      auto& tables = call->request.ragged.tables;
-      const size_t size = tables.size() / members_.size();
-      call->table.assign(tables.begin() + self * size,
-                         tables.begin() + (self + 1) * size);
-      tables.clear();
-    }
+    if (request_.op == plan::Op::kRaggedAllToAll && request_.count > 0)
+      SetSlices(call.get(), slices(self));
     return call;
   }
 
@@ -374,14 +385,14 @@ class SoakCall {
         break;
       }
       case Op::kRaggedAllToAll: {
-        const plan::Ragged& ragged = request_.ragged;
-        const size_t entries = n * ragged.slices;
+        if (block == 0) break;
+        const uint64_t slices = request_.rows.slices;
+        const size_t entries = n * slices, row = block / request_.rows.table;
         for (int p = 0; p < n; ++p) {
-          const int64_t* table = &ragged.tables[p * 4 * entries];
-          for (size_t k = self * ragged.slices; k < (self + 1) * ragged.slices;
-               ++k)
-            copy(table[2 * entries + k] * block, p, table[k] * block,
-                 table[entries + k] * block);
+          const int64_t* table = &slices_[p * 4 * entries];
+          for (size_t k = self * slices; k < (self + 1) * slices; ++k)
+            copy(table[2 * entries + k] * row, p, table[k] * row,
+                 table[entries + k] * row);
         }
         break;
       }
@@ -397,6 +408,7 @@ class SoakCall {
   // take_rows: the rows that each member takes and publishes.
   std::vector<std::vector<int32_t>> indices_;
   std::vector<std::vector<uint8_t>> published_;
+  std::vector<int64_t> slices_;  // ragged_all_to_all: tables of all members
   std::vector<Buffer> inputs_;
   std::vector<Buffer> outputs_;
 };

@@ -1,0 +1,82 @@
+#include "cc/ffi/row_buffers.h"
+
+#include "cc/plan/plan.h"
+#include "cc/plan/slices.h"
+
+namespace jax_cxl::ffi {
+namespace {
+
+namespace xffi = xla::ffi;
+
+// Whether a buffer holds `count` elements of a type.
+bool Holds(const xffi::AnyBuffer& buffer, xffi::DataType type, uint64_t count) {
+  return buffer.element_type() == type && buffer.element_count() == count;
+}
+
+template <typename T>
+const T* DataOf(const xffi::AnyBuffer& buffer) {
+  return static_cast<const T*>(buffer.untyped_data());
+}
+
+// Sets the operands behind the rows. Returns false if they are wrong.
+bool SetIndices(const plan::Rows& rows, const xffi::RemainingArgs& arguments,
+                RowBuffers* buffers) {
+  auto indices = arguments.get<xffi::AnyBuffer>(1);
+  if (!indices || arguments.size() > 3 ||
+      !Holds(*indices, xffi::DataType::S32, rows.taken))
+    return false;
+  buffers->indices = {DataOf<int32_t>(*indices), rows.taken};
+  if (arguments.size() == 2) return true;
+  auto published = arguments.get<xffi::AnyBuffer>(2);
+  if (!published || published->size_bytes() != rows.table) return false;
+  buffers->published = {DataOf<uint8_t>(*published), rows.table};
+  return true;
+}
+
+bool SetSlices(const plan::Request& request,
+               const xffi::RemainingArgs& arguments, RowBuffers* buffers) {
+  auto before = arguments.get<xffi::AnyBuffer>(1);
+  auto slices = arguments.get<xffi::AnyBuffer>(2);
+  if (!before || !slices || arguments.size() != 3 ||
+      before->size_bytes() != plan::OutputBytes(request))
+    return false;
+  const uint64_t entries = plan::SliceEntries(request);
+  if (!Holds(*slices, xffi::DataType::S32, entries) &&
+      !Holds(*slices, xffi::DataType::S64, entries))
+    return false;
+  buffers->before = DataOf<std::byte>(*before);
+  buffers->slices = {DataOf<std::byte>(*slices), slices->size_bytes()};
+  buffers->slice_entry_bytes =
+      static_cast<uint32_t>(slices->size_bytes() / entries);
+  return true;
+}
+
+}  // namespace
+
+Result<RowBuffers> RowBuffers::Of(const CallSite& site,
+                                  const xffi::RemainingArgs& arguments,
+                                  const xffi::RemainingRets& results,
+                                  uint64_t scratch_bytes) {
+  const plan::Request& request = site.prototype().request;
+  const Status wrong = Error(Code::kInternal, site.prototype().name,
+                             " got other buffers than it was lowered for");
+  auto input = arguments.get<xffi::AnyBuffer>(0);
+  auto output = results.get<xffi::AnyBuffer>(0);
+  if (!input || !output || !plan::MovesRows(request.op)) return wrong;
+  CXL_RETURN_IF_ERROR(
+      site.CheckBuffers(input->size_bytes(), (*output)->size_bytes()));
+  RowBuffers buffers;
+  buffers.input = DataOf<std::byte>(*input);
+  buffers.output = static_cast<std::byte*>((*output)->untyped_data());
+  if (request.op == plan::Op::kTakeRows
+          ? !SetIndices(request.rows, arguments, &buffers)
+          : !SetSlices(request, arguments, &buffers))
+    return wrong;
+  if (scratch_bytes == 0) return buffers;
+  auto scratch = results.get<xffi::AnyBuffer>(1);
+  if (!scratch || (*scratch)->size_bytes() < scratch_bytes) return wrong;
+  buffers.scratch = static_cast<std::byte*>((*scratch)->untyped_data());
+  return buffers;
+}
+
+}  // namespace jax_cxl::ffi
