@@ -155,6 +155,7 @@ Status TakenRows::Ready() {
 
 void ZeroRows(const plan::Request& request, std::span<const int32_t> indices,
               std::byte* output) {
+  if (indices.empty()) return;
   const uint64_t row = plan::OutputBytes(request) / indices.size();
   const uint64_t rows = request.rows.table * request.num_ranks;
   for (size_t i = 0; i < indices.size(); ++i)

@@ -57,6 +57,9 @@ class Scratch {
                             cudaMemcpyHostToDevice, stream));
     OkOrDie(cudaMemcpyAsync(output, call->output, output_bytes_,
                             cudaMemcpyHostToDevice, stream));
+    // The device itself fills rows with zeros.
+    if (call->request.op == plan::Op::kTakeRows)
+      OkOrDie(cudaMemsetAsync(output, 0xa5, output_bytes_, stream));
     if (call->rows != nullptr) UploadRows(call, soak, self, stream);
     call->input = input;
     call->output = output;

@@ -223,9 +223,11 @@ class SoakCall {
     call->input = inputs_[self].data();
     call->output = outputs_[self].data();
     call->name = "soak";
-    if (request_.op == plan::Op::kTakeRows && request_.count > 0)
+    if (request_.op == plan::Op::kTakeRows && request_.count > 0) {
+      cpu::ZeroRows(request_, indices_[self], outputs_[self].data());
       call->rows = std::make_shared<cpu::TakenRows>(
           cpu::TakenRows::Of(call->request, indices_[self], published_[self]));
+    }
     if (request_.op == plan::Op::kRaggedAllToAll && request_.count > 0)
       SetSlices(call.get(), slices(self));
     return call;
@@ -377,6 +379,7 @@ class SoakCall {
         break;
       case Op::kTakeRows: {
         if (block == 0) break;
+        std::fill(want.begin(), want.end(), std::byte{0});
         const int64_t rows = request_.rows.table;
         const size_t row = block / rows;
         for (size_t i = 0; i < indices_[self].size(); ++i)
