@@ -35,9 +35,10 @@ cudaError_t LaunchRows(const Call& call, const cuda::DeviceCall& device,
       call.request.op == plan::Op::kTakeRows
           ? cuda::PrepareIndices(call.request, operands.indices,
                                  operands.published, operands.scratch,
-                                 call.output, &rows, stream)
+                                 call.input, call.output, &rows, stream)
           : cuda::PrepareSlices(call.request, operands.slice_entry_bytes,
-                                operands.scratch, device.status, &rows, stream);
+                                operands.scratch, call.input, call.output,
+                                device.status, &rows, stream);
   if (error != cudaSuccess) return error;
   return cuda::LaunchRows(device, shape, rows, stream);
 }

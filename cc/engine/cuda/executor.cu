@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <string>
 
 #include "cc/engine/cuda/block.cuh"
@@ -203,17 +204,12 @@ __device__ void Receive(const DeviceCall& call, DataWarp& warp,
 
 __device__ void SendRows(const DeviceCall& call, const DeviceRows& rows,
                          DataWarp& warp, const DeviceStep& step) {
+  if (step.kind != DeviceStepKind::kPut) return;  // own rows have been copied
   const std::byte* from = call.input + step.from;
-  const auto load = [&](uint64_t i, uint64_t valid) {
-    return LoadLocal(from + i, valid);
-  };
-  if (step.kind == DeviceStepKind::kPut)
-    PutRows(rows, warp, VectorsOf(call, step.to, step.bytes), step.from,
-            step.bytes, load,
-            call.members[call.self].slots[SlotOf(call, step.round)] + step.to);
-  else if (step.kind == DeviceStepKind::kCopy)
-    MoveTaken(rows, warp, VectorsOf(call, 0, step.bytes), call.self, step.from,
-              step.bytes, load, call.output);
+  PutRows(
+      rows, warp, VectorsOf(call, step.to, step.bytes), step.from, step.bytes,
+      [&](uint64_t i, uint64_t valid) { return LoadLocal(from + i, valid); },
+      call.members[call.self].slots[SlotOf(call, step.round)] + step.to);
 }
 
 __device__ void ReceiveRows(const DeviceCall& call, const DeviceRows& rows,
@@ -339,8 +335,13 @@ cudaError_t Launch(const DeviceCall& call, const Shape& shape,
   return cudaGetLastError();
 }
 
-cudaError_t LaunchRows(const DeviceCall& call, const Shape& shape,
+// Puts look up the rows, so more threads send.
+cudaError_t LaunchRows(const DeviceCall& call, Shape shape,
                        const DeviceRows& rows, cudaStream_t stream) {
+  const uint32_t more =
+      std::min(shape.sending_threads, shape.receiving_threads / 2 / 32 * 32);
+  shape.sending_threads += more;
+  shape.receiving_threads -= more;
   Execute<true>
       <<<shape.blocks, (kControlWarps + shape.data_warps()) * 32, 0, stream>>>(
           call, shape, rows);

@@ -11,9 +11,8 @@
 
 // How data warps execute the steps of operations that move rows. They go
 // through the vectors of a step as in every call, several at a time. A put
-// leaves out vectors of rows that nobody takes. Gets and copies load a vector
-// only if its row has a place in the output, and store it in each of its
-// places.
+// leaves out vectors of rows that nobody takes. A get loads a vector only if
+// its row has a place in the output, and stores it in each of its places.
 namespace jax_cxl::cuda {
 
 constexpr int kRowUnroll = 8;
@@ -27,7 +26,10 @@ struct RowVector {
   // `at` is a byte offset in the block.
   __device__ RowVector(const DeviceRows& rows, uint64_t at) {
     const uint64_t vector = at / 16;
-    if (vector >> 32 == 0) {  // a division of 32 bits is much faster
+    if (rows.row_shift >= 0) {
+      row = vector >> rows.row_shift;
+      begin = (vector & (rows.row_vectors - 1)) * 16;
+    } else if (vector >> 32 == 0) {  // a division of 32 bits is much faster
       const auto narrow = static_cast<uint32_t>(vector);
       row = narrow / rows.row_vectors;
       begin = uint64_t{narrow % rows.row_vectors} * 16;
@@ -68,17 +70,20 @@ __device__ __forceinline__ bool IsPublished(const DeviceRows& rows,
 }
 
 // Visits the vectors [first, vectors.size()) of this thread, kRowUnroll at a
-// time. `use(offset)` says whether a vector moves, `load` and `store` move it.
-template <typename Use, typename Load, typename Store>
+// time. `use(offset)` returns -1 if a vector does not move, `load` and `store`
+// move it. `follow` takes what `use` returned, and its result goes to `store`.
+// So its load is under way together with others.
+template <typename Use, typename Follow, typename Load, typename Store>
 __device__ __forceinline__ void MoveSome(DataWarp& warp,
                                          const StripeVectors& vectors,
                                          uint64_t bytes, const Use& use,
-                                         const Load& load, const Store& store) {
+                                         const Follow& follow, const Load& load,
+                                         const Store& store) {
   for (uint32_t base = warp.thread(); base < vectors.size();
        base += warp.threads() * kRowUnroll) {
     uint4 values[kRowUnroll];
     uint64_t offsets[kRowUnroll];
-    int32_t used[kRowUnroll];
+    int32_t used[kRowUnroll], following[kRowUnroll];
 #pragma unroll
     for (int k = 0; k < kRowUnroll; ++k) {
       const uint32_t i = base + k * warp.threads();
@@ -90,7 +95,10 @@ __device__ __forceinline__ void MoveSome(DataWarp& warp,
       if (used[k] >= 0) values[k] = load(offsets[k], bytes - offsets[k]);
 #pragma unroll
     for (int k = 0; k < kRowUnroll; ++k)
-      if (used[k] >= 0) store(offsets[k], values[k], used[k]);
+      following[k] = used[k] >= 0 ? follow(used[k]) : -1;
+#pragma unroll
+    for (int k = 0; k < kRowUnroll; ++k)
+      if (used[k] >= 0) store(offsets[k], values[k], used[k], following[k]);
   }
   warp.Rotate(vectors.size());
 }
@@ -107,7 +115,8 @@ __device__ __forceinline__ void PutRows(const DeviceRows& rows, DataWarp& warp,
         const uint64_t end = bytes - i < 16 ? bytes : i + 16;
         return IsPublished(rows, at + i, at + end) ? 0 : -1;
       },
-      load, [&](uint64_t i, uint4 v, int32_t) { StoreSlot(slot + i, v); });
+      [](int32_t) { return -1; }, load,
+      [&](uint64_t i, uint4 v, int32_t, int32_t) { StoreSlot(slot + i, v); });
 }
 
 // Moves the taken rows of bytes [at, at + bytes) of a member's block to the
@@ -123,11 +132,13 @@ __device__ __forceinline__ void MoveTaken(const DeviceRows& rows,
   if (rows.row_vectors > 0) {
     MoveSome(
         warp, vectors, bytes,
-        [&](uint64_t i) { return first[RowVector(rows, at + i).row]; }, load,
-        [&](uint64_t i, uint4 v, int32_t place) {
-          const uint64_t begin = RowVector(rows, at + i).begin;
-          for (; place >= 0; place = rows.next[place])
-            StoreLocal(output + place * rows.row_bytes + begin, v, 16);
+        [&](uint64_t i) { return first[RowVector(rows, at + i).row]; },
+        [&](int32_t place) { return rows.next[place]; }, load,
+        [&](uint64_t i, uint4 v, int32_t place, int32_t other) {
+          std::byte* to = output + RowVector(rows, at + i).begin;
+          StoreLocal(to + place * rows.row_bytes, v, 16);
+          for (; other >= 0; other = rows.next[other])
+            StoreLocal(to + other * rows.row_bytes, v, 16);
         });
     return;
   }
@@ -151,8 +162,8 @@ __device__ __forceinline__ void MoveTaken(const DeviceRows& rows,
         for_each(i, [&](int32_t, uint64_t, uint64_t, uint64_t) { used = 0; });
         return used;
       },
-      load,
-      [&](uint64_t i, uint4 v, int32_t) {
+      [](int32_t) { return -1; }, load,
+      [&](uint64_t i, uint4 v, int32_t, int32_t) {
         for_each(i, [&](int32_t place, uint64_t row_begin, uint64_t from,
                         uint64_t to) {
           for (; place >= 0; place = rows.next[place])

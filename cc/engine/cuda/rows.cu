@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <type_traits>
 
 #include "cc/engine/cuda/block.cuh"
@@ -11,6 +12,10 @@ namespace {
 constexpr int kThreads = 256;
 constexpr uint32_t kMaxGrid = 256;
 constexpr uint64_t kNoFault = ~uint64_t{0};
+// So few checks cost less than a launch.
+constexpr uint64_t kFewChecks = 1024;
+// Bytes of a row that a warp copies at a time.
+constexpr uint64_t kPartBytes = uint64_t{8} << 10;
 
 // Adds place `to` of the output to the places of a row.
 __device__ __forceinline__ void AddPlace(int32_t* first, int32_t* next,
@@ -18,42 +23,73 @@ __device__ __forceinline__ void AddPlace(int32_t* first, int32_t* next,
   next[to] = atomicExch(&first[row], static_cast<int32_t>(to));
 }
 
+// Copies `bytes` bytes with threads [thread, threads), or writes zeros if
+// `from` is null.
+__device__ void CopyBytes(std::byte* to, const std::byte* from, uint64_t bytes,
+                          uint32_t thread, uint32_t threads) {
+  const auto copy = [&](auto zero) {
+    using Word = decltype(zero);
+    const auto* source = reinterpret_cast<const Word*>(from);
+    auto* target = reinterpret_cast<Word*>(to);
+    constexpr int kUnroll = 4;
+    const uint64_t words = bytes / sizeof(Word);
+    for (uint64_t base = thread; base < words;
+         base += uint64_t{threads} * kUnroll) {
+      Word values[kUnroll];
+#pragma unroll
+      for (int k = 0; k < kUnroll; ++k) {
+        const uint64_t i = base + uint64_t{threads} * k;
+        values[k] = from != nullptr && i < words ? source[i] : zero;
+      }
+#pragma unroll
+      for (int k = 0; k < kUnroll; ++k) {
+        const uint64_t i = base + uint64_t{threads} * k;
+        if (i < words) target[i] = values[k];
+      }
+    }
+  };
+  const uint64_t alignment = reinterpret_cast<uintptr_t>(to) |
+                             reinterpret_cast<uintptr_t>(from) | bytes;
+  if (alignment % 16 == 0)
+    copy(make_uint4(0, 0, 0, 0));
+  else if (alignment % 4 == 0)
+    copy(uint32_t{0});
+  else
+    copy(uint8_t{0});
+}
+
 struct Indices {
   const int32_t* indices;
   uint64_t taken;
+  uint64_t table_rows;
   uint64_t all_rows;
   uint64_t row_bytes;
+  int64_t own;  // index of the first row of this rank's block
+  const std::byte* input;
   std::byte* output;
   int32_t* first;
   int32_t* next;
 };
 
-// A block takes several indices at a time: first it finds their places, then it
-// fills rows with zeros.
+// Every warp takes a part of a row at a time.
 __global__ void FindPlaces(const __grid_constant__ Indices at) {
-  for (uint64_t begin = uint64_t{blockIdx.x} * blockDim.x; begin < at.taken;
-       begin += uint64_t{gridDim.x} * blockDim.x) {
-    const uint64_t to = begin + threadIdx.x;
-    const int32_t index = to < at.taken ? at.indices[to] : -1;
+  const uint32_t warps = gridDim.x * (blockDim.x / 32);
+  const uint64_t parts = (at.row_bytes + kPartBytes - 1) / kPartBytes;
+  for (uint64_t item = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+       item < at.taken * parts; item += warps) {
+    const uint64_t to = item / parts, begin = item % parts * kPartBytes;
+    const int64_t index = at.indices[to];
     const bool inside = index >= 0 && index < at.all_rows;
-    if (inside) AddPlace(at.first, at.next, index, to);
-    if (!__syncthreads_or(to < at.taken && !inside)) continue;
-    const uint64_t end = min(begin + blockDim.x, at.taken);
-    const bool aligned = at.row_bytes % 16 == 0 &&
-                         reinterpret_cast<uintptr_t>(at.output) % 16 == 0;
-    // A warp for each row.
-    for (uint64_t row = begin + threadIdx.x / 32; row < end;
-         row += blockDim.x / 32) {
-      if (at.indices[row] >= 0 && at.indices[row] < at.all_rows) continue;
-      std::byte* zeros = at.output + row * at.row_bytes;
-      if (aligned) {
-        for (uint64_t i = LaneInWarp(); i < at.row_bytes / 16; i += 32)
-          reinterpret_cast<uint4*>(zeros)[i] = make_uint4(0, 0, 0, 0);
-      } else {
-        for (uint64_t i = LaneInWarp(); i < at.row_bytes; i += 32)
-          zeros[i] = std::byte{0};
-      }
+    const int64_t own = index - at.own;
+    const bool mine = inside && own >= 0 && own < at.table_rows;
+    if (inside && !mine) {
+      if (LaneInWarp() == 0 && begin == 0)
+        AddPlace(at.first, at.next, index, to);
+      continue;
     }
+    CopyBytes(at.output + to * at.row_bytes + begin,
+              mine ? at.input + own * at.row_bytes + begin : nullptr,
+              min(kPartBytes, at.row_bytes - begin), LaneInWarp(), 32);
   }
 }
 
@@ -66,6 +102,9 @@ struct Slices {
   int32_t* first;
   int32_t* next;
   uint8_t* published;
+  uint64_t row_bytes;
+  const std::byte* input;
+  std::byte* output;
   DeviceStatus* status;
 };
 
@@ -90,52 +129,84 @@ __host__ __device__ uint64_t NumChecks(const Slices<Entry>& slices) {
   return slices.tables.ranks * entries * (1 + entries);
 }
 
+// Returns the first fault that checks `begin`, `begin` + `step` and so on find.
+template <typename Entry>
+__device__ uint64_t FirstFault(const Slices<Entry>& slices, uint64_t begin,
+                               uint64_t step) {
+  const uint64_t end = NumChecks(slices);
+  for (uint64_t number = begin; number < end; number += step)
+    if (Check(slices, number).kind != plan::SliceFault::kNone) return number;
+  return kNoFault;
+}
+
+__device__ void Note(uint64_t* first, uint64_t fault) {
+  if (fault != kNoFault)
+    atomicMin(reinterpret_cast<unsigned long long*>(first),
+              static_cast<unsigned long long>(fault));
+}
+
 // Finds the first fault, as plan::CheckSlices does.
 template <typename Entry>
 __global__ void CheckAll(const __grid_constant__ Slices<Entry> slices) {
-  const uint64_t end = NumChecks(slices);
-  for (uint64_t number = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-       number < end; number += uint64_t{gridDim.x} * blockDim.x) {
-    if (Check(slices, number).kind == plan::SliceFault::kNone) continue;
-    atomicMin(reinterpret_cast<unsigned long long*>(slices.fault),
-              static_cast<unsigned long long>(number));
-    return;  // a later check of this thread has a larger number
-  }
+  Note(slices.fault,
+       FirstFault(slices, uint64_t{blockIdx.x} * blockDim.x + threadIdx.x,
+                  uint64_t{gridDim.x} * blockDim.x));
+}
+
+// The same for few checks: every block makes all of them.
+template <typename Entry>
+__device__ uint64_t CheckInBlock(const Slices<Entry>& slices) {
+  __shared__ uint64_t first;
+  if (threadIdx.x == 0) first = kNoFault;
+  __syncthreads();
+  Note(&first, FirstFault(slices, threadIdx.x, blockDim.x));
+  __syncthreads();
+  return first;
 }
 
 template <typename Entry>
 __device__ void Refuse(const Slices<Entry>& slices, uint64_t number) {
-  if (blockIdx.x != 0 || threadIdx.x != 0) return;
+  if (blockIdx.x != 0 || blockIdx.y != 0 || threadIdx.x != 0) return;
   slices.status->slice_fault = Check(slices, number);
   Report(slices.status, DeviceFault::kSlices, static_cast<int>(slices.rank));
   Stop(slices.status);
 }
 
-// Finds the places of all rows that this rank receives, and marks those that it
-// sends to others. Blocks take slices in turn.
+// Finds the places of all rows that this rank receives from others, marks those
+// that it sends to others, and copies its own. The blocks of a grid row share a
+// slice; the rows take slices in turn.
 template <typename Entry>
 __global__ void FindSlices(const __grid_constant__ Slices<Entry> slices) {
-  if (const uint64_t fault = *slices.fault; fault != kNoFault)
-    return Refuse(slices, fault);
+  const uint64_t fault =
+      NumChecks(slices) <= kFewChecks ? CheckInBlock(slices) : *slices.fault;
+  if (fault != kNoFault) return Refuse(slices, fault);
   const plan::SliceTables<Entry>& tables = slices.tables;
-  const uint64_t entries = tables.entries();
-  for (uint64_t item = blockIdx.x; item < 2 * entries; item += gridDim.x) {
+  const uint64_t entries = tables.entries(), rank = slices.rank;
+  const uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;
+  const uint32_t threads = gridDim.x * blockDim.x;
+  for (uint64_t item = blockIdx.y; item < 2 * entries; item += gridDim.y) {
     if (item < entries) {
       const uint64_t sender = item / tables.slices;
-      const uint64_t k = slices.rank * tables.slices + item % tables.slices;
+      const uint64_t k = rank * tables.slices + item % tables.slices;
       const uint64_t rows = tables.SendSize(sender, k);
-      const uint64_t from =
-          sender * slices.sizes.table + tables.InputOffset(sender, k);
+      const uint64_t from = tables.InputOffset(sender, k);
       const uint64_t to = tables.OutputOffset(sender, k);
-      for (uint64_t i = threadIdx.x; i < rows; i += blockDim.x)
-        AddPlace(slices.first, slices.next, from + i, to + i);
+      if (sender == rank) {
+        CopyBytes(slices.output + to * slices.row_bytes,
+                  slices.input + from * slices.row_bytes,
+                  rows * slices.row_bytes, thread, threads);
+        continue;
+      }
+      int32_t* first = slices.first + sender * slices.sizes.table;
+      for (uint64_t i = thread; i < rows; i += threads)
+        AddPlace(first, slices.next, from + i, to + i);
       continue;
     }
     const uint64_t k = item - entries;
-    if (k / tables.slices == slices.rank) continue;
-    const uint64_t rows = tables.SendSize(slices.rank, k);
-    const uint64_t from = tables.InputOffset(slices.rank, k);
-    for (uint64_t i = threadIdx.x; i < rows; i += blockDim.x)
+    if (k / tables.slices == rank) continue;
+    const uint64_t rows = tables.SendSize(rank, k);
+    const uint64_t from = tables.InputOffset(rank, k);
+    for (uint64_t i = thread; i < rows; i += threads)
       slices.published[from + i] = 1;
   }
 }
@@ -157,7 +228,8 @@ DeviceRows Describe(const plan::Request& request, const RowScratch& scratch) {
 
 template <typename Entry>
 cudaError_t LaunchSlices(const plan::Request& request,
-                         const RowScratch& scratch, DeviceStatus* status,
+                         const RowScratch& scratch, const void* input,
+                         void* output, DeviceStatus* status,
                          cudaStream_t stream) {
   Slices<Entry> slices;
   slices.tables = {reinterpret_cast<const Entry*>(scratch.slices),
@@ -169,11 +241,17 @@ cudaError_t LaunchSlices(const plan::Request& request,
   slices.first = scratch.first;
   slices.next = scratch.next;
   slices.published = scratch.published;
+  slices.row_bytes = request.count * request.element_bytes / request.rows.table;
+  slices.input = static_cast<const std::byte*>(input);
+  slices.output = static_cast<std::byte*>(output);
   slices.status = status;
-  CheckAll<Entry>
-      <<<Grid(NumChecks(slices) / kThreads + 1), kThreads, 0, stream>>>(slices);
-  FindSlices<Entry>
-      <<<Grid(2 * slices.tables.entries()), kThreads, 0, stream>>>(slices);
+  if (NumChecks(slices) > kFewChecks)
+    CheckAll<Entry>
+        <<<Grid(NumChecks(slices) / kThreads + 1), kThreads, 0, stream>>>(
+            slices);
+  const int rows = Grid(2 * slices.tables.entries());
+  const dim3 grid(std::max(1, 2 * static_cast<int>(kMaxGrid) / rows), rows);
+  FindSlices<Entry><<<grid, kThreads, 0, stream>>>(slices);
   return cudaGetLastError();
 }
 
@@ -207,7 +285,7 @@ cudaError_t ClearRows(const plan::Request& request, void* scratch,
 
 cudaError_t PrepareIndices(const plan::Request& request, const int32_t* indices,
                            const uint8_t* published, void* scratch,
-                           void* output, DeviceRows* rows,
+                           const void* input, void* output, DeviceRows* rows,
                            cudaStream_t stream) {
   const RowScratch parts(request, scratch);
   *rows = Describe(request, parts);
@@ -215,27 +293,35 @@ cudaError_t PrepareIndices(const plan::Request& request, const int32_t* indices,
   Indices at;
   at.indices = indices;
   at.taken = request.rows.taken;
+  at.table_rows = request.rows.table;
   at.all_rows = request.rows.table * request.num_ranks;
   at.row_bytes = rows->row_bytes;
+  at.own = static_cast<int64_t>(request.rank * request.rows.table);
+  at.input = static_cast<const std::byte*>(input);
   at.output = static_cast<std::byte*>(output);
   at.first = parts.first;
   at.next = parts.next;
-  // Few indices a block, so that many blocks fill rows with zeros.
-  constexpr int kFewThreads = 128;
-  FindPlaces<<<Grid((at.taken + kFewThreads - 1) / kFewThreads), kFewThreads, 0,
-               stream>>>(at);
+  constexpr int kWarps = kThreads / 32;
+  const uint64_t items =
+      at.taken * ((at.row_bytes + kPartBytes - 1) / kPartBytes);
+  const int blocks = static_cast<int>(
+      std::clamp<uint64_t>((items + kWarps - 1) / kWarps, 1, 4 * kMaxGrid));
+  FindPlaces<<<blocks, kThreads, 0, stream>>>(at);
   return cudaGetLastError();
 }
 
 cudaError_t PrepareSlices(const plan::Request& request, uint32_t entry_bytes,
-                          void* scratch, DeviceStatus* status, DeviceRows* rows,
+                          void* scratch, const void* input, void* output,
+                          DeviceStatus* status, DeviceRows* rows,
                           cudaStream_t stream) {
   const RowScratch parts(request, scratch);
   *rows = Describe(request, parts);
   rows->published = parts.published;
   return entry_bytes == sizeof(int32_t)
-             ? LaunchSlices<int32_t>(request, parts, status, stream)
-             : LaunchSlices<int64_t>(request, parts, status, stream);
+             ? LaunchSlices<int32_t>(request, parts, input, output, status,
+                                     stream)
+             : LaunchSlices<int64_t>(request, parts, input, output, status,
+                                     stream);
 }
 
 cudaError_t PreloadRows() {

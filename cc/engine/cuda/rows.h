@@ -15,11 +15,13 @@ namespace jax_cxl::cuda {
 
 // Where each row of the table of all blocks goes in the output: to first[row],
 // next[first[row]], and so on, until -1. Most rows go to one place or to none.
+// Rows of this rank's own block have no places, because they have been copied.
 struct DeviceRows {
   uint64_t row_bytes = 0;
   uint64_t table_rows = 0;  // of a member's block
   // 16-byte vectors of a row; 0 if rows do not consist of whole vectors.
   uint32_t row_vectors = 0;
+  int32_t row_shift = -1;  // row_vectors is 2**row_shift; -1: no power of two
   // Which rows of this rank's block other ranks take: those with a 1. Null: all
   // of them.
   const uint8_t* published = nullptr;
@@ -47,19 +49,21 @@ inline uint64_t RowScratchBytes(const plan::Request& request) {
 cudaError_t ClearRows(const plan::Request& request, void* scratch,
                       cudaStream_t stream);
 
-// Enqueues the preparation of a take_rows: finds the place of each row, and
-// fills with zeros the rows of the output whose index (int32,
-// request.rows.taken of them) is outside the table. Sets `rows`.
+// Enqueues the preparation of a take_rows: finds the place of each row, copies
+// this rank's own rows, and fills with zeros the rows of the output whose index
+// (int32, request.rows.taken of them) is outside the table. Sets `rows`.
 cudaError_t PrepareIndices(const plan::Request& request, const int32_t* indices,
                            const uint8_t* published, void* scratch,
-                           void* output, DeviceRows* rows, cudaStream_t stream);
+                           const void* input, void* output, DeviceRows* rows,
+                           cudaStream_t stream);
 
-// Enqueues the preparation of a ragged_all_to_all, whose tables lie in the
-// scratch memory, with entries of 4 or 8 bytes. Sets `rows`. If a table is
-// wrong, the device reports DeviceFault::kSlices and stops (see Launch), before
-// it moves a row. All ranks find the same fault.
+// The same of a ragged_all_to_all, whose tables lie in the scratch memory, with
+// entries of 4 or 8 bytes. If a table is wrong, the device reports
+// DeviceFault::kSlices and stops (see Launch), before it moves a row. All ranks
+// find the same fault.
 cudaError_t PrepareSlices(const plan::Request& request, uint32_t entry_bytes,
-                          void* scratch, DeviceStatus* status, DeviceRows* rows,
+                          void* scratch, const void* input, void* output,
+                          DeviceStatus* status, DeviceRows* rows,
                           cudaStream_t stream);
 
 // Loads the kernels on the current device, as Preload does.
