@@ -27,12 +27,12 @@ def _launch(*command, devices=1):
 
 class MoeTest(absltest.TestCase):
     def test_random_cases(self):
-        run = _launch(str(_BENCHMARKS / "fuzz_moe.py"), "--count=3", devices=2)
+        run = _launch(str(_BENCHMARKS / "fuzz_moe.py"), "--cases=60", "--routings=20", devices=2)
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
         self.assertIn('"wrong_seeds": []', run.stdout)
 
     def test_a_wrong_sum_is_found(self):
-        run = _launch(str(_BENCHMARKS / "fuzz_moe.py"), "--count=1", "--break")
+        run = _launch(str(_BENCHMARKS / "fuzz_moe.py"), "--cases=10", "--routings=10", "--break")
         self.assertNotEqual(run.returncode, 0)
         self.assertIn("seed 0: ['sums']", run.stdout)
 

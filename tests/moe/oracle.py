@@ -17,6 +17,8 @@ class Routed:
       sizes: (ranks, experts of a rank).
       dropped: (ranks,).
       rows: rows of a rank.
+      sums_first: whether a rank adds up the rows of a token before it sends them back. A rank with
+        one expert does not: there a token has several rows only if it chose the expert twice.
     """
 
     row: np.ndarray
@@ -24,6 +26,7 @@ class Routed:
     sizes: np.ndarray
     dropped: np.ndarray
     rows: int
+    sums_first: bool
 
 
 def route(experts: np.ndarray, num_experts: int, capacity=None, max_rows=None) -> Routed:
@@ -52,7 +55,7 @@ def route(experts: np.ndarray, num_experts: int, capacity=None, max_rows=None) -
         first = slot * capacity if capacity else sizes[holder, :slot].sum()
         for i, index in enumerate(indices):
             row[index] = first + i
-    return Routed(row, rank, sizes, dropped, rows)
+    return Routed(row, rank, sizes, dropped, rows, per_rank > 1)
 
 
 def dispatch(x: np.ndarray, routed: Routed) -> np.ndarray:
@@ -76,7 +79,11 @@ def combine(y: np.ndarray, weights: np.ndarray, routed: Routed) -> np.ndarray:
                 index = owner, token, choice
                 if routed.rank[index] == rank and routed.row[index] >= 0:
                     row = y[rank, routed.row[index]].astype(wide)
-                    partial += weights[index].astype(wide) * row
+                    product = weights[index].astype(wide) * row
+                    if routed.sums_first:
+                        partial += product
+                    else:
+                        total += product.astype(y.dtype).astype(wide)
             total += partial.astype(y.dtype).astype(wide)
         out[owner, token] = total.astype(y.dtype)
     return out
