@@ -122,6 +122,23 @@ def ragged(
     return _weighted(y, slot, weights)
 
 
+def stand_in(
+    x: jax.Array, chosen: jax.Array, weights: jax.Array, experts: Experts, sizes: Sizes
+) -> jax.Array:
+    """Exchanges nothing, for measurements only: the experts get copies of this rank's tokens.
+
+    The result has the right shape and wrong values.
+    """
+    per_rank = sizes.experts // jax.lax.axis_size(sizes.axis)
+    needed = per_rank * sizes.capacity
+    copies = jnp.tile(x, (-(-needed // len(x)), 1))[:needed]
+    # The barriers keep XLA from dropping rows that are not used.
+    rows = jax.lax.optimization_barrier(copies.reshape(per_rank, sizes.capacity, -1))
+    y = jax.lax.optimization_barrier(experts(rows)).reshape(needed, -1)
+    y = jnp.tile(y, (-(-len(x) // needed), 1))[: len(x)]
+    return y * weights.sum(1, keepdims=True).astype(y.dtype)
+
+
 def _before(chosen: jax.Array, experts: int) -> jax.Array:
     """Returns, for each choice of this rank's tokens, how many before chose the same expert."""
     is_chosen = chosen.ravel()[:, None] == jnp.arange(experts)

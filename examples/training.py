@@ -5,7 +5,7 @@ import importlib
 import importlib.metadata
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import corpus
@@ -25,7 +25,11 @@ _PLATFORM = flags.DEFINE_enum(
     "platform", None, ["cpu", "cuda"], "Devices to use; by default JAX chooses."
 )
 _PRESET = flags.DEFINE_enum(
-    "preset", None, ["340m"], "Sizes for GPUs: 340 million parameters. Other flags override it."
+    "preset",
+    None,
+    ["340m", "moe"],
+    "Sizes for GPUs: 340 million parameters; for mixtures of 8 experts, 570 million. Other flags"
+    " override it.",
 )
 _STEPS = flags.DEFINE_integer("steps", 600, "Optimizer steps.", lower_bound=1)
 _SEED = flags.DEFINE_integer("seed", 0, "Seed of the parameters and of the order of the data.")
@@ -76,6 +80,16 @@ _PRESETS: dict[str, dict[str, Any]] = {
         "heads": 12,
         "dtype": "bfloat16",
         "prefetch": True,
+        "batch_size": 16,
+        "sequence_length": 1024,
+        "learning_rate": 3e-4,
+        "evaluate_size": 16,
+    },
+    "moe": {
+        "layers": 8,
+        "width": 1024,
+        "heads": 8,
+        "dtype": "bfloat16",
         "batch_size": 16,
         "sequence_length": 1024,
         "learning_rate": 3e-4,
@@ -168,7 +182,14 @@ def batch(trainer: Trainer, text: corpus.Corpus, step: int) -> jax.Array:
     return trainer.put(text.train_batch(_SEED.value, step, _BATCH_SIZE.value, _window()))
 
 
-def train(program: Program, trainer: Trainer, text: corpus.Corpus) -> Run:
+# Called with the step that has been trained, the state and the batch; returns the state to go on
+# with.
+AfterStep = Callable[[int, State, jax.Array], State]
+
+
+def train(
+    program: Program, trainer: Trainer, text: corpus.Corpus, after_step: AfterStep | None = None
+) -> Run:
     """Trains to the last step, from the newest checkpoint if there is one."""
     configuration = {flag.name: flag.value for flag in (*_CONFIGURATION, *program.configuration)}
     configuration["corpus_sha256"] = text.fingerprint()
@@ -186,7 +207,9 @@ def train(program: Program, trainer: Trainer, text: corpus.Corpus) -> Run:
         checkpoints = checkpoint.Checkpoints(_CHECKPOINT_DIR.value, configuration)
         if (restored := checkpoints.restore(state)) is not None:
             first_step, state, curves = restored
-    state, measured = _loop(program, trainer, state, text, first_step, curves, checkpoints)
+    state, measured = _loop(
+        program, trainer, state, text, first_step, curves, checkpoints, after_step
+    )
     if checkpoints:
         checkpoints.close()
     parameters, devices = trainer.parameter_count, jax.device_count()
@@ -253,6 +276,7 @@ def _loop(
     first_step: int,
     curves: dict[str, report.Curve],
     checkpoints: "Checkpoints | None",
+    after_step: AfterStep | None,
 ) -> tuple[State, dict[str, Any]]:
     """Trains to the last step.
 
@@ -264,6 +288,7 @@ def _loop(
         first_step: steps taken already.
         curves: the curves so far, appended to.
         checkpoints: where to save, if anywhere.
+        after_step: what to do between steps, if anything.
 
     Returns:
         The last state, and what was measured beside the curves.
@@ -293,7 +318,10 @@ def _loop(
         in_flight = []
         start = time.perf_counter()
         for step in range(first_step + 1, last_step + 1):
-            state, metrics = trainer.step(state, batch(trainer, text, step))
+            rows = batch(trainer, text, step)
+            state, metrics = trainer.step(state, rows)
+            if after_step:
+                state = after_step(step, state, rows)
             in_flight.append((step, metrics))
             evaluates = step % _EVALUATE_EVERY.value == 0 or step == last_step
             saves = step % _CHECKPOINT_EVERY.value == 0 or step == last_step

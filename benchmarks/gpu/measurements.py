@@ -135,6 +135,38 @@ def jit_training(suite: Suite) -> Record:
         return {"results": json.loads(path.read_text())["results"]}
 
 
+def moe(suite: Suite) -> Record:
+    """Measures the exchange of a mixture of experts, and a training step with it, beside NCCL's.
+
+    NCCL communicates through memory of the host.
+    """
+    on_gpus = suite.platform == "cuda"
+    exchange = ["--dtype=bfloat16", "--width=4096", "--sizes=8MiB,32MiB,128MiB"]
+    exchange.append("--routings=uniform,skewed")
+    step = ["--preset=moe", "--repeats=7"]
+    environment = {"NCCL_P2P_DISABLE": "1", "XLA_FLAGS": f"{_autotuned(suite)} {_HIDES}"}
+    if not on_gpus:
+        exchange = ["--sizes=64KiB", "--repeats=1"]
+        step += [*_SMALL, "--batch_size=4", "--repeats=1"]
+        environment = {}
+    found: Record = {}
+    with tempfile.TemporaryDirectory() as folder:
+        # The step first: if time runs out, the exchange has its rows so far.
+        for name, program, flags in (
+            ("step", "benchmarks/moe_training.py", step),
+            ("exchange", "benchmarks/moe.py", [*exchange, "--ways=dispatch,dense,dense-lax"]),
+        ):
+            path = pathlib.Path(folder) / f"{name}.json"
+            _, complete = suite.launch(
+                program, f"--json={path}", *flags, check=False, **environment
+            )
+            if path.exists():
+                found[name] = json.loads(path.read_text())["results"]
+            if not complete:
+                raise StageError("incomplete", **found)
+    return found
+
+
 def transformer(*kinds: str, **environment: str) -> Callable[[Suite], Record]:
     """Returns a stage that trains with each of these kinds of collectives.
 
