@@ -11,82 +11,70 @@ from jax.extend import core
 from jax.interpreters import ad
 
 from jax_cxl._primitives import batching_rules, dtypes, lowering, named_axis
+from jax_cxl._primitives.documentation import documented
 from jax_cxl._primitives.native_enums import Op, ReduceOp
 
+_TEXT = """\
+Reduces x over {which} along a named axis.
 
+{mpi} The reduction takes the ranks' values
+in rank order; float16, bfloat16 and float8 accumulate in float32 and round once.
+The transpose of a sum is the sum in the other direction; other operations have no
+derivative.
+
+Args:
+  x: array, or pytree of arrays, of any dtype that the operation supports. In a sum bool counts
+    as int32.
+  axis_name: mesh axis, or several in the order in which they count ranks.
+  op: "sum", "prod", "min" or "max"; for bool and integers also "and" or "or", which are
+    bitwise.
+  reverse: whether to reduce over {reverse} instead.
+
+Returns:
+  Arrays of x's shape and dtype (int32 for the sum of bool).{first}
+
+Raises:
+  NameError: the axis is not bound, as outside `jax.shard_map`.
+  TypeError: a dtype is not supported, such as float6_e2m3fn, or the operation does not
+    support it.
+  ValueError: `op` is not an operation.
+
+Example:
+  >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+  >>> before = jax.shard_map(lambda x: jax_cxl.{name}(x, "i"),
+  ...                        mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
+  >>> jax.jit(before)(jnp.arange(1, 5))
+  {result}
+"""
+
+
+@documented(
+    _TEXT,
+    which="this rank and all ranks before it",
+    mpi="This is `MPI_Scan`, not `jax.lax.scan`, which is a loop.",
+    reverse="this rank and all ranks after it",
+    first="",
+    result="Array([ 1,  3,  6, 10], dtype=int32)",
+)
 def pscan(
     x: Any, axis_name: Hashable | Sequence[Hashable], *, op: str = "sum", reverse: bool = False
 ) -> Any:
-    """Reduces x over this rank and all ranks before it along a named axis.
-
-    This is `MPI_Scan`, not `jax.lax.scan`, which is a loop. The reduction takes the ranks' values
-    in rank order; float16, bfloat16 and float8 accumulate in float32 and round once.
-    The transpose of a sum is the sum in the other direction; other operations have no
-    derivative.
-
-    Args:
-      x: array, or pytree of arrays, of any dtype that the operation supports. In a sum bool counts
-        as int32.
-      axis_name: mesh axis, or several in the order in which they count ranks.
-      op: "sum", "prod", "min" or "max"; for bool and integers also "and" or "or", which are
-        bitwise.
-      reverse: whether to reduce over this rank and all ranks after it instead.
-
-    Returns:
-      Arrays of x's shape and dtype (int32 for the sum of bool).
-
-    Raises:
-      NameError: the axis is not bound, as outside `jax.shard_map`.
-      TypeError: a dtype is not supported, such as float6_e2m3fn, or the operation does not
-        support it.
-      ValueError: `op` is not an operation.
-
-    Example:
-      >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
-      >>> prefix = jax.shard_map(lambda x: jax_cxl.pscan(x, "i"),
-      ...                        mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
-      >>> jax.jit(prefix)(jnp.arange(1, 5))
-      Array([ 1,  3,  6, 10], dtype=int32)
-    """
     return _scan(pscan_p, x, axis_name, op, reverse)
 
 
+@documented(
+    _TEXT,
+    which="all ranks before this rank",
+    mpi="This is `MPI_Exscan` with a defined result on the first rank.",
+    reverse="all ranks after this rank",
+    first=""" The first rank, or the last rank in
+  reverse, gets the neutral element: 0, 1, the largest or smallest value of the dtype (which
+  is infinite if the dtype has infinities), all bits, or no bit.""",
+    result="Array([0, 1, 3, 6], dtype=int32)",
+)
 def pexscan(
     x: Any, axis_name: Hashable | Sequence[Hashable], *, op: str = "sum", reverse: bool = False
 ) -> Any:
-    """Reduces x over all ranks before this rank along a named axis.
-
-    This is `MPI_Exscan` with a defined result on the first rank. The reduction takes the ranks'
-    values in rank order; float16, bfloat16 and float8 accumulate in float32 and round once.
-    The transpose of a sum is the sum in the other direction; other operations have no
-    derivative.
-
-    Args:
-      x: array, or pytree of arrays, of any dtype that the operation supports. In a sum bool counts
-        as int32.
-      axis_name: mesh axis, or several in the order in which they count ranks.
-      op: "sum", "prod", "min" or "max"; for bool and integers also "and" or "or", which are
-        bitwise.
-      reverse: whether to reduce over all ranks after this rank instead.
-
-    Returns:
-      Arrays of x's shape and dtype (int32 for the sum of bool). The first rank, or the last rank in
-      reverse, gets the neutral element: 0, 1, or the largest or smallest value of the dtype, which
-      is infinite if the dtype has infinities.
-
-    Raises:
-      NameError: the axis is not bound, as outside `jax.shard_map`.
-      TypeError: a dtype is not supported, such as float6_e2m3fn, or the operation does not
-        support it.
-      ValueError: `op` is not an operation.
-
-    Example:
-      >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
-      >>> offset = jax.shard_map(lambda x: jax_cxl.pexscan(x, "i"),
-      ...                        mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
-      >>> jax.jit(offset)(jnp.arange(1, 5))
-      Array([0, 1, 3, 6], dtype=int32)
-    """
     return _scan(pexscan_p, x, axis_name, op, reverse)
 
 

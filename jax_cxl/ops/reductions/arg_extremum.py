@@ -6,58 +6,41 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
+from jax_cxl._primitives.documentation import documented
 from jax_cxl.ops.reductions.idempotent import pmax, pmin
 
+_TEXT = """\
+Returns the index of the rank whose x is the {what}, the lowest index if several are equal.
 
+Args:
+  x: array of any real dtype.
+  axis_name: one mesh axis.
+
+Returns:
+  An int32 array of x's shape. Under check_vma it does not vary over the axis. An
+  element that is NaN on any rank gives 2**31 - 1.
+
+Raises:
+  NameError: the axis is not bound, as outside `jax.shard_map`.
+  TypeError: several axes, or a dtype that is complex or not supported, such as
+    float6_e2m3fn.
+
+Example:
+  >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+  >>> where = jax.shard_map(lambda x: jax_cxl.{name}(x, "i"),
+  ...                       mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P())
+  >>> jax.jit(where)(jnp.array([0, 7, 1, 6, 2, 5, 3, 4]))
+  {result}
+"""
+
+
+@documented(_TEXT, what="largest", result="Array([3, 0], dtype=int32)")
 def pargmax(x: Any, axis_name: Hashable) -> Any:
-    """Returns the index of the rank whose x is the largest, the lowest index if several are equal.
-
-    Args:
-      x: array of any real dtype.
-      axis_name: one mesh axis.
-
-    Returns:
-      An int32 array of x's shape. Under check_vma it does not vary over the axis. An
-      element that is NaN on any rank gives 2**31 - 1.
-
-    Raises:
-      NameError: the axis is not bound, as outside `jax.shard_map`.
-      TypeError: several axes, or a dtype that is complex or not supported, such as
-        float6_e2m3fn.
-
-    Example:
-      >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
-      >>> where = jax.shard_map(lambda x: jax_cxl.pargmax(x, "i"),
-      ...                       mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P())
-      >>> jax.jit(where)(jnp.array([0, 7, 1, 6, 2, 5, 3, 4]))
-      Array([3, 0], dtype=int32)
-    """
     return _first_rank_with("pargmax", pmax, x, axis_name)
 
 
+@documented(_TEXT, what="smallest", result="Array([0, 3], dtype=int32)")
 def pargmin(x: Any, axis_name: Hashable) -> Any:
-    """Returns the index of the rank whose x is the smallest, the lowest index if several are equal.
-
-    Args:
-      x: array of any real dtype.
-      axis_name: one mesh axis.
-
-    Returns:
-      An int32 array of x's shape. Under check_vma it does not vary over the axis. An
-      element that is NaN on any rank gives 2**31 - 1.
-
-    Raises:
-      NameError: the axis is not bound, as outside `jax.shard_map`.
-      TypeError: several axes, or a dtype that is complex or not supported, such as
-        float6_e2m3fn.
-
-    Example:
-      >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
-      >>> where = jax.shard_map(lambda x: jax_cxl.pargmin(x, "i"),
-      ...                       mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P())
-      >>> jax.jit(where)(jnp.array([0, 7, 1, 6, 2, 5, 3, 4]))
-      Array([0, 3], dtype=int32)
-    """
     return _first_rank_with("pargmin", pmin, x, axis_name)
 
 

@@ -10,9 +10,10 @@ from jax.extend import core
 
 from jax_cxl._levels import lower
 from jax_cxl._primitives import batching_rules, dtypes, lowering, named_axis
+from jax_cxl._primitives.documentation import documented
 from jax_cxl._primitives.native_enums import Op, ReduceOp
 
-_DOCUMENTATION = """\
+_TEXT = """\
 Takes the {what} of x over all ranks along a named axis.
 
 {note}
@@ -53,28 +54,15 @@ _EXTREMUM = {
     "example": "jnp.arange(8)",
 }
 _BITWISE = {
-    "note": "As in `jax.lax.{name}`, it is logical for bool, and bitwise for integers. It has no"
-    " derivative.",
+    "note": "As in `jax.lax.bitwise_{what}`, it is logical for bool, and bitwise for integers.\n"
+    "It has no derivative.",
     "dtypes": "bool or integers",
     "refused": "neither bool nor an integer",
     "example": "jnp.array([3, 5, 7, 12, 3, 4, 11, 4])",
 }
 
 
-def _documented(what: str, words: dict[str, str], result: str, like: str = "") -> Callable:
-    """Gives a function the documentation that it shares with the others."""
-
-    def document(function):
-        name = function.__name__
-        note = words["note"].format(name=like or name)
-        text = _DOCUMENTATION.format(**{**words, "note": note}, what=what, name=name, result=result)
-        function.__doc__ = text
-        return function
-
-    return document
-
-
-@_documented("maximum", _EXTREMUM, "Array([6, 7], dtype=int32)")
+@documented(_TEXT, what="maximum", result="Array([6, 7], dtype=int32)", **_EXTREMUM)
 def pmax(
     x: Any,
     axis_name: Hashable | Sequence[Hashable],
@@ -85,7 +73,7 @@ def pmax(
     return _reduce(pmax_p, x, axis_name, axis_index_groups, levels)
 
 
-@_documented("minimum", _EXTREMUM, "Array([0, 1], dtype=int32)")
+@documented(_TEXT, what="minimum", result="Array([0, 1], dtype=int32)", **_EXTREMUM)
 def pmin(
     x: Any,
     axis_name: Hashable | Sequence[Hashable],
@@ -96,7 +84,7 @@ def pmin(
     return _reduce(pmin_p, x, axis_name, axis_index_groups, levels)
 
 
-@_documented("and", _BITWISE, "Array([3, 4], dtype=int32)", like="bitwise_and")
+@documented(_TEXT, what="and", result="Array([3, 4], dtype=int32)", **_BITWISE)
 def pand(
     x: Any,
     axis_name: Hashable | Sequence[Hashable],
@@ -107,7 +95,7 @@ def pand(
     return _reduce(pand_p, x, axis_name, axis_index_groups, levels)
 
 
-@_documented("or", _BITWISE, "Array([15, 13], dtype=int32)", like="bitwise_or")
+@documented(_TEXT, what="or", result="Array([15, 13], dtype=int32)", **_BITWISE)
 def por(
     x: Any,
     axis_name: Hashable | Sequence[Hashable],
