@@ -1,6 +1,8 @@
 """Targets from the files of a folder: a new source or test needs no edit."""
 
-_COPTS = ["-Wall", "-Wextra", "-ffp-contract=off", "-fvisibility=hidden"]
+load("//bazel:settings.bzl", "CUDA_ARCHITECTURES", "CXX_OPTIONS", "NVCC_OPTIONS")
+
+_COPTS = CXX_OPTIONS + ["-fvisibility=hidden"]
 
 def _programs(library, deps, tags = []):
     """The folder's tests and benchmarks, a program each.
@@ -72,17 +74,18 @@ def cxl_kernels(name, headers, deps):
       deps: the libraries behind these headers.
     """
     objects = []
+    options = NVCC_OPTIONS + [
+        "-gencode=arch=compute_%s,code=[compute_%s,sm_%s]" % (each, each, each)
+        for each in CUDA_ARCHITECTURES
+    ]
     for kernel in native.glob(["*.cu"]):
         objects.append(kernel + ".pic.o")
         native.genrule(
             name = kernel + "_object",
             srcs = [kernel, ":headers"] + headers,
             outs = [kernel + ".pic.o"],
-            cmd = "$(location @local_cuda//:nvcc) -std=c++20 -O3 -fmad=false " +
-                  "--expt-relaxed-constexpr -Xcompiler=-fPIC,-ffp-contract=off " +
-                  "-gencode=arch=compute_80,code=[compute_80,sm_80] " +
-                  "-gencode=arch=compute_90,code=[compute_90,sm_90] " +
-                  "-I . -c $(location " + kernel + ") -o $@",
+            cmd = "$(location @local_cuda//:nvcc) -std=c++20 -O3 " + " ".join(options) +
+                  " -Xcompiler=-fPIC,-ffp-contract=off -I . -c $(location " + kernel + ") -o $@",
             tags = ["manual"],
             tools = ["@local_cuda//:nvcc"],
         )

@@ -3,20 +3,21 @@
 import importlib
 import pathlib
 import re
+import tomllib
 
 import jax
 from absl.testing import absltest
 
 import jax_cxl
-from jax_cxl import lax, ops
+from jax_cxl import _native, lax, ops
 from jax_cxl._primitives import native_enums
 
-_CC = pathlib.Path(__file__).parents[2] / "cc"
+_ROOT = pathlib.Path(__file__).parents[2]
 
 
 def cpp_enum(header: str, name: str) -> dict[str, int]:
     """Returns the enumerators of a C++ enumeration, such as "ALL_GATHER" for kAllGather."""
-    text = (_CC / header).read_text()
+    text = (_ROOT / "cc" / header).read_text()
     body = re.search(rf"enum class {name} : \w+ {{([^}}]*)}}", text).group(1)
     found = re.findall(r"k(\w+) = (\d+)", body)
     return {re.sub(r"(?<=[a-z])(?=[A-Z])", "_", key).upper(): int(value) for key, value in found}
@@ -34,6 +35,17 @@ class NamesTest(absltest.TestCase):
         self.assertContainsSubset(set(jax_cxl.__all__) - {*ops.__all__}, others)
         for name in jax_cxl.__all__:
             self.assertIsNotNone(getattr(jax_cxl, name))
+
+    def test_documents(self):
+        pages = (_ROOT / "docs" / "reference").glob("*.md")
+        text = "".join(page.read_text() for page in pages)
+        listed = re.findall(r"^::: jax_cxl\.(\w+)$|^ +- (\w+_(?:start|done))$", text, re.MULTILINE)
+        names = {name for name in jax_cxl.__all__ if not name.endswith("Error")}
+        self.assertEqual({"".join(name) for name in listed}, names - {"lax"} | {"errors"})
+        table = (_ROOT / "docs" / "collectives.md").read_text().partition("## Dtypes")[0]
+        for name in ops.__all__:
+            if not name.endswith(("_start", "_done")):
+                self.assertRegex(table, f"(?m)^\\|.*`{name}`")
 
     def test_operations_on_one_array_stay_those_of_jax_lax(self):
         shared = {name for name in ops.__all__ if hasattr(jax.lax, name)}
@@ -53,6 +65,18 @@ class NamesTest(absltest.TestCase):
             [name.replace("_", "") for name in native_enums.DTYPES],
         )
         self.assertEqual(list(dtypes.values()), list(range(len(dtypes))))
+
+    def test_native_modules(self):
+        settings = (_ROOT / "bazel" / "settings.bzl").read_text()
+        modules = re.search(r"PYTHON_MODULES = {([^}]*)}", settings).group(1)
+        self.assertEqual(tuple(re.findall(r'"(\w+)":', modules)), _native.MODULES)
+
+    def test_requirements_of_the_build(self):
+        project = tomllib.loads((_ROOT / "pyproject.toml").read_text())
+        development = project["project"]["optional-dependencies"]["dev"]
+        for requirement in project["build-system"]["requires"]:
+            if not requirement.startswith("jaxlib"):  # JAX brings one.
+                self.assertIn(requirement, development)
 
     def test_every_error_is_public_or_a_kind_of_one_that_is(self):
         errors = importlib.import_module("jax_cxl.errors")
