@@ -273,7 +273,7 @@ def take_rows(
 
     def lower(ctx, *operands):
         if len(ctx.avals_out) > 1:
-            operands = local_lowering.fence(ctx, ctx.avals_in, *operands)
+            operands = tuple(local_lowering.fence(ctx, ctx.avals_in, *operands))
         sizes = (avals[0].shape[0], aval_out.shape[0])
         return _call_rows(ctx, Op.TAKE_ROWS, ranks, operands, carrier=carrier, rows=sizes)
 
@@ -296,19 +296,21 @@ def _call_rows(
 
     If the context has a second result, a token, the call only starts the operation.
     """
-    table: Any = ctx.avals_in[0]
+    avals: Any = ctx.avals_in
+    table = avals[0]
     result, *token = ctx.avals_out
     scratch = []
     if "cuda" in ctx.module_context.platforms:
         shape = (call_attributes.row_scratch_bytes(ranks.shape[1], *rows),)
         scratch = [jax.core.ShapedArray(shape, np.dtype(np.uint8))]
-    ctx = ctx.replace(avals_out=[result, *scratch, *token])
+    avals_out: Any = [result, *scratch, *token]
+    ctx = ctx.replace(avals_out=avals_out)
     layouts: dict[str, Any] = {}
     if token:
         # `done` asks for the same layouts.
         layouts = {
-            "operand_layouts": [_layout(aval.ndim, None) for aval in ctx.avals_in],
-            "result_layouts": [_layout(aval.ndim, None) for aval in ctx.avals_out],
+            "operand_layouts": [_layout(aval.ndim, None) for aval in avals],
+            "result_layouts": [_layout(aval.ndim, None) for aval in avals_out],
         }
     call = jax.ffi.ffi_lowering(
         call_attributes.START_ROWS_TARGET if token else call_attributes.ROWS_TARGET,

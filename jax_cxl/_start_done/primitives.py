@@ -144,7 +144,9 @@ def _lower_done(ctx, *values, operands):
         # `done` has to run even if nothing uses the result: until then y must keep its memory.
         has_side_effect=True,
     )
-    first_aval, *other_avals = [*ctx.avals_in[:operands], *map(_scratch_aval, kept[operands:])]
+    kept_avals: list[Any] = list(ctx.avals_in[:operands])
+    kept_avals += map(_scratch_aval, kept[operands:])
+    first_aval, *other_avals = kept_avals
     avals = [first_aval, ctx.avals_in[operands], *other_avals, *after_avals]
     fenced = local_lowering.fence(ctx, after_avals, *after)
     results = call(ctx.replace(avals_in=avals), kept[0], y, *kept[1:], *fenced)
