@@ -36,7 +36,7 @@ struct Tuning {
   // levels (cc/comm/level_calls.h) if the larger buffer of a rank has at least
   // so many bytes. kNever: only if a program asks for levels.
   static constexpr uint64_t kNever = uint64_t{1} << 62;
-  uint64_t levels_all_reduce_bytes = uint64_t{64} << 20;
+  uint64_t levels_all_reduce_bytes = uint64_t{4} << 20;
   uint64_t levels_reduce_scatter_bytes = kNever;
   uint64_t levels_all_gather_bytes = kNever;
   uint64_t levels_all_to_all_bytes = kNever;

@@ -17,6 +17,18 @@ namespace {
 // For shorter rows, stores past the caches are not worthwhile.
 constexpr uint64_t kLeastPastCaches = 1024;
 
+// In levels, a step is executed in pieces of so many bytes: what it has reduced
+// is copied while it is in the second-level cache.
+constexpr uint64_t kPieceBytes = uint64_t{64} << 10;
+
+Step PieceOf(Step step, uint64_t at, uint64_t bytes) {
+  step.from += at;
+  step.input_from += at;
+  step.to += at;
+  step.bytes = bytes;
+  return step;
+}
+
 bool WritesPastCaches(const plan::Plan& plan, const TakenRows* rows,
                       uint64_t least) {
   if (rows != nullptr)
@@ -107,10 +119,16 @@ Result<bool> Execution::Advance(Traffic* traffic) {
       if (step.kind == StepKind::kGet || step.kind == StepKind::kCopy)
         CXL_RETURN_IF_ERROR(rows_->Ready());
     }
-    if (buffers_ == nullptr)
+    if (buffers_ == nullptr) {
       Run(step, traffic);
-    else
-      RunInLevels(step, traffic);
+      continue;
+    }
+    uint64_t at = 0;
+    do {
+      const uint64_t bytes = std::min(kPieceBytes, step.bytes - at);
+      RunInLevels(PieceOf(step, at, bytes), traffic);
+      at += bytes;
+    } while (at < step.bytes);
   }
   return true;
 }
