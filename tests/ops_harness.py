@@ -4,7 +4,7 @@ An *oracle* is the collective in NumPy: it takes the values of all ranks, stacke
 first dimension, and returns their results in the same way.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -44,10 +44,17 @@ def program(function: Callable, *, check_vma: bool, on: Any = None, **options: A
 
 def run(function: Callable, x: Any, *, check_vma: bool = True, on: Any = None) -> Any:
     """Runs `function` on each rank's value; returns the results as NumPy arrays."""
-    plain = all(np.asarray(leaf).dtype.isbuiltin == 1 for leaf in jax.tree.leaves(x))
+    return run_each(function, [x], check_vma=check_vma, on=on)[0]
+
+
+def run_each(
+    function: Callable, inputs: Sequence[Any], *, check_vma: bool = True, on: Any = None
+) -> list[Any]:
+    """The same for several inputs of equal shapes and dtypes, with one compilation."""
+    plain = all(np.asarray(leaf).dtype.isbuiltin == 1 for leaf in jax.tree.leaves(inputs))
     options = {"compiler_options": _QUICKLY} if plain else {}
-    out = program(function, check_vma=check_vma, on=on, **options)(x)
-    return jax.tree.map(np.asarray, out)
+    compiled = program(function, check_vma=check_vma, on=on, **options)
+    return [jax.tree.map(np.asarray, compiled(x)) for x in inputs]
 
 
 def values(*shape: int, dtype: Any = np.float32, ranks: int = RANKS) -> np.ndarray:

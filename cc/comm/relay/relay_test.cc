@@ -12,6 +12,7 @@
 #include "cc/comm/relay/relay_plan.h"
 #include "cc/plan/planners/make_plan.h"
 #include "cc/testing/devices/device_soak.h"
+#include "cc/testing/pool/random_test_length.h"
 
 namespace jax_cxl::comm {
 namespace {
@@ -120,21 +121,21 @@ TEST(LineWorkersTest, DoAllOfLongWork) {
   }
 }
 
-constexpr double kSeconds = 4;
 constexpr double kTimeout = 30;
 
 TEST(RelayTest, RandomCallsOnAFlushPool) {
   if (!pool::CheckCoherenceSupported(pool::CoherenceMode::kFlush).ok())
     GTEST_SKIP() << "no instructions that flush lines";
-  const auto report = soak::DeviceSoak(1, kSeconds, std::nullopt, kTimeout);
+  const auto report =
+      soak::DeviceSoak(1, RandomTestSeconds(), std::nullopt, kTimeout);
   EXPECT_EQ(report.first_failure, "");
   EXPECT_GT(report.calls, 0u);
 }
 
 TEST(RelayTest, RandomCallsOnIncoherentHosts) {
   for (uint64_t seed : {1, 2, 3}) {
-    const auto report =
-        soak::DeviceSoak(seed, kSeconds, pool::Incoherence{seed, ""}, kTimeout);
+    const auto report = soak::DeviceSoak(seed, RandomTestSeconds(),
+                                         pool::Incoherence{seed, ""}, kTimeout);
     EXPECT_EQ(report.first_failure, "") << "seed " << seed;
     EXPECT_GT(report.calls, 0u);
   }

@@ -1,3 +1,5 @@
+// Sanitizers: none. These are computations on lists, whose results it compares.
+
 #include <gtest/gtest.h>
 
 #include <algorithm>

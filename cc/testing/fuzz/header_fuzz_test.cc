@@ -1,5 +1,6 @@
 // Random damage to headers and files. Opening a pool must give an error or a
-// working pool, and never crash. Seeds are fixed, so that a failure repeats.
+// working pool, and never crash. Seeds are fixed, so that a failure repeats:
+// JAX_CXL_TEST_SECONDS=20 goes on with ten times as many cases.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -12,6 +13,7 @@
 
 #include "cc/pool/layout/header.h"
 #include "cc/pool/pool.h"
+#include "cc/testing/pool/random_test_length.h"
 #include "cc/testing/pool/scratch.h"
 
 namespace jax_cxl::pool {
@@ -53,7 +55,7 @@ TEST_F(HeaderFuzzTest, AttachRefusesAnyDamagedByte) {
   auto pool = Pool::Create(spec_, 2);
   ASSERT_TRUE(pool.ok());
   const std::vector<char> good = Read(spec_.paths[0]);
-  for (int i = 0; i < 2000; ++i) {
+  for (int i = 0; i < RandomTestCount(400); ++i) {
     std::vector<char> page = good;
     Damage(page, sizeof(PoolHeader));
     Write(spec_.paths[0], page);
@@ -69,7 +71,7 @@ TEST_F(HeaderFuzzTest, AttachRefusesAnyDamagedByte) {
 TEST_F(HeaderFuzzTest, AttachRefusesAnyTruncation) {
   auto pool = Pool::Create(spec_, 2);
   ASSERT_TRUE(pool.ok());
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < RandomTestCount(50); ++i) {
     fs::resize_file(spec_.paths[0], Below(kBytes));
     ASSERT_EQ(Pool::Attach(spec_, 2, (*pool)->token()).status().code(),
               Code::kDataLoss);
@@ -85,7 +87,7 @@ TEST_F(HeaderFuzzTest, FieldsAreCheckedBehindAValidChecksum) {
   const std::vector<ByteRange> extents = {{0, kBytes}, {kBytes, kBytes}};
   const PoolHeader expected = MakeHeader(2, extents, 2 * kBytes, 1, 99);
   ASSERT_TRUE(CheckHeader(expected, expected, "x").ok());
-  for (int i = 0; i < 20000; ++i) {
+  for (int i = 0; i < RandomTestCount(20000); ++i) {
     PoolHeader header = expected;
     auto* words = reinterpret_cast<uint32_t*>(&header);
     // Changes fields after magic and version, except the unused word and the
@@ -118,7 +120,7 @@ TEST_F(HeaderFuzzTest, CreateTakesOverOrRefuses) {
   std::vector<char> good(kPageBytes);
   std::memcpy(good.data(), &header, sizeof(header));
   int taken = 0, refused = 0;
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < RandomTestCount(120); ++i) {
     std::vector<char> page = good;
     if (i % 3 == 0) {
       for (char& byte : page) byte = static_cast<char>(Below(256));

@@ -18,6 +18,7 @@
 
 #include "cc/comm/health/peers.h"
 #include "cc/testing/fuzz/scribbler.h"
+#include "cc/testing/pool/random_test_length.h"
 #include "cc/testing/soak/soak_call.h"
 #include "cc/testing/world/stepped_rank.h"
 #include "cc/testing/world/world.h"
@@ -144,9 +145,9 @@ TEST(PoolFuzzTest, EveryCallEnds) {
   const uint64_t seed = FuzzSeed();
   Outcomes outcomes;
   const Clock::time_point start = Clock::now();
+  const std::chrono::duration<double> length(RandomTestSeconds());
   // Enough worlds for every kind of error, even with a slow sanitizer.
-  while (Clock::now() - start < std::chrono::seconds(4) ||
-         outcomes.worlds < 60) {
+  while (Clock::now() - start < length || outcomes.worlds < 60) {
     std::seed_seq mixed{seed, outcomes.worlds};
     Random random(mixed);
     constexpr uint64_t kPeriods[] = {0, 3, 30, 300};

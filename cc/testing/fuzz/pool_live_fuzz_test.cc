@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "cc/testing/fuzz/scribbler.h"
+#include "cc/testing/pool/random_test_length.h"
 #include "cc/testing/soak/soak_call.h"
 #include "cc/testing/world/world.h"
 
@@ -86,11 +87,13 @@ TEST(PoolLiveFuzzTest, EveryCallEnds) {
   // The other process bypasses an emulated cache.
   if (Incoherence::FromEnvironment()) GTEST_SKIP();
   const uint64_t seed = FuzzSeed();
-  alarm(100);  // ends the test if it hangs
+  alarm(100 + static_cast<unsigned>(
+                  RandomTestSeconds()));  // ends the test if it hangs
   std::map<Code, int> worlds;
   Random random(seed);
   const Clock::time_point start = Clock::now();
-  while (Clock::now() - start < std::chrono::seconds(4) && !HasFailure()) {
+  const std::chrono::duration<double> length(RandomTestSeconds());
+  while (Clock::now() - start < length && !HasFailure()) {
     const Status status = RunWorld(random, /*batches=*/50);
     EXPECT_EQ(status.ok(), status.message().empty());
     ++worlds[status.code()];

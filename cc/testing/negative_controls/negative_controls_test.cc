@@ -8,6 +8,8 @@
 
 #include <string>
 
+#include "cc/testing/pool/random_test_length.h"
+
 namespace jax_cxl::comm {
 namespace {
 
@@ -39,7 +41,7 @@ INSTANTIATE_TEST_SUITE_P(Moves, ControlTest, testing::ValuesIn(kControls),
 class NothingLeftOutTest : public testing::TestWithParam<Scenario> {};
 
 TEST_P(NothingLeftOutTest, Passes) {
-  const Outcome outcome = RunControl({1, ""}, GetParam(), kSeconds);
+  const Outcome outcome = RunControl({1, ""}, GetParam(), RandomTestSeconds());
   EXPECT_FALSE(outcome.caught) << outcome.how;
 }
 

@@ -9,6 +9,8 @@
 #include <limits>
 #include <random>
 
+#include "cc/testing/pool/random_test_length.h"
+
 namespace jax_cxl::comm::soak {
 namespace {
 
@@ -18,7 +20,7 @@ TEST(SoakTest, FreshSeed) {
   const uint64_t seed = (uint64_t{device()} << 32) | device();
   std::cout << "seed " << seed << std::endl;
   const Report report =
-      Soak(std::numeric_limits<uint64_t>::max(), seed, /*seconds=*/5);
+      Soak(std::numeric_limits<uint64_t>::max(), seed, RandomTestSeconds());
   std::cout << report.calls << " collectives in " << report.worlds << " worlds"
             << std::endl;
   EXPECT_EQ(report.wrong, 0u) << report.first_failure;
@@ -34,7 +36,7 @@ TEST(SoakTest, FreshSeedOnIncoherentPools) {
   const uint64_t seed = device();
   std::cout << "seed " << seed << std::endl;
   const Report report = Soak(std::numeric_limits<uint64_t>::max(), seed,
-                             /*seconds=*/5, Incoherence{seed, ""});
+                             RandomTestSeconds(), Incoherence{seed, ""});
   std::cout << report.calls << " collectives in " << report.worlds << " worlds"
             << std::endl;
   EXPECT_EQ(report.wrong, 0u) << report.first_failure;
