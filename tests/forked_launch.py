@@ -105,7 +105,7 @@ def _configure() -> None:
         name = variable.lower()
         if variable.startswith("JAX_") and name in jax.config.values:
             kind = type(jax.config.values[name])
-            jax.config.update(name, int(value) if kind is int else value)
+            jax.config.update(name, kind(value) if kind in (int, float) else value)
 
 
 def _status(error: SystemExit) -> int:

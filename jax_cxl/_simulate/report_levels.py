@@ -9,7 +9,8 @@ _INSIDE = {"nvlink": "NVLink", "pcie": "PCIe, peer to peer", "none": "the host's
 _HOSTS = (2, 8, 32)
 
 
-def levels_section() -> str:
+def levels_section(hosts: tuple[int, ...] = _HOSTS) -> str:
+    """Returns the section, with tables for these numbers of hosts. The largest takes longest."""
     few, many = study.KINDS[0], study.KINDS[len(c.INSIDE_RATES)]
     return f"""### Hosts of eight GPUs, flat and in levels
 
@@ -42,19 +43,19 @@ here, against {c.NCCL_EFFICIENCY} in the tables above; that is an assumption in 
 The CUDA engine's groups have at most 64 members. Beyond 8 hosts only levels exist, and the model
 goes on as if larger flat groups did the same.
 
-{_times()}
+{_times(hosts)}
 
 {_reading()}
 
-{_bytes()}
+{_bytes(hosts)}
 
-{_pays()}"""
+{_pays(hosts)}"""
 
 
-def _times() -> str:
+def _times(numbers: tuple[int, ...]) -> str:
     rows = []
     for op in levels.OPS:
-        for hosts in _HOSTS:
+        for hosts in numbers:
             cells = []
             for kind in study.KINDS:
                 if kind.inside != "nvlink":
@@ -66,7 +67,7 @@ def _times() -> str:
                 cells.append(
                     time_text(study.nccl_seconds(op, study.SIZE_OF_BYTES, hosts, adapters))
                 )
-            rows.append((op if hosts == _HOSTS[0] else "", hosts, *cells))
+            rows.append((op if hosts == numbers[0] else "", hosts, *cells))
     header = (
         f"{bytes_text(study.SIZE_OF_BYTES)}, NVLink inside",
         "hosts",
@@ -99,10 +100,10 @@ an eighth of the bytes crosses. For all_to_all it is {exchange}: nearly all
 its bytes have to cross, and levels save only those between GPUs of one host."""
 
 
-def _bytes() -> str:
+def _bytes(numbers: tuple[int, ...]) -> str:
     rows = []
     for op in levels.OPS:
-        for hosts in _HOSTS:
+        for hosts in numbers:
             cells = []
             for kind in study.KINDS:
                 if kind.inside != "nvlink":
@@ -110,7 +111,7 @@ def _bytes() -> str:
                 found = study.moved_bytes(op, kind.setting(hosts))
                 for what in ("link", "card"):
                     cells.append(", ".join(_messages(getattr(found[way], what)) for way in found))
-            rows.append((op if hosts == _HOSTS[0] else "", hosts, *cells))
+            rows.append((op if hosts == numbers[0] else "", hosts, *cells))
     header = (
         "flat, levels, least",
         "hosts",
@@ -131,18 +132,18 @@ def _messages(bytes_: tuple[float, float]) -> str:
     return f"{sum(bytes_) / study.SIZE_OF_BYTES:.3g}"
 
 
-def _pays() -> str:
+def _pays(numbers: tuple[int, ...]) -> str:
     rows = []
     for op in levels.OPS:
         for kind in study.KINDS:
             cells = [
                 _runs(levels.paying(op, kind.setting(n), study.sizes(n)), study.sizes(n))
-                for n in _HOSTS
+                for n in numbers
             ]
             name = f"{kind.links} link{'s' if kind.links > 1 else ''}, {_INSIDE[kind.inside]}"
             rows.append((op if kind == study.KINDS[0] else "", name, *cells))
-    header = ("levels are faster", "links, inside", *(f"{n} hosts" for n in _HOSTS))
-    first, *_, last = study.sizes(_HOSTS[0])
+    header = ("levels are faster", "links, inside", *(f"{n} hosts" for n in numbers))
+    first, *_, last = study.sizes(numbers[0])
     sizes = f"{bytes_text(first)} to {bytes_text(last)}"
     return f"""Where levels pay, of sizes from {sizes} (64 MiB for more than 8 hosts)
 in steps of four times. The calls of NCCL inside make short calls slower than flat. (The model is
