@@ -9,6 +9,9 @@ import sys
 # more.
 SOON = float(os.environ.get("JAX_CXL_TEST_SOON", "1"))
 
+# How long each random test of jobs runs. C++ tests read the same variable.
+SECONDS = float(os.environ.get("JAX_CXL_TEST_SECONDS", "4"))
+
 PROGRAMS = pathlib.Path(__file__).parent / "programs"
 INTERPOSE = pathlib.Path(__file__).parent / "interpose"
 

@@ -10,14 +10,14 @@ import job
 from absl.testing import absltest, parameterized
 
 
-def _soak(processes, devices_per_process, seed, leave_out=""):
+def _soak(processes, devices_per_process, seed, seconds, leave_out=""):
     try:
         environment = job.incoherent_environment(seed, leave_out)
     except FileNotFoundError as error:
         raise unittest.SkipTest(str(error)) from None
     return job.run(
         "soak.py",
-        "--seconds=8",
+        f"--seconds={seconds}",
         processes=processes,
         devices_per_process=devices_per_process,
         environment=environment | {"JAX_CXL_POOL": "shm:", "JAX_CXL_TIMEOUT": "20"},
@@ -29,13 +29,13 @@ class IncoherentTest(parameterized.TestCase):
     def test_nothing_wrong(self, processes, devices_per_process):
         seed = secrets.randbits(32)
         print("seed", seed)
-        done = _soak(processes, devices_per_process, seed)
+        done = _soak(processes, devices_per_process, seed, job.SECONDS)
         self.assertEqual(done.returncode, 0, f"seed {seed}\n{done.stdout}{done.stderr}")
         self.assertIn('"wrong_elements": 0', done.stdout)
 
     @parameterized.parameters("slot.write_back", "slot.invalidate", "released.wait")
     def test_what_is_left_out_is_noticed(self, move):
-        done = _soak(2, 1, seed=1, leave_out=move)
+        done = _soak(2, 1, seed=1, seconds=8, leave_out=move)
         self.assertNotEqual(done.returncode, 0, done.stdout)
         self.assertRegex(
             done.stdout + done.stderr, "wrong elements|protocol error|Error", done.stdout

@@ -9,7 +9,7 @@ class SoakTest(parameterized.TestCase):
     def test_fresh_seed(self, processes, devices_per_process):
         done = job.run(
             "soak.py",
-            "--seconds=8",
+            f"--seconds={job.SECONDS}",
             processes=processes,
             devices_per_process=devices_per_process,
         )
