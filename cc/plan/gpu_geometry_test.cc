@@ -1,3 +1,5 @@
+// Sanitizers: none. It computes with values, and compares the results.
+
 #include "cc/plan/gpu_geometry.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// Sanitizers: none. It computes with values, and compares the results.
+
 #include "cc/comm/call/tuning.h"
 
 #include <gtest/gtest.h>

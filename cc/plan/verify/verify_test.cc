@@ -1,4 +1,4 @@
-// Sanitizers: none. These are computations on lists, whose results it compares.
+// Sanitizers: none. It computes with values, and compares the results.
 
 #include "cc/plan/verify/verify.h"
 
