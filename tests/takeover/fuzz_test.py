@@ -10,7 +10,7 @@ _PROGRAM = "../../benchmarks/fuzz_programs.py"
 
 class FuzzTest(absltest.TestCase):
     def test_random_programs_are_right(self):
-        done = job.run(_PROGRAM, "--count=10", devices_per_process=2)
+        done = job.run(_PROGRAM, "--count=20", devices_per_process=2)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         summary = _summary(done.stdout)
         self.assertEqual(summary["programs"], 20)
