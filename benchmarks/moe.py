@@ -7,11 +7,16 @@ the tokens to the experts, which do nothing, and back. The ways are those of exa
 `dispatch` (jax_cxl.moe_dispatch and moe_combine), `ragged` (two jax_cxl.ragged_all_to_all), `dense`
 (two jax_cxl.all_to_all) and `dense-lax` (two jax.lax.all_to_all over Gloo, or NCCL), the last two
 padded to 1.25 times an expert's mean share. All take turns. A sample is one program that runs the
-exchange several times, each with the result of the one before. `bytes_written` are those that this
-rank wrote to the pool in one exchange, by jax_cxl.stats(). Results are checked against NumPy.
+exchange --calls times, each with the result of the one before: XLA allocates a program's memory
+anew for each run, and at 16 MiB touching it for the first time takes longer than the exchange, so
+one exchange a program would measure page faults. `bytes_written`
+are those that this rank wrote to the pool in one exchange, by jax_cxl.stats(). Results are checked
+against NumPy.
 
 Routings: `uniform`; `skewed`, in which a fifth of the experts gets 80% of the choices; `hot`, in
-which every token chooses expert 0, and its other choices are uniform.
+which every token chooses expert 0, and its other choices are uniform; `foreign`, which is skewed to
+experts of the next rank. With --ways=placed the experts of `dispatch` are where
+jax_cxl.expert_placement puts them for these choices.
 """
 
 import argparse
@@ -26,41 +31,26 @@ import jax.numpy as jnp
 import numpy as np
 
 import jax_cxl
-from jax_cxl._bench import measure, report, results_file, sizes
+from jax_cxl._bench import measure, report, results_file, routed, sizes
 from jax_cxl._bench.world import World
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "examples"))
 import exchanges
 
-ROUTINGS = ("uniform", "skewed", "hot")
 WAYS = {
     "dispatch": exchanges.dispatch,
+    "placed": exchanges.dispatch,
     "ragged": exchanges.ragged,
     "dense": exchanges.dense(jax_cxl),
     "dense-lax": exchanges.dense(jax.lax),
 }
+ROUTINGS = (*routed.ROUTINGS, "foreign")
 _AXIS = "i"
 _FACTOR = 1.25
 
 
-def choices(routing: str, shape: tuple[int, int, int], experts: int) -> np.ndarray:
-    """Returns different experts of each token, (ranks, T, k)."""
-    rng = np.random.default_rng(0)
-    odds = np.ones(experts)
-    if routing == "skewed":
-        often = max(1, round(experts / 5))
-        odds[:often], odds[often:] = 0.8 / often, 0.2 / (experts - often)
-    # Without replacement, by Gumbel's trick.
-    keys = np.log(odds) + rng.gumbel(size=(*shape[:2], experts))
-    if routing == "hot":
-        keys[..., 0] = np.inf
-    return np.argsort(-keys, -1)[..., : shape[2]].astype(np.int32)
-
-
 class Case:
     """A way, compiled, with its arguments."""
-
-    calls = None
 
     def __init__(self, way: Callable, x: np.ndarray, chosen: np.ndarray, options):
         ranks, tokens, k = chosen.shape
@@ -70,12 +60,15 @@ class Case:
         per_expert = exchanges.capacity(tokens, k, options.experts, ranks, factor)
         agreed = exchanges.Sizes(_AXIS, options.experts, per_expert)
         weights = np.full(chosen.shape, 1 / k, np.float32)
+        self._calls = options.calls
 
         def body(x, chosen, weights, calls):
             def once(_, x):
                 return way(x, chosen, weights, lambda rows: rows, agreed)
 
-            return jax.lax.fori_loop(0, calls, once, x)
+            # In a loop with a variable bound GPUs ask the host in each iteration whether to go on.
+            fixed = jax.default_backend() != "cpu"
+            return jax.lax.fori_loop(0, options.calls if fixed else calls, once, x)
 
         split = jax.P(_AXIS)
         program = jax.shard_map(
@@ -92,7 +85,9 @@ class Case:
             return jax.make_array_from_callback(a.shape, sharding, lambda index: a[index])
 
         self._arguments = [put(a) for a in (x, chosen, weights)]
-        self._program = jax.jit(program).lower(*self._arguments, np.int32(1)).compile()
+        self._program = (
+            jax.jit(program, keep_unused=True).lower(*self._arguments, np.int32(1)).compile()
+        )
         self.run(1)
 
     def run(self, calls: int) -> None:
@@ -105,8 +100,8 @@ class Case:
     def bytes_written(self) -> int:
         """Bytes that this process writes to the pool in one exchange."""
         before = jax_cxl.stats().bytes_published
-        self.run(4)
-        return (jax_cxl.stats().bytes_published - before) // 4
+        self.run(self._calls)
+        return (jax_cxl.stats().bytes_published - before) // self._calls
 
 
 def main() -> int:
@@ -119,8 +114,18 @@ def main() -> int:
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--experts", type=int, default=8)
     parser.add_argument("--choices", type=int, default=2)
-    parser.add_argument("--routings", default=",".join(ROUTINGS))
-    parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument(
+        "--routings",
+        default=",".join(routed.ROUTINGS),
+        help=f"of {', '.join(ROUTINGS)} (default: %(default)s)",
+    )
+    parser.add_argument("--ways", default="dispatch,ragged,dense,dense-lax")
+    parser.add_argument(
+        "--calls",
+        type=int,
+        default=16,
+        help="exchanges of a sample, on CPUs at least (default: 16)",
+    )
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE")
     options = parser.parse_args()
@@ -137,16 +142,37 @@ def main() -> int:
     return int(any(row["wrong"] for row in rows))
 
 
+def _choose(routing: str, ranks: int, tokens: int, options) -> np.ndarray:
+    """Returns different experts for each token, (ranks, tokens, choices)."""
+    arguments = (ranks, tokens, options.choices, options.experts)
+    if routing != "foreign":
+        return routed.choose(routing, *arguments)
+    chosen = routed.choose("skewed", *arguments)  # to the first experts
+    next_rank = (np.arange(ranks, dtype=np.int32) + 1) % ranks
+    return (chosen + (next_rank * (options.experts // ranks))[:, None, None]) % options.experts
+
+
+def _placed(chosen: np.ndarray, options) -> np.ndarray:
+    """Returns the choices with the numbers that expert_placement gives the experts."""
+    counts = [np.bincount(mine.ravel(), minlength=options.experts) for mine in chosen]
+    return jax_cxl.expert_placement(counts).astype(np.int32)[chosen]
+
+
 def _measure(world: World, options, routing: str, size: int) -> list[dict]:
     dtype = jnp.dtype(options.dtype)
     tokens = max(1, size // (options.width * dtype.itemsize))
-    chosen = choices(routing, (world.size, tokens, options.choices), options.experts)
+    chosen = _choose(routing, world.size, tokens, options)
     # Whole numbers, whose sums are exact.
     x = np.random.default_rng(1).integers(0, 8, (world.size, tokens, options.width)).astype(dtype)
     most = np.bincount(chosen.ravel()).max()
     options.room = most * options.experts / chosen.size
-    cases = {name: Case(WAYS[name], x, chosen, options) for name in options.ways.split(",")}
-    calls = {name: measure.enough(world, case) for name, case in cases.items()}
+    cases = {
+        name: Case(WAYS[name], x, _placed(chosen, options) if name == "placed" else chosen, options)
+        for name in options.ways.split(",")
+    }
+    calls = dict.fromkeys(cases, options.calls)
+    if jax.default_backend() == "cpu":
+        calls = {name: max(n, measure.enough(world, cases[name])) for name, n in calls.items()}
     times: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(options.repeats):
         for name, case in cases.items():
@@ -156,7 +182,7 @@ def _measure(world: World, options, routing: str, size: int) -> list[dict]:
         # Without drops every token gets itself back; the padded ways may drop some of it.
         mine = x[world.rank]
         result = case.result()
-        exact = name in ("dispatch", "ragged")
+        exact = name in ("dispatch", "placed", "ragged")
         wrong = np.count_nonzero(result != mine if exact else result > mine)
         row = {
             "way": name,

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jax_cxl
-from jax_cxl._bench import nccl
+from jax_cxl._bench import nccl, routed
 from jax_cxl._bench.ops import UNWRITTEN, Op, values
 
 _AXIS = "i"
@@ -37,7 +37,7 @@ class Shape:
     @property
     def bytes(self) -> int:
         """Bytes of the larger of a rank's two buffers, as in nccl-tests."""
-        return self.op.blocks(self.ranks) * self.block_bytes
+        return self.op.blocks(self.ranks) * self.block_bytes if self.op.sized else 0
 
     def input(self) -> np.ndarray:
         """Returns this rank's input."""
@@ -116,6 +116,10 @@ class JaxBuffers:
         return jax.jit(jnp.copy)(array).block_until_ready()
 
 
+# Returns an operation on a rank's value. What it computes for that does not count as a call.
+Prepare = Callable[[], Callable[[Any], Any]]
+
+
 class JaxRunner:
     """A jitted program that loops over the collective.
 
@@ -123,11 +127,13 @@ class JaxRunner:
     value, so that no compiler drops, merges or overlaps calls.
     """
 
-    def __init__(self, collective: Callable[[Any], Any], buffers: JaxBuffers, calls: int | None):
+    def __init__(self, prepare: Prepare, buffers: JaxBuffers, calls: int | None):
         self._buffers = buffers
         self.calls = calls
 
         def body(x, y, calls):
+            collective = prepare()
+
             def once(_, carry):
                 x, _ = carry
                 y = collective(x)
@@ -168,9 +174,16 @@ def _ring(ranks: int) -> list[tuple[int, int]]:
     return [(rank, (rank + 1) % ranks) for rank in range(ranks)]
 
 
-def _collective(module: Any, shape: Shape) -> Callable[[Any], Any] | None:
-    """The operation of `jax_cxl` or `jax.lax` on a rank's value, None if it has none."""
-    name = shape.op.name
+def _prepare(module: Any, shape: Shape) -> Prepare | None:
+    """Returns what prepares the operation of `jax_cxl` or `jax.lax`, None if it has none."""
+    name, _, routing = shape.op.name.partition(":")
+    # `jax.lax` has functions of these names that are not collectives, or do not run everywhere.
+    missing = ("broadcast", "reduce", "gather", "scatter", "pscan", "barrier", *routed.NAMES)
+    if module is jax.lax and name in missing:
+        return None
+    if name in routed.NAMES:
+        way = routing or "uniform"
+        return functools.partial(routed.prepare, name, way, shape.ranks, shape.count, _AXIS)
     arguments: dict[str, tuple[tuple, dict]] = {
         "all_gather": ((), {"tiled": True}),
         "psum_scatter": ((), {"tiled": True}),
@@ -179,12 +192,9 @@ def _collective(module: Any, shape: Shape) -> Callable[[Any], Any] | None:
         "scatter": ((), {"tiled": True}),
         "ppermute": ((_ring(shape.ranks),), {}),
     }
-    # `jax.lax` has functions of these names that are not collectives.
-    if module is jax.lax and name in ("broadcast", "reduce", "gather", "scatter"):
-        return None
     function = getattr(module, name)
     positional, named = arguments.get(name, ((), {}))
-    return lambda x: function(x, _AXIS, *positional, **named)
+    return lambda: lambda x: function(x, _AXIS, *positional, **named)
 
 
 class JaxBackend:
@@ -193,29 +203,29 @@ class JaxBackend:
     def __init__(
         self,
         name: str,
-        collective: Callable[[Shape], Callable[[Any], Any] | None],
+        prepare: Callable[[Shape], Prepare | None],
         calls: Callable[[int], int] | None = None,
     ):
         """Chooses.
 
         Args:
           name: name of the backend.
-          collective: returns the function for a rank's value, None if there is none.
+          prepare: returns what prepares the operation, None if there is no such operation.
           calls: function from the size in bytes to the number of calls of a program. GPUs need a
             fixed number: in a loop with a variable bound they ask the host in each iteration
             whether to continue. By default the number is an argument of the program.
         """
         self.name = name
-        self._collective = collective
+        self._prepare = prepare
         self._calls = calls
 
     def runner(self, buffers: JaxBuffers) -> JaxRunner | None:
         """Returns the runner for a shape, None if the operation does not exist."""
-        collective = self._collective(buffers.shape)
-        if collective is None:
+        prepare = self._prepare(buffers.shape)
+        if prepare is None:
             return None
         calls = self._calls(buffers.shape.bytes) if self._calls else None
-        return JaxRunner(collective, buffers, calls)
+        return JaxRunner(prepare, buffers, calls)
 
 
 class MpiRunner:
@@ -223,11 +233,8 @@ class MpiRunner:
 
     calls: int | None = None
 
-    def __init__(self, communicator: Any, shape: Shape):
-        self._shape = shape
-        self._x = shape.input()
-        self._y = shape.unwritten()
-        self._call = _mpi_call(communicator, shape, self._x, self._y)
+    def __init__(self, call: Callable[[], Any], shape: Shape, x: np.ndarray, y: np.ndarray):
+        self._call, self._shape, self._x, self._y = call, shape, x, y
 
     def run(self, calls: int) -> None:
         for _ in range(calls):
@@ -237,12 +244,15 @@ class MpiRunner:
         self._y[:] = self._shape.unwritten()
 
     def output(self) -> np.ndarray:
-        # MPI broadcasts in place.
-        sends = self._shape.op.name == "broadcast" and self._shape.rank == 0
+        # MPI broadcasts in place, and a barrier returns its operand.
+        name = self._shape.op.name
+        sends = name == "barrier" or (name == "broadcast" and self._shape.rank == 0)
         return self._x if sends else self._y
 
 
-def _mpi_call(communicator: Any, shape: Shape, x: np.ndarray, y: np.ndarray) -> Callable[[], Any]:
+def _mpi_call(
+    communicator: Any, shape: Shape, x: np.ndarray, y: np.ndarray
+) -> Callable[[], Any] | None:
     next_rank, last_rank = (shape.rank + 1) % shape.ranks, (shape.rank - 1) % shape.ranks
     root = shape.rank == 0
 
@@ -259,8 +269,10 @@ def _mpi_call(communicator: Any, shape: Shape, x: np.ndarray, y: np.ndarray) -> 
         "gather": lambda: communicator.Gather(x, y, root=0),
         "scatter": lambda: communicator.Scatter(x, y, root=0),
         "ppermute": lambda: communicator.Sendrecv(x, next_rank, recvbuf=y, source=last_rank),
+        "pscan": lambda: communicator.Scan(x, y),
+        "barrier": communicator.Barrier,
     }
-    return calls[shape.op.name]
+    return calls.get(shape.op.name)
 
 
 class MpiBackend:
@@ -275,7 +287,9 @@ class MpiBackend:
         self.version = MPI.Get_library_version().splitlines()[0].rstrip("\0")
 
     def runner(self, buffers: JaxBuffers) -> Runner | None:
-        return MpiRunner(self._communicator, buffers.shape)
+        x, y = buffers.shape.input(), buffers.shape.unwritten()
+        call = _mpi_call(self._communicator, buffers.shape, x, y)
+        return None if call is None else MpiRunner(call, buffers.shape, x, y)
 
 
 Backend = JaxBackend | MpiBackend
@@ -296,9 +310,9 @@ def make(names: list[str], platform: str, calls: int) -> list[Backend]:
         fixed = functools.partial(_calls_on_gpu, name)
         number = None if platform == "cpu" else (lambda size: calls or fixed(size))
         if name.startswith("nccl-"):
-            return JaxBackend(name, lambda s: nccl.collective(s.op.name, s.ranks, _AXIS), number)
+            return JaxBackend(name, lambda s: nccl.prepare(s.op.name, s.ranks, _AXIS), number)
         module = jax_cxl if name == "jax_cxl" else jax.lax
-        return JaxBackend(name, functools.partial(_collective, module), number)
+        return JaxBackend(name, functools.partial(_prepare, module), number)
 
     return [backend(name) for name in names]
 

@@ -50,12 +50,20 @@ class CopyBound:
         )
 
 
-def bound_seconds(op: Op, ranks: int, block_bytes: int, rates: Rates) -> float:
-    """Returns the seconds in which the rank that moves most could copy these bytes."""
+def bound_seconds(op: Op, ranks: int, count: int, block_bytes: int, rates: Rates) -> float:
+    """Returns the seconds in which the rank that moves most could copy these bytes.
+
+    Args:
+      op: the operation.
+      ranks: number of ranks.
+      count: elements of a block.
+      block_bytes: bytes of a block.
+      rates: how fast ranks copy.
+    """
     return max(
         float(share.written) * block_bytes / rates.write
         + float(share.read) * block_bytes / rates.read
-        for share in op.pool(ranks)
+        for share in op.pool(ranks, count)
     )
 
 

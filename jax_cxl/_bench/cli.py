@@ -42,6 +42,8 @@ columns:
   busbw    algbw times 2(n-1)/n for psum, 1 for broadcast, reduce and ppermute, else (n-1)/n
   #wrong   elements, on all ranks, that differ from NumPy's result in any bit. If jax_cxl has wrong
            elements, the exit status is 1
+  written  bytes that the rank that writes most writes to the pool in a call, counted by
+           jax_cxl.stats()
   bound    bound time / median time. In the same run all ranks copy to shared memory at once, and
            then from it. The bound time is the time of such copies for the bytes that the operation
            must at least write and read. A share above 100% means that the collective found more in
@@ -49,7 +51,16 @@ columns:
 
   A backend without an operation has no row for it: jax.lax has no broadcast, reduce, gather or
   scatter on CPUs. On GPUs it has broadcast (lax.pbroadcast). In place of the others the nearest
-  collective of all ranks is measured: psum, all_gather and all_to_all.
+  collective of all ranks is measured: psum, all_gather and all_to_all. jax.lax has no pscan,
+  barrier and operations on rows. A barrier has one row, of size 0.
+
+operations on rows:
+  ragged_all_to_all and take_rows bring each of a rank's rows to one rank, moe_dispatch and
+  moe_combine to 2 of 4 experts a rank and back. The routing is uniform, or after a colon: skewed (a
+  fifth of the experts gets 80% of the choices) or hot (all tokens choose expert 0). Rows have up to
+  1,024 elements. The buffer of all ranks' rows has room for twice the mean if the routing is
+  uniform, else for the rows of all ranks; the rest is filled with zeros. benchmarks/moe.py measures
+  whole exchanges beside padded all_to_alls.
 
 time on the device:
   With --platform cuda and sizes up to 1 MiB, JAX's profiler traces a sample at the end. The rows
@@ -266,6 +277,8 @@ def _parse(arguments: list[str]) -> tuple[argparse.ArgumentParser, argparse.Name
             f"--ranks must be from 2 to {MAX_RANKS}, not {options.ranks}: sums of the inputs have"
             f" to be exact in int8 too, and the sum of more than {MAX_RANKS} ranks would not be"
         )
+    if "int" in options.dtype and any(name.startswith("moe_combine") for name in options.ops):
+        parser.error("moe_combine sums with weights: choose a floating --dtype, such as float32")
     if options.draw and not options.plot:
         parser.error("--draw needs --plot FILE.png, the file to draw")
     if options.plot and importlib.util.find_spec("matplotlib") is None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
+import jax_cxl
 from jax_cxl._bench import bound as bound_lib
 from jax_cxl._bench import device_time
 from jax_cxl._bench.backends import Backend, JaxBuffers, Runner, Shape
@@ -49,6 +50,8 @@ class Row:
       times: times of a call.
       wrong: number of wrong elements.
       bound_us: the copy bound, in microseconds.
+      written: bytes that the rank that wrote most wrote to the pool in a call; None for others'
+        collectives.
     """
 
     backend: str
@@ -60,6 +63,7 @@ class Row:
     times: Times
     wrong: int
     bound_us: float | None
+    written: int | None
 
     @property
     def algbw_gbps(self) -> float:
@@ -85,6 +89,7 @@ class Row:
             "algbw_gbps": round(self.algbw_gbps, 6),
             "busbw_gbps": round(self.busbw_gbps, 6),
             "wrong": self.wrong,
+            **({} if self.written is None else {"bytes_written": self.written}),
             "bound_share": None if self.bound_share is None else round(self.bound_share, 6),
         }
 
@@ -112,6 +117,10 @@ class Settings:
     copies: bool
     compile_first: bool
 
+    def sizes_of(self, name: str) -> list[int]:
+        """Returns the sizes of an operation."""
+        return self.sizes if OPS[name].sized else [0]
+
 
 @dataclasses.dataclass(frozen=True)
 class Case:
@@ -128,7 +137,7 @@ def prepare(world: World, backends: list[Backend], settings: Settings) -> Iterab
     cases = (
         _prepare(world, backends, OPS[name], size, dtype)
         for name in settings.ops
-        for size in settings.sizes
+        for size in settings.sizes_of(name)
     )
     return list(cases) if settings.compile_first else cases
 
@@ -141,7 +150,7 @@ def measure(
     progress: Callable[[str], None],
 ) -> Iterator[Row]:
     """Measures the cases; yields the rows on all ranks."""
-    total = len(settings.ops) * len(settings.sizes)
+    total = sum(len(settings.sizes_of(name)) for name in settings.ops)
     for i, case in enumerate(cases):
         with _turn(world, turns):
             shape = case.shape
@@ -176,7 +185,7 @@ def _turn(world: World, turns: Turns) -> Iterator[None]:
 
 
 def _prepare(world: World, backends: list[Backend], op: Op, size: int, dtype: np.dtype) -> Case:
-    count = max(1, size // (op.blocks(world.size) * dtype.itemsize))
+    count = op.rounded(max(1, size // (op.blocks(world.size) * dtype.itemsize)))
     shape = Shape(op, world.size, world.rank, count, dtype)
     buffers = JaxBuffers(shape)
     found = {backend.name: backend.runner(buffers) for backend in backends}
@@ -200,8 +209,13 @@ def _measure_case(world: World, case: Case, settings: Settings) -> Iterator[Row]
             times[name].append(sample(world, runner, calls[name]))
         if copies is not None:
             rates = copies.measure()
-            bounds.append(bound_lib.bound_seconds(shape.op, shape.ranks, shape.block_bytes, rates))
+            bounds.append(
+                bound_lib.bound_seconds(
+                    *(shape.op, shape.ranks, shape.count, shape.block_bytes, rates)
+                )
+            )
     for name, runner in runners.items():
+        written = _bytes_written(world, runner) if name == "jax_cxl" else None
         wrong[name] += _count_wrong(world, expected, runner)
         yield Row(
             backend=name,
@@ -212,7 +226,8 @@ def _measure_case(world: World, case: Case, settings: Settings) -> Iterator[Row]
             dtype=settings.dtype,
             times=Times.of([seconds * 1e6 for seconds in times[name]]),
             wrong=wrong[name],
-            bound_us=statistics.median(bounds) * 1e6 if bounds else None,
+            bound_us=statistics.median(bounds) * 1e6 if bounds and shape.op.sized else None,
+            written=written,
         )
     case.buffers.release()
 
@@ -271,6 +286,14 @@ def enough(world: World, runner: Runner) -> int:
         # A single call is mostly dispatch, so approach the number in steps.
         calls = min(8 * calls, max(2 * calls, int(_SAMPLE_SECONDS / seconds)), _MAX_CALLS)
     return calls
+
+
+def _bytes_written(world: World, runner: Runner) -> int:
+    """Returns the bytes that a call writes to the pool, on the rank that writes most."""
+    before = jax_cxl.stats().bytes_published
+    calls = runner.calls or 1
+    runner.run(calls)
+    return int(max(world.gather(jax_cxl.stats().bytes_published - before))) // calls
 
 
 def _count_wrong(world: World, expected: np.ndarray | None, runner: Runner) -> int:

@@ -10,8 +10,8 @@ from typing import Any
 from jax import lax
 
 
-def collective(name: str, ranks: int, axis: str) -> Callable[[Any], Any]:
-    """Returns an operation on a rank's value.
+def prepare(name: str, ranks: int, axis: str) -> Callable[[], Callable[[Any], Any]] | None:
+    """Returns what returns an operation on a rank's value, None if NCCL has nothing like it.
 
     Args:
       name: name of the operation.
@@ -31,4 +31,5 @@ def collective(name: str, ranks: int, axis: str) -> Callable[[Any], Any]:
         "scatter": lambda x: lax.all_to_all(x, axis, 0, 0, tiled=True)[: x.shape[0] // ranks],
         "ppermute": lambda x: lax.ppermute(x, axis, ring),
     }
-    return operations[name]
+    operation = operations.get(name)
+    return None if operation is None else lambda: operation

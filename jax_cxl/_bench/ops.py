@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from jax_cxl._bench import routed
+
 # Inputs are integers below this value, so that sums are exact in any dtype and any order.
 _VALUES = 4
 # Inputs repeat after this many elements. It is a prime, so that no two blocks are equal.
@@ -39,10 +41,12 @@ class Op:
       blocks_in: number of blocks in a rank's input.
       blocks_out: number of blocks in a rank's output.
       bus_factor: bus bandwidth over algorithm bandwidth.
-      pool: lower bounds for the ranks that move most.
+      pool: function (ranks, block elements) -> lower bounds for the ranks that move most.
       result: function (ranks, rank, block elements, values) -> expected output, None if the output
         is not defined on that rank. `values` is a function (rank, first element, elements) ->
         integers.
+      rounded: how many of so many elements a block may have.
+      sized: whether it moves data. A barrier does not, and has one element.
     """
 
     name: str
@@ -50,8 +54,10 @@ class Op:
     blocks_in: Callable[[int], int]
     blocks_out: Callable[[int], int]
     bus_factor: Callable[[int], Fraction]
-    pool: Callable[[int], list[PoolBytes]]
+    pool: Callable[[int, int], list[PoolBytes]]
     result: Callable[[int, int, int, Any], np.ndarray | None]
+    rounded: Callable[[int], int] = lambda count: count
+    sized: bool = True
 
     def blocks(self, ranks: int) -> int:
         """Returns the number of blocks in the larger buffer."""
@@ -63,7 +69,9 @@ class Op:
         return None if result is None else result.astype(dtype)
 
     def receives(self, ranks: int, rank: int) -> bool:
-        """Returns whether the output of a rank depends on other ranks."""
+        """Returns whether a rank waits for data of other ranks, or in a barrier for the ranks."""
+        if not self.sized:
+            return True
         sources = set()
 
         def of(source: int, first: int, count: int) -> np.ndarray:
@@ -126,48 +134,78 @@ def _others(ranks: int) -> Fraction:
 _ALL = (
     Op(
         *("all_gather", False, _one, _each, _others),
-        lambda n: _pool((1, n - 1)),
+        lambda n, _: _pool((1, n - 1)),
         lambda n, r, count, of: _joined(n, 0, count, of),
     ),
     Op(
         *("psum", True, _one, _one, lambda n: 2 * _others(n)),
-        lambda n: _pool((1, 2 * _others(n))),
+        lambda n, _: _pool((1, 2 * _others(n))),
         lambda n, r, count, of: _total(n, 0, count, of),
     ),
     Op(
         *("psum_scatter", True, _each, _one, _others),
-        lambda n: _pool((n - 1, n - 1)),
+        lambda n, _: _pool((n - 1, n - 1)),
         lambda n, r, count, of: _total(n, r * count, count, of),
     ),
     Op(
         *("all_to_all", False, _each, _each, _others),
-        lambda n: _pool((n - 1, n - 1)),
+        lambda n, _: _pool((n - 1, n - 1)),
         lambda n, r, count, of: _joined(n, r * count, count, of),
     ),
     Op(
         *("broadcast", False, _one, _one, _all),
-        lambda n: _pool((1, 0), (0, 1)),
+        lambda n, _: _pool((1, 0), (0, 1)),
         lambda n, r, count, of: of(0, 0, count),
     ),
     Op(
         *("reduce", True, _one, _one, _all),
-        lambda n: _pool((1, 0), (0, 1)) if n == 2 else _pool((1, 1)),
+        lambda n, _: _pool((1, 0), (0, 1)) if n == 2 else _pool((1, 1)),
         lambda n, r, count, of: _total(n, 0, count, of) if r == 0 else None,
     ),
     Op(
         *("gather", False, _one, _each, _others),
-        lambda n: _pool((1, 0), (0, n - 1)),
+        lambda n, _: _pool((1, 0), (0, n - 1)),
         lambda n, r, count, of: _joined(n, 0, count, of) if r == 0 else None,
     ),
     Op(
         *("scatter", False, _each, _one, _others),
-        lambda n: _pool((n - 1, 0), (0, 1)),
+        lambda n, _: _pool((n - 1, 0), (0, 1)),
         lambda n, r, count, of: of(0, r * count, count),
     ),
     Op(
         *("ppermute", False, _one, _one, _all),
-        lambda n: _pool((1, 1)),
+        lambda n, _: _pool((1, 1)),
         lambda n, r, count, of: of((r - 1) % n, 0, count),
     ),
+    Op(
+        *("pscan", True, _one, _one, _all),
+        lambda n, _: _pool((0, n - 1), (1, n - 2)),
+        lambda n, r, count, of: _total(r + 1, 0, count, of),
+    ),
+    Op(
+        *("barrier", False, _one, _one, _all),
+        lambda n, _: _pool((0, 0)),
+        lambda n, r, count, of: of(r, 0, count),
+        sized=False,
+    ),
 )
-OPS = {op.name: op for op in _ALL}
+
+
+def _routed(name: str, routing: str) -> Op:
+    """Returns an operation that moves rows as a router chose; uniform routings have no suffix."""
+    room = routed.blocks(routing, name.startswith("moe"))
+    sent, received = (room, _one) if name == "moe_combine" else (_one, room)
+    return Op(
+        name=name if routing == "uniform" else f"{name}:{routing}",
+        reduces=False,
+        blocks_in=sent,
+        blocks_out=received,
+        bus_factor=_others,
+        pool=lambda n, count: _pool(*routed.pool_shares(name, routing, n, count)),
+        result=functools.partial(routed.result, name, routing),
+        rounded=routed.rounded,
+    )
+
+
+_ROUTED = [_routed(name, routing) for name in routed.NAMES for routing in routed.ROUTINGS]
+OPS = {op.name: op for op in (*_ALL, *_ROUTED)}

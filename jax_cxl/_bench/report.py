@@ -35,12 +35,12 @@ class Table:
         self._print(
             f"#{'size':>10} {'count':>10} {'type':>8} {'redop':>5}  {'op':<12} {'backend':<11}"
             f" {'min':>10} {'median':>10} {'max':>10} {'algbw':>8} {'busbw':>8} {'#wrong':>6}"
-            f" {'bound':>6}"
+            f" {'bound':>6} {'written':>10}"
         )
         self._print(
             f"#{'(B)':>10} {'(elements)':>10} {'':>8} {'':>5}  {'':<12} {'':<11}"
             f" {'(us)':>10} {'(us)':>10} {'(us)':>10} {'(GB/s)':>8} {'(GB/s)':>8} {'':>6}"
-            f" {'share':>6}"
+            f" {'share':>6} {'(B)':>10}"
         )
 
     def add(self, row: Row) -> None:
@@ -52,6 +52,7 @@ class Table:
             f" {row.backend:<11} {times.min:>10.2f} {times.median:>10.2f} {times.max:>10.2f}"
             f" {row.algbw_gbps:>8.3f} {row.busbw_gbps:>8.3f} {row.wrong:>6}"
             f" {'-' if row.bound_share is None else format(row.bound_share, '.0%'):>6}"
+            f" {'-' if row.written is None else row.written:>10}"
         )
 
     def add_device_times(self, shape: Shape, backend: str, times: Times) -> None:

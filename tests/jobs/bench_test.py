@@ -16,10 +16,11 @@ import mpi_libraries
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from jax_cxl._bench import bound, ops, report, sizes, teams
+from jax_cxl._bench import bound, ops, report, routed, sizes, teams
 
 _BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 _CHECK = _BENCHMARKS / "check_regression.py"
+_OPS_OF_MPI = [name for name in ops.OPS if name.partition(":")[0] not in routed.NAMES]
 
 
 def _run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -68,7 +69,9 @@ class BenchTest(parameterized.TestCase):
             list(row),
             [
                 *("backend", "op", "bytes", "dtype", "ranks", "time_us"),
-                *("algbw_gbps", "busbw_gbps", "wrong", "bound_share"),
+                *("algbw_gbps", "busbw_gbps", "wrong"),
+                *(["bytes_written"] if row["backend"] == "jax_cxl" else []),
+                "bound_share",
             ],
         )
         self.assertEqual(row["wrong"], 0)
@@ -83,6 +86,30 @@ class BenchTest(parameterized.TestCase):
         factor = float(ops.OPS[row["op"]].bus_factor(2))
         self.assertAlmostEqual(row["busbw_gbps"], rate * factor, delta=2e-3 * rate + 1e-6)
         self.assertGreater(row["bound_share"], 0)
+
+    def test_rows_that_a_router_sends(self):
+        names = [name for name in ops.OPS if name.partition(":")[0] in routed.NAMES]
+        with tempfile.TemporaryDirectory() as folder:
+            results = pathlib.Path(folder) / "r.json"
+            run = _bench(
+                *("--ranks", "3", "--ops", ",".join([*names, "pscan", "barrier"])),
+                *("--sizes", "100,96KiB", "--repeats", "1", "--calls", "1"),
+                *("--baseline", "gloo", "--json", str(results)),
+            )
+            self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+            rows = json.loads(results.read_text())["results"]
+        self.assertLen(rows, 2 * len(names) + 2 + 1)  # Gloo has none of them.
+        self.assertEqual({row["wrong"] for row in rows}, {0})
+        written = {row["op"]: row["bytes_written"] for row in rows if row["bytes"] != 96}
+        barrier = next(row for row in rows if row["op"] == "barrier")
+        self.assertEqual((barrier["bytes"], barrier["bytes_written"]), (0, 0))
+        self.assertIsNone(barrier["bound_share"])
+        for name in names:
+            op, count = ops.OPS[name], next(r["bytes"] for r in rows[::-1] if r["op"] == name) // 4
+            count //= op.blocks(3)
+            least = 4 * count * max(share.written for share in op.pool(3, count))
+            # Beside the rows, the choices of tokens and where their results lie.
+            self.assertBetween(written[name], least, least + 40_000, name)
 
     def test_rooted_operations_of_three_ranks_and_a_short_dtype(self):
         run = _bench(
@@ -103,13 +130,13 @@ class BenchTest(parameterized.TestCase):
     @parameterized.parameters("openmpi", "mpich")
     def test_mpi_gives_the_same_results(self, library):
         run = _bench(
-            *("--ops", ",".join(ops.OPS), "--sizes", "1KiB", "--baseline", "mpi"),
+            *("--ops", ",".join(_OPS_OF_MPI), "--sizes", "1KiB", "--baseline", "mpi"),
             *("--repeats", "1", "--calls", "1", "--dtype", "int32"),
             **mpi_libraries.environment(library),
         )
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
         rows = [line for line in run.stdout.splitlines() if " mpi " in line]
-        self.assertLen(rows, len(ops.OPS))
+        self.assertLen(rows, len(_OPS_OF_MPI))
 
     @parameterized.parameters(
         (("--baseline", "gloo,nccl-shm"), "needs --platform cuda"),
@@ -120,6 +147,7 @@ class BenchTest(parameterized.TestCase):
         (("--ranks", "1"), "--ranks must be from 2"),
         (("--json", "/no/such/folder/r.json"), "there is no folder /no/such/folder"),
         (("--baseline", "mpi", "--dtype", "bfloat16"), "choose another --dtype"),
+        (("--ops", "moe_combine", "--dtype", "int32"), "choose a floating --dtype"),
     )
     def test_says_what_is_wrong(self, arguments, message):
         run = _bench(*arguments)
@@ -230,7 +258,7 @@ class SizesTest(parameterized.TestCase):
 class BoundTest(absltest.TestCase):
     def test_counts_the_bytes_of_the_rank_with_the_most_work(self):
         rates = bound.Rates(write=1.0, read=2.0)
-        seconds = {name: bound.bound_seconds(op, 4, 16, rates) for name, op in ops.OPS.items()}
+        seconds = {name: bound.bound_seconds(op, 4, 4, 16, rates) for name, op in ops.OPS.items()}
         # Bytes written, then read, as plan::LowerBound says.
         self.assertEqual(seconds["all_gather"], 16 + 48 / 2)
         self.assertEqual(seconds["psum"], 16 + 24 / 2)
@@ -238,6 +266,10 @@ class BoundTest(absltest.TestCase):
         self.assertEqual(seconds["all_to_all"], 48 + 48 / 2)
         self.assertEqual(seconds["broadcast"], 16)
         self.assertEqual(seconds["gather"], 48 / 2)
+        self.assertEqual(seconds["pscan"], 16 + 32 / 2)
+        self.assertEqual(seconds["barrier"], 0)
+        # Four rows on each rank: rank 3 sends its own, and rank 0 gets those of three ranks.
+        self.assertEqual(seconds["ragged_all_to_all:hot"], 48 / 2)
 
     def test_sums_of_the_most_ranks_are_exact_in_every_dtype(self):
         largest = max(int(ops.values(0, 0, 1000).max()) * ops.MAX_RANKS, ops.UNWRITTEN)

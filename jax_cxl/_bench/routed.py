@@ -1,0 +1,206 @@
+"""Operations that move rows as a router chose: who sends which rows, and the results.
+
+Every rank has T tokens, and each token chooses 2 of 4 experts a rank. `ragged_all_to_all` and
+`take_rows` bring a token to the rank of its first choice, `moe_dispatch` and `moe_combine` to all
+its experts and back, with weights of 1.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+NAMES = ("ragged_all_to_all", "take_rows", "moe_dispatch", "moe_combine")
+ROUTINGS = ("uniform", "skewed", "hot")
+CHOICES = 2
+_EXPERTS_PER_RANK = 4
+# Elements of a row, and the fewest rows for which rows are so long.
+_WIDTH, _ROWS = 1024, 32
+
+
+def choose(routing: str, ranks: int, tokens: int, choices: int, experts: int) -> np.ndarray:
+    """Returns different experts for each token of each rank, (ranks, tokens, choices), int32.
+
+    Args:
+      routing: "uniform"; "skewed", in which a fifth of the experts gets 80% of the choices; or
+        "hot", in which every token chooses expert 0, and its other choices are uniform.
+      ranks: number of ranks.
+      tokens: tokens of each rank.
+      choices: experts of a token.
+      experts: experts of all ranks.
+    """
+    rng = np.random.default_rng(0)
+    odds = np.ones(experts)
+    if routing == "skewed":
+        often = max(1, round(experts / 5))
+        odds[:often], odds[often:] = 0.8 / often, 0.2 / (experts - often)
+    # Without replacement, by Gumbel's trick.
+    keys = np.log(odds) + rng.gumbel(size=(ranks, tokens, experts))
+    if routing == "hot":
+        keys[..., 0] = np.inf
+    return np.argsort(-keys, -1)[..., :choices].astype(np.int32)
+
+
+def row_width(count: int) -> int:
+    """Returns the elements of a row if a rank's tokens have `count` elements."""
+    width = 1
+    while width < _WIDTH and 2 * width * _ROWS <= count:
+        width *= 2
+    return width
+
+
+def rounded(count: int) -> int:
+    """Returns the elements of whole rows in `count` elements."""
+    return count - count % row_width(count)
+
+
+@dataclasses.dataclass(frozen=True)
+class Routing:
+    """The ways of all tokens.
+
+    Attributes:
+      chosen: (ranks, T, CHOICES): the experts.
+      goes: (ranks, T): the rank of each token's first choice, in ascending order on each rank.
+      wants: (ranks, T, ranks): which ranks want a token of its own or of another rank.
+    """
+
+    chosen: np.ndarray
+    goes: np.ndarray
+    wants: np.ndarray
+
+    def assignments(self, rank: int) -> np.ndarray:
+        """Returns the choices in the order of a rank's rows, numbered over all tokens."""
+        experts = range(rank * _EXPERTS_PER_RANK, (rank + 1) * _EXPERTS_PER_RANK)
+        return np.concatenate([np.flatnonzero(self.chosen.ravel() == e) for e in experts])
+
+    def arrivals(self, rank: int) -> np.ndarray:
+        """Returns the tokens that go to a rank, numbered over all tokens."""
+        return np.flatnonzero(self.goes.ravel() == rank)
+
+
+@functools.cache
+def of(routing: str, ranks: int, tokens: int) -> Routing:
+    """Returns the ways of so many tokens on each rank."""
+    experts = ranks * _EXPERTS_PER_RANK
+    if routing == "uniform" and tokens < _ROWS:
+        # Take turns: a few random choices may be more than a rank has room for.
+        turns = np.arange(ranks * tokens * CHOICES, dtype=np.int32) % experts
+        chosen = turns.reshape(ranks, tokens, CHOICES)
+    else:
+        chosen = choose(routing, ranks, tokens, CHOICES, experts)
+    holder = chosen // _EXPERTS_PER_RANK
+    goes = np.sort(holder[..., 0], 1)
+    wants = (holder[..., None] == np.arange(ranks)).any(2)
+    return Routing(chosen, goes, wants)
+
+
+def blocks(routing: str, experts: bool) -> Callable[[int], int]:
+    """Returns the function from the number of ranks to room for rows, in blocks of T rows.
+
+    Room for twice the mean if the routing is uniform, else for all rows of all ranks.
+    """
+    choices = CHOICES if experts else 1
+    return lambda ranks: choices * (min(ranks, 2) if routing == "uniform" else ranks)
+
+
+def pool_shares(name: str, routing: str, ranks: int, count: int) -> list[tuple[Fraction, Fraction]]:
+    """Returns, for each rank, the rows that it must write and read, in blocks of T rows."""
+    tokens = count // row_width(count)
+    found = of(routing, ranks, tokens)
+    if name.startswith("moe"):
+        crosses = found.wants & ~np.eye(ranks, dtype=bool)[:, None]
+    else:
+        me = np.arange(ranks)
+        crosses = (found.goes[..., None] == me) & (me != me[:, None, None])
+    once, sent, received = crosses.any(2).sum(1), crosses.sum((1, 2)), crosses.sum((0, 1))
+    written, read = (received, sent) if name == "moe_combine" else (once, received)
+    return [
+        (Fraction(int(w), tokens), Fraction(int(r), tokens))
+        for w, r in zip(written, read, strict=True)
+    ]
+
+
+def result(name: str, routing: str, ranks: int, rank: int, count: int, values: Any) -> np.ndarray:
+    """Returns a rank's expected output; the arguments are those of `ops.Op.result`."""
+    width = row_width(count)
+    tokens = count // width
+    found = of(routing, ranks, tokens)
+    room = blocks(routing, name.startswith("moe"))(ranks) * tokens
+
+    def rows_of(source: int, rows: int) -> np.ndarray:
+        return values(source, 0, rows * width).reshape(rows, width)
+
+    if name == "moe_combine":
+        total = np.zeros((tokens, width), np.int32)
+        for holder in map(int, np.flatnonzero(found.wants[rank].any(0))):
+            token = found.assignments(holder) // CHOICES
+            mine = token // tokens == rank
+            y = rows_of(holder, room)[: len(token)]
+            np.add.at(total, token[mine] % tokens, y[mine])
+        return total.ravel()
+    token = found.assignments(rank) // CHOICES if name == "moe_dispatch" else found.arrivals(rank)
+    rows = np.zeros((room, width), np.int32)
+    for source in map(int, np.unique(token // tokens)):
+        here = np.flatnonzero(token // tokens == source)
+        rows[here] = rows_of(source, tokens)[token[here] % tokens]
+    return rows.ravel()
+
+
+def prepare(name: str, routing: str, ranks: int, count: int, axis: str) -> Callable[[Any], Any]:
+    """Returns an operation on a rank's value; called while the program is traced.
+
+    The handle that `moe_combine` needs is made here, so that no call of it counts this time.
+    """
+    # The command line needs the names of this module before the launcher forks, so before JAX.
+    import jax
+    import jax.numpy as jnp
+
+    import jax_cxl
+
+    width = row_width(count)
+    tokens = count // width
+    found = of(routing, ranks, tokens)
+    room = blocks(routing, name.startswith("moe"))(ranks) * tokens
+    me = jax.lax.axis_index(axis)
+
+    def mine(of_ranks: np.ndarray) -> Any:
+        return jnp.asarray(of_ranks)[me]
+
+    if name.startswith("moe"):
+        chosen, experts = mine(found.chosen), ranks * _EXPERTS_PER_RANK
+
+        def dispatch(x: Any) -> Any:
+            x = x.reshape(tokens, width)
+            return jax_cxl.moe_dispatch(x, chosen, axis, num_experts=experts, max_rows=room)
+
+        if name == "moe_dispatch":
+            return lambda x: dispatch(x)[0].ravel()
+        _, handle = dispatch(jnp.zeros(count, np.float32))
+        ones = jnp.ones(chosen.shape, np.float32)
+        return lambda y: jax_cxl.moe_combine(y.reshape(room, width), ones, handle).ravel()
+
+    if name == "take_rows":
+        indices = np.full((ranks, room), -1, np.int32)
+        for rank in range(ranks):
+            token = found.arrivals(rank)
+            indices[rank, : len(token)] = token
+        published = found.goes != np.arange(ranks)[:, None]
+        return lambda x: jax_cxl.take_rows(
+            x.reshape(tokens, width), mine(indices), axis, published=mine(published)
+        ).ravel()
+
+    sizes = (found.goes[..., None] == np.arange(ranks)).sum(1)  # by sender and receiver
+    first, to = np.cumsum(sizes, 1) - sizes, np.cumsum(sizes, 0) - sizes
+    table = np.stack([first, sizes, to, sizes.T], 1).astype(np.int32)
+
+    def exchange(x: Any) -> Any:
+        zeros = jnp.zeros((room, width), x.dtype)
+        columns = mine(table)
+        return jax_cxl.ragged_all_to_all(
+            x.reshape(tokens, width), zeros, *columns, axis_name=axis
+        ).ravel()
+
+    return exchange
