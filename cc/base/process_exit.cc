@@ -4,9 +4,9 @@
 #include <sys/wait.h>
 
 #include <cstring>
-#include <fstream>
 #include <optional>
-#include <sstream>
+
+#include "cc/base/process_stat.h"
 
 namespace jax_cxl {
 namespace {
@@ -22,19 +22,11 @@ static_assert(sizeof(PidfdInfo) == 64);
 constexpr uint64_t kInfoExit = 1 << 3;
 constexpr unsigned long kGetInfo = _IOWR(0xFF, 11, PidfdInfo);
 
-// Reads the status of a zombie from field 52 of /proc/PID/stat, if field 3 says
-// that the process is one.
-std::optional<int> StatusOfZombie(int64_t pid) {
-  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
-  std::string line;
-  if (!std::getline(stat, line)) return std::nullopt;
-  // Start after field 2: the command in it may contain blanks and parentheses.
-  std::istringstream rest(line.substr(line.rfind(')') + 1));
-  std::string state, field;
-  rest >> state;
-  for (int i = 4; i <= 52; ++i) rest >> field;
-  if (state != "Z" || !rest) return std::nullopt;
-  return static_cast<int>(std::strtol(field.c_str(), nullptr, 10));
+// Reads the status of a process that exits or is a zombie.
+std::optional<int> StatusOfExiting(int64_t pid) {
+  const std::optional<ProcessStat> found = ReadProcessStat(pid);
+  if (!found || !found->exiting()) return std::nullopt;
+  return found->exit_code;
 }
 
 // Reads the status of a process whose parent has collected the status.
@@ -49,7 +41,7 @@ std::optional<int> StatusOfReaped(int pidfd) {
 }  // namespace
 
 std::string DescribeExit(int pidfd, int64_t pid) {
-  std::optional<int> status = StatusOfZombie(pid);
+  std::optional<int> status = StatusOfExiting(pid);
   if (!status) status = StatusOfReaped(pidfd);
   if (!status) return "";
   if (!WIFSIGNALED(*status))

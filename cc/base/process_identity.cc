@@ -6,32 +6,13 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <sstream>
+#include <optional>
 
+#include "cc/base/process_stat.h"
 #include "cc/base/text.h"
 
 namespace jax_cxl {
 namespace {
-
-// Fields 3 and 22 of /proc/PID/stat.
-struct ProcessState {
-  char state = 'X';
-  uint64_t start = 0;  // 0: there is no such process
-};
-
-ProcessState StateOf(int64_t pid) {
-  ProcessState result;
-  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
-  std::string line;
-  if (!std::getline(stat, line)) return result;
-  // Start after field 2: the command in it may contain blanks and parentheses.
-  std::istringstream rest(line.substr(line.rfind(')') + 1));
-  rest >> result.state;
-  std::string field;
-  for (int i = 4; i <= 22; ++i) rest >> field;
-  result.start = std::strtoull(field.c_str(), nullptr, 10);
-  return result;
-}
 
 uint64_t PidNamespace() {
   struct stat info;
@@ -50,7 +31,8 @@ std::string BootId() {
 ProcessIdentity ThisProcess() {
   ProcessIdentity process = {};
   process.pid = getpid();
-  process.process_start = StateOf(getpid()).start;
+  if (const auto self = ReadProcessStat(getpid()))
+    process.process_start = self->start;
   process.pid_namespace = PidNamespace();
   std::snprintf(process.boot_id, sizeof(process.boot_id), "%s",
                 BootId().c_str());
@@ -69,9 +51,14 @@ bool PidMeansTheSame(const ProcessIdentity& process) {
 }
 
 bool HasEnded(const ProcessIdentity& process) {
-  const ProcessState found = StateOf(process.pid);
-  return found.start != process.process_start || found.state == 'Z' ||
-         found.state == 'X';
+  const std::optional<ProcessStat> found = ReadProcessStat(process.pid);
+  return !found || found->start != process.process_start ||
+         found->state == 'Z' || found->state == 'X';
+}
+
+bool IsEnding(const ProcessIdentity& process) {
+  const std::optional<ProcessStat> found = ReadProcessStat(process.pid);
+  return !found || found->start != process.process_start || found->ending();
 }
 
 std::string DescribeProcess(const ProcessIdentity& process) {

@@ -1,11 +1,19 @@
 #include "cc/base/process_identity.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstring>
+#include <optional>
 #include <string>
+#include <thread>
+
+#include "cc/base/process_stat.h"
 
 namespace jax_cxl {
 namespace {
@@ -50,9 +58,55 @@ TEST(ProcessIdentityTest, ProcessThatEndedOrWhosePidWasReused) {
   EXPECT_TRUE(HasEnded(other));  // a zombie
   waitpid(child, nullptr, 0);
   EXPECT_TRUE(HasEnded(other));
+  EXPECT_TRUE(IsEnding(other));
   other = ThisProcess();
+  EXPECT_FALSE(IsEnding(other));
   other.process_start -= 1;
   EXPECT_TRUE(HasEnded(other));
+  EXPECT_TRUE(IsEnding(other));
+}
+
+// The first thread has ended, and another one keeps the process from its end,
+// as the driver of a GPU does for seconds.
+TEST(ProcessIdentityTest, ProcessThatHasBegunToEnd) {
+  const pid_t child = fork();
+  if (child == 0) {
+    std::thread([] {
+      for (;;) pause();
+    }).detach();
+    syscall(SYS_exit, 0);
+  }
+  ProcessIdentity other = ThisProcess();
+  other.pid = child;
+  const std::optional<ProcessStat> stat = ReadProcessStat(child);
+  ASSERT_TRUE(stat.has_value());
+  other.process_start = stat->start;
+  for (int i = 0; i < 1000 && !IsEnding(other); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_TRUE(IsEnding(other));
+  pollfd end = {static_cast<int>(syscall(SYS_pidfd_open, child, 0)), POLLIN, 0};
+  ASSERT_GE(end.fd, 0);
+  EXPECT_EQ(poll(&end, 1, 0), 0);  // The kernel has not reported the end.
+  kill(child, SIGKILL);
+  EXPECT_EQ(poll(&end, 1, 10000), 1);
+  close(end.fd);
+  waitpid(child, nullptr, 0);
+}
+
+TEST(ProcessIdentityTest, StoppedProcessIsNotEnding) {
+  const pid_t child = fork();
+  if (child == 0)
+    for (;;) pause();
+  ProcessIdentity other = ThisProcess();
+  other.pid = child;
+  other.process_start = ReadProcessStat(child)->start;
+  EXPECT_FALSE(IsEnding(other));
+  kill(child, SIGSTOP);
+  waitpid(child, nullptr, WUNTRACED);
+  EXPECT_FALSE(IsEnding(other));
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_TRUE(IsEnding(other));
 }
 
 }  // namespace

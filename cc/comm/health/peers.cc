@@ -22,6 +22,8 @@ namespace jax_cxl::comm {
 namespace {
 
 constexpr int kBeatMilliseconds = 100;
+// The heartbeat of a process that lives rarely takes this long.
+constexpr double kLateBeatS = 1.5e-3 * kBeatMilliseconds;
 
 // Marks a status that this rank has from another rank.
 constexpr char kToldBy[] = "told_by";
@@ -102,13 +104,14 @@ Status Peers::Identify(const std::vector<int>& local,
     name << "rank " << rank << " (pid " << info.process.pid << " on host "
          << host << ")";
     peer->name = name.str();
-    peer->pid = info.process.pid;
+    peer->process = info.process;
     peer->host = host;
     peer->ours = std::find(local.begin(), local.end(), rank) != local.end();
     peer->last_change_s = AwakeSeconds();
     peer->pid_known = PidMeansTheSame(info.process);
     if (!peer->ours && peer->pid_known) {
-      peer->pidfd = static_cast<int>(syscall(SYS_pidfd_open, peer->pid, 0));
+      peer->pidfd =
+          static_cast<int>(syscall(SYS_pidfd_open, info.process.pid, 0));
       // There is no such process, or a later one has the same pid.
       if ((peer->pidfd < 0 && errno == ESRCH) || HasEnded(info.process))
         peer->lost = true;
@@ -175,10 +178,12 @@ void Peers::LookForDead() {
     if (beat != peer.last_beat) {
       peer.last_beat = beat;
       peer.last_change_s = now;
-    } else if (peer.pidfd < 0 &&
-               now - peer.last_change_s > heartbeat_timeout_s_) {
-      peer.lost = true;
+      continue;
     }
+    const double silence = now - peer.last_change_s;
+    if (peer.pidfd < 0 && silence > heartbeat_timeout_s_) peer.lost = true;
+    if (peer.pid_known && silence > kLateBeatS && IsEnding(peer.process))
+      peer.lost = true;
   }
 }
 
@@ -201,7 +206,8 @@ Status Peers::Alive(int rank) const {
     return Error(Code::kPeerLost, peer.name,
                  " has been gone since jax_cxl.regroup() left it out")
         .With("rank", rank);
-  std::string how = peer.pidfd < 0 ? "" : DescribeExit(peer.pidfd, peer.pid);
+  std::string how =
+      peer.pidfd < 0 ? "" : DescribeExit(peer.pidfd, peer.process.pid);
   if (!how.empty()) how = " " + how;
   return Error(Code::kPeerLost, peer.name,
                peer.pid_known ? " is gone: its process ended" + how
@@ -272,7 +278,7 @@ Status Peers::Left(int rank) const {
 Details Peers::Identity(int rank) const {
   const Peer& peer = *peers_[rank];
   return {{"rank", std::to_string(rank)},
-          {"pid", std::to_string(peer.pid)},
+          {"pid", std::to_string(peer.process.pid)},
           {"host", peer.host}};
 }
 

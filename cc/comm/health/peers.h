@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cc/base/awake_clock.h"
+#include "cc/base/process_identity.h"
 #include "cc/base/status.h"
 #include "cc/pool/coherence/doorbell.h"
 #include "cc/pool/pool.h"
@@ -20,8 +21,11 @@ namespace jax_cxl::comm {
 //
 // A thread increments this process's heartbeats and watches the other
 // processes. It watches a process on this host through a pidfd: it sees the end
-// of the process at once, and never takes a stopped process for a dead one. It
-// watches a process on another host through its heartbeat.
+// of the process at once, and never takes a stopped process for a dead one. The
+// kernel reports an end only when it has freed what the process had, and a
+// driver of a GPU takes seconds for that. So the thread also asks the kernel
+// about a process whose heartbeat is late. It watches a process on another host
+// through its heartbeat.
 //
 // Thread-safe.
 class Peers {
@@ -73,7 +77,7 @@ class Peers {
     std::atomic<double> last_change_s{0};
     std::atomic<bool> lost{false};
     std::string name;
-    int64_t pid = 0;
+    ProcessIdentity process = {};
     std::string host;
   };
 

@@ -3,10 +3,13 @@
 #include "cc/comm/health/peers.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -90,6 +93,54 @@ TEST_F(PeersTest, TheEndOfAProcessOfThisHostIsSeenAtOnce) {
   EXPECT_EQ(Detail(lost, "rank"), "1");
   EXPECT_EQ(Detail(lost, "pid"), pid);
   EXPECT_TRUE(peers->Alive(0).ok());
+  EXPECT_TRUE(peers->Alive(2).ok());
+}
+
+// The first thread of a process ends on SIGUSR1, and the process stays. So the
+// kernel does not report its end, as if the driver of a GPU had to finish.
+void EndFirstThreadOnSignal() {
+  signal(SIGUSR1, [](int) { syscall(SYS_exit, 0); });
+}
+
+void KeepProcess(const std::function<void()>& every_20_ms) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGUSR1);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::thread([every_20_ms] {
+    for (;;) {
+      every_20_ms();
+      std::this_thread::sleep_for(milliseconds(20));
+    }
+  }).detach();
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+}
+
+TEST_F(PeersTest, AProcessWhoseEndTakesLongIsLostWithItsHeartbeat) {
+  pool::Child dying([this] {
+    Register(pool_.get(), 1, 1, 1);
+    EndFirstThreadOnSignal();
+    KeepProcess([] {});
+    return true;
+  });
+  pool::Child living([this] {
+    Register(pool_.get(), 2, 2, 2);
+    EndFirstThreadOnSignal();
+    KeepProcess([this] { Beat(2); });
+    return true;
+  });
+  ASSERT_TRUE(dying.ready() && living.ready());
+  auto peers = OrDie(Peers::Start(pool_.get(), {0}, 1000));
+  // A late heartbeat alone is no end.
+  std::this_thread::sleep_for(milliseconds(500));
+  EXPECT_TRUE(peers->Alive(1).ok());
+  kill(dying.pid(), SIGUSR1);
+  kill(living.pid(), SIGUSR1);
+  const Status lost = WhenLost(*peers, 1);
+  EXPECT_EQ(lost.code(), Code::kPeerLost);
+  EXPECT_TRUE(Contains(lost.message(), "its process ended")) << lost.message();
+  // The end of a first thread alone is no end either.
+  std::this_thread::sleep_for(milliseconds(500));
   EXPECT_TRUE(peers->Alive(2).ok());
 }
 

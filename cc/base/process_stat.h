@@ -1,0 +1,29 @@
+#ifndef JAX_CXL_BASE_PROCESS_STAT_H_
+#define JAX_CXL_BASE_PROCESS_STAT_H_
+
+#include <cstdint>
+#include <optional>
+
+namespace jax_cxl {
+
+// What /proc/PID/stat says of a process of this pid namespace.
+struct ProcessStat {
+  char state = '?';    // field 3: 'R', 'S', 'T', 'Z', ...
+  uint64_t flags = 0;  // field 9: flags of the process's first thread
+  uint64_t start = 0;  // field 22: when the process started
+  int exit_code = 0;   // field 52: the wait status, if exiting()
+
+  // True if the process exits or is a zombie.
+  bool exiting() const;
+  // True if the process exits, or writes its memory to a file before it exits.
+  // The kernel then runs none of its code any more. To free what the process
+  // has may still take seconds, for example in the driver of a GPU.
+  bool ending() const;
+};
+
+// Returns nothing if there is no such process.
+std::optional<ProcessStat> ReadProcessStat(int64_t pid);
+
+}  // namespace jax_cxl
+
+#endif  // JAX_CXL_BASE_PROCESS_STAT_H_
