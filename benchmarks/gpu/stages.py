@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 
-from gpu import checks, measurements
+from gpu import checks, faults, measurements
 from gpu.process import Record, Suite
 
 
@@ -38,6 +38,7 @@ ALL = {
     "soak": Stage(checks.soak(""), 90),
     "soak_flush": Stage(checks.soak(checks.FLUSH), 90),
     "soak_memory": Stage(checks.soak(checks.MEMORY), 90, default=False),
+    "faults": Stage(faults.faults, 300, default=False),
     "overlap": Stage(measurements.overlap, 45),
     "bound": Stage(measurements.bound, 60),
     "flush": Stage(measurements.flush, 150),

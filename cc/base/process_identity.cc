@@ -58,7 +58,7 @@ bool HasEnded(const ProcessIdentity& process) {
 
 bool IsEnding(const ProcessIdentity& process) {
   const std::optional<ProcessStat> found = ReadProcessStat(process.pid);
-  return !found || found->start != process.process_start || found->ending();
+  return found && (found->start != process.process_start || found->ending());
 }
 
 std::string DescribeProcess(const ProcessIdentity& process) {

@@ -34,9 +34,9 @@ bool PidMeansTheSame(const ProcessIdentity& process);
 // Returns true if `process` has ended. Requires PidMeansTheSame(process).
 bool HasEnded(const ProcessIdentity& process);
 
-// Returns true if `process` ends or has ended (ProcessStat::ending). It is also
-// true of a process whose first thread alone has ended. Requires
-// PidMeansTheSame(process).
+// Returns true if /proc shows that `process` is ending (ProcessStat::ending), or
+// that another process has its pid. It is also true of a process whose first
+// thread alone has ended. Requires PidMeansTheSame(process).
 bool IsEnding(const ProcessIdentity& process);
 
 // Returns a text like "process 12 (python3) on host a". The name of the program

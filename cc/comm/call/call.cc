@@ -31,6 +31,17 @@ uint64_t HashGroup(const std::vector<int32_t>& members) {
   return hash.value();
 }
 
+Status Disagreement(int rank_0, const std::string& call_0, int rank_1,
+                    const std::string& call_1, uint64_t identity) {
+  return Error(Code::kMismatch, "the ranks disagree about a collective: rank ",
+               rank_0, " calls ", call_0, "; rank ", rank_1, " calls ", call_1,
+               ". ", kSamePrograms, " (call ", std::hex, identity, ")")
+      .With("rank_0", rank_0)
+      .With("call_0", call_0)
+      .With("rank_1", rank_1)
+      .With("call_1", call_1);
+}
+
 pool::CallDescriptor Describe(const Call& call) {
   pool::CallDescriptor descriptor;
   descriptor.op = static_cast<uint8_t>(call.request.op);

@@ -79,6 +79,12 @@ inline constexpr char kSamePrograms[] =
     "All ranks have to run the same programs, with the same shapes and in the "
     "same order";
 
+// Returns kMismatch: two ranks call different collectives where they should
+// call the same one, number `identity`. `call_0` and `call_1` are texts for the
+// user.
+Status Disagreement(int rank_0, const std::string& call_0, int rank_1,
+                    const std::string& call_1, uint64_t identity);
+
 pool::CallDescriptor Describe(const Call& call);
 
 // Sets what a ragged_all_to_all sends and takes, for the CPU engine. `table` is

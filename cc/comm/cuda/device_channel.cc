@@ -62,6 +62,13 @@ Call GatherOfSlices(const Call& ragged) {
   return gather;
 }
 
+Options TimesOf(const DeviceOptions& device) {
+  Options options;
+  options.warn_after_s = device.warn_after_s;
+  options.timeout_s = device.timeout_s;
+  return options;
+}
+
 // Returns how many rounds a kernel puts ahead of its doorbells. One round keeps
 // the path to the peers short, but leaves the link idle if a round is small, or
 // if several peers read it at a time.
@@ -86,6 +93,7 @@ DeviceChannel::DeviceChannel(pool::Pool* pool, Peers* peers,
       copy_engine_(copy_engine),
       relay_(relay),
       key_(HashGroup(connection_.group().members)),
+      waits_(pool, peers, TimesOf(options), connection_.group()),
       flagged_rounds_(options.first_flagged_round) {}
 
 DeviceChannel::~DeviceChannel() {
@@ -112,28 +120,34 @@ Status DeviceChannel::Open(Arena* arena, Recorder* recorder) {
       "cudaEventCreate");
 }
 
-Status DeviceChannel::Connect() {
-  if (connected_) return OkStatus();
-  const std::vector<int32_t>& ranks = connection_.group().members;
-  const Clock::time_point start = peers_->AwakeTime();
-  for (;;) {
-    CXL_ASSIGN_OR_RETURN(bool all, connection_.Connect());
-    if (all) {
-      if (relay_ != nullptr) CXL_RETURN_IF_ERROR(OpenRelay());
-      return UploadMembers();
+Status DeviceChannel::Connect(const Call& call) {
+  for (uint64_t found = 0; !connected_;) {
+    CXL_ASSIGN_OR_RETURN(const bool all, connection_.Connect());
+    if (all) return FinishConnecting();
+    const std::vector<int> missing = connection_.Missing();
+    const DeviceWait wait = {.call = &call,
+                             .begun = true,
+                             .missing = missing,
+                             .at_work = {},
+                             .progress = missing.size()};
+    CXL_RETURN_IF_ERROR(waits_.Check(wait, peers_->AwakeTime()));
+    if (std::exchange(found, missing.size()) != missing.size()) {
+      std::lock_guard lock(mutex_);
+      recorded_->Wait(calls_, connection_.group().members[missing.front()]);
     }
-    const int32_t missing = ranks[connection_.Missing()];
-    RecordWait(calls_, connection_.Missing());
-    CXL_RETURN_IF_ERROR(peers_->GaveUp(missing));
-    CXL_RETURN_IF_ERROR(peers_->Alive(missing));
-    if (Seconds(peers_->AwakeTime() - start) > options_.timeout_s)
-      return Error(Code::kDeadlineExceeded, peers_->Name(missing),
-                   " has not started any collective of this group; ",
-                   peers_->Name(ranks[connection_.group().self]),
-                   " gave up after JAX_CXL_TIMEOUT = ", options_.timeout_s,
-                   " s");
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
+  return OkStatus();
+}
+
+Status DeviceChannel::FinishConnecting() {
+  std::vector<cuda::DeviceControl*> controls;
+  for (size_t member = 0; member < connection_.members().size(); ++member)
+    controls.push_back(connection_.control(static_cast<int>(member)));
+  journal_ = std::make_unique<Journal>(pool_, connection_.group(),
+                                       std::move(controls));
+  if (relay_ != nullptr) CXL_RETURN_IF_ERROR(OpenRelay());
+  return UploadMembers();
 }
 
 // With a relay, the device uses its own words, which the relay passes on.
@@ -270,12 +284,13 @@ Status DeviceChannel::Enqueue(const Call& call, bool aside,
   return EnqueueOne(call, aside, stream);
 }
 
-Status DeviceChannel::EnqueueOne(const Call& call, bool aside,
+Status DeviceChannel::EnqueueOne(const Call& started, bool aside,
                                  cudaStream_t stream) {
+  Call call = started;
   const uint64_t place = calls_;
   {
     std::lock_guard lock(mutex_);
-    recorded_->Record(place, call);
+    recorded_->Record(place, &call);
   }
   Status status = EnqueueRecorded(call, aside, stream);
   if (status.ok()) return status;
@@ -288,7 +303,7 @@ Status DeviceChannel::EnqueueOne(const Call& call, bool aside,
 
 Status DeviceChannel::EnqueueRecorded(const Call& call, bool aside,
                                       cudaStream_t stream) {
-  CXL_RETURN_IF_ERROR(Connect());
+  CXL_RETURN_IF_ERROR(Connect(call));
   CXL_RETURN_IF_ERROR(FollowLast(stream));
   const Path path = PathOf(call, aside);
   const uint64_t place = calls_;
@@ -299,7 +314,7 @@ Status DeviceChannel::EnqueueRecorded(const Call& call, bool aside,
       Prepare(call, *gpu_plan, descriptor, path.slots);
 
   const cuda::Shape shape = ShapeOf(call);
-  Note(call, descriptor);
+  Note(call, descriptor, *gpu_plan);
   if (relay_ != nullptr) EnqueueRelay(device, *gpu_plan, path, shape);
   cudaError_t error = cudaSuccess;
   if (path.copy_pipelines > 0) {
@@ -355,16 +370,15 @@ Result<cuda::CopyTimes> DeviceChannel::TakeTimes(uint64_t place) {
 }
 
 void DeviceChannel::Note(const Call& call,
-                         const pool::CallDescriptor& descriptor) {
+                         const pool::CallDescriptor& descriptor,
+                         const StoredPlan& gpu_plan) {
+  Enqueued enqueued = {call, gpu_plan.flagged, rounds_ + gpu_plan.rounds};
+  if (gpu_plan.flagged)
+    enqueued.end = flagged_rounds_ + (cuda::MustWipe(flagged_rounds_) ? 2 : 1);
   std::lock_guard lock(mutex_);
-  journal_[calls_ % cuda::kJournal] = {descriptor, call.name};
-  cuda::JournalEntry& entry = connection_.control(connection_.group().self)
-                                  ->journal[calls_ % cuda::kJournal];
-  entry.descriptor = descriptor;
-  std::memset(entry.name, 0, sizeof(entry.name));
-  call.name.copy(entry.name, sizeof(entry.name) - 1);
-  pool_->coherence().PublishPayload(&entry, sizeof(entry));
-  connection_.doorbells().Ring(&entry.ready, ++calls_);
+  under_way_.push_back(std::move(enqueued));
+  ++calls_;
+  journal_->Write(call, descriptor);
 }
 
 }  // namespace jax_cxl::comm

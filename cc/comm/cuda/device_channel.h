@@ -3,14 +3,12 @@
 
 #include <cuda_runtime_api.h>
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "cc/base/status.h"
@@ -19,7 +17,9 @@
 #include "cc/comm/cuda/device_connection.h"
 #include "cc/comm/cuda/device_memory.h"
 #include "cc/comm/cuda/plan_store.h"
+#include "cc/comm/health/device_waits.h"
 #include "cc/comm/health/peers.h"
+#include "cc/comm/order/journal.h"
 #include "cc/comm/record/counted_calls.h"
 #include "cc/comm/relay/channel_relay.h"
 #include "cc/comm/relay/relay.h"
@@ -44,8 +44,9 @@ class DeviceChannel {
   // place.
   Status Open(Arena* arena, Recorder* recorder);
 
-  // Waits for the other members to open the channel. Idempotent.
-  Status Connect();
+  // Waits for the other members to open the channel, because of `call`.
+  // Idempotent.
+  Status Connect(const Call& call);
 
   // Enqueues a call, and connects first if necessary. `aside` is true if the
   // stream is not XLA's. Work that XLA enqueues after this call on its own
@@ -64,8 +65,9 @@ class DeviceChannel {
 
  private:
   struct Enqueued {
-    pool::CallDescriptor descriptor;
-    std::string name;
+    Call call;
+    bool flagged;
+    uint64_t end;  // rounds up to the end of the call, with flags or without
   };
   struct TimedCopies {
     uint64_t call;
@@ -80,7 +82,11 @@ class DeviceChannel {
 
   uint64_t staging_bytes() const;
   Status EnqueueOne(const Call& call, bool aside, cudaStream_t stream);
+  int members_count() const {
+    return static_cast<int>(connection_.members().size());
+  }
   Status EnqueueRecorded(const Call& call, bool aside, cudaStream_t stream);
+  Status FinishConnecting();
   Status FollowLast(cudaStream_t stream);
   Status UploadMembers();
   Status OpenRelay();
@@ -92,7 +98,8 @@ class DeviceChannel {
   cudaError_t LaunchFlagged(cuda::DeviceCall call, const StoredPlan& gpu_plan,
                             cudaStream_t stream);
   Result<cuda::CopyTimes> TakeTimes(uint64_t place);
-  void Note(const Call& call, const pool::CallDescriptor& descriptor);
+  void Note(const Call& call, const pool::CallDescriptor& descriptor,
+            const StoredPlan& gpu_plan);
 
   // In device_channel_plans.cc.
   Path PathOf(const Call& call, bool aside) const;
@@ -105,11 +112,12 @@ class DeviceChannel {
 
   // In device_channel_checks.cc.
   void AddTimes(uint64_t finished);
-  void RecordWait(uint64_t call, int member);
-  std::string InCall(uint64_t call) const;
-  Status CompareJournals();
+  const Enqueued* OldestUnderWay(uint64_t finished);
   Status CheckCalls(Clock::time_point now, uint64_t finished);
-  int WaitingFor(uint64_t finished, double waited_s) const;
+  uint64_t ProgressOf(uint64_t finished, uint64_t started) const;
+  std::vector<int> AtWork(const Enqueued& enqueued) const;
+  int WaitingFor(uint64_t finished, bool moved) const;
+  int LastMember() const;
 
   pool::Pool* pool_;
   Peers* peers_;
@@ -119,8 +127,11 @@ class DeviceChannel {
   cuda::CopyEngine* copy_engine_;
   Relay* relay_;  // null: devices use the words of the pool
   uint64_t key_;
+  // Used by Connect until the channel is connected, and then by Check.
+  DeviceWaits waits_;
 
   std::atomic<bool> connected_{false};
+  std::unique_ptr<Journal> journal_;  // once connected
   DeviceMemory<cuda::MemberView> members_;
   DeviceMemory<cuda::DeviceScratch> scratch_;
   DeviceMemory<std::byte> staging_;  // cuda::CopyEnginePlan's
@@ -136,7 +147,8 @@ class DeviceChannel {
 
   mutable std::mutex mutex_;  // for members that both threads use
   uint64_t calls_ = 0;        // number of enqueued calls
-  std::array<Enqueued, cuda::kJournal> journal_;
+  // The last calls, of which only Check drops those that have finished.
+  std::deque<Enqueued> under_way_;
   std::optional<CountedCalls> recorded_;  // once open
   Stats stats_;
   // Copy-engine calls that may be under way.
@@ -145,14 +157,7 @@ class DeviceChannel {
   double copying_s_ = 0;
 
   // Only the checking thread uses the following members.
-  uint64_t compared_ = 0;  // calls whose descriptors all members share
-  uint64_t met_ = 0;       // calls that all members have enqueued
-  uint64_t seen_finished_ = 0;
-  uint64_t seen_started_ = 0;
-  Clock::time_point moved_;
-  std::optional<Clock::time_point>
-      gone_since_;  // when a peer's process was seen to have ended
-  Clock::time_point last_warning_;
+  uint64_t progress_ = 0;  // see ProgressOf
 };
 
 }  // namespace jax_cxl::comm

@@ -173,10 +173,12 @@ void DeviceConnection::Mirror(cuda::MirrorWords* mirror) {
   }
 }
 
-int DeviceConnection::Missing() const {
+std::vector<int> DeviceConnection::Missing() const {
+  std::vector<int> missing;
   for (size_t member = 0; member < controls_.size(); ++member)
-    if (controls_[member] == nullptr) return static_cast<int>(member);
-  return -1;
+    if (controls_[member] == nullptr)
+      missing.push_back(static_cast<int>(member));
+  return missing;
 }
 
 }  // namespace jax_cxl::comm

@@ -81,8 +81,8 @@ class DeviceConnection {
   // found. Errors: kMismatch (a member has other slots), kDataLoss (a place
   // outside the pool).
   Result<bool> Connect();
-  // Returns a member that is not found yet, or -1.
-  int Missing() const;
+  // Returns the members that are not found yet.
+  std::vector<int> Missing() const;
 
   const Group& group() const { return group_; }
   // The key by which the members find each other's parts.

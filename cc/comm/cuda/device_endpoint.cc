@@ -96,7 +96,10 @@ Status DeviceEndpoint::Connect(const std::vector<int32_t>& members) {
   CurrentDevice current(device_);
   std::lock_guard lock(mutex_);
   CXL_ASSIGN_OR_RETURN(DeviceChannel * channel, ChannelFor(members));
-  return channel->Connect();
+  Call call;
+  call.name = "connect";
+  call.request.op = plan::Op::kBarrier;
+  return channel->Connect(call);
 }
 
 Status DeviceEndpoint::Reserve(const plan::Request& request) {

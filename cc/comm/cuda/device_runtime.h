@@ -56,6 +56,10 @@ class DeviceRuntime {
   // DeviceEndpoint::Reserve.
   Status Reserve(const plan::Request& request) const;
 
+  // Ends this process's collectives with `status`, unless an earlier error has
+  // ended them. Returns the error that has ended them.
+  Status Fail(const Status& status);
+
   // Returns the error that ended this process's collectives, or OK.
   Status failure() const;
 
@@ -65,7 +69,6 @@ class DeviceRuntime {
   DeviceRuntime() = default;
 
   void Watch();
-  void Fail(const Status& status);
 
   std::shared_ptr<Runtime> runtime_;
   std::unordered_map<int32_t, Local> by_device_;

@@ -34,7 +34,7 @@ std::optional<BlockingRank> Missing(const pool::Pool& pool, const Peers& peers,
   std::optional<BlockingRank> missing;
   for (int32_t rank : group.members) {
     const pool::Recorder& recorder = *pool.recorder(rank);
-    if (HasStarted(recorder, doorbells, call.identity, key)) continue;
+    if (FindCall(recorder, doorbells, call.identity, key)) continue;
     const double silence = peers.Silence(rank);
     if (silence > 0) return BlockingRank{rank, Silent(silence)};
     if (!missing)

@@ -40,42 +40,32 @@ WaitMonitor::LateWait WaitMonitor::DescribeWait(const Wait& wait,
   return {text.str(), peers_->Identity(blocking.rank), blocking.rank};
 }
 
-Status WaitMonitor::Check(const Wait& wait, Clock::time_point now) {
-  CXL_RETURN_IF_ERROR(pool_->CheckIntact());
-  for (int32_t rank : group_.members) CXL_RETURN_IF_ERROR(peers_->GaveUp(rank));
-  for (int member : wait.members) {
-    const int rank = group_.members[member];
-    const int self = group_.members[group_.self];
-    Status left = peers_->Left(rank);
-    // A peer that failed has published its error before it left, but maybe
-    // after the check above. So check again.
-    if (!left.ok())
-      for (int32_t any : group_.members)
-        CXL_RETURN_IF_ERROR(peers_->GaveUp(any));
-    if (left.code() == Code::kMismatch)
-      return Error(left.code(), left.message(), ", but ", peers_->Name(self),
-                   " waits for it in ", DescribeText(*wait.call), ". ",
-                   kSamePrograms)
-          .With("rank_0", self)
-          .With("call_0", DescribeText(*wait.call))
-          .With(left.details());
-    Status alive = left.ok() ? peers_->Alive(rank) : left;
-    if (!alive.ok())
-      return Error(alive.code(), alive.message(), "; ", peers_->Name(self),
-                   " was waiting for it in ", DescribeText(*wait.call))
-          .With(alive.details())
-          .With("last", Recorder::LastOf(*pool_, rank))
-          .With("call", DescribeText(*wait.call));
-  }
-  // Only time without progress counts, because a large transfer through a small
-  // pool may take long. The time begins with the first check. Most calls finish
-  // without any check, and never read the clock.
-  if (wait.call->number != number_ || wait.progress != progress_) {
-    number_ = wait.call->number;
-    progress_ = wait.progress;
-    last_progress_ = now;
-  }
-  const double waited = Seconds(now - last_progress_);
+Status WaitMonitor::CheckMember(const Wait& wait, int member) const {
+  const int rank = group_.members[member];
+  const int self = group_.members[group_.self];
+  Status left = peers_->Left(rank);
+  // A peer that failed has published its error before it left, but maybe after
+  // the check of all members. So check again.
+  if (!left.ok())
+    for (int32_t any : group_.members) CXL_RETURN_IF_ERROR(peers_->GaveUp(any));
+  if (left.code() == Code::kMismatch)
+    return Error(left.code(), left.message(), ", but ", peers_->Name(self),
+                 " waits for it in ", DescribeText(*wait.call), ". ",
+                 kSamePrograms)
+        .With("rank_0", self)
+        .With("call_0", DescribeText(*wait.call))
+        .With(left.details());
+  Status alive = left.ok() ? peers_->Alive(rank) : left;
+  if (alive.ok()) return OkStatus();
+  return Error(alive.code(), alive.message(), "; ", peers_->Name(self),
+               " was waiting for it in ", DescribeText(*wait.call))
+      .With(alive.details())
+      .With("last", Recorder::LastOf(*pool_, rank))
+      .With("call", DescribeText(*wait.call));
+}
+
+Status WaitMonitor::CheckTime(const Wait& wait, double waited,
+                              Clock::time_point now) {
   // A rank that could not check until the timeout warns first.
   const bool warned = last_warning_ > last_progress_ ||
                       options_.warn_after_s >= options_.timeout_s;
@@ -99,6 +89,25 @@ Status WaitMonitor::Check(const Wait& wait, Clock::time_point now) {
                  DescribeWait(wait, waited).text.c_str());
   }
   return OkStatus();
+}
+
+Status WaitMonitor::Check(const Wait& wait, Clock::time_point now) {
+  CXL_RETURN_IF_ERROR(pool_->CheckIntact());
+  for (int32_t rank : group_.members) CXL_RETURN_IF_ERROR(peers_->GaveUp(rank));
+  if (!wait.begun) return OkStatus();
+  // Only time without progress counts, because a large transfer through a small
+  // pool may take long. The time begins with the first check. Most calls finish
+  // without any check, and never read the clock.
+  if (wait.call->number != number_ || wait.progress != progress_) {
+    number_ = wait.call->number;
+    progress_ = wait.progress;
+    last_progress_ = now;
+  }
+  const double waited = Seconds(now - last_progress_);
+  if (waited >= wait.certain_after_s)
+    for (int member : wait.members)
+      CXL_RETURN_IF_ERROR(CheckMember(wait, member));
+  return CheckTime(wait, waited, now);
 }
 
 }  // namespace jax_cxl::comm

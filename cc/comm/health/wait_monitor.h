@@ -19,6 +19,12 @@ struct Wait {
   std::vector<int> members;  // members that it waits for, as far as known
   bool started;              // all ranks have started the call
   uint64_t progress;         // changes whenever the call makes progress
+  // False if the call waits for this rank's own earlier work. No peer is late
+  // then.
+  bool begun = true;
+  // Some of `members` may have sent all that the call needs, unless the call
+  // has made no progress for this long.
+  double certain_after_s = 0;
 };
 
 // Watches the waits of one member of a group. It warns of late peers, and
@@ -42,6 +48,10 @@ class WaitMonitor {
     int rank;         // the rank that blocks the call; -1: unknown
   };
   LateWait DescribeWait(const Wait& wait, double waited) const;
+  // Fails if the member can no longer do its part of the call.
+  Status CheckMember(const Wait& wait, int member) const;
+  // Warns, and fails once the call has waited too long.
+  Status CheckTime(const Wait& wait, double waited, Clock::time_point now);
 
   const pool::Pool* pool_;
   const Peers* peers_;

@@ -152,32 +152,25 @@ Status Negotiation::AddMember(Match* match, int member,
     match->descriptor = descriptor;
     match->name = name;
   } else if (descriptor != match->descriptor) {
-    return Disagreement(*match, member, descriptor, name);
+    return DescribeDisagreement(*match, member, descriptor, name);
   }
   match->submitted[member] = true;
   ++match->num_submitted;
   return OkStatus();
 }
 
-Status Negotiation::Disagreement(const Match& match, int member,
-                                 const pool::CallDescriptor& descriptor,
-                                 uint32_t name) const {
-  int one = group_.members[match.first], other = group_.members[member];
-  std::string one_calls =
+Status Negotiation::DescribeDisagreement(const Match& match, int member,
+                                         const pool::CallDescriptor& descriptor,
+                                         uint32_t name) const {
+  const std::string first =
       submissions_.Describe(match.first, match.descriptor, match.name);
-  std::string other_calls = submissions_.Describe(member, descriptor, name);
-  if (member < match.first) {
-    std::swap(one, other);
-    std::swap(one_calls, other_calls);
-  }
-  return Error(Code::kMismatch, "the ranks disagree about a collective: rank ",
-               one, " calls ", one_calls, "; rank ", other, " calls ",
-               other_calls, ". ", kSamePrograms, " (call ", std::hex,
-               match.identity, ")")
-      .With("rank_0", one)
-      .With("call_0", one_calls)
-      .With("rank_1", other)
-      .With("call_1", other_calls);
+  const std::string second = submissions_.Describe(member, descriptor, name);
+  const int first_rank = group_.members[match.first];
+  const int second_rank = group_.members[member];
+  return match.first < member ? Disagreement(first_rank, first, second_rank,
+                                             second, match.identity)
+                              : Disagreement(second_rank, second, first_rank,
+                                             first, match.identity);
 }
 
 void Negotiation::KeepPayload(Match* match, int member,

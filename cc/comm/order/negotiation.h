@@ -113,9 +113,9 @@ class Negotiation {
   void KeepPayload(Match* match, int member, const Submissions::Entry& entry);
   Status OnComplete(Match* match, std::vector<Finished>* finished,
                     cpu::Traffic* traffic);
-  Status Disagreement(const Match& match, int member,
-                      const pool::CallDescriptor& descriptor,
-                      uint32_t name) const;
+  Status DescribeDisagreement(const Match& match, int member,
+                              const pool::CallDescriptor& descriptor,
+                              uint32_t name) const;
   Result<StartedCall> Announce(uint64_t released_calls);
   Result<StartedCall> Follow();
   StartedCall Take(Match* match);

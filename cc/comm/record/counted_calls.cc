@@ -8,9 +8,11 @@ namespace jax_cxl::comm {
 
 using pool::kRecordedCalls;
 
-void CountedCalls::Record(uint64_t place, const Call& call) {
-  numbers_[place % kRecordedCalls] =
-      recorder_->Record(call, place + 1, group_, Ticks());
+void CountedCalls::Record(uint64_t place, Call* call) {
+  call->identity = place + 1;
+  call->submitted = Ticks();
+  recorder_->Record(call, group_);
+  numbers_[place % kRecordedCalls] = call->number;
   submitted_ = place + 1;
 }
 

@@ -31,7 +31,7 @@ class CountedCallsTest : public testing::Test {
 };
 
 TEST_F(CountedCallsTest, ProgressComesInCounts) {
-  for (uint64_t place : {0, 1, 2, 3}) calls_.Record(place, call_);
+  for (uint64_t place : {0, 1, 2, 3}) calls_.Record(place, &call_);
   calls_.Advance(3, 1);
   calls_.Wait(1, 1);
   for (uint64_t number : {1, 2, 3, 4}) {
@@ -52,10 +52,10 @@ TEST_F(CountedCallsTest, ProgressComesInCounts) {
 }
 
 TEST_F(CountedCallsTest, AFailureIsThatOfItsCall) {
-  calls_.Record(0, call_);
+  calls_.Record(0, &call_);
   calls_.Fail(0, Error(Code::kUnimplemented, "refused"));
-  calls_.Record(0, call_);  // The next call has the same place.
-  calls_.Record(1, call_);
+  calls_.Record(0, &call_);  // The next call has the same place.
+  calls_.Record(1, &call_);
   calls_.Advance(1, 1);
   calls_.Fail(1, Error(Code::kPeerLost, "gone"));
   EXPECT_EQ(At(1).code, static_cast<uint32_t>(Code::kUnimplemented));
@@ -67,8 +67,8 @@ TEST_F(CountedCallsTest, AFailureIsThatOfItsCall) {
 TEST_F(CountedCallsTest, CallsOfOthersComeBetween) {
   CountedCalls others(world_.endpoint(0).recorder(), 6);
   for (uint64_t place : {0, 1}) {
-    calls_.Record(place, call_);
-    others.Record(place, call_);
+    calls_.Record(place, &call_);
+    others.Record(place, &call_);
   }
   calls_.Advance(2, 2);
   for (uint64_t number : {1, 2, 3, 4})
@@ -78,7 +78,7 @@ TEST_F(CountedCallsTest, CallsOfOthersComeBetween) {
 TEST_F(CountedCallsTest, CallsThatLeftTheRecorderStayOut) {
   // The device is more calls behind than there are records.
   const uint64_t total = 2 * pool::kRecordedCalls;
-  for (uint64_t place = 0; place < total; ++place) calls_.Record(place, call_);
+  for (uint64_t place = 0; place < total; ++place) calls_.Record(place, &call_);
   const uint64_t oldest = total - pool::kRecordedCalls + 1;
   calls_.Advance(total, oldest);
   calls_.Wait(0, 1);

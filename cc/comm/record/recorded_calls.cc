@@ -51,16 +51,6 @@ class Timeline {
   double ns_per_tick_ = 0;
 };
 
-// Returns the source line of a call, or an empty text if it is unknown.
-std::string SiteText(const pool::Recorder& recorder, uint32_t number,
-                     const pool::Doorbells& doorbells) {
-  const pool::SiteRecord& from = recorder.sites[number % pool::kRecordedSites];
-  if (number == 0 || doorbells.Read(&from.number) != number) return "";
-  const auto copy = doorbells.coherence().AcquireWords(from);
-  if (doorbells.Read(&from.number) != number) return "";
-  return PrintableText(copy.text);
-}
-
 // Copies the record of a call. Returns false if the record is gone or is
 // changing.
 bool CopyRecord(const pool::CallRecord& from, uint64_t number,
@@ -105,6 +95,15 @@ void ForEachRecord(const pool::Recorder& recorder,
 
 }  // namespace
 
+std::string ReadSite(const pool::Recorder& recorder, uint32_t number,
+                     const pool::Doorbells& doorbells) {
+  const pool::SiteRecord& from = recorder.sites[number % pool::kRecordedSites];
+  if (number == 0 || doorbells.Read(&from.number) != number) return "";
+  const auto copy = doorbells.coherence().AcquireWords(from);
+  if (doorbells.Read(&from.number) != number) return "";
+  return PrintableText(copy.text);
+}
+
 std::vector<RecordedCall> ReadCalls(const pool::Recorder& recorder,
                                     const pool::Doorbells& doorbells,
                                     size_t most) {
@@ -114,7 +113,7 @@ std::vector<RecordedCall> ReadCalls(const pool::Recorder& recorder,
                 [&](const pool::CallRecord& record, uint64_t number) {
                   calls.push_back(Interpret(record, number, timeline));
                   calls.back().site =
-                      SiteText(recorder, record.site, doorbells);
+                      ReadSite(recorder, record.site, doorbells);
                   return false;
                 });
   return calls;
@@ -137,16 +136,20 @@ std::vector<RecordedOperation> ReadOperations(
   return operations;
 }
 
-bool HasStarted(const pool::Recorder& recorder,
-                const pool::Doorbells& doorbells, uint64_t identity,
-                uint64_t group) {
-  bool found = false;
+std::optional<RecordedCall> FindCall(const pool::Recorder& recorder,
+                                     const pool::Doorbells& doorbells,
+                                     uint64_t identity, uint64_t group) {
+  const Timeline timeline(ReadClock(recorder, doorbells.coherence()));
+  std::optional<RecordedCall> call;
   ForEachRecord(recorder, doorbells, kRecordedCalls,
-                [&](const pool::CallRecord& record, uint64_t) {
-                  found = record.identity == identity && record.group == group;
-                  return found;
+                [&](const pool::CallRecord& record, uint64_t number) {
+                  if (record.identity != identity || record.group != group)
+                    return false;
+                  call = Interpret(record, number, timeline);
+                  call->site = ReadSite(recorder, record.site, doorbells);
+                  return true;
                 });
-  return found;
+  return call;
 }
 
 std::optional<RecordedCall> Unfinished(const pool::Recorder& recorder,

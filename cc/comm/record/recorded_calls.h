@@ -48,10 +48,16 @@ struct RecordedOperation {
 std::vector<RecordedOperation> ReadOperations(const pool::Recorder& recorder,
                                               const pool::Coherence& coherence);
 
-// Returns true if the recorder shows that the rank has started a call.
-bool HasStarted(const pool::Recorder& recorder,
-                const pool::Doorbells& doorbells, uint64_t identity,
-                uint64_t group);
+// Returns the call of that identity and group, if the rank has started it and
+// the recorder still has it.
+std::optional<RecordedCall> FindCall(const pool::Recorder& recorder,
+                                     const pool::Doorbells& doorbells,
+                                     uint64_t identity, uint64_t group);
+
+// Returns the text of a source line by its number, or an empty text if the
+// recorder does not have it.
+std::string ReadSite(const pool::Recorder& recorder, uint32_t number,
+                     const pool::Doorbells& doorbells);
 
 // Returns the call of that identity and group, if the rank has started and not
 // finished it. Otherwise returns the oldest call that the rank has not

@@ -99,9 +99,9 @@ TEST_F(RecordedCallsTest, SaysWhatARankDidLast) {
 TEST_F(RecordedCallsTest, FindsCallsAsFarBackAsTheyGo) {
   for (uint64_t identity = 1; identity <= pool::kRecordedCalls + 10; ++identity)
     recorder_.Finish(RecordCall(identity).number, OkStatus(), Ticks());
-  EXPECT_FALSE(HasStarted(recorder(), doorbells_, 10, 5));
-  EXPECT_TRUE(HasStarted(recorder(), doorbells_, 11, 5));
-  EXPECT_FALSE(HasStarted(recorder(), doorbells_, 11, 6)) << "another group";
+  EXPECT_FALSE(FindCall(recorder(), doorbells_, 10, 5));
+  EXPECT_TRUE(FindCall(recorder(), doorbells_, 11, 5));
+  EXPECT_FALSE(FindCall(recorder(), doorbells_, 11, 6)) << "another group";
   EXPECT_FALSE(Unfinished(recorder(), doorbells_, 11, 5).has_value());
   RecordCall(7777);
   RecordCall(7778);

@@ -66,16 +66,16 @@ void Recorder::OpenGroup(int index, const std::vector<int32_t>& members) {
   coherence_.PublishPayload(&group, sizeof(group));
 }
 
-uint64_t Recorder::Record(const Call& call, uint64_t identity, uint64_t group,
-                          uint64_t ticks) {
+void Recorder::Record(Call* started, uint64_t group) {
+  const Call& call = *started;
   Lock(&submitting_);
   const uint64_t number = calls() + 1;
   calls_.store(number, std::memory_order_relaxed);
   pool::CallRecord record = {};
-  record.identity = identity;
+  record.identity = call.identity;
   record.group = group;
   record.descriptor = Describe(call);
-  record.submitted = ticks;
+  record.submitted = call.submitted;
   record.waiting_for = -1;
   record.site = SiteOf(call.site);
   record.operation = OperationOf(call.name);
@@ -94,7 +94,7 @@ uint64_t Recorder::Record(const Call& call, uint64_t identity, uint64_t group,
   submitting_.clear(std::memory_order_release);
   // The next record is 4,096 calls old, so no cache has it.
   __builtin_prefetch(&recorder_->calls[(number + 1) % kRecordedCalls], 1);
-  return number;
+  started->number = number;
 }
 
 uint32_t Recorder::SiteOf(const std::string& text) {

@@ -34,13 +34,7 @@ class Recorder {
 
   // Records a call that the rank has started. Sets the call's number, by which
   // the other functions find the record.
-  void Record(Call* call, uint64_t group) {
-    call->number = Record(*call, call->identity, group, call->submitted);
-  }
-  // The same for a call without its own number, identity and time. Returns the
-  // number.
-  uint64_t Record(const Call& call, uint64_t identity, uint64_t group,
-                  uint64_t ticks);
+  void Record(Call* call, uint64_t group);
   // Records that every rank has started the call.
   void Start(uint64_t number, uint64_t ticks);
   // Records that the call waits for `rank`; -1: for an unknown rank.

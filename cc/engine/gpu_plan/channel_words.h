@@ -40,6 +40,7 @@ inline constexpr uint64_t kJournal = 256;
 struct alignas(pool::kLineBytes) JournalEntry {
   uint64_t ready;  // a doorbell word: number of the call + 1
   pool::CallDescriptor descriptor;
+  uint32_t site;  // number of the rank's pool::SiteRecord; 0: unknown
   char name[64];  // the user's function; zero-terminated
 };
 static_assert(sizeof(JournalEntry) == pool::kLineBytes);

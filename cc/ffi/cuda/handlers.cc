@@ -43,6 +43,12 @@ Result<Device> FindDevice(int32_t ordinal) {
   return device;
 }
 
+// The peers wait for a call that could not be enqueued. Tells them, as the end
+// of all collectives of this process.
+Status OkOrFail(const Device& device, const Status& enqueued) {
+  return enqueued.ok() ? enqueued : device.runtime->Fail(enqueued);
+}
+
 Status Enqueue(cudaStream_t stream, int32_t ordinal, const CallSite& site,
                const void* input, void* output,
                const comm::RowOperands& operands = {}) {
@@ -50,8 +56,8 @@ Status Enqueue(cudaStream_t stream, int32_t ordinal, const CallSite& site,
   CXL_ASSIGN_OR_RETURN(CallSite::Execution execution,
                        site.MakeExecution(device.local->rank, input, output));
   execution.call->row_operands = operands;
-  return device.local->endpoint->Enqueue(*execution.members, *execution.call,
-                                         stream);
+  return OkOrFail(device, device.local->endpoint->Enqueue(
+                              *execution.members, *execution.call, stream));
 }
 
 // Allocates the memory that the devices need for the call, when XLA loads its
@@ -146,8 +152,8 @@ Status EnqueueStart(cudaStream_t stream, int32_t ordinal, const CallSite& site,
   CXL_ASSIGN_OR_RETURN(CallSite::Execution execution,
                        site.MakeExecution(device.local->rank, input, output));
   execution.call->row_operands = operands;
-  return device.local->endpoint->EnqueueStart(*execution.members,
-                                              *execution.call, stream);
+  return OkOrFail(device, device.local->endpoint->EnqueueStart(
+                              *execution.members, *execution.call, stream));
 }
 
 xffi::Error Start(cudaStream_t stream, int32_t ordinal, CallSite* site,

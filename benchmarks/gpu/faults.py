@@ -1,0 +1,162 @@
+"""The stage that causes faults on CPU ranks and on GPU ranks, and compares their errors."""
+
+import collections
+import concurrent.futures
+import json
+import random
+import re
+import statistics
+import sys
+from typing import Any
+
+from gpu.process import Record, StageError, Suite
+
+_ALONE = ("killed", "stopped", "never comes", "raises", "exits", "os._exit")
+_DISAGREE = (
+    *("operation", "reduction", "dtype", "count", "root", "permutation", "order"),
+    *("order_in_program", "branch", "number", "number_then_another", "loop"),
+)
+# The attributes of docs/errors.md. A pid and a host are compared with those of the victim.
+_SAME = ("kind", "rank", "pid", "host", "last", "call", "ranks", "calls")
+_KILLS = 12  # In a coherent pool and in one with coherence=flush, each.
+_JOBS = 4  # Jobs at the same time. Each has two ranks, and most of its time is JAX's start.
+_REPORT_SECONDS = 1.0  # A death has to be reported within this time.
+
+
+def faults(suite: Suite) -> Record:
+    """Causes each fault on two CPU ranks and on two ranks of the suite's platform; kills at random.
+
+    Raises:
+      StageError: the attributes differ, or a death was reported late.
+    """
+    platforms = ("cpu", suite.platform)
+    tasks = [(side, fault) for fault in (*_ALONE, *_DISAGREE) for side in (0, 1)]
+    seeds = [(coherence, seed) for seed in range(_KILLS) for coherence in ("coherent", "flush")]
+    with concurrent.futures.ThreadPoolExecutor(_JOBS) as pool:
+        errors = dict(
+            zip(tasks, pool.map(lambda t: _cause(suite, platforms[t[0]], t[1]), tasks), strict=True)
+        )
+        kills = list(pool.map(lambda kill: _kill(suite, *kill), seeds))
+    rows = []
+    for fault in (*_ALONE, *_DISAGREE):
+        rows += _rows(fault, errors[0, fault], errors[1, fault])
+    record: Record = {"platforms": platforms, "faults": rows, "kills": []}
+    print(f"          {'fault':20} {'on':2} same  seconds to the error: cpu, {suite.platform}")
+    for row in rows:
+        print(
+            f"          {row['fault']:20} {row['on']:2} {row['same']!s:5} {row['seconds']}"
+            f" {'' if row['same'] is True else json.dumps(row['said'])}"
+        )
+    for coherence in ("coherent", "flush"):
+        found = [kill for kill, (where, _) in zip(kills, seeds, strict=True) if where == coherence]
+        record["kills"].append({"coherence": coherence, **_summary(found)})
+        print(f"          kills, {coherence}: {json.dumps(record['kills'][-1])}", flush=True)
+    bad = [row["fault"] for row in rows if row["same"] is not True]
+    if bad or any(kill["right"] < kill["jobs"] for kill in record["kills"]):
+        raise StageError("failed", different=bad, **record)
+    return record
+
+
+def _cause(suite: Suite, platform: str, fault: str, **environment: str) -> dict[str, Any]:
+    """Runs a job; returns the errors by rank, when the fault came, and the victim's identity."""
+    text, _ = suite.run(
+        *(sys.executable, "-m", "jax_cxl.launch", "-n", "2", "--no-prefix", "--go-on"),
+        *("tests/programs/failures/faults.py", f"--fault={fault}"),
+        *environment.pop("arguments", "").split(),
+        check=False,
+        JAX_PLATFORMS=platform,
+        XLA_PYTHON_CLIENT_PREALLOCATE="false",
+        **({"JAX_LOCAL_DEVICE_IDS": "0"} if platform == "cuda" and suite.shares_gpu else {}),
+        **{"JAX_CXL_TIMEOUT": "2", "JAX_CXL_WARN_AFTER": "1", **environment},
+    )
+    said = collections.defaultdict(list)
+    for what, line in re.findall(r"^(fault|error|pids) (\{.*\})$", text, re.MULTILINE):
+        said[what].append(json.loads(line))
+    return {
+        "errors": {error["on"]: error for error in said["error"]},
+        "at": max((fault["at"] for fault in said["fault"]), default=None),
+        **(said["pids"][0] if said["pids"] else {"pids": [], "host": None}),
+        "output": text[-3000:],
+    }
+
+
+def _normal(job: dict[str, Any], on: int) -> dict[str, Any]:
+    """Returns the attributes of a rank's error, without what differs from job to job."""
+    error = dict(job["errors"].get(on, {}))
+    if "pid" in error and error["pid"] is not None:
+        error["pid"] = "the victim's" if error["pid"] == job["pids"][1] else "another"
+    if "host" in error and error["host"] is not None:
+        error["host"] = "the victim's" if error["host"] == job["host"] else "another"
+    return {name: error[name] for name in _SAME if name in error}
+
+
+def _rows(fault: str, cpu: dict[str, Any], other: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns a row for each rank that has an error on either platform."""
+    rows = []
+    for on in sorted({0, *cpu["errors"], *other["errors"]}):
+        said = [_normal(job, on) for job in (cpu, other)]
+        known = all(value not in (None, []) for value in said[0].values()) and said[0]
+        rows.append(
+            {
+                "fault": fault,
+                "on": on,
+                "same": bool(known) and said[0] == said[1],
+                "seconds": [_seconds(job, on, "reported") for job in (cpu, other)],
+                "seconds_raised": [_seconds(job, on, "raised") for job in (cpu, other)],
+                "told_by": [job["errors"].get(on, {}).get("told_by") for job in (cpu, other)],
+                "waited_s": [job["errors"].get(on, {}).get("waited_s") for job in (cpu, other)],
+                "said": said,
+            }
+        )
+        if not rows[-1]["same"]:
+            rows[-1]["texts"] = [
+                job["errors"].get(on, {}).get("text") or job["output"] for job in (cpu, other)
+            ]
+    return rows
+
+
+def _seconds(job: dict[str, Any], on: int, when: str) -> float | None:
+    error = job["errors"].get(on)
+    return round(error[when] - job["at"], 3) if error and job["at"] else None
+
+
+def _kill(suite: Suite, coherence: str, seed: int) -> dict[str, Any]:
+    """Kills rank 1 at a random instant of a loop of short, middle and large calls."""
+    rng = random.Random(f"{coherence} {seed}")
+    # 4 KiB, 1 MiB and 64 MiB: flags, a kernel, copy engines.
+    sizes = rng.choice(("1024", "262144", "16777216", "1024,262144,16777216"))
+    if suite.platform == "cpu":
+        sizes = sizes.replace("16777216", "1048576")
+    job = _cause(
+        suite,
+        suite.platform,
+        "at random",
+        JAX_CXL_POOL=f"shm:?size=512MiB&coherence={coherence}",
+        JAX_CXL_TIMEOUT="60",
+        arguments=f"--after={rng.random() * 0.5:.6f} --sizes={sizes}",
+    )
+    error = job["errors"].get(0, {})
+    right = error.get("kind") == "PeerLostError" and error.get("rank") == 1
+    right = right and error.get("pid") == job["pids"][1] and "psum" in (error.get("call") or "")
+    return {
+        "right": right,
+        "reported": _seconds(job, 0, "reported"),
+        "raised": _seconds(job, 0, "raised"),
+        "what": None if right else {"sizes": sizes, "error": error, "output": job["output"]},
+    }
+
+
+def _summary(kills: list[dict[str, Any]]) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "jobs": len(kills),
+        "right": sum(kill["right"] and kill["reported"] < _REPORT_SECONDS for kill in kills),
+    }
+    for when in ("reported", "raised"):
+        seconds = [kill[when] for kill in kills if kill[when] is not None]
+        if seconds:
+            record[f"seconds_{when}"] = {
+                "median": round(statistics.median(seconds), 3),
+                "max": max(seconds),
+            }
+    wrong = [kill["what"] for kill in kills if kill["what"]]
+    return {**record, **({"wrong": wrong} if wrong else {})}

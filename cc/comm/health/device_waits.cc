@@ -1,0 +1,77 @@
+#include "cc/comm/health/device_waits.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "cc/comm/record/recorded_calls.h"
+#include "cc/comm/record/recorder.h"
+#include "cc/pool/coherence/doorbell.h"
+
+namespace jax_cxl::comm {
+namespace {
+
+// A device without progress for this long has used all that it has received.
+constexpr double kCertainAfterS = 0.2;
+
+}  // namespace
+
+DeviceWaits::DeviceWaits(const pool::Pool* pool, const Peers* peers,
+                         const Options& options, const Group& group)
+    : pool_(pool),
+      peers_(peers),
+      group_(group),
+      monitor_(pool, peers, options, group) {}
+
+int DeviceWaits::WaitingFor(const DeviceWait& wait) {
+  if (!wait.begun) return -1;
+  return wait.missing.empty() ? wait.waiting_for : wait.missing.front();
+}
+
+Status DeviceWaits::Check(const DeviceWait& wait, Clock::time_point now) {
+  const bool all_started = wait.missing.empty();
+  // A call may wait for any member at work, because some blocks of a kernel do
+  // not say for whom they wait. The member that the device names comes first:
+  // the search for the blocking rank begins there.
+  std::vector<int> members = all_started ? wait.at_work : wait.missing;
+  std::ranges::stable_partition(
+      members, [&](int member) { return member == wait.waiting_for; });
+  return monitor_.Check({wait.call, std::move(members), all_started,
+                         wait.progress, wait.begun, kCertainAfterS},
+                        now);
+}
+
+// Describes the call of another rank that should be `call`.
+std::string DeviceWaits::CallOf(const Call& call, int rank) const {
+  const pool::Doorbells doorbells(pool_->coherence(), pool_->epoch());
+  const std::optional<RecordedCall> found =
+      FindCall(*pool_->recorder(rank), doorbells, call.identity,
+               pool_->recorder(group_.members[group_.self])
+                   ->calls[call.number % pool::kRecordedCalls]
+                   .group);
+  if (!found) return Recorder::LastOf(*pool_, rank);
+  return found->site.empty() ? found->what : found->what + " at " + found->site;
+}
+
+Status DeviceWaits::Mismatch(const Call& call, int member) const {
+  const int self = group_.members[group_.self], rank = group_.members[member];
+  const std::string mine = DescribeText(call), theirs = CallOf(call, rank);
+  return group_.self < member
+             ? Disagreement(self, mine, rank, theirs, call.identity)
+             : Disagreement(rank, theirs, self, mine, call.identity);
+}
+
+Status DeviceWaits::Timeout(const Call& call, int member) const {
+  const int rank = group_.members[member];
+  return Error(Code::kDeadlineExceeded,
+               peers_->Name(group_.members[group_.self]),
+               " has waited too long in ", DescribeText(call), " for ",
+               peers_->Name(rank),
+               "; its device gave up, 1.5 times JAX_CXL_TIMEOUT and 5 s after "
+               "the wait began")
+      .With(peers_->Identity(rank))
+      .With("last", Recorder::LastOf(*pool_, rank))
+      .With("call", DescribeText(call));
+}
+
+}  // namespace jax_cxl::comm

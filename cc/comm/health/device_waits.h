@@ -1,0 +1,61 @@
+#ifndef JAX_CXL_COMM_HEALTH_DEVICE_WAITS_H_
+#define JAX_CXL_COMM_HEALTH_DEVICE_WAITS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/comm/call/call.h"
+#include "cc/comm/call/options.h"
+#include "cc/comm/health/peers.h"
+#include "cc/comm/health/wait_monitor.h"
+#include "cc/pool/pool.h"
+
+namespace jax_cxl::comm {
+
+// The first call of a channel that a device has not finished, as the device's
+// host sees it. `call` has the number and the identity of its record.
+struct DeviceWait {
+  const Call* call;
+  bool begun;                // the device has begun the call
+  std::vector<int> missing;  // members whose hosts have not enqueued it
+  std::vector<int> at_work;  // other members whose devices have not finished it
+  int waiting_for = -1;  // the member for which the device waits; -1: unknown
+  uint64_t progress;     // changes whenever the device makes progress
+};
+
+// Watches the calls of a channel between devices. A device shows its host less
+// of a call than the CPU engine does. This class completes the picture, and
+// leaves the decisions to a WaitMonitor.
+//
+// Needs no CUDA. Not thread-safe.
+class DeviceWaits {
+ public:
+  DeviceWaits(const pool::Pool* pool, const Peers* peers,
+              const Options& options, const Group& group);
+
+  // Returns the member to record as the one for which the call waits; -1: none,
+  // or unknown.
+  static int WaitingFor(const DeviceWait& wait);
+
+  // See WaitMonitor::Check.
+  Status Check(const DeviceWait& wait, Clock::time_point now);
+
+  // Return the errors of a call that the device itself has ended: because
+  // `member` is in another call, or does not come.
+  Status Mismatch(const Call& call, int member) const;
+  Status Timeout(const Call& call, int member) const;
+
+ private:
+  std::string CallOf(const Call& call, int rank) const;
+
+  const pool::Pool* pool_;
+  const Peers* peers_;
+  Group group_;
+  WaitMonitor monitor_;
+};
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_COMM_HEALTH_DEVICE_WAITS_H_

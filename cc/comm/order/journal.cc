@@ -1,0 +1,76 @@
+#include "cc/comm/order/journal.h"
+
+#include <cstring>
+#include <utility>
+
+#include "cc/base/text.h"
+#include "cc/comm/record/recorded_calls.h"
+
+namespace jax_cxl::comm {
+
+using cuda::JournalEntry;
+using cuda::kJournal;
+
+Journal::Journal(pool::Pool* pool, const Group& group,
+                 std::vector<cuda::DeviceControl*> controls)
+    : pool_(pool),
+      group_(group),
+      doorbells_(pool->coherence(), pool->epoch()),
+      controls_(std::move(controls)) {}
+
+void Journal::Write(const Call& call, const pool::CallDescriptor& descriptor) {
+  JournalEntry& entry = controls_[group_.self]->journal[written_ % kJournal];
+  entry.descriptor = descriptor;
+  entry.site = pool_->recorder(group_.members[group_.self])
+                   ->calls[call.number % pool::kRecordedCalls]
+                   .site;
+  std::memset(entry.name, 0, sizeof(entry.name));
+  call.name.copy(entry.name, sizeof(entry.name) - 1);
+  doorbells_.coherence().PublishPayload(&entry, sizeof(entry));
+  doorbells_.Ring(&entry.ready, ++written_);
+}
+
+std::string Journal::Describe(int member, const JournalEntry& entry) const {
+  std::string text = DescribeText(entry.descriptor, PrintableText(entry.name));
+  const std::string site = ReadSite(*pool_->recorder(group_.members[member]),
+                                    entry.site, doorbells_);
+  return site.empty() ? text : text + " at " + site;
+}
+
+Status Journal::Compare(uint64_t written) {
+  // A journal keeps kJournal calls. Stay away from those that are replaced
+  // next.
+  if (compared_ + kJournal / 2 < written) compared_ = written - kJournal / 2;
+  const int self = group_.self, size = static_cast<int>(controls_.size());
+  for (; compared_ < written; met_ = ++compared_) {
+    const uint64_t at = compared_ % kJournal, number = compared_ + 1;
+    const JournalEntry mine = controls_[self]->journal[at];
+    for (int member = 0; member < size; ++member) {
+      if (member == self) continue;
+      const JournalEntry& entry = controls_[member]->journal[at];
+      if (doorbells_.Read(&entry.ready) < number) return OkStatus();
+      const JournalEntry theirs = doorbells_.coherence().AcquireCopy(entry);
+      // Replaced: the member is far ahead, and has passed this call.
+      if (doorbells_.Read(&entry.ready) != number) continue;
+      if (theirs.descriptor == mine.descriptor) continue;
+      const int rank = group_.members[self], other = group_.members[member];
+      const std::string here = Describe(self, mine);
+      const std::string there = Describe(member, theirs);
+      return self < member ? Disagreement(rank, here, other, there, number)
+                           : Disagreement(other, there, rank, here, number);
+    }
+  }
+  return OkStatus();
+}
+
+std::vector<int> Journal::Missing(uint64_t place) const {
+  std::vector<int> missing;
+  for (int member = 0; member < static_cast<int>(controls_.size()); ++member) {
+    const JournalEntry& entry = controls_[member]->journal[place % kJournal];
+    if (member != group_.self && doorbells_.Read(&entry.ready) <= place)
+      missing.push_back(member);
+  }
+  return missing;
+}
+
+}  // namespace jax_cxl::comm

@@ -1,0 +1,56 @@
+#ifndef JAX_CXL_COMM_ORDER_JOURNAL_H_
+#define JAX_CXL_COMM_ORDER_JOURNAL_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/comm/call/call.h"
+#include "cc/engine/gpu_plan/channel_words.h"
+#include "cc/pool/coherence/doorbell.h"
+#include "cc/pool/layout/channel_layout.h"
+#include "cc/pool/pool.h"
+
+namespace jax_cxl::comm {
+
+// The journals of a group of devices. The host of each member writes down the
+// calls that it enqueues. The hosts compare their journals, so that all members
+// find the same error if they disagree about a call: devices only refuse to
+// read the data of another call. The *place* of a call is its index in the
+// group, from 0.
+//
+// One thread at a time may call Write, and another thread the other functions.
+class Journal {
+ public:
+  // `controls[m]` is the control block of member m.
+  Journal(pool::Pool* pool, const Group& group,
+          std::vector<cuda::DeviceControl*> controls);
+
+  // Publishes the next call. The rank's Recorder must have recorded it.
+  void Write(const Call& call, const pool::CallDescriptor& descriptor);
+
+  // Compares the calls before place `written`, as far as all members have
+  // enqueued them. Fails with kMismatch.
+  Status Compare(uint64_t written);
+
+  // Returns how many calls all members have enqueued, as far as compared.
+  uint64_t compared_by_all() const { return met_; }
+  // Returns the other members that have not enqueued the call at `place`.
+  std::vector<int> Missing(uint64_t place) const;
+
+ private:
+  std::string Describe(int member, const cuda::JournalEntry& entry) const;
+
+  const pool::Pool* pool_;
+  Group group_;
+  pool::Doorbells doorbells_;
+  std::vector<cuda::DeviceControl*> controls_;
+  uint64_t written_ = 0;
+  uint64_t compared_ = 0;
+  uint64_t met_ = 0;
+};
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_COMM_ORDER_JOURNAL_H_
