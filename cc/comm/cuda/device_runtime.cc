@@ -138,10 +138,10 @@ void DeviceRuntime::Watch() {
   }
 }
 
-Status DeviceRuntime::Fail(const Status& status) {
+void DeviceRuntime::Fail(const Status& status) {
   {
     std::lock_guard lock(mutex_);
-    if (!failure_.ok()) return failure_;
+    if (!failure_.ok()) return;
     failure_ = status;
   }
   std::fprintf(stderr, "jax_cxl: error: %.*s: %s\n",
@@ -150,7 +150,6 @@ Status DeviceRuntime::Fail(const Status& status) {
   for (const auto& [device, local] : by_device_)
     runtime_->peers()->GiveUp(local.rank, status);
   for (const auto& endpoint : endpoints_) endpoint->Abort();
-  return status;
 }
 
 }  // namespace jax_cxl::comm

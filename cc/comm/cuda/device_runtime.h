@@ -57,8 +57,8 @@ class DeviceRuntime {
   Status Reserve(const plan::Request& request) const;
 
   // Ends this process's collectives with `status`, unless an earlier error has
-  // ended them. Returns the error that has ended them.
-  Status Fail(const Status& status);
+  // ended them.
+  void Fail(const Status& status);
 
   // Returns the error that ended this process's collectives, or OK.
   Status failure() const;

@@ -46,7 +46,9 @@ Result<Device> FindDevice(int32_t ordinal) {
 // The peers wait for a call that could not be enqueued. Tells them, as the end
 // of all collectives of this process.
 Status OkOrFail(const Device& device, const Status& enqueued) {
-  return enqueued.ok() ? enqueued : device.runtime->Fail(enqueued);
+  if (enqueued.ok()) return enqueued;
+  device.runtime->Fail(enqueued);
+  return device.runtime->failure();
 }
 
 Status Enqueue(cudaStream_t stream, int32_t ordinal, const CallSite& site,
