@@ -87,7 +87,13 @@ def _normal(job: dict[str, Any], on: int) -> dict[str, Any]:
         error["pid"] = "the victim's" if error["pid"] == job["pids"][1] else "another"
     if "host" in error and error["host"] is not None:
         error["host"] = "the victim's" if error["host"] == job["host"] else "another"
-    return {name: error[name] for name in _SAME if name in error}
+    said = {name: error[name] for name in _SAME if name in error}
+    if said.get("calls"):
+        # The rank that finds a stall comes first, and says among which ranks the calls are.
+        sides = sorted(zip(error["ranks"], error["calls"], strict=True))
+        said["ranks"] = [rank for rank, _ in sides]
+        said["calls"] = [re.sub(r" among ranks [\d ]+$", "", call) for _, call in sides]
+    return said
 
 
 def _rows(fault: str, cpu: dict[str, Any], other: dict[str, Any]) -> list[dict[str, Any]]:

@@ -34,8 +34,8 @@ bool PidMeansTheSame(const ProcessIdentity& process);
 // Returns true if `process` has ended. Requires PidMeansTheSame(process).
 bool HasEnded(const ProcessIdentity& process);
 
-// Returns true if /proc shows that `process` is ending (ProcessStat::ending), or
-// that another process has its pid. It is also true of a process whose first
+// Returns true if /proc shows that `process` is ending (ProcessStat::ending),
+// or that another process has its pid. It is also true of a process whose first
 // thread alone has ended. Requires PidMeansTheSame(process).
 bool IsEnding(const ProcessIdentity& process);
 
