@@ -2,11 +2,14 @@
 
 import collections
 import concurrent.futures
+import dataclasses
 import json
+import os
 import random
 import re
 import statistics
 import sys
+import time
 from typing import Any
 
 from gpu.process import Record, StageError, Suite
@@ -20,6 +23,7 @@ _DISAGREE = (
 _SAME = ("kind", "rank", "pid", "host", "last", "call", "ranks", "calls")
 _KILLS = 12  # In a coherent pool and in one with coherence=flush, each.
 _JOBS = 4  # Jobs at the same time. Each has two ranks, and most of its time is JAX's start.
+_JOB_SECONDS = 60  # The time of a job, on a busy machine.
 _REPORT_SECONDS = 1.0  # A death has to be reported within this time.
 
 
@@ -59,13 +63,17 @@ def faults(suite: Suite) -> Record:
 
 def _cause(suite: Suite, platform: str, fault: str, **environment: str) -> dict[str, Any]:
     """Runs a job; returns the errors by rank, when the fault came, and the victim's identity."""
-    text, _ = suite.run(
+    # The programs of the ranks differ. XLA's tuning across processes would wait for equal ones.
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_shard_autotuning=false"
+    within = min(suite.deadline, time.monotonic() + _JOB_SECONDS)
+    text, _ = dataclasses.replace(suite, deadline=within).run(
         *(sys.executable, "-m", "jax_cxl.launch", "-n", "2", "--no-prefix", "--go-on"),
         *("tests/programs/failures/faults.py", f"--fault={fault}"),
         *environment.pop("arguments", "").split(),
         check=False,
         JAX_PLATFORMS=platform,
         XLA_PYTHON_CLIENT_PREALLOCATE="false",
+        XLA_FLAGS=flags.strip(),
         **({"JAX_LOCAL_DEVICE_IDS": "0"} if platform == "cuda" and suite.shares_gpu else {}),
         **{"JAX_CXL_TIMEOUT": "2", "JAX_CXL_WARN_AFTER": "1", **environment},
     )

@@ -1,14 +1,23 @@
 #include "cc/ffi/program_sites.h"
 
 #include <algorithm>
+#include <atomic>
 
 namespace jax_cxl::ffi {
 
-ProgramSites& ProgramSites::Get() {
+namespace {
+
+std::atomic<ProgramSites*>& Current() {
   // Never destroyed: XLA's threads may still ask while the process exits.
-  static auto& sites = *new ProgramSites;
-  return sites;
+  static auto& current = *new std::atomic<ProgramSites*>(new ProgramSites);
+  return current;
 }
+
+}  // namespace
+
+ProgramSites& ProgramSites::Get() { return *Current(); }
+
+void ProgramSites::Use(ProgramSites* sites) { Current() = sites; }
 
 uint64_t ProgramSites::Next(const std::string& program) {
   std::lock_guard lock(mutex_);

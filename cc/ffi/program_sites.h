@@ -27,9 +27,12 @@ namespace jax_cxl::ffi {
 // Thread-safe.
 class ProgramSites {
  public:
-  // Returns the only instance of the process, because XLA makes sites without
-  // any other context.
+  // Returns the instance of this module, because XLA makes sites without any
+  // other context.
   static ProgramSites& Get();
+  // Lets Get return the instance of another module from now on. Lowering rules
+  // note lines in jax_cxl._core, and XLA makes sites of GPUs in jax_cxl._cuda.
+  static void Use(ProgramSites* sites);
 
   // Returns the number of the site that XLA is making.
   uint64_t Next(const std::string& program);

@@ -25,6 +25,16 @@ TEST(ProgramSitesTest, ProgramsAreApart) {
   EXPECT_EQ(sites.Next("jit_g"), 0u);
 }
 
+TEST(ProgramSitesTest, ModulesMayShareAnInstance) {
+  ProgramSites& own = ProgramSites::Get();
+  ProgramSites other;
+  other.NoteLine("jit_f", "psum 4", "a.py:3 (f)");
+  ProgramSites::Use(&other);
+  EXPECT_EQ(ProgramSites::Get().LinesOf("jit_f", "psum 4"), "a.py:3 (f)");
+  ProgramSites::Use(&own);
+  EXPECT_EQ(&ProgramSites::Get(), &own);
+}
+
 TEST(ProgramSitesTest, LinesOfEqualCallsAreAllNamed) {
   ProgramSites sites;
   sites.NoteLine("jit_f", "psum 4", "a.py:3 (f)");

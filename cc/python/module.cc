@@ -278,6 +278,13 @@ NB_MODULE(_core, m) {
     return StatsDict(runtime == nullptr ? comm::Stats() : runtime->stats());
   });
   m.def(
+      "program_sites",
+      [] {
+        return nb::capsule(&ffi::ProgramSites::Get(), "jax_cxl.ProgramSites");
+      },
+      "Returns a capsule with the call sites of this process, for "
+      "jax_cxl._cuda.");
+  m.def(
       "complete_program",
       [](const std::string& program) {
         ffi::ProgramSites::Get().Complete(program);

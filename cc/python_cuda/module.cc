@@ -18,6 +18,7 @@
 #include "cc/comm/cuda/device_runtime.h"
 #include "cc/comm/runtime.h"
 #include "cc/ffi/cuda/handlers.h"
+#include "cc/ffi/program_sites.h"
 #include "cc/python/errors.h"
 #include "cc/python/registrations.h"
 #include "cc/python/stats.h"
@@ -92,6 +93,13 @@ NB_MODULE(_cuda, m) {
       "num_slots"_a, "warn_after"_a, "timeout"_a, "blocks"_a = 0,
       "sending_threads"_a = 0, "receiving_threads"_a = 0, "flush_threads"_a = 0,
       "flush_piece_bytes"_a = 0, "gpu_writes_memory"_a = false);
+  m.def(
+      "use_program_sites",
+      [](const nb::capsule& sites) {
+        ffi::ProgramSites::Use(static_cast<ffi::ProgramSites*>(
+            sites.data("jax_cxl.ProgramSites")));
+      },
+      "Takes the source lines of calls from jax_cxl._core.", "sites"_a);
   m.def("stop", &comm::DeviceRuntime::Stop,
         nb::call_guard<nb::gil_scoped_release>());
   m.def(
