@@ -10,6 +10,7 @@ import re
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from gpu.process import Record, StageError, Suite
@@ -21,44 +22,49 @@ _DISAGREE = (
 )
 # The attributes of docs/errors.md. A pid and a host are compared with those of the victim.
 _SAME = ("kind", "rank", "pid", "host", "last", "call", "ranks", "calls")
-_KILLS = 12  # In a coherent pool and in one with coherence=flush, each.
 _JOBS = 4  # Jobs at the same time. Each has two ranks, and most of its time is JAX's start.
-_JOB_SECONDS = 60  # The time of a job, on a busy machine.
+_JOB_SECONDS = 45  # The time of a job, on a busy machine.
 _REPORT_SECONDS = 1.0  # A death has to be reported within this time.
 
 
-def faults(suite: Suite) -> Record:
-    """Causes each fault on two CPU ranks and on two ranks of the suite's platform; kills at random.
+def faults(
+    names: tuple[str, ...] = (*_ALONE, *_DISAGREE), kills: int = 12
+) -> Callable[[Suite], Record]:
+    """Returns a stage that causes each fault on two CPU ranks, and on two of the suite's platform.
 
-    Raises:
-      StageError: the attributes differ, or a death was reported late.
+    Args:
+      names: the faults.
+      kills: number of jobs of which one rank is killed at a random instant, in a coherent pool and
+        in one with coherence=flush, each.
     """
-    platforms = ("cpu", suite.platform)
-    tasks = [(side, fault) for fault in (*_ALONE, *_DISAGREE) for side in (0, 1)]
-    seeds = [(coherence, seed) for seed in range(_KILLS) for coherence in ("coherent", "flush")]
-    with concurrent.futures.ThreadPoolExecutor(_JOBS) as pool:
-        errors = dict(
-            zip(tasks, pool.map(lambda t: _cause(suite, platforms[t[0]], t[1]), tasks), strict=True)
-        )
-        kills = list(pool.map(lambda kill: _kill(suite, *kill), seeds))
-    rows = []
-    for fault in (*_ALONE, *_DISAGREE):
-        rows += _rows(fault, errors[0, fault], errors[1, fault])
-    record: Record = {"platforms": platforms, "faults": rows, "kills": []}
-    print(f"          {'fault':20} {'on':2} same  seconds to the error: cpu, {suite.platform}")
-    for row in rows:
-        print(
-            f"          {row['fault']:20} {row['on']:2} {row['same']!s:5} {row['seconds']}"
-            f" {'' if row['same'] is True else json.dumps(row['said'])}"
-        )
-    for coherence in ("coherent", "flush"):
-        found = [kill for kill, (where, _) in zip(kills, seeds, strict=True) if where == coherence]
-        record["kills"].append({"coherence": coherence, **_summary(found)})
-        print(f"          kills, {coherence}: {json.dumps(record['kills'][-1])}", flush=True)
-    bad = [row["fault"] for row in rows if row["same"] is not True]
-    if bad or any(kill["right"] < kill["jobs"] for kill in record["kills"]):
-        raise StageError("failed", different=bad, **record)
-    return record
+
+    def run(suite: Suite) -> Record:
+        platforms = ("cpu", suite.platform)
+        tasks = [(side, fault) for fault in names for side in (0, 1)]
+        seeds = [(where, seed) for seed in range(kills) for where in ("coherent", "flush")]
+        with concurrent.futures.ThreadPoolExecutor(_JOBS) as pool:
+            # Kills first: one fault that hangs must not take their time.
+            killed = pool.map(lambda kill: _kill(suite, *kill), seeds)
+            caused = pool.map(lambda task: _cause(suite, platforms[task[0]], task[1]), tasks)
+            errors = dict(zip(tasks, caused, strict=True))
+        rows = [row for name in names for row in _rows(name, errors[0, name], errors[1, name])]
+        record: Record = {"platforms": platforms, "faults": rows, "kills": []}
+        print(f"          {'fault':20} on same  seconds to the error: cpu, {suite.platform}")
+        for row in rows:
+            said = "" if row["same"] else json.dumps(row["said"])
+            columns = f"{row['fault']:20} {row['on']:2} {row['same']!s:5} {row['seconds']}"
+            print(f"          {columns} {said}")
+        found = list(zip(seeds, killed, strict=True))
+        for where in ("coherent", "flush"):
+            summary = _summary([kill for (pool_of, _), kill in found if pool_of == where])
+            record["kills"].append({"coherence": where, **summary})
+            print(f"          kills, {where}: {json.dumps(record['kills'][-1])}", flush=True)
+        bad = [row["fault"] for row in rows if not row["same"]]
+        if bad or any(kill["right"] < kill["jobs"] for kill in record["kills"]):
+            raise StageError("failed", different=bad, **record)
+        return record
+
+    return run
 
 
 def _cause(suite: Suite, platform: str, fault: str, **environment: str) -> dict[str, Any]:

@@ -38,7 +38,12 @@ ALL = {
     "soak": Stage(checks.soak(""), 90),
     "soak_flush": Stage(checks.soak(checks.FLUSH), 90),
     "soak_memory": Stage(checks.soak(checks.MEMORY), 90, default=False),
-    "faults": Stage(faults.faults, 300, default=False),
+    "faults": Stage(faults.faults(), 300, default=False),
+    "faults_short": Stage(
+        faults.faults(("killed", "operation", "dtype", "count", "root"), kills=3),
+        150,
+        default=False,
+    ),
     "overlap": Stage(measurements.overlap, 45),
     "bound": Stage(measurements.bound, 60),
     "flush": Stage(measurements.flush, 150),
