@@ -115,24 +115,40 @@ _SMALL = ("--width=64", "--heads=4", "--sequence_length=32", "--layers=2")
 _HIDES = "--xla_gpu_enable_latency_hiding_scheduler=true"
 
 
+# XLA starts a collective only when the one before is done, and merges the sums of all layers,
+# unless these flags say otherwise.
+_SEVERAL = (
+    "--xla_gpu_experimental_parallel_collective_overlap_limit=4"
+    f" --xla_gpu_all_reduce_combine_threshold_bytes={1 << 20}"
+)
+
+
 def jit_training(suite: Suite) -> Record:
     """Measures jax.jit alone: NCCL through memory of the host, and the pool, in turns."""
+    return {"results": jit_steps(suite, _SEVERAL, "--repeats=7")}
+
+
+def jit_steps(suite: Suite, xla_flags: str, *flags: str) -> list[dict]:
+    """Returns the rows of benchmarks/jit_training.py.
+
+    Args:
+      suite: the suite.
+      xla_flags: flags of XLA besides the latency hiding scheduler and autotuning.
+      *flags: flags of the program.
+    """
     on_gpus = suite.platform == "cuda"
-    small = () if on_gpus else _SMALL
-    # XLA starts a collective only when the one before is done, and merges the sums of all layers,
-    # unless these flags say otherwise.
-    several = "--xla_gpu_experimental_parallel_collective_overlap_limit=4"
-    unmerged = f"--xla_gpu_all_reduce_combine_threshold_bytes={1 << 20}"
-    xla_flags = f"{_autotuned(suite)} {_HIDES} {several} {unmerged}"
+    xla_flags = f"{_autotuned(suite)} {_HIDES} {xla_flags}"
     environment = {"XLA_FLAGS": xla_flags, "NCCL_P2P_DISABLE": "1"}
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "jit.json"
         suite.launch(
-            *("benchmarks/jit_training.py", f"--json={path}", "--repeats=7", "--compilations=0"),
-            *("--preset=340m", f"--batch_size={_sequences(suite)}", *small),
+            *("benchmarks/jit_training.py", f"--json={path}", "--compilations=0", *flags),
+            *("--preset=340m", f"--batch_size={_sequences(suite)}"),
+            *(() if on_gpus else _SMALL),
             **environment if on_gpus else {},
         )
-        return {"results": json.loads(path.read_text())["results"]}
+        rows: list[dict] = json.loads(path.read_text())["results"]
+        return rows
 
 
 def moe(suite: Suite) -> Record:

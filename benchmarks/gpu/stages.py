@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 
-from gpu import checks, faults, measurements
+from gpu import checks, choices, faults, measurements
 from gpu.process import Record, Suite
 
 
@@ -68,4 +68,8 @@ ALL = {
     ),
     "jit_training": Stage(measurements.jit_training, 240),
     "snapshots": Stage(measurements.snapshots, 120),
+    "started": Stage(choices.started, 150, default=False),
+    "flush_chunks": Stage(choices.flush_chunks, 150, default=False),
+    "jit_flags": Stage(choices.jit_flags, 200, default=False),
+    "tune": Stage(choices.tune, 240, default=False),
 }

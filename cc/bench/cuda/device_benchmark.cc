@@ -6,15 +6,20 @@
 //                    [--sizes=4096,1048576] [--coherence=coherent,flush,memory]
 //                    [--shapes=64x64x448] [--slots=4x1048576] [--repeats=5]
 //                    [--copy_engine=67108864] [--kernel_slots=0x524288]
-//                    [--flagged=262144] [--flush_threads=0] [--bound=1]
+//                    [--flagged=262144] [--flush_threads=0]
+//                    [--flush_pieces=131072] [--started=0]
+//                    [--aside=6291456] [--copies=0x1048576] [--bound=1]
 //
 // Prints one JSON object per line. `bytes` is the total size as in nccl-tests.
 // Shapes are blocks x sending threads x receiving threads. kernel_slots are the
 // bytes that kernels use of a slot (0: their own choice) x the smallest chunk
-// that is worth a round. The coherence `memory` is flush with
-// gpu_writes=memory. If there are more ranks than GPUs, they share GPUs, and
-// then no call may use copy engines (--copy_engine). --bound=0 omits the bound.
-// `cores_busy` counts the library's own threads.
+// that is worth a round. With --started=N, N calls at a time are started, and
+// those of at least --aside bytes use the copy engines; copies are the number
+// of pipelines of these (0: their own choice) x the smallest chunk. The
+// coherence `memory` is flush with gpu_writes=memory. If there are more ranks
+// than GPUs, they share GPUs, and then no call may use copy engines
+// (--copy_engine). --bound=0 omits the bound. `cores_busy` counts the library's
+// own threads.
 
 #include <algorithm>
 #include <barrier>
@@ -50,6 +55,10 @@ struct Flags {
   std::vector<std::string> flagged = {"262144"};
   std::vector<std::string> coherence = {"coherent"};
   std::vector<std::string> flush_threads = {"0"};
+  std::vector<std::string> flush_pieces = {"131072"};
+  std::vector<std::string> started = {"0"};
+  std::vector<std::string> aside = {"6291456"};
+  std::vector<std::string> copies = {"0x1048576"};
   int ranks = 0;  // 0: one per GPU
   int repeats = 5;
   bool bound = true;
@@ -88,6 +97,14 @@ Flags Parse(int argc, char** argv) {
       flags.coherence = Split(value, ',');
     else if (name == "--flush_threads")
       flags.flush_threads = Split(value, ',');
+    else if (name == "--flush_pieces")
+      flags.flush_pieces = Split(value, ',');
+    else if (name == "--started")
+      flags.started = Split(value, ',');
+    else if (name == "--aside")
+      flags.aside = Split(value, ',');
+    else if (name == "--copies")
+      flags.copies = Split(value, ',');
     else if (name == "--ranks")
       flags.ranks = std::stoi(value);
     else if (name == "--bound")
@@ -103,7 +120,7 @@ Flags Parse(int argc, char** argv) {
 // One value of each list, and its meaning.
 struct Setting {
   std::string shape, slots, copy_engine, kernel_slots, flagged, coherence;
-  std::string flush_threads;
+  std::string flush_threads, flush_pieces, started, aside, copies;
 
   pool::CoherenceMode Mode() const {
     return OrDie(
@@ -123,6 +140,10 @@ struct Setting {
     options.flagged_bytes = std::stoull(flagged);
     options.gpu_writes_memory = coherence == "memory";
     options.flush_threads = std::stoi(flush_threads);
+    options.flush_piece_bytes = std::stoull(flush_pieces);
+    options.copy_engine_bytes_aside = std::stoull(aside);
+    options.copy_pipelines = std::stoi(Split(copies, 'x')[0]);
+    options.copy_min_chunk_bytes = std::stoull(Split(copies, 'x')[1]);
     return options;
   }
 };
@@ -147,6 +168,10 @@ std::vector<Setting> Settings(const Flags& flags) {
   with_each(flags.flagged, &Setting::flagged);
   with_each(flags.coherence, &Setting::coherence);
   with_each(flags.flush_threads, &Setting::flush_threads);
+  with_each(flags.flush_pieces, &Setting::flush_pieces);
+  with_each(flags.started, &Setting::started);
+  with_each(flags.aside, &Setting::aside);
+  with_each(flags.copies, &Setting::copies);
   return settings;
 }
 
@@ -223,7 +248,9 @@ class Benchmark {
     double cores = 0;  // average number of cores that the library's threads use
   };
 
-  Times TimeCalls(DeviceWorld& world, plan::Op op, uint64_t count,
+  // `started` calls are under way at a time, as if a program had started them;
+  // 0: none is started.
+  Times TimeCalls(DeviceWorld& world, plan::Op op, uint64_t count, int started,
                   int repeats) {
     std::vector<int32_t> members(ranks_);
     for (int r = 0; r < ranks_; ++r) members[r] = r;
@@ -238,8 +265,26 @@ class Benchmark {
       call.dtype = DType::kFloat32;
       call.input = rank_[r].input;
       call.output = rank_[r].output;
-      for (int i = 0; i < calls; ++i)
-        OkOrDie(world.endpoint(r).Enqueue(members, call, world.stream(r)));
+      DeviceEndpoint& endpoint = world.endpoint(r);
+      if (started == 0 || what == plan::Op::kBarrier) {
+        for (int i = 0; i < calls; ++i)
+          OkOrDie(endpoint.Enqueue(members, call, world.stream(r)));
+        return;
+      }
+      const uint64_t bytes = plan::OutputBytes(call.request);
+      const auto output = [&](int i) {
+        return rank_[r].output + i % started * bytes;
+      };
+      const auto finish = [&](int i) {
+        OkOrDie(
+            endpoint.EnqueueDone(output(i), output(i), bytes, world.stream(r)));
+      };
+      for (int i = 0; i < calls; ++i) {
+        if (i >= started) finish(i - started);
+        call.output = output(i);
+        OkOrDie(endpoint.EnqueueStart(members, call, world.stream(r)));
+      }
+      for (int i = std::max(calls - started, 0); i < calls; ++i) finish(i);
     };
     const int calls = CallsFor(count * 4 * ranks_);
     const Stats before = world.endpoint(0).stats();
@@ -354,7 +399,9 @@ void Print(const Setting& setting, const std::string& op, int ranks,
       "{\"op\": \"%s\", \"ranks\": %d, \"bytes\": %llu, "
       "\"coherence\": \"%s\", \"shape\": \"%s\", "
       "\"slots\": \"%s\", \"copy_engine\": %s, \"kernel_slots\": \"%s\", "
-      "\"flagged\": %s, \"flush_threads\": %s, \"time_us\": {\"min\": %.2f, "
+      "\"flagged\": %s, \"flush_threads\": %s, \"flush_pieces\": %s, "
+      "\"started\": %s, \"aside\": %s, \"copies\": \"%s\", "
+      "\"time_us\": {\"min\": %.2f, "
       "\"median\": %.2f, "
       "\"max\": %.2f}, \"device_us\": %.2f, \"cores_busy\": %.2f, "
       "\"busbw_gbps\": %.2f, "
@@ -362,8 +409,10 @@ void Print(const Setting& setting, const std::string& op, int ranks,
       op.c_str(), ranks, static_cast<unsigned long long>(bytes),
       setting.coherence.c_str(), setting.shape.c_str(), setting.slots.c_str(),
       setting.copy_engine.c_str(), setting.kernel_slots.c_str(),
-      setting.flagged.c_str(), setting.flush_threads.c_str(), times.min,
-      times.median, times.max, times.device, times.cores, gbps / times.median,
+      setting.flagged.c_str(), setting.flush_threads.c_str(),
+      setting.flush_pieces.c_str(), setting.started.c_str(),
+      setting.aside.c_str(), setting.copies.c_str(), times.min, times.median,
+      times.max, times.device, times.cores, gbps / times.median,
       bound_us > 0 ? gbps / bound_us : 0.0);
   std::fflush(stdout);
 }
@@ -389,8 +438,11 @@ int Main(int argc, char** argv) {
   uint64_t largest = uint64_t{16} << 20;
   for (const std::string& size : flags.sizes)
     largest = std::max<uint64_t>(largest, std::stoull(size));
-  Benchmark benchmark(ranks, 2 * largest);
   const std::vector<Setting> settings = Settings(flags);
+  uint64_t under_way = 2;
+  for (const Setting& setting : settings)
+    under_way = std::max<uint64_t>(under_way, std::stoull(setting.started));
+  Benchmark benchmark(ranks, under_way * largest);
   std::vector<std::unique_ptr<DeviceWorld>> worlds;
   for (const Setting& setting : settings)
     worlds.push_back(std::make_unique<DeviceWorld>(
@@ -403,7 +455,8 @@ int Main(int argc, char** argv) {
       std::vector<std::vector<Benchmark::Times>> turns(settings.size());
       for (int turn = 0; turn < flags.repeats; ++turn)
         for (size_t i = 0; i < settings.size(); ++i)
-          turns[i].push_back(benchmark.TimeCalls(*worlds[i], op, count, 1));
+          turns[i].push_back(benchmark.TimeCalls(
+              *worlds[i], op, count, std::stoi(settings[i].started), 1));
       double bound = 0;
       if (flags.bound && bytes >= uint64_t{1} << 20) {
         for (bool by_copy_engine : {false, true}) {

@@ -99,6 +99,7 @@ DeviceChannel::DeviceChannel(pool::Pool* pool, Peers* peers,
 DeviceChannel::~DeviceChannel() {
   for (const TimedCopies& copies : timed_copies_)
     free_times_.push_back(copies.times);
+  if (counted_times_) free_times_.push_back(*counted_times_);
   for (const cuda::CopyTimes& times : free_times_) {
     cudaEventDestroy(times.begin);
     cudaEventDestroy(times.end);
@@ -272,40 +273,48 @@ cudaError_t DeviceChannel::LaunchFlagged(cuda::DeviceCall call,
       stream);
 }
 
-Status DeviceChannel::Enqueue(const Call& call, bool aside,
-                              cudaStream_t stream) {
+Result<cudaStream_t> DeviceChannel::Enqueue(const Call& call, bool aside,
+                                            cudaStream_t stream) {
   if (plan::MovesRows(call.request.op) && call.request.count > 0) {
     CXL_RETURN_IF_ERROR(cuda::CudaStatus(
         cuda::ClearRows(call.request, call.row_operands.scratch, stream),
         "clearing scratch memory"));
     if (call.request.op == plan::Op::kRaggedAllToAll)
-      CXL_RETURN_IF_ERROR(EnqueueOne(GatherOfSlices(call), aside, stream));
+      CXL_RETURN_IF_ERROR(
+          EnqueueOne(GatherOfSlices(call), aside, stream).status());
   }
   return EnqueueOne(call, aside, stream);
 }
 
-Status DeviceChannel::EnqueueOne(const Call& started, bool aside,
-                                 cudaStream_t stream) {
+Result<cudaStream_t> DeviceChannel::EnqueueOne(const Call& started, bool aside,
+                                               cudaStream_t stream) {
   Call call = started;
   const uint64_t place = calls_;
   {
     std::lock_guard lock(mutex_);
     recorded_->Record(place, &call);
   }
-  Status status = EnqueueRecorded(call, aside, stream);
-  if (status.ok()) return status;
+  Result<cudaStream_t> end = EnqueueRecorded(call, aside, stream);
+  if (end.ok()) return end;
   // The relay may know of a call that no device will execute.
   if (channel_relay_ != nullptr) channel_relay_->Stop();
   std::lock_guard lock(mutex_);
-  recorded_->Fail(place, status);
-  return status;
+  recorded_->Fail(place, end.status());
+  return end;
 }
 
-Status DeviceChannel::EnqueueRecorded(const Call& call, bool aside,
-                                      cudaStream_t stream) {
+Result<cudaStream_t> DeviceChannel::EnqueueRecorded(const Call& call,
+                                                    bool aside,
+                                                    cudaStream_t stream) {
   CXL_RETURN_IF_ERROR(Connect(call));
-  CXL_RETURN_IF_ERROR(FollowLast(stream));
   const Path path = PathOf(call, aside);
+  const bool copies = path.copy_pipelines > 0;
+  const bool in_series = copies && series_ && series_->path == path;
+  if (!in_series) {
+    CXL_RETURN_IF_ERROR(FollowLast(stream));
+    series_.reset();
+    if (copies) series_ = {path, rounds_};
+  }
   const uint64_t place = calls_;
   const pool::CallDescriptor descriptor = Describe(call);
   CXL_ASSIGN_OR_RETURN(const StoredPlan* gpu_plan,
@@ -317,15 +326,17 @@ Status DeviceChannel::EnqueueRecorded(const Call& call, bool aside,
   Note(call, descriptor, *gpu_plan);
   if (relay_ != nullptr) EnqueueRelay(device, *gpu_plan, path, shape);
   cudaError_t error = cudaSuccess;
-  if (path.copy_pipelines > 0) {
+  cudaStream_t end = stream;
+  if (copies) {
     CXL_ASSIGN_OR_RETURN(const cuda::CopyTimes times, TakeTimes(place));
     error = copy_engine_->Enqueue(
         device,
         {path.copy_pipelines, gpu_plan->host_sending, gpu_plan->host_receiving,
          connection_.members(path.slots).data(), staging_.get(),
-         staging_bytes()},
+         staging_bytes(), series_->begin},
         times, stream);
     last_by_copy_engine_ = true;
+    end = copy_engine_->end();
   } else if (gpu_plan->flagged) {
     error = LaunchFlagged(device, *gpu_plan, stream);
   } else {
@@ -337,16 +348,19 @@ Status DeviceChannel::EnqueueRecorded(const Call& call, bool aside,
                   : cuda::Launch(device, shape, stream);
   }
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(error, "launching a collective"));
-  if (aside)
-    CXL_RETURN_IF_ERROR(cuda::CudaStatus(cudaEventRecord(last_done_, stream),
-                                         "cudaEventRecord"));
-  last_recorded_ = aside;
-  last_stream_ = stream;
+  last_recorded_ = aside || copies;
+  if (last_recorded_)
+    CXL_RETURN_IF_ERROR(
+        cuda::CudaStatus(cudaEventRecord(last_done_, end), "cudaEventRecord"));
+  if (copies && !aside)
+    CXL_RETURN_IF_ERROR(cuda::CudaStatus(
+        cudaStreamWaitEvent(stream, last_done_), "cudaStreamWaitEvent"));
+  last_stream_ = end;
   if (!gpu_plan->flagged) rounds_ += gpu_plan->rounds;
   std::lock_guard lock(mutex_);
   stats_.bytes_published += gpu_plan->bytes_published;
   stats_.bytes_retrieved += gpu_plan->bytes_retrieved;
-  return OkStatus();
+  return end;
 }
 
 // Returns events for call `place`. From here on, the call counts as a

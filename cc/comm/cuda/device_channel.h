@@ -48,10 +48,13 @@ class DeviceChannel {
   // Idempotent.
   Status Connect(const Call& call);
 
-  // Enqueues a call, and connects first if necessary. `aside` is true if the
-  // stream is not XLA's. Work that XLA enqueues after this call on its own
-  // stream must then not delay the next call.
-  Status Enqueue(const Call& call, bool aside, cudaStream_t stream);
+  // Enqueues a call after the earlier work of `stream`, and connects first if
+  // necessary. `aside` is true if the stream is not XLA's. Work that XLA
+  // enqueues after this call on its own stream must then not delay the next
+  // call. Returns the stream on which the call ends. That may be another one,
+  // for which `stream` waits unless `aside`.
+  Result<cudaStream_t> Enqueue(const Call& call, bool aside,
+                               cudaStream_t stream);
 
   // Returns the reason why a call under way cannot complete: a peer that is
   // lost or has given up, a fault that the device has reported, a mismatch, or
@@ -78,14 +81,23 @@ class DeviceChannel {
   struct Path {
     int copy_pipelines = 0;  // pipelines of the copy engines; 0: kernels
     SlotUse slots = SlotUse::kKernels;
+
+    bool operator==(const Path&) const = default;
+  };
+  // The current series of calls by the copy engines (cuda::CopyEngine).
+  struct Series {
+    Path path;
+    uint64_t begin = 0;  // rounds of all calls before
   };
 
   uint64_t staging_bytes() const;
-  Status EnqueueOne(const Call& call, bool aside, cudaStream_t stream);
+  Result<cudaStream_t> EnqueueOne(const Call& call, bool aside,
+                                  cudaStream_t stream);
   int members_count() const {
     return static_cast<int>(connection_.members().size());
   }
-  Status EnqueueRecorded(const Call& call, bool aside, cudaStream_t stream);
+  Result<cudaStream_t> EnqueueRecorded(const Call& call, bool aside,
+                                       cudaStream_t stream);
   Status FinishConnecting();
   Status FollowLast(cudaStream_t stream);
   Status UploadMembers();
@@ -138,9 +150,10 @@ class DeviceChannel {
   PinnedMemory<cuda::DeviceStatus> status_;
   PinnedMemory<cuda::MirrorWords> mirror_;  // with a relay
   std::unique_ptr<ChannelRelay> channel_relay_;
-  cudaEvent_t last_done_ = nullptr;  // event after the last call
-  bool last_recorded_ = false;       // true if that event has been recorded
-  cudaStream_t last_stream_ = nullptr;
+  cudaEvent_t last_done_ = nullptr;     // event after the last call
+  bool last_recorded_ = false;          // true if that event has been recorded
+  cudaStream_t last_stream_ = nullptr;  // on which that call ended
+  std::optional<Series> series_;
   bool last_by_copy_engine_ = false;  // the last call without flags
   uint64_t rounds_ = 0;
   uint64_t flagged_rounds_;
@@ -154,6 +167,7 @@ class DeviceChannel {
   // Copy-engine calls that may be under way.
   std::deque<TimedCopies> timed_copies_;
   std::vector<cuda::CopyTimes> free_times_;
+  std::optional<cuda::CopyTimes> counted_times_;  // of the last finished one
   double copying_s_ = 0;
 
   // Only the checking thread uses the following members.

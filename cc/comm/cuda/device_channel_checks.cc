@@ -11,15 +11,23 @@
 
 namespace jax_cxl::comm {
 
-// Requires the mutex.
+// Requires the mutex. Calls of a series overlap, and the time that two of them
+// share counts once.
 void DeviceChannel::AddTimes(uint64_t finished) {
   while (!timed_copies_.empty() && timed_copies_.front().call < finished) {
     const cuda::CopyTimes times = timed_copies_.front().times;
     timed_copies_.pop_front();
-    free_times_.push_back(times);
-    float ms = 0;
-    if (cudaEventElapsedTime(&ms, times.begin, times.end) == cudaSuccess)
-      copying_s_ += ms * 1e-3;
+    float ms = 0, since_last_ms = 0;
+    if (cudaEventElapsedTime(&ms, times.begin, times.end) != cudaSuccess)
+      ms = 0;
+    if (counted_times_) {
+      if (cudaEventElapsedTime(&since_last_ms, counted_times_->end,
+                               times.end) == cudaSuccess)
+        ms = std::min(ms, since_last_ms);
+      free_times_.push_back(*counted_times_);
+    }
+    counted_times_ = times;
+    copying_s_ += ms * 1e-3;
   }
 }
 

@@ -75,6 +75,10 @@ DeviceChannel::Path DeviceChannel::PathOf(const Call& call, bool aside) const {
       return {};
   }
   copies |= aside && bytes >= options_.copy_engine_bytes_aside;
+  // All started calls have the same layout, so that they form series.
+  if (aside) path.copy_pipelines = 2;
+  if (options_.copy_pipelines > 0)
+    path.copy_pipelines = options_.copy_pipelines;
   return bytes > 0 && copies ? path : Path{};
 }
 

@@ -80,6 +80,7 @@ DeviceConnection::DeviceConnection(pool::Pool* pool, const Peers* peers,
   slots.part_alignment = stripes_.period();
   kernels.part_alignment = stripes_.period();
   const bool one_device = slots.num_devices == 1;
+  if (one_device) slots.min_chunk_bytes = options.copy_min_chunk_bytes;
   kernels.min_chunk_bytes = one_device ? options.kernel_min_chunk_bytes
                                        : options.kernel_min_striped_bytes;
   if (stripes_.slot_step > 0)

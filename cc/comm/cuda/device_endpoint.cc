@@ -109,10 +109,13 @@ Status DeviceEndpoint::Reserve(const plan::Request& request) {
   return host_path_.Reserve(request);
 }
 
-Status DeviceEndpoint::EnqueueLocked(const std::vector<int32_t>& members,
-                                     const Call& call, bool aside,
-                                     cudaStream_t stream) {
-  if (!direct_) return host_path_.Enqueue(members, call, stream);
+Result<cudaStream_t> DeviceEndpoint::EnqueueLocked(
+    const std::vector<int32_t>& members, const Call& call, bool aside,
+    cudaStream_t stream) {
+  if (!direct_) {
+    CXL_RETURN_IF_ERROR(host_path_.Enqueue(members, call, stream));
+    return stream;
+  }
   CXL_ASSIGN_OR_RETURN(DeviceChannel * channel, ChannelFor(members));
   return channel->Enqueue(call, aside, stream);
 }
@@ -121,7 +124,7 @@ Status DeviceEndpoint::Enqueue(const std::vector<int32_t>& members,
                                const Call& call, cudaStream_t stream) {
   CurrentDevice current(device_);
   std::lock_guard lock(mutex_);
-  return EnqueueLocked(members, call, false, stream);
+  return EnqueueLocked(members, call, false, stream).status();
 }
 
 Result<cudaEvent_t> DeviceEndpoint::TakeEvent() {
@@ -149,9 +152,9 @@ Status DeviceEndpoint::EnqueueStart(const std::vector<int32_t>& members,
       cuda::CudaStatus(cudaEventRecord(event, stream), "cudaEventRecord"));
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(cudaStreamWaitEvent(own_stream_, event),
                                        "cudaStreamWaitEvent"));
-  CXL_RETURN_IF_ERROR(EnqueueLocked(members, call, true, own_stream_));
-  return cuda::CudaStatus(cudaEventRecord(event, own_stream_),
-                          "cudaEventRecord");
+  CXL_ASSIGN_OR_RETURN(const cudaStream_t end,
+                       EnqueueLocked(members, call, true, own_stream_));
+  return cuda::CudaStatus(cudaEventRecord(event, end), "cudaEventRecord");
 }
 
 Status DeviceEndpoint::EnqueueDone(const void* output, void* result,

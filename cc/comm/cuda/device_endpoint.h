@@ -69,8 +69,10 @@ class DeviceEndpoint {
 
  private:
   Result<DeviceChannel*> ChannelFor(const std::vector<int32_t>& members);
-  Status EnqueueLocked(const std::vector<int32_t>& members, const Call& call,
-                       bool aside, cudaStream_t stream);
+  // Returns the stream on which the call ends: see DeviceChannel::Enqueue.
+  Result<cudaStream_t> EnqueueLocked(const std::vector<int32_t>& members,
+                                     const Call& call, bool aside,
+                                     cudaStream_t stream);
   Result<cudaEvent_t> TakeEvent();
 
   pool::Pool* pool_;

@@ -95,6 +95,24 @@ TEST_F(DeviceEndpointTest, ByTheCopyEngines) {
           200, 2 << 20);
 }
 
+// Calls of a series overlap. With 4,000 and 1,000,000, kernels break the
+// series.
+TEST_F(DeviceEndpointTest, SeriesOfCallsByTheCopyEngines) {
+  const int ranks = std::min(CountDevices(), 4);
+  if (ranks < 2) GTEST_SKIP() << "one GPU";
+  for (uint64_t copy_engine_bytes : {0, 4000, 1000000}) {
+    Setting setting{
+        ranks, 0, 0, 1, 32, true, StartMode::kStartAndDone, copy_engine_bytes};
+    soak::RunSeries(31, setting, 6, 15, 4 << 20);
+    setting.slot_bytes = 64 << 10;
+    setting.num_slots = 3;
+    soak::RunSeries(32, setting, 6, 10, 1 << 20);
+    setting.num_slots = 6;
+    setting.coherence = pool::CoherenceMode::kFlush;
+    soak::RunSeries(33, setting, 6, 10, 1 << 20);
+  }
+}
+
 TEST_F(DeviceEndpointTest, StartAndDone) {
   RunSoak(7, {3, 0, 0, 1, 32, true, StartMode::kStartAndDone}, 300, 1 << 20);
 }

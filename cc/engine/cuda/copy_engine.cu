@@ -102,22 +102,22 @@ class CopyEngine::Walk {
 
   cudaError_t Run(const CopyTimes& times) {
     Check(cudaEventRecord(times.begin, stream_));
-    for (size_t pipeline = 0; pipeline < pipelines_.size(); ++pipeline)
-      Store(stream_, &mine_.send[pipeline].calls[call_.call % kCallWords],
-            CallWord(call_.call, call_.hash));
     Store(stream_, &call_.status->started, call_.call + 1);
     Check(cudaEventRecord(engine_.event_, stream_));
     ForEachStream([&](cudaStream_t side) {
       Check(cudaStreamWaitEvent(side, engine_.event_));
     });
     EnqueueSteps();
-    ForEachStream([&](cudaStream_t side) {
-      Check(cudaEventRecord(engine_.event_, side));
-      Check(cudaStreamWaitEvent(stream_, engine_.event_));
-    });
-    Store(stream_, mine_.ended, tag_ | (call_.base_round + call_.rounds));
-    Check(cudaEventRecord(times.end, stream_));
-    Store(stream_, &call_.status->finished, call_.call + 1);
+    const cudaStream_t end = engine_.end_;
+    const auto join = [&](cudaStream_t stream) {
+      Check(cudaEventRecord(engine_.event_, stream));
+      Check(cudaStreamWaitEvent(end, engine_.event_));
+    };
+    join(stream_);  // it copies within the device's memory
+    ForEachStream(join);
+    Store(end, mine_.ended, tag_ | (call_.base_round + call_.rounds));
+    Check(cudaEventRecord(times.end, end));
+    Store(end, &call_.status->finished, call_.call + 1);
     return error_;
   }
 
@@ -184,13 +184,24 @@ class CopyEngine::Walk {
           for (const Pipeline& source : pipelines_)
             Check(cudaStreamWaitEvent(pipeline.publishing,
                                       source.reduced[PipelineOf(step.round)]));
-        Store(pipeline.publishing,
-              &mine_.send[PipelineOf(step.round)].published,
-              tag_ | (call_.base_round + step.round + 1));
+        Publish(step.round);
         break;
       default:
         break;
     }
+  }
+
+  // The call's word comes first. It waits for a free slot too, so this member
+  // is ahead of its peers by no more calls than there are words.
+  void Publish(uint64_t round) {
+    const int pipeline = PipelineOf(round);
+    const cudaStream_t stream = pipelines_[pipeline].publishing;
+    SendLine& send = mine_.send[pipeline];
+    if (!named_[pipeline])
+      Store(stream, &send.calls[call_.call % kCallWords],
+            CallWord(call_.call, call_.hash));
+    named_[pipeline] = true;
+    Store(stream, &send.published, tag_ | (call_.base_round + round + 1));
   }
 
   void Receive(const DeviceStep& step) {
@@ -262,19 +273,21 @@ class CopyEngine::Walk {
   }
 
   // Waits until this member's slot for `round` is free: no peer reads its old
-  // contents. In an earlier call, kernels may have used the slot, and their
-  // stripes have separate words. So all calls before this one must have ended.
+  // contents. Before the series, kernels may have used the slot, and their
+  // stripes have separate words. So all calls before the series must have
+  // ended.
   void AwaitSlot(cudaStream_t stream, uint64_t round) {
-    const bool in_this_call = round >= call_.num_slots;
+    const uint64_t in_all = call_.base_round + round;
+    const bool in_series = in_all >= gpu_plan_.series_begin + call_.num_slots;
     const uint64_t rounds =
-        call_.base_round + (in_this_call ? round + 1 - call_.num_slots : 0);
+        in_series ? in_all + 1 - call_.num_slots : gpu_plan_.series_begin;
     if (rounds == 0) return;
     for (int member = 0; member < call_.num_members; ++member) {
       if (member == call_.self) continue;
       const MemberView& view = gpu_plan_.members[member];
       Check(words_.AwaitAtLeast(
           stream,
-          in_this_call ? &view.released[PipelineOf(round)].word : view.ended,
+          in_series ? &view.released[PipelineOf(round)].word : view.ended,
           tag_ | rounds));
     }
   }
@@ -334,6 +347,7 @@ class CopyEngine::Walk {
   cudaError_t error_ = cudaSuccess;
   Batch puts_, gets_, operands_;
   uint64_t putting_ = 0, getting_ = 0;  // current rounds
+  bool named_[kPipelines] = {};         // whether the call's word is stored
   // In rounds + 1 of this call: the last round for whose slot a pipeline has
   // waited, the last round it has released, and the last publication of each
   // member for which it has waited.
@@ -352,7 +366,8 @@ CopyEngine::~CopyEngine() {
       for (cudaEvent_t event : events)
         if (event != nullptr) cudaEventDestroy(event);
   }
-  if (stopping_ != nullptr) cudaStreamDestroy(stopping_);
+  for (cudaStream_t stream : {end_, stopping_})
+    if (stream != nullptr) cudaStreamDestroy(stream);
   if (event_ != nullptr) cudaEventDestroy(event_);
 }
 
@@ -384,6 +399,7 @@ Status CopyEngine::Open() {
       for (cudaEvent_t& event : *events)
         CXL_RETURN_IF_ERROR(open_event(&event));
   }
+  CXL_RETURN_IF_ERROR(open_stream(&end_));
   CXL_RETURN_IF_ERROR(open_stream(&stopping_));
   return open_event(&event_);
 }

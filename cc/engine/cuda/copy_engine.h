@@ -26,6 +26,12 @@
 // In a call, a slot always belongs to the same pipeline, so the rounds of each
 // pipeline are in order.
 //
+// Calls with the same layout form a *series*. The next call of a series does
+// not wait for the end of the call before: each of its slots waits until the
+// peers have read the slot's last round. So its first chunks move while the
+// last chunks of the call before are still read, and the link does not run
+// empty between two calls.
+//
 // A stream may wait for something that another stream sends, so these streams
 // must not share a queue of the device: see kDeviceQueues.
 namespace jax_cxl::cuda {
@@ -39,6 +45,8 @@ struct CopyEnginePlan {
   // Device memory for operands of reductions: kBuffers times `staging_bytes`.
   std::byte* staging = nullptr;
   uint64_t staging_bytes = 0;  // num_members - 1 slots
+  // Rounds of all calls before the series.
+  uint64_t series_begin = 0;
 };
 
 // Events before and after a call, for measuring its duration.
@@ -64,11 +72,13 @@ class CopyEngine {
   // Creates the streams and events on the current device.
   Status Open();
 
-  // Enqueues a call after the earlier work of `stream`, which waits for the
-  // call. The call waits for words of its members. If a member never comes,
-  // only Stop ends the call.
+  // Enqueues a call after the earlier work of `stream`. The call waits for
+  // words of its members. If a member never comes, only Stop ends the call.
   cudaError_t Enqueue(const DeviceCall& call, const CopyEnginePlan& gpu_plan,
                       const CopyTimes& times, cudaStream_t stream);
+
+  // The stream on which calls end, in their order.
+  cudaStream_t end() const { return end_; }
 
   // Stops the device, as Launch does, and thereby ends calls that wait.
   void Stop();
@@ -93,6 +103,7 @@ class CopyEngine {
   StreamWords words_;
   std::array<Pipeline, kPipelines> pipelines_;
   cudaEvent_t event_ = nullptr;
+  cudaStream_t end_ = nullptr;
   cudaStream_t stopping_ = nullptr;
 };
 

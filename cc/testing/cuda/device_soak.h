@@ -197,9 +197,7 @@ struct Setting {
   bool gpu_writes_memory = false;
 };
 
-inline void RunSoak(uint64_t seed, const Setting& setting, int calls,
-                    uint64_t large) {
-  Random random(seed);
+inline DeviceOptions OptionsOf(const Setting& setting) {
   DeviceOptions options;
   options.slot_bytes = setting.slot_bytes;
   options.num_slots = setting.num_slots;
@@ -211,7 +209,13 @@ inline void RunSoak(uint64_t seed, const Setting& setting, int calls,
   options.flagged_bytes = setting.flagged_bytes;
   options.first_flagged_round = setting.first_flagged_round;
   options.gpu_writes_memory = setting.gpu_writes_memory;
-  DeviceWorld world(setting.ranks, options, setting.direct,
+  return options;
+}
+
+inline void RunSoak(uint64_t seed, const Setting& setting, int calls,
+                    uint64_t large) {
+  Random random(seed);
+  DeviceWorld world(setting.ranks, OptionsOf(setting), setting.direct,
                     setting.pool_devices, 192 << 20, setting.coherence);
   const Watcher watcher(world);
   std::vector<std::unique_ptr<Scratch>> scratch;
@@ -230,6 +234,57 @@ inline void RunSoak(uint64_t seed, const Setting& setting, int calls,
                          << setting.ranks << " ranks, " << setting.num_slots
                          << " slots of " << setting.slot_bytes << ", seed "
                          << seed;
+    ASSERT_TRUE(world.failure().ok()) << world.failure().message();
+  }
+}
+
+// Random calls of all ranks, `under_way` of which are started before the first
+// one is done, so that calls follow each other without a pause.
+inline void RunSeries(uint64_t seed, const Setting& setting, int under_way,
+                      int series, uint64_t large) {
+  Random random(seed);
+  DeviceWorld world(setting.ranks, OptionsOf(setting), setting.direct,
+                    setting.pool_devices, 192 << 20, setting.coherence);
+  const Watcher watcher(world);
+  std::vector<int32_t> everyone(setting.ranks);
+  std::iota(everyone.begin(), everyone.end(), 0);
+  world.OpenChannels(everyone);
+  std::vector<std::vector<std::unique_ptr<Scratch>>> scratch(setting.ranks);
+  for (int rank = 0; rank < setting.ranks; ++rank)
+    for (int i = 0; i < under_way; ++i)
+      scratch[rank].push_back(std::make_unique<Scratch>(world.device(rank)));
+  for (int done = 0; done < series; ++done) {
+    std::vector<std::unique_ptr<SoakCall>> soaks;
+    for (int i = 0; i < under_way; ++i)
+      soaks.push_back(std::make_unique<SoakCall>(
+          random, everyone, done * under_way + i, large));
+    std::vector<std::vector<std::unique_ptr<Call>>> calls(setting.ranks);
+    for (int rank : everyone) {
+      OkOrDie(cudaSetDevice(world.device(rank)));
+      const cudaStream_t stream = world.stream(rank);
+      for (int i = 0; i < under_way; ++i) {
+        calls[rank].push_back(soaks[i]->ForMember(rank));
+        scratch[rank][i]->Upload(calls[rank][i].get(), *soaks[i], rank, stream);
+      }
+      OkOrDie(cudaStreamSynchronize(stream));
+    }
+    for (int rank : everyone) {
+      OkOrDie(cudaSetDevice(world.device(rank)));
+      DeviceEndpoint& endpoint = world.endpoint(rank);
+      for (const auto& call : calls[rank])
+        OkOrDie(endpoint.EnqueueStart(everyone, *call, world.stream(rank)));
+      for (const auto& call : calls[rank])
+        OkOrDie(endpoint.EnqueueDone(call->output, call->output, 0,
+                                     world.stream(rank)));
+    }
+    for (int rank : everyone)
+      for (const auto& buffers : scratch[rank])
+        buffers->Download(world.stream(rank));
+    for (int rank : everyone)
+      OkOrDie(cudaStreamSynchronize(world.stream(rank)));
+    for (const auto& soak : soaks)
+      ASSERT_EQ(soak->CountWrong(), 0u)
+          << soak->Text() << ", series " << done << ", seed " << seed;
     ASSERT_TRUE(world.failure().ok()) << world.failure().message();
   }
 }
