@@ -12,14 +12,14 @@ from gpu.process import Record, StageError, Suite
 
 _KIB, _MIB = 1 << 10, 1 << 20
 _NEVER = str(10**12)
-_MERGED_BYTES = 1 << 20
 
 
 def started(suite: Suite) -> Record:
     """Calls that a program starts: chunks and pipelines of the copy engines, and kernels."""
-    sizes = "4194304,9437184,18874368,56623104"
-    flags = ["--ops=all_gather,reduce_scatter,all_reduce", f"--sizes={sizes}", "--started=1,4"]
-    chunks = [f"{n}x{size}" for n in (1, 2) for size in (256 * _KIB, 512 * _KIB, _MIB, 2 * _MIB)]
+    sizes = "4718592,9437184,18874368"
+    flags = ["--ops=all_gather,reduce_scatter", f"--sizes={sizes}", "--started=1,4"]
+    chunks = [f"1x{size}" for size in (256 * _KIB, _MIB, 2 * _MIB)]
+    chunks += [f"2x{size}" for size in (512 * _KIB, _MIB, 2 * _MIB)]
     by_engines = _engine(suite, *flags, "--aside=0", f"--copies={','.join(chunks)}")
     by_kernels = _engine(suite, *flags, f"--aside={_NEVER}", "--shapes=64x64x448,16x128x384")
     rows = by_engines + by_kernels
@@ -35,58 +35,51 @@ def started(suite: Suite) -> Record:
 
 def flush_chunks(suite: Suite) -> Record:
     """Pools that nobody keeps coherent: chunks, threads, and the bytes that a thread takes."""
-    ops = "--ops=all_gather,all_reduce,reduce_scatter,all_to_all,broadcast,gather,scatter,reduce"
+    ops = "--ops=all_gather,all_reduce,broadcast,reduce"
     chunks = ("0x524288", "0x262144", "0x131072", "0x65536", "524288x131072", "1048576x262144")
     shared = ("--coherence=coherent,flush",)
     rows = _engine(
         suite, ops, *shared, "--sizes=1048576,16777216", f"--kernel_slots={','.join(chunks)}"
     )
+    _print_table(rows, lambda row: f"{row['coherence']} {row['kernel_slots']}")
     threads = _engine(
         suite,
         *("--ops=all_gather,all_reduce", "--sizes=1048576,16777216,268435456"),
         *("--coherence=flush", "--kernel_slots=0x131072", "--flush_threads=4,6,8"),
         "--flush_pieces=32768,65536,131072",
     )
+    _print_table(threads, lambda row: f"threads={row['flush_threads']} {row['flush_pieces']}")
     shapes = _engine(
         suite,
         *("--ops=all_gather,broadcast,all_reduce", "--sizes=4096,65536,1048576,16777216"),
         *("--coherence=flush", "--kernel_slots=0x131072"),
         "--shapes=64x64x448,32x64x448,16x128x384",
     )
+    _print_table(shapes, lambda row: f"shape {row['shape']}")
     slots = _engine(
         suite,
         *("--ops=all_gather,all_to_all,all_reduce,reduce_scatter", "--sizes=268435456"),
         *("--coherence=coherent,flush", "--slots=0x0,0x2097152,0x1048576"),
     )
-    _print_table(rows, lambda row: f"{row['coherence']} {row['kernel_slots']}")
-    _print_table(threads, lambda row: f"threads={row['flush_threads']} {row['flush_pieces']}")
-    _print_table(shapes, lambda row: f"shape {row['shape']}")
     _print_table(slots, lambda row: f"{row['coherence']} slots {row['slots']}")
     return {"results": rows + threads + shapes + slots}
 
 
 def jit_flags(suite: Suite) -> Record:
     """The example by jax.jit alone under several flags of XLA's scheduler."""
-    few = {"overlap_limit": 4, "all_reduce": _MERGED_BYTES}
-    none_merged = few | {"reduce_scatter": _MERGED_BYTES, "all_gather": _MERGED_BYTES}
+    settings = {
+        f"{limit} at a time, {text}": (measurements.several(limit), *flags)
+        for limit in (2, 4, 8)
+        for text, flags in {
+            "only sums apart": measurements.SEPARATE[:1],
+            "all apart": measurements.SEPARATE,
+        }.items()
+    }
     rows = []
-    for settings in (few, none_merged):
-        xla_flags = " ".join(
-            f"--xla_gpu_{name}_combine_threshold_bytes={value}"
-            if name != "overlap_limit"
-            else f"--xla_gpu_experimental_parallel_collective_overlap_limit={value}"
-            for name, value in settings.items()
-        )
-        found = measurements.jit_steps(suite, xla_flags, "--programs=example", "--repeats=5")
-        for row in found:
-            rows.append({"flags": settings, **row})
-            text = ", ".join(
-                f"{name} {row[name]['median']:.2f}"
-                for name in row
-                if name.endswith("_ms") and isinstance(row[name], dict)
-            )
-            hidden = f"{row['xla_hidden']:.2f}, {row['jax_cxl_hidden']:.2f}"
-            print(f"  {settings}: x {row['speedup']['median']:.3f}, hidden {hidden}, {text}")
+    for name, flags in settings.items():
+        print(f"  {name}")
+        found = measurements.jit_steps(suite, flags, "--programs=example", "--repeats=3")
+        rows += [{"flags": name, **row} for row in found]
     return {"results": rows}
 
 
@@ -110,7 +103,7 @@ def _engine(suite: Suite, *flags: str) -> list[dict[str, Any]]:
         raise StageError("skipped", reason="needs a GPU for each rank")
     text, complete = suite.run(
         *(str(suite.build / "cuda_device_benchmark"), f"--ranks={suite.ranks}"),
-        *("--bound=0", "--repeats=3", *flags),
+        *("--bound=0", "--repeats=2", *flags),
         check=False,
     )
     rows = [json.loads(line) for line in text.splitlines() if line.startswith("{")]

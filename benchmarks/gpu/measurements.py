@@ -5,7 +5,7 @@ import pathlib
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gpu.process import Record, StageError, Suite
 
@@ -115,20 +115,25 @@ _SMALL = ("--width=64", "--heads=4", "--sequence_length=32", "--layers=2")
 _HIDES = "--xla_gpu_enable_latency_hiding_scheduler=true"
 
 
-# XLA starts a collective only when the one before is done, and merges the sums of all layers,
-# unless these flags say otherwise.
-_SEVERAL = (
-    "--xla_gpu_experimental_parallel_collective_overlap_limit=4"
-    f" --xla_gpu_all_reduce_combine_threshold_bytes={1 << 20}"
+# XLA starts a collective only when the one before is done, and merges the collectives of a layer,
+# unless these flags say otherwise. Merged ones wait for the last operand.
+SEPARATE = tuple(
+    f"--xla_gpu_{kind}_combine_threshold_bytes={1 << 20}"
+    for kind in ("all_reduce", "all_gather", "reduce_scatter")
 )
+
+
+def several(limit: int) -> str:
+    """Returns XLA's flag that lets so many collectives run at a time."""
+    return f"--xla_gpu_experimental_parallel_collective_overlap_limit={limit}"
 
 
 def jit_training(suite: Suite) -> Record:
     """Measures jax.jit alone: NCCL through memory of the host, and the pool, in turns."""
-    return {"results": jit_steps(suite, _SEVERAL, "--repeats=7")}
+    return {"results": jit_steps(suite, (several(4), *SEPARATE), "--repeats=7")}
 
 
-def jit_steps(suite: Suite, xla_flags: str, *flags: str) -> list[dict]:
+def jit_steps(suite: Suite, xla_flags: Sequence[str], *flags: str) -> list[dict]:
     """Returns the rows of benchmarks/jit_training.py.
 
     Args:
@@ -137,15 +142,20 @@ def jit_steps(suite: Suite, xla_flags: str, *flags: str) -> list[dict]:
       *flags: flags of the program.
     """
     on_gpus = suite.platform == "cuda"
-    xla_flags = f"{_autotuned(suite)} {_HIDES} {xla_flags}"
-    environment = {"XLA_FLAGS": xla_flags, "NCCL_P2P_DISABLE": "1"}
+    environment = {
+        "XLA_FLAGS": " ".join((_autotuned(suite), _HIDES, *xla_flags)),
+        "NCCL_P2P_DISABLE": "1",
+    }
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "jit.json"
-        suite.launch(
+        text, _ = suite.launch(
             *("benchmarks/jit_training.py", f"--json={path}", "--compilations=0", *flags),
             *("--preset=340m", f"--batch_size={_sequences(suite)}"),
             *(() if on_gpus else _SMALL),
             **environment if on_gpus else {},
+        )
+        print(
+            "".join(f"  {line}\n" for line in text.splitlines() if line.startswith("step")), end=""
         )
         rows: list[dict] = json.loads(path.read_text())["results"]
         return rows
