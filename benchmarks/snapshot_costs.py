@@ -7,9 +7,12 @@ saving, steps with a save by `jax_cxl.Snapshots`, by Orbax's asynchronous checkp
 and to a disk, and saves without steps; then restores by each. A step computes matrix products for
 about `--step-ms` on one core of each process, or on a GPU. With `--idle` it sleeps instead, so that
 a core is free. "hidden" is the share of a save that does not lengthen the steps. On GPUs "bound" is
-what their copy engines take for the same bytes.
+what their copy engines take for the same bytes, and
+"checksums alone" what the threads of the hosts take. The other rows are the times from the start of
+a save until a part of it is done, on the first process.
 """
 
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -29,7 +32,7 @@ from absl import app, flags
 
 import jax_cxl
 from jax_cxl._bench import report, results_file
-from jax_cxl._snapshots import agreement
+from jax_cxl._snapshots import agreement, checksum, device_copies, layout
 
 try:
     import orbax.checkpoint as ocp
@@ -45,6 +48,9 @@ _EVERY = flags.DEFINE_integer("every", 1, "Steps from one save to the next.")
 _IDLE = flags.DEFINE_bool("idle", False, "Steps sleep instead of computing.")
 _ORBAX = flags.DEFINE_bool("orbax", True, "Whether to measure Orbax too.")
 _COHERENCE = flags.DEFINE_string("coherence", "coherent", "Of the memory of Snapshots.")
+_CHUNK_MIB = flags.DEFINE_integer("chunk_mib", 0, "Of a copy from a GPU; 0: the library's choice.")
+_UNDER_WAY = flags.DEFINE_integer("under_way", 0, "Copies at a time; 0: the library's choice.")
+_THREADS = flags.DEFINE_integer("threads", 0, "That compute checksums; 0: the library's choice.")
 _DISK = flags.DEFINE_string("disk", tempfile.gettempdir(), "Folder on a disk.")
 _JSON = flags.DEFINE_string("json", None, "File for the results.")
 
@@ -107,6 +113,54 @@ class Ours:
         for copy in under_way:
             copies.wait(copy)
 
+    def only_checksums(self, state: Any) -> None:
+        """Computes the checksums of as many bytes as this process saves, and does nothing else."""
+        size = sum(
+            shard.data.nbytes for x in jax.tree.leaves(state) for shard in x.addressable_shards
+        )
+        blocks = self._snapshots._memory.mapped[: size // layout.BLOCK_BYTES * layout.BLOCK_BYTES]
+        rows = blocks.reshape(-1, layout.BLOCK_BYTES)
+        chunk = device_copies._CHUNK_BYTES // layout.BLOCK_BYTES
+        chunks = [rows[start : start + chunk] for start in range(0, len(rows), chunk)]
+        list(device_copies._threads().map(checksum.of_each, chunks))
+
+    def phases(self, step: int, state: Any) -> dict[str, float]:
+        """Saves, and returns how many seconds after the start each part of the save was done."""
+        done: dict[str, float] = {}
+        memory = self._snapshots._memory
+        copies = memory.device_copies
+        began = time.perf_counter()
+
+        def note(name: str) -> None:
+            done[name] = time.perf_counter() - began
+
+        class Noted:
+            """The object that copies, with notes of the first start and of the last end."""
+
+            def start(self, *arguments: int) -> int:
+                if "first copy started" not in done:
+                    note("first copy started")
+                number: int = copies.start(*arguments)
+                return number
+
+            def wait(self, number: int) -> None:
+                copies.wait(number)
+                note("last copy ended")
+
+        memory.__dict__["device_copies"] = Noted()
+        try:
+            self.save(step, state)
+            note("save returned")
+            saving = self._snapshots._saving
+            assert saving is not None
+            saving.result()
+            note("own part written")
+            self.wait()
+            note("valid")
+        finally:
+            memory.__dict__["device_copies"] = copies
+        return done
+
     def close(self) -> None:
         self._snapshots.close()
         self.path.unlink(missing_ok=True)
@@ -161,6 +215,13 @@ def timed(run: Any) -> float:
 
 def main(_) -> None:
     load = os.getloadavg()[0]
+    if _CHUNK_MIB.value:
+        device_copies._CHUNK_BYTES = _CHUNK_MIB.value << 20
+    if _UNDER_WAY.value:
+        device_copies._CHUNKS_UNDER_WAY = _UNDER_WAY.value
+    if _THREADS.value:
+        threads = concurrent.futures.ThreadPoolExecutor(_THREADS.value)
+        device_copies._threads = lambda: threads
     jax_cxl.initialize()
     state = make_state()
     like = jax.tree.map(
@@ -175,6 +236,11 @@ def main(_) -> None:
     found: dict[str, list[float]] = {}
     number = 0
 
+    def next_number() -> int:
+        nonlocal number
+        number += 1
+        return number
+
     def note(name: str, seconds: float) -> None:
         found.setdefault(name, []).append(seconds)
 
@@ -185,18 +251,14 @@ def main(_) -> None:
         for name, way in ways.items():
 
             def with_steps(way=way):
-                nonlocal number
                 for step in range(_STEPS.value):
                     if step % _EVERY.value == 0:
-                        number += 1
-                        way.save(number, state)
+                        way.save(next_number(), state)
                     work.step()
                 way.wait()
 
             def alone(way=way):
-                nonlocal number
-                number += 1
-                way.save(number, state)
+                way.save(next_number(), state)
                 way.wait()
 
             both = timed(with_steps) / _STEPS.value
@@ -215,6 +277,10 @@ def main(_) -> None:
             ours = ways["snapshots"]
             assert isinstance(ours, Ours)
             note("bound", timed(lambda ours=ours: ours.only_copy(state)))
+            note("checksums alone", timed(lambda ours=ours: ours.only_checksums(state)))
+            agreement.gather([0])
+            for name, seconds in ours.phases(next_number(), state).items():
+                note(f"snapshots: {name}", seconds)
     for way in ways.values():
         way.close()
     if jax.process_index() == 0:

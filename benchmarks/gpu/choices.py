@@ -34,35 +34,17 @@ def started(suite: Suite) -> Record:
 
 
 def flush_chunks(suite: Suite) -> Record:
-    """Pools that nobody keeps coherent: chunks, threads, and the bytes that a thread takes."""
-    ops = "--ops=all_gather,all_reduce,broadcast,reduce"
-    chunks = ("0x524288", "0x262144", "0x131072", "0x65536", "524288x131072", "1048576x262144")
-    shared = ("--coherence=coherent,flush",)
+    """Pools that nobody keeps coherent: chunks and blocks of kernels, beside a coherent pool."""
+    flags = ("--ops=all_gather,all_reduce,broadcast,reduce", "--sizes=1048576,16777216")
+    coherent = _engine(suite, *flags, "--coherence=coherent")
     rows = _engine(
-        suite, ops, *shared, "--sizes=1048576,16777216", f"--kernel_slots={','.join(chunks)}"
-    )
-    _print_table(rows, lambda row: f"{row['coherence']} {row['kernel_slots']}")
-    threads = _engine(
         suite,
-        *("--ops=all_gather,all_reduce", "--sizes=1048576,16777216,268435456"),
-        *("--coherence=flush", "--kernel_slots=0x131072", "--flush_threads=4,6,8"),
-        "--flush_pieces=32768,65536,131072",
-    )
-    _print_table(threads, lambda row: f"threads={row['flush_threads']} {row['flush_pieces']}")
-    shapes = _engine(
-        suite,
-        *("--ops=all_gather,broadcast,all_reduce", "--sizes=4096,65536,1048576,16777216"),
-        *("--coherence=flush", "--kernel_slots=0x131072"),
+        *(*flags, "--coherence=flush", "--kernel_slots=0x524288,0x262144,0x131072"),
         "--shapes=64x64x448,32x64x448,16x128x384",
     )
-    _print_table(shapes, lambda row: f"shape {row['shape']}")
-    slots = _engine(
-        suite,
-        *("--ops=all_gather,all_to_all,all_reduce,reduce_scatter", "--sizes=268435456"),
-        *("--coherence=coherent,flush", "--slots=0x0,0x2097152,0x1048576"),
-    )
-    _print_table(slots, lambda row: f"{row['coherence']} slots {row['slots']}")
-    return {"results": rows + threads + shapes + slots}
+    rows = coherent + rows
+    _print_table(rows, lambda row: f"{row['coherence']} {row['kernel_slots']} {row['shape']}")
+    return {"results": rows}
 
 
 def jit_flags(suite: Suite) -> Record:
@@ -80,6 +62,32 @@ def jit_flags(suite: Suite) -> Record:
         print(f"  {name}")
         found = measurements.jit_steps(suite, flags, "--programs=example", "--repeats=3")
         rows += [{"flags": name, **row} for row in found]
+    return {"results": rows}
+
+
+def snapshot_chunks(suite: Suite) -> Record:
+    """Saves of 4 GiB with other chunks, numbers of copies at a time, and threads."""
+    rows = []
+    small = () if suite.platform == "cuda" else ("--mib=64", "--step_ms=5")
+    for chunk, under_way, threads in (
+        (8, 8, 12),
+        (16, 2, 12),
+        (16, 4, 12),
+        (4, 16, 12),
+        (8, 8, 16),
+    ):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "costs.json"
+            suite.launch(
+                *("benchmarks/snapshot_costs.py", f"--json={path}", "--orbax=false", "--rounds=3"),
+                *("--steps=1", "--step_ms=5", "--mib=4096", *small, f"--chunk_mib={chunk}"),
+                *(f"--under_way={under_way}", f"--threads={threads}"),
+            )
+            found = json.loads(path.read_text())["results"]
+        name = f"{chunk} MiB, {under_way} at a time, {threads} threads"
+        times = {row["what"]: row["median"] for row in found}
+        print(f"  {name}: " + ", ".join(f"{k} {v * 1e3:.1f}" for k, v in times.items()))
+        rows.append({"setting": name, "results": found})
     return {"results": rows}
 
 

@@ -71,5 +71,6 @@ ALL = {
     "started": Stage(choices.started, 150, default=False),
     "flush_chunks": Stage(choices.flush_chunks, 150, default=False),
     "jit_flags": Stage(choices.jit_flags, 200, default=False),
+    "snapshot_chunks": Stage(choices.snapshot_chunks, 150, default=False),
     "tune": Stage(choices.tune, 240, default=False),
 }

@@ -1,11 +1,11 @@
 """Writes blocks of arrays in the memory of GPUs: the GPUs copy, the host computes checksums."""
 
-import collections
 import concurrent.futures
 import dataclasses
 import functools
 import itertools
 import os
+import threading
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -14,9 +14,10 @@ from jax_cxl._snapshots import checksum, layout, place, stripes
 from jax_cxl._snapshots.shard_bytes import DeviceBytes, HostBytes
 
 # Bytes of one copy. It is long enough for full speed. It is short, because copies of the program,
-# for example of a loss, wait until it ends.
-_CHUNK_BYTES = 16 << 20
-_CHUNKS_UNDER_WAY = 2
+# for example of a loss, wait until it ends, and because one thread computes its checksums.
+_CHUNK_BYTES = 8 << 20
+# Several copies are started at a time, so that the copy engine never waits for Python.
+_CHUNKS_UNDER_WAY = 8
 
 Part = tuple[place.Part, HostBytes | DeviceBytes]
 
@@ -31,26 +32,16 @@ def write_data(own: stripes.Stripes, parts: Sequence[Part], table: np.ndarray) -
     """
     rows = own.memory.geometry.blocks_per_row
     chunk = max(rows, _CHUNK_BYTES // layout.BLOCK_BYTES // rows * rows)
-    copies = own.memory.device_copies
-    under_way: collections.deque[tuple[range, list[int]]] = collections.deque()
+    room = threading.Semaphore(_CHUNKS_UNDER_WAY)
     finished = []
-
-    def finish_oldest() -> None:
-        blocks, started = under_way.popleft()
-        for copy in started:
-            copies.wait(copy)
-        finished.append(_threads().submit(_finish, own, table, blocks))
-
     pieces = _pieces(own, parts, chunk * layout.BLOCK_BYTES, len(table) * layout.BLOCK_BYTES)
     for number, of_chunk in itertools.groupby(
         pieces, lambda piece: piece.start // layout.BLOCK_BYTES // chunk
     ):
         blocks = range(number * chunk, min((number + 1) * chunk, len(table)))
-        under_way.append((blocks, [copy for piece in of_chunk for copy in piece.begin(own)]))
-        if len(under_way) == _CHUNKS_UNDER_WAY:
-            finish_oldest()
-    while under_way:
-        finish_oldest()
+        room.acquire()
+        copies = [copy for piece in of_chunk for copy in piece.begin(own)]
+        finished.append(_threads().submit(_finish, own, table, blocks, copies, room))
     for future in finished:
         future.result()
 
@@ -113,8 +104,19 @@ def _cut(start: int, end: int, unit: int) -> Iterator[tuple[int, int]]:
         start = after
 
 
-def _finish(own: stripes.Stripes, table: np.ndarray, blocks: range) -> None:
-    """Publishes some whole rows of blocks, and computes their checksums."""
+def _finish(
+    own: stripes.Stripes,
+    table: np.ndarray,
+    blocks: range,
+    copies: Sequence[int],
+    room: threading.Semaphore,
+) -> None:
+    """Waits for the copies of some whole rows of blocks, publishes them, computes checksums."""
+    try:
+        for copy in copies:
+            own.memory.device_copies.wait(copy)
+    finally:
+        room.release()
     done = blocks.start
     for device, offset, count in own.runs(blocks):
         own.memory.core.publish_device_writes(device, offset, count * layout.BLOCK_BYTES)

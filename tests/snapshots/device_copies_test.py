@@ -2,6 +2,7 @@
 
 import ctypes
 import itertools
+import threading
 from unittest import mock
 
 import jax
@@ -18,18 +19,21 @@ class _Copies:
     def __init__(self):
         self._started = {}
         self._numbers = itertools.count()
+        self._lock = threading.Lock()
         self.most_under_way = 0
 
     def start(self, ordinal, source, target, size):
         del ordinal
-        number = next(self._numbers)
-        self._started[number] = (target, source, size)
-        self.most_under_way = max(self.most_under_way, len(self._started))
-        return number
+        with self._lock:
+            number = next(self._numbers)
+            self._started[number] = (target, source, size)
+            self.most_under_way = max(self.most_under_way, len(self._started))
+            return number
 
     def wait(self, number):
-        for earlier in [n for n in self._started if n <= number]:
-            ctypes.memmove(*self._started.pop(earlier))
+        with self._lock:
+            for earlier in [n for n in self._started if n <= number]:
+                ctypes.memmove(*self._started.pop(earlier))
 
 
 class _BytesOnGpu(shard_bytes.DeviceBytes):
@@ -78,6 +82,7 @@ class DeviceCopiesTest(parameterized.TestCase):
         copies = _Copies()
         with (
             mock.patch.object(device_copies, "_CHUNK_BYTES", 1 << 20),
+            mock.patch.object(device_copies, "_CHUNKS_UNDER_WAY", 2),
             places.place(_tree(0)) as place,
         ):
             snapshots = place.open()

@@ -8,7 +8,7 @@
 //                    [--copy_engine=67108864] [--kernel_slots=0x524288]
 //                    [--flagged=262144] [--flush_threads=0]
 //                    [--flush_pieces=131072] [--started=0]
-//                    [--aside=6291456] [--copies=0x1048576] [--bound=1]
+//                    [--aside=1048576] [--copies=0x2097152] [--bound=1]
 //
 // Prints one JSON object per line. `bytes` is the total size as in nccl-tests.
 // Shapes are blocks x sending threads x receiving threads. kernel_slots are the
@@ -57,8 +57,8 @@ struct Flags {
   std::vector<std::string> flush_threads = {"0"};
   std::vector<std::string> flush_pieces = {"131072"};
   std::vector<std::string> started = {"0"};
-  std::vector<std::string> aside = {"6291456"};
-  std::vector<std::string> copies = {"0x1048576"};
+  std::vector<std::string> aside = {"1048576"};
+  std::vector<std::string> copies = {"0x2097152"};
   int ranks = 0;  // 0: one per GPU
   int repeats = 5;
   bool bound = true;

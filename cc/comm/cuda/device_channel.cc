@@ -315,6 +315,8 @@ Result<cudaStream_t> DeviceChannel::EnqueueRecorded(const Call& call,
     series_.reset();
     if (copies) series_ = {path, rounds_};
   }
+  if (copies)
+    series_->short_calls = IsShort(call) ? series_->short_calls + 1 : 0;
   const uint64_t place = calls_;
   const pool::CallDescriptor descriptor = Describe(call);
   CXL_ASSIGN_OR_RETURN(const StoredPlan* gpu_plan,

@@ -87,7 +87,8 @@ class DeviceChannel {
   // The current series of calls by the copy engines (cuda::CopyEngine).
   struct Series {
     Path path;
-    uint64_t begin = 0;  // rounds of all calls before
+    uint64_t begin = 0;   // rounds of all calls before
+    int short_calls = 0;  // in a row, at its end
   };
 
   uint64_t staging_bytes() const;
@@ -115,6 +116,7 @@ class DeviceChannel {
 
   // In device_channel_plans.cc.
   Path PathOf(const Call& call, bool aside) const;
+  bool IsShort(const Call& call) const;
   cuda::Shape ShapeOf(const Call& call) const;
   Result<std::optional<cuda::GpuPlan>> MakeFlaggedPlan(
       const plan::Request& request) const;

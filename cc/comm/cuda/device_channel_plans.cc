@@ -20,6 +20,12 @@ namespace {
 // advantage.
 constexpr uint64_t kLonger = 4;
 
+// A short call that a program starts joins a series of copies: a kernel would
+// wait until the computation leaves a multiprocessor free, and the calls behind
+// it would wait for the kernel. After so many short calls in a row there is no
+// series to join.
+constexpr int kMostShortCalls = 64;
+
 std::string PlanKey(uint64_t channel, const Call& call,
                     const pool::CallDescriptor& descriptor, SlotUse use) {
   std::string key(reinterpret_cast<const char*>(&channel), sizeof(channel));
@@ -37,8 +43,8 @@ std::string PlanKey(uint64_t channel, const Call& call,
 // call, from values that are the same on all ranks. Kernels that read from
 // several peers fill both directions of the link as well as copy engines do.
 // Beside computation, a call leaves the multiprocessors alone as soon as that
-// costs little. Copy engines load the pool's devices one after another, and
-// kernels all of them at once.
+// costs little: see kMostShortCalls too. Copy engines load the pool's devices
+// one after another, and kernels all of them at once.
 DeviceChannel::Path DeviceChannel::PathOf(const Call& call, bool aside) const {
   if (!aside && connection_.stripes().slot_step > 0) return {};
   const bool two = connection_.members().size() == 2;
@@ -74,25 +80,35 @@ DeviceChannel::Path DeviceChannel::PathOf(const Call& call, bool aside) const {
     default:  // not measured
       return {};
   }
-  copies |= aside && bytes >= options_.copy_engine_bytes_aside;
-  // All started calls have the same layout, so that they form series.
-  if (aside) path.copy_pipelines = 2;
+  const bool joins = series_ && series_->short_calls < kMostShortCalls;
+  copies |= aside && (joins || bytes >= options_.copy_engine_bytes_aside);
+  // Calls that a program starts form series, in which one pipeline has few
+  // pauses. Results of an all-reduce wait for its operands, so it needs two.
+  if (aside && two && !is_longest && call.request.op != plan::Op::kAllReduce)
+    path.copy_pipelines = 1;
   if (options_.copy_pipelines > 0)
     path.copy_pipelines = options_.copy_pipelines;
   return bytes > 0 && copies ? path : Path{};
 }
 
+bool DeviceChannel::IsShort(const Call& call) const {
+  return std::max(plan::InputBytes(call.request),
+                  plan::OutputBytes(call.request)) <
+         options_.copy_engine_bytes_aside;
+}
+
 // If all blocks' words are relayed together, a call may have fewer blocks than
-// the call before, and a short call then needs fewer words. Blocks in different
+// the call before, and a call then needs fewer words. Blocks in different
 // slots divide the slots by their number, so their number must stay.
 cuda::Shape DeviceChannel::ShapeOf(const Call& call) const {
   constexpr uint64_t kBlockBytes = uint64_t{16} << 10;
+  constexpr uint32_t kMostBlocks = 32;
   cuda::Shape shape = options_.shape;
   if (relay_ == nullptr || connection_.stripes().slot_step > 0) return shape;
   const uint64_t bytes =
       std::max(plan::InputBytes(call.request), plan::OutputBytes(call.request));
-  shape.blocks = static_cast<uint32_t>(std::bit_floor(
-      std::clamp<uint64_t>(bytes / kBlockBytes, 1, shape.blocks)));
+  shape.blocks = static_cast<uint32_t>(std::bit_floor(std::clamp<uint64_t>(
+      bytes / kBlockBytes, 1, std::min(shape.blocks, kMostBlocks))));
   return shape;
 }
 

@@ -34,10 +34,10 @@ struct DeviceOptions {
   // computation, all calls. In a pool of several devices, only calls beside
   // computation do.
   uint64_t copy_engine_bytes = uint64_t{64} << 20;
-  uint64_t copy_engine_bytes_aside = uint64_t{6} << 20;
+  uint64_t copy_engine_bytes_aside = uint64_t{1} << 20;
   // In a pool of one device: the smallest chunk that is worth a round of the
   // copy engines, and the number of their pipelines (0: follows from the call).
-  uint64_t copy_min_chunk_bytes = uint64_t{1} << 20;
+  uint64_t copy_min_chunk_bytes = uint64_t{2} << 20;
   int copy_pipelines = 0;
   // The part of a slot that kernels use (0: follows from the number of
   // members), and the smallest chunk that is worth a round, in a pool of one

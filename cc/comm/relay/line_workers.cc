@@ -27,6 +27,19 @@ std::vector<pool::Part> Cut(std::vector<pool::Part> parts, size_t piece_bytes) {
   return cut;
 }
 
+class SpinLock {
+ public:
+  explicit SpinLock(std::atomic_flag& flag) : flag_(flag) {
+    Backoff backoff;
+    while (flag_.test_and_set(std::memory_order_acquire)) backoff.Pause();
+  }
+  ~SpinLock() { flag_.clear(std::memory_order_release); }
+  SpinLock(const SpinLock&) = delete;
+
+ private:
+  std::atomic_flag& flag_;
+};
+
 }  // namespace
 
 LineWorkers::LineWorkers(const pool::Coherence& coherence, int helpers,
@@ -70,12 +83,17 @@ std::shared_ptr<LineWork> LineWorkers::Start(std::vector<pool::Part> parts,
   }
   work->left = static_cast<int>(made.size());
   {
-    std::lock_guard lock(mutex_);
-    waiting_ += made.size();
+    const SpinLock lock(locked_);
+    waiting_.fetch_add(made.size());
     std::ranges::move(made, std::back_inserter(pieces_));
   }
   // Wakes one thread only: waking a thread may take as long as several pieces.
-  wake_.notify_one();
+  if (sleeping_.load() > 0) {
+    {
+      std::lock_guard lock(mutex_);
+    }
+    wake_.notify_one();
+  }
   return work;
 }
 
@@ -89,16 +107,19 @@ void LineWorkers::Execute(const Piece& piece) const {
   piece.work->left.fetch_sub(1, std::memory_order_release);
 }
 
+std::optional<LineWorkers::Piece> LineWorkers::Take() {
+  if (waiting_.load(std::memory_order_relaxed) == 0) return std::nullopt;
+  const SpinLock lock(locked_);
+  if (pieces_.empty()) return std::nullopt;
+  std::optional<Piece> piece = std::move(pieces_.front());
+  pieces_.pop_front();
+  waiting_.fetch_sub(1, std::memory_order_relaxed);
+  return piece;
+}
+
 bool LineWorkers::Help() {
-  if (waiting_.load(std::memory_order_relaxed) == 0) return false;
-  std::optional<Piece> piece;
-  {
-    std::lock_guard lock(mutex_);
-    if (pieces_.empty()) return false;
-    piece = std::move(pieces_.front());
-    pieces_.pop_front();
-    --waiting_;
-  }
+  const std::optional<Piece> piece = Take();
+  if (!piece) return false;
   Execute(*piece);
   return true;
 }
@@ -114,9 +135,11 @@ void LineWorkers::Run() {
     backoff.Pause();
     if (backoff.spinning()) continue;
     std::unique_lock lock(mutex_);
+    sleeping_.fetch_add(1);
     // Wait only once. A thread that wakes too late for these pieces stays awake
     // for the next ones.
-    if (!stop_ && pieces_.empty()) wake_.wait(lock);
+    if (!stop_ && waiting_.load() == 0) wake_.wait(lock);
+    sleeping_.fetch_sub(1);
     if (stop_) return;
     backoff.Reset();
   }

@@ -8,6 +8,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -47,6 +48,14 @@ class LineWorkers {
   // Does one piece of the started work. Returns false if there is none.
   bool Help();
 
+  // Returns true if more pieces wait than there are helpers awake. The caller
+  // of Start, which has other work, then helps too.
+  bool behind() const {
+    return waiting_.load(std::memory_order_relaxed) +
+               sleeping_.load(std::memory_order_relaxed) >
+           threads_.size();
+  }
+
  private:
   struct Piece {
     std::shared_ptr<LineWork> work;
@@ -54,14 +63,20 @@ class LineWorkers {
   };
 
   void Execute(const Piece& piece) const;
+  std::optional<Piece> Take();
   void Run();
 
   const pool::Coherence coherence_;
   const size_t piece_bytes_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
+  // A thread holds this lock for less time than a system call takes, so others
+  // spin.
+  std::atomic_flag locked_;
   std::deque<Piece> pieces_;
   std::atomic<size_t> waiting_{0};  // piece count, read without lock
+
+  std::mutex mutex_;  // for sleeping
+  std::condition_variable wake_;
+  std::atomic<size_t> sleeping_{0};  // number of threads
   bool stop_ = false;
   std::vector<std::thread> threads_;
 };

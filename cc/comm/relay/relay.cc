@@ -77,7 +77,8 @@ void Relay::Run() {
     bool moved = false;
     for (ChannelRelay* channel : channels)
       if (!channel->idle()) moved |= channel->Advance(workers_);
-    if (moved || workers_.Help()) {
+    // A piece takes longer than a doorbell may wait, so the helpers come first.
+    if (moved || (workers_.behind() && workers_.Help())) {
       backoff.Reset();
     } else if (backoff.spinning()) {
       backoff.Pause();

@@ -48,6 +48,8 @@ class Batch {
     bytes_.push_back(bytes);
   }
 
+  bool empty() const { return to_.empty(); }
+
   // Enqueues the added copies, and empties the batch.
   cudaError_t Enqueue(cudaStream_t stream) {
     const cudaError_t error = to_.size() > 1 ? Together(stream) : Each(stream);
@@ -101,12 +103,9 @@ class CopyEngine::Walk {
         stream_(stream) {}
 
   cudaError_t Run(const CopyTimes& times) {
-    Check(cudaEventRecord(times.begin, stream_));
+    begin_ = times.begin;
+    Check(cudaEventRecord(begin_, stream_));
     Store(stream_, &call_.status->started, call_.call + 1);
-    Check(cudaEventRecord(engine_.event_, stream_));
-    ForEachStream([&](cudaStream_t side) {
-      Check(cudaStreamWaitEvent(side, engine_.event_));
-    });
     EnqueueSteps();
     const cudaStream_t end = engine_.end_;
     const auto join = [&](cudaStream_t stream) {
@@ -114,7 +113,7 @@ class CopyEngine::Walk {
       Check(cudaStreamWaitEvent(end, engine_.event_));
     };
     join(stream_);  // it copies within the device's memory
-    ForEachStream(join);
+    for (cudaStream_t side : begun_) join(side);
     Store(end, mine_.ended, tag_ | (call_.base_round + call_.rounds));
     Check(cudaEventRecord(times.end, end));
     Store(end, &call_.status->finished, call_.call + 1);
@@ -122,12 +121,23 @@ class CopyEngine::Walk {
   }
 
  private:
-  template <typename Use>
-  void ForEachStream(const Use& use) {
-    for (Pipeline& pipeline : pipelines_)
-      for (cudaStream_t side :
-           {pipeline.publishing, pipeline.retrieving, pipeline.reducing})
-        use(side);
+  // Returns a stream of a pipeline, which begins after the earlier work of
+  // `stream_`. Short calls use few of these streams.
+  cudaStream_t Begun(cudaStream_t side) {
+    if (std::ranges::find(begun_, side) == begun_.end()) {
+      Check(cudaStreamWaitEvent(side, begin_));
+      begun_.push_back(side);
+    }
+    return side;
+  }
+  cudaStream_t Publishing(uint64_t round) {
+    return Begun(pipelines_[PipelineOf(round)].publishing);
+  }
+  cudaStream_t Retrieving(uint64_t round) {
+    return Begun(pipelines_[PipelineOf(round)].retrieving);
+  }
+  cudaStream_t Reducing(uint64_t round) {
+    return Begun(pipelines_[PipelineOf(round)].reducing);
   }
 
   // Enqueues both directions at about the same rate, so that neither starts
@@ -151,14 +161,13 @@ class CopyEngine::Walk {
 
   // Enqueue the copies of one round, if there are any.
   void EnqueuePuts() {
-    Check(puts_.Enqueue(pipelines_[PipelineOf(putting_)].publishing));
+    if (!puts_.empty()) Check(puts_.Enqueue(Publishing(putting_)));
   }
   void EnqueueGets() {
-    Check(gets_.Enqueue(pipelines_[PipelineOf(getting_)].retrieving));
+    if (!gets_.empty()) Check(gets_.Enqueue(Retrieving(getting_)));
   }
 
   void Send(const DeviceStep& step) {
-    Pipeline& pipeline = pipelines_[PipelineOf(step.round)];
     switch (step.kind) {
       case DeviceStepKind::kCopy:
         Check(cudaMemcpyAsync(call_.output + step.to, call_.input + step.from,
@@ -171,7 +180,8 @@ class CopyEngine::Walk {
         if (putting_ != step.round) EnqueuePuts();
         putting_ = step.round;
         uint64_t& free = free_[PipelineOf(step.round)];
-        if (free != step.round + 1) AwaitSlot(pipeline.publishing, step.round);
+        if (free != step.round + 1)
+          AwaitSlot(Publishing(step.round), step.round);
         free = step.round + 1;
         puts_.Add(mine_.slots[Slot(step.round)] + step.to,
                   call_.input + step.from, step.bytes);
@@ -182,7 +192,7 @@ class CopyEngine::Walk {
         // Wait for results that the receiving steps have put into the slot.
         if (step.after > 0)
           for (const Pipeline& source : pipelines_)
-            Check(cudaStreamWaitEvent(pipeline.publishing,
+            Check(cudaStreamWaitEvent(Publishing(step.round),
                                       source.reduced[PipelineOf(step.round)]));
         Publish(step.round);
         break;
@@ -195,7 +205,7 @@ class CopyEngine::Walk {
   // is ahead of its peers by no more calls than there are words.
   void Publish(uint64_t round) {
     const int pipeline = PipelineOf(round);
-    const cudaStream_t stream = pipelines_[pipeline].publishing;
+    const cudaStream_t stream = Publishing(round);
     SendLine& send = mine_.send[pipeline];
     if (!named_[pipeline])
       Store(stream, &send.calls[call_.call % kCallWords],
@@ -225,10 +235,10 @@ class CopyEngine::Walk {
       case DeviceStepKind::kReduceToSlot:
       case DeviceStepKind::kReduceToBoth:
         Await(step);
-        AwaitSlot(pipeline.reducing, step.to_round);
+        AwaitSlot(Reducing(step.round), step.to_round);
         Reduce(step, pipeline);
         Check(cudaEventRecord(pipeline.reduced[PipelineOf(step.to_round)],
-                              pipeline.reducing));
+                              Reducing(step.round)));
         break;
       case DeviceStepKind::kRelease:
         // Release rounds of both pipelines: these rounds include every slot's
@@ -248,7 +258,7 @@ class CopyEngine::Walk {
     const int pipeline = PipelineOf(round);
     if (released_[pipeline] > round) return;
     released_[pipeline] = round + 1;
-    Store(pipelines_[pipeline].retrieving, &mine_.released[pipeline].word,
+    Store(Retrieving(round), &mine_.released[pipeline].word,
           tag_ | (call_.base_round + round + 1));
   }
 
@@ -257,7 +267,7 @@ class CopyEngine::Walk {
   // call never will. Its host and this host then find out why.
   void Await(const DeviceStep& step) {
     const int pipeline = PipelineOf(step.round);
-    const cudaStream_t stream = pipelines_[pipeline].retrieving;
+    const cudaStream_t stream = Retrieving(step.round);
     for (int member = step.first; member < step.last; ++member) {
       if (member == call_.self) continue;
       uint64_t& awaited = awaited_[pipeline][member];
@@ -295,12 +305,14 @@ class CopyEngine::Walk {
   // Copies the peers' operands and reduces them. A peer's slot is free as soon
   // as its operands are copied.
   void Reduce(const DeviceStep& step, Pipeline& pipeline) {
+    const cudaStream_t retrieving = Retrieving(step.round);
+    const cudaStream_t reducing = Reducing(step.round);
     const int buffer = pipeline.buffer;
     pipeline.buffer = 1 - buffer;
     std::byte* const staging =
         gpu_plan_.staging +
         (2 * PipelineOf(step.round) + buffer) * gpu_plan_.staging_bytes;
-    Check(cudaStreamWaitEvent(pipeline.retrieving, pipeline.emptied[buffer]));
+    Check(cudaStreamWaitEvent(retrieving, pipeline.emptied[buffer]));
     std::byte* to = staging;
     for (int member = step.first; member < step.last; ++member) {
       if (member == call_.self) continue;
@@ -309,17 +321,16 @@ class CopyEngine::Walk {
           step.bytes);
       to += StagedBytes(step.bytes);
     }
-    Check(operands_.Enqueue(pipeline.retrieving));
-    Check(cudaEventRecord(pipeline.staged[buffer], pipeline.retrieving));
-    Check(cudaStreamWaitEvent(pipeline.reducing, pipeline.staged[buffer]));
+    Check(operands_.Enqueue(retrieving));
+    Check(cudaEventRecord(pipeline.staged[buffer], retrieving));
+    Check(cudaStreamWaitEvent(reducing, pipeline.staged[buffer]));
     const uint64_t units =
         (step.bytes + call_.unit_bytes - 1) / call_.unit_bytes;
     const auto blocks = static_cast<uint32_t>(
         std::bit_floor(std::clamp<uint64_t>(units, 1, kReduceBlocks)));
-    ReduceOnly<<<blocks, kMaxThreads, 0, pipeline.reducing>>>(call_, step,
-                                                              staging);
+    ReduceOnly<<<blocks, kMaxThreads, 0, reducing>>>(call_, step, staging);
     Check(cudaGetLastError());
-    Check(cudaEventRecord(pipeline.emptied[buffer], pipeline.reducing));
+    Check(cudaEventRecord(pipeline.emptied[buffer], reducing));
   }
 
   uint64_t Slot(uint64_t round) const {
@@ -344,6 +355,8 @@ class CopyEngine::Walk {
   const uint64_t tag_;
   const std::span<Pipeline> pipelines_;
   const cudaStream_t stream_;
+  cudaEvent_t begin_ = nullptr;
+  std::vector<cudaStream_t> begun_;  // streams of this call
   cudaError_t error_ = cudaSuccess;
   Batch puts_, gets_, operands_;
   uint64_t putting_ = 0, getting_ = 0;  // current rounds
