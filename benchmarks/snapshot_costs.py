@@ -221,7 +221,7 @@ def main(_) -> None:
         device_copies._CHUNKS_UNDER_WAY = _UNDER_WAY.value
     if _THREADS.value:
         threads = concurrent.futures.ThreadPoolExecutor(_THREADS.value)
-        device_copies._threads = lambda: threads
+        device_copies._threads = lambda: threads  # type: ignore[assignment]
     jax_cxl.initialize()
     state = make_state()
     like = jax.tree.map(

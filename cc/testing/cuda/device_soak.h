@@ -256,8 +256,8 @@ inline void RunSeries(uint64_t seed, const Setting& setting, int under_way,
   for (int done = 0; done < series; ++done) {
     std::vector<std::unique_ptr<SoakCall>> soaks;
     for (int i = 0; i < under_way; ++i)
-      soaks.push_back(std::make_unique<SoakCall>(
-          random, everyone, done * under_way + i, large));
+      soaks.push_back(std::make_unique<SoakCall>(random, everyone,
+                                                 done * under_way + i, large));
     std::vector<std::vector<std::unique_ptr<Call>>> calls(setting.ranks);
     for (int rank : everyone) {
       OkOrDie(cudaSetDevice(world.device(rank)));
