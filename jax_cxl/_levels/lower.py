@@ -99,9 +99,7 @@ def _split(
                 f" {ranks.tolist()}. Leave `levels` out."
             )
         return found
-    if found is None or found.processes == 1 or not table.pays(op, num_bytes):
-        return None
-    return found
+    return found if table.pays(op, num_bytes, found) else None
 
 
 # The collective between processes, of GPUs in levels.

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from jax_cxl._levels.split import Split
 from jax_cxl._primitives.native_enums import Op
 from jax_cxl._runtime import lifecycle
 
@@ -15,6 +16,8 @@ FIELDS = {
     Op.BROADCAST: "levels_broadcast_bytes",
 }
 
+# Smaller groups run in levels only if a program asks for it.
+LEAST_RANKS = 8
 # For the tuning table: no size is large enough.
 NEVER = 1 << 62
 
@@ -38,12 +41,17 @@ def limits(
     return {FIELDS[op]: limit}
 
 
-def pays(op: Op, num_bytes: int) -> bool:
-    """Returns whether a collective of several processes is faster in levels.
+def pays(op: Op, num_bytes: int, found: Split | None) -> bool:
+    """Returns whether a collective is faster in levels.
 
     Args:
       op: the collective.
       num_bytes: bytes of a rank's operand or of its result, whichever is larger.
+      found: how the ranks lie in processes, None if not evenly.
     """
-    tuning = lifecycle.ensure_started().tuning
-    return op in FIELDS and num_bytes >= getattr(tuning, FIELDS[op])
+    if op not in FIELDS or found is None or found.processes == 1:
+        return False
+    # Levels of 2 x 2 ranks save too little to be faster.
+    if found.at.size < LEAST_RANKS:
+        return False
+    return num_bytes >= getattr(lifecycle.ensure_started().tuning, FIELDS[op])

@@ -170,10 +170,10 @@ def _grid(context: _Context, num_bytes: int) -> np.ndarray | None:
     world, op = context.world, context.collective.op
     if op not in table.FIELDS or world.levels is False:
         return None
-    if world.levels is None and not table.pays(op, num_bytes):
-        return None
     process_of = {rank: world.process_of[device] for device, rank in world.rank_of.items()}
     found = split.of(context.ranks, process_of)
+    if world.levels is None:
+        return found.at if found is not None and table.pays(op, num_bytes, found) else None
     return None if found is None or found.processes == 1 else found.at
 
 
