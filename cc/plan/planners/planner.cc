@@ -11,9 +11,6 @@ namespace {
 
 constexpr uint64_t kNoRound = std::numeric_limits<uint64_t>::max();
 
-uint64_t CeilDiv(uint64_t a, uint64_t b) { return a / b + (a % b != 0); }
-uint64_t RoundUp(uint64_t a, uint64_t b) { return CeilDiv(a, b) * b; }
-
 bool Continues(const Step& last, StepKind kind, uint64_t round, uint64_t from,
                uint64_t to) {
   return last.kind == kind && last.round == round &&

@@ -11,6 +11,9 @@
 // Shared by the planners. Internal to this folder.
 namespace jax_cxl::plan {
 
+inline uint64_t CeilDiv(uint64_t a, uint64_t b) { return a / b + (a % b != 0); }
+inline uint64_t RoundUp(uint64_t a, uint64_t b) { return CeilDiv(a, b) * b; }
+
 // How `total` bytes are cut: into one chunk per round, and each chunk into
 // `ways` consecutive segments of `bytes` bytes. In the last chunk, the last
 // segments may be shorter or empty.

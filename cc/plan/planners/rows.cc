@@ -6,8 +6,6 @@
 namespace jax_cxl::plan {
 namespace {
 
-uint64_t RoundUp(uint64_t a, uint64_t b) { return (a + b - 1) / b * b; }
-
 // Chunks consist of whole rows, unless a row is longer than a slot.
 Chunks CutRows(const Planner& planner) {
   const uint64_t block = planner.block();
