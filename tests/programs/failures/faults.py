@@ -4,6 +4,7 @@ benchmarks/gpu/faults.py runs it on CPUs and on GPUs, and compares. Times are th
 machine's monotonic clock, which both processes share.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -170,7 +171,8 @@ def main(_) -> None:
     if _FAULT.value in _DISAGREE:
         time.sleep(1)  # The other rank need not hear of it by the end of this one.
     else:
-        os.kill(pids[_VICTIM], signal.SIGKILL)  # It may be stopped.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pids[_VICTIM], signal.SIGKILL)  # It may be stopped.
     os._exit(0)
 
 
