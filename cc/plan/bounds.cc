@@ -11,30 +11,15 @@ PoolBytes LowerBound(const Request& request) {
   const bool is_root = request.rank == request.root;
   if (n == 1) return {};
   switch (request.op) {
-    case Op::kBarrier:
-      return {};
-    case Op::kAllGather:
-    case Op::kTakeRows:        // if every row is taken
-    case Op::kRaggedAllToAll:  // if every row is sent to all ranks
-      return {.written = block, .read = others};
     case Op::kAllReduce:
       // A rank reads the inputs of its share and the reduced shares of the
       // others.
       return {.written = block, .read = 2 * others / n};
-    case Op::kReduceScatter:
-    case Op::kAllToAll:
-      return {.written = others, .read = others};
-    case Op::kBroadcast:
-      return is_root ? PoolBytes{block, 0} : PoolBytes{0, block};
     case Op::kReduce:
       // With two ranks the root reduces. With more, the other ranks reduce for
       // it.
       if (n == 2) return is_root ? PoolBytes{0, block} : PoolBytes{block, 0};
       return {.written = block, .read = block};
-    case Op::kGather:
-      return is_root ? PoolBytes{0, others} : PoolBytes{block, 0};
-    case Op::kScatter:
-      return is_root ? PoolBytes{others, 0} : PoolBytes{0, block};
     case Op::kPermute: {
       const auto& sources = request.sources;
       const int source = sources[rank];
@@ -50,8 +35,21 @@ PoolBytes LowerBound(const Request& request) {
       const bool sends = request.reverse ? rank > 0 : rank + 1 < n;
       return {.written = sends ? block : 0, .read = needed * block};
     }
+    default: {
+      // Operations that move rows: if every row goes to all ranks.
+      const Traits& traits = TraitsOf(request.op);
+      const bool one = traits.output == Blocks::kOne && !Reduces(request.op);
+      PoolBytes bytes = {
+          .written = traits.input == Blocks::kEach ? others : block,
+          .read = one ? block : others};
+      // The root only writes, or only reads. The other ranks do the opposite.
+      if (traits.root != Root::kNone) {
+        const bool writes = (traits.root == Root::kSource) == is_root;
+        (writes ? bytes.read : bytes.written) = 0;
+      }
+      return bytes;
+    }
   }
-  return {};
 }
 
 }  // namespace jax_cxl::plan

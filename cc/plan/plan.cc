@@ -3,26 +3,6 @@
 #include <sstream>
 
 namespace jax_cxl::plan {
-std::string_view OpName(Op op) {
-  constexpr std::string_view kNames[] = {
-      "barrier",           "all_gather", "all_reduce", "reduce_scatter",
-      "all_to_all",        "broadcast",  "reduce",     "gather",
-      "scatter",           "permute",    "scan",       "exscan",
-      "ragged_all_to_all", "take_rows"};
-  static_assert(std::size(kNames) == kNumOps);
-  const auto index = static_cast<size_t>(op);
-  return index < std::size(kNames) ? kNames[index] : "unknown op";
-}
-
-bool HasRoot(Op op) {
-  return op == Op::kBroadcast || op == Op::kReduce || op == Op::kGather ||
-         op == Op::kScatter;
-}
-
-bool Reduces(Op op) {
-  return op == Op::kAllReduce || op == Op::kReduceScatter ||
-         op == Op::kReduce || op == Op::kScan || op == Op::kExscan;
-}
 
 std::string_view StepKindName(StepKind kind) {
   constexpr std::string_view kNames[] = {
@@ -34,31 +14,30 @@ std::string_view StepKindName(StepKind kind) {
 
 uint64_t InputBytes(const Request& request) {
   const uint64_t block = request.count * request.element_bytes;
-  switch (request.op) {
-    case Op::kReduceScatter:
-    case Op::kAllToAll:
-    case Op::kScatter:
+  switch (TraitsOf(request.op).input) {
+    case Blocks::kOne:
+      break;
+    case Blocks::kEach:
       return block * request.num_ranks;
-    default:
-      return block;
+    case Blocks::kRows:
+      break;
   }
+  return block;
 }
 
 uint64_t OutputBytes(const Request& request) {
   const uint64_t block = request.count * request.element_bytes;
-  switch (request.op) {
-    case Op::kAllGather:
-    case Op::kAllToAll:
-    case Op::kGather:
+  switch (TraitsOf(request.op).output) {
+    case Blocks::kOne:
+      break;
+    case Blocks::kEach:
       return block * request.num_ranks;
-    case Op::kTakeRows:
-    case Op::kRaggedAllToAll:
+    case Blocks::kRows:
       return request.rows.table == 0
                  ? 0
                  : block / request.rows.table * request.rows.taken;
-    default:
-      return block;
   }
+  return block;
 }
 
 bool MovesRows(Op op) {

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "cc/plan/operations.h"
+
 // A collective as data: the steps of one rank in one call, made by a pure
 // function of the request (planners/make_plan.h). This layer touches neither
 // the pool nor a thread nor JAX.
@@ -23,33 +25,6 @@
 // for every peer p. Rounds in a plan count from 0. An executor adds the number
 // of rounds of the group's earlier calls.
 namespace jax_cxl::plan {
-
-// Call descriptors in the pool contain the values: append, never renumber.
-enum class Op : uint8_t {
-  kBarrier = 0,
-  kAllGather = 1,
-  kAllReduce = 2,
-  kReduceScatter = 3,
-  kAllToAll = 4,
-  kBroadcast = 5,
-  kReduce = 6,
-  kGather = 7,
-  kScatter = 8,
-  kPermute = 9,
-  kScan = 10,
-  kExscan = 11,
-  kRaggedAllToAll = 12,
-  kTakeRows = 13,
-};
-inline constexpr int kNumOps = 14;
-
-std::string_view OpName(Op op);
-
-// Returns true if one rank, the root, has another role than the others.
-bool HasRoot(Op op);
-
-// Returns true if the operation combines elements of several ranks into one.
-bool Reduces(Op op);
 
 // The rows of a take_rows or a ragged_all_to_all. The blocks of all ranks form
 // one table of rows, and each rank takes some of them. Which rows is known only

@@ -26,6 +26,7 @@
 #include "cc/pool/memory_check.h"
 #include "cc/pool/pool.h"
 #include "cc/python/dispatch_errors.h"
+#include "cc/python/enumerations.h"
 #include "cc/python/errors.h"
 #include "cc/python/persistent_memory.h"
 #include "cc/python/recorded.h"
@@ -342,6 +343,7 @@ NB_MODULE(_core, m) {
       "type_registrations", [] { return CallSiteType("jax_cxl_call_site"); },
       "FFI types: name -> type_id and type_info capsules.");
   m.attr("POOL_MAGIC") = nb::bytes(pool::kMagic, sizeof(pool::kMagic));
+  BindEnumerations(m);
   BindDispatchErrors(m);
   BindUncaughtExit(m);
   m.def(

@@ -13,10 +13,6 @@ from jax_cxl._levels.between_devices import BetweenDevices
 from jax_cxl._primitives import lowering, named_axis, rank_groups
 from jax_cxl._primitives.native_enums import Op, ReduceOp
 
-# Collectives of which the first dimension of the operand, or of the result, counts the ranks.
-_OPERAND_BLOCKS = (Op.REDUCE_SCATTER, Op.ALL_TO_ALL)
-_RESULT_BLOCKS = (Op.ALL_GATHER, Op.ALL_TO_ALL)
-
 
 def collective(
     ctx: mlir.LoweringRuleContext,
@@ -113,8 +109,8 @@ def _step(x: Any, op: Op, ranks: np.ndarray, **params: Any) -> Any:
 
 @_step_p.def_abstract_eval
 def _step_abstract_eval(x, *, op, ranks, **_):
-    shape = x.shape[1:] if op in _OPERAND_BLOCKS else x.shape
-    return x.update(shape=(len(ranks[0]), *shape) if op in _RESULT_BLOCKS else shape)
+    shape = x.shape[1:] if op.operand_blocks else x.shape
+    return x.update(shape=(len(ranks[0]), *shape) if op.result_blocks else shape)
 
 
 def _lower_step(ctx, x, *, op, ranks, **params):
@@ -123,8 +119,8 @@ def _lower_step(ctx, x, *, op, ranks, **params):
         x,
         op=op,
         ranks=np.array(ranks),
-        operand_blocks=0 if op in _OPERAND_BLOCKS else None,
-        result_blocks=0 if op in _RESULT_BLOCKS else None,
+        operand_blocks=0 if op.operand_blocks else None,
+        result_blocks=0 if op.result_blocks else None,
         **params,
     )
 

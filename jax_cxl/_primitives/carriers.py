@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jax_cxl._primitives import local_lowering
-from jax_cxl._primitives.native_enums import REDUCTIONS, Op, ReduceOp
+from jax_cxl._primitives.native_enums import Op, ReduceOp
 
 
 def of(dtype: Any, op: Op, reduce_op: ReduceOp) -> str:
@@ -26,8 +26,8 @@ def of(dtype: Any, op: Op, reduce_op: ReduceOp) -> str:
     if name in ("uint2", "uint4"):
         return "uint8"
     if name == "float4_e2m1fn":
-        return "float32" if op in REDUCTIONS else "uint8"
-    if name == "float8_e8m0fnu" and op in REDUCTIONS:
+        return "float32" if op.reduces else "uint8"
+    if name == "float8_e8m0fnu" and op.reduces:
         # This dtype cannot represent zero, so the kernels have no sum for it.
         return "float32" if reduce_op in (ReduceOp.SUM, ReduceOp.PROD) else name
     return name

@@ -27,7 +27,7 @@ from jax_cxl._primitives import (
     named_axis,
     rank_groups,
 )
-from jax_cxl._primitives.native_enums import DTYPES, REDUCTIONS, Op, ReduceOp
+from jax_cxl._primitives.native_enums import DTYPES, Op, ReduceOp
 from jax_cxl._runtime import lifecycle, platforms
 
 PLATFORMS = tuple(platform.name for platform in platforms.ALL)
@@ -130,7 +130,7 @@ def between(
         return [*results, no_token()] if starts else results
 
     dtypes.check_dtype(name, aval_in.dtype)
-    if op in REDUCTIONS:
+    if op.reduces:
         dtypes.check_reduction(name, reduce_op, aval_in.dtype)
     n = ranks.shape[1]
     if aval_out.size == 0 or (op is Op.PERMUTE and all(s < 0 for s in sources)):

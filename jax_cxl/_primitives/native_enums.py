@@ -1,37 +1,18 @@
-"""Enumerations that Python and C++ share, with the values of the C++ headers."""
+"""Enumerations that Python and C++ share. tests/ops/names_test.py compares them with C++.
+
+`Op` and `ReduceOp` are written here too, because type checkers read their members.
+"""
 
 import enum
 
-# In the order of jax_cxl::DType (cc/base/dtype.h): the position is the value.
-DTYPES = (
-    "bool",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "float16",
-    "bfloat16",
-    "float32",
-    "float64",
-    "complex64",
-    "complex128",
-    "float8_e4m3fn",
-    "float8_e5m2",
-    "float8_e4m3b11fnuz",
-    "float8_e4m3fnuz",
-    "float8_e5m2fnuz",
-    "float8_e4m3",
-    "float8_e3m4",
-    "float8_e8m0fnu",
-)
+from jax_cxl import _core
+
+# The position of a dtype is its value.
+DTYPES = _core.DTYPES
 
 
 class Op(enum.IntEnum):
-    """jax_cxl::plan::Op (cc/plan/plan.h)."""
+    """jax_cxl::plan::Op. The table of cc/plan/operations.h has a row for each."""
 
     BARRIER = 0
     ALL_GATHER = 1
@@ -48,6 +29,21 @@ class Op(enum.IntEnum):
     RAGGED_ALL_TO_ALL = 12
     TAKE_ROWS = 13
 
+    @property
+    def operand_blocks(self) -> bool:
+        """Whether the operand has a block for each rank."""
+        return _core.OPERATIONS[self][1]
+
+    @property
+    def result_blocks(self) -> bool:
+        """Whether the result has a block for each rank."""
+        return _core.OPERATIONS[self][2]
+
+    @property
+    def reduces(self) -> bool:
+        """Whether elements of several ranks are combined into one."""
+        return _core.OPERATIONS[self][3]
+
 
 class ReduceOp(enum.IntEnum):
     """jax_cxl::ReduceOp (cc/base/dtype.h)."""
@@ -58,7 +54,3 @@ class ReduceOp(enum.IntEnum):
     MAX = 3
     AND = 4
     OR = 5
-
-
-# The operations that have a reduction.
-REDUCTIONS = (Op.ALL_REDUCE, Op.REDUCE_SCATTER, Op.REDUCE, Op.SCAN, Op.EXSCAN)

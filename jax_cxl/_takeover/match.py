@@ -131,9 +131,7 @@ def collective(module: Module, found: Found) -> Collective:
     return Collective(
         op,
         groups,
-        _reduction(module, instruction)
-        if op in (Op.ALL_REDUCE, Op.REDUCE_SCATTER)
-        else ReduceOp(0),
+        _reduction(module, instruction) if op.reduces else ReduceOp(0),
         dimensions[0] if dimensions else None,
     )
 

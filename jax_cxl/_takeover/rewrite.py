@@ -140,7 +140,7 @@ def _one(context: _Context, operand: Value, result: Shape) -> Value:
     builder, collective = context.builder, context.collective
     op, dimension = collective.op, collective.dimension
     into, out = operand.shape, result
-    if dimension is not None and op in (Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.ALL_TO_ALL):
+    if dimension is not None and (op.operand_blocks or op.result_blocks):
         into, out = into.with_outermost(dimension), out.with_outermost(dimension)
     # Operand and result have the dimensions in the same order, so that blocks are equal.
     order = (out if op is Op.REDUCE_SCATTER else into).minor_to_major
@@ -153,7 +153,7 @@ def _one(context: _Context, operand: Value, result: Shape) -> Value:
     if dtype == "float4_e2m1fn" and carrier == "uint8":
         raise NotTakenError("float4 values are packed two to a byte")
     value = builder.convert(builder.copy(operand, into), carrier)
-    blocks = len(collective.groups[0]) if op in (Op.REDUCE_SCATTER, Op.ALL_TO_ALL) else 1
+    blocks = len(collective.groups[0]) if op.operand_blocks else 1
     num_bytes = max(value.shape.size, out.size) * np.dtype(carrier).itemsize
     config = context.config(carrier, into.size // blocks, grid=_grid(context, num_bytes))
     called = builder.call(call_attributes.COLLECTIVE_TARGET, out.of(carrier), [value], config, None)

@@ -46,33 +46,15 @@ class Paper {
  private:
   bool overlaps() const { return options_.variant == Variant::kAll; }
 
-  bool rooted() const {
-    return request_.op == Op::kBroadcast || request_.op == Op::kReduce ||
-           request_.op == Op::kGather || request_.op == Op::kScatter;
-  }
-
-  bool reduces() const {
-    return request_.op == Op::kAllReduce || request_.op == Op::kReduce ||
-           request_.op == Op::kReduceScatter;
-  }
+  bool rooted() const { return plan::HasRoot(request_.op); }
 
   // Returns how many blocks a rank publishes.
   int Published(int rank) const {
-    const bool is_root = rank == request_.root;
-    switch (request_.op) {
-      case Op::kAllGather:
-      case Op::kAllReduce:
-        return 1;
-      case Op::kReduceScatter:
-      case Op::kAllToAll:
-        return n_ - 1;  // starting with the block for the successor
-      case Op::kBroadcast:
-        return is_root ? 1 : 0;
-      case Op::kScatter:
-        return is_root ? n_ - 1 : 0;
-      default:  // gather, reduce
-        return is_root ? 0 : 1;
-    }
+    const plan::Traits& traits = plan::TraitsOf(request_.op);
+    const bool source = traits.root == plan::Root::kSource;
+    if (rooted() && source != (rank == request_.root)) return 0;
+    // Blocks for several ranks start with the block for the successor.
+    return traits.input == plan::Blocks::kEach ? n_ - 1 : 1;
   }
 
   // Returns the blocks that a rank retrieves, in this order.
@@ -160,7 +142,7 @@ class Paper {
           task.last = source.owner + 1;
           task.value = source.block * chunks_ + chunk + 1;
         }
-        if (reduces()) AddReduction(rank);
+        if (plan::Reduces(request_.op)) AddReduction(rank);
       }
     }
   }

@@ -141,35 +141,13 @@ Plan Dispatch(Planner planner) {
   if (request.op == Op::kBarrier) return PlanBarrier(std::move(planner));
   if (request.count == 0) return std::move(planner).Finish(1);
   if (request.num_ranks == 1) return PlanAlone(std::move(planner));
-  switch (request.op) {
-    case Op::kBarrier:
-      break;
-    case Op::kTakeRows:
-    case Op::kRaggedAllToAll:
-      return PlanRows(std::move(planner));
-    case Op::kAllGather:
-      return PlanAllGather(std::move(planner));
-    case Op::kAllReduce:
-      return PlanAllReduce(std::move(planner));
-    case Op::kReduceScatter:
-      return PlanReduceScatter(std::move(planner));
-    case Op::kAllToAll:
-      return PlanAllToAll(std::move(planner));
-    case Op::kBroadcast:
-      return PlanBroadcast(std::move(planner));
-    case Op::kReduce:
-      return PlanReduce(std::move(planner));
-    case Op::kGather:
-      return PlanGather(std::move(planner));
-    case Op::kScatter:
-      return PlanScatter(std::move(planner));
-    case Op::kPermute:
-      return PlanPermute(std::move(planner));
-    case Op::kScan:
-    case Op::kExscan:
-      return PlanScan(std::move(planner));
-  }
-  return Plan();
+  using PlanFunction = Plan (*)(Planner);
+  static constexpr PlanFunction kPlanners[] = {
+#define ROW(constant, name, planner, ...) planner,
+      JAX_CXL_OPERATIONS(ROW)
+#undef ROW
+  };
+  return kPlanners[static_cast<size_t>(request.op)](std::move(planner));
 }
 
 }  // namespace

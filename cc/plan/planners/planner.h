@@ -192,18 +192,9 @@ class TwoExchanges {
 
 // Each planner has its own file. Preconditions: the request is valid. For all
 // but PlanBarrier, there are at least two ranks, and the count is above 0.
-Plan PlanBarrier(Planner planner);
-Plan PlanAllGather(Planner planner);
-Plan PlanAllReduce(Planner planner);
-Plan PlanReduceScatter(Planner planner);
-Plan PlanAllToAll(Planner planner);
-Plan PlanBroadcast(Planner planner);
-Plan PlanReduce(Planner planner);
-Plan PlanGather(Planner planner);
-Plan PlanScatter(Planner planner);
-Plan PlanPermute(Planner planner);
-Plan PlanScan(Planner planner);  // scan and exscan
-Plan PlanRows(Planner planner);  // take_rows and ragged_all_to_all
+#define ROW(constant, name, planner, ...) Plan planner(Planner);
+JAX_CXL_OPERATIONS(ROW)
+#undef ROW
 
 }  // namespace jax_cxl::plan
 

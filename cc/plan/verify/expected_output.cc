@@ -7,7 +7,6 @@ namespace jax_cxl::plan {
 Extents ExpectedOutput(const Request& request, int rank) {
   const uint64_t block = request.count * request.element_bytes;
   const int n = request.num_ranks;
-  const bool is_root = rank == request.root;
   Extents output;
   auto whole = [&](const Value& value) { output.Write(0, block, value); };
   auto each_rank = [&](uint64_t offset) {
@@ -16,40 +15,6 @@ Extents ExpectedOutput(const Request& request, int rank) {
     }
   };
   switch (request.op) {
-    case Op::kBarrier:
-      break;
-    case Op::kAllGather:
-    case Op::kTakeRows:
-    case Op::kRaggedAllToAll: {
-      each_rank(0);
-      const uint64_t slices = request.rows.slice_bytes;
-      for (int r = 0; r < n; ++r) {
-        const uint64_t begin = n * block + r * slices;
-        output.Write(begin, begin + slices, Value::Input(r, block));
-      }
-      break;
-    }
-    case Op::kAllReduce:
-      whole(Value::Fold(0, n, 0));
-      break;
-    case Op::kReduceScatter:
-      whole(Value::Fold(0, n, rank * block));
-      break;
-    case Op::kAllToAll:
-      each_rank(rank * block);
-      break;
-    case Op::kBroadcast:
-      whole(Value::Input(request.root, 0));
-      break;
-    case Op::kReduce:
-      if (is_root) whole(Value::Fold(0, n, 0));
-      break;
-    case Op::kGather:
-      if (is_root) each_rank(0);
-      break;
-    case Op::kScatter:
-      whole(Value::Input(request.root, rank * block));
-      break;
     case Op::kPermute: {
       const int source = request.sources[rank];
       whole(source < 0 ? Value::Zero() : Value::Input(source, 0));
@@ -63,6 +28,26 @@ Extents ExpectedOutput(const Request& request, int rank) {
       if (request.reverse && rank + 1 < n) whole(Value::Fold(rank + 1, n, 0));
       if (!request.reverse && rank > 0) whole(Value::Fold(0, rank, 0));
       break;
+    default: {
+      // The table of operations determines the result.
+      const Traits& traits = TraitsOf(request.op);
+      if (traits.root == Root::kDestination && rank != request.root) break;
+      // Where the block for this rank starts in an input.
+      const uint64_t offset = traits.input == Blocks::kEach ? rank * block : 0;
+      if (Reduces(request.op)) {
+        whole(Value::Fold(0, n, offset));
+      } else if (traits.root == Root::kSource) {
+        whole(Value::Input(request.root, offset));
+      } else {
+        each_rank(offset);
+      }
+      // Tables of slices that travel with rows.
+      const uint64_t slices = request.rows.slice_bytes;
+      for (int r = 0; r < n; ++r) {
+        const uint64_t begin = n * block + r * slices;
+        output.Write(begin, begin + slices, Value::Input(r, block));
+      }
+    }
   }
   return output;
 }
