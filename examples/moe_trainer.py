@@ -8,21 +8,33 @@ import exchanges
 import fsdp
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import transformer
 from jax.sharding import PartitionSpec
-from trainer import AXIS, State, Trainer, Tree
+from sharded_trainer import ShardedTrainer
+from trainer import AXIS, State, Tree
 
 # How much the loss that balances the experts weighs.
 _BALANCE = 0.01
 
 
-class MoeTrainer(Trainer):
+class MoeTrainer(ShardedTrainer):
     """Each device holds some experts of each layer; everything else is fully sharded (fsdp.py).
 
     The parameters are {"outer": shard, "layers": [{"attention": shard, "experts": vector}, ...]},
     float32. "attention" has the router and the norms too. "experts" are the matrices of this
     device's experts, one expert after another.
+
+    An expert's number is the column of the router that chooses it, and says which device holds it.
+    So the experts of a layer can change places at any time, if their matrices, their columns of the
+    router and the optimizer's moments of both move together: the model computes the same.
+
+    Attributes:
+        count: (parameters, tokens) -> (devices, layers, experts), int32: how often the tokens of
+            each device choose each expert of each layer.
+        move: (State (donated), order) -> State. `order` is (layers, experts), int32, on all
+            devices: the number that each expert had before. Needs `take_rows` of `jax_cxl`.
     """
 
     def __init__(
@@ -48,40 +60,27 @@ class MoeTrainer(Trainer):
             choices: experts of each token.
             capacity_factor: rows of an expert, over its mean share of the tokens.
         """
-        super().__init__(sizes, dtype, optimizer, fsdp.device_mesh())
+        super().__init__(sizes, dtype, optimizer, collectives)
         if experts % self._mesh.size:
             raise ValueError(f"--experts={experts} is no multiple of {self._mesh.size} devices.")
-        self._collectives = collectives
         self._exchange = exchange
         self._experts, self._choices = experts, choices
         self._capacity_factor = capacity_factor
 
-        def unit(init: Callable[[jax.Array], Tree]) -> fsdp.Unit:
-            return fsdp.Unit(jax.eval_shape(lambda: init(jax.random.key(0))), self._mesh.size)
-
-        self._outer_unit = unit(lambda key: transformer.init_embedding(key, sizes))
-        self._attention_unit = unit(self._draw_attention)
+        self._attention_unit = self._unit(self._draw_attention)
         per_layer = self._attention_unit.size + experts * 8 * sizes.width**2
         self.parameter_count = self._outer_unit.size + sizes.layers * per_layer
-
-        def vector(size: int) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct((size,), jnp.float32)
-
         layer = {
-            "attention": vector(self._attention_unit.padded),
-            "experts": vector(experts * 8 * sizes.width**2),
+            "attention": self._vector(self._attention_unit.padded),
+            "experts": self._vector(experts * 8 * sizes.width**2),
         }
-        vectors = {"outer": vector(self._outer_unit.padded), "layers": [layer] * sizes.layers}
-        state = fsdp.partition(State(vectors, jax.eval_shape(optimizer.init, vectors)))
+        on_devices, state = self._define([layer] * sizes.layers, check_vma=False)
         rows, everywhere = PartitionSpec(AXIS), PartitionSpec()
-        on_devices = functools.partial(jax.shard_map, mesh=self._mesh, check_vma=False)
-        self.init = jax.jit(on_devices(self._init, in_specs=everywhere, out_specs=state))
-        self.step = jax.jit(
-            on_devices(self._step, in_specs=(state, rows), out_specs=(state, everywhere)),
-            donate_argnums=0,
+        self.count = jax.jit(
+            on_devices(self._count, in_specs=(state.parameters, rows), out_specs=everywhere)
         )
-        self.evaluate = jax.jit(
-            on_devices(self._evaluate, in_specs=(state.parameters, rows), out_specs=everywhere)
+        self.move = jax.jit(
+            on_devices(self._move, in_specs=(state, everywhere), out_specs=state), donate_argnums=0
         )
 
     def _draw_attention(self, key: jax.Array) -> transformer.Parameters:
@@ -111,22 +110,26 @@ class MoeTrainer(Trainer):
         parameters = {"outer": outer, "layers": [layer(key) for key in keys[1:]]}
         return State(parameters, self._optimizer.init(parameters))
 
-    def _outer(self, parameters: Tree) -> transformer.Parameters:
-        return self._outer_unit.gather(parameters, self._collectives, self._dtype)
-
     def _apply_layers(self, parameters: Tree, x: jax.Array) -> jax.Array:
+        return self._layers(parameters, x)[0]
+
+    def _layers(self, parameters: Tree, x: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
+        """Applies all layers; also returns the choices of this device's tokens in each layer."""
+        choices = []
         for layer in parameters:
             attention = self._attention_unit.gather(
                 layer["attention"], self._collectives, self._dtype
             )
             x = transformer.apply_attention(attention, x, self._sizes.heads)
-            x = x + self._apply_experts(attention, layer["experts"].astype(self._dtype), x)
-        return x
+            y, chosen = self._apply_experts(attention, layer["experts"].astype(self._dtype), x)
+            x = x + y
+            choices.append(chosen)
+        return x, choices
 
     def _apply_experts(
         self, attention: transformer.Parameters, experts: jax.Array, x: jax.Array
-    ) -> jax.Array:
-        """Applies the mixture to (rows, T, D)."""
+    ) -> tuple[jax.Array, jax.Array]:
+        """Applies the mixture to (rows, T, D); also returns the choices, (rows * T, k)."""
         width = self._sizes.width
         matrices = experts.reshape(-1, 2, 4 * width**2)
         up = matrices[:, 0].reshape(-1, width, 4 * width)
@@ -148,10 +151,41 @@ class MoeTrainer(Trainer):
         share = jax.nn.one_hot(chosen, self._experts).mean((0, 1))
         # Gradients are sums over tokens, so this loss counts once for each.
         balance = self._experts * jnp.sum(share * probabilities.mean(0)) * len(tokens)
-        return _with_loss(y, _BALANCE * balance).reshape(x.shape)
+        return _with_loss(y, _BALANCE * balance).reshape(x.shape), chosen
 
-    def _sum(self, x: jax.Array) -> jax.Array:
-        return self._collectives.psum(x, AXIS)
+    def _count(self, parameters: Tree, tokens: jax.Array) -> jax.Array:
+        x = transformer.embed(self._outer(parameters["outer"]), tokens[:, :-1])
+        _, choices = self._layers(parameters["layers"], x)
+        counts = jnp.stack(
+            [jnp.bincount(chosen.ravel(), length=self._experts) for chosen in choices]
+        )
+        return self._collectives.all_gather(counts[None].astype(np.int32), AXIS, tiled=True)
+
+    def _move(self, state: State, order: jax.Array) -> State:
+        def moved(path: Any, leaf: jax.Array) -> jax.Array:
+            """Moves the parameters of a layer, or the optimizer's moments, which lie alike."""
+            kind = getattr(path[-1], "key", None)
+            if kind == "experts":
+                return self._move_experts(leaf, order[path[-2].idx])
+            if kind == "attention":
+                unit = self._attention_unit.gather(leaf, self._collectives, leaf.dtype)
+                router = unit["router"][:, order[path[-2].idx]]
+                return self._attention_unit.shard(unit | {"router": router})
+            return leaf
+
+        return jax.tree_util.tree_map_with_path(moved, state)
+
+    def _move_experts(self, vector: jax.Array, order: jax.Array) -> jax.Array:
+        """Takes the experts of this device from the devices that hold them."""
+        mine = self._experts // self._mesh.size
+        first = jax.lax.axis_index(AXIS) * mine
+        numbers = jnp.arange(mine) + first
+        # Where the experts of this device go. Only those that leave it are written to the pool.
+        to = jnp.argsort(order)[numbers]
+        leaves = (to < first) | (to >= first + mine)
+        table = vector.reshape(mine, -1)
+        taken = self._collectives.take_rows(table, order[numbers], AXIS, published=leaves)
+        return taken.ravel()
 
 
 @jax.custom_vjp

@@ -10,9 +10,12 @@ Each layer has --experts perceptrons, which lie on the devices in equal parts, a
     dense      two jax_cxl.all_to_all with an equal share of each expert's rows for every device
     dense-lax  the same by jax.lax, over Gloo or NCCL; the losses are those of dense
 
+With `--place_every=N` the experts change places after every N steps, so that devices have equal
+loads and few tokens cross between devices (placement.py).
+
 On GPUs, one process each:
 
-    python -m jax_cxl.launch -n 2 examples/train_moe.py --platform=cuda --preset=340m
+    python -m jax_cxl.launch -n 2 examples/train_moe.py --platform=cuda --preset=moe
 
 The other flags are those of train_transformer.py. `moe_trainer.py` has the model.
 """
@@ -22,6 +25,7 @@ from typing import Any
 
 import exchanges
 import namespaces
+import placement
 import training
 from absl import app, flags
 from moe_trainer import MoeTrainer
@@ -37,12 +41,20 @@ _CHOICES = flags.DEFINE_integer("choices", 2, "Experts of each token.", lower_bo
 _CAPACITY_FACTOR = flags.DEFINE_float(
     "capacity_factor", 1.5, "Rows of an expert, over its mean share of the tokens."
 )
+_PLACE_EVERY = flags.DEFINE_integer(
+    "place_every",
+    0,
+    "Steps between new places of the experts, by jax_cxl.expert_placement; 0 for none.",
+    lower_bound=0,
+)
 
 
 def main(argv: list[str]) -> None:
     training.prepare(argv)
     sizes, dtype, optimizer = training.model()
     name = _EXCHANGE.value
+    if _PLACE_EVERY.value and name == "dense-lax":
+        raise app.UsageError("--place_every needs an exchange of jax_cxl, which moves the experts")
     collectives: Any = namespaces.Lax()
     if name == "dense-lax":
         training.connect()
@@ -56,9 +68,13 @@ def main(argv: list[str]) -> None:
         *(sizes, dtype, optimizer, collectives, exchange),
         *(_EXPERTS.value, _CHOICES.value, _CAPACITY_FACTOR.value),
     )
+    # Not --place_every: the losses do not depend on where experts are.
     flag_holders = [_EXPERTS, _CHOICES, _CAPACITY_FACTOR]
     program = training.Program(name, flag_holders, [] if name == "dense-lax" else ["jax_cxl"])
-    training.write(training.train(program, trainer, training.load_corpus()))
+    mover = placement.Mover(trainer, _PLACE_EVERY.value)
+    run = training.train(program, trainer, training.load_corpus(), mover.after_step)
+    run.figures["placements"] = mover.placements
+    training.write(run)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,9 @@ On GPUs, one process each:
 
     python -m jax_cxl.launch -n 4 examples/train_transformer.py --platform=cuda --preset=340m
 
-In the order of reading: `transformer.py` (the model), `fsdp.py` (sharding), `trainer.py` and
-`fsdp_trainer.py` (the two together), `training.py` (the loop), this file, `prefetch.py`
+In the order of reading: `transformer.py` (the model), `fsdp.py` (sharding), `trainer.py`,
+`sharded_trainer.py` and `fsdp_trainer.py` (the two together), `training.py` (the loop), this file,
+`prefetch.py`
 (communication behind computation), `levels.py`, `namespaces.py`, `speed.py`, `corpus.py`,
 `checkpoint.py`, `report.py`.
 """

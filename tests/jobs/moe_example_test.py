@@ -48,6 +48,23 @@ class MoeExampleTest(absltest.TestCase):
         for losses in found[1:]:
             np.testing.assert_allclose(found[0], losses, rtol=1e-4)
 
+    def test_experts_move_between_steps(self):
+        """The losses stay, and fewer tokens cross than without moves."""
+        with tempfile.TemporaryDirectory() as folder:
+            still = _train("dispatch", folder, "--layers=2")
+            moved = _train("dispatch", folder, "--layers=2", "--place_every=2")
+        np.testing.assert_allclose(_losses(moved), _losses(still), rtol=1e-5)
+        self.assertEmpty(still["placements"])
+        places = moved["placements"]
+        self.assertEqual([place["step"] for place in places], [2, 4, 6])
+        self.assertLess(places[0]["largest_load_after"], places[0]["largest_load_before"] + 0.05)
+        # Later counts are those of the next batch, so the first move changes most.
+        self.assertNotEqual(places[0]["crossing_after"], places[0]["crossing_before"])
+
+    def test_moves_need_the_pool(self):
+        with self.assertRaisesRegex(AssertionError, "needs an exchange of jax_cxl"):
+            _train("dense-lax", self.create_tempdir().full_path, "--place_every=2")
+
 
 if __name__ == "__main__":
     absltest.main()
