@@ -62,8 +62,11 @@ class MoeExampleTest(absltest.TestCase):
         self.assertNotEqual(places[0]["crossing_after"], places[0]["crossing_before"])
 
     def test_moves_need_the_pool(self):
-        with self.assertRaisesRegex(AssertionError, "needs an exchange of jax_cxl"):
-            _train("dense-lax", self.create_tempdir().full_path, "--place_every=2")
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            self.assertRaisesRegex(AssertionError, "needs an exchange of jax_cxl"),
+        ):
+            _train("dense-lax", folder, "--place_every=2")
 
 
 if __name__ == "__main__":
