@@ -177,6 +177,8 @@ class MoeTrainer(ShardedTrainer):
 
     def _move_experts(self, vector: jax.Array, order: jax.Array) -> jax.Array:
         """Takes the experts of this device from the devices that hold them."""
+        import jax_cxl
+
         mine = self._experts // self._mesh.size
         first = jax.lax.axis_index(AXIS) * mine
         numbers = jnp.arange(mine) + first
@@ -184,7 +186,7 @@ class MoeTrainer(ShardedTrainer):
         to = jnp.argsort(order)[numbers]
         leaves = (to < first) | (to >= first + mine)
         table = vector.reshape(mine, -1)
-        taken = self._collectives.take_rows(table, order[numbers], AXIS, published=leaves)
+        taken = jax_cxl.take_rows(table, order[numbers], AXIS, published=leaves)
         return taken.ravel()
 
 
