@@ -39,8 +39,9 @@ class FaultyMemoryTest : public testing::TestWithParam<pool::CoherenceMode> {
     recorder_ = std::make_unique<comm::Recorder>(pool_.get(), 0);
   }
   uint64_t RecordCall() {
-    return recorder_->Record(comm::Call(), /*identity=*/1, /*group=*/1,
-                             /*ticks=*/1);
+    comm::Call call;
+    recorder_->Record(&call, /*group=*/1);
+    return call.number;
   }
   void Step() { pool_->coherence().PublishPayload(slot_, kSlotBytes); }
   void Ring() {
