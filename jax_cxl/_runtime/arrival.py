@@ -14,6 +14,7 @@ key-value store. Then the board of the launcher says which ranks have begun to c
 
 import atexit
 import contextlib
+import importlib.metadata
 import json
 import os
 import socket
@@ -70,7 +71,8 @@ def begin(awaited: Sequence[int] | None, timeout: float) -> None:
       timeout: for how many seconds to wait.
 
     Raises:
-      NotInitializedError: a process has ended, has failed or has not arrived in time.
+      NotInitializedError: a process has ended, has failed or has not arrived in time, or the
+        processes run different versions.
     """
     global _attempt, _expected
     _attempt += 1
@@ -100,6 +102,7 @@ def begin(awaited: Sequence[int] | None, timeout: float) -> None:
             wait_for(lambda: making_devices.announced() >= set(missing()) or None, timeout, problem)
             jax.devices()
         wait_for(lambda: not missing() or None, deadline - time.monotonic(), problem)
+        _check_versions()
 
 
 def wait_for(look: Callable[[], _T | None], timeout: float, problem: Callable[[], str] | str) -> _T:
@@ -153,9 +156,36 @@ def _post(failure: str | None, code: str | None = None) -> None:
     who: dict[str, Any] = {"pid": os.getpid(), "start": processes.start_of(os.getpid())}
     who |= {"host": socket.gethostname(), "boot_id": processes.boot_id()}
     who |= {"pid_namespace": processes.pid_namespace(), "failure": failure, "code": code}
+    who |= {"versions": _versions()}
     with contextlib.suppress(jax.errors.JaxRuntimeError):  # The service may be gone.
         _compat.coordination_client().key_value_set(
             f"{_folder(_attempt)}{_compat.process_id()}", json.dumps(who), allow_overwrite=True
+        )
+
+
+def _versions() -> str:
+    return ", ".join(f"{package} {_version(package)}" for package in ("jax_cxl", "jax", "jaxlib"))
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "of a folder of sources"
+
+
+def _check_versions() -> None:
+    """Raises if the processes run different versions of jax_cxl, JAX or jaxlib.
+
+    Such processes compile different programs from the same source.
+    """
+    by_versions: dict[str, list[int]] = {}
+    for process, who in sorted(_arrivals(_attempt).items()):
+        by_versions.setdefault(who["versions"], []).append(process)
+    if len(by_versions) > 1:
+        found = "; ".join(f"{_names(who)}: {text}" for text, who in by_versions.items())
+        raise errors.NotInitializedError(
+            f"the processes run different versions ({found}). Install the same versions for all"
         )
 
 

@@ -122,6 +122,9 @@ class OtherReductionsTest(parameterized.TestCase):
         operation = getattr(ops, name)
         function = np.maximum if name == "pmax" else np.minimum
         x = harness.values(3, 2, dtype=dtype)
+        self._check(operation, function, x, check_vma)
+
+    def _check(self, operation, function, x, check_vma):
         y = harness.run(lambda v: operation(v, "i"), x, check_vma=check_vma)
         harness.check_equal(y, oracle(x, function))
         y = harness.run(jax.vmap(lambda v: operation(v, "i"), 1, 1), x)
@@ -143,14 +146,7 @@ class OtherReductionsTest(parameterized.TestCase):
             x = harness.values(70, 8, dtype=np.int64).astype(dtype)
             if dtype != "uint4":
                 x[:, ::2] = ~x[:, ::2]
-            y = harness.run(lambda v: operation(v, "i"), x, check_vma=check_vma)
-            harness.check_equal(y, oracle(x, function))
-            y = harness.run(jax.vmap(lambda v: operation(v, "i"), 1, 1), x)
-            harness.check_equal(y, oracle(x, function))
-            own = jax.vmap(lambda v: operation(v, "i"), axis_name="i")(x)
-            harness.check_equal(np.asarray(own), oracle(x, function))
-            y = harness.run(lambda v: operation(v, "i", axis_index_groups=harness.GROUPS), x)
-            harness.check_equal(y, harness.by_group(lambda g: oracle(g, function))(x))
+            self._check(operation, function, x, check_vma)
 
     @parameterized.parameters("pand", "por")
     def test_bitwise_of_floats(self, name):

@@ -43,6 +43,11 @@ class ArrivalTest(parameterized.TestCase):
             "chain",
             r"process 1 .* could not start jax_cxl: .* process 2 .* ended before jax_cxl had",
         ),
+        (
+            "version",  # Process 1 may find it first, and say so.
+            r"(process 1 .* could not start jax_cxl: .*)?"
+            r"the processes run different versions \(process 0: .*; process 1: .* jax 0\.1\.0, ",
+        ),
         ("come", None),
     )
     def test_others_name_it(self, how, says):

@@ -16,7 +16,7 @@ from jax_cxl._runtime import arrival, meetings
 
 _PROCESS = flags.DEFINE_integer("process", 0, "The number of this process.")
 _PORT = flags.DEFINE_integer("port", None, "Port of the coordination service.")
-_HOWS = ("die", "end", "raise", "refuse", "late", "come", "chain")
+_HOWS = ("die", "end", "raise", "refuse", "late", "come", "chain", "version")
 _HOW = flags.DEFINE_enum("how", "die", _HOWS, "What the last process does.")
 
 
@@ -37,6 +37,8 @@ def main(_) -> None:
             raise ValueError("on purpose")
         if _HOW.value == "refuse":
             os.environ["JAX_CXL_TIMEOUT"] = "nan"
+        if _HOW.value == "version":
+            arrival._versions = lambda: "jax_cxl 0.1.0, jax 0.1.0, jaxlib 0.1.0"
         if _HOW.value == "late":
             time.sleep(600)
     try:
