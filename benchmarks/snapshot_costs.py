@@ -8,11 +8,10 @@ and to a disk, and saves without steps; then restores by each. A step computes m
 about `--step-ms` on one core of each process, or on a GPU. With `--idle` it sleeps instead, so that
 a core is free. "hidden" is the share of a save that does not lengthen the steps. On GPUs "bound" is
 what their copy engines take for the same bytes, and
-"checksums alone" what the threads of the hosts take. The other rows are the times from the start of
+"checksums alone" what their kernels take. The other rows are the times from the start of
 a save until a part of it is done, on the first process.
 """
 
-import concurrent.futures
 import json
 import os
 import pathlib
@@ -32,7 +31,7 @@ from absl import app, flags
 
 import jax_cxl
 from jax_cxl._bench import report, results_file
-from jax_cxl._snapshots import agreement, checksum, device_copies, layout
+from jax_cxl._snapshots import agreement, device_copies, layout
 
 try:
     import orbax.checkpoint as ocp
@@ -50,7 +49,6 @@ _ORBAX = flags.DEFINE_bool("orbax", True, "Whether to measure Orbax too.")
 _COHERENCE = flags.DEFINE_string("coherence", "coherent", "Of the memory of Snapshots.")
 _CHUNK_MIB = flags.DEFINE_integer("chunk_mib", 0, "Of a copy from a GPU; 0: the library's choice.")
 _UNDER_WAY = flags.DEFINE_integer("under_way", 0, "Copies at a time; 0: the library's choice.")
-_THREADS = flags.DEFINE_integer("threads", 0, "That compute checksums; 0: the library's choice.")
 _DISK = flags.DEFINE_string("disk", tempfile.gettempdir(), "Folder on a disk.")
 _JSON = flags.DEFINE_string("json", None, "File for the results.")
 
@@ -114,15 +112,18 @@ class Ours:
             copies.wait(copy)
 
     def only_checksums(self, state: Any) -> None:
-        """Computes the checksums of as many bytes as this process saves, and does nothing else."""
-        size = sum(
-            shard.data.nbytes for x in jax.tree.leaves(state) for shard in x.addressable_shards
-        )
-        blocks = self._snapshots._memory.mapped[: size // layout.BLOCK_BYTES * layout.BLOCK_BYTES]
-        rows = blocks.reshape(-1, layout.BLOCK_BYTES)
-        chunk = device_copies._CHUNK_BYTES // layout.BLOCK_BYTES
-        chunks = [rows[start : start + chunk] for start in range(0, len(rows), chunk)]
-        list(device_copies._threads().map(checksum.of_each, chunks))
+        """Computes the checksums of whole blocks on this process's GPUs, and does nothing else."""
+        shards = [shard for x in jax.tree.leaves(state) for shard in x.addressable_shards]
+        by_gpu: dict[int, list[int]] = {}
+        for shard in shards:
+            blocks = range(
+                0, shard.data.nbytes // layout.BLOCK_BYTES * layout.BLOCK_BYTES, layout.BLOCK_BYTES
+            )
+            start = shard.data.unsafe_buffer_pointer()
+            addresses = by_gpu.setdefault(shard.device.local_hardware_id, [])
+            addresses += [start + block for block in blocks]
+        for ordinal, addresses in by_gpu.items():
+            self._snapshots._memory.device_copies.checksums(ordinal, addresses, layout.BLOCK_BYTES)
 
     def phases(self, step: int, state: Any) -> dict[str, float]:
         """Saves, and returns how many seconds after the start each part of the save was done."""
@@ -146,6 +147,11 @@ class Ours:
             def wait(self, number: int) -> None:
                 copies.wait(number)
                 note("last copy ended")
+
+            def checksums(self, *arguments: Any) -> list[int]:
+                checksums: list[int] = copies.checksums(*arguments)
+                note("checksums computed")
+                return checksums
 
         memory.__dict__["device_copies"] = Noted()
         try:
@@ -195,13 +201,11 @@ def make_state() -> dict[str, jax.Array]:
     )
     sharding = jax.NamedSharding(mesh, jax.P("i"))
     rows = _MIB.value * 2**20 // _LEAVES.value // 4096
-    rng = np.random.default_rng(0)
-
-    def array() -> jax.Array:
-        whole = rng.random((rows, 1024), np.float32)
-        return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
-
-    return {f"leaf {i}": array() for i in range(_LEAVES.value)}
+    random = jax.jit(
+        lambda key: jax.random.uniform(key, (rows, 1024), np.float32), out_shardings=sharding
+    )
+    keys = jax.random.split(jax.random.key(0), _LEAVES.value)
+    return {f"leaf {i}": random(keys[i]) for i in range(_LEAVES.value)}
 
 
 def timed(run: Any) -> float:
@@ -219,9 +223,6 @@ def main(_) -> None:
         device_copies._CHUNK_BYTES = _CHUNK_MIB.value << 20
     if _UNDER_WAY.value:
         device_copies._CHUNKS_UNDER_WAY = _UNDER_WAY.value
-    if _THREADS.value:
-        threads = concurrent.futures.ThreadPoolExecutor(_THREADS.value)
-        device_copies._threads = lambda: threads  # type: ignore[assignment]
     jax_cxl.initialize()
     state = make_state()
     like = jax.tree.map(

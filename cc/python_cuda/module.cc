@@ -149,7 +149,18 @@ NB_MODULE(_cuda, m) {
             nb::gil_scoped_acquire acquire;
             RaiseIfError(status);
           },
-          "Waits for a copy.", "copy"_a);
+          "Waits for a copy.", "copy"_a)
+      .def(
+          "checksums",
+          [](comm::DeviceCopies& self, int device,
+             const std::vector<uint64_t>& blocks, uint64_t bytes) {
+            nb::gil_scoped_release release;
+            auto checksums = self.Checksums(device, blocks, bytes);
+            nb::gil_scoped_acquire acquire;
+            return ValueOrRaise(std::move(checksums));
+          },
+          "Returns the checksum of each block in a device's memory.",
+          "device"_a, "blocks"_a, "bytes"_a);
 
   m.def("registrations", &Registrations,
         "Custom-call targets: name -> stage -> capsule.");

@@ -3,8 +3,6 @@
 import functools
 from typing import Any
 
-import numpy as np
-
 from jax_cxl import errors
 
 
@@ -16,15 +14,6 @@ def of(data: Any) -> int:
     """
     digest: int = _xxhash().xxh3_64_intdigest(data)
     return digest
-
-
-def of_each(rows: np.ndarray) -> list[int]:
-    """Returns the checksum of each row of an array of bytes.
-
-    Between rows the function holds Python's lock as briefly as possible, because other threads that
-    compute checksums wait for the lock.
-    """
-    return list(map(_xxhash().xxh3_64_intdigest, rows))
 
 
 @functools.cache

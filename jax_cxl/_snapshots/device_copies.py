@@ -1,23 +1,26 @@
-"""Writes blocks of arrays in the memory of GPUs: the GPUs copy, the host computes checksums."""
+"""Writes blocks of arrays in the memory of GPUs: the GPUs copy, and compute most checksums."""
 
 import concurrent.futures
 import dataclasses
 import functools
 import itertools
-import os
 import threading
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+import jax
 import numpy as np
 
 from jax_cxl._snapshots import checksum, layout, place, stripes
 from jax_cxl._snapshots.shard_bytes import DeviceBytes, HostBytes
 
 # Bytes of one copy. It is long enough for full speed. It is short, because copies of the program,
-# for example of a loss, wait until it ends, and because one thread computes its checksums.
-_CHUNK_BYTES = 8 << 20
+# for example of a loss, wait until it ends.
+_CHUNK_BYTES = 16 << 20
 # Several copies are started at a time, so that the copy engine never waits for Python.
-_CHUNKS_UNDER_WAY = 8
+_CHUNKS_UNDER_WAY = 4
+# Kernels read 16 bytes at a time.
+_ALIGNMENT = 16
 
 Part = tuple[place.Part, HostBytes | DeviceBytes]
 
@@ -30,10 +33,19 @@ def write_data(own: stripes.Stripes, parts: Sequence[Part], table: np.ndarray) -
       parts: the parts that it writes, in order.
       table: array for the checksum of each block of data.
     """
+    # Created here: two threads that ask for it at the same time would create two.
+    device = own.memory.device_copies
+    in_one_array = _in_one_array(parts)
+    finished = [
+        _threads().submit(_checksums_on_device, device, ordinal, runs, table)
+        for ordinal, runs in in_one_array.items()
+    ]
+    on_host = np.ones(len(table), bool)
+    for run in itertools.chain(*in_one_array.values()):
+        on_host[run.first : run.first + run.count] = False
     rows = own.memory.geometry.blocks_per_row
     chunk = max(rows, _CHUNK_BYTES // layout.BLOCK_BYTES // rows * rows)
     room = threading.Semaphore(_CHUNKS_UNDER_WAY)
-    finished = []
     pieces = _pieces(own, parts, chunk * layout.BLOCK_BYTES, len(table) * layout.BLOCK_BYTES)
     for number, of_chunk in itertools.groupby(
         pieces, lambda piece: piece.start // layout.BLOCK_BYTES // chunk
@@ -41,9 +53,57 @@ def write_data(own: stripes.Stripes, parts: Sequence[Part], table: np.ndarray) -
         blocks = range(number * chunk, min((number + 1) * chunk, len(table)))
         room.acquire()
         copies = [copy for piece in of_chunk for copy in piece.begin(own)]
-        finished.append(_threads().submit(_finish, own, table, blocks, copies, room))
+        finished.append(_threads().submit(_finish, own, table, on_host, blocks, copies, room))
     for future in finished:
         future.result()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """Blocks that follow each other in the memory of a GPU, all in one array.
+
+    Attributes:
+      first: the first block.
+      count: how many blocks.
+      held: the array.
+      start: the position of the first block in `held`.
+    """
+
+    first: int
+    count: int
+    held: DeviceBytes
+    start: int
+
+
+def _in_one_array(parts: Sequence[Part]) -> dict[int, list[_Run]]:
+    """Returns, by the ordinal of the GPU, the blocks whose checksums a GPU can compute."""
+    found: dict[int, list[_Run]] = {}
+    for part, held in parts:
+        first = layout.blocks(part.offset)
+        count = (part.offset + part.end - part.start) // layout.BLOCK_BYTES - first
+        start = first * layout.BLOCK_BYTES - part.offset
+        if count > 0 and isinstance(held, DeviceBytes) and held.is_aligned(start, _ALIGNMENT):
+            found.setdefault(held.ordinal, []).append(_Run(first, count, held, start))
+    return found
+
+
+def _checksums_on_device(
+    device: Any, ordinal: int, runs: Sequence[_Run], table: np.ndarray
+) -> None:
+    """Writes the checksums of blocks in the memory of a GPU, which computes them, into the table.
+
+    They are checksums of the arrays. So a restore also finds the errors of a copy.
+    """
+    addresses = [
+        run.held.address() + run.start + block * layout.BLOCK_BYTES
+        for run in runs
+        for block in range(run.count)
+    ]
+    checksums = device.checksums(ordinal, addresses, layout.BLOCK_BYTES)
+    done = 0
+    for run in runs:
+        table[run.first : run.first + run.count] = checksums[done : done + run.count]
+        done += run.count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,38 +167,40 @@ def _cut(start: int, end: int, unit: int) -> Iterator[tuple[int, int]]:
 def _finish(
     own: stripes.Stripes,
     table: np.ndarray,
+    on_host: np.ndarray,
     blocks: range,
     copies: Sequence[int],
     room: threading.Semaphore,
 ) -> None:
-    """Waits for the copies of some whole rows of blocks, publishes them, computes checksums."""
+    """Waits for the copies of some whole rows of blocks, and publishes the blocks.
+
+    Then it computes the checksums of the blocks of which `on_host` is true.
+    """
     try:
         for copy in copies:
             own.memory.device_copies.wait(copy)
     finally:
         room.release()
-    done = blocks.start
     for device, offset, count in own.runs(blocks):
         own.memory.core.publish_device_writes(device, offset, count * layout.BLOCK_BYTES)
-        table[done : done + count] = checksum.of_each(_view(own, done, count))
-        done += count
+    for block in blocks:
+        if on_host[block]:
+            table[block] = checksum.of(_view(own, block))
 
 
 def views(own: stripes.Stripes, first: int, count: int) -> Iterator[np.ndarray]:
     """Yields some blocks that follow each other, as they lie in the memory."""
-    return (_view(own, block, 1)[0] for block in range(first, first + count))
+    return (_view(own, block) for block in range(first, first + count))
 
 
-def _view(own: stripes.Stripes, first: int, count: int) -> np.ndarray:
-    """Returns a view, a row for each block, of blocks that follow each other in the memory."""
+def _view(own: stripes.Stripes, block: int) -> np.ndarray:
     core = own.memory.core
-    start = core.address(*own.place(first)) - core.base
-    view = own.memory.mapped[start : start + count * layout.BLOCK_BYTES]
-    return view.reshape(count, layout.BLOCK_BYTES)
+    start = core.address(*own.place(block)) - core.base
+    return own.memory.mapped[start : start + layout.BLOCK_BYTES]
 
 
 @functools.cache
 def _threads() -> concurrent.futures.ThreadPoolExecutor:
-    # Eleven threads compute checksums about as fast as a link of 55 GB/s carries the bytes.
-    count = max(1, min(12, (os.cpu_count() or 1) * 3 // 4))
+    # They mostly wait. Four threads write lines back about as fast as a link carries them.
+    count = 4 + len(jax.local_devices())
     return concurrent.futures.ThreadPoolExecutor(count, "jax_cxl snapshots")

@@ -182,13 +182,11 @@ def own_parts(
       placement: where each byte goes.
       sources: the leaves.
       writer: position of this process among those that save.
-      copy: as for `DeviceBytes`.
+      copy: as for `hold`.
     """
-    return [
-        (part, hold(_on_device(sources[part.leaf], part), part.start, part.end, copy))
-        for part in placement.parts
-        if part.writer == writer
-    ]
+    own = [part for part in placement.parts if part.writer == writer]
+    ranges = [(_on_device(sources[part.leaf], part), part.start, part.end) for part in own]
+    return list(zip(own, hold(ranges, copy), strict=True))
 
 
 def _on_device(source: flatten.Source, part: place.Part) -> Any:

@@ -1,7 +1,8 @@
 """Bytes of a shard of an array, held until they are saved."""
 
 import functools
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -32,25 +33,22 @@ class DeviceBytes:
       ordinal: ordinal of the GPU in this process.
     """
 
-    def __init__(self, array: jax.Array, start: int, end: int, copy: bool):
-        """Holds some bytes, in row-major order, of an array on one GPU.
+    def __init__(self, array: jax.Array, start: int = 0, view: Any = None):
+        """Holds the bytes of an array on one GPU, in row-major order, from a byte on.
 
         Args:
           array: the array. Its values need not have been computed.
           start: first byte.
-          end: byte after the last byte.
-          copy: whether to take a copy in the GPU's memory. Otherwise a program to which the array
-            is donated fails while this object lives.
+          view: a view of the array. While it lives, a program to which the array is donated fails.
         """
         (device,) = array.devices()
         self.ordinal: int = device.local_hardware_id
-        size = array.dtype.itemsize
-        if copy:
-            self._array = _copied(array, start // size, end // size)
-            self._start = 0
-        else:
-            self._array, self._start = array, start
-            self._held = array.__dlpack__()
+        self._array, self._start, self._view = array, start, view
+
+    def is_aligned(self, position: int, alignment: int) -> bool:
+        """Says whether the address of the byte at a position is a multiple of `alignment`."""
+        # XLA aligns arrays to more than any alignment that a kernel needs.
+        return (self._start + position) % alignment == 0
 
     def address(self) -> int:
         """Waits until the values have been computed; returns the address of the first byte."""
@@ -59,30 +57,58 @@ class DeviceBytes:
         return address + self._start
 
 
-def hold(array: Any, start: int, end: int, copy: bool) -> HostBytes | DeviceBytes:
-    """Holds some bytes of an array of NumPy, or of an array of JAX on one device.
+Range = tuple[Any, int, int]
+
+
+def hold(ranges: Sequence[Range], copy: bool) -> list[HostBytes | DeviceBytes]:
+    """Holds some bytes of arrays.
 
     Args:
-      array: the array.
-      start: first byte, in row-major order.
-      end: byte after the last byte.
-      copy: as for `DeviceBytes`.
+      ranges: of each array, which is an array of NumPy or of JAX on one device, the first byte in
+        row-major order and the byte after the last one. The values need not have been computed.
+      copy: whether to take a copy of what is in a GPU's memory. Otherwise a program to which the
+        array is donated fails while the object in the result lives.
     """
+    held: list[HostBytes | DeviceBytes | None] = []
+    to_copy: dict[Any, list[int]] = {}
+    for number, (array, start, end) in enumerate(ranges):
+        if not _is_on_gpu(array):
+            # A copy of an array of NumPy, which may change.
+            array = array if isinstance(array, jax.Array) else np.array(array)
+            held.append(HostBytes(array, start, end))
+        elif copy or not _is_row_major(array):
+            (device,) = array.devices()
+            to_copy.setdefault(device, []).append(number)
+            held.append(None)
+        else:
+            held.append(DeviceBytes(array, start, array.__dlpack__()))
+    # One program for each GPU: a program for each array would take longer to start than the copies.
+    for numbers in to_copy.values():
+        chosen = [ranges[number] for number in numbers]
+        copies = _copied(
+            [array for array, _, _ in chosen],
+            tuple((start // x.dtype.itemsize, end // x.dtype.itemsize) for x, start, end in chosen),
+        )
+        for number, made in zip(numbers, copies, strict=True):
+            held[number] = DeviceBytes(made)
+    return cast(list[HostBytes | DeviceBytes], held)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _copied(arrays: list[jax.Array], ranges: tuple[tuple[int, int], ...]) -> list[jax.Array]:
+    """Returns copies of some elements of each array, in row-major order."""
+    return [
+        jnp.copy(array.reshape(-1)[start:end])
+        for array, (start, end) in zip(arrays, ranges, strict=True)
+    ]
+
+
+def _is_on_gpu(array: Any) -> bool:
     if not isinstance(array, jax.Array):
-        return HostBytes(np.array(array), start, end)  # A copy: NumPy's arrays may change.
+        return False
     (device,) = array.devices()
     # Elements of less than a byte are packed on the GPU, and take a byte each on the host.
-    if device.platform == "cpu" or jax.dtypes.itemsize_bits(array.dtype) < 8:
-        return HostBytes(array, start, end)
-    if not copy and not _is_row_major(array):
-        copy = True
-    return DeviceBytes(array, start, end, copy)
-
-
-@functools.partial(jax.jit, static_argnums=(1, 2))
-def _copied(array: jax.Array, start: int, end: int) -> jax.Array:
-    """Returns a copy of some elements, in row-major order."""
-    return jnp.copy(array.reshape(-1)[start:end])
+    return device.platform != "cpu" and jax.dtypes.itemsize_bits(array.dtype) >= 8
 
 
 def _is_row_major(array: jax.Array) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import places
 from absl.testing import absltest, parameterized
 
-from jax_cxl._snapshots import device_copies, saving, shard_bytes
+from jax_cxl._snapshots import checksum, device_copies, saving, shard_bytes
 
 
 class _Copies:
@@ -21,6 +21,7 @@ class _Copies:
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self.most_under_way = 0
+        self.checked = 0  # blocks
 
     def start(self, ordinal, source, target, size):
         del ordinal
@@ -35,16 +36,24 @@ class _Copies:
             for earlier in [n for n in self._started if n <= number]:
                 ctypes.memmove(*self._started.pop(earlier))
 
+    def checksums(self, ordinal, blocks, size):
+        del ordinal
+        self.checked += len(blocks)
+        return [checksum.of((ctypes.c_uint8 * size).from_address(block)) for block in blocks]
+
 
 class _BytesOnGpu(shard_bytes.DeviceBytes):
     def __init__(self, array, start):
         self._array, self._start, self.ordinal = array, start, 0
 
 
-def _hold(array, start, end, copy):
-    if isinstance(array, jax.Array):
-        return _BytesOnGpu(array, start)
-    return shard_bytes.hold(array, start, end, copy)
+def _hold(ranges, copy):
+    return [
+        _BytesOnGpu(array, start)
+        if isinstance(array, jax.Array)
+        else shard_bytes.hold([(array, start, end)], copy)[0]
+        for array, start, end in ranges
+    ]
 
 
 def _tree(step):
@@ -77,6 +86,8 @@ class DeviceCopiesTest(parameterized.TestCase):
                 again = place.open(parity=parity)
                 places.assert_same(self, (2, _tree(2)), again.restore_latest(_tree(0)))
         self.assertGreater(copies.most_under_way, 0)
+        # "large" has 19 blocks, some of which lie in two parts.
+        self.assertGreater(copies.checked, 3 * 12)
 
     def test_few_copies_are_under_way(self):
         copies = _Copies()

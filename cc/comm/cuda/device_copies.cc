@@ -1,8 +1,11 @@
 #include "cc/comm/cuda/device_copies.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "cc/comm/cuda/current_device.h"
+#include "cc/engine/checksum/xxh3_lanes.h"
+#include "cc/engine/cuda/checksum/block_checksums.h"
 #include "cc/engine/cuda/executor.h"
 
 namespace jax_cxl::comm {
@@ -16,9 +19,11 @@ Result<std::unique_ptr<DeviceCopies>> DeviceCopies::Create(
                        PoolRegistration::Create(base, bytes, devices));
   for (int device : devices) {
     const CurrentDevice current(device);
-    for (cudaStream_t& stream : made->queues_[device].streams)
+    CopyQueue& queue = made->queues_[device];
+    for (cudaStream_t* stream :
+         {&queue.streams[0], &queue.streams[1], &queue.checksums})
       CXL_RETURN_IF_ERROR(cuda::CudaStatus(
-          cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
+          cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking),
           "make a stream for copies"));
   }
   return made;
@@ -27,7 +32,8 @@ Result<std::unique_ptr<DeviceCopies>> DeviceCopies::Create(
 DeviceCopies::~DeviceCopies() {
   for (auto& [device, queue] : queues_) {
     const CurrentDevice current(device);
-    for (cudaStream_t stream : queue.streams) {
+    for (cudaStream_t stream :
+         {queue.streams[0], queue.streams[1], queue.checksums}) {
       if (stream == nullptr) continue;
       cudaStreamSynchronize(stream);
       cudaStreamDestroy(stream);
@@ -80,6 +86,52 @@ Status DeviceCopies::Wait(uint64_t copy) {
       cuda::CudaStatus(cudaEventSynchronize(event), "wait for a copy");
   cudaEventDestroy(event);
   return status;
+}
+
+Result<std::vector<uint64_t>> DeviceCopies::Checksums(
+    int device, const std::vector<uint64_t>& blocks, uint64_t bytes) {
+  const auto queue = queues_.find(device);
+  if (queue == queues_.end() || bytes == 0 || bytes % xxh3::kStepBytes != 0 ||
+      std::ranges::any_of(blocks, [](uint64_t at) { return at % 16 != 0; }))
+    return Error(Code::kInvalidArgument,
+                 "cannot compute checksums of blocks of ", bytes,
+                 " bytes on device ", device);
+  const CurrentDevice current(device);
+  const cudaStream_t stream = queue->second.checksums;
+  const size_t size = blocks.size() * sizeof(uint64_t);
+  std::vector<uint64_t> checksums(blocks.size());
+  if (blocks.empty()) return checksums;
+  // cudaMalloc and cudaFree would wait for the program.
+  void* memory = nullptr;
+  CXL_RETURN_IF_ERROR(cuda::CudaStatus(
+      cudaMallocAsync(&memory, 2 * size, stream), "cudaMallocAsync"));
+  auto* addresses = static_cast<uint64_t*>(memory);
+  uint64_t* results = addresses + blocks.size();
+  cudaEvent_t end = nullptr;
+  cudaError_t error = cudaEventCreateWithFlags(
+      &end, cudaEventBlockingSync | cudaEventDisableTiming);
+  const auto run = [&](auto enqueue) {
+    if (error == cudaSuccess) error = enqueue();
+  };
+  run([&] {
+    return cudaMemcpyAsync(addresses, blocks.data(), size,
+                           cudaMemcpyHostToDevice, stream);
+  });
+  run([&] {
+    return cuda::LaunchBlockChecksums(addresses, blocks.size(), bytes, results,
+                                      stream);
+  });
+  run([&] { return cudaEventRecord(end, stream); });
+  run([&] { return cudaEventSynchronize(end); });
+  run([&] {
+    return cudaMemcpyAsync(checksums.data(), results, size,
+                           cudaMemcpyDeviceToHost, stream);
+  });
+  run([&] { return cudaStreamSynchronize(stream); });
+  cudaFreeAsync(memory, stream);
+  if (end != nullptr) cudaEventDestroy(end);
+  CXL_RETURN_IF_ERROR(cuda::CudaStatus(error, "compute checksums"));
+  return checksums;
 }
 
 }  // namespace jax_cxl::comm

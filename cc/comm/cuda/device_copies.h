@@ -16,8 +16,8 @@
 
 namespace jax_cxl::comm {
 
-// Copies from memory of this process's devices to mapped memory. The copy
-// engines do the copies, while the devices do other work.
+// Copies from memory of this process's devices to mapped memory, for snapshots.
+// The copy engines do the copies, while the devices do other work.
 //
 // Thread-safe.
 class DeviceCopies {
@@ -39,6 +39,14 @@ class DeviceCopies {
   // copy.
   Status Wait(uint64_t copy);
 
+  // Returns the checksum, by XXH3 with 64 bits, of each of some blocks of
+  // `bytes` bytes in a device's memory. The device computes them; this thread
+  // waits without spinning. The addresses are multiples of 16, `bytes` is a
+  // multiple of 1 KiB.
+  Result<std::vector<uint64_t>> Checksums(int device,
+                                          const std::vector<uint64_t>& blocks,
+                                          uint64_t bytes);
+
  private:
   // The copy engine prefers the next copy of a stream to copies of other
   // streams. With one stream, the program's small copies would wait for a whole
@@ -47,6 +55,7 @@ class DeviceCopies {
   struct CopyQueue {
     std::array<cudaStream_t, 2> streams = {};
     uint64_t last = 0;  // number of the last copy
+    cudaStream_t checksums = nullptr;
   };
 
   DeviceCopies() = default;

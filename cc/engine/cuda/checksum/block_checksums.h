@@ -1,0 +1,19 @@
+#ifndef JAX_CXL_ENGINE_CUDA_CHECKSUM_BLOCK_CHECKSUMS_H_
+#define JAX_CXL_ENGINE_CUDA_CHECKSUM_BLOCK_CHECKSUMS_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace jax_cxl::cuda {
+
+// Enqueues the computation of the checksum (xxh3_lanes.h) of each of `count`
+// blocks. `blocks` has their addresses, which are multiples of 16. All pointers
+// are to device memory. `bytes` is the size of a block, a multiple of 1 KiB.
+cudaError_t LaunchBlockChecksums(const uint64_t* blocks, uint64_t count,
+                                 uint64_t bytes, uint64_t* checksums,
+                                 cudaStream_t stream);
+
+}  // namespace jax_cxl::cuda
+
+#endif  // JAX_CXL_ENGINE_CUDA_CHECKSUM_BLOCK_CHECKSUMS_H_
