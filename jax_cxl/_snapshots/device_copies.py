@@ -4,11 +4,11 @@ import concurrent.futures
 import dataclasses
 import functools
 import itertools
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from jax_cxl._snapshots import checksum, layout, place, stripes
@@ -19,8 +19,6 @@ from jax_cxl._snapshots.shard_bytes import DeviceBytes, HostBytes
 _CHUNK_BYTES = 16 << 20
 # Several copies are started at a time, so that the copy engine never waits for Python.
 _CHUNKS_UNDER_WAY = 4
-# Kernels read 16 bytes at a time.
-_ALIGNMENT = 16
 
 Part = tuple[place.Part, HostBytes | DeviceBytes]
 
@@ -82,7 +80,7 @@ def _in_one_array(parts: Sequence[Part]) -> dict[int, list[_Run]]:
         first = layout.blocks(part.offset)
         count = (part.offset + part.end - part.start) // layout.BLOCK_BYTES - first
         start = first * layout.BLOCK_BYTES - part.offset
-        if count > 0 and isinstance(held, DeviceBytes) and held.is_aligned(start, _ALIGNMENT):
+        if count > 0 and isinstance(held, DeviceBytes):
             found.setdefault(held.ordinal, []).append(_Run(first, count, held, start))
     return found
 
@@ -201,6 +199,7 @@ def _view(own: stripes.Stripes, block: int) -> np.ndarray:
 
 @functools.cache
 def _threads() -> concurrent.futures.ThreadPoolExecutor:
-    # They mostly wait. Four threads write lines back about as fast as a link carries them.
-    count = 4 + len(jax.local_devices())
+    # They wait for copies, and in memory that nobody keeps coherent they write lines back, at a few
+    # GB/s each.
+    count = max(2, min(12, (os.cpu_count() or 1) * 3 // 4))
     return concurrent.futures.ThreadPoolExecutor(count, "jax_cxl snapshots")

@@ -1,6 +1,7 @@
 """Writes this process's part of a snapshot, while the program runs."""
 
 import dataclasses
+import functools
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -195,11 +196,16 @@ def _on_device(source: flatten.Source, part: place.Part) -> Any:
     if not isinstance(array, jax.Array):
         return array
     index = source.leaf.shards[part.shard].index
-    # The devices that hold this shard come in the order of the holders.
-    holders = [
-        device
-        for device, slices in array.sharding.devices_indices_map(array.shape).items()
-        if leaves.index_of(slices, array.shape) == index
-    ]
-    device = holders[part.holder]
+    device = _holders(array.sharding, array.shape)[index][part.holder]
     return next(s.data for s in array.addressable_shards if s.device == device)
+
+
+@functools.lru_cache(1024)
+def _holders(
+    sharding: jax.sharding.Sharding, shape: tuple[int, ...]
+) -> dict[leaves.Index, list[jax.Device]]:
+    """Returns the devices that hold each shard, in the order of the holders."""
+    holders: dict[leaves.Index, list[jax.Device]] = {}
+    for device, slices in sharding.devices_indices_map(shape).items():
+        holders.setdefault(leaves.index_of(slices, shape), []).append(device)
+    return holders

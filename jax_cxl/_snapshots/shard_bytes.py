@@ -45,11 +45,6 @@ class DeviceBytes:
         self.ordinal: int = device.local_hardware_id
         self._array, self._start, self._view = array, start, view
 
-    def is_aligned(self, position: int, alignment: int) -> bool:
-        """Says whether the address of the byte at a position is a multiple of `alignment`."""
-        # XLA aligns arrays to more than any alignment that a kernel needs.
-        return (self._start + position) % alignment == 0
-
     def address(self) -> int:
         """Waits until the values have been computed; returns the address of the first byte."""
         array = self._array.block_until_ready()
