@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -100,10 +101,15 @@ def _by_group(
     return of_all
 
 
+# XLA's compiler of JAX 0.11.2 ends with a segmentation fault if a shard_map has an empty argument
+# beside others (in Shardy: ManualComputationUnusedInputsPattern). 0.11.1 and 0.12 do not.
+_EMPTY_ARRAYS = jax.__version_info__ != (0, 11, 2)
+
+
 def _random_shape(rng: np.random.Generator) -> tuple[int, ...]:
     shape = [int(d) for d in rng.integers(1, 6, rng.integers(1, 4))]
     kind = rng.random()
-    if kind < 0.05:
+    if kind < 0.05 and _EMPTY_ARRAYS:
         shape[int(rng.integers(len(shape)))] = 0
     elif kind < 0.25:
         shape[int(rng.integers(len(shape)))] = int(rng.integers(1, 400))
