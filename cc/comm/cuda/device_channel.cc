@@ -238,7 +238,7 @@ cuda::DeviceCall DeviceChannel::Prepare(const Call& call,
 
 void DeviceChannel::EnqueueRelay(const cuda::DeviceCall& call,
                                  const StoredPlan& gpu_plan, Path path,
-                                 const cuda::Shape& shape) {
+                                 const cuda::Shape& shape, bool in_series) {
   const bool copies = path.copy_pipelines > 0;
   RelayedCall relayed;
   relayed.plan = gpu_plan.relay;
@@ -252,7 +252,10 @@ void DeviceChannel::EnqueueRelay(const cuda::DeviceCall& call,
   relayed.base_round = call.base_round;
   relayed.call = call.call;
   relayed.hash = call.hash;
-  relayed.awaits_end = copies || last_by_copy_engine_;
+  relayed.awaited_end = copies                 ? series_->begin
+                        : last_by_copy_engine_ ? call.base_round
+                                               : 0;
+  relayed.follows_on = in_series;
   channel_relay_->Enqueue(std::move(relayed));
   relay_->Wake();
 }
@@ -326,7 +329,8 @@ Result<cudaStream_t> DeviceChannel::EnqueueRecorded(const Call& call,
 
   const cuda::Shape shape = ShapeOf(call);
   Note(call, descriptor, *gpu_plan);
-  if (relay_ != nullptr) EnqueueRelay(device, *gpu_plan, path, shape);
+  if (relay_ != nullptr)
+    EnqueueRelay(device, *gpu_plan, path, shape, in_series);
   cudaError_t error = cudaSuccess;
   cudaStream_t end = stream;
   if (copies) {

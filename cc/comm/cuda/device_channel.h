@@ -107,7 +107,7 @@ class DeviceChannel {
                            const pool::CallDescriptor& descriptor,
                            SlotUse use) const;
   void EnqueueRelay(const cuda::DeviceCall& call, const StoredPlan& gpu_plan,
-                    Path path, const cuda::Shape& shape);
+                    Path path, const cuda::Shape& shape, bool in_series);
   cudaError_t LaunchFlagged(cuda::DeviceCall call, const StoredPlan& gpu_plan,
                             cudaStream_t stream);
   Result<cuda::CopyTimes> TakeTimes(uint64_t place);

@@ -74,6 +74,12 @@ DeviceChannel::Path DeviceChannel::PathOf(const Call& call, bool aside) const {
     case plan::Op::kScatter:
       copies = is_longest;  // kernels fill one direction nearly as well
       if (is_longest) path.slots = SlotUse::kPairs;
+      if (relay_ != nullptr) {
+        // The relay processes the lines of a round between its two copies. So
+        // more rounds must be under way, and a kernel's rounds are too short.
+        copies = two && bytes * kLonger >= options_.copy_engine_bytes;
+        path = {2, SlotUse::kCopies};
+      }
       break;
     case plan::Op::kReduce:
       break;

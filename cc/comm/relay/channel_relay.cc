@@ -8,6 +8,20 @@ namespace jax_cxl::comm {
 using cuda::CallWord;
 using cuda::kCallWords;
 
+namespace {
+
+// Calls of a series that overlap. While the last rounds of one call are read,
+// the first rounds of the next one are written; a third one has no slots.
+constexpr size_t kMostUnderWay = 2;
+
+// The word of a round, if rounds take turns.
+uint32_t WordOf(const RelayedCall& call, uint64_t round) {
+  return static_cast<uint32_t>((call.base_round + round) % call.num_slots %
+                               call.num_words);
+}
+
+}  // namespace
+
 ChannelRelay::ChannelRelay(const pool::Doorbells& doorbells, bool write_back,
                            std::vector<cuda::DeviceControl*> in_pool,
                            std::vector<cuda::MirrorWords*> mirror, int self)
@@ -38,11 +52,13 @@ bool ChannelRelay::Advance(LineWorkers& workers) {
   if (stopped_.load(std::memory_order_acquire)) {
     std::lock_guard lock(mutex_);
     queue_.clear();
-    call_.reset();
+    calls_.clear();
     left_.store(0, std::memory_order_release);
     return false;
   }
-  if (!call_ && !Begin()) return false;
+  while (Begin()) {
+  }
+  if (calls_.empty()) return false;
   bool moved = AdvancePublications(workers);
   for (int member = 0; member < static_cast<int>(peers_.size()); ++member) {
     if (member == self_) continue;
@@ -54,41 +70,56 @@ bool ChannelRelay::Advance(LineWorkers& workers) {
 }
 
 bool ChannelRelay::Begin() {
+  if (calls_.size() == kMostUnderWay ||
+      calls_.size() == left_.load(std::memory_order_acquire))
+    return false;
   {
     std::lock_guard lock(mutex_);
-    if (queue_.empty()) return false;
-    call_ = std::move(queue_.front());
+    if (queue_.empty() || !(calls_.empty() || queue_.front().follows_on))
+      return false;
+    calls_.push_back(std::move(queue_.front()));
     queue_.pop_front();
   }
-  next_publication_ = 0;
-  next_release_ = 0;
-  const bool more_words = call_->num_words > num_words_;
-  num_words_ = call_->num_words;
-  for (int member = 0; member < static_cast<int>(peers_.size()); ++member) {
-    if (member == self_) continue;
-    peers_[member].next_arrival = 0;
-    peers_[member].in_call = false;
-    if (more_words) RingReleased(member);
+  if (const uint32_t words = calls_.back().num_words; words != num_words_) {
+    const bool more = words > num_words_;
+    num_words_ = words;
+    for (int member = 0; more && member < static_cast<int>(peers_.size());
+         ++member)
+      if (member != self_) RingReleased(member);
   }
-  // Peers read this word when they see the first publication.
-  doorbells_.coherence().StoreFlag(
-      &in_pool_[self_]->send[0].calls[call_->call % kCallWords],
-      CallWord(call_->call, call_->hash));
   return true;
+}
+
+template <typename List>
+const RelayedCall* ChannelRelay::CallOf(Next& next, const List& list) const {
+  for (; next.call < calls_.size(); next = {next.call + 1, 0})
+    if (next.index < list(*calls_[next.call].plan).size())
+      return &calls_[next.call];
+  return nullptr;
 }
 
 // Writes back the lines that the device has written, before it rings in the
 // pool.
 bool ChannelRelay::AdvancePublications(LineWorkers& workers) {
-  const auto& publications = call_->plan->publications;
+  const auto list = [](const RelayPlan& plan) -> const auto& {
+    return plan.publications;
+  };
   bool moved = false;
-  for (; next_publication_ < publications.size(); ++next_publication_) {
-    const RelayPlan::Publication& next = publications[next_publication_];
-    if (!HasPublished(next.round)) break;
+  while (const RelayedCall* call = CallOf(publication_, list)) {
+    const RelayPlan::Publication& next =
+        call->plan->publications[publication_.index];
+    if (!HasPublished(*call, next.round)) break;
+    // Peers read this word when they see the first publication. The device has
+    // waited for a free slot, so the peers need no older word at this place.
+    if (publication_.index == 0)
+      doorbells_.coherence().StoreFlag(
+          &in_pool_[self_]->send[0].calls[call->call % kCallWords],
+          CallWord(call->call, call->hash));
     std::vector<pool::Part> lines;
-    if (write_back_) lines = Lines(next.written, self_);
-    writing_back_.push_back({call_->base_round + next.round + 1,
+    if (write_back_) lines = Lines(*call, next.written, self_);
+    writing_back_.push_back({call->base_round + next.round + 1,
                              workers.Start(std::move(lines), /*drop=*/false)});
+    ++publication_.index;
     moved = true;
   }
   while (!writing_back_.empty() && writing_back_.front().work->done()) {
@@ -103,38 +134,49 @@ bool ChannelRelay::AdvancePublications(LineWorkers& workers) {
 // Drops the lines that the device will read, after the peer's doorbell and
 // before it rings in the mirror.
 bool ChannelRelay::AdvanceArrivals(LineWorkers& workers, int member) {
-  const auto& arrivals = call_->plan->arrivals[member];
+  const auto list = [member](const RelayPlan& plan) -> const auto& {
+    return plan.arrivals[member];
+  };
   Peer& peer = peers_[member];
-  cuda::SendLine& theirs = in_pool_[member]->send[0];
   bool moved = false;
-  if (peer.next_arrival < arrivals.size() &&
-      peer.published <
-          call_->base_round + arrivals[peer.next_arrival].round + 1)
-    peer.published = doorbells_.Read(&theirs.published);
-  for (; peer.next_arrival < arrivals.size(); ++peer.next_arrival) {
-    const RelayPlan::Arrival& next = arrivals[peer.next_arrival];
-    const uint64_t rounds = call_->base_round + next.round + 1;
+  for (bool seen = false;
+       const RelayedCall* call = CallOf(peer.arrival, list);) {
+    const RelayPlan::Arrival& next =
+        call->plan->arrivals[member][peer.arrival.index];
+    const uint64_t rounds = call->base_round + next.round + 1;
+    if (peer.published < rounds && !seen) {
+      peer.published = doorbells_.Read(&in_pool_[member]->send[0].published);
+      seen = true;
+    }
     if (peer.published < rounds) break;
     peer.dropping.push_back(
-        {rounds, workers.Start(Lines(next.read, member), /*drop=*/true)});
+        {{rounds, workers.Start(Lines(*call, next.read, member),
+                                /*drop=*/true)},
+         call,
+         peer.arrival.index == 0});
+    ++peer.arrival.index;
     moved = true;
   }
   while (!peer.dropping.empty() && peer.dropping.front().work->done()) {
-    const uint64_t rounds = peer.dropping.front().rounds;
+    RingArrival(peer.dropping.front(), member);
     peer.dropping.pop_front();
     moved = true;
-    const uint64_t at = call_->call % kCallWords;
-    const uint64_t word =
-        peer.in_call ? 0 : doorbells_.coherence().LoadFlag(&theirs.calls[at]);
-    for (uint32_t index = 0; index < call_->num_words; ++index) {
-      cuda::SendLine& line = mirror_[member]->send[index];
-      if (!peer.in_call)
-        __atomic_store_n(&line.calls[at], word, __ATOMIC_RELEASE);
-      RingInMirror(&line.published, rounds);
-    }
-    peer.in_call = true;
   }
   return moved;
+}
+
+void ChannelRelay::RingArrival(const Dropping& arrival, int member) const {
+  const uint64_t at = arrival.call->call % kCallWords;
+  const uint64_t word = arrival.first
+                            ? doorbells_.coherence().LoadFlag(
+                                  &in_pool_[member]->send[0].calls[at])
+                            : 0;
+  for (uint32_t index = 0; index < num_words_; ++index) {
+    cuda::SendLine& line = mirror_[member]->send[index];
+    if (arrival.first)
+      __atomic_store_n(&line.calls[at], word, __ATOMIC_RELEASE);
+    RingInMirror(&line.published, arrival.rounds);
+  }
 }
 
 // Relays the peer's releases of this member's slots, while the device may wait
@@ -142,11 +184,12 @@ bool ChannelRelay::AdvanceArrivals(LineWorkers& workers, int member) {
 bool ChannelRelay::PassOnReleased(int member) {
   Peer& peer = peers_[member];
   bool moved = false;
-  const uint64_t last = call_->base_round + call_->plan->last_written;
-  const uint64_t needed =
-      call_->plan->last_written > 0 && last > call_->num_slots
-          ? last - call_->num_slots
-          : 0;
+  uint64_t needed = 0;
+  for (const RelayedCall& call : calls_) {
+    const uint64_t last = call.base_round + call.plan->last_written;
+    if (call.plan->last_written > 0 && last > call.num_slots)
+      needed = last - call.num_slots;
+  }
   if (peer.released < needed) {
     const uint64_t seen = doorbells_.Read(&in_pool_[member]->released[0].word);
     if (seen > peer.released) {
@@ -155,7 +198,7 @@ bool ChannelRelay::PassOnReleased(int member) {
       moved = true;
     }
   }
-  if (call_->awaits_end && peer.ended < call_->base_round) {
+  if (peer.ended < calls_.back().awaited_end) {
     const uint64_t seen = doorbells_.Read(&in_pool_[member]->ended.word);
     if (seen > peer.ended) {
       peer.ended = seen;
@@ -167,54 +210,64 @@ bool ChannelRelay::PassOnReleased(int member) {
 }
 
 bool ChannelRelay::AdvanceReleases() {
-  const auto& releases = call_->plan->releases;
-  const size_t before = next_release_;
-  while (next_release_ < releases.size() &&
-         HasReleased(releases[next_release_]))
-    ++next_release_;
-  if (next_release_ == before) return false;
-  doorbells_.Ring(&in_pool_[self_]->released[0].word,
-                  call_->base_round + releases[next_release_ - 1] + 1);
+  const auto list = [](const RelayPlan& plan) -> const auto& {
+    return plan.releases;
+  };
+  uint64_t rounds = 0;
+  while (const RelayedCall* call = CallOf(release_, list)) {
+    const uint64_t next = call->plan->releases[release_.index];
+    if (!HasReleased(*call, next)) break;
+    rounds = call->base_round + next + 1;
+    ++release_.index;
+  }
+  if (rounds == 0) return false;
+  doorbells_.Ring(&in_pool_[self_]->released[0].word, rounds);
   return true;
 }
 
+// Ends the first call under way if nothing of it is left.
 bool ChannelRelay::Finish() {
-  const RelayPlan& relay_plan = *call_->plan;
-  const uint64_t end = call_->base_round + relay_plan.rounds;
-  if (next_publication_ < relay_plan.publications.size() ||
-      next_release_ < relay_plan.releases.size() || !writing_back_.empty() ||
+  const uint64_t end = calls_.front().base_round + calls_.front().plan->rounds;
+  const auto left = [end](const auto& under_way) {
+    return !under_way.empty() && under_way.front().rounds <= end;
+  };
+  if (publication_.call == 0 || release_.call == 0 || left(writing_back_) ||
       Rung(mirror_[self_]->ended.word) < end)
     return false;
   // The device needs nothing more from the peers. But a doorbell that the
   // device only waited for may still be on its way.
   for (int member = 0; member < static_cast<int>(peers_.size()); ++member)
-    if (peers_[member].next_arrival < relay_plan.arrivals[member].size() ||
-        !peers_[member].dropping.empty())
+    if (member != self_ &&
+        (peers_[member].arrival.call == 0 || left(peers_[member].dropping)))
       return false;
   doorbells_.Ring(&in_pool_[self_]->ended.word, end);
-  call_.reset();
+  calls_.pop_front();
+  --publication_.call;
+  --release_.call;
+  for (int member = 0; member < static_cast<int>(peers_.size()); ++member)
+    if (member != self_) --peers_[member].arrival.call;
   left_.fetch_sub(1, std::memory_order_release);
   return true;
 }
 
 std::vector<pool::Part> ChannelRelay::Lines(
-    const std::vector<SlotRange>& ranges, int member) const {
-  const cuda::MemberView& view = call_->members[member];
+    const RelayedCall& call, const std::vector<SlotRange>& ranges, int member) {
+  const cuda::MemberView& view = call.members[member];
   std::vector<pool::Part> lines;
   for (const SlotRange& range : ranges) {
-    const uint64_t round = call_->base_round + range.round;
-    if (call_->slot_step == 0) {
+    const uint64_t round = call.base_round + range.round;
+    if (call.slot_step == 0) {
       lines.push_back(
-          {view.slots[round % call_->num_slots] + range.offset, range.bytes});
+          {view.slots[round % call.num_slots] + range.offset, range.bytes});
       continue;
     }
     // The stripes of each block lie in another slot.
     const uint64_t end = range.offset + range.bytes;
     for (uint64_t at = range.offset; at < end;) {
-      const uint64_t unit = at / call_->unit_bytes;
-      const uint64_t next = std::min(end, (unit + 1) * call_->unit_bytes);
-      const uint64_t slot = plan::SlotOfBlock(
-          round, unit % call_->blocks, call_->slot_step, call_->num_slots);
+      const uint64_t unit = at / call.unit_bytes;
+      const uint64_t next = std::min(end, (unit + 1) * call.unit_bytes);
+      const uint64_t slot = plan::SlotOfBlock(round, unit % call.blocks,
+                                              call.slot_step, call.num_slots);
       lines.push_back({view.slots[slot] + at, next - at});
       at = next;
     }
@@ -222,27 +275,27 @@ std::vector<pool::Part> ChannelRelay::Lines(
   return lines;
 }
 
-bool ChannelRelay::HasPublished(uint64_t round) const {
+bool ChannelRelay::HasPublished(const RelayedCall& call, uint64_t round) const {
   const cuda::MirrorWords& words = *mirror_[self_];
-  const uint64_t rounds = call_->base_round + round + 1;
-  if (call_->words_take_turns)
-    return Rung(words.send[WordOf(round)].published) >= rounds;
-  for (uint32_t index = 0; index < call_->num_words; ++index)
+  const uint64_t rounds = call.base_round + round + 1;
+  if (call.words_take_turns)
+    return Rung(words.send[WordOf(call, round)].published) >= rounds;
+  for (uint32_t index = 0; index < call.num_words; ++index)
     if (Rung(words.send[index].published) < rounds) return false;
   return true;
 }
 
-bool ChannelRelay::HasReleased(uint64_t round) const {
+bool ChannelRelay::HasReleased(const RelayedCall& call, uint64_t round) const {
   const cuda::MirrorWords& words = *mirror_[self_];
-  const uint64_t rounds = call_->base_round + round + 1;
-  if (!call_->words_take_turns) {
-    for (uint32_t index = 0; index < call_->num_words; ++index)
+  const uint64_t rounds = call.base_round + round + 1;
+  if (!call.words_take_turns) {
+    for (uint32_t index = 0; index < call.num_words; ++index)
       if (Rung(words.released[index].word) < rounds) return false;
     return true;
   }
   // These rounds include the last one of each slot.
-  for (uint64_t back = 0; back < call_->num_slots && back <= round; ++back)
-    if (Rung(words.released[WordOf(round - back)].word) < rounds - back)
+  for (uint64_t back = 0; back < call.num_slots && back <= round; ++back)
+    if (Rung(words.released[WordOf(call, round - back)].word) < rounds - back)
       return false;
   return true;
 }

@@ -6,7 +6,6 @@
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <vector>
 
 #include "cc/comm/relay/line_workers.h"
@@ -37,7 +36,11 @@ struct RelayedCall {
   uint64_t base_round = 0;  // rounds of all earlier calls
   uint64_t call = 0;        // number of this call in the channel
   uint64_t hash = 0;
-  bool awaits_end = false;  // the device waits for the end of all earlier calls
+  // The device waits until the peers have ended so many rounds.
+  uint64_t awaited_end = 0;
+  // The device may begin this call before it ends the call before, which uses
+  // the same words and slots: a series of the copy engines.
+  bool follows_on = false;
 };
 
 // Relays the doorbells of one channel between a pool without coherence and the
@@ -51,7 +54,10 @@ struct RelayedCall {
 //       -> host rings in the mirror, device reads
 //   device has read, rings in the mirror -> host rings in the pool
 //
-// In the pool, the relay uses only the first word of each kind.
+// In the pool, the relay uses only the first word of each kind. Calls of a
+// series overlap, as they do on the device: rounds of the next call are
+// published while the device still reads the last rounds of the call before.
+// Every other call begins once the call before has ended.
 //
 // Any thread may call Enqueue and Stop. Only one thread may call Advance.
 class ChannelRelay {
@@ -79,33 +85,43 @@ class ChannelRelay {
     uint64_t rounds = 0;  // value to ring once the work is done
     std::shared_ptr<LineWork> work;
   };
+  struct Dropping : UnderWay {
+    const RelayedCall* call = nullptr;
+    bool first = false;  // the member's first arrival in the call
+  };
+  // What comes next of a kind: an element of a list of `calls_[call]`.
+  struct Next {
+    size_t call = 0;
+    size_t index = 0;
+  };
   // The state of another member.
   struct Peer {
     uint64_t published = 0;  // in the pool, as last seen
     uint64_t released = 0;
     uint64_t ended = 0;
-    size_t next_arrival = 0;
-    bool in_call = false;  // its word that names the call has been relayed
-    std::deque<UnderWay> dropping;
+    Next arrival;
+    std::deque<Dropping> dropping;
   };
 
   bool Begin();
+  // Returns the call of `next`. Skips calls whose lists have ended. Returns
+  // null after the last call.
+  template <typename List>
+  const RelayedCall* CallOf(Next& next, const List& list) const;
   bool AdvancePublications(LineWorkers& workers);
   bool AdvanceArrivals(LineWorkers& workers, int member);
+  void RingArrival(const Dropping& arrival, int member) const;
   bool PassOnReleased(int member);
   bool AdvanceReleases();
   bool Finish();
 
-  std::vector<pool::Part> Lines(const std::vector<SlotRange>& ranges,
-                                int member) const;
+  static std::vector<pool::Part> Lines(const RelayedCall& call,
+                                       const std::vector<SlotRange>& ranges,
+                                       int member);
   // Read the doorbells that the device has rung in its own words of the mirror.
-  bool HasPublished(uint64_t round) const;
-  bool HasReleased(uint64_t round) const;
+  bool HasPublished(const RelayedCall& call, uint64_t round) const;
+  bool HasReleased(const RelayedCall& call, uint64_t round) const;
   uint64_t Rung(const uint64_t& word) const;
-  uint32_t WordOf(uint64_t round) const {
-    return static_cast<uint32_t>((call_->base_round + round) %
-                                 call_->num_slots % call_->num_words);
-  }
   void RingInMirror(uint64_t* word, uint64_t value) const;
   void RingReleased(int member);
 
@@ -121,9 +137,9 @@ class ChannelRelay {
   std::atomic<bool> stopped_{false};
 
   // Only Advance uses the following members.
-  std::optional<RelayedCall> call_;  // the current call
-  size_t next_publication_ = 0;
-  size_t next_release_ = 0;
+  std::deque<RelayedCall> calls_;  // under way
+  Next publication_;
+  Next release_;
   std::deque<UnderWay> writing_back_;
   std::vector<Peer> peers_;
   uint32_t num_words_ = 0;  // these words of the mirror match `peers_`

@@ -62,8 +62,11 @@ struct SharedCall {
   bool by_copies;
   uint32_t num_words;
   plan::Geometry geometry;
+  bool follows_on;  // it is in the series of the call before
 
-  SharedCall(Random& random, const Setting& setting, uint64_t number)
+  // `last` is the call before, or null.
+  SharedCall(Random& random, const Setting& setting, uint64_t number,
+             const SharedCall* last)
       : call(random, Everyone(setting.ranks), number, 40'000,
              static_cast<plan::Op>(Pick(random, 0, plan::kNumOps - 3))),
         by_copies(random() % 2 == 0),
@@ -75,6 +78,11 @@ struct SharedCall {
     if (by_copies && random() % 2 == 0)
       geometry.num_slots = std::max(geometry.num_slots - 1, 2);
     if (!by_copies && setting.stripes.slot_step > 0) num_words = kBlocks;
+    follows_on = last != nullptr && last->by_copies && random() % 3 > 0;
+    if (!follows_on) return;
+    by_copies = true;
+    num_words = last->num_words;
+    geometry = last->geometry;
   }
 
   static std::vector<int32_t> Everyone(int ranks) {
@@ -135,13 +143,17 @@ class ModelRank {
     std::vector<Prepared> prepared;
     for (SharedCall& call : calls) prepared.push_back(Prepare(call));
     size_t enqueued = 0;
-    for (size_t i = 0; i < prepared.size(); ++i) {
-      for (; enqueued <= i || (enqueued < prepared.size() && random() % 2 == 0);
+    for (size_t first = 0; first < prepared.size();) {
+      std::vector<ModelCall> series;
+      do series.push_back(prepared[first++].model);
+      while (first < prepared.size() && prepared[first].relayed.follows_on);
+      for (; enqueued < first ||
+             (enqueued < prepared.size() && random() % 2 == 0);
            ++enqueued) {
         channel_->Enqueue(prepared[enqueued].relayed);
         relay_->Wake();
       }
-      std::string wrong = device_.Execute(prepared[i].model, stop);
+      std::string wrong = device_.Execute(series, stop);
       if (!wrong.empty()) return wrong;
     }
     while (!channel_->idle())
@@ -178,6 +190,8 @@ class ModelRank {
     model.num_slots = shared.geometry.num_slots;
     model.stripes = stripes;
     model.base_round = rounds_;
+    if (!shared.follows_on) series_begin_ = rounds_;
+    model.series_begin = series_begin_;
     model.call = calls_++;
     model.hash = model.call * 77 + static_cast<int>(shared.call.op());
     model.epoch = pool_.epoch();
@@ -201,7 +215,10 @@ class ModelRank {
     relayed.base_round = model.base_round;
     relayed.call = model.call;
     relayed.hash = model.hash;
-    relayed.awaits_end = model.words_take_turns || model.awaits_end;
+    relayed.awaited_end = model.words_take_turns ? model.series_begin
+                          : model.awaits_end     ? model.base_round
+                                                 : 0;
+    relayed.follows_on = shared.follows_on;
     return made;
   }
 
@@ -216,6 +233,7 @@ class ModelRank {
   std::unique_ptr<ChannelRelay> channel_;
   std::unique_ptr<Relay> relay_;
   uint64_t rounds_ = 0;
+  uint64_t series_begin_ = 0;  // rounds before the last series
   uint64_t calls_ = 0;
   bool copied_ = false;
 };
@@ -285,7 +303,8 @@ DeviceSoakReport DeviceSoak(uint64_t seed, double seconds,
          ++batch) {
       std::vector<SharedCall> calls;
       for (int i = 0; i < kBatch; ++i)
-        calls.emplace_back(random, setting, ++number);
+        calls.emplace_back(random, setting, ++number,
+                           calls.empty() ? nullptr : &calls.back());
       report.first_failure = RunBatch(ranks, calls, random, timeout_s);
       if (!report.first_failure.empty()) {
         report.first_failure +=

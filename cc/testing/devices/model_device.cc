@@ -14,45 +14,75 @@ using cuda::DeviceStep;
 using cuda::DeviceStepKind;
 using cuda::MemberView;
 
-std::string ModelDevice::Execute(const ModelCall& call,
+std::string ModelDevice::Execute(std::span<const ModelCall> series,
                                  const std::atomic<bool>& stop) {
-  call_ = &call;
-  received_ = 0;
+  sent_calls_ = received_calls_ = 0;
+  sent_ = received_ = 0;
   wrong_.clear();
-  const MemberView& mine = call.members[call.self];
-  for (uint32_t index = 0; index < call.num_words; ++index)
-    __atomic_store_n(&mine.send[index].calls[call.call % cuda::kCallWords],
-                     cuda::CallWord(call.call, call.hash), __ATOMIC_RELEASE);
-  if (call.awaits_end) {
-    for (const MemberView& member : call.members)
-      while (&member != &mine && Read(member.ended) < call.base_round)
+  const ModelCall& first = series.front();
+  const MemberView& mine = first.members[first.self];
+  call_ = &first;
+  if (first.awaits_end) {
+    for (const MemberView& member : first.members)
+      while (&member != &mine && Read(member.ended) < first.base_round)
         if (stop) return "stopped";
   }
-  const auto& sending = call.gpu_plan->sending;
-  const auto& receiving = call.gpu_plan->receiving;
-  uint32_t sent = 0;
-  while (sent < sending.size() || received_ < receiving.size()) {
+  Begin(first);
+  for (size_t ended = 0; ended < series.size();) {
     if (stop) return "stopped";
-    bool moved = false;
-    if (sent < sending.size() && random_() % 2 == 0 && MaySend(sending[sent])) {
-      Send(sending[sent++]);
-      moved = true;
-    }
-    if (received_ < receiving.size() && MayReceive(receiving[received_])) {
-      Receive(receiving[received_]);
-      ++received_;
-      moved = true;
-    }
+    bool moved = random_() % 2 == 0 && AdvanceSending(series);
+    moved |= AdvanceReceiving(series);
     if (!wrong_.empty()) return wrong_;
+    for (; ended < std::min(sent_calls_, received_calls_); ++ended) {
+      call_ = &series[ended];
+      Ring(mine.ended, call_->base_round + call_->gpu_plan->rounds);
+    }
     if (!moved) std::this_thread::yield();
   }
-  Ring(mine.ended, call.base_round + call.gpu_plan->rounds);
   return "";
+}
+
+void ModelDevice::Begin(const ModelCall& call) const {
+  for (uint32_t index = 0; index < call.num_words; ++index)
+    __atomic_store_n(&call.members[call.self]
+                          .send[index]
+                          .calls[call.call % cuda::kCallWords],
+                     cuda::CallWord(call.call, call.hash), __ATOMIC_RELEASE);
+}
+
+// Do at most one step. Return false if none is possible.
+bool ModelDevice::AdvanceSending(std::span<const ModelCall> series) {
+  if (sent_calls_ == series.size()) return false;
+  call_ = &series[sent_calls_];
+  const auto& sending = call_->gpu_plan->sending;
+  if (sent_ == sending.size()) {
+    sent_ = 0;
+    if (++sent_calls_ < series.size()) Begin(series[sent_calls_]);
+    return true;
+  }
+  if (!MaySend(sending[sent_])) return false;
+  Send(sending[sent_++]);
+  return true;
+}
+
+bool ModelDevice::AdvanceReceiving(std::span<const ModelCall> series) {
+  if (received_calls_ == series.size()) return false;
+  call_ = &series[received_calls_];
+  const auto& receiving = call_->gpu_plan->receiving;
+  if (received_ == receiving.size()) {
+    received_ = 0;
+    ++received_calls_;
+    return true;
+  }
+  if (!MayReceive(receiving[received_])) return false;
+  Receive(receiving[received_++]);
+  return true;
 }
 
 bool ModelDevice::MaySend(const DeviceStep& step) const {
   if (step.kind == DeviceStepKind::kPut) return SlotIsFree(step.round);
-  return received_ >= step.after;
+  return sent_calls_ < received_calls_ ||
+         (sent_calls_ == received_calls_ ? received_ : 0) >= step.after;
 }
 
 void ModelDevice::Send(const DeviceStep& step) {
@@ -147,14 +177,14 @@ void ModelDevice::Reduce(const DeviceStep& step) {
 // Models ControlWarp::AwaitSlot and its counterpart in CopyEngine.
 bool ModelDevice::SlotIsFree(uint64_t round) const {
   const uint64_t all = call_->base_round + round + 1;
-  const bool in_this_call = round >= call_->num_slots;
+  const bool in_series = all > call_->series_begin + call_->num_slots;
   for (const MemberView& member : call_->members) {
     if (&member == &call_->members[call_->self]) continue;
     if (call_->words_take_turns) {
-      const uint64_t seen = in_this_call
+      const uint64_t seen = in_series
                                 ? Read(&member.released[WordOf(round)].word)
                                 : Read(member.ended);
-      if (seen < (in_this_call ? all - call_->num_slots : call_->base_round))
+      if (seen < (in_series ? all - call_->num_slots : call_->series_begin))
         return false;
       continue;
     }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct ModelCall {
   uint32_t num_slots = 0;
   cuda::Stripes stripes;
   uint64_t base_round = 0;
+  uint64_t series_begin = 0;  // copy engines: as cuda::CopyEnginePlan's
   uint64_t call = 0;
   uint64_t hash = 0;
   uint64_t epoch = 0;
@@ -37,17 +39,23 @@ struct ModelCall {
 };
 
 // Does what kernels (cc/engine/cuda/executor.cu) and copy engines
-// (copy_engine.cu) do in a call, step by step, with the same words. Both
-// directions run at the same time, in a random order.
+// (copy_engine.cu) do in calls, step by step, with the same words. Both
+// directions run at the same time, in a random order. In a series of the copy
+// engines, one direction may be in the next call while the other one is not.
 class ModelDevice {
  public:
   ModelDevice(const pool::DeviceCopies& copies, uint64_t seed)
       : copies_(copies), random_(seed) {}
 
-  // Returns "" or the problem. `stop` ends the call.
-  std::string Execute(const ModelCall& call, const std::atomic<bool>& stop);
+  // Executes a series of calls of the copy engines, or one call of a kernel.
+  // Returns "" or the problem. `stop` ends the calls.
+  std::string Execute(std::span<const ModelCall> series,
+                      const std::atomic<bool>& stop);
 
  private:
+  void Begin(const ModelCall& call) const;
+  bool AdvanceSending(std::span<const ModelCall> series);
+  bool AdvanceReceiving(std::span<const ModelCall> series);
   bool MaySend(const cuda::DeviceStep& step) const;
   void Send(const cuda::DeviceStep& step);
   bool MayReceive(const cuda::DeviceStep& step);
@@ -79,7 +87,12 @@ class ModelDevice {
 
   const pool::DeviceCopies copies_;
   std::mt19937_64 random_;
-  const ModelCall* call_ = nullptr;
+  const ModelCall* call_ = nullptr;  // of the current step
+  // How many calls of the series, and steps of the next one, each direction
+  // has done.
+  size_t sent_calls_ = 0;
+  size_t received_calls_ = 0;
+  uint32_t sent_ = 0;
   uint32_t received_ = 0;
   std::string wrong_;
 };
