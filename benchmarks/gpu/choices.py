@@ -34,12 +34,12 @@ def started(suite: Suite) -> Record:
 
 
 def flush_chunks(suite: Suite) -> Record:
-    """Pools that nobody keeps coherent: chunks and blocks of kernels, beside a coherent pool."""
+    """Pools that nobody keeps coherent: rounds and blocks of kernels, beside a coherent pool."""
     flags = ("--ops=all_gather,all_reduce,broadcast,reduce", "--sizes=1048576,16777216")
     coherent = _engine(suite, *flags, "--coherence=coherent")
     rows = _engine(
         suite,
-        *(*flags, "--coherence=flush", "--kernel_slots=0x524288,0x262144,0x131072"),
+        *(*flags, "--coherence=flush", "--kernel_slots=0x524288,1048576x524288,524288x524288"),
         "--shapes=64x64x448,32x64x448,16x128x384",
     )
     rows = coherent + rows
