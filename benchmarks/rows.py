@@ -5,12 +5,18 @@
 Every rank has T tokens, each for a random rank, and room for 1.25 T. Checks the results against
 NumPy first. `lax_padded` is jax.lax's dense all_to_all, padded to that capacity. On GPUs it is
 NCCL's.
+
+`time_us` is the time of a program with one call: JAX's own time to start a program, to allocate the
+result, and, for a ragged exchange, to fill its output with zeros come with it. `in_program_us` is
+the time of a call in a program with many, whose ragged exchanges update one output in place.
 """
 
 import argparse
 import json
+import os
 import pathlib
 import statistics
+import sys
 import time
 
 import jax
@@ -19,6 +25,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 import jax_cxl
+from jax_cxl._bench import report, results_file
 
 CAPACITY = 1.25
 
@@ -54,14 +61,26 @@ def plan(counts, tokens):
     return indices, masks, tables
 
 
+def summary(times):
+    return {
+        name: {
+            "median": round(statistics.median(t), 1),
+            "min": round(min(t), 1),
+            "max": round(max(t), 1),
+        }
+        for name, t in times.items()
+    }
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", default="128,1024,4096,16384")
     parser.add_argument("--width", type=int, default=4096)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--calls", type=int, default=20)
-    parser.add_argument("--json")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE")
     options = parser.parse_args()
+    load = os.getloadavg()[0]
     jax_cxl.initialize()
     mesh = jax.sharding.Mesh(jax.devices(), ("i",))
     ranks = len(jax.devices())
@@ -77,17 +96,31 @@ def main():
         )  # fmt: skip
         return jax.jit(mapped)
 
-    def ragged(x, indices, mask, table):
-        output = jnp.zeros((room(x.shape[0]), x.shape[1]), x.dtype)
+    def in_program(body):
+        def many(x, *others):
+            def step(carry, _):
+                x, output = carry
+                # A call gets what comes with the last call's result, so it stays in the loop.
+                return jax.lax.optimization_barrier((x, body(x, *others, output))), None
+
+            shape = jax.eval_shape(body, x, *others)
+            carry = x, jnp.zeros(shape.shape, shape.dtype)
+            return jax.lax.scan(step, carry, None, options.calls)[0][1]
+
+        return program(many)
+
+    def ragged(x, indices, mask, table, output=None):
+        if output is None:
+            output = jnp.zeros((room(x.shape[0]), x.shape[1]), x.dtype)
         return jax_cxl.ragged_all_to_all(x, output, *table, axis_name="i")
 
-    def take(x, indices, mask, table):
+    def take(x, indices, mask, table, output=None):
         return jax_cxl.take_rows(x, indices, "i", published=mask)
 
-    def dense(x, indices, mask, table):
+    def dense(x, indices, mask, table, output=None):
         return jax_cxl.all_to_all(x, "i", 0, 0, tiled=True)
 
-    def padded(x, indices, mask, table):
+    def padded(x, indices, mask, table, output=None):
         rows = room(x.shape[0]) // ranks * ranks
         x = jnp.concatenate([x, jnp.zeros((rows - x.shape[0], x.shape[1]), x.dtype)])
         return jax.lax.all_to_all(x, "i", 0, 0, tiled=True)
@@ -104,6 +137,7 @@ def main():
         whole = bits.reshape(-1, options.width)
         expected = np.where(indices[..., None] >= 0, whole[np.maximum(indices, 0)], 0)
         programs = {name: program(body) for name, body in functions.items()}
+        loops = {name: in_program(body) for name, body in functions.items()}
         wrong = {}
         for name, run in programs.items():
             out = jax.block_until_ready(run(*arguments))
@@ -113,37 +147,39 @@ def main():
                     found = np.asarray(shard.data).view(np.uint16)
                     wrong[name] += int((found != expected[shard.index]).sum())
         times = {name: [] for name in programs}
+        in_loops = {name: [] for name in programs}
         for _ in range(options.repeats):
-            for name, run in programs.items():
-                jax.block_until_ready(run(*arguments))
-                multihost_utils.sync_global_devices("turn")
-                begin = time.perf_counter()
-                for _ in range(options.calls):
-                    out = run(*arguments)
-                jax.block_until_ready(out)
-                times[name].append((time.perf_counter() - begin) / options.calls * 1e6)
+            for found, ways, runs in ((times, programs, options.calls), (in_loops, loops, 1)):
+                for name, run in ways.items():
+                    jax.block_until_ready(run(*arguments))
+                    multihost_utils.sync_global_devices("turn")
+                    begin = time.perf_counter()
+                    for _ in range(runs):
+                        out = run(*arguments)
+                    jax.block_until_ready(out)
+                    took = time.perf_counter() - begin
+                    found[name].append(took / options.calls * 1e6)
         record = {
             "tokens": tokens,
             "bytes": tokens * options.width * 2,
             "wrong": wrong,
-            "time_us": {
-                name: {
-                    "median": round(statistics.median(t), 1),
-                    "min": round(min(t), 1),
-                    "max": round(max(t), 1),
-                }
-                for name, t in times.items()
-            },
+            "time_us": summary(times),
+            "in_program_us": summary(in_loops),
         }
-        medians = {name: times["median"] for name, times in record["time_us"].items()}
-        record["times_dense"] = {
-            name: round(median / medians["dense"], 2) for name, median in medians.items()
-        }
+        for key, of_dense in (
+            ("time_us", "times_dense"),
+            ("in_program_us", "times_dense_in_program"),
+        ):
+            medians = {name: found["median"] for name, found in record[key].items()}
+            record[of_dense] = {
+                name: round(median / medians["dense"], 2) for name, median in medians.items()
+            }
         results.append(record)
         if jax.process_index() == 0:
             print(json.dumps(record), flush=True)
     if options.json and jax.process_index() == 0:
-        pathlib.Path(options.json).write_text(json.dumps({"results": results}, indent=1))
+        command = results_file.command_line("benchmarks/rows.py", sys.argv[1:])
+        results_file.write(options.json, report.header(load, command) | {"results": results})
     if any(n for record in results for n in record["wrong"].values()):
         raise SystemExit("wrong rows")
 

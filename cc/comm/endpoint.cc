@@ -21,6 +21,14 @@ constexpr int kPollsPerTime = 8;
 constexpr int kPollsPerCheck = 64;
 constexpr int kPollsPerSuspicion = 8;
 
+// Returns the bytes that this rank reads and writes, in its buffers and the
+// pool. Of a table, only some rows move.
+uint64_t MovedBytes(const Call& call) {
+  if (call.rows != nullptr)
+    return call.rows->published_bytes() + call.rows->taken_bytes();
+  return plan::InputBytes(call.request) + plan::OutputBytes(call.request);
+}
+
 }  // namespace
 
 Endpoint::Endpoint(pool::Pool* pool, Peers* peers, Completions* completions,
@@ -65,9 +73,7 @@ void Endpoint::Leave(const std::string& reason, bool program_ends) {
 std::optional<Status> Endpoint::StartCall(const std::vector<int32_t>& members,
                                           std::unique_ptr<Call> call) {
   const Call* submitted = call.get();
-  const bool small =
-      plan::InputBytes(call->request) + plan::OutputBytes(call->request) <=
-      kInlineBytes;
+  const bool small = MovedBytes(*call) <= kInlineBytes;
   ++pending_;
   std::unique_lock progress(progress_mutex_, std::defer_lock);
   if (small && progress.try_lock()) {

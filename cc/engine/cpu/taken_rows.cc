@@ -54,6 +54,8 @@ TakenRows::TakenRows(uint64_t row_bytes, uint64_t table_rows,
       block_bytes_(row_bytes * table_rows),
       copy_bytes_(row_bytes),
       published_(Sorted(std::move(published))) {
+  for (const RowRun& run : published_.runs)
+    published_bytes_ += run.rows * row_bytes;
   for (std::vector<RowRun>& of_rank : runs) {
     for (const RowRun& run : of_rank) taken_bytes_ += run.rows * row_bytes;
     by_rank_.push_back(Sorted(std::move(of_rank)));

@@ -72,6 +72,7 @@ class TakenRows {
   // Bytes that follow each other in most copies, at least.
   uint64_t copy_bytes() const { return copy_bytes_; }
   uint64_t taken_bytes() const { return taken_bytes_; }
+  uint64_t published_bytes() const { return published_bytes_; }
 
   // Visits the taken rows in bytes [at, at + bytes) of the table, which must
   // lie in one rank's block: visit(offset from `at`, offset in the output,
@@ -125,6 +126,7 @@ class TakenRows {
   uint64_t block_bytes_;
   uint64_t copy_bytes_;
   uint64_t taken_bytes_ = 0;
+  uint64_t published_bytes_ = 0;
   std::vector<Runs> by_rank_;
   Runs published_;
   // Of a ragged_all_to_all: its sizes, and the tables of all ranks.
