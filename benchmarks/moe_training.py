@@ -3,7 +3,8 @@
     python -m jax_cxl.launch -n 2 --devices-per-process 1 benchmarks/moe_training.py --json=moe.json
 
 Each exchange is one of examples/exchanges.py: `dispatch`, `ragged` and `dense` go through the pool,
-and so do the parameters beside them; with `dense-lax` JAX's own collectives move both. For each
+and so do the parameters beside them; with `dense-lax` JAX's own collectives move both. `halves` is
+`dispatch` with two micro-batches, one of which computes while the other one communicates. For each
 exchange three programs take turns, all on the slowest rank:
 
     step_ms                         the training step
@@ -12,7 +13,8 @@ exchange three programs take turns, all on the slowest rank:
 
 The share of the communication that computation hides is 1 - (step_ms -
 step_ms_without_communication) / communication_ms. The communication of an exchange includes its
-work on the device around the collectives, such as grouping rows.
+work on the device around the collectives, such as grouping rows. The last two programs of `halves`
+are those of `dispatch`, without micro-batches.
 
 Flags of the example change its sizes; on GPUs `--preset=moe`. NCCL communicates as its variables
 say, for example through memory of the host with NCCL_P2P_DISABLE=1.
@@ -100,18 +102,19 @@ class Way:
         collectives: Any = namespaces.Lax() if name == "dense-lax" else jax_cxl
         exchange = {
             "dispatch": exchanges.dispatch,
+            "halves": exchanges.dispatch,
             "ragged": exchanges.ragged,
             "dense": exchanges.dense(jax_cxl),
             "dense-lax": exchanges.dense(importlib.import_module("jax.lax")),
         }[name]
 
-        def trainer(collectives: Any, exchange: Callable[..., Any]) -> MoeTrainer:
+        def trainer(collectives: Any, exchange: Callable[..., Any], *in_halves: bool) -> MoeTrainer:
             return MoeTrainer(
                 *(sizes, dtype, optimizer, collectives, exchange),
-                *(options.experts, options.choices, options.capacity_factor),
+                *(options.experts, options.choices, options.capacity_factor, *in_halves),
             )
 
-        real = trainer(collectives, exchange)
+        real = trainer(collectives, exchange, name == "halves")
         without = trainer(namespaces.StandIns(collectives), exchanges.stand_in)
         batch = training.batch(real, training.load_corpus(), 1)
         self.parameters = real.parameter_count

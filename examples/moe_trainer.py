@@ -8,6 +8,7 @@ import exchanges
 import fsdp
 import jax
 import jax.numpy as jnp
+import microbatches
 import numpy as np
 import optax
 import transformer
@@ -47,6 +48,7 @@ class MoeTrainer(ShardedTrainer):
         experts: int,
         choices: int,
         capacity_factor: float,
+        in_halves: bool = False,
     ):
         """Lays out the state and defines the programs.
 
@@ -59,6 +61,9 @@ class MoeTrainer(ShardedTrainer):
             experts: experts of each layer, a multiple of the number of devices.
             choices: experts of each token.
             capacity_factor: rows of an expert, over its mean share of the tokens.
+            in_halves: whether a step computes two micro-batches, one while the other communicates
+                (microbatches.py). `collectives` is `jax_cxl` then, and `exchange` is of no use to
+                a step.
         """
         super().__init__(sizes, dtype, optimizer, collectives)
         if experts % self._mesh.size:
@@ -66,6 +71,7 @@ class MoeTrainer(ShardedTrainer):
         self._exchange = exchange
         self._experts, self._choices = experts, choices
         self._capacity_factor = capacity_factor
+        self._in_halves = in_halves
 
         self._attention_unit = self._unit(self._draw_attention)
         per_layer = self._attention_unit.size + experts * 8 * sizes.width**2
@@ -111,7 +117,21 @@ class MoeTrainer(ShardedTrainer):
         return State(parameters, self._optimizer.init(parameters))
 
     def _apply_layers(self, parameters: Tree, x: jax.Array) -> jax.Array:
-        return self._layers(parameters, x)[0]
+        if not self._in_halves:
+            return self._layers(parameters, x)[0]
+
+        def before(vector: jax.Array, x: jax.Array) -> Any:
+            attention = self._attention_unit.unpack(vector)
+            x = transformer.apply_attention(attention, x, self._sizes.heads)
+            tokens, weights, chosen, balance = self._route(attention, x)
+            return (_with_loss(x, balance), tokens, weights), chosen
+
+        shards, matrices = (
+            [layer[name].astype(self._dtype) for layer in parameters]
+            for name in ("attention", "experts")
+        )
+        sizes = self._exchange_sizes(x.shape[0] // 2 * x.shape[1])
+        return microbatches.apply(before, self._compute, sizes, shards, matrices, x)
 
     def _layers(self, parameters: Tree, x: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
         """Applies all layers; also returns the choices of this device's tokens in each layer."""
@@ -130,28 +150,45 @@ class MoeTrainer(ShardedTrainer):
         self, attention: transformer.Parameters, experts: jax.Array, x: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """Applies the mixture to (rows, T, D); also returns the choices, (rows * T, k)."""
+        tokens, weights, chosen, balance = self._route(attention, x)
+        compute = functools.partial(self._compute, experts)
+        sizes = self._exchange_sizes(len(tokens))
+        y = self._exchange(tokens, chosen, weights, compute, sizes)
+        return _with_loss(y, balance).reshape(x.shape), chosen
+
+    def _exchange_sizes(self, tokens: int) -> exchanges.Sizes:
+        capacity = exchanges.capacity(
+            tokens, self._choices, self._experts, self._mesh.size, self._capacity_factor
+        )
+        return exchanges.Sizes(AXIS, self._experts, capacity)
+
+    def _compute(self, vector: jax.Array, rows: jax.Array) -> jax.Array:
+        """Applies this device's experts to (experts of a device, rows, D)."""
         width = self._sizes.width
-        matrices = experts.reshape(-1, 2, 4 * width**2)
+        matrices = vector.reshape(-1, 2, 4 * width**2)
         up = matrices[:, 0].reshape(-1, width, 4 * width)
         down = matrices[:, 1].reshape(-1, 4 * width, width)
+        return jax.nn.gelu(rows @ up) @ down
+
+    def _route(self, attention: transformer.Parameters, x: jax.Array) -> tuple[jax.Array, ...]:
+        """Chooses the experts of (rows, T, D).
+
+        Returns:
+            The tokens for the experts, (rows * T, D); weights and choices, (rows * T, k); and the
+            loss that balances the experts, for each sequence by itself, so that it does not depend
+            on how sequences are spread.
+        """
+        rows, length, width = x.shape
         tokens = transformer.normalize(x, attention["mlp_norm"]).reshape(-1, width)
         logits = (tokens @ attention["router"]).astype(jnp.float32)
         probabilities = jax.nn.softmax(logits)
         weights, chosen = jax.lax.top_k(probabilities, self._choices)
         weights /= weights.sum(1, keepdims=True)
-
-        def apply(rows: jax.Array) -> jax.Array:
-            return jax.nn.gelu(rows @ up) @ down
-
-        capacity = exchanges.capacity(
-            len(tokens), self._choices, self._experts, self._mesh.size, self._capacity_factor
-        )
-        sizes = exchanges.Sizes(AXIS, self._experts, capacity)
-        y = self._exchange(tokens, chosen, weights, apply, sizes)
-        share = jax.nn.one_hot(chosen, self._experts).mean((0, 1))
+        share = jax.nn.one_hot(chosen, self._experts).reshape(rows, -1, self._experts).mean(1)
+        mean = probabilities.reshape(rows, length, self._experts).mean(1)
         # Gradients are sums over tokens, so this loss counts once for each.
-        balance = self._experts * jnp.sum(share * probabilities.mean(0)) * len(tokens)
-        return _with_loss(y, _BALANCE * balance).reshape(x.shape), chosen
+        balance = _BALANCE * self._experts * jnp.sum(share * mean) * length
+        return tokens, weights, chosen, balance
 
     def _count(self, parameters: Tree, tokens: jax.Array) -> jax.Array:
         x = transformer.embed(self._outer(parameters["outer"]), tokens[:, :-1])

@@ -6,6 +6,8 @@ Each layer has --experts perceptrons, which lie on the devices in equal parts, a
 --choices of them for each token. `--exchange` says how tokens get there and back (exchanges.py):
 
     dispatch   jax_cxl.moe_dispatch and moe_combine
+    halves     the same for two micro-batches, one of which computes while the other one
+               communicates (microbatches.py); capacity holds for each of them
     ragged     two jax_cxl.ragged_all_to_all; the losses are those of dispatch
     dense      two jax_cxl.all_to_all with an equal share of each expert's rows for every device
     dense-lax  the same by jax.lax, over Gloo or NCCL; the losses are those of dense
@@ -33,7 +35,7 @@ from moe_trainer import MoeTrainer
 _EXCHANGE = flags.DEFINE_enum(
     "exchange",
     "dispatch",
-    ["dispatch", "ragged", "dense", "dense-lax"],
+    ["dispatch", "halves", "ragged", "dense", "dense-lax"],
     "How tokens reach their experts.",
 )
 _EXPERTS = flags.DEFINE_integer("experts", 8, "Experts of each layer.", lower_bound=1)
@@ -62,11 +64,11 @@ def main(argv: list[str]) -> None:
     else:
         collectives = importlib.import_module("jax_cxl")
         collectives.initialize()
-        ways = {"dispatch": exchanges.dispatch, "ragged": exchanges.ragged}
-        exchange = ways.get(name) or exchanges.dense(collectives)
+        ways = {"ragged": exchanges.ragged, "dense": exchanges.dense(collectives)}
+        exchange = ways.get(name, exchanges.dispatch)
     trainer = MoeTrainer(
         *(sizes, dtype, optimizer, collectives, exchange),
-        *(_EXPERTS.value, _CHOICES.value, _CAPACITY_FACTOR.value),
+        *(_EXPERTS.value, _CHOICES.value, _CAPACITY_FACTOR.value, name == "halves"),
     )
     # Not --place_every: the losses do not depend on where experts are.
     flag_holders = [_EXPERTS, _CHOICES, _CAPACITY_FACTOR]

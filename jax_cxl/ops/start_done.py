@@ -12,8 +12,8 @@ from jax_cxl._start_done import primitives, split_function
 from jax_cxl._start_done.future import Future
 from jax_cxl.ops.all_gather import all_gather
 from jax_cxl.ops.all_to_all import all_to_all
-from jax_cxl.ops.moe.combine import moe_combine
-from jax_cxl.ops.moe.dispatch import moe_dispatch
+from jax_cxl.ops.moe.combine import moe_combine, moe_combine_halves
+from jax_cxl.ops.moe.dispatch import moe_dispatch, moe_dispatch_halves
 from jax_cxl.ops.ppermute import ppermute
 from jax_cxl.ops.pshuffle import pshuffle
 from jax_cxl.ops.psum_scatter import psum_scatter
@@ -75,8 +75,10 @@ Raises:
 
 _NOTES = {
     "ragged_all_to_all": " It always waits at once for a ragged exchange.",
-    "moe_combine": " Only the gather of the weights runs beside other work.",
-    "moe_dispatch": " Only the gather of the choices runs beside other work.",
+    "moe_combine": " Only the move of the rows runs beside other work; the weights are gathered"
+    " before.",
+    "moe_dispatch": " Only the move of the rows runs beside other work; the choices are gathered"
+    " before. It waits at once with float8_block.",
 }
 
 
@@ -103,20 +105,32 @@ class _Finish:
         return hash(_Finish)
 
 
-def _start_on_gpu(name: str, operation: Callable, args: tuple, kwargs: dict) -> Future:
-    pending, others, rest = split_function.start(lambda a, k: operation(*a, **k), args, kwargs)
-    return Future((pending, others), name, _Finish(rest))
+def _halves_of(operation: Callable) -> Callable[..., tuple[list, Any, Callable]]:
+    return lambda *args, **kwargs: split_function.start(
+        lambda a, k: operation(*a, **k), args, kwargs
+    )
 
 
-def _pair(operation: Callable) -> tuple[Callable[..., Future], Callable[..., Any]]:
+def _pair(
+    operation: Callable, halves: Callable | None = None
+) -> tuple[Callable[..., Future], Callable[..., Any]]:
+    """Makes the start and the done of an operation.
+
+    Args:
+      operation: the function of both halves.
+      halves: function of the same arguments that starts its collectives on a GPU, and returns what
+        `split_function.start` returns. By default all collectives that need no other one start.
+    """
     name = operation.__name__
+    halves = halves or _halves_of(operation)
 
     @functools.wraps(operation)
     def start(*args, **kwargs):
         # On CPUs a future holds the result itself. The default backend decides, at tracing time.
         if jax.default_backend() == "cpu":
             return Future(operation(*args, **kwargs), name)
-        return _start_on_gpu(name, operation, args, kwargs)
+        pending, others, rest = halves(*args, **kwargs)
+        return Future((pending, others), name, _Finish(rest))
 
     def done(future: Future, after: Any = None) -> Any:
         if not isinstance(future, Future) or future.operation != name:
@@ -139,8 +153,8 @@ all_gather_start, all_gather_done = _pair(all_gather)
 all_to_all_start, all_to_all_done = _pair(all_to_all)
 broadcast_start, broadcast_done = _pair(broadcast)
 gather_start, gather_done = _pair(gather)
-moe_combine_start, moe_combine_done = _pair(moe_combine)
-moe_dispatch_start, moe_dispatch_done = _pair(moe_dispatch)
+moe_combine_start, moe_combine_done = _pair(moe_combine, moe_combine_halves)
+moe_dispatch_start, moe_dispatch_done = _pair(moe_dispatch, moe_dispatch_halves)
 pand_start, pand_done = _pair(pand)
 pbroadcast_start, pbroadcast_done = _pair(pbroadcast)
 pexscan_start, pexscan_done = _pair(pexscan)

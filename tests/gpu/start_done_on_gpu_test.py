@@ -13,10 +13,9 @@ import numpy as np
 import ops_harness as harness
 from absl.testing import absltest, parameterized
 from halves import ARGUMENTS, LINEAR, dtype_for, halves
+from lowered_calls import calls
 
 from jax_cxl import ops
-
-CALL = re.compile(r"(%\S+?)(?::\d+)? = stablehlo.custom_call @jax_cxl_(\w+)\(([^)]*)\)(.*)")
 
 
 def lower(function, *arguments, check_vma=True):
@@ -29,14 +28,6 @@ def lower(function, *arguments, check_vma=True):
         check_vma=check_vma,
     )
     return jax.jit(program).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
-
-
-def calls(text):
-    """Returns the calls of a program in order: (name, result, operands, rest of the line)."""
-    found = []
-    for result, name, operands, rest in CALL.findall(text):
-        found.append((name, result, operands.split(", "), rest))
-    return found
 
 
 class OnGpuTest(parameterized.TestCase):
@@ -113,6 +104,70 @@ class OnGpuTest(parameterized.TestCase):
         self.assertIn(f"{started}#0", kept)
         self.assertIn(f"{started}#1", kept)
         self.assertLen(kept, 4 + published + 1)
+
+    @parameterized.product(
+        limit=({"capacity": 6}, {"max_rows": 20}), num_experts=(4, 8), check_vma=(False, True)
+    )
+    def test_experts(self, limit, num_experts, check_vma):
+        """Both moves of rows are started, and nothing else is."""
+        ranks, tokens = harness.RANKS, 6
+        experts = np.random.default_rng(0).integers(-1, num_experts, (ranks, tokens, 2))
+        weights = harness.values(tokens, 2)
+
+        def layer(a, split):
+            x, experts, weights = a
+            options = {"num_experts": num_experts, **limit}
+            if not split:
+                rows, handle = ops.moe_dispatch(x, experts, "i", **options)
+                return ops.moe_combine(jnp.sin(rows), weights, handle), jnp.cos(x)
+            future = ops.moe_dispatch_start(x, experts, "i", **options)
+            w = jnp.cos(future.tie(x))
+            rows, handle = ops.moe_dispatch_done(future, after=w)
+            future = ops.moe_combine_start(jnp.sin(rows), weights, handle)
+            w = future.tie(w)
+            return ops.moe_combine_done(future, after=w), w
+
+        def loss(x, weights, a, split):
+            return sum(jnp.sum(y**2) for y in layer((x, a[1], weights), split))
+
+        operands = harness.values(tokens, 8), experts.astype(np.int32), weights
+        for function in (
+            layer,
+            lambda a, split: jax.grad(loss, argnums=(0, 1))(a[0], a[2], a, split),
+        ):
+            expected, actual = (
+                harness.run(lambda a, s=split: function(a, s), operands, check_vma=check_vma)  # noqa: B023
+                for split in (False, True)
+            )
+            jax.tree.map(harness.check_equal, actual, expected)
+
+        flat = jax.tree.map(lambda x: jnp.asarray(x).reshape(-1, x.shape[-1]), operands)
+        names = [call[0] for call in calls(lower(lambda *a: layer(a, True), *flat))]
+        self.assertEqual(
+            [name for name in names if name != "collective"],
+            ["start_rows", "tie", "done", "start_rows", "tie", "done"],
+        )
+        # The choices, the places and the weights, each before the rows that they concern.
+        self.assertEqual(names[:3], ["collective", "collective", "start_rows"])
+        self.assertEqual(names.count("collective"), 3)
+
+    def test_experts_without_communication(self):
+        mesh = jax.make_mesh(
+            (1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:1]
+        )
+
+        def body(x):
+            experts = jnp.arange(len(x), dtype=np.int32)[:, None] % 2
+            options = {"num_experts": 2, "float8_block": 4}
+            rows, handle = ops.moe_dispatch_start(x, experts, "i", **options).done()
+            rows = ops.moe_dispatch_start(x, handle).done()[0]
+            return ops.moe_combine_start(rows, None, handle).done()
+
+        program = jax.shard_map(
+            body, mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"), check_vma=False
+        )
+        x = np.random.default_rng(0).integers(0, 9, (6, 4)).astype(np.float32)
+        harness.check_equal(jax.jit(program)(x), x)
 
     @parameterized.product(name=LINEAR, check_vma=(False, True))
     def test_derivatives(self, name, check_vma):

@@ -42,7 +42,7 @@ class MoeExampleTest(absltest.TestCase):
     def test_exchanges_agree(self):
         """With room for everything all compute the same."""
         with tempfile.TemporaryDirectory() as folder:
-            names = ("dispatch", "ragged", "dense-lax")
+            names = ("dispatch", "halves", "ragged", "dense-lax")
             found = [_losses(_train(name, folder, "--capacity_factor=8")) for name in names]
         self.assertLess(found[0][5], found[0][0] - 0.2)
         for losses in found[1:]:

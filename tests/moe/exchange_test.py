@@ -115,6 +115,32 @@ class ExchangeTest(parameterized.TestCase):
         if floating:
             harness.check_equal(z, oracle.combine(rows, ones, routed))
 
+    @parameterized.product(limit=LIMITS[:3], experts_and_k=((4, 2), (8, 3)))
+    def test_handle_again(self, limit, experts_and_k):
+        """Other values of the same tokens go the same way, and sums with weights 1 come back."""
+        num_experts, k = experts_and_k
+        experts = choices("duplicates", num_experts, k)
+        x, others = harness.values(TOKENS, WIDTH), harness.values(TOKENS, 3) + 1
+        routed = oracle.route(experts, num_experts, **limit)
+
+        def body(a):
+            x, others, experts = a
+            _, handle = jax_cxl.moe_dispatch(x, experts, "i", num_experts=num_experts, **limit)
+            rows, same = jax_cxl.moe_dispatch(others, handle)
+
+            def loss(others):
+                return jnp.sum(jax_cxl.moe_dispatch(others, handle)[0] ** 2)
+
+            return rows, same, jax_cxl.moe_combine(rows, None, same), jax.grad(loss)(others)
+
+        rows, handle, z, gradient = harness.run(body, (x, others, experts))
+        expected = oracle.dispatch(others, routed)
+        harness.check_equal(rows.reshape(expected.shape), expected)
+        harness.check_equal(handle.group_sizes, routed.sizes)
+        ones = np.ones(experts.shape, np.float32)
+        harness.check_equal(z, oracle.combine(expected, ones, routed))
+        harness.check_equal(gradient, 2 * z)
+
     @parameterized.parameters((np.float32, 4), (ml_dtypes.bfloat16, 8))
     def test_float8(self, dtype, block):
         experts = choices("no duplicates", 8, 2)

@@ -1,5 +1,6 @@
 """jax_cxl.moe_combine."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -28,7 +29,7 @@ def moe_combine(y: Any, weights: Any, handle: MoeHandle) -> Any:
     Args:
       y: the experts' results in the shape of the rows of `moe_dispatch`, with any number of
         features, in a floating dtype.
-      weights: (T, k), floating: the router's weights, for this rank's tokens.
+      weights: (T, k), floating: the router's weights, for this rank's tokens. None: ones.
       handle: from `moe_dispatch`.
 
     Returns:
@@ -50,8 +51,29 @@ def moe_combine(y: Any, weights: Any, handle: MoeHandle) -> Any:
       >>> jax.jit(layer)(jnp.ones((4, 1)), experts, jnp.full((4, 2), 0.5)).ravel()
       Array([4.5, 2.5, 4. , 2.5], dtype=float32)
     """
-    y, weights = jnp.asarray(y), jnp.asarray(weights)
-    for label, value in (("y", y), ("weights", weights)):
+    partial = _add(y, weights, handle)
+    return exchange.deliver(partial, handle)
+
+
+def moe_combine_halves(y: Any, weights: Any, handle: MoeHandle) -> tuple[list, Any, Callable]:
+    """`moe_combine` on a GPU, up to the start of the rows' move, as `split_function.start`."""
+    partial = _add(y, weights, handle)
+    if not handle.axes:
+        return [], exchange.deliver(partial, handle), lambda _, others: others
+
+    def rest(results, handle):
+        return exchange.add_ranks(results[0], handle)
+
+    return exchange.start_deliver(partial, handle), handle, rest
+
+
+def _add(y: Any, weights: Any, handle: MoeHandle) -> Any:
+    """Returns the weighted sums of this rank's rows of each token, with checks."""
+    y = jnp.asarray(y)
+    operands = {"y": y}
+    if weights is not None:
+        operands["weights"] = weights = jnp.asarray(weights)
+    for label, value in operands.items():
         if not jnp.issubdtype(value.dtype, np.floating):
             raise TypeError(f"jax_cxl.moe_combine: {label} must be floating, got {value.dtype}.")
     rows, tokens = len(handle.assignment), len(handle.back)
@@ -60,13 +82,17 @@ def moe_combine(y: Any, weights: Any, handle: MoeHandle) -> Any:
             f"jax_cxl.moe_combine: y must have the {rows} rows of moe_dispatch, got shape"
             f" {y.shape}."
         )
-    if weights.shape != (tokens, handle.choices):
+    if weights is not None and weights.shape != (tokens, handle.choices):
         raise ValueError(
             f"jax_cxl.moe_combine: weights must have the shape of the experts"
             f" {(tokens, handle.choices)}, got {weights.shape}."
         )
     axes = handle.axes
-    every = {axis for x in (y, weights, handle.back) for axis in named_axis.varying(x)} | set(axes)
-    y, weights = (named_axis.vary(x, tuple(every)) for x in (y, weights))
+    values = (*operands.values(), handle.back)
+    every = tuple({axis for x in values for axis in named_axis.varying(x)} | set(axes))
+    y = named_axis.vary(y, every).reshape(rows, y.shape[-1])
+    if weights is None:
+        return exchange.add(y, None, handle)
+    weights = named_axis.vary(weights, every)
     everyone = all_gather(weights, axes, tiled=True).ravel() if axes else weights.ravel()
-    return exchange.combine(y.reshape(rows, y.shape[-1]), everyone, handle)
+    return exchange.add(y, everyone, handle)

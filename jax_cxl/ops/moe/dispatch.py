@@ -1,6 +1,6 @@
 """jax_cxl.moe_dispatch."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -15,9 +15,9 @@ from jax_cxl.ops.moe.handle import MoeHandle
 def moe_dispatch(
     x: Any,
     experts: Any,
-    axis_name: Hashable | Sequence[Hashable],
+    axis_name: Hashable | Sequence[Hashable] | None = None,
     *,
-    num_experts: int,
+    num_experts: int | None = None,
     capacity: int | None = None,
     max_rows: int | None = None,
     float8_block: int | None = None,
@@ -40,7 +40,9 @@ def moe_dispatch(
     Args:
       x: (T, D): this rank's tokens, of any dtype. T is the same on all ranks.
       experts: (T, k), integers: the experts that a router has chosen for each token. Numbers
-        outside of 0 to num_experts - 1, such as -1 for padding, choose none.
+        outside of 0 to num_experts - 1, such as -1 for padding, choose none. Or the handle of an
+        earlier dispatch, to send other values of the same tokens the same way, such as cotangents.
+        No other argument but `float8_block` is needed then, and nothing is routed again.
       axis_name: mesh axis over whose ranks the experts are spread, or several in the order in which
         they count ranks.
       num_experts: experts of all ranks, a multiple of the number of ranks.
@@ -58,7 +60,8 @@ def moe_dispatch(
 
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
-      TypeError: experts are no integers, or x is not floating with float8_block.
+      TypeError: experts are no integers, x is not floating with float8_block, or axis_name or
+        num_experts is missing.
       ValueError: a shape or a number does not fit.
 
     Example:
@@ -78,23 +81,68 @@ def moe_dispatch(
       >>> y.ravel()
       Array([20., 40., 60., 80.], dtype=float32)
     """
-    x, experts = jnp.asarray(x), jnp.asarray(experts)
+    x, handle = _route(x, experts, axis_name, num_experts, capacity, max_rows, float8_block)
+    return _send(x, handle, float8_block), handle
+
+
+def moe_dispatch_halves(
+    x: Any,
+    experts: Any,
+    axis_name: Hashable | Sequence[Hashable] | None = None,
+    *,
+    num_experts: int | None = None,
+    capacity: int | None = None,
+    max_rows: int | None = None,
+    float8_block: int | None = None,
+) -> tuple[list, Any, Callable]:
+    """`moe_dispatch` on a GPU, up to the start of the rows' move, as `split_function.start`."""
+    x, handle = _route(x, experts, axis_name, num_experts, capacity, max_rows, float8_block)
+    if float8_block is not None or not handle.axes:
+        rows = _send(x, handle, float8_block)
+        return [], (rows, handle), lambda _, others: others
+
+    def rest(results, handle):
+        rows = exchange.expand(results[0], handle)
+        return _by_expert(rows, handle), handle
+
+    return exchange.start_fetch(x, handle), handle, rest
+
+
+def _route(x, experts, axis_name, num_experts, capacity, max_rows, float8_block):
+    """Returns the tokens and their handle, with checks."""
+    x = jnp.asarray(x)
+    if isinstance(experts, MoeHandle):
+        handle = experts
+        if x.ndim != 2 or len(x) != len(handle.back):
+            raise ValueError(
+                f"jax_cxl.moe_dispatch: x must have the {len(handle.back)} tokens of the handle,"
+                f" got shape {x.shape}."
+            )
+        _check_float8(x, float8_block)
+        return _vary(handle.axes, x, handle.back)[0], handle
+    experts = jnp.asarray(experts)
+    if axis_name is None or num_experts is None:
+        raise TypeError("jax_cxl.moe_dispatch: axis_name and num_experts are missing.")
     axes = named_axis.axes_of("moe_dispatch", axis_name)
-    _check(x, experts, axes, num_experts, capacity, max_rows, float8_block)
+    _check(x, experts, axes, num_experts, capacity, max_rows)
+    _check_float8(x, float8_block)
     x, experts = _vary(axes, x, lax.stop_gradient(experts).astype(np.int32))
-    handle = routing.route(experts, axes, num_experts, capacity, max_rows)
-    rows = _send(x, handle, float8_block)
-    if capacity is not None:
-        rows = rows.reshape(-1, capacity, x.shape[1])
-    return rows, handle
+    return x, routing.route(experts, axes, num_experts, capacity, max_rows)
 
 
 def _send(x: Any, handle: MoeHandle, float8_block: int | None) -> Any:
     if float8_block is not None:
-        return exchange.dispatch_float8(float8_block, x, handle)
-    if jnp.issubdtype(x.dtype, np.inexact):
-        return exchange.dispatch(x, handle)
-    return exchange.fetch_rows(x, handle)
+        rows = exchange.dispatch_float8(float8_block, x, handle)
+    else:
+        rows = exchange.expand(exchange.fetch(x, handle), handle)
+    return _by_expert(rows, handle)
+
+
+def _by_expert(rows: Any, handle: MoeHandle) -> Any:
+    """Gives rows the shape that `moe_dispatch` returns."""
+    if handle.capacity is None:
+        return rows
+    return rows.reshape(-1, handle.capacity, rows.shape[1])
 
 
 def _vary(axes: named_axis.Axes, *arrays: Any) -> list[Any]:
@@ -103,7 +151,7 @@ def _vary(axes: named_axis.Axes, *arrays: Any) -> list[Any]:
     return [named_axis.vary(x, tuple(every)) for x in arrays]
 
 
-def _check(x, experts, axes, num_experts, capacity, max_rows, float8_block):
+def _check(x, experts, axes, num_experts, capacity, max_rows):
     name = "jax_cxl.moe_dispatch"
     if x.ndim != 2 or experts.ndim != 2 or len(x) != len(experts) or not experts.shape[1]:
         raise ValueError(
@@ -126,10 +174,15 @@ def _check(x, experts, axes, num_experts, capacity, max_rows, float8_block):
     for label, value in (("capacity", capacity), ("max_rows", max_rows)):
         if value is not None and value < 1:
             raise ValueError(f"{name}: {label}={value} must be at least 1.")
-    if float8_block is not None:
-        if not jnp.issubdtype(x.dtype, np.floating):
-            raise TypeError(f"{name}: float8_block needs floating tokens, got {x.dtype}.")
-        if float8_block < 1 or x.shape[1] % float8_block:
-            raise ValueError(
-                f"{name}: float8_block={float8_block} must divide the {x.shape[1]} features."
-            )
+
+
+def _check_float8(x, float8_block):
+    name = "jax_cxl.moe_dispatch"
+    if float8_block is None:
+        return
+    if not jnp.issubdtype(x.dtype, np.floating):
+        raise TypeError(f"{name}: float8_block needs floating tokens, got {x.dtype}.")
+    if float8_block < 1 or x.shape[1] % float8_block:
+        raise ValueError(
+            f"{name}: float8_block={float8_block} must divide the {x.shape[1]} features."
+        )

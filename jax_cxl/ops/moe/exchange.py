@@ -1,7 +1,13 @@
-"""The two moves of rows: to the experts, and back in sums. Each is the other's transpose.
+"""The two moves of rows, each in a part that communicates and a part that does not.
 
-Both only pull. A rank publishes its rows once, and every rank takes what it needs. So no gradient
-needs a scatter over the rows of all ranks.
+    dispatch   fetch    every rank takes the tokens that its experts want, each once
+               expand   copies a token to its other rows on this rank
+    combine    add      adds up the rows that this rank's experts made of a token
+               deliver  the token's owner takes these sums of all ranks, and adds them up
+
+`fetch` and `deliver` are each other's transposes, and so are `expand` and `add` with weights 1.
+Both moves only pull: a rank publishes its rows once, and every rank takes what it needs. So no
+gradient needs a scatter over the rows of all ranks.
 """
 
 import functools
@@ -11,50 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_cxl._start_done import split_function
 from jax_cxl.ops.moe import float8
 from jax_cxl.ops.moe.handle import MoeHandle
 from jax_cxl.ops.take_rows import take_rows
-
-
-def fetch_rows(x: Any, handle: MoeHandle) -> Any:
-    """Returns the tokens of this rank's experts, (rows, D), zeros in rows that are not used."""
-    fetched = take_rows(x, handle.fetch, handle.axes, published=handle.wanted)
-    return fetched if handle.expand is None else take(fetched, handle.expand)
-
-
-def sum_rows(y: Any, handle: MoeHandle, weights: Any = None) -> Any:
-    """Returns, for each of this rank's tokens, the weighted sum of its rows at all experts.
-
-    The order of the additions: on each rank in the order of the token's choices, rounded to the
-    dtype of y once; then these sums in the order of the ranks. Both sums are in float32 or wider.
-
-    Args:
-      y: (rows, D): the experts' results.
-      handle: of the dispatch.
-      weights: (rows,), or None for ones.
-    """
-    wide = accumulator(y.dtype)
-
-    def weighted(index=None):
-        part = y if index is None else take(y, index)
-        part = part.astype(wide)
-        if weights is None:
-            return part
-        by = weights if index is None else take(weights, index)
-        return by.astype(wide)[:, None] * part
-
-    if handle.rows_of is None:
-        used = (handle.fetch >= 0)[:, None]
-        partial = jnp.where(used, weighted(), 0)
-    else:
-        partial = sum(weighted(index) for index in handle.rows_of.T)
-    tokens, slots = handle.back.shape
-    pulled = take_rows(
-        partial.astype(y.dtype), handle.back.ravel(), handle.axes, published=handle.returned
-    )
-    pulled = pulled.reshape(tokens, slots, y.shape[1])
-    parts = [pulled[:, slot].astype(wide) for slot in range(slots)]
-    return sum(parts).astype(y.dtype) if parts else jnp.zeros((tokens, y.shape[1]), y.dtype)
 
 
 def take(rows: Any, index: Any) -> Any:
@@ -70,53 +36,143 @@ def accumulator(dtype: Any) -> Any:
     return jnp.promote_types(dtype, np.float32)
 
 
-# The functions of the custom derivatives. Integers have no cotangents.
+# --- what communicates ---
+
+
+def take_tokens(x: Any, handle: MoeHandle) -> Any:
+    """Takes the tokens that this rank's experts want: (T, D) -> (fetched, D)."""
+    return take_rows(x, handle.fetch, handle.axes, published=handle.wanted)
+
+
+def take_sums(partial: Any, handle: MoeHandle) -> Any:
+    """Takes the sums of this rank's tokens on all ranks: (fetched, D) -> (T * slots, D)."""
+    return take_rows(partial, handle.back.ravel(), handle.axes, published=handle.returned)
+
+
+# Functions with custom derivatives. Integers have no cotangents.
 
 
 @jax.custom_vjp
-def dispatch(x: Any, handle: MoeHandle) -> Any:
-    """`fetch_rows` with its transpose."""
-    return fetch_rows(x, handle)
-
-
-dispatch.defvjp(
-    lambda x, handle: (fetch_rows(x, handle), handle),
-    lambda handle, ct: (sum_rows(ct, handle), None),
-)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def dispatch_float8(block: int, x: Any, handle: MoeHandle) -> Any:
-    """`fetch_rows` of rounded tokens; its cotangents are those of `dispatch`."""
-    packed = fetch_rows(float8.pack(x, block), handle)
-    return float8.unpack(packed, x.shape[1], block, x.dtype)
-
-
-dispatch_float8.defvjp(
-    lambda block, x, handle: (dispatch_float8(block, x, handle), handle),
-    lambda block, handle, ct: (sum_rows(ct, handle), None),
-)
+def fetch(x: Any, handle: MoeHandle) -> Any:
+    """`take_tokens` with its transpose."""
+    return take_tokens(x, handle)
 
 
 @jax.custom_vjp
-def combine(y: Any, weights: Any, handle: MoeHandle) -> Any:
-    """`sum_rows` with its derivatives.
+def deliver(partial: Any, handle: MoeHandle) -> Any:
+    """Returns the sum of each of this rank's tokens over all ranks: (fetched, D) -> (T, D).
+
+    The order of the additions is that of the ranks, in float32 or wider, rounded once.
+    """
+    return add_ranks(take_sums(partial, handle), handle)
+
+
+fetch.defvjp(
+    lambda x, handle: (fetch(x, handle), handle),
+    lambda handle, ct: (deliver(ct, handle), None),
+)
+deliver.defvjp(
+    lambda partial, handle: (deliver(partial, handle), handle),
+    lambda handle, ct: (fetch(ct, handle), None),
+)
+
+
+def add_ranks(pulled: Any, handle: MoeHandle) -> Any:
+    """Adds up the rows that `take_sums` returns: (T * slots, D) -> (T, D)."""
+    if not len(pulled):  # There are no tokens.
+        return jnp.zeros_like(pulled)
+    tokens, slots = handle.back.shape
+    pulled = pulled.reshape(tokens, slots, pulled.shape[1])
+    wide = accumulator(pulled.dtype)
+    return sum(pulled[:, slot].astype(wide) for slot in range(slots)).astype(pulled.dtype)
+
+
+# --- the same, started on a GPU: these return the collectives under way ---
+
+
+@jax.custom_vjp
+def start_fetch(x: Any, handle: MoeHandle) -> list[split_function.Pending]:
+    """Starts `take_tokens`. In derivatives the program waits for its transpose at once."""
+    return split_function.start(take_tokens, x, handle)[0]
+
+
+@jax.custom_vjp
+def start_deliver(partial: Any, handle: MoeHandle) -> list[split_function.Pending]:
+    """Starts `take_sums`, whose result only `add_ranks` may use."""
+    return split_function.start(take_sums, partial, handle)[0]
+
+
+def _start_deliver_backward(handle, cts):
+    ((_, ct, _),) = cts
+    # `add_ranks` has given all rows of a token the same cotangent.
+    slots = max(handle.back.shape[1], 1)
+    return fetch(ct[::slots], handle), None
+
+
+start_fetch.defvjp(
+    lambda x, handle: (start_fetch(x, handle), handle),
+    lambda handle, cts: (deliver(cts[0][1], handle), None),
+)
+start_deliver.defvjp(
+    lambda partial, handle: (start_deliver(partial, handle), handle), _start_deliver_backward
+)
+
+# --- what does not communicate ---
+
+
+def _copies(fetched: Any, handle: MoeHandle) -> Any:
+    return fetched if handle.expand is None else take(fetched, handle.expand)
+
+
+@jax.custom_vjp
+def expand(fetched: Any, handle: MoeHandle) -> Any:
+    """Copies fetched tokens to the rows of the experts: (fetched, D) -> (rows, D).
+
+    Rows that are not used are zeros.
+    """
+    return _copies(fetched, handle)
+
+
+@jax.custom_vjp
+def add(y: Any, weights: Any, handle: MoeHandle) -> Any:
+    """Adds up the weighted rows of each token on this rank: (rows, D) -> (fetched, D).
+
+    The order of the additions is that of the token's choices, in float32 or wider, rounded to the
+    dtype of y once.
 
     Args:
-      y: (rows, D).
-      weights: (assignments of all ranks,).
+      y: (rows, D): the experts' results.
+      weights: (assignments of all ranks,), or None for ones.
       handle: of the dispatch.
     """
-    return sum_rows(y, handle, take(weights, handle.assignment))
+    wide = accumulator(y.dtype)
+    by_row = None if weights is None else take(weights, handle.assignment).astype(wide)
+
+    def weighted(index=None):
+        part = y if index is None else take(y, index)
+        part = part.astype(wide)
+        if by_row is None:
+            return part
+        by = by_row if index is None else take(by_row, index)
+        return by[:, None] * part
+
+    if handle.rows_of is None:
+        used = (handle.fetch >= 0)[:, None]
+        partial = jnp.where(used, weighted(), 0)
+    else:
+        partial = sum(weighted(index) for index in handle.rows_of.T)
+    return partial.astype(y.dtype)
 
 
-def _combine_forward(y, weights, handle):
-    return combine(y, weights, handle), (y, weights, handle)
+def _add_forward(y, weights, handle):
+    return add(y, weights, handle), (y if weights is not None else None, weights, handle)
 
 
-def _combine_backward(kept, ct):
+def _add_backward(kept, ct):
     y, weights, handle = kept
-    arrived = fetch_rows(ct, handle)
+    arrived = expand(ct, handle)
+    if weights is None:
+        return arrived, None, None
     wide = accumulator(y.dtype)
     row_weights = take(weights, handle.assignment).astype(wide)
     to_y = (row_weights[:, None] * arrived.astype(wide)).astype(y.dtype)
@@ -130,4 +186,21 @@ def _combine_backward(kept, ct):
     return to_y, to_weights, None
 
 
-combine.defvjp(_combine_forward, _combine_backward)
+expand.defvjp(
+    lambda fetched, handle: (expand(fetched, handle), handle),
+    lambda handle, ct: (add(ct, None, handle), None),
+)
+add.defvjp(_add_forward, _add_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def dispatch_float8(block: int, x: Any, handle: MoeHandle) -> Any:
+    """Fetches and expands rounded tokens; its cotangents are those of tokens that are not."""
+    packed = _copies(take_tokens(float8.pack(x, block), handle), handle)
+    return float8.unpack(packed, x.shape[1], block, x.dtype)
+
+
+dispatch_float8.defvjp(
+    lambda block, x, handle: (dispatch_float8(block, x, handle), handle),
+    lambda block, handle, ct: (deliver(add(ct, None, handle), handle), None),
+)

@@ -13,7 +13,7 @@ import jax
         *("group_sizes", "counts", "dropped"),
         *("assignment", "fetch", "expand", "rows_of", "back", "wanted", "returned"),
     ],
-    meta_fields=["axes", "choices"],
+    meta_fields=["axes", "choices", "capacity"],
 )
 @dataclasses.dataclass(frozen=True)
 class MoeHandle:
@@ -45,3 +45,4 @@ class MoeHandle:
     returned: Any  # (fetched,): whether the token of each fetched row is another rank's.
     axes: tuple  # over which the experts are spread.
     choices: int  # of a token.
+    capacity: int | None  # rows of an expert; None: rows without gaps.

@@ -85,6 +85,7 @@ def route(
         returned=(fetch >= 0) & (fetch // max(tokens, 1) != me),
         axes=axes,
         choices=choices,
+        capacity=capacity,
     )
 
 

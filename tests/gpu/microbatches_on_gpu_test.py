@@ -1,0 +1,96 @@
+"""examples/microbatches.py as it is traced for GPUs: values on CPU devices, and the order of calls.
+
+Nothing here needs a GPU (start_done_on_gpu_test.py).
+"""
+
+import pathlib
+import sys
+from unittest import mock
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples"))
+
+import exchanges
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import transformer
+from absl.testing import absltest
+from lowered_calls import calls
+from moe_trainer import MoeTrainer
+
+import jax_cxl
+
+LAYERS = 3
+
+
+def trainer(in_halves, dtype=np.float32):
+    sizes = transformer.Sizes(layers=LAYERS, width=16, heads=2)
+    options = (8, 2, 8.0, in_halves)  # room for all tokens
+    return MoeTrainer(
+        *(sizes, jnp.dtype(dtype), optax.adamw(0.01), jax_cxl, exchanges.dispatch, *options)
+    )
+
+
+def batch(rows):
+    return np.random.default_rng(0).integers(0, 256, (rows, 17), np.uint8)
+
+
+class MicrobatchesTest(absltest.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.enterContext(mock.patch("jax.default_backend", lambda: "gpu"))
+
+    def test_same_steps(self):
+        """The parameters stay those of steps without micro-batches."""
+        states = []
+        for in_halves in (False, True):
+            each = trainer(in_halves)
+            tokens = each.put(batch(2 * jax.device_count()))
+            state = each.init(0)
+            losses = []
+            for _ in range(3):
+                state, metrics = each.step(state, tokens)
+                losses.append([float(value) for value in metrics.values()])
+            states.append((losses, jax.tree.map(np.asarray, state.parameters)))
+        expected, actual = states
+        np.testing.assert_allclose(actual[0], expected[0], rtol=1e-4)
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=2e-4), *states[::-1]
+        )
+        self.assertLess(actual[0][2][0], actual[0][0][0])
+
+    def test_order_of_calls(self):
+        """Computation is tied between start and done of each move of rows."""
+        each = trainer(True)
+        tokens = each.put(batch(2 * jax.device_count()))
+        state = each.init(0)
+        text = each.step.trace(state, tokens).lower(lowering_platforms=("cuda",)).as_text()
+        found = calls(text)
+        starts = {result: name for name, result, _, _ in found if name in ("start", "start_rows")}
+        # Of each layer: two moves each way for two micro-batches, forward and backward.
+        self.assertEqual(list(starts.values()).count("start_rows"), 8 * LAYERS)
+        # Parameters of all layers and their gradients.
+        self.assertEqual(list(starts.values()).count("start"), 2 * LAYERS)
+        order = [
+            (name, (result if name.startswith("start") else operands[name == "done"]).split("#")[0])
+            for name, result, operands, _ in found
+            if name != "collective"
+        ]
+        beside_nothing = 0
+        for result in starts:
+            begin = order.index((starts[result], result))
+            end = order.index(("done", result))
+            between = [name for name, _ in order[begin + 1 : end]]
+            beside_nothing += "tie" not in between
+        # The first gather, the last combine, the first transpose, and the last sum.
+        self.assertLessEqual(beside_nothing, 4)
+
+    def test_odd_number_of_sequences(self):
+        each = trainer(True)
+        with self.assertRaisesRegex(ValueError, "even number of sequences on each device, got 1"):
+            each.step(each.init(0), each.put(batch(jax.device_count())))
+
+
+if __name__ == "__main__":
+    absltest.main()
