@@ -201,6 +201,13 @@ Status DeviceChannel::FollowLast(cudaStream_t stream) {
                           "cudaStreamWaitEvent");
 }
 
+// Returns true if a kernel of this shape divides the slots in another way than
+// the call before it. A relay waits for the other blocks' words itself.
+bool DeviceChannel::StartsNewLayout(const cuda::Shape& shape) const {
+  return last_by_copy_engine_ || (relay_ == nullptr && last_blocks_ > 0 &&
+                                  last_blocks_ != shape.blocks);
+}
+
 // Fills in what every path needs.
 cuda::DeviceCall DeviceChannel::Prepare(const Call& call,
                                         const StoredPlan& gpu_plan,
@@ -282,9 +289,12 @@ Result<cudaStream_t> DeviceChannel::Enqueue(const Call& call, bool aside,
     CXL_RETURN_IF_ERROR(cuda::CudaStatus(
         cuda::ClearRows(call.request, call.row_operands.scratch, stream),
         "clearing scratch memory"));
-    if (call.request.op == plan::Op::kRaggedAllToAll)
+    if (call.request.op == plan::Op::kRaggedAllToAll) {
       CXL_RETURN_IF_ERROR(
           EnqueueOne(GatherOfSlices(call), aside, stream).status());
+      std::lock_guard lock(mutex_);
+      ++parts_of_calls_;
+    }
   }
   return EnqueueOne(call, aside, stream);
 }
@@ -327,7 +337,7 @@ Result<cudaStream_t> DeviceChannel::EnqueueRecorded(const Call& call,
   const cuda::DeviceCall device =
       Prepare(call, *gpu_plan, descriptor, path.slots);
 
-  const cuda::Shape shape = ShapeOf(call);
+  const cuda::Shape shape = ShapeOf(call, aside);
   Note(call, descriptor, *gpu_plan);
   if (relay_ != nullptr)
     EnqueueRelay(device, *gpu_plan, path, shape, in_series);
@@ -346,8 +356,9 @@ Result<cudaStream_t> DeviceChannel::EnqueueRecorded(const Call& call,
   } else if (gpu_plan->flagged) {
     error = LaunchFlagged(device, *gpu_plan, stream);
   } else {
-    if (std::exchange(last_by_copy_engine_, false))
-      error = cuda::LaunchWaitForEnd(device, stream);
+    if (StartsNewLayout(shape)) error = cuda::LaunchWaitForEnd(device, stream);
+    last_by_copy_engine_ = false;
+    last_blocks_ = shape.blocks;
     if (error == cudaSuccess)
       error = plan::MovesRows(call.request.op) && call.request.count > 0
                   ? LaunchRows(call, device, shape, stream)
@@ -363,6 +374,7 @@ Result<cudaStream_t> DeviceChannel::EnqueueRecorded(const Call& call,
         cudaStreamWaitEvent(stream, last_done_), "cudaStreamWaitEvent"));
   last_stream_ = end;
   if (!gpu_plan->flagged) rounds_ += gpu_plan->rounds;
+  if (plan::MovesRows(call.request.op)) return end;  // the device counts
   std::lock_guard lock(mutex_);
   stats_.bytes_published += gpu_plan->bytes_published;
   stats_.bytes_retrieved += gpu_plan->bytes_retrieved;

@@ -101,6 +101,7 @@ class DeviceChannel {
                                        cudaStream_t stream);
   Status FinishConnecting();
   Status FollowLast(cudaStream_t stream);
+  bool StartsNewLayout(const cuda::Shape& shape) const;
   Status UploadMembers();
   Status OpenRelay();
   cuda::DeviceCall Prepare(const Call& call, const StoredPlan& gpu_plan,
@@ -117,7 +118,7 @@ class DeviceChannel {
   // In device_channel_plans.cc.
   Path PathOf(const Call& call, bool aside) const;
   bool IsShort(const Call& call) const;
-  cuda::Shape ShapeOf(const Call& call) const;
+  cuda::Shape ShapeOf(const Call& call, bool aside) const;
   Result<std::optional<cuda::GpuPlan>> MakeFlaggedPlan(
       const plan::Request& request) const;
   Result<const StoredPlan*> StoredPlanFor(
@@ -156,12 +157,16 @@ class DeviceChannel {
   bool last_recorded_ = false;          // true if that event has been recorded
   cudaStream_t last_stream_ = nullptr;  // on which that call ended
   std::optional<Series> series_;
-  bool last_by_copy_engine_ = false;  // the last call without flags
+  // The last call without flags.
+  bool last_by_copy_engine_ = false;
+  uint32_t last_blocks_ = 0;  // of its kernel; 0: there was none
   uint64_t rounds_ = 0;
   uint64_t flagged_rounds_;
 
   mutable std::mutex mutex_;  // for members that both threads use
   uint64_t calls_ = 0;        // number of enqueued calls
+  // How many of them are the first part of another call, for Stats.
+  uint64_t parts_of_calls_ = 0;
   // The last calls, of which only Check drops those that have finished.
   std::deque<Enqueued> under_way_;
   std::optional<CountedCalls> recorded_;  // once open

@@ -172,8 +172,10 @@ void DeviceChannel::Abort() {
 Stats DeviceChannel::stats() {
   std::lock_guard lock(mutex_);
   Stats stats = stats_;
-  stats.calls = calls_;
+  stats.calls = calls_ - parts_of_calls_;
   if (status_ == nullptr) return stats;
+  stats.bytes_published += Read(status_.get()->row_bytes.published);
+  stats.bytes_retrieved += Read(status_.get()->row_bytes.retrieved);
   AddTimes(Read(status_.get()->finished));
   stats.seconds = Read(status_.get()->busy_ns) * 1e-9 + copying_s_;
   return stats;

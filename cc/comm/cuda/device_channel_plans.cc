@@ -106,11 +106,17 @@ bool DeviceChannel::IsShort(const Call& call) const {
 // If all blocks' words are relayed together, a call may have fewer blocks than
 // the call before, and a call then needs fewer words. Blocks in different
 // slots divide the slots by their number, so their number must stay.
-cuda::Shape DeviceChannel::ShapeOf(const Call& call) const {
+//
+// Rows have no copy engines. Beside computation, few blocks fill the link
+// nearly as well, and leave it most multiprocessors.
+cuda::Shape DeviceChannel::ShapeOf(const Call& call, bool aside) const {
   constexpr uint64_t kBlockBytes = uint64_t{16} << 10;
   constexpr uint32_t kMostBlocks = 32;
   cuda::Shape shape = options_.shape;
-  if (relay_ == nullptr || connection_.stripes().slot_step > 0) return shape;
+  if (connection_.stripes().slot_step > 0) return shape;
+  if (aside && plan::MovesRows(call.request.op))
+    shape.blocks = std::min(shape.blocks, options_.row_blocks_aside);
+  if (relay_ == nullptr) return shape;
   const uint64_t bytes =
       std::max(plan::InputBytes(call.request), plan::OutputBytes(call.request));
   shape.blocks = static_cast<uint32_t>(std::bit_floor(std::clamp<uint64_t>(

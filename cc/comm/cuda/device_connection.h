@@ -35,6 +35,9 @@ struct DeviceOptions {
   // computation do.
   uint64_t copy_engine_bytes = uint64_t{64} << 20;
   uint64_t copy_engine_bytes_aside = uint64_t{1} << 20;
+  // The most blocks of a kernel that moves rows beside computation. A power of
+  // two.
+  uint32_t row_blocks_aside = 16;
   // In a pool of one device: the smallest chunk that is worth a round of the
   // copy engines, and the number of their pipelines (0: follows from the call).
   uint64_t copy_min_chunk_bytes = uint64_t{2} << 20;

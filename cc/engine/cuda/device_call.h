@@ -41,6 +41,13 @@ enum class DeviceFault : uint32_t {
   kSlices = 3,    // the slices of a ragged_all_to_all are wrong
 };
 
+// The bytes of rows that the device has moved. Only the device knows which rows
+// of a call move.
+struct RowBytes {
+  uint64_t published;
+  uint64_t retrieved;
+};
+
 // The words by which a device and its host communicate about a channel, in
 // pinned memory of the host. Each word has one writer.
 struct alignas(128) DeviceStatus {
@@ -50,6 +57,7 @@ struct alignas(128) DeviceStatus {
   alignas(128) uint64_t finished;  // device: number of finished calls
   uint64_t started;                // device: number of started calls
   uint64_t busy_ns;                // device: time spent in calls
+  RowBytes row_bytes;              // device: moved so far
   uint32_t waiting_for;            // device: member + 1; 0 for none
   uint32_t fault;                  // device: a DeviceFault
   uint32_t fault_member;           // device: the member that the fault concerns
@@ -62,6 +70,7 @@ struct DeviceScratch {
   uint32_t blocks_done;  // 0 between calls
   uint64_t busy_ns;
   uint64_t flagged_released;  // rounds that all peers have certainly read
+  RowBytes row_bytes;
 };
 
 // One call of one rank, for kernels and the host.

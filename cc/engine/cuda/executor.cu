@@ -200,25 +200,26 @@ __device__ void Receive(const DeviceCall& call, DataWarp& warp,
   warp.Rotate(vectors.size());
 }
 
-// --- the same of operations that move rows ---
+// --- the same of operations that move rows: return the number of vectors that
+// this thread has moved ---
 
-__device__ void SendRows(const DeviceCall& call, const DeviceRows& rows,
-                         DataWarp& warp, const DeviceStep& step) {
-  if (step.kind != DeviceStepKind::kPut) return;  // own rows have been copied
+__device__ uint32_t SendRows(const DeviceCall& call, const DeviceRows& rows,
+                             DataWarp& warp, const DeviceStep& step) {
+  if (step.kind != DeviceStepKind::kPut) return 0;  // own rows have been copied
   const std::byte* from = call.input + step.from;
-  PutRows(
+  return PutRows(
       rows, warp, VectorsOf(call, step.to, step.bytes), step.from, step.bytes,
       [&](uint64_t i, uint64_t valid) { return LoadLocal(from + i, valid); },
       call.members[call.self].slots[SlotOf(call, step.round)] + step.to);
 }
 
-__device__ void ReceiveRows(const DeviceCall& call, const DeviceRows& rows,
-                            DataWarp& warp, const DeviceStep& step) {
-  if (step.kind != DeviceStepKind::kGet) return;
+__device__ uint32_t ReceiveRows(const DeviceCall& call, const DeviceRows& rows,
+                                DataWarp& warp, const DeviceStep& step) {
+  if (step.kind != DeviceStepKind::kGet) return 0;
   const std::byte* slot =
       call.members[step.first].slots[SlotOf(call, step.round)] + step.from;
   const uint64_t block = rows.row_bytes * rows.table_rows;
-  MoveTaken(
+  return MoveTaken(
       rows, warp, VectorsOf(call, step.from, step.bytes), step.first,
       step.to - step.first * block, step.bytes,
       [&](uint64_t i, uint64_t) { return LoadSlot(slot + i); }, call.output);
@@ -232,20 +233,25 @@ __device__ bool RunSteps(const DeviceCall& call, const DeviceRows& rows,
   constexpr DeviceStepKind kRings =
       sending ? DeviceStepKind::kPublish : DeviceStepKind::kRelease;
   const uint32_t count = sending ? call.num_sending : call.num_receiving;
+  uint32_t moved = 0;  // vectors of rows
   for (uint32_t at = 0; at < count; ++at) {
     const DeviceStep& step = sending ? call.sending[at] : call.receiving[at];
     if (step.kind != kRings) {
       if (!warp.AwaitReady(at)) return false;
       if constexpr (sending && moves_rows)
-        SendRows(call, rows, warp, step);
+        moved += SendRows(call, rows, warp, step);
       else if constexpr (sending)
         Send(call, warp, step);
       else if constexpr (moves_rows)
-        ReceiveRows(call, rows, warp, step);
+        moved += ReceiveRows(call, rows, warp, step);
       else
         Receive(call, warp, step);
     }
     warp.Done(at);
+  }
+  if constexpr (moves_rows) {
+    RowBytes& bytes = call.scratch->row_bytes;
+    AddMoved(sending ? &bytes.published : &bytes.retrieved, moved);
   }
   return true;
 }

@@ -32,6 +32,9 @@ class KernelProgress {
     const uint64_t busy_ns = busy_ns_ + NowNs() - started_ns_;
     call_.scratch->busy_ns = busy_ns;
     StoreWord(&call_.status->busy_ns, busy_ns);
+    const RowBytes& moved = call_.scratch->row_bytes;
+    StoreWord(&call_.status->row_bytes.published, LoadWord(&moved.published));
+    StoreWord(&call_.status->row_bytes.retrieved, LoadWord(&moved.retrieved));
     StoreWord(&call_.status->finished, call_.call + 1);
     return true;
   }

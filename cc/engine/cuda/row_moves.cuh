@@ -72,13 +72,16 @@ __device__ __forceinline__ bool IsPublished(const DeviceRows& rows,
 // Visits the vectors [first, vectors.size()) of this thread, kRowUnroll at a
 // time. `use(offset)` returns -1 if a vector does not move, `load` and `store`
 // move it. `follow` takes what `use` returned, and its result goes to `store`.
-// So its load is under way together with others.
+// So its load is under way together with others. Returns the number of vectors
+// that this thread has moved.
 template <typename Use, typename Follow, typename Load, typename Store>
-__device__ __forceinline__ void MoveSome(DataWarp& warp,
-                                         const StripeVectors& vectors,
-                                         uint64_t bytes, const Use& use,
-                                         const Follow& follow, const Load& load,
-                                         const Store& store) {
+__device__ __forceinline__ uint32_t MoveSome(DataWarp& warp,
+                                             const StripeVectors& vectors,
+                                             uint64_t bytes, const Use& use,
+                                             const Follow& follow,
+                                             const Load& load,
+                                             const Store& store) {
+  uint32_t moved = 0;
   for (uint32_t base = warp.thread(); base < vectors.size();
        base += warp.threads() * kRowUnroll) {
     uint4 values[kRowUnroll];
@@ -89,6 +92,7 @@ __device__ __forceinline__ void MoveSome(DataWarp& warp,
       const uint32_t i = base + k * warp.threads();
       offsets[k] = i < vectors.size() ? vectors.Offset(i) : bytes;
       used[k] = offsets[k] < bytes ? use(offsets[k]) : -1;
+      moved += used[k] >= 0;
     }
 #pragma unroll
     for (int k = 0; k < kRowUnroll; ++k)
@@ -101,15 +105,26 @@ __device__ __forceinline__ void MoveSome(DataWarp& warp,
       if (used[k] >= 0) store(offsets[k], values[k], used[k], following[k]);
   }
   warp.Rotate(vectors.size());
+  return moved;
+}
+
+// Adds a thread's vectors to the sum of all calls. All threads of a warp call
+// it.
+__device__ __forceinline__ void AddMoved(uint64_t* bytes, uint32_t vectors) {
+  const uint32_t sum = __reduce_add_sync(0xffffffff, vectors);
+  if (LaneInWarp() == 0 && sum > 0)
+    atomicAdd(reinterpret_cast<unsigned long long*>(bytes), uint64_t{sum} * 16);
 }
 
 // Puts the published rows of bytes [at, at + bytes) of this rank's block.
+// Returns the number of vectors of this thread.
 template <typename Load>
-__device__ __forceinline__ void PutRows(const DeviceRows& rows, DataWarp& warp,
-                                        const StripeVectors& vectors,
-                                        uint64_t at, uint64_t bytes,
-                                        const Load& load, std::byte* slot) {
-  MoveSome(
+__device__ __forceinline__ uint32_t PutRows(const DeviceRows& rows,
+                                            DataWarp& warp,
+                                            const StripeVectors& vectors,
+                                            uint64_t at, uint64_t bytes,
+                                            const Load& load, std::byte* slot) {
+  return MoveSome(
       warp, vectors, bytes,
       [&](uint64_t i) {
         const uint64_t end = bytes - i < 16 ? bytes : i + 16;
@@ -120,17 +135,18 @@ __device__ __forceinline__ void PutRows(const DeviceRows& rows, DataWarp& warp,
 }
 
 // Moves the taken rows of bytes [at, at + bytes) of a member's block to the
-// output. `load(offset, valid)` loads a vector.
+// output. `load(offset, valid)` loads a vector. Returns the number of vectors
+// of this thread.
 template <typename Load>
-__device__ __forceinline__ void MoveTaken(const DeviceRows& rows,
-                                          DataWarp& warp,
-                                          const StripeVectors& vectors,
-                                          int member, uint64_t at,
-                                          uint64_t bytes, const Load& load,
-                                          std::byte* output) {
+__device__ __forceinline__ uint32_t MoveTaken(const DeviceRows& rows,
+                                              DataWarp& warp,
+                                              const StripeVectors& vectors,
+                                              int member, uint64_t at,
+                                              uint64_t bytes, const Load& load,
+                                              std::byte* output) {
   const int32_t* first = rows.first + member * rows.table_rows;
   if (rows.row_vectors > 0) {
-    MoveSome(
+    return MoveSome(
         warp, vectors, bytes,
         [&](uint64_t i) { return first[RowVector(rows, at + i).row]; },
         [&](int32_t place) { return rows.next[place]; }, load,
@@ -140,7 +156,6 @@ __device__ __forceinline__ void MoveTaken(const DeviceRows& rows,
           for (; other >= 0; other = rows.next[other])
             StoreLocal(to + other * rows.row_bytes, v, 16);
         });
-    return;
   }
   // A vector has parts of several rows.
   const auto for_each = [&](uint64_t i, const auto& visit) {
@@ -155,7 +170,7 @@ __device__ __forceinline__ void MoveTaken(const DeviceRows& rows,
             row_end < end ? row_end : end);
     }
   };
-  MoveSome(
+  return MoveSome(
       warp, vectors, bytes,
       [&](uint64_t i) {
         int32_t used = -1;
