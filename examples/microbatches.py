@@ -60,7 +60,9 @@ class _Layers:
             dispatch1 = second.dispatch()
             rows0 = dispatch1.tie(rows0)
             if number + 1 < len(shards):
-                gather = self._gather(shards[number + 1])
+                # Without the barrier XLA would start all gathers before the first layer.
+                shard, rows0 = lax.optimization_barrier((shards[number + 1], rows0))
+                gather = self._gather(shard)
                 rows0 = gather.tie(rows0)
             y0 = first.compute(layer, rows0, handle0)
             rows1, handle1 = dispatch1.done(after=y0)
@@ -79,19 +81,25 @@ class _Layers:
         ct0, ct1 = jnp.split(ct, 2)
         of_shards, of_matrices = [], []
         combine1 = _send_cotangents(ct1, saved[-1][1][1])
+        ct0 = combine1.tie(ct0)
         scatter: Any = None  # of the gradients of the layer above
         for number in reversed(range(len(saved))):
             (pulls0, handle0), (pulls1, handle1) = saved[number]
             combine0 = _send_cotangents(ct0, handle0)
             ct_y1 = combine0.tie(combine1.done(after=ct0)[0])
-            layer1, ct_rows1, ct_weights1 = pulls1.experts(ct_y1)
-            ct_y0 = combine0.done(after=ct_rows1)[0]
             if scatter is not None:
-                of_shards.append(scatter.done(after=ct_rows1))
+                ct_y1 = scatter.tie(ct_y1)
+            layer1, ct_rows1, ct_weights1 = pulls1.experts(ct_y1)
+            ct_y0 = combine0.done(after=(layer1, ct_rows1))[0]
+            if scatter is not None:
+                of_shards.append(scatter.done(after=(layer1, ct_rows1)))
             dispatch1 = _combine_start(ct_rows1, handle1)
             layer0, ct_rows0, ct_weights0 = pulls0.experts(dispatch1.tie(ct_y0))
             of_matrices.append(layer0 + layer1)
-            ct_tokens1 = dispatch1.done(after=ct_rows0)
+            # Short calls would wait for a move of rows that is under way: they stand between two.
+            ct_tokens1, ct_weights0, ct_weights1 = lax.optimization_barrier(
+                (dispatch1.done(after=(layer0, ct_rows0)), ct_weights0, ct_weights1)
+            )
             (ct_weights0,) = pulls0.weights(ct_weights0)
             (ct_weights1,) = pulls1.weights(ct_weights1)
             ct_rows0, ct_weights0, ct_weights1 = lax.optimization_barrier(

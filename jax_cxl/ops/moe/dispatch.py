@@ -101,6 +101,9 @@ def moe_dispatch_halves(
         rows = _send(x, handle, float8_block)
         return [], (rows, handle), lambda _, others: others
 
+    # Short calls would wait for rows that are under way. So they all come before.
+    x, handle = lax.optimization_barrier((x, handle))
+
     def rest(results, handle):
         rows = exchange.expand(results[0], handle)
         return _by_expert(rows, handle), handle

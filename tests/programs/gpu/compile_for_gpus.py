@@ -19,7 +19,9 @@ import jax_cxl
 from jax_cxl import _core
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "examples"))
+import exchanges
 import fsdp
+import microbatches
 import prefetch
 import speed
 
@@ -72,12 +74,32 @@ def stack_of_layers(shards, x):
     return jax.grad(lambda *v: jnp.sum(apply(*v).astype(np.float32)))(shards, x)
 
 
+def layers_of_experts(shards, matrices, x):
+    def before(vector, x):
+        x += jnp.tanh(x @ vector.reshape(WIDTH, WIDTH))
+        tokens = x.reshape(-1, WIDTH)
+        weights, chosen = jax.lax.top_k(jax.nn.softmax(tokens[:, :4].astype(np.float32)), 2)
+        return (x, tokens, weights), chosen
+
+    def experts(matrices, rows):
+        return jnp.tanh(rows @ matrices)
+
+    sizes = exchanges.Sizes(AXIS, 4, ROWS)
+
+    def loss(shards, matrices, x):
+        y = microbatches.apply(before, experts, sizes, list(shards), list(matrices), x)
+        return jnp.sum(jnp.square(y.astype(np.float32)))
+
+    return jax.grad(loss, argnums=(0, 1, 2))(shards, matrices, x)
+
+
 def register_handlers():
     """Handlers for the names, none of which is ever called."""
     for name, stages in _core.registrations().items():
         jax.ffi.register_ffi_target(name, stages["execute"], platform="CUDA")
         handler = stages["execute"]
-    for name in (call_attributes.START_TARGET, primitives.DONE_TARGET, primitives.TIE_TARGET):
+    starts = call_attributes.START_TARGET, call_attributes.START_ROWS_TARGET
+    for name in (*starts, primitives.DONE_TARGET, primitives.TIE_TARGET):
         jax.ffi.register_ffi_target(name, handler, platform="CUDA")
 
 
@@ -120,6 +142,16 @@ def main() -> None:
         shards = argument((LAYERS, WIDTH**2), None, AXIS)
         alone = speed.communication(jax_cxl, jnp.bfloat16).lower(shards)
         programs["communication"] = alone.compile().as_text()
+
+        rows = jax.P(AXIS)
+        specs = jax.P(None, AXIS), jax.P(None, AXIS), rows
+        program = jax.shard_map(
+            layers_of_experts, mesh=mesh, in_specs=specs, out_specs=specs, check_vma=False
+        )
+        matrices = argument((LAYERS, 4, WIDTH, WIDTH), None, AXIS)
+        x = argument((4, ROWS, WIDTH), AXIS)
+        text = jax.jit(program).lower(shards, matrices, x).compile().as_text()
+        programs["layers_of_experts"] = text
         print(json.dumps(programs))
 
 
