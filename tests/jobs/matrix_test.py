@@ -16,14 +16,14 @@ class MatrixTest(parameterized.TestCase):
         done = job.run(
             "matrix/run_matrix.py",
             f"--output={folder}",
-            f"--part={layout.part}",
+            f"--sixths={','.join(map(str, layout.sixths))}",
             "--operations_per_program=3",
             environment=layouts.ENVIRONMENT,
             **layout.options(),
         )
         self.assertEqual(done.returncode, 0, done.stderr)
         records = layouts.read(folder)
-        chosen = list(cells.some_cells(layout.part))
+        chosen = list(cells.some_cells(layout.sixths))
         self.assertEqual(len(records), len(chosen))
         unexpected = []
         for cell, record in zip(chosen, records, strict=True):
@@ -34,7 +34,7 @@ class MatrixTest(parameterized.TestCase):
         self.assertEqual(unexpected, [])
 
     def test_parts_have_all_pairs(self):
-        parts = [cell for layout in layouts.LAYOUTS for cell in cells.some_cells(layout.part)]
+        parts = [cell for layout in layouts.LAYOUTS for cell in cells.some_cells(layout.sixths)]
         every = list(cells.all_cells())
         for pair in (
             lambda c: (c.operation.name, c.dtype),

@@ -4,8 +4,8 @@ import json
 import os
 import pathlib
 import subprocess
-import sys
 
+import job
 from absl.testing import absltest
 
 _BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
@@ -14,7 +14,7 @@ _BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 def _launch(*command, devices=1):
     return subprocess.run(
         [
-            *(sys.executable, "-m", "jax_cxl.launch", "-n", "2", "--no-prefix"),
+            *(*job.launch_command("jax.numpy", "absl.app"), "-n", "2", "--no-prefix"),
             *("--devices-per-process", str(devices), *command),
         ],
         env={**os.environ, "JAX_PLATFORMS": "cpu"},

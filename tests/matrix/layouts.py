@@ -15,7 +15,7 @@ class Layout:
 
     processes: int
     devices_per_process: int
-    part: int  # of the cells
+    sixths: tuple[int, ...]  # of the cells
 
     @property
     def name(self) -> str:
@@ -30,7 +30,8 @@ class Layout:
         return {"processes": self.processes, "devices_per_process": self.devices_per_process}
 
 
-LAYOUTS = (Layout(1, 4, 0), Layout(2, 2, 1), Layout(4, 1, 2))
+# Each process compiles all programs.
+LAYOUTS = (Layout(1, 4, (0, 1, 2)), Layout(2, 2, (3, 4)), Layout(4, 1, (5,)))
 
 
 def read(folder: pathlib.Path) -> list[dict[str, Any]]:

@@ -112,7 +112,7 @@ class RaggedAllToAllTest(parameterized.TestCase):
         output = rng.integers(0, 256, (harness.RANKS, harness.RANKS * rows, width), np.uint8)
         run = harness.program(exchange, check_vma=True)
         for slices in (1, 4):
-            for _ in range(3):
+            for _ in range(3 if rows < 3000 else 1):
                 table = routed(rng, kind, slices, rows)
                 y = np.asarray(run((operand, output, table)))
                 harness.check_equal(y, oracle(operand, output, table))

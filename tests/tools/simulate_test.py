@@ -199,8 +199,8 @@ class StudyTest(parameterized.TestCase):
                 )
 
     @parameterized.parameters(*(op for op in study.PLANNED if op != "barrier"))
-    def test_bytes_grow_as_the_bound_up_to_1024_hosts(self, op):
-        for ranks in (2, 12, 64, 256, 1024):
+    def test_bytes_grow_as_the_bound_up_to_256_hosts(self, op):
+        for ranks in (2, 12, 64, 256):
             per_rank, total, per_card = study.scaling(op, ranks, 6)
             self.assertLess(per_rank, 1.03, ranks)
             self.assertLess(total, 1.01, ranks)

@@ -18,7 +18,7 @@ from matrix import cells
 import jax_cxl
 
 _OUTPUT = flags.DEFINE_string("output", None, "Existing folder for the results.", required=True)
-_PART = flags.DEFINE_integer("part", None, "Which part of the cells runs; by default all.")
+_SIXTHS = flags.DEFINE_list("sixths", [], "Which parts of some cells run; by default all cells.")
 _OPERATION = flags.DEFINE_string("operation", "", "Only operations whose names begin so.")
 _OPERATIONS_PER_PROGRAM = flags.DEFINE_integer(
     "operations_per_program", 1, "How many are compiled together.", lower_bound=1
@@ -30,7 +30,8 @@ _DTYPES = flags.DEFINE_list("dtypes", [], "Only these; by default all.")
 def main(_) -> None:
     jax.config.update("jax_enable_x64", True)
     jax_cxl.initialize()
-    chosen = cells.all_cells() if _PART.value is None else cells.some_cells(_PART.value)
+    sixths = [int(sixth) for sixth in _SIXTHS.value]
+    chosen = cells.some_cells(sixths) if sixths else cells.all_cells()
     wanted = [
         cell
         for cell in chosen
