@@ -14,6 +14,7 @@ from jax_cxl._hlo.module import Computation, Instruction, Module
 from jax_cxl._takeover import match, rewrite
 from jax_cxl._takeover.config import Config
 from jax_cxl._takeover.counts import counts
+from jax_cxl._takeover.decisions import Decisions
 from jax_cxl._takeover.match import NotTakenError
 from jax_cxl._takeover.world import World
 
@@ -32,7 +33,7 @@ def transform(
     data: bytes,
     world: Callable[[], World],
     strict: bool = False,
-    left: dict[str, str] | None = None,
+    decisions: Decisions | None = None,
 ) -> bytes | None:
     """Returns the module with its collectives replaced, None if nothing has to change.
 
@@ -40,8 +41,7 @@ def transform(
       data: a serialized HloModuleProto, after partitioning.
       world: returns the devices of the job. It is called only if the module has collectives.
       strict: whether a collective that cannot be taken over is an error.
-      left: gets the reason for each collective that was to be taken over and cannot be, by the
-        name of its instruction.
+      decisions: gets what is decided about each collective that was to be taken over.
 
     Raises:
       InvalidCollectiveError: in strict mode.
@@ -49,18 +49,16 @@ def transform(
     if not any(text in data for text in match.TEXTS):
         return None
     module = Module(data)
-    reasons: dict[str, str] = {}
+    decisions = Decisions() if decisions is None else decisions
     world = functools.cache(world)
     taken = 0
     for computation in list(module.with_any(_STARTS)):
         for instruction in list(computation.with_any(_STARTS)):
             found = None if computation.is_asynchronous else match.find(module, instruction)
             if found is not None:
-                reason = _exchange(module, computation, instruction, found, world(), strict)
-                taken += reason is None
-                reasons |= {instruction.name: reason} if reason else {}
-    if left is not None:
-        left.update(reasons)
+                taken += _exchange(
+                    module, computation, instruction, found, world(), strict, decisions
+                )
     # XLA drops the donation of arguments when a hook changes a module, so a module in which
     # nothing was taken over stays as it is: ranks match its calls by their order.
     if taken == 0:
@@ -76,21 +74,25 @@ def _exchange(
     found: match.Found,
     world: World,
     strict: bool,
-) -> str | None:
-    """Takes over one collective. Returns None if done, "" if not wanted, else why not."""
+    decisions: Decisions,
+) -> bool:
+    """Takes over one collective. Returns whether it was taken over."""
     try:
         if not world.wants(match.devices(module, found)):
-            return ""
+            return False
         collective = match.collective(module, found)
-        rewrite.rewrite(module, computation, old, collective, world, found.starts)
+        in_levels = rewrite.rewrite(module, computation, old, collective, world, found.starts)
     except NotTakenError as reason:
         _left(module, old, str(reason), strict)
-        return str(reason)
+        decisions.left[old.name] = str(reason)
+        return False
+    if in_levels:
+        decisions.in_levels.add(old.name)
     for computation_id in found.asynchronous:
         module.drop(computation_id)
     with _lock:
         counts.taken[found.opcode] += 1
-    return None
+    return True
 
 
 def _left(module: Module, instruction: Instruction, reason: str, strict: bool) -> None:

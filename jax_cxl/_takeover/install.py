@@ -9,6 +9,7 @@ import jax
 from jax_cxl import _compat
 from jax_cxl._runtime import program_errors
 from jax_cxl._takeover import hook, setting, start, survey
+from jax_cxl._takeover.decisions import Decisions
 
 _lock = threading.Lock()
 _installed = False
@@ -30,13 +31,13 @@ def install() -> None:
 
 def _on_module(data: bytes) -> bytes | None:
     wanted = setting.current()
-    left: dict[str, str] = {}
+    decisions = Decisions()
     after = None
     if wanted is not None:
         how = wanted
-        after = hook.transform(data, lambda: start.world(how), wanted.strict, left)
+        after = hook.transform(data, lambda: start.world(how), wanted.strict, decisions)
     if survey.wanted():
-        survey.tell(data, start.devices(), wanted, left)
+        survey.tell(data, start.devices(), wanted, decisions)
     return after
 
 

@@ -43,6 +43,8 @@ class _Context:
     world: World
     program: str
     line: str
+    # Whether each call that has been made runs in levels.
+    in_levels: list[bool] = dataclasses.field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -75,6 +77,7 @@ class _Context:
           rows: for the ragged all-to-all.
           grid: for a call in levels (`call_attributes.make`).
         """
+        self.in_levels.append(grid is not None)
         attributes = call_attributes.make(
             self.name,
             self.collective.op,
@@ -98,7 +101,7 @@ def rewrite(
     collective: Collective,
     world: World,
     starts: bool,
-) -> None:
+) -> bool:
     """Replaces a collective by calls of jax_cxl.
 
     Args:
@@ -108,6 +111,9 @@ def rewrite(
       collective: its translation (match.py).
       world: the devices of the job.
       starts: whether the instruction only starts the collective.
+
+    Returns:
+      Whether any of the calls runs in levels.
 
     Raises:
       NotTakenError: the pool has no collective that does the same. Nothing has been changed.
@@ -133,6 +139,7 @@ def rewrite(
     builder.finish(
         [builder.copy(value, shape) for value, shape in zip(values, results, strict=True)]
     )
+    return any(context.in_levels)
 
 
 def _one(context: _Context, operand: Value, result: Shape) -> Value:

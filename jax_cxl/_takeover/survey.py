@@ -7,13 +7,14 @@ import dataclasses
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 import jax
 
 from jax_cxl import _compat
 from jax_cxl._hlo.module import Instruction, Module
 from jax_cxl._takeover import match, setting
+from jax_cxl._takeover.decisions import Decisions
 from jax_cxl._takeover.match import NotTakenError
 from jax_cxl._takeover.world import World
 
@@ -23,6 +24,7 @@ _OURS = (
     b"jax_cxl_barrier",
 )
 _OFF = "jax_cxl.replace_collectives is off: JAX_CXL_REPLACE_COLLECTIVES=1 sends it through the pool"
+_IN_LEVELS = "; in levels"
 _COLUMNS = ("collective", "result", "ranks", "source line", "goes through", "why")
 
 
@@ -112,16 +114,16 @@ def log(program: Program) -> None:
         logging.getLogger("jax_cxl").info("%s", program)
 
 
-def tell(data: bytes, world: World, how: setting.Setting | None, left: Mapping[str, str]) -> None:
+def tell(data: bytes, world: World, how: setting.Setting | None, decisions: Decisions) -> None:
     """Tells the listeners of a program.
 
     Args:
       data: the serialized module that XLA gave to the hook.
       world: the devices of the job.
       how: which of XLA's collectives are taken over, None for none.
-      left: why a collective could not be taken over, by the name of its instruction.
+      decisions: what the hook decided about the program.
     """
-    program = of_module(data, world, how, left)
+    program = of_module(data, world, how, decisions)
     with _lock:
         listeners = list(_listeners)
     for listener in listeners:
@@ -129,7 +131,7 @@ def tell(data: bytes, world: World, how: setting.Setting | None, left: Mapping[s
 
 
 def of_module(
-    data: bytes, world: World, how: setting.Setting | None, left: Mapping[str, str]
+    data: bytes, world: World, how: setting.Setting | None, decisions: Decisions
 ) -> Program:
     """Returns the collectives of a module, and what the hook decides about each."""
     module = Module(data)
@@ -143,7 +145,7 @@ def of_module(
             if instruction.proto.text(Instruction.TARGET).encode() in _OURS:
                 found.append(_ours(instruction, line))
             elif (theirs := match.find(module, instruction)) is not None:
-                found.append(_theirs(module, theirs, instruction, world, how, left, line))
+                found.append(_theirs(module, theirs, instruction, world, how, decisions, line))
     return Program(module.name, tuple(found))
 
 
@@ -154,7 +156,7 @@ def _ours(instruction: Instruction, line: str) -> Collective:
     function = name[1] if name else "barrier"
     why = f"the program calls jax_cxl.{function}, or its derivative does"
     if re.search(r"\bprocesses = [1-9]", config):
-        why += "; in levels"
+        why += _IN_LEVELS
     return Collective(function, _result(instruction), int(size[1]) if size else 0, line, POOL, why)
 
 
@@ -164,7 +166,7 @@ def _theirs(
     instruction: Instruction,
     world: World,
     how: setting.Setting | None,
-    left: Mapping[str, str],
+    decisions: Decisions,
     line: str,
 ) -> Collective:
     through, why, ranks = XLA, "", 0
@@ -178,12 +180,14 @@ def _theirs(
             why = "its groups lie within one process"
         elif how is None:
             why = _OFF
-        elif instruction.name in left:
-            why = left[instruction.name]
+        elif instruction.name in decisions.left:
+            why = decisions.left[instruction.name]
         else:
             if found.opcode == "collective-permute":
                 ranks = len(match.collective(module, found).groups[0])
             through, why = POOL, "jax_cxl.replace_collectives has taken it over"
+            if instruction.name in decisions.in_levels:
+                why += _IN_LEVELS
     except NotTakenError as reason:
         why = str(reason)
     return Collective(found.opcode, _result(instruction), ranks, line, through, why)

@@ -49,6 +49,9 @@ def check(mesh: Any, name: str, count: int, in_levels: bool, levels: bool | None
         jax.block_until_ready(program(x))
         before = jax_cxl.stats().bytes_published
         y = jax.block_until_ready(program(x))
+        (found,) = jax_cxl.explain(program, x).collectives
+    if (found.through, "in levels" in found.why) != ("pool", in_levels):
+        raise SystemExit(f"{name} of {count} elements, explained as {found}")
     moved = jax_cxl.stats().bytes_published - before
     expected = getattr(Model(processes, in_levels), name)(values).reshape(-1)
     for shard in y.addressable_shards:

@@ -1,0 +1,16 @@
+"""What the hook decided about the collectives of one program, for `jax_cxl.explain`."""
+
+import dataclasses
+
+
+@dataclasses.dataclass
+class Decisions:
+    """The decisions, by the names of the collectives' instructions.
+
+    Attributes:
+      left: why a collective that was to be taken over stays with XLA.
+      in_levels: the collectives that were taken over and run in levels.
+    """
+
+    left: dict[str, str] = dataclasses.field(default_factory=dict)
+    in_levels: set[str] = dataclasses.field(default_factory=set)
