@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "cc/base/status.h"
-#include "cc/comm/cuda/device_copies.h"
+#include "cc/comm/cuda/device_copies/device_copies.h"
 #include "cc/comm/cuda/device_runtime.h"
 #include "cc/comm/runtime.h"
 #include "cc/ffi/cuda/handlers.h"
@@ -118,7 +118,7 @@ NB_MODULE(_cuda, m) {
     return StatsDict(runtime == nullptr ? comm::Stats() : runtime->stats());
   });
   nb::class_<comm::DeviceCopies>(m, "DeviceCopies",
-                                 "cc/comm/cuda/device_copies.h")
+                                 "cc/comm/cuda/device_copies/device_copies.h")
       .def_static(
           "create",
           [](const nb::object&, uintptr_t base, uint64_t bytes,

@@ -7,7 +7,8 @@ import numpy as np
 from jax.interpreters import mlir
 
 from jax_cxl._primitives import named_axis
-from jax_cxl._runtime import alone, lifecycle, platforms
+from jax_cxl._runtime import lifecycle, platforms
+from jax_cxl._runtime.meeting import alone
 
 
 def of_groups(ctx: Any, name: str, axes: named_axis.Axes, groups: named_axis.Groups) -> np.ndarray:

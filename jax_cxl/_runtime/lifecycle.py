@@ -16,12 +16,9 @@ from jax_cxl import _core, errors
 from jax_cxl._launch import environment as launch_environment
 from jax_cxl._primitives import lowered_programs
 from jax_cxl._runtime import (
-    arrival,
     configuration,
-    connection,
     ending,
     late_ranks,
-    meetings,
     platforms,
     pool_uri,
     pools,
@@ -30,6 +27,7 @@ from jax_cxl._runtime import (
     start_gpus,
     tuning_table,
 )
+from jax_cxl._runtime.meeting import arrival, connection, meetings
 from jax_cxl._takeover import counts as takeover_counts
 
 

@@ -27,7 +27,8 @@ import jax
 
 from jax_cxl import _core, errors
 from jax_cxl._launch import environment as launch_environment
-from jax_cxl._runtime import configuration, lifecycle, platforms, pools, successor_tickets
+from jax_cxl._runtime import configuration, lifecycle, platforms, pools
+from jax_cxl._runtime.meeting import successor_tickets
 
 _POLL_SECONDS = 0.002
 # A rank of this host is known to be lost sooner.

@@ -8,7 +8,7 @@ import json
 import pathlib
 
 from jax_cxl import _compat, _core, errors
-from jax_cxl._runtime import arrival
+from jax_cxl._runtime.meeting import arrival
 
 FIELDS = (
     "slot_bytes",

@@ -25,10 +25,10 @@ def initialize() -> None:
     from jax_cxl._launch import environment
 
     if environment.board is not None:
-        from jax_cxl._runtime import alone
+        from jax_cxl._runtime.meeting import alone
 
         alone.warn()
-    from jax_cxl._runtime import making_devices
+    from jax_cxl._runtime.meeting import making_devices
 
     making_devices.announce()
     if os.environ.get("JAX_CXL_LOG"):

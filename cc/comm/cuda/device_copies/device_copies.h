@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_COMM_CUDA_DEVICE_COPIES_H_
-#define JAX_CXL_COMM_CUDA_DEVICE_COPIES_H_
+#ifndef JAX_CXL_COMM_CUDA_DEVICE_COPIES_DEVICE_COPIES_H_
+#define JAX_CXL_COMM_CUDA_DEVICE_COPIES_DEVICE_COPIES_H_
 
 #include <cuda_runtime_api.h>
 
@@ -71,4 +71,4 @@ class DeviceCopies {
 
 }  // namespace jax_cxl::comm
 
-#endif  // JAX_CXL_COMM_CUDA_DEVICE_COPIES_H_
+#endif  // JAX_CXL_COMM_CUDA_DEVICE_COPIES_DEVICE_COPIES_H_

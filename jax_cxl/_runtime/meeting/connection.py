@@ -7,7 +7,7 @@ import jax
 
 from jax_cxl import _compat, errors
 from jax_cxl._launch import environment as launch_environment
-from jax_cxl._runtime import alone, arrival
+from jax_cxl._runtime.meeting import alone, arrival
 
 # Files that jax.distributed and jax_cxl open, besides one for each other process.
 _FILES = 24

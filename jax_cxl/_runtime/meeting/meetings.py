@@ -13,14 +13,8 @@ import jax
 
 from jax_cxl import _compat, _core, errors
 from jax_cxl._launch import environment as launch_environment
-from jax_cxl._runtime import (
-    arrival,
-    connection,
-    platforms,
-    pools,
-    successor_tickets,
-    tuning_table,
-)
+from jax_cxl._runtime import platforms, pools, tuning_table
+from jax_cxl._runtime.meeting import arrival, connection, successor_tickets
 
 
 @dataclasses.dataclass

@@ -1,4 +1,4 @@
-#include "cc/comm/cuda/device_copies.h"
+#include "cc/comm/cuda/device_copies/device_copies.h"
 
 #include <algorithm>
 #include <utility>

@@ -27,7 +27,8 @@ import jax
 from jax_cxl import _compat, errors
 from jax_cxl._launch import environment as launch_environment
 from jax_cxl._launch.board import ENDED, RUNS
-from jax_cxl._runtime import making_devices, processes, program_ending
+from jax_cxl._runtime import processes, program_ending
+from jax_cxl._runtime.meeting import making_devices
 
 _POLL_SECONDS = 0.02
 _ADVICE = " All processes have to start again."
