@@ -54,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--ways", default="dispatch,dense-lax", help="default: %(default)s")
+    parser.add_argument("--ways", default="dispatch,halves,dense-lax", help="default: %(default)s")
     parser.add_argument("--experts", type=int, default=8, help="of a layer (default: 8)")
     parser.add_argument("--choices", type=int, default=2, help="of a token (default: 2)")
     parser.add_argument("--capacity_factor", type=float, default=1.25, help="default: 1.25")

@@ -84,6 +84,36 @@ def cpp_tests(suite: Suite) -> Record:
     return record
 
 
+# Rows that share 16 bytes, and rows of whole vectors.
+_SANITIZED = "Words/DeviceRowsTest.*/1:Words/DeviceRowsTest.*/3"
+_SANITIZERS = ("memcheck", "racecheck")
+
+
+def sanitizers(suite: Suite) -> Record:
+    """Runs calls that move rows under compute-sanitizer, which makes kernels many times slower."""
+    places = (shutil.which("compute-sanitizer"), "/usr/local/cuda/bin/compute-sanitizer")
+    tool = next((place for place in places if place and pathlib.Path(place).exists()), None)
+    if tool is None:
+        raise StageError("skipped", reason="compute-sanitizer is not installed")
+    record: Record = {}
+    end = suite.deadline
+    for number, name in enumerate(_SANITIZERS):
+        begin = time.monotonic()
+        # If the first one hangs, the second one still has time.
+        suite.deadline = begin + (end - begin) / (len(_SANITIZERS) - number)
+        text, complete = suite.run(
+            *(tool, f"--tool={name}", "--error-exitcode=9"),
+            *(str(suite.build / "cuda_device_rows_test"), f"--gtest_filter={_SANITIZED}"),
+            check=False,
+        )
+        found = [line.strip("= ") for line in text.splitlines() if "SUMMARY" in line]
+        seconds = round(time.monotonic() - begin, 1)
+        record[name] = {"complete": complete, "summary": found, "seconds": seconds}
+    if not all(found["complete"] for found in record.values()):
+        raise StageError("failed", **record)
+    return record
+
+
 def matrix(name: str, processes: int = 0, **environment: str) -> Callable[[Suite], Record]:
     def run(suite: Suite) -> Record:
         with tempfile.TemporaryDirectory() as folder:

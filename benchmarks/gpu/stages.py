@@ -29,6 +29,7 @@ _IN_FLUSH_POOL = {"JAX_CXL_POOL": f"shm:?size=512MiB{checks.FLUSH}"}
 ALL = {
     "build": Stage(checks.build, 240),
     "cpp_tests": Stage(checks.cpp_tests, 120),
+    "sanitizers": Stage(checks.sanitizers, 240, default=False),
     "matrix": Stage(checks.matrix("matrix"), 100),
     "matrix_one_process": Stage(checks.matrix("matrix_one_process", processes=1), 60),
     "matrix_flush": Stage(checks.matrix("matrix_flush", **_IN_FLUSH_POOL), 100),
