@@ -47,31 +47,41 @@ def _introduction() -> str:
     flagged = bytes_text(_simulator.FLAGGED_BYTES)
     return f"""## On CXL hardware: modelled
 
-Nobody here has a CXL switch. **Every number in this part is modelled**: the planners' own plans run
-on a model of hosts, links and cards (`cc/engine/sim`), whose constants stand with their sources in
-`jax_cxl/_simulate/constants.py`. `python -m jax_cxl simulate --write docs` writes this part again;
+Nobody here has a CXL switch. **Every number on this page is modelled.** A simulator runs the plans
+of jax_cxl's planners on a model of hosts, links and cards (`cc/engine/sim`).
+`jax_cxl/_simulate/constants.py` lists the model's constants with their sources.
+`python -m jax_cxl simulate --write docs` writes this page again, and
 `python -m jax_cxl simulate --hosts 12 --cards 6 --op all_reduce --bytes 64MiB` answers for another
-machine. Sizes are nccl-tests': the larger of input and output.
+machine. As in nccl-tests, the size of a call is the larger of its input and its output.
 
-The model is a discrete-event one. A GPU copies to the pool and from it at the same time, each
-direction in order; copies share links and cards max-min fairly; a card has a rate for reads, one
-for writes and one for both. A doorbell, a fence, a poll, a launch and a copy's set-up cost time.
-For jax_cxl one kernel makes the call, as `coherent` and `uncached` pools allow, and does what the
-CUDA engine's does or is to do (the end of this part names the differences): the copies of a round
-from all peers are side by side, behind one poll and a read's latency unless the copies before take
-longer; reductions read all peers' slots; each doorbell is rung behind a fence while the copies go
-on. Calls whose data are at most
-{flagged} on all ranks together have a flag in every other word: twice the
-bytes, but no fence, no doorbell and no poll, and readers follow writers by a few lines. Rings and
-limits stand in `cc/plan/gpu_geometry.cc`: {geometry.num_slots} slots of
-{bytes_text(geometry.slot_bytes)} at {PAPER.cards} cards. Each thread block of the kernel keeps its
-stripes of a round in another slot, so that a round of one rank lies on all cards
-([decision 12](decisions/0012-striped-rounds.md)); a copy loads each card by what it has of it.
+The simulator works event by event. A GPU copies to the pool and from the pool at the same time. The
+copies of each direction run in order. Copies that run at the same time share links and cards
+max-min fairly. A card has three rates: for reads, for writes, and for both together. A doorbell, a
+fence, a poll, a kernel launch and the set-up of a copy each cost time.
 
-The paper's three variants are rebuilt in `cc/engine/sim/paper.cc`; what is not known of All (number
-of chunks, order of a broadcast's readers) is chosen at each size in its favour. NCCL is its own
-cost model with one efficiency, {c.NCCL_EFFICIENCY}, for all operations. No source gives that of the
-paper's machine: it was calibrated once, on the paper's one figure in which only rates matter
+A call of jax_cxl is one kernel, as on `coherent` and `uncached` pools. The modelled kernel does
+what the kernel of the CUDA engine does or is to do
+([the last section](#what-the-model-leaves-out) names the differences):
+
+- In each round, the copies from all peers run side by side. Before them, the kernel waits for one
+  poll and the latency of one read. That wait costs nothing where earlier copies take longer.
+- A reduction reads the slots of all peers.
+- The kernel rings each doorbell behind a fence, and goes on copying meanwhile.
+- A call whose data are at most {flagged} on all ranks together has a flag in every other word. That
+  doubles the bytes, but the call needs no fence, no doorbell and no poll, and readers follow
+  writers by a few cache lines.
+
+`cc/plan/gpu_geometry.cc` defines rings and limits: with {PAPER.cards} cards a ring has
+{geometry.num_slots} slots of {bytes_text(geometry.slot_bytes)}. Each thread block of the kernel
+keeps its stripes of a round in another slot, so that a round of one rank lies on all cards
+([decision 12](decisions/0012-striped-rounds.md)). A copy loads each card with the bytes that lie on
+that card.
+
+`cc/engine/sim/paper.cc` rebuilds the paper's three variants, Naive, Aggregate and All. It is
+not known how many chunks All uses, nor in which order the readers of a broadcast read. The model
+takes what is fastest at each size. For NCCL the model is NCCL's own cost model with one
+efficiency, {c.NCCL_EFFICIENCY}, for all operations. No source gives the efficiency on the paper's
+machine. It was calibrated once, on the only figure of the paper in which nothing but rates matters
 (all-reduce above 256 MB, 1.05). Nothing else is fitted.
 
 ![modelled speed](img/modelled-speed.png)"""
@@ -80,22 +90,35 @@ paper's machine: it was calibrated once, on the paper's one figure in which only
 def _limits() -> str:
     return """### What the model leaves out
 
-The switch never is the bottleneck; cards have no queues, banks or row conflicts; polling costs its
-latency and its bytes but slows no copy, not even that of flags over and over; a link lets reads
-pass the writes that are still on their way; copies that share a resource share it evenly; a kernel
-keeps a link busy whatever its block count, and its blocks are all at the same step. Copy engines,
-to which the CUDA engine leaves the longest calls in a pool of one device, and long ones beside
-compute, are not modelled: the kernel stands for them. NCCL has no start-up, no congestion and no
-adaptive routing. Long calls of many ranks are run for some rounds and extended from there (within
-5% of running them to the end, reduce within 12%, all_to_all within 20%; everything up to 12 hosts
-and 256 MiB runs to the end). The paper's variants follow published descriptions, not its source.
+The model simplifies the machine:
 
-The model is ahead of the CUDA engine in one thing, which matters to calls of many ranks: outside
-the calls with flags a warp of the engine reads from one peer after another, so that each peer costs
-a read's latency. The engine's own limits were measured on an emulated pool and links of 55 GB/s:
-flags up to 256 KiB; 4 MiB of a round for all members together; rounds of at least 512 KiB in a pool
-of one device, and of 1 MiB in a pool of several (`cc/comm/cuda/device_connection.h`). The model has
-flags up to 64 KiB, whole slots, and rounds of at least 24 KiB in pools of several devices. With the
-engine's rounds, calls of 1 MiB between 3 hosts would take 1.1 to 2.0 times as long here, those of
-4 MiB 1.1 to 1.2 times, and those of 16 MiB and more 0.97 to 1.04 times. On real CXL the engine's
-limits are to be measured again."""
+- The switch is never the bottleneck. Cards have no queues, no banks and no row conflicts.
+- A poll costs its latency and its bytes, but slows no copy. That holds for repeated polls of flags
+  too.
+- Reads on a link pass the writes that are still on their way.
+- Copies that share a resource share it evenly.
+- A kernel keeps a link busy with any number of blocks, and all its blocks are at the same step.
+- There are no copy engines: the kernel stands for them. The CUDA engine gives them its longest
+  calls in a pool of one device, and long calls beside computation.
+- NCCL has no start-up, no congestion and no adaptive routing.
+- The paper's variants follow published descriptions, not the paper's source.
+
+The simulator runs long calls of many ranks for some rounds, and extends the time from there. The
+result is within 5% of a run to the end, for reduce within 12% and for all_to_all within 20%. All
+calls of up to 12 hosts and 256 MiB run to the end.
+
+In one thing the model is ahead of the CUDA engine, which matters to calls of many ranks. Except in
+calls with flags, a warp of the engine reads from one peer after another, so that each peer costs
+the latency of a read. The engine also has other limits than the model. They were measured on an
+emulated pool with links of 55 GB/s (`cc/comm/cuda/device_connection.h`):
+
+| | engine | model |
+| --- | --- | --- |
+| flags in calls of at most | 256 KiB | 64 KiB |
+| a round | 4 MiB for all members together | whole slots |
+| a round in a pool of one device, at least | 512 KiB | 256 KiB |
+| a round in a pool of several devices, at least | 1 MiB | 24 KiB |
+
+With the engine's rounds, modelled calls between 3 hosts would take 1.1 to 2.0 times as long at
+1 MiB, 1.1 to 1.2 times at 4 MiB, and 0.97 to 1.04 times from 16 MiB on. On real CXL the engine's
+limits have to be measured again."""

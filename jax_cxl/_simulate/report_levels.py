@@ -15,7 +15,7 @@ def levels_section(hosts: tuple[int, ...] = _HOSTS) -> str:
     return f"""### Hosts of eight GPUs, flat and in levels
 
 Flat: each of a host's eight GPUs is a rank of the pool. In levels: GPU g of each host is in group
-g, the groups call through the pool at the same time, and JAX's own collectives (NCCL's) work inside
+g. All groups call through the pool at the same time, and JAX's own collectives (NCCL) work inside
 the hosts.
 
 | | inside a host, before | through the pool, for each group | inside a host, after |
@@ -25,23 +25,26 @@ the hosts.
 | reduce_scatter (psum_scatter) | reduce_scatter | reduce_scatter of an eighth | |
 | all_to_all | all_to_all | all_to_all, a message for each pair of hosts and GPU | |
 
-The stages through the pool are the planners' own plans, of all groups together, on the model of
-links and cards. The stages inside are NCCL's cost model with rates that were measured here
-(`INSIDE_RATES` in `jax_cxl/_simulate/constants.py`, between two or four GPUs; those for
-peer-to-peer copies over PCIe were not measured). Over NVLink up to {max(c.CHUNKS)} chunks overlap
-their stages. Otherwise the stages need the same PCIe port of a GPU, and nothing overlaps.
-all_gather, reduce_scatter and all_to_all copy everything once inside a GPU, to put the blocks in
-order. There are two kinds of hosts: {few.links} link and {few.cards} cards for each host, which are
-as many cards as in the paper; and {many.links} links and {many.cards} cards, one for each GPU. NCCL
-has one 200 Gb/s adapter a host or eight. It reaches {c.NCCL_TUNED_EFFICIENCY:.0%} of their rate
-here, against {c.NCCL_EFFICIENCY} in the tables above; that is an assumption in its favour.
+The stages through the pool are the plans of jax_cxl's planners, for all groups together, on the
+model of links and cards. The stages inside a host follow NCCL's cost model, with rates that were
+measured here between two or four GPUs (`INSIDE_RATES` in `jax_cxl/_simulate/constants.py`). Only
+the rates of peer-to-peer copies over PCIe were not measured. Over NVLink the stages of up to
+{max(c.CHUNKS)} chunks overlap. Otherwise the stages need the same PCIe port of a GPU, and nothing
+overlaps. all_gather, reduce_scatter and all_to_all also copy everything once inside a GPU, to put
+the blocks in order.
+
+There are two kinds of hosts. The first kind has {few.links} link and {few.cards} cards for each
+host, which are as many cards as in the paper. The second kind has {many.links} links and
+{many.cards} cards, one of each for each GPU. NCCL has one 200 Gb/s adapter for each host, or eight.
+It reaches {c.NCCL_TUNED_EFFICIENCY:.0%} of their rate here, but {c.NCCL_EFFICIENCY:.0%} in the
+tables above. That is an assumption in NCCL's favour.
 
 [All rows](../benchmarks/results/{study.RESULTS}) are for 2 to 128 hosts,
 1 KiB to 1 GiB (64 MiB for more than 8 hosts) and each kind of link inside;
 `python -m jax_cxl simulate --write-levels` writes them. `--gpus-per-host`, `--links-per-host`,
 `--inside` and `--adapters` ask for another machine.
-The CUDA engine's groups have at most 64 members. Beyond 8 hosts only levels exist, and the model
-goes on as if larger flat groups did the same.
+The CUDA engine's groups have at most 64 members. So beyond 8 hosts only levels exist, and the model
+assumes that larger flat groups would work in the same way.
 
 {_times(hosts)}
 
@@ -96,8 +99,8 @@ def _reading() -> str:
     exchange = f"{gain('all_to_all', one)} and {gain('all_to_all', eight)}"
     return f"""At 8 hosts levels are {one_gains} times as fast as flat for
 {", ".join(reductions)} with one link, and {eight_gains} times with eight:
-an eighth of the bytes crosses. For all_to_all it is {exchange}: nearly all
-its bytes have to cross, and levels save only those between GPUs of one host."""
+an eighth of the bytes goes through the pool. For all_to_all it is {exchange}: nearly
+all of its bytes have to go through the pool. Levels save only those between GPUs of one host."""
 
 
 def _bytes(numbers: tuple[int, ...]) -> str:
@@ -120,9 +123,10 @@ def _bytes(numbers: tuple[int, ...]) -> str:
         "8 links: a link",
         "a card",
     )
-    return f"""Bytes of a call of {bytes_text(study.SIZE_OF_BYTES)}, written and read together, as
-multiples of its size: through the busiest link of a host and of the busiest card, counted from the
-plans. The least is for links and cards that share evenly, where each host is one rank
+    return f"""The next table is for a call of {bytes_text(study.SIZE_OF_BYTES)}. It counts bytes
+from the plans, as multiples of the size: bytes through the busiest link of a host, and bytes of the
+busiest card, written and read together. Each cell has three figures: flat, in levels, and the
+least. The least is for links and cards that share evenly, where each host is one rank
 (`cc/plan/bounds.h`).
 
 {markdown(header, rows)}"""
@@ -145,10 +149,10 @@ def _pays(numbers: tuple[int, ...]) -> str:
     header = ("levels are faster", "links, inside", *(f"{n} hosts" for n in numbers))
     first, *_, last = study.sizes(numbers[0])
     sizes = f"{bytes_text(first)} to {bytes_text(last)}"
-    return f"""Where levels pay, of sizes from {sizes} (64 MiB for more than 8 hosts)
-in steps of four times. The calls of NCCL inside make short calls slower than flat. (The model is
-ahead of the engine for flat calls of many ranks: the end of this part says why. So levels may pay
-earlier.)
+    return f"""The last table has the sizes at which levels are faster, of sizes from {sizes}
+(64 MiB for more than 8 hosts), each four times the size before. Short calls are slower in levels,
+because NCCL's calls inside the hosts cost time. For flat calls of many ranks
+[the model is ahead of the engine](#what-the-model-leaves-out), so levels may pay earlier.
 
 {markdown(header, rows)}"""
 

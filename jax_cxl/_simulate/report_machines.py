@@ -24,10 +24,11 @@ def scaling_bytes() -> str:
     header = ("plans over the bound", *(f"{n} hosts" for n in ranks))
     return f"""### Bytes from 2 to 1,024 hosts
 
-Counted from the plans, {PAPER.cards} cards: bytes of the busiest rank over the least that a rank
-must move, all bytes over the least for all ranks, and the busiest card over the mean of the cards.
-A 1.00 means that plans grow as `cc/plan/bounds.h` does. (all_reduce and reduce cut chunks into a
-segment a rank: some ranks get one more.)
+The three figures of a cell are counted from the plans, for {PAPER.cards} cards: the bytes of the
+busiest rank over the least that a rank must move, all bytes over the least for all ranks, and the
+bytes of the busiest card over the mean of the cards. Where all three are 1.00, plans grow as
+`cc/plan/bounds.h` does. (all_reduce and reduce cut a chunk into one segment for each rank, and some
+ranks get one segment more.)
 
 {markdown(header, rows)}"""
 
@@ -54,11 +55,11 @@ def scaling_time() -> str:
     header = ("64 MiB", "cards", *(f"{n} hosts" for n in (2, 12, 64, 256, 1024)))
     return f"""### Time from 2 to 1,024 hosts and 1 to 64 cards
 
-Modelled time, that over the bound of links and cards, and NCCL's over it. One switch does not
-connect 1,024 hosts; the table shows where a pool needs more cards: about one for each host that
-shares it. A rank's ring reaches {slots} cards at most, so that a broadcast does not profit from
-more. The CUDA engine's groups have at most {_MAX_GROUP}
-members; the model goes on as if larger ones did the same.
+Each cell has the modelled time, the same over the bound of links and cards, and NCCL's time over
+the modelled time. One switch does not connect 1,024 hosts. The table shows where a pool needs more
+cards: about one card for each host that shares it. A rank's ring reaches {slots} cards at most, so
+that a broadcast does not profit from more. The CUDA engine's groups have at most {_MAX_GROUP}
+members. The model assumes that larger groups would work in the same way.
 
 {markdown(header, rows)}
 
@@ -84,8 +85,8 @@ def chunks() -> str:
 
 {markdown(header, rows)}
 
-Short messages are cut into chunks of at least {bytes_text(PAPER.geometry.min_chunk_bytes)} whatever
-the slot."""
+Short messages are cut into chunks of at least {bytes_text(PAPER.geometry.min_chunk_bytes)},
+whatever the size of a slot."""
 
 
 def modes() -> str:
@@ -103,23 +104,24 @@ def modes() -> str:
     both = c.GPU_OUT + c.GPU_IN
     return f"""### Pools that need flushes
 
-On a `flush` pool the GPU moves the data as elsewhere. Its host passes the doorbells on, and writes
-back and drops cache lines in between ([decision 18](decisions/0018-gpus-without-coherence.md)).
-While other rounds are copied, {c.WRITE_BACK_RATE / c.GB:.0f} GB/s are written back here and
-{c.DROP_RATE / c.GB:.0f} GB/s dropped by four threads a GPU, as measured by themselves on a Xeon
-with memory for the pool. There are no flags between the data. The paper's figures, and all the
-others here, are without flushes.
+On a `flush` pool the GPU moves the data as on other pools. Its host passes the doorbells on, and
+writes cache lines back and drops them in between
+([decision 18](decisions/0018-gpus-without-coherence.md)). In the model, four threads for each GPU
+write back {c.WRITE_BACK_RATE / c.GB:.0f} GB/s and drop {c.DROP_RATE / c.GB:.0f} GB/s while other
+rounds are copied. Each rate was measured by itself, on a Xeon with ordinary memory as the pool.
+There are no flags between the data. All other figures on this page, the paper's too, are without
+flushes.
 
 {markdown(header, rows)}
 
-The model is ahead of what
-[was measured](cuda-performance.md#pools-that-nobody-keeps-coherent) between two ranks that share
-one H100 and its link: 1.5 to 2.9 times the time of `coherent` at 4 KiB, 1.4 to 3.4 at 1 MiB and 1.2
-to 1.4 from 16 MiB on. It leaves out that the relay polls and works in the same threads and passes
-calls on one after another, and that write-backs and copies share the processor's memory. The relay
-of a rank wrote back and dropped 28 GB/s together there; the modelled links carry {both / c.GB:.0f}.
-If 28 is the relay's limit, long calls that move as much in as out take
-{both / (28 * c.GB):.1f} times as long as in an `uncached` pool."""
+These ratios are lower than those of
+[two H100s](cuda-performance.md#pools-that-nobody-keeps-coherent) with an emulated pool. There calls
+in a `flush` pool took 1.6 to 2.9 times as long as in a `coherent` pool at 4 KiB, 1.3 to 1.7 times
+at 1 MiB, 1.2 to 1.6 times at 16 MiB and 1.05 to 1.4 times at 256 MiB. The model leaves out three
+things: the threads that flush also poll, they pass calls on one after another, and write-backs and
+copies share the memory of the processor. Four threads for each GPU wrote back and dropped 48 to
+55 GB/s together there, beside copies of 256 MiB in both directions. The modelled links carry
+{both / c.GB:.0f} GB/s, both directions together, so these threads would not be their limit."""
 
 
 def cost() -> str:
@@ -132,7 +134,8 @@ def cost() -> str:
     header = ("3 hosts, 1 MiB to 4 GiB", "speed over InfiniBand", "speed per dollar of the switch")
     return f"""### Cost
 
-A CXL switch costs {c.CXL_SWITCH_DOLLARS:,} $, the InfiniBand switch
-{c.INFINIBAND_SWITCH_DOLLARS:,} $ ({share:.2f} times; the paper's prices, no cards or adapters).
+A CXL switch costs {c.CXL_SWITCH_DOLLARS:,} $ and the InfiniBand switch
+{c.INFINIBAND_SWITCH_DOLLARS:,} $, {share:.2f} times as much. These are the paper's prices, without
+cards and adapters.
 
 {markdown(header, rows)}"""

@@ -49,7 +49,8 @@ def ours() -> str:
 
 {markdown(header, rows)}
 
-Up to 64 KiB the least is {short:.2f}."""
+The least is over all sizes from {bytes_text(study.ALL_SIZES[0])} to
+{bytes_text(study.ALL_SIZES[-1])}. Over those up to 64 KiB it is {short:.2f}."""
 
 
 def infiniband() -> str:
@@ -69,10 +70,11 @@ def infiniband() -> str:
     header = ("jax_cxl over NCCL", "hosts", *(bytes_text(s) for s in _TABLE_SIZES))
     return f"""### jax_cxl against NCCL on InfiniBand, 6 cards
 
-† forbidden: the bytes that the operation must move (`cc/plan/bounds.h`), the start of a kernel and
-the way of the first and last byte to their readers take longer over the GPUs' links or the cards
-than InfiniBand takes. Twelve hosts share six cards, but have twelve adapters. Beside a loss stands
-what that bound allows: "0.94 of 1.05" is a plan at 90% of the bound.
+† No library can be faster than NCCL here. Three things alone take longer over the GPUs' links or
+the cards than the whole call over InfiniBand: the bytes that the operation must move
+(`cc/plan/bounds.h`), the start of a kernel, and the way of the first and the last byte to their
+readers. Twelve hosts share six cards, but have twelve adapters. Beside a ratio below 1 stands the
+ratio that this bound allows: "0.94 of 1.05" is a plan at 90% of the bound.
 
 {markdown(header, rows)}
 
@@ -95,11 +97,12 @@ def _losses() -> str:
     )
     sizes = f"{bytes_text(study.ALL_SIZES[0])} to {bytes_text(study.ALL_SIZES[-1])}"
     return f"""At {", ".join(free[:-1])} and {free[-1]} hosts nothing else is slower than
-InfiniBand, at any size from {sizes}. At the other numbers up to 12 there is what
-follows, by little, where the bound allows little. The sixth column does without
-unequally busy cards (one card as fast as all): they are not what is missing. The last one does
-without reads that wait for writes which share a card's rate: ranks in step write at the same time,
-and then not at all for the rest of a round, when a card could take both.
+InfiniBand, at any size from {sizes}. The table lists what else is slower at the other
+numbers of hosts up to 12. These losses are small, and the bound allows little more than 1 there.
+The last two columns look for their cause. "Cards never unequal": in this variant of the model one
+card is as fast as all cards together. It changes little. "Reads and writes apart": in this variant
+no read waits for writes that share a card's rate. It removes the losses. Ranks in step all write at
+the same time, and write nothing in the rest of a round, when a card could take reads and writes.
 
 {markdown(header, [row for n in rows for row in rows[n]])}"""
 
@@ -142,11 +145,13 @@ def _efficiencies() -> str:
             cells.append(f"{statistics.mean(values):.2f}")
         rows.append((f"{efficiency}", *cells))
     header = ("efficiency of NCCL", *model.OPS)
-    return f"""The one calibrated constant matters here. Mean over 1 MiB to 4 GiB at 3 hosts:
+    return f"""These figures depend on the one calibrated constant. Means over 1 MiB
+to 4 GiB at 3 hosts:
 
 {markdown(header, rows)}
 
-With a well-tuned NCCL a pool at 20 GB/s a GPU is behind a 25 GB/s network for large messages."""
+Against a well-tuned NCCL on a 25 GB/s network, a pool with 20 GB/s for each GPU is slower for large
+messages."""
 
 
 def causes() -> str:
@@ -187,14 +192,18 @@ def causes() -> str:
     )
     return f"""### Where the gains come from
 
-Bytes of the busiest rank in messages, counted from the plans; time over the bound of links and
-cards; the resource with the least time to spare and how busy it is. all_reduce and reduce move
-fewer bytes; reduce_scatter, all_to_all and scatter overlap more, because readers start with what is
-published first, and in all_reduce even and odd ranks put their inputs in turn; each rank's round
-lies on all cards, so that many readers of one rank, and ranks that cards do not divide, load cards
-alike. all_gather and gather move the same bytes in the same order, so that besides only shorter
-chunks and one launch for many copies are left to gain. Up to 64 KiB all gains are
-those of one kernel, in the shortest calls with flags between the data, against a copy and a
-doorbell of the host for each chunk.
+The table has the bytes that the busiest rank writes and reads, as multiples of the message and
+counted from the plans; the time over the bound of links and cards; and the resource with the least
+time to spare, with the share of the time in which it is busy.
+
+- all_reduce and reduce move fewer bytes.
+- reduce_scatter, all_to_all and scatter overlap more, because readers start with the bytes that are
+  published first. In all_reduce, even and odd ranks take turns to publish their inputs.
+- The round of each rank lies on all cards. So the cards are equally loaded, even if many ranks read
+  from one rank, or if the number of ranks is no multiple of the number of cards.
+- all_gather and gather move the same bytes in the same order as All. They gain only from shorter
+  chunks, and from one launch for many copies.
+- Up to 64 KiB all gains come from the one kernel, and in the shortest calls from flags between the
+  data. All needs a copy and a doorbell of the host for each chunk.
 
 {markdown(header, rows)}"""

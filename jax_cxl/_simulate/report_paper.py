@@ -57,16 +57,17 @@ def averages() -> str:
     large = nccl.seconds("all_reduce", 4 * c.GIB, 3) / study.paper("all_reduce", 4 * c.GIB, PAPER)
     return f"""### The paper's averages
 
-Speed over NCCL on 200 Gb/s InfiniBand, mean over 1 MiB to 4 GiB. "The links allow": for any
-library, the bytes of `cc/plan/bounds.h` at 20 GB/s against this NCCL. "All's bytes allow": All's
-own, published and retrieved at the same time, and nothing else costs any.
+The table has speeds relative to NCCL on 200 Gb/s InfiniBand, as means over 1 MiB to 4 GiB. Two
+columns are bounds, relative to the modelled NCCL. "The links allow" holds for any library: the
+bytes of `cc/plan/bounds.h` at 20 GB/s. "All's bytes allow" holds for All: it publishes and
+retrieves its own bytes at the same time, and nothing else costs time.
 
 {markdown(header, rows)}
 
-The eight figures of the paper need NCCL rates from {min(implied):.0f} to {max(implied):.0f} GB/s on
-one 25 GB/s network; a model with one rate cannot give them all, and one with eight would have been
-fitted. Small messages lose as in the paper: {small}. Large all-reduce is near parity: {large:.2f}
-(paper {c.PAPER_LARGE_ALL_REDUCE}; this is the calibrated one)."""
+The paper's eight figures need NCCL rates from {min(implied):.0f} to {max(implied):.0f} GB/s on one
+network of 25 GB/s. A model with one rate cannot give all eight, and a model with eight rates would
+be a fit. Short calls lose as in the paper: {small}. A large all-reduce is nearly as fast as
+NCCL's: {large:.2f} (paper {c.PAPER_LARGE_ALL_REDUCE}, the figure that calibrated the model)."""
 
 
 def _reason(op: str) -> str:
@@ -76,20 +77,20 @@ def _reason(op: str) -> str:
     hidden = study.overlap_of_paper(op, 256 * c.MIB, PAPER)
     if paper > anybody:
         return (
-            f"no library reaches {paper} on 20 GB/s links with this NCCL: the paper's moved at "
-            f"most {c.INFINIBAND * c.NCCL_EFFICIENCY / c.GB * anybody / paper:.1f} GB/s here"
+            f"no library reaches {paper} on 20 GB/s links with this NCCL: the paper's NCCL moved "
+            f"at most {c.INFINIBAND * c.NCCL_EFFICIENCY / c.GB * anybody / paper:.1f} GB/s here"
         )
     if paper > its_bytes:
         return f"All's bytes alone do not allow more than {its_bytes:.2f} with this NCCL"
     if study.average_speed_of_paper(op, PAPER) < paper:
         return (
-            f"the bytes would allow it, the order does not: {hidden:.0%} of the shorter direction "
-            "are hidden behind the other at 256 MiB"
+            "All's bytes would allow it, but All's order does not: at 256 MiB only "
+            f"{hidden:.0%} of the shorter direction are hidden behind the other direction"
         )
     return (
-        f"this NCCL moves {c.INFINIBAND * c.NCCL_EFFICIENCY / c.GB:.0f} GB/s, the paper's "
-        f"{_implied(op):.1f}, though {_implied('gather'):.1f} for gather, the same transfers "
-        "turned round"
+        f"this NCCL moves {c.INFINIBAND * c.NCCL_EFFICIENCY / c.GB:.0f} GB/s, the paper's moved "
+        f"{_implied(op):.1f}, but {_implied('gather'):.1f} in gather, which makes the same "
+        "transfers in the other direction"
     )
 
 
@@ -125,15 +126,15 @@ def variants() -> str:
 
 {markdown(header, rows)}
 
-The paper reports up to {c.PAPER_OVER_NAIVE[1]:g} over Naive and {low} to {high} over Aggregate.
-Nothing here exceeds that, and all means lie inside. {len(below)} of the
+The paper reports up to {c.PAPER_OVER_NAIVE[1]:g} over Naive and {low} to {high} over Aggregate. No
+ratio here exceeds these figures, and all means lie inside the ranges. {len(below)} of the
 {len(model.OPS) * len(study.PAPER_SIZES)} ratios over Aggregate are below {low}, all of them at
-{bytes_text(max(size for _, size in below))} or less. Set-ups are the cause: each chunk more costs
-{setup:.0f} us for its two copies, and without any set-up All would be {free:.2f} times as fast as
-Aggregate, or more, in each of the {len(below)}. In {one} of them the ratio is 1.00, because one
-chunk is then the fastest number, which makes All Aggregate; with the 4 to 8 chunks that the paper
-calls best they would be lower. Whether the paper's range is one of sizes or of means is not
-known."""
+{bytes_text(max(size for _, size in below))} or less. The cause is the set-up of copies: each
+additional chunk costs {setup:.0f} us for its two copies. Without set-ups, All would be at least
+{free:.2f} times as fast as Aggregate in each of the {len(below)}. In {one} of them the ratio is
+1.00: there one chunk is fastest, and All with one chunk is Aggregate. With the 4 to 8 chunks that
+the paper calls best, these ratios would be lower. It is not known whether the paper's range is one
+of sizes or of means."""
 
 
 def _range(values: list[float]) -> str:
@@ -149,7 +150,12 @@ def growth() -> str:
         low, high = c.PAPER_GROWTH.get(op, (0.0, 0.0))
         paper = "" if not high else (f"{low}" if low == high else f"{low}-{high}")
         rows.append((op, paper, figures_text(figures), figures_text(own)))
-    header = ("12 hosts over 3", "paper", "modelled All, 1 MiB ... 4 GiB", "modelled jax_cxl")
+    header = (
+        "time at 12 hosts over 3",
+        "paper",
+        "modelled All, 1 MiB ... 4 GiB",
+        "modelled jax_cxl",
+    )
     together = study.growth("broadcast", 256 * c.MIB, orders=("same",))
     low, high = c.PAPER_GROWTH["all_reduce"]
     inside = [s for s in study.PAPER_SIZES if low <= study.growth("all_reduce", s) <= high]
@@ -159,18 +165,19 @@ def growth() -> str:
             continue
         moving, rest, share = study.growth_of_parts("all_reduce", size)
         parts.append(
-            f"At {size // c.MIB} MiB the bytes alone would grow {moving:.2f} times; the other "
-            f"{share:.0%} of the time at 3 hosts grow {rest:.2f} times."
+            f"At {size // c.MIB} MiB the time of the bytes alone would grow {moving:.2f} times. "
+            f"The other {share:.0%} of the time at 3 hosts grow {rest:.2f} times."
         )
     explained = "\n".join(parts)
     return f"""### From 3 to 12 hosts, 6 cards
 
 {markdown(header, rows)}
 
-all_reduce is inside the paper's range from {min(inside) // c.MIB} MiB on. Below, set-ups of
-copies and reductions and doorbells count, which twelve hosts hide behind each other's copies:
+all_reduce is inside the paper's range from {min(inside) // c.MIB} MiB on. In smaller calls the
+set-ups of copies, the reductions and the doorbells count, and twelve hosts hide them behind each
+other's copies.
 {explained}
-The sizes of the paper's figure are not known.
+It is not known for which sizes the paper gives its figure.
 
-If the readers of All's broadcast all followed the root together, they would grow {together:.1f}
+If all readers of All's broadcast followed the root together, the time would grow {together:.1f}
 times."""
