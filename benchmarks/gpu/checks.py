@@ -160,37 +160,56 @@ def soak(pool: str) -> Callable[[Suite], Record]:
 
 
 # XLA's collectives between GPUs have no int4.
-_LEVELS = (
-    "tests/programs/levels/run_levels.py",
-    "--dtypes=float32,bfloat16,int32,float16,complex64,float8_e5m2",
-)
+_LEVELS_DTYPES = "float32,bfloat16,int32,float16,complex64,float8_e5m2"
 
 
-def levels(suite: Suite) -> Record:
-    """Checks and times collectives in levels on two GPUs.
+def levels(short: bool = False) -> Callable[[Suite], Record]:
+    """Returns a stage that checks and times collectives in levels on two GPUs.
 
     One process with both GPUs runs the steps inside a process. Two processes, each with both GPUs,
     stand for two hosts of two GPUs: a GPU then has two ranks, which take turns, so that only the
     results count. Two processes with one GPU each have no levels, and must not be slower for them.
+
+    Args:
+      short: fewer dtypes and sizes, and nothing that another part of the stage runs too.
     """
-    on_gpus = suite.platform == "cuda"
-    quick = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-    both = {"JAX_LOCAL_DEVICE_IDS": "0,1"} if on_gpus else {}
-    small = ("4KiB,1MiB,64MiB", "2") if on_gpus else ("4KiB", "0.1")
-    record: Record = {}
-    for name, processes, mesh in (("one process", 1, "1,2"), ("two processes", 2, "2,2")):
-        options = {"processes": processes, "devices": 2, **quick, **both}
-        text, _ = suite.launch(*_LEVELS, f"--mesh={mesh}", **options)
-        record[name] = text.strip().splitlines()[-1]
-    for name, processes, ways in (("inside", 1, "flat,levels"), ("unchanged", 2, "flat,table")):
-        with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder) / "levels.json"
-            suite.launch(
-                *("benchmarks/levels.py", f"--ways={ways}", f"--json={path}"),
-                *("--operations=psum,all_gather,psum_scatter,all_to_all", f"--sizes={small[0]}"),
-                f"--seconds={small[1]}",
-                processes=processes,
-                devices=2 // processes,
-            )
-            record[name] = json.loads(path.read_text())["results"]
-    return record
+
+    def run(suite: Suite) -> Record:
+        on_gpus = suite.platform == "cuda"
+        quick = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+        both = {"JAX_LOCAL_DEVICE_IDS": "0,1"} if on_gpus else {}
+        dtypes = "float32,int32" if short else _LEVELS_DTYPES
+        checked = [("two processes", 2, "2,2"), ("one process", 1, "1,2")]
+        timed = [("unchanged", 2, "flat,table"), ("inside", 1, "flat,levels")]
+        operations = ["psum", "all_gather", "psum_scatter", "all_to_all"]
+        sizes = ["4KiB", "1MiB", "64MiB"] if on_gpus else ["4KiB"]
+        if short:
+            del checked[1:], timed[1:], operations[1:-1], sizes[1:-1]
+        record: Record = {}
+        try:
+            for name, processes, mesh in checked:
+                text, _ = suite.launch(
+                    *("tests/programs/levels/run_levels.py", f"--mesh={mesh}"),
+                    f"--dtypes={dtypes}",
+                    processes=processes,
+                    devices=2,
+                    **quick,
+                    **both,
+                )
+                record[name] = text.strip().splitlines()[-1]
+            for name, processes, ways in timed:
+                with tempfile.TemporaryDirectory() as folder:
+                    path = pathlib.Path(folder) / "levels.json"
+                    suite.launch(
+                        *("benchmarks/levels.py", f"--ways={ways}", f"--json={path}"),
+                        *(f"--operations={','.join(operations)}", f"--sizes={','.join(sizes)}"),
+                        f"--seconds={2 if on_gpus else 0.1}",
+                        processes=processes,
+                        devices=2 // processes,
+                    )
+                    record[name] = json.loads(path.read_text())["results"]
+        except StageError as error:
+            raise StageError(error.status, **record, **error.record) from error
+        return record
+
+    return run
