@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cc/comm/runtime.h"
+#include "cc/engine/cpu/huge_pages.h"
 #include "cc/engine/cpu/taken_rows.h"
 #include "cc/ffi/call_site.h"
 #include "cc/ffi/errors.h"
@@ -63,6 +64,7 @@ xffi::Future DispatchToEndpoint(
       site->NextIdentity(runtime->number(), run_id.run_id, device_ordinal);
   if (!identity.ok()) return Failed(identity.status());
   std::unique_ptr<comm::Call> call = std::move(execution->call);
+  cpu::PreferHugePages(output, plan::OutputBytes(call->request));
   call->identity = *identity;
   if (set_rows != nullptr) set_rows(call.get());
 

@@ -41,16 +41,35 @@ bool WritesPastCaches(const plan::Plan& plan, const TakenRows* rows,
   return copied >= least;
 }
 
-// Returns true if a rank puts its own source of a reduction into its slot too.
+// Returns true if a rank puts its own source of a reduction into its slot too,
+// at the place of the peers' sources in theirs.
 bool PutsOwnSource(const plan::Plan& plan) {
   const auto reduce =
       std::ranges::find(plan.steps, StepKind::kReduce, &Step::kind);
   return reduce != plan.steps.end() &&
          std::ranges::any_of(plan.steps, [&](const Step& step) {
-           return step.kind == StepKind::kPut &&
-                  step.from < reduce->input_from + reduce->bytes &&
-                  reduce->input_from < step.from + step.bytes;
+           return step.kind == StepKind::kPut && step.round == reduce->round &&
+                  step.from == reduce->input_from && step.to == reduce->from &&
+                  step.bytes == reduce->bytes;
          });
+}
+
+// The number of rounds whose sources a rank has put and not reduced.
+uint64_t RoundsBetweenPutAndReduce(const plan::Plan& plan) {
+  uint64_t put = 0, most = 0;
+  for (const Step& step : plan.steps) {
+    if (step.kind == StepKind::kPut) put = step.round + 1;
+    if (step.kind == StepKind::kReduce) most = std::max(most, put - step.round);
+  }
+  return most;
+}
+
+uint64_t BytesPutInARound(const plan::Plan& plan) {
+  uint64_t most = 0;
+  for (const Step& step : plan.steps)
+    if (step.kind == StepKind::kPut)
+      most = std::max(most, step.to + step.bytes);
+  return most;
 }
 
 }  // namespace
@@ -92,6 +111,11 @@ void Rings::Release(uint64_t rounds) {
   doorbells_.Ring(members_[rank_].released, rounds);
 }
 
+std::byte* Rings::Scratch(uint64_t bytes) {
+  if (scratch_.size() < bytes) scratch_.resize(bytes);
+  return scratch_.data();
+}
+
 Execution::Execution(std::shared_ptr<const plan::Plan> plan, Rings* rings,
                      uint64_t base_round, DType dtype, ReduceOp reduce_op,
                      const std::byte* input, std::byte* output,
@@ -106,8 +130,12 @@ Execution::Execution(std::shared_ptr<const plan::Plan> plan, Rings* rings,
       output_(output),
       rows_(rows),
       buffers_(buffers),
-      put_keeps_source_(buffers != nullptr && PutsOwnSource(*plan_)),
-      past_caches_(WritesPastCaches(*plan_, rows, past_caches_bytes)) {}
+      past_caches_(WritesPastCaches(*plan_, rows, past_caches_bytes)) {
+  if (buffers == nullptr || !PutsOwnSource(*plan_)) return;
+  source_rounds_ = RoundsBetweenPutAndReduce(*plan_);
+  source_bytes_ = BytesPutInARound(*plan_);
+  kept_sources_ = rings->Scratch(source_rounds_ * source_bytes_);
+}
 
 Result<bool> Execution::Advance(Traffic* traffic) {
   for (; next_step_ < plan_->steps.size(); ++next_step_) {
@@ -227,8 +255,10 @@ void Execution::Run(const Step& step, Traffic* traffic) {
   }
 }
 
-// The sums of a process are made in the member's own output, where they are
-// needed again: a slot is slow to read if it lies in CXL memory.
+// The sums of a process are needed twice: in the slot, and for the sum of all
+// processes. They are not read back from the slot, which is slow to read if it
+// lies in CXL memory. Nor are they kept in an output: its lines would be loaded
+// into the caches, and written back, for bytes that are not final.
 void Execution::RunInLevels(const Step& step, Traffic* traffic) {
   const pool::Coherence& coherence = rings_->doorbells().coherence();
   const uint64_t round = base_round_ + step.round;
@@ -237,9 +267,10 @@ void Execution::RunInLevels(const Step& step, Traffic* traffic) {
       buffers_->Copy(step.from, step.to, step.bytes);
       break;
     case StepKind::kPut:
-      if (put_keeps_source_) {
-        buffers_->Read(step.from, buffers_->Own(step.from), step.bytes);
-        Put(step, buffers_->Own(step.from), traffic);
+      if (kept_sources_ != nullptr) {
+        std::byte* source = KeptSource(step.round, step.to);
+        buffers_->Read(step.from, source, step.bytes);
+        Put(step, source, traffic);
       } else {
         std::byte* slot = rings_->Slot(rings_->rank(), round) + step.to;
         buffers_->Read(step.from, slot, step.bytes);
@@ -258,8 +289,14 @@ void Execution::RunInLevels(const Step& step, Traffic* traffic) {
       break;
     }
     case StepKind::kReduce: {
+      if (kept_sources_ != nullptr) {
+        std::byte* source = KeptSource(step.round, step.from);
+        RunReduce(step, source, source, traffic);
+        buffers_->Write(step.to, source, step.bytes);
+        break;
+      }
       std::byte* own = buffers_->Own(step.to);
-      if (!put_keeps_source_) buffers_->Read(step.input_from, own, step.bytes);
+      buffers_->Read(step.input_from, own, step.bytes);
       RunReduce(step, own, own, traffic);
       buffers_->WriteOthers(step.to, step.bytes);
       break;

@@ -51,6 +51,10 @@ class Rings {
   void Publish(uint64_t rounds);
   void Release(uint64_t rounds);
 
+  // Returns memory that no other process sees, for one call at a time. It stays
+  // allocated, because new pages would cost more than their use.
+  std::byte* Scratch(uint64_t bytes);
+
  private:
   struct Clocks {
     uint64_t published = 0;
@@ -62,6 +66,7 @@ class Rings {
   std::vector<Clocks> seen_;
   int rank_;
   uint64_t num_slots_;
+  std::vector<std::byte> scratch_;
 };
 
 // Number of bytes that a rank has moved.
@@ -103,6 +108,10 @@ class Execution {
   bool MoveTable(const plan::Step& step, Traffic* traffic);
   void Run(const plan::Step& step, Traffic* traffic);
   void RunInLevels(const plan::Step& step, Traffic* traffic);
+  // Where this rank keeps what it has put at `offset` of its slot of a round.
+  std::byte* KeptSource(uint64_t round, uint64_t offset) const {
+    return kept_sources_ + round % source_rounds_ * source_bytes_ + offset;
+  }
   void Put(const plan::Step& step, const std::byte* from, Traffic* traffic);
   void Get(const plan::Step& step, Traffic* traffic);
   void CopyToOutput(uint64_t to, const std::byte* from, uint64_t bytes);
@@ -119,10 +128,12 @@ class Execution {
   std::byte* output_;
   TakenRows* rows_;               // if the operation moves rows, or null
   const MemberBuffers* buffers_;  // of a collective in levels, or null
-  // In levels: true if a put has left this rank's source of a reduction in its
-  // output.
-  bool put_keeps_source_;
-  bool past_caches_;  // true if copies to the output bypass the caches
+  // In levels, if this rank puts its own source of each reduction into its slot
+  // too: the sources that it has put and not reduced, of so many rounds.
+  std::byte* kept_sources_ = nullptr;
+  uint64_t source_rounds_ = 0;
+  uint64_t source_bytes_ = 0;  // of a round
+  bool past_caches_;           // true if copies to the output bypass the caches
   size_t next_step_ = 0;
   int waiting_for_ = -1;
   std::vector<const std::byte*> sources_;
