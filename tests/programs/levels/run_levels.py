@@ -8,6 +8,7 @@ refused where no process holds several ranks of a group.
 import dataclasses
 import functools
 import itertools
+import os
 import pathlib
 import sys
 from collections.abc import Callable, Iterator
@@ -206,6 +207,8 @@ def refuses(mesh: Any, axes: tuple[str, ...]) -> None:
 
 
 def main(_) -> None:
+    # Each subset of the axes has groups of its own, and each group has slots.
+    os.environ.setdefault("JAX_CXL_SLOT_BYTES", "16384")
     jax_cxl.initialize()
     shape = tuple(map(int, _MESH.value))
     mesh = jax_cxl.make_mesh(shape, ("host", "gpu", "core")[: len(shape)])
