@@ -10,10 +10,12 @@ Two programs, whose collectives XLA's partitioner inserts:
 
 Each is compiled without jax_cxl's compiler hook, where JAX's Gloo or NCCL communicates, under
 `jax_cxl.replace_collectives`, and with calls that do nothing in place of the collectives, whose
-results are wrong. The three take turns, and so do the collectives of the step with nothing beside
-them, one after another, by XLA and through the pool. A row of the results has the times of all, the
-ratios of the turns, the share of the collectives that is hidden behind computation, and, on CPUs,
-the copy bound: how long copying the bytes that go through the pool takes in the same turns.
+results are wrong. On GPUs there is a fourth, through the pool with early starts
+(`early_bytes=256 << 20`). They take turns, and so do the collectives of the step with nothing
+beside them, one after another, by XLA and through the pool. A row of the results has the times of
+all, the ratios of the turns, the share of the collectives that is hidden behind computation, and,
+on CPUs, the copy bound: how long copying the bytes that go through the pool takes in the same
+turns.
 
 On CPUs compilation takes turns too: of the example's step, on all ranks at once, and of a program
 without collectives, where the hook searches the bytes of the module once.
@@ -40,7 +42,7 @@ import numpy as np
 import training
 from absl import flags
 from jit import modes, programs
-from jit.modes import NOTHING, OURS, OWN
+from jit.modes import EARLY, NOTHING, OURS, OWN
 from jit.programs import Program
 
 import jax_cxl
@@ -138,14 +140,16 @@ class _Turns:
 
 def _train(world: World, program: Program, turns: int) -> dict[str, Any]:
     """Returns the times of a step, and of its collectives alone, on the slowest rank."""
-    steps = _Turns(world, program, (OWN, OURS, NOTHING))
+    on_cpus = jax.default_backend() == "cpu"
+    pools = (OURS,) if on_cpus else (OURS, EARLY)
+    steps = _Turns(world, program, (OWN, *pools, NOTHING))
     before = jax_cxl.stats()
     steps.run(OURS)
     after = jax_cxl.stats()
     published = (after.bytes_published - before.bytes_published) // program.calls
     retrieved = (after.bytes_retrieved - before.bytes_retrieved) // program.calls
     alone = _Turns(world, _communication(program, before, after), (OWN, OURS))
-    copies = CopyBound(world, published) if jax.default_backend() == "cpu" else None
+    copies = CopyBound(world, published) if on_cpus else None
     bounds = []
     for turn in range(turns):
         steps.turn(turn)
@@ -153,7 +157,7 @@ def _train(world: World, program: Program, turns: int) -> dict[str, Any]:
         if copies:
             rates = copies.measure()
             bounds.append((published / rates.write + retrieved / rates.read) * 1e3)
-    losses = {mode: np.asarray(jax.tree.leaves(steps.first_losses[mode])) for mode in (OWN, OURS)}
+    losses = {mode: np.asarray(jax.tree.leaves(steps.first_losses[mode])) for mode in (OWN, *pools)}
     step, nothing = steps.times, steps.times[NOTHING]
     return {
         "measurement": "step",
@@ -164,19 +168,22 @@ def _train(world: World, program: Program, turns: int) -> dict[str, Any]:
         **{f"{mode}_ms": _spread(times) for mode, times in step.items()},
         **{f"{mode}_collectives_alone_ms": _spread(times) for mode, times in alone.times.items()},
         "speedup": _ratios(step[OWN], step[OURS]),
+        **({} if on_cpus else {"speedup_early": _ratios(step[OWN], step[EARLY])}),
         "speedup_without_communication": _ratios(step[OWN], nothing),
         **{
             f"{mode}_hidden": round(
                 1
                 - max(statistics.median(step[mode]) - statistics.median(nothing), 0.0)
-                / statistics.median(alone.times[mode]),
+                / statistics.median(alone.times[OURS if mode in pools else mode]),
                 4,
             )
-            for mode in (OWN, OURS)
+            for mode in (OWN, *pools)
         },
         "bytes_written_and_read": [published, retrieved],
         **({"copy_bound_ms": _spread(bounds)} if bounds else {}),
-        "largest_relative_loss_difference": float(np.max(np.abs(losses[OURS] / losses[OWN] - 1))),
+        "largest_relative_loss_difference": float(
+            max(np.max(np.abs(losses[mode] / losses[OWN] - 1)) for mode in pools)
+        ),
     }
 
 
@@ -252,6 +259,8 @@ def _sentence(row: dict[str, Any]) -> str:
             f"without communication {row[f'{NOTHING}_ms']['median']:.2f} ms, collectives alone"
             f" {alone:.2f} ms, hidden {row[f'{OURS}_hidden']:.2f}"
         )
+        if f"{EARLY}_ms" in row:
+            more += f", early starts {row[f'{EARLY}_ms']['median']:.2f} ms"
         if "copy_bound_ms" in row:
             more += f", copy bound {row['copy_bound_ms']['median']:.3f} ms"
     else:

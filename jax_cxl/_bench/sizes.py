@@ -25,11 +25,11 @@ def format_size(size: int) -> str:
 def _parse_range(text: str) -> list[int]:
     bounds = text.split(":")
     if len(bounds) == 1:
-        return [_parse(text)]
+        return [parse(text)]
     factor = bounds[2] if len(bounds) == 3 else "x2"
     if len(bounds) > 3 or not re.fullmatch(r"x[1-9]\d*", factor) or factor == "x1":
         raise ValueError(f"{text!r} is not a range of sizes such as 4KiB:64MiB:x4")
-    first, last = _parse(bounds[0]), _parse(bounds[1])
+    first, last = parse(bounds[0]), parse(bounds[1])
     if first > last:
         raise ValueError(f"{text!r} ends before it starts")
     sizes = []
@@ -39,7 +39,7 @@ def _parse_range(text: str) -> list[int]:
     return sizes
 
 
-def _parse(text: str) -> int:
+def parse(text: str) -> int:
     match = re.fullmatch(r"([1-9]\d*)\s*(\w*)", text.strip())
     if match is None or match[2] not in _UNITS:
         raise ValueError(f"{text!r} is not a size such as 512, 4KiB or 64MiB")

@@ -100,6 +100,27 @@ class Computation:
             if any(opcode in blob for opcode in opcodes):
                 yield self.instruction(numbers[position])
 
+    def done_of(self, start: Instruction) -> Instruction | None:
+        """Returns the instruction that waits for a start, None if it has none of its own."""
+        return self._dones.get(start.id)
+
+    @functools.cached_property
+    def _dones(self) -> dict[int, Instruction]:
+        return {
+            instruction.operands[0]: instruction
+            for instruction in self.with_any((b"-done",))
+            if instruction.opcode.endswith("-done") and len(instruction.operands) == 1
+        }
+
+    def instructions(self) -> Iterator[Instruction]:
+        """Yields all instructions, as XLA gave them."""
+        for number in self._position:
+            yield self.instruction(number)
+
+    def contains(self, texts: "tuple[bytes, ...]") -> bool:
+        """Whether an instruction contains one of these texts."""
+        return any(text in blob for blob in self._blobs for text in texts)
+
     def new_id(self) -> int:
         """Returns an id that no instruction has."""
         self._next += 1
@@ -179,6 +200,8 @@ class Module:
         self._blobs = self._proto.blobs(_COMPUTATIONS)
         self._computations: dict[int, Computation] = {}
         self._dropped: set[int] = set()
+        # Computation -> the new order of its instructions.
+        self._orders: dict[int, list[int]] = {}
 
     @functools.cached_property
     def name(self) -> str:
@@ -203,6 +226,17 @@ class Module:
     def is_scheduled(self) -> bool:
         """Whether XLA has decided the order of the instructions."""
         return self._proto.has(_SCHEDULE)
+
+    def sequence(self, computation: Computation) -> list[int]:
+        """Returns the ids of a computation's instructions in the order that XLA has decided."""
+        for entry in Message(self._proto.blob(_SCHEDULE)).messages(1):
+            if entry.get(1) == computation.id:
+                return Message(entry.blob(2)).integers(1)
+        return []
+
+    def reorder(self, computation: Computation, sequence: list[int]) -> None:
+        """Sets the order of a computation's instructions, by the ids that XLA gave them."""
+        self._orders[computation.id] = sequence
 
     def with_any(self, opcodes: "tuple[bytes, ...]") -> Iterator[Computation]:
         """Yields the computations that contain one of these texts, in order."""
@@ -266,9 +300,10 @@ class Module:
         for entry in schedule.messages(1):
             if entry.get(1) in self._dropped:
                 continue
-            replacements = changed.get(entry.get(1))
-            if replacements:
-                ids = Message(entry.blob(2)).integers(1)
+            replacements = changed.get(entry.get(1), {})
+            order = self._orders.get(entry.get(1))
+            if replacements or order:
+                ids = order or Message(entry.blob(2)).integers(1)
                 longer = [new for old in ids for new in replacements.get(old, [old])]
                 entry = Message().add(1, entry.get(1)).add(2, Message().set_integers(1, longer))
             out.add(1, entry)

@@ -11,10 +11,12 @@ from collections.abc import Callable
 
 from jax_cxl import _compat, errors
 from jax_cxl._hlo.module import Computation, Instruction, Module
+from jax_cxl._schedule import barriers
 from jax_cxl._takeover import match, rewrite
 from jax_cxl._takeover.config import Config
 from jax_cxl._takeover.counts import counts
 from jax_cxl._takeover.decisions import Decisions
+from jax_cxl._takeover.early import Early
 from jax_cxl._takeover.match import NotTakenError
 from jax_cxl._takeover.world import World
 
@@ -34,6 +36,7 @@ def transform(
     world: Callable[[], World],
     strict: bool = False,
     decisions: Decisions | None = None,
+    early_bytes: int | None = None,
 ) -> bytes | None:
     """Returns the module with its collectives replaced, None if nothing has to change.
 
@@ -42,6 +45,8 @@ def transform(
       world: returns the devices of the job. It is called only if the module has collectives.
       strict: whether a collective that cannot be taken over is an error.
       decisions: gets what is decided about each collective that was to be taken over.
+      early_bytes: how many bytes of memory starts may cost that stand earlier than in XLA's
+        schedule. None: all stay where they are.
 
     Raises:
       InvalidCollectiveError: in strict mode.
@@ -52,17 +57,21 @@ def transform(
     decisions = Decisions() if decisions is None else decisions
     world = functools.cache(world)
     taken = 0
+    early = Early(module) if module.is_scheduled and early_bytes is not None else None
     for computation in list(module.with_any(_STARTS)):
         for instruction in list(computation.with_any(_STARTS)):
             found = None if computation.is_asynchronous else match.find(module, instruction)
             if found is not None:
                 taken += _exchange(
-                    module, computation, instruction, found, world(), strict, decisions
+                    module, computation, instruction, found, world(), strict, decisions, early
                 )
     # XLA drops the donation of arguments when a hook changes a module, so a module in which
     # nothing was taken over stays as it is: ranks match its calls by their order.
     if taken == 0:
         return None
+    if early is not None:
+        assert early_bytes is not None
+        early.move(early_bytes)
     _number(module)
     return module.encode()
 
@@ -75,17 +84,22 @@ def _exchange(
     world: World,
     strict: bool,
     decisions: Decisions,
+    early: Early | None,
 ) -> bool:
     """Takes over one collective. Returns whether it was taken over."""
     try:
         if not world.wants(match.devices(module, found)):
             return False
         collective = match.collective(module, found)
+        if early is not None and found.starts:
+            barriers.bypass(computation, old)
         in_levels = rewrite.rewrite(module, computation, old, collective, world, found.starts)
     except NotTakenError as reason:
         _left(module, old, str(reason), strict)
         decisions.left[old.name] = str(reason)
         return False
+    if early is not None and found.starts:
+        early.add(computation, old, found.opcode, len(collective.groups[0]))
     if in_levels:
         decisions.in_levels.add(old.name)
     for computation_id in found.asynchronous:

@@ -35,7 +35,9 @@ def _on_module(data: bytes) -> bytes | None:
     after = None
     if wanted is not None:
         how = wanted
-        after = hook.transform(data, lambda: start.world(how), wanted.strict, decisions)
+        after = hook.transform(
+            data, lambda: start.world(how), wanted.strict, decisions, wanted.early_bytes
+        )
     if survey.wanted():
         survey.tell(data, start.devices(), wanted, decisions)
     return after

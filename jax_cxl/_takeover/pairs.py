@@ -97,7 +97,7 @@ class _DoneBuilder(Builder):
 
 
 def _done_of(computation: Computation, start: Instruction) -> Instruction:
-    for instruction in computation.with_any((b"-done",)):
-        if instruction.opcode.endswith("-done") and instruction.operands == [start.id]:
-            return instruction
+    done = computation.done_of(start)
+    if done is not None:
+        return done
     raise NotTakenError("it is started and has no done of its own")

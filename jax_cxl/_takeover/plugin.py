@@ -40,7 +40,9 @@ def initialize() -> None:
         return
     if value not in ("1", STRICT):
         raise ValueError(f"{VARIABLE}={value!r}: it may be 1, {STRICT}, 0 or empty.")
-    from jax_cxl._takeover import replace, start
+    from jax_cxl._takeover import early, replace, start
 
-    replace.replace_collectives(strict=value == STRICT).start()
+    replace.replace_collectives(
+        strict=value == STRICT, early_bytes=early.from_environment()
+    ).start()
     start.begin()

@@ -30,6 +30,8 @@ class replace_collectives(contextlib.ContextDecorator):
       levels: how devices of one CPU process take part, as in `jax_cxl.psum`: True combines them
         inside the process first (docs/levels.md) wherever the devices of the groups lie in
         processes evenly, False never does. None decides by a table.
+      early_bytes: on GPUs, by how many bytes the memory of a program may grow so that collectives
+        start earlier than in XLA's schedule. None: they start where XLA has them start.
 
     Raises:
       NotImplementedError: when a program is compiled for GPUs with `levels=True`.
@@ -45,9 +47,14 @@ class replace_collectives(contextlib.ContextDecorator):
     """
 
     def __init__(
-        self, *, local: bool = False, strict: bool = False, levels: bool | None = None
+        self,
+        *,
+        local: bool = False,
+        strict: bool = False,
+        levels: bool | None = None,
+        early_bytes: int | None = None,
     ) -> None:
-        self._setting = setting.Setting(local, strict, levels)
+        self._setting = setting.Setting(local, strict, levels, early_bytes)
         # The settings before each `start` that has no `stop` yet.
         self._before: list[setting.Setting | None] = []
 

@@ -18,11 +18,14 @@ class Setting:
       local: whether collectives within one process are taken over too.
       strict: whether a collective that cannot be taken over is an error.
       levels: whether collectives run in levels; None leaves it to the table (docs/levels.md).
+      early_bytes: on GPUs, how many bytes of memory starts may cost that stand earlier than in
+        XLA's schedule. None: all stay where they are.
     """
 
     local: bool = False
     strict: bool = False
     levels: bool | None = None
+    early_bytes: int | None = None
 
 
 # A Setting. None means that nothing is taken over.

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import topologies
+from jax.extend import xla
 
 import jax_cxl
 from jax_cxl import _core
@@ -28,6 +29,8 @@ import speed
 from jax_cxl._primitives import call_attributes
 from jax_cxl._runtime import lifecycle, platforms
 from jax_cxl._start_done import primitives
+from jax_cxl._takeover import hook
+from jax_cxl._takeover.world import World
 
 # What the compiler asks of a GPU; roughly an H100.
 GPU = """
@@ -47,6 +50,8 @@ device_description_str: "NVIDIA H100"
 """
 WIDTH, LAYERS, ROWS = 512, 4, 64
 AXIS = fsdp.AXIS
+# XLA merges smaller collectives of these kinds.
+MERGED = "all_gather", "all_reduce", "reduce_scatter"
 
 
 def straight(shards, x):
@@ -91,6 +96,53 @@ def layers_of_experts(shards, matrices, x):
         return jnp.sum(jnp.square(y.astype(np.float32)))
 
     return jax.grad(loss, argnums=(0, 1, 2))(shards, matrices, x)
+
+
+def train(weights, x, y):
+    """A step whose parameters are sharded; XLA gathers them, and again for the gradients."""
+
+    @jax.checkpoint
+    def layer(w, x):
+        whole = jax.lax.with_sharding_constraint(w.astype(jnp.bfloat16), jax.P())
+        return x + jnp.tanh(x @ whole)
+
+    def loss(weights):
+        z = x
+        for w in weights:
+            z = layer(w, z)
+        return jnp.mean((z - y).astype(jnp.float32) ** 2)
+
+    value, gradients = jax.value_and_grad(loss)(weights)
+    return [w - 0.1 * g for w, g in zip(weights, gradients, strict=True)], value
+
+
+def trained(mesh):
+    """Yields the text of `train` with its collectives taken over, then also started early."""
+    world = World({0: 0, 1: 1}, {0: 0, 1: 1}, gpus=True)
+    allowed = [None, 64 << 20]
+
+    def transform(data):
+        return hook.transform(data, lambda: world, strict=True, early_bytes=allowed[0])
+
+    def argument(shape, *axes):
+        sharding = jax.NamedSharding(mesh, jax.P(*axes))
+        return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
+
+    width, rows = 2048, 8192
+    weights = [argument((width, width), AXIS)] * 6
+    batch = jax.ShapeDtypeStruct(
+        (2 * rows, width), jnp.bfloat16, sharding=jax.NamedSharding(mesh, jax.P(AXIS))
+    )
+    options = {"xla_gpu_enable_latency_hiding_scheduler": True}
+    options |= {f"xla_gpu_{kind}_combine_threshold_bytes": 1 << 20 for kind in MERGED}
+    stage = xla.PipelineStage.POST_SCHEDULER
+    xla.register_hlo_module_transformation(transform, name="test", stage=stage, platforms="cuda")
+    with jax.sharding.set_mesh(mesh):
+        while allowed:
+            jax.clear_caches()
+            lowered = jax.jit(train, donate_argnums=0).lower(weights, batch, batch)
+            yield lowered.compile(compiler_options=options).as_text()
+            del allowed[0]
 
 
 def register_handlers():
@@ -152,7 +204,8 @@ def main() -> None:
         x = argument((4, ROWS, WIDTH), AXIS)
         text = jax.jit(program).lower(shards, matrices, x).compile().as_text()
         programs["layers_of_experts"] = text
-        print(json.dumps(programs))
+    programs["trained"], programs["trained_early"] = trained(mesh)
+    print(json.dumps(programs))
 
 
 main()

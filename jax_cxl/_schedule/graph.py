@@ -1,0 +1,137 @@
+"""Reads a scheduled computation: what depends on what, and what may move."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from jax_cxl._hlo.module import Computation, Instruction, Module
+from jax_cxl._schedule import costs
+from jax_cxl._schedule.memory import VIEWS, Memory
+from jax_cxl._schedule.model import Node, Pair
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """A collective that goes through the pool.
+
+    Attributes:
+      start: the id of its start.
+      done: the id of its done.
+      opcode: what it does, such as "all-gather".
+      ranks: number of ranks of a group.
+    """
+
+    start: int
+    done: int
+    opcode: str
+    ranks: int
+
+
+class Graph:
+    """A computation in XLA's order.
+
+    Attributes:
+      nodes: its instructions.
+      pairs: its collectives.
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        computation: Computation,
+        sequence: Sequence[int],
+        collectives: Sequence[Collective],
+        estimates: costs.Costs,
+    ) -> None:
+        self._computation, self._estimates = computation, estimates
+        self._instructions = [computation.instruction(number) for number in sequence]
+        self._position = {number: i for i, number in enumerate(sequence)}
+        self._bounds = {self._position[n] for c in collectives for n in (c.start, c.done)}
+        self._memory = Memory(module, computation, self._instructions, self._position, self._bounds)
+        self._before: list[list[int]] = []
+        # Instructions that must stay: the root, and those whose order XLA has asked for.
+        self._kept = {self._position[computation.root.id]}
+        for i, instruction in enumerate(self._instructions):
+            control = instruction.proto.integers(Instruction.CONTROL_PREDECESSORS)
+            if control:
+                self._kept |= {i, *(self._position[number] for number in control)}
+            every = dict.fromkeys([*instruction.operands, *control])
+            self._before.append([self._position[number] for number in every])
+        self.pairs = [self._pair(collective) for collective in collectives]
+        for pair in self.pairs:
+            self._stay_readable(pair)
+        self._deferrable = self._find_deferrable()
+        results = {pair.start: self._bytes(pair.done) for pair in self.pairs}
+        self.nodes = [self._node(i, results.get(i, 0)) for i in range(len(sequence))]
+
+    def _pair(self, collective: Collective) -> Pair:
+        start, done = self._position[collective.start], self._position[collective.done]
+        given = [self._bytes(self._position[o]) for o in self._instructions[start].operands]
+        made = [costs.size(shape) for shape in self._instructions[done].shapes]
+        seconds = costs.collective(collective.opcode, given, made, collective.ranks)
+        kept = done in self._memory.joined or not self._kept.isdisjoint((start, done))
+        return Pair(start, done, seconds, sum(given), movable=not kept)
+
+    def _node(self, i: int, started: int) -> Node:
+        before = tuple(self._before[i])
+        if i in self._bounds:
+            # The result is written from the start on. The done names it.
+            return Node(before, size=started, view=not started)
+        instruction, memory = self._instructions[i], self._memory
+        view = self._is_view(i)
+        own = instruction.opcode not in (*VIEWS, "parameter", "constant")
+        free = i not in self._kept and i not in memory.joined
+        return Node(
+            before,
+            self._estimates.seconds(self._computation, instruction),
+            self._bytes(i) if own else 0,
+            instruction.opcode in ("parameter", "constant") or (free and memory.is_pure(i)),
+            view,
+            i in self._deferrable,
+            tuple(sorted(memory.owners[i])) if view else (),
+        )
+
+    def _is_view(self, i: int) -> bool:
+        return self._instructions[i].opcode in VIEWS and i not in self._kept
+
+    def _stay_readable(self, pair: Pair) -> None:
+        """Makes those who may overwrite the operand of a collective come after its done."""
+        read = self._memory.read(pair.start)
+        self._keep(pair.done, read)
+        if not all(map(self._memory.is_own, read)):
+            # Who else has this memory is not known here. The done comes no later than in XLA's
+            # order.
+            moving = {i for p in self.pairs if p.movable for i in (p.start, p.done)}
+            for i in range(pair.done + 1, len(self._instructions)):
+                if i not in moving and not self._is_view(i):
+                    self._before[i].append(pair.done)
+                    break
+
+    def _keep(self, reader: int, read: set[int]) -> None:
+        """Makes those who may overwrite what a reader reads come after it, as in XLA's order."""
+        for writer in self._memory.writers:
+            if writer > reader and not read.isdisjoint(self._memory.read(writer)):
+                self._before[writer].append(reader)
+
+    def _find_deferrable(self) -> set[int]:
+        """Returns what waits for a collective, and may come later than in XLA's order."""
+        dones = {pair.done for pair in self.pairs}
+        late, found = set(dones), set()
+        for i, instruction in enumerate(self._instructions):
+            if i in dones or i in self._kept or late.isdisjoint(self._before[i]):
+                continue
+            if self._is_view(i):
+                late.add(i)
+                continue
+            read = self._memory.read(i)
+            if (
+                self._memory.is_pure(i)
+                and not self._estimates.has_product(self._computation, instruction)
+                and all(owner in dones or self._memory.is_own(owner) for owner in read)
+            ):
+                self._keep(i, read)
+                late.add(i)
+                found.add(i)
+        return found
+
+    def _bytes(self, i: int) -> int:
+        return sum(map(costs.size, self._instructions[i].shapes))

@@ -1,0 +1,135 @@
+"""The model of time: instructions run one after another, and collectives beside them.
+
+Collectives too run one after another, in the order of their starts.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+# A collective is taken to be over this long after its estimated end. Waiting for it then frees the
+# memory of its operand, and costs nothing.
+MARGIN = 0.5e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """An instruction. Instructions are named by their positions in XLA's order.
+
+    Attributes:
+      before: the instructions that must come first.
+      seconds: how long it takes, an estimate.
+      size: bytes of its result, 0 if these belong to another instruction's result.
+      movable: whether it may move forward. It writes only its own result, and waits for nothing.
+      view: whether it only names memory. It may stand anywhere before its users.
+      deferrable: whether it may move backward.
+      names: the instructions whose results it names, if it is a view; by default those of `before`.
+    """
+
+    before: tuple[int, ...] = ()
+    seconds: float = 0.0
+    size: int = 0
+    movable: bool = False
+    view: bool = False
+    deferrable: bool = False
+    names: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """A collective.
+
+    Attributes:
+      start: its start.
+      done: the instruction that waits for it.
+      seconds: how long it takes, an estimate.
+      held: bytes of operands that stay in memory until `done`.
+      movable: whether start and done may move.
+    """
+
+    start: int
+    done: int
+    seconds: float
+    held: int = 0
+    movable: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """An order of the instructions.
+
+    Attributes:
+      positions: the instructions, by their positions in XLA's order.
+      seconds: how long they take, an estimate.
+      waits: the part of it in which the program waits for collectives.
+    """
+
+    positions: list[int]
+    seconds: float
+    waits: float
+
+
+class Clock:
+    """Executes instructions in the model."""
+
+    def __init__(self, nodes: Sequence[Node], pairs: Sequence[Pair]) -> None:
+        self._nodes = nodes
+        self._of_start = {pair.start: pair for pair in pairs}
+        self._of_done = {pair.done: pair for pair in pairs}
+        self.order: list[int] = []
+        self.emitted = [False] * len(nodes)
+        self.now = self.free = self.waits = 0.0
+        # When each collective that the program has not waited for is over, by its done.
+        self.over: dict[int, float] = {}
+
+    def run(self, position: int) -> None:
+        """Executes an instruction, and first those before it that have not been executed."""
+        stack = [(position, iter(self._nodes[position].before))]
+        while stack:
+            here, rest = stack[-1]
+            if self.emitted[here]:
+                stack.pop()
+                continue
+            following = next((b for b in rest if not self.emitted[b]), None)
+            if following is None:
+                stack.pop()
+                self._execute(here)
+            else:
+                stack.append((following, iter(self._nodes[following].before)))
+
+    def _execute(self, position: int) -> None:
+        self.emitted[position] = True
+        self.order.append(position)
+        if position in self._of_start:
+            pair = self._of_start[position]
+            self.free = max(self.free, self.now) + pair.seconds
+            self.over[pair.done] = self.free
+        elif position in self._of_done:
+            wait = max(self.over.pop(position) - self.now, 0.0)
+            self.waits += wait
+            self.now += wait
+        else:
+            self.now += self._nodes[position].seconds
+
+    def blocked(self, position: int) -> float:
+        """Returns when an instruction can run without a wait, if it can be deferred until then."""
+        until = 0.0
+        seen, stack = set(), [position]
+        while stack:
+            here = stack.pop()
+            if here in seen or self.emitted[here]:
+                continue
+            seen.add(here)
+            if here in self.over:
+                until = max(until, self.over[here] + MARGIN)
+            elif here in self._of_done:
+                # It would be the next one. Its own operands are not looked at.
+                next_over = max(self.free, self.now) + self._of_done[here].seconds
+                until = max(until, next_over + MARGIN)
+            elif not (self._nodes[here].deferrable or self._nodes[here].view):
+                return 0.0
+            else:
+                stack.extend(self._nodes[here].before)
+        return until
+
+    def result(self) -> Order:
+        return Order(self.order, self.now, self.waits)

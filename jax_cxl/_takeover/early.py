@@ -1,0 +1,78 @@
+"""Makes collectives that go through the pool start earlier than XLA's scheduler has them start."""
+
+import collections
+import logging
+import os
+
+from jax_cxl._bench import sizes
+from jax_cxl._hlo.module import Computation, Instruction, Module
+from jax_cxl._schedule import costs, graph, order, usage
+
+_log = logging.getLogger("jax_cxl")
+VARIABLE = "JAX_CXL_EARLY_BYTES"
+
+
+def from_environment() -> int | None:
+    """Returns what `JAX_CXL_EARLY_BYTES` says: bytes, or None for "off".
+
+    Raises:
+      ValueError: it is neither.
+    """
+    text = os.environ.get(VARIABLE, "")
+    if text in ("", "off"):
+        return None
+    try:
+        return 0 if text == "0" else sizes.parse(text)
+    except ValueError:
+        raise ValueError(f"{VARIABLE}={text!r}: it may be a size such as 256MiB, or off.") from None
+
+
+class Early:
+    """The collectives of a scheduled module that have been taken over."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._found: dict[int, list[graph.Collective]] = collections.defaultdict(list)
+        self._computations: dict[int, Computation] = {}
+
+    def add(self, computation: Computation, start: Instruction, opcode: str, ranks: int) -> None:
+        """Notes a collective.
+
+        Args:
+          computation: the computation that contains it.
+          start: its start, as XLA gave it.
+          opcode: what it does, such as "all-gather".
+          ranks: number of ranks of a group.
+        """
+        done = computation.done_of(start)
+        assert done is not None
+        self._computations[computation.id] = computation
+        self._found[computation.id].append(graph.Collective(start.id, done.id, opcode, ranks))
+
+    def move(self, limit: int) -> None:
+        """Moves the starts, and the dones with them.
+
+        Args:
+          limit: bytes by which the memory of a computation may grow.
+        """
+        estimates = costs.Costs(self._module)
+        for number, collectives in self._found.items():
+            computation = self._computations[number]
+            sequence = self._module.sequence(computation)
+            found = graph.Graph(self._module, computation, sequence, collectives, estimates)
+            after = order.early(found.nodes, found.pairs, limit)
+            if after is not None:
+                self._tell(computation, found, after)
+                self._module.reorder(computation, [sequence[p] for p in after.positions])
+
+    def _tell(self, computation: Computation, found: graph.Graph, after: order.Order) -> None:
+        """Logs what the model expects."""
+        nodes, pairs = found.nodes, found.pairs
+        before = order.simulate(nodes, pairs, range(len(nodes)))
+        mib = [usage.used(nodes, pairs, o.positions).max() >> 20 for o in (before, after)]
+        _log.info(
+            "%s, up to %s: %d collectives start early. Estimated: %.1f ms and %d MiB; as XLA has"
+            " them start, %.1f ms and %d MiB.",
+            *(self._module.name, computation.root.name, len(pairs)),
+            *(after.seconds * 1e3, mib[1], before.seconds * 1e3, mib[0]),
+        )

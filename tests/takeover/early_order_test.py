@@ -1,0 +1,167 @@
+"""The order in which collectives start early: random graphs, and estimated times."""
+
+import random
+
+import numpy as np
+from absl.testing import absltest, parameterized
+
+from jax_cxl._schedule import order
+from jax_cxl._schedule.model import Node, Pair
+from jax_cxl._schedule.usage import used
+
+MIB = 1 << 20
+
+
+def violations(nodes, positions):
+    """Returns the pairs of instructions that stand in the wrong order, or are missing."""
+    place = {position: i for i, position in enumerate(positions)}
+    return [
+        (before, position)
+        for position, node in enumerate(nodes)
+        for before in node.before
+        if place.get(before, len(nodes)) >= place.get(position, -1)
+    ]
+
+
+def random_graph(seed, count=80):
+    """Returns random instructions in a valid order, and random collectives among them."""
+    draw = random.Random(seed)
+    nodes, pairs, started = [], [], []
+    while len(nodes) < count:
+        here = len(nodes)
+        before = {draw.randrange(here) for _ in range(draw.randint(0, 3)) if here}
+        before -= {start for start, _ in started}
+        kind = draw.random()
+        if kind < 0.2 and here:
+            operand = draw.choice(sorted(before) or [0])
+            if operand in {start for start, _ in started}:
+                continue
+            nodes.append(Node((operand,), size=draw.choice((1, 8)) * MIB))
+            started.append((here, nodes[operand].size))
+        elif kind < 0.45 and started:
+            start, held = started.pop(draw.randrange(len(started)))
+            nodes.append(Node((start, *before), view=True))
+            seconds = draw.uniform(1e-5, 2e-3)
+            pairs.append(Pair(start, here, seconds, held, movable=draw.random() < 0.8))
+        else:
+            view = draw.random() < 0.2 and bool(before)
+            size = 0 if view else draw.randrange(3) * MIB
+            movable = not view and draw.random() < 0.6
+            late = movable and draw.random() < 0.3
+            seconds = 0.0 if view else draw.uniform(0, 1e-3)
+            nodes.append(Node(tuple(sorted(before)), seconds, size, movable, view, late))
+    for start, held in started:
+        nodes.append(Node((start,), view=True))
+        pairs.append(Pair(start, len(nodes) - 1, 1e-3, held))
+    nodes.append(Node(tuple(range(len(nodes) - 5, len(nodes)))))
+    return nodes, pairs
+
+
+class RandomTest(parameterized.TestCase):
+    @parameterized.parameters(range(60))
+    def test_order(self, seed):
+        nodes, pairs = random_graph(seed)
+        self.assertEmpty(violations(nodes, range(len(nodes))))
+        for limit in (0, 4 * MIB, 1 << 40):
+            found = order.arrange(nodes, pairs, limit)
+            self.assertCountEqual(found.positions, range(len(nodes)))
+            self.assertEmpty(violations(nodes, found.positions))
+            self.assertEqual(found, order.arrange(nodes, pairs, limit))
+            # What stays in its place keeps its order.
+            ends = {i for pair in pairs for i in (pair.start, pair.done)}
+            stay = [
+                i
+                for i in found.positions
+                if i not in ends and not (nodes[i].view or nodes[i].movable or nodes[i].deferrable)
+            ]
+            self.assertEqual(stay, sorted(stay))
+
+    @parameterized.parameters(range(60))
+    def test_memory(self, seed):
+        nodes, pairs = random_graph(seed)
+        before = order.simulate(nodes, pairs, range(len(nodes)))
+        most = used(nodes, pairs, range(len(nodes))).max()
+        for limit in (0, 4 * MIB, 1 << 40):
+            found = order.early(nodes, pairs, limit)
+            if found is not None:
+                self.assertLess(found.seconds, before.seconds)
+                self.assertLessEqual(used(nodes, pairs, found.positions).max(), most + limit)
+
+    def test_a_start_before_its_operand_is_found(self):
+        for seed in range(20):
+            nodes, pairs = random_graph(seed)
+            positions = order.arrange(nodes, pairs, MIB).positions
+            start = pairs[0].start
+            positions.remove(start)
+            positions.insert(positions.index(nodes[start].before[0]), start)
+            self.assertIn((nodes[start].before[0], start), violations(nodes, positions))
+
+    def test_an_order_that_ignores_operands_is_found(self):
+        wrong = 0
+        for seed in range(20):
+            nodes, pairs = random_graph(seed)
+            starts = {pair.start for pair in pairs}
+            free = [Node(size=node.size) if i in starts else node for i, node in enumerate(nodes)]
+            wrong += bool(violations(nodes, order.arrange(free, pairs, 1 << 40).positions))
+        self.assertGreater(wrong, 10)
+
+
+def layers(count, prefetched):
+    """Returns layers, each of which needs a gathered array: its start stands before or behind the
+    layer before it."""
+    nodes, pairs = [Node(movable=True)], []
+    for _ in range(count):
+        start, seconds = len(nodes), 1e-3
+        nodes.append(Node((0,), size=10 * MIB))
+        if prefetched and start > 1:
+            nodes[-1], nodes[-2] = nodes[-2], nodes[-1]
+            start -= 1
+        nodes.append(Node((start,), view=True))
+        pairs.append(Pair(start, len(nodes) - 1, seconds))
+        before = [len(nodes) - 1] + ([start + 1] if prefetched and start > 1 else [])
+        nodes.append(Node(tuple(before), 1.1e-3))
+    return nodes, pairs
+
+
+class TimeTest(absltest.TestCase):
+    def test_gathers_hide_behind_the_layer_before(self):
+        nodes, pairs = layers(8, prefetched=False)
+        before = order.simulate(nodes, pairs, range(len(nodes)))
+        self.assertAlmostEqual(before.seconds, 8 * 2.1e-3)
+        after = order.early(nodes, pairs, 10 * MIB)
+        self.assertAlmostEqual(after.seconds, 1e-3 + 8 * 1.1e-3)
+        self.assertAlmostEqual(after.waits, 1e-3)
+
+    def test_nothing_moves_without_memory(self):
+        nodes, pairs = layers(8, prefetched=False)
+        self.assertIsNone(order.early(nodes, pairs, 0))
+
+    def test_xlas_order_stays_where_it_is_as_fast(self):
+        nodes, pairs = layers(8, prefetched=True)
+        self.assertEmpty(violations(nodes, range(len(nodes))))
+        self.assertIsNone(order.early(nodes, pairs, 100 * MIB))
+
+    def test_an_urgent_collective_overtakes_another(self):
+        # Both could start at once. XLA has the one first whose result the end needs.
+        nodes = [Node(), Node((0,)), Node((0,)), Node((2,), view=True), Node((3,), 1e-3)]
+        nodes += [Node((1,), view=True), Node((4, 5), 1e-3)]
+        pairs = [Pair(1, 5, 1e-3), Pair(2, 3, 1e-3)]
+        self.assertAlmostEqual(order.simulate(nodes, pairs, range(7)).seconds, 4e-3)
+        self.assertAlmostEqual(order.early(nodes, pairs, 0).seconds, 3e-3)
+
+    def test_a_light_instruction_does_not_make_others_wait(self):
+        # A norm of a sum that is not there yet; the end needs it.
+        nodes = [Node(), Node((0,)), Node((1,), view=True)]
+        nodes += [Node((2,), 1e-6, deferrable=True), Node((0,), 3e-3), Node((3, 4), 1e-6)]
+        pairs = [Pair(1, 2, 1e-3)]
+        self.assertAlmostEqual(order.simulate(nodes, pairs, range(6)).seconds, 4.002e-3)
+        self.assertAlmostEqual(order.early(nodes, pairs, 0).seconds, 3.002e-3)
+
+    def test_memory_of_an_operand_lasts_until_the_done(self):
+        nodes = [Node(size=5), Node((0,), size=7), Node(size=1), Node((1,), view=True), Node((3,))]
+        found = used(nodes, [Pair(1, 3, 1e-3)], range(5))
+        np.testing.assert_array_equal(found, [5, 12, 13, 12, 7])
+
+
+if __name__ == "__main__":
+    absltest.main()
