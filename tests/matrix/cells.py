@@ -118,7 +118,10 @@ def run(cells: Sequence[Cell]) -> list[dict[str, Any]]:
 
 def _compiles_quickly(cell: Cell) -> bool:
     """Returns whether _QUICKLY is for that cell."""
-    return jax.default_backend() == "cpu" and cell.dtype not in PACKED_DTYPES
+    # With _QUICKLY, XLA rounds small normal numbers of float8_e5m2fnuz wrongly where it copies them
+    # through float16: 3.8e-5 becomes 6.1e-5.
+    wrong = (*PACKED_DTYPES, "float8_e5m2fnuz")
+    return jax.default_backend() == "cpu" and cell.dtype not in wrong
 
 
 def _run_batch(cells: list[Cell], check_vma: bool, options: dict[str, Any]) -> dict[int, str]:
