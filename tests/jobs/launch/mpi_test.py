@@ -5,6 +5,7 @@ With the real `mpirun` of Open MPI 5 and `mpiexec` of MPICH 5, if tests/mpi_libr
 
 import contextlib
 import os
+import pathlib
 import shutil
 import socket
 import subprocess
@@ -95,6 +96,36 @@ class VariablesTest(parameterized.TestCase):
     def test_open_mpi_4_is_left_to_jax(self):
         cluster = self.found(_OPEN_MPI | {"OMPI_MCA_orte_hnp_uri": "1.0;tcp://10.96.0.1:34911"})
         self.assertNotIn(cluster.name, ("open_mpi", "hydra"))
+
+
+class UnchangedTest(absltest.TestCase):
+    def test_a_program_that_does_not_import_jax_cxl(self):
+        # What Open MPI 4 sets, which JAX knows. JAX derives a port from the number of the job.
+        program = pathlib.Path(__file__).parent / "programs/jitted_sum.py"
+        variables = {
+            "OMPI_MCA_orte_hnp_uri": f"{os.getpid() << 16}.0;tcp://127.0.0.1:34911",
+            "OMPI_COMM_WORLD_SIZE": "2",
+            "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+            "JAX_CXL_REPLACE_COLLECTIVES": "1",
+        }
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, program],
+                env=os.environ
+                | variables
+                | {"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_LOCAL_RANK": rank},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in "01"
+        ]
+        for rank in ranks:
+            with rank:
+                self.addCleanup(rank.kill)
+                output, errors = rank.communicate(timeout=100)
+            self.assertEqual(rank.returncode, 0, errors)
+            self.assertRegex(output, "variable '1', through the pool [1-9][0-9]* bytes")
 
 
 @absltest.skipIf(mpi_libraries.MISSING, mpi_libraries.MISSING)
