@@ -10,7 +10,7 @@
 #include <functional>
 #include <vector>
 
-#include "cc/engine/cpu/kernels.h"
+#include "cc/engine/kernels/kernels.h"
 
 namespace {
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "cc/engine/cpu/kernels.h"
+#include "cc/engine/kernels/kernels.h"
 
 namespace jax_cxl::comm {
 namespace {

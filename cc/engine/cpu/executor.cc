@@ -4,8 +4,8 @@
 #include <cstring>
 #include <utility>
 
-#include "cc/engine/cpu/copy.h"
-#include "cc/engine/cpu/kernels.h"
+#include "cc/engine/kernels/copy.h"
+#include "cc/engine/kernels/kernels.h"
 
 namespace jax_cxl::cpu {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "cc/engine/cpu/kernels.h"
+#include "cc/engine/kernels/kernels.h"
 
 namespace jax_cxl::cpu {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cc/base/dtype.h"
-#include "cc/engine/cpu/copy.h"
+#include "cc/engine/kernels/copy.h"
 #include "cc/plan/plan.h"
 
 namespace jax_cxl::cpu {

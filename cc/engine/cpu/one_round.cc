@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cc/engine/cpu/copy.h"
-#include "cc/engine/cpu/kernels.h"
+#include "cc/engine/kernels/copy.h"
+#include "cc/engine/kernels/kernels.h"
 
 namespace jax_cxl::cpu {
 

@@ -5,14 +5,14 @@
 #include <type_traits>
 
 #include "cc/base/dtype.h"
-#include "cc/engine/cpu/float_formats.h"
-#include "cc/engine/cpu/reduce_complex.h"
-#include "cc/engine/cpu/reduce_loops.h"
-#include "cc/engine/cpu/reduce_operations.h"
+#include "cc/engine/kernels/float_formats.h"
+#include "cc/engine/kernels/reduce_complex.h"
+#include "cc/engine/kernels/reduce_loops.h"
+#include "cc/engine/kernels/reduce_operations.h"
 
 // How elements are widened, folded and narrowed. These types use the functions
 // of the CPU engine, and give the same bits (the contract is in
-// cc/engine/cpu/kernels.h).
+// cc/engine/kernels/kernels.h).
 namespace jax_cxl::cuda {
 
 struct ApplyReduction {

@@ -9,7 +9,8 @@
 #include "cc/engine/cuda/stripes.cuh"
 
 // Reductions directly from the peers' slots. They use the functions of the CPU
-// engine and give the same bits (the contract is in cc/engine/cpu/kernels.h).
+// engine and give the same bits (the contract is in
+// cc/engine/kernels/kernels.h).
 namespace jax_cxl::cuda {
 
 struct ReduceTask {

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <thread>
 
-#include "cc/engine/cpu/kernels.h"
+#include "cc/engine/kernels/kernels.h"
 #include "cc/plan/gpu_geometry.h"
 
 namespace jax_cxl::comm {

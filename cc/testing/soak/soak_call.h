@@ -16,8 +16,8 @@
 
 #include "cc/base/dtype.h"
 #include "cc/comm/call/call.h"
-#include "cc/engine/cpu/kernels.h"
 #include "cc/engine/cpu/taken_rows.h"
+#include "cc/engine/kernels/kernels.h"
 #include "cc/plan/plan.h"
 #include "cc/testing/reference/reduce_reference.h"
 

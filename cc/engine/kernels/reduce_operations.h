@@ -1,12 +1,12 @@
-#ifndef JAX_CXL_ENGINE_CPU_REDUCE_OPERATIONS_H_
-#define JAX_CXL_ENGINE_CPU_REDUCE_OPERATIONS_H_
+#ifndef JAX_CXL_ENGINE_KERNELS_REDUCE_OPERATIONS_H_
+#define JAX_CXL_ENGINE_KERNELS_REDUCE_OPERATIONS_H_
 
 #include <cstdint>
 #include <type_traits>
 #include <utility>
 
 #include "cc/base/dtype.h"
-#include "cc/engine/cpu/reduce_targets.h"
+#include "cc/engine/kernels/reduce_targets.h"
 
 // The reductions of two elements, which the CPU engine and the CUDA engine
 // share. `a` is the fold so far, and `b` is the next operand.
@@ -123,4 +123,4 @@ JAX_CXL_INLINE bool IsAny(ReduceOp op) {
 
 }  // namespace jax_cxl::cpu
 
-#endif  // JAX_CXL_ENGINE_CPU_REDUCE_OPERATIONS_H_
+#endif  // JAX_CXL_ENGINE_KERNELS_REDUCE_OPERATIONS_H_

@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_ENGINE_CPU_REDUCE_TARGETS_H_
-#define JAX_CXL_ENGINE_CPU_REDUCE_TARGETS_H_
+#ifndef JAX_CXL_ENGINE_KERNELS_REDUCE_TARGETS_H_
+#define JAX_CXL_ENGINE_KERNELS_REDUCE_TARGETS_H_
 
 #include <utility>
 
@@ -97,4 +97,4 @@ auto PickWidest() -> void (*)(Args...) {
 }  // namespace jax_cxl::cpu
 #endif  // !defined(__CUDACC__)
 
-#endif  // JAX_CXL_ENGINE_CPU_REDUCE_TARGETS_H_
+#endif  // JAX_CXL_ENGINE_KERNELS_REDUCE_TARGETS_H_

@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_ENGINE_CPU_REDUCE_ENVIRONMENT_H_
-#define JAX_CXL_ENGINE_CPU_REDUCE_ENVIRONMENT_H_
+#ifndef JAX_CXL_ENGINE_KERNELS_REDUCE_ENVIRONMENT_H_
+#define JAX_CXL_ENGINE_KERNELS_REDUCE_ENVIRONMENT_H_
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -38,4 +38,4 @@ class DefaultFloatEnvironment {
 
 }  // namespace jax_cxl::cpu
 
-#endif  // JAX_CXL_ENGINE_CPU_REDUCE_ENVIRONMENT_H_
+#endif  // JAX_CXL_ENGINE_KERNELS_REDUCE_ENVIRONMENT_H_

@@ -1,7 +1,7 @@
-#ifndef JAX_CXL_ENGINE_CPU_REDUCE_FLOAT16_H_
-#define JAX_CXL_ENGINE_CPU_REDUCE_FLOAT16_H_
+#ifndef JAX_CXL_ENGINE_KERNELS_REDUCE_FLOAT16_H_
+#define JAX_CXL_ENGINE_KERNELS_REDUCE_FLOAT16_H_
 
-#include "cc/engine/cpu/reduce_loops.h"
+#include "cc/engine/kernels/reduce_loops.h"
 
 // float16 with the processor's conversions, which give the same bits as
 // Float16.
@@ -39,4 +39,4 @@ JAX_CXL_TARGET_AVX2 inline void NarrowFloat16(const std::byte* from,
 
 #endif  // defined(__x86_64__)
 
-#endif  // JAX_CXL_ENGINE_CPU_REDUCE_FLOAT16_H_
+#endif  // JAX_CXL_ENGINE_KERNELS_REDUCE_FLOAT16_H_

@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_ENGINE_CPU_REDUCE_LOOPS_H_
-#define JAX_CXL_ENGINE_CPU_REDUCE_LOOPS_H_
+#ifndef JAX_CXL_ENGINE_KERNELS_REDUCE_LOOPS_H_
+#define JAX_CXL_ENGINE_KERNELS_REDUCE_LOOPS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -7,9 +7,9 @@
 #include <limits>
 #include <type_traits>
 
-#include "cc/engine/cpu/float_formats.h"
-#include "cc/engine/cpu/reduce_operations.h"
-#include "cc/engine/cpu/reduce_targets.h"
+#include "cc/engine/kernels/float_formats.h"
+#include "cc/engine/kernels/reduce_operations.h"
+#include "cc/engine/kernels/reduce_targets.h"
 
 // The loops from which `kernels.cc` chooses. They never reassociate: each
 // source is folded into the result of the sources before it.
@@ -176,4 +176,4 @@ struct NarrowLoop {
 
 }  // namespace jax_cxl::cpu
 
-#endif  // JAX_CXL_ENGINE_CPU_REDUCE_LOOPS_H_
+#endif  // JAX_CXL_ENGINE_KERNELS_REDUCE_LOOPS_H_

@@ -1,9 +1,9 @@
-#include "cc/engine/cpu/copy.h"
+#include "cc/engine/kernels/copy.h"
 
 #include <algorithm>
 #include <cstdint>
 
-#include "cc/engine/cpu/reduce_targets.h"
+#include "cc/engine/kernels/reduce_targets.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -1,7 +1,7 @@
-#ifndef JAX_CXL_ENGINE_CPU_REDUCE_COMPLEX_H_
-#define JAX_CXL_ENGINE_CPU_REDUCE_COMPLEX_H_
+#ifndef JAX_CXL_ENGINE_KERNELS_REDUCE_COMPLEX_H_
+#define JAX_CXL_ENGINE_KERNELS_REDUCE_COMPLEX_H_
 
-#include "cc/engine/cpu/reduce_loops.h"
+#include "cc/engine/kernels/reduce_loops.h"
 
 #if !defined(__has_builtin)
 #define __has_builtin(name) 0
@@ -58,4 +58,4 @@ struct ComplexProd {
 
 }  // namespace jax_cxl::cpu
 
-#endif  // JAX_CXL_ENGINE_CPU_REDUCE_COMPLEX_H_
+#endif  // JAX_CXL_ENGINE_KERNELS_REDUCE_COMPLEX_H_

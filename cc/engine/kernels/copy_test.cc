@@ -1,4 +1,4 @@
-#include "cc/engine/cpu/copy.h"
+#include "cc/engine/kernels/copy.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Sanitizers: address optimized
 
-#include "cc/engine/cpu/kernels.h"
+#include "cc/engine/kernels/kernels.h"
 
 #include <gtest/gtest.h>
 

@@ -1,12 +1,12 @@
-#include "cc/engine/cpu/kernels.h"
+#include "cc/engine/kernels/kernels.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "cc/engine/cpu/reduce_complex.h"
-#include "cc/engine/cpu/reduce_environment.h"
-#include "cc/engine/cpu/reduce_float16.h"
-#include "cc/engine/cpu/reduce_loops.h"
+#include "cc/engine/kernels/reduce_complex.h"
+#include "cc/engine/kernels/reduce_environment.h"
+#include "cc/engine/kernels/reduce_float16.h"
+#include "cc/engine/kernels/reduce_loops.h"
 
 namespace jax_cxl::cpu {
 namespace {

@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_ENGINE_CPU_COPY_H_
-#define JAX_CXL_ENGINE_CPU_COPY_H_
+#ifndef JAX_CXL_ENGINE_KERNELS_COPY_H_
+#define JAX_CXL_ENGINE_KERNELS_COPY_H_
 
 #include <cstddef>
 #include <cstring>
@@ -29,4 +29,4 @@ void CopyPastCaches(std::byte* to, const std::byte* from, size_t bytes);
 
 }  // namespace jax_cxl::cpu
 
-#endif  // JAX_CXL_ENGINE_CPU_COPY_H_
+#endif  // JAX_CXL_ENGINE_KERNELS_COPY_H_

@@ -1,12 +1,12 @@
-#ifndef JAX_CXL_ENGINE_CPU_FLOAT_FORMATS_H_
-#define JAX_CXL_ENGINE_CPU_FLOAT_FORMATS_H_
+#ifndef JAX_CXL_ENGINE_KERNELS_FLOAT_FORMATS_H_
+#define JAX_CXL_ENGINE_KERNELS_FLOAT_FORMATS_H_
 
 #include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <limits>
 
-#include "cc/engine/cpu/reduce_targets.h"
+#include "cc/engine/kernels/reduce_targets.h"
 
 // Conversions between float32 and the narrow float types. They have no
 // branches, so that loops over them vectorize. Widening is exact. Narrowing
@@ -134,4 +134,4 @@ struct Bfloat16 {
 
 }  // namespace jax_cxl::cpu
 
-#endif  // JAX_CXL_ENGINE_CPU_FLOAT_FORMATS_H_
+#endif  // JAX_CXL_ENGINE_KERNELS_FLOAT_FORMATS_H_

@@ -1,6 +1,6 @@
 // Sanitizers: address optimized
 
-#include "cc/engine/cpu/reduce_loops.h"
+#include "cc/engine/kernels/reduce_loops.h"
 
 #include <gtest/gtest.h>
 
@@ -10,9 +10,9 @@
 #include <random>
 #include <vector>
 
-#include "cc/engine/cpu/float_formats.h"
-#include "cc/engine/cpu/reduce_complex.h"
-#include "cc/engine/cpu/reduce_float16.h"
+#include "cc/engine/kernels/float_formats.h"
+#include "cc/engine/kernels/reduce_complex.h"
+#include "cc/engine/kernels/reduce_float16.h"
 #include "cc/testing/reference/reduce_reference.h"
 
 // Tests every instruction set of this machine, not only the one that Reduce

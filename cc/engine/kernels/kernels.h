@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_ENGINE_CPU_KERNELS_H_
-#define JAX_CXL_ENGINE_CPU_KERNELS_H_
+#ifndef JAX_CXL_ENGINE_KERNELS_KERNELS_H_
+#define JAX_CXL_ENGINE_KERNELS_KERNELS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -37,4 +37,4 @@ void Reduce(DType dtype, ReduceOp op, std::span<const std::byte* const> sources,
 
 }  // namespace jax_cxl::cpu
 
-#endif  // JAX_CXL_ENGINE_CPU_KERNELS_H_
+#endif  // JAX_CXL_ENGINE_KERNELS_KERNELS_H_
