@@ -9,6 +9,7 @@
 #include <random>
 #include <thread>
 
+#include "cc/testing/world/int32_call.h"
 #include "cc/testing/world/world.h"
 
 namespace jax_cxl::comm {
@@ -20,23 +21,6 @@ std::vector<int32_t> Everyone(const World& world) {
   std::vector<int32_t> members(world.size());
   std::iota(members.begin(), members.end(), 0);
   return members;
-}
-
-std::unique_ptr<Call> MakeCall(Op op, uint64_t identity, int ranks, int rank,
-                               uint64_t count, const int32_t* input,
-                               int32_t* output) {
-  auto call = std::make_unique<Call>();
-  call->identity = identity;
-  call->request.op = op;
-  call->request.num_ranks = ranks;
-  call->request.rank = rank;
-  call->request.count = count;
-  call->request.element_bytes = 4;
-  call->dtype = DType::kInt32;
-  call->input = reinterpret_cast<const std::byte*>(input);
-  call->output = reinterpret_cast<std::byte*>(output);
-  call->name = "test";
-  return call;
 }
 
 struct Shape {
@@ -89,8 +73,8 @@ TEST_P(EndpointTest, CallsStartedInAnyOrderMatch) {
       for (int k : order)
         countdown.StartCall(
             world.endpoint(r), Everyone(world),
-            MakeCall(ops[k % ops.size()], 100 + k, ranks, r, count_of(k),
-                     inputs[r][k].data(), outputs[r][k].data()));
+            Int32Call(ops[k % ops.size()], 100 + k, ranks, r, count_of(k),
+                      inputs[r][k].data(), outputs[r][k].data()));
     });
   }
   for (auto& thread : threads) thread.join();
@@ -137,8 +121,8 @@ TEST(EndpointOrderTest, ManyCallsUnderWay) {
       const int k = r == 2 ? kCalls - 1 - i : i;
       countdown.StartCall(
           world.endpoint(r), Everyone(world),
-          MakeCall(Op::kAllReduce, k, 3, r, 1, &inputs[r * kCalls + k],
-                   &outputs[r * kCalls + k]));
+          Int32Call(Op::kAllReduce, k, 3, r, 1, &inputs[r * kCalls + k],
+                    &outputs[r * kCalls + k]));
     }
   }
   Status status = countdown.Wait();
@@ -159,18 +143,18 @@ TEST(EndpointOrderTest, UnstartedCallHoldsNothingUp) {
   int32_t small[2] = {3, 4}, small_sum[2];
   Countdown late(2), prompt(2);
   late.StartCall(world.endpoint(0), {0, 1},
-                 MakeCall(Op::kAllReduce, 1, 2, 0, large.size(), large.data(),
-                          sum.data()));
+                 Int32Call(Op::kAllReduce, 1, 2, 0, large.size(), large.data(),
+                           sum.data()));
   for (int r = 0; r < 2; ++r)
     prompt.StartCall(
         world.endpoint(r), {0, 1},
-        MakeCall(Op::kAllReduce, 2, 2, r, 1, &small[r], &small_sum[r]));
+        Int32Call(Op::kAllReduce, 2, 2, r, 1, &small[r], &small_sum[r]));
   ASSERT_TRUE(prompt.Wait().ok());
   EXPECT_EQ(small_sum[0], 7);
   std::vector<int32_t> other_sum(1 << 16);
   late.StartCall(world.endpoint(1), {0, 1},
-                 MakeCall(Op::kAllReduce, 1, 2, 1, large.size(), large.data(),
-                          other_sum.data()));
+                 Int32Call(Op::kAllReduce, 1, 2, 1, large.size(), large.data(),
+                           other_sum.data()));
   ASSERT_TRUE(late.Wait().ok());
   EXPECT_EQ(sum, other_sum);
   EXPECT_EQ(sum[77], 2);
@@ -194,9 +178,9 @@ TEST(EndpointOrderTest, GroupsAreIndependent) {
         if (self == groups[g].end()) continue;
         countdown.StartCall(
             world.endpoint(r), groups[g],
-            MakeCall(Op::kAllReduce, 1, static_cast<int>(groups[g].size()),
-                     static_cast<int>(self - groups[g].begin()), 1, &inputs[r],
-                     &outputs[g][r]));
+            Int32Call(Op::kAllReduce, 1, static_cast<int>(groups[g].size()),
+                      static_cast<int>(self - groups[g].begin()), 1, &inputs[r],
+                      &outputs[g][r]));
       }
     });
   }
@@ -217,7 +201,7 @@ TEST(EndpointErrorTest, MismatchNamesBothSides) {
   for (int r = 0; r < 2; ++r) {
     countdowns.push_back(std::make_unique<Countdown>(1));
     auto call =
-        MakeCall(Op::kAllReduce, 1, 2, r, r + 1, &data[2 * r], &sums[2 * r]);
+        Int32Call(Op::kAllReduce, 1, 2, r, r + 1, &data[2 * r], &sums[2 * r]);
     call->name = r == 0 ? "first" : "second";
     countdowns[r]->StartCall(world.endpoint(r), {0, 1}, std::move(call));
   }
@@ -241,7 +225,7 @@ TEST(EndpointErrorTest, LatePeerIsNamed) {
   for (int r : {0, 1}) {
     Countdown countdown(1);
     countdown.StartCall(world.endpoint(r), {0, 1},
-                        MakeCall(Op::kAllReduce, r, 2, r, 1, &value, &sum));
+                        Int32Call(Op::kAllReduce, r, 2, r, 1, &value, &sum));
     Status status = countdown.Wait();
     EXPECT_EQ(status.code(), Code::kDeadlineExceeded);
     EXPECT_NE(status.message().find("rank " + std::to_string(1 - r)),
@@ -255,7 +239,7 @@ TEST(EndpointErrorTest, PeerThatGaveUpEndsTheWait) {
   int32_t value = 1, sum;
   Countdown countdown(1);
   countdown.StartCall(world.endpoint(0), {0, 1},
-                      MakeCall(Op::kAllReduce, 1, 2, 0, 1, &value, &sum));
+                      Int32Call(Op::kAllReduce, 1, 2, 0, 1, &value, &sum));
   world.peers(1).GiveUp(1, Error(Code::kDataLoss, "because of a test"));
   Status status = countdown.Wait();
   EXPECT_EQ(status.code(), Code::kDataLoss);
@@ -263,7 +247,7 @@ TEST(EndpointErrorTest, PeerThatGaveUpEndsTheWait) {
   // The error stays: the state of the group's rings is unknown.
   Countdown again(1);
   again.StartCall(world.endpoint(0), {0, 1},
-                  MakeCall(Op::kAllReduce, 2, 2, 0, 1, &value, &sum));
+                  Int32Call(Op::kAllReduce, 2, 2, 0, 1, &value, &sum));
   EXPECT_EQ(again.Wait().code(), Code::kDataLoss);
 }
 
@@ -274,7 +258,7 @@ TEST(EndpointErrorTest, PoolTooSmallForTheGroup) {
   int32_t value = 1, sum;
   Countdown countdown(1);
   countdown.StartCall(world.endpoint(0), {0, 1},
-                      MakeCall(Op::kAllReduce, 1, 2, 0, 1, &value, &sum));
+                      Int32Call(Op::kAllReduce, 1, 2, 0, 1, &value, &sum));
   Status status = countdown.Wait();
   EXPECT_EQ(status.code(), Code::kResourceExhausted);
   EXPECT_NE(status.message().find("33554432 more bytes"), std::string::npos)
@@ -286,7 +270,7 @@ TEST(EndpointErrorTest, RankOutsideTheGroup) {
   int32_t value = 1, sum;
   Countdown countdown(1);
   countdown.StartCall(world.endpoint(0), {1},
-                      MakeCall(Op::kAllReduce, 1, 1, 0, 1, &value, &sum));
+                      Int32Call(Op::kAllReduce, 1, 1, 0, 1, &value, &sum));
   EXPECT_EQ(countdown.Wait().code(), Code::kInvalidArgument);
 }
 
@@ -296,7 +280,7 @@ TEST(EndpointErrorTest, ShutdownFailsCallsUnderWay) {
   {
     World world(2, Options());
     countdown.StartCall(world.endpoint(0), {0, 1},
-                        MakeCall(Op::kAllReduce, 1, 2, 0, 1, &value, &sum));
+                        Int32Call(Op::kAllReduce, 1, 2, 0, 1, &value, &sum));
   }
   EXPECT_EQ(countdown.Wait().code(), Code::kFailedPrecondition);
 }
@@ -309,7 +293,7 @@ TEST(EndpointStatsTest, CountBytes) {
   for (int r = 0; r < 2; ++r)
     countdown.StartCall(
         world.endpoint(r), {0, 1},
-        MakeCall(Op::kAllGather, 1, 2, r, 4096, data.data(), outs[r].data()));
+        Int32Call(Op::kAllGather, 1, 2, r, 4096, data.data(), outs[r].data()));
   ASSERT_TRUE(countdown.Wait().ok());
   for (int r = 0; r < 2; ++r) {
     const Stats stats = world.endpoint(r).stats();

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cc/comm/completions.h"
+#include "cc/testing/world/int32_call.h"
 #include "cc/testing/world/world.h"
 
 namespace jax_cxl::comm {
@@ -46,16 +47,8 @@ std::vector<int32_t> RanksOf(const cpu::Grid& grid) {
 
 std::unique_ptr<Call> MakeCall(Op op, uint64_t identity, int ranks, int place,
                                uint64_t count, Member* member) {
-  auto call = std::make_unique<Call>();
-  call->identity = identity;
-  call->request.op = op;
-  call->request.num_ranks = ranks;
-  call->request.rank = place;
-  call->request.count = count;
-  call->request.element_bytes = 4;
+  auto call = Int32Call(op, identity, ranks, place, count);
   call->request.root = 2;
-  call->dtype = DType::kInt32;
-  call->name = "test";
   member->input.resize(plan::InputBytes(call->request) / 4);
   std::iota(member->input.begin(), member->input.end(), 1'000'000 * place);
   member->output.assign(plan::OutputBytes(call->request) / 4, -1);

@@ -5,8 +5,8 @@
 #include <chrono>
 #include <string>
 
-#include "cc/base/ticks.h"
-#include "cc/testing/world/world.h"
+#include "cc/testing/world/status_text.h"
+#include "cc/testing/world/three_ranks.h"
 
 namespace jax_cxl::comm {
 namespace {
@@ -17,36 +17,12 @@ using std::chrono::seconds;
 constexpr char kPsum[] =
     "psum: all_reduce sum of 3 float32 at train.py:33 (step)";
 
-std::string Detail(const Status& status, const std::string& name) {
-  for (const auto& [key, value] : status.details())
-    if (key == name) return value;
-  return "";
-}
-
-bool Contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-Options Times() {
-  Options options;
-  options.warn_after_s = 2;
-  options.timeout_s = 5;
-  return options;
-}
-
 // The device of rank 0 has begun a psum. All hosts have enqueued it, and the
 // devices of ranks 1 and 2 have not finished it.
-class DeviceWaitsTest : public testing::Test {
+class DeviceWaitsTest : public ThreeRanksTest {
  protected:
   DeviceWaitsTest()
-      : world_(3, {}, 64 << 20, 1, pool::CoherenceMode::kCoherent, {}),
-        waits_(&world_.pool(), &peers(), Times(), {{0, 1, 2}, 0}) {
-    call_.identity = 1;
-    call_.request.op = plan::Op::kAllReduce;
-    call_.request.num_ranks = 3;
-    call_.request.count = 3;
-    call_.dtype = DType::kFloat32;
-    call_.name = "psum";
+      : waits_(&world_.pool(), &peers(), Times(), {{0, 1, 2}, 0}) {
     call_.site = "train.py:33 (step)";
     Record(0, &call_);
     wait_.call = &call_;
@@ -55,11 +31,6 @@ class DeviceWaitsTest : public testing::Test {
     wait_.progress = 7;
   }
 
-  Peers& peers() { return world_.peers(0); }
-  void Record(int rank, Call* call) {
-    call->submitted = Ticks();
-    world_.endpoint(rank).recorder()->Record(call, HashGroup({0, 1, 2}));
-  }
   Status Check(milliseconds at) { return waits_.Check(wait_, start_ + at); }
   std::string Warning(milliseconds at) {
     testing::internal::CaptureStderr();
@@ -68,11 +39,8 @@ class DeviceWaitsTest : public testing::Test {
     return testing::internal::GetCapturedStderr();
   }
 
-  World world_;
-  Call call_;
   DeviceWait wait_;
   DeviceWaits waits_;
-  const Clock::time_point start_ = Clock::now();
 };
 
 TEST_F(DeviceWaitsTest, AMemberThatIsGoneEndsACallThatStandsStill) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "cc/testing/pool/scratch.h"
+#include "cc/testing/world/status_text.h"
 #include "cc/testing/world/world.h"
 
 namespace jax_cxl::comm {
@@ -24,16 +25,6 @@ namespace {
 using std::chrono::milliseconds;
 
 // Returns the value of a detail, or an empty string if the status has none.
-std::string Detail(const Status& status, const std::string& name) {
-  for (const auto& [key, value] : status.details())
-    if (key == name) return value;
-  return "";
-}
-
-bool Contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 // Rank 0 belongs to this process. Tests register the other ranks.
 class PeersTest : public testing::Test {
  protected:

@@ -5,8 +5,8 @@
 #include <chrono>
 #include <string>
 
-#include "cc/base/ticks.h"
-#include "cc/testing/world/world.h"
+#include "cc/testing/world/status_text.h"
+#include "cc/testing/world/three_ranks.h"
 
 namespace jax_cxl::comm {
 namespace {
@@ -14,40 +14,14 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-std::string Detail(const Status& status, const std::string& name) {
-  for (const auto& [key, value] : status.details())
-    if (key == name) return value;
-  return "";
-}
-
-bool Contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-Options Times() {
-  Options options;
-  options.warn_after_s = 2;
-  options.timeout_s = 5;
-  return options;
-}
-
 // Rank 0 waits for ranks 1 and 2 to start a psum.
-class WaitMonitorTest : public testing::Test {
+class WaitMonitorTest : public ThreeRanksTest {
  protected:
   WaitMonitorTest()
-      : world_(3, {}, 64 << 20, 1, pool::CoherenceMode::kCoherent, {}),
-        monitor_(&world_.pool(), &peers(), Times(), {{0, 1, 2}, 0}) {
-    call_.identity = 1;
-    call_.request.op = plan::Op::kAllReduce;
-    call_.request.num_ranks = 3;
-    call_.request.count = 3;
-    call_.dtype = DType::kFloat32;
-    call_.name = "psum";
-    call_.submitted = Ticks();
-    world_.endpoint(0).recorder()->Record(&call_, HashGroup({0, 1, 2}));
+      : monitor_(&world_.pool(), &peers(), Times(), {{0, 1, 2}, 0}) {
+    Record(0, &call_);
   }
 
-  Peers& peers() { return world_.peers(0); }
   Status Check(milliseconds at, uint64_t progress = 0) {
     return monitor_.Check({&call_, {1, 2}, /*started=*/false, progress},
                           start_ + at);
@@ -60,10 +34,7 @@ class WaitMonitorTest : public testing::Test {
     return testing::internal::GetCapturedStderr();
   }
 
-  World world_;
-  Call call_;
   WaitMonitor monitor_;
-  const Clock::time_point start_ = Clock::now();
 };
 
 TEST_F(WaitMonitorTest, WarnsAndThenGivesUp) {

@@ -8,18 +8,13 @@
 #include <vector>
 
 #include "cc/base/ticks.h"
+#include "cc/testing/world/status_text.h"
 #include "cc/testing/world/world.h"
 
 namespace jax_cxl::comm {
 namespace {
 
 constexpr uint64_t kKey = 5;
-
-std::string Detail(const Status& status, const std::string& name) {
-  for (const auto& [key, value] : status.details())
-    if (key == name) return value;
-  return "";
-}
 
 // Ranks 2, 0 and 1 of a job are members 0, 1 and 2 of a group.
 class JournalTest : public testing::Test {
