@@ -144,35 +144,34 @@ xffi::Future Barrier(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
   return DispatchToEndpoint(run_id, device_ordinal, site, nullptr, nullptr);
 }
 
+// What the handler of a call gets first.
+auto BindCall() {
+  return xffi::Ffi::Bind()
+      .Ctx<xffi::RunId>()
+      .Ctx<xffi::DeviceOrdinal>()
+      .Ctx<xffi::State<CallSite>>();
+}
+
+// For handlers that take any number of buffers.
+auto BindAnyBuffers() { return BindCall().RemainingArgs().RemainingRets(); }
+
 }  // namespace
 }  // namespace jax_cxl::ffi
 
 namespace xffi = xla::ffi;
+using jax_cxl::ffi::BindAnyBuffers;
+using jax_cxl::ffi::BindCall;
 using jax_cxl::ffi::CallSite;
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_instantiate, CallSite::Make,
                               xffi::Ffi::BindInstantiate().Attrs());
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_collective, jax_cxl::ffi::Collective,
-                              xffi::Ffi::Bind()
-                                  .Ctx<xffi::RunId>()
-                                  .Ctx<xffi::DeviceOrdinal>()
-                                  .Ctx<xffi::State<CallSite>>()
-                                  .Arg<xffi::AnyBuffer>()
-                                  .Ret<xffi::AnyBuffer>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    jax_cxl_collective, jax_cxl::ffi::Collective,
+    BindCall().Arg<xffi::AnyBuffer>().Ret<xffi::AnyBuffer>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_rows, jax_cxl::ffi::Rows,
-                              xffi::Ffi::Bind()
-                                  .Ctx<xffi::RunId>()
-                                  .Ctx<xffi::DeviceOrdinal>()
-                                  .Ctx<xffi::State<CallSite>>()
-                                  .RemainingArgs()
-                                  .RemainingRets());
+                              BindAnyBuffers());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_barrier, jax_cxl::ffi::Barrier,
-                              xffi::Ffi::Bind()
-                                  .Ctx<xffi::RunId>()
-                                  .Ctx<xffi::DeviceOrdinal>()
-                                  .Ctx<xffi::State<CallSite>>()
-                                  .RemainingArgs()
-                                  .RemainingRets());
+                              BindAnyBuffers());

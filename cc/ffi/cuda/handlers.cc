@@ -204,56 +204,47 @@ xffi::Error Tie(cudaStream_t stream, xffi::AnyBuffer /*token*/,
   return Finish(PassThrough(arguments, results, stream));
 }
 
+// What the handler of a call gets first.
+auto BindCall() {
+  return xffi::Ffi::Bind()
+      .Ctx<xffi::PlatformStream<cudaStream_t>>()
+      .Ctx<xffi::DeviceOrdinal>()
+      .Ctx<xffi::State<CallSite>>();
+}
+
+// For handlers that take any number of buffers.
+auto BindAnyBuffers() { return BindCall().RemainingArgs().RemainingRets(); }
+
 }  // namespace
 }  // namespace jax_cxl::ffi
 
 namespace xffi = xla::ffi;
+using jax_cxl::ffi::BindAnyBuffers;
+using jax_cxl::ffi::BindCall;
 using jax_cxl::ffi::CallSite;
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_instantiate,
                               jax_cxl::ffi::Instantiate,
                               xffi::Ffi::BindInstantiate().Attrs());
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_collective, jax_cxl::ffi::Collective,
-                              xffi::Ffi::Bind()
-                                  .Ctx<xffi::PlatformStream<cudaStream_t>>()
-                                  .Ctx<xffi::DeviceOrdinal>()
-                                  .Ctx<xffi::State<CallSite>>()
-                                  .Arg<xffi::AnyBuffer>()
-                                  .Ret<xffi::AnyBuffer>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    jax_cxl_cuda_collective, jax_cxl::ffi::Collective,
+    BindCall().Arg<xffi::AnyBuffer>().Ret<xffi::AnyBuffer>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_rows, jax_cxl::ffi::Rows,
-                              xffi::Ffi::Bind()
-                                  .Ctx<xffi::PlatformStream<cudaStream_t>>()
-                                  .Ctx<xffi::DeviceOrdinal>()
-                                  .Ctx<xffi::State<CallSite>>()
-                                  .RemainingArgs()
-                                  .RemainingRets());
+                              BindAnyBuffers());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_barrier, jax_cxl::ffi::Barrier,
-                              xffi::Ffi::Bind()
-                                  .Ctx<xffi::PlatformStream<cudaStream_t>>()
-                                  .Ctx<xffi::DeviceOrdinal>()
-                                  .Ctx<xffi::State<CallSite>>()
-                                  .RemainingArgs()
-                                  .RemainingRets());
+                              BindAnyBuffers());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_start, jax_cxl::ffi::Start,
-                              xffi::Ffi::Bind()
-                                  .Ctx<xffi::PlatformStream<cudaStream_t>>()
-                                  .Ctx<xffi::DeviceOrdinal>()
-                                  .Ctx<xffi::State<CallSite>>()
+                              BindCall()
                                   .Arg<xffi::AnyBuffer>()
                                   .Ret<xffi::AnyBuffer>()
                                   .Ret<xffi::AnyBuffer>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_start_rows, jax_cxl::ffi::StartRows,
-                              xffi::Ffi::Bind()
-                                  .Ctx<xffi::PlatformStream<cudaStream_t>>()
-                                  .Ctx<xffi::DeviceOrdinal>()
-                                  .Ctx<xffi::State<CallSite>>()
-                                  .RemainingArgs()
-                                  .RemainingRets());
+                              BindAnyBuffers());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_done, jax_cxl::ffi::Done,
                               xffi::Ffi::Bind()
