@@ -1,0 +1,166 @@
+// Sanitizers: none. It makes plans of many ranks.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "cc/plan/planners/make_plan.h"
+#include "cc/testing/reference/plans.h"
+
+// Ranks use all pool devices, each of them equally, at the same time.
+namespace jax_cxl::plan {
+namespace {
+
+// Eight rings on six devices: in each round, two devices hold two slots.
+TEST(PlacementTest, RanksTakeTurnsOnDevicesThatDoNotDivideThem) {
+  constexpr int kDevices = 6;
+  for (int n : {7, 8, 9, 10, 12}) {
+    const Geometry geometry{
+        .slot_bytes = 2048, .num_slots = 12, .num_devices = kDevices};
+    const Request request = MakeRequest(Op::kAllGather, n, 40 << 10, 1);
+    ExpectVerified(request, geometry, {.num_devices = kDevices});
+    const auto plans = MakePlans(request, geometry);
+    ASSERT_TRUE(plans.ok());
+    // Count how often the n - 1 concurrent gets of all ranks use each device.
+    for (size_t at = 0; at < 12 * static_cast<size_t>(n - 1); at += n - 1) {
+      std::vector<int> gets(kDevices);
+      for (const Plan& plan : *plans) {
+        std::vector<Step> mine;
+        std::copy_if(plan.steps.begin(), plan.steps.end(),
+                     std::back_inserter(mine),
+                     [](const Step& s) { return s.kind == StepKind::kGet; });
+        for (int i = 0; i < n - 1; ++i) {
+          const Step& get = mine[at + i];
+          ++gets[(get.peer * kDevices / n + get.round) % kDevices];
+        }
+      }
+      const auto [least, most] = std::minmax_element(gets.begin(), gets.end());
+      EXPECT_LE(*most, 1.5 * *least) << n << " ranks, from get " << at;
+    }
+  }
+}
+
+// The ranks' first devices are an even number apart. Inputs would use only
+// every other device.
+TEST(PlacementTest, ReductionsUseAllDevices) {
+  for (Op op : {Op::kAllReduce, Op::kReduce}) {
+    for (int n : {3, 4, 6}) {
+      const Geometry geometry{.slot_bytes = 4096,
+                              .num_slots = 12,
+                              .all_read_bytes = 0,
+                              .num_devices = 2 * n};
+      for (int slots = 2; slots < 12; ++slots) {
+        Geometry smaller = geometry;
+        smaller.num_slots = slots;
+        ExpectVerified(MakeRequest(op, n, 100 << 10, 1), smaller);
+      }
+      const Traffic traffic = ExpectVerified(MakeRequest(op, n, 1 << 20, 1),
+                                             geometry, {.num_devices = 2 * n});
+      EXPECT_EQ(traffic.by_device.size(), static_cast<size_t>(2 * n));
+      ExpectEvenDevices(traffic, 1.1,
+                        std::string(OpName(op)) + " " + std::to_string(n));
+    }
+  }
+}
+
+// Readers of one ring use different devices at the same time.
+TEST(PlacementTest, BroadcastSpreadsItsReaders) {
+  const Geometry geometry{.slot_bytes = 2048, .num_slots = 8, .num_devices = 4};
+  auto first_gets = [&](int n, int rank) {
+    Request request = MakeRequest(Op::kBroadcast, n, 32 << 10, 1);
+    request.rank = rank;
+    std::vector<uint64_t> rounds;
+    const Result<Plan> plan = MakePlan(request, geometry);
+    for (const Step& step : plan->steps) {
+      if (step.kind == StepKind::kGet) rounds.push_back(step.round);
+    }
+    rounds.resize(5);
+    return rounds;
+  };
+  // A few readers start one round after another.
+  EXPECT_EQ(first_gets(4, 1), (std::vector<uint64_t>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(first_gets(4, 3), (std::vector<uint64_t>{2, 0, 1, 2, 3}));
+  // Many readers read windows of one round per device, from different starts.
+  EXPECT_EQ(first_gets(9, 1), (std::vector<uint64_t>{3, 0, 1, 2, 3}));
+  EXPECT_EQ(first_gets(9, 5), (std::vector<uint64_t>{3, 2, 3, 0, 1}));
+}
+
+// 64 parts give four of six devices one part more, starting with the round's
+// first device. With three readers that start 0, 2 and 4 rounds apart, each
+// device has the extra part for two of them.
+TEST(PlacementTest, ReadersOfRoundsOnAllDevicesStartApart) {
+  const Geometry geometry{.slot_bytes = 2048,
+                          .num_slots = 12,
+                          .num_devices = 6,
+                          .device_parts = 64};
+  auto first_awaited = [&](int n, uint64_t bytes, int rank) -> int {
+    Request request = MakeRequest(Op::kBroadcast, n, bytes, 1);
+    request.rank = rank;
+    const Result<Plan> plan = MakePlan(request, geometry);
+    const Step& step = plan->steps.front();
+    return step.kind == StepKind::kGet && step.bytes == 0
+               ? static_cast<int>(step.round)
+               : 0;
+  };
+  for (uint64_t bytes : {128 << 10, 16 << 10}) {
+    for (int n : {6, 9}) {
+      for (int rank = 1; rank < n; ++rank) {
+        // Readers do not start apart if there are few, or if the call is short.
+        const bool apart = n > 7 && bytes > (32 << 10);
+        EXPECT_EQ(first_awaited(n, bytes, rank), apart ? (rank - 1) % 3 * 2 : 0)
+            << n << " ranks, " << bytes << " bytes, rank " << rank;
+      }
+    }
+  }
+}
+
+// Even ranks put the inputs of two chunks while odd ranks put none, and vice
+// versa.
+TEST(PlacementTest, RanksOfAnAllReduceTakeTurnsAtPuttingInputs) {
+  const Geometry geometry{.slot_bytes = 4096,
+                          .num_slots = 12,
+                          .all_read_bytes = 0,
+                          .num_devices = 6,
+                          .device_parts = 64};
+  auto inputs_before_each_result = [&](int rank) {
+    Request request = MakeRequest(Op::kAllReduce, 8, 32 << 10, 1);
+    request.rank = rank;
+    const Result<Plan> plan = MakePlan(request, geometry);
+    std::vector<uint64_t> chunks;
+    std::vector<uint64_t> rounds;  // in which the rank puts inputs
+    for (const Step& step : plan->steps) {
+      if (step.kind == StepKind::kPut &&
+          (rounds.empty() || rounds.back() != step.round))
+        rounds.push_back(step.round);
+      if (step.kind == StepKind::kPutOutput) chunks.push_back(rounds.size());
+    }
+    return chunks;
+  };
+  EXPECT_EQ(inputs_before_each_result(0),
+            (std::vector<uint64_t>{2, 4, 4, 6, 6, 8, 8, 8}));
+  EXPECT_EQ(inputs_before_each_result(1),
+            (std::vector<uint64_t>{2, 3, 5, 5, 7, 7, 8, 8}));
+}
+
+// The root puts round 32 only after all ranks have released round 24.
+TEST(PlacementTest, ReadersOfABroadcastStartTogetherAgain) {
+  const Geometry geometry{.slot_bytes = 2048, .num_slots = 8, .num_devices = 4};
+  Request request = MakeRequest(Op::kBroadcast, 9, 160 << 10, 1);
+  ExpectVerified(request, geometry, {.num_devices = 4});
+  request.rank = 5;
+  std::vector<uint64_t> awaited;
+  const Result<Plan> plan = MakePlan(request, geometry);
+  for (const Step& step : plan->steps) {
+    const bool awaits = step.kind == StepKind::kGet && step.bytes == 0;
+    if (awaits) awaited.push_back(step.round);
+  }
+  ASSERT_EQ(awaited.size(), 20u);
+  EXPECT_EQ(awaited[6], 27u);
+  EXPECT_EQ(awaited[7], 32u);
+  EXPECT_EQ(awaited[8], 35u);
+}
+
+}  // namespace
+}  // namespace jax_cxl::plan
