@@ -27,13 +27,13 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "cc/base/idle.h"
+#include "cc/bench/cuda/device_settings.h"
 #include "cc/engine/cuda/bound.h"
 #include "cc/engine/gpu_plan/gpu_plan.h"
 #include "cc/plan/planners/make_plan.h"
@@ -41,139 +41,6 @@
 
 namespace jax_cxl::comm {
 namespace {
-
-struct Flags {
-  std::vector<std::string> ops = {"all_gather", "all_reduce", "reduce_scatter",
-                                  "all_to_all", "broadcast",  "gather",
-                                  "scatter",    "reduce"};
-  std::vector<std::string> sizes = {"4096",     "65536",    "1048576",
-                                    "16777216", "67108864", "268435456"};
-  std::vector<std::string> shapes = {"64x64x448"};
-  std::vector<std::string> slots = {"0x0"};
-  std::vector<std::string> copy_engine = {"67108864"};
-  std::vector<std::string> kernel_slots = {"0x524288"};
-  std::vector<std::string> flagged = {"262144"};
-  std::vector<std::string> coherence = {"coherent"};
-  std::vector<std::string> flush_threads = {"0"};
-  std::vector<std::string> flush_pieces = {"131072"};
-  std::vector<std::string> started = {"0"};
-  std::vector<std::string> aside = {"1048576"};
-  std::vector<std::string> copies = {"0x2097152"};
-  int ranks = 0;  // 0: one per GPU
-  int repeats = 5;
-  bool bound = true;
-};
-
-std::vector<std::string> Split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  std::istringstream stream(text);
-  for (std::string part; std::getline(stream, part, separator);)
-    parts.push_back(part);
-  return parts;
-}
-
-Flags Parse(int argc, char** argv) {
-  Flags flags;
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    const size_t equals = argument.find('=');
-    const std::string name = argument.substr(0, equals);
-    const std::string value = argument.substr(equals + 1);
-    if (name == "--ops")
-      flags.ops = Split(value, ',');
-    else if (name == "--sizes")
-      flags.sizes = Split(value, ',');
-    else if (name == "--shapes")
-      flags.shapes = Split(value, ',');
-    else if (name == "--slots")
-      flags.slots = Split(value, ',');
-    else if (name == "--copy_engine")
-      flags.copy_engine = Split(value, ',');
-    else if (name == "--kernel_slots")
-      flags.kernel_slots = Split(value, ',');
-    else if (name == "--flagged")
-      flags.flagged = Split(value, ',');
-    else if (name == "--coherence")
-      flags.coherence = Split(value, ',');
-    else if (name == "--flush_threads")
-      flags.flush_threads = Split(value, ',');
-    else if (name == "--flush_pieces")
-      flags.flush_pieces = Split(value, ',');
-    else if (name == "--started")
-      flags.started = Split(value, ',');
-    else if (name == "--aside")
-      flags.aside = Split(value, ',');
-    else if (name == "--copies")
-      flags.copies = Split(value, ',');
-    else if (name == "--ranks")
-      flags.ranks = std::stoi(value);
-    else if (name == "--bound")
-      flags.bound = value != "0";
-    else if (name == "--repeats")
-      flags.repeats = std::stoi(value);
-    else
-      OkOrDie(Error(Code::kInvalidArgument, "no flag ", name));
-  }
-  return flags;
-}
-
-// One value of each list, and its meaning.
-struct Setting {
-  std::string shape, slots, copy_engine, kernel_slots, flagged, coherence;
-  std::string flush_threads, flush_pieces, started, aside, copies;
-
-  pool::CoherenceMode Mode() const {
-    return OrDie(
-        pool::ParseCoherenceMode(coherence == "memory" ? "flush" : coherence));
-  }
-  DeviceOptions Options() const {
-    DeviceOptions options;
-    const std::vector<std::string> threads = Split(shape, 'x');
-    options.shape.blocks = std::stoul(threads[0]);
-    options.shape.sending_threads = std::stoul(threads[1]);
-    options.shape.receiving_threads = std::stoul(threads[2]);
-    options.num_slots = std::stoi(Split(slots, 'x')[0]);
-    options.slot_bytes = std::stoull(Split(slots, 'x')[1]);
-    options.copy_engine_bytes = std::stoull(copy_engine);
-    options.kernel_slot_bytes = std::stoull(Split(kernel_slots, 'x')[0]);
-    options.kernel_min_chunk_bytes = std::stoull(Split(kernel_slots, 'x')[1]);
-    options.flagged_bytes = std::stoull(flagged);
-    options.gpu_writes_memory = coherence == "memory";
-    options.flush_threads = std::stoi(flush_threads);
-    options.flush_piece_bytes = std::stoull(flush_pieces);
-    options.copy_engine_bytes_aside = std::stoull(aside);
-    options.copy_pipelines = std::stoi(Split(copies, 'x')[0]);
-    options.copy_min_chunk_bytes = std::stoull(Split(copies, 'x')[1]);
-    return options;
-  }
-};
-
-std::vector<Setting> Settings(const Flags& flags) {
-  std::vector<Setting> settings = {{}};
-  auto with_each = [&](const std::vector<std::string>& values,
-                       std::string Setting::* field) {
-    std::vector<Setting> more;
-    for (const Setting& setting : settings) {
-      for (const std::string& value : values) {
-        more.push_back(setting);
-        more.back().*field = value;
-      }
-    }
-    settings = std::move(more);
-  };
-  with_each(flags.slots, &Setting::slots);
-  with_each(flags.shapes, &Setting::shape);
-  with_each(flags.copy_engine, &Setting::copy_engine);
-  with_each(flags.kernel_slots, &Setting::kernel_slots);
-  with_each(flags.flagged, &Setting::flagged);
-  with_each(flags.coherence, &Setting::coherence);
-  with_each(flags.flush_threads, &Setting::flush_threads);
-  with_each(flags.flush_pieces, &Setting::flush_pieces);
-  with_each(flags.started, &Setting::started);
-  with_each(flags.aside, &Setting::aside);
-  with_each(flags.copies, &Setting::copies);
-  return settings;
-}
 
 plan::Op OpByName(const std::string& name) {
   for (int op = 0; op < plan::kNumOps; ++op)
