@@ -37,9 +37,9 @@ struct Tuning {
   // so many bytes. kNever: only if a program asks for levels.
   static constexpr uint64_t kNever = uint64_t{1} << 62;
   uint64_t levels_all_reduce_bytes = uint64_t{4} << 20;
-  uint64_t levels_reduce_scatter_bytes = kNever;
+  uint64_t levels_reduce_scatter_bytes = uint64_t{4} << 20;
   uint64_t levels_all_gather_bytes = kNever;
-  uint64_t levels_all_to_all_bytes = kNever;
+  uint64_t levels_all_to_all_bytes = uint64_t{4} << 20;
   uint64_t levels_broadcast_bytes = kNever;
   // GPUs in pools that nobody keeps coherent (cc/comm/relay). The threads of
   // each GPU that pass doorbells on and write back and drop cache lines; 0
