@@ -144,7 +144,7 @@ xffi::Future Barrier(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
   return DispatchToEndpoint(run_id, device_ordinal, site, nullptr, nullptr);
 }
 
-// What the handler of a call gets first.
+// Binds the first parameters of every handler of a call.
 auto BindCall() {
   return xffi::Ffi::Bind()
       .Ctx<xffi::RunId>()
@@ -152,7 +152,7 @@ auto BindCall() {
       .Ctx<xffi::State<CallSite>>();
 }
 
-// For handlers that take any number of buffers.
+// Binds them, and any number of buffers.
 auto BindAnyBuffers() { return BindCall().RemainingArgs().RemainingRets(); }
 
 }  // namespace

@@ -22,7 +22,7 @@ _LAUNCH = 4e-6
 _CALL = 30e-6
 _PIPELINE = 50e-6
 _POOL_BYTES = 30e9
-# What runs no kernel.
+# Instructions that run no kernel.
 _NOTHING = {
     *("parameter", "constant", "bitcast", "get-tuple-element", "tuple", "after-all", "opt-barrier"),
     *("partition-id", "replica-id"),

@@ -32,10 +32,10 @@ def write_data(own: stripes.Stripes, parts: Sequence[Part], table: np.ndarray) -
       table: array for the checksum of each block of data.
     """
     # Created here: two threads that ask for it at the same time would create two.
-    device = own.memory.device_copies
+    copier = own.memory.device_copies
     in_one_array = _in_one_array(parts)
     finished = [
-        _threads().submit(_checksums_on_device, device, ordinal, runs, table)
+        _threads().submit(_checksums_on_device, copier, ordinal, runs, table)
         for ordinal, runs in in_one_array.items()
     ]
     on_host = np.ones(len(table), bool)
@@ -86,18 +86,17 @@ def _in_one_array(parts: Sequence[Part]) -> dict[int, list[_Run]]:
 
 
 def _checksums_on_device(
-    device: Any, ordinal: int, runs: Sequence[_Run], table: np.ndarray
+    copier: Any, ordinal: int, runs: Sequence[_Run], table: np.ndarray
 ) -> None:
-    """Writes the checksums of blocks in the memory of a GPU, which computes them, into the table.
+    """Lets a GPU compute the checksums of blocks of its arrays, and writes them into the table.
 
-    They are checksums of the arrays. So a restore also finds the errors of a copy.
+    A restore compares them with what the copies wrote. So it also finds errors of the copies.
     """
-    addresses = [
-        run.held.address() + run.start + block * layout.BLOCK_BYTES
-        for run in runs
-        for block in range(run.count)
-    ]
-    checksums = device.checksums(ordinal, addresses, layout.BLOCK_BYTES)
+    addresses: list[int] = []
+    for run in runs:
+        first = run.held.address() + run.start
+        addresses += range(first, first + run.count * layout.BLOCK_BYTES, layout.BLOCK_BYTES)
+    checksums = copier.checksums(ordinal, addresses, layout.BLOCK_BYTES)
     done = 0
     for run in runs:
         table[run.first : run.first + run.count] = checksums[done : done + run.count]
@@ -199,7 +198,7 @@ def _view(own: stripes.Stripes, block: int) -> np.ndarray:
 
 @functools.cache
 def _threads() -> concurrent.futures.ThreadPoolExecutor:
-    # They wait for copies, and in memory that nobody keeps coherent they write lines back, at a few
-    # GB/s each.
+    # These threads wait for copies. In memory that nobody keeps coherent each thread also writes
+    # lines back, a few GB/s.
     count = max(2, min(12, (os.cpu_count() or 1) * 3 // 4))
     return concurrent.futures.ThreadPoolExecutor(count, "jax_cxl snapshots")

@@ -68,7 +68,7 @@ def hold(ranges: Sequence[Range], copy: bool) -> list[HostBytes | DeviceBytes]:
     to_copy: dict[Any, list[int]] = {}
     for number, (array, start, end) in enumerate(ranges):
         if not _is_on_gpu(array):
-            # A copy of an array of NumPy, which may change.
+            # Arrays of NumPy may change, so this copies them.
             array = array if isinstance(array, jax.Array) else np.array(array)
             held.append(HostBytes(array, start, end))
         elif copy or not _is_row_major(array):

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from typing import NamedTuple
 
+import jax
 import job
 from absl.testing import absltest, parameterized
 
@@ -138,8 +139,9 @@ class CompiledForGpusTest(parameterized.TestCase):
         self.assertLen(bare, without_products)
 
     def need_hook(self):
-        if not list(self.calls("trained")):
-            self.skipTest("this XLA calls no hook when it compiles for GPUs that are not there")
+        """Skips the test if this version's compiler takes nothing over without a GPU."""
+        if jax.__version_info__ < (0, 11, 2) and not list(self.calls("trained")):
+            self.skipTest("XLA before JAX 0.11.2 calls no hook if it compiles for absent GPUs")
 
     def test_early_starts_have_more_work_between(self):
         self.need_hook()

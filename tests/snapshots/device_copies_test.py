@@ -10,6 +10,7 @@ import numpy as np
 import places
 from absl.testing import absltest, parameterized
 
+import jax_cxl
 from jax_cxl._snapshots import checksum, device_copies, saving, shard_bytes
 
 
@@ -22,6 +23,7 @@ class _Copies:
         self._lock = threading.Lock()
         self.most_under_way = 0
         self.checked = 0  # blocks
+        self.wrong_copy = -1  # number of the copy after which a byte of its target is changed
 
     def start(self, ordinal, source, target, size):
         del ordinal
@@ -34,7 +36,10 @@ class _Copies:
     def wait(self, number):
         with self._lock:
             for earlier in [n for n in self._started if n <= number]:
-                ctypes.memmove(*self._started.pop(earlier))
+                target, source, size = self._started.pop(earlier)
+                ctypes.memmove(target, source, size)
+                if earlier == self.wrong_copy:
+                    ctypes.c_uint8.from_address(target + size // 2).value ^= 1
 
     def checksums(self, ordinal, blocks, size):
         del ordinal
@@ -88,6 +93,18 @@ class DeviceCopiesTest(parameterized.TestCase):
         self.assertGreater(copies.most_under_way, 0)
         # "large" has 19 blocks, some of which lie in two parts.
         self.assertGreater(copies.checked, 3 * 12)
+
+    def test_a_wrong_copy_is_found(self):
+        copies = _Copies()
+        copies.wrong_copy = 0  # The first copy belongs to "large", and has whole blocks.
+        with places.place(_tree(0)) as place:
+            snapshots = place.open()
+            snapshots._memory.__dict__["device_copies"] = copies
+            with mock.patch.object(saving, "hold", _hold):
+                snapshots.save(1, _tree(1))
+                snapshots.wait()
+            with self.assertRaisesRegex(jax_cxl.SnapshotError, "block .* is damaged"):
+                snapshots.restore(1, _tree(0))
 
     def test_few_copies_are_under_way(self):
         copies = _Copies()

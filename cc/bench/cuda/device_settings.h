@@ -2,11 +2,11 @@
 #define JAX_CXL_BENCH_CUDA_DEVICE_SETTINGS_H_
 
 #include <cstddef>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "cc/bench/cuda/split.h"
 #include "cc/testing/cuda/device_world.h"
 
 // The flags of device_benchmark.cc, which explains them.
@@ -33,14 +33,6 @@ struct Flags {
   int repeats = 5;
   bool bound = true;
 };
-
-inline std::vector<std::string> Split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  std::istringstream stream(text);
-  for (std::string part; std::getline(stream, part, separator);)
-    parts.push_back(part);
-  return parts;
-}
 
 inline Flags Parse(int argc, char** argv) {
   Flags flags;

@@ -31,11 +31,11 @@
 #include <cstdio>
 #include <cstring>
 #include <mutex>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "cc/bench/cuda/split.h"
 #include "cc/pool/coherence/coherence.h"
 #include "cc/testing/cuda/device_world.h"
 
@@ -55,17 +55,9 @@ struct Flags {
   int turns = 5;
 };
 
-std::vector<std::string> Split(const std::string& text) {
-  std::vector<std::string> parts;
-  std::istringstream stream(text);
-  for (std::string part; std::getline(stream, part, ',');)
-    parts.push_back(part);
-  return parts;
-}
-
 std::vector<uint64_t> Numbers(const std::string& text) {
   std::vector<uint64_t> numbers;
-  for (const std::string& part : Split(text))
+  for (const std::string& part : Split(text, ','))
     numbers.push_back(std::stoull(part));
   return numbers;
 }
@@ -84,7 +76,7 @@ Flags Parse(int argc, char** argv) {
     else if (name == "--rings")
       flags.rings = Numbers(value);
     else if (name == "--written")
-      flags.written = Split(value);
+      flags.written = Split(value, ',');
     else if (name == "--piece")
       flags.piece = std::stoull(value);
     else if (name == "--turns")

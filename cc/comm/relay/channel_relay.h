@@ -89,7 +89,7 @@ class ChannelRelay {
     const RelayedCall* call = nullptr;
     bool first = false;  // the member's first arrival in the call
   };
-  // What comes next of a kind: an element of a list of `calls_[call]`.
+  // The next element of one kind, in the list of `calls_[call]`.
   struct Next {
     size_t call = 0;
     size_t index = 0;

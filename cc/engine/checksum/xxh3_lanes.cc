@@ -49,9 +49,9 @@ Pair Words(size_t offset, size_t pair) {
 std::array<LaneKeys, kLanes> AllLaneKeys() {
   std::array<LaneKeys, kLanes> all;
   for (size_t lane = 0; lane < kLanes; ++lane) {
-    // A stripe is 64 bytes, 16 stripes are a KiB. From stripe to stripe the
-    // secret's bytes move on by 8, but by 1 from the last stripe but one of
-    // all to the last one.
+    // A stripe is 64 bytes, and 16 stripes are a KiB. The secret's bytes for a
+    // stripe begin 8 bytes after those for the stripe before. For the last
+    // stripe of the data they begin 1 byte after them.
     const size_t stripe = lane / kPairs;
     const size_t pair = lane % kPairs;
     all[lane] = {

@@ -16,7 +16,7 @@
 // lanes. Lane i takes the 16 bytes at 16 * i, and the 16 bytes at 512 + 16 * i.
 //
 // XXH3 has eight accumulators of 64 bits, here four pairs. Lane i adds to pair
-// i % 4. The sum over the eight lanes of a pair is what the KiB adds to it.
+// i % 4. A KiB adds to a pair the sum over the pair's eight lanes.
 namespace jax_cxl::xxh3 {
 
 inline constexpr int kLanes = 32;

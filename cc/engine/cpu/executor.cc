@@ -42,7 +42,7 @@ bool WritesPastCaches(const plan::Plan& plan, const TakenRows* rows,
 }
 
 // Returns true if a rank puts its own source of a reduction into its slot too,
-// at the place of the peers' sources in theirs.
+// at the place where its peers put their sources in their slots.
 bool PutsOwnSource(const plan::Plan& plan) {
   const auto reduce =
       std::ranges::find(plan.steps, StepKind::kReduce, &Step::kind);

@@ -5,8 +5,8 @@
 namespace jax_cxl::cpu {
 namespace {
 
-// Those of x86-64, and of ARM with pages of 4 KiB. Linux rounds for itself
-// where huge pages are larger.
+// The size on x86-64, and on ARM with pages of 4 KiB. Where huge pages are
+// larger, Linux rounds the range.
 constexpr uintptr_t kHugePageBytes = uintptr_t{2} << 20;
 
 }  // namespace

@@ -200,8 +200,8 @@ __device__ void Receive(const DeviceCall& call, DataWarp& warp,
   warp.Rotate(vectors.size());
 }
 
-// --- the same of operations that move rows: return the number of vectors that
-// this thread has moved ---
+// --- moves of rows: each function returns the number of vectors that this
+// thread has moved ---
 
 __device__ uint32_t SendRows(const DeviceCall& call, const DeviceRows& rows,
                              DataWarp& warp, const DeviceStep& step) {

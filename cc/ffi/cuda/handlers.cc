@@ -204,7 +204,7 @@ xffi::Error Tie(cudaStream_t stream, xffi::AnyBuffer /*token*/,
   return Finish(PassThrough(arguments, results, stream));
 }
 
-// What the handler of a call gets first.
+// Binds the first parameters of every handler of a call.
 auto BindCall() {
   return xffi::Ffi::Bind()
       .Ctx<xffi::PlatformStream<cudaStream_t>>()
@@ -212,7 +212,7 @@ auto BindCall() {
       .Ctx<xffi::State<CallSite>>();
 }
 
-// For handlers that take any number of buffers.
+// Binds them, and any number of buffers.
 auto BindAnyBuffers() { return BindCall().RemainingArgs().RemainingRets(); }
 
 }  // namespace

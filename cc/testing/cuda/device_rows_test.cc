@@ -103,6 +103,13 @@ class DeviceRowsTest : public DeviceEndpointTest,
     }
   }
 
+  std::vector<uint64_t> Output(const Call& call) const {
+    std::vector<uint64_t> output(kTaken * words());
+    OkOrDie(cudaMemcpy(output.data(), call.output, output.size() * 8,
+                       cudaMemcpyDeviceToHost));
+    return output;
+  }
+
   // Words of the tables of all ranks that lie in the pool.
   std::set<uint64_t> InPool(DeviceWorld& world) const {
     std::set<uint64_t> found;
@@ -151,9 +158,7 @@ TEST_P(DeviceRowsTest, TakeRowsWritesWhatIsPublished) {
     Run(world, calls, started);
 
     for (int rank = 0; rank < kRanks; ++rank) {
-      std::vector<uint64_t> output(kTaken * words());
-      OkOrDie(cudaMemcpy(output.data(), calls[rank].output, output.size() * 8,
-                         cudaMemcpyDeviceToHost));
+      const std::vector<uint64_t> output = Output(calls[rank]);
       for (uint64_t i = 0; i < kTaken; ++i)
         for (uint64_t at = 0; at < words(); ++at) {
           uint64_t expected = 0;
@@ -217,9 +222,7 @@ TEST_P(DeviceRowsTest, RaggedIsOneCall) {
   }
   Run(world, calls, false);
   for (int rank = 0; rank < kRanks; ++rank) {
-    std::vector<uint64_t> output(kTaken * words());
-    OkOrDie(cudaMemcpy(output.data(), calls[rank].output, output.size() * 8,
-                       cudaMemcpyDeviceToHost));
+    const std::vector<uint64_t> output = Output(calls[rank]);
     for (uint64_t i = 0; i < kOwn; ++i)
       EXPECT_EQ(output[i * words()], Word(rank, i, 0));
     for (uint64_t i = 0; i < kSent; ++i)

@@ -36,7 +36,7 @@ def accumulator(dtype: Any) -> Any:
     return jnp.promote_types(dtype, np.float32)
 
 
-# --- what communicates ---
+# --- functions that communicate ---
 
 
 def take_tokens(x: Any, handle: MoeHandle) -> Any:
@@ -117,7 +117,7 @@ start_deliver.defvjp(
     lambda partial, handle: (start_deliver(partial, handle), handle), _start_deliver_backward
 )
 
-# --- what does not communicate ---
+# --- functions that do not communicate ---
 
 
 def _copies(fetched: Any, handle: MoeHandle) -> Any:
