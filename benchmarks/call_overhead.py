@@ -19,7 +19,8 @@ import jax
 import numpy as np
 
 import jax_cxl
-from jax_cxl._bench import backends, measure, report, results_file, sizes
+from jax_cxl import _sizes
+from jax_cxl._bench import backends, measure, report, results_file
 from jax_cxl._bench.ops import OPS
 from jax_cxl._bench.world import World
 
@@ -31,7 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--sizes", type=sizes.parse_list, default="4KiB")
+    parser.add_argument("--sizes", type=_sizes.parse_list, default="4KiB")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE")
     options = parser.parse_args()
@@ -47,7 +48,7 @@ def main() -> None:
             if first:
                 ours, empty = (row["time_us"]["median"] for row in rows[-2:])
                 print(
-                    f"{op:<13} {sizes.format_size(size):>8}: {ours:7.2f} us, empty call"
+                    f"{op:<13} {_sizes.format_size(size):>8}: {ours:7.2f} us, empty call"
                     f" {empty:5.2f} us, overhead {ours - empty:6.2f} us"
                 )
     if first and options.json:

@@ -31,7 +31,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import jax_cxl
-from jax_cxl._bench import measure, report, results_file, routed, sizes
+from jax_cxl import _sizes
+from jax_cxl._bench import measure, report, results_file, routed
 from jax_cxl._bench.world import World
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "examples"))
@@ -109,7 +110,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--sizes", type=sizes.parse_list, default=[1 << 16, 1 << 20, 1 << 24])
+    parser.add_argument("--sizes", type=_sizes.parse_list, default=[1 << 16, 1 << 20, 1 << 24])
     parser.add_argument("--width", type=int, default=1024, help="features of a token")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--experts", type=int, default=8)

@@ -59,13 +59,8 @@ def main() -> int:
         events += of_job
         if problem:
             print(f"seed {seed}: {problem}", flush=True)
-    seconds = sorted(event["seconds"] for event in events)
     found |= {"steps lost, at most": max((event["lost"] for event in events), default=None)}
-    if seconds:
-        found |= {
-            "seconds from the error to the next step's end, median": statistics.median(seconds),
-            "maximum": seconds[-1],
-        }
+    found |= {"seconds": _phases(events)} if events else {}
     found["minutes"] = round((time.monotonic() - began) / 60, 1)
     print(json.dumps(found), flush=True)
     if options.json:
@@ -73,6 +68,20 @@ def main() -> int:
         header = report.header(load, command) | {"emulated": True}
         results_file.write(options.json, header | {"results": [found]})
     return int(found["right"] < found["jobs"])
+
+
+def _phases(events: list[dict[str, float]]) -> dict[str, list[float]]:
+    """Returns the median and the maximum of the seconds of each phase after a death."""
+    moments = ("died", "error", "regrouped", "restored", "stepped")
+    names = ("until the error", "regroup", "restore", "compile and step")
+    seconds = {
+        name: [event[after] - event[before] for event in events]
+        for name, before, after in zip(names, moments, moments[1:], strict=False)
+    }
+    seconds["in all"] = [event["stepped"] - event["died"] for event in events]
+    return {
+        name: [round(statistics.median(of), 3), round(max(of), 3)] for name, of in seconds.items()
+    }
 
 
 def _run(seed: int, options: argparse.Namespace) -> tuple[str, int, list[dict[str, float]]]:
@@ -109,7 +118,8 @@ def _run(seed: int, options: argparse.Namespace) -> tuple[str, int, list[dict[st
         for path in pathlib.Path("/dev/shm").glob(f"{name}*"):
             path.unlink()
     lines = [json.loads(text) for text in re.findall(r"^\[\d+\] (\{.*\})$", done.stdout, re.M)]
-    events = [line for line in lines if "lost" in line]
+    died = {line["death"]: line["died"] for line in lines if "died" in line}
+    events = [line | {"died": died[line["death"]]} for line in lines if "lost" in line]
     ends = [line for line in lines if "digest" in line]
     if done.returncode or not ends:
         return f"ends with {done.returncode}\n{done.stdout}{done.stderr}", 0, events

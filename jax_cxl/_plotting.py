@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from jax_cxl._bench.sizes import format_size
+from jax_cxl._sizes import format_size
 
 # Label, colour, style of the line. Okabe and Ito's colours, which people with colour blindness can
 # tell apart.

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from jax_cxl import _arguments
-from jax_cxl._bench import requirements, results_file, sizes, teams
+from jax_cxl import _arguments, _sizes
+from jax_cxl._bench import requirements, results_file, teams
 from jax_cxl._bench.ops import MAX_RANKS, OPS
 from jax_cxl._launch.environment import launched
 
@@ -227,7 +227,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.ArgumentParser, argparse.Name
     )
     parser.add_argument(
         "--sizes",
-        type=_arguments.telling(sizes.parse_list),
+        type=_arguments.telling(_sizes.parse_list),
         default="4KiB:16MiB:x4",
         metavar="FROM:TO:xF",
         help="a range, or a list of sizes and ranges (default: %(default)s)",

@@ -18,7 +18,8 @@ import jax
 import numpy as np
 
 import jax_cxl
-from jax_cxl._bench import report, results_file, sizes
+from jax_cxl import _sizes
+from jax_cxl._bench import report, results_file
 
 AXES = ("host", "gpu")
 WAYS = {"flat": False, "levels": True, "table": None}
@@ -127,7 +128,7 @@ def main() -> None:
     rows = []
     for name in options.operations.split(","):
         _, elements = operations(mesh.size)[name]
-        for num_bytes in sizes.parse_list(options.sizes):
+        for num_bytes in _sizes.parse_list(options.sizes):
             n = elements(num_bytes // 4)
             x = _ones(n, sharding)
             programs = programs_of(name, n, mesh, ways)

@@ -15,9 +15,9 @@ from jax_cxl._bench import bound as bound_lib
 from jax_cxl._bench import device_time
 from jax_cxl._bench.backends import Backend, JaxBuffers, Runner, Shape
 from jax_cxl._bench.ops import OPS, Op
-from jax_cxl._bench.sizes import format_size
 from jax_cxl._bench.teams import Turns
 from jax_cxl._bench.world import World
+from jax_cxl._sizes import format_size
 
 _SAMPLE_SECONDS = 0.01
 _MAX_CALLS = 1000

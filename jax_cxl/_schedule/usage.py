@@ -45,15 +45,13 @@ class Usage:
         self._used = used(nodes, pairs, range(len(nodes)))
         self._allowed = int(self._used.max(initial=0)) + limit
 
-    def take(self, moves: Sequence[int] | None, now: int) -> bool:
+    def take(self, moves: Sequence[int], now: int) -> bool:
         """Adds what instructions need that run now already, if that is allowed.
 
         Args:
-          moves: the instructions; None is never allowed.
+          moves: the instructions.
           now: the place.
         """
-        if moves is None:
-            return False
         more = np.zeros_like(self._used)
         for part in moves:
             more[now:part] += self._nodes[part].size  # Nothing if XLA's order has it before.

@@ -9,7 +9,7 @@ import json
 import pathlib
 import sys
 
-from jax_cxl import _arguments
+from jax_cxl import _arguments, _sizes
 from jax_cxl._simulate import constants as c
 from jax_cxl._simulate import levels, levels_study, model, nccl, tables
 
@@ -50,9 +50,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--op", choices=(*model.OPS, "barrier", "permute", "scan", "exscan"))
     parser.add_argument(
-        "--bytes", type=_arguments.telling(tables.parse_bytes), help="as nccl-tests counts: 64KiB"
+        "--bytes", type=_arguments.telling(_sizes.parse), help="as nccl-tests counts: 64KiB"
     )
-    parser.add_argument("--slot-bytes", type=_arguments.telling(tables.parse_bytes), default=0)
+    parser.add_argument("--slot-bytes", type=_arguments.telling(_sizes.parse), default=0)
     parser.add_argument(
         "--coherence", choices=("coherent", "uncached", "flush"), default="uncached"
     )

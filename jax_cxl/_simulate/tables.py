@@ -27,20 +27,6 @@ def figures_text(values: Sequence[float]) -> str:
     return " ".join(f"{value:.2f}" for value in values)
 
 
-def parse_bytes(text: str) -> int:
-    """`64KiB`, `4 GiB` or `4096`.
-
-    Raises:
-      ValueError: it is none of that.
-    """
-    units = {"": 1, "B": 1, "KiB": c.KIB, "MiB": c.MIB, "GiB": c.GIB}
-    number = text.rstrip("BGKMi").strip()
-    unit = text[len(text.rstrip("BGKMi")) :]
-    if unit not in units or not number.isdecimal():
-        raise ValueError(f"{text!r} is not a size; write for example 64KiB or 4GiB.")
-    return int(number) * units[unit]
-
-
 def markdown(header: Row, rows: Sequence[Row]) -> str:
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)

@@ -4,7 +4,7 @@ import collections
 import logging
 import os
 
-from jax_cxl._bench import sizes
+from jax_cxl import _sizes
 from jax_cxl._hlo.module import Computation, Instruction, Module
 from jax_cxl._schedule import costs, graph, order, usage
 
@@ -22,7 +22,7 @@ def from_environment() -> int | None:
     if text in ("", "off"):
         return None
     try:
-        return 0 if text == "0" else sizes.parse(text)
+        return 0 if text == "0" else _sizes.parse(text)
     except ValueError:
         raise ValueError(f"{VARIABLE}={text!r}: it may be a size such as 256MiB, or off.") from None
 

@@ -16,7 +16,8 @@ import mpi_libraries
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from jax_cxl._bench import bound, ops, report, routed, sizes, teams
+from jax_cxl import _sizes
+from jax_cxl._bench import bound, ops, report, routed, teams
 
 _BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 _CHECK = _BENCHMARKS / "check_regression.py"
@@ -244,15 +245,15 @@ class SizesTest(parameterized.TestCase):
         ("1MiB:3MiB", [1 << 20, 2 << 20]),
     )
     def test_parses(self, text, expected):
-        self.assertEqual(sizes.parse_list(text), expected)
+        self.assertEqual(_sizes.parse_list(text), expected)
 
     @parameterized.parameters("", "0", "4kb", "1:2:3", "8:4", "1:8:x1", "1:2:x2:x2")
     def test_refuses(self, text):
         with self.assertRaises(ValueError):
-            sizes.parse_list(text)
+            _sizes.parse_list(text)
 
     def test_formats(self):
-        self.assertEqual([sizes.format_size(s) for s in (7, 4096, 3 << 20)], ["7", "4KiB", "3MiB"])
+        self.assertEqual([_sizes.format_size(s) for s in (7, 4096, 3 << 20)], ["7", "4KiB", "3MiB"])
 
 
 class BoundTest(absltest.TestCase):

@@ -9,6 +9,7 @@ import tempfile
 from absl.testing import absltest, parameterized
 
 from jax_cxl import __main__ as command_line
+from jax_cxl import _sizes
 from jax_cxl._runtime import tuning_table
 from jax_cxl._simulate import constants as c
 from jax_cxl._simulate import (
@@ -99,12 +100,12 @@ class CommandLineTest(parameterized.TestCase):
         self.assertIn("simulate", usage.getvalue())
 
     def test_sizes(self):
-        self.assertEqual(tables.parse_bytes("64KiB"), 65536)
-        self.assertEqual(tables.parse_bytes("4096"), 4096)
+        self.assertEqual(_sizes.parse("64KiB"), 65536)
+        self.assertEqual(_sizes.parse("4096"), 4096)
         self.assertEqual(tables.bytes_text(3 << 29), "1.5 GiB")
         for wrong in ("", "x", "1.5KiB", "-1", "4TB"):
             with self.assertRaises(ValueError):
-                tables.parse_bytes(wrong)
+                _sizes.parse(wrong)
 
 
 class StudyTest(parameterized.TestCase):

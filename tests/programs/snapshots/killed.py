@@ -3,7 +3,8 @@
 Half of the deaths come in the middle of a save, after a random number of writes; the others at
 random times. The state carries a digest of all losses until then. So the digest at the end is that
 of an undisturbed run only if every snapshot that was restored was right, and belonged to one step.
-Survivors print a line of JSON for each death, and process 0 one at the end.
+Victims and survivors print a line of JSON for each death, with times of the host's monotonic clock.
+Process 0 prints one at the end.
 """
 
 import dataclasses
@@ -33,15 +34,17 @@ _PARITY = flags.DEFINE_integer("parity", 0, "As for Snapshots.")
 class DeadlyMemory:
     """The memory of snapshots. The process dies before one of the writes to it."""
 
-    def __init__(self, core, writes: int):
+    def __init__(self, core, writes: int, kills: int):
         self._core = core
         self._left = writes
+        self._kills = kills  # before this death
 
     def __getattr__(self, name):
         return getattr(self._core, name)
 
     def _count(self) -> None:
         if self._left == 0:
+            tell_of_death(self._kills, time.monotonic())
             os.kill(os.getpid(), signal.SIGKILL)
         self._left -= 1
 
@@ -52,6 +55,10 @@ class DeadlyMemory:
     def store_word(self, *arguments) -> None:
         self._count()
         self._core.store_word(*arguments)
+
+
+def tell_of_death(kills: int, when: float) -> None:
+    print(json.dumps({"death": kills, "died": round(when, 4)}), flush=True)
 
 
 def train_step(weights, step):
@@ -108,7 +115,11 @@ def main(_) -> None:
     whole = snapshots._memory
     kills = int(os.environ.get("JAX_CXL_LAUNCH_RESTARTS", "0"))
     returned = 0
-    died = None
+    times: dict[str, float] = {}  # after a death
+
+    def note(name: str) -> None:
+        times[name] = round(time.monotonic(), 4)
+
     while True:
         rng = random.Random(f"{_SEED.value} {kills}")
         victim, at_step, writes, after, in_save = (
@@ -123,6 +134,7 @@ def main(_) -> None:
             training = Training()
             like = training.initial()
             found = snapshots.restore_latest(like)
+            note("restored")
             step, state = found or (0, like)
             assert state["step"] == step, (state["step"], step)
             np.testing.assert_array_equal(
@@ -132,16 +144,18 @@ def main(_) -> None:
             begun = step
             if dies and not in_save:
                 signal.signal(signal.SIGALRM, signal.SIG_DFL)
-                signal.setitimer(signal.ITIMER_REAL, max(after, 1e-6))
+                after = max(after, 1e-6)
+                tell_of_death(kills, time.monotonic() + after)
+                signal.setitimer(signal.ITIMER_REAL, after)
             while kills < _KILLS.value or step < begun + _STEPS.value:
                 state = training.step(state)
                 step += 1
-                if died is not None:
-                    event = {"lost": lost, "seconds": round(time.monotonic() - died, 3)}
-                    print(json.dumps(event), flush=True)
-                    died = None
+                if "error" in times:
+                    note("stepped")
+                    print(json.dumps({"death": kills - 1, "lost": lost} | times), flush=True)
+                    times.clear()
                 if dies and in_save and step == begun + at_step:
-                    core = DeadlyMemory(whole.core, writes)
+                    core = DeadlyMemory(whole.core, writes, kills)
                     snapshots._memory = dataclasses.replace(whole, core=core)
                 snapshots.save(step, state)
                 returned = step
@@ -150,9 +164,10 @@ def main(_) -> None:
             snapshots.wait()
             break
         except jax_cxl.PeerLostError as error:
-            died = time.monotonic()
+            note("error")
             print(f"rank {error.rank} is lost", file=sys.stderr, flush=True)
             jax_cxl.regroup(rejoin=True)
+            note("regrouped")
             kills += 1
     snapshots.close()
     if jax.process_index() == 0:

@@ -40,6 +40,11 @@ def _parse_range(text: str) -> list[int]:
 
 
 def parse(text: str) -> int:
+    """Returns the bytes of one size.
+
+    Raises:
+      ValueError: the text is malformed, or 0.
+    """
     match = re.fullmatch(r"([1-9]\d*)\s*(\w*)", text.strip())
     if match is None or match[2] not in _UNITS:
         raise ValueError(f"{text!r} is not a size such as 512, 4KiB or 64MiB")

@@ -1,0 +1,32 @@
+"""A snapshot of one job is restored by jobs with other numbers of processes and devices."""
+
+import pathlib
+import tempfile
+
+import job
+from absl.testing import absltest, parameterized
+
+# Processes, and devices of each.
+_LAYOUTS = ((2, 1), (1, 1), (2, 1), (2, 2), (1, 3), (3, 1))
+
+
+class SnapshotsTest(parameterized.TestCase):
+    @parameterized.parameters((1, 0), (3, 1))
+    def test_other_layouts(self, paths, parity):
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+            files = ",".join(str(pathlib.Path(folder) / str(i)) for i in range(paths))
+            for step, (processes, devices) in enumerate(_LAYOUTS, 1):
+                done = job.run(
+                    "snapshots/other_layout.py",
+                    *(f"--where=file:{files}?size=48MiB", f"--parity={parity}", f"--step={step}"),
+                    processes=processes,
+                    devices_per_process=devices,
+                    modules=("ml_dtypes", "jax_cxl"),
+                )
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+                saved = f"step {step} saved by {processes * devices} devices"
+                self.assertEqual(done.stdout.count(saved), processes)
+
+
+if __name__ == "__main__":
+    absltest.main()
