@@ -38,7 +38,7 @@ class ArgumentsTest(parameterized.TestCase):
         (("simulate", "--hosts", "0"), "must be at least 1, not 0"),
         (("simulate", "--hosts", "two"), "'two' is not a whole number"),
         (("simulate", "--cards", "0"), "must be at least 1, not 0"),
-        (("simulate", "--bytes", "64XB"), "'64XB' is not a size; write for example 64KiB"),
+        (("simulate", "--bytes", "64XB"), "'64XB' is not a size such as 512, 4KiB or 64MiB"),
         (("simulate", "--write", "/missing"), "there is no folder /missing; create it"),
         (("bench", "--sizes", "64XB"), "'64XB' is not a size such as 512, 4KiB or 64MiB"),
         (("bench", "--ranks", "43"), "from 2 to 42, not 43: sums of the inputs have to be exact"),
