@@ -115,7 +115,7 @@ flushes.
 {markdown(header, rows)}
 
 These ratios are lower than those of
-[two H100s](cuda-performance.md#pools-that-nobody-keeps-coherent) with an emulated pool. There calls
+[two H100s](cuda-performance.md#pools-without-hardware-coherence) with an emulated pool. There calls
 in a `flush` pool took 1.6 to 2.9 times as long as in a `coherent` pool at 4 KiB, 1.3 to 1.7 times
 at 1 MiB, 1.2 to 1.6 times at 16 MiB and 1.05 to 1.4 times at 256 MiB. The model leaves out three
 things: the threads that flush also poll, they pass calls on one after another, and write-backs and
