@@ -1,4 +1,4 @@
-"""Collectives of the GPUs of a process: those of XLA, over the links between the GPUs."""
+"""Collectives between the GPUs of a process, by XLA, over the links between the GPUs."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ class BetweenDevices:
 
     Args:
       axes: axis names over which the whole collective runs.
-      at: places in a group of the ranks of each process.
+      at: the places, in a group of the whole collective, of the ranks of each process.
       groups: axis index groups of the whole collective, or None for one group along `axes`.
       reduce_op: reduction, where the collective has one.
     """

@@ -73,7 +73,7 @@ def collective(
         v = compose.Levels(found, inside, across).run(op, v, root)
         return v if result_blocks is None else jax.numpy.moveaxis(v, 0, result_blocks)
 
-    # The steps need no varying types: those of the whole were checked when it was traced.
+    # The steps need no varying types: the types of the collective were checked when it was traced.
     avals = [jax.core.ShapedArray(a.shape, a.dtype) for a in (aval_in, aval)]
     inner = ctx.replace(avals_in=avals[:1], avals_out=avals[1:])
     results = mlir.lower_fun(body, multiple_results=False)(inner, x)
@@ -98,7 +98,7 @@ def _split(
     return found if table.pays(op, num_bytes, found) else None
 
 
-# The collective between processes, of GPUs in levels.
+# The step between processes of a collective of GPUs in levels.
 _step_p = core.Primitive("level")
 
 

@@ -1,7 +1,8 @@
 """Lets operands of collectives bypass optimization barriers.
 
-A barrier is a tuple and the elements of that tuple. So the gather of a parameter, which
-`jax.checkpoint` repeats, waits for all activations in the tuple. The elements are the same arrays.
+A barrier takes a tuple and returns the same arrays. An instruction that uses one of them waits for
+all of them. `jax.checkpoint` puts the parameters of a layer into one tuple with its activations. So
+the second gather of a parameter waits for the activations, although the parameter exists earlier.
 """
 
 from jax_cxl._hlo.module import Computation, Instruction
@@ -11,7 +12,7 @@ _THROUGH = {"fusion", "convert", "copy", "transpose", "bitcast", "slice", "get-t
 
 
 def bypass(computation: Computation, start: Instruction) -> None:
-    """Makes a start, and the instructions that prepare its operands, read the elements directly."""
+    """Makes a start, and the instructions that prepare its operands, read the arrays directly."""
     seen, stack = {start.id}, [start]
     while stack:
         instruction = stack.pop()
@@ -27,7 +28,7 @@ def bypass(computation: Computation, start: Instruction) -> None:
 
 
 def _element(computation: Computation, number: int) -> int:
-    """Returns the array that a part of a tuple is."""
+    """Returns the array that an instruction takes from a tuple; else the instruction itself."""
     while (part := memory.element(computation, computation.instruction(number))) is not None:
         number = part
     return number

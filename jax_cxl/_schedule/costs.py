@@ -1,7 +1,7 @@
 """Estimates how long instructions take on a GPU, from their shapes alone.
 
-The estimates have to be about right in proportion to each other. They must not come from the
-machine: all ranks have to reach the same order.
+Only the ratios of the estimates matter, and roughly. The estimates must not be measured on the
+machine that compiles the program, because all ranks have to reach the same order.
 """
 
 import math
@@ -12,18 +12,17 @@ import numpy as np
 from jax_cxl._hlo.module import Computation, Instruction, Module
 from jax_cxl._hlo.shape import Shape
 
-# Measured on H100s: floating point operations a second in products, bytes a second of memory,
-# seconds to launch a kernel.
+# Measured on H100s: floating point operations a second in products, by the bytes of an element;
+# bytes a second of memory; seconds to launch a kernel.
 _FLOPS = {4: 3.1e14, 2: 6.5e14, 1: 8e14, 8: 5e13, 16: 2e13}
 _BYTES = 2.8e12
 _LAUNCH = 4e-6
-# Of the pool: seconds of a call, seconds until its pipeline is full, and bytes a second that a rank
+# The pool: seconds of a call, seconds until its pipeline is full, and bytes a second that a rank
 # writes.
 _CALL = 30e-6
 _PIPELINE = 50e-6
 _POOL_BYTES = 30e9
-# Instructions that run no kernel.
-_NOTHING = {
+_WITHOUT_KERNEL = {
     *("parameter", "constant", "bitcast", "get-tuple-element", "tuple", "after-all", "opt-barrier"),
     *("partition-id", "replica-id"),
 }
@@ -33,7 +32,7 @@ _DOT_NUMBERS = 30
 
 
 def size(shape: Shape) -> int:
-    """Returns the bytes of an array, 0 if its type is not known."""
+    """Returns the bytes of an array, 0 if its dtype is not known."""
     if not shape.dtype:
         return 0
     bits = 8 if shape.dtype == "bool" else int(re.findall(r"(?<=[a-z])\d+", shape.dtype)[0])
@@ -44,7 +43,7 @@ def collective(opcode: str, operands: list[int], results: list[int], ranks: int)
     """Returns the seconds of a collective of the pool.
 
     Args:
-      opcode: of XLA, such as "all-gather".
+      opcode: its opcode in XLA, such as "all-gather".
       operands: bytes of each operand of a rank.
       results: bytes of each result of a rank.
       ranks: number of ranks of a group.
@@ -67,13 +66,14 @@ class Costs:
 
     def __init__(self, module: Module) -> None:
         self._module = module
+        # Seconds of the products in a fused computation, and of a whole computation, by its id.
         self._products: dict[int, float] = {}
         self._whole: dict[int, float] = {}
 
     def seconds(self, computation: Computation, instruction: Instruction) -> float:
         """Returns how long an instruction takes."""
         opcode = instruction.opcode
-        if opcode in _NOTHING or opcode.endswith(("-start", "-done")):
+        if opcode in _WITHOUT_KERNEL or opcode.endswith(("-start", "-done")):
             return 0.0
         called = instruction.proto.integers(Instruction.CALLED)
         if opcode in ("while", "conditional", "call"):
@@ -94,14 +94,14 @@ class Costs:
         return _LAUNCH + max(products, sum(map(size, arrays)) / _BYTES)
 
     def has_product(self, computation: Computation, instruction: Instruction) -> bool:
-        """Whether an instruction, or what is fused into it, is a matrix product."""
+        """Whether an instruction is a matrix product, or has one fused into it."""
         called = instruction.proto.integers(Instruction.CALLED)
         return self._dot(computation, instruction) > 0 or (
             instruction.opcode == "fusion" and any(self._in_fusion(number) > 0 for number in called)
         )
 
     def _computation(self, number: int) -> float:
-        """Returns how long a computation takes that an instruction calls."""
+        """Returns how long a called computation takes."""
         if number not in self._whole:
             computation = self._module.computation(number)
             self._whole[number] = sum(

@@ -48,7 +48,7 @@ class Graph:
         self._bounds = {self._position[n] for c in collectives for n in (c.start, c.done)}
         self._memory = Memory(module, computation, self._instructions, self._position, self._bounds)
         self._before: list[list[int]] = []
-        # Instructions that must stay: the root, and those whose order XLA has asked for.
+        # Instructions that must stay: the root, and both ends of a control dependency.
         self._kept = {self._position[computation.root.id]}
         for i, instruction in enumerate(self._instructions):
             control = instruction.proto.integers(Instruction.CONTROL_PREDECESSORS)
@@ -74,7 +74,7 @@ class Graph:
     def _node(self, i: int, started: int) -> Node:
         before = tuple(self._before[i])
         if i in self._bounds:
-            # The result is written from the start on. The done names it.
+            # The memory of the result is in use from the start on, and the done only names it.
             return Node(before, size=started, view=not started)
         instruction, memory = self._instructions[i], self._memory
         view = self._is_view(i)
@@ -94,12 +94,12 @@ class Graph:
         return self._instructions[i].opcode in VIEWS and i not in self._kept
 
     def _stay_readable(self, pair: Pair) -> None:
-        """Makes those who may overwrite the operand of a collective come after its done."""
+        """Puts the instructions that may overwrite an operand of a collective after its done."""
         read = self._memory.read(pair.start)
         self._keep(pair.done, read)
         if not all(map(self._memory.is_own, read)):
-            # Who else has this memory is not known here. The done comes no later than in XLA's
-            # order.
+            # Unknown instructions may share this memory. So the done must come no later than in
+            # XLA's order: before the first instruction after it that does not move.
             moving = {i for p in self.pairs if p.movable for i in (p.start, p.done)}
             for i in range(pair.done + 1, len(self._instructions)):
                 if i not in moving and not self._is_view(i):
@@ -107,13 +107,13 @@ class Graph:
                     break
 
     def _keep(self, reader: int, read: set[int]) -> None:
-        """Makes those who may overwrite what a reader reads come after it, as in XLA's order."""
+        """Puts instructions that may overwrite what a reader reads after it, as in XLA's order."""
         for writer in self._memory.writers:
             if writer > reader and not read.isdisjoint(self._memory.read(writer)):
                 self._before[writer].append(reader)
 
     def _find_deferrable(self) -> set[int]:
-        """Returns what waits for a collective, and may come later than in XLA's order."""
+        """Returns instructions that wait for a collective and may run later than in XLA's order."""
         dones = {pair.done for pair in self.pairs}
         late, found = set(dones), set()
         for i, instruction in enumerate(self._instructions):

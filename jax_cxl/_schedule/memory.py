@@ -1,7 +1,8 @@
-"""Whose memory an instruction reads and writes.
+"""Which results of a computation may share memory, and which instructions write into it.
 
-A module says what depends on what. It does not say which instructions write into the memory of an
-operand. XLA has made sure that all who read the old contents come before, in its own order.
+A module says which instructions depend on which. It does not say which instructions write into the
+memory of an operand. In XLA's own order, all instructions that read the old contents come before
+such a write. Any other order has to keep that.
 """
 
 import functools
@@ -14,14 +15,17 @@ _PURE = {
     *("fusion", "convert", "copy", "transpose", "slice", "concatenate", "reshape", "broadcast"),
     *("reduce", "pad", "iota", "dynamic-slice", "add", "multiply", "subtract", "divide"),
 }
-# Texts in a fusion that may write into the memory of an operand.
+# Texts in the computation of a fusion that may write into the memory of an operand.
 _IN_PLACE = (b"dynamic-update-slice", b"scatter", b"custom-call")
 # Instructions whose result is in the memory of their operands. XLA removes barriers later.
 VIEWS = ("bitcast", "get-tuple-element", "tuple", "opt-barrier")
 
 
 def element(computation: Computation, instruction: Instruction) -> int | None:
-    """Returns the id of the array that a part of a tuple is, None if there is no such tuple."""
+    """Returns the id of the array that an instruction takes from a tuple, also behind barriers.
+
+    Returns None if the instruction does something else, or the tuple is not built here.
+    """
     if instruction.opcode != "get-tuple-element":
         return None
     whole = computation.instruction(instruction.operands[0])
@@ -36,10 +40,10 @@ class Memory:
     """The memory of a computation. Instructions are named by their positions in XLA's order.
 
     Attributes:
-      owners: for each instruction, those whose memory its result may be.
+      owners: for each instruction, the instructions whose memory its result may have.
       writers: instructions that may write into the memory of an operand.
-      joined: instructions whose memory may be that of another result too: an instruction writes
-        into it, or it leaves the computation, where an argument may have the same memory.
+      joined: instructions whose result may share memory with another result: an instruction writes
+        into it, or it is a result of the computation, which may have the memory of an argument.
     """
 
     def __init__(
@@ -57,7 +61,7 @@ class Memory:
           computation: the computation.
           instructions: its instructions in XLA's order.
           position: the position of each instruction by its id.
-          collectives: starts and dones of the pool, which read their operands only.
+          collectives: starts and dones of the pool, which never write into their operands.
         """
         self._module, self._computation = module, computation
         self._instructions, self._position = instructions, position
@@ -100,7 +104,7 @@ class Memory:
         return instruction.opcode in ("dot", "convolution") or self.is_pure(i)
 
     def _below(self, instruction: Instruction) -> list[frozenset[int]]:
-        """Returns the owners of the operands that the result of a view is."""
+        """Returns the owners of each operand that the result of a view consists of."""
         part = element(self._computation, instruction)
         operands = instruction.operands if part is None else [part]
         return [self.owners[self._position[o]] for o in operands]

@@ -6,8 +6,8 @@ Collectives too run one after another, in the order of their starts.
 import dataclasses
 from collections.abc import Sequence
 
-# A collective is taken to be over this long after its estimated end. Waiting for it then frees the
-# memory of its operand, and costs nothing.
+# A collective counts as over only this long after its estimated end, because the estimate may be
+# wrong. From then on, waiting for it costs nothing, and frees the memory of its operand.
 MARGIN = 0.5e-3
 
 
@@ -18,7 +18,7 @@ class Node:
     Attributes:
       before: the instructions that must come first.
       seconds: how long it takes, an estimate.
-      size: bytes of its result, 0 if these belong to another instruction's result.
+      size: bytes of its result, 0 if another instruction's result has them.
       movable: whether it may move forward. It writes only its own result, and waits for nothing.
       view: whether it only names memory. It may stand anywhere before its users.
       deferrable: whether it may move backward.
@@ -77,8 +77,9 @@ class Clock:
         self._of_done = {pair.done: pair for pair in pairs}
         self.order: list[int] = []
         self.emitted = [False] * len(nodes)
+        # The time, when the pool is free, and how long the program has waited for collectives.
         self.now = self.free = self.waits = 0.0
-        # When each collective that the program has not waited for is over, by its done.
+        # When each started collective ends, until the program has waited for it; by its done.
         self.over: dict[int, float] = {}
 
     def run(self, position: int) -> None:
@@ -111,7 +112,10 @@ class Clock:
             self.now += self._nodes[position].seconds
 
     def blocked(self, position: int) -> float:
-        """Returns when an instruction can run without a wait, if it can be deferred until then."""
+        """Returns when an instruction can run without a wait for a collective.
+
+        Returns 0 if it waits for none, or if it cannot be deferred together with what it needs.
+        """
         until = 0.0
         seen, stack = set(), [position]
         while stack:
@@ -122,7 +126,7 @@ class Clock:
             if here in self.over:
                 until = max(until, self.over[here] + MARGIN)
             elif here in self._of_done:
-                # It would be the next one. Its own operands are not looked at.
+                # The collective has not started. Assume that it starts next.
                 next_over = max(self.free, self.now) + self._of_done[here].seconds
                 until = max(until, next_over + MARGIN)
             elif not (self._nodes[here].deferrable or self._nodes[here].view):

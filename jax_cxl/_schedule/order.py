@@ -12,8 +12,8 @@ import numpy as np
 from jax_cxl._schedule.model import MARGIN, Clock, Node, Order, Pair
 from jax_cxl._schedule.usage import Usage, used
 
-# A start is chosen if the collectives before it end within this time after the next instruction.
-# So a wrong estimate does not leave the pool idle.
+# Another collective starts if those before it end less than this time after the next instruction.
+# With this reserve, a wrong estimate does not leave the pool idle.
 _LEAD = 1e-3
 # How much longer than the collective the preparation of its operands may take.
 _PREPARATION = 0.2e-3
@@ -38,7 +38,8 @@ def early(nodes: Sequence[Node], pairs: Sequence[Pair], limit: int) -> Order | N
     positions = range(len(nodes))
     before = simulate(nodes, pairs, positions)
     allowed = used(nodes, pairs, positions).max(initial=0) + limit
-    # What is put off may cost memory that `arrange` does not see. Then there has to be more left.
+    # Instructions that are put off may cost memory that `arrange` does not count. If an order takes
+    # too much, a smaller limit leaves room for that.
     for part in (limit, limit // 2, 0):
         after = arrange(nodes, pairs, part)
         if after.seconds >= before.seconds:
@@ -61,14 +62,14 @@ def arrange(nodes: Sequence[Node], pairs: Sequence[Pair], limit: int) -> Order:
 
 
 class _Arrangement:
-    """An order that grows."""
+    """Builds an order, instruction by instruction."""
 
     def __init__(self, nodes: Sequence[Node], pairs: Sequence[Pair], limit: int) -> None:
         self._nodes = nodes
         movable = [pair for pair in pairs if pair.movable]
         self._bounds = {p for pair in movable for p in (pair.start, pair.done)}
         kept = {p for pair in pairs for p in (pair.start, pair.done)} - self._bounds
-        # Views that nothing needs stay, so that they keep no memory.
+        # Views that no instruction uses stay, so that they keep no memory.
         kept |= set(range(len(nodes))) - self._bounds - {b for n in nodes for b in n.before}
         self._fixed = [
             p for p, node in enumerate(nodes) if p in kept or not (node.view or p in self._bounds)
@@ -76,7 +77,7 @@ class _Arrangement:
         self._clock = Clock(nodes, pairs)
         self._usage = Usage(nodes, pairs, limit)
         self._need = self._needs()
-        # The most urgent first. Among equals, in XLA's order.
+        # The most urgent collective comes first. Equally urgent ones stay in XLA's order.
         self._waiting = sorted(movable, key=lambda pair: (self._need[pair.done], pair.start))
         self._deferred: list[int] = []
         self._spent = np.cumsum([node.seconds for node in nodes])
@@ -101,7 +102,7 @@ class _Arrangement:
         self._usage.ended(self._clock.order, now)
 
     def _end(self, now: int) -> None:
-        """Waits for the collectives that are over, and runs what was put off for them."""
+        """Runs the dones of collectives that are over, and what was put off for them."""
         clock = self._clock
         for done in [d for d, over in clock.over.items() if over + MARGIN <= clock.now]:
             ready = all(clock.emitted[b] for b in self._nodes[done].before)
@@ -134,7 +135,7 @@ class _Arrangement:
                 self._run(position, last)
 
     def _moves(self, pair: Pair) -> list[int] | None:
-        """Returns what would run now to start a collective, None if it cannot start."""
+        """Returns the instructions to run now to start a collective, None if it cannot start."""
         moves, seconds = [pair.start], 0.0
         seen, stack = {pair.start}, [pair.start]
         while stack:
@@ -145,7 +146,7 @@ class _Arrangement:
                 seconds += node.seconds
                 if before in self._bounds or not (node.movable or node.view):
                     return None
-                # What takes longer than the collective is more than its preparation.
+                # Instructions that take longer than the collective do more than prepare it.
                 if seconds > pair.seconds + _PREPARATION:
                     return None
                 seen.add(before)
@@ -159,7 +160,10 @@ class _Arrangement:
         return float(self._spent[until] - self._spent[position])
 
     def _needs(self) -> list[int]:
-        """Returns where each result is needed first, not counting what can move there."""
+        """Returns the position of the first instruction that needs each result.
+
+        An instruction that can move counts at the position where its own result is needed.
+        """
         need = [len(self._nodes)] * len(self._nodes)
         for position in reversed(range(len(self._nodes))):
             node = self._nodes[position]

@@ -46,15 +46,18 @@ class Usage:
         self._allowed = int(self._used.max(initial=0)) + limit
 
     def take(self, moves: Sequence[int], now: int) -> bool:
-        """Adds what instructions need that run now already, if that is allowed.
+        """Adds the results of instructions that run earlier than in XLA's order, if they fit.
 
         Args:
           moves: the instructions.
-          now: the place.
+          now: the place at which they run.
+
+        Returns:
+          Whether they fit.
         """
         more = np.zeros_like(self._used)
         for part in moves:
-            more[now:part] += self._nodes[part].size  # Nothing if XLA's order has it before.
+            more[now:part] += self._nodes[part].size  # adds nothing if XLA's order has it earlier
         if more.any() and (self._used + more)[more > 0].max() > self._allowed:
             return False
         self._used += more

@@ -122,7 +122,7 @@ def _left(module: Module, instruction: Instruction, reason: str, strict: bool) -
         if text in _said:
             return
         _said.add(text)
-    _log.warning("%s XLA's own collective does it.", text)
+    _log.warning("%s XLA executes it itself.", text)
 
 
 def _number(module: Module) -> None:

@@ -125,7 +125,7 @@ def rewrite(
     for shape in [*results, *(operand.shape for operand in operands)]:
         if not shape.regular:
             raise NotTakenError(
-                f"an array of it lies in memory in a way that is not known: {shape}"
+                f"the layout of one of its arrays is not known: {shape}"
             )
         if shape.size == 0:
             raise NotTakenError("it moves no data")

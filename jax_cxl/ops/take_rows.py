@@ -33,12 +33,12 @@ def take_rows(
     Args:
       table: array of shape (R, ...) of any dtype: this rank's rows of the table. With n ranks the
         table has n * R rows: row i of rank r is row r * R + i.
-      indices: integers of shape (M,), the rows that this rank takes, in any order and as often as
-        it likes.
+      indices: integers of shape (M,), the rows that this rank takes, in any order. A row may occur
+        several times.
       axis_name: mesh axis, or several in the order in which they count ranks.
       published: None, or booleans of shape (R,): the rows of `table` that other ranks may take.
         Only these are written to the pool. Other rows can only be taken by the rank that holds
-        them; what another rank finds in their place is not defined.
+        them: what another rank gets for them is undefined.
       axis_index_groups: lists of axis indices, all of the same size and together a
         partition of the axis. The ranks of a group share one table. By default all ranks are one
         group.

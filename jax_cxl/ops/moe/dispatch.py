@@ -24,16 +24,16 @@ def moe_dispatch(
 ) -> tuple[Any, MoeHandle]:
     """Brings tokens to the ranks of their experts, grouped by expert.
 
-    Of n ranks, rank r holds the experts r * num_experts / n up to the next rank's first. Every rank
-    publishes its tokens once, those that other ranks want, and every rank reads those that its
-    experts want. A token that goes to several experts of a rank is read once. The rows of an
+    With n ranks, rank r holds the num_experts / n experts from number r * num_experts / n on. Every
+    rank publishes the tokens that other ranks want, each once. Every rank reads the tokens that its
+    experts want: a token that goes to several experts of a rank is read once. The rows of an
     expert are in the order of the ranks, then of their tokens, then of a token's choices.
 
-    Shapes are static, so the rows have a bound. Assignments of tokens to experts that find no room
+    Shapes are static, so the number of rows has a bound. Assignments of tokens to experts beyond it
     are dropped: `moe_combine` adds nothing for them, and `MoeHandle.dropped` counts them. The first
-    assignments, in the order of the ranks and tokens, find room.
+    assignments, in the order of the ranks and tokens, stay.
 
-    Derivatives in reverse mode (`jax.grad`, `jax.vjp`) are exact, by the same moves the other way.
+    Derivatives in reverse mode (`jax.grad`, `jax.vjp`) are exact, and move rows the other way.
     With `float8_block` the cotangents are those of a dispatch without rounding, in the dtype of x
     ("straight through").
 
@@ -42,25 +42,25 @@ def moe_dispatch(
       experts: (T, k), integers: the experts that a router has chosen for each token. Numbers
         outside of 0 to num_experts - 1, such as -1 for padding, choose none. Or the handle of an
         earlier dispatch, to send other values of the same tokens the same way, such as cotangents.
-        No other argument but `float8_block` is needed then, and nothing is routed again.
+        Then only x, the handle and `float8_block` are used, and nothing is routed again.
       axis_name: mesh axis over whose ranks the experts are spread, or several in the order in which
         they count ranks.
       num_experts: experts of all ranks, a multiple of the number of ranks.
       capacity: rows of each expert. By default experts have as many rows as tokens.
       max_rows: without capacity, rows of this rank. By default as many as there can be, so that
         nothing is dropped: ranks * T * k, which is much memory for many ranks.
-      float8_block: send the tokens as float8_e4m3fn with a float32 scale for every so many elements
-        of a row, for example 128, or D. Must divide D. By default they are sent as they are.
+      float8_block: sends the tokens as float8_e4m3fn. So many elements of a row share a float32
+        scale: for example 128, or D. It must divide D. By default tokens are sent as they are.
 
     Returns:
       Rows and a `MoeHandle` for `moe_combine`. With capacity, the rows are (experts of a rank,
-      capacity, D), and those of an expert after its `MoeHandle.group_sizes` are zeros. Without it,
+      capacity, D), and an expert's rows beyond its `MoeHandle.group_sizes` are zeros. Without it,
       they are (max_rows, D), expert after expert without gaps, as `jax.lax.ragged_dot` takes them,
       then zeros.
 
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
-      TypeError: experts are no integers, x is not floating with float8_block, or axis_name or
+      TypeError: experts are not integers, x is not floating with float8_block, or axis_name or
         num_experts is missing.
       ValueError: a shape or a number does not fit.
 
@@ -101,7 +101,7 @@ def moe_dispatch_halves(
         rows = _send(x, handle, float8_block)
         return [], (rows, handle), lambda _, others: others
 
-    # Short calls would wait for rows that are under way. So they all come before.
+    # A short call after the start would wait for the rows under way. So all of them come before.
     x, handle = lax.optimization_barrier((x, handle))
 
     def rest(results, handle):
@@ -149,7 +149,7 @@ def _by_expert(rows: Any, handle: MoeHandle) -> Any:
 
 
 def _vary(axes: named_axis.Axes, *arrays: Any) -> list[Any]:
-    """Casts arrays to vary over the axes and over each other's."""
+    """Casts arrays to vary over the axes, and over all axes over which any of them varies."""
     every = {axis for x in arrays for axis in named_axis.varying(x)} | set(axes)
     return [named_axis.vary(x, tuple(every)) for x in arrays]
 

@@ -45,7 +45,7 @@ def take_tokens(x: Any, handle: MoeHandle) -> Any:
 
 
 def take_sums(partial: Any, handle: MoeHandle) -> Any:
-    """Takes the sums of this rank's tokens on all ranks: (fetched, D) -> (T * slots, D)."""
+    """Takes the sums of this rank's tokens from all ranks: (fetched, D) -> (T * slots, D)."""
     return take_rows(partial, handle.back.ravel(), handle.axes, published=handle.returned)
 
 
@@ -195,7 +195,7 @@ add.defvjp(_add_forward, _add_backward)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def dispatch_float8(block: int, x: Any, handle: MoeHandle) -> Any:
-    """Fetches and expands rounded tokens; its cotangents are those of tokens that are not."""
+    """Fetches and expands rounded tokens. Its cotangents are those of tokens without rounding."""
     packed = _copies(take_tokens(float8.pack(x, block), handle), handle)
     return float8.unpack(packed, x.shape[1], block, x.dtype)
 

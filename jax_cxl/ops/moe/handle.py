@@ -1,4 +1,4 @@
-"""What a dispatch knows of its tokens' ways, and a combine needs."""
+"""The routing of tokens, which a dispatch computes and a combine needs."""
 
 import dataclasses
 import functools
@@ -26,11 +26,11 @@ class MoeHandle:
     Attributes:
       group_sizes: (experts of a rank,), int32: rows of each expert of this rank.
       counts: (experts,), int32: assignments of this rank's tokens to each expert, before any are
-        dropped. `expert_placement` takes those of all ranks.
+        dropped. `expert_placement` takes the counts of all ranks.
       dropped: (), int32: assignments to experts of this rank that found no room.
       assignment: (rows,), int32: the assignment of each row, -1 for rows that are not used. The
         token of a row is `assignment // k`, counted over all ranks.
-      fetch: private; as the other fields.
+      fetch: private, as are the fields after it.
     """
 
     group_sizes: Any
@@ -40,7 +40,7 @@ class MoeHandle:
     fetch: Any  # (fetched,): the token of each row that this rank fetches, -1 for none.
     expand: Any  # (rows,): where each row was fetched, -1 for none; None if row for row.
     rows_of: Any  # (fetched, k): the rows of each fetched row, -1 for none; None if row for row.
-    back: Any  # (T, slots): the fetched rows of all ranks that are this token's, -1 for none.
+    back: Any  # (T, slots): the rows, among those that all ranks fetch, of each token; -1: none.
     wanted: Any  # (T,): whether another rank may fetch this token.
     returned: Any  # (fetched,): whether the token of each fetched row is another rank's.
     axes: tuple  # over which the experts are spread.

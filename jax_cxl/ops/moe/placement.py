@@ -22,18 +22,18 @@ def expert_placement(counts: Any, *, slack: float = 0.05) -> np.ndarray:
     Args:
       counts: (ranks, experts), how many times tokens of each rank chose each expert:
         `MoeHandle.counts` of all ranks, best summed over several steps.
-      slack: by how much the largest load may exceed the smallest one that was found, if that lets
-        fewer rows cross; a share.
+      slack: the largest load may exceed the best value that was found by this share, if fewer rows
+        then cross between ranks.
 
     Returns:
       (experts,), integers: the new number of each expert. The expert with the new number p lives on
       rank p // (experts / ranks). Pass `place[experts]` to `moe_dispatch` in place of `experts`,
-      and reorder the parameters of the experts by `np.argsort(place)`. The new numbers of the
-      experts of a rank are in the order of the old ones.
+      and reorder the parameters of the experts by `np.argsort(place)`. Within a rank, the new
+      numbers are in the order of the old numbers.
 
     Raises:
       ImportError: SciPy is not installed.
-      ValueError: counts are no matrix of numbers that are not negative, or the ranks cannot hold
+      ValueError: counts are not a matrix, or have a negative number, or the ranks cannot hold
         equally many experts.
 
     Example:

@@ -90,7 +90,7 @@ def route(
 
 
 def _way_back(position, tokens, choices, fetched, axes, ranks):
-    """Tells each token's owner where the token is fetched; returns it for the own tokens."""
+    """Tells each token's owner where the token is fetched. Returns that for this rank's tokens."""
     table = position.reshape(ranks, -1)
     if axes:
         table = all_to_all(table, axes, 0, 0, tiled=True)
@@ -116,7 +116,7 @@ def _histogram(experts, num_experts):
 
 
 def _count_before(flags):
-    """Returns how many entries above each one are true."""
+    """Returns how many entries above each entry are true."""
     return jnp.cumsum(flags, 0, dtype=np.int32) - flags
 
 
