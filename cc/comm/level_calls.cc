@@ -9,8 +9,8 @@
 namespace jax_cxl::comm {
 namespace {
 
-// Bytes that a part inside one process copies at a time: what it has read and
-// written stays in the second-level cache.
+// Bytes that a part inside one process copies at a time. So many bytes, read
+// and written, stay in the second-level cache.
 constexpr uint64_t kPieceBytes = uint64_t{128} << 10;
 // How often the watcher looks whether the job has failed.
 constexpr auto kWatchInterval = std::chrono::milliseconds(50);

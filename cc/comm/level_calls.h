@@ -20,11 +20,12 @@
 
 namespace jax_cxl::comm {
 
-// Collectives in levels: those of groups that have several ranks in each
-// process. Once all ranks of a process have started a call, each of them calls
-// the collective of its part with the ranks that have the same place in the
-// other processes, on the buffers of all ranks of its process
-// (cpu::MemberBuffers). The call is complete when all parts are.
+// Executes collectives in levels, in groups with several ranks in each process.
+// Once all ranks of a process have started a call, each rank is responsible for
+// one part of the data. It calls the collective of this part with the ranks
+// that have the same place in the other processes. These calls use the buffers
+// of all ranks of the process (cpu::MemberBuffers). The call is complete when
+// all parts are complete.
 //
 // Start may be called from any thread, and does not wait for other ranks.
 class LevelCalls {
@@ -35,11 +36,12 @@ class LevelCalls {
       int32_t rank, const std::vector<int32_t>& members,
       std::unique_ptr<Call> call)>;
 
-  // `failed` says why calls that still wait for a rank of the process have to
-  // fail, if they do; they also fail when the last rank does not come in time.
+  // `failed` returns an error once the job has failed. Calls that still wait
+  // for a rank of the process then fail with this error. They also fail when
+  // the last rank does not come in time.
   LevelCalls(Completions* completions, StartCall start_call,
              std::function<Status()> failed, const Options& options);
-  // Fails what waits for a rank of the process.
+  // Fails the calls that wait for a rank of the process.
   ~LevelCalls();
 
   // Starts the call of `ranks[call->request.rank]`, whose group lies in

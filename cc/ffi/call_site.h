@@ -19,9 +19,10 @@ namespace jax_cxl::ffi {
 // One custom call of one compiled program: its attributes, and the identities
 // of its executions, which are the same on every rank.
 //
-// XLA makes a CallSite for each call when it loads a program. The compiler hook
-// (jax_cxl/_takeover/hook.py) has numbered the calls of the program, in the
-// same way on all ranks.
+// XLA makes a CallSite for each call when it loads a program. The calls of a
+// program have the same numbers on all ranks. In a program that the compiler
+// hook has changed (jax_cxl/_takeover/hook.py) the hook has numbered them. In
+// any other program ProgramSites numbers them.
 //
 // NextIdentity is thread-safe. Everything else is constant.
 class CallSite {

@@ -18,7 +18,7 @@ const T* DataOf(const xffi::AnyBuffer& buffer) {
   return static_cast<const T*>(buffer.untyped_data());
 }
 
-// Sets the operands behind the rows. Returns false if they are wrong.
+// Sets the operands that follow the rows. Returns false if they are wrong.
 bool SetIndices(const plan::Rows& rows, const xffi::RemainingArgs& arguments,
                 RowBuffers* buffers) {
   auto indices = arguments.get<xffi::AnyBuffer>(1);

@@ -124,9 +124,7 @@ def rewrite(
     operands, results = builder.operands(), builder.results()
     for shape in [*results, *(operand.shape for operand in operands)]:
         if not shape.regular:
-            raise NotTakenError(
-                f"the layout of one of its arrays is not known: {shape}"
-            )
+            raise NotTakenError(f"the layout of one of its arrays is not known: {shape}")
         if shape.size == 0:
             raise NotTakenError("it moves no data")
     if collective.op is Op.RAGGED_ALL_TO_ALL:

@@ -31,8 +31,7 @@ struct Group {
 // Returns a hash that is the same for the same member list on every host.
 uint64_t HashGroup(const std::vector<int32_t>& members);
 
-// What an operation that moves rows brings besides the rows, in the memory of a
-// GPU.
+// The further operands of an operation that moves rows, in the memory of a GPU.
 struct RowOperands {
   // take_rows: the rows that this rank takes, and its own rows that others may
   // take (null: all of them).

@@ -7,9 +7,9 @@
 
 namespace jax_cxl::comm {
 
-// Settings that change the speed, but no result. They must be
-// the same on all ranks of a job, because plans and the layout of channels
-// depend on them.
+// Settings that change the speed. They change no result, except that sums in
+// levels add in another order. They must be the same on all ranks of a job,
+// because plans and the layout of channels depend on them.
 //
 // The defaults were measured on two cores with 1 MiB of second-level cache each
 // (cc/bench/engine_benchmark.cc, docs/benchmarking.md). `python -m jax_cxl
@@ -34,18 +34,18 @@ struct Tuning {
   uint64_t past_caches_bytes = uint64_t{8} << 20;
   // Collectives of groups that have several CPU devices in each process run in
   // levels (cc/comm/level_calls.h) if the larger buffer of a rank has at least
-  // so many bytes. kNever: only if a program asks for levels.
+  // this many bytes. kNever: only if a program asks for levels.
   static constexpr uint64_t kNever = uint64_t{1} << 62;
   uint64_t levels_all_reduce_bytes = uint64_t{4} << 20;
   uint64_t levels_reduce_scatter_bytes = uint64_t{4} << 20;
   uint64_t levels_all_gather_bytes = kNever;
   uint64_t levels_all_to_all_bytes = uint64_t{4} << 20;
   uint64_t levels_broadcast_bytes = kNever;
-  // GPUs in pools that nobody keeps coherent (cc/comm/relay). The threads of
-  // each GPU that pass doorbells on and write back and drop cache lines; 0
-  // takes a quarter of the process's cores, at most 4. The bytes that such a
-  // thread takes at a time: 128 KiB take about 6 us, several times what it
-  // costs to hand a piece over.
+  // For GPUs in pools without hardware coherence (cc/comm/relay):
+  // The number of threads of each GPU that pass doorbells on and write back and
+  // drop cache lines. 0: a quarter of the process's cores, at most 4.
+  // The bytes that such a thread takes at a time. 128 KiB take about 6 us,
+  // several times as long as handing a piece to a thread.
   int flush_threads = 0;
   uint64_t flush_piece_bytes = uint64_t{128} << 10;
 };

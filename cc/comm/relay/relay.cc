@@ -66,7 +66,8 @@ void Relay::Run() {
   for (;;) {
     {
       std::unique_lock lock(mutex_);
-      // Not at once: waking takes longer than a short call.
+      // Sleep only after some polls, because waking takes longer than a short
+      // call.
       if (!stop_ && !Pending() && !backoff.spinning()) {
         wake_.wait(lock, [this] { return stop_ || Pending(); });
         backoff.Reset();

@@ -17,8 +17,8 @@ namespace {
 // For shorter rows, stores past the caches are not worthwhile.
 constexpr uint64_t kLeastPastCaches = 1024;
 
-// In levels, a step is executed in pieces of so many bytes: what it has reduced
-// is copied while it is in the second-level cache.
+// In levels, a step is executed in pieces of this size, so that a reduced piece
+// is still in the second-level cache when it is copied.
 constexpr uint64_t kPieceBytes = uint64_t{64} << 10;
 
 Step PieceOf(Step step, uint64_t at, uint64_t bytes) {

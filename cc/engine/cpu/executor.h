@@ -128,8 +128,9 @@ class Execution {
   std::byte* output_;
   TakenRows* rows_;               // if the operation moves rows, or null
   const MemberBuffers* buffers_;  // of a collective in levels, or null
-  // In levels, if this rank puts its own source of each reduction into its slot
-  // too: the sources that it has put and not reduced, of so many rounds.
+  // Used in levels if this rank puts its own source of each reduction into its
+  // slot too. Private copies of the sources that it has put and not yet
+  // reduced, of up to `source_rounds_` rounds.
   std::byte* kept_sources_ = nullptr;
   uint64_t source_rounds_ = 0;
   uint64_t source_bytes_ = 0;  // of a round
