@@ -4,11 +4,15 @@
 
 A job of three or four processes (tests/programs/failures/killed.py) loses one while it compiles,
 shuts down and initializes again, regroups, or starts as a successor. In jobs of the stage `none`
-nobody dies: they show that any number of jobs can follow each other. A job is right if every
-survivor gets an error that names a lost rank, and, but for the stage `shutdown`, continues with
-right values; if it ends in time; and if it leaves no process, and no file in /dev/shm but a pool
-whose creator died before the others knew of it, which the next job removes. The exit status is 1 if
-a job is not right; its output is printed with its seed.
+nobody dies: they show that any number of jobs can follow each other. A job is right if
+
+* every survivor gets an error that names a lost rank,
+* every survivor then continues with right values, except in the stage `shutdown`,
+* the job ends in time,
+* it leaves no process, and no file in /dev/shm. One file is allowed: a pool whose creator died
+  before the others knew of it. The next job removes it.
+
+The exit status is 1 if a job is not right. Its output is then printed with its seed.
 """
 
 import argparse

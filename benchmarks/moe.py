@@ -2,16 +2,17 @@
 
     python -m jax_cxl.launch -n 2 benchmarks/moe.py --sizes=64KiB,1MiB,16MiB --json=moe.json
 
-Each rank has so many bytes of tokens, of which each chooses k of the experts. Every exchange brings
+--sizes are the bytes of a rank's tokens. Each token chooses k of the experts. Every exchange brings
 the tokens to the experts, which do nothing, and back. The ways are those of examples/exchanges.py:
 `dispatch` (jax_cxl.moe_dispatch and moe_combine), `ragged` (two jax_cxl.ragged_all_to_all), `dense`
-(two jax_cxl.all_to_all) and `dense-lax` (two jax.lax.all_to_all over Gloo, or NCCL), the last two
-padded to 1.25 times an expert's mean share. All take turns. A sample is one program that runs the
-exchange --calls times, each with the result of the one before: XLA allocates a program's memory
-anew for each run, and at 16 MiB touching it for the first time takes longer than the exchange, so
-one exchange a program would measure page faults. `bytes_written`
-are those that this rank wrote to the pool in one exchange, by jax_cxl.stats(). Results are checked
-against NumPy.
+(two jax_cxl.all_to_all) and `dense-lax` (two jax.lax.all_to_all over Gloo, or NCCL). The last two
+are padded to 1.25 times an expert's mean share. All ways take turns.
+
+A sample is one program that runs the exchange --calls times, each with the result of the exchange
+before. XLA allocates a program's memory anew for each run, and at 16 MiB touching it for the first
+time takes longer than the exchange. So a program with one exchange would measure page faults.
+`bytes_written` is what this rank wrote to the pool in one exchange, by jax_cxl.stats(). Results are
+checked against NumPy.
 
 Routings: `uniform`; `skewed`, in which a fifth of the experts gets 80% of the choices; `hot`, in
 which every token chooses expert 0, and its other choices are uniform; `foreign`, which is skewed to

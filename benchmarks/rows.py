@@ -6,9 +6,9 @@ Every rank has T tokens, each for a random rank, and room for 1.25 T. Checks the
 NumPy first. `lax_padded` is jax.lax's dense all_to_all, padded to that capacity. On GPUs it is
 NCCL's.
 
-`time_us` is the time of a program with one call: JAX's own time to start a program, to allocate the
-result, and, for a ragged exchange, to fill its output with zeros come with it. `in_program_us` is
-the time of a call in a program with many, whose ragged exchanges update one output in place.
+`time_us` is the time of a program with one call. It includes JAX's own time to start a program, to
+allocate the result, and, for a ragged exchange, to fill its output with zeros. `in_program_us` is
+the time of a call in a program with many calls, whose ragged exchanges update one output in place.
 """
 
 import argparse

@@ -2,14 +2,15 @@
 
     python -m jax_cxl.launch -n 2 benchmarks/snapshot_costs.py --json FILE
 
-The state has float32 arrays, sharded over the processes. In each round come in turn: steps without
-saving, steps with a save by `jax_cxl.Snapshots`, by Orbax's asynchronous checkpointer to /dev/shm
-and to a disk, and saves without steps; then restores by each. A step computes matrix products for
-about `--step-ms` on one core of each process, or on a GPU. With `--idle` it sleeps instead, so that
-a core is free. "hidden" is the share of a save that does not lengthen the steps. On GPUs "bound" is
-what their copy engines take for the same bytes, and
-"checksums alone" what their kernels take. The other rows are the times from the start of
-a save until a part of it is done, on the first process.
+The state has float32 arrays, sharded over the processes. Saves are made by `jax_cxl.Snapshots`, and
+by Orbax's asynchronous checkpointer to /dev/shm and to a disk. Each round has, in turn, steps
+without a save, steps with a save of each kind, saves without steps, and restores. A step computes
+matrix products for about `--step-ms` on one core of each process, or on a GPU. With `--idle` it
+sleeps instead, so that a core is free.
+
+"hidden" is the share of a save that does not lengthen the steps. On GPUs "bound" is the time of the
+copy engines for the same bytes, and "checksums alone" the time of the kernels. The other rows are
+the times from the start of a save until a part of it is done, on the first process.
 """
 
 import json

@@ -1,11 +1,11 @@
 """Four ways to bring tokens to the ranks of their experts, and the results back.
 
 Each is a function of this rank's tokens (T, D), choices (T, k) and weights (T, k), of the experts,
-a function from (experts of a rank, capacity, D) to the same shape, and of `Sizes`. It returns the
-weighted sums (T, D).
+and of `Sizes`. The experts are a function from (experts of a rank, capacity, D) to the same shape.
+The result is the weighted sums (T, D).
 
 `dense` gives every rank an equal share of an expert's rows, as models do that have `all_to_all`
-only. So it drops tokens earlier than the other two, which drop the same tokens as each other.
+only. So it drops tokens earlier than `dispatch` and `ragged`, which drop the same tokens.
 """
 
 import dataclasses

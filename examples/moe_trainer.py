@@ -62,8 +62,8 @@ class MoeTrainer(ShardedTrainer):
             choices: experts of each token.
             capacity_factor: rows of an expert, over its mean share of the tokens.
             in_halves: whether a step computes two micro-batches, one while the other communicates
-                (microbatches.py). `collectives` is `jax_cxl` then, and `exchange` is of no use to
-                a step.
+                (microbatches.py). Then `collectives` has to be `jax_cxl`, and a step does not use
+                `exchange`.
         """
         super().__init__(sizes, dtype, optimizer, collectives)
         if experts % self._mesh.size:

@@ -22,9 +22,8 @@ On GPUs, one process each:
 
 In the order of reading: `transformer.py` (the model), `fsdp.py` (sharding), `trainer.py`,
 `sharded_trainer.py` and `fsdp_trainer.py` (the two together), `training.py` (the loop), this file,
-`prefetch.py`
-(communication behind computation), `levels.py`, `namespaces.py`, `speed.py`, `corpus.py`,
-`checkpoint.py`, `report.py`.
+`prefetch.py` (communication beside computation), `levels.py`, `namespaces.py`, `speed.py`,
+`corpus.py`, `checkpoint.py`, `report.py`.
 """
 
 import importlib

@@ -74,7 +74,7 @@ class Trainer(abc.ABC):
         self._dtype = dtype
         self._optimizer = optimizer
         self._mesh = mesh
-        # How many devices have the same parameters, of which the norm of the gradient counts one.
+        # How many devices have the same parameters. The norm of the gradient counts them once.
         self._copies = 1
 
     def compile(self, state: State, tokens: jax.Array, held_out: jax.Array) -> None:

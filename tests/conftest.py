@@ -1,7 +1,7 @@
 """Set-up of all tests: eight CPU devices, each of which is a rank, and their pool.
 
 `JAX_CXL_TEST_POOL=incoherent`, `flush` or `uncached` runs the tests, and the jobs that they start,
-on such a pool; `JAX_CXL_TEST_SEED` is what chance starts from in an incoherent one. The C++ tests
+on such a pool. `JAX_CXL_TEST_SEED` is the seed of an incoherent pool. The C++ tests
 read the same two variables (cc/testing/pool/chosen_pool.h). Incoherent pools need the module
 `_testing` in tests/interpose, which belongs to the build of the C++ tests (CONTRIBUTING.md).
 """
@@ -53,8 +53,8 @@ jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_disable_most_optimizations", True)
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
-# A shell's background processes ignore SIGINT, those of nohup SIGHUP. The jobs that tests start,
-# and send these signals, would ignore them too.
+# Background processes of a shell ignore SIGINT, and processes under nohup ignore SIGHUP. The jobs
+# that tests start would inherit that, and tests send them these signals.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 

@@ -47,7 +47,7 @@ def _start(command: Sequence[str], **options: Any) -> Any:
         os.pipe() if options[name] == subprocess.PIPE else None for name in ("stdout", "stderr")
     ]
     with warnings.catch_warnings():
-        # JAX says that it has threads, which it does not before its first use.
+        # JAX warns that it has threads, but it has none before its first use.
         warnings.simplefilter("ignore")
         pid = os.fork()
     if pid == 0:
@@ -116,7 +116,7 @@ def _status(error: SystemExit) -> int:
 
 
 def _end(status: int) -> None:
-    """Ends this process as an interpreter does, up to the modules' own end."""
+    """Ends this process as an interpreter does, but does not tear the modules down."""
     try:
         threading._shutdown()
         atexit._run_exitfuncs()

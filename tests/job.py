@@ -87,11 +87,11 @@ def pool_files(name: str) -> list[str]:
 
 
 def incoherent_environment(seed: int, leave_out: str = "") -> dict[str, str]:
-    """Returns the environment of jobs whose hosts' caches nobody keeps coherent.
+    """Returns the environment of jobs on an emulated pool without coherence.
 
     Args:
-      seed: seed of the chance that moves cache lines.
-      leave_out: a move of the protocol that then does nothing
+      seed: seed of the random moves of cache lines.
+      leave_out: an operation of the protocol that then does nothing
         (cc/testing/incoherent/omission.h), "" for none.
 
     Raises:

@@ -35,7 +35,7 @@ class _Draw:
     """What a collective is made from.
 
     Attributes:
-      rng: a source of chance.
+      rng: the generator of random numbers.
       shape: shape of the value of a device.
       dtype: dtype of this value.
       n: devices in a group.
@@ -57,10 +57,10 @@ class _Draw:
 def random_step(
     rng: np.random.Generator, x: np.ndarray, axes: tuple[str, ...], rows: np.ndarray, module: Any
 ) -> Step | None:
-    """Returns a random step; None if chance chose one that the value cannot have.
+    """Returns a random step; None if the draw is a step that the value cannot have.
 
     Args:
-      rng: a source of chance.
+      rng: the generator of random numbers.
       x: an example: the values of all devices.
       axes: over which it communicates.
       rows: the groups.

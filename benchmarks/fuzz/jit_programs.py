@@ -96,7 +96,7 @@ def _random_shape(rng: np.random.Generator, sizes: list[int]) -> tuple[int, ...]
 
 
 def _random_step(draw: Draw) -> "tuple[str, Apply] | None":
-    """Returns a name and an operation; None if chance chose one that the operand cannot have."""
+    """Returns a name and an operation; None if the draw does not work on the operand."""
     kind = draw.x.dtype.kind
     makers = operations.MOVING
     if draw.exact or kind in "ib":

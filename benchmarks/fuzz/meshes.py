@@ -9,11 +9,11 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Mesh:
-    """A mesh, and what its axes are.
+    """A mesh and its axes.
 
     Attributes:
-      mesh: JAX's.
-      axes: names and sizes.
+      mesh: the mesh of JAX.
+      axes: names and sizes of the axes.
     """
 
     mesh: jax.sharding.Mesh
@@ -59,7 +59,7 @@ def random_spec(
     """Returns along which axes the dimensions of an array are divided.
 
     Args:
-      rng: a source of chance.
+      rng: the generator of random numbers.
       axes: names and sizes.
       shape: shape of the array.
       even: whether each dimension has to be a multiple of its axes' sizes.

@@ -19,7 +19,7 @@ class Draw:
     """What an operation is made from.
 
     Attributes:
-      rng: a source of chance.
+      rng: the generator of random numbers.
       x: an example of its operand.
       exact: whether values are whole numbers.
       extras: dtype and shape of further operands, which the operation adds to.

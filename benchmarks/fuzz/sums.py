@@ -128,7 +128,7 @@ def conditional(d: Draw) -> Apply | None:
 
 
 def loop(d: Draw) -> Apply | None:
-    """Goes on as long as an element is large: a collective in the condition of a loop."""
+    """Repeats while an element is large: a collective in the condition of a loop."""
     if d.x.dtype.kind == "c" or not d.exact:
         return None
 
@@ -152,7 +152,7 @@ def loop(d: Draw) -> Apply | None:
 
 
 def _summed(d: Draw, apply: Apply) -> Apply:
-    """The same for operands, and with a result, in a small range."""
+    """Returns the operation with its operands and its result folded into a small range."""
 
     def folded(xp, *operands):
         dtype = operands[0].dtype

@@ -1,4 +1,4 @@
-"""What all processes find about a program, and the time that a program has."""
+"""Gathers what all processes find about a program, and limits its time."""
 
 import faulthandler
 import json

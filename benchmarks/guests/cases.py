@@ -99,8 +99,8 @@ def long(session: Session) -> None:
         time.sleep(12)
         session.guests[1].go_on()
         session.wait_for(0, scripts[0], "LOST", 60)
-        # When it goes on, process 0 has ended, with it JAX's service, and JAX may be the first to
-        # notice: it aborts.
+        # When this host continues, process 0 has ended, and JAX's service with it. JAX may notice
+        # that first, and aborts the process.
         status, output = session.guests[1].wait(scripts[1], 60)
         by_jax = status == 134 and "coordination service" in output
         if not by_jax and (status != 3 or "LOST" not in output):

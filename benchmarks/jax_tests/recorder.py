@@ -1,6 +1,6 @@
 """A plugin of pytest. It takes collectives over, and records the outcome of each test.
 
-A test that is in the file already does not run again, so that a run can go on behind a test that
+A test that is already in the file does not run again. So a new run continues after a test that
 ended the process.
 """
 
@@ -57,7 +57,7 @@ class _Recorder:
         self._write({"test": _name(nodeid), "outcome": _STARTED})
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        # A test has three reports; that of the call is the one, unless the set-up ended it.
+        # A test has three reports. The report of the call counts, unless the set-up ended the test.
         if report.when != "call" and report.passed:
             return
         now = _stats()
@@ -81,7 +81,7 @@ def _stats() -> Any:
 
 
 def _name(nodeid: str) -> str:
-    """A test without its folder."""
+    """Returns the name of a test without its folder."""
     return nodeid.rpartition("/")[2]
 
 

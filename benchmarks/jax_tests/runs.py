@@ -13,7 +13,7 @@ from typing import Any
 from jax_tests import recorder, worker
 
 _HERE = pathlib.Path(__file__).resolve().parent
-# Each time a test ends the process, the tests behind it run in a new one.
+# Each time a test ends the process, the tests after it run in a new process.
 _MOST_RESTARTS = 20
 
 

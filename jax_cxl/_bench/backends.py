@@ -175,7 +175,7 @@ def _ring(ranks: int) -> list[tuple[int, int]]:
 
 
 def _prepare(module: Any, shape: Shape) -> Prepare | None:
-    """Returns what prepares the operation of `jax_cxl` or `jax.lax`, None if it has none."""
+    """Returns a function that prepares the operation of a module, None if the module has none."""
     name, _, routing = shape.op.name.partition(":")
     # `jax.lax` has functions of these names that are not collectives, or do not run everywhere.
     missing = ("broadcast", "reduce", "gather", "scatter", "pscan", "barrier", *routed.NAMES)
@@ -318,7 +318,7 @@ def make(names: list[str], platform: str, calls: int) -> list[Backend]:
 
 
 def _calls_on_gpu(name: str, size: int) -> int:
-    """Returns so many calls that the 1.2 ms around a program on two GPUs do not count."""
+    """Returns enough calls that the 1.2 ms around a program on two GPUs are negligible."""
     calls = 24
     for largest, more in ((64 << 10, 1000), (1 << 20, 500), (16 << 20, 200), (128 << 20, 60)):
         if size <= largest:

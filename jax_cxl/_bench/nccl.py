@@ -11,7 +11,7 @@ from jax import lax
 
 
 def prepare(name: str, ranks: int, axis: str) -> Callable[[], Callable[[Any], Any]] | None:
-    """Returns what returns an operation on a rank's value, None if NCCL has nothing like it.
+    """Returns a function that prepares an operation, None if NCCL has nothing like it.
 
     Args:
       name: name of the operation.

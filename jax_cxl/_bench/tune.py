@@ -254,7 +254,7 @@ def level_limits(rows: list[dict]) -> dict[str, int]:
 
 
 def _choose(question: _Question, scores: list[float], best: dict[str, int]) -> dict[str, int]:
-    """Returns the fastest candidate, or the present one unless it is slower by the margin."""
+    """Returns the present candidate if it is about as fast as the fastest one, else the fastest."""
     fastest = min(range(len(scores)), key=scores.__getitem__)
     for candidate, score in zip(question.candidates, scores, strict=True):
         present = all(best[name] == value for name, value in candidate.items())

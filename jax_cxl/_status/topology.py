@@ -98,7 +98,7 @@ def _pci_devices(sysfs: pathlib.Path) -> list[tuple[pathlib.Path, int]]:
 
 
 def _device(folder: pathlib.Path) -> PciDevice:
-    """Reads a device whose real folder in sysfs is given: it lies in those of its bridges."""
+    """Reads a device from its real folder in sysfs, which lies in the folders of its bridges."""
     node = dax_devices.number(folder / "numa_node")
     bridges: list[str] = []
     for parent in folder.parents:

@@ -1,7 +1,7 @@
 """Checks the code that XLA's compiler for GPUs makes of start, tie and done. Needs no GPU.
 
 XLA rewrites programs in ways that a lowering does not show: it copies what loops carry, and joins
-calls with slices of their operands. In between start and done, neither must touch the result.
+calls with slices of their operands. Neither may touch the result between start and done.
 
 CONTRIBUTING.md says how to get the compiler, which the tests need.
 """
@@ -49,7 +49,7 @@ def computations(text: str) -> list[dict[str, Instruction]]:
 
 
 def memory(computation: dict[str, Instruction], name: str) -> tuple[str, str]:
-    """Returns whose memory a value is: the instruction that made it, and which of its results."""
+    """Returns which instruction made the memory of a value, and as which of its results."""
     index = ""
     while (instruction := computation[name]).opcode in ("bitcast", "get-tuple-element"):
         if instruction.opcode == "get-tuple-element":
@@ -131,7 +131,7 @@ class CompiledForGpusTest(parameterized.TestCase):
                 start, _ = memory(computation, computation[done].operands[1])
                 between = order[order.index(start) : order.index(done)]
                 if not set(between) & set(names["tie"]):
-                    continue  # One that is waited for at once.
+                    continue  # The program waits for it at once.
                 if not any(
                     re.search("dot|gemm|cublas", name + str(computation[name])) for name in between
                 ):
@@ -139,7 +139,7 @@ class CompiledForGpusTest(parameterized.TestCase):
         self.assertLen(bare, without_products)
 
     def need_hook(self):
-        """Skips the test if this version's compiler takes nothing over without a GPU."""
+        """Skips the test if the takeover does not work without a GPU in this version of JAX."""
         if jax.__version_info__ < (0, 11, 2) and not list(self.calls("trained")):
             self.skipTest("XLA before JAX 0.11.2 calls no hook if it compiles for absent GPUs")
 

@@ -1,4 +1,4 @@
-"""Snapshots of arrays on GPUs are what was saved, also if programs overwrite the arrays."""
+"""Snapshots of arrays on GPUs have the saved values, even if programs overwrite the arrays."""
 
 import contextlib
 import itertools

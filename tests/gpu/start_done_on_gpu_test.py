@@ -33,7 +33,7 @@ def lower(function, *arguments, check_vma=True):
 class OnGpuTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        # What decides between the ways of tracing.
+        # The name of the backend decides how start and done are traced.
         self.enterContext(mock.patch("jax.default_backend", lambda: "gpu"))
 
     @parameterized.product(name=tuple(ARGUMENTS), check_vma=(False, True))

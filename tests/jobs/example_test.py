@@ -87,7 +87,7 @@ def _losses(figures):
 
 
 class ExampleTest(parameterized.TestCase):
-    """One run with `jax.lax` on four devices is what the other runs are compared with."""
+    """Compares runs with a reference: one run with `jax.lax` on four devices."""
 
     @classmethod
     def setUpClass(cls):

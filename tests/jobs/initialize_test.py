@@ -46,7 +46,7 @@ class UsablePoolTest(InitializeTestCase):
         "shm:{name}?size=16MiB&coherence=uncached",
         "file:{folder}/pool?size=16MiB",
         "file:{folder}/a,{folder}/b?size=16MiB&devices=2",
-        # Past 4 GiB, and not zero: offsets are 64-bit and relative. Sparse, but for the pool.
+        # An offset above 4 GiB: offsets have 64 bits, and are relative. The file is sparse.
         "file:{folder}/far?size=16MiB&offset=5GiB",
     )
     def test_communicates(self, uri):
@@ -152,7 +152,7 @@ class UnusablePoolTest(InitializeTestCase):
 
     def test_permission_denied(self):
         self.folder.chmod(0)
-        if os.geteuid() == 0:  # Root may do anything, so somebody else has to ask.
+        if os.geteuid() == 0:  # Root may do anything, so try it as another user.
             self.addCleanup(os.seteuid, 0)
             os.seteuid(65534)
         self.check(

@@ -1,4 +1,4 @@
-"""Collectives in levels are bitwise those of the NumPy model, over each subset of a mesh's axes."""
+"""Collectives in levels have the bits of the NumPy model, over each subset of a mesh's axes."""
 
 import json
 import pathlib

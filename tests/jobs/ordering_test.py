@@ -9,7 +9,7 @@ from absl.testing import absltest, parameterized
 class OrderingTest(parameterized.TestCase):
     @parameterized.parameters((1, 8), (2, 4), (4, 1))
     def test_skewed_ranks(self, processes, devices_per_process):
-        # The acceptance run has --runs=100; a few find a wrong order just as well.
+        # By default --runs is 100. A few runs find a wrong order just as well.
         done = job.run(
             "skewed_collectives.py",
             "--runs=8",

@@ -110,7 +110,7 @@ class AnalysisTest(parameterized.TestCase):
         ]
         job = analysis.analyse(ranks, {0: 6, 1: 0})
         self.assertEqual(list(job.culprits), [1])
-        # A pool that was kept: nothing beats, which tells nothing of one rank.
+        # A pool that was kept: no rank has a heartbeat, so a missing one says nothing about a rank.
         self.assertEmpty(analysis.analyse(ranks, {0: 0, 1: 0}).culprits)
 
     def test_when_all_are_gone_the_one_without_a_word_is_to_blame(self):
@@ -297,7 +297,7 @@ class KeptPoolTest(parameterized.TestCase):
         for process in processes:
             self.addCleanup(process.kill)
             self.assertEqual(process.stdout.readline(), "ready\n")
-        # Locked, as by a process that has the pool: jobs beside this test sweep what is not.
+        # Locked, as by a process that uses the pool. Jobs beside this test remove unlocked pools.
         path = pathlib.Path("/dev/shm", f"jax_cxl.{name}")
         self._file = path.open("rb")
         self.addCleanup(self._file.close)
@@ -331,7 +331,7 @@ class KeptPoolTest(parameterized.TestCase):
 
 
 class FilePoolTest(parameterized.TestCase):
-    """Pools in files, of which only the mappings of the job's processes tell."""
+    """Pools in files. Only the mappings of the job's processes show where they are."""
 
     @parameterized.product(offset=["", "&offset=2MiB"], kept=[False, True])
     def test_is_found_without_an_argument(self, offset, kept):

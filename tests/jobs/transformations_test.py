@@ -224,7 +224,7 @@ class CompilationTest(parameterized.TestCase):
             y = np.asarray(compiled(x))
             harness.check_equal(y.reshape(4, -1), np.stack([harness.fold(x.reshape(4, -1))] * 4))
         self.assertEqual(jax_cxl.stats().calls - before, 2 * harness.RANKS)
-        # Both from one lowering.
+        # One lowering serves both.
         lowered = step.lower(x)
         first, second = lowered.compile(), lowered.compile()
         harness.check_equal(np.asarray(first(x)), np.asarray(second(x)))

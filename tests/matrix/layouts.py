@@ -11,7 +11,7 @@ ENVIRONMENT = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Processes of as many devices each."""
+    """Processes with equally many devices each."""
 
     processes: int
     devices_per_process: int
@@ -38,7 +38,7 @@ def read(folder: pathlib.Path) -> list[dict[str, Any]]:
     """Returns the records of the cells: for each, the first result that is not right."""
     files = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     merged = []
-    # As far as all have come.
+    # Up to the last cell that all processes have reached.
     for records in zip(*files, strict=False):
         keys = [{k: v for k, v in record.items() if k != "result"} for record in records]
         if any(key != keys[0] for key in keys):

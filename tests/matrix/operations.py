@@ -31,7 +31,7 @@ class Operation:
     """An operation with its arguments.
 
     Attributes:
-      name: as the table has it.
+      name: its name in the table.
       call: runs it on a rank's value, over a named axis.
       oracle: the same for all ranks in NumPy.
       shape: shape of a rank's value.

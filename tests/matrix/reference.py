@@ -10,7 +10,7 @@ import numpy as np
 from jax_cxl._primitives import dtypes
 from jax_cxl._primitives.native_enums import DTYPES
 
-# Four as a rule; as many as there are GPUs where the ranks are GPUs.
+# Four by default. If the ranks are GPUs, the number of GPUs.
 RANKS = int(os.environ.get("MATRIX_RANKS", "4"))
 DTYPES = (*DTYPES, *dtypes.PACKED_DTYPES)
 
@@ -31,7 +31,7 @@ def values(name: str, shape: tuple[int, ...], seed: int, *, exact: bool = False)
     Args:
       name: dtype.
       shape: shape of one rank's value.
-      seed: another one gives other values.
+      seed: seed of the values.
       exact: whether any order of additions, however rounded, gives the same sums.
     """
     dtype = dtype_of(name)

@@ -1,7 +1,7 @@
 """The transformations of the matrix: the computation of a rank, and its expected result.
 
-Each has two sides. `apply` runs in a rank's program on two values of its own, x and x2, and
-on the values of all ranks for what runs over an axis of vmap. `expect` has the results of all
+Each has two sides. `apply` runs in a rank's program. It gets two values of the rank, x and x2, and
+the values of all ranks for computations over an axis of vmap. `expect` computes the results of all
 ranks from the oracle.
 """
 
@@ -22,12 +22,12 @@ Array = np.ndarray
 
 @dataclasses.dataclass(frozen=True)
 class Values:
-    """What a cell works on: in its program, of one rank; in its oracle, of all ranks."""
+    """The inputs of a cell: in its program those of one rank, in its oracle those of all ranks."""
 
-    pair: Any  # x and x2, stacked along the dimension behind that of the ranks
-    everyone: Any  # of all ranks, on each of them
-    flag: Any  # True, but XLA does not know
-    ranks: bool  # whether `pair` has a first dimension for them
+    pair: Any  # x and x2, stacked; if `ranks`, along the second dimension, else along the first
+    everyone: Any  # the values of all ranks, on each rank
+    flag: Any  # True, but XLA does not know that
+    ranks: bool  # whether the first dimension of `pair` counts ranks
 
     @property
     def x(self) -> Any:
@@ -43,7 +43,7 @@ class Transformation:
     """A transformation of a collective.
 
     Attributes:
-      name: as the table has it.
+      name: its name in the table.
       apply: (call, values) to what a rank gets; call takes a value and an axis name.
       expect: (operation, values, check_vma) to what all ranks must get, stacked.
       derivative: whether it needs the operation's derivative.

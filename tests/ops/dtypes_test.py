@@ -74,7 +74,7 @@ class DtypesTest(parameterized.TestCase):
         zeros = np.zeros_like(x[0])
         harness.check_equal(permuted, np.stack([zeros, x[0], x[3], zeros]))
         harness.check_equal(sent, np.stack([x[3]] * n))
-        # The zeros elsewhere are a selection, in which XLA makes one NaN of all.
+        # The zeros on other ranks come from a selection, in which XLA makes all NaNs the same NaN.
         self.assertEqual(collected.dtype, x.dtype)
         as_complex = collected[1].astype(np.complex64)
         np.testing.assert_array_equal(as_complex, x.astype(np.complex64))

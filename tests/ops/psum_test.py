@@ -34,7 +34,7 @@ class PsumTest(parameterized.TestCase):
         harness.check_equal(y, oracle(x.astype(np.int32)))
 
     def test_without_check_vma(self):
-        # There psum is its own transpose, and nothing tells its result from others.
+        # Without check_vma psum is its own transpose, and its result has no special type.
         harness.check_linear(lambda v: jax_cxl.psum(v, "i"), oracle, 2, 3, check_vma=False)
 
     def test_gradient_with_check_vma_needs_no_communication(self):

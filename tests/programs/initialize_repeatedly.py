@@ -1,4 +1,4 @@
-"""Initializes jax_cxl twice in vain and three times with success, and communicates each time."""
+"""Initializes jax_cxl, twice with an error, then three times with success and communication."""
 
 import jax
 import numpy as np

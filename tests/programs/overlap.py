@@ -1,7 +1,7 @@
 """Process 0 computes while a collective that it has started is under way.
 
-Process 1 joins the collective only after that, so the job ends only if neither keeps the
-other from starting. Prints what happened, in order.
+Process 1 joins the collective only after the computation. So the job ends only if the collective
+and the computation do not keep each other from starting. Prints what happened, in order.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Runs examples/train_jit.py, and then says what of it went through the pool."""
+"""Runs examples/train_jit.py, and then prints how much went through the pool."""
 
 import pathlib
 import sys

@@ -1,4 +1,4 @@
-"""Sums over the processes, whoever started them; prints process, processes and sum."""
+"""Sums over the processes, under any launcher. Prints process, number of processes and sum."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""A damaged byte, wherever it is, never becomes a wrong value; parity gives it back."""
+"""A damaged byte, wherever it is, never becomes a wrong value. Parity restores it."""
 
 import collections
 import threading
@@ -76,7 +76,7 @@ class DamageTest(parameterized.TestCase):
             with self.assertNoLogs("jax_cxl"):
                 places.assert_same(self, (1, trees[1]), snapshots.restore_latest(trees[1]))
             return
-        if kind == "record":  # It then is no snapshot.
+        if kind == "record":  # Then it is not a snapshot.
             self.assertEqual(snapshots.latest(), 0)
             places.assert_same(self, (0, trees[0]), snapshots.restore_latest(trees[0]))
             return
@@ -129,7 +129,7 @@ class DamageTest(parameterized.TestCase):
             snapshots.wait()
             self.assertEqual([snapshots.latest()], [5])
             places.assert_same(self, _tree(5), snapshots.restore(5, _tree(0)))
-            # It went to the place of the damaged one.
+            # The new snapshot has taken the place of the damaged one.
             places.assert_same(self, _tree(0), snapshots.restore(0, _tree(0)))
 
 

@@ -28,7 +28,7 @@ class Place:
         self.where = f"file:{','.join(map(str, self.paths))}?size={size}"
 
     def open(self, **options) -> jax_cxl.Snapshots:
-        """Returns snapshots there, which nothing has been agreed on yet, as after a new start."""
+        """Opens the snapshots as a new job does, before its processes have agreed on anything."""
         return jax_cxl.Snapshots(self.where, **options)
 
     def contents(self) -> list[bytes]:

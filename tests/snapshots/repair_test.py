@@ -140,7 +140,7 @@ class RepairTest(parameterized.TestCase):
             _save(place, 0, 1)
             old = place.paths[0].read_bytes()
             _save(place, 2, 3)
-            # It comes back, and nobody can read whose it is.
+            # The device comes back with an unreadable superblock.
             place.paths[0].write_bytes(b"\0" * 4 + old[4:])
             opened = place.open(parity=1)
             opened.repair()

@@ -95,7 +95,7 @@ class RoundTripTest(parameterized.TestCase):
             snapshots = place.open()
             for number in range(8):
                 snapshots.save(number, state)
-                # The thread copies while the program writes into what it was given.
+                # The thread copies while the program writes into the donated arrays.
                 for _ in range(3):
                     given, state = state, step(state)
                 self.assertTrue(given.is_deleted(), "nothing is donated")

@@ -70,7 +70,7 @@ class TornTest(parameterized.TestCase):
                 with self.assertRaises(_StoppedError):
                     _stop_save(snapshots, stop, 4)
                 for again in (snapshots, place.open(**options)):
-                    # What is half written is not even tried.
+                    # A restore does not even try the unfinished snapshot.
                     with self.assertNoLogs("jax_cxl"):
                         found = again.restore_latest(trees[0])
                     # Its own last word is on the first device.

@@ -2,8 +2,7 @@
 
 The interpreter writes in place where XLA does: an update writes into its operand, and an output may
 have the memory of an argument. A collective reads its operand anywhere between start and done, and
-its result is worthless until then. With any order that XLA could have asked for, the results are
-those of XLA's order.
+its result is undefined until the done. Every allowed order has to give the results of XLA's order.
 """
 
 import random

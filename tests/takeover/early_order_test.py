@@ -107,8 +107,12 @@ class RandomTest(parameterized.TestCase):
 
 
 def layers(count, prefetched):
-    """Returns layers, each of which needs a gathered array: its start stands before or behind the
-    layer before it."""
+    """Returns layers, each of which needs a gathered array.
+
+    Args:
+      count: number of layers.
+      prefetched: whether the start of a gather stands before the layer before, or else after it.
+    """
     nodes, pairs = [Node(movable=True)], []
     for _ in range(count):
         start, seconds = len(nodes), 1e-3

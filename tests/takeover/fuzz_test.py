@@ -1,4 +1,4 @@
-"""Random programs, taken over; and one mistake that they have to find."""
+"""Random programs, taken over, and a negative control: a mistake that they have to find."""
 
 import json
 

@@ -207,7 +207,7 @@ class SettingTest(parameterized.TestCase):
             self.assertLogs("jax_cxl", "WARNING") as logs,
         ):
             y = harness.run(uneven, x, check_vma=False)
-            # It is said once.
+            # The warning comes only once.
             harness.run(lambda v: uneven(v) * 2, x, check_vma=False)
         self.assertLen([line for line in logs.output if "uneven" in line], 1)
         harness.check_equal(y, np.stack([x[0]] + [harness.fold(x[1:])] * 3))
@@ -216,7 +216,7 @@ class SettingTest(parameterized.TestCase):
 
 
 class ThirdPartyTest(parameterized.TestCase):
-    """Code of others, which knows nothing of jax_cxl."""
+    """Libraries that do not know jax_cxl."""
 
     def compare(self, function, arguments, in_specs, out_specs):
         """Runs a training step with and without the pool."""

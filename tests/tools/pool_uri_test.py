@@ -1,4 +1,4 @@
-"""Pool URIs: what each one means, and what each wrong one is told."""
+"""Pool URIs: what each means, and the error for each wrong one."""
 
 import dataclasses
 

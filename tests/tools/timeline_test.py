@@ -93,7 +93,7 @@ class LatenessTest(parameterized.TestCase):
 
     @parameterized.product(ranks=(2, 4), kind=("even", "heavy", "rare"))
     def test_equal_ranks_are_not(self, ranks, kind):
-        """No false alarm in 1,000 runs, whatever their delays are distributed like."""
+        """No false alarm in 1,000 runs, for any distribution of the delays."""
         draw = {
             "even": lambda chance: chance.uniform(0.0, 0.02),
             "heavy": lambda chance: 1e-3 * chance.paretovariate(1.1),

@@ -8,8 +8,8 @@
     ```text title="Output"                must be among the output of the command before it
     ```yaml                               must parse
 
-Other `text` may say anything. The titles are shown above the blocks, so that a reader sees which
-have been run.
+Any other `text` is not checked. The titles are shown above the blocks, so that a reader sees which
+blocks have been run.
 """
 
 import dataclasses
@@ -33,8 +33,8 @@ class Block:
       page: the document.
       line: number of the first line of the text.
       language: "python", "bash", "text" or "yaml".
-      title: what stands above it, or "".
-      text: what is in it.
+      title: its title, or "".
+      text: its contents.
     """
 
     page: pathlib.Path

@@ -1,4 +1,4 @@
-"""What blocks.py finds in a document: a wrong one must not pass for one that is run."""
+"""What blocks.py finds in a document. A malformed block must not pass as a block that is run."""
 
 import pathlib
 import tempfile

@@ -50,7 +50,7 @@ class PagesTest(parameterized.TestCase):
                 elif block.language == "yaml":
                     self.assertNotEmpty(list(yaml.safe_load_all(block.text)))
                 elif block.language == "bash":
-                    # A word in capitals, which readers replace by their own, is a word to bash too.
+                    # A word in capitals, which readers replace, is an ordinary word for bash.
                     command = ["bash", "-n", "-c", block.text]
                     result = subprocess.run(command, capture_output=True, text=True)
                     self.assertEqual(result.returncode, 0, f"{block}\n{result.stderr}")

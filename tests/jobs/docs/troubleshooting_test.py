@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md quotes messages: they are in the sources of jax_cxl or of JAX."""
+"""Checks that the messages that docs/troubleshooting.md quotes are in the sources."""
 
 import pathlib
 import re

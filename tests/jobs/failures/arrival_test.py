@@ -44,7 +44,7 @@ class ArrivalTest(parameterized.TestCase):
             r"process 1 .* could not start jax_cxl: .* process 2 .* ended before jax_cxl had",
         ),
         (
-            "version",  # Process 1 may find it first, and say so.
+            "version",  # Process 1 may find the difference first, and report it.
             r"(process 1 .* could not start jax_cxl: .*)?"
             r"the processes run different versions \(process 0: .*; process 1: .* jax 0\.1\.0, ",
         ),

@@ -78,7 +78,7 @@ class EndingTest(parameterized.TestCase):
         ("shut_down", "MismatchError", r"called jax_cxl.shutdown\(\) and has not ended, after 1"),
     )
     def test_peer_that_leaves_is_named_soon(self, how, error, says):
-        # How the interpreter ends is the point: no forks.
+        # The test is about the end of the interpreter, so ranks are not forks.
         with self.start(how, launcher=("--grace=0.5",), forked=False) as ended:
             stdout, _ = ended.communicate(timeout=120)
         found = re.search(
@@ -134,7 +134,7 @@ class SweepTest(absltest.TestCase):
 
     def test_initialize_says_what_it_removes(self):
         program = "import jax_cxl; jax_cxl.initialize('shm:?size=8MiB')"
-        for _ in range(6):  # A job of another test may be sooner.
+        for _ in range(6):  # A job of another test may remove the files first.
             name = f"sweep-{uuid.uuid4().hex[:8]}"
             subprocess.run([sys.executable, "-c", _CREATE_AND_DIE, name], check=False)
             done = subprocess.run(

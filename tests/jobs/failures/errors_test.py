@@ -143,7 +143,7 @@ class ProgramTest(parameterized.TestCase):
             self.assertIn(f"rank 1 (pid {error['pid']} on host {error['host']})", error["text"])
             self.assertRegex(error["call"], "psum: all_reduce sum of 1 float32 at .*failing.py")
             self.assertLess(error["seconds"], job.SOON)
-            if not job.incoherent():  # There nobody knows what it did since its last heartbeat.
+            if not job.incoherent():  # There its calls since its last heartbeat are lost.
                 self.assertRegex(error["last"], r"finished psum: .* float32, its collective 1")
 
     def test_late_peer(self):

@@ -43,7 +43,7 @@ class LaunchTestCase(parameterized.TestCase):
         return left
 
     def processes(self) -> list[int]:
-        """Returns every living process that this test's launchers brought about."""
+        """Returns all living processes that this test's launchers, or their children, started."""
         mark = f"{MARK}={self._mark}".encode()
         found = []
         for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
@@ -72,7 +72,7 @@ class LaunchTestCase(parameterized.TestCase):
             try:
                 yield launcher
             except BaseException:
-                self._kill_all()  # Or leaving would wait for a job that never ends.
+                self._kill_all()  # Otherwise leaving would wait for a job that never ends.
                 raise
 
     def launch(self, *arguments: str, **options) -> tuple[int, str, str]:

@@ -86,7 +86,7 @@ class DeviceTest(parameterized.TestCase):
 
 
 class _Host:
-    """A pool on a host whose caches nobody keeps coherent."""
+    """A pool on a host whose caches are not coherent with those of other hosts."""
 
     def __init__(self, memory: dict[int, int], words: int, writes_through: bool):
         self._memory = memory
@@ -144,7 +144,7 @@ class IncoherentTest(parameterized.TestCase):
 
 
 class TakenMemoryTest(absltest.TestCase):
-    """A sysfs as of a machine whose kernel made NUMA nodes of CXL memory."""
+    """A sysfs like that of a machine whose kernel has made CXL memory NUMA nodes."""
 
     def setUp(self):
         super().setUp()

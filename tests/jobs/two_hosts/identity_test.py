@@ -1,4 +1,4 @@
-"""Two hosts of the same name are two; containers of one host are one."""
+"""Two hosts of the same name count as two hosts, and containers of one host as one host."""
 
 import re
 import sys

@@ -1,7 +1,7 @@
-"""Processes without the launcher: the last one does not come to the job, as --how says.
+"""Processes without the launcher, of which the last one does not join the job. --how says why.
 
-With --how=chain there are three. The last one dies while it waits for process 0, process 1 gives up
-because of that, and only then comes process 0.
+With --how=chain there are three processes. The last one dies while it waits for process 0. Process
+1 gives up because of that, and only then does process 0 come.
 """
 
 import os

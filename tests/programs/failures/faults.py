@@ -1,4 +1,4 @@
-"""Suffers a fault on two ranks, and prints what the error of each rank says, and when it came.
+"""Causes a fault in a job of two ranks. Prints the error of each rank, and when it came.
 
 benchmarks/gpu/faults.py runs it on CPUs and on GPUs, and compares. Times are those of the
 machine's monotonic clock, which both processes share.
@@ -169,7 +169,7 @@ def main(_) -> None:
     except jax_cxl.CxlError as error:
         print("error " + json.dumps(_describe(error, time.monotonic(), report.at)), flush=True)
     if _FAULT.value in _DISAGREE:
-        time.sleep(1)  # The other rank need not hear of it by the end of this one.
+        time.sleep(1)  # The other rank must not learn of the fault from the end of this rank.
     else:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pids[_VICTIM], signal.SIGKILL)  # It may be stopped.

@@ -31,7 +31,7 @@ def say(text: str) -> None:
 
 
 def die_later() -> None:
-    """Has the kernel end this process, whatever it will be doing."""
+    """Lets the kernel end this process at a random instant."""
     print(f"dies at {time.monotonic() + _AFTER.value:.6f}", flush=True)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, max(_AFTER.value, 1e-6))
@@ -58,13 +58,13 @@ def check_sum(devices, scale: int) -> None:
 
 
 def until_lost(devices) -> None:
-    """Compiles and communicates until somebody is lost."""
+    """Compiles and communicates until a process is lost."""
     for scale in range(1, 10000):
         check_sum(devices, scale)
 
 
 def regroup(**options) -> list:
-    """Regroups, again if somebody else is lost meanwhile; returns the devices that are left."""
+    """Regroups, and again if another process is lost meanwhile. Returns the remaining devices."""
     for _ in range(4):
         devices = jax_cxl.regroup(**options)
         try:
@@ -119,7 +119,7 @@ def regroups() -> None:
 
 
 def goes_on_with_successor() -> None:
-    """The victim's first successor dies at a random instant, the second one stays."""
+    """The victim's first successor dies at a random instant. The second successor stays."""
     try:
         until_lost(jax.devices())
     except jax_cxl.PeerLostError as error:

@@ -65,7 +65,7 @@ def branches(v):
 
 
 def loops(v):
-    """One program, in which rank 0 goes round more often."""
+    """One program, whose loop has more iterations on rank 0."""
     turns = 2 + (jax.lax.axis_index("i") == 0)
     return jax.lax.fori_loop(0, turns, lambda _, w: psum(w), v)
 

@@ -1,4 +1,4 @@
-"""Ranks of which only some initialize, or that go on after `shutdown`, as the argument says."""
+"""Only some ranks initialize, or ranks communicate after `shutdown`; the argument says which."""
 
 import os
 import sys

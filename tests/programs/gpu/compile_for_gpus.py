@@ -32,7 +32,7 @@ from jax_cxl._start_done import primitives
 from jax_cxl._takeover import hook
 from jax_cxl._takeover.world import World
 
-# What the compiler asks of a GPU; roughly an H100.
+# The properties of a GPU that the compiler needs, roughly those of an H100.
 GPU = """
 gpu_device_info {
   threads_per_block_limit: 1024 threads_per_warp: 32 core_count: 132 fpus_per_core: 128
@@ -146,7 +146,7 @@ def trained(mesh):
 
 
 def register_handlers():
-    """Handlers for the names, none of which is ever called."""
+    """Registers a handler under each name. No handler is ever called."""
     for name, stages in _core.registrations().items():
         jax.ffi.register_ffi_target(name, stages["execute"], platform="CUDA")
         handler = stages["execute"]

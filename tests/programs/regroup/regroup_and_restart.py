@@ -42,7 +42,7 @@ def say(program, devices) -> None:
 
 
 def lose(program, victim: int) -> None:
-    """Returns when the victim is gone."""
+    """Waits until the victim is gone."""
     if jax.process_index() == victim:
         os.kill(os.getpid(), signal.SIGKILL)
     try:
@@ -53,7 +53,7 @@ def lose(program, victim: int) -> None:
 
 
 def initialize_again(devices, program) -> None:
-    """Shuts down, initializes; old programs run again, and new ones do."""
+    """Shuts down and initializes. Then it runs an old program and a new program."""
     jax_cxl.shutdown()
     jax_cxl.initialize(_POOL.value)
     say(program, devices)

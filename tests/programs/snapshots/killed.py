@@ -1,8 +1,8 @@
 """Trains on snapshots while processes are killed, under `jax_cxl.launch --restart-lost`.
 
 Half of the deaths come in the middle of a save, after a random number of writes; the others at
-random times. The state carries a digest of all losses until then. So the digest at the end is that
-of an undisturbed run only if every snapshot that was restored was right, and belonged to one step.
+random times. The state has a digest of all losses so far. So the last digest equals that of an
+undisturbed run only if every restored snapshot was right, and belonged to one step.
 Victims and survivors print a line of JSON for each death, with times of the host's monotonic clock.
 Process 0 prints one at the end.
 """

@@ -1,6 +1,6 @@
-"""Rank 1 fails and does not come to its end; rank 0 ends well once rank 1 is gone.
+"""Rank 1 fails and hangs while it exits. Rank 0 ends normally once rank 1 is gone.
 
-The argument is a file that is not there yet.
+The argument is the path of a file that does not exist yet.
 """
 
 import atexit

@@ -1,6 +1,6 @@
 """Sums over all devices by `jax.jit` alone, then says how many bytes went through the pool.
 
-Not before the sum is there does it import jax_cxl.
+It imports jax_cxl only after it has the sum.
 """
 
 import os

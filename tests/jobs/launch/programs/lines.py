@@ -1,6 +1,6 @@
 """Prints long lines in small pieces to both streams, and one without an end.
 
-With "fail" rank 0 does, with status 7, and the others sleep.
+With the argument "fail" rank 0 fails with status 7, and the others sleep.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Waits; a launcher that has to start many ranks of this is still at it for a while."""
+"""Waits, so that a launcher takes a while to start many ranks of it."""
 
 import time
 
