@@ -21,7 +21,7 @@ uint64_t IndexBytes(const plan::Request& request) {
   return request.rows.taken * sizeof(int32_t);
 }
 
-// Memory for what an operation that moves rows brings besides the rows.
+// Memory for the further operands of an operation that moves rows.
 uint64_t RowOperandBytes(const plan::Request& request) {
   return request.op == plan::Op::kTakeRows
              ? IndexBytes(request) + request.rows.table

@@ -72,7 +72,7 @@ class Scratch {
   }
 
  private:
-  // What an operation that moves rows brings besides the rows, and its scratch
+  // The further operands of an operation that moves rows, and its scratch
   // memory.
   void UploadRows(Call* call, const SoakCall& soak, int self,
                   cudaStream_t stream) {

@@ -16,9 +16,8 @@
 // file:
 //
 //   submissions   rings of submissions, and the words that count what was read
-//   negotiation   calls in any order: eager calls, announcements, and ranks
-//   that
-//                 disagree about a call
+//   negotiation   calls in any order: eager calls, announcements, and
+//                 ranks that disagree about a call
 //   plans         slots, doorbells and releases, in the order of real plans
 //   giving_up     deaths, timeouts, ranks that leave
 //
