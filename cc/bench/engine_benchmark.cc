@@ -3,8 +3,7 @@
 //
 //   engine    the calling thread executes plans on rings in shared memory
 //   endpoint  the path of XLA's calls: calls in any order, and threads that
-//   take
-//             over from the caller
+//             take over from the caller
 //
 // The difference is the cost of matching, comparing and changing threads.
 //

@@ -161,15 +161,16 @@ def paper(
 
 
 def bound_seconds(op: str, total_bytes: int, setting: Setting) -> float:
-    """What no library can go below: the bytes of plan/bounds.h over links and cards."""
+    """Returns the least time for any library: the bytes of plan/bounds.h over links and cards."""
     return max(_bound_parts(op, total_bytes, setting))
 
 
 def least_seconds(op: str, total_bytes: int, setting: Setting) -> float:
-    """The same with what comes before and after, for calls that start like ours and NCCL's.
+    """Returns the least time with start and end, for calls that start like ours and NCCL's.
 
-    The first byte takes as long as a flag to a reader, and so does the last. Cards only take
-    writes until then, and from then on they only serve reads.
+    The first byte takes as long as a flag to reach a reader, and so does the last byte. Until the
+    first byte arrives, cards only take writes. After the last byte was written, they only serve
+    reads.
     """
     flight = c.KERNEL_DOORBELL + c.KERNEL_POLL
     one_way, both_ways = _bound_parts(op, total_bytes, setting)
@@ -178,7 +179,7 @@ def least_seconds(op: str, total_bytes: int, setting: Setting) -> float:
 
 
 def _bound_parts(op: str, total_bytes: int, setting: Setting) -> tuple[float, float]:
-    """Times of the bytes: those that go one way, at links or cards, and both ways, at cards."""
+    """Returns times of the bytes: of one direction, at links or cards; of both, at cards."""
     count = element_count(op, total_bytes, setting.ranks)
     bytes_ = _simulator.bound_bytes(op, setting.ranks, count, 1)
     rank_written, rank_read = bytes_["rank"]

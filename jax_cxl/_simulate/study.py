@@ -32,7 +32,7 @@ def paper(op: str, size: int, setting: model.Setting, variant: str = "all") -> f
 
 
 def average_speed_of_paper(op: str, setting: model.Setting) -> float:
-    """All over InfiniBand, averaged as the paper does."""
+    """Returns All's speed relative to InfiniBand, averaged as the paper does."""
     return statistics.mean(
         nccl.seconds(op, size, setting.hosts) / paper(op, size, setting) for size in PAPER_SIZES
     )
@@ -45,14 +45,17 @@ def average_speed_of_ours(op: str, setting: model.Setting) -> float:
 
 
 def over_variant(op: str, variant: str, setting: model.Setting) -> list[float]:
-    """All over another variant, by size."""
+    """Returns All's speed relative to another variant, for each size."""
     return [paper(op, s, setting, variant) / paper(op, s, setting) for s in PAPER_SIZES]
 
 
 def over_aggregate(
     op: str, size: int, setting: model.Setting, *, bytes_only: bool = False
 ) -> float:
-    """All over Aggregate at one size, also if nothing but the bytes cost time."""
+    """Returns All's speed relative to Aggregate at one size.
+
+    With `bytes_only` nothing but the bytes costs time.
+    """
     all_, aggregate = (
         model.paper(op, size, setting, variant, bytes_only=bytes_only).seconds
         for variant in ("all", "aggregate")
@@ -63,7 +66,7 @@ def over_aggregate(
 def growth(
     op: str, size: int, library: str = "paper", orders: tuple[str, ...] = c.READER_ORDERS
 ) -> float:
-    """Time at 12 hosts over that at 3."""
+    """Returns the time at 12 hosts divided by the time at 3 hosts."""
     times = []
     for hosts in (3, 12):
         setting = model.Setting(hosts=hosts, orders=orders)
@@ -87,7 +90,7 @@ def growth_of_parts(op: str, size: int) -> tuple[float, float, float]:
 
 
 def gain(op: str, size: int, setting: model.Setting) -> float:
-    """Ours over the paper's All."""
+    """Returns our speed relative to the paper's All."""
     return paper(op, size, setting) / ours(op, size, setting)
 
 
@@ -102,7 +105,7 @@ class OverInfiniband:
 
     Attributes:
       ours: what our plans reach.
-      bound: what links, cards and the way of a flag allow anybody (model.least_seconds).
+      bound: what links, cards and the way of a flag allow any library (model.least_seconds).
       even: ours, if no card were ever busier than another.
       apart: ours, if reads and writes did not share the rate of a card.
     """
@@ -135,7 +138,7 @@ def over_infiniband(op: str, size: int, setting: model.Setting) -> OverInfiniban
 
 
 def losses(op: str, setting: model.Setting) -> list[list[OverInfiniband]]:
-    """What is slower than InfiniBand and need not be, in runs of sizes that follow each other."""
+    """Returns results slower than InfiniBand that no bound explains, in runs of sizes in order."""
     results = [over_infiniband(op, size, setting) for size in ALL_SIZES]
     runs = itertools.groupby(results, key=lambda result: result.lost)
     return [list(run) for lost, run in runs if lost]
@@ -145,8 +148,8 @@ def limits_of_paper(op: str, setting: model.Setting) -> tuple[float, float]:
     """What bounds the paper's average speed over InfiniBand.
 
     Returns:
-      The average that the links and cards allow anybody, and the one that the bytes that All moves
-      allow if publication and retrieval overlap entirely and nothing else costs time.
+      The average that links and cards allow any library. And the average that All's own bytes
+      allow, if publication and retrieval overlap entirely and nothing else costs time.
     """
     anybody, its_bytes = [], []
     for size in PAPER_SIZES:
@@ -158,7 +161,7 @@ def limits_of_paper(op: str, setting: model.Setting) -> tuple[float, float]:
 
 
 def overlap_of_paper(op: str, size: int, setting: model.Setting) -> float:
-    """The part of the shorter of publication and retrieval that All hides behind the other."""
+    """Returns the share of the shorter of publication and retrieval that All hides."""
     written, read = (
         b / r
         for b, r in zip(bytes_of_paper(op, setting.hosts, size), (c.GPU_OUT, c.GPU_IN), strict=True)
@@ -175,11 +178,11 @@ def counted(op: str, ranks: int, cards: int, block: int) -> dict[str, tuple[int,
 
 
 def scaling(op: str, ranks: int, cards: int) -> tuple[float, float, float]:
-    """How much more than the bound plans move, and how evenly over the cards.
+    """Returns how much more than the bound plans move, and how evenly over the cards.
 
     Returns:
-      Bytes of the busiest rank over those of the bound, the same for all ranks together, and the
-      busiest card over the mean of all cards.
+      The bytes of the busiest rank divided by the bound; the bytes of all ranks divided by the
+      bound; the bytes of the busiest card divided by the mean of all cards.
     """
     block = _scaling_block(op, ranks, cards)
     plans = counted(op, ranks, cards, block)
@@ -195,7 +198,7 @@ def scaling(op: str, ranks: int, cards: int) -> tuple[float, float, float]:
 
 
 def _scaling_block(op: str, ranks: int, cards: int) -> int:
-    """Two laps of the ring, so that each slot is used: more would only take longer."""
+    """Returns the size of two laps of the ring, so that each slot is used."""
     geometry = _simulator.gpu_geometry(cards, ranks)
     slots = 2 * geometry.num_slots
     if op in ("reduce_scatter", "all_to_all", "scatter"):

@@ -1,9 +1,9 @@
-// Measures the least time that calls of two GPUs can take in a pool that nobody
-// keeps coherent, as a multiple of the time in a coherent pool: both GPUs copy
-// to memory of the host and from it, without any protocol, while threads of the
-// host write back what has been written and drop what will be read next. The
-// lines of a chunk are processed once the GPU's copy of it has ended, and
-// nobody waits for them.
+// Measures the least time that calls of two GPUs can take in a pool without
+// hardware coherence, as a multiple of the time in a coherent pool. Both GPUs
+// copy to host memory and from it, without any protocol. Meanwhile threads of
+// the host write back the lines that were written, and drop the lines that will
+// be read next. The threads process the lines of a chunk once the GPU's copy of
+// it has ended, and no copy waits for them.
 //
 //   flush_bound_benchmark [--sizes=1048576,16777216,268435456]
 //                         [--threads=1,2,3,4] [--rings=8388608,25165824]
