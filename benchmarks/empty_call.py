@@ -15,8 +15,8 @@ def register(*targets: str, platform: str = "cpu") -> None:
     """Compiles empty_call.cc with c++ (or $CXX), and registers it under each of the names.
 
     Args:
-        targets: names of custom calls.
-        platform: "cpu" or "CUDA".
+      targets: names of custom calls.
+      platform: "cpu" or "CUDA".
     """
     with tempfile.TemporaryDirectory() as folder:
         library = f"{folder}/empty_call.so"

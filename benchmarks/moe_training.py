@@ -91,10 +91,10 @@ class Way:
     """The three programs of an exchange, compiled.
 
     Attributes:
-        programs: label -> function that runs the program once and returns its results.
-        losses: the losses of the steps so far.
-        parameters: parameters of the model.
-        tokens: tokens of a device in a step.
+      programs: label -> function that runs the program once and returns its results.
+      losses: the losses of the steps so far.
+      parameters: parameters of the model.
+      tokens: tokens of a device in a step.
     """
 
     def __init__(self, name: str, options: argparse.Namespace):

@@ -21,8 +21,8 @@ class Checkpoints:
         """Opens or creates a folder.
 
         Args:
-            folder: folder of the checkpoints.
-            configuration: everything that the losses depend on, as JSON values.
+          folder: folder of the checkpoints.
+          configuration: everything that the losses depend on, as JSON values.
         """
         options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False)
         self._manager = ocp.CheckpointManager(os.path.abspath(folder), options=options)
@@ -32,14 +32,14 @@ class Checkpoints:
         """Reads the newest checkpoint.
 
         Args:
-            state: a freshly initialized state, for its structure and shardings.
+          state: a freshly initialized state, for its structure and shardings.
 
         Returns:
-            The step, the state and the figures that were given to `save`; None if there is no
-            checkpoint.
+          The step, the state and the figures that were given to `save`; None if there is no
+          checkpoint.
 
         Raises:
-            ValueError: the checkpoint has another configuration.
+          ValueError: the checkpoint has another configuration.
         """
         step = self._manager.latest_step()
         if step is None:
@@ -62,9 +62,9 @@ class Checkpoints:
         """Writes a checkpoint; returns when it is complete. All processes must call it.
 
         Args:
-            step: number of the last step.
-            state: pytree of `jax.Array`.
-            figures: JSON values, the same on all processes.
+          step: number of the last step.
+          state: pytree of `jax.Array`.
+          figures: JSON values, the same on all processes.
         """
         run = {"configuration": self._configuration, "figures": figures}
         self._manager.save(

@@ -21,9 +21,9 @@ class Corpus:
     """A text in two parts.
 
     Attributes:
-        name: name of the source, for people.
-        train: (bytes,), uint8.
-        held_out: (bytes,), uint8, from other files than `train`.
+      name: name of the source, for people.
+      train: (bytes,), uint8.
+      held_out: (bytes,), uint8, from other files than `train`.
     """
 
     name: str
@@ -61,13 +61,13 @@ def load(path: str, window: int) -> Corpus:
     folder. A file is split at nine tenths of its length.
 
     Args:
-        path: a file, a folder (all files below it that are UTF-8 text), or "" for the *.py files
-            of this interpreter's standard library.
-        window: the largest number of bytes that will be read at once from either part.
+      path: a file, a folder (all files below it that are UTF-8 text), or "" for the *.py files
+        of this interpreter's standard library.
+      window: the largest number of bytes that will be read at once from either part.
 
     Raises:
-        FileNotFoundError: there is nothing at `path`.
-        ValueError: a part is shorter than `window`.
+      FileNotFoundError: there is nothing at `path`.
+      ValueError: a part is shorter than `window`.
     """
     if not path:
         root = pathlib.Path(sysconfig.get_paths()["stdlib"])

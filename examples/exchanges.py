@@ -24,9 +24,9 @@ class Sizes:
     """What all ranks agree on.
 
     Attributes:
-        axis: the mesh axis of the ranks.
-        experts: number of experts of all ranks.
-        capacity: rows of an expert, a multiple of the number of ranks.
+      axis: the mesh axis of the ranks.
+      experts: number of experts of all ranks.
+      capacity: rows of an expert, a multiple of the number of ranks.
     """
 
     axis: str

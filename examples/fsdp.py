@@ -51,17 +51,17 @@ class Unit:
     """The layout of parameters that are gathered together.
 
     Attributes:
-        size: number of parameters.
-        padded: length of the flat vector, a multiple of the number of devices.
+      size: number of parameters.
+      padded: length of the flat vector, a multiple of the number of devices.
     """
 
     def __init__(self, template: Tree, devices: int, copies: int = 1):
         """Lays out a unit.
 
         Args:
-            template: pytree of arrays or `jax.ShapeDtypeStruct`, only shapes are used.
-            devices: number of devices.
-            copies: number of devices that have the same shard (levels.py).
+          template: pytree of arrays or `jax.ShapeDtypeStruct`, only shapes are used.
+          devices: number of devices.
+          copies: number of devices that have the same shard (levels.py).
         """
         leaves, self._structure = jax.tree.flatten(template)
         self._shapes = [leaf.shape for leaf in leaves]
@@ -75,10 +75,10 @@ class Unit:
         """Returns this device's shard of a unit that every device has whole, without communication.
 
         Args:
-            tree: the unit's parameters, float32.
+          tree: the unit's parameters, float32.
 
         Returns:
-            Its shard, (padded / devices,), float32.
+          Its shard, (padded / devices,), float32.
         """
         flat = jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(tree)])
         flat = jnp.pad(flat, (0, self.padded - self.size))
@@ -89,13 +89,13 @@ class Unit:
         """Assembles the unit from the shards of all devices.
 
         Args:
-            shard: (padded / devices,), float32.
-            collectives: `jax.lax` or `jax_cxl`.
-            dtype: dtype of the computation. The cast comes first, so that bfloat16 also halves the
-                bytes of the communication, of parameters and of gradients.
+          shard: (padded / devices,), float32.
+          collectives: `jax.lax` or `jax_cxl`.
+          dtype: dtype of the computation. The cast comes first, so that bfloat16 also halves the
+            bytes of the communication, of parameters and of gradients.
 
         Returns:
-            The unit's parameters in `dtype`.
+          The unit's parameters in `dtype`.
         """
         return self.unpack(collectives.all_gather(shard.astype(dtype), AXIS, tiled=True))
 
@@ -114,8 +114,8 @@ def partition(tree: Tree) -> Tree:
     """Returns the `PartitionSpec` of each leaf. The last dimension, if there is one, is sharded.
 
     Args:
-        tree: training state: shards, or shards of several units stacked, the optimizer's moments
-            (shaped like them) and step counters.
+      tree: training state: shards, or shards of several units stacked, the optimizer's moments
+        (shaped like them) and step counters.
     """
 
     def spec(leaf: Any) -> PartitionSpec:

@@ -32,13 +32,13 @@ class FsdpTrainer(ShardedTrainer):
         """Lays out the state and defines the programs.
 
         Args:
-            sizes: sizes of the model.
-            dtype: dtype of activations, and of parameters and gradients in communication.
-            optimizer: an Optax optimizer.
-            collectives: `jax_cxl`, or another namespace with collectives.
-            prefetch_layers: whether to scan over the layers, and to communicate the parameters and
-                gradients of a layer while its neighbour computes (prefetch.py). `collectives` needs
-                start functions then.
+          sizes: sizes of the model.
+          dtype: dtype of activations, and of parameters and gradients in communication.
+          optimizer: an Optax optimizer.
+          collectives: `jax_cxl`, or another namespace with collectives.
+          prefetch_layers: whether to scan over the layers, and to communicate the parameters and
+            gradients of a layer while its neighbour computes (prefetch.py). `collectives` needs
+            start functions then.
         """
         super().__init__(sizes, dtype, optimizer, collectives)
         self._prefetch = prefetch_layers

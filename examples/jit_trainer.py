@@ -22,10 +22,10 @@ def device_mesh(tensor_parallel: int) -> Mesh:
     """Returns a mesh of all devices: groups of neighbours along `MODEL_AXIS`, and `AXIS`.
 
     Args:
-        tensor_parallel: number of devices in a tensor-parallel group.
+      tensor_parallel: number of devices in a tensor-parallel group.
 
     Raises:
-        ValueError: it does not divide the number of devices.
+      ValueError: it does not divide the number of devices.
     """
     if jax.device_count() % tensor_parallel:
         raise ValueError(
@@ -53,10 +53,10 @@ class JitTrainer(Trainer):
         """Chooses the shardings and defines the programs.
 
         Args:
-            sizes: sizes of the model.
-            dtype: dtype of activations, and of parameters and gradients in communication.
-            optimizer: an Optax optimizer.
-            tensor_parallel: number of devices in a tensor-parallel group.
+          sizes: sizes of the model.
+          dtype: dtype of activations, and of parameters and gradients in communication.
+          optimizer: an Optax optimizer.
+          tensor_parallel: number of devices in a tensor-parallel group.
         """
         super().__init__(sizes, dtype, optimizer, device_mesh(tensor_parallel))
         parameters = jax.eval_shape(self._draw, 0)
@@ -86,9 +86,9 @@ class JitTrainer(Trainer):
         """Returns the sharding of each parameter.
 
         Args:
-            parameters: pytree of arrays; their names are the last keys.
-            stored: whether as the state has them, or else as the computation needs them: whole in
-                each tensor-parallel group.
+          parameters: pytree of arrays; their names are the last keys.
+          stored: whether as the state has them, or else as the computation needs them: whole in
+            each tensor-parallel group.
         """
 
         def sharding(path: Any, leaf: Any) -> NamedSharding:

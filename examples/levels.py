@@ -19,15 +19,15 @@ class Sharding:
     """The collectives of jax_cxl that FSDP needs, for one way to share the parameters.
 
     Attributes:
-        copies: how many devices have the same part.
+      copies: how many devices have the same part.
     """
 
     def __init__(self, jax_cxl: ModuleType, shard: str):
         """Finds out which devices are those of a host: those of a process.
 
         Args:
-            jax_cxl: the module.
-            shard: "host", "all" or "levels".
+          jax_cxl: the module.
+          shard: "host", "all" or "levels".
         """
         self._cxl = jax_cxl
         self._levels = shard != "all"

@@ -34,8 +34,8 @@ class _Layers:
     """The layers of a model.
 
     Attributes:
-        before, experts: the two parts of a layer.
-        sizes: of one micro-batch.
+      before, experts: the two parts of a layer.
+      sizes: of one micro-batch.
     """
 
     before: Before
@@ -136,9 +136,9 @@ class _Half:
     """One micro-batch in a layer.
 
     Attributes:
-        x: what the result of the experts is added to.
-        tokens: what the experts get.
-        pulls: the derivatives of the parts that have been computed.
+      x: what the result of the experts is added to.
+      tokens: what the experts get.
+      pulls: the derivatives of the parts that have been computed.
     """
 
     def __init__(self, layers: _Layers, vector: jax.Array, x: jax.Array):
@@ -184,12 +184,12 @@ def apply(
     """Applies layers to (rows, T, D), differentiable in reverse.
 
     Args:
-        before: the part of a layer before its experts.
-        experts: the experts of a layer.
-        sizes: of one micro-batch.
-        shards: this device's pieces of the layers' vectors, in the dtype of the communication.
-        matrices: this device's experts of each layer.
-        x: the input, with an even number of rows.
+      before: the part of a layer before its experts.
+      experts: the experts of a layer.
+      sizes: of one micro-batch.
+      shards: this device's pieces of the layers' vectors, in the dtype of the communication.
+      matrices: this device's experts of each layer.
+      x: the input, with an even number of rows.
     """
     if x.shape[0] % 2:
         raise ValueError(

@@ -32,10 +32,10 @@ class MoeTrainer(ShardedTrainer):
     router and the optimizer's moments of both move together: the model computes the same.
 
     Attributes:
-        count: (parameters, tokens) -> (devices, layers, experts), int32: how often the tokens of
-            each device choose each expert of each layer.
-        move: (State (donated), order) -> State. `order` is (layers, experts), int32, on all
-            devices: the number that each expert had before. Needs `take_rows` of `jax_cxl`.
+      count: (parameters, tokens) -> (devices, layers, experts), int32: how often the tokens of
+        each device choose each expert of each layer.
+      move: (State (donated), order) -> State. `order` is (layers, experts), int32, on all
+        devices: the number that each expert had before. Needs `take_rows` of `jax_cxl`.
     """
 
     def __init__(
@@ -53,17 +53,17 @@ class MoeTrainer(ShardedTrainer):
         """Lays out the state and defines the programs.
 
         Args:
-            sizes: sizes of the model.
-            dtype: dtype of activations, and of parameters and gradients in communication.
-            optimizer: an Optax optimizer.
-            collectives: `jax_cxl`, or another namespace with collectives.
-            exchange: of exchanges.py.
-            experts: experts of each layer, a multiple of the number of devices.
-            choices: experts of each token.
-            capacity_factor: rows of an expert, over its mean share of the tokens.
-            in_halves: whether a step computes two micro-batches, one while the other communicates
-                (microbatches.py). Then `collectives` has to be `jax_cxl`, and a step does not use
-                `exchange`.
+          sizes: sizes of the model.
+          dtype: dtype of activations, and of parameters and gradients in communication.
+          optimizer: an Optax optimizer.
+          collectives: `jax_cxl`, or another namespace with collectives.
+          exchange: of exchanges.py.
+          experts: experts of each layer, a multiple of the number of devices.
+          choices: experts of each token.
+          capacity_factor: rows of an expert, over its mean share of the tokens.
+          in_halves: whether a step computes two micro-batches, one while the other communicates
+            (microbatches.py). Then `collectives` has to be `jax_cxl`, and a step does not use
+            `exchange`.
         """
         super().__init__(sizes, dtype, optimizer, collectives)
         if experts % self._mesh.size:
@@ -174,9 +174,9 @@ class MoeTrainer(ShardedTrainer):
         """Chooses the experts of (rows, T, D).
 
         Returns:
-            The tokens for the experts, (rows * T, D); weights and choices, (rows * T, k); and the
-            loss that balances the experts, for each sequence by itself, so that it does not depend
-            on how sequences are spread.
+          The tokens for the experts, (rows * T, D); weights and choices, (rows * T, k); and the
+          loss that balances the experts, for each sequence by itself, so that it does not depend
+          on how sequences are spread.
         """
         rows, length, width = x.shape
         tokens = transformer.normalize(x, attention["mlp_norm"]).reshape(-1, width)

@@ -12,8 +12,8 @@ class Mover:
     """Gives the experts of a trainer new places after every so many steps.
 
     Attributes:
-        placements: one entry for each time, for the results file: "step", "largest_load" (over the
-            mean) and "crossing" (a share of the choices) before and after, means of the layers.
+      placements: one entry for each time, for the results file: "step", "largest_load" (over the
+        mean) and "crossing" (a share of the choices) before and after, means of the layers.
     """
 
     def __init__(self, trainer: MoeTrainer, every: int):
@@ -44,7 +44,7 @@ def _load_and_crossing(counts: np.ndarray) -> tuple[float, float]:
     """Returns the largest load of a device over the mean, and the share of choices that cross.
 
     Args:
-        counts: (layers, devices, experts): choices of each device's tokens.
+      counts: (layers, devices, experts): choices of each device's tokens.
     """
     layers, devices, experts = counts.shape
     by_holder = counts.reshape(layers, devices, devices, experts // devices).sum(3)

@@ -44,13 +44,13 @@ def stack(layer: Layer, axis: str, collectives: Collectives) -> Callable:
     """Returns a function that applies a stack of layers.
 
     Args:
-        layer: function that computes one layer.
-        axis: mesh axis over which the parameters are sharded.
-        collectives: `jax_cxl`, or a stand-in.
+      layer: function that computes one layer.
+      axis: mesh axis over which the parameters are sharded.
+      collectives: `jax_cxl`, or a stand-in.
 
     Returns:
-        (shards, x) -> y, differentiable in reverse. `shards` has a row for each layer, at least
-        two: this device's piece of the layer's vector, in the dtype of the communication.
+      (shards, x) -> y, differentiable in reverse. `shards` has a row for each layer, at least
+      two: this device's piece of the layer's vector, in the dtype of the communication.
     """
 
     def gather(shard: jax.Array) -> Future:

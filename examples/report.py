@@ -71,11 +71,11 @@ def plot(path: str, title: str, train: Curve, held_out: Curve, bigram: float) ->
     """Draws the loss over the steps.
 
     Args:
-        path: file of the picture; its suffix gives the format.
-        title: title in one line.
-        train: loss of the batch of each step.
-        held_out: loss on the held-out text.
-        bigram: held-out loss of a table of byte pairs, for comparison.
+      path: file of the picture; its suffix gives the format.
+      title: title in one line.
+      train: loss of the batch of each step.
+      held_out: loss on the held-out text.
+      bigram: held-out loss of a table of byte pairs, for comparison.
     """
     import matplotlib
 

@@ -30,10 +30,10 @@ class ShardedTrainer(Trainer):
         """Lays out what is outside the layers.
 
         Args:
-            sizes: sizes of the model.
-            dtype: dtype of activations, and of parameters and gradients in communication.
-            optimizer: an Optax optimizer.
-            collectives: `jax_cxl`, or another namespace with collectives.
+          sizes: sizes of the model.
+          dtype: dtype of activations, and of parameters and gradients in communication.
+          optimizer: an Optax optimizer.
+          collectives: `jax_cxl`, or another namespace with collectives.
         """
         super().__init__(sizes, dtype, optimizer, fsdp.device_mesh())
         self._collectives = collectives
@@ -53,11 +53,11 @@ class ShardedTrainer(Trainer):
         """Defines the programs.
 
         Args:
-            layers: types of the parameters of the layers.
-            check_vma: as in `jax.shard_map`.
+          layers: types of the parameters of the layers.
+          check_vma: as in `jax.shard_map`.
 
         Returns:
-            `jax.shard_map` for further programs, and the partition of the state.
+          `jax.shard_map` for further programs, and the partition of the state.
         """
         vectors = {"outer": self._vector(self._outer_unit.padded), "layers": layers}
         state = fsdp.partition(State(vectors, jax.eval_shape(self._optimizer.init, vectors)))

@@ -24,7 +24,7 @@ def milliseconds(functions: dict[str, Callable[[], Any]]) -> dict[str, dict[str,
     follow each other without a pause, as in training.
 
     Returns:
-        Name -> {"median", "min", "max"} of a call.
+      Name -> {"median", "min", "max"} of a call.
     """
     times: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(1 + _TURNS):
@@ -53,18 +53,18 @@ def measure(
     """Measures training steps of a model whose layers are stacked.
 
     Args:
-        step: (state, tokens) -> (state, metrics); donates the state.
-        stand_in_step: the same with local copies in place of the collectives (`StandIns`).
-        state: the training state, which is donated.
-        tokens: a batch.
-        collectives: the collectives that `step` uses.
-        dtype: the dtype in which the layers are communicated.
+      step: (state, tokens) -> (state, metrics); donates the state.
+      stand_in_step: the same with local copies in place of the collectives (`StandIns`).
+      state: the training state, which is donated.
+      tokens: a batch.
+      collectives: the collectives that `step` uses.
+      dtype: the dtype in which the layers are communicated.
 
     Returns:
-        {"step_ms", "step_ms_without_communication", "communication_ms", each {"median", "min",
-        "max"}; "exposed_communication_share", a share of the step; "hidden_communication_share", a
-        share of the communication}. `communication_ms` is the time of the large collectives of a
-        step, one after another, with nothing beside them.
+      {"step_ms", "step_ms_without_communication", "communication_ms", each {"median", "min",
+      "max"}; "exposed_communication_share", a share of the step; "hidden_communication_share", a
+      share of the communication}. `communication_ms` is the time of the large collectives of a
+      step, one after another, with nothing beside them.
     """
     shards = jnp.copy(state.parameters["layers"])
     alone = communication(collectives, dtype)

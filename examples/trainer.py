@@ -31,8 +31,8 @@ class State(NamedTuple):
     """The training state.
 
     Attributes:
-        parameters: {"outer": ..., "layers": ...}, float32; a subclass of `Trainer` says more.
-        optimizer: Optax's state, with arrays of the same shapes, and step counters.
+      parameters: {"outer": ..., "layers": ...}, float32; a subclass of `Trainer` says more.
+      optimizer: Optax's state, with arrays of the same shapes, and step counters.
     """
 
     parameters: Tree
@@ -43,11 +43,11 @@ class Trainer(abc.ABC):
     """Three programs over all devices.
 
     Attributes:
-        init: seed, () int32 -> State.
-        step: State (donated), tokens -> (State, {"train_loss", "gradient_norm"}), both () float32;
-            the loss is the loss before the step.
-        evaluate: parameters, tokens -> mean loss in nats per byte, () float32.
-        parameter_count: parameters of the model.
+      init: seed, () int32 -> State.
+      step: State (donated), tokens -> (State, {"train_loss", "gradient_norm"}), both () float32;
+        the loss is the loss before the step.
+      evaluate: parameters, tokens -> mean loss in nats per byte, () float32.
+      parameter_count: parameters of the model.
     """
 
     init: Callable[[int], State]
@@ -65,10 +65,10 @@ class Trainer(abc.ABC):
         """Keeps what all trainers need. A subclass defines the programs.
 
         Args:
-            sizes: sizes of the model.
-            dtype: dtype of activations, and of parameters and gradients in communication.
-            optimizer: an Optax optimizer.
-            mesh: all devices; one of its axes is `AXIS`.
+          sizes: sizes of the model.
+          dtype: dtype of activations, and of parameters and gradients in communication.
+          optimizer: an Optax optimizer.
+          mesh: all devices; one of its axes is `AXIS`.
         """
         self._sizes = sizes
         self._dtype = dtype
@@ -86,11 +86,11 @@ class Trainer(abc.ABC):
         """Spreads a batch over the devices.
 
         Args:
-            tokens: (rows, T + 1), uint8, the same on all processes.
+          tokens: (rows, T + 1), uint8, the same on all processes.
 
         Returns:
-            (rows rounded up to a multiple of the size of `AXIS`, T + 1), int32. The added rows
-            contain -1, which does not count, so that any number of devices computes the same loss.
+          (rows rounded up to a multiple of the size of `AXIS`, T + 1), int32. The added rows
+          contain -1, which does not count, so that any number of devices computes the same loss.
         """
         padding = -len(tokens) % self._mesh.shape[AXIS]
         padded = np.pad(tokens.astype(np.int32), ((0, padding), (0, 0)), constant_values=-1)
@@ -117,11 +117,11 @@ class Trainer(abc.ABC):
         """Sums the loss over rows.
 
         Args:
-            parameters: parameters of the state.
-            tokens: (rows, T + 1), int32; -1 does not count.
+          parameters: parameters of the state.
+          tokens: (rows, T + 1), int32; -1 does not count.
 
         Returns:
-            The sum in nats and the number of summed bytes, both () float32.
+          The sum in nats and the number of summed bytes, both () float32.
         """
         outer = self._outer(parameters["outer"])
         inputs, targets = tokens[:, :-1], tokens[:, 1:]

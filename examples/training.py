@@ -107,9 +107,9 @@ class Program:
     """What distinguishes a program.
 
     Attributes:
-        collectives: name of the collectives, for people.
-        configuration: flags of the program on which the losses depend.
-        packages: packages besides JAX's whose versions are reported.
+      collectives: name of the collectives, for people.
+      configuration: flags of the program on which the losses depend.
+      packages: packages besides JAX's whose versions are reported.
     """
 
     collectives: str
@@ -122,9 +122,9 @@ class Run:
     """A run that has reached its last step.
 
     Attributes:
-        state: the last state.
-        figures: everything that the report shows.
-        title: title of the picture.
+      state: the last state.
+      figures: everything that the report shows.
+      title: title of the picture.
     """
 
     state: State
@@ -136,7 +136,7 @@ def prepare(argv: Sequence[str]) -> None:
     """Reads the flags, before JAX makes its devices.
 
     Raises:
-        UsageError: there are arguments that are not flags.
+      UsageError: there are arguments that are not flags.
     """
     if len(argv) > 1:
         raise app.UsageError(f"unexpected arguments: {argv[1:]}")
@@ -281,17 +281,17 @@ def _loop(
     """Trains to the last step.
 
     Args:
-        program: which program trains.
-        trainer: the programs for XLA, to be compiled.
-        state: the state at `first_step`.
-        text: what to train on.
-        first_step: steps taken already.
-        curves: the curves so far, appended to.
-        checkpoints: where to save, if anywhere.
-        after_step: what to do between steps, if anything.
+      program: which program trains.
+      trainer: the programs for XLA, to be compiled.
+      state: the state at `first_step`.
+      text: what to train on.
+      first_step: steps taken already.
+      curves: the curves so far, appended to.
+      checkpoints: where to save, if anywhere.
+      after_step: what to do between steps, if anything.
 
     Returns:
-        The last state, and what was measured beside the curves.
+      The last state, and what was measured beside the curves.
     """
     last_step = _STEPS.value
     # Compiled ahead, so that the speed shown is the speed of training.

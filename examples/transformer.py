@@ -115,12 +115,12 @@ def nats(outer: Parameters, x: jax.Array, targets: jax.Array) -> jax.Array:
     """Returns how surprised the model is by each byte.
 
     Args:
-        outer: from `init_embedding`.
-        x: (B, T, D), the last layer's output.
-        targets: (B, T), int32, the byte that follows each position.
+      outer: from `init_embedding`.
+      x: (B, T, D), the last layer's output.
+      targets: (B, T), int32, the byte that follows each position.
 
     Returns:
-        Negative log likelihoods in nats, (B, T), float32.
+      Negative log likelihoods in nats, (B, T), float32.
     """
     logits = (normalize(x, outer["norm"]) @ outer["embedding"].T).astype(jnp.float32)
     chosen = jnp.take_along_axis(logits, targets[..., None], -1)[..., 0]

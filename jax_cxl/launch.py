@@ -92,10 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the launcher. It takes over the process: signal handlers and orphaned descendants.
 
     Args:
-        arguments: The command line without the program's name, by default that of the process.
+      arguments: the command line without the program's name, by default that of the process.
 
     Returns:
-        The status to exit with.
+      The status to exit with.
     """
     job = _parse(arguments)
     # A signal that is ignored, as under nohup, stays ignored.

@@ -17,11 +17,11 @@ class Program:
     """A jitted training step.
 
     Attributes:
-        name: its name in the results.
-        step: (state, *arguments) -> (state, loss); it may donate the state.
-        state: the first state.
-        arguments: the same in every step.
-        calls: steps in a turn.
+      name: its name in the results.
+      step: (state, *arguments) -> (state, loss); it may donate the state.
+      state: the first state.
+      arguments: the same in every step.
+      calls: steps in a turn.
     """
 
     name: str
@@ -92,11 +92,11 @@ def communication(name: str, of: Mapping[str, tuple[int, int]]) -> Program:
     """Returns a program that runs only collectives, one after another.
 
     Args:
-        name: the name of the program.
-        of: name of a function of jax.lax -> its calls, and the bytes of all their operands.
+      name: the name of the program.
+      of: name of a function of jax.lax -> its calls, and the bytes of all their operands.
 
     Raises:
-        ValueError: another collective is asked for.
+      ValueError: another collective is asked for.
     """
     if unknown := of.keys() - _COLLECTIVES.keys():
         raise ValueError(f"No program of {', '.join(sorted(unknown))}.")

@@ -11,9 +11,9 @@ def share(available: Collection[int], rank: int, size: int) -> list[int]:
     """Returns the cores of one rank: an equal share of neighbours.
 
     Args:
-        available: The processors that the job may use.
-        rank: The rank, from 0.
-        size: The number of ranks, at most the number of processors.
+      available: the processors that the job may use.
+      rank: the rank, from 0.
+      size: the number of ranks, at most the number of processors.
     """
     # The two threads of a core stay together, although their numbers are far apart.
     neighbours = sorted(available, key=lambda processor: (_place(processor), processor))

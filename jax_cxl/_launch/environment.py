@@ -76,8 +76,8 @@ def announce_pool(fd: int, offset: int) -> None:
     because this process may have ended when the launcher reads the report.
 
     Args:
-        fd: The open file of the pool.
-        offset: The offset of the pool in the file, in bytes.
+      fd: the open file of the pool.
+      offset: the offset of the pool in the file, in bytes.
     """
     if reports is not None:
         with contextlib.suppress(OSError):  # The supervisor has gone.
@@ -100,18 +100,18 @@ def rank_environment(
     """Returns the environment of one rank.
 
     Args:
-        base: The launcher's environment; it is not changed.
-        rank: The rank, from 0.
-        size: The number of ranks.
-        port: The loopback port of the coordination service.
-        devices_per_process: CPU devices, and GPUs, of a rank; None leaves the number of CPU
-            devices alone and gives each rank one GPU.
-        restarts: How many times the ranks have been started before.
-        go_on: Whether the ranks continue without a rank that has failed. Then the launcher, and not
-            rank 0, hosts the coordination service.
-        restart_lost: Whether the launcher restarts a rank that has failed.
-        replace_collectives: Whether XLA's collectives go through the pool.
-        cores: The cores on which the rank stays; none: all.
+      base: the launcher's environment; it is not changed.
+      rank: the rank, from 0.
+      size: the number of ranks.
+      port: the loopback port of the coordination service.
+      devices_per_process: CPU devices, and GPUs, of a rank; None leaves the number of CPU
+        devices alone and gives each rank one GPU.
+      restarts: how many times the ranks have been started before.
+      go_on: whether the ranks continue without a rank that has failed. Then the launcher, and not
+        rank 0, hosts the coordination service.
+      restart_lost: whether the launcher restarts a rank that has failed.
+      replace_collectives: whether XLA's collectives go through the pool.
+      cores: the cores on which the rank stays; none: all.
     """
     environment = dict(base)
     address = f"127.0.0.1:{port}"

@@ -35,7 +35,7 @@ def clusters(base: Any) -> list[Any]:
     """Returns the cluster environments.
 
     Args:
-        base: JAX's `ClusterEnv`. JAX keeps a list of its subclasses.
+      base: JAX's `ClusterEnv`. JAX keeps a list of its subclasses.
     """
 
     class OpenMpiCluster(base):

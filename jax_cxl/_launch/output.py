@@ -19,8 +19,8 @@ class Sink:
     """An output stream. Bytes wait in it until the reader takes them.
 
     Args:
-        fd: The file descriptor to write to; it stays open.
-        terminal: Whether to use carriage returns and escape sequences.
+      fd: the file descriptor to write to; it stays open.
+      terminal: whether to use carriage returns and escape sequences.
     """
 
     def __init__(self, fd: int, terminal: bool):
@@ -51,9 +51,9 @@ class Sink:
         """Shows `text` as the unfinished last line of a terminal.
 
         Args:
-            owner: The owner of the text. The latest text is shown; earlier ones appear again after
-                it.
-            text: The text. An empty text removes the owner's text.
+          owner: the owner of the text. The latest text is shown; earlier ones appear again after
+            it.
+          text: the text. An empty text removes the owner's text.
         """
         if text == self._unfinished.get(owner, b""):
             return
@@ -85,10 +85,10 @@ class Source:
     file each state becomes a line.
 
     Args:
-        fd: The read end of the rank's pipe; this object closes it.
-        sink: Where the lines go.
-        prefix: What to put before each line.
-        live: Whether a terminal shows the unfinished line.
+      fd: the read end of the rank's pipe; this object closes it.
+      sink: where the lines go.
+      prefix: what to put before each line.
+      live: whether a terminal shows the unfinished line.
     """
 
     def __init__(self, fd: int, sink: Sink, prefix: bytes, live: bool):

@@ -13,8 +13,8 @@ def die_with(parent: int, number: signal.Signals) -> None:
     """Asks the kernel to send this process a signal when its parent dies.
 
     Args:
-        parent: The process id of the parent, as the parent knows it.
-        number: The signal. The request survives exec, but not fork.
+      parent: the process id of the parent, as the parent knows it.
+      number: the signal. The request survives exec, but not fork.
     """
     _prctl(_PR_SET_PDEATHSIG, number)
     # The parent may have died before the call above.

@@ -27,19 +27,19 @@ class Job:
     """A job to run.
 
     Attributes:
-        kind: `rank.SCRIPT` or `rank.MODULE`.
-        name: The script's path or the module's name.
-        arguments: The script's arguments.
-        size: The number of ranks.
-        devices_per_process: See `environment.rank_environment`.
-        prefix: Whether to mark each line with its rank.
-        grace: Seconds between asking ranks to end and killing them.
-        restarts: How many times all ranks start again after one has failed.
-        go_on: Whether the others continue when a rank fails.
-        restart_lost: How many times a rank that fails is restarted while the others continue.
-        post_mortem: The file for the recorders of the ranks, if a rank fails.
-        replace_collectives: Whether XLA's collectives go through the pool.
-        bind_cores: Whether each rank stays on cores of its own.
+      kind: `rank.SCRIPT` or `rank.MODULE`.
+      name: the script's path or the module's name.
+      arguments: the script's arguments.
+      size: the number of ranks.
+      devices_per_process: see `environment.rank_environment`.
+      prefix: whether to mark each line with its rank.
+      grace: seconds between asking ranks to end and killing them.
+      restarts: how many times all ranks start again after one has failed.
+      go_on: whether the others continue when a rank fails.
+      restart_lost: how many times a rank that fails is restarted while the others continue.
+      post_mortem: the file for the recorders of the ranks, if a rank fails.
+      replace_collectives: whether XLA's collectives go through the pool.
+      bind_cores: whether each rank stays on cores of its own.
     """
 
     kind: str
@@ -68,13 +68,13 @@ def supervise(job: Job, launcher: int, signals: Iterable[signal.Signals]) -> int
     Call it in a process of its own without threads, with `signals` blocked.
 
     Args:
-        job: What to run.
-        launcher: The process id of the parent. The job ends when the parent dies.
-        signals: The signals that end the job.
+      job: what to run.
+      launcher: the process id of the parent. The job ends when the parent dies.
+      signals: the signals that end the job.
 
     Returns:
-        The status of the job: that of the first rank to fail, 128 plus the number of the signal
-        if one ended that rank or the job, otherwise 0.
+      The status of the job: that of the first rank to fail, 128 plus the number of the signal
+      if one ended that rank or the job, otherwise 0.
     """
     return _Supervisor(job, launcher).run(signals)
 
