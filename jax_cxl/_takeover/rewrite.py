@@ -144,24 +144,25 @@ def _one(context: _Context, operand: Value, result: Shape) -> Value:
     """Replaces a collective of one array, whose blocks are contiguous in memory."""
     builder, collective = context.builder, context.collective
     op, dimension = collective.op, collective.dimension
-    into, out = operand.shape, result
+    given, made = operand.shape, result  # the shapes of the call's operand and result
     if dimension is not None and (op.operand_blocks or op.result_blocks):
-        into, out = into.with_outermost(dimension), out.with_outermost(dimension)
+        given, made = given.with_outermost(dimension), made.with_outermost(dimension)
     # Operand and result have the dimensions in the same order, so that blocks are equal.
-    order = (out if op is Op.REDUCE_SCATTER else into).minor_to_major
-    into = dataclasses.replace(into, minor_to_major=order)
-    out = dataclasses.replace(out, minor_to_major=order)
-    dtype = into.dtype
+    order = (made if op is Op.REDUCE_SCATTER else given).minor_to_major
+    given = dataclasses.replace(given, minor_to_major=order)
+    made = dataclasses.replace(made, minor_to_major=order)
+    dtype = given.dtype
     carrier = carriers.of(dtype, op, collective.reduce_op)
     if collective.reduce_op in (ReduceOp.MIN, ReduceOp.MAX) and dtype.startswith("complex"):
         raise NotTakenError("complex numbers have no order")
     if dtype == "float4_e2m1fn" and carrier == "uint8":
         raise NotTakenError("float4 values are packed two to a byte")
-    value = builder.convert(builder.copy(operand, into), carrier)
+    value = builder.convert(builder.copy(operand, given), carrier)
     blocks = len(collective.groups[0]) if op.operand_blocks else 1
-    num_bytes = max(value.shape.size, out.size) * np.dtype(carrier).itemsize
-    config = context.config(carrier, into.size // blocks, grid=_grid(context, num_bytes))
-    called = builder.call(call_attributes.COLLECTIVE_TARGET, out.of(carrier), [value], config, None)
+    num_bytes = max(value.shape.size, made.size) * np.dtype(carrier).itemsize
+    config = context.config(carrier, given.size // blocks, grid=_grid(context, num_bytes))
+    target = call_attributes.COLLECTIVE_TARGET
+    called = builder.call(target, made.of(carrier), [value], config, None)
     return builder.convert(called, dtype)
 
 
@@ -205,24 +206,24 @@ def _exchange(context: _Context, operands: list[Value]) -> list[Value]:
 def _ragged(context: _Context, operands: list[Value]) -> Value:
     """Replaces a ragged all-to-all. The four arrays of offsets and sizes become one table."""
     builder = context.builder
-    rows, into, *columns = operands
+    rows, output, *columns = operands
     default = tuple(reversed(range(len(rows.shape.dimensions))))
     n = len(context.collective.groups[0])
     if rows.shape.dtype not in DTYPES:
         raise NotTakenError(f"{rows.shape.dtype} values are packed several to a byte")
     table = builder.concatenate([builder.bitcast(c, c.shape.stacked(1)) for c in columns])
     rows = builder.copy(rows, dataclasses.replace(rows.shape, minor_to_major=default))
-    into = builder.copy(into, dataclasses.replace(into.shape, minor_to_major=default))
+    output = builder.copy(output, dataclasses.replace(output.shape, minor_to_major=default))
     counts: Any = (
         rows.shape.dimensions[0],
-        into.shape.dimensions[0],
+        output.shape.dimensions[0],
         columns[0].shape.size // n,
     )
     config = context.config(rows.shape.dtype, rows.shape.size, counts)
-    operands = [rows, into, table]
+    operands = [rows, output, table]
     if context.world.gpus:
         scratch = call_attributes.row_scratch_bytes(n, *counts)
         return builder.call_with_scratch(
-            call_attributes.ROWS_TARGET, into.shape, operands, config, 1, scratch
+            call_attributes.ROWS_TARGET, output.shape, operands, config, 1, scratch
         )
-    return builder.call(call_attributes.ROWS_TARGET, into.shape, operands, config, 1)
+    return builder.call(call_attributes.ROWS_TARGET, output.shape, operands, config, 1)

@@ -46,7 +46,8 @@ def moe_dispatch(
       axis_name: mesh axis over whose ranks the experts are spread, or several in the order in which
         they count ranks.
       num_experts: experts of all ranks, a multiple of the number of ranks.
-      capacity: rows of each expert. By default experts have as many rows as tokens.
+      capacity: rows of each expert. By default an expert has a row for each token that chose it,
+        and the rows of a rank follow each other without gaps.
       max_rows: without capacity, rows of this rank. By default as many as there can be, so that
         nothing is dropped: ranks * T * k, which is much memory for many ranks.
       float8_block: sends the tokens as float8_e4m3fn. So many elements of a row share a float32

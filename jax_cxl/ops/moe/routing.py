@@ -39,15 +39,18 @@ def route(
     per_rank = num_experts // ranks
     everyone = all_gather(experts, axes, tiled=True) if axes else experts  # (ranks * T, k)
 
+    # The following arrays have an entry, or a row, for each assignment (handle.py): which of this
+    # rank's experts it chooses, whether it chooses any of them, whether it finds room, its place
+    # among the assignments of its expert, and its row on this rank, -1 for none.
     local = everyone.ravel() - me * per_rank
-    chosen = local[:, None] == jnp.arange(per_rank, dtype=np.int32)  # by assignment and expert
+    chosen = local[:, None] == jnp.arange(per_rank, dtype=np.int32)
     mine = chosen.any(1)
     if capacity is not None:
         rows = per_rank * capacity
         place = _own(_count_before(chosen), chosen)
         kept = mine & (place < capacity)
         chosen &= kept[:, None]
-        first = jnp.arange(per_rank, dtype=np.int32) * capacity
+        first = jnp.arange(per_rank, dtype=np.int32) * capacity  # row of each expert
     else:
         # A token cannot have more rows here than it has choices.
         rows = everyone.size if max_rows is None else max_rows
@@ -91,13 +94,14 @@ def route(
 
 def _way_back(position, tokens, choices, fetched, axes, ranks):
     """Tells each token's owner where the token is fetched. Returns that for this rank's tokens."""
-    table = position.reshape(ranks, -1)
+    table = position.reshape(ranks, -1)  # by owner of the tokens
     if axes:
-        table = all_to_all(table, axes, 0, 0, tiled=True)
+        table = all_to_all(table, axes, 0, 0, tiled=True)  # by rank that fetches
     numbers = jnp.arange(ranks, dtype=np.int32)[:, None] * fetched + table
     per_token = table.shape[1] // max(tokens, 1)
     found = jnp.where(table < 0, -1, numbers).reshape(ranks, tokens, per_token)
     found = jnp.moveaxis(found, 0, 1).reshape(tokens, ranks * per_token)  # in the order of ranks
+    # At most `choices` entries of a token are not -1. Move them to the front.
     slots = min(choices, found.shape[1])
     if slots == found.shape[1]:
         return found
