@@ -1,4 +1,4 @@
-"""Runs one test file under pytest, in the terms of Bazel's test protocol."""
+"""Runs test files under pytest, in the terms of Bazel's test protocol."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ def main() -> int:
     if pattern := os.environ.get("TESTBRIDGE_TEST_ONLY"):  # --test_filter
         arguments += ["-k", pattern]
     code = pytest.main(arguments)
-    # A file whose tests all need hardware that is absent collects none.
+    # Files whose tests all need hardware that is absent collect none.
     return 0 if code == pytest.ExitCode.NO_TESTS_COLLECTED else int(code)
 
 

@@ -136,30 +136,37 @@ def cxl_python_module(name, deps, headers = [], tags = [], testonly = False):
     )
 
 def cxl_pytests(deps, data):
-    """A test per **/*_test.py, run by pytest; other *.py go with each of them.
+    """Tests from **/*_test.py, run by pytest; other *.py go with each of them.
 
-    Tests in the folder jobs/ start several processes, and want all cores: their tag is `jobs`.
+    The files of a folder are one test, <folder>_tests: a process for each would spend most of its
+    time on the start of JAX. The files in the folder jobs/ are a test each, with the tag `jobs`.
+    They start several processes, and want all cores.
 
     Args:
       deps: what the tests import or read.
       data: files that they read, of other folders or made by Bazel.
     """
-    tests = native.glob(["**/*_test.py"])
+    files = native.glob(["**/*_test.py"])
     native.py_library(
         name = "support",
         testonly = True,
-        srcs = native.glob(["**/*.py"], exclude = tests),
+        srcs = native.glob(["**/*.py"], exclude = files),
         data = native.glob(["**"], exclude = ["**/*.py", "**/*.pyc", "**/*.so", "BUILD.bazel"]),
     )
-    for test in tests:
+    tests = {}
+    for file in files:
+        folder = file.partition("/")[0]
+        name = file[:-len(".py")] if folder == "jobs" else folder + "_tests"
+        tests.setdefault(name, []).append(file)
+    for name, srcs in tests.items():
         native.py_test(
-            name = test[:-len(".py")],
+            name = name,
             timeout = "long",
-            srcs = ["//bazel:pytest_main.py", test],
-            args = ["$(rootpath %s)" % test],
+            srcs = ["//bazel:pytest_main.py"] + srcs,
+            args = ["$(rootpath %s)" % file for file in srcs],
             data = data,
             imports = ["."],
             main = "//bazel:pytest_main.py",
-            tags = ["jobs"] if test.startswith("jobs/") else [],
+            tags = ["jobs"] if name.startswith("jobs/") else [],
             deps = [":support", "//bazel:site"] + deps,
         )

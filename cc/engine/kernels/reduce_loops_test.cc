@@ -1,4 +1,4 @@
-// Sanitizers: address optimized
+// Sanitizers: none. kernels_test runs these loops under one.
 
 #include "cc/engine/kernels/reduce_loops.h"
 
