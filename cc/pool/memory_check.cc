@@ -37,10 +37,6 @@ std::byte* ArenaOf(const Pool& pool) {
   return pool.At(arena.offset, arena.bytes);
 }
 
-uint64_t* WordAt(const Pool& pool, uint64_t index) {
-  return reinterpret_cast<uint64_t*>(ArenaOf(pool) + index * kLineBytes);
-}
-
 // Returns GB/s, which are bytes per nanosecond.
 template <typename Body>
 double Bandwidth(uint64_t bytes, const Body& body) {
@@ -120,16 +116,25 @@ uint64_t CheckWords(const Pool& pool) {
   return std::min(kCheckWords, pool.arena(0, 0).bytes / kLineBytes - 2);
 }
 
+uint64_t* CheckWord(const Pool& pool, uint64_t index) {
+  return reinterpret_cast<uint64_t*>(ArenaOf(pool) + index * kLineBytes);
+}
+
+void WriteBackCheckWord(const Pool& pool, uint64_t index) {
+  const Part part = {CheckWord(pool, index), sizeof(uint64_t)};
+  Coherence(CoherenceMode::kFlush).PublishDeviceParts({&part, 1});
+}
+
 void StoreCheckWord(const Pool& pool, uint64_t index, uint64_t value,
                     bool write_back) {
-  uint64_t* word = WordAt(pool, index);
+  uint64_t* word = CheckWord(pool, index);
   __atomic_store_n(word, value, __ATOMIC_SEQ_CST);
   if (write_back)
     Coherence(CoherenceMode::kFlush).PublishPayload(word, sizeof(*word));
 }
 
 uint64_t LoadCheckWord(const Pool& pool, uint64_t index, bool drop) {
-  const uint64_t* word = WordAt(pool, index);
+  const uint64_t* word = CheckWord(pool, index);
   return drop ? Coherence(CoherenceMode::kFlush).LoadFlag(word)
               : __atomic_load_n(word, __ATOMIC_SEQ_CST);
 }
@@ -137,8 +142,8 @@ uint64_t LoadCheckWord(const Pool& pool, uint64_t index, bool drop) {
 Result<double> PassDoorbell(const Pool& pool, bool first, int rounds,
                             double timeout_s) {
   const Coherence flush(CoherenceMode::kFlush);
-  uint64_t* mine = WordAt(pool, kCheckWords + (first ? 0 : 1));
-  const uint64_t* theirs = WordAt(pool, kCheckWords + (first ? 1 : 0));
+  uint64_t* mine = CheckWord(pool, kCheckWords + (first ? 0 : 1));
+  const uint64_t* theirs = CheckWord(pool, kCheckWords + (first ? 1 : 0));
   std::vector<double> trips;
   for (uint64_t round = 1; round <= static_cast<uint64_t>(rounds); ++round) {
     const auto began = Clock::now();

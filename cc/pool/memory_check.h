@@ -28,6 +28,10 @@ Result<MemorySpeed> MeasureMemory(const Pool& pool);
 // Words, 128 bytes apart, through which two hosts check what a store without a
 // write-back and a load without an invalidation do.
 uint64_t CheckWords(const Pool& pool);
+// For a device that writes the word's cache line.
+uint64_t* CheckWord(const Pool& pool, uint64_t index);
+// Writes back the cache line of a word that a device has written.
+void WriteBackCheckWord(const Pool& pool, uint64_t index);
 void StoreCheckWord(const Pool& pool, uint64_t index, uint64_t value,
                     bool write_back);
 uint64_t LoadCheckWord(const Pool& pool, uint64_t index, bool drop);

@@ -179,6 +179,19 @@ NB_MODULE(_core, m) {
       .def("check_words",
            [](PyPool& self) { return pool::CheckWords(*self.get()); })
       .def(
+          "check_word_address",
+          [](PyPool& self, uint64_t index) {
+            return reinterpret_cast<uintptr_t>(
+                pool::CheckWord(*self.get(), index));
+          },
+          "index"_a)
+      .def(
+          "write_back_check_word",
+          [](PyPool& self, uint64_t index) {
+            pool::WriteBackCheckWord(*self.get(), index);
+          },
+          "index"_a)
+      .def(
           "store_check_word",
           [](PyPool& self, uint64_t index, uint64_t value, bool write_back) {
             pool::StoreCheckWord(*self.get(), index, value, write_back);

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from jax_cxl import _arguments
 from jax_cxl._runtime import configuration, pool_uri
-from jax_cxl._status import dax_devices, memory_check, topology
+from jax_cxl._status import dax_devices, hosts_check, memory_check, topology
 from jax_cxl._status.finding import Finding
 
 _DESCRIPTION = """\
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _findings(options: argparse.Namespace) -> Iterator[Finding]:
     if options.partner is not None:
-        yield from memory_check.check_between_hosts(options.device, options.partner)
+        yield from hosts_check.check_between_hosts(options.device, options.partner)
     elif options.device is not None:
         yield from memory_check.check_device(options.device)
     else:
