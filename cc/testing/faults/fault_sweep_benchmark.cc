@@ -5,11 +5,11 @@
 // fault_sweep_benchmark [--seed=S] [--random_times=30] [--cycles=1000]
 //                       [--workers=4]
 //
-// Each of the 13 operations runs in jobs of 2, 3 and 4 processes, and in each
-// job each process is the victim once. The victim is killed at every pass
-// through every point. At one pass of each point, it is stopped, ended,
-// delayed, or made to corrupt memory. Finally it is killed or stopped from
-// outside at `random_times` random times.
+// Each operation runs in jobs of 2, 3 and 4 processes, and in each job each
+// process is the victim once. The victim is killed at every pass through every
+// point. At one pass of each point, it is stopped, ended, delayed, or made to
+// corrupt memory. Finally it is killed or stopped from outside at
+// `random_times` random times.
 
 #include <sys/utsname.h>
 #include <unistd.h>
