@@ -25,10 +25,10 @@ struct MemorySpeed {
 // Fails with kUnimplemented if this processor cannot flush cache lines.
 Result<MemorySpeed> MeasureMemory(const Pool& pool);
 
-// Words, 128 bytes apart, through which two hosts check what a store without a
-// write-back and a load without an invalidation do.
+// The number of words, 128 bytes apart, through which two hosts check what a
+// store without a write-back and a load without an invalidation do.
 uint64_t CheckWords(const Pool& pool);
-// For a device that writes the word's cache line.
+// The address of a word. A device can write the word's cache line there.
 uint64_t* CheckWord(const Pool& pool, uint64_t index);
 // Writes back the cache line of a word that a device has written.
 void WriteBackCheckWord(const Pool& pool, uint64_t index);

@@ -15,11 +15,11 @@ Writer = Callable[[int, int, bool], None]
 
 
 def open_writer(pool: "_core.Pool") -> tuple[Writer | None, str]:
-    """Returns what writes a check word by a GPU: a function like `pool.store_check_word`.
+    """Returns a function like `pool.store_check_word` that lets a GPU write the word, and "".
 
     Returns None, and the reason, if this host has no GPU that can write into the memory.
     """
-    # JAX would take most of the GPU's memory.
+    # By default, JAX takes most of the GPU's memory.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax
 

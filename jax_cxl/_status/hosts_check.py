@@ -88,7 +88,7 @@ def recommend(seen: Observations) -> Iterator[Finding]:
         yield Finding(
             "ok",
             f"coherence: {counts}, and {stores.dropped} with a drop: write-backs are not needed,"
-            " drops are; use coherence=flush",
+            " but drops are; use coherence=flush",
         )
     else:
         yield Finding(
@@ -113,7 +113,7 @@ def _of_gpus(writes: Arrivals | str, words: int) -> Finding:
             f"{counts}. If the settings of both machines say that writes of devices do not stay"
             " in a cache, write gpu_writes=memory; without it the pool is always right",
         )
-    return Finding("ok", f"{counts}, {words} with one: do not write gpu_writes=memory")
+    return Finding("ok", f"{counts}, and {words} with a write-back: do not write gpu_writes=memory")
 
 
 def check_between_hosts(uri: str, address: str) -> Iterator[Finding]:
@@ -138,7 +138,7 @@ def check_between_hosts(uri: str, address: str) -> Iterator[Finding]:
 
 
 def _connect(host: str, port: int) -> socket.socket:
-    """Listens if `host` is "", else connects; the other host may start first."""
+    """Listens if `host` is "". Otherwise connects, and repeats that until the host listens."""
     if not host:
         with socket.create_server(("", port)) as server:
             server.settimeout(_ANSWER_SECONDS)
@@ -206,7 +206,7 @@ def _join(spec: pool_uri.PoolSpec, partner: _Partner) -> Observations:
 
 
 def _observe(pool: "_core.Pool", partner: _Partner, first: bool) -> Observations:
-    """Runs the check. One host calls it with `first`, the other without."""
+    """Runs the check. One host calls it with `first`, the other host without `first`."""
     by_gpu, no_gpu = gpu_writer.open_writer(pool)
     partner.say(boot_id=processes.boot_id(), no_gpu=no_gpu)
     other = partner.hear()

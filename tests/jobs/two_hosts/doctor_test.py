@@ -200,7 +200,7 @@ class IncoherentTest(parameterized.TestCase):
 
 
 class _Copies:
-    """Copies as DeviceCopies does, but by the processor."""
+    """Is used like DeviceCopies, but the processor copies."""
 
     def start(self, device, source, target, size):
         ctypes.memmove(target, source, size)
