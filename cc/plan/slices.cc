@@ -52,12 +52,12 @@ Status SliceError(const SliceFault& fault) {
     case SliceFault::kInput:
       return Refuse("rank ", fault.rank, ": input_offsets[", fault.entry,
                     "] = ", fault.offset, " and send_sizes[", fault.entry,
-                    "] = ", fault.size, " leave the ", fault.rows,
+                    "] = ", fault.size, " are not within the ", fault.rows,
                     " rows of its operand");
     case SliceFault::kOutput:
       return Refuse("rank ", fault.rank, ": output_offsets[", fault.entry,
                     "] = ", fault.offset, " and send_sizes[", fault.entry,
-                    "] = ", fault.size, " leave the ", fault.rows,
+                    "] = ", fault.size, " are not within the ", fault.rows,
                     " rows of the output");
     case SliceFault::kSizes:
       return Refuse("rank ", fault.rank, " sends ", fault.size,

@@ -56,8 +56,8 @@ std::vector<int64_t> WideSlices(std::span<const std::byte> slices,
 struct SliceFault {
   enum Kind : uint32_t {
     kNone = 0,
-    kInput,    // slice `entry` of `rank` leaves the rank's operand
-    kOutput,   // it leaves the output of its receiver
+    kInput,    // slice `entry` of `rank` is not within its operand
+    kOutput,   // it is not within the output of its receiver
     kSizes,    // its receiver expects another size
     kOverlap,  // two slices that `rank` receives have a place in common
   };

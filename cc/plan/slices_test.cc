@@ -42,16 +42,17 @@ TEST(SlicesTest, RightTables) { EXPECT_EQ(Refusal(RightTables()), ""); }
 TEST(SlicesTest, ErrorsNameRankAndEntry) {
   EXPECT_EQ(Refusal(1, 36),
             "ragged_all_to_all: rank 0: input_offsets[1] = 36 and "
-            "send_sizes[1] = 5 leave the 40 rows of its operand");
+            "send_sizes[1] = 5 are not within the 40 rows of its operand");
   EXPECT_EQ(Refusal(1, -1),
             "ragged_all_to_all: rank 0: input_offsets[1] = -1 and "
-            "send_sizes[1] = 5 leave the 40 rows of its operand");
+            "send_sizes[1] = 5 are not within the 40 rows of its operand");
   EXPECT_EQ(Refusal(5, -1),
             "ragged_all_to_all: rank 0: input_offsets[1] = 15 and "
-            "send_sizes[1] = -1 leave the 40 rows of its operand");
+            "send_sizes[1] = -1 are not within the 40 rows of its operand");
   EXPECT_EQ(Refusal(16 + 8, std::numeric_limits<int64_t>::max()),
             "ragged_all_to_all: rank 1: output_offsets[0] = "
-            "9223372036854775807 and send_sizes[0] = 15 leave the 40 rows of "
+            "9223372036854775807 and send_sizes[0] = 15 are not within the 40 "
+            "rows of "
             "the output");
   EXPECT_EQ(Refusal(12, 14),
             "ragged_all_to_all: rank 0 sends 15 rows (send_sizes[0]), and rank "

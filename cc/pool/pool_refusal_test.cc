@@ -159,7 +159,7 @@ TEST_F(AttachRefusalTest, SymbolicLink) {
 
 TEST_F(AttachRefusalTest, HardLink) {
   fs::create_hard_link(path_, dir_ / "elsewhere");
-  ExpectRefused(Code::kPermissionDenied, {"2 names", "remove the others"});
+  ExpectRefused(Code::kPermissionDenied, {"2 names", "remove the other names"});
   fs::remove(dir_ / "elsewhere");
   EXPECT_TRUE(Pool::Attach(FileSpec({path_}), 2, pool_->token()).ok());
 }
@@ -225,7 +225,7 @@ TEST(PoolRefusalTest, HardLinksAreRefused) {
   const TempDirectory dir;
   WriteFile(dir / "mine", "");
   fs::create_hard_link(dir / "mine", dir / "pool");
-  EXPECT_EQ(CreateCode(FileSpec({dir / "pool"}), "remove the others"),
+  EXPECT_EQ(CreateCode(FileSpec({dir / "pool"}), "remove the other names"),
             Code::kPermissionDenied);
 }
 

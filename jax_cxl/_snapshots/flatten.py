@@ -160,8 +160,8 @@ def _key_data(leaf: leaves.Leaf, like: Any) -> Any:
     expected = jax.random.key(0, impl=leaf.key).dtype
     if like.dtype != expected or impl not in (None, leaf.key):
         raise errors.SnapshotError(
-            f"{leaf.name} has keys of {leaf.key} in the snapshot, and of {impl or like.dtype} were"
-            " asked for"
+            f"{leaf.name} has keys of {leaf.key} in the snapshot, and keys of {impl or like.dtype}"
+            " were asked for"
         )
     return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(like.shape, like.dtype))
 

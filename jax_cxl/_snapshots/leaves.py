@@ -140,7 +140,7 @@ def decode(data: bytes) -> tuple[list[Leaf], list[int]]:
     try:
         version, writers, tables, rows = json.loads(zlib.decompress(data))
         if version != _VERSION:
-            raise ValueError(f"directory of version {version}")
+            raise ValueError(f"the directory has the version {version}, not {_VERSION}")
         shardings = [
             tuple(
                 Shard(tuple((int(a), int(b)) for a, b in index), tuple(map(int, holders)))
@@ -168,4 +168,6 @@ def _check(leaf: Leaf, num_writers: int) -> None:
             0 <= start <= end <= n for (start, end), n in zip(shard.index, leaf.shape, strict=True)
         )
         if not inside or not shard.writers or not all(0 <= w < num_writers for w in shard.writers):
-            raise ValueError(f"{leaf.name}: shard {shard.index} of an array of {leaf.shape}")
+            raise ValueError(
+                f"{leaf.name}: shard {shard.index} does not fit an array of {leaf.shape}"
+            )

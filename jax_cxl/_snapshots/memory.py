@@ -35,8 +35,8 @@ def spec_of(where: str) -> pool_uri.PoolSpec:
     with_size = "size=" in where.partition("?")[2]
     if not path or not (with_size or os.path.exists(path)):
         raise errors.InvalidPoolError(
-            f"snapshots in {where!r}: a later job finds them by their name, and their size stays;"
-            " write for example shm:my_run?size=1GiB"
+            f"snapshots cannot be in {where!r}: they need a size, and a name by which a later job"
+            " finds them; write for example shm:my_run?size=1GiB"
         )
     size = spec.bytes if with_size else 0  # 0: the size of the file
     return dataclasses.replace(spec, kind="file", paths=(path,), bytes=size)
@@ -230,9 +230,11 @@ def format_memory(where: str, keep: int, parity: int) -> Memory:
 
 def _check_arguments(where: str, keep: int, parity: int, num_devices: int) -> None:
     if keep < 2:
-        raise ValueError(f"keep={keep}: at least 2, so that one stays valid while another is saved")
+        raise ValueError(
+            f"keep={keep} must be at least 2, so that one stays valid while another is saved"
+        )
     if parity not in (0, 1):
-        raise ValueError(f"parity={parity}: 0, or 1 for one device of parity in each row")
+        raise ValueError(f"parity={parity} must be 0, or 1 for one device of parity in each row")
     if parity and num_devices < 2:
         raise ValueError(f"parity=1 needs two devices or more, and {where!r} has {num_devices}")
 

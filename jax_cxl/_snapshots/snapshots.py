@@ -120,7 +120,7 @@ class Snapshots:
         """
         step = operator.index(step)
         if not 0 <= step < 1 << 63:
-            raise ValueError(f"step={step}: at least 0, and less than 2**63")
+            raise ValueError(f"step={step} must be at least 0, and less than 2**63")
         self.wait()
         if not self._token:
             self._agree()

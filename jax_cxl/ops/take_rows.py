@@ -74,7 +74,9 @@ def take_rows(
         raise TypeError(f"jax_cxl.{name}: indices must be integers, got {indices.dtype}.")
     rows = size * table.shape[0]
     if rows > np.iinfo(np.int32).max:
-        raise ValueError(f"jax_cxl.{name}: the table has {rows} rows, 2**31 or more.")
+        raise ValueError(
+            f"jax_cxl.{name}: the table has {rows} rows, and must have fewer than 2**31."
+        )
     if indices.dtype != np.int32:
         outside = indices >= rows
         if jnp.issubdtype(indices.dtype, np.signedinteger):

@@ -58,7 +58,8 @@ Status CheckRows(const Request& request) {
   constexpr uint64_t kMostRows = std::numeric_limits<int32_t>::max();
   if (rows.table > kMostRows / request.num_ranks || rows.taken > kMostRows) {
     return Invalid(op, ": ", rows.table, " rows of each rank and ", rows.taken,
-                   " rows of the output, 2**31 or more together");
+                   " rows of the output: all ranks together, and the output, "
+                   "must each have fewer than 2**31");
   }
   constexpr uint64_t kMostSlices = uint64_t{1} << 24;
   if (request.op == Op::kRaggedAllToAll &&

@@ -209,7 +209,7 @@ Status PoolFile::CheckOurs() const {
   if (info.st_nlink > 1) {
     return Error(Code::kPermissionDenied, path_, " has ", info.st_nlink,
                  " names (hard links), so another program may use it too; "
-                 "remove the others or name another path");
+                 "remove the other names or name another path");
   }
   return OkStatus();
 }
@@ -231,7 +231,7 @@ Status PoolFile::Lock(int operation) {
     std::this_thread::sleep_for(kLockPause);
   }
   return Error(Code::kAlreadyExists, path_, " is in use by ", DescribeHolder(),
-               "; give this job a pool of its own or stop that one");
+               "; give this job a pool of its own or stop that process");
 }
 
 int PoolFile::TryLock(int operation) const {

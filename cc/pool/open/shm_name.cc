@@ -86,7 +86,7 @@ Result<UniqueFd> ClaimShmName(const std::string& name) {
                    "; give this job another pool name, or none (shm:)");
     return Error(Code::kAlreadyExists, "pool shm:", name, " is in use by ",
                  DescribeProcess(holder.pid),
-                 "; give this job another pool name or stop that one");
+                 "; give this job another pool name or stop that process");
   }
   // Others connect to a listening socket to learn this process's id. This
   // process never accepts a connection.

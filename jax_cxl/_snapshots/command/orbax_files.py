@@ -32,7 +32,7 @@ def export(memory: Memory, records: list[layout.Record], folder: pathlib.Path) -
     refused = [leaf.name for leaf in reader.leaves.values() if _is_refused(leaf)]
     if refused:
         raise errors.CxlError(
-            f"orbax has no checkpoints with arrays of no elements, and none with text:"
+            "a checkpoint of orbax cannot have arrays without elements, or text:"
             f" {', '.join(refused)}"
         )
     if folder.exists():
