@@ -279,9 +279,7 @@ class WrongSizesTest(absltest.TestCase):
             table[1, 0, 3], table[1, 1, 3] = ROWS - 1, 2
             table[1, 3, 2 * 1 + 1] = 2
 
-        self.check(
-            change, r"rank 1: input_offsets\[3\] = 39 and send_sizes\[3\] = 2 are not within"
-        )
+        self.check(change, r"rank 1: input_offsets\[3\] = 39 and send_sizes\[3\] = 2 are not ")
 
     def test_negative_offset(self):
         def change(table):
