@@ -35,7 +35,7 @@ python -m jax_cxl.launch [-n N] [--devices-per-process K] [--no-prefix]
                                 (SCRIPT | -m MODULE) [ARG ...]"""
 
 _DESCRIPTION = """\
-Runs SCRIPT as N processes (ranks) on this machine, as `python SCRIPT ARG ...` each.
+Runs SCRIPT as N processes (ranks) on this machine. Each runs `python SCRIPT ARG ...`.
 
 jax.distributed.initialize() without arguments connects them. The script needs no
 change to run under Slurm or mpirun instead."""
@@ -59,16 +59,17 @@ cores:
 collectives:
   With --replace-collectives the ranks' collectives go through the shared memory pool,
   whatever made them: shardings under jax.jit, jax.lax, jax.pmap, a library. SCRIPT
-  need not know of jax_cxl. It sets JAX_CXL_REPLACE_COLLECTIVES=1 for the ranks, or
-  leaves it "strict", where a collective that XLA would have to do itself is an error.
+  need not know of jax_cxl. The launcher sets JAX_CXL_REPLACE_COLLECTIVES=1 for the
+  ranks, unless you have set it to "strict". Then a collective that XLA would have to
+  execute itself is an error.
 
 output:
   Each line has its rank as a prefix and stays whole. Rank 0 reads the standard input,
-  the others read /dev/null. With -n 1 the rank has the launcher's own streams.
+  and other ranks read /dev/null. With -n 1 the rank has the launcher's own streams.
 
 end:
   When a rank fails, the others get SIGTERM, and after the grace period SIGKILL. Ctrl-C
-  and SIGTERM to the launcher do the same; a second one kills the ranks. Processes that
+  and SIGTERM to the launcher do the same; a second signal kills the ranks. Processes that
   ranks have started in the background end with the last rank. A rank that ends with
   status 0 does not end the others, even if they wait for it. With --restarts N all ranks
   start again after a failure, up to N times; JAX_CXL_LAUNCH_RESTARTS has the count. A

@@ -51,15 +51,16 @@ columns:
 
   A backend without an operation has no row for it: jax.lax has no broadcast, reduce, gather or
   scatter on CPUs. On GPUs it has broadcast (lax.pbroadcast). In place of the others the nearest
-  collective of all ranks is measured: psum, all_gather and all_to_all. jax.lax has no pscan,
-  barrier and operations on rows. A barrier has one row, of size 0.
+  collective of all ranks is measured: psum, all_gather and all_to_all. jax.lax has no pscan, no
+  barrier and no operations on rows. A barrier has one row, of size 0.
 
 operations on rows:
-  ragged_all_to_all and take_rows bring each of a rank's rows to one rank, moe_dispatch and
-  moe_combine to 2 of 4 experts a rank and back. The routing is uniform, or after a colon: skewed (a
-  fifth of the experts gets 80% of the choices) or hot (all tokens choose expert 0). Rows have up to
-  1,024 elements. The buffer of all ranks' rows has room for twice the mean if the routing is
-  uniform, else for the rows of all ranks; the rest is filled with zeros. benchmarks/moe.py measures
+  ragged_all_to_all and take_rows bring each row of a rank to one rank. moe_dispatch brings each row
+  to 2 experts, and moe_combine brings rows back; each rank has 4 experts. A colon and a name after
+  the operation choose the routing: skewed (a fifth of the experts gets 80% of the choices) or hot
+  (all tokens choose expert 0). Without a name it is uniform. Rows have up to 1,024 elements. A
+  rank's buffer for the rows that it gets has room for twice the mean if the routing is uniform, and
+  otherwise for the rows of all ranks; the rest is filled with zeros. benchmarks/moe.py measures
   whole exchanges beside padded all_to_alls.
 
 time on the device:
@@ -70,7 +71,7 @@ time on the device:
   are those of the calls of the sample. The results file has them as "device_us".
 
 NCCL:
-  nccl-shm     through memory of the host (NCCL_P2P_DISABLE=1): the path that a pool replaces
+  nccl-shm     through host memory (NCCL_P2P_DISABLE=1): the path that a pool replaces
   nccl-socket  through loopback sockets (NCCL_SHM_DISABLE=1, NCCL_NET=Socket too), as between hosts
   nccl-nvlink  NCCL's own choice: NVLink or PCIe between peers, if the machine has them
   Each needs processes of its own. All processes run from the start, and measure in turn, case by
@@ -223,7 +224,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.ArgumentParser, argparse.Name
         type=_names(tuple(OPS)),
         default="all_gather,psum,psum_scatter,all_to_all",
         metavar="A,B",
-        help=f"of {', '.join(OPS)} (default: %(default)s)",
+        help=f"what to measure, of {', '.join(OPS)} (default: %(default)s)",
     )
     parser.add_argument(
         "--sizes",
@@ -239,7 +240,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.ArgumentParser, argparse.Name
         type=_names(_BASELINES),
         default=[],
         metavar="A,B",
-        help="what to measure besides: gloo (jax.lax on CPUs), mpi (mpi4py, under mpirun),"
+        help="what else to measure: gloo (jax.lax on CPUs), mpi (mpi4py, under mpirun),"
         " nccl-shm, nccl-socket, nccl-nvlink (GPUs only; see below)",
     )
     parser.add_argument(

@@ -110,10 +110,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "table", type=_arguments.output_file, metavar="FILE", help="where to write the table"
     )
     parser.add_argument(
-        "--ranks", type=_arguments.whole_number(2), default=2, metavar="N", help="(default: 2)"
+        "--ranks",
+        type=_arguments.whole_number(2),
+        default=2,
+        metavar="N",
+        help="number of ranks (default: 2)",
     )
     parser.add_argument(
-        "--turns", type=_arguments.whole_number(1), default=3, metavar="T", help="(default: 3)"
+        "--turns",
+        type=_arguments.whole_number(1),
+        default=3,
+        metavar="T",
+        help="how many times each candidate runs (default: 3)",
     )
     parser.add_argument(
         "--platform", choices=("cpu", "cuda"), default="cpu", help="(default: %(default)s)"
@@ -127,8 +135,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--only",
         metavar="NAME",
-        help="slots, copies, inline limit, all-reduce algorithm or levels; flush threads or flush"
-        " pieces",
+        help="vary only this value: slots, copies, inline limit, all-reduce algorithm or levels;"
+        " with --platform=cuda, flush threads or flush pieces",
     )
     options = parser.parse_args(arguments)
     questions = _questions(options.platform, options.ranks)

@@ -21,23 +21,33 @@ _TUNED_SIZES = tuple(c.KIB << i for i in range(2, 17, 2))  # 4 KiB to 64 MiB
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m jax_cxl simulate",
-        description="Modelled times of collectives: jax_cxl's plans, the paper's library and NCCL "
-        "over InfiniBand, on a model of hosts, links and pool devices.",
+        description="Models the times of collectives by jax_cxl, the paper's library, and NCCL over"
+        " InfiniBand. The model has hosts, links and pool devices.",
     )
-    parser.add_argument("--hosts", type=_arguments.whole_number(1), default=c.HOSTS)
-    parser.add_argument("--gpus-per-host", type=_arguments.whole_number(1), default=1)
+    parser.add_argument(
+        "--hosts",
+        type=_arguments.whole_number(1),
+        default=c.HOSTS,
+        help="number of hosts (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--gpus-per-host",
+        type=_arguments.whole_number(1),
+        default=1,
+        help="GPUs of a host (default: 1)",
+    )
     parser.add_argument(
         "--links-per-host",
         type=_arguments.whole_number(1),
         default=1,
-        help="to the pool; the GPUs of a host share them",
+        help="links of a host to the pool, which its GPUs share (default: 1)",
     )
     parser.add_argument(
         "--inside",
         choices=tuple(c.INSIDE_RATES),
         default="nvlink",
-        help="what joins the GPUs of a host: nvlink, pcie (peer-to-peer copies), or none (the"
-        " host's memory)",
+        help="what joins the GPUs of a host: nvlink, pcie (peer-to-peer copies), or none (host"
+        " memory)",
     )
     parser.add_argument(
         "--adapters",
@@ -48,11 +58,22 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--cards", type=_arguments.whole_number(1), default=c.CARDS, help="devices of the pool"
     )
-    parser.add_argument("--op", choices=(*model.OPS, "barrier", "permute", "scan", "exscan"))
     parser.add_argument(
-        "--bytes", type=_arguments.telling(_sizes.parse), help="as nccl-tests counts: 64KiB"
+        "--op",
+        choices=(*model.OPS, "barrier", "permute", "scan", "exscan"),
+        help="the collective (default: all but the last four)",
     )
-    parser.add_argument("--slot-bytes", type=_arguments.telling(_sizes.parse), default=0)
+    parser.add_argument(
+        "--bytes",
+        type=_arguments.telling(_sizes.parse),
+        help="size of a call as nccl-tests counts it, such as 64KiB (default: several sizes)",
+    )
+    parser.add_argument(
+        "--slot-bytes",
+        type=_arguments.telling(_sizes.parse),
+        default=0,
+        help="size of a slot (default: 2MiB)",
+    )
     parser.add_argument(
         "--coherence", choices=("coherent", "uncached", "flush"), default="uncached"
     )

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
         dest="partner",
         metavar="HOST:PORT",
         help="check --device between two hosts: run it on one host with --with :PORT, and on the"
-        " other one with that host's name",
+        " other host with --with HOST:PORT, the first host's name",
     )
     options = parser.parse_args(arguments)
     if options.partner is not None and options.device is None:

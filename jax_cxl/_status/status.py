@@ -68,7 +68,8 @@ def main(arguments: Sequence[str]) -> int:
         type=_arguments.seconds,
         const=1.0,
         metavar="SECONDS",
-        help="show a live screen, which is drawn anew every second (needs rich); Ctrl-C ends it",
+        help="show a live screen, and draw it anew every SECONDS, by default 1 (needs rich);"
+        " Ctrl-C ends it",
     )
     parser.add_argument(
         "--calls",

@@ -13,9 +13,10 @@ _DESCRIPTION = """\
 Writes the last calls of a job's ranks as a timeline, for https://ui.perfetto.dev or
 chrome://tracing.
 
-Each rank is a process of the timeline. A call is a bar with its name, which contains a bar for the
-time in which it waited for other ranks, and one for the time in which it worked. An arrow goes from
-the rank that came last to each rank that waited for it. The job continues meanwhile."""
+Each rank is a process of the timeline. A call is a bar with its name. In this bar, a second bar is
+the time in which the call waited for other ranks, and a third bar is the time in which it worked.
+An arrow goes from the rank that came last to each rank that waited for it. The job continues
+meanwhile."""
 
 _EPILOG = """\
 pool:

@@ -18,11 +18,11 @@ Shows and changes the snapshots of jax_cxl.Snapshots, without the job that saved
 
 WHERE is the URI that the job has given to jax_cxl.Snapshots, for example
 file:/mnt/cxl/a,/mnt/cxl/b?size=1GiB. Where the files exist, size= may be left out if snapshots take
-all of them. All commands but list, check and export need memory that no job has open; of files they
-make sure that none has, of devices they cannot know it."""
+all of them. All commands but list, check and export need memory that no job has open. They check
+this if the memory is in files. They cannot check it if the memory is a device."""
 
 _EPILOG = """\
-The status to exit with is 0; 1 if something is damaged or could not be done; 2 for wrong arguments.
+The exit status is 0, or 1 if something is damaged or could not be done, or 2 for wrong arguments.
 python -m jax_cxl snapshots COMMAND --help says more."""
 
 _LAST = 1 << 64  # more than the number of any save
@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
         "check",
         _check,
         "read all blocks, and print what is damaged",
-        "The status is 1 if anything is, also if parity still has it: repair then mends it.",
+        "The exit status is 1 if anything is damaged, even if repair can mend it from parity.",
     )
     command = add(
         "export",
@@ -78,24 +78,27 @@ def _parser() -> argparse.ArgumentParser:
         " (jax.random.wrap_key_data makes keys of them). The tree must fit into the memory of"
         " this host.",
     )
-    command.add_argument("--step", type=step, required=True, help="of the snapshot")
-    command.add_argument("folder", metavar="FOLDER", type=pathlib.Path, help="to write; a new one")
+    command.add_argument("--step", type=step, required=True, help="step of the snapshot")
+    command.add_argument(
+        "folder", metavar="FOLDER", type=pathlib.Path, help="folder to write, which must not exist"
+    )
     command = add(
         "import",
         _import,
         "save a checkpoint of orbax as a snapshot",
-        "FOLDER is that of a checkpoint, or of a step of a CheckpointManager. Snapshots.restore"
-        " finds its leaves by their names: the field mu of a node is what orbax calls the key mu.",
+        "FOLDER is the folder of a checkpoint, or of a step of a CheckpointManager."
+        " Snapshots.restore finds its leaves by their names: it takes the leaf that orbax calls the"
+        " key mu for the field mu of a node.",
     )
-    command.add_argument("--step", type=step, required=True, help="of the snapshot")
-    _add_layout(command, "of new memory")
+    command.add_argument("--step", type=step, required=True, help="step of the snapshot")
+    _add_layout(command, " in new memory")
     command = add(
         "delete",
         _delete,
         "forget a snapshot, or all of them",
-        "Without --step the file of a shm: place goes too, which gives its memory back.",
+        "Without --step it also removes the file of a shm: place, and so frees the memory.",
     )
-    command.add_argument("--step", type=step, help="of the snapshot to forget")
+    command.add_argument("--step", type=step, help="step of the snapshot (default: all)")
     command = add(
         "format",
         _format,
@@ -103,23 +106,25 @@ def _parser() -> argparse.ArgumentParser:
         "What is there is lost.",
     )
     _add_layout(command, "")
-    command.add_argument("--yes", action="store_true", help="even if something is there")
+    command.add_argument("--yes", action="store_true", help="format even if something is there")
     add(
         "repair",
         _repair,
-        "write anew what parity can tell of lost paths and damaged blocks",
-        "It needs snapshots with parity=1. A lost path must have been replaced by an empty file or"
-        " device, or by none if size= says how large the file is.",
+        "restore lost paths and damaged blocks from parity",
+        "It needs snapshots with parity=1. First put an empty file or device in the place of a lost"
+        " path. A lost file need not be there if size= says how large it was.",
     )
     return parser
 
 
 def _add_layout(command: argparse.ArgumentParser, what: str) -> None:
     command.add_argument(
-        "--keep", type=_arguments.whole_number(2), help=f"how many snapshots stay {what}(2)"
+        "--keep",
+        type=_arguments.whole_number(2),
+        help=f"how many snapshots stay{what} (default: 2)",
     )
     command.add_argument(
-        "--parity", type=int, choices=(0, 1), help=f"how many paths may be lost {what}(0)"
+        "--parity", type=int, choices=(0, 1), help=f"how many paths may be lost{what} (default: 0)"
     )
 
 
@@ -269,7 +274,9 @@ def _of_step(memory: Memory, step: int) -> list[layout.Record]:
         if records[0].step == step:
             return records
     steps = [records[0].step for records in found]
-    raise errors.SnapshotError(f"{memory.where!r} has no valid snapshot of step {step}: {steps}")
+    raise errors.SnapshotError(
+        f"{memory.where!r} has no valid snapshot of step {step}, only of steps {steps}"
+    )
 
 
 def _exists(where: str) -> bool:
