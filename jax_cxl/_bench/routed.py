@@ -1,8 +1,8 @@
 """Operations that move rows as a router chose: who sends which rows, and the results.
 
-Every rank has T tokens, and each token chooses 2 of 4 experts a rank. `ragged_all_to_all` and
-`take_rows` bring a token to the rank of its first choice, `moe_dispatch` and `moe_combine` to all
-its experts and back, with weights of 1.
+Every rank has T tokens and 4 experts. Each token chooses 2 of the experts of all ranks.
+`ragged_all_to_all` and `take_rows` bring a token to the rank of its first choice. `moe_dispatch`
+brings it to both of its experts, and `moe_combine` brings their results back, with weights of 1.
 """
 
 import dataclasses
@@ -59,12 +59,12 @@ def rounded(count: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Routing:
-    """The ways of all tokens.
+    """Where the tokens of all ranks go.
 
     Attributes:
-      chosen: (ranks, T, CHOICES): the experts.
+      chosen: (ranks, T, CHOICES): the experts that each token chooses.
       goes: (ranks, T): the rank of each token's first choice, in ascending order on each rank.
-      wants: (ranks, T, ranks): which ranks want a token of its own or of another rank.
+      wants: (ranks, T, ranks): whether a rank (last axis) has an expert that a token chooses.
     """
 
     chosen: np.ndarray
@@ -72,7 +72,7 @@ class Routing:
     wants: np.ndarray
 
     def assignments(self, rank: int) -> np.ndarray:
-        """Returns the choices in the order of a rank's rows, numbered over all tokens."""
+        """Returns the choices of experts of a rank, by expert, numbered over all tokens."""
         experts = range(rank * _EXPERTS_PER_RANK, (rank + 1) * _EXPERTS_PER_RANK)
         return np.concatenate([np.flatnonzero(self.chosen.ravel() == e) for e in experts])
 
@@ -83,7 +83,7 @@ class Routing:
 
 @functools.cache
 def of(routing: str, ranks: int, tokens: int) -> Routing:
-    """Returns the ways of so many tokens on each rank."""
+    """Returns where so many tokens of each rank go."""
     experts = ranks * _EXPERTS_PER_RANK
     if routing == "uniform" and tokens < _ROWS:
         # Take turns: a few random choices may be more than a rank has room for.
