@@ -136,19 +136,16 @@ std::optional<Status> LevelCalls::Start(const std::vector<int32_t>& ranks,
   auto running =
       std::make_shared<Running>(completions_, std::move(arrived), grid);
   for (int member = 0; member < grid.per_process; ++member)
-    StartPart(running, member, ranks);
+    StartPart(running, process, member, ranks);
   return running->FinishStart(self);
 }
 
-void LevelCalls::StartPart(const std::shared_ptr<Running>& running, int member,
-                           const std::vector<int32_t>& ranks) {
+void LevelCalls::StartPart(const std::shared_ptr<Running>& running, int process,
+                           int member, const std::vector<int32_t>& ranks) {
   const cpu::Grid& grid = running->grid();
   const Call& whole = running->call(member);
   auto buffers = std::make_shared<const cpu::MemberBuffers>(
       running->process(), member, past_caches_bytes_);
-  const auto at = std::ranges::find(grid.at, whole.request.rank);
-  const auto process =
-      static_cast<int>((at - grid.at.begin()) / grid.per_process);
   auto call = std::make_unique<Call>();
   call->request = buffers->RequestOf(process);
   if (call->request.count == 0) return running->FinishPart(OkStatus());

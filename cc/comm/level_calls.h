@@ -62,9 +62,10 @@ class LevelCalls {
     Clock::time_point since;
   };
 
-  // Calls the part of rank `member` of the process.
-  void StartPart(const std::shared_ptr<Running>& running, int member,
-                 const std::vector<int32_t>& ranks);
+  // Calls the part of rank `member` of the process, which is the grid's row
+  // `process`.
+  void StartPart(const std::shared_ptr<Running>& running, int process,
+                 int member, const std::vector<int32_t>& ranks);
   void Watch();
   // Why the call must not wait any longer, OK while it may.
   Status Expired(const Waiting& waiting, Clock::time_point now) const;
