@@ -10,13 +10,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import quick_compilation
 from jax.sharding import AxisType
 
 RANKS = 4
 GROUPS = [[0, 2], [3, 1]]
-
-# XLA's older emitters compile in half the time, but support NumPy's own dtypes only.
-_QUICKLY = {"xla_cpu_use_fusion_emitters": False}
 
 
 def mesh(shape: tuple[int, ...] = (RANKS,), names: tuple[str, ...] = ("i",)) -> Any:
@@ -52,7 +50,7 @@ def run_each(
 ) -> list[Any]:
     """The same for several inputs of equal shapes and dtypes, with one compilation."""
     plain = all(np.asarray(leaf).dtype.isbuiltin == 1 for leaf in jax.tree.leaves(inputs))
-    options = {"compiler_options": _QUICKLY} if plain else {}
+    options = {"compiler_options": quick_compilation.OPTIONS} if plain else {}
     compiled = program(function, check_vma=check_vma, on=on, **options)
     return [jax.tree.map(np.asarray, compiled(x)) for x in inputs]
 
@@ -150,7 +148,7 @@ def check_linear(function: Callable, oracle: Callable, *shape: int, check_vma: b
     together = program(
         lambda values: [f(v) for f, v in zip(functions, values, strict=True)],
         check_vma=check_vma,
-        compiler_options=_QUICKLY,
+        compiler_options=quick_compilation.OPTIONS,
     )
     for actual, expected in zip(together(list(arguments)), results, strict=True):
         check_equal(np.asarray(actual), expected)

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import quick_compilation
 
 from jax_cxl._primitives.dtypes import PACKED_DTYPES
 from matrix import reference
@@ -17,9 +18,6 @@ from matrix.transformations import TRANSFORMATIONS, Transformation, Values
 
 OK = "ok"
 WRONG = "wrong"
-
-# XLA's older emitters take half the time, but do not know the packed types.
-_QUICKLY = {"xla_cpu_use_fusion_emitters": False}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,15 +109,15 @@ def run(cells: Sequence[Cell]) -> list[dict[str, Any]]:
         if some:
             names = ", ".join(dict.fromkeys(cell.operation.name for cell in some))
             logging.info("%s, check_vma=%s: %d cells", names, check_vma, len(some))
-            found = _run_batch(some, check_vma, _QUICKLY if quickly else {})
+            found = _run_batch(some, check_vma, quick_compilation.OPTIONS if quickly else {})
             results.update((cell, found[i]) for i, cell in enumerate(some))
     return [{**cell.key(), "result": results[cell]} for cell in cells]
 
 
 def _compiles_quickly(cell: Cell) -> bool:
-    """Returns whether _QUICKLY is for that cell."""
-    # With _QUICKLY, XLA rounds small normal numbers of float8_e5m2fnuz wrongly where it copies them
-    # through float16: 3.8e-5 becomes 6.1e-5.
+    """Returns whether `quick_compilation` is for that cell."""
+    # With its options, XLA rounds small normal numbers of float8_e5m2fnuz wrongly where it copies
+    # them through float16: 3.8e-5 becomes 6.1e-5.
     wrong = (*PACKED_DTYPES, "float8_e5m2fnuz")
     return jax.default_backend() == "cpu" and cell.dtype not in wrong
 

@@ -47,7 +47,8 @@ def random_collective(
     axes = _AXES[rng.integers(len(_AXES))]
     operation = _OPERATIONS[rng.integers(len(_OPERATIONS))]
     if operation is _ppermute:
-        # Of axes in another order each version of JAX makes something else (exchange_test.py).
+        # Of axes in another order each version of JAX makes something else: see
+        # tests/ops/exchange_test.py.
         axes = tuple(sorted(axes, key=list(MESH).index))
     flat = np.arange(RANKS).reshape(tuple(MESH.values()))
     order = [list(MESH).index(axis) for axis in axes]
