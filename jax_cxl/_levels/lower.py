@@ -43,13 +43,13 @@ def collective(
     aval: Any = ctx.avals_out[0]
     starts = len(ctx.avals_out) > 1
     num_bytes = max(a.size * a.dtype.itemsize for a in (aval_in, aval))
-    on_cpus = ctx.module_context.platforms == ("cpu",)
+    one_call = _is_one_call(ctx)
     # The steps inside a process of GPUs have not run on GPUs yet, so a program has to ask for them.
-    if levels is None and (starts or not on_cpus):
+    if levels is None and (starts or not one_call):
         levels = False
     ranks = rank_groups.of_groups(ctx, name, axes, groups)
     found = None if aval.size == 0 else _split(ctx, name, op, ranks, num_bytes, levels)
-    if found is None or on_cpus:
+    if found is None or one_call:
         return lowering.between(
             ctx,
             x,
@@ -78,6 +78,11 @@ def collective(
     inner = ctx.replace(avals_in=avals[:1], avals_out=avals[1:])
     results = mlir.lower_fun(body, multiple_results=False)(inner, x)
     return [*results, lowering.no_token()] if starts else results
+
+
+def _is_one_call(ctx: Any) -> bool:
+    """Returns whether a collective in levels is one call, and not a composition."""
+    return ctx.module_context.platforms == ("cpu",)
 
 
 def _split(
