@@ -11,7 +11,7 @@ namespace jax_cxl {
 // it. Never 0.
 inline uint64_t Ticks() {
 #if defined(__x86_64__)
-  // The builtin, because <x86intrin.h> takes half a second to compile.
+  // The builtin, because <x86intrin.h> takes 0.4 s to compile.
   return __builtin_ia32_rdtsc() | 1;
 #elif defined(__aarch64__)
   uint64_t ticks;

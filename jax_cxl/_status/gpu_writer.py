@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 
 from jax_cxl import _core, errors
@@ -21,15 +22,12 @@ def open_writer(pool: "_core.Pool") -> tuple[Writer | None, str]:
     """
     # By default, JAX takes most of the GPU's memory.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    import jax
-
     try:
         device = jax.local_devices(backend="gpu")[0]
     except RuntimeError:
         return None, "no GPU"
     try:
-        if platforms.of(device) is not platforms.CUDA:
-            return None, "no CUDA device"
+        platforms.of(device)  # Raises an error if the GPU is not a CUDA device.
         ordinal = platforms.CUDA.ordinal(device)
         first = pool.check_word_address(0)
         size = pool.check_word_address(pool.check_words()) - first

@@ -144,25 +144,26 @@ def _one(context: _Context, operand: Value, result: Shape) -> Value:
     """Replaces a collective of one array, whose blocks are contiguous in memory."""
     builder, collective = context.builder, context.collective
     op, dimension = collective.op, collective.dimension
-    given, made = operand.shape, result  # the shapes of the call's operand and result
+    operand_shape, result_shape = operand.shape, result
     if dimension is not None and (op.operand_blocks or op.result_blocks):
-        given, made = given.with_outermost(dimension), made.with_outermost(dimension)
+        operand_shape = operand_shape.with_outermost(dimension)
+        result_shape = result_shape.with_outermost(dimension)
     # Operand and result have the dimensions in the same order, so that blocks are equal.
-    order = (made if op is Op.REDUCE_SCATTER else given).minor_to_major
-    given = dataclasses.replace(given, minor_to_major=order)
-    made = dataclasses.replace(made, minor_to_major=order)
-    dtype = given.dtype
+    order = (result_shape if op is Op.REDUCE_SCATTER else operand_shape).minor_to_major
+    operand_shape = dataclasses.replace(operand_shape, minor_to_major=order)
+    result_shape = dataclasses.replace(result_shape, minor_to_major=order)
+    dtype = operand_shape.dtype
     carrier = carriers.of(dtype, op, collective.reduce_op)
     if collective.reduce_op in (ReduceOp.MIN, ReduceOp.MAX) and dtype.startswith("complex"):
         raise NotTakenError("complex numbers have no order")
     if dtype == "float4_e2m1fn" and carrier == "uint8":
         raise NotTakenError("float4 values are packed two to a byte")
-    value = builder.convert(builder.copy(operand, given), carrier)
+    value = builder.convert(builder.copy(operand, operand_shape), carrier)
     blocks = len(collective.groups[0]) if op.operand_blocks else 1
-    num_bytes = max(value.shape.size, made.size) * np.dtype(carrier).itemsize
-    config = context.config(carrier, given.size // blocks, grid=_grid(context, num_bytes))
+    num_bytes = max(value.shape.size, result_shape.size) * np.dtype(carrier).itemsize
+    config = context.config(carrier, operand_shape.size // blocks, grid=_grid(context, num_bytes))
     target = call_attributes.COLLECTIVE_TARGET
-    called = builder.call(target, made.of(carrier), [value], config, None)
+    called = builder.call(target, result_shape.of(carrier), [value], config, None)
     return builder.convert(called, dtype)
 
 

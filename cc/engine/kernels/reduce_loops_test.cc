@@ -1,4 +1,4 @@
-// Sanitizers: none. kernels_test runs these loops under one.
+// Sanitizers: address optimized
 
 #include "cc/engine/kernels/reduce_loops.h"
 

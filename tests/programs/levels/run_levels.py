@@ -107,7 +107,10 @@ class Cell:
 
 
 def cells(part: int) -> Iterator[Cell]:
-    """Returns all cells, or a part of them. All parts have each operation and transformation."""
+    """Returns all cells, or a part of them.
+
+    Together, the parts have every operation and every transformation.
+    """
     for (o, name), (d, dtype), (t, how) in itertools.product(
         enumerate(OPERATIONS), enumerate(DTYPES), enumerate(TRANSFORMATIONS)
     ):
