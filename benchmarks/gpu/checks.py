@@ -107,9 +107,15 @@ def sanitizers(suite: Suite) -> Record:
             check=False,
         )
         found = [line.strip("= ") for line in text.splitlines() if "SUMMARY" in line]
+        passed = sum(line.startswith("[       OK ]") for line in text.splitlines())
         seconds = round(time.monotonic() - begin, 1)
-        record[name] = {"complete": complete, "summary": found, "seconds": seconds}
-    if not all(found["complete"] for found in record.values()):
+        record[name] = {
+            "complete": complete,
+            "passed": passed,
+            "summary": found,
+            "seconds": seconds,
+        }
+    if not all(found["complete"] and found["passed"] for found in record.values()):
         raise StageError("failed", **record)
     return record
 

@@ -28,7 +28,7 @@ _IN_FLUSH_POOL = {"JAX_CXL_POOL": f"shm:?size=512MiB{checks.FLUSH}"}
 
 ALL = {
     "build": Stage(checks.build, 240),
-    "cpp_tests": Stage(checks.cpp_tests, 120),
+    "cpp_tests": Stage(checks.cpp_tests, 240),
     "sanitizers": Stage(checks.sanitizers, 240, default=False),
     "matrix": Stage(checks.matrix("matrix"), 100),
     "matrix_one_process": Stage(checks.matrix("matrix_one_process", processes=1), 60),
@@ -74,5 +74,5 @@ ALL = {
     "flush_chunks": Stage(choices.flush_chunks, 150, default=False),
     "jit_flags": Stage(choices.jit_flags, 200, default=False),
     "snapshot_chunks": Stage(choices.snapshot_chunks, 150, default=False),
-    "tune": Stage(choices.tune, 240, default=False),
+    "tune": Stage(choices.tune, 400, default=False),
 }

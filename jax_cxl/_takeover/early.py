@@ -7,19 +7,22 @@ import os
 from jax_cxl import _sizes
 from jax_cxl._hlo.module import Computation, Instruction, Module
 from jax_cxl._schedule import costs, graph, order, usage
+from jax_cxl._takeover import setting
 
 _log = logging.getLogger("jax_cxl")
 VARIABLE = "JAX_CXL_EARLY_BYTES"
 
 
 def from_environment() -> int | None:
-    """Returns what `JAX_CXL_EARLY_BYTES` says: bytes, or None for "off".
+    """Returns what `JAX_CXL_EARLY_BYTES` says: bytes, or None for "off". If unset, the default.
 
     Raises:
       ValueError: it is neither.
     """
     text = os.environ.get(VARIABLE, "")
-    if text in ("", "off"):
+    if not text:
+        return setting.EARLY_BYTES
+    if text == "off":
         return None
     try:
         return 0 if text == "0" else _sizes.parse(text)

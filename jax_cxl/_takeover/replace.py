@@ -52,7 +52,7 @@ class replace_collectives(contextlib.ContextDecorator):
         local: bool = False,
         strict: bool = False,
         levels: bool | None = None,
-        early_bytes: int | None = None,
+        early_bytes: int | None = setting.EARLY_BYTES,
     ) -> None:
         self._setting = setting.Setting(local, strict, levels, early_bytes)
         # The settings before each `start` that has no `stop` yet.

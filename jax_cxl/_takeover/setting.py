@@ -10,6 +10,10 @@ import dataclasses
 import jax
 
 
+# A hundredth of a GPU's memory at most. More bytes gain nothing in the example (decision 24).
+EARLY_BYTES = 256 << 20
+
+
 @dataclasses.dataclass(frozen=True)
 class Setting:
     """How collectives are taken over.
@@ -25,7 +29,7 @@ class Setting:
     local: bool = False
     strict: bool = False
     levels: bool | None = None
-    early_bytes: int | None = None
+    early_bytes: int | None = EARLY_BYTES
 
 
 # A Setting. None means that nothing is taken over.

@@ -166,7 +166,7 @@ TEST_F(DeviceEndpointTest, WrongSlicesEndInAnErrorBeforeARowMoves) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(RunWrongSlices(), testing::ExitedWithCode(0),
               "INVALID_ARGUMENT .*rank 1: input_offsets.1. = 1 and "
-              "send_sizes.1. = 2 leave the 2 rows of its operand.*"
+              "send_sizes.1. = 2 are not within the 2 rows of its operand.*"
               "call failed . nothing moved");
 }
 
