@@ -10,8 +10,8 @@ Two programs, whose collectives XLA's partitioner inserts:
 
 Each is compiled without jax_cxl's compiler hook, where JAX's Gloo or NCCL communicates, under
 `jax_cxl.replace_collectives`, and with calls that do nothing in place of the collectives, whose
-results are wrong. On GPUs there is a fourth, through the pool with early starts
-(`early_bytes=256 << 20`). They take turns, and so do the collectives of the step with nothing
+results are wrong. On GPUs there is a fourth, through the pool without early starts
+(`early_bytes=None`). They take turns, and so do the collectives of the step with nothing
 beside them, one after another, by XLA and through the pool. A row of the results has the times of
 all, the ratios of the turns, the share of the collectives that is hidden behind computation, and,
 on CPUs, the copy bound: how long copying the bytes that go through the pool takes in the same
@@ -42,7 +42,7 @@ import numpy as np
 import training
 from absl import flags
 from jit import modes, programs
-from jit.modes import EARLY, NOTHING, OURS, OWN
+from jit.modes import IN_PLACE, NOTHING, OURS, OWN
 from jit.programs import Program
 
 import jax_cxl
@@ -141,7 +141,7 @@ class _Turns:
 def _train(world: World, program: Program, turns: int) -> dict[str, Any]:
     """Returns the times of a step, and of its collectives alone, on the slowest rank."""
     on_cpus = jax.default_backend() == "cpu"
-    pools = (OURS,) if on_cpus else (OURS, EARLY)
+    pools = (OURS,) if on_cpus else (OURS, IN_PLACE)
     steps = _Turns(world, program, (OWN, *pools, NOTHING))
     before = jax_cxl.stats()
     steps.run(OURS)
@@ -168,7 +168,7 @@ def _train(world: World, program: Program, turns: int) -> dict[str, Any]:
         **{f"{mode}_ms": _spread(times) for mode, times in step.items()},
         **{f"{mode}_collectives_alone_ms": _spread(times) for mode, times in alone.times.items()},
         "speedup": _ratios(step[OWN], step[OURS]),
-        **({} if on_cpus else {"speedup_early": _ratios(step[OWN], step[EARLY])}),
+        **({} if on_cpus else {"speedup_in_place": _ratios(step[OWN], step[IN_PLACE])}),
         "speedup_without_communication": _ratios(step[OWN], nothing),
         **{
             f"{mode}_hidden": round(
@@ -259,8 +259,8 @@ def _sentence(row: dict[str, Any]) -> str:
             f"without communication {row[f'{NOTHING}_ms']['median']:.2f} ms, collectives alone"
             f" {alone:.2f} ms, hidden {row[f'{OURS}_hidden']:.2f}"
         )
-        if f"{EARLY}_ms" in row:
-            more += f", early starts {row[f'{EARLY}_ms']['median']:.2f} ms"
+        if f"{IN_PLACE}_ms" in row:
+            more += f", without early starts {row[f'{IN_PLACE}_ms']['median']:.2f} ms"
         if "copy_bound_ms" in row:
             more += f", copy bound {row['copy_bound_ms']['median']:.3f} ms"
     else:

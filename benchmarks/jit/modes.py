@@ -14,9 +14,9 @@ from jax_cxl import _compat
 from jax_cxl._primitives import call_attributes
 from jax_cxl._takeover import hook, install
 
-# XLA's own collectives; the pool's; the pool's, on GPUs with early starts; and calls that do
-# nothing, so that results are wrong.
-OWN, OURS, EARLY, NOTHING = "xla", "jax_cxl", "jax_cxl_early", "nothing"
+# XLA's own collectives; the pool's; the pool's, which on GPUs start where XLA has them start; and
+# calls that do nothing, so that results are wrong.
+OWN, OURS, IN_PLACE, NOTHING = "xla", "jax_cxl", "jax_cxl_in_place", "nothing"
 _PREFIX, _EMPTY_PREFIX = b"jax_cxl_", b"nothing_"
 
 
@@ -38,8 +38,8 @@ def compiling(mode: str) -> Iterator[None]:
     """Makes programs that are compiled in it use one kind of collectives."""
     if mode != OWN:
         emptied = _emptied() if mode == NOTHING else contextlib.nullcontext()
-        early_bytes = 256 << 20 if mode == EARLY else None
-        with emptied, jax_cxl.replace_collectives(early_bytes=early_bytes):
+        in_place = {"early_bytes": None} if mode == IN_PLACE else {}
+        with emptied, jax_cxl.replace_collectives(**in_place):
             yield
         return
     # Where the hook is registered, XLA writes each module for it.

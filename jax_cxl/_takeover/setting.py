@@ -9,8 +9,7 @@ import dataclasses
 
 import jax
 
-
-# A hundredth of a GPU's memory at most. More bytes gain nothing in the example (decision 24).
+# A small part of a GPU's memory. The example of docs/takeover.md gains nearly all with it.
 EARLY_BYTES = 256 << 20
 
 
