@@ -16,11 +16,15 @@ step_ms_without_communication) / communication_ms. The communication of an excha
 work on the device around the collectives, such as grouping rows. The last two programs of `halves`
 are those of `dispatch`, without micro-batches.
 
+`--trace=FOLDER` shows what runs beside what: JAX's profiler traces one more turn of each program on
+rank 0. Open FOLDER/.../perfetto_trace.json.gz at ui.perfetto.dev.
+
 Flags of the example change its sizes; on GPUs `--preset=moe`. NCCL communicates as its variables
 say, for example through memory of the host with NCCL_P2P_DISABLE=1.
 """
 
 import argparse
+import contextlib
 import importlib
 import os
 import pathlib
@@ -60,6 +64,7 @@ def main() -> None:
     parser.add_argument("--capacity_factor", type=float, default=1.25, help="default: 1.25")
     parser.add_argument("--repeats", type=int, default=7, help="turns (default: 7)")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE")
+    parser.add_argument("--trace", type=pathlib.Path, metavar="FOLDER")
     options, others = parser.parse_known_args()
     flags.FLAGS([sys.argv[0], *others])
     training.prepare(sys.argv[:1])
@@ -79,6 +84,9 @@ def main() -> None:
             if turn >= 0:  # The first turn does not count.
                 times[key].append(took)
     rows = [_row(name, way, times) for name, way in ways.items()]
+    for (name, label), program in programs.items() if options.trace else ():
+        with _traced(options.trace / name / label, world):
+            _milliseconds(world, program)
     if world.rank == 0:
         for row in rows:
             print(row, flush=True)
@@ -207,6 +215,12 @@ def _milliseconds(world: World, program: Callable[[], Any]) -> float:
         results = program()
     jax.block_until_ready(results)
     return max(world.gather(time.perf_counter() - start)) / calls * 1e3
+
+
+def _traced(folder: pathlib.Path, world: World) -> contextlib.AbstractContextManager[None]:
+    if world.rank > 0:
+        return contextlib.nullcontext()
+    return jax.profiler.trace(str(folder), create_perfetto_trace=True)
 
 
 def _row(name: str, way: Way, times: dict[tuple[str, str], list[float]]) -> dict[str, Any]:
