@@ -1,9 +1,9 @@
 """Lowering of the collectives to XLA custom calls.
 
-Every collective except `barrier`, `ragged_all_to_all` and `take_rows` is a custom call of the
-target `jax_cxl_collective` with one operand and one result. Attributes describe the call. The
-attribute `groups` lists the ranks of all groups, group after group, with `group_size` ranks in
-each.
+Every collective except `barrier`, `ragged_all_to_all` and `take_rows` (row_lowering.py) is a custom
+call of the target `jax_cxl_collective` with one operand and one result. Attributes describe the
+call. The attribute `groups` lists the ranks of all groups, group after group, with `group_size`
+ranks in each.
 
 The block of each rank must be contiguous in memory. A collective along a dimension other than the
 first therefore asks XLA for a layout with this dimension outermost. XLA transposes the array then,
@@ -145,18 +145,18 @@ def between(
         only_starts = len(ctx.avals_out) > 1
         if only_starts:
             (x,) = local_lowering.fence(ctx, ctx.avals_in, x)
-        layout = _layout(aval_out.ndim, result_blocks)
+        result_layout = layout(aval_out.ndim, result_blocks)
         call = jax.ffi.ffi_lowering(
             call_attributes.START_TARGET if only_starts else call_attributes.COLLECTIVE_TARGET,
-            operand_layouts=[_layout(aval_in.ndim, operand_blocks)],
-            result_layouts=[layout, (0,)] if only_starts else [layout],
+            operand_layouts=[layout(aval_in.ndim, operand_blocks)],
+            result_layouts=[result_layout, (0,)] if only_starts else [result_layout],
             # Without a side effect XLA could merge two equal starts, each of which has a `done`.
             has_side_effect=only_starts,
         )
         return call(
             ctx,
             x,
-            **_attributes(
+            **attributes(
                 ctx,
                 name,
                 op,
@@ -181,151 +181,6 @@ def no_token() -> Any:
     return mlir.ir_constant(np.zeros(1, np.uint32))
 
 
-def ragged_all_to_all(
-    ctx: mlir.LoweringRuleContext,
-    operand: Any,
-    output: Any,
-    table: Any,
-    *,
-    axes: named_axis.Axes,
-    groups: named_axis.Groups,
-    alone: Callable,
-) -> Sequence:
-    """Lowers `ragged_all_to_all`, which writes to its second operand.
-
-    Args:
-      ctx: context of the lowering rule.
-      operand: the rows to send.
-      output: the array to which received rows are written.
-      table: integers of shape (4, group size * slices), as cc/plan/slices.h describes them.
-      axes: axis names over which it runs.
-      groups: axis index groups, or None for one group along `axes`.
-      alone: function that does the same for a group of one rank.
-
-    Returns:
-      The results of the lowering rule.
-    """
-    avals: Any = ctx.avals_in
-    rows, into, entries = avals
-    ranks = rank_groups.of_groups(ctx, "ragged_all_to_all", axes, groups)
-    n = ranks.shape[1]
-    if rows.size == 0 or into.size == 0:
-        return [output]
-    if n == 1:
-        return local_lowering.local(ctx, alone, operand, output, table)
-    carrier = carriers.of(rows.dtype, Op.RAGGED_ALL_TO_ALL, ReduceOp.SUM)
-
-    def lower(ctx, operand, output, table):
-        sizes = (rows.shape[0], into.shape[0], entries.shape[1] // n)
-        operands = (operand, output, table)
-        return _call_rows(
-            ctx,
-            Op.RAGGED_ALL_TO_ALL,
-            ranks,
-            operands,
-            carrier=carrier,
-            rows=sizes,
-            aliases={1: 0},
-        )
-
-    return carriers.carried(ctx, carrier, lower, operand, output, table)
-
-
-def take_rows(
-    ctx: mlir.LoweringRuleContext,
-    table: Any,
-    indices: Any,
-    *published: Any,
-    axes: named_axis.Axes,
-    groups: named_axis.Groups,
-    alone: Callable,
-) -> Sequence:
-    """Lowers `take_rows`, or a start of it, as `between` does.
-
-    Args:
-      ctx: context of the lowering rule.
-      table: this rank's rows.
-      indices: int32 vector of the rows that this rank takes.
-      *published: at most one boolean vector: which rows of `table` other ranks may take.
-      axes: axis names over which it runs.
-      groups: axis index groups, or None for one group along `axes`.
-      alone: function that does the same for a group of one rank.
-
-    Returns:
-      The results of the lowering rule.
-    """
-    avals: Any = ctx.avals_in
-    aval_out: Any = ctx.avals_out[0]
-    operands = (table, indices, *published)
-    starts = len(ctx.avals_out) > 1
-    started, ctx = ctx, ctx.replace(avals_out=[aval_out])
-
-    def complete(results):
-        return [*results, no_token()] if starts else results
-
-    ranks = rank_groups.of_groups(ctx, "take_rows", axes, groups)
-    if avals[0].size == 0 or aval_out.size == 0:
-        zeros = lambda *_: lax.full(aval_out.shape, 0, aval_out.dtype)  # noqa: E731
-        return complete(local_lowering.local(ctx, zeros, *operands))
-    if ranks.shape[1] == 1:
-        return complete(local_lowering.local(ctx, alone, *operands))
-    carrier = carriers.of(avals[0].dtype, Op.TAKE_ROWS, ReduceOp.SUM)
-
-    def lower(ctx, *operands):
-        if len(ctx.avals_out) > 1:
-            operands = tuple(local_lowering.fence(ctx, ctx.avals_in, *operands))
-        sizes = (avals[0].shape[0], aval_out.shape[0])
-        return _call_rows(ctx, Op.TAKE_ROWS, ranks, operands, carrier=carrier, rows=sizes)
-
-    if starts and carrier == str(avals[0].dtype):
-        return lower(started, *operands)
-    return complete(carriers.carried(ctx, carrier, lower, *operands))
-
-
-def _call_rows(
-    ctx: mlir.LoweringRuleContext,
-    op: Op,
-    ranks: np.ndarray,
-    operands: Sequence,
-    *,
-    carrier: str,
-    rows: tuple[int, ...],
-    aliases: dict[int, int] | None = None,
-) -> Sequence:
-    """Calls an operation that moves rows. On GPUs a second result is its scratch memory.
-
-    If the context has a second result, a token, the call only starts the operation.
-    """
-    avals: Any = ctx.avals_in
-    table = avals[0]
-    result, *token = ctx.avals_out
-    scratch = []
-    if "cuda" in ctx.module_context.platforms:
-        shape = (call_attributes.row_scratch_bytes(ranks.shape[1], *rows),)
-        scratch = [jax.core.ShapedArray(shape, np.dtype(np.uint8))]
-    avals_out: Any = [result, *scratch, *token]
-    ctx = ctx.replace(avals_out=avals_out)
-    layouts: dict[str, Any] = {}
-    if token:
-        # `done` asks for the same layouts.
-        layouts = {
-            "operand_layouts": [_layout(aval.ndim, None) for aval in avals],
-            "result_layouts": [_layout(aval.ndim, None) for aval in avals_out],
-        }
-    call = jax.ffi.ffi_lowering(
-        call_attributes.START_ROWS_TARGET if token else call_attributes.ROWS_TARGET,
-        operand_output_aliases=aliases,
-        has_side_effect=bool(token),
-        **layouts,
-    )
-    name = op.name.lower()
-    attributes = _attributes(
-        ctx, name, op, ranks, dtype=DTYPES.index(carrier), count=table.size, rows=rows
-    )
-    results = call(ctx, *operands, **attributes)
-    return [results[0], *results[1 + len(scratch) :]]
-
-
 def barrier(
     ctx: mlir.LoweringRuleContext, *operands: Any, name: str, axes: named_axis.Axes
 ) -> Sequence:
@@ -338,12 +193,12 @@ def barrier(
         operand_output_aliases={i: i for i in range(len(operands))},
         has_side_effect=True,
     )
-    return call(ctx, *operands, **_attributes(ctx, name, Op.BARRIER, ranks))
+    return call(ctx, *operands, **attributes(ctx, name, Op.BARRIER, ranks))
 
 
-def _attributes(ctx, name: str, op: Op, ranks: np.ndarray, **settings: Any) -> dict[str, Any]:
+def attributes(ctx, name: str, op: Op, ranks: np.ndarray, **settings: Any) -> dict[str, Any]:
     """Returns the attributes of a call in the program that is being lowered."""
-    attributes = call_attributes.make(
+    made = call_attributes.make(
         name,
         op,
         ranks,
@@ -351,11 +206,11 @@ def _attributes(ctx, name: str, op: Op, ranks: np.ndarray, **settings: Any) -> d
         program=lowered_programs.name(ctx.module_context.module),
         **settings,
     )
-    lowered_programs.note_site(ctx, attributes)
-    return attributes
+    lowered_programs.note_site(ctx, made)
+    return made
 
 
-def _layout(ndim: int, blocks: int | None) -> tuple[int, ...]:
+def layout(ndim: int, blocks: int | None) -> tuple[int, ...]:
     """Returns the layout, minor to major, with dimension `blocks` outermost."""
     order = list(range(ndim))
     if blocks is not None:

@@ -9,7 +9,7 @@ import numpy as np
 from jax.extend import core
 from jax.interpreters import ad, batching
 
-from jax_cxl._primitives import batching_rules, lowering, named_axis
+from jax_cxl._primitives import batching_rules, lowering, named_axis, row_lowering
 from jax_cxl.ops.all_to_all import all_to_all_p
 
 
@@ -142,7 +142,7 @@ def _abstract_eval(operand, output, table, *, axes, groups, size):
 
 
 def _lower(ctx, operand, output, table, *, axes, groups, size):
-    return lowering.ragged_all_to_all(
+    return row_lowering.ragged_all_to_all(
         ctx, operand, output, table, axes=axes, groups=groups, alone=exchange_alone
     )
 

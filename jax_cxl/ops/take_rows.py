@@ -9,7 +9,7 @@ import numpy as np
 from jax.extend import core
 from jax.interpreters import ad, batching
 
-from jax_cxl._primitives import batching_rules, lowering, named_axis
+from jax_cxl._primitives import batching_rules, lowering, named_axis, row_lowering
 from jax_cxl.ops.psum_scatter import psum_scatter_p
 
 
@@ -118,7 +118,7 @@ def _abstract_eval(table, indices, *published, axes, groups, size):
 
 
 def _lower(ctx, table, indices, *published, axes, groups, size):
-    return lowering.take_rows(
+    return row_lowering.take_rows(
         ctx, table, indices, *published, axes=axes, groups=groups, alone=_take_alone
     )
 
