@@ -15,7 +15,7 @@
 #include "cc/pool/layout/geometry.h"
 #include "cc/pool/layout/header.h"
 #include "cc/pool/layout/layout.h"
-#include "cc/pool/open/file.h"
+#include "cc/pool/open/file_error.h"
 
 namespace jax_cxl::pool {
 namespace {

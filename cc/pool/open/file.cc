@@ -2,22 +2,19 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <string>
-#include <system_error>
 #include <thread>
-#include <vector>
 
 #include "cc/pool/layout/geometry.h"
 #include "cc/pool/layout/header.h"
+#include "cc/pool/open/file_error.h"
 #include "cc/pool/open/lock_holder.h"
+#include "cc/pool/open/reserve.h"
 
 namespace jax_cxl::pool {
 namespace {
@@ -38,132 +35,7 @@ Result<struct stat> Stat(int fd, const std::string& path) {
   return info;
 }
 
-Status NoSpace(const std::string& path, uint64_t needed, uint64_t free) {
-  return Error(Code::kResourceExhausted, "no space for ", path, ": the pool ",
-               "needs ", FormatBytes(needed), " and ", FormatBytes(free),
-               " are free; pass a smaller size=, delete files of dead jobs, or "
-               "enlarge the file system (for /dev/shm: mount -o "
-               "remount,size=..., in a container --shm-size=...)");
-}
-
-// EFBIG may also mean that the file system has no room for such a file.
-Status TooLarge(const std::string& path, uint64_t bytes) {
-  rlimit limit = {};
-  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || bytes <= limit.rlim_cur)
-    return FileError(EFBIG, "reserve space in", path);
-  return Error(Code::kResourceExhausted, "cannot make ", path, " of ",
-               FormatBytes(bytes), ": this process may only write files of up ",
-               "to ", FormatBytes(limit.rlim_cur),
-               "; raise that limit (ulimit -f unlimited) or pass a smaller "
-               "size=");
-}
-
-uint64_t FreeBytes(int fd) {
-  struct statvfs info;
-  if (fstatvfs(fd, &info) != 0) return 0;
-  return static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
-}
-
-bool HasSizeLimit(int fd) {  // a tmpfs of size=0 has none
-  struct statvfs info;
-  return fstatvfs(fd, &info) == 0 && info.f_blocks != 0;
-}
-
-// Returns true for the errors of file systems that lack an operation.
-bool IsRefusal(int error) {
-  return error == EOPNOTSUPP || error == ENOSYS || error == EINVAL ||
-         error == ENOTTY || error == ENOLCK || error == EPERM;
-}
-
-// Allocates in pieces. The kernel abandons a piece when a signal arrives, so a
-// process with a profiling timer would never finish a large one.
-// posix_fallocate is not used, because it reads and writes a file that cannot
-// be allocated.
-int Allocate(int fd, uint64_t offset, uint64_t bytes) {
-  constexpr uint64_t kPiece = uint64_t{64} << 20;
-  for (uint64_t done = 0; done < bytes;) {
-    const uint64_t piece = std::min(kPiece, bytes - done);
-    if (fallocate(fd, 0, static_cast<off_t>(offset + done),
-                  static_cast<off_t>(piece)) == 0) {
-      done += piece;
-    } else if (errno != EINTR) {
-      return errno;
-    }
-  }
-  return 0;
-}
-
-// Appends zeros up to `end` bytes. Zeros occupy blocks.
-int Append(int fd, uint64_t size, uint64_t end) {
-  const std::vector<std::byte> zeros(uint64_t{1} << 20);
-  while (size < end) {
-    const ssize_t written =
-        pwrite(fd, zeros.data(), std::min<uint64_t>(zeros.size(), end - size),
-               static_cast<off_t>(size));
-    if (written > 0) {
-      size += written;
-    } else if (written == 0 || errno != EINTR) {
-      return written == 0 ? EIO : errno;
-    }
-  }
-  return 0;
-}
-
-Status CannotGrow(const std::string& path, uint64_t size, uint64_t needed) {
-  return Error(Code::kInvalidArgument, path, " has ", FormatBytes(size),
-               ", the pool needs ", FormatBytes(needed),
-               ", and its file system does not let files grow; make the file "
-               "with its size by the file system's own tool (for famfs: famfs "
-               "creat -s ",
-               needed, " -m 0600 ", path, "), then name it");
-}
-
 }  // namespace
-
-Status FileError(int error, const std::string& action,
-                 const std::string& path) {
-  const std::string text = "cannot " + action + " " + path + ": " +
-                           std::generic_category().message(error);
-  switch (error) {
-    case ENOENT:
-    case ENOTDIR:
-      if (path.starts_with("/dev/") && !path.starts_with("/dev/shm/"))
-        return Error(Code::kNotFound, text,
-                     "; this host has no such device: python -m jax_cxl doctor "
-                     "lists its dax devices");
-      return Error(Code::kNotFound, text,
-                   "; check the path, and create its directory first");
-    case ENXIO:
-    case ENODEV:
-      return Error(Code::kNotFound, text,
-                   "; check that the device is online (daxctl list)");
-    case EACCES:
-    case EPERM:
-    case EROFS:
-      return Error(Code::kPermissionDenied, text,
-                   "; run as a user who may write there, or name another path");
-    case ELOOP:
-      return Error(Code::kPermissionDenied, text,
-                   "; symbolic links are refused, name the file itself");
-    case EEXIST:
-      return Error(Code::kAlreadyExists, text, "; name another path");
-    case EISDIR:
-    case ENAMETOOLONG:
-    case EINVAL:
-      return Error(Code::kInvalidArgument, text, "; name a file");
-    case EMFILE:
-    case ENFILE:
-      return Error(Code::kResourceExhausted, text,
-                   "; raise the limit on open files (ulimit -n)");
-    case ENOSPC:
-    case EDQUOT:
-    case ENOMEM:
-      return Error(Code::kResourceExhausted, text,
-                   "; free some space or name another path");
-    default:
-      return Error(Code::kInternal, text);
-  }
-}
 
 Result<PoolFile> PoolFile::Open(const std::string& path, int flags) {
   PoolFile file;
@@ -329,33 +201,7 @@ Status PoolFile::Reserve(uint64_t offset, uint64_t bytes) {
       !IsRefusal(errno)) {
     return FileError(errno, "shorten", path_);
   }
-  CXL_ASSIGN_OR_RETURN(const struct stat before, Stat(fd(), path_));
-  // Check the free space first: filling /dev/shm before giving up would take
-  // long and starve other processes meanwhile.
-  const uint64_t present = static_cast<uint64_t>(before.st_blocks) * 512;
-  const uint64_t missing = bytes > present ? bytes - present : 0;
-  // Some file systems do not count the blocks of an existing file completely,
-  // so the check applies only to files that grow.
-  const bool grows = static_cast<uint64_t>(before.st_size) < offset + bytes;
-  if (grows && HasSizeLimit(fd()) && missing > FreeBytes(fd())) {
-    return NoSpace(path_, missing, FreeBytes(fd()));
-  }
-  int error = Allocate(fd(), offset, bytes);
-  if (IsRefusal(error)) {
-    const auto size = static_cast<uint64_t>(before.st_size);
-    error = Append(fd(), size, offset + bytes);
-    if (error != 0 && error != ENOSPC && error != EDQUOT && error != EFBIG)
-      return CannotGrow(path_, size, offset + bytes);
-  }
-  if (error == 0) return OkStatus();
-  if (!created_ && ftruncate(fd(), before.st_size) != 0) {
-    return FileError(errno, "restore the size of", path_);
-  }
-  if (error == EFBIG) return TooLarge(path_, offset + bytes);
-  if (error == ENOSPC || error == EDQUOT) {
-    return NoSpace(path_, missing, FreeBytes(fd()));
-  }
-  return FileError(error, "reserve space in", path_);
+  return ReserveSpace(fd(), path_, offset, bytes, /*restore_size=*/!created_);
 }
 
 Status PoolFile::ShareLock() {

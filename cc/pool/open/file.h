@@ -63,10 +63,8 @@ class PoolFile {
   // Returns the size of the file, or 0 on error.
   uint64_t Size() const;
 
-  // Gives [offset, offset + bytes) memory or disk blocks, so that no access
-  // raises SIGBUS later. If that fails, an existing file keeps its size. Some
-  // file systems cannot allocate or truncate (famfs): there the file must have
-  // its size before.
+  // Reserves space for [offset, offset + bytes) (reserve.h). If that fails, an
+  // existing file keeps its size.
   Status Reserve(uint64_t offset, uint64_t bytes);
 
   // Replaces the exclusive lock by a shared one, so that other processes can
@@ -105,10 +103,6 @@ class PoolFile {
   uint64_t align_ = 0;        // of a device
   pid_t owner_ = 0;  // the process that may remove the name; not its children
 };
-
-// Makes an error from `error`, an errno value, which determines its code and
-// text.
-Status FileError(int error, const std::string& action, const std::string& path);
 
 }  // namespace jax_cxl::pool
 
