@@ -7,34 +7,25 @@
 #include "cc/engine/cuda/reduce.cuh"
 #include "cc/engine/cuda/row_moves.cuh"
 #include "cc/engine/cuda/stripes.cuh"
+#include "cc/engine/cuda/vector_loop.cuh"
 
 namespace jax_cxl::cuda {
 namespace {
 
-constexpr int kCopyUnroll = 8;
-
-// Moves this warp's vectors of a range, with several loads in flight per
-// thread.
+// Moves this warp's vectors of a range.
 template <typename Load, typename Store>
 __device__ __forceinline__ void MoveVectors(DataWarp& warp,
                                             const StripeVectors& vectors,
                                             uint64_t bytes, const Load& load,
                                             const Store& store) {
-  for (uint32_t base = warp.thread(); base < vectors.size();
-       base += warp.threads() * kCopyUnroll) {
-    uint4 values[kCopyUnroll];
-    uint64_t offsets[kCopyUnroll];
-#pragma unroll
-    for (int k = 0; k < kCopyUnroll; ++k) {
-      const uint32_t i = base + k * warp.threads();
-      offsets[k] = i < vectors.size() ? vectors.Offset(i) : bytes;
-      if (offsets[k] < bytes) values[k] = load(offsets[k], bytes - offsets[k]);
-    }
-#pragma unroll
-    for (int k = 0; k < kCopyUnroll; ++k)
-      if (offsets[k] < bytes) store(offsets[k], values[k], bytes - offsets[k]);
-  }
-  warp.Rotate(vectors.size());
+  ForEachVector<MovingVector>(
+      warp, vectors, bytes,
+      [&](MovingVector& v) {
+        if (v.offset < bytes) v.value = load(v.offset, bytes - v.offset);
+      },
+      [&](MovingVector& v) {
+        if (v.offset < bytes) store(v.offset, v.value, bytes - v.offset);
+      });
 }
 
 __device__ StripeVectors VectorsOf(const DeviceCall& call, uint64_t at,

@@ -8,14 +8,13 @@
 #include "cc/engine/cuda/device_memory.cuh"
 #include "cc/engine/cuda/rows.h"
 #include "cc/engine/cuda/stripes.cuh"
+#include "cc/engine/cuda/vector_loop.cuh"
 
 // How data warps execute the steps of operations that move rows. They go
 // through the vectors of a step as in every call, several at a time. A put
 // leaves out vectors of rows that nobody takes. A get loads a vector only if
 // its row has a place in the output, and stores it in each of its places.
 namespace jax_cxl::cuda {
-
-constexpr int kRowUnroll = 8;
 
 // A vector of a block: its row, and its place in the row. Requires rows of
 // whole vectors.
@@ -69,11 +68,15 @@ __device__ __forceinline__ bool IsPublished(const DeviceRows& rows,
   return false;
 }
 
-// Visits the vectors [first, vectors.size()) of this thread, kRowUnroll at a
-// time. `use(offset)` returns -1 if a vector does not move, `load` and `store`
-// move it. `follow` takes what `use` returned, and its result goes to `store`.
-// So its load is under way together with others. Returns the number of vectors
-// that this thread has moved.
+struct MovingRowVector : MovingVector {
+  int32_t used;  // -1: the vector does not move
+  int32_t following;
+};
+
+// Moves this thread's vectors that `use(offset)` does not leave out by
+// returning -1. `load` and `store` move a vector. `follow` takes what `use`
+// returned, and its result goes to `store`. So its load is under way together
+// with others. Returns the number of vectors that this thread has moved.
 template <typename Use, typename Follow, typename Load, typename Store>
 __device__ __forceinline__ uint32_t MoveSome(DataWarp& warp,
                                              const StripeVectors& vectors,
@@ -82,29 +85,20 @@ __device__ __forceinline__ uint32_t MoveSome(DataWarp& warp,
                                              const Load& load,
                                              const Store& store) {
   uint32_t moved = 0;
-  for (uint32_t base = warp.thread(); base < vectors.size();
-       base += warp.threads() * kRowUnroll) {
-    uint4 values[kRowUnroll];
-    uint64_t offsets[kRowUnroll];
-    int32_t used[kRowUnroll], following[kRowUnroll];
-#pragma unroll
-    for (int k = 0; k < kRowUnroll; ++k) {
-      const uint32_t i = base + k * warp.threads();
-      offsets[k] = i < vectors.size() ? vectors.Offset(i) : bytes;
-      used[k] = offsets[k] < bytes ? use(offsets[k]) : -1;
-      moved += used[k] >= 0;
-    }
-#pragma unroll
-    for (int k = 0; k < kRowUnroll; ++k)
-      if (used[k] >= 0) values[k] = load(offsets[k], bytes - offsets[k]);
-#pragma unroll
-    for (int k = 0; k < kRowUnroll; ++k)
-      following[k] = used[k] >= 0 ? follow(used[k]) : -1;
-#pragma unroll
-    for (int k = 0; k < kRowUnroll; ++k)
-      if (used[k] >= 0) store(offsets[k], values[k], used[k], following[k]);
-  }
-  warp.Rotate(vectors.size());
+  using Vector = MovingRowVector;
+  ForEachVector<Vector>(
+      warp, vectors, bytes,
+      [&](Vector& v) {
+        v.used = v.offset < bytes ? use(v.offset) : -1;
+        moved += v.used >= 0;
+      },
+      [&](Vector& v) {
+        if (v.used >= 0) v.value = load(v.offset, bytes - v.offset);
+      },
+      [&](Vector& v) { v.following = v.used >= 0 ? follow(v.used) : -1; },
+      [&](Vector& v) {
+        if (v.used >= 0) store(v.offset, v.value, v.used, v.following);
+      });
   return moved;
 }
 

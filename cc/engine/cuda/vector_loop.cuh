@@ -1,0 +1,50 @@
+#ifndef JAX_CXL_ENGINE_CUDA_VECTOR_LOOP_CUH_
+#define JAX_CXL_ENGINE_CUDA_VECTOR_LOOP_CUH_
+
+#include <cstdint>
+
+#include "cc/engine/cuda/block.cuh"
+#include "cc/engine/cuda/stripes.cuh"
+
+namespace jax_cxl::cuda {
+
+// A vector that a thread moves.
+struct MovingVector {
+  uint64_t offset;  // from the begin of the step's bytes; outside: at least
+                    // their number
+  uint4 value;
+};
+
+// Visits this thread's vectors of the `bytes` bytes of a step, several at a
+// time. `Vector` is MovingVector, or derived from it. Each phase is a function
+// of one Vector. All of these vectors go through a phase before the first of
+// them enters the next phase, so their loads are under way together. A phase
+// leaves out vectors that are outside.
+template <typename Vector, typename Phase, typename... Phases>
+__device__ __forceinline__ void ForEachVector(DataWarp& warp,
+                                              const StripeVectors& vectors,
+                                              uint64_t bytes,
+                                              const Phase& first,
+                                              const Phases&... others) {
+  constexpr int kUnroll = 8;
+  for (uint32_t base = warp.thread(); base < vectors.size();
+       base += warp.threads() * kUnroll) {
+    Vector several[kUnroll];
+#pragma unroll
+    for (int k = 0; k < kUnroll; ++k) {
+      const uint32_t i = base + k * warp.threads();
+      several[k].offset = i < vectors.size() ? vectors.Offset(i) : bytes;
+      first(several[k]);
+    }
+    const auto for_all = [&](const auto& phase) {
+#pragma unroll
+      for (int k = 0; k < kUnroll; ++k) phase(several[k]);
+    };
+    (for_all(others), ...);
+  }
+  warp.Rotate(vectors.size());
+}
+
+}  // namespace jax_cxl::cuda
+
+#endif  // JAX_CXL_ENGINE_CUDA_VECTOR_LOOP_CUH_
