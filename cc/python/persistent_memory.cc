@@ -8,10 +8,13 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "cc/pool/persistent/persistent_memory.h"
 #include "cc/python/errors.h"
+#include "cc/python/pool.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -38,19 +41,18 @@ void RunUnlocked(const Run& run) {
 
 }  // namespace
 
-void BindPersistentMemory(nb::module_& m, MakePoolSpec make_spec) {
+void BindPersistentMemory(nb::module_& m) {
   nb::class_<PersistentMemory>(m, "PersistentMemory",
                                "Memory that outlives the jobs that use it "
                                "(cc/pool/persistent/persistent_memory.h).")
       .def_static(
           "open",
-          [make_spec = std::move(make_spec)](
-              const std::string& kind, std::vector<std::string> paths,
-              uint64_t bytes, int devices_per_path, uint64_t offset,
-              const std::string& coherence) {
+          [](const std::string& kind, std::vector<std::string> paths,
+             uint64_t bytes, int devices_per_path, uint64_t offset,
+             const std::string& coherence) {
             const pool::PoolSpec spec =
-                make_spec(kind, std::move(paths), bytes, devices_per_path,
-                          offset, coherence);
+                MakePoolSpec(kind, std::move(paths), bytes, devices_per_path,
+                             offset, coherence);
             nb::gil_scoped_release release;
             auto memory = PersistentMemory::Open(spec);
             nb::gil_scoped_acquire acquire;

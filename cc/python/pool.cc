@@ -1,0 +1,209 @@
+#include "cc/python/pool.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/comm/health/peers.h"
+#include "cc/comm/health/regroup.h"
+#include "cc/pool/layout/geometry.h"
+#include "cc/pool/layout/layout.h"
+#include "cc/pool/memory_check.h"
+#include "cc/python/errors.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace jax_cxl {
+namespace {
+
+// In tests, makes the interposer between this process and its pools.
+pool::MakeInterposer& TheInterposer() {
+  // Never destroyed: pools may still be opened while the process exits.
+  static auto& make = *new pool::MakeInterposer;
+  return make;
+}
+
+}  // namespace
+
+pool::PoolSpec MakePoolSpec(const std::string& kind,
+                            std::vector<std::string> paths, uint64_t bytes,
+                            int devices_per_path, uint64_t offset,
+                            const std::string& coherence) {
+  pool::PoolSpec spec;
+  spec.kind = kind == "dax"    ? pool::PoolKind::kDax
+              : kind == "file" ? pool::PoolKind::kFile
+                               : pool::PoolKind::kShm;
+  spec.paths = std::move(paths);
+  spec.bytes = bytes;
+  spec.devices_per_path = devices_per_path;
+  spec.offset = offset;
+  spec.coherence = ValueOrRaise(pool::ParseCoherenceMode(coherence));
+  spec.make_interposer = TheInterposer();
+  return spec;
+}
+
+PyPool::PyPool(std::unique_ptr<pool::Pool> pool) {
+  hosts_.push_back({std::move(pool), {}, nullptr});
+}
+
+pool::Pool* PyPool::get() const {
+  if (hosts_.empty())
+    RaiseIfError(Error(Code::kFailedPrecondition,
+                       "the pool already belongs to the runtime"));
+  return hosts_[0].pool.get();
+}
+
+void PyPool::Register(int rank, int process_index, int device_id) {
+  const pool::Pool* first = get();
+  // An interposer emulates one host, so each rank gets its own.
+  if (first->spec().make_interposer && !hosts_.back().ranks.empty()) {
+    hosts_.push_back({ValueOrRaise(pool::Pool::Attach(
+                          first->spec(), first->world_size(), first->token())),
+                      {},
+                      nullptr});
+  }
+  hosts_.back().ranks.push_back(rank);
+  comm::Register(hosts_.back().pool.get(), rank, process_index, device_id);
+}
+
+std::vector<comm::Runtime::Host> PyPool::Release() {
+  get();
+  return std::exchange(hosts_, {});
+}
+
+void BindPool(nb::module_& m) {
+  nb::class_<PyPool>(m, "Pool")
+      .def_static(
+          "create",
+          [](const std::string& kind, std::vector<std::string> paths,
+             uint64_t bytes, int devices_per_path, uint64_t offset,
+             const std::string& coherence, int world_size, double dead_after) {
+            pool::PoolSpec spec =
+                MakePoolSpec(kind, std::move(paths), bytes, devices_per_path,
+                             offset, coherence);
+            spec.dead_after_s = dead_after;
+            nb::gil_scoped_release release;
+            auto pool = pool::Pool::Create(spec, world_size);
+            nb::gil_scoped_acquire acquire;
+            return PyPool(ValueOrRaise(std::move(pool)));
+          },
+          nb::kw_only(), "kind"_a, "paths"_a, "bytes"_a, "devices_per_path"_a,
+          "offset"_a, "coherence"_a, "world_size"_a, "dead_after"_a = 5.0)
+      .def_static(
+          "attach",
+          [](const std::string& kind, std::vector<std::string> paths,
+             uint64_t bytes, int devices_per_path, uint64_t offset,
+             const std::string& coherence, int world_size, uint64_t token) {
+            pool::PoolSpec spec =
+                MakePoolSpec(kind, std::move(paths), bytes, devices_per_path,
+                             offset, coherence);
+            return PyPool(
+                ValueOrRaise(pool::Pool::Attach(spec, world_size, token)));
+          },
+          nb::kw_only(), "kind"_a, "paths"_a, "bytes"_a, "devices_per_path"_a,
+          "offset"_a, "coherence"_a, "world_size"_a, "token"_a)
+      .def("register", &PyPool::Register, "rank"_a, "process_index"_a,
+           "device_id"_a)
+      .def(
+          "registered",
+          [](PyPool& self, int rank) {
+            return comm::Registered(*self.get(), rank);
+          },
+          "rank"_a)
+      .def(
+          "boot_id",
+          [](PyPool& self, int rank) {
+            return comm::BootIdOf(*self.get(), rank);
+          },
+          "Boot id of the kernel under which a registered rank runs.", "rank"_a)
+      .def(
+          "measure_memory",
+          [](PyPool& self) {
+            const pool::MemorySpeed speed =
+                ValueOrRaise(pool::MeasureMemory(*self.get()));
+            nb::dict found;
+            found["bytes"] = speed.bytes;
+            found["load_ns"] = speed.load_ns;
+            found["store_ns"] = speed.store_ns;
+            found["load_gbs"] = speed.load_gbs;
+            found["store_gbs"] = speed.store_gbs;
+            found["non_temporal_store_gbs"] = speed.non_temporal_store_gbs;
+            found["write_back_gbs"] = speed.write_back_gbs;
+            return found;
+          },
+          "cc/pool/memory_check.h; for `python -m jax_cxl doctor`.")
+      .def("check_words",
+           [](PyPool& self) { return pool::CheckWords(*self.get()); })
+      .def(
+          "check_word_address",
+          [](PyPool& self, uint64_t index) {
+            return reinterpret_cast<uintptr_t>(
+                pool::CheckWord(*self.get(), index));
+          },
+          "index"_a)
+      .def(
+          "write_back_check_word",
+          [](PyPool& self, uint64_t index) {
+            pool::WriteBackCheckWord(*self.get(), index);
+          },
+          "index"_a)
+      .def(
+          "store_check_word",
+          [](PyPool& self, uint64_t index, uint64_t value, bool write_back) {
+            pool::StoreCheckWord(*self.get(), index, value, write_back);
+          },
+          "index"_a, "value"_a, "write_back"_a)
+      .def(
+          "load_check_word",
+          [](PyPool& self, uint64_t index, bool drop) {
+            return pool::LoadCheckWord(*self.get(), index, drop);
+          },
+          "index"_a, "drop"_a)
+      .def(
+          "pass_doorbell",
+          [](PyPool& self, bool first, int rounds, double timeout) {
+            return ValueOrRaise(
+                pool::PassDoorbell(*self.get(), first, rounds, timeout));
+          },
+          "first"_a, "rounds"_a, "timeout"_a)
+      .def("unlink", [](PyPool& self) { self.get()->Unlink(); })
+      .def_prop_ro("token", [](PyPool& self) { return self.get()->token(); })
+      .def_prop_ro("total_bytes",
+                   [](PyPool& self) { return self.get()->total_bytes(); })
+      .def(
+          "opened_file",
+          [](PyPool& self) {
+            return std::pair(self.get()->fd(), self.get()->spec().offset);
+          },
+          "Descriptor of the pool's (first) file, and the pool's offset in it: "
+          "the arguments of read_job_record.");
+
+  m.def(
+      "interpose",
+      [](const nb::capsule& make) {
+        TheInterposer() = *static_cast<const pool::MakeInterposer*>(
+            make.data("jax_cxl.MakeInterposer"));
+      },
+      "For tests: sets the interposer of the pools that this process opens "
+      "from now on (cc/pool/coherence/interposer.h).",
+      "make_interposer"_a);
+  m.def("sweep_leftovers", &pool::SweepLeftovers,
+        "Removes the pools that dead jobs of this user have left in /dev/shm. "
+        "Returns their paths.");
+  m.attr("AUTOMATIC_RANK_BYTES") = pool::kAutomaticRankBytes;
+  m.def("automatic_path_bytes", &pool::AutomaticPathBytes,
+        "Returns the size of a pool's path if the user gives none "
+        "(cc/pool/layout/geometry.h).",
+        "world_size"_a, "num_paths"_a, "devices_per_path"_a, "rank_bytes"_a);
+  m.attr("POOL_MAGIC") = nb::bytes(pool::kMagic, sizeof(pool::kMagic));
+}
+
+}  // namespace jax_cxl
