@@ -99,11 +99,8 @@ class DeviceChannel {
   }
   Result<cudaStream_t> EnqueueRecorded(const Call& call, bool aside,
                                        cudaStream_t stream);
-  Status FinishConnecting();
   Status FollowLast(cudaStream_t stream);
   bool StartsNewLayout(const cuda::Shape& shape) const;
-  Status UploadMembers();
-  Status OpenRelay();
   cuda::DeviceCall Prepare(const Call& call, const StoredPlan& gpu_plan,
                            const pool::CallDescriptor& descriptor,
                            SlotUse use) const;
@@ -114,6 +111,11 @@ class DeviceChannel {
   Result<cuda::CopyTimes> TakeTimes(uint64_t place);
   void Note(const Call& call, const pool::CallDescriptor& descriptor,
             const StoredPlan& gpu_plan);
+
+  // In device_channel_opening.cc, with Open and Connect.
+  Status FinishConnecting();
+  Status OpenRelay();
+  Status UploadMembers();
 
   // In device_channel_plans.cc.
   Path PathOf(const Call& call, bool aside) const;

@@ -1,0 +1,94 @@
+// How DeviceChannel opens and connects, before its first call. This belongs to
+// the enqueuing side.
+
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cc/comm/cuda/device_channel.h"
+#include "cc/engine/cuda/executor.h"
+
+namespace jax_cxl::comm {
+
+Status DeviceChannel::Open(Arena* arena, Recorder* recorder) {
+  CXL_RETURN_IF_ERROR(connection_.Open(arena, recorder));
+  recorded_.emplace(recorder, connection_.key());
+  CXL_ASSIGN_OR_RETURN(scratch_, AllocateDevice<cuda::DeviceScratch>(1));
+  CXL_RETURN_IF_ERROR(cuda::CudaStatus(
+      cudaMemcpy(&scratch_[0].flagged_released, &flagged_rounds_,
+                 sizeof(flagged_rounds_), cudaMemcpyHostToDevice),
+      "copying a channel to the device"));
+  CXL_ASSIGN_OR_RETURN(status_, AllocatePinned<cuda::DeviceStatus>(1));
+  return cuda::CudaStatus(
+      cudaEventCreateWithFlags(&last_done_, cudaEventDisableTiming),
+      "cudaEventCreate");
+}
+
+Status DeviceChannel::Connect(const Call& call) {
+  for (uint64_t found = 0; !connected_;) {
+    CXL_ASSIGN_OR_RETURN(const bool all, connection_.Connect());
+    if (all) return FinishConnecting();
+    const std::vector<int> missing = connection_.Missing();
+    const DeviceWait wait = {.call = &call,
+                             .begun = true,
+                             .missing = missing,
+                             .at_work = {},
+                             .progress = missing.size()};
+    CXL_RETURN_IF_ERROR(waits_.Check(wait, peers_->AwakeTime()));
+    if (std::exchange(found, missing.size()) != missing.size()) {
+      std::lock_guard lock(mutex_);
+      recorded_->Wait(calls_, connection_.group().members[missing.front()]);
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  return OkStatus();
+}
+
+Status DeviceChannel::FinishConnecting() {
+  std::vector<cuda::DeviceControl*> controls;
+  for (size_t member = 0; member < connection_.members().size(); ++member)
+    controls.push_back(connection_.control(static_cast<int>(member)));
+  journal_ = std::make_unique<Journal>(pool_, connection_.group(),
+                                       std::move(controls));
+  if (relay_ != nullptr) CXL_RETURN_IF_ERROR(OpenRelay());
+  return UploadMembers();
+}
+
+// With a relay, the device uses its own words, which the relay passes on.
+Status DeviceChannel::OpenRelay() {
+  const size_t size = connection_.members().size();
+  CXL_ASSIGN_OR_RETURN(mirror_, AllocatePinned<cuda::MirrorWords>(size));
+  std::vector<cuda::DeviceControl*> in_pool;
+  std::vector<cuda::MirrorWords*> mirror;
+  for (size_t member = 0; member < size; ++member) {
+    in_pool.push_back(connection_.control(static_cast<int>(member)));
+    mirror.push_back(&mirror_[member]);
+  }
+  channel_relay_ = std::make_unique<ChannelRelay>(
+      connection_.doorbells(), !options_.gpu_writes_memory, std::move(in_pool),
+      std::move(mirror), connection_.group().self);
+  connection_.Mirror(mirror_.get());
+  relay_->Add(channel_relay_.get());
+  return OkStatus();
+}
+
+Status DeviceChannel::UploadMembers() {
+  const std::vector<cuda::MemberView>& members = connection_.members();
+  CXL_ASSIGN_OR_RETURN(
+      staging_,
+      AllocateDevice<std::byte>(cuda::CopyEngine::kBuffers * staging_bytes()));
+  CXL_ASSIGN_OR_RETURN(members_,
+                       AllocateDevice<cuda::MemberView>(members.size()));
+  CXL_RETURN_IF_ERROR(
+      cuda::CudaStatus(cudaMemcpy(members_.get(), members.data(),
+                                  members.size() * sizeof(cuda::MemberView),
+                                  cudaMemcpyHostToDevice),
+                       "copying a channel to the device"));
+  connected_ = true;
+  return OkStatus();
+}
+
+}  // namespace jax_cxl::comm
