@@ -17,12 +17,27 @@
 namespace jax_cxl::ffi {
 
 // One custom call of one compiled program: its attributes, and the identities
-// of its executions, which are the same on every rank.
+// of its executions. XLA makes a CallSite for each call when it loads a
+// program.
 //
-// XLA makes a CallSite for each call when it loads a program. The calls of a
-// program have the same numbers on all ranks. In a program that the compiler
-// hook has changed (jax_cxl/_takeover/hook.py) the hook has numbered them. In
-// any other program ProgramSites numbers them.
+// The *identity* of a call tells the ranks of a group that they make the same
+// call, in whatever order each rank starts its calls. It is a hash of four
+// values, which are equal on all ranks that run the same programs:
+//
+//  - The name of the program.
+//  - The number of the call in the program. If the compiler hook has changed
+//    the program (jax_cxl/_takeover/hook.py), the hook has numbered the calls.
+//    Otherwise ProgramSites numbers them.
+//  - The number of the launch. Executions counts the launches of programs of
+//    this name between the same groups of ranks, from 0 in each job.
+//  - The number of the execution in the launch, because a loop executes a call
+//    several times.
+//
+// If ranks launch different programs that have the same name, different calls
+// can have the same identity. Members therefore also compare descriptors
+// (comm::Negotiation). docs/decisions/0002 says why the identity consists of
+// these values. Calls between GPUs are counted instead (comm::CountedCalls),
+// because XLA orders them in the same way on all ranks.
 //
 // NextIdentity is thread-safe. Everything else is constant.
 class CallSite {
@@ -61,9 +76,9 @@ class CallSite {
   // The generation of the runtime for which the call was lowered.
   int generation() const { return generation_; }
 
-  // Returns the identity of this device's next execution of the call, in launch
-  // `run_id` of the program. A loop executes the same call several times. `job`
-  // is the runtime's number in this process.
+  // Returns the identity of this device's next execution of the call, in the
+  // launch that XLA calls `run_id`. `job` is the runtime's number in this
+  // process.
   Result<uint64_t> NextIdentity(uint64_t job, int64_t run_id,
                                 int32_t device_ordinal);
 

@@ -46,8 +46,8 @@ struct RowOperands {
 
 // A collective call that a rank has started.
 struct Call {
-  // The same on all ranks for one call, in whatever order ranks start calls.
-  // Two calls of a group have different identities, unless one has ended on
+  // The same on all ranks for one call (cc/ffi/call_site.h says how). Two calls
+  // of a group have different identities, unless one has ended on
   // every rank before any rank starts the other.
   uint64_t identity = 0;
   uint64_t number = 0;  // counts the rank's calls from 1; set by its Recorder
