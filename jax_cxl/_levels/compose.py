@@ -1,7 +1,8 @@
 """Collectives in levels, composed of collectives inside the processes and between them.
 
-With H processes and G ranks in each, a rank's array takes these ways ("inside" moves nothing
-through the pool, "across" runs between the ranks that have the same place in their processes):
+With H processes and G ranks in each, a collective takes these steps. A step "inside" a process
+moves nothing through the pool. A step "across" runs between the ranks that have the same place in
+their processes.
 
     all-reduce       inside: reduce-scatter   across: all-reduce of a G-th   inside: all-gather
     reduce-scatter   inside: reduce-scatter   across: reduce-scatter
@@ -31,8 +32,8 @@ class Levels:
       split: how the ranks lie in processes.
       inside: has `reduce_scatter`, `all_gather`, `all_to_all` and `scatter` between the ranks of a
         process, of arrays whose first dimension counts these ranks.
-      across: called as (op, x, root) with a collective between processes; a first dimension counts
-        the processes.
+      across: function of (op, x, root) that runs a collective across. The first dimension of its
+        operand or result counts the processes, where the collective has blocks.
     """
 
     split: Split
@@ -67,6 +68,7 @@ class Levels:
         return whole.reshape(-1)[: x.size].reshape(x.shape)
 
     def _across(self, op: Op, x: Any, root: int = 0) -> Any:
+        """Runs a collective across. With one process only the shape changes."""
         if self.split.processes == 1:
             if op is Op.ALL_GATHER:
                 return x[None]
@@ -74,7 +76,7 @@ class Levels:
         return self.across(op, x, root)
 
     def _by_place(self, x: Any) -> Any:
-        """Blocks in the order of ranks as an array by place in the process and process."""
+        """Turns blocks in the order of ranks into an array of shape (places, processes, ...)."""
         order = self.split.at.T
         return _reordered(x, order.reshape(-1)).reshape(*order.shape, *x.shape[1:])
 
@@ -87,7 +89,7 @@ class Levels:
 def _reordered(x: Any, order: np.ndarray) -> Any:
     """Returns the rows of x in another order."""
     n = len(order)
-    # A transposition, where the order is one: XLA copies it faster than single rows.
+    # If the order is a transposition, write it as one: XLA copies that faster than single rows.
     for rows in (r for r in range(1, n) if n % r == 0):
         if (np.arange(n).reshape(rows, -1).T.reshape(-1) == order).all():
             return x.reshape(rows, n // rows, *x.shape[1:]).swapaxes(0, 1).reshape(x.shape)

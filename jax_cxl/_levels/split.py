@@ -33,7 +33,10 @@ class Split:
 
 
 def of(groups: np.ndarray, process_of: Mapping[int, int]) -> Split | None:
-    """Returns the grid of groups of ranks, None if there is none.
+    """Returns how groups of ranks lie in processes.
+
+    Returns None if some process has fewer ranks of a group than another, if every process has one,
+    or if the ranks of two groups lie in different ways.
 
     Args:
       groups: ranks, a group in each row.

@@ -25,7 +25,7 @@ NEVER = 1 << 62
 def limits(
     op: Op, flat: Mapping[int, float], in_levels: Mapping[int, float], margin: float
 ) -> dict[str, int]:
-    """Returns the field of the tuning table for a collective.
+    """Returns the bytes from which a collective runs in levels, as a field of the tuning table.
 
     Args:
       op: the collective.

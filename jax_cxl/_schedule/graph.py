@@ -45,6 +45,7 @@ class Graph:
         self._computation, self._estimates = computation, estimates
         self._instructions = [computation.instruction(number) for number in sequence]
         self._position = {number: i for i, number in enumerate(sequence)}
+        # The starts and dones of the collectives.
         self._bounds = {self._position[n] for c in collectives for n in (c.start, c.done)}
         self._memory = Memory(module, computation, self._instructions, self._position, self._bounds)
         self._before: list[list[int]] = []

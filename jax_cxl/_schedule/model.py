@@ -19,9 +19,9 @@ class Node:
       before: the instructions that must come first.
       seconds: how long it takes, an estimate.
       size: bytes of its result, 0 if another instruction's result has them.
-      movable: whether it may move forward. It writes only its own result, and waits for nothing.
+      movable: whether it may run earlier. It writes only its own result, and waits for nothing.
       view: whether it only names memory. It may stand anywhere before its users.
-      deferrable: whether it may move backward.
+      deferrable: whether it may run later.
       names: the instructions whose results it names, if it is a view; by default those of `before`.
     """
 

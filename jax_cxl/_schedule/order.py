@@ -1,8 +1,8 @@
 """Decides when collectives of a scheduled computation start, and when the program waits for them.
 
-Instructions other than collectives keep their order, with two exceptions: those that a start needs
-move forward with it, and light ones that would wait for a collective are put off. The decision
-depends on nothing but the arguments, so it is equal on all ranks.
+Other instructions keep their order, with two exceptions. The instructions that a start needs run
+earlier, together with the start. A light instruction that would wait for a collective runs later.
+The decision depends on nothing but the arguments, so it is equal on all ranks.
 """
 
 from collections.abc import Sequence
@@ -67,10 +67,12 @@ class _Arrangement:
     def __init__(self, nodes: Sequence[Node], pairs: Sequence[Pair], limit: int) -> None:
         self._nodes = nodes
         movable = [pair for pair in pairs if pair.movable]
+        # The starts and dones that may move.
         self._bounds = {p for pair in movable for p in (pair.start, pair.done)}
         kept = {p for pair in pairs for p in (pair.start, pair.done)} - self._bounds
         # Views that no instruction uses stay, so that they keep no memory.
         kept |= set(range(len(nodes))) - self._bounds - {b for n in nodes for b in n.before}
+        # The instructions that the loop of `order` visits, one after another.
         self._fixed = [
             p for p, node in enumerate(nodes) if p in kept or not (node.view or p in self._bounds)
         ]
@@ -80,6 +82,7 @@ class _Arrangement:
         # The most urgent collective comes first. Equally urgent ones stay in XLA's order.
         self._waiting = sorted(movable, key=lambda pair: (self._need[pair.done], pair.start))
         self._deferred: list[int] = []
+        # Seconds until each instruction has ended, without waits.
         self._spent = np.cumsum([node.seconds for node in nodes])
 
     def order(self) -> Order:

@@ -10,7 +10,9 @@ from jax_cxl._schedule.model import Node, Pair
 def used(nodes: Sequence[Node], pairs: Sequence[Pair], positions: Sequence[int]) -> np.ndarray:
     """Returns the bytes in use at each place of an order."""
     starts = {pair.done: pair.start for pair in pairs}
+    # For each instruction, the instructions whose memory its result names.
     owners: dict[int, frozenset[int]] = {}
+    # The places at which the memory of a result begins and ends to be in use.
     first, last = {}, {}
     for place, position in enumerate(positions):
         node = nodes[position]
@@ -64,7 +66,12 @@ class Usage:
         return True
 
     def ended(self, order: Sequence[int], now: int) -> None:
-        """Adds the operands that stayed in memory for longer than in XLA's order."""
+        """Adds the operands of collectives that ended later than in XLA's order.
+
+        Args:
+          order: the instructions that have run.
+          now: the place at which the last of them ran.
+        """
         for position in order[self._seen :]:
             pair = self._pairs.get(position)
             if pair is not None and now > position:

@@ -11,7 +11,8 @@
 namespace jax_cxl::comm {
 namespace {
 
-// A device without progress for this long has used all that it has received.
+// A device that has made no progress for this long has used all that it has
+// received. So it really waits for its peers.
 constexpr double kCertainAfterS = 0.2;
 
 }  // namespace
@@ -41,7 +42,7 @@ Status DeviceWaits::Check(const DeviceWait& wait, Clock::time_point now) {
                         now);
 }
 
-// Describes the call of another rank that should be `call`.
+// Describes the call that another rank makes in the place of `call`.
 std::string DeviceWaits::CallOf(const Call& call, int rank) const {
   const pool::Doorbells doorbells(pool_->coherence(), pool_->epoch());
   const std::optional<RecordedCall> found =

@@ -13,7 +13,8 @@ namespace {
 
 // Time without progress before a rank looks for a cycle of waits.
 constexpr auto kStallTime = std::chrono::milliseconds(100);
-// Two, because the first may have begun before the others were seen.
+// Number of beats of each other rank before a stall is certain. Two, because a
+// rank may have begun its next beat before this rank saw the others.
 constexpr uint64_t kBeatsAfter = 2;
 
 // The call with every detail in which two ranks' versions of it may differ.

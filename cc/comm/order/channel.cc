@@ -5,6 +5,7 @@
 #include "cc/base/ticks.h"
 
 namespace jax_cxl::comm {
+
 Channel::Channel(pool::Pool* pool, Peers* peers, Recorder* recorder,
                  const Options& options, Group group)
     : pool_(pool),
@@ -86,7 +87,7 @@ Result<bool> Channel::Exchange(std::vector<Finished>* finished) {
 
 Status Channel::StartNext(bool* started) {
   if (pending() == 0) return OkStatus();
-  CXL_ASSIGN_OR_RETURN(StartedCall next, negotiation_->Next(CallsLeftBehind()));
+  CXL_ASSIGN_OR_RETURN(StartedCall next, negotiation_->Next(ReleasedCalls()));
   if (next.call == nullptr) return OkStatus();
   current_ = std::move(next.call);
   *started = true;
@@ -106,13 +107,13 @@ void Channel::RecordStart(const Call& call) {
   recorder_->Start(call.number, at_once_ ? call.submitted : Ticks());
 }
 
-uint64_t Channel::CallsLeftBehind() {
+uint64_t Channel::ReleasedCalls() {
   while (!call_ends_.empty() &&
          connection_.rings()->BehindReleasing(call_ends_.front()) < 0) {
     call_ends_.pop_front();
-    ++calls_left_behind_;
+    ++released_calls_;
   }
-  return calls_left_behind_;
+  return released_calls_;
 }
 
 std::vector<int> Channel::WaitingFor() const {

@@ -73,7 +73,7 @@ class Channel {
   Status StartNext(bool* started);
   std::vector<int> WaitingFor() const;
   const Call* oldest() const;
-  uint64_t CallsLeftBehind();
+  uint64_t ReleasedCalls();
   void RecordStart(const Call& call);
 
   pool::Pool* pool_;
@@ -84,7 +84,8 @@ class Channel {
   uint64_t past_caches_bytes_;
 
   // True if the only call under way came after the last Progress. If it starts
-  // now, no rank has waited, and it needs no new reading of the time.
+  // now, it has not waited: the time of its start is that of its submission,
+  // which saves a reading of the clock.
   bool at_once_ = false;
   // Calls submitted before all members were found.
   std::deque<StartedCall> waiting_;
@@ -93,9 +94,9 @@ class Channel {
   std::optional<cpu::Execution> execution_;
   uint64_t rounds_ = 0;  // rounds of all finished calls
 
-  // Ends of calls (in rounds) that some peer may not have passed yet.
+  // The ends, in rounds, of calls that some peer may not have passed yet.
   std::deque<uint64_t> call_ends_;
-  uint64_t calls_left_behind_ = 0;
+  uint64_t released_calls_ = 0;  // calls that all peers have passed
 
   cpu::Traffic traffic_;
 };

@@ -38,11 +38,11 @@ std::string Journal::Describe(int member, const JournalEntry& entry) const {
 }
 
 Status Journal::Compare(uint64_t written) {
-  // A journal keeps kJournal calls. Stay away from those that are replaced
-  // next.
+  // A journal keeps kJournal calls. Skip those that may be replaced while this
+  // rank reads them.
   if (compared_ + kJournal / 2 < written) compared_ = written - kJournal / 2;
   const int self = group_.self, size = static_cast<int>(controls_.size());
-  for (; compared_ < written; met_ = ++compared_) {
+  for (; compared_ < written; compared_by_all_ = ++compared_) {
     const uint64_t at = compared_ % kJournal, number = compared_ + 1;
     const JournalEntry mine = controls_[self]->journal[at];
     for (int member = 0; member < size; ++member) {
@@ -50,7 +50,8 @@ Status Journal::Compare(uint64_t written) {
       const JournalEntry& entry = controls_[member]->journal[at];
       if (doorbells_.Read(&entry.ready) < number) return OkStatus();
       const JournalEntry theirs = doorbells_.coherence().AcquireCopy(entry);
-      // Replaced: the member is far ahead, and has passed this call.
+      // The entry has been replaced: the member is far ahead, and has passed
+      // this call.
       if (doorbells_.Read(&entry.ready) != number) continue;
       if (theirs.descriptor == mine.descriptor) continue;
       const int rank = group_.members[self], other = group_.members[member];

@@ -15,10 +15,10 @@
 namespace jax_cxl::comm {
 
 // The journals of a group of devices. The host of each member writes down the
-// calls that it enqueues. The hosts compare their journals, so that all members
-// find the same error if they disagree about a call: devices only refuse to
-// read the data of another call. The *place* of a call is its index in the
-// group, from 0.
+// calls that it enqueues, and all hosts compare their journals. So if members
+// disagree about a call, all of them find the same error, which describes both
+// calls. (A device alone only finds out that a peer is in another call.) The
+// *place* of a call is its index in the group, from 0.
 //
 // One thread at a time may call Write, and another thread the other functions.
 class Journal {
@@ -35,7 +35,7 @@ class Journal {
   Status Compare(uint64_t written);
 
   // Returns how many calls all members have enqueued, as far as compared.
-  uint64_t compared_by_all() const { return met_; }
+  uint64_t compared_by_all() const { return compared_by_all_; }
   // Returns the other members that have not enqueued the call at `place`.
   std::vector<int> Missing(uint64_t place) const;
 
@@ -48,7 +48,7 @@ class Journal {
   std::vector<cuda::DeviceControl*> controls_;
   uint64_t written_ = 0;
   uint64_t compared_ = 0;
-  uint64_t met_ = 0;
+  uint64_t compared_by_all_ = 0;
 };
 
 }  // namespace jax_cxl::comm
