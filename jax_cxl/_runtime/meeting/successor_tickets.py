@@ -127,9 +127,9 @@ def _begin(uri: str | None, platform: platforms.Platform) -> _core.Pool | None:
 def _next_generation(found: Iterable[str]) -> int:
     """Returns the generation of the runtime that the holders of these tickets start.
 
-    If all processes come from the same runtime, and it did not fail, they have launched its
-    programs equally often, and keep its generation. Otherwise, for example if one is a successor,
-    all processes need programs of a new generation.
+    If all processes come from the same runtime, and it did not fail, no program of it is still
+    under way. So its programs stay valid, and the generation stays. Otherwise, for example if one
+    process is a successor, all processes need programs of a new generation.
     """
     pasts = {tuple(map(int, ticket.split(".")[:2])) for ticket in found}
     newest, failed = max(pasts)
