@@ -5,6 +5,8 @@ import pathlib
 import subprocess
 import sys
 
+import quick_compilation
+
 # Seconds within which errors come and processes are gone, on a machine that is not busy. CI allows
 # more.
 SOON = float(os.environ.get("JAX_CXL_TEST_SOON", "1"))
@@ -14,6 +16,14 @@ SECONDS = float(os.environ.get("JAX_CXL_TEST_SECONDS", "4"))
 
 PROGRAMS = pathlib.Path(__file__).parent / "programs"
 INTERPOSE = pathlib.Path(__file__).parent / "interpose"
+
+
+_ON_CPUS = {"JAX_PLATFORMS": "cpu"}
+
+
+def quick_environment() -> dict[str, str]:
+    """Returns the environment of jobs whose programs compile as quick_compilation.py says."""
+    return os.environ | _ON_CPUS | quick_compilation.ENVIRONMENT
 
 
 def launch_command(*modules: str) -> tuple[str, ...]:
@@ -32,6 +42,7 @@ def start(
     forked: bool = True,
     modules: tuple[str, ...] = (),
     session: bool = False,
+    quick: bool = True,
 ) -> subprocess.Popen[str]:
     """Starts a program under the launcher; output and errors are pipes.
 
@@ -45,6 +56,7 @@ def start(
       forked: whether ranks are forks (forked_launch.py), or else new interpreters, as for users.
       modules: what else the program imports that takes long, for forks.
       session: whether the job is a process group of its own, to be killed as a whole.
+      quick: whether the programs compile as quick_compilation.py says, or else as for users.
     """
     command = (
         launch_command("jax.numpy", "jax.sharding", "absl.app", "jax_cxl.lax", *modules)
@@ -58,7 +70,7 @@ def start(
             *launcher,
             *(str(PROGRAMS / program), *arguments),
         ],
-        env={**os.environ, "JAX_PLATFORMS": "cpu", **(environment or {})},
+        env=(quick_environment() if quick else os.environ | _ON_CPUS) | (environment or {}),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

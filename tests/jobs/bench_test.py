@@ -3,7 +3,6 @@
 import importlib.util
 import io
 import json
-import os
 import pathlib
 import shutil
 import subprocess
@@ -12,6 +11,7 @@ import tempfile
 import threading
 import unittest
 
+import job
 import mpi_libraries
 import numpy as np
 from absl.testing import absltest, parameterized
@@ -27,7 +27,7 @@ _OPS_OF_MPI = [name for name in ops.OPS if name.partition(":")[0] not in routed.
 def _run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *command],
-        env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
+        env=job.quick_environment() | environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

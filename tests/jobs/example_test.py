@@ -58,8 +58,9 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 def _start(*flags, devices=4, processes=1, optimized=False, script=_SCRIPT, hidden=False):
     """Runs the example and waits for it; `devices` are those of each process."""
-    xla_flags = os.environ.get("XLA_FLAGS", "")
-    environment = os.environ | {
+    environment = os.environ if optimized else job.quick_environment()
+    xla_flags = environment.get("XLA_FLAGS", "")
+    environment = environment | {
         "JAX_PLATFORMS": "cpu",
         "JAX_DISABLE_MOST_OPTIMIZATIONS": str(not optimized),
         "XLA_FLAGS": f"{xla_flags} --xla_force_host_platform_device_count={devices}",

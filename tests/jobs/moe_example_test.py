@@ -2,7 +2,6 @@
 
 import functools
 import json
-import os
 import pathlib
 import subprocess
 import tempfile
@@ -27,7 +26,7 @@ def _train(exchange, folder, *flags):
             *(*_FLAGS, *flags),
             *(f"--exchange={exchange}", f"--json={path}"),
         ],
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        env=job.quick_environment(),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

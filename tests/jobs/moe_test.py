@@ -1,7 +1,6 @@
 """benchmarks/fuzz_moe.py and benchmarks/moe.py, as their users start them."""
 
 import json
-import os
 import pathlib
 import subprocess
 
@@ -17,7 +16,7 @@ def _launch(*command, devices=1):
             *(*job.launch_command("jax.numpy", "absl.app"), "-n", "2", "--no-prefix"),
             *("--devices-per-process", str(devices), *command),
         ],
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        env=job.quick_environment(),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

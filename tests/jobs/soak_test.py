@@ -12,6 +12,7 @@ class SoakTest(parameterized.TestCase):
             f"--seconds={job.SECONDS}",
             processes=processes,
             devices_per_process=devices_per_process,
+            quick=False,  # Programs have dtypes of all kinds.
         )
         print(done.stdout)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

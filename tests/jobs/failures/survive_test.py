@@ -1,6 +1,5 @@
 """Runs examples/survive.py: kills do not change the loss."""
 
-import os
 import pathlib
 import re
 import subprocess
@@ -23,7 +22,7 @@ def loss_after(kills: int) -> tuple[str, str]:
                 *(f"--kills={kills}", "--steps=90", f"--checkpoint={folder}/state.npz"),
                 f"--snapshots=file:{folder}/snapshots?size=16MiB",
             ],
-            env={**os.environ, "JAX_PLATFORMS": "cpu"},
+            env=job.quick_environment(),
             capture_output=True,
             text=True,
             timeout=200,
