@@ -1,5 +1,6 @@
 """Lowering of the collectives that have levels: they run in levels, or as one call."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from jax_cxl._levels import compose, split, table
 from jax_cxl._levels.between_devices import BetweenDevices
 from jax_cxl._primitives import lowering, named_axis, rank_groups
 from jax_cxl._primitives.native_enums import Op, ReduceOp
+from jax_cxl._start_done import primitives
 
 
 def collective(
@@ -33,8 +35,8 @@ def collective(
     The arguments are those of `lowering.collective`, and `levels` of the public functions.
 
     Between CPU devices a collective in levels is one call (cc/comm/level_calls.h). Between GPUs it
-    is a composition (compose.py). Its start (`x_start`) is complete at once, because only a single
-    call can be under way beside other work.
+    is a composition (compose.py). Its start (`x_start`) is complete at once: a future holds a
+    single call.
 
     Raises:
       ValueError: `levels` is True, and the ranks of the groups do not lie in processes evenly.
@@ -64,13 +66,13 @@ def collective(
         )
     inside = BetweenDevices(axes, found.at, groups, reduce_op)
 
-    def across(op, v, root):
-        return _step(v, op, found.across, name=name, reduce_op=reduce_op, root=root)
+    across = _Across(found.across, name, reduce_op)
+    num_chunks = table.chunks(op, aval_in.size * aval_in.dtype.itemsize, found)
 
     def body(v):
         if operand_blocks is not None:
             v = jax.numpy.moveaxis(v, operand_blocks, 0)
-        v = compose.Levels(found, inside, across).run(op, v, root)
+        v = compose.Levels(found, inside, across).run(op, v, root, num_chunks)
         return v if result_blocks is None else jax.numpy.moveaxis(v, 0, result_blocks)
 
     # The steps need no varying types: the types of the collective were checked when it was traced.
@@ -107,9 +109,46 @@ def _split(
 _step_p = core.Primitive("level")
 
 
-def _step(x: Any, op: Op, ranks: np.ndarray, **params: Any) -> Any:
-    groups = tuple(map(tuple, ranks.tolist()))
-    return _step_p.bind(x, op=op, ranks=groups, **params)
+@dataclasses.dataclass(frozen=True)
+class _Across:
+    """Runs or starts the steps between processes.
+
+    Attributes:
+      ranks: the groups.
+      name: name of the public function.
+      reduce_op: reduction, where the collective has one.
+    """
+
+    ranks: np.ndarray
+    name: str
+    reduce_op: ReduceOp
+
+    def run(self, op: Op, x: Any, root: int) -> Any:
+        return _step_p.bind(x, **self._params(op, root))
+
+    def start(self, op: Op, x: Any, root: int) -> "_Started":
+        params = self._params(op, root)
+        return _Started(x, *primitives.start_p.bind(x, collective=_step_p, **params))
+
+    def _params(self, op: Op, root: int) -> dict[str, Any]:
+        groups = tuple(map(tuple, self.ranks.tolist()))
+        own = {"name": self.name, "reduce_op": self.reduce_op}
+        return {"op": op, "ranks": groups, "root": root, **own}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Started:
+    """A started step between processes: its operand, its unfinished result, its token."""
+
+    x: Any
+    y: Any
+    token: Any
+
+    def tie(self, x: Any) -> Any:
+        return primitives.tie(self.token, x)
+
+    def done(self, after: Any) -> Any:
+        return primitives.done((self.x,), self.y, self.token, after)
 
 
 @_step_p.def_abstract_eval
@@ -130,4 +169,4 @@ def _lower_step(ctx, x, *, op, ranks, **params):
     )
 
 
-mlir.register_lowering(_step_p, _lower_step, cacheable=False)
+lowering.register(_step_p, _lower_step)

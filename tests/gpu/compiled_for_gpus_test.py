@@ -22,6 +22,8 @@ INSTRUCTION = re.compile(r"\s+(?:ROOT )?%(\S+) = .*? ([a-z][a-z-]*)\((.*?)\)(?:,
 
 # Six gathers forward and six again for the gradients, six sums of gradients, one of the loss.
 TRAINED = 19
+# The chunks of a collective in levels.
+CHUNKS = 4
 
 
 class Instruction(NamedTuple):
@@ -96,6 +98,10 @@ class CompiledForGpusTest(parameterized.TestCase):
         ("layers_of_experts", 4 * (2 + 8)),
         ("trained", TRAINED),
         ("trained_early", TRAINED),
+        ("levels_psum", CHUNKS),
+        ("levels_psum_scatter", CHUNKS),
+        ("levels_all_gather", CHUNKS),
+        ("levels_all_to_all", CHUNKS),
     )
     def test_done_gets_what_start_made(self, program, expected):
         if program.startswith("trained"):
@@ -137,6 +143,25 @@ class CompiledForGpusTest(parameterized.TestCase):
                 ):
                     bare.append(f"{start} ... {done}")
         self.assertLen(bare, without_products)
+
+    # Beside a chunk, the steps before of later chunks run and the steps after of earlier chunks, if
+    # the operation has such steps.
+    @parameterized.parameters(
+        ("psum", [3, 3, 3, 3]),
+        ("psum_scatter", [3, 2, 1, 0]),
+        ("all_gather", [0, 1, 2, 3]),
+        ("all_to_all", [3, 2, 1, 0]),
+    )
+    def test_chunks_of_levels_move_beside_steps_inside_a_process(self, operation, expected):
+        ((computation, names),) = self.calls(f"levels_{operation}")
+        order = list(computation)
+        beside = []
+        for done in names["done"]:
+            start, _ = memory(computation, computation[done].operands[1])
+            between = order[order.index(start) : order.index(done)]
+            opcodes = [computation[name].opcode.removesuffix("-start") for name in between]
+            beside.append(opcodes.count("all-to-all") + opcodes.count("all-gather"))
+        self.assertEqual(beside, expected)
 
     def need_hook(self):
         """Skips the test if the takeover does not work without a GPU in this version of JAX."""

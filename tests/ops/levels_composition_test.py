@@ -20,7 +20,7 @@ from matrix import reference
 from matrix.levels import Model
 
 import jax_cxl
-from jax_cxl._levels import lower
+from jax_cxl._levels import lower, table
 from jax_cxl._primitives import rank_groups
 
 DEVICES = 8
@@ -105,8 +105,7 @@ class CompositionTest(parameterized.TestCase):
     def check_same(self, actual: Any, expected: np.ndarray) -> None:
         self.assertEqual(reference.difference(np.asarray(actual), expected), "")
 
-    @parameterized.product(case=MESHES, dtype=DTYPES)
-    def test_collectives(self, case, dtype):
+    def check_collectives(self, case: tuple, dtype: str) -> None:
         shape, axes, per_process = case
         self.devices_per_process(per_process)
         mesh = mesh_of(shape)
@@ -126,6 +125,44 @@ class CompositionTest(parameterized.TestCase):
         for name, (kind, _) in calls.items():
             with self.subTest(name):
                 self.check_same(outs[name], expect(name, inputs[kind], groups, per_process))
+
+    @parameterized.product(case=MESHES, dtype=DTYPES)
+    def test_collectives(self, case, dtype):
+        self.check_collectives(case, dtype)
+
+    @parameterized.product(case=MESHES[:6], dtype=("float32", "bfloat16"))
+    def test_in_chunks(self, case, dtype):
+        # A rank has 31 x 37 elements or 16 x 73. So the last chunk is shorter than the others.
+        self.enter_context(mock.patch.object(table, "CHUNK_BYTES", 150))
+        self.check_collectives(case, dtype)
+
+    def test_chunks_of_one_element(self):
+        self.devices_per_process(4)
+        self.enter_context(mock.patch.object(table, "CHUNK_BYTES", 1))
+        x = values("float32", DEVICES)
+        axes, groups = ("host", "gpu"), np.arange(DEVICES)[None]
+        outs = harness.run(
+            lambda v: {name: run(v, axes, levels=True) for name, run in IN_BLOCKS.items()},
+            x,
+            on=mesh_of((2, 4)),
+        )
+        for name, out in outs.items():
+            with self.subTest(name):
+                self.check_same(out, expect(name, x, groups, 4))
+
+    def test_each_chunk_is_a_call(self):
+        self.devices_per_process(4)
+        x = values("float32", *ODD)
+        chunk_bytes = x[0].nbytes // 4 // 5  # A quarter of the bytes of a rank crosses.
+        self.enter_context(mock.patch.object(table, "CHUNK_BYTES", chunk_bytes))
+        program = harness.program(
+            lambda v: jax_cxl.psum(v, ("host", "gpu"), levels=True),
+            check_vma=True,
+            on=mesh_of((2, 4)),
+        )
+        text = program.lower(x).as_text()
+        for operation in ("stablehlo.all_to_all", "@jax_cxl_collective", "stablehlo.all_gather"):
+            self.assertEqual(text.count(operation), 5, operation)
 
     def test_xla_moves_what_stays_inside_a_process(self):
         self.devices_per_process(4)
@@ -179,7 +216,9 @@ class CompositionTest(parameterized.TestCase):
             with self.subTest(name):
                 self.check_same(out, expect(name, x, np.array(groups), 4))
 
-    def test_transformations(self):
+    @parameterized.parameters(table.CHUNK_BYTES, 200)
+    def test_transformations(self, chunk_bytes):
+        self.enter_context(mock.patch.object(table, "CHUNK_BYTES", chunk_bytes))
         self.devices_per_process(4)
         axes, groups = ("host", "gpu"), np.arange(DEVICES)[None]
         x, y = values("float32", *BLOCKS), values("float32", *BLOCKS)[::-1]

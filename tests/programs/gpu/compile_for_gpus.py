@@ -26,7 +26,8 @@ import microbatches
 import prefetch
 import speed
 
-from jax_cxl._primitives import call_attributes
+from jax_cxl._levels import table
+from jax_cxl._primitives import call_attributes, rank_groups
 from jax_cxl._runtime import lifecycle, platforms
 from jax_cxl._start_done import primitives
 from jax_cxl._takeover import hook
@@ -49,6 +50,7 @@ dnn_version_info { major: 9 minor: 10 }
 device_description_str: "NVIDIA H100"
 """
 WIDTH, LAYERS, ROWS = 512, 4, 64
+CHUNKS = 4
 AXIS = fsdp.AXIS
 # XLA merges smaller collectives of these kinds.
 MERGED = "all_gather", "all_reduce", "reduce_scatter"
@@ -155,6 +157,40 @@ def register_handlers():
         jax.ffi.register_ffi_target(name, handler, platform="CUDA")
 
 
+def in_levels(platform):
+    """Yields names and texts of collectives in levels, of two processes with two GPUs each."""
+    topology = topologies.get_topology_desc("", "cuda", target_config=GPU, topology="1x2x2")
+    devices = np.array(topology.devices)
+    mesh = jax.sharding.Mesh(devices.reshape(2, 2), ("host", "gpu"))
+    runtime = SimpleNamespace(
+        rank_of_device={device.id: rank for rank, device in enumerate(devices)},
+        platform=platform,
+        generation=0,
+    )
+    axes = "host", "gpu"
+    rows = jax.P(axes)
+    sharding = jax.NamedSharding(mesh, rows)
+    # Of a sum, each rank of a process puts a half into the pool.
+    for run, parts, options in (
+        (jax_cxl.psum, 2, {}),
+        (jax_cxl.psum_scatter, 2, {"tiled": True}),
+        (jax_cxl.all_gather, 1, {"tiled": True}),
+        (jax_cxl.all_to_all, 1, {"split_axis": 0, "concat_axis": 0, "tiled": True}),
+    ):
+
+        def body(x, run=run, options=options):
+            return jnp.tanh(run(jnp.tanh(x), axes, levels=True, **options))
+
+        elements = parts * CHUNKS * table.CHUNK_BYTES // 4
+        x = jax.ShapeDtypeStruct((4 * 64, elements // 64), np.float32, sharding=sharding)
+        program = jax.shard_map(body, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False)
+        with (
+            mock.patch.object(lifecycle, "ensure_started", lambda: runtime),
+            mock.patch.object(rank_groups, "processes", lambda ctx: {r: r // 2 for r in range(4)}),
+        ):
+            yield f"levels_{run.__name__}", jax.jit(program).lower(x).compile().as_text()
+
+
 def main() -> None:
     jax.config.update("jax_platforms", "cpu")
     topology = topologies.get_topology_desc("", "cuda", target_config=GPU, topology="1x1x2")
@@ -204,6 +240,7 @@ def main() -> None:
         x = argument((4, ROWS, WIDTH), AXIS)
         text = jax.jit(program).lower(shards, matrices, x).compile().as_text()
         programs["layers_of_experts"] = text
+        programs |= in_levels(platform)
     programs["trained"], programs["trained_early"] = trained(mesh)
     print(json.dumps(programs))
 
