@@ -174,7 +174,8 @@ def levels(short: bool = False) -> Callable[[Suite], Record]:
 
     One process with both GPUs runs the steps inside a process. Two processes, each with both GPUs,
     stand for two hosts of two GPUs: a GPU then has two ranks, which take turns, so that only the
-    results count. Two processes with one GPU each have no levels, and must not be slower for them.
+    results count, of whole arrays and in chunks. Two processes with one GPU each have no levels,
+    and must not be slower for them.
 
     Args:
       short: fewer dtypes and sizes, and nothing that another part of the stage runs too.
@@ -185,18 +186,22 @@ def levels(short: bool = False) -> Callable[[Suite], Record]:
         quick = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
         both = {"JAX_LOCAL_DEVICE_IDS": "0,1"} if on_gpus else {}
         dtypes = "float32,int32" if short else _LEVELS_DTYPES
-        checked = [("two processes", 2, "2,2"), ("one process", 1, "1,2")]
+        checked = [
+            ("two processes", 2, "2,2", ()),
+            ("in chunks", 2, "2,2", ("--chunk_bytes=16",)),
+            ("one process", 1, "1,2", ()),
+        ]
         timed = [("unchanged", 2, "flat,table"), ("inside", 1, "flat,levels")]
         operations = ["psum", "all_gather", "psum_scatter", "all_to_all"]
         sizes = ["4KiB", "1MiB", "64MiB"] if on_gpus else ["4KiB"]
         if short:
-            del checked[1:], timed[1:], operations[1:-1], sizes[1:-1]
+            del checked[2:], timed[1:], operations[1:-1], sizes[1:-1]
         record: Record = {}
         try:
-            for name, processes, mesh in checked:
+            for name, processes, mesh, more in checked:
                 text, _ = suite.launch(
                     *("tests/programs/levels/run_levels.py", f"--mesh={mesh}"),
-                    f"--dtypes={dtypes}",
+                    *(f"--dtypes={dtypes}", *more),
                     processes=processes,
                     devices=2,
                     **quick,

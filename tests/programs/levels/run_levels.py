@@ -2,7 +2,8 @@
 
 Runs under `python -m jax_cxl.launch`. `--mesh=2,4` makes a mesh of that shape, whose first axis
 runs between the processes. All programs also run with `levels=False`, and `levels=True` has to be
-refused where no process holds several ranks of a group.
+refused where no process holds several ranks of a group. Between GPUs, `--chunk_bytes` makes short
+collectives work in chunks, as long ones do.
 """
 
 import dataclasses
@@ -26,10 +27,14 @@ from matrix import reference
 from matrix.levels import Model
 
 import jax_cxl
+from jax_cxl._levels import table
 
 _MESH = flags.DEFINE_list("mesh", ["2", "4"], "Shape of the mesh.")
 _ALL = flags.DEFINE_bool("all", False, "All cells, instead of every dtype and transformation once.")
 _DTYPES = flags.DEFINE_list("dtypes", None, "Only cells of these dtypes.")
+_CHUNK_BYTES = flags.DEFINE_integer(
+    "chunk_bytes", table.CHUNK_BYTES, "Bytes of a chunk, of collectives between GPUs."
+)
 
 DTYPES = ("float32", "bfloat16", "int32", "float16", "complex64", "int4", "float8_e5m2")
 LENGTH = 16  # of the dimension that ranks divide
@@ -212,6 +217,7 @@ def refuses(mesh: Any, axes: tuple[str, ...]) -> None:
 def main(_) -> None:
     # Each subset of the axes has groups of its own, and each group has slots.
     os.environ.setdefault("JAX_CXL_SLOT_BYTES", "16384")
+    table.CHUNK_BYTES = _CHUNK_BYTES.value
     jax_cxl.initialize()
     shape = tuple(map(int, _MESH.value))
     mesh = jax_cxl.make_mesh(shape, ("host", "gpu", "core")[: len(shape)])
