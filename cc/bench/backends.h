@@ -55,7 +55,8 @@ class EngineBackend : public Backend {
   static std::byte* Memory(pool::Pool* pool, int rank) {
     const pool::Pool::Range arena = pool->arena(0, rank);
     const uint64_t offset = arena.offset + arena.bytes - kBytes;
-    return pool->At(offset / pool::kLineBytes * pool::kLineBytes, kBytes);
+    return pool->At(
+        offset / pool::kInterferenceBytes * pool::kInterferenceBytes, kBytes);
   }
 
   const char* name() const override { return "engine"; }

@@ -37,8 +37,8 @@ class JobRecord {
   uint64_t size() const { return lines_.size() * sizeof(Line); }
 
  private:
-  struct alignas(kLineBytes) Line {
-    std::byte bytes[kLineBytes];
+  struct alignas(kInterferenceBytes) Line {
+    std::byte bytes[kInterferenceBytes];
   };
 
   JobRecord() = default;

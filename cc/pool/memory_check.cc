@@ -80,7 +80,8 @@ Result<MemorySpeed> MeasureMemory(const Pool& pool) {
   flush.PublishPayload(begin, speed.bytes);
 
   std::vector<double> loads, stores;
-  const uint64_t stride = speed.bytes / kSamples / kLineBytes * kLineBytes;
+  const uint64_t stride =
+      speed.bytes / kSamples / kInterferenceBytes * kInterferenceBytes;
   for (int i = 0; i < kSamples; ++i) {
     auto* word = reinterpret_cast<uint64_t*>(begin + i * stride);
     flush.AcquirePayload(word, sizeof(*word));
@@ -113,11 +114,12 @@ Result<MemorySpeed> MeasureMemory(const Pool& pool) {
 }
 
 uint64_t CheckWords(const Pool& pool) {
-  return std::min(kCheckWords, pool.arena(0, 0).bytes / kLineBytes - 2);
+  return std::min(kCheckWords, pool.arena(0, 0).bytes / kInterferenceBytes - 2);
 }
 
 uint64_t* CheckWord(const Pool& pool, uint64_t index) {
-  return reinterpret_cast<uint64_t*>(ArenaOf(pool) + index * kLineBytes);
+  return reinterpret_cast<uint64_t*>(ArenaOf(pool) +
+                                     index * kInterferenceBytes);
 }
 
 void WriteBackCheckWord(const Pool& pool, uint64_t index) {

@@ -10,8 +10,8 @@ Arena::Arena(const pool::Pool& pool, int rank) {
 Result<uint64_t> Arena::Allocate(int extent, uint64_t bytes) {
   std::lock_guard lock(mutex_);
   pool::Pool::Range& range = ranges_[extent];
-  const uint64_t rounded =
-      (bytes + pool::kLineBytes - 1) / pool::kLineBytes * pool::kLineBytes;
+  const uint64_t rounded = (bytes + pool::kInterferenceBytes - 1) /
+                           pool::kInterferenceBytes * pool::kInterferenceBytes;
   if (rounded > range.bytes)
     return Error(
         Code::kResourceExhausted, "the pool is too small: a rank needs ",

@@ -19,8 +19,8 @@ class Arena {
   Arena(const pool::Pool& pool, int rank);
 
   // Returns the offset of `bytes` unused bytes in `extent`, aligned to
-  // kLineBytes. Fails with kResourceExhausted, which says how much is needed
-  // and how much is left.
+  // kInterferenceBytes. Fails with kResourceExhausted, which says how much is
+  // needed and how much is left.
   Result<uint64_t> Allocate(int extent, uint64_t bytes);
 
  private:

@@ -27,8 +27,8 @@ Result<pool::ChannelPlace> AllocateChannel(const pool::Pool& pool, Arena* arena,
   place.num_slots = static_cast<uint16_t>(geometry.num_slots);
   // Slots of one device are adjacent, so that two of them can serve as one
   // larger slot.
-  const uint64_t stride = (geometry.slot_bytes + pool::kLineBytes - 1) /
-                          pool::kLineBytes * pool::kLineBytes;
+  const uint64_t stride = (geometry.slot_bytes + pool::kInterferenceBytes - 1) /
+                          pool::kInterferenceBytes * pool::kInterferenceBytes;
   for (int first = 0; first < std::min(extents, geometry.num_slots); ++first) {
     const uint64_t slots = (geometry.num_slots - first - 1) / extents + 1;
     CXL_ASSIGN_OR_RETURN(
@@ -92,8 +92,9 @@ Result<ChannelMemory> LocateChannel(const pool::Pool& pool,
                  "processes");
   bool inside = true;
   auto locate = [&](uint64_t offset, uint64_t bytes) {
-    std::byte* at =
-        offset % pool::kLineBytes == 0 ? pool.At(offset, bytes) : nullptr;
+    std::byte* at = offset % pool::kInterferenceBytes == 0
+                        ? pool.At(offset, bytes)
+                        : nullptr;
     inside = inside && at != nullptr;
     return at;
   };

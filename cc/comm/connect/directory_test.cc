@@ -179,8 +179,9 @@ TEST_F(DirectoryTest, APlaceIsCheckedBeforeItIsUsed) {
 
   // Beyond the pool, across its end, in its header, and not aligned.
   const uint64_t end = pool_->total_bytes();
-  for (uint64_t offset : {end + pool::kLineBytes, end - pool::kLineBytes,
-                          uint64_t{0}, mine.control + 8, ~uint64_t{0} - 127}) {
+  for (uint64_t offset :
+       {end + pool::kInterferenceBytes, end - pool::kInterferenceBytes,
+        uint64_t{0}, mine.control + 8, ~uint64_t{0} - 127}) {
     other = mine;
     other.control = offset;
     EXPECT_EQ(Locate(other, mine), Code::kDataLoss) << offset;

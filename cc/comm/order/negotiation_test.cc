@@ -59,8 +59,8 @@ class Members {
   }
 
  private:
-  struct alignas(pool::kLineBytes) Line {
-    std::byte bytes[pool::kLineBytes] = {};
+  struct alignas(pool::kInterferenceBytes) Line {
+    std::byte bytes[pool::kInterferenceBytes] = {};
   };
 
   std::vector<std::vector<Line>> memory_;

@@ -52,8 +52,8 @@ class Members {
   }
 
  private:
-  struct alignas(pool::kLineBytes) Line {
-    std::byte bytes[pool::kLineBytes];
+  struct alignas(pool::kInterferenceBytes) Line {
+    std::byte bytes[pool::kInterferenceBytes];
   };
 
   const pool::Doorbells doorbells_{

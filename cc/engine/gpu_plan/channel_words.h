@@ -20,11 +20,11 @@ static_assert(kCallWords > pool::kMaxSlots);
 // what it has published. `calls` says to which call a round belongs. A member
 // can be ahead by at most as many calls as there are slots, so no word is
 // overwritten while a peer needs it.
-struct alignas(pool::kLineBytes) SendLine {
+struct alignas(pool::kInterferenceBytes) SendLine {
   uint64_t published;          // a doorbell word
   uint64_t calls[kCallWords];  // CallWord of call c at c % kCallWords
 };
-static_assert(sizeof(SendLine) == pool::kLineBytes);
+static_assert(sizeof(SendLine) == pool::kInterferenceBytes);
 
 // One word with the number of a call or round, and a hash of everything else
 // that the members must agree on. It has the same layout as a doorbell.
@@ -37,20 +37,20 @@ constexpr uint64_t CallWord(uint64_t number, uint64_t hash) {
 // A record of a call that a member's host has enqueued. The last kJournal
 // records stay readable, so that an error can describe calls that differ.
 inline constexpr uint64_t kJournal = 256;
-struct alignas(pool::kLineBytes) JournalEntry {
+struct alignas(pool::kInterferenceBytes) JournalEntry {
   uint64_t ready;  // a doorbell word: number of the call + 1
   pool::CallDescriptor descriptor;
   uint32_t site;  // number of the rank's pool::SiteRecord; 0: unknown
   char name[64];  // the user's function; zero-terminated
 };
-static_assert(sizeof(JournalEntry) == pool::kLineBytes);
+static_assert(sizeof(JournalEntry) == pool::kInterferenceBytes);
 
 // A member's ring for short messages (see flagged.h).
 inline constexpr int kFlaggedSlots = plan::kFlaggedSlots;
-struct alignas(pool::kLineBytes) FlaggedControl {
+struct alignas(pool::kInterferenceBytes) FlaggedControl {
   uint64_t released;              // a doorbell word: rounds
   uint64_t calls[kFlaggedSlots];  // CallWord of round r at r % kFlaggedSlots
-  alignas(pool::kLineBytes) std::byte
+  alignas(pool::kInterferenceBytes) std::byte
       vectors[kFlaggedSlots][plan::kFlaggedExpansion * plan::kFlaggedBytes];
 };
 

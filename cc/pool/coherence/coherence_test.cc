@@ -87,7 +87,7 @@ TEST_P(CoherenceTest, HandsOverPayload) {
   struct Shared {
     Doorbell full;
     Doorbell taken;
-    alignas(kLineBytes) uint64_t payload[kWords];
+    alignas(kInterferenceBytes) uint64_t payload[kWords];
   };
   auto shared = std::make_unique<Shared>();
   const Coherence coherence(GetParam());

@@ -60,19 +60,19 @@ inline constexpr uint64_t kLinePayloadBytes = 64 - sizeof(Submission);
 
 // The name by which a member's user knows a call. It is written once, and read
 // only for messages. Texts are zero-terminated.
-struct alignas(kLineBytes) CallName {
+struct alignas(kInterferenceBytes) CallName {
   uint64_t ready;  // a doorbell word: 1 once the rest is written
   char name[64];   // "psum"
   char site[184];  // "train.py:33 (step)"
 };
-static_assert(sizeof(CallName) == 2 * kLineBytes);
+static_assert(sizeof(CallName) == 2 * kInterferenceBytes);
 
 // One entry of the group's order of calls. Only the first member writes them.
-struct alignas(kLineBytes) Announcement {
+struct alignas(kInterferenceBytes) Announcement {
   uint64_t ready;     // a doorbell word: index of the announcement + 1
   uint64_t identity;  // the call that every member executes next
 };
-static_assert(sizeof(Announcement) == kLineBytes);
+static_assert(sizeof(Announcement) == kInterferenceBytes);
 
 struct ControlBlock {
   Doorbell published;  // rounds whose slot this member has filled
@@ -80,11 +80,11 @@ struct ControlBlock {
   CallName names[kCallNames];
   Announcement announcements[kCallRing];  // first member only
 };
-static_assert(sizeof(ControlBlock) % kLineBytes == 0);
+static_assert(sizeof(ControlBlock) % kInterferenceBytes == 0);
 
 inline constexpr uint64_t SubmissionStride(uint64_t payload_bytes) {
-  return (sizeof(Submission) + payload_bytes + kLineBytes - 1) / kLineBytes *
-         kLineBytes;
+  return (sizeof(Submission) + payload_bytes + kInterferenceBytes - 1) /
+         kInterferenceBytes * kInterferenceBytes;
 }
 
 // `payload_bytes` is the largest payload of a submission.

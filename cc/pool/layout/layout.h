@@ -24,9 +24,9 @@
 namespace jax_cxl::pool {
 
 // Control words of different writers keep this distance, and so do words that
-// are polled separately: adjacent-line prefetch loads pairs of 64-byte cache
-// lines.
-inline constexpr uint64_t kLineBytes = 128;
+// are polled separately. It is the destructive interference size, two cache
+// lines, because adjacent-line prefetch loads them in pairs.
+inline constexpr uint64_t kInterferenceBytes = 128;
 inline constexpr uint64_t kPageBytes = 4096;
 
 inline constexpr char kMagic[8] = {'J', 'A', 'X', 'C', 'X', 'L', 'P', '1'};
@@ -43,7 +43,7 @@ inline constexpr int kMaxChannels = 120;
 // left by an earlier job never satisfies a wait of this one.
 inline constexpr int kValueBits = 48;
 inline constexpr uint64_t kValueMask = (uint64_t{1} << kValueBits) - 1;
-struct alignas(kLineBytes) Doorbell {
+struct alignas(kInterferenceBytes) Doorbell {
   uint64_t word;
 };
 
@@ -67,14 +67,14 @@ static_assert(std::is_trivially_copyable_v<PoolHeader>);
 // The process that keeps an extent for its job: the creator of the pool. The
 // creator writes this before the header, so that two hosts never format the
 // same memory.
-struct alignas(kLineBytes) PoolKeeper {
+struct alignas(kInterferenceBytes) PoolKeeper {
   char magic[8];
   uint64_t claim;     // token of the job that takes the extent
   uint64_t released;  // equals `claim` once the keeper has released the pool
   ProcessIdentity process;
 };
 
-struct alignas(kLineBytes) HeaderPage {
+struct alignas(kInterferenceBytes) HeaderPage {
   PoolHeader header;
   PoolKeeper keeper;
   Doorbell keeper_beat;  // a plain counter that grows while the keeper runs
@@ -82,7 +82,7 @@ struct alignas(kLineBytes) HeaderPage {
 static_assert(sizeof(HeaderPage) <= kPageBytes);
 
 // Identifies a rank. Its process writes it once, before the ranks meet.
-struct alignas(kLineBytes) RankInfo {
+struct alignas(kInterferenceBytes) RankInfo {
   uint64_t ready;  // a doorbell word: 1 once the rest is written
   ProcessIdentity process;
   int32_t process_index;  // jax.process_index()
@@ -90,7 +90,7 @@ struct alignas(kLineBytes) RankInfo {
 };
 
 // The reason why a rank gave up. Peers that wait see it and give up too.
-struct alignas(kLineBytes) RankAbort {
+struct alignas(kInterferenceBytes) RankAbort {
   uint64_t raised;     // a doorbell word: 1 once the rest is written
   uint32_t code;       // jax_cxl::Code
   char reason[1012];   // zero-terminated
@@ -99,7 +99,7 @@ struct alignas(kLineBytes) RankAbort {
 
 // The calls in which a rank waits while it has stalled
 // (cc/comm/health/stall_detector.h).
-struct alignas(kLineBytes) RankStall {
+struct alignas(kInterferenceBytes) RankStall {
   uint64_t version;  // a doorbell word: odd while the rank has stalled
   uint64_t started;  // collectives that it has started so far
   uint64_t waits_for[kMaxWorldSize / 64];  // one bit per rank
@@ -107,7 +107,7 @@ struct alignas(kLineBytes) RankStall {
 };
 
 // Says that a rank has left the job and will start no more calls.
-struct alignas(kLineBytes) RankEnd {
+struct alignas(kInterferenceBytes) RankEnd {
   uint64_t raised;           // a doorbell word: 1 once the rest is written
   uint64_t started;          // collectives that it had started
   uint64_t program_goes_on;  // 1: it only shut jax_cxl down
@@ -125,15 +125,15 @@ struct ChannelPlace {
 };
 
 // A rank's directory of channels. Entries are only appended.
-struct alignas(kLineBytes) ChannelEntry {
+struct alignas(kInterferenceBytes) ChannelEntry {
   uint64_t ready;  // a doorbell word: 1 once the rest is written
   ChannelPlace place;
 };
-static_assert(sizeof(ChannelEntry) == kLineBytes);
+static_assert(sizeof(ChannelEntry) == kInterferenceBytes);
 
 // The messages of a rank while the surviving ranks of a job form a group that
 // continues in another pool (cc/comm/health/regroup.h).
-struct alignas(kLineBytes) RankRegroup {
+struct alignas(kInterferenceBytes) RankRegroup {
   uint64_t joined;   // a doorbell word: the attempt in which it takes part
   uint64_t decided;  // a doorbell word: the attempt to which the rest belongs
   uint64_t members[kMaxWorldSize / 64];  // one bit per rank

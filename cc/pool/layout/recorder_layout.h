@@ -19,7 +19,7 @@ inline constexpr uint64_t kRecordedOperations = 32;
 
 // One call of a rank, at index `number % kRecordedCalls`. `number` is 0 while a
 // later call replaces an earlier one.
-struct alignas(kLineBytes) CallRecord {
+struct alignas(kInterferenceBytes) CallRecord {
   uint64_t number;    // a doorbell word: which call of the rank this is, from 1
   uint64_t identity;  // the same on all ranks for one call
   uint64_t group;     // hash of the member list
@@ -34,19 +34,19 @@ struct alignas(kLineBytes) CallRecord {
   uint32_t operation;   // index of its OperationRecord
   char name[40];        // the function that the user called; zero-terminated
 };
-static_assert(sizeof(CallRecord) == kLineBytes);
+static_assert(sizeof(CallRecord) == kInterferenceBytes);
 
 // A place in the user's program that has calls, at index `number %
 // kRecordedSites`. `number` is 0 while the text changes.
-struct alignas(kLineBytes) SiteRecord {
+struct alignas(kInterferenceBytes) SiteRecord {
   uint64_t number;  // a doorbell word: which site of the rank this is, from 1
   char text[120];   // "train.py:33 (step)", zero-terminated
 };
-static_assert(sizeof(SiteRecord) == kLineBytes);
+static_assert(sizeof(SiteRecord) == kInterferenceBytes);
 
 // Sums over all calls of a name since the start of the job. The last record
 // also counts the calls of all names that have no record of their own.
-struct alignas(kLineBytes) OperationRecord {
+struct alignas(kInterferenceBytes) OperationRecord {
   char name[40];  // zero-terminated; empty: not used
   uint64_t calls;
   uint64_t bytes;   // of their operands
@@ -54,7 +54,7 @@ struct alignas(kLineBytes) OperationRecord {
   uint64_t worked;  // after all ranks had submitted them, in ticks
   uint64_t failed;  // calls
 };
-static_assert(sizeof(OperationRecord) == kLineBytes);
+static_assert(sizeof(OperationRecord) == kInterferenceBytes);
 
 // Readings of the rank's clocks, taken together.
 struct ClockReading {
@@ -65,17 +65,17 @@ struct ClockReading {
 
 // Two readings convert ticks to time. The later one also says when the rank
 // last gave a sign of life.
-struct alignas(kLineBytes) RecorderClock {
+struct alignas(kInterferenceBytes) RecorderClock {
   ClockReading first;
   ClockReading last;
   uint64_t published_calls;  // how many calls are known to precede `last`
 };
 
 // The ranks of the group of the directory entry with the same index.
-struct alignas(kLineBytes) GroupMembers {
+struct alignas(kInterferenceBytes) GroupMembers {
   uint64_t bits[kMaxWorldSize / 64];
 };
-static_assert(sizeof(GroupMembers) == kLineBytes);
+static_assert(sizeof(GroupMembers) == kInterferenceBytes);
 
 struct Recorder {
   RecorderClock clock;
