@@ -46,7 +46,7 @@ def collective(
     starts = len(ctx.avals_out) > 1
     num_bytes = max(a.size * a.dtype.itemsize for a in (aval_in, aval))
     one_call = _is_one_call(ctx)
-    # The steps inside a process of GPUs have not run on GPUs yet, so a program has to ask for them.
+    # Nobody has measured levels between GPUs yet, so a program has to ask for them.
     if levels is None and (starts or not one_call):
         levels = False
     ranks = rank_groups.of_groups(ctx, name, axes, groups)
