@@ -21,6 +21,7 @@ def _soak(processes, devices_per_process, seed, seconds, leave_out=""):
         processes=processes,
         devices_per_process=devices_per_process,
         environment=environment | {"JAX_CXL_POOL": "shm:", "JAX_CXL_TIMEOUT": "20"},
+        quick=False,  # Programs have dtypes of all kinds.
     )
 
 

@@ -129,8 +129,9 @@ class RandomWorld {
   uint64_t identity_ = 0;
 };
 
-// Runs `count` collectives, or as many as `seconds` allow if it is not 0. The
-// same seed gives the same collectives. Stops at the first batch that fails.
+// Runs `count` collectives, or as many as `seconds` allow if it is not 0, but
+// at least a batch. The same seed gives the same collectives. Stops at the
+// first batch that fails.
 inline Report Soak(
     uint64_t count, uint64_t seed, double seconds,
     std::optional<Incoherence> incoherence = Incoherence::FromEnvironment(),
@@ -141,9 +142,11 @@ inline Report Soak(
   auto passed = [&] {
     return std::chrono::duration<double>(Clock::now() - start).count();
   };
+  // On a busy machine, it may take all of the time to make the first world.
   auto more = [&] {
-    return report.calls < count && (seconds <= 0 || passed() < seconds) &&
-           report.first_failure.empty();
+    const bool in_time =
+        seconds <= 0 || report.calls == 0 || passed() < seconds;
+    return report.calls < count && in_time && report.first_failure.empty();
   };
   std::vector<SoakCall> calls;
   for (; more(); ++report.worlds) {
