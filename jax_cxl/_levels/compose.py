@@ -48,14 +48,17 @@ class _Steps:
     """The steps of a collective.
 
     Attributes:
-      before: function of the operand that runs the steps before the step across.
+      before: function of the operand that runs the step before the step across.
       root: of the step across.
-      after: function of (result of the step across, shape of the operand) that runs the others.
+      after: function of the result of the step across that runs the step after it.
+      arrange: function of (result of `after`, shape of the operand) that returns the result of the
+        collective. It only moves elements within a rank.
     """
 
-    before: Callable[[Any], Any]
-    root: int
-    after: Callable[[Any, tuple[int, ...]], Any]
+    before: Callable[[Any], Any] = lambda x: x
+    root: int = 0
+    after: Callable[[Any], Any] = lambda y: y
+    arrange: Callable[[Any, tuple[int, ...]], Any] = lambda y, shape: y
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,9 +82,11 @@ class Levels:
         """Runs a collective. The first dimension counts blocks, where the collective has blocks."""
         steps = self._steps(op, root)
         if self.split.processes == 1:
-            return steps.after(_of_one_process(op, steps.before(x)), x.shape)
+            y = _of_one_process(op, steps.before(x))
+            return steps.arrange(steps.after(y), x.shape)
         if chunks == 1:
-            return steps.after(self.across.run(op, steps.before(x), steps.root), x.shape)
+            y = self.across.run(op, steps.before(x), steps.root)
+            return steps.arrange(steps.after(y), x.shape)
         whole = x.reshape(x.shape[0], -1) if op.operand_blocks else x.reshape(-1)
         width = -(-whole.shape[-1] // chunks)
         pieces = [whole[..., at : at + width] for at in range(0, whole.shape[-1], width)]
@@ -97,11 +102,13 @@ class Levels:
             x = started[-1].tie(piece) if started else piece
             started.append(self.across.start(op, steps.before(x), steps.root))
         results: list[Any] = []
-        for piece, step in zip(pieces, started, strict=True):
+        for step in started:
             # A wait comes after all starts, and after the steps of the piece before.
             y = step.done(after=(started[-1].token, results[-1:]))
-            results.append(steps.after(y, piece.shape))
-        return results
+            results.append(steps.after(y))
+        # No wait depends on these moves: so XLA makes them while it joins the pieces.
+        shapes = [piece.shape for piece in pieces]
+        return [steps.arrange(y, shape) for y, shape in zip(results, shapes, strict=True)]
 
     def _steps(self, op: Op, root: int) -> _Steps:
         inside = self.inside
@@ -111,15 +118,14 @@ class Levels:
             process, place = (int(i) for (i,) in np.nonzero(self.split.at == root))
             return self._in_parts(lambda v: inside.scatter(v, place), process)
         if op is Op.REDUCE_SCATTER:
-            return _Steps(lambda x: inside.reduce_scatter(self._by_place(x)), 0, lambda y, shape: y)
+            return _Steps(before=lambda x: inside.reduce_scatter(self._by_place(x)))
         if op is Op.ALL_GATHER:
-            return _Steps(lambda x: x, 0, lambda y, shape: self._by_rank(inside.all_gather(y)))
+            return _Steps(after=inside.all_gather, arrange=lambda y, shape: self._by_rank(y))
         if op is Op.ALL_TO_ALL:
             # (place of the source, process of the target) -> (process, place) of the source
             return _Steps(
-                lambda x: inside.all_to_all(self._by_place(x)).swapaxes(0, 1),
-                0,
-                lambda y, shape: self._by_rank(y.swapaxes(0, 1)),
+                before=lambda x: inside.all_to_all(self._by_place(x)).swapaxes(0, 1),
+                arrange=lambda y, shape: self._by_rank(y.swapaxes(0, 1)),
             )
         raise NotImplementedError(f"{op} has no levels")
 
@@ -132,10 +138,10 @@ class Levels:
             flat = jnp.pad(x.reshape(-1), (0, places * part - x.size))
             return take_part(flat.reshape(places, part))
 
-        def after(y, shape):
-            return self.inside.all_gather(y).reshape(-1)[: math.prod(shape)].reshape(shape)
+        def arrange(y, shape):
+            return y.reshape(-1)[: math.prod(shape)].reshape(shape)
 
-        return _Steps(before, root, after)
+        return _Steps(before, root, self.inside.all_gather, arrange)
 
     def _by_place(self, x: Any) -> Any:
         """Turns blocks in the order of ranks into an array of shape (places, processes, ...)."""

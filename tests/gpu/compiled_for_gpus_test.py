@@ -102,6 +102,7 @@ class CompiledForGpusTest(parameterized.TestCase):
         ("levels_psum_scatter", CHUNKS),
         ("levels_all_gather", CHUNKS),
         ("levels_all_to_all", CHUNKS),
+        ("levels_broadcast", CHUNKS),
     )
     def test_done_gets_what_start_made(self, program, expected):
         if program.startswith("trained"):
@@ -151,6 +152,7 @@ class CompiledForGpusTest(parameterized.TestCase):
         ("psum_scatter", [3, 2, 1, 0]),
         ("all_gather", [0, 1, 2, 3]),
         ("all_to_all", [3, 2, 1, 0]),
+        ("broadcast", [3, 3, 3, 3]),
     )
     def test_chunks_of_levels_move_beside_steps_inside_a_process(self, operation, expected):
         ((computation, names),) = self.calls(f"levels_{operation}")
@@ -162,6 +164,17 @@ class CompiledForGpusTest(parameterized.TestCase):
             opcodes = [computation[name].opcode.removesuffix("-start") for name in between]
             beside.append(opcodes.count("all-to-all") + opcodes.count("all-gather"))
         self.assertEqual(beside, expected)
+
+    def test_chunks_of_a_gather_are_put_in_order_while_xla_joins_them(self):
+        ((computation, _),) = self.calls("levels_all_gather")
+        read = collections.Counter(
+            memory(computation, name)[0]
+            for instruction in computation.values()
+            if instruction.opcode in ("copy", "fusion", "transpose")
+            for name in instruction.operands
+        )
+        gathered = [name for name in computation if name.startswith("all-gather-done")]
+        self.assertEqual([read[name] for name in gathered], [1] * CHUNKS)
 
     def need_hook(self):
         """Skips the test if the takeover does not work without a GPU in this version of JAX."""

@@ -170,12 +170,13 @@ def in_levels(platform):
     axes = "host", "gpu"
     rows = jax.P(axes)
     sharding = jax.NamedSharding(mesh, rows)
-    # Of a sum, each rank of a process puts a half into the pool.
+    # Of a sum or a broadcast, each rank of a process puts a half into the pool.
     for run, parts, options in (
         (jax_cxl.psum, 2, {}),
         (jax_cxl.psum_scatter, 2, {"tiled": True}),
         (jax_cxl.all_gather, 1, {"tiled": True}),
         (jax_cxl.all_to_all, 1, {"split_axis": 0, "concat_axis": 0, "tiled": True}),
+        (jax_cxl.broadcast, 2, {"root": 3}),
     ):
 
         def body(x, run=run, options=options):
