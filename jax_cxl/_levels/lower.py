@@ -67,7 +67,8 @@ def collective(
     inside = BetweenDevices(axes, found.at, groups, reduce_op)
 
     across = _Across(found.across, name, reduce_op)
-    num_chunks = table.chunks(op, aval_in.size * aval_in.dtype.itemsize, found)
+    operand_bytes = aval_in.size * aval_in.dtype.itemsize
+    num_chunks = table.chunks(op, operand_bytes, found.at.shape, table.CHUNK_BYTES)
 
     def body(v):
         if operand_blocks is not None:

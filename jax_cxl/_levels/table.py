@@ -22,24 +22,29 @@ LEAST_RANKS = 8
 NEVER = 1 << 62
 
 
-# Of a collective between GPUs, composed of steps. A rank puts so many bytes of a chunk into the
-# pool: 0.1 ms of a link, and several times what the calls of a further chunk cost. More chunks
-# would shorten only the steps of the first and the last one, which nothing hides.
+# Of a collective between GPUs, composed of steps: a chunk has at least so many bytes in the larger
+# of the two buffers of its step through the pool. docs/levels.md says why this is a constant.
 CHUNK_BYTES = 4 << 20
+# More chunks would shorten only the steps of the first and the last chunk, which nothing hides.
 MOST_CHUNKS = 8
 
 
-def chunks(op: Op, num_bytes: int, found: Split) -> int:
+def chunks(op: Op, num_bytes: int, grid: tuple[int, int], chunk_bytes: int) -> int:
     """Returns in how many chunks a collective between GPUs works.
 
     Args:
       op: the collective.
       num_bytes: bytes of a rank's operand.
-      found: how the ranks lie in processes.
+      grid: the numbers of processes of a group and of its ranks in each process.
+      chunk_bytes: the fewest bytes of a chunk.
     """
-    divided = op in (Op.ALL_REDUCE, Op.REDUCE_SCATTER, Op.BROADCAST)
-    across = num_bytes // found.per_process if divided else num_bytes
-    return min(max(across // CHUNK_BYTES, 1), MOST_CHUNKS)
+    processes, per_process = grid
+    across = num_bytes
+    if op in (Op.ALL_REDUCE, Op.REDUCE_SCATTER, Op.BROADCAST):
+        across //= per_process
+    if op is Op.ALL_GATHER:
+        across *= processes
+    return min(max(across // chunk_bytes, 1), MOST_CHUNKS)
 
 
 def limits(

@@ -77,7 +77,9 @@ class CompiledForGpusTest(parameterized.TestCase):
         )
         if done.returncode != 0:
             raise AssertionError(done.stderr)
-        cls.modules = {name: computations(text) for name, text in json.loads(done.stdout).items()}
+        found = json.loads(done.stdout)
+        cls.modules = {name: computations(text) for name, text in found["programs"].items()}
+        cls.temporary = found["temporary"]
 
     def calls(self, program):
         """Yields each computation that has calls of ours, and their names by target."""
@@ -164,6 +166,17 @@ class CompiledForGpusTest(parameterized.TestCase):
             opcodes = [computation[name].opcode.removesuffix("-start") for name in between]
             beside.append(opcodes.count("all-to-all") + opcodes.count("all-gather"))
         self.assertEqual(beside, expected)
+
+    # As multiples of the larger of operand and result. docs/levels.md says what the memory holds.
+    @parameterized.parameters(
+        ("psum", 1.3),
+        ("psum_scatter", 1.2),
+        ("all_gather", 1.2),
+        ("all_to_all", 2),
+        ("broadcast", 1.3),
+    )
+    def test_chunks_of_levels_share_memory(self, operation, most):
+        self.assertBetween(self.temporary[f"levels_{operation}"], 0.9, most)
 
     def test_chunks_of_a_gather_are_put_in_order_while_xla_joins_them(self):
         ((computation, _),) = self.calls("levels_all_gather")

@@ -1,7 +1,8 @@
 """Compiles programs with collectives for two GPUs that need not be there.
 
-Prints one JSON object: name of the program -> text of the module that XLA's compiler for GPUs made
-of it. JAX's plugin for CUDA has to be on Python's path.
+Prints one JSON object. `programs`: name of the program -> text of the module that XLA's compiler
+for GPUs made of it. `temporary`: name of a collective in levels -> its memory, see `in_levels`.
+JAX's plugin for CUDA has to be on Python's path.
 """
 
 import json
@@ -158,7 +159,11 @@ def register_handlers():
 
 
 def in_levels(platform):
-    """Yields names and texts of collectives in levels, of two processes with two GPUs each."""
+    """Yields collectives in levels, of two processes with two GPUs each.
+
+    Yields each name, the text, and the bytes of memory beside operand and result, as a multiple of
+    the bytes of the larger of the two.
+    """
     topology = topologies.get_topology_desc("", "cuda", target_config=GPU, topology="1x2x2")
     devices = np.array(topology.devices)
     mesh = jax.sharding.Mesh(devices.reshape(2, 2), ("host", "gpu"))
@@ -170,11 +175,12 @@ def in_levels(platform):
     axes = "host", "gpu"
     rows = jax.P(axes)
     sharding = jax.NamedSharding(mesh, rows)
-    # Of a sum or a broadcast, each rank of a process puts a half into the pool.
-    for run, parts, options in (
+    # The number of elements, as a multiple of those in the larger buffer of the step through the
+    # pool: of a sum or a broadcast each rank of a process moves a half, and it gathers two parts.
+    for run, multiple, options in (
         (jax_cxl.psum, 2, {}),
         (jax_cxl.psum_scatter, 2, {"tiled": True}),
-        (jax_cxl.all_gather, 1, {"tiled": True}),
+        (jax_cxl.all_gather, 0.5, {"tiled": True}),
         (jax_cxl.all_to_all, 1, {"split_axis": 0, "concat_axis": 0, "tiled": True}),
         (jax_cxl.broadcast, 2, {"root": 3}),
     ):
@@ -182,14 +188,17 @@ def in_levels(platform):
         def body(x, run=run, options=options):
             return jnp.tanh(run(jnp.tanh(x), axes, levels=True, **options))
 
-        elements = parts * CHUNKS * table.CHUNK_BYTES // 4
+        elements = int(multiple * CHUNKS * table.CHUNK_BYTES) // 4
         x = jax.ShapeDtypeStruct((4 * 64, elements // 64), np.float32, sharding=sharding)
         program = jax.shard_map(body, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False)
         with (
             mock.patch.object(lifecycle, "ensure_started", lambda: runtime),
             mock.patch.object(rank_groups, "processes", lambda ctx: {r: r // 2 for r in range(4)}),
         ):
-            yield f"levels_{run.__name__}", jax.jit(program).lower(x).compile().as_text()
+            compiled = jax.jit(program).lower(x).compile()
+        memory = compiled.memory_analysis()
+        larger = max(memory.argument_size_in_bytes, memory.output_size_in_bytes)
+        yield f"levels_{run.__name__}", compiled.as_text(), memory.temp_size_in_bytes / larger
 
 
 def main() -> None:
@@ -241,9 +250,11 @@ def main() -> None:
         x = argument((4, ROWS, WIDTH), AXIS)
         text = jax.jit(program).lower(shards, matrices, x).compile().as_text()
         programs["layers_of_experts"] = text
-        programs |= in_levels(platform)
+        temporary = {}
+        for name, text, multiple in in_levels(platform):
+            programs[name], temporary[name] = text, multiple
     programs["trained"], programs["trained_early"] = trained(mesh)
-    print(json.dumps(programs))
+    print(json.dumps({"programs": programs, "temporary": temporary}))
 
 
 main()
