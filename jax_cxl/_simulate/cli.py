@@ -10,6 +10,9 @@ import pathlib
 import sys
 
 from jax_cxl import _arguments, _sizes
+from jax_cxl._bench import results_file
+from jax_cxl._levels import table
+from jax_cxl._primitives.native_enums import Op
 from jax_cxl._simulate import constants as c
 from jax_cxl._simulate import levels, levels_study, model, nccl, tables
 
@@ -150,11 +153,6 @@ def main(argv: list[str]) -> int:
 
 
 def _write_tuning(path: pathlib.Path, setting: model.Setting, argv: list[str]) -> int:
-    # These import JAX.
-    from jax_cxl._bench import results_file
-    from jax_cxl._levels import table
-    from jax_cxl._primitives.native_enums import Op
-
     tuning: dict[str, int] = {}
     for op in levels.OPS:
         flat, in_levels = (

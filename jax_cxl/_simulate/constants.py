@@ -57,6 +57,9 @@ KERNEL_DOORBELL = 1.5 * US + 2 * (POOL_LOAD - DRAM_LOAD) - KERNEL_POLL
 KERNEL_FENCE = POOL_LOAD
 # design: doorbells lie 128 bytes apart.
 DOORBELL_BYTES = 128
+# design: the shortest round of a kernel of the CUDA engine in a pool of several devices
+# (cc/comm/cuda/device_connection.h). The model has shorter rounds.
+ENGINE_ROUND = MIB
 # The rings, and which calls carry their flags in their own lines, are those of the CUDA engine
 # (cc/plan/gpu_geometry.h).
 
@@ -116,15 +119,14 @@ NCCL_TUNED_EFFICIENCY = 0.9
 
 # Bus bandwidth of a GPU, by kind of link and operation.
 INSIDE_RATES = {
-    # here: NCCL over NVLink, 256 MiB, two H200s. reduce_scatter was not measured: all_gather's.
-    # Eight GPUs were not measured.
-    "nvlink": {"all_gather": 250 * GB, "reduce_scatter": 250 * GB, "all_to_all": 273 * GB},
+    # here: NCCL over NVLink, 256 MiB, two H200s. Eight GPUs were not measured.
+    "nvlink": {"all_gather": 250 * GB, "all_to_all": 273 * GB},
     # Peer-to-peer copies over PCIe were not measured. here: copies of two GPUs to the host's memory
     # and from it at the same time, over the same Gen5 x16: 84 GB/s, both directions together.
-    "pcie": dict.fromkeys(("all_gather", "reduce_scatter", "all_to_all"), 42 * GB),
-    # here: NCCL through the host's memory (NCCL_P2P_DISABLE=1), 256 MiB, four H200s; reduce_scatter
-    # as all_gather. Eight GPUs were not measured.
-    "none": {"all_gather": 27 * GB, "reduce_scatter": 27 * GB, "all_to_all": 31 * GB},
+    "pcie": {"all_gather": 42 * GB, "all_to_all": 42 * GB},
+    # here: NCCL through the host's memory (NCCL_P2P_DISABLE=1), 256 MiB, four H200s. Eight GPUs
+    # were not measured.
+    "none": {"all_gather": 27 * GB, "all_to_all": 31 * GB},
 }
 
 # --- Prices --------------------------------------------------------------------------------------

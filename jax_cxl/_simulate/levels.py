@@ -3,6 +3,8 @@
 Flat: each GPU is a rank of the pool. In levels: JAX's own collectives between the GPUs of a host,
 and the pool between the hosts, where GPU g of each host is in group g. All groups call at the same
 time, share the links of their hosts and the cards, and run jax_cxl's own plans (`cc/engine/sim`).
+
+Stages, chunks and their order are those that `jax_cxl/_levels/compose.py` builds.
 """
 
 import dataclasses
@@ -10,28 +12,58 @@ import functools
 import itertools
 
 from jax_cxl import _simulator
+from jax_cxl._levels import table
+from jax_cxl._primitives.native_enums import Op
 from jax_cxl._simulate import constants as c
 from jax_cxl._simulate import model, nccl
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-# The stage inside the hosts before the pool, and the stage inside the hosts after the pool.
-_BEFORE = {
-    "all_reduce": "reduce_scatter",
-    "reduce_scatter": "reduce_scatter",
-    "all_to_all": "all_to_all",
-}
-_AFTER = {"all_reduce": "all_gather", "all_gather": "all_gather"}
-# Hosts and GPUs take turns in the order of the blocks: what a GPU has is put in order once.
-_REORDERED = ("all_gather", "reduce_scatter", "all_to_all")
+# Before the pool, the GPUs of a host exchange parts. After the pool, they gather the results.
+_EXCHANGED = ("all_reduce", "reduce_scatter", "all_to_all")
+_GATHERED = ("all_reduce", "all_gather")
+# Each GPU adds the parts that it received.
+_ADDED = ("all_reduce", "reduce_scatter")
+# How often a GPU copies a chunk before the pool: hosts and GPUs take turns in the order of blocks.
+_REORDERED = {"reduce_scatter": 1, "all_to_all": 2}
 
 
 @dataclasses.dataclass(frozen=True)
 class Stages:
-    """Seconds of the three stages of a call, each by itself."""
+    """Seconds of the stages of a call that works in equal chunks, each by itself.
 
+    Attributes:
+      chunks: how many.
+      slicing: copies all chunks out of the operand.
+      before: of a chunk, inside a host.
+      pool: of a chunk.
+      after: of a chunk, inside a host.
+      joining: copies all chunks into the result.
+    """
+
+    chunks: int
+    slicing: float
     before: float
     pool: float
     after: float
+    joining: float
+
+    @property
+    def one_after_another(self) -> float:
+        each = self.before + self.pool + self.after
+        return self.slicing + self.chunks * each + self.joining
+
+    @property
+    def overlapped(self) -> float:
+        """The pool moves chunks while the stages inside the hosts run, first all before it."""
+        inside, pool = self.slicing, 0.0
+        arrivals = []
+        for _ in range(self.chunks):
+            inside += self.before
+            pool = max(pool, inside) + self.pool
+            arrivals.append(pool)
+        for arrival in arrivals:
+            inside = max(inside, arrival) + self.after
+        return inside + self.joining
 
 
 def pool_bytes(op: str, total_bytes: int, gpus: int) -> int:
@@ -44,49 +76,59 @@ def _through_pool(op: str, size: int, setting: model.Setting, groups: int) -> fl
     return model.ours(op, size, setting, groups=groups).seconds
 
 
-def stages(op: str, total_bytes: int, setting: model.Setting) -> Stages:
+def stages(op: str, total_bytes: int, setting: model.Setting, chunks: int) -> Stages:
     gpus, links = setting.gpus_per_host, setting.inside
+    chunk_bytes = total_bytes // chunks
     alike = dataclasses.replace(setting, inside="nvlink")
-    pool = _through_pool(op, pool_bytes(op, total_bytes, gpus), alike, gpus)
-    if op in _REORDERED:
-        pool += 2 * total_bytes / c.MEMORY
-    before, after = (
-        nccl.inside_seconds(stage[op], total_bytes, gpus, links) if op in stage else 0.0
-        for stage in (_BEFORE, _AFTER)
+    before = after = 0.0
+    if op in _EXCHANGED:
+        before += nccl.inside_seconds("all_to_all", chunk_bytes, gpus, links)
+    if op in _ADDED:
+        before += (1 + 1 / gpus) * chunk_bytes / c.MEMORY
+    before += _REORDERED.get(op, 0) * _copy_seconds(chunk_bytes)
+    if op in _GATHERED:
+        after += nccl.inside_seconds("all_gather", chunk_bytes, gpus, links)
+    divided = chunks > 1
+    result_bytes = total_bytes // setting.ranks if op == "reduce_scatter" else total_bytes
+    # The blocks of an all_gather get their order in the copy that joins the chunks.
+    joined = divided or op == "all_gather"
+    return Stages(
+        chunks=chunks,
+        slicing=_copy_seconds(_operand_bytes(op, total_bytes, setting)) if divided else 0.0,
+        before=before,
+        pool=_through_pool(op, pool_bytes(op, chunk_bytes, gpus), alike, gpus),
+        after=after,
+        joining=_copy_seconds(result_bytes) if joined else 0.0,
     )
-    return Stages(before, pool, after)
 
 
-def seconds(op: str, total_bytes: int, setting: model.Setting) -> float:
-    """Time in levels, with the best number of chunks.
+def _operand_bytes(op: str, total_bytes: int, setting: model.Setting) -> int:
+    return total_bytes // setting.ranks if op == "all_gather" else total_bytes
+
+
+def _copy_seconds(num_bytes: float) -> float:
+    """Time of a copy inside a GPU, which reads and writes its memory."""
+    return 2 * num_bytes / c.MEMORY
+
+
+def seconds(
+    op: str, total_bytes: int, setting: model.Setting, chunk_bytes: int = table.CHUNK_BYTES
+) -> float:
+    """Time in levels.
 
     Over NVLink, which takes nothing from the links to the pool, the stages of different chunks
     overlap. Otherwise all stages need the same PCIe port of a GPU, and nothing does.
+
+    Args:
+      chunk_bytes: the fewest bytes of a chunk (`_levels/table.py`).
     """
     if setting.gpus_per_host == 1:
         return model.ours(op, total_bytes, setting).seconds
-    return min(
-        _pipelined(stages(op, total_bytes // chunks, setting), chunks)
-        for chunks in (c.CHUNKS if setting.inside == "nvlink" else (1,))
-        if chunks == 1 or total_bytes // chunks >= setting.ranks
-    )
-
-
-def _pipelined(each: Stages, chunks: int) -> float:
-    """Chunks go one after another through the pool, and one after another inside.
-
-    A chunk's first stage comes before the last stage of the chunk before it, so that the pool has
-    the next chunk in time.
-    """
-    inside = ready = each.before
-    pool = 0.0
-    for chunk in range(chunks):
-        pool = max(pool, ready) + each.pool
-        if each.before and chunk + 1 < chunks:
-            inside = ready = inside + each.before
-        if each.after:
-            inside = max(inside, pool) + each.after
-    return max(pool, inside)
+    operand_bytes = _operand_bytes(op, total_bytes, setting)
+    grid = setting.hosts, setting.gpus_per_host
+    chunks = table.chunks(Op[op.upper()], operand_bytes, grid, chunk_bytes)
+    each = stages(op, total_bytes, setting, chunks)
+    return each.overlapped if setting.inside == "nvlink" else each.one_after_another
 
 
 def flat_seconds(op: str, total_bytes: int, setting: model.Setting) -> float:

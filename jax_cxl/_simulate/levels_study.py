@@ -15,7 +15,10 @@ HOSTS_COUNTED = (2, 4, 8, 16, 32)
 SIZE_OF_BYTES = 64 * c.MIB
 _SIZES = tuple(c.KIB << i for i in range(0, 21, 2))
 ADAPTERS = (1, 8)
-RESULTS = "simulate-levels-2026-11-24.json"
+# For the sizes of a chunk.
+CHUNK_SIZES = tuple(c.MIB << i for i in range(5))
+CHUNKED_BYTES = 128 * c.MIB
+RESULTS = "simulate-levels-2026-11-25.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +58,14 @@ def sizes(hosts: int) -> tuple[int, ...]:
 KINDS = tuple(
     Kind(links, cards, inside) for links, cards in ((1, 2), (8, 8)) for inside in c.INSIDE_RATES
 )
+
+
+def over_one_piece(op: str, setting: model.Setting, chunk_bytes: int) -> float:
+    """Time of a call of CHUNKED_BYTES in chunks of this size, over its time without chunks."""
+    in_chunks, whole = (
+        levels.seconds(op, CHUNKED_BYTES, setting, size) for size in (chunk_bytes, CHUNKED_BYTES)
+    )
+    return in_chunks / whole
 
 
 def nccl_seconds(op: str, size: int, hosts: int, adapters: int) -> float:

@@ -26,6 +26,7 @@ class Setting:
       coherence: `uncached` (also for `coherent`: the GPU rings doorbells itself) or `flush` (its
         host passes them on, and writes back and drops lines of its caches).
       slot_bytes: bytes of a slot of a rank's ring; 0 for 2 MiB.
+      round_bytes: the fewest bytes of a round; 0 for the planners' choice.
       even: replace the cards by one card as fast as all, so that no card is busier than another.
       apart: let cards serve reads and writes at the same time, each at its full rate.
       orders: orders of the readers in the paper's broadcast to try; the best order counts.
@@ -38,6 +39,7 @@ class Setting:
     inside: str = "nvlink"
     coherence: str = "uncached"
     slot_bytes: int = 0
+    round_bytes: int = 0
     even: bool = False
     apart: bool = False
     orders: tuple[str, ...] = c.READER_ORDERS
@@ -53,7 +55,10 @@ class Setting:
     def geometry_of(self, members: int) -> _simulator.Geometry:
         """The rings of a group of so many ranks."""
         slot = {"slot_bytes": self.slot_bytes} if self.slot_bytes else {}
-        return _simulator.gpu_geometry(self.cards, members, **slot)
+        geometry = _simulator.gpu_geometry(self.cards, members, **slot)
+        if self.round_bytes:
+            geometry.min_chunk_bytes = self.round_bytes
+        return geometry
 
 
 @dataclasses.dataclass(frozen=True)

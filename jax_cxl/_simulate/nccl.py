@@ -62,7 +62,7 @@ def inside_seconds(op: str, total_bytes: float, gpus: int, links: str) -> float:
     """Modelled time of one call between the GPUs of a host.
 
     Args:
-      op: `all_gather`, `reduce_scatter` or `all_to_all`.
+      op: `all_gather` or `all_to_all`.
       total_bytes: as nccl-tests counts them.
       gpus: of the host.
       links: a key of `constants.INSIDE_RATES`.

@@ -1,5 +1,8 @@
 """The section of docs/performance.md on hosts with several GPUs."""
 
+import dataclasses
+
+from jax_cxl._levels import table
 from jax_cxl._simulate import constants as c
 from jax_cxl._simulate import levels, model
 from jax_cxl._simulate import levels_study as study
@@ -20,18 +23,24 @@ the hosts.
 
 | | inside a host, before | through the pool, for each group | inside a host, after |
 | --- | --- | --- | --- |
-| all_reduce (psum) | reduce_scatter | all_reduce of an eighth | all_gather |
+| all_reduce (psum) | all_to_all, then additions | all_reduce of an eighth | all_gather |
 | all_gather | | all_gather of an eighth | all_gather |
-| reduce_scatter (psum_scatter) | reduce_scatter | reduce_scatter of an eighth | |
+| reduce_scatter (psum_scatter) | all_to_all, then additions | reduce_scatter of an eighth | |
 | all_to_all | all_to_all | all_to_all, a message for each pair of hosts and GPU | |
 
 The stages through the pool are the plans of jax_cxl's planners, for all groups together, on the
 model of links and cards. The stages inside a host follow NCCL's cost model, with rates that were
 measured here between two or four GPUs (`INSIDE_RATES` in `jax_cxl/_simulate/constants.py`). Only
-the rates of peer-to-peer copies over PCIe were not measured. Over NVLink the stages of up to
-{max(c.CHUNKS)} chunks overlap. Otherwise the stages need the same PCIe port of a GPU, and nothing
-overlaps. all_gather, reduce_scatter and all_to_all also copy everything once inside a GPU, to put
-the blocks in order.
+the rates of peer-to-peer copies over PCIe were not measured. Memory of a GPU moves data at its
+data sheet's rate: additions, copies that put blocks in order, and copies that divide arrays into
+chunks and join chunks.
+
+A call has as many chunks as jax_cxl makes (`jax_cxl/_levels/table.py`): up to {table.MOST_CHUNKS},
+each with at least {bytes_text(table.CHUNK_BYTES)} in the larger buffer of a rank in the pool's
+stage. The stages run in the order that jax_cxl builds ([levels](levels.md#chunks-between-gpus)):
+inside a host first the stages before the pool of all chunks, then the stages after it. Over NVLink
+the pool moves chunks meanwhile. Otherwise the stages need the same PCIe port of a GPU, and nothing
+overlaps.
 
 There are two kinds of hosts. The first kind has {few.links} link and {few.cards} cards for each
 host, which are as many cards as in the paper. The second kind has {many.links} links and
@@ -49,6 +58,8 @@ assumes that larger flat groups would work in the same way.
 {_times(hosts)}
 
 {_reading()}
+
+{_chunk_sizes()}
 
 {_bytes(hosts)}
 
@@ -101,6 +112,38 @@ def _reading() -> str:
 {", ".join(reductions)} with one link, and {eight_gains} times with eight:
 an eighth of the bytes goes through the pool. For all_to_all it is {exchange}: nearly
 all of its bytes have to go through the pool. Levels save only those between GPUs of one host."""
+
+
+def _chunk_sizes() -> str:
+    few, many = study.KINDS[0], study.KINDS[len(c.INSIDE_RATES)]
+    rows = []
+    for op in levels.OPS:
+        for kind, hosts in ((few, 2), (many, 2), (many, 8)):
+            modelled = kind.setting(hosts)
+            engine = dataclasses.replace(modelled, round_bytes=c.ENGINE_ROUND)
+            cells = [
+                ", ".join(
+                    f"{study.over_one_piece(op, setting, size):.2f}"
+                    for setting in (modelled, engine)
+                )
+                for size in study.CHUNK_SIZES
+            ]
+            rows.append((op if (kind, hosts) == (few, 2) else "", hosts, kind.links, *cells))
+    header = (
+        "time over that without chunks",
+        "hosts",
+        "links",
+        *(bytes_text(size) for size in study.CHUNK_SIZES),
+    )
+    size = bytes_text(study.CHUNKED_BYTES)
+    return f"""The next table is for calls of {size} in chunks of at least 1 to 16 MiB. jax_cxl takes
+{bytes_text(table.CHUNK_BYTES)}. Each cell has two figures: with rounds in the pool as in all other
+tables, and with rounds of at least {bytes_text(c.ENGINE_ROUND)}, as the CUDA engine makes them in a
+pool of several devices. In the model a chunk enters the pool when the chunk before it has left. In
+the engine they overlap ([decision 11](decisions/0011-words-of-streams.md)), which favours short
+chunks.
+
+{markdown(header, rows)}"""
 
 
 def _bytes(numbers: tuple[int, ...]) -> str:

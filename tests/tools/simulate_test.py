@@ -14,11 +14,9 @@ from jax_cxl._runtime import tuning_table
 from jax_cxl._simulate import constants as c
 from jax_cxl._simulate import (
     levels,
-    levels_study,
     model,
     nccl,
     report,
-    report_levels,
     report_ours,
     report_paper,
     study,
@@ -242,100 +240,6 @@ class StudyTest(parameterized.TestCase):
         )
 
 
-class LevelsTest(parameterized.TestCase):
-    def _setting(self, **changes) -> model.Setting:
-        machine = {"hosts": 4, "gpus_per_host": 8, "links_per_host": 2, "cards": 12}
-        return model.Setting(**(machine | changes))
-
-    @parameterized.product(op=levels.OPS, hosts=(2, 4, 16))
-    def test_bytes_of_levels_are_the_least(self, op, hosts):
-        setting = self._setting(hosts=hosts)
-        size = 16 * c.MIB
-        mine = levels.counted_bytes(op, size, setting, flat=False)
-        least = levels.least_bytes(op, size, setting)
-        self.assertAlmostEqual(sum(mine.link) / sum(least.link), 1, delta=0.01)
-        self.assertAlmostEqual(sum(mine.card) / sum(least.card), 1, delta=0.04)
-        flat = levels.counted_bytes(op, size, setting, flat=True)
-        self.assertGreater(sum(flat.link), sum(mine.link))
-
-    # Blocks of each pair of ranks, two to a host; by hand.
-    def test_least_bytes_by_hand(self):
-        setting = model.Setting(hosts=3, gpus_per_host=2, links_per_host=1, cards=2)
-        size = 600
-        self.assertEqual(
-            levels.least_bytes("all_reduce", size, setting).link, (size, 2 * 2 / 3 * size)
-        )
-        self.assertEqual(levels.least_bytes("all_gather", size, setting).link, (200, 400))
-        self.assertEqual(levels.least_bytes("reduce_scatter", size, setting).link, (400, 400))
-        # Each of two GPUs sends four of six blocks of 100 to other hosts.
-        self.assertEqual(levels.least_bytes("all_to_all", size, setting).link, (800, 800))
-        self.assertEqual(levels.least_bytes("all_to_all", size, setting).card, (1200, 1200))
-
-    @parameterized.parameters(*levels.OPS)
-    def test_no_time_is_below_that_of_a_stage(self, op):
-        for inside in c.INSIDE_RATES:
-            setting = self._setting(inside=inside)
-            for size in (4 * c.KIB, 64 * c.MIB):
-                each = levels.stages(op, size, setting)
-                alone = max(each.before, each.pool, each.after)
-                everything = each.before + each.pool + each.after
-                self.assertBetween(
-                    levels.seconds(op, size, setting), 0.9 * alone, everything * (1 + 1e-9)
-                )
-
-    def test_chunks_overlap_only_beside_the_links_to_the_pool(self):
-        size = 256 * c.MIB
-        for inside, overlaps in (("nvlink", True), ("pcie", False), ("none", False)):
-            setting = self._setting(inside=inside)
-            each = levels.stages("all_reduce", size, setting)
-            everything = each.before + each.pool + each.after
-            time = levels.seconds("all_reduce", size, setting)
-            self.assertEqual(time < 0.99 * everything, overlaps, inside)
-
-    def test_a_host_of_one_gpu_has_no_levels(self):
-        setting = model.Setting(hosts=4)
-        for op in levels.OPS:
-            self.assertEqual(
-                levels.seconds(op, c.MIB, setting), levels.flat_seconds(op, c.MIB, setting)
-            )
-
-    def test_where_levels_pay(self):
-        setting = levels_study.KINDS[0].setting(2)
-        sizes = levels_study.sizes(2)
-        runs = levels.paying("reduce_scatter", setting, sizes)
-        self.assertEqual(runs[-1][1], sizes[-1])
-        for size in sizes:
-            faster = levels.seconds("reduce_scatter", size, setting) < levels.flat_seconds(
-                "reduce_scatter", size, setting
-            )
-            self.assertEqual(any(low <= size <= high for low, high in runs), faster)
-
-    def test_adapters_and_gpus_of_nccl(self):
-        rate = c.INFINIBAND * c.NCCL_EFFICIENCY
-        size = 4 * c.GIB
-        for adapters in (1, 8):
-            time = nccl.seconds("all_gather", size, 4, gpus_per_host=8, adapters=adapters)
-            self.assertAlmostEqual(time / (31 / 32 * size / adapters / rate), 1, delta=0.01)
-            time = nccl.seconds("all_to_all", size, 4, gpus_per_host=8, adapters=adapters)
-            self.assertAlmostEqual(time / (8 * 3 / 4 * size / adapters / rate), 1, delta=0.01)
-        inside = nccl.inside_seconds("all_gather", size, 8, "nvlink")
-        self.assertAlmostEqual(
-            inside / (7 / 8 * size / c.INSIDE_RATES["nvlink"]["all_gather"]), 1, delta=0.01
-        )
-
-    def test_kept_results_are_what_the_model_says(self):
-        root = pathlib.Path(__file__).parents[2]
-        found = json.loads((root / "benchmarks" / "results" / levels_study.RESULTS).read_text())
-        rows = [row for row in found["results"] if row["hosts"] == 4]
-        self.assertLen(rows, 4 * len(levels_study.KINDS))
-        for row in rows:
-            kind = levels_study.Kind(row["links"], row["cards_per_host"], row["inside"])
-            self.assertEqual(tuple(row["bytes"]), levels_study.sizes(4))
-            for size, kept in zip(row["bytes"], row["levels_us"], strict=True):
-                time = levels.seconds(row["op"], size, kind.setting(4))
-                self.assertAlmostEqual(kept / (time / c.US), 1, delta=1e-3, msg=str(row))
-
-
 class DocumentTest(absltest.TestCase):
     def test_insert_replaces_only_its_own_part(self):
         once = report.insert("# Title\n\ntext\n", "first")
@@ -359,15 +263,6 @@ class DocumentTest(absltest.TestCase):
             self.assertTrue(
                 section in text, f"{title}: run python -m jax_cxl simulate --write docs"
             )
-
-    def test_document_says_what_the_model_says_of_levels(self):
-        # Rows of 32 hosts take most of the time: `python -m jax_cxl simulate --write docs`.
-        document = pathlib.Path(__file__).parents[2] / "docs" / "performance.md"
-        documented = document.read_text().splitlines()
-        for line in report_levels.levels_section(hosts=(2, 8)).splitlines():
-            # The tables of the document have a column or rows more.
-            start = line.removesuffix("|")
-            self.assertTrue(any(known.startswith(start) for known in documented), line)
 
     def test_plots(self):
         from jax_cxl._simulate import plots
