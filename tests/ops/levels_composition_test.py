@@ -27,6 +27,9 @@ DEVICES = 8
 DTYPES = ("float32", "bfloat16", "int32", "float8_e5m2", "complex64")
 # No number of ranks divides 31 x 37 elements, nor the elements of a block, 73.
 ODD, BLOCKS = (31, 37), (16, 73)
+# The same for arrays that make three chunks and more of LONG_CHUNK bytes, with four ranks in a
+# process and elements of two bytes.
+LONG_ODD, LONG_BLOCKS, LONG_CHUNK = (61, 67), (16, 293), 600
 
 # Shape of the mesh, axes of the collective, devices of a process.
 MESHES: tuple[tuple[tuple[int, ...], tuple[str, ...], int], ...] = (
@@ -37,6 +40,19 @@ MESHES: tuple[tuple[tuple[int, ...], tuple[str, ...], int], ...] = (
     ((2, 2, 2), ("core", "host"), 4),
     ((2, 2, 2), ("gpu", "core"), 4),  # One process: nothing goes through the pool.
     ((8,), ("host",), 4),
+)
+# Some with short chunks, some with LONG_CHUNK. In the last two, two of three axes run between the
+# processes, or inside them.
+CHUNKED = (
+    (MESHES[0], "float32", 150),
+    (MESHES[1], "bfloat16", 150),
+    (MESHES[2], "float32", 150),
+    (MESHES[3], "bfloat16", 150),
+    (MESHES[4], "float32", 150),
+    (MESHES[5], "bfloat16", 150),
+    (MESHES[0], "int32", LONG_CHUNK),
+    (((2, 2, 2), ("host", "gpu", "core"), 2), "float16", LONG_CHUNK),
+    (((2, 2, 2), ("core", "host", "gpu"), 4), "float16", LONG_CHUNK),
 )
 
 
@@ -105,12 +121,14 @@ class CompositionTest(parameterized.TestCase):
     def check_same(self, actual: Any, expected: np.ndarray) -> None:
         self.assertEqual(reference.difference(np.asarray(actual), expected), "")
 
-    def check_collectives(self, case: tuple, dtype: str) -> None:
+    def check_collectives(
+        self, case: tuple, dtype: str, odd: tuple = ODD, blocks: tuple = BLOCKS
+    ) -> None:
         shape, axes, per_process = case
         self.devices_per_process(per_process)
         mesh = mesh_of(shape)
         groups = groups_of(mesh, axes)
-        inputs = {"whole": values(dtype, *ODD), "in_blocks": values(dtype, *BLOCKS)}
+        inputs = {"whole": values(dtype, *odd), "in_blocks": values(dtype, *blocks)}
         calls = {
             name: (kind, run)
             for kind, runs in (("whole", WHOLE), ("in_blocks", IN_BLOCKS))
@@ -130,11 +148,12 @@ class CompositionTest(parameterized.TestCase):
     def test_collectives(self, case, dtype):
         self.check_collectives(case, dtype)
 
-    @parameterized.product(case=MESHES[:6], dtype=("float32", "bfloat16"))
-    def test_in_chunks(self, case, dtype):
-        # A rank has 31 x 37 elements or 16 x 73. So the last chunk is shorter than the others.
-        self.enter_context(mock.patch.object(table, "CHUNK_BYTES", 150))
-        self.check_collectives(case, dtype)
+    @parameterized.parameters(*CHUNKED)
+    def test_in_chunks(self, case, dtype, chunk_bytes):
+        # The last chunk is shorter than the others.
+        self.enter_context(mock.patch.object(table, "CHUNK_BYTES", chunk_bytes))
+        long = {"odd": LONG_ODD, "blocks": LONG_BLOCKS} if chunk_bytes == LONG_CHUNK else {}
+        self.check_collectives(case, dtype, **long)
 
     def test_chunks_of_one_element(self):
         self.devices_per_process(4)
@@ -199,11 +218,41 @@ class CompositionTest(parameterized.TestCase):
             with self.subTest(name):
                 self.check_same(out, expect(name, x.swapaxes(1, 2), groups, 4).swapaxes(1, 2))
 
-    def test_axis_index_groups(self):
+    def test_other_dimensions_in_chunks(self):
+        self.devices_per_process(4)
+        self.enter_context(mock.patch.object(table, "CHUNK_BYTES", LONG_CHUNK))
+        axes, groups = ("host", "gpu"), np.arange(DEVICES)[None]
+        x = values("float16", 7, 16, 43)
+
+        def body(v):
+            return {
+                "psum_scatter": jax_cxl.psum_scatter(
+                    v, axes, scatter_dimension=1, tiled=True, levels=True
+                ),
+                "all_gather": jax_cxl.all_gather(v, axes, axis=2, tiled=True, levels=True),
+                "all_to_all": jax_cxl.all_to_all(
+                    v, axes, split_axis=1, concat_axis=2, tiled=True, levels=True
+                ),
+            }
+
+        parts = np.stack(np.split(x, DEVICES, axis=2))  # (target, source, ...)
+        expected = {
+            "psum_scatter": expect("psum_scatter", x.swapaxes(1, 2), groups, 4).swapaxes(1, 2),
+            "all_gather": np.stack([np.concatenate(x, axis=2)] * DEVICES),
+            "all_to_all": np.stack([np.concatenate(of_target, axis=2) for of_target in parts]),
+        }
+        outs = harness.run(body, x, on=mesh_of((2, 4)))
+        for name, out in outs.items():
+            with self.subTest(name):
+                self.check_same(out, expected[name])
+
+    @parameterized.parameters((table.CHUNK_BYTES, BLOCKS), (LONG_CHUNK, LONG_BLOCKS))
+    def test_axis_index_groups(self, chunk_bytes, shape):
+        self.enter_context(mock.patch.object(table, "CHUNK_BYTES", chunk_bytes))
         self.devices_per_process(4)
         # The sum of the second group begins with the second process, which appears first.
         groups = [[0, 4, 1, 5], [7, 2, 6, 3]]
-        x = values("float32", *BLOCKS)
+        x = values("float32", *shape)
         outs = harness.run(
             lambda v: {
                 name: run(v, "host", axis_index_groups=groups, levels=True)
@@ -215,6 +264,21 @@ class CompositionTest(parameterized.TestCase):
         for name, out in outs.items():
             with self.subTest(name):
                 self.check_same(out, expect(name, x, np.array(groups), 4))
+
+    @parameterized.parameters(
+        ("unequal numbers", [[0, 1, 2, 4], [3, 5, 6, 7]]),
+        ("other places", [[0, 1, 4, 5], [2, 6, 3, 7]]),
+        ("one rank of each process", [[0, 4], [1, 5], [2, 6], [3, 7]]),
+    )
+    def test_groups_that_have_no_levels(self, _, groups):
+        self.devices_per_process(4)
+        program = harness.program(
+            lambda v: jax_cxl.psum(v, "host", axis_index_groups=groups, levels=True),
+            check_vma=True,
+            on=mesh_of((8,)),
+        )
+        with self.assertRaisesRegex(ValueError, "levels=True needs groups that have several ranks"):
+            program.lower(values("float32", *ODD))
 
     @parameterized.parameters(table.CHUNK_BYTES, 200)
     def test_transformations(self, chunk_bytes):
