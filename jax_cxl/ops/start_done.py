@@ -140,6 +140,8 @@ def _pair(
 
     note = _NOTES.get(name, "")
     signature = inspect.signature(operation)
+    if "levels" in signature.parameters:
+        note += " It waits at once with `levels=True` too."
     start.__signature__ = signature.replace(return_annotation=Future)  # type: ignore[attr-defined]
     for function, suffix, text in ((start, "start", _START), (done, "done", _DONE)):
         function.__name__ = function.__qualname__ = f"{name}_{suffix}"

@@ -105,6 +105,7 @@ class CompiledForGpusTest(parameterized.TestCase):
         ("levels_all_gather", CHUNKS),
         ("levels_all_to_all", CHUNKS),
         ("levels_broadcast", CHUNKS),
+        ("levels_by_hand", 1),
     )
     def test_done_gets_what_start_made(self, program, expected):
         if program.startswith("trained"):
@@ -128,7 +129,11 @@ class CompiledForGpusTest(parameterized.TestCase):
     # The first gather of a stack can only hide behind what prepares the loop, and the first
     # cotangents that go to experts behind the start of others.
     @parameterized.parameters(
-        ("straight", 0), ("loop", 0), ("stack_of_layers", 1), ("layers_of_experts", 1)
+        ("straight", 0),
+        ("loop", 0),
+        ("stack_of_layers", 1),
+        ("layers_of_experts", 1),
+        ("levels_by_hand", 0),
     )
     def test_work_stands_between(self, program, without_products):
         bare = []
@@ -166,6 +171,10 @@ class CompiledForGpusTest(parameterized.TestCase):
             opcodes = [computation[name].opcode.removesuffix("-start") for name in between]
             beside.append(opcodes.count("all-to-all") + opcodes.count("all-gather"))
         self.assertEqual(beside, expected)
+
+    def test_a_start_in_levels_waits_at_once(self):
+        ((_, names),) = self.calls("levels_started")
+        self.assertEqual({target: len(calls) for target, calls in names.items()}, {"collective": 1})
 
     # As multiples of the larger of operand and result. docs/levels.md says what the memory holds.
     @parameterized.parameters(

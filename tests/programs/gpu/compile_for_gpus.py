@@ -162,7 +162,7 @@ def in_levels(platform):
     """Yields collectives in levels, of two processes with two GPUs each.
 
     Yields each name, the text, and the bytes of memory beside operand and result, as a multiple of
-    the bytes of the larger of the two.
+    the bytes of the larger of the two (None for those that a program starts).
     """
     topology = topologies.get_topology_desc("", "cuda", target_config=GPU, topology="1x2x2")
     devices = np.array(topology.devices)
@@ -175,6 +175,16 @@ def in_levels(platform):
     axes = "host", "gpu"
     rows = jax.P(axes)
     sharding = jax.NamedSharding(mesh, rows)
+
+    def compiled(body, *shapes):
+        arguments = [jax.ShapeDtypeStruct(s, np.float32, sharding=sharding) for s in shapes]
+        program = jax.shard_map(body, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False)
+        with (
+            mock.patch.object(lifecycle, "ensure_started", lambda: runtime),
+            mock.patch.object(rank_groups, "processes", lambda ctx: {r: r // 2 for r in range(4)}),
+        ):
+            return jax.jit(program).lower(*arguments).compile()
+
     # The number of elements, as a multiple of those in the larger buffer of the step through the
     # pool: of a sum or a broadcast each rank of a process moves a half, and it gathers two parts.
     for run, multiple, options in (
@@ -189,16 +199,27 @@ def in_levels(platform):
             return jnp.tanh(run(jnp.tanh(x), axes, levels=True, **options))
 
         elements = int(multiple * CHUNKS * table.CHUNK_BYTES) // 4
-        x = jax.ShapeDtypeStruct((4 * 64, elements // 64), np.float32, sharding=sharding)
-        program = jax.shard_map(body, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False)
-        with (
-            mock.patch.object(lifecycle, "ensure_started", lambda: runtime),
-            mock.patch.object(rank_groups, "processes", lambda ctx: {r: r // 2 for r in range(4)}),
-        ):
-            compiled = jax.jit(program).lower(x).compile()
-        memory = compiled.memory_analysis()
+        found = compiled(body, (4 * 64, elements // 64))
+        memory = found.memory_analysis()
         larger = max(memory.argument_size_in_bytes, memory.output_size_in_bytes)
-        yield f"levels_{run.__name__}", compiled.as_text(), memory.temp_size_in_bytes / larger
+        yield f"levels_{run.__name__}", found.as_text(), memory.temp_size_in_bytes / larger
+
+    def started(x, y):
+        future = jax_cxl.psum_start(jnp.tanh(x), axes, levels=True)
+        y = future.tie(y)
+        y = jnp.tanh(y @ y.T)
+        return future.done(after=y), y
+
+    def by_hand(x, y):
+        part = jax.lax.psum_scatter(x, "gpu", tiled=True)
+        future = jax_cxl.psum_start(part, "host")
+        y = future.tie(y)
+        y = jnp.tanh(y @ y.T)
+        return jax.lax.all_gather(future.done(after=y), "gpu", tiled=True), y
+
+    for body in started, by_hand:
+        text = compiled(body, (4 * WIDTH, WIDTH), (4 * WIDTH, WIDTH)).as_text()
+        yield f"levels_{body.__name__}", text, None
 
 
 def main() -> None:
