@@ -99,6 +99,7 @@ def _register() -> None:
         @classmethod
         def get_process_count(cls) -> int:
             environment.note_connecting()
+            environment.wait_for_coordinator()
             return int(os.environ[environment.SIZE])
 
         @classmethod

@@ -4,6 +4,7 @@ import contextlib
 import os
 import socket
 import struct
+import time
 from collections.abc import Mapping, Sequence
 
 from jax_cxl._launch.board import Board
@@ -32,6 +33,9 @@ board: Board | None = None
 # The report of a pool: 0, and the offset.
 POOL = struct.Struct("<BQ")
 
+# Seconds that a rank waits for the coordination service before JAX waits.
+_PATIENCE = 10
+
 _COORDINATOR = "JAX_COORDINATOR_ADDRESS"
 _COORDINATOR_BIND = "JAX_COORDINATOR_BIND_ADDRESS"
 _LOCAL_DEVICES = "JAX_LOCAL_DEVICE_IDS"
@@ -51,6 +55,25 @@ def note_connecting() -> None:
     """Tells the other ranks that this process calls `jax.distributed.initialize`."""
     if board is not None:
         board.note_connecting(int(os.environ[RANK]))
+
+
+def wait_for_coordinator() -> None:
+    """Waits until the coordination service listens, unless this process is about to start it.
+
+    A process whose first attempt to connect is refused tries again after a second: gRPC waits so
+    long. This function looks every 10 ms. It raises nothing. After `_PATIENCE` it returns, and JAX
+    waits on, with its own timeout and error.
+    """
+    address = os.environ[_COORDINATOR]
+    if os.environ.get(_COORDINATOR_BIND) == address and os.environ[RANK] == "0":
+        return
+    host, _, port = address.rpartition(":")
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            socket.create_connection((host, int(port)), timeout=1).close()
+            return
+        time.sleep(0.01)
 
 
 def goes_on() -> bool:
