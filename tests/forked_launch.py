@@ -18,7 +18,7 @@ import traceback
 import types
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 # A thread of NumPy would not exist in the forked ranks.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -27,6 +27,13 @@ from jax_cxl import launch
 from jax_cxl._launch import rank, supervisor
 
 _RANK = [sys.executable, "-m", rank.__name__]
+
+
+def fork() -> int:
+    """Forks. JAX warns that it has threads, but it has none before its first use."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return os.fork()
 
 
 class _Forked:
@@ -46,10 +53,7 @@ def _start(command: Sequence[str], **options: Any) -> Any:
     pipes = [
         os.pipe() if options[name] == subprocess.PIPE else None for name in ("stdout", "stderr")
     ]
-    with warnings.catch_warnings():
-        # JAX warns that it has threads, but it has none before its first use.
-        warnings.simplefilter("ignore")
-        pid = os.fork()
+    pid = fork()
     if pid == 0:
         _become(command, pipes, options)
     ends = []
@@ -97,6 +101,22 @@ def _become(
         _end(status)
 
 
+def launch_and_exit(arguments: Sequence[str]) -> NoReturn:
+    """Runs the launcher in this process, and ends the process."""
+    supervisor.subprocess = types.SimpleNamespace(
+        PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL, Popen=_start
+    )
+    status = 1
+    try:
+        status = launch.main(arguments)
+    except SystemExit as error:
+        status = _status(error)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        _end(status)
+
+
 def _configure() -> None:
     """Applies the rank's variables, because JAX has already read the supervisor's."""
     import jax
@@ -115,7 +135,7 @@ def _status(error: SystemExit) -> int:
     return (error.code or 0) & 0xFF
 
 
-def _end(status: int) -> None:
+def _end(status: int) -> NoReturn:
     """Ends this process as an interpreter does, but does not tear the modules down."""
     try:
         threading._shutdown()
@@ -126,16 +146,13 @@ def _end(status: int) -> None:
         os._exit(status)
 
 
-def main() -> int:
+def main() -> NoReturn:
     """Imports, and runs the launcher."""
     modules, *arguments = sys.argv[1:]
     for module in modules.split(","):
         importlib.import_module(module)
-    supervisor.subprocess = types.SimpleNamespace(
-        PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL, Popen=_start
-    )
-    return launch.main(arguments)
+    launch_and_exit(arguments)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

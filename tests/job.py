@@ -1,10 +1,13 @@
 """Runs the programs of tests/programs as jobs of several processes."""
 
+import atexit
 import os
 import pathlib
 import subprocess
 import sys
+from collections.abc import Mapping
 
+import launch_server
 import quick_compilation
 
 # Seconds within which errors come and processes are gone, on a machine that is not busy. CI allows
@@ -20,16 +23,15 @@ INTERPOSE = pathlib.Path(__file__).parent / "interpose"
 
 _ON_CPUS = {"JAX_PLATFORMS": "cpu"}
 
+# What programs of tests/programs import.
+_MODULES = ("jax.numpy", "jax.sharding", "absl.app", "jax_cxl.lax")
+
+_FORKED_LAUNCH = pathlib.Path(__file__).parent / "forked_launch.py"
+
 
 def quick_environment() -> dict[str, str]:
     """Returns the environment of jobs whose programs compile as quick_compilation.py says."""
     return os.environ | _ON_CPUS | quick_compilation.ENVIRONMENT
-
-
-def launch_command(*modules: str) -> tuple[str, ...]:
-    """Returns the command of a launcher that starts programs which import these modules faster."""
-    forked = pathlib.Path(__file__).parent / "forked_launch.py"
-    return (sys.executable, str(forked), ",".join(modules))
 
 
 def start(
@@ -41,7 +43,6 @@ def start(
     launcher: tuple[str, ...] = (),
     forked: bool = True,
     modules: tuple[str, ...] = (),
-    session: bool = False,
     quick: bool = True,
 ) -> subprocess.Popen[str]:
     """Starts a program under the launcher; output and errors are pipes.
@@ -55,42 +56,118 @@ def start(
       launcher: further options of the launcher.
       forked: whether ranks are forks (forked_launch.py), or else new interpreters, as for users.
       modules: what else the program imports that takes long, for forks.
-      session: whether the job is a process group of its own, to be killed as a whole.
       quick: whether the programs compile as quick_compilation.py says, or else as for users.
     """
     command = (
-        launch_command("jax.numpy", "jax.sharding", "absl.app", "jax_cxl.lax", *modules)
+        [str(_FORKED_LAUNCH), ",".join((*_MODULES, *modules))]
         if forked
-        else (sys.executable, "-m", "jax_cxl.launch")
+        else ["-m", "jax_cxl.launch"]
     )
     return subprocess.Popen(
         [
-            *command,
-            *("-n", str(processes), "--devices-per-process", str(devices_per_process)),
-            *launcher,
-            *(str(PROGRAMS / program), *arguments),
+            *(sys.executable, *command),
+            *_arguments(program, arguments, processes, devices_per_process, launcher),
         ],
-        env=(quick_environment() if quick else os.environ | _ON_CPUS) | (environment or {}),
+        env=_environment(environment, quick),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=session,
     )
 
 
 def run(
-    program: str, *arguments: str, timeout: float = 280, **options
+    program: str,
+    *arguments: str,
+    processes: int = 2,
+    devices_per_process: int = 1,
+    environment: dict[str, str] | None = None,
+    launcher: tuple[str, ...] = (),
+    forked: bool = True,
+    modules: tuple[str, ...] = (),
+    quick: bool = True,
+    timeout: float = 280,
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a program under the launcher to its end."""
-    with start(program, *arguments, **options) as job:
-        try:
-            stdout, stderr = job.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            job.terminate()
-            stdout, stderr = job.communicate()
-            raise AssertionError(f"{program} hangs:\n{stdout}\n{stderr}") from None
-    return subprocess.CompletedProcess(job.args, job.returncode, stdout, stderr)
+    """Runs a program under the launcher to its end. `start` has the arguments."""
+    command = _arguments(program, arguments, processes, devices_per_process, launcher)
+    variables = _environment(environment, quick)
+    if forked:
+        return launch(
+            *command, environment=variables, modules=(*_MODULES, *modules), timeout=timeout
+        )
+    return subprocess.run(
+        [sys.executable, "-m", "jax_cxl.launch", *command],
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
+def launch(
+    *arguments: str,
+    environment: Mapping[str, str],
+    modules: tuple[str, ...],
+    timeout: float = 280,
+) -> subprocess.CompletedProcess[str]:
+    """Runs the launcher to its end, in a copy of a process that has imported modules already.
+
+    Args:
+      *arguments: the launcher's command line.
+      environment: all environment variables of the job.
+      modules: what the job's script imports that takes long.
+      timeout: seconds until the job has failed.
+    """
+    global _server, _servers_settings
+    # Python and JAX read the other variables when they start.
+    settings = (
+        modules,
+        {
+            name: value
+            for name, value in environment.items()
+            if name.startswith("JAX_CXL_TEST_") or not name.startswith(("JAX_CXL_", "PYTEST_"))
+        },
+    )
+    if _server is None or settings != _servers_settings:
+        _close_server()
+        _server, _servers_settings = launch_server.Server(modules, environment), settings
+    try:
+        return _server.run(arguments, environment, timeout)
+    except subprocess.TimeoutExpired as late:
+        raise AssertionError(f"{arguments} hangs:\n{late.stdout}\n{late.stderr}") from None
+
+
+# The server of the last job. A job with other settings replaces it.
+_server: launch_server.Server | None = None
+_servers_settings: tuple[tuple[str, ...], dict[str, str]] | None = None
+
+
+@atexit.register
+def _close_server() -> None:
+    global _server
+    if _server is not None:
+        _server.close()
+    _server = None
+
+
+def _arguments(
+    program: str,
+    arguments: tuple[str, ...],
+    processes: int,
+    devices_per_process: int,
+    launcher: tuple[str, ...],
+) -> list[str]:
+    """Returns the launcher's command line."""
+    return [
+        *("-n", str(processes), "--devices-per-process", str(devices_per_process)),
+        *launcher,
+        *(str(PROGRAMS / program), *arguments),
+    ]
+
+
+def _environment(environment: dict[str, str] | None, quick: bool) -> dict[str, str]:
+    return (quick_environment() if quick else os.environ | _ON_CPUS) | (environment or {})
 
 
 def pool_files(name: str) -> list[str]:

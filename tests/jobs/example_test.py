@@ -65,16 +65,18 @@ def _start(*flags, devices=4, processes=1, optimized=False, script=_SCRIPT, hidd
         "JAX_DISABLE_MOST_OPTIMIZATIONS": str(not optimized),
         "XLA_FLAGS": f"{xla_flags} --xla_force_host_platform_device_count={devices}",
     }
-    command = (sys.executable,)
-    if hidden:
-        command = (sys.executable, "-c", _HIDE)
-    elif processes > 1:
-        command = (*job.launch_command("jax.numpy", "optax", "absl.app"), "-n", str(processes))
+    command = (str(script), *_FLAGS, *flags)
+    if processes > 1:
+        return job.launch(
+            *("-n", str(processes), *command),
+            environment=environment,
+            modules=("jax.numpy", "optax", "absl.app"),
+            timeout=_TIMEOUT_SECONDS,
+        )
     return subprocess.run(
-        [*command, script, *_FLAGS, *flags],
+        [sys.executable, *(("-c", _HIDE) if hidden else ()), *command],
         env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        capture_output=True,
         text=True,
         timeout=_TIMEOUT_SECONDS,
     )
@@ -111,7 +113,7 @@ class ExampleTest(parameterized.TestCase):
         figures.unlink(missing_ok=True)
         corpus = cls.folder / "corpus.txt"
         run = _start(f"--corpus={corpus}", f"--json={figures}", *flags, **options)
-        assert run.returncode == 0, run.stdout
+        assert run.returncode == 0, run.stdout + run.stderr
         return json.loads(figures.read_text())
 
     def checkpoints(self):
@@ -160,7 +162,7 @@ class ExampleTest(parameterized.TestCase):
             "--seed=1",
         )
         self.assertNotEqual(run.returncode, 0)
-        self.assertIn("was made with seed = 0, this run has 1", run.stdout)
+        self.assertIn("was made with seed = 0, this run has 1", run.stdout + run.stderr)
 
     # The loss does not depend on where it is computed, so one reference serves every topology.
     @parameterized.named_parameters(

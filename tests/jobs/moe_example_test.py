@@ -3,7 +3,6 @@
 import functools
 import json
 import pathlib
-import subprocess
 import tempfile
 
 import job
@@ -20,16 +19,11 @@ _FLAGS = (
 
 def _train(exchange, folder, *flags):
     path = pathlib.Path(folder) / f"{exchange}.json"
-    run = subprocess.run(
-        [
-            *(*job.launch_command("jax.numpy", "optax", "absl.app"), "-n", "2", str(_SCRIPT)),
-            *(*_FLAGS, *flags),
-            *(f"--exchange={exchange}", f"--json={path}"),
-        ],
-        env=job.quick_environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
+    run = job.launch(
+        *("-n", "2", str(_SCRIPT), *_FLAGS, *flags),
+        *(f"--exchange={exchange}", f"--json={path}"),
+        environment=job.quick_environment(),
+        modules=("jax.numpy", "optax", "absl.app"),
         timeout=240,
     )
     assert run.returncode == 0, run.stdout + run.stderr

@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import subprocess
 
 import job
 from absl.testing import absltest
@@ -11,16 +10,10 @@ _BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 def _launch(*command, devices=1):
-    return subprocess.run(
-        [
-            *(*job.launch_command("jax.numpy", "absl.app"), "-n", "2", "--no-prefix"),
-            *("--devices-per-process", str(devices), *command),
-        ],
-        env=job.quick_environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=280,
+    return job.launch(
+        *("-n", "2", "--no-prefix", "--devices-per-process", str(devices), *command),
+        environment=job.quick_environment(),
+        modules=("jax.numpy", "absl.app"),
     )
 
 

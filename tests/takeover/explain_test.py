@@ -1,8 +1,5 @@
 """`jax_cxl.explain` and `JAX_CXL_LOG=info`: which collectives go through the pool, and why."""
 
-import os
-import subprocess
-
 import jax
 import jax.numpy as jnp
 import job
@@ -88,13 +85,7 @@ class ExplainTest(parameterized.TestCase):
 
 class LogTest(parameterized.TestCase):
     def run_job(self, **environment):
-        return subprocess.run(
-            [*job.launch_command("jax_cxl.lax"), "-n", "2", job.PROGRAMS / "explained.py"],
-            env=os.environ | {"JAX_PLATFORMS": "cpu", **environment},
-            capture_output=True,
-            text=True,
-            timeout=200,
-        )
+        return job.run("explained.py", environment=environment, quick=False)
 
     def test_ranks_and_programs(self):
         ended = self.run_job(JAX_CXL_LOG="info")

@@ -2,7 +2,6 @@
 
 import pathlib
 import re
-import subprocess
 import tempfile
 
 import job
@@ -15,18 +14,13 @@ _KILLS = 3
 def loss_after(kills: int) -> tuple[str, str]:
     """Returns the loss, to the last bit, and what the launcher and the ranks said."""
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            [
-                *(*job.launch_command("jax.numpy", "absl.app"), "-n", "2"),
-                *(f"--restart-lost={kills}", _SCRIPT),
-                *(f"--kills={kills}", "--steps=90", f"--checkpoint={folder}/state.npz"),
-                f"--snapshots=file:{folder}/snapshots?size=16MiB",
-            ],
-            env=job.quick_environment(),
-            capture_output=True,
-            text=True,
+        done = job.launch(
+            *("-n", "2", f"--restart-lost={kills}", str(_SCRIPT)),
+            *(f"--kills={kills}", "--steps=90", f"--checkpoint={folder}/state.npz"),
+            f"--snapshots=file:{folder}/snapshots?size=16MiB",
+            environment=job.quick_environment(),
+            modules=("jax.numpy", "absl.app"),
             timeout=200,
-            check=False,
         )
     found = re.search(rf"loss (\S+) after 90 steps and {kills} kills", done.stdout)
     assert done.returncode == 0 and found, done.stderr
