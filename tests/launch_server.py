@@ -57,7 +57,11 @@ class Server:
         theirs.close()
         for _, end in pipes:
             os.close(end)
-        with answers, contextlib.ExitStack() as files, concurrent.futures.ThreadPoolExecutor() as pool:
+        with (
+            answers,
+            contextlib.ExitStack() as files,
+            concurrent.futures.ThreadPoolExecutor() as pool,
+        ):
             outputs = [
                 pool.submit(files.enter_context(open(end, encoding="utf-8")).read)
                 for end, _ in pipes

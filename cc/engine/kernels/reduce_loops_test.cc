@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <ios>
@@ -90,9 +91,11 @@ void CheckConversions(DType dtype, std::vector<WidenFunction> widen = {},
   for (auto function : narrow) {
     std::vector<Storage> got(values.size());
     function(AsBytes(values), AsBytes(got), values.size());
-    for (size_t i = 0; i < values.size(); ++i) {
-      ASSERT_EQ(got[i], expected[i]) << "of " << std::hexfloat << values[i];
-    }
+    const auto [at, wanted] =
+        std::mismatch(got.begin(), got.end(), expected.begin());
+    ASSERT_TRUE(at == got.end())
+        << int{*at} << ", not " << int{*wanted} << ", of " << std::hexfloat
+        << values[at - got.begin()];
   }
 }
 
