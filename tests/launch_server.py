@@ -22,9 +22,10 @@ from typing import Any
 
 import forked_launch
 
-# A request: the job's command line, folder and environment. With it come the files that become the
-# job's stdout and stderr, and the socket for the answers: the launcher's process id, and its status.
-_MOST = 1 << 20
+# A request is the job's command line, folder and environment. With it come three files: the job's
+# stdout and stderr, and a socket for the answers. The answers are two numbers: the launcher's
+# process id and its status.
+_MOST_BYTES = 1 << 20
 _NUMBER = "q"
 
 
@@ -52,20 +53,13 @@ class Server:
         answers, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         pipes = [os.pipe(), os.pipe()]
         request = json.dumps([arguments, os.getcwd(), dict(environment)]).encode()
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MOST_BYTES)
         socket.send_fds(self._socket, [request], [*(end for _, end in pipes), theirs.fileno()])
         theirs.close()
         for _, end in pipes:
             os.close(end)
-        with (
-            answers,
-            contextlib.ExitStack() as files,
-            concurrent.futures.ThreadPoolExecutor() as pool,
-        ):
-            outputs = [
-                pool.submit(files.enter_context(open(end, encoding="utf-8")).read)
-                for end, _ in pipes
-            ]
+        with answers, concurrent.futures.ThreadPoolExecutor() as readers:
+            outputs = [readers.submit(_read, end) for end, _ in pipes]
             launcher = _receive(answers)
             late = concurrent.futures.wait(outputs, timeout).not_done
             if late:
@@ -84,6 +78,11 @@ class Server:
         self._process.wait()
 
 
+def _read(end: int) -> str:
+    with open(end, encoding="utf-8") as file:
+        return file.read()
+
+
 def _send(answers: socket.socket, number: int) -> None:
     answers.send(array.array(_NUMBER, [number]))
 
@@ -98,7 +97,7 @@ def _serve(requests: socket.socket) -> None:
     # The kernel removes ended children.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        request, files, _, _ = socket.recv_fds(requests, _MOST, 3)
+        request, files, _, _ = socket.recv_fds(requests, _MOST_BYTES, 3)
         if not request:
             return
         if forked_launch.fork() == 0:
