@@ -58,9 +58,9 @@ class Graph:
             every = dict.fromkeys([*instruction.operands, *control])
             self._before.append([self._position[number] for number in every])
         self.pairs = [self._pair(collective) for collective in collectives]
+        self._deferrable = self._find_deferrable()
         for pair in self.pairs:
             self._stay_readable(pair)
-        self._deferrable = self._find_deferrable()
         results = {pair.start: self._bytes(pair.done) for pair in self.pairs}
         self.nodes = [self._node(i, results.get(i, 0)) for i in range(len(sequence))]
 
@@ -100,12 +100,14 @@ class Graph:
         self._keep(pair.done, read)
         if not all(map(self._memory.is_own, read)):
             # Unknown instructions may share this memory. So the done must come no later than in
-            # XLA's order: before the first instruction after it that does not move.
+            # XLA's order: before the first instruction after it that does not move, and before
+            # those that may be put off until then, or longer.
             moving = {i for p in self.pairs if p.movable for i in (p.start, p.done)}
             for i in range(pair.done + 1, len(self._instructions)):
                 if i not in moving and not self._is_view(i):
                     self._before[i].append(pair.done)
-                    break
+                    if i not in self._deferrable:
+                        break
 
     def _keep(self, reader: int, read: set[int]) -> None:
         """Puts instructions that may overwrite what a reader reads after it, as in XLA's order."""
