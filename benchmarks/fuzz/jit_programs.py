@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fuzz import meshes, operations, sums, values
+from fuzz.meshes import Mesh
 from fuzz.operations import Apply, Draw
 from fuzz.program import Input, Program
 
@@ -24,9 +25,9 @@ class _Step:
     sharding: jax.NamedSharding | None
 
 
-def random_program(rng: np.random.Generator) -> Program:
-    """Returns a random program, over a random mesh."""
-    mesh = meshes.random_mesh(rng)
+def random_program(rng: np.random.Generator, mesh: Mesh | None = None) -> Program:
+    """Returns a random program, over a random mesh if none is given."""
+    mesh = mesh or meshes.random_mesh(rng)
     exact = bool(rng.random() < 0.8)
     dtypes = values.DTYPES if exact else values.REAL_DTYPES
     made: list[np.ndarray] = []

@@ -14,12 +14,12 @@ from fuzz.program import Input, Program
 _SIZES = (1, 2, 3, 4, 8)
 
 
-def random_program(rng: np.random.Generator) -> Program:
-    """Returns a random program, over a random mesh.
+def random_program(rng: np.random.Generator, mesh: Mesh | None = None) -> Program:
+    """Returns a random program, over a random mesh if none is given.
 
     Each device of the manual axes has an array; NumPy has them all, on a first dimension.
     """
-    mesh = meshes.random_mesh(rng)
+    mesh = mesh or meshes.random_mesh(rng)
     names = list(mesh.axes)
     manual = [name for name in names if len(names) == 1 or rng.random() < 0.75] or names[:1]
     automatic = {name: size for name, size in mesh.axes.items() if name not in manual}

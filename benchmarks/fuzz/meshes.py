@@ -30,9 +30,9 @@ class Mesh:
         return jax.NamedSharding(self.mesh, spec)
 
 
-def random_mesh(rng: np.random.Generator) -> Mesh:
+def random_mesh(rng: np.random.Generator, devices: list[jax.Device] | None = None) -> Mesh:
     """Returns a mesh over 2 to 8 devices, in random order, most often over all."""
-    devices = jax.devices()
+    devices = jax.devices() if devices is None else devices
     most = min(8, len(devices))
     count = most if rng.random() < 0.7 else int(rng.integers(2, most + 1))
     chosen = np.array(devices)[rng.permutation(len(devices))[:count]]

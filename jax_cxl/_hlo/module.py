@@ -9,7 +9,8 @@ from jax_cxl._hlo.shape import Shape
 from jax_cxl._hlo.wire import Message, fields
 
 # HloModuleProto (xla/service/hlo.proto).
-_NAME, _COMPUTATIONS, _SCHEDULE, _DEVICE_ASSIGNMENT, _STACK_FRAMES = 1, 3, 7, 15, 17
+_NAME, _COMPUTATIONS, _ENTRY_ID, _SCHEDULE, _ALIASES = 1, 3, 6, 7, 8
+_DEVICE_ASSIGNMENT, _STACK_FRAMES = 15, 17
 # HloComputationProto.
 _INSTRUCTIONS, _ROOT_ID = 2, 6
 _COMPUTATION_ID, _THREAD = 5, 8
@@ -117,10 +118,6 @@ class Computation:
         for number in self._position:
             yield self.instruction(number)
 
-    def contains(self, texts: "tuple[bytes, ...]") -> bool:
-        """Whether an instruction contains one of these texts."""
-        return any(text in blob for blob in self._blobs for text in texts)
-
     def new_id(self) -> int:
         """Returns an id that no instruction has."""
         self._next += 1
@@ -221,6 +218,16 @@ class Module:
     @functools.cached_property
     def _stack_frames(self) -> "_StackFrames":
         return _StackFrames(Message(self._proto.blob(_STACK_FRAMES)))
+
+    @property
+    def donated(self) -> list[tuple[int, ...]]:
+        """Which parts of the module's result have the memory of arguments."""
+        entries = Message(self._proto.blob(_ALIASES)).messages(1)
+        return [tuple(entry.integers(1)) for entry in entries]
+
+    def is_entry(self, computation: Computation) -> bool:
+        """Whether a computation is the one that runs first."""
+        return computation.id == self._proto.get(_ENTRY_ID)
 
     @property
     def is_scheduled(self) -> bool:

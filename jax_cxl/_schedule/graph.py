@@ -1,12 +1,16 @@
 """Reads a scheduled computation: what depends on what, and what may move."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from jax_cxl._hlo.module import Computation, Instruction, Module
 from jax_cxl._schedule import costs
 from jax_cxl._schedule.memory import VIEWS, Memory
 from jax_cxl._schedule.model import Node, Pair
+from jax_cxl._schedule.sizes import Sizes
+
+# Instructions that execute other computations, whose memory is then in use too.
+CALLERS = ("while", "conditional", "call")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,8 +45,21 @@ class Graph:
         sequence: Sequence[int],
         collectives: Sequence[Collective],
         estimates: costs.Costs,
+        peaks: Mapping[int, tuple[int, int]] | None = None,
     ) -> None:
+        """Reads a computation.
+
+        Args:
+          module: the module.
+          computation: the computation.
+          sequence: the ids of its instructions in XLA's order.
+          collectives: its collectives that go through the pool.
+          estimates: how long instructions take.
+          peaks: the most bytes that called computations use, by their ids: in XLA's order, and in
+            the order that they have now.
+        """
         self._computation, self._estimates = computation, estimates
+        self._peaks = peaks or {}
         self._instructions = [computation.instruction(number) for number in sequence]
         self._position = {number: i for i, number in enumerate(sequence)}
         # The starts and dones of the collectives.
@@ -61,35 +78,50 @@ class Graph:
         self._deferrable = self._find_deferrable()
         for pair in self.pairs:
             self._stay_readable(pair)
-        results = {pair.start: self._bytes(pair.done) for pair in self.pairs}
-        self.nodes = [self._node(i, results.get(i, 0)) for i in range(len(sequence))]
+        self._dones = {pair.done: pair.start for pair in self.pairs}
+        arguments = self._instructions, self._position, self._memory, self._dones
+        self._sizes = Sizes(module, computation, *arguments)
+        self.nodes = [self._node(i) for i in range(len(sequence))]
 
     def _pair(self, collective: Collective) -> Pair:
         start, done = self._position[collective.start], self._position[collective.done]
-        given = [self._bytes(self._position[o]) for o in self._instructions[start].operands]
+        operands = [self._position[o] for o in self._instructions[start].operands]
+        given = [sum(map(costs.size, self._instructions[i].shapes)) for i in operands]
         made = [costs.size(shape) for shape in self._instructions[done].shapes]
         seconds = costs.collective(collective.opcode, given, made, collective.ranks)
         kept = done in self._memory.joined or not self._kept.isdisjoint((start, done))
         return Pair(start, done, seconds, sum(given), movable=not kept)
 
-    def _node(self, i: int, started: int) -> Node:
-        before = tuple(self._before[i])
+    def _node(self, i: int) -> Node:
+        before, parts = tuple(self._before[i]), self._sizes.parts(i)
         if i in self._bounds:
             # The memory of the result is in use from the start on, and the done only names it.
-            return Node(before, size=started, view=not started)
+            is_done = i in self._dones
+            return Node(before, size=sum(parts), view=is_done, parts=parts)
         instruction, memory = self._instructions[i], self._memory
         view = self._is_view(i)
-        own = instruction.opcode not in (*VIEWS, "parameter", "constant")
+        inside, after = self._inside(instruction)
         free = i not in self._kept and i not in memory.joined
         return Node(
             before,
             self._estimates.seconds(self._computation, instruction),
-            self._bytes(i) if own else 0,
+            sum(parts),
             instruction.opcode in ("parameter", "constant") or (free and memory.is_pure(i)),
             view,
             i in self._deferrable,
-            tuple(sorted(memory.owners[i])) if view else (),
+            parts,
+            self._sizes.named(i) if instruction.opcode in VIEWS else self._sizes.shared(i),
+            after,
+            after - inside,
         )
+
+    def _inside(self, instruction: Instruction) -> tuple[int, int]:
+        """Returns the bytes that the computations use that an instruction calls."""
+        if instruction.opcode not in CALLERS:
+            return 0, 0
+        called = instruction.proto.integers(Instruction.CALLED)
+        peaks = [self._peaks.get(number, (0, 0)) for number in called]
+        return max(p[0] for p in peaks), max(p[1] for p in peaks)
 
     def _is_view(self, i: int) -> bool:
         return self._instructions[i].opcode in VIEWS and i not in self._kept
@@ -135,6 +167,3 @@ class Graph:
                 late.add(i)
                 found.add(i)
         return found
-
-    def _bytes(self, i: int) -> int:
-        return sum(map(costs.size, self._instructions[i].shapes))

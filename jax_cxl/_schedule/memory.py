@@ -6,7 +6,7 @@ such a write. Any other order has to keep that.
 """
 
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from jax_cxl._hlo.module import Computation, Instruction, Module
 
@@ -15,8 +15,10 @@ _PURE = {
     *("fusion", "convert", "copy", "transpose", "slice", "concatenate", "reshape", "broadcast"),
     *("reduce", "pad", "iota", "dynamic-slice", "add", "multiply", "subtract", "divide"),
 }
-# Texts in the computation of a fusion that may write into the memory of an operand.
+# Instructions by which a fusion may write into the memory of an operand. Names and source lines may
+# contain these texts too, and may differ between processes. So only opcodes count.
 _IN_PLACE = (b"dynamic-update-slice", b"scatter", b"custom-call")
+_INSIDE = (*_IN_PLACE, b"fusion")
 # Instructions whose result is in the memory of their operands. XLA removes barriers later.
 VIEWS = ("bitcast", "get-tuple-element", "tuple", "opt-barrier")
 
@@ -92,8 +94,18 @@ class Memory:
             return False
         if self._instructions[i].opcode != "fusion":
             return True
-        called = proto.integers(Instruction.CALLED)
-        return not any(self._module.computation(c).contains(_IN_PLACE) for c in called)
+        return not self._writes(proto.integers(Instruction.CALLED))
+
+    def _writes(self, called: Iterable[int]) -> bool:
+        """Whether a fused computation, or one in it, has an instruction that writes in place."""
+        for inner in map(self._module.computation, called):
+            for instruction in inner.with_any(_INSIDE):
+                if instruction.opcode.encode() in _IN_PLACE:
+                    return True
+                inside = instruction.proto.integers(Instruction.CALLED)
+                if instruction.opcode == "fusion" and self._writes(inside):
+                    return True
+        return False
 
     def is_own(self, i: int) -> bool:
         """Whether the result of an instruction is in memory of its own."""

@@ -22,7 +22,11 @@ class Node:
       movable: whether it may run earlier. It writes only its own result, and waits for nothing.
       view: whether it only names memory. It may stand anywhere before its users.
       deferrable: whether it may run later.
-      names: the instructions whose results it names, if it is a view; by default those of `before`.
+      parts: bytes of each part of its result, if that is a tuple.
+      names: the instructions whose results it names, if it is a view, and which part, None for all;
+        by default all of `before`. For another instruction, those in whose memory its result is.
+      inside: bytes that the computations use that it calls, while they run.
+      grown: how many of these bytes they would not use in XLA's order.
     """
 
     before: tuple[int, ...] = ()
@@ -31,7 +35,10 @@ class Node:
     movable: bool = False
     view: bool = False
     deferrable: bool = False
-    names: tuple[int, ...] = ()
+    parts: tuple[int, ...] = ()
+    names: tuple[tuple[int, int | None], ...] = ()
+    inside: int = 0
+    grown: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jax_cxl._schedule.model import MARGIN, Clock, Node, Order, Pair
-from jax_cxl._schedule.usage import Usage, used
+from jax_cxl._schedule.usage import Usage, most_by_xla, used
 
 # Another collective starts if those before it end less than this time after the next instruction.
 # With this reserve, a wrong estimate does not leave the pool idle.
@@ -37,7 +37,7 @@ def early(nodes: Sequence[Node], pairs: Sequence[Pair], limit: int) -> Order | N
     """
     positions = range(len(nodes))
     before = simulate(nodes, pairs, positions)
-    allowed = used(nodes, pairs, positions).max(initial=0) + limit
+    allowed = most_by_xla(nodes, pairs) + limit
     # Instructions that are put off may cost memory that `arrange` does not count. If an order takes
     # too much, a smaller limit leaves room for that.
     for part in (limit, limit // 2, 0):

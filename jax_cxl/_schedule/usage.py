@@ -6,35 +6,57 @@ import numpy as np
 
 from jax_cxl._schedule.model import Node, Pair
 
+# An instruction, and a part of its result.
+_Owner = tuple[int, int]
+
+
+def most_by_xla(nodes: Sequence[Node], pairs: Sequence[Pair]) -> int:
+    """Returns the most bytes in use in XLA's order, also of the computations that are called."""
+    places = used(nodes, pairs, range(len(nodes)))
+    return int((places - [node.grown for node in nodes]).max(initial=0))
+
 
 def used(nodes: Sequence[Node], pairs: Sequence[Pair], positions: Sequence[int]) -> np.ndarray:
     """Returns the bytes in use at each place of an order."""
     starts = {pair.done: pair.start for pair in pairs}
-    # For each instruction, the instructions whose memory its result names.
-    owners: dict[int, frozenset[int]] = {}
-    # The places at which the memory of a result begins and ends to be in use.
-    first, last = {}, {}
+    # For each instruction, the memory that its result names: (instruction, part of its result).
+    owners: dict[int, frozenset[_Owner]] = {}
+    # The places at which the memory of a part of a result begins and ends to be in use.
+    first: dict[_Owner, int] = {}
+    last: dict[_Owner, int] = {}
     for place, position in enumerate(positions):
         node = nodes[position]
-        first[position] = last[position] = place
         below = frozenset().union(*(owners[b] for b in node.before))
         if position in starts:
             # The done reads what the start reads.
-            start = starts[position]
-            below = below.union(*(owners[b] for b in nodes[start].before))
-        named = frozenset().union(*(owners[n] for n in node.names)) if node.names else below
-        for owner in named if node.view else below:
+            below = below.union(*(owners[b] for b in nodes[starts[position]].before))
+        named = frozenset().union(*(_named(owners, name) for name in node.names))
+        if node.view and not node.names:
+            named = below
+        own = frozenset((position, part) for part in range(len(node.parts or (node.size,))))
+        first |= dict.fromkeys(own, place)
+        for owner in own | (named if node.view else below | named):
             last[owner] = place
         if position in starts:
             owners[position] = owners[starts[position]]
         else:
-            own = frozenset((position,))
-            owners[position] = named if node.view else own
+            owners[position] = named if node.view else own | named
     change = np.zeros(len(nodes) + 1, np.int64)
-    for position, place in first.items():
-        change[place] += nodes[position].size
-        change[last[position] + 1] -= nodes[position].size
-    return np.cumsum(change)[:-1]
+    for owner, place in first.items():
+        position, part = owner
+        num_bytes = (nodes[position].parts or (nodes[position].size,))[part]
+        change[place] += num_bytes
+        change[last[owner] + 1] -= num_bytes
+    inside = np.array([nodes[position].inside for position in positions], np.int64)
+    return np.cumsum(change)[:-1] + inside
+
+
+def _named(owners: dict[int, frozenset[_Owner]], name: tuple[int, int | None]) -> frozenset[_Owner]:
+    """Returns the memory of an instruction's result, or of a part of it."""
+    position, part = name
+    if part is None:
+        return owners[position]
+    return frozenset(o for o in owners[position] if o[0] != position or o[1] == part)
 
 
 class Usage:
@@ -45,7 +67,7 @@ class Usage:
         self._pairs = {pair.done: pair for pair in pairs}
         self._seen = 0
         self._used = used(nodes, pairs, range(len(nodes)))
-        self._allowed = int(self._used.max(initial=0)) + limit
+        self._allowed = most_by_xla(nodes, pairs) + limit
 
     def take(self, moves: Sequence[int], now: int) -> bool:
         """Adds the results of instructions that run earlier than in XLA's order, if they fit.

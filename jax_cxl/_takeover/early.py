@@ -3,6 +3,7 @@
 import collections
 import logging
 import os
+from collections.abc import Sequence
 
 from jax_cxl import _sizes
 from jax_cxl._hlo.module import Computation, Instruction, Module
@@ -36,7 +37,9 @@ class Early:
     def __init__(self, module: Module) -> None:
         self._module = module
         self._found: dict[int, list[graph.Collective]] = collections.defaultdict(list)
-        self._computations: dict[int, Computation] = {}
+        self._estimates = costs.Costs(module)
+        # The most bytes that a computation uses, in XLA's order and now; by its id.
+        self._peaks: dict[int, tuple[int, int]] = {}
 
     def add(self, computation: Computation, start: Instruction, opcode: str, ranks: int) -> None:
         """Notes a collective.
@@ -49,24 +52,44 @@ class Early:
         """
         done = computation.done_of(start)
         assert done is not None
-        self._computations[computation.id] = computation
         self._found[computation.id].append(graph.Collective(start.id, done.id, opcode, ranks))
 
     def move(self, limit: int) -> None:
         """Moves the starts, and the dones with them.
 
         Args:
-          limit: bytes by which the memory of a computation may grow.
+          limit: bytes by which the memory of the program may grow.
         """
-        estimates = costs.Costs(self._module)
-        for number, collectives in self._found.items():
-            computation = self._computations[number]
-            sequence = self._module.sequence(computation)
-            found = graph.Graph(self._module, computation, sequence, collectives, estimates)
-            after = order.early(found.nodes, found.pairs, limit)
-            if after is not None:
-                self._tell(computation, found, after)
-                self._module.reorder(computation, [sequence[p] for p in after.positions])
+        for number in self._found:
+            self._arrange(number, limit)
+
+    def _arrange(self, number: int, limit: int) -> None:
+        """Moves the starts in a computation, after those in the computations that it calls."""
+        if number in self._peaks:
+            return
+        computation = self._module.computation(number)
+        for instruction in computation.instructions():
+            if instruction.opcode in graph.CALLERS:
+                for called in instruction.proto.integers(Instruction.CALLED):
+                    self._arrange(called, limit)
+        sequence = self._module.sequence(computation)
+        found = graph.Graph(
+            self._module,
+            computation,
+            sequence,
+            self._found.get(number, []),
+            self._estimates,
+            self._peaks,
+        )
+        most = usage.most_by_xla(found.nodes, found.pairs)
+        after = order.early(found.nodes, found.pairs, limit) if found.pairs else None
+        positions: Sequence[int] = range(len(sequence))
+        if after is not None:
+            self._tell(computation, found, after)
+            positions = after.positions
+            self._module.reorder(computation, [sequence[p] for p in positions])
+        now = int(usage.used(found.nodes, found.pairs, positions).max(initial=0))
+        self._peaks[number] = most, now
 
     def _tell(self, computation: Computation, found: graph.Graph, after: order.Order) -> None:
         """Logs what the model expects."""

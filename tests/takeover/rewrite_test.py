@@ -317,6 +317,29 @@ class EarlyTest(parameterized.TestCase):
         early = self.order(body, early_bytes=64 << 20)
         self.assertEqual(early, ["q", "h", "start", "done", "y"])
 
+    @parameterized.parameters(
+        ("negate(a)", True),
+        # Processes may have other names and source lines.
+        ('negate(a), metadata={op_name="scatter" source_file="custom-call.py"}', True),
+        ("fusion(a), kind=kLoop, calls=inner", False),
+    )
+    def test_fusions_that_write_in_place_stay(self, instruction, moves):
+        body = """inner { a = f32[1024,2048]{1,0} parameter(0)
+          i = s32[] constant(0)
+          ROOT u = f32[1024,2048]{1,0} dynamic-update-slice(a, a, i, i) }
+        outer { a = f32[1024,2048]{1,0} parameter(0)
+          ROOT n = f32[1024,2048]{1,0} INSTRUCTION }
+        """ + MAIN.replace("copy(p)", "fusion(f), kind=kLoop, calls=outer").replace(
+            "q =", "f = f32[1024,2048]{1,0} copy(p)\nq ="
+        )
+        lines = body.replace("INSTRUCTION", instruction).split("\n")
+        (fusion,) = [line for line in lines if "calls=outer" in line]
+        lines.remove(fusion)
+        lines.insert(next(i for i, line in enumerate(lines) if "s = (f32" in line), fusion)
+        after = rewritten("\n".join(lines), strict=True, early_bytes=64 << 20)
+        entry = after[after.index("ENTRY") :]
+        self.assertEqual(entry.index("calls=") < entry.index(" dot("), moves)
+
     def test_a_module_that_is_not_scheduled_stays(self):
         data = module(MAIN, header="HloModule m")
         texts = [text(hook.transform(data, lambda: WORLD, early_bytes=b)) for b in (None, 1 << 30)]

@@ -1,0 +1,163 @@
+"""Compares a module whose collectives start early with the same module in XLA's order."""
+
+import dataclasses
+
+from fuzz.early import text
+from fuzz.early.replay import DONE, START, Replay
+from fuzz.early.text import Computation, Module
+from fuzz.early.values import Values
+
+_ORDERED = ("infeed", "outfeed", "send", "recv", "rng-get-and-update-state")
+_COLLECTIVES = ("all-", "reduce-scatter", "collective-", "ragged-", "async-")
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What the comparison says.
+
+    Attributes:
+      errors: what is wrong, in words.
+      collectives: the starts and dones of the pool in the new order.
+      moved: how many starts have other instructions before them than in XLA's order.
+      delayed: how many other instructions come after instructions that they came before.
+      more: bytes by which the memory in use grows.
+    """
+
+    errors: list[str]
+    collectives: list[str]
+    moved: int
+    delayed: int
+    more: int
+
+
+def compare(before: str, after: str, limit: int) -> Result:
+    """Compares two texts of one module.
+
+    Args:
+      before: in XLA's order.
+      after: with early starts.
+      limit: bytes by which the memory in use may grow.
+    """
+    old, new = text.module(before), text.module(after)
+    errors, collectives, moved, delayed = _same(old, new), [], 0, 0
+    if errors:
+        return Result(errors, [], 0, 0, 0)
+    for name, computation in new.computations.items():
+        errors += _misplaced(computation)
+        errors += _swapped(old.computations[name], computation)
+        collectives += [
+            i.name for i in computation.instructions.values() if i.target in (START, DONE)
+        ]
+        m, d = _moved(old.computations[name], computation)
+        moved, delayed = moved + m, delayed + d
+    replays = [Replay(module) for module in (old, new)]
+    # XLA's own order is right. If the replay does not find it right, then the replay is wrong.
+    errors += [f"in XLA's order: {error}" for error in replays[0].errors]
+    errors += replays[1].errors
+    more = replays[1].peak - replays[0].peak
+    if more > limit:
+        errors.append(f"{more} bytes more are in use, {limit} are allowed")
+    return Result(errors, collectives, moved, delayed, more)
+
+
+def _same(old: Module, new: Module) -> list[str]:
+    """Returns in what the modules differ apart from their order, and from views of operands."""
+    if old.donated != new.donated or list(old.computations) != list(new.computations):
+        return ["the modules have other computations or donations"]
+    values = Values(old), Values(new)
+    errors = []
+    for name, computation in new.computations.items():
+        before = old.computations[name].instructions
+        if set(before) != set(computation.instructions):
+            errors.append(f"{name} has other instructions")
+            continue
+        for i in computation.instructions.values():
+            j = before[i.name]
+            same = [(k.opcode, k.shape, k.attributes, len(k.operands)) for k in (i, j)]
+            if same[0] != same[1]:
+                errors.append(f"{i.name} is another instruction")
+            operands = zip(j.operands, i.operands, strict=True)
+            if any(values[0].of(a) != values[1].of(b) for a, b in operands):
+                errors.append(f"{i.name} has other operands")
+    return errors
+
+
+def _misplaced(computation: Computation) -> list[str]:
+    """Returns the instructions that come before what they need, and starts without their dones."""
+    errors, seen = [], set()
+    started: dict[str, str] = {}
+    for i in computation.instructions.values():
+        errors += [
+            f"{i.name} comes before {name}, which it needs"
+            for name in (*i.operands, *i.control)
+            if name not in seen
+        ]
+        seen.add(i.name)
+        if i.target == START:
+            started[i.name] = i.operands[0]
+        elif i.target == DONE:
+            start = computation.instructions[i.operands[1]].operands[0]
+            if started.pop(start, "") != i.operands[0]:
+                errors.append(f"{i.name} does not keep what {start} reads")
+    return errors + [f"{start} has no done behind it" for start in started]
+
+
+def _swapped(old: Computation, new: Computation) -> list[str]:
+    """Returns instructions with side effects, and collectives of XLA, that do not keep their order."""
+
+    def ordered(computation: Computation) -> list[str]:
+        return [
+            i.name
+            for i in computation.instructions.values()
+            if (
+                i.opcode.startswith((*_ORDERED, *_COLLECTIVES))
+                or "custom_call_has_side_effect=true" in i.attributes
+            )
+            and i.target not in (START, DONE)
+        ]
+
+    before, after = ordered(old), ordered(new)
+    return [f"{before} became {after}"] if before != after else []
+
+
+def _moved(old: Computation, new: Computation) -> tuple[int, int]:
+    names = list(old.instructions)
+    place = {name: i for i, name in enumerate(names)}
+    moved = delayed = most = 0
+    seen: set[str] = set()
+    for name, i in new.instructions.items():
+        if i.target == START:
+            moved += seen != set(names[: place[name]])
+        elif i.target != DONE and i.opcode != "get-tuple-element":
+            delayed += place[name] < most
+            most = max(most, place[name])
+        seen.add(name)
+    return moved, delayed
+
+
+def disagreements(here: str, there: str, names: dict[str, str]) -> list[str]:
+    """Returns where the collectives of another process stand in another order.
+
+    Args:
+      here: the module of a process.
+      there: the module of the other process.
+      names: the names here, by the names there.
+    """
+    errors = []
+    old, new = text.module(here), text.module(there)
+    for name, computation in new.computations.items():
+        order = [
+            old_name
+            for i in computation.instructions.values()
+            if i.target in (START, DONE)
+            for there_name, _, rest in [i.name.partition(".")]
+            for old_name in [names[there_name] + "." * bool(rest) + rest]
+        ]
+        expected = [
+            i.name
+            for i in old.computations[name].instructions.values()
+            if i.target in (START, DONE)
+        ]
+        if order != expected:
+            errors.append(f"another process has the order {order}, this one has {expected}")
+    return errors

@@ -1,0 +1,73 @@
+"""Mistakes that the check has to find."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+from jax_cxl._hlo.module import Module
+from jax_cxl._schedule import graph, memory, order
+
+
+def _memory() -> Any:
+    """Forgets which instructions write into the memory of others."""
+    original = memory.Memory.__init__
+
+    def ignore(self, *arguments):
+        original(self, *arguments)
+        self.writers, self.joined = [], set()
+        self.is_own = lambda i: True
+
+    return mock.patch.object(memory.Memory, "__init__", ignore)
+
+
+def _operands() -> Any:
+    """Puts the first start of a computation before everything else."""
+    original = Module.reorder
+
+    def reorder(self, computation, sequence):
+        start = next(n for n in sequence if _is_start(computation.instruction(n)))
+        original(self, computation, [start, *(n for n in sequence if n != start)])
+
+    return mock.patch.object(Module, "reorder", reorder)
+
+
+def _bytes() -> Any:
+    """Ignores how much memory an order takes."""
+    original = order.early
+
+    def early(nodes, pairs, limit):
+        return original(nodes, pairs, 1 << 60)
+
+    return mock.patch.object(order, "early", early)
+
+
+def _processes() -> Any:
+    """Prefers collectives by the numbers that a process gives to instructions."""
+    original = graph.Graph.__init__
+
+    def with_numbers(self, module, computation, sequence, collectives, *others):
+        first = sorted(collectives, key=lambda c: c.start)
+        original(self, module, computation, sequence, first[: (len(first) + 1) // 2], *others)
+
+    return mock.patch.object(graph.Graph, "__init__", with_numbers)
+
+
+def _is_start(instruction) -> bool:
+    return instruction.opcode.endswith("-start") or instruction.opcode == "get-tuple-element"
+
+
+_BY_NAME: dict[str, Callable[[], Any]] = {
+    "memory": _memory,
+    "operands": _operands,
+    "bytes": _bytes,
+    "processes": _processes,
+}
+ALL = tuple(_BY_NAME)
+
+
+@contextlib.contextmanager
+def made(name: str) -> Iterator[None]:
+    """Makes a mistake."""
+    with _BY_NAME[name]():
+        yield

@@ -1,0 +1,139 @@
+"""Random programs for GPUs whose collectives start early. Needs no GPU, but XLA's compiler for GPUs.
+
+    PYTHONPATH=$JAX_CXL_GPU_COMPILER python benchmarks/fuzz_early.py --count 100
+
+Each seed names a program over 2 to 8 GPUs of 1 to 4 processes, and estimates of times. XLA's
+compiler schedules it, and the hook makes its collectives start early, within a random number of
+bytes. An independent check compares the new order with XLA's order: operands and control
+dependencies come first, no memory is overwritten before its last read, the memory in use grows by
+no more than allowed, and a process that has other names and numbers reaches the same order.
+
+`--break` is a negative control: it makes a mistake that has to be found. The exit status is 1 if
+an order is wrong.
+"""
+
+import argparse
+import collections
+import contextlib
+import hashlib
+import json
+import os
+import pathlib
+import sys
+import time
+from typing import Any
+from unittest import mock
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import jax
+import numpy as np
+from fuzz.early import absent_gpus, check, compiled, mistakes, programs
+
+from jax_cxl._bench import report, results_file
+from jax_cxl._schedule import costs
+from jax_cxl._takeover.world import World
+
+_LIMITS = 0, 1 << 20, 16 << 20, 256 << 20
+
+
+def main() -> int:
+    """Runs the programs; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--first", type=int, default=0, help="first seed (default: 0)")
+    parser.add_argument("--count", type=int, default=100, help="how many seeds (default: 100)")
+    parser.add_argument("--break", choices=mistakes.ALL, dest="mistake", help="negative control")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="file for the summary")
+    options = parser.parse_args()
+    load = os.getloadavg()[0]
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_enable_x64", True)
+    absent_gpus.register_handlers()
+    summary = _run(range(options.first, options.first + options.count), options.mistake)
+    print(json.dumps(summary), flush=True)
+    if options.json:
+        command = results_file.command_line("benchmarks/fuzz_early.py", sys.argv[1:])
+        results_file.write(options.json, report.header(load, command) | {"results": [summary]})
+    return 1 if summary["wrong"] else 0
+
+
+def _run(seeds: range, mistake: str | None) -> dict[str, Any]:
+    start, orders = time.monotonic(), hashlib.sha256()
+    kinds = "wrong", "right", "no other order", "nothing taken over", "not compiled"
+    counts: collections.Counter[str] = collections.Counter(dict.fromkeys(kinds, 0))
+    most = 0
+    for seed in seeds:
+        verdict, result, text = _check(seed, mistake)
+        counts[verdict] += 1
+        if verdict == "wrong":
+            print(f"seed {seed}: {text}\n  " + "\n  ".join(result.errors[:8]), flush=True)
+        if result is not None:
+            counts["collectives"] += len(result.collectives) // 2
+            counts["starts that moved"] += result.moved
+            counts["instructions put off"] += result.delayed
+            most = max(most, result.more)
+            orders.update(repr((seed, result.collectives)).encode())
+    return {
+        "first seed": seeds.start,
+        "programs": len(seeds),
+        **counts,
+        "most MiB more in use": round(most / (1 << 20), 1),
+        "orders": orders.hexdigest()[:16],
+        "seconds": round(time.monotonic() - start),
+    }
+
+
+def _check(seed: int, mistake: str | None) -> tuple[str, check.Result | None, str]:
+    """Returns the verdict on a program, what the check says, and what the program is."""
+    rng = np.random.default_rng(seed)
+    processes = int(rng.integers(1, 5))
+    devices = absent_gpus.devices(processes, max(2, 8 // processes) if processes < 3 else 2)
+    limit = _LIMITS[int(rng.integers(len(_LIMITS)))]
+    local = processes == 1 or bool(rng.random() < 0.5)
+    gpus = len(devices) // processes
+    world = World(
+        {d.id: rank for rank, d in enumerate(devices)},
+        {d.id: rank // gpus for rank, d in enumerate(devices)},
+        local=local,
+        gpus=True,
+    )
+    with compiled.as_on_gpus(devices):
+        whole = programs.random_whole(rng, devices)
+        text = f"{processes} processes, {limit >> 20} MiB, {whole.text}"
+        try:
+            data = compiled.scheduled(whole)
+        except Exception as error:
+            print(f"seed {seed} is not compiled: {type(error).__name__}: {error}"[:300], flush=True)
+            return "not compiled", None, text
+    with _random_costs(rng):
+        before = compiled.taken_over(data, world, None)
+        if before is None:
+            return "nothing taken over", None, text
+        other, names = compiled.elsewhere(data, rng)
+        try:
+            with mistakes.made(mistake) if mistake else contextlib.nullcontext():
+                after = compiled.taken_over(data, world, limit)
+                there = compiled.taken_over(other, world, limit)
+        except jax.errors.JaxRuntimeError as error:
+            return "wrong", check.Result([f"XLA refuses the order: {error}"], [], 0, 0, 0), text
+    result = check.compare(before, after, limit)
+    result.errors.extend(check.disagreements(after, there, names))
+    if result.errors:
+        return "wrong", result, text
+    return "right" if before != after else "no other order", result, text
+
+
+def _random_costs(rng: np.random.Generator) -> contextlib.AbstractContextManager:
+    """Estimates of times must not matter. With the real ones, short programs change little."""
+    return mock.patch.multiple(
+        costs,
+        _LAUNCH=float(rng.choice((4e-6, 2e-4, 1e-3))),
+        _CALL=float(rng.choice((30e-6, 3e-3))),
+        _POOL_BYTES=float(rng.choice((30e9, 3e9))),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""The bytes that a scheduled module uses, by which early starts are bounded."""
+
+import pathlib
+import re
+import sys
+
+from absl.testing import absltest, parameterized
+
+try:
+    from jaxlib import _hlo
+except ImportError:  # In JAX 0.12 it is a part of another module.
+    from jaxlib import _jax as _hlo
+
+import jax
+
+from jax_cxl._hlo.module import Module
+from jax_cxl._hlo.wire import Message
+from jax_cxl._schedule import costs, graph, usage
+from jax_cxl._takeover import hook
+from jax_cxl._takeover.world import World
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "benchmarks"))
+from fuzz.early import check
+
+WORLD = World({0: 0, 1: 1}, {0: 0, 1: 1}, gpus=True)
+MIB = 1 << 20
+# A MiB.
+A = "f32[512,512]{1,0}"
+PRODUCT = "lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+
+MODULE = """HloModule m, is_scheduled=true, replica_count=1, num_partitions=2HEADER
+two { f = A parameter(0)
+  g = A negate(f)
+  h = A sine(f)
+  ROOT t = (A, A) tuple(g, h) }
+update { u = A parameter(0)
+  v = f32[1,512]{1,0} parameter(1)
+  i = s32[] constant(3)
+  ROOT w = A dynamic-update-slice(u, v, i, i) }
+condition { c = (A, A) parameter(0)
+  ROOT no = pred[] constant(false) }
+"""
+
+
+def module(body, header=""):
+    text = re.sub(r"\bA\b", A, MODULE.replace("HEADER", header) + body)
+    return _hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
+
+
+def most(body, header=""):
+    """Returns the most bytes that the entry uses besides its arguments, in MiB."""
+    read = Module(module(body, header))
+    (entry,) = [c for c in read.with_any((b"parameter",)) if read.is_entry(c)]
+    found = graph.Graph(read, entry, read.sequence(entry), [], costs.Costs(read))
+    return usage.most_by_xla(found.nodes, []) // MIB
+
+
+class MostTest(absltest.TestCase):
+    def test_an_output_in_the_memory_of_an_argument(self):
+        body = """ENTRY main { p = A parameter(0)
+          q = A copy(p)
+          ROOT r = A negate(q) }"""
+        self.assertEqual(most(body), 2)
+        self.assertEqual(most(body, ", input_output_alias={ {}: (0, {}, may-alias) }"), 1)
+
+    def test_one_of_two_outputs_in_the_memory_of_an_argument(self):
+        body = """ENTRY main { p = A parameter(0)
+          q = A copy(p)
+          n = A negate(q)
+          ROOT r = (A, A) tuple(q, n) }"""
+        self.assertEqual(most(body), 2)
+        self.assertEqual(most(body, ", input_output_alias={ {1}: (0, {}, may-alias) }"), 1)
+
+    def test_parts_of_a_result_end_apart(self):
+        body = """ENTRY main { p = A parameter(0)
+          f = (A, A) fusion(p), kind=kLoop, calls=two
+          x = A get-tuple-element(f), index=0
+          y = A get-tuple-element(f), index=1
+          a = A negate(x)
+          b = A negate(a)
+          ROOT r = A add(b, y) }"""
+        # y, with x and a, or a and b, or b and r.
+        self.assertEqual(most(body), 3)
+
+    def test_a_result_in_the_memory_of_an_operand(self):
+        body = """ENTRY main { p = A parameter(0)
+          v = f32[1,512]{1,0} parameter(1)
+          q = A copy(p)
+          ROOT r = A fusion(q, v), kind=kLoop, calls=update }"""
+        self.assertEqual(most(body), 1)
+
+    def test_the_result_of_a_loop(self):
+        body = """body { s = (A, A) parameter(0)
+          x = A get-tuple-element(s), index=0
+          y = A get-tuple-element(s), index=1
+          z = A negate(x)
+          ROOT n = (A, A) tuple(z, y) }
+        ENTRY main { p = A parameter(0)
+          q = A copy(p)
+          o = A copy(p)
+          t = (A, A) tuple(q, o)
+          l = (A, A) while(t), condition=condition, body=body
+          x = A get-tuple-element(l), index=0
+          a = A negate(x)
+          ROOT r = A negate(a) }"""
+        # What the loop carries, then x and a, then a and r.
+        self.assertEqual(most(body), 2)
+
+
+# A product hides the gather behind it, in a loop and outside.
+LAYER = """q = f32[256,512]{1,0} slice(x), slice={[0:256],[0:512]}
+  h = A dot(x, x), PRODUCT
+  k = A dot(h, h), PRODUCT
+  s = (f32[256,512]{1,0}, A) all-gather-start(q), dimensions={0}, channel_id=1,
+    replica_groups={{0,1}}, use_global_device_ids=true
+  d = A all-gather-done(s)
+  z = A dot(k, d), PRODUCT
+"""
+NESTED = f"""body {{ c0 = (A, A) parameter(0)
+  x = A get-tuple-element(c0), index=0
+  y = A get-tuple-element(c0), index=1
+  {LAYER}
+  ROOT n = (A, A) tuple(z, y) }}
+ENTRY main {{ p = A parameter(0)
+  q0 = A copy(p)
+  o = A copy(p)
+  t = (A, A) tuple(q0, o)
+  l = (A, A) while(t), condition=condition, body=body
+  x1 = A get-tuple-element(l), index=1
+  e = f32[256,512]{{1,0}} slice(o), slice={{[0:256],[0:512]}}
+  st = (f32[256,512]{{1,0}}, A) all-gather-start(e), dimensions={{0}}, channel_id=2,
+    replica_groups={{{{0,1}}}}, use_global_device_ids=true
+  d1 = A all-gather-done(st)
+  a = A dot(x1, d1), PRODUCT
+  ROOT r = A negate(a) }}""".replace("PRODUCT", PRODUCT)
+
+
+class BoundTest(parameterized.TestCase):
+    # A start costs 1 MiB in the loop, and 1.5 MiB in its caller.
+    @parameterized.parameters((0.5, 0), (1.5, 1), (2.25, 1), (3, 2))
+    def test_loops_and_their_caller_share_the_bytes(self, mib, moved):
+        limit = int(mib * MIB)
+        assignment = Message().add(1, 1).add(2, 2)
+        for device in range(2):
+            assignment.add(3, Message().set_integers(1, [device]))
+        data = Message(module(NESTED)).set(15, assignment).encode()
+        texts = [
+            _hlo.HloModule.from_serialized_hlo_module_proto(
+                hook.transform(data, lambda: WORLD, strict=True, early_bytes=early_bytes)
+            ).to_string()
+            for early_bytes in (None, limit)
+        ]
+        result = check.compare(*texts, limit)
+        self.assertEmpty(result.errors)
+        self.assertEqual(result.moved, moved)
+
+
+if __name__ == "__main__":
+    jax.config.update("jax_platforms", "cpu")
+    absltest.main()
