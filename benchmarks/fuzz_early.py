@@ -1,4 +1,4 @@
-"""Random programs for GPUs whose collectives start early. Needs no GPU, but XLA's compiler for GPUs.
+"""Random programs for GPUs, whose collectives start early. Needs XLA's compiler, and no GPU.
 
     PYTHONPATH=$JAX_CXL_GPU_COMPILER python benchmarks/fuzz_early.py --count 100
 
@@ -19,8 +19,11 @@ import hashlib
 import json
 import os
 import pathlib
+import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -34,6 +37,10 @@ from jax_cxl._bench import report, results_file
 from jax_cxl._schedule import costs
 from jax_cxl._takeover.world import World
 
+_VERDICTS = (
+    *("wrong", "right", "no other order", "nothing taken over", "not compiled"),
+    "crashes XLA's compiler",
+)
 _LIMITS = 0, 1 << 20, 16 << 20, 256 << 20
 
 
@@ -46,12 +53,14 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100, help="how many seeds (default: 100)")
     parser.add_argument("--break", choices=mistakes.ALL, dest="mistake", help="negative control")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="file for the summary")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    seeds = range(options.first, options.first + options.count)
+    if options.worker:
+        _work(seeds, options.mistake)
+        return 0
     load = os.getloadavg()[0]
-    jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_enable_x64", True)
-    absent_gpus.register_handlers()
-    summary = _run(range(options.first, options.first + options.count), options.mistake)
+    summary = _run(seeds, options.mistake)
     print(json.dumps(summary), flush=True)
     if options.json:
         command = results_file.command_line("benchmarks/fuzz_early.py", sys.argv[1:])
@@ -60,21 +69,24 @@ def main() -> int:
 
 
 def _run(seeds: range, mistake: str | None) -> dict[str, Any]:
+    """Runs the programs in another process, which XLA's compiler may end."""
     start, orders = time.monotonic(), hashlib.sha256()
-    kinds = "wrong", "right", "no other order", "nothing taken over", "not compiled"
-    counts: collections.Counter[str] = collections.Counter(dict.fromkeys(kinds, 0))
-    most = 0
-    for seed in seeds:
-        verdict, result, text = _check(seed, mistake)
-        counts[verdict] += 1
-        if verdict == "wrong":
-            print(f"seed {seed}: {text}\n  " + "\n  ".join(result.errors[:8]), flush=True)
-        if result is not None:
-            counts["collectives"] += len(result.collectives) // 2
-            counts["starts that moved"] += result.moved
-            counts["instructions put off"] += result.delayed
-            most = max(most, result.more)
-            orders.update(repr((seed, result.collectives)).encode())
+    counts: collections.Counter[str] = collections.Counter(dict.fromkeys(_VERDICTS, 0))
+    most, following = 0, seeds.start
+    while following < seeds.stop:
+        for line in _worker(range(following, seeds.stop), mistake):
+            found = json.loads(line)
+            following = found["seed"] + 1
+            counts[found["verdict"]] += 1
+            counts.update(found["counts"])
+            most = max(most, found["more"])
+            orders.update(found["orders"].encode())
+            if found["errors"]:
+                text = "\n  ".join([found["text"], *found["errors"]])
+                print(f"seed {found['seed']}, {found['verdict']}: {text}", flush=True)
+        if following < seeds.stop:
+            counts["crashes XLA's compiler"] += 1
+            following += 1
     return {
         "first seed": seeds.start,
         "programs": len(seeds),
@@ -85,7 +97,39 @@ def _run(seeds: range, mistake: str | None) -> dict[str, Any]:
     }
 
 
-def _check(seed: int, mistake: str | None) -> tuple[str, check.Result | None, str]:
+def _worker(seeds: range, mistake: str | None) -> Iterator[str]:
+    command = [sys.executable, __file__, "--worker", f"--first={seeds.start}"]
+    command += [f"--count={len(seeds)}", *([f"--break={mistake}"] if mistake else [])]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        errors = collections.deque(maxlen=40)
+        thread = threading.Thread(target=lambda: errors.extend(process.stderr))
+        thread.start()
+        yield from process.stdout
+        thread.join()
+        if process.wait() == 1:  # An exception in Python.
+            raise RuntimeError("".join(errors))
+
+
+def _work(seeds: range, mistake: str | None) -> None:
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_enable_x64", True)
+    absent_gpus.register_handlers()
+    for seed in seeds:
+        verdict, result, text = _check(seed, mistake)
+        counts = {
+            "collectives": len(result.collectives) // 2,
+            "starts that moved": result.moved,
+            "instructions put off": result.delayed,
+        }
+        found = {"seed": seed, "verdict": verdict, "text": text, "counts": counts}
+        orders = hashlib.sha256(repr(result.collectives).encode()).hexdigest()
+        found |= {"errors": result.errors[:8], "more": result.more, "orders": orders}
+        print(json.dumps(found), flush=True)
+
+
+def _check(seed: int, mistake: str | None) -> tuple[str, check.Result, str]:
     """Returns the verdict on a program, what the check says, and what the program is."""
     rng = np.random.default_rng(seed)
     processes = int(rng.integers(1, 5))
@@ -105,19 +149,19 @@ def _check(seed: int, mistake: str | None) -> tuple[str, check.Result | None, st
         try:
             data = compiled.scheduled(whole)
         except Exception as error:
-            print(f"seed {seed} is not compiled: {type(error).__name__}: {error}"[:300], flush=True)
-            return "not compiled", None, text
+            text = f"{text}: {type(error).__name__}: {error}"
+            return "not compiled", check.Result(), text
     with _random_costs(rng):
         before = compiled.taken_over(data, world, None)
         if before is None:
-            return "nothing taken over", None, text
+            return "nothing taken over", check.Result(), text
         other, names = compiled.elsewhere(data, rng)
         try:
             with mistakes.made(mistake) if mistake else contextlib.nullcontext():
                 after = compiled.taken_over(data, world, limit)
                 there = compiled.taken_over(other, world, limit)
         except jax.errors.JaxRuntimeError as error:
-            return "wrong", check.Result([f"XLA refuses the order: {error}"], [], 0, 0, 0), text
+            return "wrong", check.Result([f"XLA refuses the order: {error}"]), text
     result = check.compare(before, after, limit)
     result.errors.extend(check.disagreements(after, there, names))
     if result.errors:

@@ -94,16 +94,16 @@ class Memory:
             return False
         if self._instructions[i].opcode != "fusion":
             return True
-        return not self._writes(proto.integers(Instruction.CALLED))
+        return not self.writes_in_place(proto.integers(Instruction.CALLED))
 
-    def _writes(self, called: Iterable[int]) -> bool:
-        """Whether a fused computation, or one in it, has an instruction that writes in place."""
+    def writes_in_place(self, called: Iterable[int]) -> bool:
+        """Whether a computation, or a fusion in it, has an instruction that writes in place."""
         for inner in map(self._module.computation, called):
             for instruction in inner.with_any(_INSIDE):
                 if instruction.opcode.encode() in _IN_PLACE:
                     return True
                 inside = instruction.proto.integers(Instruction.CALLED)
-                if instruction.opcode == "fusion" and self._writes(inside):
+                if instruction.opcode == "fusion" and self.writes_in_place(inside):
                     return True
         return False
 

@@ -130,7 +130,15 @@ class Sizes:
             for operand in self._instructions[i].operands
             for shape in self._instructions[self._position[operand]].shapes
         ]
-        own, shared = [], []
+        own: list[int] = []
+        shared: list[Name] = []
+        if self._instructions[i].opcode == "async-start":
+            # The operands, and then the results.
+            shared += [name for _, operand in given for name in self.named(operand)]
+            own, sizes = [0] * len(given), sizes[len(given) :]
+            called = self._instructions[i].proto.integers(Instruction.CALLED)
+            if not self._memory.writes_in_place(called):
+                given = []
         for num_bytes in sizes:
             found = next((g for g in given if g[0] == num_bytes > 0), None)
             if found is not None:

@@ -23,11 +23,11 @@ class Result:
       more: bytes by which the memory in use grows.
     """
 
-    errors: list[str]
-    collectives: list[str]
-    moved: int
-    delayed: int
-    more: int
+    errors: list[str] = dataclasses.field(default_factory=list)
+    collectives: list[str] = dataclasses.field(default_factory=list)
+    moved: int = 0
+    delayed: int = 0
+    more: int = 0
 
 
 def compare(before: str, after: str, limit: int) -> Result:
@@ -41,7 +41,7 @@ def compare(before: str, after: str, limit: int) -> Result:
     old, new = text.module(before), text.module(after)
     errors, collectives, moved, delayed = _same(old, new), [], 0, 0
     if errors:
-        return Result(errors, [], 0, 0, 0)
+        return Result(errors)
     for name, computation in new.computations.items():
         errors += _misplaced(computation)
         errors += _swapped(old.computations[name], computation)
@@ -103,7 +103,7 @@ def _misplaced(computation: Computation) -> list[str]:
 
 
 def _swapped(old: Computation, new: Computation) -> list[str]:
-    """Returns instructions with side effects, and collectives of XLA, that do not keep their order."""
+    """Returns what has side effects, or is a collective of XLA, and does not keep its order."""
 
     def ordered(computation: Computation) -> list[str]:
         return [

@@ -47,6 +47,9 @@ class Replay:
     def _execute(self, i: Instruction) -> None:
         done = i.target == DONE or i.opcode.endswith("-done")
         read = [v for operand in i.operands for v in self._values.of(operand)]
+        if i.opcode.endswith("-done"):
+            # Operands that its start names, and may have overwritten, are no results of it.
+            read = [v for v in read if v in self._flying]
         for value in read:
             if value in self._flying and done:
                 read = [*read, *self._flying.pop(value)]
@@ -65,7 +68,10 @@ class Replay:
             # The second result is a token, which is there at once.
             self._flying[i.name, (0,)] = read
         elif i.opcode.endswith("-start"):
-            self._flying |= dict.fromkeys(made, read)
+            # It may write into its operands.
+            written = {self._values.owner(v) for v in made}
+            kept = [v for v in read if self._values.owner(v) not in written]
+            self._flying |= dict.fromkeys(made, kept)
 
     def _loop(self, i: Instruction) -> None:
         condition, body = (

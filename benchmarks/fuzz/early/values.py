@@ -13,16 +13,10 @@ from fuzz.early.text import Index, Instruction, Module, leaves
 Value = tuple[str, Index]
 
 VIEWS = ("tuple", "get-tuple-element", "bitcast", "opt-barrier", "add-dependency", "parameter")
-# Results of these are (operands, result, ...).
-_PAIRED = ("all-gather-start", "collective-permute-start", "async-start")
-_DONES = {
-    "all-gather-done": (1,),
-    "collective-permute-done": (1,),
-    "async-done": (1,),
-    "async-update": (),
-    "all-reduce-done": (),
-    "copy-done": (0,),
-}
+# Where a done finds its result in the result of its start: (operands, result, ...) for most, also
+# for "fusion-start", as XLA writes an async-start whose computation is one fusion.
+_OTHER_DONES = {"async-update": (), "all-reduce-done": (), "copy-done": (0,)}
+_OTHER_STARTS = ("all-reduce-start", "copy-start", "send-start", "recv-start")
 
 
 class Values:
@@ -70,9 +64,9 @@ class Values:
             return operands[0], (instruction.index, *index)
         if opcode in ("bitcast", "opt-barrier", "add-dependency"):
             return operands[0], index
-        if opcode in _DONES:
-            return operands[0], (*_DONES[opcode], *index)
-        if opcode in _PAIRED and index[:1] == (0,):
+        if opcode in _OTHER_DONES or opcode.endswith("-done"):
+            return operands[0], (*_OTHER_DONES.get(opcode, (1,)), *index)
+        if is_paired(opcode) and index[:1] == (0,):
             if index[1:]:
                 return operands[index[1]], index[2:]
             return operands[0], ()
@@ -150,9 +144,10 @@ class Values:
             yield i.operands[number], ()
         elif i.opcode == "ragged-all-to-all":
             yield i.operands[1], ()
-        elif i.opcode == "fusion":
+        elif i.opcode == "fusion" or (i.opcode == "fusion-start" and number == 1):
             inside = i.called["calls"][0]
-            source, at = self._inside(self._root(inside), index)
+            part = index if i.opcode == "fusion" else index[1:]
+            source, at = self._inside(self._root(inside), part)
             for operand, where in self._in_place(self.instructions[source], at):
                 name, _ = self._inside(operand, where)
                 if self.instructions[name].opcode == "parameter":
@@ -163,6 +158,11 @@ class Values:
         while (following := self._forwarded(name, index)) is not None:
             name, index = following
         return name, index
+
+
+def is_paired(opcode: str) -> bool:
+    """Whether the result of an instruction is (operands, result, ...)."""
+    return opcode.endswith("-start") and opcode not in _OTHER_STARTS
 
 
 def branches(conditional: Instruction) -> list[str]:
