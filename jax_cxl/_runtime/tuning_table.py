@@ -7,8 +7,7 @@ this variable a job uses the values in the library (cc/comm/call/tuning.h explai
 import json
 import pathlib
 
-from jax_cxl import _compat, _core, errors
-from jax_cxl._runtime.meeting import arrival
+from jax_cxl import _core, errors
 
 FIELDS = (
     "slot_bytes",
@@ -63,36 +62,3 @@ def load(path: str | None) -> _core.Tuning:
         return make(json.loads(pathlib.Path(path).read_text())["tuning"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"JAX_CXL_TUNING={path}: not a tuning table: {error}") from None
-
-
-def agree(tuning: _core.Tuning, meeting: str, process: int, first: int = 0) -> None:
-    """Checks that this process has the same table as the first process.
-
-    Raises:
-      MismatchError: the tables differ.
-    """
-    client = _compat.coordination_client()
-    mine = table(tuning)
-    key = f"{meeting}/tuning"
-    if process == first:
-        # A successor of process 0 overwrites the table of its predecessor.
-        client.key_value_set(key, json.dumps(mine), allow_overwrite=True)
-        return
-    theirs = json.loads(
-        arrival.wait_for(
-            lambda: _compat.key_value(key),
-            _compat.MEETING_TIMEOUT_MS / 1000,
-            f"process {first} did not say which tuning table it has",
-        )
-    )
-    if theirs == mine:
-        return
-    differ = ", ".join(
-        f"{name} is {mine.get(name)} here and {theirs.get(name)} on process {first}"
-        for name in sorted(theirs.keys() | mine.keys())
-        if theirs.get(name) != mine.get(name)
-    )
-    raise errors.MismatchError(
-        f"process {process} has another tuning table than process {first}: {differ}. Set"
-        " JAX_CXL_TUNING to the same table in all processes."
-    )

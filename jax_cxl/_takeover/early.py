@@ -2,33 +2,12 @@
 
 import collections
 import logging
-import os
 from collections.abc import Sequence
 
-from jax_cxl import _sizes
 from jax_cxl._hlo.module import Computation, Instruction, Module
 from jax_cxl._schedule import costs, graph, order, usage
-from jax_cxl._takeover import setting
 
 _log = logging.getLogger("jax_cxl")
-VARIABLE = "JAX_CXL_EARLY_BYTES"
-
-
-def from_environment() -> int | None:
-    """Returns what `JAX_CXL_EARLY_BYTES` says: bytes, or None for "off". If unset, the default.
-
-    Raises:
-      ValueError: it is neither.
-    """
-    text = os.environ.get(VARIABLE, "")
-    if not text:
-        return setting.EARLY_BYTES
-    if text == "off":
-        return None
-    try:
-        return 0 if text == "0" else _sizes.parse(text)
-    except ValueError:
-        raise ValueError(f"{VARIABLE}={text!r}: it may be a size such as 256MiB, or off.") from None
 
 
 class Early:

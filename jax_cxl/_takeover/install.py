@@ -1,5 +1,8 @@
 """Installs the hook in XLA's compiler, and extends JAX's cache keys and errors for it."""
 
+import functools
+import hashlib
+import pathlib
 import re
 import threading
 from typing import Any
@@ -50,7 +53,21 @@ def _cache_key() -> str:
         return survey.cache_key()
     world: Any = start.world(wanted)
     ranks = sorted(world.rank_of.items())
-    return f"jax_cxl: {wanted} {ranks} {world.generation}{survey.cache_key()}"
+    return f"jax_cxl: {code()} {wanted} {ranks} {world.generation}{survey.cache_key()}"
+
+
+@functools.cache
+def code() -> str:
+    """Returns a digest of the code that changes programs.
+
+    Another version of it may order collectives in another way than the version that a process
+    compiles with while others find the program in their caches.
+    """
+    folder, digest = pathlib.Path(__file__).parents[1], hashlib.sha256()
+    for name in ("_hlo", "_levels", "_primitives", "_schedule", "_takeover"):
+        for file in sorted((folder / name).glob("*.py")):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def _strictness(text: str) -> program_errors.Failure | None:

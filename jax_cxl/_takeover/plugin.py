@@ -4,6 +4,7 @@ Through it an environment variable replaces the collectives of a program that do
 jax_cxl.
 """
 
+import functools
 import importlib.metadata
 import os
 
@@ -21,6 +22,8 @@ def initialize() -> None:
 
     Warns if this is one of several processes that are not connected. Announces to the other
     processes that this process makes its devices.
+
+    If a variable has a value that it may not have, each compilation raises an error.
     """
     from jax_cxl._launch import environment
 
@@ -31,6 +34,18 @@ def initialize() -> None:
     from jax_cxl._runtime.meeting import making_devices
 
     making_devices.announce()
+    from jax_cxl import _compat
+
+    try:
+        _apply_variables()
+    except ValueError as error:
+        # JAX logs what an entry point raises, and goes on. This process would then not replace
+        # what the others replace.
+        _compat.before_compilation(functools.partial(_raise, str(error)))
+        raise
+
+
+def _apply_variables() -> None:
     if os.environ.get("JAX_CXL_LOG"):
         from jax_cxl._runtime import information
 
@@ -40,9 +55,11 @@ def initialize() -> None:
         return
     if value not in ("1", STRICT):
         raise ValueError(f"{VARIABLE}={value!r}: it may be 1, {STRICT}, 0 or empty.")
-    from jax_cxl._takeover import early, replace, start
+    from jax_cxl._takeover import replace, setting, start
 
-    replace.replace_collectives(
-        strict=value == STRICT, early_bytes=early.from_environment()
-    ).start()
+    replace.replace_collectives(strict=value == STRICT, early_bytes=setting.early_bytes()).start()
     start.begin()
+
+
+def _raise(text: str) -> None:
+    raise ValueError(text)

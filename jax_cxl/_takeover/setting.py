@@ -6,9 +6,13 @@ the compiler hook in a thread of its own.
 """
 
 import dataclasses
+import os
 
 import jax
 
+from jax_cxl import _sizes
+
+EARLY_VARIABLE = "JAX_CXL_EARLY_BYTES"
 # A small part of a GPU's memory. The example of docs/takeover.md gains nearly all with it.
 EARLY_BYTES = 256 << 20
 
@@ -38,3 +42,22 @@ context = jax.make_user_context(None)
 def current() -> Setting | None:
     """Returns the setting of the process."""
     return context.get_global()
+
+
+def early_bytes() -> int | None:
+    """Returns what `JAX_CXL_EARLY_BYTES` says: bytes, or None for "off". If unset, the default.
+
+    Raises:
+      ValueError: it is neither.
+    """
+    text = os.environ.get(EARLY_VARIABLE, "")
+    if not text:
+        return EARLY_BYTES
+    if text == "off":
+        return None
+    try:
+        return 0 if text == "0" else _sizes.parse(text)
+    except ValueError:
+        raise ValueError(
+            f"{EARLY_VARIABLE}={text!r}: it may be a size such as 256MiB, or off."
+        ) from None

@@ -114,6 +114,8 @@ class Replay:
     def _peak(self) -> int:
         size: dict[Value, int] = {}
         for name, instruction in self._values.instructions.items():
+            if instruction.opcode == "constant":
+                continue
             for leaf in text.leaves(instruction.shape):
                 owner = self._values.owner(self._values.value(name, leaf))
                 size[owner] = max(size.get(owner, 0), text.num_bytes(instruction.shape, leaf))

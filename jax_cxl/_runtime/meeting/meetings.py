@@ -13,7 +13,7 @@ import jax
 
 from jax_cxl import _compat, _core, errors
 from jax_cxl._launch import environment as launch_environment
-from jax_cxl._runtime import platforms, pools, tuning_table
+from jax_cxl._runtime import agreement, platforms, pools
 from jax_cxl._runtime.meeting import arrival, connection, successor_tickets
 
 
@@ -93,8 +93,8 @@ def come_together(
     by_tickets = launch_environment.restarts_lost() and _past.members is None
     if len(processes) > 1:
         connection.check_open_files(len(processes))
-        agreement = "jax_cxl" if by_tickets else key
-        tuning_table.agree(tuning, agreement, jax.process_index(), processes[0])
+        place = "jax_cxl" if by_tickets else key
+        agreement.agree(tuning, place, jax.process_index(), processes[0])
     if by_tickets:
         meeting = successor_tickets.join(uri, platform, before, _past.failed)
     else:
