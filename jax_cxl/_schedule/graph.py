@@ -94,10 +94,11 @@ class Graph:
 
     def _node(self, i: int) -> Node:
         before, parts = tuple(self._before[i]), self._sizes.parts(i)
+        reads = tuple(self._position[number] for number in self._instructions[i].operands)
         if i in self._bounds:
             # The memory of the result is in use from the start on, and the done only names it.
             is_done = i in self._dones
-            return Node(before, size=sum(parts), view=is_done, parts=parts)
+            return Node(before, size=sum(parts), view=is_done, parts=parts, reads=reads)
         instruction, memory = self._instructions[i], self._memory
         view = self._is_view(i)
         inside, after = self._inside(instruction)
@@ -113,6 +114,7 @@ class Graph:
             self._sizes.named(i) if instruction.opcode in VIEWS else self._sizes.shared(i),
             after,
             after - inside,
+            reads,
         )
 
     def _inside(self, instruction: Instruction) -> tuple[int, int]:
@@ -136,7 +138,8 @@ class Graph:
             # those that may be put off until then, or longer.
             moving = {i for p in self.pairs if p.movable for i in (p.start, p.done)}
             for i in range(pair.done + 1, len(self._instructions)):
-                if i not in moving and not self._is_view(i):
+                given = self._instructions[i].opcode in ("parameter", "constant")
+                if i not in moving and not given and not self._is_view(i):
                     self._before[i].append(pair.done)
                     if i not in self._deferrable:
                         break

@@ -24,9 +24,10 @@ class Node:
       deferrable: whether it may run later.
       parts: bytes of each part of its result, if that is a tuple.
       names: the instructions whose results it names, if it is a view, and which part, None for all;
-        by default all of `before`. For another instruction, those in whose memory its result is.
+        by default all of `reads`. For another instruction, those in whose memory its result is.
       inside: bytes that the computations use that it calls, while they run.
       grown: how many of these bytes they would not use in XLA's order.
+      reads: those of `before` whose results it reads or names, None for all.
     """
 
     before: tuple[int, ...] = ()
@@ -39,6 +40,7 @@ class Node:
     names: tuple[tuple[int, int | None], ...] = ()
     inside: int = 0
     grown: int = 0
+    reads: tuple[int, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

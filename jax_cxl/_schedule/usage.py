@@ -26,10 +26,10 @@ def used(nodes: Sequence[Node], pairs: Sequence[Pair], positions: Sequence[int])
     last: dict[_Owner, int] = {}
     for place, position in enumerate(positions):
         node = nodes[position]
-        below = frozenset().union(*(owners[b] for b in node.before))
+        below = frozenset().union(*(owners[b] for b in _reads(node)))
         if position in starts:
             # The done reads what the start reads.
-            below = below.union(*(owners[b] for b in nodes[starts[position]].before))
+            below = below.union(*(owners[b] for b in _reads(nodes[starts[position]])))
         named = frozenset().union(*(_named(owners, name) for name in node.names))
         if node.view and not node.names:
             named = below
@@ -49,6 +49,10 @@ def used(nodes: Sequence[Node], pairs: Sequence[Pair], positions: Sequence[int])
         change[last[owner] + 1] -= num_bytes
     inside = np.array([nodes[position].inside for position in positions], np.int64)
     return np.cumsum(change)[:-1] + inside
+
+
+def _reads(node: Node) -> tuple[int, ...]:
+    return node.before if node.reads is None else node.reads
 
 
 def _named(owners: dict[int, frozenset[_Owner]], name: tuple[int, int | None]) -> frozenset[_Owner]:

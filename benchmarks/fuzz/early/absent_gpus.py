@@ -7,6 +7,9 @@ from jax_cxl import _core
 from jax_cxl._primitives import call_attributes
 from jax_cxl._start_done import primitives
 
+# A custom call with a side effect, such as that of jax.debug.callback.
+SIDE_EFFECT = "fuzz_side_effect"
+
 # The properties of a GPU that the compiler needs, roughly those of an H100.
 _GPU = """
 gpu_device_info {
@@ -44,5 +47,5 @@ def register_handlers() -> None:
         jax.ffi.register_ffi_target(name, stages["execute"], platform="CUDA")
         handler = stages["execute"]
     starts = call_attributes.START_TARGET, call_attributes.START_ROWS_TARGET
-    for name in (*starts, primitives.DONE_TARGET, primitives.TIE_TARGET):
+    for name in (*starts, primitives.DONE_TARGET, primitives.TIE_TARGET, SIDE_EFFECT):
         jax.ffi.register_ffi_target(name, handler, platform="CUDA")

@@ -10,11 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fuzz import jit_programs, manual_programs, meshes
+from fuzz.early.absent_gpus import SIDE_EFFECT
 from fuzz.meshes import Mesh
 from fuzz.program import Program
 
-# A custom call with a side effect, such as that of jax.debug.callback.
-SIDE_EFFECT = "fuzz_side_effect"
 _WIDTHS = (64, 256, 1024, 2048)
 
 Function = Callable[..., Any]

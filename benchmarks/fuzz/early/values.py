@@ -15,8 +15,8 @@ Value = tuple[str, Index]
 VIEWS = ("tuple", "get-tuple-element", "bitcast", "opt-barrier", "add-dependency", "parameter")
 # Where a done finds its result in the result of its start: (operands, result, ...) for most, also
 # for "fusion-start", as XLA writes an async-start whose computation is one fusion.
-_OTHER_DONES = {"async-update": (), "all-reduce-done": (), "copy-done": (0,)}
-_OTHER_STARTS = ("all-reduce-start", "copy-start", "send-start", "recv-start")
+_OTHER_DONES = {"async-update": (), "copy-done": (0,)}
+_OTHER_STARTS = ("copy-start", "send-start", "recv-start")
 
 
 class Values:
@@ -64,9 +64,11 @@ class Values:
             return operands[0], (instruction.index, *index)
         if opcode in ("bitcast", "opt-barrier", "add-dependency"):
             return operands[0], index
+        if opcode == "all-reduce-done" and not is_paired(self.instructions[operands[0]]):
+            return operands[0], index
         if opcode in _OTHER_DONES or opcode.endswith("-done"):
             return operands[0], (*_OTHER_DONES.get(opcode, (1,)), *index)
-        if is_paired(opcode) and index[:1] == (0,):
+        if is_paired(instruction) and index[:1] == (0,):
             if index[1:]:
                 return operands[index[1]], index[2:]
             return operands[0], ()
@@ -140,7 +142,7 @@ class Values:
         number = index[0] if index else 0
         if i.opcode in ("dynamic-update-slice", "set-dimension-size"):
             yield i.operands[0], ()
-        elif i.opcode in ("scatter", "all-reduce-start"):
+        elif i.opcode == "scatter" or (i.opcode == "all-reduce-start" and not is_paired(i)):
             yield i.operands[number], ()
         elif i.opcode == "ragged-all-to-all":
             yield i.operands[1], ()
@@ -160,9 +162,11 @@ class Values:
         return name, index
 
 
-def is_paired(opcode: str) -> bool:
+def is_paired(i: Instruction) -> bool:
     """Whether the result of an instruction is (operands, result, ...)."""
-    return opcode.endswith("-start") and opcode not in _OTHER_STARTS
+    if i.opcode == "all-reduce-start":  # In newer versions of XLA.
+        return isinstance(i.shape[0], list)
+    return i.opcode.endswith("-start") and i.opcode not in _OTHER_STARTS
 
 
 def branches(conditional: Instruction) -> list[str]:
