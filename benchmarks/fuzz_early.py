@@ -122,6 +122,7 @@ def _work(seeds: range, mistake: str | None) -> None:
             "collectives": len(result.collectives) // 2,
             "starts that moved": result.moved,
             "instructions put off": result.delayed,
+            "with errors in XLA's own order": int(result.xla > 0),
         }
         found = {"seed": seed, "verdict": verdict, "text": text, "counts": counts}
         orders = hashlib.sha256(repr(result.collectives).encode()).hexdigest()

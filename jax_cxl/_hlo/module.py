@@ -55,6 +55,11 @@ class Instruction:
         return shapes.decode(Message(self.proto.blob(self.SHAPE)))
 
     @property
+    def leaves(self) -> list[list[Shape]]:
+        """The shapes of all arrays in each part of its result."""
+        return shapes.leaves(Message(self.proto.blob(self.SHAPE)))
+
+    @property
     def is_tuple(self) -> bool:
         """Whether its result is a tuple."""
         return shapes.is_tuple(Message(self.proto.blob(self.SHAPE)))

@@ -103,6 +103,14 @@ def decode(proto: Message) -> list[Shape]:
     return [_array(proto)]
 
 
+def leaves(proto: Message) -> list[list[Shape]]:
+    """Returns the arrays in each element of a tuple, also those in tuples in it."""
+    if proto.get(_ELEMENT_TYPE) != _TUPLE:
+        return [[_array(proto)]]
+    elements = map(leaves, proto.messages(_TUPLE_SHAPES))
+    return [[array for part in element for array in part] for element in elements]
+
+
 def is_tuple(proto: Message) -> bool:
     """Whether a ShapeProto describes a tuple."""
     return proto.get(_ELEMENT_TYPE) == _TUPLE

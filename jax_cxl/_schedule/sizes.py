@@ -110,7 +110,8 @@ class Sizes:
         if instruction.opcode == "while":
             self._shared[i] = self.named(self._position[instruction.operands[0]])
             return (0,)
-        sizes = [costs.size(shape) for shape in self._instructions[self._dones.get(i, i)].shapes]
+        arrays = self._instructions[self._dones.get(i, i)].leaves
+        sizes = [sum(map(costs.size, part)) for part in arrays]
         if i in self._memory.writers and self._is_in_place(instruction):
             sizes = self._share(i, sizes)
         if (i, None) in self._counted:
@@ -125,21 +126,24 @@ class Sizes:
 
     def _share(self, i: int, sizes: list[int]) -> list[int]:
         """Returns the sizes of the parts of a result that have no memory of an operand."""
+        instruction = self._instructions[i]
         given = [
             (costs.size(shape), self._position[operand])
-            for operand in self._instructions[i].operands
-            for shape in self._instructions[self._position[operand]].shapes
+            for operand in instruction.operands
+            for part in self._instructions[self._position[operand]].leaves
+            for shape in part
         ]
         own: list[int] = []
         shared: list[Name] = []
-        if self._instructions[i].opcode == "async-start":
-            # The operands, and then the results.
+        if instruction.opcode.endswith("-start") and sizes[0] == sum(n for n, _ in given):
+            # The first part of its result is its operands.
             shared += [name for _, operand in given for name in self.named(operand)]
-            own, sizes = [0] * len(given), sizes[len(given) :]
-            called = self._instructions[i].proto.integers(Instruction.CALLED)
-            if not self._memory.writes_in_place(called):
+            own.append(0)
+            called = instruction.proto.integers(Instruction.CALLED)
+            is_async = instruction.opcode == "async-start"
+            if not (is_async and self._memory.writes_in_place(called)):
                 given = []
-        for num_bytes in sizes:
+        for num_bytes in sizes[len(own) :]:
             found = next((g for g in given if g[0] == num_bytes > 0), None)
             if found is not None:
                 given.remove(found)
