@@ -8,8 +8,8 @@ bytes. An independent check compares the new order with XLA's order: operands an
 dependencies come first, no memory is overwritten before its last read, the memory in use grows by
 no more than allowed, and a process that has other names and numbers reaches the same order.
 
-`--break` is a negative control: it makes a mistake that has to be found. The exit status is 1 if
-an order is wrong.
+`--controls` makes mistakes with each program too, which have to be found. The exit status is 1 if an
+order is wrong.
 """
 
 import argparse
@@ -51,16 +51,18 @@ def main() -> int:
     )
     parser.add_argument("--first", type=int, default=0, help="first seed (default: 0)")
     parser.add_argument("--count", type=int, default=100, help="how many seeds (default: 100)")
-    parser.add_argument("--break", choices=mistakes.ALL, dest="mistake", help="negative control")
+    parser.add_argument(
+        "--controls", action="store_true", help="make mistakes with each program too"
+    )
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="file for the summary")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     seeds = range(options.first, options.first + options.count)
     if options.worker:
-        _work(seeds, options.mistake)
+        _work(seeds, options.controls)
         return 0
     load = os.getloadavg()[0]
-    summary = _run(seeds, options.mistake)
+    summary = _run(seeds, options.controls)
     print(json.dumps(summary), flush=True)
     if options.json:
         command = results_file.command_line("benchmarks/fuzz_early.py", sys.argv[1:])
@@ -68,17 +70,20 @@ def main() -> int:
     return 1 if summary["wrong"] else 0
 
 
-def _run(seeds: range, mistake: str | None) -> dict[str, Any]:
+def _run(seeds: range, controls: bool) -> dict[str, Any]:
     """Runs the programs in another process, which XLA's compiler may end."""
     start, orders = time.monotonic(), hashlib.sha256()
     counts: collections.Counter[str] = collections.Counter(dict.fromkeys(_VERDICTS, 0))
     most, following = 0, seeds.start
+    found_mistakes = collections.Counter(dict.fromkeys(mistakes.ALL, 0)) if controls else None
     while following < seeds.stop:
-        for line in _worker(range(following, seeds.stop), mistake):
+        for line in _worker(range(following, seeds.stop), controls):
             found = json.loads(line)
             following = found["seed"] + 1
             counts[found["verdict"]] += 1
             counts.update(found["counts"])
+            if found_mistakes is not None:
+                found_mistakes.update(found["mistakes"])
             most = max(most, found["more"])
             orders.update(found["orders"].encode())
             if found["errors"]:
@@ -91,15 +96,16 @@ def _run(seeds: range, mistake: str | None) -> dict[str, Any]:
         "first seed": seeds.start,
         "programs": len(seeds),
         **counts,
+        **({"mistakes found": dict(found_mistakes)} if found_mistakes is not None else {}),
         "most MiB more in use": round(most / (1 << 20), 1),
         "orders": orders.hexdigest()[:16],
         "seconds": round(time.monotonic() - start),
     }
 
 
-def _worker(seeds: range, mistake: str | None) -> Iterator[str]:
+def _worker(seeds: range, controls: bool) -> Iterator[str]:
     command = [sys.executable, __file__, "--worker", f"--first={seeds.start}"]
-    command += [f"--count={len(seeds)}", *([f"--break={mistake}"] if mistake else [])]
+    command += [f"--count={len(seeds)}", *(["--controls"] if controls else [])]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -112,12 +118,12 @@ def _worker(seeds: range, mistake: str | None) -> Iterator[str]:
             raise RuntimeError("".join(errors))
 
 
-def _work(seeds: range, mistake: str | None) -> None:
+def _work(seeds: range, controls: bool) -> None:
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_enable_x64", True)
     absent_gpus.register_handlers()
     for seed in seeds:
-        verdict, result, text = _check(seed, mistake)
+        verdict, result, text, found_mistakes = _check(seed, controls)
         counts = {
             "collectives": len(result.collectives) // 2,
             "starts that moved": result.moved,
@@ -127,11 +133,11 @@ def _work(seeds: range, mistake: str | None) -> None:
         found = {"seed": seed, "verdict": verdict, "text": text, "counts": counts}
         orders = hashlib.sha256(repr(result.collectives).encode()).hexdigest()
         found |= {"errors": result.errors[:8], "more": result.more, "orders": orders}
-        print(json.dumps(found), flush=True)
+        print(json.dumps(found | {"mistakes": found_mistakes}), flush=True)
 
 
-def _check(seed: int, mistake: str | None) -> tuple[str, check.Result, str]:
-    """Returns the verdict on a program, what the check says, and what the program is."""
+def _check(seed: int, controls: bool) -> tuple[str, check.Result, str, list[str]]:
+    """Returns the verdict on a program, what the check says, the program, and mistakes it found."""
     rng = np.random.default_rng(seed)
     processes = int(rng.integers(1, 5))
     devices = absent_gpus.devices(processes, max(2, 8 // processes) if processes < 3 else 2)
@@ -151,23 +157,34 @@ def _check(seed: int, mistake: str | None) -> tuple[str, check.Result, str]:
             data = compiled.scheduled(whole)
         except Exception as error:
             text = f"{text}: {type(error).__name__}: {error}"
-            return "not compiled", check.Result(), text
+            return "not compiled", check.Result(), text, []
     with _random_costs(rng):
-        before = compiled.taken_over(data, world, None)
-        if before is None:
-            return "nothing taken over", check.Result(), text
-        other, names = compiled.elsewhere(data, rng)
-        try:
-            with mistakes.made(mistake) if mistake else contextlib.nullcontext():
-                after = compiled.taken_over(data, world, limit)
-                there = compiled.taken_over(other, world, limit)
-        except jax.errors.JaxRuntimeError as error:
-            return "wrong", check.Result([f"XLA refuses the order: {error}"]), text
+        if compiled.taken_over(data, world, None) is None:
+            return "nothing taken over", check.Result(), text, []
+        there, names = compiled.elsewhere(data, rng)
+        result, changed = _compare(data, there, names, world, limit)
+        found = []
+        for mistake in mistakes.ALL if controls else ():
+            with mistakes.made(mistake):
+                if _compare(data, there, names, world, limit)[0].errors:
+                    found.append(mistake)
+    verdict = "wrong" if result.errors else "right" if changed else "no other order"
+    return verdict, result, text, found
+
+
+def _compare(
+    data: bytes, there: bytes, names: dict[str, str], world: World, limit: int
+) -> tuple[check.Result, bool]:
+    """Checks the order of a module, and that another process, with other names, has the same."""
+    before = compiled.taken_over(data, world, None)
+    try:
+        after, other = (compiled.taken_over(d, world, limit) for d in (data, there))
+    except jax.errors.JaxRuntimeError as error:
+        return check.Result([f"XLA refuses the order: {error}"]), True
+    assert before is not None and after is not None and other is not None
     result = check.compare(before, after, limit)
-    result.errors.extend(check.disagreements(after, there, names))
-    if result.errors:
-        return "wrong", result, text
-    return "right" if before != after else "no other order", result, text
+    result.errors.extend(check.disagreements(after, other, names))
+    return result, before != after
 
 
 def _random_costs(rng: np.random.Generator) -> contextlib.AbstractContextManager:

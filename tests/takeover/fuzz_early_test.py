@@ -1,0 +1,53 @@
+"""Random programs for GPUs, whose collectives start early, and mistakes that the check has to find.
+
+CONTRIBUTING.md says how to get XLA's compiler for GPUs, which the tests need.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+from absl.testing import absltest
+
+_PROGRAM = pathlib.Path(__file__).parents[2] / "benchmarks/fuzz_early.py"
+
+
+def run(*arguments, hash_seed="0"):
+    """Returns the exit status, and the summary."""
+    path = os.pathsep.join([os.environ["JAX_CXL_GPU_COMPILER"], *sys.path])
+    done = subprocess.run(
+        [sys.executable, str(_PROGRAM), *arguments],
+        env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    if not done.stdout:
+        raise AssertionError(done.stderr)
+    return done.returncode, json.loads(done.stdout.splitlines()[-1]), done.stdout
+
+
+@absltest.skipUnless(
+    "JAX_CXL_GPU_COMPILER" in os.environ, "needs XLA's compiler for GPUs: see CONTRIBUTING.md"
+)
+class FuzzEarlyTest(absltest.TestCase):
+    def test_orders_are_right_and_mistakes_are_found(self):
+        mistakes = set()
+        for seed in (3, 48):
+            status, summary, output = run(f"--first={seed}", "--count=1", "--controls")
+            self.assertEqual(status, 0, output)
+            self.assertEqual(summary["right"], 1, output)
+            self.assertGreater(summary["starts that moved"], 10)
+            mistakes |= {name for name, found in summary["mistakes found"].items() if found}
+        self.assertEqual(mistakes, {"bytes", "memory", "operands", "processes"})
+
+    def test_processes_with_other_hashes_have_the_same_orders(self):
+        found = [run("--first=3", "--count=1", hash_seed=seed)[1] for seed in ("1", "2")]
+        self.assertGreater(found[0]["starts that moved"], 10)
+        self.assertEqual(found[0]["orders"], found[1]["orders"])
+
+
+if __name__ == "__main__":
+    absltest.main()
