@@ -8,8 +8,8 @@ bytes. An independent check compares the new order with XLA's order: operands an
 dependencies come first, no memory is overwritten before its last read, the memory in use grows by
 no more than allowed, and a process that has other names and numbers reaches the same order.
 
-`--controls` makes mistakes with each program too, which have to be found. The exit status is 1 if an
-order is wrong.
+`--controls` makes mistakes with each program too, which have to be found. The exit status is 1 if
+an order is wrong.
 """
 
 import argparse
@@ -109,8 +109,9 @@ def _worker(seeds: range, controls: bool) -> Iterator[str]:
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        errors = collections.deque(maxlen=40)
-        thread = threading.Thread(target=lambda: errors.extend(process.stderr))
+        assert process.stdout and process.stderr
+        errors: collections.deque[str] = collections.deque(maxlen=40)
+        thread = threading.Thread(target=errors.extend, args=(process.stderr,))
         thread.start()
         yield from process.stdout
         thread.join()
