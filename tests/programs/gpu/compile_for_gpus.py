@@ -14,42 +14,25 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import topologies
 from jax.extend import xla
 
 import jax_cxl
-from jax_cxl import _core
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "examples"))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "benchmarks"))
 import exchanges
 import fsdp
 import microbatches
 import prefetch
 import speed
+from fuzz.early import absent_gpus
 
 from jax_cxl._levels import table
-from jax_cxl._primitives import call_attributes, rank_groups
+from jax_cxl._primitives import rank_groups
 from jax_cxl._runtime import lifecycle, platforms
-from jax_cxl._start_done import primitives
 from jax_cxl._takeover import hook
 from jax_cxl._takeover.world import World
 
-# The properties of a GPU that the compiler needs, roughly those of an H100.
-GPU = """
-gpu_device_info {
-  threads_per_block_limit: 1024 threads_per_warp: 32 core_count: 132 fpus_per_core: 128
-  shared_memory_per_block: 49152 shared_memory_per_block_optin: 232448
-  shared_memory_per_core: 233472 threads_per_core_limit: 2048
-  registers_per_core_limit: 65536 registers_per_block_limit: 65536
-  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
-  memory_bandwidth: 3350000000000 l2_cache_size: 52428800 clock_rate_ghz: 1.98
-  device_memory_size: 80000000000
-  cuda_compute_capability { major: 9 minor: 0 }
-}
-platform_name: "CUDA"
-dnn_version_info { major: 9 minor: 10 }
-device_description_str: "NVIDIA H100"
-"""
 WIDTH, LAYERS, ROWS = 512, 4, 64
 CHUNKS = 4
 AXIS = fsdp.AXIS
@@ -148,24 +131,13 @@ def trained(mesh):
             del allowed[0]
 
 
-def register_handlers():
-    """Registers a handler under each name. No handler is ever called."""
-    for name, stages in _core.registrations().items():
-        jax.ffi.register_ffi_target(name, stages["execute"], platform="CUDA")
-        handler = stages["execute"]
-    starts = call_attributes.START_TARGET, call_attributes.START_ROWS_TARGET
-    for name in (*starts, primitives.DONE_TARGET, primitives.TIE_TARGET):
-        jax.ffi.register_ffi_target(name, handler, platform="CUDA")
-
-
 def in_levels(platform):
     """Yields collectives in levels, of two processes with two GPUs each.
 
     Yields each name, the text, and the bytes of memory beside operand and result, as a multiple of
     the bytes of the larger of the two (None for those that a program starts).
     """
-    topology = topologies.get_topology_desc("", "cuda", target_config=GPU, topology="1x2x2")
-    devices = np.array(topology.devices)
+    devices = np.array(absent_gpus.devices(processes=2, gpus=2))
     mesh = jax.sharding.Mesh(devices.reshape(2, 2), ("host", "gpu"))
     runtime = SimpleNamespace(
         rank_of_device={device.id: rank for rank, device in enumerate(devices)},
@@ -224,9 +196,8 @@ def in_levels(platform):
 
 def main() -> None:
     jax.config.update("jax_platforms", "cpu")
-    topology = topologies.get_topology_desc("", "cuda", target_config=GPU, topology="1x1x2")
-    register_handlers()
-    devices = np.array(topology.devices)
+    absent_gpus.register_handlers()
+    devices = np.array(absent_gpus.devices(processes=1, gpus=2))
     platform = next(platform for platform in platforms.ALL if platform.name == "cuda")
     runtime = SimpleNamespace(
         rank_of_device={device.id: rank for rank, device in enumerate(devices)},
