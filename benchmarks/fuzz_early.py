@@ -15,12 +15,14 @@ an order is wrong.
 import argparse
 import collections
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -32,6 +34,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import jax
 import numpy as np
 from fuzz.early import absent_gpus, check, compiled, mistakes, programs
+from fuzz.early import assigned as assignment
 
 from jax_cxl._bench import report, results_file
 from jax_cxl._schedule import costs
@@ -54,15 +57,20 @@ def main() -> int:
     parser.add_argument(
         "--controls", action="store_true", help="make mistakes with each program too"
     )
+    parser.add_argument(
+        "--assigned",
+        action="store_true",
+        help="execute the orders on the buffers that XLA assigns too (JAX 0.11.2 or newer)",
+    )
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="file for the summary")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     seeds = range(options.first, options.first + options.count)
     if options.worker:
-        _work(seeds, options.controls)
+        _work(seeds, options.controls, options.assigned)
         return 0
     load = os.getloadavg()[0]
-    summary = _run(seeds, options.controls)
+    summary = _run(seeds, options.controls, options.assigned)
     print(json.dumps(summary), flush=True)
     if options.json:
         command = results_file.command_line("benchmarks/fuzz_early.py", sys.argv[1:])
@@ -70,14 +78,14 @@ def main() -> int:
     return 1 if summary["wrong"] else 0
 
 
-def _run(seeds: range, controls: bool) -> dict[str, Any]:
+def _run(seeds: range, controls: bool, assigned: bool) -> dict[str, Any]:
     """Runs the programs in another process, which XLA's compiler may end."""
     start, orders = time.monotonic(), hashlib.sha256()
     counts: collections.Counter[str] = collections.Counter(dict.fromkeys(_VERDICTS, 0))
-    most, following = 0, seeds.start
+    most, buffers, following = 0, 0, seeds.start
     found_mistakes = collections.Counter(dict.fromkeys(mistakes.ALL, 0)) if controls else None
     while following < seeds.stop:
-        for line in _worker(range(following, seeds.stop), controls):
+        for line in _worker(range(following, seeds.stop), controls, assigned):
             found = json.loads(line)
             following = found["seed"] + 1
             counts[found["verdict"]] += 1
@@ -85,6 +93,7 @@ def _run(seeds: range, controls: bool) -> dict[str, Any]:
             if found_mistakes is not None:
                 found_mistakes.update(found["mistakes"])
             most = max(most, found["more"])
+            buffers = max(buffers, found["buffers"])
             orders.update(found["orders"].encode())
             if found["errors"]:
                 text = "\n  ".join([found["text"], *found["errors"]])
@@ -98,14 +107,16 @@ def _run(seeds: range, controls: bool) -> dict[str, Any]:
         **counts,
         **({"mistakes found": dict(found_mistakes)} if found_mistakes is not None else {}),
         "most MiB more in use": round(most / (1 << 20), 1),
+        **({"most MiB more in XLA's buffers": round(buffers / (1 << 20), 1)} if assigned else {}),
         "orders": orders.hexdigest()[:16],
         "seconds": round(time.monotonic() - start),
     }
 
 
-def _worker(seeds: range, controls: bool) -> Iterator[str]:
+def _worker(seeds: range, controls: bool, assigned: bool) -> Iterator[str]:
     command = [sys.executable, __file__, "--worker", f"--first={seeds.start}"]
     command += [f"--count={len(seeds)}", *(["--controls"] if controls else [])]
+    command += ["--assigned"] if assigned else []
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -119,25 +130,40 @@ def _worker(seeds: range, controls: bool) -> Iterator[str]:
             raise RuntimeError("".join(errors))
 
 
-def _work(seeds: range, controls: bool) -> None:
-    jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_enable_x64", True)
-    absent_gpus.register_handlers()
-    for seed in seeds:
-        verdict, result, text, found_mistakes = _check(seed, controls)
-        counts = {
-            "collectives": len(result.collectives) // 2,
-            "starts that moved": result.moved,
-            "instructions put off": result.delayed,
-            "with errors in XLA's own order": int(result.xla > 0),
-        }
-        found = {"seed": seed, "verdict": verdict, "text": text, "counts": counts}
-        orders = hashlib.sha256(repr(result.collectives).encode()).hexdigest()
-        found |= {"errors": result.errors[:8], "more": result.more, "orders": orders}
-        print(json.dumps(found | {"mistakes": found_mistakes}), flush=True)
+def _work(seeds: range, controls: bool, assigned: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        if assigned:
+            os.environ["XLA_FLAGS"] = assignment.flags(pathlib.Path(folder))
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_enable_x64", True)
+        absent_gpus.register_handlers()
+        for seed in seeds:
+            print(json.dumps(_found(seed, controls, assigned)), flush=True)
 
 
-def _check(seed: int, controls: bool) -> tuple[str, check.Result, str, list[str]]:
+def _found(seed: int, controls: bool, assigned: bool) -> dict[str, Any]:
+    """Returns what the check says of a program."""
+    verdict, result, text, found_mistakes = _check(seed, controls, assigned)
+    counts = {
+        "collectives": len(result.collectives) // 2,
+        "starts that moved": result.moved,
+        "instructions put off": result.delayed,
+        "with errors in XLA's own order": int(result.xla > 0),
+    }
+    return {
+        "seed": seed,
+        "verdict": verdict,
+        "text": text,
+        "counts": counts,
+        "errors": result.errors[:8],
+        "more": result.more,
+        "buffers": result.buffers,
+        "orders": hashlib.sha256(repr(result.collectives).encode()).hexdigest(),
+        "mistakes": found_mistakes,
+    }
+
+
+def _check(seed: int, controls: bool, assigned: bool) -> tuple[str, check.Result, str, list[str]]:
     """Returns the verdict on a program, what the check says, the program, and mistakes it found."""
     rng = np.random.default_rng(seed)
     processes = int(rng.integers(1, 5))
@@ -169,6 +195,13 @@ def _check(seed: int, controls: bool) -> tuple[str, check.Result, str, list[str]
             with mistakes.made(mistake):
                 if _compare(data, there, names, world, limit)[0].errors:
                     found.append(mistake)
+        if assigned:
+            with compiled.as_on_gpus(devices):
+                (_, old), (errors, new) = (
+                    compiled.assigned(whole, world, b) for b in (None, limit)
+                )
+            result.errors.extend(errors)
+            result = dataclasses.replace(result, buffers=new - old)
     verdict = "wrong" if result.errors else "right" if changed else "no other order"
     return verdict, result, text, found
 

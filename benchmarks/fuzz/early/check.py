@@ -24,6 +24,7 @@ class Result:
       delayed: how many other instructions come after instructions that they came before.
       more: bytes by which the memory in use grows.
       xla: errors in XLA's own order.
+      buffers: bytes by which the buffers grow that XLA assigns, if it has assigned any.
     """
 
     errors: list[str] = dataclasses.field(default_factory=list)
@@ -32,6 +33,7 @@ class Result:
     delayed: int = 0
     more: int = 0
     xla: int = 0
+    buffers: int = 0
 
 
 def compare(before: str, after: str, limit: int) -> Result:

@@ -1,6 +1,9 @@
 """What XLA's scheduler for GPUs makes of a program, and what the hook makes of that."""
 
 import contextlib
+import os
+import pathlib
+import re
 from collections.abc import Iterator
 from types import SimpleNamespace
 from unittest import mock
@@ -14,6 +17,7 @@ try:
 except ImportError:  # In JAX 0.12 it is a part of another module.
     from jaxlib import _jax as _hlo
 
+from fuzz.early import assigned as assignment
 from fuzz.early.programs import Whole
 from jax_cxl._hlo.module import Instruction, Module
 from jax_cxl._hlo.wire import Message
@@ -82,6 +86,38 @@ def scheduled(whole: Whole) -> bytes:
             assignment.add(3, Message().set_integers(1, [device]))
         message.set(_DEVICE_ASSIGNMENT, assignment)
     return message.encode()
+
+
+def assigned(whole: Whole, world: World, early_bytes: int | None) -> tuple[list[str], int]:
+    """Compiles a program to its end, with its collectives taken over.
+
+    XLA has to dump modules into the folder of `XLA_FLAGS` (`assigned.flags`).
+
+    Returns:
+      The errors of its order on the buffers that XLA assigned, and their bytes.
+    """
+    found = re.search(r"--xla_dump_to=(\S+)", os.environ["XLA_FLAGS"])
+    assert found and _CALLS_HOOK, (
+        "XLA before JAX 0.11.2 calls no hook if it compiles for absent GPUs"
+    )
+    folder = pathlib.Path(found[1])
+    for file in folder.glob("*"):
+        file.unlink()
+
+    def take_over(data: bytes) -> bytes | None:
+        if not Module(data).name.startswith("jit_"):
+            return None
+        return hook.transform(data, lambda: world, early_bytes=early_bytes)
+
+    stage = xla.PipelineStage.POST_SCHEDULER
+    xla.register_hlo_module_transformation(take_over, name="fuzz", stage=stage, platforms="cuda")
+    try:
+        jax.clear_caches()
+        lowered = jax.jit(whole.function, donate_argnums=whole.donated).lower(*whole.arguments)
+        lowered.compile(compiler_options=whole.options)
+    finally:
+        xla.clear_hlo_module_transformation("fuzz", stage, "cuda")
+    return assignment.replayed(folder)
 
 
 def taken_over(data: bytes, world: World, early_bytes: int | None) -> str | None:

@@ -125,6 +125,12 @@ def module(text: str) -> Module:
     return Module(computations, entry, [(_index(a), int(b), _index(c)) for a, b, c in pairs])
 
 
+def instruction(line: str) -> Instruction | None:
+    """Returns the instruction in a line of a module's text, None if it has none."""
+    found = _LINE.match(line)
+    return _instruction(found[2], line[found.end() :]) if found else None
+
+
 def leaves(shape: Shape, at: Index = ()) -> list[Index]:
     """Returns where the arrays of a shape stand."""
     if isinstance(shape, list):
