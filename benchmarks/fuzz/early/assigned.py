@@ -27,7 +27,7 @@ def flags(folder: pathlib.Path) -> str:
 
 
 def replayed(folder: pathlib.Path) -> tuple[list[str], int]:
-    """Reads the dump of a program; returns the errors of its order, and the bytes of its buffers."""
+    """Reads a dump; returns the errors of the program's order, and the bytes of its buffers."""
     (module,) = folder.glob(f"{_NAME}.txt")
     (assignment,) = folder.glob(f"{_NAME}-buffer-assignment.txt")
     (values,) = folder.glob(f"{_NAME}-buffer-assignment-values.txt")
