@@ -10,6 +10,7 @@ from jax_cxl._hlo import shape as shapes
 from jax_cxl._hlo.module import Computation, Instruction
 from jax_cxl._hlo.shape import Shape
 from jax_cxl._primitives import call_attributes
+from jax_cxl._schedule import memory
 from jax_cxl._takeover.build import Builder, Value
 from jax_cxl._takeover.match import NotTakenError
 
@@ -66,11 +67,29 @@ class PairBuilder(Builder):
             raise NotTakenError(f"{target} has no start")
         both = shapes.tuple_of([shape, _TOKEN])
         pair = self._call(call_attributes.START_TARGET, both, shape, operands, config, None)
+        self._keep(operands[0])
         # Without a side effect XLA could merge two equal starts, each of which has a done.
         self._new[-1].proto.set(Instruction.HAS_SIDE_EFFECT, 1)
         result = self._emit("get-tuple-element", shape.encode(), [pair], shape, None)
         self._started.append(_Started(operands[0], result, self._new[-1]))
         return result
+
+    def _keep(self, operand: Value) -> None:
+        """Keeps XLA's rematerialization away from the operand, which comes after the hook.
+
+        If memory is short, it would give the done another copy of the operand, and would use the
+        operand's memory again while the collective still reads it. It computes nothing anew that is
+        a control predecessor of an instruction that has run.
+        """
+        made = self._computation.instruction(operand.id)
+        while made.opcode in memory.VIEWS and made.operands:
+            part = memory.element(self._computation, made)
+            made = self._computation.instruction(made.operands[0] if part is None else part)
+        if made.opcode in ("parameter", "constant"):
+            return
+        proto = self._new[-1].proto
+        before = [*proto.integers(Instruction.CONTROL_PREDECESSORS), made.id]
+        proto.set_integers(Instruction.CONTROL_PREDECESSORS, list(dict.fromkeys(before)))
 
     def finish(self, results: list[Value]) -> None:
         self._put()

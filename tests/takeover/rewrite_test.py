@@ -209,6 +209,20 @@ class PairsTest(parameterized.TestCase):
     def test_pair(self, body, starts):
         self.check(rewritten(body, strict=True), starts)
 
+    def test_xla_computes_no_operand_anew(self):
+        # Else the done would get another copy of the operand than its start.
+        body = """ENTRY main { p = f32[8]{0} parameter(0)
+        n = f32[2,4]{1,0} negate(q)
+        b = f32[8]{0} bitcast(n)
+        s = f32[8]{0} all-reduce-start(b), replica_groups={{0,2},{1,3}}, channel_id=1,
+          use_global_device_ids=true, to_apply=add
+        ROOT d = f32[8]{0} all-reduce-done(s) }""".replace(
+            "p = ", "q = f32[2,4]{1,0} parameter(1)\np = "
+        )
+        after = rewritten(body, strict=True)
+        (start,) = [line for line in after.splitlines() if '"jax_cxl_start"' in line]
+        self.assertRegex(start, r"control-predecessors=\{%?n\}")
+
     def test_blocks_that_are_not_contiguous(self):
         body = """ENTRY main { p = f32[2,3]{1,0} parameter(0)
         s = (f32[2,3]{1,0}, f32[2,6]{1,0}) all-gather-start(p), dimensions={1},
