@@ -27,6 +27,12 @@ def device(platform, version):
 
 
 class PlatformTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        # The start of GPUs adds a source of errors, which later tests must not have.
+        sources = list(program_errors._sources)
+        self.enterContext(mock.patch.object(program_errors, "_sources", sources))
+
     def test_known(self):
         self.assertIs(platforms.of(jax.devices()[0]), platforms.CPU)
         cuda = device("gpu", "PJRT C API\ncuda 13000")
@@ -96,8 +102,7 @@ class PlatformTest(parameterized.TestCase):
 
     def test_errors_of_cuda_have_our_reason(self):
         lifecycle.ensure_started()  # Errors have our classes from then on.
-        before, sources = len(program_errors._sources), list(program_errors._sources)
-        self.enterContext(mock.patch.object(program_errors, "_sources", sources))
+        before = len(program_errors._sources)
         cuda = mock.Mock()
         cuda.register_pool.return_value = ""
         cuda.failure.return_value = None
