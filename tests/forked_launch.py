@@ -17,7 +17,7 @@ import threading
 import traceback
 import types
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 # A thread of NumPy would not exist in the forked ranks.
@@ -55,7 +55,7 @@ def _start(command: Sequence[str], **options: Any) -> Any:
     ]
     pid = fork()
     if pid == 0:
-        _become(command, pipes, options)
+        _run_and_exit(lambda: _become(command, pipes, options))
     ends = []
     for pipe in pipes:
         if pipe is not None:
@@ -67,38 +67,29 @@ def _start(command: Sequence[str], **options: Any) -> Any:
 def _become(
     command: Sequence[str], pipes: Sequence[tuple[int, int] | None], options: Mapping[str, Any]
 ) -> None:
-    """Runs a rank in this process, which is the supervisor's copy, and ends it."""
-    status = 1
-    try:
-        os.setpgid(0, options["process_group"])
-        signal.set_wakeup_fd(-1)
-        for number in signal.valid_signals():
-            if callable(signal.getsignal(number)) and number != signal.SIGINT:
-                signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        if options["stdin"] == subprocess.DEVNULL:
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        for fd, pipe in enumerate(pipes, 1):
-            if pipe is not None:
-                os.dup2(pipe[1], fd)
-        kept = 3
-        for fd in sorted(options["pass_fds"]):
-            os.closerange(kept, fd)
-            kept = fd + 1
-        os.closerange(kept, os.sysconf("SC_OPEN_MAX"))
-        os.environ.clear()
-        os.environ.update(options["env"])
-        _configure()
-        sys.argv[:] = [rank.__file__, *command[3:]]
-        sys.path[0] = os.getcwd()
-        rank.main()
-        status = 0
-    except SystemExit as error:
-        status = _status(error)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        _end(status)
+    """Runs a rank in this process, which is the supervisor's copy."""
+    os.setpgid(0, options["process_group"])
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)) and number != signal.SIGINT:
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if options["stdin"] == subprocess.DEVNULL:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for fd, pipe in enumerate(pipes, 1):
+        if pipe is not None:
+            os.dup2(pipe[1], fd)
+    kept = 3
+    for fd in sorted(options["pass_fds"]):
+        os.closerange(kept, fd)
+        kept = fd + 1
+    os.closerange(kept, os.sysconf("SC_OPEN_MAX"))
+    os.environ.clear()
+    os.environ.update(options["env"])
+    _configure()
+    sys.argv[:] = [rank.__file__, *command[3:]]
+    sys.path[0] = os.getcwd()
+    rank.main()
 
 
 def launch_and_exit(arguments: Sequence[str]) -> NoReturn:
@@ -106,9 +97,14 @@ def launch_and_exit(arguments: Sequence[str]) -> NoReturn:
     supervisor.subprocess = types.SimpleNamespace(
         PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL, Popen=_start
     )
+    _run_and_exit(lambda: launch.main(arguments))
+
+
+def _run_and_exit(run: Callable[[], int | None]) -> NoReturn:
+    """Runs a function, and ends this process with the status that the function returns."""
     status = 1
     try:
-        status = launch.main(arguments)
+        status = run() or 0
     except SystemExit as error:
         status = _status(error)
     except BaseException:

@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 import launch_server
 import quick_compilation
@@ -35,40 +36,21 @@ def quick_environment() -> dict[str, str]:
 
 
 def start(
-    program: str,
-    *arguments: str,
-    processes: int = 2,
-    devices_per_process: int = 1,
-    environment: dict[str, str] | None = None,
-    launcher: tuple[str, ...] = (),
-    forked: bool = True,
-    modules: tuple[str, ...] = (),
-    quick: bool = True,
+    program: str, *arguments: str, forked: bool = True, **options: Any
 ) -> subprocess.Popen[str]:
     """Starts a program under the launcher; output and errors are pipes.
 
     Args:
       program: path of the program in tests/programs.
       *arguments: arguments of the program.
-      processes: number of processes.
-      devices_per_process: number of devices of each process.
-      environment: environment variables besides those of this process.
-      launcher: further options of the launcher.
       forked: whether ranks are forks (forked_launch.py), or else new interpreters, as for users.
-      modules: what else the program imports that takes long, for forks.
-      quick: whether the programs compile as quick_compilation.py says, or else as for users.
+      **options: those of `_job`.
     """
-    command = (
-        [str(_FORKED_LAUNCH), ",".join((*_MODULES, *modules))]
-        if forked
-        else ["-m", "jax_cxl.launch"]
-    )
+    command, environment, modules = _job(program, arguments, **options)
+    launcher = [str(_FORKED_LAUNCH), ",".join(modules)] if forked else ["-m", "jax_cxl.launch"]
     return subprocess.Popen(
-        [
-            *(sys.executable, *command),
-            *_arguments(program, arguments, processes, devices_per_process, launcher),
-        ],
-        env=_environment(environment, quick),
+        [sys.executable, *launcher, *command],
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -77,32 +59,56 @@ def start(
 
 
 def run(
-    program: str,
-    *arguments: str,
-    processes: int = 2,
-    devices_per_process: int = 1,
-    environment: dict[str, str] | None = None,
-    launcher: tuple[str, ...] = (),
-    forked: bool = True,
-    modules: tuple[str, ...] = (),
-    quick: bool = True,
-    timeout: float = 280,
+    program: str, *arguments: str, forked: bool = True, timeout: float = 280, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a program under the launcher to its end. `start` has the arguments."""
-    command = _arguments(program, arguments, processes, devices_per_process, launcher)
-    variables = _environment(environment, quick)
+    """Runs a program under the launcher to its end. `start` explains the other arguments.
+
+    Args:
+      timeout: seconds until the job has failed.
+    """
+    command, environment, modules = _job(program, arguments, **options)
     if forked:
-        return launch(
-            *command, environment=variables, modules=(*_MODULES, *modules), timeout=timeout
-        )
+        return launch(*command, environment=environment, modules=modules, timeout=timeout)
     return subprocess.run(
         [sys.executable, "-m", "jax_cxl.launch", *command],
-        env=variables,
+        env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=timeout,
     )
+
+
+def _job(
+    program: str,
+    arguments: tuple[str, ...],
+    *,
+    processes: int = 2,
+    devices_per_process: int = 1,
+    environment: dict[str, str] | None = None,
+    launcher: tuple[str, ...] = (),
+    modules: tuple[str, ...] = (),
+    quick: bool = True,
+) -> tuple[list[str], dict[str, str], tuple[str, ...]]:
+    """Returns the launcher's command line, the environment, and what forks import.
+
+    Args:
+      program: path of the program in tests/programs.
+      arguments: arguments of the program.
+      processes: number of processes.
+      devices_per_process: number of devices of each process.
+      environment: environment variables besides those of this process.
+      launcher: further options of the launcher.
+      modules: what else the program imports that takes long.
+      quick: whether the programs compile as quick_compilation.py says, or else as for users.
+    """
+    command = [
+        *("-n", str(processes), "--devices-per-process", str(devices_per_process)),
+        *launcher,
+        *(str(PROGRAMS / program), *arguments),
+    ]
+    variables = quick_environment() if quick else os.environ | _ON_CPUS
+    return command, variables | (environment or {}), (*_MODULES, *modules)
 
 
 def launch(
@@ -149,25 +155,6 @@ def _close_server() -> None:
     if _server is not None:
         _server.close()
     _server = None
-
-
-def _arguments(
-    program: str,
-    arguments: tuple[str, ...],
-    processes: int,
-    devices_per_process: int,
-    launcher: tuple[str, ...],
-) -> list[str]:
-    """Returns the launcher's command line."""
-    return [
-        *("-n", str(processes), "--devices-per-process", str(devices_per_process)),
-        *launcher,
-        *(str(PROGRAMS / program), *arguments),
-    ]
-
-
-def _environment(environment: dict[str, str] | None, quick: bool) -> dict[str, str]:
-    return (quick_environment() if quick else os.environ | _ON_CPUS) | (environment or {})
 
 
 def pool_files(name: str) -> list[str]:

@@ -23,6 +23,14 @@ _INSIDE = (*_IN_PLACE, b"fusion")
 VIEWS = ("bitcast", "get-tuple-element", "tuple", "opt-barrier")
 
 
+def tuple_of(computation: Computation, instruction: Instruction) -> Instruction:
+    """Returns what made the tuple, before barriers, of which an instruction takes an element."""
+    whole = computation.instruction(instruction.operands[0])
+    while whole.opcode == "opt-barrier":
+        whole = computation.instruction(whole.operands[0])
+    return whole
+
+
 def element(computation: Computation, instruction: Instruction) -> int | None:
     """Returns the id of the array that an instruction takes from a tuple, also behind barriers.
 
@@ -30,9 +38,7 @@ def element(computation: Computation, instruction: Instruction) -> int | None:
     """
     if instruction.opcode != "get-tuple-element":
         return None
-    whole = computation.instruction(instruction.operands[0])
-    while whole.opcode == "opt-barrier":
-        whole = computation.instruction(whole.operands[0])
+    whole = tuple_of(computation, instruction)
     if whole.opcode != "tuple":
         return None
     return whole.operands[instruction.proto.get(Instruction.TUPLE_INDEX)]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from jax_cxl._hlo.module import Computation, Instruction, Module
 from jax_cxl._schedule import costs
-from jax_cxl._schedule.memory import VIEWS, Memory, element
+from jax_cxl._schedule.memory import VIEWS, Memory, element, tuple_of
 
 # An instruction by its position in XLA's order, and a part of its result, None for all.
 Name = tuple[int, int | None]
@@ -81,9 +81,7 @@ class Sizes:
         if part is not None:
             return self.named(self._position[part])
         index = instruction.proto.get(Instruction.TUPLE_INDEX)
-        whole = self._computation.instruction(instruction.operands[0])
-        while whole.opcode == "opt-barrier":
-            whole = self._computation.instruction(whole.operands[0])
+        whole = tuple_of(self._computation, instruction)
         if whole.opcode == "while":
             carried = self._computation.instruction(whole.operands[0])
             if carried.opcode == "tuple":
