@@ -45,7 +45,7 @@ class Server:
     def run(
         self, arguments: Sequence[str], environment: Mapping[str, str], timeout: float
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a launcher to its end, and that of all processes that write to its output.
+        """Runs a launcher. Waits until all processes that write to its output have ended.
 
         Raises:
           subprocess.TimeoutExpired: the launcher did not end in time, and was asked to.

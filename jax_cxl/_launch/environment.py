@@ -34,7 +34,7 @@ board: Board | None = None
 POOL = struct.Struct("<BQ")
 
 # Seconds that a rank waits for the coordination service before JAX waits.
-_PATIENCE = 10
+_COORDINATOR_SECONDS = 10
 
 _COORDINATOR = "JAX_COORDINATOR_ADDRESS"
 _COORDINATOR_BIND = "JAX_COORDINATOR_BIND_ADDRESS"
@@ -60,15 +60,15 @@ def note_connecting() -> None:
 def wait_for_coordinator() -> None:
     """Waits until the coordination service listens, unless this process is about to start it.
 
-    A process whose first attempt to connect is refused tries again after a second: gRPC waits so
-    long. This function looks every 10 ms. It raises nothing. After `_PATIENCE` it returns, and JAX
-    waits on, with its own timeout and error.
+    If the first attempt of a process to connect is refused, gRPC waits for a second before the next
+    attempt. This function tries every 10 ms. It raises nothing. After `_COORDINATOR_SECONDS` it
+    returns, and JAX waits on, with JAX's own timeout and error.
     """
     address = os.environ[_COORDINATOR]
     if os.environ.get(_COORDINATOR_BIND) == address and os.environ[RANK] == "0":
         return
     host, _, port = address.rpartition(":")
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _COORDINATOR_SECONDS
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):
             socket.create_connection((host, int(port)), timeout=1).close()

@@ -45,7 +45,7 @@ class WaitForCoordinatorTest(parameterized.TestCase):
         self.assertLess(self.wait(0, _free_port()), 5)
 
     def test_ends_without_a_service(self):
-        with mock.patch.object(environment, "_PATIENCE", 0.2):
+        with mock.patch.object(environment, "_COORDINATOR_SECONDS", 0.2):
             self.assertBetween(self.wait(1, _free_port()), 0.2, 5)
 
 
