@@ -25,6 +25,7 @@ class Stage:
 _SMALL, _LARGE = "4KiB,16KiB,64KiB,1MiB", "16MiB,256MiB"
 _OPS_AT_1_GIB = "all_gather,psum,psum_scatter,all_to_all,broadcast"
 _IN_FLUSH_POOL = {"JAX_CXL_POOL": f"shm:?size=512MiB{checks.FLUSH}"}
+_IN_MEMORY_POOL = {"JAX_CXL_POOL": f"shm:?size=512MiB{checks.MEMORY}"}
 
 ALL = {
     "build": Stage(checks.build, 240),
@@ -33,6 +34,7 @@ ALL = {
     "matrix": Stage(checks.matrix("matrix"), 100),
     "matrix_one_process": Stage(checks.matrix("matrix_one_process", processes=1), 60),
     "matrix_flush": Stage(checks.matrix("matrix_flush", **_IN_FLUSH_POOL), 100),
+    "matrix_memory": Stage(checks.matrix("matrix_flush", **_IN_MEMORY_POOL), 100, default=False),
     "large_flush": Stage(checks.large_flush, 60),
     "matrix_full": Stage(checks.matrix("matrix_full"), 500, default=False),
     "levels": Stage(checks.levels(), 400, default=False),

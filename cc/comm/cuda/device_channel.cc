@@ -68,13 +68,14 @@ Options TimesOf(const DeviceOptions& device) {
 }
 
 // Returns how many rounds a kernel puts ahead of its doorbells. One round keeps
-// the path to the peers short, but leaves the link idle if a round is small, or
-// if several peers read it at a time.
-uint32_t RoundsAhead(const StoredPlan& gpu_plan, int members) {
+// the path to the peers short, but leaves the link idle if a round is small, if
+// only some of its rows move, or if several peers read it at a time.
+uint32_t RoundsAhead(const Call& call, const StoredPlan& gpu_plan) {
   constexpr uint64_t kLongRoundBytes = uint64_t{512} << 10;
   const bool is_long =
       gpu_plan.bytes_published >= gpu_plan.rounds * kLongRoundBytes;
-  return members == 2 && is_long ? 1 : 2;
+  const bool two = call.request.num_ranks == 2;
+  return two && is_long && !plan::MovesRows(call.request.op) ? 1 : 2;
 }
 
 }  // namespace
@@ -146,7 +147,7 @@ cuda::DeviceCall DeviceChannel::Prepare(const Call& call,
   device.slot_step = connection_.stripes().slot_step;
   device.base_round = gpu_plan.flagged ? flagged_rounds_ : rounds_;
   device.rounds = gpu_plan.rounds;
-  device.rounds_ahead = RoundsAhead(gpu_plan, device.num_members);
+  device.rounds_ahead = RoundsAhead(call, gpu_plan);
   device.epoch = pool_->epoch();
   device.call = calls_;
   device.hash = HashCall(descriptor, calls_);

@@ -110,23 +110,24 @@ bool DeviceChannel::IsShort(const Call& call) const {
 // Rows have no copy engines. Beside computation, few blocks fill the link
 // nearly as well, and leave it most multiprocessors.
 //
-// Between two GPUs, each rank of an all_to_all sends as much as it receives. As
-// many threads for both directions were up to a seventh faster.
+// Between two GPUs, each rank of an all_to_all sends as much as it receives. A
+// put of rows has to look them up. As many threads for both directions were up
+// to a seventh faster there.
 cuda::Shape DeviceChannel::ShapeOf(const Call& call, bool aside) const {
   constexpr uint64_t kBlockBytes = uint64_t{16} << 10;
   constexpr uint32_t kMostBlocks = 32;
+  const plan::Op op = call.request.op;
   cuda::Shape shape = options_.shape;
-  if (connection_.stripes().slot_step > 0) return shape;
-  if (aside && plan::MovesRows(call.request.op))
-    shape.blocks = std::min(shape.blocks, options_.row_blocks_aside);
-  if (relay_ == nullptr) {
-    if (call.request.op == plan::Op::kAllToAll && members_count() == 2) {
-      const uint32_t threads = shape.sending_threads + shape.receiving_threads;
-      shape.sending_threads = threads / 2 / 32 * 32;
-      shape.receiving_threads = threads - shape.sending_threads;
-    }
-    return shape;
+  if (plan::MovesRows(op) || (relay_ == nullptr && op == plan::Op::kAllToAll &&
+                              members_count() == 2)) {
+    const uint32_t threads = shape.sending_threads + shape.receiving_threads;
+    shape.sending_threads = threads / 2 / 32 * 32;
+    shape.receiving_threads = threads - shape.sending_threads;
   }
+  if (connection_.stripes().slot_step > 0) return shape;
+  if (aside && plan::MovesRows(op))
+    shape.blocks = std::min(shape.blocks, options_.row_blocks_aside);
+  if (relay_ == nullptr) return shape;
   const uint64_t bytes =
       std::max(plan::InputBytes(call.request), plan::OutputBytes(call.request));
   shape.blocks = static_cast<uint32_t>(std::bit_floor(std::clamp<uint64_t>(

@@ -332,13 +332,8 @@ cudaError_t Launch(const DeviceCall& call, const Shape& shape,
   return cudaGetLastError();
 }
 
-// Puts look up the rows, so more threads send.
-cudaError_t LaunchRows(const DeviceCall& call, Shape shape,
+cudaError_t LaunchRows(const DeviceCall& call, const Shape& shape,
                        const DeviceRows& rows, cudaStream_t stream) {
-  const uint32_t more =
-      std::min(shape.sending_threads, shape.receiving_threads / 2 / 32 * 32);
-  shape.sending_threads += more;
-  shape.receiving_threads -= more;
   Execute<true>
       <<<shape.blocks, (kControlWarps + shape.data_warps()) * 32, 0, stream>>>(
           call, shape, rows);

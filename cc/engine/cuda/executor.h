@@ -22,7 +22,7 @@ cudaError_t Launch(const DeviceCall& call, const Shape& shape,
                    cudaStream_t stream);
 
 // The same for an operation that moves rows; `rows` says which ones.
-cudaError_t LaunchRows(const DeviceCall& call, Shape shape,
+cudaError_t LaunchRows(const DeviceCall& call, const Shape& shape,
                        const DeviceRows& rows, cudaStream_t stream);
 
 // Enqueues a wait until all members have finished the calls before this one.
