@@ -4,24 +4,48 @@ load("//bazel:settings.bzl", "CUDA_ARCHITECTURES", "CXX_OPTIONS", "NVCC_OPTIONS"
 
 _COPTS = CXX_OPTIONS + ["-fvisibility=hidden"]
 
-def _programs(library, deps, tags = []):
-    """The folder's tests and benchmarks, a program each.
+def _tests(name, deps, tags):
+    """The folder's tests: one program, <folder>_tests, from one unit that includes each *_test.cc.
+
+    GoogleTest's header and the library's take most of the time of the compiler. So a folder
+    includes them once. The files share the names of an anonymous namespace, and a process.
 
     Args:
-      library: label of the folder's library.
-      deps: what else the programs include.
-      tags: of each program; tests tagged `manual` are built, but not run, by their own name alone.
+      name: of the folder.
+      deps: what the tests include.
+      tags: of the test; a test tagged `manual` is built, but not run, by its own name alone.
     """
-    deps = [library, "//bazel:gtest"] + deps
-    for test in native.glob(["*_test.cc"]):
-        native.cc_test(
-            name = test[:-len(".cc")],
-            timeout = "moderate",
-            srcs = [test],
-            copts = _COPTS + ["-O1"],  # Compiles in half the time.
-            tags = tags,
-            deps = deps,
-        )
+    files = native.glob(["*_test.cc"])
+    if not files:
+        return
+    tests = name + "_tests"
+    native.cc_library(
+        name = tests + "_files",
+        testonly = True,
+        textual_hdrs = files,
+        tags = tags,
+    )
+    native.genrule(
+        name = tests + "_unit",
+        testonly = True,
+        outs = [tests + ".cc"],
+        cmd = "printf '#include \"%s\"\\n' " + " ".join([
+            native.package_name() + "/" + file
+            for file in files
+        ]) + " > $@",
+        tags = tags,
+    )
+    native.cc_test(
+        name = tests,
+        timeout = "moderate",
+        srcs = [tests + ".cc"],
+        copts = _COPTS + ["-O1"],  # Compiles in half the time.
+        tags = tags,
+        deps = [":" + tests + "_files"] + deps,
+    )
+
+def _benchmarks(deps, tags):
+    """The folder's benchmarks, a program each."""
     for benchmark in native.glob(["*_benchmark.cc"]):
         native.cc_binary(
             name = benchmark[:-len(".cc")],
@@ -41,7 +65,7 @@ def _headers(testonly = False):
     )
 
 def cxl_layer(name, deps = [], test_deps = [], copts = [], testonly = False, tags = []):
-    """A folder of cc/: its library, a test per *_test.cc, a program per *_benchmark.cc.
+    """A folder of cc/: its library, a test of all *_test.cc, a program per *_benchmark.cc.
 
     Args:
       name: of the library: the folder's name.
@@ -63,7 +87,9 @@ def cxl_layer(name, deps = [], test_deps = [], copts = [], testonly = False, tag
         deps = deps,
     )
     _headers(testonly)
-    _programs(":" + name, deps + test_deps, tags)
+    program_deps = [":" + name, "//bazel:gtest"] + deps + test_deps
+    _tests(name, program_deps, tags)
+    _benchmarks(program_deps, tags)
 
 def cxl_kernels(name, headers, deps):
     """The *.cu of the folder, compiled by nvcc. Tagged manual, as all that needs CUDA.

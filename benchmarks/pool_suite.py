@@ -26,7 +26,7 @@ from xml.etree import ElementTree
 from jax_cxl._bench import report, results_file
 
 _ROOT = pathlib.Path(__file__).parents[1]
-_CC_TESTS = "comm_(endpoint|health|order|record)|testing_(faults|fuzz_pool_live|soak)"
+_CC_TESTS = "^(comm(_health|_order|_record)?|testing_(faults|fuzz|soak))_tests$"
 _CACHE = {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",

@@ -9,12 +9,10 @@
 namespace jax_cxl::comm {
 namespace {
 
-constexpr uint64_t kPayloadBytes = 512;
-
 // The members of a group, in plain memory.
-class Members {
+class NegotiatingMembers {
  public:
-  explicit Members(int size) {
+  explicit NegotiatingMembers(int size) {
     const uint64_t bytes = pool::ControlBytes(size, kPayloadBytes);
     const pool::Doorbells doorbells(
         pool::Coherence(pool::CoherenceMode::kCoherent), /*epoch=*/1);
@@ -59,6 +57,7 @@ class Members {
   }
 
  private:
+  static constexpr uint64_t kPayloadBytes = 512;
   struct alignas(pool::kInterferenceBytes) Line {
     std::byte bytes[pool::kInterferenceBytes] = {};
   };
@@ -72,7 +71,7 @@ class Members {
 // before it has read submissions. The others then cannot send the submissions
 // for which they wait from each other.
 TEST(NegotiationTest, LeaderWaitsForWhoHoldsItsRing) {
-  Members members(2);
+  NegotiatingMembers members(2);
   members.Start(1, 1, pool::kCallRing + 1);
   members.Exchange(1);
   members.Exchange(0);
@@ -84,7 +83,7 @@ TEST(NegotiationTest, LeaderWaitsForWhoHoldsItsRing) {
 }
 
 TEST(NegotiationTest, RingIsHeldBesideTheCallWaitedFor) {
-  Members members(3);
+  NegotiatingMembers members(3);
   members.Start(1, 1, pool::kCallRing);
   members.Exchange(1);  // then it dies
   members.Start(0, 1, pool::kCallRing + 1);

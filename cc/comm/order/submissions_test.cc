@@ -14,9 +14,9 @@ namespace {
 constexpr uint64_t kPayloadBytes = 256;
 
 // The members of a group with ranks 10, 11, ..., in plain memory.
-class Members {
+class SubmittingMembers {
  public:
-  explicit Members(int size) {
+  explicit SubmittingMembers(int size) {
     const uint64_t bytes = pool::ControlBytes(size, kPayloadBytes);
     Group group;
     for (int member = 0; member < size; ++member) {
@@ -70,7 +70,7 @@ bool Peek(Submissions& reader, int member, Submissions::Entry* entry) {
 }
 
 TEST(SubmissionsTest, ArriveInOrderWithWhatTheyCarry) {
-  Members members(3);
+  SubmittingMembers members(3);
   Submissions::Entry entry;
   EXPECT_FALSE(Peek(members[1], 0, &entry));
   // Some payloads fit into the doorbell's cache line, some do not.
@@ -91,7 +91,7 @@ TEST(SubmissionsTest, ArriveInOrderWithWhatTheyCarry) {
 }
 
 TEST(SubmissionsTest, FullRingWaitsForItsLastReader) {
-  Members members(3);
+  SubmittingMembers members(3);
   auto can_write = [&] { return *members[0].CanWrite(); };
   auto read = [&](int reader, uint64_t count) {
     for (Submissions::Entry entry; count > 0; --count) {
@@ -117,7 +117,7 @@ TEST(SubmissionsTest, FullRingWaitsForItsLastReader) {
 }
 
 TEST(SubmissionsTest, NamesAreToldOnce) {
-  Members members(2);
+  SubmittingMembers members(2);
   Submissions::Entry entry;
   EXPECT_EQ(members.Write(0, 1, 0, "psum"), 1);
   EXPECT_EQ(members.Write(0, 2, 0, "pmax"), 2);
@@ -144,19 +144,19 @@ TEST(SubmissionsTest, NonsenseIsAnErrorThatNamesItsWriter) {
   };
   Submissions::Entry entry;
   {
-    Members members(2);
+    SubmittingMembers members(2);
     members.Write(0, 1);
     members.Ring(&members.At(0, 0)->ready, 2 + pool::kCallRing);
     expect_corrupt(members[1].Peek(0, &entry));
   }
   {
-    Members members(2);
+    SubmittingMembers members(2);
     members.Write(0, 1);
     members.At(0, 0)->payload_bytes = kPayloadBytes + 1;
     expect_corrupt(members[1].Peek(0, &entry));
   }
   {
-    Members members(2);
+    SubmittingMembers members(2);
     for (uint64_t i = 0; i < pool::kCallRing; ++i) members.Write(1, i);
     members.Ring(&members.ReadBy(0)[1].word, pool::kCallRing + 1);
     expect_corrupt(members[1].CanWrite());

@@ -168,7 +168,7 @@ TEST_F(RecorderTest, GroupsAndClocks) {
   EXPECT_GE(clock.last.realtime_ns, clock.first.realtime_ns);
 }
 
-TEST(RecordedCallsTest, EachRankRecordsItsOwn) {
+TEST(RecorderOfEndpointTest, EachRankRecordsItsOwn) {
   World world(2, {});
   const std::vector<int32_t> members = {0, 1};
   std::vector<float> input(8, 1),

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cc/plan/verify/verify.h"
+#include "cc/testing/reference/plans.h"
 
 namespace jax_cxl::cpu {
 namespace {
@@ -15,15 +16,6 @@ using plan::Op;
 
 constexpr plan::Geometry kOneSlotful = {
     .slot_bytes = 4096, .num_slots = 2, .all_read_bytes = 1 << 20};
-
-plan::Request MakeRequest(Op op, int ranks, uint64_t count) {
-  plan::Request request;
-  request.op = op;
-  request.num_ranks = ranks;
-  request.count = count;
-  request.element_bytes = sizeof(int32_t);
-  return request;
-}
 
 std::vector<plan::Plan> Plans(const plan::Request& request,
                               const plan::Geometry& geometry) {
@@ -61,7 +53,7 @@ TEST(OneRoundTest, PayloadsGiveWhatRingsWould) {
       for (uint64_t count : {1, 31, 64}) {
         SCOPED_TRACE(testing::Message() << plan::OpName(op) << ", " << ranks
                                         << " ranks, " << count);
-        const plan::Request request = MakeRequest(op, ranks, count);
+        const plan::Request request = plan::MakeRequest(op, ranks, count);
         const auto plans = Plans(request, kOneSlotful);
         const size_t in = plan::InputBytes(request) / sizeof(int32_t);
         const size_t out = plan::OutputBytes(request) / sizeof(int32_t);
@@ -97,25 +89,27 @@ TEST(OneRoundTest, PayloadsGiveWhatRingsWould) {
 }
 
 TEST(OneRoundTest, MissingPayloadsAreFound) {
-  const auto plans = Plans(MakeRequest(Op::kAllReduce, 3, 4), kOneSlotful);
+  const auto plans =
+      Plans(plan::MakeRequest(Op::kAllReduce, 3, 4), kOneSlotful);
   const std::byte there[16] = {};
   EXPECT_EQ(MissingPayload(plans[1], 1, {nullptr, nullptr, nullptr}), 0);
   EXPECT_EQ(MissingPayload(plans[1], 1, {there, nullptr, nullptr}), 2);
   EXPECT_EQ(MissingPayload(plans[1], 1, {there, nullptr, there}), -1);
   // A root needs no payload.
-  const auto roots = Plans(MakeRequest(Op::kBroadcast, 3, 4), kOneSlotful);
+  const auto roots =
+      Plans(plan::MakeRequest(Op::kBroadcast, 3, 4), kOneSlotful);
   EXPECT_EQ(MissingPayload(roots[0], 0, {nullptr, nullptr, nullptr}), -1);
   EXPECT_EQ(MissingPayload(roots[2], 2, {nullptr, there, there}), 0);
 }
 
 TEST(OneRoundTest, OtherPlansAreNone) {
   const auto long_one =
-      Plans(MakeRequest(Op::kAllGather, 2, 4096), kOneSlotful);
+      Plans(plan::MakeRequest(Op::kAllGather, 2, 4096), kOneSlotful);
   EXPECT_FALSE(IsOneRound(long_one[0]));
   // This plan passes on reduced data.
   plan::Geometry shares = kOneSlotful;
   shares.all_read_bytes = 0;
-  const auto two = Plans(MakeRequest(Op::kAllReduce, 3, 64), shares);
+  const auto two = Plans(plan::MakeRequest(Op::kAllReduce, 3, 64), shares);
   EXPECT_FALSE(IsOneRound(two[0]));
 }
 

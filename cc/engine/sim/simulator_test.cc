@@ -12,7 +12,7 @@
 namespace jax_cxl::sim {
 namespace {
 
-Machine TestMachine(int hosts, int cards) {
+Machine SlowMachine(int hosts, int cards) {
   return {.hosts = hosts,
           .cards = cards,
           .gpu_out = 10,
@@ -53,7 +53,7 @@ double Seconds(const Resources& resources, TaskGraph graph) {
 }
 
 TEST(SimulatorTest, OneCopyOverOneLink) {
-  const Resources resources(TestMachine(1, 1));
+  const Resources resources(SlowMachine(1, 1));
   TaskGraph graph{.start = 2, .ranks = {{Put(resources, 0, 0, 50)}}};
   const Result<Outcome> outcome = Simulate(resources, graph);
   ASSERT_TRUE(outcome.ok());
@@ -64,7 +64,7 @@ TEST(SimulatorTest, OneCopyOverOneLink) {
 }
 
 TEST(SimulatorTest, TwoThatShareACardHalve) {
-  const Resources resources(TestMachine(2, 2));
+  const Resources resources(SlowMachine(2, 2));
   EXPECT_DOUBLE_EQ(Seconds(resources, {.ranks = {{Put(resources, 0, 0, 60)},
                                                  {Put(resources, 1, 0, 60)}}}),
                    60. / 6);
@@ -74,7 +74,7 @@ TEST(SimulatorTest, TwoThatShareACardHalve) {
 }
 
 TEST(SimulatorTest, WhoIsDoneLeavesItsShare) {
-  const Resources resources(TestMachine(2, 1));
+  const Resources resources(SlowMachine(2, 1));
   // Both run at 6 until the first has moved 30. Then the other 30 move at 10.
   EXPECT_DOUBLE_EQ(Seconds(resources, {.ranks = {{Put(resources, 0, 0, 30)},
                                                  {Put(resources, 1, 0, 60)}}}),
@@ -82,7 +82,7 @@ TEST(SimulatorTest, WhoIsDoneLeavesItsShare) {
 }
 
 TEST(SimulatorTest, BothDirectionsRunAtOnceUpToTheCard) {
-  const Resources resources(TestMachine(1, 2));
+  const Resources resources(SlowMachine(1, 2));
   // On two cards the rates are 10 and 8. On one card they sum to 16.
   EXPECT_DOUBLE_EQ(Seconds(resources, {.ranks = {{Put(resources, 0, 0, 80),
                                                   Get(resources, 0, 1, 80)}}}),
@@ -96,14 +96,14 @@ TEST(SimulatorTest, BothDirectionsRunAtOnceUpToTheCard) {
 }
 
 TEST(SimulatorTest, StreamsKeepOrderAndSetupIsNotHidden) {
-  const Resources resources(TestMachine(1, 1));
+  const Resources resources(SlowMachine(1, 1));
   Task task = Put(resources, 0, 0, 20);
   task.setup = 3;
   EXPECT_DOUBLE_EQ(Seconds(resources, {.ranks = {{task, task}}}), 2 * (3 + 2));
 }
 
 TEST(SimulatorTest, LatencyHidesBehindTheCopyBefore) {
-  const Resources resources(TestMachine(1, 1));
+  const Resources resources(SlowMachine(1, 1));
   Task task = Put(resources, 0, 0, 50);
   task.latency = 1;
   EXPECT_DOUBLE_EQ(Seconds(resources, {.ranks = {{task, task}}}), 1 + 5 + 5);
@@ -114,7 +114,7 @@ TEST(SimulatorTest, LatencyHidesBehindTheCopyBefore) {
 
 // Every rank rings, and waits for all others.
 TEST(SimulatorTest, BarrierTakesADoorbell) {
-  const Resources resources(TestMachine(3, 1));
+  const Resources resources(SlowMachine(3, 1));
   TaskGraph graph{.start = 1, .doorbell_seconds = 5, .ranks = {}};
   for (int rank = 0; rank < 3; ++rank) {
     Task ring;
@@ -134,7 +134,7 @@ TEST(SimulatorTest, BarrierTakesADoorbell) {
 
 // Two groups of two: each rank waits for its own group's releases alone.
 TEST(SimulatorTest, GroupsDoNotWaitForEachOther) {
-  const Resources resources(TestMachine(4, 1));
+  const Resources resources(SlowMachine(4, 1));
   TaskGraph graph{.doorbell_seconds = 1, .group_size = 2, .ranks = {}};
   for (int rank = 0; rank < 4; ++rank) {
     Task ring;
@@ -153,7 +153,7 @@ TEST(SimulatorTest, GroupsDoNotWaitForEachOther) {
 }
 
 TEST(MachineTest, GpusShareTheLinksOfTheirHostEvenly) {
-  Machine machine = TestMachine(2, 1);
+  Machine machine = SlowMachine(2, 1);
   machine.gpus_per_host = 4;
   machine.links_per_host = 2;
   const Resources resources(machine);
@@ -169,7 +169,7 @@ TEST(MachineTest, GpusShareTheLinksOfTheirHostEvenly) {
 }
 
 TEST(SimulatorTest, ATaskMayFollowOneOfAnotherStream) {
-  const Resources resources(TestMachine(1, 2));
+  const Resources resources(SlowMachine(1, 2));
   Task put = Put(resources, 0, 1, 50);
   put.after = 0;
   EXPECT_DOUBLE_EQ(
@@ -177,7 +177,7 @@ TEST(SimulatorTest, ATaskMayFollowOneOfAnotherStream) {
 }
 
 TEST(SimulatorTest, DeadlockIsAnError) {
-  const Resources resources(TestMachine(2, 1));
+  const Resources resources(SlowMachine(2, 1));
   Task wait;
   wait.await = Doorbell::kPublished;
   wait.last = 2;
@@ -187,7 +187,7 @@ TEST(SimulatorTest, DeadlockIsAnError) {
 }
 
 TEST(ResourcesTest, GpusOfAHostShareItsUplink) {
-  Machine machine = TestMachine(2, 1);
+  Machine machine = SlowMachine(2, 1);
   machine.gpus_per_host = 2;
   const Resources resources(machine);
   EXPECT_EQ(resources.UplinkOut(0), resources.UplinkOut(1));

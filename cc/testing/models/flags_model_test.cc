@@ -107,7 +107,7 @@ INSTANTIATE_TEST_SUITE_P(Faults, BrokenFlagsTest, testing::ValuesIn(kBroken),
                          });
 
 // Every fault except the first, which means no fault.
-TEST(FaultsTest, AreAllLookedFor) {
+TEST(FlagsFaultsTest, AreAllLookedFor) {
   for (size_t fault = 1; fault < std::size(kFaultNames); ++fault)
     EXPECT_TRUE(std::ranges::any_of(kBroken, [&](const Broken& broken) {
       return broken.fault == static_cast<Fault>(fault);
