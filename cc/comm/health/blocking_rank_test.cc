@@ -17,7 +17,9 @@ constexpr uint64_t kGroup = 5;
 
 class BlockingRankTest : public testing::Test {
  protected:
-  BlockingRankTest() : world_(3, {}) {}
+  // Without coherence, records come with the next heartbeat.
+  BlockingRankTest()
+      : world_(3, {}, 64 << 20, 1, pool::CoherenceMode::kCoherent, {}) {}
 
   Call RecordCall(int rank, uint64_t identity, const std::string& name) {
     Call call;
