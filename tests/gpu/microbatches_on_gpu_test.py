@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import quick_compilation
 import transformer
 from absl.testing import absltest
 from lowered_calls import calls
@@ -48,9 +49,10 @@ class MicrobatchesTest(absltest.TestCase):
             each = trainer(in_halves)
             tokens = each.put(batch(2 * jax.device_count()))
             state = each.init(0)
+            step = each.step.lower(state, tokens).compile(quick_compilation.OPTIONS)
             losses = []
             for _ in range(3):
-                state, metrics = each.step(state, tokens)
+                state, metrics = step(state, tokens)
                 losses.append([float(value) for value in metrics.values()])
             states.append((losses, jax.tree.map(np.asarray, state.parameters)))
         expected, actual = states
