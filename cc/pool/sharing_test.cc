@@ -170,11 +170,12 @@ TEST_F(SharingTest, CreatorsOfTwoHostsAtOnce) {
   page.keeper.released = page.keeper.claim;  // free to take
   std::jthread other([&] {
     // This creator too sees a free pool. It stores its claim a moment after
-    // this host.
-    while (__atomic_load_n(&page.keeper.claim, __ATOMIC_ACQUIRE) ==
-           first->token())
+    // this host, which first replaces the old claim by 0.
+    uint64_t claim = 0;
+    while (claim == 0 || claim == first->token()) {
       std::this_thread::yield();
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      claim = __atomic_load_n(&page.keeper.claim, __ATOMIC_ACQUIRE);
+    }
     __atomic_store_n(&page.keeper.claim, 4711, __ATOMIC_RELEASE);
   });
   EXPECT_EQ(CreateCode(spec_, "was taken at the same moment by another job"),
