@@ -17,10 +17,12 @@ _FLAGS = (
 )
 
 
-def _train(exchange, folder, *flags):
+def _train(exchange, folder, *flags, processes=1):
+    """Trains on two devices. Each process compiles the step."""
     path = pathlib.Path(folder) / f"{exchange}.json"
     run = job.launch(
-        *("-n", "2", str(_SCRIPT), *_FLAGS, *flags),
+        *("-n", str(processes), "--devices-per-process", str(2 // processes)),
+        *(str(_SCRIPT), *_FLAGS, *flags),
         *(f"--exchange={exchange}", f"--json={path}"),
         environment=job.quick_environment(),
         modules=("jax.numpy", "optax", "absl.app"),
@@ -34,7 +36,7 @@ def _train(exchange, folder, *flags):
 def _dispatch():
     """Trains with dispatch and combine, with room for everything."""
     with tempfile.TemporaryDirectory() as folder:
-        return _train("dispatch", folder)
+        return _train("dispatch", folder, processes=2)
 
 
 def _losses(figures):
@@ -54,7 +56,7 @@ class MoeExampleTest(absltest.TestCase):
     def test_experts_move_between_steps(self):
         """The losses stay, and fewer tokens cross than without moves."""
         with tempfile.TemporaryDirectory() as folder:
-            moved = _train("dispatch", folder, "--place_every=2")
+            moved = _train("dispatch", folder, "--place_every=2", processes=2)
         still = _dispatch()
         np.testing.assert_allclose(_losses(moved), _losses(still), rtol=1e-5)
         self.assertEmpty(still["placements"])

@@ -3,6 +3,7 @@
 CONTRIBUTING.md says how to get XLA's compiler for GPUs, which the tests need.
 """
 
+import functools
 import json
 import os
 import pathlib
@@ -14,8 +15,9 @@ from absl.testing import absltest
 _PROGRAM = pathlib.Path(__file__).parents[2] / "benchmarks/fuzz_early.py"
 
 
+@functools.cache
 def run(*arguments, hash_seed="0"):
-    """Returns the exit status, and the summary."""
+    """Returns the exit status, the summary, and all that was printed."""
     path = os.pathsep.join([os.environ["JAX_CXL_GPU_COMPILER"], *sys.path])
     done = subprocess.run(
         [sys.executable, str(_PROGRAM), *arguments],
@@ -44,8 +46,9 @@ class FuzzEarlyTest(absltest.TestCase):
         self.assertEqual(mistakes, {"bytes", "memory", "operands", "processes"})
 
     def test_processes_with_other_hashes_have_the_same_orders(self):
-        found = [run("--first=3", "--count=1", hash_seed=seed)[1] for seed in ("1", "2")]
-        self.assertGreater(found[0]["starts that moved"], 10)
+        controls = "--first=3", "--count=1", "--controls"
+        found = [run(*controls)[1], run(*controls[:2], hash_seed="1")[1]]
+        self.assertGreater(found[1]["starts that moved"], 10)
         self.assertEqual(found[0]["orders"], found[1]["orders"])
 
 
