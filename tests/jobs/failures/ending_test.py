@@ -1,6 +1,8 @@
 """However a job ends, its pool is gone and its peers get an error."""
 
+import io
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -108,21 +110,25 @@ class SweepTest(absltest.TestCase):
 
     def test_what_is_no_pool_stays(self):
         name = f"sweep-{uuid.uuid4().hex[:8]}"
-        paths = {kind: f"/dev/shm/jax_cxl.{name}.{kind}" for kind in ("npy", "text", "recorders")}
-        np.save(paths["npy"], np.zeros(9))
-        with open(paths["text"], "w") as file:
-            file.write("results")
+        array = io.BytesIO()
+        np.save(array, np.zeros(9))
         pool = _create(f"{name}.read")
         fd, offset = pool.opened_file()
         # As --post-mortem keeps them: with the header of the pool.
-        with open(paths["recorders"], "wb") as file:
-            file.write(_core.read_job_record(fd, offset, "pool").to_bytes())
+        recorders = _core.read_job_record(fd, offset, "pool").to_bytes()
+        contents = {"npy": array.getvalue(), "text": b"results", "recorders": recorders}
+        files = [f"jax_cxl.{name}.{kind}" for kind in contents]
+        for file, content in zip(files, contents.values(), strict=True):
+            # A job that starts meanwhile would remove a file that is still empty.
+            unnamed = pathlib.Path("/dev/shm", f"{name}.unnamed")
+            unnamed.write_bytes(content)
+            unnamed.rename(f"/dev/shm/{file}")
         pool.unlink()
         _core.sweep_leftovers()
         left = job.pool_files(name)
-        for path in paths.values():
-            os.unlink(path)
-        self.assertCountEqual(left, map(os.path.basename, paths.values()))
+        for file in files:
+            os.unlink(f"/dev/shm/{file}")
+        self.assertCountEqual(left, files)
 
     def test_pool_behind_an_offset_goes(self):
         name = f"sweep-{uuid.uuid4().hex[:8]}"
