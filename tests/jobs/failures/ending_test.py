@@ -1,5 +1,6 @@
 """However a job ends, its pool is gone and its peers get an error."""
 
+import fcntl
 import io
 import os
 import pathlib
@@ -99,10 +100,11 @@ class SweepTest(absltest.TestCase):
     def test_leftover_of_a_dead_job_goes_and_a_locked_one_stays(self):
         name = f"sweep-{uuid.uuid4().hex[:8]}"
         leftover = f"/dev/shm/jax_cxl.{name}.dead"
-        os.close(os.open(leftover, os.O_CREAT | os.O_EXCL, 0o600))
         # A pool that exists and still has its name, as between creation and unlink.
         living = _create(f"{name}.living")
-        self.assertLen(job.pool_files(name), 2)
+        with open(leftover, "x") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # A job that starts meanwhile must not remove it.
+            self.assertLen(job.pool_files(name), 2)
         self.assertIn(leftover, _core.sweep_leftovers())
         self.assertEqual(job.pool_files(name), [f"jax_cxl.{name}.living"])
         living.unlink()
