@@ -1,4 +1,4 @@
-"""Reads the last calls of a job's ranks from their pool, after the ranks have ended."""
+"""Reads the last calls of a job's ranks, and removes what they left, after they have ended."""
 
 import contextlib
 import os
@@ -21,6 +21,17 @@ class HeldPool:
         with contextlib.suppress(OSError):
             self._fd = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
         self._offset = offset
+
+    def remove_leftovers(self) -> None:
+        """Removes the name of a pool that a rank had just created when it was killed.
+
+        The other ranks cannot always do this: they learn of a death before the kernel has closed
+        the files of the dead process, and the pool is locked until then.
+        """
+        if self._fd is not None:
+            from jax_cxl import _core
+
+            _core.sweep_leftovers()
 
     def report(self, path: pathlib.Path | None) -> None:
         """Prints to stderr who waited for whom. Writes the recorders to `path`, if given."""

@@ -99,6 +99,7 @@ class _Supervisor:
         """Prepares for a start of all ranks."""
         self._status = 0
         self._succeeded = False  # Whether a rank has ended with status 0.
+        self._killed = False  # Whether a signal has ended a rank.
         self._ending = False
         self._kill_at: float | None = None
         # Process id of a rank that fails while the others continue -> its status, when to kill it.
@@ -141,6 +142,8 @@ class _Supervisor:
             self._start()
             while not self._finished():
                 self._handle(self._timeout())
+        if self._killed:
+            self._pool.remove_leftovers()
         if self._status and not self._stopped:
             self._pool.report(self._job.post_mortem)
 
@@ -302,6 +305,7 @@ class _Supervisor:
                 break
             number = self._ranks.pop(pid, None)
             code = os.waitstatus_to_exitcode(status)
+            self._killed |= number is not None and code < 0
             if pid in self._failing:
                 reported, _ = self._failing.pop(pid)
                 code = reported if code == -signal.SIGKILL else code

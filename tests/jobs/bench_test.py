@@ -162,11 +162,9 @@ class ProgramsTest(parameterized.TestCase):
     def run_program(self, name, *arguments):
         with tempfile.TemporaryDirectory() as folder:
             results = pathlib.Path(folder) / "r.json"
-            run = job.launch(
-                *("-n", "2", "--devices-per-process", "1"),
+            run = _run(
+                *("-m", "jax_cxl.launch", "-n", "2", "--devices-per-process", "1"),
                 *(str(_BENCHMARKS / name), "--json", str(results), "--repeats", "1", *arguments),
-                environment=job.quick_environment(),
-                modules=("jax.numpy",),
             )
             self.assertEqual(run.returncode, 0, run.stderr)
             found = json.loads(results.read_text())

@@ -52,7 +52,10 @@ class EndingTest(parameterized.TestCase):
     def check_gone(self) -> None:
         self.assertEmpty(job.pool_files(self._name))
 
-    @parameterized.parameters(("normal", 0), ("exception", 1), ("kill_one", 137))
+    # A rank that regroups creates a pool, whose name stays until the others have come.
+    @parameterized.parameters(
+        ("normal", 0), ("exception", 1), ("kill_one", 137), ("kill_a_creator", 137)
+    )
     def test_ends_by_itself(self, how, status):
         with self.start(how) as ended:
             ended.communicate(timeout=120)

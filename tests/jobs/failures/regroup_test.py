@@ -11,7 +11,6 @@ import ops_harness as harness
 from absl.testing import absltest, parameterized
 
 import jax_cxl
-from jax_cxl import _core
 
 
 def sums_of(lines: str, process: int) -> list[list[int]]:
@@ -40,9 +39,6 @@ class SeveralProcessesTest(parameterized.TestCase):
             timeout=200,
         )
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        # A rank that is killed while it makes the next pool may leave the pool's name. The next job
-        # that starts on this host removes it.
-        _core.sweep_leftovers()
         self.assertEmpty(job.pool_files(name))
         return done.stdout
 

@@ -12,6 +12,7 @@ import sum_of_ranks
 from absl import app, flags
 
 import jax_cxl
+from jax_cxl._runtime import platforms, pools
 
 
 def raise_exit() -> NoReturn:
@@ -41,7 +42,10 @@ LEAVE: dict[str, Callable[[], NoReturn]] = {
     "shut_down": shut_down,
 }
 _HOW = flags.DEFINE_enum(
-    "how", "normal", ["normal", "exception", "kill_one", "wait", *LEAVE], "How to end."
+    "how",
+    "normal",
+    ["normal", "exception", "kill_one", "kill_a_creator", "wait", *LEAVE],
+    "How to end.",
 )
 _POOL = flags.DEFINE_string("pool", None, "URI of the pool.")
 
@@ -55,7 +59,9 @@ def main(_) -> None:
     print("communicated", flush=True)
     if _HOW.value == "exception" and jax.process_index() == 1:
         raise RuntimeError("on purpose")
-    if _HOW.value == "kill_one" and jax.process_index() == 1:
+    if _HOW.value in ("kill_one", "kill_a_creator") and jax.process_index() == 1:
+        if _HOW.value == "kill_a_creator":
+            pool, _ = pools.create(_POOL.value, platforms.CPU, new_name=True)
         os.kill(os.getpid(), signal.SIGKILL)
     if leave := LEAVE.get(_HOW.value):
         if jax.process_index() == 1:
@@ -68,7 +74,7 @@ def main(_) -> None:
             print(f"after {seconds:.3f} s: {type(error).__name__}: {error}", flush=True)
             # jax.distributed would wait for the lost process at exit.
             os._exit(7)
-    if _HOW.value in ("kill_one", "wait"):
+    if _HOW.value in ("kill_one", "kill_a_creator", "wait"):
         time.sleep(600)
 
 
