@@ -110,21 +110,23 @@ bool DeviceChannel::IsShort(const Call& call) const {
 // Rows have no copy engines. Beside computation, few blocks fill the link
 // nearly as well, and leave it most multiprocessors.
 //
-// Between two GPUs, each rank of an all_to_all sends as much as it receives. A
-// put of rows has to look them up. As many threads for both directions were up
-// to a seventh faster there.
+// Between two GPUs, each rank of an all_to_all sends as much as it receives,
+// and a put of rows also looks the rows up. As many threads for both directions
+// were up to a seventh faster there. Rows use as many threads everywhere,
+// although more members and pools without coherence have not been measured.
 cuda::Shape DeviceChannel::ShapeOf(const Call& call, bool aside) const {
   constexpr uint64_t kBlockBytes = uint64_t{16} << 10;
   constexpr uint32_t kMostBlocks = 32;
   const plan::Op op = call.request.op;
   cuda::Shape shape = options_.shape;
-  if (plan::MovesRows(op) || (relay_ == nullptr && op == plan::Op::kAllToAll &&
-                              members_count() == 2)) {
+  const bool striped = connection_.stripes().slot_step > 0;
+  if (plan::MovesRows(op) || (op == plan::Op::kAllToAll && !striped &&
+                              relay_ == nullptr && members_count() == 2)) {
     const uint32_t threads = shape.sending_threads + shape.receiving_threads;
     shape.sending_threads = threads / 2 / 32 * 32;
     shape.receiving_threads = threads - shape.sending_threads;
   }
-  if (connection_.stripes().slot_step > 0) return shape;
+  if (striped) return shape;
   if (aside && plan::MovesRows(op))
     shape.blocks = std::min(shape.blocks, options_.row_blocks_aside);
   if (relay_ == nullptr) return shape;

@@ -61,7 +61,8 @@ def main(_) -> None:
         raise RuntimeError("on purpose")
     if _HOW.value in ("kill_one", "kill_a_creator") and jax.process_index() == 1:
         if _HOW.value == "kill_a_creator":
-            pool, _ = pools.create(_POOL.value, platforms.CPU, new_name=True)
+            kept = pools.create(_POOL.value, platforms.CPU, new_name=True)
+            print(f"created {kept[1]['paths']}", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     if leave := LEAVE.get(_HOW.value):
         if jax.process_index() == 1:
