@@ -47,6 +47,19 @@ def flush_chunks(suite: Suite) -> Record:
     return {"results": rows}
 
 
+def flush_flags(suite: Suite) -> Record:
+    """Pools that nobody keeps coherent: short calls with flags, and with doorbells."""
+    flags = (
+        "--sizes=4096,16384,32768,65536,131072",
+        "--ops=all_gather,all_reduce,all_to_all,reduce",
+    )
+    coherent = _engine(suite, *flags, "--coherence=coherent")
+    rows = _engine(suite, *flags, "--coherence=flush,memory", "--flagged=0,262144")
+    rows = coherent + rows
+    _print_table(rows, lambda row: f"{row['coherence']} flags up to {row['flagged']} bytes")
+    return {"results": rows}
+
+
 def jit_flags(suite: Suite) -> Record:
     """The example by jax.jit alone under several flags of XLA's scheduler."""
     settings = {

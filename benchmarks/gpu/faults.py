@@ -25,6 +25,12 @@ _SAME = ("kind", "rank", "pid", "host", "last", "call", "ranks", "calls")
 _JOBS = 4  # Jobs at the same time. Each has two ranks, and most of its time is JAX's start.
 _JOB_SECONDS = 45  # The time of a job, on a busy machine.
 _REPORT_SECONDS = 1.0  # A death has to be reported within this time.
+# The pools in which ranks are killed.
+_POOLS = {
+    "coherent": "coherence=coherent",
+    "flush": "coherence=flush",
+    "memory": "coherence=flush&gpu_writes=memory",
+}
 
 
 def faults(
@@ -34,14 +40,13 @@ def faults(
 
     Args:
       names: the faults.
-      kills: number of jobs of which one rank is killed at a random instant, in a coherent pool and
-        in one with coherence=flush, each.
+      kills: number of jobs of which one rank is killed at a random instant, in each kind of pool.
     """
 
     def run(suite: Suite) -> Record:
         platforms = ("cpu", suite.platform)
         tasks = [(side, fault) for fault in names for side in (0, 1)]
-        seeds = [(where, seed) for seed in range(kills) for where in ("coherent", "flush")]
+        seeds = [(where, seed) for seed in range(kills) for where in _POOLS]
         with concurrent.futures.ThreadPoolExecutor(_JOBS) as pool:
             # Kills first: one fault that hangs must not take their time.
             killed = pool.map(lambda kill: _kill(suite, *kill), seeds)
@@ -55,9 +60,9 @@ def faults(
             columns = f"{row['fault']:20} {row['on']:2} {row['same']!s:5} {row['seconds']}"
             print(f"          {columns} {said}")
         found = list(zip(seeds, killed, strict=True))
-        for where in ("coherent", "flush"):
+        for where, options in _POOLS.items():
             summary = _summary([kill for (pool_of, _), kill in found if pool_of == where])
-            record["kills"].append({"coherence": where, **summary})
+            record["kills"].append({"pool": options, **summary})
             print(f"          kills, {where}: {json.dumps(record['kills'][-1])}", flush=True)
         bad = [row["fault"] for row in rows if not row["same"]]
         if bad or any(kill["right"] < kill["jobs"] for kill in record["kills"]):
@@ -140,9 +145,9 @@ def _seconds(job: dict[str, Any], on: int, when: str) -> float | None:
     return round(error[when] - job["at"], 3) if error and job["at"] else None
 
 
-def _kill(suite: Suite, coherence: str, seed: int) -> dict[str, Any]:
+def _kill(suite: Suite, where: str, seed: int) -> dict[str, Any]:
     """Kills rank 1 at a random instant of a loop of short, middle and large calls."""
-    rng = random.Random(f"{coherence} {seed}")
+    rng = random.Random(f"{where} {seed}")
     # 4 KiB, 1 MiB and 64 MiB: flags, a kernel, copy engines.
     sizes = rng.choice(("1024", "262144", "16777216", "1024,262144,16777216"))
     if suite.platform == "cpu":
@@ -151,7 +156,7 @@ def _kill(suite: Suite, coherence: str, seed: int) -> dict[str, Any]:
         suite,
         suite.platform,
         "at random",
-        JAX_CXL_POOL=f"shm:?size=512MiB&coherence={coherence}",
+        JAX_CXL_POOL=f"shm:?size=512MiB&{_POOLS[where]}",
         JAX_CXL_TIMEOUT="60",
         arguments=f"--after={rng.random() * 0.5:.6f} --sizes={sizes}",
     )

@@ -3,10 +3,12 @@
 #include <cstring>
 #include <utility>
 
+#include "cc/comm/call/backoff.h"
 #include "cc/comm/cuda/device_channel_reading.h"
 #include "cc/engine/cuda/executor.h"
 #include "cc/engine/cuda/flagged/flagged.h"
 #include "cc/engine/cuda/rows.h"
+#include "cc/engine/gpu_plan/flagged_ring.h"
 #include "cc/plan/slices.h"
 
 namespace jax_cxl::comm {
@@ -188,20 +190,45 @@ void DeviceChannel::EnqueueRelay(const cuda::DeviceCall& call,
   relay_->Wake();
 }
 
-cudaError_t DeviceChannel::LaunchFlagged(cuda::DeviceCall call,
-                                         const StoredPlan& gpu_plan,
-                                         cudaStream_t stream) {
-  if (cuda::MustWipe(call.base_round)) {
-    const cudaError_t error = cuda::LaunchWipe(call, stream);
-    if (error != cudaSuccess) return error;
+Status DeviceChannel::LaunchFlagged(cuda::DeviceCall call,
+                                    const StoredPlan& gpu_plan,
+                                    cudaStream_t stream) {
+  if (cuda::flagged::BeginsAnew(flagged_rounds_)) {
+    CXL_RETURN_IF_ERROR(BeginFlagsAnew());
     call.base_round = ++flagged_rounds_;
   }
   ++flagged_rounds_;
-  return cuda::LaunchFlagged(
-      call,
-      {gpu_plan.host_sending, gpu_plan.host_receiving,
-       connection_.members().data(), gpu_plan.flagged_blocks},
-      stream);
+  if (relay_ != nullptr) {
+    RelayedCall relayed;
+    relayed.plan = gpu_plan.relay;
+    relayed.flagged = true;
+    relayed.base_round = call.base_round;
+    channel_relay_->Enqueue(std::move(relayed));
+    relay_->Wake();
+  }
+  return cuda::CudaStatus(
+      cuda::LaunchFlagged(
+          call,
+          {gpu_plan.host_sending, gpu_plan.host_receiving,
+           connection_.members().data(), gpu_plan.flagged_blocks},
+          stream),
+      "launching a collective");
+}
+
+// The host clears the ring, once the device has ended all calls before.
+Status DeviceChannel::BeginFlagsAnew() {
+  if (calls_ > 1 && !last_recorded_)
+    CXL_RETURN_IF_ERROR(cuda::CudaStatus(
+        cudaEventRecord(last_done_, last_stream_), "cudaEventRecord"));
+  CXL_RETURN_IF_ERROR(cuda::CudaStatus(cudaEventSynchronize(last_done_),
+                                       "cudaEventSynchronize"));
+  Backoff backoff;
+  const auto go_on = [&] { return Read(status_.get()->abort) == 0; };
+  while (channel_relay_ != nullptr && !channel_relay_->idle() && go_on())
+    backoff.Pause();
+  if (rings_->BeginAnew(flagged_rounds_, go_on)) return OkStatus();
+  return Error(Code::kFailedPrecondition,
+               "a collective of this process has failed before");
 }
 
 Result<cudaStream_t> DeviceChannel::Enqueue(const Call& call, bool aside,
@@ -260,7 +287,7 @@ Result<cudaStream_t> DeviceChannel::EnqueueRecorded(const Call& call,
 
   const cuda::Shape shape = ShapeOf(call, aside);
   Note(call, descriptor, *gpu_plan);
-  if (relay_ != nullptr)
+  if (relay_ != nullptr && !gpu_plan->flagged)
     EnqueueRelay(device, *gpu_plan, path, shape, in_series);
   cudaError_t error = cudaSuccess;
   cudaStream_t end = stream;
@@ -275,7 +302,7 @@ Result<cudaStream_t> DeviceChannel::EnqueueRecorded(const Call& call,
     last_by_copy_engine_ = true;
     end = copy_engine_->end();
   } else if (gpu_plan->flagged) {
-    error = LaunchFlagged(device, *gpu_plan, stream);
+    CXL_RETURN_IF_ERROR(LaunchFlagged(device, *gpu_plan, stream));
   } else {
     if (StartsNewLayout(shape)) error = cuda::LaunchWaitForEnd(device, stream);
     last_by_copy_engine_ = false;
@@ -327,7 +354,8 @@ void DeviceChannel::Note(const Call& call,
                          const StoredPlan& gpu_plan) {
   Enqueued enqueued = {call, gpu_plan.flagged, rounds_ + gpu_plan.rounds};
   if (gpu_plan.flagged)
-    enqueued.end = flagged_rounds_ + (cuda::MustWipe(flagged_rounds_) ? 2 : 1);
+    enqueued.end =
+        flagged_rounds_ + (cuda::flagged::BeginsAnew(flagged_rounds_) ? 2 : 1);
   std::lock_guard lock(mutex_);
   under_way_.push_back(std::move(enqueued));
   ++calls_;

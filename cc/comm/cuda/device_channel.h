@@ -22,6 +22,7 @@
 #include "cc/comm/order/journal.h"
 #include "cc/comm/record/counted_calls.h"
 #include "cc/comm/relay/channel_relay.h"
+#include "cc/comm/relay/flagged_rings.h"
 #include "cc/comm/relay/relay.h"
 #include "cc/engine/cuda/copy_engine.h"
 #include "cc/pool/pool.h"
@@ -106,14 +107,16 @@ class DeviceChannel {
                            SlotUse use) const;
   void EnqueueRelay(const cuda::DeviceCall& call, const StoredPlan& gpu_plan,
                     Path path, const cuda::Shape& shape, bool in_series);
-  cudaError_t LaunchFlagged(cuda::DeviceCall call, const StoredPlan& gpu_plan,
-                            cudaStream_t stream);
+  Status LaunchFlagged(cuda::DeviceCall call, const StoredPlan& gpu_plan,
+                       cudaStream_t stream);
+  Status BeginFlagsAnew();
   Result<cuda::CopyTimes> TakeTimes(uint64_t place);
   void Note(const Call& call, const pool::CallDescriptor& descriptor,
             const StoredPlan& gpu_plan);
 
   // In device_channel_opening.cc, with Open and Connect.
   Status FinishConnecting();
+  void OpenRings();
   Status OpenRelay();
   Status UploadMembers();
 
@@ -148,7 +151,8 @@ class DeviceChannel {
   DeviceWaits waits_;
 
   std::atomic<bool> connected_{false};
-  std::unique_ptr<Journal> journal_;  // once connected
+  std::unique_ptr<Journal> journal_;   // once connected
+  std::optional<FlaggedRings> rings_;  // once connected
   DeviceMemory<cuda::MemberView> members_;
   DeviceMemory<cuda::DeviceScratch> scratch_;
   DeviceMemory<std::byte> staging_;  // cuda::CopyEnginePlan's

@@ -53,8 +53,19 @@ Status DeviceChannel::FinishConnecting() {
     controls.push_back(connection_.control(static_cast<int>(member)));
   journal_ = std::make_unique<Journal>(pool_, connection_.group(),
                                        std::move(controls));
+  OpenRings();
   if (relay_ != nullptr) CXL_RETURN_IF_ERROR(OpenRelay());
   return UploadMembers();
+}
+
+// The peers have cleared their rings.
+void DeviceChannel::OpenRings() {
+  std::vector<cuda::FlaggedControl*> rings;
+  for (int member = 0; member < members_count(); ++member)
+    rings.push_back(&connection_.control(member)->flagged);
+  rings_.emplace(connection_.doorbells(), std::move(rings),
+                 connection_.group().self);
+  rings_->DropPeers();
 }
 
 // With a relay, the device uses its own words, which the relay passes on.

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "cc/comm/cuda/device_channel.h"
-#include "cc/engine/cuda/flagged/flagged.h"
+#include "cc/engine/gpu_plan/flagged_ring.h"
 #include "cc/engine/gpu_plan/gpu_plan.h"
 #include "cc/plan/gpu_geometry.h"
 #include "cc/plan/plan.h"
@@ -58,8 +58,9 @@ DeviceChannel::Path DeviceChannel::PathOf(const Call& call, bool aside) const {
     case plan::Op::kAllGather:
     case plan::Op::kAllToAll:
       copies = is_long;
-      // The pauses of one pipeline cost more than the delay of one chunk.
-      if (is_longest) path = {2, SlotUse::kFewCopies};
+      // The pauses of one pipeline cost more than the delay of one chunk. With
+      // a relay, the chunks of two pipelines wait for the same threads.
+      if (is_longest) path = {relay_ == nullptr ? 2 : 1, SlotUse::kFewCopies};
       break;
     case plan::Op::kAllReduce:
       copies = is_long;
@@ -107,6 +108,9 @@ bool DeviceChannel::IsShort(const Call& call) const {
 // the call before, and a call then needs fewer words. Blocks in different
 // slots divide the slots by their number, so their number must stay.
 //
+// With a relay, few blocks move two members' data fast enough, and their words
+// are relayed sooner. Kernels that reduce need more blocks.
+//
 // Rows have no copy engines. Beside computation, few blocks fill the link
 // nearly as well, and leave it most multiprocessors.
 //
@@ -116,7 +120,7 @@ bool DeviceChannel::IsShort(const Call& call) const {
 // although more members and pools without coherence have not been measured.
 cuda::Shape DeviceChannel::ShapeOf(const Call& call, bool aside) const {
   constexpr uint64_t kBlockBytes = uint64_t{16} << 10;
-  constexpr uint32_t kMostBlocks = 32;
+  constexpr uint32_t kMostBlocks = 32, kMostThatMove = 16;
   const plan::Op op = call.request.op;
   cuda::Shape shape = options_.shape;
   const bool striped = connection_.stripes().slot_step > 0;
@@ -132,18 +136,22 @@ cuda::Shape DeviceChannel::ShapeOf(const Call& call, bool aside) const {
   if (relay_ == nullptr) return shape;
   const uint64_t bytes =
       std::max(plan::InputBytes(call.request), plan::OutputBytes(call.request));
+  uint32_t most = kMostBlocks;
+  if (members_count() == 2 && !plan::Reduces(op) && !plan::MovesRows(op)) {
+    most = kMostThatMove;
+    const uint32_t threads = shape.sending_threads + shape.receiving_threads;
+    shape.sending_threads = threads / 4 / 32 * 32;
+    shape.receiving_threads = threads - shape.sending_threads;
+  }
   shape.blocks = static_cast<uint32_t>(std::bit_floor(std::clamp<uint64_t>(
-      bytes / kBlockBytes, 1, std::min(shape.blocks, kMostBlocks))));
+      bytes / kBlockBytes, 1, std::min(shape.blocks, most))));
   return shape;
 }
 
-// Returns no plan if the call is too long for flags. With a relay there are no
-// flags: only a device could read them in time, and a device cannot drop a line
-// of its host's cache.
+// Returns no plan if the call is too long for flags.
 Result<std::optional<cuda::GpuPlan>> DeviceChannel::MakeFlaggedPlan(
     const plan::Request& request) const {
-  if (plan::MovesRows(request.op) || relay_ != nullptr ||
-      options_.flagged_bytes == 0 ||
+  if (plan::MovesRows(request.op) || options_.flagged_bytes == 0 ||
       !plan::IsFlagged(request, options_.flagged_bytes))
     return std::optional<cuda::GpuPlan>();
   CXL_ASSIGN_OR_RETURN(
@@ -152,7 +160,7 @@ Result<std::optional<cuda::GpuPlan>> DeviceChannel::MakeFlaggedPlan(
   CXL_ASSIGN_OR_RETURN(
       cuda::GpuPlan gpu_plan,
       cuda::MakeGpuPlan(plan, request.rank, cuda::Stripes{1, 16}));
-  if (!cuda::FitsFlagged(gpu_plan)) return std::optional<cuda::GpuPlan>();
+  if (!cuda::flagged::Fits(gpu_plan)) return std::optional<cuda::GpuPlan>();
   return std::optional(std::move(gpu_plan));
 }
 
@@ -161,10 +169,17 @@ Result<const StoredPlan*> DeviceChannel::StoredPlanFor(
     cudaStream_t stream) {
   const std::string key = PlanKey(key_, call, descriptor, path.slots);
   if (const StoredPlan* found = plans_->Find(key)) return found;
+  const auto relayed = [&](const cuda::GpuPlan& gpu_plan) {
+    if (relay_ == nullptr) return std::shared_ptr<const RelayPlan>();
+    return std::make_shared<const RelayPlan>(
+        MakeRelayPlan(gpu_plan.sending, gpu_plan.receiving, gpu_plan.rounds,
+                      members_count(), connection_.group().self));
+  };
   if (path.copy_pipelines == 0) {
     CXL_ASSIGN_OR_RETURN(const std::optional<cuda::GpuPlan> gpu_plan,
                          MakeFlaggedPlan(call.request));
-    if (gpu_plan) return plans_->Store(key, *gpu_plan, true, nullptr, stream);
+    if (gpu_plan)
+      return plans_->Store(key, *gpu_plan, true, relayed(*gpu_plan), stream);
   }
   CXL_ASSIGN_OR_RETURN(
       const plan::Plan plan,
@@ -172,13 +187,7 @@ Result<const StoredPlan*> DeviceChannel::StoredPlanFor(
   CXL_ASSIGN_OR_RETURN(
       const cuda::GpuPlan gpu_plan,
       cuda::MakeGpuPlan(plan, call.request.rank, connection_.stripes()));
-  std::shared_ptr<const RelayPlan> relay;
-  if (relay_ != nullptr)
-    relay = std::make_shared<const RelayPlan>(
-        MakeRelayPlan(gpu_plan.sending, gpu_plan.receiving, gpu_plan.rounds,
-                      static_cast<int>(connection_.members().size()),
-                      connection_.group().self));
-  return plans_->Store(key, gpu_plan, false, std::move(relay), stream);
+  return plans_->Store(key, gpu_plan, false, relayed(gpu_plan), stream);
 }
 
 }  // namespace jax_cxl::comm

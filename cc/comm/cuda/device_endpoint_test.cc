@@ -133,6 +133,8 @@ TEST_F(DeviceEndpointTest, FlushPools) {
     setting.num_slots = 3;
     setting.slot_bytes = 64 << 10;
     RunSoak(23, setting, 200, 1 << 20);
+    setting.first_flagged_round = (uint64_t{1} << 32) - 10;
+    RunSoak(34, setting, 300, 16 << 10);
   }
 }
 

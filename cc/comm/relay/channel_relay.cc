@@ -20,6 +20,15 @@ uint32_t WordOf(const RelayedCall& call, uint64_t round) {
                                call.num_words);
 }
 
+FlaggedRings RingsOf(const pool::Doorbells& doorbells,
+                     const std::vector<cuda::DeviceControl*>& in_pool,
+                     int self) {
+  std::vector<cuda::FlaggedControl*> rings;
+  for (cuda::DeviceControl* control : in_pool)
+    rings.push_back(&control->flagged);
+  return FlaggedRings(doorbells, std::move(rings), self);
+}
+
 }  // namespace
 
 ChannelRelay::ChannelRelay(const pool::Doorbells& doorbells, bool write_back,
@@ -30,6 +39,7 @@ ChannelRelay::ChannelRelay(const pool::Doorbells& doorbells, bool write_back,
       in_pool_(std::move(in_pool)),
       mirror_(std::move(mirror)),
       self_(self),
+      flagged_(doorbells, write_back, RingsOf(doorbells, in_pool_, self), self),
       peers_(in_pool_.size()) {
   // Streams compare words as numbers that wrap around, so the words need a
   // start value: see DeviceConnection::InitializeWords.
@@ -59,6 +69,7 @@ bool ChannelRelay::Advance(LineWorkers& workers) {
   while (Begin()) {
   }
   if (calls_.empty()) return false;
+  if (calls_.front().flagged) return AdvanceFlagged();
   bool moved = AdvancePublications(workers);
   for (int member = 0; member < static_cast<int>(peers_.size()); ++member) {
     if (member == self_) continue;
@@ -80,14 +91,21 @@ bool ChannelRelay::Begin() {
     calls_.push_back(std::move(queue_.front()));
     queue_.pop_front();
   }
-  if (const uint32_t words = calls_.back().num_words; words != num_words_) {
-    const bool more = words > num_words_;
-    num_words_ = words;
-    for (int member = 0; more && member < static_cast<int>(peers_.size());
-         ++member)
-      if (member != self_) RingReleased(member);
-  }
+  const RelayedCall& call = calls_.back();
+  if (call.flagged)
+    flagged_.Begin(*call.plan, call.base_round);
+  else
+    BeginRounds(call);
   return true;
+}
+
+void ChannelRelay::BeginRounds(const RelayedCall& call) {
+  if (call.num_words == num_words_) return;
+  const bool more = call.num_words > num_words_;
+  num_words_ = call.num_words;
+  for (int member = 0; more && member < static_cast<int>(peers_.size());
+       ++member)
+    if (member != self_) RingReleased(member);
 }
 
 template <typename List>
@@ -222,6 +240,13 @@ bool ChannelRelay::AdvanceReleases() {
   }
   if (rounds == 0) return false;
   doorbells_.Ring(&in_pool_[self_]->released[0].word, rounds);
+  return true;
+}
+
+bool ChannelRelay::AdvanceFlagged() {
+  if (!flagged_.Advance()) return false;
+  calls_.pop_front();
+  left_.fetch_sub(1, std::memory_order_release);
   return true;
 }
 

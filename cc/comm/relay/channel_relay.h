@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "cc/comm/relay/flagged_relay.h"
 #include "cc/comm/relay/line_workers.h"
 #include "cc/comm/relay/relay_plan.h"
 #include "cc/engine/gpu_plan/channel_words.h"
@@ -19,6 +20,9 @@ namespace jax_cxl::comm {
 // A call whose data a device moves, and whose doorbells its host relays.
 struct RelayedCall {
   std::shared_ptr<const RelayPlan> plan;
+  // A short call, whose data carry flags: see FlaggedRelay. Of the other
+  // fields, only `base_round` counts, in rounds of the rings for such calls.
+  bool flagged = false;
   // The slots that the call uses, by member. They must outlive the call.
   const cuda::MemberView* members = nullptr;
   // How many words of the mirror the device uses: one per block of a kernel, or
@@ -57,7 +61,8 @@ struct RelayedCall {
 // In the pool, the relay uses only the first word of each kind. Calls of a
 // series overlap, as they do on the device: rounds of the next call are
 // published while the device still reads the last rounds of the call before.
-// Every other call begins once the call before has ended.
+// Every other call begins once the call before has ended. A short call with
+// flags has no doorbells (FlaggedRelay).
 //
 // Any thread may call Enqueue and Stop. Only one thread may call Advance.
 class ChannelRelay {
@@ -104,6 +109,7 @@ class ChannelRelay {
   };
 
   bool Begin();
+  void BeginRounds(const RelayedCall& call);
   // Returns the call of `next`. Skips calls whose lists have ended. Returns
   // null after the last call.
   template <typename List>
@@ -113,6 +119,7 @@ class ChannelRelay {
   void RingArrival(const Dropping& arrival, int member) const;
   bool PassOnReleased(int member);
   bool AdvanceReleases();
+  bool AdvanceFlagged();
   bool Finish();
 
   static std::vector<pool::Part> Lines(const RelayedCall& call,
@@ -137,6 +144,7 @@ class ChannelRelay {
   std::atomic<bool> stopped_{false};
 
   // Only Advance uses the following members.
+  FlaggedRelay flagged_;
   std::deque<RelayedCall> calls_;  // under way
   Next publication_;
   Next release_;

@@ -13,6 +13,9 @@ namespace {
 
 // The thread that calls Start does shorter work itself.
 constexpr size_t kShortBytes = size_t{64} << 10;
+// Longer work has no more pieces than this, so that threads lose little time
+// between two pieces.
+constexpr size_t kMostPieces = 16;
 
 // Cuts the parts so that none is longer than a piece.
 std::vector<pool::Part> Cut(std::vector<pool::Part> parts, size_t piece_bytes) {
@@ -64,8 +67,9 @@ std::shared_ptr<LineWork> LineWorkers::Start(std::vector<pool::Part> parts,
   auto work = std::make_shared<LineWork>();
   work->drop = drop;
   const bool is_short = bytes <= kShortBytes;
+  const size_t piece_bytes = std::max(piece_bytes_, bytes / kMostPieces);
   work->parts =
-      is_short ? std::move(parts) : Cut(std::move(parts), piece_bytes_);
+      is_short ? std::move(parts) : Cut(std::move(parts), piece_bytes);
   const size_t size = work->parts.size();
   if (size == 0) return work;
   if (is_short) {
@@ -76,7 +80,7 @@ std::shared_ptr<LineWork> LineWorkers::Start(std::vector<pool::Part> parts,
   std::vector<Piece> made;
   for (size_t first = 0; first < size;) {
     size_t last = first;
-    for (size_t piece = 0; last < size && piece < piece_bytes_; ++last)
+    for (size_t piece = 0; last < size && piece < piece_bytes; ++last)
       piece += work->parts[last].bytes;
     made.push_back({work, first, last});
     first = last;

@@ -16,14 +16,13 @@ struct MirrorWords {
   pool::Doorbell ended;
 };
 
-// What a device uses of a member: the words of the mirror, and the slots of the
-// pool.
+// What a device uses of a member: the words of the mirror, and the slots and
+// the ring for short messages of the pool.
 inline MemberView Mirrored(const MemberView& in_pool, MirrorWords* mirror) {
   MemberView view = in_pool;
   view.send = mirror->send;
   view.released = mirror->released;
   view.ended = &mirror->ended.word;
-  view.flagged = nullptr;  // flags cannot be relayed in time
   return view;
 }
 

@@ -139,19 +139,25 @@ inline uint64_t RunCall(DeviceWorld& world,
                           world.stream(rank));
     OkOrDie(cudaStreamSynchronize(world.stream(rank)));
   }
+  // A thread for each rank, because ranks wait for each other where flags begin
+  // anew.
+  std::vector<std::thread> threads;
   for (size_t self = 0; self < members.size(); ++self) {
-    const int rank = members[self];
-    const cudaStream_t stream = world.stream(rank);
-    const Call& call = *calls[self];
-    OkOrDie(cudaSetDevice(world.device(rank)));
-    if (mode == StartMode::kStartAndDone) {
-      OkOrDie(world.endpoint(rank).EnqueueStart(members, call, stream));
-      OkOrDie(world.endpoint(rank).EnqueueDone(call.output, call.output, 0,
-                                               stream));
-    } else {
-      OkOrDie(world.endpoint(rank).Enqueue(members, call, stream));
-    }
+    threads.emplace_back([&, self] {
+      const int rank = members[self];
+      const cudaStream_t stream = world.stream(rank);
+      const Call& call = *calls[self];
+      OkOrDie(cudaSetDevice(world.device(rank)));
+      if (mode == StartMode::kStartAndDone) {
+        OkOrDie(world.endpoint(rank).EnqueueStart(members, call, stream));
+        OkOrDie(world.endpoint(rank).EnqueueDone(call.output, call.output, 0,
+                                                 stream));
+      } else {
+        OkOrDie(world.endpoint(rank).Enqueue(members, call, stream));
+      }
+    });
   }
+  for (std::thread& thread : threads) thread.join();
   for (int32_t rank : members) scratch[rank]->Download(world.stream(rank));
   for (int32_t rank : members)
     OkOrDie(cudaStreamSynchronize(world.stream(rank)));

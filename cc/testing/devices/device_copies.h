@@ -36,6 +36,25 @@ class DeviceCopies {
       std::memcpy(to, from, bytes);
   }
 
+  // Words that another device polls.
+  void StoreWord(uint64_t* word, uint64_t value) const {
+    if (cache_ == nullptr) {
+      __atomic_store_n(word, value, __ATOMIC_RELAXED);
+      return;
+    }
+    std::byte bytes[sizeof(value)];
+    std::memcpy(bytes, &value, sizeof(value));
+    Write(reinterpret_cast<std::byte*>(word), bytes, sizeof(bytes));
+  }
+  uint64_t LoadWord(const uint64_t* word) const {
+    if (cache_ == nullptr) return __atomic_load_n(word, __ATOMIC_RELAXED);
+    std::byte bytes[sizeof(uint64_t)];
+    Read(bytes, reinterpret_cast<const std::byte*>(word), sizeof(bytes));
+    uint64_t value;
+    std::memcpy(&value, bytes, sizeof(value));
+    return value;
+  }
+
  private:
   IncoherentCache* cache_;
 };

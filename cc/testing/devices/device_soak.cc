@@ -5,6 +5,7 @@
 #include <bit>
 #include <chrono>
 #include <cstddef>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -13,9 +14,12 @@
 #include <utility>
 #include <vector>
 
+#include "cc/comm/call/backoff.h"
 #include "cc/comm/connect/directory.h"
 #include "cc/comm/relay/relay.h"
+#include "cc/engine/gpu_plan/flagged_ring.h"
 #include "cc/plan/planners/make_plan.h"
+#include "cc/testing/devices/flagged_device.h"
 #include "cc/testing/devices/model_device.h"
 #include "cc/testing/soak/soak_call.h"
 #include "cc/testing/world/world.h"
@@ -26,8 +30,10 @@ namespace {
 using cuda::DeviceControl;
 
 constexpr uint64_t kKey = 0x6d6f64656c000000;
-constexpr uint64_t kControlBytes = offsetof(DeviceControl, flagged);
+constexpr uint64_t kControlBytes = sizeof(DeviceControl);
 constexpr uint32_t kBlocks = 4;
+// The longest calls with flags. Longer ones only take more time.
+constexpr uint64_t kFlaggedBytes = 8 << 10;
 
 // Settings that all ranks of a world share.
 struct Setting {
@@ -35,6 +41,7 @@ struct Setting {
   int devices;
   int threads;  // of each relay
   bool writes_memory;
+  uint64_t first_flagged_round;
   plan::Geometry slots;
   plan::Geometry kernels;
   cuda::Stripes stripes;
@@ -43,7 +50,10 @@ struct Setting {
       : ranks(static_cast<int>(Pick(random, 2, 4))),
         devices(random() % 4 == 0 ? 3 : 1),
         threads(static_cast<int>(Pick(random, 1, 3))),
-        writes_memory(random() % 3 == 0) {
+        writes_memory(random() % 3 == 0),
+        // Flags begin anew after some calls, or have just begun.
+        first_flagged_round(
+            random() % 2 == 0 ? 0 : UINT32_MAX - Pick(random, 2, 12)) {
     slots.num_slots = static_cast<int>(Pick(random, 3, 6));
     slots.num_devices = devices;
     slots.slot_bytes = uint64_t{4096} << Pick(random, 0, 2);
@@ -60,6 +70,7 @@ struct Setting {
 struct SharedCall {
   SoakCall call;
   bool by_copies;
+  bool flagged;  // if its plan allows it
   uint32_t num_words;
   plan::Geometry geometry;
   bool follows_on;  // it is in the series of the call before
@@ -70,6 +81,7 @@ struct SharedCall {
       : call(random, Everyone(setting.ranks), number, 40'000,
              static_cast<plan::Op>(Pick(random, 0, plan::kNumOps - 3))),
         by_copies(random() % 2 == 0),
+        flagged(!by_copies && random() % 2 == 0),
         num_words(by_copies ? Pick(random, 1, 2) : 1u << Pick(random, 0, 2)),
         geometry(by_copies ? setting.slots : setting.kernels) {
     // Only executors know the rows of these two operations.
@@ -81,6 +93,7 @@ struct SharedCall {
     follows_on = last != nullptr && last->by_copies && random() % 3 > 0;
     if (!follows_on) return;
     by_copies = true;
+    flagged = false;
     num_words = last->num_words;
     geometry = last->geometry;
   }
@@ -101,22 +114,48 @@ class ModelRank {
         rank_(rank),
         doorbells_(pool_.coherence(), pool_.epoch()),
         device_(pool::DeviceCopies(pool_), seed),
-        mirror_(std::make_unique<cuda::MirrorWords[]>(setting.ranks)) {
+        flagged_device_(pool::DeviceCopies(pool_), seed,
+                        setting.first_flagged_round),
+        mirror_(std::make_unique<cuda::MirrorWords[]>(setting.ranks)),
+        flagged_rounds_(setting.first_flagged_round) {
     const Group group = {SharedCall::Everyone(setting.ranks), rank};
     place_ = OrDie(AllocateChannel(pool_, world.endpoint(rank).arena(), group,
                                    kKey, setting.slots, kControlBytes));
-    auto* control = reinterpret_cast<DeviceControl*>(
-        pool_.At(place_.control, kControlBytes));
-    doorbells_.Ring(&control->send[0].published, 0);
-    doorbells_.Ring(&control->released[0].word, 0);
-    doorbells_.Ring(&control->ended.word, 0);
-    OrDie(EnterChannel(&pool_, doorbells_, rank, place_));
     if (setting.writes_memory) pool::DeviceCopies(pool_).WriteMemory();
+  }
+
+  // Fills this rank's ring with flags of its first rounds, as an earlier
+  // channel in the same memory may have.
+  void LeaveOldFlags() {
+    auto& vectors = Control(*this).flagged.vectors;
+    for (uint64_t round = flagged_rounds_;
+         round < flagged_rounds_ + cuda::kFlaggedSlots; ++round) {
+      std::byte* slot = vectors[cuda::flagged::SlotOf(round)];
+      const uint64_t word = uint64_t{cuda::flagged::FlagOf(round)} << 32 | 0xdd;
+      for (uint64_t at = 0; at < 2 * kFlaggedBytes; at += sizeof(word))
+        std::memcpy(slot + at, &word, sizeof(word));
+    }
+    pool_.coherence().PublishPayload(vectors, sizeof(vectors));
+  }
+  void CacheOldFlags(const ModelRank& peer) {
+    auto& ring = Control(peer).flagged;
+    pool_.coherence().AcquirePayload(&ring, sizeof(ring));
+  }
+
+  void Open() {
+    DeviceControl& control = Control(*this);
+    std::memset(&control.flagged, 0, sizeof(control.flagged));
+    pool_.coherence().PublishPayload(&control.flagged, sizeof(control.flagged));
+    doorbells_.Ring(&control.send[0].published, 0);
+    doorbells_.Ring(&control.released[0].word, 0);
+    doorbells_.Ring(&control.ended.word, 0);
+    OrDie(EnterChannel(&pool_, doorbells_, rank_, place_));
   }
 
   void Connect() {
     std::vector<DeviceControl*> in_pool;
     std::vector<cuda::MirrorWords*> mirror;
+    std::vector<cuda::FlaggedControl*> rings;
     for (int member = 0; member < setting_.ranks; ++member) {
       std::optional<pool::ChannelPlace> place;
       while (!(place = FindChannel(pool_, doorbells_, member, kKey)))
@@ -127,8 +166,12 @@ class ModelRank {
       mirror.push_back(&mirror_[member]);
       cuda::MemberView view = {};
       std::ranges::copy(memory.slots, view.slots);
+      rings.push_back(&in_pool.back()->flagged);
+      view.flagged = rings.back();
       members_.push_back(cuda::Mirrored(view, &mirror_[member]));
     }
+    rings_.emplace(doorbells_, std::move(rings), rank_);
+    rings_->DropPeers();
     channel_ = std::make_unique<ChannelRelay>(
         doorbells_, !setting_.writes_memory, in_pool, mirror, rank_);
     relay_ = std::make_unique<Relay>(pool_.coherence(), setting_.threads);
@@ -144,21 +187,30 @@ class ModelRank {
     for (SharedCall& call : calls) prepared.push_back(Prepare(call));
     size_t enqueued = 0;
     for (size_t first = 0; first < prepared.size();) {
+      if (prepared[first].begins_anew) {
+        std::string wrong = AwaitRelay(stop);
+        if (!wrong.empty()) return wrong;
+        if (!rings_->BeginAnew(prepared[first].model.base_round - 1,
+                               [&] { return !stop; }))
+          return "stopped";
+      }
       std::vector<ModelCall> series;
+      const bool flagged = prepared[first].relayed.flagged;
       do series.push_back(prepared[first++].model);
       while (first < prepared.size() && prepared[first].relayed.follows_on);
       for (; enqueued < first ||
-             (enqueued < prepared.size() && random() % 2 == 0);
+             (enqueued < prepared.size() && random() % 2 == 0 &&
+              !prepared[enqueued].begins_anew);
            ++enqueued) {
         channel_->Enqueue(prepared[enqueued].relayed);
         relay_->Wake();
       }
-      std::string wrong = device_.Execute(series, stop);
+      std::string wrong = flagged
+                              ? flagged_device_.Execute(series.front(), stop)
+                              : device_.Execute(series, stop);
       if (!wrong.empty()) return wrong;
     }
-    while (!channel_->idle())
-      if (stop) return "the relay does not end";
-    return "";
+    return AwaitRelay(stop);
   }
 
   void Stop() { channel_->Stop(); }
@@ -169,27 +221,62 @@ class ModelRank {
     std::unique_ptr<cuda::GpuPlan> gpu_plan;
     ModelCall model;
     RelayedCall relayed;
+    bool begins_anew = false;  // flags do, before this call
   };
+
+  std::string AwaitRelay(const std::atomic<bool>& stop) const {
+    Backoff backoff;
+    while (!channel_->idle()) {
+      if (stop) return "the relay does not end";
+      backoff.Pause();
+    }
+    return "";
+  }
+
+  // Returns the control block of a rank in this rank's view of the pool.
+  DeviceControl& Control(const ModelRank& rank) {
+    return *reinterpret_cast<DeviceControl*>(
+        pool_.At(rank.place_.control, kControlBytes));
+  }
+
+  // Returns the plan for a call with flags, or null if there is none.
+  static std::unique_ptr<cuda::GpuPlan> FlaggedPlan(
+      const plan::Request& request) {
+    if (!plan::IsFlagged(request, kFlaggedBytes)) return nullptr;
+    auto gpu_plan = std::make_unique<cuda::GpuPlan>(OrDie(cuda::MakeGpuPlan(
+        OrDie(
+            plan::MakePlan(request, plan::FlaggedGeometry(request.num_ranks))),
+        request.rank, cuda::Stripes{1, 16})));
+    return cuda::flagged::Fits(*gpu_plan) ? std::move(gpu_plan) : nullptr;
+  }
 
   Prepared Prepare(SharedCall& shared) {
     Prepared made;
     made.call = shared.call.ForMember(rank_);
+    if (shared.flagged) made.gpu_plan = FlaggedPlan(made.call->request);
+    const bool flagged = made.gpu_plan != nullptr;
     cuda::Stripes stripes = setting_.stripes;
     if (!shared.by_copies) stripes.num_blocks = shared.num_words;
-    made.gpu_plan = std::make_unique<cuda::GpuPlan>(OrDie(cuda::MakeGpuPlan(
-        OrDie(plan::MakePlan(made.call->request, shared.geometry)), rank_,
-        stripes)));
+    if (!flagged)
+      made.gpu_plan = std::make_unique<cuda::GpuPlan>(OrDie(cuda::MakeGpuPlan(
+          OrDie(plan::MakePlan(made.call->request, shared.geometry)), rank_,
+          stripes)));
     ModelCall& model = made.model;
     model.gpu_plan = made.gpu_plan.get();
     model.members = members_;
     model.self = rank_;
     model.num_words = shared.num_words;
     model.words_take_turns = shared.by_copies;
-    model.awaits_end = !shared.by_copies && std::exchange(copied_, false);
+    model.awaits_end =
+        !flagged && !shared.by_copies && std::exchange(copied_, false);
     copied_ |= shared.by_copies;
     model.num_slots = shared.geometry.num_slots;
     model.stripes = stripes;
-    model.base_round = rounds_;
+    if (flagged) {
+      made.begins_anew = cuda::flagged::BeginsAnew(flagged_rounds_);
+      if (made.begins_anew) ++flagged_rounds_;
+    }
+    model.base_round = flagged ? flagged_rounds_++ : rounds_;
     if (!shared.follows_on) series_begin_ = rounds_;
     model.series_begin = series_begin_;
     model.call = calls_++;
@@ -199,12 +286,13 @@ class ModelRank {
     model.output = made.call->output;
     model.dtype = made.call->dtype;
     model.reduce_op = made.call->reduce_op;
-    rounds_ += made.gpu_plan->rounds;
+    if (!flagged) rounds_ += made.gpu_plan->rounds;
 
     RelayedCall& relayed = made.relayed;
     relayed.plan = std::make_shared<const RelayPlan>(
         MakeRelayPlan(made.gpu_plan->sending, made.gpu_plan->receiving,
                       made.gpu_plan->rounds, setting_.ranks, rank_));
+    relayed.flagged = flagged;
     relayed.members = members_.data();
     relayed.num_words = model.num_words;
     relayed.words_take_turns = model.words_take_turns;
@@ -227,12 +315,15 @@ class ModelRank {
   const int rank_;
   const pool::Doorbells doorbells_;
   ModelDevice device_;
+  FlaggedDevice flagged_device_;
   pool::ChannelPlace place_ = {};
   std::unique_ptr<cuda::MirrorWords[]> mirror_;
   std::vector<cuda::MemberView> members_;
   std::unique_ptr<ChannelRelay> channel_;
   std::unique_ptr<Relay> relay_;
+  std::optional<FlaggedRings> rings_;
   uint64_t rounds_ = 0;
+  uint64_t flagged_rounds_;
   uint64_t series_begin_ = 0;  // rounds before the last series
   uint64_t calls_ = 0;
   bool copied_ = false;
@@ -272,7 +363,9 @@ std::string RunBatch(std::vector<std::unique_ptr<ModelRank>>& ranks,
   for (const SharedCall& call : calls)
     if (const uint64_t wrong = call.call.CountWrong(); wrong > 0)
       return std::to_string(wrong) + " wrong elements in " + call.call.Text() +
-             (call.by_copies ? ", by copies" : ", by a kernel");
+             (call.by_copies ? ", by copies"
+              : call.flagged ? ", by a kernel with flags if it can"
+                             : ", by a kernel");
   return "";
 }
 
@@ -295,6 +388,11 @@ DeviceSoakReport DeviceSoak(uint64_t seed, double seconds,
     for (int rank = 0; rank < setting.ranks; ++rank)
       ranks.push_back(
           std::make_unique<ModelRank>(world, setting, rank, random()));
+    for (auto& rank : ranks) rank->LeaveOldFlags();
+    for (auto& rank : ranks)
+      for (auto& peer : ranks)
+        if (rank != peer) rank->CacheOldFlags(*peer);
+    for (auto& rank : ranks) rank->Open();
     for (auto& rank : ranks) rank->Connect();
     ++report.worlds;
     uint64_t number = 0;

@@ -36,33 +36,37 @@ uint64_t IncoherentCache::Random::operator()() {
 }
 
 IncoherentCache::IncoherentCache(std::unique_ptr<Shadow> shadow, uint64_t seed,
-                                 std::optional<Omission> omission)
+                                 std::optional<Omission> omission,
+                                 bool adversary)
     : id_(NextId()),
       shadow_(std::move(shadow)),
       seed_(seed),
-      omission_(omission) {}
+      omission_(omission),
+      has_adversary_(adversary) {}
 
 Result<std::unique_ptr<Interposer>> IncoherentCache::Make(
-    const MappedMemory& memory, uint64_t seed,
-    std::optional<Omission> omission) {
+    const MappedMemory& memory, uint64_t seed, std::optional<Omission> omission,
+    bool adversary) {
   CXL_ASSIGN_OR_RETURN(std::unique_ptr<Shadow> shadow,
                        Shadow::Create(memory.base, memory.bytes, memory.extents,
                                       memory.world_size));
   std::unique_ptr<IncoherentCache> cache(
-      new IncoherentCache(std::move(shadow), seed, omission));
-  cache->adversary_ =
-      memory.start_thread([cache = cache.get()] { cache->EvictAndPrefetch(); });
+      new IncoherentCache(std::move(shadow), seed, omission, adversary));
+  if (adversary)
+    cache->adversary_ = memory.start_thread(
+        [cache = cache.get()] { cache->EvictAndPrefetch(); });
   return std::unique_ptr<Interposer>(std::move(cache));
 }
 
-MakeInterposer IncoherentHosts(uint64_t seed, const std::string& leave_out) {
+MakeInterposer IncoherentHosts(uint64_t seed, const std::string& leave_out,
+                               bool adversary) {
   auto next = std::make_shared<std::atomic<uint64_t>>(seed);
   return
-      [next, leave_out](
+      [next, leave_out, adversary](
           const MappedMemory& memory) -> Result<std::unique_ptr<Interposer>> {
         CXL_ASSIGN_OR_RETURN(const std::optional<Omission> omission,
                              ParseOmission(leave_out));
-        return IncoherentCache::Make(memory, (*next)++, omission);
+        return IncoherentCache::Make(memory, (*next)++, omission, adversary);
       };
 }
 
@@ -72,7 +76,7 @@ IncoherentCache::~IncoherentCache() {
     stop_ = true;
   }
   stop_changed_.notify_all();
-  adversary_.join();
+  if (adversary_.joinable()) adversary_.join();
 }
 
 IncoherentCache::Thread& IncoherentCache::Self() {
@@ -104,7 +108,7 @@ void IncoherentCache::DeviceWrite(std::byte* to, const std::byte* from,
   for (uint64_t at = 0; at < bytes;) {
     const uint64_t part = std::min(bytes - at, kPart - (begin + at) % kPart);
     shadow_->DeviceWrite(begin + at, from + at, part);
-    if (devices_write_memory_ || random.OneIn(4))
+    if (devices_write_memory_ || (has_adversary_ && random.OneIn(4)))
       shadow_->WriteBack(begin + at, part);
     Disturb(random);
     at += part;
@@ -120,7 +124,7 @@ void IncoherentCache::DeviceRead(std::byte* to, const std::byte* from,
   for (uint64_t at = 0; at < bytes;) {
     const uint64_t part = std::min(bytes - at, kPart - (begin + at) % kPart);
     // Lines that are not in the cache come from memory.
-    if (random.OneIn(8)) shadow_->Refresh(begin + at, part);
+    if (has_adversary_ && random.OneIn(8)) shadow_->Refresh(begin + at, part);
     shadow_->DeviceRead(begin + at, to + at, part);
     Disturb(random);
     at += part;
@@ -187,7 +191,7 @@ uint64_t IncoherentCache::Load(const uint64_t* flag) {
   std::lock_guard lock(self.mutex);
   if (std::exchange(self.fence_due, false)) CompleteFullFence(self);
   Disturb(self.random);
-  if (self.random.OneIn(8)) {
+  if (has_adversary_ && self.random.OneIn(8)) {
     // Without a fence, a later drop of this range may happen before the load.
     Range early = PickNoted(self.random, /*flags=*/false);
     if (self.random.OneIn(2)) early = {range.offset, 512, range.region};
@@ -222,7 +226,7 @@ void IncoherentCache::Start(Thread& thread, const Range& range, bool drop) {
                      early.offset + early.bytes;
         });
     if (overtook) continue;
-    if (!drop && part.range.region == Region::kSlot &&
+    if (!drop &&
         shadow_->LastDeviceWrite(part.range.offset, part.range.bytes) >
             thread.fenced &&
         thread.random.OneIn(2))
@@ -293,7 +297,7 @@ void IncoherentCache::EvictAndPrefetch() {
 
 // Sometimes writes back or refreshes a few lines, and delays the thread.
 void IncoherentCache::Disturb(Random& random) {
-  if (!random.OneIn(8)) return;
+  if (!has_adversary_ || !random.OneIn(8)) return;
   for (uint64_t left = random() % 4; left > 0; --left) {
     const Range range = PickNoted(random, random.OneIn(4));
     uint64_t at = random() % shadow_->bytes();

@@ -38,12 +38,15 @@ namespace jax_cxl::pool {
 //
 // An omission makes one operation of the protocol do nothing.
 //
+// Without the adversary, a line moves only if the protocol moves it. So a
+// protocol that does not move a line hangs.
+//
 // Thread-safe.
 class IncoherentCache final : public Interposer, public Cache {
  public:
   static Result<std::unique_ptr<Interposer>> Make(
       const MappedMemory& memory, uint64_t seed,
-      std::optional<Omission> omission);
+      std::optional<Omission> omission, bool adversary);
   ~IncoherentCache() override;
 
   std::byte* base() const override { return shadow_->base(); }
@@ -98,7 +101,7 @@ class IncoherentCache final : public Interposer, public Cache {
   };
 
   IncoherentCache(std::unique_ptr<Shadow> shadow, uint64_t seed,
-                  std::optional<Omission> omission);
+                  std::optional<Omission> omission, bool adversary);
 
   Thread& Self();
   Range RangeOf(const void* begin, size_t bytes) const;
@@ -126,6 +129,7 @@ class IncoherentCache final : public Interposer, public Cache {
   std::atomic<bool> devices_write_memory_{false};
   std::atomic<uint64_t> salt_{0};  // different for hosts of one seed
   const std::optional<Omission> omission_;
+  const bool has_adversary_;
 
   std::mutex threads_mutex_;
   std::vector<std::unique_ptr<Thread>> threads_;
@@ -147,7 +151,8 @@ class IncoherentCache final : public Interposer, public Cache {
 // Each pool that is opened with the result is seen through the cache of another
 // host. The first host's seed is `seed`, and each further host's seed is one
 // larger. `leave_out` is an Omission's name, or "" for none.
-MakeInterposer IncoherentHosts(uint64_t seed, const std::string& leave_out);
+MakeInterposer IncoherentHosts(uint64_t seed, const std::string& leave_out,
+                               bool adversary = true);
 
 }  // namespace jax_cxl::pool
 

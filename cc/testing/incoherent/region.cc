@@ -23,6 +23,8 @@ std::string_view RegionName(Region region) {
       "name",
       "slot",
       "recorder",
+      "flagged",
+      "flagged_words",
       "rank_ready",
       "heartbeat",
       "abort_raised",
@@ -145,7 +147,10 @@ Region RegionMap::FindInDeviceControl(uint64_t inside, bool word) {
                                                         : Region::kPublished;
   if (inside < offsetof(DeviceControl, ended)) return Region::kReleased;
   if (inside < offsetof(DeviceControl, journal)) return Region::kEnded;
-  if (inside >= offsetof(DeviceControl, flagged)) return Region::kOther;
+  if (inside >= sizeof(DeviceControl)) return Region::kOther;
+  if (inside >= offsetof(DeviceControl, flagged.vectors))
+    return Region::kFlagged;
+  if (inside >= offsetof(DeviceControl, flagged)) return Region::kFlaggedWords;
   inside -= offsetof(DeviceControl, journal);
   return word && inside % sizeof(cuda::JournalEntry) == 0 ? Region::kNameReady
                                                           : Region::kName;

@@ -26,6 +26,8 @@ enum class Region : uint8_t {
   kName,
   kSlot,
   kRecorder,
+  kFlagged,       // data with flags, of short messages between devices
+  kFlaggedWords,  // the words of their ring
   // Kinds of flags.
   kRankReady,
   kHeartbeat,

@@ -48,7 +48,7 @@ TEST_P(NothingLeftOutTest, Passes) {
 INSTANTIATE_TEST_SUITE_P(Scenarios, NothingLeftOutTest,
                          testing::Values(Scenario::kSoak, Scenario::kTalk,
                                          Scenario::kHandOver,
-                                         Scenario::kDevices));
+                                         Scenario::kDevices, Scenario::kCalm));
 
 }  // namespace
 }  // namespace jax_cxl::comm

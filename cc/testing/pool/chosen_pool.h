@@ -22,6 +22,7 @@ namespace jax_cxl::pool {
 struct Incoherence {
   uint64_t seed = 0;
   std::string leave_out;
+  bool adversary = true;
 
   // Returns nothing unless JAX_CXL_TEST_POOL is "incoherent".
   static std::optional<Incoherence> FromEnvironment() {
@@ -37,7 +38,7 @@ struct Incoherence {
 
   // Requires a spec of kind kShm.
   void ApplyTo(PoolSpec* spec) const {
-    spec->make_interposer = IncoherentHosts(seed, leave_out);
+    spec->make_interposer = IncoherentHosts(seed, leave_out, adversary);
   }
 };
 

@@ -128,29 +128,6 @@ __global__ void __launch_bounds__(kThreads + 32, 1)
     StoreWord(&mine.released, call.epoch << kValueBits | (call.base_round + 1));
 }
 
-__global__ void Wipe(const __grid_constant__ DeviceCall call) {
-  __shared__ Shared shared;
-  if (threadIdx.x == 0) shared.gave_up = 0;
-  __syncthreads();
-  bool done = true;
-  if (threadIdx.x < 32) done = AwaitReleased(call, shared, call.base_round);
-  if (__syncthreads_or(!done)) {
-    if (threadIdx.x == 0) Stop(call.status);
-    return;
-  }
-  FlaggedControl& mine = *call.members[call.self].flagged;
-  for (auto& slot : mine.vectors)
-    for (uint64_t i = threadIdx.x * 16; i < sizeof(slot); i += blockDim.x * 16)
-      StoreVolatile(slot + i, make_uint4(0, 0, 0, 0));
-  FenceSystem();
-  __syncthreads();
-  if (threadIdx.x == 0)
-    StoreWord(&mine.released, call.epoch << kValueBits | (call.base_round + 1));
-  // Slots that a peer has not cleared yet may contain the flags that come next.
-  if (threadIdx.x < 32) done = AwaitReleased(call, shared, call.base_round + 1);
-  if (__syncthreads_or(!done) && threadIdx.x == 0) Stop(call.status);
-}
-
 template <typename AnyLists>
 AnyLists ListsOf(const DeviceCall& call, const FlaggedPlan& gpu_plan) {
   AnyLists lists = {};
@@ -191,17 +168,6 @@ constexpr bool Fit(const DeviceCall& call) {
 }  // namespace
 }  // namespace flagged
 
-bool FitsFlagged(const GpuPlan& gpu_plan) {
-  const auto to_slot = [](const DeviceStep& step) {
-    return step.kind == DeviceStepKind::kReduceToSlot ||
-           step.kind == DeviceStepKind::kReduceToBoth;
-  };
-  return gpu_plan.rounds == 1 &&
-         gpu_plan.sending.size() + gpu_plan.receiving.size() <=
-             flagged::kMaxSteps &&
-         std::ranges::none_of(gpu_plan.receiving, to_slot);
-}
-
 uint32_t FlaggedBlocks(const GpuPlan& gpu_plan) {
   uint64_t put = 0, get = 0;
   for (const DeviceStep& step : gpu_plan.sending)
@@ -223,22 +189,14 @@ cudaError_t LaunchFlagged(const DeviceCall& call, const FlaggedPlan& gpu_plan,
   return cudaGetLastError();
 }
 
-cudaError_t LaunchWipe(const DeviceCall& call, cudaStream_t stream) {
-  flagged::Wipe<<<1, flagged::kThreads, 0, stream>>>(call);
-  return cudaGetLastError();
-}
-
 cudaError_t PreloadFlagged() {
   cudaFuncAttributes attributes;
   if (cudaError_t error = cudaFuncGetAttributes(
           &attributes, flagged::Exchange<flagged::FewLists>);
       error != cudaSuccess)
     return error;
-  if (cudaError_t error = cudaFuncGetAttributes(
-          &attributes, flagged::Exchange<flagged::AllLists>);
-      error != cudaSuccess)
-    return error;
-  return cudaFuncGetAttributes(&attributes, flagged::Wipe);
+  return cudaFuncGetAttributes(&attributes,
+                               flagged::Exchange<flagged::AllLists>);
 }
 
 }  // namespace jax_cxl::cuda

@@ -17,10 +17,6 @@
 // a member has begun a call, and that it has read all data of a round.
 namespace jax_cxl::cuda {
 
-// Returns true if the kernel can execute the plan: it has one round, and no
-// step depends on received data. The result is the same on all ranks.
-bool FitsFlagged(const GpuPlan& gpu_plan);
-
 // The part of a call that travels with the launch.
 struct FlaggedPlan {
   const DeviceStep* sending;  // their numbers are in DeviceCall
@@ -35,16 +31,6 @@ cudaError_t LaunchFlagged(const DeviceCall& call, const FlaggedPlan& gpu_plan,
 
 // Returns the number of thread blocks, so that each thread has little work.
 uint32_t FlaggedBlocks(const GpuPlan& gpu_plan);
-
-// Flags have 32 bits. Before they start again, this clears the ring, after all
-// peers have read its contents, and waits until the peers have cleared theirs.
-// It takes the place of round `call.base_round`.
-cudaError_t LaunchWipe(const DeviceCall& call, cudaStream_t stream);
-
-// Returns true if the ring must be cleared in place of this round.
-constexpr bool MustWipe(uint64_t round) {
-  return static_cast<uint32_t>(round + 1) == 0;
-}
 
 // See executor.h.
 cudaError_t PreloadFlagged();

@@ -7,8 +7,8 @@
 #include "cc/engine/cuda/block.cuh"
 #include "cc/engine/cuda/device_call.h"
 #include "cc/engine/cuda/device_memory.cuh"
+#include "cc/engine/gpu_plan/flagged_ring.h"
 #include "cc/engine/gpu_plan/gpu_plan.h"
-#include "cc/plan/gpu_geometry.h"
 
 // The parts of the kernel for short messages (flagged.h): the steps of a call,
 // the units of data that its threads share, the place of a unit and its flags
@@ -17,12 +17,6 @@ namespace jax_cxl::cuda::flagged {
 
 // Threads of a block that move data. One more warp watches the peers.
 inline constexpr uint32_t kThreads = 512;
-
-// Bytes of data that a thread moves at once.
-inline constexpr uint64_t kUnitBytes = 16;
-
-// The largest number of steps of both directions together.
-inline constexpr uint32_t kMaxSteps = 2 * kMaxMembers + 8;
 
 // A step of a short message, whose offsets are small. The fields have the same
 // meaning as in DeviceStep.
@@ -57,12 +51,8 @@ struct Task {
   const ShortStep* receiving;
 };
 
-__host__ __device__ constexpr uint64_t NumUnits(uint64_t bytes) {
-  return (bytes + kUnitBytes - 1) / kUnitBytes;
-}
-
 __device__ inline uint32_t FlagOf(const DeviceCall& call) {
-  return static_cast<uint32_t>(call.base_round + 1);
+  return FlagOf(call.base_round);
 }
 
 // Never equal to a word that was never written.
@@ -71,36 +61,26 @@ __device__ inline uint64_t ExpectedCall(const DeviceCall& call) {
 }
 
 __device__ inline uint32_t SlotOf(const DeviceCall& call) {
-  return static_cast<uint32_t>(call.base_round % kFlaggedSlots);
+  return static_cast<uint32_t>(SlotOf(call.base_round));
 }
 
-// The place of a unit of a member's data in the ring: two vectors of 16 bytes,
-// each half data and half flags. The first vectors of neighbouring units are
-// adjacent, and so are the second ones, so that a warp's loads and stores are
-// contiguous.
+// The place of a unit of a member's data in the ring.
 struct UnitVectors {
-  static constexpr uint64_t kGroup = 32;  // units
-
   std::byte* low;
   std::byte* high;
 
   // `at` is a byte offset in the slot.
   __device__ UnitVectors(const Task& task, int member, uint64_t at) {
-    const uint64_t unit = at / kUnitBytes;
-    low = task.rings[member]->vectors[SlotOf(task.call)] +
-          (unit / kGroup * kGroup * 2 + unit % kGroup) * kVectorBytes;
-    high = low + kGroup * kVectorBytes;
+    std::byte* slot = task.rings[member]->vectors[SlotOf(task.call)];
+    low = slot + LowVector(at / kUnitBytes);
+    high = slot + HighVector(at / kUnitBytes);
   }
 
   __device__ void Store(uint4 v, uint32_t flag) const {
     StoreVolatile(low, make_uint4(v.x, flag, v.y, flag));
     StoreVolatile(high, make_uint4(v.z, flag, v.w, flag));
   }
-
- private:
-  static constexpr uint64_t kVectorBytes = 16;
 };
-static_assert(plan::kFlaggedBytes % (UnitVectors::kGroup * kUnitBytes) == 0);
 
 // A unit that may not have arrived yet.
 struct Arriving {

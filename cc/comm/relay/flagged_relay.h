@@ -1,0 +1,65 @@
+#ifndef JAX_CXL_COMM_RELAY_FLAGGED_RELAY_H_
+#define JAX_CXL_COMM_RELAY_FLAGGED_RELAY_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "cc/comm/relay/flagged_rings.h"
+#include "cc/comm/relay/relay_plan.h"
+#include "cc/pool/coherence/doorbell.h"
+
+namespace jax_cxl::comm {
+
+// The host's part in short calls, whose data carry flags, in a pool without
+// coherence. The device writes the data and the words of its ring into the
+// pool, and polls those of the peers there. No doorbell passes through a host:
+//
+//   device writes data with flags -> its host, which sees the flags too, writes
+//   the lines back
+//   device polls the lines of a peer -> its host drops these lines, again and
+//   again, until the device has read them
+//
+// Flags say which data are new, so no result depends on when the host does
+// this. A line that was not written back, or not dropped, only arrives later.
+//
+// Not thread-safe.
+class FlaggedRelay {
+ public:
+  // `write_back` is true if writes of devices may stay in this host's cache.
+  FlaggedRelay(const pool::Doorbells& doorbells, bool write_back,
+               FlaggedRings rings, int self);
+
+  // Begins a call: one round of the rings.
+  void Begin(const RelayPlan& plan, uint64_t round);
+
+  // Does what is possible without waiting. Returns true once the device has
+  // ended the call, and what it has written is in the pool.
+  bool Advance();
+
+ private:
+  // Units of a slot.
+  struct Units {
+    uint64_t first = 0;
+    uint64_t last = 0;  // the end
+  };
+
+  std::vector<pool::Part> Lines(const std::vector<Units>& units,
+                                int member) const;
+  bool HasArrived(uint64_t unit) const;
+  bool WrittenHasArrived();
+
+  const pool::Doorbells doorbells_;
+  const bool write_back_;
+  const FlaggedRings rings_;
+  const int self_;
+
+  // Of the current call.
+  uint64_t round_ = 0;
+  std::vector<Units> written_;  // that the cache does not hold yet
+  std::vector<pool::Part> to_write_back_;
+  std::vector<pool::Part> to_drop_;
+};
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_COMM_RELAY_FLAGGED_RELAY_H_

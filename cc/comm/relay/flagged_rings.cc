@@ -1,0 +1,42 @@
+#include "cc/comm/relay/flagged_rings.h"
+
+#include <cstring>
+
+#include "cc/comm/call/backoff.h"
+
+namespace jax_cxl::comm {
+
+void FlaggedRings::DropPeers() const {
+  for (int member = 0; member < num_members(); ++member)
+    if (member != self_)
+      doorbells_.coherence().AcquirePayload(rings_[member],
+                                            sizeof(*rings_[member]));
+}
+
+bool FlaggedRings::BeginAnew(uint64_t round,
+                             const std::function<bool()>& go_on) const {
+  if (!Await(round, go_on)) return false;
+  cuda::FlaggedControl& mine = ring(self_);
+  std::memset(mine.vectors, 0, sizeof(mine.vectors));
+  doorbells_.coherence().PublishPayload(mine.vectors, sizeof(mine.vectors));
+  doorbells_.Ring(&mine.released, round + 1);
+  if (!Await(round + 1, go_on)) return false;
+  DropPeers();
+  return true;
+}
+
+// Waits until all peers have read so many rounds.
+bool FlaggedRings::Await(uint64_t rounds,
+                         const std::function<bool()>& go_on) const {
+  Backoff backoff;
+  for (int member = 0; member < num_members(); ++member) {
+    while (member != self_ &&
+           doorbells_.Read(&rings_[member]->released) < rounds) {
+      if (!go_on()) return false;
+      backoff.Pause();
+    }
+  }
+  return true;
+}
+
+}  // namespace jax_cxl::comm

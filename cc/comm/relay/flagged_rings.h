@@ -1,0 +1,46 @@
+#ifndef JAX_CXL_COMM_RELAY_FLAGGED_RINGS_H_
+#define JAX_CXL_COMM_RELAY_FLAGGED_RINGS_H_
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "cc/engine/gpu_plan/channel_words.h"
+#include "cc/pool/coherence/doorbell.h"
+
+namespace jax_cxl::comm {
+
+// The host's view of the rings for short messages
+// (cc/engine/gpu_plan/flagged_ring.h) of a channel's members.
+class FlaggedRings {
+ public:
+  // `rings` has an element per member.
+  FlaggedRings(const pool::Doorbells& doorbells,
+               std::vector<cuda::FlaggedControl*> rings, int self)
+      : doorbells_(doorbells), rings_(std::move(rings)), self_(self) {}
+
+  cuda::FlaggedControl& ring(int member) const { return *rings_[member]; }
+  int num_members() const { return static_cast<int>(rings_.size()); }
+
+  // Drops all lines of the peers' rings from this host's cache. Call it when
+  // the peers have cleared their rings. Otherwise a line of an earlier channel
+  // in the same memory, or of the flags before, may look like new data.
+  void DropPeers() const;
+
+  // Takes the place of `round`, in which flags begin anew: waits until all
+  // peers have read this member's ring, clears it, and waits until the peers
+  // have cleared theirs. This member's device must have ended its calls. Calls
+  // `go_on` while it waits, and returns false once that returns false.
+  bool BeginAnew(uint64_t round, const std::function<bool()>& go_on) const;
+
+ private:
+  bool Await(uint64_t rounds, const std::function<bool()>& go_on) const;
+
+  const pool::Doorbells doorbells_;
+  const std::vector<cuda::FlaggedControl*> rings_;
+  const int self_;
+};
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_COMM_RELAY_FLAGGED_RINGS_H_

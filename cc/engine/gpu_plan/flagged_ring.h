@@ -1,0 +1,56 @@
+#ifndef JAX_CXL_ENGINE_GPU_PLAN_FLAGGED_RING_H_
+#define JAX_CXL_ENGINE_GPU_PLAN_FLAGGED_RING_H_
+
+#include <cstdint>
+
+#include "cc/engine/gpu_plan/channel_words.h"
+#include "cc/engine/gpu_plan/gpu_plan.h"
+
+// How short messages lie in a member's ring (cc/engine/cuda/flagged/flagged.h),
+// for kernels, for hosts and for models. Every 8 bytes are 4 bytes of data and
+// a flag of 4 bytes, which says to which round the data belong.
+namespace jax_cxl::cuda::flagged {
+
+// Bytes of data that a thread moves at once.
+inline constexpr uint64_t kUnitBytes = 16;
+
+// A unit takes two vectors, each half data and half flags. The first vectors of
+// a group of units are adjacent, and so are the second ones, so that a warp's
+// loads and stores are contiguous.
+inline constexpr uint64_t kVectorBytes = 16;
+inline constexpr uint64_t kGroup = 32;  // units
+static_assert(plan::kFlaggedBytes % (kGroup * kUnitBytes) == 0);
+
+// Return the offsets of a unit's vectors in the slot.
+constexpr uint64_t LowVector(uint64_t unit) {
+  return (unit / kGroup * kGroup * 2 + unit % kGroup) * kVectorBytes;
+}
+constexpr uint64_t HighVector(uint64_t unit) {
+  return LowVector(unit) + kGroup * kVectorBytes;
+}
+
+constexpr uint64_t NumUnits(uint64_t bytes) {
+  return (bytes + kUnitBytes - 1) / kUnitBytes;
+}
+
+constexpr uint64_t SlotOf(uint64_t round) { return round % kFlaggedSlots; }
+
+// The flag of a round, which is never 0.
+constexpr uint32_t FlagOf(uint64_t round) {
+  return static_cast<uint32_t>(round + 1);
+}
+
+// Returns true if flags begin anew. All members then clear their rings in place
+// of this round (cc/comm/relay/flagged_rings.h).
+constexpr bool BeginsAnew(uint64_t round) { return FlagOf(round) == 0; }
+
+// The largest number of steps of both directions together.
+inline constexpr uint32_t kMaxSteps = 2 * kMaxMembers + 8;
+
+// Returns true if a short message can execute the plan: it has one round, and
+// no step depends on received data. The result is the same on all ranks.
+bool Fits(const GpuPlan& gpu_plan);
+
+}  // namespace jax_cxl::cuda::flagged
+
+#endif  // JAX_CXL_ENGINE_GPU_PLAN_FLAGGED_RING_H_
