@@ -12,8 +12,8 @@ namespace {
 namespace flagged = cuda::flagged;
 
 // The words of a ring: all that lies before the data.
-constexpr size_t kWordBytes = offsetof(cuda::FlaggedControl, calls) +
-                              sizeof(cuda::FlaggedControl::calls);
+constexpr size_t kWordBytes =
+    offsetof(cuda::FlaggedControl, calls) + sizeof(cuda::FlaggedControl::calls);
 
 // Returns true if both flags of a vector are of `flag` or later. A peer that
 // has the data may have let this device write later ones.
@@ -79,8 +79,7 @@ bool FlaggedRelay::Advance() {
 // Returns the memory of the units, in adjacent parts where possible.
 std::vector<pool::Part> FlaggedRelay::Lines(const std::vector<Units>& units,
                                             int member) const {
-  const std::byte* slot =
-      rings_.ring(member).vectors[flagged::SlotOf(round_)];
+  const std::byte* slot = rings_.ring(member).vectors[flagged::SlotOf(round_)];
   std::vector<pool::Part> lines;
   const auto add = [&](uint64_t begin, uint64_t bytes) {
     if (!lines.empty()) {
@@ -95,8 +94,8 @@ std::vector<pool::Part> FlaggedRelay::Lines(const std::vector<Units>& units,
   };
   for (const Units& range : units) {
     for (uint64_t first = range.first; first < range.last;) {
-      const uint64_t end = std::min(
-          range.last, (first / flagged::kGroup + 1) * flagged::kGroup);
+      const uint64_t end =
+          std::min(range.last, (first / flagged::kGroup + 1) * flagged::kGroup);
       const uint64_t bytes = (end - first) * flagged::kVectorBytes;
       add(flagged::LowVector(first), bytes);
       add(flagged::HighVector(first), bytes);

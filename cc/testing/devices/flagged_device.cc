@@ -56,12 +56,13 @@ std::string FlaggedDevice::Execute(const ModelCall& call,
   if (!AwaitPeers(
           [&](int member) {
             return (sources >> member & 1) == 0 ||
-                   copies_.LoadWord(&call.members[member].flagged->calls[calls]) ==
-                       expected;
+                   copies_.LoadWord(
+                       &call.members[member].flagged->calls[calls]) == expected;
           },
           stop))
     return "stopped";
-  copies_.StoreWord(&mine.released, call.epoch << pool::kValueBits | (round + 1));
+  copies_.StoreWord(&mine.released,
+                    call.epoch << pool::kValueBits | (round + 1));
   return "";
 }
 
@@ -141,7 +142,8 @@ bool FlaggedDevice::Receive(const DeviceStep& step,
 }
 
 uint64_t FlaggedDevice::ReleasedBy(int member) const {
-  const uint64_t word = copies_.LoadWord(&call_->members[member].flagged->released);
+  const uint64_t word =
+      copies_.LoadWord(&call_->members[member].flagged->released);
   return word >> pool::kValueBits == call_->epoch ? word & pool::kValueMask : 0;
 }
 
