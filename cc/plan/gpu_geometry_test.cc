@@ -1,5 +1,3 @@
-// Sanitizers: none. It computes with values, and compares the results.
-
 #include "cc/plan/gpu_geometry.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,3 @@
-// Sanitizers: none. It computes with values, and compares the results.
-
 #include "cc/comm/call/tuning.h"
 
 #include <gtest/gtest.h>

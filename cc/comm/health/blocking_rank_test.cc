@@ -1,5 +1,3 @@
-// Sanitizers: none. It computes with values, and compares the results.
-
 #include "cc/comm/health/blocking_rank.h"
 
 #include <gtest/gtest.h>

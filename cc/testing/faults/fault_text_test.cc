@@ -1,5 +1,3 @@
-// Sanitizers: none. It computes with values, and compares the results.
-
 #include <gtest/gtest.h>
 
 #include <string>

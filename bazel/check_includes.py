@@ -1,0 +1,60 @@
+"""Checks that C++ files include only the folders that the BUILD.bazel beside them names.
+
+    python bazel/check_includes.py
+
+Bazel finds a wrong include when it compiles the file. This finds it for all files in a second, and
+also an include of a folder that only another folder's `deps` name.
+"""
+
+import ast
+import pathlib
+import re
+import sys
+from collections.abc import Iterator
+
+_ROOT = pathlib.Path(__file__).resolve().parent.parent
+_INCLUDE = re.compile(r'^#include "(cc/[^"]+)/[^/"]+"', re.MULTILINE)
+_OF_TESTS = ("_test.cc", "_benchmark.cc")
+
+
+def _rule(build: pathlib.Path) -> dict[str, set[str]]:
+    """Returns the folders that each list of the file's rule names: deps, test_deps, headers."""
+    named: dict[str, set[str]] = {}
+    for call in ast.walk(ast.parse(build.read_text())):
+        if not isinstance(call, ast.Call):
+            continue
+        for keyword in call.keywords:
+            if keyword.arg in ("deps", "test_deps", "headers"):
+                labels = (node.value for node in ast.walk(keyword.value) if _is_text(node))
+                folders = {label.removeprefix("//").partition(":")[0] for label in labels}
+                named.setdefault(keyword.arg, set()).update(folders)
+    return named
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def _wrong(build: pathlib.Path) -> Iterator[str]:
+    """Yields a line for each include of a folder that the rule does not name."""
+    named = _rule(build)
+    own = build.parent.relative_to(_ROOT).as_posix()
+    library = {own} | named.get("deps", set()) | named.get("headers", set())
+    for file in sorted(build.parent.iterdir()):
+        if file.suffix not in (".h", ".cc", ".cu", ".cuh"):
+            continue
+        tests = named.get("test_deps", set()) if file.name.endswith(_OF_TESTS) else set()
+        for folder in _INCLUDE.findall(file.read_text()):
+            if folder not in library | tests:
+                yield f"{file.relative_to(_ROOT)} includes {folder}, which {own}/BUILD.bazel lacks"
+
+
+def main() -> int:
+    """Prints what is wrong. Returns 1 if anything is."""
+    wrong = [line for build in sorted(_ROOT.glob("cc/**/BUILD.bazel")) for line in _wrong(build)]
+    print("\n".join(wrong))
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
