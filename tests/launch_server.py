@@ -10,7 +10,6 @@ again for the ranks (forked_launch.py). Two jobs of one server have the same has
 import array
 import concurrent.futures
 import contextlib
-import importlib
 import json
 import os
 import signal
@@ -138,6 +137,5 @@ def _launch(request: Any, stdout: int, stderr: int) -> None:
 
 if __name__ == "__main__":
     with socket.socket(fileno=int(sys.argv[1])) as _requests:
-        for _module in sys.argv[2].split(","):
-            importlib.import_module(_module)
+        forked_launch.import_modules(sys.argv[2])
         _serve(_requests)

@@ -3,7 +3,6 @@
 #include <cstring>
 #include <utility>
 
-#include "cc/comm/call/backoff.h"
 #include "cc/comm/cuda/device_channel_reading.h"
 #include "cc/engine/cuda/executor.h"
 #include "cc/engine/cuda/flagged/flagged.h"
@@ -213,22 +212,6 @@ Status DeviceChannel::LaunchFlagged(cuda::DeviceCall call,
            connection_.members().data(), gpu_plan.flagged_blocks},
           stream),
       "launching a collective");
-}
-
-// The host clears the ring, once the device has ended all calls before.
-Status DeviceChannel::BeginFlagsAnew() {
-  if (calls_ > 1 && !last_recorded_)
-    CXL_RETURN_IF_ERROR(cuda::CudaStatus(
-        cudaEventRecord(last_done_, last_stream_), "cudaEventRecord"));
-  CXL_RETURN_IF_ERROR(cuda::CudaStatus(cudaEventSynchronize(last_done_),
-                                       "cudaEventSynchronize"));
-  Backoff backoff;
-  const auto go_on = [&] { return Read(status_.get()->abort) == 0; };
-  while (channel_relay_ != nullptr && !channel_relay_->idle() && go_on())
-    backoff.Pause();
-  if (rings_->BeginAnew(flagged_rounds_, go_on)) return OkStatus();
-  return Error(Code::kFailedPrecondition,
-               "a collective of this process has failed before");
 }
 
 Result<cudaStream_t> DeviceChannel::Enqueue(const Call& call, bool aside,

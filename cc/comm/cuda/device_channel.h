@@ -109,13 +109,13 @@ class DeviceChannel {
                     Path path, const cuda::Shape& shape, bool in_series);
   Status LaunchFlagged(cuda::DeviceCall call, const StoredPlan& gpu_plan,
                        cudaStream_t stream);
-  Status BeginFlagsAnew();
   Result<cuda::CopyTimes> TakeTimes(uint64_t place);
   void Note(const Call& call, const pool::CallDescriptor& descriptor,
             const StoredPlan& gpu_plan);
 
   // In device_channel_opening.cc, with Open and Connect.
   Status FinishConnecting();
+  Status BeginFlagsAnew();
   void OpenRings();
   Status OpenRelay();
   Status UploadMembers();

@@ -1,5 +1,5 @@
-// How DeviceChannel opens and connects, before its first call. This belongs to
-// the enqueuing side.
+// How DeviceChannel opens and connects, before its first call, and how it
+// begins flags anew. This belongs to the enqueuing side.
 
 #include <chrono>
 #include <memory>
@@ -8,7 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "cc/comm/call/backoff.h"
 #include "cc/comm/cuda/device_channel.h"
+#include "cc/comm/cuda/device_channel_reading.h"
 #include "cc/engine/cuda/executor.h"
 
 namespace jax_cxl::comm {
@@ -80,7 +82,7 @@ Status DeviceChannel::OpenRelay() {
   }
   channel_relay_ = std::make_unique<ChannelRelay>(
       connection_.doorbells(), !options_.gpu_writes_memory, std::move(in_pool),
-      std::move(mirror), connection_.group().self);
+      std::move(mirror), *rings_, connection_.group().self);
   connection_.Mirror(mirror_.get());
   relay_->Add(channel_relay_.get());
   return OkStatus();
@@ -100,6 +102,22 @@ Status DeviceChannel::UploadMembers() {
                        "copying a channel to the device"));
   connected_ = true;
   return OkStatus();
+}
+
+// The host clears the ring, once the device has ended all calls before.
+Status DeviceChannel::BeginFlagsAnew() {
+  if (calls_ > 1 && !last_recorded_)
+    CXL_RETURN_IF_ERROR(cuda::CudaStatus(
+        cudaEventRecord(last_done_, last_stream_), "cudaEventRecord"));
+  CXL_RETURN_IF_ERROR(cuda::CudaStatus(cudaEventSynchronize(last_done_),
+                                       "cudaEventSynchronize"));
+  Backoff backoff;
+  const auto go_on = [&] { return Read(status_.get()->abort) == 0; };
+  while (channel_relay_ != nullptr && !channel_relay_->idle() && go_on())
+    backoff.Pause();
+  if (rings_->BeginAnew(flagged_rounds_, go_on)) return OkStatus();
+  return Error(Code::kFailedPrecondition,
+               "a collective of this process has failed before");
 }
 
 }  // namespace jax_cxl::comm

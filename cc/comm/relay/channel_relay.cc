@@ -20,26 +20,18 @@ uint32_t WordOf(const RelayedCall& call, uint64_t round) {
                                call.num_words);
 }
 
-FlaggedRings RingsOf(const pool::Doorbells& doorbells,
-                     const std::vector<cuda::DeviceControl*>& in_pool,
-                     int self) {
-  std::vector<cuda::FlaggedControl*> rings;
-  for (cuda::DeviceControl* control : in_pool)
-    rings.push_back(&control->flagged);
-  return FlaggedRings(doorbells, std::move(rings), self);
-}
-
 }  // namespace
 
 ChannelRelay::ChannelRelay(const pool::Doorbells& doorbells, bool write_back,
                            std::vector<cuda::DeviceControl*> in_pool,
-                           std::vector<cuda::MirrorWords*> mirror, int self)
+                           std::vector<cuda::MirrorWords*> mirror,
+                           FlaggedRings rings, int self)
     : doorbells_(doorbells),
       write_back_(write_back),
       in_pool_(std::move(in_pool)),
       mirror_(std::move(mirror)),
       self_(self),
-      flagged_(doorbells, write_back, RingsOf(doorbells, in_pool_, self), self),
+      flagged_(doorbells, write_back, std::move(rings), self),
       peers_(in_pool_.size()) {
   // Streams compare words as numbers that wrap around, so the words need a
   // start value: see DeviceConnection::InitializeWords.

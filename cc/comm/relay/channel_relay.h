@@ -70,7 +70,8 @@ class ChannelRelay {
   // `write_back` is true if writes of devices may stay in this host's cache.
   ChannelRelay(const pool::Doorbells& doorbells, bool write_back,
                std::vector<cuda::DeviceControl*> in_pool,
-               std::vector<cuda::MirrorWords*> mirror, int self);
+               std::vector<cuda::MirrorWords*> mirror, FlaggedRings rings,
+               int self);
 
   // Adds a call. The relay handles calls in the order in which they are
   // enqueued.

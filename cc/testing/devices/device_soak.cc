@@ -173,7 +173,7 @@ class ModelRank {
     rings_.emplace(doorbells_, std::move(rings), rank_);
     rings_->DropPeers();
     channel_ = std::make_unique<ChannelRelay>(
-        doorbells_, !setting_.writes_memory, in_pool, mirror, rank_);
+        doorbells_, !setting_.writes_memory, in_pool, mirror, *rings_, rank_);
     relay_ = std::make_unique<Relay>(pool_.coherence(), setting_.threads);
     relay_->Add(channel_.get());
   }
