@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <utility>
 
 #include "cc/engine/gpu_plan/flagged_ring.h"
@@ -51,12 +52,12 @@ void FlaggedRelay::Begin(const RelayPlan& plan, uint64_t round) {
                         std::back_inserter(written_));
   to_write_back_ = Lines(written_, self_);
   to_drop_.clear();
+  not_begun_.clear();
   for (int member = 0; member < rings_.num_members(); ++member) {
     if (member == self_) continue;
     to_drop_.push_back({&rings_.ring(member), kWordBytes});
     for (const RelayPlan::Arrival& arrival : plan.arrivals[member])
-      std::ranges::copy(Lines(units(arrival.read), member),
-                        std::back_inserter(to_drop_));
+      not_begun_.push_back({member, Lines(units(arrival.read), member)});
   }
 }
 
@@ -72,8 +73,25 @@ bool FlaggedRelay::Advance() {
     coherence.PublishDeviceParts(to_write_back_);
     to_write_back_.clear();
   }
-  if (!read) coherence.AcquireParts(to_drop_);
+  if (!read) Drop();
   return read && to_write_back_.empty();
+}
+
+// A wait for a late member costs little: of that member, only the words are
+// dropped.
+void FlaggedRelay::Drop() {
+  doorbells_.coherence().AcquireParts(to_drop_);
+  std::erase_if(not_begun_, [this](const Polled& polled) {
+    if (!HasBegun(polled.member)) return false;
+    std::ranges::copy(polled.lines, std::back_inserter(to_drop_));
+    return true;
+  });
+}
+
+bool FlaggedRelay::HasBegun(int member) const {
+  const uint64_t word = __atomic_load_n(
+      &rings_.ring(member).calls[flagged::SlotOf(round_)], __ATOMIC_ACQUIRE);
+  return (word & ~cuda::kValueMask) == cuda::CallWord(round_ + 1, 0);
 }
 
 // Returns the memory of the units, in adjacent parts where possible.

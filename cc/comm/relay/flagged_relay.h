@@ -17,7 +17,8 @@ namespace jax_cxl::comm {
 //   device writes data with flags -> its host, which sees the flags too, writes
 //   the lines back
 //   device polls the lines of a peer -> its host drops these lines, again and
-//   again, until the device has read them
+//   again, from the peer's word that it has begun the call until the device has
+//   read them
 //
 // Flags say which data are new, so no result depends on when the host does
 // this. A line that was not written back, or not dropped, only arrives later.
@@ -43,10 +44,18 @@ class FlaggedRelay {
     uint64_t last = 0;  // the end
   };
 
+  // What the device polls of another member.
+  struct Polled {
+    int member = 0;
+    std::vector<pool::Part> lines;  // of its data
+  };
+
   std::vector<pool::Part> Lines(const std::vector<Units>& units,
                                 int member) const;
   bool HasArrived(uint64_t unit) const;
   bool WrittenHasArrived();
+  void Drop();
+  bool HasBegun(int member) const;
 
   const pool::Doorbells doorbells_;
   const bool write_back_;
@@ -57,6 +66,7 @@ class FlaggedRelay {
   uint64_t round_ = 0;
   std::vector<Units> written_;  // that the cache does not hold yet
   std::vector<pool::Part> to_write_back_;
+  std::vector<Polled> not_begun_;  // members that have not begun the call
   std::vector<pool::Part> to_drop_;
 };
 

@@ -76,6 +76,11 @@ class FlaggedRelayTest : public testing::Test {
     for (uint64_t unit = 64; unit < 96; ++unit) Put(unit);
   }
 
+  // The peer's word says that it has begun the call.
+  void PeerBegins() {
+    rings_[1].calls[flagged::SlotOf(kRound)] = cuda::CallWord(kRound + 1, 99);
+  }
+
   // The device has read everything.
   void Release() {
     rings_[0].released = kEpoch << pool::kValueBits | (kRound + 1);
@@ -114,6 +119,14 @@ TEST_F(FlaggedRelayTest, WritesBackExactlyTheDataOnceAllFlagsAreThere) {
 TEST_F(FlaggedRelayTest, DropsWhatTheDevicePollsUntilItHasRead) {
   FlaggedRelay relay = Begin(true);
   PutAll();
+  EXPECT_FALSE(relay.Advance());
+  EXPECT_FALSE(relay.Advance());
+  const RecordingCache::Ranges words = {{&rings_[1], kWords},
+                                        {&rings_[1], kWords}};
+  EXPECT_EQ(cache_.dropped, words);
+
+  PeerBegins();
+  EXPECT_FALSE(relay.Advance());  // sees it
   const RecordingCache::Ranges polled = {
       {&rings_[1], kWords},
       {Slot(1) + flagged::LowVector(0), 16},
