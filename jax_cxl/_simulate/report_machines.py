@@ -109,18 +109,18 @@ writes cache lines back and drops them in between
 ([decision 18](decisions/0018-gpus-without-coherence.md)). In the model, four threads for each GPU
 write back {c.WRITE_BACK_RATE / c.GB:.0f} GB/s and drop {c.DROP_RATE / c.GB:.0f} GB/s while other
 rounds are copied. Each rate was measured by itself, on a Xeon with ordinary memory as the pool.
-There are no flags between the data. All other figures on this page, the paper's too, are without
-flushes.
+The model has no flags between the data of these pools. The code has them in short calls, which are
+therefore faster than here. All other figures on this page, the paper's too, are without flushes.
 
 {markdown(header, rows)}
 
-These ratios are lower than those of
-[two H100s](cuda-performance.md#pools-without-hardware-coherence) with an emulated pool. There calls
-in a `flush` pool took 1.6 to 2.9 times as long as in a `coherent` pool at 4 KiB, 1.3 to 1.7 times
-at 1 MiB, 1.2 to 1.6 times at 16 MiB and 1.05 to 1.4 times at 256 MiB. The model leaves out three
+From 1 MiB on, these ratios are lower than those of
+[two H200s](cuda-performance.md#pools-without-hardware-coherence) with an emulated pool. There calls
+in a `flush` pool took 1.1 times as long as in a `coherent` pool at 4 KiB, 1.2 to 1.7 times
+at 1 MiB, 1.2 to 1.4 times at 16 MiB and 1.1 to 1.4 times at 256 MiB. The model leaves out three
 things: the threads that flush also poll, they pass calls on one after another, and write-backs and
 copies share the memory of the processor. Four threads for each GPU wrote back and dropped 48 to
-55 GB/s together there, beside copies of 256 MiB in both directions. The modelled links carry
+55 GB/s together on two H100s, beside copies of 256 MiB in both directions. The modelled links carry
 {both / c.GB:.0f} GB/s, both directions together, so these threads would not be their limit."""
 
 
