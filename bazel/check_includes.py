@@ -52,7 +52,8 @@ def _wrong(build: pathlib.Path) -> Iterator[str]:
 def main() -> int:
     """Prints what is wrong. Returns 1 if anything is."""
     wrong = [line for build in sorted(_ROOT.glob("cc/**/BUILD.bazel")) for line in _wrong(build)]
-    print("\n".join(wrong))
+    for line in wrong:
+        print(line)
     return int(bool(wrong))
 
 

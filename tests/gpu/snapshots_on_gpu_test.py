@@ -22,7 +22,7 @@ def _gpus() -> list[jax.Device]:
         return []
 
 
-@unittest.skipUnless(_gpus(), "needs a GPU")
+@unittest.skipUnless(_gpus(), "JAX has no GPU here, and under pytest never: run the file by itself")
 class SnapshotsOnGpuTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()

@@ -26,11 +26,11 @@
 namespace jax_cxl::comm {
 
 enum class Scenario : uint8_t {
-  kSoak,      // random collectives, checked against plain loops
-  kTalk,      // texts that ranks pass on: identities, mismatches, reasons
-  kHandOver,  // the promises of Coherence, without the protocol
-  kDevices,   // random collectives of modelled GPUs
-  kCalm,      // the same, and no line moves unless the protocol moves it
+  kSoak,         // random collectives, checked against plain loops
+  kTalk,         // texts that ranks pass on: identities, mismatches, reasons
+  kHandOver,     // the promises of Coherence, without the protocol
+  kDevices,      // random collectives of modelled GPUs
+  kNoAdversary,  // the same, and no line moves unless the protocol moves it
 };
 
 struct Control {
@@ -40,7 +40,7 @@ struct Control {
 
 inline std::string_view ScenarioName(Scenario scenario) {
   constexpr std::string_view kNames[] = {"soak", "talk", "hand-over", "devices",
-                                         "calm devices"};
+                                         "devices, no adversary"};
   return kNames[static_cast<int>(scenario)];
 }
 
@@ -139,11 +139,11 @@ inline constexpr Control kControls[] = {
     {"published.wait", Scenario::kDevices},
     {"released.wait", Scenario::kDevices},
     {"ended.wait", Scenario::kDevices},
-    {"flagged.write_back", Scenario::kCalm},
-    {"flagged.invalidate", Scenario::kCalm},
-    {"flagged.fence_before", Scenario::kCalm},
-    {"flagged_words.write_back", Scenario::kCalm},
-    {"flagged_words.invalidate", Scenario::kCalm},
+    {"flagged.write_back", Scenario::kNoAdversary},
+    {"flagged.invalidate", Scenario::kNoAdversary},
+    {"flagged.fence_before", Scenario::kNoAdversary},
+    {"flagged_words.write_back", Scenario::kNoAdversary},
+    {"flagged_words.invalidate", Scenario::kNoAdversary},
     {"call_word.write_back", Scenario::kHandOver},
     {"call_word.store_fence", Scenario::kHandOver},
     {"call_word.invalidate", Scenario::kHandOver},
@@ -283,7 +283,7 @@ struct Outcome {
 // crash or hang. The calling process must have no other threads.
 inline Outcome RunControl(Incoherence incoherence, Scenario scenario,
                           double seconds) {
-  incoherence.adversary = scenario != Scenario::kCalm;
+  incoherence.adversary = scenario != Scenario::kNoAdversary;
   int ends[2];
   if (pipe(ends) != 0) std::abort();
   const Clock::time_point start = Clock::now();
@@ -295,7 +295,7 @@ inline Outcome RunControl(Incoherence incoherence, Scenario scenario,
     std::string wrong =
         scenario == Scenario::kSoak   ? controls::RunSoak(incoherence, seconds)
         : scenario == Scenario::kTalk ? controls::RunTalk(incoherence, seconds)
-        : scenario == Scenario::kDevices || scenario == Scenario::kCalm
+        : scenario == Scenario::kDevices || scenario == Scenario::kNoAdversary
             ? controls::RunDevices(incoherence, seconds)
             : controls::RunHandOver(incoherence, seconds);
     wrong.resize(std::min<size_t>(wrong.size(), 4000));

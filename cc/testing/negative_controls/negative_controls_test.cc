@@ -48,7 +48,8 @@ TEST_P(NothingLeftOutTest, Passes) {
 INSTANTIATE_TEST_SUITE_P(Scenarios, NothingLeftOutTest,
                          testing::Values(Scenario::kSoak, Scenario::kTalk,
                                          Scenario::kHandOver,
-                                         Scenario::kDevices, Scenario::kCalm));
+                                         Scenario::kDevices,
+                                         Scenario::kNoAdversary));
 
 }  // namespace
 }  // namespace jax_cxl::comm
