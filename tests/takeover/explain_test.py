@@ -72,7 +72,7 @@ class ExplainTest(parameterized.TestCase):
 
     def test_it_does_not_run_and_does_not_count(self):
         jitted = jax.jit(_mapped(_both))
-        before = jitted(jnp.arange(8.0))
+        before = jax.block_until_ready(jitted(jnp.arange(8.0)))
         calls = jax_cxl.stats().calls
         self.assertLen(jax_cxl.explain(jitted, jnp.arange(8.0)).collectives, 2)
         self.assertLen(jax_cxl.explain(jitted, jnp.arange(8.0)).collectives, 2)
