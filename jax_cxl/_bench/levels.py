@@ -3,7 +3,8 @@
 The ways take turns, so that a slow moment of the machine meets all of them. `bytes` are those that
 a process writes to the pool in one collective, from `jax_cxl.stats()`. The way `copies` is the
 bound where operand and result have one size: the devices of a process read as many bytes and write
-as many, by plain copies between their buffers.
+as many, by plain copies between their buffers. The way `lax` is the collective of `jax.lax` over the
+same axes, by Gloo or NCCL.
 """
 
 import argparse
@@ -24,23 +25,28 @@ from jax_cxl._bench import report, results_file
 AXES = ("host", "gpu")
 WAYS = {"flat": False, "levels": True, "table": None}
 COPIES = "copies"
+LAX = "lax"
 
 
 def operations(ranks: int) -> dict[str, tuple[Callable, Callable]]:
-    """Returns for each operation: the call, and the elements of the operand for n elements."""
+    """Returns for each operation: the call, and the elements of the operand for n elements.
+
+    A call takes the module of the collective (jax_cxl or jax.lax), the operand and options.
+    """
     whole, part = (lambda n: n), (lambda n: max(n // ranks, 1))
+
+    def psum_scatter(module: Any, x: Any, **options: Any) -> Any:
+        return module.psum_scatter(x.reshape(ranks, -1), AXES, **options)
+
+    def all_to_all(module: Any, x: Any, **options: Any) -> Any:
+        return module.all_to_all(x.reshape(ranks, -1), AXES, 0, 0, **options)
+
     return {
-        "psum": (lambda x, levels: jax_cxl.psum(x, AXES, levels=levels), whole),
-        "all_gather": (lambda x, levels: jax_cxl.all_gather(x, AXES, levels=levels), part),
-        "psum_scatter": (
-            lambda x, levels: jax_cxl.psum_scatter(x.reshape(ranks, -1), AXES, levels=levels),
-            lambda n: max(n, ranks),
-        ),
-        "all_to_all": (
-            lambda x, levels: jax_cxl.all_to_all(x.reshape(ranks, -1), AXES, 0, 0, levels=levels),
-            lambda n: max(n, ranks),
-        ),
-        "broadcast": (lambda x, levels: jax_cxl.broadcast(x, AXES, levels=levels), whole),
+        "psum": (lambda module, x, **options: module.psum(x, AXES, **options), whole),
+        "all_gather": (lambda module, x, **options: module.all_gather(x, AXES, **options), part),
+        "psum_scatter": (psum_scatter, lambda n: max(n, ranks)),
+        "all_to_all": (all_to_all, lambda n: max(n, ranks)),
+        "broadcast": (lambda module, x, **options: module.broadcast(x, AXES, **options), whole),
     }
 
 
@@ -53,8 +59,13 @@ def programs_of(name: str, n: int, mesh: Any, ways: list[str]) -> dict[str, Call
     """Returns a compiled program for each way to run an operation on n elements."""
     call, _ = operations(mesh.size)[name]
     functions: dict[str, Callable] = {
-        way: lambda v, levels=levels: call(v, levels) for way, levels in WAYS.items() if way in ways
+        way: lambda v, levels=levels: call(jax_cxl, v, levels=levels)
+        for way, levels in WAYS.items()
+        if way in ways
     }
+    # jax.lax.broadcast is no collective.
+    if LAX in ways and name != "broadcast":
+        functions[LAX] = lambda v: call(jax.lax, v)
     if COPIES in ways and name in ("psum", "all_to_all", "broadcast") and n % mesh.size == 0:
         functions[COPIES] = copies
     specs: dict[str, Any] = {"in_specs": jax.P(AXES), "out_specs": jax.P(AXES), "check_vma": False}
@@ -115,13 +126,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--operations", default="psum")
     parser.add_argument("--sizes", default="4,256,4KiB,32KiB,128KiB,512KiB,1MiB,4MiB,16MiB,64MiB")
-    parser.add_argument("--ways", default=",".join((*WAYS, COPIES)), help="default: %(default)s")
+    parser.add_argument(
+        "--ways",
+        default=",".join((*WAYS, COPIES)),
+        help=f"flat, and others of {', '.join((*WAYS, COPIES, LAX))} (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--separate_hosts",
+        action="store_true",
+        help="make NCCL believe that each process has a host of its own: NVLink inside a process,"
+        " the network between processes",
+    )
     parser.add_argument("--seconds", type=float, default=3, help="for each row")
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
     ways = options.ways.split(",")
     load = os.getloadavg()[0]
     jax_cxl.initialize()
+    if options.separate_hosts:
+        # NCCL reads it when the first communicator is made.
+        os.environ["NCCL_HOSTID"] = f"host-{jax.process_index()}"
     shape = (jax.process_count(), jax.local_device_count())
     mesh = jax_cxl.make_mesh(shape, AXES)
     sharding = jax.NamedSharding(mesh, jax.P(AXES))

@@ -1,0 +1,126 @@
+"""Stages in which processes with several GPUs play hosts: collectives in levels."""
+
+import json
+import pathlib
+import tempfile
+from collections.abc import Callable
+
+from gpu.measurements import SMALL
+from gpu.process import Record, StageError, Suite
+
+# XLA's collectives between GPUs have no int4.
+_LEVELS_DTYPES = "float32,bfloat16,int32,float16,complex64,float8_e5m2"
+
+
+def levels(short: bool = False) -> Callable[[Suite], Record]:
+    """Returns a stage that checks and times collectives in levels on two GPUs.
+
+    One process with both GPUs runs the steps inside a process. Two processes, each with both GPUs,
+    stand for two hosts of two GPUs: a GPU then has two ranks, which take turns, so that only the
+    results count, of whole arrays and in chunks. Two processes with one GPU each have no levels,
+    and must not be slower for them.
+
+    Args:
+      short: fewer dtypes and sizes, and nothing that another part of the stage runs too.
+    """
+
+    def run(suite: Suite) -> Record:
+        on_gpus = suite.platform == "cuda"
+        quick = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+        both = {"JAX_LOCAL_DEVICE_IDS": "0,1"} if on_gpus else {}
+        dtypes = "float32,int32" if short else _LEVELS_DTYPES
+        checked = [
+            ("two processes", 2, "2,2", ()),
+            ("in chunks", 2, "2,2", ("--chunk_bytes=16",)),
+            ("one process", 1, "1,2", ()),
+        ]
+        timed = [("unchanged", 2, "flat,table"), ("inside", 1, "flat,levels")]
+        operations = ["psum", "all_gather", "psum_scatter", "all_to_all"]
+        sizes = ["4KiB", "1MiB", "64MiB"] if on_gpus else ["4KiB"]
+        if short:
+            del checked[2:], timed[1:], operations[1:-1], sizes[1:-1]
+        record: Record = {}
+        try:
+            for name, processes, mesh, more in checked:
+                text, _ = suite.launch(
+                    *("tests/programs/levels/run_levels.py", f"--mesh={mesh}"),
+                    *(f"--dtypes={dtypes}", *more),
+                    processes=processes,
+                    devices=2,
+                    **quick,
+                    **both,
+                )
+                record[name] = text.strip().splitlines()[-1]
+            for name, processes, ways in timed:
+                record[name] = _times(
+                    suite,
+                    *(f"--ways={ways}", f"--operations={','.join(operations)}"),
+                    *(f"--sizes={','.join(sizes)}", f"--seconds={2 if on_gpus else 0.1}"),
+                    processes=processes,
+                    devices=2 // processes,
+                )
+        except StageError as error:
+            raise StageError(error.status, **record, **error.record) from error
+        return record
+
+    return run
+
+
+# NCCL believes that the two processes run on two hosts, which only sockets connect.
+_TWO_HOSTS = {"NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo"}
+_HOST_MEMORY = {"NCCL_P2P_DISABLE": "1"}
+
+
+def two_hosts(suite: Suite) -> Record:
+    """Checks and times two hosts of several GPUs: two processes that share the GPUs.
+
+    Collectives over all GPUs take turns: one call through the pool, in levels with NCCL inside a
+    process, and NCCL alone. NCCL alone has NVLink inside a process and sockets between them, and in
+    a second job memory of the host everywhere. The example then trains with each `--shard`.
+    """
+    on_gpus = suite.platform == "cuda"
+    devices = suite.ranks // 2
+    if devices < 2 or suite.shares_gpu:
+        raise StageError("skipped", reason="needs four GPUs")
+    sizes = "1MiB,16MiB,256MiB,1GiB" if on_gpus else "4KiB"
+    flags = ["--operations=psum,all_gather,psum_scatter,all_to_all", f"--sizes={sizes}"]
+    flags.append(f"--seconds={1 if on_gpus else 0.1}")
+    train = ["--preset=340m", f"--batch_size={8 * suite.ranks}", "--noprefetch", "--steps=40"]
+    train += [] if on_gpus else SMALL
+    record: Record = {}
+    try:
+        for name, more in {"bits": (), "bits in chunks": ("--chunk_bytes=16",)}.items():
+            text, _ = suite.launch(
+                *("tests/programs/levels/run_levels.py", f"--mesh=2,{devices}"),
+                *("--dtypes=float32,int32", *more),
+                processes=2,
+                JAX_DISABLE_MOST_OPTIMIZATIONS="1",
+            )
+            record[name] = text.strip().splitlines()[-1]
+        record["sockets between hosts"] = _times(
+            suite, "--ways=flat,levels,lax", *flags, "--separate_hosts", processes=2, **_TWO_HOSTS
+        )
+        record["host memory"] = _times(
+            suite, "--ways=flat,lax", *flags, processes=2, **_HOST_MEMORY
+        )
+        for shard in ("host", "all", "levels"):
+            with tempfile.TemporaryDirectory() as folder:
+                path = pathlib.Path(folder) / "train.json"
+                suite.launch(
+                    *("examples/train_transformer.py", *train, f"--json={path}"),
+                    *(f"--platform={suite.platform}", f"--shard={shard}"),
+                    processes=2,
+                )
+                record[f"shard={shard}"] = json.loads(path.read_text())
+    except StageError as error:
+        raise StageError(error.status, **record, **error.record) from error
+    return record
+
+
+def _times(suite: Suite, *flags: str, **options) -> list[dict]:
+    """Returns the rows of benchmarks/levels.py."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "levels.json"
+        suite.launch("benchmarks/levels.py", f"--json={path}", *flags, **options)
+        rows: list[dict] = json.loads(path.read_text())["results"]
+        return rows
