@@ -207,10 +207,10 @@ def moe(suite: Suite) -> Record:
         environment = {}
     found: Record = {}
     with tempfile.TemporaryDirectory() as folder:
-        # The step first: if time runs out, the exchange has its rows so far.
+        # The exchange first: its programs are compiled in a fraction of the time.
         for name, program, flags in (
-            ("step", "benchmarks/moe_training.py", step),
             ("exchange", "benchmarks/moe.py", [*exchange, "--ways=dispatch,dense,dense-lax"]),
+            ("step", "benchmarks/moe_training.py", step),
         ):
             path = pathlib.Path(folder) / f"{name}.json"
             _, complete = suite.launch(

@@ -66,7 +66,7 @@ ALL = {
         default=False,
     ),
     "rows": Stage(measurements.rows, 200, default=False),
-    "moe": Stage(measurements.moe, 300, default=False),
+    "moe": Stage(measurements.moe, 450, default=False),
     "transformer": Stage(measurements.transformer("cxl", "lax"), 300),
     "transformer_flush": Stage(
         measurements.transformer("cxl", JAX_CXL_POOL=f"shm:?size=768MiB{checks.FLUSH}"), 150

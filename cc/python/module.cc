@@ -66,6 +66,16 @@ NB_MODULE(_core, m) {
       .def_rw("levels_all_gather_bytes", &comm::Tuning::levels_all_gather_bytes)
       .def_rw("levels_all_to_all_bytes", &comm::Tuning::levels_all_to_all_bytes)
       .def_rw("levels_broadcast_bytes", &comm::Tuning::levels_broadcast_bytes)
+      .def_rw("gpu_levels_all_reduce_bytes",
+              &comm::Tuning::gpu_levels_all_reduce_bytes)
+      .def_rw("gpu_levels_reduce_scatter_bytes",
+              &comm::Tuning::gpu_levels_reduce_scatter_bytes)
+      .def_rw("gpu_levels_all_gather_bytes",
+              &comm::Tuning::gpu_levels_all_gather_bytes)
+      .def_rw("gpu_levels_all_to_all_bytes",
+              &comm::Tuning::gpu_levels_all_to_all_bytes)
+      .def_rw("gpu_levels_broadcast_bytes",
+              &comm::Tuning::gpu_levels_broadcast_bytes)
       .def_rw("flush_threads", &comm::Tuning::flush_threads)
       .def_rw("flush_piece_bytes", &comm::Tuning::flush_piece_bytes)
       .def("check", [](const comm::Tuning& self) {

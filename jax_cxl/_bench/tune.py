@@ -33,7 +33,10 @@ A candidate replaces the present value if the geometric mean of its times is sma
 
 _MARGIN = 0.03
 LEVELS = "levels"
-_LEVELS_SIZES = "4KiB,64KiB,256KiB,1MiB,4MiB,16MiB,64MiB"
+_LEVELS_SIZES = {
+    "cpu": "4KiB,64KiB,256KiB,1MiB,4MiB,16MiB,64MiB",
+    "cuda": "256KiB,1MiB,4MiB,16MiB,64MiB,256MiB",
+}
 _OPERATIONS = {
     "psum": Op.ALL_REDUCE,
     "psum_scatter": Op.REDUCE_SCATTER,
@@ -130,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--devices-per-process",
         type=_arguments.whole_number(2),
         metavar="N",
-        help="CPU devices of each process, for the levels (default: levels are not measured)",
+        help="devices of each process, for the levels (default: levels are not measured)",
     )
     parser.add_argument(
         "--only",
@@ -140,8 +143,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     questions = _questions(options.platform, options.ranks)
-    if options.devices_per_process and options.platform == "cuda":
-        parser.error("--devices-per-process is for CPU devices: on GPUs a program asks for levels")
     with_levels = options.devices_per_process and options.only in (None, LEVELS)
     if options.only == LEVELS and not with_levels:
         parser.error("--only levels needs --devices-per-process")
@@ -166,8 +167,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if with_levels:
         rows, machine = _measure_levels(best, options)
         measured += rows
-        best |= level_limits(rows)
-        print(f"{LEVELS}: {_text({name: best[name] for name in levels_table.FIELDS.values()})}")
+        limits = level_limits(rows, options.platform == "cuda")
+        best |= limits
+        print(f"{LEVELS}: {_text(limits)}")
     found = {
         "machine": machine,
         "command": results_file.command_line("python -m jax_cxl tune", arguments),
@@ -234,10 +236,17 @@ def _measure_levels(tuned: dict[str, int], options: argparse.Namespace) -> tuple
             *(sys.executable, "-m", "jax_cxl.launch", "-n", str(options.ranks), "--no-prefix"),
             *("--devices-per-process", str(options.devices_per_process)),
             *("-m", "jax_cxl._bench.levels", "--ways", "flat,levels", "--json", str(results)),
-            *("--operations", ",".join(_OPERATIONS), "--sizes", _LEVELS_SIZES),
+            *("--operations", ",".join(_OPERATIONS)),
+            *("--sizes", _LEVELS_SIZES[options.platform]),
             *("--seconds", str(options.turns)),
         ]
-        environment = {"JAX_PLATFORMS": "cpu", **os.environ, "JAX_CXL_TUNING": str(file)}
+        environment = {
+            "JAX_PLATFORMS": options.platform,
+            # Several GPUs in a process need it: docs/cuda.md.
+            "CUDA_MODULE_LOADING": "EAGER",
+            **os.environ,
+            "JAX_CXL_TUNING": str(file),
+        }
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         if done.returncode != 0:
             raise SystemExit(f"{shlex.join(command)} failed:\n{done.stderr}")
@@ -245,11 +254,12 @@ def _measure_levels(tuned: dict[str, int], options: argparse.Namespace) -> tuple
         return found["results"], found["machine"]
 
 
-def level_limits(rows: list[dict]) -> dict[str, int]:
+def level_limits(rows: list[dict], on_gpus: bool) -> dict[str, int]:
     """Returns from how many bytes on each collective is faster in levels, by more than the margin.
 
     Args:
       rows: of jax_cxl/_bench/levels.py.
+      on_gpus: whether the devices are GPUs.
     """
     found: dict[str, int] = {}
     for name, op in _OPERATIONS.items():
@@ -257,7 +267,7 @@ def level_limits(rows: list[dict]) -> dict[str, int]:
             {row["size"]: row[way]["us"] for row in rows if row["operation"] == name}
             for way in ("flat", "levels")
         )
-        found |= levels_table.limits(op, flat, in_levels, _MARGIN)
+        found |= levels_table.limits(op, flat, in_levels, _MARGIN, on_gpus)
     return found
 
 

@@ -46,8 +46,8 @@ def collective(
     starts = len(ctx.avals_out) > 1
     num_bytes = max(a.size * a.dtype.itemsize for a in (aval_in, aval))
     one_call = _is_one_call(ctx)
-    # Nobody has measured levels between GPUs yet, so a program has to ask for them.
-    if levels is None and (starts or not one_call):
+    # In levels a start would wait for the whole collective, so a program has to ask for that.
+    if levels is None and starts:
         levels = False
     ranks = rank_groups.of_groups(ctx, name, axes, groups)
     found = None if aval.size == 0 else _split(ctx, name, op, ranks, num_bytes, levels)
@@ -103,7 +103,7 @@ def _split(
                 f" {ranks.tolist()}. Leave `levels` out."
             )
         return found
-    return found if table.pays(op, num_bytes, found) else None
+    return found if table.pays(op, num_bytes, found, not _is_one_call(ctx)) else None
 
 
 # The step between processes of a collective of GPUs in levels.

@@ -6,18 +6,10 @@ from jax_cxl._levels.split import Split
 from jax_cxl._primitives.native_enums import Op
 from jax_cxl._runtime import lifecycle
 
-# The collectives that have levels -> the field of the tuning table (cc/comm/call/tuning.h) with the
-# bytes from which a collective between CPU devices runs in levels by itself.
-FIELDS = {
-    Op.ALL_REDUCE: "levels_all_reduce_bytes",
-    Op.REDUCE_SCATTER: "levels_reduce_scatter_bytes",
-    Op.ALL_GATHER: "levels_all_gather_bytes",
-    Op.ALL_TO_ALL: "levels_all_to_all_bytes",
-    Op.BROADCAST: "levels_broadcast_bytes",
-}
-
-# Smaller groups run in levels only if a program asks for it.
-LEAST_RANKS = 8
+# The collectives that have levels.
+OPS = (Op.ALL_REDUCE, Op.REDUCE_SCATTER, Op.ALL_GATHER, Op.ALL_TO_ALL, Op.BROADCAST)
+# Smaller groups of CPU devices run in levels only if a program asks for it.
+LEAST_CPU_RANKS = 8
 # For the tuning table: no size is large enough.
 NEVER = 1 << 62
 
@@ -27,6 +19,14 @@ NEVER = 1 << 62
 CHUNK_BYTES = 4 << 20
 # More chunks would shorten only the steps of the first and the last chunk, which nothing hides.
 MOST_CHUNKS = 8
+
+
+def field(op: Op, on_gpus: bool) -> str:
+    """Returns the field of the tuning table (cc/comm/call/tuning.h) for a collective.
+
+    The field has the bytes from which the collective runs in levels by itself.
+    """
+    return f"{'gpu_' if on_gpus else ''}levels_{op.name.lower()}_bytes"
 
 
 def chunks(op: Op, num_bytes: int, grid: tuple[int, int], chunk_bytes: int) -> int:
@@ -48,7 +48,11 @@ def chunks(op: Op, num_bytes: int, grid: tuple[int, int], chunk_bytes: int) -> i
 
 
 def limits(
-    op: Op, flat: Mapping[int, float], in_levels: Mapping[int, float], margin: float
+    op: Op,
+    flat: Mapping[int, float],
+    in_levels: Mapping[int, float],
+    margin: float,
+    on_gpus: bool,
 ) -> dict[str, int]:
     """Returns the bytes from which a collective runs in levels, as a field of the tuning table.
 
@@ -57,26 +61,29 @@ def limits(
       flat: bytes -> time as one call.
       in_levels: bytes -> time in levels, for the same sizes.
       margin: by how much levels have to be faster, at this size and all larger ones.
+      on_gpus: whether the devices are GPUs.
     """
     limit = NEVER
     for size in sorted(flat, reverse=True):
         if flat[size] < in_levels[size] * (1 + margin):
             break
         limit = size
-    return {FIELDS[op]: limit}
+    return {field(op, on_gpus): limit}
 
 
-def pays(op: Op, num_bytes: int, found: Split | None) -> bool:
+def pays(op: Op, num_bytes: int, found: Split | None, on_gpus: bool) -> bool:
     """Returns whether a collective is faster in levels.
 
     Args:
       op: the collective.
       num_bytes: bytes of a rank's operand or of its result, whichever is larger.
       found: how the ranks lie in processes, None if not evenly.
+      on_gpus: whether the ranks are GPUs.
     """
-    if op not in FIELDS or found is None or found.processes == 1:
+    if op not in OPS or found is None or found.processes == 1:
         return False
-    # Levels of 2 x 2 ranks save too little to be faster.
-    if found.at.size < LEAST_RANKS:
+    # Levels of 2 x 2 CPU devices save too little to be faster.
+    if not on_gpus and found.at.size < LEAST_CPU_RANKS:
         return False
-    return num_bytes >= getattr(lifecycle.ensure_started().tuning, FIELDS[op])
+    least: int = getattr(lifecycle.ensure_started().tuning, field(op, on_gpus))
+    return num_bytes >= least

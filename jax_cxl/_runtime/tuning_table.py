@@ -20,6 +20,11 @@ FIELDS = (
     "levels_all_gather_bytes",
     "levels_all_to_all_bytes",
     "levels_broadcast_bytes",
+    "gpu_levels_all_reduce_bytes",
+    "gpu_levels_reduce_scatter_bytes",
+    "gpu_levels_all_gather_bytes",
+    "gpu_levels_all_to_all_bytes",
+    "gpu_levels_broadcast_bytes",
     "flush_threads",
     "flush_piece_bytes",
 )

@@ -159,7 +159,7 @@ def _write_tuning(path: pathlib.Path, setting: model.Setting, argv: list[str]) -
             {size: call(op, size, setting) for size in _TUNED_SIZES}
             for call in (levels.flat_seconds, levels.seconds)
         )
-        tuning |= table.limits(Op[op.upper()], flat, in_levels, margin=0.03)
+        tuning |= table.limits(Op[op.upper()], flat, in_levels, margin=0.03, on_gpus=True)
     command = results_file.command_line("python -m jax_cxl simulate", argv)
     results_file.write(path, {"modelled": True, "command": command, "tuning": tuning})
     print(f"wrote {path}")

@@ -175,12 +175,13 @@ def _grid(context: _Context, num_bytes: int) -> np.ndarray | None:
       num_bytes: bytes of a rank's operand or of its result, whichever is larger.
     """
     world, op = context.world, context.collective.op
-    if op not in table.FIELDS or world.levels is False:
+    if op not in table.OPS or world.levels is False:
         return None
     process_of = {rank: world.process_of[device] for device, rank in world.rank_of.items()}
     found = split.of(context.ranks, process_of)
     if world.levels is None:
-        return found.at if found is not None and table.pays(op, num_bytes, found) else None
+        pays = table.pays(op, num_bytes, found, on_gpus=False)
+        return found.at if found is not None and pays else None
     return None if found is None or found.processes == 1 else found.at
 
 

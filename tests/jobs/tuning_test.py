@@ -117,14 +117,25 @@ class TuneTest(parameterized.TestCase):
         flat = {1: 9.0, 2: 5.0, 4: 9.0, 8: 9.0}
         levels = {1: 5.0, 2: 5.0, 4: 5.0, 8: 5.0}
         find = functools.partial(levels_table.limits, Op.ALL_REDUCE, margin=0.03)
-        self.assertEqual(find(flat, levels), {"levels_all_reduce_bytes": 4})
-        self.assertEqual(find(flat, flat), {"levels_all_reduce_bytes": levels_table.NEVER})
+        never = levels_table.NEVER
+        for on_gpus, field in (
+            (False, "levels_all_reduce_bytes"),
+            (True, "gpu_levels_all_reduce_bytes"),
+        ):
+            self.assertEqual(find(flat, levels, on_gpus=on_gpus), {field: 4})
+            self.assertEqual(find(flat, flat, on_gpus=on_gpus), {field: never})
+
+    def test_each_collective_in_levels_has_fields(self):
+        fields = {
+            levels_table.field(op, on_gpus) for op in levels_table.OPS for on_gpus in (False, True)
+        }
+        self.assertEqual(fields, {name for name in tuning_table.FIELDS if "levels" in name})
 
     def test_measures_levels(self):
         with tempfile.TemporaryDirectory() as folder:
             path = str(pathlib.Path(folder) / "t.json")
             arguments = ("--turns=1", "--devices-per-process=2", "--only=levels")
-            with mock.patch.object(tune, "_LEVELS_SIZES", "4KiB"):
+            with mock.patch.dict(tune._LEVELS_SIZES, cpu="4KiB"):
                 self.assertEqual(tune.main([path, *arguments]), 0)
             found = json.loads(pathlib.Path(path).read_text())
             tuned = tuning_table.table(tuning_table.load(path))
@@ -133,7 +144,7 @@ class TuneTest(parameterized.TestCase):
         for name, op in tune._OPERATIONS.items():
             faster = rows[name]["flat"]["us"] >= 1.03 * rows[name]["levels"]["us"]
             expected = 4096 if faster else levels_table.NEVER
-            self.assertEqual(tuned[levels_table.FIELDS[op]], expected)
+            self.assertEqual(tuned[levels_table.field(op, on_gpus=False)], expected)
 
     def test_measures_under_the_candidate(self):
         question = tune._Question("slots", [], "psum", "1KiB")

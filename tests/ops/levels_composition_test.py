@@ -195,6 +195,26 @@ class CompositionTest(parameterized.TestCase):
         for operation in ("stablehlo.all_to_all", "@jax_cxl_collective", "stablehlo.all_gather"):
             self.assertEqual(text.count(operation), 1, operation)
 
+    @parameterized.parameters(
+        ("psum", 16 << 20, True),
+        ("psum", (16 << 20) - 4, False),
+        ("psum_scatter", 16 << 20, True),
+        ("all_gather", 2 << 20, True),  # The result counts, which is eight times as large.
+        ("all_gather", 1 << 20, False),
+        ("all_to_all", 64 << 20, False),
+        ("broadcast", 64 << 20, False),
+    )
+    def test_the_table_chooses(self, name, num_bytes, in_levels):
+        self.devices_per_process(4)
+        run = (WHOLE | IN_BLOCKS)[name]
+        program = harness.program(
+            lambda v: run(v, ("host", "gpu")), check_vma=True, on=mesh_of((2, 4))
+        )
+        x = jax.ShapeDtypeStruct((DEVICES, num_bytes // 4), np.float32)
+        text = program.lower(x).as_text()
+        # A collective by XLA is a step inside a process.
+        self.assertEqual("stablehlo.all_" in text, in_levels)
+
     @parameterized.parameters("float32", "bfloat16")
     def test_other_dimensions(self, dtype):
         self.devices_per_process(4)

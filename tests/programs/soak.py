@@ -115,8 +115,9 @@ def _resident_mib() -> int:
 
 
 def main(_) -> None:
-    # Many groups, each with rings of its own; and large arrays take many rounds.
-    os.environ.setdefault("JAX_CXL_SLOT_BYTES", "16384")
+    # Many groups, each with rings of its own; and large arrays take many rounds. GPUs need 8 KiB of a
+    # slot for each rank.
+    os.environ.setdefault("JAX_CXL_SLOT_BYTES", str(max(16384, 8192 * reference.RANKS)))
     jax.config.update("jax_enable_x64", True)
     jax_cxl.initialize()
     seed = _agree(secrets.randbits(60) if _SEED.value is None else _SEED.value)

@@ -81,7 +81,7 @@ class CommandLineTest(parameterized.TestCase):
             limits = tuning_table.table(tuning_table.load(path))
         setting = model.Setting(hosts=2, gpus_per_host=4, cards=2, inside="none")
         for op in levels.OPS:
-            limit = limits[f"levels_{op}_bytes"]
+            limit = limits[f"gpu_levels_{op}_bytes"]
             self.assertBetween(limit, 16 << 10, 16 << 20)
             for size, pays in ((limit, True), (64 << 20, True), (limit // 4, False)):
                 flat = levels.flat_seconds(op, size, setting)
