@@ -3,8 +3,8 @@
 The ways take turns, so that a slow moment of the machine meets all of them. `bytes` are those that
 a process writes to the pool in one collective, from `jax_cxl.stats()`. The way `copies` is the
 bound where operand and result have one size: the devices of a process read as many bytes and write
-as many, by plain copies between their buffers. The way `lax` is the collective of `jax.lax` over the
-same axes, by Gloo or NCCL.
+as many, by plain copies between their buffers. The way `lax` is the collective of `jax.lax` over
+the same axes, by Gloo or NCCL.
 """
 
 import argparse

@@ -115,8 +115,8 @@ def _resident_mib() -> int:
 
 
 def main(_) -> None:
-    # Many groups, each with rings of its own; and large arrays take many rounds. GPUs need 8 KiB of a
-    # slot for each rank.
+    # Many groups, each with rings of its own; and large arrays take many rounds. GPUs need 8 KiB
+    # of a slot for each rank.
     os.environ.setdefault("JAX_CXL_SLOT_BYTES", str(max(16384, 8192 * reference.RANKS)))
     jax.config.update("jax_enable_x64", True)
     jax_cxl.initialize()
