@@ -9,6 +9,20 @@ from jax import lax
 from jax_cxl._primitives import named_axis
 from jax_cxl._primitives.native_enums import ReduceOp
 
+# Dtypes that NumPy has not, and that XLA's collectives between GPUs move. XLA: ToNcclDataType in
+# xla/backends/gpu/collectives.
+_MOVED = frozenset(
+    (
+        *("bfloat16", "float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz"),
+        "float8_e8m0fnu",
+    )
+)
+
+
+def moves(dtype: np.dtype) -> bool:
+    """Returns whether XLA's collectives between GPUs move elements of this dtype."""
+    return dtype.isbuiltin == 1 or dtype.name in _MOVED
+
 
 class BetweenDevices:
     """Runs collectives inside each process by `jax.lax`.

@@ -10,7 +10,7 @@ from jax.extend import core
 from jax.interpreters import mlir
 
 from jax_cxl._levels import compose, split, table
-from jax_cxl._levels.between_devices import BetweenDevices
+from jax_cxl._levels.between_devices import BetweenDevices, moves
 from jax_cxl._primitives import lowering, named_axis, rank_groups
 from jax_cxl._primitives.native_enums import Op, ReduceOp
 from jax_cxl._start_done import primitives
@@ -39,16 +39,23 @@ def collective(
     single call.
 
     Raises:
-      ValueError: `levels` is True, and the ranks of the groups do not lie in processes evenly.
+      ValueError: `levels` is True, and the ranks of the groups do not lie in processes evenly, or
+        XLA does not move the elements between the GPUs of a process.
     """
     aval_in: Any = ctx.avals_in[0]
     aval: Any = ctx.avals_out[0]
     starts = len(ctx.avals_out) > 1
     num_bytes = max(a.size * a.dtype.itemsize for a in (aval_in, aval))
     one_call = _is_one_call(ctx)
-    # In levels a start would wait for the whole collective, so a program has to ask for that.
-    if levels is None and starts:
+    movable = one_call or moves(aval_in.dtype)
+    # Between GPUs a start in levels waits for the whole collective: a program has to ask for that.
+    if levels is None and (starts or not movable):
         levels = False
+    if levels and not movable:
+        raise ValueError(
+            f"jax_cxl.{name}: levels=True between GPUs does not work with {aval_in.dtype.name},"
+            " because XLA's collectives between GPUs do not move it. Leave `levels` out."
+        )
     ranks = rank_groups.of_groups(ctx, name, axes, groups)
     found = None if aval.size == 0 else _split(ctx, name, op, ranks, num_bytes, levels)
     if found is None or one_call:

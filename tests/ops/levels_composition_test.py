@@ -215,6 +215,23 @@ class CompositionTest(parameterized.TestCase):
         # A collective by XLA is a step inside a process.
         self.assertEqual("stablehlo.all_" in text, in_levels)
 
+    def test_what_xla_does_not_move_is_one_call(self):
+        self.devices_per_process(4)
+        on = mesh_of((2, 4))
+        for dtype in ("int4", "float8_e4m3b11fnuz"):
+            x = jax.ShapeDtypeStruct((DEVICES, 64 << 20), dtype)
+            programs = [
+                harness.program(
+                    lambda v, levels=levels: jax_cxl.all_gather(v, ("host", "gpu"), levels=levels),
+                    check_vma=True,
+                    on=on,
+                )
+                for levels in (None, True)
+            ]
+            self.assertNotIn("stablehlo.all_", programs[0].lower(x).as_text())
+            with self.assertRaisesRegex(ValueError, f"does not work with {dtype}"):
+                programs[1].lower(x)
+
     @parameterized.parameters("float32", "bfloat16")
     def test_other_dimensions(self, dtype):
         self.devices_per_process(4)
