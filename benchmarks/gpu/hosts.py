@@ -1,4 +1,4 @@
-"""Stages in which processes with several GPUs play hosts: collectives in levels."""
+"""Stages of collectives in levels: processes with several GPUs stand for hosts."""
 
 import json
 import pathlib
@@ -72,7 +72,7 @@ _HOST_MEMORY = {"NCCL_P2P_DISABLE": "1"}
 
 
 def two_hosts(suite: Suite) -> Record:
-    """Checks and times two hosts of several GPUs: two processes that share the GPUs.
+    """Checks and times two hosts of several GPUs: two processes, each with half of the GPUs.
 
     Collectives over all GPUs take turns: one call through the pool, in levels with NCCL inside a
     process, and NCCL alone. NCCL alone has NVLink inside a process and sockets between them, and in

@@ -24,7 +24,8 @@ Measures collectives between ranks of this machine with different tuning tables,
 best table, for JAX_CXL_TUNING. This takes some minutes. Nothing else should run. With
 --platform=cuda it varies what GPUs do in pools with coherence=flush: the threads of the host that
 write back and drop cache lines, and the bytes that each takes at a time. With
---devices-per-process it also finds the sizes from which collectives in levels are faster.
+--devices-per-process it also finds the sizes from which collectives in levels are faster. For GPUs
+the pool is one with coherence=flush, unless JAX_CXL_POOL names another.
 
 It varies one value after another. Each candidate runs as a job of its own (python -m jax_cxl
 bench). All candidates run once in each turn, and the best turn of each operation and size counts.
@@ -139,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--only",
         metavar="NAME",
         help="vary only this value: slots, copies, inline limit, all-reduce algorithm or levels;"
-        " with --platform=cuda, flush threads or flush pieces",
+        " with --platform=cuda, flush threads, flush pieces or levels",
     )
     options = parser.parse_args(arguments)
     questions = _questions(options.platform, options.ranks)
@@ -241,10 +242,11 @@ def _measure_levels(tuned: dict[str, int], options: argparse.Namespace) -> tuple
             *("--seconds", str(options.turns)),
         ]
         environment = {
+            **({"JAX_CXL_POOL": _POOL_OF_GPUS} if options.platform == "cuda" else {}),
+            **os.environ,
             "JAX_PLATFORMS": options.platform,
             # Several GPUs in a process need it: docs/cuda.md.
             "CUDA_MODULE_LOADING": "EAGER",
-            **os.environ,
             "JAX_CXL_TUNING": str(file),
         }
         done = subprocess.run(command, env=environment, capture_output=True, text=True)

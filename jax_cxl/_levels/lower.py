@@ -48,16 +48,19 @@ def collective(
     num_bytes = max(a.size * a.dtype.itemsize for a in (aval_in, aval))
     one_call = _is_one_call(ctx)
     movable = one_call or moves(aval_in.dtype)
-    # Between GPUs a start in levels waits for the whole collective: a program has to ask for that.
+    # Between GPUs a start in levels waits for the whole collective, so a program has to ask for
+    # that. And XLA does not move all dtypes.
     if levels is None and (starts or not movable):
         levels = False
-    if levels and not movable:
+    ranks = rank_groups.of_groups(ctx, name, axes, groups)
+    found = None
+    if aval.size > 0:
+        found = _split(ctx, name, op, ranks, num_bytes, levels, on_gpus=not one_call)
+    if found is not None and not movable:
         raise ValueError(
             f"jax_cxl.{name}: levels=True between GPUs does not work with {aval_in.dtype.name},"
             " because XLA's collectives between GPUs do not move it. Leave `levels` out."
         )
-    ranks = rank_groups.of_groups(ctx, name, axes, groups)
-    found = None if aval.size == 0 else _split(ctx, name, op, ranks, num_bytes, levels)
     if found is None or one_call:
         return lowering.between(
             ctx,
@@ -96,7 +99,14 @@ def _is_one_call(ctx: Any) -> bool:
 
 
 def _split(
-    ctx: Any, name: str, op: Op, ranks: np.ndarray, num_bytes: int, levels: bool | None
+    ctx: Any,
+    name: str,
+    op: Op,
+    ranks: np.ndarray,
+    num_bytes: int,
+    levels: bool | None,
+    *,
+    on_gpus: bool,
 ) -> split.Split | None:
     """Returns how the ranks lie in processes, None if the collective is to be one call."""
     if levels is False or ranks.shape[1] == 1:
@@ -110,7 +120,7 @@ def _split(
                 f" {ranks.tolist()}. Leave `levels` out."
             )
         return found
-    return found if table.pays(op, num_bytes, found, not _is_one_call(ctx)) else None
+    return found if table.pays(op, num_bytes, found, on_gpus) else None
 
 
 # The step between processes of a collective of GPUs in levels.

@@ -196,11 +196,11 @@ class CompositionTest(parameterized.TestCase):
             self.assertEqual(text.count(operation), 1, operation)
 
     @parameterized.parameters(
-        ("psum", 16 << 20, True),
-        ("psum", (16 << 20) - 4, False),
-        ("psum_scatter", 16 << 20, True),
-        ("all_gather", 2 << 20, True),  # The result counts, which is eight times as large.
-        ("all_gather", 1 << 20, False),
+        ("psum", 64 << 20, True),
+        ("psum", (64 << 20) - 4, False),
+        ("psum_scatter", 64 << 20, True),
+        ("all_gather", 8 << 20, True),  # The result counts, which is eight times as large.
+        ("all_gather", 4 << 20, False),
         ("all_to_all", 64 << 20, False),
         ("broadcast", 64 << 20, False),
     )
