@@ -86,10 +86,10 @@ def cpp_tests(suite: Suite) -> Record:
                     record["not run"].append(name)
                 else:
                     record["failed"][name] = {"status": error.status, **error.record}
-    if record["failed"]:
+    if record["not run"] and not record["failed"]:
+        raise StageError("out of time", **record)
+    if record["failed"] or not record["passed"]:
         raise StageError("failed", **record)
-    if record["not run"] or not record["passed"]:
-        raise StageError("out of time" if record["not run"] else "failed", **record)
     return record
 
 

@@ -9,8 +9,8 @@ from jax import lax
 from jax_cxl._primitives import named_axis
 from jax_cxl._primitives.native_enums import ReduceOp
 
-# Dtypes that NumPy has not, and that XLA's collectives between GPUs move. XLA: ToNcclDataType in
-# xla/backends/gpu/collectives.
+# XLA's collectives between GPUs move all dtypes of NumPy, and these
+# (ToNcclDataType in XLA's xla/backends/gpu/collectives).
 _MOVED = frozenset(
     (
         *("bfloat16", "float8_e5m2", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz"),
