@@ -118,28 +118,26 @@ def two_hosts(suite: Suite) -> Record:
 
 
 def levels_limits(suite: Suite) -> Record:
-    """Finds the sizes from which two hosts gain by levels, in pools of both kinds of coherence.
-
-    It checks the results in the pool that nobody keeps coherent: `two_hosts` checks the other one.
-    """
+    """Finds the sizes from which two hosts gain by levels, in pools of both kinds of coherence."""
     on_gpus = suite.platform == "cuda"
     if suite.ranks < 4 or suite.shares_gpu:
         raise StageError("skipped", reason="needs four GPUs")
-    sizes = "4MiB,8MiB,16MiB,32MiB,64MiB,128MiB" if on_gpus else "4KiB"
-    flags = ["--ways=flat,levels", "--operations=psum,psum_scatter,all_gather"]
-    flags += [f"--sizes={sizes}", f"--seconds={1 if on_gpus else 0.1}"]
+    sizes = "1MiB,2MiB,4MiB,8MiB,16MiB,32MiB,64MiB,128MiB,256MiB,1GiB" if on_gpus else "4KiB"
+    operations = "psum,psum_scatter,all_gather,all_to_all,broadcast"
+    flags = ["--ways=flat,levels", f"--operations={operations}", f"--sizes={sizes}"]
+    flags.append(f"--seconds={1 if on_gpus else 0.1}")
     pools = {name: f"shm:?size=768MiB&coherence={name}" for name in ("coherent", "flush")}
     record: Record = {}
     try:
-        text, _ = suite.launch(
-            *("tests/programs/levels/run_levels.py", f"--mesh=2,{suite.ranks // 2}"),
-            "--dtypes=float32,int32",
-            processes=2,
-            JAX_DISABLE_MOST_OPTIMIZATIONS="1",
-            JAX_CXL_POOL=pools["flush"],
-        )
-        record["bits, flush"] = text.strip().splitlines()[-1]
         for name, pool in pools.items():
+            text, _ = suite.launch(
+                *("tests/programs/levels/run_levels.py", f"--mesh=2,{suite.ranks // 2}"),
+                *("--dtypes=float32,int32", "--chunk_bytes=16"),
+                processes=2,
+                JAX_DISABLE_MOST_OPTIMIZATIONS="1",
+                JAX_CXL_POOL=pool,
+            )
+            record[f"bits, {name}"] = text.strip().splitlines()[-1]
             record[name] = _times(suite, *flags, processes=2, JAX_CXL_POOL=pool)
     except StageError as error:
         raise StageError(error.status, **record, **error.record) from error

@@ -40,7 +40,7 @@ ALL = {
     "levels": Stage(hosts.levels(), 400, default=False),
     "levels_short": Stage(hosts.levels(short=True), 90, default=False),
     "two_hosts": Stage(hosts.two_hosts, 400, default=False),
-    "levels_limits": Stage(hosts.levels_limits, 300, default=False),
+    "levels_limits": Stage(hosts.levels_limits, 400, default=False),
     "soak": Stage(checks.soak(""), 90),
     "soak_flush": Stage(checks.soak(checks.FLUSH), 90),
     "soak_memory": Stage(checks.soak(checks.MEMORY), 90, default=False),

@@ -65,6 +65,7 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
   auto groups = attributes.get<xffi::Span<const int32_t>>("groups");
   auto sources = attributes.get<xffi::Span<const int32_t>>("sources");
   auto reverse = attributes.get<int32_t>("reverse");
+  auto alone = attributes.get<int32_t>("alone");
   auto rows = attributes.get<xffi::Span<const int64_t>>("rows");
   auto processes = attributes.get<int32_t>("processes");
   auto places = attributes.get<xffi::Span<const int32_t>>("places");
@@ -74,8 +75,8 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
   auto site = attributes.get<int64_t>("site");
   auto line = attributes.get<std::string_view>("line");
   if (!op || !reduce_op || !dtype || !count || !root || !group_size ||
-      !groups || !sources || !reverse || !rows || !processes || !places ||
-      !generation || !program || !name || !site || !line)
+      !groups || !sources || !reverse || !alone || !rows || !processes ||
+      !places || !generation || !program || !name || !site || !line)
     return xffi::Unexpected(xffi::Error::Internal(
         "a jax_cxl custom call lacks an attribute: it was lowered by another "
         "version of jax_cxl"));
@@ -98,6 +99,7 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
   if (made->prototype_.request.op == plan::Op::kPermute)
     made->prototype_.request.sources.assign(sources->begin(), sources->end());
   made->prototype_.request.reverse = *reverse != 0;
+  made->prototype_.alone = *alone != 0;
   if (plan::MovesRows(made->prototype_.request.op))
     made->prototype_.request.rows = {
         static_cast<uint64_t>((*rows)[0]), static_cast<uint64_t>((*rows)[1]),

@@ -27,6 +27,7 @@ def make(
     root: int = 0,
     sources: tuple[int, ...] = (),
     reverse: bool = False,
+    alone: bool = False,
     rows: tuple[int, ...] = (),
     grid: np.ndarray | None = None,
     generation: int = 0,
@@ -47,6 +48,7 @@ def make(
       root: rank in the group, for collectives with a root.
       sources: for permutations, the rank in the group from which each rank receives, or -1.
       reverse: for scans, whether they start with the last rank.
+      alone: for a start, whether the program computes nothing beside the collective.
       rows: for `take_rows` and the ragged all-to-all: numbers of rows of each rank's operand and
         of the output; for the latter also of slices for each rank.
       grid: for a call in levels (cc/comm/level_calls.h), the places in their group of the ranks of
@@ -65,6 +67,7 @@ def make(
         "groups": np.ascontiguousarray(ranks.reshape(-1), np.int32),
         "sources": np.asarray(sources, np.int32),
         "reverse": np.int32(reverse),
+        "alone": np.int32(alone),
         "rows": np.asarray(rows, np.int64),
         "processes": np.int32(0 if grid is None else len(grid)),
         "places": np.asarray(() if grid is None else grid, np.int32).reshape(-1),

@@ -97,6 +97,7 @@ def between(
     root: int = 0,
     sources: tuple[int, ...] = (),
     reverse: bool = False,
+    alone: bool = False,
 ) -> Sequence:
     """Lowers a collective with one operand and one result, between known ranks.
 
@@ -117,6 +118,7 @@ def between(
       root: rank in the group, for collectives with a root.
       sources: for permutations, the rank in the group from which each rank receives, or -1.
       reverse: for scans, whether they start with the last rank.
+      alone: for a start, whether the program computes nothing beside the collective.
 
     Returns:
       The results of the lowering rule.
@@ -167,6 +169,7 @@ def between(
                 root=root,
                 sources=sources,
                 reverse=reverse,
+                alone=alone,
                 grid=grid,
             ),
         )

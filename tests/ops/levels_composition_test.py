@@ -195,14 +195,31 @@ class CompositionTest(parameterized.TestCase):
         for operation in ("stablehlo.all_to_all", "@jax_cxl_collective", "stablehlo.all_gather"):
             self.assertEqual(text.count(operation), 1, operation)
 
+    def test_only_steps_of_levels_are_alone(self):
+        self.devices_per_process(4)
+        x = jax.ShapeDtypeStruct((DEVICES, 16 << 20), np.float32)
+        for axes, levels, alone in ((("host", "gpu"), True, 1), ("host", None, 0)):
+            program = harness.program(
+                lambda v, axes=axes, levels=levels: jax_cxl.psum_start(
+                    v, axes, levels=levels
+                ).done(),
+                check_vma=True,
+                on=mesh_of((2, 4)),
+            )
+            text = program.lower(x).as_text()
+            self.assertRegex(text, f"alone = {alone} : i32")
+            self.assertNotRegex(text, f"alone = {1 - alone} : i32")
+
     @parameterized.parameters(
-        ("psum", 64 << 20, True),
-        ("psum", (64 << 20) - 4, False),
-        ("psum_scatter", 64 << 20, True),
-        ("all_gather", 8 << 20, True),  # The result counts, which is eight times as large.
-        ("all_gather", 4 << 20, False),
-        ("all_to_all", 64 << 20, False),
-        ("broadcast", 64 << 20, False),
+        ("psum", 8 << 20, True),
+        ("psum", (8 << 20) - 4, False),
+        ("psum_scatter", 8 << 20, True),
+        ("all_gather", 1 << 20, True),  # The result counts, which is eight times as large.
+        ("all_gather", (1 << 20) - 4, False),
+        ("all_to_all", 64 << 20, True),
+        ("all_to_all", 32 << 20, False),
+        ("broadcast", 16 << 20, True),
+        ("broadcast", 8 << 20, False),
     )
     def test_the_table_chooses(self, name, num_bytes, in_levels):
         self.devices_per_process(4)

@@ -41,14 +41,14 @@ struct Tuning {
   uint64_t levels_all_gather_bytes = kNever;
   uint64_t levels_all_to_all_bytes = uint64_t{4} << 20;
   uint64_t levels_broadcast_bytes = kNever;
-  // The same for groups of GPUs (jax_cxl/_levels/compose.py). Two processes of
-  // two H200s gained nothing for sure at 16 MiB, and much at 256 MiB
-  // (docs/levels.md). Nobody has measured sizes between, or broadcast.
-  uint64_t gpu_levels_all_reduce_bytes = uint64_t{64} << 20;
-  uint64_t gpu_levels_reduce_scatter_bytes = uint64_t{64} << 20;
-  uint64_t gpu_levels_all_gather_bytes = uint64_t{64} << 20;
-  uint64_t gpu_levels_all_to_all_bytes = kNever;
-  uint64_t gpu_levels_broadcast_bytes = kNever;
+  // The same for groups of GPUs (jax_cxl/_levels/compose.py). From these sizes
+  // on, two processes of two H100s gained in pools of both kinds of coherence
+  // (docs/levels.md).
+  uint64_t gpu_levels_all_reduce_bytes = uint64_t{8} << 20;
+  uint64_t gpu_levels_reduce_scatter_bytes = uint64_t{8} << 20;
+  uint64_t gpu_levels_all_gather_bytes = uint64_t{8} << 20;
+  uint64_t gpu_levels_all_to_all_bytes = uint64_t{64} << 20;
+  uint64_t gpu_levels_broadcast_bytes = uint64_t{16} << 20;
   // For GPUs in pools without hardware coherence (cc/comm/relay):
   // The number of threads of each GPU that pass doorbells on and write back and
   // drop cache lines. 0: a quarter of the process's cores, at most 4.

@@ -45,11 +45,20 @@ std::string PlanKey(uint64_t channel, const Call& call,
 // Beside computation, a call leaves the multiprocessors alone as soon as that
 // costs little: see kMostShortCalls too. Copy engines load the pool's devices
 // one after another, and kernels all of them at once.
+//
+// If the job has more GPUs, other groups communicate at the same time. Copy
+// engines of several groups slow each other down, and kernels do not
+// (docs/decisions/0016). So long calls use copy engines only beside
+// computation.
 DeviceChannel::Path DeviceChannel::PathOf(const Call& call, bool aside) const {
   if (!aside && connection_.stripes().slot_step > 0) return {};
-  const bool two = connection_.members().size() == 2;
+  const auto members = static_cast<int>(connection_.members().size());
   const uint64_t bytes =
       std::max(plan::InputBytes(call.request), plan::OutputBytes(call.request));
+  if (members < pool_->world_size() && (!aside || call.alone) &&
+      bytes * kLonger >= options_.copy_engine_bytes)
+    return {};
+  const bool two = members == 2;
   const bool is_long = two && bytes >= options_.copy_engine_bytes;
   const bool is_longest = two && bytes >= kLonger * options_.copy_engine_bytes;
   bool copies = false;
