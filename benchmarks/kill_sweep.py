@@ -27,6 +27,7 @@ import statistics
 import subprocess
 import sys
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests"))
@@ -42,8 +43,12 @@ _SECONDS = {"none": 0.0, "compile": 0.6, "shutdown": 0.6, "regroup": 0.3, "succe
 _LAUNCHER = {"successor": "--restart-lost=2"}
 
 
-def main() -> int:
-    """Runs the jobs; returns the exit status."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the jobs that a command line describes, by default the process's.
+
+    Returns:
+      The exit status.
+    """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -53,7 +58,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="at the same time (default: 1)")
     parser.add_argument("--limit", type=float, default=90, help="seconds that a job may take")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="file for the summary")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     stages = options.stages.split(",")
     if unknown := set(stages) - set(_PROCESSES):
         parser.error(f"--stages: {sorted(unknown)[0]!r} is none of {', '.join(_PROCESSES)}")
@@ -117,8 +122,8 @@ def _run(stage: str, seed: int, limit: float) -> tuple[str, str, list[float]]:
         return "hangs", output, []
     if "AssertionError" in output:
         return "wrong value", output, []
-    if left := _processes_of(name):
-        return "leaves a process", f"{output}\n{left}", []
+    if running.left_behind:
+        return "leaves a process", output, []
     if job.pool_files(name):
         _core.sweep_leftovers()  # As the next job does.
         if left := job.pool_files(name):
@@ -148,19 +153,6 @@ def _times(stdout: str, victim: int) -> list[float]:
     after = (float(instant) - float(deaths[-1]) for instant in errors)
     # Of a death before the last one: the successor's, or one while the others regrouped.
     return [seconds for seconds in after if seconds > 0]
-
-
-def _processes_of(name: str) -> list[str]:
-    """Returns the command lines of living processes that have this pool in theirs."""
-    found = []
-    for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            text = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if name in text and str(os.getpid()) != path.parent.name:
-            found.append(text)
-    return found
 
 
 def _milliseconds(seconds: list[float], quantile: float) -> float | None:

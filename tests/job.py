@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,8 +28,6 @@ _ON_CPUS = {"JAX_PLATFORMS": "cpu"}
 # What programs of tests/programs import.
 _MODULES = ("jax.numpy", "jax.sharding", "absl.app", "jax_cxl.lax")
 
-_FORKED_LAUNCH = pathlib.Path(__file__).parent / "forked_launch.py"
-
 
 def quick_environment() -> dict[str, str]:
     """Returns the environment of jobs whose programs compile as quick_compilation.py says."""
@@ -37,19 +36,24 @@ def quick_environment() -> dict[str, str]:
 
 def start(
     program: str, *arguments: str, forked: bool = True, **options: Any
-) -> subprocess.Popen[str]:
-    """Starts a program under the launcher; output and errors are pipes.
+) -> launch_server.Launcher | subprocess.Popen[str]:
+    """Starts a program under the launcher.
 
     Args:
       program: path of the program in tests/programs.
       *arguments: arguments of the program.
-      forked: whether ranks are forks (forked_launch.py), or else new interpreters, as for users.
+      forked: whether launcher and ranks are forks (launch_server.py), or else new interpreters, as
+        for users.
       **options: those of `_job`.
+
+    Returns:
+      The launcher. Its output and errors are pipes.
     """
     command, environment, modules = _job(program, arguments, **options)
-    launcher = [str(_FORKED_LAUNCH), ",".join(modules)] if forked else ["-m", "jax_cxl.launch"]
+    if forked:
+        return _server_for(modules, environment).start(command, environment)
     return subprocess.Popen(
-        [sys.executable, *launcher, *command],
+        [sys.executable, "-m", "jax_cxl.launch", *command],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -59,24 +63,14 @@ def start(
 
 
 def run(
-    program: str, *arguments: str, forked: bool = True, timeout: float = 280, **options: Any
+    program: str, *arguments: str, timeout: float = 280, **options: Any
 ) -> subprocess.CompletedProcess[str]:
     """Runs a program under the launcher to its end. `start` explains the other arguments.
 
     Args:
       timeout: seconds until the job has failed.
     """
-    command, environment, modules = _job(program, arguments, **options)
-    if forked:
-        return launch(*command, environment=environment, modules=modules, timeout=timeout)
-    return subprocess.run(
-        [sys.executable, "-m", "jax_cxl.launch", *command],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
+    return _to_the_end(start(program, *arguments, **options), (program, *arguments), timeout)
 
 
 def _job(
@@ -125,6 +119,28 @@ def launch(
       modules: what the job's script imports that takes long.
       timeout: seconds until the job has failed.
     """
+    launcher = _server_for(modules, environment).start(arguments, environment)
+    return _to_the_end(launcher, arguments, timeout)
+
+
+def _to_the_end(
+    launcher: launch_server.Launcher | subprocess.Popen[str],
+    arguments: tuple[str, ...],
+    timeout: float,
+) -> subprocess.CompletedProcess[str]:
+    """Waits for the end of a job. Raises AssertionError, with the output, if it takes longer."""
+    with launcher:
+        try:
+            stdout, stderr = launcher.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            launcher.terminate()
+            stdout, stderr = launcher.communicate()
+            raise AssertionError(f"{arguments} hangs:\n{stdout}\n{stderr}") from None
+    return subprocess.CompletedProcess(arguments, launcher.wait(), stdout, stderr)
+
+
+def _server_for(modules: tuple[str, ...], environment: Mapping[str, str]) -> launch_server.Server:
+    """Returns the server for jobs that import these modules, with these settings."""
     global _server, _servers_settings
     # Python and JAX read the other variables when they start.
     settings = (
@@ -135,18 +151,17 @@ def launch(
             if name.startswith("JAX_CXL_TEST_") or not name.startswith(("JAX_CXL_", "PYTEST_"))
         },
     )
-    if _server is None or settings != _servers_settings:
-        _close_server()
-        _server, _servers_settings = launch_server.Server(modules, environment), settings
-    try:
-        return _server.run(arguments, environment, timeout)
-    except subprocess.TimeoutExpired as late:
-        raise AssertionError(f"{arguments} hangs:\n{late.stdout}\n{late.stderr}") from None
+    with _lock:
+        if _server is None or settings != _servers_settings:
+            _close_server()
+            _server, _servers_settings = launch_server.Server(modules, environment), settings
+        return _server
 
 
 # The server of the last job. A job with other settings replaces it.
 _server: launch_server.Server | None = None
 _servers_settings: tuple[tuple[str, ...], dict[str, str]] | None = None
+_lock = threading.Lock()  # benchmarks/kill_sweep.py starts jobs on several threads.
 
 
 @atexit.register

@@ -21,11 +21,80 @@ from typing import Any
 
 import forked_launch
 
+from jax_cxl._launch import process
+
 # A request is the job's command line, folder and environment. With it come three files: the job's
-# stdout and stderr, and a socket for the answers. The answers are two numbers: the launcher's
-# process id and its status.
+# stdout and stderr, and a socket for the answers. The answers are three numbers: the launcher's
+# process id, its status, and how many processes it has left behind.
 _MOST_BYTES = 1 << 20
 _NUMBER = "q"
+
+
+class Launcher:
+    """A running launcher. It has what tests need of `subprocess.Popen`.
+
+    Attributes:
+      pid: its process id.
+      stdout: its output, a text file.
+      stderr: its errors, a text file.
+      returncode: its status, None until `wait` or `communicate` has seen its end.
+      left_behind: the number of processes of the job that lived after its end.
+    """
+
+    def __init__(self, answers: socket.socket, stdout: int, stderr: int):
+        self.stdout = open(stdout, encoding="utf-8")  # noqa: SIM115 - __exit__ closes both
+        self.stderr = open(stderr, encoding="utf-8")  # noqa: SIM115
+        self.pid = _receive(answers)
+        self.returncode: int | None = None
+        self.left_behind = 0
+        self._answers = answers
+        self._rest: list[concurrent.futures.Future[str]] = []
+
+    def __enter__(self) -> "Launcher":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stdout.close()
+        self.stderr.close()
+        self.wait()
+
+    def send_signal(self, number: int) -> None:
+        """Sends the launcher a signal, unless it has ended."""
+        if self.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Asks the launcher to end the job."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kills the launcher."""
+        self.send_signal(signal.SIGKILL)
+
+    def wait(self) -> int:
+        """Waits for the launcher's end, and returns its status."""
+        if self.returncode is None:
+            self.returncode = os.waitstatus_to_exitcode(_receive(self._answers))
+            self.left_behind = _receive(self._answers)
+            self._answers.close()
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Waits until all processes that write to the output have ended, and returns the output.
+
+        Raises:
+          subprocess.TimeoutExpired: they have not ended in time. Another call waits again.
+        """
+        if not self._rest:
+            readers = concurrent.futures.ThreadPoolExecutor(2)
+            self._rest = [readers.submit(file.read) for file in (self.stdout, self.stderr)]
+            readers.shutdown(wait=False)
+        if concurrent.futures.wait(self._rest, timeout).not_done:
+            raise subprocess.TimeoutExpired("the launcher", timeout or 0)
+        self.wait()
+        stdout, stderr = (rest.result() for rest in self._rest)
+        return stdout, stderr
 
 
 class Server:
@@ -41,14 +110,8 @@ class Server:
                 pass_fds=[theirs.fileno()],
             )
 
-    def run(
-        self, arguments: Sequence[str], environment: Mapping[str, str], timeout: float
-    ) -> subprocess.CompletedProcess[str]:
-        """Runs a launcher. Waits until all processes that write to its output have ended.
-
-        Raises:
-          subprocess.TimeoutExpired: the launcher did not end in time, and was asked to.
-        """
+    def start(self, arguments: Sequence[str], environment: Mapping[str, str]) -> Launcher:
+        """Starts a launcher with these arguments, in this process's folder."""
         answers, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         pipes = [os.pipe(), os.pipe()]
         request = json.dumps([arguments, os.getcwd(), dict(environment)]).encode()
@@ -57,29 +120,12 @@ class Server:
         theirs.close()
         for _, end in pipes:
             os.close(end)
-        with answers, concurrent.futures.ThreadPoolExecutor() as readers:
-            outputs = [readers.submit(_read, end) for end, _ in pipes]
-            launcher = _receive(answers)
-            late = concurrent.futures.wait(outputs, timeout).not_done
-            if late:
-                os.kill(launcher, signal.SIGTERM)
-            stdout, stderr = (output.result() for output in outputs)
-            if late:
-                raise subprocess.TimeoutExpired(list(arguments), timeout, stdout, stderr)
-            status = _receive(answers)
-        return subprocess.CompletedProcess(
-            list(arguments), os.waitstatus_to_exitcode(status), stdout, stderr
-        )
+        return Launcher(answers, *(end for end, _ in pipes))
 
     def close(self) -> None:
         """Ends the server."""
         self._socket.close()
         self._process.wait()
-
-
-def _read(end: int) -> str:
-    with open(end, encoding="utf-8") as file:
-        return file.read()
 
 
 def _send(answers: socket.socket, number: int) -> None:
@@ -108,8 +154,9 @@ def _serve(requests: socket.socket) -> None:
 
 
 def _watch(request: Any, stdout: int, stderr: int, answers_file: int) -> None:
-    """Starts the launcher in another copy, and tells its process id and its status."""
+    """Starts the launcher in another copy, and sends the answers."""
     answers = socket.socket(fileno=answers_file)
+    process.become_subreaper()
     launcher = forked_launch.fork()
     if launcher == 0:
         answers.close()
@@ -120,6 +167,7 @@ def _watch(request: Any, stdout: int, stderr: int, answers_file: int) -> None:
     with contextlib.suppress(OSError):
         _send(answers, launcher)
         _send(answers, os.waitpid(launcher, 0)[1])
+        _send(answers, len(process.descendants()))
     os._exit(0)
 
 
