@@ -48,7 +48,7 @@ std::string PlanKey(uint64_t channel, const Call& call,
 //
 // If the job has more GPUs, other groups communicate at the same time. Copy
 // engines of several groups slow each other down, and kernels do not
-// (docs/decisions/0016). So long calls use copy engines only beside
+// (docs/decisions/0025). So long calls use copy engines only beside
 // computation.
 DeviceChannel::Path DeviceChannel::PathOf(const Call& call, bool aside) const {
   if (!aside && connection_.stripes().slot_step > 0) return {};
