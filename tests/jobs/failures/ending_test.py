@@ -144,12 +144,15 @@ class SweepTest(absltest.TestCase):
         self.assertEmpty(job.pool_files(name))
 
     def test_initialize_says_what_it_removes(self):
-        program = "import jax_cxl; jax_cxl.initialize('shm:?size=8MiB')"
+        program = f"""
+import subprocess, sys, jax_cxl
+subprocess.run([sys.executable, "-c", {_CREATE_AND_DIE!r}, sys.argv[1]], check=False)
+jax_cxl.initialize("shm:?size=8MiB")
+"""
         for _ in range(6):  # A job of another test may remove the files first.
             name = f"sweep-{uuid.uuid4().hex[:8]}"
-            subprocess.run([sys.executable, "-c", _CREATE_AND_DIE, name], check=False)
             done = subprocess.run(
-                [sys.executable, "-c", program], capture_output=True, text=True, check=True
+                [sys.executable, "-c", program, name], capture_output=True, text=True, check=True
             )
             self.assertEmpty(job.pool_files(name))
             if f"removed /dev/shm/jax_cxl.{name}, the pool of a dead job" in done.stderr:
