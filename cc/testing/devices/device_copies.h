@@ -36,10 +36,11 @@ class DeviceCopies {
       std::memcpy(to, from, bytes);
   }
 
-  // Words that another device polls.
+  // Words that another device polls. `kOrder` is that of C++'s atomics.
+  template <int kOrder = __ATOMIC_RELAXED>
   void StoreWord(uint64_t* word, uint64_t value) const {
     if (cache_ == nullptr) {
-      __atomic_store_n(word, value, __ATOMIC_RELAXED);
+      __atomic_store_n(word, value, kOrder);
       return;
     }
     std::byte bytes[sizeof(value)];

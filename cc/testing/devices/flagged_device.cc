@@ -61,8 +61,9 @@ std::string FlaggedDevice::Execute(const ModelCall& call,
           },
           stop))
     return "stopped";
-  copies_.StoreWord(&mine.released,
-                    call.epoch << pool::kValueBits | (round + 1));
+  // A kernel's store does not overtake the loads before its barrier either.
+  copies_.StoreWord<__ATOMIC_RELEASE>(
+      &mine.released, call.epoch << pool::kValueBits | (round + 1));
   return "";
 }
 
