@@ -49,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
       The exit status.
     """
+    if arguments is None:
+        arguments = sys.argv[1:]
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -67,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows.append(_sweep(stage, options))
         print(json.dumps(rows[-1]), flush=True)
         if options.json:
-            command = results_file.command_line("benchmarks/kill_sweep.py", sys.argv[1:])
+            command = results_file.command_line("benchmarks/kill_sweep.py", arguments)
             header = report.header(load, command) | {"emulated": True}
             results_file.write(options.json, header | {"results": rows})
     return int(any(row["right"] < row["jobs"] for row in rows))
@@ -123,7 +125,7 @@ def _run(stage: str, seed: int, limit: float) -> tuple[str, str, list[float]]:
     if "AssertionError" in output:
         return "wrong value", output, []
     if running.left_behind:
-        return "leaves a process", output, []
+        return "leaves a process", f"{output}\n{running.left_behind} processes are left", []
     if job.pool_files(name):
         _core.sweep_leftovers()  # As the next job does.
         if left := job.pool_files(name):

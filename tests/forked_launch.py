@@ -4,7 +4,8 @@
 
 Importing JAX takes a second of a processor, most of what a rank of a small test needs. Where the
 launcher starts a new interpreter, this forks instead; all else is the launcher's own code.
-`launch_test.py`, `launch_output_test.py` and a part of `ending_test.py` test it as users have it.
+`launch/launch_test.py`, `launch/output_test.py` and a part of `ending_test.py` test the launcher as
+users have it.
 """
 
 import atexit

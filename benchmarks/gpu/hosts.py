@@ -4,6 +4,7 @@ import json
 import pathlib
 import tempfile
 from collections.abc import Callable
+from typing import Any
 
 from gpu.measurements import SMALL
 from gpu.process import Record, StageError, Suite
@@ -26,7 +27,6 @@ def levels(short: bool = False) -> Callable[[Suite], Record]:
 
     def run(suite: Suite) -> Record:
         on_gpus = suite.platform == "cuda"
-        quick = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
         both = {"JAX_LOCAL_DEVICE_IDS": "0,1"} if on_gpus else {}
         dtypes = "float32,int32" if short else _LEVELS_DTYPES
         checked = [
@@ -42,15 +42,13 @@ def levels(short: bool = False) -> Callable[[Suite], Record]:
         record: Record = {}
         try:
             for name, processes, mesh, more in checked:
-                text, _ = suite.launch(
-                    *("tests/programs/levels/run_levels.py", f"--mesh={mesh}"),
-                    *(f"--dtypes={dtypes}", *more),
+                record[name] = _bits(
+                    suite,
+                    *(f"--mesh={mesh}", f"--dtypes={dtypes}", *more),
                     processes=processes,
                     devices=2,
-                    **quick,
                     **both,
                 )
-                record[name] = text.strip().splitlines()[-1]
             for name, processes, ways in timed:
                 record[name] = _times(
                     suite,
@@ -79,9 +77,7 @@ def two_hosts(suite: Suite) -> Record:
     a second job memory of the host everywhere. The example then trains with each `--shard`.
     """
     on_gpus = suite.platform == "cuda"
-    devices = suite.ranks // 2
-    if devices < 2 or suite.shares_gpu:
-        raise StageError("skipped", reason="needs four GPUs")
+    mesh = _mesh_of_two_hosts(suite)
     sizes = "1MiB,16MiB,256MiB,1GiB" if on_gpus else "4KiB"
     flags = ["--operations=psum,all_gather,psum_scatter,all_to_all", f"--sizes={sizes}"]
     flags.append(f"--seconds={1 if on_gpus else 0.1}")
@@ -90,13 +86,7 @@ def two_hosts(suite: Suite) -> Record:
     record: Record = {}
     try:
         for name, more in {"bits": (), "bits in chunks": ("--chunk_bytes=16",)}.items():
-            text, _ = suite.launch(
-                *("tests/programs/levels/run_levels.py", f"--mesh=2,{devices}"),
-                *("--dtypes=float32,int32", *more),
-                processes=2,
-                JAX_DISABLE_MOST_OPTIMIZATIONS="1",
-            )
-            record[name] = text.strip().splitlines()[-1]
+            record[name] = _bits(suite, mesh, "--dtypes=float32,int32", *more, processes=2)
         record["sockets between hosts"] = _times(
             suite, "--ways=flat,levels,lax", *flags, "--separate_hosts", processes=2, **_TWO_HOSTS
         )
@@ -120,8 +110,7 @@ def two_hosts(suite: Suite) -> Record:
 def levels_limits(suite: Suite) -> Record:
     """Finds the sizes from which two hosts gain by levels, in pools of both kinds of coherence."""
     on_gpus = suite.platform == "cuda"
-    if suite.ranks < 4 or suite.shares_gpu:
-        raise StageError("skipped", reason="needs four GPUs")
+    mesh = _mesh_of_two_hosts(suite)
     sizes = "1MiB,2MiB,4MiB,8MiB,16MiB,32MiB,64MiB,128MiB,256MiB,1GiB" if on_gpus else "4KiB"
     operations = "psum,psum_scatter,all_gather,all_to_all,broadcast"
     flags = ["--ways=flat,levels", f"--operations={operations}", f"--sizes={sizes}"]
@@ -130,18 +119,30 @@ def levels_limits(suite: Suite) -> Record:
     record: Record = {}
     try:
         for name, pool in pools.items():
-            text, _ = suite.launch(
-                *("tests/programs/levels/run_levels.py", f"--mesh=2,{suite.ranks // 2}"),
-                *("--dtypes=float32,int32", "--chunk_bytes=16"),
-                processes=2,
-                JAX_DISABLE_MOST_OPTIMIZATIONS="1",
-                JAX_CXL_POOL=pool,
-            )
-            record[f"bits, {name}"] = text.strip().splitlines()[-1]
-            record[name] = _times(suite, *flags, processes=2, JAX_CXL_POOL=pool)
+            options = {"processes": 2, "JAX_CXL_POOL": pool}
+            checked = (mesh, "--dtypes=float32,int32", "--chunk_bytes=16")
+            record[f"bits, {name}"] = _bits(suite, *checked, **options)
+            record[name] = _times(suite, *flags, **options)
     except StageError as error:
         raise StageError(error.status, **record, **error.record) from error
     return record
+
+
+def _mesh_of_two_hosts(suite: Suite) -> str:
+    """Returns the flag of run_levels.py for two hosts that share the GPUs."""
+    if suite.ranks < 4 or suite.shares_gpu:
+        raise StageError("skipped", reason="needs four GPUs")
+    return f"--mesh=2,{suite.ranks // 2}"
+
+
+def _bits(suite: Suite, *flags: str, **options: Any) -> str:
+    """Compares collectives in levels to NumPy, and returns the program's last line."""
+    text, _ = suite.launch(
+        *("tests/programs/levels/run_levels.py", *flags),
+        JAX_DISABLE_MOST_OPTIMIZATIONS="1",
+        **options,
+    )
+    return text.strip().splitlines()[-1]
 
 
 def _times(suite: Suite, *flags: str, **options) -> list[dict]:

@@ -3,6 +3,7 @@
 import importlib.util
 import io
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -171,7 +172,10 @@ class ProgramsTest(parameterized.TestCase):
         self.assertEqual(list(found), ["machine", "command", "versions", "emulated", "results"])
         return found["results"]
 
-    @unittest.skipUnless(shutil.which("c++"), "needs a C++ compiler: there is no c++ on PATH")
+    @unittest.skipUnless(
+        shutil.which(os.environ.get("CXX", "c++")),
+        "needs a C++ compiler: $CXX, or else c++, is not on PATH",
+    )
     def test_call_overhead(self):
         rows = self.run_program("call_overhead.py", "--sizes", "1KiB")
         self.assertEqual([row["backend"] for row in rows], 4 * ["jax_cxl", "empty"])

@@ -81,7 +81,7 @@ TEST_F(DeviceEndpointTest, PoolsOfSeveralDevices) {
 // might get a queue of the first, behind copies that wait for them.
 TEST_F(DeviceEndpointTest, ByTheCopyEngines) {
   const int ranks = std::min(CountDevices(), 4);
-  if (ranks < 2) GTEST_SKIP() << "one GPU";
+  if (ranks < 2) GTEST_SKIP() << "needs two GPUs";
   RunSoak(10, {ranks, 0, 0, 1, 32, true, StartMode::kStartAndDone, 0}, 60,
           1 << 20);
   RunSoak(11, {ranks, 64 << 10, 3, 1, 16, true, StartMode::kStartAndDone, 0},
@@ -99,7 +99,7 @@ TEST_F(DeviceEndpointTest, ByTheCopyEngines) {
 // series.
 TEST_F(DeviceEndpointTest, SeriesOfCallsByTheCopyEngines) {
   const int ranks = std::min(CountDevices(), 4);
-  if (ranks < 2) GTEST_SKIP() << "one GPU";
+  if (ranks < 2) GTEST_SKIP() << "needs two GPUs";
   for (uint64_t copy_engine_bytes : {0, 4000, 1000000}) {
     Setting setting{
         ranks, 0, 0, 1, 32, true, StartMode::kStartAndDone, copy_engine_bytes};
@@ -146,7 +146,7 @@ TEST_F(DeviceEndpointTest, FlushPoolsOfSeveralDevices) {
 
 TEST_F(DeviceEndpointTest, FlushPoolsByTheCopyEngines) {
   const int ranks = std::min(CountDevices(), 4);
-  if (ranks < 2) GTEST_SKIP() << "one GPU";
+  if (ranks < 2) GTEST_SKIP() << "needs two GPUs";
   for (uint64_t copy_engine_bytes : {0, 4000}) {
     Setting setting{ranks,
                     64 << 10,

@@ -81,7 +81,8 @@ class CoherenceTest : public testing::TestWithParam<CoherenceMode> {};
 
 // A writer and a reader hand a payload back and forth through two flags.
 TEST_P(CoherenceTest, HandsOverPayload) {
-  if (!CheckCoherenceSupported(GetParam()).ok()) GTEST_SKIP();
+  const Status supported = CheckCoherenceSupported(GetParam());
+  if (!supported.ok()) GTEST_SKIP() << supported.message();
   constexpr int kRounds = 300;
   constexpr size_t kWords = 1000;  // no whole number of cache lines
   struct Shared {

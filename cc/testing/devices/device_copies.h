@@ -36,7 +36,7 @@ class DeviceCopies {
       std::memcpy(to, from, bytes);
   }
 
-  // Words that another device polls. `kOrder` is that of C++'s atomics.
+  // Words that another device polls. `kOrder` is a memory order of C++.
   template <int kOrder = __ATOMIC_RELAXED>
   void StoreWord(uint64_t* word, uint64_t value) const {
     if (cache_ == nullptr) {

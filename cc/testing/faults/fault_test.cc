@@ -85,8 +85,9 @@ TEST(FaultTest, SeesThatTheWrongRankIsNamed) {
 // are submitted together, and small ones succeed even if a rank that has
 // submitted them dies.
 TEST(FaultTest, SaysWhatTheVictimDidLast) {
-  // Other hosts know only what a killed rank's last heartbeat has published.
-  if (pool::Incoherence::FromEnvironment()) GTEST_SKIP();
+  if (pool::Incoherence::FromEnvironment())
+    GTEST_SKIP() << "other hosts know only what a killed rank's last heartbeat "
+                    "has published";
   Case item = AllReduce("rank=1,call=1,point=start,action=kill");
   item.seed = 9;  // with this seed, the first call has some kilobytes
   const JobResult result = Job(item, kDeadline).Run();

@@ -57,8 +57,9 @@ Status Sum(World& world, uint64_t identity, uint64_t count,
 class LostMemoryTest : public testing::TestWithParam<uint64_t> {};
 
 TEST_P(LostMemoryTest, EveryCallEndsWithTheCause) {
-  // The emulated cache would take lost memory for another host's store.
-  if (Incoherence::FromEnvironment()) GTEST_SKIP();
+  if (Incoherence::FromEnvironment())
+    GTEST_SKIP() << "the emulated cache would take lost memory for a store of "
+                    "another host";
   World world(3, Options(), 24 << 20);
   std::vector<std::vector<int32_t>> sums;
   const Status before = Sum(world, 1, 100'000, &sums);

@@ -84,8 +84,8 @@ Status RunWorld(Random& random, int batches) {
 }
 
 TEST(PoolLiveFuzzTest, EveryCallEnds) {
-  // The other process bypasses an emulated cache.
-  if (Incoherence::FromEnvironment()) GTEST_SKIP();
+  if (Incoherence::FromEnvironment())
+    GTEST_SKIP() << "the other process bypasses the emulated cache";
   const uint64_t seed = FuzzSeed();
   alarm(100 + static_cast<unsigned>(
                   RandomTestSeconds()));  // ends the test if it hangs

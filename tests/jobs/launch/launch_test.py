@@ -57,7 +57,7 @@ class ScriptTest(LaunchTestCase):
     def test_ranks_have_cores_of_their_own(self):
         available = sorted(os.sched_getaffinity(0))
         if len(available) < 2:
-            self.skipTest("needs two cores")
+            self.skipTest("needs two cores: this process may use only one")
         for options, shared in (([], True), (["--bind-cores"], False)):
             status, stdout, stderr = self.launch("--no-prefix", *options, "show.py")
             self.assertEqual((status, stderr), (0, ""))
