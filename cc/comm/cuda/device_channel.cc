@@ -13,12 +13,12 @@
 namespace jax_cxl::comm {
 namespace {
 
-// Returns a 48-bit hash of everything that all ranks must agree on in call
-// `number`.
-uint64_t HashCall(const pool::CallDescriptor& descriptor, uint64_t number) {
+// Returns a 48-bit hash of everything that all ranks must agree on in a call
+// and in the calls before it, from the hash of those.
+uint64_t HashCalls(const pool::CallDescriptor& descriptor, uint64_t before) {
   uint64_t words[sizeof(descriptor) / sizeof(uint64_t)];
   std::memcpy(words, &descriptor, sizeof(words));
-  uint64_t hash = 0xcbf29ce484222325 + number;
+  uint64_t hash = 0xcbf29ce484222325 + before;
   for (uint64_t word : words) {
     hash = (hash ^ word) * 0x9e3779b97f4a7c15;
     hash ^= hash >> 29;
@@ -134,7 +134,7 @@ bool DeviceChannel::StartsNewLayout(const cuda::Shape& shape) const {
 cuda::DeviceCall DeviceChannel::Prepare(const Call& call,
                                         const StoredPlan& gpu_plan,
                                         const pool::CallDescriptor& descriptor,
-                                        SlotUse use) const {
+                                        SlotUse use) {
   cuda::DeviceCall device;
   device.sending = gpu_plan.sending;
   device.receiving = gpu_plan.receiving;
@@ -151,7 +151,7 @@ cuda::DeviceCall DeviceChannel::Prepare(const Call& call,
   device.rounds_ahead = RoundsAhead(call, gpu_plan);
   device.epoch = pool_->epoch();
   device.call = calls_;
-  device.hash = HashCall(descriptor, calls_);
+  device.hash = calls_hash_ = HashCalls(descriptor, calls_hash_);
   device.input = call.input;
   device.output = call.output;
   device.dtype = call.dtype;

@@ -104,7 +104,7 @@ class DeviceChannel {
   bool StartsNewLayout(const cuda::Shape& shape) const;
   cuda::DeviceCall Prepare(const Call& call, const StoredPlan& gpu_plan,
                            const pool::CallDescriptor& descriptor,
-                           SlotUse use) const;
+                           SlotUse use);
   void EnqueueRelay(const cuda::DeviceCall& call, const StoredPlan& gpu_plan,
                     Path path, const cuda::Shape& shape, bool in_series);
   Status LaunchFlagged(cuda::DeviceCall call, const StoredPlan& gpu_plan,
@@ -166,6 +166,10 @@ class DeviceChannel {
   // The last call without flags.
   bool last_by_copy_engine_ = false;
   uint32_t last_blocks_ = 0;  // of its kernel; 0: there was none
+  // A rank may finish a call in which it waits for nobody, such as its own
+  // broadcast, before the hosts have compared that call. So the next call that
+  // waits compares all calls up to it.
+  uint64_t calls_hash_ = 0;
   uint64_t rounds_ = 0;
   uint64_t flagged_rounds_;
 

@@ -86,8 +86,12 @@ Status DeviceChannel::CheckCalls(Clock::time_point now, uint64_t finished) {
 
   const int member = static_cast<int>(
       std::min<uint64_t>(Read(status.fault_member), members_count() - 1));
-  if (fault == cuda::DeviceFault::kMismatch)
+  if (fault == cuda::DeviceFault::kMismatch) {
+    // A journal describes the first of the calls that differ. It may have been
+    // written after the comparison above, but before the device's fault.
+    CXL_RETURN_IF_ERROR(journal_->Compare(enqueued));
     return waits_.Mismatch(oldest->call, member);
+  }
   if (fault == cuda::DeviceFault::kTimeout)
     return waits_.Timeout(oldest->call, member);
   return OkStatus();

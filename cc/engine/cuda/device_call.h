@@ -91,7 +91,7 @@ struct DeviceCall {
   uint32_t rounds_ahead = 1;
   uint64_t epoch = 0;
   uint64_t call = 0;  // number of this call in the channel
-  uint64_t hash = 0;  // of its descriptor and number
+  uint64_t hash = 0;  // of the descriptors of this call and all before it
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
   DType dtype = DType::kUint8;

@@ -12,6 +12,7 @@
 #include <future>
 #include <iostream>
 #include <thread>
+#include <utility>
 
 #include "cc/base/status.h"
 #include "cc/comm/call/call.h"
@@ -38,8 +39,22 @@ Status WatchUntilFailure(DeviceWorld& world) {
   return OkStatus();
 }
 
-// Ranks 0 and 1 sum `count_0` and `count_1` numbers; 0 means no call. Prints
-// the error and whether rank 0's call failed, and ends the process.
+// Prints the first error and whether rank 0's call, enqueued by a thread,
+// failed. Ends the process.
+[[noreturn]] void EndWithItsError(DeviceWorld& world,
+                                  std::future<Status> enqueued) {
+  const Status status = WatchUntilFailure(world);
+  OkOrDie(cudaSetDevice(0));
+  // A thread that waits for the result of rank 0 gets an error.
+  const bool failed = !enqueued.get().ok() ||
+                      cudaStreamSynchronize(world.stream(0)) != cudaSuccess;
+  std::cerr << CodeName(status.code()) << " | " << status.message() << " | "
+            << (failed ? "call failed" : "call ok") << std::endl;
+  std::_Exit(0);
+}
+
+// Ranks 0 and 1 sum `count_0` and `count_1` numbers; 0 means no call. Ends with
+// the error.
 [[noreturn]] void RunDisagreement(uint64_t count_0, uint64_t count_1,
                                   DeviceOptions options = {}) {
   options.timeout_s = 1;
@@ -61,14 +76,37 @@ Status WatchUntilFailure(DeviceWorld& world) {
       return world->endpoint(rank).Enqueue({0, 1}, call, world->stream(rank));
     });
   }
-  const Status status = WatchUntilFailure(*world);
-  OkOrDie(cudaSetDevice(0));
-  // A thread that waits for the result of rank 0 gets an error.
-  const bool failed = !enqueued[0].get().ok() ||
-                      cudaStreamSynchronize(world->stream(0)) != cudaSuccess;
-  std::cerr << CodeName(status.code()) << " | " << status.message() << " | "
-            << (failed ? "call failed" : "call ok") << std::endl;
-  std::_Exit(0);
+  EndWithItsError(*world, std::move(enqueued[0]));
+}
+
+// Each of two ranks broadcasts as the root, so neither waits for the other.
+// Then both sum `count` numbers. Ends with
+// the error.
+[[noreturn]] void RunTwoRoots(uint64_t count, DeviceOptions options = {}) {
+  options.timeout_s = 5;
+  auto* world = new DeviceWorld(2, options);
+  world->OpenChannels({0, 1});
+  std::future<Status> enqueued[2];
+  for (int rank = 0; rank < 2; ++rank) {
+    OkOrDie(cudaSetDevice(world->device(rank)));
+    std::byte* buffer = nullptr;
+    OkOrDie(cudaMalloc(&buffer, 2 * count * sizeof(int32_t)));
+    enqueued[rank] = std::async(std::launch::async, [=]() -> Status {
+      Call call = Sum(rank, count);
+      call.input = buffer;
+      call.output = buffer + count * sizeof(int32_t);
+      Call broadcast = call;
+      broadcast.request.op = plan::Op::kBroadcast;
+      broadcast.request.root = rank;
+      for (const Call& next : {broadcast, call})
+        CXL_RETURN_IF_ERROR(world->endpoint(rank).Enqueue(
+            {0, 1}, next, world->stream(rank)));
+      return OkStatus();
+    });
+  }
+  // The devices have to find the mismatch before the hosts compare the calls.
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  EndWithItsError(*world, std::move(enqueued[0]));
 }
 
 TEST_F(DeviceEndpointTest, LatePeerEndsInAnErrorThatNamesIt) {
@@ -101,6 +139,18 @@ TEST_F(DeviceEndpointTest, MismatchOfCopies) {
   EXPECT_EXIT(RunDisagreement(100000, 100001, AllByTheCopyEngines()),
               testing::ExitedWithCode(0),
               "MISMATCH .*100000 int32.*100001 int32.*call failed");
+}
+
+// The results of the first call are wrong, but the next call does not succeed.
+TEST_F(DeviceEndpointTest, TwoRootsFailInTheNextCall) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  DeviceOptions by_blocks;
+  by_blocks.flagged_bytes = 0;
+  for (const DeviceOptions& options :
+       {DeviceOptions{}, by_blocks, AllByTheCopyEngines()}) {
+    EXPECT_EXIT(RunTwoRoots(100, options), testing::ExitedWithCode(0),
+                "MISMATCH .*broadcast.*root 0.*broadcast.*root 1.*call failed");
+  }
 }
 
 TEST_F(DeviceEndpointTest, LatePeerOfMoreCopiesThanQueuesHold) {
