@@ -56,9 +56,10 @@ class FsdpTrainer(ShardedTrainer):
         def layer(key: jax.Array) -> jax.Array:
             return self._layer_unit.shard(transformer.init_layer(key, self._sizes))
 
-        layers = jax.lax.map(layer, keys[1:]) if self._prefetch else [layer(k) for k in keys[1:]]
+        # A loop over all layers is compiled in the time of one.
+        layers = jax.lax.map(layer, keys[1:])
         outer = self._outer_unit.shard(transformer.init_embedding(keys[0], self._sizes))
-        parameters = {"outer": outer, "layers": layers}
+        parameters = {"outer": outer, "layers": layers if self._prefetch else list(layers)}
         return State(parameters, self._optimizer.init(parameters))
 
     def _apply_layers(self, parameters: Tree, x: jax.Array) -> jax.Array:

@@ -1,6 +1,7 @@
 """Trains a transformer whose perceptrons are mixtures of experts, spread over the devices."""
 
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -112,8 +113,11 @@ class MoeTrainer(ShardedTrainer):
                 "experts": jax.lax.map(self._draw_expert, expert_keys).ravel(),
             }
 
+        # A loop over all layers is compiled in the time of one.
+        drawn = jax.lax.map(layer, keys[1:])
+        layers = [jax.tree.map(operator.itemgetter(i), drawn) for i in range(self._sizes.layers)]
         outer = self._outer_unit.shard(transformer.init_embedding(keys[0], self._sizes))
-        parameters = {"outer": outer, "layers": [layer(key) for key in keys[1:]]}
+        parameters = {"outer": outer, "layers": layers}
         return State(parameters, self._optimizer.init(parameters))
 
     def _apply_layers(self, parameters: Tree, x: jax.Array) -> jax.Array:

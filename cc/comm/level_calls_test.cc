@@ -119,8 +119,9 @@ void RunInAnyOrder(LevelCalls* const* of_process, const cpu::Grid& grid) {
   const auto ranks = static_cast<int>(grid.at.size());
   std::vector<std::vector<Member>> members(ranks);
   for (auto& of_member : members) of_member = std::vector<Member>(kCalls);
+  // One long call of each operation.
   auto count_of = [](int k) -> uint64_t {
-    return k < 20 ? 1 + 97 * k : 40'001 + k;
+    return k < kCalls - 5 ? 1 + 97 * k : 40'001 + k;
   };
   std::vector<std::thread> threads;
   for (int cell = 0; cell < ranks; ++cell)

@@ -17,7 +17,7 @@ class MatrixTest(parameterized.TestCase):
             "matrix/run_matrix.py",
             f"--output={folder}",
             f"--sixths={','.join(map(str, layout.sixths))}",
-            "--operations_per_program=3",
+            "--operations_per_program=20",
             environment=layouts.ENVIRONMENT,
             quick=False,  # The cells choose for themselves.
             **layout.options(),

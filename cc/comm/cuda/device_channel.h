@@ -103,8 +103,7 @@ class DeviceChannel {
   Status FollowLast(cudaStream_t stream);
   bool StartsNewLayout(const cuda::Shape& shape) const;
   cuda::DeviceCall Prepare(const Call& call, const StoredPlan& gpu_plan,
-                           const pool::CallDescriptor& descriptor,
-                           SlotUse use);
+                           const pool::CallDescriptor& descriptor, SlotUse use);
   void EnqueueRelay(const cuda::DeviceCall& call, const StoredPlan& gpu_plan,
                     Path path, const cuda::Shape& shape, bool in_series);
   Status LaunchFlagged(cuda::DeviceCall call, const StoredPlan& gpu_plan,

@@ -3,11 +3,14 @@
 #include "cc/comm/health/regroup.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <string>
 #include <vector>
 
+#include "cc/pool/pool.h"
+#include "cc/testing/pool/chosen_pool.h"
 #include "cc/testing/world/world.h"
 
 namespace jax_cxl::comm {
@@ -23,25 +26,34 @@ TEST(RegroupTest, RanksJoinAttempts) {
   EXPECT_FALSE(JoinedAttempt(world.pool(0), 1, 3));
 }
 
+// Rank 1 decides, and a rank of another host reads.
 TEST(RegroupTest, ADecisionIsReadAsItWasMade) {
-  World world(70, {}, 128 << 20);
-  EXPECT_FALSE(DecidedAttempt(world.pool(69), 1, 1));
+  constexpr int kRanks = 70;
+  pool::PoolSpec spec;
+  spec.paths = {"regroup-test.decision." + std::to_string(getpid())};
+  spec.bytes = 128 << 20;
+  pool::ApplyChoice(&spec);
+  const auto decider = OrDie(pool::Pool::Create(spec, kRanks));
+  const auto reader = OrDie(pool::Pool::Attach(spec, kRanks, decider->token()));
+  decider->Unlink();
+  Register(decider.get(), 1, 0, 1);
+  EXPECT_FALSE(DecidedAttempt(*reader, 1, 1));
   for (uint64_t attempt : {1, 2}) {
     const Decision decision = {{1, 3, 64, 69}, std::to_string(attempt)};
-    EXPECT_TRUE(DecideAttempt(&world.pool(1), 1, attempt, decision).ok());
+    EXPECT_TRUE(DecideAttempt(decider.get(), 1, attempt, decision).ok());
     // Looks several times: without coherence, a dropped cache line may have
     // come back before the decision did
     // (cc/testing/incoherent/incoherent_cache.h).
-    auto read = DecidedAttempt(world.pool(69), 1, attempt);
+    auto read = DecidedAttempt(*reader, 1, attempt);
     for (int look = 0; look < 3 && !read; ++look)
-      read = DecidedAttempt(world.pool(69), 1, attempt);
+      read = DecidedAttempt(*reader, 1, attempt);
     ASSERT_TRUE(read);
     EXPECT_EQ(read->members, decision.members);
     EXPECT_EQ(read->place, decision.place);
-    EXPECT_FALSE(DecidedAttempt(world.pool(69), 0, attempt));
-    EXPECT_FALSE(DecidedAttempt(world.pool(69), 1, attempt + 1));
+    EXPECT_FALSE(DecidedAttempt(*reader, 0, attempt));
+    EXPECT_FALSE(DecidedAttempt(*reader, 1, attempt + 1));
   }
-  EXPECT_FALSE(DecidedAttempt(world.pool(69), 1, 1));
+  EXPECT_FALSE(DecidedAttempt(*reader, 1, 1));
 }
 
 TEST(RegroupTest, APlaceThatDoesNotFitIsAnError) {

@@ -99,8 +99,8 @@ Status WatchUntilFailure(DeviceWorld& world) {
       broadcast.request.op = plan::Op::kBroadcast;
       broadcast.request.root = rank;
       for (const Call& next : {broadcast, call})
-        CXL_RETURN_IF_ERROR(world->endpoint(rank).Enqueue(
-            {0, 1}, next, world->stream(rank)));
+        CXL_RETURN_IF_ERROR(
+            world->endpoint(rank).Enqueue({0, 1}, next, world->stream(rank)));
       return OkStatus();
     });
   }
