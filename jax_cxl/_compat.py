@@ -10,6 +10,7 @@ only file to change.
 
 import ctypes
 import functools
+import hashlib
 import os
 import sys
 import types
@@ -28,7 +29,7 @@ try:
     from jax._src.dispatch import BACKEND_COMPILE_EVENT
 
     # Fail at import, not in the first call.
-    _cache_key.custom_hook  # noqa: B018
+    _cache_key.get  # noqa: B018
     _config._check_vma.value  # noqa: B018
     _distributed.global_state.client  # noqa: B018
     _xla_bridge.backends_are_initialized  # noqa: B018
@@ -203,10 +204,24 @@ def register_compiler_hook(platform: str, hook: Callable[[bytes], bytes | None])
     )
 
 
-def extend_cache_key(part: Callable[[], str]) -> None:
-    """Adds what `part` returns to the keys of the persistent compilation cache."""
-    other = _cache_key.custom_hook
-    _cache_key.custom_hook = lambda: other() + part()
+def extend_cache_key(part: Callable[[list[int]], str]) -> None:
+    """Extends the keys of the persistent compilation cache.
+
+    Args:
+      part: returns the addition to the key of a program, "" for none, from the ids of the program's
+        devices in the program's order. On GPUs JAX's own key does not have this order.
+    """
+    other = _cache_key.get
+
+    @functools.wraps(other)
+    def get(module: Any, devices: Any, *arguments: Any, **options: Any) -> str:
+        key: str = other(module, devices, *arguments, **options)
+        addition = part([device.id for device in devices.flat])
+        if not addition:
+            return key
+        return f"{key}-{hashlib.sha256(addition.encode()).hexdigest()[:32]}"
+
+    _cache_key.get = get
 
 
 # JAX records this event when it has lowered a program. The thread that records it then compiles

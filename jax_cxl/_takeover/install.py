@@ -46,14 +46,18 @@ def _on_module(data: bytes) -> bytes | None:
     return after
 
 
-def _cache_key() -> str:
-    """Returns an addition to the keys of JAX's persistent cache: settings that change programs."""
+def _cache_key(devices: list[int]) -> str:
+    """Returns an addition to a key of JAX's persistent cache: all that changes the program.
+
+    Args:
+      devices: ids of the program's devices, in its order. The changed program has their ranks.
+    """
     wanted = setting.current()
     if wanted is None:
         return survey.cache_key()
     world: Any = start.world(wanted)
     ranks = sorted(world.rank_of.items())
-    return f"jax_cxl: {code()} {wanted} {ranks} {world.generation}{survey.cache_key()}"
+    return f"{code()} {wanted} {devices} {ranks} {world.generation}{survey.cache_key()}"
 
 
 @functools.cache

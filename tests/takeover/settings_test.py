@@ -3,8 +3,12 @@
 import os
 from unittest import mock
 
+import jax
+import jax.extend
 import job
+import numpy as np
 from absl.testing import absltest, parameterized
+from jax._src import compilation_cache, compiler
 
 import jax_cxl
 from jax_cxl._takeover import install, setting
@@ -50,7 +54,7 @@ class JobTest(parameterized.TestCase):
 class KeyTest(absltest.TestCase):
     def key(self, **options):
         with jax_cxl.replace_collectives(local=True, **options):
-            return install._cache_key()
+            return install._cache_key([0, 1])
 
     def test_settings_that_change_programs(self):
         self.assertEqual(self.key(), self.key())
@@ -67,6 +71,22 @@ class KeyTest(absltest.TestCase):
         with mock.patch.object(install, "code", lambda: "another"):
             self.assertNotEqual(self.key(), before)
         self.assertIn(install.code(), before)
+
+    def test_order_of_the_devices(self):
+        backend, devices = jax.extend.backend.get_backend(), np.array(jax.devices())
+        module = jax.jit(lambda x: x).lower(1).compiler_ir()
+        # Without an order of the devices, as JAX has the options in the keys of GPUs.
+        options = compiler.get_compile_options(num_replicas=1, num_partitions=devices.size)
+
+        def key(order):
+            return compilation_cache.get_cache_key(module, devices[order], options, backend)
+
+        there, back = slice(None), slice(None, None, -1)
+        with jax_cxl.replace_collectives(local=True):
+            jax.jit(lambda x: x + 1)(1)  # The first compilation extends the keys.
+            self.assertEqual(key(there), key(there))
+            self.assertNotEqual(key(there), key(back))
+        self.assertEqual(key(there), key(back))
 
 
 if __name__ == "__main__":
