@@ -56,26 +56,35 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def _start(*flags, devices=4, processes=1, optimized=False, script=_SCRIPT, hidden=False):
-    """Runs the example and waits for it; `devices` are those of each process."""
-    environment = os.environ if optimized else job.quick_environment()
-    xla_flags = environment.get("XLA_FLAGS", "")
-    environment = environment | {
+def _start(
+    *flags, devices=4, processes=1, optimized=False, script=_SCRIPT, hidden=False, launched=True
+):
+    """Runs the example and waits for it.
+
+    Args:
+      *flags: flags of the example.
+      devices: the devices of each process.
+      processes: the number of processes.
+      optimized: whether XLA optimizes as for users.
+      script: the example.
+      hidden: whether jax_cxl is not installed.
+      launched: whether the launcher starts it, or else a shell.
+    """
+    environment = (os.environ if optimized else job.quick_environment()) | {
         "JAX_PLATFORMS": "cpu",
         "JAX_DISABLE_MOST_OPTIMIZATIONS": str(not optimized),
-        "XLA_FLAGS": f"{xla_flags} --xla_force_host_platform_device_count={devices}",
     }
     command = (str(script), *_FLAGS, *flags)
-    if processes > 1:
+    if launched and not hidden:
         return job.launch(
-            *("-n", str(processes), *command),
+            *("-n", str(processes), "--devices-per-process", str(devices), *command),
             environment=environment,
             modules=("jax.numpy", "optax", "absl.app"),
             timeout=_TIMEOUT_SECONDS,
         )
     return subprocess.run(
         [sys.executable, *(("-c", _HIDE) if hidden else ()), *command],
-        env=environment,
+        env=environment | {"JAX_NUM_CPU_DEVICES": str(devices)},
         capture_output=True,
         text=True,
         timeout=_TIMEOUT_SECONDS,
@@ -104,6 +113,7 @@ class ExampleTest(parameterized.TestCase):
             f"--checkpoint_dir={cls.folder / 'checkpoints'}",
             f"--checkpoint_every={_CHECKPOINT_STEP}",
             f"--plot={cls.folder / 'loss.png'}",
+            launched=False,
         )
 
     @classmethod
