@@ -1,6 +1,6 @@
 """Settings with which XLA compiles small programs in half the time.
 
-They choose XLA's older emitters, which JAX 0.12 no longer has. These support NumPy's own dtypes
+They choose XLA's older emitters, which JAX 0.11.1 no longer has. These support NumPy's own dtypes
 only, and fuse in another way, so that sums of floats may be rounded in another way.
 """
 
@@ -8,7 +8,7 @@ import os
 
 import jax
 
-_AVAILABLE = jax.__version_info__ < (0, 12)
+_AVAILABLE = jax.__version_info__ < (0, 11, 1)
 
 # Compiler options of one program.
 OPTIONS = {"xla_cpu_use_fusion_emitters": False} if _AVAILABLE else {}
