@@ -60,7 +60,7 @@ def main() -> int:
     parser.add_argument(
         "--assigned",
         action="store_true",
-        help="execute the orders on the buffers that XLA assigns too (JAX 0.11.2 or newer)",
+        help="execute the orders on the buffers that XLA assigns too (JAX 0.11 or newer)",
     )
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="file for the summary")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)

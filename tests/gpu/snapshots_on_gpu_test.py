@@ -2,6 +2,7 @@
 
 import contextlib
 import pathlib
+import sys
 import tempfile
 import unittest
 
@@ -22,7 +23,11 @@ def _gpus() -> list[jax.Device]:
         return []
 
 
-@unittest.skipUnless(_gpus(), "JAX has no GPU here, and under pytest never: run the file by itself")
+@unittest.skipUnless(
+    _gpus(),
+    "JAX sees no GPU here. Under pytest it never does, because conftest.py chooses CPUs: run this"
+    " file by itself",
+)
 class SnapshotsOnGpuTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
@@ -91,4 +96,6 @@ class SnapshotsOnGpuTest(parameterized.TestCase):
 
 
 if __name__ == "__main__":
+    if not _gpus():
+        sys.exit("JAX sees no GPU here")
     absltest.main()

@@ -68,7 +68,7 @@ def _start(
       optimized: whether XLA optimizes as for users.
       script: the example.
       hidden: whether jax_cxl is not installed.
-      launched: whether the launcher starts it, or else a shell.
+      launched: whether the launcher starts it, or else a new interpreter by itself.
     """
     environment = (os.environ if optimized else job.quick_environment()) | {
         "JAX_PLATFORMS": "cpu",

@@ -1,14 +1,14 @@
 """JAX_CXL_EARLY_BYTES, and the part of the cache's keys that says how programs are taken over."""
 
 import os
+import tempfile
 from unittest import mock
 
 import jax
-import jax.extend
 import job
 import numpy as np
 from absl.testing import absltest, parameterized
-from jax._src import compilation_cache, compiler
+from jax._src import cache_key, compilation_cache
 
 import jax_cxl
 from jax_cxl._takeover import install, setting
@@ -72,21 +72,58 @@ class KeyTest(absltest.TestCase):
             self.assertNotEqual(self.key(), before)
         self.assertIn(install.code(), before)
 
+
+class CachedProgramTest(absltest.TestCase):
+    """Programs from the persistent compilation cache, with keys as JAX makes them for GPUs.
+
+    These keys do not have the order of a program's devices. For XLA's own collectives the order
+    counts only when a program is loaded.
+    """
+
+    def setUp(self):
+        super().setUp()
+        hash_options = cache_key._hash_serialized_compile_options
+        self.enter_context(
+            mock.patch.object(
+                cache_key,
+                "_hash_serialized_compile_options",
+                lambda state, options, **_: hash_options(
+                    state, options, strip_device_assignment=True
+                ),
+            )
+        )
+        folder = self.enter_context(tempfile.TemporaryDirectory())
+        self.addCleanup(compilation_cache.reset_cache)
+        for name, value in {
+            "jax_compilation_cache_dir": folder,
+            "jax_persistent_cache_min_compile_time_secs": 0,
+            "jax_persistent_cache_min_entry_size_bytes": -1,
+        }.items():
+            self.addCleanup(jax.config.update, name, getattr(jax.config, name))
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+        self.hits = 0
+        jax.monitoring.register_event_listener(self.count)
+        self.addCleanup(jax.monitoring.unregister_event_listener, self.count)
+
+    def count(self, event, **_):
+        self.hits += event == "/jax/compilation_cache/cache_hits"
+
+    def gather(self, order):
+        mesh = jax.sharding.Mesh(np.array(jax.devices())[order], ("i",))
+        return jax.jit(
+            jax.shard_map(
+                lambda x: jax.lax.all_gather(x, "i", tiled=True),
+                mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"),
+            )
+        )(np.arange(8.0))  # fmt: skip
+
     def test_order_of_the_devices(self):
-        backend, devices = jax.extend.backend.get_backend(), np.array(jax.devices())
-        module = jax.jit(lambda x: x).lower(1).compiler_ir()
-        # Without an order of the devices, as JAX has the options in the keys of GPUs.
-        options = compiler.get_compile_options(num_replicas=1, num_partitions=devices.size)
-
-        def key(order):
-            return compilation_cache.get_cache_key(module, devices[order], options, backend)
-
-        there, back = slice(None), slice(None, None, -1)
         with jax_cxl.replace_collectives(local=True):
-            jax.jit(lambda x: x + 1)(1)  # The first compilation extends the keys.
-            self.assertEqual(key(there), key(there))
-            self.assertNotEqual(key(there), key(back))
-        self.assertEqual(key(there), key(back))
+            for order, hits in (slice(None), 0), (slice(None, None, -1), 0), (slice(None), 1):
+                self.hits = 0
+                np.testing.assert_array_equal(self.gather(order), np.tile(np.arange(8.0), 8))
+                self.assertEqual(self.hits, hits)
 
 
 if __name__ == "__main__":

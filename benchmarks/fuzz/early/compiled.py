@@ -28,7 +28,7 @@ from jax_cxl._takeover.world import World
 _COMPUTATIONS, _SCHEDULE, _DEVICE_ASSIGNMENT = 3, 7, 15
 _INSTRUCTIONS, _ROOT_ID = 2, 6
 # Before this version XLA calls no hook if it compiles for absent GPUs.
-_CALLS_HOOK = jax.__version_info__ >= (0, 11, 2)
+_CALLS_HOOK = jax.__version_info__ >= (0, 11)
 
 
 class _Found(Exception):
@@ -97,9 +97,7 @@ def assigned(whole: Whole, world: World, early_bytes: int | None) -> tuple[list[
       The errors of its order on the buffers that XLA assigned, and their bytes.
     """
     found = re.search(r"--xla_dump_to=(\S+)", os.environ["XLA_FLAGS"])
-    assert found and _CALLS_HOOK, (
-        "XLA before JAX 0.11.2 calls no hook if it compiles for absent GPUs"
-    )
+    assert found and _CALLS_HOOK, "XLA before JAX 0.11 calls no hook if it compiles for absent GPUs"
     folder = pathlib.Path(found[1])
     for file in folder.glob("*"):
         file.unlink()

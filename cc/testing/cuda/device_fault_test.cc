@@ -80,8 +80,7 @@ Status WatchUntilFailure(DeviceWorld& world) {
 }
 
 // Each of two ranks broadcasts as the root, so neither waits for the other.
-// Then both sum `count` numbers. Ends with
-// the error.
+// Then both sum `count` numbers. Ends with the error.
 [[noreturn]] void RunTwoRoots(uint64_t count, DeviceOptions options = {}) {
   options.timeout_s = 5;
   auto* world = new DeviceWorld(2, options);
