@@ -11,6 +11,7 @@ only file to change.
 import ctypes
 import functools
 import hashlib
+import logging
 import os
 import sys
 import types
@@ -274,3 +275,18 @@ def make_runtime_errors(make: Callable[[str], BaseException | None]) -> None:
         return RuntimeError.__new__(cls, *args, **kwargs) if error is None else error
 
     base.__new__ = new
+
+
+def watch_callbacks(notify: Callable[[BaseException], None]) -> None:
+    """Lets `notify` know of exceptions in host callbacks, such as those of `jax.pure_callback`.
+
+    JAX logs these exceptions in the thread that runs the callback, before it passes them to XLA.
+    """
+
+    def on_record(record: logging.LogRecord) -> bool:
+        if record.exc_info and record.exc_info[1] is not None:
+            notify(record.exc_info[1])
+        return True
+
+    for name in ("jax._src.callback", "jax._src.debugging"):
+        logging.getLogger(name).addFilter(on_record)

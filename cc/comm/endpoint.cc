@@ -95,6 +95,24 @@ std::optional<Status> Endpoint::StartCall(const std::vector<int32_t>& members,
   return std::nullopt;
 }
 
+void Endpoint::AddLocalWait(LocalWait wait) {
+  ++pending_;
+  {
+    std::lock_guard lock(progress_mutex_);
+    stall_detector_.NoteProgress();
+    local_waits_.push_back(std::move(wait));
+  }
+  {
+    std::lock_guard lock(inbox_mutex_);
+  }
+  wake_.notify_one();
+}
+
+void Endpoint::Abort(const Status& status) {
+  std::lock_guard lock(progress_mutex_);
+  Fail(status);
+}
+
 std::optional<Status> Endpoint::TryInline() {
   inline_backoff_.Reset();
   // The first reading of the clock counts as the time of the last progress.
@@ -242,14 +260,24 @@ void Endpoint::CheckPeers() {
     Fail(status);
     return;
   }
+  Status status = CheckStall(now);
+  if (!status.ok()) Fail(status);
+}
+
+Status Endpoint::CheckStall(Clock::time_point now) {
+  const size_t ended = std::erase_if(
+      local_waits_, [](const LocalWait& wait) { return wait.over->load(); });
+  pending_ -= static_cast<int>(ended);
+  if (ended > 0) stall_detector_.NoteProgress();
   // A thread of the program is inside StartCall, so the process is not idle.
-  if (inline_call_ != nullptr) return;
+  if (inline_call_ != nullptr) return OkStatus();
   std::vector<UnmatchedCall> calls;
   for (auto& channel : channels_)
     if (!channel->idle())
       calls.push_back({&channel->members(), channel->unmatched()});
-  Status status = stall_detector_.Check(now, calls, recorder_.calls());
-  if (!status.ok()) Fail(status);
+  for (const LocalWait& wait : local_waits_)
+    calls.push_back({&wait.ranks, wait.call.get()});
+  return stall_detector_.Check(now, calls, recorder_.calls());
 }
 
 void Endpoint::Fail(const Status& status) {

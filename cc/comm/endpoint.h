@@ -51,6 +51,13 @@ class Endpoint {
   std::optional<Status> StartCall(const std::vector<int32_t>& members,
                                   std::unique_ptr<Call> call);
 
+  // Tells the stall detector of a call that has not come to this endpoint yet.
+  void AddLocalWait(LocalWait wait);
+
+  // Ends all collectives of the rank with `status`, and tells the other ranks:
+  // its program has failed outside of them.
+  void Abort(const Status& status);
+
   Stats stats();
   // Sums over the calls of each operation.
   std::vector<RecordedOperation> operations();
@@ -77,6 +84,7 @@ class Endpoint {
   void Accept(const std::vector<int32_t>& members, std::unique_ptr<Call> call);
   Result<Channel*> ChannelFor(const std::vector<int32_t>& members);
   void CheckPeers();
+  Status CheckStall(Clock::time_point now);
   void Fail(const Status& status);
   // Completes the calls in `finished_`.
   void Finish();
@@ -93,7 +101,8 @@ class Endpoint {
   Inbox inbox_;
   std::atomic<int> arrived_{0};  // number of calls in the inbox
 
-  std::atomic<int> pending_{0};  // calls submitted and not finished
+  // Calls submitted and not finished, and local waits.
+  std::atomic<int> pending_{0};
   std::condition_variable wake_;
   bool stop_ = false;
 
@@ -101,6 +110,7 @@ class Endpoint {
   Arena arena_;
   Recorder recorder_;
   StallDetector stall_detector_;
+  std::vector<LocalWait> local_waits_;
   std::vector<std::unique_ptr<Channel>> channels_;
   std::vector<Finished> finished_;  // calls to complete now
   Status failed_;

@@ -3,7 +3,9 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <utility>
 
+#include "cc/base/ticks.h"
 #include "cc/engine/kernels/kernels.h"
 
 namespace jax_cxl::comm {
@@ -79,9 +81,11 @@ class LevelCalls::Running {
 };
 
 LevelCalls::LevelCalls(Completions* completions, StartCall start_call,
-                       std::function<Status()> failed, const Options& options)
+                       NoteWait note_wait, std::function<Status()> failed,
+                       const Options& options)
     : completions_(completions),
       start_call_(std::move(start_call)),
+      note_wait_(std::move(note_wait)),
       failed_(std::move(failed)),
       timeout_(options.timeout_s),
       past_caches_bytes_(options.tuning.past_caches_bytes),
@@ -124,12 +128,16 @@ std::optional<Status> LevelCalls::Start(const std::vector<int32_t>& ranks,
       waiting.calls.resize(grid.per_process);
       waiting.missing = grid.per_process;
       waiting.since = Clock::now();
+      waiting.over = std::make_shared<std::atomic<bool>>(false);
     }
+    call->submitted = Ticks();
+    call->in_levels = true;
     waiting.calls[self] = std::move(call);
     if (--waiting.missing > 0) {
       if (waiting_.size() == 1) wake_.notify_one();
       return std::nullopt;
     }
+    *waiting.over = true;
     arrived = std::move(waiting.calls);
     waiting_.erase(found);
   }
@@ -147,8 +155,9 @@ void LevelCalls::StartPart(const std::shared_ptr<Running>& running, int process,
   auto buffers = std::make_shared<const cpu::MemberBuffers>(
       running->process(), member, past_caches_bytes_);
   auto call = std::make_unique<Call>();
+  // A part may be empty. The rank calls the collective of its part even then,
+  // so that the stall detector knows that the rank waits.
   call->request = buffers->RequestOf(process);
-  if (call->request.count == 0) return running->FinishPart(OkStatus());
   if (grid.processes == 1) {
     const uint64_t bytes = call->request.count * call->request.element_bytes;
     return completions_->Run([running, buffers, bytes] {
@@ -162,6 +171,7 @@ void LevelCalls::StartPart(const std::shared_ptr<Running>& running, int process,
   call->reduce_op = whole.reduce_op;
   call->name = whole.name;
   call->site = whole.site;
+  call->in_levels = true;
   call->buffers = std::move(buffers);
   call->done = [running](const Status& status) { running->FinishPart(status); };
   std::vector<int32_t> members;
@@ -182,10 +192,34 @@ void LevelCalls::Watch() {
     for (auto next = waiting_.begin(); next != waiting_.end();) {
       auto entry = next++;
       const Status status = Expired(entry->second, now);
-      if (status.ok()) continue;
+      if (status.ok()) {
+        NoteWaits(&entry->second);
+        continue;
+      }
       Fail(std::move(entry->second), status);
       waiting_.erase(entry);
     }
+  }
+}
+
+// The watcher runs now and then only, so most calls never come here.
+void LevelCalls::NoteWaits(Waiting* waiting) {
+  const size_t there = waiting->calls.size() - waiting->missing;
+  if (waiting->noted == there) return;
+  waiting->noted = there;
+  for (size_t i = 0; i < waiting->calls.size(); ++i) {
+    const Call* call = waiting->calls[i].get();
+    if (call == nullptr) continue;
+    auto seen = std::make_shared<Call>();
+    seen->request = call->request;
+    seen->dtype = call->dtype;
+    seen->reduce_op = call->reduce_op;
+    seen->in_levels = true;
+    seen->name = call->name;
+    seen->site = call->site;
+    seen->submitted = call->submitted;
+    note_wait_(waiting->ranks[i],
+               {waiting->ranks, std::move(seen), waiting->over});
   }
 }
 
@@ -205,6 +239,7 @@ Status LevelCalls::Expired(const Waiting& waiting,
 }
 
 void LevelCalls::Fail(Waiting waiting, const Status& status) {
+  *waiting.over = true;
   for (auto& call : waiting.calls)
     if (call != nullptr)
       completions_->Run(

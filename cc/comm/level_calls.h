@@ -1,6 +1,7 @@
 #ifndef JAX_CXL_COMM_LEVEL_CALLS_H_
 #define JAX_CXL_COMM_LEVEL_CALLS_H_
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -36,10 +37,14 @@ class LevelCalls {
       int32_t rank, const std::vector<int32_t>& members,
       std::unique_ptr<Call> call)>;
 
+  // Tells the endpoint of `rank` that a call of the rank waits for other ranks
+  // of the process.
+  using NoteWait = std::function<void(int32_t rank, LocalWait wait)>;
+
   // `failed` returns an error once the job has failed. Calls that still wait
   // for a rank of the process then fail with this error. They also fail when
   // the last rank does not come in time.
-  LevelCalls(Completions* completions, StartCall start_call,
+  LevelCalls(Completions* completions, StartCall start_call, NoteWait note_wait,
              std::function<Status()> failed, const Options& options);
   // Fails the calls that wait for a rank of the process.
   ~LevelCalls();
@@ -60,6 +65,9 @@ class LevelCalls {
     std::vector<std::unique_ptr<Call>> calls;  // null: not there yet
     size_t missing = 0;
     Clock::time_point since;
+    // True once no call waits any more.
+    std::shared_ptr<std::atomic<bool>> over;
+    size_t noted = 0;  // calls for which NoteWait has run
   };
 
   // Calls the part of rank `member` of the process, which is the grid's row
@@ -67,12 +75,14 @@ class LevelCalls {
   void StartPart(const std::shared_ptr<Running>& running, int process,
                  int member, const std::vector<int32_t>& ranks);
   void Watch();
+  void NoteWaits(Waiting* waiting);
   // Why the call must not wait any longer, OK while it may.
   Status Expired(const Waiting& waiting, Clock::time_point now) const;
   void Fail(Waiting waiting, const Status& status);
 
   Completions* completions_;
   const StartCall start_call_;
+  const NoteWait note_wait_;
   const std::function<Status()> failed_;
   const std::chrono::duration<double> timeout_;
   const uint64_t past_caches_bytes_;

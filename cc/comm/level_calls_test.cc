@@ -94,6 +94,10 @@ class LevelCallsTest : public testing::Test {
                 std::unique_ptr<Call> call) {
           return world->endpoint(rank).StartCall(members, std::move(call));
         },
+        [this](int32_t rank, LocalWait wait) {
+          std::lock_guard lock(waits_mutex_);
+          waits_.emplace_back(rank, std::move(wait));
+        },
         [this] {
           return failed_ ? Error(Code::kPeerLost, "rank 9 died") : OkStatus();
         },
@@ -111,6 +115,8 @@ class LevelCallsTest : public testing::Test {
 
   Completions completions_;
   std::atomic<bool> failed_ = false;
+  std::mutex waits_mutex_;
+  std::vector<std::pair<int32_t, LocalWait>> waits_;
 };
 
 // Ranks start independent calls in different orders, at the same time.

@@ -56,10 +56,12 @@ Status Runtime::Start(std::vector<Host> hosts,
   }
   runtime->level_calls_ = std::make_unique<LevelCalls>(
       &runtime->completions_,
-      [endpoint_of = std::move(endpoint_of)](
-          int32_t rank, const std::vector<int32_t>& members,
-          std::unique_ptr<Call> call) {
+      [endpoint_of](int32_t rank, const std::vector<int32_t>& members,
+                    std::unique_ptr<Call> call) {
         return endpoint_of.at(rank)->StartCall(members, std::move(call));
+      },
+      [endpoint_of](int32_t rank, LocalWait wait) {
+        endpoint_of.at(rank)->AddLocalWait(std::move(wait));
       },
       [started = runtime.get()] { return started->failure(); }, options);
   CurrentRuntime& current = TheCurrent();
@@ -100,6 +102,11 @@ std::shared_ptr<Runtime> Runtime::Current() {
 bool Runtime::Failed() {
   const std::shared_ptr<Runtime> runtime = Current();
   return runtime != nullptr && !runtime->failure().ok();
+}
+
+void Runtime::NoteFailedProgram(const std::string& reason) const {
+  for (const Host& host : hosts_)
+    for (int rank : host.ranks) host.peers->NoteFailedProgram(rank, reason);
 }
 
 Status Runtime::failure() const {

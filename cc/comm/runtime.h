@@ -52,6 +52,9 @@ class Runtime {
   // Returns true if a rank of the current runtime has given up.
   static bool Failed();
 
+  // Tells the other ranks that a program has failed in this process.
+  void NoteFailedProgram(const std::string& reason) const;
+
   struct Local {
     int rank;
     Endpoint* endpoint;
@@ -90,8 +93,8 @@ class Runtime {
   // Destroyed in reverse order, because endpoints use the other members.
   std::vector<Host> hosts_;
   Completions completions_;
-  std::unique_ptr<LevelCalls> level_calls_;
   std::vector<std::unique_ptr<Endpoint>> endpoints_;
+  std::unique_ptr<LevelCalls> level_calls_;
   std::unordered_map<int32_t, Local> by_ordinal_;
 };
 

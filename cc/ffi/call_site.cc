@@ -44,10 +44,16 @@ bool IsGrid(int32_t processes, xffi::Span<const int32_t> places,
          sorted.size() == static_cast<size_t>(group_size);
 }
 
-// The number of entries of the attribute `rows`.
-size_t NumRowSizes(plan::Op op) {
-  if (op == plan::Op::kRaggedAllToAll) return 3;
-  return op == plan::Op::kTakeRows ? 2 : 0;
+// Whether the attribute `rows` has the entries that the operation needs. The
+// number of elements of a batch divides all others.
+bool AreRowSizes(plan::Op op, xffi::Span<const int64_t> rows) {
+  for (int64_t size : rows)
+    if (size < 0) return false;
+  if (op != plan::Op::kRaggedAllToAll)
+    return rows.size() == (op == plan::Op::kTakeRows ? 2 : 0);
+  if (rows.size() != 4 || rows[3] == 0) return false;
+  return rows[0] % rows[3] == 0 && rows[1] % rows[3] == 0 &&
+         rows[2] % rows[3] == 0;
 }
 
 }  // namespace
@@ -84,7 +90,7 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
       *reduce_op < 0 || *reduce_op >= kNumReduceOps || *count < 0 ||
       *group_size < 1 || groups->size() % *group_size != 0 ||
       !IsGrid(*processes, *places, *group_size) ||
-      rows->size() != NumRowSizes(static_cast<plan::Op>(*op)))
+      !AreRowSizes(static_cast<plan::Op>(*op), *rows))
     return xffi::Unexpected(xffi::Error::Internal(
         "a jax_cxl custom call has an attribute out of range"));
 
@@ -103,7 +109,8 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
   if (plan::MovesRows(made->prototype_.request.op))
     made->prototype_.request.rows = {
         static_cast<uint64_t>((*rows)[0]), static_cast<uint64_t>((*rows)[1]),
-        rows->size() > 2 ? static_cast<uint64_t>((*rows)[2]) : 0};
+        rows->size() > 2 ? static_cast<uint64_t>((*rows)[2]) : 0,
+        rows->size() > 3 ? static_cast<uint64_t>((*rows)[3]) : 1};
   made->prototype_.reduce_op = static_cast<ReduceOp>(*reduce_op);
   made->prototype_.name = std::string(*name);
   // The attributes of programs that were not taken over contain no numbers and

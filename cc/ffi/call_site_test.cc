@@ -146,11 +146,12 @@ TEST(CallSiteTest, ReadsWhatOnlySomeOperationsHave) {
   attributes["alone"] = int32_t{1};
   EXPECT_TRUE(Make(attributes)->prototype().alone);
   attributes["op"] = static_cast<int32_t>(plan::Op::kRaggedAllToAll);
-  attributes["rows"] = std::vector<int64_t>{10, 20, 3};
+  attributes["rows"] = std::vector<int64_t>{10, 20, 6, 2};
   const plan::Rows rows = Make(attributes)->prototype().request.rows;
   EXPECT_EQ(rows.table, 10u);
   EXPECT_EQ(rows.taken, 20u);
-  EXPECT_EQ(rows.slices, 3u);
+  EXPECT_EQ(rows.slices, 6u);
+  EXPECT_EQ(rows.elements, 2u);
 }
 
 TEST(CallSiteTest, EveryAttributeIsNeeded) {

@@ -12,6 +12,7 @@
 #include "cc/ffi/call_site.h"
 #include "cc/ffi/errors.h"
 #include "cc/ffi/row_buffers.h"
+#include "cc/ffi/slice_check.h"
 #include "cc/plan/plan.h"
 #include "cc/plan/slices.h"
 #include "xla/ffi/api/ffi.h"
@@ -144,6 +145,24 @@ xffi::Future Barrier(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
   return DispatchToEndpoint(run_id, device_ordinal, site, nullptr, nullptr);
 }
 
+// The lowering aliases the result to the operand.
+xffi::Error CheckSlices(int32_t device_ordinal, xffi::Span<const int64_t> rows,
+                        xffi::AnyBuffer tables,
+                        xffi::Result<xffi::AnyBuffer> result) {
+  const auto* data = static_cast<const std::byte*>(tables.untyped_data());
+  if (tables.size_bytes() != result->size_bytes() ||
+      data != result->untyped_data())
+    return ToFfiError(Error(
+        Code::kInternal, "check_slices got a result that is not its operand"));
+  const Status status = CheckSliceTables(tables, rows, data);
+  if (status.ok()) return xffi::Error::Success();
+  // Other ranks may wait for the collectives that this program now lacks.
+  if (const auto runtime = comm::Runtime::Current())
+    if (const auto* local = runtime->Find(device_ordinal))
+      local->endpoint->Abort(status);
+  return ToFfiError(status);
+}
+
 // Binds the first parameters of every handler of a call.
 auto BindCall() {
   return xffi::Ffi::Bind()
@@ -175,3 +194,10 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_rows, jax_cxl::ffi::Rows,
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_barrier, jax_cxl::ffi::Barrier,
                               BindAnyBuffers());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_check_slices, jax_cxl::ffi::CheckSlices,
+                              xffi::Ffi::Bind()
+                                  .Ctx<xffi::DeviceOrdinal>()
+                                  .Attr<xffi::Span<const int64_t>>("rows")
+                                  .Arg<xffi::AnyBuffer>()
+                                  .Ret<xffi::AnyBuffer>());

@@ -35,6 +35,9 @@ struct Rows {
   // ragged_all_to_all: number of slices that each rank sends to each rank
   // (slices.h).
   uint64_t slices = 0;
+  // ragged_all_to_all: number of exchanges in a batch, which share one call
+  // (slices.h). It divides the three numbers above.
+  uint64_t elements = 1;
   // ragged_all_to_all: bytes of a rank's table of slices that travel with the
   // rows; 0 if the ranks have gathered the tables before. In the addresses of a
   // plan, the table lies behind the block in the input, and the tables of all

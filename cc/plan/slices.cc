@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -9,17 +10,22 @@ namespace jax_cxl::plan {
 namespace {
 
 template <typename... Parts>
-Status Refuse(const Parts&... parts) {
-  return Error(Code::kInvalidArgument, "ragged_all_to_all: ", parts...);
+Status Refuse(const SliceFault& fault, const Parts&... parts) {
+  const std::string element =
+      fault.elements == 1
+          ? ""
+          : "element " + std::to_string(fault.element) + " of the batch: ";
+  return Error(Code::kInvalidArgument, "ragged_all_to_all: ", element,
+               parts...);
 }
 
 // Whether any two slices that `receiver` gets overlap.
 bool SomeOverlap(const SliceTables<int64_t>& tables, uint64_t receiver) {
   std::vector<std::pair<int64_t, int64_t>> ranges;  // [first, second)
   for (uint64_t sender = 0; sender < tables.ranks; ++sender) {
-    for (uint64_t s = 0; s < tables.slices; ++s) {
-      const uint64_t k = receiver * tables.slices + s;
-      const int64_t begin = tables.OutputOffset(sender, k);
+    for (uint64_t s = 0; s < tables.slices(); ++s) {
+      const uint64_t k = receiver * tables.slices() + s;
+      const auto begin = static_cast<int64_t>(tables.OutputRow(sender, k));
       const int64_t size = tables.SendSize(sender, k);
       if (size > 0) ranges.emplace_back(begin, begin + size);
     }
@@ -32,12 +38,11 @@ bool SomeOverlap(const SliceTables<int64_t>& tables, uint64_t receiver) {
 
 }  // namespace
 
-Status CheckSlices(const Request& request, const SliceTables<int64_t>& tables) {
+Status CheckSlices(const SliceTables<int64_t>& tables) {
   const uint64_t entries = tables.entries();
   for (uint64_t rank = 0; rank < tables.ranks; ++rank)
     for (uint64_t k = 0; k < entries; ++k)
-      CXL_RETURN_IF_ERROR(
-          SliceError(CheckSlice(tables, request.rows, rank, k)));
+      CXL_RETURN_IF_ERROR(SliceError(CheckSlice(tables, rank, k)));
   for (uint64_t receiver = 0; receiver < tables.ranks; ++receiver) {
     if (!SomeOverlap(tables, receiver)) continue;
     for (uint64_t a = 0; a < entries; ++a)
@@ -50,22 +55,22 @@ Status CheckSlices(const Request& request, const SliceTables<int64_t>& tables) {
 Status SliceError(const SliceFault& fault) {
   switch (fault.kind) {
     case SliceFault::kInput:
-      return Refuse("rank ", fault.rank, ": input_offsets[", fault.entry,
+      return Refuse(fault, "rank ", fault.rank, ": input_offsets[", fault.entry,
                     "] = ", fault.offset, " and send_sizes[", fault.entry,
                     "] = ", fault.size, " are not within the ", fault.rows,
                     " rows of its operand");
     case SliceFault::kOutput:
-      return Refuse("rank ", fault.rank, ": output_offsets[", fault.entry,
-                    "] = ", fault.offset, " and send_sizes[", fault.entry,
-                    "] = ", fault.size, " are not within the ", fault.rows,
-                    " rows of the output");
+      return Refuse(fault, "rank ", fault.rank, ": output_offsets[",
+                    fault.entry, "] = ", fault.offset, " and send_sizes[",
+                    fault.entry, "] = ", fault.size, " are not within the ",
+                    fault.rows, " rows of the output");
     case SliceFault::kSizes:
-      return Refuse("rank ", fault.rank, " sends ", fault.size,
+      return Refuse(fault, "rank ", fault.rank, " sends ", fault.size,
                     " rows (send_sizes[", fault.entry, "]), and rank ",
                     fault.other, " expects ", fault.other_size, " (recv_sizes[",
                     fault.other_entry, "])");
     case SliceFault::kOverlap:
-      return Refuse("in the output of rank ", fault.receiver, ", rows [",
+      return Refuse(fault, "in the output of rank ", fault.receiver, ", rows [",
                     fault.offset, ", ", fault.offset + fault.size,
                     ") from rank ", fault.rank, " and rows [",
                     fault.other_offset, ", ",

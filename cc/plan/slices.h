@@ -14,6 +14,10 @@
 // receiver's output) and recv_sizes, in rows. A column has num_ranks * slices
 // entries: `slices` for each peer.
 //
+// A call can be a batch of exchanges. Operand and output then have the rows of
+// all elements of the batch, one after another. Entry k of a column belongs to
+// element k % elements, and counts rows from the first row of that element.
+//
 // Host and devices share these functions, so that both find the same errors.
 namespace jax_cxl::plan {
 
@@ -22,9 +26,24 @@ template <typename Entry>
 struct SliceTables {
   const Entry* tables;
   uint64_t ranks;
-  uint64_t slices;
+  Rows rows;
 
-  constexpr uint64_t entries() const { return ranks * slices; }
+  constexpr uint64_t slices() const { return rows.slices; }
+  constexpr uint64_t entries() const { return ranks * slices(); }
+  constexpr uint64_t Element(uint64_t k) const { return k % rows.elements; }
+  // Rows of one element of the batch.
+  constexpr uint64_t operand_rows() const { return rows.table / rows.elements; }
+  constexpr uint64_t output_rows() const { return rows.taken / rows.elements; }
+
+  // Places among the rows of all elements. Requires that the slice is within
+  // its element, as CheckSlice says.
+  constexpr uint64_t InputRow(uint64_t rank, uint64_t k) const {
+    return Element(k) * operand_rows() + At(rank, 0, k);
+  }
+  constexpr uint64_t OutputRow(uint64_t rank, uint64_t k) const {
+    return Element(k) * output_rows() + At(rank, 2, k);
+  }
+
   constexpr int64_t InputOffset(uint64_t rank, uint64_t k) const {
     return At(rank, 0, k);
   }
@@ -63,7 +82,7 @@ struct SliceFault {
   };
   uint32_t kind = kNone;
   uint32_t rank = 0;
-  uint64_t entry = 0;
+  uint64_t entry = 0;  // as the element's own table counts entries
   int64_t offset = 0;  // of the slice
   int64_t size = 0;
   uint64_t rows = 0;  // kInput, kOutput: of the buffer
@@ -74,6 +93,9 @@ struct SliceFault {
   uint64_t other_entry = 0;
   int64_t other_offset = 0;
   int64_t other_size = 0;
+  // Of a batch: the element.
+  uint64_t element = 0;
+  uint64_t elements = 1;
 };
 
 constexpr bool LeavesRows(int64_t offset, int64_t size, uint64_t rows) {
@@ -83,28 +105,31 @@ constexpr bool LeavesRows(int64_t offset, int64_t size, uint64_t rows) {
 
 // Checks slice `k` of what `rank` sends.
 template <typename Entry>
-constexpr SliceFault CheckSlice(const SliceTables<Entry>& tables,
-                                const Rows& rows, uint64_t rank, uint64_t k) {
+constexpr SliceFault CheckSlice(const SliceTables<Entry>& tables, uint64_t rank,
+                                uint64_t k) {
   SliceFault fault;
   fault.rank = static_cast<uint32_t>(rank);
-  fault.entry = k;
+  fault.element = tables.Element(k);
+  fault.elements = tables.rows.elements;
+  fault.entry = k / fault.elements;
   fault.size = tables.SendSize(rank, k);
   fault.offset = tables.InputOffset(rank, k);
-  fault.rows = rows.table;
+  fault.rows = tables.operand_rows();
   if (LeavesRows(fault.offset, fault.size, fault.rows)) {
     fault.kind = SliceFault::kInput;
     return fault;
   }
   fault.offset = tables.OutputOffset(rank, k);
-  fault.rows = rows.taken;
+  fault.rows = tables.output_rows();
   if (LeavesRows(fault.offset, fault.size, fault.rows)) {
     fault.kind = SliceFault::kOutput;
     return fault;
   }
-  const uint64_t receiver = k / tables.slices;
+  const uint64_t receiver = k / tables.slices();
+  const uint64_t other = rank * tables.slices() + k % tables.slices();
   fault.other = static_cast<uint32_t>(receiver);
-  fault.other_entry = rank * tables.slices + k % tables.slices;
-  fault.other_size = tables.RecvSize(receiver, fault.other_entry);
+  fault.other_entry = other / fault.elements;
+  fault.other_size = tables.RecvSize(receiver, other);
   if (fault.other_size != fault.size) fault.kind = SliceFault::kSizes;
   return fault;
 }
@@ -118,15 +143,20 @@ constexpr SliceFault CheckPair(const SliceTables<Entry>& tables,
                                uint64_t receiver, uint64_t a, uint64_t b) {
   SliceFault fault;
   fault.receiver = static_cast<uint32_t>(receiver);
-  fault.rank = static_cast<uint32_t>(a / tables.slices);
-  fault.other = static_cast<uint32_t>(b / tables.slices);
-  fault.entry = receiver * tables.slices + a % tables.slices;
-  fault.other_entry = receiver * tables.slices + b % tables.slices;
-  fault.offset = tables.OutputOffset(fault.rank, fault.entry);
-  fault.size = tables.SendSize(fault.rank, fault.entry);
-  fault.other_offset = tables.OutputOffset(fault.other, fault.other_entry);
-  fault.other_size = tables.SendSize(fault.other, fault.other_entry);
-  if (fault.size > 0 && fault.other_size > 0 &&
+  fault.rank = static_cast<uint32_t>(a / tables.slices());
+  fault.other = static_cast<uint32_t>(b / tables.slices());
+  const uint64_t k = receiver * tables.slices() + a % tables.slices();
+  const uint64_t other = receiver * tables.slices() + b % tables.slices();
+  fault.element = tables.Element(k);
+  fault.elements = tables.rows.elements;
+  fault.entry = k / fault.elements;
+  fault.other_entry = other / fault.elements;
+  fault.offset = tables.OutputOffset(fault.rank, k);
+  fault.size = tables.SendSize(fault.rank, k);
+  fault.other_offset = tables.OutputOffset(fault.other, other);
+  fault.other_size = tables.SendSize(fault.other, other);
+  if (tables.Element(other) == fault.element && fault.size > 0 &&
+      fault.other_size > 0 &&
       fault.offset < fault.other_offset + fault.other_size &&
       fault.other_offset < fault.offset + fault.size)
     fault.kind = SliceFault::kOverlap;
@@ -134,7 +164,7 @@ constexpr SliceFault CheckPair(const SliceTables<Entry>& tables,
 }
 
 // Checks all tables, in the order in which devices do.
-Status CheckSlices(const Request& request, const SliceTables<int64_t>& tables);
+Status CheckSlices(const SliceTables<int64_t>& tables);
 
 // Returns kInvalidArgument, with a message that names rank and entry; OK if
 // there is no fault.

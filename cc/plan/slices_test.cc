@@ -26,7 +26,7 @@ std::string Refusal(const std::vector<int64_t>& tables) {
   request.num_ranks = 2;
   request.rows = {.table = 40, .taken = 40, .slices = 2};
   EXPECT_EQ(tables.size(), 2 * SliceEntries(request));
-  const Status status = CheckSlices(request, {tables.data(), 2, 2});
+  const Status status = CheckSlices({tables.data(), 2, request.rows});
   EXPECT_TRUE(status.ok() || status.code() == Code::kInvalidArgument);
   return status.message();
 }

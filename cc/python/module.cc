@@ -43,6 +43,8 @@ nb::dict Registrations() {
              {{"jax_cxl_collective", &jax_cxl_collective},
               {"jax_cxl_rows", &jax_cxl_rows},
               {"jax_cxl_barrier", &jax_cxl_barrier}});
+  AddTargets(targets, nullptr,
+             {{"jax_cxl_check_slices", &jax_cxl_check_slices}});
   return targets;
 }
 
@@ -128,6 +130,15 @@ NB_MODULE(_core, m) {
         "reason"_a, "program_ends"_a, nb::call_guard<nb::gil_scoped_release>());
   m.def("failed", &comm::Runtime::Failed,
         "Returns True if a rank of this process has given up.");
+  m.def(
+      "note_failed_program",
+      [](const std::string& reason) {
+        if (auto runtime = comm::Runtime::Current())
+          runtime->NoteFailedProgram(reason);
+      },
+      "Tells the other ranks that a program over several processes has failed "
+      "in this process, outside of its collectives.",
+      "reason"_a);
   m.def("stats", []() {
     auto runtime = comm::Runtime::Current();
     return StatsDict(runtime == nullptr ? comm::Stats() : runtime->stats());

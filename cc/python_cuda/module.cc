@@ -44,7 +44,8 @@ nb::dict Registrations() {
               {"jax_cxl_start_rows", &jax_cxl_cuda_start_rows}});
   AddTargets(targets, nullptr,
              {{"jax_cxl_done", &jax_cxl_cuda_done},
-              {"jax_cxl_tie", &jax_cxl_cuda_tie}});
+              {"jax_cxl_tie", &jax_cxl_cuda_tie},
+              {"jax_cxl_check_slices", &jax_cxl_cuda_check_slices}});
   return targets;
 }
 

@@ -87,8 +87,7 @@ def collective(
         return v if result_blocks is None else jax.numpy.moveaxis(v, 0, result_blocks)
 
     # The steps need no varying types: the types of the collective were checked when it was traced.
-    avals = [jax.core.ShapedArray(a.shape, a.dtype) for a in (aval_in, aval)]
-    inner = ctx.replace(avals_in=avals[:1], avals_out=avals[1:])
+    inner = ctx.replace(avals_in=[jax.core.ShapedArray(aval_in.shape, aval_in.dtype)])
     results = mlir.lower_fun(body, multiple_results=False)(inner, x)
     return [*results, lowering.no_token()] if starts else results
 

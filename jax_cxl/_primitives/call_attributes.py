@@ -14,6 +14,8 @@ DONE_TARGET = "jax_cxl_done"
 ROWS_TARGET = "jax_cxl_rows"
 START_ROWS_TARGET = "jax_cxl_start_rows"
 BARRIER_TARGET = "jax_cxl_barrier"
+# A check of the slices of a ragged_all_to_all that moves nothing through the pool.
+CHECK_SLICES_TARGET = "jax_cxl_check_slices"
 
 
 def make(
@@ -30,8 +32,8 @@ def make(
     alone: bool = False,
     rows: tuple[int, ...] = (),
     grid: np.ndarray | None = None,
-    generation: int = 0,
-    program: str = "",
+    generation: int,
+    program: str,
 ) -> dict[str, Any]:
     """Returns the attributes of a call, as cc/ffi/call_site.cc reads them.
 
@@ -50,7 +52,7 @@ def make(
       reverse: for scans, whether they start with the last rank.
       alone: for a start, whether the program computes nothing beside the collective.
       rows: for `take_rows` and the ragged all-to-all: numbers of rows of each rank's operand and
-        of the output; for the latter also of slices for each rank.
+        of the output; for the latter also of slices for each rank, and of elements of the batch.
       grid: for a call in levels (cc/comm/level_calls.h), the places in their group of the ranks of
         each process, one process in each row. None for a call that is not in levels.
       generation: how many times the job has continued after an error.

@@ -5,14 +5,17 @@ from typing import Any
 import numpy as np
 from jax import lax
 
+from jax_cxl._primitives import arguments
+
 
 def check(op: str, argument: str, value: int, ndim: int) -> int:
     """Checks a dimension, which may be negative, and returns it in [0, ndim)."""
+    value = arguments.integer(op, argument, value)
     if not -ndim <= value < ndim:
         raise ValueError(
             f"jax_cxl.{op}: {argument}={value} is out of bounds for an array of dimension {ndim}."
         )
-    return int(value) % ndim
+    return value % ndim
 
 
 def split(x: Any, dim: int, n: int) -> Any:

@@ -6,7 +6,6 @@ batching rules replace an axis of `jax.vmap`. Varying types (`check_vma=True`) c
 only.
 """
 
-import operator
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ import jax
 from jax import lax
 
 from jax_cxl import _compat
-from jax_cxl._primitives import dtypes
+from jax_cxl._primitives import arguments, dtypes
 
 Axes = tuple[Hashable, ...]
 Groups = tuple[tuple[int, ...], ...] | None
@@ -95,7 +94,7 @@ def groups_of(op: str, axes: Axes, axis_index_groups: Sequence[Sequence[int]] | 
     """Returns `axis_index_groups` in hashable form, checked against the axes."""
     if axis_index_groups is None:
         return None
-    groups = tuple(tuple(int(i) for i in group) for group in axis_index_groups)
+    groups = arguments.tuples(op, "axis_index_groups", axis_index_groups)
     size = lax.axis_size(axes)
     if sorted(i for group in groups for i in group) != list(range(size)):
         raise ValueError(
@@ -172,7 +171,7 @@ def root_of(op: str, argument: str, root: Any, axes: Axes) -> int:
             f"jax_cxl.{op}: {argument} must be a Python int, not a traced value. Pass a"
             " constant, or gather and index: jax_cxl.all_gather(x, axis_name)[root]."
         )
-    root, size = operator.index(root), lax.axis_size(axes)
+    root, size = arguments.integer(op, argument, root), lax.axis_size(axes)
     if not 0 <= root < size:
         raise ValueError(
             f"jax_cxl.{op}: {argument}={root} is out of bounds for {axes} of size {size}."

@@ -15,6 +15,7 @@ from jax.interpreters import mlir
 from jax_cxl._primitives import (
     call_attributes,
     carriers,
+    check_slices,
     local_lowering,
     lowering,
     named_axis,
@@ -31,6 +32,7 @@ def ragged_all_to_all(
     *,
     axes: named_axis.Axes,
     groups: named_axis.Groups,
+    elements: int,
     alone: Callable,
 ) -> Sequence:
     """Lowers `ragged_all_to_all`, which writes to its second operand.
@@ -42,6 +44,7 @@ def ragged_all_to_all(
       table: integers of shape (4, group size * slices), as cc/plan/slices.h describes them.
       axes: axis names over which it runs.
       groups: axis index groups, or None for one group along `axes`.
+      elements: exchanges of a batch, which move as one.
       alone: function that does the same for a group of one rank.
 
     Returns:
@@ -51,14 +54,14 @@ def ragged_all_to_all(
     rows, into, entries = avals
     ranks = rank_groups.of_groups(ctx, "ragged_all_to_all", axes, groups)
     n = ranks.shape[1]
-    if rows.size == 0 or into.size == 0:
-        return [output]
     if n == 1:
         return local_lowering.local(ctx, alone, operand, output, table)
+    if rows.size == 0 or into.size == 0:
+        return _only_check(ctx, output, table, ranks, elements)
     carrier = carriers.of(rows.dtype, Op.RAGGED_ALL_TO_ALL, ReduceOp.SUM)
 
     def lower(ctx, operand, output, table):
-        sizes = (rows.shape[0], into.shape[0], entries.shape[1] // n)
+        sizes = (rows.shape[0], into.shape[0], entries.shape[1] // n, elements)
         operands = (operand, output, table)
         return _call_rows(
             ctx,
@@ -71,6 +74,27 @@ def ragged_all_to_all(
         )
 
     return carriers.carried(ctx, carrier, lower, operand, output, table)
+
+
+def _only_check(ctx: Any, output: Any, table: Any, ranks: np.ndarray, elements: int) -> Sequence:
+    """Returns `output`, to which no bytes move, after a check of the tables of all ranks."""
+    operand, into, entries = ctx.avals_in
+    tables = jax.core.ShapedArray((ranks.shape[1], *entries.shape), entries.dtype)
+    (gathered,) = lowering.between(
+        ctx.replace(avals_in=[entries], avals_out=[tables]),
+        table,
+        name="ragged_all_to_all",
+        op=Op.ALL_GATHER,
+        ranks=ranks,
+        result_blocks=0,
+    )
+
+    def after_check(tables, x):
+        tables = check_slices.checked(tables, operand.shape[0], into.shape[0], elements)
+        return check_slices.after(tables, x)
+
+    ctx = ctx.replace(avals_in=[tables, into])
+    return local_lowering.local(ctx, after_check, gathered, output)
 
 
 def take_rows(
@@ -143,7 +167,7 @@ def _call_rows(
     result, *token = ctx.avals_out
     scratch = []
     if "cuda" in ctx.module_context.platforms:
-        shape = (call_attributes.row_scratch_bytes(ranks.shape[1], *rows),)
+        shape = (call_attributes.row_scratch_bytes(ranks.shape[1], *rows[:3]),)
         scratch = [jax.core.ShapedArray(shape, np.dtype(np.uint8))]
     avals_out: Any = [result, *scratch, *token]
     ctx = ctx.replace(avals_out=avals_out)

@@ -249,7 +249,7 @@ def _start(uri: str | None, config: configuration.Config) -> Runtime:
     name = meetings.name()
     tuning = tuning_table.load(config.tuning)
     meeting = meetings.come_together(uri, platform, tuning)
-    _register_handlers(platform)
+    register_handlers(platform)
     running = _run(meeting, uri, config, tuning)
     if platform is platforms.CUDA:
         try:
@@ -305,7 +305,7 @@ def _run(
 _registered: set[str] = set()
 
 
-def _register_handlers(platform: platforms.Platform) -> None:
+def register_handlers(platform: platforms.Platform) -> None:
     if platform.name in _registered:
         return
     _registered.add(platform.name)

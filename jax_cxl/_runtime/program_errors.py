@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jax_cxl import _compat, _core, errors
+from jax_cxl._runtime import failed_programs
 
 
 class Failure(NamedTuple):
@@ -54,6 +55,7 @@ def add_source(find: Callable[[str], Failure | None]) -> None:
 @functools.cache
 def install() -> None:
     """Gives errors of collectives in compiled programs jax_cxl's classes from now on."""
+    failed_programs.install()
     _compat.make_runtime_errors(_make)
     _core.translate_dispatch_errors(_compat.jitted_function_type(), _make)
 
@@ -64,6 +66,7 @@ def _make(text: str) -> BaseException | None:
         failure = find(text)
         if failure is not None:
             return _exception(*failure)
+    failed_programs.look(text)
     return None
 
 

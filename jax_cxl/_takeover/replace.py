@@ -4,6 +4,7 @@ import contextlib
 from typing import Any
 
 from jax_cxl import _compat
+from jax_cxl._primitives import arguments
 from jax_cxl._takeover import install, setting, start
 
 
@@ -34,6 +35,8 @@ class replace_collectives(contextlib.ContextDecorator):
         start earlier than in XLA's schedule. None: they start where XLA has them start.
 
     Raises:
+      TypeError: an argument has a wrong type.
+      ValueError: early_bytes is negative.
       NotImplementedError: when a program is compiled for GPUs with `levels=True`.
       InvalidCollectiveError: when a program is compiled, in strict mode.
 
@@ -54,7 +57,15 @@ class replace_collectives(contextlib.ContextDecorator):
         levels: bool | None = None,
         early_bytes: int | None = setting.EARLY_BYTES,
     ) -> None:
-        self._setting = setting.Setting(local, strict, levels, early_bytes)
+        name = "replace_collectives"
+        self._setting = setting.Setting(
+            arguments.boolean(name, "local", local),
+            arguments.boolean(name, "strict", strict),
+            arguments.levels(name, levels),
+            None
+            if early_bytes is None
+            else arguments.not_negative(name, "early_bytes", early_bytes),
+        )
         # The settings before each `start` that has no `stop` yet.
         self._before: list[setting.Setting | None] = []
 

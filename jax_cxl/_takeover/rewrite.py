@@ -220,11 +220,12 @@ def _ragged(context: _Context, operands: list[Value]) -> Value:
         rows.shape.dimensions[0],
         output.shape.dimensions[0],
         columns[0].shape.size // n,
+        1,  # element of a batch
     )
     config = context.config(rows.shape.dtype, rows.shape.size, counts)
     operands = [rows, output, table]
     if context.world.gpus:
-        scratch = call_attributes.row_scratch_bytes(n, *counts)
+        scratch = call_attributes.row_scratch_bytes(n, *counts[:3])
         return builder.call_with_scratch(
             call_attributes.ROWS_TARGET, output.shape, operands, config, 1, scratch
         )

@@ -10,7 +10,7 @@ from jax.extend import core
 
 from jax_cxl import _compat
 from jax_cxl._levels import lower
-from jax_cxl._primitives import batching_rules, dimensions, lowering, named_axis
+from jax_cxl._primitives import arguments, batching_rules, dimensions, lowering, named_axis
 from jax_cxl._primitives.native_enums import Op
 
 
@@ -68,6 +68,8 @@ def all_gather(
         raise ValueError(
             f"jax_cxl.all_gather: to={to!r} must be 'varying', 'invarying' or 'reduced'."
         )
+    tiled = arguments.boolean("all_gather", "tiled", tiled)
+    levels = arguments.levels("all_gather", levels)
     axes = named_axis.axes_of("all_gather", axis_name)
     if not axes:
         return x

@@ -11,7 +11,7 @@ from jax.extend import core
 from jax.interpreters import ad
 
 from jax_cxl._levels import lower
-from jax_cxl._primitives import batching_rules, dimensions, lowering, named_axis
+from jax_cxl._primitives import arguments, batching_rules, dimensions, lowering, named_axis
 from jax_cxl._primitives.native_enums import Op
 
 
@@ -64,6 +64,8 @@ def all_to_all(
       >>> bool((jax.jit(swap)(jnp.eye(4)) == jnp.eye(4)).all())
       True
     """
+    tiled = arguments.boolean("all_to_all", "tiled", tiled)
+    levels = arguments.levels("all_to_all", levels)
     axes = named_axis.axes_of("all_to_all", axis_name)
     if not axes:
         return x

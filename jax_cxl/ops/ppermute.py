@@ -10,7 +10,7 @@ from jax import lax
 from jax.extend import core
 from jax.interpreters import ad
 
-from jax_cxl._primitives import batching_rules, lowering, named_axis
+from jax_cxl._primitives import arguments, batching_rules, lowering, named_axis
 from jax_cxl._primitives.native_enums import Op
 
 
@@ -65,12 +65,14 @@ def sources_of(name: str, axes: named_axis.Axes, perm: Any) -> tuple[int, ...]:
     if not isinstance(perm, (list, tuple)):
         raise TypeError(f"jax_cxl.{name}: perm must be a list or a tuple, got {type(perm)}.")
     size = lax.axis_size(axes)
-    pairs = [(int(source), int(destination)) for source, destination in perm]
+    pairs = arguments.tuples(name, "perm", perm)
+    if any(len(pair) != 2 for pair in pairs):
+        raise ValueError(f"jax_cxl.{name}: perm must be pairs (source, destination), got {perm}.")
     if any(not -size <= i < size for pair in pairs for i in pair):
         raise ValueError(
             f"jax_cxl.{name}: perm has indices out of bounds for {axes} of size {size}: {perm}."
         )
-    pairs = [(source % size, destination % size) for source, destination in pairs]
+    pairs = tuple((source % size, destination % size) for source, destination in pairs)
     if any(len(set(side)) != len(pairs) for side in zip(*pairs, strict=True)):
         raise ValueError(f"jax_cxl.{name}: sources and destinations must be unique, got {perm}.")
     source_of = {destination: source for source, destination in pairs}

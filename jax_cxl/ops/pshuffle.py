@@ -3,6 +3,9 @@
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+from jax import lax
+
+from jax_cxl._primitives import arguments, named_axis
 from jax_cxl.ops.ppermute import ppermute
 
 
@@ -21,7 +24,8 @@ def pshuffle(x: Any, axis_name: Hashable | Sequence[Hashable], perm: Sequence[in
 
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
-      ValueError: perm is not a permutation.
+      TypeError: perm is no list of integers.
+      ValueError: perm is not a permutation of the axis indices.
 
     Example:
       >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -30,6 +34,11 @@ def pshuffle(x: Any, axis_name: Hashable | Sequence[Hashable], perm: Sequence[in
       >>> jax.jit(shuffle)(jnp.arange(4))
       Array([3, 0, 1, 2], dtype=int32)
     """
-    if sorted(perm) != list(range(len(perm))):
-        raise ValueError(f"jax_cxl.pshuffle: perm is not a permutation: {perm}.")
-    return ppermute(x, axis_name, [(source, i) for i, source in enumerate(perm)])
+    axes = named_axis.permuted_axes_of("pshuffle", axis_name)
+    (sources,) = arguments.tuples("pshuffle", "perm", [perm])
+    if sorted(sources) != list(range(size := lax.axis_size(axes))):
+        raise ValueError(
+            f"jax_cxl.pshuffle: perm={perm} is not a permutation of the indices 0 to {size - 1} of"
+            f" {axes}."
+        )
+    return ppermute(x, axis_name, [(source, i) for i, source in enumerate(sources)])

@@ -9,7 +9,7 @@ from jax import lax
 from jax.extend import core
 
 from jax_cxl._levels import lower
-from jax_cxl._primitives import batching_rules, dimensions, dtypes, lowering, named_axis
+from jax_cxl._primitives import arguments, batching_rules, dimensions, dtypes, lowering, named_axis
 from jax_cxl._primitives.native_enums import Op, ReduceOp
 
 
@@ -58,6 +58,8 @@ def psum_scatter(
       >>> jax.jit(scatter)(jnp.arange(8))
       Array([ 0,  4,  8, 12, 16, 20, 24, 28], dtype=int32)
     """
+    tiled = arguments.boolean("psum_scatter", "tiled", tiled)
+    levels = arguments.levels("psum_scatter", levels)
     axes = named_axis.axes_of("psum_scatter", axis_name)
     if not axes:
         return x

@@ -1,5 +1,6 @@
 """jax_cxl.ragged_all_to_all."""
 
+import functools
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -9,7 +10,14 @@ import numpy as np
 from jax.extend import core
 from jax.interpreters import ad, batching
 
-from jax_cxl._primitives import batching_rules, lowering, named_axis, row_lowering
+from jax_cxl._primitives import (
+    batching_rules,
+    check_slices,
+    indices,
+    lowering,
+    named_axis,
+    row_lowering,
+)
 from jax_cxl.ops.all_to_all import all_to_all_p
 
 
@@ -82,68 +90,93 @@ def ragged_all_to_all(
             f"jax_cxl.{name}: operand is {operand.dtype}, but output is {output.dtype}."
             " Convert one."
         )
-    columns = [jnp.asarray(c) for c in (input_offsets, send_sizes, output_offsets, recv_sizes)]
+    columns = []
     labels = ("input_offsets", "send_sizes", "output_offsets", "recv_sizes")
-    for label, column in zip(labels, columns, strict=True):
-        if not jnp.issubdtype(column.dtype, np.integer):
-            raise TypeError(f"jax_cxl.{name}: {label} must be integers, got {column.dtype}.")
+    values = (input_offsets, send_sizes, output_offsets, recv_sizes)
+    for label, value in zip(labels, values, strict=True):
+        columns.append(column := indices.integers(name, label, value))
         if column.ndim != 1 or column.shape != columns[0].shape or not column.size:
             raise ValueError(
                 f"jax_cxl.{name}: {', '.join(labels)} must be vectors of one length, got shapes"
-                f" {[c.shape for c in columns]}."
+                f" {[np.shape(v) for v in values]}."
             )
         if column.size % size:
             raise ValueError(
                 f"jax_cxl.{name}: the length {column.size} of {label} must be divisible by the"
                 f" size {size} of the group."
             )
-    wide = any(column.dtype.itemsize == 8 for column in columns)
-    table = jnp.stack([column.astype(np.int64 if wide else np.int32) for column in columns])
-    return _bind(operand, output, table, axes=axes, groups=groups, size=size)
+    columns = [indices.signed(column) for column in columns]
+    widest = max((column.dtype for column in columns), key=lambda dtype: dtype.itemsize)
+    table = jnp.stack([column.astype(widest) for column in columns])
+    return _bind(operand, output, table, axes=axes, groups=groups, size=size, elements=1)
 
 
-# `table` has the rows input_offsets, send_sizes, output_offsets and recv_sizes.
+# `table` has the rows input_offsets, send_sizes, output_offsets and recv_sizes. Of a batch of
+# `elements` exchanges, operand and output have the rows of all elements, one after another. The
+# table then has an entry of each element in place of each entry, and counts rows within the element
+# (cc/plan/slices.h).
 ragged_all_to_all_p = core.Primitive("ragged_all_to_all")
 
 
-def _bind(operand, output, table, *, axes, groups, size):
+def _bind(operand, output, table, *, axes, groups, size, elements):
     if not axes:
-        return exchange_alone(operand, output, table)
+        return exchange_alone(operand, output, table, elements)
     operands = [named_axis.vary(x, axes) for x in (operand, output, table)]
     varying = {a for x in operands for a in named_axis.varying(x)}
     operands = [named_axis.vary(x, tuple(varying)) for x in operands]
-    return ragged_all_to_all_p.bind(*operands, axes=axes, groups=groups, size=size)
+    return ragged_all_to_all_p.bind(
+        *operands, axes=axes, groups=groups, size=size, elements=elements
+    )
 
 
-def _exchange(operand, output, table):
+def _exchange(operand, output, table, elements):
     """Computes the results of all ranks, whose values are stacked along the first dimension."""
     (n, rows), into = operand.shape[:2], output.shape[1]
-    # Entries ordered by receiver, then by slice.
-    columns = jnp.moveaxis(table.reshape(n, 4, n, -1), (1, 2), (0, 1)).reshape(4, n, -1)
-    first, size, to, _ = (column[..., None] for column in columns)
-    sender = jnp.repeat(jnp.arange(n, dtype=table.dtype), table.shape[-1] // n)[None, :, None]
+    table = check_slices.checked(table, rows, into, elements)
+    if not rows:
+        return check_slices.after(table, output)
+    slices = table.shape[-1] // n
+    # Entries ordered by receiver, then by sender, then by slice.
+    columns = jnp.moveaxis(table.reshape(n, 4, n, slices), (1, 2), (0, 1))
+    element = jnp.arange(slices, dtype=table.dtype) % elements
+    first = columns[0] + element * table.dtype.type(rows // elements)
+    to = columns[2] + element * table.dtype.type(into // elements)
+    first, size, to = (c.reshape(n, -1, 1) for c in (first, columns[1], to))
+    sender = jnp.repeat(jnp.arange(n, dtype=table.dtype), slices)[None, :, None]
     # Give `row` as many dimensions as the columns have: with jax_numpy_rank_promotion="raise" JAX
     # does not broadcast arrays of different rank.
     row = jnp.arange(into, dtype=table.dtype)[None, None]
     hits = (to <= row) & (row < to + size)
-    index = jnp.max(jnp.where(hits, sender * rows + first + row - to, -1), axis=1)
-    received = operand.reshape(n * rows, *operand.shape[2:])[jnp.maximum(index, 0)]
+    # At most one slice reaches a row.
+    source, index = (jnp.max(jnp.where(hits, v, -1), axis=1) for v in (sender, first + row - to))
+    received = operand[jnp.maximum(source, 0), jnp.maximum(index, 0)]
     arrives = (index >= 0).reshape(n, into, *[1] * (output.ndim - 2))
     return jnp.where(arrives, received, output)
 
 
-def exchange_alone(operand, output, table):
+def exchange_alone(operand, output, table, elements):
     """Computes the exchange of a group of one rank."""
-    return _exchange(operand[None], output[None], table[None])[0]
+    return _exchange(operand[None], output[None], table[None], elements)[0]
 
 
-def _abstract_eval(operand, output, table, *, axes, groups, size):
+def _abstract_eval(operand, output, table, *, axes, groups, size, elements):
+    indices.check_rows(
+        "ragged_all_to_all", "operand of all ranks together", size * operand.shape[0]
+    )
+    indices.check_rows("ragged_all_to_all", "output", output.shape[0])
     return named_axis.abstract_result("ragged_all_to_all", output, axes)
 
 
-def _lower(ctx, operand, output, table, *, axes, groups, size):
+def _lower(ctx, operand, output, table, *, axes, groups, size, elements):
     return row_lowering.ragged_all_to_all(
-        ctx, operand, output, table, axes=axes, groups=groups, alone=exchange_alone
+        ctx,
+        operand,
+        output,
+        table,
+        axes=axes,
+        groups=groups,
+        elements=elements,
+        alone=functools.partial(exchange_alone, elements=elements),
     )
 
 
@@ -157,7 +190,7 @@ def _jvp(primals, tangents, **params):
     return result, _bind(operand_dot, output_dot, table, **params)
 
 
-def _transpose(ct, operand, output, table, *, axes, groups, size):
+def _transpose(ct, operand, output, table, *, axes, groups, size, elements):
     wants_operand, wants_output = map(ad.is_undefined_primal, (operand, output))
     if type(ct) is ad.Zero:
         return [
@@ -165,34 +198,33 @@ def _transpose(ct, operand, output, table, *, axes, groups, size):
             ad.Zero(output.aval) if wants_output else None,
             None,
         ]
-    # For each slice that this rank received: its offset in the sender's operand, and in this
-    # rank's output.
-    sent = table[:3:2].reshape(2, size, -1)
-    there = all_to_all_p.bind(
-        named_axis.vary(sent, axes),
-        axes=axes,
-        groups=groups,
-        size=size,
-        split=1,
-        concat=1,
-        levels=False,
-    ).reshape(2, -1)
-    came_from, went_to = there
+    bind = functools.partial(_bind, axes=axes, groups=groups, size=size, elements=elements)
     operand_ct = output_ct = None
     if wants_operand:
+        # For each slice that this rank received: its offset in the sender's operand, and in this
+        # rank's output.
+        sent = table[:3:2].reshape(2, size, -1)
+        there = all_to_all_p.bind(
+            named_axis.vary(sent, axes),
+            axes=axes,
+            groups=groups,
+            size=size,
+            split=1,
+            concat=1,
+            levels=False,
+        ).reshape(2, -1)
+        came_from, went_to = there
         back = jnp.stack([went_to, table[3], came_from, table[1]])
-        zeros = jnp.zeros(operand.aval.shape, ct.dtype)
-        operand_ct = _bind(ct, zeros, back, axes=axes, groups=groups, size=size)
+        operand_ct = bind(ct, jnp.zeros(operand.aval.shape, ct.dtype), back)
     if wants_output:
-        edges = jnp.zeros(ct.shape[0] + 1, np.int32)
-        edges = edges.at[went_to].add(1).at[went_to + table[3]].add(-1)
-        arrived = jnp.cumsum(edges)[:-1] > 0
+        rows = operand.aval.shape[0] if wants_operand else operand.shape[0]
+        arrived = bind(jnp.ones(rows, bool), jnp.zeros(ct.shape[0], bool), table)
         arrived = arrived.reshape(-1, *[1] * (ct.ndim - 1))
         output_ct = jnp.where(arrived, jnp.zeros_like(ct), ct)
     return [operand_ct, output_ct, None]
 
 
-def _batch(axis_data, operands, dims, *, axes, groups, size):
+def _batch(axis_data, operands, dims, *, axes, groups, size, elements):
     batch = axis_data.size
 
     def to_front(x, d):
@@ -200,17 +232,21 @@ def _batch(axis_data, operands, dims, *, axes, groups, size):
 
     if axis_data.name in axes:
         batching_rules.require_whole_axis("ragged_all_to_all", axes, groups, axis_data.name)
-        return _exchange(*map(to_front, operands, dims)), 0
+        return _exchange(*map(to_front, operands, dims), elements), 0
+    bind = functools.partial(_bind, axes=axes, groups=groups, size=size)
     if all(d is None for d in dims):
-        return _bind(*operands, axes=axes, groups=groups, size=size), None
+        return bind(*operands, elements=elements), None
     # One exchange carries the rows and the slices of all elements of the batch.
     operand, output, table = map(to_front, operands, dims)
-    element = jnp.arange(batch, dtype=table.dtype)[:, None, None]
-    strides = np.array([operand.shape[1], 0, output.shape[1], 0], table.dtype)[None, :, None]
-    table = jnp.moveaxis(table + element * strides, 0, -1).reshape(4, -1)
-    rows, into = (x.reshape(-1, *x.shape[2:]) for x in (operand, output))
-    out = _bind(rows, into, table, axes=axes, groups=groups, size=size)
-    return out.reshape(output.shape), 0
+    shape = output.shape
+    rows, into = (
+        x.reshape(batch, elements, x.shape[1] // elements, *x.shape[2:]).swapaxes(0, 1)
+        for x in (operand, output)
+    )
+    flat = (x.reshape(-1, *x.shape[3:]) for x in (rows, into))
+    table = jnp.moveaxis(table, 0, -1).reshape(4, -1)
+    out = bind(*flat, table, elements=elements * batch)
+    return out.reshape(into.shape).swapaxes(0, 1).reshape(shape), 0
 
 
 ragged_all_to_all_p.def_effectful_abstract_eval(_abstract_eval)

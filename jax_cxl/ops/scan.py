@@ -10,7 +10,7 @@ from jax import lax
 from jax.extend import core
 from jax.interpreters import ad
 
-from jax_cxl._primitives import batching_rules, dtypes, lowering, named_axis
+from jax_cxl._primitives import arguments, batching_rules, dtypes, lowering, named_axis
 from jax_cxl._primitives.documentation import documented
 from jax_cxl._primitives.native_enums import Op, ReduceOp
 
@@ -87,6 +87,7 @@ def _scan(primitive, x, axis_name, op, reverse):
     if not isinstance(op, str) or op not in _OPERATIONS:
         raise ValueError(f"jax_cxl.{name}: op={op!r} must be one of {', '.join(_OPERATIONS)}.")
     kind = ReduceOp[op.upper()]
+    reverse = arguments.boolean(name, "reverse", reverse)
 
     def scan(leaf):
         if kind is ReduceOp.SUM:

@@ -10,6 +10,7 @@ from jax.extend import core
 from jax.interpreters import ad, batching
 
 from jax_cxl._primitives import batching_rules, lowering, named_axis, row_lowering
+from jax_cxl._primitives import indices as index_arrays
 from jax_cxl.ops.psum_scatter import psum_scatter_p
 
 
@@ -33,8 +34,8 @@ def take_rows(
     Args:
       table: array of shape (R, ...) of any dtype: this rank's rows of the table. With n ranks the
         table has n * R rows: row i of rank r is row r * R + i.
-      indices: integers of shape (M,), the rows that this rank takes, in any order. A row may occur
-        several times.
+      indices: integers of shape (M,) and any integer dtype, the rows that this rank takes, in any
+        order. A row may occur several times.
       axis_name: mesh axis, or several in the order in which they count ranks.
       published: None, or booleans of shape (R,): the rows of `table` that other ranks may take.
         Only these are written to the pool. Other rows can only be taken by the rank that holds
@@ -50,8 +51,8 @@ def take_rows(
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
       TypeError: a dtype is not supported, such as float6_e2m3fn, or the indices are no integers.
-      ValueError: shapes do not fit, the table has 2**31 rows or more, or the groups are no
-        partition.
+      ValueError: shapes do not fit, the table or the result has 2**31 rows or more (under
+        `jax.vmap`, of all elements together), or the groups are no partition.
 
     Example:
       >>> mesh = jax_cxl.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -64,24 +65,15 @@ def take_rows(
     axes = named_axis.axes_of(name, axis_name)
     groups = named_axis.groups_of(name, axes, axis_index_groups)
     size = named_axis.group_size(axes, groups)
-    table, indices = jnp.asarray(table), jnp.asarray(indices)
+    table = jnp.asarray(table)
+    indices = index_arrays.integers(name, "indices", indices)
     if table.ndim < 1 or indices.ndim != 1:
         raise ValueError(
             f"jax_cxl.{name}: table must have rows, and indices must be a vector, got shapes"
             f" {table.shape} and {indices.shape}."
         )
-    if not jnp.issubdtype(indices.dtype, np.integer):
-        raise TypeError(f"jax_cxl.{name}: indices must be integers, got {indices.dtype}.")
-    rows = size * table.shape[0]
-    if rows > np.iinfo(np.int32).max:
-        raise ValueError(
-            f"jax_cxl.{name}: the table has {rows} rows, and must have fewer than 2**31."
-        )
-    if indices.dtype != np.int32:
-        outside = indices >= rows
-        if jnp.issubdtype(indices.dtype, np.signedinteger):
-            outside |= indices < 0
-        indices = jnp.where(outside, -1, indices.astype(np.int32))
+    _check_rows(table, indices, size)
+    indices = index_arrays.below(indices, size * table.shape[0])
     masks = []
     if published is not None:
         masks = [jnp.asarray(published)]
@@ -91,6 +83,11 @@ def take_rows(
                 f" {masks[0].dtype} of shape {masks[0].shape}."
             )
     return _bind(table, indices, *masks, axes=axes, groups=groups, size=size)
+
+
+def _check_rows(table, indices, size):
+    index_arrays.check_rows("take_rows", "the table of all ranks", size * table.shape[0])
+    index_arrays.check_rows("take_rows", "the result", indices.shape[0])
 
 
 # Operands: the table, int32 indices and, optionally, which rows are published.
@@ -108,11 +105,14 @@ def _bind(*operands, axes, groups, size):
 
 def _take_alone(table, indices, *_):
     """Takes rows of a whole table."""
+    if not table.shape[0]:
+        return jnp.zeros((*indices.shape, *table.shape[1:]), table.dtype)
     indices = jnp.where(indices < 0, table.shape[0], indices)
     return jnp.take(table, indices, axis=0, mode="fill", fill_value=0)
 
 
 def _abstract_eval(table, indices, *published, axes, groups, size):
+    _check_rows(table, indices, size)  # Under jax.vmap they are those of all elements.
     shape = (*indices.shape, *table.shape[1:])
     return named_axis.abstract_result("take_rows", table, axes, shape=shape)
 

@@ -50,16 +50,16 @@ pool::CallDescriptor Describe(const Call& call) {
   descriptor.dtype = static_cast<uint8_t>(call.dtype);
   descriptor.root = call.request.root;
   descriptor.count = call.request.count;
-  descriptor.reverse = call.request.reverse;
+  if (call.request.reverse) descriptor.flags |= pool::CallDescriptor::kReverse;
+  if (call.in_levels) descriptor.flags |= pool::CallDescriptor::kInLevels;
   Hash details;
   details.Add(call.request.sources);
   const plan::Rows& rows = call.request.rows;
-  for (uint64_t value : {rows.table, rows.taken, rows.slices}) {
+  for (uint64_t value : {rows.table, rows.taken, rows.slices, rows.elements}) {
     if (value == 0) continue;
     details.Add(static_cast<uint32_t>(value));
     details.Add(static_cast<uint32_t>(value >> 32));
   }
-  if (call.buffers != nullptr) details.Add(1);
   descriptor.details = details.value();
   return descriptor;
 }
@@ -86,7 +86,8 @@ std::string DescribeText(const pool::CallDescriptor& descriptor,
   text << " of " << descriptor.count << " "
        << DTypeName(static_cast<DType>(descriptor.dtype));
   if (plan::HasRoot(op)) text << ", root " << descriptor.root;
-  if (descriptor.reverse) text << ", reverse";
+  if (descriptor.flags & pool::CallDescriptor::kReverse) text << ", reverse";
+  if (descriptor.flags & pool::CallDescriptor::kInLevels) text << ", in levels";
   return text.str();
 }
 

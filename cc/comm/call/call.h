@@ -1,6 +1,7 @@
 #ifndef JAX_CXL_COMM_CALL_CALL_H_
 #define JAX_CXL_COMM_CALL_CALL_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -62,13 +63,21 @@ struct Call {
   // Operations that move rows: the rows that this rank takes.
   std::shared_ptr<cpu::TakenRows> rows;
   RowOperands row_operands;  // the same on a GPU
-  // A collective in levels: replaces input and output.
+  bool in_levels = false;    // a collective in levels, or a part of one
+  // A part of a collective in levels: replaces input and output.
   std::shared_ptr<const cpu::MemberBuffers> buffers;
   std::string name;  // for messages, as the user wrote it: "psum"
   std::string site;  // "train.py:33 (step)", or empty
   // Runs once, and may keep its thread for as long as it likes.
   std::function<void(const Status&)> done;
   uint64_t submitted = 0;  // when, in Ticks()
+};
+
+// A call in levels that waits for other ranks of its process to start it.
+struct LocalWait {
+  std::vector<int32_t> ranks;  // of the process
+  std::shared_ptr<const Call> call;
+  std::shared_ptr<const std::atomic<bool>> over;  // true when it waits no more
 };
 
 struct Finished {

@@ -245,6 +245,25 @@ void Peers::GiveUp(int rank, const Status& reason) {
   doorbells_.Ring(&abort.raised, 1);
 }
 
+void Peers::NoteFailedProgram(int rank, const std::string& reason) {
+  std::lock_guard lock(give_up_mutex_);
+  pool::RankFailures& failures = pool_->rank_page(rank)->failures;
+  std::snprintf(failures.reason, sizeof(failures.reason), "%s", reason.c_str());
+  pool_->coherence().PublishPayload(&failures, sizeof(failures));
+  doorbells_.Ring(&failures.count, doorbells_.Read(&failures.count) + 1);
+}
+
+Status Peers::FailedMoreThan(int rank, int self) const {
+  const pool::RankFailures& entry = pool_->rank_page(rank)->failures;
+  if (doorbells_.Read(&entry.count) <=
+      doorbells_.Read(&pool_->rank_page(self)->failures.count))
+    return OkStatus();
+  const pool::RankFailures failures = pool_->coherence().AcquireCopy(entry);
+  return Error(Code::kPeerLost, "a program failed on ", peers_[rank]->name,
+               ", and not on rank ", self, ": ", PrintableText(failures.reason))
+      .With(Identity(rank));
+}
+
 void Peers::Leave(int rank, uint64_t started, const std::string& reason,
                   bool program_ends) {
   pool::RankEnd& end = pool_->rank_page(rank)->end;

@@ -53,6 +53,13 @@ class Peers {
   // first call has an effect.
   void GiveUp(int rank, const Status& reason);
 
+  // Tells the others that a program over several processes has failed on
+  // `rank`, a rank of this process, outside of its collectives.
+  void NoteFailedProgram(int rank, const std::string& reason);
+  // Fails with kPeerLost if more programs have failed on `rank` than on `self`:
+  // the program of `self` goes on, and that of `rank` does not.
+  Status FailedMoreThan(int rank, int self) const;
+
   // Tells the others that `rank`, a rank of this process, will start no more
   // calls than the `started` that it has started. `reason` is the status or
   // exception with which the program ends, or empty if there was no error.

@@ -11,6 +11,9 @@
 namespace jax_cxl::comm {
 namespace {
 
+// A program may have failed on this rank too, which then notices it soon.
+constexpr double kOwnFailureS = 1;
+
 double Seconds(Clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
@@ -40,7 +43,22 @@ WaitMonitor::LateWait WaitMonitor::DescribeWait(const Wait& wait,
   return {text.str(), peers_->Identity(blocking.rank), blocking.rank};
 }
 
-Status WaitMonitor::CheckMember(const Wait& wait, int member) const {
+Status WaitMonitor::CheckProgram(const Wait& wait, int member,
+                                 Clock::time_point now) {
+  if (wait.started) return OkStatus();
+  const int self = group_.members[group_.self];
+  Status failed = peers_->FailedMoreThan(group_.members[member], self);
+  if (failed.ok()) return OkStatus();
+  if (!failed_since_) failed_since_ = now;
+  if (Seconds(now - *failed_since_) < kOwnFailureS) return OkStatus();
+  return Error(failed.code(), failed.message(), "; ", peers_->Name(self),
+               " was waiting for it in ", DescribeText(*wait.call))
+      .With(failed.details())
+      .With("call", DescribeText(*wait.call));
+}
+
+Status WaitMonitor::CheckMember(const Wait& wait, int member,
+                                Clock::time_point now) {
   const int rank = group_.members[member];
   const int self = group_.members[group_.self];
   Status left = peers_->Left(rank);
@@ -56,7 +74,7 @@ Status WaitMonitor::CheckMember(const Wait& wait, int member) const {
         .With("call_0", DescribeText(*wait.call))
         .With(left.details());
   Status alive = left.ok() ? peers_->Alive(rank) : left;
-  if (alive.ok()) return OkStatus();
+  if (alive.ok()) return CheckProgram(wait, member, now);
   return Error(alive.code(), alive.message(), "; ", peers_->Name(self),
                " was waiting for it in ", DescribeText(*wait.call))
       .With(alive.details())
@@ -102,11 +120,12 @@ Status WaitMonitor::Check(const Wait& wait, Clock::time_point now) {
     number_ = wait.call->number;
     progress_ = wait.progress;
     last_progress_ = now;
+    failed_since_.reset();
   }
   const double waited = Seconds(now - last_progress_);
   if (waited >= wait.certain_after_s)
     for (int member : wait.members)
-      CXL_RETURN_IF_ERROR(CheckMember(wait, member));
+      CXL_RETURN_IF_ERROR(CheckMember(wait, member, now));
   return CheckTime(wait, waited, now);
 }
 

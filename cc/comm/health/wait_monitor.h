@@ -2,6 +2,7 @@
 #define JAX_CXL_COMM_HEALTH_WAIT_MONITOR_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,7 +50,9 @@ class WaitMonitor {
   };
   LateWait DescribeWait(const Wait& wait, double waited) const;
   // Fails if the member can no longer do its part of the call.
-  Status CheckMember(const Wait& wait, int member) const;
+  Status CheckMember(const Wait& wait, int member, Clock::time_point now);
+  // Fails if a program has failed on the member, and will not start the call.
+  Status CheckProgram(const Wait& wait, int member, Clock::time_point now);
   // Warns, and fails once the call has waited too long.
   Status CheckTime(const Wait& wait, double waited, Clock::time_point now);
 
@@ -63,6 +66,8 @@ class WaitMonitor {
   uint64_t number_ = 0;
   uint64_t progress_ = 0;
   Clock::time_point last_progress_;
+  // Since when a program has failed on a member of that wait, and not here.
+  std::optional<Clock::time_point> failed_since_;
 };
 
 }  // namespace jax_cxl::comm

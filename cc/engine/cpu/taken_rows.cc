@@ -106,20 +106,20 @@ TakenRows TakenRows::OfSlices(const plan::Request& request,
   const plan::Rows& sizes = request.rows;
   std::vector<int64_t> tables(n * table.size());
   std::ranges::copy(table, tables.begin() + rank * table.size());
-  const plan::SliceTables<int64_t> slices = {tables.data(), n, sizes.slices};
+  const plan::SliceTables<int64_t> slices = {tables.data(), n, sizes};
   std::vector<RowRun> published;
   uint64_t taken = 0;
   for (uint64_t k = 0; k < slices.entries(); ++k) {
     const int64_t received = slices.RecvSize(rank, k);
     if (received > 0) taken += std::min<uint64_t>(received, sizes.taken);
-    const int64_t from = slices.InputOffset(rank, k);
     const int64_t rows = slices.SendSize(rank, k);
     // Peers refuse a wrong slice before they read its rows.
     if (k / sizes.slices == rank || rows == 0 ||
-        plan::LeavesRows(from, rows, sizes.table))
+        plan::LeavesRows(slices.InputOffset(rank, k), rows,
+                         slices.operand_rows()))
       continue;
     published.push_back(
-        {static_cast<uint64_t>(from), 0, static_cast<uint64_t>(rows)});
+        {slices.InputRow(rank, k), 0, static_cast<uint64_t>(rows)});
   }
   const uint64_t row_bytes =
       request.count * request.element_bytes / sizes.table;
@@ -136,18 +136,16 @@ TakenRows TakenRows::OfSlices(const plan::Request& request,
 Status TakenRows::Ready() {
   if (ready_) return OkStatus();
   const uint64_t n = request_.num_ranks, rank = request_.rank;
-  const plan::SliceTables<int64_t> slices = {tables_.data(), n,
-                                             request_.rows.slices};
-  CXL_RETURN_IF_ERROR(plan::CheckSlices(request_, slices));
+  const plan::SliceTables<int64_t> slices = {tables_.data(), n, request_.rows};
+  CXL_RETURN_IF_ERROR(plan::CheckSlices(slices));
   for (uint64_t sender = 0; sender < n; ++sender) {
     std::vector<RowRun> runs;
-    for (uint64_t s = 0; s < slices.slices; ++s) {
-      const uint64_t k = rank * slices.slices + s;
+    for (uint64_t s = 0; s < slices.slices(); ++s) {
+      const uint64_t k = rank * slices.slices() + s;
       const auto rows = static_cast<uint64_t>(slices.SendSize(sender, k));
       if (rows == 0) continue;
-      runs.push_back({static_cast<uint64_t>(slices.InputOffset(sender, k)),
-                      static_cast<uint64_t>(slices.OutputOffset(sender, k)),
-                      rows});
+      runs.push_back(
+          {slices.InputRow(sender, k), slices.OutputRow(sender, k), rows});
     }
     by_rank_.push_back(Sorted(std::move(runs)));
   }

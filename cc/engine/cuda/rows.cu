@@ -96,7 +96,6 @@ __global__ void FindPlaces(const __grid_constant__ Indices at) {
 template <typename Entry>
 struct Slices {
   plan::SliceTables<Entry> tables;
-  plan::Rows sizes;
   uint32_t rank;
   uint64_t* fault;
   int32_t* first;
@@ -115,8 +114,7 @@ __device__ plan::SliceFault Check(const Slices<Entry>& slices,
                                   uint64_t number) {
   const uint64_t entries = slices.tables.entries();
   if (number < slices.tables.ranks * entries)
-    return plan::CheckSlice(slices.tables, slices.sizes, number / entries,
-                            number % entries);
+    return plan::CheckSlice(slices.tables, number / entries, number % entries);
   const uint64_t pair = number - slices.tables.ranks * entries;
   const uint64_t a = pair / entries % entries, b = pair % entries;
   if (a >= b) return {};
@@ -186,26 +184,26 @@ __global__ void FindSlices(const __grid_constant__ Slices<Entry> slices) {
   const uint32_t threads = gridDim.x * blockDim.x;
   for (uint64_t item = blockIdx.y; item < 2 * entries; item += gridDim.y) {
     if (item < entries) {
-      const uint64_t sender = item / tables.slices;
-      const uint64_t k = rank * tables.slices + item % tables.slices;
+      const uint64_t sender = item / tables.slices();
+      const uint64_t k = rank * tables.slices() + item % tables.slices();
       const uint64_t rows = tables.SendSize(sender, k);
-      const uint64_t from = tables.InputOffset(sender, k);
-      const uint64_t to = tables.OutputOffset(sender, k);
+      const uint64_t from = tables.InputRow(sender, k);
+      const uint64_t to = tables.OutputRow(sender, k);
       if (sender == rank) {
         CopyBytes(slices.output + to * slices.row_bytes,
                   slices.input + from * slices.row_bytes,
                   rows * slices.row_bytes, thread, threads);
         continue;
       }
-      int32_t* first = slices.first + sender * slices.sizes.table;
+      int32_t* first = slices.first + sender * tables.rows.table;
       for (uint64_t i = thread; i < rows; i += threads)
         AddPlace(first, slices.next, from + i, to + i);
       continue;
     }
     const uint64_t k = item - entries;
-    if (k / tables.slices == rank) continue;
+    if (k / tables.slices() == rank) continue;
     const uint64_t rows = tables.SendSize(rank, k);
-    const uint64_t from = tables.InputOffset(rank, k);
+    const uint64_t from = tables.InputRow(rank, k);
     for (uint64_t i = thread; i < rows; i += threads)
       slices.published[from + i] = 1;
   }
@@ -233,9 +231,7 @@ cudaError_t LaunchSlices(const plan::Request& request,
                          cudaStream_t stream) {
   Slices<Entry> slices;
   slices.tables = {reinterpret_cast<const Entry*>(scratch.slices),
-                   static_cast<uint64_t>(request.num_ranks),
-                   request.rows.slices};
-  slices.sizes = request.rows;
+                   static_cast<uint64_t>(request.num_ranks), request.rows};
   slices.rank = static_cast<uint32_t>(request.rank);
   slices.fault = scratch.fault;
   slices.first = scratch.first;

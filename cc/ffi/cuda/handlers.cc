@@ -11,6 +11,7 @@
 #include "cc/ffi/call_site.h"
 #include "cc/ffi/errors.h"
 #include "cc/ffi/row_buffers.h"
+#include "cc/ffi/slice_check.h"
 #include "cc/plan/plan.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -204,6 +205,33 @@ xffi::Error Tie(cudaStream_t stream, xffi::AnyBuffer /*token*/,
   return Finish(PassThrough(arguments, results, stream));
 }
 
+// Waits until the device has the tables: the host checks them.
+Status CheckSliceTablesOfDevice(cudaStream_t stream,
+                                const xffi::AnyBuffer& tables,
+                                xffi::Span<const int64_t> rows) {
+  std::vector<std::byte> data(tables.size_bytes());
+  CXL_RETURN_IF_ERROR(cuda::CudaStatus(
+      cudaMemcpyAsync(data.data(), tables.untyped_data(), data.size(),
+                      cudaMemcpyDeviceToHost, stream),
+      "copying tables of slices"));
+  CXL_RETURN_IF_ERROR(cuda::CudaStatus(cudaStreamSynchronize(stream),
+                                       "copying tables of slices"));
+  return CheckSliceTables(tables, rows, data.data());
+}
+
+xffi::Error CheckSlices(cudaStream_t stream, xffi::Span<const int64_t> rows,
+                        xffi::RemainingArgs arguments,
+                        xffi::RemainingRets results) {
+  Status status = PassThrough(arguments, results, stream);
+  if (auto tables = arguments.get<xffi::AnyBuffer>(0); status.ok() && tables)
+    status = CheckSliceTablesOfDevice(stream, *tables, rows);
+  // Other ranks may wait for the collectives that this program now lacks.
+  if (const auto runtime = comm::DeviceRuntime::Current();
+      !status.ok() && runtime != nullptr)
+    runtime->Fail(status);
+  return Finish(status);
+}
+
 // Binds the first parameters of every handler of a call.
 auto BindCall() {
   return xffi::Ffi::Bind()
@@ -259,5 +287,13 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_tie, jax_cxl::ffi::Tie,
                               xffi::Ffi::Bind()
                                   .Ctx<xffi::PlatformStream<cudaStream_t>>()
                                   .Arg<xffi::AnyBuffer>()
+                                  .RemainingArgs()
+                                  .RemainingRets());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_cuda_check_slices,
+                              jax_cxl::ffi::CheckSlices,
+                              xffi::Ffi::Bind()
+                                  .Ctx<xffi::PlatformStream<cudaStream_t>>()
+                                  .Attr<xffi::Span<const int64_t>>("rows")
                                   .RemainingArgs()
                                   .RemainingRets());

@@ -4,10 +4,10 @@
 #include "xla/ffi/api/c_api.h"
 
 // XLA custom-call handlers for platform "CUDA". They enqueue on XLA's stream
-// and return. All except done and tie share one Instantiate stage, whose state
-// is a CallSite. No handler is marked as compatible with command buffers (CUDA
-// graphs), because a call's number is an argument of its kernel, and a replay
-// would repeat it.
+// and return. All except done, tie and check_slices share one Instantiate
+// stage, whose state is a CallSite. No handler is marked as compatible with
+// command buffers (CUDA graphs), because a call's number is an argument of its
+// kernel, and a replay would repeat it.
 extern "C" {
 XLA_FFI_Error* jax_cxl_cuda_instantiate(XLA_FFI_CallFrame* frame);
 // One operand, one result.
@@ -28,6 +28,9 @@ XLA_FFI_Error* jax_cxl_cuda_done(XLA_FFI_CallFrame* frame);
 // A token and any number of values, each aliased to a result. It does nothing,
 // but orders the users of its results after the start.
 XLA_FFI_Error* jax_cxl_cuda_tie(XLA_FFI_CallFrame* frame);
+// One operand, aliased to its result: see slice_check.h. It waits for the
+// operand.
+XLA_FFI_Error* jax_cxl_cuda_check_slices(XLA_FFI_CallFrame* frame);
 }
 
 #endif  // JAX_CXL_FFI_CUDA_HANDLERS_H_

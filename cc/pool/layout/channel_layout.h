@@ -31,10 +31,13 @@ struct CallDescriptor {
   uint8_t op = 0;         // plan::Op
   uint8_t reduce_op = 0;  // ReduceOp
   uint8_t dtype = 0;      // DType
-  uint8_t reverse = 0;    // scan, exscan
+  uint8_t flags = 0;      // of the following
   int32_t root = 0;
   uint64_t count = 0;    // of elements in one block
   uint64_t details = 0;  // hash of the operation's other arguments
+
+  static constexpr uint8_t kReverse = 1;   // scan, exscan
+  static constexpr uint8_t kInLevels = 2;  // a part of a call in levels
 
   bool operator==(const CallDescriptor&) const = default;
 };

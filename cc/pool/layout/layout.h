@@ -32,7 +32,7 @@ inline constexpr uint64_t kPageBytes = 4096;
 inline constexpr char kMagic[8] = {'J', 'A', 'X', 'C', 'X', 'L', 'P', '1'};
 inline constexpr char kKeeperMagic[8] = {'J', 'A', 'X', 'C',
                                          'X', 'L', 'K', '1'};
-inline constexpr uint32_t kLayoutVersion = 5;
+inline constexpr uint32_t kLayoutVersion = 6;
 inline constexpr int kMaxExtents = 64;
 inline constexpr int kMaxWorldSize = 1024;
 inline constexpr int kMaxSlots = 12;
@@ -114,6 +114,13 @@ struct alignas(kInterferenceBytes) RankEnd {
   char reason[360];          // zero-terminated error; empty: none
 };
 
+// Counts the programs over several processes that have failed on a rank outside
+// of their collectives, for example in a host callback.
+struct alignas(kInterferenceBytes) RankFailures {
+  uint64_t count;    // a doorbell word
+  char reason[504];  // of the last one; zero-terminated
+};
+
 // The places of a rank's part of a group's channel.
 struct ChannelPlace {
   uint64_t group;    // hash of the member list
@@ -149,8 +156,9 @@ struct RankPage {
   RankEnd end;
   ChannelEntry channels[kMaxChannels];
   RankRegroup regroup;
+  RankFailures failures;
 };
-inline constexpr uint64_t kRankPageBytes = 20480;
+inline constexpr uint64_t kRankPageBytes = 24576;
 static_assert(sizeof(RankPage) <= kRankPageBytes);
 static_assert(std::is_trivially_copyable_v<RankPage>);
 

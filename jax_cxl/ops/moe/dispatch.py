@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_cxl._primitives import named_axis
+from jax_cxl._primitives import arguments, indices, named_axis
 from jax_cxl.ops.moe import exchange, routing
 from jax_cxl.ops.moe.handle import MoeHandle
 
@@ -39,10 +39,11 @@ def moe_dispatch(
 
     Args:
       x: (T, D): this rank's tokens, of any dtype. T is the same on all ranks.
-      experts: (T, k), integers: the experts that a router has chosen for each token. Numbers
-        outside of 0 to num_experts - 1, such as -1 for padding, choose none. Or the handle of an
-        earlier dispatch, to send other values of the same tokens the same way, such as cotangents.
-        Then only x, the handle and `float8_block` are used, and nothing is routed again.
+      experts: (T, k), of any integer dtype: the experts that a router has chosen for each token.
+        Numbers outside of 0 to num_experts - 1, such as -1 for padding, choose none. Or the handle
+        of an earlier dispatch, to send other values of the same tokens the same way, such as
+        cotangents. Then only x, the handle and `float8_block` are used, and nothing is routed
+        again.
       axis_name: mesh axis over whose ranks the experts are spread, or several in the order in which
         they count ranks.
       num_experts: experts of all ranks, a multiple of the number of ranks.
@@ -61,9 +62,10 @@ def moe_dispatch(
 
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
-      TypeError: experts are not integers, x is not floating with float8_block, or axis_name or
-        num_experts is missing.
-      ValueError: a shape or a number does not fit.
+      TypeError: experts or a number are not integers, x is not floating with float8_block, or
+        axis_name or num_experts is missing.
+      ValueError: a shape or a number does not fit, or the experts of a rank have 2**31 rows or
+        more.
 
     Example:
       >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -124,14 +126,15 @@ def _route(x, experts, axis_name, num_experts, capacity, max_rows, float8_block)
             )
         _check_float8(x, float8_block)
         return _vary(handle.axes, x, handle.back)[0], handle
-    experts = jnp.asarray(experts)
+    experts = indices.integers("moe_dispatch", "experts", experts)
     if axis_name is None or num_experts is None:
         raise TypeError("jax_cxl.moe_dispatch: axis_name and num_experts are missing.")
     axes = named_axis.axes_of("moe_dispatch", axis_name)
-    _check(x, experts, axes, num_experts, capacity, max_rows)
+    limits = _check(x, experts, axes, num_experts, capacity, max_rows)
     _check_float8(x, float8_block)
-    x, experts = _vary(axes, x, lax.stop_gradient(experts).astype(np.int32))
-    return x, routing.route(experts, axes, num_experts, capacity, max_rows)
+    experts = indices.below(lax.stop_gradient(experts), num_experts)
+    x, experts = _vary(axes, x, experts)
+    return x, routing.route(experts, axes, *limits)
 
 
 def _send(x: Any, handle: MoeHandle, float8_block: int | None) -> Any:
@@ -156,16 +159,16 @@ def _vary(axes: named_axis.Axes, *arrays: Any) -> list[Any]:
 
 
 def _check(x, experts, axes, num_experts, capacity, max_rows):
+    """Returns num_experts, capacity and max_rows, after all checks."""
     name = "jax_cxl.moe_dispatch"
     if x.ndim != 2 or experts.ndim != 2 or len(x) != len(experts) or not experts.shape[1]:
         raise ValueError(
             f"{name}: x must be (tokens, features) and experts (tokens, choices), got shapes"
             f" {x.shape} and {experts.shape}. Reshape, for example x.reshape(-1, x.shape[-1])."
         )
-    if not jnp.issubdtype(experts.dtype, np.integer):
-        raise TypeError(f"{name}: experts must be integers, got {experts.dtype}.")
     ranks = named_axis.group_size(axes, None) if axes else 1
-    if num_experts < 1 or num_experts % ranks:
+    num_experts = arguments.positive("moe_dispatch", "num_experts", num_experts)
+    if num_experts % ranks:
         raise ValueError(
             f"{name}: num_experts={num_experts} must be a multiple of the {ranks} ranks along"
             f" {axes}."
@@ -175,9 +178,15 @@ def _check(x, experts, axes, num_experts, capacity, max_rows):
             f"{name}: pass capacity, the rows of each expert, or max_rows, the rows of a rank, but"
             " not both."
         )
-    for label, value in (("capacity", capacity), ("max_rows", max_rows)):
-        if value is not None and value < 1:
-            raise ValueError(f"{name}: {label}={value} must be at least 1.")
+    rows = assignments = ranks * experts.size
+    if capacity is not None:
+        capacity = arguments.positive("moe_dispatch", "capacity", capacity)
+        rows = num_experts // ranks * capacity
+    if max_rows is not None:
+        rows = max_rows = arguments.positive("moe_dispatch", "max_rows", max_rows)
+    indices.check_rows("moe_dispatch", "the assignments of all ranks", assignments)
+    indices.check_rows("moe_dispatch", "the experts of a rank", rows)
+    return num_experts, capacity, max_rows
 
 
 def _check_float8(x, float8_block):
@@ -186,7 +195,8 @@ def _check_float8(x, float8_block):
         return
     if not jnp.issubdtype(x.dtype, np.floating):
         raise TypeError(f"{name}: float8_block needs floating tokens, got {x.dtype}.")
-    if float8_block < 1 or x.shape[1] % float8_block:
+    float8_block = arguments.positive("moe_dispatch", "float8_block", float8_block)
+    if x.shape[1] % float8_block:
         raise ValueError(
             f"{name}: float8_block={float8_block} must divide the {x.shape[1]} features."
         )

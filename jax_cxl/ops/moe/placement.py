@@ -1,5 +1,6 @@
 """jax_cxl.expert_placement."""
 
+import numbers
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,8 @@ def expert_placement(counts: Any, *, slack: float = 0.05) -> np.ndarray:
 
     Raises:
       ImportError: SciPy is not installed.
-      ValueError: counts are not a matrix, or have a negative number, or the ranks cannot hold
-        equally many experts.
+      ValueError: counts are not a matrix, or have a number that is negative or not finite; slack
+        is no such number; or the ranks cannot hold equally many experts.
 
     Example:
       >>> counts = [[9, 9, 0, 0],  # tokens of rank 0 choose the experts 0 and 1
@@ -43,10 +44,14 @@ def expert_placement(counts: Any, *, slack: float = 0.05) -> np.ndarray:
       array([0, 2, 3, 1])
     """
     counts = np.asarray(counts, float)
-    if counts.ndim != 2 or not counts.size or not np.all(counts >= 0):
+    if counts.ndim != 2 or not counts.size or not np.all((counts >= 0) & np.isfinite(counts)):
         raise ValueError(
-            "jax_cxl.expert_placement: counts must be (ranks, experts), not negative, got shape"
-            f" {counts.shape}."
+            "jax_cxl.expert_placement: counts must be (ranks, experts), finite and not negative,"
+            f" got shape {counts.shape}."
+        )
+    if isinstance(slack, bool) or not isinstance(slack, numbers.Real) or not 0 <= slack < np.inf:
+        raise ValueError(
+            f"jax_cxl.expert_placement: slack={slack!r} must be a number that is not negative."
         )
     ranks, experts = counts.shape
     if experts % ranks:

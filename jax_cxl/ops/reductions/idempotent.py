@@ -9,7 +9,7 @@ from jax import lax
 from jax.extend import core
 
 from jax_cxl._levels import lower
-from jax_cxl._primitives import batching_rules, dtypes, lowering, named_axis
+from jax_cxl._primitives import arguments, batching_rules, dtypes, lowering, named_axis
 from jax_cxl._primitives.documentation import documented
 from jax_cxl._primitives.native_enums import Op, ReduceOp
 
@@ -108,6 +108,7 @@ def por(
 
 def _reduce(primitive, x, axis_name, axis_index_groups, levels):
     name = primitive.name
+    levels = arguments.levels(name, levels)
     axes = named_axis.axes_of(name, axis_name)
     if not axes:
         return x

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from jax_cxl._primitives import named_axis
+from jax_cxl._primitives import arguments, named_axis
 from jax_cxl.ops.reductions.psum import psum
 
 
@@ -46,6 +46,7 @@ def pmean(
       >>> jax.jit(mean)(jnp.arange(8))
       Array([3., 4.], dtype=float32)
     """
+    levels = arguments.levels("pmean", levels)
     axes = named_axis.axes_of("pmean", axis_name)
     size = named_axis.group_size(axes, named_axis.groups_of("pmean", axes, axis_index_groups))
     total = psum(x, axes, axis_index_groups=axis_index_groups, levels=levels)

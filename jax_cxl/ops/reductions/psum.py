@@ -10,7 +10,7 @@ from jax.extend import core
 from jax.interpreters import ad
 
 from jax_cxl._levels import lower
-from jax_cxl._primitives import batching_rules, dtypes, lowering, named_axis
+from jax_cxl._primitives import arguments, batching_rules, dtypes, lowering, named_axis
 from jax_cxl._primitives.native_enums import Op
 
 
@@ -55,6 +55,7 @@ def psum(
       >>> jax.jit(total)(jnp.arange(8))
       Array([12, 16], dtype=int32)
     """
+    levels = arguments.levels("psum", levels)
     axes = named_axis.axes_of("psum", axis_name)
     if not axes:
         return x

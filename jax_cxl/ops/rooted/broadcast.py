@@ -8,7 +8,7 @@ from jax import lax
 from jax.extend import core
 
 from jax_cxl._levels import lower
-from jax_cxl._primitives import batching_rules, lowering, named_axis
+from jax_cxl._primitives import arguments, batching_rules, lowering, named_axis
 from jax_cxl._primitives.native_enums import Op
 
 
@@ -48,6 +48,7 @@ def broadcast(
       >>> jax.jit(send)(jnp.arange(4))
       Array([2, 2, 2, 2], dtype=int32)
     """
+    levels = arguments.levels("broadcast", levels)
     axes = named_axis.axes_of("broadcast", axis_name)
     root = named_axis.root_of("broadcast", "root", root, axes)
     return jax.tree.map(

@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 from jax.extend import core
 
-from jax_cxl._primitives import batching_rules, dimensions, lowering, named_axis
+from jax_cxl._primitives import arguments, batching_rules, dimensions, lowering, named_axis
 from jax_cxl._primitives.native_enums import Op
 
 
@@ -50,6 +50,7 @@ def gather(
       >>> jax.jit(collect)(jnp.arange(1, 3))
       Array([0, 0, 1, 2], dtype=int32)
     """
+    tiled = arguments.boolean("gather", "tiled", tiled)
     axes = named_axis.axes_of("gather", axis_name)
     root = named_axis.root_of("gather", "root", root, axes)
     size = lax.axis_size(axes)

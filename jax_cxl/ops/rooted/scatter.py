@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 from jax.extend import core
 
-from jax_cxl._primitives import batching_rules, dimensions, lowering, named_axis
+from jax_cxl._primitives import arguments, batching_rules, dimensions, lowering, named_axis
 from jax_cxl._primitives.native_enums import Op
 
 
@@ -50,6 +50,7 @@ def scatter(
       >>> jax.jit(deal)(jnp.arange(8))
       Array([4, 5, 6, 7], dtype=int32)
     """
+    tiled = arguments.boolean("scatter", "tiled", tiled)
     axes = named_axis.axes_of("scatter", axis_name)
     root = named_axis.root_of("scatter", "root", root, axes)
     size = lax.axis_size(axes)

@@ -16,9 +16,11 @@ def site(function: str) -> str:
     return rf"mismatch\.py:{number} \({function}\)"
 
 
-def run(case: str, processes: int) -> dict[int, dict]:
-    """Returns the exception that each rank caught."""
-    done = job.run("failures/mismatch.py", f"--case={case}", processes=processes, timeout=60)
+def run(case: str, processes: int, **options) -> dict[int, dict]:
+    """Returns the exception that each process caught."""
+    done = job.run(
+        "failures/mismatch.py", f"--case={case}", processes=processes, timeout=60, **options
+    )
     caught = [json.loads(text) for text in re.findall(r"caught (\{.*\})", done.stdout)]
     assert len(caught) == processes, done.stderr
     return {each["rank"]: each for each in caught}
@@ -31,6 +33,7 @@ CASES = (
     ("without_jit", "psum", "pmax", "all_reduce sum", "all_reduce max"),
     ("dtype", "psum", "psum", "4 float32", "4 int32"),
     ("count", "psum", "psum", "4 float32", "3 float32"),
+    ("eager", "psum", "psum", "4 float32", "65536 float32"),
     ("root", "from_0", "from_1", "root 0", "root 1"),
     ("permutation", "forward", "pairwise", "ppermute", "ppermute"),
     ("order", "psum", "pmax", "all_reduce sum", "all_reduce max"),
@@ -51,6 +54,19 @@ class MismatchTest(parameterized.TestCase):
 
     def test_different_groups(self):
         self.check("group", "psum", "psum", "ranks 0 1", "ranks 0 1 2", 3)
+
+    @parameterized.parameters("levels", "levels_of_one_element", "levels_branch")
+    def test_levels(self, case):
+        caught = run(case, 2, devices_per_process=2)
+        began = max(each["at"][0] for each in caught.values())
+        for rank, error in caught.items():
+            self.assertIn("text", error, f"process {rank} finished")
+            self.assertLess(error["at"][1] - began, job.SOON)
+            self.assertLen(set(error["ranks"]), 2)
+            (levels,) = (call for call in error["calls"] if "in levels" in call)
+            (flat,) = (call for call in error["calls"] if "in levels" not in call)
+            self.assertRegex(levels, f"psum: .* at .*{site('in_levels')}")
+            self.assertRegex(flat, f"psum: .* at .*{site('flat')}")
 
     def check(self, case, one, other, one_says, other_says, processes):
         caught = run(case, processes)

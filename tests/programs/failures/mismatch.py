@@ -58,6 +58,20 @@ def pmax_then_psum(v):
     return psum(w)
 
 
+def in_levels(v):
+    return jax_cxl.psum(v, "i", levels=True)  # in_levels
+
+
+def flat(v):
+    return jax_cxl.psum(v, "i", levels=False)  # flat
+
+
+def branches_of_levels(v):
+    """One program, in which the first device of a process chooses levels."""
+    chosen = (jax.lax.axis_index("i") == 0) & (v.sum() > 0)
+    return jax.lax.cond(chosen, in_levels, flat, v)
+
+
 def branches(v):
     """One program, in which a rank's own values choose the collective."""
     chosen = (jax.lax.axis_index("i") == 0) & (v.sum() > 0)
@@ -121,6 +135,11 @@ CASES = {
     "count": ([PSUM], [Program(psum, X[:3])]),
     "root": ([Program(from_0)], [Program(from_1)]),
     "permutation": ([Program(forward)], [Program(pairwise)]),
+    "eager": ([PSUM], [Program(psum, np.ones(1 << 16, np.float32))]),
+    # With several devices in a process.
+    "levels": ([Program(in_levels)], [Program(flat)]),
+    "levels_of_one_element": ([Program(flat, X[:1])], [Program(in_levels, X[:1])]),
+    "levels_branch": ([Program(branches_of_levels)], [Program(branches_of_levels)]),
     "group": ([Program(psum, ranks=2)], [PSUM]),
     "order": ([PSUM, PMAX], [PMAX, PSUM]),
     "order_in_program": ([Program(psum_then_pmax)], [Program(pmax_then_psum)]),

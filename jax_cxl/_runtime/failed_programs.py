@@ -1,0 +1,106 @@
+"""Notices programs over several processes that fail outside of their collectives.
+
+A host callback may raise, or memory may run out, on one rank only. The other ranks then wait in
+collectives that this rank never starts, so this rank tells them (cc/comm/health/peers.h). They give
+up if the program has not failed on them too.
+
+XLA says which program failed only by its results: arrays whose values are errors. A program in one
+process is no matter of other ranks. So only arrays over several processes count.
+"""
+
+import atexit
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+
+from jax_cxl import _compat, _core
+
+# Seconds after a failed host callback in which its program fails.
+_SOON = 10.0
+_POLL_SECONDS = 0.05
+
+_told: list[str] = []
+_looking = threading.local()
+_ending = threading.Event()
+_threads: set[threading.Thread] = set()
+
+
+def install() -> None:
+    """Begins to watch the host callbacks of JAX."""
+    _compat.watch_callbacks(_on_callback_failure)
+    atexit.register(_stop)
+
+
+def look(reason: str) -> None:
+    """Tells the other ranks if the result of a program over several processes has failed.
+
+    Args:
+      reason: text of an error that is not jax_cxl's.
+    """
+    if not getattr(_looking, "now", False) and _some_failed(_arrays()):
+        _tell(reason)
+
+
+def _tell(reason: str) -> None:
+    # The results of a program, and of programs that use them, all fail with the same text.
+    if not any(known in reason for known in _told):
+        _told.append(reason)
+        _core.note_failed_program(reason)
+
+
+def _on_callback_failure(error: BaseException) -> None:
+    """Waits for the failure of the program of a host callback, in another thread.
+
+    The program's thread may have to wait for a device of this process whose collective waits for
+    the failed one.
+    """
+    arrays = [array for array in _arrays() if not array.is_ready()]
+    reason = f"{type(error).__name__}: {error}"
+    thread = threading.Thread(
+        target=_wait, args=(arrays, reason), name="jax_cxl failed programs", daemon=True
+    )
+    _threads.add(thread)
+    thread.start()
+
+
+def _wait(arrays: list[jax.Array], reason: str) -> None:
+    for _ in range(int(_SOON / _POLL_SECONDS)):
+        # The program may be older than its results: JAX makes them when it has started it.
+        if _ending.wait(_POLL_SECONDS):
+            break
+        if _some_failed([*arrays, *_arrays()]):
+            _tell(reason)
+            break
+    _threads.discard(threading.current_thread())
+
+
+def _stop() -> None:
+    _ending.set()
+    for thread in list(_threads):
+        thread.join()
+
+
+def _arrays() -> list[jax.Array]:
+    """Returns the arrays over several processes."""
+    return [array for array in jax.live_arrays() if not array.is_fully_addressable]
+
+
+def _some_failed(arrays: Iterable[jax.Array]) -> bool:
+    _looking.now = True  # Errors that this function finds are not new.
+    try:
+        return any(_failed(array) for array in arrays if not array.is_deleted())
+    finally:
+        _looking.now = False
+
+
+def _failed(array: Any) -> bool:
+    """Returns whether a device of this process has an error in place of its part of an array."""
+    for shard in array.addressable_shards:
+        try:
+            if shard.data.is_ready():
+                shard.data.block_until_ready()
+        except RuntimeError:  # The array was deleted just now, or it is an error.
+            return not array.is_deleted()
+    return False
