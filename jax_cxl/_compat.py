@@ -290,3 +290,23 @@ def watch_callbacks(notify: Callable[[BaseException], None]) -> None:
 
     for name in ("jax._src.callback", "jax._src.debugging"):
         logging.getLogger(name).addFilter(on_record)
+
+
+def starts_program_over_processes() -> bool:
+    """Returns whether a thread is inside JAX's start of a program over several processes.
+
+    JAX starts programs with host callbacks in Python, and others in native code.
+    """
+    for frame in sys._current_frames().values():
+        inner: types.FrameType | None = frame
+        while inner is not None:
+            if inner.f_code.co_qualname == "ExecuteReplicated.__call__":
+                program = inner.f_locals["self"]
+                shardings = (
+                    *program.in_handler.in_shardings,
+                    *program.out_handler.out_shardings,
+                )
+                if not all(sharding.is_fully_addressable for sharding in shardings):
+                    return True
+            inner = inner.f_back
+    return False

@@ -4,8 +4,9 @@ A host callback may raise, or memory may run out, on one rank only. The other ra
 collectives that this rank never starts, so this rank tells them (cc/comm/health/peers.h). They give
 up if the program has not failed on them too.
 
-XLA says which program failed only by its results: arrays whose values are errors. A program in one
-process is no matter of other ranks. So only arrays over several processes count.
+A program in one process is no matter of other ranks. XLA does not say which program failed, but
+its results are arrays whose values are errors. So arrays over several processes tell. If a program
+fails while JAX starts it, there are no results yet. Then the start itself tells.
 """
 
 import atexit
@@ -51,13 +52,16 @@ def _tell(reason: str) -> None:
 
 
 def _on_callback_failure(error: BaseException) -> None:
-    """Waits for the failure of the program of a host callback, in another thread.
+    """Finds out whether the program of a host callback runs on several processes.
 
-    The program's thread may have to wait for a device of this process whose collective waits for
-    the failed one.
+    If JAX has started the program, a thread waits for its failure. The thread that reads the result
+    may have to wait for a device of this process whose collective waits for the failed one.
     """
-    arrays = [array for array in _arrays() if not array.is_ready()]
     reason = f"{type(error).__name__}: {error}"
+    if _compat.starts_program_over_processes():
+        _tell(reason)
+        return
+    arrays = [array for array in _arrays() if not array.is_ready()]
     thread = threading.Thread(
         target=_wait, args=(arrays, reason), name="jax_cxl failed programs", daemon=True
     )

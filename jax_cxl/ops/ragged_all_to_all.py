@@ -232,21 +232,16 @@ def _batch(axis_data, operands, dims, *, axes, groups, size, elements):
 
     if axis_data.name in axes:
         batching_rules.require_whole_axis("ragged_all_to_all", axes, groups, axis_data.name)
-        return _exchange(*map(to_front, operands, dims), elements), 0
+        return _exchange(*map(to_front, operands, dims), elements=elements), 0
     bind = functools.partial(_bind, axes=axes, groups=groups, size=size)
     if all(d is None for d in dims):
         return bind(*operands, elements=elements), None
     # One exchange carries the rows and the slices of all elements of the batch.
     operand, output, table = map(to_front, operands, dims)
-    shape = output.shape
-    rows, into = (
-        x.reshape(batch, elements, x.shape[1] // elements, *x.shape[2:]).swapaxes(0, 1)
-        for x in (operand, output)
-    )
-    flat = (x.reshape(-1, *x.shape[3:]) for x in (rows, into))
-    table = jnp.moveaxis(table, 0, -1).reshape(4, -1)
-    out = bind(*flat, table, elements=elements * batch)
-    return out.reshape(into.shape).swapaxes(0, 1).reshape(shape), 0
+    rows, into = (x.reshape(-1, *x.shape[2:]) for x in (operand, output))
+    table = jnp.moveaxis(table.reshape(batch, 4, -1, elements), 0, 2).reshape(4, -1)
+    out = bind(rows, into, table, elements=batch * elements)
+    return out.reshape(output.shape), 0
 
 
 ragged_all_to_all_p.def_effectful_abstract_eval(_abstract_eval)

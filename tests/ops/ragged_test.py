@@ -260,19 +260,39 @@ class RaggedAllToAllTest(parameterized.TestCase):
             harness.run(body, harness.values(1))
 
 
-class WrongSizesTest(absltest.TestCase):
+BATCH = 3
+
+
+def batched(arguments):
+    return jax.vmap(lambda *a: exchange(a))(*arguments)
+
+
+def gradient(arguments):
+    """The gradient with respect to the output, which only needs the places of the rows."""
+    operand, output, table = arguments
+    return jax.grad(lambda v: exchange((operand, v, table)).sum())(output)
+
+
+def scanned(arguments):
+    return jax.lax.scan(lambda c, t: (exchange((arguments[0], c, t)), ()), *arguments[1:])[0]
+
+
+class WrongSlicesTest(parameterized.TestCase):
     """Each of them ends the job: all ranks raise the same error."""
 
     def tearDown(self):
         super().tearDown()
         jax_cxl.shutdown()
 
-    def check(self, change, message):
-        operand, output = harness.values(ROWS), harness.values(INTO)
+    def check(self, change, message, function=exchange, operand=None, output=None, stack=None):
+        operand = harness.values(ROWS) if operand is None else operand
+        output = harness.values(INTO) if output is None else output
         table = tables(np.random.default_rng(6))
+        if stack is not None:
+            table = np.stack([table] * stack, 1)
         change(table)
         with self.assertRaisesRegex(jax_cxl.InvalidCollectiveError, message):
-            harness.run(exchange, (operand, output, table))
+            harness.run(function, (operand, output, table))
 
     def test_offset_out_of_range(self):
         def change(table):
@@ -301,6 +321,145 @@ class WrongSizesTest(absltest.TestCase):
             table[1, 2, 0], table[3, 2, 1] = 10, 13
 
         self.check(change, r"output of rank 0, rows \[10, 14\) from rank 1 and .* from rank 3")
+
+    @parameterized.parameters(
+        (0, 5, -1, r"input_offsets\[5\] = -1 "),
+        (0, 5, ROWS + 1, r"input_offsets\[5\] = 41 .* not within the 40 rows of its operand"),
+        (2, 5, -2, r"output_offsets\[5\] = -2 "),
+        (2, 5, INTO + 1, r"output_offsets\[5\] = 51 .* not within the 50 rows of the output"),
+        (1, 5, -1, r"send_sizes\[5\] = -1 "),
+    )
+    def test_an_element_of_a_batch_stays_within_its_rows(self, column, entry, value, message):
+        operand, output = harness.values(BATCH, ROWS), harness.values(BATCH, INTO)
+
+        def change(table):
+            table[2, 1, column, entry] = value
+
+        message = "element 1 of the batch: rank 2: .*" + message
+        self.check(change, message, batched, operand, output, stack=BATCH)
+
+    @parameterized.parameters(*range(2))
+    def test_elements_of_nested_batches_stay_within_their_rows(self, entry):
+        operand, output = harness.values(2, BATCH, ROWS), harness.values(2, BATCH, INTO)
+
+        def change(table):
+            # Room in the operand of the whole batch, but not in that of the element.
+            table[3, 1, 0, entry], table[3, 1, 1, entry] = 0, ROWS + 1
+
+        def nested(a):
+            tables = jnp.stack([a[2][:1].repeat(BATCH, 0), a[2]])
+            return jax.vmap(lambda *b: batched(b))(a[0], a[1], tables)
+
+        message = rf"element 4 of the batch: rank 3: .*send_sizes\[{entry}\] = 41 "
+        self.check(change, message, nested, operand, output, stack=BATCH)
+
+    @parameterized.parameters(gradient, scanned)
+    def test_transformed(self, function):
+        def change(table):
+            table[1, ..., 0, 2] = ROWS + 3
+
+        self.check(
+            change, r"rank 1: input_offsets\[2\] = 43 ", function,
+            stack=2 if function is scanned else None,
+        )  # fmt: skip
+
+    @parameterized.parameters(
+        ((0,), (INTO,)), ((0,), (0,)), ((ROWS, 0), (INTO, 0)), ((ROWS,), (0,))
+    )
+    def test_without_bytes(self, rows, into):
+        operand = np.zeros((harness.RANKS, *rows), np.float32)
+        output = np.ones((harness.RANKS, *into), np.float32)
+        table = np.zeros((harness.RANKS, 4, harness.RANKS), np.int32)
+        harness.check_equal(harness.run(exchange, (operand, output, table)), output)
+        table[3, 1, 2] = table[2, 3, 3] = ROWS + 1
+        with self.assertRaisesRegex(
+            jax_cxl.InvalidCollectiveError, r"rank 3: .* send_sizes\[2\] = 41 are not within"
+        ):
+            harness.run(exchange, (operand, output, table))
+
+    def test_sizes_without_bytes_disagree(self):
+        operand = np.zeros((harness.RANKS, ROWS, 0), np.float32)
+        table = np.zeros((harness.RANKS, 4, harness.RANKS), np.int32)
+        table[3, 1, 2] = 1
+        with self.assertRaisesRegex(jax_cxl.InvalidCollectiveError, "rank 3 sends 1 .* expects 0"):
+            harness.run(exchange, (operand, operand, table))
+
+
+class WithoutPoolTest(parameterized.TestCase):
+    """Under vmap over the axis of the exchange, and in a group of one rank."""
+
+    @parameterized.parameters(
+        (0, -1, r"rank \d: input_offsets\[1\] = -1 "),
+        (0, ROWS, r"rank \d: input_offsets\[1\] = 40 and send_sizes\[1\] = 3"),
+        (2, -4, r"rank \d: output_offsets\[1\] = -4 "),
+        (2, INTO, r"rank \d: output_offsets\[1\] = 50 "),
+        (3, 1, r"rank \d sends 3 rows .* expects 1 "),
+        (1, ROWS + 1, r"rank \d: .*send_sizes\[1\] = 41 "),
+    )
+    def test_wrong_slices(self, column, value, message):
+        for ranks in (1, harness.RANKS):
+            table = np.zeros((ranks, 4, 2 * ranks), np.int32)
+            table[-1, 1, 1] = table[0, 3, 2 * ranks - 1] = 3
+            entry = 2 * ranks - 1 if column == 3 else 1
+            table[0 if column == 3 else -1, column, entry] = value
+            operand = harness.values(ROWS, ranks=ranks)
+            output = harness.values(INTO, ranks=ranks)
+            runs = [lambda *a: jax.vmap(lambda *b: exchange(b), axis_name="i")(*a)]
+            if ranks == 1:
+                runs.append(lambda *a: harness.run(exchange, a, on=harness.mesh((1,))))
+                runs.append(
+                    lambda *a: harness.run(batched, [v[:, None] for v in a], on=harness.mesh((1,)))
+                )
+            for run in runs:
+                with self.assertRaisesRegex(jax_cxl.InvalidCollectiveError, message):
+                    jax.block_until_ready(run(operand, output, table))
+        jax_cxl.shutdown()
+
+    def test_batch_over_own_axis(self):
+        rng = np.random.default_rng(3)
+        operand, output = harness.values(BATCH, ROWS, 2), harness.values(BATCH, INTO, 2)
+        table = np.stack([tables(rng) for _ in range(BATCH)], axis=1)
+        y = jax.vmap(lambda *a: batched(a), axis_name="i")(operand, output, table)
+        expected = [oracle(operand[:, b], output[:, b], table[:, b]) for b in range(BATCH)]
+        harness.check_equal(np.asarray(y), np.stack(expected, axis=1))
+        y = jax.vmap(jax.vmap(lambda *a: exchange(a), axis_name="i"), in_axes=1, out_axes=1)(
+            operand, output, table
+        )
+        harness.check_equal(np.asarray(y), np.stack(expected, axis=1))
+
+    def test_nested_batches(self):
+        rng = np.random.default_rng(4)
+        operand, output = harness.values(2, BATCH, ROWS, 2), harness.values(2, BATCH, INTO, 2)
+        table = np.stack([tables(rng) for _ in range(2 * BATCH)], axis=1)
+        table = table.reshape(harness.RANKS, 2, BATCH, *table.shape[2:])
+        y = harness.run(lambda a: jax.vmap(lambda *b: batched(b))(*a), (operand, output, table))
+        expected = output.copy()
+        for at in np.ndindex(2, BATCH):
+            expected[:, *at] = oracle(operand[:, *at], output[:, *at], table[:, *at])
+        harness.check_equal(y, expected)
+
+    @parameterized.parameters(False, True)
+    def test_axes_and_groups_beside_an_axis_of_vmap(self, rows):
+        def take(x):
+            return jax_cxl.take_rows(x, jnp.zeros(1, int), ("i", "j"))
+
+        def move(x, groups=None, axes="j"):
+            column = jnp.zeros(4, int)
+            return jax_cxl.ragged_all_to_all(
+                x, x, *[column] * 4, axis_name=axes, axis_index_groups=groups
+            )
+
+        bodies = [
+            take if rows else lambda x: move(x, axes=("i", "j")),
+            lambda x: (
+                jax_cxl.take_rows(x, jnp.zeros(1, int), "j", axis_index_groups=[[0, 1]])
+                if rows
+                else move(x, [[0, 1]])
+            ),
+        ]
+        for body in bodies:
+            with self.assertRaisesRegex(NotImplementedError, "without axis_index_groups and other"):
+                harness.run(jax.vmap(body, axis_name="j"), harness.values(2, 3))
 
 
 if __name__ == "__main__":
