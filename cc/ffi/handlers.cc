@@ -130,31 +130,40 @@ xffi::Future Rows(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
              : Ragged(run_id, device_ordinal, site, *buffers);
 }
 
-xffi::Future Barrier(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
-                     xffi::RemainingArgs arguments,
-                     xffi::RemainingRets results) {
+// Whether XLA has put each result where its operand is, as the lowering asks.
+bool AreAliased(const xffi::RemainingArgs& arguments,
+                const xffi::RemainingRets& results) {
   for (size_t i = 0; i < arguments.size() && i < results.size(); ++i) {
     auto argument = arguments.get<xffi::AnyBuffer>(i);
     auto result = results.get<xffi::AnyBuffer>(i);
-    // The lowering aliases the result, so XLA has already put the value there.
     if (!argument || !result ||
-        argument->untyped_data() != (*result)->untyped_data())
-      return Failed(Error(Code::kInternal,
-                          "barrier got a result that is not its operand"));
+        argument->size_bytes() != (*result)->size_bytes() ||
+        (argument->size_bytes() > 0 &&
+         argument->untyped_data() != (*result)->untyped_data()))
+      return false;
   }
+  return true;
+}
+
+xffi::Future Barrier(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
+                     xffi::RemainingArgs arguments,
+                     xffi::RemainingRets results) {
+  if (!AreAliased(arguments, results))
+    return Failed(
+        Error(Code::kInternal, "barrier got a result that is not its operand"));
   return DispatchToEndpoint(run_id, device_ordinal, site, nullptr, nullptr);
 }
 
-// The lowering aliases the result to the operand.
+// The lowering aliases each result to its operand. The first one is the tables.
 xffi::Error CheckSlices(int32_t device_ordinal, xffi::Span<const int64_t> rows,
-                        xffi::AnyBuffer tables,
-                        xffi::Result<xffi::AnyBuffer> result) {
-  const auto* data = static_cast<const std::byte*>(tables.untyped_data());
-  if (tables.size_bytes() != result->size_bytes() ||
-      data != result->untyped_data())
+                        xffi::RemainingArgs arguments,
+                        xffi::RemainingRets results) {
+  if (!AreAliased(arguments, results) || arguments.size() < 1)
     return ToFfiError(Error(
         Code::kInternal, "check_slices got a result that is not its operand"));
-  const Status status = CheckSliceTables(tables, rows, data);
+  const auto tables = *arguments.get<xffi::AnyBuffer>(0);
+  const Status status = CheckSliceTables(
+      tables, rows, static_cast<const std::byte*>(tables.untyped_data()));
   if (status.ok()) return xffi::Error::Success();
   // Other ranks may wait for the collectives that this program now lacks.
   if (const auto runtime = comm::Runtime::Current())
@@ -199,5 +208,5 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_check_slices, jax_cxl::ffi::CheckSlices,
                               xffi::Ffi::Bind()
                                   .Ctx<xffi::DeviceOrdinal>()
                                   .Attr<xffi::Span<const int64_t>>("rows")
-                                  .Arg<xffi::AnyBuffer>()
-                                  .Ret<xffi::AnyBuffer>());
+                                  .RemainingArgs()
+                                  .RemainingRets());

@@ -10,57 +10,54 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.extend import core
 from jax.interpreters import batching, mlir
 
 from jax_cxl._primitives import call_attributes
 from jax_cxl._runtime import lifecycle, platforms
 
-# Takes and returns tables of shape (..., ranks, 4, entries).
+# Takes tables of shape (..., ranks, 4, entries), and any values, and returns all of them.
 _check_slices_p = core.Primitive("check_slices")
+_check_slices_p.multiple_results = True
 
 
-def checked(tables: Any, rows: int, into: int, elements: int) -> Any:
-    """Returns the tables of all ranks of a group. At run time the program fails if they are wrong.
+def checked(tables: Any, *values: Any, rows: int, into: int, elements: int) -> list[Any]:
+    """Returns the tables of all ranks of a group, and values, unchanged.
 
-    The check runs if the returned tables are used.
+    At run time the program fails if the tables are wrong. The check runs if a result is used.
 
     Args:
       tables: integers of shape (ranks, 4, entries).
+      *values: arrays. Values with a batch dimension, or with derivatives, are not supported.
       rows: number of rows of each rank's operand.
       into: number of rows of each rank's output.
       elements: number of exchanges of the batch.
     """
     sizes = (rows, into, tables.shape[-1] // tables.shape[0], elements)
-    return _check_slices_p.bind(tables, rows=sizes)
+    return _check_slices_p.bind(tables, *values, rows=sizes)
 
 
-def after(tables: Any, x: Any) -> Any:
-    """Returns x. Uses of x come after the check of `tables`."""
-    return lax.optimization_barrier((tables, x))[1]
-
-
-def _lower(ctx, tables, *, rows):
+def _lower(ctx, *operands, rows):
     for platform in platforms.ALL:
         if platform.name in ctx.module_context.platforms:
             lifecycle.register_handlers(platform)
-    # XLA removes calls without a side effect whose results have no bytes.
     call = jax.ffi.ffi_lowering(
         call_attributes.CHECK_SLICES_TARGET,
-        operand_output_aliases={0: 0},
+        operand_output_aliases={i: i for i in range(len(operands))},
+        # XLA removes calls without a side effect whose results have no bytes.
         has_side_effect=True,
     )
-    return call(ctx, tables, rows=np.asarray(rows, np.int64))
+    return call(ctx, *operands, rows=np.asarray(rows, np.int64))
 
 
 def _batch(operands, dims, *, rows):
-    return _check_slices_p.bind(jnp.moveaxis(operands[0], dims[0], 0), rows=rows), 0
+    (tables,), (d,) = operands, dims
+    return _check_slices_p.bind(jnp.moveaxis(tables, d, 0), rows=rows), [0]
 
 
 @_check_slices_p.def_abstract_eval
-def _abstract_eval(tables, *, rows):
-    return tables
+def _abstract_eval(*operands, rows):
+    return operands
 
 
 for _platform in platforms.ALL:

@@ -90,8 +90,8 @@ def _only_check(ctx: Any, output: Any, table: Any, ranks: np.ndarray, elements: 
     )
 
     def after_check(tables, x):
-        tables = check_slices.checked(tables, operand.shape[0], into.shape[0], elements)
-        return check_slices.after(tables, x)
+        rows = {"rows": operand.shape[0], "into": into.shape[0], "elements": elements}
+        return check_slices.checked(tables, x, **rows)[1]
 
     ctx = ctx.replace(avals_in=[tables, into])
     return local_lowering.local(ctx, after_check, gathered, output)

@@ -132,9 +132,9 @@ def _bind(operand, output, table, *, axes, groups, size, elements):
 def _exchange(operand, output, table, elements):
     """Computes the results of all ranks, whose values are stacked along the first dimension."""
     (n, rows), into = operand.shape[:2], output.shape[1]
-    table = check_slices.checked(table, rows, into, elements)
+    (table,) = check_slices.checked(table, rows=rows, into=into, elements=elements)
     if not rows:
-        return check_slices.after(table, output)
+        operand = jnp.zeros((n, 1, *operand.shape[2:]), operand.dtype)  # Nothing takes this row.
     slices = table.shape[-1] // n
     # Entries ordered by receiver, then by sender, then by slice.
     columns = jnp.moveaxis(table.reshape(n, 4, n, slices), (1, 2), (0, 1))

@@ -444,7 +444,7 @@ class WithoutPoolTest(parameterized.TestCase):
             return jax_cxl.take_rows(x, jnp.zeros(1, int), ("i", "j"))
 
         def move(x, groups=None, axes="j"):
-            column = jnp.zeros(4, int)
+            column = jnp.zeros(8, int)
             return jax_cxl.ragged_all_to_all(
                 x, x, *[column] * 4, axis_name=axes, axis_index_groups=groups
             )
@@ -459,7 +459,7 @@ class WithoutPoolTest(parameterized.TestCase):
         ]
         for body in bodies:
             with self.assertRaisesRegex(NotImplementedError, "without axis_index_groups and other"):
-                harness.run(jax.vmap(body, axis_name="j"), harness.values(2, 3))
+                harness.run(jax.vmap(body, axis_name="j"), harness.values(2, 8))
 
 
 if __name__ == "__main__":

@@ -28,8 +28,8 @@ XLA_FFI_Error* jax_cxl_cuda_done(XLA_FFI_CallFrame* frame);
 // A token and any number of values, each aliased to a result. It does nothing,
 // but orders the users of its results after the start.
 XLA_FFI_Error* jax_cxl_cuda_tie(XLA_FFI_CallFrame* frame);
-// One operand, aliased to its result: see slice_check.h. It waits for the
-// operand.
+// Tables (slice_check.h) and any number of values, each aliased to its result.
+// It waits for the tables.
 XLA_FFI_Error* jax_cxl_cuda_check_slices(XLA_FFI_CallFrame* frame);
 }
 
