@@ -6,6 +6,7 @@ compilation cache. Such a program may be the first one of a job that calls colle
 
 import functools
 import re
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -57,16 +58,26 @@ def _check(data: bytes, devices: Sequence[int] | None, running: Any) -> set[str]
     assignment = module.device_assignment
     compiled_for = [] if assignment is None else assignment.flattened.tolist()
     if devices is not None and len(devices) == len(compiled_for) and devices != compiled_for:
-        _refuse(module.name, f"for the devices {compiled_for} in this order, not for {devices}")
+        _refuse(
+            module.name,
+            f"for the devices {compiled_for} in this order, and is loaded for {devices}. Load it for"
+            " its devices in its order (execution_devices=), or compile it again",
+        )
     ranks = {running.rank_of_device.get(device) for device in compiled_for}
     programs = set()
     for config in _calls(module):
         if (generation := _integers(config, "generation")) not in ([], [running.generation]):
             _refuse(
-                module.name, f"in generation {generation[0]} of a job, not {running.generation}"
+                module.name,
+                f"in generation {generation[0]} of a job, and this is generation"
+                f" {running.generation} (jax_cxl.regroup). Compile it again",
             )
         if compiled_for and not ranks.issuperset(members := _integers(config, "groups")):
-            _refuse(module.name, f"for the ranks {members}, but its devices are other ranks now")
+            _refuse(
+                module.name,
+                f"in another job: its devices were the ranks {members}, and are others in this job."
+                " Compile it again",
+            )
         programs.update(re.findall(r'\bprogram = "([^"]*)"', config))
     return programs
 
@@ -82,11 +93,20 @@ def _calls(module: Any) -> Iterator[str]:
 
 
 def _integers(config: str, name: str) -> list[int]:
-    found = re.search(rf"\b{name} = (?:array<i32: ([^>]*)>|(\d+))", config)
-    return [int(number) for number in (found[1] or found[2]).split(",")] if found else []
+    """Returns an attribute that is an integer or an array, in each of the forms that MLIR writes.
+
+    `0 : i32`, `array<i32: 0, 1>`, `dense<[0, 1]> : tensor<2xi32>`, `dense<0> : ...` and, for long
+    arrays, `dense<"0x0000000001000000"> : ...`.
+    """
+    found = re.search(rf"\b{name} = (?:array<i32(?:: )?|dense<)?([^>:]*)", config)
+    if found is None:
+        return []
+    if hexadecimal := re.search('"0x(.*)"', found[1]):
+        return [number for (number,) in struct.iter_unpack("<i", bytes.fromhex(hexadecimal[1]))]
+    return [int(number) for number in re.findall(r"-?\d+", found[1])]
 
 
 def _refuse(program: str, why: str) -> None:
     raise errors.NotInitializedError(
-        f"the loaded program {program} was compiled {why}. Compile it again in this job."
+        f"the loaded program {program} was compiled {why}."
     )
