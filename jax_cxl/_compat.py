@@ -15,7 +15,7 @@ import logging
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -28,6 +28,7 @@ try:
     from jax._src import xla_bridge as _xla_bridge
     from jax._src.core import NamedAxisEffect
     from jax._src.dispatch import BACKEND_COMPILE_EVENT
+    from jax._src.lib import xla_client as _xla_client
 
     # Fail at import, not in the first call.
     _cache_key.get  # noqa: B018
@@ -35,6 +36,7 @@ try:
     _distributed.global_state.client  # noqa: B018
     _xla_bridge.backends_are_initialized  # noqa: B018
     _source_info_util.is_user_filename, _source_info_util.user_frames  # noqa: B018
+    _xla_client.Client.deserialize_executable  # noqa: B018
 except (ImportError, AttributeError) as error:
     raise ImportError(
         f"jax_cxl does not work with jax {jax.__version__}: {error}. It is tested with jax 0.10"
@@ -51,6 +53,7 @@ __all__ = [
     "BACKEND_COMPILE_EVENT",
     "MEETING_TIMEOUT_MS",
     "NamedAxisEffect",
+    "around_loading",
     "before_compilation",
     "check_vma",
     "coordination_client",
@@ -223,6 +226,27 @@ def extend_cache_key(part: Callable[[list[int]], str]) -> None:
         return f"{key}-{hashlib.sha256(addition.encode()).hexdigest()[:32]}"
 
     _cache_key.get = get
+
+
+def around_loading(
+    load: Callable[[bytes, Sequence[int] | None, Callable[[], Any]], Any],
+) -> None:
+    """Lets `load` load each serialized program, of a file or of the persistent compilation cache.
+
+    Args:
+      load: takes the serialized program, the ids of the devices for which it is loaded in the
+        program's order (None if JAX does not say), and a function that loads it.
+    """
+    client: Any = _xla_client.Client
+    other = client.deserialize_executable
+
+    @functools.wraps(other)
+    def deserialize(self: Any, serialized: bytes, *arguments: Any, **options: Any) -> Any:
+        devices = options.get("executable_devices", arguments[0] if arguments else None)
+        ids = None if devices is None else [device.id for device in devices]
+        return load(serialized, ids, lambda: other(self, serialized, *arguments, **options))
+
+    client.deserialize_executable = deserialize
 
 
 # JAX records this event when it has lowered a program. The thread that records it then compiles

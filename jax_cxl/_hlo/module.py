@@ -9,7 +9,7 @@ from jax_cxl._hlo.shape import Shape
 from jax_cxl._hlo.wire import Message, fields
 
 # HloModuleProto (xla/service/hlo.proto).
-_NAME, _COMPUTATIONS, _ENTRY_ID, _SCHEDULE, _ALIASES = 1, 3, 6, 7, 8
+_NAME, _COMPUTATIONS, _PROGRAM_SHAPE, _ENTRY_ID, _SCHEDULE, _ALIASES = 1, 3, 4, 6, 7, 8
 _DEVICE_ASSIGNMENT, _STACK_FRAMES = 15, 17
 # HloComputationProto.
 _INSTRUCTIONS, _ROOT_ID = 2, 6
@@ -19,7 +19,8 @@ _COMPUTATION_ID, _THREAD = 5, 8
 class Instruction:
     """An instruction: its proto, with names for the fields that matter here."""
 
-    NAME, OPCODE, SHAPE, METADATA, TUPLE_INDEX, DIMENSIONS, SLICES = 1, 2, 3, 7, 13, 14, 17
+    NAME, OPCODE, SHAPE, METADATA, PARAMETER, TUPLE_INDEX = 1, 2, 3, 7, 9, 13
+    DIMENSIONS, SLICES = 14, 17
     DYNAMIC_SLICE_SIZES = 20
     CHANNEL_ID, TARGET, ID, OPERANDS, CONTROL_PREDECESSORS, CALLED = 26, 28, 35, 36, 37, 38
     SHARDING, BACKEND_CONFIG, PAIRS, CONSTRAIN_LAYOUT, OPERAND_SHAPES = 40, 43, 52, 56, 57
@@ -48,6 +49,11 @@ class Instruction:
     def operands(self) -> list[int]:
         """The ids of its operands."""
         return self.proto.integers(self.OPERANDS)
+
+    @property
+    def parameter(self) -> int:
+        """Which parameter of its computation it is, if it is one."""
+        return self.proto.get(self.PARAMETER)
 
     @property
     def shapes(self) -> list[Shape]:
@@ -132,6 +138,16 @@ class Computation:
         """Replaces an instruction by others. The last of them must have the id of the old one."""
         assert new[-1].id == old.id
         self._new[old.id] = new
+
+    def parameters(self) -> Iterator[Instruction]:
+        """Yields the parameters."""
+        return (i for i in self.with_any((b"parameter",)) if i.opcode == "parameter")
+
+    def set_shape(self, number: int, shape: bytes) -> None:
+        """Gives an instruction, or what has replaced it, another serialized ShapeProto."""
+        instruction = self._new.get(number, [self.instruction(number)])[-1]
+        instruction.proto.set(Instruction.SHAPE, shape)
+        self.touch(instruction)
 
     def touch(self, instruction: Instruction) -> None:
         """Notes that an instruction has been changed in place."""
@@ -229,6 +245,17 @@ class Module:
         """Which parts of the module's result have the memory of arguments."""
         entries = Message(self._proto.blob(_ALIASES)).messages(1)
         return [tuple(entry.integers(1)) for entry in entries]
+
+    @property
+    def entry(self) -> Computation:
+        """The computation that runs first."""
+        return self.computation(self._proto.get(_ENTRY_ID))
+
+    @property
+    def program_shape(self) -> tuple[list[bytes], bytes]:
+        """The serialized ShapeProtos of the program's arguments, and of its result."""
+        shape = Message(self._proto.blob(_PROGRAM_SHAPE))
+        return shape.blobs(1), shape.blob(2)
 
     def is_entry(self, computation: Computation) -> bool:
         """Whether a computation is the one that runs first."""

@@ -7,10 +7,10 @@ from jax_cxl._hlo.wire import Message
 
 # ShapeProto and LayoutProto (xla/xla_data.proto).
 _ELEMENT_TYPE, _DIMENSIONS, _DYNAMIC, _TUPLE_SHAPES, _LAYOUT = 2, 3, 6, 4, 5
-_MINOR_TO_MAJOR, _TAIL_ALIGNMENT = 1, 16
+_MINOR_TO_MAJOR, _MEMORY_SPACE, _TAIL_ALIGNMENT = 1, 8, 16
 # Fields of a layout that make it irregular: tiles, packing, types of indices and pointers, memory
 # space, splits.
-_IRREGULAR = (6, 8, 9, 10, 11, 12, 15, 17)
+_IRREGULAR = (6, _MEMORY_SPACE, 9, 10, 11, 12, 15, 17)
 _TUPLE = 13
 
 # PrimitiveType -> the dtype's name in NumPy or ml_dtypes.
@@ -121,6 +121,19 @@ def tuple_of(shapes: "list[Shape]") -> Message:
     out = Message().set(_ELEMENT_TYPE, _TUPLE)
     for shape in shapes:
         out.add(_TUPLE_SHAPES, shape.encode())
+    return out
+
+
+def without_memory_space(proto: Message) -> Message:
+    """Returns a ShapeProto with all of its arrays in the memory of the device."""
+    out = Message()
+    for field, kind, value in proto.items():
+        if field == _TUPLE_SHAPES and isinstance(value, bytes):
+            out.add(field, without_memory_space(Message(value)))
+        elif field == _LAYOUT and isinstance(value, bytes):
+            out.add(field, Message(value).clear(_MEMORY_SPACE))
+        else:
+            out.append(field, kind, value)
     return out
 
 

@@ -7,6 +7,7 @@ After an error the surviving ranks may continue in another pool (regroup.py).
 
 import atexit
 import dataclasses
+import functools
 import threading
 from collections.abc import Mapping
 
@@ -19,6 +20,7 @@ from jax_cxl._runtime import (
     configuration,
     ending,
     late_ranks,
+    loaded_programs,
     platforms,
     pool_uri,
     pools,
@@ -103,6 +105,8 @@ class Runtime:
 # A thread holds this lock while it starts or stops the runtime.
 lock = threading.Lock()
 _running: Runtime | None = None
+# The statistics of the last runtime, once it has stopped.
+_last_stats: Stats | None = None
 
 
 def initialize(pool: str | None = None) -> None:
@@ -168,9 +172,10 @@ def shutdown() -> None:
 
 
 def _shutdown(reason: str, program_ends: bool) -> None:
-    global _running
+    global _running, _last_stats
     with lock:
         if _running is not None:
+            _last_stats = _stats(_running)
             if _running.platform is platforms.CUDA:
                 _running.platform.load().stop()
             late_ranks.stop()
@@ -223,6 +228,8 @@ def restart(meeting: pools.Meeting, uri: str | None) -> None:
 def stats() -> Stats:
     """Returns statistics of the calls of this process's ranks so far.
 
+    After `shutdown`, and in a program's own handlers at exit, they are those of the whole run.
+
     Example:
       >>> before = jax_cxl.stats()
       >>> step(x).block_until_ready()
@@ -233,6 +240,10 @@ def stats() -> Stats:
       0.0021
     """
     running = _running
+    return _last_stats if running is None and _last_stats is not None else _stats(running)
+
+
+def _stats(running: Runtime | None) -> Stats:
     module = _core if running is None else running.platform.load()
     return Stats(
         **module.stats(),
@@ -317,6 +328,13 @@ def register_handlers(platform: platforms.Platform) -> None:
     for name, stages in handlers.registrations().items():
         jax.ffi.register_ffi_target(name, stages, platform=target)
     lowered_programs.listen()
+    loaded_programs.install()
     program_errors.install()
+    prepare_end()
+
+
+@functools.cache
+def prepare_end() -> None:
+    """Shuts down when the program ends, also if the runtime starts later."""
     program_ending.watch()
     atexit.register(_at_exit)

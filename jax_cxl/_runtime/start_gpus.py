@@ -10,6 +10,7 @@ import jax
 
 from jax_cxl import _compat, _core
 from jax_cxl._runtime import configuration, program_errors
+from jax_cxl._runtime.meeting import arrival
 
 
 def start(
@@ -85,6 +86,12 @@ def _exchange(meeting: str, text: str) -> list[str]:
         return [text]
     client = _compat.coordination_client()
     client.key_value_set(f"{meeting}/pool_obstacle/{jax.process_index()}", text or "none")
-    keys = (f"{meeting}/pool_obstacle/{process}" for process in range(jax.process_count()))
-    texts = [client.blocking_key_value_get(key, _compat.MEETING_TIMEOUT_MS) for key in keys]
+    texts = [
+        arrival.wait_for(
+            functools.partial(_compat.key_value, f"{meeting}/pool_obstacle/{process}"),
+            _compat.MEETING_TIMEOUT_MS / 1000,
+            f"process {process} has not said whether its GPUs reach the pool",
+        )
+        for process in range(jax.process_count())
+    ]
     return ["" if text == "none" else text for text in texts]

@@ -33,7 +33,13 @@ class Found:
 
     def read(self) -> "_core.JobRecord":
         """Copies the pool's control pages. Raises PoolError."""
-        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except (FileNotFoundError, ProcessLookupError):
+            if not self.path.startswith("/proc/"):
+                raise
+            pid = self.path.split("/")[2]
+            raise errors.PoolNotFoundError(f"{self.name}: process {pid} has ended") from None
         try:
             return _core.read_job_record(fd, self.offset, self.name)
         finally:
@@ -123,7 +129,7 @@ def _of_process(pid: int) -> list[Found]:
     """
     try:
         os.listdir(f"/proc/{pid}/fd")
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         raise ValueError(f"there is no process {pid}") from None
     except PermissionError:
         raise ValueError(
@@ -138,7 +144,10 @@ def _of_process(pid: int) -> list[Found]:
 
 
 def _owner(path: str) -> str:
-    uid = os.stat(path).st_uid
+    try:
+        uid = os.stat(path).st_uid
+    except OSError:
+        return "another user"  # It went away meanwhile.
     try:
         return f"user {pwd.getpwuid(uid).pw_name}"
     except KeyError:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from jax_cxl import _compat, errors
 from jax_cxl._hlo.module import Computation, Instruction, Module
 from jax_cxl._schedule import barriers
-from jax_cxl._takeover import match, rewrite
+from jax_cxl._takeover import entry_layout, match, rewrite
 from jax_cxl._takeover.config import Config
 from jax_cxl._takeover.counts import counts
 from jax_cxl._takeover.decisions import Decisions
@@ -57,13 +57,15 @@ def transform(
     decisions = Decisions() if decisions is None else decisions
     world = functools.cache(world)
     taken = 0
+    obstacle = entry_layout.obstacle(module)
     early = Early(module) if module.is_scheduled and early_bytes is not None else None
     for computation in list(module.with_any(_STARTS)):
         for instruction in list(computation.with_any(_STARTS)):
             found = None if computation.is_asynchronous else match.find(module, instruction)
             if found is not None:
                 taken += _exchange(
-                    module, computation, instruction, found, world(), strict, decisions, early
+                    *(module, computation, instruction, found, world()),
+                    *(strict, decisions, early, obstacle),
                 )
     # XLA drops the donation of arguments when a hook changes a module, so a module in which
     # nothing was taken over stays as it is: ranks match its calls by their order.
@@ -73,6 +75,7 @@ def transform(
         assert early_bytes is not None
         early.move(early_bytes)
     _number(module)
+    entry_layout.keep(module)
     return module.encode()
 
 
@@ -85,11 +88,14 @@ def _exchange(
     strict: bool,
     decisions: Decisions,
     early: Early | None,
+    obstacle: str,
 ) -> bool:
     """Takes over one collective. Returns whether it was taken over."""
     try:
         if not world.wants(match.devices(module, found)):
             return False
+        if obstacle:
+            raise NotTakenError(obstacle)
         collective = match.collective(module, found)
         if early is not None and found.starts:
             barriers.bypass(computation, old)

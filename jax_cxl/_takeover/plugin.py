@@ -21,7 +21,8 @@ def initialize() -> None:
     """Replaces collectives from now on, if `JAX_CXL_REPLACE_COLLECTIVES` is set to do so.
 
     Warns if this is one of several processes that are not connected. Announces to the other
-    processes that this process makes its devices.
+    processes that this process makes its devices. Prepares for programs with collectives of jax_cxl
+    that the process loads, even if it replaces none.
 
     If a variable has a value that it may not have, each compilation raises an error.
     """
@@ -35,7 +36,9 @@ def initialize() -> None:
 
     making_devices.announce()
     from jax_cxl import _compat
+    from jax_cxl._runtime import loaded_programs
 
+    loaded_programs.install()
     try:
         _apply_variables()
     except ValueError as error:

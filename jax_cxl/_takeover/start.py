@@ -5,27 +5,47 @@ earlier than others. So a thread of each process starts the runtime as soon as t
 XLA makes the devices in all processes together.
 """
 
+import atexit
 import dataclasses
 import threading
 
 import jax
 
-from jax_cxl._runtime import lifecycle
+from jax_cxl import _compat
+from jax_cxl._runtime import lifecycle, program_ending
+from jax_cxl._runtime.meeting import arrival
 from jax_cxl._takeover.setting import Setting
 from jax_cxl._takeover.world import World
 
 
+# How often the thread looks whether there are devices, in seconds.
+_POLL_SECONDS = 0.02
+
+
 class _Starter:
-    """A thread that starts the runtime, once."""
+    """A thread that starts the runtime, once.
+
+    Python would kill a thread that is in native code at the end of the program, and with it the
+    process (SIGABRT). So the end of the program waits for the thread.
+    """
 
     def __init__(self) -> None:
+        self._ends = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
+    @property
+    def begun(self) -> bool:
+        return self._thread is not None
+
     def begin(self) -> None:
         with self._lock:
             if self._thread is None:
+                # Handlers at exit run in reverse order: `_end`, then the shutdown of the runtime,
+                # then JAX's own handlers.
+                lifecycle.prepare_end()
+                atexit.register(self._end)
                 self._thread = threading.Thread(target=self._run, name="jax_cxl-start", daemon=True)
                 self._thread.start()
 
@@ -38,11 +58,26 @@ class _Starter:
 
     def _run(self) -> None:
         try:
-            jax.devices()  # Waits for the backend, which another thread may be making.
+            # Another thread makes the devices. If it fails, there is nothing to start.
+            while not _compat.has_backend():
+                if self._ends.wait(_POLL_SECONDS) and not _compat.has_backend():
+                    return
             if jax.process_count() > 1:
                 lifecycle.ensure_started()
         except BaseException as error:
             self._error = error
+
+    def _end(self) -> None:
+        """Waits for the start at exit. Other processes may need this one for theirs."""
+        assert self._thread is not None
+        self._ends.set()
+        if reason := program_ending.reason():
+            arrival.give_up(reason)
+        while self._thread.is_alive():
+            try:
+                self._thread.join()
+            except KeyboardInterrupt:
+                arrival.give_up("KeyboardInterrupt")
 
 
 _starter = _Starter()
@@ -51,6 +86,16 @@ _starter = _Starter()
 def begin() -> None:
     """Starts the runtime in the background, if there are several processes."""
     _starter.begin()
+
+
+def ensure_started() -> lifecycle.Runtime:
+    """Returns the running job, once the start in the background has ended, if there is one.
+
+    Starts the job with the defaults if nothing has.
+    """
+    if _starter.begun:
+        _starter.wait()
+    return lifecycle.ensure_started()
 
 
 def world(wanted: Setting) -> World:

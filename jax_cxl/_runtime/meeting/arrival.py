@@ -36,6 +36,7 @@ _T = TypeVar("_T")
 
 _attempt = 0  # Equal in all processes that meet, because they initialize equally often.
 _expected: set[int] = set()  # The processes that meet in this attempt.
+_ends: str | None = None  # How this program ends, once it does not wait for a start any more.
 
 
 def await_ranks(timeout: float) -> None:
@@ -106,15 +107,27 @@ def begin(awaited: Sequence[int] | None, timeout: float) -> None:
         _check_versions()
 
 
+def give_up(reason: str) -> None:
+    """Lets `wait_for` raise an error from now on, because this program ends.
+
+    Args:
+      reason: how it ends.
+    """
+    global _ends
+    _ends = reason
+
+
 def wait_for(look: Callable[[], _T | None], timeout: float, problem: Callable[[], str] | str) -> _T:
     """Waits until `look` returns something, and returns it.
 
     Raises:
-      NotInitializedError: another process has ended or failed; or `problem`, after `timeout`
-        seconds.
+      NotInitializedError: another process has ended or failed; this program ends (`give_up`); or
+        `problem`, after `timeout` seconds.
     """
     deadline = time.monotonic() + timeout
     while True:
+        if _ends is not None:
+            raise errors.NotInitializedError(f"its program ended before that ({_ends})")
         try:
             check_others()
         except errors.NotInitializedError:

@@ -1,0 +1,50 @@
+"""Keeps the memory spaces of a program's arguments and results.
+
+XLA takes the layouts of arguments and results of a module that a hook returns from the entry
+computation. Before the scheduler of CPUs, only the module itself says which of them lie in host
+memory. XLA would forget that, and would return arrays in the memory of the device.
+"""
+
+from collections.abc import Iterator
+
+from jax_cxl._hlo import shape as shapes
+from jax_cxl._hlo.module import Instruction, Module
+from jax_cxl._hlo.wire import Message
+
+
+def obstacle(module: Module) -> str:
+    """Returns what XLA would forget although `keep` is called, "" if it forgets nothing."""
+    for what, instruction, wanted in _lost(module):
+        # A scheduled module has its final memory spaces.
+        kept = not module.is_scheduled and _in_device_memory(
+            instruction.proto.blob(Instruction.SHAPE)
+        ) == _in_device_memory(wanted)
+        # A result that is an argument cannot have another memory space than the argument.
+        if not kept or (what == "result" and instruction.opcode == "parameter"):
+            return f"XLA would forget the layout of the program's {what} {instruction.name}"
+    return ""
+
+
+def keep(module: Module) -> None:
+    """Writes what XLA would forget into the entry computation."""
+    for _, instruction, wanted in list(_lost(module)):
+        module.entry.set_shape(instruction.id, wanted)
+
+
+def _lost(module: Module) -> Iterator[tuple[str, Instruction, bytes]]:
+    """Yields arguments and the result that the entry computation describes otherwise.
+
+    Yields:
+      "argument" or "result", the instruction of the entry computation as XLA gave it, and the
+      serialized ShapeProto that the module has for it.
+    """
+    arguments, result = module.program_shape
+    found = [("argument", each, arguments[each.parameter]) for each in module.entry.parameters()]
+    found.append(("result", module.entry.root, result))
+    for what, instruction, wanted in found:
+        if instruction.proto.blob(Instruction.SHAPE) != wanted:
+            yield what, instruction, wanted
+
+
+def _in_device_memory(shape: bytes) -> bytes:
+    return shapes.without_memory_space(Message(shape)).encode()
