@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from jax_cxl._hlo import shape as shapes
 from jax_cxl._hlo.groups import DeviceAssignment
 from jax_cxl._hlo.shape import Shape
-from jax_cxl._hlo.wire import Message, fields
+from jax_cxl._hlo.wire import Message
 
 # HloModuleProto (xla/service/hlo.proto).
 _NAME, _COMPUTATIONS, _PROGRAM_SHAPE, _ENTRY_ID, _SCHEDULE, _ALIASES = 1, 3, 4, 6, 7, 8
@@ -19,7 +19,7 @@ _COMPUTATION_ID, _THREAD = 5, 8
 class Instruction:
     """An instruction: its proto, with names for the fields that matter here."""
 
-    NAME, OPCODE, SHAPE, METADATA, PARAMETER, TUPLE_INDEX = 1, 2, 3, 7, 9, 13
+    NAME, OPCODE, SHAPE, METADATA, PARAMETER_NUMBER, TUPLE_INDEX = 1, 2, 3, 7, 9, 13
     DIMENSIONS, SLICES = 14, 17
     DYNAMIC_SLICE_SIZES = 20
     CHANNEL_ID, TARGET, ID, OPERANDS, CONTROL_PREDECESSORS, CALLED = 26, 28, 35, 36, 37, 38
@@ -35,7 +35,7 @@ class Instruction:
         """Its name, unique in the module."""
         return self.proto.text(self.NAME)
 
-    @property
+    @functools.cached_property
     def opcode(self) -> str:
         """What it does, such as "all-reduce"."""
         return self.proto.text(self.OPCODE)
@@ -45,7 +45,7 @@ class Instruction:
         """Its number, unique in the module."""
         return self.proto.get(self.ID)
 
-    @property
+    @functools.cached_property
     def operands(self) -> list[int]:
         """The ids of its operands."""
         return self.proto.integers(self.OPERANDS)
@@ -53,14 +53,19 @@ class Instruction:
     @property
     def parameter(self) -> int:
         """Which parameter of its computation it is, if it is one."""
-        return self.proto.get(self.PARAMETER)
+        return self.proto.get(self.PARAMETER_NUMBER)
 
-    @property
+    def set_operands(self, operands: list[int]) -> None:
+        """Gives it other operands."""
+        self.proto.set_integers(self.OPERANDS, operands)
+        self.operands = operands
+
+    @functools.cached_property
     def shapes(self) -> list[Shape]:
         """The shapes of its result: of all parts, if it is a tuple."""
         return shapes.decode(Message(self.proto.blob(self.SHAPE)))
 
-    @property
+    @functools.cached_property
     def leaves(self) -> list[list[Shape]]:
         """The shapes of all arrays in each part of its result."""
         return shapes.leaves(Message(self.proto.blob(self.SHAPE)))
@@ -72,15 +77,15 @@ class Instruction:
 
 
 class Computation:
-    """A computation. Its instructions are parsed when they are used."""
+    """A computation."""
 
     def __init__(self, proto: Message) -> None:
         self._proto = proto
         self._blobs = proto.blobs(_INSTRUCTIONS)
-        self._by_id: dict[int, Instruction] = {}
-        self._position: dict[int, int] = {}
-        for position, blob in enumerate(self._blobs):
-            self._position[_integer(blob, Instruction.ID)] = position
+        parsed = [Instruction(Message(blob)) for blob in self._blobs]
+        # In XLA's order.
+        self._instructions = {instruction.id: instruction for instruction in parsed}
+        self._position = {number: i for i, number in enumerate(self._instructions)}
         self._next = max(self._position, default=0) + 1
         self._new: dict[int, list[Instruction]] = {}
 
@@ -89,7 +94,7 @@ class Computation:
         """Its number, unique in the module."""
         return self._proto.get(_COMPUTATION_ID)
 
-    @functools.cached_property
+    @property
     def is_asynchronous(self) -> bool:
         """Whether it runs beside its caller, between a start and a done."""
         return self._proto.text(_THREAD) not in ("", "main")
@@ -101,16 +106,17 @@ class Computation:
 
     def instruction(self, number: int) -> Instruction:
         """Returns the instruction with this id."""
-        if number not in self._by_id:
-            self._by_id[number] = Instruction(Message(self._blobs[self._position[number]]))
-        return self._by_id[number]
+        return self._instructions[number]
+
+    def position(self, instruction: Instruction) -> int:
+        """Returns where an instruction that XLA gave stands."""
+        return self._position[instruction.id]
 
     def with_any(self, opcodes: "tuple[bytes, ...]") -> Iterator[Instruction]:
         """Yields the instructions that contain one of these texts, in order."""
-        numbers = {position: number for number, position in self._position.items()}
-        for position, blob in enumerate(self._blobs):
+        for instruction, blob in zip(self._instructions.values(), self._blobs, strict=True):
             if any(opcode in blob for opcode in opcodes):
-                yield self.instruction(numbers[position])
+                yield instruction
 
     def done_of(self, start: Instruction) -> Instruction | None:
         """Returns the instruction that waits for a start, None if it has none of its own."""
@@ -126,8 +132,7 @@ class Computation:
 
     def instructions(self) -> Iterator[Instruction]:
         """Yields all instructions, as XLA gave them."""
-        for number in self._position:
-            yield self.instruction(number)
+        yield from self._instructions.values()
 
     def new_id(self) -> int:
         """Returns an id that no instruction has."""
@@ -147,18 +152,17 @@ class Computation:
         """Gives an instruction, or what has replaced it, another serialized ShapeProto."""
         instruction = self._new.get(number, [self.instruction(number)])[-1]
         instruction.proto.set(Instruction.SHAPE, shape)
+        instruction.__dict__.pop("shapes", None)
         self.touch(instruction)
 
     def touch(self, instruction: Instruction) -> None:
         """Notes that an instruction has been changed in place."""
-        if all(instruction is not new for news in self._new.values() for new in news):
-            self._new[instruction.id] = [instruction]
+        if self._instructions.get(instruction.id) is instruction:
+            self._new.setdefault(instruction.id, [instruction])
 
     def current(self, texts: "tuple[bytes, ...]") -> Iterator[Instruction]:
         """Yields replaced and changed instructions, and unchanged ones that contain a text."""
-        numbers = {position: number for number, position in self._position.items()}
-        for position, blob in enumerate(self._blobs):
-            number = numbers[position]
+        for number, blob in zip(self._instructions, self._blobs, strict=True):
             if number in self._new:
                 yield from self._new[number]
             elif any(text in blob for text in texts):
@@ -175,14 +179,10 @@ class Computation:
 
     def encode(self) -> bytes:
         """Returns the serialized computation."""
-        numbers = {position: number for number, position in self._position.items()}
+        numbers = iter(self._instructions)
         out = Message()
-        position = 0
         for field, kind, value in self._proto.items():
-            number = None
-            if field == _INSTRUCTIONS:
-                number = numbers[position]
-                position += 1
+            number = next(numbers) if field == _INSTRUCTIONS else None
             if number in self._new:
                 for instruction in self._new[number]:
                     out.add(_INSTRUCTIONS, instruction.proto)
@@ -234,7 +234,7 @@ class Module:
     @functools.cached_property
     def _positions(self) -> dict[int, int]:
         """Where the computation with each id stands."""
-        return {_integer(blob, _COMPUTATION_ID): i for i, blob in enumerate(self._blobs)}
+        return {Message(blob).get(_COMPUTATION_ID): i for i, blob in enumerate(self._blobs)}
 
     @functools.cached_property
     def _stack_frames(self) -> "_StackFrames":
@@ -283,9 +283,37 @@ class Module:
             if any(opcode in blob for opcode in opcodes):
                 yield self._computation(position)
 
+    def current(self, texts: "tuple[bytes, ...]") -> Iterator[Computation]:
+        """Yields changed computations, and unchanged ones that contain one of these texts."""
+        for position, blob in enumerate(self._blobs):
+            known = self._computations.get(position)
+            if (known is not None and known.changed) or any(text in blob for text in texts):
+                yield self._computation(position)
+
+    def caller(
+        self, computation: Computation, opcodes: "tuple[str, ...]"
+    ) -> "tuple[Computation, Instruction] | None":
+        """Returns the instruction with one of these opcodes that calls a computation, if any does.
+
+        Also returns the computation that contains the instruction.
+        """
+        if self.is_entry(computation):
+            return None
+        calls = (Message().set_integers(Instruction.CALLED, [computation.id]).encode(),)
+        for outer in self.with_any(calls):
+            for instruction in outer.with_any(calls):
+                called = instruction.proto.integers(Instruction.CALLED)
+                if instruction.opcode in opcodes and called == [computation.id]:
+                    return outer, instruction
+        return None
+
     def computation(self, number: int) -> Computation:
         """Returns the computation with this id."""
         return self._computation(self._positions[number])
+
+    def place(self, computation: Computation, instruction: Instruction) -> tuple[int, int]:
+        """Returns where an instruction stands in the module."""
+        return self._positions[computation.id], computation.position(instruction)
 
     def drop(self, number: int) -> None:
         """Removes a computation that no instruction calls any more."""
@@ -347,11 +375,3 @@ class Module:
                 entry = Message().add(1, entry.get(1)).add(2, Message().set_integers(1, longer))
             out.add(1, entry)
         return out
-
-
-def _integer(blob: bytes, number: int) -> int:
-    """Returns an integer field of a serialized message, 0 if it is missing."""
-    for field, _, value in fields(blob):
-        if field == number and isinstance(value, int):
-            return value
-    return 0

@@ -10,6 +10,7 @@ Value = int | bytes
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _WORD = (1 << 64) - 1
+_CUT_OFF = "an integer is cut off at the end"
 
 
 class MalformedError(ValueError):
@@ -23,7 +24,7 @@ class Message:
     """
 
     def __init__(self, data: bytes = b"") -> None:
-        self._fields = list(fields(data))
+        self._fields = fields(data)
 
     def get(self, number: int, default: int = 0) -> int:
         """Returns the last value of an integer field, as a signed 64-bit integer."""
@@ -124,50 +125,58 @@ class Message:
         return b"".join(out)
 
 
-def fields(data: bytes) -> Iterator[tuple[int, int, Value]]:
-    """Yields number, wire type and value of each field of a serialized message.
+def fields(data: bytes) -> list[tuple[int, int, Value]]:
+    """Returns number, wire type and value of each field of a serialized message.
 
     Raises:
       MalformedError: the bytes are not a message.
     """
+    # A hook reads megabytes of messages. So the integers of one byte, which most are, have no call.
+    found: list[tuple[int, int, Value]] = []
     position, end = 0, len(data)
-    while position < end:
-        tag, position = _varint(data, position)
-        kind = tag & 7
-        if kind == _VARINT:
-            value: Value
-            value, position = _varint(data, position)
-        else:
-            if kind == _BYTES:
-                length, position = _varint(data, position)
-            elif kind == _FIXED64:
+    try:
+        while position < end:
+            tag = data[position]
+            position += 1
+            if tag >= 0x80:
+                tag, position = _varint(data, position - 1)
+            kind = tag & 7
+            if kind == _FIXED64:
                 length = 8
             elif kind == _FIXED32:
                 length = 4
+            elif kind in (_VARINT, _BYTES):
+                length = data[position]
+                position += 1
+                if length >= 0x80:
+                    length, position = _varint(data, position - 1)
+                if kind == _VARINT:
+                    found.append((tag >> 3, kind, length))
+                    continue
             else:
                 raise MalformedError(f"wire type {kind} at byte {position}")
             value = data[position : position + length]
             if len(value) != length:
                 raise MalformedError(f"a field of {length} bytes is cut off at byte {position}")
             position += length
-        yield tag >> 3, kind, value
+            found.append((tag >> 3, kind, value))
+    except IndexError:
+        raise MalformedError(_CUT_OFF) from None
+    return found
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
+    result = shift = 0
     try:
-        byte = data[position]
-        if byte < 0x80:
-            return byte, position + 1
-        result, shift = byte & 0x7F, 7
         while True:
-            position += 1
             byte = data[position]
+            position += 1
             result |= (byte & 0x7F) << shift
             if byte < 0x80:
-                return result, position + 1
+                return result, position
             shift += 7
     except IndexError:
-        raise MalformedError("an integer is cut off at the end") from None
+        raise MalformedError(_CUT_OFF) from None
 
 
 def _encode_varint(value: int) -> bytes:

@@ -18,7 +18,7 @@ def bypass(computation: Computation, start: Instruction) -> None:
         instruction = stack.pop()
         operands = [_element(computation, number) for number in instruction.operands]
         if operands != instruction.operands:
-            instruction.proto.set_integers(Instruction.OPERANDS, operands)
+            instruction.set_operands(operands)
             computation.touch(instruction)
         for number in operands:
             before = computation.instruction(number)

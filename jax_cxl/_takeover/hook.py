@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable
 
 from jax_cxl import _compat, errors
-from jax_cxl._hlo.module import Computation, Instruction, Module
+from jax_cxl._hlo.module import Instruction, Module
 from jax_cxl._schedule import barriers
-from jax_cxl._takeover import entry_layout, match, rewrite
+from jax_cxl._takeover import entry_layout, find, match, rewrite
 from jax_cxl._takeover.config import Config
 from jax_cxl._takeover.counts import counts
 from jax_cxl._takeover.decisions import Decisions
@@ -23,7 +23,6 @@ from jax_cxl._takeover.world import World
 # The beginning of the error of the strict mode.
 STRICT = "jax_cxl.replace_collectives(strict=True):"
 _OURS = b"jax_cxl_"
-_STARTS = (*match.TEXTS, b"async-start")
 _log = logging.getLogger("jax_cxl")
 
 
@@ -51,7 +50,7 @@ def transform(
     Raises:
       InvalidCollectiveError: in strict mode.
     """
-    if not any(text in data for text in match.TEXTS):
+    if not any(text in data for text in find.TEXTS):
         return None
     module = Module(data)
     decisions = Decisions() if decisions is None else decisions
@@ -59,14 +58,8 @@ def transform(
     taken = 0
     obstacle = entry_layout.obstacle(module)
     early = Early(module) if module.is_scheduled and early_bytes is not None else None
-    for computation in list(module.with_any(_STARTS)):
-        for instruction in list(computation.with_any(_STARTS)):
-            found = None if computation.is_asynchronous else match.find(module, instruction)
-            if found is not None:
-                taken += _exchange(
-                    *(module, computation, instruction, found, world()),
-                    *(strict, decisions, early, obstacle),
-                )
+    for found in find.collectives(module):
+        taken += _exchange(module, found, world(), strict, decisions, early, obstacle)
     # XLA drops the donation of arguments when a hook changes a module, so a module in which
     # nothing was taken over stays as it is: ranks match its calls by their order.
     if taken == 0:
@@ -81,9 +74,7 @@ def transform(
 
 def _exchange(
     module: Module,
-    computation: Computation,
-    old: Instruction,
-    found: match.Found,
+    found: find.Found,
     world: World,
     strict: bool,
     decisions: Decisions,
@@ -91,6 +82,7 @@ def _exchange(
     obstacle: str,
 ) -> bool:
     """Takes over one collective. Returns whether it was taken over."""
+    computation, old = found.computation, found.outer
     try:
         if not world.wants(match.devices(module, found)):
             return False
@@ -101,26 +93,24 @@ def _exchange(
             barriers.bypass(computation, old)
         in_levels = rewrite.rewrite(module, computation, old, collective, world, found.starts)
     except NotTakenError as reason:
-        _left(module, old, str(reason), strict)
+        _left(module, found, str(reason), strict)
         decisions.left[old.name] = str(reason)
         return False
     if early is not None and found.starts:
         early.add(computation, old, found.opcode, len(collective.groups[0]))
     if in_levels:
         decisions.in_levels.add(old.name)
-    for computation_id in found.asynchronous:
+    for computation_id in found.inside:
         module.drop(computation_id)
     with _lock:
         counts.taken[found.opcode] += 1
     return True
 
 
-def _left(module: Module, instruction: Instruction, reason: str, strict: bool) -> None:
-    line = module.source_line(instruction)
-    text = (
-        f"{instruction.opcode} in {module.name}{f' at {line}' if line else ''} does not go through"
-        f" the pool: {reason}."
-    )
+def _left(module: Module, found: find.Found, reason: str, strict: bool) -> None:
+    line = module.source_line(found.instruction)
+    place = f"{module.name} at {line}" if line else module.name
+    text = f"{found.instruction.opcode} in {place} does not go through the pool: {reason}."
     if strict:
         raise errors.InvalidCollectiveError(f"{STRICT} {text}")
     with _lock:
@@ -133,8 +123,8 @@ def _left(module: Module, instruction: Instruction, reason: str, strict: bool) -
 
 def _number(module: Module) -> None:
     """Numbers the calls of the module, new and old ones."""
-    texts, site = (*_STARTS, _OURS), 0
-    for computation in module.with_any(texts):
+    site = 0
+    for computation in module.current((_OURS,)):
         for call in list(computation.current((_OURS,))):
             config = Config(call.proto.text(Instruction.BACKEND_CONFIG))
             if not config.is_new:

@@ -5,27 +5,8 @@ import dataclasses
 from jax_cxl._hlo.groups import DeviceAssignment, Groups, decode
 from jax_cxl._hlo.module import Instruction, Module
 from jax_cxl._primitives.native_enums import Op, ReduceOp
+from jax_cxl._takeover.find import OPS, Found
 
-# What modules without collectives do not contain. A text that occurs elsewhere, in a name for
-# instance, costs a closer look and nothing else.
-TEXTS = (
-    b"all-reduce",
-    b"all-gather",
-    b"reduce-scatter",
-    b"all-to-all",
-    b"collective-permute",
-    b"collective-broadcast",
-)
-
-_OPS = {
-    "all-reduce": Op.ALL_REDUCE,
-    "all-gather": Op.ALL_GATHER,
-    "reduce-scatter": Op.REDUCE_SCATTER,
-    "all-to-all": Op.ALL_TO_ALL,
-    "ragged-all-to-all": Op.RAGGED_ALL_TO_ALL,
-    "collective-permute": Op.PERMUTE,
-    "collective-broadcast": Op.BROADCAST,
-}
 _REDUCTIONS = {
     "add": ReduceOp.SUM,
     "multiply": ReduceOp.PROD,
@@ -68,39 +49,6 @@ class Collective:
     sources: tuple[int, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Found:
-    """A collective instruction, or the start of one.
-
-    Attributes:
-      opcode: which collective, without "-start".
-      instruction: the instruction that describes the collective. For a start it may be an
-        instruction of the computation that runs asynchronously.
-      starts: whether its result is complete only after a matching "-done".
-      asynchronous: ids of the computations that run between start and done.
-    """
-
-    opcode: str
-    instruction: Instruction
-    starts: bool
-    asynchronous: tuple[int, ...] = ()
-
-
-def find(module: Module, instruction: Instruction) -> Found | None:
-    """Returns the collective that an instruction is or starts, None if it is something else."""
-    opcode = instruction.opcode
-    if opcode in _OPS:
-        return Found(opcode, instruction, False)
-    if opcode.endswith("-start") and opcode.removesuffix("-start") in _OPS:
-        return Found(opcode.removesuffix("-start"), instruction, True)
-    if opcode == "async-start":
-        (called,) = instruction.proto.integers(Instruction.CALLED)
-        root = module.computation(called).root
-        if root.opcode in _OPS:
-            return Found(root.opcode, root, True, (called,))
-    return None
-
-
 def devices(module: Module, found: Found) -> Groups:
     """Returns the groups of devices that communicate, in any of XLA's modes.
 
@@ -119,7 +67,9 @@ def collective(module: Module, found: Found) -> Collective:
       NotTakenError: the pool has no collective that does the same.
     """
     assignment = _assignment(module)
-    op, instruction = _OPS[found.opcode], found.instruction
+    op, instruction = OPS[found.opcode], found.instruction
+    if not found.alone:
+        raise NotTakenError("XLA has wrapped it together with other operations")
     if op is Op.PERMUTE:
         return _permutation(assignment, instruction)
     groups = _devices(assignment, found)

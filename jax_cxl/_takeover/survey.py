@@ -5,6 +5,7 @@
 
 import dataclasses
 import logging
+import operator
 import re
 import threading
 from collections.abc import Callable, Iterable
@@ -13,7 +14,7 @@ import jax
 
 from jax_cxl import _compat
 from jax_cxl._hlo.module import Instruction, Module
-from jax_cxl._takeover import match, setting
+from jax_cxl._takeover import find, match, setting
 from jax_cxl._takeover.decisions import Decisions
 from jax_cxl._takeover.match import NotTakenError
 from jax_cxl._takeover.world import World
@@ -135,18 +136,17 @@ def of_module(
 ) -> Program:
     """Returns the collectives of a module, and what the hook decides about each."""
     module = Module(data)
-    found = []
-    texts = (*match.TEXTS, b"async-start", *_OURS)
-    for computation in module.with_any(texts):
-        if computation.is_asynchronous:
-            continue
-        for instruction in computation.with_any(texts):
-            line = module.source_line(instruction, _compat.is_own_file)
+    rows = []
+    for found in find.collectives(module):
+        line = module.source_line(found.instruction, _compat.is_own_file)
+        place = module.place(found.computation, found.outer)
+        rows.append((place, _theirs(module, found, world, how, decisions, line)))
+    for computation in module.with_any(_OURS):
+        for instruction in computation.with_any(_OURS):
             if instruction.proto.text(Instruction.TARGET).encode() in _OURS:
-                found.append(_ours(instruction, line))
-            elif (theirs := match.find(module, instruction)) is not None:
-                found.append(_theirs(module, theirs, instruction, world, how, decisions, line))
-    return Program(module.name, tuple(found))
+                line = module.source_line(instruction, _compat.is_own_file)
+                rows.append((module.place(computation, instruction), _ours(instruction, line)))
+    return Program(module.name, tuple(row for _, row in sorted(rows, key=operator.itemgetter(0))))
 
 
 def _ours(instruction: Instruction, line: str) -> Collective:
@@ -162,8 +162,7 @@ def _ours(instruction: Instruction, line: str) -> Collective:
 
 def _theirs(
     module: Module,
-    found: match.Found,
-    instruction: Instruction,
+    found: find.Found,
     world: World,
     how: setting.Setting | None,
     decisions: Decisions,
@@ -180,17 +179,17 @@ def _theirs(
             why = "its groups lie within one process"
         elif how is None:
             why = _OFF
-        elif instruction.name in decisions.left:
-            why = decisions.left[instruction.name]
+        elif found.outer.name in decisions.left:
+            why = decisions.left[found.outer.name]
         else:
             if found.opcode == "collective-permute":
                 ranks = len(match.collective(module, found).groups[0])
             through, why = POOL, "jax_cxl.replace_collectives has taken it over"
-            if instruction.name in decisions.in_levels:
+            if found.outer.name in decisions.in_levels:
                 why += _IN_LEVELS
     except NotTakenError as reason:
         why = str(reason)
-    return Collective(found.opcode, _result(instruction), ranks, line, through, why)
+    return Collective(found.opcode, _result(found.outer), ranks, line, through, why)
 
 
 def _result(instruction: Instruction) -> str:

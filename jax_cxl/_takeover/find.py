@@ -1,0 +1,96 @@
+"""Finds the collectives of a module, also those that XLA has put into computations of their own.
+
+XLA wraps a collective that runs beside other work into an `async-start`. On GPUs of one NVLink
+domain it makes a fusion of a small collective, whose kernel reads the memory of the other GPUs.
+"""
+
+import dataclasses
+
+from jax_cxl._hlo.module import Computation, Instruction, Module
+from jax_cxl._primitives.native_enums import Op
+
+# What modules without collectives do not contain. A text that occurs elsewhere, in a name for
+# instance, costs a closer look and nothing else.
+TEXTS = (
+    b"all-reduce",
+    b"all-gather",
+    b"reduce-scatter",
+    b"all-to-all",
+    b"collective-permute",
+    b"collective-broadcast",
+)
+
+OPS = {
+    "all-reduce": Op.ALL_REDUCE,
+    "all-gather": Op.ALL_GATHER,
+    "reduce-scatter": Op.REDUCE_SCATTER,
+    "all-to-all": Op.ALL_TO_ALL,
+    "ragged-all-to-all": Op.RAGGED_ALL_TO_ALL,
+    "collective-permute": Op.PERMUTE,
+    "collective-broadcast": Op.BROADCAST,
+}
+# Instructions whose computation is a part of them, rather than a sequence of its own.
+_WRAPPERS = ("fusion", "async-start")
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A collective.
+
+    Attributes:
+      opcode: which collective, without "-start".
+      instruction: the instruction that describes it.
+      computation: the computation in whose sequence it runs.
+      outer: the instruction of this sequence that executes it: `instruction` itself, or the fusion
+        or the start that wraps it.
+      inside: ids of the computations that `outer` wraps around it, the outermost first.
+      alone: whether nothing else is wrapped with it.
+    """
+
+    opcode: str
+    instruction: Instruction
+    computation: Computation
+    outer: Instruction
+    inside: tuple[int, ...] = ()
+    alone: bool = True
+
+    @property
+    def starts(self) -> bool:
+        """Whether its result is complete only after a matching "-done"."""
+        return self.outer.opcode.endswith("-start")
+
+
+def collectives(module: Module) -> list[Found]:
+    """Returns the collectives of a module, in order, one for each instruction that executes any."""
+    found: dict[tuple[int, int], Found] = {}
+    for computation in list(module.with_any(TEXTS)):
+        for instruction in list(computation.with_any(TEXTS)):
+            opcode = instruction.opcode.removesuffix("-start")
+            if opcode in OPS:
+                each = _outermost(module, computation, instruction, opcode)
+                found.setdefault((each.computation.id, each.outer.id), each)
+    return sorted(found.values(), key=lambda each: module.place(each.computation, each.outer))
+
+
+def _outermost(
+    module: Module, computation: Computation, instruction: Instruction, opcode: str
+) -> Found:
+    outer, alone = instruction, True
+    inside: list[int] = []
+    while (caller := module.caller(computation, _WRAPPERS)) is not None:
+        alone = alone and _is_alone(computation, outer)
+        inside.insert(0, computation.id)
+        computation, outer = caller
+    alone = alone and not computation.is_asynchronous
+    return Found(opcode, instruction, computation, outer, tuple(inside), alone)
+
+
+def _is_alone(computation: Computation, instruction: Instruction) -> bool:
+    """Whether a computation passes its arguments to an instruction, and returns its result."""
+    operands = [computation.instruction(number) for number in instruction.operands]
+    numbers = [
+        operand.parameter
+        for operand in operands
+        if operand.opcode == "parameter"
+    ]
+    return computation.root.id == instruction.id and numbers == list(range(len(operands)))
