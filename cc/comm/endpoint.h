@@ -21,7 +21,7 @@
 #include "cc/comm/connect/arena.h"
 #include "cc/comm/health/peers.h"
 #include "cc/comm/health/stall_detector.h"
-#include "cc/comm/order/channel.h"
+#include "cc/comm/order/channels.h"
 #include "cc/comm/record/recorded_calls.h"
 #include "cc/comm/record/recorder.h"
 #include "cc/pool/pool.h"
@@ -76,6 +76,7 @@ class Endpoint {
   void AcceptInbox();
   void Accept(const std::vector<int32_t>& members, std::unique_ptr<Call> call);
   Result<Channel*> ChannelFor(const std::vector<int32_t>& members);
+  void OpenWaitingChannels();
   void CheckPeers();
   void Fail(const Status& status);
   // Completes the calls in `finished_`.
@@ -101,7 +102,7 @@ class Endpoint {
   Arena arena_;
   Recorder recorder_;
   StallDetector stall_detector_;
-  std::vector<std::unique_ptr<Channel>> channels_;
+  Channels channels_;
   std::vector<Finished> finished_;  // calls to complete now
   Status failed_;
   Stats stats_;

@@ -25,6 +25,9 @@ struct Wait {
   // Some of `members` may have sent all that the call needs, unless the call
   // has made no progress for this long.
   double certain_after_s = 0;
+  // Not 0: the call waits for memory of this rank, and for no member. A pool of
+  // this many bytes would have enough.
+  uint64_t needed_pool_bytes = 0;
 };
 
 // Watches the waits of one member of a group. It warns of late peers, and
@@ -37,7 +40,8 @@ class WaitMonitor {
               const Options& options, const Group& group);
 
   // `now` is Peers::AwakeTime. Errors: kPeerLost, kMismatch, kDeadlineExceeded,
-  // kDataLoss, or the error of a peer that gave up.
+  // kResourceExhausted (memory of this rank did not become free), kDataLoss, or
+  // the error of a peer that gave up.
   Status Check(const Wait& wait, Clock::time_point now);
 
  private:
@@ -64,6 +68,9 @@ class WaitMonitor {
   uint64_t progress_ = 0;
   Clock::time_point last_progress_;
 };
+
+// Returns a text for messages about a call that waits for memory of its rank.
+std::string LacksMemory(uint64_t needed_pool_bytes);
 
 }  // namespace jax_cxl::comm
 

@@ -32,7 +32,7 @@ inline constexpr uint64_t kPageBytes = 4096;
 inline constexpr char kMagic[8] = {'J', 'A', 'X', 'C', 'X', 'L', 'P', '1'};
 inline constexpr char kKeeperMagic[8] = {'J', 'A', 'X', 'C',
                                          'X', 'L', 'K', '1'};
-inline constexpr uint32_t kLayoutVersion = 5;
+inline constexpr uint32_t kLayoutVersion = 6;
 inline constexpr int kMaxExtents = 64;
 inline constexpr int kMaxWorldSize = 1024;
 inline constexpr int kMaxSlots = 12;
@@ -103,7 +103,10 @@ struct alignas(kInterferenceBytes) RankStall {
   uint64_t version;  // a doorbell word: odd while the rank has stalled
   uint64_t started;  // collectives that it has started so far
   uint64_t waits_for[kMaxWorldSize / 64];  // one bit per rank
-  char call[496];                          // zero-terminated
+  // If a call waits for memory of this rank: the bytes of a pool that has
+  // enough. Otherwise 0.
+  uint64_t needs_pool_bytes;
+  char call[488];  // zero-terminated
 };
 
 // Says that a rank has left the job and will start no more calls.
@@ -118,18 +121,22 @@ struct alignas(kInterferenceBytes) RankEnd {
 struct ChannelPlace {
   uint64_t group;    // hash of the member list
   uint64_t control;  // offset of the control block
+  uint64_t first;    // from which the words of the control block count
   uint32_t slot_bytes;
   uint16_t num_slots;
   uint16_t payload_bytes;     // the largest payload of a submission
   uint64_t slots[kMaxSlots];  // offsets
 };
 
-// A rank's directory of channels. Entries are only appended.
+// A rank's directory of channels. An entry is open while a group uses the
+// memory that the entry names.
 struct alignas(kInterferenceBytes) ChannelEntry {
-  uint64_t ready;  // a doorbell word: 1 once the rest is written
-  ChannelPlace place;
+  // A doorbell word: how often the entry was opened and closed. Odd while it is
+  // open.
+  uint64_t version;
+  ChannelPlace place;  // changes only while the entry is closed
 };
-static_assert(sizeof(ChannelEntry) == kInterferenceBytes);
+static_assert(sizeof(ChannelEntry) == 2 * kInterferenceBytes);
 
 // The messages of a rank while the surviving ranks of a job form a group that
 // continues in another pool (cc/comm/health/regroup.h).
@@ -150,7 +157,7 @@ struct RankPage {
   ChannelEntry channels[kMaxChannels];
   RankRegroup regroup;
 };
-inline constexpr uint64_t kRankPageBytes = 20480;
+inline constexpr uint64_t kRankPageBytes = 36864;
 static_assert(sizeof(RankPage) <= kRankPageBytes);
 static_assert(std::is_trivially_copyable_v<RankPage>);
 
