@@ -41,6 +41,7 @@ Endpoint::Endpoint(pool::Pool* pool, Peers* peers, Completions* completions,
       arena_(*pool, rank),
       recorder_(pool, rank),
       stall_detector_(pool, peers, rank),
+      channels_(pool, peers, &recorder_, &arena_, options),
       worker_([this] { Work(); }) {}
 
 Endpoint::~Endpoint() {
@@ -60,13 +61,13 @@ Endpoint::~Endpoint() {
 
 void Endpoint::Leave(const std::string& reason, bool program_ends) {
   std::lock_guard lock(progress_mutex_);
-  for (auto& channel : channels_) {
-    if (channel->idle() || !failed_.ok()) continue;
+  channels_.ForEach([&](Channel* channel) {
+    if (channel->idle() || !failed_.ok()) return;
     peers_->GiveUp(rank_,
                    Error(Code::kPeerLost, "it shut down with a call under way",
                          reason.empty() ? "" : ": ", reason)
                        .With(peers_->Identity(rank_)));
-  }
+  });
   peers_->Leave(rank_, recorder_.calls(), reason, program_ends);
 }
 
@@ -178,7 +179,7 @@ bool Endpoint::Progress() {
 bool Endpoint::ProgressChannels() {
   bool moved = false;
   Status status;
-  for (auto& channel : channels_) {
+  for (Channel* channel : channels_.open()) {
     if (channel->idle()) continue;
     Result<bool> progress = channel->Progress(&finished_);
     if (!progress.ok()) {
@@ -187,8 +188,10 @@ bool Endpoint::ProgressChannels() {
     }
     moved |= *progress;
   }
+  const bool finished = !finished_.empty();
   Finish();
   if (!status.ok()) Fail(status);
+  if (finished) OpenWaitingChannels();
   return moved;
 }
 
@@ -239,20 +242,29 @@ Result<Group> Endpoint::GroupOf(const std::vector<int32_t>& members) const {
 }
 
 Result<Channel*> Endpoint::ChannelFor(const std::vector<int32_t>& members) {
-  for (auto& channel : channels_)
-    if (channel->members() == members) return channel.get();
-  CXL_ASSIGN_OR_RETURN(Group group, GroupOf(members));
-  auto channel =
-      std::make_unique<Channel>(pool_, peers_, &recorder_, options_, group);
-  CXL_RETURN_IF_ERROR(channel->Open(&arena_));
-  channels_.push_back(std::move(channel));
-  return channels_.back().get();
+  Channel* channel = channels_.Find(members);
+  if (channel == nullptr) {
+    CXL_ASSIGN_OR_RETURN(const Group group, GroupOf(members));
+    CXL_ASSIGN_OR_RETURN(channel, channels_.Add(group));
+  }
+  CXL_RETURN_IF_ERROR(channels_.Use(channel));
+  return channel;
+}
+
+void Endpoint::OpenWaitingChannels() {
+  if (channels_.waiting().empty() || !failed_.ok()) return;
+  const Status status = channels_.OpenWaiting();
+  if (!status.ok()) Fail(status);
 }
 
 void Endpoint::CheckPeers() {
+  OpenWaitingChannels();
   const Clock::time_point now = peers_->AwakeTime();
-  for (auto& channel : channels_) {
-    if (channel->idle()) continue;
+  std::vector<Channel*> busy(channels_.waiting().begin(),
+                             channels_.waiting().end());
+  for (Channel* channel : channels_.open())
+    if (!channel->idle()) busy.push_back(channel);
+  for (Channel* channel : busy) {
     Status status = channel->CheckPeers(now);
     if (status.ok()) continue;
     // The peer may have done all that was missing just before it ended.
@@ -260,11 +272,12 @@ void Endpoint::CheckPeers() {
     Fail(status);
     return;
   }
-  Status status = CheckStall(now);
+  Status status = CheckStall(now, busy);
   if (!status.ok()) Fail(status);
 }
 
-Status Endpoint::CheckStall(Clock::time_point now) {
+Status Endpoint::CheckStall(Clock::time_point now,
+                            const std::vector<Channel*>& busy) {
   const size_t ended = std::erase_if(
       local_waits_, [](const LocalWait& wait) { return wait.over->load(); });
   pending_ -= static_cast<int>(ended);
@@ -272,9 +285,9 @@ Status Endpoint::CheckStall(Clock::time_point now) {
   // A thread of the program is inside StartCall, so the process is not idle.
   if (inline_call_ != nullptr) return OkStatus();
   std::vector<UnmatchedCall> calls;
-  for (auto& channel : channels_)
-    if (!channel->idle())
-      calls.push_back({&channel->members(), channel->unmatched()});
+  for (const Channel* channel : busy)
+    calls.push_back(
+        {&channel->members(), channel->unmatched(), channel->needed_pool()});
   for (const LocalWait& wait : local_waits_)
     calls.push_back({&wait.ranks, wait.call.get()});
   return stall_detector_.Check(now, calls, recorder_.calls());
@@ -285,7 +298,8 @@ void Endpoint::Fail(const Status& status) {
     failed_ = status;
     peers_->GiveUp(rank_, status);
   }
-  for (auto& channel : channels_) channel->Fail(failed_, &finished_);
+  channels_.ForEach(
+      [this](Channel* channel) { channel->Fail(failed_, &finished_); });
   Finish();
   AcceptInbox();  // fails each new call, because failed_ is set
 }
@@ -313,10 +327,10 @@ Stats Endpoint::stats() {
   // seconds must not change.
   stats_.seconds += tick_rate_.Seconds(std::exchange(busy_ticks_, 0));
   Stats stats = stats_;
-  for (auto& channel : channels_) {
+  channels_.ForEach([&](const Channel* channel) {
     stats.bytes_published += channel->traffic().bytes_published;
     stats.bytes_retrieved += channel->traffic().bytes_retrieved;
-  }
+  });
   return stats;
 }
 

@@ -21,7 +21,7 @@
 #include "cc/comm/connect/arena.h"
 #include "cc/comm/health/peers.h"
 #include "cc/comm/health/stall_detector.h"
-#include "cc/comm/order/channel.h"
+#include "cc/comm/order/channels.h"
 #include "cc/comm/record/recorded_calls.h"
 #include "cc/comm/record/recorder.h"
 #include "cc/pool/pool.h"
@@ -83,8 +83,10 @@ class Endpoint {
   void AcceptInbox();
   void Accept(const std::vector<int32_t>& members, std::unique_ptr<Call> call);
   Result<Channel*> ChannelFor(const std::vector<int32_t>& members);
+  void OpenWaitingChannels();
   void CheckPeers();
-  Status CheckStall(Clock::time_point now);
+  // `busy`: the channels that have calls.
+  Status CheckStall(Clock::time_point now, const std::vector<Channel*>& busy);
   void Fail(const Status& status);
   // Completes the calls in `finished_`.
   void Finish();
@@ -111,7 +113,7 @@ class Endpoint {
   Recorder recorder_;
   StallDetector stall_detector_;
   std::vector<LocalWait> local_waits_;
-  std::vector<std::unique_ptr<Channel>> channels_;
+  Channels channels_;
   std::vector<Finished> finished_;  // calls to complete now
   Status failed_;
   Stats stats_;

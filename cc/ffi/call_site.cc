@@ -1,6 +1,7 @@
 #include "cc/ffi/call_site.h"
 
 #include <algorithm>
+#include <numeric>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -56,6 +57,36 @@ bool AreRowSizes(plan::Op op, xffi::Span<const int64_t> rows) {
          rows[2] % rows[3] == 0;
 }
 
+// Returns for each member of a permutation the first member of its cycle or
+// chain. Only members that receive from each other, directly or indirectly,
+// have to run the permutation together.
+std::vector<int32_t> FirstsOfChains(const std::vector<int32_t>& sources) {
+  const auto size = static_cast<int32_t>(sources.size());
+  std::vector<int32_t> firsts(size);
+  std::iota(firsts.begin(), firsts.end(), 0);
+  auto first_of = [&](int32_t member) {
+    while (firsts[member] != member) member = firsts[member];
+    return member;
+  };
+  for (int32_t member = 0; member < size; ++member) {
+    if (sources[member] < 0) continue;
+    const int32_t a = first_of(member), b = first_of(sources[member]);
+    firsts[std::max(a, b)] = std::min(a, b);
+  }
+  for (int32_t member = 0; member < size; ++member)
+    firsts[member] = first_of(member);
+  return firsts;
+}
+
+// Whether the sources of a permutation are members, or -1.
+bool AreMembers(xffi::Span<const int32_t> sources, int32_t group_size) {
+  return sources.size() == static_cast<size_t>(group_size) &&
+         std::ranges::all_of(sources, [group_size](int32_t source) {
+           return source >= -1 && source < group_size;
+         });
+}
+}
+
 }  // namespace
 
 xffi::TypeId CallSite::id = {};
@@ -90,6 +121,8 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
       *reduce_op < 0 || *reduce_op >= kNumReduceOps || *count < 0 ||
       *group_size < 1 || groups->size() % *group_size != 0 ||
       !IsGrid(*processes, *places, *group_size) ||
+      (static_cast<plan::Op>(*op) == plan::Op::kPermute &&
+       !AreMembers(*sources, *group_size)) ||
       !AreRowSizes(static_cast<plan::Op>(*op), *rows))
     return xffi::Unexpected(xffi::Error::Internal(
         "a jax_cxl custom call has an attribute out of range"));
@@ -126,9 +159,8 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
                 : std::string(*line);
   for (size_t first = 0; first < groups->size(); first += *group_size) {
     const auto begin = groups->begin() + first;
-    made->groups_.emplace_back(begin, begin + *group_size);
-    for (int32_t rank : made->groups_.back())
-      made->group_of_rank_[rank] = static_cast<int>(made->groups_.size()) - 1;
+    made->AddGroup({begin, begin + *group_size},
+                   {sources->begin(), sources->end()});
   }
   if (*processes > 0)
     made->grid_ = {
@@ -146,23 +178,49 @@ std::string CallSite::LineKey(std::string_view name, int op, int reduce_op,
   return key.str();
 }
 
-const std::vector<int32_t>* CallSite::GroupOf(int rank) const {
-  auto found = group_of_rank_.find(rank);
-  return found == group_of_rank_.end() ? nullptr : &groups_[found->second];
+// Splits the group of a permutation into its cycles and chains.
+void CallSite::AddGroup(std::vector<int32_t> ranks,
+                        std::vector<int32_t> sources) {
+  if (prototype_.request.op != plan::Op::kPermute) {
+    for (int32_t rank : ranks)
+      group_of_rank_[rank] = static_cast<int>(groups_.size());
+    groups_.push_back(std::move(ranks));
+    return;
+  }
+  const std::vector<int32_t> firsts = FirstsOfChains(sources);
+  for (int32_t first = 0; first < static_cast<int32_t>(ranks.size()); ++first) {
+    std::vector<int32_t> places(ranks.size(), -1);  // in the chain
+    std::vector<int32_t> members;
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      if (firsts[i] != first) continue;
+      places[i] = static_cast<int32_t>(members.size());
+      members.push_back(ranks[i]);
+      group_of_rank_[ranks[i]] = static_cast<int>(groups_.size());
+    }
+    if (members.empty()) continue;
+    groups_.push_back(std::move(members));
+    sources_.emplace_back();
+    for (size_t i = 0; i < ranks.size(); ++i)
+      if (places[i] >= 0)
+        sources_.back().push_back(sources[i] < 0 ? -1 : places[sources[i]]);
+  }
 }
 
 Result<CallSite::Execution> CallSite::MakeExecution(int rank, const void* input,
                                                     void* output) const {
-  Execution execution = {GroupOf(rank), nullptr};
-  if (execution.members == nullptr)
+  const auto group = group_of_rank_.find(rank);
+  if (group == group_of_rank_.end())
     return Error(Code::kInvalidArgument, "rank ", rank,
                  " is in none of the groups of ", prototype_.name);
-  execution.call = std::make_unique<comm::Call>(prototype_);
+  Execution execution = {&groups_[group->second],
+                         std::make_unique<comm::Call>(prototype_)};
+  plan::Request& request = execution.call->request;
+  request.num_ranks = static_cast<int>(execution.members->size());
+  if (!sources_.empty()) request.sources = sources_[group->second];
   execution.call->input = static_cast<const std::byte*>(input);
   execution.call->output = static_cast<std::byte*>(output);
   for (size_t i = 0; i < execution.members->size(); ++i)
-    if ((*execution.members)[i] == rank)
-      execution.call->request.rank = static_cast<int>(i);
+    if ((*execution.members)[i] == rank) request.rank = static_cast<int>(i);
   return execution;
 }
 

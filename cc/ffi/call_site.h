@@ -54,7 +54,9 @@ class CallSite {
   static std::string LineKey(std::string_view name, int op, int reduce_op,
                              int dtype, int64_t count);
 
-  // All of a call except buffers, rank and identity.
+  // All of a call except buffers, rank and identity. For a permutation,
+  // `sources` and the number of ranks are those of the attributes, not of a
+  // group.
   const comm::Call& prototype() const { return prototype_; }
 
   // One execution of the call by one rank.
@@ -85,11 +87,12 @@ class CallSite {
  private:
   CallSite() = default;
 
-  // Returns the group of `rank`, or null if it is in none.
-  const std::vector<int32_t>* GroupOf(int rank) const;
+  void AddGroup(std::vector<int32_t> ranks, std::vector<int32_t> sources);
 
   comm::Call prototype_;
   std::vector<std::vector<int32_t>> groups_;
+  // For a permutation, the `sources` of each group.
+  std::vector<std::vector<int32_t>> sources_;
   std::unordered_map<int32_t, int> group_of_rank_;
   uint64_t key_ = 0;
   int generation_ = 0;

@@ -211,6 +211,42 @@ TEST(CallSiteTest, AnExecutionIsThatOfTheRanksGroup) {
   EXPECT_EQ(none.message(), "rank 4 is in none of the groups of pmax");
 }
 
+// Ranks 10 to 16: a cycle of 10, 12 and 15, a chain from 14 to 11, rank 13 that
+// keeps its block, and rank 16 without a part.
+TEST(CallSiteTest, APermutationRunsInItsCyclesAndChains) {
+  Attributes attributes = Psum("chains");
+  attributes["op"] = static_cast<int32_t>(plan::Op::kPermute);
+  attributes["group_size"] = int32_t{7};
+  attributes["groups"] = std::vector<int32_t>{10, 11, 12, 13, 14, 15, 16};
+  attributes["sources"] = std::vector<int32_t>{5, 4, 0, 3, -1, 2, -1};
+  const auto site = Make(attributes);
+  float input = 0, output = 0;
+  auto expect = [&](int rank, int place, const std::vector<int32_t>& members,
+                    const std::vector<int32_t>& sources) {
+    const auto execution = site->MakeExecution(rank, &input, &output);
+    ASSERT_TRUE(execution.ok()) << execution.status().message();
+    const plan::Request& request = execution->call->request;
+    EXPECT_EQ(*execution->members, members) << rank;
+    EXPECT_EQ(request.sources, sources) << rank;
+    EXPECT_EQ(request.rank, place) << rank;
+    EXPECT_EQ(request.num_ranks, static_cast<int>(members.size())) << rank;
+  };
+  expect(10, 0, {10, 12, 15}, {2, 0, 1});
+  expect(12, 1, {10, 12, 15}, {2, 0, 1});
+  expect(15, 2, {10, 12, 15}, {2, 0, 1});
+  expect(11, 0, {11, 14}, {1, -1});
+  expect(14, 1, {11, 14}, {1, -1});
+  expect(13, 0, {13}, {0});
+  expect(16, 0, {16}, {-1});
+  for (const std::vector<int32_t>& wrong :
+       {std::vector<int32_t>{5, 4, 0, 3, -1, 2},
+        {5, 4, 0, 3, -1, 2, 7},
+        {5, 4, 0, 3, -1, 2, -2}}) {
+    attributes["sources"] = wrong;
+    EXPECT_NE(ErrorOf(attributes).find("out of range"), std::string::npos);
+  }
+}
+
 TEST(CallSiteTest, BuffersHaveToBeThoseOfTheLowering) {
   Attributes attributes = Psum("checks");
   attributes["op"] = static_cast<int32_t>(plan::Op::kAllGather);

@@ -57,7 +57,7 @@ nb::dict Groups(const pool::JobRecord& job, int rank) {
   const pool::RankPage& page = job.rank_page(rank);
   nb::dict groups;
   for (int i = 0; i < pool::kMaxChannels; ++i) {
-    if (doorbells.Read(&page.channels[i].ready) == 0) break;
+    if (doorbells.Read(&page.channels[i].version) == 0) break;
     const pool::GroupMembers& group = job.recorder(rank).groups[i];
     std::vector<int> members;
     for (int r = 0; r < job.world_size(); ++r)

@@ -57,6 +57,11 @@ Result<std::shared_ptr<const CallPlan>> PlanCache::Find(const Call& call) {
   return call_plan;
 }
 
+void PlanCache::Clear() {
+  made_.clear();
+  last_ = nullptr;
+}
+
 Result<std::shared_ptr<const CallPlan>> PlanCache::Make(
     const Call& call) const {
   auto call_plan = std::make_shared<CallPlan>();

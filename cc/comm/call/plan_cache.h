@@ -36,6 +36,7 @@ class PlanCache {
   // Returns the plan of calls like this one, and makes it if it is new. Errors:
   // those of plan::MakePlan.
   Result<std::shared_ptr<const CallPlan>> Find(const Call& call);
+  void Clear();
 
  private:
   struct Kind {

@@ -2,6 +2,7 @@
 #define JAX_CXL_COMM_CONNECT_ARENA_H_
 
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <vector>
 
@@ -10,8 +11,7 @@
 
 namespace jax_cxl::comm {
 
-// Allocates ranges of a rank's part of the pool. It frees nothing before the
-// job ends: a group keeps its channel after its first use.
+// Allocates ranges of a rank's part of the pool.
 //
 // Thread-safe: different threads open a rank's CPU and GPU channels.
 class Arena {
@@ -22,10 +22,13 @@ class Arena {
   // kInterferenceBytes. Fails with kResourceExhausted, which says how much is
   // needed and how much is left.
   Result<uint64_t> Allocate(int extent, uint64_t bytes);
+  // Takes back what Allocate returned for as many bytes.
+  void Free(int extent, uint64_t offset, uint64_t bytes);
 
  private:
   std::mutex mutex_;
-  std::vector<pool::Pool::Range> ranges_;  // free rest of each extent
+  // Of each extent: offset and bytes of each free range.
+  std::vector<std::map<uint64_t, uint64_t>> free_;
 };
 
 }  // namespace jax_cxl::comm

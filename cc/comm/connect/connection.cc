@@ -3,7 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <optional>
 #include <utility>
+
+#include "cc/comm/connect/directory.h"
+#include "cc/pool/layout/geometry.h"
 
 namespace jax_cxl::comm {
 namespace {
@@ -16,40 +20,81 @@ constexpr uint64_t kMinPayloadBytes = plan::kSlotAlignment;
 // a pool device.
 constexpr uint64_t kSubmissionsPerArena = 16;
 
+// A rank's arenas.
+struct Arenas {
+  int extents;
+  uint64_t bytes;     // of all together
+  uint64_t smallest;  // bytes
+};
+
+Arenas ArenasOf(const pool::Pool& pool) {
+  Arenas arenas = {pool.num_extents(), 0, std::numeric_limits<uint64_t>::max()};
+  for (int extent = 0; extent < arenas.extents; ++extent) {
+    const uint64_t bytes = pool.arena(extent, 0).bytes;
+    arenas.bytes += bytes;
+    arenas.smallest = std::min(arenas.smallest, bytes);
+  }
+  return arenas;
+}
+
 // Depends on the pool and the options alone, so that all ranks choose the same.
-plan::Geometry ChooseGeometry(const pool::Pool& pool, const Options& options) {
+plan::Geometry ChooseGeometry(const Arenas& arenas, const Options& options) {
   plan::Geometry geometry;
   geometry.num_slots =
       options.num_slots > 0
           ? options.num_slots
           // Two slots per device, so that half of the ring is filled while the
           // other half is read.
-          : std::clamp(2 * pool.num_extents(), options.tuning.num_slots,
+          : std::clamp(2 * arenas.extents, options.tuning.num_slots,
                        pool::kMaxSlots);
-  geometry.num_devices = pool.num_extents();
+  geometry.num_devices = arenas.extents;
   geometry.all_read_bytes = options.tuning.all_read_bytes;
-  uint64_t arena = 0;
-  for (int extent = 0; extent < pool.num_extents(); ++extent)
-    arena += pool.arena(extent, 0).bytes;
   geometry.slot_bytes =
       options.slot_bytes > 0
           ? options.slot_bytes
-          : std::clamp(std::bit_floor(arena / (kGroupsPerArena + 1) /
+          : std::clamp(std::bit_floor(arenas.bytes / (kGroupsPerArena + 1) /
                                       geometry.num_slots),
                        kMinSlotBytes, options.tuning.slot_bytes);
   return geometry;
 }
 
-uint64_t ChoosePayloadBytes(const pool::Pool& pool, uint64_t most) {
-  uint64_t arena = std::numeric_limits<uint64_t>::max();
-  for (int extent = 0; extent < pool.num_extents(); ++extent)
-    arena = std::min(arena, pool.arena(extent, 0).bytes);
+uint64_t ChoosePayloadBytes(const Arenas& arenas, uint64_t most) {
   return std::clamp(
-      std::bit_floor(arena / kSubmissionsPerArena / pool::kCallRing),
+      std::bit_floor(arenas.smallest / kSubmissionsPerArena / pool::kCallRing),
       kMinPayloadBytes, most);
 }
 
+// Returns the most that `channels` channels take of one pool device, if each of
+// a rank's arenas has `bytes`.
+uint64_t BytesOfChannels(const pool::Pool& pool, const Options& options,
+                         uint64_t bytes, uint64_t channels) {
+  const auto extents = static_cast<uint64_t>(pool.num_extents());
+  const Arenas arenas = {pool.num_extents(), extents * bytes, bytes};
+  const plan::Geometry geometry = ChooseGeometry(arenas, options);
+  const uint64_t slots = (geometry.num_slots + extents - 1) / extents;
+  const uint64_t control = pool::ControlBytes(
+      pool.world_size(),
+      ChoosePayloadBytes(arenas, options.tuning.inline_bytes));
+  return channels *
+         (slots * pool::RoundUp(geometry.slot_bytes, pool::kInterferenceBytes) +
+          control);
+}
+
 }  // namespace
+
+uint64_t NeededPoolBytes(const pool::Pool& pool, const Options& options,
+                         uint64_t channels) {
+  constexpr uint64_t kUnit = uint64_t{1} << 20;
+  uint64_t arena = ArenasOf(pool).smallest;
+  // Slots grow with the arenas, up to a limit.
+  for (uint64_t needed = 0;; arena = pool::RoundUp(needed, pool::kPageBytes)) {
+    needed = BytesOfChannels(pool, options, arena, channels);
+    if (needed <= arena) break;
+  }
+  const int world = pool.world_size();
+  return pool.num_extents() *
+         pool::RoundUp(pool::ControlBytes(0, world) + world * arena, kUnit);
+}
 
 Connection::Connection(pool::Pool* pool, const Peers* peers,
                        const Options& options, Group group)
@@ -58,51 +103,103 @@ Connection::Connection(pool::Pool* pool, const Peers* peers,
       group_(std::move(group)),
       key_(HashGroup(group_.members)),
       doorbells_(pool->coherence(), pool->epoch(), &pool->guard()),
-      geometry_(ChooseGeometry(*pool, options)),
-      payload_bytes_(ChoosePayloadBytes(*pool, options.tuning.inline_bytes)),
-      control_bytes_(pool::ControlBytes(static_cast<int>(group_.members.size()),
-                                        payload_bytes_)),
-      found_(group_.members.size()) {}
+      geometry_(ChooseGeometry(ArenasOf(*pool), options)),
+      payload_bytes_(
+          ChoosePayloadBytes(ArenasOf(*pool), options.tuning.inline_bytes)),
+      control_bytes_(pool::ControlBytes(pool->world_size(), payload_bytes_)),
+      blocks_(group_.members.size(), MemberBlock{.doorbells = doorbells_}),
+      slots_(group_.members.size()) {}
 
-Status Connection::Open(Arena* arena, Recorder* recorder) {
-  CXL_ASSIGN_OR_RETURN(place_, AllocateChannel(*pool_, arena, group_, key_,
-                                               geometry_, control_bytes_));
-  place_.payload_bytes = static_cast<uint16_t>(payload_bytes_);
+Result<pool::ChannelPlace> Connection::Allocate(Arena* arena) const {
   CXL_ASSIGN_OR_RETURN(
-      int entry,
+      pool::ChannelPlace place,
+      AllocateChannel(*pool_, arena, group_, key_, geometry_, control_bytes_));
+  place.payload_bytes = static_cast<uint16_t>(payload_bytes_);
+  return place;
+}
+
+void Connection::Take(const pool::ChannelPlace& place) {
+  place_ = place;
+  place_.group = key_;
+  blocks_[group_.self] = {.control = reinterpret_cast<pool::ControlBlock*>(
+                              pool_->At(place.control, control_bytes_)),
+                          .doorbells = doorbells_.From(place.first)};
+  for (int slot = 0; slot < place.num_slots; ++slot)
+    slots_[group_.self][slot] = pool_->At(place.slots[slot], place.slot_bytes);
+  if (rings_ != nullptr) rings_->Replace(group_.self, View(group_.self));
+}
+
+Status Connection::Publish(Recorder* recorder) {
+  CXL_ASSIGN_OR_RETURN(
+      entry_,
       EnterChannel(pool_, doorbells_, group_.members[group_.self], place_));
-  recorder->OpenGroup(entry, group_.members);
+  recorder->OpenGroup(entry_, group_.members);
   return OkStatus();
+}
+
+pool::ChannelPlace Connection::Close(uint64_t most) {
+  CloseChannel(pool_, doorbells_, group_.members[group_.self], entry_);
+  entry_ = -1;
+  place_.first += most + pool::kCallRing + 1;
+  return place_;
+}
+
+// Returns false if the member has no part now.
+Result<bool> Connection::Find(int member) {
+  const int rank = group_.members[member];
+  const std::optional<FoundChannel> found =
+      FindChannel(*pool_, doorbells_, rank, key_);
+  if (!found) return false;
+  CXL_ASSIGN_OR_RETURN(const ChannelMemory memory,
+                       LocateChannel(*pool_, found->place, place_,
+                                     control_bytes_, peers_->Name(rank)));
+  blocks_[member] = {
+      .control = reinterpret_cast<pool::ControlBlock*>(memory.control),
+      .doorbells = doorbells_.From(found->place.first),
+      .entry = found->entry,
+      .version = found->version};
+  slots_[member] = memory.slots;
+  return true;
+}
+
+cpu::RingView Connection::View(int member) const {
+  const MemberBlock& block = blocks_[member];
+  return {.first = block.doorbells.first(),
+          .published = &block.control->published.word,
+          .released = &block.control->released.word,
+          .slots = slots_[member]};
 }
 
 Result<bool> Connection::Connect() {
   if (rings_ != nullptr) return true;
-  for (size_t member = 0; member < found_.size(); ++member) {
-    if (found_[member]) continue;
-    const int rank = group_.members[member];
-    const std::optional<pool::ChannelPlace> place =
-        FindChannel(*pool_, doorbells_, rank, key_);
-    if (!place) return false;
-    CXL_ASSIGN_OR_RETURN(found_[member],
-                         LocateChannel(*pool_, *place, place_, control_bytes_,
-                                       peers_->Name(rank)));
-  }
   std::vector<cpu::RingView> views;
-  for (const std::optional<ChannelMemory>& memory : found_) {
-    auto* block = reinterpret_cast<pool::ControlBlock*>(memory->control);
-    blocks_.push_back(block);
-    views.push_back(
-        {&block->published.word, &block->released.word, memory->slots});
+  for (int member = 0; member < static_cast<int>(blocks_.size()); ++member) {
+    if (blocks_[member].control == nullptr) {
+      CXL_ASSIGN_OR_RETURN(const bool found, Find(member));
+      if (!found) return false;
+    }
+    views.push_back(View(member));
   }
   rings_ = std::make_unique<cpu::Rings>(doorbells_, std::move(views),
                                         group_.self, geometry_.num_slots);
   return true;
 }
 
+Status Connection::FollowMoves() {
+  for (int member = 0; member < static_cast<int>(blocks_.size()); ++member) {
+    if (blocks_[member].control == nullptr || !blocks_[member].Moved())
+      continue;
+    CXL_ASSIGN_OR_RETURN(const bool found, Find(member));
+    if (found && rings_ != nullptr) rings_->Replace(member, View(member));
+  }
+  return OkStatus();
+}
+
 std::vector<int> Connection::Missing() const {
   std::vector<int> missing;
-  for (size_t member = 0; member < found_.size(); ++member)
-    if (!found_[member]) missing.push_back(static_cast<int>(member));
+  for (size_t member = 0; member < blocks_.size(); ++member)
+    if (blocks_[member].control == nullptr)
+      missing.push_back(static_cast<int>(member));
   return missing;
 }
 

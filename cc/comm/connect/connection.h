@@ -1,16 +1,17 @@
 #ifndef JAX_CXL_COMM_CONNECT_CONNECTION_H_
 #define JAX_CXL_COMM_CONNECT_CONNECTION_H_
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "cc/base/status.h"
 #include "cc/comm/call/call.h"
 #include "cc/comm/call/options.h"
 #include "cc/comm/connect/arena.h"
-#include "cc/comm/connect/directory.h"
+#include "cc/comm/connect/member_block.h"
 #include "cc/comm/health/peers.h"
 #include "cc/comm/record/recorder.h"
 #include "cc/engine/cpu/executor.h"
@@ -21,8 +22,14 @@
 
 namespace jax_cxl::comm {
 
-// The memory of one channel as one member sees it. Allocates this member's
-// part, publishes its place, and finds the parts of the other members.
+// Returns the bytes of a pool like this one in which the memory of every rank
+// suffices for so many channels.
+uint64_t NeededPoolBytes(const pool::Pool& pool, const Options& options,
+                         uint64_t channels);
+
+// The memory of one channel as one member sees it. Publishes the place of this
+// member's part, and finds the parts of the other members. Each member may give
+// its part back and take another one later (cc/pool/layout/channel_layout.h).
 //
 // Not thread-safe.
 class Connection {
@@ -30,13 +37,26 @@ class Connection {
   Connection(pool::Pool* pool, const Peers* peers, const Options& options,
              Group group);
 
-  // Allocates this member's part. Fails with kResourceExhausted.
-  Status Open(Arena* arena, Recorder* recorder);
+  // Allocates memory for this member's part. All groups of a job can use it.
+  // Fails with kResourceExhausted.
+  Result<pool::ChannelPlace> Allocate(Arena* arena) const;
+
+  // Makes `place` this member's part. The other members do not know it before
+  // Publish, so that the words can be initialized.
+  void Take(const pool::ChannelPlace& place);
+  // Fails with kResourceExhausted.
+  Status Publish(Recorder* recorder);
+  // Takes this member's part from the group. No word of its control block has a
+  // larger value than `most`. Returns the place for the next group.
+  pool::ChannelPlace Close(uint64_t most);
+  bool open() const { return entry_ >= 0; }
 
   // Looks for the members that are not found yet. Returns true when all are
   // found. Errors: kMismatch (a member has other slots), kDataLoss (a place
   // outside the pool).
   Result<bool> Connect();
+  // Looks for the members whose part has moved. The same errors.
+  Status FollowMoves();
 
   // Returns the members that are not found yet.
   std::vector<int> Missing() const;
@@ -47,12 +67,15 @@ class Connection {
   const plan::Geometry& geometry() const { return geometry_; }
   const pool::Doorbells& doorbells() const { return doorbells_; }
   uint64_t payload_bytes() const { return payload_bytes_; }
-
-  // Valid once connected:
-  const std::vector<pool::ControlBlock*>& blocks() const { return blocks_; }
+  const std::vector<MemberBlock>& blocks() const { return blocks_; }
+  const MemberBlock& own() const { return blocks_[group_.self]; }
+  // Valid once connected.
   cpu::Rings* rings() const { return rings_.get(); }
 
  private:
+  Result<bool> Find(int member);
+  cpu::RingView View(int member) const;
+
   pool::Pool* pool_;
   const Peers* peers_;
   Group group_;
@@ -63,8 +86,9 @@ class Connection {
   uint64_t control_bytes_;
 
   pool::ChannelPlace place_ = {};  // of this member's part
-  std::vector<std::optional<ChannelMemory>> found_;
-  std::vector<pool::ControlBlock*> blocks_;
+  int entry_ = -1;                 // of the directory; -1: closed
+  std::vector<MemberBlock> blocks_;
+  std::vector<std::array<std::byte*, pool::kMaxSlots>> slots_;
   std::unique_ptr<cpu::Rings> rings_;
 };
 

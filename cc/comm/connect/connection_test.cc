@@ -25,8 +25,8 @@ class ConnectionTest : public testing::Test {
                                         options, group);
   }
   void Open(Connection& connection, int rank) {
-    const Status status = connection.Open(world_.endpoint(rank).arena(),
-                                          world_.endpoint(rank).recorder());
+    connection.Take(OrDie(connection.Allocate(world_.endpoint(rank).arena())));
+    const Status status = connection.Publish(world_.endpoint(rank).recorder());
     ASSERT_TRUE(status.ok()) << status.message();
   }
   // Polls several times: without coherence, a dropped cache line may have come

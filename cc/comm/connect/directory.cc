@@ -4,7 +4,48 @@
 #include <cstring>
 #include <mutex>
 
+#include "cc/pool/layout/geometry.h"
+#include "cc/pool/layout/words.h"
+
 namespace jax_cxl::comm {
+
+namespace {
+
+bool IsOpen(uint64_t version) { return version % 2 != 0; }
+
+uint64_t Stride(uint64_t slot_bytes) {
+  return pool::RoundUp(slot_bytes, pool::kInterferenceBytes);
+}
+
+// One mutex for all ranks of the process, because channels are opened rarely.
+std::mutex& DirectoryMutex() {
+  static std::mutex& mutex = *new std::mutex;
+  return mutex;
+}
+
+// Allocates the control block and the slots of `place`, from pool device `home`
+// on. Offsets that are not allocated stay 0, which is the pool's header.
+Status AllocateParts(int extents, int home, Arena* arena,
+                     uint64_t control_bytes, pool::ChannelPlace* place) {
+  CXL_ASSIGN_OR_RETURN(place->control, arena->Allocate(home, control_bytes));
+  // Slots of one device are adjacent, so that two of them can serve as one
+  // larger slot.
+  const uint64_t stride = Stride(place->slot_bytes);
+  const int num_slots = place->num_slots;
+  for (int first = 0; first < std::min(extents, num_slots); ++first) {
+    const uint64_t slots = (num_slots - first - 1) / extents + 1;
+    CXL_ASSIGN_OR_RETURN(
+        uint64_t offset,
+        arena->Allocate((home + first) % extents, slots * stride));
+    for (int slot = first; slot < num_slots; slot += extents) {
+      place->slots[slot] = offset;
+      offset += stride;
+    }
+  }
+  return OkStatus();
+}
+
+}  // namespace
 
 Result<pool::ChannelPlace> AllocateChannel(const pool::Pool& pool, Arena* arena,
                                            const Group& group, uint64_t key,
@@ -22,22 +63,13 @@ Result<pool::ChannelPlace> AllocateChannel(const pool::Pool& pool, Arena* arena,
 
   pool::ChannelPlace place = {};
   place.group = key;
-  CXL_ASSIGN_OR_RETURN(place.control, arena->Allocate(home, control_bytes));
   place.slot_bytes = static_cast<uint32_t>(geometry.slot_bytes);
   place.num_slots = static_cast<uint16_t>(geometry.num_slots);
-  // Slots of one device are adjacent, so that two of them can serve as one
-  // larger slot.
-  const uint64_t stride = (geometry.slot_bytes + pool::kInterferenceBytes - 1) /
-                          pool::kInterferenceBytes * pool::kInterferenceBytes;
-  for (int first = 0; first < std::min(extents, geometry.num_slots); ++first) {
-    const uint64_t slots = (geometry.num_slots - first - 1) / extents + 1;
-    CXL_ASSIGN_OR_RETURN(
-        uint64_t offset,
-        arena->Allocate((home + first) % extents, slots * stride));
-    for (int slot = first; slot < geometry.num_slots; slot += extents) {
-      place.slots[slot] = offset;
-      offset += stride;
-    }
+  const Status allocated =
+      AllocateParts(extents, home, arena, control_bytes, &place);
+  if (!allocated.ok()) {
+    FreeChannel(pool, arena, group.members[group.self], place, control_bytes);
+    return allocated;
   }
   // The pool is not all zeros. Doorbells carry the job's epoch, but epochs
   // repeat. So the owner clears the words that peers poll before it publishes
@@ -48,31 +80,55 @@ Result<pool::ChannelPlace> AllocateChannel(const pool::Pool& pool, Arena* arena,
   return place;
 }
 
+void FreeChannel(const pool::Pool& pool, Arena* arena, int rank,
+                 const pool::ChannelPlace& place, uint64_t control_bytes) {
+  auto free = [&](uint64_t offset, uint64_t bytes) {
+    for (int extent = 0; extent < pool.num_extents(); ++extent) {
+      const pool::Pool::Range range = pool.arena(extent, rank);
+      if (offset - range.offset < range.bytes)
+        arena->Free(extent, offset, bytes);
+    }
+  };
+  free(place.control, control_bytes);
+  for (int slot = 0; slot < place.num_slots; ++slot)
+    free(place.slots[slot], Stride(place.slot_bytes));
+}
+
 Result<int> EnterChannel(pool::Pool* pool, const pool::Doorbells& doorbells,
                          int rank, const pool::ChannelPlace& place) {
-  // One mutex for all ranks of the process, because channels are opened rarely.
-  static std::mutex& mutex = *new std::mutex;
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(DirectoryMutex());
   pool::ChannelEntry* channels = pool->rank_page(rank)->channels;
   for (int i = 0; i < pool::kMaxChannels; ++i) {
     pool::ChannelEntry& entry = channels[i];
-    if (doorbells.Read(&entry.ready) != 0) continue;
-    entry.place = place;
+    const uint64_t version = doorbells.Read(&entry.version);
+    if (IsOpen(version)) continue;
+    pool::StoreWords(&entry.place, place);
     pool->coherence().PublishPayload(&entry.place, sizeof(place));
-    doorbells.Ring(&entry.ready, 1);
+    doorbells.Ring(&entry.version, version + 1);
     return i;
   }
-  return Error(Code::kResourceExhausted, "a rank can be a member of at most ",
-               pool::kMaxChannels, " different groups");
+  return Error(Code::kResourceExhausted, "a rank can use at most ",
+               pool::kMaxChannels, " different groups at a time");
 }
 
-std::optional<pool::ChannelPlace> FindChannel(const pool::Pool& pool,
-                                              const pool::Doorbells& doorbells,
-                                              int rank, uint64_t group) {
+void CloseChannel(pool::Pool* pool, const pool::Doorbells& doorbells, int rank,
+                  int index) {
+  std::lock_guard lock(DirectoryMutex());
+  uint64_t* version = &pool->rank_page(rank)->channels[index].version;
+  doorbells.Ring(version, doorbells.Read(version) + 1);
+}
+
+std::optional<FoundChannel> FindChannel(const pool::Pool& pool,
+                                        const pool::Doorbells& doorbells,
+                                        int rank, uint64_t group) {
   for (const pool::ChannelEntry& entry : pool.rank_page(rank)->channels) {
-    if (doorbells.Read(&entry.ready) == 0) break;
-    const pool::ChannelPlace place = pool.coherence().AcquireCopy(entry.place);
-    if (place.group == group) return place;
+    const uint64_t version = doorbells.Read(&entry.version);
+    if (version == 0) break;
+    if (!IsOpen(version)) continue;
+    const auto place = pool.coherence().AcquireWords(entry.place);
+    if (place.group != group || doorbells.Read(&entry.version) != version)
+      continue;
+    return FoundChannel{&entry.version, version, place};
   }
   return std::nullopt;
 }
@@ -90,7 +146,8 @@ Result<ChannelMemory> LocateChannel(const pool::Pool& pool,
                  " of ", expected.slot_bytes,
                  ": set JAX_CXL_SLOT_BYTES and JAX_CXL_NUM_SLOTS alike on all "
                  "processes");
-  bool inside = true;
+  // Words of the control block count on from here, to 48 bits.
+  bool inside = place.first <= pool::kValueMask / 2;
   auto locate = [&](uint64_t offset, uint64_t bytes) {
     std::byte* at = offset % pool::kInterferenceBytes == 0
                         ? pool.At(offset, bytes)

@@ -17,25 +17,41 @@
 namespace jax_cxl::comm {
 
 // Allocates a member's part of a channel, clears it, and returns its place.
-// Fails with kResourceExhausted.
+// Fails with kResourceExhausted, and then allocates nothing.
 Result<pool::ChannelPlace> AllocateChannel(const pool::Pool& pool, Arena* arena,
                                            const Group& group, uint64_t key,
                                            const plan::Geometry& geometry,
                                            uint64_t control_bytes);
 
+// Returns to the arena what AllocateChannel allocated.
+void FreeChannel(const pool::Pool& pool, Arena* arena, int rank,
+                 const pool::ChannelPlace& place, uint64_t control_bytes);
+
 // A rank's directory of its channels, in its page of the pool. The functions
 // are thread-safe.
 
-// Appends `place` to the directory of `rank`, a rank of this process. Returns
-// the index of the entry. Fails with kResourceExhausted.
+// Writes `place` to an entry of the directory of `rank`, a rank of this
+// process, and opens the entry. Returns its index. Fails with
+// kResourceExhausted.
 Result<int> EnterChannel(pool::Pool* pool, const pool::Doorbells& doorbells,
                          int rank, const pool::ChannelPlace& place);
 
+// Closes an entry. Other members then look for another place of its group.
+void CloseChannel(pool::Pool* pool, const pool::Doorbells& doorbells, int rank,
+                  int index);
+
+// An open entry of a directory.
+struct FoundChannel {
+  const uint64_t* entry;  // its version
+  uint64_t version;
+  pool::ChannelPlace place;  // not checked
+};
+
 // Returns the entry of `group` in the directory of `rank`, or nothing if that
-// rank has not opened the channel yet. The entry is not checked.
-std::optional<pool::ChannelPlace> FindChannel(const pool::Pool& pool,
-                                              const pool::Doorbells& doorbells,
-                                              int rank, uint64_t group);
+// rank has no memory for the channel now.
+std::optional<FoundChannel> FindChannel(const pool::Pool& pool,
+                                        const pool::Doorbells& doorbells,
+                                        int rank, uint64_t group);
 
 // The addresses of a channel's place in this process.
 struct ChannelMemory {

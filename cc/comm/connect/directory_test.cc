@@ -132,10 +132,10 @@ TEST_F(DirectoryTest, EntriesAreFoundByTheirKey) {
   EXPECT_EQ(OrDie(EnterChannel(pool_.get(), doorbells(), 1, place)), 1);
   const auto first = FindChannel(*pool_, doorbells(), 1, kKey);
   ASSERT_TRUE(first);
-  EXPECT_EQ(first->num_slots, geometry_.num_slots);
+  EXPECT_EQ(first->place.num_slots, geometry_.num_slots);
   const auto second = FindChannel(*pool_, doorbells(), 1, kKey + 1);
   ASSERT_TRUE(second);
-  EXPECT_EQ(second->num_slots, 5);
+  EXPECT_EQ(second->place.num_slots, 5);
   EXPECT_FALSE(FindChannel(*pool_, doorbells(), 1, kKey + 2));
   // Every rank has its own directory.
   EXPECT_FALSE(FindChannel(*pool_, doorbells(), 2, kKey));

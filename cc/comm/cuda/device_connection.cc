@@ -130,12 +130,12 @@ Result<bool> DeviceConnection::Connect() {
   for (size_t member = 0; member < members_.size(); ++member) {
     if (controls_[member] != nullptr) continue;
     const int rank = group_.members[member];
-    const std::optional<pool::ChannelPlace> place =
+    const std::optional<FoundChannel> found =
         FindChannel(*pool_, doorbells_, rank, key_);
-    if (!place) return false;
+    if (!found) return false;
     CXL_ASSIGN_OR_RETURN(
         const ChannelMemory memory,
-        LocateChannel(*pool_, *place, place_, sizeof(cuda::DeviceControl),
+        LocateChannel(*pool_, found->place, place_, sizeof(cuda::DeviceControl),
                       peers_->Name(rank)));
     auto* control = reinterpret_cast<cuda::DeviceControl*>(memory.control);
     cuda::MemberView& view = members_[member];

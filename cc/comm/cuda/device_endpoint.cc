@@ -22,6 +22,17 @@ int DefaultFlushThreads() {
   return std::clamp(CPU_COUNT(&cores) / kCoresEach, 1, kMost);
 }
 
+// Executes a permutation in which the rank has no part but its own.
+Status PermuteAlone(const Call& call, cudaStream_t stream) {
+  const uint64_t bytes = plan::OutputBytes(call.request);
+  const cudaError_t error =
+      call.request.sources[0] < 0
+          ? cudaMemsetAsync(call.output, 0, bytes, stream)
+          : cudaMemcpyAsync(call.output, call.input, bytes,
+                            cudaMemcpyDeviceToDevice, stream);
+  return cuda::CudaStatus(error, "a permutation without peers");
+}
+
 }  // namespace
 
 DeviceEndpoint::DeviceEndpoint(pool::Pool* pool, Peers* peers, Endpoint* host,
@@ -112,6 +123,10 @@ Status DeviceEndpoint::Reserve(const plan::Request& request) {
 Result<cudaStream_t> DeviceEndpoint::EnqueueLocked(
     const std::vector<int32_t>& members, const Call& call, bool aside,
     cudaStream_t stream) {
+  if (members.size() == 1 && call.request.op == plan::Op::kPermute) {
+    CXL_RETURN_IF_ERROR(PermuteAlone(call, stream));
+    return stream;
+  }
   if (!direct_) {
     CXL_RETURN_IF_ERROR(host_path_.Enqueue(members, call, stream));
     return stream;

@@ -114,7 +114,7 @@ Status Peers::Identify(const std::vector<int>& local,
           static_cast<int>(syscall(SYS_pidfd_open, info.process.pid, 0));
       // There is no such process, or a later one has the same pid.
       if ((peer->pidfd < 0 && errno == ESRCH) || HasEnded(info.process))
-        peer->lost = true;
+        peer->lost = peer->ended = true;
     }
     peers_.push_back(std::move(peer));
   }
@@ -149,6 +149,7 @@ void Peers::Watch() {
       for (size_t i = 1; i < watched.size(); ++i) {
         if (watched[i].revents == 0) continue;
         owners[i]->lost = true;
+        owners[i]->ended = true;
         watched[i].fd = -1;  // poll skips it from now on
       }
     }

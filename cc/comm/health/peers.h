@@ -40,6 +40,9 @@ class Peers {
 
   // Fails with kPeerLost once the rank's process has ended.
   Status Alive(int rank) const;
+  // Returns true once the rank's process has certainly ended, so that it reads
+  // nothing any more. A heartbeat that stopped does not say that.
+  bool Ended(int rank) const { return peers_[rank]->ended; }
   // The clock for waits. It stands still while this process is stopped: if this
   // process and its peers have been stopped together, no peer was late.
   AwakeClock::Base::time_point AwakeTime() const { return awake_.Now(); }
@@ -83,6 +86,7 @@ class Peers {
     uint64_t last_beat = 0;
     std::atomic<double> last_change_s{0};
     std::atomic<bool> lost{false};
+    std::atomic<bool> ended{false};
     std::string name;
     ProcessIdentity process = {};
     std::string host;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cc/base/text.h"
+#include "cc/comm/health/wait_monitor.h"
 #include "cc/pool/layout/words.h"
 
 namespace jax_cxl::comm {
@@ -92,6 +93,8 @@ void StallDetector::Publish(const std::vector<UnmatchedCall>& calls,
       entry.waits_for[member / 64] |= uint64_t{1} << member % 64;
     if (unmatched.call->submitted < oldest->call->submitted)
       oldest = &unmatched;
+    entry.needs_pool_bytes =
+        std::max(entry.needs_pool_bytes, unmatched.needed_pool_bytes);
   }
   entry.started = started;
   std::snprintf(entry.call, sizeof(entry.call), "%s",
@@ -127,7 +130,29 @@ std::vector<StallDetector::StalledRank> StallDetector::FindWaitCycle() const {
   return cycle;
 }
 
+Status StallDetector::ReportMemory(
+    const std::vector<StalledRank>& cycle) const {
+  int rank = -1;
+  uint64_t needed = 0;
+  auto look_at = [&](int candidate) {
+    const auto entry =
+        pool_->coherence().AcquireWords(pool_->rank_page(candidate)->stall);
+    if (entry.needs_pool_bytes <= needed) return;
+    needed = entry.needs_pool_bytes;
+    rank = candidate;
+  };
+  look_at(rank_);
+  for (const StalledRank& stalled : cycle) look_at(stalled.rank);
+  if (rank < 0) return OkStatus();
+  return Error(Code::kResourceExhausted, peers_->Name(rank), " waits for ",
+               LacksMemory(needed),
+               ". The ranks wait for each other, so that none of these groups "
+               "can give its memory back")
+      .With(peers_->Identity(rank));
+}
+
 Status StallDetector::Report(const std::vector<StalledRank>& cycle) const {
+  CXL_RETURN_IF_ERROR(ReportMemory(cycle));
   auto call_of = [&](int rank) {
     const auto entry =
         pool_->coherence().AcquireWords(pool_->rank_page(rank)->stall);

@@ -17,6 +17,8 @@ namespace jax_cxl::comm {
 struct UnmatchedCall {
   const std::vector<int32_t>* members = nullptr;
   const Call* call = nullptr;
+  // Not 0: the call waits for memory of this rank (wait_monitor.h).
+  uint64_t needed_pool_bytes = 0;
 };
 
 // Detects that ranks wait for each other forever. This happens if they run
@@ -47,8 +49,9 @@ class StallDetector {
   // Call it now and then while nothing makes progress. `calls` has an entry for
   // each group in which the rank has calls. An entry without a `call` means
   // that a call is being executed, so the rank has not stalled. `started`
-  // counts the collectives that the rank has ever started. Fails with kMismatch
-  // if the ranks can never continue.
+  // counts the collectives that the rank has ever started. Fails if the ranks
+  // can never continue: with kResourceExhausted if one of them waits for
+  // memory, otherwise with kMismatch.
   Status Check(Clock::time_point now, const std::vector<UnmatchedCall>& calls,
                uint64_t started);
 
@@ -65,6 +68,7 @@ class StallDetector {
   // unless all of them have stalled.
   std::vector<StalledRank> FindWaitCycle() const;
   Status Report(const std::vector<StalledRank>& cycle) const;
+  Status ReportMemory(const std::vector<StalledRank>& cycle) const;
 
   pool::Pool* pool_;
   Peers* peers_;

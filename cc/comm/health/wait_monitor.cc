@@ -7,6 +7,7 @@
 
 #include "cc/comm/health/blocking_rank.h"
 #include "cc/comm/record/recorder.h"
+#include "cc/pool/layout/geometry.h"
 
 namespace jax_cxl::comm {
 namespace {
@@ -20,6 +21,13 @@ double Seconds(Clock::duration duration) {
 
 }  // namespace
 
+std::string LacksMemory(uint64_t needed_pool_bytes) {
+  return "memory of the pool, which is too small for all groups of ranks that "
+         "this rank uses at the same time: a pool of " +
+         pool::FormatBytes(needed_pool_bytes) +
+         " is large enough (?size= in its URI)";
+}
+
 WaitMonitor::WaitMonitor(const pool::Pool* pool, const Peers* peers,
                          const Options& options, const Group& group)
     : pool_(pool), peers_(peers), options_(options), group_(group) {}
@@ -30,6 +38,10 @@ WaitMonitor::LateWait WaitMonitor::DescribeWait(const Wait& wait,
   text << peers_->Name(group_.members[group_.self]) << " has waited "
        << std::round(10 * waited) / 10 << " s in " << DescribeText(*wait.call)
        << " for ";
+  if (wait.needed_pool_bytes > 0) {
+    text << LacksMemory(wait.needed_pool_bytes);
+    return {text.str(), {}, -1};
+  }
   for (size_t i = 0; i < wait.members.size(); ++i)
     text << (i > 0 ? ", " : "")
          << peers_->Name(group_.members[wait.members[i]]);
@@ -92,7 +104,9 @@ Status WaitMonitor::CheckTime(const Wait& wait, double waited,
     // The blocking rank may have given up meanwhile, and then is in no call.
     // Its own error names the rank that blocks it.
     if (late.rank >= 0) CXL_RETURN_IF_ERROR(peers_->GaveUp(late.rank));
-    return Error(Code::kDeadlineExceeded, late.text,
+    const Code code = wait.needed_pool_bytes > 0 ? Code::kResourceExhausted
+                                                 : Code::kDeadlineExceeded;
+    return Error(code, late.text,
                  "; gave up after JAX_CXL_TIMEOUT = ", options_.timeout_s, " s")
         .With(late.details)
         .With("last", late.rank < 0 ? std::string()

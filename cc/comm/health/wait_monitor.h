@@ -26,6 +26,9 @@ struct Wait {
   // Some of `members` may have sent all that the call needs, unless the call
   // has made no progress for this long.
   double certain_after_s = 0;
+  // Not 0: the call waits for memory of this rank, and for no member. A pool of
+  // this many bytes would have enough.
+  uint64_t needed_pool_bytes = 0;
 };
 
 // Watches the waits of one member of a group. It warns of late peers, and
@@ -38,7 +41,8 @@ class WaitMonitor {
               const Options& options, const Group& group);
 
   // `now` is Peers::AwakeTime. Errors: kPeerLost, kMismatch, kDeadlineExceeded,
-  // kDataLoss, or the error of a peer that gave up.
+  // kResourceExhausted (memory of this rank did not become free), kDataLoss, or
+  // the error of a peer that gave up.
   Status Check(const Wait& wait, Clock::time_point now);
 
  private:
@@ -69,6 +73,9 @@ class WaitMonitor {
   // Since when a program has failed on a member of that wait, and not here.
   std::optional<Clock::time_point> failed_since_;
 };
+
+// Returns a text for messages about a call that waits for memory of its rank.
+std::string LacksMemory(uint64_t needed_pool_bytes);
 
 }  // namespace jax_cxl::comm
 

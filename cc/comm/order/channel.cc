@@ -1,5 +1,6 @@
 #include "cc/comm/order/channel.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "cc/base/ticks.h"
@@ -9,14 +10,50 @@ namespace jax_cxl::comm {
 Channel::Channel(pool::Pool* pool, Peers* peers, Recorder* recorder,
                  const Options& options, Group group)
     : pool_(pool),
+      peers_(peers),
       recorder_(recorder),
       connection_(pool, peers, options, std::move(group)),
       plan_cache_(connection_.geometry(), connection_.payload_bytes()),
       wait_monitor_(pool, peers, options, connection_.group()),
       past_caches_bytes_(options.tuning.past_caches_bytes) {}
 
-Status Channel::Open(Arena* arena) {
-  return connection_.Open(arena, recorder_);
+Status Channel::Open(const pool::ChannelPlace& place) {
+  connection_.Take(place);
+  if (negotiation_) {
+    connection_.rings()->Publish(rounds_);
+    connection_.rings()->Release(rounds_);
+    negotiation_->Move();
+    CXL_RETURN_IF_ERROR(connection_.FollowMoves());
+  }
+  return connection_.Publish(recorder_);
+}
+
+bool Channel::CanClose() const {
+  if (!idle() || !open()) return false;
+  for (size_t member = 0; member < members().size(); ++member) {
+    const MemberBlock& block = connection_.blocks()[member];
+    if (static_cast<int>(member) == connection_.group().self) continue;
+    // After a member has finished all calls here, its word may count the calls
+    // of another group. Their number is larger.
+    if (block.control != nullptr &&
+        block.doorbells.Read(&block.control->finished.word) >= finished_)
+      continue;
+    if (!peers_->Ended(RankOf(static_cast<int>(member)))) return false;
+  }
+  return true;
+}
+
+pool::ChannelPlace Channel::Close() {
+  const uint64_t most = negotiation_ ? negotiation_->most() : 0;
+  plan_cache_.Clear();
+  return connection_.Close(std::max({rounds_, finished_, most}));
+}
+
+// Without these words no member could take memory from the group.
+void Channel::TellFinished() {
+  const MemberBlock& own = connection_.own();
+  own.doorbells.Ring(&own.control->finished.word, finished_);
+  told_finished_ = finished_;
 }
 
 Status Channel::AddCall(std::unique_ptr<Call>& call) {
@@ -32,20 +69,23 @@ Status Channel::AddCall(std::unique_ptr<Call>& call) {
 }
 
 Result<bool> Channel::Connect() {
+  if (!open()) return false;
   if (negotiation_) return true;
   if (waiting_.empty()) return false;
   CXL_ASSIGN_OR_RETURN(const bool connected, connection_.Connect());
   if (!connected) return false;
   negotiation_ = std::make_unique<Negotiation>(
-      connection_.doorbells(), connection_.blocks(), connection_.group(),
-      connection_.payload_bytes());
+      connection_.blocks(), connection_.group(), connection_.payload_bytes());
   for (; !waiting_.empty(); waiting_.pop_front())
     negotiation_->Submit(std::move(waiting_.front()));
   return true;
 }
 
 Result<bool> Channel::Progress(std::vector<Finished>* finished) {
+  const size_t before = finished->size();
   Result<bool> moved = TryProgress(finished);
+  finished_ += finished->size() - before;
+  if (finished_ != told_finished_ && moved.ok()) TellFinished();
   at_once_ = false;
   return moved;
 }
@@ -121,6 +161,7 @@ std::vector<int> Channel::WaitingFor() const {
     return execution_ && execution_->waiting_for() >= 0
                ? std::vector<int>{execution_->waiting_for()}
                : std::vector<int>{};
+  if (!open()) return {};
   return negotiation_ ? negotiation_->WaitingFor() : connection_.Missing();
 }
 
@@ -133,11 +174,18 @@ const Call* Channel::oldest() const {
 Status Channel::CheckPeers(Clock::time_point now) {
   const Call* call = oldest();
   if (call == nullptr) return OkStatus();
+  // No member moves before all members have finished the call.
+  if (!current_) CXL_RETURN_IF_ERROR(connection_.FollowMoves());
   const std::vector<int> members = WaitingFor();
   recorder_->Wait(call->number, members.empty() ? -1 : RankOf(members[0]));
   const uint64_t steps = execution_ ? execution_->steps_done() : 0;
   const uint64_t moved = (rounds_ << 32) + steps;
-  return wait_monitor_.Check({call, members, current_ != nullptr, moved}, now);
+  return wait_monitor_.Check({.call = call,
+                              .members = members,
+                              .started = current_ != nullptr,
+                              .progress = moved,
+                              .needed_pool_bytes = needed_pool()},
+                             now);
 }
 
 void Channel::Fail(const Status& status, std::vector<Finished>* finished) {

@@ -34,8 +34,20 @@ class Channel {
   Channel(pool::Pool* pool, Peers* peers, Recorder* recorder,
           const Options& options, Group group);
 
-  // Allocates this member's part of the channel and publishes its place.
-  Status Open(Arena* arena);
+  // A channel executes calls while it is open: while it has memory for this
+  // member's part. Until then calls wait in it.
+  bool open() const { return connection_.open(); }
+  // Allocates memory that any channel can use. Fails with kResourceExhausted.
+  Result<pool::ChannelPlace> Allocate(Arena* arena) const {
+    return connection_.Allocate(arena);
+  }
+  // Takes memory for this member's part, and publishes its place.
+  Status Open(const pool::ChannelPlace& place);
+  // Returns true if this member needs its part no more: it has no call, and
+  // every other member that lives has finished all calls that this one has.
+  bool CanClose() const;
+  // Takes the memory from the channel, for another channel. Requires CanClose.
+  pool::ChannelPlace Close();
 
   // Takes a call that this rank has started. On error, no rank can execute the
   // call, and it stays with the caller.
@@ -55,6 +67,13 @@ class Channel {
   // A key of the channel, the same on all members.
   uint64_t key() const { return connection_.key(); }
   bool idle() const { return waiting_.empty() && !current_ && !pending(); }
+  // When the channel last got a call, as its owner counts.
+  uint64_t last_use() const { return last_use_; }
+  void set_last_use(uint64_t use) { last_use_ = use; }
+  // Not 0 while the channel waits for memory: the bytes of a pool that would
+  // have enough.
+  uint64_t needed_pool() const { return open() ? 0 : needed_pool_bytes_; }
+  void set_needed_pool(uint64_t bytes) { needed_pool_bytes_ = bytes; }
   // The oldest call if all calls wait for other members to start them; else
   // null.
   const Call* unmatched() const { return current_ ? nullptr : oldest(); }
@@ -75,8 +94,10 @@ class Channel {
   const Call* oldest() const;
   uint64_t ReleasedCalls();
   void RecordStart(const Call& call);
+  void TellFinished();
 
   pool::Pool* pool_;
+  const Peers* peers_;
   Recorder* recorder_;
   Connection connection_;
   PlanCache plan_cache_;
@@ -93,6 +114,12 @@ class Channel {
   std::unique_ptr<Call> current_;
   std::optional<cpu::Execution> execution_;
   uint64_t rounds_ = 0;  // rounds of all finished calls
+  // Calls that this member has finished, and how many of them its control block
+  // tells the others.
+  uint64_t finished_ = 0;
+  uint64_t told_finished_ = 0;
+  uint64_t needed_pool_bytes_ = 0;
+  uint64_t last_use_ = 0;
 
   // The ends, in rounds, of calls that some peer may not have passed yet.
   std::deque<uint64_t> call_ends_;

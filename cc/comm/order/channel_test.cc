@@ -40,7 +40,8 @@ class ChannelTest : public testing::Test {
   }
 
   void Open(int rank) {
-    const Status status = channels_[rank]->Open(world_.endpoint(rank).arena());
+    const Status status = channels_[rank]->Open(
+        OrDie(channels_[rank]->Allocate(world_.endpoint(rank).arena())));
     ASSERT_TRUE(status.ok()) << status.message();
   }
 

@@ -19,14 +19,12 @@ constexpr uint64_t kMaxMatchEntries = uint64_t{1} << 18;
 
 }  // namespace
 
-Negotiation::Negotiation(const pool::Doorbells& doorbells,
-                         const std::vector<pool::ControlBlock*>& blocks,
+Negotiation::Negotiation(const std::vector<MemberBlock>& blocks,
                          const Group& group, uint64_t payload_bytes)
-    : doorbells_(doorbells),
-      blocks_(blocks),
+    : blocks_(blocks),
       group_(group),
       payload_bytes_(payload_bytes),
-      submissions_(doorbells, blocks, group, payload_bytes) {}
+      submissions_(blocks, group, payload_bytes) {}
 
 void Negotiation::Submit(StartedCall started) {
   Match* match = Find(started.call->identity);
@@ -114,7 +112,6 @@ Negotiation::Match* Negotiation::Add(uint64_t identity) {
     spare_.pop_back();
   }
   match->identity = identity;
-  match->taken = false;
   match->lacks_payload = false;
   match->num_submitted = 0;
   match->submitted.assign(size(), false);
@@ -187,25 +184,22 @@ void Negotiation::KeepPayload(Match* match, int member,
 
 Status Negotiation::OnComplete(Match* match, std::vector<Finished>* finished,
                                cpu::Traffic* traffic) {
-  if (!match->taken && !match->mine.call_plan->eager) {
+  if (!match->mine.call_plan->eager) {
     if (leads()) complete_.push_back(match);
     return OkStatus();
   }
-  if (!match->taken) {
-    const Call& call = *match->mine.call;
-    if (match->lacks_payload) {
-      const int missing = cpu::MissingPayload(match->mine.call_plan->plan,
-                                              group_.self, match->payloads);
-      if (missing >= 0)
-        return submissions_.Corrupt(missing, "a submission without its data");
-    }
-    CXL_RETURN_IF_ERROR(cpu::RetrievePayloads(
-        match->mine.call_plan->plan, call.dtype, call.reduce_op, group_.self,
-        match->payloads, call.input, call.output, &sources_, traffic,
-        call.rows.get()));
-    finished->push_back({Take(match).call, OkStatus()});
+  const Call& call = *match->mine.call;
+  if (match->lacks_payload) {
+    const int missing = cpu::MissingPayload(match->mine.call_plan->plan,
+                                            group_.self, match->payloads);
+    if (missing >= 0)
+      return submissions_.Corrupt(missing, "a submission without its data");
   }
-  Remove(match);
+  CXL_RETURN_IF_ERROR(cpu::RetrievePayloads(
+      match->mine.call_plan->plan, call.dtype, call.reduce_op, group_.self,
+      match->payloads, call.input, call.output, &sources_, traffic,
+      call.rows.get()));
+  finished->push_back({Take(match).call, OkStatus()});
   return OkStatus();
 }
 
@@ -221,23 +215,24 @@ Result<StartedCall> Negotiation::Announce(uint64_t released_calls) {
   Match* match = complete_.front();
   complete_.pop_front();
   pool::Announcement& entry =
-      blocks_[0]->announcements[announcements_ % kCallRing];
+      blocks_[0].control->announcements[announcements_ % kCallRing];
   entry.identity = match->identity;
-  doorbells_.RingLine(&entry.ready, ++announcements_);
-  StartedCall started = Take(match);
-  Remove(match);
-  return started;
+  blocks_[0].doorbells.RingLine(&entry.ready, ++announcements_);
+  return Take(match);
 }
 
 Result<StartedCall> Negotiation::Follow() {
+  const MemberBlock& leader = blocks_[0];
   const pool::Announcement& slot =
-      blocks_[0]->announcements[announcements_ % kCallRing];
-  const uint64_t ready = doorbells_.Read(&slot.ready);
+      leader.control->announcements[announcements_ % kCallRing];
+  const uint64_t ready = leader.doorbells.Read(&slot.ready);
   if (ready < announcements_ + 1) return StartedCall();
-  if (ready > announcements_ + 1)
+  if (ready > announcements_ + 1) {
+    if (leader.Moved()) return StartedCall();
     return submissions_.Corrupt(0, "an announcement out of turn");
-  const uint64_t identity = doorbells_.coherence().AcquireCopy(slot.identity);
-  ++announcements_;
+  }
+  const uint64_t identity =
+      leader.doorbells.coherence().AcquireCopy(slot.identity);
   Match* match = Find(identity);
   if (match == nullptr || match->mine.call == nullptr ||
       !match->submitted[group_.self])
@@ -246,17 +241,18 @@ Result<StartedCall> Negotiation::Follow() {
   // An eager call has no plan for slots.
   if (match->mine.call_plan->eager)
     return submissions_.Corrupt(0, "it announces a call that takes no slot");
-  StartedCall started = Take(match);
   // Some submissions may not have arrived here, though the leader has all of
   // them.
-  if (match->num_submitted == size()) Remove(match);
-  return started;
+  if (match->num_submitted < size()) return StartedCall();
+  ++announcements_;
+  return Take(match);
 }
 
 StartedCall Negotiation::Take(Match* match) {
   --pending_;
-  match->taken = true;
-  return std::move(match->mine);
+  StartedCall started = std::move(match->mine);
+  Remove(match);
+  return started;
 }
 
 Negotiation::Match* Negotiation::OldestPending() const {

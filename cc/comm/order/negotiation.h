@@ -1,6 +1,7 @@
 #ifndef JAX_CXL_COMM_ORDER_NEGOTIATION_H_
 #define JAX_CXL_COMM_ORDER_NEGOTIATION_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -10,9 +11,9 @@
 #include "cc/base/status.h"
 #include "cc/comm/call/call.h"
 #include "cc/comm/call/plan_cache.h"
+#include "cc/comm/connect/member_block.h"
 #include "cc/comm/order/submissions.h"
 #include "cc/engine/cpu/executor.h"
-#include "cc/pool/coherence/doorbell.h"
 #include "cc/pool/layout/channel_layout.h"
 
 namespace jax_cxl::comm {
@@ -45,11 +46,17 @@ struct StartedCall {
 // Not thread-safe.
 class Negotiation {
  public:
-  // `blocks[m]` is the control block of member m. A submission carries at most
-  // `payload_bytes`.
-  Negotiation(const pool::Doorbells& doorbells,
-              const std::vector<pool::ControlBlock*>& blocks,
-              const Group& group, uint64_t payload_bytes);
+  // `blocks[m]` is the control block of member m. The vector must live as long
+  // as this object. A submission carries at most `payload_bytes`.
+  Negotiation(const std::vector<MemberBlock>& blocks, const Group& group,
+              uint64_t payload_bytes);
+
+  // See Submissions. Requires also that this member has no pending call, and
+  // that all members have followed all announcements.
+  void Move() { submissions_.Move(); }
+  uint64_t most() const {
+    return std::max(submissions_.most(), announcements_);
+  }
 
   // Queues the submission of a call that this rank has started.
   void Submit(StartedCall started);
@@ -59,10 +66,11 @@ class Negotiation {
   // progress. Errors: kMismatch, kDataLoss, kResourceExhausted.
   Result<bool> Exchange(std::vector<Finished>* finished, cpu::Traffic* traffic);
 
-  // Returns the next call in the group's order, or no call while some member
-  // has not started it. `released_calls` is the number of calls that every
-  // other member has certainly passed: their announcements may be overwritten.
-  // Fails with kDataLoss.
+  // Returns the next call in the group's order, or no call while this member
+  // has not read the submissions of all members. So it knows the present place
+  // of every member's memory (Connection::FollowMoves). `released_calls` is the
+  // number of calls that every other member has certainly passed: their
+  // announcements may be overwritten. Fails with kDataLoss.
   Result<StartedCall> Next(uint64_t released_calls);
 
   // Number of calls submitted here that are neither finished nor returned by
@@ -81,8 +89,7 @@ class Negotiation {
   // The state of a call that some member has submitted.
   struct Match {
     uint64_t identity = 0;
-    StartedCall mine;  // no call: not started here yet, or taken
-    bool taken = false;
+    StartedCall mine;            // no call: not started here yet
     bool lacks_payload = false;  // some submission came without a payload
     int num_submitted = 0;
     // By member.
@@ -118,10 +125,10 @@ class Negotiation {
                               uint32_t name) const;
   Result<StartedCall> Announce(uint64_t released_calls);
   Result<StartedCall> Follow();
+  // Ends a match of a call that every member has submitted.
   StartedCall Take(Match* match);
 
-  pool::Doorbells doorbells_;
-  std::vector<pool::ControlBlock*> blocks_;
+  const std::vector<MemberBlock>& blocks_;
   Group group_;
   uint64_t payload_bytes_;
   Submissions submissions_;

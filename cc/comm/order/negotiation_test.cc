@@ -17,17 +17,17 @@ class NegotiatingMembers {
     const pool::Doorbells doorbells(
         pool::Coherence(pool::CoherenceMode::kCoherent), /*epoch=*/1);
     Group group;
-    std::vector<pool::ControlBlock*> blocks;
     for (int member = 0; member < size; ++member) {
       group.members.push_back(member);
       memory_.emplace_back(bytes / sizeof(Line));
-      blocks.push_back(
-          reinterpret_cast<pool::ControlBlock*>(memory_.back().data()));
+      blocks_.push_back({.control = reinterpret_cast<pool::ControlBlock*>(
+                             memory_.back().data()),
+                         .doorbells = doorbells});
     }
     for (int member = 0; member < size; ++member) {
       group.self = member;
-      negotiations_.push_back(std::make_unique<Negotiation>(
-          doorbells, blocks, group, kPayloadBytes));
+      negotiations_.push_back(
+          std::make_unique<Negotiation>(blocks_, group, kPayloadBytes));
     }
   }
 
@@ -63,6 +63,7 @@ class NegotiatingMembers {
   };
 
   std::vector<std::vector<Line>> memory_;
+  std::vector<MemberBlock> blocks_;
   std::vector<std::unique_ptr<Negotiation>> negotiations_;
   PlanCache plan_cache_{plan::Geometry(), kPayloadBytes};
 };

@@ -24,25 +24,36 @@ void CopyText(const std::string& text, char (&to)[size]) {
 
 }  // namespace
 
-Submissions::Submissions(const pool::Doorbells& doorbells,
-                         std::vector<pool::ControlBlock*> blocks,
+Submissions::Submissions(const std::vector<MemberBlock>& blocks,
                          const Group& group, uint64_t payload_bytes)
-    : doorbells_(doorbells),
-      blocks_(std::move(blocks)),
+    : blocks_(blocks),
       group_(group),
       payload_bytes_(payload_bytes),
       read_(blocks_.size()) {}
+
+void Submissions::Move() {
+  for (int member = 0; member < size(); ++member)
+    blocks_[group_.self].doorbells.Ring(&ReadBy(group_.self)[member].word,
+                                        read_[member]);
+  names_.clear();
+  last_name_ = 0;
+}
+
+uint64_t Submissions::most() const {
+  return std::max(written_, *std::ranges::max_element(read_));
+}
 
 Result<bool> Submissions::CanWrite() {
   if (written_ < free_until_) return true;
   uint64_t read = written_;
   for (int member = 0; member < size(); ++member) {
     if (member == group_.self) continue;
-    const pool::Doorbell* words =
-        pool::SubmissionsRead(blocks_[member], payload_bytes_);
-    const uint64_t by_member = doorbells_.Read(&words[group_.self].word);
-    if (by_member > written_)
+    const uint64_t by_member = ReadOfMine(member);
+    if (by_member > written_) {
+      // Another group's word is larger than all that the member has read here.
+      if (blocks_[member].Moved()) return false;
       return Corrupt(member, "it has read calls that nobody wrote");
+    }
     read = std::min(read, by_member);
   }
   free_until_ = read + kCallRing;
@@ -51,13 +62,9 @@ Result<bool> Submissions::CanWrite() {
 
 std::vector<int> Submissions::RingHolders() const {
   std::vector<int> holders;
-  for (int member = 0; member < size(); ++member) {
-    if (member == group_.self) continue;
-    const pool::Doorbell* words =
-        pool::SubmissionsRead(blocks_[member], payload_bytes_);
-    if (doorbells_.Read(&words[group_.self].word) + kCallRing <= written_)
+  for (int member = 0; member < size(); ++member)
+    if (member != group_.self && ReadOfMine(member) + kCallRing <= written_)
       holders.push_back(member);
-  }
   return holders;
 }
 
@@ -65,6 +72,7 @@ uint32_t Submissions::Write(uint64_t identity, const Call& call,
                             const pool::CallDescriptor& descriptor,
                             uint32_t payload_bytes) {
   const uint32_t name = NameOf(call);
+  const pool::Doorbells& doorbells = blocks_[group_.self].doorbells;
   Submission* entry = At(group_.self, written_);
   entry->identity = identity;
   entry->descriptor = descriptor;
@@ -72,23 +80,27 @@ uint32_t Submissions::Write(uint64_t identity, const Call& call,
   entry->payload_bytes = payload_bytes;
   // Publish first the bytes that are not in the doorbell's cache line.
   if (payload_bytes > kLinePayloadBytes)
-    doorbells_.coherence().PublishPayload(entry->payload() + kLinePayloadBytes,
-                                          payload_bytes - kLinePayloadBytes);
-  doorbells_.RingLine(&entry->ready, ++written_);
+    doorbells.coherence().PublishPayload(entry->payload() + kLinePayloadBytes,
+                                         payload_bytes - kLinePayloadBytes);
+  doorbells.RingLine(&entry->ready, ++written_);
   return name;
 }
 
 Result<bool> Submissions::Peek(int member, Entry* entry) {
   const Submission* slot = At(member, read_[member]);
-  const uint64_t ready = doorbells_.Read(&slot->ready);
+  const pool::Doorbells& doorbells = blocks_[member].doorbells;
+  const uint64_t ready = doorbells.Read(&slot->ready);
   if (ready < read_[member] + 1) return false;
-  // The owner reuses this entry only after this member has read it.
-  if (ready > read_[member] + 1)
+  // The owner reuses this entry for this group only after this member has read
+  // it.
+  if (ready > read_[member] + 1) {
+    if (blocks_[member].Moved()) return false;
     return Corrupt(member, "a submission out of turn");
-  const Submission copy = doorbells_.coherence().AcquireCopy(*slot);
+  }
+  const Submission copy = doorbells.coherence().AcquireCopy(*slot);
   if (copy.payload_bytes > payload_bytes_)
     return Corrupt(member, "a submission larger than its place");
-  doorbells_.coherence().AcquirePayload(slot->payload(), copy.payload_bytes);
+  doorbells.coherence().AcquirePayload(slot->payload(), copy.payload_bytes);
   *entry = {copy.identity, copy.descriptor, copy.name, copy.payload_bytes,
             slot->payload()};
   return true;
@@ -96,9 +108,8 @@ Result<bool> Submissions::Peek(int member, Entry* entry) {
 
 void Submissions::Pop(int member) {
   if (++read_[member] % kReadsPerWord != 0) return;
-  pool::Doorbell* words =
-      pool::SubmissionsRead(blocks_[group_.self], payload_bytes_);
-  doorbells_.Ring(&words[member].word, read_[member]);
+  blocks_[group_.self].doorbells.Ring(&ReadBy(group_.self)[member].word,
+                                      read_[member]);
 }
 
 Status Submissions::Corrupt(int member, const char* what) const {
@@ -118,11 +129,12 @@ uint32_t Submissions::NameOf(const Call& call) {
     return static_cast<uint32_t>(index + 1);
   }
   if (names_.size() == pool::kCallNames) return 0;
-  pool::CallName& entry = blocks_[group_.self]->names[names_.size()];
+  const MemberBlock& own = blocks_[group_.self];
+  pool::CallName& entry = own.control->names[names_.size()];
   CopyText(call.name, entry.name);
   CopyText(call.site, entry.site);
-  doorbells_.coherence().PublishPayload(&entry, sizeof(entry));
-  doorbells_.Ring(&entry.ready, 1);
+  own.doorbells.coherence().PublishPayload(&entry, sizeof(entry));
+  own.doorbells.Ring(&entry.ready, 1);
   last_name_ = names_.size();
   names_.push_back({call.name, call.site});
   return static_cast<uint32_t>(names_.size());
@@ -133,10 +145,11 @@ std::string Submissions::Describe(int member,
                                   uint32_t name) const {
   if (name == 0 || name > pool::kCallNames)
     return DescribeText(descriptor, "a call");
-  const pool::CallName& entry = blocks_[member]->names[name - 1];
-  if (doorbells_.Read(&entry.ready) == 0)
+  const MemberBlock& block = blocks_[member];
+  const pool::CallName& entry = block.control->names[name - 1];
+  if (block.doorbells.Read(&entry.ready) == 0)
     return DescribeText(descriptor, "a call");
-  const pool::CallName copy = doorbells_.coherence().AcquireCopy(entry);
+  const pool::CallName copy = block.doorbells.coherence().AcquireCopy(entry);
   std::string text = DescribeText(descriptor, PrintableText(copy.name));
   const std::string site = PrintableText(copy.site);
   return site.empty() ? text : text + " at " + site;

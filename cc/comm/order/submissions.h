@@ -8,6 +8,7 @@
 
 #include "cc/base/status.h"
 #include "cc/comm/call/call.h"
+#include "cc/comm/connect/member_block.h"
 #include "cc/pool/coherence/doorbell.h"
 #include "cc/pool/layout/channel_layout.h"
 
@@ -24,11 +25,16 @@ namespace jax_cxl::comm {
 // Not thread-safe.
 class Submissions {
  public:
-  // `blocks[m]` is the control block of the group's member m. A submission
-  // carries at most `payload_bytes`.
-  Submissions(const pool::Doorbells& doorbells,
-              std::vector<pool::ControlBlock*> blocks, const Group& group,
+  // `blocks[m]` is the control block of the group's member m. The vector must
+  // live as long as this object. A submission carries at most `payload_bytes`.
+  Submissions(const std::vector<MemberBlock>& blocks, const Group& group,
               uint64_t payload_bytes);
+
+  // This member has another control block now: writes the words that others
+  // poll there. Requires that all members have read all submissions.
+  void Move();
+  // The largest value that this object has given to a word of the block.
+  uint64_t most() const;
 
   // Returns true if the next entry of this member's ring is free. Fails with
   // kDataLoss.
@@ -72,12 +78,18 @@ class Submissions {
 
   int size() const { return static_cast<int>(blocks_.size()); }
   pool::Submission* At(int member, uint64_t index) const {
-    return pool::SubmissionAt(blocks_[member], payload_bytes_, index);
+    return pool::SubmissionAt(blocks_[member].control, payload_bytes_, index);
+  }
+  pool::Doorbell* ReadBy(int member) const {
+    return pool::SubmissionsRead(blocks_[member].control, payload_bytes_);
+  }
+  // Returns how many submissions of this member `member` has read.
+  uint64_t ReadOfMine(int member) const {
+    return blocks_[member].doorbells.Read(&ReadBy(member)[group_.self].word);
   }
   uint32_t NameOf(const Call& call);
 
-  pool::Doorbells doorbells_;
-  std::vector<pool::ControlBlock*> blocks_;
+  const std::vector<MemberBlock>& blocks_;
   Group group_;
   uint64_t payload_bytes_;
   uint64_t written_ = 0;

@@ -22,23 +22,24 @@ class SubmittingMembers {
     for (int member = 0; member < size; ++member) {
       group.members.push_back(10 + member);
       memory_.emplace_back(bytes / sizeof(Line));
-      blocks_.push_back(
-          reinterpret_cast<pool::ControlBlock*>(memory_.back().data()));
+      blocks_.push_back({.control = reinterpret_cast<pool::ControlBlock*>(
+                             memory_.back().data()),
+                         .doorbells = doorbells_});
     }
     for (int member = 0; member < size; ++member) {
       group.self = member;
-      members_.push_back(std::make_unique<Submissions>(doorbells_, blocks_,
-                                                       group, kPayloadBytes));
+      members_.push_back(
+          std::make_unique<Submissions>(blocks_, group, kPayloadBytes));
     }
   }
 
   Submissions& operator[](int member) { return *members_[member]; }
   pool::Submission* At(int member, uint64_t index) {
-    return pool::SubmissionAt(blocks_[member], kPayloadBytes, index);
+    return pool::SubmissionAt(blocks_[member].control, kPayloadBytes, index);
   }
   void Ring(uint64_t* word, uint64_t value) { doorbells_.Ring(word, value); }
   pool::Doorbell* ReadBy(int member) {
-    return pool::SubmissionsRead(blocks_[member], kPayloadBytes);
+    return pool::SubmissionsRead(blocks_[member].control, kPayloadBytes);
   }
 
   // Submits a barrier with a payload of `bytes` equal bytes.
@@ -59,7 +60,7 @@ class SubmittingMembers {
   const pool::Doorbells doorbells_{
       pool::Coherence(pool::CoherenceMode::kCoherent), /*epoch=*/3};
   std::vector<std::vector<Line>> memory_;
-  std::vector<pool::ControlBlock*> blocks_;
+  std::vector<MemberBlock> blocks_;
   std::vector<std::unique_ptr<Submissions>> members_;
 };
 

@@ -82,10 +82,20 @@ Rings::Rings(const pool::Doorbells& doorbells, std::vector<RingView> members,
       rank_(rank),
       num_slots_(num_slots) {}
 
+void Rings::Replace(int member, const RingView& view) {
+  members_[member] = view;
+  seen_[member] = {};
+}
+
+uint64_t Rings::Read(int member, const uint64_t* word) const {
+  const uint64_t value = doorbells_.Read(word), first = members_[member].first;
+  return value > first ? value - first : 0;
+}
+
 int Rings::BehindPublishing(int member, uint64_t rounds) {
   if (member == rank_) return -1;
   uint64_t& seen = seen_[member].published;
-  if (seen < rounds) seen = doorbells_.Read(members_[member].published);
+  if (seen < rounds) seen = Read(member, members_[member].published);
   return seen < rounds ? member : -1;
 }
 
@@ -93,7 +103,7 @@ int Rings::BehindReleasing(uint64_t rounds) {
   for (int member = 0; member < size(); ++member) {
     if (member == rank_) continue;
     uint64_t& seen = seen_[member].released;
-    if (seen < rounds) seen = doorbells_.Read(members_[member].released);
+    if (seen < rounds) seen = Read(member, members_[member].released);
     if (seen < rounds) return member;
   }
   return -1;
@@ -104,11 +114,13 @@ int Rings::BehindSlot(uint64_t round) {
 }
 
 void Rings::Publish(uint64_t rounds) {
-  doorbells_.Ring(members_[rank_].published, rounds);
+  const RingView& own = members_[rank_];
+  doorbells_.Ring(own.published, own.first + rounds);
 }
 
 void Rings::Release(uint64_t rounds) {
-  doorbells_.Ring(members_[rank_].released, rounds);
+  const RingView& own = members_[rank_];
+  doorbells_.Ring(own.released, own.first + rounds);
 }
 
 std::byte* Rings::Scratch(uint64_t bytes) {

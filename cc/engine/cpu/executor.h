@@ -19,6 +19,7 @@ namespace jax_cxl::cpu {
 
 // One member's ring of slots and its two counters, as this process maps them.
 struct RingView {
+  uint64_t first = 0;  // from which the counters count
   uint64_t* published = nullptr;
   uint64_t* released = nullptr;
   std::array<std::byte*, pool::kMaxSlots> slots = {};
@@ -32,6 +33,9 @@ class Rings {
  public:
   Rings(const pool::Doorbells& doorbells, std::vector<RingView> members,
         int rank, int num_slots);
+
+  // The member's ring lies elsewhere from now on.
+  void Replace(int member, const RingView& view);
 
   const pool::Doorbells& doorbells() const { return doorbells_; }
   int size() const { return static_cast<int>(members_.size()); }
@@ -60,6 +64,8 @@ class Rings {
     uint64_t published = 0;
     uint64_t released = 0;
   };
+
+  uint64_t Read(int member, const uint64_t* word) const;
 
   pool::Doorbells doorbells_;
   std::vector<RingView> members_;

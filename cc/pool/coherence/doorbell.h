@@ -24,6 +24,16 @@ class Doorbells {
 
   const Coherence& coherence() const { return coherence_; }
 
+  // Returns doorbells of memory whose words had values up to `first` when its
+  // present owner took it. Values count from there: a word that its owner has
+  // not rung yet reads as 0.
+  Doorbells From(uint64_t first) const {
+    Doorbells from = *this;
+    from.first_ = first;
+    return from;
+  }
+  uint64_t first() const { return first_; }
+
   void Ring(uint64_t* word, uint64_t value) const {
     if (guard_ != nullptr && !guard_->intact()) return;
     coherence_.StoreFlag(word, Word(value));
@@ -42,14 +52,18 @@ class Doorbells {
   }
 
   // Encode and decode words that travel inside a payload.
-  uint64_t Word(uint64_t value) const { return tag_ | (value & kValueMask); }
+  uint64_t Word(uint64_t value) const {
+    return tag_ | ((first_ + value) & kValueMask);
+  }
   uint64_t Value(uint64_t word) const {
-    return (word & ~kValueMask) == tag_ ? word & kValueMask : 0;
+    const uint64_t value = word & kValueMask;
+    return (word & ~kValueMask) == tag_ && value > first_ ? value - first_ : 0;
   }
 
  private:
   Coherence coherence_;
   uint64_t tag_;
+  uint64_t first_ = 0;
   const MappingGuard* guard_;
 };
 

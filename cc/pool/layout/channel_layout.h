@@ -14,6 +14,13 @@
 //   Doorbell      submissions_read[group size], one for each member's ring:
 //                 how many of that member's submissions this member has read
 //   slots         where ChannelEntry says
+//
+// A member may give this memory to another group once every other member has
+// `finished` all calls that it has finished itself. Memory that was a control
+// block stays one. In its next group all words continue from
+// ChannelPlace::first, which is more than a ring above every value that they
+// had: so a member that still polls the old place finds neither the submission
+// nor the announcement for which it waits.
 namespace jax_cxl::pool {
 
 // How many submissions of a member may be unread by some peer. Further ones
@@ -80,6 +87,7 @@ static_assert(sizeof(Announcement) == kInterferenceBytes);
 struct ControlBlock {
   Doorbell published;  // rounds whose slot this member has filled
   Doorbell released;   // rounds that this member will not read again
+  Doorbell finished;   // calls that this member has finished
   CallName names[kCallNames];
   Announcement announcements[kCallRing];  // first member only
 };
@@ -90,7 +98,8 @@ inline constexpr uint64_t SubmissionStride(uint64_t payload_bytes) {
          kInterferenceBytes * kInterferenceBytes;
 }
 
-// `payload_bytes` is the largest payload of a submission.
+// `payload_bytes` is the largest payload of a submission. All groups of a job
+// can use memory for groups of the size of the world.
 inline constexpr uint64_t ControlBytes(int group_size, uint64_t payload_bytes) {
   return sizeof(ControlBlock) + group_size * sizeof(Doorbell) +
          kCallRing * SubmissionStride(payload_bytes);

@@ -103,7 +103,10 @@ struct alignas(kInterferenceBytes) RankStall {
   uint64_t version;  // a doorbell word: odd while the rank has stalled
   uint64_t started;  // collectives that it has started so far
   uint64_t waits_for[kMaxWorldSize / 64];  // one bit per rank
-  char call[496];                          // zero-terminated
+  // If a call waits for memory of this rank: the bytes of a pool that has
+  // enough. Otherwise 0.
+  uint64_t needs_pool_bytes;
+  char call[488];  // zero-terminated
 };
 
 // Says that a rank has left the job and will start no more calls.
@@ -125,18 +128,22 @@ struct alignas(kInterferenceBytes) RankFailures {
 struct ChannelPlace {
   uint64_t group;    // hash of the member list
   uint64_t control;  // offset of the control block
+  uint64_t first;    // from which the words of the control block count
   uint32_t slot_bytes;
   uint16_t num_slots;
   uint16_t payload_bytes;     // the largest payload of a submission
   uint64_t slots[kMaxSlots];  // offsets
 };
 
-// A rank's directory of channels. Entries are only appended.
+// A rank's directory of channels. An entry is open while a group uses the
+// memory that the entry names.
 struct alignas(kInterferenceBytes) ChannelEntry {
-  uint64_t ready;  // a doorbell word: 1 once the rest is written
-  ChannelPlace place;
+  // A doorbell word: how often the entry was opened and closed. Odd while it is
+  // open.
+  uint64_t version;
+  ChannelPlace place;  // changes only while the entry is closed
 };
-static_assert(sizeof(ChannelEntry) == kInterferenceBytes);
+static_assert(sizeof(ChannelEntry) == 2 * kInterferenceBytes);
 
 // The messages of a rank while the surviving ranks of a job form a group that
 // continues in another pool (cc/comm/health/regroup.h).
@@ -158,7 +165,7 @@ struct RankPage {
   RankRegroup regroup;
   RankFailures failures;
 };
-inline constexpr uint64_t kRankPageBytes = 24576;
+inline constexpr uint64_t kRankPageBytes = 36864;
 static_assert(sizeof(RankPage) <= kRankPageBytes);
 static_assert(std::is_trivially_copyable_v<RankPage>);
 

@@ -157,11 +157,11 @@ class ModelRank {
     std::vector<cuda::MirrorWords*> mirror;
     std::vector<cuda::FlaggedControl*> rings;
     for (int member = 0; member < setting_.ranks; ++member) {
-      std::optional<pool::ChannelPlace> place;
-      while (!(place = FindChannel(pool_, doorbells_, member, kKey)))
+      std::optional<FoundChannel> found;
+      while (!(found = FindChannel(pool_, doorbells_, member, kKey)))
         std::this_thread::yield();
       const ChannelMemory memory = OrDie(LocateChannel(
-          pool_, *place, place_, kControlBytes, "a model's peer"));
+          pool_, found->place, place_, kControlBytes, "a model's peer"));
       in_pool.push_back(reinterpret_cast<DeviceControl*>(memory.control));
       mirror.push_back(&mirror_[member]);
       cuda::MemberView view = {};

@@ -32,7 +32,7 @@ class FaultyMemoryTest : public testing::TestWithParam<pool::CoherenceMode> {
     entry.place.slot_bytes = kSlotBytes;
     entry.place.num_slots = 1;
     entry.place.slots[0] = entry.place.control + pool::kMiB / 2;
-    entry.ready = 1;
+    entry.version = 1;
     slot_ = pool_->base() + entry.place.slots[0];
     block_ = reinterpret_cast<pool::ControlBlock*>(pool_->base() +
                                                    entry.place.control);

@@ -41,12 +41,12 @@ class HandOver {
     entry.place.num_slots = 1;
     entry.place.slots[0] = entry.place.control + kMiB / 2;
     a_->coherence().PublishPayload(&entry.place, sizeof(entry.place));
-    to_.Ring(&entry.ready, 1);
+    to_.Ring(&entry.version, 1);
     // A channel between devices.
     ChannelEntry& devices = a_->rank_page(0)->channels[1];
     devices.place.control = a_->arena(0, 0).offset + kMiB;
     a_->coherence().PublishPayload(&devices.place, sizeof(devices.place));
-    to_.Ring(&devices.ready, 1);
+    to_.Ring(&devices.version, 1);
     for (ChannelEntry* seen :
          {&b_->rank_page(0)->channels[0], &b_->rank_page(0)->channels[1]})
       b_->coherence().AcquirePayload(seen, sizeof(*seen));

@@ -205,7 +205,7 @@ TEST_F(ShadowDeathTest, DirtySlotDropped) {
   page->channels[0].place.slots[0] = kMine;
   page->channels[0].place.slot_bytes = 4096;
   page->channels[0].place.num_slots = 1;
-  page->channels[0].ready = 1;
+  page->channels[0].version = 1;
   Word(*shadow, kMine) = 1;
   EXPECT_DEATH(shadow->Drop(kMine, 8), "slot.*before it was written back");
 }

@@ -37,6 +37,7 @@ std::string_view RegionName(Region region) {
       "announcement_ready",
       "name_ready",
       "submissions_read",
+      "finished",
       "call_word",
       "ended",
   };
@@ -95,7 +96,7 @@ Region RegionMap::FindInRankPage(uint64_t offset, bool word) const {
   if (offset >= offsetof(RankPage, regroup)) return Region::kOther;
   const uint64_t inside =
       (offset - offsetof(RankPage, channels)) % sizeof(ChannelEntry);
-  return word && inside == offsetof(ChannelEntry, ready)
+  return word && inside == offsetof(ChannelEntry, version)
              ? Region::kDirectoryReady
              : Region::kDirectory;
 }
@@ -107,7 +108,7 @@ Region RegionMap::FindInArena(uint64_t offset, bool word, int owner) const {
   uint64_t stride = 0;           // of that block's submissions
   bool of_devices = false;       // a channel of devices has no submissions
   for (const ChannelEntry& entry : page->channels) {
-    if (__atomic_load_n(&entry.ready, __ATOMIC_ACQUIRE) == 0) break;
+    if (__atomic_load_n(&entry.version, __ATOMIC_ACQUIRE) == 0) break;
     const ChannelPlace& place = entry.place;
     for (uint32_t slot = 0; slot < place.num_slots && slot < kMaxSlots; ++slot)
       if (offset - place.slots[slot] < place.slot_bytes) return Region::kSlot;
@@ -136,6 +137,7 @@ Region RegionMap::FindInArena(uint64_t offset, bool word, int owner) const {
     return word && inside % sizeof(CallName) == 0 ? Region::kNameReady
                                                   : Region::kName;
   }
+  if (inside >= offsetof(ControlBlock, finished)) return Region::kFinished;
   return inside < offsetof(ControlBlock, released) ? Region::kPublished
                                                    : Region::kReleased;
 }

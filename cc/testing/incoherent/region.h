@@ -41,6 +41,7 @@ enum class Region : uint8_t {
   kAnnouncementReady,
   kNameReady,
   kSubmissionsRead,
+  kFinished,
   kCallWord,
   kEnded,
 };

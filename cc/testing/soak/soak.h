@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "cc/pool/layout/geometry.h"
 #include "cc/testing/soak/soak_call.h"
 #include "cc/testing/world/world.h"
 
@@ -29,21 +30,24 @@ struct Report {
 };
 
 // A random number of ranks, slots and pool devices, a random coherence mode,
-// and some groups of the ranks, in any order.
+// and some groups of the ranks, in any order. Half of the worlds have many
+// groups, and memory for a few of them at a time.
 class RandomWorld {
  public:
   RandomWorld(Random& random, const std::optional<Incoherence>& incoherence,
               double timeout_s)
       : ranks_(static_cast<int>(Pick(random, 2, 5))),
-        devices_(static_cast<int>(Pick(random, 1, 4))),
+        scarce_(random() % 2 == 0),
+        devices_(scarce_ ? 1 : static_cast<int>(Pick(random, 1, 4))),
         coherence_(RandomCoherence(random)),
         options_(RandomOptions(random, timeout_s)),
         incoherent_(incoherence.has_value()),
-        world_(ranks_, options_, 64 << 20, devices_, coherence_, incoherence) {
+        world_(ranks_, options_, PoolBytes(), devices_, coherence_,
+               incoherence) {
     std::vector<int32_t> everyone(ranks_);
     std::iota(everyone.begin(), everyone.end(), 0);
     groups_.push_back(everyone);
-    for (int i = 0; i < 3; ++i) {
+    for (int i = 0; i < (scarce_ ? 20 : 3); ++i) {
       std::shuffle(everyone.begin(), everyone.end(), random);
       const auto size = Pick(random, 1, ranks_);
       groups_.emplace_back(everyone.begin(), everyone.begin() + size);
@@ -56,8 +60,12 @@ class RandomWorld {
     const uint64_t large = 3 * options_.slot_bytes * options_.num_slots;
     calls->clear();
     int submissions = 0;
+    std::vector<size_t> used(groups_.size());
+    std::iota(used.begin(), used.end(), 0);
     for (int k = 0; k < count; ++k) {
-      const auto& group = groups_[Pick(random, 0, groups_.size() - 1)];
+      if (k % kPhase == 0) std::shuffle(used.begin(), used.end(), random);
+      const size_t most = scarce_ ? kScarceGroups : groups_.size();
+      const auto& group = groups_[used[Pick(random, 0, most - 1)]];
       calls->emplace_back(random, group, ++identity_,
                           std::min<uint64_t>(large, 50'000));
       submissions += static_cast<int>(group.size());
@@ -78,6 +86,7 @@ class RandomWorld {
            std::to_string(options_.num_slots) + " slots of " +
            std::to_string(options_.slot_bytes) + " bytes, " +
            std::to_string(devices_) + " devices, " +
+           (scarce_ ? "little memory, " : "") +
            (incoherent_ ? "incoherent"
                         : std::string(pool::CoherenceModeName(coherence_)));
   }
@@ -104,7 +113,14 @@ class RandomWorld {
                   Countdown* countdown) {
     std::vector<size_t> order(calls.size());
     std::iota(order.begin(), order.end(), 0);
-    if (random() % 2 == 0) std::shuffle(order.begin(), order.end(), random);
+    // Ranks that start calls in more groups than their memory holds, each in an
+    // order of its own, may wait for each other.
+    const size_t phase = scarce_ ? kPhase : calls.size();
+    if (random() % 2 == 0)
+      for (size_t at = 0; at < order.size(); at += phase)
+        std::shuffle(order.begin() + at,
+                     order.begin() + std::min(at + phase, order.size()),
+                     random);
     const bool late = random() % 8 == 0;
     for (size_t k : order) {
       const std::vector<int32_t>& members = calls[k].members();
@@ -119,7 +135,18 @@ class RandomWorld {
     }
   }
 
+  // Calls of which those of a phase are in `kScarceGroups` groups.
+  static constexpr size_t kPhase = 20;
+  static constexpr size_t kScarceGroups = 3;
+
+  uint64_t PoolBytes() const {
+    if (!scarce_) return 64 << 20;
+    return pool::MinimumPoolBytes(ranks_, devices_) +
+           ranks_ * kScarceGroups * options_.num_slots * options_.slot_bytes;
+  }
+
   int ranks_;
+  bool scarce_;
   int devices_;
   pool::CoherenceMode coherence_;
   Options options_;

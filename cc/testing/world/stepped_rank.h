@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -11,9 +10,10 @@
 #include "cc/base/ticks.h"
 #include "cc/comm/connect/arena.h"
 #include "cc/comm/health/peers.h"
-#include "cc/comm/order/channel.h"
+#include "cc/comm/order/channels.h"
 #include "cc/comm/record/recorder.h"
 #include "cc/pool/pool.h"
+#include "cc/testing/world/world.h"
 
 namespace jax_cxl::comm {
 
@@ -21,24 +21,22 @@ namespace jax_cxl::comm {
 class SteppedRank {
  public:
   SteppedRank(pool::Pool* pool, Peers* peers, const Options& options, int rank)
-      : pool_(pool),
-        peers_(peers),
-        options_(options),
+      : peers_(peers),
         rank_(rank),
         recorder_(pool, rank),
-        arena_(*pool, rank) {}
+        arena_(*pool, rank),
+        channels_(pool, peers, &recorder_, &arena_, options) {}
 
   void StartCall(const std::vector<int32_t>& members,
                  std::unique_ptr<Call> call) {
     call->submitted = Ticks();
-    std::unique_ptr<Channel>& channel = channels_[members];
+    Channel* channel = channels_.Find(members);
     if (channel == nullptr) {
       const auto self = std::find(members.begin(), members.end(), rank_);
-      channel = std::make_unique<Channel>(
-          pool_, peers_, &recorder_, options_,
-          Group{members, static_cast<int>(self - members.begin())});
-      Check(channel->Open(&arena_));
+      channel = OrDie(
+          channels_.Add({members, static_cast<int>(self - members.begin())}));
     }
+    Check(channels_.Use(channel));
     recorder_.Record(call.get(), channel->key());
     const Status status = failed_.ok() ? channel->AddCall(call) : failed_;
     if (call != nullptr) finished_.push_back({std::move(call), status});
@@ -48,24 +46,27 @@ class SteppedRank {
   // Returns true if anything made progress.
   bool Step() {
     bool moved = false;
-    for (auto& [members, channel] : channels_) {
+    for (Channel* channel : channels_.open()) {
       if (!failed_.ok()) return false;
       if (channel->idle()) continue;
       const Result<bool> progress = channel->Progress(&finished_);
       Check(progress.status());
       moved |= progress.ok() && *progress;
     }
+    if (failed_.ok()) Check(channels_.OpenWaiting());
     return moved;
   }
 
   void CheckPeers(Clock::time_point now) {
-    for (auto& [members, channel] : channels_)
+    channels_.ForEach([&](Channel* channel) {
       if (failed_.ok() && !channel->idle()) Check(channel->CheckPeers(now));
+    });
   }
 
   bool idle() const {
-    return std::all_of(channels_.begin(), channels_.end(),
-                       [](const auto& entry) { return entry.second->idle(); });
+    bool idle = true;
+    channels_.ForEach([&](const Channel* channel) { idle &= channel->idle(); });
+    return idle;
   }
 
   const std::vector<Finished>& finished() const { return finished_; }
@@ -75,17 +76,15 @@ class SteppedRank {
     if (status.ok() || !failed_.ok()) return;
     failed_ = status;
     peers_->GiveUp(rank_, status);
-    for (auto& [members, channel] : channels_)
-      channel->Fail(status, &finished_);
+    channels_.ForEach(
+        [&](Channel* channel) { channel->Fail(status, &finished_); });
   }
 
-  pool::Pool* pool_;
   Peers* peers_;
-  Options options_;
   int rank_;
   Recorder recorder_;
   Arena arena_;
-  std::map<std::vector<int32_t>, std::unique_ptr<Channel>> channels_;
+  Channels channels_;
   Status failed_;
   std::vector<Finished> finished_;
 };
