@@ -1,14 +1,15 @@
 """Keeps a job that was stopped from writing once another job writes to the same memory.
 
-Before its first save, a job claims the memory: it takes the next incarnation, and writes a claim into
-the page of claims, on each device. Its processes read this page before each write. They stop with an
-error as soon as it has the claim of a later incarnation. A claim does not overwrite the claims of the
-last incarnations, so that a job that wakes up late does not hide its successor.
+Before its first save, a job claims the memory: it takes the next incarnation, and writes a claim
+into the page of claims, on each device. Its processes read this page before each write. They stop
+with an error as soon as it has the claim of a later incarnation. A claim does not overwrite the
+claims of the last incarnations, so that a job that wakes up late does not hide its successor.
 
 A process may be stopped between this check and its write. Such a write comes late, and nothing can
-prevent it: memory that hosts share has no atomic operations between hosts. So a job does not use one
-of the areas, namely the area to which its predecessor may still be writing. This is never the area of
-the newest valid snapshot. A late write can damage neither this snapshot nor any later snapshot.
+prevent it: memory that hosts share has no atomic operations between hosts. So a job does not use
+one of the areas, namely the area to which its predecessor may still be writing. This is never the
+area of the newest valid snapshot. A late write can damage neither this snapshot nor any later
+snapshot.
 """
 
 import dataclasses
@@ -159,7 +160,8 @@ def _choose(memory: "Memory", previous: Claim | None, last: int, base: int) -> t
 def _pending(memory: "Memory", claim: Claim) -> int:
     """Returns the number of the save that processes of a job may still be writing.
 
-    A job begins a save when its previous save is valid. So this is the save after its last valid one.
+    A job begins a save when its previous save is valid. So it is the save after its last valid
+    save.
     """
     numbers = [
         record.number

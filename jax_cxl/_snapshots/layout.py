@@ -1,14 +1,14 @@
 """The layout of the memory of snapshots.
 
-Each device begins with a header of three pages: a superblock, the claims of jobs (`fence.py`), and a
-second copy of the superblock. The rest is divided into `keep + 1` equal areas, one for each snapshot
-and one that a stopped job may still be writing to. An area begins with a record for each process that
-can write. Rows of blocks follow; `stripes.py` says which blocks a row has.
+Each device begins with a header of three pages: a superblock, the claims of jobs (`fence.py`), and
+a second copy of the superblock. The rest is divided into `keep + 1` equal areas, one for each
+snapshot and one that a stopped job may still be writing to. An area begins with a record for each
+process that can write. Rows of blocks follow; `stripes.py` says which blocks a row has.
 
 A process writes its blocks, then its record, and at last the first word of the record: the number
-of the save. A snapshot is valid while the records of all its processes have the same number and
-the same token. So it becomes valid when the last process stores its word, and invalid when the
-first process stores 0 to write another snapshot there.
+of the save. A snapshot is valid while the records of all its processes have the same number and the
+same token. So it becomes valid when the last process stores its word, and invalid when the first
+process stores 0 to write another snapshot there.
 """
 
 import dataclasses

@@ -348,7 +348,7 @@ def superblock_pages(core: _core.PersistentMemory, device: int) -> list[bytes]:
 
 
 def damaged_superblocks(memory: Memory) -> list[tuple[int, int]]:
-    """Returns the devices and offsets of damaged copies of superblocks. Lost devices do not count."""
+    """Returns devices and offsets of damaged copies of superblocks, but not on lost devices."""
     found = []
     for device in memory.usable_devices:
         right = _superblock_of(memory.core, memory.geometry, device)

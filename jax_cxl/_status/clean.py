@@ -28,9 +28,8 @@ def main(arguments: Sequence[str]) -> int:
     for path in removed:
         print(f"removed {_text.printable(path)} ({sizes.get(path, 0) / 2**20:.1f} MiB)")
     for path in sorted(_files()):
-        print(
-            f"kept {_text.printable(path)}: it belongs to a living job or to another user, or is not a pool"
-        )
+        name = _text.printable(path)
+        print(f"kept {name}: it belongs to a living job or to another user, or is not a pool")
     if not removed:
         print("nothing to remove")
     return 0

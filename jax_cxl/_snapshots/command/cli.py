@@ -96,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
         "delete",
         _delete,
         "forget a snapshot, or all of them",
-        "Without --step it also removes the file of a shm: place, and so frees the memory, and gives"
+        "Without --step it also removes the file of a shm: place, and so frees the memory. It gives"
         " a dax: place back, so that a pool may take it.",
     )
     command.add_argument("--step", type=step, help="step of the snapshot (default: all)")
