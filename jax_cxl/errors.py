@@ -9,6 +9,8 @@ import contextlib
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
+from jax_cxl import _text
+
 
 class CxlError(RuntimeError):
     """Base class of all errors of jax_cxl.
@@ -57,6 +59,10 @@ class InvalidPoolError(PoolError, ValueError):
 
 class SnapshotError(PoolError):
     """A snapshot is damaged or does not fit, or its place holds something else."""
+
+    def __init__(self, message: str):
+        # Names of leaves come from the memory.
+        super().__init__(_text.printable(message))
 
 
 class InvalidCollectiveError(CxlError, ValueError):

@@ -1,6 +1,8 @@
 #include "cc/base/text.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 
 namespace jax_cxl {
 namespace {
@@ -26,12 +28,39 @@ size_t SequenceLength(std::string_view text) {
   return length;
 }
 
-// Returns true for C0 and C1 controls and DEL, but not for newline.
-bool IsControl(std::string_view sequence) {
-  const auto first = static_cast<uint8_t>(sequence[0]);
-  if (sequence.size() == 1)
-    return (first < 0x20 && first != '\n') || first == 0x7f;
-  return first == 0xc2 && static_cast<uint8_t>(sequence[1]) < 0xa0;
+struct CodePoints {
+  uint32_t first, last;
+};
+
+// Unicode's categories Cf, Zl and Zp: they do not show, or change the order of
+// what shows. So a text could look like another text.
+constexpr CodePoints kInvisible[] = {
+    {0xad, 0xad},       {0x600, 0x605},     {0x61c, 0x61c},
+    {0x6dd, 0x6dd},     {0x70f, 0x70f},     {0x890, 0x891},
+    {0x8e2, 0x8e2},     {0x180e, 0x180e},   {0x200b, 0x200f},
+    {0x2028, 0x202e},   {0x2060, 0x206f},   {0xfeff, 0xfeff},
+    {0xfff9, 0xfffb},   {0x110bd, 0x110bd}, {0x110cd, 0x110cd},
+    {0x13430, 0x1343f}, {0x1bca0, 0x1bca3}, {0x1d173, 0x1d17a},
+    {0xe0000, 0xe007f},
+};
+
+uint32_t CodePoint(std::string_view sequence) {
+  const auto lead = static_cast<uint8_t>(sequence[0]);
+  if (sequence.size() == 1) return lead;
+  uint32_t value = lead & (0x7f >> sequence.size());
+  for (const char byte : sequence.substr(1)) value = value << 6 | (byte & 0x3f);
+  return value;
+}
+
+// Returns true for what a terminal may show: not for controls but newline.
+bool MayShow(std::string_view sequence) {
+  const uint32_t point = CodePoint(sequence);
+  if (point < 0x20) return point == '\n';
+  if (point >= 0x7f && point < 0xa0) return false;
+  return std::none_of(std::begin(kInvisible), std::end(kInvisible),
+                      [point](const CodePoints& range) {
+                        return point >= range.first && point <= range.last;
+                      });
 }
 
 }  // namespace
@@ -41,7 +70,7 @@ std::string PrintableText(std::string_view text) {
   while (!text.empty()) {
     const size_t length = SequenceLength(text);
     const std::string_view sequence = text.substr(0, length == 0 ? 1 : length);
-    if (length == 0 || IsControl(sequence))
+    if (length == 0 || !MayShow(sequence))
       printable += '?';
     else
       printable += sequence;

@@ -21,6 +21,17 @@ TEST(TextTest, NothingForATerminalToObey) {
             "?2J");
 }
 
+TEST(TextTest, NothingThatHidesOrReordersText) {
+  for (const char* hidden :
+       {"\u00ad", "\u061c", "\u200b", "\u200f", "\u2028", "\u2029", "\u202a",
+        "\u202e", "\u2060", "\u2066", "\u2069", "\ufeff", "\ufffb",
+        "\U000e0001", "\U000e007f"})
+    EXPECT_EQ(PrintableText("rank" + std::string(hidden) + "3"), "rank?3");
+  for (const char* shown : {"\u00ac", "\u00ae", "\u200a", "\u2010", "\u202f",
+                            "\u2070", "\ufffd", "\U0001f600"})
+    EXPECT_EQ(PrintableText(std::string_view(shown)), shown);
+}
+
 TEST(TextTest, BytesThatAreNoUtf8AreMarked) {
   EXPECT_EQ(PrintableText(std::string_view("\xff\xfe")), "??");
   EXPECT_EQ(PrintableText(std::string_view("cut \xe6\x9d")), "cut ??");

@@ -1,9 +1,6 @@
 #include "cc/pool/older_jobs.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <memory>
 #include <thread>
@@ -15,7 +12,7 @@
 #include "cc/pool/layout/geometry.h"
 #include "cc/pool/layout/header.h"
 #include "cc/pool/layout/layout.h"
-#include "cc/pool/open/file_error.h"
+#include "cc/pool/open/window.h"
 
 namespace jax_cxl::pool {
 namespace {
@@ -25,54 +22,6 @@ using Seconds = std::chrono::duration<double>;
 constexpr std::chrono::milliseconds kLook(20);
 // How much of a device is mapped at once.
 constexpr uint64_t kWindowBytes = uint64_t{1} << 30;
-
-// A range of a file, mapped for reading.
-class Window {
- public:
-  static Result<Window> Map(const WantedPart& part, uint64_t offset,
-                            uint64_t bytes) {
-    const uint64_t unit = std::max(part.align, FilePageBytes());
-    Window window;
-    const uint64_t begin = RoundDown(offset, unit);
-    window.skipped_ = offset - begin;
-    window.length_ = RoundUp(offset + bytes, unit) - begin;
-    window.mapped_ = mmap(nullptr, window.length_, PROT_READ, MAP_SHARED,
-                          part.fd, static_cast<off_t>(begin));
-    if (window.mapped_ == MAP_FAILED) {
-      window.mapped_ = nullptr;
-      return FileError(errno, "map", part.path);
-    }
-    return window;
-  }
-  Window(Window&& other) noexcept
-      : mapped_(std::exchange(other.mapped_, nullptr)),
-        length_(other.length_),
-        skipped_(other.skipped_) {}
-  Window& operator=(Window&&) = delete;
-  ~Window() {
-    if (mapped_ != nullptr) munmap(mapped_, length_);
-  }
-
-  const std::byte* at(uint64_t offset) const {
-    return static_cast<const std::byte*>(mapped_) + skipped_ + offset;
-  }
-
- private:
-  Window() = default;
-
-  void* mapped_ = nullptr;
-  uint64_t length_ = 0;
-  uint64_t skipped_ = 0;
-};
-
-// Coherence for reading any pool. Other hosts may have written to memory of
-// which this host's cache holds old lines, so it flushes where the processor
-// can.
-Coherence ReadingCoherence() {
-  return Coherence(CheckCoherenceSupported(CoherenceMode::kFlush).ok()
-                       ? CoherenceMode::kFlush
-                       : CoherenceMode::kCoherent);
-}
 
 // A process that may live, and the word that it increments while it lives.
 struct Sign {
@@ -93,11 +42,13 @@ class Search {
     const uint64_t step = std::max(kWindowBytes, part.align);
     for (uint64_t begin = 0; begin < end; begin += step) {
       const uint64_t bytes = std::min(step, end - begin);
-      CXL_ASSIGN_OR_RETURN(const Window window,
-                           Window::Map(part, begin, bytes));
+      CXL_ASSIGN_OR_RETURN(
+          const Window window,
+          Window::Map(part.fd, part.path, part.align, begin, bytes));
       for (uint64_t at = 0; at < bytes; at += part.align) {
         const auto& page = *reinterpret_cast<const HeaderPage*>(window.at(at));
         CXL_RETURN_IF_ERROR(CheckPage(index, part, begin + at, MayBegin(page)));
+        CXL_RETURN_IF_ERROR(CheckNoSnapshots(part, begin + at, window.at(at)));
       }
     }
     return OkStatus();
@@ -134,10 +85,26 @@ class Search {
            std::equal(kKeeperMagic, std::end(kKeeperMagic), page.keeper.magic);
   }
 
+  // Snapshots outlive their jobs, so no lock protects them. A pool of a file
+  // cannot begin there, because HoldsPool does not recognize them.
+  Status CheckNoSnapshots(const WantedPart& part, uint64_t at,
+                          const std::byte* page) const {
+    for (const uint64_t offset : kSnapshotsMagicOffsets) {
+      coherence_.AcquirePayload(page + offset, sizeof(kSnapshotsMagic));
+      if (std::memcmp(page + offset, kSnapshotsMagic, sizeof(kSnapshotsMagic)))
+        continue;
+      return Error(Code::kDataLoss, part.path, " holds snapshots at offset ",
+                   at, "; give the pool another offset= and size=, or remove ",
+                   "them (python -m jax_cxl snapshots delete)");
+    }
+    return OkStatus();
+  }
+
   Status CheckPage(int index, const WantedPart& part, uint64_t at,
                    bool may_begin) {
     if (!may_begin) return OkStatus();
-    CXL_ASSIGN_OR_RETURN(Window first, Window::Map(part, at, kPageBytes));
+    CXL_ASSIGN_OR_RETURN(Window first, Window::Map(part.fd, part.path,
+                                                   part.align, at, kPageBytes));
     const HeaderPage page = coherence_.AcquireCopy(
         *reinterpret_cast<const HeaderPage*>(first.at(0)));
     const bool valid = IsValid(page.header);
@@ -154,7 +121,8 @@ class Search {
     if (!valid || page.header.extent_index != 0) return OkStatus();
     const uint64_t control = RecorderOffset(0, page.header.world_size);
     if (at + control > part.file_bytes) return OkStatus();
-    CXL_ASSIGN_OR_RETURN(Window ranks, Window::Map(part, at, control));
+    CXL_ASSIGN_OR_RETURN(
+        Window ranks, Window::Map(part.fd, part.path, part.align, at, control));
     const Doorbells doorbells(coherence_, page.header.epoch);
     for (uint32_t rank = 0; rank < page.header.world_size; ++rank) {
       const auto& entry = *reinterpret_cast<const RankPage*>(
@@ -177,7 +145,7 @@ class Search {
       signs_.push_back({word, coherence_.LoadFlag(word), process, part.path});
   }
 
-  Coherence coherence_ = ReadingCoherence();
+  Coherence coherence_ = Coherence::ForReading();
   std::vector<Window> windows_;  // keep the words of signs_ mapped
   std::vector<Sign> signs_;
   std::vector<OldHeader> old_;

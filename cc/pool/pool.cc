@@ -61,6 +61,10 @@ Status Pool::CheckArguments(const PoolSpec& spec, int world_size) {
     return Error(Code::kInvalidArgument, "world size ", world_size,
                  " is not between 1 and ", kMaxWorldSize);
   }
+  return CheckSpec(spec);
+}
+
+Status CheckSpec(const PoolSpec& spec) {
   CXL_RETURN_IF_ERROR(CheckCoherenceSupported(spec.coherence));
   CXL_RETURN_IF_ERROR(CheckPaths(spec));
   const size_t max_devices = kMaxExtents / spec.paths.size();
@@ -123,10 +127,7 @@ Result<std::unique_ptr<Pool>> Pool::TryCreate(const PoolSpec& spec,
   CXL_ASSIGN_OR_RETURN(const auto pieces,
                        pool->Measure(/*creating=*/true, dax));
   if (spec.kind != PoolKind::kDax) {
-    for (size_t i = 0; i < pieces.size(); ++i) {
-      CXL_RETURN_IF_ERROR(
-          pool->files_[i].Reserve(pieces[i].offset, pieces[i].bytes));
-    }
+    CXL_RETURN_IF_ERROR(pool->ReserveFiles(pieces));
   }
   CXL_RETURN_IF_ERROR(pool->Map(pieces));
   CXL_RETURN_IF_ERROR(pool->Interpose());
@@ -136,6 +137,7 @@ Result<std::unique_ptr<Pool>> Pool::TryCreate(const PoolSpec& spec,
   if (spec.kind != PoolKind::kDax) {
     CXL_RETURN_IF_ERROR(Prefault(pool->mapped_, pool->total_bytes_));
   }
+  for (PoolFile& file : pool->files_) file.KeepSize();
   pool->Format(token);
   for (PoolFile& file : pool->files_) CXL_RETURN_IF_ERROR(file.ShareLock());
   for (PoolFile& file : pool->files_) *swept = *swept || !file.StillNamed();
@@ -189,6 +191,8 @@ Status Pool::OpenFiles(bool creating) {
   }
   for (const std::string& given : spec_.paths) {
     const std::string path = shm ? ShmPath(given) : given;
+    for (const PoolFile& file : files_)
+      CXL_RETURN_IF_ERROR(CheckNamedOnce(file, path));
     auto open = [&]() -> Result<PoolFile> {
       if (spec_.kind == PoolKind::kDax) return PoolFile::OpenDevice(path);
       if (!creating) return PoolFile::OpenForAttach(path);
@@ -206,6 +210,18 @@ Status Pool::OpenFiles(bool creating) {
     }
     if (!file.ok()) return file.status();
     files_.push_back(*std::move(file));
+  }
+  return OkStatus();
+}
+
+Status Pool::ReserveFiles(const std::vector<MapPiece>& pieces) {
+  // No file grows if one of them is refused.
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    CXL_RETURN_IF_ERROR(files_[i].CheckMayTake(
+        pieces[i].offset, pieces[i].bytes, files_[i].holds_pool()));
+  }
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    CXL_RETURN_IF_ERROR(files_[i].Reserve(pieces[i].offset, pieces[i].bytes));
   }
   return OkStatus();
 }

@@ -48,6 +48,9 @@ struct PoolSpec {
   MakeInterposer make_interposer = nullptr;
 };
 
+// Checks everything that the description alone tells; opens nothing.
+Status CheckSpec(const PoolSpec& spec);
+
 // A mapped pool: one contiguous range of addresses over all extents.
 //
 // Exactly one process of a job creates (formats) the pool. It hands `token()`
@@ -148,6 +151,8 @@ class Pool {
   // Returns the part of each file that the pool occupies.
   Result<std::vector<MapPiece>> Measure(bool creating, const DaxSystem& dax);
   Result<uint64_t> MeasureFiles(bool creating) const;
+  // Checks what the files hold, and reserves their space.
+  Status ReserveFiles(const std::vector<MapPiece>& pieces);
   Status Map(const std::vector<MapPiece>& pieces);
   // Puts the interposer, if there is one, between the process and the mapping.
   Status Interpose();

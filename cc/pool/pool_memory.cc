@@ -132,15 +132,18 @@ void Pool::Format(uint64_t token) {
     previous = std::max(previous, EpochOf(found));
   }
   for (int e = 0; e < num_extents(); ++e) {
-    // Clear the header first: processes of an earlier job notice that.
     HeaderPage* page = header_page(e);
-    page->header = {};
-    coherence_.PublishPayload(&page->header, sizeof(page->header));
     if (!claim_) {
-      page->keeper = {};
+      // Before the header is cleared: otherwise the file of a creator that dies
+      // here would look like the file of something else.
       BeginKeeper(page->keeper);
+      page->keeper.claim = 0;
+      page->keeper.released = 0;
       page->keeper.process = ThisProcess();
     }
+    // Clear the header first: processes of an earlier job notice that.
+    page->header = {};
+    coherence_.PublishPayload(&page->header, sizeof(page->header));
     auto* control = reinterpret_cast<std::byte*>(page);
     const uint64_t bytes = ControlBytes(e, world_size_);
     std::memset(control + sizeof(HeaderPage), 0, bytes - sizeof(HeaderPage));

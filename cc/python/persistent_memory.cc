@@ -49,19 +49,39 @@ void BindPersistentMemory(nb::module_& m) {
           "open",
           [](const std::string& kind, std::vector<std::string> paths,
              uint64_t bytes, int devices_per_path, uint64_t offset,
-             const std::string& coherence) {
+             const std::string& coherence, std::string magic,
+             std::vector<uint64_t> magic_offsets, const std::string& mode,
+             uint64_t least_bytes) {
             const pool::PoolSpec spec =
                 MakePoolSpec(kind, std::move(paths), bytes, devices_per_path,
                              offset, coherence);
+            const pool::Signature signature = {std::move(magic),
+                                               std::move(magic_offsets)};
+            const pool::OpenMode how =
+                mode == "format"     ? pool::OpenMode::kFormat
+                : mode == "repair"   ? pool::OpenMode::kRepair
+                : mode == "existing" ? pool::OpenMode::kExisting
+                                     : pool::OpenMode::kNormal;
             nb::gil_scoped_release release;
-            auto memory = PersistentMemory::Open(spec);
+            auto memory =
+                PersistentMemory::Open(spec, signature, how, least_bytes);
             nb::gil_scoped_acquire acquire;
             return ValueOrRaise(std::move(memory));
           },
           nb::kw_only(), "kind"_a, "paths"_a, "bytes"_a, "devices_per_path"_a,
-          "offset"_a, "coherence"_a)
+          "offset"_a, "coherence"_a, "magic"_a, "magic_offsets"_a, "mode"_a,
+          "least_bytes"_a)
       .def_prop_ro("num_devices", &PersistentMemory::num_devices)
       .def_prop_ro("device_bytes", &PersistentMemory::device_bytes)
+      .def("path", &PersistentMemory::path,
+           "Returns the path in which a device lies.", "device"_a)
+      .def(
+          "check_intact",
+          [](const PersistentMemory& self, int device) {
+            RaiseIfError(self.CheckIntact(device));
+          },
+          "device"_a)
+      .def("check_names", &PersistentMemory::CheckNames)
       .def_prop_ro("base",
                    [](const PersistentMemory& self) {
                      return reinterpret_cast<uintptr_t>(self.base());

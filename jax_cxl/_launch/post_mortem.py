@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import stat
 import sys
 
 
@@ -44,7 +45,7 @@ class HeldPool:
             job_record = _core.read_job_record(self._fd, self._offset, "the pool of the job")
             lines = analysis.sentences(analysis.read(job_record, calls=64))
             if path is not None:
-                with open(path, "wb") as file:
+                with open(path, "wb", opener=_private) as file:
                     file.write(job_record.to_bytes())
                 lines.append(f"kept for python -m jax_cxl status: {path}")
         except (OSError, errors.PoolError) as error:
@@ -58,3 +59,11 @@ class HeldPool:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+def _private(path: str, flags: int) -> int:
+    """Opens a file that only this user may read: it names programs, files and hosts."""
+    fd = os.open(path, flags, 0o600)
+    if stat.S_ISREG(os.fstat(fd).st_mode):  # Not a pipe or a device.
+        os.fchmod(fd, 0o600)
+    return fd

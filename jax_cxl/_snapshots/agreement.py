@@ -10,7 +10,7 @@ import numpy as np
 from jax_cxl import _core, ops
 from jax_cxl._runtime import lifecycle, mesh
 
-_MOST_VALUES = 2
+_MOST_VALUES = 4
 
 
 def processes() -> list[int]:
@@ -21,7 +21,7 @@ def processes() -> list[int]:
 def gather(values: Sequence[int]) -> list[tuple[int, ...]]:
     """Returns the values of each process of the job, in the order of `processes()`.
 
-    Every process calls this function at the same place of its program. There are at most two
+    Every process calls this function at the same place of its program. There are at most four
     values, which are unsigned and have 64 bits.
     """
     devices = _devices()

@@ -125,6 +125,7 @@ class _Piece:
         device, offset = own.place(block)
         size = self.end - self.start
         if isinstance(self.held, DeviceBytes):
+            own.memory.check_fence(device)
             target = own.memory.core.address(device, offset + inside)
             source = self.held.address() + self.first
             return [own.memory.device_copies.start(self.held.ordinal, source, target, size)]
@@ -133,7 +134,7 @@ class _Piece:
             if self.held is None
             else self.held.read(self.first, self.first + size)
         )
-        own.memory.core.write(device, offset + inside, data)
+        own.memory.write(device, offset + inside, data)
         return []
 
 
@@ -179,7 +180,7 @@ def _finish(
     finally:
         room.release()
     for device, offset, count in own.runs(blocks):
-        own.memory.core.publish_device_writes(device, offset, count * layout.BLOCK_BYTES)
+        own.memory.publish_device_writes(device, offset, count * layout.BLOCK_BYTES)
     for block in blocks:
         if on_host[block]:
             table[block] = checksum.of(_view(own, block))

@@ -1,13 +1,14 @@
 """The layout of the memory of snapshots.
 
-Each device has a superblock in its first page. The rest is divided into `keep` equal areas, one for
-each snapshot. An area begins with a record for each process that can write. Rows of blocks follow;
-`stripes.py` says which blocks a row has.
+Each device begins with a header of three pages: a superblock, the claims of jobs (`fence.py`), and
+a second copy of the superblock. The rest is divided into `keep + 1` equal areas, one for each
+snapshot and one that a stopped job may still be writing to. An area begins with a record for each
+process that can write. Rows of blocks follow; `stripes.py` says which blocks a row has.
 
 A process writes its blocks, then its record, and at last the first word of the record: the number
-of the save. A snapshot is valid while the records of all its processes have the same number and
-the same token. So it becomes valid when the last process stores its word, and invalid when the
-first process stores 0 to write another snapshot there.
+of the save. A snapshot is valid while the records of all its processes have the same number and the
+same token. So it becomes valid when the last process stores its word, and invalid when the first
+process stores 0 to write another snapshot there.
 """
 
 import dataclasses
@@ -17,13 +18,18 @@ from typing import Self
 from jax_cxl._snapshots import checksum
 
 PAGE_BYTES = 4096
+SUPERBLOCK_OFFSETS = (0, 2 * PAGE_BYTES)  # As in cc/pool/layout/layout.h.
+CLAIMS_OFFSET = PAGE_BYTES
+CLAIM_BYTES = 128
+NUM_CLAIMS = PAGE_BYTES // CLAIM_BYTES
+HEADER_BYTES = 3 * PAGE_BYTES
 BLOCK_BYTES = 1 << 20  # A checksum covers one block.
 MAX_PROCESSES = 1024
 RECORD_BYTES = 128
 RECORDS_BYTES = MAX_PROCESSES * RECORD_BYTES
 
-_MAGIC = b"JAX_CXLs"
-_VERSION = 1
+MAGIC = b"JAX_CXLs"
+_VERSION = 2
 
 
 class DamagedError(ValueError):
@@ -32,10 +38,10 @@ class DamagedError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Superblock:
-    """The first page of each device. It says how the memory is divided.
+    """A page that each device has twice. It says how the memory is divided.
 
     Attributes:
-      keep: number of areas.
+      keep: how many snapshots stay.
       parity: how many devices hold parity, 0 or 1.
       num_devices: devices of the memory.
       device: number of this device.
@@ -53,7 +59,7 @@ class Superblock:
     def to_bytes(self) -> bytes:
         """Returns the page."""
         fields = (self.keep, self.parity, self.num_devices, self.device, BLOCK_BYTES)
-        data = self._FORMAT.pack(_MAGIC, _VERSION, *fields, self.device_bytes)
+        data = self._FORMAT.pack(MAGIC, _VERSION, *fields, self.device_bytes)
         page = data.ljust(PAGE_BYTES - 8, b"\0")
         return page + struct.pack("<Q", checksum.of(page))
 
@@ -67,11 +73,11 @@ class Superblock:
         """
         magic, version, keep, parity, devices, device, block, size = cls._FORMAT.unpack_from(page)
         # Compute the checksum with the right magic, because the magic itself may be damaged.
-        intact = struct.unpack("<Q", page[-8:])[0] == checksum.of(_MAGIC + page[8:-8])
-        if magic != _MAGIC and not intact:
+        intact = struct.unpack("<Q", page[-8:])[0] == checksum.of(MAGIC + page[8:-8])
+        if magic != MAGIC and not intact:
             raise ValueError("it holds something that is no snapshot of jax_cxl")
-        if magic != _MAGIC or not intact:
-            raise DamagedError("its first page is damaged")
+        if magic != MAGIC or not intact:
+            raise DamagedError("its superblock is damaged")
         if (version, block) != (_VERSION, BLOCK_BYTES):
             raise ValueError(f"it has the format {version}.{block}, not {_VERSION}.{BLOCK_BYTES}")
         return cls(keep, parity, devices, device, size)
@@ -82,7 +88,7 @@ class Geometry:
     """Where areas, records and rows begin on each device.
 
     Attributes:
-      keep: number of areas.
+      keep: how many snapshots stay.
       parity: 1 if each row has a block of parity, else 0.
       num_devices: devices of the memory.
       device_bytes: what each device has for snapshots.
@@ -94,9 +100,14 @@ class Geometry:
     device_bytes: int
 
     @property
+    def areas(self) -> int:
+        """How many areas there are."""
+        return self.keep + 1
+
+    @property
     def rows(self) -> int:
         """How many rows an area has."""
-        area = (self.device_bytes - PAGE_BYTES) // self.keep
+        area = (self.device_bytes - HEADER_BYTES) // self.areas
         return max(0, area - RECORDS_BYTES) // BLOCK_BYTES
 
     @property
@@ -106,7 +117,8 @@ class Geometry:
 
     def area(self, number: int) -> int:
         """Returns where the area of a save begins."""
-        return PAGE_BYTES + number % self.keep * (RECORDS_BYTES + self.rows * BLOCK_BYTES)
+        area_bytes = RECORDS_BYTES + self.rows * BLOCK_BYTES
+        return HEADER_BYTES + number % self.areas * area_bytes
 
     def record(self, number: int, writer: int) -> int:
         """Returns where the record of a writer begins."""
@@ -118,7 +130,7 @@ class Geometry:
 
     def bytes_for(self, rows: int) -> int:
         """Returns how many bytes a device needs for areas of this many rows."""
-        return PAGE_BYTES + self.keep * (RECORDS_BYTES + rows * BLOCK_BYTES)
+        return HEADER_BYTES + self.areas * (RECORDS_BYTES + rows * BLOCK_BYTES)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,9 +3,12 @@
 import ctypes
 import dataclasses
 import functools
+import itertools
+import logging
+import operator
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -13,7 +16,7 @@ import numpy as np
 
 from jax_cxl import _core, errors
 from jax_cxl._runtime import platforms, pool_uri
-from jax_cxl._snapshots import layout
+from jax_cxl._snapshots import fence, layout
 
 _SHM = "/dev/shm/jax_cxl_snapshots."
 EMPTY = "it is empty"
@@ -42,21 +45,28 @@ def spec_of(where: str) -> pool_uri.PoolSpec:
     return dataclasses.replace(spec, kind="file", paths=(path,), bytes=size)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Memory:
     """Mapped memory, and how it is divided.
+
+    With parity, one of its paths may be lost, also while it is in use. Reads of a lost device give
+    zeros, which no checksum fits, and writes to it do nothing.
 
     Attributes:
       where: its URI.
       core: the mapping.
       geometry: where areas begin.
-      blank: devices without a superblock, in memory with parity. They are new or were replaced.
+      blank: devices without a superblock, in memory with parity. They are lost, or were replaced.
+      claim: the claim of this job; None while it has none.
+      lost: devices whose paths are lost.
     """
 
     where: str
     core: _core.PersistentMemory
     geometry: layout.Geometry
     blank: tuple[int, ...] = ()
+    claim: fence.Claim | None = None
+    lost: set[int] = dataclasses.field(default_factory=set)
 
     @functools.cached_property
     def device_copies(self) -> Any:
@@ -71,59 +81,155 @@ class Memory:
         mapped = (ctypes.c_uint8 * self.core.total_bytes).from_address(self.core.base)
         return np.ctypeslib.as_array(mapped)
 
+    @property
+    def usable_devices(self) -> list[int]:
+        """Returns the devices whose paths are not lost."""
+        return [d for d in range(self.geometry.num_devices) if d not in self.lost]
+
     def read(self, device: int, offset: int, size: int) -> np.ndarray:
         """Returns a private copy of bytes of a device."""
         out = np.empty(size, np.uint8)
-        self.core.read(device, offset, out)
+        self.read_into(device, offset, out)
         return out
 
-    def write(self, device: int, offset: int, data: Any) -> None:
-        """Copies bytes to a device, and publishes them."""
-        self.core.write(device, offset, np.frombuffer(data, np.uint8))
+    def read_into(self, device: int, offset: int, out: np.ndarray) -> None:
+        """Copies bytes of a device into private memory."""
+        if not self._try(device, lambda: self.core.read(device, offset, out)):
+            out[:] = 0
+
+    def load_word(self, device: int, offset: int) -> int:
+        """Returns a word of a device."""
+        words: list[int] = []
+        self._try(device, lambda: words.append(self.core.load_word(device, offset)))
+        return words[0] if words else 0
+
+    def write(self, device: int, offset: int, data: Any, fenced: bool = True) -> None:
+        """Copies bytes to a device, and publishes them.
+
+        Args:
+          device: the device.
+          offset: where the bytes go.
+          data: an object with a buffer.
+          fenced: whether to check before that no later job has claimed the memory.
+        """
+        array = np.frombuffer(data, np.uint8)
+        self._change(device, fenced, lambda: self.core.write(device, offset, array))
+
+    def store_word(self, device: int, offset: int, value: int, fenced: bool = True) -> None:
+        """Stores a word, after everything that this thread has written before."""
+        self._change(device, fenced, lambda: self.core.store_word(device, offset, value))
+
+    def publish_device_writes(self, device: int, offset: int, size: int) -> None:
+        """Publishes bytes that a GPU has written."""
+        self._try(device, lambda: self.core.publish_device_writes(device, offset, size))
+
+    def check_fence(self, device: int) -> None:
+        """Checks that no later job has claimed the memory.
+
+        Raises:
+          SnapshotError: a later job has.
+        """
+        if self.claim is not None and device not in self.lost:
+            self.claim.check(self, device)
+
+    def check_paths(self) -> None:
+        """Checks that files still have their names.
+
+        Raises:
+          SnapshotError: a file was deleted or replaced, and parity does not allow its loss.
+        """
+        self.core.check_names()
+        for device in self.usable_devices:
+            self._try(device, lambda device=device: self.core.check_intact(device))
+
+    def _change(self, device: int, fenced: bool, change: Callable[[], None]) -> None:
+        if fenced:
+            self.check_fence(device)
+        self._try(device, change)
+
+    def _try(self, device: int, access: Callable[[], None]) -> bool:
+        """Returns whether a device could be accessed. A device that could not is lost."""
+        if device in self.lost:
+            return False
+        try:
+            access()
+        except errors.PoolCorruptError as error:
+            self._lose(device, error)
+            return False
+        return True
+
+    def _lose(self, device: int, why: errors.PoolError) -> None:
+        path = self.core.path(device)
+        devices = range(self.geometry.num_devices)
+        lost = self.lost | {d for d in devices if self.core.path(d) == path}
+        if len(lost) > self.geometry.parity:
+            others = {self.core.path(d) for d in self.lost}
+            more = f". {', '.join(others)} is lost too, and parity allows one" if others else ""
+            raise errors.SnapshotError(f"{self.where!r}: {why}{more}") from why
+        self.lost = lost
+        logging.getLogger("jax_cxl").warning(
+            "%r: %s. Saves and restores go on without it, by parity. Replace it, and then repair"
+            " the snapshots, before another path is lost",
+            self.where,
+            why,
+        )
 
     def erase_records(self, device: int, number: int) -> None:
         """Erases all records in the area of a save."""
-        zeros = np.zeros(layout.RECORDS_BYTES, np.uint8)
-        self.core.write(device, self.geometry.area(number), zeros)
+        self.write(device, self.geometry.area(number), bytes(layout.RECORDS_BYTES))
 
     def record(self, number: int, writer: int) -> layout.Record | None:
         """Returns the record of a writer in the area of a save; None if there is none.
 
-        Every device has the record. Blank devices are read last.
+        Each device has the record. With parity, it may be missing or damaged on one device, besides
+        devices that are known to be lost. A path that was away for a time has an older record.
         """
-        devices = sorted(range(self.geometry.num_devices), key=lambda d: (d in self.blank, d))
-        for device in devices[: 1 + self.geometry.parity]:
-            if record := self.record_on(device, number, writer):
-                return record
-        return None
+        found = self._records(number, writer)
+        newest = max(filter(None, found.values()), key=lambda record: record.number, default=None)
+        known = [d for d in found if d not in self.lost and d not in self.blank]
+        missing = sum(found[device] != newest for device in known)
+        return newest if missing <= self.geometry.parity else None
+
+    def newest_record(self, number: int, writer: int) -> layout.Record | None:
+        """Returns the same, also if a save was stopped before all devices had the record."""
+        found = filter(None, self._records(number, writer).values())
+        return max(found, key=lambda record: record.number, default=None)
+
+    def _records(self, number: int, writer: int) -> dict[int, layout.Record | None]:
+        devices = range(self.geometry.num_devices if self.geometry.parity else 1)
+        return {device: self.record_on(device, number, writer) for device in devices}
 
     def record_on(self, device: int, number: int, writer: int) -> layout.Record | None:
         """Returns the record of a writer in the area of a save on one device, or None."""
         offset = self.geometry.record(number, writer)
-        word = self.core.load_word(device, offset)
+        word = self.load_word(device, offset)
         data = self.read(device, offset, layout.RECORD_BYTES).tobytes()
         record = layout.Record.from_bytes(data)
         # The writer stores 0 in the first word before it changes anything else.
-        if record and record.number == word == self.core.load_word(device, offset):
+        if record and record.number == word == self.load_word(device, offset):
             return record
         return None
 
 
-def open_memory(where: str, keep: int | None, parity: int | None) -> Memory:
+def open_memory(where: str, keep: int | None, parity: int | None, repair: bool = False) -> Memory:
     """Maps the memory, and writes superblocks if all of it is new.
 
     Processes of a job may call this at the same time, because they write the same bytes.
 
     Args:
       where: URI.
-      keep: number of areas; None takes the number in the superblock.
+      keep: how many snapshots stay; None takes the number in the superblock.
       parity: 0 or 1; None takes the value in the superblock.
+      repair: whether to make paths new that are lost.
 
     Raises:
       PoolError: the memory cannot be mapped.
       SnapshotError: it holds something else, or was made with other arguments.
     """
-    core = _core.PersistentMemory.open(**spec_of(where).for_core())
+    spec = spec_of(where)
+    _check_arguments(where, spec, keep, parity)
+    mode = "repair" if repair else "existing" if keep is None else "normal"
+    core = _open_core(where, spec, keep, mode)
     found, problems, blank = _superblocks(core)
     if found:
         first = next(iter(found.values()))
@@ -132,14 +238,14 @@ def open_memory(where: str, keep: int | None, parity: int | None) -> Memory:
     if keep is None or parity is None:
         problem = next(iter((problems | blank).values()))
         raise errors.SnapshotError(f"there are no snapshots in {where!r}: {problem}")
-    _check_arguments(where, keep, parity, core.num_devices)
     expect = functools.partial(
         layout.Superblock, keep, parity, core.num_devices, device_bytes=core.device_bytes
     )
     for device, superblock in found.items():
         if superblock != expect(device):
             problems[device] = (
-                f"it was made with {_describe(superblock)}, and this is {_describe(expect(device))}"
+                f"{core.path(device)} was made with {_describe(superblock)}, and this is"
+                f" {_describe(expect(device))}"
             )
     if found and len(blank) > parity:
         problems |= {
@@ -147,11 +253,10 @@ def open_memory(where: str, keep: int | None, parity: int | None) -> Memory:
             for device, problem in blank.items()
         }
     if not found:
-        problems |= {d: problem for d, problem in blank.items() if problem != EMPTY}
+        problems |= {d: problem for d, problem in blank.items() if not problem.endswith(EMPTY)}
     if problems:
-        device, problem = min(problems.items())
         raise errors.SnapshotError(
-            f"{where!r} cannot hold these snapshots: device {device}: {problem}. Name another"
+            f"{where!r} cannot hold these snapshots: {problems[min(problems)]}. Name another"
             " place, or `python -m jax_cxl snapshots format` clears this one"
         )
     geometry = layout.Geometry(keep, parity, core.num_devices, core.device_bytes)
@@ -163,7 +268,30 @@ def open_memory(where: str, keep: int | None, parity: int | None) -> Memory:
     if not found:
         write_superblocks(core, keep, parity)
         blank = {}
-    return Memory(where, core, geometry, tuple(blank))
+    memory = Memory(where, core, geometry, tuple(blank))
+    memory.check_paths()
+    for device in set(blank) - memory.lost:
+        logging.getLogger("jax_cxl").warning(
+            "%r: %s. Repair the snapshots, before another path is lost", where, blank[device]
+        )
+    return memory
+
+
+def _open_core(
+    where: str, spec: pool_uri.PoolSpec, keep: int | None, mode: str
+) -> _core.PersistentMemory:
+    least = layout.Geometry(keep, 0, 1, 0).bytes_for(1) if keep is not None else 0
+    try:
+        return _core.PersistentMemory.open(
+            **spec.for_core(),
+            magic=layout.MAGIC.decode(),
+            magic_offsets=layout.SUPERBLOCK_OFFSETS,
+            mode=mode,
+            least_bytes=least,
+        )
+    except errors.PoolCorruptError as error:
+        problem = "there are no snapshots in" if keep is None else "snapshots cannot be in"
+        raise errors.SnapshotError(f"{problem} {where!r}: {error}") from error
 
 
 def _superblocks(
@@ -173,43 +301,89 @@ def _superblocks(
 
     At the same time other processes of the job may write the superblocks of new memory.
     """
-    pages = _first_pages(core)
+    before = None
     while True:
         found, problems, blank = {}, {}, {}
-        for device, page in enumerate(pages):
+        pages = [superblock_pages(core, device) for device in range(core.num_devices)]
+        for device, copies in enumerate(pages):
             try:
-                if any(page):
-                    found[device] = layout.Superblock.from_bytes(page)
-                else:
-                    blank[device] = EMPTY
-            except layout.DamagedError as error:
+                core.check_intact(device)
+                found[device] = _superblock(copies)
+            except errors.PoolCorruptError as error:
                 blank[device] = str(error)
+            except layout.DamagedError as error:
+                blank[device] = f"{core.path(device)}: {error}"
             except ValueError as error:
-                problems[device] = str(error)
-        if len(found) == len(pages) or not any(map(any, pages)):
+                problems[device] = f"{core.path(device)}: {error}"
+        if len(found) == len(pages) or not any(map(any, itertools.chain(*pages))):
             return found, problems, blank
-        time.sleep(SETTLE_SECONDS)
-        before, pages = pages, _first_pages(core)
         if pages == before:
             return found, problems, blank
+        time.sleep(SETTLE_SECONDS)
+        before = pages
 
 
-def _first_pages(core: _core.PersistentMemory) -> list[bytes]:
+def _superblock(copies: list[bytes]) -> layout.Superblock:
+    """Returns the superblock of a device from its copies."""
+    problem = layout.DamagedError(EMPTY)
+    for page in filter(any, copies):
+        try:
+            return layout.Superblock.from_bytes(page)
+        except layout.DamagedError as error:
+            problem = error
+    raise problem
+
+
+def superblock_pages(core: _core.PersistentMemory, device: int) -> list[bytes]:
+    """Returns the pages in which a device has its superblock; zeros if its path is lost."""
     page = np.empty(layout.PAGE_BYTES, np.uint8)
     pages = []
-    for device in range(core.num_devices):
-        core.read(device, 0, page)
+    for offset in layout.SUPERBLOCK_OFFSETS:
+        try:
+            core.read(device, offset, page)
+        except errors.PoolCorruptError:
+            page[:] = 0
         pages.append(page.tobytes())
     return pages
+
+
+def damaged_superblocks(memory: Memory) -> list[tuple[int, int]]:
+    """Returns devices and offsets of damaged copies of superblocks, but not on lost devices."""
+    found = []
+    for device in memory.usable_devices:
+        right = _superblock_of(memory.core, memory.geometry, device)
+        pages = superblock_pages(memory.core, device)
+        for offset, page in zip(layout.SUPERBLOCK_OFFSETS, pages, strict=True):
+            if device not in memory.blank and page != right:
+                found.append((device, offset))
+    return found
 
 
 def write_superblocks(
     core: _core.PersistentMemory, keep: int, parity: int, devices: Iterable[int] | None = None
 ) -> None:
-    """Writes the first page of these devices, by default of all devices."""
-    for device in range(core.num_devices) if devices is None else devices:
-        superblock = layout.Superblock(keep, parity, core.num_devices, device, core.device_bytes)
-        core.write(device, 0, np.frombuffer(superblock.to_bytes(), np.uint8))
+    """Writes the superblocks of these devices, by default of all devices.
+
+    Raises:
+      SnapshotError: two paths are the same memory.
+    """
+    devices = range(core.num_devices) if devices is None else list(devices)
+    geometry = layout.Geometry(keep, parity, core.num_devices, core.device_bytes)
+    for device in devices:
+        page = np.frombuffer(_superblock_of(core, geometry, device), np.uint8)
+        for offset in layout.SUPERBLOCK_OFFSETS:
+            core.write(device, offset, page)
+    for device in devices:
+        if superblock_pages(core, device)[0] != _superblock_of(core, geometry, device):
+            raise errors.SnapshotError(
+                f"{core.path(device)} is the same memory as another path: name each memory once"
+            )
+
+
+def _superblock_of(core: _core.PersistentMemory, geometry: layout.Geometry, device: int) -> bytes:
+    return layout.Superblock(
+        geometry.keep, geometry.parity, core.num_devices, device, core.device_bytes
+    ).to_bytes()
 
 
 def format_memory(where: str, keep: int, parity: int) -> Memory:
@@ -218,23 +392,33 @@ def format_memory(where: str, keep: int, parity: int) -> Memory:
     Raises:
       PoolError: it cannot be mapped.
     """
-    core = _core.PersistentMemory.open(**spec_of(where).for_core())
-    _check_arguments(where, keep, parity, core.num_devices)
+    spec = spec_of(where)
+    _check_arguments(where, spec, keep, parity)
+    core = _open_core(where, spec, keep, "format")
     memory = Memory(where, core, layout.Geometry(keep, parity, core.num_devices, core.device_bytes))
     for device in range(core.num_devices):
-        for area in range(keep if memory.geometry.rows else 0):
+        memory.write(device, 0, bytes(layout.HEADER_BYTES))
+        for area in range(memory.geometry.areas):
             memory.erase_records(device, area)
     write_superblocks(core, keep, parity)
     return open_memory(where, keep, parity)
 
 
-def _check_arguments(where: str, keep: int, parity: int, num_devices: int) -> None:
-    if keep < 2:
+def _check_arguments(
+    where: str, spec: pool_uri.PoolSpec, keep: int | None, parity: int | None
+) -> None:
+    for name, value in (("keep", keep), ("parity", parity)):
+        try:
+            operator.index(0 if value is None else value)
+        except TypeError:
+            raise TypeError(f"{name}={value!r} must be a whole number") from None
+    if keep is not None and not 2 <= keep < 1 << 16:
         raise ValueError(
-            f"keep={keep} must be at least 2, so that one stays valid while another is saved"
+            f"keep={keep} must be from 2 to 65535: how many snapshots stay, while another is saved"
         )
-    if parity not in (0, 1):
+    if parity not in (None, 0, 1):
         raise ValueError(f"parity={parity} must be 0, or 1 for one device of parity in each row")
+    num_devices = len(spec.paths) * spec.devices_per_path
     if parity and num_devices < 2:
         raise ValueError(f"parity=1 needs two devices or more, and {where!r} has {num_devices}")
 

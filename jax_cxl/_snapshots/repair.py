@@ -15,12 +15,10 @@ class Repaired:
     """What a repair has done.
 
     Attributes:
-      memory: the memory after the repair, without blank devices.
-      written: how many blocks and records this process has written anew.
+      written: how many blocks, records and superblocks this process has written.
       damaged: the steps of snapshots that are too damaged for parity.
     """
 
-    memory: Memory
     written: int
     damaged: tuple[int, ...]
 
@@ -37,7 +35,7 @@ def repair(
     All processes call it. No process saves at the same time.
 
     Args:
-      memory: the memory of the snapshots.
+      memory: the memory of the snapshots, opened for a repair. It has no blank devices afterwards.
       last: number of the last save, the same on all processes.
       share: number of this process.
       shares: how many processes take part.
@@ -46,7 +44,15 @@ def repair(
     Raises:
       SnapshotError: the memory has no parity.
     """
+    damaged = opening.damaged_superblocks(memory) if share == 0 else []
+    for device in sorted({device for device, _ in damaged}):
+        opening.write_superblocks(
+            memory.core, memory.geometry.keep, memory.geometry.parity, [device]
+        )
+    written = len(damaged)
     if not memory.geometry.parity:
+        if any(told for (told,) in gather([written])):
+            return Repaired(written, ())
         raise errors.SnapshotError(
             f"{memory.where!r} has no parity, from which lost blocks could be made: format it with"
             " parity=1"
@@ -55,16 +61,15 @@ def repair(
     if share == 0:
         # A device that was missing for a time may have records of older snapshots.
         for device in memory.blank:
-            for area in range(memory.geometry.keep):
+            for area in range(memory.geometry.areas):
                 memory.erase_records(device, area)
-    written = 0
     hopeless = []
     for position, records in enumerate(found):
         wrote, complete = _mend(memory, records, share, shares)
         written += wrote
         if not complete:
             hopeless.append(position)
-    told = [gather([position in hopeless]) for position in range(memory.geometry.keep)]
+    told = [gather([position in hopeless]) for position in range(memory.geometry.areas)]
     if share == 0:
         # Write the blocks first, then the records, then the superblock, so that an interrupted
         # repair starts again.
@@ -77,12 +82,13 @@ def repair(
             memory.core, memory.geometry.keep, memory.geometry.parity, memory.blank
         )
     gather([0])
+    memory.blank = ()
     steps = tuple(
         records[0].step
         for records, failed in zip(found, told, strict=False)
         if any(failed_there for (failed_there,) in failed)
     )
-    return Repaired(dataclasses.replace(memory, blank=()), written, steps)
+    return Repaired(written, steps)
 
 
 def _mend(
@@ -108,9 +114,9 @@ def _mend(
 
 
 def _write_record(memory: Memory, block: examining.Block, record: layout.Record) -> None:
-    memory.core.store_word(block.device, block.offset, 0)
+    memory.store_word(block.device, block.offset, 0)
     memory.write(block.device, block.offset + 8, record.to_bytes()[8:])
-    memory.core.store_word(block.device, block.offset, record.number)
+    memory.store_word(block.device, block.offset, record.number)
 
 
 def _log(records: list[layout.Record], problem: str) -> None:

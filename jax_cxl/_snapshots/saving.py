@@ -62,6 +62,7 @@ class Save:
         output.append(table)
         output.append(np.frombuffer(directory, np.uint8))
         output.finish()
+        self.memory.check_paths()
         self._announce(
             layout.Record(
                 number=self.number,
@@ -116,14 +117,18 @@ class Save:
             complete()
 
     def _announce(self, record: layout.Record | None) -> None:
-        """Writes the record on all devices, its first word last. None clears the first word."""
+        """Writes the record on all devices, its first word last. None clears the first word.
+
+        Others look at the first device, unless it is lost. It comes last: when they find the record
+        and go on, this process has written all copies.
+        """
         geometry = self.memory.geometry
         offset = geometry.record(self.number, self.writer)
-        for device in range(geometry.num_devices):
+        for device in reversed(range(geometry.num_devices)):
             if record is not None:
                 self.memory.write(device, offset + 8, record.to_bytes()[8:])
             number = self.number if record is not None else 0
-            self.memory.core.store_word(device, offset, number)
+            self.memory.store_word(device, offset, number)
 
 
 class _Output:

@@ -13,6 +13,7 @@ from jax_cxl import errors
 from jax_cxl._runtime import configuration
 from jax_cxl._snapshots import (
     agreement,
+    fence,
     flatten,
     layout,
     memory,
@@ -70,7 +71,7 @@ class Snapshots:
         self._token = 0  # 0: the processes have not agreed on a token yet
         self._writers: tuple[int, ...] = ()
         self._last = 0  # number of the last save that a process may have begun
-        self._agreed = 0  # value of _last when the processes agreed
+        self._incarnation = 0  # last claim of the memory when the processes agreed
         self._base = 0  # number of the snapshot from which they have continued; 0: none
 
     def __enter__(self) -> Self:
@@ -115,6 +116,8 @@ class Snapshots:
         Raises:
           PoolTooSmallError: the memory is too small. The message has the size that is needed.
             Nothing has been changed.
+          SnapshotError: another job has begun to save to the same place, or a file was deleted or
+            replaced. This job saves no more.
           PeerLostError, CollectiveTimeoutError, PoolError: as `wait`, for the previous save.
           TypeError: a leaf is something else.
         """
@@ -122,6 +125,7 @@ class Snapshots:
         if not 0 <= step < 1 << 63:
             raise ValueError(f"step={step} must be at least 0, and less than 2**63")
         self.wait()
+        self._memory.check_paths()
         if not self._token:
             self._agree()
         found = flatten.sources(tree, self._writers)
@@ -248,9 +252,9 @@ class Snapshots:
     def repair(self) -> int:
         """Restores lost paths and damaged blocks from parity.
 
-        Call it after an empty file or device has taken the place of a lost path. Once it has
-        returned, the memory can lose another path. The processes of the job share the work. Nothing
-        is written if nothing is damaged.
+        Call it after a lost path has been replaced by an empty file or device, or removed. Once it
+        has returned, the memory can lose another path. The processes of the job share the work.
+        Nothing is written if nothing is damaged.
 
         Returns:
           How many blocks and records were written, by all processes.
@@ -260,9 +264,14 @@ class Snapshots:
             snapshots have then been repaired.
         """
         self._agree()
+        # The lost path may be another file by now.
+        geometry = self._memory.geometry
+        self._memory = memory.open_memory(
+            self._memory.where, geometry.keep, geometry.parity, repair=True
+        )
+        self._claim()
         own = self._writers.index(jax.process_index())
         done = repair.repair(self._memory, self._last, own, len(self._writers), agreement.gather)
-        self._memory = done.memory
         if done.damaged:
             raise errors.SnapshotError(
                 f"{self._memory.where!r}: the snapshots of steps {list(done.damaged)} are damaged,"
@@ -297,10 +306,28 @@ class Snapshots:
         return tree
 
     def _next_number(self) -> int:
-        """Returns the next number whose area does not hold the snapshot to continue from."""
-        number, keep = self._last + 1, self._memory.geometry.keep
-        first = self._last == self._agreed
-        return number + (first and self._base > 0 and number % keep == self._base % keep)
+        """Returns the number of the next save. Before its first save the job claims the memory."""
+        if self._memory.claim is not None:
+            return self._memory.claim.next(self._last, self._memory.geometry.areas)
+        return self._claim().first
+
+    def _claim(self) -> fence.Claim:
+        """Claims the memory for this job, on all processes or on none."""
+        claim, problem = None, None
+        if self._writers[0] == jax.process_index():
+            try:
+                arguments = self._incarnation, self._token, self._last, self._base
+                claim = fence.take(self._memory, *arguments)
+            except errors.SnapshotError as error:
+                problem = error
+        own = (claim.incarnation, claim.first, claim.retired, claim.slot) if claim else (0, 0, 0, 0)
+        incarnation, first, retired, slot = agreement.gather(own)[0]
+        if not incarnation:
+            raise problem or errors.SnapshotError(
+                f"process {self._writers[0]} could not claim {self._memory.where!r}"
+            )
+        self._memory.claim = fence.Claim(incarnation, self._token, first, retired, slot)
+        return self._memory.claim
 
     def _has_written(self, writer: int) -> bool:
         record = self._memory.record(self._last, writer)
@@ -316,10 +343,11 @@ class Snapshots:
             self._saving = None
         # A process that was lost may have begun a save that no other process has.
         last = max(self._last, validity.last_number(self._memory))
-        told = agreement.gather([last, secrets.randbits(63) | 1])
+        claimed = fence.newest(self._memory)
+        told = agreement.gather([last, secrets.randbits(63) | 1, claimed])
         self._writers = tuple(agreement.processes())
-        self._last = self._agreed = max(last for last, _ in told)
-        self._token = max(token for _, token in told)
+        self._last, self._token, self._incarnation = map(max, *told) if told[1:] else told[0]
+        self._memory.claim = None
         found = validity.all_valid(self._memory, self._last)
         self._base = found[0][0].number if found else 0
 

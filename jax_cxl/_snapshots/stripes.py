@@ -64,11 +64,11 @@ class Stripes:
     def write(self, block: int, data: np.ndarray) -> None:
         """Writes a whole block."""
         device, offset = self.place(block)
-        self.memory.core.write(device, offset, data)
+        self.memory.write(device, offset, data)
 
     def write_parity(self, row: int, data: np.ndarray) -> None:
         """Writes the parity of a row."""
-        self.memory.core.write(self.parity_device(row), self.offset(row), data)
+        self.memory.write(self.parity_device(row), self.offset(row), data)
 
     def read(self, block: int) -> np.ndarray:
         """Returns a private copy of a block, unchecked."""
@@ -93,7 +93,7 @@ class Stripes:
           SnapshotError: the checksum differs, and parity cannot restore the block.
         """
         device, offset = self.place(block)
-        self.memory.core.read(device, offset, out)
+        self.memory.read_into(device, offset, out)
         self._check(block, expected, out)
 
     def read_all_checked(self, blocks: range, expected: np.ndarray, out: np.ndarray) -> None:
@@ -105,7 +105,7 @@ class Stripes:
         size = layout.BLOCK_BYTES
         start = 0
         for device, offset, count in self.runs(blocks):
-            self.memory.core.read(device, offset, out[start : start + count * size])
+            self.memory.read_into(device, offset, out[start : start + count * size])
             start += count * size
         for number, block in enumerate(blocks):
             self._check(block, expected[number], out[number * size : (number + 1) * size])

@@ -1,16 +1,19 @@
 """Finds the valid snapshots."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from jax_cxl._snapshots import layout
-from jax_cxl._snapshots.memory import Memory
+
+if TYPE_CHECKING:
+    from jax_cxl._snapshots.memory import Memory
 
 Records = list[layout.Record]
 
 
-def snapshot(memory: Memory, number: int) -> Records | None:
+def snapshot(memory: "Memory", number: int) -> Records | None:
     """Returns the records of a save that is valid, else None."""
     first = memory.record(number, 0)
     if first is None or first.number != number or not 1 <= first.writers <= layout.MAX_PROCESSES:
@@ -24,7 +27,7 @@ def snapshot(memory: Memory, number: int) -> Records | None:
     return records
 
 
-def all_valid(memory: Memory, last: int) -> list[Records]:
+def all_valid(memory: "Memory", last: int) -> list[Records]:
     """Returns the valid snapshots whose numbers are at most `last`, the newest first."""
     found = []
     for first in _first_records(memory):
@@ -33,19 +36,19 @@ def all_valid(memory: Memory, last: int) -> list[Records]:
     return sorted(found, key=lambda records: -records[0].number)
 
 
-def last_number(memory: Memory) -> int:
+def last_number(memory: "Memory") -> int:
     """Returns the greatest number that any process has given to a save; 0 if there is none."""
     numbers = [0]
-    for area in range(memory.geometry.keep):
+    for area in range(memory.geometry.areas):
         numbers += [
             record.number
             for writer in writers_with_records(memory, area)
-            if (record := memory.record(area, writer)) is not None
+            if (record := memory.newest_record(area, writer)) is not None
         ]
     return max(numbers)
 
 
-def writers_with_records(memory: Memory, area: int) -> list[int]:
+def writers_with_records(memory: "Memory", area: int) -> list[int]:
     """Returns the processes that have records in an area, of any save."""
     begin = memory.geometry.record(area, 0)
     words = [
@@ -57,8 +60,8 @@ def writers_with_records(memory: Memory, area: int) -> list[int]:
     return [int(writer) for writer in np.flatnonzero(np.any(words, axis=0))]
 
 
-def _first_records(memory: Memory) -> Iterator[layout.Record]:
-    for area in range(memory.geometry.keep):
+def _first_records(memory: "Memory") -> Iterator[layout.Record]:
+    for area in range(memory.geometry.areas):
         if record := memory.record(area, 0):
             yield record
 

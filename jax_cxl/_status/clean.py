@@ -5,7 +5,7 @@ import glob
 import os
 from collections.abc import Sequence
 
-from jax_cxl import _core
+from jax_cxl import _core, _text
 
 _DESCRIPTION = """\
 Removes your pools in /dev/shm whose jobs have ended.
@@ -26,9 +26,10 @@ def main(arguments: Sequence[str]) -> int:
     sizes = _files()
     removed = sorted(_core.sweep_leftovers())
     for path in removed:
-        print(f"removed {path} ({sizes.get(path, 0) / 2**20:.1f} MiB)")
+        print(f"removed {_text.printable(path)} ({sizes.get(path, 0) / 2**20:.1f} MiB)")
     for path in sorted(_files()):
-        print(f"kept {path}: it belongs to a living job or to another user, or is not a pool")
+        name = _text.printable(path)
+        print(f"kept {name}: it belongs to a living job or to another user, or is not a pool")
     if not removed:
         print("nothing to remove")
     return 0

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from jax_cxl import _core, errors
+from jax_cxl import _core, _text, errors
 from jax_cxl._runtime import pool_uri, processes
 from jax_cxl._status import gpu_writer, memory_check
 from jax_cxl._status.finding import Finding
@@ -171,7 +171,7 @@ class _Partner:
             raise ConnectionError("the process on the other host has ended: see what it printed")
         message = json.loads(line)
         if "error" in message:
-            raise ConnectionError(f"the other host: {message['error']}")
+            raise ConnectionError(f"the other host: {_text.printable(str(message['error']))}")
         return message
 
 

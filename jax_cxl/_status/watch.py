@@ -9,7 +9,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from jax_cxl import errors
+from jax_cxl import _text, errors
 from jax_cxl._runtime import lateness
 from jax_cxl._status import analysis, pools
 
@@ -119,4 +119,4 @@ def script_of(rank: analysis.Rank) -> str:
         words = words[words.index("jax_cxl._launch.rank") + 5 :]
     else:
         words = [word for word in words[1:] if not word.startswith("-")]
-    return os.path.basename(words[0]) if words else ""
+    return _text.printable(os.path.basename(words[0])) if words else ""

@@ -84,14 +84,14 @@ class CommandTest(parameterized.TestCase):
                 self.assertRegex(lines[0], f"keep=3, parity=0, 2 x {place.size} bytes$")
                 self.assertRegex(lines[1], r"^step 6: 20.*, 1 process, 9 leaves, 1200016 bytes$")
                 self.assertRegex(lines[2], "^step 5: ")
-                self.assertEqual(lines[3:], ["area 0: empty"])
+                self.assertEqual(lines[3:], ["area 0: empty", "area 3: empty"])
             listed = json.loads(self.done("list", "--json", place.where))
             self.assertEqual(
                 (listed["keep"], listed["parity"], listed["devices"], listed["lost_devices"]),
                 (3, 0, 2, []),
             )
             states = [(area["state"], area["step"]) for area in listed["areas"]]
-            self.assertEqual(states, [("valid", 6), ("valid", 5), ("empty", None)])
+            self.assertEqual(states, [("valid", 6), ("valid", 5), ("empty", None), ("empty", None)])
             newest = listed["areas"][0]
             self.assertEqual(
                 (newest["processes"], newest["bytes"], newest["leaves"]), (1, 1200016, 9)
@@ -123,10 +123,8 @@ class CommandTest(parameterized.TestCase):
             self.assertEmpty(os.listdir(folder))
             path = pathlib.Path(folder, "a")
             path.touch(mode=0o600)
-            why = "has 0 bytes, not size" if command != "repair" else "it is empty"
-            self.refused(why, command, where, *more)
-            if command != "repair":
-                self.assertEqual(path.stat().st_size, 0)
+            self.refused("it is empty", command, where, *more)
+            self.assertEqual(path.stat().st_size, 0)
         self.refused("write for example shm:", command, "shm:of_no_test", *more)
 
     def test_shm_needs_no_size_once_it_is_there(self):
@@ -158,7 +156,6 @@ class CommandTest(parameterized.TestCase):
             kinds = {}
             for kind, device, offset, size in places.used(place, 1):
                 kinds.setdefault(kind, (device, offset, size))
-            del kinds["superblock"]
             if not parity:
                 del kinds["record"]  # Without its record it is no snapshot.
             for kind, (device, offset, size) in kinds.items():
@@ -166,9 +163,11 @@ class CommandTest(parameterized.TestCase):
                 status, out, _ = _run("check", place.where)
                 self.assertEqual(status, 1, kind)
                 self.assertIn("step 2: undamaged", out)
-                self.assertIn("step 1: damaged", out)
+                self.assertIn(f"step 1: {'un' * (kind == 'superblock')}damaged", out)
                 where = f"(device {device}, offset {offset:#x})"
-                if parity:
+                if kind == "superblock":
+                    self.assertIn(f"superblock {where} is damaged: it has a copy", out)
+                elif parity:
                     has = "other devices have it" if kind == "record" else "parity has it"
                     self.assertRegex(out, f"step 1: {kind}.*{has}")
                     self.assertIn(where, out)
@@ -183,11 +182,15 @@ class CommandTest(parameterized.TestCase):
         with places.place(_tree(0), paths=3, parity=1) as place:
             _save(place, 1, 2, parity=1)
             place.paths[1].unlink()
-            self.refused("repair writes a lost path anew", "check", place.where)
+            for command in ("check", "list"):
+                _, out, _ = _run(command, place.where)
+                self.assertIn("device 1 is lost", out)
+                self.assertFalse(place.paths[1].exists())
             place.paths[1].touch(mode=0o600)
-            self.refused("repair writes a lost path anew", "list", place.where)
+            _run("list", place.where)
+            self.assertEqual(place.paths[1].stat().st_size, 0)
             out = self.done("repair", place.where)
-            self.assertRegex(out, r"device 1 was lost\n\d+ blocks and records were written anew")
+            self.assertRegex(out, r"device 1 was lost\n\d+ blocks, records and superblocks")
             self.assertIn("nothing is damaged", self.done("check", place.where))
             place.zero(2)
             status, out, _ = _run("check", place.where)
@@ -209,6 +212,9 @@ class CommandTest(parameterized.TestCase):
         with places.place(_tree(0)) as place:
             _save(place, 1)
             self.refused("has no parity", "repair", place.where)
+            place.flip(0, 100)
+            self.done("repair", place.where)
+            self.assertIn("nothing is damaged", self.done("check", place.where))
 
     def test_delete(self):
         with places.place(_tree(0), keep=3, paths=2) as place:
@@ -236,7 +242,7 @@ class CommandTest(parameterized.TestCase):
             self.refused(refusal, "format", place.where)
             self.assertEqual(place.contents(), before)
             place.paths[1].write_bytes(b"A novel.\n" + bytes(place.size))
-            self.refused("may hold something: .*device 1", "format", place.where)
+            self.refused("may hold something: .*device1 holds data", "format", place.where)
             self.assertTrue(place.paths[1].read_bytes().startswith(b"A novel."))
             self.done("format", place.where, "--yes", "--parity=1")
             snapshots = place.open(parity=1)

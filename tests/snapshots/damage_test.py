@@ -67,12 +67,8 @@ class DamageTest(parameterized.TestCase):
             places.assert_same(self, (1, trees[1]), found)
 
     def _restore(self, place, parity, kind, device, trees):
-        if kind == "superblock" and not parity:
-            with self.assertRaisesRegex(jax_cxl.SnapshotError, "first page is damaged"):
-                place.open(parity=parity)
-            return
         snapshots = place.open(parity=parity)
-        if parity or (kind == "record" and device > 0):
+        if parity or kind == "superblock" or (kind == "record" and device > 0):
             with self.assertNoLogs("jax_cxl"):
                 places.assert_same(self, (1, trees[1]), snapshots.restore_latest(trees[1]))
             return
@@ -172,7 +168,9 @@ class ForeignTest(parameterized.TestCase):
         with places.place(tree, paths=3, parity=parity) as place:
             _save_two(place, parity=parity)
             place.paths[device].write_bytes(b"A novel.\n" + bytes(place.size))
-            self._refused(place, f"device {device}: it holds something that is no", parity=parity)
+            self._refused(
+                place, f"device{device} holds data of something else at byte 0", parity=parity
+            )
 
     def test_other_arguments(self):
         tree = _tree(0)
@@ -195,7 +193,9 @@ class ForeignTest(parameterized.TestCase):
             version = layout._VERSION
             try:
                 layout._VERSION = version + 1
-                self._refused(place, f"it has the format {version}.*, not 2", parity=parity)
+                self._refused(
+                    place, f"it has the format {version}.*, not {version + 1}", parity=parity
+                )
             finally:
                 layout._VERSION = version
 
@@ -206,7 +206,7 @@ class ForeignTest(parameterized.TestCase):
             _save_two(place, parity=parity)
             for device in range(1 + parity):
                 place.zero(device)
-            self._refused(place, f"device 0: it is empty.*with parity={parity} only", parity=parity)
+            self._refused(place, f"device0: it is empty.*with parity={parity} only", parity=parity)
 
     def test_a_snapshot_that_does_not_fit(self):
         with places.place(_tree(0)) as place:

@@ -84,7 +84,7 @@ def used(where: Place, step: int) -> list[tuple[str, int, int, int]]:
     found = []
     geometry = opened.geometry
     for device in range(geometry.num_devices):
-        found.append(("superblock", device, 0, layout.PAGE_BYTES))
+        found += [("superblock", device, at, layout.PAGE_BYTES) for at in layout.SUPERBLOCK_OFFSETS]
         found += [
             ("record", device, geometry.record(r.number, r.writer), layout.RECORD_BYTES)
             for r in records

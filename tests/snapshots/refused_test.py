@@ -10,6 +10,7 @@ from absl.testing import absltest, parameterized
 
 import jax_cxl
 from jax_cxl import errors
+from jax_cxl._snapshots import layout
 
 
 def _number(pattern: str, error: Exception) -> int:
@@ -38,9 +39,7 @@ class TooSmallTest(parameterized.TestCase):
         self.assertEqual(
             needed, jax_cxl.Snapshots.bytes_needed(tree, keep=keep, parity=parity, paths=paths)
         )
-        # Several paths have whole pages.
-        less = needed - (1 if paths == 1 else 4096)
-        for size, enough in ((needed, True), (less, False)):
+        for size, enough in ((needed, True), (needed - layout.PAGE_BYTES, False)):
             with places.folder() as folder:
                 snapshots = places.Place(folder, size, paths).open(keep=keep, parity=parity)
                 if not enough:

@@ -60,9 +60,10 @@ class TornTest(parameterized.TestCase):
         trees = {step: _tree(step) for step in range(5)}
         with places.place(trees[0], paths=paths, **options) as place:
             # How many writes there are.
-            writes = (1 << 20) - _stop_save(place.open(**options), 1 << 20, 0)
-            self.assertGreaterEqual(writes, 7)
             snapshots = place.open(**options)
+            snapshots.save(0, trees[0])
+            writes = (1 << 20) - _stop_save(snapshots, 1 << 20, 0)
+            self.assertGreaterEqual(writes, 7)
             for stop in range(writes):
                 snapshots.save(2, trees[2])
                 snapshots.save(3, trees[3])
@@ -114,7 +115,7 @@ class TornTest(parameterized.TestCase):
                     snapshots = place.open(keep=keep)
                     snapshots.restore(older, trees[0])
                     with self.assertRaises(_StoppedError):
-                        _stop_save(snapshots, 5, 5)
+                        _stop_save(snapshots, 13, 5)
                     again = place.open(keep=keep)
                     places.assert_same(self, trees[older], again.restore(older, trees[0]))
 

@@ -59,6 +59,14 @@ class Coherence {
                    ? HardwareCache()
                    : cache) {}
 
+  // For reading memory of which this host's cache may hold old lines, whatever
+  // the mode of its users: it flushes where the processor can.
+  static Coherence ForReading() {
+    return Coherence(CheckCoherenceSupported(CoherenceMode::kFlush).ok()
+                         ? CoherenceMode::kFlush
+                         : CoherenceMode::kCoherent);
+  }
+
   CoherenceMode mode() const { return mode_; }
   // Null if nothing needs to be written back or dropped.
   Cache* cache() const { return cache_; }

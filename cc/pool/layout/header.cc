@@ -92,15 +92,15 @@ bool IsUnfinished(const HeaderPage& page) {
          std::memcmp(&page.header, &none, sizeof(none)) == 0;
 }
 
-Status CheckMayOverwrite(const std::byte* first_page, uint64_t bytes,
-                         const std::string& path) {
+Result<bool> HoldsPool(const std::byte* first_page, uint64_t bytes,
+                       const std::string& path) {
   if (std::all_of(first_page, first_page + bytes,
                   [](std::byte b) { return b == std::byte{0}; })) {
-    return OkStatus();
+    return false;
   }
   HeaderPage page = {};
   std::memcpy(&page, first_page, std::min(bytes, sizeof(page)));
-  if (IsUnfinished(page)) return OkStatus();
+  if (IsUnfinished(page)) return true;
   const PoolHeader& header = page.header;
   if (bytes < offsetof(PoolHeader, world_size) || !HasMagic(header)) {
     return Error(Code::kDataLoss, path,
@@ -111,7 +111,7 @@ Status CheckMayOverwrite(const std::byte* first_page, uint64_t bytes,
   if (header.layout_version != kLayoutVersion) {
     return WrongVersion(header.layout_version, path);
   }
-  return OkStatus();
+  return true;
 }
 
 Status CheckReadable(const PoolHeader& header, const std::string& where) {

@@ -43,11 +43,11 @@ void BeginKeeper(PoolKeeper& keeper);
 // header.
 bool IsUnfinished(const HeaderPage& page);
 
-// Fails with kDataLoss if a file must not become a pool. It may if its first
-// `bytes` are no bytes, start with zeros, or hold a pool of this layout,
-// complete or unfinished.
-Status CheckMayOverwrite(const std::byte* first_page, uint64_t bytes,
-                         const std::string& path);
+// Returns true if a file begins with a pool of this layout, complete or
+// unfinished, and false if its first `bytes` are no bytes or zeros. Fails with
+// kDataLoss if they are something else, which must not become a pool.
+Result<bool> HoldsPool(const std::byte* first_page, uint64_t bytes,
+                       const std::string& path);
 
 // Fails with kDataLoss unless `header`, read from `where`, is a header of this
 // layout.

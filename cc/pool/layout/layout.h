@@ -33,6 +33,11 @@ inline constexpr char kMagic[8] = {'J', 'A', 'X', 'C', 'X', 'L', 'P', '1'};
 inline constexpr char kKeeperMagic[8] = {'J', 'A', 'X', 'C',
                                          'X', 'L', 'K', '1'};
 inline constexpr uint32_t kLayoutVersion = 6;
+// Memory of snapshots has this magic in two pages of each device
+// (jax_cxl/_snapshots/layout.py).
+inline constexpr char kSnapshotsMagic[8] = {'J', 'A', 'X', '_',
+                                            'C', 'X', 'L', 's'};
+inline constexpr uint64_t kSnapshotsMagicOffsets[] = {0, 2 * kPageBytes};
 inline constexpr int kMaxExtents = 64;
 inline constexpr int kMaxWorldSize = 1024;
 inline constexpr int kMaxSlots = 12;

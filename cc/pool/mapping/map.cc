@@ -55,8 +55,11 @@ Result<std::byte*> MapContiguous(const std::vector<MapPiece>& pieces) {
 
   uintptr_t next = base;
   for (const MapPiece& piece : pieces) {
+    const int kind = piece.fd >= 0
+                         ? MAP_SHARED
+                         : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     if (mmap(reinterpret_cast<void*>(next), piece.bytes, PROT_READ | PROT_WRITE,
-             MAP_SHARED | MAP_FIXED, piece.fd,
+             kind | MAP_FIXED, piece.fd,
              static_cast<off_t>(piece.offset)) == MAP_FAILED) {
       const int error = errno;
       munmap(reinterpret_cast<void*>(base), total);

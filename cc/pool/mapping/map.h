@@ -11,7 +11,7 @@ namespace jax_cxl::pool {
 
 // A piece of an open file that becomes the next part of a mapping.
 struct MapPiece {
-  int fd = -1;
+  int fd = -1;  // -1: private zeros, in place of memory that is not there
   uint64_t offset = 0;
   uint64_t bytes = 0;
   uint64_t align = 1;       // the alignment of addresses that the device needs

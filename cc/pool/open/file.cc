@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include "cc/pool/layout/geometry.h"
 #include "cc/pool/layout/header.h"
+#include "cc/pool/open/contents.h"
 #include "cc/pool/open/file_error.h"
 #include "cc/pool/open/lock_holder.h"
 #include "cc/pool/open/reserve.h"
@@ -153,7 +155,7 @@ Result<PoolFile> PoolFile::OpenForCreate(const std::string& path,
     const ssize_t got =
         pread(file->fd(), page, sizeof(page), static_cast<off_t>(offset));
     if (got < 0) return FileError(errno, "read", path);
-    CXL_RETURN_IF_ERROR(CheckMayOverwrite(page, got, path));
+    CXL_ASSIGN_OR_RETURN(file->holds_pool_, HoldsPool(page, got, path));
     if (ownership == Ownership::kAlways) file->owner_ = getpid();
     return file;
   }
@@ -162,20 +164,12 @@ Result<PoolFile> PoolFile::OpenForCreate(const std::string& path,
                "job a pool of its own");
 }
 
-Result<PoolFile> PoolFile::OpenForAttach(const std::string& path) {
-  CXL_ASSIGN_OR_RETURN(PoolFile file, Open(path, 0));
-  CXL_RETURN_IF_ERROR(file.CheckOurs());
-  CXL_RETURN_IF_ERROR(file.Lock(LOCK_SH));
-  return file;
-}
-
-Result<PoolFile> PoolFile::OpenToKeep(const std::string& path) {
+Result<PoolFile> PoolFile::OpenShared(const std::string& path, bool create) {
   for (int attempt = 0; attempt < kOpenAttempts; ++attempt) {
-    Result<PoolFile> file = OpenOrCreate(path);
+    Result<PoolFile> file = create ? OpenOrCreate(path) : Open(path, 0);
     // Another process may create it at the same time.
-    if (file.status().code() == Code::kAlreadyExists) continue;
+    if (create && file.status().code() == Code::kAlreadyExists) continue;
     if (!file.ok()) return file.status();
-    file->KeepName();
     CXL_RETURN_IF_ERROR(file->CheckOurs());
     CXL_RETURN_IF_ERROR(file->Lock(LOCK_SH));
     return file;
@@ -186,6 +180,29 @@ Result<PoolFile> PoolFile::OpenToKeep(const std::string& path) {
 
 Result<PoolFile> PoolFile::OpenDevice(const std::string& path) {
   return Open(path, 0);
+}
+
+PoolFile::~PoolFile() {
+  RemoveName();
+  // If this fails, the file has zeros at its end.
+  if (fd_.valid() && size_before_)
+    (void)!ftruncate(fd(), static_cast<off_t>(*size_before_));
+}
+
+Status PoolFile::CheckMayTake(uint64_t offset, uint64_t bytes,
+                              bool recognized) const {
+  if (recognized) return OkStatus();
+  const uint64_t size = Size();
+  const uint64_t end = offset + bytes;
+  const uint64_t begin = size < end ? 0 : offset;
+  CXL_ASSIGN_OR_RETURN(const std::optional<uint64_t> data,
+                       FirstData(fd(), path_, begin, std::min(size, end)));
+  if (!data) return OkStatus();
+  return Error(Code::kDataLoss, path_, " holds data of something else at byte ",
+               *data,
+               ", so it is left alone; name another path, or delete the ",
+               "file if you do not need it (memory that was made with another "
+               "offset= or size= looks like this too)");
 }
 
 uint64_t PoolFile::Size() const {
@@ -201,7 +218,12 @@ Status PoolFile::Reserve(uint64_t offset, uint64_t bytes) {
       !IsRefusal(errno)) {
     return FileError(errno, "shorten", path_);
   }
-  return ReserveSpace(fd(), path_, offset, bytes, /*restore_size=*/!created_);
+  const uint64_t before = Size();
+  CXL_RETURN_IF_ERROR(
+      ReserveSpace(fd(), path_, offset, bytes, /*restore_size=*/!created_));
+  if (!created_ && !size_before_ && before < offset + bytes)
+    size_before_ = before;
+  return OkStatus();
 }
 
 Status PoolFile::ShareLock() {
@@ -219,6 +241,18 @@ bool PoolFile::StillNamed() const {
 void PoolFile::RemoveName() {
   if (fd_.valid() && owner_ == getpid() && StillNamed()) unlink(path_.c_str());
   owner_ = 0;
+}
+
+Status CheckNamedOnce(const PoolFile& file, const std::string& path) {
+  struct stat named, open;
+  if (stat(path.c_str(), &named) != 0 || fstat(file.fd(), &open) != 0)
+    return OkStatus();  // It is new.
+  const bool device = S_ISCHR(open.st_mode) && S_ISCHR(named.st_mode);
+  if (device ? open.st_rdev != named.st_rdev
+             : open.st_dev != named.st_dev || open.st_ino != named.st_ino)
+    return OkStatus();
+  return Error(Code::kInvalidArgument, path, " and ", file.path(), " are one ",
+               device ? "device" : "file", "; name each of them once");
 }
 
 }  // namespace jax_cxl::pool

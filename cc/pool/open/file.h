@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "cc/base/status.h"
@@ -23,18 +24,20 @@ class PoolFile {
   };
 
   // Opens the file at `path`, or creates it (mode 0600), and locks it for this
-  // process alone. Fails unless the file has nothing, zeros or an old pool at
-  // `offset`. Does not change an existing file.
+  // process alone. Fails if the page at `offset` holds something that is not a
+  // pool. Does not change an existing file. Call CheckMayTake before Reserve.
   static Result<PoolFile> OpenForCreate(const std::string& path,
                                         uint64_t offset, Ownership ownership);
 
   // Opens the file of a pool that another process has created, and takes a
   // shared lock.
-  static Result<PoolFile> OpenForAttach(const std::string& path);
+  static Result<PoolFile> OpenForAttach(const std::string& path) {
+    return OpenShared(path, /*create=*/false);
+  }
 
-  // Opens the file at `path`, or creates it (mode 0600), and takes a shared
-  // lock. The file stays, whoever created it.
-  static Result<PoolFile> OpenToKeep(const std::string& path);
+  // Opens the file at `path`, or creates it (mode 0600) if `create`, and takes
+  // a shared lock. A created file stays after KeepName.
+  static Result<PoolFile> OpenShared(const std::string& path, bool create);
 
   // Opens a device. Does not check owner, mode or contents: the administrator
   // of the device decides who may open it.
@@ -47,7 +50,8 @@ class PoolFile {
   Status LockRange(uint64_t offset, uint64_t bytes, uint64_t align,
                    bool exclusive);
 
-  ~PoolFile() { RemoveName(); }
+  // Undoes what this object has changed, unless it was told to keep it.
+  ~PoolFile();
   PoolFile(PoolFile&&) = default;
   PoolFile& operator=(PoolFile&&) = delete;
 
@@ -63,13 +67,23 @@ class PoolFile {
   // Returns the size of the file, or 0 on error.
   uint64_t Size() const;
 
-  // Reserves space for [offset, offset + bytes) (reserve.h). If that fails, an
-  // existing file keeps its size.
+  // Fails with kDataLoss unless [offset, offset + bytes) holds only zeros, or
+  // `recognized` says that it belongs to this library. A file that would have
+  // to grow must hold only zeros, also before `offset`.
+  Status CheckMayTake(uint64_t offset, uint64_t bytes, bool recognized) const;
+
+  // Reserves space for [offset, offset + bytes) (reserve.h). An existing file
+  // gets its old size back if that fails, and in the destructor unless KeepSize
+  // was called.
   Status Reserve(uint64_t offset, uint64_t bytes);
+  void KeepSize() { size_before_.reset(); }
 
   // Replaces the exclusive lock by a shared one, so that other processes can
   // attach.
   Status ShareLock();
+
+  // Returns true if OpenForCreate found a pool, complete or unfinished.
+  bool holds_pool() const { return holds_pool_; }
 
   // Returns true if `path` still refers to this file.
   bool StillNamed() const;
@@ -98,11 +112,17 @@ class PoolFile {
   ino_t inode_ = 0;
   uint64_t offset_ = 0;  // where the pool starts, if known
   bool created_ = false;
+  bool holds_pool_ = false;
+  std::optional<uint64_t> size_before_;  // of a file that Reserve has enlarged
   bool locked_ = false;
   uint64_t range_bytes_ = 0;  // locked bytes of a device; 0: a file
   uint64_t align_ = 0;        // of a device
   pid_t owner_ = 0;  // the process that may remove the name; not its children
 };
+
+// Fails with kInvalidArgument if `path` is another name of an open file or
+// device.
+Status CheckNamedOnce(const PoolFile& file, const std::string& path);
 
 }  // namespace jax_cxl::pool
 

@@ -5,6 +5,7 @@
 
 #include <fstream>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,12 @@ namespace {
 
 class PersistentDaxMemoryTest : public testing::Test {
  protected:
+  Result<std::unique_ptr<PersistentMemory>> OpenOnMachine(
+      const PoolSpec& spec, OpenMode mode = OpenMode::kFormat) {
+    return PersistentMemory::Open(spec, TestSignature(), mode,
+                                  /*least_bytes=*/0, machine_.system());
+  }
+
   FakeDax machine_;
 };
 
@@ -29,7 +36,7 @@ TEST_F(PersistentDaxMemoryTest, KeepsWhatLiesBeforeTheOffset) {
   PoolSpec spec = DaxSpec({machine_.Add("dax0.0", 8 * kMiB, "2097152"),
                            machine_.Add("dax1.0", 6 * kMiB, "2097152")});
   spec.offset = 2 * kMiB;
-  auto memory = PersistentMemory::Open(spec, machine_.system());
+  auto memory = OpenOnMachine(spec);
   ASSERT_TRUE(memory.ok()) << memory.status().message();
   EXPECT_EQ((*memory)->num_devices(), 2);
   EXPECT_EQ((*memory)->device_bytes(), 4 * kMiB) << "the rest of the smaller";
@@ -37,7 +44,7 @@ TEST_F(PersistentDaxMemoryTest, KeepsWhatLiesBeforeTheOffset) {
       << "what a device holds stays";
   for (int device : {0, 1})
     ASSERT_TRUE((*memory)->Write(device, 0, Filled(4 * kMiB, device)).ok());
-  auto again = PersistentMemory::Open(spec, machine_.system());
+  auto again = OpenOnMachine(spec);
   ASSERT_TRUE(again.ok()) << "another process: " << again.status().message();
   EXPECT_EQ(ReadBack(**again, 1, 0, 4 * kMiB), Filled(4 * kMiB, 1));
   ASSERT_TRUE((*memory)->StoreWord(1, 8, 17).ok());
@@ -46,8 +53,7 @@ TEST_F(PersistentDaxMemoryTest, KeepsWhatLiesBeforeTheOffset) {
   ExpectRefused(Pool::Create(spec, 2, machine_.system()).status(),
                 Code::kAlreadyExists, "in use");
   spec.offset = 3 * kMiB;
-  ExpectRefused(PersistentMemory::Open(spec, machine_.system()).status(),
-                Code::kInvalidArgument, "offset");
+  ExpectRefused(OpenOnMachine(spec).status(), Code::kInvalidArgument, "offset");
   memory->reset();
   again->reset();
   for (const std::string& path : spec.paths) {
@@ -85,7 +91,7 @@ TEST_F(PersistentDaxMemoryTest, CachesAreAlwaysWrittenBack) {
       return std::unique_ptr<Interposer>(
           std::make_unique<ModeRecorder>(memory, &mode));
     };
-    auto memory = PersistentMemory::Open(spec, machine_.system());
+    auto memory = OpenOnMachine(spec);
     EXPECT_TRUE(memory.ok()) << memory.status().message();
     return mode;
   };
@@ -96,6 +102,51 @@ TEST_F(PersistentDaxMemoryTest, CachesAreAlwaysWrittenBack) {
   const PoolSpec file = FileSpec({machine_ / "a"});
   EXPECT_EQ(mode_of(file, CoherenceMode::kCoherent), CoherenceMode::kCoherent);
   EXPECT_EQ(mode_of(file, CoherenceMode::kFlush), CoherenceMode::kFlush);
+}
+
+// A device has no name or size that tells what it holds.
+TEST_F(PersistentDaxMemoryTest, DataOfSomethingElseAreLeftAlone) {
+  if (!FlushSupported()) GTEST_SKIP() << "needs cache line instructions";
+  const std::string path = machine_.Add("dax0.0", 8 * kMiB, "2097152");
+  PoolSpec spec = DaxSpec({path});
+  spec.offset = 2 * kMiB;
+  ExpectRefused(OpenOnMachine(spec, OpenMode::kNormal).status(),
+                Code::kDataLoss, "at byte 2097152");
+  spec.offset = 4 * kMiB;  // FakeDax writes the first 3 MiB.
+  EXPECT_TRUE(OpenOnMachine(spec, OpenMode::kNormal).ok());
+  std::fstream(path, std::ios::in | std::ios::out).seekp(7 * kMiB) << 'x';
+  ExpectRefused(OpenOnMachine(spec, OpenMode::kNormal).status(),
+                Code::kDataLoss, "at byte 7340032");
+  {
+    auto formatted = OpenOnMachine(spec, OpenMode::kFormat);
+    ASSERT_TRUE(formatted.ok());
+    const std::string magic = TestSignature().magic;
+    ASSERT_TRUE(
+        (*formatted)->Write(0, 0, std::as_bytes(std::span(magic))).ok());
+  }
+  EXPECT_TRUE(OpenOnMachine(spec, OpenMode::kNormal).ok());
+}
+
+TEST_F(PersistentDaxMemoryTest, PoolsLeaveSnapshotsAlone) {
+  if (!FlushSupported()) GTEST_SKIP() << "needs cache line instructions";
+  PoolSpec spec = DaxSpec({machine_.Add("dax0.0", 16 * kMiB, "2097152")});
+  spec.dead_after_s = 0;
+  PoolSpec kept = spec;
+  kept.offset = 8 * kMiB;
+  const std::span magic = std::as_bytes(std::span(kSnapshotsMagic));
+  for (const uint64_t at : kSnapshotsMagicOffsets) {
+    {
+      auto memory = OpenOnMachine(kept);
+      ASSERT_TRUE(memory.ok());
+      ASSERT_TRUE((*memory)->Write(0, at, magic).ok());
+    }
+    ExpectRefused(Pool::Create(spec, 2, machine_.system()).status(),
+                  Code::kDataLoss, "holds snapshots at offset 8388608");
+    auto memory = OpenOnMachine(kept);
+    ASSERT_TRUE((*memory)->Write(0, at, Bytes(magic.size())).ok());
+  }
+  spec.bytes = 8 * kMiB;
+  EXPECT_TRUE(Pool::Create(spec, 2, machine_.system()).ok());
 }
 
 }  // namespace

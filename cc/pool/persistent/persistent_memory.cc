@@ -3,12 +3,15 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <string>
 #include <utility>
 
 #include "cc/base/idle.h"
+#include "cc/pool/mapping/mapping_guard.h"
 #include "cc/pool/open/dax.h"
+#include "cc/pool/persistent/kept_paths.h"
 
 namespace jax_cxl::pool {
 namespace {
@@ -25,78 +28,66 @@ CoherenceMode ModeOf(const PoolSpec& spec) {
 
 }  // namespace
 
+struct PersistentMemory::Path {
+  explicit Path(KeptPath opened) : kept(std::move(opened)) {}
+
+  KeptPath kept;
+  std::unique_ptr<MappingGuard> guard;
+  std::atomic<bool> unnamed = false;  // a file that was deleted or replaced
+};
+
+PersistentMemory::PersistentMemory() = default;
+
 Result<std::unique_ptr<PersistentMemory>> PersistentMemory::Open(
-    const PoolSpec& spec) {
-  return Open(spec, DaxSystem::Machine());
+    const PoolSpec& spec, const Signature& signature, OpenMode mode,
+    uint64_t least_bytes) {
+  return Open(spec, signature, mode, least_bytes, DaxSystem::Machine());
 }
 
 Result<std::unique_ptr<PersistentMemory>> PersistentMemory::Open(
-    const PoolSpec& spec, const DaxSystem& dax) {
+    const PoolSpec& spec, const Signature& signature, OpenMode mode,
+    uint64_t least_bytes, const DaxSystem& dax) {
   if (spec.kind == PoolKind::kShm || spec.paths.empty())
     return Error(Code::kInvalidArgument,
                  "memory that outlives a job needs the "
                  "paths of files or devices");
+  CXL_RETURN_IF_ERROR(CheckSpec(spec));
   CXL_RETURN_IF_ERROR(CheckCoherenceSupported(ModeOf(spec)));
+  CXL_ASSIGN_OR_RETURN(std::vector<KeptPath> paths,
+                       OpenKeptPaths(spec, signature, mode, least_bytes, dax));
   std::unique_ptr<PersistentMemory> memory(new PersistentMemory);
-  CXL_RETURN_IF_ERROR(memory->OpenFiles(spec));
-  CXL_ASSIGN_OR_RETURN(const std::vector<MapPiece> pieces,
-                       memory->Measure(spec, dax));
-  CXL_RETURN_IF_ERROR(memory->Map(spec, pieces));
+  for (KeptPath& path : paths)
+    memory->paths_.push_back(std::make_unique<Path>(std::move(path)));
+  CXL_RETURN_IF_ERROR(memory->Map(spec));
+  for (const auto& path : memory->paths_) {
+    if (!path->kept.file) continue;
+    path->kept.file->KeepName();
+    path->kept.file->KeepSize();
+  }
   return memory;
 }
 
-Status PersistentMemory::OpenFiles(const PoolSpec& spec) {
-  for (const std::string& path : spec.paths) {
-    CXL_ASSIGN_OR_RETURN(PoolFile file, spec.kind == PoolKind::kDax
-                                            ? PoolFile::OpenDevice(path)
-                                            : PoolFile::OpenToKeep(path));
-    files_.push_back(std::move(file));
-  }
-  return OkStatus();
-}
-
-Result<std::vector<MapPiece>> PersistentMemory::Measure(const PoolSpec& spec,
-                                                        const DaxSystem& dax) {
+Status PersistentMemory::Map(const PoolSpec& spec) {
   std::vector<MapPiece> pieces;
   std::vector<uint64_t> sizes;
-  for (PoolFile& file : files_) {
-    MapPiece piece = {file.fd(), spec.offset, spec.bytes, kPageBytes, 0};
-    if (spec.kind == PoolKind::kDax) {
-      CXL_ASSIGN_OR_RETURN(const DaxPart part,
-                           TakeDaxPart(&file, spec.offset, spec.bytes,
-                                       /*exclusive=*/false, dax));
-      piece.bytes = part.bytes;
-      piece.align = part.limits.align;
-      piece.file_bytes = part.limits.size;
-    } else {
-      if (piece.bytes == 0)
-        piece.bytes = RoundDown(
-            file.Size() - std::min(file.Size(), spec.offset), FilePageBytes());
-      if (piece.bytes == 0)
-        return Error(Code::kInvalidArgument, file.path(),
-                     " is new or empty; pass size=");
-      CXL_RETURN_IF_ERROR(file.Reserve(piece.offset, piece.bytes));
-    }
-    pieces.push_back(piece);
-    sizes.push_back(piece.bytes);
+  for (const auto& path : paths_) {
+    pieces.push_back(path->kept.piece);
+    sizes.push_back(path->kept.piece.bytes);
   }
+  devices_per_path_ = spec.devices_per_path;
   devices_ = SplitExtents(sizes, spec.devices_per_path);
   device_bytes_ = UINT64_MAX;
   for (const ByteRange& device : devices_)
     device_bytes_ = std::min(device_bytes_, device.bytes);
-  return pieces;
-}
-
-Status PersistentMemory::Map(const PoolSpec& spec,
-                             const std::vector<MapPiece>& pieces) {
   CXL_ASSIGN_OR_RETURN(mapped_, MapContiguous(pieces));
   base_ = mapped_;
-  uint64_t unit = FilePageBytes();
-  for (const MapPiece& piece : pieces) {
+  for (const auto& path : paths_) {
+    const MapPiece& piece = path->kept.piece;
+    path->guard =
+        std::make_unique<MappingGuard>(mapped_ + total_bytes_, piece.bytes,
+                                       std::max(FilePageBytes(), piece.align));
     total_bytes_ += piece.bytes;
-    unit = std::max(unit, piece.align);
   }
-  guard_ = std::make_unique<MappingGuard>(mapped_, total_bytes_, unit);
   coherence_ = Coherence(ModeOf(spec));
   if (!spec.make_interposer) return OkStatus();
   // Without ranks and extents, because this memory has no layout of a pool.
@@ -110,8 +101,16 @@ Status PersistentMemory::Map(const PoolSpec& spec,
 
 PersistentMemory::~PersistentMemory() {
   interposer_.reset();
-  guard_.reset();
+  for (const auto& path : paths_) path->guard.reset();
   if (mapped_ != nullptr) munmap(mapped_, total_bytes_);
+}
+
+PersistentMemory::Path& PersistentMemory::path_of(int device) const {
+  return *paths_[device / devices_per_path_];
+}
+
+const std::string& PersistentMemory::path(int device) const {
+  return path_of(device).kept.path;
 }
 
 std::byte* PersistentMemory::At(int device, uint64_t offset,
@@ -131,19 +130,37 @@ Result<std::byte*> PersistentMemory::Find(int device, uint64_t offset,
                num_devices(), " devices of ", FormatBytes(device_bytes_));
 }
 
-Status PersistentMemory::CheckIntact() const {
-  if (guard_->intact()) return OkStatus();
-  return Error(Code::kDataLoss, files_.front().path(),
+Status PersistentMemory::CheckReadable(int device) const {
+  const Path& path = path_of(device);
+  if (!path.kept.lost.empty()) return Error(Code::kDataLoss, path.kept.lost);
+  if (path.guard->intact()) return OkStatus();
+  return Error(Code::kDataLoss, path.kept.path,
                " was cut short, or its memory failed, while it was in use");
+}
+
+Status PersistentMemory::CheckIntact(int device) const {
+  CXL_RETURN_IF_ERROR(CheckReadable(device));
+  if (!path_of(device).unnamed) return OkStatus();
+  return Error(Code::kDataLoss, path(device),
+               " was deleted or replaced while it was in use");
+}
+
+void PersistentMemory::CheckNames() {
+  for (const auto& path : paths_) {
+    if (path->kept.file && path->kept.piece.file_bytes == 0 &&
+        !path->kept.file->StillNamed())
+      path->unnamed = true;
+  }
 }
 
 Status PersistentMemory::Write(int device, uint64_t offset,
                                std::span<const std::byte> from) const {
   CXL_ASSIGN_OR_RETURN(std::byte * to, Find(device, offset, from.size()));
-  if (from.empty()) return CheckIntact();  // memcpy takes no null pointer.
+  CXL_RETURN_IF_ERROR(CheckIntact(device));
+  if (from.empty()) return OkStatus();  // memcpy takes no null pointer.
   std::memcpy(to, from.data(), from.size());
   coherence_.PublishPayload(to, from.size());
-  return CheckIntact();
+  return CheckIntact(device);
 }
 
 Status PersistentMemory::PublishDeviceWrites(int device, uint64_t offset,
@@ -151,16 +168,17 @@ Status PersistentMemory::PublishDeviceWrites(int device, uint64_t offset,
   CXL_ASSIGN_OR_RETURN(std::byte * at, Find(device, offset, bytes));
   const Part part = {at, bytes};
   coherence_.PublishDeviceParts({&part, 1});
-  return CheckIntact();
+  return CheckIntact(device);
 }
 
 Status PersistentMemory::Read(int device, uint64_t offset,
                               std::span<std::byte> to) const {
   CXL_ASSIGN_OR_RETURN(std::byte * from, Find(device, offset, to.size()));
-  if (to.empty()) return CheckIntact();
+  CXL_RETURN_IF_ERROR(CheckReadable(device));
+  if (to.empty()) return OkStatus();
   coherence_.AcquirePayload(from, to.size());
   std::memcpy(to.data(), from, to.size());
-  return CheckIntact();
+  return CheckReadable(device);
 }
 
 Status PersistentMemory::StoreWord(int device, uint64_t offset,
@@ -169,8 +187,9 @@ Status PersistentMemory::StoreWord(int device, uint64_t offset,
   if (offset % sizeof(value) != 0)
     return Error(Code::kInvalidArgument,
                  "a word must start at a multiple of 8, not at ", offset);
+  CXL_RETURN_IF_ERROR(CheckIntact(device));
   coherence_.StoreFlag(reinterpret_cast<uint64_t*>(to), value);
-  return CheckIntact();
+  return CheckIntact(device);
 }
 
 Result<uint64_t> PersistentMemory::LoadWord(int device, uint64_t offset) const {
@@ -181,7 +200,7 @@ Result<uint64_t> PersistentMemory::LoadWord(int device, uint64_t offset) const {
                  "a word must start at a multiple of 8, not at ", offset);
   const uint64_t value =
       coherence_.LoadFlag(reinterpret_cast<const uint64_t*>(from));
-  CXL_RETURN_IF_ERROR(CheckIntact());
+  CXL_RETURN_IF_ERROR(CheckReadable(device));
   return value;
 }
 

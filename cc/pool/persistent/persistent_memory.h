@@ -5,35 +5,61 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "cc/base/status.h"
 #include "cc/pool/coherence/coherence.h"
 #include "cc/pool/layout/geometry.h"
-#include "cc/pool/mapping/mapping_guard.h"
-#include "cc/pool/open/file.h"
 #include "cc/pool/pool.h"
 
 namespace jax_cxl::pool {
 
 struct DaxSystem;
 
+// How memory is recognized that belongs to the layout of its users.
+struct Signature {
+  std::string magic;
+  std::vector<uint64_t> offsets;  // where the magic may be, in each path
+};
+
+enum class OpenMode : uint8_t {
+  // Takes memory that has the signature. If no path has it, takes paths that
+  // are missing, empty or all zeros.
+  kNormal,
+  // The same, and fails with kDataLoss if no path has the signature.
+  kExisting,
+  // As kNormal, and makes paths new that are missing or too short.
+  kRepair,
+  // As kRepair, whatever the paths hold.
+  kFormat,
+};
+
 // Memory that outlives the jobs that use it: files or CXL devices, each mapped
 // as a whole. It has no layout of its own; jax_cxl/_snapshots defines one.
 // Every word in it must have one writer at a time, which the users of this
 // class ensure.
 //
+// A path is lost if it is missing or too short although other paths have the
+// signature, if it was cut short or its memory failed while it was mapped, or
+// if CheckNames did not find it. Its devices then give errors, and the others
+// stay usable.
+//
 // Thread-safe.
 class PersistentMemory {
  public:
-  // Maps the memory that `spec` names (not kShm). Creates missing files with
-  // mode 0600 and spec.bytes zeros, and lets shorter files grow. Files keep
-  // their names. Holds a shared lock, which says that the memory is in use.
-  // Errors: as for Pool::Create.
-  static Result<std::unique_ptr<PersistentMemory>> Open(const PoolSpec& spec);
+  // Maps the memory that `spec` names (not kShm). Creates new files with mode
+  // 0600 and spec.bytes zeros. Files keep their names. Holds a shared lock,
+  // which says that the memory is in use. Each device has at least
+  // `least_bytes`. If it fails, all files are as they were. Errors: as for
+  // Pool::Create; kDataLoss names the path that holds something else.
+  static Result<std::unique_ptr<PersistentMemory>> Open(
+      const PoolSpec& spec, const Signature& signature, OpenMode mode,
+      uint64_t least_bytes = 0);
   // For tests: uses `dax` in place of this machine's devices.
-  static Result<std::unique_ptr<PersistentMemory>> Open(const PoolSpec& spec,
-                                                        const DaxSystem& dax);
+  static Result<std::unique_ptr<PersistentMemory>> Open(
+      const PoolSpec& spec, const Signature& signature, OpenMode mode,
+      uint64_t least_bytes, const DaxSystem& dax);
 
   ~PersistentMemory();
   PersistentMemory(const PersistentMemory&) = delete;
@@ -42,6 +68,8 @@ class PersistentMemory {
   int num_devices() const { return static_cast<int>(devices_.size()); }
   // Usable bytes of each device: all devices count as large as the smallest.
   uint64_t device_bytes() const { return device_bytes_; }
+  // The path in which a device lies.
+  const std::string& path(int device) const;
   // The whole mapping, for CUDA.
   std::byte* base() const { return base_; }
   uint64_t total_bytes() const { return total_bytes_; }
@@ -49,6 +77,12 @@ class PersistentMemory {
   // Returns the address of `bytes` bytes at `offset` of a device, or null if
   // they leave the device.
   std::byte* At(int device, uint64_t offset, uint64_t bytes) const;
+
+  // Fails with kDataLoss, and names the path, if the path of a device is lost.
+  Status CheckIntact(int device) const;
+  // Looks whether files still have their names. A file that was deleted or
+  // replaced is lost from then on.
+  void CheckNames();
 
   // Copies bytes into the memory, and publishes them.
   Status Write(int device, uint64_t offset,
@@ -65,22 +99,24 @@ class PersistentMemory {
   Result<uint64_t> LoadWord(int device, uint64_t offset) const;
 
  private:
-  PersistentMemory() = default;
+  struct Path;
 
-  Status OpenFiles(const PoolSpec& spec);
-  Result<std::vector<MapPiece>> Measure(const PoolSpec& spec,
-                                        const DaxSystem& dax);
-  Status Map(const PoolSpec& spec, const std::vector<MapPiece>& pieces);
+  PersistentMemory();
+
+  Status Map(const PoolSpec& spec);
   Result<std::byte*> Find(int device, uint64_t offset, uint64_t bytes) const;
-  Status CheckIntact() const;
+  // Fails if a path has been lost, so that what it holds is undefined. A file
+  // without a name still has its data.
+  Status CheckReadable(int device) const;
+  Path& path_of(int device) const;
 
-  std::vector<PoolFile> files_;
+  std::vector<std::unique_ptr<Path>> paths_;
   std::vector<ByteRange> devices_;
+  int devices_per_path_ = 1;
   uint64_t device_bytes_ = 0;
   std::byte* mapped_ = nullptr;
   std::byte* base_ = nullptr;  // mapped_, or the interposer's
   uint64_t total_bytes_ = 0;
-  std::unique_ptr<MappingGuard> guard_;
   std::unique_ptr<Interposer> interposer_;  // null except in tests
   Coherence coherence_{CoherenceMode::kCoherent};
 };

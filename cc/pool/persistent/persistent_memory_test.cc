@@ -132,7 +132,7 @@ TEST_F(PersistentMemoryTest, DevicesOfDifferentSizesHaveThatOfTheSmallest) {
 
 TEST_F(PersistentMemoryTest, RefusesWhatHasNoSizeOrIsNoFileOfItsOwn) {
   auto refused = [](const PoolSpec& spec, Code code, const std::string& word) {
-    ExpectRefused(PersistentMemory::Open(spec).status(), code, word);
+    ExpectRefused(TryOpen(spec, OpenMode::kFormat).status(), code, word);
   };
   refused(ShmSpec("a"), Code::kInvalidArgument, "paths of files or devices");
   refused(FileSpec({}), Code::kInvalidArgument, "paths of files or devices");

@@ -25,8 +25,16 @@ inline Bytes Filled(size_t size, int seed) {
   return bytes;
 }
 
+inline Signature TestSignature() { return {"SNAPTEST", {0, 2 * kPageBytes}}; }
+
+inline Result<std::unique_ptr<PersistentMemory>> TryOpen(
+    const PoolSpec& spec, OpenMode mode = OpenMode::kNormal) {
+  return PersistentMemory::Open(spec, TestSignature(), mode);
+}
+
+// Opens memory, whatever it holds.
 inline std::unique_ptr<PersistentMemory> Open(const PoolSpec& spec) {
-  auto memory = PersistentMemory::Open(spec);
+  auto memory = TryOpen(spec, OpenMode::kFormat);
   EXPECT_TRUE(memory.ok()) << memory.status().message();
   return memory.ok() ? *std::move(memory) : nullptr;
 }

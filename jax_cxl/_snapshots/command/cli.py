@@ -7,7 +7,7 @@ import pathlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
-from jax_cxl import _arguments, errors
+from jax_cxl import _arguments, _text, errors
 from jax_cxl._snapshots import examining, layout, repair, restoring, validity
 from jax_cxl._snapshots import memory as opening
 from jax_cxl._snapshots.command import listing, orbax_files
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return run(options)
     except (errors.CxlError, ValueError, OSError) as error:
-        print(f"python -m jax_cxl snapshots: {error}", file=sys.stderr)
+        print(f"python -m jax_cxl snapshots: {_text.printable(str(error))}", file=sys.stderr)
         return 1
 
 
@@ -96,7 +96,8 @@ def _parser() -> argparse.ArgumentParser:
         "delete",
         _delete,
         "forget a snapshot, or all of them",
-        "Without --step it also removes the file of a shm: place, and so frees the memory.",
+        "Without --step it also removes the file of a shm: place, and so frees the memory. It gives"
+        " a dax: place back, so that a pool may take it.",
     )
     command.add_argument("--step", type=step, help="step of the snapshot (default: all)")
     command = add(
@@ -150,6 +151,9 @@ def _check(options: argparse.Namespace) -> int:
     damaged = len(memory.blank)
     for device in memory.blank:
         print(f"device {device} is lost: parity has its blocks")
+    for device, offset in opening.damaged_superblocks(memory):
+        damaged += 1
+        print(f"superblock (device {device}, offset {offset:#x}) is damaged: it has a copy")
     for records in _valid(memory):
         step = records[0].step
         problems = list(_damages(memory, records))
@@ -182,7 +186,7 @@ def _export(options: argparse.Namespace) -> int:
     keys = orbax_files.export(memory, _of_step(memory, options.step), options.folder)
     print(f"wrote step {options.step} to {options.folder}")
     for name in keys:
-        print(f"{name}: typed PRNG keys, of which it has the key data")
+        print(f"{_text.printable(name)}: typed PRNG keys, of which it has the key data")
     return 0
 
 
@@ -210,15 +214,20 @@ def _delete(options: argparse.Namespace) -> int:
     memory = _open(options.where)
     of = _valid(memory) if options.step is None else [_of_step(memory, options.step)]
     every = options.step is None
-    for area in range(memory.geometry.keep) if every else [of[0][0].number]:
+    for area in range(memory.geometry.areas) if every else [of[0][0].number]:
         for device in range(memory.geometry.num_devices):
             memory.erase_records(device, area)
     for records in of:
         print(f"deleted step {records[0].step}")
+    spec = opening.spec_of(options.where)
     if every and options.where.startswith("shm:"):
-        for path in opening.spec_of(options.where).paths:
+        for path in spec.paths:
             os.unlink(path)
             print(f"removed {path}")
+    if every and spec.kind == "dax":
+        for device in range(memory.geometry.num_devices):
+            memory.write(device, 0, bytes(layout.HEADER_BYTES))
+        print(f"{options.where} may be used for a pool, or formatted for snapshots")
     return 0
 
 
@@ -238,29 +247,22 @@ def _format(options: argparse.Namespace) -> int:
 
 def _repair(options: argparse.Namespace) -> int:
     _refuse_if_in_use(options.where)
-    memory = _open(options.where, whole=False)
+    blank = _open(options.where).blank
+    memory = opening.open_memory(options.where, None, None, repair=True)
     done = repair.repair(memory, _LAST, 0, 1, lambda values: [tuple(values)])
-    for device in memory.blank:
+    for device in blank:
         print(f"device {device} was lost")
-    print(f"{done.written} blocks and records were written anew")
+    print(f"{done.written} blocks, records and superblocks were written")
     for step in done.damaged:
         print(f"step {step} is damaged, more than parity can mend", file=sys.stderr)
     return int(bool(done.damaged))
 
 
-def _open(where: str, whole: bool = True) -> Memory:
-    """Opens snapshots that exist, with the layout that they have. Creates nothing if `whole`."""
-    spec = opening.spec_of(where)
-    missing = [path for path in spec.paths if not os.path.exists(path)]
-    if missing and (whole or len(missing) == len(spec.paths)):
-        hint = "; repair writes a lost path anew" if len(missing) < len(spec.paths) else ""
-        raise errors.SnapshotError(f"there is no {', '.join(missing)}{hint}")
-    if whole and spec.kind == "file":
-        for path in spec.paths:
-            size = os.stat(path).st_size
-            if size < spec.offset + spec.bytes:
-                hint = "; repair writes a lost path anew" if size == 0 else ""
-                raise errors.SnapshotError(f"{path} has {size} bytes, not size={spec.bytes}{hint}")
+def _open(where: str) -> Memory:
+    """Opens snapshots that exist, with the layout that they have. Creates nothing."""
+    paths = opening.spec_of(where).paths
+    if not any(os.path.exists(path) for path in paths):
+        raise errors.SnapshotError(f"there is no {', '.join(paths)}")
     return opening.open_memory(where, None, None)
 
 

@@ -50,7 +50,7 @@ class Area:
 def areas(memory: Memory) -> list[Area]:
     """Returns all areas: valid snapshots, the newest first, then the others."""
     found = []
-    for area in range(memory.geometry.keep):
+    for area in range(memory.geometry.areas):
         first = memory.record(area, 0)
         records = validity.snapshot(memory, first.number) if first else None
         found.append((records, _valid(memory, area, records) if records else _other(memory, area)))

@@ -1,0 +1,264 @@
+#include "cc/pool/persistent/kept_paths.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <sstream>
+#include <utility>
+
+#include "cc/pool/coherence/coherence.h"
+#include "cc/pool/open/contents.h"
+#include "cc/pool/open/dax.h"
+#include "cc/pool/open/file_error.h"
+#include "cc/pool/open/window.h"
+
+namespace jax_cxl::pool {
+namespace {
+
+// How much of a device is read at a time.
+constexpr uint64_t kWindowBytes = uint64_t{1} << 30;
+
+bool IsFile(const KeptPath& path) { return path.piece.file_bytes == 0; }
+
+// Reads `to.size()` bytes at `offset`. What lies behind the end is zero.
+Status ReadAt(const KeptPath& from, uint64_t offset, std::string& to) {
+  std::fill(to.begin(), to.end(), '\0');
+  if (IsFile(from)) {
+    const ssize_t got = pread(from.file->fd(), to.data(), to.size(),
+                              static_cast<off_t>(offset));
+    return got < 0 ? FileError(errno, "read", from.path) : OkStatus();
+  }
+  CXL_ASSIGN_OR_RETURN(const Window window,
+                       Window::Map(from.file->fd(), from.path, from.piece.align,
+                                   offset, to.size()));
+  Coherence::ForReading().AcquirePayload(window.at(0), to.size());
+  std::memcpy(to.data(), window.at(0), to.size());
+  return OkStatus();
+}
+
+Result<bool> HasSignature(const KeptPath& path, const Signature& signature) {
+  std::string found(signature.magic.size(), '\0');
+  for (const uint64_t offset : signature.offsets) {
+    CXL_RETURN_IF_ERROR(ReadAt(path, path.piece.offset + offset, found));
+    if (found == signature.magic) return true;
+  }
+  return false;
+}
+
+// Fails with kDataLoss if a device holds anything.
+Status CheckZeros(const KeptPath& path) {
+  const MapPiece& piece = path.piece;
+  const Coherence coherence = Coherence::ForReading();
+  for (uint64_t at = 0; at < piece.bytes;) {
+    const uint64_t bytes =
+        std::min(std::max(kWindowBytes, piece.align), piece.bytes - at);
+    CXL_ASSIGN_OR_RETURN(const Window window,
+                         Window::Map(piece.fd, path.path, piece.align,
+                                     piece.offset + at, bytes));
+    coherence.AcquirePayload(window.at(0), bytes);
+    if (const auto data = FirstData({window.at(0), bytes}))
+      return Error(Code::kDataLoss, path.path, " holds data of something else ",
+                   "at byte ", piece.offset + at + *data,
+                   ", so it is left alone; name another offset= and size=, or "
+                   "clear it: python -m jax_cxl snapshots format");
+    at += bytes;
+  }
+  return OkStatus();
+}
+
+Result<KeptPath> OpenPath(const std::string& name, const PoolSpec& spec,
+                          const Signature& signature, const DaxSystem& dax) {
+  KeptPath path;
+  path.path = name;
+  path.piece = {-1, spec.offset, spec.bytes, kPageBytes, 0};
+  Result<PoolFile> file = spec.kind == PoolKind::kDax
+                              ? PoolFile::OpenDevice(name)
+                              : PoolFile::OpenShared(name, /*create=*/false);
+  if (file.status().code() == Code::kNotFound) {
+    path.lost = file.status().message();
+    return path;
+  }
+  if (!file.ok()) return file.status();
+  path.file.emplace(*std::move(file));
+  if (spec.kind == PoolKind::kDax) {
+    CXL_ASSIGN_OR_RETURN(const DaxPart part,
+                         TakeDaxPart(&*path.file, spec.offset, spec.bytes,
+                                     /*exclusive=*/false, dax));
+    path.piece.bytes = part.bytes;
+    path.piece.align = part.limits.align;
+    path.piece.file_bytes = part.limits.size;
+  } else if (spec.bytes == 0) {
+    const uint64_t size = path.file->Size();
+    path.piece.bytes =
+        RoundDown(size - std::min(size, spec.offset), FilePageBytes());
+  }
+  path.piece.fd = path.file->fd();
+  CXL_ASSIGN_OR_RETURN(path.ours, HasSignature(path, signature));
+  return path;
+}
+
+Result<std::vector<KeptPath>> OpenAll(const PoolSpec& spec,
+                                      const Signature& signature,
+                                      const DaxSystem& dax) {
+  std::vector<KeptPath> paths;
+  for (const std::string& name : spec.paths) {
+    CXL_ASSIGN_OR_RETURN(KeptPath path, OpenPath(name, spec, signature, dax));
+    for (const KeptPath& other : paths) {
+      if (other.file) CXL_RETURN_IF_ERROR(CheckNamedOnce(*other.file, name));
+    }
+    paths.push_back(std::move(path));
+  }
+  return paths;
+}
+
+bool AnyIsOurs(const std::vector<KeptPath>& paths) {
+  return std::any_of(paths.begin(), paths.end(),
+                     [](const KeptPath& path) { return path.ours; });
+}
+
+// Chooses the size of files for which the user gives none, and of paths that
+// are missing.
+Status Measure(std::vector<KeptPath>& paths, const PoolSpec& spec) {
+  if (spec.bytes != 0) return OkStatus();
+  const bool any = AnyIsOurs(paths);
+  uint64_t bytes = 0;
+  for (const KeptPath& path : paths) {
+    if (!path.file || path.piece.bytes == 0 || (any && !path.ours)) continue;
+    // A file of ours that is shorter than another one was cut short.
+    bytes = bytes == 0 ? path.piece.bytes
+            : any      ? std::max(bytes, path.piece.bytes)
+                       : std::min(bytes, path.piece.bytes);
+  }
+  for (KeptPath& path : paths) {
+    if (bytes != 0) {
+      if (!path.file || IsFile(path)) path.piece.bytes = bytes;
+    } else if (path.file && path.file->Size() > 0) {
+      return Error(Code::kInvalidArgument, path.path, " has nothing at offset ",
+                   spec.offset, "; pass size=, or another offset=");
+    } else {
+      return Error(Code::kInvalidArgument, path.path,
+                   " is new or empty; pass size=");
+    }
+  }
+  return OkStatus();
+}
+
+Status CheckSizes(const std::vector<KeptPath>& paths, const PoolSpec& spec,
+                  uint64_t least_bytes) {
+  for (const KeptPath& path : paths) {
+    const uint64_t device =
+        RoundDown(path.piece.bytes / spec.devices_per_path, kPageBytes);
+    if (device < least_bytes)
+      return Error(Code::kResourceExhausted, path.path,
+                   " is too small: each device needs at least ", least_bytes,
+                   " bytes and has ", device, "; pass a larger size=");
+  }
+  return OkStatus();
+}
+
+Status CheckContents(std::vector<KeptPath>& paths, const PoolSpec& spec,
+                     const Signature& signature) {
+  for (KeptPath& path : paths) {
+    if (!path.file || path.ours) continue;
+    const Status zeros =
+        IsFile(path) ? path.file->CheckMayTake(spec.offset, path.piece.bytes,
+                                               /*recognized=*/false)
+                     : CheckZeros(path);
+    if (zeros.ok()) continue;
+    // Another process of this job may have prepared it in the meantime.
+    CXL_ASSIGN_OR_RETURN(path.ours, HasSignature(path, signature));
+    if (!path.ours) return zeros;
+  }
+  return OkStatus();
+}
+
+bool TooShort(const KeptPath& path) {
+  return path.file && IsFile(path) &&
+         path.file->Size() < path.piece.offset + path.piece.bytes;
+}
+
+void FindLost(std::vector<KeptPath>& paths) {
+  for (KeptPath& path : paths) {
+    if (!TooShort(path)) continue;
+    std::ostringstream why;
+    why << path.path << " has " << FormatBytes(path.file->Size()) << ", not "
+        << FormatBytes(path.piece.offset + path.piece.bytes);
+    path.lost = why.str();
+  }
+}
+
+bool AnyIsLost(const std::vector<KeptPath>& paths) {
+  return std::any_of(paths.begin(), paths.end(),
+                     [](const KeptPath& path) { return !path.lost.empty(); });
+}
+
+// Opens what is there, and changes nothing.
+Result<std::vector<KeptPath>> Examine(const PoolSpec& spec,
+                                      const Signature& signature, OpenMode mode,
+                                      uint64_t least_bytes,
+                                      const DaxSystem& dax) {
+  CXL_ASSIGN_OR_RETURN(std::vector<KeptPath> paths,
+                       OpenAll(spec, signature, dax));
+  CXL_RETURN_IF_ERROR(Measure(paths, spec));
+  CXL_RETURN_IF_ERROR(CheckSizes(paths, spec, least_bytes));
+  if (mode != OpenMode::kFormat)
+    CXL_RETURN_IF_ERROR(CheckContents(paths, spec, signature));
+  FindLost(paths);
+  return paths;
+}
+
+Status Create(KeptPath& path, std::vector<KeptPath>& paths,
+              const Signature& signature) {
+  CXL_ASSIGN_OR_RETURN(PoolFile file,
+                       PoolFile::OpenShared(path.path, /*create=*/true));
+  for (const KeptPath& other : paths) {
+    if (other.file) CXL_RETURN_IF_ERROR(CheckNamedOnce(*other.file, path.path));
+  }
+  path.file.emplace(std::move(file));
+  path.piece.fd = path.file->fd();
+  if (path.file->created()) return OkStatus();
+  CXL_ASSIGN_OR_RETURN(path.ours, HasSignature(path, signature));
+  return path.file->CheckMayTake(path.piece.offset, path.piece.bytes,
+                                 path.ours);
+}
+
+}  // namespace
+
+Result<std::vector<KeptPath>> OpenKeptPaths(const PoolSpec& spec,
+                                            const Signature& signature,
+                                            OpenMode mode, uint64_t least_bytes,
+                                            const DaxSystem& dax) {
+  Result<std::vector<KeptPath>> found =
+      Examine(spec, signature, mode, least_bytes, dax);
+  auto incomplete = [&] {
+    return found.ok() &&
+           (mode == OpenMode::kNormal || mode == OpenMode::kExisting) &&
+           AnyIsOurs(*found) && AnyIsLost(*found);
+  };
+  // Another process of this job may have made the paths while this one looked.
+  // It makes all of them before it writes the first signature.
+  if (incomplete()) found = Examine(spec, signature, mode, least_bytes, dax);
+  if (!found.ok()) return found.status();
+  if (mode == OpenMode::kExisting && !AnyIsOurs(*found))
+    return Error(Code::kDataLoss, spec.paths.front(), ": it is empty");
+  const bool keep_lost = incomplete();
+  for (KeptPath& path : *found) {
+    if (keep_lost && !path.lost.empty()) {
+      path.piece.fd = -1;
+      continue;
+    }
+    if (!path.file) {
+      if (spec.kind == PoolKind::kDax) return Error(Code::kNotFound, path.lost);
+      CXL_RETURN_IF_ERROR(Create(path, *found, signature));
+    }
+    path.lost.clear();
+    if (IsFile(path))
+      CXL_RETURN_IF_ERROR(
+          path.file->Reserve(path.piece.offset, path.piece.bytes));
+  }
+  return found;
+}
+
+}  // namespace jax_cxl::pool

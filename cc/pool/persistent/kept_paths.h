@@ -1,0 +1,38 @@
+#ifndef JAX_CXL_POOL_PERSISTENT_KEPT_PATHS_H_
+#define JAX_CXL_POOL_PERSISTENT_KEPT_PATHS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/pool/mapping/map.h"
+#include "cc/pool/open/file.h"
+#include "cc/pool/persistent/persistent_memory.h"
+#include "cc/pool/pool.h"
+
+// Opens the files and devices of memory that outlives its jobs, and decides
+// which of them may be taken.
+namespace jax_cxl::pool {
+
+struct DaxSystem;
+
+struct KeptPath {
+  std::string path;
+  std::optional<PoolFile> file;  // none: it is missing
+  MapPiece piece;                // its fd is -1 if the path is lost
+  bool ours = false;             // it has the signature
+  std::string lost;              // why it is lost; empty: it is not
+};
+
+// Returns the paths of `spec`, with space reserved. Devices have not been
+// checked by CheckDevice.
+Result<std::vector<KeptPath>> OpenKeptPaths(const PoolSpec& spec,
+                                            const Signature& signature,
+                                            OpenMode mode, uint64_t least_bytes,
+                                            const DaxSystem& dax);
+
+}  // namespace jax_cxl::pool
+
+#endif  // JAX_CXL_POOL_PERSISTENT_KEPT_PATHS_H_

@@ -1,0 +1,202 @@
+"""A job that was stopped and wakes up does not damage the snapshots of the job that went on."""
+
+import os
+
+import jax.numpy as jnp
+import numpy as np
+import places
+from absl.testing import absltest, parameterized
+
+import jax_cxl
+from jax_cxl._snapshots import fence, memory
+
+
+def _tree(step: int):
+    rng = np.random.default_rng(step)
+    return {"large": jnp.asarray(rng.standard_normal(600_000, np.float32)), "step": step}
+
+
+class _StopsInside:
+    """A mapping that runs a function inside a write, or before a word is stored."""
+
+    def __init__(self, core, stop, meanwhile):
+        self._core = core
+        self.writes = 0
+        self._stop = stop
+        self._meanwhile = meanwhile
+
+    def _stops(self):
+        self.writes += 1
+        return self.writes == self._stop + 1
+
+    def write(self, device, offset, data):
+        half = len(data) // 2 if self._stops() else 0
+        if half:
+            self._core.write(device, offset, data[:half])
+            self._meanwhile()
+        self._core.write(device, offset + half, data[half:])
+
+    def store_word(self, *arguments):
+        if self._stops():
+            self._meanwhile()
+        self._core.store_word(*arguments)
+
+    def __getattr__(self, name):
+        return getattr(self._core, name)
+
+
+def _stopped(snapshots, stop: int, meanwhile) -> _StopsInside:
+    """Lets a job stop in a write, and go on when `meanwhile` has returned."""
+    snapshots._memory.core = _StopsInside(snapshots._memory.core, stop, meanwhile)
+    return snapshots._memory.core
+
+
+def _save(snapshots, *steps):
+    for step in steps:
+        snapshots.save(step, _tree(step))
+    snapshots.wait()
+
+
+def _restore(snapshots):
+    found = snapshots.restore_latest(_tree(0))
+    return found and (found[0], found[1]["step"], np.asarray(found[1]["large"]).tobytes())
+
+
+def _expected(step):
+    tree = _tree(step)
+    return step, tree["step"], np.asarray(tree["large"]).tobytes()
+
+
+class FenceTest(parameterized.TestCase):
+    def assertNewest(self, place, step, **options):
+        with self.assertNoLogs("jax_cxl"):
+            self.assertEqual(_restore(place.open(**options)), _expected(step))
+
+    @parameterized.parameters(
+        (1, 0, 1, False), (1, 0, 2, False), (1, 0, 3, False), (1, 0, 1, True), (3, 1, 2, False)
+    )
+    def test_stop_in_each_write(self, paths, parity, saves, first_save):
+        """The next job saves some times, while a job is stopped in a write of any of its saves."""
+        options = {"parity": parity}
+        with places.place(_tree(0), paths=paths, **options) as place:
+            if not first_save:
+                _save(place.open(**options), 0, 1)
+            before = [path.read_bytes() for path in place.paths] if not first_save else None
+            counted = place.open(**options)
+            core = _stopped(counted, -1, None)
+            _save(counted, 2)
+            del counted
+            for stop in range(core.writes):
+                with self.subTest(stop=stop):
+                    for i, path in enumerate(place.paths):
+                        path.write_bytes(before[i] if before else b"")
+                    self._stop_and_go_on(place, stop, saves, options)
+
+    def _stop_and_go_on(self, place, stop, saves, options):
+        old, new = place.open(**options), place.open(**options)
+        steps = range(10, 10 + saves)
+
+        def go_on():
+            new.latest()
+            _save(new, *steps)
+            self.assertNewest(place, steps[-1], **options)
+
+        old.latest()
+        core = _stopped(old, stop, go_on)
+        # Only its last word may have been missing. Its next save fails then.
+        with self.assertRaisesRegex(jax_cxl.SnapshotError, "another job"):
+            _save(old, 2)
+            _save(old, 3)
+        self.assertGreater(core.writes, stop)
+        self.assertNewest(place, steps[-1], **options)
+        for step in (20, 21, 22):
+            _save(new, step)
+            self.assertNewest(place, step, **options)
+        with self.assertRaisesRegex(jax_cxl.SnapshotError, "another job"):
+            _save(old, 4)
+        self.assertNewest(place, 22, **options)
+
+    def test_stop_between_saves(self):
+        with places.place(_tree(0)) as place:
+            old = place.open()
+            _save(old, 0, 1)
+            new = place.open()
+            self.assertEqual(new.latest(), 1)
+            _save(new, 2)
+            with self.assertRaisesRegex(jax_cxl.SnapshotError, "saves no more"):
+                _save(old, 3)
+            self.assertNewest(place, 2)
+
+    def test_stop_before_the_first_save(self):
+        """A job that has looked, but not yet saved, does not take the place from its successor."""
+        with places.place(_tree(0)) as place:
+            _save(place.open(), 0, 1)
+            old, new = place.open(), place.open()
+            self.assertEqual(old.latest(), 1)
+            self.assertEqual(new.latest(), 1)
+            _save(new, 2)
+            with self.assertRaisesRegex(jax_cxl.SnapshotError, "restore again"):
+                _save(old, 3)
+            _save(new, 4)
+            self.assertNewest(place, 4)
+
+    def test_jobs_that_only_read_stop_nobody(self):
+        with places.place(_tree(0)) as place:
+            living = place.open()
+            for step in range(4):
+                _save(living, step)
+                self.assertNewest(place, step)
+
+    def test_a_job_that_restores_again_goes_on(self):
+        with places.place(_tree(0)) as place:
+            snapshots = place.open()
+            for step in range(70):  # More claims than there are places for them.
+                _save(snapshots, step)
+                self.assertEqual(_restore(snapshots), _expected(step))
+            opened = memory.open_memory(place.where, None, None)
+            self.assertEqual(fence.newest(opened), 70)
+
+    def test_damaged_claims_heal(self):
+        with places.place(_tree(0)) as place:
+            snapshots = place.open()
+            _save(snapshots, 0)
+            for seed in range(20):
+                offset = int(np.random.default_rng(seed).integers(4096, 8192))
+                place.flip(0, offset)
+                _save(snapshots, seed)
+                self.assertNewest(place, seed)
+
+    def test_the_snapshot_to_continue_from_stays(self):
+        with places.place(_tree(0), keep=3) as place:
+            snapshots = place.open(keep=3)
+            _save(snapshots, 0, 1, 2)
+            snapshots.restore(0, _tree(0))
+            stopped = place.open(keep=3)
+            stopped.restore(0, _tree(0))
+            _save(stopped, 7)
+            again = place.open(keep=3).restore(0, _tree(0))
+            places.assert_same(self, _tree(0), again)
+
+
+class GoneTest(parameterized.TestCase):
+    @parameterized.parameters(True, False)
+    def test_a_file_that_was_deleted_or_replaced(self, replaced):
+        with places.place(_tree(0)) as place:
+            snapshots = place.open()
+            _save(snapshots, 0)
+            content = place.contents()[0]
+            place.paths[0].unlink()
+            if replaced:
+                place.paths[0].write_bytes(content)
+                os.chmod(place.paths[0], 0o600)
+            for step in (1, 2):
+                with self.assertRaisesRegex(
+                    jax_cxl.SnapshotError, f"{place.paths[0]} was deleted or replaced"
+                ):
+                    snapshots.save(step, _tree(step))
+            if replaced:
+                self.assertEqual(place.contents()[0], content)
+
+
+if __name__ == "__main__":
+    absltest.main()
