@@ -8,9 +8,11 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cc/comm/completions.h"
@@ -192,6 +194,31 @@ TEST_F(LevelCallsTest, AFailureOfTheJobEndsCallsThatWait) {
   EXPECT_EQ(outcome.get().message(), "rank 9 died");
 }
 
+// So the stall detector knows of a call that has not come to an endpoint.
+TEST_F(LevelCallsTest, LongWaitsAreNoted) {
+  auto calls = Make();
+  Member members[4];
+  StartOne(calls.get(), Op::kAllGather, 2, &members[2]);
+  for (bool noted = false; !noted;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    std::lock_guard lock(waits_mutex_);
+    noted = !waits_.empty();
+  }
+  {
+    std::lock_guard lock(waits_mutex_);
+    ASSERT_EQ(waits_.size(), 1);
+    EXPECT_EQ(waits_[0].first, 2);
+    EXPECT_EQ(waits_[0].second.ranks.size(), 4);
+    EXPECT_TRUE(waits_[0].second.call->in_levels);
+    EXPECT_FALSE(waits_[0].second.over->load());
+  }
+  for (int place : {0, 1, 3})
+    StartOne(calls.get(), Op::kAllGather, place, &members[place]);
+  for (Member& member : members)
+    EXPECT_TRUE(member.outcome.get_future().get().ok());
+  EXPECT_TRUE(waits_[0].second.over->load());
+}
+
 TEST_F(LevelCallsTest, ARankThatDoesNotComeIsNamed) {
   auto calls = Make(/*timeout_s=*/0.1);
   Member members[3];
@@ -238,7 +265,7 @@ TEST_F(LevelCallsTest, AnErrorOfAPartEndsAllCalls) {
         parts.push_back(std::move(call));
         return std::nullopt;
       },
-      [] { return OkStatus(); }, options);
+      [](int32_t, LocalWait) {}, [] { return OkStatus(); }, options);
   const cpu::Grid grid = GridOf(2);
   Member members[4];
   for (int i = 0; i < 4; ++i)

@@ -62,6 +62,38 @@ TEST(SlicesTest, ErrorsNameRankAndEntry) {
             "rank 0 and rows [14, 29) from rank 1 overlap");
 }
 
+// One rank, one slice, three elements of four rows.
+std::string RefusalOfBatch(size_t entry, int64_t value) {
+  std::vector<int64_t> tables = {0, 1, 2, 3, 2, 1, 1, 2, 3, 3, 2, 1};
+  tables[entry] = value;
+  const Rows rows = {.table = 12, .taken = 12, .slices = 3, .elements = 3};
+  const SliceTables<int64_t> slices = {tables.data(), 1, rows};
+  if (value == 0) {
+    EXPECT_EQ(slices.InputRow(0, 2), 8u + tables[2]);
+    EXPECT_EQ(slices.OutputRow(0, 1), 4u + tables[7]);
+  }
+  return CheckSlices(slices).message();
+}
+
+TEST(SlicesTest, AnElementOfABatchStaysWithinItsRows) {
+  EXPECT_EQ(RefusalOfBatch(0, 0), "");
+  const std::string begin = "ragged_all_to_all: element ";
+  for (const int64_t offset : {int64_t{-1}, int64_t{3}, int64_t{1} << 40})
+    EXPECT_EQ(RefusalOfBatch(1, offset),
+              begin + "1 of the batch: rank 0: input_offsets[0] = " +
+                  std::to_string(offset) +
+                  " and send_sizes[0] = 2 are not within the 4 rows of its "
+                  "operand");
+  EXPECT_EQ(RefusalOfBatch(8, 4),
+            begin +
+                "2 of the batch: rank 0: output_offsets[0] = 4 and "
+                "send_sizes[0] = 1 are not within the 4 rows of the output");
+  EXPECT_EQ(RefusalOfBatch(9, 1),
+            begin +
+                "0 of the batch: rank 0 sends 3 rows (send_sizes[0]), and rank "
+                "0 expects 1 (recv_sizes[0])");
+}
+
 TEST(SlicesTest, NarrowEntriesBecomeWide) {
   const std::vector<int32_t> narrow = {-1, 7};
   const std::vector<int64_t> wide = {-1, 7};

@@ -69,7 +69,7 @@ def _on_callback_failure(error: BaseException) -> None:
     thread.start()
 
 
-def _wait(arrays: list[jax.Array], reason: str) -> None:
+def _wait(arrays: list[Any], reason: str) -> None:
     for _ in range(int(_SOON / _POLL_SECONDS)):
         # The program may be older than its results: JAX makes them when it has started it.
         if _ending.wait(_POLL_SECONDS):
@@ -86,12 +86,12 @@ def _stop() -> None:
         thread.join()
 
 
-def _arrays() -> list[jax.Array]:
+def _arrays() -> list[Any]:
     """Returns the arrays over several processes."""
     return [array for array in jax.live_arrays() if not array.is_fully_addressable]
 
 
-def _some_failed(arrays: Iterable[jax.Array]) -> bool:
+def _some_failed(arrays: Iterable[Any]) -> bool:
     _looking.now = True  # Errors that this function finds are not new.
     try:
         return any(_failed(array) for array in arrays if not array.is_deleted())

@@ -230,14 +230,14 @@ def _batch(axis_data, operands, dims, *, axes, groups, size, elements):
     def to_front(x, d):
         return batching_rules.to_front(x, d, batch)
 
+    bind = functools.partial(_bind, axes=axes, groups=groups, size=size)
+    if axis_data.name not in axes and all(d is None for d in dims):
+        return bind(*operands, elements=elements), None
+    operand, output, table = map(to_front, operands, dims)
     if axis_data.name in axes:
         batching_rules.require_whole_axis("ragged_all_to_all", axes, groups, axis_data.name)
-        return _exchange(*map(to_front, operands, dims), elements=elements), 0
-    bind = functools.partial(_bind, axes=axes, groups=groups, size=size)
-    if all(d is None for d in dims):
-        return bind(*operands, elements=elements), None
+        return _exchange(operand, output, table, elements), 0
     # One exchange carries the rows and the slices of all elements of the batch.
-    operand, output, table = map(to_front, operands, dims)
     rows, into = (x.reshape(-1, *x.shape[2:]) for x in (operand, output))
     table = jnp.moveaxis(table.reshape(batch, 4, -1, elements), 0, 2).reshape(4, -1)
     out = bind(rows, into, table, elements=batch * elements)

@@ -371,18 +371,12 @@ class WrongSlicesTest(parameterized.TestCase):
         output = np.ones((harness.RANKS, *into), np.float32)
         table = np.zeros((harness.RANKS, 4, harness.RANKS), np.int32)
         harness.check_equal(harness.run(exchange, (operand, output, table)), output)
-        table[3, 1, 2] = table[2, 3, 3] = ROWS + 1
-        with self.assertRaisesRegex(
-            jax_cxl.InvalidCollectiveError, r"rank 3: .* send_sizes\[2\] = 41 are not within"
-        ):
+        if not output.size:
+            return  # XLA leaves out what computes an empty array.
+        table[3, 1, 2] = table[2, 3, 3] = 1
+        message = r"rank 3: .* send_sizes\[2\] = 1 are not within the 0 rows of its operand"
+        with self.assertRaisesRegex(jax_cxl.InvalidCollectiveError, message):
             harness.run(exchange, (operand, output, table))
-
-    def test_sizes_without_bytes_disagree(self):
-        operand = np.zeros((harness.RANKS, ROWS, 0), np.float32)
-        table = np.zeros((harness.RANKS, 4, harness.RANKS), np.int32)
-        table[3, 1, 2] = 1
-        with self.assertRaisesRegex(jax_cxl.InvalidCollectiveError, "rank 3 sends 1 .* expects 0"):
-            harness.run(exchange, (operand, operand, table))
 
 
 class WithoutPoolTest(parameterized.TestCase):
