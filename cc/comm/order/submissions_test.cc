@@ -170,7 +170,7 @@ TEST(SubmissionsTest, TheWordsOfAnotherGroupAreNotTakenForOwn) {
   for (uint64_t i = 0; i < 3 * pool::kCallRing; ++i) {
     members.WriteInNextGroup(0);
     EXPECT_FALSE(Peek(members[1], 0, &entry)) << i;
-    EXPECT_TRUE(*members[1].CanWrite());
+    EXPECT_FALSE(*members[1].CanWrite());
   }
 }
 
