@@ -112,6 +112,7 @@ inline constexpr Control kControls[] = {
     {"name_ready.store_fence", Scenario::kHandOver},
     {"name_ready.invalidate", Scenario::kHandOver},
     {"name_ready.fence_after", Scenario::kHandOver},
+    {"finished.wait", Scenario::kSoak},
     {"finished.write_back", Scenario::kHandOver},
     {"finished.store_fence", Scenario::kHandOver},
     {"finished.invalidate", Scenario::kHandOver},
