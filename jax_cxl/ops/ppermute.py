@@ -21,7 +21,8 @@ def ppermute(
 ) -> Any:
     """Sends x from rank to rank along a named axis.
 
-    Drop-in for `jax.lax.ppermute`. Its transpose is the inverse permutation.
+    Drop-in for `jax.lax.ppermute`. Its transpose is the inverse permutation. A rank waits only for
+    the ranks of its own cycle or chain of pairs, and a rank without a pair for no other rank.
 
     Args:
       x: array, or pytree of arrays, of any dtype.

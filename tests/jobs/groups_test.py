@@ -10,9 +10,7 @@ _SMALL_POOL = {"JAX_CXL_POOL": "shm:?size=12MiB", "JAX_CXL_TIMEOUT": "60"}
 class ManyMeshesTest(parameterized.TestCase):
     def test_more_meshes_than_the_pool_holds(self):
         meshes = int(6 * job.SECONDS)
-        done = job.run(
-            "many_meshes.py", f"--meshes={meshes}", processes=4, environment=_SMALL_POOL
-        )
+        done = job.run("many_meshes.py", f"--meshes={meshes}", processes=4, environment=_SMALL_POOL)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual(done.stdout.count(f"{meshes} meshes right"), 4, done.stdout)
 

@@ -159,6 +159,40 @@ TEST_F(DirectoryTest, ADirectoryThatIsFullIsAnError) {
   EXPECT_TRUE(FindChannel(*pool_, doorbells(), 1, pool::kMaxChannels - 1));
 }
 
+TEST_F(DirectoryTest, AClosedEntryIsNotFoundAndServesAnotherChannel) {
+  pool::ChannelPlace place = OrDie(Allocate());
+  const int entry = OrDie(EnterChannel(pool_.get(), doorbells(), 1, place));
+  const auto first = FindChannel(*pool_, doorbells(), 1, kKey);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(doorbells().Read(first->entry), first->version);
+  CloseChannel(pool_.get(), doorbells(), 1, entry);
+  EXPECT_NE(doorbells().Read(first->entry), first->version);
+  EXPECT_FALSE(FindChannel(*pool_, doorbells(), 1, kKey));
+  place.group = kKey + 1;
+  EXPECT_EQ(OrDie(EnterChannel(pool_.get(), doorbells(), 1, place)), entry);
+  EXPECT_FALSE(FindChannel(*pool_, doorbells(), 1, kKey));
+  const auto second = FindChannel(*pool_, doorbells(), 1, kKey + 1);
+  ASSERT_TRUE(second);
+  EXPECT_GT(second->version, first->version);
+}
+
+// An allocation that fails takes nothing: it can be repeated for ever, and
+// leaves what a smaller one needs.
+TEST_F(DirectoryTest, WhatIsFreedIsAllocatedAgain) {
+  std::vector<pool::ChannelPlace> places;
+  for (;;) {
+    const Result<pool::ChannelPlace> place = Allocate();
+    if (!place.ok()) break;
+    places.push_back(*place);
+  }
+  ASSERT_GT(places.size(), 2u);
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(Allocate().ok());
+  for (const pool::ChannelPlace& place : places)
+    FreeChannel(*pool_, arena_.get(), 1, place, kControlBytes);
+  for (size_t i = 0; i < places.size(); ++i) EXPECT_TRUE(Allocate().ok()) << i;
+  EXPECT_FALSE(Allocate().ok());
+}
+
 TEST_F(DirectoryTest, APlaceIsCheckedBeforeItIsUsed) {
   const pool::ChannelPlace mine = OrDie(Allocate());
   const ChannelMemory memory =
@@ -176,6 +210,11 @@ TEST_F(DirectoryTest, APlaceIsCheckedBeforeItIsUsed) {
   other = mine;
   ++other.payload_bytes;
   EXPECT_EQ(Locate(other, mine), Code::kMismatch);
+
+  // Words count to 48 bits.
+  other = mine;
+  other.first = uint64_t{1} << 47;
+  EXPECT_EQ(Locate(other, mine), Code::kDataLoss);
 
   // Beyond the pool, across its end, in its header, and not aligned.
   const uint64_t end = pool_->total_bytes();

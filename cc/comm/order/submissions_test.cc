@@ -42,6 +42,22 @@ class SubmittingMembers {
     return pool::SubmissionsRead(blocks_[member].control, kPayloadBytes);
   }
 
+  // The member's block is not this group's from now on.
+  void MoveAway(int member) {
+    entry_ = doorbells_.Word(2);
+    blocks_[member].entry = &entry_;
+    blocks_[member].version = 1;
+    next_ = members_[member]->most() + pool::kCallRing + 1;
+    next_written_ = 0;
+  }
+  // Writes as the member does in its next group.
+  void WriteInNextGroup(int member) {
+    const pool::Doorbells doorbells = doorbells_.From(next_);
+    const uint64_t index = next_written_++;
+    Ring(&ReadBy(member)[1 - member].word, next_ + next_written_);
+    doorbells.RingLine(&At(member, index)->ready, next_written_);
+  }
+
   // Submits a barrier with a payload of `bytes` equal bytes.
   uint32_t Write(int member, uint64_t identity, uint32_t bytes = 0,
                  const std::string& name = "barrier") {
@@ -61,6 +77,8 @@ class SubmittingMembers {
       pool::Coherence(pool::CoherenceMode::kCoherent), /*epoch=*/3};
   std::vector<std::vector<Line>> memory_;
   std::vector<MemberBlock> blocks_;
+  uint64_t entry_ = 0;
+  uint64_t next_ = 0, next_written_ = 0;
   std::vector<std::unique_ptr<Submissions>> members_;
 };
 
@@ -134,6 +152,26 @@ TEST(SubmissionsTest, NamesAreToldOnce) {
   EXPECT_EQ(members.Write(1, 1002, 0, "three"), 0);
   EXPECT_EQ(members[0].Describe(1, entry.descriptor, 0),
             "a call: barrier of 0 uint8");
+}
+
+// Member 0 gives its block to another group, where it writes more than a ring.
+TEST(SubmissionsTest, TheWordsOfAnotherGroupAreNotTakenForOwn) {
+  SubmittingMembers members(2);
+  Submissions::Entry entry;
+  for (uint64_t i = 0; i < pool::kCallRing; ++i) {
+    members.Write(0, i);
+    members.Write(1, i);
+    for (int reader : {0, 1}) {
+      ASSERT_TRUE(Peek(members[reader], 1 - reader, &entry));
+      members[reader].Pop(1 - reader);
+    }
+  }
+  members.MoveAway(0);
+  for (uint64_t i = 0; i < 3 * pool::kCallRing; ++i) {
+    members.WriteInNextGroup(0);
+    EXPECT_FALSE(Peek(members[1], 0, &entry)) << i;
+    EXPECT_FALSE(*members[1].CanWrite());
+  }
 }
 
 TEST(SubmissionsTest, NonsenseIsAnErrorThatNamesItsWriter) {

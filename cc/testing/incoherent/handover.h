@@ -104,6 +104,7 @@ class HandOver {
         {"slot", channel.control + offsetof(ControlBlock, published),
          channel.slots[0], kSlotBytes},
         {"released", channel.control + offsetof(ControlBlock, released)},
+        {"finished", channel.control + offsetof(ControlBlock, finished)},
         {"announcement", announcement, announcement + 8, 56, true},
         {"submissions read", reads},
         {"submission", submission, submission + 8, 56, true},

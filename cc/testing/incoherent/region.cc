@@ -6,6 +6,7 @@
 #include "cc/pool/layout/channel_layout.h"
 #include "cc/pool/layout/layout.h"
 #include "cc/pool/layout/recorder_layout.h"
+#include "cc/pool/layout/words.h"
 
 namespace jax_cxl::pool {
 
@@ -109,7 +110,7 @@ Region RegionMap::FindInArena(uint64_t offset, bool word, int owner) const {
   bool of_devices = false;       // a channel of devices has no submissions
   for (const ChannelEntry& entry : page->channels) {
     if (__atomic_load_n(&entry.version, __ATOMIC_ACQUIRE) == 0) break;
-    const ChannelPlace& place = entry.place;
+    const ChannelPlace place = LoadWords(entry.place);  // its owner writes
     for (uint32_t slot = 0; slot < place.num_slots && slot < kMaxSlots; ++slot)
       if (offset - place.slots[slot] < place.slot_bytes) return Region::kSlot;
     if (offset - place.control >= inside) continue;

@@ -101,6 +101,9 @@ inline void Follow(Turn& turn) {
                         ? ready - ring
                         : turn.state.announcement[entry];
   turn.Expect(found, me.ordered + 1, "announcement");
+  // A rank executes a call once it has read all submissions of the call.
+  if (me.ordering && me.here[turn.state.order[me.ordered]] != turn.everyone())
+    return;
   State& next = turn.Add(me.ordering ? "reads an announcement"
                                      : "acquires an announcement");
   turn.Mine(next).ordering ^= 1;
