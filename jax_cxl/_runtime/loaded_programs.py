@@ -60,8 +60,8 @@ def _check(data: bytes, devices: Sequence[int] | None, running: Any) -> set[str]
     if devices is not None and len(devices) == len(compiled_for) and devices != compiled_for:
         _refuse(
             module.name,
-            f"for the devices {compiled_for} in this order, and is loaded for {devices}. Load it for"
-            " its devices in its order (execution_devices=), or compile it again",
+            f"for the devices {compiled_for} in this order, and is loaded for {devices}. Load it"
+            " for its devices in its order (execution_devices=), or compile it again",
         )
     ranks = {running.rank_of_device.get(device) for device in compiled_for}
     programs = set()
@@ -107,6 +107,4 @@ def _integers(config: str, name: str) -> list[int]:
 
 
 def _refuse(program: str, why: str) -> None:
-    raise errors.NotInitializedError(
-        f"the loaded program {program} was compiled {why}."
-    )
+    raise errors.NotInitializedError(f"the loaded program {program} was compiled {why}.")

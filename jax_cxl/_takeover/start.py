@@ -17,7 +17,6 @@ from jax_cxl._runtime.meeting import arrival
 from jax_cxl._takeover.setting import Setting
 from jax_cxl._takeover.world import World
 
-
 # How often the thread looks whether there are devices, in seconds.
 _POLL_SECONDS = 0.02
 

@@ -59,9 +59,7 @@ def computed_on_host(x):
 
     if jax.__version_info__ < (0, 11):
         return compute_on("device_host")(jax.jit(twice))(x) + x.sum()
-    there = compute_on(
-        twice, compute_type="device_host", out_memory_spaces=jax.memory.Space.Device
-    )
+    there = compute_on(twice, compute_type="device_host", out_memory_spaces=jax.memory.Space.Device)
     return there(x) + x.sum()
 
 
@@ -179,7 +177,9 @@ class EntryLayoutTest(parameterized.TestCase):
         self.assertIn("result x", entry_layout.obstacle(returned))
 
     def test_without_memory_space(self):
-        both = [Message().set(2, 13).add(4, array([1, 0], n)).add(4, array([0, 1], 0)) for n in (0, 5)]
+        both = [
+            Message().set(2, 13).add(4, array([1, 0], n)).add(4, array([0, 1], 0)) for n in (0, 5)
+        ]
         device, host = (shapes.without_memory_space(each).encode() for each in both)
         self.assertEqual(device, host)
 

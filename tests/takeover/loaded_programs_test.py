@@ -20,9 +20,7 @@ def module(config, devices):
     for device in devices:
         assignment.add(3, Message().set_integers(1, [device]))
     computation = Message().add(2, call).set(5, 7).set(6, 1)
-    return (
-        Message().set(1, "jit_f").add(3, computation).set(6, 7).set(15, assignment).encode()
-    )
+    return Message().set(1, "jit_f").add(3, computation).set(6, 7).set(15, assignment).encode()
 
 
 def attributes(ranks, generation=0):

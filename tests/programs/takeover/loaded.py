@@ -2,14 +2,13 @@
 
     loaded.py {save,load,cached,other_job} DIRECTORY
 
-`save` compiles and saves; `load` loads and runs; `cached` compiles a program that an earlier job has
-left in JAX's cache, before it loads the others; `other_job` loads programs that do not fit.
+`save` compiles and saves; `load` loads and runs; `cached` compiles a program that an earlier job
+has left in JAX's cache, before it loads the others; `other_job` loads programs that do not fit.
 """
 
 import atexit
 import pathlib
 import pickle
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +34,9 @@ def _show_calls():
 
 def main(arguments):
     mode, folder = arguments[1], pathlib.Path(arguments[2])
-    atexit.register(_show_calls)  # Before jax_cxl starts, so that it runs after jax_cxl has stopped.
+    atexit.register(
+        _show_calls
+    )  # Before jax_cxl starts, so that it runs after jax_cxl has stopped.
     jax.distributed.initialize()
     # One device of each process.
     devices = [next(d for d in jax.devices() if d.process_index == p) for p in (0, 1)]
