@@ -290,22 +290,29 @@ class Module:
             if (known is not None and known.changed) or any(text in blob for text in texts):
                 yield self._computation(position)
 
-    def caller(
-        self, computation: Computation, opcodes: "tuple[str, ...]"
-    ) -> "tuple[Computation, Instruction] | None":
-        """Returns the instruction with one of these opcodes that calls a computation, if any does.
+    def wrapper(self, computation: Computation) -> "tuple[Computation, Instruction] | None":
+        """Returns the fusion or `async-start` of which a computation is a part, if it is one.
 
         Also returns the computation that contains the instruction.
         """
-        if self.is_entry(computation):
-            return None
-        calls = (Message().set_integers(Instruction.CALLED, [computation.id]).encode(),)
-        for outer in self.with_any(calls):
-            for instruction in outer.with_any(calls):
-                called = instruction.proto.integers(Instruction.CALLED)
-                if instruction.opcode in opcodes and called == [computation.id]:
-                    return outer, instruction
-        return None
+        return self._wrappers.get(computation.id)
+
+    @functools.cached_property
+    def _wrappers(self) -> "dict[int, tuple[Computation, Instruction]]":
+        opcodes = "fusion", "async-start"
+        texts = tuple(Message().add(Instruction.OPCODE, o).encode() for o in opcodes)
+        return {
+            number: (computation, instruction)
+            for computation in self.with_any(texts)
+            for instruction in computation.with_any(texts)
+            if instruction.opcode in opcodes
+            for number in instruction.proto.integers(Instruction.CALLED)
+        }
+
+    def contains_any(self, number: int, texts: "tuple[bytes, ...]") -> bool:
+        """Whether the computation with this id contains one of these texts. Parses nothing."""
+        blob = self._blobs[self._positions[number]]
+        return any(text in blob for text in texts)
 
     def computation(self, number: int) -> Computation:
         """Returns the computation with this id."""

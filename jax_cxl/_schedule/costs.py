@@ -112,9 +112,11 @@ class Costs:
     def _in_fusion(self, number: int) -> float:
         """Returns how long the products in a fused computation take."""
         if number not in self._products:
+            total, texts = 0.0, (b"dot", b"fusion")
+            if not self._module.contains_any(number, texts):
+                return self._products.setdefault(number, total)
             computation = self._module.computation(number)
-            total = 0.0
-            for instruction in computation.with_any((b"dot", b"fusion")):
+            for instruction in computation.with_any(texts):
                 total += self._dot(computation, instruction)
                 if instruction.opcode == "fusion":
                     called = instruction.proto.integers(Instruction.CALLED)

@@ -104,8 +104,10 @@ class Memory:
 
     def writes_in_place(self, called: Iterable[int]) -> bool:
         """Whether a computation, or a fusion in it, has an instruction that writes in place."""
-        for inner in map(self._module.computation, called):
-            for instruction in inner.with_any(_INSIDE):
+        for number in called:
+            if not self._module.contains_any(number, _INSIDE):
+                continue
+            for instruction in self._module.computation(number).with_any(_INSIDE):
                 if instruction.opcode.encode() in _IN_PLACE:
                     return True
                 inside = instruction.proto.integers(Instruction.CALLED)

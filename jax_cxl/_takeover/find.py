@@ -29,8 +29,6 @@ OPS = {
     "collective-permute": Op.PERMUTE,
     "collective-broadcast": Op.BROADCAST,
 }
-# Instructions whose computation is a part of them, rather than a sequence of its own.
-_WRAPPERS = ("fusion", "async-start")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,10 +75,10 @@ def _outermost(
 ) -> Found:
     outer, alone = instruction, True
     inside: list[int] = []
-    while (caller := module.caller(computation, _WRAPPERS)) is not None:
+    while (wrapper := module.wrapper(computation)) is not None:
         alone = alone and _is_alone(computation, outer)
         inside.insert(0, computation.id)
-        computation, outer = caller
+        computation, outer = wrapper
     alone = alone and not computation.is_asynchronous
     return Found(opcode, instruction, computation, outer, tuple(inside), alone)
 
