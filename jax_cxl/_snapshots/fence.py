@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jax_cxl._snapshots.memory import Memory
 
 _NOTHING = (1 << 32) - 1  # No area is retired.
-_SPARED = 8  # A new claim does not overwrite the claims of this many incarnations.
+_SPARED = 16  # A new claim does not overwrite this many of the last claims.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,8 @@ class Claim:
     Attributes:
       incarnation: a number that grows by one from job to job, from 1 on.
       token: token of the job.
-      first: number of its first save; 0 while the job has not looked what its predecessor wrote.
+      first: number of its first save. 0: this is the entry that the job writes before it looks what
+        its predecessor has written. It writes a second entry afterwards.
       retired: the area that the job does not use.
       slot: position of the entry in the page.
     """
@@ -120,9 +121,9 @@ def take(memory: "Memory", expected: int, token: int, last: int, base: int) -> C
       SnapshotError: another job has claimed the memory since.
     """
     before = _all_claims(memory)
-    claim = Claim(expected + 1, token, 0, _NOTHING, _free_slot(before, token))
+    intent = Claim(expected + 1, token, 0, _NOTHING, _free_slot(before, token))
     if all(other.incarnation <= expected for other in before):
-        claim.write(memory, memory.usable_devices)
+        intent.write(memory, memory.usable_devices)
         # No other job begins a write from now on. So look only now at what it has written.
         others = [other for other in _all_claims(memory) if other.token != token]
         alone = validity.last_number(memory) <= last
@@ -130,7 +131,8 @@ def take(memory: "Memory", expected: int, token: int, last: int, base: int) -> C
             complete = [other for other in others if other.first]
             previous = max(complete, key=lambda other: other.incarnation, default=None)
             first, retired = _choose(memory, previous, last, base)
-            claim = dataclasses.replace(claim, first=first, retired=retired)
+            slot = _free_slot([*before, intent], token)
+            claim = Claim(intent.incarnation, token, first, retired, slot)
             claim.write(memory, memory.usable_devices)
             return claim
     raise errors.SnapshotError(
