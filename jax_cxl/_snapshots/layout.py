@@ -1,13 +1,14 @@
 """The layout of the memory of snapshots.
 
-Each device has a superblock in its first page. The rest is divided into `keep` equal areas, one for
-each snapshot. An area begins with a record for each process that can write. Rows of blocks follow;
-`stripes.py` says which blocks a row has.
+Each device has a superblock in its first page. An announcement for each process that can write
+follows (`announcements.py`). The rest is divided into `keep` equal areas, one for each snapshot. An
+area begins with a record for each process. Rows of blocks follow; `stripes.py` says which blocks a
+row has.
 
 A process writes its blocks, then its record, and at last the first word of the record: the number
-of the save. A snapshot is valid while the records of all its processes have the same number and
-the same token. So it becomes valid when the last process stores its word, and invalid when the
-first process stores 0 to write another snapshot there.
+of the save. A snapshot is valid while the records of all its processes have the same number, token
+and tree, and copies of replicated arrays do not differ. So it becomes valid when the last process
+stores its word, and invalid when the first process stores 0 to write another snapshot there.
 """
 
 import dataclasses
@@ -19,8 +20,12 @@ from jax_cxl._snapshots import checksum
 PAGE_BYTES = 4096
 BLOCK_BYTES = 1 << 20  # A checksum covers one block.
 MAX_PROCESSES = 1024
-RECORD_BYTES = 128
+RECORD_BYTES = 256
 RECORDS_BYTES = MAX_PROCESSES * RECORD_BYTES
+ANNOUNCEMENT_BYTES = 512
+REPLICA_SUMS = 16
+
+_AREAS = PAGE_BYTES + MAX_PROCESSES * ANNOUNCEMENT_BYTES  # where they begin
 
 _MAGIC = b"JAX_CXLs"
 _VERSION = 1
@@ -96,7 +101,7 @@ class Geometry:
     @property
     def rows(self) -> int:
         """How many rows an area has."""
-        area = (self.device_bytes - PAGE_BYTES) // self.keep
+        area = (self.device_bytes - _AREAS) // self.keep
         return max(0, area - RECORDS_BYTES) // BLOCK_BYTES
 
     @property
@@ -104,9 +109,13 @@ class Geometry:
         """How many blocks of data a row has."""
         return self.num_devices - self.parity
 
+    def announcement(self, writer: int) -> int:
+        """Returns where the announcement of a writer begins."""
+        return PAGE_BYTES + writer * ANNOUNCEMENT_BYTES
+
     def area(self, number: int) -> int:
         """Returns where the area of a save begins."""
-        return PAGE_BYTES + number % self.keep * (RECORDS_BYTES + self.rows * BLOCK_BYTES)
+        return _AREAS + number % self.keep * (RECORDS_BYTES + self.rows * BLOCK_BYTES)
 
     def record(self, number: int, writer: int) -> int:
         """Returns where the record of a writer begins."""
@@ -118,7 +127,7 @@ class Geometry:
 
     def bytes_for(self, rows: int) -> int:
         """Returns how many bytes a device needs for areas of this many rows."""
-        return PAGE_BYTES + self.keep * (RECORDS_BYTES + rows * BLOCK_BYTES)
+        return _AREAS + self.keep * (RECORDS_BYTES + rows * BLOCK_BYTES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,6 +147,8 @@ class Record:
         blocks after the data.
       directory_bytes: size of the directory, in the blocks after the table; 0 unless writer is 0.
       directory_checksum: its checksum.
+      tree: checksum of the structure of the directory, the same in the records of all processes.
+      replicas: sums of the checksums of replicated arrays (`replicas.py`).
     """
 
     number: int
@@ -151,8 +162,10 @@ class Record:
     table_checksum: int
     directory_bytes: int
     directory_checksum: int
+    tree: int
+    replicas: tuple[int, ...]
 
-    _FORMAT = struct.Struct("<QQqdIIQQQQQ")
+    _FORMAT = struct.Struct(f"<QQqdIIQQQQQQ{REPLICA_SUMS}Q")
 
     @property
     def table_blocks(self) -> int:
@@ -166,8 +179,8 @@ class Record:
 
     def to_bytes(self) -> bytes:
         """Returns the record. Its first word is the number."""
-        fields = self._FORMAT.pack(*dataclasses.astuple(self))
-        data = fields.ljust(RECORD_BYTES - 8, b"\0")
+        *fields, sums = dataclasses.astuple(self)
+        data = self._FORMAT.pack(*fields, *sums).ljust(RECORD_BYTES - 8, b"\0")
         return data + struct.pack("<Q", checksum.of(data))
 
     @classmethod
@@ -175,7 +188,8 @@ class Record:
         """Reads a record. Returns None if the bytes are not a record, or are damaged."""
         if struct.unpack("<Q", data[-8:])[0] != checksum.of(data[:-8]):
             return None
-        record = cls(*cls._FORMAT.unpack_from(data))
+        fields = cls._FORMAT.unpack_from(data)
+        record = cls(*(*fields[:-REPLICA_SUMS], fields[-REPLICA_SUMS:]))
         return record if record.number else None
 
 

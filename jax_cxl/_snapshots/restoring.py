@@ -108,12 +108,39 @@ class Reader:
             out[there] = data[here]
         return out
 
+    def read_local(self, leaf: leaves.Leaf, index: leaves.Index, writer: int) -> np.ndarray:
+        """Returns a part of the array that one of the processes that saved had of its own.
+
+        Raises:
+          SnapshotError: as `read`.
+        """
+        return self.read(leaf, ((writer, writer + 1), *index))[0]
+
+    def read_same(self, leaf: leaves.Leaf, index: leaves.Index) -> np.ndarray:
+        """Returns a part of an array, of which all processes that saved must have had the same.
+
+        Raises:
+          SnapshotError: as `read`, or their values differ.
+        """
+        if not leaf.local:
+            return self.read(leaf, index)
+        first = self.read_local(leaf, index, 0)
+        for writer in range(1, len(self.writers)):
+            other = self.read_local(leaf, index, writer)
+            if first.tobytes() != other.tobytes():
+                count = len(self.writers)
+                raise errors.SnapshotError(
+                    f"{leaf.name} has another value on process {self.writers[writer]} than on"
+                    f" process {self.writers[0]} of the {count} processes that saved it. Each of"
+                    f" {count} processes can restore its own value into an array of NumPy or of its"
+                    " own devices; leave this leaf out otherwise"
+                )
+        return first
+
     @property
     def data_bytes(self) -> int:
         """Bytes of all arrays."""
-        return sum(
-            math.prod(leaf.shape) * leaf.itemsize for leaf in self.leaves.values() if leaf.dtype
-        )
+        return sum(leaf.stored_bytes for leaf in self.leaves.values() if leaf.dtype)
 
     def _read_shard(self, leaf: leaves.Leaf, number: int, here: tuple[slice, ...]) -> np.ndarray:
         """Returns the bytes of a shard. Bytes outside of `here` are undefined."""
@@ -125,6 +152,9 @@ class Reader:
         for part in self._parts.get((leaf.name, number), []):
             base = part.offset - part.start
             work += [(part, base, run) for run in _together(_blocks_of(part, base, starts, length))]
+        if len(work) == 1:  # A thread would take longer to start.
+            self._copy(out, *work[0])
+            return out
         for _ in _threads().map(lambda item: self._copy(out, *item), work):
             pass  # Raises the error of a thread.
         return out

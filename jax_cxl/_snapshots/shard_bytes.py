@@ -8,6 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_cxl._snapshots import checksum
+
+_HOST_MEMORY = ("pinned_host", "unpinned_host")
+
 
 class HostBytes:
     """Bytes of an array in this host's memory.
@@ -18,12 +22,20 @@ class HostBytes:
 
     def __init__(self, array: Any, start: int, end: int):
         """Holds some bytes, in row-major order, of an array whose values have been computed."""
-        flat = np.ascontiguousarray(array).reshape(-1)
-        self._bytes = flat.view(np.uint8)[start:end]
+        self._array, self._start, self._end = np.asarray(array), start, end
+
+    @functools.cached_property
+    def _bytes(self) -> np.ndarray:
+        flat = np.ascontiguousarray(self._array).reshape(-1)
+        return flat.view(np.uint8)[self._start : self._end]
 
     def read(self, start: int, end: int) -> np.ndarray:
         """Returns a view of some of the bytes."""
         return self._bytes[start:end]
+
+    def checksum(self) -> int:
+        """Returns the checksum of all of the bytes."""
+        return checksum.of(self._bytes)
 
 
 class DeviceBytes:
@@ -50,6 +62,19 @@ class DeviceBytes:
         array = self._array.block_until_ready()
         address: int = array.unsafe_buffer_pointer()
         return address + self._start
+
+
+class DeviceSum:
+    """The checksum of an array in the memory of a GPU, which the GPU computes."""
+
+    def __init__(self, words: jax.Array):
+        """Holds two words of 32 bits, which may not have been computed yet."""
+        self._words = words
+
+    def checksum(self) -> int:
+        """Waits for the words; returns the checksum."""
+        low, high = np.asarray(self._words)
+        return int(high) << 32 | int(low)
 
 
 Range = tuple[Any, int, int]
@@ -89,6 +114,53 @@ def hold(ranges: Sequence[Range], copy: bool) -> list[HostBytes | DeviceBytes]:
     return cast(list[HostBytes | DeviceBytes], held)
 
 
+def hold_sums(arrays: Sequence[jax.Array]) -> list[HostBytes | DeviceSum]:
+    """Holds what the checksums of arrays are computed from. The arrays may be donated afterwards.
+
+    Arrays on devices of one kind have the same checksum if they have the same bytes.
+
+    Args:
+      arrays: arrays of JAX, each on one device.
+    """
+    held: list[HostBytes | DeviceSum | None] = []
+    on_gpu: dict[Any, list[int]] = {}
+    for number, array in enumerate(arrays):
+        if _is_on_gpu(array):
+            (device,) = array.devices()
+            on_gpu.setdefault(device, []).append(number)
+            held.append(None)
+        else:
+            held.append(HostBytes(array, 0, array.size * array.dtype.itemsize))
+    for numbers in on_gpu.values():
+        for number, words in zip(numbers, _sums([arrays[n] for n in numbers]), strict=True):
+            held[number] = DeviceSum(words)
+    return cast(list[HostBytes | DeviceSum], held)
+
+
+@jax.jit
+def _sums(arrays: list[jax.Array]) -> list[jax.Array]:
+    """Returns a checksum of each array: two sums of its words, each times a number of its place."""
+    return [_sum(array) for array in arrays]
+
+
+def _sum(array: jax.Array) -> jax.Array:
+    if jnp.iscomplexobj(array):
+        array = jnp.stack([array.real, array.imag])
+    if array.dtype == jnp.bool_:
+        array = array.astype(jnp.uint8)
+    bits = min(32, 8 * array.dtype.itemsize)
+    words = jax.lax.bitcast_convert_type(array, f"uint{bits}").reshape(-1).astype(jnp.uint32)
+    place = jax.lax.iota(jnp.uint32, words.size)
+    sums = []
+    for multiplier in (0x9E3779B1, 0x85EBCA6B):
+        # An odd factor keeps every bit of a word. Mixing makes factors of neighbors independent.
+        mixed = (place + 1) * jnp.uint32(multiplier)
+        factor = (mixed ^ (mixed >> 15)) * jnp.uint32(0xC2B2AE35) | 1
+        word = (words ^ (words >> 16)) * jnp.uint32(multiplier)
+        sums.append(jnp.sum((word ^ (word >> 13)) * factor, dtype=jnp.uint32))
+    return jnp.stack(sums)
+
+
 @functools.partial(jax.jit, static_argnums=1)
 def _copied(arrays: list[jax.Array], ranges: tuple[tuple[int, int], ...]) -> list[jax.Array]:
     """Returns copies of some elements of each array, in row-major order."""
@@ -102,6 +174,8 @@ def _is_on_gpu(array: Any) -> bool:
     if not isinstance(array, jax.Array):
         return False
     (device,) = array.devices()
+    if array.sharding.memory_kind in _HOST_MEMORY:
+        return False
     # Elements of less than a byte are packed on the GPU, and take a byte each on the host.
     return device.platform != "cpu" and jax.dtypes.itemsize_bits(array.dtype) >= 8
 
