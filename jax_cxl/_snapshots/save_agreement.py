@@ -14,6 +14,7 @@ from jax_cxl._snapshots.description import Description, merge
 from jax_cxl._snapshots.memory import Memory
 
 _POLL_SECONDS = 0.0005
+_SAME_MEMORY_SECONDS = 10
 
 
 class SaveAgreement:
@@ -43,12 +44,20 @@ class SaveAgreement:
             return
         self._announce(0, 0)
         agreement.gather([0])
-        missing = [self.writers[w] for w in self._others() if self._of(w) is None]
-        if missing:
+        told = {self.own}
+
+        def missing() -> list[int]:
+            # A process may be replacing its announcement.
+            told.update(writer for writer in self._others() if self._of(writer))
+            return [self.writers[writer] for writer in self._others() if writer not in told]
+
+        try:
+            self.wait(missing, _SAME_MEMORY_SECONDS, "announced themselves")
+        except errors.CollectiveTimeoutError as error:
             raise errors.SnapshotError(
                 f"{self._memory.where!r} is not the same memory on processes"
-                f" {self.writers[self.own]} and {missing}: name the same memory on all processes"
-            )
+                f" {self.writers[self.own]} and {missing()}: name the same memory on all processes"
+            ) from error
 
     def agree(self, flat: flatten.Flat, step: int, number: int) -> Description:
         """Waits until all processes save a tree; returns the description of the tree.
