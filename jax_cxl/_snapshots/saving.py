@@ -246,7 +246,12 @@ def _position(array: Any, index: leaves.Index, holder: int) -> int:
 
 def _on_device(array: Any, position: int) -> Any:
     """Returns the array of one of this process's devices."""
-    return array.addressable_data(position) if isinstance(array, jax.Array) else array
+    if not isinstance(array, jax.Array):
+        return array
+    if position and array.is_fully_replicated:
+        # `addressable_data` returns the copy of the first device.
+        return array.addressable_shards[position].data
+    return array.addressable_data(position)
 
 
 @functools.lru_cache(1024)

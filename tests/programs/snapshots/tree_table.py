@@ -240,3 +240,32 @@ def refused(on: Devices) -> dict[str, Any]:
         "deleted": deleted,
         "a shape": jax.ShapeDtypeStruct((3,), np.float32),
     }
+
+
+def assert_same(expected, found):
+    """Asserts that this process has the same bits, types and shardings in two trees."""
+    assert jax.tree.structure(expected) == jax.tree.structure(found)
+    flat, _ = jax.tree_util.tree_flatten_with_path(expected)
+    for (path, a), b in zip(flat, jax.tree.leaves(found), strict=True):
+        name = jax.tree_util.keystr(path)
+        assert type(a) is type(b), (name, a, b)
+        if not hasattr(a, "dtype"):
+            assert repr(a) == repr(b), (name, a, b)
+            continue
+        assert (a.dtype, a.shape) == (b.dtype, b.shape), (name, a, b)
+        if not isinstance(a, jax.Array):
+            assert a.tobytes() == b.tobytes(), (name, a, b)
+            continue
+        assert a is not b, name
+        assert (a.sharding, a.committed) == (b.sharding, b.committed), (
+            name,
+            a.sharding,
+            b.sharding,
+        )
+        if jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
+            assert jax.random.key_impl(a) == jax.random.key_impl(b), name
+            a, b = jax.random.key_data(a), jax.random.key_data(b)
+        assert a.weak_type == b.weak_type, name
+        for x, y in zip(a.addressable_shards, b.addressable_shards, strict=True):
+            assert (x.device, x.index) == (y.device, y.index), name
+            assert np.asarray(x.data).tobytes() == np.asarray(y.data).tobytes(), (name, x, y)

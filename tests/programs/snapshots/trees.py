@@ -23,31 +23,6 @@ _DISAGREE = flags.DEFINE_bool("disagree", False, "Whether to try trees that must
 _SOON = 20
 
 
-def assert_same(expected, found):
-    """Asserts that this process has the same bits, types and shardings in two trees."""
-    assert jax.tree.structure(expected) == jax.tree.structure(found)
-    flat, _ = jax.tree_util.tree_flatten_with_path(expected)
-    for (path, a), b in zip(flat, jax.tree.leaves(found), strict=True):
-        name = jax.tree_util.keystr(path)
-        assert type(a) is type(b), (name, a, b)
-        if not hasattr(a, "dtype"):
-            assert repr(a) == repr(b), (name, a, b)
-            continue
-        assert (a.dtype, a.shape) == (b.dtype, b.shape), (name, a, b)
-        if not isinstance(a, jax.Array):
-            assert a.tobytes() == b.tobytes(), (name, a, b)
-            continue
-        assert a is not b, name
-        assert (a.sharding, a.committed) == (b.sharding, b.committed), (name, a.sharding, b.sharding)
-        if jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
-            assert jax.random.key_impl(a) == jax.random.key_impl(b), name
-            a, b = jax.random.key_data(a), jax.random.key_data(b)
-        assert a.weak_type == b.weak_type, name
-        for x, y in zip(a.addressable_shards, b.addressable_shards, strict=True):
-            assert (x.device, x.index) == (y.device, y.index), name
-            assert np.asarray(x.data).tobytes() == np.asarray(y.data).tobytes(), (name, x, y)
-
-
 def raises(kinds, text, function, *arguments):
     """Asserts that a function raises an error soon."""
     begin = time.monotonic()
@@ -82,13 +57,11 @@ def check_disagreements(snapshots, on, step):
             raises(jax_cxl.SnapshotError, f"process {on.processes - 1} could not save", save, good)
     wrong = ValueError if odd else jax_cxl.SnapshotError
     raises(wrong, "step=-1", save, good, -1 if odd else step)
-    copies = on.on(
-        jax.NamedSharding(on.mesh, jax.P()), tree_table.values(seed=on.rank)
-    )
+    copies = on.on(jax.NamedSharding(on.mesh, jax.P()), tree_table.values(seed=on.rank))
     raises(jax_cxl.MismatchError, "['copies']", save, {"copies": copies, "same": on.sharded()})
     assert snapshots.latest() == (step - 1 or None)
     save(good)
-    assert_same(good, snapshots.restore(step, good))
+    tree_table.assert_same(good, snapshots.restore(step, good))
     # The same step again cannot be told apart from the first.
     snapshots.save(step + 1, good)
     raises(ValueError, "greater than", save, good, step + 1)
@@ -109,9 +82,9 @@ def main(_):
     tree, own = tree_table.table(on), tree_table.own(on)
     with jax_cxl.Snapshots(_WHERE.value) as snapshots:
         if step > 1:
-            assert_same(tree, snapshots.restore(step - 1, {"tree": tree})["tree"])
+            tree_table.assert_same(tree, snapshots.restore(step - 1, {"tree": tree})["tree"])
             if _PREVIOUS.value == on.processes:
-                assert_same(own, snapshots.restore(step - 1, {"own": own})["own"])
+                tree_table.assert_same(own, snapshots.restore(step - 1, {"own": own})["own"])
             elif _PREVIOUS.value > 1:
                 for name in own:
                     arguments = (step - 1, {"own": {name: own[name]}})
@@ -119,9 +92,9 @@ def main(_):
         snapshots.save(step, {"tree": tree, "own": own})
         snapshots.wait()
         both = snapshots.restore(step, {"tree": tree, "own": own})
-        assert_same({"tree": tree, "own": own}, both)
+        tree_table.assert_same({"tree": tree, "own": own}, both)
     if _DISAGREE.value:
-        with jax_cxl.Snapshots(_WHERE.value.replace("?", ".errors?")) as snapshots:
+        with jax_cxl.Snapshots(_WHERE.value.replace("?", f".errors{step}?")) as snapshots:
             check_disagreements(snapshots, on, 1)
     print(f"{len(jax.tree.leaves(tree))} leaves of {len(tree)} trees", flush=True)
 
