@@ -288,7 +288,9 @@ def array_like(array: jax.Array, weak_type: bool, committed: bool) -> jax.Array:
     held: Any = array
     if (held.weak_type, held.committed) == (weak_type, committed):
         return array
-    shards = [shard.data for shard in held.addressable_shards]
-    aval = held.aval.update(weak_type=weak_type)
+    # An array on one device is its own shard.
+    one = len(held.sharding.device_set) == 1 and held.is_fully_addressable
+    shards = [held] if one else [shard.data for shard in held.addressable_shards]
+    aval = held.aval if held.weak_type == weak_type else held.aval.update(weak_type=weak_type)
     made: jax.Array = type(held)(aval, held.sharding, shards, committed=committed)
     return made

@@ -82,13 +82,13 @@ class Flattener:
             x = None if position is None else found[position]
             if not leaf.dtype:
                 values.append(x)
-            arrays.append(_data(x) if leaf.dtype else None)
+            arrays.append(_data(leaf, x) if leaf.dtype else None)
         return Flat(known.description, arrays, values)
 
 
 def _form(x: Any) -> Any:
     """Returns all of a leaf that its description depends on."""
-    if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer):
+    if leaves.is_array(x):
         return x.dtype, x.shape, _is_weak(x), x.sharding
     if isinstance(x, np.ndarray | np.generic):
         return type(x), x.dtype, x.shape
@@ -99,10 +99,10 @@ def _is_weak(x: jax.Array) -> bool:
     return bool(getattr(x, "weak_type", False))  # Arrays of keys do not have it.
 
 
-def _data(x: Any) -> Any:
-    if leaves.is_key(x):
+def _data(leaf: leaves.Leaf, x: Any) -> Any:
+    if leaf.key:
         return jax.random.key_data(x)
-    return x if isinstance(x, jax.Array) else np.asarray(x)
+    return x if leaves.is_array(x) else np.asarray(x)
 
 
 def _describe(
@@ -139,7 +139,7 @@ def _leaf(name: str, x: Any, writers: tuple[int, ...]) -> leaves.Leaf:
         return leaves.Leaf(name)
     check_kind(name, x)
     key, weak_type, own = "", False, jax.process_index()
-    if isinstance(x, jax.Array):
+    if leaves.is_array(x):
         weak_type = _is_weak(x)
         if leaves.is_key(x):
             key, x = str(jax.random.key_impl(x)), jax.random.key_data(x)
@@ -164,7 +164,7 @@ def check_kind(name: str, x: Any) -> None:
     """Raises TypeError if a leaf is neither an array nor a Python value."""
     if type(x) in VALUES or type(x) in _OF_NUMPY or isinstance(x, np.generic):
         return
-    if isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer):
+    if leaves.is_array(x):
         return
     hint = ""
     if isinstance(x, tuple | list | dict | set | frozenset):
@@ -186,11 +186,15 @@ def wait_for_values(flat: Flat) -> None:
     Raises:
       RuntimeError: an array has been donated or deleted.
     """
-    arrays = [x for x in flat.arrays if isinstance(x, jax.Array)]
+    on_cpu: list[Any] = []
     for leaf, x in zip(flat.description.leaves, flat.arrays, strict=True):
-        if isinstance(x, jax.Array) and x.is_deleted():
+        if isinstance(x, np.ndarray) or x is None:
+            continue
+        if x.is_deleted():
             raise RuntimeError(f"{leaf.name} has been deleted or donated: save it before")
-    jax.block_until_ready([x for x in arrays if _is_on_cpu(x.sharding)])
+        if _is_on_cpu(x.sharding):
+            on_cpu.append(x)
+    jax.block_until_ready(on_cpu)
 
 
 @functools.lru_cache(1024)

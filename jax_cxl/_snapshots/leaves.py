@@ -72,6 +72,7 @@ class Leaf:
         return dtype_of(self.dtype).itemsize
 
 
+@functools.cache
 def dtype_of(name: str) -> np.dtype:
     """Returns a dtype by JAX's name."""
     return np.dtype(getattr(ml_dtypes, name, None) or name)
@@ -91,6 +92,17 @@ def is_supported(dtype: np.dtype) -> bool:
 def is_key(x: Any) -> bool:
     """Whether x is an array of typed PRNG keys, or describes one."""
     return hasattr(x, "dtype") and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def is_array(x: Any) -> bool:
+    """Whether x is an array of JAX with values. `isinstance(x, jax.Array)` takes longer."""
+    kind: Any = type(x)
+    return _is_array_type(kind)
+
+
+@functools.cache
+def _is_array_type(kind: Any) -> bool:
+    return issubclass(kind, jax.Array) and not issubclass(kind, jax.core.Tracer)
 
 
 def index_of(slices: Sequence[slice], shape: Sequence[int]) -> Index:

@@ -246,7 +246,7 @@ def _position(array: Any, index: leaves.Index, holder: int) -> int:
 
 def _on_device(array: Any, position: int) -> Any:
     """Returns the array of one of this process's devices."""
-    if not isinstance(array, jax.Array):
+    if isinstance(array, np.ndarray):
         return array
     if position and array.is_fully_replicated:
         # `addressable_data` returns the copy of the first device.

@@ -94,7 +94,7 @@ def hold(ranges: Sequence[Range], copy: bool) -> list[HostBytes | DeviceBytes]:
     for number, (array, start, end) in enumerate(ranges):
         if not _is_on_gpu(array):
             # Arrays of NumPy may change, so this copies them.
-            array = array if isinstance(array, jax.Array) else np.array(array)
+            array = np.array(array) if isinstance(array, np.ndarray) else array
             held.append(HostBytes(array, start, end))
         elif copy or not _is_row_major(array):
             (device,) = array.devices()
@@ -171,13 +171,16 @@ def _copied(arrays: list[jax.Array], ranges: tuple[tuple[int, int], ...]) -> lis
 
 
 def _is_on_gpu(array: Any) -> bool:
-    if not isinstance(array, jax.Array):
-        return False
-    (device,) = array.devices()
-    if array.sharding.memory_kind in _HOST_MEMORY:
+    if isinstance(array, np.ndarray):
         return False
     # Elements of less than a byte are packed on the GPU, and take a byte each on the host.
-    return device.platform != "cpu" and jax.dtypes.itemsize_bits(array.dtype) >= 8
+    return _is_gpu_memory(array.sharding) and jax.dtypes.itemsize_bits(array.dtype) >= 8
+
+
+@functools.lru_cache(1024)
+def _is_gpu_memory(sharding: Any) -> bool:
+    (device,) = sharding.device_set
+    return device.platform != "cpu" and sharding.memory_kind not in _HOST_MEMORY
 
 
 def _is_row_major(array: jax.Array) -> bool:
