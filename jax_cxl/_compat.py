@@ -292,5 +292,7 @@ def array_like(array: jax.Array, weak_type: bool, committed: bool) -> jax.Array:
     one = len(held.sharding.device_set) == 1 and held.is_fully_addressable
     shards = [held] if one else [shard.data for shard in held.addressable_shards]
     aval = held.aval if held.weak_type == weak_type else held.aval.update(weak_type=weak_type)
-    made: jax.Array = type(held)(aval, held.sharding, shards, committed=committed)
+    made: jax.Array = type(held)(
+        aval, held.sharding, shards, committed=committed, _skip_checks=True
+    )
     return made

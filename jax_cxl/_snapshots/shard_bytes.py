@@ -20,22 +20,23 @@ class HostBytes:
     overwrite it: such a program gets another buffer, with a copy. So the bytes stay as they are.
     """
 
+    # There may be one for each of many small arrays.
+    __slots__ = ("_array", "_end", "_start")
+
     def __init__(self, array: Any, start: int, end: int):
         """Holds some bytes, in row-major order, of an array whose values have been computed."""
-        self._array, self._start, self._end = np.asarray(array), start, end
-
-    @functools.cached_property
-    def _bytes(self) -> np.ndarray:
-        flat = np.ascontiguousarray(self._array).reshape(-1)
-        return flat.view(np.uint8)[self._start : self._end]
+        held = np.asarray(array)
+        self._array = held if held.flags.c_contiguous else np.ascontiguousarray(held)
+        self._start, self._end = start, end
 
     def read(self, start: int, end: int) -> np.ndarray:
         """Returns a view of some of the bytes."""
-        return self._bytes[start:end]
+        flat = self._array.reshape(-1).view(np.uint8)
+        return flat[self._start : self._end][start:end]
 
     def checksum(self) -> int:
         """Returns the checksum of all of the bytes."""
-        return checksum.of(self._bytes)
+        return checksum.of(self.read(0, self._end - self._start))
 
 
 class DeviceBytes:
