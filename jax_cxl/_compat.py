@@ -4,8 +4,8 @@ The collectives need two things that JAX does not export: the effect that ties a
 equation to a named axis, and whether `jax.shard_map` runs with `check_vma`. The
 runtime needs the key-value store of `jax.distributed`, and the name of the event
 that ends a compilation. The compiler hook needs the key of the persistent compilation
-cache. They have kept their names since JAX 0.10; when one of them moves, this is the
-only file to change.
+cache. Snapshots need the constructor of arrays. They have kept their names since JAX
+0.10; when one of them moves, this is the only file to change.
 """
 
 import ctypes
@@ -54,6 +54,7 @@ __all__ = [
     "MEETING_TIMEOUT_MS",
     "NamedAxisEffect",
     "around_loading",
+    "array_like",
     "before_compilation",
     "check_vma",
     "coordination_client",
@@ -334,3 +335,24 @@ def starts_program_over_processes() -> bool:
                     return True
             inner = inner.f_back
     return False
+
+
+def array_like(array: jax.Array, weak_type: bool, committed: bool) -> jax.Array:
+    """Returns an array with the same buffers that is weakly typed, or not committed to its device.
+
+    Args:
+      array: array of JAX, not of keys.
+      weak_type: whether JAX promotes it like a Python number.
+      committed: whether JAX keeps it on its devices.
+    """
+    held: Any = array
+    if (held.weak_type, held.committed) == (weak_type, committed):
+        return array
+    # An array on one device is its own shard.
+    one = len(held.sharding.device_set) == 1 and held.is_fully_addressable
+    shards = [held] if one else [shard.data for shard in held.addressable_shards]
+    aval = held.aval if held.weak_type == weak_type else held.aval.update(weak_type=weak_type)
+    made: jax.Array = type(held)(
+        aval, held.sharding, shards, committed=committed, _skip_checks=True
+    )
+    return made

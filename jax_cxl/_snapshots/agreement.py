@@ -7,10 +7,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_cxl import _core, ops
+from jax_cxl import _core, errors, ops
 from jax_cxl._runtime import lifecycle, mesh
 
-_MOST_VALUES = 4
+_MOST_VALUES = 8
+_WORD_BYTES = 4
 
 
 def processes() -> list[int]:
@@ -21,35 +22,70 @@ def processes() -> list[int]:
 def gather(values: Sequence[int]) -> list[tuple[int, ...]]:
     """Returns the values of each process of the job, in the order of `processes()`.
 
-    Every process calls this function at the same place of its program. There are at most four
+    Every process calls this function at the same place of its program. There are at most eight
     values, which are unsigned and have 64 bits.
     """
-    devices = _devices()
-    members = processes()
-    if len(members) == 1:
+    if len(processes()) == 1:
         return [tuple(values)]
     words = np.zeros((_MOST_VALUES, 2), np.uint32)
     words[: len(values)] = [(v >> 32, v & 0xFFFFFFFF) for v in values]
-    rows = _all_gather(tuple(devices), words)
-    by_process = {}
-    for device, row in zip(devices, rows, strict=True):
-        by_process[device.process_index] = tuple(
-            int(high) << 32 | int(low) for high, low in row[: len(values)]
-        )
-    return [by_process[process] for process in members]
+    return [
+        tuple(int(high) << 32 | int(low) for high, low in row[: len(values)])
+        for row in _gather(words)
+    ]
 
 
-def lost_rank(processes: Sequence[int]) -> int | None:
-    """Returns a rank of a process that has ended without announcing it, None if there is none."""
+def gather_bytes(data: bytes) -> list[bytes]:
+    """Returns the bytes of each process of the job, in the order of `processes()`.
+
+    Every process calls this function at the same place of its program.
+    """
+    sizes = [size for (size,) in gather([len(data)])]
+    if len(sizes) == 1:
+        return [data]
+    # A power of two: few sizes mean few compilations.
+    count = 1 << (max(*sizes, 1) * 2 // _WORD_BYTES).bit_length()
+    words = np.frombuffer(data.ljust(count * _WORD_BYTES, b"\0"), np.uint32)
+    return [row.tobytes()[:size] for row, size in zip(_gather(words), sizes, strict=True)]
+
+
+def ranks_of(processes: Sequence[int]) -> list[int]:
+    """Returns the ranks of some processes, in order."""
     running = lifecycle.current()
     if running is None:
-        return None
-    of_process = (
+        return []
+    return [
         running.rank_of_device[device.id]
         for device in _devices()
         if device.process_index in processes
+    ]
+
+
+def lost_rank(processes: Sequence[int]) -> int | None:
+    """Returns a rank of a process that has ended, None if there is none."""
+    ended = (rank for rank in ranks_of(processes) if _core.rank_lost(rank) or _core.rank_left(rank))
+    return next(ended, None)
+
+
+def mismatch(
+    processes: Sequence[int], sides: tuple[int, int], texts: Sequence[str], what: str
+) -> errors.MismatchError:
+    """Returns the error for two processes that disagree.
+
+    Args:
+      processes: indices of the processes of the job.
+      sides: positions of the two.
+      texts: what each of the two has.
+      what: what they do, as a sentence whose subject is the processes.
+    """
+    first, other = (processes[side] for side in sides)
+    error = errors.MismatchError(
+        f"processes {first} and {other} {what}: process {first} has {texts[0]}, and process"
+        f" {other} has {texts[1]}"
     )
-    return next((rank for rank in of_process if _core.rank_lost(rank)), None)
+    error.ranks = tuple(rank for process in (first, other) for rank in ranks_of([process])[:1])
+    error.calls = tuple(texts)
+    return error
 
 
 def _devices() -> list[Any]:
@@ -57,6 +93,16 @@ def _devices() -> list[Any]:
         return jax.devices()[:1]
     ranks = lifecycle.ensure_started().rank_of_device
     return [device for device in jax.devices() if device.id in ranks]
+
+
+def _gather(words: np.ndarray) -> list[np.ndarray]:
+    """Returns the words of each process, in the order of `processes()`."""
+    devices = tuple(_devices())
+    rows = {
+        device.process_index: row
+        for device, row in zip(devices, _all_gather(devices, words), strict=True)
+    }
+    return [rows[process] for process in processes()]
 
 
 def _all_gather(devices: tuple[Any, ...], words: np.ndarray) -> np.ndarray:

@@ -29,6 +29,10 @@ _NOTHING = (1 << 32) - 1  # No area is retired.
 _SPARED = 16  # A new claim does not overwrite this many of the last claims.
 
 
+class OvertakenError(errors.SnapshotError):
+    """Another job has begun to save to the same memory, so this job saves no more."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Claim:
     """An entry in the page of claims.
@@ -80,7 +84,7 @@ class Claim:
         """Checks that no other job has claimed the memory since.
 
         Raises:
-          SnapshotError: another job has claimed it.
+          OvertakenError: another job has claimed it.
         """
         page = memory.read(device, layout.CLAIMS_OFFSET, layout.PAGE_BYTES)
         incarnations = page.view(np.uint64)[:: layout.CLAIM_BYTES // 8]
@@ -93,7 +97,7 @@ class Claim:
             if claim.incarnation > self.incarnation or (
                 claim.incarnation == self.incarnation and claim.first and claim != self
             ):
-                raise errors.SnapshotError(
+                raise OvertakenError(
                     f"another job saves to {memory.where!r}. It began after this job, so this job"
                     " saves no more. The snapshots of the other job are intact. End one of the"
                     " jobs, or give each job a place of its own"
@@ -118,7 +122,7 @@ def take(memory: "Memory", expected: int, token: int, last: int, base: int) -> C
       base: number of the snapshot from which the job continues; 0: none.
 
     Raises:
-      SnapshotError: another job has claimed the memory since.
+      OvertakenError: another job has claimed the memory since.
     """
     before = _all_claims(memory)
     intent = Claim(expected + 1, token, 0, _NOTHING, _free_slot(before, token))
@@ -135,7 +139,7 @@ def take(memory: "Memory", expected: int, token: int, last: int, base: int) -> C
             claim = Claim(intent.incarnation, token, first, retired, slot)
             claim.write(memory, memory.usable_devices)
             return claim
-    raise errors.SnapshotError(
+    raise OvertakenError(
         f"another job has begun to save to {memory.where!r} since this job looked for snapshots:"
         " restore again, or give each job a place of its own"
     )

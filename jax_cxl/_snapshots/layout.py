@@ -1,14 +1,15 @@
 """The layout of the memory of snapshots.
 
 Each device begins with a header of three pages: a superblock, the claims of jobs (`fence.py`), and
-a second copy of the superblock. The rest is divided into `keep + 1` equal areas, one for each
-snapshot and one that a stopped job may still be writing to. An area begins with a record for each
-process that can write. Rows of blocks follow; `stripes.py` says which blocks a row has.
+a second copy of the superblock. An announcement for each process that can write follows
+(`announcements.py`). The rest is divided into `keep + 1` equal areas, one for each snapshot and one
+that a stopped job may still be writing to. An area begins with a record for each process. Rows of
+blocks follow; `stripes.py` says which blocks a row has.
 
 A process writes its blocks, then its record, and at last the first word of the record: the number
-of the save. A snapshot is valid while the records of all its processes have the same number and the
-same token. So it becomes valid when the last process stores its word, and invalid when the first
-process stores 0 to write another snapshot there.
+of the save. A snapshot is valid while the records of all its processes have the same number, token
+and tree, and copies of replicated arrays do not differ. So it becomes valid when the last process
+stores its word, and invalid when the first process stores 0 to write another snapshot there.
 """
 
 import dataclasses
@@ -25,8 +26,12 @@ NUM_CLAIMS = PAGE_BYTES // CLAIM_BYTES
 HEADER_BYTES = 3 * PAGE_BYTES
 BLOCK_BYTES = 1 << 20  # A checksum covers one block.
 MAX_PROCESSES = 1024
-RECORD_BYTES = 128
+RECORD_BYTES = 256
 RECORDS_BYTES = MAX_PROCESSES * RECORD_BYTES
+ANNOUNCEMENT_BYTES = 512
+REPLICA_SUMS = 16
+
+_AREAS = HEADER_BYTES + MAX_PROCESSES * ANNOUNCEMENT_BYTES  # where they begin
 
 MAGIC = b"JAX_CXLs"
 _VERSION = 2
@@ -107,7 +112,7 @@ class Geometry:
     @property
     def rows(self) -> int:
         """How many rows an area has."""
-        area = (self.device_bytes - HEADER_BYTES) // self.areas
+        area = (self.device_bytes - _AREAS) // self.areas
         return max(0, area - RECORDS_BYTES) // BLOCK_BYTES
 
     @property
@@ -115,10 +120,14 @@ class Geometry:
         """How many blocks of data a row has."""
         return self.num_devices - self.parity
 
+    def announcement(self, writer: int) -> int:
+        """Returns where the announcement of a writer begins."""
+        return HEADER_BYTES + writer * ANNOUNCEMENT_BYTES
+
     def area(self, number: int) -> int:
         """Returns where the area of a save begins."""
         area_bytes = RECORDS_BYTES + self.rows * BLOCK_BYTES
-        return HEADER_BYTES + number % self.areas * area_bytes
+        return _AREAS + number % self.areas * area_bytes
 
     def record(self, number: int, writer: int) -> int:
         """Returns where the record of a writer begins."""
@@ -130,7 +139,7 @@ class Geometry:
 
     def bytes_for(self, rows: int) -> int:
         """Returns how many bytes a device needs for areas of this many rows."""
-        return HEADER_BYTES + self.areas * (RECORDS_BYTES + rows * BLOCK_BYTES)
+        return _AREAS + self.areas * (RECORDS_BYTES + rows * BLOCK_BYTES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,6 +159,8 @@ class Record:
         blocks after the data.
       directory_bytes: size of the directory, in the blocks after the table; 0 unless writer is 0.
       directory_checksum: its checksum.
+      tree: checksum of the structure of the directory, the same in the records of all processes.
+      replicas: sums of the checksums of replicated arrays (`replicas.py`).
     """
 
     number: int
@@ -163,8 +174,10 @@ class Record:
     table_checksum: int
     directory_bytes: int
     directory_checksum: int
+    tree: int
+    replicas: tuple[int, ...]
 
-    _FORMAT = struct.Struct("<QQqdIIQQQQQ")
+    _FORMAT = struct.Struct(f"<QQqdIIQQQQQQ{REPLICA_SUMS}Q")
 
     @property
     def table_blocks(self) -> int:
@@ -178,8 +191,8 @@ class Record:
 
     def to_bytes(self) -> bytes:
         """Returns the record. Its first word is the number."""
-        fields = self._FORMAT.pack(*dataclasses.astuple(self))
-        data = fields.ljust(RECORD_BYTES - 8, b"\0")
+        *fields, sums = dataclasses.astuple(self)
+        data = self._FORMAT.pack(*fields, *sums).ljust(RECORD_BYTES - 8, b"\0")
         return data + struct.pack("<Q", checksum.of(data))
 
     @classmethod
@@ -187,7 +200,8 @@ class Record:
         """Reads a record. Returns None if the bytes are not a record, or are damaged."""
         if struct.unpack("<Q", data[-8:])[0] != checksum.of(data[:-8]):
             return None
-        record = cls(*cls._FORMAT.unpack_from(data))
+        fields = cls._FORMAT.unpack_from(data)
+        record = cls(*(*fields[:-REPLICA_SUMS], fields[-REPLICA_SUMS:]))
         return record if record.number else None
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import math
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 
 Index = tuple[tuple[int, int], ...]  # start and end along each dimension
 
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +46,9 @@ class Leaf:
       shape: shape of the whole array.
       shards: parts of the array, which cover it without overlap.
       key: the implementation of a typed PRNG key, of which the leaf is the key data; else "".
+      weak_type: whether JAX promotes the array like a Python number.
+      local: whether each process has an array of its own, of this shape. Then the first dimension
+        of the shards counts the processes.
       value: the Python value.
     """
 
@@ -53,7 +57,14 @@ class Leaf:
     shape: tuple[int, ...] = ()
     shards: tuple[Shard, ...] = ()
     key: str = ""
+    weak_type: bool = False
+    local: bool = False
     value: Any = None
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of all shards."""
+        return sum(math.prod(shard.shape) for shard in self.shards) * self.itemsize
 
     @property
     def itemsize(self) -> int:
@@ -61,6 +72,7 @@ class Leaf:
         return dtype_of(self.dtype).itemsize
 
 
+@functools.cache
 def dtype_of(name: str) -> np.dtype:
     """Returns a dtype by JAX's name."""
     return np.dtype(getattr(ml_dtypes, name, None) or name)
@@ -82,6 +94,17 @@ def is_key(x: Any) -> bool:
     return hasattr(x, "dtype") and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
+def is_array(x: Any) -> bool:
+    """Whether x is an array of JAX with values. `isinstance(x, jax.Array)` takes longer."""
+    kind: Any = type(x)
+    return _is_array_type(kind)
+
+
+@functools.cache
+def _is_array_type(kind: Any) -> bool:
+    return issubclass(kind, jax.Array) and not issubclass(kind, jax.core.Tracer)
+
+
 def index_of(slices: Sequence[slice], shape: Sequence[int]) -> Index:
     """Returns the index of a shard from JAX's slices."""
     bounds = (s.indices(n) for s, n in zip(slices, shape, strict=True))
@@ -90,30 +113,59 @@ def index_of(slices: Sequence[slice], shape: Sequence[int]) -> Index:
 
 @functools.lru_cache(4096)
 def shards_of(
-    sharding: jax.sharding.Sharding, shape: tuple[int, ...], writers: tuple[int, ...]
-) -> tuple[Shard, ...]:
-    """Returns the different shards of a sharding, in the order of the devices.
+    sharding: jax.sharding.Sharding, shape: tuple[int, ...], writers: tuple[int, ...], own: int
+) -> tuple[tuple[Shard, ...], bool]:
+    """Returns the different shards of a sharding in the order of the devices, and if it is local.
+
+    In a job of several processes a sharding is local if all of its devices belong to this process.
+    All processes describe a local sharding alike, as if each process had an array of its own.
 
     Args:
       sharding: sharding of the array.
       shape: shape of the array.
       writers: indices of the processes that save.
+      own: index of this process.
+
+    Raises:
+      ValueError: a device belongs to a process that does not save.
     """
     writer_of = {process: position for position, process in enumerate(writers)}
     holders: dict[Index, list[int]] = {}
-    device: Any
-    for device, slices in sharding.devices_indices_map(shape).items():
+    devices: Any = sharding.devices_indices_map(shape)
+    for device, slices in devices.items():
+        if device.process_index not in writer_of:
+            raise ValueError(
+                f"it is on {device} of process {device.process_index}, which is not in the job"
+            )
         holders.setdefault(index_of(slices, shape), []).append(writer_of[device.process_index])
-    return tuple(Shard(index, tuple(of)) for index, of in holders.items())
+    shards = tuple(Shard(index, tuple(of)) for index, of in holders.items())
+    local = len(writers) > 1 and {device.process_index for device in devices} == {own}
+    return (of_each_process(shards, len(writers)) if local else shards), local
 
 
-def encode(leaves: Sequence[Leaf], writers: Sequence[int]) -> bytes:
+def of_each_process(shards: Sequence[Shard], num_writers: int) -> tuple[Shard, ...]:
+    """Returns the shards of arrays of which each process has its own, from those of one process."""
+    return tuple(
+        Shard(((writer, writer + 1), *shard.index), (writer,) * len(shard.writers))
+        for writer in range(num_writers)
+        for shard in shards
+    )
+
+
+def encode(leaves: Sequence[Leaf], writers: Sequence[int], values: Sequence[Any]) -> bytes:
     """Returns the directory of a snapshot.
 
     Args:
       leaves: leaves of the tree.
       writers: indices of the processes that save.
+      values: the Python values, in the order of the leaves.
     """
+    text = f"[{structure(leaves, writers)},{values_text(values)}]"
+    return zlib.compress(text.encode(), 1)
+
+
+def structure(leaves: Sequence[Leaf], writers: Sequence[int]) -> str:
+    """Returns all that a directory says, without the Python values, as JSON."""
     shardings: dict[tuple[Shard, ...], int] = {}
     rows = [
         [
@@ -122,13 +174,18 @@ def encode(leaves: Sequence[Leaf], writers: Sequence[int]) -> bytes:
             leaf.shape,
             shardings.setdefault(leaf.shards, len(shardings)),
             leaf.key,
-            leaf.value,
+            leaf.weak_type,
+            leaf.local,
         ]
         for leaf in leaves
     ]
     tables = [[[shard.index, shard.writers] for shard in shards] for shards in shardings]
-    text = json.dumps([_VERSION, list(writers), tables, rows], separators=(",", ":"))
-    return zlib.compress(text.encode(), 1)
+    return json.dumps([_VERSION, list(writers), tables, rows], separators=(",", ":"))
+
+
+def values_text(values: Sequence[Any]) -> str:
+    """Returns Python values as JSON."""
+    return json.dumps(values, separators=(",", ":"))
 
 
 def decode(data: bytes) -> tuple[list[Leaf], list[int]]:
@@ -138,7 +195,7 @@ def decode(data: bytes) -> tuple[list[Leaf], list[int]]:
       ValueError: the bytes are not a directory.
     """
     try:
-        version, writers, tables, rows = json.loads(zlib.decompress(data))
+        (version, writers, tables, rows), values = json.loads(zlib.decompress(data))
         if version != _VERSION:
             raise ValueError(f"the directory has the version {version}, not {_VERSION}")
         shardings = [
@@ -148,14 +205,19 @@ def decode(data: bytes) -> tuple[list[Leaf], list[int]]:
             )
             for table in tables
         ]
+        left = iter(values)
         leaves = [
-            Leaf(str(name), str(dtype), tuple(map(int, shape)), shardings[shards], str(key), value)
-            for name, dtype, shape, shards, key, value in rows
+            Leaf(
+                *(str(name), str(dtype), tuple(map(int, shape)), shardings[shards], str(key)),
+                *(bool(weak_type), bool(local)),
+                value=None if dtype else next(left),
+            )
+            for name, dtype, shape, shards, key, weak_type, local in rows
         ]
         for leaf in leaves:
             _check(leaf, len(writers))
         return leaves, [int(writer) for writer in writers]
-    except (zlib.error, TypeError, KeyError, IndexError, AttributeError) as error:
+    except (zlib.error, TypeError, LookupError, AttributeError, StopIteration) as error:
         raise ValueError(f"the directory cannot be read: {error}") from error
 
 
@@ -163,11 +225,10 @@ def _check(leaf: Leaf, num_writers: int) -> None:
     if not leaf.dtype:
         return
     _ = leaf.itemsize
+    stored = (num_writers, *leaf.shape) if leaf.local else leaf.shape
     for shard in leaf.shards:
-        inside = len(shard.index) == len(leaf.shape) and all(
-            0 <= start <= end <= n for (start, end), n in zip(shard.index, leaf.shape, strict=True)
+        inside = len(shard.index) == len(stored) and all(
+            0 <= start <= end <= n for (start, end), n in zip(shard.index, stored, strict=True)
         )
         if not inside or not shard.writers or not all(0 <= w < num_writers for w in shard.writers):
-            raise ValueError(
-                f"{leaf.name}: shard {shard.index} does not fit an array of {leaf.shape}"
-            )
+            raise ValueError(f"{leaf.name}: shard {shard.index} does not fit an array of {stored}")

@@ -6,7 +6,8 @@ import math
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -84,6 +85,9 @@ class Reader:
         """
         shape = tuple(end - start for start, end in index)
         dtype = leaves.dtype_of(leaf.dtype)
+        same = next((n for n, shard in enumerate(leaf.shards) if shard.index == index), None)
+        if same is not None:
+            return self._read_shard(leaf, same, ()).view(dtype).reshape(shape)
         overlaps = []
         covered = 0
         for number, shard in enumerate(leaf.shards):
@@ -95,9 +99,6 @@ class Reader:
                 covered += math.prod(end - start for start, end in common)
         if covered != math.prod(shape):
             raise errors.SnapshotError(f"{leaf.name}: the shards do not cover the array")
-        if len(overlaps) == 1 and overlaps[0][1].index == index:
-            whole = self._read_shard(leaf, overlaps[0][0], ())
-            return whole.view(dtype).reshape(shape)
         out = _aligned(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
         for number, shard, common in overlaps:
             here = tuple(
@@ -108,23 +109,54 @@ class Reader:
             out[there] = data[here]
         return out
 
+    def read_local(self, leaf: leaves.Leaf, index: leaves.Index, writer: int) -> np.ndarray:
+        """Returns a part of the array that one of the processes that saved had of its own.
+
+        Raises:
+          SnapshotError: as `read`.
+        """
+        return self.read(leaf, ((writer, writer + 1), *index))[0]
+
+    def read_same(self, leaf: leaves.Leaf, index: leaves.Index) -> np.ndarray:
+        """Returns a part of an array, of which all processes that saved must have had the same.
+
+        Raises:
+          SnapshotError: as `read`, or their values differ.
+        """
+        if not leaf.local:
+            return self.read(leaf, index)
+        first = self.read_local(leaf, index, 0)
+        for writer in range(1, len(self.writers)):
+            other = self.read_local(leaf, index, writer)
+            if first.tobytes() != other.tobytes():
+                count = len(self.writers)
+                raise errors.SnapshotError(
+                    f"{leaf.name} has another value on process {self.writers[writer]} than on"
+                    f" process {self.writers[0]} of the {count} processes that saved it. Each of"
+                    f" {count} processes can restore its own value into an array of NumPy or of its"
+                    " own devices; leave this leaf out otherwise"
+                )
+        return first
+
     @property
     def data_bytes(self) -> int:
         """Bytes of all arrays."""
-        return sum(
-            math.prod(leaf.shape) * leaf.itemsize for leaf in self.leaves.values() if leaf.dtype
-        )
+        return sum(leaf.stored_bytes for leaf in self.leaves.values() if leaf.dtype)
 
     def _read_shard(self, leaf: leaves.Leaf, number: int, here: tuple[slice, ...]) -> np.ndarray:
         """Returns the bytes of a shard. Bytes outside of `here` are undefined."""
         shard = leaf.shards[number]
         size = math.prod(shard.shape) * leaf.itemsize
         out = _aligned(size)
-        starts, length = _runs(shard.shape, leaf.itemsize, here)
+        runs = _runs(shard.shape, leaf.itemsize, here) if here else None
         work = []
         for part in self._parts.get((leaf.name, number), []):
             base = part.offset - part.start
-            work += [(part, base, run) for run in _together(_blocks_of(part, base, starts, length))]
+            blocks = _all_blocks_of(part) if runs is None else _blocks_of(part, base, *runs)
+            work += [(part, base, run) for run in _together(blocks)]
+        if len(work) == 1:  # A thread would take longer to start.
+            self._copy(out, *work[0])
+            return out
         for _ in _threads().map(lambda item: self._copy(out, *item), work):
             pass  # Raises the error of a thread.
         return out
@@ -175,9 +207,12 @@ class Reader:
             return self._tables[writer]
 
 
-def _together(blocks: np.ndarray) -> Iterator[range]:
+def _together(blocks: np.ndarray | range) -> Iterator[range]:
     """Yields runs of blocks that follow each other, of at most `_RUN` blocks."""
-    for run in np.split(blocks, np.flatnonzero(np.diff(blocks) != 1) + 1):
+    runs: Iterable[Any] = [blocks]
+    if isinstance(blocks, np.ndarray):
+        runs = np.split(blocks, np.flatnonzero(np.diff(blocks) != 1) + 1)
+    for run in runs:
         for start in range(0, len(run), _RUN):
             first = int(run[start])
             yield range(first, first + len(run[start : start + _RUN]))
@@ -197,8 +232,6 @@ def _aligned(size: int) -> np.ndarray:
 
 def _runs(shape: tuple[int, ...], itemsize: int, here: tuple[slice, ...]) -> tuple[np.ndarray, int]:
     """Returns where the runs of bytes of a part of an array begin, and the length of a run."""
-    if not here:
-        return np.zeros(1, np.int64), math.prod(shape) * itemsize
     length, dim = itemsize, len(shape)
     while dim > 0:
         dim -= 1
@@ -212,6 +245,12 @@ def _runs(shape: tuple[int, ...], itemsize: int, here: tuple[slice, ...]) -> tup
         starts = (starts[:, None] + steps).reshape(-1)
     first = here[dim].start * strides[dim] if shape else 0
     return starts + first, length
+
+
+def _all_blocks_of(part: place.Part) -> range:
+    """Returns the blocks that hold a part."""
+    end = part.offset + part.end - part.start
+    return range(part.offset // layout.BLOCK_BYTES, layout.blocks(end))
 
 
 def _blocks_of(part: place.Part, base: int, starts: np.ndarray, length: int) -> np.ndarray:

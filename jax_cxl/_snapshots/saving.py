@@ -9,9 +9,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_cxl._snapshots import checksum, device_copies, flatten, layout, leaves, place, stripes
+from jax_cxl._snapshots import (
+    checksum,
+    device_copies,
+    flatten,
+    layout,
+    leaves,
+    place,
+    replicas,
+    stripes,
+)
+from jax_cxl._snapshots.description import Description
 from jax_cxl._snapshots.memory import Memory
-from jax_cxl._snapshots.shard_bytes import DeviceBytes, HostBytes, hold
+from jax_cxl._snapshots.shard_bytes import DeviceBytes, DeviceSum, HostBytes, hold, hold_sums
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,33 +33,37 @@ class Save:
       number: number of the save.
       token: token of the job.
       step: the step that the user gave.
-      writers: indices of the processes that save.
-      writer: position of this process among them.
-      placement: where each byte of the tree goes.
-      leaves: leaves of the tree.
+      description: leaves of the tree, and the processes that save.
+      values: Python values of the tree, in the order of the leaves.
+      writer: position of this process among those that save.
       bytes_of: the bytes of each part that this process writes, in their order.
+      copies: copies of replicated arrays, each with the source of its checksum.
     """
 
     memory: Memory
     number: int
     token: int
     step: int
-    writers: Sequence[int]
+    description: Description
+    values: Sequence[Any]
     writer: int
-    placement: place.Placement
-    leaves: Sequence[leaves.Leaf]
     bytes_of: Sequence[tuple[place.Part, HostBytes | DeviceBytes]]
+    copies: Sequence[tuple[replicas.Copy, HostBytes | DeviceSum]]
 
     def run(self) -> None:
         """Writes this process's part of the snapshot, and then its record."""
         self._announce(None)
-        directory = leaves.encode(self.leaves, self.writers) if self.writer == 0 else b""
-        data_blocks = self.placement.data_blocks(self.writer)
+        description = self.description
+        directory = b""
+        if self.writer == 0:
+            directory = leaves.encode(description.leaves, description.writers, self.values)
+        placement = description.placement(self.memory.geometry.blocks_per_row)
+        data_blocks = placement.data_blocks(self.writer)
         own = stripes.Stripes(
             self.memory,
             self.number,
             self.writer,
-            self.placement.first_row(self.writer),
+            placement.first_row(self.writer),
             data_blocks + layout.table_blocks(data_blocks) + layout.blocks(len(directory)),
         )
         table = np.zeros(data_blocks, np.uint64)
@@ -69,13 +83,15 @@ class Save:
                 token=self.token,
                 step=self.step,
                 time=time.time(),
-                writers=len(self.writers),
+                writers=len(description.writers),
                 writer=self.writer,
                 first_row=own.first_row,
                 data_blocks=data_blocks,
                 table_checksum=checksum.of(table),
                 directory_bytes=len(directory),
                 directory_checksum=checksum.of(directory),
+                tree=description.digest,
+                replicas=replicas.sums((copy, held.checksum()) for copy, held in self.copies),
             )
         )
 
@@ -179,38 +195,80 @@ class _Output:
             self._parity[:] = 0
 
 
-def own_parts(
-    placement: place.Placement, sources: Sequence[flatten.Source], writer: int, copy: bool
-) -> list[tuple[place.Part, HostBytes | DeviceBytes]]:
-    """Returns the parts that this process writes, each with its bytes.
+class Selection:
+    """What a process writes of trees with one description.
 
-    Args:
-      placement: where each byte goes.
-      sources: the leaves.
-      writer: position of this process among those that save.
-      copy: as for `hold`.
+    Attributes:
+      parts: the parts that it writes, each with the position of its device among this process's.
+      copies: its copies of replicated arrays, each with this position.
     """
-    own = [part for part in placement.parts if part.writer == writer]
-    ranges = [(_on_device(sources[part.leaf], part), part.start, part.end) for part in own]
-    return list(zip(own, hold(ranges, copy), strict=True))
+
+    def __init__(self, flat: flatten.Flat, placement: place.Placement, writer: int):
+        """Finds the parts and copies.
+
+        Args:
+          flat: a tree.
+          placement: where each byte goes.
+          writer: position of this process among those that save.
+        """
+        of_leaves = flat.description.leaves
+        self.parts: list[tuple[place.Part, int]] = []
+        self.copies: list[tuple[replicas.Copy, int]] = []
+        wanted: Any = (part for part in placement.parts if part.writer == writer)
+        for what in (*wanted, *replicas.copies(of_leaves, writer)):
+            leaf = of_leaves[what.leaf]
+            index = leaf.shards[what.shard].index
+            position = _position(flat.arrays[what.leaf], index[leaf.local :], what.holder)
+            into: list[Any] = self.parts if isinstance(what, place.Part) else self.copies
+            into.append((what, position))
+
+    def hold(
+        self, flat: flatten.Flat, copy: bool
+    ) -> tuple[
+        list[tuple[place.Part, HostBytes | DeviceBytes]],
+        list[tuple[replicas.Copy, HostBytes | DeviceSum]],
+    ]:
+        """Holds the bytes of a tree; `copy` is that of `shard_bytes.hold`."""
+        ranges = [
+            (_on_device(flat.arrays[part.leaf], position), part.start, part.end)
+            for part, position in self.parts
+        ]
+        replicated = [_on_device(flat.arrays[of.leaf], position) for of, position in self.copies]
+        sums = hold_sums(replicated)
+        return (
+            list(zip((part for part, _ in self.parts), hold(ranges, copy), strict=True)),
+            list(zip((of for of, _ in self.copies), sums, strict=True)),
+        )
 
 
-def _on_device(source: flatten.Source, part: place.Part) -> Any:
-    """Returns the array of the device that writes a part."""
-    array = source.array
+def _position(array: Any, index: leaves.Index, holder: int) -> int:
+    """Returns which of this process's devices is the holder of a shard, in the order of JAX."""
     if not isinstance(array, jax.Array):
+        return 0
+    holding, positions = _holders(array.sharding, array.shape)
+    return positions[holding[index][holder]]
+
+
+def _on_device(array: Any, position: int) -> Any:
+    """Returns the array of one of this process's devices."""
+    if isinstance(array, np.ndarray):
         return array
-    index = source.leaf.shards[part.shard].index
-    device = _holders(array.sharding, array.shape)[index][part.holder]
-    return next(s.data for s in array.addressable_shards if s.device == device)
+    if position and array.is_fully_replicated:
+        # `addressable_data` returns the copy of the first device.
+        return array.addressable_shards[position].data
+    return array.addressable_data(position)
 
 
 @functools.lru_cache(1024)
 def _holders(
     sharding: jax.sharding.Sharding, shape: tuple[int, ...]
-) -> dict[leaves.Index, list[jax.Device]]:
-    """Returns the devices that hold each shard, in the order of the holders."""
+) -> tuple[dict[leaves.Index, list[jax.Device]], dict[jax.Device, int]]:
+    """Returns the devices that hold each shard, in the order of the holders.
+
+    Also returns the position of each device of this process, for `jax.Array.addressable_data`.
+    """
     holders: dict[leaves.Index, list[jax.Device]] = {}
     for device, slices in sharding.devices_indices_map(shape).items():
         holders.setdefault(leaves.index_of(slices, shape), []).append(device)
-    return holders
+    own = sharding.addressable_devices_indices_map(shape)
+    return holders, {device: position for position, device in enumerate(own)}

@@ -1,30 +1,32 @@
 """Training state in memory that outlives the hosts."""
 
 import concurrent.futures
+import json
 import logging
-import operator
 import secrets
-import time
+import zlib
+from collections.abc import Sequence
 from typing import Any, Self
 
 import jax
 
-from jax_cxl import errors
-from jax_cxl._runtime import configuration
+from jax_cxl import _compat, errors
 from jax_cxl._snapshots import (
     agreement,
+    arguments,
     fence,
     flatten,
     layout,
     memory,
+    rebuilding,
     repair,
+    replicas,
     restoring,
     saving,
     sizes,
     validity,
 )
-
-_POLL_SECONDS = 0.0005
+from jax_cxl._snapshots.save_agreement import SaveAgreement
 
 
 class Snapshots:
@@ -39,7 +41,8 @@ class Snapshots:
     process has written its part. All data are checked by checksums before they are used.
 
     All processes of the job call `save`, `latest`, `restore` and `restore_latest` at the same
-    places of the program, as they do collectives. docs/snapshots.md says more.
+    places of the program, as they do collectives. An error of one process is an error on all: then
+    nothing has been saved, and they may save again. docs/snapshots.md says more.
     """
 
     def __init__(self, where: str, *, keep: int = 2, parity: int = 0) -> None:
@@ -50,7 +53,7 @@ class Snapshots:
             `dax:/dev/dax0.0?offset=2MiB`, or `shm:NAME?size=1GiB` to try it on one machine, where
             it outlives processes but not the machine. `size` is the size of each path;
             `bytes_needed` returns how large it must be. Several paths share the load.
-          keep: how many snapshots stay, at least 2. Each one takes its own memory.
+          keep: how many snapshots stay, at least 2. Each snapshot takes its own memory.
           parity: 1 spreads each snapshot so that any one path may be lost. This takes the space of
             one path.
 
@@ -58,6 +61,9 @@ class Snapshots:
           PoolError: the memory cannot be opened.
           SnapshotError: it holds something else, or snapshots with other `keep` or `parity`.
           CxlError: the package xxhash is missing.
+          TypeError, ValueError: an argument is wrong.
+
+        In a job of several processes the first operation raises these errors, on all processes.
 
         Example:
           >>> snapshots = jax_cxl.Snapshots("shm:my_run?size=64MiB")
@@ -65,12 +71,23 @@ class Snapshots:
           >>> step, state = found or (0, state)
           >>> snapshots.save(step, state)
         """
-        self._memory = memory.open_memory(where, keep, parity)
+        self._problem: Exception | None = None
+        try:
+            arguments.check_layout(where, keep, parity)
+            self._memory = memory.open_memory(where, keep, parity)
+        except Exception as error:
+            if _compat.process_count() == 1:
+                raise
+            self._problem = error
         self._threads = concurrent.futures.ThreadPoolExecutor(1, "jax_cxl snapshots")
+        self._flattener = flatten.Flattener()
+        self._selection: tuple[Any, saving.Selection] | None = None
         self._saving: concurrent.futures.Future[None] | None = None
-        self._token = 0  # 0: the processes have not agreed on a token yet
-        self._writers: tuple[int, ...] = ()
+        self._agreement: SaveAgreement | None = None
+        self._step = -1  # step of the last save
+        self._overtaken: fence.OvertakenError | None = None  # why this job saves no more
         self._last = 0  # number of the last save that a process may have begun
+        self._agreed = 0  # value of _last when the processes agreed
         self._incarnation = 0  # last claim of the memory when the processes agreed
         self._base = 0  # number of the snapshot from which they have continued; 0: none
 
@@ -89,17 +106,22 @@ class Snapshots:
           keep: as for `Snapshots`.
           parity: as for `Snapshots`.
           paths: how many paths `where` has.
+
+        Raises:
+          TypeError, ValueError: an argument is wrong, or a leaf of the tree, as for `save`.
         """
+        arguments.check_numbers(keep, parity)
+        arguments.check_paths(parity, paths)
         geometry = layout.Geometry(keep, parity, paths, 0)
-        writers = tuple(agreement.processes())
-        described = [source.leaf for source in flatten.sources(tree, writers)]
-        return sizes.place(described, writers, geometry)[1]
+        flat = flatten.Flattener().flatten(tree, tuple(agreement.processes()))
+        return sizes.device_bytes(flat.description, flat.values, geometry)
 
     def save(self, step: int, tree: Any, *, copy: bool = True) -> None:
         """Saves a tree while the program continues.
 
         It first waits until the previous save is valid. So a failure loses at most the last two
-        trees that were given to `save`, and only the last tree if that `save` has returned.
+        trees that were given to `save`, and only the last tree if that `save` has returned. It also
+        waits until all processes have called it, and compares what they save.
 
         Arrays may be donated to the next program. On CPUs `save` returns when their values have
         been computed. Until they have been saved, a program to which they are donated gets other
@@ -107,52 +129,58 @@ class Snapshots:
         returns before their values have been computed.
 
         Args:
-          step: a number that `latest` returns, at least 0.
-          tree: arrays of JAX or NumPy, bool, int, float, str, None. Of arrays of NumPy and Python
-            values, those of the first process are saved.
+          step: a number that `latest` returns, at least 0, and greater than that of the previous
+            save, unless `latest` or `restore` has been called since.
+          tree: arrays of JAX or NumPy, bool, int, float, str, None. Of arrays of NumPy, and of
+            arrays on devices of one process, each process saves its own. All else must be the same
+            on all processes.
           copy: False leaves out the copy within a GPU's memory. Then JAX raises an error if the
             arrays are donated before `wait` has returned.
 
         Raises:
+          MismatchError: the processes save different trees, steps or Python values. It names the
+            first leaf that differs.
           PoolTooSmallError: the memory is too small. The message has the size that is needed.
-            Nothing has been changed.
-          SnapshotError: another job has begun to save to the same place, or a file was deleted or
-            replaced. This job saves no more.
-          PeerLostError, CollectiveTimeoutError, PoolError: as `wait`, for the previous save.
-          TypeError: a leaf is something else.
+          SnapshotError: another process cannot save, another job has begun to save to the same place,
+            or a file was deleted or replaced. After the latter two this job saves no more.
+          PeerLostError, CollectiveTimeoutError, PoolError: as `wait`, for the previous save, or
+            another process does not save.
+          TypeError, ValueError: a leaf or an argument is wrong.
+
+        After an error nothing of this tree has been written.
         """
-        step = operator.index(step)
-        if not 0 <= step < 1 << 63:
-            raise ValueError(f"step={step} must be at least 0, and less than 2**63")
-        self.wait()
-        self._memory.check_paths()
-        if not self._token:
-            self._agree()
-        found = flatten.sources(tree, self._writers)
-        described = [source.leaf for source in found]
-        geometry = self._memory.geometry
-        placement, needed = sizes.place(described, self._writers, geometry)
-        if needed > geometry.device_bytes:
-            per_path = memory.spec_of(self._memory.where).devices_per_path
-            raise errors.PoolTooSmallError(
-                f"{self._memory.where!r} is too small for this tree: each path needs"
-                f" {needed * per_path} bytes and has {geometry.device_bytes * per_path}; name a"
-                f" place with size={needed * per_path} or more"
-            )
-        number = self._last = self._next_number()
-        own = self._writers.index(jax.process_index())
-        on_cpu = [x for x in (source.array for source in found) if _is_on_cpu(x)]
-        jax.block_until_ready(on_cpu)
+        together = self._agreement or self._agree("save")
+        try:
+            together.meet()
+            if self._memory.claim is None:
+                self._claim(together)
+            self._wait(together, None)
+            self._memory.check_paths()
+            step = arguments.step(step)
+            arguments.check_grows(step, self._step)
+            arguments.check_bool("copy", copy)
+            flat = self._flattener.flatten(tree, together.writers)
+            # Arrays must be usable before the others are told so.
+            flatten.wait_for_values(flat)
+            number = self._next_number()
+            description = together.agree(flat, step, number)
+            self._check_room(sizes.device_bytes(description, flat.values, self._memory.geometry))
+            flat = flatten.Flat(description, flat.arrays, flat.values)
+            parts, copies = self._select(flat, together.own).hold(flat, copy)
+        except Exception as error:
+            self._give_up(together, error)
+            raise
+        self._last, self._step = number, step
         work = saving.Save(
             self._memory,
             number,
-            self._token,
+            together.token,
             step,
-            self._writers,
-            own,
-            placement,
-            described,
-            saving.own_parts(placement, found, own, copy),
+            description,
+            flat.values,
+            together.own,
+            parts,
+            copies,
         )
         self._saving = self._threads.submit(work.run)
 
@@ -165,38 +193,87 @@ class Snapshots:
         Raises:
           CollectiveTimeoutError: another process has not written its part in time.
           PeerLostError: another process has ended before it wrote its part.
+          MismatchError: the copies of a replicated array differ. The snapshot is not valid.
           PoolError: this process could not write its part.
+          SnapshotError: another process could not write its part.
+          TypeError, ValueError: `timeout` is not a number of seconds.
         """
+        timeout = arguments.timeout(timeout)
         if self._saving is None:
             return
-        seconds = configuration.from_environment().timeout if timeout is None else timeout
-        end = time.monotonic() + seconds
+        if self._agreement is None:
+            self._saving.result()
+            raise errors.SnapshotError(
+                f"the save of step {self._step} has failed, as an earlier error said"
+            )
+        try:
+            self._wait(self._agreement, timeout)
+        except errors.CollectiveTimeoutError:
+            raise
+        except Exception as error:
+            self._give_up(self._agreement, error)
+            raise
+
+    def _wait(self, together: SaveAgreement, timeout: float | None) -> None:
+        if self._saving is None:
+            return
         self._saving.result()
-        while validity.snapshot(self._memory, self._last) is None:
-            missing = [
-                process
-                for writer, process in enumerate(self._writers)
-                if not self._has_written(writer)
-            ]
-            if missing and (lost := agreement.lost_rank(missing)) is not None:
-                error = errors.PeerLostError(
-                    f"rank {lost} was lost before it had written its part of a snapshot"
-                )
-                error.rank = lost
-                raise error
-            if time.monotonic() > end:
-                raise errors.CollectiveTimeoutError(
-                    f"processes {missing} have not written their parts of a snapshot within"
-                    f" {seconds:g} s"
-                )
-            time.sleep(_POLL_SECONDS)
+        together.wait(self._not_written, timeout, "written their parts of a snapshot")
+        records = validity.complete(self._memory, self._last)
+        if records and (columns := replicas.differing(records)):
+            raise errors.MismatchError(
+                f"the snapshot of step {records[0].step} is not valid: the devices that hold a"
+                f" replicated array have different values: {self._names(columns)}. Make the values"
+                " equal, or save what differs as an array of each process's own devices"
+            )
+        self._saving = None
+
+    def _names(self, columns: list[int]) -> str:
+        """Returns the names of the leaves whose copies differ."""
+        assert self._selection is not None
+        found = replicas.names(self._selection[0].leaves, columns)
+        return found[0] if len(found) == 1 else f"one of {', '.join(found[:8])}"
+
+    def _not_written(self) -> Sequence[int]:
+        """Returns the processes that have not written their parts of the last save."""
+        if validity.complete(self._memory, self._last):
+            return []
+        assert self._agreement is not None
+        return [
+            process
+            for writer, process in enumerate(self._agreement.writers)
+            if not self._has_written(writer)
+        ]
+
+    def _give_up(self, together: SaveAgreement, error: Exception) -> None:
+        """Tells the others why this process cannot save. All agree again before the next save."""
+        if isinstance(error, fence.OvertakenError):
+            self._overtaken = error
+        together.fail(error)
+        self._agreement = None
+
+    def _check_room(self, needed: int) -> None:
+        geometry = self._memory.geometry
+        if needed > geometry.device_bytes:
+            per_path = memory.spec_of(self._memory.where).devices_per_path
+            raise errors.PoolTooSmallError(
+                f"{self._memory.where!r} is too small for this tree: each path needs"
+                f" {needed * per_path} bytes and has {geometry.device_bytes * per_path}; name a"
+                f" place with size={needed * per_path} or more"
+            )
+
+    def _select(self, flat: flatten.Flat, own: int) -> saving.Selection:
+        if self._selection is None or self._selection[0] is not flat.description:
+            placement = flat.description.placement(self._memory.geometry.blocks_per_row)
+            self._selection = flat.description, saving.Selection(flat, placement, own)
+        return self._selection[1]
 
     def latest(self) -> int | None:
         """Returns the step of the newest valid snapshot, None if there is none.
 
         Processes that replace lost ones call it together with the survivors.
         """
-        self._agree()
+        self._agree("latest")
         found = validity.all_valid(self._memory, self._last)
         return found[0][0].step if found else None
 
@@ -214,11 +291,19 @@ class Snapshots:
         Raises:
           SnapshotError: there is no such snapshot, it is damaged, or it does not fit `like`. It is
             raised on all processes if it is on one.
+          MismatchError: the processes ask for different steps.
+          TypeError, ValueError: an argument, or a leaf of `like`, is wrong.
         """
-        self._agree()
+        problem: Exception | None = None
+        try:
+            wanted = rebuilding.wanted(like)
+            step = arguments.step(step)
+        except (TypeError, ValueError) as error:
+            problem = error
+        self._agree(f"restore({step!r})" if problem is None else "restore", problem)
         for records in validity.all_valid(self._memory, self._last):
             if records[0].step == step:
-                return self._restore(records, like)
+                return self._restore(records, wanted)
         raise errors.SnapshotError(f"{self._memory.where!r} has no valid snapshot of step {step}")
 
     def restore_latest(self, like: Any) -> tuple[int, Any] | None:
@@ -234,12 +319,18 @@ class Snapshots:
 
         Raises:
           SnapshotError: all snapshots are damaged, or do not fit `like`.
+          TypeError: a leaf of `like` is wrong.
         """
-        self._agree()
+        problem: Exception | None = None
+        try:
+            wanted = rebuilding.wanted(like)
+        except (TypeError, ValueError) as error:
+            problem = error
+        self._agree("restore_latest", problem)
         problem = None
         for records in validity.all_valid(self._memory, self._last):
             try:
-                return records[0].step, self._restore(records, like)
+                return records[0].step, self._restore(records, wanted)
             except errors.SnapshotError as error:
                 problem = error
                 logging.getLogger("jax_cxl").warning(
@@ -263,15 +354,20 @@ class Snapshots:
           SnapshotError: there is no parity, or a snapshot is too damaged for parity. The other
             snapshots have then been repaired.
         """
-        self._agree()
-        # The lost path may be another file by now.
+        together = self._agree("repair")
+        problem: Exception | None = None
         geometry = self._memory.geometry
-        self._memory = memory.open_memory(
-            self._memory.where, geometry.keep, geometry.parity, repair=True
-        )
-        self._claim()
-        own = self._writers.index(jax.process_index())
-        done = repair.repair(self._memory, self._last, own, len(self._writers), agreement.gather)
+        try:
+            # The lost path may be another file by now.
+            self._memory = memory.open_memory(
+                self._memory.where, geometry.keep, geometry.parity, repair=True
+            )
+        except Exception as error:
+            problem = error
+        self._claim(together, problem)
+        writers, own = together.writers, together.own
+        self._agreement = SaveAgreement(self._memory, together.token, writers, own)
+        done = repair.repair(self._memory, self._last, own, len(writers), agreement.gather)
         if done.damaged:
             raise errors.SnapshotError(
                 f"{self._memory.where!r}: the snapshots of steps {list(done.damaged)} are damaged,"
@@ -287,73 +383,136 @@ class Snapshots:
         finally:
             self._threads.shutdown()
 
-    def _restore(self, records: list[Any], like: Any) -> Any:
+    def _restore(self, records: list[layout.Record], wanted: rebuilding.Wanted) -> Any:
         """Restores on all processes, or raises on all."""
-        problem: errors.SnapshotError | None = None
+        problem: Exception | None = None
         tree = None
+        writers = agreement.processes()
         try:
             reader = restoring.Reader(self._memory, records)
-            tree = jax.block_until_ready(flatten.rebuild(like, reader.leaves, reader.read))
-        except errors.SnapshotError as error:
+            own = jax.process_index()
+            tree = jax.block_until_ready(rebuilding.rebuild(wanted, reader, writers, own))
+        except Exception as error:
             problem = error
-        failed = [failed for (failed,) in agreement.gather([problem is not None])]
-        if problem is not None:
-            raise problem
-        if any(failed):
-            process = self._writers[failed.index(1)]
-            raise errors.SnapshotError(f"process {process} could not restore the snapshot")
+        # A damaged snapshot is not the end of restore_latest. Other errors are.
+        kind = 0 if problem is None else 2 - isinstance(problem, errors.SnapshotError)
+        kinds = [kind for (kind,) in agreement.gather([kind])]
+        if any(kinds):
+            texts = agreement.gather_bytes(_in_words(problem).encode())
+            worst = kinds.index(max(kinds))
+            if problem is not None and kind == max(kinds):
+                raise problem
+            make = errors.SnapshotError if max(kinds) == 1 else errors.CxlError
+            raise make(
+                f"process {writers[worst]} could not restore the snapshot:"
+                f" {texts[worst].decode(errors='replace')}"
+            ) from problem
         self._base = records[0].number
         return tree
 
     def _next_number(self) -> int:
-        """Returns the number of the next save. Before its first save the job claims the memory."""
-        if self._memory.claim is not None:
-            return self._memory.claim.next(self._last, self._memory.geometry.areas)
-        return self._claim().first
+        """Returns the number of the next save."""
+        claim = self._memory.claim
+        assert claim is not None
+        if self._last == self._agreed:
+            return claim.first
+        return claim.next(self._last, self._memory.geometry.areas)
 
-    def _claim(self) -> fence.Claim:
-        """Claims the memory for this job, on all processes or on none."""
-        claim, problem = None, None
-        if self._writers[0] == jax.process_index():
+    def _claim(self, together: SaveAgreement, problem: Exception | None = None) -> None:
+        """Claims the memory for this job, on all processes or on none.
+
+        Args:
+          together: what the processes have agreed on.
+          problem: why this process cannot use the memory.
+        """
+        claim = None
+        if problem is None and together.own == 0:
             try:
-                arguments = self._incarnation, self._token, self._last, self._base
-                claim = fence.take(self._memory, *arguments)
-            except errors.SnapshotError as error:
+                state = self._incarnation, together.token, self._last, self._base
+                claim = fence.take(self._memory, *state)
+            except errors.PoolError as error:
                 problem = error
-        own = (claim.incarnation, claim.first, claim.retired, claim.slot) if claim else (0, 0, 0, 0)
-        incarnation, first, retired, slot = agreement.gather(own)[0]
-        if not incarnation:
-            raise problem or errors.SnapshotError(
-                f"process {self._writers[0]} could not claim {self._memory.where!r}"
-            )
-        self._memory.claim = fence.Claim(incarnation, self._token, first, retired, slot)
-        return self._memory.claim
+        fields = (claim.incarnation, claim.first, claim.retired, claim.slot) if claim else (0,) * 4
+        overtaken = isinstance(problem, fence.OvertakenError)
+        told = agreement.gather((problem is not None, overtaken, *fields))
+        for process, (failed, is_overtaken, *_) in zip(together.writers, told, strict=True):
+            if failed:
+                make = fence.OvertakenError if is_overtaken else errors.SnapshotError
+                problem = problem or make(
+                    f"process {process} could not claim {self._memory.where!r}: see its error"
+                )
+        if problem is not None:
+            raise problem
+        incarnation, first, retired, slot = told[0][2:]
+        self._memory.claim = fence.Claim(incarnation, together.token, first, retired, slot)
 
     def _has_written(self, writer: int) -> bool:
         record = self._memory.record(self._last, writer)
-        return record is not None and (record.number, record.token) == (self._last, self._token)
+        token = self._agreement.token if self._agreement else 0
+        return record is not None and (record.number, record.token) == (self._last, token)
 
-    def _agree(self) -> None:
-        """All processes agree on a token, and on the number of the last save.
+    def _agree(self, operation: str, problem: Exception | None = None) -> SaveAgreement:
+        """All processes agree on a token and on the number of the last save, or all raise.
 
         Afterwards no process writes until it calls `save` again.
+
+        Args:
+          operation: what this process does, in which all processes must agree.
+          problem: why this process cannot do it.
         """
+        if operation != "save":
+            self._overtaken = None
+        problem = self._problem or self._overtaken or problem
         if self._saving is not None:
             self._saving.exception()
             self._saving = None
-        # A process that was lost may have begun a save that no other process has.
-        last = max(self._last, validity.last_number(self._memory))
-        claimed = fence.newest(self._memory)
-        told = agreement.gather([last, secrets.randbits(63) | 1, claimed])
-        self._writers = tuple(agreement.processes())
-        self._last, self._token, self._incarnation = map(max, *told) if told[1:] else told[0]
-        self._memory.claim = None
+        if operation != "save":
+            self._step = -1
+        fresh = self._last == self._agreed  # nothing has been saved since a restore
+        last, geometry = self._last, None
+        if self._problem is None:
+            geometry = self._memory.geometry
+            # A process that was lost may have begun a save that no other process has.
+            last = max(last, validity.last_number(self._memory))
+        words = json.dumps([operation, str(geometry), _in_words(problem)]).encode()
+        claimed = fence.newest(self._memory) if self._problem is None else 0
+        told = agreement.gather([last, secrets.randbits(63) | 1, claimed, zlib.crc32(words)])
+        writers = tuple(agreement.processes())
+        if problem is not None or len({words for *_, words in told}) > 1:
+            _raise_disagreement(agreement.gather_bytes(words), writers, problem)
+        lasts, tokens, claims, _ = zip(*told, strict=True)
+        self._last = self._agreed = max(lasts)
+        self._incarnation, self._memory.claim = max(claims), None
         found = validity.all_valid(self._memory, self._last)
-        self._base = found[0][0].number if found else 0
+        if operation != "save" or not fresh or not self._base:
+            self._base = found[0][0].number if found else 0
+        valid = json.dumps([(r[0].number, r[0].token, r[0].step) for r in found]).encode()
+        if len({words for (words,) in agreement.gather([zlib.crc32(valid)])}) > 1:
+            raise errors.SnapshotError(
+                f"the processes find different snapshots in {self._memory.where!r}: name the same"
+                " memory on all processes"
+            )
+        own = writers.index(jax.process_index())
+        self._agreement = SaveAgreement(self._memory, max(tokens), writers, own)
+        return self._agreement
 
 
-def _is_on_cpu(array: Any) -> bool:
-    if not isinstance(array, jax.Array):
-        return False
-    devices: Any = array.sharding.device_set
-    return any(device.platform == "cpu" for device in devices)
+def _in_words(problem: Exception | None) -> str:
+    return f"{type(problem).__name__}: {problem}" if problem is not None else ""
+
+
+def _raise_disagreement(
+    texts: Sequence[bytes], writers: Sequence[int], problem: Exception | None
+) -> None:
+    """Raises the error for processes of which one cannot go on, or does something else."""
+    told = [json.loads(text) for text in texts]
+    if problem is not None:
+        raise problem
+    for process, (operation, _, text) in zip(writers, told, strict=True):
+        if text:
+            raise errors.SnapshotError(f"process {process} cannot {operation}: {text}")
+    other = next(number for number, of in enumerate(told) if of != told[0])
+    sides = [told[0][:2], told[other][:2]]
+    field = 0 if sides[0][0] != sides[1][0] else 1
+    what = "call different operations of Snapshots" if field == 0 else "have different memory"
+    raise agreement.mismatch(writers, (0, other), [side[field] for side in sides], what)

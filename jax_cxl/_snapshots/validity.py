@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jax_cxl._snapshots import layout
+from jax_cxl._snapshots import layout, replicas
 
 if TYPE_CHECKING:
     from jax_cxl._snapshots.memory import Memory
@@ -15,6 +15,12 @@ Records = list[layout.Record]
 
 def snapshot(memory: "Memory", number: int) -> Records | None:
     """Returns the records of a save that is valid, else None."""
+    records = complete(memory, number)
+    return None if records is None or replicas.differing(records) else records
+
+
+def complete(memory: "Memory", number: int) -> Records | None:
+    """Returns the records of a save to which all processes have written, else None."""
     first = memory.record(number, 0)
     if first is None or first.number != number or not 1 <= first.writers <= layout.MAX_PROCESSES:
         return None
@@ -66,5 +72,5 @@ def _first_records(memory: "Memory") -> Iterator[layout.Record]:
             yield record
 
 
-def _key(record: layout.Record) -> tuple[int, int, int, int]:
-    return record.number, record.token, record.step, record.writers
+def _key(record: layout.Record) -> tuple[int, int, int, int, int]:
+    return record.number, record.token, record.step, record.writers, record.tree

@@ -27,6 +27,30 @@ class SnapshotsTest(parameterized.TestCase):
                 saved = f"step {step} saved by {processes * devices} devices"
                 self.assertEqual(done.stdout.count(saved), processes)
 
+    def test_trees_of_every_kind(self):
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+            previous = 0
+            for step, (processes, devices) in enumerate(((2, 1), (2, 2), (3, 1)), 1):
+                done = job.run(
+                    "snapshots/trees.py",
+                    *(f"--where=file:{folder}/trees?size=64MiB", f"--step={step}"),
+                    *(f"--previous={previous}", f"--disagree={step == 1}"),
+                    processes=processes,
+                    devices_per_process=devices,
+                    modules=("ml_dtypes", "jax_cxl", "optax", "flax.nnx", "flax.struct"),
+                )
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+                self.assertEqual(done.stdout.count("leaves of"), processes)
+                previous = processes
+
+    def test_random_trees(self):
+        program = pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "fuzz_trees.py"
+        # A case takes a few hundredths of a second.
+        cases = int(10 * job.SECONDS)
+        for arguments, status in ((f"--cases={cases}",), 0), (("--cases=20", "--break"), 1):
+            done = job.run(str(program), *arguments, modules=("ml_dtypes", "jax_cxl"))
+            self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+
 
 if __name__ == "__main__":
     absltest.main()

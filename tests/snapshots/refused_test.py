@@ -63,7 +63,7 @@ class TooSmallTest(parameterized.TestCase):
     def test_parts_of_a_path(self):
         tree = jnp.zeros(2_000_000)
         with places.folder() as folder:
-            place = places.Place(folder, 9 << 20)
+            place = places.Place(folder, 12 << 20)
             place.where += "&devices=3"
             with self.assertRaises(errors.PoolTooSmallError) as caught:
                 place.open(parity=1).save(0, tree)
@@ -129,7 +129,56 @@ class WrongTreeTest(parameterized.TestCase):
         with places.place(0) as place, twice:
             place.open().save(0, {"a": Twins([1, 2]), "b": 3})
 
-    @parameterized.parameters((-1, ValueError), (1 << 63, ValueError), (1.5, TypeError))
+    @parameterized.parameters(
+        ({"keep": 2.5}, TypeError, "keep=2.5 must be an int, not float"),
+        ({"keep": True}, TypeError, "keep=True must be an int, not bool"),
+        ({"keep": "2"}, TypeError, "keep='2' must be an int, not str"),
+        ({"keep": 1}, ValueError, "keep=1 must be at least 2"),
+        ({"parity": True}, TypeError, "parity=True must be an int"),
+        ({"parity": 2}, ValueError, "parity=2 must be 0, or 1"),
+        ({"parity": None}, TypeError, "parity=None must be an int"),
+    )
+    def test_arguments(self, options, error, text):
+        with places.place(0) as place:
+            with self.assertRaisesRegex(error, text):
+                place.open(**options)
+            self.assertFalse(place.paths[0].exists())
+        with self.assertRaisesRegex(error, text):
+            jax_cxl.Snapshots.bytes_needed(0, **options)
+
+    def test_other_arguments(self):
+        with self.assertRaisesRegex(TypeError, "where=3 must be a str"):
+            jax_cxl.Snapshots(3)
+        for paths, parity in ((0, 0), (1, 1)):
+            with self.assertRaisesRegex(ValueError, f"paths={paths} must be at least"):
+                jax_cxl.Snapshots.bytes_needed(0, paths=paths, parity=parity)
+        with places.place(0) as place, place.open() as snapshots:
+            with self.assertRaisesRegex(TypeError, "copy=1 must be True or False"):
+                snapshots.save(1, 0, copy=1)
+            for timeout in ("1", True, [1]):
+                with self.assertRaisesRegex(TypeError, "must be a number of seconds"):
+                    snapshots.wait(timeout)
+            for timeout in (-1, float("nan")):
+                with self.assertRaisesRegex(ValueError, "must be at least 0 seconds"):
+                    snapshots.wait(timeout)
+            with self.assertRaisesRegex(TypeError, "step='1' must be an int, not str"):
+                snapshots.restore("1", 0)
+
+    def test_a_step_that_does_not_grow(self):
+        with places.place(0) as place:
+            snapshots = place.open()
+            snapshots.save(3, 0)
+            for step in (3, 2, 3):
+                with self.assertRaisesRegex(ValueError, "must be greater than 3"):
+                    snapshots.save(step, 0)
+            self.assertEqual(snapshots.latest(), 3)
+            snapshots.save(2, 0)
+            snapshots.wait()
+            self.assertEqual(snapshots.latest(), 2)
+
+    @parameterized.parameters(
+        (-1, ValueError), (1 << 63, ValueError), (1.5, TypeError), (True, TypeError)
+    )
     def test_step(self, step, error):
         with places.place(0) as place:
             snapshots = place.open()

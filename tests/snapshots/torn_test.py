@@ -39,14 +39,17 @@ def _tree(step):
     return {"large": jnp.asarray(rng.standard_normal(1_600_000, np.float32)), "step": step}
 
 
-def _stop_save(snapshots, writes: int, step: int) -> int:
+def _stop_save(snapshots, writes: int, step: int, wait: bool = True) -> int:
     """Starts a save that stops before a write; returns how many were left."""
     own = snapshots._memory
     proxy = _StopsAfter(own.core, writes)
     object.__setattr__(own, "core", proxy)
     try:
         snapshots.save(step, _tree(step))
-        snapshots.wait()
+        if wait:
+            snapshots.wait()
+        else:
+            snapshots._saving.exception()
     finally:
         object.__setattr__(own, "core", proxy._core)
     return proxy.left
@@ -93,11 +96,14 @@ class TornTest(parameterized.TestCase):
             snapshots = place.open()
             snapshots.save(0, _tree(0))
             snapshots.wait()
-            with self.assertRaises(_StoppedError):
-                _stop_save(snapshots, 3, 1)
-            with self.assertRaises(_StoppedError):
-                snapshots.save(2, _tree(2))
-            self.assertEqual(snapshots.latest(), 0)
+            for wait in (True, False):
+                with self.assertRaises(_StoppedError):
+                    _stop_save(snapshots, 3, 1, wait)
+                    # Without a wait, the next save says it.
+                    snapshots.save(2, _tree(2))
+                with self.assertRaises(_StoppedError):
+                    snapshots.wait()
+                self.assertEqual(snapshots.latest(), 0)
             snapshots.save(2, _tree(2))
             snapshots.wait()
             self.assertEqual(snapshots.latest(), 2)

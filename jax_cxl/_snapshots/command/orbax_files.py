@@ -92,7 +92,7 @@ def _is_refused(leaf: leaves.Leaf) -> bool:
 def _value(reader: restoring.Reader, leaf: leaves.Leaf) -> Any:
     if not leaf.dtype:
         return leaf.value
-    return reader.read(leaf, tuple((0, n) for n in leaf.shape))
+    return reader.read_same(leaf, tuple((0, n) for n in leaf.shape))
 
 
 def _nested(values: dict[str, Any]) -> Any:
