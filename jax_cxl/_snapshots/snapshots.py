@@ -141,8 +141,8 @@ class Snapshots:
           MismatchError: the processes save different trees, steps or Python values. It names the
             first leaf that differs.
           PoolTooSmallError: the memory is too small. The message has the size that is needed.
-          SnapshotError: another process cannot save, another job has begun to save to the same place,
-            or a file was deleted or replaced. After the latter two this job saves no more.
+          SnapshotError: another process cannot save. Or another job has begun to save to the same
+            place, or a file was deleted or replaced: then this job saves no more.
           PeerLostError, CollectiveTimeoutError, PoolError: as `wait`, for the previous save, or
             another process does not save.
           TypeError, ValueError: a leaf or an argument is wrong.

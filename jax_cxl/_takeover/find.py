@@ -86,9 +86,5 @@ def _outermost(
 def _is_alone(computation: Computation, instruction: Instruction) -> bool:
     """Whether a computation passes its arguments to an instruction, and returns its result."""
     operands = [computation.instruction(number) for number in instruction.operands]
-    numbers = [
-        operand.parameter
-        for operand in operands
-        if operand.opcode == "parameter"
-    ]
+    numbers = [operand.parameter for operand in operands if operand.opcode == "parameter"]
     return computation.root.id == instruction.id and numbers == list(range(len(operands)))
