@@ -85,7 +85,6 @@ bool AreMembers(xffi::Span<const int32_t> sources, int32_t group_size) {
            return source >= -1 && source < group_size;
          });
 }
-}
 
 }  // namespace
 
