@@ -13,7 +13,7 @@ import numpy as np
 
 from jax_cxl import _core, errors
 from jax_cxl._runtime import platforms, pool_uri
-from jax_cxl._snapshots import layout
+from jax_cxl._snapshots import arguments, layout
 
 _SHM = "/dev/shm/jax_cxl_snapshots."
 EMPTY = "it is empty"
@@ -229,12 +229,7 @@ def format_memory(where: str, keep: int, parity: int) -> Memory:
 
 
 def _check_arguments(where: str, keep: int, parity: int, num_devices: int) -> None:
-    if keep < 2:
-        raise ValueError(
-            f"keep={keep} must be at least 2, so that one stays valid while another is saved"
-        )
-    if parity not in (0, 1):
-        raise ValueError(f"parity={parity} must be 0, or 1 for one device of parity in each row")
+    arguments.check_numbers(keep, parity)
     if parity and num_devices < 2:
         raise ValueError(f"parity=1 needs two devices or more, and {where!r} has {num_devices}")
 
