@@ -34,7 +34,7 @@ REPLICA_SUMS = 16
 _AREAS = HEADER_BYTES + MAX_PROCESSES * ANNOUNCEMENT_BYTES  # where they begin
 
 MAGIC = b"JAX_CXLs"
-_VERSION = 2
+_VERSION = 3
 
 
 class DamagedError(ValueError):

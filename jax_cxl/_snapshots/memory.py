@@ -16,7 +16,7 @@ import numpy as np
 
 from jax_cxl import _core, errors
 from jax_cxl._runtime import platforms, pool_uri
-from jax_cxl._snapshots import fence, layout
+from jax_cxl._snapshots import arguments, fence, layout
 
 _SHM = "/dev/shm/jax_cxl_snapshots."
 EMPTY = "it is empty"
@@ -407,17 +407,7 @@ def format_memory(where: str, keep: int, parity: int) -> Memory:
 def _check_arguments(
     where: str, spec: pool_uri.PoolSpec, keep: int | None, parity: int | None
 ) -> None:
-    for name, value in (("keep", keep), ("parity", parity)):
-        try:
-            operator.index(0 if value is None else value)
-        except TypeError:
-            raise TypeError(f"{name}={value!r} must be a whole number") from None
-    if keep is not None and not 2 <= keep < 1 << 16:
-        raise ValueError(
-            f"keep={keep} must be from 2 to 65535: how many snapshots stay, while another is saved"
-        )
-    if parity not in (None, 0, 1):
-        raise ValueError(f"parity={parity} must be 0, or 1 for one device of parity in each row")
+    arguments.check_numbers(2 if keep is None else keep, parity or 0)
     num_devices = len(spec.paths) * spec.devices_per_path
     if parity and num_devices < 2:
         raise ValueError(f"parity=1 needs two devices or more, and {where!r} has {num_devices}")
