@@ -172,7 +172,7 @@ class Memory:
             "%r: %s. Saves and restores go on without it, by parity. Replace it, and then repair"
             " the snapshots, before another path is lost",
             self.where,
-            why,
+            str(why),  # Handlers keep the arguments, and the error keeps the mapping.
         )
 
     def erase_records(self, device: int, number: int) -> None:
@@ -330,7 +330,7 @@ def _superblock(copies: list[bytes]) -> layout.Superblock:
     if not pages:
         raise layout.DamagedError(EMPTY)
     for page in pages[:-1]:
-        with contextlib.suppress(layout.DamagedError):
+        with contextlib.suppress(ValueError):
             return layout.Superblock.from_bytes(page)
     return layout.Superblock.from_bytes(pages[-1])
 

@@ -63,7 +63,7 @@ class TooSmallTest(parameterized.TestCase):
     def test_parts_of_a_path(self):
         tree = jnp.zeros(2_000_000)
         with places.folder() as folder:
-            place = places.Place(folder, 9 << 20)
+            place = places.Place(folder, 12 << 20)
             place.where += "&devices=3"
             with self.assertRaises(errors.PoolTooSmallError) as caught:
                 place.open(parity=1).save(0, tree)
