@@ -1,5 +1,6 @@
 """Opens the memory of snapshots, and checks or writes its superblocks."""
 
+import contextlib
 import ctypes
 import dataclasses
 import functools
@@ -140,7 +141,7 @@ class Memory:
         """
         self.core.check_names()
         for device in self.usable_devices:
-            self._try(device, lambda device=device: self.core.check_intact(device))
+            self._try(device, functools.partial(self.core.check_intact, device))
 
     def _change(self, device: int, fenced: bool, change: Callable[[], None]) -> None:
         if fenced:
@@ -171,7 +172,7 @@ class Memory:
             "%r: %s. Saves and restores go on without it, by parity. Replace it, and then repair"
             " the snapshots, before another path is lost",
             self.where,
-            why,
+            str(why),  # Handlers keep the arguments, and the error keeps the mapping.
         )
 
     def erase_records(self, device: int, number: int) -> None:
@@ -325,13 +326,13 @@ def _superblocks(
 
 def _superblock(copies: list[bytes]) -> layout.Superblock:
     """Returns the superblock of a device from its copies."""
-    problem = layout.DamagedError(EMPTY)
-    for page in filter(any, copies):
-        try:
+    pages = [page for page in copies if any(page)]
+    if not pages:
+        raise layout.DamagedError(EMPTY)
+    for page in pages[:-1]:
+        with contextlib.suppress(ValueError):
             return layout.Superblock.from_bytes(page)
-        except layout.DamagedError as error:
-            problem = error
-    raise problem
+    return layout.Superblock.from_bytes(pages[-1])
 
 
 def superblock_pages(core: _core.PersistentMemory, device: int) -> list[bytes]:

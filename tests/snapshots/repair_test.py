@@ -133,7 +133,7 @@ class RepairTest(parameterized.TestCase):
                 self.assertRaisesRegex(jax_cxl.SnapshotError, r"steps \[1\] are damaged"),
             ):
                 snapshots.repair()
-            self.assertIn("data of process 0", logs.output[0])
+            self.assertIn("data of process 0", "".join(logs.output))
             # What is left of it does not hide the one before.
             place.lose((lost[1] + 1) % 3)
             snapshots = place.open(parity=1)

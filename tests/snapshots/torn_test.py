@@ -65,6 +65,7 @@ class TornTest(parameterized.TestCase):
             # How many writes there are.
             snapshots = place.open(**options)
             snapshots.save(0, trees[0])
+            snapshots.wait()
             writes = (1 << 20) - _stop_save(snapshots, 1 << 20, 0)
             self.assertGreaterEqual(writes, 7)
             for stop in range(writes):
