@@ -14,9 +14,9 @@ def check_layout(where: Any, keep: Any, parity: Any) -> None:
 
 def check_numbers(keep: Any, parity: Any) -> None:
     """Raises an error if `keep` or `parity` is wrong."""
-    if whole("keep", keep) < 2:
+    if not 2 <= whole("keep", keep) < 1 << 16:
         raise ValueError(
-            f"keep={keep} must be at least 2, so that one stays valid while another is saved"
+            f"keep={keep} must be from 2 to 65535: how many snapshots stay, while another is saved"
         )
     if whole("parity", parity) not in (0, 1):
         raise ValueError(f"parity={parity} must be 0, or 1 for one device of parity in each row")

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import itertools
 import logging
-import operator
 import os
 import time
 from collections.abc import Callable, Iterable

@@ -131,13 +131,8 @@ class CommandTest(parameterized.TestCase):
         name = f"command_test.{os.getpid()}"
         path = pathlib.Path(f"/dev/shm/jax_cxl_snapshots.{name}")
         try:
-<<<<<<< HEAD
-            self.done("format", f"shm:{name}?size=5MiB", "--keep", 3)
-            self.assertEqual(path.stat().st_size, 5 << 20)
-=======
             self.done("format", f"shm:{name}?size=8MiB", "--keep", 3)
             self.assertEqual(path.stat().st_size, 8 << 20)
->>>>>>> files
             self.assertIn("keep=3", self.done("list", f"shm:{name}"))
             snapshots = jax_cxl.Snapshots(f"shm:{name}", keep=3)
             snapshots.save(4, {"a": 1})

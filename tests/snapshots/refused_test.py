@@ -133,7 +133,7 @@ class WrongTreeTest(parameterized.TestCase):
         ({"keep": 2.5}, TypeError, "keep=2.5 must be an int, not float"),
         ({"keep": True}, TypeError, "keep=True must be an int, not bool"),
         ({"keep": "2"}, TypeError, "keep='2' must be an int, not str"),
-        ({"keep": 1}, ValueError, "keep=1 must be at least 2"),
+        ({"keep": 1}, ValueError, "keep=1 must be from 2 to 65535"),
         ({"parity": True}, TypeError, "parity=True must be an int"),
         ({"parity": 2}, ValueError, "parity=2 must be 0, or 1"),
         ({"parity": None}, TypeError, "parity=None must be an int"),
