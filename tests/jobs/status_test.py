@@ -203,6 +203,7 @@ class StatusTest(parameterized.TestCase):
                 _, stderr = ended.communicate(timeout=120)
             self.assertEqual(ended.returncode, 137)
             self.assertIn(f"kept for python -m jax_cxl status: {kept}", stderr)
+            self.assertEqual(os.stat(kept).st_mode & 0o777, 0o600)
             status = _status(kept, "--json")
             (found,) = json.loads(status.stdout)
             self.assertEqual({rank["state"] for rank in found["ranks"]}, {"gone"})

@@ -54,11 +54,11 @@ TEST_F(TakenFilesTest, DataOfSomethingElseAreLeftAlone) {
   }
   for (const std::string& content : contents) {
     WriteFile(a_, content);
-    PoolSpec spec = FileSpec({b_, a_}, 2 * kMiB);
+    PoolSpec spec = FileSpec({b_, a_});
     ExpectRefused(TryOpen(spec).status(), Code::kDataLoss, "left alone");
     ExpectRefused(Pool::Create(spec, 2).status(), Code::kDataLoss, a_ + " ");
     // In a part of the file that is not there yet, too.
-    spec.offset = 4 * kMiB;
+    spec.offset = 8 * kMiB;
     ExpectRefused(TryOpen(spec).status(), Code::kDataLoss, "left alone");
     ExpectRefused(Pool::Create(spec, 2).status(), Code::kDataLoss,
                   "left alone");
@@ -71,7 +71,7 @@ TEST_F(TakenFilesTest, OtherPathsDoNotGrowIfOneIsRefused) {
   WriteFile(a_, "");
   WriteFile(b_, std::string(100, '\0'));
   WriteFile(c_, "precious");
-  const PoolSpec spec = FileSpec({a_, b_, c_}, kMiB);
+  const PoolSpec spec = FileSpec({a_, b_, c_});
   EXPECT_FALSE(TryOpen(spec).ok());
   EXPECT_FALSE(Pool::Create(spec, 2).ok());
   EXPECT_EQ(fs::file_size(a_), 0u);
