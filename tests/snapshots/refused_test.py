@@ -61,9 +61,9 @@ class TooSmallTest(parameterized.TestCase):
             places.Place(folder, needed).open(keep=2)
 
     def test_parts_of_a_path(self):
-        tree = jnp.zeros(2_000_000)
+        tree = jnp.zeros(8_000_000)
         with places.folder() as folder:
-            place = places.Place(folder, 12 << 20)
+            place = places.Place(folder, 24 << 20)
             place.where += "&devices=3"
             with self.assertRaises(errors.PoolTooSmallError) as caught:
                 place.open(parity=1).save(0, tree)

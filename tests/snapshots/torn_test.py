@@ -66,7 +66,7 @@ class TornTest(parameterized.TestCase):
             snapshots = place.open(**options)
             snapshots.save(0, trees[0])
             snapshots.wait()
-            writes = (1 << 20) - _stop_save(snapshots, 1 << 20, 0)
+            writes = (1 << 20) - _stop_save(snapshots, 1 << 20, 1)
             self.assertGreaterEqual(writes, 7)
             for stop in range(writes):
                 snapshots.save(2, trees[2])
@@ -99,7 +99,8 @@ class TornTest(parameterized.TestCase):
             snapshots.wait()
             for wait in (True, False):
                 with self.assertRaises(_StoppedError):
-                    _stop_save(snapshots, 3, 1, wait)
+                    # The job claims the memory with its first six writes.
+                    _stop_save(snapshots, 9, 1, wait)
                     # Without a wait, the next save says it.
                     snapshots.save(2, _tree(2))
                 with self.assertRaises(_StoppedError):
