@@ -20,7 +20,7 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from jax_cxl._bench import results_file
+from jax_cxl._commands.bench import results_file
 
 _SOURCE = pathlib.Path(__file__).parent / "mpi_collectives.c"
 # name: compiler, launcher. Ranks are not bound to cores, as under `python -m jax_cxl.launch`.

@@ -36,8 +36,8 @@ import numpy as np
 from fuzz.early import absent_gpus, check, compiled, mistakes, programs
 from fuzz.early import assigned as assignment
 
-from jax_cxl._bench import report, results_file
-from jax_cxl._schedule import costs
+from jax_cxl._commands.bench import report, results_file
+from jax_cxl._takeover.schedule import costs
 from jax_cxl._takeover.world import World
 
 _VERDICTS = (

@@ -32,8 +32,8 @@ from fuzz.program import Program
 from fuzz.verdicts import Limit, Verdicts
 
 import jax_cxl
-from jax_cxl._bench import report, results_file
-from jax_cxl._hlo import groups
+from jax_cxl._commands.bench import report, results_file
+from jax_cxl._takeover.hlo import groups
 
 _RUNS = 2
 _XLA = re.compile(r".* (all-|reduce-scatter|ragged-|collective-|send|recv)[a-z-]*\(.*")

@@ -24,7 +24,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from gpu import stages
 from gpu.process import StageError, Suite
 
-from jax_cxl._bench import results_file
+from jax_cxl._commands.bench import results_file
 
 
 def main() -> int:

@@ -46,9 +46,9 @@ from jit.modes import IN_PLACE, NOTHING, OURS, OWN
 from jit.programs import Program
 
 import jax_cxl
-from jax_cxl._bench import report, results_file
-from jax_cxl._bench.bound import CopyBound
-from jax_cxl._bench.world import World
+from jax_cxl._commands.bench import report, results_file
+from jax_cxl._commands.bench.bound import CopyBound
+from jax_cxl._commands.bench.world import World
 from jax_cxl._takeover import hook
 
 # Layers, width of a layer, rows a device.

@@ -35,7 +35,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests"))
 import job
 
 from jax_cxl import _core
-from jax_cxl._bench import report, results_file
+from jax_cxl._commands.bench import report, results_file
 
 _PROCESSES = {"none": 3, "compile": 3, "shutdown": 3, "regroup": 4, "successor": 3}
 # About as long as the stage takes: the death comes somewhere in it.

@@ -5,7 +5,7 @@
 `python -m jax_cxl tune --devices-per-process` measures in the same way. docs/levels.md has results.
 """
 
-from jax_cxl._bench import levels
+from jax_cxl._commands.bench import levels
 
 if __name__ == "__main__":
     levels.main()

@@ -48,8 +48,8 @@ from moe_trainer import MoeTrainer
 from trainer import AXIS
 
 import jax_cxl
-from jax_cxl._bench import measure, report, results_file
-from jax_cxl._bench.world import World
+from jax_cxl._commands.bench import measure, report, results_file
+from jax_cxl._commands.bench.world import World
 
 _CALLS = {"cpu": 1, "gpu": 4}  # of a program in a turn
 

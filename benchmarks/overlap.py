@@ -32,8 +32,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import jax_cxl
-from jax_cxl._bench import report, results_file
-from jax_cxl._bench.world import World
+from jax_cxl._commands.bench import report, results_file
+from jax_cxl._commands.bench.world import World
 
 _ELEMENTS = (64 << 20) // 4
 _MATRIX = 128  # The matrices stay in a core's own cache.

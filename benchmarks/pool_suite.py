@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-from jax_cxl._bench import report, results_file
+from jax_cxl._commands.bench import report, results_file
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _CC_TESTS = "^(comm(_health|_order|_record)?|testing_(faults|fuzz|soak))_tests$"

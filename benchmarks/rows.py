@@ -25,7 +25,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 import jax_cxl
-from jax_cxl._bench import report, results_file
+from jax_cxl._commands.bench import report, results_file
 
 CAPACITY = 1.25
 

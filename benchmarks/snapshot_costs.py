@@ -31,7 +31,7 @@ import numpy as np
 from absl import app, flags
 
 import jax_cxl
-from jax_cxl._bench import report, results_file
+from jax_cxl._commands.bench import report, results_file
 from jax_cxl._snapshots import agreement, device_copies, layout
 
 try:

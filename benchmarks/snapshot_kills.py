@@ -27,7 +27,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests"))
 
 import job
 
-from jax_cxl._bench import report, results_file
+from jax_cxl._commands.bench import report, results_file
 
 _PROGRAM = "snapshots/killed.py"
 

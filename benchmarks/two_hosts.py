@@ -23,7 +23,7 @@ import time
 
 from guests import cases, guest, image, session
 
-from jax_cxl._bench import results_file
+from jax_cxl._commands.bench import results_file
 
 _CACHE = image.ROOT / "build" / "two_hosts"
 

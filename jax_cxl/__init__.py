@@ -19,7 +19,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from jax_cxl import _native
-from jax_cxl._launch import detect
+from jax_cxl._job.launched import detect
 
 # A checkout may have no native modules: use those of an installed jax_cxl.
 __path__ += _native.elsewhere()
@@ -36,17 +36,11 @@ if TYPE_CHECKING:
     __version__: str
     from jax_cxl import errors as errors
     from jax_cxl import lax as lax
-    from jax_cxl._runtime.lifecycle import (
-        OperationStats,
-        Stats,
-        initialize,
-        shutdown,
-        stats,
-    )
-    from jax_cxl._runtime.mesh import make_mesh
-    from jax_cxl._runtime.regroup import regroup
+    from jax_cxl._job.lifecycle import OperationStats, Stats, initialize, shutdown, stats
+    from jax_cxl._job.mesh import make_mesh
+    from jax_cxl._job.regroup import regroup
+    from jax_cxl._lowering.start_done.future import Future
     from jax_cxl._snapshots.snapshots import Snapshots
-    from jax_cxl._start_done.future import Future
     from jax_cxl._takeover.explain import explain
     from jax_cxl._takeover.replace import replace_collectives
     from jax_cxl.errors import (
@@ -163,19 +157,19 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Future": "jax_cxl._start_done.future",
+    "Future": "jax_cxl._lowering.start_done.future",
     "MoeHandle": "jax_cxl.ops.moe.handle",
-    "OperationStats": "jax_cxl._runtime.lifecycle",
+    "OperationStats": "jax_cxl._job.lifecycle",
     "Snapshots": "jax_cxl._snapshots.snapshots",
-    "Stats": "jax_cxl._runtime.lifecycle",
+    "Stats": "jax_cxl._job.lifecycle",
     "expert_placement": "jax_cxl.ops.moe.placement",
     "explain": "jax_cxl._takeover.explain",
-    "initialize": "jax_cxl._runtime.lifecycle",
-    "make_mesh": "jax_cxl._runtime.mesh",
-    "regroup": "jax_cxl._runtime.regroup",
+    "initialize": "jax_cxl._job.lifecycle",
+    "make_mesh": "jax_cxl._job.mesh",
+    "regroup": "jax_cxl._job.regroup",
     "replace_collectives": "jax_cxl._takeover.replace",
-    "shutdown": "jax_cxl._runtime.lifecycle",
-    "stats": "jax_cxl._runtime.lifecycle",
+    "shutdown": "jax_cxl._job.lifecycle",
+    "stats": "jax_cxl._job.lifecycle",
 }
 
 

@@ -5,15 +5,21 @@ import sys
 
 # Command -> the module whose main(arguments) runs it, and what it does.
 COMMANDS = {
-    "bench": ("jax_cxl._bench.cli", "measure collectives, and baselines beside them"),
-    "clean": ("jax_cxl._status.clean", "remove pools that dead jobs have left in /dev/shm"),
-    "doctor": ("jax_cxl._status.doctor", "check whether this machine can run jax_cxl"),
+    "bench": ("jax_cxl._commands.bench.cli", "measure collectives, and baselines beside them"),
+    "clean": (
+        "jax_cxl._commands.status.clean",
+        "remove pools that dead jobs have left in /dev/shm",
+    ),
+    "doctor": ("jax_cxl._commands.status.doctor", "check whether this machine can run jax_cxl"),
     "launch": ("jax_cxl.launch", "run a script as several ranks on this machine"),
-    "simulate": ("jax_cxl._simulate.cli", "model collectives on a machine that is not here"),
-    "snapshots": ("jax_cxl._snapshots.command.cli", "list, check, copy and mend snapshots"),
-    "status": ("jax_cxl._status.status", "show which ranks of a job wait for which"),
-    "trace": ("jax_cxl._status.trace", "write the last calls of a job as a timeline"),
-    "tune": ("jax_cxl._bench.tune", "measure a tuning table for this machine"),
+    "simulate": (
+        "jax_cxl._commands.simulate.cli",
+        "model collectives on a machine that is not here",
+    ),
+    "snapshots": ("jax_cxl._commands.snapshots.cli", "list, check, copy and mend snapshots"),
+    "status": ("jax_cxl._commands.status.status", "show which ranks of a job wait for which"),
+    "trace": ("jax_cxl._commands.status.trace", "write the last calls of a job as a timeline"),
+    "tune": ("jax_cxl._commands.bench.tune", "measure a tuning table for this machine"),
 }
 
 

@@ -17,9 +17,10 @@ import time
 import traceback
 from collections.abc import Sequence
 
-from jax_cxl import _arguments
-from jax_cxl._launch import process, rank, supervisor
-from jax_cxl._launch.environment import launched as launched
+from jax_cxl._commands import option_types
+from jax_cxl._commands.launch import rank, supervisor
+from jax_cxl._job import processes
+from jax_cxl._job.launched.environment import launched as launched
 from jax_cxl._takeover import plugin
 
 # More ranks than one of these limits need --oversubscribe. A rank that imports JAX takes a second
@@ -104,8 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signals = [s for s in numbers if signal.getsignal(s) != signal.SIG_IGN]
     # Signals wait until both processes have their handlers.
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    process.become_subreaper()
-    strangers = process.descendants()
+    processes.become_subreaper()
+    strangers = processes.descendants()
     launcher = os.getpid()
     child = os.fork()
     if child == 0:
@@ -128,8 +129,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"jax_cxl.launch: the supervisor was killed by signal {-status}", file=sys.stderr)
         status = 128 - status
     # No process is left unless the supervisor was killed.
-    while left := process.descendants() - strangers:
-        process.send(left, signal.SIGKILL)
+    while left := processes.descendants() - strangers:
+        processes.send(left, signal.SIGKILL)
         time.sleep(0.02)
     return status
 
@@ -146,14 +147,14 @@ def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
     )
     parser.add_argument(
         "-n",
-        type=_arguments.whole_number(1),
+        type=option_types.whole_number(1),
         default=2,
         metavar="N",
         help="number of ranks (default: 2)",
     )
     parser.add_argument(
         "--devices-per-process",
-        type=_arguments.whole_number(1),
+        type=option_types.whole_number(1),
         metavar="K",
         help="devices of each rank",
     )
@@ -163,21 +164,21 @@ def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
     )
     parser.add_argument(
         "--grace",
-        type=_arguments.seconds,
+        type=option_types.seconds,
         default=3.0,
         metavar="SECONDS",
         help="time between asking a rank to end and killing it (default: 3)",
     )
     parser.add_argument(
         "--restarts",
-        type=_arguments.whole_number(0),
+        type=option_types.whole_number(0),
         default=0,
         metavar="N",
         help="how many times all ranks start again after a failure (default: 0)",
     )
     parser.add_argument(
         "--restart-lost",
-        type=_arguments.whole_number(0),
+        type=option_types.whole_number(0),
         default=0,
         metavar="N",
         help="how many times a rank that fails starts again alone (default: 0)",
@@ -189,7 +190,7 @@ def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
     )
     parser.add_argument(
         "--post-mortem",
-        type=_arguments.output_file,
+        type=option_types.output_file,
         metavar="FILE",
         help="if a rank fails, write the last calls of all ranks to this file",
     )

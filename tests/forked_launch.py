@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from jax_cxl import launch
-from jax_cxl._launch import rank, supervisor
+from jax_cxl._commands.launch import rank, supervisor
 
 _RANK = [sys.executable, "-m", rank.__name__]
 

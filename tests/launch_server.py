@@ -21,7 +21,7 @@ from typing import Any
 
 import forked_launch
 
-from jax_cxl._launch import process
+from jax_cxl._job import processes
 
 # A request is the job's command line, folder and environment. With it come three files: the job's
 # stdout and stderr, and a socket for the answers. The answers are three numbers: the launcher's
@@ -156,7 +156,7 @@ def _serve(requests: socket.socket) -> None:
 def _watch(request: Any, stdout: int, stderr: int, answers_file: int) -> None:
     """Starts the launcher in another copy, and sends the answers."""
     answers = socket.socket(fileno=answers_file)
-    process.become_subreaper()
+    processes.become_subreaper()
     launcher = forked_launch.fork()
     if launcher == 0:
         answers.close()
@@ -167,7 +167,7 @@ def _watch(request: Any, stdout: int, stderr: int, answers_file: int) -> None:
     with contextlib.suppress(OSError):
         _send(answers, launcher)
         _send(answers, os.waitpid(launcher, 0)[1])
-        _send(answers, len(process.descendants()))
+        _send(answers, len(processes.descendants()))
     os._exit(0)
 
 

@@ -11,7 +11,7 @@ from jax.extend import xla
 
 import jax_cxl
 from jax_cxl import _compat
-from jax_cxl._primitives import call_attributes
+from jax_cxl._lowering.primitives import call_attributes
 from jax_cxl._takeover import hook, install
 
 # XLA's own collectives; the pool's; the pool's, which on GPUs start where XLA has them start; and

@@ -10,7 +10,7 @@
 namespace jax_cxl::ffi {
 
 // Checks tables of slices of a ragged_all_to_all that moves no rows through the
-// pool (jax_cxl/_primitives/check_slices.py).
+// pool (jax_cxl/_lowering/primitives/check_slices.py).
 //
 // `tables` has the shape (..., ranks, 4, entries): the tables of all ranks of a
 // group, for any number of groups. `rows` has the members of plan::Rows up to

@@ -30,7 +30,7 @@ enum class PoolKind : uint8_t {
   kDax,
 };
 
-// The contents of a pool URI (jax_cxl/_runtime/pool_uri.py parses it).
+// The contents of a pool URI (jax_cxl/_job/pool/pool_uri.py parses it).
 struct PoolSpec {
   PoolKind kind = PoolKind::kShm;
   // kShm: one name, without a slash. kFile, kDax: one path per pool device.

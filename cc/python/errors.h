@@ -25,7 +25,7 @@ inline void RaiseIfError(const Status& status) {
   throw nanobind::python_error();
 }
 
-// Returns the tuple from which jax_cxl/_runtime/program_errors.py makes an
+// Returns the tuple from which jax_cxl/_job/ending/program_errors.py makes an
 // exception.
 inline nanobind::object FailureTuple(const Status& status) {
   return nanobind::make_tuple(std::string(CodeName(status.code())),

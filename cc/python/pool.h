@@ -14,7 +14,7 @@
 namespace jax_cxl {
 
 // Makes a PoolSpec from the contents of a pool URI, as
-// jax_cxl/_runtime/pool_uri.py parses it.
+// jax_cxl/_job/pool/pool_uri.py parses it.
 pool::PoolSpec MakePoolSpec(const std::string& kind,
                             std::vector<std::string> paths, uint64_t bytes,
                             int devices_per_path, uint64_t offset,

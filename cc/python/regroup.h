@@ -5,7 +5,7 @@
 
 namespace jax_cxl {
 
-// Adds the functions of the running runtime that jax_cxl/_runtime/regroup.py
+// Adds the functions of the running runtime that jax_cxl/_job/regroup.py
 // needs.
 void BindRegroup(nanobind::module_& m);
 

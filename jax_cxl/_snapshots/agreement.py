@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from jax_cxl import _core, errors, ops
-from jax_cxl._runtime import lifecycle, mesh
+from jax_cxl._job import lifecycle, mesh
 
 _MOST_VALUES = 8
 _WORD_BYTES = 4

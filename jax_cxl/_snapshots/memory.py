@@ -15,7 +15,8 @@ import jax
 import numpy as np
 
 from jax_cxl import _core, errors
-from jax_cxl._runtime import platforms, pool_uri
+from jax_cxl._job import platforms
+from jax_cxl._job.pool import pool_uri
 from jax_cxl._snapshots import arguments, fence, layout
 
 _SHM = "/dev/shm/jax_cxl_snapshots."

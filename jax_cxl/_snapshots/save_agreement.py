@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from jax_cxl import errors
-from jax_cxl._runtime import configuration
+from jax_cxl._job import configuration
 from jax_cxl._snapshots import agreement, announcements, checksum, flatten, leaves
 from jax_cxl._snapshots.announcements import Announcement
 from jax_cxl._snapshots.description import Description, merge

@@ -2,10 +2,10 @@
 
 import dataclasses
 
-from jax_cxl._hlo import shape as shapes
-from jax_cxl._hlo.module import Computation, Instruction
-from jax_cxl._hlo.shape import Shape
-from jax_cxl._hlo.wire import Message
+from jax_cxl._takeover.hlo import shape as shapes
+from jax_cxl._takeover.hlo.module import Computation, Instruction
+from jax_cxl._takeover.hlo.shape import Shape
+from jax_cxl._takeover.hlo.wire import Message
 
 _TYPED_FFI = 4
 

@@ -4,8 +4,8 @@ import collections
 import logging
 from collections.abc import Sequence
 
-from jax_cxl._hlo.module import Computation, Instruction, Module
-from jax_cxl._schedule import costs, graph, order, usage
+from jax_cxl._takeover.hlo.module import Computation, Instruction, Module
+from jax_cxl._takeover.schedule import costs, graph, order, usage
 
 _log = logging.getLogger("jax_cxl")
 

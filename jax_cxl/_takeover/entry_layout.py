@@ -7,9 +7,9 @@ memory. XLA would forget that, and would return arrays in the memory of the devi
 
 from collections.abc import Iterator
 
-from jax_cxl._hlo import shape as shapes
-from jax_cxl._hlo.module import Instruction, Module
-from jax_cxl._hlo.wire import Message
+from jax_cxl._takeover.hlo import shape as shapes
+from jax_cxl._takeover.hlo.module import Instruction, Module
+from jax_cxl._takeover.hlo.wire import Message
 
 
 def obstacle(module: Module) -> str:

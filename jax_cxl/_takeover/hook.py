@@ -10,14 +10,14 @@ import threading
 from collections.abc import Callable
 
 from jax_cxl import _compat, errors
-from jax_cxl._hlo.module import Instruction, Module
-from jax_cxl._schedule import barriers
+from jax_cxl._job.counts import counts
 from jax_cxl._takeover import entry_layout, find, match, rewrite
 from jax_cxl._takeover.config import Config
-from jax_cxl._takeover.counts import counts
 from jax_cxl._takeover.decisions import Decisions
 from jax_cxl._takeover.early import Early
+from jax_cxl._takeover.hlo.module import Instruction, Module
 from jax_cxl._takeover.match import NotTakenError
+from jax_cxl._takeover.schedule import barriers
 from jax_cxl._takeover.world import World
 
 # The beginning of the error of the strict mode.

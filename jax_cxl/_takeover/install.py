@@ -10,8 +10,9 @@ from typing import Any
 import jax
 
 from jax_cxl import _compat
-from jax_cxl._runtime import program_errors
-from jax_cxl._takeover import hook, setting, start, survey
+from jax_cxl._job import setting
+from jax_cxl._job.ending import program_errors
+from jax_cxl._takeover import hook, start, survey
 from jax_cxl._takeover.decisions import Decisions
 
 _lock = threading.Lock()

@@ -2,10 +2,10 @@
 
 import dataclasses
 
-from jax_cxl._hlo.groups import DeviceAssignment, Groups, decode
-from jax_cxl._hlo.module import Instruction, Module
-from jax_cxl._primitives.native_enums import Op, ReduceOp
+from jax_cxl._lowering.primitives.native_enums import Op, ReduceOp
 from jax_cxl._takeover.find import OPS, Found
+from jax_cxl._takeover.hlo.groups import DeviceAssignment, Groups, decode
+from jax_cxl._takeover.hlo.module import Instruction, Module
 
 _REDUCTIONS = {
     "add": ReduceOp.SUM,

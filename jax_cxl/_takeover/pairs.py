@@ -6,13 +6,13 @@ same places of the schedule. So the same operations overlap with the collective.
 
 import dataclasses
 
-from jax_cxl._hlo import shape as shapes
-from jax_cxl._hlo.module import Computation, Instruction
-from jax_cxl._hlo.shape import Shape
-from jax_cxl._primitives import call_attributes
-from jax_cxl._schedule import memory
+from jax_cxl._lowering.primitives import call_attributes
 from jax_cxl._takeover.build import Builder, Value
+from jax_cxl._takeover.hlo import shape as shapes
+from jax_cxl._takeover.hlo.module import Computation, Instruction
+from jax_cxl._takeover.hlo.shape import Shape
 from jax_cxl._takeover.match import NotTakenError
+from jax_cxl._takeover.schedule import memory
 
 # The token that a start returns besides its result. No instruction reads it.
 _TOKEN = Shape("uint32", (1,), (0,))

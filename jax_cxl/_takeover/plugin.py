@@ -26,17 +26,17 @@ def initialize() -> None:
 
     If a variable has a value that it may not have, each compilation raises an error.
     """
-    from jax_cxl._launch import environment
+    from jax_cxl._job.launched import environment
 
     if environment.board is not None:
-        from jax_cxl._runtime.meeting import alone
+        from jax_cxl._job.meeting import alone
 
         alone.warn()
-    from jax_cxl._runtime.meeting import making_devices
+    from jax_cxl._job.meeting import making_devices
 
     making_devices.announce()
     from jax_cxl import _compat
-    from jax_cxl._runtime import loaded_programs
+    from jax_cxl._job import loaded_programs
 
     loaded_programs.install()
     try:
@@ -50,7 +50,7 @@ def initialize() -> None:
 
 def _apply_variables() -> None:
     if os.environ.get("JAX_CXL_LOG"):
-        from jax_cxl._runtime import information
+        from jax_cxl._job import information
 
         information.begin()
     value = os.environ.get(VARIABLE, "")
@@ -58,7 +58,8 @@ def _apply_variables() -> None:
         return
     if value not in ("1", STRICT):
         raise ValueError(f"{VARIABLE}={value!r}: it may be 1, {STRICT}, 0 or empty.")
-    from jax_cxl._takeover import replace, setting, start
+    from jax_cxl._job import setting
+    from jax_cxl._takeover import replace, start
 
     replace.replace_collectives(strict=value == STRICT, early_bytes=setting.early_bytes()).start()
     start.begin()

@@ -4,8 +4,9 @@ import contextlib
 from typing import Any
 
 from jax_cxl import _compat
-from jax_cxl._primitives import arguments
-from jax_cxl._takeover import install, setting, start
+from jax_cxl._job import setting
+from jax_cxl._lowering.primitives import arguments
+from jax_cxl._takeover import install, start
 
 
 class replace_collectives(contextlib.ContextDecorator):

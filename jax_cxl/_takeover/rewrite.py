@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from jax_cxl._hlo.module import Computation, Instruction, Module
-from jax_cxl._hlo.shape import Shape
-from jax_cxl._levels import split, table
-from jax_cxl._primitives import call_attributes, carriers
-from jax_cxl._primitives.native_enums import DTYPES, Op, ReduceOp
+from jax_cxl._lowering.levels import split, table
+from jax_cxl._lowering.primitives import call_attributes, carriers
+from jax_cxl._lowering.primitives.native_enums import DTYPES, Op, ReduceOp
 from jax_cxl._takeover.build import Builder, Value
 from jax_cxl._takeover.config import Config
+from jax_cxl._takeover.hlo.module import Computation, Instruction, Module
+from jax_cxl._takeover.hlo.shape import Shape
 from jax_cxl._takeover.match import Collective, NotTakenError
 from jax_cxl._takeover.pairs import PairBuilder
 from jax_cxl._takeover.world import World

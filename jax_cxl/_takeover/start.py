@@ -12,9 +12,10 @@ import threading
 import jax
 
 from jax_cxl import _compat
-from jax_cxl._runtime import lifecycle, program_ending
-from jax_cxl._runtime.meeting import arrival
-from jax_cxl._takeover.setting import Setting
+from jax_cxl._job import lifecycle
+from jax_cxl._job.ending import program_ending
+from jax_cxl._job.meeting import arrival
+from jax_cxl._job.setting import Setting
 from jax_cxl._takeover.world import World
 
 # How often the thread looks whether there are devices, in seconds.

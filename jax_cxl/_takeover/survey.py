@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable
 import jax
 
 from jax_cxl import _compat
-from jax_cxl._hlo.module import Instruction, Module
-from jax_cxl._takeover import find, match, setting
+from jax_cxl._job import setting
+from jax_cxl._takeover import find, match
 from jax_cxl._takeover.decisions import Decisions
+from jax_cxl._takeover.hlo.module import Instruction, Module
 from jax_cxl._takeover.match import NotTakenError
 from jax_cxl._takeover.world import World
 

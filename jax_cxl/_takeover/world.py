@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterable
 
-from jax_cxl._hlo.groups import Groups
+from jax_cxl._takeover.hlo.groups import Groups
 
 
 @dataclasses.dataclass(frozen=True)

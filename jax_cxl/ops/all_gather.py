@@ -9,9 +9,9 @@ from jax import lax
 from jax.extend import core
 
 from jax_cxl import _compat
-from jax_cxl._levels import lower
-from jax_cxl._primitives import arguments, batching_rules, dimensions, lowering, named_axis
-from jax_cxl._primitives.native_enums import Op
+from jax_cxl._lowering.levels import choose
+from jax_cxl._lowering.primitives import arguments, batching_rules, dimensions, lowering, named_axis
+from jax_cxl._lowering.primitives.native_enums import Op
 
 
 def all_gather(
@@ -114,7 +114,7 @@ def _abstract_eval(x, *, axes, groups, size, dim, invariant, levels):
 
 
 def _lower(ctx, x, *, axes, groups, size, dim, invariant, levels):
-    return lower.collective(
+    return choose.collective(
         ctx,
         x,
         name="all_gather",

@@ -7,7 +7,7 @@ import jax
 from jax.extend import core
 from jax.interpreters import ad, batching
 
-from jax_cxl._primitives import dtypes, lowering, named_axis
+from jax_cxl._lowering.primitives import dtypes, lowering, named_axis
 
 
 def barrier(x: Any, axis_name: Hashable | Sequence[Hashable]) -> Any:

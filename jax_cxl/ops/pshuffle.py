@@ -5,7 +5,7 @@ from typing import Any
 
 from jax import lax
 
-from jax_cxl._primitives import arguments, named_axis
+from jax_cxl._lowering.primitives import arguments, named_axis
 from jax_cxl.ops.ppermute import ppermute
 
 

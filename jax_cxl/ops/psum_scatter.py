@@ -8,9 +8,16 @@ import numpy as np
 from jax import lax
 from jax.extend import core
 
-from jax_cxl._levels import lower
-from jax_cxl._primitives import arguments, batching_rules, dimensions, dtypes, lowering, named_axis
-from jax_cxl._primitives.native_enums import Op, ReduceOp
+from jax_cxl._lowering.levels import choose
+from jax_cxl._lowering.primitives import (
+    arguments,
+    batching_rules,
+    dimensions,
+    dtypes,
+    lowering,
+    named_axis,
+)
+from jax_cxl._lowering.primitives.native_enums import Op, ReduceOp
 
 
 def psum_scatter(
@@ -103,7 +110,7 @@ def _abstract_eval(x, *, axes, groups, size, dim, levels):
 
 
 def _lower(ctx, x, *, axes, groups, size, dim, levels):
-    return lower.collective(
+    return choose.collective(
         ctx,
         x,
         name="psum_scatter",

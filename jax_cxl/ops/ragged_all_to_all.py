@@ -10,7 +10,7 @@ import numpy as np
 from jax.extend import core
 from jax.interpreters import ad, batching
 
-from jax_cxl._primitives import (
+from jax_cxl._lowering.primitives import (
     batching_rules,
     check_slices,
     indices,

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from jax_cxl._primitives import named_axis
+from jax_cxl._lowering.primitives import named_axis
 from jax_cxl.ops.ppermute import ppermute, sources_of
 
 

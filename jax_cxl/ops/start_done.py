@@ -8,8 +8,8 @@ from typing import Any
 
 import jax
 
-from jax_cxl._start_done import primitives, split_function
-from jax_cxl._start_done.future import Future
+from jax_cxl._lowering.start_done import halves, split_function
+from jax_cxl._lowering.start_done.future import Future
 from jax_cxl.ops.all_gather import all_gather
 from jax_cxl.ops.all_to_all import all_to_all
 from jax_cxl.ops.moe.combine import moe_combine, moe_combine_halves
@@ -95,7 +95,7 @@ class _Finish:
 
     def __call__(self, value: Any, after: Any) -> Any:
         pending, others = value
-        results = [primitives.done(xs, y, token, after) for xs, y, token in pending]
+        results = [halves.done(xs, y, token, after) for xs, y, token in pending]
         return self._rest(results, others)
 
     def __eq__(self, other: object) -> bool:

@@ -7,7 +7,7 @@ operation is registered beside its primitive.
 from jax import lax
 from jax.interpreters import ad
 
-from jax_cxl._primitives import named_axis
+from jax_cxl._lowering.primitives import named_axis
 from jax_cxl.ops.all_gather import all_gather_p
 from jax_cxl.ops.psum_scatter import psum_scatter_p
 from jax_cxl.ops.rooted.broadcast import broadcast_p

@@ -10,15 +10,9 @@ import ops_harness as harness
 from absl.testing import absltest, parameterized
 
 from jax_cxl import errors, ops
-from jax_cxl._runtime import (
-    configuration,
-    lifecycle,
-    platforms,
-    pool_uri,
-    program_errors,
-    start_gpus,
-    tuning_table,
-)
+from jax_cxl._job import configuration, lifecycle, platforms, start_gpus, tuning_table
+from jax_cxl._job.ending import program_errors
+from jax_cxl._job.pool import pool_uri
 
 
 def device(platform, version):

@@ -18,7 +18,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from jax_cxl import _sizes
-from jax_cxl._bench import bound, ops, report, routed, teams
+from jax_cxl._commands.bench import bound, ops, report, routed, teams
 
 _BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 _CHECK = _BENCHMARKS / "check_regression.py"

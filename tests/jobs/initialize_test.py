@@ -16,7 +16,7 @@ from absl.testing import absltest, parameterized
 
 import jax_cxl
 from jax_cxl import errors
-from jax_cxl._runtime import configuration, lifecycle
+from jax_cxl._job import configuration, lifecycle
 
 
 class InitializeTestCase(parameterized.TestCase):

@@ -16,7 +16,7 @@ from unittest import mock
 import job
 from absl.testing import absltest, parameterized
 
-from jax_cxl._status import analysis, doctor, pools
+from jax_cxl._commands.status import analysis, doctor, pools
 
 
 def _call(number, *, finished=1.0, started=1.0, code="OK", waiting_for=-1):

@@ -6,7 +6,7 @@ import job
 from absl.testing import absltest, parameterized
 
 REPLACED = {"JAX_CXL_REPLACE_COLLECTIVES": "strict"}
-MEETING = "jax_cxl._runtime.meeting"
+MEETING = "jax_cxl._job.meeting"
 
 
 class TakeoverTest(parameterized.TestCase):
@@ -66,7 +66,7 @@ class EarlyEndTest(parameterized.TestCase):
         (f"{MEETING}.connection.connect", "returns", 0),
         (f"{MEETING}.arrival.begin", "raises", 1),
         (f"{MEETING}.meetings.come_together", "exits", 3),
-        ("jax_cxl._runtime.pools.register", "returns", 0),
+        ("jax_cxl._job.pool.pools.register", "returns", 0),
         ("jax_cxl._core.start", "interrupted", 130),
         (f"{MEETING}.meetings.remember", "raises", 1),
     )

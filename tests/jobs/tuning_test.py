@@ -10,10 +10,10 @@ from unittest import mock
 import job
 from absl.testing import absltest, parameterized
 
-from jax_cxl._bench import tune
-from jax_cxl._levels import table as levels_table
-from jax_cxl._primitives.native_enums import Op
-from jax_cxl._runtime import tuning_table
+from jax_cxl._commands.bench import tune
+from jax_cxl._job import tuning_table
+from jax_cxl._lowering.levels import table as levels_table
+from jax_cxl._lowering.primitives.native_enums import Op
 
 
 class TuningTest(parameterized.TestCase):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import quick_compilation
 
-from jax_cxl._primitives.dtypes import PACKED_DTYPES
+from jax_cxl._lowering.primitives.dtypes import PACKED_DTYPES
 from matrix import reference
 from matrix.operations import OPERATIONS, RANKS, Operation
 from matrix.transformations import TRANSFORMATIONS, Transformation, Values

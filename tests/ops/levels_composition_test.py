@@ -20,8 +20,8 @@ from matrix import reference
 from matrix.levels import Model
 
 import jax_cxl
-from jax_cxl._levels import lower, table
-from jax_cxl._primitives import rank_groups
+from jax_cxl._lowering.levels import choose, table
+from jax_cxl._lowering.primitives import rank_groups
 
 DEVICES = 8
 DTYPES = ("float32", "bfloat16", "int32", "float8_e5m2", "complex64")
@@ -111,7 +111,7 @@ def expect(model: str, x: np.ndarray, groups: np.ndarray, per_process: int) -> n
 class CompositionTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        self.enter_context(mock.patch.object(lower, "_is_one_call", lambda ctx: False))
+        self.enter_context(mock.patch.object(choose, "_is_one_call", lambda ctx: False))
 
     def devices_per_process(self, number: int) -> None:
         """Makes jax_cxl believe that so many devices belong to each process."""

@@ -13,7 +13,7 @@ from jax.sharding import AxisType
 
 import jax_cxl
 from jax_cxl import ops
-from jax_cxl._runtime import lifecycle, platforms
+from jax_cxl._job import lifecycle, platforms
 
 
 def lower(function, x, *, check_vma=True, on=None):

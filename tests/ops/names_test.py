@@ -11,7 +11,7 @@ from absl.testing import absltest
 
 import jax_cxl
 from jax_cxl import _core, _native, lax, ops
-from jax_cxl._primitives import native_enums
+from jax_cxl._lowering.primitives import native_enums
 
 _ROOT = pathlib.Path(__file__).parents[2]
 

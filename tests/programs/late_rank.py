@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 import jax_cxl
-from jax_cxl._runtime import late_ranks
+from jax_cxl._job import late_ranks
 
 
 def main() -> None:

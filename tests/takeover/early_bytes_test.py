@@ -13,10 +13,10 @@ except ImportError:  # In JAX 0.12 it is a part of another module.
 
 import jax
 
-from jax_cxl._hlo.module import Module
-from jax_cxl._hlo.wire import Message
-from jax_cxl._schedule import costs, graph, usage
 from jax_cxl._takeover import hook
+from jax_cxl._takeover.hlo.module import Module
+from jax_cxl._takeover.hlo.wire import Message
+from jax_cxl._takeover.schedule import costs, graph, usage
 from jax_cxl._takeover.world import World
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "benchmarks"))

@@ -16,8 +16,8 @@ try:
 except ImportError:  # In JAX 0.12 it is a part of another module.
     from jaxlib import _jax as _hlo
 
-from jax_cxl._hlo.module import Module
-from jax_cxl._schedule import barriers, costs, graph, memory, order
+from jax_cxl._takeover.hlo.module import Module
+from jax_cxl._takeover.schedule import barriers, costs, graph, memory, order
 
 SHAPE, ARGUMENTS = "f32[4]{0}", 3
 # Seconds of an instruction and of a collective. Instructions that wait for a collective are put off

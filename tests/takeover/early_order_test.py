@@ -5,9 +5,9 @@ import random
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from jax_cxl._schedule import order
-from jax_cxl._schedule.model import Node, Pair
-from jax_cxl._schedule.usage import used
+from jax_cxl._takeover.schedule import order
+from jax_cxl._takeover.schedule.model import Node, Pair
+from jax_cxl._takeover.schedule.usage import used
 
 MIB = 1 << 20
 

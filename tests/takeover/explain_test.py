@@ -8,7 +8,7 @@ from absl.testing import absltest, parameterized
 from jax import lax
 
 import jax_cxl
-from jax_cxl._runtime import configuration
+from jax_cxl._job import configuration
 
 _P = jax.P
 

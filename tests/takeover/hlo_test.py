@@ -1,4 +1,4 @@
-"""jax_cxl._hlo reads XLA's modules, and writes them back without loss."""
+"""jax_cxl._takeover.hlo reads XLA's modules, and writes them back without loss."""
 
 import jax
 import jax.numpy as jnp
@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.extend import xla
 
-from jax_cxl._hlo import groups, shape, wire
-from jax_cxl._hlo.module import Instruction, Module
-from jax_cxl._hlo.wire import Message
+from jax_cxl._takeover.hlo import groups, shape, wire
+from jax_cxl._takeover.hlo.module import Instruction, Module
+from jax_cxl._takeover.hlo.wire import Message
 
 
 def mesh_axes(sizes, axes, order=(), iota=None):

@@ -12,10 +12,10 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.experimental.compute_on import compute_on
 
 import jax_cxl
-from jax_cxl._hlo import shape as shapes
-from jax_cxl._hlo.module import Module
-from jax_cxl._hlo.wire import Message
 from jax_cxl._takeover import entry_layout
+from jax_cxl._takeover.hlo import shape as shapes
+from jax_cxl._takeover.hlo.module import Module
+from jax_cxl._takeover.hlo.wire import Message
 
 KINDS = "device", "pinned_host", "unpinned_host"
 VALUES = np.arange(16, dtype=np.float32).reshape(4, 4)

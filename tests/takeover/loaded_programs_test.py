@@ -6,11 +6,11 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 import jax_cxl
-from jax_cxl._hlo.wire import Message
-from jax_cxl._primitives import call_attributes
-from jax_cxl._primitives.native_enums import Op
-from jax_cxl._runtime import loaded_programs
+from jax_cxl._job import loaded_programs
+from jax_cxl._lowering.primitives import call_attributes
+from jax_cxl._lowering.primitives.native_enums import Op
 from jax_cxl._takeover.config import Config
+from jax_cxl._takeover.hlo.wire import Message
 
 
 def module(config, devices):

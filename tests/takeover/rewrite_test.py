@@ -11,9 +11,9 @@ except ImportError:  # In JAX 0.12 it is a part of another module.
     from jaxlib import _jax as _hlo
 
 from jax_cxl import errors
-from jax_cxl._hlo.module import Module
-from jax_cxl._hlo.wire import Message
 from jax_cxl._takeover import hook
+from jax_cxl._takeover.hlo.module import Module
+from jax_cxl._takeover.hlo.wire import Message
 from jax_cxl._takeover.world import World
 
 # Devices 0 and 1 belong to process 0, devices 2 and 3 to process 1; their ranks are others.

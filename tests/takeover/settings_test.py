@@ -11,7 +11,8 @@ from absl.testing import absltest, parameterized
 from jax._src import cache_key, compilation_cache
 
 import jax_cxl
-from jax_cxl._takeover import install, setting
+from jax_cxl._job import setting
+from jax_cxl._takeover import install
 
 
 class EarlyBytesTest(parameterized.TestCase):

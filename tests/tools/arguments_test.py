@@ -13,8 +13,8 @@ from absl.testing import absltest, parameterized
 import jax_cxl
 from jax_cxl import __main__ as command_line
 from jax_cxl import launch
-from jax_cxl._bench import requirements
-from jax_cxl._status import doctor
+from jax_cxl._commands.bench import requirements
+from jax_cxl._commands.status import doctor
 
 
 def _refused(*arguments: str) -> str:

@@ -8,7 +8,7 @@ from unittest import mock
 
 from absl.testing import absltest, parameterized
 
-from jax_cxl._launch import environment
+from jax_cxl._job.launched import environment
 
 
 def _free_port() -> int:

@@ -7,8 +7,8 @@ import tempfile
 
 from absl.testing import absltest, parameterized
 
-from jax_cxl import _plotting
-from jax_cxl._bench import cli
+from jax_cxl._commands import plotting
+from jax_cxl._commands.bench import cli
 
 _RESULTS = pathlib.Path(__file__).parents[2] / "benchmarks" / "results"
 
@@ -24,7 +24,7 @@ class SizesTest(parameterized.TestCase):
         (4 << 30, "4 GiB"),
     )
     def test_text(self, size, text):
-        self.assertEqual(_plotting.size_text(size), text)
+        self.assertEqual(plotting.size_text(size), text)
 
 
 class DrawTest(absltest.TestCase):

@@ -4,7 +4,7 @@ import dataclasses
 
 from absl.testing import absltest, parameterized
 
-from jax_cxl._runtime import pool_uri
+from jax_cxl._job.pool import pool_uri
 
 _MIB = 1 << 20
 _GIB = 1 << 30

@@ -6,7 +6,7 @@ import tempfile
 
 from absl.testing import absltest
 
-from jax_cxl._bench import results_file
+from jax_cxl._commands.bench import results_file
 
 _ROOT = pathlib.Path(__file__).parents[2]
 # Of all files. A new file replaces an older one of the same question.

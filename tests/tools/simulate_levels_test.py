@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
 
-from jax_cxl._levels import compose, split, table
-from jax_cxl._primitives.native_enums import Op
-from jax_cxl._simulate import constants as c
-from jax_cxl._simulate import levels, levels_study, model, nccl, report_levels
+from jax_cxl._commands.simulate import constants as c
+from jax_cxl._commands.simulate import levels, levels_study, model, nccl, report_levels
+from jax_cxl._lowering.levels import compose, split, table
+from jax_cxl._lowering.primitives.native_enums import Op
 
 
 class _Clocks:

@@ -10,9 +10,8 @@ from absl.testing import absltest, parameterized
 
 from jax_cxl import __main__ as command_line
 from jax_cxl import _sizes
-from jax_cxl._runtime import tuning_table
-from jax_cxl._simulate import constants as c
-from jax_cxl._simulate import (
+from jax_cxl._commands.simulate import constants as c
+from jax_cxl._commands.simulate import (
     levels,
     model,
     nccl,
@@ -22,6 +21,7 @@ from jax_cxl._simulate import (
     study,
     tables,
 )
+from jax_cxl._job import tuning_table
 
 
 def _run(*arguments: str) -> tuple[int, str, str]:
@@ -265,7 +265,7 @@ class DocumentTest(absltest.TestCase):
             )
 
     def test_plots(self):
-        from jax_cxl._simulate import plots
+        from jax_cxl._commands.simulate import plots
 
         with tempfile.TemporaryDirectory() as folder:
             plots.write(pathlib.Path(folder))

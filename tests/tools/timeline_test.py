@@ -8,8 +8,8 @@ import re
 from absl.testing import absltest, parameterized
 from rich.console import Console
 
-from jax_cxl._runtime import lateness
-from jax_cxl._status import analysis, prometheus, trace, watch
+from jax_cxl._commands.status import analysis, prometheus, trace, watch
+from jax_cxl._job import lateness
 
 
 def _call(number, submitted, started, finished, **others):

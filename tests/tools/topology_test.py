@@ -6,7 +6,7 @@ import tempfile
 
 from absl.testing import absltest
 
-from jax_cxl._status import doctor, topology
+from jax_cxl._commands.status import doctor, topology
 
 _GPU, _CXL, _NETWORK = "0x030200", "0x050210", "0x020000"
 

@@ -4,5 +4,5 @@
 check reads XLA's own text (`text.py`). `values.py` finds which values have one memory, by the rules
 of XLA's alias analysis. `replay.py` executes an order on that memory, and `check.py` compares the
 orders without and with early starts. `assigned.py` executes an order on the buffers that XLA has
-assigned. None of these uses `jax_cxl._schedule`.
+assigned. None of these uses `jax_cxl._takeover.schedule`.
 """

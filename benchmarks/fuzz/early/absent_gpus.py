@@ -4,8 +4,8 @@ import jax
 from jax.experimental import topologies
 
 from jax_cxl import _core
-from jax_cxl._primitives import call_attributes
-from jax_cxl._start_done import primitives
+from jax_cxl._lowering.primitives import call_attributes
+from jax_cxl._lowering.start_done import halves
 
 # A custom call with a side effect, such as that of jax.debug.callback.
 SIDE_EFFECT = "fuzz_side_effect"
@@ -47,5 +47,5 @@ def register_handlers() -> None:
         jax.ffi.register_ffi_target(name, stages["execute"], platform="CUDA")
         handler = stages["execute"]
     starts = call_attributes.START_TARGET, call_attributes.START_ROWS_TARGET
-    for name in (*starts, primitives.DONE_TARGET, primitives.TIE_TARGET, SIDE_EFFECT):
+    for name in (*starts, halves.DONE_TARGET, halves.TIE_TARGET, SIDE_EFFECT):
         jax.ffi.register_ffi_target(name, handler, platform="CUDA")

@@ -19,10 +19,10 @@ except ImportError:  # In JAX 0.12 it is a part of another module.
 
 from fuzz.early import assigned as assignment
 from fuzz.early.programs import Whole
-from jax_cxl._hlo.module import Instruction, Module
-from jax_cxl._hlo.wire import Message
-from jax_cxl._runtime import lifecycle, platforms
+from jax_cxl._job import lifecycle, platforms
 from jax_cxl._takeover import hook
+from jax_cxl._takeover.hlo.module import Instruction, Module
+from jax_cxl._takeover.hlo.wire import Message
 from jax_cxl._takeover.world import World
 
 _COMPUTATIONS, _SCHEDULE, _DEVICE_ASSIGNMENT = 3, 7, 15

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from jax_cxl._hlo.module import Module
-from jax_cxl._schedule import graph, memory, order
+from jax_cxl._takeover.hlo.module import Module
+from jax_cxl._takeover.schedule import graph, memory, order
 
 
 def _memory() -> Any:

@@ -3,7 +3,7 @@
 import sys
 
 from jax_cxl import _core, errors
-from jax_cxl._runtime import pool_uri
+from jax_cxl._job.pool import pool_uri
 
 spec = pool_uri.parse(sys.argv[1], world_size=1)
 try:

@@ -13,7 +13,7 @@ namespace jax_cxl::comm {
 
 // Messages in the old pool by which the surviving ranks of a job agree on the
 // ranks that continue, and on the pool in which they continue.
-// jax_cxl/_runtime/regroup.py has the complete protocol:
+// jax_cxl/_job/regroup.py has the complete protocol:
 //
 //   1. Every rank joins an attempt: 1, then 2, ...
 //   2. Once all ranks that are not lost have joined, the lowest of them decides

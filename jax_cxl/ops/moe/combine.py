@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jax_cxl._primitives import named_axis
+from jax_cxl._lowering.primitives import named_axis
 from jax_cxl.ops.all_gather import all_gather
 from jax_cxl.ops.moe import exchange
 from jax_cxl.ops.moe.handle import MoeHandle

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_cxl._primitives import arguments, indices, named_axis
+from jax_cxl._lowering.primitives import arguments, indices, named_axis
 from jax_cxl.ops.moe import exchange, routing
 from jax_cxl.ops.moe.handle import MoeHandle
 

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_cxl._start_done import split_function
+from jax_cxl._lowering.start_done import split_function
 from jax_cxl.ops.moe import float8
 from jax_cxl.ops.moe.handle import MoeHandle
 from jax_cxl.ops.take_rows import take_rows

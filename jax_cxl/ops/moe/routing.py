@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jax_cxl._primitives import named_axis
+from jax_cxl._lowering.primitives import named_axis
 from jax_cxl.ops.all_gather import all_gather
 from jax_cxl.ops.all_to_all import all_to_all
 from jax_cxl.ops.moe.handle import MoeHandle

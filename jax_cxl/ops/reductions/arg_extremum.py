@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from jax_cxl._primitives.documentation import documented
+from jax_cxl._lowering.primitives.documentation import documented
 from jax_cxl.ops.reductions.idempotent import pmax, pmin
 
 _TEXT = """\

@@ -8,10 +8,10 @@ import numpy as np
 from jax import lax
 from jax.extend import core
 
-from jax_cxl._levels import lower
-from jax_cxl._primitives import arguments, batching_rules, dtypes, lowering, named_axis
-from jax_cxl._primitives.documentation import documented
-from jax_cxl._primitives.native_enums import Op, ReduceOp
+from jax_cxl._lowering.levels import choose
+from jax_cxl._lowering.primitives import arguments, batching_rules, dtypes, lowering, named_axis
+from jax_cxl._lowering.primitives.documentation import documented
+from jax_cxl._lowering.primitives.native_enums import Op, ReduceOp
 
 _TEXT = """\
 Takes the {what} of x over all ranks along a named axis.
@@ -134,7 +134,7 @@ def _make_primitive(name: str, reduce_op: ReduceOp, reduce: Callable) -> Any:
         return named_axis.abstract_result(name, x, axes, invariant=invariant)
 
     def lower_reduction(ctx, x, *, axes, groups, invariant, levels):
-        return lower.collective(
+        return choose.collective(
             ctx,
             x,
             name=name,

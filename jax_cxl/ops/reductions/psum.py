@@ -9,9 +9,9 @@ from jax import lax
 from jax.extend import core
 from jax.interpreters import ad
 
-from jax_cxl._levels import lower
-from jax_cxl._primitives import arguments, batching_rules, dtypes, lowering, named_axis
-from jax_cxl._primitives.native_enums import Op
+from jax_cxl._lowering.levels import choose
+from jax_cxl._lowering.primitives import arguments, batching_rules, dtypes, lowering, named_axis
+from jax_cxl._lowering.primitives.native_enums import Op
 
 
 def psum(
@@ -84,7 +84,7 @@ def _abstract_eval(x, *, axes, groups, invariant, levels):
 
 
 def _lower(ctx, x, *, axes, groups, invariant, levels):
-    return lower.collective(
+    return choose.collective(
         ctx, x, name="psum", op=Op.ALL_REDUCE, axes=axes, groups=groups, levels=levels
     )
 

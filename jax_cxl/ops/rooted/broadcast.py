@@ -7,9 +7,9 @@ import jax
 from jax import lax
 from jax.extend import core
 
-from jax_cxl._levels import lower
-from jax_cxl._primitives import arguments, batching_rules, lowering, named_axis
-from jax_cxl._primitives.native_enums import Op
+from jax_cxl._lowering.levels import choose
+from jax_cxl._lowering.primitives import arguments, batching_rules, lowering, named_axis
+from jax_cxl._lowering.primitives.native_enums import Op
 
 
 def broadcast(
@@ -67,7 +67,7 @@ def _abstract_eval(x, *, axes, root, levels):
 
 
 def _lower(ctx, x, *, axes, root, levels):
-    return lower.collective(
+    return choose.collective(
         ctx, x, name="broadcast", op=Op.BROADCAST, axes=axes, root=root, levels=levels
     )
 

@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from jax_cxl._primitives import named_axis
+from jax_cxl._lowering.primitives import named_axis
 from jax_cxl.ops.rooted.broadcast import broadcast
 
 

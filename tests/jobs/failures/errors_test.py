@@ -15,7 +15,7 @@ from absl.testing import absltest, parameterized
 
 import jax_cxl
 from jax_cxl import errors
-from jax_cxl._runtime import program_errors
+from jax_cxl._job.ending import program_errors
 
 _JAX = jax.errors.JaxRuntimeError
 

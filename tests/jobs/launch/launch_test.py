@@ -15,7 +15,8 @@ from absl.testing import absltest, parameterized
 from launch_harness import PROGRAMS, LaunchTestCase, child_of
 
 from jax_cxl import launch
-from jax_cxl._launch import cores, environment
+from jax_cxl._commands.launch import cores
+from jax_cxl._job.launched import environment
 
 # The variables of a step of a Slurm job. The launcher must take precedence over them.
 _SLURM = {
@@ -203,7 +204,7 @@ class DistributedTest(LaunchTestCase):
 
     def test_comes_first_where_jax_was_imported_before(self):
         program = (
-            "import jax; from jax_cxl._launch import detect; detect.install();"
+            "import jax; from jax_cxl._commands.launch import detect; detect.install();"
             "from jax._src.clusters import ClusterEnv; print(ClusterEnv._cluster_types[0].name)"
         )
         shown = subprocess.run(

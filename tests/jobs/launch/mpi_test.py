@@ -17,7 +17,7 @@ import mpi_libraries
 from absl.testing import absltest, parameterized
 from jax._src.clusters.cluster import ClusterEnv
 
-from jax_cxl._launch import detect
+from jax_cxl._job.launched import detect
 
 _OPEN_MPI = {
     "OMPI_COMM_WORLD_SIZE": "4",

@@ -9,7 +9,7 @@ import time
 from absl.testing import absltest, parameterized
 from launch_harness import MARK, PROGRAMS, LaunchTestCase
 
-from jax_cxl._launch import output
+from jax_cxl._commands.launch import output
 
 
 class OutputTest(LaunchTestCase):

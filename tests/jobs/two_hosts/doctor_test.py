@@ -12,8 +12,8 @@ import jax
 import two_kernels
 from absl.testing import absltest, parameterized
 
-from jax_cxl._runtime import pool_uri
-from jax_cxl._status import dax_devices, doctor, gpu_writer, hosts_check, memory_check
+from jax_cxl._commands.status import dax_devices, doctor, gpu_writer, hosts_check, memory_check
+from jax_cxl._job.pool import pool_uri
 
 
 def _doctor(*arguments: str) -> subprocess.Popen[str]:

@@ -8,17 +8,20 @@ import job
 import two_kernels
 from absl.testing import absltest
 
-from jax_cxl._runtime import processes
+from jax_cxl._job import process_identity
 
 
 class IdentityTest(absltest.TestCase):
     def test_kernels_are_told_by_their_boot_id(self):
-        self.assertRegex(processes.boot_id(), r"[0-9a-f-]{36}")
-        here = {"boot_id": processes.boot_id(), "pid_namespace": processes.pid_namespace()}
-        self.assertTrue(processes.pid_means_the_same(here))
-        self.assertFalse(processes.pid_means_the_same(here | {"pid_namespace": 1}))
-        self.assertTrue(processes.on_this_kernel(here | {"pid_namespace": 1}))
-        self.assertFalse(processes.on_this_kernel(here | {"boot_id": "another"}))
+        self.assertRegex(process_identity.boot_id(), r"[0-9a-f-]{36}")
+        here = {
+            "boot_id": process_identity.boot_id(),
+            "pid_namespace": process_identity.pid_namespace(),
+        }
+        self.assertTrue(process_identity.pid_means_the_same(here))
+        self.assertFalse(process_identity.pid_means_the_same(here | {"pid_namespace": 1}))
+        self.assertTrue(process_identity.on_this_kernel(here | {"pid_namespace": 1}))
+        self.assertFalse(process_identity.on_this_kernel(here | {"boot_id": "another"}))
 
 
 @absltest.skipIf(two_kernels.missing(), two_kernels.missing())

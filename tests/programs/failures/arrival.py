@@ -12,7 +12,7 @@ import jax
 from absl import app, flags
 
 import jax_cxl
-from jax_cxl._runtime.meeting import arrival, meetings
+from jax_cxl._job.meeting import arrival, meetings
 
 _PROCESS = flags.DEFINE_integer("process", 0, "The number of this process.")
 _PORT = flags.DEFINE_integer("port", None, "Port of the coordination service.")

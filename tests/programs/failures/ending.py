@@ -12,7 +12,8 @@ import sum_of_ranks
 from absl import app, flags
 
 import jax_cxl
-from jax_cxl._runtime import platforms, pools
+from jax_cxl._job import platforms
+from jax_cxl._job.pool import pools
 
 
 def raise_exit() -> NoReturn:

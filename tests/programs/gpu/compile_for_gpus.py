@@ -27,9 +27,9 @@ import prefetch
 import speed
 from fuzz.early import absent_gpus
 
-from jax_cxl._levels import table
-from jax_cxl._primitives import rank_groups
-from jax_cxl._runtime import lifecycle, platforms
+from jax_cxl._job import lifecycle, platforms
+from jax_cxl._lowering.levels import table
+from jax_cxl._lowering.primitives import rank_groups
 from jax_cxl._takeover import hook
 from jax_cxl._takeover.world import World
 

@@ -27,7 +27,7 @@ from matrix import reference
 from matrix.levels import Model
 
 import jax_cxl
-from jax_cxl._levels import table
+from jax_cxl._lowering.levels import table
 
 _MESH = flags.DEFINE_list("mesh", ["2", "4"], "Shape of the mesh.")
 _ALL = flags.DEFINE_bool("all", False, "All cells, instead of every dtype and transformation once.")

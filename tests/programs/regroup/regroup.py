@@ -15,7 +15,7 @@ from absl import app, flags
 
 import jax_cxl
 from jax_cxl import _core
-from jax_cxl._runtime import pools
+from jax_cxl._job.pool import pools
 
 _VICTIMS = flags.DEFINE_list("victims", ["1"], "Processes that are lost, in this order.")
 _MOMENT = flags.DEFINE_enum(

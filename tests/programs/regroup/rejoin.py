@@ -9,7 +9,7 @@ import numpy as np
 from absl import app, flags
 
 import jax_cxl
-from jax_cxl._runtime import pools
+from jax_cxl._job.pool import pools
 
 _VICTIMS = flags.DEFINE_list("victims", ["0"], "Processes that are lost, all at once.")
 _ON_THE_WAY = flags.DEFINE_bool("on_the_way", False, "The first successor is lost before it joins.")

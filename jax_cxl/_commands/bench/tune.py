@@ -1,0 +1,294 @@
+"""`python -m jax_cxl tune`: finds the tuning table that is fastest on this machine."""
+
+import argparse
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+
+from jax_cxl._commands import option_types
+from jax_cxl._commands.bench import results_file
+from jax_cxl._job import configuration, tuning_table
+from jax_cxl._lowering.levels import table as levels_table
+from jax_cxl._lowering.primitives.native_enums import Op
+
+_DESCRIPTION = """\
+Measures collectives between ranks of this machine with different tuning tables, and writes the
+best table, for JAX_CXL_TUNING. This takes some minutes. Nothing else should run. With
+--platform=cuda it varies what GPUs do in pools with coherence=flush: the threads of the host that
+write back and drop cache lines, and the bytes that each takes at a time. With
+--devices-per-process it also finds the sizes from which collectives in levels are faster. For GPUs
+the pool is one with coherence=flush, unless JAX_CXL_POOL names another.
+
+It varies one value after another. Each candidate runs as a job of its own (python -m jax_cxl
+bench). All candidates run once in each turn, and the best turn of each operation and size counts.
+A candidate replaces the present value if the geometric mean of its times is smaller by more than
+3%."""
+
+_MARGIN = 0.03
+LEVELS = "levels"
+_LEVELS_SIZES = {
+    "cpu": "4KiB,64KiB,256KiB,1MiB,4MiB,16MiB,64MiB",
+    "cuda": "256KiB,1MiB,4MiB,16MiB,64MiB,256MiB",
+}
+_OPERATIONS = {
+    "psum": Op.ALL_REDUCE,
+    "psum_scatter": Op.REDUCE_SCATTER,
+    "all_gather": Op.ALL_GATHER,
+    "all_to_all": Op.ALL_TO_ALL,
+    "broadcast": Op.BROADCAST,
+}
+_POOL_OF_GPUS = "shm:?size=512MiB&coherence=flush"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Question:
+    """A value to vary, and the operations and sizes that depend on it."""
+
+    name: str
+    candidates: list[dict[str, int]]
+    ops: str
+    sizes: str
+
+
+def _questions(platform: str, ranks: int) -> list[_Question]:
+    kib, mib = 1 << 10, 1 << 20
+    if platform == "cuda":
+        ops, sizes = "all_gather,psum,broadcast", "1MiB,16MiB,256MiB"
+        most = max(len(os.sched_getaffinity(0)) // ranks - 1, 1)
+        threads = [number for number in (1, 2, 3, 4, 6, 8) if number <= most]
+        pieces = (64 * kib, 128 * kib, 256 * kib, 512 * kib)
+        return [
+            _Question("flush threads", [{"flush_threads": n} for n in threads], ops, sizes),
+            _Question("flush pieces", [{"flush_piece_bytes": n} for n in pieces], ops, sizes),
+        ]
+    slots = [(128 * kib, 8), (256 * kib, 8), (512 * kib, 4), (512 * kib, 8), (mib, 4)]
+    never = levels_table.NEVER
+    questions = [
+        _Question(
+            "slots",
+            [{"slot_bytes": size, "num_slots": number} for size, number in slots],
+            "psum,all_gather,all_to_all",
+            "256KiB,2MiB,16MiB",
+        ),
+        _Question(
+            "copies",
+            [{"past_caches_bytes": least} for least in (mib, 4 * mib, 8 * mib, 32 * mib, never)],
+            "psum,all_gather",
+            "2MiB,6MiB,12MiB,48MiB",
+        ),
+        _Question(
+            "inline limit",
+            [{"inline_bytes": most} for most in (kib, 4 * kib, 8 * kib, 16 * kib)],
+            "psum,all_gather",
+            "2KiB,8KiB,16KiB",
+        ),
+        # With two ranks all-reduce always reads its peer at once.
+        _Question(
+            "all-reduce algorithm",
+            [{"all_read_bytes": most} for most in (4 * kib, 16 * kib, 64 * kib, 256 * kib)],
+            "psum",
+            "8KiB,32KiB,128KiB",
+        ),
+    ]
+    return questions if ranks > 2 else questions[:-1]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns the status to exit with."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    parser = argparse.ArgumentParser(
+        prog="python -m jax_cxl tune",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "table", type=option_types.output_file, metavar="FILE", help="where to write the table"
+    )
+    parser.add_argument(
+        "--ranks",
+        type=option_types.whole_number(2),
+        default=2,
+        metavar="N",
+        help="number of ranks (default: 2)",
+    )
+    parser.add_argument(
+        "--turns",
+        type=option_types.whole_number(1),
+        default=3,
+        metavar="T",
+        help="how many times each candidate runs (default: 3)",
+    )
+    parser.add_argument(
+        "--platform", choices=("cpu", "cuda"), default="cpu", help="(default: %(default)s)"
+    )
+    parser.add_argument(
+        "--devices-per-process",
+        type=option_types.whole_number(2),
+        metavar="N",
+        help="devices of each process, for the levels (default: levels are not measured)",
+    )
+    parser.add_argument(
+        "--only",
+        metavar="NAME",
+        help="vary only this value: slots, copies, inline limit, all-reduce algorithm or levels;"
+        " with --platform=cuda, flush threads, flush pieces or levels",
+    )
+    options = parser.parse_args(arguments)
+    questions = _questions(options.platform, options.ranks)
+    with_levels = options.devices_per_process and options.only in (None, LEVELS)
+    if options.only == LEVELS and not with_levels:
+        parser.error("--only levels needs --devices-per-process")
+    if options.only:
+        questions = [question for question in questions if question.name == options.only]
+        if not questions and not with_levels:
+            parser.error(
+                f"with {options.ranks} ranks on {options.platform} no value to vary is called"
+                f" {options.only!r}"
+            )
+
+    best = tuning_table.table(tuning_table.load(configuration.from_environment().tuning))
+    measured: list[dict] = []
+    machine: dict = {}
+    for question in questions:
+        scores, machine = _answer(question, best, options)
+        for candidate, score in zip(question.candidates, scores, strict=True):
+            print(f"{question.name}: {_text(candidate)}: {score:.1f} us", flush=True)
+            measured.append({**candidate, "mean_us": round(score, 3)})
+        best |= _choose(question, scores, best)
+        print(f"{question.name}: {_text({k: best[k] for k in question.candidates[0]})}")
+    if with_levels:
+        rows, machine = _measure_levels(best, options)
+        measured += rows
+        limits = level_limits(rows, options.platform == "cuda")
+        best |= limits
+        print(f"{LEVELS}: {_text(limits)}")
+    found = {
+        "machine": machine,
+        "command": results_file.command_line("python -m jax_cxl tune", arguments),
+        "emulated": True,
+        "tuning": best,
+        "measured": measured,
+    }
+    results_file.write(options.table, found)
+    return 0
+
+
+def _answer(
+    question: _Question, tuned: dict[str, int], options: argparse.Namespace
+) -> tuple[list[float], dict]:
+    """Returns the geometric mean of the times of each candidate in microseconds, and the machine.
+
+    The best turn counts. On a shared machine the medians of one table differed by half from turn to
+    turn, which is more than the difference between two tables.
+    """
+    best: list[dict[tuple[str, int], float]] = [{} for _ in question.candidates]
+    machine: dict = {}
+    for _ in range(options.turns):
+        for candidate, times in zip(question.candidates, best, strict=True):
+            found = _bench(question, tuned | candidate, options)
+            machine = found["machine"]
+            for row in found["results"]:
+                measured = row["op"], row["bytes"]
+                median = row["time_us"]["median"]
+                times[measured] = min(median, times.get(measured, median))
+    return [math.exp(statistics.fmean(map(math.log, times.values()))) for times in best], machine
+
+
+def _bench(question: _Question, values: dict[str, int], options: argparse.Namespace) -> dict:
+    with tempfile.TemporaryDirectory(prefix="jax_cxl_tune_") as folder:
+        table, results = (pathlib.Path(folder) / name for name in ("table.json", "results.json"))
+        table.write_text(json.dumps({"tuning": values}))
+        command = [
+            *(sys.executable, "-m", "jax_cxl", "bench", "--ranks", str(options.ranks)),
+            *("--platform", options.platform),
+            *("--ops", question.ops, "--sizes", question.sizes, "--repeats", "3"),
+            *("--json", str(results)),
+        ]
+        done = subprocess.run(
+            command,
+            env={
+                **({"JAX_CXL_POOL": _POOL_OF_GPUS} if options.platform == "cuda" else {}),
+                **os.environ,
+                "JAX_CXL_TUNING": str(table),
+            },
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode != 0:
+            raise SystemExit(f"{shlex.join(command)} failed:\n{done.stderr}")
+        return json.loads(results.read_text())
+
+
+def _measure_levels(tuned: dict[str, int], options: argparse.Namespace) -> tuple[list[dict], dict]:
+    """Returns the times of collectives as one call and in levels, and the machine."""
+    with tempfile.TemporaryDirectory(prefix="jax_cxl_tune_") as folder:
+        file, results = (pathlib.Path(folder) / name for name in ("table.json", "results.json"))
+        file.write_text(json.dumps({"tuning": tuned}))
+        command = [
+            *(sys.executable, "-m", "jax_cxl.launch", "-n", str(options.ranks), "--no-prefix"),
+            *("--devices-per-process", str(options.devices_per_process)),
+            *(
+                "-m",
+                "jax_cxl._commands.bench.levels",
+                "--ways",
+                "flat,levels",
+                "--json",
+                str(results),
+            ),
+            *("--operations", ",".join(_OPERATIONS)),
+            *("--sizes", _LEVELS_SIZES[options.platform]),
+            *("--seconds", str(options.turns)),
+        ]
+        environment = {
+            **({"JAX_CXL_POOL": _POOL_OF_GPUS} if options.platform == "cuda" else {}),
+            **os.environ,
+            "JAX_PLATFORMS": options.platform,
+            # Several GPUs in a process need it: docs/cuda.md.
+            "CUDA_MODULE_LOADING": "EAGER",
+            "JAX_CXL_TUNING": str(file),
+        }
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise SystemExit(f"{shlex.join(command)} failed:\n{done.stderr}")
+        found = json.loads(results.read_text())
+        return found["results"], found["machine"]
+
+
+def level_limits(rows: list[dict], on_gpus: bool) -> dict[str, int]:
+    """Returns from how many bytes on each collective is faster in levels, by more than the margin.
+
+    Args:
+      rows: of jax_cxl/_commands/bench/levels.py.
+      on_gpus: whether the devices are GPUs.
+    """
+    found: dict[str, int] = {}
+    for name, op in _OPERATIONS.items():
+        flat, in_levels = (
+            {row["size"]: row[way]["us"] for row in rows if row["operation"] == name}
+            for way in ("flat", "levels")
+        )
+        found |= levels_table.limits(op, flat, in_levels, _MARGIN, on_gpus)
+    return found
+
+
+def _choose(question: _Question, scores: list[float], best: dict[str, int]) -> dict[str, int]:
+    """Returns the present candidate if it is about as fast as the fastest one, else the fastest."""
+    fastest = min(range(len(scores)), key=scores.__getitem__)
+    for candidate, score in zip(question.candidates, scores, strict=True):
+        present = all(best[name] == value for name, value in candidate.items())
+        if present and score <= scores[fastest] * (1 + _MARGIN):
+            return candidate
+    return question.candidates[fastest]
+
+
+def _text(values: dict[str, int]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())

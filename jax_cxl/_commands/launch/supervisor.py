@@ -1,0 +1,414 @@
+"""Starts the ranks of a job, passes on their output and ends them.
+
+The supervisor has one thread, because the kernel's parent-death signal belongs to the thread that
+starts a rank. It is a subreaper: processes that a rank leaves behind become its children, in any
+session. It returns when it has no children left.
+"""
+
+import dataclasses
+import errno
+import os
+import pathlib
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+
+from jax_cxl._commands.launch import cores, output
+from jax_cxl._commands.status import post_mortem
+from jax_cxl._job import processes
+from jax_cxl._job.launched import board, environment
+
+_POLL_SECONDS = 0.05  # While ending, how often to look again for descendants.
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A job to run.
+
+    Attributes:
+      kind: `rank.SCRIPT` or `rank.MODULE`.
+      name: the script's path or the module's name.
+      arguments: the script's arguments.
+      size: the number of ranks.
+      devices_per_process: see `environment.rank_environment`.
+      prefix: whether to mark each line with its rank.
+      grace: seconds between asking ranks to end and killing them.
+      restarts: how many times all ranks start again after one has failed.
+      go_on: whether the others continue when a rank fails.
+      restart_lost: how many times a rank that fails is restarted while the others continue.
+      post_mortem: the file for the recorders of the ranks, if a rank fails.
+      replace_collectives: whether XLA's collectives go through the pool.
+      bind_cores: whether each rank stays on cores of its own.
+    """
+
+    kind: str
+    name: str
+    arguments: tuple[str, ...]
+    size: int
+    devices_per_process: int | None
+    prefix: bool
+    grace: float
+    restarts: int
+    go_on: bool
+    restart_lost: int
+    post_mortem: pathlib.Path | None
+    replace_collectives: bool
+    bind_cores: bool
+
+    @property
+    def survives(self) -> bool:
+        """Whether the failure of a rank need not end the others."""
+        return self.go_on or self.restart_lost > 0
+
+
+def supervise(job: Job, launcher: int, signals: Iterable[signal.Signals]) -> int:
+    """Runs a job to its end.
+
+    Call it in a process of its own without threads, with `signals` blocked.
+
+    Args:
+      job: what to run.
+      launcher: the process id of the parent. The job ends when the parent dies.
+      signals: the signals that end the job.
+
+    Returns:
+      The status of the job: that of the first rank to fail, 128 plus the number of the signal
+      if one ended that rank or the job, otherwise 0.
+    """
+    return _Supervisor(job, launcher).run(signals)
+
+
+class _Supervisor:
+    """The state of a running job."""
+
+    def __init__(self, job: Job, launcher: int):
+        self._job = job
+        self._launcher = launcher
+        self._sinks = output.sinks()
+        self._sources: list[output.Source] = []
+        self._ranks: dict[int, int] = {}  # Process id to rank, of those that run.
+        self._coordinator: int | None = None  # Process id.
+        # Descriptor -> the socket for reports of a rank (environment.reports), and its process id.
+        self._reports: dict[int, tuple[socket.socket, int]] = {}
+        self._restarts = 0
+        self._stopped = False  # Whether a signal, not the end of a rank, has ended the job.
+        self._reset()
+
+    def _reset(self) -> None:
+        """Prepares for a start of all ranks."""
+        self._status = 0
+        self._succeeded = False  # Whether a rank has ended with status 0.
+        self._killed = False  # Whether a signal has ended a rank.
+        self._ending = False
+        self._kill_at: float | None = None
+        # Process id of a rank that fails while the others continue -> its status, when to kill it.
+        self._failing: dict[int, tuple[int, float]] = {}
+        self._childless = False
+        self._pool = post_mortem.HeldPool()
+        self._board = board.Board.new(self._job.size)
+
+    def run(self, signals: Iterable[signal.Signals]) -> int:
+        """Runs the job; see `supervise`."""
+        receiver, sender = socket.socketpair()
+        receiver.setblocking(False)
+        sender.setblocking(False)
+        # Signal numbers come through the socket, so that poll() returns and no signal is missed.
+        signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+        for handled in (*signals, signal.SIGCHLD):
+            signal.signal(handled, lambda *_: None)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+        processes.become_subreaper()
+        processes.die_with(self._launcher, signal.SIGTERM)
+        self._receiver = receiver
+        self._attempt()
+        while self._status and not self._stopped and self._restarts < self._job.restarts:
+            self._restarts += 1
+            self._board.close()
+            self._reset()
+            count = f"{self._restarts} of {self._job.restarts}"
+            self._say(f"restart {count}")
+            self._attempt()
+        return self._status
+
+    def _attempt(self) -> None:
+        """Starts all ranks and waits for their end."""
+        # Reserve the port, so that no other process takes it before the coordination service
+        # listens on it. The service shares the port by SO_REUSEPORT.
+        with socket.socket() as reservation:
+            reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            reservation.bind(("127.0.0.1", 0))
+            self._port = reservation.getsockname()[1]
+            self._start()
+            while not self._finished():
+                self._handle(self._timeout())
+        if self._killed:
+            self._pool.remove_leftovers()
+        if self._status and not self._stopped:
+            self._pool.report(self._job.post_mortem)
+
+    def _start(self) -> None:
+        """Starts the coordination service, if needed, and the ranks."""
+        try:
+            if self._job.survives:
+                self._start_coordinator()
+            for number in range(self._job.size):
+                # Handle signals, output and ended ranks while the other ranks start.
+                if number > 0:
+                    self._handle(0)
+                if self._ending:
+                    break
+                self._start_rank(number)
+        except OSError as error:
+            self._status = 1
+            self._end(signal.SIGTERM, f"cannot start all ranks: {error}{_remedy(error)}")
+
+    def _start_coordinator(self) -> None:
+        """Starts the coordination service in a process of its own."""
+        command = [sys.executable, "-m", "jax_cxl._commands.launch.coordinator", str(os.getpid())]
+        child = subprocess.Popen(
+            [*command, str(self._port), str(self._job.size)],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self._coordinator = child.pid
+        child.returncode = 0
+
+    def _start_rank(self, number: int) -> None:
+        """Starts a rank."""
+        job = self._job
+        available = os.sched_getaffinity(0)
+        bound = cores.share(available, number, job.size) if job.bind_cores else ()
+        # A single rank uses the streams of the launcher, as its lines need no prefix.
+        piped = job.size > 1
+        report, reporter = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        report.setblocking(False)
+        command = [sys.executable, "-m", "jax_cxl._commands.launch.rank", str(os.getpid())]
+        try:
+            child = subprocess.Popen(
+                [
+                    *(*command, str(reporter.fileno()), str(self._board.fd)),
+                    *(job.kind, job.name, *job.arguments),
+                ],
+                env=environment.rank_environment(
+                    os.environ,
+                    rank=number,
+                    size=job.size,
+                    port=self._port,
+                    restarts=self._restarts,
+                    go_on=job.survives,
+                    restart_lost=job.restart_lost > 0,
+                    devices_per_process=job.devices_per_process,
+                    replace_collectives=job.replace_collectives,
+                    cores=bound,
+                ),
+                stdin=None if number == 0 else subprocess.DEVNULL,
+                stdout=subprocess.PIPE if piped else None,
+                stderr=subprocess.PIPE if piped else None,
+                pass_fds=[reporter.fileno(), self._board.fd],
+                # Each rank gets a process group of its own, so that Ctrl-C of the terminal reaches
+                # the launcher only. All ranks stay in one session: Linux divides a core between
+                # sessions, and a thread that yields gives the core only to threads of its session.
+                process_group=0,
+            )
+        finally:
+            reporter.close()
+        self._ranks[child.pid] = number
+        self._reports[report.fileno()] = report, child.pid
+        for stream, sink in zip((child.stdout, child.stderr), self._sinks, strict=True):
+            if stream is None:
+                continue
+            mark = output.prefix(number, sink) if job.prefix else b""
+            # Keep the descriptor without the file object, which would buffer.
+            fd = os.dup(stream.fileno())
+            stream.close()
+            self._sources.append(output.Source(fd, sink, mark, live=number == 0))
+        # This process waits for all its children itself, so Popen must not wait for this one.
+        child.returncode = 0
+
+    def _finished(self) -> bool:
+        """Returns whether all processes have ended and all output has been written."""
+        if not self._childless:
+            return False
+        if self._stopped and self._killing():
+            return True  # A signal has stopped the job: do not wait until its output has been read.
+        return not self._sources and not any(sink.pending for sink in self._sinks)
+
+    def _handle(self, timeout: float | None) -> None:
+        """Handles what happens within `timeout` milliseconds."""
+        self._poll(timeout)
+        for number in _received(self._receiver):
+            self._on_signal(number)
+        self._reap()
+        self._kill_when_due()
+
+    def _poll(self, timeout: float | None) -> None:
+        """Waits for signals, reports and output, and passes on output."""
+        poller = select.poll()
+        poller.register(self._receiver, select.POLLIN)
+        sources = {source.fd: source for source in self._sources if not source.sink.full}
+        for fd in (*sources, *self._reports):
+            poller.register(fd, select.POLLIN)
+        sinks = {sink.fd: sink for sink in self._sinks if sink.pending}
+        for fd in sinks:
+            poller.register(fd, select.POLLOUT)
+        ready = poller.poll(timeout)
+        for fd, _ in ready:
+            if fd in sources:
+                sources[fd].read()
+            elif fd in sinks:
+                sinks[fd].write()
+            elif fd in self._reports:
+                self._on_report(fd)
+        for source in self._sources:
+            # If nobody reads the output of a rank, the rank gets a broken pipe.
+            if source.sink.broken:
+                source.close()
+        self._sources = [source for source in self._sources if not source.closed]
+
+    def _timeout(self) -> float | None:
+        """Returns the milliseconds that poll() may wait."""
+        times = [at for _, at in self._failing.values()]
+        if self._kill_at is not None:
+            times.append(self._kill_at)
+        if not times:
+            return None
+        left = min(times) - time.monotonic()
+        return 1000 * max(left, _POLL_SECONDS)
+
+    def _on_signal(self, number: int) -> None:
+        """Ends the job on a signal to the launcher. A second signal kills it at once."""
+        if number == signal.SIGCHLD:
+            return
+        received = signal.Signals(number)
+        self._stopped = True
+        if os.getppid() != self._launcher:
+            # The launcher was killed, so kill the ranks too.
+            self._status = 128 + signal.SIGKILL
+            self._ending = True
+            self._kill_at = time.monotonic()
+        elif self._ending:
+            self._kill_at = time.monotonic()
+        else:
+            self._status = 128 + received
+            self._end(received, f"{received.name}: ending all ranks")
+
+    def _reap(self) -> None:
+        """Handles the status of every child that has ended."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self._childless = True
+                return
+            if pid == 0:
+                break
+            number = self._ranks.pop(pid, None)
+            code = os.waitstatus_to_exitcode(status)
+            self._killed |= number is not None and code < 0
+            if pid in self._failing:
+                reported, _ = self._failing.pop(pid)
+                code = reported if code == -signal.SIGKILL else code
+            if number is not None and not self._ending:
+                self._on_exit(number, code)
+            if pid == self._coordinator:
+                self._coordinator = None
+                if self._ranks and not self._ending:
+                    self._status = 1
+                    self._end(signal.SIGTERM, "the coordination service failed; ending all ranks")
+        if not self._ranks and self._coordinator is not None:
+            # End the service after the ranks, because JAX aborts ranks whose service has ended.
+            processes.send({self._coordinator}, signal.SIGKILL)
+        if not self._ranks and not self._ending:
+            # Processes that the ranks have started in the background end with them.
+            self._end(signal.SIGTERM, None)
+
+    def _on_report(self, fd: int) -> None:
+        """Reads a report: a rank has a pool, is about to fail, or has closed the socket."""
+        reports, pid = self._reports[fd]
+        report, files, _, _ = socket.recv_fds(reports, environment.POOL.size, 1)
+        for file in files:
+            self._pool.hold(file, environment.POOL.unpack(report)[1])
+            os.close(file)
+        if report[:1] == b"\0":
+            return
+        del self._reports[fd]
+        reports.close()
+        if report:
+            self._reap()  # First handle ranks that ended before this rank failed.
+        # If the rank has ended meanwhile, its exit status has been handled.
+        if report and not self._ending and pid in self._ranks:
+            if self._job.survives:
+                self._failing[pid] = report[0], time.monotonic() + self._job.grace
+            else:
+                self._on_failure(self._ranks[pid], report[0], spare=pid)
+
+    def _on_exit(self, number: int, code: int) -> None:
+        """Handles the end of a rank: restarts it, lets the others continue, or ends the job."""
+        self._board.note_end(number, code)
+        self._succeeded |= code == 0
+        if code == 0:
+            return
+        if self._restarts < self._job.restart_lost and not self._succeeded:
+            self._restarts += 1
+            count = f"{self._restarts} of {self._job.restart_lost}"
+            self._say(f"rank {number} {_how(code)}; restart {count}")
+            self._start_rank(number)
+        elif self._job.go_on and (self._ranks or self._succeeded):
+            self._say(f"rank {number} {_how(code)}; the others go on")
+        else:
+            self._on_failure(number, code)
+
+    def _on_failure(self, number: int, code: int, spare: int | None = None) -> None:
+        """Ends the job after the failure of a rank. The process `spare` gets no signal."""
+        self._status = 128 - code if code < 0 else code
+        others = "; ending the others" if self._ranks.keys() - {spare} else ""
+        self._end(signal.SIGTERM, f"rank {number} {_how(code)}{others}", spare)
+
+    def _end(self, number: signal.Signals, message: str | None, spare: int | None = None) -> None:
+        """Asks all processes to end. After the grace period they are killed."""
+        self._ending = True
+        self._kill_at = time.monotonic() + self._job.grace
+        if message is not None:
+            self._say(message)
+        processes.send(processes.descendants() - {spare}, number)
+
+    def _say(self, message: str) -> None:
+        self._sinks[1].line(f"jax_cxl.launch: {message}\n".encode())
+
+    def _killing(self) -> bool:
+        return self._kill_at is not None and time.monotonic() >= self._kill_at
+
+    def _kill_when_due(self) -> None:
+        """Kills the remaining processes when the grace period is over."""
+        if self._killing() and not self._childless:
+            processes.send(processes.descendants(), signal.SIGKILL)
+        now = time.monotonic()
+        processes.send({pid for pid, (_, at) in self._failing.items() if now >= at}, signal.SIGKILL)
+
+
+def _received(receiver: socket.socket) -> bytes:
+    """Returns the numbers of the received signals."""
+    try:
+        return receiver.recv(4096)
+    except BlockingIOError:
+        return b""
+
+
+def _how(code: int) -> str:
+    """Says how a rank with this exit code failed."""
+    return f"was killed by {_signal_name(-code)}" if code < 0 else f"failed with status {code}"
+
+
+def _remedy(error: OSError) -> str:
+    return "; raise the limit on open files (ulimit -n)" if error.errno == errno.EMFILE else ""
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"  # Real-time signals have no names.

@@ -1,0 +1,244 @@
+"""Finds which rank of a job the others wait for, from the flight recorders."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jax_cxl import _core
+from jax_cxl._job import lateness, process_identity
+
+# A rank has a heartbeat every 0.1 s. A process without a heartbeat for this time does not run.
+_SILENCE_SECONDS = 0.5
+# How long to watch the heartbeats of ranks on other hosts.
+_WATCH_SECONDS = 0.6
+
+# The recorder of a rank holds at most this many calls.
+ALL_CALLS = 4096
+
+
+@dataclasses.dataclass
+class Rank:
+    """The state of a rank when the pool was read.
+
+    Attributes:
+      record: its record from `_core.JobRecord.rank`.
+      state: "running", "stopped", "gone", or "unknown" for a process of another host without a
+        heartbeat while this process watched.
+      stuck: its oldest call that failed or has not finished; None if there is none.
+      waits_for: the ranks for which this call waits, as far as is known.
+      silent: seconds since its last heartbeat, as far as that is known. Clocks of different hosts
+        are never compared.
+      late: how late it came to calls, if it shares calls with other ranks.
+    """
+
+    record: dict[str, Any]
+    state: str
+    stuck: dict[str, Any] | None = None
+    waits_for: list[int] = dataclasses.field(default_factory=list)
+    silent: float = 0.0
+    late: lateness.Lateness | None = None
+
+    @property
+    def number(self) -> int:
+        return self.record["rank"]
+
+    @property
+    def name(self) -> str:
+        return f"rank {self.number} (pid {self.record['pid']} on host {self.record['host']})"
+
+    @property
+    def last_call(self) -> dict[str, Any] | None:
+        calls = self.record["calls"]
+        return self.stuck or (calls[-1] if calls else None)
+
+    def seconds_since(self, moment: float) -> float:
+        """Returns how long ago a moment of this rank's records was.
+
+        The moment and the last heartbeat are measured by the same clock of the rank's host.
+        """
+        passed = self.silent
+        if process_identity.on_this_kernel(self.record):
+            passed = time.monotonic() - self.record["last_sign_of_life_steady"]
+        return max(self.record["last_sign_of_life"] - moment + passed, 0.0)
+
+    @property
+    def down(self) -> bool:
+        return self.state in ("stopped", "gone") or self.silent > _SILENCE_SECONDS
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A job, and the ranks that keep it from continuing.
+
+    Attributes:
+      ranks: all ranks, by number.
+      culprits: ranks for which others wait, and a text about each. Empty if nothing is wrong, or if
+        the ranks wait for each other in a cycle.
+    """
+
+    ranks: Sequence[Rank]
+    culprits: dict[int, str]
+
+
+def watch(copy: Callable[[], "_core.JobRecord"], calls: int = ALL_CALLS) -> Job:
+    """Reads a job, which may run on several hosts.
+
+    Args:
+      copy: copies the pool.
+      calls: how many of the last calls of each rank to read.
+    """
+    first = copy()
+    others = [
+        rank
+        for rank in range(first.world_size)
+        if not process_identity.on_this_kernel(first.rank(rank, 0))
+    ]
+    if not others:
+        return read(first, calls)
+    time.sleep(_WATCH_SECONDS)
+    second = copy()
+    beaten = {
+        rank: second.rank(rank, 0)["heartbeat"] - first.rank(rank, 0)["heartbeat"]
+        for rank in others
+    }
+    return read(second, calls, beaten)
+
+
+def read(
+    job_record: "_core.JobRecord", calls: int = ALL_CALLS, beaten: Mapping[int, int] | None = None
+) -> Job:
+    """Reads a job from a copy of its pool.
+
+    Args:
+      job_record: the copy.
+      calls: how many of the last calls of each rank to read.
+      beaten: number of heartbeats of ranks on other hosts in `_WATCH_SECONDS`.
+    """
+    records = [job_record.rank(rank, calls) for rank in range(job_record.world_size)]
+    return analyse([Rank(record, process_state(record)) for record in records], beaten)
+
+
+def process_state(record: dict[str, Any]) -> str:
+    """Returns the state of a rank's process: see `Rank.state`."""
+    if not record["registered"]:
+        return "unknown"
+    if not process_identity.pid_means_the_same(record):
+        return "unknown"
+    try:
+        with open(f"/proc/{record['pid']}/stat", "rb") as file:
+            # pid (name) state ...; the name may hold spaces and parentheses.
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return "gone"
+    if int(fields[19]) != record["process_start"] or fields[0] in (b"Z", b"X"):
+        return "gone"
+    return "stopped" if fields[0] in (b"T", b"t") else "running"
+
+
+def _measure_silence(ranks: list[Rank], beaten: Mapping[int, int] | None) -> None:
+    latest: dict[str, float] = {}
+    for rank in ranks:
+        host, sign = rank.record["boot_id"], rank.record["last_sign_of_life_steady"]
+        latest[host] = max(latest.get(host, sign), sign)
+    for rank in ranks:
+        rank.silent = latest[rank.record["boot_id"]] - rank.record["last_sign_of_life_steady"]
+        if beaten and rank.state == "unknown" and beaten.get(rank.number, 0) > 0:
+            rank.state = "running"
+        # If no rank has a heartbeat, the job is over, and its pool does not change any more.
+        if beaten and any(beaten.values()) and beaten.get(rank.number) == 0:
+            rank.silent = max(rank.silent, _WATCH_SECONDS)
+
+
+def analyse(ranks: list[Rank], beaten: Mapping[int, int] | None = None) -> Job:
+    """Finds the ranks that each rank waits for, and the ranks at the end of these chains."""
+    _measure_silence(ranks, beaten)
+    for rank in ranks:
+        # A rank is stuck in its first call that failed or did not finish.
+        unfinished = [
+            call for call in rank.record["calls"] if not call["finished"] or call["code"] != "OK"
+        ]
+        rank.stuck = unfinished[0] if unfinished else None
+    started = [
+        {(call["group"], call["identity"]) for call in rank.record["calls"]} for rank in ranks
+    ]
+    for late in lateness.of_ranks([rank.record for rank in ranks]):
+        ranks[late.rank].late = late
+    for rank in ranks:
+        if rank.stuck is not None:
+            rank.waits_for = _waits_for(rank, rank.stuck, started)
+    return Job(ranks, _culprits(ranks))
+
+
+def _waits_for(rank: Rank, call: dict[str, Any], started: list[set[tuple[int, int]]]) -> list[int]:
+    members = rank.record["groups"].get(call["group"], [])
+    if not call["started"]:
+        missing = [m for m in members if (call["group"], call["identity"]) not in started[m]]
+        if missing:
+            return missing
+    waits_for = call["waiting_for"]
+    return [waits_for] if 0 <= waits_for < len(started) and waits_for != rank.number else []
+
+
+def _culprits(ranks: list[Rank]) -> dict[int, str]:
+    waiting = [rank for rank in ranks if rank.stuck is not None]
+    gave_up = {rank.number for rank in ranks if rank.record["gave_up"]}
+    culprits: dict[int, str] = {}
+    for rank in waiting:
+        for end in _ends(ranks, rank, {rank.number}, gave_up):
+            culprits[end.number] = _why(end)
+    # A rank that gave up has an error about another rank, which may have ended without an error.
+    for rank in ranks:
+        if gave_up and rank.number not in gave_up and rank.state == "gone" and rank.stuck:
+            culprits[rank.number] = _why(rank)
+    return culprits
+
+
+def _ends(ranks: list[Rank], rank: Rank, seen: set[int], gave_up: set[int]) -> list[Rank]:
+    """Returns the ranks at the ends of the chains of waits that start at `rank`."""
+    ends = []
+    for number in rank.waits_for:
+        if number in seen:
+            continue
+        other = ranks[number]
+        seen.add(number)
+        fell = other.down and number not in gave_up and not _all_gone(ranks)
+        if fell or other.silent > _SILENCE_SECONDS or other.stuck is None:
+            ends.append(other)
+        else:
+            ends.extend(_ends(ranks, other, seen, gave_up))
+    return ends
+
+
+def _all_gone(ranks: list[Rank]) -> bool:
+    return all(rank.state == "gone" for rank in ranks)
+
+
+def _why(rank: Rank) -> str:
+    """Returns the text about a rank that others wait for."""
+    state = {"gone": "is gone", "stopped": "is stopped"}.get(rank.state, "is in no collective")
+    if rank.state in ("running", "unknown") and rank.silent > _SILENCE_SECONDS:
+        state = f"has given no sign of life for {rank.silent:.1f} s"
+    call = rank.last_call
+    if call is None:
+        return f"{rank.name} {state}; it had not called any collective"
+    did = "it was in" if rank.stuck else "it had finished"
+    return f"{rank.name} {state}; {did} its call {call['number']}, {described(call)}"
+
+
+def described(call: dict[str, Any]) -> str:
+    """Returns a description of a call, with its line in the user's program if that is known."""
+    return f"{call['what']} at {call['site']}" if call["site"] else call["what"]
+
+
+def sentences(job: Job) -> list[str]:
+    """Returns a sentence for each rank that waits, and one for each culprit."""
+    lines = []
+    for rank in job.ranks:
+        if rank.stuck is None:
+            continue
+        others = ", ".join(job.ranks[number].name for number in rank.waits_for)
+        what = f"call {rank.stuck['number']}, {described(rank.stuck)}"
+        lines.append(f"{rank.name} was in {what}" + (f", and waited for {others}" * bool(others)))
+    lines += [f"culprit: {why}" for why in job.culprits.values()]
+    return lines

@@ -1,0 +1,328 @@
+"""The command line of `python -m jax_cxl doctor`."""
+
+import argparse
+import ctypes
+import importlib.metadata
+import mmap
+import os
+import pathlib
+import resource
+from collections.abc import Callable, Iterator, Sequence
+
+from jax_cxl._commands import option_types
+from jax_cxl._commands.status import dax_devices, hosts_check, memory_check, topology
+from jax_cxl._commands.status.finding import Finding
+from jax_cxl._job import configuration
+from jax_cxl._job.pool import pool_uri
+
+_DESCRIPTION = """\
+Checks whether this machine can run jax_cxl, and says what to do if it cannot."""
+
+# The oldest version with which the tests run.
+_OLDEST_JAX = (0, 10, 2)
+_MIB = 1 << 20
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command; returns 1 if there is a problem, else 0."""
+    parser = argparse.ArgumentParser(prog="python -m jax_cxl doctor", description=_DESCRIPTION)
+    parser.add_argument(
+        "--ranks",
+        type=option_types.whole_number(1),
+        default=2,
+        metavar="N",
+        help="ranks on this machine (default: 2)",
+    )
+    parser.add_argument(
+        "--device",
+        metavar="URI",
+        help="measure the memory of a pool instead, such as"
+        " dax:/dev/dax0.0?offset=2MiB&size=64MiB; it is OVERWRITTEN, unless a job uses it",
+    )
+    parser.add_argument(
+        "--with",
+        dest="partner",
+        metavar="HOST:PORT",
+        help="check --device between two hosts: run it on one host with --with :PORT, and on the"
+        " other host with --with HOST:PORT, the first host's name",
+    )
+    options = parser.parse_args(arguments)
+    if options.partner is not None and options.device is None:
+        parser.error("--with needs --device")
+    status = 0
+    try:
+        for finding in _findings(options):
+            print(f"{finding.level:8}{finding.text}", flush=True)
+            status |= finding.level == "problem"
+    except ValueError as error:
+        parser.error(str(error))
+    return status
+
+
+def _findings(options: argparse.Namespace) -> Iterator[Finding]:
+    if options.partner is not None:
+        yield from hosts_check.check_between_hosts(options.device, options.partner)
+    elif options.device is not None:
+        yield from memory_check.check_device(options.device)
+    else:
+        for check in _CHECKS:
+            yield from check(max(options.ranks, 1))
+
+
+def check_jax(ranks: int) -> Iterator[Finding]:
+    """The versions of JAX and its library."""
+    for package in ("jax", "jaxlib"):
+        try:
+            version = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding("problem", f"{package} is not installed: pip install 'jax>=0.10.2'")
+            continue
+        numbers = tuple(int(part) for part in version.split(".")[:3] if part.isdecimal())
+        if numbers < _OLDEST_JAX:
+            yield Finding("problem", f"{package} {version} is too old: pip install 'jax>=0.10.2'")
+        else:
+            yield Finding("ok", f"{package} {version}")
+
+
+def check_pool(ranks: int) -> Iterator[Finding]:
+    """The pool of `JAX_CXL_POOL`, or the default one."""
+    uri = os.environ.get("JAX_CXL_POOL")
+    name = f"JAX_CXL_POOL={uri}" if uri else f"the default pool of {ranks} ranks"
+    try:
+        spec = pool_uri.parse(uri, ranks)
+        configuration.from_environment()
+    except ValueError as error:
+        yield Finding("problem", str(error))
+        return
+    if spec.kind == "shm":
+        yield _space("/dev/shm", spec.offset + spec.bytes, name)
+    for path in spec.paths if spec.kind != "shm" else ():
+        yield _path(path, spec, name, ranks)
+
+
+def _space(folder: str, needed: int, name: str) -> Finding:
+    """Compares what a pool takes with what is free in a file system."""
+    space = os.statvfs(folder)
+    free, total = space.f_bavail * space.f_frsize, space.f_blocks * space.f_frsize
+    text = (
+        f"{folder}: {free / _MIB:.0f} of {total / _MIB:.0f} MiB are free,"
+        f" {name} takes {needed / _MIB:.0f} MiB"
+    )
+    if free >= needed or total == 0:  # A tmpfs without a limit has no blocks.
+        return Finding("ok", text)
+    if folder != "/dev/shm":
+        return Finding("problem", f"{text}: choose a smaller size=, or another folder")
+    return Finding(
+        "problem",
+        f"{text}: run python -m jax_cxl clean, enlarge it (mount -o remount,size=..., in a"
+        " container --shm-size=...), or choose a smaller pool (JAX_CXL_POOL=shm:?size=...)",
+    )
+
+
+def _path(path: str, spec: pool_uri.PoolSpec, name: str, ranks: int) -> Finding:
+    """Looks at a path of a pool in a file or on a dax device."""
+    folder = os.path.dirname(path)
+    if not os.path.exists(path) and spec.kind == "dax":
+        return Finding("problem", f"{name}: there is no {path}; the dax devices are listed below")
+    if not os.path.exists(path):
+        if not os.path.isdir(folder):
+            return Finding("problem", f"{name}: there is no folder {folder}: create it")
+        if not os.access(folder, os.W_OK):
+            return Finding("problem", f"{name}: you may not write into {folder}")
+        new = spec.bytes or pool_uri.automatic_bytes(ranks, spec.devices_per_path)
+        return _space(folder, spec.offset + new, name)
+    if not os.access(path, os.R_OK | os.W_OK):
+        return Finding("problem", f"{name}: you may not read and write {path}: ask for the rights")
+    size = _device_bytes(path) if spec.kind == "dax" else os.stat(path).st_size
+    if size is not None and size < spec.offset + spec.bytes:
+        return Finding(
+            "problem",
+            f"{name}: {path} has {size / _MIB:.0f} MiB, which is less than offset and size"
+            f" together, {(spec.offset + spec.bytes) / _MIB:.0f} MiB",
+        )
+    return Finding("ok", f"{name}: {path} can be opened")
+
+
+def _device_bytes(path: str) -> int | None:
+    """Returns the size of a dax device, None if sysfs does not have it."""
+    try:
+        return int(pathlib.Path("/sys/bus/dax/devices", os.path.basename(path), "size").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def check_memlock(ranks: int) -> Iterator[Finding]:
+    """The limit on locked memory: GPUs pin the pool."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    needed = pool_uri.automatic_bytes(ranks)
+    if limit == resource.RLIM_INFINITY or limit >= needed:
+        yield Finding("ok", "memlock: enough")
+    else:
+        yield Finding(
+            "note",
+            f"memlock: {limit / 1024:.0f} KiB; pinning a pool for GPUs may fail:"
+            " ulimit -l unlimited, in a container --ulimit memlock=-1",
+        )
+
+
+def check_flush(ranks: int) -> Iterator[Finding]:
+    """The instructions of the processor that flush cache lines."""
+    flags: set[str] = set()
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("flags"):
+            flags.update(line.partition(":")[2].split())
+            break
+    found = [name for name in ("clwb", "clflushopt", "clflush") if name in flags]
+    if found:
+        yield Finding("ok", f"cache flushes: {', '.join(found)} (coherence=flush uses {found[0]})")
+    else:
+        yield Finding("note", "cache flushes: none, so this machine cannot use coherence=flush")
+
+
+def check_dax(ranks: int, sysfs: pathlib.Path = pathlib.Path("/sys")) -> Iterator[Finding]:
+    """CXL memory as devdax, and as NUMA nodes, which jax_cxl cannot use."""
+    found = dax_devices.devices(sysfs)
+    if not found:
+        yield Finding(
+            "note",
+            "dax: no device, so no CXL memory as devdax (cxl list -BDMRu and daxctl list show what"
+            " there is; cxl create-region and daxctl reconfigure-device --mode=devdax make one)",
+        )
+    for device in found:
+        path = f"/dev/{device.name}"
+        if device.size is None or device.align is None:
+            yield Finding("note", f"dax: sysfs does not have the size of {device.name}")
+            continue
+        text = f"dax: {path}, {device.size / _MIB:.0f} MiB, alignment {device.align / _MIB:g} MiB"
+        if device.driver == "kmem":
+            yield Finding(
+                "problem",
+                f"{text}: the kernel uses it as memory of NUMA node {device.node} (mode"
+                " system-ram), where other hosts would destroy its data. As root: daxctl"
+                f" offline-memory {device.name} && daxctl reconfigure-device --mode=devdax --force"
+                f" {device.name}",
+            )
+        elif not os.path.exists(path):
+            yield Finding("note", f"{text}: there is no such file (daxctl list shows its mode)")
+        elif os.access(path, os.R_OK | os.W_OK):
+            yield Finding("ok", text)
+        else:
+            yield Finding("problem", f"{text}: you may not open it; ask for rights on {path}")
+    for node in dax_devices.memory_nodes(sysfs):
+        if node.dax:
+            continue  # Its device has been named.
+        yield Finding(
+            "note",
+            f"dax: NUMA node {node.number} has {node.size / _MIB:.0f} MiB and no processors. If"
+            " that is CXL memory, the kernel took it at boot: boot without efi=nosoftreserve, and"
+            " with memhp_default_state=offline; then daxctl reconfigure-device --mode=devdax"
+            " --force daxX.Y",
+        )
+
+
+def check_topology(ranks: int, sysfs: pathlib.Path = pathlib.Path("/sys")) -> Iterator[Finding]:
+    """Which GPUs, CXL links and pool devices are near which socket, and each other."""
+    gpus, links = topology.gpus(sysfs), topology.cxl_links(sysfs)
+    things = [(f"GPU {gpu.address}", gpu.node) for gpu in gpus]
+    things += [(f"CXL link {link.address}", link.node) for link in links]
+    things += [(f"/dev/{device.name}", device.near) for device in dax_devices.devices(sysfs)]
+    if not things:
+        yield Finding("note", "topology: no GPU, CXL link or dax device to place")
+        return
+    for socket in topology.sockets(sysfs):
+        near = [name for name, node in things if node == socket.node]
+        yield Finding(
+            "ok",
+            f"topology: NUMA node {socket.node}, processors {socket.processors}:"
+            f" {', '.join(near) or 'nothing near it'}",
+        )
+    unknown = [name for name, node in things if node < 0]
+    if unknown:
+        yield Finding(
+            "note",
+            f"topology: not known for {', '.join(unknown)}: sysfs names no NUMA node, as on"
+            " machines of one socket and in virtual machines",
+        )
+    for gpu in gpus:
+        where, near_links = topology.nearest(gpu, links)
+        if near_links:
+            names = ", ".join(link.address for link in near_links)
+            yield Finding("ok", f"topology: GPU {gpu.address} has CXL link {names} {where}")
+
+
+def check_gpu(ranks: int) -> Iterator[Finding]:
+    """The NVIDIA driver, and whether it can pin memory of /dev/shm."""
+    version = pathlib.Path("/proc/driver/nvidia/version")
+    if not version.exists():
+        yield Finding("note", "GPU: no NVIDIA driver, ranks run on CPUs")
+        return
+    yield Finding("ok", f"GPU: {version.read_text().splitlines()[0].strip()}")
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        yield Finding("problem", "GPU: libcuda.so.1 is missing: install the driver's libraries")
+        return
+    yield _register(cuda)
+
+
+def _register(cuda: ctypes.CDLL) -> Finding:
+    """Tries to pin a page of shared memory."""
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    for step in (
+        lambda: cuda.cuInit(0),
+        lambda: cuda.cuDeviceGet(ctypes.byref(device), 0),
+        lambda: cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device),
+        lambda: cuda.cuCtxSetCurrent(context),
+    ):
+        if (code := step()) != 0:
+            return Finding("problem", f"GPU: CUDA does not start (error {code}): see nvidia-smi")
+
+    fd = os.memfd_create("jax_cxl doctor")
+    try:
+        os.ftruncate(fd, mmap.PAGESIZE)
+        with mmap.mmap(fd, mmap.PAGESIZE) as memory:
+            view = (ctypes.c_char * mmap.PAGESIZE).from_buffer(memory)
+            address = ctypes.c_void_p(ctypes.addressof(view))
+            code = cuda.cuMemHostRegister_v2(address, ctypes.c_size_t(mmap.PAGESIZE), 0)
+            if code == 0:
+                cuda.cuMemHostUnregister(address)
+            del view
+    finally:
+        os.close(fd)
+        cuda.cuDevicePrimaryCtxRelease_v2(device)
+    if code == 0:
+        return Finding("ok", "GPU: shared memory can be registered with CUDA")
+    return Finding(
+        "problem",
+        f"GPU: shared memory cannot be registered with CUDA (error {code}): raise memlock"
+        " (ulimit -l unlimited)",
+    )
+
+
+def check_processes(ranks: int) -> Iterator[Finding]:
+    """Whether a process sees the end of another process at once."""
+    try:
+        os.close(os.pidfd_open(os.getppid() or os.getpid()))
+    except OSError as error:
+        yield Finding(
+            "note",
+            f"processes: pidfd_open fails ({error.strerror}); the end of a rank is noticed by its"
+            " heartbeat, after JAX_CXL_HEARTBEAT_TIMEOUT",
+        )
+    else:
+        yield Finding("ok", "processes: the end of a rank on this host is seen at once")
+    cores = len(os.sched_getaffinity(0))
+    if cores < ranks:
+        yield Finding("note", f"processes: {ranks} ranks share {cores} cores")
+
+
+_CHECKS: tuple[Callable[[int], Iterator[Finding]], ...] = (
+    check_jax,
+    check_pool,
+    check_memlock,
+    check_flush,
+    check_dax,
+    check_topology,
+    check_gpu,
+    check_processes,
+)

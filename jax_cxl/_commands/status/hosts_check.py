@@ -1,0 +1,304 @@
+"""`doctor --device --with`: checks a pool's memory between two hosts.
+
+One process listens, and the other process connects. They agree on each step by short lines of JSON.
+The stores that they check go through the memory.
+"""
+
+import dataclasses
+import json
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jax_cxl import _core, _text, errors
+from jax_cxl._commands.status import gpu_writer, memory_check
+from jax_cxl._commands.status.finding import Finding
+from jax_cxl._job import process_identity
+from jax_cxl._job.pool import pool_uri
+
+# How long a load is repeated before a store counts as lost.
+_ARRIVAL_SECONDS = 0.05
+_ROUNDS = 2000
+# How long this host waits for the other one. The start of JAX on GPUs can take a minute.
+_ANSWER_SECONDS = 180.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrivals:
+    """How many stores, one to each word, arrived at the other host.
+
+    Attributes:
+      plain: of the stores without a write-back, how many arrived at loads that drop nothing.
+      dropped: of the same stores, how many arrived at loads that first drop the line.
+      flushed: of the stores with a write-back, how many arrived at loads that first drop the line.
+    """
+
+    plain: int
+    dropped: int
+    flushed: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Observations:
+    """What two hosts saw of each other's stores. The worse direction counts.
+
+    Attributes:
+      words: how many stores of each kind each host made.
+      processors: arrivals of stores by the processors.
+      gpus: arrivals of writes by a GPU of each host that has one, or why there were none.
+      round_trip_ns: median time of a doorbell to the other host and back.
+      kernels: how many kernels took part.
+    """
+
+    words: int
+    processors: Arrivals
+    gpus: Arrivals | str
+    round_trip_ns: float
+    kernels: int
+
+
+def recommend(seen: Observations) -> Iterator[Finding]:
+    """Concludes from the counts which `coherence=` and `gpu_writes=` the pool needs."""
+    stores, words = seen.processors, seen.words
+    if stores.flushed < words:
+        yield Finding(
+            "problem",
+            f"memory: {words - stores.flushed} of {words} stores that were written back did"
+            " not arrive: the hosts do not map the same memory, or the device caches it",
+        )
+        return
+    yield Finding("ok", f"memory: the same on both hosts ({words} of {words} stores arrived)")
+    yield Finding(
+        "ok",
+        f"doorbell: {seen.round_trip_ns / 2000:.2f} us each way (half of a round trip, median of"
+        f" {_ROUNDS}, coherence=flush)",
+    )
+    if seen.kernels < 2:
+        yield Finding(
+            "note", "both processes run under one kernel, whose caches are always coherent"
+        )
+    counts = f"{stores.plain} of {words} stores arrived without a write-back and without a drop"
+    if stores.plain == words:
+        yield Finding(
+            "ok",
+            f"coherence: {counts}, so the hardware may keep the caches coherent. If its maker says"
+            " so, write coherence=coherent; coherence=flush, the default of dax:, is always right",
+        )
+    elif stores.dropped == words:
+        yield Finding(
+            "ok",
+            f"coherence: {counts}, and {stores.dropped} with a drop: write-backs are not needed,"
+            " but drops are; use coherence=flush",
+        )
+    else:
+        yield Finding(
+            "ok", f"coherence: {counts}: the caches are not coherent; use coherence=flush"
+        )
+    yield _of_gpus(seen.gpus, words)
+
+
+def _of_gpus(writes: Arrivals | str, words: int) -> Finding:
+    if isinstance(writes, str):
+        return Finding("note", f"writes of GPUs were not checked: {writes}")
+    if writes.flushed < words:
+        return Finding(
+            "problem",
+            f"GPUs: {words - writes.flushed} of {words} writes of a GPU did not arrive, although"
+            " the processor wrote the lines back: do not use this memory between GPUs",
+        )
+    counts = f"GPUs: {writes.dropped} of {words} writes of a GPU arrived without a write-back"
+    if writes.dropped == words:
+        return Finding(
+            "ok",
+            f"{counts}. If the settings of both machines say that writes of devices do not stay"
+            " in a cache, write gpu_writes=memory; without it the pool is always right",
+        )
+    return Finding("ok", f"{counts}, and {words} with a write-back: do not write gpu_writes=memory")
+
+
+def check_between_hosts(uri: str, address: str) -> Iterator[Finding]:
+    """Runs the check with the process on the other host that has the same URI.
+
+    Args:
+      uri: the pool's URI.
+      address: "HOST:PORT" of the host that listens; ":PORT" on that host itself.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal():
+        raise ValueError(f"--with {address!r} is not HOST:PORT, or :PORT on the host that listens")
+    spec = pool_uri.parse(uri, world_size=1)
+    try:
+        with _connect(host, int(port)) as connection:
+            partner = _Partner(connection)
+            seen = _listen(spec, partner) if not host else _join(spec, partner)
+    except (OSError, errors.CxlError) as error:
+        yield Finding("problem", f"memory between the hosts: {error}")
+        return
+    yield from recommend(seen)
+
+
+def _connect(host: str, port: int) -> socket.socket:
+    """Listens if `host` is "". Otherwise connects, and repeats that until the host listens."""
+    if not host:
+        with socket.create_server(("", port)) as server:
+            server.settimeout(_ANSWER_SECONDS)
+            connection, _ = server.accept()
+        return connection
+    deadline = time.monotonic() + _ANSWER_SECONDS
+    while True:
+        try:
+            return socket.create_connection((host, port), timeout=_ANSWER_SECONDS)
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
+class _Partner:
+    """The process on the other host."""
+
+    def __init__(self, connection: socket.socket):
+        connection.settimeout(_ANSWER_SECONDS)
+        self._lines = connection.makefile("rw")
+
+    def say(self, **message: Any) -> None:
+        self._lines.write(json.dumps(message) + "\n")
+        self._lines.flush()
+
+    def hear(self) -> dict[str, Any]:
+        line = self._lines.readline()
+        if not line:
+            raise ConnectionError("the process on the other host has ended: see what it printed")
+        message = json.loads(line)
+        if "error" in message:
+            raise ConnectionError(f"the other host: {_text.printable(str(message['error']))}")
+        return message
+
+
+def _listen(spec: pool_uri.PoolSpec, partner: _Partner) -> Observations:
+    """Runs the check on the host that creates the pool."""
+    try:
+        pool = memory_check.create(spec)
+    except errors.CxlError as error:
+        partner.say(error=str(error))
+        raise
+    for index in range(pool.check_words() + 2):  # The doorbells too.
+        pool.store_check_word(index, 0, True)
+    partner.say(token=pool.token, arguments=memory_check.arguments(spec))
+    seen = _observe(pool, partner, first=True)
+    partner.hear()  # Keep the pool until the other host has closed it.
+    return seen
+
+
+def _join(spec: pool_uri.PoolSpec, partner: _Partner) -> Observations:
+    """Runs the check on the host that attaches to the pool."""
+    start = partner.hear()
+    paths = memory_check.arguments(spec)["paths"]
+    try:
+        pool = _core.Pool.attach(**start["arguments"] | {"paths": paths, "token": start["token"]})
+    except errors.CxlError as error:
+        problem = f"{error} (does it map the same memory?)"
+        partner.say(error=problem)
+        raise ConnectionError(problem) from error
+    seen = _observe(pool, partner, first=False)
+    partner.say(done=True)
+    return seen
+
+
+def _observe(pool: "_core.Pool", partner: _Partner, first: bool) -> Observations:
+    """Runs the check. One host calls it with `first`, the other host without `first`."""
+    by_gpu, no_gpu = gpu_writer.open_writer(pool)
+    partner.say(boot_id=process_identity.boot_id(), no_gpu=no_gpu)
+    other = partner.hear()
+    writers: dict[str, gpu_writer.Writer | None] = {
+        "processor": pool.store_check_word,
+        "GPU": by_gpu,
+    }
+    found = exchange(pool, partner, writers, {"processor": True, "GPU": not other["no_gpu"]}, first)
+    mine = pool.pass_doorbell(first=first, rounds=_ROUNDS, timeout=_ANSWER_SECONDS)
+    partner.say(round_trip_ns=mine)
+    theirs = partner.hear()["round_trip_ns"]
+    reasons = [no_gpu, other["no_gpu"]] if first else [other["no_gpu"], no_gpu]
+    return Observations(
+        pool.check_words(),
+        found["processor"],
+        found.get("GPU") or "; ".join(dict.fromkeys(filter(None, reasons))),
+        round_trip_ns=mine if first else theirs,
+        kernels=len({process_identity.boot_id(), other["boot_id"]}),
+    )
+
+
+def exchange(
+    pool: "_core.Pool",
+    partner: _Partner,
+    writers: Mapping[str, gpu_writer.Writer | None],
+    theirs: Mapping[str, bool],
+    first: bool,
+) -> dict[str, Arrivals]:
+    """Lets each writer of each host write every word, while the other host looks.
+
+    Args:
+      pool: the memory.
+      partner: the other host.
+      writers: what writes on this host, by kind; None where this host has no such writer.
+      theirs: whether the other host has a writer of a kind.
+      first: whether this host writes first.
+
+    Returns:
+      The arrivals by kind, where a host has such a writer. They are the same on both hosts.
+    """
+    found = {}
+    # The values differ, so that no old value is accepted.
+    value = 10
+    for kind, writer in writers.items():
+        seen = []
+        for of_first in (True, False):
+            if of_first != first and theirs[kind]:
+                seen.append(_watch_words(pool, partner, value))
+            elif of_first == first and writer is not None:
+                seen.append(_write_words(pool, partner, writer, value))
+            value += 10
+        if seen:
+            found[kind] = Arrivals(**{key: min(each[key] for each in seen) for key in seen[0]})
+    return found
+
+
+def _write_words(
+    pool: "_core.Pool", partner: _Partner, write: gpu_writer.Writer, value: int
+) -> dict[str, int]:
+    """Writes each word, first without a write-back. Returns how many writes arrived, by kind."""
+    for index in range(pool.check_words()):
+        partner.hear()  # The other host now has the word in its cache.
+        write(index, value, False)
+        partner.say(written=index)
+        partner.hear()
+        write(index, value + 1, True)
+        partner.say(written=index)
+    return partner.hear()["seen"]
+
+
+def _watch_words(pool: "_core.Pool", partner: _Partner, value: int) -> dict[str, int]:
+    """Looks for the writes of the other host; returns how many arrived, by kind."""
+    seen = {"plain": 0, "dropped": 0, "flushed": 0}
+
+    def arrives(index: int, value: int, drop: bool) -> bool:
+        deadline = time.monotonic() + _ARRIVAL_SECONDS
+        while pool.load_check_word(index, drop) != value:
+            if time.monotonic() > deadline:
+                return False
+        return True
+
+    for index in range(pool.check_words()):
+        pool.load_check_word(index, True)
+        pool.load_check_word(index, False)
+        partner.say(cached=index)
+        partner.hear()
+        plain = arrives(index, value, False)
+        seen["plain"] += plain
+        seen["dropped"] += plain or arrives(index, value, True)
+        partner.say(looked=index)
+        partner.hear()
+        seen["flushed"] += arrives(index, value + 1, True)
+    partner.say(seen=seen)
+    return seen

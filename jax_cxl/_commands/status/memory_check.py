@@ -1,0 +1,75 @@
+"""`doctor --device`: measures a pool's memory on one host."""
+
+import pathlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from jax_cxl import _core, errors
+from jax_cxl._commands.status import dax_devices
+from jax_cxl._commands.status.finding import Finding
+from jax_cxl._job.pool import pool_uri
+
+_MIB = 1 << 20
+_BYTES = 64 * _MIB
+
+
+def check_device(uri: str) -> Iterator[Finding]:
+    """Measures the memory that a pool URI names. Overwrites it, unless a job uses it."""
+    spec = pool_uri.parse(uri, world_size=1)
+    for path in spec.paths:
+        yield from _describe(spec, path)
+    try:
+        pool = create(spec)
+        speed = pool.measure_memory()
+    except errors.CxlError as error:
+        yield Finding("problem", f"memory: {error}")
+        return
+    yield Finding(
+        "ok",
+        f"memory: load {speed['load_ns']:.0f} ns, store and write-back {speed['store_ns']:.0f} ns"
+        " (median, 8 bytes in no cache)",
+    )
+    yield Finding(
+        "ok",
+        f"memory: one thread, {speed['bytes'] / _MIB:.0f} MiB, GB/s: loads"
+        f" {speed['load_gbs']:.2f}, stores with write-backs {speed['store_gbs']:.2f},"
+        f" non-temporal stores {speed['non_temporal_store_gbs']:.2f}, write-backs from a cache"
+        f" {speed['write_back_gbs']:.2f}",
+    )
+
+
+def _describe(spec: pool_uri.PoolSpec, path: str) -> Iterator[Finding]:
+    """Describes the device of a path, as far as sysfs knows it."""
+    if spec.kind != "dax":
+        yield Finding("note", f"{path}: a file; only dax devices say what memory they are")
+        return
+    named = [device for device in dax_devices.devices() if path == f"/dev/{device.name}"]
+    if not named:
+        yield Finding("note", f"{path}: /sys/bus/dax has no device of this name")
+        return
+    (device,) = named
+    source = device.region
+    kind = "CXL" if pathlib.Path("/sys/bus/cxl/devices", source).exists() else "not of the CXL bus"
+    size = "unknown size" if device.size is None else f"{device.size / _MIB:.0f} MiB"
+    align = "unknown" if device.align is None else f"{device.align / _MIB:g} MiB"
+    yield Finding(
+        "ok",
+        f"{path}: {size} of {source} ({kind}), alignment {align}, NUMA distance"
+        f" {dax_devices.distance(device)}",
+    )
+
+
+def create(spec: pool_uri.PoolSpec) -> "_core.Pool":
+    """Claims the memory as a pool. It fails if a job uses the memory, and keeps jobs out."""
+    return _core.Pool.create(**arguments(spec))
+
+
+def arguments(spec: pool_uri.PoolSpec) -> dict[str, Any]:
+    """Returns the arguments of `_core.Pool.create` for a pool that only `doctor` uses."""
+    fields = spec.for_core() | {"coherence": "flush", "world_size": 1}
+    if spec.kind == "shm":
+        fields["paths"] = spec.paths or (f"doctor.{time.time_ns()}",)
+    elif spec.kind == "file" and fields["bytes"] == 0:
+        fields["bytes"] = 0 if pathlib.Path(spec.paths[0]).exists() else _BYTES
+    return fields

@@ -1,0 +1,201 @@
+"""Finds pools of this machine: pools of running jobs, which have no name, and files."""
+
+import contextlib
+import dataclasses
+import glob
+import os
+import pathlib
+import pwd
+import stat
+
+from jax_cxl import _core, errors
+from jax_cxl._job import processes
+from jax_cxl._job.pool import pool_uri
+
+_SHM_PREFIX = "/dev/shm/jax_cxl."
+_DAX_PREFIX = "/dev/dax"
+_DELETED = " (deleted)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A pool that can be read.
+
+    Attributes:
+      name: its name in messages.
+      path: the path to open. A pool without a name has the path of a process's descriptor.
+      offset: offset of the pool in the file, in bytes.
+    """
+
+    name: str
+    path: str
+    offset: int = 0
+
+    def read(self) -> "_core.JobRecord":
+        """Copies the pool's control pages. Raises PoolError."""
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except (FileNotFoundError, ProcessLookupError):
+            if not self.path.startswith("/proc/"):
+                raise
+            pid = self.path.split("/")[2]
+            raise errors.PoolNotFoundError(f"{self.name}: process {pid} has ended") from None
+        try:
+            return _core.read_job_record(fd, self.offset, self.name)
+        finally:
+            os.close(fd)
+
+    def begins(self) -> bool:
+        """Returns whether it is the job's first pool device, which holds the pages of the ranks."""
+        try:
+            return self.read().extent_index == 0
+        except (OSError, errors.CxlError):
+            return True  # The caller gets the error when it reads the pool.
+
+
+def _is_pool(path: str, offset: int = 0) -> bool:
+    """Returns whether a pool begins at an offset of a file. Never blocks, whatever the file is."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return False
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        return os.pread(fd, len(_core.POOL_MAGIC), offset) == _core.POOL_MAGIC
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
+def _mapped_by(pid: int) -> dict[str, int]:
+    """Returns the files and devices that a process maps shared, and the offset of each mapping."""
+    offsets: dict[str, int] = {}
+    try:
+        lines = pathlib.Path(f"/proc/{pid}/maps").read_text().splitlines()
+    except OSError:
+        return {}  # It ended, or belongs to another user.
+    for line in lines:
+        # 7f10-7f20 rw-s 00200000 00:05 12 /dev/dax0.0
+        fields = line.split(maxsplit=5)
+        if len(fields) == 6 and fields[1].startswith("rw-s"):
+            offset = int(fields[2], 16)
+            offsets[fields[5]] = min(offset, offsets.get(fields[5], offset))
+    return offsets
+
+
+def held_by(pid: int) -> list[Found]:
+    """Returns the pools that a process has open: in /dev/shm, in files and on dax devices."""
+    try:
+        entries = sorted(os.listdir(f"/proc/{pid}/fd"), key=int)
+    except OSError:
+        return []  # It ended, or belongs to another user.
+    offsets = _mapped_by(pid)
+    found: dict[str, Found] = {}
+    for entry in entries:
+        path = f"/proc/{pid}/fd/{entry}"
+        with contextlib.suppress(OSError):  # It was closed meanwhile.
+            target = os.readlink(path)
+            if target in found:
+                continue
+            if target.startswith(_DAX_PREFIX) and target in offsets:
+                pool = _on_device(target, offsets[target])
+                if pool is not None:
+                    found[target] = pool
+            elif target in offsets or target.startswith(_SHM_PREFIX):
+                # The launcher has a pool open that it has not mapped.
+                offset = offsets.get(target, 0)
+                if _is_pool(path, offset):
+                    found[target] = Found(target.removesuffix(_DELETED), path, offset)
+    return [pool for pool in found.values() if pool.begins()]
+
+
+def _on_device(path: str, offset: int) -> Found | None:
+    """Returns the pool in a part of a dax device, None if there is none."""
+    name = f"dax:{path}?offset={offset}" if offset else f"dax:{path}"
+    pool = Found(name, path, offset)
+    with contextlib.suppress(OSError, errors.CxlError):
+        pool.read()
+        return pool
+    return None
+
+
+def _of_process(pid: int) -> list[Found]:
+    """Returns the pools of a process, or of the processes that it has started.
+
+    Raises:
+      ValueError: there are none; the message says why.
+    """
+    try:
+        os.listdir(f"/proc/{pid}/fd")
+    except (FileNotFoundError, ProcessLookupError):
+        raise ValueError(f"there is no process {pid}") from None
+    except PermissionError:
+        raise ValueError(
+            f"process {pid} belongs to {_owner(f'/proc/{pid}')}: only that user, or root, may look"
+            " into its job"
+        ) from None
+    # The launcher has no pool, but its ranks have.
+    for process_id in (pid, *sorted(processes.descendants(pid))):
+        if pools := held_by(process_id):
+            return pools
+    raise ValueError(f"no job found: process {pid}, and what it has started, has no pool open")
+
+
+def _owner(path: str) -> str:
+    try:
+        uid = os.stat(path).st_uid
+    except OSError:
+        return "another user"  # It went away meanwhile.
+    try:
+        return f"user {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"user {uid}"
+
+
+def running() -> list[Found]:
+    """Returns the pools of this user's running jobs, each pool once."""
+    found: dict[tuple[int, int, int], Found] = {}
+    for entry in sorted(filter(str.isdecimal, os.listdir("/proc")), key=int):
+        for pool in held_by(int(entry)):
+            try:
+                info = os.stat(pool.path)
+            except OSError:
+                continue
+            found.setdefault((info.st_dev, info.st_ino, pool.offset), pool)
+    return list(found.values())
+
+
+def left_behind() -> list[Found]:
+    """Returns this user's pools in /dev/shm whose jobs have ended."""
+    living = {pool.name for pool in running()}
+    found = []
+    for path in sorted(glob.glob(_SHM_PREFIX + "*")):
+        with contextlib.suppress(OSError):  # It went away meanwhile.
+            ours = os.stat(path).st_uid == os.getuid()
+            if path not in living and ours and _is_pool(path):
+                found.append(Found(path, path))
+    return found
+
+
+def named(target: str) -> list[Found]:
+    """Returns the pools for a process id, a path or a pool URI.
+
+    Raises:
+      ValueError: `target` is none of these, is another user's, or is a process without a pool.
+    """
+    if target.isdecimal():
+        return _of_process(int(target))
+    if target.startswith("/") or os.path.exists(target):
+        mode = os.stat(target).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
+            raise ValueError(f"{target} is neither a file nor a device")
+        return [Found(target, str(pathlib.Path(target).absolute()))]
+    spec = pool_uri.parse(target, world_size=1)
+    if spec.kind != "shm":
+        return [Found(target, spec.paths[0], spec.offset)]
+    name = _SHM_PREFIX + (spec.paths[0] if spec.paths else "")
+    if os.path.exists(name) and not os.access(name, os.R_OK):
+        raise ValueError(f"{name} belongs to {_owner(name)}, and you may not read it")
+    return [pool for pool in running() + left_behind() if pool.name == name]

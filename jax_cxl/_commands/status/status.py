@@ -1,0 +1,184 @@
+"""The command line of `python -m jax_cxl status`."""
+
+import argparse
+import dataclasses
+import importlib.util
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from jax_cxl import errors
+from jax_cxl._commands import option_types
+from jax_cxl._commands.status import analysis, pools, prometheus
+from jax_cxl._job import lateness
+
+_DESCRIPTION = """\
+Shows the current or last calls of a job's ranks, which ranks they wait for, and the cause.
+
+The command reads the flight recorder, which has the last 4,096 calls of each rank in the pool. It
+changes nothing. The job need not answer, and may have ended."""
+
+_EPILOG = f"""\
+pool:
+  (none)           all your jobs on this machine: running jobs, and failed jobs whose pools
+                   were kept (shm:?keep=on-failure)
+  PID              the job of this process, or of the processes that it has started, as the
+                   launcher has
+  shm:NAME         the job on this pool
+  FILE, dax:/dev/daxX.Y?offset=...
+                   a pool in a file or on a device, whether its job lives or not, or a file
+                   that python -m jax_cxl.launch --post-mortem FILE has written
+
+  A pool in /dev/shm is freed when the last rank ends, so the launcher reads it before that.
+  With keep=on-failure in its URI it stays if the job fails.
+
+late ranks:
+  The calls in the recorders are divided into {lateness.STRETCHES} parts. A rank is
+  "persistently late" if three things are true. There are at least {lateness.FEWEST_CALLS} calls. In
+  {lateness.LED} parts the others waited longer for this rank than for all other ranks.
+  And they waited at least {lateness.SHARE_OF_TIME:.0%} of the time for this rank alone.
+
+prometheus:
+  For node_exporter's textfile collector, from cron or a timer:
+  python -m jax_cxl status --prometheus > jax_cxl.prom.new && mv jax_cxl.prom.new jax_cxl.prom"""
+
+_COLUMNS = ("rank", "pid", "host", "state", "calls", "last call", "since", "waits for")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command; returns 0, 1 if a job has a culprit, 2 if there is no pool to read."""
+    parser = argparse.ArgumentParser(
+        prog="python -m jax_cxl status",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("pool", nargs="?", help="the job; see below")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print everything as JSON")
+    form.add_argument(
+        "--prometheus",
+        action="store_true",
+        help="print the counters of all ranks in the text format of Prometheus",
+    )
+    form.add_argument(
+        "--watch",
+        nargs="?",
+        type=option_types.seconds,
+        const=1.0,
+        metavar="SECONDS",
+        help="show a live screen, and draw it anew every SECONDS, by default 1 (needs rich);"
+        " Ctrl-C ends it",
+    )
+    parser.add_argument(
+        "--calls",
+        type=option_types.whole_number(1),
+        default=64,
+        metavar="N",
+        help="calls of each rank in the JSON (default: 64)",
+    )
+    options = parser.parse_args(arguments)
+    try:
+        found = pools.named(options.pool) if options.pool else pools.running() + pools.left_behind()
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+    if options.watch is not None:
+        if importlib.util.find_spec("rich") is None:
+            parser.error("--watch needs rich: pip install rich, or jax_cxl[examples]")
+        from jax_cxl._commands.status import watch
+
+        return watch.show(found, options.watch)
+    jobs = []
+    for pool in found:
+        try:
+            jobs.append((pool.name, analysis.watch(pool.read)))
+        except (OSError, errors.CxlError) as error:  # It may have ended meanwhile.
+            print(f"status: {error}", file=sys.stderr)
+    if options.prometheus:
+        print(prometheus.text(jobs), end="")
+    elif options.json:
+        print(json.dumps([_as_json(name, job, options.calls) for name, job in jobs], indent=1))
+    else:
+        for name, job in jobs:
+            _print(name, job)
+    if not jobs:
+        if not found:
+            what = f"on {options.pool}" if options.pool else "of yours on this machine"
+            print(f"status: no job found {what}", file=sys.stderr)
+        return 2
+    return int(any(job.culprits for _, job in jobs))
+
+
+def _as_json(name: str, job: analysis.Job, calls: int) -> dict[str, Any]:
+    def call(record: dict[str, Any]) -> dict[str, Any]:
+        # 64-bit numbers as text, because many readers convert JSON numbers to floating point.
+        text = {key: f"{record[key]:#018x}" for key in ("identity", "group")}
+        return record | text
+
+    def rank(entry: analysis.Rank) -> dict[str, Any]:
+        record = dict(entry.record)
+        record["calls"] = [call(each) for each in record["calls"][-calls:]]
+        record["groups"] = {f"{key:#018x}": value for key, value in record["groups"].items()}
+        late = entry.late and dataclasses.asdict(entry.late) | {"persistent": entry.late.persistent}
+        return record | {"state": entry.state, "waits_for": entry.waits_for, "lateness": late}
+
+    return {
+        "pool": name,
+        "ranks": [rank(entry) for entry in job.ranks],
+        "culprits": [{"rank": number, "why": why} for number, why in job.culprits.items()],
+    }
+
+
+def _print(name: str, job: analysis.Job) -> None:
+    rows = [_row(rank) for rank in job.ranks]
+    if importlib.util.find_spec("rich") is None:
+        _print_plain(name, rows)
+    else:
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(*_COLUMNS, title=name)
+        for row in rows:
+            table.add_row(*row)
+        Console().print(table)
+    for rank in job.ranks:
+        if rank.record["gave_up"]:
+            print(f"{rank.name} gave up: {rank.record['gave_up']['reason']}")
+    for why in job.culprits.values():
+        print(f"culprit: {why}")
+    for rank in job.ranks:
+        if rank.late is not None and rank.late.persistent:
+            print(f"persistently late: {rank.late.sentence()}")
+
+
+def _row(rank: analysis.Rank) -> tuple[str, ...]:
+    call = rank.last_call
+    what, since = "none", ""
+    if call is not None:
+        stage = "in it" if call["started"] else "submitted"
+        if call["finished"]:
+            stage = "finished" if call["code"] == "OK" else call["code"]
+        what = f"{call['number']}: {analysis.described(call)} ({stage})"
+        moment = call["finished"] or call["started"] or call["submitted"]
+        since = f"{rank.seconds_since(moment):.1f} s"
+    return (
+        str(rank.number),
+        str(rank.record["pid"]),
+        rank.record["host"],
+        rank.state,
+        str(rank.record["submitted_calls"]),
+        what,
+        since,
+        ", ".join(map(str, rank.waits_for)),
+    )
+
+
+def _print_plain(name: str, rows: list[tuple[str, ...]]) -> None:
+    widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
+    print(name)
+    for row in (_COLUMNS, *rows):
+        print(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        )

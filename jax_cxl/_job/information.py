@@ -1,0 +1,60 @@
+"""`JAX_CXL_LOG=info`: what a process starts with, and where the collectives of programs go."""
+
+import functools
+import logging
+import os
+import socket
+import sys
+from typing import Any
+
+import jax
+
+from jax_cxl import _compat
+from jax_cxl._job import configuration, tuning_table
+from jax_cxl._job.pool import pool_uri
+from jax_cxl._takeover import install, survey
+
+_log = logging.getLogger("jax_cxl")
+
+
+@functools.cache
+def begin() -> None:
+    """Prints information from now on, if `JAX_CXL_LOG` is "info"."""
+    if configuration.from_environment().log != "info":
+        return
+    _log.setLevel(logging.INFO)
+    if not _log.hasHandlers():
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("jax_cxl: %(levelname)s: %(message)s"))
+        _log.addHandler(handler)
+    survey.listen(survey.log)
+    _compat.before_compilation(install.install)
+
+
+def started(running: Any, config: configuration.Config) -> None:
+    """Prints a line for each rank of this process.
+
+    Args:
+      running: the runtime.
+      config: the settings of this process.
+    """
+    if not _log.isEnabledFor(logging.INFO):
+        return
+    devices = jax.devices()
+    spec = pool_uri.parse(running.uri, len(devices), running.platform.rank_bytes)
+    tuning = tuning_table.table(running.tuning)
+    slots, size = (
+        getattr(config, name) or tuning[name] or "automatic" for name in ("num_slots", "slot_bytes")
+    )
+    for device_id, rank in running.rank_of_device.items():
+        device = next(device for device in devices if device.id == device_id)
+        if device.process_index != jax.process_index():
+            continue
+        _log.info(
+            "rank %d of %d: %s, process %d (pid %d on host %s); pool %s, %d MiB, %d pool devices,"
+            " coherence %s; slots: %s of %s bytes; tuning table: %s; generation %d",
+            *(rank, len(running.rank_of_device), device, jax.process_index(), os.getpid()),
+            *(socket.gethostname(), running.uri or "shm:", running.pool_bytes >> 20),
+            *(max(len(spec.paths), 1) * spec.devices_per_path, spec.coherence, slots, size),
+            *(config.tuning or "built in", running.generation),
+        )

@@ -1,0 +1,1 @@
+"""What a process knows of the launcher or the cluster that started it."""

@@ -1,0 +1,113 @@
+"""Makes `jax.distributed.initialize()` find the number of ranks and the rank of this process.
+
+JAX takes both from the first `ClusterEnv` in its list that is present. The launcher's `ClusterEnv`
+has to exist before the script calls `initialize`. But the launcher must not import JAX, because the
+script may set XLA_FLAGS or JAX_PLATFORMS first. So an import hook defines the class when the script
+imports JAX, right after its base class. In JAX's list the class then stands before the classes of
+Slurm, Open MPI and Kubernetes, so that JAX finds it even inside their allocations. The same hook
+defines classes for the MPI launchers that JAX does not know (mpi.py).
+"""
+
+import functools
+import os
+import sys
+import types
+from collections.abc import Sequence
+from importlib import abc, machinery, util
+
+from jax_cxl._job.launched import environment, mpi
+
+_CLUSTER_MODULE = "jax._src.clusters.cluster"
+
+
+def install_for_mpi() -> None:
+    """Calls `install` if an MPI launcher that JAX does not know has started this process."""
+    if mpi.is_open_mpi() or mpi.is_hydra():
+        install()
+
+
+@functools.cache
+def install() -> None:
+    """Registers the launchers with JAX at once, or when JAX is imported."""
+    if _CLUSTER_MODULE in sys.modules:
+        _register()
+    else:
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Finder(abc.MetaPathFinder):
+    """Wraps the loader of JAX's cluster module, once."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,
+        target: types.ModuleType | None = None,
+    ) -> machinery.ModuleSpec | None:
+        del path, target
+        if fullname != _CLUSTER_MODULE:
+            return None
+        sys.meta_path.remove(self)
+        spec = util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+class _Loader(abc.Loader):
+    """Loads a module by its own loader, and then registers the launcher."""
+
+    def __init__(self, loader: abc.Loader):
+        self._loader = loader
+
+    def create_module(self, spec: machinery.ModuleSpec) -> types.ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        # Code that inspects the module later has to see the original loader.
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        _register()
+
+
+def _register() -> None:
+    """Defines the cluster environments, first in JAX's list."""
+    from jax._src.clusters.cluster import ClusterEnv
+
+    class LaunchCluster(ClusterEnv):
+        """Ranks of `python -m jax_cxl.launch`.
+
+        The class has no local process id, because JAX would make the GPU of that number the only
+        visible one, and a rank may have several. The launcher sets JAX_LOCAL_DEVICE_IDS instead.
+        """
+
+        name: str = "jax_cxl"
+
+        @classmethod
+        def is_env_present(cls) -> bool:
+            return environment.launched()
+
+        @classmethod
+        def get_coordinator_address(
+            cls, timeout_secs: int | None, override_coordinator_port: str | None
+        ) -> str:
+            del timeout_secs, override_coordinator_port
+            return os.environ["JAX_COORDINATOR_ADDRESS"]
+
+        @classmethod
+        def get_process_count(cls) -> int:
+            environment.note_connecting()
+            environment.wait_for_coordinator()
+            return int(os.environ[environment.SIZE])
+
+        @classmethod
+        def get_process_id(cls) -> int:
+            return int(os.environ[environment.RANK])
+
+    # The definitions have appended the classes to JAX's list. Put them first.
+    known = ClusterEnv._cluster_types
+    for cluster in reversed([LaunchCluster, *mpi.clusters(ClusterEnv)]):
+        known.remove(cluster)
+        known.insert(0, cluster)

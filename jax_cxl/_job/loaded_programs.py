@@ -1,0 +1,110 @@
+"""Programs that this process loads instead of compiling them.
+
+`jax.experimental.serialize_executable` loads programs of earlier jobs, and so does JAX's persistent
+compilation cache. Such a program may be the first one of a job that calls collectives.
+"""
+
+import functools
+import re
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from jax_cxl import _compat, errors
+
+_OURS = b"jax_cxl_"
+
+
+@functools.cache
+def install() -> None:
+    """Prepares the process for each program with collectives of jax_cxl that it loads."""
+    _compat.around_loading(_load)
+
+
+def _load(serialized: bytes, devices: Sequence[int] | None, load: Callable[[], Any]) -> Any:
+    """Loads a program. Starts jax_cxl before that if the program calls collectives of jax_cxl.
+
+    Args:
+      serialized: the program.
+      devices: ids of the devices on which it is loaded, None if they are not known.
+      load: loads it.
+
+    Raises:
+      NotInitializedError: the program was compiled for other devices, or for another generation.
+    """
+    if _OURS not in serialized:
+        return load()
+    from jax_cxl import _core
+    from jax_cxl._takeover import start
+
+    running = start.ensure_started()
+    executable = load()
+    for module in executable.hlo_modules():
+        programs = _check(module.as_serialized_hlo_module_proto(), devices, running)
+        for program in programs:
+            _core.complete_program(program)
+    return executable
+
+
+def _check(data: bytes, devices: Sequence[int] | None, running: Any) -> set[str]:
+    """Returns the names of the programs whose calls a module contains.
+
+    Raises:
+      NotInitializedError: the module was compiled for other devices, or for another generation.
+    """
+    from jax_cxl._takeover.hlo.module import Module
+
+    module = Module(data)
+    assignment = module.device_assignment
+    compiled_for = [] if assignment is None else assignment.flattened.tolist()
+    if devices is not None and len(devices) == len(compiled_for) and devices != compiled_for:
+        _refuse(
+            module.name,
+            f"for the devices {compiled_for} in this order, and is loaded for {devices}. Load it"
+            " for its devices in its order (execution_devices=), or compile it again",
+        )
+    ranks = {running.rank_of_device.get(device) for device in compiled_for}
+    programs = set()
+    for config in _calls(module):
+        if (generation := _integers(config, "generation")) not in ([], [running.generation]):
+            _refuse(
+                module.name,
+                f"in generation {generation[0]} of a job, and this is generation"
+                f" {running.generation} (jax_cxl.regroup). Compile it again",
+            )
+        if compiled_for and not ranks.issuperset(members := _integers(config, "groups")):
+            _refuse(
+                module.name,
+                f"in another job: its devices were the ranks {members}, and are others in this job."
+                " Compile it again",
+            )
+        programs.update(re.findall(r'\bprogram = "([^"]*)"', config))
+    return programs
+
+
+def _calls(module: Any) -> Iterator[str]:
+    """Yields the attributes of each call of jax_cxl in a module."""
+    from jax_cxl._takeover.hlo.module import Instruction
+
+    for computation in module.with_any((_OURS,)):
+        for instruction in computation.with_any((_OURS,)):
+            if instruction.proto.text(Instruction.TARGET).startswith(_OURS.decode()):
+                yield instruction.proto.text(Instruction.BACKEND_CONFIG)
+
+
+def _integers(config: str, name: str) -> list[int]:
+    """Returns an attribute that is an integer or an array, in each of the forms that MLIR writes.
+
+    `0 : i32`, `array<i32: 0, 1>`, `dense<[0, 1]> : tensor<2xi32>`, `dense<0> : ...` and, for long
+    arrays, `dense<"0x0000000001000000"> : ...`.
+    """
+    found = re.search(rf"\b{name} = (?:array<i32(?:: )?|dense<)?([^>:]*)", config)
+    if found is None:
+        return []
+    if hexadecimal := re.search('"0x(.*)"', found[1]):
+        return [number for (number,) in struct.iter_unpack("<i", bytes.fromhex(hexadecimal[1]))]
+    return [int(number) for number in re.findall(r"-?\d+", found[1])]
+
+
+def _refuse(program: str, why: str) -> None:
+    raise errors.NotInitializedError(f"the loaded program {program} was compiled {why}.")

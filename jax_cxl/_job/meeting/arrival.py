@@ -1,0 +1,261 @@
+"""How processes wait for each other while jax_cxl starts, and learn which process cannot start.
+
+A process that dies or refuses its settings would keep the others waiting until JAX's coordination
+service aborts them. So each process writes to JAX's key-value store that it has arrived, or why it
+cannot start:
+
+    jax_cxl/arrival/A/P   of attempt A of process P to initialize: its identity, and what failed
+
+`python -m jax_cxl.launch` may start successors of ranks that failed. A successor starts alone, so
+in such a job no process waits for arrivals. Before JAX has connected the processes there is no
+key-value store. Then the board of the launcher says which ranks have begun to connect
+(_launch/board.py).
+"""
+
+import atexit
+import contextlib
+import importlib.metadata
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import jax
+
+from jax_cxl import _compat, errors
+from jax_cxl._job import process_identity
+from jax_cxl._job.ending import program_ending
+from jax_cxl._job.launched import environment as launch_environment
+from jax_cxl._job.launched.board import ENDED, RUNS
+from jax_cxl._job.meeting import making_devices
+
+_POLL_SECONDS = 0.02
+_ADVICE = " All processes have to start again."
+_T = TypeVar("_T")
+
+_attempt = 0  # Equal in all processes that meet, because they initialize equally often.
+_expected: set[int] = set()  # The processes that meet in this attempt.
+_ends: str | None = None  # How this program ends, once it does not wait for a start any more.
+
+
+def await_ranks(timeout: float) -> None:
+    """Waits until all ranks of the launcher, if there is one, have begun to connect.
+
+    Raises:
+      NotInitializedError: a rank has ended before that, or has not begun within `timeout` seconds.
+    """
+    board = launch_environment.board
+    if board is None:
+        return
+    launch_environment.note_connecting()
+    deadline = time.monotonic() + timeout
+    while missing := board.ranks(RUNS) + board.ranks(ENDED):
+        if ended := board.ranks(ENDED):
+            raise errors.NotInitializedError(
+                f"{_names(ended, 'rank')} ended without calling jax_cxl.initialize(), or"
+                " jax.distributed.initialize(). All ranks have to call it, before they use a device"
+            )
+        if time.monotonic() > deadline:
+            raise errors.NotInitializedError(
+                f"{_names(missing, 'rank')} did not call jax_cxl.initialize() within"
+                f" JAX_CXL_CONNECT_TIMEOUT = {timeout:g} s. All ranks have to call it, before they"
+                " use a device; raise that time if ranks start so far apart"
+            )
+        time.sleep(_POLL_SECONDS)
+
+
+def begin(awaited: Sequence[int] | None, timeout: float) -> None:
+    """Records that this process has arrived, and waits until all have.
+
+    Args:
+      awaited: the processes that have to arrive, None for all.
+      timeout: for how many seconds to wait.
+
+    Raises:
+      NotInitializedError: a process has ended, has failed or has not arrived in time, or the
+        processes run different versions.
+    """
+    global _attempt, _expected
+    _attempt += 1
+    if not _several():
+        return
+    _expected = set(range(_compat.process_count()) if awaited is None else awaited)
+    _post(None)
+
+    def missing() -> list[int]:
+        # A process may have failed since `wait_for` checked. It counts as missing, and `wait_for`
+        # checks again.
+        come = {p for p, who in _arrivals(_attempt).items() if who["failure"] is None}
+        return sorted(_expected - come)
+
+    def problem() -> str:
+        return (
+            f"{_names(missing())} did not call jax_cxl.initialize() within"
+            f" JAX_CXL_CONNECT_TIMEOUT = {timeout:g} s: look at what it printed last, or raise that"
+            " time if processes start so far apart"
+        )
+
+    deadline = time.monotonic() + timeout
+    with telling_failures():
+        if not _compat.has_backend():
+            # Make the devices now: JAX makes them in all processes together, and a process that
+            # has yet to lower its first collective may already wait for this one.
+            wait_for(lambda: making_devices.announced() >= set(missing()) or None, timeout, problem)
+            jax.devices()
+        wait_for(lambda: not missing() or None, deadline - time.monotonic(), problem)
+        _check_versions()
+
+
+def give_up(reason: str) -> None:
+    """Lets `wait_for` raise an error from now on, because this program ends.
+
+    Args:
+      reason: how it ends.
+    """
+    global _ends
+    _ends = reason
+
+
+def wait_for(look: Callable[[], _T | None], timeout: float, problem: Callable[[], str] | str) -> _T:
+    """Waits until `look` returns something, and returns it.
+
+    Raises:
+      NotInitializedError: another process has ended or failed; this program ends (`give_up`); or
+        `problem`, after `timeout` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        if _ends is not None:
+            raise errors.NotInitializedError(f"its program ended before that ({_ends})")
+        try:
+            check_others()
+        except errors.NotInitializedError:
+            # The failed process may have written the awaited value first, for example the reason
+            # why there is no pool.
+            if (found := look()) is None:
+                raise
+            return found
+        if (found := look()) is not None:
+            return found
+        if time.monotonic() > deadline:
+            raise errors.NotInitializedError(problem if isinstance(problem, str) else problem())
+        time.sleep(_POLL_SECONDS)
+
+
+@contextlib.contextmanager
+def telling_failures(begins: bool = False) -> Any:
+    """Tells the other processes of an exception in the body of the `with` statement.
+
+    Args:
+      begins: whether the process has not called `begin` yet, so that it has to count the attempt.
+    """
+    global _attempt
+    try:
+        yield
+    except Exception as error:
+        _attempt += begins
+        if _several():
+            _post(f"{type(error).__name__}: {error}", errors.code_of(error))
+        raise
+
+
+def _several() -> bool:
+    client = _compat.coordination_client()
+    several = client is not None and _compat.process_count() > 1
+    return several and not launch_environment.restarts_lost()
+
+
+def _post(failure: str | None, code: str | None = None) -> None:
+    who: dict[str, Any] = {"pid": os.getpid(), "start": process_identity.start_of(os.getpid())}
+    who |= {"host": socket.gethostname(), "boot_id": process_identity.boot_id()}
+    who |= {"pid_namespace": process_identity.pid_namespace(), "failure": failure, "code": code}
+    who |= {"versions": _versions()}
+    with contextlib.suppress(jax.errors.JaxRuntimeError):  # The service may be gone.
+        _compat.coordination_client().key_value_set(
+            f"{_folder(_attempt)}{_compat.process_id()}", json.dumps(who), allow_overwrite=True
+        )
+
+
+def _versions() -> str:
+    return ", ".join(f"{package} {_version(package)}" for package in ("jax_cxl", "jax", "jaxlib"))
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "of a folder of sources"
+
+
+def _check_versions() -> None:
+    """Raises if the processes run different versions of jax_cxl, JAX or jaxlib.
+
+    Such processes compile different programs from the same source.
+    """
+    by_versions: dict[str, list[int]] = {}
+    for process, who in sorted(_arrivals(_attempt).items()):
+        by_versions.setdefault(who["versions"], []).append(process)
+    if len(by_versions) > 1:
+        found = "; ".join(f"{_names(who)}: {text}" for text, who in by_versions.items())
+        raise errors.NotInitializedError(
+            f"the processes run different versions ({found}). Install the same versions for all"
+        )
+
+
+def _arrivals(attempt: int) -> dict[int, dict[str, Any]]:
+    entries = _compat.coordination_client().key_value_dir_get(_folder(attempt))
+    return {int(key.rpartition("/")[2]): json.loads(text) for key, text in entries}
+
+
+def _folder(attempt: int) -> str:
+    return f"jax_cxl/arrival/{attempt}/"
+
+
+def check_others() -> None:
+    """Raises if a process that was to meet this one has ended or failed.
+
+    Raises:
+      NotInitializedError: a process has ended.
+      CxlError: the kind of error with which a process has failed.
+    """
+    if not _several():
+        return
+    # A process may have died before it arrived in this attempt. Its arrival in the attempt before
+    # says which process it is.
+    before = {p: who | {"failure": None} for p, who in _arrivals(_attempt - 1).items()}
+    for process, who in sorted((before | _arrivals(_attempt)).items()):
+        if process == _compat.process_id() or process not in _expected:
+            continue
+        here = process_identity.pid_means_the_same(who)
+        ended = here and process_identity.start_of(who["pid"]) != who["start"]
+        if ended:
+            # It may have written its reason after we read its entry, so read the entry again.
+            who = _arrivals(_attempt).get(process, who)
+        name = f"process {process} (pid {who['pid']} on host {who['host']})"
+        if who["failure"] is not None:
+            reason = who["failure"].removesuffix(_ADVICE).removesuffix(".")
+            raise errors.from_code(
+                who["code"] or "FAILED_PRECONDITION",
+                f"{name} could not start jax_cxl: {reason}.{_ADVICE}",
+            )
+        if ended:
+            raise errors.NotInitializedError(
+                f"{name} ended before jax_cxl had started: look at what it printed last.{_ADVICE}"
+            )
+
+
+def _names(numbers: Sequence[int], noun: str = "process") -> str:
+    plural = {"process": "processes", "rank": "ranks"}[noun]
+    return f"{noun if len(numbers) == 1 else plural} " + ", ".join(map(str, numbers))
+
+
+@atexit.register
+def _tell_of_end() -> None:
+    """Tells the others if this program ends before it has tried to initialize."""
+    global _attempt
+    if _attempt == 0 and _several():
+        _attempt = 1
+        why = program_ending.reason() or "it ended normally"
+        _post(f"its program ended before it called jax_cxl.initialize() ({why})")

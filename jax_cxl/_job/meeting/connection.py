@@ -1,0 +1,54 @@
+"""Connects the processes of a job through JAX's coordination service."""
+
+import os
+import resource
+
+import jax
+
+from jax_cxl import _compat, errors
+from jax_cxl._job.launched import environment as launch_environment
+from jax_cxl._job.meeting import alone, arrival
+
+# Files that jax.distributed and jax_cxl open, besides one for each other process.
+_FILES = 24
+
+
+def connect(connect_timeout: float) -> None:
+    """Connects the processes of the job if there are several, unless the script has done so."""
+    if not jax.distributed.is_initialized():
+        _initialize_distributed(connect_timeout)
+    if launch_environment.succeeds_process_0():
+        _compat.forget_topology()
+
+
+def _initialize_distributed(connect_timeout: float) -> None:
+    several = alone.told_by()
+    if not launch_environment.launched() and not several:
+        return
+    check_open_files(_FILES)
+    if not _compat.has_backend():
+        arrival.await_ranks(connect_timeout)
+    try:
+        jax.distributed.initialize()
+    except (RuntimeError, ValueError) as error:
+        raise errors.NotInitializedError(
+            "This is one of several processes"
+            + (f" ({several})" if several else "")
+            + ", but they do not know of each other, and jax.distributed could not be"
+            f" initialized: {error}. Call jax.distributed.initialize(...) or"
+            " jax_cxl.initialize() at the beginning of the script, before anything uses a device."
+        ) from error
+
+
+def check_open_files(more: int) -> None:
+    """Raises if this process may not open that many more files.
+
+    Libraries that cannot open a file report errors such as "random_device not available".
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    left = limit - len(os.listdir("/proc/self/fd"))
+    if left < more:
+        raise errors.NotInitializedError(
+            f"this process can open {left} more files, of {limit}, and jax_cxl needs {more} between"
+            " several processes: raise the limit (ulimit -n)"
+        )

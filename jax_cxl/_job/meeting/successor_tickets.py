@@ -1,0 +1,152 @@
+"""Tickets, by which the successor of a lost process finds the others.
+
+The launcher starts a successor. A successor does not know the pool that the other processes use.
+It meets the others in JAX's key-value store, which the launcher hosts:
+
+    jax_cxl/ticket/P   the ticket of process P, "G.F.R". G is the generation of the runtime that
+                       the process had, -1 for none. F is 1 if a rank of that runtime gave up. R is
+                       random, and new for each try.
+    jax_cxl/answer/T   for the holder of ticket T: which pool to attach to
+
+Processes that regroup (regroup.py) wait for an unanswered ticket of each lost process, and the
+rank that decides answers it. If every process has an unanswered ticket, because the job starts or
+because no process survived, process 0 decides. If the ticket of a process has changed since the
+decision, that process was lost in between, and all try again.
+"""
+
+import json
+import secrets
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from jax_cxl import _compat, _core, errors
+from jax_cxl._job import platforms
+from jax_cxl._job.launched import environment as launch_environment
+from jax_cxl._job.launched.board import FINISHED
+from jax_cxl._job.pool import pools
+
+POLL_SECONDS = 0.02
+
+_TICKETS = "jax_cxl/ticket/"
+_ANSWERS = "jax_cxl/answer/"
+
+
+def tickets() -> dict[str, str]:
+    """Returns the ticket of each process that has one."""
+    entries = _client().key_value_dir_get(_TICKETS)
+    return {key.rpartition("/")[2]: ticket for key, ticket in entries}
+
+
+def unanswered(found: Mapping[str, str]) -> set[int]:
+    """Returns the processes whose tickets nobody has answered."""
+    answered = {key.rpartition("/")[2] for key, _ in _client().key_value_dir_get(_ANSWERS)}
+    return {int(process) for process, ticket in found.items() if ticket not in answered}
+
+
+def answer(
+    found: Mapping[str, str],
+    processes: set[int],
+    members: Sequence[int],
+    place: dict[str, Any],
+    generation: int,
+) -> None:
+    """Tells these processes which pool to attach to.
+
+    Args:
+      found: all tickets.
+      processes: the processes whose tickets to answer.
+      members: the ranks that continue.
+      place: where their pool is.
+      generation: the generation of the runtime; see `lifecycle.Runtime`.
+    """
+    decision = {"tickets": dict(found), "members": list(members), "place": place}
+    text = json.dumps(decision | {"generation": generation})
+    for process in processes:
+        _client().key_value_set(_ANSWERS + found[str(process)], text)
+
+
+def join(
+    uri: str | None, platform: platforms.Platform, generation: int, failed: bool
+) -> pools.Meeting:
+    """Meets the other processes.
+
+    Args:
+      uri: URI of the pool, if this process has to create it.
+      platform: the platform of the devices.
+      generation: the generation of the runtime that this process had, -1 for none.
+      failed: whether a rank of that runtime gave up.
+    """
+    deadline = time.monotonic() + _compat.MEETING_TIMEOUT_MS / 1000
+    created: _core.Pool | None = None
+    while True:
+        ticket = f"{generation}.{failed:d}.{secrets.token_hex(8)}"
+        _client().key_value_set(f"{_TICKETS}{jax.process_index()}", ticket, allow_overwrite=True)
+        text = None
+        while text is None:
+            _check(deadline, "no process has answered")
+            if jax.process_index() == 0:
+                created = _begin(uri, platform) or created
+            text = _compat.key_value(f"{_ANSWERS}{ticket}")
+        decision = json.loads(text)
+        place, members = decision["place"], decision["members"]
+        pool = created or pools.attach(place)
+        pools.register(pool, pools.local_ranks())
+        while True:
+            # First read the tickets, then the pool: a process that registered before it was lost
+            # counts.
+            changed = tickets() != decision["tickets"]
+            missing = [rank for rank in members if not pool.registered(rank)]
+            if not missing or changed:
+                break
+            _check(deadline, f"rank {missing[0]} has not come to the pool")
+        pools.remove_name(pool, place, uri)
+        if not missing:
+            pools.check_hosts(pool, members, place)
+            return pools.Meeting(pool, members, decision["generation"])
+        created = None
+
+
+def _begin(uri: str | None, platform: platforms.Platform) -> _core.Pool | None:
+    """Creates the pool and answers all tickets, once every process has an unanswered one."""
+    found = tickets()
+    everyone = unanswered(found)
+    if len(everyone) < jax.process_count():
+        return None
+    try:
+        pool, place = pools.create(uri, platform)
+    except Exception as error:
+        # The others wait for the place of the pool. Give them the error instead.
+        answer(found, everyone, [], pools.no_place(error), 0)
+        raise
+    answer(found, everyone, range(jax.device_count()), place, _next_generation(found.values()))
+    return pool
+
+
+def _next_generation(found: Iterable[str]) -> int:
+    """Returns the generation of the runtime that the holders of these tickets start.
+
+    If all processes come from the same runtime, and it did not fail, no program of it is still
+    under way. So its programs stay valid, and the generation stays. Otherwise, for example if one
+    process is a successor, all processes need programs of a new generation.
+    """
+    pasts = {tuple(map(int, ticket.split(".")[:2])) for ticket in found}
+    newest, failed = max(pasts)
+    return newest if len(pasts) == 1 and newest >= 0 and not failed else newest + 1
+
+
+def _check(deadline: float, problem: str) -> None:
+    board = launch_environment.board
+    if board is not None and (ended := board.ranks(FINISHED)):
+        raise errors.NotInitializedError(
+            f"rank {ended[0]} ended before this process could join it: the job is over"
+        )
+    if time.monotonic() > deadline:
+        raise errors.NotInitializedError(f"the processes have not met in time: {problem}")
+    time.sleep(POLL_SECONDS)
+
+
+def _client() -> Any:
+    return _compat.coordination_client()

@@ -1,0 +1,1 @@
+"""Where the pool of a job lies, and how its processes share it."""

@@ -1,0 +1,116 @@
+"""Pools that several processes share: one process creates a pool, the others attach to it.
+
+The *place* of a pool is a dictionary that becomes JSON. It has the values that another process
+needs to attach to the pool, or the error because of which there is no pool.
+"""
+
+import contextlib
+import dataclasses
+import logging
+import os
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from jax_cxl import _core, errors
+from jax_cxl._job import configuration, platforms
+from jax_cxl._job.pool import pool_uri
+
+
+@dataclasses.dataclass(frozen=True)
+class Meeting:
+    """The ranks that have met in a pool.
+
+    Attributes:
+      pool: the pool in which all `members` have registered.
+      members: the ranks.
+      generation: how many times the job has continued after an error.
+    """
+
+    pool: _core.Pool
+    members: Sequence[int]
+    generation: int = 0
+
+
+def local_ranks() -> list[int]:
+    """Returns the ranks of this process, of all devices that JAX has."""
+    here = jax.process_index()
+    return [rank for rank, device in enumerate(jax.devices()) if device.process_index == here]
+
+
+def register(pool: _core.Pool, ranks: Sequence[int]) -> None:
+    """Registers these ranks of this process in the pool."""
+    devices = jax.devices()
+    for rank in ranks:
+        pool.register(rank, jax.process_index(), devices[rank].id)
+
+
+def create(
+    uri: str | None, platform: platforms.Platform, new_name: bool = False
+) -> tuple[_core.Pool, dict[str, Any]]:
+    """Creates a pool for all devices.
+
+    Args:
+      uri: as for `initialize`.
+      platform: the platform of the devices.
+      new_name: whether a pool in /dev/shm needs another name, because the job already has a pool
+        with the name in `uri`.
+
+    Returns:
+      The pool and its place.
+    """
+    world_size = jax.device_count()
+    spec = pool_uri.parse(uri, world_size, platform.rank_bytes)
+    for path in _core.sweep_leftovers():
+        logging.getLogger("jax_cxl").warning("removed %s, the pool of a dead job", path)
+    place = spec.for_core() | {"world_size": world_size}
+    random_name = f"{os.getpid()}.{secrets.token_hex(4)}"
+    if not spec.paths:
+        place["paths"] = [random_name]
+    elif new_name and spec.kind == "shm":
+        place["paths"] = [f"{spec.paths[0][:40]}.{random_name}"]
+    dead_after = configuration.from_environment().heartbeat_timeout
+    pool = _core.Pool.create(**place, dead_after=dead_after)
+    return pool, place | {"token": pool.token, "coherence_given": spec.coherence_given}
+
+
+def check_hosts(pool: _core.Pool, members: Sequence[int], place: dict[str, Any]) -> None:
+    """Refuses the default `coherence=coherent` between hosts. Call it when all have registered.
+
+    Raises:
+      InvalidPoolError: the members run under several kernels, and the URI does not name the
+        coherence. The default for files is `coherent`, which may be wrong between hosts.
+    """
+    kernels = {pool.boot_id(rank) for rank in members}
+    if len(kernels) > 1 and place["coherence"] == "coherent" and not place["coherence_given"]:
+        raise errors.InvalidPoolError(
+            f"the ranks run on {len(kernels)} hosts, and the URI of the pool does not say whether"
+            " their caches are coherent: add coherence=flush, which is right on every machine, or"
+            " coherence=coherent if the hardware keeps the caches of all hosts coherent (python -m"
+            " jax_cxl doctor --device ... --with HOST:PORT finds out)"
+        )
+
+
+def remove_name(pool: _core.Pool, place: dict[str, Any], uri: str | None) -> None:
+    """Removes the name of a pool once all processes have attached, unless its URI keeps it."""
+    if pool_uri.parse(uri, world_size=1).keep:
+        return
+    pool.unlink()
+    if place["kind"] == "shm":
+        # Another process may have removed the name already.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"/dev/shm/jax_cxl.{place['paths'][0]}")
+
+
+def no_place(error: Exception) -> dict[str, Any]:
+    """Returns the place that tells other processes why there is no pool."""
+    return {"error": errors.code_of(error) or "INTERNAL", "message": str(error)[:800]}
+
+
+def attach(place: dict[str, Any]) -> _core.Pool:
+    """Attaches to the pool of another process, or raises the error that its place has."""
+    if "error" in place:
+        raise errors.from_code(place["error"], place["message"])
+    return _core.Pool.attach(**{key: place[key] for key in place.keys() - {"coherence_given"}})

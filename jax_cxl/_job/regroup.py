@@ -1,0 +1,285 @@
+"""Regroup: after an error, the surviving ranks continue in a new pool.
+
+A rank may have died in the middle of any operation. So the survivors use the old pool only to agree
+on the new one, in words that no lost rank writes (cc/comm/health/regroup.h):
+
+1. Every surviving process joins an *attempt*, at first attempt 1.
+2. Once all surviving processes have joined, the lowest rank decides which ranks continue. It
+   creates a new pool and writes where that pool is.
+3. The processes of these ranks register in the new pool. A process continues once it sees that all
+   have registered. Nobody removes a registration, so either all processes see all registrations, or
+   none does. If a process is lost before it registers, all others join the next attempt.
+
+With `rejoin`, step 2 also waits for successors of the lost processes, and the rank that decides
+tells them where the new pool is (successor_tickets.py).
+
+So another death leads to another attempt, or the new pool reports it. It never leads to a hang.
+"""
+
+import functools
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from jax_cxl import _core, errors
+from jax_cxl._job import configuration, lifecycle, platforms
+from jax_cxl._job.launched import environment as launch_environment
+from jax_cxl._job.meeting import successor_tickets
+from jax_cxl._job.pool import pools
+
+_POLL_SECONDS = 0.002
+# A rank of this host is known to be lost sooner.
+_GIVEN_UP_SECONDS = 2.0
+
+
+def regroup(
+    devices: Sequence[Any] | None = None,
+    *,
+    rejoin: bool = False,
+    pool: str | None = None,
+    timeout: float | None = None,
+) -> list[Any]:
+    """Continues, after an error, with the surviving processes.
+
+    Every surviving process has to call `regroup`, and must not wait for another process first.
+    The function returns once all have called it. Ranks keep their numbers, which are indices into
+    `jax.devices()`. Arrays on this process's devices stay as they are. Arrays that were spread over
+    lost devices are lost. JAX's caches are cleared: a program that was compiled before must not
+    communicate, and raises `NotInitializedError`.
+
+    JAX itself ends the surviving processes, unless it runs with `JAX_ENABLE_RECOVERABILITY=1`. If
+    process 0 is lost, JAX ends them within a second, unless another process hosts its coordination
+    service. `python -m jax_cxl.launch --go-on` arranges both.
+
+    Args:
+      devices: the devices that may continue, by default all devices of living processes. Leave out
+        a device to give up a rank that lives but is stuck. All processes pass the same devices.
+      rejoin: whether to wait for successors of the lost processes, which `python -m jax_cxl.launch
+        --restart-lost N` starts. A successor joins by `jax_cxl.initialize`. All processes pass the
+        same value.
+      pool: URI of the new pool, by default a new pool of the same kind as the old one. If the old
+        pool is on dax devices or in a file that stays, the new pool needs another place.
+      timeout: seconds to wait for ranks that live, by default `JAX_CXL_TIMEOUT`.
+
+    Returns:
+      The devices that continue, in the order of `jax.devices()`. Make a mesh of them.
+
+    Raises:
+      CollectiveTimeoutError: a rank lives but has not called `regroup`, or a lost rank has no
+        successor. Call `regroup` again, or without that rank's device.
+      PoolError: the new pool cannot be created.
+      NotInitializedError: jax_cxl does not run, or the others have continued without this process.
+      CxlError: the ranks are GPUs, where an error ends the use of the device. Start all processes
+        again.
+
+    Example:
+      >>> try:
+      ...     state = step(state)
+      ... except jax_cxl.PeerLostError:
+      ...     devices = jax_cxl.regroup()
+      ...     mesh = jax_cxl.make_mesh((len(devices),), ("i",), devices=devices)
+    """
+    with lifecycle.lock:
+        running = lifecycle.current()
+        if running is None:
+            raise errors.NotInitializedError(
+                "jax_cxl.regroup() needs the pool in which the error happened: call it before"
+                " jax_cxl.shutdown()."
+            )
+        if running.platform is not platforms.CPU:
+            raise errors.CxlError(
+                "jax_cxl.regroup() works between CPU devices only: an error ends the use of a GPU."
+                " Start all processes again, from a checkpoint."
+            )
+        seconds = configuration.from_environment().timeout if timeout is None else timeout
+        uri = running.uri if pool is None else pool
+        if rejoin and not launch_environment.restarts_lost():
+            raise errors.CxlError(
+                "jax_cxl.regroup(rejoin=True) waits for successors of lost processes, which only"
+                " python -m jax_cxl.launch --restart-lost N starts."
+            )
+        deadline = time.monotonic() + seconds
+        meeting = _Agreement(running, _ranks(devices), rejoin, uri, deadline).reach()
+        lifecycle.restart(meeting, uri)
+        jax.clear_caches()
+        _warn_of_jax(meeting.members)
+    return [jax.devices()[rank] for rank in meeting.members]
+
+
+def _ranks(devices: Sequence[Any] | None) -> list[int]:
+    """Returns the ranks of the devices, all by default."""
+    everyone = list(jax.devices())
+    ranks = sorted(everyone.index(device) for device in (devices or everyone))
+    if not set(ranks) & set(pools.local_ranks()):
+        raise ValueError(f"jax_cxl.regroup: none of the devices belongs to this process: {devices}")
+    return ranks
+
+
+class _Agreement:
+    """This process's part in the agreement on the new pool and the ranks that continue."""
+
+    def __init__(
+        self,
+        running: lifecycle.Runtime,
+        ranks: list[int],
+        rejoin: bool,
+        uri: str | None,
+        deadline: float,
+    ):
+        self._running = running
+        self._ranks = ranks
+        self._rejoin = rejoin
+        self._mine = [rank for rank in pools.local_ranks() if rank in ranks]
+        self._uri = uri
+        self._deadline = deadline
+        self._created: _core.Pool | None = None  # Set if this process decides.
+
+    def reach(self) -> pools.Meeting:
+        """Returns the pool in which all ranks that continue have registered."""
+        while True:
+            self._created = None
+            for rank in self._mine:
+                _core.join_attempt(rank, self._running.attempt)
+            members, plan = self._wait(self._decision, "called jax_cxl.regroup()")
+            place, tickets = plan["place"], plan["tickets"]
+            if "error" in place:
+                self._running.attempt += 1  # All processes read the same decision.
+                raise errors.from_code(place["error"], place["message"])
+            if not set(self._mine) <= set(members):
+                raise errors.NotInitializedError(
+                    f"ranks {members} have continued without ranks {self._mine} of this process:"
+                    " all processes have to call jax_cxl.regroup() with the same devices"
+                )
+            try:
+                pool = self._created or pools.attach(place)
+            except errors.PoolNotFoundError:
+                if not self._given_up(members, tickets):
+                    raise
+                self._running.attempt += 1
+                continue
+            pools.register(pool, self._mine)
+            arrival = functools.partial(self._arrival, pool, members, tickets)
+            complete = self._wait(arrival, "come to the new pool")
+            pools.remove_name(pool, place, self._uri)
+            if complete:
+                pools.check_hosts(pool, members, place)
+                return pools.Meeting(pool, members, self._running.generation + 1)
+            self._running.attempt += 1
+
+    def _decision(self) -> tuple[Any, list[int]]:
+        """Returns the decision, None if there is none yet, and the ranks that it waits for."""
+        attempt = self._running.attempt
+        # First find the lost ranks, then read: what a rank wrote before it was lost counts.
+        left = [rank for rank in self._ranks if not _core.rank_lost(rank)]
+        for rank in range(jax.device_count()):
+            found: Any = _core.decided_attempt(rank, attempt)
+            if found is not None:
+                return (found[0], _read(found[1])), []
+        awaited = [rank for rank in left if not _core.joined_attempt(rank, attempt)]
+        if awaited or left[0] not in self._mine:
+            return None, awaited or left[:1]
+        lost = [rank for rank in self._ranks if rank not in left] if self._rejoin else []
+        tickets = successor_tickets.tickets() if lost else {}
+        joining = {_process_of(rank) for rank in lost}
+        ready = joining & successor_tickets.unanswered(tickets) if lost else set()
+        if ready != joining:
+            return None, [rank for rank in lost if _process_of(rank) not in ready]
+        members = sorted(left + lost)
+        place = self._create()
+        if lost:
+            generation = self._running.generation + 1
+            successor_tickets.answer(tickets, joining, members, place, generation)
+        plan = {"place": place, "tickets": {str(p): tickets[str(p)] for p in joining}}
+        _core.decide_attempt(left[0], attempt, members, json.dumps(plan))
+        return None, left[:1]
+
+    def _arrival(
+        self, pool: _core.Pool, members: list[int], tickets: dict[str, str]
+    ) -> tuple[bool | None, list[int]]:
+        """Returns whether all members are in the pool, and the ranks that are missing.
+
+        The first result is None while missing ranks may still come.
+        """
+        # First find the lost ranks, then read: a rank that registered before it was lost counts.
+        lost = self._lost(members, tickets)
+        missing = [rank for rank in members if not pool.registered(rank)]
+        if missing and not lost:
+            return None, missing
+        return not missing, missing
+
+    def _lost(self, members: list[int], tickets: dict[str, str]) -> bool:
+        """Returns whether a member is lost, or a successor that was to become a member."""
+        if any(_core.rank_lost(rank) for rank in members if str(_process_of(rank)) not in tickets):
+            return True
+        return bool(tickets) and not tickets.items() <= successor_tickets.tickets().items()
+
+    def _given_up(self, members: list[int], tickets: dict[str, str]) -> bool:
+        """Returns whether the others have given up this attempt, and removed the pool's name."""
+        later = self._running.attempt + 1
+        end = time.monotonic() + _GIVEN_UP_SECONDS
+        while time.monotonic() < end:
+            if self._lost(members, tickets):
+                return True
+            if any(_core.joined_attempt(rank, later) for rank in members):
+                return True
+            time.sleep(_POLL_SECONDS)
+        return False
+
+    def _create(self) -> dict[str, Any]:
+        """Creates the new pool and returns its place."""
+        try:
+            self._created, place = pools.create(self._uri, self._running.platform, new_name=True)
+        except errors.PoolInUseError as error:
+            hint = f"{error}; jax_cxl.regroup(pool=...) needs another place than the old pool"
+            return pools.no_place(errors.PoolInUseError(hint))
+        except Exception as error:
+            return pools.no_place(error)
+        return place
+
+    def _wait(self, look: Callable[[], tuple[Any, list[int]]], awaited: str) -> Any:
+        """Calls `look` until it returns a result, and returns the result."""
+        while True:
+            found, missing = look()
+            if found is not None:
+                return found
+            if time.monotonic() > self._deadline:
+                who = _core.rank_name(missing[0])
+                error = errors.CollectiveTimeoutError(
+                    f"{who} is gone, and its successor has not come in time"
+                    if _core.rank_lost(missing[0])
+                    else f"{who} lives, but has not {awaited} in time"
+                )
+                error.rank = missing[0]
+                raise error
+            time.sleep(successor_tickets.POLL_SECONDS if self._rejoin else _POLL_SECONDS)
+
+
+def _process_of(rank: int) -> int:
+    return jax.devices()[rank].process_index
+
+
+def _read(text: str) -> dict[str, Any]:
+    """Parses the decision of a rank."""
+    try:
+        plan = json.loads(text)
+        if isinstance(plan["place"], dict) and isinstance(plan["tickets"], dict):
+            return plan
+    except (ValueError, TypeError, KeyError):
+        pass
+    raise errors.PoolCorruptError(f"the decision of a rank about the new pool is damaged: {text!r}")
+
+
+def _warn_of_jax(members: Sequence[int]) -> None:
+    """Warns if JAX is going to end this process."""
+    config: Any = jax.config  # Options are attributes that type checkers do not know.
+    if launch_environment.goes_on() or config.jax_enable_recoverability:
+        return
+    if len(members) < jax.device_count():
+        logging.getLogger("jax_cxl").warning(
+            "a process is gone, and JAX will end the others some 100 s later. Start all of them"
+            " with JAX_ENABLE_RECOVERABILITY=1, or by python -m jax_cxl.launch --go-on."
+        )

@@ -1,0 +1,98 @@
+"""Starts ranks that are GPUs, after the start of the runtime, which is the same for all ranks."""
+
+import functools
+import logging
+import os
+from types import ModuleType
+from typing import Any
+
+import jax
+
+from jax_cxl import _compat, _core
+from jax_cxl._job import configuration
+from jax_cxl._job.ending import program_errors
+from jax_cxl._job.meeting import arrival
+
+
+def start(
+    cuda: ModuleType,
+    devices: list[int],
+    config: configuration.Config,
+    tuning: Any,
+    meeting: str,
+    gpu_writes_memory: bool = False,
+) -> None:
+    """Starts this process's GPUs. All processes call it together, after `_core.start`.
+
+    If CUDA of any process cannot register the pool's memory (files of some file systems), all
+    processes move the data through pinned memory of their hosts.
+
+    Args:
+      cuda: the module jax_cxl._cuda.
+      devices: ordinals of the GPUs on this host, as XLA and CUDA count them.
+      config: the settings.
+      tuning: the tuning table.
+      meeting: prefix for keys of the coordination service, used for this start only.
+      gpu_writes_memory: whether the pool's URI has `gpu_writes=memory`.
+    """
+    _explain_errors(cuda)
+    core: Any = _core
+    cuda.use_program_sites(core.program_sites())
+    runtime = core.runtime()
+    obstacles = _exchange(meeting, cuda.register_pool(runtime, devices))
+    direct = not any(obstacles)
+    if not direct:
+        logging.getLogger("jax_cxl").warning(
+            "GPUs do not reach the pool themselves, all data is copied by the host: %s",
+            next(filter(None, obstacles)),
+        )
+    cuda.start(
+        runtime,
+        devices,
+        direct=direct,
+        slot_bytes=config.slot_bytes,
+        num_slots=config.num_slots,
+        warn_after=config.warn_after,
+        timeout=config.timeout,
+        flush_threads=config.flush_threads or tuning.flush_threads or _flush_threads(len(devices)),
+        flush_piece_bytes=tuning.flush_piece_bytes,
+        gpu_writes_memory=gpu_writes_memory,
+    )
+
+
+def _flush_threads(devices: int) -> int:
+    # Four threads write back and drop cache lines about as fast as a link of 50 GB/s carries data.
+    return max(1, min(4, len(os.sched_getaffinity(0)) // (4 * devices)))
+
+
+@functools.cache
+def _explain_errors(cuda: ModuleType) -> None:
+    """Gives errors of programs the reason for which a kernel of jax_cxl has stopped the GPU.
+
+    CUDA itself only says, to the next operation, that some kernel failed.
+    """
+
+    def find(text: str) -> program_errors.Failure | None:
+        if "cuda" not in text.lower() and "jax_cxl" not in text:
+            return None
+        failure = cuda.failure()
+        return None if failure is None else program_errors.Failure(*failure)
+
+    program_errors.add_source(find)
+
+
+def _exchange(meeting: str, text: str) -> list[str]:
+    """Returns the texts of all processes."""
+    if jax.process_count() == 1:
+        return [text]
+    client = _compat.coordination_client()
+    client.key_value_set(f"{meeting}/pool_obstacle/{jax.process_index()}", text or "none")
+    texts = [
+        arrival.wait_for(
+            functools.partial(_compat.key_value, f"{meeting}/pool_obstacle/{process}"),
+            _compat.MEETING_TIMEOUT_MS / 1000,
+            f"process {process} has not said whether its GPUs reach the pool",
+        )
+        for process in range(jax.process_count())
+    ]
+    return ["" if text == "none" else text for text in texts]

@@ -1,0 +1,1 @@
+"""From a primitive to a custom call: rules, levels, and calls in two halves."""

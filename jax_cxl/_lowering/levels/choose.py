@@ -1,0 +1,191 @@
+"""Lowering of the collectives that have levels: they run in levels, or as one call."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core
+from jax.interpreters import mlir
+
+from jax_cxl._lowering.levels import compose, split, table
+from jax_cxl._lowering.levels.between_devices import BetweenDevices, moves
+from jax_cxl._lowering.primitives import lowering, named_axis, rank_groups
+from jax_cxl._lowering.primitives.native_enums import Op, ReduceOp
+from jax_cxl._lowering.start_done import halves
+
+
+def collective(
+    ctx: mlir.LoweringRuleContext,
+    x: Any,
+    *,
+    name: str,
+    op: Op,
+    axes: named_axis.Axes,
+    levels: bool | None,
+    groups: named_axis.Groups = None,
+    reduce_op: ReduceOp = ReduceOp.SUM,
+    operand_blocks: int | None = None,
+    result_blocks: int | None = None,
+    root: int = 0,
+) -> Sequence:
+    """Lowers a collective, in levels if these pay or `levels` is True.
+
+    The arguments are those of `lowering.collective`, and `levels` of the public functions.
+
+    Between CPU devices a collective in levels is one call (cc/comm/level_calls.h). Between GPUs it
+    is a composition (compose.py). Its start (`x_start`) is complete at once: a future holds a
+    single call.
+
+    Raises:
+      ValueError: `levels` is True, and the ranks of the groups do not lie in processes evenly, or
+        XLA does not move the elements between the GPUs of a process.
+    """
+    aval_in: Any = ctx.avals_in[0]
+    aval: Any = ctx.avals_out[0]
+    starts = len(ctx.avals_out) > 1
+    num_bytes = max(a.size * a.dtype.itemsize for a in (aval_in, aval))
+    one_call = _is_one_call(ctx)
+    movable = one_call or moves(aval_in.dtype)
+    # Between GPUs a start in levels waits for the whole collective, so a program has to ask for
+    # that. And XLA does not move all dtypes.
+    if levels is None and (starts or not movable):
+        levels = False
+    ranks = rank_groups.of_groups(ctx, name, axes, groups)
+    found = None
+    if aval.size > 0:
+        found = _split(ctx, name, op, ranks, num_bytes, levels, on_gpus=not one_call)
+    if found is not None and not movable:
+        raise ValueError(
+            f"jax_cxl.{name}: levels=True between GPUs does not work with {aval_in.dtype.name},"
+            " because XLA's collectives between GPUs do not move it. Leave `levels` out."
+        )
+    if found is None or one_call:
+        return lowering.between(
+            ctx,
+            x,
+            name=name,
+            op=op,
+            ranks=ranks,
+            grid=None if found is None else found.at,
+            reduce_op=reduce_op,
+            operand_blocks=operand_blocks,
+            result_blocks=result_blocks,
+            root=root,
+        )
+    inside = BetweenDevices(axes, found.at, groups, reduce_op)
+
+    across = _Across(found.across, name, reduce_op)
+    operand_bytes = aval_in.size * aval_in.dtype.itemsize
+    num_chunks = table.chunks(op, operand_bytes, found.at.shape, table.CHUNK_BYTES)
+
+    def body(v):
+        if operand_blocks is not None:
+            v = jax.numpy.moveaxis(v, operand_blocks, 0)
+        v = compose.Levels(found, inside, across).run(op, v, root, num_chunks)
+        return v if result_blocks is None else jax.numpy.moveaxis(v, 0, result_blocks)
+
+    # The steps need no varying types: the types of the collective were checked when it was traced.
+    inner = ctx.replace(avals_in=[jax.core.ShapedArray(aval_in.shape, aval_in.dtype)])
+    results = mlir.lower_fun(body, multiple_results=False)(inner, x)
+    return [*results, lowering.no_token()] if starts else results
+
+
+def _is_one_call(ctx: Any) -> bool:
+    """Returns whether a collective in levels is one call, and not a composition."""
+    return ctx.module_context.platforms == ("cpu",)
+
+
+def _split(
+    ctx: Any,
+    name: str,
+    op: Op,
+    ranks: np.ndarray,
+    num_bytes: int,
+    levels: bool | None,
+    *,
+    on_gpus: bool,
+) -> split.Split | None:
+    """Returns how the ranks lie in processes, None if the collective is to be one call."""
+    if levels is False or ranks.shape[1] == 1:
+        return None
+    found = split.of(ranks, rank_groups.processes(ctx))
+    if levels:
+        if found is None:
+            raise ValueError(
+                f"jax_cxl.{name}: levels=True needs groups that have several ranks in each process,"
+                f" equally many, and at the same places of all groups. The groups are"
+                f" {ranks.tolist()}. Leave `levels` out."
+            )
+        return found
+    return found if table.pays(op, num_bytes, found, on_gpus) else None
+
+
+# The step between processes of a collective of GPUs in levels.
+_step_p = core.Primitive("level")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Across:
+    """Runs or starts the steps between processes.
+
+    Attributes:
+      ranks: the groups.
+      name: name of the public function.
+      reduce_op: reduction, where the collective has one.
+    """
+
+    ranks: np.ndarray
+    name: str
+    reduce_op: ReduceOp
+
+    def run(self, op: Op, x: Any, root: int) -> Any:
+        return _step_p.bind(x, **self._params(op, root))
+
+    def start(self, op: Op, x: Any, root: int) -> "_Started":
+        params = self._params(op, root)
+        return _Started(x, *halves.start_p.bind(x, collective=_step_p, **params))
+
+    def _params(self, op: Op, root: int) -> dict[str, Any]:
+        groups = tuple(map(tuple, self.ranks.tolist()))
+        own = {"name": self.name, "reduce_op": self.reduce_op}
+        return {"op": op, "ranks": groups, "root": root, **own}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Started:
+    """A started step between processes: its operand, its unfinished result, its token."""
+
+    x: Any
+    y: Any
+    token: Any
+
+    def tie(self, x: Any) -> Any:
+        return halves.tie(self.token, x)
+
+    def done(self, after: Any) -> Any:
+        return halves.done((self.x,), self.y, self.token, after)
+
+
+@_step_p.def_abstract_eval
+def _step_abstract_eval(x, *, op, ranks, **_):
+    shape = x.shape[1:] if op.operand_blocks else x.shape
+    return x.update(shape=(len(ranks[0]), *shape) if op.result_blocks else shape)
+
+
+def _lower_step(ctx, x, *, op, ranks, **params):
+    return lowering.between(
+        ctx,
+        x,
+        op=op,
+        ranks=np.array(ranks),
+        # Beside the step run only the steps of other chunks.
+        alone=True,
+        operand_blocks=0 if op.operand_blocks else None,
+        result_blocks=0 if op.result_blocks else None,
+        **params,
+    )
+
+
+lowering.register(_step_p, _lower_step)

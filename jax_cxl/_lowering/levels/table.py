@@ -1,0 +1,89 @@
+"""When levels pay: part of the tuning table, on which all ranks have agreed."""
+
+from collections.abc import Mapping
+
+from jax_cxl._job import lifecycle
+from jax_cxl._lowering.levels.split import Split
+from jax_cxl._lowering.primitives.native_enums import Op
+
+# The collectives that have levels.
+OPS = (Op.ALL_REDUCE, Op.REDUCE_SCATTER, Op.ALL_GATHER, Op.ALL_TO_ALL, Op.BROADCAST)
+# Smaller groups of CPU devices run in levels only if a program asks for it.
+LEAST_CPU_RANKS = 8
+# For the tuning table: no size is large enough.
+NEVER = 1 << 62
+
+
+# Of a collective between GPUs, composed of steps: a chunk has at least so many bytes in the larger
+# of the two buffers of its step through the pool. docs/levels.md says why this is a constant.
+CHUNK_BYTES = 4 << 20
+# More chunks would shorten only the steps of the first and the last chunk, which nothing hides.
+MOST_CHUNKS = 8
+
+
+def field(op: Op, on_gpus: bool) -> str:
+    """Returns the field of the tuning table (cc/comm/call/tuning.h) for a collective.
+
+    The field has the bytes from which the collective runs in levels by itself.
+    """
+    return f"{'gpu_' if on_gpus else ''}levels_{op.name.lower()}_bytes"
+
+
+def chunks(op: Op, num_bytes: int, grid: tuple[int, int], chunk_bytes: int) -> int:
+    """Returns in how many chunks a collective between GPUs works.
+
+    Args:
+      op: the collective.
+      num_bytes: bytes of a rank's operand.
+      grid: the numbers of processes of a group and of its ranks in each process.
+      chunk_bytes: the fewest bytes of a chunk.
+    """
+    processes, per_process = grid
+    across = num_bytes
+    if op in (Op.ALL_REDUCE, Op.REDUCE_SCATTER, Op.BROADCAST):
+        across //= per_process
+    if op is Op.ALL_GATHER:
+        across *= processes
+    return min(max(across // chunk_bytes, 1), MOST_CHUNKS)
+
+
+def limits(
+    op: Op,
+    flat: Mapping[int, float],
+    in_levels: Mapping[int, float],
+    margin: float,
+    on_gpus: bool,
+) -> dict[str, int]:
+    """Returns the bytes from which a collective runs in levels, as a field of the tuning table.
+
+    Args:
+      op: the collective.
+      flat: bytes -> time as one call.
+      in_levels: bytes -> time in levels, for the same sizes.
+      margin: by how much levels have to be faster, at this size and all larger ones.
+      on_gpus: whether the devices are GPUs.
+    """
+    limit = NEVER
+    for size in sorted(flat, reverse=True):
+        if flat[size] < in_levels[size] * (1 + margin):
+            break
+        limit = size
+    return {field(op, on_gpus): limit}
+
+
+def pays(op: Op, num_bytes: int, found: Split | None, on_gpus: bool) -> bool:
+    """Returns whether a collective is faster in levels.
+
+    Args:
+      op: the collective.
+      num_bytes: bytes of a rank's operand or of its result, whichever is larger.
+      found: how the ranks lie in processes, None if not evenly.
+      on_gpus: whether the ranks are GPUs.
+    """
+    if op not in OPS or found is None or found.processes == 1:
+        return False
+    # Levels of 2 x 2 CPU devices save too little to be faster.
+    if not on_gpus and found.at.size < LEAST_CPU_RANKS:
+        return False
+    least: int = getattr(lifecycle.ensure_started().tuning, field(op, on_gpus))
+    return num_bytes >= least

@@ -1,0 +1,87 @@
+"""The attributes of a custom call. They describe the collective."""
+
+from typing import Any
+
+import numpy as np
+
+from jax_cxl._lowering.primitives.native_enums import Op, ReduceOp
+
+# The targets that the native modules register. A start returns a token for its `jax_cxl_done`.
+COLLECTIVE_TARGET = "jax_cxl_collective"
+START_TARGET = "jax_cxl_start"
+DONE_TARGET = "jax_cxl_done"
+# take_rows and ragged_all_to_all, and a start of take_rows
+ROWS_TARGET = "jax_cxl_rows"
+START_ROWS_TARGET = "jax_cxl_start_rows"
+BARRIER_TARGET = "jax_cxl_barrier"
+# A check of the slices of a ragged_all_to_all that moves nothing through the pool.
+CHECK_SLICES_TARGET = "jax_cxl_check_slices"
+
+
+def make(
+    name: str,
+    op: Op,
+    ranks: np.ndarray,
+    *,
+    reduce_op: ReduceOp = ReduceOp.SUM,
+    dtype: int = 0,
+    count: int = 0,
+    root: int = 0,
+    sources: tuple[int, ...] = (),
+    reverse: bool = False,
+    alone: bool = False,
+    rows: tuple[int, ...] = (),
+    grid: np.ndarray | None = None,
+    generation: int,
+    program: str,
+) -> dict[str, Any]:
+    """Returns the attributes of a call, as cc/ffi/call_site.cc reads them.
+
+    In programs that it takes over, the compiler hook (jax_cxl/_takeover/hook.py) fills in `site`,
+    the number of the call in its program, and `line`, where the user's program calls it.
+
+    Args:
+      name: name of the public function, for messages.
+      op: which collective.
+      ranks: ranks in the pool's world, an array of shape (groups, ranks of a group).
+      reduce_op: reduction, where the collective has one.
+      dtype: index of the element type in `native_enums.DTYPES`.
+      count: elements of one rank's block.
+      root: rank in the group, for collectives with a root.
+      sources: for permutations, the rank in the group from which each rank receives, or -1.
+      reverse: for scans, whether they start with the last rank.
+      alone: for a start, whether the program computes nothing beside the collective.
+      rows: for `take_rows` and the ragged all-to-all: numbers of rows of each rank's operand and
+        of the output; for the latter also of slices for each rank, and of elements of the batch.
+      grid: for a call in levels (cc/comm/level_calls.h), the places in their group of the ranks of
+        each process, one process in each row. None for a call that is not in levels.
+      generation: how many times the job has continued after an error.
+      program: name of the program.
+    """
+    return {
+        "name": name,
+        "op": np.int32(op),
+        "reduce_op": np.int32(reduce_op),
+        "dtype": np.int32(dtype),
+        "count": np.int64(count),
+        "root": np.int32(root),
+        "group_size": np.int32(ranks.shape[1]),
+        "groups": np.ascontiguousarray(ranks.reshape(-1), np.int32),
+        "sources": np.asarray(sources, np.int32),
+        "reverse": np.int32(reverse),
+        "alone": np.int32(alone),
+        "rows": np.asarray(rows, np.int64),
+        "processes": np.int32(0 if grid is None else len(grid)),
+        "places": np.asarray(() if grid is None else grid, np.int32).reshape(-1),
+        "generation": np.int32(generation),
+        "program": program,
+        "site": np.int64(-1),
+        "line": "",
+    }
+
+
+def row_scratch_bytes(ranks: int, table: int, taken: int, slices: int = 0) -> int:
+    """Returns cuda::RowScratchBytes (cc/engine/cuda/rows.cu) for these numbers of rows."""
+    places = 8 + 4 * (ranks * table + taken)
+    published = -(-table // 4) * 4 if slices else 0
+    return places + published + 32 * ranks * ranks * slices

@@ -1,0 +1,68 @@
+"""The check of slices where a ragged_all_to_all moves no rows through the pool.
+
+Everywhere else the executors check the slices (cc/plan/slices.h). Here a custom call of its own
+does, with the same errors: under `jax.vmap` over the axis of the exchange, in a group of one rank,
+and if there are no bytes to move. XLA removes what computes an array without elements, so no check
+runs if the result of the exchange has none.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+from jax.interpreters import batching, mlir
+
+from jax_cxl._job import lifecycle, platforms
+from jax_cxl._lowering.primitives import call_attributes
+
+# Takes tables of shape (..., ranks, 4, entries), and any values, and returns all of them.
+_check_slices_p = core.Primitive("check_slices")
+_check_slices_p.multiple_results = True
+
+
+def checked(tables: Any, *values: Any, rows: int, into: int, elements: int) -> list[Any]:
+    """Returns the tables of all ranks of a group, and values, unchanged.
+
+    At run time the program fails if the tables are wrong. The check runs if a result is used.
+
+    Args:
+      tables: integers of shape (ranks, 4, entries).
+      *values: arrays. Values with a batch dimension, or with derivatives, are not supported.
+      rows: number of rows of each rank's operand.
+      into: number of rows of each rank's output.
+      elements: number of exchanges of the batch.
+    """
+    sizes = (rows, into, tables.shape[-1] // tables.shape[0], elements)
+    return _check_slices_p.bind(tables, *values, rows=sizes)
+
+
+def _lower(ctx, *operands, rows):
+    for platform in platforms.ALL:
+        if platform.name in ctx.module_context.platforms:
+            lifecycle.register_handlers(platform)
+    call = jax.ffi.ffi_lowering(
+        call_attributes.CHECK_SLICES_TARGET,
+        operand_output_aliases={i: i for i in range(len(operands))},
+        # XLA removes calls without a side effect whose results have no bytes.
+        has_side_effect=True,
+    )
+    return call(ctx, *operands, rows=np.asarray(rows, np.int64))
+
+
+def _batch(operands, dims, *, rows):
+    (tables,), (d,) = operands, dims
+    return _check_slices_p.bind(jnp.moveaxis(tables, d, 0), rows=rows), [0]
+
+
+@_check_slices_p.def_abstract_eval
+def _abstract_eval(*operands, rows):
+    return operands
+
+
+for _platform in platforms.ALL:
+    mlir.register_lowering(_check_slices_p, _lower, platform=_platform.name)
+_check: Any = jax.jit(_check_slices_p.bind, static_argnames=("rows",))
+_check_slices_p.def_impl(_check)
+batching.primitive_batchers[_check_slices_p] = _batch

@@ -1,0 +1,55 @@
+"""Which element types collectives support, and how reductions treat them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from jax_cxl._lowering.primitives.native_enums import DTYPES, ReduceOp
+
+# Elements of less than a byte: they travel in a wider dtype (carriers.py).
+PACKED_DTYPES = ("int2", "int4", "uint2", "uint4", "float4_e2m1fn")
+
+
+def check_dtype(op: str, dtype: Any) -> None:
+    """Raises TypeError for a dtype that collectives do not support."""
+    if str(dtype) in DTYPES or str(dtype) in PACKED_DTYPES:
+        return
+    if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
+        advice = "Pass its data, as from jax.random.key_data."
+    else:
+        advice = "Convert it to a supported dtype first, such as int8 or bfloat16."
+    raise TypeError(f"jax_cxl.{op} does not support arrays of dtype {dtype}. {advice}")
+
+
+def check_reduction(op: str, reduce_op: ReduceOp, dtype: Any) -> None:
+    """Raises TypeError for a dtype that has no such reduction."""
+    if reduce_op is ReduceOp.SUM and dtype == np.bool:
+        # A sum of bools is not a bool.
+        advice = ". Convert them to int32 to count."
+    elif reduce_op in (ReduceOp.MIN, ReduceOp.MAX) and jax.dtypes.issubdtype(
+        dtype, np.complexfloating
+    ):
+        advice = ": complex numbers have no order. Pass the real and the imaginary part."
+    elif reduce_op in (ReduceOp.AND, ReduceOp.OR) and not (
+        dtype == np.bool or jax.dtypes.issubdtype(dtype, np.integer)
+    ):
+        advice = ": only bool and integers have 'and' and 'or'. Compare them first, such as x != 0."
+    else:
+        return
+    raise TypeError(f"jax_cxl.{op} does not support arrays of dtype {dtype}{advice}")
+
+
+def reduce_in_one_rounding(reduce: Callable, x: Any, dims: tuple[int, ...]) -> Any:
+    """Reduces positional dimensions. As in a collective, short floats accumulate in float32."""
+    if jax.dtypes.issubdtype(x.dtype, np.floating) and x.dtype.itemsize < 4:
+        return reduce(x.astype(np.float32), dims).astype(x.dtype)
+    return reduce(x, dims)
+
+
+def count_bool(x: Any) -> Any:
+    """Converts bool to int32, so that a sum counts. Returns other dtypes as they are."""
+    if isinstance(x, (bool, np.bool)):
+        return int(x)
+    return x.astype(np.int32) if jax.dtypes.result_type(x) == np.bool else x

@@ -1,0 +1,83 @@
+"""Finds the ranks of a collective from its mesh axes."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.interpreters import mlir
+
+from jax_cxl._job import lifecycle, platforms
+from jax_cxl._job.meeting import alone
+from jax_cxl._lowering.primitives import named_axis
+
+
+def of_groups(ctx: Any, name: str, axes: named_axis.Axes, groups: named_axis.Groups) -> np.ndarray:
+    """Returns the groups of a collective as ranks in the world, a group in each row.
+
+    Args:
+      ctx: context of the lowering rule.
+      name: name of the public function, for messages.
+      axes: axis names over which it runs.
+      groups: axis index groups, or None for one group along `axes`.
+
+    Raises:
+      NotImplementedError, ValueError: collectives over this mesh are not supported.
+    """
+    axis_context = ctx.module_context.axis_context
+    if not isinstance(axis_context, mlir.SPMDAxisContext):
+        raise NotImplementedError(
+            f"jax_cxl.{name} must be called under jax.shard_map, got {axis_context}."
+        )
+    mesh = axis_context.mesh
+    positions = [mesh.axis_names.index(axis) for axis in axes]
+    partitions = np.arange(mesh.size).reshape(mesh.axis_sizes)
+    n = int(np.prod([mesh.axis_sizes[p] for p in positions]))
+    rows = np.moveaxis(partitions, positions, range(len(positions))).reshape(n, -1).T
+    if groups is not None and len({len(group) for group in groups}) > 1:
+        raise NotImplementedError(
+            f"jax_cxl.{name}: axis_index_groups must all have the same size, got {groups}."
+        )
+    if groups is not None:
+        rows = np.concatenate([rows[:, list(group)] for group in groups])
+    if rows.shape[1] == 1:
+        alone.warn()
+        return rows  # Nothing to communicate, so no pool is needed.
+    if isinstance(mesh, jax.sharding.AbstractMesh):
+        raise NotImplementedError(
+            f"jax_cxl.{name} must know the devices of the mesh, but this is an"
+            " AbstractMesh. Pass the mesh to jax.shard_map, or make it current with"
+            " jax.set_mesh(mesh)."
+        )
+    runtime = lifecycle.ensure_started()
+    rank_of_device = runtime.rank_of_device
+    platform = platforms.of(mesh.devices.flat[0])
+    if platform is not runtime.platform:
+        raise ValueError(
+            f"jax_cxl.{name}: the mesh {mesh.axis_names} has {platform.name} devices, but the ranks"
+            f" are the {runtime.platform.name} devices of JAX's default backend. Choose it by"
+            f" JAX_PLATFORMS={platform.name}."
+        )
+    try:
+        world = np.array([rank_of_device[device.id] for device in mesh.devices.flat])
+    except KeyError as error:
+        raise ValueError(
+            f"jax_cxl.{name}: device {error.args[0]} of the mesh {mesh.axis_names} is"
+            f" not in the pool's world, which has the devices {sorted(rank_of_device)}. After"
+            " jax_cxl.regroup(), make a mesh of the devices that it returned."
+        ) from None
+    return world[rows]
+
+
+def processes(ctx: Any) -> dict[int, int]:
+    """Returns which process holds each rank of the mesh, for a collective that has ranks."""
+    rank_of_device = lifecycle.ensure_started().rank_of_device
+    mesh = ctx.module_context.axis_context.mesh
+    return {rank_of_device[device.id]: device.process_index for device in mesh.devices.flat}
+
+
+def group_size(ctx: Any, axes: named_axis.Axes, groups: named_axis.Groups) -> int:
+    """Returns the number of ranks in a group, and 1 outside `jax.shard_map`."""
+    if groups is not None:
+        return len(groups[0])
+    mesh = getattr(ctx.module_context.axis_context, "mesh", None)
+    return int(np.prod([mesh.shape[axis] for axis in axes])) if mesh is not None else 1

@@ -1,0 +1,192 @@
+"""Lowering of the collectives that move rows, `take_rows` and `ragged_all_to_all`.
+
+They are custom calls of the target `jax_cxl_rows`, with more operands than other collectives have
+(lowering.py): arrays that say at run time which rows move.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax.interpreters import mlir
+
+from jax_cxl._lowering.primitives import (
+    call_attributes,
+    carriers,
+    check_slices,
+    local_lowering,
+    lowering,
+    named_axis,
+    rank_groups,
+)
+from jax_cxl._lowering.primitives.native_enums import DTYPES, Op, ReduceOp
+
+
+def ragged_all_to_all(
+    ctx: mlir.LoweringRuleContext,
+    operand: Any,
+    output: Any,
+    table: Any,
+    *,
+    axes: named_axis.Axes,
+    groups: named_axis.Groups,
+    elements: int,
+    alone: Callable,
+) -> Sequence:
+    """Lowers `ragged_all_to_all`, which writes to its second operand.
+
+    Args:
+      ctx: context of the lowering rule.
+      operand: the rows to send.
+      output: the array to which received rows are written.
+      table: integers of shape (4, group size * slices), as cc/plan/slices.h describes them.
+      axes: axis names over which it runs.
+      groups: axis index groups, or None for one group along `axes`.
+      elements: exchanges of a batch, which move as one.
+      alone: function that does the same for a group of one rank.
+
+    Returns:
+      The results of the lowering rule.
+    """
+    avals: Any = ctx.avals_in
+    rows, into, entries = avals
+    ranks = rank_groups.of_groups(ctx, "ragged_all_to_all", axes, groups)
+    n = ranks.shape[1]
+    if n == 1:
+        return local_lowering.local(ctx, alone, operand, output, table)
+    if rows.size == 0 or into.size == 0:
+        return _only_check(ctx, output, table, ranks, elements)
+    carrier = carriers.of(rows.dtype, Op.RAGGED_ALL_TO_ALL, ReduceOp.SUM)
+
+    def lower(ctx, operand, output, table):
+        sizes = (rows.shape[0], into.shape[0], entries.shape[1] // n, elements)
+        operands = (operand, output, table)
+        return _call_rows(
+            ctx,
+            Op.RAGGED_ALL_TO_ALL,
+            ranks,
+            operands,
+            carrier=carrier,
+            rows=sizes,
+            aliases={1: 0},
+        )
+
+    return carriers.carried(ctx, carrier, lower, operand, output, table)
+
+
+def _only_check(ctx: Any, output: Any, table: Any, ranks: np.ndarray, elements: int) -> Sequence:
+    """Returns `output`, to which no bytes move, after a check of the tables of all ranks."""
+    operand, into, entries = ctx.avals_in
+    tables = jax.core.ShapedArray((ranks.shape[1], *entries.shape), entries.dtype)
+    (gathered,) = lowering.between(
+        ctx.replace(avals_in=[entries], avals_out=[tables]),
+        table,
+        name="ragged_all_to_all",
+        op=Op.ALL_GATHER,
+        ranks=ranks,
+        result_blocks=0,
+    )
+
+    def after_check(tables, x):
+        rows = {"rows": operand.shape[0], "into": into.shape[0], "elements": elements}
+        return check_slices.checked(tables, x, **rows)[1]
+
+    ctx = ctx.replace(avals_in=[tables, into])
+    return local_lowering.local(ctx, after_check, gathered, output)
+
+
+def take_rows(
+    ctx: mlir.LoweringRuleContext,
+    table: Any,
+    indices: Any,
+    *published: Any,
+    axes: named_axis.Axes,
+    groups: named_axis.Groups,
+    alone: Callable,
+) -> Sequence:
+    """Lowers `take_rows`, or a start of it, as `lowering.between` does.
+
+    Args:
+      ctx: context of the lowering rule.
+      table: this rank's rows.
+      indices: int32 vector of the rows that this rank takes.
+      *published: at most one boolean vector: which rows of `table` other ranks may take.
+      axes: axis names over which it runs.
+      groups: axis index groups, or None for one group along `axes`.
+      alone: function that does the same for a group of one rank.
+
+    Returns:
+      The results of the lowering rule.
+    """
+    avals: Any = ctx.avals_in
+    aval_out: Any = ctx.avals_out[0]
+    operands = (table, indices, *published)
+    starts = len(ctx.avals_out) > 1
+    started, ctx = ctx, ctx.replace(avals_out=[aval_out])
+
+    def complete(results):
+        return [*results, lowering.no_token()] if starts else results
+
+    ranks = rank_groups.of_groups(ctx, "take_rows", axes, groups)
+    if avals[0].size == 0 or aval_out.size == 0:
+        zeros = lambda *_: lax.full(aval_out.shape, 0, aval_out.dtype)  # noqa: E731
+        return complete(local_lowering.local(ctx, zeros, *operands))
+    if ranks.shape[1] == 1:
+        return complete(local_lowering.local(ctx, alone, *operands))
+    carrier = carriers.of(avals[0].dtype, Op.TAKE_ROWS, ReduceOp.SUM)
+
+    def lower(ctx, *operands):
+        if len(ctx.avals_out) > 1:
+            operands = tuple(local_lowering.fence(ctx, ctx.avals_in, *operands))
+        sizes = (avals[0].shape[0], aval_out.shape[0])
+        return _call_rows(ctx, Op.TAKE_ROWS, ranks, operands, carrier=carrier, rows=sizes)
+
+    if starts and carrier == str(avals[0].dtype):
+        return lower(started, *operands)
+    return complete(carriers.carried(ctx, carrier, lower, *operands))
+
+
+def _call_rows(
+    ctx: mlir.LoweringRuleContext,
+    op: Op,
+    ranks: np.ndarray,
+    operands: Sequence,
+    *,
+    carrier: str,
+    rows: tuple[int, ...],
+    aliases: dict[int, int] | None = None,
+) -> Sequence:
+    """Calls an operation that moves rows. On GPUs a second result is its scratch memory.
+
+    If the context has a second result, a token, the call only starts the operation.
+    """
+    avals: Any = ctx.avals_in
+    table = avals[0]
+    result, *token = ctx.avals_out
+    scratch = []
+    if "cuda" in ctx.module_context.platforms:
+        shape = (call_attributes.row_scratch_bytes(ranks.shape[1], *rows[:3]),)
+        scratch = [jax.core.ShapedArray(shape, np.dtype(np.uint8))]
+    avals_out: Any = [result, *scratch, *token]
+    ctx = ctx.replace(avals_out=avals_out)
+    layouts: dict[str, Any] = {}
+    if token:
+        # `done` asks for the same layouts.
+        layouts = {
+            "operand_layouts": [lowering.layout(aval.ndim, None) for aval in avals],
+            "result_layouts": [lowering.layout(aval.ndim, None) for aval in avals_out],
+        }
+    call = jax.ffi.ffi_lowering(
+        call_attributes.START_ROWS_TARGET if token else call_attributes.ROWS_TARGET,
+        operand_output_aliases=aliases,
+        has_side_effect=bool(token),
+        **layouts,
+    )
+    name = op.name.lower()
+    attributes = lowering.attributes(
+        ctx, name, op, ranks, dtype=DTYPES.index(carrier), count=table.size, rows=rows
+    )
+    results = call(ctx, *operands, **attributes)
+    return [results[0], *results[1 + len(scratch) :]]

@@ -1,0 +1,72 @@
+"""Futures: collectives that have been started."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from jax_cxl._lowering.start_done import halves
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["value"],
+    meta_fields=["operation", "finish"],
+)
+@dataclasses.dataclass(frozen=True)
+class Future:
+    """A started collective, as `all_gather_start` and similar functions return it.
+
+    A future is a pytree, and derivatives pass through it. On CPUs it can be carried through
+    `jax.lax.scan`, `jax.checkpoint` or `jax.vmap`. On GPUs call `done` in the same function, or the
+    same iteration of a loop, as the start: XLA may copy values that a loop carries, and would copy
+    an unfinished result. Carry the result of `done` instead.
+
+    On GPUs XLA chooses the order of operations that do not depend on each other, and treats a
+    collective like any kernel. `tie` and the argument `after` of `done` fix an order in which the
+    collective runs beside the computation:
+
+      future = jax_cxl.all_gather_start(next_layer, "i", tiled=True)
+      x = future.tie(x)                   # uses of x come after the start
+      y = layer(parameters, x)
+      parameters = future.done(after=y)   # the wait comes after the computation of y
+
+    Call `done` on every future. After that use its result, not the future.
+
+    Attributes:
+      value: private; read it through `done`.
+      operation: name of the collective.
+      finish: private; a function on GPUs, None on CPUs.
+    """
+
+    value: Any
+    operation: str
+    finish: Callable[[Any, Any], Any] | None = None
+
+    def tie(self, h: Any) -> Any:
+        """Returns h unchanged. Uses of the returned arrays come after the start of the collective.
+
+        Use the returned arrays only: XLA copies arrays of h that are used elsewhere too.
+
+        Args:
+          h: pytree of arrays. It must not contain the operand or the result of the collective. XLA
+            copies an argument of the program that is not donated, so tie small or computed values.
+
+        Returns:
+          A pytree like h.
+        """
+        if self.finish is None:
+            return h
+        for _, _, token in self.value[0]:
+            h = halves.tie(token, h)
+        return h
+
+    def done(self, after: Any = None) -> Any:
+        """Returns the result of the collective. Operations that use it wait for the collective.
+
+        Args:
+          after: pytree of arrays. On GPUs the wait comes after their computation.
+        """
+        return self.value if self.finish is None else self.finish(self.value, after)

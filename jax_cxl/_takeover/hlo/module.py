@@ -1,0 +1,384 @@
+"""Modules, computations and instructions of XLA in their serialized form."""
+
+import functools
+from collections.abc import Callable, Iterator
+
+from jax_cxl._takeover.hlo import shape as shapes
+from jax_cxl._takeover.hlo.groups import DeviceAssignment
+from jax_cxl._takeover.hlo.shape import Shape
+from jax_cxl._takeover.hlo.wire import Message
+
+# HloModuleProto (xla/service/hlo.proto).
+_NAME, _COMPUTATIONS, _PROGRAM_SHAPE, _ENTRY_ID, _SCHEDULE, _ALIASES = 1, 3, 4, 6, 7, 8
+_DEVICE_ASSIGNMENT, _STACK_FRAMES = 15, 17
+# HloComputationProto.
+_INSTRUCTIONS, _ROOT_ID = 2, 6
+_COMPUTATION_ID, _THREAD = 5, 8
+
+
+class Instruction:
+    """An instruction: its proto, with names for the fields that matter here."""
+
+    NAME, OPCODE, SHAPE, METADATA, PARAMETER_NUMBER, TUPLE_INDEX = 1, 2, 3, 7, 9, 13
+    DIMENSIONS, SLICES = 14, 17
+    DYNAMIC_SLICE_SIZES = 20
+    CHANNEL_ID, TARGET, ID, OPERANDS, CONTROL_PREDECESSORS, CALLED = 26, 28, 35, 36, 37, 38
+    SHARDING, BACKEND_CONFIG, PAIRS, CONSTRAIN_LAYOUT, OPERAND_SHAPES = 40, 43, 52, 56, 57
+    HAS_SIDE_EFFECT, FRONTEND_ATTRIBUTES, GLOBAL_IDS, ALIASING = 65, 68, 71, 74
+    API_VERSION = 77
+
+    def __init__(self, proto: Message) -> None:
+        self.proto = proto
+
+    @property
+    def name(self) -> str:
+        """Its name, unique in the module."""
+        return self.proto.text(self.NAME)
+
+    @functools.cached_property
+    def opcode(self) -> str:
+        """What it does, such as "all-reduce"."""
+        return self.proto.text(self.OPCODE)
+
+    @property
+    def id(self) -> int:
+        """Its number, unique in the module."""
+        return self.proto.get(self.ID)
+
+    @functools.cached_property
+    def operands(self) -> list[int]:
+        """The ids of its operands."""
+        return self.proto.integers(self.OPERANDS)
+
+    @property
+    def parameter(self) -> int:
+        """Which parameter of its computation it is, if it is one."""
+        return self.proto.get(self.PARAMETER_NUMBER)
+
+    def set_operands(self, operands: list[int]) -> None:
+        """Gives it other operands."""
+        self.proto.set_integers(self.OPERANDS, operands)
+        self.operands = operands
+
+    @functools.cached_property
+    def shapes(self) -> list[Shape]:
+        """The shapes of its result: of all parts, if it is a tuple."""
+        return shapes.decode(Message(self.proto.blob(self.SHAPE)))
+
+    @functools.cached_property
+    def leaves(self) -> list[list[Shape]]:
+        """The shapes of all arrays in each part of its result."""
+        return shapes.leaves(Message(self.proto.blob(self.SHAPE)))
+
+    @property
+    def is_tuple(self) -> bool:
+        """Whether its result is a tuple."""
+        return shapes.is_tuple(Message(self.proto.blob(self.SHAPE)))
+
+
+class Computation:
+    """A computation."""
+
+    def __init__(self, proto: Message) -> None:
+        self._proto = proto
+        self._blobs = proto.blobs(_INSTRUCTIONS)
+        parsed = [Instruction(Message(blob)) for blob in self._blobs]
+        # In XLA's order.
+        self._instructions = {instruction.id: instruction for instruction in parsed}
+        self._position = {number: i for i, number in enumerate(self._instructions)}
+        self._next = max(self._position, default=0) + 1
+        self._new: dict[int, list[Instruction]] = {}
+
+    @property
+    def id(self) -> int:
+        """Its number, unique in the module."""
+        return self._proto.get(_COMPUTATION_ID)
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether it runs beside its caller, between a start and a done."""
+        return self._proto.text(_THREAD) not in ("", "main")
+
+    @property
+    def root(self) -> Instruction:
+        """The instruction whose result is the computation's."""
+        return self.instruction(self._proto.get(_ROOT_ID))
+
+    def instruction(self, number: int) -> Instruction:
+        """Returns the instruction with this id."""
+        return self._instructions[number]
+
+    def position(self, instruction: Instruction) -> int:
+        """Returns where an instruction that XLA gave stands."""
+        return self._position[instruction.id]
+
+    def with_any(self, opcodes: "tuple[bytes, ...]") -> Iterator[Instruction]:
+        """Yields the instructions that contain one of these texts, in order."""
+        for instruction, blob in zip(self._instructions.values(), self._blobs, strict=True):
+            if any(opcode in blob for opcode in opcodes):
+                yield instruction
+
+    def done_of(self, start: Instruction) -> Instruction | None:
+        """Returns the instruction that waits for a start, None if it has none of its own."""
+        return self._dones.get(start.id)
+
+    @functools.cached_property
+    def _dones(self) -> dict[int, Instruction]:
+        return {
+            instruction.operands[0]: instruction
+            for instruction in self.with_any((b"-done",))
+            if instruction.opcode.endswith("-done") and len(instruction.operands) == 1
+        }
+
+    def instructions(self) -> Iterator[Instruction]:
+        """Yields all instructions, as XLA gave them."""
+        yield from self._instructions.values()
+
+    def new_id(self) -> int:
+        """Returns an id that no instruction has."""
+        self._next += 1
+        return self._next - 1
+
+    def replace(self, old: Instruction, new: "list[Instruction]") -> None:
+        """Replaces an instruction by others. The last of them must have the id of the old one."""
+        assert new[-1].id == old.id
+        self._new[old.id] = new
+
+    def parameters(self) -> Iterator[Instruction]:
+        """Yields the parameters."""
+        return (i for i in self.with_any((b"parameter",)) if i.opcode == "parameter")
+
+    def set_shape(self, number: int, shape: bytes) -> None:
+        """Gives an instruction, or what has replaced it, another serialized ShapeProto."""
+        instruction = self._new.get(number, [self.instruction(number)])[-1]
+        instruction.proto.set(Instruction.SHAPE, shape)
+        instruction.__dict__.pop("shapes", None)
+        self.touch(instruction)
+
+    def touch(self, instruction: Instruction) -> None:
+        """Notes that an instruction has been changed in place."""
+        if self._instructions.get(instruction.id) is instruction:
+            self._new.setdefault(instruction.id, [instruction])
+
+    def current(self, texts: "tuple[bytes, ...]") -> Iterator[Instruction]:
+        """Yields replaced and changed instructions, and unchanged ones that contain a text."""
+        for number, blob in zip(self._instructions, self._blobs, strict=True):
+            if number in self._new:
+                yield from self._new[number]
+            elif any(text in blob for text in texts):
+                yield self.instruction(number)
+
+    def replacements(self) -> dict[int, list[int]]:
+        """Returns, for each replaced instruction, the ids of its replacements."""
+        return {old: [i.id for i in new] for old, new in self._new.items()}
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything was replaced."""
+        return bool(self._new)
+
+    def encode(self) -> bytes:
+        """Returns the serialized computation."""
+        numbers = iter(self._instructions)
+        out = Message()
+        for field, kind, value in self._proto.items():
+            number = next(numbers) if field == _INSTRUCTIONS else None
+            if number in self._new:
+                for instruction in self._new[number]:
+                    out.add(_INSTRUCTIONS, instruction.proto)
+            else:
+                out.append(field, kind, value)
+        return out.encode()
+
+
+class _StackFrames:
+    """The source locations to which instructions refer. They are parsed when they are used."""
+
+    def __init__(self, proto: Message) -> None:
+        self._files, self._functions = proto.blobs(1), proto.blobs(2)
+        self._locations, self._frames = proto.blobs(3), proto.blobs(4)
+
+    def outwards(self, number: int) -> Iterator[tuple[str, int, str]]:
+        """Yields file, line and function of a frame, and then of its callers."""
+        for _ in range(len(self._frames)):
+            if not 0 < number <= len(self._frames):
+                return
+            frame = Message(self._frames[number - 1])
+            location = Message(self._locations[frame.get(1) - 1])
+            file = self._files[location.get(1) - 1].decode()
+            yield file, location.get(3), self._functions[location.get(2) - 1].decode()
+            number = frame.get(2)
+
+
+class Module:
+    """A module as XLA passes it to a compiler hook."""
+
+    def __init__(self, data: bytes) -> None:
+        self._proto = Message(data)
+        self._blobs = self._proto.blobs(_COMPUTATIONS)
+        self._computations: dict[int, Computation] = {}
+        self._dropped: set[int] = set()
+        # Computation -> the new order of its instructions.
+        self._orders: dict[int, list[int]] = {}
+
+    @functools.cached_property
+    def name(self) -> str:
+        """Its name, such as "jit_step"."""
+        return self._proto.text(_NAME)
+
+    @functools.cached_property
+    def device_assignment(self) -> DeviceAssignment | None:
+        """Which device executes which part of the module, None if that is not known yet."""
+        return DeviceAssignment.decode(Message(self._proto.blob(_DEVICE_ASSIGNMENT)))
+
+    @functools.cached_property
+    def _positions(self) -> dict[int, int]:
+        """Where the computation with each id stands."""
+        return {Message(blob).get(_COMPUTATION_ID): i for i, blob in enumerate(self._blobs)}
+
+    @functools.cached_property
+    def _stack_frames(self) -> "_StackFrames":
+        return _StackFrames(Message(self._proto.blob(_STACK_FRAMES)))
+
+    @property
+    def donated(self) -> list[tuple[int, ...]]:
+        """Which parts of the module's result have the memory of arguments."""
+        entries = Message(self._proto.blob(_ALIASES)).messages(1)
+        return [tuple(entry.integers(1)) for entry in entries]
+
+    @property
+    def entry(self) -> Computation:
+        """The computation that runs first."""
+        return self.computation(self._proto.get(_ENTRY_ID))
+
+    @property
+    def program_shape(self) -> tuple[list[bytes], bytes]:
+        """The serialized ShapeProtos of the program's arguments, and of its result."""
+        shape = Message(self._proto.blob(_PROGRAM_SHAPE))
+        return shape.blobs(1), shape.blob(2)
+
+    def is_entry(self, computation: Computation) -> bool:
+        """Whether a computation is the one that runs first."""
+        return computation.id == self._proto.get(_ENTRY_ID)
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether XLA has decided the order of the instructions."""
+        return self._proto.has(_SCHEDULE)
+
+    def sequence(self, computation: Computation) -> list[int]:
+        """Returns the ids of a computation's instructions in the order that XLA has decided."""
+        for entry in Message(self._proto.blob(_SCHEDULE)).messages(1):
+            if entry.get(1) == computation.id:
+                return Message(entry.blob(2)).integers(1)
+        return []
+
+    def reorder(self, computation: Computation, sequence: list[int]) -> None:
+        """Sets the order of a computation's instructions, by the ids that XLA gave them."""
+        self._orders[computation.id] = sequence
+
+    def with_any(self, opcodes: "tuple[bytes, ...]") -> Iterator[Computation]:
+        """Yields the computations that contain one of these texts, in order."""
+        for position, blob in enumerate(self._blobs):
+            if any(opcode in blob for opcode in opcodes):
+                yield self._computation(position)
+
+    def current(self, texts: "tuple[bytes, ...]") -> Iterator[Computation]:
+        """Yields changed computations, and unchanged ones that contain one of these texts."""
+        for position, blob in enumerate(self._blobs):
+            known = self._computations.get(position)
+            if (known is not None and known.changed) or any(text in blob for text in texts):
+                yield self._computation(position)
+
+    def wrapper(self, computation: Computation) -> "tuple[Computation, Instruction] | None":
+        """Returns the fusion or `async-start` of which a computation is a part, if it is one.
+
+        Also returns the computation that contains the instruction.
+        """
+        return self._wrappers.get(computation.id)
+
+    @functools.cached_property
+    def _wrappers(self) -> "dict[int, tuple[Computation, Instruction]]":
+        opcodes = "fusion", "async-start"
+        texts = tuple(Message().add(Instruction.OPCODE, o).encode() for o in opcodes)
+        return {
+            number: (computation, instruction)
+            for computation in self.with_any(texts)
+            for instruction in computation.with_any(texts)
+            if instruction.opcode in opcodes
+            for number in instruction.proto.integers(Instruction.CALLED)
+        }
+
+    def contains_any(self, number: int, texts: "tuple[bytes, ...]") -> bool:
+        """Whether the computation with this id contains one of these texts. Parses nothing."""
+        blob = self._blobs[self._positions[number]]
+        return any(text in blob for text in texts)
+
+    def computation(self, number: int) -> Computation:
+        """Returns the computation with this id."""
+        return self._computation(self._positions[number])
+
+    def place(self, computation: Computation, instruction: Instruction) -> tuple[int, int]:
+        """Returns where an instruction stands in the module."""
+        return self._positions[computation.id], computation.position(instruction)
+
+    def drop(self, number: int) -> None:
+        """Removes a computation that no instruction calls any more."""
+        self._dropped.add(number)
+
+    def source_line(
+        self, instruction: Instruction, skip: Callable[[str], bool] = lambda file: False
+    ) -> str:
+        """Returns the source line of an instruction as "file:line (function)", "" if not known.
+
+        Args:
+          instruction: the instruction.
+          skip: returns whether to skip the frames of a file, and to look at their callers.
+        """
+        metadata = Message(instruction.proto.blob(Instruction.METADATA))
+        for file, line, function in self._stack_frames.outwards(metadata.get(15)):
+            if not skip(file):
+                return f"{file}:{line} ({function})"
+        file = metadata.text(3)
+        return f"{file}:{metadata.get(4)}" if file and not skip(file) else ""
+
+    def encode(self) -> bytes:
+        """Returns the serialized module."""
+        out = Message()
+        # Computations keep their positions, because callees must come before their callers.
+        position = 0
+        for number, kind, value in self._proto.items():
+            computation = None
+            if number == _COMPUTATIONS:
+                computation = self._computations.get(position)
+                position += 1
+            if computation is not None and computation.id in self._dropped:
+                continue
+            if computation is not None and computation.changed:
+                out.add(number, computation.encode())
+            elif number == _SCHEDULE and isinstance(value, bytes):
+                out.add(number, self._schedule(Message(value)))
+            else:
+                out.append(number, kind, value)
+        return out.encode()
+
+    def _computation(self, position: int) -> Computation:
+        if position not in self._computations:
+            self._computations[position] = Computation(Message(self._blobs[position]))
+        return self._computations[position]
+
+    def _schedule(self, schedule: Message) -> Message:
+        """Returns the schedule with the replacements in the places of replaced instructions."""
+        changed = {c.id: c.replacements() for c in self._computations.values() if c.changed}
+        out = Message()
+        for entry in schedule.messages(1):
+            if entry.get(1) in self._dropped:
+                continue
+            replacements = changed.get(entry.get(1), {})
+            order = self._orders.get(entry.get(1))
+            if replacements or order:
+                ids = order or Message(entry.blob(2)).integers(1)
+                longer = [new for old in ids for new in replacements.get(old, [old])]
+                entry = Message().add(1, entry.get(1)).add(2, Message().set_integers(1, longer))
+            out.add(1, entry)
+        return out

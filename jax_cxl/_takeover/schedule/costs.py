@@ -1,0 +1,144 @@
+"""Estimates how long instructions take on a GPU, from their shapes alone.
+
+Only the ratios of the estimates matter, and roughly. The estimates must not be measured on the
+machine that compiles the program, because all ranks have to reach the same order.
+"""
+
+import math
+import re
+
+import numpy as np
+
+from jax_cxl._takeover.hlo.module import Computation, Instruction, Module
+from jax_cxl._takeover.hlo.shape import Shape
+
+# Measured on H100s: floating point operations a second in products, by the bytes of an element;
+# bytes a second of memory; seconds to launch a kernel.
+_FLOPS = {4: 3.1e14, 2: 6.5e14, 1: 8e14, 8: 5e13, 16: 2e13}
+_BYTES = 2.8e12
+_LAUNCH = 4e-6
+# The pool: seconds of a call, seconds until its pipeline is full, and bytes a second that a rank
+# writes.
+_CALL = 30e-6
+_PIPELINE = 50e-6
+_POOL_BYTES = 30e9
+_WITHOUT_KERNEL = {
+    *("parameter", "constant", "bitcast", "get-tuple-element", "tuple", "after-all", "opt-barrier"),
+    *("partition-id", "replica-id"),
+}
+_CONTRACTED = re.compile(r'"lhs_contracting_dimensions":\[([^\]]*)\]')
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_DOT_NUMBERS = 30
+
+
+def size(shape: Shape) -> int:
+    """Returns the bytes of an array, 0 if its dtype is not known."""
+    if not shape.dtype:
+        return 0
+    bits = 8 if shape.dtype == "bool" else int(re.findall(r"(?<=[a-z])\d+", shape.dtype)[0])
+    return shape.size * max(bits, 8) // 8
+
+
+def collective(opcode: str, operands: list[int], results: list[int], ranks: int) -> float:
+    """Returns the seconds of a collective of the pool.
+
+    Args:
+      opcode: its opcode in XLA, such as "all-gather".
+      operands: bytes of each operand of a rank.
+      results: bytes of each result of a rank.
+      ranks: number of ranks of a group.
+    """
+    others = max(ranks - 1, 1)
+    if opcode == "all-gather":
+        moved = [part * others for part in operands]
+    elif opcode == "reduce-scatter":
+        moved = [part * others for part in results]
+    elif opcode == "all-reduce":
+        moved = [part * 2 * others // max(ranks, 2) for part in operands]
+    else:
+        moved = operands
+    # The pool has a call for each array.
+    return sum(_CALL + min(_PIPELINE, part / _POOL_BYTES) + part / _POOL_BYTES for part in moved)
+
+
+class Costs:
+    """Estimates for the instructions of a module."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        # Seconds of the products in a fused computation, and of a whole computation, by its id.
+        self._products: dict[int, float] = {}
+        self._whole: dict[int, float] = {}
+
+    def seconds(self, computation: Computation, instruction: Instruction) -> float:
+        """Returns how long an instruction takes."""
+        opcode = instruction.opcode
+        if opcode in _WITHOUT_KERNEL or opcode.endswith(("-start", "-done")):
+            return 0.0
+        called = instruction.proto.integers(Instruction.CALLED)
+        if opcode in ("while", "conditional", "call"):
+            config = instruction.proto.blob(Instruction.BACKEND_CONFIG).decode(errors="replace")
+            trips = _TRIPS.search(config) if opcode == "while" else None
+            parts = [self._computation(number) for number in called]
+            if opcode == "conditional":
+                return max(parts, default=0.0)
+            return sum(parts) * (int(trips[1]) if trips else 1)
+        products = self._dot(computation, instruction)
+        if opcode == "fusion":
+            products += sum(self._in_fusion(number) for number in called)
+        arrays = instruction.shapes + [
+            shape
+            for operand in instruction.operands
+            for shape in computation.instruction(operand).shapes
+        ]
+        return _LAUNCH + max(products, sum(map(size, arrays)) / _BYTES)
+
+    def has_product(self, computation: Computation, instruction: Instruction) -> bool:
+        """Whether an instruction is a matrix product, or has one fused into it."""
+        called = instruction.proto.integers(Instruction.CALLED)
+        return self._dot(computation, instruction) > 0 or (
+            instruction.opcode == "fusion" and any(self._in_fusion(number) > 0 for number in called)
+        )
+
+    def _computation(self, number: int) -> float:
+        """Returns how long a called computation takes."""
+        if number not in self._whole:
+            computation = self._module.computation(number)
+            self._whole[number] = sum(
+                self.seconds(computation, instruction) for instruction in computation.instructions()
+            )
+        return self._whole[number]
+
+    def _in_fusion(self, number: int) -> float:
+        """Returns how long the products in a fused computation take."""
+        if number not in self._products:
+            total, texts = 0.0, (b"dot", b"fusion")
+            if not self._module.contains_any(number, texts):
+                return self._products.setdefault(number, total)
+            computation = self._module.computation(number)
+            for instruction in computation.with_any(texts):
+                total += self._dot(computation, instruction)
+                if instruction.opcode == "fusion":
+                    called = instruction.proto.integers(Instruction.CALLED)
+                    total += sum(self._in_fusion(inner) for inner in called)
+            self._products[number] = total
+        return self._products[number]
+
+    def _dot(self, computation: Computation, instruction: Instruction) -> float:
+        """Returns how long a matrix product takes, 0 for another instruction."""
+        if instruction.opcode == "dot":
+            numbers = instruction.proto.messages(_DOT_NUMBERS)
+            contracted = [d for part in numbers for d in part.integers(1)]
+        elif instruction.opcode == "custom-call":
+            config = instruction.proto.blob(Instruction.BACKEND_CONFIG).decode(errors="replace")
+            found = _CONTRACTED.search(config)
+            if found is None:
+                return 0.0
+            contracted = [int(d) for d in re.findall(r"\d+", found[1])]
+        else:
+            return 0.0
+        left = computation.instruction(instruction.operands[0]).shapes[0]
+        length = math.prod(left.dimensions[d] for d in contracted)
+        result = instruction.shapes[0]
+        rate = _FLOPS.get(size(left) // max(left.size, 1), min(_FLOPS.values()))
+        return float(2 * np.float64(result.size) * length / rate)

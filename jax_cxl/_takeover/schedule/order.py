@@ -1,0 +1,177 @@
+"""Decides when collectives of a scheduled computation start, and when the program waits for them.
+
+Other instructions keep their order, with two exceptions. The instructions that a start needs run
+earlier, together with the start. A light instruction that would wait for a collective runs later.
+The decision depends on nothing but the arguments, so it is equal on all ranks.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from jax_cxl._takeover.schedule.model import MARGIN, Clock, Node, Order, Pair
+from jax_cxl._takeover.schedule.usage import Usage, most_by_xla, used
+
+# Another collective starts if those before it end less than this time after the next instruction.
+# With this reserve, a wrong estimate does not leave the pool idle.
+_LEAD = 1e-3
+# How much longer than the collective the preparation of its operands may take.
+_PREPARATION = 0.2e-3
+
+
+def simulate(nodes: Sequence[Node], pairs: Sequence[Pair], order: Sequence[int]) -> Order:
+    """Returns an order with its times in the model."""
+    clock = Clock(nodes, pairs)
+    for position in order:
+        clock.run(position)
+    return clock.result()
+
+
+def early(nodes: Sequence[Node], pairs: Sequence[Pair], limit: int) -> Order | None:
+    """Returns an order that the model finds faster than XLA's, None if there is none.
+
+    Args:
+      nodes: the instructions in XLA's order.
+      pairs: the collectives.
+      limit: by how many bytes the largest memory in use may exceed that of XLA's order.
+    """
+    positions = range(len(nodes))
+    before = simulate(nodes, pairs, positions)
+    allowed = most_by_xla(nodes, pairs) + limit
+    # Instructions that are put off may cost memory that `arrange` does not count. If an order takes
+    # too much, a smaller limit leaves room for that.
+    for part in (limit, limit // 2, 0):
+        after = arrange(nodes, pairs, part)
+        if after.seconds >= before.seconds:
+            continue
+        if used(nodes, pairs, after.positions).max() <= allowed:
+            return after
+    return None
+
+
+def arrange(nodes: Sequence[Node], pairs: Sequence[Pair], limit: int) -> Order:
+    """Returns an order in which collectives start early.
+
+    Args:
+      nodes: the instructions in XLA's order.
+      pairs: the collectives.
+      limit: by how many bytes early starts may make the largest memory in use exceed that of XLA's
+        order.
+    """
+    return _Arrangement(nodes, pairs, limit).order()
+
+
+class _Arrangement:
+    """Builds an order, instruction by instruction."""
+
+    def __init__(self, nodes: Sequence[Node], pairs: Sequence[Pair], limit: int) -> None:
+        self._nodes = nodes
+        movable = [pair for pair in pairs if pair.movable]
+        # The starts and dones that may move.
+        self._bounds = {p for pair in movable for p in (pair.start, pair.done)}
+        kept = {p for pair in pairs for p in (pair.start, pair.done)} - self._bounds
+        # Views that no instruction uses stay, so that they keep no memory.
+        kept |= set(range(len(nodes))) - self._bounds - {b for n in nodes for b in n.before}
+        # The instructions that the loop of `order` visits, one after another.
+        self._fixed = [
+            p for p, node in enumerate(nodes) if p in kept or not (node.view or p in self._bounds)
+        ]
+        self._clock = Clock(nodes, pairs)
+        self._usage = Usage(nodes, pairs, limit)
+        self._need = self._needs()
+        # The most urgent collective comes first. Equally urgent ones stay in XLA's order.
+        self._waiting = sorted(movable, key=lambda pair: (self._need[pair.done], pair.start))
+        self._deferred: list[int] = []
+        # Seconds until each instruction has ended, without waits.
+        self._spent = np.cumsum([node.seconds for node in nodes])
+
+    def order(self) -> Order:
+        clock = self._clock
+        for position in self._fixed:
+            self._end(position)
+            self._start(position)
+            if position == self._fixed[-1]:
+                self._finish(position)
+            elif clock.now < clock.blocked(position) <= clock.now + self._slack(position):
+                self._deferred.append(position)
+            else:
+                self._run(position, position)
+        for position in range(len(self._nodes)):
+            clock.run(position)
+        return clock.result()
+
+    def _run(self, position: int, now: int) -> None:
+        self._clock.run(position)
+        self._usage.ended(self._clock.order, now)
+
+    def _end(self, now: int) -> None:
+        """Runs the dones of collectives that are over, and what was put off for them."""
+        clock = self._clock
+        for done in [d for d, over in clock.over.items() if over + MARGIN <= clock.now]:
+            ready = all(clock.emitted[b] for b in self._nodes[done].before)
+            if done in self._bounds and ready:
+                self._run(done, now)
+        for position in [d for d in self._deferred if clock.blocked(d) <= clock.now]:
+            self._deferred.remove(position)
+            self._run(position, now)
+
+    def _start(self, now: int) -> None:
+        """Starts collectives, so that the pool is busy until the next instruction has run."""
+        clock = self._clock
+        self._waiting = [pair for pair in self._waiting if not clock.emitted[pair.start]]
+        while clock.free < clock.now + self._nodes[now].seconds + _LEAD:
+            for pair in self._waiting:
+                moves = self._moves(pair)
+                if moves is not None and self._usage.take(moves, now):
+                    break
+            else:
+                return
+            self._waiting.remove(pair)
+            self._run(pair.start, now)
+
+    def _finish(self, last: int) -> None:
+        """Runs the last instruction, usually the root. All others come before it."""
+        for position in sorted(self._deferred, key=self._clock.blocked):
+            self._run(position, last)
+        for position in range(len(self._nodes)):
+            if last not in self._nodes[position].before:
+                self._run(position, last)
+
+    def _moves(self, pair: Pair) -> list[int] | None:
+        """Returns the instructions to run now to start a collective, None if it cannot start."""
+        moves, seconds = [pair.start], 0.0
+        seen, stack = {pair.start}, [pair.start]
+        while stack:
+            for before in self._nodes[stack.pop()].before:
+                if before in seen or self._clock.emitted[before]:
+                    continue
+                node = self._nodes[before]
+                seconds += node.seconds
+                if before in self._bounds or not (node.movable or node.view):
+                    return None
+                # Instructions that take longer than the collective do more than prepare it.
+                if seconds > pair.seconds + _PREPARATION:
+                    return None
+                seen.add(before)
+                moves.append(before)
+                stack.append(before)
+        return moves
+
+    def _slack(self, position: int) -> float:
+        """Returns how long other instructions take until something needs this one."""
+        until = min(self._need[position], len(self._nodes)) - 1
+        return float(self._spent[until] - self._spent[position])
+
+    def _needs(self) -> list[int]:
+        """Returns the position of the first instruction that needs each result.
+
+        An instruction that can move counts at the position where its own result is needed.
+        """
+        need = [len(self._nodes)] * len(self._nodes)
+        for position in reversed(range(len(self._nodes))):
+            node = self._nodes[position]
+            lazy = position in self._bounds or node.view or node.deferrable
+            here = need[position] if lazy else position
+            for before in node.before:
+                need[before] = min(need[before], here)
+        return need

@@ -1,0 +1,151 @@
+"""How many bytes of memory the results of a computation's instructions take.
+
+Memory that another computation counts, or that arguments have, is not counted again. Else the
+estimate of XLA's own order would be too large, and early starts would take the difference.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from jax_cxl._takeover.hlo.module import Computation, Instruction, Module
+from jax_cxl._takeover.schedule import costs
+from jax_cxl._takeover.schedule.memory import VIEWS, Memory, element, tuple_of
+
+# An instruction by its position in XLA's order, and a part of its result, None for all.
+Name = tuple[int, int | None]
+
+# Of these, a part of the result may have the memory of an operand of the same size.
+_IN_PLACE = {
+    *("fusion", "dynamic-update-slice", "scatter", "set-dimension-size", "ragged-all-to-all"),
+    "async-update",
+}
+
+
+class Sizes:
+    """The bytes of results. Instructions are named by their positions in XLA's order."""
+
+    def __init__(
+        self,
+        module: Module,
+        computation: Computation,
+        instructions: Sequence[Instruction],
+        position: dict[int, int],
+        memory: Memory,
+        starts: Mapping[int, int],
+    ) -> None:
+        """Reads a computation.
+
+        Args:
+          module: the module.
+          computation: the computation.
+          instructions: its instructions in XLA's order.
+          position: the position of each instruction by its id.
+          memory: which of its results share memory.
+          starts: the start of each done of the pool.
+        """
+        self._computation, self._instructions = computation, instructions
+        self._position, self._memory, self._starts = position, memory, starts
+        self._dones = {start: done for done, start in starts.items()}
+        # Parts of results in the memory of arguments, or of the result of a loop or a branch.
+        self._counted: set[Name] = set()
+        donated = {part[:1] for part in module.donated}
+        for part, i in self._outputs(computation.root):
+            if part in donated or not module.is_entry(computation):
+                self._counted.update(self.named(i))
+        # For instructions that write in place, whose memory their results have.
+        self._shared: dict[int, tuple[Name, ...]] = {}
+        self._parts = [self._find(i) for i in range(len(instructions))]
+
+    def parts(self, i: int) -> tuple[int, ...]:
+        """Returns the bytes that each part of the result of an instruction takes."""
+        return self._parts[i]
+
+    def shared(self, i: int) -> tuple[Name, ...]:
+        """Returns whose memory the result of an instruction has that is not a view."""
+        return self._shared.get(i, ())
+
+    def named(self, i: int) -> tuple[Name, ...]:
+        """Returns whose memory the result of an instruction has. If it is no view, that is its own.
+
+        The memory of the result of a done is that of its start.
+        """
+        instruction = self._instructions[i]
+        if instruction.opcode == "get-tuple-element":
+            return self._element(instruction)
+        if instruction.opcode in VIEWS:
+            operands = dict.fromkeys(instruction.operands)
+            return tuple(dict.fromkeys(n for o in operands for n in self.named(self._position[o])))
+        return ((self._starts.get(i, i), None),)
+
+    def _element(self, instruction: Instruction) -> tuple[Name, ...]:
+        part = element(self._computation, instruction)
+        if part is not None:
+            return self.named(self._position[part])
+        index = instruction.proto.get(Instruction.TUPLE_INDEX)
+        whole = tuple_of(self._computation, instruction)
+        if whole.opcode == "while":
+            carried = self._computation.instruction(whole.operands[0])
+            if carried.opcode == "tuple":
+                return self.named(self._position[carried.operands[index]])
+        i = self._position[whole.id]
+        if whole.opcode in VIEWS:
+            return self.named(i)
+        start = self._starts.get(i, i)
+        # Tuples in tuples have no parts here.
+        return ((start, None if whole.opcode.endswith("-start") else index),)
+
+    def _outputs(self, root: Instruction) -> Iterator[tuple[tuple[int, ...], int]]:
+        """Yields the parts of the computation's result, and the instructions that name them."""
+        if root.opcode != "tuple":
+            yield (), self._position[root.id]
+            return
+        for part, operand in enumerate(root.operands):
+            yield (part,), self._position[operand]
+
+    def _find(self, i: int) -> tuple[int, ...]:
+        instruction = self._instructions[i]
+        if i in self._starts or instruction.opcode in (*VIEWS, "parameter", "constant"):
+            return (0,)
+        if instruction.opcode == "while":
+            self._shared[i] = self.named(self._position[instruction.operands[0]])
+            return (0,)
+        arrays = self._instructions[self._dones.get(i, i)].leaves
+        sizes = [sum(map(costs.size, part)) for part in arrays]
+        if i in self._memory.writers and self._is_in_place(instruction):
+            sizes = self._share(i, sizes)
+        if (i, None) in self._counted:
+            return (0,)
+        return tuple(0 if (i, k) in self._counted else n for k, n in enumerate(sizes)) or (0,)
+
+    def _is_in_place(self, instruction: Instruction) -> bool:
+        opcode = instruction.opcode
+        if opcode == "custom-call":
+            return instruction.proto.has(Instruction.ALIASING)
+        return opcode in _IN_PLACE or opcode.endswith(("-start", "-done"))
+
+    def _share(self, i: int, sizes: list[int]) -> list[int]:
+        """Returns the sizes of the parts of a result that have no memory of an operand."""
+        instruction = self._instructions[i]
+        given = [
+            (costs.size(shape), self._position[operand])
+            for operand in instruction.operands
+            for part in self._instructions[self._position[operand]].leaves
+            for shape in part
+        ]
+        own: list[int] = []
+        shared: list[Name] = []
+        if instruction.opcode.endswith("-start") and sizes[0] == sum(n for n, _ in given):
+            # The first part of its result is its operands.
+            shared += [name for _, operand in given for name in self.named(operand)]
+            own.append(0)
+            called = instruction.proto.integers(Instruction.CALLED)
+            is_async = instruction.opcode == "async-start"
+            if not (is_async and self._memory.writes_in_place(called)):
+                given = []
+        for num_bytes in sizes[len(own) :]:
+            found = next((g for g in given if g[0] == num_bytes > 0), None)
+            if found is not None:
+                given.remove(found)
+                shared += self.named(found[1])
+            own.append(num_bytes if found is None else 0)
+        self._shared[i] = tuple(dict.fromkeys(shared))
+        return own
