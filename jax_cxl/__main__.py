@@ -11,7 +11,7 @@ COMMANDS = {
         "remove pools that dead jobs have left in /dev/shm",
     ),
     "doctor": ("jax_cxl._commands.status.doctor", "check whether this machine can run jax_cxl"),
-    "launch": ("jax_cxl.launch", "run a script as several ranks on this machine"),
+    "launch": ("jax_cxl._commands.launch.cli", "run a script as several ranks on this machine"),
     "simulate": (
         "jax_cxl._commands.simulate.cli",
         "model collectives on a machine that is not here",

@@ -1,6 +1,6 @@
 """The settings of the runtime, and the environment variables that set them.
 
-The launcher has variables of its own: `_launch/environment.py`.
+`variables.py` has the other variables.
 """
 
 import dataclasses

@@ -1,6 +1,5 @@
-"""`JAX_CXL_LOG=info`: what a process starts with, and where the collectives of programs go."""
+"""`JAX_CXL_LOG=info`: what a process starts with."""
 
-import functools
 import logging
 import os
 import socket
@@ -9,26 +8,19 @@ from typing import Any
 
 import jax
 
-from jax_cxl import _compat
 from jax_cxl._job import configuration, tuning_table
 from jax_cxl._job.pool import pool_uri
-from jax_cxl._takeover import install, survey
 
 _log = logging.getLogger("jax_cxl")
 
 
-@functools.cache
 def begin() -> None:
-    """Prints information from now on, if `JAX_CXL_LOG` is "info"."""
-    if configuration.from_environment().log != "info":
-        return
+    """Prints information from now on."""
     _log.setLevel(logging.INFO)
     if not _log.hasHandlers():
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("jax_cxl: %(levelname)s: %(message)s"))
         _log.addHandler(handler)
-    survey.listen(survey.log)
-    _compat.before_compilation(install.install)
 
 
 def started(running: Any, config: configuration.Config) -> None:

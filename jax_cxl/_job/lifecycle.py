@@ -16,6 +16,8 @@ import jax
 from jax_cxl import _core, errors
 from jax_cxl._job import (
     configuration,
+    counts,
+    information,
     late_ranks,
     loaded_programs,
     lowered_programs,
@@ -23,7 +25,6 @@ from jax_cxl._job import (
     start_gpus,
     tuning_table,
 )
-from jax_cxl._job import counts as takeover_counts
 from jax_cxl._job.ending import ending, program_ending, program_errors
 from jax_cxl._job.launched import environment as launch_environment
 from jax_cxl._job.meeting import arrival, connection, meetings
@@ -244,8 +245,8 @@ def _stats(running: Runtime | None) -> Stats:
     module = _core if running is None else running.platform.load()
     return Stats(
         **module.stats(),
-        collectives_taken=takeover_counts.counts.taken.total(),
-        collectives_left=takeover_counts.counts.left.total(),
+        collectives_taken=counts.counts.taken.total(),
+        collectives_left=counts.counts.left.total(),
         operations={each.pop("name"): OperationStats(**each) for each in _core.operations()},
     )
 
@@ -302,9 +303,7 @@ def _run(
     meetings.remember(meeting)
     rank_of_device = {devices[rank].id: rank for rank in meeting.members}
     running = Runtime(rank_of_device, platform, pool_bytes, uri, tuning, meeting.generation)
-    if config.log:
-        from jax_cxl._job import information  # That module imports this one.
-
+    if config.log == "info":
         information.begin()
         information.started(running, config)
     return running

@@ -11,8 +11,8 @@ import os
 import jax
 
 from jax_cxl import _sizes
+from jax_cxl._job import variables
 
-EARLY_VARIABLE = "JAX_CXL_EARLY_BYTES"
 # A small part of a GPU's memory. The example of docs/takeover.md gains nearly all with it.
 EARLY_BYTES = 256 << 20
 
@@ -50,7 +50,7 @@ def early_bytes() -> int | None:
     Raises:
       ValueError: it is neither.
     """
-    text = os.environ.get(EARLY_VARIABLE, "")
+    text = os.environ.get(variables.EARLY_BYTES, "")
     if not text:
         return EARLY_BYTES
     if text == "off":
@@ -59,5 +59,5 @@ def early_bytes() -> int | None:
         return 0 if text == "0" else _sizes.parse(text)
     except ValueError:
         raise ValueError(
-            f"{EARLY_VARIABLE}={text!r}: it may be a size such as 256MiB, or off."
+            f"{variables.EARLY_BYTES}={text!r}: it may be a size such as 256MiB, or off."
         ) from None

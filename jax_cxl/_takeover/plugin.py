@@ -8,8 +8,7 @@ import functools
 import importlib.metadata
 import os
 
-VARIABLE = "JAX_CXL_REPLACE_COLLECTIVES"
-STRICT = "strict"
+from jax_cxl._job import variables
 
 
 def is_installed() -> bool:
@@ -50,19 +49,34 @@ def initialize() -> None:
 
 def _apply_variables() -> None:
     if os.environ.get("JAX_CXL_LOG"):
-        from jax_cxl._job import information
-
-        information.begin()
-    value = os.environ.get(VARIABLE, "")
+        _log_programs()
+    value = os.environ.get(variables.REPLACE_COLLECTIVES, "")
     if value in ("", "0"):
         return
-    if value not in ("1", STRICT):
-        raise ValueError(f"{VARIABLE}={value!r}: it may be 1, {STRICT}, 0 or empty.")
+    if value not in ("1", variables.STRICT):
+        raise ValueError(
+            f"{variables.REPLACE_COLLECTIVES}={value!r}: it may be 1, {variables.STRICT}, 0 or"
+            " empty."
+        )
     from jax_cxl._job import setting
     from jax_cxl._takeover import replace, start
 
-    replace.replace_collectives(strict=value == STRICT, early_bytes=setting.early_bytes()).start()
+    replace.replace_collectives(
+        strict=value == variables.STRICT, early_bytes=setting.early_bytes()
+    ).start()
     start.begin()
+
+
+def _log_programs() -> None:
+    """Prints where the collectives of each program go, if `JAX_CXL_LOG` is "info"."""
+    from jax_cxl import _compat
+    from jax_cxl._job import configuration, information
+    from jax_cxl._takeover import install, survey
+
+    if configuration.from_environment().log == "info":
+        information.begin()
+        survey.listen(survey.log)
+        _compat.before_compilation(install.install)
 
 
 def _raise(text: str) -> None:

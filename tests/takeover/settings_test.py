@@ -11,7 +11,7 @@ from absl.testing import absltest, parameterized
 from jax._src import cache_key, compilation_cache
 
 import jax_cxl
-from jax_cxl._job import setting
+from jax_cxl._job import setting, variables
 from jax_cxl._takeover import install
 
 
@@ -20,13 +20,13 @@ class EarlyBytesTest(parameterized.TestCase):
         ("", 256 << 20), ("0", 0), ("4096", 4096), ("1GiB", 1 << 30), ("off", None)
     )
     def test_values(self, text, expected):
-        with mock.patch.dict(os.environ, {setting.EARLY_VARIABLE: text}):
+        with mock.patch.dict(os.environ, {variables.EARLY_BYTES: text}):
             self.assertEqual(setting.early_bytes(), expected)
 
     @parameterized.parameters("OFF", "-1", "1.5GiB", "256mib", " ", "none")
     def test_other_values_are_refused(self, text):
         with (
-            mock.patch.dict(os.environ, {setting.EARLY_VARIABLE: text}),
+            mock.patch.dict(os.environ, {variables.EARLY_BYTES: text}),
             self.assertRaisesRegex(ValueError, "it may be a size such as 256MiB, or off"),
         ):
             setting.early_bytes()

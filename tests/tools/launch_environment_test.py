@@ -8,6 +8,7 @@ from unittest import mock
 
 from absl.testing import absltest, parameterized
 
+from jax_cxl._commands.launch import rank_environment
 from jax_cxl._job.launched import environment
 
 
@@ -20,7 +21,7 @@ def _free_port() -> int:
 class WaitForCoordinatorTest(parameterized.TestCase):
     def wait(self, rank: int, port: int, go_on: bool = False) -> float:
         """Waits as this rank does, and returns for how many seconds."""
-        variables = environment.rank_environment(
+        variables = rank_environment.rank_environment(
             {}, rank=rank, size=2, port=port, devices_per_process=1, go_on=go_on
         )
         with mock.patch.dict(os.environ, variables):

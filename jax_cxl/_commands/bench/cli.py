@@ -118,7 +118,7 @@ def _start_ranks(options: argparse.Namespace, arguments: list[str]) -> int:
         os.environ.setdefault("OMPI_MCA_hwloc_base_binding_policy", "none")
         command = ["mpirun", "-n", str(options.ranks), sys.executable, "-m", "jax_cxl", "bench"]
         os.execvp(command[0], [*command, *arguments])
-    from jax_cxl import launch
+    from jax_cxl._commands.launch import cli as launch
 
     return launch.main(
         [

@@ -1,7 +1,7 @@
 """Hosts JAX's coordination service, so that it does not end with process 0.
 
-The supervisor starts `python -m jax_cxl._commands.launch.coordinator PARENT PORT SIZE`. If process 0 hosts
-the service, JAX ends all other processes within a second after the death of process 0
+The supervisor starts `python -m jax_cxl._commands.launch.coordinator PARENT PORT SIZE`. If process
+0 hosts the service, JAX ends all other processes within a second after the death of process 0
 (docs/decisions/0009). JAX has no public function that starts only the service.
 """
 

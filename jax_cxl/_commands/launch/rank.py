@@ -1,11 +1,11 @@
 """Runs a script or module as one rank.
 
-The supervisor starts `python -m jax_cxl._commands.launch.rank PARENT FD BOARD KIND NAME ARGS...`. This runs
-the user's code in its own process, so that the script is `__main__`, as under plain `python`. It
-adds five things: the rank dies with its supervisor; it stays on its cores; JAX finds the launcher;
-lines of stdout are written at once although stdout is a pipe; and the supervisor learns of a
-failure before the interpreter shuts down. During shutdown JAX waits up to 5 minutes for the other
-ranks, which wait for this rank.
+The supervisor starts `python -m jax_cxl._commands.launch.rank PARENT FD BOARD KIND NAME ARGS...`.
+This runs the user's code in its own process, so that the script is `__main__`, as under plain
+`python`. It adds five things: the rank dies with its supervisor; it stays on its cores; JAX finds
+the launcher; lines of stdout are written at once although stdout is a pipe; and the supervisor
+learns of a failure before the interpreter shuts down. During shutdown JAX waits up to 5 minutes for
+the other ranks, which wait for this rank.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import sys
 import types
 
 from jax_cxl._commands.launch import cores
-from jax_cxl._job import processes
+from jax_cxl._job import processes, variables
 from jax_cxl._job.launched import board, detect, environment
 
 SCRIPT = "script"
@@ -30,12 +30,12 @@ def main() -> None:
     parent, report, shared, kind, name = sys.argv[1:6]
     # SIGKILL, because JAX's preemption service swallows SIGTERM.
     processes.die_with(int(parent), signal.SIGKILL)
-    cores.bind(os.environ[environment.CORES])
+    cores.bind(os.environ[variables.CORES])
     # Processes that the script starts must not have this descriptor.
     os.set_inheritable(int(report), False)
     environment.reports = reports = socket.socket(fileno=int(report))
     os.set_inheritable(int(shared), False)
-    environment.board = board.Board(int(shared), int(os.environ[environment.SIZE]))
+    environment.board = board.Board(int(shared), int(os.environ[variables.SIZE]))
     detect.install()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Iterable
 
-from jax_cxl._commands.launch import cores, output
+from jax_cxl._commands.launch import cores, output, rank_environment
 from jax_cxl._commands.status import post_mortem
 from jax_cxl._job import processes
 from jax_cxl._job.launched import board, environment
@@ -34,7 +34,7 @@ class Job:
       name: the script's path or the module's name.
       arguments: the script's arguments.
       size: the number of ranks.
-      devices_per_process: see `environment.rank_environment`.
+      devices_per_process: see `rank_environment`.
       prefix: whether to mark each line with its rank.
       grace: seconds between asking ranks to end and killing them.
       restarts: how many times all ranks start again after one has failed.
@@ -193,7 +193,7 @@ class _Supervisor:
                     *(*command, str(reporter.fileno()), str(self._board.fd)),
                     *(job.kind, job.name, *job.arguments),
                 ],
-                env=environment.rank_environment(
+                env=rank_environment.rank_environment(
                     os.environ,
                     rank=number,
                     size=job.size,

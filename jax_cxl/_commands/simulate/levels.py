@@ -120,7 +120,7 @@ def seconds(
     overlap. Otherwise all stages need the same PCIe port of a GPU, and nothing does.
 
     Args:
-      chunk_bytes: the fewest bytes of a chunk (`_levels/table.py`).
+      chunk_bytes: the fewest bytes of a chunk (`_lowering/levels/table.py`).
     """
     if setting.gpus_per_host == 1:
         return model.ours(op, total_bytes, setting).seconds

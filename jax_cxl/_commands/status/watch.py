@@ -114,7 +114,8 @@ def script_of(rank: analysis.Rank) -> str:
             words = file.read().decode(errors="replace").split("\0")[:-1]
     except OSError:
         return ""
-    # python -m jax_cxl._commands.launch.rank PARENT FD BOARD KIND NAME ..., or python [-X ...] NAME ...
+    # python -m jax_cxl._commands.launch.rank PARENT FD BOARD KIND NAME ..., or
+    # python [-X ...] NAME ...
     if "jax_cxl._commands.launch.rank" in words:
         words = words[words.index("jax_cxl._commands.launch.rank") + 5 :]
     else:

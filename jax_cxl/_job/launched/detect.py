@@ -15,6 +15,7 @@ import types
 from collections.abc import Sequence
 from importlib import abc, machinery, util
 
+from jax_cxl._job import variables
 from jax_cxl._job.launched import environment, mpi
 
 _CLUSTER_MODULE = "jax._src.clusters.cluster"
@@ -100,11 +101,11 @@ def _register() -> None:
         def get_process_count(cls) -> int:
             environment.note_connecting()
             environment.wait_for_coordinator()
-            return int(os.environ[environment.SIZE])
+            return int(os.environ[variables.SIZE])
 
         @classmethod
         def get_process_id(cls) -> int:
-            return int(os.environ[environment.RANK])
+            return int(os.environ[variables.RANK])
 
     # The definitions have appended the classes to JAX's list. Put them first.
     known = ClusterEnv._cluster_types

@@ -6,11 +6,11 @@ import os
 
 import jax
 
-from jax_cxl._job.launched import environment
+from jax_cxl._job import variables
 
 # Launchers set these variables. If one says that there are several processes, and jax.distributed
 # is not initialized, the processes do not know of each other.
-_PROCESS_COUNTS = (environment.SIZE, "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_PROCESS_COUNTS = (variables.SIZE, "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
 def told_by() -> str:

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from jax_cxl import _compat, _core, errors
-from jax_cxl._job import setting, tuning_table
+from jax_cxl._job import setting, tuning_table, variables
 from jax_cxl._job.meeting import arrival
 
 
@@ -18,7 +18,7 @@ def agree(tuning: _core.Tuning, meeting: str, process: int, first: int = 0) -> N
     client = _compat.coordination_client()
     mine = tuning_table.table(tuning)
     early_bytes = setting.early_bytes()
-    early = {setting.EARLY_VARIABLE: "off" if early_bytes is None else early_bytes}
+    early = {variables.EARLY_BYTES: "off" if early_bytes is None else early_bytes}
     key = f"{meeting}/settings"
     if process == first:
         # A successor of process 0 overwrites the settings of its predecessor.

@@ -101,7 +101,7 @@ def between(
     """Lowers a collective with one operand and one result, between known ranks.
 
     If the context has a second result, a token, the call only starts the collective: its first
-    result is complete after `jax_cxl_done` (_start_done/primitives.py). A call that needs no
+    result is complete after `jax_cxl_done` (start_done/halves.py). A call that needs no
     communication, or that needs a carrier, completes at once, and its token is a constant.
 
     Args:

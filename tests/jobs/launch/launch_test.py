@@ -15,7 +15,8 @@ from absl.testing import absltest, parameterized
 from launch_harness import PROGRAMS, LaunchTestCase, child_of
 
 from jax_cxl import launch
-from jax_cxl._commands.launch import cores
+from jax_cxl._commands.launch import cores, rank_environment
+from jax_cxl._job import variables
 from jax_cxl._job.launched import environment
 
 # The variables of a step of a Slurm job. The launcher must take precedence over them.
@@ -375,14 +376,14 @@ class EnvironmentTest(parameterized.TestCase):
 
     def _environment(self, base: dict[str, str], **options) -> dict[str, str]:
         options = {"rank": 1, "size": 2, "port": 5, "devices_per_process": None, **options}
-        return environment.rank_environment(base, **options)
+        return rank_environment.rank_environment(base, **options)
 
     @parameterized.parameters(
         (None, {}, "1", None),
         (3, {}, "3,4,5", "3"),
         (None, {"JAX_LOCAL_DEVICE_IDS": "0"}, "0", None),
         (2, {"JAX_LOCAL_DEVICE_IDS": "0"}, "0", "2"),
-        (None, {"JAX_LOCAL_DEVICE_IDS": "7", environment.RANK: "7"}, "1", None),
+        (None, {"JAX_LOCAL_DEVICE_IDS": "7", variables.RANK: "7"}, "1", None),
     )
     def test_devices(self, count, base, gpus, cpus):
         found = self._environment(base, devices_per_process=count)

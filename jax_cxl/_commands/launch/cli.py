@@ -1,0 +1,251 @@
+"""The command `python -m jax_cxl.launch -n 2 SCRIPT`, which runs a script as several ranks.
+
+The ranks are JAX processes that find each other: `jax.distributed.initialize()` without arguments
+works in the script, as under Slurm, mpirun or Kubernetes, and the script needs no change to run
+there. See `python -m jax_cxl.launch --help`.
+
+Three kinds of process take part. The launcher has the process id that the user knows, and only
+passes on signals. The supervisor, its child, starts and ends the ranks. If one of the two is
+killed, the other one or the kernel ends the rest.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+
+from jax_cxl._commands import option_types
+from jax_cxl._commands.launch import rank, supervisor
+from jax_cxl._job import processes
+from jax_cxl._takeover import plugin
+
+# More ranks than one of these limits need --oversubscribe. A rank that imports JAX takes a second
+# of a core and 150 MB to start.
+_ANY_MACHINE = 64
+_PER_CORE = 8
+
+_USAGE = """\
+python -m jax_cxl.launch [-n N] [--devices-per-process K] [--no-prefix]
+                                [--grace SECONDS] [--restarts N] [--restart-lost N]
+                                [--go-on] [--post-mortem FILE] [--replace-collectives]
+                                [--bind-cores | --oversubscribe]
+                                (SCRIPT | -m MODULE) [ARG ...]"""
+
+_DESCRIPTION = """\
+Runs SCRIPT as N processes (ranks) on this machine. Each runs `python SCRIPT ARG ...`.
+
+jax.distributed.initialize() without arguments connects them. The script needs no
+change to run under Slurm or mpirun instead."""
+
+_EPILOG = """\
+examples:
+  python -m jax_cxl.launch train.py --steps=10
+  python -m jax_cxl.launch -n 4 --devices-per-process 2 train.py
+  python -m jax_cxl.launch -n 2 -m my_package.train --steps=10
+  python -m jax_cxl.launch -n 2 --replace-collectives train_with_jit.py
+
+devices:
+  On CPUs a rank has one device, or K devices. On GPUs rank r sees GPU r, or the K GPUs
+  from r*K on. JAX_LOCAL_DEVICE_IDS overrides this, for example 0 to share one GPU.
+  The launcher passes JAX_PLATFORMS, XLA_FLAGS and all other variables on unchanged.
+
+cores:
+  XLA starts a thread for each core, in each rank: ranks that share cores disturb each
+  other. With --bind-cores each rank has its share of the cores to itself.
+
+collectives:
+  With --replace-collectives the ranks' collectives go through the shared memory pool,
+  whatever made them: shardings under jax.jit, jax.lax, jax.pmap, a library. SCRIPT
+  need not know of jax_cxl. The launcher sets JAX_CXL_REPLACE_COLLECTIVES=1 for the
+  ranks, unless you have set it to "strict". Then a collective that XLA would have to
+  execute itself is an error.
+
+output:
+  Each line has its rank as a prefix and stays whole. Rank 0 reads the standard input,
+  and other ranks read /dev/null. With -n 1 the rank has the launcher's own streams.
+
+end:
+  When a rank fails, the others get SIGTERM, and after the grace period SIGKILL. Ctrl-C
+  and SIGTERM to the launcher do the same; a second signal kills the ranks. Processes that
+  ranks have started in the background end with the last rank. A rank that ends with
+  status 0 does not end the others, even if they wait for it. With --restarts N all ranks
+  start again after a failure, up to N times; JAX_CXL_LAUNCH_RESTARTS has the count. A
+  signal to the launcher ends the job without a restart.
+
+  With --restart-lost N only the rank that fails starts again, up to N times in all. The
+  others live on, and wait for it in jax_cxl.regroup(rejoin=True). With --go-on they
+  continue without it, by jax_cxl.regroup(); the status is 0 if any rank ends with status
+  0. A rank that fails has the grace period to end. With either option the launcher hosts
+  JAX's coordination service, so that rank 0 may fail too.
+
+  After a failure the launcher prints which ranks waited for which in a collective, and
+  which rank was the cause. With --post-mortem FILE, python -m jax_cxl status FILE shows
+  more.
+
+  The status is that of the first rank to fail, or 128 plus the number of the signal
+  that ended this rank or the launcher (130 after Ctrl-C)."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the launcher. It takes over the process: signal handlers and orphaned descendants.
+
+    Args:
+      arguments: the command line without the program's name, by default that of the process.
+
+    Returns:
+      The status to exit with.
+    """
+    job = _parse(arguments)
+    # A signal that is ignored, as under nohup, stays ignored.
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    signals = [s for s in numbers if signal.getsignal(s) != signal.SIG_IGN]
+    # Signals wait until both processes have their handlers.
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    processes.become_subreaper()
+    strangers = processes.descendants()
+    launcher = os.getpid()
+    child = os.fork()
+    if child == 0:
+        # A session of its own, so that a signal to the launcher's group does not kill it: it has to
+        # clean up.
+        os.setsid()
+        status = 1
+        try:
+            status = supervisor.supervise(job, launcher, signals)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+    for number in signals:
+        signal.signal(number, lambda received, _: os.kill(child, received))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status < 0:
+        print(f"jax_cxl.launch: the supervisor was killed by signal {-status}", file=sys.stderr)
+        status = 128 - status
+    # No process is left unless the supervisor was killed.
+    while left := processes.descendants() - strangers:
+        processes.send(left, signal.SIGKILL)
+        time.sleep(0.02)
+    return status
+
+
+def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
+    """Returns the job that the command line describes."""
+    parser = argparse.ArgumentParser(
+        prog="jax_cxl.launch",
+        usage=_USAGE,
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "-n",
+        type=option_types.whole_number(1),
+        default=2,
+        metavar="N",
+        help="number of ranks (default: 2)",
+    )
+    parser.add_argument(
+        "--devices-per-process",
+        type=option_types.whole_number(1),
+        metavar="K",
+        help="devices of each rank",
+    )
+    parser.add_argument("-m", action="store_true", help="run a module, as python -m does")
+    parser.add_argument(
+        "--no-prefix", action="store_true", help="do not prefix lines of output with their rank"
+    )
+    parser.add_argument(
+        "--grace",
+        type=option_types.seconds,
+        default=3.0,
+        metavar="SECONDS",
+        help="time between asking a rank to end and killing it (default: 3)",
+    )
+    parser.add_argument(
+        "--restarts",
+        type=option_types.whole_number(0),
+        default=0,
+        metavar="N",
+        help="how many times all ranks start again after a failure (default: 0)",
+    )
+    parser.add_argument(
+        "--restart-lost",
+        type=option_types.whole_number(0),
+        default=0,
+        metavar="N",
+        help="how many times a rank that fails starts again alone (default: 0)",
+    )
+    parser.add_argument(
+        "--go-on",
+        action="store_true",
+        help="let the other ranks continue when a rank fails",
+    )
+    parser.add_argument(
+        "--post-mortem",
+        type=option_types.output_file,
+        metavar="FILE",
+        help="if a rank fails, write the last calls of all ranks to this file",
+    )
+    parser.add_argument(
+        "--replace-collectives",
+        action="store_true",
+        help="move the data of all of XLA's collectives between ranks through the pool",
+    )
+    parser.add_argument(
+        "--bind-cores",
+        action="store_true",
+        help="keep each rank on cores of its own: an equal share of the cores of this machine",
+    )
+    parser.add_argument(
+        "--oversubscribe",
+        action="store_true",
+        help=f"allow more than {_ANY_MACHINE} ranks, and more than {_PER_CORE} for each core",
+    )
+    # One list for the script and its arguments: argparse would drop a `--` after a positional one.
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    command = options.command
+    if command[:1] == ["--"]:
+        command = command[1:]
+    if not command:
+        parser.error("SCRIPT or -m MODULE is missing")
+    if options.restarts and (options.restart_lost or options.go_on):
+        parser.error("--restarts starts all ranks again: not with --restart-lost or --go-on")
+    if options.replace_collectives and not plugin.is_installed():
+        parser.error(
+            "--replace-collectives: JAX finds jax_cxl by the entry point of the installed package,"
+            " which is not there. Install it: pip install jax_cxl"
+        )
+    if not options.m and not os.path.isfile(command[0]):
+        parser.error(f"no such file: {command[0]}")
+    cores = len(os.sched_getaffinity(0))
+    most = max(_ANY_MACHINE, _PER_CORE * cores)
+    if options.n > most and not options.oversubscribe:
+        parser.error(
+            f"-n {options.n} starts {options.n} Python processes on {cores} cores. If you mean it,"
+            f" add --oversubscribe; without it the limit is {most} on this machine"
+        )
+    if options.bind_cores and options.n > cores:
+        parser.error(f"--bind-cores: {cores} cores are not enough for {options.n} ranks")
+    return supervisor.Job(
+        kind=rank.MODULE if options.m else rank.SCRIPT,
+        name=command[0],
+        arguments=tuple(command[1:]),
+        size=options.n,
+        devices_per_process=options.devices_per_process,
+        prefix=not options.no_prefix,
+        grace=options.grace,
+        restarts=options.restarts,
+        go_on=options.go_on,
+        restart_lost=options.restart_lost,
+        post_mortem=options.post_mortem,
+        replace_collectives=options.replace_collectives,
+        bind_cores=options.bind_cores,
+    )
