@@ -11,7 +11,7 @@ from jax.extend import xla
 
 import jax_cxl
 from jax_cxl import _compat
-from jax_cxl._lowering.primitives import call_attributes
+from jax_cxl._lowering import contract
 from jax_cxl._takeover import hook, install
 
 # XLA's own collectives; the pool's; the pool's, which on GPUs start where XLA has them start; and
@@ -23,9 +23,9 @@ _PREFIX, _EMPTY_PREFIX = b"jax_cxl_", b"nothing_"
 def prepare() -> None:
     """Registers the calls that do nothing. The devices must be there."""
     targets = [
-        call_attributes.COLLECTIVE_TARGET,
-        call_attributes.START_TARGET,
-        call_attributes.DONE_TARGET,
+        contract.COLLECTIVE_TARGET,
+        contract.START_TARGET,
+        contract.DONE_TARGET,
     ]
     empty_call.register(
         *(_without_transport(target.encode()).decode() for target in targets),

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "cc/ffi/contract.h"
 #include "cc/ffi/program_sites.h"
 #include "cc/plan/plan.h"
 
@@ -92,81 +93,63 @@ xffi::TypeId CallSite::id = {};
 
 xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
     xffi::Dictionary attributes) {
-  auto op = attributes.get<int32_t>("op");
-  auto reduce_op = attributes.get<int32_t>("reduce_op");
-  auto dtype = attributes.get<int32_t>("dtype");
-  auto count = attributes.get<int64_t>("count");
-  auto root = attributes.get<int32_t>("root");
-  auto group_size = attributes.get<int32_t>("group_size");
-  auto groups = attributes.get<xffi::Span<const int32_t>>("groups");
-  auto sources = attributes.get<xffi::Span<const int32_t>>("sources");
-  auto reverse = attributes.get<int32_t>("reverse");
-  auto alone = attributes.get<int32_t>("alone");
-  auto rows = attributes.get<xffi::Span<const int64_t>>("rows");
-  auto processes = attributes.get<int32_t>("processes");
-  auto places = attributes.get<xffi::Span<const int32_t>>("places");
-  auto generation = attributes.get<int32_t>("generation");
-  auto program = attributes.get<std::string_view>("program");
-  auto name = attributes.get<std::string_view>("name");
-  auto site = attributes.get<int64_t>("site");
-  auto line = attributes.get<std::string_view>("line");
-  if (!op || !reduce_op || !dtype || !count || !root || !group_size ||
-      !groups || !sources || !reverse || !alone || !rows || !processes ||
-      !places || !generation || !program || !name || !site || !line)
-    return xffi::Unexpected(xffi::Error::Internal(
-        "a jax_cxl custom call lacks an attribute: it was lowered by another "
-        "version of jax_cxl"));
-  if (*op < 0 || *op >= plan::kNumOps || *dtype < 0 || *dtype >= kNumDTypes ||
-      *reduce_op < 0 || *reduce_op >= kNumReduceOps || *count < 0 ||
-      *group_size < 1 || groups->size() % *group_size != 0 ||
-      !IsGrid(*processes, *places, *group_size) ||
-      (static_cast<plan::Op>(*op) == plan::Op::kPermute &&
-       !AreMembers(*sources, *group_size)) ||
-      !AreRowSizes(static_cast<plan::Op>(*op), *rows))
+  auto read = CallAttributes::Read(attributes);
+  if (!read) return xffi::Unexpected(read.error());
+  const CallAttributes& a = *read;
+  if (a.op < 0 || a.op >= plan::kNumOps || a.dtype < 0 ||
+      a.dtype >= kNumDTypes || a.reduce_op < 0 ||
+      a.reduce_op >= kNumReduceOps || a.count < 0 || a.group_size < 1 ||
+      a.groups.size() % a.group_size != 0 ||
+      !IsGrid(a.processes, a.places, a.group_size) ||
+      (static_cast<plan::Op>(a.op) == plan::Op::kPermute &&
+       !AreMembers(a.sources, a.group_size)) ||
+      !AreRowSizes(static_cast<plan::Op>(a.op), a.rows))
     return xffi::Unexpected(xffi::Error::Internal(
         "a jax_cxl custom call has an attribute out of range"));
 
   std::unique_ptr<CallSite> made(new CallSite);
-  made->prototype_.request.op = static_cast<plan::Op>(*op);
-  made->prototype_.request.num_ranks = *group_size;
-  made->prototype_.request.count = static_cast<uint64_t>(*count);
-  made->prototype_.dtype = static_cast<DType>(*dtype);
+  made->prototype_.request.op = static_cast<plan::Op>(a.op);
+  made->prototype_.request.num_ranks = a.group_size;
+  made->prototype_.request.count = static_cast<uint64_t>(a.count);
+  made->prototype_.dtype = static_cast<DType>(a.dtype);
   made->prototype_.request.element_bytes =
       static_cast<uint32_t>(DTypeBytes(made->prototype_.dtype));
-  made->prototype_.request.root = *root;
+  made->prototype_.request.root = a.root;
   if (made->prototype_.request.op == plan::Op::kPermute)
-    made->prototype_.request.sources.assign(sources->begin(), sources->end());
-  made->prototype_.request.reverse = *reverse != 0;
-  made->prototype_.alone = *alone != 0;
+    made->prototype_.request.sources.assign(a.sources.begin(), a.sources.end());
+  made->prototype_.request.reverse = a.reverse != 0;
+  made->prototype_.alone = a.alone != 0;
   if (plan::MovesRows(made->prototype_.request.op))
     made->prototype_.request.rows = {
-        static_cast<uint64_t>((*rows)[0]), static_cast<uint64_t>((*rows)[1]),
-        rows->size() > 2 ? static_cast<uint64_t>((*rows)[2]) : 0,
-        rows->size() > 3 ? static_cast<uint64_t>((*rows)[3]) : 1};
-  made->prototype_.reduce_op = static_cast<ReduceOp>(*reduce_op);
-  made->prototype_.name = std::string(*name);
+        static_cast<uint64_t>(a.rows[0]), static_cast<uint64_t>(a.rows[1]),
+        a.rows.size() > 2 ? static_cast<uint64_t>(a.rows[2]) : 0,
+        a.rows.size() > 3 ? static_cast<uint64_t>(a.rows[3]) : 1};
+  made->prototype_.reduce_op = static_cast<ReduceOp>(a.reduce_op);
+  made->prototype_.name = std::string(a.name);
   // The attributes of programs that were not taken over contain no numbers and
   // source lines, because XLA drops the donation of a module's arguments when a
   // hook changes the module.
   ProgramSites& sites = ProgramSites::Get();
-  const std::string program_name(*program);
+  const std::string program_name(a.program);
   const auto number =
-      *site < 0 ? static_cast<int64_t>(sites.Next(program_name)) : *site;
+      a.site < 0 ? static_cast<int64_t>(sites.Next(program_name)) : a.site;
   made->prototype_.site =
-      *site < 0 ? sites.LinesOf(program_name,
-                                LineKey(*name, *op, *reduce_op, *dtype, *count))
-                : std::string(*line);
-  for (size_t first = 0; first < groups->size(); first += *group_size) {
-    const auto begin = groups->begin() + first;
-    made->AddGroup({begin, begin + *group_size},
-                   {sources->begin(), sources->end()});
+      a.site < 0
+          ? sites.LinesOf(program_name,
+                          LineKey(a.name, a.op, a.reduce_op, a.dtype, a.count))
+          : std::string(a.line);
+  for (size_t first = 0; first < a.groups.size(); first += a.group_size) {
+    const auto begin = a.groups.begin() + first;
+    made->AddGroup({begin, begin + a.group_size},
+                   {a.sources.begin(), a.sources.end()});
   }
-  if (*processes > 0)
-    made->grid_ = {
-        *processes, *group_size / *processes, {places->begin(), places->end()}};
-  made->generation_ = *generation;
-  made->key_ = Mix(Hash(*program), static_cast<uint64_t>(number));
-  made->executions_ = Executions::Of(*program, number, made->groups_);
+  if (a.processes > 0)
+    made->grid_ = {a.processes,
+                   a.group_size / a.processes,
+                   {a.places.begin(), a.places.end()}};
+  made->generation_ = a.generation;
+  made->key_ = Mix(Hash(a.program), static_cast<uint64_t>(number));
+  made->executions_ = Executions::Of(a.program, number, made->groups_);
   return made;
 }
 

@@ -45,7 +45,7 @@ class CallSite {
   // Registered with XLA under this id, before any handler that uses it.
   static xla::ffi::TypeId id;
 
-  // Reads the attributes that jax_cxl/_lowering/primitives/lowering.py writes.
+  // Reads the attributes that jax_cxl/_lowering/contract.py makes.
   static xla::ffi::ErrorOr<std::unique_ptr<CallSite>> Make(
       xla::ffi::Dictionary attributes);
 

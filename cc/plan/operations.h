@@ -6,7 +6,7 @@
 
 // The operations, a row for each. This table determines the enumeration Op, the
 // sizes of buffers, which planner runs, the result that the verifier expects,
-// and the traits that Python reads (jax_cxl/_lowering/primitives/native_enums.py).
+// and the traits that Python reads (jax_cxl/_lowering/contract.py).
 //
 // Call descriptors in the pool contain the position of a row: append rows,
 // never move them.

@@ -16,12 +16,13 @@
 #include "cc/comm/call/tuning.h"
 #include "cc/comm/runtime.h"
 #include "cc/ffi/call_site.h"
+#include "cc/ffi/contract.h"
 #include "cc/ffi/failures.h"
 #include "cc/ffi/handlers.h"
 #include "cc/ffi/program_sites.h"
 #include "cc/pool/job_record.h"
+#include "cc/python/contract.h"
 #include "cc/python/dispatch_errors.h"
-#include "cc/python/enumerations.h"
 #include "cc/python/errors.h"
 #include "cc/python/persistent_memory.h"
 #include "cc/python/pool.h"
@@ -40,11 +41,11 @@ namespace {
 nb::dict Registrations() {
   nb::dict targets;
   AddTargets(targets, &jax_cxl_instantiate,
-             {{"jax_cxl_collective", &jax_cxl_collective},
-              {"jax_cxl_rows", &jax_cxl_rows},
-              {"jax_cxl_barrier", &jax_cxl_barrier}});
+             {{ffi::kCollectiveTarget, &jax_cxl_collective},
+              {ffi::kRowsTarget, &jax_cxl_rows},
+              {ffi::kBarrierTarget, &jax_cxl_barrier}});
   AddTargets(targets, nullptr,
-             {{"jax_cxl_check_slices", &jax_cxl_check_slices}});
+             {{ffi::kCheckSlicesTarget, &jax_cxl_check_slices}});
   return targets;
 }
 
@@ -55,34 +56,7 @@ NB_MODULE(_core, m) {
 
   BindPool(m);
 
-  nb::class_<comm::Tuning>(m, "Tuning", "cc/comm/call/tuning.h")
-      .def(nb::init<>())
-      .def_rw("slot_bytes", &comm::Tuning::slot_bytes)
-      .def_rw("num_slots", &comm::Tuning::num_slots)
-      .def_rw("inline_bytes", &comm::Tuning::inline_bytes)
-      .def_rw("all_read_bytes", &comm::Tuning::all_read_bytes)
-      .def_rw("past_caches_bytes", &comm::Tuning::past_caches_bytes)
-      .def_rw("levels_all_reduce_bytes", &comm::Tuning::levels_all_reduce_bytes)
-      .def_rw("levels_reduce_scatter_bytes",
-              &comm::Tuning::levels_reduce_scatter_bytes)
-      .def_rw("levels_all_gather_bytes", &comm::Tuning::levels_all_gather_bytes)
-      .def_rw("levels_all_to_all_bytes", &comm::Tuning::levels_all_to_all_bytes)
-      .def_rw("levels_broadcast_bytes", &comm::Tuning::levels_broadcast_bytes)
-      .def_rw("gpu_levels_all_reduce_bytes",
-              &comm::Tuning::gpu_levels_all_reduce_bytes)
-      .def_rw("gpu_levels_reduce_scatter_bytes",
-              &comm::Tuning::gpu_levels_reduce_scatter_bytes)
-      .def_rw("gpu_levels_all_gather_bytes",
-              &comm::Tuning::gpu_levels_all_gather_bytes)
-      .def_rw("gpu_levels_all_to_all_bytes",
-              &comm::Tuning::gpu_levels_all_to_all_bytes)
-      .def_rw("gpu_levels_broadcast_bytes",
-              &comm::Tuning::gpu_levels_broadcast_bytes)
-      .def_rw("flush_threads", &comm::Tuning::flush_threads)
-      .def_rw("flush_piece_bytes", &comm::Tuning::flush_piece_bytes)
-      .def("check", [](const comm::Tuning& self) {
-        RaiseIfError(comm::CheckTuning(self));
-      });
+  BindContract(m);
 
   m.def(
       "start",
@@ -189,7 +163,6 @@ NB_MODULE(_core, m) {
   m.def(
       "type_registrations", [] { return CallSiteType("jax_cxl_call_site"); },
       "FFI types: name -> type_id and type_info capsules.");
-  BindEnumerations(m);
   BindDispatchErrors(m);
   BindUncaughtExit(m);
   m.def(

@@ -37,15 +37,15 @@ std::shared_ptr<comm::Runtime> RuntimeOf(const nb::capsule& capsule) {
 nb::dict Registrations() {
   nb::dict targets;
   AddTargets(targets, &jax_cxl_cuda_instantiate,
-             {{"jax_cxl_collective", &jax_cxl_cuda_collective},
-              {"jax_cxl_rows", &jax_cxl_cuda_rows},
-              {"jax_cxl_barrier", &jax_cxl_cuda_barrier},
-              {"jax_cxl_start", &jax_cxl_cuda_start},
-              {"jax_cxl_start_rows", &jax_cxl_cuda_start_rows}});
+             {{ffi::kCollectiveTarget, &jax_cxl_cuda_collective},
+              {ffi::kRowsTarget, &jax_cxl_cuda_rows},
+              {ffi::kBarrierTarget, &jax_cxl_cuda_barrier},
+              {ffi::kStartTarget, &jax_cxl_cuda_start},
+              {ffi::kStartRowsTarget, &jax_cxl_cuda_start_rows}});
   AddTargets(targets, nullptr,
-             {{"jax_cxl_done", &jax_cxl_cuda_done},
-              {"jax_cxl_tie", &jax_cxl_cuda_tie},
-              {"jax_cxl_check_slices", &jax_cxl_cuda_check_slices}});
+             {{ffi::kDoneTarget, &jax_cxl_cuda_done},
+              {ffi::kTieTarget, &jax_cxl_cuda_tie},
+              {ffi::kCheckSlicesTarget, &jax_cxl_cuda_check_slices}});
   return targets;
 }
 

@@ -9,25 +9,7 @@ import pathlib
 
 from jax_cxl import _core, errors
 
-FIELDS = (
-    "slot_bytes",
-    "num_slots",
-    "inline_bytes",
-    "all_read_bytes",
-    "past_caches_bytes",
-    "levels_all_reduce_bytes",
-    "levels_reduce_scatter_bytes",
-    "levels_all_gather_bytes",
-    "levels_all_to_all_bytes",
-    "levels_broadcast_bytes",
-    "gpu_levels_all_reduce_bytes",
-    "gpu_levels_reduce_scatter_bytes",
-    "gpu_levels_all_gather_bytes",
-    "gpu_levels_all_to_all_bytes",
-    "gpu_levels_broadcast_bytes",
-    "flush_threads",
-    "flush_piece_bytes",
-)
+FIELDS: tuple[str, ...] = _core.TUNING_FIELDS
 
 
 def table(tuning: _core.Tuning) -> dict[str, int]:

@@ -18,7 +18,7 @@ class Config:
 
     @classmethod
     def of(cls, attributes: dict[str, Any], line: str) -> "Config":
-        """Returns the attributes that `call_attributes.make` made, with a source line."""
+        """Returns the attributes that `contract.attributes` made, with a source line."""
         return cls(_text(attributes)).at(line)
 
     @property

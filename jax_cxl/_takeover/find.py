@@ -6,7 +6,7 @@ domain it makes a fusion of a small collective, whose kernel reads the memory of
 
 import dataclasses
 
-from jax_cxl._lowering.primitives.native_enums import Op
+from jax_cxl._lowering.contract import Op
 from jax_cxl._takeover.hlo.module import Computation, Instruction, Module
 
 # What modules without collectives do not contain. A text that occurs elsewhere, in a name for

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from jax_cxl._lowering.primitives.native_enums import Op, ReduceOp
+from jax_cxl._lowering.contract import Op, ReduceOp
 from jax_cxl._takeover.find import OPS, Found
 from jax_cxl._takeover.hlo.groups import DeviceAssignment, Groups, decode
 from jax_cxl._takeover.hlo.module import Instruction, Module

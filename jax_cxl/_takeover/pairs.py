@@ -6,7 +6,7 @@ same places of the schedule. So the same operations overlap with the collective.
 
 import dataclasses
 
-from jax_cxl._lowering.primitives import call_attributes
+from jax_cxl._lowering import contract
 from jax_cxl._takeover.build import Builder, Value
 from jax_cxl._takeover.hlo import shape as shapes
 from jax_cxl._takeover.hlo.module import Computation, Instruction
@@ -63,10 +63,10 @@ class PairBuilder(Builder):
     def call(
         self, target: str, shape: Shape, operands: list[Value], config: str, aliases: int | None
     ) -> Value:
-        if target != call_attributes.COLLECTIVE_TARGET:
+        if target != contract.COLLECTIVE_TARGET:
             raise NotTakenError(f"{target} has no start")
         both = shapes.tuple_of([shape, _TOKEN])
-        pair = self._call(call_attributes.START_TARGET, both, shape, operands, config, None)
+        pair = self._call(contract.START_TARGET, both, shape, operands, config, None)
         self._keep(operands[0])
         # Without a side effect XLA could merge two equal starts, each of which has a done.
         self._new[-1].proto.set(Instruction.HAS_SIDE_EFFECT, 1)
@@ -108,9 +108,7 @@ class _DoneBuilder(Builder):
 
     def done(self, operand: Value, result: Value) -> Value:
         """Waits for a start; the result stays where it is."""
-        value = self.call(
-            call_attributes.DONE_TARGET, result.shape, [operand, result], "{}", aliases=1
-        )
+        value = self.call(contract.DONE_TARGET, result.shape, [operand, result], "{}", aliases=1)
         self._new[-1].proto.set(Instruction.HAS_SIDE_EFFECT, 1)
         return value
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from jax_cxl._lowering import contract
+from jax_cxl._lowering.contract import DTYPES, Op, ReduceOp
 from jax_cxl._lowering.levels import split, table
-from jax_cxl._lowering.primitives import call_attributes, carriers
-from jax_cxl._lowering.primitives.native_enums import DTYPES, Op, ReduceOp
+from jax_cxl._lowering.primitives import carriers
 from jax_cxl._takeover.build import Builder, Value
 from jax_cxl._takeover.config import Config
 from jax_cxl._takeover.hlo.module import Computation, Instruction, Module
@@ -75,10 +76,10 @@ class _Context:
           dtype: of the elements.
           count: elements of a block.
           rows: for the ragged all-to-all.
-          grid: for a call in levels (`call_attributes.make`).
+          grid: for a call in levels (`contract.attributes`).
         """
         self.in_levels.append(grid is not None)
-        attributes = call_attributes.make(
+        attributes = contract.attributes(
             self.name,
             self.collective.op,
             self.ranks,
@@ -162,7 +163,7 @@ def _one(context: _Context, operand: Value, result: Shape) -> Value:
     blocks = len(collective.groups[0]) if op.operand_blocks else 1
     num_bytes = max(value.shape.size, result_shape.size) * np.dtype(carrier).itemsize
     config = context.config(carrier, operand_shape.size // blocks, grid=_grid(context, num_bytes))
-    target = call_attributes.COLLECTIVE_TARGET
+    target = contract.COLLECTIVE_TARGET
     called = builder.call(target, result_shape.of(carrier), [value], config, None)
     return builder.convert(called, dtype)
 
@@ -201,7 +202,7 @@ def _exchange(context: _Context, operands: list[Value]) -> list[Value]:
     stacked = builder.concatenate(rows)
     num_bytes = stacked.shape.size * np.dtype(carrier).itemsize
     config = context.config(carrier, shape.size, grid=_grid(context, num_bytes))
-    called = builder.call(call_attributes.COLLECTIVE_TARGET, stacked.shape, [stacked], config, None)
+    called = builder.call(contract.COLLECTIVE_TARGET, stacked.shape, [stacked], config, None)
     return [builder.convert(builder.row(called, i), shape.dtype) for i in range(n)]
 
 
@@ -225,8 +226,8 @@ def _ragged(context: _Context, operands: list[Value]) -> Value:
     config = context.config(rows.shape.dtype, rows.shape.size, counts)
     operands = [rows, output, table]
     if context.world.gpus:
-        scratch = call_attributes.row_scratch_bytes(n, *counts[:3])
+        scratch = contract.row_scratch_bytes(n, *counts[:3])
         return builder.call_with_scratch(
-            call_attributes.ROWS_TARGET, output.shape, operands, config, 1, scratch
+            contract.ROWS_TARGET, output.shape, operands, config, 1, scratch
         )
-    return builder.call(call_attributes.ROWS_TARGET, output.shape, operands, config, 1)
+    return builder.call(contract.ROWS_TARGET, output.shape, operands, config, 1)

@@ -14,6 +14,7 @@ import jax
 
 from jax_cxl import _compat
 from jax_cxl._job import setting
+from jax_cxl._lowering import contract
 from jax_cxl._takeover import find, match
 from jax_cxl._takeover.decisions import Decisions
 from jax_cxl._takeover.hlo.module import Instruction, Module
@@ -21,10 +22,7 @@ from jax_cxl._takeover.match import NotTakenError
 from jax_cxl._takeover.world import World
 
 POOL, XLA = "pool", "XLA"
-_OURS = (
-    *(b"jax_cxl_collective", b"jax_cxl_start", b"jax_cxl_rows"),
-    b"jax_cxl_barrier",
-)
+_OURS = tuple(target.encode() for target in contract.CALL_TARGETS)
 _OFF = "jax_cxl.replace_collectives is off: JAX_CXL_REPLACE_COLLECTIVES=1 sends it through the pool"
 _IN_LEVELS = "; in levels"
 _COLUMNS = ("collective", "result", "ranks", "source line", "goes through", "why")

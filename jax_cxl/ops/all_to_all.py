@@ -10,9 +10,9 @@ from jax import lax
 from jax.extend import core
 from jax.interpreters import ad
 
+from jax_cxl._lowering.contract import Op
 from jax_cxl._lowering.levels import choose
 from jax_cxl._lowering.primitives import arguments, batching_rules, dimensions, lowering, named_axis
-from jax_cxl._lowering.primitives.native_enums import Op
 
 
 def all_to_all(

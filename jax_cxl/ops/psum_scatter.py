@@ -8,6 +8,7 @@ import numpy as np
 from jax import lax
 from jax.extend import core
 
+from jax_cxl._lowering.contract import Op, ReduceOp
 from jax_cxl._lowering.levels import choose
 from jax_cxl._lowering.primitives import (
     arguments,
@@ -17,7 +18,6 @@ from jax_cxl._lowering.primitives import (
     lowering,
     named_axis,
 )
-from jax_cxl._lowering.primitives.native_enums import Op, ReduceOp
 
 
 def psum_scatter(

@@ -10,9 +10,9 @@ from jax import lax
 from jax.extend import core
 from jax.interpreters import ad
 
+from jax_cxl._lowering.contract import Op, ReduceOp
 from jax_cxl._lowering.primitives import arguments, batching_rules, dtypes, lowering, named_axis
 from jax_cxl._lowering.primitives.documentation import documented
-from jax_cxl._lowering.primitives.native_enums import Op, ReduceOp
 
 _TEXT = """\
 Reduces x over {which} along a named axis.

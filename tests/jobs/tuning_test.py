@@ -12,8 +12,8 @@ from absl.testing import absltest, parameterized
 
 from jax_cxl._commands.bench import tune
 from jax_cxl._job import tuning_table
+from jax_cxl._lowering.contract import Op
 from jax_cxl._lowering.levels import table as levels_table
-from jax_cxl._lowering.primitives.native_enums import Op
 
 
 class TuningTest(parameterized.TestCase):

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
+from jax_cxl._lowering.contract import DTYPES
 from jax_cxl._lowering.primitives import dtypes
-from jax_cxl._lowering.primitives.native_enums import DTYPES
 
 # Four by default. If the ranks are GPUs, the number of GPUs.
 RANKS = int(os.environ.get("MATRIX_RANKS", "4"))

@@ -7,8 +7,8 @@ import ops_harness as harness
 from absl.testing import absltest, parameterized
 
 from jax_cxl import ops
+from jax_cxl._lowering.contract import DTYPES
 from jax_cxl._lowering.primitives import dtypes
-from jax_cxl._lowering.primitives.native_enums import DTYPES
 
 WIDE = ("int64", "uint64", "float64", "complex128")
 PACKED = tuple(dtypes.PACKED_DTYPES)

@@ -7,11 +7,12 @@ import tomllib
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from absl.testing import absltest
 
 import jax_cxl
 from jax_cxl import _core, _native, lax, ops
-from jax_cxl._lowering.primitives import native_enums
+from jax_cxl._lowering import contract
 
 _ROOT = pathlib.Path(__file__).parents[2]
 
@@ -49,13 +50,21 @@ class NamesTest(absltest.TestCase):
 
     def test_enumerations_of_cpp(self):
         for enum, names in (
-            (native_enums.Op, [row[0] for row in _core.OPERATIONS]),
-            (native_enums.ReduceOp, _core.REDUCE_OPS),
+            (contract.Op, [row[0] for row in _core.OPERATIONS]),
+            (contract.ReduceOp, _core.REDUCE_OPS),
         ):
             self.assertEqual([member.name.lower() for member in enum], list(names))
             self.assertEqual([*enum], [*range(len(names))])
-        for dtype in native_enums.DTYPES:
+        for dtype in contract.DTYPES:
             self.assertEqual(jnp.dtype(dtype).name, dtype)
+
+    def test_custom_calls_of_cpp(self):
+        self.assertEqual(contract.TARGETS, _core.TARGETS)
+        made = contract.attributes("psum", contract.Op.ALL_REDUCE, np.zeros((1, 2)))
+        types = {name: _attribute_type(value) for name, value in made.items()}
+        self.assertEqual(types, _core.ATTRIBUTE_TYPES)
+        targets = {value for name, value in vars(contract).items() if name.endswith("_TARGET")}
+        self.assertEqual(targets, {*contract.TARGETS})
 
     def test_native_modules(self):
         settings = (_ROOT / "bazel" / "settings.bzl").read_text()
@@ -75,6 +84,10 @@ class NamesTest(absltest.TestCase):
             if issubclass(kind, errors.CxlError):
                 public = [base for base in kind.__mro__ if base.__name__ in jax_cxl.__all__]
                 self.assertNotEmpty(public, kind)
+
+
+def _attribute_type(value):
+    return "text" if isinstance(value, str) else f"{value.dtype}{'s' * np.ndim(value)}"
 
 
 if __name__ == "__main__":

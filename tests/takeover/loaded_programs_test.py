@@ -7,8 +7,8 @@ from absl.testing import absltest, parameterized
 
 import jax_cxl
 from jax_cxl._job import loaded_programs
-from jax_cxl._lowering.primitives import call_attributes
-from jax_cxl._lowering.primitives.native_enums import Op
+from jax_cxl._lowering import contract
+from jax_cxl._lowering.contract import Op
 from jax_cxl._takeover.config import Config
 from jax_cxl._takeover.hlo.wire import Message
 
@@ -24,7 +24,7 @@ def module(config, devices):
 
 
 def attributes(ranks, generation=0):
-    made = call_attributes.make(
+    made = contract.attributes(
         "psum", Op.ALL_REDUCE, np.array([ranks]), generation=generation, program="jit_f"
     )
     return Config.of(made, "").text

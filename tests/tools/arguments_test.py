@@ -12,8 +12,8 @@ from absl.testing import absltest, parameterized
 
 import jax_cxl
 from jax_cxl import __main__ as command_line
-from jax_cxl._commands.launch import cli as launch
 from jax_cxl._commands.bench import requirements
+from jax_cxl._commands.launch import cli as launch
 from jax_cxl._commands.status import doctor
 
 

@@ -9,8 +9,8 @@ from absl.testing import absltest, parameterized
 
 from jax_cxl._commands.simulate import constants as c
 from jax_cxl._commands.simulate import levels, levels_study, model, nccl, report_levels
+from jax_cxl._lowering.contract import Op
 from jax_cxl._lowering.levels import compose, split, table
-from jax_cxl._lowering.primitives.native_enums import Op
 
 
 class _Clocks:

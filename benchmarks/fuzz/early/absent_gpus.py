@@ -4,8 +4,7 @@ import jax
 from jax.experimental import topologies
 
 from jax_cxl import _core
-from jax_cxl._lowering.primitives import call_attributes
-from jax_cxl._lowering.start_done import halves
+from jax_cxl._lowering import contract
 
 # A custom call with a side effect, such as that of jax.debug.callback.
 SIDE_EFFECT = "fuzz_side_effect"
@@ -46,6 +45,6 @@ def register_handlers() -> None:
     for name, stages in _core.registrations().items():
         jax.ffi.register_ffi_target(name, stages["execute"], platform="CUDA")
         handler = stages["execute"]
-    starts = call_attributes.START_TARGET, call_attributes.START_ROWS_TARGET
-    for name in (*starts, halves.DONE_TARGET, halves.TIE_TARGET, SIDE_EFFECT):
+    starts = contract.START_TARGET, contract.START_ROWS_TARGET
+    for name in (*starts, contract.DONE_TARGET, contract.TIE_TARGET, SIDE_EFFECT):
         jax.ffi.register_ffi_target(name, handler, platform="CUDA")

@@ -1,9 +1,12 @@
 #ifndef JAX_CXL_COMM_CALL_TUNING_H_
 #define JAX_CXL_COMM_CALL_TUNING_H_
 
+#include <array>
 #include <cstdint>
 
 #include "cc/base/status.h"
+#include "cc/plan/plan.h"
+#include "cc/pool/layout/layout.h"
 
 namespace jax_cxl::comm {
 
@@ -21,7 +24,7 @@ struct Tuning {
   // second-level cache together. Four slots overlap publication, retrieval and
   // a late peer.
   uint64_t slot_bytes = uint64_t{512} << 10;
-  int num_slots = 4;
+  uint64_t num_slots = 4;
   // The largest payload of a submission. Beyond it, the additional copy costs
   // more than it saves.
   uint64_t inline_bytes = uint64_t{4} << 10;
@@ -41,9 +44,9 @@ struct Tuning {
   uint64_t levels_all_gather_bytes = kNever;
   uint64_t levels_all_to_all_bytes = uint64_t{4} << 20;
   uint64_t levels_broadcast_bytes = kNever;
-  // The same for groups of GPUs (jax_cxl/_lowering/levels/compose.py). From these sizes
-  // on, two processes of two H100s gained in pools of both kinds of coherence
-  // (docs/levels.md).
+  // The same for groups of GPUs (jax_cxl/_lowering/levels/compose.py). From
+  // these sizes on, two processes of two H100s gained in pools of both kinds of
+  // coherence (docs/levels.md).
   uint64_t gpu_levels_all_reduce_bytes = uint64_t{8} << 20;
   uint64_t gpu_levels_reduce_scatter_bytes = uint64_t{8} << 20;
   uint64_t gpu_levels_all_gather_bytes = uint64_t{8} << 20;
@@ -54,9 +57,48 @@ struct Tuning {
   // drop cache lines. 0: a quarter of the process's cores, at most 4.
   // The bytes that such a thread takes at a time. 128 KiB take about 6 us,
   // several times as long as handing a piece to a thread.
-  int flush_threads = 0;
+  uint64_t flush_threads = 0;
   uint64_t flush_piece_bytes = uint64_t{128} << 10;
 };
+
+// A field of Tuning, and the values that it may have: multiples of `unit` from
+// `least` to `most`.
+struct TuningField {
+  const char* name;
+  uint64_t Tuning::* member;
+  uint64_t least = 0;
+  uint64_t most = UINT64_MAX >> 1;
+  uint64_t unit = 1;
+};
+
+inline constexpr uint64_t kMaxSlotBytes = uint64_t{64} << 20;
+inline constexpr std::array kTuningFields = {
+    TuningField{"slot_bytes", &Tuning::slot_bytes, 4096, kMaxSlotBytes,
+                plan::kSlotAlignment},
+    TuningField{"num_slots", &Tuning::num_slots, 2, pool::kMaxSlots},
+    TuningField{"inline_bytes", &Tuning::inline_bytes, plan::kSlotAlignment,
+                uint64_t{32} << 10, plan::kSlotAlignment},
+    TuningField{"all_read_bytes", &Tuning::all_read_bytes},
+    TuningField{"past_caches_bytes", &Tuning::past_caches_bytes},
+    TuningField{"levels_all_reduce_bytes", &Tuning::levels_all_reduce_bytes},
+    TuningField{"levels_reduce_scatter_bytes",
+                &Tuning::levels_reduce_scatter_bytes},
+    TuningField{"levels_all_gather_bytes", &Tuning::levels_all_gather_bytes},
+    TuningField{"levels_all_to_all_bytes", &Tuning::levels_all_to_all_bytes},
+    TuningField{"levels_broadcast_bytes", &Tuning::levels_broadcast_bytes},
+    TuningField{"gpu_levels_all_reduce_bytes",
+                &Tuning::gpu_levels_all_reduce_bytes},
+    TuningField{"gpu_levels_reduce_scatter_bytes",
+                &Tuning::gpu_levels_reduce_scatter_bytes},
+    TuningField{"gpu_levels_all_gather_bytes",
+                &Tuning::gpu_levels_all_gather_bytes},
+    TuningField{"gpu_levels_all_to_all_bytes",
+                &Tuning::gpu_levels_all_to_all_bytes},
+    TuningField{"gpu_levels_broadcast_bytes",
+                &Tuning::gpu_levels_broadcast_bytes},
+    TuningField{"flush_threads", &Tuning::flush_threads, 0, 16},
+    TuningField{"flush_piece_bytes", &Tuning::flush_piece_bytes, 4096,
+                kMaxSlotBytes, plan::kSlotAlignment}};
 
 // Fails with kInvalidArgument, which names the field that is out of range.
 Status CheckTuning(const Tuning& tuning);

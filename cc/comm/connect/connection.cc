@@ -45,7 +45,8 @@ plan::Geometry ChooseGeometry(const Arenas& arenas, const Options& options) {
           ? options.num_slots
           // Two slots per device, so that half of the ring is filled while the
           // other half is read.
-          : std::clamp(2 * arenas.extents, options.tuning.num_slots,
+          : std::clamp(2 * arenas.extents,
+                       static_cast<int>(options.tuning.num_slots),
                        pool::kMaxSlots);
   geometry.num_devices = arenas.extents;
   geometry.all_read_bytes = options.tuning.all_read_bytes;

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from jax_cxl._commands import option_types
 from jax_cxl._commands.bench import results_file
 from jax_cxl._job import configuration, tuning_table
+from jax_cxl._lowering.contract import Op
 from jax_cxl._lowering.levels import table as levels_table
-from jax_cxl._lowering.primitives.native_enums import Op
 
 _DESCRIPTION = """\
 Measures collectives between ranks of this machine with different tuning tables, and writes the

@@ -14,8 +14,8 @@ import itertools
 from jax_cxl import _simulator
 from jax_cxl._commands.simulate import constants as c
 from jax_cxl._commands.simulate import model, nccl
+from jax_cxl._lowering.contract import Op
 from jax_cxl._lowering.levels import table
-from jax_cxl._lowering.primitives.native_enums import Op
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 # Before the pool, the GPUs of a host exchange parts. After the pool, they gather the results.

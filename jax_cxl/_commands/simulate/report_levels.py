@@ -32,12 +32,13 @@ The stages through the pool are the plans of jax_cxl's planners, for all groups 
 model of links and cards. The stages inside a host follow NCCL's cost model, with rates that were
 measured here between two or four GPUs (`INSIDE_RATES` in
 `jax_cxl/_commands/simulate/constants.py`). Only the rates of peer-to-peer copies over PCIe were not
-measured. Memory of a GPU moves data at its data sheet's rate: additions, copies that put blocks in order, and copies that divide arrays into
-chunks and join chunks.
+measured. Memory of a GPU moves data at its data sheet's rate: additions, copies that put blocks in
+order, and copies that divide arrays into chunks and join chunks.
 
 A call has as many chunks as jax_cxl makes (`jax_cxl/_lowering/levels/table.py`): up to
-{table.MOST_CHUNKS}, each with at least {bytes_text(table.CHUNK_BYTES)} in the larger buffer of a rank in the pool's
-stage. The stages run in the order that jax_cxl builds ([levels](levels.md#chunks-between-gpus)):
+{table.MOST_CHUNKS}, each with at least {bytes_text(table.CHUNK_BYTES)} in the larger buffer of a
+rank in the pool's stage. The stages run in the order that jax_cxl builds
+([levels](levels.md#chunks-between-gpus)):
 inside a host first the stages before the pool of all chunks, then the stages after it. Over NVLink
 the pool moves chunks meanwhile. Otherwise the stages need the same PCIe port of a GPU, and nothing
 overlaps.

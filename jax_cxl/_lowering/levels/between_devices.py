@@ -6,8 +6,8 @@ import jax
 import numpy as np
 from jax import lax
 
+from jax_cxl._lowering.contract import ReduceOp
 from jax_cxl._lowering.primitives import named_axis
-from jax_cxl._lowering.primitives.native_enums import ReduceOp
 
 # XLA's collectives between GPUs move all dtypes of NumPy, and these
 # (ToNcclDataType in XLA's xla/backends/gpu/collectives).

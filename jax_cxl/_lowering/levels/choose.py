@@ -9,10 +9,10 @@ import numpy as np
 from jax.extend import core
 from jax.interpreters import mlir
 
+from jax_cxl._lowering.contract import Op, ReduceOp
 from jax_cxl._lowering.levels import compose, split, table
 from jax_cxl._lowering.levels.between_devices import BetweenDevices, moves
 from jax_cxl._lowering.primitives import lowering, named_axis, rank_groups
-from jax_cxl._lowering.primitives.native_enums import Op, ReduceOp
 from jax_cxl._lowering.start_done import halves
 
 

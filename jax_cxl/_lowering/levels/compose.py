@@ -27,8 +27,8 @@ from typing import Any, Protocol
 import jax.numpy as jnp
 import numpy as np
 
+from jax_cxl._lowering.contract import Op
 from jax_cxl._lowering.levels.split import Split
-from jax_cxl._lowering.primitives.native_enums import Op
 
 
 class Started(Protocol):

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from jax_cxl._job import lifecycle
+from jax_cxl._lowering.contract import Op
 from jax_cxl._lowering.levels.split import Split
-from jax_cxl._lowering.primitives.native_enums import Op
 
 # The collectives that have levels.
 OPS = (Op.ALL_REDUCE, Op.REDUCE_SCATTER, Op.ALL_GATHER, Op.ALL_TO_ALL, Op.BROADCAST)

@@ -10,8 +10,8 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
+from jax_cxl._lowering.contract import Op, ReduceOp
 from jax_cxl._lowering.primitives import local_lowering
-from jax_cxl._lowering.primitives.native_enums import Op, ReduceOp
 
 
 def of(dtype: Any, op: Op, reduce_op: ReduceOp) -> str:

@@ -15,7 +15,7 @@ from jax.extend import core
 from jax.interpreters import batching, mlir
 
 from jax_cxl._job import lifecycle, platforms
-from jax_cxl._lowering.primitives import call_attributes
+from jax_cxl._lowering import contract
 
 # Takes tables of shape (..., ranks, 4, entries), and any values, and returns all of them.
 _check_slices_p = core.Primitive("check_slices")
@@ -43,7 +43,7 @@ def _lower(ctx, *operands, rows):
         if platform.name in ctx.module_context.platforms:
             lifecycle.register_handlers(platform)
     call = jax.ffi.ffi_lowering(
-        call_attributes.CHECK_SLICES_TARGET,
+        contract.CHECK_SLICES_TARGET,
         operand_output_aliases={i: i for i in range(len(operands))},
         # XLA removes calls without a side effect whose results have no bytes.
         has_side_effect=True,

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_cxl._lowering.primitives.native_enums import DTYPES, ReduceOp
+from jax_cxl._lowering.contract import DTYPES, ReduceOp
 
 # Elements of less than a byte: they travel in a wider dtype (carriers.py).
 PACKED_DTYPES = ("int2", "int4", "uint2", "uint4", "float4_e2m1fn")

@@ -19,15 +19,15 @@ from jax import lax
 from jax.interpreters import mlir
 
 from jax_cxl._job import lifecycle, lowered_programs, platforms
+from jax_cxl._lowering import contract
+from jax_cxl._lowering.contract import DTYPES, Op, ReduceOp
 from jax_cxl._lowering.primitives import (
-    call_attributes,
     carriers,
     dtypes,
     local_lowering,
     named_axis,
     rank_groups,
 )
-from jax_cxl._lowering.primitives.native_enums import DTYPES, Op, ReduceOp
 
 PLATFORMS = tuple(platform.name for platform in platforms.ALL)
 
@@ -110,7 +110,8 @@ def between(
       name: name of the public function, for messages of the handler.
       op: which collective.
       ranks: ranks in the pool's world, a group in each row.
-      grid: how the ranks of each group lie in processes, for a call in levels (`call_attributes`).
+      grid: how the ranks of each group lie in processes, for a call in levels
+        (`contract.attributes`).
       reduce_op: reduction, where the collective has one.
       operand_blocks: dimension of the operand that counts the ranks' blocks, if any.
       result_blocks: dimension of the result that counts the ranks' blocks, if any.
@@ -148,7 +149,7 @@ def between(
             (x,) = local_lowering.fence(ctx, ctx.avals_in, x)
         result_layout = layout(aval_out.ndim, result_blocks)
         call = jax.ffi.ffi_lowering(
-            call_attributes.START_TARGET if only_starts else call_attributes.COLLECTIVE_TARGET,
+            contract.START_TARGET if only_starts else contract.COLLECTIVE_TARGET,
             operand_layouts=[layout(aval_in.ndim, operand_blocks)],
             result_layouts=[result_layout, (0,)] if only_starts else [result_layout],
             # Without a side effect XLA could merge two equal starts, each of which has a `done`.
@@ -191,7 +192,7 @@ def barrier(
     if ranks.shape[1] == 1:
         return list(operands)
     call = jax.ffi.ffi_lowering(
-        call_attributes.BARRIER_TARGET,
+        contract.BARRIER_TARGET,
         operand_output_aliases={i: i for i in range(len(operands))},
         has_side_effect=True,
     )
@@ -200,7 +201,7 @@ def barrier(
 
 def attributes(ctx, name: str, op: Op, ranks: np.ndarray, **settings: Any) -> dict[str, Any]:
     """Returns the attributes of a call in the program that is being lowered."""
-    made = call_attributes.make(
+    made = contract.attributes(
         name,
         op,
         ranks,

@@ -12,8 +12,9 @@ import numpy as np
 from jax import lax
 from jax.interpreters import mlir
 
+from jax_cxl._lowering import contract
+from jax_cxl._lowering.contract import DTYPES, Op, ReduceOp
 from jax_cxl._lowering.primitives import (
-    call_attributes,
     carriers,
     check_slices,
     local_lowering,
@@ -21,7 +22,6 @@ from jax_cxl._lowering.primitives import (
     named_axis,
     rank_groups,
 )
-from jax_cxl._lowering.primitives.native_enums import DTYPES, Op, ReduceOp
 
 
 def ragged_all_to_all(
@@ -167,7 +167,7 @@ def _call_rows(
     result, *token = ctx.avals_out
     scratch = []
     if "cuda" in ctx.module_context.platforms:
-        shape = (call_attributes.row_scratch_bytes(ranks.shape[1], *rows[:3]),)
+        shape = (contract.row_scratch_bytes(ranks.shape[1], *rows[:3]),)
         scratch = [jax.core.ShapedArray(shape, np.dtype(np.uint8))]
     avals_out: Any = [result, *scratch, *token]
     ctx = ctx.replace(avals_out=avals_out)
@@ -179,7 +179,7 @@ def _call_rows(
             "result_layouts": [lowering.layout(aval.ndim, None) for aval in avals_out],
         }
     call = jax.ffi.ffi_lowering(
-        call_attributes.START_ROWS_TARGET if token else call_attributes.ROWS_TARGET,
+        contract.START_ROWS_TARGET if token else contract.ROWS_TARGET,
         operand_output_aliases=aliases,
         has_side_effect=bool(token),
         **layouts,

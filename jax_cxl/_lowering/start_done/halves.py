@@ -29,10 +29,8 @@ from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 from jax.interpreters.mlir import ir
 
-from jax_cxl._lowering.primitives import call_attributes, local_lowering, lowering
-
-DONE_TARGET = call_attributes.DONE_TARGET
-TIE_TARGET = "jax_cxl_tie"
+from jax_cxl._lowering import contract
+from jax_cxl._lowering.primitives import local_lowering, lowering
 
 # *xs -> y, token: starts the collective `collective.bind(*xs, **params)`.
 start_p = core.Primitive("start")
@@ -136,7 +134,7 @@ def _lower_done(ctx, *values, operands):
     y_layout = of_results[0]
     after_avals = ctx.avals_in[operands + 2 :]
     call = jax.ffi.ffi_lowering(
-        DONE_TARGET,
+        contract.DONE_TARGET,
         # Ask for the layouts of the start: with other layouts XLA would copy the unfinished result.
         operand_layouts=[first, y_layout, *others, *map(_row_major, after_avals)],
         result_layouts=[y_layout],
@@ -183,7 +181,7 @@ def _lower_tie(ctx, token, *h):
         _check_complete(token)
         return list(h)
     call = jax.ffi.ffi_lowering(
-        TIE_TARGET, operand_output_aliases={i + 1: i for i in range(len(h))}
+        contract.TIE_TARGET, operand_output_aliases={i + 1: i for i in range(len(h))}
     )
     fenced = local_lowering.fence(ctx, ctx.avals_in[1:], *h)
     return local_lowering.fence(ctx, ctx.avals_out, *call(ctx, token, *fenced))
@@ -207,7 +205,7 @@ def _start_of(value: Any) -> Any:
     if isinstance(owner, ir.Block) or owner.name != "stablehlo.custom_call":
         return None
     target = ir.StringAttr(owner.attributes["call_target_name"]).value
-    if target not in (call_attributes.START_TARGET, call_attributes.START_ROWS_TARGET):
+    if target not in (contract.START_TARGET, contract.START_ROWS_TARGET):
         return None
     here = ir.InsertionPoint.current.block.owner
     return owner if owner.parent == here.operation else None

@@ -8,10 +8,10 @@ import numpy as np
 from jax import lax
 from jax.extend import core
 
+from jax_cxl._lowering.contract import Op, ReduceOp
 from jax_cxl._lowering.levels import choose
 from jax_cxl._lowering.primitives import arguments, batching_rules, dtypes, lowering, named_axis
 from jax_cxl._lowering.primitives.documentation import documented
-from jax_cxl._lowering.primitives.native_enums import Op, ReduceOp
 
 _TEXT = """\
 Takes the {what} of x over all ranks along a named axis.

@@ -9,9 +9,9 @@ from jax import lax
 from jax.extend import core
 from jax.interpreters import ad
 
+from jax_cxl._lowering.contract import Op
 from jax_cxl._lowering.levels import choose
 from jax_cxl._lowering.primitives import arguments, batching_rules, dtypes, lowering, named_axis
-from jax_cxl._lowering.primitives.native_enums import Op
 
 
 def psum(

@@ -9,8 +9,8 @@ import numpy as np
 from jax import lax
 from jax.extend import core
 
+from jax_cxl._lowering.contract import Op
 from jax_cxl._lowering.primitives import arguments, batching_rules, dimensions, lowering, named_axis
-from jax_cxl._lowering.primitives.native_enums import Op
 
 
 def gather(

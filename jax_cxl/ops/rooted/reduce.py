@@ -7,8 +7,8 @@ import jax
 from jax import lax
 from jax.extend import core
 
+from jax_cxl._lowering.contract import Op
 from jax_cxl._lowering.primitives import batching_rules, dtypes, lowering, named_axis
-from jax_cxl._lowering.primitives.native_enums import Op
 
 
 def reduce(x: Any, axis_name: Hashable | Sequence[Hashable], *, root: int = 0) -> Any:

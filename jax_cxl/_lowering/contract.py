@@ -1,24 +1,83 @@
-"""The attributes of a custom call. They describe the collective."""
+"""The contract between lowered programs and the native handlers.
 
+It consists of the targets of custom calls, the attributes of a call, and the enumerations in them.
+cc/ffi/contract.h is the other side; tests/ops/names_test.py compares both. `Op` and `ReduceOp` are
+written here, although `_core` has them, because type checkers read their members.
+"""
+
+import enum
 from typing import Any
 
 import numpy as np
 
-from jax_cxl._lowering.primitives.native_enums import Op, ReduceOp
+from jax_cxl import _core
 
-# The targets that the native modules register. A start returns a token for its `jax_cxl_done`.
+# Targets of custom calls. Those of starts, dones and ties are for GPUs only.
 COLLECTIVE_TARGET = "jax_cxl_collective"
-START_TARGET = "jax_cxl_start"
-DONE_TARGET = "jax_cxl_done"
-# take_rows and ragged_all_to_all, and a start of take_rows
+# take_rows and ragged_all_to_all
 ROWS_TARGET = "jax_cxl_rows"
-START_ROWS_TARGET = "jax_cxl_start_rows"
 BARRIER_TARGET = "jax_cxl_barrier"
 # A check of the slices of a ragged_all_to_all that moves nothing through the pool.
 CHECK_SLICES_TARGET = "jax_cxl_check_slices"
+# A start returns a token for its done.
+START_TARGET = "jax_cxl_start"
+START_ROWS_TARGET = "jax_cxl_start_rows"
+DONE_TARGET = "jax_cxl_done"
+TIE_TARGET = "jax_cxl_tie"
+# Each collective of a program is a call of one of these targets.
+CALL_TARGETS = (COLLECTIVE_TARGET, ROWS_TARGET, BARRIER_TARGET, START_TARGET, START_ROWS_TARGET)
+TARGETS = (*CALL_TARGETS, CHECK_SLICES_TARGET, DONE_TARGET, TIE_TARGET)
+
+# The position of a dtype is its value.
+DTYPES = _core.DTYPES
 
 
-def make(
+class Op(enum.IntEnum):
+    """jax_cxl::plan::Op. The table of cc/plan/operations.h has a row for each."""
+
+    BARRIER = 0
+    ALL_GATHER = 1
+    ALL_REDUCE = 2
+    REDUCE_SCATTER = 3
+    ALL_TO_ALL = 4
+    BROADCAST = 5
+    REDUCE = 6
+    GATHER = 7
+    SCATTER = 8
+    PERMUTE = 9
+    SCAN = 10
+    EXSCAN = 11
+    RAGGED_ALL_TO_ALL = 12
+    TAKE_ROWS = 13
+
+    @property
+    def operand_blocks(self) -> bool:
+        """Whether the operand has a block for each rank."""
+        return _core.OPERATIONS[self][1]
+
+    @property
+    def result_blocks(self) -> bool:
+        """Whether the result has a block for each rank."""
+        return _core.OPERATIONS[self][2]
+
+    @property
+    def reduces(self) -> bool:
+        """Whether elements of several ranks are combined into one."""
+        return _core.OPERATIONS[self][3]
+
+
+class ReduceOp(enum.IntEnum):
+    """jax_cxl::ReduceOp (cc/base/dtype.h)."""
+
+    SUM = 0
+    PROD = 1
+    MIN = 2
+    MAX = 3
+    AND = 4
+    OR = 5
+
+
+def attributes(
     name: str,
     op: Op,
     ranks: np.ndarray,
@@ -35,7 +94,7 @@ def make(
     generation: int,
     program: str,
 ) -> dict[str, Any]:
-    """Returns the attributes of a call, as cc/ffi/call_site.cc reads them.
+    """Returns the attributes of a call.
 
     In programs that it takes over, the compiler hook (jax_cxl/_takeover/hook.py) fills in `site`,
     the number of the call in its program, and `line`, where the user's program calls it.
@@ -45,7 +104,7 @@ def make(
       op: which collective.
       ranks: ranks in the pool's world, an array of shape (groups, ranks of a group).
       reduce_op: reduction, where the collective has one.
-      dtype: index of the element type in `native_enums.DTYPES`.
+      dtype: index of the element type in `DTYPES`.
       count: elements of one rank's block.
       root: rank in the group, for collectives with a root.
       sources: for permutations, the rank in the group from which each rank receives, or -1.

@@ -1,0 +1,90 @@
+#ifndef JAX_CXL_FFI_CONTRACT_H_
+#define JAX_CXL_FFI_CONTRACT_H_
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include "xla/ffi/api/ffi.h"
+
+// The contract between lowered programs and the handlers that XLA calls: the
+// targets of custom calls, and the attributes of a call.
+// jax_cxl/_lowering/contract.py is the other side. tests/ops/names_test.py
+// compares both.
+namespace jax_cxl::ffi {
+
+inline constexpr char kCollectiveTarget[] = "jax_cxl_collective";
+inline constexpr char kRowsTarget[] = "jax_cxl_rows";
+inline constexpr char kBarrierTarget[] = "jax_cxl_barrier";
+// Checks the slices of a ragged_all_to_all. It moves nothing through the pool.
+inline constexpr char kCheckSlicesTarget[] = "jax_cxl_check_slices";
+// A start returns a token, which the done of the same call takes. GPUs only.
+inline constexpr char kStartTarget[] = "jax_cxl_start";
+inline constexpr char kStartRowsTarget[] = "jax_cxl_start_rows";
+inline constexpr char kDoneTarget[] = "jax_cxl_done";
+inline constexpr char kTieTarget[] = "jax_cxl_tie";
+
+inline constexpr std::array kTargets = {
+    kCollectiveTarget, kRowsTarget,      kBarrierTarget, kCheckSlicesTarget,
+    kStartTarget,      kStartRowsTarget, kDoneTarget,    kTieTarget};
+
+using Int32s = xla::ffi::Span<const int32_t>;
+using Int64s = xla::ffi::Span<const int64_t>;
+
+// V(type, name) for each attribute. jax_cxl/_lowering/contract.py explains
+// each.
+#define JAX_CXL_CALL_ATTRIBUTES(V) \
+  V(std::string_view, name)        \
+  V(int32_t, op)                   \
+  V(int32_t, reduce_op)            \
+  V(int32_t, dtype)                \
+  V(int64_t, count)                \
+  V(int32_t, root)                 \
+  V(int32_t, group_size)           \
+  V(Int32s, groups)                \
+  V(Int32s, sources)               \
+  V(int32_t, reverse)              \
+  V(int32_t, alone)                \
+  V(Int64s, rows)                  \
+  V(int32_t, processes)            \
+  V(Int32s, places)                \
+  V(int32_t, generation)           \
+  V(std::string_view, program)     \
+  V(int64_t, site)                 \
+  V(std::string_view, line)
+
+// The attributes of one call. The text and the arrays belong to XLA.
+struct CallAttributes {
+#define JAX_CXL_MEMBER(type, name) type name = {};
+  JAX_CXL_CALL_ATTRIBUTES(JAX_CXL_MEMBER)
+#undef JAX_CXL_MEMBER
+
+  // Reads all attributes. An error names the attribute that is missing. The
+  // values have not been checked.
+  static xla::ffi::ErrorOr<CallAttributes> Read(
+      const xla::ffi::Dictionary& attributes);
+};
+
+// Name and type ("int32", "int32s", "int64", "int64s" or "text") of each
+// attribute.
+using AttributeType = std::pair<std::string_view, std::string_view>;
+
+template <typename T>
+constexpr std::string_view TypeName() {
+  if constexpr (std::is_same_v<T, int32_t>) return "int32";
+  if constexpr (std::is_same_v<T, int64_t>) return "int64";
+  if constexpr (std::is_same_v<T, Int32s>) return "int32s";
+  if constexpr (std::is_same_v<T, Int64s>) return "int64s";
+  if constexpr (std::is_same_v<T, std::string_view>) return "text";
+}
+
+#define JAX_CXL_TYPE(type, name) AttributeType{#name, TypeName<type>()},
+inline constexpr std::array kAttributeTypes = {
+    JAX_CXL_CALL_ATTRIBUTES(JAX_CXL_TYPE)};
+#undef JAX_CXL_TYPE
+
+}  // namespace jax_cxl::ffi
+
+#endif  // JAX_CXL_FFI_CONTRACT_H_
