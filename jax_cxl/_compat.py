@@ -1,11 +1,17 @@
-"""Everything this package takes from JAX's private modules.
+"""What this package takes from JAX's private modules.
 
-The collectives need two things that JAX does not export: the effect that ties an
-equation to a named axis, and whether `jax.shard_map` runs with `check_vma`. The
-runtime needs the key-value store of `jax.distributed`, and the name of the event
-that ends a compilation. The compiler hook needs the key of the persistent compilation
-cache. Snapshots need the constructor of arrays. They have kept their names since JAX
-0.10; when one of them moves, this is the only file to change.
+The collectives need two things that JAX does not export: the effect that ties an equation to a
+named axis, and whether `jax.shard_map` runs with `check_vma`. The runtime needs the key-value store
+of `jax.distributed`, and the name of the event that ends a compilation. The compiler hook needs the
+key of the persistent compilation cache. Snapshots need the constructor of arrays. They have kept
+their names since JAX 0.10.
+
+Four other places follow JAX or XLA, and may need a change for a new version:
+
+* `_job/launched/detect.py` adds cluster environments to `jax._src.clusters`, when JAX imports them;
+* `_commands/launch/coordinator.py` starts the coordination service of `jaxlib._jax`;
+* `_takeover/hlo/module.py` has the field numbers of XLA's protocol buffers;
+* `_takeover/config.py` writes attributes as MLIR prints them.
 """
 
 import ctypes
