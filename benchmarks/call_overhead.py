@@ -3,8 +3,8 @@
     python -m jax_cxl.launch -n 2 --devices-per-process 1 benchmarks/call_overhead.py --json o.json
 
 The program is the same as in `python -m jax_cxl bench`: a loop of calls, each of which depends on
-the call before. It runs with each collective and with the handler of empty_call.cc in turn, on the
-same buffers. The difference is the work of jax_cxl: matching the call, copying, and waiting for the
+the previous call. It runs with each collective and with the handler of empty_call.cc in turn, on
+the same buffers. The difference is the work of jax_cxl: matching the call, copying, and waiting for the
 other ranks.
 """
 

@@ -3,7 +3,7 @@
     python benchmarks/gpu_suite.py [--stages=build,cpp_tests,matrix,...] [--budget=540]
 
 Every stage has a time limit; one that fails or runs out of time is recorded, and the next ones
-still run. The results file is written anew after every stage.
+still run. The results file is rewritten after every stage.
 """
 
 import argparse

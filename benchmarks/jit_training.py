@@ -98,7 +98,7 @@ def main() -> None:
 
 
 def _compiled(program: Program) -> Callable[[], Any]:
-    """Returns a function that compiles the step anew."""
+    """Returns a function that compiles the step again."""
     jax.clear_caches()
     return program.step.lower(program.state, *program.arguments).compile
 

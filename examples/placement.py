@@ -9,7 +9,7 @@ from trainer import State
 
 
 class Mover:
-    """Gives the experts of a trainer new places after every so many steps.
+    """Gives the experts of a trainer new places every few steps.
 
     Attributes:
       placements: one entry for each time, for the results file: "step", "largest_load" (over the

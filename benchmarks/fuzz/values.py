@@ -21,7 +21,7 @@ DTYPES = tuple(
 )
 # Of values that are rounded.
 REAL_DTYPES = tuple(np.dtype(name) for name in ("float32", "float64", "complex64", BFLOAT16))
-# Sums of so many exact values, and of their products, are exact.
+# The most exact values whose sum, and the sum of whose products, is exact.
 _LARGEST = {BFLOAT16: 256, np.dtype("float16"): 2048, np.dtype("int8"): 127, np.dtype("uint8"): 255}
 _TOLERANCE = {BFLOAT16: 0.1, np.dtype("float64"): 1e-11}
 
@@ -41,7 +41,7 @@ def random(rng: np.random.Generator, dtype: np.dtype, shape: tuple[int, ...], ex
 
 
 def can_sum(dtype: np.dtype, terms: int, factors: int = 1) -> bool:
-    """Whether a sum of so many products of exact values is exact."""
+    """Whether a sum of this many products of exact values is exact."""
     return terms * 3**factors <= _LARGEST.get(dtype, 1 << 20)
 
 

@@ -154,7 +154,7 @@ SEPARATE = tuple(
 
 
 def several(limit: int) -> str:
-    """Returns XLA's flag that lets so many collectives run at a time."""
+    """Returns XLA's flag that lets this many collectives run at a time."""
     return f"--xla_gpu_experimental_parallel_collective_overlap_limit={limit}"
 
 

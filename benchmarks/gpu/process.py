@@ -12,7 +12,7 @@ from typing import Any
 
 Record = dict[str, Any]
 
-# Of the output of a command that failed, so many characters of the beginning and of the end are
+# How many characters of the beginning and of the end of a failed command's output are
 # kept.
 _HEAD, _TAIL = 3000, 5000
 # Seconds between asking a program to end and killing it. The launcher gives its ranks 3 seconds.

@@ -33,7 +33,7 @@ uint64_t Hash(std::string_view text) {
   return hash;
 }
 
-// Whether each place in a group stands once in a grid of so many processes. A
+// Whether each place in a group stands once in a grid of `processes` rows. A
 // call that does not run in levels has an empty grid.
 bool IsGrid(int32_t processes, xffi::Span<const int32_t> places,
             int32_t group_size) {

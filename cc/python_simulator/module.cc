@@ -123,7 +123,8 @@ NB_MODULE(_simulator, m) {
           geometry.device_parts = static_cast<int>(stripes.num_blocks);
         return geometry;
       },
-      "The rings of a group of GPUs in a pool of so many devices, for kernels.",
+      "The rings of a group of GPUs in a pool of `devices` devices, for "
+      "kernels.",
       "num_devices"_a, "num_ranks"_a, "slot_bytes"_a = plan::kGpuSlotBytes);
   m.attr("FLAGGED_BYTES") = plan::kFlaggedBytes;
   nb::class_<sim::Report>(m, "SimReport")

@@ -19,7 +19,6 @@ from jax_cxl._job import (
     counts,
     information,
     late_ranks,
-    loaded_programs,
     lowered_programs,
     platforms,
     start_gpus,
@@ -324,7 +323,6 @@ def register_handlers(platform: platforms.Platform) -> None:
     for name, stages in handlers.registrations().items():
         jax.ffi.register_ffi_target(name, stages, platform=target)
     lowered_programs.listen()
-    loaded_programs.install()
     program_errors.install()
     prepare_end()
 

@@ -17,7 +17,7 @@ _lock = threading.Lock()
 def explain(function: Callable, *arguments: Any, **keywords: Any) -> survey.Program:
     """Returns which collectives of a function go through the pool, which do not, and why.
 
-    It compiles the function anew, and does not run it. A collective that XLA's partitioner or
+    It compiles the function again, and does not run it. A collective that XLA's partitioner or
     autodiff inserts is listed too: with `check_vma=True`, the gradient of a function that calls
     `jax_cxl.psum` contains sums of XLA. With `JAX_CXL_LOG=info` every program that is compiled
     prints the same table.

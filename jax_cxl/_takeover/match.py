@@ -15,7 +15,7 @@ _REDUCTIONS = {
     "and": ReduceOp.AND,
     "or": ReduceOp.OR,
 }
-# Of truth values. XLA's add and multiply are `or` and `and` of them.
+# For bools. XLA's add and multiply are `or` and `and` of them.
 _LOGICAL = {
     "add": ReduceOp.OR,
     "or": ReduceOp.OR,

@@ -78,8 +78,8 @@ class PairBuilder(Builder):
         """Keeps XLA's rematerialization away from the operand, which comes after the hook.
 
         If memory is short, it would give the done another copy of the operand, and would use the
-        operand's memory again while the collective still reads it. It computes nothing anew that is
-        a control predecessor of an instruction that has run.
+        operand's memory again while the collective still reads it. It computes nothing again that
+        is a control predecessor of an instruction that has run.
         """
         made = self._computation.instruction(operand.id)
         while made.opcode in memory.VIEWS and made.operands:

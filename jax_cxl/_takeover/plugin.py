@@ -35,7 +35,7 @@ def initialize() -> None:
 
     making_devices.announce()
     from jax_cxl import _compat
-    from jax_cxl._job import loaded_programs
+    from jax_cxl._takeover import loaded_programs
 
     loaded_programs.install()
     try:

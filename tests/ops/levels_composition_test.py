@@ -114,7 +114,7 @@ class CompositionTest(parameterized.TestCase):
         self.enter_context(mock.patch.object(choose, "_is_one_call", lambda ctx: False))
 
     def devices_per_process(self, number: int) -> None:
-        """Makes jax_cxl believe that so many devices belong to each process."""
+        """Makes jax_cxl believe that `number` devices belong to each process."""
         process_of = {rank: rank // number for rank in range(DEVICES)}
         self.enter_context(mock.patch.object(rank_groups, "processes", lambda ctx: process_of))
 

@@ -24,7 +24,7 @@ from matrix import random_collective, reference
 import jax_cxl
 
 _COUNT = flags.DEFINE_integer("count", 20_000, "How many collectives run.")
-_SECONDS = flags.DEFINE_float("seconds", 0, "Ends early after so many; 0: never.")
+_SECONDS = flags.DEFINE_float("seconds", 0, "Ends early after this many seconds; 0: never.")
 _SEED = flags.DEFINE_integer("seed", None, "Seed; by default a fresh one.")
 _SIZE = flags.DEFINE_integer("size", 60, "Collectives in a program.")
 _RUNS = flags.DEFINE_integer("runs", 8, "How often a program runs.")

@@ -6,9 +6,9 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 import jax_cxl
-from jax_cxl._job import loaded_programs
 from jax_cxl._lowering import contract
 from jax_cxl._lowering.contract import Op
+from jax_cxl._takeover import loaded_programs
 from jax_cxl._takeover.config import Config
 from jax_cxl._takeover.hlo.wire import Message
 

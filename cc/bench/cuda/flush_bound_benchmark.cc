@@ -102,7 +102,7 @@ struct Direction {
   std::atomic<size_t> done{0};
   std::mutex looking;
 
-  // Returns true if the copies of so many chunks have ended.
+  // Returns true if the copies of `chunks` chunks have ended.
   bool Done(size_t chunks) {
     if (done.load(std::memory_order_acquire) >= chunks) return true;
     const std::unique_lock lock(looking, std::try_to_lock);

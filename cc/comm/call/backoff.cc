@@ -13,7 +13,8 @@ constexpr int kSpinsOnSharedCore = 4;
 // A yield without a taker returns within about 300 ns. A yield that another
 // thread takes costs two context switches.
 constexpr std::chrono::nanoseconds kVainYield(1000);
-// After so many yields in a row without a taker, no other thread uses the core.
+// After this many yields in a row without a taker, no other thread uses the
+// core.
 constexpr int kVainYields = 16;
 constexpr std::chrono::microseconds kShortestSleep(20);
 constexpr std::chrono::microseconds kLongestSleep(1000);

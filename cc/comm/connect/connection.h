@@ -23,7 +23,7 @@
 namespace jax_cxl::comm {
 
 // Returns the bytes of a pool like this one in which the memory of every rank
-// suffices for so many channels.
+// suffices for this many channels.
 uint64_t NeededPoolBytes(const pool::Pool& pool, const Options& options,
                          uint64_t channels);
 

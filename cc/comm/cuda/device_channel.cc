@@ -124,7 +124,7 @@ Status DeviceChannel::FollowLast(cudaStream_t stream) {
 }
 
 // Returns true if a kernel of this shape divides the slots in another way than
-// the call before it. A relay waits for the other blocks' words itself.
+// the previous call. A relay waits for the other blocks' words itself.
 bool DeviceChannel::StartsNewLayout(const cuda::Shape& shape) const {
   return last_by_copy_engine_ || (relay_ == nullptr && last_blocks_ > 0 &&
                                   last_blocks_ != shape.blocks);

@@ -1,5 +1,5 @@
 // How DeviceChannel opens and connects, before its first call, and how it
-// begins flags anew. This belongs to the enqueuing side.
+// starts the flags again at 0. This belongs to the enqueuing side.
 
 #include <chrono>
 #include <memory>

@@ -22,8 +22,8 @@ constexpr uint64_t kLonger = 4;
 
 // A short call that a program starts joins a series of copies: a kernel would
 // wait until the computation leaves a multiprocessor free, and the calls behind
-// it would wait for the kernel. After so many short calls in a row there is no
-// series to join.
+// it would wait for the kernel. After this many short calls in a row there is
+// no series to join.
 constexpr int kMostShortCalls = 64;
 
 std::string PlanKey(uint64_t channel, const Call& call,
@@ -114,7 +114,7 @@ bool DeviceChannel::IsShort(const Call& call) const {
 }
 
 // If all blocks' words are relayed together, a call may have fewer blocks than
-// the call before, and a call then needs fewer words. Blocks in different
+// the previous call, and a call then needs fewer words. Blocks in different
 // slots divide the slots by their number, so their number must stay.
 //
 // With a relay, few blocks move two members' data fast enough, and their words

@@ -40,9 +40,9 @@ struct RelayedCall {
   uint64_t base_round = 0;  // rounds of all earlier calls
   uint64_t call = 0;        // number of this call in the channel
   uint64_t hash = 0;
-  // The device waits until the peers have ended so many rounds.
+  // The device waits until the peers have ended this many rounds.
   uint64_t awaited_end = 0;
-  // The device may begin this call before it ends the call before, which uses
+  // The device may begin this call before it ends the previous call, which uses
   // the same words and slots: a series of the copy engines.
   bool follows_on = false;
 };
@@ -60,8 +60,8 @@ struct RelayedCall {
 //
 // In the pool, the relay uses only the first word of each kind. Calls of a
 // series overlap, as they do on the device: rounds of the next call are
-// published while the device still reads the last rounds of the call before.
-// Every other call begins once the call before has ended. A short call with
+// published while the device still reads the last rounds of the previous call.
+// Every other call begins once the previous call has ended. A short call with
 // flags has no doorbells (FlaggedRelay).
 //
 // Any thread may call Enqueue and Stop. Only one thread may call Advance.

@@ -25,7 +25,7 @@ bool FlaggedRings::BeginAnew(uint64_t round,
   return true;
 }
 
-// Waits until all peers have read so many rounds.
+// Waits until all peers have read this many rounds.
 bool FlaggedRings::Await(uint64_t rounds,
                          const std::function<bool()>& go_on) const {
   Backoff backoff;

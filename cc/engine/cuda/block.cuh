@@ -263,7 +263,7 @@ class ControlWarp {
     uint64_t& seen = state_.published[member];
     if (seen >= rounds) return PollResult::kReady;
     const SendLine& line = call_.members[member].send[doorbell_index_];
-    // Both loads are in flight at once. The peer names the call before it
+    // Both loads are in flight at once. The peer names the previous call
     // publishes any round of it. So if the first load came too early, load that
     // word again.
     uint64_t call = LoadWord(&line.calls[call_.call % kCallWords]);

@@ -22,14 +22,14 @@
 // waits, the other moves data. But a copy engine that already has the next copy
 // stores the word of a copy only after that next copy, so peers get each chunk
 // one chunk later. So two pipelines are for calls that also wait for
-// reductions, and for calls with so many chunks that one chunk does not matter.
+// reductions, and for calls whose chunks are too many for one chunk to matter.
 // In a call, a slot always belongs to the same pipeline, so the rounds of each
 // pipeline are in order.
 //
 // Calls with the same layout form a *series*. The next call of a series does
-// not wait for the end of the call before: each of its slots waits until the
+// not wait for the end of the previous call: each of its slots waits until the
 // peers have read the slot's last round. So its first chunks move while the
-// last chunks of the call before are still read, and the link does not run
+// last chunks of the previous call are still read, and the link does not run
 // empty between two calls.
 //
 // A stream may wait for something that another stream sends, so these streams

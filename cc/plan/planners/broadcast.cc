@@ -6,7 +6,8 @@
 namespace jax_cxl::plan {
 namespace {
 
-// After so many windows, readers that have drifted apart start together again.
+// After this many windows, readers that have drifted apart start together
+// again.
 constexpr uint64_t kWindowsTogether = 8;
 
 // Writes the gets of one reader, from chunks of the root's block.
@@ -52,8 +53,8 @@ struct Stagger {
 };
 
 // If the devices do not divide the parts of a round, some devices hold one part
-// more. They are other devices in each round. Readers that start so many rounds
-// apart load all devices equally.
+// more. They are other devices in each round. Readers that start this many
+// rounds apart load all devices equally.
 Stagger StaggerOf(const Geometry& geometry) {
   const uint64_t devices = geometry.num_devices;
   const uint64_t step =

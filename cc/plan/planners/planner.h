@@ -146,7 +146,7 @@ void Pipeline(uint64_t rounds, const PublishRound& publish,
 
 // The rounds of an operation with two exchanges per chunk: inputs, then the
 // results made from them. With four slots, a rank publishes the inputs of a
-// chunk before the results of the chunk before. With fewer slots, the results
+// chunk before the results of the previous chunk. With fewer slots, the results
 // of a chunk would need the slot that still holds its inputs.
 //
 // If the ranks' first devices are an even number apart, two rounds per chunk

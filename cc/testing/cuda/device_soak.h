@@ -140,7 +140,7 @@ inline uint64_t RunCall(DeviceWorld& world,
     OkOrDie(cudaStreamSynchronize(world.stream(rank)));
   }
   // A thread for each rank, because ranks wait for each other where flags begin
-  // anew.
+  // again.
   std::vector<std::thread> threads;
   for (size_t self = 0; self < members.size(); ++self) {
     threads.emplace_back([&, self] {

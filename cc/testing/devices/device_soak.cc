@@ -51,7 +51,7 @@ struct Setting {
         devices(random() % 4 == 0 ? 3 : 1),
         threads(static_cast<int>(Pick(random, 1, 3))),
         writes_memory(random() % 3 == 0),
-        // Flags begin anew after some calls, or have just begun.
+        // Flags start again at 0 after some calls, or have just started.
         first_flagged_round(
             random() % 2 == 0 ? 0 : UINT32_MAX - Pick(random, 2, 12)) {
     slots.num_slots = static_cast<int>(Pick(random, 3, 6));
@@ -73,9 +73,9 @@ struct SharedCall {
   bool flagged;  // if its plan allows it
   uint32_t num_words;
   plan::Geometry geometry;
-  bool follows_on;  // it is in the series of the call before
+  bool follows_on;  // it is in the series of the previous call
 
-  // `last` is the call before, or null.
+  // `last` is the previous call, or null.
   SharedCall(Random& random, const Setting& setting, uint64_t number,
              const SharedCall* last)
       : call(random, Everyone(setting.ranks), number, 40'000,

@@ -21,7 +21,7 @@
 // operation, and the results that the other ranks must have.
 namespace jax_cxl::comm::faults {
 
-// A process counts as hung after so many seconds.
+// A process counts as hung after this many seconds.
 inline constexpr double kDeadline = 10;
 // The longest time in which a survivor must report a dead peer.
 inline constexpr double kPromptly = 1;

@@ -22,7 +22,7 @@ namespace {
 using pool::Region;
 
 constexpr int kExitStatus = 70;
-// The data of a doorbell start beside it, and have at least so many words.
+// The data of a doorbell start beside it, and have at least this many words.
 constexpr uint64_t kScribbledWords = 4;
 
 // Returns another value, always the same one for the same value.

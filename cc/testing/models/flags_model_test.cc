@@ -45,18 +45,18 @@ std::vector<Named> Configurations() {
   disagree.calls[1].kind = {0, 1};
   // Flags 1, 2, 3, a clearing, 1, 2. The second word of a slot is put in the
   // first round, and in the later round with the same flag.
-  Configuration anew;
-  anew.flags = 4;
-  anew.calls = {AllGather(2, 2), AllGather(2, 1), AllGather(2, 1),
-                AllGather(2, 2), AllGather(2, 1)};
-  Configuration ahead_anew = anew;
-  ahead_anew.calls = {Broadcast(2), Broadcast(1), Broadcast(1), Broadcast(2),
-                      Broadcast(1)};
-  Configuration timeout = anew;
+  Configuration wrapping;
+  wrapping.flags = 4;
+  wrapping.calls = {AllGather(2, 2), AllGather(2, 1), AllGather(2, 1),
+                    AllGather(2, 2), AllGather(2, 1)};
+  Configuration ahead_wrapping = wrapping;
+  ahead_wrapping.calls = {Broadcast(2), Broadcast(1), Broadcast(1),
+                          Broadcast(2), Broadcast(1)};
+  Configuration timeout = wrapping;
   timeout.timeouts = 1;
-  return {{"TwoRanks", two},     {"LeaderAhead", ahead},
-          {"ThreeRanks", three}, {"Disagree", disagree},
-          {"FlagsAnew", anew},   {"LeaderAheadAnew", ahead_anew},
+  return {{"TwoRanks", two},       {"LeaderAhead", ahead},
+          {"ThreeRanks", three},   {"Disagree", disagree},
+          {"FlagsWrap", wrapping}, {"LeaderAheadWraps", ahead_wrapping},
           {"Timeout", timeout}};
 }
 
@@ -97,7 +97,7 @@ const Broken kBroken[] = {
     {Fault::kCallWait, "Disagree"},
     {Fault::kCallBehindSlot, "LeaderAhead"},
     {Fault::kWipe, "FlagsAnew"},
-    {Fault::kWipeWait, "LeaderAheadAnew"},
+    {Fault::kWipeWait, "LeaderAheadWraps"},
     {Fault::kMeeting, "FlagsAnew"},
 };
 INSTANTIATE_TEST_SUITE_P(Faults, BrokenFlagsTest, testing::ValuesIn(kBroken),

@@ -123,7 +123,7 @@ Prepare = Callable[[], Callable[[Any], Any]]
 class JaxRunner:
     """A jitted program that loops over the collective.
 
-    Each call's input depends on the output of the call before, through one element that keeps its
+    Each call's input depends on the output of the previous call, through one element that keeps its
     value, so that no compiler drops, merges or overlaps calls.
     """
 

@@ -45,7 +45,7 @@ class Op:
       result: function (ranks, rank, block elements, values) -> expected output, None if the output
         is not defined on that rank. `values` is a function (rank, first element, elements) ->
         integers.
-      rounded: how many of so many elements a block may have.
+      rounded: given a number of elements, how many of them a block may have.
       sized: whether it moves data. A barrier does not, and has one element.
     """
 

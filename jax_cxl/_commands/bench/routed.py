@@ -83,7 +83,7 @@ class Routing:
 
 @functools.cache
 def of(routing: str, ranks: int, tokens: int) -> Routing:
-    """Returns where so many tokens of each rank go."""
+    """Returns where the tokens of each rank go."""
     experts = ranks * _EXPERTS_PER_RANK
     if routing == "uniform" and tokens < _ROWS:
         # Take turns: a few random choices may be more than a rank has room for.

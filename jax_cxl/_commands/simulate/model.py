@@ -53,7 +53,7 @@ class Setting:
         return self.geometry_of(self.ranks)
 
     def geometry_of(self, members: int) -> _simulator.Geometry:
-        """The rings of a group of so many ranks."""
+        """The rings of a group of this many ranks."""
         slot = {"slot_bytes": self.slot_bytes} if self.slot_bytes else {}
         geometry = _simulator.gpu_geometry(self.cards, members, **slot)
         if self.round_bytes:

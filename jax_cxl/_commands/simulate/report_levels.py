@@ -140,7 +140,7 @@ def _chunk_sizes() -> str:
     return f"""The next table is for calls of {size} in chunks of at least 1 to 16 MiB. jax_cxl
 takes {bytes_text(table.CHUNK_BYTES)}. Each cell has two figures: with rounds in the pool as in all
 other tables, and with rounds of at least {bytes_text(c.ENGINE_ROUND)}, as the CUDA engine makes
-them in a pool of several devices. In the model a chunk enters the pool when the chunk before it has
+them in a pool of several devices. In the model a chunk enters the pool when the previous chunk has
 left. In the engine they overlap ([decision 11](decisions/0011-words-of-streams.md)), which favours
 short chunks.
 

@@ -141,7 +141,7 @@ def _list(options: argparse.Namespace) -> int:
         f" {geometry.num_devices} x {geometry.device_bytes} bytes"
     )
     for device in memory.blank:
-        print(f"device {device} is lost; repair writes it anew")
+        print(f"device {device} is lost; repair rebuilds it")
     for area in listing.areas(memory):
         print(area.line())
     return 0

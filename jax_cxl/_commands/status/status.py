@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
         type=option_types.seconds,
         const=1.0,
         metavar="SECONDS",
-        help="show a live screen, and draw it anew every SECONDS, by default 1 (needs rich);"
+        help="show a live screen, and redraw it every SECONDS, by default 1 (needs rich);"
         " Ctrl-C ends it",
     )
     parser.add_argument(

@@ -14,7 +14,8 @@ LEAST_CPU_RANKS = 8
 NEVER = 1 << 62
 
 
-# Of a collective between GPUs, composed of steps: a chunk has at least so many bytes in the larger
+# For a collective between GPUs that is composed of steps. A chunk has at least these bytes in the
+# larger
 # of the two buffers of its step through the pool. docs/levels.md says why this is a constant.
 CHUNK_BYTES = 4 << 20
 # More chunks would shorten only the steps of the first and the last chunk, which nothing hides.

@@ -49,7 +49,7 @@ def below(x: Any, bound: int) -> Any:
 def signed(x: Any) -> Any:
     """Returns integers as int32, or as int64 if that may be needed and JAX has it.
 
-    Numbers that do not fit become the nearest number that fits. No array has so many rows
+    Numbers that do not fit become the nearest number that fits. No array has that many rows
     (`check_rows`), so such a number is out of range, as before.
 
     Args:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from jax_cxl import _compat, errors
+from jax_cxl._takeover.hlo.module import Instruction, Module
 
 _OURS = b"jax_cxl_"
 
@@ -34,6 +35,7 @@ def _load(serialized: bytes, devices: Sequence[int] | None, load: Callable[[], A
     """
     if _OURS not in serialized:
         return load()
+    # A process that loads no such program does not need these.
     from jax_cxl import _core
     from jax_cxl._takeover import start
 
@@ -52,8 +54,6 @@ def _check(data: bytes, devices: Sequence[int] | None, running: Any) -> set[str]
     Raises:
       NotInitializedError: the module was compiled for other devices, or for another generation.
     """
-    from jax_cxl._takeover.hlo.module import Module
-
     module = Module(data)
     assignment = module.device_assignment
     compiled_for = [] if assignment is None else assignment.flattened.tolist()
@@ -82,10 +82,8 @@ def _check(data: bytes, devices: Sequence[int] | None, running: Any) -> set[str]
     return programs
 
 
-def _calls(module: Any) -> Iterator[str]:
+def _calls(module: Module) -> Iterator[str]:
     """Yields the attributes of each call of jax_cxl in a module."""
-    from jax_cxl._takeover.hlo.module import Instruction
-
     for computation in module.with_any((_OURS,)):
         for instruction in computation.with_any((_OURS,)):
             if instruction.proto.text(Instruction.TARGET).startswith(_OURS.decode()):
