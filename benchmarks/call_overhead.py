@@ -4,8 +4,8 @@
 
 The program is the same as in `python -m jax_cxl bench`: a loop of calls, each of which depends on
 the previous call. It runs with each collective and with the handler of empty_call.cc in turn, on
-the same buffers. The difference is the work of jax_cxl: matching the call, copying, and waiting for the
-other ranks.
+the same buffers. The difference is the work of jax_cxl: matching the call, copying, and waiting for
+the other ranks.
 """
 
 import argparse

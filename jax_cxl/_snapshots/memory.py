@@ -1,14 +1,11 @@
 """Opens the memory of snapshots, and checks or writes its superblocks."""
 
-import contextlib
 import ctypes
 import dataclasses
 import functools
-import itertools
 import logging
 import os
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,11 +14,9 @@ import numpy as np
 from jax_cxl import _core, errors
 from jax_cxl._job import platforms
 from jax_cxl._job.pool import pool_uri
-from jax_cxl._snapshots import arguments, fence, layout
+from jax_cxl._snapshots import arguments, fence, layout, superblocks
 
 _SHM = "/dev/shm/jax_cxl_snapshots."
-EMPTY = "it is empty"
-SETTLE_SECONDS = 0.1
 
 
 def spec_of(where: str) -> pool_uri.PoolSpec:
@@ -231,7 +226,7 @@ def open_memory(where: str, keep: int | None, parity: int | None, repair: bool =
     _check_arguments(where, spec, keep, parity)
     mode = "repair" if repair else "existing" if keep is None else "normal"
     core = _open_core(where, spec, keep, mode)
-    found, problems, blank = _superblocks(core)
+    found, problems, blank = superblocks.read(core)
     if found:
         first = next(iter(found.values()))
         keep = first.keep if keep is None else keep
@@ -254,7 +249,9 @@ def open_memory(where: str, keep: int | None, parity: int | None, repair: bool =
             for device, problem in blank.items()
         }
     if not found:
-        problems |= {d: problem for d, problem in blank.items() if not problem.endswith(EMPTY)}
+        problems |= {
+            d: problem for d, problem in blank.items() if not problem.endswith(superblocks.EMPTY)
+        }
     if problems:
         raise errors.SnapshotError(
             f"{where!r} cannot hold these snapshots: {problems[min(problems)]}. Name another"
@@ -267,7 +264,7 @@ def open_memory(where: str, keep: int | None, parity: int | None, repair: bool =
             f" {geometry.bytes_for(1)} bytes with keep={keep}"
         )
     if not found:
-        write_superblocks(core, keep, parity)
+        superblocks.write(core, keep, parity)
         blank = {}
     memory = Memory(where, core, geometry, tuple(blank))
     memory.check_paths()
@@ -295,98 +292,6 @@ def _open_core(
         raise errors.SnapshotError(f"{problem} {where!r}: {error}") from error
 
 
-def _superblocks(
-    core: _core.PersistentMemory,
-) -> tuple[dict[int, layout.Superblock], dict[int, str], dict[int, str]]:
-    """Returns superblocks, errors of devices with other contents, and why devices count as blank.
-
-    At the same time other processes of the job may write the superblocks of new memory.
-    """
-    before = None
-    while True:
-        found, problems, blank = {}, {}, {}
-        pages = [superblock_pages(core, device) for device in range(core.num_devices)]
-        for device, copies in enumerate(pages):
-            try:
-                core.check_intact(device)
-                found[device] = _superblock(copies)
-            except errors.PoolCorruptError as error:
-                blank[device] = str(error)
-            except layout.DamagedError as error:
-                blank[device] = f"{core.path(device)}: {error}"
-            except ValueError as error:
-                problems[device] = f"{core.path(device)}: {error}"
-        if len(found) == len(pages) or not any(map(any, itertools.chain(*pages))):
-            return found, problems, blank
-        if pages == before:
-            return found, problems, blank
-        time.sleep(SETTLE_SECONDS)
-        before = pages
-
-
-def _superblock(copies: list[bytes]) -> layout.Superblock:
-    """Returns the superblock of a device from its copies."""
-    pages = [page for page in copies if any(page)]
-    if not pages:
-        raise layout.DamagedError(EMPTY)
-    for page in pages[:-1]:
-        with contextlib.suppress(ValueError):
-            return layout.Superblock.from_bytes(page)
-    return layout.Superblock.from_bytes(pages[-1])
-
-
-def superblock_pages(core: _core.PersistentMemory, device: int) -> list[bytes]:
-    """Returns the pages in which a device has its superblock; zeros if its path is lost."""
-    page = np.empty(layout.PAGE_BYTES, np.uint8)
-    pages = []
-    for offset in layout.SUPERBLOCK_OFFSETS:
-        try:
-            core.read(device, offset, page)
-        except errors.PoolCorruptError:
-            page[:] = 0
-        pages.append(page.tobytes())
-    return pages
-
-
-def damaged_superblocks(memory: Memory) -> list[tuple[int, int]]:
-    """Returns devices and offsets of damaged copies of superblocks, but not on lost devices."""
-    found = []
-    for device in memory.usable_devices:
-        right = _superblock_of(memory.core, memory.geometry, device)
-        pages = superblock_pages(memory.core, device)
-        for offset, page in zip(layout.SUPERBLOCK_OFFSETS, pages, strict=True):
-            if device not in memory.blank and page != right:
-                found.append((device, offset))
-    return found
-
-
-def write_superblocks(
-    core: _core.PersistentMemory, keep: int, parity: int, devices: Iterable[int] | None = None
-) -> None:
-    """Writes the superblocks of these devices, by default of all devices.
-
-    Raises:
-      SnapshotError: two paths are the same memory.
-    """
-    devices = range(core.num_devices) if devices is None else list(devices)
-    geometry = layout.Geometry(keep, parity, core.num_devices, core.device_bytes)
-    for device in devices:
-        page = np.frombuffer(_superblock_of(core, geometry, device), np.uint8)
-        for offset in layout.SUPERBLOCK_OFFSETS:
-            core.write(device, offset, page)
-    for device in devices:
-        if superblock_pages(core, device)[0] != _superblock_of(core, geometry, device):
-            raise errors.SnapshotError(
-                f"{core.path(device)} is the same memory as another path: name each memory once"
-            )
-
-
-def _superblock_of(core: _core.PersistentMemory, geometry: layout.Geometry, device: int) -> bytes:
-    return layout.Superblock(
-        geometry.keep, geometry.parity, core.num_devices, device, core.device_bytes
-    ).to_bytes()
-
-
 def format_memory(where: str, keep: int, parity: int) -> Memory:
     """Clears the memory, whatever it holds, and writes superblocks.
 
@@ -401,7 +306,7 @@ def format_memory(where: str, keep: int, parity: int) -> Memory:
         memory.write(device, 0, bytes(layout.HEADER_BYTES))
         for area in range(memory.geometry.areas):
             memory.erase_records(device, area)
-    write_superblocks(core, keep, parity)
+    superblocks.write(core, keep, parity)
     return open_memory(where, keep, parity)
 
 

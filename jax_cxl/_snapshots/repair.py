@@ -5,8 +5,7 @@ import logging
 from collections.abc import Callable
 
 from jax_cxl import errors
-from jax_cxl._snapshots import examining, layout, restoring, validity
-from jax_cxl._snapshots import memory as opening
+from jax_cxl._snapshots import examining, layout, restoring, superblocks, validity
 from jax_cxl._snapshots.memory import Memory
 
 
@@ -44,11 +43,9 @@ def repair(
     Raises:
       SnapshotError: the memory has no parity.
     """
-    damaged = opening.damaged_superblocks(memory) if share == 0 else []
+    damaged = superblocks.damaged(memory) if share == 0 else []
     for device in sorted({device for device, _ in damaged}):
-        opening.write_superblocks(
-            memory.core, memory.geometry.keep, memory.geometry.parity, [device]
-        )
+        superblocks.write(memory.core, memory.geometry.keep, memory.geometry.parity, [device])
     written = len(damaged)
     if not memory.geometry.parity:
         if any(told for (told,) in gather([written])):
@@ -78,9 +75,7 @@ def repair(
                 if not record.intact:
                     _write_record(memory, record, records[record.writer])
                     written += 1
-        opening.write_superblocks(
-            memory.core, memory.geometry.keep, memory.geometry.parity, memory.blank
-        )
+        superblocks.write(memory.core, memory.geometry.keep, memory.geometry.parity, memory.blank)
     gather([0])
     memory.blank = ()
     steps = tuple(

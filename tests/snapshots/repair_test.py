@@ -10,7 +10,7 @@ import places
 from absl.testing import absltest, parameterized
 
 import jax_cxl
-from jax_cxl._snapshots import examining, layout, memory, repair, restoring, validity
+from jax_cxl._snapshots import examining, layout, memory, repair, restoring, superblocks, validity
 
 
 def _tree(step: int):
@@ -34,7 +34,7 @@ def _damaged(place) -> list[str]:
     """Returns what is damaged in the memory of a place."""
     opened = memory.open_memory(place.where, None, None)
     found = [f"superblock of device {device}" for device in opened.blank]
-    found += [f"superblock at {place}" for place in memory.damaged_superblocks(opened)]
+    found += [f"superblock at {place}" for place in superblocks.damaged(opened)]
     for records in validity.all_valid(opened, 1 << 62):
         looked = [
             *examining.records(opened, records),

@@ -31,7 +31,9 @@ Status NoSpace(const std::string& path, uint64_t needed, uint64_t free) {
 Status TooLarge(const std::string& path, uint64_t bytes) {
   rlimit limit = {};
   if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || bytes <= limit.rlim_cur)
-    return FileError(EFBIG, "reserve space in", path);
+    return Error(Code::kInvalidArgument, "cannot make ", path, " of ",
+                 FormatBytes(bytes), ": its file system does not allow files ",
+                 "of this size; change size= and offset=");
   return Error(Code::kResourceExhausted, "cannot make ", path, " of ",
                FormatBytes(bytes), ": this process may only write files of up ",
                "to ", FormatBytes(limit.rlim_cur),

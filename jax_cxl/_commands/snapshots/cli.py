@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from jax_cxl import _text, errors
 from jax_cxl._commands import option_types
 from jax_cxl._commands.snapshots import listing, orbax_files
-from jax_cxl._snapshots import examining, layout, repair, restoring, validity
+from jax_cxl._snapshots import examining, layout, repair, restoring, superblocks, validity
 from jax_cxl._snapshots import memory as opening
 from jax_cxl._snapshots.memory import Memory
 
@@ -152,7 +152,7 @@ def _check(options: argparse.Namespace) -> int:
     damaged = len(memory.blank)
     for device in memory.blank:
         print(f"device {device} is lost: parity has its blocks")
-    for device, offset in opening.damaged_superblocks(memory):
+    for device, offset in superblocks.damaged(memory):
         damaged += 1
         print(f"superblock (device {device}, offset {offset:#x}) is damaged: it has a copy")
     for records in _valid(memory):
@@ -301,7 +301,7 @@ def _contents(where: str) -> str:
     try:
         memory = _open(where)
     except errors.SnapshotError as error:
-        return "" if str(error).endswith(opening.EMPTY) else f"may hold something: {error}"
+        return "" if str(error).endswith(superblocks.EMPTY) else f"may hold something: {error}"
     steps = [records[0].step for records in _valid(memory)]
     return f"holds the snapshots of steps {steps}" if steps else ""
 
