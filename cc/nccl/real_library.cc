@@ -42,8 +42,12 @@ std::string RunPathOf(const dl_phdr_info& object) {
     const char* strings = nullptr;
     std::vector<size_t> offsets;
     for (; entry->d_tag != DT_NULL; ++entry) {
+      // The loader leaves the kernel's object as it is, with an offset.
       if (entry->d_tag == DT_STRTAB)
-        strings = reinterpret_cast<const char*>(entry->d_un.d_ptr);
+        strings = reinterpret_cast<const char*>(
+            entry->d_un.d_ptr < object.dlpi_addr
+                ? object.dlpi_addr + entry->d_un.d_ptr
+                : entry->d_un.d_ptr);
       if (entry->d_tag == DT_RUNPATH || entry->d_tag == DT_RPATH)
         offsets.push_back(entry->d_un.d_val);
     }
