@@ -9,6 +9,7 @@ COMMANDS = {
     "clean": ("jax_cxl._status.clean", "remove pools that dead jobs have left in /dev/shm"),
     "doctor": ("jax_cxl._status.doctor", "check whether this machine can run jax_cxl"),
     "launch": ("jax_cxl.launch", "run a script as several ranks on this machine"),
+    "nccl": ("jax_cxl._nccl.cli", "print the environment that gives NCCL programs the pool"),
     "simulate": ("jax_cxl._simulate.cli", "model collectives on a machine that is not here"),
     "snapshots": ("jax_cxl._snapshots.command.cli", "list, check, copy and mend snapshots"),
     "status": ("jax_cxl._status.status", "show which ranks of a job wait for which"),
