@@ -2,6 +2,8 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <set>
 #include <utility>
 
 #include "cc/nccl/settings.h"
@@ -10,6 +12,26 @@ namespace jax_cxl::nccl {
 namespace {
 
 constexpr auto kWatchInterval = std::chrono::milliseconds(10);
+
+// The communicators that are watched. At the end of the process CUDA frees
+// memory that the threads read, whether the program destroys its communicators
+// or not. Never destroyed itself.
+struct Watched {
+  std::mutex mutex;
+  std::set<Communicator*> communicators;
+};
+
+Watched& TheWatched() {
+  static auto& watched = *new Watched;
+  return watched;
+}
+
+void StopWatchingAll() {
+  Watched& watched = TheWatched();
+  std::lock_guard lock(watched.mutex);
+  for (Communicator* communicator : watched.communicators)
+    communicator->StopWatching();
+}
 
 }  // namespace
 
@@ -26,11 +48,11 @@ Communicator::~Communicator() {
   if (opening_) aborted_ = true;
   if (opener_.joinable()) opener_.join();
   {
-    std::lock_guard lock(status_mutex_);
-    stop_ = true;
+    Watched& watched = TheWatched();
+    std::lock_guard lock(watched.mutex);
+    watched.communicators.erase(this);
+    StopWatching();
   }
-  stopped_.notify_all();
-  if (watcher_.joinable()) watcher_.join();
   device_.reset();
   job_.reset();
 }
@@ -52,7 +74,7 @@ Status Communicator::Open(Result<std::unique_ptr<Job>> met) {
     status = made.status();
     if (made.ok()) {
       device_ = *std::move(made);
-      watcher_ = std::thread([this] { Watch(); });
+      StartWatching();
     } else {
       job_->peers()->GiveUp(rank_, status);
     }
@@ -77,6 +99,25 @@ Status Communicator::status() const {
 void Communicator::SetStatus(const Status& status) {
   std::lock_guard lock(status_mutex_);
   if (status_.ok()) status_ = status;
+}
+
+void Communicator::StartWatching() {
+  Watched& watched = TheWatched();
+  std::lock_guard lock(watched.mutex);
+  // After CUDA's own function, so that it runs before that.
+  static const int registered = std::atexit(StopWatchingAll);
+  static_cast<void>(registered);
+  watched.communicators.insert(this);
+  watcher_ = std::thread([this] { Watch(); });
+}
+
+void Communicator::StopWatching() {
+  {
+    std::lock_guard lock(status_mutex_);
+    stop_ = true;
+  }
+  stopped_.notify_all();
+  if (watcher_.joinable()) watcher_.join();
 }
 
 void Communicator::Watch() {

@@ -71,9 +71,12 @@ class Communicator {
   Status Finalize();
   // Ends all calls. Returns soon.
   void Abort();
+  // Stops watching the calls.
+  void StopWatching();
 
  private:
   Status Open(Result<std::unique_ptr<Job>> met);
+  void StartWatching();
   void Watch();
   void SetStatus(const Status& status);
 

@@ -23,8 +23,10 @@ struct Settings {
   Hosts hosts = Hosts::kMachines;  // JAX_CXL_NCCL_HOSTS
   std::string library;             // JAX_CXL_NCCL_LIBRARY: the real NCCL
   uint64_t rank_bytes = uint64_t{64} << 20;  // JAX_CXL_NCCL_RANK_BYTES
-  double timeout_s = 300;                    // JAX_CXL_TIMEOUT
-  double warn_after_s = 10;
+  // JAX_CXL_TIMEOUT. Longer than jax_cxl's, because programs let ranks wait for
+  // a checkpoint, and watch NCCL themselves.
+  double timeout_s = 1800;
+  double warn_after_s = 10;  // JAX_CXL_WARN_AFTER
   // NCCL_DEBUG is WARN, or INFO or TRACE.
   bool warns = false;
   bool informs = false;

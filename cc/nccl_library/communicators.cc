@@ -24,7 +24,9 @@ namespace jax_cxl::nccl {
 namespace {
 
 // Returns true if the real library makes all communicators.
-bool ForwardsAll() { return TheSettings().hosts == Hosts::kMachines; }
+bool ForwardsAll() {
+  return TheSettings().status.ok() && TheSettings().hosts == Hosts::kMachines;
+}
 
 Status Init(void** communicator, int size, const NcclUniqueId& id, int rank,
             const NcclConfig* config) {
@@ -51,8 +53,11 @@ NcclResult ReportOpened(const Status& status, const NcclConfig* config) {
 // Makes the communicator of this rank's color.
 Status Split(Communicator* parent, int color, int key, void** communicator,
              const NcclConfig* config) {
-  CXL_RETURN_IF_ERROR(parent->status());
   *communicator = nullptr;
+  if (parent->in_progress())
+    return Error(Code::kInvalidArgument,
+                 "ncclCommSplit: the communicator is not ready yet");
+  CXL_RETURN_IF_ERROR(parent->status());
   SplitChoice mine = {color, key, {}};
   CXL_ASSIGN_OR_RETURN(mine.token, RandomPoolToken());
   std::vector<SplitChoice> choices(parent->size());
@@ -109,6 +114,7 @@ JAX_CXL_NCCL_API int ncclGetVersion(int* version) {
 JAX_CXL_NCCL_API int ncclGetUniqueId(NcclUniqueId* id) {
   if (id == nullptr) return kInvalidArgument;
   if (ForwardsAll()) return JAX_CXL_NCCL_FORWARD("ncclGetUniqueId", id);
+  if (!TheSettings().status.ok()) return Report(TheSettings().status);
   const Result<PoolToken> token = RandomPoolToken();
   if (!token.ok()) return Report(token.status());
   *id = {};
