@@ -89,7 +89,8 @@ __device__ bool AwaitSendingSteps(const DeviceCall& call, ControlWarp& warp) {
   return true;
 }
 
-__device__ bool AwaitReceivingSteps(const DeviceCall& call, ControlWarp& warp) {
+__device__ bool AwaitReceivingSteps(const DeviceCall& call, const Shape& shape,
+                                    ControlWarp& warp) {
   for (uint32_t at = 0; at < call.num_receiving; ++at) {
     const DeviceStep& step = call.receiving[at];
     const Sources sources = SourcesOf(call, step);
@@ -100,6 +101,10 @@ __device__ bool AwaitReceivingSteps(const DeviceCall& call, ControlWarp& warp) {
         return false;
       if (!warp.AwaitPublished(sources.first, sources.last,
                                call.base_round + step.round + 1))
+        return false;
+      // In place: wait for the puts of what the step overwrites.
+      if (step.after > 0 &&
+          !warp.AwaitDone(0, shape.sending_warps(), step.after))
         return false;
     }
     warp.MarkReady(at + 1);
@@ -265,7 +270,7 @@ __device__ bool RunWarp(const DeviceCall& call, const Shape& shape,
       case 1:
         return RingPublished(call, shape, control);
       case 2:
-        return AwaitReceivingSteps(call, control);
+        return AwaitReceivingSteps(call, shape, control);
       default:
         return RingReleased(call, shape, control);
     }

@@ -30,7 +30,7 @@ constexpr uint64_t kLeastSlotBytes = uint64_t{64} << 10;
 constexpr uint64_t kMostPairSlotBytes = uint64_t{2} << 20;
 constexpr int kPairSlots = 4;
 constexpr uint64_t kPairSalt = 0x70616972;
-constexpr uint32_t kMostPairBlocks = 16;
+constexpr uint32_t kMostPairBlocks = 32;
 constexpr uint32_t kPairThreads = 256;  // in each direction
 
 // What the ranks tell each other before they open channels.
@@ -182,9 +182,6 @@ Result<bool> CudaDevice::TryConnectPair(int source, int destination) {
 
 Status CudaDevice::Enqueue(const Collective& collective, Stream stream) {
   const comm::Call& call = collective.call;
-  if (call.request.op == plan::Op::kAllToAll && call.input == call.output)
-    return Error(Code::kInvalidArgument,
-                 "ncclAlltoAll: the buffers must not be the same");
   CurrentDevice current(ordinal_);
   RelaxedCapture relaxed;
   CXL_ASSIGN_OR_RETURN(const CountedCall counted,

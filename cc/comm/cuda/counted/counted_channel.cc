@@ -7,6 +7,7 @@
 #include "cc/comm/cuda/device_channel_reading.h"
 #include "cc/engine/cuda/flagged/flagged.h"
 #include "cc/engine/gpu_plan/flagged_ring.h"
+#include "cc/engine/gpu_plan/in_place.h"
 #include "cc/plan/gpu_geometry.h"
 #include "cc/plan/planners/make_plan.h"
 
@@ -31,6 +32,16 @@ cuda::JournalEntry RecordOf(const Call& call, uint32_t divisor) {
   record.descriptor = DescribeCounted(call, divisor);
   call.name.copy(record.name, sizeof(record.name) - 1);
   return record;
+}
+
+// Where the output begins in the input, in bytes. Returns nothing if they do
+// not overlap.
+std::optional<int64_t> ShiftInPlace(const Call& call) {
+  const int64_t shift = call.output - call.input;
+  const auto before = static_cast<int64_t>(plan::OutputBytes(call.request));
+  const auto behind = static_cast<int64_t>(plan::InputBytes(call.request));
+  if (shift <= -before || shift >= behind) return std::nullopt;
+  return shift;
 }
 
 }  // namespace
@@ -104,14 +115,19 @@ Status CountedChannel::FinishConnecting() {
 Result<const CountedPlan*> CountedChannel::PlanFor(const Call& call,
                                                    uint32_t divisor) {
   const cuda::JournalEntry record = RecordOf(call, divisor);
+  const std::optional<int64_t> shift = ShiftInPlace(call);
   const uint64_t channel = connection_.key();
   std::string key(reinterpret_cast<const char*>(&channel), sizeof(channel));
   key.append(reinterpret_cast<const char*>(&record.descriptor),
              sizeof(record.descriptor));
+  if (shift) key.append(reinterpret_cast<const char*>(&*shift), sizeof(*shift));
   key.append(call.name);
   if (const CountedPlan* found = plans_->Find(key)) return found;
   const plan::Request& request = call.request;
-  if (options_.flagged_bytes > 0 &&
+  // In kernels with flags, each thread puts a part of the input before it
+  // writes the same part of the output, except in an all-to-all.
+  const bool safe = !shift || request.op != plan::Op::kAllToAll;
+  if (safe && options_.flagged_bytes > 0 &&
       plan::IsFlagged(request, options_.flagged_bytes)) {
     CXL_ASSIGN_OR_RETURN(
         const plan::Plan plan,
@@ -122,15 +138,15 @@ Result<const CountedPlan*> CountedChannel::PlanFor(const Call& call,
     if (cuda::flagged::Fits(gpu_plan))
       return plans_->Store(key, gpu_plan, true, record);
   }
-  // If a rank read all peers at once, an all-reduce in place would overwrite
-  // data that it has not put yet.
-  plan::Geometry geometry = connection_.geometry(SlotUse::kKernels);
-  geometry.all_read_bytes = 0;
-  CXL_ASSIGN_OR_RETURN(const plan::Plan plan,
-                       plan::MakePlan(request, geometry));
   CXL_ASSIGN_OR_RETURN(
-      const cuda::GpuPlan gpu_plan,
+      const plan::Plan plan,
+      plan::MakePlan(request, connection_.geometry(SlotUse::kKernels)));
+  CXL_ASSIGN_OR_RETURN(
+      cuda::GpuPlan gpu_plan,
       cuda::MakeGpuPlan(plan, request.rank, connection_.stripes()));
+  if (shift)
+    CXL_RETURN_IF_ERROR(
+        cuda::OrderInPlace(*shift, connection_.stripes(), &gpu_plan));
   return plans_->Store(key, gpu_plan, false, record);
 }
 
