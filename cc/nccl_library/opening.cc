@@ -87,28 +87,26 @@ void Announce(int rank) {
 
 Status Open(const Opening& opening) {
   const Settings& settings = TheSettings();
-  static const std::atomic<bool> never = false;
   *opening.communicator = nullptr;
-  CXL_ASSIGN_OR_RETURN(std::unique_ptr<Job> job,
-                       Job::Meet(opening.token, opening.rank, opening.size,
-                                 opening.ordinal, settings, never));
-  if (settings.hosts == Hosts::kProcesses && job->in_one_process())
-    return OpenReal(opening, job.get());
-  const bool blocking = IsBlocking(opening.config);
   auto communicator = std::make_unique<Communicator>(
-      opening.token, opening.rank, opening.size, opening.ordinal, blocking,
+      opening.token, opening.rank, opening.size, opening.ordinal,
+      IsBlocking(opening.config),
       [ordinal = opening.ordinal, &settings](Job* met,
                                              const std::atomic<bool>& cancel) {
         return CudaDevice::Make(met, ordinal, settings, cancel);
       });
-  if (blocking) {
-    CXL_RETURN_IF_ERROR(communicator->OpenIn(std::move(job)));
+  Communicator* const raw = communicator.get();
+  if (settings.hosts == Hosts::kProcesses) {
+    static const std::atomic<bool> never = false;
+    CXL_ASSIGN_OR_RETURN(std::unique_ptr<Job> job,
+                         Job::Meet(opening.token, opening.rank, opening.size,
+                                   opening.ordinal, settings, never));
+    if (job->in_one_process()) return OpenReal(opening, job.get());
+    CXL_RETURN_IF_ERROR(raw->OpenIn(std::move(job)));
+  } else if (raw->blocking()) {
+    CXL_RETURN_IF_ERROR(raw->Open());
   } else {
-    communicator->OpenLater(
-        [raw = communicator.get(),
-         met = std::make_shared<std::unique_ptr<Job>>(std::move(job))] {
-          return raw->OpenIn(std::move(*met));
-        });
+    raw->OpenLater([raw] { return raw->Open(); });
   }
   *opening.communicator = communicator.release();
   return OkStatus();

@@ -25,9 +25,9 @@ Result<int> CurrentOrdinal();
 bool IsBlocking(const NcclConfig* config);
 
 // Makes a communicator whose ranks meet in the pool. If all of them are in one
-// host, makes one of the real library instead. Blocks until the ranks have met,
-// also if the program asks for a communicator that never blocks: only then it
-// is known which library makes it.
+// host, makes one of the real library instead. With Hosts::kProcesses it blocks
+// until the communicator is open, also if the program asks for one that never
+// blocks: only when the ranks have met it is known which library makes it.
 Status Open(const Opening& opening);
 
 // Prints once where collectives go, and why.

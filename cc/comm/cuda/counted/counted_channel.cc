@@ -74,11 +74,6 @@ Status CountedChannel::Open(Arena* arena, Recorder* recorder) {
   return OkStatus();
 }
 
-int CountedChannel::MissingRank() const {
-  const std::vector<int> missing = connection_.Missing();
-  return missing.empty() ? -1 : connection_.group().members[missing.front()];
-}
-
 Result<bool> CountedChannel::TryConnect() {
   if (connected_) return true;
   CXL_ASSIGN_OR_RETURN(const bool all, connection_.Connect());

@@ -54,8 +54,6 @@ class CountedChannel {
   // Returns true once all members have opened the channel. Fails if one of them
   // is lost.
   Result<bool> TryConnect();
-  // Returns the rank of a member that has not opened the channel.
-  int MissingRank() const;
 
   // Makes a call ready for Launch or cuda::LaunchCounted. `divisor` divides the
   // results of a reduction; 0: none. Requires a connected channel, and a call
