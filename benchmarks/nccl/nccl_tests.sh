@@ -2,9 +2,9 @@
 # nccl_tests.sh [GPUS]: NVIDIA's nccl-tests on the GPUs of this machine, through the pool and through NCCL over host memory.
 #
 # Needs nvcc, NCCL with its headers (NCCL_HOME; by default that of the Python package), and jax_cxl with its module for
-# GPUs. GRAPHS=1 also runs each program from graphs, and ALL_TYPES=1 all types and reductions. Fetches nccl-tests, unless NCCL_TESTS names a copy. SIZES is "-b 8 -e 1G -f 4" unless it is set, and PROGRAMS names
-# the programs. One process has all GPUs. Prints a line for each run: which library, the program and its options, the largest
-# number of wrong elements, and the table.
+# GPUs. Fetches nccl-tests, unless NCCL_TESTS names a copy. One process has all GPUs. SIZES is "-b 8 -e 1G -f 4" unless it
+# is set, PROGRAMS names the programs, GRAPHS=1 also runs each program from graphs, and ALL_TYPES=1 all types and reductions.
+# Prints for each run which library, the program and its options, the largest number of wrong elements, and the table.
 set -eu
 gpus=${1:-2}
 here=$(cd "$(dirname "$0")" && pwd)
@@ -49,7 +49,9 @@ for program in ${PROGRAMS:-all_reduce all_gather reduce_scatter alltoall broadca
 done
 if [[ -n ${ALL_TYPES:-} ]]; then
   for program in all_reduce reduce_scatter reduce; do
+    for op in sum prod max min avg; do  # not mulsum, which the pool does not have
     # shellcheck disable=SC2086
-    run pool JAX_CXL_NCCL_HOSTS=all "LD_PRELOAD=$library" -- "$program" -b 64 -e 1M -f 16 -n 1 -w 0 -d all -o all
+      run pool JAX_CXL_NCCL_HOSTS=all "LD_PRELOAD=$library" -- "$program" -b 64 -e 1M -f 16 -n 1 -w 0 -d all -o "$op"
+    done
   done
 fi
