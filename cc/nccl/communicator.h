@@ -41,7 +41,7 @@ class Communicator {
 
   // Meets the other ranks. Blocks.
   Status Open();
-  // The same with the pool in which this rank has met the others already.
+  // Opens the communicator in the pool in which this rank has met the others.
   Status OpenIn(std::unique_ptr<Job> job);
   // Starts `open` on a thread of the communicator. Until it has ended, the
   // communicator is in progress.

@@ -26,7 +26,8 @@ class Device {
   // Returns true once the other rank has opened the channel too.
   virtual Result<bool> TryConnectPair(int source, int destination) = 0;
 
-  // How many transfers the device executes side by side. The same on all ranks.
+  // How many transfers the device executes side by side. All ranks have the
+  // same number.
   virtual int most_transfers() const = 0;
 
   // Enqueue work after the earlier work of their streams. Exchange executes the

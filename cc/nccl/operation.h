@@ -61,7 +61,7 @@ struct Transfer {
   Stream stream = nullptr;
 };
 
-// The same for kSend and kRecv.
+// Returns the transfer of a kSend or kRecv. Fails as MakeCollective does.
 Result<Transfer> MakeTransfer(const Operation& operation, int rank, int size);
 
 // Returns the collective of the group {source, destination} that executes the

@@ -49,7 +49,8 @@ class StreamOrder {
   // An event that the last call records when it ends: also a call of a graph,
   // each time that the graph runs.
   cudaEvent_t done_ = nullptr;
-  // The same inside of a capture.
+  // An event that the last call of a capture records, for calls of the same
+  // capture.
   cudaEvent_t captured_ = nullptr;
   cudaEvent_t fork_ = nullptr;
   bool capturing_ = false;          // the current call

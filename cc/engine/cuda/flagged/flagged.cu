@@ -166,7 +166,7 @@ __device__ bool BeginAnew(const Task& task, Shared& shared, DeviceCall* call) {
   return true;
 }
 
-// The same for calls that count on the device.
+// Exchange, for calls that count on the device (LaunchCounted in executor.h).
 template <typename AnyLists>
 __global__ void __launch_bounds__(kThreads + 32, 1)
     ExchangeCounted(const __grid_constant__ DeviceCall given,
