@@ -12,6 +12,7 @@ COMMANDS = {
     ),
     "doctor": ("jax_cxl._commands.status.doctor", "check whether this machine can run jax_cxl"),
     "launch": ("jax_cxl._commands.launch.cli", "run a script as several ranks on this machine"),
+    "nccl": ("jax_cxl._nccl.cli", "print the environment that gives NCCL programs the pool"),
     "simulate": (
         "jax_cxl._commands.simulate.cli",
         "model collectives on a machine that is not here",

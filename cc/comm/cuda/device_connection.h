@@ -52,6 +52,8 @@ struct DeviceOptions {
   uint64_t flagged_bytes = plan::kFlaggedAt55GBps;
   // Tests start shortly before flags start again.
   uint64_t first_flagged_round = 0;
+  // Tells channels of the same members apart.
+  uint64_t channel_salt = 0;
   // For pools without coherence: the number of a device's threads that relay
   // doorbells and write back and drop lines (0: follows from the machine), the
   // bytes that each thread takes at a time, and whether writes of devices reach

@@ -33,6 +33,9 @@ class CountedCalls {
   // the calls before `finished` are done. The recorder gets the time of this
   // call of Advance.
   void Advance(uint64_t started, uint64_t finished);
+  // Leaves the calls before `place` without a record, and counts the recorded
+  // ones as finished. Call it before Record.
+  void SkipTo(uint64_t place);
 
  private:
   // Returns the call's number in the recorder, or 0 if the recorder no longer

@@ -88,5 +88,22 @@ TEST_F(CountedCallsTest, CallsThatLeftTheRecorderStayOut) {
   }
 }
 
+TEST_F(CountedCallsTest, SkippedCallsHaveNoRecord) {
+  for (uint64_t place : {0, 1}) calls_.Record(place, &call_);
+  calls_.Advance(1, 0);
+  calls_.SkipTo(1);  // behind the last record: nothing to do
+  EXPECT_EQ(At(1).finished, 0u);
+  calls_.SkipTo(100);
+  for (uint64_t number : {1, 2}) EXPECT_NE(At(number).finished, 0u);
+  calls_.Record(100, &call_);
+  EXPECT_EQ(call_.number, 3u);
+  EXPECT_EQ(At(3).identity, 101u);
+  calls_.Advance(101, 100);
+  EXPECT_NE(At(3).started, 0u);
+  EXPECT_EQ(At(3).finished, 0u);
+  calls_.Advance(101, 101);
+  EXPECT_NE(At(3).finished, 0u);
+}
+
 }  // namespace
 }  // namespace jax_cxl::comm

@@ -52,7 +52,7 @@ struct RowBytes {
 // pinned memory of the host. Each word has one writer.
 struct alignas(128) DeviceStatus {
   // Written by the host: 1 ends every wait. Kernels then stop the device
-  // (executor.h).
+  // (executor.h), unless their calls count on the device.
   uint32_t abort;
   alignas(128) uint64_t finished;  // device: number of finished calls
   uint64_t started;                // device: number of started calls
@@ -64,6 +64,15 @@ struct alignas(128) DeviceStatus {
   plan::SliceFault slice_fault;    // device: with kSlices
 };
 
+// Where a channel stands whose calls count on the device (LaunchCounted in
+// executor.h): the numbers that the next call has.
+struct DevicePosition {
+  uint64_t calls;
+  uint64_t hash;  // of the descriptors of all calls so far
+  uint64_t rounds;
+  uint64_t flagged_rounds;
+};
+
 // The state that the blocks of a call share, in device memory. All zero at
 // first.
 struct DeviceScratch {
@@ -71,6 +80,7 @@ struct DeviceScratch {
   uint64_t busy_ns;
   uint64_t flagged_released;  // rounds that all peers have certainly read
   RowBytes row_bytes;
+  DevicePosition position;
 };
 
 // One call of one rank, for kernels and the host.
@@ -99,6 +109,13 @@ struct DeviceCall {
   DeviceStatus* status = nullptr;
   DeviceScratch* scratch = nullptr;
   uint64_t timeout_ns = 0;  // of one wait
+  uint32_t divisor = 0;     // of the results of a reduction; 0: none
+
+  // A call that counts on the device also has these. The kernel sets
+  // base_round, call and hash from DeviceScratch::position.
+  uint64_t descriptor_hash = 0;          // of this call alone
+  const JournalEntry* record = nullptr;  // what the kernel writes down
+  JournalEntry* journal = nullptr;       // this member's journal, in the pool
 };
 
 }  // namespace jax_cxl::cuda

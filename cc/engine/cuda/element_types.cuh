@@ -35,6 +35,9 @@ struct Integer {
   using Wide = T;
   __device__ static Wide Widen(Storage v) { return v; }
   __device__ static Storage Narrow(Wide v) { return v; }
+  __device__ static Wide Divide(Wide v, uint32_t by) {
+    return v / static_cast<Wide>(by);
+  }
   __device__ static Wide Apply(ReduceOp op, Wide a, Wide b) {
     return cuda::Apply(op, a, b);
   }
@@ -46,6 +49,9 @@ struct Float {
   using Wide = T;
   __device__ static Wide Widen(Storage v) { return v; }
   __device__ static Storage Narrow(Wide v) { return cpu::OneNan(v); }
+  __device__ static Wide Divide(Wide v, uint32_t by) {
+    return v / static_cast<Wide>(by);
+  }
   __device__ static Wide Apply(ReduceOp op, Wide a, Wide b) {
     return cuda::Apply(op, a, b);
   }
@@ -59,6 +65,9 @@ struct NarrowFloat {
   __device__ static Wide Widen(Storage v) { return Format::Widen(v); }
   __device__ static Storage Narrow(Wide v) {
     return Format::Narrow(cpu::OneNan(v));
+  }
+  __device__ static Wide Divide(Wide v, uint32_t by) {
+    return v / static_cast<Wide>(by);
   }
   __device__ static Wide Apply(ReduceOp op, Wide a, Wide b) {
     return cuda::Apply(op, a, b);
@@ -177,11 +186,17 @@ class ElementFold {
       fold_[e] = Type::Apply(op, fold_[e], Type::Widen(vector.elements[e]));
   }
 
-  __device__ uint4 Result() const {
+  // Divides the results by `divisor`, unless it is 0. Only numbers that are
+  // not complex can be divided.
+  __device__ uint4 Result(uint32_t divisor = 0) const {
     Vector result;
 #pragma unroll
-    for (int e = 0; e < kElements; ++e)
-      result.elements[e] = Type::Narrow(fold_[e]);
+    for (int e = 0; e < kElements; ++e) {
+      typename Type::Wide value = fold_[e];
+      if constexpr (requires { Type::Divide(value, divisor); })
+        if (divisor != 0) value = Type::Divide(value, divisor);
+      result.elements[e] = Type::Narrow(value);
+    }
     return result.raw;
   }
 

@@ -2,6 +2,7 @@
 #include <string>
 
 #include "cc/engine/cuda/block.cuh"
+#include "cc/engine/cuda/counted.cuh"
 #include "cc/engine/cuda/executor.h"
 #include "cc/engine/cuda/progress.cuh"
 #include "cc/engine/cuda/reduce.cuh"
@@ -88,7 +89,8 @@ __device__ bool AwaitSendingSteps(const DeviceCall& call, ControlWarp& warp) {
   return true;
 }
 
-__device__ bool AwaitReceivingSteps(const DeviceCall& call, ControlWarp& warp) {
+__device__ bool AwaitReceivingSteps(const DeviceCall& call, const Shape& shape,
+                                    ControlWarp& warp) {
   for (uint32_t at = 0; at < call.num_receiving; ++at) {
     const DeviceStep& step = call.receiving[at];
     const Sources sources = SourcesOf(call, step);
@@ -99,6 +101,10 @@ __device__ bool AwaitReceivingSteps(const DeviceCall& call, ControlWarp& warp) {
         return false;
       if (!warp.AwaitPublished(sources.first, sources.last,
                                call.base_round + step.round + 1))
+        return false;
+      // In place: wait for the puts of what the step overwrites.
+      if (step.after > 0 &&
+          !warp.AwaitDone(0, shape.sending_warps(), step.after))
         return false;
     }
     warp.MarkReady(at + 1);
@@ -157,9 +163,9 @@ __device__ void Send(const DeviceCall& call, DataWarp& warp,
     StoreLocal(to + i, v, valid);
   };
   const StripeVectors vectors = VectorsOf(call, 0, step.bytes);
-  if (step.kind == DeviceStepKind::kCopy)
+  if (step.kind == DeviceStepKind::kCopy && from != to)  // not in place
     MoveVectors(warp, vectors, step.bytes, load, store);
-  else if (step.kind == DeviceStepKind::kZero)
+  if (step.kind == DeviceStepKind::kZero)
     MoveVectors(
         warp, vectors, step.bytes,
         [](uint64_t, uint64_t) { return make_uint4(0, 0, 0, 0); }, store);
@@ -264,7 +270,7 @@ __device__ bool RunWarp(const DeviceCall& call, const Shape& shape,
       case 1:
         return RingPublished(call, shape, control);
       case 2:
-        return AwaitReceivingSteps(call, control);
+        return AwaitReceivingSteps(call, shape, control);
       default:
         return RingReleased(call, shape, control);
     }
@@ -304,6 +310,55 @@ __global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
               call.epoch << kValueBits | (call.base_round + call.rounds));
 }
 
+// The calls travel with the launch. Those of a launch with few calls cost less.
+template <size_t most>
+struct CountedCalls {
+  DeviceCall calls[most];
+};
+static_assert(sizeof(CountedCalls<kMostCountedCalls>) + sizeof(Shape) <= 4096);
+
+// Block (x, y) is block x of call y.
+template <size_t most>
+__global__ void __launch_bounds__(kMaxThreads + kControlWarps * 32, 1)
+    ExecuteCounted(const __grid_constant__ CountedCalls<most> given,
+                   const __grid_constant__ Shape shape) {
+  __shared__ BlockState state;
+  __shared__ DeviceCall call;
+  state.Reset();
+  TakePosition(given.calls[most == 1 ? 0 : blockIdx.y], /*flagged=*/false,
+               &call);
+  const KernelProgress progress(call);
+  if (threadIdx.x == 0) {
+    StoreWord(
+        &call.members[call.self].send[blockIdx.x].calls[call.call % kCallWords],
+        CallWord(call.call, call.hash));
+  }
+  __syncthreads();
+  if (blockIdx.x == 0 && threadIdx.x / 32 == kControlWarps - 1)
+    WriteJournal(call);
+  if (__syncthreads_or(!RunWarp<false>(call, shape, {}, state))) {
+    if (threadIdx.x == 0) AwaitAbort(call.status);
+    return;
+  }
+  if (threadIdx.x == 0 && progress.Finish()) {
+    PassPosition(call, /*flagged=*/false);
+    StoreWord(call.members[call.self].ended,
+              call.epoch << kValueBits | (call.base_round + call.rounds));
+  }
+}
+
+template <size_t most>
+cudaError_t LaunchMost(std::span<const DeviceCall> calls, const Shape& shape,
+                       cudaStream_t stream) {
+  CountedCalls<most> given;
+  std::ranges::copy(calls, given.calls);
+  const dim3 blocks(shape.blocks, static_cast<uint32_t>(calls.size()));
+  ExecuteCounted<most>
+      <<<blocks, (kControlWarps + shape.data_warps()) * 32, 0, stream>>>(given,
+                                                                         shape);
+  return cudaGetLastError();
+}
+
 __global__ void WaitForEnd(const __grid_constant__ DeviceCall call) {
   __shared__ BlockState state;
   state.Reset();
@@ -340,8 +395,22 @@ cudaError_t LaunchRows(const DeviceCall& call, const Shape& shape,
   return cudaGetLastError();
 }
 
+cudaError_t LaunchCounted(std::span<const DeviceCall> calls, const Shape& shape,
+                          cudaStream_t stream) {
+  return calls.size() == 1
+             ? LaunchMost<1>(calls, shape, stream)
+             : LaunchMost<kMostCountedCalls>(calls, shape, stream);
+}
+
 cudaError_t Preload() {
   cudaFuncAttributes attributes;
+  if (cudaError_t error = cudaFuncGetAttributes(&attributes, ExecuteCounted<1>);
+      error != cudaSuccess)
+    return error;
+  if (cudaError_t error =
+          cudaFuncGetAttributes(&attributes, ExecuteCounted<kMostCountedCalls>);
+      error != cudaSuccess)
+    return error;
   if (cudaError_t error = cudaFuncGetAttributes(&attributes, Execute<false>);
       error != cudaSuccess)
     return error;

@@ -56,6 +56,7 @@ __device__ __noinline__ void ReduceStep(const ReduceTask& task) {
   const DeviceStep& step = *task.step;
   const ReduceOp op = task.call->reduce_op;
   const int self = task.call->self;
+  const uint32_t divisor = task.call->divisor;
   const auto bytes = static_cast<uint32_t>(step.bytes);  // at most slot_bytes
   const uint32_t size = task.vectors.size();
   for (uint32_t base = task.thread; base < size;
@@ -100,7 +101,7 @@ __device__ __noinline__ void ReduceStep(const ReduceTask& task) {
       if (offset[k] >= bytes) continue;
       // A single source is copied, NaNs included.
       const uint4 result =
-          step.last - step.first == 1 ? values[0][k] : fold[k].Result();
+          step.last - step.first == 1 ? values[0][k] : fold[k].Result(divisor);
       if (task.to != nullptr)
         StoreLocal(task.to + offset[k], result, bytes - offset[k]);
       if (task.to_slot != nullptr) StoreSlot(task.to_slot + offset[k], result);

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from jax_cxl._commands import option_types
 from jax_cxl._commands.launch import rank, supervisor
 from jax_cxl._job import processes
+from jax_cxl._nccl import library as nccl
 from jax_cxl._takeover import plugin
 
 # More ranks than one of these limits need --oversubscribe. A rank that imports JAX takes a second
@@ -31,7 +32,7 @@ _USAGE = """\
 python -m jax_cxl.launch [-n N] [--devices-per-process K] [--no-prefix]
                                 [--grace SECONDS] [--restarts N] [--restart-lost N]
                                 [--go-on] [--post-mortem FILE] [--replace-collectives]
-                                [--bind-cores | --oversubscribe]
+                                [--nccl] [--bind-cores | --oversubscribe]
                                 (SCRIPT | -m MODULE) [ARG ...]"""
 
 _DESCRIPTION = """\
@@ -62,6 +63,9 @@ collectives:
   need not know of jax_cxl. The launcher sets JAX_CXL_REPLACE_COLLECTIVES=1 for the
   ranks, unless you have set it to "strict". Then a collective that XLA would have to
   execute itself is an error.
+
+  With --nccl a program on GPUs that calls NCCL (JAX, PyTorch and others) calls the
+  library of jax_cxl instead, which goes through the pool (python -m jax_cxl nccl).
 
 output:
   Each line has its rank as a prefix and stays whole. Rank 0 reads the standard input,
@@ -199,6 +203,11 @@ def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
         help="move the data of all of XLA's collectives between ranks through the pool",
     )
     parser.add_argument(
+        "--nccl",
+        action="store_true",
+        help="let collectives of NCCL go through the pool, between all GPUs",
+    )
+    parser.add_argument(
         "--bind-cores",
         action="store_true",
         help="keep each rank on cores of its own: an equal share of the cores of this machine",
@@ -223,6 +232,11 @@ def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
             "--replace-collectives: JAX finds jax_cxl by the entry point of the installed package,"
             " which is not there. Install it: pip install jax_cxl"
         )
+    if options.nccl:
+        try:
+            os.environ.update(nccl.environment("all"))
+        except FileNotFoundError as error:
+            parser.error(f"--nccl: {error}")
     if not options.m and not os.path.isfile(command[0]):
         parser.error(f"no such file: {command[0]}")
     cores = len(os.sched_getaffinity(0))

@@ -263,6 +263,28 @@ def check_gpu(ranks: int) -> Iterator[Finding]:
         yield Finding("problem", "GPU: libcuda.so.1 is missing: install the driver's libraries")
         return
     yield _register(cuda)
+    yield from _peer_access(cuda)
+
+
+def _peer_access(cuda: ctypes.CDLL) -> Iterator[Finding]:
+    """Whether the GPUs reach each other's memory, after CUDA has started."""
+    count, can = ctypes.c_int(), ctypes.c_int()
+    if cuda.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value < 2:
+        return
+    pairs = [(a, b) for a in range(count.value) for b in range(count.value) if a != b]
+    without = 0
+    for a, b in pairs:
+        code = cuda.cuDeviceCanAccessPeer(ctypes.byref(can), ctypes.c_int(a), ctypes.c_int(b))
+        without += code != 0 or can.value == 0
+    if not without:
+        yield Finding("ok", f"GPU: all {count.value} GPUs reach each other's memory")
+        return
+    yield Finding(
+        "note",
+        f"GPU: {without} of {len(pairs)} pairs of GPUs do not reach each other's memory, so that"
+        " NCCL goes through the host's: python -m jax_cxl nccl prints the environment for a faster"
+        " way",
+    )
 
 
 def _register(cuda: ctypes.CDLL) -> Finding:

@@ -2,6 +2,7 @@
 #include <type_traits>
 
 #include "cc/engine/cuda/block.cuh"
+#include "cc/engine/cuda/counted.cuh"
 #include "cc/engine/cuda/device_memory.cuh"
 #include "cc/engine/cuda/flagged/flagged.h"
 #include "cc/engine/cuda/flagged/flagged_peers.cuh"
@@ -42,10 +43,11 @@ __device__ bool Receive(const Task& task, Shared& shared) {
   const auto receiving = [&](DeviceStepKind kind) {
     return Units(task.receiving, call.num_receiving, kind);
   };
-  for (Units u = sending(DeviceStepKind::kCopy); u.has(); u.Next())
-    StoreLocal(call.output + u.step().to + u.i(),
-               LoadLocal(call.input + u.step().from + u.i(), u.left()),
-               u.left());
+  for (Units u = sending(DeviceStepKind::kCopy); u.has(); u.Next()) {
+    const std::byte* from = call.input + u.step().from + u.i();
+    std::byte* to = call.output + u.step().to + u.i();
+    if (from != to) StoreLocal(to, LoadLocal(from, u.left()), u.left());
+  }
   for (Units u = sending(DeviceStepKind::kZero); u.has(); u.Next())
     StoreLocal(call.output + u.step().to + u.i(), make_uint4(0, 0, 0, 0),
                u.left());
@@ -128,6 +130,87 @@ __global__ void __launch_bounds__(kThreads + 32, 1)
     StoreWord(&mine.released, call.epoch << kValueBits | (call.base_round + 1));
 }
 
+// In place of the round whose flag would be 0, all members clear their rings,
+// as rings of hosts do (cc/comm/relay/flagged_rings.h). Called by all threads
+// of a block.
+__device__ bool BeginAnew(const Task& task, Shared& shared, DeviceCall* call) {
+  FlaggedControl& mine = *task.rings[call->self];
+  const uint64_t round = call->base_round;
+  bool done = true;
+  if (blockIdx.x == 0) {
+    if (threadIdx.x < 32) done = AwaitReleased(*call, shared, round);
+    if (__syncthreads_or(!done)) return false;
+    auto* vectors = reinterpret_cast<uint4*>(mine.vectors);
+    for (uint32_t i = threadIdx.x; i < sizeof(mine.vectors) / sizeof(uint4);
+         i += blockDim.x)
+      vectors[i] = make_uint4(0, 0, 0, 0);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      FenceSystem();
+      StoreWord(&mine.released, call->epoch << kValueBits | (round + 1));
+    }
+  } else if (threadIdx.x == 0) {
+    // The other blocks store to the same ring.
+    const volatile DeviceStatus* status = call->status;
+    while (done && ReleasedBy(*call, call->self) < round + 1)
+      done = status->abort == 0;
+  }
+  if (__syncthreads_or(!done)) return false;
+  if (threadIdx.x < 32) done = AwaitReleased(*call, shared, round + 1);
+  if (__syncthreads_or(!done)) return false;
+  if (threadIdx.x == 0) {
+    shared.released = round + 1;
+    call->base_round = round + 1;
+  }
+  __syncthreads();
+  return true;
+}
+
+// Exchange, for calls that count on the device (LaunchCounted in executor.h).
+template <typename AnyLists>
+__global__ void __launch_bounds__(kThreads + 32, 1)
+    ExchangeCounted(const __grid_constant__ DeviceCall given,
+                    const __grid_constant__ AnyLists lists) {
+  __shared__ Shared shared;
+  __shared__ DeviceCall call;
+  TakePosition(given, /*flagged=*/true, &call);
+  const KernelProgress progress(call);
+  const Task task{call, lists.rings, lists.steps,
+                  lists.steps + call.num_sending};
+  FlaggedControl& mine = *task.rings[call.self];
+  if (threadIdx.x == 0) {
+    shared.gave_up = 0;
+    shared.released = call.scratch->flagged_released;
+  }
+  const bool data = threadIdx.x < kThreads;
+  __syncthreads();
+  bool done = !BeginsAnew(call.base_round) || BeginAnew(task, shared, &call);
+  Puts puts(task);
+  if (done && shared.released + kFlaggedSlots <= call.base_round) {
+    if (!data)
+      done = AwaitReleased(call, shared, call.base_round + 1 - kFlaggedSlots);
+    done = !__syncthreads_or(!done);
+  }
+  if (done && threadIdx.x == 0 && blockIdx.x == 0)
+    StoreWord(&mine.calls[SlotOf(call)], ExpectedCall(call));
+  if (done && data) {
+    puts.Run();
+    done = Receive(task, shared);
+  } else if (done && blockIdx.x == 0) {
+    WriteJournal(call);
+    NoteReleased(call);
+    done = AwaitCalls(task, shared);
+  }
+  if (__syncthreads_or(!done)) {
+    if (threadIdx.x == 0) AwaitAbort(call.status);
+    return;
+  }
+  if (threadIdx.x == 0 && progress.Finish()) {
+    PassPosition(call, /*flagged=*/true);
+    StoreWord(&mine.released, call.epoch << kValueBits | (call.base_round + 1));
+  }
+}
+
 template <typename AnyLists>
 AnyLists ListsOf(const DeviceCall& call, const FlaggedPlan& gpu_plan) {
   AnyLists lists = {};
@@ -153,8 +236,20 @@ AnyLists ListsOf(const DeviceCall& call, const FlaggedPlan& gpu_plan) {
 template <typename AnyLists>
 void LaunchWith(const DeviceCall& call, const FlaggedPlan& gpu_plan,
                 cudaStream_t stream) {
-  Exchange<<<gpu_plan.blocks, kThreads + 32, 0, stream>>>(
-      call, ListsOf<AnyLists>(call, gpu_plan));
+  const AnyLists lists = ListsOf<AnyLists>(call, gpu_plan);
+  if (call.journal == nullptr)
+    Exchange<<<gpu_plan.blocks, kThreads + 32, 0, stream>>>(call, lists);
+  else
+    ExchangeCounted<<<gpu_plan.blocks, kThreads + 32, 0, stream>>>(call, lists);
+}
+
+template <typename AnyLists>
+cudaError_t PreloadWith() {
+  cudaFuncAttributes attributes;
+  const cudaError_t error =
+      cudaFuncGetAttributes(&attributes, Exchange<AnyLists>);
+  if (error != cudaSuccess) return error;
+  return cudaFuncGetAttributes(&attributes, ExchangeCounted<AnyLists>);
 }
 
 template <typename AnyLists>
@@ -190,13 +285,9 @@ cudaError_t LaunchFlagged(const DeviceCall& call, const FlaggedPlan& gpu_plan,
 }
 
 cudaError_t PreloadFlagged() {
-  cudaFuncAttributes attributes;
-  if (cudaError_t error = cudaFuncGetAttributes(
-          &attributes, flagged::Exchange<flagged::FewLists>);
-      error != cudaSuccess)
-    return error;
-  return cudaFuncGetAttributes(&attributes,
-                               flagged::Exchange<flagged::AllLists>);
+  const cudaError_t error = flagged::PreloadWith<flagged::FewLists>();
+  if (error != cudaSuccess) return error;
+  return flagged::PreloadWith<flagged::AllLists>();
 }
 
 }  // namespace jax_cxl::cuda

@@ -25,7 +25,8 @@ struct FlaggedPlan {
   uint32_t blocks;
 };
 
-// Like Launch (executor.h). `call.base_round` counts the rounds of this ring.
+// Like Launch (executor.h), or like LaunchCounted if the call has a journal.
+// `call.base_round` counts the rounds of this ring.
 cudaError_t LaunchFlagged(const DeviceCall& call, const FlaggedPlan& gpu_plan,
                           cudaStream_t stream);
 

@@ -29,8 +29,8 @@ struct Operands {
 // there is one for each type. It is small, because a function with many
 // registers saves those of its caller in memory, for all threads at once.
 template <typename Type>
-__device__ __noinline__ uint4 FoldInAs(ReduceOp op, Operands& operands,
-                                       bool first) {
+__device__ __noinline__ uint4 FoldInAs(ReduceOp op, uint32_t divisor,
+                                       Operands& operands, bool first) {
   using Fold = ElementFold<Type>;
   static_assert(sizeof(Fold) <= sizeof(operands.fold));
   static_assert(std::is_trivially_copyable_v<Fold>);
@@ -43,13 +43,13 @@ __device__ __noinline__ uint4 FoldInAs(ReduceOp op, Operands& operands,
   for (int k = first ? 1 : 0; k < operands.count; ++k)
     fold.Add(op, operands.values[k]);
   std::memcpy(operands.fold, &fold, sizeof(fold));
-  return fold.Result();
+  return fold.Result(divisor);
 }
 
 __device__ inline uint4 FoldIn(const DeviceCall& call, Operands& operands,
                                bool first) {
   return WithElementType(call.dtype, [&]<typename Type>() {
-    return FoldInAs<Type>(call.reduce_op, operands, first);
+    return FoldInAs<Type>(call.reduce_op, call.divisor, operands, first);
   });
 }
 

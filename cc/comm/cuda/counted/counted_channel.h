@@ -1,0 +1,107 @@
+#ifndef JAX_CXL_COMM_CUDA_COUNTED_COUNTED_CHANNEL_H_
+#define JAX_CXL_COMM_CUDA_COUNTED_COUNTED_CHANNEL_H_
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/comm/call/call.h"
+#include "cc/comm/cuda/counted/counted_plans.h"
+#include "cc/comm/cuda/device_connection.h"
+#include "cc/comm/cuda/device_memory.h"
+#include "cc/comm/health/device_waits.h"
+#include "cc/comm/health/peers.h"
+#include "cc/comm/order/journal.h"
+#include "cc/comm/record/counted_calls.h"
+#include "cc/engine/cuda/device_call.h"
+#include "cc/engine/cuda/executor.h"
+#include "cc/pool/pool.h"
+
+namespace jax_cxl::comm {
+
+// A call in the form in which the device executes it, any number of times.
+struct CountedCall {
+  cuda::DeviceCall device;
+  const CountedPlan* plan = nullptr;
+};
+
+// One GPU's part in one group, like DeviceChannel. But the numbers of the calls
+// live in the memory of the device, and the device writes the journal. So a
+// stream capture may record a call, and its graph may execute the call any
+// number of times. The user orders the calls of a channel on the device.
+//
+// Only kernels execute these calls, in pools that devices read and write
+// themselves (coherent or uncached).
+//
+// One thread at a time may call Open, TryConnect and Prepare, and another
+// thread Check and Abort.
+class CountedChannel {
+ public:
+  CountedChannel(pool::Pool* pool, Peers* peers, const DeviceOptions& options,
+                 Group group, CountedPlans* plans);
+
+  // Allocates this member's part, on the current device, and publishes its
+  // place.
+  Status Open(Arena* arena, Recorder* recorder);
+
+  // Returns true once all members have opened the channel. Fails if one of them
+  // is lost.
+  Result<bool> TryConnect();
+
+  // Makes a call ready for Launch or cuda::LaunchCounted. `divisor` divides the
+  // results of a reduction; 0: none. Requires a connected channel, and a call
+  // that moves data.
+  Result<CountedCall> Prepare(const Call& call, uint32_t divisor);
+
+  // Enqueues a call.
+  cudaError_t Launch(const CountedCall& call, cudaStream_t stream) const;
+
+  const cuda::Shape& shape() const { return options_.shape; }
+
+  // See DeviceChannel::Check. Does not end the calls that cannot complete.
+  Status Check(Clock::time_point now);
+
+  // Ends all calls, and all later ones. Their results are undefined.
+  void Abort();
+
+ private:
+  Status FinishConnecting();
+  Result<const CountedPlan*> PlanFor(const Call& call, uint32_t divisor);
+  Status CheckCalls(Clock::time_point now, uint64_t finished);
+  void RecordStarted(uint64_t finished);
+  Call CallAt(uint64_t place) const;
+  uint64_t ProgressOf(uint64_t finished, uint64_t started) const;
+  cuda::DeviceControl* own_control() const {
+    return connection_.control(connection_.group().self);
+  }
+
+  pool::Pool* pool_;
+  Peers* peers_;
+  DeviceOptions options_;
+  DeviceConnection connection_;
+  CountedPlans* plans_;
+  DeviceWaits waits_;  // only Check uses it
+
+  std::atomic<bool> connected_{false};
+  std::unique_ptr<Journal> journal_;  // once connected
+  DeviceMemory<cuda::MemberView> members_;
+  DeviceMemory<cuda::DeviceScratch> scratch_;
+  PinnedMemory<cuda::DeviceStatus> status_;
+  std::optional<CountedCalls> recorded_;  // once open
+
+  // Only the checking thread uses the following members.
+  uint64_t written_ = 0;  // calls in this member's journal, as far as seen
+  std::optional<Call> oldest_;  // of the calls that have not finished
+  uint64_t oldest_place_ = 0;
+};
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_COMM_CUDA_COUNTED_COUNTED_CHANNEL_H_

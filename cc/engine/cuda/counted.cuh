@@ -1,0 +1,78 @@
+#ifndef JAX_CXL_ENGINE_CUDA_COUNTED_CUH_
+#define JAX_CXL_ENGINE_CUDA_COUNTED_CUH_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cc/engine/cuda/block.cuh"
+#include "cc/engine/cuda/device_call.h"
+#include "cc/engine/cuda/device_memory.cuh"
+
+// Calls whose numbers live in the memory of the device (LaunchCounted in
+// executor.h).
+namespace jax_cxl::cuda {
+
+// Returns a 48-bit hash of a call and all calls before it.
+__device__ __forceinline__ uint64_t ChainHash(uint64_t before,
+                                              uint64_t descriptor_hash) {
+  uint64_t hash = (before ^ descriptor_hash) * 0x9e3779b97f4a7c15;
+  hash ^= hash >> 29;
+  return hash & kValueMask;
+}
+
+// Copies a call to shared memory and fills in its numbers. Called by all
+// threads of a block; ends with a barrier.
+__device__ __forceinline__ void TakePosition(const DeviceCall& given,
+                                             bool flagged, DeviceCall* call) {
+  static_assert(sizeof(DeviceCall) % sizeof(uint32_t) == 0);
+  const auto* from = reinterpret_cast<const uint32_t*>(&given);
+  auto* to = reinterpret_cast<uint32_t*>(call);
+  for (uint32_t i = threadIdx.x; i < sizeof(DeviceCall) / sizeof(uint32_t);
+       i += blockDim.x)
+    to[i] = from[i];
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    const DevicePosition position = call->scratch->position;
+    call->call = position.calls;
+    call->hash = ChainHash(position.hash, call->descriptor_hash);
+    call->base_round = flagged ? position.flagged_rounds : position.rounds;
+  }
+  __syncthreads();
+}
+
+// Called by one thread, once every block has taken its position and ended.
+__device__ __forceinline__ void PassPosition(const DeviceCall& call,
+                                             bool flagged) {
+  DevicePosition& position = call.scratch->position;
+  position.calls = call.call + 1;
+  position.hash = call.hash;
+  if (flagged)
+    position.flagged_rounds = call.base_round + 1;
+  else
+    position.rounds = call.base_round + call.rounds;
+}
+
+// Writes the call into this member's journal. Called by a whole warp.
+__device__ __forceinline__ void WriteJournal(const DeviceCall& call) {
+  constexpr uint32_t kWords = sizeof(JournalEntry) / sizeof(uint64_t);
+  static_assert(offsetof(JournalEntry, ready) == 0);
+  static_assert(kWords <= 32);
+  JournalEntry* entry = &call.journal[call.call % kJournal];
+  if (LaneInWarp() > 0 && LaneInWarp() < kWords)
+    StoreWord(reinterpret_cast<uint64_t*>(entry) + LaneInWarp(),
+              reinterpret_cast<const uint64_t*>(call.record)[LaneInWarp()]);
+  __syncwarp();
+  if (LaneInWarp() != 0) return;
+  FenceSystem();
+  StoreWord(&entry->ready, call.epoch << kValueBits | (call.call + 1));
+}
+
+// Waits until the host gives the call up.
+__device__ inline void AwaitAbort(const DeviceStatus* status) {
+  const volatile DeviceStatus* said = status;
+  while (said->abort == 0) __nanosleep(10000);
+}
+
+}  // namespace jax_cxl::cuda
+
+#endif  // JAX_CXL_ENGINE_CUDA_COUNTED_CUH_

@@ -1,0 +1,21 @@
+#ifndef JAX_CXL_ENGINE_GPU_PLAN_IN_PLACE_H_
+#define JAX_CXL_ENGINE_GPU_PLAN_IN_PLACE_H_
+
+#include <cstdint>
+
+#include "cc/base/status.h"
+#include "cc/engine/gpu_plan/gpu_plan.h"
+
+namespace jax_cxl::cuda {
+
+// Makes a GPU plan right for a call whose input and output overlap: byte 0 of
+// the output is byte `shift` of the input. A receiving step that writes to the
+// output then waits for the puts that read the same bytes.
+//
+// Fails with kUnimplemented if that could wait forever, or if the put of a byte
+// belongs to another block than its write.
+Status OrderInPlace(int64_t shift, const Stripes& stripes, GpuPlan* gpu_plan);
+
+}  // namespace jax_cxl::cuda
+
+#endif  // JAX_CXL_ENGINE_GPU_PLAN_IN_PLACE_H_

@@ -1,0 +1,59 @@
+#include "cc/nccl/batches.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace jax_cxl::nccl {
+namespace {
+
+// Pairs the sends of a rank to itself with its receives from itself.
+Result<std::vector<Transfer>> MatchLocal(
+    const std::vector<Transfer>& transfers) {
+  std::vector<Transfer> sends, receives;
+  for (const Transfer& transfer : transfers) {
+    if (transfer.source != transfer.destination) continue;
+    (transfer.output == nullptr ? sends : receives).push_back(transfer);
+  }
+  if (sends.size() != receives.size())
+    return Error(Code::kInvalidArgument, "a rank sends to itself ",
+                 sends.size(), " times and receives from itself ",
+                 receives.size(),
+                 " times in one group of calls: put matching ncclSend and "
+                 "ncclRecv between one ncclGroupStart and ncclGroupEnd");
+  for (size_t i = 0; i < sends.size(); ++i) {
+    if (sends[i].bytes != receives[i].bytes)
+      return Error(Code::kInvalidArgument, "a rank sends ", sends[i].bytes,
+                   " bytes to itself and receives ", receives[i].bytes);
+    receives[i].input = sends[i].input;
+  }
+  return receives;
+}
+
+}  // namespace
+
+// A transfer that is the k-th of its channel, over a distance of d ranks, goes
+// into batch (k, d / distances). A rank has at most one send and one receive
+// of that kind for each distance.
+Result<Batches> MakeBatches(const std::vector<Transfer>& transfers, int rank,
+                            int size, int most) {
+  const int distances = std::max(1, most / 2);
+  Batches result;
+  CXL_ASSIGN_OR_RETURN(result.local, MatchLocal(transfers));
+  std::map<std::pair<int, int>, int> count;  // by channel
+  std::map<std::pair<int, int>, std::vector<Transfer>> batches;
+  for (const Transfer& transfer : transfers) {
+    const int source = transfer.source, destination = transfer.destination;
+    if (source == destination || transfer.bytes == 0) continue;
+    if (source != rank && destination != rank)
+      return Error(Code::kInternal, "a transfer of other ranks");
+    const int k = count[{source, destination}]++;
+    const int distance = (destination - source + size) % size;
+    batches[{k, (distance - 1) / distances}].push_back(transfer);
+  }
+  for (auto& [number, batch] : batches)
+    result.batches.push_back(std::move(batch));
+  return result;
+}
+
+}  // namespace jax_cxl::nccl

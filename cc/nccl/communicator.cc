@@ -1,0 +1,165 @@
+#include "cc/nccl/communicator.h"
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <set>
+#include <utility>
+
+#include "cc/nccl/settings.h"
+
+namespace jax_cxl::nccl {
+namespace {
+
+constexpr auto kWatchInterval = std::chrono::milliseconds(10);
+
+// The communicators that are watched. At the end of the process CUDA frees
+// memory that the threads read, whether the program destroys its communicators
+// or not. Never destroyed itself.
+struct Watched {
+  std::mutex mutex;
+  std::set<Communicator*> communicators;
+};
+
+Watched& TheWatched() {
+  static auto& watched = *new Watched;
+  return watched;
+}
+
+void StopWatchingAll() {
+  Watched& watched = TheWatched();
+  std::lock_guard lock(watched.mutex);
+  for (Communicator* communicator : watched.communicators)
+    communicator->StopWatching();
+}
+
+}  // namespace
+
+Communicator::Communicator(const PoolToken& token, int rank, int size,
+                           int ordinal, bool blocking, MakeDevice make_device)
+    : token_(token),
+      rank_(rank),
+      size_(size),
+      ordinal_(ordinal),
+      blocking_(blocking),
+      make_device_(std::move(make_device)) {}
+
+Communicator::~Communicator() {
+  if (opening_) aborted_ = true;
+  if (opener_.joinable()) opener_.join();
+  {
+    Watched& watched = TheWatched();
+    std::lock_guard lock(watched.mutex);
+    watched.communicators.erase(this);
+    StopWatching();
+  }
+  device_.reset();
+  job_.reset();
+}
+
+Status Communicator::Open() {
+  return Open(
+      Job::Meet(token_, rank_, size_, ordinal_, TheSettings(), aborted_));
+}
+
+Status Communicator::OpenIn(std::unique_ptr<Job> job) {
+  return Open(std::move(job));
+}
+
+Status Communicator::Open(Result<std::unique_ptr<Job>> met) {
+  Status status = met.status();
+  if (met.ok()) {
+    job_ = *std::move(met);
+    Result<std::unique_ptr<Device>> made = make_device_(job_.get(), aborted_);
+    status = made.status();
+    if (made.ok()) {
+      device_ = *std::move(made);
+      StartWatching();
+    } else {
+      job_->peers()->GiveUp(rank_, status);
+    }
+  }
+  SetStatus(status);
+  return status;
+}
+
+void Communicator::OpenLater(std::function<Status()> open) {
+  opening_ = true;
+  opener_ = std::thread([this, open = std::move(open)] {
+    SetStatus(open());
+    opening_ = false;
+  });
+}
+
+Status Communicator::status() const {
+  std::lock_guard lock(status_mutex_);
+  return status_;
+}
+
+void Communicator::SetStatus(const Status& status) {
+  std::lock_guard lock(status_mutex_);
+  if (status_.ok()) status_ = status;
+}
+
+void Communicator::StartWatching() {
+  Watched& watched = TheWatched();
+  std::lock_guard lock(watched.mutex);
+  // After CUDA's own function, so that it runs before that.
+  static const int registered = std::atexit(StopWatchingAll);
+  static_cast<void>(registered);
+  watched.communicators.insert(this);
+  watcher_ = std::thread([this] { Watch(); });
+}
+
+void Communicator::StopWatching() {
+  {
+    std::lock_guard lock(status_mutex_);
+    stop_ = true;
+  }
+  stopped_.notify_all();
+  if (watcher_.joinable()) watcher_.join();
+}
+
+void Communicator::Watch() {
+  for (;;) {
+    {
+      std::unique_lock lock(status_mutex_);
+      if (stopped_.wait_for(lock, kWatchInterval, [this] { return stop_; }))
+        return;
+      if (!status_.ok()) continue;
+    }
+    const Status status = device_->Check(job_->peers()->AwakeTime());
+    if (!status.ok()) Fail(status);
+  }
+}
+
+void Communicator::Fail(const Status& status) {
+  {
+    std::lock_guard lock(status_mutex_);
+    if (!status_.ok()) return;
+    status_ = status;
+  }
+  std::fprintf(stderr, "jax_cxl nccl: error on rank %d: %s\n", rank_,
+               status.message().c_str());
+  job_->peers()->GiveUp(rank_, status);
+}
+
+Status Communicator::Finalize() {
+  if (opener_.joinable()) opener_.join();
+  CXL_RETURN_IF_ERROR(status());
+  std::lock_guard lock(mutex_);
+  return device_->Drain();
+}
+
+void Communicator::Abort() {
+  aborted_ = true;
+  if (opener_.joinable()) opener_.join();
+  if (device_ == nullptr) return;
+  const Status status =
+      Error(Code::kPeerLost, "rank ", rank_, " has aborted the communicator");
+  SetStatus(status);
+  job_->peers()->GiveUp(rank_, status);
+  device_->Abort();
+}
+
+}  // namespace jax_cxl::nccl

@@ -1,0 +1,109 @@
+#ifndef JAX_CXL_NCCL_COMMUNICATOR_H_
+#define JAX_CXL_NCCL_COMMUNICATOR_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/nccl/abi.h"
+#include "cc/nccl/device.h"
+#include "cc/nccl/job.h"
+#include "cc/nccl/operation.h"
+#include "cc/nccl/unique_id.h"
+
+namespace jax_cxl::nccl {
+
+// Makes the device of a communicator's rank, and connects it with the devices
+// of the other ranks.
+using MakeDevice = std::function<Result<std::unique_ptr<Device>>(
+    Job* job, const std::atomic<bool>& cancel)>;
+
+// One rank of a communicator that goes through the pool: what ncclComm_t points
+// to.
+//
+// Thread-safe.
+class Communicator {
+ public:
+  // `ordinal` is the number of the CUDA device.
+  Communicator(const PoolToken& token, int rank, int size, int ordinal,
+               bool blocking, MakeDevice make_device);
+  // Ends the calls under way, unless Finalize came before.
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  // Meets the other ranks. Blocks.
+  Status Open();
+  // Opens the communicator in the pool in which this rank has met the others.
+  Status OpenIn(std::unique_ptr<Job> job);
+  // Starts `open` on a thread of the communicator. Until it has ended, the
+  // communicator is in progress.
+  void OpenLater(std::function<Status()> open);
+
+  // OK, or why the communicator is of no use any more.
+  Status status() const;
+  bool in_progress() const { return opening_; }
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  int ordinal() const { return ordinal_; }
+  bool blocking() const { return blocking_; }
+  const PoolToken& token() const { return token_; }
+  const MakeDevice& make_device() const { return make_device_; }
+  Job* job() { return job_.get(); }
+  // Null unless the communicator is open.
+  Device* device() { return device_.get(); }
+  // Held while the device is used.
+  std::mutex& mutex() { return mutex_; }
+  // Returns how many communicators have been made of this one.
+  uint64_t CountChild() { return children_++; }
+
+  // Ends the communicator with an error, which the other ranks get too.
+  void Fail(const Status& status);
+  // Waits for the calls that are enqueued.
+  Status Finalize();
+  // Ends all calls. Returns soon.
+  void Abort();
+  // Stops watching the calls.
+  void StopWatching();
+
+ private:
+  Status Open(Result<std::unique_ptr<Job>> met);
+  void StartWatching();
+  void Watch();
+  void SetStatus(const Status& status);
+
+  [[maybe_unused]] const uint64_t magic_ = kCommunicatorMagic;  // stays first
+  const PoolToken token_;
+  const int rank_;
+  const int size_;
+  const int ordinal_;
+  const bool blocking_;
+  const MakeDevice make_device_;
+
+  std::mutex mutex_;
+  std::unique_ptr<Job> job_;
+  std::unique_ptr<Device> device_;
+  std::atomic<uint64_t> children_{0};
+
+  std::atomic<bool> opening_{false};
+  std::atomic<bool> aborted_{false};
+  std::thread opener_;
+
+  mutable std::mutex status_mutex_;
+  std::condition_variable stopped_;
+  bool stop_ = false;
+  Status status_;
+  std::thread watcher_;
+};
+
+}  // namespace jax_cxl::nccl
+
+#endif  // JAX_CXL_NCCL_COMMUNICATOR_H_

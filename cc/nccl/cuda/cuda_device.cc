@@ -1,0 +1,244 @@
+#include "cc/nccl/cuda/cuda_device.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <thread>
+
+#include "cc/comm/cuda/current_device.h"
+#include "cc/engine/cuda/executor.h"
+#include "cc/engine/cuda/flagged/flagged.h"
+
+namespace jax_cxl::nccl {
+namespace {
+
+using comm::CountedCall;
+using comm::CountedChannel;
+using comm::CurrentDevice;
+using cuda::CudaStatus;
+
+constexpr auto kPollInterval = std::chrono::microseconds(100);
+
+// The bytes of a round of all members together, as in DeviceConnection.
+constexpr uint64_t kRoundBytes = uint64_t{4} << 20;
+constexpr uint64_t kLeastSlotBytes = uint64_t{64} << 10;
+constexpr uint64_t kMostPairSlotBytes = uint64_t{2} << 20;
+constexpr int kPairSlots = 4;
+constexpr uint64_t kPairSalt = 0x70616972;
+constexpr uint32_t kMostPairBlocks = 32;
+constexpr uint32_t kPairThreads = 256;  // in each direction
+
+// What the ranks tell each other before they open channels.
+struct Facts {
+  int32_t multiprocessors = 0;
+  char problem[508] = {};  // zero-terminated; empty: none
+};
+
+std::vector<cudaStream_t> StreamsOf(std::span<const Transfer> transfers) {
+  std::vector<cudaStream_t> streams;
+  for (const Transfer& transfer : transfers) {
+    auto* stream = static_cast<cudaStream_t>(transfer.stream);
+    if (std::ranges::find(streams, stream) == streams.end())
+      streams.push_back(stream);
+  }
+  return streams;
+}
+
+}  // namespace
+
+CudaDevice::CudaDevice(Job* job, int ordinal, const Settings& settings)
+    : job_(job), ordinal_(ordinal) {
+  const uint64_t size = job->size();
+  options_.timeout_s = settings.timeout_s;
+  options_.warn_after_s = settings.warn_after_s;
+  options_.slot_bytes = std::max(
+      {std::bit_floor(kRoundBytes / size), kLeastSlotBytes,
+       std::bit_ceil(plan::kSlotAlignment * options_.shape.blocks * size)});
+  pair_options_ = options_;
+  pair_options_.channel_salt = kPairSalt;
+  pair_options_.flagged_bytes = 0;
+  pair_options_.num_slots = kPairSlots;
+  const uint64_t channels = std::max<uint64_t>(2 * (size - 1), 2);
+  pair_options_.slot_bytes = std::clamp(
+      std::bit_floor(settings.rank_bytes / 2 / channels / kPairSlots),
+      kLeastSlotBytes, kMostPairSlotBytes);
+  pair_options_.shape.sending_threads = kPairThreads;
+  pair_options_.shape.receiving_threads = kPairThreads;
+}
+
+Result<std::unique_ptr<Device>> CudaDevice::Make(
+    Job* job, int ordinal, const Settings& settings,
+    const std::atomic<bool>& cancel) {
+  CurrentDevice current(ordinal);
+  RelaxedCapture relaxed;
+  std::unique_ptr<CudaDevice> device(new CudaDevice(job, ordinal, settings));
+  CXL_RETURN_IF_ERROR(device->Open(cancel));
+  return std::unique_ptr<Device>(std::move(device));
+}
+
+CudaDevice::~CudaDevice() {
+  CurrentDevice current(ordinal_);
+  RelaxedCapture relaxed;
+  // Kernels use the objects destroyed below. After Abort they end soon.
+  static_cast<void>(order_.Drain());
+  pairs_.clear();
+  channel_.reset();
+}
+
+// All ranks learn why one of them cannot take part.
+Status CudaDevice::Agree() {
+  Facts mine;
+  auto registered = comm::PoolRegistration::Create(
+      job_->pool()->base(), job_->pool()->total_bytes(), {ordinal_});
+  Status problem = registered.status();
+  if (registered.ok()) registration_ = *std::move(registered);
+  if (problem.ok())
+    problem = CudaStatus(
+        cudaDeviceGetAttribute(&mine.multiprocessors,
+                               cudaDevAttrMultiProcessorCount, ordinal_),
+        "cudaDeviceGetAttribute");
+  if (problem.ok()) problem = CudaStatus(cuda::Preload(), "loading kernels");
+  if (problem.ok())
+    problem = CudaStatus(cuda::PreloadFlagged(), "loading kernels");
+  problem.message().copy(mine.problem, sizeof(mine.problem) - 1);
+  CXL_ASSIGN_OR_RETURN(const std::vector<std::byte> blocks,
+                       job_->AllGather(std::as_bytes(std::span(&mine, 1))));
+  int least = mine.multiprocessors;
+  for (int rank = 0; rank < job_->size(); ++rank) {
+    Facts facts;
+    std::memcpy(&facts, blocks.data() + rank * sizeof(facts), sizeof(facts));
+    facts.problem[sizeof(facts.problem) - 1] = '\0';
+    if (facts.problem[0] != '\0')
+      return Error(Code::kUnimplemented, "the GPU of rank ", rank,
+                   " cannot use the pool: ", facts.problem,
+                   ". Set JAX_CXL_NCCL_HOSTS=machines to use NCCL itself");
+    least = std::min(least, facts.multiprocessors);
+  }
+  // The blocks of all transfers that run side by side have to fit on the
+  // device at the same time, with room for other kernels.
+  const int budget = std::max(2, least * 3 / 4);
+  const int distances = std::clamp(
+      job_->size() - 1, 1, std::min<int>(cuda::kMostCountedCalls, budget) / 2);
+  most_transfers_ = 2 * distances;
+  pair_options_.shape.blocks = std::bit_floor(std::min(
+      static_cast<uint32_t>(budget / most_transfers_), kMostPairBlocks));
+  return OkStatus();
+}
+
+Status CudaDevice::Open(const std::atomic<bool>& cancel) {
+  CXL_RETURN_IF_ERROR(Agree());
+  CXL_RETURN_IF_ERROR(plans_.Open());
+  CXL_RETURN_IF_ERROR(order_.Open());
+  std::vector<int32_t> members(job_->size());
+  std::iota(members.begin(), members.end(), 0);
+  CXL_ASSIGN_OR_RETURN(channel_, MakeChannel(members, options_));
+  for (;;) {
+    CXL_ASSIGN_OR_RETURN(const bool connected, channel_->TryConnect());
+    if (connected) return OkStatus();
+    if (cancel)
+      return Error(Code::kFailedPrecondition,
+                   "the communicator was aborted while its ranks met");
+    std::this_thread::sleep_for(kPollInterval);
+  }
+}
+
+Result<std::unique_ptr<CountedChannel>> CudaDevice::MakeChannel(
+    const std::vector<int32_t>& members, const comm::DeviceOptions& options) {
+  CXL_ASSIGN_OR_RETURN(comm::Group group, job_->endpoint()->GroupOf(members));
+  auto channel = std::make_unique<CountedChannel>(
+      job_->pool(), job_->peers(), options, std::move(group), &plans_);
+  CXL_RETURN_IF_ERROR(
+      channel->Open(job_->endpoint()->arena(), job_->endpoint()->recorder()));
+  std::lock_guard lock(watched_mutex_);
+  watched_.push_back(channel.get());
+  return channel;
+}
+
+Status CudaDevice::OpenPair(int source, int destination) {
+  std::unique_ptr<CountedChannel>& channel = pairs_[{source, destination}];
+  if (channel != nullptr) return OkStatus();
+  CurrentDevice current(ordinal_);
+  RelaxedCapture relaxed;
+  Result<std::unique_ptr<CountedChannel>> made =
+      MakeChannel({source, destination}, pair_options_);
+  if (made.status().code() == Code::kResourceExhausted)
+    return Error(Code::kResourceExhausted,
+                 "sends between many ranks: ", made.status().message(),
+                 "; set JAX_CXL_NCCL_RANK_BYTES higher on all ranks");
+  if (made.ok()) channel = *std::move(made);
+  return made.status();
+}
+
+Result<bool> CudaDevice::TryConnectPair(int source, int destination) {
+  CurrentDevice current(ordinal_);
+  RelaxedCapture relaxed;
+  return pairs_[{source, destination}]->TryConnect();
+}
+
+Status CudaDevice::Enqueue(const Collective& collective, Stream stream) {
+  const comm::Call& call = collective.call;
+  CurrentDevice current(ordinal_);
+  RelaxedCapture relaxed;
+  CXL_ASSIGN_OR_RETURN(const CountedCall counted,
+                       channel_->Prepare(call, collective.divisor));
+  const std::vector<cudaStream_t> streams = {static_cast<cudaStream_t>(stream)};
+  CXL_RETURN_IF_ERROR(order_.Before(streams));
+  CXL_RETURN_IF_ERROR(CudaStatus(channel_->Launch(counted, streams[0]),
+                                 "launching a collective"));
+  return order_.After(streams);
+}
+
+Status CudaDevice::Exchange(std::span<const Transfer> transfers) {
+  CurrentDevice current(ordinal_);
+  RelaxedCapture relaxed;
+  std::vector<cuda::DeviceCall> calls;
+  for (const Transfer& transfer : transfers) {
+    CountedChannel& channel = *pairs_[{transfer.source, transfer.destination}];
+    comm::Call call = CallOf(transfer, job_->rank());
+    // The source has the same buffer for both, which it does not change.
+    if (call.output == nullptr)
+      call.output = const_cast<std::byte*>(call.input);
+    CXL_ASSIGN_OR_RETURN(const CountedCall counted, channel.Prepare(call, 0));
+    calls.push_back(counted.device);
+  }
+  const std::vector<cudaStream_t> streams = StreamsOf(transfers);
+  CXL_RETURN_IF_ERROR(order_.Before(streams));
+  CXL_RETURN_IF_ERROR(
+      CudaStatus(cuda::LaunchCounted(calls, pair_options_.shape, streams[0]),
+                 "launching sends and receives"));
+  return order_.After(streams);
+}
+
+Status CudaDevice::Copy(const Transfer& transfer) {
+  if (transfer.input == transfer.output) return OkStatus();
+  CurrentDevice current(ordinal_);
+  return CudaStatus(cudaMemcpyAsync(transfer.output, transfer.input,
+                                    transfer.bytes, cudaMemcpyDeviceToDevice,
+                                    static_cast<cudaStream_t>(transfer.stream)),
+                    "copying a send to the rank itself");
+}
+
+Status CudaDevice::Drain() {
+  CurrentDevice current(ordinal_);
+  RelaxedCapture relaxed;
+  return order_.Drain();
+}
+
+Status CudaDevice::Check(comm::Clock::time_point now) {
+  std::lock_guard lock(watched_mutex_);
+  for (CountedChannel* channel : watched_)
+    CXL_RETURN_IF_ERROR(channel->Check(now));
+  return OkStatus();
+}
+
+void CudaDevice::Abort() {
+  std::lock_guard lock(watched_mutex_);
+  for (CountedChannel* channel : watched_) channel->Abort();
+}
+
+}  // namespace jax_cxl::nccl

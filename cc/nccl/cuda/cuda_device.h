@@ -1,0 +1,69 @@
+#ifndef JAX_CXL_NCCL_CUDA_CUDA_DEVICE_H_
+#define JAX_CXL_NCCL_CUDA_CUDA_DEVICE_H_
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/comm/cuda/counted/counted_channel.h"
+#include "cc/comm/cuda/counted/counted_plans.h"
+#include "cc/comm/cuda/device_connection.h"
+#include "cc/comm/cuda/pool_registration.h"
+#include "cc/nccl/cuda/stream_order.h"
+#include "cc/nccl/device.h"
+#include "cc/nccl/job.h"
+#include "cc/nccl/settings.h"
+
+namespace jax_cxl::nccl {
+
+// A GPU as one rank of a communicator.
+class CudaDevice : public Device {
+ public:
+  // `ordinal` is the number of the device in this process. Returns once the
+  // devices of all ranks are connected. All kernels are then loaded: loading
+  // one later would wait for kernels that wait for other GPUs.
+  static Result<std::unique_ptr<Device>> Make(Job* job, int ordinal,
+                                              const Settings& settings,
+                                              const std::atomic<bool>& cancel);
+  ~CudaDevice() override;
+
+  Status OpenPair(int source, int destination) override;
+  Result<bool> TryConnectPair(int source, int destination) override;
+  int most_transfers() const override { return most_transfers_; }
+  Status Enqueue(const Collective& collective, Stream stream) override;
+  Status Exchange(std::span<const Transfer> transfers) override;
+  Status Copy(const Transfer& transfer) override;
+  Status Drain() override;
+  Status Check(comm::Clock::time_point now) override;
+  void Abort() override;
+
+ private:
+  CudaDevice(Job* job, int ordinal, const Settings& settings);
+  Status Open(const std::atomic<bool>& cancel);
+  Status Agree();
+  Result<std::unique_ptr<comm::CountedChannel>> MakeChannel(
+      const std::vector<int32_t>& members, const comm::DeviceOptions& options);
+
+  Job* job_;
+  const int ordinal_;
+  comm::DeviceOptions options_;       // of collectives
+  comm::DeviceOptions pair_options_;  // of sends and receives
+  int most_transfers_ = 2;
+  std::unique_ptr<comm::PoolRegistration> registration_;
+  comm::CountedPlans plans_;
+  StreamOrder order_;
+  std::unique_ptr<comm::CountedChannel> channel_;
+  // By source and destination.
+  std::map<std::pair<int, int>, std::unique_ptr<comm::CountedChannel>> pairs_;
+
+  std::mutex watched_mutex_;
+  std::vector<comm::CountedChannel*> watched_;
+};
+
+}  // namespace jax_cxl::nccl
+
+#endif  // JAX_CXL_NCCL_CUDA_CUDA_DEVICE_H_

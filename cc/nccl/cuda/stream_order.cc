@@ -1,0 +1,76 @@
+#include "cc/nccl/cuda/stream_order.h"
+
+#include "cc/engine/cuda/executor.h"
+
+namespace jax_cxl::nccl {
+
+using cuda::CudaStatus;
+
+StreamOrder::~StreamOrder() {
+  for (cudaEvent_t event : {done_, captured_, fork_})
+    if (event != nullptr) cudaEventDestroy(event);
+}
+
+Status StreamOrder::Open() {
+  for (cudaEvent_t* event : {&done_, &captured_, &fork_})
+    CXL_RETURN_IF_ERROR(
+        CudaStatus(cudaEventCreateWithFlags(event, cudaEventDisableTiming),
+                   "cudaEventCreate"));
+  return OkStatus();
+}
+
+Status StreamOrder::Before(const std::vector<cudaStream_t>& streams) {
+  const cudaStream_t first = streams.front();
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  unsigned long long capture = 0;
+#if CUDART_VERSION >= 13000
+  CXL_RETURN_IF_ERROR(
+      CudaStatus(cudaStreamGetCaptureInfo(first, &status, &capture),
+                 "cudaStreamGetCaptureInfo"));
+#else
+  CXL_RETURN_IF_ERROR(
+      CudaStatus(cudaStreamGetCaptureInfo_v2(first, &status, &capture),
+                 "cudaStreamGetCaptureInfo"));
+#endif
+  capturing_ = status == cudaStreamCaptureStatusActive;
+  for (size_t i = 1; i < streams.size(); ++i) {
+    CXL_RETURN_IF_ERROR(
+        CudaStatus(cudaEventRecord(fork_, streams[i]), "cudaEventRecord"));
+    CXL_RETURN_IF_ERROR(CudaStatus(cudaStreamWaitEvent(first, fork_, 0),
+                                   "cudaStreamWaitEvent"));
+  }
+  if (!capturing_)
+    return CudaStatus(cudaStreamWaitEvent(first, done_, 0),
+                      "cudaStreamWaitEvent");
+  if (capture == capture_)
+    return CudaStatus(cudaStreamWaitEvent(first, captured_, 0),
+                      "cudaStreamWaitEvent");
+  capture_ = capture;
+  return CudaStatus(cudaStreamWaitEvent(first, done_, cudaEventWaitExternal),
+                    "cudaStreamWaitEvent");
+}
+
+Status StreamOrder::After(const std::vector<cudaStream_t>& streams) {
+  const cudaStream_t first = streams.front();
+  if (capturing_) {
+    CXL_RETURN_IF_ERROR(
+        CudaStatus(cudaEventRecord(captured_, first), "cudaEventRecord"));
+    CXL_RETURN_IF_ERROR(CudaStatus(
+        cudaEventRecordWithFlags(done_, first, cudaEventRecordExternal),
+        "cudaEventRecord"));
+  } else {
+    CXL_RETURN_IF_ERROR(
+        CudaStatus(cudaEventRecord(done_, first), "cudaEventRecord"));
+  }
+  for (size_t i = 1; i < streams.size(); ++i)
+    CXL_RETURN_IF_ERROR(CudaStatus(
+        cudaStreamWaitEvent(streams[i], capturing_ ? captured_ : done_, 0),
+        "cudaStreamWaitEvent"));
+  return OkStatus();
+}
+
+Status StreamOrder::Drain() {
+  return CudaStatus(cudaEventSynchronize(done_), "waiting for collectives");
+}
+
+}  // namespace jax_cxl::nccl

@@ -1,0 +1,62 @@
+#ifndef JAX_CXL_NCCL_CUDA_STREAM_ORDER_H_
+#define JAX_CXL_NCCL_CUDA_STREAM_ORDER_H_
+
+#include <cuda_runtime_api.h>
+
+#include <vector>
+
+#include "cc/base/status.h"
+
+namespace jax_cxl::nccl {
+
+// Lets the calling thread use functions of CUDA, such as allocations, while
+// a thread captures a stream. They do not become part of the graph.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+// The order of a communicator's calls on its device: one after another, on any
+// streams, captured into graphs or not. A graph waits for the last call when
+// it runs, and later calls wait for the graph.
+//
+// Not thread-safe.
+class StreamOrder {
+ public:
+  StreamOrder() = default;
+  ~StreamOrder();
+  StreamOrder(const StreamOrder&) = delete;
+  StreamOrder& operator=(const StreamOrder&) = delete;
+
+  // Makes the events on the current device.
+  Status Open();
+
+  // Call these before and after a call is enqueued on the first of its streams.
+  // The others wait for the call, and the call for them.
+  Status Before(const std::vector<cudaStream_t>& streams);
+  Status After(const std::vector<cudaStream_t>& streams);
+
+  // Waits for the last call.
+  Status Drain();
+
+ private:
+  // An event that the last call records when it ends: also a call of a graph,
+  // each time that the graph runs.
+  cudaEvent_t done_ = nullptr;
+  // An event that the last call of a capture records, for calls of the same
+  // capture.
+  cudaEvent_t captured_ = nullptr;
+  cudaEvent_t fork_ = nullptr;
+  bool capturing_ = false;          // the current call
+  unsigned long long capture_ = 0;  // the last capture
+};
+
+}  // namespace jax_cxl::nccl
+
+#endif  // JAX_CXL_NCCL_CUDA_STREAM_ORDER_H_

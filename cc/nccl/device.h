@@ -1,0 +1,50 @@
+#ifndef JAX_CXL_NCCL_DEVICE_H_
+#define JAX_CXL_NCCL_DEVICE_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/comm/call/call.h"
+#include "cc/nccl/operation.h"
+
+namespace jax_cxl::nccl {
+
+// What executes the calls of one rank of a communicator: a GPU, or in tests a
+// model.
+//
+// One thread at a time calls the functions that are not marked otherwise.
+class Device {
+ public:
+  // Waits for the calls that are enqueued, unless Abort came before.
+  virtual ~Device() = default;
+
+  // Opens the channel from `source` to `destination`, one of which is this
+  // rank, without waiting for the other one. Idempotent.
+  virtual Status OpenPair(int source, int destination) = 0;
+  // Returns true once the other rank has opened the channel too.
+  virtual Result<bool> TryConnectPair(int source, int destination) = 0;
+
+  // How many transfers the device executes side by side. All ranks have the
+  // same number.
+  virtual int most_transfers() const = 0;
+
+  // Enqueue work after the earlier work of their streams. Exchange executes the
+  // transfers side by side; their channels differ, and are connected.
+  virtual Status Enqueue(const Collective& collective, Stream stream) = 0;
+  virtual Status Exchange(std::span<const Transfer> transfers) = 0;
+  virtual Status Copy(const Transfer& transfer) = 0;
+
+  // Waits for the calls that are enqueued.
+  virtual Status Drain() = 0;
+
+  // Returns why a call cannot complete, or OK. Another thread calls this, and
+  // any thread calls Abort, which ends all calls.
+  virtual Status Check(comm::Clock::time_point now) = 0;
+  virtual void Abort() = 0;
+};
+
+}  // namespace jax_cxl::nccl
+
+#endif  // JAX_CXL_NCCL_DEVICE_H_

@@ -1,0 +1,208 @@
+#include "cc/nccl/group.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <tuple>
+#include <utility>
+
+#include "cc/nccl/batches.h"
+#include "cc/nccl/settings.h"
+
+namespace jax_cxl::nccl {
+namespace {
+
+constexpr auto kPollInterval = std::chrono::microseconds(50);
+
+// One communicator's part of a group that runs.
+struct Running {
+  Communicator* communicator;
+  std::vector<std::pair<Collective, Stream>> collectives;
+  Batches batches;
+  std::unique_lock<std::mutex> lock;
+};
+
+template <typename Visit>
+Status ForEachPair(const Running& running, const Visit& visit) {
+  for (const std::vector<Transfer>& batch : running.batches.batches)
+    for (const Transfer& transfer : batch)
+      CXL_RETURN_IF_ERROR(visit(transfer.source, transfer.destination));
+  return OkStatus();
+}
+
+Status OpenPairs(const Running& running) {
+  Device* device = running.communicator->device();
+  return ForEachPair(running, [&](int source, int destination) {
+    return device->OpenPair(source, destination);
+  });
+}
+
+Status ConnectPairs(const Running& running) {
+  Device* device = running.communicator->device();
+  const auto deadline =
+      comm::Clock::now() +
+      std::chrono::duration_cast<comm::Clock::duration>(
+          std::chrono::duration<double>(TheSettings().timeout_s));
+  return ForEachPair(running, [&](int source, int destination) -> Status {
+    for (;;) {
+      CXL_ASSIGN_OR_RETURN(const bool connected,
+                           device->TryConnectPair(source, destination));
+      if (connected) return OkStatus();
+      CXL_RETURN_IF_ERROR(running.communicator->status());
+      if (comm::Clock::now() > deadline)
+        return Error(Code::kDeadlineExceeded, "rank ", source,
+                     " sends to rank ", destination,
+                     ", but one of them has not made this call "
+                     "within ",
+                     TheSettings().timeout_s, " s (JAX_CXL_TIMEOUT)");
+      std::this_thread::sleep_for(kPollInterval);
+    }
+  });
+}
+
+Status Launch(const Running& running) {
+  Device* device = running.communicator->device();
+  for (const auto& [collective, stream] : running.collectives)
+    CXL_RETURN_IF_ERROR(device->Enqueue(collective, stream));
+  for (const Transfer& transfer : running.batches.local)
+    if (transfer.bytes > 0) CXL_RETURN_IF_ERROR(device->Copy(transfer));
+  for (const std::vector<Transfer>& batch : running.batches.batches)
+    CXL_RETURN_IF_ERROR(device->Exchange(batch));
+  return OkStatus();
+}
+
+// Runs a step of all parts. A part that fails ends its communicator, so that
+// the other ranks do not wait for it.
+Status ForAll(std::vector<Running>& parts,
+              const std::function<Status(const Running&)>& step) {
+  Status first;
+  for (Running& part : parts) {
+    Status status = part.communicator->status();
+    if (status.ok()) {
+      status = step(part);
+      if (!status.ok()) part.communicator->Fail(status);
+    }
+    if (first.ok()) first = status;
+  }
+  return first;
+}
+
+}  // namespace
+
+Group& Group::OfThisThread() {
+  thread_local Group group;
+  return group;
+}
+
+Group::Work& Group::WorkOf(Communicator* communicator) {
+  for (Work& work : work_)
+    if (work.communicator == communicator) return work;
+  work_.emplace_back().communicator = communicator;
+  return work_.back();
+}
+
+Status Group::Add(Communicator* communicator, const Operation& operation) {
+  const auto add = [&]() -> Status {
+    if (communicator->in_progress())
+      return Error(Code::kInvalidArgument,
+                   "the communicator is not ready yet: call "
+                   "ncclCommGetAsyncError until it no longer returns "
+                   "ncclInProgress");
+    CXL_RETURN_IF_ERROR(communicator->status());
+    const int rank = communicator->rank(), size = communicator->size();
+    if (operation.verb == Verb::kSend || operation.verb == Verb::kRecv) {
+      CXL_ASSIGN_OR_RETURN(const Transfer transfer,
+                           MakeTransfer(operation, rank, size));
+      WorkOf(communicator).transfers.push_back(transfer);
+      return OkStatus();
+    }
+    CXL_ASSIGN_OR_RETURN(Collective collective,
+                         MakeCollective(operation, rank, size));
+    if (operation.count == 0) return OkStatus();
+    WorkOf(communicator)
+        .collectives.emplace_back(std::move(collective), operation.stream);
+    return OkStatus();
+  };
+  const Status status = add();
+  if (!open()) {
+    if (!status.ok()) {
+      work_.clear();
+      return status;
+    }
+    return Run();
+  }
+  if (error_.ok()) error_ = status;
+  return status;
+}
+
+Status Group::AddOpening(std::function<Status()> open_one) {
+  if (!open()) return open_one();
+  openings_.push_back(std::move(open_one));
+  return OkStatus();
+}
+
+Status Group::End() {
+  if (!open())
+    return Error(Code::kFailedPrecondition,
+                 "ncclGroupEnd without ncclGroupStart");
+  if (--depth_ > 0) return OkStatus();
+  Status error = std::exchange(error_, OkStatus());
+  std::vector<Status> statuses(openings_.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < openings_.size(); ++i)
+    threads.emplace_back(
+        [this, i, &statuses] { statuses[i] = openings_[i](); });
+  for (std::thread& thread : threads) thread.join();
+  openings_.clear();
+  for (const Status& status : statuses)
+    if (error.ok()) error = status;
+  if (!error.ok()) {
+    work_.clear();
+    return error;
+  }
+  return Run();
+}
+
+bool Group::Discard() {
+  const bool empty = work_.empty() && openings_.empty();
+  if (depth_ > 0) --depth_;
+  work_.clear();
+  openings_.clear();
+  error_ = OkStatus();
+  return empty;
+}
+
+void Group::Forget(const Communicator* communicator) {
+  std::erase_if(work_, [&](const Work& work) {
+    return work.communicator == communicator;
+  });
+}
+
+Status Group::Run() {
+  std::vector<Work> work = std::exchange(work_, {});
+  // All ranks launch the calls of different communicators in the same order,
+  // and threads lock communicators in one order.
+  std::ranges::sort(work, std::less(), [](const Work& each) {
+    const PoolToken& token = each.communicator->token();
+    return std::tuple(token.high, token.low, each.communicator->rank());
+  });
+  std::vector<Running> parts;
+  for (Work& each : work) {
+    Communicator* communicator = each.communicator;
+    CXL_ASSIGN_OR_RETURN(
+        Batches batches,
+        MakeBatches(each.transfers, communicator->rank(), communicator->size(),
+                    communicator->device()->most_transfers()));
+    parts.push_back({communicator, std::move(each.collectives),
+                     std::move(batches),
+                     std::unique_lock(communicator->mutex())});
+  }
+  CXL_RETURN_IF_ERROR(ForAll(parts, OpenPairs));
+  CXL_RETURN_IF_ERROR(ForAll(parts, ConnectPairs));
+  return ForAll(parts, Launch);
+}
+
+}  // namespace jax_cxl::nccl

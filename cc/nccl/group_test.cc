@@ -1,0 +1,304 @@
+// Sanitizers: address
+
+// Communicators and groups, with a modelled device: the CPU engine executes the
+// calls of each rank, one after another, on host memory.
+
+#include "cc/nccl/group.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cc/nccl/abi.h"
+#include "cc/nccl/communicator.h"
+#include "cc/nccl/job.h"
+
+namespace jax_cxl::nccl {
+namespace {
+
+constexpr int kFloat32 = 7, kInt32 = 2;
+
+class ModelDevice : public Device {
+ public:
+  explicit ModelDevice(Job* job) : job_(job), worker_([this] { Work(); }) {}
+  ~ModelDevice() override {
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    worker_.join();
+  }
+
+  Status OpenPair(int, int) override { return OkStatus(); }
+  Result<bool> TryConnectPair(int, int) override { return true; }
+  int most_transfers() const override { return 2; }
+
+  Status Enqueue(const Collective& collective, Stream) override {
+    std::vector<int32_t> members(job_->size());
+    std::iota(members.begin(), members.end(), 0);
+    Push({{members, collective.call}});
+    return OkStatus();
+  }
+  Status Exchange(std::span<const Transfer> transfers) override {
+    Step step;
+    for (const Transfer& transfer : transfers) {
+      comm::Call call = CallOf(transfer, job_->rank());
+      if (call.output == nullptr) {
+        sent_.emplace_back(transfer.bytes);
+        call.output = sent_.back().data();
+      }
+      step.push_back({{transfer.source, transfer.destination}, call});
+    }
+    Push(std::move(step));
+    return OkStatus();
+  }
+  Status Copy(const Transfer& transfer) override {
+    std::memcpy(transfer.output, transfer.input, transfer.bytes);
+    return OkStatus();
+  }
+  Status Drain() override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return steps_.empty() && !working_; });
+    return status_;
+  }
+  Status Check(comm::Clock::time_point) override {
+    std::lock_guard lock(mutex_);
+    return status_;
+  }
+  void Abort() override {}
+
+ private:
+  // Calls that run side by side.
+  using Step = std::vector<std::pair<std::vector<int32_t>, comm::Call>>;
+
+  void Push(Step step) {
+    std::lock_guard lock(mutex_);
+    steps_.push_back(std::move(step));
+    changed_.notify_all();
+  }
+
+  void Work() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [&] { return stop_ || !steps_.empty(); });
+      if (steps_.empty()) return;
+      Step step = std::move(steps_.front());
+      steps_.pop_front();
+      working_ = true;
+      lock.unlock();
+      const Status status = Run(step);
+      lock.lock();
+      working_ = false;
+      if (status_.ok()) status_ = status;
+      changed_.notify_all();
+    }
+  }
+
+  Status Run(const Step& step) {
+    std::mutex mutex;
+    std::condition_variable done;
+    size_t left = step.size();
+    Status first;
+    const auto end = [&](const Status& status) {
+      std::lock_guard lock(mutex);
+      if (first.ok()) first = status;
+      if (--left == 0) done.notify_all();
+    };
+    for (const auto& [members, call] : step) {
+      auto copy = std::make_unique<comm::Call>(call);
+      copy->identity = (uint64_t{1} << 32) + ++calls_[members];
+      copy->done = end;
+      if (auto status = job_->endpoint()->StartCall(members, std::move(copy)))
+        end(*status);
+    }
+    std::unique_lock lock(mutex);
+    done.wait(lock, [&] { return left == 0; });
+    return first;
+  }
+
+  Job* job_;
+  std::map<std::vector<int32_t>, uint64_t> calls_;
+  std::deque<std::vector<std::byte>> sent_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Step> steps_;
+  bool working_ = false;
+  bool stop_ = false;
+  Status status_;
+  std::thread worker_;
+};
+
+Result<std::unique_ptr<Device>> MakeModel(Job* job, const std::atomic<bool>&) {
+  return std::unique_ptr<Device>(std::make_unique<ModelDevice>(job));
+}
+
+// Ranks of one communicator, all in this process.
+std::vector<std::unique_ptr<Communicator>> MakeRanks(int size) {
+  const PoolToken token = *RandomPoolToken();
+  std::vector<std::unique_ptr<Communicator>> ranks;
+  Group group;
+  group.Start();
+  for (int rank = 0; rank < size; ++rank) {
+    ranks.push_back(
+        std::make_unique<Communicator>(token, rank, size, 0, true, MakeModel));
+    EXPECT_TRUE(
+        group.AddOpening([raw = ranks.back().get()] { return raw->Open(); })
+            .ok());
+  }
+  const Status status = group.End();
+  EXPECT_TRUE(status.ok()) << status.message();
+  return ranks;
+}
+
+void ExpectOk(const Status& status) {
+  EXPECT_TRUE(status.ok()) << status.message();
+}
+
+TEST(GroupTest, CollectivesOfSeveralRanksOfOneThread) {
+  constexpr int kSize = 3;
+  auto ranks = MakeRanks(kSize);
+  std::vector<std::vector<float>> in(kSize), out(kSize), gathered(kSize);
+  Group group;
+  group.Start();
+  for (int rank = 0; rank < kSize; ++rank) {
+    in[rank] = {1.0f + rank, 10.0f * rank};
+    out[rank].resize(2);
+    gathered[rank].resize(2 * kSize);
+    ExpectOk(group.Add(ranks[rank].get(),
+                       {Verb::kAllReduce, in[rank].data(), out[rank].data(), 2,
+                        kFloat32, kSum, 0, nullptr}));
+    ExpectOk(group.Add(ranks[rank].get(),
+                       {Verb::kAllGather, in[rank].data(),
+                        gathered[rank].data(), 2, kFloat32, 0, 0, nullptr}));
+  }
+  ExpectOk(group.End());
+  for (auto& rank : ranks) ExpectOk(rank->Finalize());
+  for (int rank = 0; rank < kSize; ++rank) {
+    EXPECT_EQ(out[rank], (std::vector<float>{6, 30}));
+    EXPECT_EQ(gathered[rank], (std::vector<float>{1, 0, 2, 10, 3, 20}));
+  }
+}
+
+// Each rank sends to all ranks, itself too, as programs without all-to-all do.
+TEST(GroupTest, SendsAndReceivesInNestedGroups) {
+  constexpr int kSize = 3;
+  auto ranks = MakeRanks(kSize);
+  std::vector<std::vector<int>> in(kSize, std::vector<int>(kSize));
+  std::vector<std::vector<int>> out = in;
+  Group group;
+  group.Start();
+  for (int rank = 0; rank < kSize; ++rank) {
+    group.Start();
+    for (int peer = 0; peer < kSize; ++peer) {
+      in[rank][peer] = 10 * rank + peer;
+      ExpectOk(
+          group.Add(ranks[rank].get(), {Verb::kRecv, nullptr, &out[rank][peer],
+                                        1, kInt32, 0, peer, nullptr}));
+      ExpectOk(
+          group.Add(ranks[rank].get(), {Verb::kSend, &in[rank][peer], nullptr,
+                                        1, kInt32, 0, peer, nullptr}));
+    }
+    ExpectOk(group.End());
+    EXPECT_TRUE(group.open());
+  }
+  ExpectOk(group.End());
+  for (auto& rank : ranks) ExpectOk(rank->Finalize());
+  for (int rank = 0; rank < kSize; ++rank)
+    EXPECT_EQ(out[rank], (std::vector<int>{rank, 10 + rank, 20 + rank}));
+}
+
+TEST(GroupTest, AnErrorStopsTheGroup) {
+  auto ranks = MakeRanks(1);
+  float in = 1, out = 0;
+  const Operation good = {Verb::kAllReduce, &in,  &out, 1,
+                          kFloat32,         kSum, 0,    nullptr};
+  Operation bad = good;
+  bad.type = 99;
+  Group group;
+  group.Start();
+  ExpectOk(group.Add(ranks[0].get(), good));
+  EXPECT_EQ(group.Add(ranks[0].get(), bad).code(), Code::kInvalidArgument);
+  EXPECT_EQ(group.End().code(), Code::kInvalidArgument);
+  ExpectOk(ranks[0]->Finalize());
+  EXPECT_EQ(out, 0);
+  EXPECT_EQ(group.End().code(), Code::kFailedPrecondition);
+  ExpectOk(group.Add(ranks[0].get(), good));  // the group is as new
+  ExpectOk(ranks[0]->Finalize());
+  EXPECT_EQ(out, 1);
+}
+
+TEST(CommunicatorTest, AMismatchEndsBothRanksWithBothCalls) {
+  auto ranks = MakeRanks(2);
+  std::vector<float> in(4), out(4);
+  Group group;
+  for (size_t count : {2, 3}) {
+    auto& rank = ranks[count - 2];
+    ExpectOk(group.Add(rank.get(), {Verb::kAllReduce, in.data(), out.data(),
+                                    count, kFloat32, kSum, 0, nullptr}));
+  }
+  for (auto& rank : ranks) {
+    for (int i = 0; i < 500 && rank->status().ok(); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    const std::string message = rank->status().message();
+    EXPECT_NE(message.find("of 2 float32"), std::string::npos) << message;
+    EXPECT_NE(message.find("of 3 float32"), std::string::npos) << message;
+  }
+}
+
+TEST(CommunicatorTest, WithoutBlocking) {
+  const PoolToken token = *RandomPoolToken();
+  Communicator zero(token, 0, 2, 0, false, MakeModel);
+  Communicator one(token, 1, 2, 0, false, MakeModel);
+  Group group;
+  zero.OpenLater([&] { return zero.Open(); });
+  EXPECT_TRUE(zero.in_progress());
+  float value = 1;
+  EXPECT_EQ(group
+                .Add(&zero, {Verb::kAllReduce, &value, &value, 1, kFloat32,
+                             kSum, 0, nullptr})
+                .code(),
+            Code::kInvalidArgument);
+  one.OpenLater([&] { return one.Open(); });
+  for (Communicator* rank : {&zero, &one}) {
+    while (rank->in_progress())
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ExpectOk(rank->status());
+  }
+  EXPECT_TRUE(zero.job()->in_one_process());
+}
+
+TEST(CommunicatorTest, AbortWhileTheRanksMeet) {
+  Communicator zero(*RandomPoolToken(), 0, 2, 0, false, MakeModel);
+  zero.OpenLater([&] { return zero.Open(); });
+  zero.Abort();
+  EXPECT_EQ(zero.status().code(), Code::kFailedPrecondition);
+}
+
+TEST(CommunicatorTest, AbortIsAnErrorOfTheOtherRanks) {
+  auto ranks = MakeRanks(2);
+  float value = 1;
+  Group group;
+  ExpectOk(group.Add(ranks[1].get(), {Verb::kAllReduce, &value, &value, 1,
+                                      kFloat32, kSum, 0, nullptr}));
+  ranks[0]->Abort();
+  for (int i = 0; i < 500 && ranks[1]->status().ok(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  const std::string message = ranks[1]->status().message();
+  EXPECT_NE(message.find("aborted"), std::string::npos) << message;
+}
+
+}  // namespace
+}  // namespace jax_cxl::nccl

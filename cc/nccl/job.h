@@ -1,0 +1,66 @@
+#ifndef JAX_CXL_NCCL_JOB_H_
+#define JAX_CXL_NCCL_JOB_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/comm/completions.h"
+#include "cc/comm/endpoint.h"
+#include "cc/comm/health/peers.h"
+#include "cc/nccl/settings.h"
+#include "cc/nccl/unique_id.h"
+#include "cc/pool/pool.h"
+
+namespace jax_cxl::nccl {
+
+// One rank of a communicator in its pool: the mapping, the peers, and an
+// endpoint through which the hosts of the ranks exchange messages.
+class Job {
+ public:
+  // Meets the other ranks in the pool of the token, which rank 0 creates.
+  // `device` is for messages. Fails once `cancel` is true, or if a rank has not
+  // come within the timeout.
+  static Result<std::unique_ptr<Job>> Meet(const PoolToken& token, int rank,
+                                           int size, int device,
+                                           const Settings& settings,
+                                           const std::atomic<bool>& cancel);
+  ~Job();
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  pool::Pool* pool() { return pool_.get(); }
+  comm::Peers* peers() { return peers_.get(); }
+  comm::Endpoint* endpoint() { return endpoint_.get(); }
+
+  // Returns true if all ranks are in this process.
+  bool in_one_process() const { return in_one_process_; }
+
+  // Returns the blocks of all ranks, in their order. Every rank gives a block
+  // of the same size. Blocks until all ranks have come.
+  Result<std::vector<std::byte>> AllGather(std::span<const std::byte> block);
+
+ private:
+  Job() = default;
+  Status AwaitRanks(const Settings& settings, const std::atomic<bool>& cancel);
+
+  int rank_ = 0;
+  int size_ = 0;
+  bool in_one_process_ = false;
+  uint64_t gathers_ = 0;
+  std::unique_ptr<pool::Pool> pool_;
+  std::unique_ptr<comm::Peers> peers_;
+  comm::Completions completions_;
+  std::unique_ptr<comm::Endpoint> endpoint_;
+};
+
+}  // namespace jax_cxl::nccl
+
+#endif  // JAX_CXL_NCCL_JOB_H_

@@ -1,0 +1,157 @@
+#include "cc/nccl/operation.h"
+
+#include <array>
+#include <limits>
+#include <string_view>
+
+#include "cc/base/dtype.h"
+#include "cc/nccl/abi.h"
+
+namespace jax_cxl::nccl {
+namespace {
+
+constexpr std::array<DType, kNumNcclTypes> kTypes = {
+    DType::kInt8,     DType::kUint8,        DType::kInt32,
+    DType::kUint32,   DType::kInt64,        DType::kUint64,
+    DType::kFloat16,  DType::kFloat32,      DType::kFloat64,
+    DType::kBfloat16, DType::kFloat8E4M3Fn, DType::kFloat8E5M2};
+
+struct VerbTraits {
+  std::string_view name;
+  plan::Op op;
+};
+
+constexpr std::array<VerbTraits, 10> kVerbs = {{
+    {"ncclAllReduce", plan::Op::kAllReduce},
+    {"ncclBroadcast", plan::Op::kBroadcast},
+    {"ncclReduce", plan::Op::kReduce},
+    {"ncclAllGather", plan::Op::kAllGather},
+    {"ncclReduceScatter", plan::Op::kReduceScatter},
+    {"ncclAlltoAll", plan::Op::kAllToAll},
+    {"ncclGather", plan::Op::kGather},
+    {"ncclScatter", plan::Op::kScatter},
+    {"ncclSend", plan::Op::kBroadcast},
+    {"ncclRecv", plan::Op::kBroadcast},
+}};
+
+const VerbTraits& TraitsOf(Verb verb) {
+  return kVerbs[static_cast<size_t>(verb)];
+}
+
+Status CheckArguments(const Operation& operation, int size) {
+  const std::string_view name = TraitsOf(operation.verb).name;
+  if (operation.type < 0 || operation.type >= kNumNcclTypes)
+    return Error(Code::kInvalidArgument, name, ": there is no data type ",
+                 operation.type, "; ncclDataType_t has 0 to ",
+                 kNumNcclTypes - 1);
+  if (operation.root < 0 || operation.root >= size)
+    return Error(Code::kInvalidArgument, name, ": there is no rank ",
+                 operation.root, " in a communicator of ", size, " ranks");
+  const uint64_t element = DTypeBytes(kTypes[operation.type]);
+  constexpr uint64_t kMostBytes = std::numeric_limits<int64_t>::max();
+  if (operation.count > kMostBytes / element / size)
+    return Error(Code::kInvalidArgument, name, ": ", operation.count,
+                 " elements are more than any memory holds");
+  return OkStatus();
+}
+
+Status CheckBuffers(const Operation& operation, bool reads, bool writes) {
+  if (operation.count == 0) return OkStatus();
+  const char* missing = reads && operation.input == nullptr     ? "send"
+                        : writes && operation.output == nullptr ? "receive"
+                                                                : nullptr;
+  if (missing == nullptr) return OkStatus();
+  return Error(Code::kInvalidArgument, TraitsOf(operation.verb).name, ": the ",
+               missing, " buffer is null");
+}
+
+Status SetReduction(const Operation& operation, int size,
+                    Collective* collective) {
+  switch (operation.reduction) {
+    case kAvg:
+      collective->divisor = static_cast<uint32_t>(size);
+      [[fallthrough]];
+    case kSum:
+      collective->call.reduce_op = ReduceOp::kSum;
+      return OkStatus();
+    case kProd:
+      collective->call.reduce_op = ReduceOp::kProd;
+      return OkStatus();
+    case kMax:
+      collective->call.reduce_op = ReduceOp::kMax;
+      return OkStatus();
+    case kMin:
+      collective->call.reduce_op = ReduceOp::kMin;
+      return OkStatus();
+    default:
+      return Error(Code::kUnimplemented, TraitsOf(operation.verb).name,
+                   ": this communicator goes through the pool, which has sum, "
+                   "prod, max, min and avg, but no reduction ",
+                   operation.reduction,
+                   ". Scale the data before the call, or set "
+                   "JAX_CXL_NCCL_HOSTS=machines to use NCCL itself");
+  }
+}
+
+}  // namespace
+
+Result<Collective> MakeCollective(const Operation& operation, int rank,
+                                  int size) {
+  CXL_RETURN_IF_ERROR(CheckArguments(operation, size));
+  const VerbTraits& traits = TraitsOf(operation.verb);
+  const bool root = operation.root == rank;
+  const bool from_root =
+      operation.verb == Verb::kBroadcast || operation.verb == Verb::kScatter;
+  const bool to_root =
+      operation.verb == Verb::kReduce || operation.verb == Verb::kGather;
+  CXL_RETURN_IF_ERROR(
+      CheckBuffers(operation, !from_root || root, !to_root || root));
+  Collective collective;
+  comm::Call& call = collective.call;
+  call.name = traits.name;
+  call.dtype = kTypes[operation.type];
+  call.request.op = traits.op;
+  call.request.num_ranks = size;
+  call.request.rank = rank;
+  call.request.count = operation.count;
+  call.request.element_bytes = static_cast<uint32_t>(DTypeBytes(call.dtype));
+  if (from_root || to_root) call.request.root = operation.root;
+  call.input = static_cast<const std::byte*>(operation.input);
+  call.output = static_cast<std::byte*>(operation.output);
+  if (plan::Reduces(traits.op)) {
+    CXL_RETURN_IF_ERROR(SetReduction(operation, size, &collective));
+    if (collective.divisor > 0) call.name += " (avg)";
+  }
+  return collective;
+}
+
+Result<Transfer> MakeTransfer(const Operation& operation, int rank, int size) {
+  CXL_RETURN_IF_ERROR(CheckArguments(operation, size));
+  const bool sends = operation.verb == Verb::kSend;
+  CXL_RETURN_IF_ERROR(CheckBuffers(operation, sends, !sends));
+  Transfer transfer;
+  transfer.source = sends ? rank : operation.root;
+  transfer.destination = sends ? operation.root : rank;
+  transfer.input = operation.input;
+  transfer.output = operation.output;
+  transfer.bytes = operation.count * DTypeBytes(kTypes[operation.type]);
+  transfer.stream = operation.stream;
+  return transfer;
+}
+
+comm::Call CallOf(const Transfer& transfer, int rank) {
+  comm::Call call;
+  call.name = "ncclSend";  // the same on both sides
+  call.dtype = DType::kUint8;
+  call.request.op = plan::Op::kBroadcast;
+  call.request.num_ranks = 2;
+  call.request.rank = rank == transfer.source ? 0 : 1;
+  call.request.root = 0;
+  call.request.count = transfer.bytes;
+  call.request.element_bytes = 1;
+  call.input = static_cast<const std::byte*>(transfer.input);
+  call.output = static_cast<std::byte*>(transfer.output);
+  return call;
+}
+
+}  // namespace jax_cxl::nccl

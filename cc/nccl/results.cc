@@ -1,0 +1,71 @@
+#include "cc/nccl/results.h"
+
+#include <cstdio>
+#include <string>
+
+#include "cc/nccl/settings.h"
+
+namespace jax_cxl::nccl {
+namespace {
+
+std::string& LastText() {
+  thread_local std::string text;
+  return text;
+}
+
+}  // namespace
+
+NcclResult ResultOf(const Status& status) {
+  switch (status.code()) {
+    case Code::kOk:
+      return kSuccess;
+    case Code::kInvalidArgument:
+      return kInvalidArgument;
+    case Code::kMismatch:
+    case Code::kUnimplemented:
+    case Code::kFailedPrecondition:
+      return kInvalidUsage;
+    case Code::kPeerLost:
+    case Code::kDeadlineExceeded:
+      return kRemoteError;
+    case Code::kInternal:
+      return kInternalError;
+    default:
+      return kSystemError;
+  }
+}
+
+const char* ErrorString(int result) {
+  switch (result) {
+    case kSuccess:
+      return "no error";
+    case kUnhandledCudaError:
+      return "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
+    case kSystemError:
+      return "unhandled system error (run with NCCL_DEBUG=INFO for details)";
+    case kInternalError:
+      return "internal error - please report this issue to the NCCL developers";
+    case kInvalidArgument:
+      return "invalid argument (run with NCCL_DEBUG=WARN for details)";
+    case kInvalidUsage:
+      return "invalid usage (run with NCCL_DEBUG=WARN for details)";
+    case kRemoteError:
+      return "remote process exited or there was a network error";
+    case kInProgress:
+      return "NCCL operation in progress";
+    default:
+      return "unknown result code";
+  }
+}
+
+NcclResult Report(const Status& status) {
+  if (status.ok()) return kSuccess;
+  LastText() = status.message();
+  if (TheSettings().warns)
+    std::fprintf(stderr, "jax_cxl nccl: %s\n", status.message().c_str());
+  return ResultOf(status);
+}
+
+const char* LastError() { return LastText().c_str(); }
+
+}  // namespace jax_cxl::nccl

@@ -1,0 +1,78 @@
+#include "cc/nccl/settings.h"
+
+#include <cstdlib>
+
+namespace jax_cxl::nccl {
+namespace {
+
+Status ReadHosts(const std::string& text, Hosts* hosts) {
+  if (text.empty() || text == "machines")
+    *hosts = Hosts::kMachines;
+  else if (text == "processes")
+    *hosts = Hosts::kProcesses;
+  else if (text == "all")
+    *hosts = Hosts::kAll;
+  else
+    return Error(Code::kInvalidArgument, "JAX_CXL_NCCL_HOSTS is '", text,
+                 "'; write machines, processes or all");
+  return OkStatus();
+}
+
+Status ReadNumber(const char* name, const std::string& text, double least,
+                  double most, double* number) {
+  if (text.empty()) return OkStatus();
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  if (*end != '\0' || !(value >= least && value <= most))
+    return Error(Code::kInvalidArgument, name, " is '", text,
+                 "'; write a number from ", least, " to ", most);
+  *number = value;
+  return OkStatus();
+}
+
+// Pools of files and devices hold one job at a time, and each communicator of
+// this library is a job.
+Status CheckPool(const std::string& uri, Hosts hosts) {
+  if (hosts == Hosts::kMachines || uri.empty() || uri == "shm:")
+    return OkStatus();
+  return Error(Code::kUnimplemented, "JAX_CXL_POOL is '", uri,
+               "'; collectives of NCCL use pools of their own in /dev/shm: "
+               "leave JAX_CXL_POOL out, and set JAX_CXL_NCCL_RANK_BYTES for "
+               "another size");
+}
+
+}  // namespace
+
+Settings ReadSettings(const std::function<std::string(const char*)>& variable) {
+  constexpr double kLeastRankBytes = 24 << 20, kMostRankBytes = 16e9;
+  Settings settings;
+  const std::string debug = variable("NCCL_DEBUG");
+  settings.informs = debug == "INFO" || debug == "TRACE";
+  settings.warns = settings.informs || debug == "WARN";
+  settings.library = variable("JAX_CXL_NCCL_LIBRARY");
+  double rank_bytes = static_cast<double>(settings.rank_bytes);
+  settings.status = ReadHosts(variable("JAX_CXL_NCCL_HOSTS"), &settings.hosts);
+  const auto read = [&](const char* name, double least, double most,
+                        double* number) {
+    const Status status = ReadNumber(name, variable(name), least, most, number);
+    if (settings.status.ok()) settings.status = status;
+  };
+  read("JAX_CXL_NCCL_RANK_BYTES", kLeastRankBytes, kMostRankBytes, &rank_bytes);
+  read("JAX_CXL_TIMEOUT", 0.001, 1e9, &settings.timeout_s);
+  read("JAX_CXL_WARN_AFTER", 0.001, 1e9, &settings.warn_after_s);
+  settings.rank_bytes = static_cast<uint64_t>(rank_bytes);
+  if (settings.status.ok())
+    settings.status = CheckPool(variable("JAX_CXL_POOL"), settings.hosts);
+  return settings;
+}
+
+const Settings& TheSettings() {
+  static const Settings& settings =
+      *new Settings(ReadSettings([](const char* name) -> std::string {
+        const char* value = std::getenv(name);
+        return value == nullptr ? "" : value;
+      }));
+  return settings;
+}
+
+}  // namespace jax_cxl::nccl

@@ -1,0 +1,44 @@
+#ifndef JAX_CXL_NCCL_SETTINGS_H_
+#define JAX_CXL_NCCL_SETTINGS_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "cc/base/status.h"
+
+namespace jax_cxl::nccl {
+
+// What counts as a host. A communicator whose ranks lie in several hosts goes
+// through the pool, any other goes to the real NCCL.
+enum class Hosts {
+  kMachines,
+  kProcesses,
+  kAll,  // each GPU: every communicator goes through the pool
+};
+
+// The settings of this library. The environment gives them, because a program
+// that calls NCCL knows nothing of them.
+struct Settings {
+  Hosts hosts = Hosts::kMachines;  // JAX_CXL_NCCL_HOSTS
+  std::string library;             // JAX_CXL_NCCL_LIBRARY: the real NCCL
+  uint64_t rank_bytes = uint64_t{64} << 20;  // JAX_CXL_NCCL_RANK_BYTES
+  // JAX_CXL_TIMEOUT. Longer than jax_cxl's, because programs let ranks wait for
+  // a checkpoint, and watch NCCL themselves.
+  double timeout_s = 1800;
+  double warn_after_s = 10;  // JAX_CXL_WARN_AFTER
+  // NCCL_DEBUG is WARN, or INFO or TRACE.
+  bool warns = false;
+  bool informs = false;
+  Status status;  // why the environment makes no sense, or OK
+};
+
+// `variable` returns a variable of the environment, or an empty text.
+Settings ReadSettings(const std::function<std::string(const char*)>& variable);
+
+// The settings of this process, read once.
+const Settings& TheSettings();
+
+}  // namespace jax_cxl::nccl
+
+#endif  // JAX_CXL_NCCL_SETTINGS_H_

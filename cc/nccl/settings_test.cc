@@ -1,0 +1,100 @@
+// Sanitizers: address
+
+#include "cc/nccl/settings.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+#include "cc/nccl/real_library.h"
+#include "cc/nccl/split.h"
+#include "cc/nccl/unique_id.h"
+
+namespace jax_cxl::nccl {
+namespace {
+
+Settings Read(const std::map<std::string, std::string>& environment) {
+  return ReadSettings([&](const char* name) {
+    const auto found = environment.find(name);
+    return found == environment.end() ? "" : found->second;
+  });
+}
+
+TEST(SettingsTest, Defaults) {
+  const Settings settings = Read({{"JAX_CXL_POOL", "dax:/dev/dax0.0"}});
+  EXPECT_TRUE(settings.status.ok()) << settings.status.message();
+  EXPECT_EQ(settings.hosts, Hosts::kMachines);
+  EXPECT_FALSE(settings.warns);
+}
+
+TEST(SettingsTest, Reads) {
+  const Settings settings = Read({{"JAX_CXL_NCCL_HOSTS", "processes"},
+                                  {"JAX_CXL_TIMEOUT", "2.5"},
+                                  {"JAX_CXL_NCCL_RANK_BYTES", "33554432"},
+                                  {"NCCL_DEBUG", "INFO"}});
+  EXPECT_TRUE(settings.status.ok()) << settings.status.message();
+  EXPECT_EQ(settings.hosts, Hosts::kProcesses);
+  EXPECT_EQ(settings.timeout_s, 2.5);
+  EXPECT_EQ(settings.rank_bytes, 32 << 20);
+  EXPECT_TRUE(settings.warns && settings.informs);
+}
+
+TEST(SettingsTest, Refuses) {
+  EXPECT_FALSE(Read({{"JAX_CXL_NCCL_HOSTS", "host"}}).status.ok());
+  for (const char* wrong : {"0", "-1", "5s", "nan", "inf"})
+    EXPECT_FALSE(Read({{"JAX_CXL_TIMEOUT", wrong}}).status.ok()) << wrong;
+  EXPECT_FALSE(Read({{"JAX_CXL_NCCL_RANK_BYTES", "1"}}).status.ok());
+  EXPECT_FALSE(
+      Read({{"JAX_CXL_NCCL_HOSTS", "all"}, {"JAX_CXL_POOL", "dax:/dev/dax0.0"}})
+          .status.ok());
+}
+
+TEST(UniqueIdTest, CarriesItsToken) {
+  const auto token = RandomPoolToken();
+  ASSERT_TRUE(token.ok());
+  NcclUniqueId id = {};
+  EXPECT_FALSE(TokenOf(id).has_value());
+  PutToken(*token, &id);
+  EXPECT_EQ(TokenOf(id), *token);
+  EXPECT_NE(*RandomPoolToken(), *token);
+}
+
+TEST(UniqueIdTest, DerivedTokensDiffer) {
+  const PoolToken parent = {3, 5};
+  const std::vector<int> some = {0, 2}, others = {0, 1};
+  const PoolToken derived = DeriveToken(parent, some, 0);
+  EXPECT_EQ(derived, DeriveToken(parent, some, 0));
+  EXPECT_NE(derived, DeriveToken(parent, others, 0));
+  EXPECT_NE(derived, DeriveToken(parent, some, 1));
+  EXPECT_NE(derived, DeriveToken({3, 7}, some, 0));
+}
+
+TEST(SplitTest, OrdersByKeyAndRank) {
+  const std::vector<SplitChoice> choices = {
+      {7, 2, {0, 1}}, {8, 0, {0, 2}}, {7, 1, {0, 3}},
+      {7, 1, {0, 4}}, {-1, 0, {}},
+  };
+  const auto expect = [&](int rank, int new_rank, int size, uint64_t token) {
+    const SplitPart part = PartOf(choices, rank);
+    EXPECT_EQ(part.rank, new_rank);
+    EXPECT_EQ(part.size, size);
+    EXPECT_EQ(part.token.low, token);
+  };
+  expect(0, 2, 3, 3);
+  expect(2, 0, 3, 3);
+  expect(3, 1, 3, 3);
+  expect(1, 0, 1, 2);
+}
+
+TEST(RealLibraryTest, SearchFolders) {
+  using Folders = std::vector<std::string>;
+  EXPECT_EQ(SearchFolders("$ORIGIN/../nvidia/nccl/lib:/opt/x:${ORIGIN}",
+                          "/site/torch/lib/libtorch.so"),
+            (Folders{"/site/torch/lib/../nvidia/nccl/lib", "/opt/x",
+                     "/site/torch/lib"}));
+  EXPECT_EQ(SearchFolders("", "a"), Folders());
+}
+
+}  // namespace
+}  // namespace jax_cxl::nccl

@@ -1,0 +1,31 @@
+#ifndef JAX_CXL_NCCL_SPLIT_H_
+#define JAX_CXL_NCCL_SPLIT_H_
+
+#include <vector>
+
+#include "cc/nccl/unique_id.h"
+
+namespace jax_cxl::nccl {
+
+// What a rank asks for when a communicator is split. `token` serves if this
+// rank becomes the first one of its part.
+struct SplitChoice {
+  int color = 0;
+  int key = 0;
+  PoolToken token;
+};
+
+// The part of a rank.
+struct SplitPart {
+  PoolToken token;
+  int rank = 0;
+  int size = 0;
+};
+
+// Returns the part of `rank`: the ranks of its color, in the order of their
+// keys, and of their ranks where keys are equal.
+SplitPart PartOf(const std::vector<SplitChoice>& choices, int rank);
+
+}  // namespace jax_cxl::nccl
+
+#endif  // JAX_CXL_NCCL_SPLIT_H_

@@ -1,0 +1,69 @@
+#include "cc/nccl/unique_id.h"
+
+#include <sys/random.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <system_error>
+
+namespace jax_cxl::nccl {
+namespace {
+
+struct Tail {
+  uint64_t magic;
+  PoolToken token;
+};
+constexpr uint64_t kTailMagic = 0x6469756c78635f78;
+constexpr size_t kTailAt = kUniqueIdBytes - sizeof(Tail);
+
+uint64_t Mix(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0x9e3779b97f4a7c15;
+  return hash ^ hash >> 29;
+}
+
+}  // namespace
+
+Result<PoolToken> RandomPoolToken() {
+  PoolToken token;
+  while (token.low == 0) {
+    const ssize_t got = getrandom(&token, sizeof(token), 0);
+    if (got == sizeof(token) || (got < 0 && errno == EINTR)) continue;
+    return Error(Code::kInternal,
+                 "getrandom failed: ", std::generic_category().message(errno));
+  }
+  return token;
+}
+
+PoolToken DeriveToken(const PoolToken& parent, std::span<const int> survivors,
+                      uint64_t count) {
+  PoolToken token = {Mix(parent.high, count + 1), Mix(parent.low, ~count)};
+  for (int rank : survivors) {
+    token.high = Mix(token.high, static_cast<uint64_t>(rank) + 1);
+    token.low = Mix(token.low, static_cast<uint64_t>(rank) + 1);
+  }
+  token.low |= 1;
+  return token;
+}
+
+std::string PoolName(const PoolToken& token) {
+  char name[48];
+  std::snprintf(name, sizeof(name), "nccl.%016llx%016llx",
+                static_cast<unsigned long long>(token.high),
+                static_cast<unsigned long long>(token.low));
+  return name;
+}
+
+void PutToken(const PoolToken& token, NcclUniqueId* id) {
+  const Tail tail = {kTailMagic, token};
+  std::memcpy(id->internal + kTailAt, &tail, sizeof(tail));
+}
+
+std::optional<PoolToken> TokenOf(const NcclUniqueId& id) {
+  Tail tail;
+  std::memcpy(&tail, id.internal + kTailAt, sizeof(tail));
+  if (tail.magic != kTailMagic || tail.token.low == 0) return std::nullopt;
+  return tail.token;
+}
+
+}  // namespace jax_cxl::nccl

@@ -1,0 +1,40 @@
+#ifndef JAX_CXL_NCCL_UNIQUE_ID_H_
+#define JAX_CXL_NCCL_UNIQUE_ID_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "cc/base/status.h"
+#include "cc/nccl/abi.h"
+
+namespace jax_cxl::nccl {
+
+// The name by which ranks meet in a pool: a random number. It lies at the end
+// of an NCCL unique id, where NCCL itself stores nothing, so that an id serves
+// both.
+struct PoolToken {
+  uint64_t high = 0;
+  uint64_t low = 0;  // not 0
+
+  bool operator==(const PoolToken&) const = default;
+};
+
+Result<PoolToken> RandomPoolToken();
+
+// Returns the token of the communicator that `survivors` make of the one with
+// `parent`. All of them compute the same token, without communication. `count`
+// says how many communicators a rank has made of this one before.
+PoolToken DeriveToken(const PoolToken& parent, std::span<const int> survivors,
+                      uint64_t count);
+
+std::string PoolName(const PoolToken& token);
+
+void PutToken(const PoolToken& token, NcclUniqueId* id);
+// Returns nothing if another library has made the id.
+std::optional<PoolToken> TokenOf(const NcclUniqueId& id);
+
+}  // namespace jax_cxl::nccl
+
+#endif  // JAX_CXL_NCCL_UNIQUE_ID_H_

@@ -1,0 +1,177 @@
+// The functions of NCCL that communicate, and groups of them.
+
+#include <cstddef>
+
+#include "cc/nccl/abi.h"
+#include "cc/nccl/group.h"
+#include "cc/nccl/operation.h"
+#include "cc/nccl/results.h"
+#include "cc/nccl_library/exported.h"
+
+namespace jax_cxl::nccl {
+namespace {
+
+// Whether this thread has a group of the real library open.
+thread_local bool real_group = false;
+
+NcclResult Add(Communicator* communicator, const Operation& operation) {
+  return Report(Group::OfThisThread().Add(communicator, operation));
+}
+
+}  // namespace
+
+void JoinRealGroup() {
+  if (real_group || !Group::OfThisThread().open()) return;
+  real_group = true;  // first, because the next line comes here again
+  JAX_CXL_NCCL_FORWARD("ncclGroupStart");
+}
+
+JAX_CXL_NCCL_API int ncclGroupStart() {
+  Group::OfThisThread().Start();
+  // A function of the real library may come by a way that does not join.
+  if (RealLibrary::is_loaded()) JoinRealGroup();
+  return kSuccess;
+}
+
+JAX_CXL_NCCL_API int ncclGroupEnd() {
+  const NcclResult result = Report(Group::OfThisThread().End());
+  if (!real_group || Group::OfThisThread().open()) return result;
+  const NcclResult forwarded = JAX_CXL_NCCL_FORWARD("ncclGroupEnd");
+  real_group = false;
+  return result == kSuccess ? forwarded : result;
+}
+
+JAX_CXL_NCCL_API int ncclGroupSimulateEnd(void* info) {
+  Group& group = Group::OfThisThread();
+  const bool empty = group.Discard();
+  if (!empty)
+    return Report(Error(Code::kUnimplemented,
+                        "ncclGroupSimulateEnd knows no times of communicators "
+                        "that go through the pool"));
+  const NcclResult result = JAX_CXL_NCCL_FORWARD("ncclGroupSimulateEnd", info);
+  if (!group.open()) real_group = false;
+  return result;
+}
+
+JAX_CXL_NCCL_API int ncclAllReduce(const void* input, void* output,
+                                   size_t count, int type, int reduction,
+                                   void* communicator, void* stream) {
+  if (Communicator* ours = Ours(communicator))
+    return Add(ours, {Verb::kAllReduce, input, output, count, type, reduction,
+                      0, stream});
+  return JAX_CXL_NCCL_FORWARD("ncclAllReduce", input, output, count, type,
+                              reduction, communicator, stream);
+}
+
+JAX_CXL_NCCL_API int ncclBroadcast(const void* input, void* output,
+                                   size_t count, int type, int root,
+                                   void* communicator, void* stream) {
+  if (Communicator* ours = Ours(communicator))
+    return Add(ours,
+               {Verb::kBroadcast, input, output, count, type, 0, root, stream});
+  return JAX_CXL_NCCL_FORWARD("ncclBroadcast", input, output, count, type, root,
+                              communicator, stream);
+}
+
+JAX_CXL_NCCL_API int ncclBcast(void* buffer, size_t count, int type, int root,
+                               void* communicator, void* stream) {
+  if (Communicator* ours = Ours(communicator))
+    return Add(
+        ours, {Verb::kBroadcast, buffer, buffer, count, type, 0, root, stream});
+  return JAX_CXL_NCCL_FORWARD("ncclBcast", buffer, count, type, root,
+                              communicator, stream);
+}
+
+JAX_CXL_NCCL_API int ncclReduce(const void* input, void* output, size_t count,
+                                int type, int reduction, int root,
+                                void* communicator, void* stream) {
+  if (Communicator* ours = Ours(communicator))
+    return Add(ours, {Verb::kReduce, input, output, count, type, reduction,
+                      root, stream});
+  return JAX_CXL_NCCL_FORWARD("ncclReduce", input, output, count, type,
+                              reduction, root, communicator, stream);
+}
+
+JAX_CXL_NCCL_API int ncclAllGather(const void* input, void* output,
+                                   size_t count, int type, void* communicator,
+                                   void* stream) {
+  if (Communicator* ours = Ours(communicator))
+    return Add(ours,
+               {Verb::kAllGather, input, output, count, type, 0, 0, stream});
+  return JAX_CXL_NCCL_FORWARD("ncclAllGather", input, output, count, type,
+                              communicator, stream);
+}
+
+JAX_CXL_NCCL_API int ncclReduceScatter(const void* input, void* output,
+                                       size_t count, int type, int reduction,
+                                       void* communicator, void* stream) {
+  if (Communicator* ours = Ours(communicator))
+    return Add(ours, {Verb::kReduceScatter, input, output, count, type,
+                      reduction, 0, stream});
+  return JAX_CXL_NCCL_FORWARD("ncclReduceScatter", input, output, count, type,
+                              reduction, communicator, stream);
+}
+
+JAX_CXL_NCCL_API int ncclAlltoAll(const void* input, void* output, size_t count,
+                                  int type, void* communicator, void* stream) {
+  if (Communicator* ours = Ours(communicator))
+    return Add(ours,
+               {Verb::kAllToAll, input, output, count, type, 0, 0, stream});
+  return JAX_CXL_NCCL_FORWARD("ncclAlltoAll", input, output, count, type,
+                              communicator, stream);
+}
+
+JAX_CXL_NCCL_API int ncclGather(const void* input, void* output, size_t count,
+                                int type, int root, void* communicator,
+                                void* stream) {
+  if (Communicator* ours = Ours(communicator))
+    return Add(ours,
+               {Verb::kGather, input, output, count, type, 0, root, stream});
+  return JAX_CXL_NCCL_FORWARD("ncclGather", input, output, count, type, root,
+                              communicator, stream);
+}
+
+JAX_CXL_NCCL_API int ncclScatter(const void* input, void* output, size_t count,
+                                 int type, int root, void* communicator,
+                                 void* stream) {
+  if (Communicator* ours = Ours(communicator))
+    return Add(ours,
+               {Verb::kScatter, input, output, count, type, 0, root, stream});
+  return JAX_CXL_NCCL_FORWARD("ncclScatter", input, output, count, type, root,
+                              communicator, stream);
+}
+
+JAX_CXL_NCCL_API int ncclSend(const void* input, size_t count, int type,
+                              int peer, void* communicator, void* stream) {
+  if (Communicator* ours = Ours(communicator))
+    return Add(ours,
+               {Verb::kSend, input, nullptr, count, type, 0, peer, stream});
+  return JAX_CXL_NCCL_FORWARD("ncclSend", input, count, type, peer,
+                              communicator, stream);
+}
+
+JAX_CXL_NCCL_API int ncclRecv(void* output, size_t count, int type, int peer,
+                              void* communicator, void* stream) {
+  if (Communicator* ours = Ours(communicator))
+    return Add(ours,
+               {Verb::kRecv, nullptr, output, count, type, 0, peer, stream});
+  return JAX_CXL_NCCL_FORWARD("ncclRecv", output, count, type, peer,
+                              communicator, stream);
+}
+
+JAX_CXL_NCCL_EXPORT(ncclGroupStart)
+JAX_CXL_NCCL_EXPORT(ncclGroupEnd)
+JAX_CXL_NCCL_EXPORT(ncclGroupSimulateEnd)
+JAX_CXL_NCCL_EXPORT(ncclAllReduce)
+JAX_CXL_NCCL_EXPORT(ncclBroadcast)
+JAX_CXL_NCCL_EXPORT(ncclBcast)
+JAX_CXL_NCCL_EXPORT(ncclReduce)
+JAX_CXL_NCCL_EXPORT(ncclAllGather)
+JAX_CXL_NCCL_EXPORT(ncclReduceScatter)
+JAX_CXL_NCCL_EXPORT(ncclAlltoAll)
+JAX_CXL_NCCL_EXPORT(ncclGather)
+JAX_CXL_NCCL_EXPORT(ncclScatter)
+JAX_CXL_NCCL_EXPORT(ncclSend)
+JAX_CXL_NCCL_EXPORT(ncclRecv)
+
+}  // namespace jax_cxl::nccl

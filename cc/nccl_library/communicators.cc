@@ -1,0 +1,321 @@
+// The functions of NCCL that make, describe and end communicators.
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "cc/nccl/abi.h"
+#include "cc/nccl/group.h"
+#include "cc/nccl/results.h"
+#include "cc/nccl/settings.h"
+#include "cc/nccl/split.h"
+#include "cc/nccl/unique_id.h"
+#include "cc/nccl_library/exported.h"
+#include "cc/nccl_library/opening.h"
+
+namespace jax_cxl::nccl {
+namespace {
+
+// Returns true if the real library makes all communicators.
+bool ForwardsAll() {
+  return TheSettings().status.ok() && TheSettings().hosts == Hosts::kMachines;
+}
+
+Status Init(void** communicator, int size, const NcclUniqueId& id, int rank,
+            const NcclConfig* config) {
+  CXL_RETURN_IF_ERROR(TheSettings().status);
+  if (communicator == nullptr || size < 1 || rank < 0 || rank >= size)
+    return Error(Code::kInvalidArgument, "there is no rank ", rank,
+                 " in a communicator of ", size, " ranks");
+  const std::optional<PoolToken> token = TokenOf(id);
+  if (!token)
+    return Error(Code::kInvalidArgument,
+                 "the unique id comes from another NCCL: set LD_PRELOAD and "
+                 "JAX_CXL_NCCL_HOSTS alike in all processes");
+  CXL_ASSIGN_OR_RETURN(const int ordinal, CurrentOrdinal());
+  Announce(rank);
+  const Opening opening = {*token, rank, size, ordinal, config, communicator};
+  return Group::OfThisThread().AddOpening([opening] { return Open(opening); });
+}
+
+NcclResult ReportOpened(const Status& status, const NcclConfig* config) {
+  const NcclResult result = Report(status);
+  return result == kSuccess && !IsBlocking(config) ? kInProgress : result;
+}
+
+// Makes the communicator of this rank's color.
+Status Split(Communicator* parent, int color, int key, void** communicator,
+             const NcclConfig* config) {
+  *communicator = nullptr;
+  if (parent->in_progress())
+    return Error(Code::kInvalidArgument,
+                 "ncclCommSplit: the communicator is not ready yet");
+  CXL_RETURN_IF_ERROR(parent->status());
+  SplitChoice mine = {color, key, {}};
+  CXL_ASSIGN_OR_RETURN(mine.token, RandomPoolToken());
+  std::vector<SplitChoice> choices(parent->size());
+  {
+    std::lock_guard lock(parent->mutex());
+    CXL_ASSIGN_OR_RETURN(
+        const std::vector<std::byte> gathered,
+        parent->job()->AllGather(std::as_bytes(std::span(&mine, 1))));
+    std::memcpy(choices.data(), gathered.data(), gathered.size());
+  }
+  if (color == kSplitNoColor) return OkStatus();
+  const SplitPart part = PartOf(choices, parent->rank());
+  return Open({part.token, part.rank, part.size, parent->ordinal(), config,
+               communicator});
+}
+
+Status Shrink(Communicator* parent, std::span<const int> excluded,
+              void** communicator, const NcclConfig* config, int flags) {
+  *communicator = nullptr;
+  std::vector<int> survivors;
+  int rank = -1;
+  for (int each = 0; each < parent->size(); ++each) {
+    if (std::ranges::find(excluded, each) != excluded.end()) continue;
+    if (each == parent->rank()) rank = static_cast<int>(survivors.size());
+    survivors.push_back(each);
+  }
+  if (rank < 0)
+    return Error(Code::kInvalidArgument, "rank ", parent->rank(),
+                 " is excluded from the communicator that it would make");
+  if ((flags & kShrinkAbort) != 0) parent->Abort();
+  return Open({DeriveToken(parent->token(), survivors, parent->CountChild()),
+               rank, static_cast<int>(survivors.size()), parent->ordinal(),
+               config, communicator});
+}
+
+void Delete(Communicator* communicator) {
+  Group::OfThisThread().Forget(communicator);
+  if (!communicator->in_progress() && !communicator->status().ok())
+    communicator->Abort();
+  delete communicator;
+}
+
+}  // namespace
+
+JAX_CXL_NCCL_API int ncclGetVersion(int* version) {
+  constexpr int kInterface = 22800;  // whose functions this library has
+  if (version == nullptr) return kInvalidArgument;
+  if (RealLibrary::Loaded().status().ok())
+    return JAX_CXL_NCCL_FORWARD("ncclGetVersion", version);
+  *version = kInterface;
+  return kSuccess;
+}
+
+JAX_CXL_NCCL_API int ncclGetUniqueId(NcclUniqueId* id) {
+  if (id == nullptr) return kInvalidArgument;
+  if (ForwardsAll()) return JAX_CXL_NCCL_FORWARD("ncclGetUniqueId", id);
+  if (!TheSettings().status.ok()) return Report(TheSettings().status);
+  const Result<PoolToken> token = RandomPoolToken();
+  if (!token.ok()) return Report(token.status());
+  *id = {};
+  PutToken(*token, id);
+  return kSuccess;
+}
+
+JAX_CXL_NCCL_API int ncclCommInitRank(void** communicator, int size,
+                                      NcclUniqueId id, int rank) {
+  if (ForwardsAll()) {
+    Announce(rank);
+    return JAX_CXL_NCCL_FORWARD("ncclCommInitRank", communicator, size, id,
+                                rank);
+  }
+  return Report(Init(communicator, size, id, rank, nullptr));
+}
+
+JAX_CXL_NCCL_API int ncclCommInitRankConfig(void** communicator, int size,
+                                            NcclUniqueId id, int rank,
+                                            const NcclConfig* config) {
+  if (ForwardsAll()) {
+    Announce(rank);
+    return JAX_CXL_NCCL_FORWARD("ncclCommInitRankConfig", communicator, size,
+                                id, rank, config);
+  }
+  return ReportOpened(Init(communicator, size, id, rank, config), config);
+}
+
+JAX_CXL_NCCL_API int ncclCommInitRankScalable(void** communicator, int size,
+                                              int rank, int ids_count,
+                                              const NcclUniqueId* ids,
+                                              const NcclConfig* config) {
+  if (ForwardsAll()) {
+    Announce(rank);
+    return JAX_CXL_NCCL_FORWARD("ncclCommInitRankScalable", communicator, size,
+                                rank, ids_count, ids, config);
+  }
+  if (ids_count < 1 || ids == nullptr) return kInvalidArgument;
+  return ReportOpened(Init(communicator, size, ids[0], rank, config), config);
+}
+
+JAX_CXL_NCCL_API int ncclCommInitAll(void** communicators, int count,
+                                     const int* devices) {
+  // All ranks are in this process.
+  if (TheSettings().hosts != Hosts::kAll)
+    return JAX_CXL_NCCL_FORWARD("ncclCommInitAll", communicators, count,
+                                devices);
+  const Result<int> before = CurrentOrdinal();
+  if (!before.ok()) return Report(before.status());
+  NcclUniqueId id;
+  if (const int result = ncclGetUniqueId(&id); result != kSuccess)
+    return result;
+  Group& group = Group::OfThisThread();
+  group.Start();
+  Status status;
+  for (int rank = 0; rank < count && status.ok(); ++rank) {
+    cudaSetDevice(devices == nullptr ? rank : devices[rank]);
+    status = Init(&communicators[rank], count, id, rank, nullptr);
+  }
+  cudaSetDevice(*before);
+  if (!status.ok()) group.Discard();
+  const Status ended = status.ok() ? group.End() : status;
+  return Report(ended);
+}
+
+JAX_CXL_NCCL_API int ncclCommSplit(void* parent, int color, int key,
+                                   void** communicator,
+                                   const NcclConfig* config) {
+  Communicator* ours = Ours(parent);
+  if (ours == nullptr)
+    return JAX_CXL_NCCL_FORWARD("ncclCommSplit", parent, color, key,
+                                communicator, config);
+  if (communicator == nullptr) return kInvalidArgument;
+  return ReportOpened(Group::OfThisThread().AddOpening([=] {
+    return Split(ours, color, key, communicator, config);
+  }),
+                      config);
+}
+
+JAX_CXL_NCCL_API int ncclCommShrink(void* parent, int* excluded, int count,
+                                    void** communicator,
+                                    const NcclConfig* config, int flags) {
+  Communicator* ours = Ours(parent);
+  if (ours == nullptr)
+    return JAX_CXL_NCCL_FORWARD("ncclCommShrink", parent, excluded, count,
+                                communicator, config, flags);
+  if (communicator == nullptr || count < 1 || excluded == nullptr)
+    return kInvalidArgument;
+  const std::vector<int> ranks(excluded, excluded + count);
+  return ReportOpened(Group::OfThisThread().AddOpening([=] {
+    return Shrink(ours, ranks, communicator, config, flags);
+  }),
+                      config);
+}
+
+JAX_CXL_NCCL_API int ncclCommFinalize(void* communicator) {
+  if (Communicator* ours = Ours(communicator)) return Report(ours->Finalize());
+  return JAX_CXL_NCCL_FORWARD("ncclCommFinalize", communicator);
+}
+
+JAX_CXL_NCCL_API int ncclCommDestroy(void* communicator) {
+  if (Communicator* ours = Ours(communicator)) {
+    Delete(ours);
+    return kSuccess;
+  }
+  return JAX_CXL_NCCL_FORWARD("ncclCommDestroy", communicator);
+}
+
+JAX_CXL_NCCL_API int ncclCommAbort(void* communicator) {
+  if (Communicator* ours = Ours(communicator)) {
+    ours->Abort();
+    Delete(ours);
+    return kSuccess;
+  }
+  return JAX_CXL_NCCL_FORWARD("ncclCommAbort", communicator);
+}
+
+JAX_CXL_NCCL_API int ncclCommGetAsyncError(void* communicator, int* error) {
+  if (Communicator* ours = Ours(communicator)) {
+    if (error == nullptr) return kInvalidArgument;
+    *error = ours->in_progress() ? kInProgress : ResultOf(ours->status());
+    return kSuccess;
+  }
+  return JAX_CXL_NCCL_FORWARD("ncclCommGetAsyncError", communicator, error);
+}
+
+JAX_CXL_NCCL_API const char* ncclGetLastError(void* communicator) {
+  thread_local std::string text;
+  if (Communicator* ours = Ours(communicator)) {
+    text = ours->status().ok() ? LastError() : ours->status().message();
+    return text.c_str();
+  }
+  if (communicator == nullptr && LastError()[0] != '\0') return LastError();
+  if (!RealLibrary::is_loaded()) return "";
+  auto* function = reinterpret_cast<const char* (*)(void*)>(
+      RealLibrary::Loaded().Find("ncclGetLastError"));
+  return function == nullptr ? "" : function(communicator);
+}
+
+JAX_CXL_NCCL_API const char* ncclGetErrorString(int result) {
+  return ErrorString(result);
+}
+
+JAX_CXL_NCCL_API int ncclCommCount(void* communicator, int* count) {
+  if (Communicator* ours = Ours(communicator)) {
+    *count = ours->size();
+    return kSuccess;
+  }
+  return JAX_CXL_NCCL_FORWARD("ncclCommCount", communicator, count);
+}
+
+JAX_CXL_NCCL_API int ncclCommCuDevice(void* communicator, int* device) {
+  if (Communicator* ours = Ours(communicator)) {
+    *device = ours->ordinal();
+    return kSuccess;
+  }
+  return JAX_CXL_NCCL_FORWARD("ncclCommCuDevice", communicator, device);
+}
+
+JAX_CXL_NCCL_API int ncclCommUserRank(void* communicator, int* rank) {
+  if (Communicator* ours = Ours(communicator)) {
+    *rank = ours->rank();
+    return kSuccess;
+  }
+  return JAX_CXL_NCCL_FORWARD("ncclCommUserRank", communicator, rank);
+}
+
+// Kernels read and write any memory of their GPU. So nothing is registered.
+JAX_CXL_NCCL_API int ncclCommRegister(void* communicator, void* buffer,
+                                      size_t bytes, void** handle) {
+  if (Ours(communicator) != nullptr) {
+    *handle = buffer;
+    return kSuccess;
+  }
+  return JAX_CXL_NCCL_FORWARD("ncclCommRegister", communicator, buffer, bytes,
+                              handle);
+}
+
+JAX_CXL_NCCL_API int ncclCommDeregister(void* communicator, void* handle) {
+  if (Ours(communicator) != nullptr) return kSuccess;
+  return JAX_CXL_NCCL_FORWARD("ncclCommDeregister", communicator, handle);
+}
+
+JAX_CXL_NCCL_EXPORT(ncclGetVersion)
+JAX_CXL_NCCL_EXPORT(ncclGetUniqueId)
+JAX_CXL_NCCL_EXPORT(ncclCommInitRank)
+JAX_CXL_NCCL_EXPORT(ncclCommInitRankConfig)
+JAX_CXL_NCCL_EXPORT(ncclCommInitRankScalable)
+JAX_CXL_NCCL_EXPORT(ncclCommInitAll)
+JAX_CXL_NCCL_EXPORT(ncclCommSplit)
+JAX_CXL_NCCL_EXPORT(ncclCommShrink)
+JAX_CXL_NCCL_EXPORT(ncclCommFinalize)
+JAX_CXL_NCCL_EXPORT(ncclCommDestroy)
+JAX_CXL_NCCL_EXPORT(ncclCommAbort)
+JAX_CXL_NCCL_EXPORT(ncclCommGetAsyncError)
+JAX_CXL_NCCL_EXPORT(ncclGetLastError)
+JAX_CXL_NCCL_EXPORT(ncclGetErrorString)
+JAX_CXL_NCCL_EXPORT(ncclCommCount)
+JAX_CXL_NCCL_EXPORT(ncclCommCuDevice)
+JAX_CXL_NCCL_EXPORT(ncclCommUserRank)
+JAX_CXL_NCCL_EXPORT(ncclCommRegister)
+JAX_CXL_NCCL_EXPORT(ncclCommDeregister)
+
+}  // namespace jax_cxl::nccl

@@ -1,0 +1,74 @@
+#ifndef JAX_CXL_NCCL_LIBRARY_EXPORTED_H_
+#define JAX_CXL_NCCL_LIBRARY_EXPORTED_H_
+
+#include <atomic>
+
+#include "cc/base/status.h"
+#include "cc/nccl/abi.h"
+#include "cc/nccl/communicator.h"
+#include "cc/nccl/real_library.h"
+#include "cc/nccl/results.h"
+
+// What the exported functions share.
+namespace jax_cxl::nccl {
+
+// Exports a function under its name and under the name that NVIDIA has for
+// profilers.
+#define JAX_CXL_NCCL_EXPORT(name)                                          \
+  extern "C" __attribute__((visibility("default"))) decltype(name) p##name \
+      __attribute__((alias(#name)));
+
+#define JAX_CXL_NCCL_API extern "C" __attribute__((visibility("default")))
+
+// Returns the communicator if it goes through the pool, and null if it is the
+// real library's.
+inline Communicator* Ours(void* communicator) {
+  return communicator != nullptr && *static_cast<const uint64_t*>(
+                                        communicator) == kCommunicatorMagic
+             ? static_cast<Communicator*>(communicator)
+             : nullptr;
+}
+
+// If the thread is in a group, opens a group of the real library too. Called
+// before a function of it.
+void JoinRealGroup();
+
+// A function of the real library. An object is static, and looks the function
+// up once.
+class RealFunction {
+ public:
+  explicit constexpr RealFunction(const char* name) : name_(name) {}
+
+  // Returns the function's result, or an error if there is no such function.
+  template <typename... Arguments>
+  NcclResult Call(Arguments... arguments) {
+    void* function = function_.load(std::memory_order_acquire);
+    if (function == nullptr) {
+      const RealLibrary& library = RealLibrary::Loaded();
+      if (!library.status().ok()) return Report(library.status());
+      function = library.Find(name_);
+      if (function == nullptr)
+        return Report(Error(Code::kUnimplemented, "NCCL at ", library.path(),
+                            " does not have ", name_,
+                            ": install a newer NCCL"));
+      function_.store(function, std::memory_order_release);
+    }
+    JoinRealGroup();
+    return reinterpret_cast<NcclResult (*)(Arguments...)>(function)(
+        arguments...);
+  }
+
+ private:
+  const char* name_;
+  std::atomic<void*> function_ = nullptr;
+};
+
+#define JAX_CXL_NCCL_FORWARD(name, ...) \
+  ([&] {                                \
+    static RealFunction function(name); \
+    return function.Call(__VA_ARGS__);  \
+  }())
+
+}  // namespace jax_cxl::nccl
+
+#endif  // JAX_CXL_NCCL_LIBRARY_EXPORTED_H_

@@ -1,0 +1,115 @@
+#include "cc/nccl_library/opening.h"
+
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cc/nccl/cuda/cuda_device.h"
+#include "cc/nccl/settings.h"
+#include "cc/nccl_library/exported.h"
+
+namespace jax_cxl::nccl {
+namespace {
+
+Status StatusOfReal(NcclResult result, const char* function) {
+  if (result == kSuccess || result == kInProgress) return OkStatus();
+  const Code code = result == kInvalidArgument ? Code::kInvalidArgument
+                    : result == kInvalidUsage  ? Code::kFailedPrecondition
+                    : result == kRemoteError   ? Code::kPeerLost
+                    : result == kInternalError ? Code::kInternal
+                                               : Code::kResourceExhausted;
+  return Error(code, function, " of NCCL failed: ", ErrorString(result));
+}
+
+// The ranks have met in the pool, so they can agree on an id there.
+Status OpenReal(const Opening& opening, Job* job) {
+  NcclUniqueId id = {};
+  NcclResult result = kSuccess;
+  if (opening.rank == 0) result = JAX_CXL_NCCL_FORWARD("ncclGetUniqueId", &id);
+  CXL_ASSIGN_OR_RETURN(const std::vector<std::byte> ids,
+                       job->AllGather(std::as_bytes(std::span(&id, 1))));
+  CXL_RETURN_IF_ERROR(StatusOfReal(result, "ncclGetUniqueId"));
+  std::memcpy(&id, ids.data(), sizeof(id));
+  cudaSetDevice(opening.ordinal);  // openings of a group have threads
+  result = opening.config == nullptr
+               ? JAX_CXL_NCCL_FORWARD("ncclCommInitRank", opening.communicator,
+                                      opening.size, id, opening.rank)
+               : JAX_CXL_NCCL_FORWARD("ncclCommInitRankConfig",
+                                      opening.communicator, opening.size, id,
+                                      opening.rank, opening.config);
+  return StatusOfReal(result, "ncclCommInitRank");
+}
+
+}  // namespace
+
+Result<int> CurrentOrdinal() {
+  int ordinal = 0;
+  const cudaError_t error = cudaGetDevice(&ordinal);
+  int count = 0;
+  if (error == cudaSuccess && cudaGetDeviceCount(&count) == cudaSuccess &&
+      count > 0)
+    return ordinal;
+  return Error(Code::kFailedPrecondition, "there is no GPU that CUDA can use: ",
+               cudaGetErrorString(cudaGetLastError()));
+}
+
+bool IsBlocking(const NcclConfig* config) {
+  return config == nullptr || config->magic != kConfigMagic ||
+         config->blocking != 0;
+}
+
+void Announce(int rank) {
+  static std::atomic<bool> announced = false;
+  const Settings& settings = TheSettings();
+  const bool pool = settings.hosts != Hosts::kMachines;
+  if (rank != 0 || (!pool && !settings.informs) || announced.exchange(true))
+    return;
+  std::string text =
+      settings.hosts == Hosts::kAll
+          ? "all collectives of NCCL go through a pool in /dev/shm "
+            "(JAX_CXL_NCCL_HOSTS=all)"
+      : settings.hosts == Hosts::kProcesses
+          ? "collectives of NCCL between processes go through a pool in "
+            "/dev/shm, those in one process to NCCL "
+            "(JAX_CXL_NCCL_HOSTS=processes)"
+          : "all collectives go to NCCL, because /dev/shm does not connect "
+            "machines; JAX_CXL_NCCL_HOSTS=all lets GPUs of this machine "
+            "communicate through it";
+  std::fprintf(stderr, "jax_cxl nccl: %s\n", text.c_str());
+}
+
+Status Open(const Opening& opening) {
+  const Settings& settings = TheSettings();
+  *opening.communicator = nullptr;
+  auto communicator = std::make_unique<Communicator>(
+      opening.token, opening.rank, opening.size, opening.ordinal,
+      IsBlocking(opening.config),
+      [ordinal = opening.ordinal, &settings](Job* met,
+                                             const std::atomic<bool>& cancel) {
+        return CudaDevice::Make(met, ordinal, settings, cancel);
+      });
+  Communicator* const raw = communicator.get();
+  if (settings.hosts == Hosts::kProcesses) {
+    static const std::atomic<bool> never = false;
+    CXL_ASSIGN_OR_RETURN(std::unique_ptr<Job> job,
+                         Job::Meet(opening.token, opening.rank, opening.size,
+                                   opening.ordinal, settings, never));
+    if (job->in_one_process()) return OpenReal(opening, job.get());
+    CXL_RETURN_IF_ERROR(raw->OpenIn(std::move(job)));
+  } else if (raw->blocking()) {
+    CXL_RETURN_IF_ERROR(raw->Open());
+  } else {
+    raw->OpenLater([raw] { return raw->Open(); });
+  }
+  *opening.communicator = communicator.release();
+  return OkStatus();
+}
+
+}  // namespace jax_cxl::nccl

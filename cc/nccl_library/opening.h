@@ -1,0 +1,38 @@
+#ifndef JAX_CXL_NCCL_LIBRARY_OPENING_H_
+#define JAX_CXL_NCCL_LIBRARY_OPENING_H_
+
+#include "cc/base/status.h"
+#include "cc/nccl/abi.h"
+#include "cc/nccl/communicator.h"
+#include "cc/nccl/unique_id.h"
+
+namespace jax_cxl::nccl {
+
+// What a rank knows of a communicator that it makes.
+struct Opening {
+  PoolToken token;
+  int rank = 0;
+  int size = 0;
+  int ordinal = 0;  // of the CUDA device
+  const NcclConfig* config = nullptr;
+  void** communicator = nullptr;  // where the program wants it
+};
+
+// Returns the CUDA device of the calling thread. Fails if there is no GPU.
+Result<int> CurrentOrdinal();
+
+// Returns false if the program asks for a communicator that never blocks.
+bool IsBlocking(const NcclConfig* config);
+
+// Makes a communicator whose ranks meet in the pool. If all of them are in one
+// host, makes one of the real library instead. With Hosts::kProcesses it blocks
+// until the communicator is open, also if the program asks for one that never
+// blocks: only when the ranks have met it is known which library makes it.
+Status Open(const Opening& opening);
+
+// Prints once where collectives go, and why.
+void Announce(int rank);
+
+}  // namespace jax_cxl::nccl
+
+#endif  // JAX_CXL_NCCL_LIBRARY_OPENING_H_

@@ -1,0 +1,57 @@
+"""The command line of `python -m jax_cxl nccl`."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+
+from jax_cxl._nccl import library
+
+_DESCRIPTION = """\
+Prints the environment with which a program that calls NCCL communicates through a
+pool in /dev/shm: PyTorch, JAX, vLLM and others, unchanged. Nothing of it needs JAX.
+
+    env $(python -m jax_cxl nccl) python train.py
+
+GPUs without peer access (GeForce RTX 40 and 50, L4, L40S, many virtual machines)
+gain most: NCCL itself goes through the host's memory there."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command; returns 1 if the library has not been built, else 0."""
+    parser = argparse.ArgumentParser(
+        prog="python -m jax_cxl nccl",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--hosts",
+        choices=library.HOSTS,
+        default="all",
+        help="what counts as a host. Communicators whose ranks lie in several hosts go through the"
+        " pool, and the others to NCCL. all: every GPU (default: all)",
+    )
+    options = parser.parse_args(arguments)
+    try:
+        variables = library.environment(options.hosts)
+    except FileNotFoundError as error:
+        print(f"jax_cxl nccl: {error}", file=sys.stderr)
+        return 1
+    print(" ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items()))
+    for line in _notes():
+        print(f"jax_cxl nccl: {line}", file=sys.stderr)
+    return 0
+
+
+def _notes() -> list[str]:
+    real = library.real_path()
+    if real is None:
+        return [
+            "there is no wheel of NVIDIA's NCCL in this environment; the program's own NCCL serves"
+            " what does not go through the pool (or name one in JAX_CXL_NCCL_LIBRARY)"
+        ]
+    missing = library.functions(real) - library.functions(library.path())
+    if not missing:
+        return []
+    names = ", ".join(sorted(name for name in missing if not name.startswith("p")))
+    return [f"{real} has functions that jax_cxl does not know, which programs cannot call: {names}"]

@@ -1,0 +1,95 @@
+"""Where this package's NCCL and NVIDIA's are, and the environment that loads them."""
+
+import importlib.util
+import os
+import pathlib
+import struct
+from collections.abc import Mapping
+
+_NAME = "libnccl.so.2"
+# What counts as a host: cc/nccl/settings.h.
+HOSTS = ("machines", "processes", "all")
+
+_SYMBOL = struct.Struct("<IBBHQQ")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_DYNSYM = 11
+
+
+def path() -> pathlib.Path:
+    """Returns this package's library.
+
+    Raises:
+      FileNotFoundError: it has not been built.
+    """
+    library = pathlib.Path(__file__).parent / _NAME
+    if not library.exists():
+        raise FileNotFoundError(
+            f"there is no {library}: it is built with the module for GPUs, on x86-64, where nvcc"
+            " is on PATH. Install jax_cxl again there"
+        )
+    return library
+
+
+def real_path() -> pathlib.Path | None:
+    """Returns NVIDIA's library in the wheel that is installed, None if there is no wheel.
+
+    Without a wheel, the library finds NVIDIA's as the loader of the process does.
+    """
+    try:
+        spec = importlib.util.find_spec("nvidia.nccl")
+    except ModuleNotFoundError:
+        return None
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        library = pathlib.Path(folder) / "lib" / _NAME
+        if library.exists():
+            return library
+    return None
+
+
+def environment(hosts: str, base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Returns the variables that let a program call NCCL through the pool.
+
+    Args:
+      hosts: which communicators go through the pool; one of `HOSTS`.
+      base: the environment of the program so far.
+
+    Raises:
+      FileNotFoundError: the library has not been built.
+    """
+    preloaded = [str(path()), *filter(None, base.get("LD_PRELOAD", "").split(":"))]
+    variables = {
+        "LD_PRELOAD": ":".join(dict.fromkeys(preloaded)),
+        "JAX_CXL_NCCL_HOSTS": hosts,
+        # A kernel that is loaded late waits for kernels that may wait for another GPU.
+        "CUDA_MODULE_LOADING": base.get("CUDA_MODULE_LOADING", "EAGER"),
+    }
+    real = real_path()
+    if real is not None and "JAX_CXL_NCCL_LIBRARY" not in base:
+        variables["JAX_CXL_NCCL_LIBRARY"] = str(real)
+    return variables
+
+
+def functions(library: pathlib.Path) -> set[str]:
+    """Returns the functions of NCCL that a library exports.
+
+    Raises:
+      ValueError: the file is not a library for 64-bit machines with little-endian numbers.
+    """
+    data = library.read_bytes()
+    if data[:6] != b"\x7fELF\x02\x01":
+        raise ValueError(f"{library} is not a library of this machine")
+    (start,) = struct.unpack_from("<Q", data, 0x28)
+    entry_bytes, count = struct.unpack_from("<HH", data, 0x3A)
+    sections = [_SECTION.unpack_from(data, start + i * entry_bytes) for i in range(count)]
+    found = set()
+    for _, kind, _, _, offset, size, link, *_ in sections:
+        if kind != _DYNSYM:
+            continue
+        names = sections[link][4]
+        for at in range(offset, offset + size, _SYMBOL.size):
+            name, _, _, section, _, _ = _SYMBOL.unpack_from(data, at)
+            begin = names + name
+            text = data[begin : data.index(b"\0", begin)]
+            if section != 0 and text.startswith((b"nccl", b"pnccl")):
+                found.add(text.decode())
+    return found

@@ -1,0 +1,126 @@
+"""The library with NCCL's interface, on machines without GPUs."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from jax_cxl._nccl import cli, library
+
+_SOURCES = pathlib.Path(library.__file__).parents[2] / "cc/nccl_library"
+_BUILT = (pathlib.Path(library.__file__).parent / "libnccl.so.2").exists()
+needs_library = pytest.mark.skipif(not _BUILT, reason="libnccl.so.2 needs nvcc to be built")
+
+# Calls functions of the preloaded library, and prints what they return.
+_PROGRAM = """
+import ctypes, json
+nccl = ctypes.CDLL("libnccl.so.2")
+nccl.ncclGetLastError.restype = ctypes.c_char_p
+nccl.ncclGetLastError.argtypes = (ctypes.c_void_p,)
+class Id(ctypes.Structure):
+    _fields_ = (("internal", ctypes.c_byte * 128),)
+nccl.ncclCommInitRank.argtypes = (ctypes.c_void_p, ctypes.c_int, Id, ctypes.c_int)
+unique, version, comm, memory = Id(), ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
+said = {
+    "id": nccl.ncclGetUniqueId(ctypes.byref(unique)),
+    "version": nccl.ncclGetVersion(ctypes.byref(version)),
+    "number": version.value,
+    "init": nccl.ncclCommInitRank(ctypes.byref(comm), 2, unique, 0),
+    "init_error": nccl.ncclGetLastError(None).decode(),
+    "bad_rank": nccl.ncclCommInitRank(ctypes.byref(comm), 2, unique, 2),
+    "end": nccl.ncclGroupEnd(),
+    "forwarded": nccl.ncclMemAlloc(ctypes.byref(memory), 8),
+    "forwarded_error": nccl.ncclGetLastError(None).decode(),
+}
+print(json.dumps(said))
+"""
+
+
+def _call(**variables: str) -> dict[str, object]:
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("JAX_CXL_")
+    }
+    environment |= {"LD_PRELOAD": str(library.path())} | variables
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+@needs_library
+def test_all_through_the_pool_without_gpu_or_nccl():
+    said = _call(JAX_CXL_NCCL_HOSTS="all", JAX_CXL_NCCL_LIBRARY="/nowhere/libnccl.so.2")
+    assert (said["id"], said["version"]) == (0, 0)
+    assert said["number"] >= 22100
+    if not os.path.exists("/dev/nvidia0"):
+        assert said["init"] == 5  # ncclInvalidUsage
+        assert "there is no GPU" in str(said["init_error"])
+    assert said["bad_rank"] == 4  # ncclInvalidArgument
+    assert said["end"] == 5
+    assert said["forwarded"] != 0
+    assert "/nowhere/libnccl.so.2" in str(said["forwarded_error"])
+
+
+@needs_library
+def test_never_takes_itself_for_nvidias():
+    said = _call(JAX_CXL_NCCL_LIBRARY=str(library.path()))
+    assert said["id"] != 0
+    assert "jax_cxl's own" in str(said["init_error"])
+
+
+@needs_library
+def test_a_setting_that_does_not_exist():
+    said = _call(JAX_CXL_NCCL_HOSTS="host")
+    assert (said["id"], said["init"]) == (4, 4)
+    assert "JAX_CXL_NCCL_HOSTS is 'host'" in str(said["init_error"])
+
+
+@needs_library
+def test_exports_what_the_sources_say():
+    exported = library.functions(library.path())
+    forwarded = re.findall(r"^FORWARD\((\w+),", (_SOURCES / "forwarded.inc").read_text(), re.M)
+    own = [
+        name
+        for file in _SOURCES.glob("*.cc")
+        for name in re.findall(r"^JAX_CXL_NCCL_EXPORT\((\w+)\)", file.read_text(), re.M)
+    ]
+    assert sorted(forwarded) == forwarded and not set(forwarded) & set(own)
+    assert exported == {prefix + name for name in forwarded + own for prefix in ("", "p")}
+
+
+def test_functions_of_another_library():
+    assert library.functions(pathlib.Path(sys.executable).resolve()) == set()
+    with pytest.raises(ValueError, match="is not a library"):
+        library.functions(pathlib.Path(__file__))
+
+
+def test_environment(monkeypatch, tmp_path):
+    monkeypatch.setattr(library, "path", lambda: tmp_path / "libnccl.so.2")
+    monkeypatch.setattr(library, "real_path", lambda: pathlib.Path("/wheel/libnccl.so.2"))
+    assert library.environment("all", {"LD_PRELOAD": "a.so", "CUDA_MODULE_LOADING": "LAZY"}) == {
+        "LD_PRELOAD": f"{tmp_path}/libnccl.so.2:a.so",
+        "JAX_CXL_NCCL_HOSTS": "all",
+        "CUDA_MODULE_LOADING": "LAZY",
+        "JAX_CXL_NCCL_LIBRARY": "/wheel/libnccl.so.2",
+    }
+    # A launcher in a launcher does not name the library twice.
+    twice = library.environment("all", library.environment("all", {}))
+    assert twice["LD_PRELOAD"] == f"{tmp_path}/libnccl.so.2"
+
+
+def test_command_without_the_library(monkeypatch, capsys):
+    def missing() -> pathlib.Path:
+        raise FileNotFoundError("not built")
+
+    monkeypatch.setattr(library, "path", missing)
+    assert cli.main([]) == 1
+    assert "not built" in capsys.readouterr().err
