@@ -31,9 +31,9 @@ times:
   depends on the result of the previous call, so that XLA drops, merges or overlaps none of them.
   The ranks start together. The time of a sample is the time of the slowest rank, from dispatch
   until its output is complete, divided by the number of calls. Input and output are donated, so
-  that no call allocates memory. By default the calls of a sample fill 10 ms (at most 1000 calls); on GPUs
-  their number depends on the size. With --calls 1 each call is dispatched and awaited separately,
-  and the time includes the work of JAX for that.
+  that no call allocates memory. By default the calls of a sample fill 10 ms (at most 1000 calls);
+  on GPUs their number depends on the size. With --calls 1 each call is dispatched and awaited
+  separately, and the time includes the work of JAX for that.
   min, median and max are taken over --repeats samples. In each repeat all backends take turns.
 
 columns:
