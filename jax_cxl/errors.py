@@ -60,7 +60,7 @@ class InvalidPoolError(PoolError, ValueError):
 class SnapshotError(PoolError):
     """A snapshot is damaged or does not fit, or its place holds something else."""
 
-    def __init__(self, message: str):
+    def __init__(self, message: str) -> None:
         # Names of leaves come from the memory.
         super().__init__(_text.printable(message))
 

@@ -17,6 +17,7 @@
 #include "cc/comm/cuda/device_copies/device_copies.h"
 #include "cc/comm/cuda/device_runtime.h"
 #include "cc/comm/runtime.h"
+#include "cc/ffi/contract.h"
 #include "cc/ffi/cuda/handlers.h"
 #include "cc/ffi/program_sites.h"
 #include "cc/python/errors.h"

@@ -152,16 +152,22 @@ class Snapshots:
         together = self._agreement or self._agree("save")
         try:
             together.meet()
-            if self._memory.claim is None:
-                self._claim(together)
             self._wait(together, None)
-            self._memory.check_paths()
-            step = arguments.step(step)
-            arguments.check_grows(step, self._step)
-            arguments.check_bool("copy", copy)
-            flat = self._flattener.flatten(tree, together.writers)
-            # Arrays must be usable before the others are told so.
-            flatten.wait_for_values(flat)
+            problem: Exception | None = None
+            try:
+                self._memory.check_paths()
+                step = arguments.step(step)
+                arguments.check_grows(step, self._step)
+                arguments.check_bool("copy", copy)
+                flat = self._flattener.flatten(tree, together.writers)
+                # Arrays must be usable before the others are told so.
+                flatten.wait_for_values(flat)
+            except Exception as error:
+                problem = error
+            if self._memory.claim is None:
+                self._claim(together, problem)
+            elif problem is not None:
+                raise problem
             number = self._next_number()
             description = together.agree(flat, step, number)
             self._check_room(sizes.device_bytes(description, flat.values, self._memory.geometry))
@@ -425,8 +431,14 @@ class Snapshots:
           together: what the processes have agreed on.
           problem: why this process cannot use the memory.
         """
+        failed = [failed for (failed,) in agreement.gather([problem is not None])]
+        if problem is not None:
+            raise problem
+        if any(failed):
+            process = together.writers[failed.index(1)]
+            raise errors.SnapshotError(f"process {process} could not go on: see its error")
         claim = None
-        if problem is None and together.own == 0:
+        if together.own == 0:
             try:
                 state = self._incarnation, together.token, self._last, self._base
                 claim = fence.take(self._memory, *state)
@@ -434,16 +446,13 @@ class Snapshots:
                 problem = error
         fields = (claim.incarnation, claim.first, claim.retired, claim.slot) if claim else (0,) * 4
         overtaken = isinstance(problem, fence.OvertakenError)
-        told = agreement.gather((problem is not None, overtaken, *fields))
-        for process, (failed, is_overtaken, *_) in zip(together.writers, told, strict=True):
-            if failed:
-                make = fence.OvertakenError if is_overtaken else errors.SnapshotError
-                problem = problem or make(
-                    f"process {process} could not claim {self._memory.where!r}: see its error"
-                )
-        if problem is not None:
-            raise problem
-        incarnation, first, retired, slot = told[0][2:]
+        is_overtaken, incarnation, first, retired, slot = agreement.gather((overtaken, *fields))[0]
+        if not incarnation:
+            make = fence.OvertakenError if is_overtaken else errors.SnapshotError
+            raise problem or make(
+                f"process {together.writers[0]} could not claim {self._memory.where!r}: see its"
+                " error"
+            )
         self._memory.claim = fence.Claim(incarnation, together.token, first, retired, slot)
 
     def _has_written(self, writer: int) -> bool:
