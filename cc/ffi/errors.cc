@@ -9,8 +9,8 @@ namespace xffi = xla::ffi;
 
 // JAX turns every other code into an exception other than JaxRuntimeError
 // (INVALID_ARGUMENT into ValueError, UNIMPLEMENTED into NotImplementedError).
-// jax_cxl/_job/ending/program_errors.py converts the exception to the class that
-// the text names.
+// jax_cxl/_job/ending/program_errors.py converts the exception to the class
+// that the text names.
 xffi::ErrorCode FfiCode(Code code) {
   switch (code) {
     case Code::kPeerLost:

@@ -26,7 +26,7 @@ using comm::Clock;
 // The channels of the hosts carry few and short messages.
 constexpr uint64_t kSlotBytes = uint64_t{64} << 10;
 
-constexpr auto kPollInterval = std::chrono::microseconds(200);
+constexpr auto kMeetingPoll = std::chrono::microseconds(200);
 // How long a file may exist before it is a pool.
 constexpr auto kFormatTime = std::chrono::seconds(10);
 
@@ -73,7 +73,7 @@ Result<std::unique_ptr<pool::Pool>> AttachOnceThere(
                    "machine, with the same JAX_CXL_NCCL_HOSTS, and share "
                    "/dev/shm: ",
                    pool.status().message());
-    std::this_thread::sleep_for(kPollInterval);
+    std::this_thread::sleep_for(kMeetingPoll);
   }
 }
 
@@ -126,7 +126,7 @@ Status Job::AwaitRanks(const Settings& settings,
                      " s (JAX_CXL_TIMEOUT). All ranks have to run on this "
                      "machine, with the same JAX_CXL_NCCL_HOSTS, and share "
                      "/dev/shm");
-      std::this_thread::sleep_for(kPollInterval);
+      std::this_thread::sleep_for(kMeetingPoll);
     }
     const ProcessIdentity process =
         pool_->coherence().AcquireCopy(pool_->rank_page(rank)->info).process;

@@ -44,7 +44,7 @@ struct DeviceStep {
   // Number of steps of the other list that must be done. Publish has it, and
   // steps of a call in place (in_place.h).
   uint32_t after = 0;
-  int32_t first = 0;   // kReduce*: sources are ranks [first, last)
+  int32_t first = 0;  // kReduce*: sources are ranks [first, last)
   int32_t last = 0;
   uint64_t round = 0;
   uint64_t to_round = 0;
