@@ -6,9 +6,14 @@ import job
 import numpy as np
 from absl.testing import absltest, parameterized
 from jax import lax
+from jaxlib import _hlo
 
 import jax_cxl
 from jax_cxl._job import configuration
+from jax_cxl._lowering import contract
+from jax_cxl._takeover import survey
+from jax_cxl._takeover.decisions import Decisions
+from jax_cxl._takeover.world import World
 
 _P = jax.P
 
@@ -69,6 +74,17 @@ class ExplainTest(parameterized.TestCase):
 
         program = jax_cxl.explain(jax.grad(loss), 2.0, jnp.arange(8.0))
         self.assertIn(("all-reduce", "XLA"), _found(program))
+
+    @parameterized.parameters(contract.CALL_TARGETS)
+    def test_every_target_of_a_call(self, target):
+        text = f"""HloModule m
+ENTRY e {{
+  p = f32[4] parameter(0)
+  ROOT c = f32[4] custom-call(p), custom_call_target="{target}"
+}}"""
+        data = _hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
+        program = survey.of_module(data, World({}, {}, gpus=True), None, Decisions())
+        self.assertEqual([each.through for each in program.collectives], ["pool"])
 
     def test_it_does_not_run_and_does_not_count(self):
         jitted = jax.jit(_mapped(_both))
