@@ -6,7 +6,6 @@ import job
 import numpy as np
 from absl.testing import absltest, parameterized
 from jax import lax
-from jaxlib import _hlo
 
 import jax_cxl
 from jax_cxl._job import configuration
@@ -14,6 +13,11 @@ from jax_cxl._lowering import contract
 from jax_cxl._takeover import survey
 from jax_cxl._takeover.decisions import Decisions
 from jax_cxl._takeover.world import World
+
+try:
+    from jaxlib import _hlo
+except ImportError:  # In JAX 0.12 it is a part of another module.
+    from jaxlib import _jax as _hlo
 
 _P = jax.P
 
@@ -75,7 +79,7 @@ class ExplainTest(parameterized.TestCase):
         program = jax_cxl.explain(jax.grad(loss), 2.0, jnp.arange(8.0))
         self.assertIn(("all-reduce", "XLA"), _found(program))
 
-    @parameterized.parameters(contract.CALL_TARGETS)
+    @parameterized.parameters(*contract.CALL_TARGETS)
     def test_every_target_of_a_call(self, target):
         text = f"""HloModule m
 ENTRY e {{
