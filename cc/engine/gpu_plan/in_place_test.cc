@@ -15,7 +15,7 @@ namespace {
 using plan::Op;
 using plan::Request;
 
-constexpr Stripes kStripes = {8, 128};
+constexpr Stripes kInPlaceStripes = {8, 128};
 
 Result<GpuPlan> MakeOrdered(Op op, int num_ranks, int rank, uint64_t count,
                             int64_t shift) {
@@ -25,13 +25,14 @@ Result<GpuPlan> MakeOrdered(Op op, int num_ranks, int rank, uint64_t count,
   request.rank = rank;
   request.count = count;
   plan::Geometry geometry;
-  geometry.slot_bytes = kStripes.period() * num_ranks;
+  geometry.slot_bytes = kInPlaceStripes.period() * num_ranks;
   geometry.all_read_bytes = 0;
-  geometry.part_alignment = kStripes.period();
+  geometry.part_alignment = kInPlaceStripes.period();
   CXL_ASSIGN_OR_RETURN(const plan::Plan plan,
                        plan::MakePlan(request, geometry));
-  CXL_ASSIGN_OR_RETURN(GpuPlan gpu_plan, MakeGpuPlan(plan, rank, kStripes));
-  CXL_RETURN_IF_ERROR(OrderInPlace(shift, kStripes, &gpu_plan));
+  CXL_ASSIGN_OR_RETURN(GpuPlan gpu_plan,
+                       MakeGpuPlan(plan, rank, kInPlaceStripes));
+  CXL_RETURN_IF_ERROR(OrderInPlace(shift, kInPlaceStripes, &gpu_plan));
   return gpu_plan;
 }
 

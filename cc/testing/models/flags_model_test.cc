@@ -96,9 +96,9 @@ const Broken kBroken[] = {
     {Fault::kFlag, "TwoRanks"},
     {Fault::kCallWait, "Disagree"},
     {Fault::kCallBehindSlot, "LeaderAhead"},
-    {Fault::kWipe, "FlagsAnew"},
+    {Fault::kWipe, "FlagsWrap"},
     {Fault::kWipeWait, "LeaderAheadWraps"},
-    {Fault::kMeeting, "FlagsAnew"},
+    {Fault::kMeeting, "FlagsWrap"},
 };
 INSTANTIATE_TEST_SUITE_P(Faults, BrokenFlagsTest, testing::ValuesIn(kBroken),
                          [](const auto& info) {
