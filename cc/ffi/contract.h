@@ -27,8 +27,8 @@ inline constexpr char kDoneTarget[] = "jax_cxl_done";
 inline constexpr char kTieTarget[] = "jax_cxl_tie";
 
 inline constexpr std::array kTargets = {
-    kCollectiveTarget, kRowsTarget,      kBarrierTarget, kCheckSlicesTarget,
-    kStartTarget,      kStartRowsTarget, kDoneTarget,    kTieTarget};
+    kCollectiveTarget, kRowsTarget, kBarrierTarget, kStartTarget,
+    kStartRowsTarget,  kDoneTarget, kTieTarget,     kCheckSlicesTarget};
 
 using Int32s = xla::ffi::Span<const int32_t>;
 using Int64s = xla::ffi::Span<const int64_t>;

@@ -26,7 +26,7 @@ DONE_TARGET = "jax_cxl_done"
 TIE_TARGET = "jax_cxl_tie"
 # Each collective of a program is a call of one of these targets.
 CALL_TARGETS = (COLLECTIVE_TARGET, ROWS_TARGET, BARRIER_TARGET, START_TARGET, START_ROWS_TARGET)
-TARGETS = (*CALL_TARGETS, CHECK_SLICES_TARGET, DONE_TARGET, TIE_TARGET)
+TARGETS = (*CALL_TARGETS, DONE_TARGET, TIE_TARGET, CHECK_SLICES_TARGET)
 
 # The position of a dtype is its value.
 DTYPES = _core.DTYPES

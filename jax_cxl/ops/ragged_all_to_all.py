@@ -138,13 +138,13 @@ def _exchange(operand, output, table, elements):
     slices = table.shape[-1] // n
     # Entries ordered by receiver, then by sender, then by slice.
     columns = jnp.moveaxis(table.reshape(n, 4, n, slices), (1, 2), (0, 1))
-    element = jnp.arange(slices, dtype=table.dtype) % elements
+    # Arrays have as many dimensions as those that they meet: with jax_numpy_rank_promotion="raise"
+    # JAX does not broadcast arrays of different rank.
+    element = jnp.arange(slices, dtype=table.dtype)[None, None] % elements
     first = columns[0] + element * table.dtype.type(rows // elements)
     to = columns[2] + element * table.dtype.type(into // elements)
     first, size, to = (c.reshape(n, -1, 1) for c in (first, columns[1], to))
     sender = jnp.repeat(jnp.arange(n, dtype=table.dtype), slices)[None, :, None]
-    # Give `row` as many dimensions as the columns have: with jax_numpy_rank_promotion="raise" JAX
-    # does not broadcast arrays of different rank.
     row = jnp.arange(into, dtype=table.dtype)[None, None]
     hits = (to <= row) & (row < to + size)
     # At most one slice reaches a row.

@@ -18,7 +18,7 @@ namespace jax_cxl::pool {
 namespace {
 
 // How much of a device is read at a time.
-constexpr uint64_t kWindowBytes = uint64_t{1} << 30;
+constexpr uint64_t kReadBytes = uint64_t{1} << 30;
 
 bool IsFile(const KeptPath& path) { return path.piece.file_bytes == 0; }
 
@@ -53,7 +53,7 @@ Status CheckZeros(const KeptPath& path) {
   const Coherence coherence = Coherence::ForReading();
   for (uint64_t at = 0; at < piece.bytes;) {
     const uint64_t bytes =
-        std::min(std::max(kWindowBytes, piece.align), piece.bytes - at);
+        std::min(std::max(kReadBytes, piece.align), piece.bytes - at);
     CXL_ASSIGN_OR_RETURN(const Window window,
                          Window::Map(piece.fd, path.path, piece.align,
                                      piece.offset + at, bytes));
