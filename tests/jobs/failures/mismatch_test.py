@@ -35,7 +35,7 @@ CASES = (
     ("count", "psum", "psum", "4 float32", "3 float32"),
     ("eager", "psum", "psum", "4 float32", "65536 float32"),
     ("root", "from_0", "from_1", "root 0", "root 1"),
-    ("permutation", "forward", "pairwise", "ppermute", "ppermute"),
+    ("permutation", "forward", "backward", "ppermute", "ppermute"),
     ("order", "psum", "pmax", "all_reduce sum", "all_reduce max"),
     ("order_in_program", "psum", "pmax", "all_reduce sum", "all_reduce max"),
     ("branch", "psum", "pmax", "all_reduce sum", "all_reduce max"),

@@ -36,8 +36,9 @@ def forward(v):
     return jax_cxl.ppermute(v, "i", [(i, (i + 1) % n) for i in range(n)])  # forward
 
 
-def pairwise(v):
-    return jax_cxl.ppermute(v, "i", [(0, 1)])  # pairwise
+def backward(v):
+    n = jax.lax.axis_size("i")
+    return jax_cxl.ppermute(v, "i", [(i, (i - 1) % n) for i in range(n)])  # backward
 
 
 def from_0(v):
@@ -134,7 +135,7 @@ CASES = {
     "dtype": ([PSUM], [Program(psum, X.astype(np.int32))]),
     "count": ([PSUM], [Program(psum, X[:3])]),
     "root": ([Program(from_0)], [Program(from_1)]),
-    "permutation": ([Program(forward)], [Program(pairwise)]),
+    "permutation": ([Program(forward)], [Program(backward)]),
     "eager": ([PSUM], [Program(psum, np.ones(1 << 16, np.float32))]),
     # With several devices in a process.
     "levels": ([Program(in_levels)], [Program(flat)]),
