@@ -24,7 +24,7 @@ import jax_cxl
 _STEPS = flags.DEFINE_integer("steps", 400, "Steps of training.")
 _SNAPSHOTS = flags.DEFINE_string(
     "snapshots",
-    "shm:survive?size=16MiB",
+    "shm:survive?size=32MiB",
     "Memory for snapshots. On CXL memory, such as dax:/dev/dax0.0, they outlive the hosts too.",
 )
 _EVERY = flags.DEFINE_integer("every", 100, "Steps between two checkpoints on the disk.")

@@ -431,12 +431,13 @@ class Snapshots:
           together: what the processes have agreed on.
           problem: why this process cannot use the memory.
         """
-        failed = [failed for (failed,) in agreement.gather([problem is not None])]
+        texts = agreement.gather_bytes(_in_words(problem).encode())
         if problem is not None:
             raise problem
-        if any(failed):
-            process = together.writers[failed.index(1)]
-            raise errors.SnapshotError(f"process {process} could not go on: see its error")
+        for process, text in zip(together.writers, texts, strict=True):
+            if text:
+                what = text.decode(errors="replace")
+                raise errors.SnapshotError(f"process {process} could not save: {what}")
         claim = None
         if together.own == 0:
             try:

@@ -7,7 +7,7 @@ from absl.testing import absltest, parameterized
 
 _PROGRAM = """
 import atexit, sys, threading
-from jax_cxl._job import program_ending
+from jax_cxl._job.ending import program_ending
 program_ending.watch()
 atexit.register(lambda: print(f"told {program_ending.reason()!r}", flush=True))
 def raise_exit(code):

@@ -17,7 +17,7 @@ def loss_after(kills: int) -> tuple[str, str]:
         done = job.launch(
             *("-n", "2", f"--restart-lost={kills}", str(_SCRIPT)),
             *(f"--kills={kills}", "--steps=90", f"--checkpoint={folder}/state.npz"),
-            f"--snapshots=file:{folder}/snapshots?size=16MiB",
+            f"--snapshots=file:{folder}/snapshots?size=32MiB",
             environment=job.quick_environment(),
             modules=("jax.numpy", "absl.app"),
             timeout=200,

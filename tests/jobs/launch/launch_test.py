@@ -205,7 +205,7 @@ class DistributedTest(LaunchTestCase):
 
     def test_comes_first_where_jax_was_imported_before(self):
         program = (
-            "import jax; from jax_cxl._commands.launch import detect; detect.install();"
+            "import jax; from jax_cxl._job.launched import detect; detect.install();"
             "from jax._src.clusters import ClusterEnv; print(ClusterEnv._cluster_types[0].name)"
         )
         shown = subprocess.run(
