@@ -158,17 +158,16 @@ TEST(CallSiteTest, EveryAttributeIsNeeded) {
   const Attributes all = Psum("lacks");
   EXPECT_EQ(ErrorOf(all), "");
   for (const auto& [name, value] : all) {
+    const std::string text = "lacks the attribute '" + name + "'";
     Attributes fewer = all;
     fewer.erase(name);
-    EXPECT_NE(ErrorOf(fewer).find("lacks an attribute"), std::string::npos)
-        << name;
+    EXPECT_NE(ErrorOf(fewer).find(text), std::string::npos);
     // The attribute has another type.
     Attributes other = all;
     other[name] = std::holds_alternative<std::string>(value)
                       ? Value(int32_t{0})
                       : Value(std::string("0"));
-    EXPECT_NE(ErrorOf(other).find("lacks an attribute"), std::string::npos)
-        << name;
+    EXPECT_NE(ErrorOf(other).find(text), std::string::npos);
   }
 }
 

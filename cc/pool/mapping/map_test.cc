@@ -49,7 +49,8 @@ TEST(MapTest, PiecesFollowEachOther) {
 }
 
 TEST(MapTest, FailureIsAnError) {
-  EXPECT_EQ(MapContiguous({{-1, 0, kMiB, 1}}).status().code(),
+  constexpr int kNotOpen = 1 << 20;
+  EXPECT_EQ(MapContiguous({{kNotOpen, 0, kMiB, 1}}).status().code(),
             Code::kResourceExhausted);
   EXPECT_EQ(MapContiguous({{-1, 0, uint64_t{1} << 60, 1}}).status().code(),
             Code::kResourceExhausted);
