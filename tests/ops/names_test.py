@@ -60,7 +60,10 @@ class NamesTest(absltest.TestCase):
 
     def test_custom_calls_of_cpp(self):
         self.assertEqual(contract.TARGETS, _core.TARGETS)
-        made = contract.attributes("psum", contract.Op.ALL_REDUCE, np.zeros((1, 2)))
+        ranks = np.zeros((1, 2))
+        made = contract.attributes(
+            "psum", contract.Op.ALL_REDUCE, ranks, generation=0, program="jit_f"
+        )
         types = {name: _attribute_type(value) for name, value in made.items()}
         self.assertEqual(types, _core.ATTRIBUTE_TYPES)
         targets = {value for name, value in vars(contract).items() if name.endswith("_TARGET")}
