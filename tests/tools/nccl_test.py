@@ -13,7 +13,9 @@ from jax_cxl._nccl import cli, library
 
 _SOURCES = pathlib.Path(library.__file__).parents[2] / "cc/nccl_library"
 _BUILT = (pathlib.Path(library.__file__).parent / "libnccl.so.2").exists()
-needs_library = pytest.mark.skipif(not _BUILT, reason="libnccl.so.2 needs nvcc to be built")
+needs_library = pytest.mark.skipif(
+    not _BUILT, reason="no libnccl.so.2 beside jax_cxl: pip builds it where nvcc is, Bazel does not"
+)
 
 # Calls functions of the preloaded library, and prints what they return.
 _PROGRAM = """
