@@ -141,8 +141,10 @@ class RandomWorld {
 
   uint64_t PoolBytes() const {
     if (!scarce_) return 64 << 20;
+    const uint64_t arenas =
+        ranks_ * kScarceGroups * options_.num_slots * options_.slot_bytes;
     return pool::MinimumPoolBytes(ranks_, devices_) +
-           ranks_ * kScarceGroups * options_.num_slots * options_.slot_bytes;
+           pool::RoundUp(arenas, pool::FilePageBytes());
   }
 
   int ranks_;
