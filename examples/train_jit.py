@@ -13,12 +13,12 @@ the groups too:
 
     python -m jax_cxl.launch -n 2 --devices-per-process 2 examples/train_jit.py --tensor_parallel=2
 
-The flags are otherwise those of train_transformer.py. `jit_trainer.py` has the shardings.
+The flags are otherwise those of train_transformer.py. `sharded/jit_trainer.py` has the shardings.
 """
 
-import training
 from absl import app, flags
-from jit_trainer import JitTrainer
+from common import training
+from sharded.jit_trainer import JitTrainer
 
 _TENSOR_PARALLEL = flags.DEFINE_integer(
     "tensor_parallel", 1, "Devices that share the products of each layer.", lower_bound=1

@@ -3,34 +3,34 @@
     python -m jax_cxl.launch -n 2 examples/train_moe.py --exchange=dispatch --plot=loss.png
 
 Each layer has --experts perceptrons, which lie on the devices in equal parts, and a router chooses
---choices of them for each token. `--exchange` says how tokens get there and back (exchanges.py):
+--choices of them for each token. `--exchange` says how tokens get there and back
+(experts/exchanges.py):
 
     dispatch   jax_cxl.moe_dispatch and moe_combine
     halves     the same for two micro-batches, one of which computes while the other one
-               communicates (microbatches.py); capacity holds for each of them
+               communicates (experts/microbatches.py); capacity holds for each of them
     ragged     two jax_cxl.ragged_all_to_all; the losses are those of dispatch
     dense      two jax_cxl.all_to_all with an equal share of each expert's rows for every device
     dense-lax  the same by jax.lax, over Gloo or NCCL; the losses are those of dense
 
 With `--place_every=N` the experts change places after every N steps, so that devices have equal
-loads and few tokens cross between devices (placement.py).
+loads and few tokens cross between devices (experts/placement.py).
 
 On GPUs, one process each:
 
     python -m jax_cxl.launch -n 2 examples/train_moe.py --platform=cuda --preset=moe
 
-The other flags are those of train_transformer.py. `moe_trainer.py` has the model.
+The other flags are those of train_transformer.py. `experts/moe_trainer.py` has the model.
 """
 
 import importlib
 from typing import Any
 
-import exchanges
-import namespaces
-import placement
-import training
 from absl import app, flags
-from moe_trainer import MoeTrainer
+from common import training
+from experts import exchanges, placement
+from experts.moe_trainer import MoeTrainer
+from sharded import namespaces
 
 _EXCHANGE = flags.DEFINE_enum(
     "exchange",

@@ -12,7 +12,7 @@ chooses the namespace, `jax_cxl` or `jax.lax`. Model and training step are the s
 `train_jit.py` trains the same model by `jax.jit` alone, without a call of a collective.
 
 With several devices in each process, `--shard=host`, `all` or `levels` says which of them share the
-parameters (levels.py):
+parameters (sharded/levels.py):
 
     python -m jax_cxl.launch -n 2 --devices-per-process 4 examples/train_transformer.py --shard=host
 
@@ -20,22 +20,19 @@ On GPUs, one process each:
 
     python -m jax_cxl.launch -n 4 examples/train_transformer.py --platform=cuda --preset=340m
 
-In the order of reading: `transformer.py` (the model), `fsdp.py` (sharding), `trainer.py`,
-`sharded_trainer.py` and `fsdp_trainer.py` (the two together), `training.py` (the loop), this file,
-`prefetch.py` (communication beside computation), `levels.py`, `namespaces.py`, `speed.py`,
-`corpus.py`, `checkpoint.py`, `report.py`.
+In the order of reading: `common/transformer.py` (the model), `sharded/fsdp.py` (sharding),
+`common/trainer.py`, `sharded/sharded_trainer.py` and `sharded/fsdp_trainer.py` (the two together),
+`common/training.py` (the loop), this file, `sharded/prefetch.py` (communication beside
+computation), and the rest of `sharded/` and `common/`.
 """
 
 import importlib
 from typing import Any
 
-import fsdp
-import levels
-import namespaces
-import speed
-import training
 from absl import app, flags
-from fsdp_trainer import FsdpTrainer
+from common import speed, training
+from sharded import fsdp, levels, namespaces
+from sharded.fsdp_trainer import FsdpTrainer
 
 _COLLECTIVES = flags.DEFINE_enum(
     "collectives", "cxl", ["cxl", "lax"], "Through the memory pool, or JAX's own."

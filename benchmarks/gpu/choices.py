@@ -86,7 +86,12 @@ def snapshot_chunks(suite: Suite) -> Record:
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "costs.json"
             suite.launch(
-                *("benchmarks/snapshot_costs.py", f"--json={path}", "--orbax=false", "--rounds=3"),
+                *(
+                    "benchmarks/snapshots/snapshot_costs.py",
+                    f"--json={path}",
+                    "--orbax=false",
+                    "--rounds=3",
+                ),
                 *("--steps=1", "--step_ms=5", "--mib=4096", *small, f"--chunk_mib={chunk}"),
                 f"--under_way={under_way}",
             )

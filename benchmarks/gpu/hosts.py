@@ -146,9 +146,9 @@ def _bits(suite: Suite, *flags: str, **options: Any) -> str:
 
 
 def _times(suite: Suite, *flags: str, **options) -> list[dict]:
-    """Returns the rows of benchmarks/levels.py."""
+    """Returns the rows of benchmarks/collectives/levels.py."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "levels.json"
-        suite.launch("benchmarks/levels.py", f"--json={path}", *flags, **options)
+        suite.launch("benchmarks/collectives/levels.py", f"--json={path}", *flags, **options)
         rows: list[dict] = json.loads(path.read_text())["results"]
         return rows

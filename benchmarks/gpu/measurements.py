@@ -118,7 +118,9 @@ def rows(suite: Suite) -> Record:
     small = () if suite.platform == "cuda" else ("--tokens=128,1024", "--width=64")
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "rows.json"
-        suite.launch("benchmarks/rows.py", f"--json={path}", *small, NCCL_P2P_DISABLE="1")
+        suite.launch(
+            "benchmarks/collectives/rows.py", f"--json={path}", *small, NCCL_P2P_DISABLE="1"
+        )
         return {"results": json.loads(path.read_text())["results"]}
 
 
@@ -130,7 +132,7 @@ def snapshots(suite: Suite) -> Record:
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "costs.json"
             suite.launch(
-                *("benchmarks/snapshot_costs.py", f"--json={path}", "--orbax=false"),
+                *("benchmarks/snapshots/snapshot_costs.py", f"--json={path}", "--orbax=false"),
                 *("--steps=20", "--every=20", f"--coherence={coherence}"),
                 "--rounds=3",
                 *(("--mib=4096", "--step_ms=50") if on_gpus else ("--mib=64", "--step_ms=5")),
@@ -164,7 +166,7 @@ def jit_training(suite: Suite) -> Record:
 
 
 def jit_steps(suite: Suite, xla_flags: Sequence[str], *flags: str) -> list[dict]:
-    """Returns the rows of benchmarks/jit_training.py.
+    """Returns the rows of benchmarks/models/jit_training.py.
 
     Args:
       suite: the suite.
@@ -179,7 +181,7 @@ def jit_steps(suite: Suite, xla_flags: Sequence[str], *flags: str) -> list[dict]
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "jit.json"
         text, _ = suite.launch(
-            *("benchmarks/jit_training.py", f"--json={path}", "--compilations=0", *flags),
+            *("benchmarks/models/jit_training.py", f"--json={path}", "--compilations=0", *flags),
             *("--preset=340m", f"--batch_size={_sequences(suite)}"),
             *(() if on_gpus else SMALL),
             **environment if on_gpus else {},
@@ -209,8 +211,12 @@ def moe(suite: Suite) -> Record:
     with tempfile.TemporaryDirectory() as folder:
         # The exchange first: its programs are compiled in a fraction of the time.
         for name, program, flags in (
-            ("exchange", "benchmarks/moe.py", [*exchange, "--ways=dispatch,dense,dense-lax"]),
-            ("step", "benchmarks/moe_training.py", step),
+            (
+                "exchange",
+                "benchmarks/models/moe.py",
+                [*exchange, "--ways=dispatch,dense,dense-lax"],
+            ),
+            ("step", "benchmarks/models/moe_training.py", step),
         ):
             path = pathlib.Path(folder) / f"{name}.json"
             _, complete = suite.launch(

@@ -1,4 +1,4 @@
-"""examples/microbatches.py as it is traced for GPUs: values on CPU devices, and the order of calls.
+"""examples/experts/microbatches.py traced for GPUs: values on CPU devices, order of calls.
 
 Nothing here needs a GPU (start_done_on_gpu_test.py).
 """
@@ -9,16 +9,16 @@ from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "examples"))
 
-import exchanges
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import quick_compilation
-import transformer
 from absl.testing import absltest
+from common import transformer
+from experts import exchanges
+from experts.moe_trainer import MoeTrainer
 from lowered_calls import calls
-from moe_trainer import MoeTrainer
 
 import jax_cxl
 

@@ -177,11 +177,11 @@ class ProgramsTest(parameterized.TestCase):
         "needs a C++ compiler: $CXX, or else c++, is not on PATH",
     )
     def test_call_overhead(self):
-        rows = self.run_program("call_overhead.py", "--sizes", "1KiB")
+        rows = self.run_program("collectives/call_overhead.py", "--sizes", "1KiB")
         self.assertEqual([row["backend"] for row in rows], 4 * ["jax_cxl", "empty"])
 
     def test_overlap(self):
-        rows = self.run_program("overlap.py", "--everywhere")
+        rows = self.run_program("collectives/overlap.py", "--everywhere")
         self.assertEqual([row["op"] for row in rows], ["psum", "ppermute"])
         for row in rows:
             self.assertGreater(row["both_ms"]["median"], 0)

@@ -1,4 +1,4 @@
-"""benchmarks/fuzz_moe.py and benchmarks/moe.py, as their users start them."""
+"""benchmarks/fuzz/fuzz_moe.py and benchmarks/models/moe.py, as their users start them."""
 
 import json
 import pathlib
@@ -19,18 +19,22 @@ def _launch(*command, devices=1):
 
 class MoeTest(absltest.TestCase):
     def test_random_cases(self):
-        run = _launch(str(_BENCHMARKS / "fuzz_moe.py"), "--cases=60", "--routings=20", devices=2)
+        run = _launch(
+            str(_BENCHMARKS / "fuzz/fuzz_moe.py"), "--cases=60", "--routings=20", devices=2
+        )
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
         self.assertIn('"wrong_seeds": []', run.stdout)
 
     def test_a_wrong_sum_is_found(self):
-        run = _launch(str(_BENCHMARKS / "fuzz_moe.py"), "--cases=10", "--routings=10", "--break")
+        run = _launch(
+            str(_BENCHMARKS / "fuzz/fuzz_moe.py"), "--cases=10", "--routings=10", "--break"
+        )
         self.assertNotEqual(run.returncode, 0)
         self.assertIn("seed 0: ['sums']", run.stdout)
 
     def test_benchmark(self):
         run = _launch(
-            *(str(_BENCHMARKS / "moe.py"), "--sizes=64KiB", "--routings=uniform,hot"),
+            *(str(_BENCHMARKS / "models/moe.py"), "--sizes=64KiB", "--routings=uniform,hot"),
             "--repeats=1",
         )
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)

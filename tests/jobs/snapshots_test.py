@@ -44,7 +44,7 @@ class SnapshotsTest(parameterized.TestCase):
                 previous = processes
 
     def test_random_trees(self):
-        program = pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "fuzz_trees.py"
+        program = pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "fuzz/fuzz_trees.py"
         # A case takes a few hundredths of a second.
         cases = int(10 * job.SECONDS)
         for arguments, status in ((f"--cases={cases}",), 0), (("--cases=20", "--break"), 1):

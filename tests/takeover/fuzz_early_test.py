@@ -12,7 +12,7 @@ import sys
 
 from absl.testing import absltest
 
-_PROGRAM = pathlib.Path(__file__).parents[2] / "benchmarks/fuzz_early.py"
+_PROGRAM = pathlib.Path(__file__).parents[2] / "benchmarks/fuzz/fuzz_early.py"
 
 
 @functools.cache

@@ -5,7 +5,7 @@ import json
 import job
 from absl.testing import absltest
 
-_PROGRAM = "../../benchmarks/fuzz_programs.py"
+_PROGRAM = "../../benchmarks/fuzz/fuzz_programs.py"
 
 
 class FuzzTest(absltest.TestCase):

@@ -10,7 +10,7 @@ from absl.testing import absltest, parameterized
 from jax_cxl._commands import plotting
 from jax_cxl._commands.bench import cli
 
-_RESULTS = pathlib.Path(__file__).parents[2] / "benchmarks" / "results"
+_RESULTS = pathlib.Path(__file__).parents[2] / "benchmarks/results/collectives"
 
 
 class SizesTest(parameterized.TestCase):

@@ -11,7 +11,7 @@ from jax_cxl._commands.bench import results_file
 _ROOT = pathlib.Path(__file__).parents[2]
 # Of all files. A new file replaces an older one of the same question.
 _MOST_LINES = 6_000
-_RESULTS = sorted((_ROOT / "benchmarks" / "results").glob("*.json"))
+_RESULTS = sorted((_ROOT / "benchmarks" / "results").rglob("*.json"))
 
 
 class ResultsFileTest(absltest.TestCase):

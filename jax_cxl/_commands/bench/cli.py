@@ -61,8 +61,8 @@ operations on rows:
   the operation choose the routing: skewed (a fifth of the experts gets 80% of the choices) or hot
   (all tokens choose expert 0). Without a name it is uniform. Rows have up to 1,024 elements. A
   rank's buffer for the rows that it gets has room for twice the mean if the routing is uniform, and
-  otherwise for the rows of all ranks; the rest is filled with zeros. benchmarks/moe.py measures
-  whole exchanges beside padded all_to_alls.
+  otherwise for the rows of all ranks; the rest is filled with zeros. benchmarks/models/moe.py
+  measures whole exchanges beside padded all_to_alls.
 
 time on the device:
   With --platform cuda and sizes up to 1 MiB, JAX's profiler traces a sample at the end. The rows

@@ -168,7 +168,7 @@ def main() -> None:
     if options.json and jax.process_index() == 0:
         command = results_file.command_line(
             f"python -m jax_cxl.launch -n {shape[0]} --devices-per-process {shape[1]}"
-            " benchmarks/levels.py",
+            " benchmarks/collectives/levels.py",
             sys.argv[1:],
         )
         results_file.write(options.json, report.header(load, command) | {"results": rows})

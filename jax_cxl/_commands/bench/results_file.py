@@ -1,7 +1,7 @@
 """Results files: JSON with one row a line, and the command that made them.
 
-This module imports the standard library only: `benchmarks/gpu_suite.py` uses it before jax_cxl has
-been built.
+This module imports the standard library only: `benchmarks/gpu/gpu_suite.py` uses it before jax_cxl
+has been built.
 """
 
 import json

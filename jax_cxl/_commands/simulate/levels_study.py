@@ -18,7 +18,7 @@ ADAPTERS = (1, 8)
 # For the sizes of a chunk.
 CHUNK_SIZES = tuple(c.MIB << i for i in range(5))
 CHUNKED_BYTES = 128 * c.MIB
-RESULTS = "simulate-levels-2026-11-25.json"
+RESULTS = "levels/simulate-levels-2026-11-25.json"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,12 +22,12 @@ _NAMED = [
     ("_" + re.sub(r"\W", "_", str(page.relative_to(_ROOT).with_suffix(""))), page)
     for page in _PAGES
 ]
-# `python` of the commands: a launcher whose ranks start faster (tests/forked_launch.py).
+# `python` of the commands: a launcher whose ranks start faster (tests/helpers/forked_launch.py).
 _PYTHON = f"""\
 #!/bin/bash
 if [[ $1 == -m && $2 == jax_cxl.launch ]]; then
   shift 2
-  set -- {_ROOT}/tests/forked_launch.py jax.numpy,jax.sharding,jax_cxl.lax "$@"
+  set -- {_ROOT}/tests/helpers/forked_launch.py jax.numpy,jax.sharding,jax_cxl.lax "$@"
 fi
 exec {sys.executable} "$@"
 """

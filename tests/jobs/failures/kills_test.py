@@ -1,4 +1,4 @@
-"""A slice of benchmarks/kill_sweep.py with fresh seeds: processes die at random instants."""
+"""Some jobs of benchmarks/failures/kill_sweep.py, whose processes die at random instants."""
 
 import pathlib
 import random
@@ -6,7 +6,7 @@ import sys
 
 from absl.testing import absltest, parameterized
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "benchmarks"))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "benchmarks/failures"))
 
 import kill_sweep
 

@@ -1,6 +1,7 @@
 """Programs under MPI launchers that JAX itself does not detect.
 
-With the real `mpirun` of Open MPI 5 and `mpiexec` of MPICH 5, if tests/mpi_libraries.py finds them.
+With the real `mpirun` of Open MPI 5 and `mpiexec` of MPICH 5, if tests/helpers/mpi_libraries.py
+finds them.
 """
 
 import contextlib

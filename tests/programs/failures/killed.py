@@ -1,7 +1,7 @@
 """Loses a process at a random instant of a stage, and continues as the stage allows.
 
-benchmarks/kill_sweep.py starts it many times, and reads what it prints. Times are those of the
-machine's monotonic clock, which all processes share.
+benchmarks/failures/kill_sweep.py starts it many times, and reads its output. Times are those of
+the machine's monotonic clock, which all processes share.
 """
 
 import contextlib

@@ -20,12 +20,10 @@ import jax_cxl
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "examples"))
 sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "benchmarks"))
-import exchanges
-import fsdp
-import microbatches
-import prefetch
-import speed
+from common import speed
+from experts import exchanges, microbatches
 from fuzz.early import absent_gpus
+from sharded import fsdp, prefetch
 
 from jax_cxl._job import lifecycle, platforms
 from jax_cxl._lowering.levels import table

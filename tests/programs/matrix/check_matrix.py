@@ -8,6 +8,7 @@ import sys
 from absl import app, flags
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "helpers"))
 
 from matrix import cells, layouts
 

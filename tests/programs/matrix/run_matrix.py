@@ -12,6 +12,7 @@ import jax
 from absl import app, flags
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "helpers"))
 
 from matrix import cells
 

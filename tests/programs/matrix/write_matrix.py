@@ -8,6 +8,7 @@ import tempfile
 from absl import app, flags
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "helpers"))
 
 import job
 from matrix import document, layouts

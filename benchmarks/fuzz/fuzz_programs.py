@@ -1,0 +1,215 @@
+"""Random jitted programs, whose collectives are taken over from XLA, against NumPy.
+
+    python -m jax_cxl.launch -n 2 --devices-per-process 2
+        benchmarks/fuzz/fuzz_programs.py --count 100
+
+Each seed names a program over a random mesh: whole arrays under `jax.jit`, or `jax.shard_map`,
+fully or partially manual. It runs under `jax_cxl.replace_collectives` and without, several times,
+and NumPy says what is right. Values are mostly whole numbers, whose sums are the same in any
+order: results have to be right in every bit. A seed means another program on other numbers of
+devices. A program that takes longer than its limit ends the job, with its seed.
+
+`--break-groups` is a negative control: the order of a mesh's devices is ignored, which has to be
+found. The exit status is 1 if the takeover gave a wrong result, 3 after a program that hung.
+"""
+
+import argparse
+import collections
+import json
+import os
+import pathlib
+import re
+import sys
+import time
+from typing import Any
+
+# XLA warns of each sharding that it cannot reach directly.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import jax
+import numpy as np
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import jax_cxl
+from fuzz import jit_programs, manual_programs, values
+from fuzz.program import Program
+from fuzz.verdicts import Limit, Verdicts
+from jax_cxl._commands.bench import report, results_file
+from jax_cxl._takeover.hlo import groups
+
+_RUNS = 2
+_XLA = re.compile(r".* (all-|reduce-scatter|ragged-|collective-|send|recv)[a-z-]*\(.*")
+_SHARDY = "jax_use_shardy_partitioner"
+_VERDICTS = (
+    *("right", "nothing taken over", "wrong", "fails in one way only"),
+    *("XLA is wrong too", "only XLA is wrong", "refused by JAX or XLA"),
+    "NumPy's part is wrong",
+)
+
+
+def main() -> int:
+    """Runs the programs; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--first", type=int, default=0, help="first seed (default: 0)")
+    parser.add_argument("--count", type=int, default=100, help="how many seeds (default: 100)")
+    parser.add_argument("--limit", type=float, default=120, help="seconds that a program may take")
+    parser.add_argument("--break-groups", action="store_true", help="negative control")
+    parser.add_argument(
+        "--numpy-alone",
+        action="store_true",
+        help="do not run the programs without the takeover: NCCL refuses ranks that share a GPU",
+    )
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="file for the summary")
+    options = parser.parse_args()
+    load = os.getloadavg()[0]
+    # Each order of devices makes new groups, which stay; and large arrays take several rounds.
+    os.environ.setdefault("JAX_CXL_SLOT_BYTES", "4096")
+    jax.config.update("jax_enable_x64", True)
+    # Most of the time goes into compiling what surrounds the collectives.
+    jax.config.update("jax_disable_most_optimizations", True)
+    jax_cxl.initialize()
+    if options.break_groups:
+        _break_groups()
+    seeds = range(options.first, options.first + options.count)
+    summary = _run(seeds, options.limit, options.numpy_alone)
+    if jax.process_index() == 0:
+        print(json.dumps(summary), flush=True)
+        if options.json:
+            command = results_file.command_line("benchmarks/fuzz/fuzz_programs.py", sys.argv[1:])
+            header = report.header(load, command)
+            results_file.write(options.json, header | {"results": [summary]})
+    return 1 if summary["wrong"] or summary["fails in one way only"] else 0
+
+
+def _run(seeds: range, limit: float, numpy_alone: bool) -> dict[str, Any]:
+    """Runs the programs of these seeds; returns how many gave which verdict."""
+    start, verdicts = time.monotonic(), Verdicts(limit)
+    counts: collections.Counter[str] = collections.Counter(dict.fromkeys(_VERDICTS, 0))
+    for seed in seeds:
+        program = _program(seed)
+        text = f"seed {seed}: {program.text}"
+        with Limit(limit, text):
+            found = verdicts.gather(str(seed), _check(program, seed, numpy_alone))
+        verdict = _verdict(found)
+        if verdict not in ("right", "nothing taken over") and jax.process_index() == 0:
+            print(f"{verdict}: {text}: {found}", flush=True)
+        counts[verdict] += 1
+        counts["collectives taken over"] += found["taken"]
+        counts["collectives left to XLA"] += found["left"]
+    return {
+        "processes": jax.process_count(),
+        "devices": jax.device_count(),
+        "first seed": seeds.start,
+        "programs": len(seeds),
+        **counts,
+        "seconds": round(time.monotonic() - start),
+    }
+
+
+def _program(seed: int) -> Program:
+    rng = np.random.default_rng(seed)
+    module = jit_programs if rng.random() < 0.65 else manual_programs
+    program = module.random_program(rng)
+    if _SHARDY in jax.config.values:
+        jax.config.update(_SHARDY, seed % 4 > 0 or program.needs_shardy)  # Else GSPMD.
+    return program
+
+
+def _check(program: Program, seed: int, numpy_alone: bool) -> dict[str, int]:
+    """Runs a program with the takeover and without; returns how many elements are wrong here."""
+    found = {"taken": 0, "left": 0, "with": 0, "without": 0, "differ": 0}
+    here = [d for d in program.mesh.mesh.devices.flat if d.process_index == jax.process_index()]
+    if not here:
+        return found
+    rng = np.random.default_rng([seed, 1])
+    arguments = [[i.make(rng) for i in program.inputs] for _ in range(_RUNS)]
+    before = jax_cxl.stats()
+    local = jax.process_count() == 1 or numpy_alone or seed % 2 == 0
+    with jax_cxl.replace_collectives(local=local):
+        ours = _outputs(program, arguments, seed, numpy_alone)
+    after = jax_cxl.stats()
+    found["taken"] = after.collectives_taken - before.collectives_taken
+    found["left"] = after.collectives_left - before.collectives_left
+    theirs = ours if numpy_alone else _outputs(program, arguments, seed)
+    found["with fails"], found["without fails"] = int(ours is None), int(theirs is None)
+    if ours is None or theirs is None:
+        return found
+    for values_in, a, b in zip(arguments, ours, theirs, strict=True):
+        for want, x, y in zip(program.oracle(values_in), a, b, strict=True):
+            for shard, other in zip(x.addressable_shards, y.addressable_shards, strict=True):
+                got, reference = np.asarray(shard.data), np.asarray(other.data)
+                part = want[shard.index]
+                found["with"] += values.wrong(got, part, program.exact)
+                if not numpy_alone:  # Else nobody knows whether XLA is right.
+                    found["without"] += values.wrong(reference, want[other.index], program.exact)
+                found["differ"] += values.wrong(got, reference, program.exact)
+    if found["with"]:
+        found["alone"] = _wrong_alone(program, arguments)
+    return found
+
+
+def _wrong_alone(program: Program, arguments: list) -> int:
+    """Returns how many elements JAX computes otherwise than NumPy on one device."""
+    if program.alone is None:
+        return 0
+    wrong = 0
+    for values_in in arguments:
+        for got, want in zip(program.alone(*values_in), program.oracle(values_in), strict=True):
+            wrong += values.wrong(np.asarray(got), want, program.exact)
+    return wrong
+
+
+def _outputs(program: Program, arguments: list, seed: int, never_xla: bool = False) -> list | None:
+    """Returns the outputs of all runs, None if the program cannot be compiled.
+
+    Args:
+      program: the program.
+      arguments: arguments of each run.
+      seed: seed of the program.
+      never_xla: do not run a program that has collectives of XLA.
+    """
+    try:
+        compiled = program.function.lower(*program.place(arguments[0])).compile()
+        if never_xla and (theirs := _XLA.search(compiled.as_text())):
+            print(f"seed {seed} has a collective of XLA: {theirs[0]}"[:400], flush=True)
+            return None
+    except Exception as error:
+        if jax.process_index() == 0:
+            print(f"seed {seed} is not compiled: {type(error).__name__}: {error}"[:400], flush=True)
+        return None
+    outputs = [compiled(*program.place(values_in)) for values_in in arguments]
+    return jax.block_until_ready(outputs)
+
+
+def _verdict(found: dict[str, int]) -> str:
+    """Returns the verdict on a program from what all processes have found."""
+    if found.get("with fails") or found.get("without fails"):
+        both = found["with fails"] and found["without fails"]
+        return "refused by JAX or XLA" if both else "fails in one way only"
+    if found.get("alone"):
+        return "NumPy's part is wrong"
+    if found["with"]:
+        return "XLA is wrong too" if found["without"] and not found["differ"] else "wrong"
+    if found["without"]:
+        return "only XLA is wrong"
+    return "right" if found["taken"] else "nothing taken over"
+
+
+def _break_groups() -> None:
+    """Makes the takeover ignore which device executes which part of a module."""
+    decode = groups.DeviceAssignment.decode
+
+    def sorted_decode(proto: Any) -> Any:
+        assignment = decode(proto)
+        if assignment is None:
+            return None
+        in_order = np.sort(assignment.devices, axis=None).reshape(assignment.devices.shape)
+        return groups.DeviceAssignment(in_order)
+
+    groups.DeviceAssignment.decode = staticmethod(sorted_decode)  # type: ignore[assignment]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Code that the training programs share: model, data, loop, report."""

@@ -1,0 +1,1 @@
+"""A trainer whose experts are spread over devices, and its exchanges of tokens."""

@@ -1,0 +1,85 @@
+"""Trains the transformer with FSDP that is written out: `shard_map` and explicit collectives."""
+
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import optax
+from common import transformer
+from common.trainer import AXIS, State, Tree, checkpoint
+from sharded import fsdp, levels, prefetch
+from sharded.sharded_trainer import ShardedTrainer
+
+
+class FsdpTrainer(ShardedTrainer):
+    """Every parameter is sharded, in units of a layer, and the embedding.
+
+    The parameters are {"outer": shard, "layers": [shard, ...]}, a float32 vector per unit; with
+    prefetching "layers" is one array with a row for each layer. `parameter_count` is without
+    padding.
+    """
+
+    def __init__(
+        self,
+        sizes: transformer.Sizes,
+        dtype: jnp.dtype,
+        optimizer: optax.GradientTransformation,
+        collectives: fsdp.Collectives,
+        prefetch_layers: bool = False,
+    ):
+        """Lays out the state and defines the programs.
+
+        Args:
+          sizes: sizes of the model.
+          dtype: dtype of activations, and of parameters and gradients in communication.
+          optimizer: an Optax optimizer.
+          collectives: `jax_cxl`, or another namespace with collectives.
+          prefetch_layers: whether to scan over the layers, and to communicate the parameters and
+            gradients of a layer while its neighbour computes (prefetch.py). `collectives` needs
+            start functions then.
+        """
+        super().__init__(sizes, dtype, optimizer, collectives)
+        self._prefetch = prefetch_layers
+        self._layer_unit = self._unit(lambda key: transformer.init_layer(key, sizes))
+        self.parameter_count = self._outer_unit.size + sizes.layers * self._layer_unit.size
+        layers: Any = [self._vector(self._layer_unit.padded)] * sizes.layers
+        if prefetch_layers:
+            layers = self._vector(sizes.layers, self._layer_unit.padded)
+        self._define(layers, check_vma=True)
+
+    def _init(self, seed: jax.Array) -> State:
+        """Draws the parameters: each device draws a whole unit and keeps its shard of it."""
+        keys = jax.random.split(jax.random.key(seed), 1 + self._sizes.layers)
+
+        def layer(key: jax.Array) -> jax.Array:
+            return self._layer_unit.shard(transformer.init_layer(key, self._sizes))
+
+        # A loop over all layers is compiled in the time of one.
+        layers = jax.lax.map(layer, keys[1:])
+        outer = self._outer_unit.shard(transformer.init_embedding(keys[0], self._sizes))
+        parameters = {"outer": outer, "layers": layers if self._prefetch else list(layers)}
+        return State(parameters, self._optimizer.init(parameters))
+
+    def _apply_layers(self, parameters: Tree, x: jax.Array) -> jax.Array:
+        if self._prefetch:
+            shards = parameters.astype(self._dtype)
+            halves = cast(prefetch.Collectives, self._collectives)
+            return prefetch.stack(self._apply_flat, AXIS, halves)(shards, x)
+
+        @checkpoint
+        def apply_layer(shard: jax.Array, x: jax.Array) -> jax.Array:
+            layer = self._layer_unit.gather(shard, self._collectives, self._dtype)
+            return transformer.apply_layer(layer, x, self._sizes.heads)
+
+        for shard in parameters:
+            x = apply_layer(shard, x)
+        return x
+
+    def _apply_flat(self, flat: jax.Array, x: jax.Array) -> jax.Array:
+        """Computes the layer whose parameters are in `flat`."""
+        return transformer.apply_layer(self._layer_unit.unpack(flat), x, self._sizes.heads)
+
+    def _sum_copies(self, gradients: Tree) -> Tree:
+        if self._copies == 1:
+            return gradients
+        return cast(levels.Sharding, self._collectives).sum_copies(gradients, AXIS)
