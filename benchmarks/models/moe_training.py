@@ -4,9 +4,9 @@
         benchmarks/models/moe_training.py --json=moe.json
 
 examples/experts/exchanges.py has the exchanges: `dispatch`, `ragged` and `dense` go through the
-pool, and so do the parameters beside them; with `dense-lax` JAX's own collectives move both. `halves` is
-`dispatch` with two micro-batches, one of which computes while the other one communicates. For each
-exchange three programs take turns, all on the slowest rank:
+pool, and so do the parameters beside them; with `dense-lax` JAX's own collectives move both.
+`halves` is `dispatch` with two micro-batches, one of which computes while the other one
+communicates. For each exchange three programs take turns, all on the slowest rank:
 
     step_ms                         the training step
     step_ms_without_communication   the step with local copies in place of the communication

@@ -22,7 +22,7 @@ _BALANCE = 0.01
 
 
 class MoeTrainer(ShardedTrainer):
-    """Each device holds some experts of each layer; everything else is fully sharded (sharded/fsdp.py).
+    """Each device holds some experts of each layer; the rest is fully sharded (sharded/fsdp.py).
 
     The parameters are {"outer": shard, "layers": [{"attention": shard, "experts": vector}, ...]},
     float32. "attention" has the router and the norms too. "experts" are the matrices of this
