@@ -9,7 +9,6 @@ from typing import Any
 import jax
 
 from jax_cxl._job import configuration, tuning_table
-from jax_cxl._job.pool import pool_uri
 
 _log = logging.getLogger("jax_cxl")
 
@@ -33,7 +32,7 @@ def started(running: Any, config: configuration.Config) -> None:
     if not _log.isEnabledFor(logging.INFO):
         return
     devices = jax.devices()
-    spec = pool_uri.parse(running.uri, len(devices), running.platform.rank_bytes)
+    spec = running.spec
     tuning = tuning_table.table(running.tuning)
     slots, size = (
         getattr(config, name) or tuning[name] or "automatic" for name in ("num_slots", "slot_bytes")
@@ -46,7 +45,7 @@ def started(running: Any, config: configuration.Config) -> None:
             "rank %d of %d: %s, process %d (pid %d on host %s); pool %s, %d MiB, %d pool devices,"
             " coherence %s; slots: %s of %s bytes; tuning table: %s; generation %d",
             *(rank, len(running.rank_of_device), device, jax.process_index(), os.getpid()),
-            *(socket.gethostname(), running.uri or "shm:", running.pool_bytes >> 20),
+            *(socket.gethostname(), spec.uri, running.pool_bytes >> 20),
             *(max(len(spec.paths), 1) * spec.devices_per_path, spec.coherence, slots, size),
             *(config.tuning or "built in", running.generation),
         )

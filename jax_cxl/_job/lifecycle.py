@@ -84,7 +84,7 @@ class Runtime:
       rank_of_device: rank of each JAX device that communicates, by the device's global id.
       platform: the platform of the devices.
       pool_bytes: size of the pool.
-      uri: the pool's URI as given, None for the default.
+      spec: the pool, as its URI says.
       tuning: the tuning table on which all processes agreed.
       generation: how many times the job has continued after an error.
       attempt: number of the next attempt to regroup (regroup.py).
@@ -93,7 +93,7 @@ class Runtime:
     rank_of_device: dict[int, int]
     platform: platforms.Platform
     pool_bytes: int
-    uri: str | None
+    spec: pool_uri.PoolSpec
     tuning: _core.Tuning
     generation: int
     attempt: int = 1
@@ -143,10 +143,10 @@ def initialize(pool: str | None = None) -> None:
     uri = pool if pool is not None else config.pool
     with lock:
         if _running is not None:
-            if uri == _running.uri:
+            if pool_uri.parse(uri) == _running.spec:
                 return
             raise errors.NotInitializedError(
-                f"jax_cxl already runs on the pool {_running.uri or 'shm:'}; call"
+                f"jax_cxl already runs on the pool {_running.spec.uri}; call"
                 " jax_cxl.shutdown() before initializing it with another one."
             )
         connection.connect(config.connect_timeout)
@@ -155,7 +155,7 @@ def initialize(pool: str | None = None) -> None:
         meetings.begin()
         arrival.begin(meetings.processes_left(), config.connect_timeout)
         with arrival.telling_failures():
-            _running = _start(uri, config)
+            _running = _start(pool_uri.parse(uri), config)
 
 
 def shutdown() -> None:
@@ -207,19 +207,19 @@ def current() -> Runtime | None:
     return _running
 
 
-def restart(meeting: pools.Meeting, uri: str | None) -> None:
+def restart(meeting: pools.Meeting, spec: pool_uri.PoolSpec) -> None:
     """Continues in another pool, with `lock` held.
 
     Args:
       meeting: the ranks that continue, some of this process among them, and their pool.
-      uri: the pool's URI.
+      spec: the pool, as its URI says.
     """
     global _running
     assert _running is not None
     tuning, _running = _running.tuning, None
     late_ranks.stop()
     _core.stop("", program_ends=False)
-    _running = _run(meeting, uri, configuration.from_environment(), tuning)
+    _running = _run(meeting, spec, configuration.from_environment(), tuning)
 
 
 def stats() -> Stats:
@@ -250,19 +250,19 @@ def _stats(running: Runtime | None) -> Stats:
     )
 
 
-def _start(uri: str | None, config: configuration.Config) -> Runtime:
+def _start(spec: pool_uri.PoolSpec, config: configuration.Config) -> Runtime:
     devices = jax.devices()
     platform = platforms.of(devices[0])
     handlers = platform.load()
     name = meetings.name()
     tuning = tuning_table.load(config.tuning)
-    meeting = meetings.come_together(uri, platform, tuning)
+    meeting = meetings.come_together(spec, platform, tuning)
     register_handlers(platform)
-    running = _run(meeting, uri, config, tuning)
+    running = _run(meeting, spec, config, tuning)
     if platform is platforms.CUDA:
         try:
             ordinals = [platform.ordinal(devices[rank]) for rank in pools.local_ranks()]
-            to_memory = pool_uri.parse(uri, world_size=1).gpu_writes_memory
+            to_memory = spec.gpu_writes_memory
             start_gpus.start(handlers, ordinals, config, tuning, name, to_memory)
         except Exception as error:
             _core.stop(str(error), program_ends=False)
@@ -271,7 +271,10 @@ def _start(uri: str | None, config: configuration.Config) -> Runtime:
 
 
 def _run(
-    meeting: pools.Meeting, uri: str | None, config: configuration.Config, tuning: _core.Tuning
+    meeting: pools.Meeting,
+    spec: pool_uri.PoolSpec,
+    config: configuration.Config,
+    tuning: _core.Tuning,
 ) -> Runtime:
     """Starts the engine for those ranks of this process that continue."""
     devices = jax.devices()
@@ -301,7 +304,7 @@ def _run(
         late_ranks.start(opened_file, meeting.members)
     meetings.remember(meeting)
     rank_of_device = {devices[rank].id: rank for rank in meeting.members}
-    running = Runtime(rank_of_device, platform, pool_bytes, uri, tuning, meeting.generation)
+    running = Runtime(rank_of_device, platform, pool_bytes, spec, tuning, meeting.generation)
     if config.log == "info":
         information.begin()
         information.started(running, config)

@@ -29,7 +29,7 @@ from jax_cxl import _core, errors
 from jax_cxl._job import configuration, lifecycle, platforms
 from jax_cxl._job.launched import environment as launch_environment
 from jax_cxl._job.meeting import successor_tickets
-from jax_cxl._job.pool import pools
+from jax_cxl._job.pool import pool_uri, pools
 
 _POLL_SECONDS = 0.002
 # A rank of this host is known to be lost sooner.
@@ -96,15 +96,15 @@ def regroup(
                 " Start all processes again, from a checkpoint."
             )
         seconds = configuration.from_environment().timeout if timeout is None else timeout
-        uri = running.uri if pool is None else pool
+        spec = running.spec if pool is None else pool_uri.parse(pool)
         if rejoin and not launch_environment.restarts_lost():
             raise errors.CxlError(
                 "jax_cxl.regroup(rejoin=True) waits for successors of lost processes, which only"
                 " python -m jax_cxl.launch --restart-lost N starts."
             )
         deadline = time.monotonic() + seconds
-        meeting = _Agreement(running, _ranks(devices), rejoin, uri, deadline).reach()
-        lifecycle.restart(meeting, uri)
+        meeting = _Agreement(running, _ranks(devices), rejoin, spec, deadline).reach()
+        lifecycle.restart(meeting, spec)
         jax.clear_caches()
         _warn_of_jax(meeting.members)
     return [jax.devices()[rank] for rank in meeting.members]
@@ -127,14 +127,14 @@ class _Agreement:
         running: lifecycle.Runtime,
         ranks: list[int],
         rejoin: bool,
-        uri: str | None,
+        spec: pool_uri.PoolSpec,
         deadline: float,
     ):
         self._running = running
         self._ranks = ranks
         self._rejoin = rejoin
         self._mine = [rank for rank in pools.local_ranks() if rank in ranks]
-        self._uri = uri
+        self._spec = spec
         self._deadline = deadline
         self._created: _core.Pool | None = None  # Set if this process decides.
 
@@ -164,7 +164,7 @@ class _Agreement:
             pools.register(pool, self._mine)
             arrival = functools.partial(self._arrival, pool, members, tickets)
             complete = self._wait(arrival, "come to the new pool")
-            pools.remove_name(pool, place, self._uri)
+            pools.remove_name(pool, place, self._spec)
             if complete:
                 pools.check_hosts(pool, members, place)
                 return pools.Meeting(pool, members, self._running.generation + 1)
@@ -232,7 +232,7 @@ class _Agreement:
     def _create(self) -> dict[str, Any]:
         """Creates the new pool and returns its place."""
         try:
-            self._created, place = pools.create(self._uri, self._running.platform, new_name=True)
+            self._created, place = pools.create(self._spec, self._running.platform, new_name=True)
         except errors.PoolInUseError as error:
             hint = f"{error}; jax_cxl.regroup(pool=...) needs another place than the old pool"
             return pools.no_place(errors.PoolInUseError(hint))

@@ -27,7 +27,7 @@ def spec_of(where: str) -> pool_uri.PoolSpec:
     Raises:
       InvalidPoolError: the URI is wrong.
     """
-    spec = pool_uri.parse(where, world_size=1)
+    spec = pool_uri.parse(where)
     if spec.kind != "shm":
         return spec
     path = _SHM + spec.paths[0] if spec.paths else ""

@@ -114,9 +114,9 @@ class PlatformTest(parameterized.TestCase):
         self.assertNotIsInstance(jax.errors.JaxRuntimeError("out of memory"), errors.CxlError)
 
     def test_pool_of_automatic_size(self):
-        cpu = pool_uri.parse(None, 4, platforms.CPU.rank_bytes).bytes
-        self.assertEqual(cpu, pool_uri.parse(None, 4).bytes)
-        self.assertGreater(pool_uri.parse(None, 4, platforms.CUDA.rank_bytes).bytes, 4 * 64 << 20)
+        spec = pool_uri.parse(None)
+        self.assertEqual(spec.sized(4, platforms.CPU.rank_bytes), spec.sized(4))
+        self.assertGreater(spec.sized(4, platforms.CUDA.rank_bytes).bytes, 4 * 64 << 20)
 
 
 if __name__ == "__main__":

@@ -18,11 +18,9 @@ class PoolUriTest(parameterized.TestCase):
         ("size_zero", "shm:?size=0"),
     )
     def test_default_is_a_nameless_pool_in_shared_memory(self, uri):
-        spec = pool_uri.parse(uri, world_size=4)
-        self.assertEqual(
-            spec,
-            pool_uri.PoolSpec(kind="shm", paths=(), bytes=pool_uri.automatic_bytes(4)),
-        )
+        spec = pool_uri.parse(uri)
+        self.assertEqual(spec, pool_uri.PoolSpec(kind="shm", paths=(), bytes=0))
+        self.assertEqual(spec.sized(4).bytes, pool_uri.automatic_bytes(4))
         self.assertEqual(spec.coherence, "coherent")
         self.assertEqual(spec.devices_per_path, 1)
         self.assertEqual(spec.offset, 0)
@@ -81,7 +79,7 @@ class PoolUriTest(parameterized.TestCase):
         ),
     )
     def test_parses(self, uri, expected):
-        spec = dataclasses.asdict(pool_uri.parse(uri, world_size=2))
+        spec = dataclasses.asdict(pool_uri.parse(uri))
         self.assertEqual(spec, spec | expected)
 
     @parameterized.parameters(
@@ -96,12 +94,12 @@ class PoolUriTest(parameterized.TestCase):
         ("3TB", 3 * 10**12),
     )
     def test_sizes(self, text, expected):
-        spec = pool_uri.parse(f"file:/a?size={text}&offset={text}", world_size=2)
+        spec = pool_uri.parse(f"file:/a?size={text}&offset={text}")
         self.assertEqual((spec.bytes, spec.offset), (expected, expected))
 
     @parameterized.product(world_size=(1, 2, 64), devices=(1, 6))
     def test_automatic_size_has_32_mib_per_rank_and_the_control_pages(self, world_size, devices):
-        spec = pool_uri.parse(f"shm:?devices={devices}", world_size)
+        spec = pool_uri.parse(f"shm:?devices={devices}").sized(world_size)
         for_ranks = world_size * 32 * _MIB
         self.assertGreater(spec.bytes, for_ranks + devices * world_size * 512 * 1024)
         self.assertLess(spec.bytes, for_ranks + devices * (world_size * 640 * 1024 + 65536))
@@ -147,16 +145,29 @@ class PoolUriTest(parameterized.TestCase):
     )
     def test_errors_quote_the_uri_the_part_and_an_example(self, uri, part):
         with self.assertRaises(ValueError) as caught:
-            pool_uri.parse(uri, world_size=2)
+            pool_uri.parse(uri)
         message = str(caught.exception)
         self.assertIn(repr(uri), message)
         self.assertIn(part, message.replace(repr(uri), "", 1))
         self.assertIn("write for example", message)
         example = message.rpartition("write for example ")[2].split(" or ")[0]
-        pool_uri.parse(example, world_size=2)
+        pool_uri.parse(example)
+
+    @parameterized.parameters("shm:a?size=1MiB", "file:/a", "dax:/dev/dax0.0")
+    def test_only_a_pool_in_shared_memory_without_a_size_gets_one(self, uri):
+        spec = pool_uri.parse(uri)
+        self.assertEqual(spec.sized(4), spec)
+
+    def test_different_uris_of_one_pool_are_equal(self):
+        spec = pool_uri.parse("shm:a?size=1GiB&devices=2")
+        other = pool_uri.parse("shm:a?devices=2&size=1024MiB")
+        self.assertEqual(spec, other)
+        self.assertEqual(other.uri, "shm:a?devices=2&size=1024MiB")
+        self.assertEqual(pool_uri.parse(None), pool_uri.parse("shm:"))
+        self.assertNotEqual(spec, pool_uri.parse("shm:a?size=1GiB&devices=3"))
 
     def test_spec_cannot_be_changed(self):
-        spec = pool_uri.parse(None, world_size=1)
+        spec = pool_uri.parse(None)
         with self.assertRaises(dataclasses.FrozenInstanceError):
             spec.bytes = 1
 

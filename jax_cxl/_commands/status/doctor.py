@@ -89,7 +89,7 @@ def check_pool(ranks: int) -> Iterator[Finding]:
     uri = os.environ.get("JAX_CXL_POOL")
     name = f"JAX_CXL_POOL={uri}" if uri else f"the default pool of {ranks} ranks"
     try:
-        spec = pool_uri.parse(uri, ranks)
+        spec = pool_uri.parse(uri).sized(ranks)
         configuration.from_environment()
     except ValueError as error:
         yield Finding("problem", str(error))

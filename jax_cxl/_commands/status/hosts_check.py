@@ -127,7 +127,7 @@ def check_between_hosts(uri: str, address: str) -> Iterator[Finding]:
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal():
         raise ValueError(f"--with {address!r} is not HOST:PORT, or :PORT on the host that listens")
-    spec = pool_uri.parse(uri, world_size=1)
+    spec = pool_uri.parse(uri)
     try:
         with _connect(host, int(port)) as connection:
             partner = _Partner(connection)

@@ -16,7 +16,7 @@ _BYTES = 64 * _MIB
 
 def check_device(uri: str) -> Iterator[Finding]:
     """Measures the memory that a pool URI names. Overwrites it, unless a job uses it."""
-    spec = pool_uri.parse(uri, world_size=1)
+    spec = pool_uri.parse(uri)
     for path in spec.paths:
         yield from _describe(spec, path)
     try:
@@ -67,7 +67,7 @@ def create(spec: pool_uri.PoolSpec) -> "_core.Pool":
 
 def arguments(spec: pool_uri.PoolSpec) -> dict[str, Any]:
     """Returns the arguments of `_core.Pool.create` for a pool that only `doctor` uses."""
-    fields = spec.for_core() | {"coherence": "flush", "world_size": 1}
+    fields = spec.sized(1).for_core() | {"coherence": "flush", "world_size": 1}
     if spec.kind == "shm":
         fields["paths"] = spec.paths or (f"doctor.{time.time_ns()}",)
     elif spec.kind == "file" and fields["bytes"] == 0:

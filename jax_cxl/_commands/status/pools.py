@@ -192,7 +192,7 @@ def named(target: str) -> list[Found]:
         if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
             raise ValueError(f"{target} is neither a file nor a device")
         return [Found(target, str(pathlib.Path(target).absolute()))]
-    spec = pool_uri.parse(target, world_size=1)
+    spec = pool_uri.parse(target)
     if spec.kind != "shm":
         return [Found(target, spec.paths[0], spec.offset)]
     name = _SHM_PREFIX + (spec.paths[0] if spec.paths else "")

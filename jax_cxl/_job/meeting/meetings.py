@@ -15,7 +15,7 @@ from jax_cxl import _compat, _core, errors
 from jax_cxl._job import platforms
 from jax_cxl._job.launched import environment as launch_environment
 from jax_cxl._job.meeting import arrival, connection, settings, successor_tickets
-from jax_cxl._job.pool import pools
+from jax_cxl._job.pool import pool_uri, pools
 
 
 @dataclasses.dataclass
@@ -75,12 +75,12 @@ def check_lost() -> None:
 
 
 def come_together(
-    uri: str | None, platform: platforms.Platform, tuning: _core.Tuning
+    spec: pool_uri.PoolSpec, platform: platforms.Platform, tuning: _core.Tuning
 ) -> pools.Meeting:
     """Meets the other processes that are left.
 
     Args:
-      uri: the pool's URI as given, None for the default.
+      spec: the pool, as its URI says.
       platform: the platform of the devices.
       tuning: this process's tuning table.
     """
@@ -97,12 +97,12 @@ def come_together(
         place = "jax_cxl" if by_tickets else key
         settings.agree(tuning, place, jax.process_index(), processes[0])
     if by_tickets:
-        meeting = successor_tickets.join(uri, platform, before, _past.failed)
+        meeting = successor_tickets.join(spec, platform, before, _past.failed)
     else:
         generation = max(before, 0)
         if before >= 0 and len(processes) > 1:
             generation += _any_failed(key, processes)
-        pool = _meet(key, uri, platform, processes)
+        pool = _meet(key, spec, platform, processes)
         meeting = pools.Meeting(pool, members, generation)
     if 0 <= before < meeting.generation:
         jax.clear_caches()  # Programs that were compiled before must not communicate.
@@ -152,14 +152,17 @@ def _any_failed(key: str, processes: Sequence[int]) -> bool:
 
 
 def _meet(
-    key: str, uri: str | None, platform: platforms.Platform, processes: Sequence[int]
+    key: str,
+    spec: pool_uri.PoolSpec,
+    platform: platforms.Platform,
+    processes: Sequence[int],
 ) -> _core.Pool:
     """Maps the pool in these processes. Returns once all their ranks have registered in it."""
     client = _compat.coordination_client() if len(processes) > 1 else None
     first = jax.process_index() == processes[0]
     try:
         if first:
-            pool, place = pools.create(uri, platform)
+            pool, place = pools.create(spec, platform)
             if client is not None:
                 client.key_value_set(f"{key}/pool", json.dumps(place))
         else:
@@ -183,10 +186,10 @@ def _meet(
             pools.check_hosts(pool, _ranks_of(processes), place)
     except Exception:
         # The process that created the pool may have ended, so this process removes the name.
-        pools.remove_name(pool, place, uri)
+        pools.remove_name(pool, place, spec)
         raise
     if first:
-        pools.remove_name(pool, place, uri)
+        pools.remove_name(pool, place, spec)
     return pool
 
 

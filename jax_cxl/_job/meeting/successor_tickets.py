@@ -26,7 +26,7 @@ from jax_cxl import _compat, _core, errors
 from jax_cxl._job import platforms
 from jax_cxl._job.launched import environment as launch_environment
 from jax_cxl._job.launched.board import FINISHED
-from jax_cxl._job.pool import pools
+from jax_cxl._job.pool import pool_uri, pools
 
 POLL_SECONDS = 0.02
 
@@ -69,12 +69,12 @@ def answer(
 
 
 def join(
-    uri: str | None, platform: platforms.Platform, generation: int, failed: bool
+    spec: pool_uri.PoolSpec, platform: platforms.Platform, generation: int, failed: bool
 ) -> pools.Meeting:
     """Meets the other processes.
 
     Args:
-      uri: URI of the pool, if this process has to create it.
+      spec: the pool, if this process has to create it.
       platform: the platform of the devices.
       generation: the generation of the runtime that this process had, -1 for none.
       failed: whether a rank of that runtime gave up.
@@ -88,7 +88,7 @@ def join(
         while text is None:
             _check(deadline, "no process has answered")
             if jax.process_index() == 0:
-                created = _begin(uri, platform) or created
+                created = _begin(spec, platform) or created
             text = _compat.key_value(f"{_ANSWERS}{ticket}")
         decision = json.loads(text)
         place, members = decision["place"], decision["members"]
@@ -102,21 +102,21 @@ def join(
             if not missing or changed:
                 break
             _check(deadline, f"rank {missing[0]} has not come to the pool")
-        pools.remove_name(pool, place, uri)
+        pools.remove_name(pool, place, spec)
         if not missing:
             pools.check_hosts(pool, members, place)
             return pools.Meeting(pool, members, decision["generation"])
         created = None
 
 
-def _begin(uri: str | None, platform: platforms.Platform) -> _core.Pool | None:
+def _begin(spec: pool_uri.PoolSpec, platform: platforms.Platform) -> _core.Pool | None:
     """Creates the pool and answers all tickets, once every process has an unanswered one."""
     found = tickets()
     everyone = unanswered(found)
     if len(everyone) < jax.process_count():
         return None
     try:
-        pool, place = pools.create(uri, platform)
+        pool, place = pools.create(spec, platform)
     except Exception as error:
         # The others wait for the place of the pool. Give them the error instead.
         answer(found, everyone, [], pools.no_place(error), 0)

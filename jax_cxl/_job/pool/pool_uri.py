@@ -49,13 +49,14 @@ class PoolSpec:
       kind: "shm", "file" or "dax".
       paths: one path for each pool device. For shm one name, or none: the runtime then makes one.
       bytes: size of each path. 0 means all of a dax device, all of an existing file, and
-        `automatic_bytes` for a new file.
+        `automatic_bytes` for a new file or a pool in /dev/shm.
       devices_per_path: how many equal parts each path is split into.
       offset: where the pool starts in each path, in bytes.
       coherence: "coherent", "uncached" or "flush".
       gpu_writes_memory: whether writes of GPUs reach the memory without a write-back.
       keep: whether the pool stays in /dev/shm when the job fails.
       coherence_given: whether the URI names the coherence.
+      uri: the URI as it was given, for messages. Pools with different URIs may be equal.
     """
 
     kind: str = "shm"
@@ -67,6 +68,14 @@ class PoolSpec:
     gpu_writes_memory: bool = False
     keep: bool = False
     coherence_given: bool = False
+    uri: str = dataclasses.field(default="shm:", compare=False)
+
+    def sized(self, world_size: int, rank_bytes: int = _core.AUTOMATIC_RANK_BYTES) -> "PoolSpec":
+        """Returns the spec for this number of ranks: a pool in /dev/shm gets its automatic size."""
+        if self.kind != "shm" or self.bytes:
+            return self
+        size = automatic_bytes(world_size, self.devices_per_path, rank_bytes)
+        return dataclasses.replace(self, bytes=size)
 
     def for_core(self) -> dict[str, Any]:
         """Returns the fields that `PoolSpec` of cc/pool/pool.h has."""
@@ -86,18 +95,14 @@ def automatic_bytes(
     )
 
 
-def parse(
-    uri: str | None, world_size: int, rank_bytes: int = _core.AUTOMATIC_RANK_BYTES
-) -> PoolSpec:
+def parse(uri: str | None) -> PoolSpec:
     """Reads a pool URI.
 
     Args:
       uri: as in the module's docstring; None or "" means a pool in /dev/shm.
-      world_size: the number of ranks, from which an automatic size follows.
-      rank_bytes: bytes for each rank in an automatic size.
 
     Returns:
-      The description of the pool, completed with the defaults.
+      The description of the pool. `PoolSpec.sized` adds the size that depends on the job.
 
     Raises:
       InvalidPoolError: the URI is wrong. The message names the error and shows a correct URI.
@@ -110,21 +115,18 @@ def parse(
         _fail(uri, f"it starts with {uri.split(':')[0]!r}, not with shm:, file: or dax:")
     place, _, query = rest.partition("?")
     options = _options(uri, kind, query)
-    size = _size(uri, "size", options.get("size", "0"))
-    devices = _devices(uri, options.get("devices", "1"))
     coherence = _coherence(uri, kind, options.get("coherence"))
-    if kind == "shm" and size == 0:
-        size = automatic_bytes(world_size, devices, rank_bytes)
     return PoolSpec(
         kind=kind,
         paths=_paths(uri, kind, place),
-        bytes=size,
-        devices_per_path=devices,
+        bytes=_size(uri, "size", options.get("size", "0")),
+        devices_per_path=_devices(uri, options.get("devices", "1")),
         offset=_size(uri, "offset", options.get("offset", "0")),
         coherence=coherence,
         gpu_writes_memory=_gpu_writes_memory(uri, options.get("gpu_writes"), coherence),
         keep=_keep(uri, options.get("keep")),
         coherence_given="coherence" in options,
+        uri=uri,
     )
 
 

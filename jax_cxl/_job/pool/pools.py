@@ -48,21 +48,21 @@ def register(pool: _core.Pool, ranks: Sequence[int]) -> None:
 
 
 def create(
-    uri: str | None, platform: platforms.Platform, new_name: bool = False
+    spec: pool_uri.PoolSpec, platform: platforms.Platform, new_name: bool = False
 ) -> tuple[_core.Pool, dict[str, Any]]:
     """Creates a pool for all devices.
 
     Args:
-      uri: as for `initialize`.
+      spec: which pool, as its URI says.
       platform: the platform of the devices.
       new_name: whether a pool in /dev/shm needs another name, because the job already has a pool
-        with the name in `uri`.
+        with the name in `spec`.
 
     Returns:
       The pool and its place.
     """
     world_size = jax.device_count()
-    spec = pool_uri.parse(uri, world_size, platform.rank_bytes)
+    spec = spec.sized(world_size, platform.rank_bytes)
     for path in _core.sweep_leftovers():
         logging.getLogger("jax_cxl").warning("removed %s, the pool of a dead job", path)
     place = spec.for_core() | {"world_size": world_size}
@@ -93,9 +93,9 @@ def check_hosts(pool: _core.Pool, members: Sequence[int], place: dict[str, Any])
         )
 
 
-def remove_name(pool: _core.Pool, place: dict[str, Any], uri: str | None) -> None:
+def remove_name(pool: _core.Pool, place: dict[str, Any], spec: pool_uri.PoolSpec) -> None:
     """Removes the name of a pool once all processes have attached, unless its URI keeps it."""
-    if pool_uri.parse(uri, world_size=1).keep:
+    if spec.keep:
         return
     pool.unlink()
     if place["kind"] == "shm":

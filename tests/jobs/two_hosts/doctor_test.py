@@ -215,7 +215,7 @@ class GpuWriterTest(absltest.TestCase):
         from jax_cxl import _core
 
         folder = self.enter_context(tempfile.TemporaryDirectory())
-        spec = pool_uri.parse(f"file:{folder}/pool?size=16MiB", world_size=1)
+        spec = pool_uri.parse(f"file:{folder}/pool?size=16MiB")
         pool = _core.Pool.create(**memory_check.arguments(spec))
         for index in range(pool.check_words() + 2):
             pool.store_check_word(index, 0, True)
