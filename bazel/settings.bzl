@@ -8,9 +8,3 @@ CXX_OPTIONS = ["-Wall", "-Wextra", "-ffp-contract=off"]
 NVCC_OPTIONS = ["-fmad=false", "--expt-relaxed-constexpr"]
 
 CUDA_ARCHITECTURES = ["80", "90"]
-
-# The Python modules of every installation, and their folders in cc/.
-PYTHON_MODULES = {
-    "_core": "python",
-    "_simulator": "python_simulator",
-}

@@ -176,7 +176,7 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     # The launcher imports this package too: it starts without JAX, and a script
     # may still set JAX's environment variables.
-    if name in _native.MODULES and (problem := _native.problem(name)):
+    if name == _native.MODULE and (problem := _native.problem()):
         raise ImportError(problem)
     if name == "__version__":
         return importlib.metadata.version("jax_cxl")

@@ -1,7 +1,7 @@
-"""Where the native modules are.
+"""Where the native module is.
 
 Python looks for modules in the current folder first. In a checkout, `python -m jax_cxl` and
-`python -m pytest` therefore import the sources of the checkout. The native modules may exist in an
+`python -m pytest` therefore import the sources of the checkout. The native module may exist in an
 installed jax_cxl only.
 """
 
@@ -10,32 +10,32 @@ import os
 import pathlib
 import sys
 
-MODULES = ("_core", "_simulator")
+MODULE = "_core"
 _HERE = pathlib.Path(__file__).parent
 
 
 def elsewhere() -> list[str]:
-    """Returns the folder of an installed jax_cxl, if this one has no native modules."""
-    if _has_modules(_HERE):
+    """Returns the folder of an installed jax_cxl, if this one has no native module."""
+    if _has_module(_HERE):
         return []
     folders = (pathlib.Path(entry or os.getcwd(), _HERE.name) for entry in sys.path)
-    return [str(folder) for folder in folders if folder != _HERE and _has_modules(folder)][:1]
+    return [str(folder) for folder in folders if folder != _HERE and _has_module(folder)][:1]
 
 
-def problem(name: str) -> str | None:
-    """Returns why a native module of this package cannot be imported, None if it can be."""
-    if importlib.util.find_spec(f"{__package__}.{name}") is not None:
+def problem() -> str | None:
+    """Returns why the native module of this package cannot be imported, None if it can be."""
+    if importlib.util.find_spec(f"{__package__}.{MODULE}") is not None:
         return None
     version = ".".join(map(str, sys.version_info[:2]))
     return (
-        f"{_HERE} has no native module {name} for Python {version}, and no other jax_cxl is"
+        f"{_HERE} has no native module {MODULE} for Python {version}, and no other jax_cxl is"
         f" installed that has it. Build it: pip install -e {_HERE.parent}"
     )
 
 
-def _has_modules(folder: pathlib.Path) -> bool:
+def _has_module(folder: pathlib.Path) -> bool:
     tag = f"cpython-{sys.version_info[0]}{sys.version_info[1]}"
     return (
-        any(tag in file.name for file in folder.glob("_core.*.so"))
-        or (folder / "_core.so").exists()
+        any(tag in file.name for file in folder.glob(f"{MODULE}.*.so"))
+        or (folder / f"{MODULE}.so").exists()
     )

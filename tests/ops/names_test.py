@@ -11,7 +11,7 @@ import numpy as np
 from absl.testing import absltest
 
 import jax_cxl
-from jax_cxl import _core, _native, lax, ops
+from jax_cxl import _core, lax, ops
 from jax_cxl._lowering import contract
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -68,11 +68,6 @@ class NamesTest(absltest.TestCase):
         self.assertEqual(types, _core.ATTRIBUTE_TYPES)
         targets = {value for name, value in vars(contract).items() if name.endswith("_TARGET")}
         self.assertEqual(targets, {*contract.TARGETS})
-
-    def test_native_modules(self):
-        settings = (_ROOT / "bazel" / "settings.bzl").read_text()
-        modules = re.search(r"PYTHON_MODULES = {([^}]*)}", settings).group(1)
-        self.assertEqual(tuple(re.findall(r'"(\w+)":', modules)), _native.MODULES)
 
     def test_requirements_of_the_build(self):
         project = tomllib.loads((_ROOT / "pyproject.toml").read_text())

@@ -35,11 +35,7 @@ class ArgumentsTest(parameterized.TestCase):
     @parameterized.parameters(
         (("doctor", "--ranks", "0"), "must be at least 1, not 0"),
         (("status", "--calls", "-3"), "must be at least 1, not -3"),
-        (("simulate", "--hosts", "0"), "must be at least 1, not 0"),
-        (("simulate", "--hosts", "two"), "'two' is not a whole number"),
-        (("simulate", "--cards", "0"), "must be at least 1, not 0"),
-        (("simulate", "--bytes", "64XB"), "'64XB' is not a size such as 512, 4KiB or 64MiB"),
-        (("simulate", "--write", "/missing"), "there is no folder /missing; create it"),
+        (("doctor", "--ranks", "two"), "'two' is not a whole number"),
         (("bench", "--sizes", "64XB"), "'64XB' is not a size such as 512, 4KiB or 64MiB"),
         (("bench", "--ranks", "43"), "from 2 to 42, not 43: sums of the inputs have to be exact"),
         (("bench", "--repeats", "0"), "must be at least 1, not 0"),
@@ -50,10 +46,6 @@ class ArgumentsTest(parameterized.TestCase):
     )
     def test_is_refused(self, arguments, words):
         self.assertIn(words, _refused(*arguments))
-
-    def test_the_study_needs_matplotlib_at_once(self):
-        with mock.patch("importlib.util.find_spec", return_value=None):
-            self.assertIn("pip install", _refused("simulate", "--write", "/tmp"))
 
     def test_no_gpu(self):
         with (

@@ -214,7 +214,7 @@ class WheelTest(absltest.TestCase):
         self.assertTrue(all(f.startswith("jax_cxl") for f in folders), folders)
         for name in names:
             self.assertNotRegex(name, r"test|BUILD|\.cc$|\.h$|results/|__pycache__")
-        for name in ("py.typed", "_core.pyi", "_simulator.pyi", "__main__.py"):
+        for name in ("py.typed", "_core.pyi", "__main__.py"):
             self.assertIn(f"jax_cxl/{name}", names)
         sources = {str(path.relative_to(_PACKAGE.parent)) for path in _PACKAGE.rglob("*.py")}
         self.assertContainsSubset(sources, names)

@@ -1,34 +1,42 @@
-"""`python -m jax_cxl simulate`: the command line, and what the study claims."""
+"""`python benchmarks/simulate.py`: the command line, and what the study claims."""
 
 import contextlib
 import io
 import json
 import pathlib
+import sys
 import tempfile
+import unittest
+from unittest import mock
 
 from absl.testing import absltest, parameterized
 
-from jax_cxl import __main__ as command_line
 from jax_cxl import _sizes
-from jax_cxl._commands.simulate import constants as c
-from jax_cxl._commands.simulate import (
-    levels,
-    model,
-    nccl,
-    report,
-    report_ours,
-    report_paper,
-    study,
-    tables,
-)
 from jax_cxl._job import tuning_table
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "benchmarks"))
+try:
+    from simulator import (
+        cli,
+        levels,
+        model,
+        nccl,
+        report,
+        report_ours,
+        report_paper,
+        study,
+        tables,
+    )
+    from simulator import constants as c
+except ImportError as error:
+    raise unittest.SkipTest(str(error)) from error
 
 
 def _run(*arguments: str) -> tuple[int, str, str]:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            code = command_line.main(["simulate", *arguments])
+            code = cli.main([*arguments])
         except SystemExit as exit_:
             code = int(exit_.code or 0)
     return code, out.getvalue(), err.getvalue()
@@ -93,9 +101,22 @@ class CommandLineTest(parameterized.TestCase):
         code, _, error = _run("--slot-bytes", "100", "--op", "all_gather")
         self.assertEqual(code, 2)
         self.assertIn("multiple of 128", error)
-        with contextlib.redirect_stderr(io.StringIO()) as usage:
-            self.assertEqual(command_line.main(["nothing"]), 2)
-        self.assertIn("simulate", usage.getvalue())
+
+    @parameterized.parameters(
+        (("--hosts", "0"), "must be at least 1, not 0"),
+        (("--hosts", "two"), "'two' is not a whole number"),
+        (("--cards", "0"), "must be at least 1, not 0"),
+        (("--bytes", "64XB"), "'64XB' is not a size such as 512, 4KiB or 64MiB"),
+        (("--write", "/missing"), "there is no folder /missing; create it"),
+    )
+    def test_refuses(self, arguments, words):
+        code, _, error = _run(*arguments)
+        self.assertEqual(code, 2)
+        self.assertIn(words, " ".join(error.split()))
+
+    def test_the_study_needs_matplotlib_at_once(self):
+        with mock.patch("importlib.util.find_spec", return_value=None):
+            self.assertIn("pip install", _run("--write", "/tmp")[2])
 
     def test_sizes(self):
         self.assertEqual(_sizes.parse("64KiB"), 65536)
@@ -261,11 +282,11 @@ class DocumentTest(absltest.TestCase):
         ):
             title = section.partition("\n")[0]
             self.assertTrue(
-                section in text, f"{title}: run python -m jax_cxl simulate --write docs"
+                section in text, f"{title}: run python benchmarks/simulate.py --write docs"
             )
 
     def test_plots(self):
-        from jax_cxl._commands.simulate import plots
+        from simulator import plots
 
         with tempfile.TemporaryDirectory() as folder:
             plots.write(pathlib.Path(folder))

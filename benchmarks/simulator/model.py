@@ -1,0 +1,199 @@
+"""Machines, and the modelled time that each library takes on them for one call."""
+
+import dataclasses
+
+from simulator import _simulator
+from simulator import constants as c
+
+# The operations of the paper, in its order.
+OPS = tuple(c.PAPER_AVERAGES)
+# Operations whose input holds a block for each rank, and operations whose output does.
+_WIDE_INPUT = ("reduce_scatter", "all_to_all", "scatter")
+_WIDE_OUTPUT = ("all_gather", "all_to_all", "gather")
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """A machine.
+
+    Attributes:
+      hosts: number of hosts that share the pool.
+      cards: number of pool devices.
+      gpus_per_host: GPUs of each host. Each GPU is a rank.
+      links_per_host: links of each host to the pool. The GPUs of a host share them evenly.
+      inside: what joins the GPUs of a host: `nvlink`, `pcie` (peer-to-peer copies) or `none` (the
+        host's memory).
+      coherence: `uncached` (also for `coherent`: the GPU rings doorbells itself) or `flush` (its
+        host passes them on, and writes back and drops lines of its caches).
+      slot_bytes: bytes of a slot of a rank's ring; 0 for 2 MiB.
+      round_bytes: the fewest bytes of a round; 0 for the planners' choice.
+      even: replace the cards by one card as fast as all, so that no card is busier than another.
+      apart: let cards serve reads and writes at the same time, each at its full rate.
+      orders: orders of the readers in the paper's broadcast to try; the best order counts.
+    """
+
+    hosts: int = c.HOSTS
+    cards: int = c.CARDS
+    gpus_per_host: int = 1
+    links_per_host: int = 1
+    inside: str = "nvlink"
+    coherence: str = "uncached"
+    slot_bytes: int = 0
+    round_bytes: int = 0
+    even: bool = False
+    apart: bool = False
+    orders: tuple[str, ...] = c.READER_ORDERS
+
+    @property
+    def ranks(self) -> int:
+        return self.hosts * self.gpus_per_host
+
+    @property
+    def geometry(self) -> _simulator.Geometry:
+        return self.geometry_of(self.ranks)
+
+    def geometry_of(self, members: int) -> _simulator.Geometry:
+        """The rings of a group of this many ranks."""
+        slot = {"slot_bytes": self.slot_bytes} if self.slot_bytes else {}
+        geometry = _simulator.gpu_geometry(self.cards, members, **slot)
+        if self.round_bytes:
+            geometry.min_chunk_bytes = self.round_bytes
+        return geometry
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """One modelled call: its time, and what bounds it."""
+
+    seconds: float
+    busiest: str = ""
+    busy: float = 0.0
+
+
+def element_count(op: str, total_bytes: int, ranks: int) -> int:
+    """Elements of one byte in a block, for the size that nccl-tests would print.
+
+    That size is the larger of input and output: n blocks where one of them holds a block for
+    each rank.
+    """
+    if op == "barrier":
+        return 0
+    wide = op in _WIDE_INPUT or op in _WIDE_OUTPUT
+    return max(1, total_bytes // ranks if wide else total_bytes)
+
+
+def machine(setting: Setting) -> _simulator.SimMachine:
+    result = _simulator.SimMachine()
+    result.hosts = setting.hosts
+    result.gpus_per_host = setting.gpus_per_host
+    result.links_per_host = setting.links_per_host
+    result.cards, each = (1, setting.cards) if setting.even else (setting.cards, 1)
+    result.gpu_out, result.gpu_in, result.uplink = c.GPU_OUT, c.GPU_IN, c.UPLINK
+    result.card_in, result.card_out = each * c.CARD_IN, each * c.CARD_OUT
+    result.card_both = each * (c.CARD_IN + c.CARD_OUT if setting.apart else c.CARD_BOTH)
+    result.memory = c.MEMORY
+    return result
+
+
+def _our_costs(setting: Setting) -> _simulator.SimCosts:
+    costs = _simulator.SimCosts()
+    costs.get_latency = c.POOL_LOAD
+    costs.doorbell_bytes = c.DOORBELL_BYTES
+    costs.start = c.KERNEL_START
+    costs.ring = c.KERNEL_FENCE
+    costs.doorbell = c.KERNEL_DOORBELL
+    costs.poll = c.KERNEL_POLL
+    if setting.coherence == "flush":
+        costs.doorbell = c.RELAYED_DOORBELL
+        costs.poll = c.DRAM_LOAD
+        costs.write_back_rate, costs.drop_rate = c.WRITE_BACK_RATE, c.DROP_RATE
+    return costs
+
+
+def ours(
+    op: str, total_bytes: int, setting: Setting, *, exact: bool = False, groups: int = 1
+) -> Result:
+    """The plans of jax_cxl.
+
+    Args:
+      exact: run every copy of every round, however long that takes.
+      groups: that make the call at the same time, each with equally many GPUs of each host.
+    """
+    members = setting.ranks // groups
+    report = _simulator.simulate_plans(
+        op,
+        element_count(op, total_bytes, members),
+        1,
+        machine(setting),
+        _our_costs(setting),
+        geometry=setting.geometry_of(members),
+        flags=setting.coherence != "flush",
+        sample_rounds=0 if exact else max(c.SAMPLE_ROUNDS, c.SAMPLE_WORK // members**2),
+        groups=groups,
+    )
+    return Result(report.seconds, report.busiest, report.busy)
+
+
+def paper(
+    op: str, total_bytes: int, setting: Setting, variant: str = "all", *, bytes_only: bool = False
+) -> Result:
+    """The paper's library: `naive`, `aggregate` or `all`, with its best number of chunks.
+
+    Args:
+      bytes_only: copies, doorbells and reductions cost nothing but the time of their bytes.
+    """
+    costs = _simulator.SimCosts()
+    if not bytes_only:
+        costs.put_setup, costs.get_setup = c.COPY_PUT_SETUP, c.COPY_GET_SETUP
+        costs.doorbell = c.HOST_DOORBELL
+        costs.reduce_setup = c.REDUCE_SETUP
+    overlaps = variant == "all"
+    results = []
+    for chunks in c.CHUNKS if overlaps else (1,):
+        for order in setting.orders if overlaps and op == "broadcast" else ("same",):
+            report = _simulator.simulate_paper(
+                op,
+                element_count(op, total_bytes, setting.ranks),
+                1,
+                machine(setting),
+                costs,
+                variant=variant,
+                chunks=chunks,
+                order=order,
+            )
+            results.append(Result(report.seconds, report.busiest, report.busy))
+    return min(results, key=lambda result: result.seconds)
+
+
+def bound_seconds(op: str, total_bytes: int, setting: Setting) -> float:
+    """Returns the least time for any library: the bytes of plan/bounds.h over links and cards."""
+    return max(_bound_parts(op, total_bytes, setting))
+
+
+def least_seconds(op: str, total_bytes: int, setting: Setting) -> float:
+    """Returns the least time with start and end, for calls that start like ours and NCCL's.
+
+    The first byte takes as long as a flag to reach a reader, and so does the last byte. Until the
+    first byte arrives, cards only take writes. After the last byte was written, they only serve
+    reads.
+    """
+    flight = c.KERNEL_DOORBELL + c.KERNEL_POLL
+    one_way, both_ways = _bound_parts(op, total_bytes, setting)
+    half_idle = 1 - max(c.CARD_IN, c.CARD_OUT) / c.CARD_BOTH
+    return c.KERNEL_START + max(one_way + flight, both_ways + 2 * flight * half_idle)
+
+
+def _bound_parts(op: str, total_bytes: int, setting: Setting) -> tuple[float, float]:
+    """Returns times of the bytes: of one direction, at links or cards; of both, at cards."""
+    count = element_count(op, total_bytes, setting.ranks)
+    bytes_ = _simulator.bound_bytes(op, setting.ranks, count, 1)
+    rank_written, rank_read = bytes_["rank"]
+    written, read = bytes_["all"]
+    uplink = c.UPLINK * setting.links_per_host / setting.gpus_per_host
+    one_way = max(
+        rank_written / min(c.GPU_OUT, uplink),
+        rank_read / min(c.GPU_IN, uplink),
+        written / (setting.cards * c.CARD_IN),
+        read / (setting.cards * c.CARD_OUT),
+    )
+    return one_way, (written + read) / (setting.cards * c.CARD_BOTH)

@@ -1,0 +1,240 @@
+"""The comparisons of docs/performance.md, as numbers. Everything is modelled."""
+
+import dataclasses
+import functools
+import itertools
+import statistics
+
+from simulator import _simulator, model, nccl
+from simulator import constants as c
+
+# What the paper averages over, and what it does not reach.
+PAPER_SIZES = tuple(c.MIB << i for i in range(0, 13, 2))
+SMALL_SIZES = tuple(c.KIB << i for i in range(0, 10, 2))
+ALL_SIZES = SMALL_SIZES + PAPER_SIZES
+# Hosts on six cards: those of the paper's figures, and others that six does and does not divide.
+HOSTS = (2, 3, 4, 6, 8, 12)
+OTHER_HOSTS = (5, 7, 9, 10, 11)
+GROWTH_SIZES = tuple(size for size in PAPER_SIZES if size >= 64 * c.MIB)
+# Every operation that has plans, for counting.
+PLANNED = ("barrier", *model.OPS, "permute", "scan", "exscan")
+
+
+@functools.cache
+def ours(op: str, size: int, setting: model.Setting) -> float:
+    return model.ours(op, size, setting).seconds
+
+
+@functools.cache
+def paper(op: str, size: int, setting: model.Setting, variant: str = "all") -> float:
+    return model.paper(op, size, setting, variant).seconds
+
+
+def average_speed_of_paper(op: str, setting: model.Setting) -> float:
+    """Returns All's speed relative to InfiniBand, averaged as the paper does."""
+    return statistics.mean(
+        nccl.seconds(op, size, setting.hosts) / paper(op, size, setting) for size in PAPER_SIZES
+    )
+
+
+def average_speed_of_ours(op: str, setting: model.Setting) -> float:
+    return statistics.mean(
+        nccl.seconds(op, size, setting.hosts) / ours(op, size, setting) for size in PAPER_SIZES
+    )
+
+
+def over_variant(op: str, variant: str, setting: model.Setting) -> list[float]:
+    """Returns All's speed relative to another variant, for each size."""
+    return [paper(op, s, setting, variant) / paper(op, s, setting) for s in PAPER_SIZES]
+
+
+def over_aggregate(
+    op: str, size: int, setting: model.Setting, *, bytes_only: bool = False
+) -> float:
+    """Returns All's speed relative to Aggregate at one size.
+
+    With `bytes_only` nothing but the bytes costs time.
+    """
+    all_, aggregate = (
+        model.paper(op, size, setting, variant, bytes_only=bytes_only).seconds
+        for variant in ("all", "aggregate")
+    )
+    return aggregate / all_
+
+
+def growth(
+    op: str, size: int, library: str = "paper", orders: tuple[str, ...] = c.READER_ORDERS
+) -> float:
+    """Returns the time at 12 hosts divided by the time at 3 hosts."""
+    times = []
+    for hosts in (3, 12):
+        setting = model.Setting(hosts=hosts, orders=orders)
+        times.append(paper(op, size, setting) if library == "paper" else ours(op, size, setting))
+    return times[1] / times[0]
+
+
+def growth_of_parts(op: str, size: int) -> tuple[float, float, float]:
+    """Where the growth of the paper's All comes from.
+
+    Returns:
+      Growth of the time of its bytes alone, growth of the rest, and the rest's share at 3 hosts.
+    """
+    total, moving = [], []
+    for hosts in (3, 12):
+        setting = model.Setting(hosts=hosts)
+        total.append(paper(op, size, setting))
+        moving.append(model.paper(op, size, setting, bytes_only=True).seconds)
+    rest = [a - b for a, b in zip(total, moving, strict=True)]
+    return moving[1] / moving[0], rest[1] / rest[0], rest[0] / total[0]
+
+
+def gain(op: str, size: int, setting: model.Setting) -> float:
+    """Returns our speed relative to the paper's All."""
+    return paper(op, size, setting) / ours(op, size, setting)
+
+
+def gains(op: str, setting: model.Setting) -> list[float]:
+    """The same for ALL_SIZES."""
+    return [gain(op, size, setting) for size in ALL_SIZES]
+
+
+@dataclasses.dataclass(frozen=True)
+class OverInfiniband:
+    """Speed over InfiniBand.
+
+    Attributes:
+      ours: what our plans reach.
+      bound: what links, cards and the way of a flag allow any library (model.least_seconds).
+      even: ours, if no card were ever busier than another.
+      apart: ours, if reads and writes did not share the rate of a card.
+    """
+
+    size: int
+    ours: float
+    bound: float
+    even: float
+    apart: float
+
+    @property
+    def forbidden(self) -> bool:
+        return self.bound <= 1
+
+    @property
+    def lost(self) -> bool:
+        return self.ours < 1 and not self.forbidden
+
+
+@functools.cache
+def over_infiniband(op: str, size: int, setting: model.Setting) -> OverInfiniband:
+    baseline = nccl.seconds(op, size, setting.hosts)
+    return OverInfiniband(
+        size=size,
+        ours=baseline / ours(op, size, setting),
+        bound=baseline / model.least_seconds(op, size, setting),
+        even=baseline / ours(op, size, dataclasses.replace(setting, even=True)),
+        apart=baseline / ours(op, size, dataclasses.replace(setting, apart=True)),
+    )
+
+
+def losses(op: str, setting: model.Setting) -> list[list[OverInfiniband]]:
+    """Returns results slower than InfiniBand that no bound explains, in runs of sizes in order."""
+    results = [over_infiniband(op, size, setting) for size in ALL_SIZES]
+    runs = itertools.groupby(results, key=lambda result: result.lost)
+    return [list(run) for lost, run in runs if lost]
+
+
+def limits_of_paper(op: str, setting: model.Setting) -> tuple[float, float]:
+    """What bounds the paper's average speed over InfiniBand.
+
+    Returns:
+      The average that links and cards allow any library. And the average that All's own bytes
+      allow, if publication and retrieval overlap entirely and nothing else costs time.
+    """
+    anybody, its_bytes = [], []
+    for size in PAPER_SIZES:
+        baseline = nccl.seconds(op, size, setting.hosts)
+        anybody.append(baseline / model.bound_seconds(op, size, setting))
+        written, read = bytes_of_paper(op, setting.hosts, size)
+        its_bytes.append(baseline / max(written / c.GPU_OUT, read / c.GPU_IN))
+    return statistics.mean(anybody), statistics.mean(its_bytes)
+
+
+def overlap_of_paper(op: str, size: int, setting: model.Setting) -> float:
+    """Returns the share of the shorter of publication and retrieval that All hides."""
+    written, read = (
+        b / r
+        for b, r in zip(bytes_of_paper(op, setting.hosts, size), (c.GPU_OUT, c.GPU_IN), strict=True)
+    )
+    moving = model.paper(op, size, setting, bytes_only=True).seconds
+    return (written + read - moving) / min(written, read)
+
+
+def counted(op: str, ranks: int, cards: int, block: int) -> dict[str, tuple[int, int]]:
+    """Bytes (written, read) of the plans: most of a rank, most of a card, all."""
+    geometry = _simulator.gpu_geometry(cards, ranks)
+    geometry.all_read_bytes = 0
+    return _simulator.count_plan_bytes(op, ranks, block, 1, geometry=geometry, cards=cards)
+
+
+def scaling(op: str, ranks: int, cards: int) -> tuple[float, float, float]:
+    """Returns how much more than the bound plans move, and how evenly over the cards.
+
+    Returns:
+      The bytes of the busiest rank divided by the bound; the bytes of all ranks divided by the
+      bound; the bytes of the busiest card divided by the mean of all cards.
+    """
+    block = _scaling_block(op, ranks, cards)
+    plans = counted(op, ranks, cards, block)
+    bound = _simulator.bound_bytes(op, ranks, block, 1)
+    if not sum(bound["all"]):
+        return 1.0, 1.0, 1.0
+    per_rank = sum(plans["rank"]) / sum(bound["rank"])
+    total = sum(plans["all"]) / sum(bound["all"])
+    per_card = max(
+        most * cards / all_ for most, all_ in zip(plans["card"], plans["all"], strict=True)
+    )
+    return per_rank, total, per_card
+
+
+def _scaling_block(op: str, ranks: int, cards: int) -> int:
+    """Returns the size of two laps of the ring, so that each slot is used."""
+    geometry = _simulator.gpu_geometry(cards, ranks)
+    slots = 2 * geometry.num_slots
+    if op in ("reduce_scatter", "all_to_all", "scatter"):
+        return slots * (
+            geometry.slot_bytes // ranks // geometry.part_alignment * geometry.part_alignment
+        )
+    return slots * geometry.slot_bytes
+
+
+def bytes_of_paper(op: str, ranks: int, size: int) -> tuple[float, float]:
+    """Bytes (written, read) of the busiest rank in the paper's plans."""
+    block = model.element_count(op, size, ranks)
+    others = (ranks - 1) * block
+    return {
+        "all_gather": (block, others),
+        "all_reduce": (block, others),
+        "reduce_scatter": (others, others),
+        "all_to_all": (others, others),
+        "broadcast": (block, block),
+        "reduce": (block, others),
+        "gather": (block, others),
+        "scatter": (others, block),
+    }[op]
+
+
+def best_slot(op: str, size: int, setting: model.Setting) -> dict[int, float]:
+    """Time by slot size."""
+    slots = [64 * c.KIB << i for i in range(7)]
+    return {
+        slot: ours(op, size, dataclasses.replace(setting, slot_bytes=slot))
+        / ours(op, size, setting)
+        for slot in slots
+    }
+
+
+def bus_factor(op: str, ranks: int) -> float:
+    """nccl-tests: bus bandwidth over size per time."""
+    if op == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    return 1.0 if op in ("broadcast", "reduce", "permute") else (ranks - 1) / ranks

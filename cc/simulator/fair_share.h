@@ -1,0 +1,38 @@
+#ifndef JAX_CXL_SIMULATOR_FAIR_SHARE_H_
+#define JAX_CXL_SIMULATOR_FAIR_SHARE_H_
+
+#include <vector>
+
+namespace jax_cxl::sim {
+
+// How much of a resource a flow uses for each byte that it moves.
+struct Use {
+  int resource = 0;
+  double share = 1;
+};
+
+// Computes max-min fair rates. All flows grow together until a resource is
+// exhausted. The flows that use it then keep their rates, and the others grow
+// on.
+//
+// Not thread-safe.
+class FairShare {
+ public:
+  explicit FairShare(std::vector<double> capacities);
+
+  // Sets rates[i] to the rate of a flow with uses *flows[i], which must not be
+  // empty.
+  void Rates(const std::vector<const std::vector<Use>*>& flows,
+             std::vector<double>& rates);
+
+ private:
+  const std::vector<double> capacities_;
+  // Scratch, by resource: the free rest, and the demand of flows without a
+  // rate.
+  std::vector<double> left_, demand_;
+  std::vector<int> touched_;
+};
+
+}  // namespace jax_cxl::sim
+
+#endif  // JAX_CXL_SIMULATOR_FAIR_SHARE_H_

@@ -1,0 +1,364 @@
+#include "cc/simulator/lower.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "cc/plan/gpu_geometry.h"
+#include "cc/plan/planners/make_plan.h"
+#include "cc/simulator/placement.h"
+
+namespace jax_cxl::sim {
+namespace {
+
+using plan::Step;
+using plan::StepKind;
+
+// Converts the plan of one rank to its tasks.
+class Lowering {
+ public:
+  Lowering(const plan::Request& request, const plan::Geometry& geometry,
+           const Machine& machine, const Costs& costs, bool flagged, int groups,
+           int group, const Placement& placement, const Resources& resources)
+      : request_(request),
+        geometry_(geometry),
+        machine_(machine),
+        costs_(costs),
+        flagged_(flagged),
+        device_(request.rank * groups + group),
+        first_of_group_(group * request.num_ranks),
+        first_card_(group % machine.cards),
+        expansion_(flagged ? plan::kFlaggedExpansion : 1),
+        placement_(placement),
+        resources_(resources),
+        cards_read_(machine.cards),
+        cards_written_(machine.cards) {}
+
+  std::vector<Task> Run(const plan::Plan& plan) && {
+    for (const Step& step : plan.steps) Add(step);
+    FlushGets();
+    return std::move(tasks_);
+  }
+
+ private:
+  // Values that a rank publishes in a flagged call: its first lines, and all
+  // lines.
+  static constexpr uint64_t kBegun = 1, kComplete = 2;
+  // How many bytes the threads of a warp write at once.
+  static constexpr double kLinesAtOnce = 256;
+
+  int rank() const { return request_.rank; }
+  // Placement is that of a group whose first member is rank 0.
+  int OfGroup(int card) const { return (first_card_ + card) % machine_.cards; }
+
+  void Add(const Step& step) {
+    if (gathered_.peers > 0 && !Joins(step)) FlushGets();
+    switch (step.kind) {
+      case StepKind::kCopy:
+      case StepKind::kZero:
+        AddLocal(step);
+        break;
+      case StepKind::kPut:
+      case StepKind::kPutOutput:
+        AddPut(step);
+        break;
+      case StepKind::kPublish:
+        AddRing(
+            Doorbell::kPublished, step.round,
+            slot_writer_round_ == step.round + 1 ? slot_writer_ : last_out_);
+        break;
+      case StepKind::kRelease:
+        AddRing(Doorbell::kReleased, step.round, last_in_);
+        break;
+      case StepKind::kGet:
+        Gather(step);
+        break;
+      case StepKind::kReduce:
+      case StepKind::kReduceToSlot:
+        AddReduce(step);
+        break;
+    }
+  }
+
+  void AddLocal(const Step& step) {
+    Task& task = tasks_.emplace_back();
+    task.stream = Stream::kLocal;
+    task.bytes = static_cast<double>(step.bytes);
+    const bool copies = step.kind == StepKind::kCopy;
+    task.uses = {{resources_.Memory(device_), copies ? 2. : 1.}};
+  }
+
+  // Returns true if a put and the put before it count as one: this put has no
+  // set-up of its own, and no step is between them.
+  bool JoinsPut(const Step& step) const {
+    return step.kind == StepKind::kPut && put_round_ == step.round + 1 &&
+           !tasks_.empty() && last_out_ == LastIndex() && !flagged_ &&
+           costs_.put_setup == 0;
+  }
+
+  void AddPut(const Step& step) {
+    unpublished_ += static_cast<double>(step.bytes);
+    if (JoinsPut(step)) {
+      Task& task = tasks_.back();
+      task.bytes += static_cast<double>(step.bytes);
+      placement_.Add(rank(), step.round, step.to, step.bytes, cards_written_);
+      task.uses = UsesOut(static_cast<uint64_t>(task.bytes), 1);
+      return;
+    }
+    Task task;
+    task.stream = Stream::kOut;
+    task.bytes = expansion_ * static_cast<double>(step.bytes);
+    task.setup = costs_.put_setup;
+    StartWriting(step.round, step.to, step.bytes);
+    task.uses = UsesOut(step.bytes, 1);
+    put_round_ = step.kind == StepKind::kPut ? step.round + 1 : 0;
+    AwaitSlot(task, step.round);
+    if (step.kind == StepKind::kPutOutput) task.after = WriterOf(step);
+    if (flagged_ && !begun_) {
+      // The peers see the first lines as soon as these arrive.
+      begun_ = true;
+      Task& lines = tasks_.emplace_back(task);
+      lines.bytes = std::min(task.bytes, kLinesAtOnce);
+      lines.rings = Doorbell::kPublished;
+      lines.rung = kBegun;
+      task.bytes -= lines.bytes;
+    }
+    tasks_.push_back(std::move(task));
+    last_out_ = LastIndex();
+  }
+
+  void AddRing(Doorbell doorbell, uint64_t round, int after) {
+    Task& task = tasks_.emplace_back();
+    task.stream =
+        doorbell == Doorbell::kPublished ? Stream::kPublish : Stream::kRelease;
+    task.after = after;
+    if (!flagged_) task.setup = costs_.ring;
+    if (doorbell == Doorbell::kPublished) {
+      task.setup +=
+          FlushTime(std::exchange(unpublished_, 0), costs_.write_back_rate);
+    }
+    task.rings = doorbell;
+    task.rung = flagged_ ? kComplete : round + 1;
+  }
+
+  // Returns true if a step runs together with the gets before it.
+  bool Joins(const Step& step) const {
+    return step.kind == StepKind::kGet && step.round == gathered_.round;
+  }
+
+  void Gather(const Step& step) {
+    if (gathered_.peers == 0) {
+      gathered_ = {.round = step.round, .to = step.to, .end = step.to};
+      std::fill(cards_read_.begin(), cards_read_.end(), 0);
+    }
+    ++gathered_.peers;
+    gathered_.first = std::min(gathered_.first, step.peer);
+    gathered_.last = std::max(gathered_.last, step.peer + 1);
+    gathered_.bytes += static_cast<double>(step.bytes);
+    gathered_.to = std::min(gathered_.to, step.to);
+    gathered_.end = std::max(gathered_.end, step.to + step.bytes);
+    placement_.Add(step.peer, step.round, step.from, step.bytes, cards_read_);
+  }
+
+  void FlushGets() {
+    if (gathered_.peers == 0) return;
+    Task task = Incoming(gathered_.peers, gathered_.bytes);
+    task.first = first_of_group_ + gathered_.first;
+    task.last = first_of_group_ + gathered_.last;
+    task.value = gathered_.round + 1;
+    task.setup *= gathered_.peers;
+    AddIncoming(std::move(task));
+    written_.push_back({gathered_.to, gathered_.end, LastIndex()});
+    gathered_ = {};
+  }
+
+  void AddReduce(const Step& step) {
+    std::fill(cards_read_.begin(), cards_read_.end(), 0);
+    int peers = 0;
+    for (int source = step.first; source < step.last; ++source) {
+      if (source == rank()) continue;
+      placement_.Add(source, step.round, step.from, step.bytes, cards_read_);
+      ++peers;
+    }
+    Task task = Incoming(peers, static_cast<double>(step.bytes) * peers);
+    task.first = first_of_group_ + step.first;
+    task.last = first_of_group_ + step.last;
+    task.value = step.round + 1;
+    if (step.kind == StepKind::kReduceToSlot) {
+      // Reads and writes at the same time, at the speed of the slower
+      // direction.
+      unpublished_ += static_cast<double>(step.bytes);
+      StartWriting(step.to_round, step.to, step.bytes);
+      put_round_ = 0;
+      for (const Use& use : UsesOut(step.bytes, 1. / peers)) {
+        task.uses.push_back(use);
+      }
+      AwaitSlot(task, step.to_round);
+      AddIncoming(std::move(task));
+      slot_writer_ = LastIndex();
+      slot_writer_round_ = step.to_round + 1;
+    } else {
+      AddIncoming(std::move(task));
+      written_.push_back({step.to, step.to + step.bytes, LastIndex()});
+    }
+  }
+
+  // Flagged lines are read while they are written. The last ones are read once
+  // all are written.
+  void AddIncoming(Task task) {
+    if (flagged_) {
+      const double last = std::min(task.bytes, kLinesAtOnce);
+      Task& lines = tasks_.emplace_back(task);
+      lines.bytes -= last;
+      lines.value = kBegun;
+      task.bytes = last;
+      task.value = kComplete;
+    }
+    tasks_.push_back(std::move(task));
+    last_in_ = LastIndex();
+  }
+
+  // Reads `bytes`, distributed like cards_read_, from `peers` peers.
+  Task Incoming(int peers, double bytes) const {
+    Task task;
+    task.stream = Stream::kIn;
+    task.await = Doorbell::kPublished;
+    task.bytes = bytes * expansion_;
+    task.setup = costs_.get_setup;
+    if (!flagged_) task.latency = PollTime(peers);
+    task.latency += FlushTime(bytes, costs_.drop_rate);
+    if (bytes == 0) return task;
+    if (!flagged_) task.latency += costs_.get_latency;
+    task.uses = {{resources_.GpuIn(device_), 1},
+                 {resources_.UplinkIn(device_), 1}};
+    for (int card = 0; card < machine_.cards; ++card) {
+      if (cards_read_[card] == 0) continue;
+      const double share = static_cast<double>(cards_read_[card]) / bytes;
+      task.uses.push_back({resources_.CardOut(OfGroup(card)), share});
+      task.uses.push_back({resources_.CardBoth(OfGroup(card)), share});
+    }
+    return task;
+  }
+
+  void StartWriting(uint64_t round, uint64_t at, uint64_t bytes) {
+    std::fill(cards_written_.begin(), cards_written_.end(), 0);
+    placement_.Add(rank(), round, at, bytes, cards_written_);
+  }
+
+  // Writes `share` bytes for each byte of the task, and `bytes` in all,
+  // distributed like cards_written_.
+  std::vector<Use> UsesOut(uint64_t bytes, double share) const {
+    std::vector<Use> uses = {{resources_.GpuOut(device_), share},
+                             {resources_.UplinkOut(device_), share}};
+    for (int card = 0; card < machine_.cards; ++card) {
+      if (cards_written_[card] == 0) continue;
+      const double part = share * static_cast<double>(cards_written_[card]) /
+                          static_cast<double>(bytes);
+      uses.push_back({resources_.CardIn(OfGroup(card)), part});
+      uses.push_back({resources_.CardBoth(OfGroup(card)), part});
+    }
+    return uses;
+  }
+
+  void AwaitSlot(Task& task, uint64_t round) const {
+    const uint64_t slots = geometry_.num_slots;
+    if (round < slots) return;
+    task.released = round - slots + 1;
+    task.latency += PollTime(request_.num_ranks - 1);
+  }
+
+  // Polls all peers' doorbells at once. Each is a cache line that crosses the
+  // link.
+  double PollTime(int peers) const {
+    return costs_.poll + peers * costs_.doorbell_bytes / machine_.gpu_in;
+  }
+
+  static double FlushTime(double bytes, double rate) {
+    return rate > 0 ? bytes / rate : 0;
+  }
+
+  // Returns the last task that wrote output which the step puts, or -1.
+  int WriterOf(const Step& step) const {
+    for (auto range = written_.rbegin(); range != written_.rend(); ++range) {
+      if (range->begin < step.from + step.bytes && step.from < range->end) {
+        return range->task;
+      }
+    }
+    return -1;
+  }
+
+  int LastIndex() const { return static_cast<int>(tasks_.size()) - 1; }
+
+  struct Gathered {
+    uint64_t round = 0;
+    uint64_t to = 0, end = 0;  // in the output
+    int peers = 0;
+    int first = 1 << 30, last = 0;
+    double bytes = 0;
+  };
+  struct Written {
+    uint64_t begin, end;  // in the output
+    int task;
+  };
+
+  const plan::Request& request_;
+  const plan::Geometry& geometry_;
+  const Machine& machine_;
+  const Costs& costs_;
+  const bool flagged_;
+  const int device_;          // rank of the machine
+  const int first_of_group_;  // in the graph
+  const int first_card_;      // of the ring of the first member
+  bool begun_ = false;        // a flagged call has done its first put
+  const double expansion_;
+  const Placement& placement_;
+  const Resources& resources_;
+  std::vector<Task> tasks_;
+  int last_out_ = -1, last_in_ = -1;  // the last copies of those streams
+  Gathered gathered_;
+  std::vector<uint64_t> cards_read_;     // scratch: bytes by card
+  std::vector<uint64_t> cards_written_;  // bytes of the last put, by card
+  uint64_t put_round_ = 0;               // round of the last put + 1
+  double unpublished_ = 0;               // bytes since the last doorbell
+  std::vector<Written> written_;
+  int slot_writer_ = -1;            // the last task that reduced into a slot
+  uint64_t slot_writer_round_ = 0;  // round of that task + 1
+};
+
+}  // namespace
+
+Result<TaskGraph> Lower(plan::Request request, const plan::Geometry& geometry,
+                        const Machine& machine, const Costs& costs,
+                        const LowerOptions& options) {
+  if (request.num_ranks * options.groups != machine.ranks()) {
+    return Error(Code::kInvalidArgument, options.groups, " plans for ",
+                 request.num_ranks, " ranks on a machine of ", machine.ranks());
+  }
+  const Resources resources(machine);
+  const bool flagged = options.flags && plan::OutputBytes(request) > 0 &&
+                       plan::IsFlagged(request, plan::kFlaggedAt20GBps) &&
+                       request.num_ranks * plan::kSlotAlignment <=
+                           plan::kFlaggedBytes;  // more have larger slots
+  const plan::Geometry ring =
+      flagged ? plan::FlaggedGeometry(request.num_ranks) : geometry;
+  const Placement placement(ring, flagged ? plan::Stripes() : options.stripes,
+                            request.num_ranks, machine.cards);
+  TaskGraph graph;
+  graph.start = costs.start;
+  graph.doorbell_seconds = costs.doorbell;
+  // The load that sees a flag also brings its data.
+  if (flagged) graph.doorbell_seconds += costs.get_latency;
+  graph.group_size = request.num_ranks;
+  graph.ranks.resize(machine.ranks());
+  for (request.rank = 0; request.rank < request.num_ranks; ++request.rank) {
+    CXL_ASSIGN_OR_RETURN(const plan::Plan plan, plan::MakePlan(request, ring));
+    for (int group = 0; group < options.groups; ++group) {
+      graph.ranks[group * request.num_ranks + request.rank] =
+          Lowering(request, ring, machine, costs, flagged, options.groups,
+                   group, placement, resources)
+              .Run(plan);
+    }
+  }
+  return graph;
+}
+
+}  // namespace jax_cxl::sim

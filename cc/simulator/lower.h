@@ -1,0 +1,34 @@
+#ifndef JAX_CXL_SIMULATOR_LOWER_H_
+#define JAX_CXL_SIMULATOR_LOWER_H_
+
+#include "cc/base/status.h"
+#include "cc/plan/gpu_geometry.h"
+#include "cc/plan/plan.h"
+#include "cc/simulator/machine.h"
+#include "cc/simulator/task_graph.h"
+
+namespace jax_cxl::sim {
+
+struct LowerOptions {
+  // If true, calls for which plan::IsFlagged holds carry flags in their data.
+  bool flags = false;
+  // The places of other calls in the slots.
+  plan::Stripes stripes = {};
+  // Groups that make the same call at the same time: member m of group g is
+  // rank m * groups + g of the machine. As many as a host has GPUs: a GPU of
+  // each host is a group, as in a collective in levels.
+  int groups = 1;
+};
+
+// Makes the tasks of all ranks, as a GPU executes their plans. Puts run in
+// order, and so do gets and reductions, each direction by itself. Doorbells
+// ring meanwhile. A put of reduced bytes waits for the reduction. Consecutive
+// gets of one round are one flow from all their peers. Placement says which
+// cards a flow loads.
+Result<TaskGraph> Lower(plan::Request request, const plan::Geometry& geometry,
+                        const Machine& machine, const Costs& costs,
+                        const LowerOptions& options);
+
+}  // namespace jax_cxl::sim
+
+#endif  // JAX_CXL_SIMULATOR_LOWER_H_

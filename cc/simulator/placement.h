@@ -1,0 +1,51 @@
+#ifndef JAX_CXL_SIMULATOR_PLACEMENT_H_
+#define JAX_CXL_SIMULATOR_PLACEMENT_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "cc/plan/gpu_geometry.h"
+#include "cc/plan/plan.h"
+
+namespace jax_cxl::sim {
+
+// Returns the stripes of a kernel of the CUDA engine. Large groups have smaller
+// units, and very large ones fewer blocks.
+plan::Stripes KernelStripes(uint64_t slot_bytes, int cards, int num_ranks);
+
+// The cards on which the bytes of slots lie. Slot s of rank r lies on card (r *
+// cards / ranks + s) % cards (comm::AllocateChannel) if rank 0 is in the group;
+// the cards of another group are shifted by its first member. A round lies in
+// its slot as a whole (Stripes()), or the stripes of each block lie in the
+// block's own slot.
+class Placement {
+ public:
+  Placement(const plan::Geometry& geometry, const plan::Stripes& stripes,
+            int num_ranks, int cards);
+
+  int cards() const { return cards_; }
+
+  // Adds how many of bytes [at, at + bytes) of a round of `owner` each card
+  // has.
+  void Add(int owner, uint64_t round, uint64_t at, uint64_t bytes,
+           std::vector<uint64_t>& by_card) const;
+
+ private:
+  // For a rank whose first slot lies on card 0: returns how many of the first
+  // `blocks` blocks are on `card`, in a round that begins in `slot`.
+  uint64_t Blocks(uint64_t slot, uint64_t blocks, int card) const {
+    return blocks_[(slot * (stripes_.num_blocks + 1) + blocks) * cards_ + card];
+  }
+  // Returns how many of the first `bytes` bytes of such a round are on `card`.
+  uint64_t Bytes(uint64_t slot, uint64_t bytes, int card) const;
+
+  const plan::Stripes stripes_;
+  const uint64_t num_slots_;
+  const int num_ranks_;
+  const int cards_;
+  std::vector<uint64_t> blocks_;
+};
+
+}  // namespace jax_cxl::sim
+
+#endif  // JAX_CXL_SIMULATOR_PLACEMENT_H_

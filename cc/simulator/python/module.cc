@@ -1,0 +1,215 @@
+// The Python module that benchmarks/simulator calls. It models machines that do
+// not exist yet, and is not in the wheel.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/plan/bounds.h"
+#include "cc/plan/gpu_geometry.h"
+#include "cc/plan/plan.h"
+#include "cc/simulator/placement.h"
+#include "cc/simulator/run.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace jax_cxl {
+namespace {
+
+template <typename T>
+T ValueOrRaise(Result<T> result) {
+  if (!result.ok()) {
+    throw nb::value_error(result.status().message().c_str());
+  }
+  return *std::move(result);
+}
+
+// A permutation is a ring: every rank receives from its predecessor.
+plan::Request MakeRequest(const std::string& op, int ranks, uint64_t count,
+                          uint32_t element_bytes) {
+  plan::Request request;
+  int index = 0;
+  while (index < plan::kNumOps && plan::OpName(plan::Op(index)) != op) ++index;
+  if (index == plan::kNumOps) {
+    throw nb::value_error(("no operation is named " + op).c_str());
+  }
+  request.op = plan::Op(index);
+  request.num_ranks = ranks;
+  request.count = request.op == plan::Op::kBarrier ? 0 : count;
+  request.element_bytes = element_bytes;
+  if (request.op == plan::Op::kPermute) {
+    for (int r = 0; r < ranks; ++r) {
+      request.sources.push_back((r + ranks - 1) % ranks);
+    }
+  }
+  return request;
+}
+
+sim::Variant ParseVariant(const std::string& name) {
+  if (name == "naive") return sim::Variant::kNaive;
+  if (name == "aggregate") return sim::Variant::kAggregate;
+  if (name == "all") return sim::Variant::kAll;
+  throw nb::value_error(("no variant is named " + name).c_str());
+}
+
+sim::ReaderOrder ParseOrder(const std::string& name) {
+  if (name == "same") return sim::ReaderOrder::kSame;
+  if (name == "rotated") return sim::ReaderOrder::kRotated;
+  if (name == "staggered") return sim::ReaderOrder::kStaggered;
+  throw nb::value_error(("no order is named " + name).c_str());
+}
+
+nb::tuple Pair(const plan::PoolBytes& bytes) {
+  return nb::make_tuple(bytes.written, bytes.read);
+}
+
+}  // namespace
+
+NB_MODULE(_simulator, m) {
+  m.doc() = "Plans of jax_cxl and of a paper, executed on a model of machines.";
+
+  nb::class_<sim::Machine>(m, "SimMachine")
+      .def(nb::init<>())
+      .def_rw("hosts", &sim::Machine::hosts)
+      .def_rw("gpus_per_host", &sim::Machine::gpus_per_host)
+      .def_rw("links_per_host", &sim::Machine::links_per_host)
+      .def_rw("cards", &sim::Machine::cards)
+      .def_rw("gpu_out", &sim::Machine::gpu_out)
+      .def_rw("gpu_in", &sim::Machine::gpu_in)
+      .def_rw("uplink", &sim::Machine::uplink)
+      .def_rw("card_in", &sim::Machine::card_in)
+      .def_rw("card_out", &sim::Machine::card_out)
+      .def_rw("card_both", &sim::Machine::card_both)
+      .def_rw("memory", &sim::Machine::memory);
+  nb::class_<sim::Costs>(m, "SimCosts")
+      .def(nb::init<>())
+      .def_rw("start", &sim::Costs::start)
+      .def_rw("put_setup", &sim::Costs::put_setup)
+      .def_rw("get_setup", &sim::Costs::get_setup)
+      .def_rw("get_latency", &sim::Costs::get_latency)
+      .def_rw("ring", &sim::Costs::ring)
+      .def_rw("doorbell", &sim::Costs::doorbell)
+      .def_rw("poll", &sim::Costs::poll)
+      .def_rw("reduce_setup", &sim::Costs::reduce_setup)
+      .def_rw("write_back_rate", &sim::Costs::write_back_rate)
+      .def_rw("drop_rate", &sim::Costs::drop_rate)
+      .def_rw("doorbell_bytes", &sim::Costs::doorbell_bytes);
+  nb::class_<plan::Geometry>(m, "Geometry")
+      .def_rw("slot_bytes", &plan::Geometry::slot_bytes)
+      .def_rw("num_slots", &plan::Geometry::num_slots)
+      .def_rw("all_read_bytes", &plan::Geometry::all_read_bytes)
+      .def_rw("num_devices", &plan::Geometry::num_devices)
+      .def_rw("min_chunk_bytes", &plan::Geometry::min_chunk_bytes)
+      .def_rw("device_parts", &plan::Geometry::device_parts)
+      .def_rw("part_alignment", &plan::Geometry::part_alignment);
+  m.def(
+      "gpu_geometry",
+      [](int num_devices, int num_ranks, uint64_t slot_bytes) {
+        plan::Geometry geometry =
+            plan::GpuGeometry(num_devices, num_ranks, slot_bytes);
+        const plan::Stripes stripes =
+            sim::KernelStripes(slot_bytes, num_devices, num_ranks);
+        geometry.part_alignment = stripes.period();
+        if (num_devices > 1)
+          geometry.device_parts = static_cast<int>(stripes.num_blocks);
+        return geometry;
+      },
+      "The rings of a group of GPUs in a pool of `devices` devices, for "
+      "kernels.",
+      "num_devices"_a, "num_ranks"_a, "slot_bytes"_a = plan::kGpuSlotBytes);
+  m.attr("FLAGGED_BYTES") = plan::kFlaggedBytes;
+  nb::class_<sim::Report>(m, "SimReport")
+      .def_ro("seconds", &sim::Report::seconds)
+      .def_ro("busiest", &sim::Report::busiest)
+      .def_ro("busy", &sim::Report::busy)
+      .def_ro("events", &sim::Report::events)
+      .def_ro("sampled", &sim::Report::sampled);
+
+  m.def(
+      "simulate_plans",
+      [](const std::string& op, uint64_t count, uint32_t element_bytes,
+         const sim::Machine& machine, const sim::Costs& costs,
+         const plan::Geometry& geometry, bool flags, uint64_t sample_rounds,
+         int groups) {
+        if (groups < 1 || machine.ranks() % groups != 0)
+          throw nb::value_error("the groups have to be equal");
+        const int ranks = machine.ranks() / groups;
+        const plan::Request request =
+            MakeRequest(op, ranks, count, element_bytes);
+        sim::LowerOptions options;
+        options.groups = groups;
+        options.flags = flags;
+        options.stripes =
+            sim::KernelStripes(geometry.slot_bytes, machine.cards, ranks);
+        return ValueOrRaise(sim::RunPlans(request, geometry, machine, costs,
+                                          options, sample_rounds));
+      },
+      "The plans of jax_cxl for one call of each group, executed on the model.",
+      "op"_a, "count"_a, "element_bytes"_a, "machine"_a, "costs"_a,
+      nb::kw_only(), "geometry"_a, "flags"_a, "sample_rounds"_a,
+      "groups"_a = 1);
+  m.def(
+      "simulate_paper",
+      [](const std::string& op, uint64_t count, uint32_t element_bytes,
+         const sim::Machine& machine, const sim::Costs& costs,
+         const std::string& variant, int chunks, const std::string& order) {
+        const sim::PaperOptions options{.variant = ParseVariant(variant),
+                                        .chunks = chunks,
+                                        .order = ParseOrder(order)};
+        return ValueOrRaise(sim::RunPaper(
+            MakeRequest(op, machine.ranks(), count, element_bytes), machine,
+            costs, options));
+      },
+      "A variant of the CCCL paper for one call, executed on the model.",
+      "op"_a, "count"_a, "element_bytes"_a, "machine"_a, "costs"_a,
+      nb::kw_only(), "variant"_a, "chunks"_a, "order"_a);
+  m.def(
+      "count_plan_bytes",
+      [](const std::string& op, int ranks, uint64_t count,
+         uint32_t element_bytes, const plan::Geometry& geometry, int cards,
+         int groups) {
+        const sim::Counted counted = ValueOrRaise(sim::CountBytes(
+            MakeRequest(op, ranks, count, element_bytes), geometry,
+            sim::KernelStripes(geometry.slot_bytes, cards, ranks), cards,
+            groups));
+        nb::dict values;
+        values["rank"] = Pair(counted.most_by_rank);
+        values["card"] = Pair(counted.most_by_card);
+        values["all"] = Pair(counted.all);
+        return values;
+      },
+      "Bytes (written, read) that the plans of a call of each group move: the "
+      "most of any rank, the most of any card, and all.",
+      "op"_a, "ranks"_a, "count"_a, "element_bytes"_a, nb::kw_only(),
+      "geometry"_a, "cards"_a, "groups"_a = 1);
+  m.def(
+      "bound_bytes",
+      [](const std::string& op, int ranks, uint64_t count,
+         uint32_t element_bytes) {
+        plan::Request request = MakeRequest(op, ranks, count, element_bytes);
+        plan::PoolBytes most, all;
+        for (request.rank = 0; request.rank < ranks; ++request.rank) {
+          const plan::PoolBytes bound = plan::LowerBound(request);
+          most.written = std::max(most.written, bound.written);
+          most.read = std::max(most.read, bound.read);
+          all.written += bound.written;
+          all.read += bound.read;
+        }
+        nb::dict values;
+        values["rank"] = Pair(most);
+        values["all"] = Pair(all);
+        return values;
+      },
+      "plan::LowerBound as (written, read): the most of any rank, and all.",
+      "op"_a, "ranks"_a, "count"_a, "element_bytes"_a);
+}
+
+}  // namespace jax_cxl

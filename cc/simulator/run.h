@@ -1,0 +1,56 @@
+#ifndef JAX_CXL_SIMULATOR_RUN_H_
+#define JAX_CXL_SIMULATOR_RUN_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cc/base/status.h"
+#include "cc/plan/bounds.h"
+#include "cc/plan/plan.h"
+#include "cc/simulator/lower.h"
+#include "cc/simulator/machine.h"
+#include "cc/simulator/paper.h"
+
+namespace jax_cxl::sim {
+
+struct Report {
+  double seconds = 0;
+  std::string busiest;  // the resource with the highest utilization
+  double busy = 0;      // its utilization
+  uint64_t events = 0;
+  bool sampled = false;  // true if not all rounds were run
+};
+
+// Runs plans on the model. Of calls with more than about `sample_rounds`
+// rounds, it runs only 2 x `sample_rounds` rounds. Once the ring is full, every
+// round takes the same time, so the second half of these rounds gives the time
+// of the remaining rounds. 0 runs everything. Ranks may drift into another
+// pattern later: with batched gets the result is within 5% of the exact one
+// (run_test.cc).
+Result<Report> RunPlans(const plan::Request& request,
+                        const plan::Geometry& geometry, const Machine& machine,
+                        const Costs& costs, const LowerOptions& options,
+                        uint64_t sample_rounds);
+
+Result<Report> RunPaper(const plan::Request& request, const Machine& machine,
+                        const Costs& costs, const PaperOptions& options);
+
+// The bytes that plans move, counted from their steps. plan::Verify returns the
+// same numbers with a proof, but the proof takes too long for 1,024 ranks. The
+// groups are those of LowerOptions.
+struct Counted {
+  plan::PoolBytes
+      most_by_rank;  // the largest of any rank, for writes and reads separately
+  plan::PoolBytes most_by_card;
+  plan::PoolBytes all;  // of all groups
+};
+
+Result<Counted> CountBytes(plan::Request request,
+                           const plan::Geometry& geometry,
+                           const plan::Stripes& stripes, int cards,
+                           int groups = 1);
+
+}  // namespace jax_cxl::sim
+
+#endif  // JAX_CXL_SIMULATOR_RUN_H_
