@@ -15,6 +15,7 @@ through the pool.
 
 import importlib
 import importlib.metadata
+import importlib.util
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -34,129 +35,40 @@ if "OMPI_COMM_WORLD_SIZE" in os.environ or "PMI_SIZE" in os.environ:
 
 if TYPE_CHECKING:
     __version__: str
-    from jax_cxl import errors as errors
-    from jax_cxl import lax as lax
-    from jax_cxl._job.lifecycle import OperationStats, Stats, initialize, shutdown, stats
-    from jax_cxl._job.mesh import make_mesh
-    from jax_cxl._job.regroup import regroup
-    from jax_cxl._lowering.start_done.future import Future
-    from jax_cxl._snapshots.snapshots import Snapshots
-    from jax_cxl._takeover.explain import explain
-    from jax_cxl._takeover.replace import replace_collectives
+    from jax_cxl import errors as errors, lax as lax
+    from jax_cxl._job.lifecycle import (
+        OperationStats as OperationStats,
+        Stats as Stats,
+        initialize as initialize,
+        shutdown as shutdown,
+        stats as stats,
+    )
+    from jax_cxl._job.mesh import make_mesh as make_mesh
+    from jax_cxl._job.regroup import regroup as regroup
+    from jax_cxl._lowering.start_done.future import Future as Future
+    from jax_cxl._snapshots.snapshots import Snapshots as Snapshots
+    from jax_cxl._takeover.explain import explain as explain
+    from jax_cxl._takeover.replace import replace_collectives as replace_collectives
     from jax_cxl.errors import (
-        CollectiveTimeoutError,
-        CxlError,
-        InvalidCollectiveError,
-        MismatchError,
-        NotInitializedError,
-        PeerLostError,
-        PoolError,
-        SnapshotError,
+        CollectiveTimeoutError as CollectiveTimeoutError,
+        CxlError as CxlError,
+        InvalidCollectiveError as InvalidCollectiveError,
+        MismatchError as MismatchError,
+        NotInitializedError as NotInitializedError,
+        PeerLostError as PeerLostError,
+        PoolError as PoolError,
+        SnapshotError as SnapshotError,
     )
     from jax_cxl.ops import *
-    from jax_cxl.ops.moe.handle import MoeHandle
-    from jax_cxl.ops.moe.placement import expert_placement
+    from jax_cxl.ops.moe.handle import MoeHandle as MoeHandle
+    from jax_cxl.ops.moe.placement import expert_placement as expert_placement
 
-__all__ = [
-    "CollectiveTimeoutError",
-    "CxlError",
-    "Future",
-    "InvalidCollectiveError",
-    "MismatchError",
-    "MoeHandle",
-    "NotInitializedError",
-    "OperationStats",
-    "PeerLostError",
-    "PoolError",
-    "SnapshotError",
-    "Snapshots",
-    "Stats",
-    "all_gather",
-    "all_gather_done",
-    "all_gather_start",
-    "all_to_all",
-    "all_to_all_done",
-    "all_to_all_start",
-    "barrier",
-    "broadcast",
-    "broadcast_done",
-    "broadcast_start",
-    "expert_placement",
-    "explain",
-    "gather",
-    "gather_done",
-    "gather_start",
-    "initialize",
-    "lax",
-    "make_mesh",
-    "moe_combine",
-    "moe_combine_done",
-    "moe_combine_start",
-    "moe_dispatch",
-    "moe_dispatch_done",
-    "moe_dispatch_start",
-    "pand",
-    "pand_done",
-    "pand_start",
-    "pargmax",
-    "pargmin",
-    "pbroadcast",
-    "pbroadcast_done",
-    "pbroadcast_start",
-    "pexscan",
-    "pexscan_done",
-    "pexscan_start",
-    "pmax",
-    "pmax_done",
-    "pmax_start",
-    "pmean",
-    "pmean_done",
-    "pmean_start",
-    "pmin",
-    "pmin_done",
-    "pmin_start",
-    "por",
-    "por_done",
-    "por_start",
-    "ppermute",
-    "ppermute_done",
-    "ppermute_start",
-    "precv",
-    "pscan",
-    "pscan_done",
-    "pscan_start",
-    "psend",
-    "pshuffle",
-    "pshuffle_done",
-    "pshuffle_start",
-    "psum",
-    "psum_done",
-    "psum_scatter",
-    "psum_scatter_done",
-    "psum_scatter_start",
-    "psum_start",
-    "pswapaxes",
-    "pswapaxes_done",
-    "pswapaxes_start",
-    "ragged_all_to_all",
-    "ragged_all_to_all_done",
-    "ragged_all_to_all_start",
-    "reduce",
-    "reduce_done",
-    "reduce_start",
-    "regroup",
-    "replace_collectives",
-    "scatter",
-    "scatter_done",
-    "scatter_start",
-    "shutdown",
-    "stats",
-    "take_rows",
-    "take_rows_done",
-    "take_rows_start",
-]
-
-_MODULES = {
+_ERRORS = (
+    *("CollectiveTimeoutError", "CxlError", "InvalidCollectiveError", "MismatchError"),
+    *("NotInitializedError", "PeerLostError", "PoolError", "SnapshotError"),
+)
+# The modules of the public names. All other public names are operations, or `lax`.
+_MODULES = dict.fromkeys(_ERRORS, "jax_cxl.errors") | {
     "Future": "jax_cxl._lowering.start_done.future",
     "MoeHandle": "jax_cxl.ops.moe.handle",
     "OperationStats": "jax_cxl._job.lifecycle",
@@ -180,15 +92,27 @@ def __getattr__(name: str) -> Any:
         raise ImportError(problem)
     if name == "__version__":
         return importlib.metadata.version("jax_cxl")
-    if name not in __all__:
-        raise AttributeError(f"module 'jax_cxl' has no attribute {name!r}")
+    if name == "__all__":
+        return sorted([*_MODULES, "lax", *importlib.import_module("jax_cxl.ops").__all__])
     if name == "lax":
         return importlib.import_module("jax_cxl.lax")
-    module = "jax_cxl.errors" if name.endswith("Error") else _MODULES.get(name, "jax_cxl.ops")
-    value = getattr(importlib.import_module(module), name)
+    if name in _MODULES:
+        value = getattr(importlib.import_module(_MODULES[name]), name)
+    elif not name.startswith("_") and _is_operation(name):
+        value = getattr(importlib.import_module("jax_cxl.ops"), name)
+    else:
+        raise AttributeError(f"module 'jax_cxl' has no attribute {name!r}")
     globals()[name] = value
     return value
 
 
+def _is_operation(name: str) -> bool:
+    # Python asks for a module of the package here before it imports the module.
+    if importlib.util.find_spec(f"jax_cxl.{name}") is not None:
+        return False
+    return name in importlib.import_module("jax_cxl.ops").__all__
+
+
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    names: list[str] = __getattr__("__all__")
+    return names

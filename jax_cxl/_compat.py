@@ -27,11 +27,13 @@ from typing import Any
 import jax
 
 try:
-    from jax._src import cache_key as _cache_key
-    from jax._src import config as _config
-    from jax._src import distributed as _distributed
-    from jax._src import source_info_util as _source_info_util
-    from jax._src import xla_bridge as _xla_bridge
+    from jax._src import (
+        cache_key as _cache_key,
+        config as _config,
+        distributed as _distributed,
+        source_info_util as _source_info_util,
+        xla_bridge as _xla_bridge,
+    )
     from jax._src.core import NamedAxisEffect
     from jax._src.dispatch import BACKEND_COMPILE_EVENT
     from jax._src.lib import xla_client as _xla_client

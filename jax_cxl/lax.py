@@ -16,50 +16,20 @@ from jax import lax as _lax
 from jax_cxl import ops
 from jax_cxl.ops import (
     all_gather as all_gather,
-)
-from jax_cxl.ops import (
     all_to_all as all_to_all,
-)
-from jax_cxl.ops import (
     pargmax as pargmax,
-)
-from jax_cxl.ops import (
     pargmin as pargmin,
-)
-from jax_cxl.ops import (
     pbroadcast as pbroadcast,
-)
-from jax_cxl.ops import (
     pmax as pmax,
-)
-from jax_cxl.ops import (
     pmean as pmean,
-)
-from jax_cxl.ops import (
     pmin as pmin,
-)
-from jax_cxl.ops import (
     ppermute as ppermute,
-)
-from jax_cxl.ops import (
     precv as precv,
-)
-from jax_cxl.ops import (
     psend as psend,
-)
-from jax_cxl.ops import (
     pshuffle as pshuffle,
-)
-from jax_cxl.ops import (
     psum as psum,
-)
-from jax_cxl.ops import (
     psum_scatter as psum_scatter,
-)
-from jax_cxl.ops import (
     pswapaxes as pswapaxes,
-)
-from jax_cxl.ops import (
     ragged_all_to_all as ragged_all_to_all,
 )
 

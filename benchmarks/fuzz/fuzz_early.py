@@ -35,8 +35,7 @@ import jax
 import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from fuzz.early import absent_gpus, check, compiled, mistakes, programs
-from fuzz.early import assigned as assignment
+from fuzz.early import absent_gpus, assigned as assignment, check, compiled, mistakes, programs
 from jax_cxl._commands.bench import report, results_file
 from jax_cxl._takeover.schedule import costs
 from jax_cxl._takeover.world import World

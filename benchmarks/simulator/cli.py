@@ -14,8 +14,7 @@ from jax_cxl._commands import option_types
 from jax_cxl._commands.bench import results_file
 from jax_cxl._lowering.contract import Op
 from jax_cxl._lowering.levels import table
-from simulator import constants as c
-from simulator import levels, levels_study, model, nccl, tables
+from simulator import constants as c, levels, levels_study, model, nccl, tables
 
 _DEFAULT_SIZES = (c.KIB, 64 * c.KIB, c.MIB, 16 * c.MIB, 256 * c.MIB, 4 * c.GIB)
 

@@ -13,8 +13,7 @@ import itertools
 
 from jax_cxl._lowering.contract import Op
 from jax_cxl._lowering.levels import table
-from simulator import _simulator, model, nccl
-from simulator import constants as c
+from simulator import _simulator, constants as c, model, nccl
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 # Before the pool, the GPUs of a host exchange parts. After the pool, they gather the results.

@@ -3,10 +3,8 @@
 import dataclasses
 import pathlib
 
-from jax_cxl._commands.bench import report as bench_report
-from jax_cxl._commands.bench import results_file
-from simulator import constants as c
-from simulator import levels, model, nccl
+from jax_cxl._commands.bench import report as bench_report, results_file
+from simulator import constants as c, levels, model, nccl
 
 GPUS = 8
 HOSTS = (2, 4, 8, 16, 32, 64, 128)

@@ -2,8 +2,7 @@
 
 import dataclasses
 
-from simulator import _simulator
-from simulator import constants as c
+from simulator import _simulator, constants as c
 
 # The operations of the paper, in its order.
 OPS = tuple(c.PAPER_AVERAGES)

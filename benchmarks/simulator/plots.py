@@ -3,8 +3,7 @@
 import pathlib
 
 from jax_cxl._commands import plotting
-from simulator import constants as c
-from simulator import model, nccl, study
+from simulator import constants as c, model, nccl, study
 
 _SIZES = tuple(c.KIB << i for i in range(23))
 _HOSTS_SHOWN = (2, 4, 8, 16, 32)

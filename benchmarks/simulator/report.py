@@ -1,7 +1,13 @@
 """The Markdown of the study in docs/performance.md."""
 
-from simulator import _simulator, report_levels, report_machines, report_ours, report_paper
-from simulator import constants as c
+from simulator import (
+    _simulator,
+    constants as c,
+    report_levels,
+    report_machines,
+    report_ours,
+    report_paper,
+)
 from simulator.report_paper import PAPER
 from simulator.tables import bytes_text
 

@@ -3,9 +3,7 @@
 import dataclasses
 
 from jax_cxl._lowering.levels import table
-from simulator import constants as c
-from simulator import levels, model
-from simulator import levels_study as study
+from simulator import constants as c, levels, levels_study as study, model
 from simulator.tables import bytes_text, markdown, time_text
 
 _INSIDE = {"nvlink": "NVLink", "pcie": "PCIe, peer to peer", "none": "the host's memory"}

@@ -1,7 +1,6 @@
 """The sections of docs/performance.md on more hosts and cards, slots, flushes and cost."""
 
-from simulator import constants as c
-from simulator import model, nccl, study
+from simulator import constants as c, model, nccl, study
 from simulator.report_paper import PAPER
 from simulator.tables import bytes_text, markdown, time_text
 

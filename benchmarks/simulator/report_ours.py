@@ -2,8 +2,7 @@
 
 import statistics
 
-from simulator import constants as c
-from simulator import model, nccl, study
+from simulator import constants as c, model, nccl, study
 from simulator.report_paper import PAPER
 from simulator.tables import bytes_text, markdown
 

@@ -2,8 +2,7 @@
 
 import statistics
 
-from simulator import constants as c
-from simulator import model, nccl, study
+from simulator import constants as c, model, nccl, study
 from simulator.tables import bytes_text, figures_text, markdown
 
 # The setting of the paper.

@@ -5,8 +5,7 @@ import functools
 import itertools
 import statistics
 
-from simulator import _simulator, model, nccl
-from simulator import constants as c
+from simulator import _simulator, constants as c, model, nccl
 
 # What the paper averages over, and what it does not reach.
 PAPER_SIZES = tuple(c.MIB << i for i in range(0, 13, 2))

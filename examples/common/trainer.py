@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from common import transformer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from common import transformer
 
 # The axis of the mesh that shares the rows of a batch.
 AXIS = "data"

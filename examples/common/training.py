@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from absl import app, flags, logging
+
 from common import corpus, report, transformer
 from common.trainer import State, Trainer
 

@@ -19,8 +19,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from common.trainer import AXIS
-from experts import exchanges
 from jax import lax
+
+from experts import exchanges
 
 # What comes before the experts: (parameters of the layer as one vector, x) -> ((x, tokens (T, D),
 # weights (T, k)), choices (T, k)). Both x have the same shape.

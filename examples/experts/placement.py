@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 from common.trainer import State
+
 from experts.moe_trainer import MoeTrainer
 
 

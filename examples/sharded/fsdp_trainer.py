@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 from common import transformer
 from common.trainer import AXIS, State, Tree, checkpoint
+
 from sharded import fsdp, levels, prefetch
 from sharded.sharded_trainer import ShardedTrainer
 

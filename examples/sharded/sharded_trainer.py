@@ -11,6 +11,7 @@ import optax
 from common import transformer
 from common.trainer import AXIS, State, Trainer, Tree
 from jax.sharding import PartitionSpec
+
 from sharded import fsdp
 
 

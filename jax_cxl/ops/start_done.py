@@ -174,3 +174,6 @@ ragged_all_to_all_start, ragged_all_to_all_done = _pair(ragged_all_to_all)
 reduce_start, reduce_done = _pair(reduce)
 scatter_start, scatter_done = _pair(scatter)
 take_rows_start, take_rows_done = _pair(take_rows)
+
+# As in ops/__init__.py.
+globals()["__all__"] = [name for name in list(globals()) if name.endswith(("_start", "_done"))]

@@ -9,8 +9,13 @@ import numpy as np
 from jax.extend import core
 from jax.interpreters import ad, batching
 
-from jax_cxl._lowering.primitives import batching_rules, lowering, named_axis, row_lowering
-from jax_cxl._lowering.primitives import indices as index_arrays
+from jax_cxl._lowering.primitives import (
+    batching_rules,
+    indices as index_arrays,
+    lowering,
+    named_axis,
+    row_lowering,
+)
 from jax_cxl.ops.psum_scatter import psum_scatter_p
 
 

@@ -4,8 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest, parameterized
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from jax.extend import xla
 
 from jax_cxl._takeover.hlo import groups, shape, wire

@@ -14,8 +14,7 @@ from jax_cxl._lowering.levels import compose, split, table
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "benchmarks"))
 try:
-    from simulator import constants as c
-    from simulator import levels, levels_study, model, nccl, report_levels
+    from simulator import constants as c, levels, levels_study, model, nccl, report_levels
 except ImportError as error:
     raise unittest.SkipTest(str(error)) from error
 

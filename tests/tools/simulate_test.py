@@ -18,6 +18,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "benchmarks"))
 try:
     from simulator import (
         cli,
+        constants as c,
         levels,
         model,
         nccl,
@@ -27,7 +28,6 @@ try:
         study,
         tables,
     )
-    from simulator import constants as c
 except ImportError as error:
     raise unittest.SkipTest(str(error)) from error
 

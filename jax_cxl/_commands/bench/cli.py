@@ -151,8 +151,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace, arguments
     import jax
 
     import jax_cxl
-    from jax_cxl._commands.bench import backends as backends_lib
-    from jax_cxl._commands.bench import measure, report
+    from jax_cxl._commands.bench import backends as backends_lib, measure, report
     from jax_cxl._commands.bench.world import World
 
     load = os.getloadavg()[0]

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 import jax_cxl
-from jax_cxl._commands.bench import bound as bound_lib
-from jax_cxl._commands.bench import device_time
+from jax_cxl._commands.bench import bound as bound_lib, device_time
 from jax_cxl._commands.bench.backends import Backend, JaxBuffers, Runner, Shape
 from jax_cxl._commands.bench.ops import OPS, Op
 from jax_cxl._commands.bench.teams import Turns

@@ -10,8 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from jax_cxl import _text, errors
 from jax_cxl._commands import option_types
 from jax_cxl._commands.snapshots import listing, orbax_files
-from jax_cxl._snapshots import examining, layout, repair, restoring, superblocks, validity
-from jax_cxl._snapshots import memory as opening
+from jax_cxl._snapshots import (
+    examining,
+    layout,
+    memory as opening,
+    repair,
+    restoring,
+    superblocks,
+    validity,
+)
 from jax_cxl._snapshots.memory import Memory
 
 _DESCRIPTION = """\
