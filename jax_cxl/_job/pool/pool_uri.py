@@ -29,15 +29,24 @@ _UNITS = {
     for base, suffix in ((1000, "B"), (1024, "iB"))
     for power, unit in enumerate(prefix + suffix for prefix in "KMGT")
 } | {"": 1}
-_EXAMPLES = {
-    "shm": "shm:my_job?size=1GiB&devices=6",
-    "file": "file:/mnt/pool/a,/mnt/pool/b?size=1GiB&offset=4KiB",
-    "dax": "dax:/dev/dax0.0,/dev/dax1.0?offset=2MiB",
-}
-_KEYS = {
-    "shm": ("size", "devices", "offset", "coherence", "gpu_writes", "keep"),
-    "file": ("size", "devices", "offset", "coherence", "gpu_writes"),
-    "dax": ("size", "offset", "coherence", "gpu_writes"),
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kind:
+    """A kind of memory: an example of a URI, its options, and its coherence by default."""
+
+    example: str
+    options: tuple[str, ...]
+    coherence: str = "coherent"
+
+
+_SHARED_OPTIONS = ("size", "offset", "coherence", "gpu_writes")
+_KINDS = {
+    "shm": _Kind("shm:my_job?size=1GiB&devices=6", (*_SHARED_OPTIONS, "devices", "keep")),
+    "file": _Kind(
+        "file:/mnt/pool/a,/mnt/pool/b?size=1GiB&offset=4KiB", (*_SHARED_OPTIONS, "devices")
+    ),
+    "dax": _Kind("dax:/dev/dax0.0,/dev/dax1.0?offset=2MiB", _SHARED_OPTIONS, "flush"),
 }
 
 
@@ -111,8 +120,9 @@ def parse(uri: str | None) -> PoolSpec:
     if "\0" in uri:
         _fail(uri, "it has a zero byte")
     kind, colon, rest = uri.partition(":")
-    if not colon or kind not in _EXAMPLES:
-        _fail(uri, f"it starts with {uri.split(':')[0]!r}, not with shm:, file: or dax:")
+    if not colon or kind not in _KINDS:
+        kinds = ", ".join(f"{each}:" for each in _KINDS)
+        _fail(uri, f"it starts with {uri.split(':')[0]!r}, not with one of {kinds}")
     place, _, query = rest.partition("?")
     options = _options(uri, kind, query)
     coherence = _coherence(uri, kind, options.get("coherence"))
@@ -131,7 +141,8 @@ def parse(uri: str | None) -> PoolSpec:
 
 
 def _fail(uri: str, problem: str, kind: str = "") -> NoReturn:
-    examples = [_EXAMPLES[kind]] if kind else [_EXAMPLES[k] for k in ("shm", "file", "dax")]
+    kinds = [_KINDS[kind]] if kind else _KINDS.values()
+    examples = [each.example for each in kinds]
     raise errors.InvalidPoolError(
         f"pool URI {uri!r}: {problem}; write for example {' or '.join(examples)}"
     )
@@ -147,8 +158,8 @@ def _options(uri: str, kind: str, query: str) -> dict[str, str]:
         return options
     for option in query.split("&"):
         key, equals, value = option.partition("=")
-        if key not in _KEYS[kind]:
-            _fail(uri, f"option {key!r} is none of {', '.join(_KEYS[kind])}", kind)
+        if key not in _KINDS[kind].options:
+            _fail(uri, f"option {key!r} is none of {', '.join(_KINDS[kind].options)}", kind)
         if not equals or not value:
             _fail(uri, f"option {key!r} has no value", kind)
         if key in options:
@@ -215,7 +226,7 @@ def _gpu_writes_memory(uri: str, text: str | None, coherence: str) -> bool:
 
 def _coherence(uri: str, kind: str, text: str | None) -> str:
     if text is None:
-        return "flush" if kind == "dax" else "coherent"
+        return _KINDS[kind].coherence
     if text not in _COHERENCE_MODES:
         _fail(uri, f"coherence={text!r} is none of {', '.join(_COHERENCE_MODES)}", kind)
     return text
