@@ -3,7 +3,7 @@
     python -m jax_cxl.launch -n 2 examples/train_moe.py --exchange=dispatch --plot=loss.png
 
 Each layer has --experts perceptrons, which lie on the devices in equal parts, and a router chooses
---choices of them for each token. `--exchange` says how tokens get there and back
+--choices of them for each token. `--exchange` chooses how tokens get there and back
 (experts/exchanges.py):
 
     dispatch   jax_cxl.moe_dispatch and moe_combine

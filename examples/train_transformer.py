@@ -11,8 +11,8 @@ two processor cores. It also runs under Slurm or mpirun, or as one process with 
 chooses the namespace, `jax_cxl` or `jax.lax`. Model and training step are the same for both.
 `train_jit.py` trains the same model by `jax.jit` alone, without a call of a collective.
 
-With several devices in each process, `--shard=host`, `all` or `levels` says which of them share the
-parameters (sharded/levels.py):
+With several devices in each process, `--shard=host`, `all` or `levels` chooses which of them
+share the parameters (sharded/levels.py):
 
     python -m jax_cxl.launch -n 2 --devices-per-process 4 examples/train_transformer.py --shard=host
 

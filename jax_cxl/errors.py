@@ -2,7 +2,7 @@
 
 Every failure of jax_cxl raises one of these: in `jax_cxl.initialize`, where a compiled program is
 started, or where the program waits for its result. An exception from a compiled program is also an
-instance of `jax.errors.JaxRuntimeError`. `docs/errors.md` says what to do about each.
+instance of `jax.errors.JaxRuntimeError`. `docs/errors.md` has advice for each of them.
 """
 
 import contextlib

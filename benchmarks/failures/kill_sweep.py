@@ -153,7 +153,7 @@ def _times(stdout: str, victim: int) -> list[float]:
     if not deaths:
         return []
     after = (float(instant) - float(deaths[-1]) for instant in errors)
-    # Of a death before the last one: the successor's, or one while the others regrouped.
+    # An earlier death: that of the successor, or one while the others regrouped.
     return [seconds for seconds in after if seconds > 0]
 
 

@@ -9,7 +9,7 @@ has another tree: a leaf more or less, another order, dtype, shape, sharding, va
 A case is right if each process gets back what it saved, to the bit. It is also right if the trees
 disagree and all processes get an error. The next save has to work. The exit status is 1 if a case
 was wrong.
-`--break` is the negative control: it changes a bit of what is restored.
+`--break` is the negative control: it changes a bit of a restored array.
 """
 
 import argparse

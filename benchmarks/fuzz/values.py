@@ -19,7 +19,7 @@ DTYPES = tuple(
         *("float16", BFLOAT16, "float32", "float64", "complex64"),
     )
 )
-# Of values that are rounded.
+# For values that are rounded.
 REAL_DTYPES = tuple(np.dtype(name) for name in ("float32", "float64", "complex64", BFLOAT16))
 # The most exact values whose sum, and the sum of whose products, is exact.
 _LARGEST = {BFLOAT16: 256, np.dtype("float16"): 2048, np.dtype("int8"): 127, np.dtype("uint8"): 255}

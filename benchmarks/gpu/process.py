@@ -26,7 +26,7 @@ def _shortened(text: str) -> str:
 
 
 class StageError(Exception):
-    """A stage failed or ran out of time. `record` has its results until then."""
+    """A stage failed or ran out of time. `record` has its results up to that moment."""
 
     def __init__(self, status: str, **record: object):
         super().__init__(status)

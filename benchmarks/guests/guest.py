@@ -25,7 +25,7 @@ class Bench:
       folder: a folder of this run.
       memory: the file that plays the shared memory.
       guest_image: what they boot.
-      cxl: whether the memory is a CXL device, or else an NVDIMM.
+      cxl: whether the memory is a CXL device. Otherwise it is an NVDIMM.
       slow: how many times longer than on a quiet machine everything may take.
     """
 

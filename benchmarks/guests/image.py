@@ -57,7 +57,7 @@ def missing() -> str:
 
 
 def make(cache: pathlib.Path, cxl: bool) -> Image:
-    """Returns the image; makes what is not in the cache yet."""
+    """Returns the image. Makes the parts that the cache lacks."""
     cache.mkdir(parents=True, exist_ok=True)
     unpacked = cache / ("backports" if cxl else "stable")
     if not (unpacked / "done").exists():
@@ -150,7 +150,7 @@ def _suite() -> str:
 
 def _make_root(cache: pathlib.Path, root: pathlib.Path) -> None:
     """Makes the guests' file system but for the kernel's modules."""
-    if root.exists():  # Of an attempt that was cut off.
+    if root.exists():  # Left by an attempt that was cut off.
         shutil.rmtree(root)
     include = f"--include={','.join(_PACKAGES)}"
     _run("mmdebstrap", "--variant=minbase", include, _suite(), root, _mirror())

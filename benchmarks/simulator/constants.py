@@ -148,7 +148,7 @@ PAPER_AVERAGES = {
     "reduce": 1.70,
     "all_to_all": 1.53,
 }
-# The same for the smallest messages, where they are given.
+# The rates of the smallest messages, where they are given.
 PAPER_SMALL = {"scatter": 0.46, "reduce_scatter": 0.48, "all_to_all": 0.7}
 PAPER_LARGE_ALL_REDUCE = 1.05
 # Latency at 12 hosts over that at 3.

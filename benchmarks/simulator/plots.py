@@ -13,7 +13,7 @@ def write(folder: pathlib.Path) -> None:
     """Writes modelled-*.png into `folder`.
 
     Raises:
-      ImportError: matplotlib is not installed; the message says how to get it.
+      ImportError: matplotlib is not installed. The message has the command that installs it.
     """
     try:
         import matplotlib

@@ -93,7 +93,7 @@ def gain(op: str, size: int, setting: model.Setting) -> float:
 
 
 def gains(op: str, setting: model.Setting) -> list[float]:
-    """The same for ALL_SIZES."""
+    """Returns `gain` for each of ALL_SIZES."""
     return [gain(op, size, setting) for size in ALL_SIZES]
 
 

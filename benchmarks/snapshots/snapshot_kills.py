@@ -85,7 +85,7 @@ def _phases(events: list[dict[str, float]]) -> dict[str, list[float]]:
 
 
 def _run(seed: int, options: argparse.Namespace) -> tuple[str, int, list[dict[str, float]]]:
-    """Runs a job; returns what is wrong with it, its deaths, and what its survivors say."""
+    """Runs a job. Returns its faults, its deaths, and the output of its survivors."""
     name = f"kills-{uuid.uuid4().hex[:12]}"
     if options.parity:
         paths = ",".join(f"/dev/shm/{name}.{i}" for i in range(3))

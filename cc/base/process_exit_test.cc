@@ -38,7 +38,7 @@ TEST(ProcessExitTest, TellsStatusesAndSignals) {
            {[] { raise(SIGKILL); }, "by signal 9 (Killed)"}}) {
     const auto [before, after] = Ended(end);
     EXPECT_EQ(before, expected);
-    // Older kernels no longer know the status then.
+    // By then, older kernels no longer know the status.
     if (!after.empty()) {
       EXPECT_EQ(after, expected);
     }

@@ -82,7 +82,7 @@ Status Error(Code code, const Parts&... parts) {
   return Status(code, text.str());
 }
 
-// A value, or the status that says why there is no value.
+// A value, or the status that explains why there is no value.
 template <typename T>
 class [[nodiscard]] Result {
  public:

@@ -15,7 +15,7 @@ namespace jax_cxl {
 // processes.
 std::string PrintableText(std::string_view text);
 
-// The same for an array that may lack its terminating zero.
+// As above, for an array that may lack its terminating zero.
 template <size_t size>
 std::string PrintableText(const char (&text)[size]) {
   return PrintableText(std::string_view(text, strnlen(text, size)));

@@ -93,7 +93,7 @@ struct SliceFault {
   uint64_t other_entry = 0;
   int64_t other_offset = 0;
   int64_t other_size = 0;
-  // Of a batch: the element.
+  // In a batch: the element.
   uint64_t element = 0;
   uint64_t elements = 1;
 };
@@ -135,7 +135,7 @@ constexpr SliceFault CheckSlice(const SliceTables<Entry>& tables, uint64_t rank,
 }
 
 // Checks that two of the slices that `receiver` gets do not overlap in its
-// output. If they had a place in common, the one that arrives last would win.
+// output. If two slices had a place in common, the later arrival would win.
 // `a` and `b` count the slices, first those of rank 0. Requires that CheckSlice
 // has found no fault.
 template <typename Entry>

@@ -116,7 +116,7 @@ TEST(PoolRefusalTest, MissingPermissionIsAnError) {
 }
 
 // Files that a process must not attach to, whoever put them in the place of a
-// pool. The tests change the file under a live pool. Each error says what is
+// pool. The tests change the file under a live pool. Each error names what is
 // wrong and what to do.
 class AttachRefusalTest : public testing::Test {
  protected:

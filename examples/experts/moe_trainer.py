@@ -28,8 +28,8 @@ class MoeTrainer(ShardedTrainer):
     float32. "attention" has the router and the norms too. "experts" are the matrices of this
     device's experts, one expert after another.
 
-    An expert's number is the column of the router that chooses it, and says which device holds it.
-    So the experts of a layer can change places at any time, if their matrices, their columns of the
+    An expert's number is the column of the router that chooses it. The number also determines
+    which device holds the expert. So the experts of a layer can change places at any time, if their matrices, their columns of the
     router and the optimizer's moments of both move together: the model computes the same.
 
     Attributes:

@@ -36,7 +36,7 @@ def device_mesh(tensor_parallel: int) -> Mesh:
 
 
 class JitTrainer(Trainer):
-    """The programs see whole arrays. Shardings say how the arrays lie on the devices.
+    """The programs see whole arrays. Shardings declare how the arrays lie on the devices.
 
     The parameters are {"outer": {name: array}, "layers": [{name: array}, ...]}, float32. A
     tensor-parallel group shares each matrix along one dimension. The groups share what each of

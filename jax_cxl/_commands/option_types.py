@@ -1,4 +1,4 @@
-"""Types of command line arguments, for argparse. Each checks the text and says what is right."""
+"""Types of command line arguments, for argparse. The error of each describes a correct text."""
 
 import argparse
 import math

@@ -39,7 +39,7 @@ class Platform:
         """Returns the native module.
 
         Raises:
-          CxlError: the module was not built. The message says how to build it.
+          CxlError: the module was not built. The message has the command that builds it.
         """
         try:
             return importlib.import_module(self.module)

@@ -1,7 +1,7 @@
 """Keeps the memory spaces of a program's arguments and results.
 
 XLA takes the layouts of arguments and results of a module that a hook returns from the entry
-computation. Before the scheduler of CPUs, only the module itself says which of them lie in host
+computation. Before the scheduler of CPUs, only the module itself shows which of them lie in host
 memory. XLA would forget that, and would return arrays in the memory of the device.
 """
 

@@ -27,7 +27,7 @@ _LOGICAL = {
 
 
 class NotTakenError(Exception):
-    """XLA executes the instruction itself, on all ranks. The text says why."""
+    """XLA executes the instruction itself, on all ranks. The text has the reason."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,7 +27,7 @@ def psend(x: Any, axis_name: Hashable | Sequence[Hashable], perm: Sequence[tuple
     """Sends x from rank to rank along a named axis. `precv` returns the values that arrive.
 
     Drop-in for `jax.lax.psend` that works on every platform. `psend` and `precv` together are
-    `ppermute`, and have its derivative. All ranks run both: `perm` says which ranks send.
+    `ppermute`, and have its derivative. All ranks run both: `perm` names the ranks that send.
 
     Args:
       x: array, or pytree of arrays, of any dtype.

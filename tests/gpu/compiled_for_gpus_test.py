@@ -3,7 +3,7 @@
 XLA rewrites programs in ways that a lowering does not show: it copies what loops carry, and joins
 calls with slices of their operands. Neither may touch the result between start and done.
 
-CONTRIBUTING.md says how to get the compiler, which the tests need.
+The tests need this compiler: see CONTRIBUTING.md.
 """
 
 import collections
@@ -176,7 +176,7 @@ class CompiledForGpusTest(parameterized.TestCase):
         ((_, names),) = self.calls("levels_started")
         self.assertEqual({target: len(calls) for target, calls in names.items()}, {"collective": 1})
 
-    # As multiples of the larger of operand and result. docs/levels.md says what the memory holds.
+    # As multiples of the larger of operand and result. docs/levels.md lists what the memory holds.
     @parameterized.parameters(
         ("psum", 1.5),
         ("psum_scatter", 1.5),

@@ -70,7 +70,7 @@ class MicrobatchesTest(absltest.TestCase):
         text = each.step.trace(state, tokens).lower(lowering_platforms=("cuda",)).as_text()
         found = calls(text)
         starts = {result: name for name, result, _, _ in found if name in ("start", "start_rows")}
-        # Of each layer: two moves each way for two micro-batches, forward and backward.
+        # In each layer: two moves each way for two micro-batches, forward and backward.
         self.assertEqual(list(starts.values()).count("start_rows"), 8 * LAYERS)
         # Parameters of all layers and their gradients.
         self.assertEqual(list(starts.values()).count("start"), 2 * LAYERS)

@@ -42,8 +42,8 @@ def start(
     Args:
       program: path of the program in tests/programs.
       *arguments: arguments of the program.
-      forked: whether launcher and ranks are forks (launch_server.py), or else new interpreters, as
-        for users.
+      forked: whether launcher and ranks are forks (launch_server.py). Otherwise they are new
+        interpreters, as for users.
       **options: those of `_job`.
 
     Returns:
@@ -191,7 +191,7 @@ def incoherent_environment(seed: int, leave_out: str = "") -> dict[str, str]:
     if not any(INTERPOSE.glob("_testing*.so")):
         raise FileNotFoundError(
             "incoherent pools need the module _testing, which is no part of an installation:"
-            " CONTRIBUTING.md says how it is built"
+            " CONTRIBUTING.md has the command that builds it"
         )
     path = [str(INTERPOSE), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {

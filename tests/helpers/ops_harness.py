@@ -48,7 +48,7 @@ def run(function: Callable, x: Any, *, check_vma: bool = True, on: Any = None) -
 def run_each(
     function: Callable, inputs: Sequence[Any], *, check_vma: bool = True, on: Any = None
 ) -> list[Any]:
-    """The same for several inputs of equal shapes and dtypes, with one compilation."""
+    """Runs a program on several inputs of equal shapes and dtypes, with one compilation."""
     plain = all(np.asarray(leaf).dtype.isbuiltin == 1 for leaf in jax.tree.leaves(inputs))
     options = {"compiler_options": quick_compilation.OPTIONS} if plain else {}
     compiled = program(function, check_vma=check_vma, on=on, **options)

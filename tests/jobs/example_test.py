@@ -35,7 +35,7 @@ _FIGURES = {
     *("collectives", "processes", "devices", "device_kind", "versions"),
 }
 
-# Of train_transformer.py alone.
+# Only train_transformer.py has these.
 _FIGURES_OF_COLLECTIVES = {
     *("bytes_through_pool", "communication_seconds", "pool_figures", "prefetch", "shard"),
 }

@@ -47,7 +47,7 @@ def random_collective(
     axes = _AXES[rng.integers(len(_AXES))]
     operation = _OPERATIONS[rng.integers(len(_OPERATIONS))]
     if operation is _ppermute:
-        # Of axes in another order each version of JAX makes something else: see
+        # Each version of JAX treats axes in another order differently: see
         # tests/ops/exchange_test.py.
         axes = tuple(sorted(axes, key=list(MESH).index))
     flat = np.arange(RANKS).reshape(tuple(MESH.values()))

@@ -1,4 +1,4 @@
-"""Arguments of the wrong type or range: errors that say what is wrong, before any tracing."""
+"""Arguments of the wrong type or range: errors that name the argument, before any tracing."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -27,7 +27,7 @@ DEVICES = 8
 DTYPES = ("float32", "bfloat16", "int32", "float8_e5m2", "complex64")
 # No number of ranks divides 31 x 37 elements, nor the elements of a block, 73.
 ODD, BLOCKS = (31, 37), (16, 73)
-# The same for arrays that make three chunks and more of LONG_CHUNK bytes, with four ranks in a
+# For arrays that make three chunks and more of LONG_CHUNK bytes, with four ranks in a
 # process and elements of two bytes.
 LONG_ODD, LONG_BLOCKS, LONG_CHUNK = (61, 67), (16, 293), 600
 

@@ -1,4 +1,4 @@
-"""Uses a device before jax_cxl can connect the processes: an error says what to do."""
+"""Uses a device before jax_cxl can connect the processes: an error gives advice."""
 
 import jax
 

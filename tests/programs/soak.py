@@ -2,7 +2,7 @@
 
 Runs under `jax_cxl.launch`. Programs of many independent collectives each, which run several times
 on new values. Process 0 writes a summary in JSON to its output and, with `--output`, to a file; a
-process that finds a wrong element says so and exits with 1.
+process that finds a wrong element prints it and exits with 1.
 """
 
 import functools

@@ -130,7 +130,7 @@ def execute(instructions, donated, late):
     Args:
       instructions: (name, opcode, operands, index) in the order of execution.
       donated: result -> the argument whose memory it has.
-      late: whether collectives read at their dones, or else at their starts.
+      late: whether collectives read at their dones. Otherwise they read at their starts.
     """
     # Arguments are there before the first instruction.
     values = {f"p{i}": np.arange(4.0) + 10.0**i for i in range(ARGUMENTS)}

@@ -146,7 +146,7 @@ class TimeTest(absltest.TestCase):
         self.assertIsNone(order.early(nodes, pairs, 100 * MIB))
 
     def test_an_urgent_collective_overtakes_another(self):
-        # Both could start at once. XLA has the one first whose result the end needs.
+        # Both could start at once. XLA first starts the collective whose result the end needs.
         nodes = [Node(), Node((0,)), Node((0,)), Node((2,), view=True), Node((3,), 1e-3)]
         nodes += [Node((1,), view=True), Node((4, 5), 1e-3)]
         pairs = [Pair(1, 5, 1e-3), Pair(2, 3, 1e-3)]

@@ -1,6 +1,6 @@
 """Random programs for GPUs, whose collectives start early, and mistakes that the check has to find.
 
-CONTRIBUTING.md says how to get XLA's compiler for GPUs, which the tests need.
+The tests need XLA's compiler for GPUs: see CONTRIBUTING.md.
 """
 
 import functools

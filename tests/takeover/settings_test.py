@@ -1,4 +1,4 @@
-"""JAX_CXL_EARLY_BYTES, and the part of the cache's keys that says how programs are taken over."""
+"""JAX_CXL_EARLY_BYTES, and the part of the cache's keys that depends on the takeover."""
 
 import os
 import tempfile

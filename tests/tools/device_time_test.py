@@ -48,7 +48,7 @@ class OfCallsTest(parameterized.TestCase):
         self.assertEqual(device_time.of_calls(events, "nccl-shm", 1), [3.0])
 
     def test_from_the_first_start_to_the_last_end(self):
-        # Of each call the second kernel, on another stream, outlasts the third.
+        # The second kernel of each call, on another stream, outlasts the third.
         events = []
         for call in (0, 100_000):
             events += [Event(f"jax_cxl::{i}", call + 1_000 * i, 50) for i in (0, 2)]

@@ -1,7 +1,7 @@
 """The package as users install it: its version, its commands, its types, and what a wheel holds.
 
-`JAX_CXL_WHEEL=dist/jax_cxl-....whl` checks the contents of a wheel; CONTRIBUTING.md says how to
-build one.
+`JAX_CXL_WHEEL=dist/jax_cxl-....whl` checks the contents of a wheel. CONTRIBUTING.md has the commands
+that build it.
 """
 
 import importlib
@@ -149,7 +149,7 @@ class CheckoutTest(absltest.TestCase):
             if path.suffix == ".so" or path.name == "__pycache__":
                 continue
             (self.checkout / "jax_cxl" / path.name).symlink_to(path)
-        # The package's own file says where it is.
+        # The package's own file shows where it is.
         for name in ("__init__.py", "_native.py"):
             (self.checkout / "jax_cxl" / name).unlink()
             (self.checkout / "jax_cxl" / name).write_bytes((_PACKAGE / name).read_bytes())

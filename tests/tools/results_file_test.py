@@ -9,7 +9,7 @@ from absl.testing import absltest
 from jax_cxl._commands.bench import results_file
 
 _ROOT = pathlib.Path(__file__).parents[2]
-# Of all files. A new file replaces an older one of the same question.
+# Limit for all files together. A new file replaces an older file about the same question.
 _MOST_LINES = 6_000
 _RESULTS = sorted((_ROOT / "benchmarks" / "results").rglob("*.json"))
 

@@ -18,7 +18,7 @@ class Result:
     """What the comparison says.
 
     Attributes:
-      errors: what is wrong, in words.
+      errors: the faults, in words.
       collectives: the starts and dones of the pool in the new order.
       moved: how many starts have other instructions before them than in XLA's order.
       delayed: how many other instructions come after instructions that they came before.
@@ -89,7 +89,7 @@ def _same(old: Module, new: Module) -> list[str]:
 
 
 def _misplaced(computation: Computation) -> list[str]:
-    """Returns the instructions that come before what they need, and starts without their dones."""
+    """Returns instructions that come before their operands, and starts without a done."""
     errors, seen = [], set()
     started: dict[str, str] = {}
     for i in computation.instructions.values():

@@ -1,4 +1,4 @@
-"""Executes the order of a module on its memory, and says which reads get something else."""
+"""Executes the order of a module on its memory, and reports which reads get something else."""
 
 from fuzz.early import text
 from fuzz.early.text import Computation, Instruction, Module

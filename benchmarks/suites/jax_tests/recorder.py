@@ -25,7 +25,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def read(path: pathlib.Path) -> dict[str, dict[str, Any]]:
-    """Returns what is known of each test, by its name."""
+    """Returns what the worker recorded about each test, by its name."""
     lines = path.read_text().splitlines() if path.exists() else []
     found: dict[str, dict[str, Any]] = {}
     for line in lines:
@@ -86,6 +86,6 @@ def _name(nodeid: str) -> str:
 
 
 def _error(report: pytest.TestReport) -> str:
-    """Returns the line that says what went wrong."""
+    """Returns the line of the error."""
     lines = [line[2:] for line in str(report.longrepr).splitlines() if line.startswith("E ")]
     return next((line.strip() for line in lines if line.strip()), "")[:300]

@@ -46,7 +46,7 @@ def in_one_process(
     Args:
       file: file of JAX's checkout.
       take_over: whether collectives are taken over.
-      folder: for what is written.
+      folder: where results are written.
       limit: seconds that a test may take.
       chosen: which tests, as pytest's option -k has it; empty: all.
     """

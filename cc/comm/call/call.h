@@ -47,7 +47,7 @@ struct RowOperands {
 
 // A collective call that a rank has started.
 struct Call {
-  // The same on all ranks for one call (cc/ffi/call_site.h says how). Two calls
+  // The same on all ranks for one call (see cc/ffi/call_site.h). Two calls
   // of a group have different identities, unless one has ended on
   // every rank before any rank starts the other.
   uint64_t identity = 0;

@@ -44,7 +44,7 @@ struct Tuning {
   uint64_t levels_all_gather_bytes = kNever;
   uint64_t levels_all_to_all_bytes = uint64_t{4} << 20;
   uint64_t levels_broadcast_bytes = kNever;
-  // The same for groups of GPUs (jax_cxl/_lowering/levels/compose.py). From
+  // The sizes for groups of GPUs (jax_cxl/_lowering/levels/compose.py). From
   // these sizes on, two processes of two H100s gained in pools of both kinds of
   // coherence (docs/levels.md).
   uint64_t gpu_levels_all_reduce_bytes = uint64_t{8} << 20;

@@ -27,7 +27,7 @@ class Arena {
 
  private:
   std::mutex mutex_;
-  // Of each extent: offset and bytes of each free range.
+  // The offset and bytes of each free range, by extent.
   std::vector<std::map<uint64_t, uint64_t>> free_;
 };
 

@@ -77,7 +77,7 @@ class ChannelRelay {
   // enqueued.
   void Enqueue(RelayedCall call);
 
-  // Does what is possible without waiting. Returns true if it did anything.
+  // Does as much as possible without waiting. Returns true if it did anything.
   bool Advance(LineWorkers& workers);
 
   // Returns true if no calls are left.

@@ -33,7 +33,7 @@ class FlaggedRelay {
   // Begins a call: one round of the rings.
   void Begin(const RelayPlan& plan, uint64_t round);
 
-  // Does what is possible without waiting. Returns true once the device has
+  // Does as much as possible without waiting. Returns true once the device has
   // ended the call, and what it has written is in the pool.
   bool Advance();
 
@@ -62,7 +62,7 @@ class FlaggedRelay {
   const FlaggedRings rings_;
   const int self_;
 
-  // Of the current call.
+  // The state of the current call.
   uint64_t round_ = 0;
   std::vector<Units> written_;  // that the cache does not hold yet
   std::vector<pool::Part> to_write_back_;

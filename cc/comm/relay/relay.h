@@ -19,7 +19,7 @@ namespace jax_cxl::comm {
 // Thread-safe.
 class Relay {
  public:
-  // Of the `threads` threads, at least 1, one relays doorbells, and all process
+  // One of the `threads` threads (at least 1) relays doorbells, and all process
   // cache lines, `piece_bytes` at a time.
   Relay(const pool::Coherence& coherence, int threads,
         size_t piece_bytes = Tuning().flush_piece_bytes);

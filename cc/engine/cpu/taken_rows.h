@@ -129,7 +129,7 @@ class TakenRows {
   uint64_t published_bytes_ = 0;
   std::vector<Runs> by_rank_;
   Runs published_;
-  // Of a ragged_all_to_all: its sizes, and the tables of all ranks.
+  // For a ragged_all_to_all: its sizes, and the tables of all ranks.
   plan::Request request_;
   std::vector<int64_t> tables_;
   bool ready_ = true;

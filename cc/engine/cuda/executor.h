@@ -22,7 +22,7 @@ namespace jax_cxl::cuda {
 cudaError_t Launch(const DeviceCall& call, const Shape& shape,
                    cudaStream_t stream);
 
-// The same for an operation that moves rows; `rows` says which ones.
+// As above, for an operation that moves `rows`.
 cudaError_t LaunchRows(const DeviceCall& call, const Shape& shape,
                        const DeviceRows& rows, cudaStream_t stream);
 

@@ -151,7 +151,7 @@ __global__ void CheckAll(const __grid_constant__ Slices<Entry> slices) {
                   uint64_t{gridDim.x} * blockDim.x));
 }
 
-// The same for few checks: every block makes all of them.
+// For few checks: every block makes all of them.
 template <typename Entry>
 __device__ uint64_t CheckInBlock(const Slices<Entry>& slices) {
   __shared__ uint64_t first;

@@ -243,7 +243,7 @@ TEST(ReduceValuesTest, Float32) {
   for (ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
     EXPECT_TRUE(std::isnan(reduce(op, nan, 1)));
     EXPECT_TRUE(std::isnan(reduce(op, 1, nan)));
-    // Of equal operands, the result is the first one.
+    // The result of equal operands is the first operand.
     EXPECT_TRUE(std::signbit(reduce(op, -0.0f, 0.0f)));
     EXPECT_FALSE(std::signbit(reduce(op, 0.0f, -0.0f)));
   }

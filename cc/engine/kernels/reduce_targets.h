@@ -85,7 +85,7 @@ auto Pick() -> void (*)(Args...) {
   return &RunBaseline<Loop, Args...>;
 }
 
-// The same for loops that compute: AVX-512 doubles the speed of conversions.
+// For loops that compute. AVX-512 doubles the speed of conversions.
 template <typename Loop, typename... Args>
 auto PickWidest() -> void (*)(Args...) {
 #if defined(__x86_64__)

@@ -75,7 +75,7 @@ class Coherence {
   // StoreFlag. In kFlush mode it writes back every cache line of the range.
   void PublishPayload(const void* begin, size_t bytes) const;
 
-  // The same for parts that a device of this host has written. The caller has
+  // As above, for parts that a device of this host has written. The caller has
   // loaded a word in which the device says so. The device's writes may be in
   // this host's cache. In kFlush mode, a full fence orders the write-backs
   // after that load.
@@ -111,7 +111,7 @@ class Coherence {
     return copy;
   }
 
-  // The same for a payload that its writer may be changing
+  // As above, for a payload that its writer may be changing
   // (cc/pool/layout/words.h).
   template <typename T>
   T AcquireWords(const T& payload) const {

@@ -20,7 +20,7 @@ uint64_t HeaderChecksum(const PoolHeader& header);
 PoolHeader MakeHeader(int world_size, const std::vector<ByteRange>& extents,
                       uint64_t total_bytes, uint64_t epoch, uint64_t token);
 
-// The same for another extent.
+// As above, for another extent.
 PoolHeader ForExtent(PoolHeader header, int extent_index);
 
 // Returns true if magic, version, checksum and the ranges of all fields are

@@ -74,7 +74,7 @@ class Shadow {
   // dirty lines back first, as a processor does.
   void Drop(uint64_t offset, uint64_t bytes);
 
-  // The same for lines that are not dirty. A cache may do this at any time.
+  // As above, for lines that are not dirty. A cache may do this at any time.
   void Refresh(uint64_t offset, uint64_t bytes);
 
  private:

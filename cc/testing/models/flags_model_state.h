@@ -22,7 +22,7 @@ enum class Fault : uint8_t {
   kCallWait,             // the check of the peer's call
   kCallBehindSlot,       // the call is named before its slot is free
   kWipe,                 // the clearing before flags start again
-  kWipeWait,             // the wait until peers have read what is cleared
+  kWipeWait,             // the wait until peers have read the words to clear
   kMeeting,              // the wait until peers have cleared theirs
 };
 

@@ -1,7 +1,7 @@
 // Sanitizers: none. It starts a process for each operation that it leaves out.
 
 // Leaves out the operations of the protocol one by one, and expects the tests
-// of this folder to notice. docs/protocol.md says how quickly they do.
+// of this folder to notice. docs/protocol.md has the times that they take.
 #include "cc/testing/negative_controls/negative_controls.h"
 
 #include <gtest/gtest.h>

@@ -117,7 +117,7 @@ class SoakCall {
     return wrong;
   }
 
-  // The same for one member.
+  // As above, for one member.
   uint64_t CountWrong(int self) const {
     uint64_t wrong = 0;
     const size_t element = request_.element_bytes;

@@ -66,7 +66,7 @@ def run(teams: Sequence[Team], ranks: int, arguments: Sequence[str]) -> tuple[in
 
     Returns:
       The largest exit status, and a results file: the head of the first team's file with the
-      results of all teams. If SIGTERM cuts the run short, it has the results until then.
+      results of all teams. If SIGTERM cuts the run short, it has the results up to that moment.
     """
     before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="jax_cxl_bench_") as folder:

@@ -16,7 +16,7 @@ from jax_cxl._job import configuration
 from jax_cxl._job.pool import pool_uri
 
 _DESCRIPTION = """\
-Checks whether this machine can run jax_cxl, and says what to do if it cannot."""
+Checks whether this machine can run jax_cxl, and gives advice if it cannot."""
 
 # The oldest version with which the tests run.
 _OLDEST_JAX = (0, 10, 2)
@@ -101,7 +101,7 @@ def check_pool(ranks: int) -> Iterator[Finding]:
 
 
 def _space(folder: str, needed: int, name: str) -> Finding:
-    """Compares what a pool takes with what is free in a file system."""
+    """Compares the size of a pool with the free space of a file system."""
     space = os.statvfs(folder)
     free, total = space.f_bavail * space.f_frsize, space.f_blocks * space.f_frsize
     text = (

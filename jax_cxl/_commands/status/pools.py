@@ -125,7 +125,7 @@ def _of_process(pid: int) -> list[Found]:
     """Returns the pools of a process, or of the processes that it has started.
 
     Raises:
-      ValueError: there are none; the message says why.
+      ValueError: there are none. The message has the reason.
     """
     try:
         os.listdir(f"/proc/{pid}/fd")

@@ -8,7 +8,7 @@ cannot start:
 
 `python -m jax_cxl.launch` may start successors of ranks that failed. A successor starts alone, so
 in such a job no process waits for arrivals. Before JAX has connected the processes there is no
-key-value store. Then the board of the launcher says which ranks have begun to connect
+key-value store. Until then, the board of the launcher shows which ranks have begun to connect
 (launched/board.py).
 """
 

@@ -28,7 +28,7 @@ def agree(tuning: _core.Tuning, meeting: str, process: int, first: int = 0) -> N
         arrival.wait_for(
             lambda: _compat.key_value(key),
             _compat.MEETING_TIMEOUT_MS / 1000,
-            f"process {first} did not say which tuning table it has",
+            f"process {first} did not publish its tuning table",
         )
     )
     if theirs != mine:

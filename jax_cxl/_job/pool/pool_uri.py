@@ -5,7 +5,7 @@
     dax:/dev/dax0.0,/dev/dax1.0?offset=2MiB          CXL memory, one or more devices
 
 `size` and `offset` count for each path. `devices` splits each path into that many
-parts, as if each were a device of its own. `coherence` says how stores reach the other
+parts, as if each were a device of its own. `coherence` names how stores reach the other
 hosts: `coherent` (the default of shm and file), `uncached`, or `flush` (that of dax). A job whose
 processes run under several kernels has to name `coherent` if it wants it.
 `gpu_writes=memory`, with `flush`, says that writes of a GPU do not stay in a cache of its host

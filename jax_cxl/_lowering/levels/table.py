@@ -16,7 +16,7 @@ NEVER = 1 << 62
 
 # For a collective between GPUs that is composed of steps. A chunk has at least these bytes in the
 # larger
-# of the two buffers of its step through the pool. docs/levels.md says why this is a constant.
+# of the two buffers of its step through the pool. docs/levels.md explains why this is a constant.
 CHUNK_BYTES = 4 << 20
 # More chunks would shorten only the steps of the first and the last chunk, which nothing hides.
 MOST_CHUNKS = 8

@@ -1,6 +1,6 @@
 """Which results of a computation may share memory, and which instructions write into it.
 
-A module says which instructions depend on which. It does not say which instructions write into the
+A module has the dependences of its instructions. It does not show which instructions write into the
 memory of an operand. In XLA's own order, all instructions that read the old contents come before
 such a write. Any other order has to keep that.
 """

@@ -13,7 +13,7 @@ from jax_cxl._takeover.schedule.memory import VIEWS, Memory, element, tuple_of
 # An instruction by its position in XLA's order, and a part of its result, None for all.
 Name = tuple[int, int | None]
 
-# Of these, a part of the result may have the memory of an operand of the same size.
+# A part of the result of these may have the memory of an operand of the same size.
 _IN_PLACE = {
     *("fusion", "dynamic-update-slice", "scatter", "set-dimension-size", "ragged-all-to-all"),
     "async-update",

@@ -248,7 +248,7 @@ class DistributedTest(LaunchTestCase):
 
 
 class EndTest(LaunchTestCase):
-    """How jobs end, and what is left."""
+    """How jobs end, and what they leave."""
 
     @parameterized.parameters(
         ("0", 0, None),

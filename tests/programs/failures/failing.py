@@ -1,4 +1,4 @@
-"""Fails in a collective because rank 1 ends, and says what the others' error is.
+"""Fails in a collective because rank 1 ends, and prints the error of the others.
 
 Where the error surfaces is chosen by --surface.
 """

@@ -1,4 +1,4 @@
-"""Only some ranks initialize, or ranks communicate after `shutdown`; the argument says which."""
+"""Only some ranks initialize, or ranks communicate after `shutdown`; the argument chooses."""
 
 import os
 import sys

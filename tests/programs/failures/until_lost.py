@@ -1,4 +1,4 @@
-"""Communicates until a rank is lost, says so and ends."""
+"""Communicates until a rank is lost, prints that and ends."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Starts processes that a launcher can lose, says so, and sleeps unless told to end."""
+"""Starts processes that a launcher can lose, prints their ids, and sleeps unless told to end."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Sums over all devices by `jax.jit` alone, then says how many bytes went through the pool.
+"""Sums over all devices by `jax.jit` alone, then prints how many bytes went through the pool.
 
 It imports jax_cxl only after it has the sum.
 """
