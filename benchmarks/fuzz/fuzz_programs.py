@@ -6,8 +6,8 @@
 Each seed names a program over a random mesh: whole arrays under `jax.jit`, or `jax.shard_map`,
 fully or partially manual. It runs under `jax_cxl.replace_collectives` and without, several times,
 and its results are compared with NumPy's. Values are mostly whole numbers, whose sums are the same
-in any order, so results have to be right in every bit. A seed means another program on other numbers of
-devices. A program that takes longer than its limit ends the job, with its seed.
+in any order, so results have to be right in every bit. A seed means another program on other
+numbers of devices. A program that takes longer than its limit ends the job, with its seed.
 
 `--break-groups` is a negative control: the order of a mesh's devices is ignored, which has to be
 found. The exit status is 1 if the takeover gave a wrong result, 3 after a program that hung.

@@ -166,7 +166,7 @@ def counted_bytes(op: str, total_bytes: int, setting: model.Setting, *, flat: bo
 
 
 def least_bytes(op: str, total_bytes: int, setting: model.Setting) -> LinkBytes:
-    """Returns the fewest possible bytes. A host counts as one rank; links and cards share evenly."""
+    """Returns the fewest possible bytes. A host is one rank, and links and cards share evenly."""
     hosts, gpus = setting.hosts, setting.gpus_per_host
     if op == "all_reduce":
         count = total_bytes

@@ -29,8 +29,9 @@ class MoeTrainer(ShardedTrainer):
     device's experts, one expert after another.
 
     An expert's number is the column of the router that chooses it. The number also determines
-    which device holds the expert. So the experts of a layer can change places at any time, if their matrices, their columns of the
-    router and the optimizer's moments of both move together: the model computes the same.
+    which device holds the expert. So the experts of a layer can change places at any time, if their
+    matrices, their columns of the router and the optimizer's moments of both move together: the
+    model computes the same.
 
     Attributes:
       count: (parameters, tokens) -> (devices, layers, experts), int32: how often the tokens of

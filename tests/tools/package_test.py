@@ -1,7 +1,7 @@
 """The package as users install it: its version, its commands, its types, and what a wheel holds.
 
-`JAX_CXL_WHEEL=dist/jax_cxl-....whl` checks the contents of a wheel. CONTRIBUTING.md has the commands
-that build it.
+`JAX_CXL_WHEEL=dist/jax_cxl-....whl` checks the contents of a wheel. CONTRIBUTING.md has the
+commands that build it.
 """
 
 import importlib
