@@ -16,7 +16,7 @@ struct ProcessStat {
   // True if the process exits or is a zombie.
   bool exiting() const;
   // True if the process exits, or writes its memory to a file before it exits.
-  // The kernel then runs none of its code any more. To free what the process
+  // The kernel then no longer runs its code. To free what the process
   // has may still take seconds, for example in the driver of a GPU.
   bool ending() const;
 };

@@ -202,7 +202,7 @@ void LevelCalls::Watch() {
   }
 }
 
-// The watcher runs now and then only, so most calls never come here.
+// The watcher runs only from time to time, so most calls never come here.
 void LevelCalls::NoteWaits(Waiting* waiting) {
   const size_t there = waiting->calls.size() - waiting->missing;
   if (waiting->noted == there) return;

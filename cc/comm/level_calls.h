@@ -65,7 +65,7 @@ class LevelCalls {
     std::vector<std::unique_ptr<Call>> calls;  // null: not there yet
     size_t missing = 0;
     Clock::time_point since;
-    // True once no call waits any more.
+    // True once no call waits.
     std::shared_ptr<std::atomic<bool>> over;
     size_t noted = 0;  // calls for which NoteWait has run
   };

@@ -35,8 +35,8 @@ namespace jax_cxl::ffi {
 //
 // If ranks launch different programs that have the same name, different calls
 // can have the same identity. Members therefore also compare descriptors
-// (comm::Negotiation). docs/decisions/0002 says why the identity consists of
-// these values. Calls between GPUs are counted instead (comm::CountedCalls),
+// (comm::Negotiation). docs/decisions/0002 explains why the identity consists
+// of these values. Calls between GPUs are counted instead (comm::CountedCalls),
 // because XLA orders them in the same way on all ranks.
 //
 // NextIdentity is thread-safe. Everything else is constant.

@@ -47,7 +47,7 @@ class Communicator {
   // communicator is in progress.
   void OpenLater(std::function<Status()> open);
 
-  // OK, or why the communicator is of no use any more.
+  // OK, or why the communicator can no longer be used.
   Status status() const;
   bool in_progress() const { return opening_; }
 

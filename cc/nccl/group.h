@@ -40,7 +40,7 @@ class Group {
   // and no openings.
   bool Discard();
 
-  // Called when a communicator ends, whose calls must not run any more.
+  // Called when a communicator ends: its calls must no longer run.
   void Forget(const Communicator* communicator);
 
  private:

@@ -29,7 +29,7 @@ struct OldHeader {
 };
 
 // Looks for other jobs in parts that this process is about to format. A process
-// of such a job on this kernel lives if the kernel says so. A process on
+// of such a job on this kernel lives if the kernel knows it. A process on
 // another kernel lives if its heartbeat advances within `dead_after_s`. In a
 // file, a pool begins at the part's offset. On a device, pools of other jobs
 // may begin anywhere and overlap the part.

@@ -162,7 +162,7 @@ TEST_F(SharingTest, MembersNoticeThatTheirPoolWasFormatted) {
 }
 
 // Two hosts whose creators look at the same time. At most one of them gets the
-// pool, and the other one says why it failed.
+// pool, and the other one gives the reason of its failure.
 TEST_F(SharingTest, CreatorsOfTwoHostsAtOnce) {
   const auto first = Create();
   MoveElsewhere(*first);

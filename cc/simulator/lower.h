@@ -23,8 +23,8 @@ struct LowerOptions {
 // Makes the tasks of all ranks, as a GPU executes their plans. Puts run in
 // order, and so do gets and reductions, each direction by itself. Doorbells
 // ring meanwhile. A put of reduced bytes waits for the reduction. Consecutive
-// gets of one round are one flow from all their peers. Placement says which
-// cards a flow loads.
+// gets of one round are one flow from all their peers. Placement determines
+// which cards a flow loads.
 Result<TaskGraph> Lower(plan::Request request, const plan::Geometry& geometry,
                         const Machine& machine, const Costs& costs,
                         const LowerOptions& options);

@@ -24,7 +24,7 @@ struct StreamState {
   // The first peers that may not have rung for `next` yet.
   int behind = 0;
   int behind_released = 0;
-  bool ready = false;  // `next` waits for nothing any more
+  bool ready = false;  // `next` no longer waits
   bool waits = false;  // `next` waits for its latency
 };
 

@@ -102,7 +102,7 @@ def stack(layer: Layer, axis: str, collectives: Collectives) -> Callable:
             step, (ct, vector, gradient), (shards[:-2], inputs[1:]), reverse=True
         )
 
-        # Beside the first layer, nothing is gathered any more.
+        # Beside the first layer, nothing is left to gather.
         future = scatter(gradient)
         x, ct = future.tie((inputs[0], ct))
         gradient, ct = pull_back(vector, x, ct)

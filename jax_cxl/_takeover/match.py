@@ -89,7 +89,7 @@ def collective(module: Module, found: Found) -> Collective:
 def _assignment(module: Module) -> DeviceAssignment:
     assignment = module.device_assignment
     if assignment is None:
-        raise NotTakenError("the module does not say which device executes which part of it")
+        raise NotTakenError("the module does not assign its parts to devices")
     return assignment
 
 

@@ -101,7 +101,7 @@ class Program:
             return
         self._lines.append(f"part{i} = f32[1]{{0}} slice({y}), slice={{[1:2]}}")
         self._lines.append(f"up{i} = {SHAPE} dynamic-update-slice({x}, part{i}, zero)")
-        # Nobody reads the old contents any more.
+        # The old contents are no longer read.
         self._values = [v for v in self._values if self._memory[v] != memory] + [f"up{i}"]
         self._memory[f"up{i}"] = memory
 

@@ -19,8 +19,8 @@ class Arena {
   Arena(const pool::Pool& pool, int rank);
 
   // Returns the offset of `bytes` unused bytes in `extent`, aligned to
-  // kInterferenceBytes. Fails with kResourceExhausted, which says how much is
-  // needed and how much is left.
+  // kInterferenceBytes. Fails with kResourceExhausted, with the bytes that are
+  // needed and the bytes that are left.
   Result<uint64_t> Allocate(int extent, uint64_t bytes);
   // Takes back what Allocate returned for as many bytes.
   void Free(int extent, uint64_t offset, uint64_t bytes);

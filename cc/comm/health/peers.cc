@@ -200,7 +200,7 @@ double Peers::Silence(int rank) const {
 
 Status Peers::Alive(int rank) const {
   const Peer& peer = *peers_[rank];
-  // If another job has formatted the pool, no process is visible any more.
+  // If another job has formatted the pool, processes are no longer visible.
   if (!pool_->guard().intact()) return pool_->CheckIntact();
   if (!peer.lost) return OkStatus();
   if (peer.absent)

@@ -127,7 +127,7 @@ TEST(SubmissionsTest, FullRingWaitsForItsLastReader) {
   read(1, pool::kCallRing);
   EXPECT_FALSE(can_write());
   EXPECT_EQ(members[0].RingHolders(), std::vector<int>{2});
-  // A reader publishes how far it has read only now and then.
+  // A reader publishes how far it has read only from time to time.
   read(2, 1);
   EXPECT_FALSE(can_write());
   read(2, pool::kCallRing / 4 - 1);

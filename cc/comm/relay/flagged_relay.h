@@ -20,7 +20,7 @@ namespace jax_cxl::comm {
 //   again, from the peer's word that it has begun the call until the device has
 //   read them
 //
-// Flags say which data are new, so no result depends on when the host does
+// Flags tell which data are new, so no result depends on when the host does
 // this. A line that was not written back, or not dropped, only arrives later.
 //
 // Not thread-safe.

@@ -178,7 +178,7 @@ class DataWarp {
 // cannot continue.
 class ControlWarp {
  public:
-  // `index` says which of the members' doorbells it rings and waits for.
+  // `index` chooses the members' doorbells that it rings and waits for.
   __device__ ControlWarp(const DeviceCall& call, BlockState& state,
                          Direction direction, uint32_t index)
       : call_(call),

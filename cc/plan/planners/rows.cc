@@ -69,7 +69,7 @@ class SliceRounds {
 // would read from one rank at a time.
 //
 // The tables of slices of a ragged_all_to_all come first. A rank does not wait
-// for its peers' tables before it publishes rows: its own table says which rows
+// for its peers' tables before it publishes rows: its own table lists the rows
 // its peers take.
 Plan PlanRows(Planner planner) {
   const Request& request = planner.request();

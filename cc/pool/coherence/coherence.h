@@ -76,8 +76,8 @@ class Coherence {
   void PublishPayload(const void* begin, size_t bytes) const;
 
   // As above, for parts that a device of this host has written. The caller has
-  // loaded a word in which the device says so. The device's writes may be in
-  // this host's cache. In kFlush mode, a full fence orders the write-backs
+  // loaded a word in which the device reports that. The device's writes may be
+  // in this host's cache. In kFlush mode, a full fence orders the write-backs
   // after that load.
   void PublishDeviceParts(std::span<const Part> parts) const;
 

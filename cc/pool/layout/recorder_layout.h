@@ -63,8 +63,8 @@ struct ClockReading {
   uint64_t realtime_ns;  // since 1970
 };
 
-// Two readings convert ticks to time. The later one also says when the rank
-// last gave a sign of life.
+// Two readings convert ticks to time. The later one is also the time at which
+// the rank last gave a sign of life.
 struct alignas(kInterferenceBytes) RecorderClock {
   ClockReading first;
   ClockReading last;

@@ -35,7 +35,7 @@
 #include "cc/testing/soak/soak_call.h"
 #include "cc/testing/world/world.h"
 
-// A small job of real processes. One of them has a fault. The result says what
+// A small job of real processes. One of them has a fault. The result shows what
 // each process saw.
 namespace jax_cxl::comm::faults {
 

@@ -27,7 +27,7 @@ namespace {
 using soak::Random;
 using soak::SoakCall;
 
-// A process that damages the pool now and then, until it is stopped.
+// A process that damages the pool from time to time, until it is stopped.
 class ScribblingProcess {
  public:
   ScribblingProcess(const pool::Pool& pool, uint64_t seed,

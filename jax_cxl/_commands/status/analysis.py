@@ -145,7 +145,7 @@ def _measure_silence(ranks: list[Rank], beaten: Mapping[int, int] | None) -> Non
         rank.silent = latest[rank.record["boot_id"]] - rank.record["last_sign_of_life_steady"]
         if beaten and rank.state == "unknown" and beaten.get(rank.number, 0) > 0:
             rank.state = "running"
-        # If no rank has a heartbeat, the job is over, and its pool does not change any more.
+        # If no rank has a heartbeat, the job is over, and its pool no longer changes.
         if beaten and any(beaten.values()) and beaten.get(rank.number) == 0:
             rank.silent = max(rank.silent, _WATCH_SECONDS)
 

@@ -42,7 +42,7 @@ def check_device(uri: str) -> Iterator[Finding]:
 def _describe(spec: pool_uri.PoolSpec, path: str) -> Iterator[Finding]:
     """Describes the device of a path, as far as sysfs knows it."""
     if spec.kind != "dax":
-        yield Finding("note", f"{path}: a file; only dax devices say what memory they are")
+        yield Finding("note", f"{path}: a file; only dax devices describe their memory")
         return
     named = [device for device in dax_devices.devices() if path == f"/dev/{device.name}"]
     if not named:

@@ -37,7 +37,7 @@ _T = TypeVar("_T")
 
 _attempt = 0  # Equal in all processes that meet, because they initialize equally often.
 _expected: set[int] = set()  # The processes that meet in this attempt.
-_ends: str | None = None  # How this program ends, once it does not wait for a start any more.
+_ends: str | None = None  # How this program ends, once it no longer waits for a start.
 
 
 def await_ranks(timeout: float) -> None:
@@ -223,7 +223,7 @@ def check_others() -> None:
     if not _several():
         return
     # A process may have died before it arrived in this attempt. Its arrival in the attempt before
-    # says which process it is.
+    # identifies the process.
     before = {p: who | {"failure": None} for p, who in _arrivals(_attempt - 1).items()}
     for process, who in sorted((before | _arrivals(_attempt)).items()):
         if process == _compat.process_id() or process not in _expected:

@@ -323,7 +323,7 @@ class Module:
         return self._positions[computation.id], computation.position(instruction)
 
     def drop(self, number: int) -> None:
-        """Removes a computation that no instruction calls any more."""
+        """Removes a computation that is no longer called."""
         self._dropped.add(number)
 
     def source_line(

@@ -63,7 +63,7 @@ class Block:
         return not self.title or bool(needs and all(map(_is_there, needs[1].split(", "))))
 
     def check_title(self) -> None:
-        """Raises AssertionError if the block does not say whether it is run."""
+        """Raises AssertionError if the block's title does not tell whether it is run."""
         if self.language not in LANGUAGES:
             raise AssertionError(f"{self}: the language is {self.language!r}, not in {LANGUAGES}")
         known = {
@@ -73,7 +73,7 @@ class Block:
             "yaml": r"|[\w.]+\.yaml",
         }[self.language]
         if not re.fullmatch(known, self.title):
-            raise AssertionError(f"{self}: {self.title!r} does not say whether the block is run")
+            raise AssertionError(f"{self}: {self.title!r} does not tell whether the block is run")
 
 
 def of(page: pathlib.Path) -> list[Block]:
@@ -82,7 +82,7 @@ def of(page: pathlib.Path) -> list[Block]:
 
 
 def indented(page: pathlib.Path) -> list[int]:
-    """Returns the lines where code is indented, not fenced: nothing says whether it is run."""
+    """Returns the lines where code is indented, not fenced: nobody knows whether to run it."""
     found, fenced, blank, item = [], False, True, False
     for number, line in enumerate(page.read_text().splitlines(), 1):
         if _FENCE.match(line):
