@@ -121,8 +121,9 @@ def parse(uri: str | None) -> PoolSpec:
         _fail(uri, "it has a zero byte")
     kind, colon, rest = uri.partition(":")
     if not colon or kind not in _KINDS:
-        kinds = ", ".join(f"{each}:" for each in _KINDS)
-        _fail(uri, f"it starts with {uri.split(':')[0]!r}, not with one of {kinds}")
+        *others, last = (f"{each}:" for each in _KINDS)
+        known = f"{', '.join(others)} or {last}"
+        _fail(uri, f"it starts with {uri.split(':')[0]!r}, not with {known}")
     place, _, query = rest.partition("?")
     options = _options(uri, kind, query)
     coherence = _coherence(uri, kind, options.get("coherence"))
