@@ -33,7 +33,7 @@ from jax_cxl.ops import (
     ragged_all_to_all as ragged_all_to_all,
 )
 
-_OURS = globals().keys() & ops.__all__
+_OURS = globals().keys() & vars(ops)["__all__"]
 # Type checkers see the names above, and through __getattr__ the names of jax.lax.
 __all__ = sorted({*_OURS, *(name for name in dir(_lax) if not name.startswith("_"))})
 

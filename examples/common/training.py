@@ -17,7 +17,7 @@ from common import corpus, report, transformer
 from common.trainer import State, Trainer
 
 if TYPE_CHECKING:
-    from checkpoint import Checkpoints
+    from common.checkpoint import Checkpoints
 
 _CORPUS = flags.DEFINE_string("corpus", "", "Text file or folder; by default Python's library.")
 _PLATFORM = flags.DEFINE_enum(
