@@ -4,7 +4,7 @@
 
 The launcher restarts a rank that is killed. The others get `jax_cxl.PeerLostError` within
 milliseconds and wait for the new rank. Then all ranks continue from the last snapshot: the state
-of the last step or of the step before it. They read the checkpoint on the disk only if there is no
+of the last step or of the previous one. They read the checkpoint on the disk only if there is no
 snapshot, because the memory is lost too. The position in the data is part of the state, so that a
 kill does not change a bit of the result.
 """

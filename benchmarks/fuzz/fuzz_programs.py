@@ -184,7 +184,7 @@ def _outputs(program: Program, arguments: list, seed: int, never_xla: bool = Fal
 
 
 def _verdict(found: dict[str, int]) -> str:
-    """Returns the verdict on a program from what all processes have found."""
+    """Returns the verdict on a program, from the findings of all processes."""
     if found.get("with fails") or found.get("without fails"):
         both = found["with fails"] and found["without fails"]
         return "refused by JAX or XLA" if both else "fails in one way only"

@@ -24,7 +24,7 @@ class Bench:
     Attributes:
       folder: a folder of this run.
       memory: the file that plays the shared memory.
-      guest_image: what they boot.
+      guest_image: the image that they boot.
       cxl: whether the memory is a CXL device. Otherwise it is an NVDIMM.
       slow: how many times longer than on a quiet machine everything may take.
     """
@@ -137,7 +137,7 @@ class Guest:
         return time.monotonic() - self._started
 
     def console(self) -> str:
-        """Returns the end of what QEMU and the guest's kernel have said."""
+        """Returns the end of the console output of QEMU and of the guest's kernel."""
         texts = [
             path.read_text(errors="replace")[-3000:]
             for path in (self._bench.folder / f"qemu{self.number}", self._log)

@@ -183,7 +183,7 @@ def _copy_python(root: pathlib.Path) -> None:
 
 
 def _closure(names: tuple[str, ...]) -> set[str]:
-    """Returns these distributions and all that they require."""
+    """Returns these distributions and their requirements."""
     found: set[str] = set()
     waiting = list(names)
     while waiting:

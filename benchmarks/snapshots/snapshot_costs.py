@@ -210,7 +210,7 @@ def make_state() -> dict[str, jax.Array]:
 
 
 def timed(run: Any) -> float:
-    """Returns the seconds of what all processes do, from a common start."""
+    """Returns the seconds until all processes have finished, from a common start."""
     agreement.gather([0])
     began = time.perf_counter()
     run()

@@ -52,7 +52,8 @@ uint32_t CodePoint(std::string_view sequence) {
   return value;
 }
 
-// Returns true for what a terminal may show: not for controls but newline.
+// Returns true for characters that a terminal may show: all except controls,
+// and newline.
 bool MayShow(std::string_view sequence) {
   const uint32_t point = CodePoint(sequence);
   if (point < 0x20) return point == '\n';

@@ -122,11 +122,16 @@ xffi::Future TakeRows(xffi::RunId run_id, int32_t device_ordinal,
       });
 }
 
+Status NotAliased(std::string_view name) {
+  return Error(Code::kInternal, name,
+               ": XLA has copied a result that the lowering aliases to an "
+               "operand. Report this, with the versions of jax and jaxlib");
+}
+
 xffi::Future Ragged(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
                     const RowBuffers& buffers) {
   if (buffers.before != buffers.output)
-    return Failed(Error(Code::kInternal, site->prototype().name,
-                        " got a result that is not its operand"));
+    return Failed(NotAliased(site->prototype().name));
   return DispatchToEndpoint(
       run_id, device_ordinal, site, buffers.input, buffers.output,
       [&](comm::Call* call) {
@@ -163,9 +168,7 @@ bool AreAliased(const xffi::RemainingArgs& arguments,
 xffi::Future Barrier(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
                      xffi::RemainingArgs arguments,
                      xffi::RemainingRets results) {
-  if (!AreAliased(arguments, results))
-    return Failed(
-        Error(Code::kInternal, "barrier got a result that is not its operand"));
+  if (!AreAliased(arguments, results)) return Failed(NotAliased("barrier"));
   return DispatchToEndpoint(run_id, device_ordinal, site, nullptr, nullptr);
 }
 
@@ -174,8 +177,7 @@ xffi::Error CheckSlices(int32_t device_ordinal, xffi::Span<const int64_t> rows,
                         xffi::RemainingArgs arguments,
                         xffi::RemainingRets results) {
   if (!AreAliased(arguments, results) || arguments.size() < 1)
-    return ToFfiError(Error(
-        Code::kInternal, "check_slices got a result that is not its operand"));
+    return ToFfiError(NotAliased("check_slices"));
   const auto tables = *arguments.get<xffi::AnyBuffer>(0);
   const Status status = CheckSliceTables(
       tables, rows, static_cast<const std::byte*>(tables.untyped_data()));

@@ -103,7 +103,7 @@ constexpr bool LeavesRows(int64_t offset, int64_t size, uint64_t rows) {
          static_cast<uint64_t>(size) > rows - offset;
 }
 
-// Checks slice `k` of what `rank` sends.
+// Checks slice `k` of the slices that `rank` sends.
 template <typename Entry>
 constexpr SliceFault CheckSlice(const SliceTables<Entry>& tables, uint64_t rank,
                                 uint64_t k) {

@@ -39,7 +39,7 @@ Result<uint64_t> CountPerRound(plan::Request request, plan::Geometry geometry,
   return count / per_round <= few_rounds ? 0 : per_round;
 }
 
-// The rings of each group begin one card after those of the group before.
+// The rings of each group begin one card after the rings of the previous group.
 uint64_t MostOfCard(const std::vector<uint64_t>& by_card, int groups) {
   const int cards = static_cast<int>(by_card.size());
   uint64_t most = 0;

@@ -115,7 +115,10 @@ def _ranks(devices: Sequence[Any] | None) -> list[int]:
     everyone = list(jax.devices())
     ranks = sorted(everyone.index(device) for device in (devices or everyone))
     if not set(ranks) & set(pools.local_ranks()):
-        raise ValueError(f"jax_cxl.regroup: none of the devices belongs to this process: {devices}")
+        raise ValueError(
+            f"jax_cxl.regroup: none of the devices belongs to this process: {devices}. Pass devices of"
+            " all processes that continue"
+        )
     return ranks
 
 
@@ -270,7 +273,9 @@ def _read(text: str) -> dict[str, Any]:
             return plan
     except (ValueError, TypeError, KeyError):
         pass
-    raise errors.PoolCorruptError(f"the decision of a rank about the new pool is damaged: {text!r}")
+    raise errors.PoolCorruptError(
+        f"the decision of a rank about the new pool is damaged: {text!r}. Start all processes again"
+    )
 
 
 def _warn_of_jax(members: Sequence[int]) -> None:

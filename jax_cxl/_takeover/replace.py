@@ -86,7 +86,9 @@ class replace_collectives(contextlib.ContextDecorator):
     def stop(self) -> None:
         """Restores the setting that was active before `start`."""
         if not self._before:
-            raise RuntimeError("jax_cxl.replace_collectives: stop() without start().")
+            raise RuntimeError(
+                "jax_cxl.replace_collectives: stop() without start(). Call start() first."
+            )
         setting.context.set_global(self._before.pop())
 
 

@@ -75,7 +75,7 @@ class UsablePoolTest(InitializeTestCase):
         self.assertTrue((y == np.roll(x, count)).all())
 
     def test_existing_pool_file_is_used_in_place_and_kept(self):
-        # Full of what another job left: nothing of it may satisfy a wait of this one.
+        # Full of another job's words: none of them may satisfy a wait of this job.
         path = self.folder / "pool"
         jax_cxl.initialize(f"file:{path}?size=16MiB")
         jax_cxl.shutdown()

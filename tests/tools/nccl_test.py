@@ -17,7 +17,7 @@ needs_library = pytest.mark.skipif(
     not _BUILT, reason="no libnccl.so.2 beside jax_cxl: pip builds it where nvcc is, Bazel does not"
 )
 
-# Calls functions of the preloaded library, and prints what they return.
+# Calls functions of the preloaded library, and prints their results.
 _PROGRAM = """
 import ctypes, json
 nccl = ctypes.CDLL("libnccl.so.2")

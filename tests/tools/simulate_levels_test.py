@@ -20,7 +20,7 @@ except ImportError as error:
 
 
 class _Clocks:
-    """Stands for what moves data. It takes time for each step that `compose` runs."""
+    """Replaces the functions that move data. It takes time for each step that `compose` runs."""
 
     def __init__(self, each: levels.Stages) -> None:
         self.each = each

@@ -67,7 +67,7 @@ def compare(before: str, after: str, limit: int) -> Result:
 
 
 def _same(old: Module, new: Module) -> list[str]:
-    """Returns in what the modules differ apart from their order, and from views of operands."""
+    """Returns how the modules differ, apart from their order and from views of operands."""
     if old.donated != new.donated or list(old.computations) != list(new.computations):
         return ["the modules have other computations or donations"]
     values = Values(old), Values(new)
@@ -109,7 +109,7 @@ def _misplaced(computation: Computation) -> list[str]:
 
 
 def _swapped(old: Computation, new: Computation) -> list[str]:
-    """Returns what has side effects, or is a collective of XLA, and does not keep its order."""
+    """Returns instructions with side effects, and XLA's collectives, that changed order."""
 
     def ordered(computation: Computation) -> list[str]:
         return [

@@ -177,7 +177,7 @@ TEST_F(DirectoryTest, AClosedEntryIsNotFoundAndServesAnotherChannel) {
 }
 
 // An allocation that fails takes nothing: it can be repeated for ever, and
-// leaves what a smaller one needs.
+// leaves enough for a smaller one.
 TEST_F(DirectoryTest, WhatIsFreedIsAllocatedAgain) {
   std::vector<pool::ChannelPlace> places;
   for (;;) {

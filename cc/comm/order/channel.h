@@ -53,7 +53,7 @@ class Channel {
   // call, and it stays with the caller.
   Status AddCall(std::unique_ptr<Call>& call);
 
-  // Does all that is possible without waiting, and appends finished calls.
+  // Does as much as possible without waiting, and appends finished calls.
   // Returns true if anything made progress. After an error the group is
   // unusable: the caller finishes all its calls with that error.
   Result<bool> Progress(std::vector<Finished>* finished);

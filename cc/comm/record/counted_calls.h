@@ -23,8 +23,8 @@ class CountedCalls {
   CountedCalls(Recorder* recorder, uint64_t group)
       : recorder_(recorder), group_(group) {}
 
-  // Records the next call, and sets its number and identity. If a call failed
-  // before it was enqueued, the next call has its place.
+  // Records the next call, and sets its number and identity. The place
+  // of a call that failed before it was enqueued is given to the next call.
   void Record(uint64_t place, Call* call);
   // Records that the call waits for `rank`; -1: for an unknown rank.
   void Wait(uint64_t place, int rank);

@@ -24,7 +24,7 @@ class FlaggedRings {
 
   // Drops all lines of the peers' rings from this host's cache. Call it when
   // the peers have cleared their rings. Otherwise a line of an earlier channel
-  // in the same memory, or of the flags before, may look like new data.
+  // in the same memory, or of earlier flags, may look like new data.
   void DropPeers() const;
 
   // Takes the place of `round`, in which flags start again at 0: waits until

@@ -50,7 +50,7 @@ std::array<LaneKeys, kLanes> AllLaneKeys() {
   std::array<LaneKeys, kLanes> all;
   for (size_t lane = 0; lane < kLanes; ++lane) {
     // A stripe is 64 bytes, and 16 stripes are a KiB. The secret's bytes for a
-    // stripe begin 8 bytes after those for the stripe before. For the last
+    // stripe begin 8 bytes after those for the previous stripe. For the last
     // stripe of the data they begin 1 byte after them.
     const size_t stripe = lane / kPairs;
     const size_t pair = lane % kPairs;

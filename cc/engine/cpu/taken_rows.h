@@ -50,9 +50,9 @@ class TakenRows {
   static TakenRows OfSlices(const plan::Request& request,
                             std::span<const int64_t> table);
 
-  // Returns OK if it is known which rows this rank takes. The first call of a
-  // ragged_all_to_all, after all tables have arrived, checks them. Fails with
-  // kInvalidArgument.
+  // Returns OK once the rows that this rank takes are known. For a
+  // ragged_all_to_all, the first call after all tables have arrived also checks
+  // the tables, and fails with kInvalidArgument if they are wrong.
   Status Ready();
 
   // Where the steps of a plan find bytes of the tables of slices, null for

@@ -102,7 +102,7 @@ __device__ bool AwaitReceivingSteps(const DeviceCall& call, const Shape& shape,
       if (!warp.AwaitPublished(sources.first, sources.last,
                                call.base_round + step.round + 1))
         return false;
-      // In place: wait for the puts of what the step overwrites.
+      // In place: wait for the puts of the bytes that the step overwrites.
       if (step.after > 0 &&
           !warp.AwaitDone(0, shape.sending_warps(), step.after))
         return false;

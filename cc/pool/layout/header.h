@@ -44,8 +44,8 @@ void BeginKeeper(PoolKeeper& keeper);
 bool IsUnfinished(const HeaderPage& page);
 
 // Returns true if a file begins with a pool of this layout, complete or
-// unfinished, and false if its first `bytes` are no bytes or zeros. Fails with
-// kDataLoss if they are something else, which must not become a pool.
+// unfinished, and false if it is empty or its first `bytes` are zeros. Fails
+// with kDataLoss if they are something else, which must not become a pool.
 Result<bool> HoldsPool(const std::byte* first_page, uint64_t bytes,
                        const std::string& path);
 

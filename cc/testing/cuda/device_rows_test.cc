@@ -1,4 +1,4 @@
-// What operations that move rows write to the pool, and what they count.
+// The writes to the pool, and the counters, of operations that move rows.
 
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>

@@ -28,7 +28,7 @@ enum class Fault : uint8_t {
   kWholeRing,     // they continue without a gap
   kVersion,       // the entry of the directory stays open
   kFollowMoves,   // a rank never looks for a block that has moved
-  kEnded          // a rank waits for what a dead rank finishes
+  kEnded          // a rank waits for a step of a dead rank
 };
 inline constexpr std::string_view kFaultNames[] = {
     "Nothing", "FinishedWait", "First", "WholeRing",

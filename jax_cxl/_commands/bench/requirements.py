@@ -19,7 +19,9 @@ def check(baselines: list[str], platform: str, dtype: str) -> None:
             "--platform cuda needs jax_cxl's CUDA module, which was not built: see docs/cuda.md."
         )
     if platform == "cuda" and not any(map(os.path.exists, _DRIVERS)):
-        raise ValueError("--platform cuda needs an NVIDIA GPU, and this machine has no driver.")
+        raise ValueError(
+            "--platform cuda needs an NVIDIA GPU, and this machine has no driver: leave --platform out."
+        )
     for name in baselines:
         if name.startswith("nccl-") and platform != "cuda":
             raise ValueError(f"--baseline {name} needs --platform cuda: NCCL moves GPU memory.")

@@ -140,7 +140,10 @@ def _of_process(pid: int) -> list[Found]:
     for process_id in (pid, *sorted(processes.descendants(pid))):
         if pools := held_by(process_id):
             return pools
-    raise ValueError(f"no job found: process {pid}, and what it has started, has no pool open")
+    raise ValueError(
+        f"no job found: neither process {pid} nor a process that it has started has a pool open."
+        " Without an argument the command finds all jobs"
+    )
 
 
 def _owner(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Reads the last calls of a job's ranks, and removes what they left, after they have ended."""
+"""Reads the last calls of a job's ranks, and removes their files, after they have ended."""
 
 import contextlib
 import os

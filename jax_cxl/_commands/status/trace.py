@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
         type=option_types.whole_number(1),
         default=analysis.ALL_CALLS,
         metavar="N",
-        help="the last N calls of each rank (default: all that are there, at most 4096)",
+        help="the last N calls of each rank (default: all calls in the recorder, at most 4096)",
     )
     options = parser.parse_args(arguments)
     try:

@@ -103,7 +103,7 @@ class Levels:
             started.append(self.across.start(op, steps.before(x), steps.root))
         results: list[Any] = []
         for step in started:
-            # A wait comes after all starts, and after the steps of the piece before.
+            # A wait comes after all starts, and after the steps of the previous piece.
             y = step.done(after=(started[-1].token, results[-1:]))
             results.append(steps.after(y))
         # No wait depends on these moves: so XLA makes them while it joins the pieces.

@@ -105,7 +105,10 @@ def _solve(counts: np.ndarray, slack: float) -> np.ndarray:
             options={"node_limit": _NODES, "mip_rel_gap": 0.01},
         )
         if found.x is None:
-            raise RuntimeError(f"jax_cxl.expert_placement: {found.message}")
+            raise RuntimeError(
+                f"jax_cxl.expert_placement: SciPy's solver found no placement ({found.message})."
+                " Keep the present places, or report the counts"
+            )
         return found
 
     lightest = solve(np.append(np.zeros(experts * ranks), 1), 1.0).x

@@ -5,7 +5,7 @@
     ```bash                               is run
     ```bash title="Needs mpirun: ..."     is run where the named programs are there
     ```bash title="Not run by the tests: REASON"
-    ```text title="Output"                must be among the output of the command before it
+    ```text title="Output"                must be among the output of the previous command
     ```yaml                               must parse
 
 Any other `text` is not checked. The titles are shown above the blocks, so that a reader sees which

@@ -107,7 +107,7 @@ class PagesTest(parameterized.TestCase):
 
 
 def _prepare(folder):
-    """Makes the folder in which the commands run: that of the repository, for what they read."""
+    """Makes the folder in which the commands run, with links to the folders that they read."""
     for name in ("benchmarks", "docs", "examples"):
         (folder / name).symlink_to(_ROOT / name)
     (folder / "bin").mkdir()

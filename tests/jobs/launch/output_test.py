@@ -1,4 +1,4 @@
-"""Tests of what `python -m jax_cxl.launch` prints."""
+"""Tests of the output of `python -m jax_cxl.launch`."""
 
 import os
 import pty

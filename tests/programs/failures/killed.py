@@ -141,7 +141,7 @@ def main(_) -> None:
     try:
         jax_cxl.initialize(_POOL.value)
     except jax_cxl.NotInitializedError as error:
-        # The first successor died after the others had computed all that they wanted.
+        # The first successor died after the others had finished their computation.
         if life == 2 and "the job is over" in str(error):
             say("done")
             return

@@ -30,7 +30,8 @@ struct FlaggedPlan {
 cudaError_t LaunchFlagged(const DeviceCall& call, const FlaggedPlan& gpu_plan,
                           cudaStream_t stream);
 
-// Returns the number of thread blocks, so that each thread has little work.
+// Returns how many thread blocks to launch: enough that each thread has little
+// to do.
 uint32_t FlaggedBlocks(const GpuPlan& gpu_plan);
 
 // See executor.h.
