@@ -116,8 +116,8 @@ def _ranks(devices: Sequence[Any] | None) -> list[int]:
     ranks = sorted(everyone.index(device) for device in (devices or everyone))
     if not set(ranks) & set(pools.local_ranks()):
         raise ValueError(
-            f"jax_cxl.regroup: none of the devices belongs to this process: {devices}. Pass devices of"
-            " all processes that continue"
+            f"jax_cxl.regroup: none of the devices belongs to this process: {devices}. Pass devices"
+            " of all processes that continue"
         )
     return ranks
 
