@@ -39,9 +39,8 @@ def all_gather(
         the values are concatenated along the existing dimension `axis`.
       to: "varying", or "invarying" for a result whose type says that it is equal on all ranks, so
         that its gradient needs no communication. Without check_vma both do the same.
-      levels: how ranks of one process take part. True combines them inside the process first, and
-        sends less through the pool; False sends all through the pool; None takes what is faster for
-        the size (docs/levels.md).
+      levels: True combines the data of each process before they go through the pool, False
+        does not. None chooses the faster way for the size (docs/levels.md).
 
     Returns:
       Arrays of x's dtype. For x of shape (a, b), n ranks and axis=1, the shape is (a,

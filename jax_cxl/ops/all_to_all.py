@@ -41,9 +41,8 @@ def all_to_all(
       tiled: if False, `split_axis` must have the size of the group; it is removed, and
         `concat_axis` is inserted. If True, the size of `split_axis` is divided by the size of the
         group, and the size of `concat_axis` is multiplied by it.
-      levels: how ranks of one process take part. True combines them inside the process first, and
-        sends less through the pool; False sends all through the pool; None takes what is faster for
-        the size (docs/levels.md).
+      levels: True combines the data of each process before they go through the pool, False
+        does not. None chooses the faster way for the size (docs/levels.md).
 
     Returns:
       Arrays of x's dtype. For x of shape (n, a, b), n ranks, split_axis=0 and

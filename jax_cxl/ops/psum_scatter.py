@@ -43,9 +43,8 @@ def psum_scatter(
         partition of the axis. Each group has a sum of its own. By default all ranks are one group.
       tiled: if False, the dimension must have the size of the group, and is removed. If True, its
         size must be a multiple of the size of the group, and is divided by it.
-      levels: how ranks of one process take part. True combines them inside the process first, and
-        sends less through the pool; False sends all through the pool; None takes what is faster for
-        the size (docs/levels.md).
+      levels: True combines the data of each process before they go through the pool, False
+        does not. None chooses the faster way for the size (docs/levels.md).
 
     Returns:
       Arrays of x's dtype. For x of shape (a, n * b), n ranks, scatter_dimension=1 and

@@ -26,9 +26,8 @@ def pmean(
       axis_index_groups: lists of axis indices, all of the same size and together a
         partition of the axis. Each group has a mean of its own. By default all ranks are one
         group.
-      levels: how ranks of one process take part. True combines them inside the process first, and
-        sends less through the pool; False sends all through the pool; None takes what is faster for
-        the size (docs/levels.md).
+      levels: True combines the data of each process before they go through the pool, False
+        does not. None chooses the faster way for the size (docs/levels.md).
 
     Returns:
       Arrays of x's shape; integers become floating point.

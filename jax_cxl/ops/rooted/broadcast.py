@@ -27,9 +27,8 @@ def broadcast(
       x: array, or pytree of arrays, of any dtype. Only the values of the root count.
       axis_name: mesh axis, or several in the order in which they count ranks.
       root: index of the root along the axis.
-      levels: how ranks of one process take part. True combines them inside the process first, and
-        sends less through the pool; False sends all through the pool; None takes what is faster for
-        the size (docs/levels.md).
+      levels: True combines the data of each process before they go through the pool, False
+        does not. None chooses the faster way for the size (docs/levels.md).
 
     Returns:
       Arrays of x's shape and dtype.
