@@ -71,7 +71,7 @@ class Pool {
  public:
   // Creates or takes over the pool, reserves all of its space, and writes the
   // header. Creates a file of mode 0600 for kShm, and for a kFile path that
-  // does not exist. Errors: kResourceExhausted (with the bytes that are needed
+  // does not exist. Errors: kResourceExhausted (says how many bytes are needed
   // and how many are free), kNotFound, kPermissionDenied, kAlreadyExists
   // (another live job uses the pool; names a process of it), kInvalidArgument
   // (wrong or misaligned arguments), kDataLoss (an existing file is not a

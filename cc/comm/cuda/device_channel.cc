@@ -130,7 +130,7 @@ bool DeviceChannel::StartsNewLayout(const cuda::Shape& shape) const {
                                   last_blocks_ != shape.blocks);
 }
 
-// Fills in the fields that every path needs.
+// Fills in what every path needs.
 cuda::DeviceCall DeviceChannel::Prepare(const Call& call,
                                         const StoredPlan& gpu_plan,
                                         const pool::CallDescriptor& descriptor,
