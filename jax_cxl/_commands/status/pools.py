@@ -141,7 +141,7 @@ def _of_process(pid: int) -> list[Found]:
         if pools := held_by(process_id):
             return pools
     raise ValueError(
-        f"no job found: neither process {pid} nor a process that it has started has a pool open."
+        f"no job found: process {pid} and the processes that it has started have no pool open."
         " Without an argument the command finds all jobs"
     )
 
