@@ -126,7 +126,7 @@ class _Case:
         try:
             snapshots.save(step + self._step, tree)
             snapshots.wait()
-        except (jax_cxl.MismatchError, jax_cxl.SnapshotError) as error:
+        except (jax_cxl.MismatchError, jax_cxl.StoreError) as error:
             if self.disagreement is None:
                 return f"refused: {error}"
             if time.monotonic() - begin > 60:

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from jax_cxl._job.mesh import make_mesh
     from jax_cxl._job.regroup import regroup
     from jax_cxl._lowering.start_done.future import Future
-    from jax_cxl._snapshots.snapshots import Snapshots
+    from jax_cxl._store.snapshots import Snapshots
+    from jax_cxl._store.store import Store
     from jax_cxl._takeover.explain import explain
     from jax_cxl._takeover.replace import replace_collectives
     from jax_cxl.errors import (
@@ -51,7 +52,8 @@ if TYPE_CHECKING:
         NotInitializedError,
         PeerLostError,
         PoolError,
-        SnapshotError,
+        StoreError,
+        StoreTimeoutError,
     )
     from jax_cxl.ops import *
     from jax_cxl.ops.moe.handle import MoeHandle
@@ -68,9 +70,11 @@ __all__ = [
     "OperationStats",
     "PeerLostError",
     "PoolError",
-    "SnapshotError",
     "Snapshots",
     "Stats",
+    "Store",
+    "StoreError",
+    "StoreTimeoutError",
     "all_gather",
     "all_gather_done",
     "all_gather_start",
@@ -160,8 +164,9 @@ _MODULES = {
     "Future": "jax_cxl._lowering.start_done.future",
     "MoeHandle": "jax_cxl.ops.moe.handle",
     "OperationStats": "jax_cxl._job.lifecycle",
-    "Snapshots": "jax_cxl._snapshots.snapshots",
+    "Snapshots": "jax_cxl._store.snapshots",
     "Stats": "jax_cxl._job.lifecycle",
+    "Store": "jax_cxl._store.store",
     "expert_placement": "jax_cxl.ops.moe.placement",
     "explain": "jax_cxl._takeover.explain",
     "initialize": "jax_cxl._job.lifecycle",

@@ -17,7 +17,7 @@ COMMANDS = {
         "jax_cxl._commands.simulate.cli",
         "model collectives on a machine that is not here",
     ),
-    "snapshots": ("jax_cxl._commands.snapshots.cli", "list, check, copy and mend snapshots"),
+    "store": ("jax_cxl._commands.store.cli", "list, check, copy and mend what is in a store"),
     "status": ("jax_cxl._commands.status.status", "show which ranks of a job wait for which"),
     "trace": ("jax_cxl._commands.status.trace", "write the last calls of a job as a timeline"),
     "tune": ("jax_cxl._commands.bench.tune", "measure a tuning table for this machine"),
