@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from jax_cxl._job.mesh import make_mesh as make_mesh
     from jax_cxl._job.regroup import regroup as regroup
     from jax_cxl._lowering.start_done.future import Future as Future
-    from jax_cxl._snapshots.snapshots import Snapshots as Snapshots
+    from jax_cxl._store.snapshots import Snapshots as Snapshots
+    from jax_cxl._store.store import Store as Store
     from jax_cxl._takeover.explain import explain as explain
     from jax_cxl._takeover.replace import replace_collectives as replace_collectives
     from jax_cxl.errors import (
@@ -57,7 +58,8 @@ if TYPE_CHECKING:
         NotInitializedError as NotInitializedError,
         PeerLostError as PeerLostError,
         PoolError as PoolError,
-        SnapshotError as SnapshotError,
+        StoreError as StoreError,
+        StoreTimeoutError as StoreTimeoutError,
     )
     from jax_cxl.ops import *
     from jax_cxl.ops.moe.handle import MoeHandle as MoeHandle
@@ -65,15 +67,17 @@ if TYPE_CHECKING:
 
 _ERRORS = (
     *("CollectiveTimeoutError", "CxlError", "InvalidCollectiveError", "MismatchError"),
-    *("NotInitializedError", "PeerLostError", "PoolError", "SnapshotError"),
+    *("NotInitializedError", "PeerLostError", "PoolError", "StoreError"),
+    "StoreTimeoutError",
 )
 # The modules of the public names. All other public names are operations, or `lax`.
 _MODULES = dict.fromkeys(_ERRORS, "jax_cxl.errors") | {
     "Future": "jax_cxl._lowering.start_done.future",
     "MoeHandle": "jax_cxl.ops.moe.handle",
     "OperationStats": "jax_cxl._job.lifecycle",
-    "Snapshots": "jax_cxl._snapshots.snapshots",
+    "Snapshots": "jax_cxl._store.snapshots",
     "Stats": "jax_cxl._job.lifecycle",
+    "Store": "jax_cxl._store.store",
     "expert_placement": "jax_cxl.ops.moe.placement",
     "explain": "jax_cxl._takeover.explain",
     "initialize": "jax_cxl._job.lifecycle",

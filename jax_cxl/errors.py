@@ -57,12 +57,16 @@ class InvalidPoolError(PoolError, ValueError):
     """A pool's description is wrong, for example misaligned."""
 
 
-class SnapshotError(PoolError):
-    """A snapshot is damaged or does not fit, or its place holds something else."""
+class StoreError(PoolError):
+    """A version is missing, damaged or does not fit, or its place holds something else."""
 
     def __init__(self, message: str) -> None:
         # Names of leaves come from the memory.
         super().__init__(_text.printable(message))
+
+
+class StoreTimeoutError(StoreError, TimeoutError):
+    """No version came in time."""
 
 
 class InvalidCollectiveError(CxlError, ValueError):

@@ -61,7 +61,7 @@ def main() -> int:
                 print(f"seed {seed}: {problem}: {case.leaves}, {case.disagreement}", flush=True)
         snapshots.latest()  # All processes have opened the file, and have ended their last save.
         if on.rank == 0:
-            os.unlink(f"/dev/shm/jax_cxl_snapshots.{name}")
+            os.unlink(f"/dev/shm/jax_cxl_store.{name}")
     seconds = time.perf_counter() - begin
     print(f"{options.cases} cases, {refused} refused, {wrong} wrong, {seconds:.0f} s", flush=True)
     return int(wrong > 0)
@@ -126,7 +126,7 @@ class _Case:
         try:
             snapshots.save(step + self._step, tree)
             snapshots.wait()
-        except (jax_cxl.MismatchError, jax_cxl.SnapshotError) as error:
+        except (jax_cxl.MismatchError, jax_cxl.StoreError) as error:
             if self.disagreement is None:
                 return f"refused: {error}"
             if time.monotonic() - begin > 60:

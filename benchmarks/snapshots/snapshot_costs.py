@@ -32,7 +32,8 @@ from absl import app, flags
 
 import jax_cxl
 from jax_cxl._commands.bench import report, results_file
-from jax_cxl._snapshots import agreement, device_copies, layout
+from jax_cxl._store.memory import layout
+from jax_cxl._store.writing import agreement, device_copies
 
 try:
     import orbax.checkpoint as ocp
@@ -100,12 +101,12 @@ class Ours:
 
     def only_copy(self, state: Any) -> None:
         """Copies the bytes of the state from this process's GPUs, and does nothing else."""
-        memory = self._snapshots._memory
-        copies = memory.device_copies
+        devices = self._snapshots._publisher.section.devices
+        copies = devices.copies
         under_way, offset = [], 0
         for array in jax.tree.leaves(state):
             for shard in array.addressable_shards:
-                source, target = shard.data.unsafe_buffer_pointer(), memory.core.base + offset
+                source, target = shard.data.unsafe_buffer_pointer(), devices.core.base + offset
                 ordinal = shard.device.local_hardware_id
                 under_way.append(copies.start(ordinal, source, target, shard.data.nbytes))
                 offset += shard.data.nbytes
@@ -124,13 +125,14 @@ class Ours:
             addresses = by_gpu.setdefault(shard.device.local_hardware_id, [])
             addresses += [start + block for block in blocks]
         for ordinal, addresses in by_gpu.items():
-            self._snapshots._memory.device_copies.checksums(ordinal, addresses, layout.BLOCK_BYTES)
+            copies = self._snapshots._publisher.section.devices.copies
+            copies.checksums(ordinal, addresses, layout.BLOCK_BYTES)
 
     def phases(self, step: int, state: Any) -> dict[str, float]:
         """Saves, and returns how many seconds after the start each part of the save was done."""
         done: dict[str, float] = {}
-        memory = self._snapshots._memory
-        copies = memory.device_copies
+        devices = self._snapshots._publisher.section.devices
+        copies = devices.copies
         began = time.perf_counter()
 
         def note(name: str) -> None:
@@ -154,18 +156,18 @@ class Ours:
                 note("checksums computed")
                 return checksums
 
-        memory.__dict__["device_copies"] = Noted()
+        devices.__dict__["copies"] = Noted()
         try:
             self.save(step, state)
             note("save returned")
-            saving = self._snapshots._saving
+            saving = self._snapshots._publisher._saving
             assert saving is not None
             saving.result()
             note("own part written")
             self.wait()
             note("valid")
         finally:
-            memory.__dict__["device_copies"] = copies
+            devices.__dict__["copies"] = copies
         return done
 
     def close(self) -> None:

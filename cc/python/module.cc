@@ -29,6 +29,7 @@
 #include "cc/python/recorded.h"
 #include "cc/python/registrations.h"
 #include "cc/python/regroup.h"
+#include "cc/python/sessions.h"
 #include "cc/python/stats.h"
 #include "cc/python/uncaught_exit.h"
 
@@ -53,6 +54,8 @@ nb::dict Registrations() {
 
 NB_MODULE(_core, m) {
   m.doc() = "Pool, runtime and XLA custom-call handlers of jax_cxl.";
+  // Views of a store may live until the interpreter ends.
+  nb::set_leak_warnings(false);
 
   BindPool(m);
 
@@ -174,6 +177,7 @@ NB_MODULE(_core, m) {
       "fd"_a, "offset"_a, "name"_a);
   BindRecorded(m);
   BindPersistentMemory(m);
+  BindSessions(m);
   BindRegroup(m);
 }
 

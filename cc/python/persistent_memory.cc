@@ -133,7 +133,29 @@ void BindPersistentMemory(nb::module_& m) {
           [](const PersistentMemory& self, int device, uint64_t offset) {
             return ValueOrRaise(self.LoadWord(device, offset));
           },
-          "device"_a, "offset"_a);
+          "device"_a, "offset"_a)
+      .def(
+          "array",
+          [](const nb::object& self, int device, uint64_t offset,
+             const std::vector<size_t>& shape, int code, int bits, bool gpu,
+             const nb::object& owner) {
+            uint64_t bytes = bits / 8;
+            for (size_t n : shape) bytes *= n;
+            auto& memory = nb::cast<PersistentMemory&>(self);
+            std::byte* data = memory.At(device, offset, bytes);
+            if (data == nullptr)
+              throw nb::value_error("the array leaves the memory");
+            const nb::dlpack::dtype dtype = {static_cast<uint8_t>(code),
+                                             static_cast<uint8_t>(bits), 1};
+            return nb::ndarray<nb::ro>(
+                data, shape.size(), shape.data(), owner, nullptr, dtype,
+                gpu ? nb::device::cuda_host::value : nb::device::cpu::value);
+          },
+          "Returns an array over the memory, as an object with __dlpack__. It "
+          "keeps `owner` alive. `code` and `bits` are DLPack's. For `gpu` the "
+          "memory is registered with CUDA.",
+          "device"_a, "offset"_a, "shape"_a, "code"_a, "bits"_a, "gpu"_a,
+          "owner"_a);
 }
 
 }  // namespace jax_cxl

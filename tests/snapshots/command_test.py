@@ -1,4 +1,4 @@
-"""The command `snapshots`: what it prints, what it changes, and what it refuses."""
+"""The command `store`: what it prints, what it changes, and what it refuses."""
 
 import contextlib
 import io
@@ -18,7 +18,7 @@ from absl.testing import absltest, parameterized
 
 import jax_cxl
 from jax_cxl import __main__
-from jax_cxl._snapshots import names
+from jax_cxl._store.trees import names
 
 
 class Adam(NamedTuple):
@@ -47,7 +47,7 @@ def _run(*arguments) -> tuple[int, str, str]:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            status = __main__.main(["snapshots", *map(str, arguments)])
+            status = __main__.main(["store", *map(str, arguments)])
         except SystemExit as exit:
             status = exit.code
     return status, out.getvalue(), err.getvalue()
@@ -81,18 +81,22 @@ class CommandTest(parameterized.TestCase):
             contents = place.contents()
             for where in (place.where, without_size):
                 lines = self.done("list", where).splitlines()
-                self.assertRegex(lines[0], f"keep=3, parity=0, 2 x {place.size} bytes$")
-                self.assertRegex(lines[1], r"^step 6: 20.*, 1 process, 9 leaves, 1200016 bytes$")
-                self.assertRegex(lines[2], "^step 5: ")
-                self.assertEqual(lines[3:], ["area 0: empty", "area 3: empty"])
+                self.assertRegex(lines[0], f"parity=0, 2 x {place.size} bytes, 0 free$")
+                self.assertRegex(lines[1], r"^snapshots: keep=3, \d+ bytes$")
+                self.assertRegex(
+                    lines[2], r"^  version 6: 20.*, 1 process, 9 leaves, 1200016 bytes"
+                )
+                self.assertRegex(lines[3], "^  version 5: ")
+                self.assertEqual(lines[4:], ["  area 0: empty", "  area 3: empty"])
             listed = json.loads(self.done("list", "--json", place.where))
+            (named,) = listed["names"]
+            self.assertEqual((named["name"], named["keep"]), ("snapshots", 3))
             self.assertEqual(
-                (listed["keep"], listed["parity"], listed["devices"], listed["lost_devices"]),
-                (3, 0, 2, []),
+                (listed["parity"], listed["devices"], listed["lost_devices"]), (0, 2, [])
             )
-            states = [(area["state"], area["step"]) for area in listed["areas"]]
+            states = [(area["state"], area["version"]) for area in named["areas"]]
             self.assertEqual(states, [("valid", 6), ("valid", 5), ("empty", None), ("empty", None)])
-            newest = listed["areas"][0]
+            newest = named["areas"][0]
             self.assertEqual(
                 (newest["processes"], newest["bytes"], newest["leaves"]), (1, 1200016, 9)
             )
@@ -111,12 +115,12 @@ class CommandTest(parameterized.TestCase):
             place.flip(directory[1], directory[2])
             self.assertRegex(
                 self.done("list", place.where),
-                "area 2 of step 6: damaged .the directory of process 0 is damaged",
+                "area 2 of version 6: damaged .the directory of process 0 is damaged",
             )
 
     @parameterized.parameters("list", "check", "delete", "repair", "export")
     def test_nothing_is_created_where_there_is_nothing(self, command):
-        more = ("--step", 1, "/x") if command == "export" else ()
+        more = ("/x",) if command == "export" else ()
         with places.folder() as folder:
             where = f"file:{folder}/a?size=1MiB"
             self.refused(f"there is no {folder}/a", command, where, *more)
@@ -129,18 +133,18 @@ class CommandTest(parameterized.TestCase):
 
     def test_shm_needs_no_size_once_it_is_there(self):
         name = f"command_test.{os.getpid()}"
-        path = pathlib.Path(f"/dev/shm/jax_cxl_snapshots.{name}")
+        path = pathlib.Path(f"/dev/shm/jax_cxl_store.{name}")
         try:
-            self.done("format", f"shm:{name}?size=8MiB", "--keep", 3)
+            self.done("format", f"shm:{name}?size=8MiB")
             self.assertEqual(path.stat().st_size, 8 << 20)
-            self.assertIn("keep=3", self.done("list", f"shm:{name}"))
+            self.assertIn("parity=0", self.done("list", f"shm:{name}"))
             snapshots = jax_cxl.Snapshots(f"shm:{name}", keep=3)
             snapshots.save(4, {"a": 1})
             snapshots.wait()
             self.refused("in use by a job", "delete", f"shm:{name}")
             del snapshots
             out = self.done("delete", f"shm:{name}")
-            self.assertEqual(out, f"deleted step 4\nremoved {path}\n")
+            self.assertEqual(out, f"deleted snapshots\nremoved {path}\n")
             self.assertFalse(path.exists())
         finally:
             path.unlink(missing_ok=True)
@@ -151,7 +155,7 @@ class CommandTest(parameterized.TestCase):
             _save(place, 1, 2, parity=parity)
             self.assertEqual(
                 self.done("check", place.where),
-                "step 2: undamaged\nstep 1: undamaged\nnothing is damaged\n",
+                "snapshots 2: undamaged\nsnapshots 1: undamaged\nnothing is damaged\n",
             )
             kinds = {}
             for kind, device, offset, size in places.used(place, 1):
@@ -162,19 +166,19 @@ class CommandTest(parameterized.TestCase):
                 place.flip(device, offset + size - 1)
                 status, out, _ = _run("check", place.where)
                 self.assertEqual(status, 1, kind)
-                self.assertIn("step 2: undamaged", out)
-                self.assertIn(f"step 1: {'un' * (kind == 'superblock')}damaged", out)
+                self.assertIn("snapshots 2: undamaged", out)
+                self.assertIn(f"snapshots 1: {'un' * (kind == 'superblock')}damaged", out)
                 where = f"(device {device}, offset {offset:#x})"
                 if kind == "superblock":
                     self.assertIn(f"superblock {where} is damaged: it has a copy", out)
                 elif parity:
                     has = "other devices have it" if kind == "record" else "parity has it"
-                    self.assertRegex(out, f"step 1: {kind}.*{has}")
+                    self.assertRegex(out, f"snapshots 1: {kind}.*{has}")
                     self.assertIn(where, out)
                 elif kind == "data":
-                    self.assertIn(f"step 1: data of process 0 {where} is lost", out)
+                    self.assertIn(f"snapshots 1: data of process 0 {where} is lost", out)
                 else:
-                    self.assertRegex(out, f"step 1: the {kind}.* of process 0 is damaged")
+                    self.assertRegex(out, f"snapshots 1: the {kind}.* of process 0 is damaged")
                 place.flip(device, offset + size - 1)
             self.done("check", place.where)
 
@@ -206,7 +210,11 @@ class CommandTest(parameterized.TestCase):
             places.assert_same(self, (2, _tree(2)), found)
             data = [part for part in places.used(place, 2) if part[0] == "data"]
             place.flip(data[0][1] or data[1][1], data[0][2])
-            self.refused("step 2 is damaged, more than parity can mend", "repair", place.where)
+            self.refused(
+                "version 2 of 'snapshots' is damaged, more than parity can mend",
+                "repair",
+                place.where,
+            )
 
     def test_repair_needs_parity(self):
         with places.place(_tree(0)) as place:
@@ -219,26 +227,30 @@ class CommandTest(parameterized.TestCase):
     def test_delete(self):
         with places.place(_tree(0), keep=3, paths=2) as place:
             _save(place, 1, 2, 3, keep=3)
-            self.refused(r"of step 7, only of steps \[3, 2, 1\]", "delete", place.where, "--step=7")
-            self.assertEqual(self.done("delete", place.where, "--step", 2), "deleted step 2\n")
+            self.refused(
+                r"version 7, only the versions \[3, 2, 1\]", "delete", place.where, "--version=7"
+            )
+            self.assertEqual(
+                self.done("delete", place.where, "--version", 2), "deleted snapshots 2\n"
+            )
             snapshots = place.open(keep=3)
-            with self.assertRaises(jax_cxl.SnapshotError):
+            with self.assertRaises(jax_cxl.StoreError):
                 snapshots.restore(2, _tree(0))
             places.assert_same(self, _tree(1), snapshots.restore(1, _tree(0)))
             places.assert_same(self, _tree(3), snapshots.restore(3, _tree(0)))
             del snapshots
-            self.assertEqual(self.done("delete", place.where), "deleted step 3\ndeleted step 1\n")
+            self.assertEqual(self.done("delete", place.where), "deleted snapshots\n")
             self.assertIsNone(place.open(keep=3).latest())
 
     def test_format(self):
         with places.place(_tree(0), paths=2) as place:
-            self.assertRegex(self.done("format", place.where), "keep=2, parity=0, each snapshot")
+            self.assertRegex(self.done("format", place.where), "parity=0, 2 x")
             # It holds nothing yet.
-            self.done("format", place.where, "--keep=3", "--parity=1")
+            self.done("format", place.where, "--parity=1")
             self.done("format", place.where)
             _save(place, 1)
             before = place.contents()
-            refusal = r"holds the snapshots of steps \[1\]. --yes clears it"
+            refusal = r"holds the names \['snapshots'\]. --yes clears it"
             self.refused(refusal, "format", place.where)
             self.assertEqual(place.contents(), before)
             place.paths[1].write_bytes(b"A novel.\n" + bytes(place.size))
@@ -249,15 +261,14 @@ class CommandTest(parameterized.TestCase):
             self.assertIsNone(snapshots.latest())
             self.refused("in use by a job", "format", place.where, "--yes")
             del snapshots
-            self.refused("at least 2", "format", place.where, "--keep=1", status=2)
 
     def test_export_is_what_orbax_restores(self):
         tree = _tree(3)
         with places.place(tree) as place, places.folder() as folder:
             _save(place, 2, 3)
             checkpoint = pathlib.Path(folder, "checkpoint")
-            out = self.done("export", place.where, "--step", 3, checkpoint)
-            self.assertEqual(out, f"wrote step 3 to {checkpoint}\n")
+            out = self.done("export", place.where, "--version", 3, checkpoint)
+            self.assertEqual(out, f"wrote snapshots 3 to {checkpoint}\n")
             mesh = jax.make_mesh((4,), ("x",), (jax.sharding.AxisType.Auto,))
             like = {
                 **tree,
@@ -270,8 +281,8 @@ class CommandTest(parameterized.TestCase):
             with orbax.checkpoint.StandardCheckpointer() as checkpointer:
                 found = checkpointer.restore(checkpoint, like)
             places.assert_same(self, tree, found)
-            self.refused("exists already", "export", place.where, "--step", 3, checkpoint)
-            self.refused("no valid snapshot", "export", place.where, "--step", 4, f"{folder}/b")
+            self.refused("exists already", "export", place.where, "--version", 3, checkpoint)
+            self.refused("no valid version 4", "export", place.where, "--version", 4, f"{folder}/b")
 
     def test_export_of_keys_and_of_what_orbax_refuses(self):
         trees = [
@@ -285,16 +296,16 @@ class CommandTest(parameterized.TestCase):
                     snapshots.save(step, tree)
                 snapshots.wait()
                 del snapshots
-            out = self.done("export", place.where, "--step", 0, f"{folder}/0")
+            out = self.done("export", place.where, "--version", 0, f"{folder}/0")
             self.assertIn("['key']: typed PRNG keys, of which it has the key data", out)
             with orbax.checkpoint.StandardCheckpointer() as checkpointer:
                 found = checkpointer.restore(f"{folder}/0")
             for name, key in trees[0].items():
                 np.testing.assert_array_equal(found[name], jax.random.key_data(key))
             self.refused(
-                r"\['empty'\], \['text'\]\[0\]", "export", place.where, "--step=1", f"{folder}/1"
+                r"\['empty'\], \['text'\]\[0\]", "export", place.where, "--version=1", f"{folder}/1"
             )
-            self.refused("single leaf", "export", place.where, "--step=2", f"{folder}/2")
+            self.refused("single leaf", "export", place.where, "--version=2", f"{folder}/2")
             self.assertEqual(os.listdir(folder), ["0"])
 
     def test_import(self):
@@ -308,9 +319,9 @@ class CommandTest(parameterized.TestCase):
             with orbax.checkpoint.CheckpointManager(f"{folder}/manager") as manager:
                 manager.save(12, args=orbax.checkpoint.args.StandardSave(tree))
             parity = ("--keep=2", "--parity=1")
-            self.done("import", f"{folder}/checkpoint", place.where, "--step=3", *parity)
+            self.done("import", f"{folder}/checkpoint", place.where, "--version=3", *parity)
             # What is there says how many stay.
-            self.done("import", f"{folder}/manager/12", place.where, "--step=12")
+            self.done("import", f"{folder}/manager/12", place.where, "--version=12")
             snapshots = place.open(parity=1)
             for step in (3, 12):
                 places.assert_same(self, tree, snapshots.restore(step, tree))
@@ -320,29 +331,30 @@ class CommandTest(parameterized.TestCase):
                 "import",
                 f"{folder}/checkpoint",
                 place.where,
-                "--step=4",
+                "--version=4",
                 "--keep=3",
             )
-            self.refused("no checkpoint of orbax", "import", folder, place.where, "--step=4")
+            self.refused("no checkpoint of orbax", "import", folder, place.where, "--version=4")
 
     def test_there_and_back(self):
         tree = _tree(1)
         with places.place(tree) as place, places.folder() as folder:
             _save(place, 1)
-            self.done("export", place.where, "--step=1", f"{folder}/a")
-            self.done("import", f"{folder}/a", place.where, "--step=2")
+            self.done("export", place.where, "--version=1", f"{folder}/a")
+            self.done("import", f"{folder}/a", place.where, "--version=2")
             places.assert_same(self, tree, place.open().restore(2, tree))
 
     def test_wrong_arguments(self):
         self.refused("usage", status=2)
         self.refused("invalid choice: 'lst'", "lst", "shm:a", status=2)
-        self.refused("--step", "export", "shm:a", "folder", status=2)
-        self.refused("at least 0, not -1", "delete", "shm:a", "--step=-1", status=2)
+        self.refused("PATH", "export", "shm:a", status=2)
+        self.refused("at least 2, not 1", "import", "a", "shm:a", "--keep=1", status=2)
+        self.refused("at least 0, not -1", "delete", "shm:a", "--version=-1", status=2)
         self.refused("'tcp'", "list", "tcp:a")
         for command in ("", "list", "check", "export", "import", "delete", "format", "repair"):
             status, out, _ = _run(*filter(None, [command]), "--help")
             self.assertEqual(status, 0)
-            self.assertIn(f"usage: python -m jax_cxl snapshots {command}", out)
+            self.assertIn(f"usage: python -m jax_cxl store {command}", out)
 
 
 class NamesTest(parameterized.TestCase):

@@ -11,7 +11,7 @@ import places
 from absl.testing import absltest, parameterized
 
 import jax_cxl
-from jax_cxl._snapshots import layout, superblocks
+from jax_cxl._store.memory import layout, superblocks
 
 
 def _tree(step: int):
@@ -77,7 +77,7 @@ class DamageTest(parameterized.TestCase):
             places.assert_same(self, (0, trees[0]), snapshots.restore_latest(trees[0]))
             return
         self.assertEqual(snapshots.latest(), 1)
-        with self.assertRaisesRegex(jax_cxl.SnapshotError, "damaged"):
+        with self.assertRaisesRegex(jax_cxl.StoreError, "damaged"):
             snapshots.restore(1, trees[1])
         with self.assertLogs("jax_cxl", "WARNING") as logs:
             places.assert_same(self, (0, trees[0]), snapshots.restore_latest(trees[0]))
@@ -93,7 +93,7 @@ class DamageTest(parameterized.TestCase):
                 place.flip(device, offset)
             with (
                 self.assertLogs("jax_cxl", "WARNING") as logs,
-                self.assertRaisesRegex(jax_cxl.SnapshotError, "directory of process 0 is damaged"),
+                self.assertRaisesRegex(jax_cxl.StoreError, "directory of process 0 is damaged"),
             ):
                 place.open().restore_latest(tree)
             self.assertLen(logs.output, 2)
@@ -158,7 +158,7 @@ class ForeignTest(parameterized.TestCase):
 
     def _refused(self, place, why, **options):
         before = place.contents()
-        with self.assertRaisesRegex(jax_cxl.SnapshotError, why):
+        with self.assertRaisesRegex(jax_cxl.StoreError, why):
             place.open(**options)
         self.assertEqual(place.contents(), before)
 
@@ -221,9 +221,9 @@ class ForeignTest(parameterized.TestCase):
                 ({"other": 1}, r"has no leaf \['other'\]"),
                 (jnp.zeros(1), "has no leaf .the whole tree."),
             ]:
-                with self.assertRaisesRegex(jax_cxl.SnapshotError, why):
+                with self.assertRaisesRegex(jax_cxl.StoreError, why):
                     snapshots.restore(1, like)
-            with self.assertRaisesRegex(jax_cxl.SnapshotError, "no valid snapshot of step 7"):
+            with self.assertRaisesRegex(jax_cxl.StoreError, "no valid snapshot of step 7"):
                 snapshots.restore(7, _tree(0))
 
 

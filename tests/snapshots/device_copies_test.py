@@ -11,7 +11,8 @@ import places
 from absl.testing import absltest, parameterized
 
 import jax_cxl
-from jax_cxl._snapshots import checksum, device_copies, saving, shard_bytes
+from jax_cxl._store.memory import checksum
+from jax_cxl._store.writing import device_copies, saving, shard_bytes
 
 
 class _Copies:
@@ -79,7 +80,7 @@ class DeviceCopiesTest(parameterized.TestCase):
         copies = _Copies()
         with places.place(_tree(0), paths=paths, parity=parity) as place:
             snapshots = place.open(parity=parity)
-            snapshots._memory.__dict__["device_copies"] = copies
+            snapshots._publisher.section.devices.__dict__["copies"] = copies
             with mock.patch.object(saving, "hold", _hold):
                 for step in range(3):
                     snapshots.save(step, _tree(step))
@@ -99,11 +100,11 @@ class DeviceCopiesTest(parameterized.TestCase):
         copies.wrong_copy = 0  # The first copy belongs to "large", and has whole blocks.
         with places.place(_tree(0)) as place:
             snapshots = place.open()
-            snapshots._memory.__dict__["device_copies"] = copies
+            snapshots._publisher.section.devices.__dict__["copies"] = copies
             with mock.patch.object(saving, "hold", _hold):
                 snapshots.save(1, _tree(1))
                 snapshots.wait()
-            with self.assertRaisesRegex(jax_cxl.SnapshotError, "block .* is damaged"):
+            with self.assertRaisesRegex(jax_cxl.StoreError, "block .* is damaged"):
                 snapshots.restore(1, _tree(0))
 
     def test_few_copies_are_under_way(self):
@@ -114,7 +115,7 @@ class DeviceCopiesTest(parameterized.TestCase):
             places.place(_tree(0)) as place,
         ):
             snapshots = place.open()
-            snapshots._memory.__dict__["device_copies"] = copies
+            snapshots._publisher.section.devices.__dict__["copies"] = copies
             with mock.patch.object(saving, "hold", _hold):
                 snapshots.save(1, _tree(1))
                 snapshots.wait()

@@ -8,7 +8,7 @@ import places
 from absl.testing import absltest, parameterized
 
 import jax_cxl
-from jax_cxl._snapshots import fence, memory
+from jax_cxl._store.writing import fence
 
 
 def _tree(step: int):
@@ -47,8 +47,9 @@ class _StopsInside:
 
 def _stopped(snapshots, stop: int, meanwhile) -> _StopsInside:
     """Lets a job stop in a write, and go on when `meanwhile` has returned."""
-    snapshots._memory.core = _StopsInside(snapshots._memory.core, stop, meanwhile)
-    return snapshots._memory.core
+    devices = snapshots._publisher.section.devices
+    devices.core = _StopsInside(devices.core, stop, meanwhile)
+    return devices.core
 
 
 def _save(snapshots, *steps):
@@ -102,14 +103,14 @@ class FenceTest(parameterized.TestCase):
         old.latest()
         core = _stopped(old, stop, go_on)
         # Only its last word may have been missing. Its next save fails then.
-        with self.assertRaisesRegex(jax_cxl.SnapshotError, "another job"):
+        with self.assertRaisesRegex(jax_cxl.StoreError, "another job"):
             _save(old, 2)
             _save(old, 3)
         self.assertGreater(core.writes, stop)
         self.assertNewest(place, steps[-1], **options)
         _save(new, 20, 21, 22)
         self.assertNewest(place, 22, **options)
-        with self.assertRaisesRegex(jax_cxl.SnapshotError, "another job"):
+        with self.assertRaisesRegex(jax_cxl.StoreError, "another job"):
             _save(old, 4)
 
     def test_stop_between_saves(self):
@@ -119,7 +120,7 @@ class FenceTest(parameterized.TestCase):
             new = place.open()
             self.assertEqual(new.latest(), 1)
             _save(new, 2)
-            with self.assertRaisesRegex(jax_cxl.SnapshotError, "saves no more"):
+            with self.assertRaisesRegex(jax_cxl.StoreError, "saves no more"):
                 _save(old, 3)
             self.assertNewest(place, 2)
 
@@ -131,7 +132,7 @@ class FenceTest(parameterized.TestCase):
             self.assertEqual(old.latest(), 1)
             self.assertEqual(new.latest(), 1)
             _save(new, 2)
-            with self.assertRaisesRegex(jax_cxl.SnapshotError, "restore again"):
+            with self.assertRaisesRegex(jax_cxl.StoreError, "restore again"):
                 _save(old, 3)
             _save(new, 4)
             self.assertNewest(place, 4)
@@ -149,8 +150,7 @@ class FenceTest(parameterized.TestCase):
             for step in range(40):  # More claims than there are places for them.
                 _save(snapshots, step)
                 self.assertEqual(_restore(snapshots), _expected(step))
-            opened = memory.open_memory(place.where, None, None)
-            self.assertEqual(fence.newest(opened), 40)
+            self.assertEqual(fence.newest(places.section(place)), 40)
 
     def test_damaged_claims_heal(self):
         with places.place(_tree(0)) as place:
@@ -187,7 +187,7 @@ class GoneTest(parameterized.TestCase):
                 os.chmod(place.paths[0], 0o600)
             for step in (1, 2):
                 with self.assertRaisesRegex(
-                    jax_cxl.SnapshotError, f"{place.paths[0]} was deleted or replaced"
+                    jax_cxl.StoreError, f"{place.paths[0]} was deleted or replaced"
                 ):
                     snapshots.save(step, _tree(step))
             if replaced:

@@ -10,7 +10,8 @@ import places
 from absl.testing import absltest, parameterized
 
 import jax_cxl
-from jax_cxl._snapshots import leaves, place, replicas, shard_bytes
+from jax_cxl._store.trees import leaves, place, replicas
+from jax_cxl._store.writing import shard_bytes
 
 
 def _mesh():
@@ -180,7 +181,8 @@ class PlaceTest(absltest.TestCase):
         for size in (1, 63, 64, 65, 128, 129, 1000, 64 * 7, 64 * 7 + 1):
             for holders in (1, 2, 3, 5):
                 shard = leaves.Shard(((0, size),), tuple(range(holders)))
-                placed = place.place([leaves.Leaf("a", "uint8", (size,), (shard,))], holders, 1)
+                leaf = leaves.Leaf("a", "uint8", (size,), (shard,))
+                placed = place.place([leaf], holders, 1, whole=False)
                 share = -(-size // holders)
                 at = 0
                 for part in placed.parts:
@@ -196,10 +198,21 @@ class PlaceTest(absltest.TestCase):
                 expected = [(a, b) for a, b in itertools.pairwise(ends) if a < b]
                 self.assertEqual([(p.start, p.end) for p in placed.parts], expected)
 
+    def test_whole_shards_go_to_the_process_that_has_the_least(self):
+        sizes = (1000, 300, 300, 300, 64)
+        tree = [
+            leaves.Leaf(str(i), "uint8", (n,), (leaves.Shard(((0, n),), (0, 1)),))
+            for i, n in enumerate(sizes)
+        ]
+        placed = place.place(tree, 2, 1, whole=True)
+        self.assertEqual([(part.start, part.end) for part in placed.parts], [(0, n) for n in sizes])
+        self.assertEqual([part.writer for part in placed.parts], [0, 1, 1, 1, 1])
+        self.assertEqual(placed.data_bytes, (1024, 320 * 3 + 64))
+
     def test_parts_of_a_writer_follow_each_other(self):
         shards = [leaves.Shard(((0, size),), (0,)) for size in (1, 64, 65, 3)]
         tree = [leaves.Leaf(str(i), "uint8", (s.index[0][1],), (s,)) for i, s in enumerate(shards)]
-        placed = place.place(tree, 1, 1)
+        placed = place.place(tree, 1, 1, whole=False)
         self.assertEqual([part.offset for part in placed.parts], [0, 64, 128, 256])
         self.assertEqual(placed.data_bytes, (320,))
 
@@ -210,7 +223,7 @@ class PlaceTest(absltest.TestCase):
         )
         tree = [leaves.Leaf("a", "uint8", (sum(sizes),), shards)]
         for per_row in (1, 2, 3):
-            placed = place.place(tree, len(sizes), per_row)
+            placed = place.place(tree, len(sizes), per_row, whole=False)
             blocks = [4, 2, 4, 6]  # those of the data, and a table of checksums
             rows = [-(-count // per_row) for count in blocks]
             first = [sum(rows[1:]), 0, rows[1], rows[1] + rows[2]]

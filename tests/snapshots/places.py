@@ -11,7 +11,9 @@ import jax
 import numpy as np
 
 import jax_cxl
-from jax_cxl._snapshots import layout, memory, restoring, validity
+from jax_cxl._store.memory import layout, opening
+from jax_cxl._store.memory.section import Section
+from jax_cxl._store.reading import restoring, validity
 
 
 class Place:
@@ -32,8 +34,10 @@ class Place:
         return jax_cxl.Snapshots(self.where, **options)
 
     def contents(self) -> list[bytes]:
-        """Returns what the files hold."""
-        return [path.read_bytes() for path in self.paths]
+        """Returns what the files hold, but for the table of sessions, where hearts beat."""
+        start, end = layout.SESSIONS_OFFSET, layout.CATALOG_OFFSET
+        found = (path.read_bytes() for path in self.paths)
+        return [data[:start] + bytes(len(data[start:end])) + data[end:] for data in found]
 
     def flip(self, device: int, offset: int, mask: int = 0xFF) -> None:
         """Changes a byte. Twice with the same mask changes nothing."""
@@ -73,11 +77,18 @@ def folder() -> Iterator[str]:
         shutil.rmtree(name)
 
 
+def section(where: Place) -> Section:
+    """Opens the section of the snapshots, for reading."""
+    found = Section.find(opening.open_devices(where.where, None, existing=True), "snapshots")
+    assert found is not None
+    return found
+
+
 def used(where: Place, step: int) -> list[tuple[str, int, int, int]]:
     """Returns what the snapshot of a step takes: what it is, device, offset and length."""
-    opened = memory.open_memory(where.where, None, None)
-    for records in validity.all_valid(opened, 1 << 62):
-        if records[0].step == step:
+    opened = section(where)
+    for records in validity.all_valid(opened):
+        if records[0].version == step:
             break
     else:
         raise AssertionError(f"no snapshot of step {step}")

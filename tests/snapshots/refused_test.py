@@ -10,7 +10,7 @@ from absl.testing import absltest, parameterized
 
 import jax_cxl
 from jax_cxl import errors
-from jax_cxl._snapshots import layout
+from jax_cxl._store.memory import layout
 
 
 def _number(pattern: str, error: Exception) -> int:

@@ -10,7 +10,9 @@ import places
 from absl.testing import absltest, parameterized
 
 import jax_cxl
-from jax_cxl._snapshots import examining, layout, memory, repair, restoring, superblocks, validity
+from jax_cxl._store.memory import layout, opening, superblocks
+from jax_cxl._store.memory.section import Section
+from jax_cxl._store.reading import examining, repair, restoring, validity
 
 
 def _tree(step: int):
@@ -32,10 +34,10 @@ def _save(place, *steps, **options):
 
 def _damaged(place) -> list[str]:
     """Returns what is damaged in the memory of a place."""
-    opened = memory.open_memory(place.where, None, None)
-    found = [f"superblock of device {device}" for device in opened.blank]
-    found += [f"superblock at {place}" for place in superblocks.damaged(opened)]
-    for records in validity.all_valid(opened, 1 << 62):
+    opened = places.section(place)
+    found = [f"superblock of device {device}" for device in opened.devices.blank]
+    found += [f"superblock at {place}" for place in superblocks.damaged(opened.devices)]
+    for records in validity.all_valid(opened):
         looked = [
             *examining.records(opened, records),
             *examining.blocks(restoring.Reader(opened, records)),
@@ -45,9 +47,9 @@ def _damaged(place) -> list[str]:
 
 
 def _without_claims(contents: list[bytes]) -> list[bytes]:
-    """Returns what files hold, without the page that each save and repair changes."""
-    end = layout.CLAIMS_OFFSET + layout.PAGE_BYTES
-    return [content[: layout.CLAIMS_OFFSET] + content[end:] for content in contents]
+    """Returns what files hold, without the pages that each save and repair changes."""
+    start, end = layout.SESSIONS_OFFSET, layout.SECTIONS_OFFSET + 2 * layout.PAGE_BYTES
+    return [content[:start] + content[end:] for content in contents]
 
 
 class RepairTest(parameterized.TestCase):
@@ -77,7 +79,7 @@ class RepairTest(parameterized.TestCase):
                 del snapshots
                 self.assertEqual(_damaged(place), [])
                 # Blocks that no snapshot has used need not be the same.
-                opened = memory.open_memory(place.where, 2, 1)
+                opened = places.section(place).devices
                 for step in (0, 1):
                     for kind, of, offset, size in places.used(place, step):
                         self.assertEqual(
@@ -92,7 +94,7 @@ class RepairTest(parameterized.TestCase):
             place.lose(1)
             place.open(parity=1)
             place.lose(2)
-            with self.assertRaisesRegex(jax_cxl.SnapshotError, "only 1 may be lost"):
+            with self.assertRaisesRegex(jax_cxl.StoreError, "only 1 may be lost"):
                 place.open(parity=1)
 
     def test_saves_go_on_without_a_repair(self):
@@ -130,7 +132,7 @@ class RepairTest(parameterized.TestCase):
             snapshots = place.open(parity=1)
             with (
                 self.assertLogs("jax_cxl", "WARNING") as logs,
-                self.assertRaisesRegex(jax_cxl.SnapshotError, r"steps \[1\] are damaged"),
+                self.assertRaisesRegex(jax_cxl.StoreError, "can mend: the snapshot of step 1$"),
             ):
                 snapshots.repair()
             self.assertIn("data of process 0", "".join(logs.output))
@@ -158,7 +160,7 @@ class RepairTest(parameterized.TestCase):
             self._assert_has(place.open(parity=1), 2, 3)
 
     def test_without_parity(self):
-        refused = self.assertRaisesRegex(jax_cxl.SnapshotError, "no parity")
+        refused = self.assertRaisesRegex(jax_cxl.StoreError, "no parity")
         with places.place(self.trees[0]) as place, refused:
             place.open().repair()
 
@@ -168,7 +170,8 @@ class RepairTest(parameterized.TestCase):
         with places.place(self.trees[0], paths=3, parity=1) as place:
             _save(place, 0, 1)
             place.lose(1)
-            opened = [memory.open_memory(place.where, 2, 1, repair=True) for _ in range(processes)]
+            opened = [opening.open_devices(place.where, 1, repair=True) for _ in range(processes)]
+            sections = [Section.find(each, "snapshots") for each in opened]
             cores = [_Writes(each.core) for each in opened]
             for each, core in zip(opened, cores, strict=True):
                 each.core = core
@@ -177,7 +180,11 @@ class RepairTest(parameterized.TestCase):
 
             def run(own):
                 results[own] = repair.repair(
-                    opened[own], 1 << 62, own, processes, lambda values: gather(own, values)
+                    opened[own],
+                    [sections[own]],
+                    own,
+                    processes,
+                    lambda values: gather(own, values),
                 )
 
             threads = [threading.Thread(target=run, args=(own,)) for own in range(processes)]
@@ -188,7 +195,7 @@ class RepairTest(parameterized.TestCase):
             self.assertEqual([done.damaged for done in results], [()] * processes)
             self.assertEqual(_damaged(place), [])
             blocks = [
-                {at for at in core.written if at[1] >= layout.HEADER_BYTES and at[2] > 4096}
+                {at for at in core.written if at[1] >= layout.SECTIONS_OFFSET and at[2] > 4096}
                 for core in cores
             ]
             for own in range(processes):
@@ -249,11 +256,11 @@ class LostPathTest(parameterized.TestCase):
             snapshots.wait()
             for path in place.paths[1 : 2 + parity]:
                 os.truncate(path, 0)
-            with self.assertRaisesRegex(jax_cxl.SnapshotError, "was cut short") as caught:
+            with self.assertRaisesRegex(jax_cxl.StoreError, "was cut short") as caught:
                 snapshots.restore(0, _tree(0))
             named = [str(path) in str(caught.exception).partition(": ")[2] for path in place.paths]
             self.assertEqual(named, [False, True, parity == 1])
-            with self.assertRaises(jax_cxl.SnapshotError):
+            with self.assertRaises(jax_cxl.StoreError):
                 snapshots.save(1, _tree(0))
                 snapshots.wait()
 

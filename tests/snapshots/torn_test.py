@@ -41,7 +41,7 @@ def _tree(step):
 
 def _stop_save(snapshots, writes: int, step: int, wait: bool = True) -> int:
     """Starts a save that stops before a write; returns how many were left."""
-    own = snapshots._memory
+    own = snapshots._publisher.section.devices
     proxy = _StopsAfter(own.core, writes)
     object.__setattr__(own, "core", proxy)
     try:
@@ -49,7 +49,7 @@ def _stop_save(snapshots, writes: int, step: int, wait: bool = True) -> int:
         if wait:
             snapshots.wait()
         else:
-            snapshots._saving.exception()
+            snapshots._publisher._saving.exception()
     finally:
         object.__setattr__(own, "core", proxy._core)
     return proxy.left

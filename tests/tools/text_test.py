@@ -13,7 +13,7 @@ class TextTest(parameterized.TestCase):
     def test_what_is_replaced(self, character):
         text = f"['w{character}']"
         self.assertEqual(_text.printable(text), "['w?']")
-        self.assertEqual(str(jax_cxl.SnapshotError(text)), "['w?']")
+        self.assertEqual(str(jax_cxl.StoreError(text)), "['w?']")
 
     @parameterized.parameters("", "rank 3: psum\n", "Gr\u00fc\u00dfe \u6771\u4eac \U0001f600")
     def test_what_stays(self, text):

@@ -36,7 +36,7 @@ enum class OpenMode : uint8_t {
 };
 
 // Memory that outlives the jobs that use it: files or CXL devices, each mapped
-// as a whole. It has no layout of its own; jax_cxl/_snapshots defines one.
+// as a whole. It has no layout of its own; jax_cxl/_store defines one.
 // Every word in it must have one writer at a time, which the users of this
 // class ensure.
 //

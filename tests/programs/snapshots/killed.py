@@ -7,7 +7,6 @@ Victims and survivors print a line of JSON for each death, with times of the hos
 Process 0 prints one at the end.
 """
 
-import dataclasses
 import json
 import os
 import random
@@ -112,7 +111,6 @@ class Training:
 def main(_) -> None:
     jax_cxl.initialize()
     snapshots = jax_cxl.Snapshots(_WHERE.value, parity=_PARITY.value)
-    whole = snapshots._memory
     kills = int(os.environ.get("JAX_CXL_LAUNCH_RESTARTS", "0"))
     returned = 0
     times: dict[str, float] = {}  # after a death
@@ -155,8 +153,8 @@ def main(_) -> None:
                     print(json.dumps({"death": kills - 1, "lost": lost} | times), flush=True)
                     times.clear()
                 if dies and in_save and step == begun + at_step:
-                    core = DeadlyMemory(whole.core, writes, kills)
-                    snapshots._memory = dataclasses.replace(whole, core=core)
+                    devices = snapshots._publisher.section.devices
+                    devices.core = DeadlyMemory(devices.core, writes, kills)
                 snapshots.save(step, state)
                 returned = step
                 if step % 8 == 0:  # Saves of several lengths of time beside steps.

@@ -54,8 +54,8 @@ def check_disagreements(snapshots, on, step):
         if odd:
             raises((TypeError, RuntimeError), name, save, {name: tree})
         else:
-            raises(jax_cxl.SnapshotError, f"process {on.processes - 1} could not save", save, good)
-    wrong = ValueError if odd else jax_cxl.SnapshotError
+            raises(jax_cxl.StoreError, f"process {on.processes - 1} could not save", save, good)
+    wrong = ValueError if odd else jax_cxl.StoreError
     raises(wrong, "step=-1", save, good, -1 if odd else step)
     copies = on.on(jax.NamedSharding(on.mesh, jax.P()), tree_table.values(seed=on.rank))
     raises(jax_cxl.MismatchError, "['copies']", save, {"copies": copies, "same": on.sharded()})
@@ -67,13 +67,13 @@ def check_disagreements(snapshots, on, step):
     raises(ValueError, "greater than", save, good, step + 1)
     raises(jax_cxl.MismatchError, "restore(", snapshots.restore, step + odd, good)
     other = {"w": np.zeros(3, np.float32)} if odd else good
-    raises(jax_cxl.SnapshotError, "['w']", snapshots.restore, step, other)
+    raises(jax_cxl.StoreError, "['w']", snapshots.restore, step, other)
     other = {"w": {1, 2}} if odd else good
-    wrong = TypeError if odd else jax_cxl.SnapshotError
+    wrong = TypeError if odd else jax_cxl.StoreError
     raises(wrong, "['w']", snapshots.restore_latest, other)
     assert snapshots.latest() == step + 1
-    with jax_cxl.Snapshots(snapshots._memory.where, keep=3 if odd else 2) as other:
-        raises(jax_cxl.SnapshotError, "keep=3", other.save, step, good)
+    with jax_cxl.Snapshots(snapshots._where, keep=3 if odd else 2) as other:
+        raises(jax_cxl.StoreError, "keep=3", other.save, step, good)
 
 
 def main(_):
@@ -88,7 +88,7 @@ def main(_):
             elif _PREVIOUS.value > 1:
                 for name in own:
                     arguments = (step - 1, {"own": {name: own[name]}})
-                    raises(jax_cxl.SnapshotError, "another value", snapshots.restore, *arguments)
+                    raises(jax_cxl.StoreError, "another value", snapshots.restore, *arguments)
         snapshots.save(step, {"tree": tree, "own": own})
         snapshots.wait()
         both = snapshots.restore(step, {"tree": tree, "own": own})

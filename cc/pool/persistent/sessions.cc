@@ -1,0 +1,316 @@
+#include "cc/pool/persistent/sessions.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstring>
+#include <random>
+#include <span>
+#include <utility>
+
+#include "cc/base/idle.h"
+
+namespace jax_cxl::pool {
+namespace {
+
+// Longer than a process usually takes from a look at a slot to the store of its
+// identity there.
+constexpr auto kSettle = std::chrono::milliseconds(5);
+constexpr auto kPoll = std::chrono::microseconds(200);
+
+std::chrono::nanoseconds SinceBoot() {
+  timespec now;
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  return std::chrono::seconds(now.tv_sec) +
+         std::chrono::nanoseconds(now.tv_nsec);
+}
+
+// Orders stores of this thread before its later loads. A store to memory and a
+// load of another word may change places otherwise, and two processes that each
+// store and then look would both see nothing.
+void StoresBeforeLoads() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+uint64_t RandomIdentity(std::random_device& random) {
+  return (uint64_t{random()} << 32 | random()) | 1;
+}
+
+}  // namespace
+
+Sessions::Sessions(const PersistentMemory& memory, std::vector<int> devices,
+                   uint64_t offset, Clock::duration expiry)
+    : memory_(memory),
+      devices_(std::move(devices)),
+      offset_(offset),
+      expiry_(expiry) {}
+
+Sessions::~Sessions() {
+  StopBeating();
+  if (slot_ < 0) return;
+  if (LoadMax(slot_, offsetof(SessionSlot, identity)) != identity_) return;
+  for (int i = 0; i < kMaxLeases; ++i)
+    if (leased_[i])
+      (void)Store(slot_, offsetof(SessionSlot, leases) + 8 * i, 0);
+  (void)Store(slot_, offsetof(SessionSlot, identity), 0);
+}
+
+uint64_t Sessions::OffsetOf(int slot, size_t field) const {
+  return offset_ + slot * sizeof(SessionSlot) + field;
+}
+
+Status Sessions::Store(int slot, size_t field, uint64_t value) const {
+  Status status;
+  bool stored = false;
+  for (int device : devices_) {
+    Status here = memory_.StoreWord(device, OffsetOf(slot, field), value);
+    stored |= here.ok();
+    if (!here.ok()) status = std::move(here);
+  }
+  StoresBeforeLoads();
+  return stored ? OkStatus() : status;  // A lost device is left out.
+}
+
+std::vector<uint64_t> Sessions::Load(int slot, size_t field) const {
+  std::vector<uint64_t> words;
+  for (int device : devices_) {
+    Result<uint64_t> word = memory_.LoadWord(device, OffsetOf(slot, field));
+    if (word.ok()) words.push_back(*word);
+  }
+  return words;
+}
+
+uint64_t Sessions::LoadMax(int slot, size_t field) const {
+  const std::vector<uint64_t> words = Load(slot, field);
+  return words.empty() ? 0 : *std::max_element(words.begin(), words.end());
+}
+
+Result<SessionSlot> Sessions::ReadSlot(int slot) const {
+  Status status = Error(Code::kDataLoss, "no device has a table of sessions");
+  for (int device : devices_) {
+    SessionSlot read;
+    status = memory_.Read(device, OffsetOf(slot, 0),
+                          std::as_writable_bytes(std::span(&read, 1)));
+    if (status.ok()) return read;
+  }
+  return status;
+}
+
+bool Sessions::IsLiving(int slot, const SessionSlot& read) {
+  if (read.identity == 0) return false;
+  if (PidMeansTheSame(read.process) && HasEnded(read.process)) return false;
+  const uint64_t heartbeat = LoadMax(slot, offsetof(SessionSlot, heartbeat));
+  const Clock::time_point now = Clock::now();
+  std::lock_guard lock(seen_mutex_);
+  Seen& seen = seen_[slot];
+  if (seen.identity != read.identity || seen.heartbeat != heartbeat)
+    seen = {read.identity, heartbeat, now};
+  return now - seen.since < expiry_;
+}
+
+Result<bool> Sessions::TryToTake(int slot, uint64_t identity) {
+  CXL_ASSIGN_OR_RETURN(const SessionSlot found, ReadSlot(slot));
+  if (IsLiving(slot, found)) return false;
+  CXL_RETURN_IF_ERROR(Store(slot, offsetof(SessionSlot, identity), identity));
+  std::this_thread::sleep_for(kSettle);
+  for (uint64_t word : Load(slot, offsetof(SessionSlot, identity)))
+    if (word != identity) return false;  // Another process took it as well.
+  SessionSlot fresh = {};
+  fresh.process = ThisProcess();
+  const auto bytes = std::as_bytes(std::span(&fresh, 1));
+  for (int device : devices_)
+    (void)memory_.Write(device, OffsetOf(slot, 8), bytes.subspan(8));
+  return true;
+}
+
+Result<Sessions::Own> Sessions::Enter() {
+  std::lock_guard entering(enter_mutex_);
+  {
+    std::lock_guard lock(mutex_);
+    if (slot_ >= 0) return Own{slot_, identity_};
+  }
+  StopBeating();
+  std::random_device random;
+  const uint64_t identity = RandomIdentity(random);
+  const int first = static_cast<int>(random() % kMaxSessions);
+  for (int i = 0; i < kMaxSessions; ++i) {
+    const int slot = (first + i) % kMaxSessions;
+    CXL_ASSIGN_OR_RETURN(const bool taken, TryToTake(slot, identity));
+    if (!taken) continue;
+    std::lock_guard lock(mutex_);
+    slot_ = slot;
+    identity_ = identity;
+    last_beat_ = SinceBoot();
+    leased_.fill(false);
+    stopping_ = false;
+    beating_ = StartOwnThread([this] { Beat(); });
+    return Own{slot_, identity_};
+  }
+  return Error(Code::kResourceExhausted, "all ", kMaxSessions,
+               " sessions of this memory are in use: close some of the "
+               "programs that read it");
+}
+
+bool Sessions::StoodStill() const {
+  return SinceBoot() - last_beat_ > expiry_ / 2;
+}
+
+void Sessions::Beat() {
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    if (StoodStill()) ++epoch_;
+    if (LoadMax(slot_, offsetof(SessionSlot, identity)) != identity_) {
+      // Another process took the slot. The next call takes another one.
+      ++epoch_;
+      slot_ = -1;
+      return;
+    }
+    (void)Store(slot_, offsetof(SessionSlot, heartbeat), ++heartbeat_);
+    last_beat_ = SinceBoot();
+    stop_.wait_for(lock, kBeat, [this] { return stopping_; });
+  }
+}
+
+void Sessions::StopBeating() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  stop_.notify_all();
+  if (beating_.joinable()) beating_.join();
+}
+
+Result<Sessions::Lease> Sessions::AddLease(uint64_t what) {
+  CXL_RETURN_IF_ERROR(Enter().status());
+  std::lock_guard lock(mutex_);
+  const auto free = std::find(leased_.begin(), leased_.end(), false);
+  if (free == leased_.end())
+    return Error(Code::kResourceExhausted, "this process already reads ",
+                 kMaxLeases,
+                 " versions of this memory: close some of their views");
+  const int index = static_cast<int>(free - leased_.begin());
+  if (StoodStill()) ++epoch_;
+  CXL_RETURN_IF_ERROR(
+      Store(slot_, offsetof(SessionSlot, leases) + 8 * index, what));
+  leased_[index] = true;
+  return Lease{index, epoch_};
+}
+
+void Sessions::RemoveLease(const Lease& lease) {
+  std::lock_guard lock(mutex_);
+  if (slot_ < 0 || !leased_[lease.index]) return;
+  (void)Store(slot_, offsetof(SessionSlot, leases) + 8 * lease.index, 0);
+  leased_[lease.index] = false;
+}
+
+bool Sessions::Holds(const Lease& lease) {
+  std::lock_guard lock(mutex_);
+  return slot_ >= 0 && epoch_ == lease.epoch && !StoodStill();
+}
+
+Result<std::vector<Sessions::Holder>> Sessions::HoldersOf(uint64_t what) {
+  StoresBeforeLoads();
+  std::vector<Holder> holders;
+  std::vector<SessionSlot> table(kMaxSessions);
+  std::array<bool, kMaxSessions> found{};
+  bool read_any = false;
+  for (int device : devices_) {
+    const Status status =
+        memory_.Read(device, offset_, std::as_writable_bytes(std::span(table)));
+    if (!status.ok()) continue;
+    read_any = true;
+    for (int slot = 0; slot < kMaxSessions; ++slot) {
+      const SessionSlot& read = table[slot];
+      const auto* end = read.leases + kMaxLeases;
+      if (found[slot] || read.identity == 0 ||
+          std::find(read.leases, end, what) == end)
+        continue;
+      found[slot] = true;
+      if (IsLiving(slot, read))
+        holders.push_back({slot, DescribeProcess(read.process)});
+    }
+  }
+  if (!read_any)
+    return Error(Code::kDataLoss, "no device has a table of sessions");
+  return holders;
+}
+
+Result<std::optional<Sessions::Holder>> Sessions::Living(int slot,
+                                                         uint64_t identity) {
+  if (slot < 0 || slot >= kMaxSessions) return std::optional<Holder>();
+  CXL_ASSIGN_OR_RETURN(const SessionSlot read, ReadSlot(slot));
+  if (read.identity != identity || !IsLiving(slot, read))
+    return std::optional<Holder>();
+  return std::optional<Holder>({slot, DescribeProcess(read.process)});
+}
+
+Status Sessions::Lock(double timeout_s) {
+  lock_mutex_.lock();
+  const auto deadline =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                         std::chrono::duration<double>(timeout_s));
+  Status status = [&]() -> Status {
+    CXL_ASSIGN_OR_RETURN(const Own own, Enter());
+    {
+      std::lock_guard lock(mutex_);
+      locked_epoch_ = epoch_;
+    }
+    CXL_RETURN_IF_ERROR(Store(own.slot, offsetof(SessionSlot, choosing), 1));
+    uint64_t ticket = 0;
+    for (int slot = 0; slot < kMaxSessions; ++slot)
+      ticket = std::max(ticket, LoadMax(slot, offsetof(SessionSlot, ticket)));
+    ++ticket;
+    CXL_RETURN_IF_ERROR(Store(own.slot, offsetof(SessionSlot, ticket), ticket));
+    CXL_RETURN_IF_ERROR(Store(own.slot, offsetof(SessionSlot, choosing), 0));
+    for (int slot = 0; slot < kMaxSessions; ++slot)
+      if (slot != own.slot)
+        CXL_RETURN_IF_ERROR(WaitFor(slot, ticket, deadline));
+    return OkStatus();
+  }();
+  if (!status.ok()) Unlock();
+  return status;
+}
+
+Status Sessions::WaitFor(int slot, uint64_t ticket,
+                         Clock::time_point deadline) {
+  while (true) {
+    const uint64_t theirs = LoadMax(slot, offsetof(SessionSlot, ticket));
+    const bool first =
+        theirs == 0 || theirs > ticket || (theirs == ticket && slot > slot_);
+    if (first && LoadMax(slot, offsetof(SessionSlot, choosing)) == 0) {
+      // It may have taken a ticket since.
+      if (LoadMax(slot, offsetof(SessionSlot, ticket)) == theirs)
+        return OkStatus();
+      continue;
+    }
+    CXL_ASSIGN_OR_RETURN(const SessionSlot read, ReadSlot(slot));
+    if (!IsLiving(slot, read)) return OkStatus();
+    if (Clock::now() > deadline)
+      return Error(Code::kDeadlineExceeded, DescribeProcess(read.process),
+                   " has not finished its change of the catalog");
+    std::this_thread::sleep_for(kPoll);
+  }
+}
+
+void Sessions::Unlock() {
+  {
+    std::lock_guard lock(mutex_);
+    if (slot_ >= 0) {
+      (void)Store(slot_, offsetof(SessionSlot, choosing), 0);
+      (void)Store(slot_, offsetof(SessionSlot, ticket), 0);
+    }
+  }
+  lock_mutex_.unlock();
+}
+
+Status Sessions::CheckLocked() {
+  std::lock_guard lock(mutex_);
+  if (slot_ >= 0 && epoch_ == locked_epoch_ && !StoodStill()) return OkStatus();
+  return Error(Code::kFailedPrecondition,
+               "this process stood still while it changed the catalog: try "
+               "again");
+}
+
+}  // namespace jax_cxl::pool

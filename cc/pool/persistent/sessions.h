@@ -1,0 +1,149 @@
+#ifndef JAX_CXL_POOL_PERSISTENT_SESSIONS_H_
+#define JAX_CXL_POOL_PERSISTENT_SESSIONS_H_
+
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cc/base/process_identity.h"
+#include "cc/base/status.h"
+#include "cc/pool/persistent/persistent_memory.h"
+
+namespace jax_cxl::pool {
+
+inline constexpr int kMaxSessions = 512;
+inline constexpr int kMaxLeases = 40;
+
+// What a process that uses the memory says about itself. The process is the
+// only writer of the slot, and other processes read it.
+struct SessionSlot {
+  uint64_t identity;  // random; 0 while the slot is free
+  uint64_t heartbeat;
+  uint64_t choosing;  // 1 while the process takes a ticket
+  uint64_t ticket;    // for the lock; 0 if the process does not want it
+  uint64_t unused[4];
+  ProcessIdentity process;
+  uint64_t leases[kMaxLeases];  // what must stay as it is; 0: nothing
+};
+static_assert(sizeof(SessionSlot) == 512);
+
+// The processes that use persistent memory: which of them live, what they lease
+// from its writers, and a lock for rare changes. It works between hosts whose
+// caches are not coherent and that have no common atomic operations, because
+// each word has one writer.
+//
+// The session of a process ends when the process ends. It also ends for the
+// others if its heartbeat stops for `kExpiry`. A process that stood still for
+// half of this time counts its own leases as lost.
+//
+// Thread-safe.
+class Sessions {
+ public:
+  using Clock = std::chrono::steady_clock;
+  static constexpr auto kBeat = std::chrono::milliseconds(200);
+  static constexpr auto kExpiry = std::chrono::seconds(10);
+  static constexpr uint64_t kBytes = kMaxSessions * sizeof(SessionSlot);
+
+  struct Lease {
+    int index;       // in the slot
+    uint64_t epoch;  // how often this process had lost its leases
+  };
+
+  struct Holder {
+    int slot;
+    std::string who;  // "process 12 (python3) on host a"
+  };
+
+  // The table of sessions lies at `offset` of each of `devices`, of which all
+  // have the same. `memory` outlives this object. Takes no slot yet.
+  Sessions(const PersistentMemory& memory, std::vector<int> devices,
+           uint64_t offset, Clock::duration expiry = kExpiry);
+  // Gives the slot back.
+  ~Sessions();
+  Sessions(const Sessions&) = delete;
+  Sessions& operator=(const Sessions&) = delete;
+
+  // Takes a slot if this process has none, and starts the heartbeat. Returns
+  // the slot and the session's identity. Fails with kResourceExhausted if all
+  // slots are taken.
+  struct Own {
+    int slot;
+    uint64_t identity;
+  };
+  Result<Own> Enter();
+
+  // Asks writers to leave `what`, which is not 0, as it is. The caller then
+  // looks whether it is still there.
+  Result<Lease> AddLease(uint64_t what);
+  void RemoveLease(const Lease& lease);
+  // Returns false if writers may have ignored the lease.
+  bool Holds(const Lease& lease);
+
+  // Returns the living sessions that lease `what`. The caller has taken `what`
+  // away before, so that nobody leases it anew.
+  Result<std::vector<Holder>> HoldersOf(uint64_t what);
+
+  // Returns who has this session, or nothing if it has ended.
+  Result<std::optional<Holder>> Living(int slot, uint64_t identity);
+
+  // Waits until this process has the lock. Lamport's bakery algorithm: each
+  // process takes a ticket, and the lowest ticket goes first.
+  Status Lock(double timeout_s);
+  void Unlock();
+  // Fails if this process may have lost the lock, because it stood still.
+  Status CheckLocked();
+
+ private:
+  struct Seen {
+    uint64_t identity = 0;
+    uint64_t heartbeat = 0;
+    Clock::time_point since;
+  };
+
+  uint64_t OffsetOf(int slot, size_t field) const;
+  Status Store(int slot, size_t field, uint64_t value) const;
+  // Returns the word of each device that can be read.
+  std::vector<uint64_t> Load(int slot, size_t field) const;
+  uint64_t LoadMax(int slot, size_t field) const;
+  Result<SessionSlot> ReadSlot(int slot) const;
+  bool IsLiving(int slot, const SessionSlot& read);
+  Result<bool> TryToTake(int slot, uint64_t identity);
+  Status WaitFor(int slot, uint64_t ticket, Clock::time_point deadline);
+  void Beat();
+  void StopBeating();
+  bool StoodStill() const;  // requires mutex_
+
+  const PersistentMemory& memory_;
+  const std::vector<int> devices_;
+  const uint64_t offset_;
+  const Clock::duration expiry_;
+
+  std::mutex enter_mutex_;
+  std::mutex mutex_;
+  std::condition_variable stop_;
+  std::thread beating_;
+  bool stopping_ = false;
+  int slot_ = -1;
+  uint64_t identity_ = 0;
+  uint64_t heartbeat_ = 0;
+  std::chrono::nanoseconds last_beat_{0};  // also counts while the host sleeps
+  uint64_t epoch_ = 0;
+  std::array<bool, kMaxLeases> leased_{};
+
+  std::mutex lock_mutex_;  // held while this process has the lock
+  uint64_t locked_epoch_ = 0;
+
+  std::mutex seen_mutex_;
+  std::vector<Seen> seen_{kMaxSessions};
+};
+
+}  // namespace jax_cxl::pool
+
+#endif  // JAX_CXL_POOL_PERSISTENT_SESSIONS_H_

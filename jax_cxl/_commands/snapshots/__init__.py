@@ -1,1 +1,0 @@
-"""The command `python -m jax_cxl snapshots`: `cli` reads its arguments."""

@@ -1,0 +1,1 @@
+"""The command `python -m jax_cxl store`: `cli` reads its arguments."""

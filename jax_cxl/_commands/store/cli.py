@@ -1,0 +1,369 @@
+"""The command line of `python -m jax_cxl store`."""
+
+import argparse
+import fcntl
+import os
+import pathlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+from jax_cxl import _text, errors
+from jax_cxl._commands import option_types
+from jax_cxl._commands.store import listing, orbax_files, safetensors_files
+from jax_cxl._store import snapshots, store
+from jax_cxl._store.memory import catalog, layout, opening, superblocks
+from jax_cxl._store.memory.devices import Devices
+from jax_cxl._store.memory.section import Section
+from jax_cxl._store.reading import examining, repair, restoring, validity
+from jax_cxl._store.reading.validity import Records
+
+_DESCRIPTION = """\
+Shows and changes what is in a store of jax_cxl.Store or jax_cxl.Snapshots, without the jobs that
+use it.
+
+WHERE is the URI that the job has given, for example file:/mnt/cxl/a,/mnt/cxl/b?size=1GiB. Where the
+files exist, size= may be left out if the store takes all of them. All commands but list, check,
+export and import need memory that no job has open. They check this if the memory is in files. They
+cannot check it if the memory is a device."""
+
+_EPILOG = """\
+The exit status is 0, or 1 if something is damaged or could not be done, or 2 for wrong arguments.
+python -m jax_cxl store COMMAND --help says more."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command; returns the status to exit with."""
+    options = _parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace], int] = options.run
+    try:
+        return run(options)
+    except (errors.CxlError, ValueError, OSError) as error:
+        print(f"python -m jax_cxl store: {_text.printable(str(error))}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m jax_cxl store",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def add(
+        name: str, run: Callable[[argparse.Namespace], int], what: str, more: str = ""
+    ) -> argparse.ArgumentParser:
+        command = commands.add_parser(
+            name, help=what, description=f"{what[0].upper()}{what[1:]}.{more and ' ' + more}"
+        )
+        command.set_defaults(run=run)
+        if name == "import":
+            command.add_argument("path", metavar="PATH", type=pathlib.Path)
+        command.add_argument("where", metavar="WHERE")
+        return command
+
+    command = add("list", _list, "show names and versions, and why areas have none")
+    command.add_argument("--json", action="store_true", help="print JSON")
+    add(
+        "check",
+        _check,
+        "read all blocks, and print what is damaged",
+        "The exit status is 1 if anything is damaged, even if repair can mend it from parity.",
+    )
+    command = add(
+        "export",
+        _export,
+        "write a version as a checkpoint of orbax, or as a file of safetensors",
+        "orbax.checkpoint.StandardCheckpointer restores the checkpoint. Nodes of other types than"
+        " dict and list become dicts by the names of their fields, and typed PRNG keys become their"
+        " key data (jax.random.wrap_key_data makes keys of them). The tree must fit into the memory"
+        " of this host.",
+    )
+    _add_version(command, "the newest")
+    command.add_argument(
+        "path",
+        metavar="PATH",
+        type=pathlib.Path,
+        help="what to write, which must not exist: NAME.safetensors, or a folder for orbax",
+    )
+    command = add(
+        "import",
+        _import,
+        "publish a checkpoint of orbax, or a file of safetensors",
+        "PATH is NAME.safetensors, or the folder of a checkpoint, or of a step of a"
+        " CheckpointManager. Leaves are found by their names: the leaf that orbax calls the key mu"
+        " is taken for the field mu of a node. Snapshots.restore finds it if the name is"
+        " 'snapshots', which is the default.",
+    )
+    _add_version(command, "one more than the newest, or 0")
+    _add_keep(command)
+    _add_parity(command, " in new memory")
+    command = add(
+        "delete",
+        _delete,
+        "forget a version, a name, or all of the store",
+        "Without --name and --version it also removes the file of a shm: place, and so frees the"
+        " memory. It gives a dax: place back, so that a pool may take it.",
+    )
+    _add_version(command, "all")
+    command = add(
+        "format",
+        _format,
+        "prepare memory for a store, whatever it holds",
+        "What is there is lost.",
+    )
+    _add_parity(command, "")
+    command.add_argument("--yes", action="store_true", help="format even if something is there")
+    add(
+        "repair",
+        _repair,
+        "restore lost paths and damaged blocks from parity",
+        "It needs a store with parity=1. First put an empty file or device in the place of a lost"
+        " path. A lost file need not be there if size= says how large it was.",
+    )
+    return parser
+
+
+def _add_version(command: argparse.ArgumentParser, default: str) -> None:
+    command.add_argument("--name", help="the name (default: the only one)")
+    command.add_argument(
+        "--version",
+        type=option_types.whole_number(0),
+        help=f"version, or step (default: {default})",
+    )
+
+
+def _add_keep(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--keep",
+        type=option_types.whole_number(2),
+        help="how many versions stay if the name is new (default: 2)",
+    )
+
+
+def _add_parity(command: argparse.ArgumentParser, what: str) -> None:
+    command.add_argument(
+        "--parity", type=int, choices=(0, 1), help=f"how many paths may be lost{what} (default: 0)"
+    )
+
+
+def _list(options: argparse.Namespace) -> int:
+    devices = _open(options.where)
+    if options.json:
+        print(listing.as_json(devices))
+    else:
+        for line in listing.lines(devices):
+            print(line)
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    devices = _open(options.where)
+    damaged = len(devices.blank)
+    for device in devices.blank:
+        print(f"device {device} is lost: parity has its blocks")
+    for device, offset in superblocks.damaged(devices):
+        damaged += 1
+        print(f"superblock (device {device}, offset {offset:#x}) is damaged: it has a copy")
+    for section in _sections(devices):
+        for records in validity.all_valid(section):
+            what = f"{_text.printable(section.entry.name)} {records[0].version}"
+            problems = list(_damages(section, records))
+            damaged += len(problems)
+            for problem in problems:
+                print(f"{what}: {problem}")
+            print(f"{what}: {'damaged' if problems else 'undamaged'}")
+    if damaged == 0:
+        print("nothing is damaged")
+    return int(damaged > 0)
+
+
+def _damages(section: Section, records: Records) -> Iterator[str]:
+    blank = section.devices.blank
+    for block in examining.records(section, records):
+        if not block.intact and block.device not in blank:
+            yield f"{block} is damaged: other devices have it"
+    try:
+        for block in examining.blocks(restoring.Reader(section, records)):
+            # What a lost device had is not listed block by block.
+            if not block.intact and (block.content is None or block.device not in blank):
+                has = "is lost" if block.content is None else "is damaged: parity has it"
+                yield f"{block} {has}"
+    except errors.StoreError as error:
+        yield str(error)
+
+
+def _export(options: argparse.Namespace) -> int:
+    devices = _open(options.where)
+    _only_on_the_host()
+    section = _section(devices, options.name)
+    records = _of_version(section, options.version)
+    if options.path.exists():
+        raise errors.CxlError(f"{options.path} exists already; choose a new name")
+    reader = restoring.Reader(section, records)
+    write = safetensors_files.write if _is_safetensors(options.path) else orbax_files.write
+    keys = write(reader, options.path)
+    print(f"wrote {section.entry.name} {records[0].version} to {options.path}")
+    for name in keys:
+        print(f"{_text.printable(name)}: typed PRNG keys, of which it has the key data")
+    return 0
+
+
+def _import(options: argparse.Namespace) -> int:
+    _only_on_the_host()
+    read = safetensors_files.read if _is_safetensors(options.path) else orbax_files.read
+    tree = read(options.path)
+    name = options.name or snapshots.NAME
+    if name == snapshots.NAME:
+        version = _import_snapshot(options, tree)
+    else:
+        with store.Store(options.where, parity=options.parity) as opened:
+            version = opened.publish(name, tree, version=options.version, keep=options.keep or 2)
+            opened.flush(name)
+    print(f"published {options.path} as {name} {version}")
+    return 0
+
+
+def _import_snapshot(options: argparse.Namespace, tree: object) -> int:
+    keep, parity, version = options.keep, options.parity, options.version
+    if _exists(options.where):
+        devices = _open(options.where)
+        parity = devices.parity if parity is None else parity
+        if entry := catalog.find(devices, snapshots.NAME):
+            keep = keep or entry.keep
+    with snapshots.Snapshots(options.where, keep=keep or 2, parity=parity or 0) as opened:
+        latest = opened.latest()
+        version = (0 if latest is None else latest + 1) if version is None else version
+        opened.save(version, tree)
+        opened.wait()
+    return int(version)
+
+
+def _delete(options: argparse.Namespace) -> int:
+    _refuse_if_in_use(options.where)
+    devices = _open(options.where)
+    if options.version is not None:
+        section = _section(devices, options.name)
+        records = _of_version(section, options.version)
+        for device in devices.usable:
+            section.erase_records(device, records[0].number)
+        print(f"deleted {section.entry.name} {records[0].version}")
+        return 0
+    for section in (
+        _sections(devices) if options.name is None else [_section(devices, options.name)]
+    ):
+        catalog.delete(devices, section.entry)
+        print(f"deleted {_text.printable(section.entry.name)}")
+    if options.name is not None:
+        return 0
+    spec = opening.spec_of(options.where)
+    if options.where.startswith("shm:"):
+        for path in spec.paths:
+            os.unlink(path)
+            print(f"removed {path}")
+    if spec.kind == "dax":
+        for device in devices.usable:
+            devices.write(device, 0, bytes(layout.SESSIONS_OFFSET))
+        print(f"{options.where} may be used for a pool, or formatted for a store")
+    return 0
+
+
+def _format(options: argparse.Namespace) -> int:
+    _refuse_if_in_use(options.where)
+    if not options.yes and (holds := _contents(options.where)):
+        print(f"{options.where} {holds}. --yes clears it: what is there is lost.", file=sys.stderr)
+        return 1
+    devices = opening.format_devices(options.where, options.parity or 0)
+    print(
+        f"{devices.where}: parity={devices.parity}, {devices.count} x"
+        f" {devices.core.device_bytes} bytes"
+    )
+    return 0
+
+
+def _repair(options: argparse.Namespace) -> int:
+    _refuse_if_in_use(options.where)
+    blank = _open(options.where).blank
+    devices = opening.open_devices(options.where, None, repair=True)
+    done = repair.repair(devices, _sections(devices), 0, 1, lambda values: [tuple(values)])
+    for device in blank:
+        print(f"device {device} was lost")
+    print(f"{done.written} blocks, records and superblocks were written")
+    for what in done.damaged:
+        print(f"{what} is damaged, more than parity can mend", file=sys.stderr)
+    return int(bool(done.damaged))
+
+
+def _open(where: str) -> Devices:
+    """Opens a store that exists. Creates nothing."""
+    return opening.open_devices(where, None, existing=True)
+
+
+def _sections(devices: Devices) -> list[Section]:
+    return [Section(devices, entry, "version") for entry in catalog.entries(devices)]
+
+
+def _section(devices: Devices, name: str | None) -> Section:
+    """Returns the section of a name, by default of the only one."""
+    found = _sections(devices)
+    names = [section.entry.name for section in found]
+    if name is None and len(found) != 1:
+        raise errors.StoreError(f"{devices.where!r} has the names {names}: choose one by --name")
+    for section in found:
+        if name in (None, section.entry.name):
+            return section
+    raise errors.StoreError(f"{devices.where!r} has no {name!r}, only the names {names}")
+
+
+def _of_version(section: Section, version: int | None) -> Records:
+    """Returns the records of a version, by default of the newest."""
+    found = validity.all_valid(section)
+    for records in found:
+        if version in (None, records[0].version):
+            return records
+    versions = [records[0].version for records in found]
+    what = "no valid version" if version is None else f"no valid version {version}"
+    raise errors.StoreError(f"{section.text} has {what}, only the versions {versions}")
+
+
+def _is_safetensors(path: pathlib.Path) -> bool:
+    return path.suffix == ".safetensors"
+
+
+def _exists(where: str) -> bool:
+    return any(os.path.exists(path) for path in opening.spec_of(where).paths)
+
+
+def _contents(where: str) -> str:
+    """Says what memory holds; "" if it is new or all zeros."""
+    if not _exists(where):
+        return ""
+    try:
+        devices = _open(where)
+    except errors.StoreError as error:
+        return "" if str(error).endswith(superblocks.EMPTY) else f"may hold something: {error}"
+    names = [entry.name for entry in catalog.entries(devices)]
+    return f"holds the names {names}" if names else ""
+
+
+def _refuse_if_in_use(where: str) -> None:
+    """Raises an error if a process has one of the files open as memory."""
+    spec = opening.spec_of(where) if _exists(where) else None
+    for path in spec.paths if spec and spec.kind == "file" else ():
+        if not os.path.exists(path):
+            continue
+        with open(path, "r+b") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise errors.PoolError(f"{path} is in use by a job: wait for its end") from None
+            except OSError:
+                return  # A file system without locks.
+
+
+def _only_on_the_host() -> None:
+    """Keeps JAX off the GPUs: the command needs none, and a job may use them."""
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")

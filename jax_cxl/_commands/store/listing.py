@@ -1,0 +1,134 @@
+"""Lists the names of a store: their valid versions, and why other areas have none."""
+
+import dataclasses
+import datetime
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from jax_cxl import _text, errors
+from jax_cxl._store.memory import catalog
+from jax_cxl._store.memory.devices import Devices
+from jax_cxl._store.memory.section import Section
+from jax_cxl._store.reading import restoring, validity
+from jax_cxl._store.reading.validity import Records
+
+
+@dataclasses.dataclass(frozen=True)
+class Area:
+    """An area.
+
+    Attributes:
+      area: its number, from 0.
+      state: "valid", "damaged", "empty", or "being written or torn".
+      version: the version, or step; None if there is none.
+      time: when it was complete, in seconds since 1970.
+      processes: how many have saved it.
+      bytes: bytes of all arrays.
+      leaves: how many leaves the tree has.
+      why: why it is not valid.
+    """
+
+    area: int
+    state: str
+    version: int | None = None
+    time: float | None = None
+    processes: int | None = None
+    bytes: int | None = None
+    leaves: int | None = None
+    why: str = ""
+
+    def line(self) -> str:
+        """Returns a line of text."""
+        if self.state == "valid" and self.time is not None and self.bytes is not None:
+            when = datetime.datetime.fromtimestamp(self.time).astimezone()
+            counts = f"{_counted(self.processes, 'process')}, {_counted(self.leaves, 'leaf')}"
+            return (
+                f"version {self.version}: {when:%Y-%m-%d %H:%M:%S%z}, {counts}, {self.bytes} bytes"
+            )
+        why = f" ({self.why})" if self.why else ""
+        of = "" if self.version is None else f" of version {self.version}"
+        return f"area {self.area}{of}: {self.state}{why}"
+
+
+def areas(section: Section) -> list[Area]:
+    """Returns all areas: valid versions, the newest first, then the others."""
+    found = []
+    for area in range(section.geometry.areas):
+        first = section.record(area, 0)
+        records = validity.version(section, first.number) if first else None
+        described = _valid(section, area, records) if records else _other(section, area)
+        found.append((records, described))
+    found.sort(key=lambda item: (not item[0], -item[0][0].number if item[0] else item[1].area))
+    return [described for _, described in found]
+
+
+def lines(devices: Devices) -> Iterator[str]:
+    """Yields what the command prints."""
+    yield (
+        f"{devices.where}: parity={devices.parity}, {devices.count} x"
+        f" {devices.core.device_bytes} bytes, {catalog.free_bytes(devices)} free"
+    )
+    for device in devices.blank:
+        yield f"device {device} is lost; repair rebuilds it"
+    for section in _sections(devices):
+        size = section.entry.end - section.entry.start
+        yield f"{_text.printable(section.entry.name)}: keep={section.entry.keep}, {size} bytes"
+        for area in areas(section):
+            yield f"  {area.line()}"
+
+
+def as_json(devices: Devices) -> str:
+    """Returns what `--json` prints."""
+    described: dict[str, Any] = {
+        "where": devices.where,
+        "parity": devices.parity,
+        "devices": devices.count,
+        "device_bytes": devices.core.device_bytes,
+        "free_bytes": catalog.free_bytes(devices),
+        "lost_devices": list(devices.blank),
+        "names": [
+            {
+                "name": section.entry.name,
+                "keep": section.entry.keep,
+                "bytes": section.entry.end - section.entry.start,
+                "areas": [dataclasses.asdict(area) for area in areas(section)],
+            }
+            for section in _sections(devices)
+        ],
+    }
+    return json.dumps(described, indent=2)
+
+
+def _sections(devices: Devices) -> list[Section]:
+    return [Section(devices, entry, "version") for entry in catalog.entries(devices)]
+
+
+def _valid(section: Section, area: int, records: Records) -> Area:
+    version, time = records[0].version, max(record.time for record in records)
+    try:
+        reader = restoring.Reader(section, records)
+    except errors.StoreError as error:
+        return Area(area, "damaged", version, time, len(records), why=str(error))
+    return Area(area, "valid", version, time, len(records), reader.data_bytes, len(reader.leaves))
+
+
+def _other(section: Section, area: int) -> Area:
+    if not np.any(section.words(area)):
+        return Area(area, "empty")
+    writers = validity.writers_with_records(section, area)
+    found = [section.record(area, writer) for writer in writers]
+    newest = max((r for r in found if r is not None), key=lambda r: r.number, default=None)
+    if newest is None:
+        return Area(area, "being written or torn")
+    of_it = [r.writer for r in found if r and (r.number, r.token) == (newest.number, newest.token)]
+    missing = [writer for writer in range(newest.writers) if writer not in of_it]
+    why = f"without the parts of processes {missing} of {newest.writers}"
+    return Area(area, "being written or torn", newest.version, None, newest.writers, why=why)
+
+
+def _counted(number: int | None, noun: str) -> str:
+    plurals = {"process": "processes", "leaf": "leaves"}
+    return f"{number} {noun if number == 1 else plurals[noun]}"

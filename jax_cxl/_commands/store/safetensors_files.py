@@ -1,0 +1,62 @@
+"""Writes versions as files of safetensors, and reads such files."""
+
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from jax_cxl import errors
+from jax_cxl._store.reading import restoring
+from jax_cxl._store.trees import names
+
+
+def write(reader: restoring.Reader, path: pathlib.Path) -> list[str]:
+    """Writes a version. The names of tensors have dots: `layers.0.weight`.
+
+    Args:
+      reader: the version.
+      path: a file that does not exist yet.
+
+    Returns:
+      The names of typed PRNG keys, whose key data are in the file.
+
+    Raises:
+      StoreError: it is damaged.
+      CxlError: safetensors is missing, or cannot have such a tree.
+    """
+    tensors: dict[str, np.ndarray] = {}
+    for name, leaf in reader.leaves.items():
+        key = ".".join(names.simple(name))
+        if not leaf.dtype or key in tensors or not key:
+            raise errors.CxlError(
+                f"a file of safetensors has arrays with different names only, and {name} is none:"
+                " export it to a folder, as a checkpoint of orbax"
+            )
+        tensors[key] = reader.read_same(leaf, tuple((0, n) for n in leaf.shape))
+    try:
+        _safetensors().save_file(tensors, path)
+    except (KeyError, ValueError, OSError) as error:
+        raise errors.CxlError(f"safetensors cannot write {path}: {error}") from error
+    return [name for name, leaf in reader.leaves.items() if leaf.key]
+
+
+def read(path: pathlib.Path) -> dict[str, Any]:
+    """Reads a file: a dict of arrays of NumPy.
+
+    Raises:
+      CxlError: safetensors is missing, or the file is damaged.
+    """
+    library = _safetensors()
+    try:
+        tensors: dict[str, Any] = library.load_file(path)
+    except Exception as error:  # The library raises a type of its own.
+        raise errors.CxlError(f"safetensors cannot read {path}: {error}") from error
+    return tensors
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.numpy
+    except ImportError:
+        raise errors.CxlError("this needs safetensors: pip install safetensors") from None
+    return safetensors.numpy

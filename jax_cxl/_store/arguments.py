@@ -1,0 +1,95 @@
+"""Checks the arguments of `jax_cxl.Snapshots`."""
+
+import math
+import operator
+from typing import Any
+
+
+def check_layout(where: Any, keep: Any, parity: Any) -> None:
+    """Raises an error if an argument of the constructor is wrong."""
+    check_where(where)
+    check_numbers(keep, parity)
+
+
+def check_where(where: Any) -> None:
+    """Raises an error if a place is no text."""
+    if not isinstance(where, str):
+        raise TypeError(f"where={where!r} must be a str, for example 'shm:my_run?size=1GiB'")
+
+
+def check_numbers(keep: Any, parity: Any) -> None:
+    """Raises an error if `keep` or `parity` is wrong."""
+    check_keep(keep)
+    check_parity(parity)
+
+
+def check_keep(keep: Any) -> None:
+    """Raises an error if `keep` is wrong."""
+    if not 2 <= whole("keep", keep) < 1 << 16:
+        raise ValueError(
+            f"keep={keep} must be from 2 to 65535: how many snapshots stay, while another is saved"
+        )
+
+
+def check_parity(parity: Any) -> None:
+    """Raises an error if `parity` is wrong."""
+    if whole("parity", parity) not in (0, 1):
+        raise ValueError(f"parity={parity} must be 0, or 1 for one device of parity in each row")
+
+
+def check_paths(parity: int, paths: Any) -> None:
+    """Raises an error if a number of paths is wrong."""
+    if whole("paths", paths) < 1 + parity:
+        raise ValueError(f"paths={paths} must be at least {1 + parity} with parity={parity}")
+
+
+def step(value: Any) -> int:
+    """Returns a step as an int, if it is right."""
+    number = whole("step", value)
+    if not 0 <= number < 1 << 63:
+        raise ValueError(f"step={number} must be at least 0, and less than 2**63")
+    return number
+
+
+def check_grows(number: int, previous: int) -> None:
+    """Raises an error if a step is not greater than the step of the previous save."""
+    if number <= previous:
+        raise ValueError(
+            f"step={number} must be greater than {previous}, the step of the previous save: two"
+            " trees of one step could not be told apart. To go back, call restore first"
+        )
+
+
+def timeout(value: Any) -> float | None:
+    """Returns a timeout in seconds, if it is right; None for the default."""
+    if value is None:
+        return None
+    if isinstance(value, bool | str | bytes):
+        raise TypeError(f"timeout={value!r} must be a number of seconds, or None")
+    try:
+        seconds = float(value)
+    except TypeError:
+        raise TypeError(f"timeout={value!r} must be a number of seconds, or None") from None
+    if math.isnan(seconds) or seconds < 0:
+        raise ValueError(f"timeout={value!r} must be at least 0 seconds")
+    return seconds
+
+
+def check_bool(name: str, value: Any) -> None:
+    """Raises an error if an argument is not a bool."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}={value!r} must be True or False")
+
+
+def whole(name: str, value: Any) -> int:
+    """Returns an argument as an int.
+
+    Raises:
+      TypeError: it is not a whole number. A bool is none.
+    """
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise TypeError(f"{name}={value!r} must be an int, not {type(value).__name__}")

@@ -1,0 +1,1 @@
+"""The memory of a store: its layout, and how its bytes are read and written."""

@@ -1,0 +1,259 @@
+"""The catalog: which names a store has, and where the section of each name is."""
+
+import dataclasses
+import secrets
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Self
+
+import numpy as np
+
+from jax_cxl import errors
+from jax_cxl._store.memory import checksum, layout
+from jax_cxl._store.memory.devices import Devices
+
+MAX_NAME_BYTES = 128
+_LOCK_SECONDS = 60
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """An entry of the catalog.
+
+    Attributes:
+      identity: a random number, other than that of any other entry.
+      slot: its position in the catalog.
+      generation: grows from entry to entry of a slot, so that a path that was away for a time does
+        not bring back a name that was deleted.
+      start: where the section begins on each device.
+      end: where it ends.
+      keep: how many versions stay.
+      created: when it was made, in seconds since 1970.
+      name: the name; "" if the slot is free again.
+    """
+
+    identity: int
+    slot: int
+    generation: int
+    start: int
+    end: int
+    keep: int
+    created: float
+    name: str
+
+    _FORMAT = struct.Struct("<QIIQQQdH")
+
+    @property
+    def offset(self) -> int:
+        """Where the entry is on each device."""
+        return layout.CATALOG_OFFSET + self.slot * layout.ENTRY_BYTES
+
+    def to_bytes(self) -> bytes:
+        """Returns the entry. Its first word is the identity."""
+        name = self.name.encode()
+        numbers = (self.identity, self.slot, self.generation, self.start, self.end, self.keep)
+        data = self._FORMAT.pack(*numbers, self.created, len(name)) + name
+        data = data.ljust(layout.ENTRY_BYTES - 8, b"\0")
+        return data + struct.pack("<Q", checksum.of(data))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self | None:
+        """Reads an entry. Returns None if the bytes are not one, or are damaged."""
+        if struct.unpack("<Q", data[-8:])[0] != checksum.of(data[:-8]):
+            return None
+        *fields, size = cls._FORMAT.unpack_from(data)
+        fields.append(data[cls._FORMAT.size :][:size].decode(errors="replace"))
+        return cls(*fields)
+
+
+def check_name(name: object) -> str:
+    """Returns a name.
+
+    Raises:
+      TypeError: it is not a str.
+      ValueError: it cannot be in a catalog.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"name={name!r} must be a str")
+    if not name or not name.isprintable() or len(name.encode()) > MAX_NAME_BYTES:
+        raise ValueError(f"name={name!r} must have 1 to {MAX_NAME_BYTES} printable bytes")
+    return name
+
+
+def entries(devices: Devices) -> list[Entry]:
+    """Returns the entries of all names, by name."""
+    found = [entry for entry in _newest(devices).values() if entry.name]
+    return sorted(found, key=lambda entry: entry.name)
+
+
+def find(devices: Devices, name: str) -> Entry | None:
+    """Returns the entry of a name, None if the store does not have the name."""
+    return next((entry for entry in entries(devices) if entry.name == name), None)
+
+
+def is_current(devices: Devices, entry: Entry) -> bool:
+    """Returns whether an entry is still in the catalog."""
+    found = [_read(devices, device, entry.slot) for device in devices.mirrors]
+    newest = max(filter(None, found), key=lambda other: other.generation, default=None)
+    return newest == entry
+
+
+def free_bytes(devices: Devices) -> int:
+    """Returns the bytes of each device in the largest gap between sections."""
+    return max(end - start for start, end in _gaps(devices))
+
+
+def create(devices: Devices, name: str, keep: int, size: int | None) -> Entry:
+    """Returns the entry of a name, and makes it and its section if there is none.
+
+    Args:
+      devices: the memory.
+      name: the name.
+      keep: how many versions stay.
+      size: bytes of each device that the section takes; None takes the largest gap.
+
+    Raises:
+      PoolTooSmallError: there is not so much memory left.
+      StoreError: there are too many names.
+    """
+    with _locked(devices):
+        slots = _newest(devices)
+        for entry in slots.values():
+            if entry.name == name:
+                return entry
+        used = {slot for slot, entry in slots.items() if entry.name}
+        slot = min(set(range(layout.MAX_SECTIONS)) - used, default=None)
+        if slot is None:
+            raise errors.StoreError(
+                f"{devices.where!r} has {layout.MAX_SECTIONS} names, which is the most: delete some"
+            )
+        start, end = _place(devices, name, size)
+        identity = secrets.randbits(63) | 1
+        generation = slots[slot].generation + 1 if slot in slots else 1
+        entry = Entry(identity, slot, generation, start, end, keep, time.time(), name)
+        _erase(devices, geometry_of(devices, entry))
+        _write(devices, entry)
+        return entry
+
+
+def delete(devices: Devices, entry: Entry) -> None:
+    """Takes an entry away if nobody reads its section.
+
+    Raises:
+      StoreError: a process reads it.
+    """
+    with _locked(devices):
+        if not is_current(devices, entry):
+            return
+        freed = dataclasses.replace(entry, generation=entry.generation + 1, name="")
+        _write(devices, freed)
+        # No process begins to read from now on.
+        for area in range(entry.keep + 1):
+            if readers := holders(devices, entry, area):
+                _write(devices, dataclasses.replace(entry, generation=entry.generation + 2))
+                raise errors.StoreError(
+                    f"{entry.name!r} of {devices.where!r} cannot be deleted: {readers[0]} reads it"
+                )
+
+
+def copy_to(devices: Devices, blank: Sequence[int]) -> None:
+    """Writes the catalog onto devices that have been replaced."""
+    newest = _newest(devices)
+    for device in blank:
+        devices.write(device, layout.SESSIONS_OFFSET, bytes(layout.SESSIONS_BYTES))
+        size = layout.MAX_SECTIONS * layout.ENTRY_BYTES
+        devices.write(device, layout.CATALOG_OFFSET, bytes(size))
+        for entry in newest.values():
+            devices.write_entry(device, entry.offset, entry.to_bytes())
+
+
+def lease_of(entry: Entry, number: int) -> int:
+    """Returns the word by which a process leases the area of a save."""
+    return (entry.slot + 1) << 32 | number % (entry.keep + 1)
+
+
+def holders(devices: Devices, entry: Entry, number: int) -> list[str]:
+    """Returns which processes lease the area of a save."""
+    found: list[str] = devices.sessions.holders_of(lease_of(entry, number))
+    return found
+
+
+def geometry_for(devices: Devices, keep: int) -> layout.Geometry:
+    """Returns the geometry of a section that has no place yet."""
+    return layout.Geometry(keep, devices.parity, devices.count, 0, 0)
+
+
+def geometry_of(devices: Devices, entry: Entry) -> layout.Geometry:
+    """Returns where the parts of a section are."""
+    return layout.Geometry(entry.keep, devices.parity, devices.count, entry.start, entry.end)
+
+
+@contextmanager
+def _locked(devices: Devices) -> Iterator[None]:
+    devices.sessions.lock(_LOCK_SECONDS)
+    try:
+        yield
+    finally:
+        devices.sessions.unlock()
+
+
+def _newest(devices: Devices) -> dict[int, Entry]:
+    """Returns the newest entry of each slot that ever had one."""
+    found: dict[int, Entry] = {}
+    for device in devices.mirrors:
+        size = layout.MAX_SECTIONS * layout.ENTRY_BYTES
+        words = devices.read(device, layout.CATALOG_OFFSET, size).view(np.uint64)
+        for slot in np.flatnonzero(words[:: layout.ENTRY_BYTES // 8]):
+            entry = _read(devices, device, int(slot))
+            if entry and entry.generation > getattr(found.get(entry.slot), "generation", 0):
+                found[entry.slot] = entry
+    return found
+
+
+def _read(devices: Devices, device: int, slot: int) -> Entry | None:
+    offset = layout.CATALOG_OFFSET + slot * layout.ENTRY_BYTES
+    data = devices.read_entry(device, offset, layout.ENTRY_BYTES)
+    entry = Entry.from_bytes(data) if data else None
+    right = entry and entry.slot == slot and entry.start < entry.end <= devices.core.device_bytes
+    return entry if right else None
+
+
+def _write(devices: Devices, entry: Entry) -> None:
+    devices.sessions.check_locked()
+    for device in devices.mirrors:
+        devices.write_entry(device, entry.offset, entry.to_bytes())
+
+
+def _gaps(devices: Devices) -> list[tuple[int, int]]:
+    gaps, at = [], layout.SECTIONS_OFFSET
+    for entry in sorted(entries(devices), key=lambda entry: entry.start):
+        gaps.append((at, entry.start))
+        at = entry.end
+    end = devices.core.device_bytes // layout.PAGE_BYTES * layout.PAGE_BYTES
+    return [*gaps, (at, max(at, end))]
+
+
+def _place(devices: Devices, name: str, size: int | None) -> tuple[int, int]:
+    """Returns where a section of a size fits: the smallest gap that is large enough."""
+    gaps = sorted(_gaps(devices), key=lambda gap: gap[1] - gap[0])
+    if size is None:
+        return gaps[-1]
+    size = -(-size // layout.PAGE_BYTES) * layout.PAGE_BYTES
+    for start, end in gaps:
+        if end - start >= size:
+            return start, start + size
+    largest = gaps[-1][1] - gaps[-1][0]
+    raise errors.PoolTooSmallError(
+        f"{devices.where!r} is full: {name!r} needs {size} bytes of each path, and the largest gap"
+        f" has {largest}. Delete names, or make the store larger"
+    )
+
+
+def _erase(devices: Devices, geometry: layout.Geometry) -> None:
+    """Clears what another section may have left where a new one has its tables."""
+    for device in devices.usable:
+        devices.write(device, geometry.start, bytes(geometry.area(0) - geometry.start))
+        for area in range(geometry.areas):
+            devices.write(device, geometry.area(area), bytes(layout.RECORDS_BYTES))

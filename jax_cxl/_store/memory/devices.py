@@ -1,0 +1,152 @@
+"""The devices of a store: mapped memory, of which parity may replace a lost path."""
+
+import ctypes
+import dataclasses
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from jax_cxl import _core, errors
+from jax_cxl._job import platforms
+from jax_cxl._store.memory import layout
+
+
+@dataclasses.dataclass
+class Devices:
+    """Mapped memory.
+
+    With parity, one of its paths may be lost, also while it is in use. Reads of a lost device give
+    zeros, which no checksum fits, and writes to it do nothing.
+
+    Attributes:
+      where: its URI.
+      core: the mapping.
+      parity: 1 if a path may be lost, else 0.
+      blank: devices without a superblock, in memory with parity. They are lost, or were replaced.
+      lost: devices whose paths are lost.
+      sessions: the processes that use the memory.
+    """
+
+    where: str
+    core: _core.PersistentMemory
+    parity: int
+    blank: tuple[int, ...] = ()
+    lost: set[int] = dataclasses.field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        # This process takes a slot with its first lease or claim.
+        self.sessions = _core.Sessions(self.core, self.mirrors, layout.SESSIONS_OFFSET)
+
+    @property
+    def count(self) -> int:
+        """How many devices there are."""
+        return self.core.num_devices
+
+    @property
+    def mirrors(self) -> list[int]:
+        """The usable devices that each have a copy of the catalog and of the sessions."""
+        known = [device for device in self.usable if device not in self.blank]
+        return known if self.parity else known[:1]
+
+    @property
+    def usable(self) -> list[int]:
+        """The devices whose paths are not lost."""
+        return [device for device in range(self.count) if device not in self.lost]
+
+    @functools.cached_property
+    def copies(self) -> Any:
+        """Returns the object that copies from this process's GPUs. Its creation takes long."""
+        ordinals = [platforms.CUDA.ordinal(device) for device in jax.local_devices()]
+        create = platforms.CUDA.load().DeviceCopies.create
+        return create(self.core, self.core.base, self.core.total_bytes, ordinals)
+
+    @functools.cached_property
+    def mapped(self) -> np.ndarray:
+        """Returns a view of all bytes, without the operations that coherence needs."""
+        mapped = (ctypes.c_uint8 * self.core.total_bytes).from_address(self.core.base)
+        return np.ctypeslib.as_array(mapped)
+
+    def read(self, device: int, offset: int, size: int) -> np.ndarray:
+        """Returns a private copy of bytes of a device."""
+        out = np.empty(size, np.uint8)
+        self.read_into(device, offset, out)
+        return out
+
+    def read_into(self, device: int, offset: int, out: np.ndarray) -> None:
+        """Copies bytes of a device into private memory."""
+        if not self._try(device, lambda: self.core.read(device, offset, out)):
+            out[:] = 0
+
+    def load_word(self, device: int, offset: int) -> int:
+        """Returns a word of a device."""
+        words: list[int] = []
+        self._try(device, lambda: words.append(self.core.load_word(device, offset)))
+        return words[0] if words else 0
+
+    def write(self, device: int, offset: int, data: Any) -> None:
+        """Copies the bytes of an object with a buffer to a device, and publishes them."""
+        array = np.frombuffer(data, np.uint8)
+        self._try(device, lambda: self.core.write(device, offset, array))
+
+    def store_word(self, device: int, offset: int, value: int) -> None:
+        """Stores a word, after everything that this thread has written before."""
+        self._try(device, lambda: self.core.store_word(device, offset, value))
+
+    def write_entry(self, device: int, offset: int, data: bytes) -> None:
+        """Writes an entry of a table whose first word says that the rest is complete."""
+        self.store_word(device, offset, 0)
+        self.write(device, offset + 8, data[8:])
+        self.store_word(device, offset, int.from_bytes(data[:8], "little"))
+
+    def read_entry(self, device: int, offset: int, size: int) -> bytes | None:
+        """Reads an entry of a table; returns None if it is empty, or is just being written."""
+        word = self.load_word(device, offset)
+        if not word:
+            return None
+        data = self.read(device, offset, size).tobytes()
+        first = int.from_bytes(data[:8], "little")
+        return data if first == word == self.load_word(device, offset) else None
+
+    def publish_device_writes(self, device: int, offset: int, size: int) -> None:
+        """Publishes bytes that a GPU has written."""
+        self._try(device, lambda: self.core.publish_device_writes(device, offset, size))
+
+    def check_paths(self) -> None:
+        """Checks that files still have their names.
+
+        Raises:
+          StoreError: a file was deleted or replaced, and parity does not allow its loss.
+        """
+        self.core.check_names()
+        for device in self.usable:
+            self._try(device, functools.partial(self.core.check_intact, device))
+
+    def _try(self, device: int, access: Callable[[], None]) -> bool:
+        """Returns whether a device could be accessed. A device that could not is lost."""
+        if device in self.lost:
+            return False
+        try:
+            access()
+        except errors.PoolCorruptError as error:
+            self._lose(device, error)
+            return False
+        return True
+
+    def _lose(self, device: int, why: errors.PoolError) -> None:
+        path = self.core.path(device)
+        lost = self.lost | {d for d in range(self.count) if self.core.path(d) == path}
+        if len(lost) > self.parity:
+            others = {self.core.path(d) for d in self.lost}
+            more = f". {', '.join(others)} is lost too, and parity allows one" if others else ""
+            raise errors.StoreError(f"{self.where!r}: {why}{more}") from why
+        self.lost = lost
+        logging.getLogger("jax_cxl").warning(
+            "%r: %s. Saves and restores go on without it, by parity. Replace it, and then repair"
+            " the store, before another path is lost",
+            self.where,
+            str(why),  # Handlers keep the arguments, and the error keeps the mapping.
+        )

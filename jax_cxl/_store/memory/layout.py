@@ -1,0 +1,177 @@
+"""The layout of the memory of a store.
+
+Each device begins with two copies of a superblock. The table of sessions follows, which are the
+processes that use the memory (cc/pool/persistent/sessions.h), and the catalog, which says where the
+section of each name is (`catalog.py`). Sections take the rest.
+
+A section begins with the claims of the jobs that wrote to it (`fence.py`), the numbers of the saves
+that they have begun, and an announcement for each process that can write (`announcements.py`). The
+rest of it is divided into `keep + 1` equal areas, one for each version that stays and one more. An
+area begins with a record for each process. Rows of blocks follow; `stripes.py` says which blocks a
+row has.
+
+A process writes its blocks, then its record, and at last the first word of the record: the number
+of the save. A version is valid while the records of all its processes have the same number, token
+and tree, and copies of replicated arrays do not differ. So it becomes valid when the last process
+stores its word, and invalid when the first process stores 0 to write another version there.
+"""
+
+import dataclasses
+import struct
+from typing import Self
+
+from jax_cxl._store.memory import checksum
+
+PAGE_BYTES = 4096
+SUPERBLOCK_OFFSETS = (0, 2 * PAGE_BYTES)  # As in cc/pool/layout/layout.h.
+SESSIONS_OFFSET = 3 * PAGE_BYTES
+SESSIONS_BYTES = 512 * 512  # As in cc/pool/persistent/sessions.h.
+CATALOG_OFFSET = SESSIONS_OFFSET + SESSIONS_BYTES
+ENTRY_BYTES = 256
+MAX_SECTIONS = 512
+SECTIONS_OFFSET = CATALOG_OFFSET + MAX_SECTIONS * ENTRY_BYTES
+
+CLAIM_BYTES = 128
+NUM_CLAIMS = PAGE_BYTES // CLAIM_BYTES
+BEGUN_BYTES = 64  # A cache line for each claim, because each has another writer.
+BLOCK_BYTES = 1 << 20  # A checksum covers one block.
+MAX_PROCESSES = 1024
+RECORD_BYTES = 256
+RECORDS_BYTES = MAX_PROCESSES * RECORD_BYTES
+ANNOUNCEMENT_BYTES = 512
+REPLICA_SUMS = 16
+
+_ANNOUNCEMENTS = 2 * PAGE_BYTES  # where they begin in a section
+_AREAS = _ANNOUNCEMENTS + MAX_PROCESSES * ANNOUNCEMENT_BYTES  # where they begin
+
+MAGIC = b"JAX_CXLs"
+_VERSION = 4
+
+
+class DamagedError(ValueError):
+    """A page was a superblock, and its bytes have changed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Superblock:
+    """A page that each device has twice. It says how the memory is divided.
+
+    Attributes:
+      parity: how many devices hold parity, 0 or 1.
+      num_devices: devices of the memory.
+      device: number of this device.
+      device_bytes: what each device has for the store.
+    """
+
+    parity: int
+    num_devices: int
+    device: int
+    device_bytes: int
+
+    _FORMAT = struct.Struct("<8sIIIIIQ")
+
+    def to_bytes(self) -> bytes:
+        """Returns the page."""
+        fields = (self.parity, self.num_devices, self.device, BLOCK_BYTES)
+        data = self._FORMAT.pack(MAGIC, _VERSION, *fields, self.device_bytes)
+        page = data.ljust(PAGE_BYTES - 8, b"\0")
+        return page + struct.pack("<Q", checksum.of(page))
+
+    @classmethod
+    def from_bytes(cls, page: bytes) -> Self:
+        """Reads the page of a device.
+
+        Raises:
+          DamagedError: it is damaged.
+          ValueError: it is not a superblock, or was written by another version.
+        """
+        magic, version, parity, devices, device, block, size = cls._FORMAT.unpack_from(page)
+        # Compute the checksum with the right magic, because the magic itself may be damaged.
+        intact = struct.unpack("<Q", page[-8:])[0] == checksum.of(MAGIC + page[8:-8])
+        if magic != MAGIC and not intact:
+            raise ValueError("it holds something that is no store of jax_cxl")
+        if magic != MAGIC or not intact:
+            raise DamagedError("its superblock is damaged")
+        if (version, block) != (_VERSION, BLOCK_BYTES):
+            raise ValueError(f"it has the format {version}.{block}, not {_VERSION}.{BLOCK_BYTES}")
+        return cls(parity, devices, device, size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Geometry:
+    """Where the parts of a section begin on each device.
+
+    Attributes:
+      keep: how many versions stay.
+      parity: 1 if each row has a block of parity, else 0.
+      num_devices: devices of the memory.
+      start: where the section begins on each device.
+      end: where it ends.
+    """
+
+    keep: int
+    parity: int
+    num_devices: int
+    start: int
+    end: int
+
+    @property
+    def areas(self) -> int:
+        """How many areas there are."""
+        return self.keep + 1
+
+    @property
+    def rows(self) -> int:
+        """How many rows an area has."""
+        area = (self.end - self.start - _AREAS) // self.areas
+        return max(0, area - RECORDS_BYTES) // BLOCK_BYTES
+
+    @property
+    def blocks_per_row(self) -> int:
+        """How many blocks of data a row has."""
+        return self.num_devices - self.parity
+
+    @property
+    def claims(self) -> int:
+        """Where the page of claims begins."""
+        return self.start
+
+    @property
+    def mirrors(self) -> range:
+        """The devices of which each has a copy of what no parity covers."""
+        return range(self.num_devices if self.parity else 1)
+
+    def begun(self, claim: int) -> int:
+        """Returns where the number is that the owner of a claim has begun to save."""
+        return self.start + PAGE_BYTES + claim * BEGUN_BYTES
+
+    def announcement(self, writer: int) -> int:
+        """Returns where the announcement of a writer begins."""
+        return self.start + _ANNOUNCEMENTS + writer * ANNOUNCEMENT_BYTES
+
+    def area(self, number: int) -> int:
+        """Returns where the area of a save begins."""
+        area_bytes = RECORDS_BYTES + self.rows * BLOCK_BYTES
+        return self.start + _AREAS + number % self.areas * area_bytes
+
+    def record(self, number: int, writer: int) -> int:
+        """Returns where the record of a writer begins."""
+        return self.area(number) + writer * RECORD_BYTES
+
+    def row(self, number: int, row: int) -> int:
+        """Returns where the blocks of a row begin."""
+        return self.area(number) + RECORDS_BYTES + row * BLOCK_BYTES
+
+    def bytes_for(self, rows: int) -> int:
+        """Returns how many bytes of each device a section of this many rows takes."""
+        return _AREAS + self.areas * (RECORDS_BYTES + rows * BLOCK_BYTES)
+
+
+def blocks(size: int) -> int:
+    """Returns how many blocks this many bytes take."""
+    return -(-size // BLOCK_BYTES)
+
+
+def table_blocks(data_blocks: int) -> int:
+    """Returns how many blocks the checksums of this many blocks take."""
+    return blocks(8 * data_blocks)

@@ -1,0 +1,151 @@
+"""Opens the memory of a store, and checks or writes its superblocks."""
+
+import dataclasses
+import functools
+import logging
+import os
+
+from jax_cxl import _core, errors
+from jax_cxl._job.pool import pool_uri
+from jax_cxl._store import arguments
+from jax_cxl._store.memory import layout, superblocks
+from jax_cxl._store.memory.devices import Devices
+
+_SHM = "/dev/shm/jax_cxl_store."
+
+
+def spec_of(where: str) -> pool_uri.PoolSpec:
+    """Reads the URI of a store. It is like a pool's URI, but `shm:` names a file that stays.
+
+    `shm:` therefore needs a name, and a size if the file does not exist yet.
+
+    Raises:
+      InvalidPoolError: the URI is wrong.
+    """
+    spec = pool_uri.parse(where)
+    if spec.kind != "shm":
+        return spec
+    path = _SHM + spec.paths[0] if spec.paths else ""
+    if not path or not (spec.bytes or os.path.exists(path)):
+        raise errors.InvalidPoolError(
+            f"a store cannot be in {where!r}: it needs a size, and a name by which other jobs"
+            " find it; write for example shm:my_run?size=1GiB"
+        )
+    return dataclasses.replace(spec, kind="file", paths=(path,))
+
+
+def open_devices(
+    where: str,
+    parity: int | None,
+    *,
+    existing: bool = False,
+    repair: bool = False,
+    least: int = layout.BLOCK_BYTES,
+) -> Devices:
+    """Maps the memory, and writes superblocks if all of it is new.
+
+    Processes of a job may call this at the same time, because they write the same bytes.
+
+    Args:
+      where: URI.
+      parity: 0 or 1; None takes the value in the superblock, and 0 in new memory.
+      existing: whether new memory is an error.
+      repair: whether to make paths new that are lost.
+      least: bytes that each device must have for sections.
+
+    Raises:
+      PoolError: the memory cannot be mapped.
+      StoreError: it holds something else, or was made with other arguments.
+    """
+    spec = spec_of(where)
+    _check_parity(where, spec, parity)
+    if existing and not any(os.path.exists(path) for path in spec.paths):
+        raise errors.StoreError(f"there is no {', '.join(spec.paths)}")
+    mode = "repair" if repair else "existing" if existing else "normal"
+    core = _open_core(where, spec, mode, least)
+    found, problems, blank = superblocks.read(core)
+    if parity is None:
+        parity = next(iter(found.values())).parity if found else 0
+    if existing and not found:
+        problem = next(iter((problems | blank).values()))
+        raise errors.StoreError(f"there is no store in {where!r}: {problem}")
+    expect = functools.partial(
+        layout.Superblock, parity, core.num_devices, device_bytes=core.device_bytes
+    )
+    for device, superblock in found.items():
+        if superblock != expect(device):
+            problems[device] = (
+                f"{core.path(device)} was made with {_describe(superblock)}, and this is"
+                f" {_describe(expect(device))}"
+            )
+    if found and len(blank) > parity:
+        problems |= {
+            device: f"{problem}, and others are not; with parity={parity} only {parity} may be lost"
+            for device, problem in blank.items()
+        }
+    if not found:
+        problems |= {
+            d: problem for d, problem in blank.items() if not problem.endswith(superblocks.EMPTY)
+        }
+    if problems:
+        raise errors.StoreError(
+            f"{where!r} cannot hold this store: {problems[min(problems)]}. Name another"
+            " place, or `python -m jax_cxl store format` clears this one"
+        )
+    if not found:
+        superblocks.write(core, parity)
+        blank = {}
+    devices = Devices(where, core, parity, tuple(blank))
+    devices.check_paths()
+    for device in set(blank) - devices.lost:
+        logging.getLogger("jax_cxl").warning(
+            "%r: %s. Repair the store, before another path is lost", where, blank[device]
+        )
+    return devices
+
+
+def format_devices(where: str, parity: int) -> Devices:
+    """Clears the memory, whatever it holds, and writes superblocks.
+
+    Raises:
+      PoolError: it cannot be mapped.
+    """
+    spec = spec_of(where)
+    _check_parity(where, spec, parity)
+    core = _open_core(where, spec, "format", layout.BLOCK_BYTES)
+    cleared = Devices(where, core, parity)
+    for device in range(core.num_devices):
+        cleared.write(device, 0, bytes(layout.SECTIONS_OFFSET))
+    superblocks.write(core, parity)
+    del cleared, core
+    return open_devices(where, parity)
+
+
+def _open_core(
+    where: str, spec: pool_uri.PoolSpec, mode: str, least: int
+) -> _core.PersistentMemory:
+    try:
+        return _core.PersistentMemory.open(
+            **spec.for_core(),
+            magic=layout.MAGIC.decode(),
+            magic_offsets=layout.SUPERBLOCK_OFFSETS,
+            mode=mode,
+            least_bytes=0 if mode == "existing" else layout.SECTIONS_OFFSET + least,
+        )
+    except errors.PoolCorruptError as error:
+        problem = "there is no store in" if mode == "existing" else "a store cannot be in"
+        raise errors.StoreError(f"{problem} {where!r}: {error}") from error
+
+
+def _check_parity(where: str, spec: pool_uri.PoolSpec, parity: int | None) -> None:
+    arguments.check_parity(parity or 0)
+    num_devices = len(spec.paths) * spec.devices_per_path
+    if parity and num_devices < 2:
+        raise ValueError(f"parity=1 needs two devices or more, and {where!r} has {num_devices}")
+
+
+def _describe(block: layout.Superblock) -> str:
+    return (
+        f"parity={block.parity}, device {block.device} of {block.num_devices},"
+        f" {block.device_bytes} bytes each"
+    )

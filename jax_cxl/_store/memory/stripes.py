@@ -1,0 +1,150 @@
+"""The blocks of one process in an area, spread over the devices of the memory.
+
+A row has one block on each device. With parity, one block of each row is the exclusive or of the
+others, so that any block can be computed from the rest. From row to row the parity moves to another
+device.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+
+from jax_cxl import errors
+from jax_cxl._store.memory import checksum, layout
+from jax_cxl._store.memory.section import Section
+
+
+@dataclasses.dataclass(frozen=True)
+class Stripes:
+    """The blocks of a process, numbered from 0.
+
+    Attributes:
+      section: the memory of the name.
+      number: number of the save.
+      writer: position of the process among those that save.
+      first_row: the first of its rows.
+      num_blocks: how many blocks it has.
+    """
+
+    section: Section
+    number: int
+    writer: int
+    first_row: int
+    num_blocks: int
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows the blocks take."""
+        return -(-self.num_blocks // self.section.geometry.blocks_per_row)
+
+    def parity_device(self, row: int) -> int:
+        """Returns the device of a row's parity."""
+        return (self.writer + row) % self.section.geometry.num_devices
+
+    def place(self, block: int) -> tuple[int, int]:
+        """Returns device and offset of a block."""
+        geometry = self.section.geometry
+        row, column = divmod(block, geometry.blocks_per_row)
+        device = (self.parity_device(row) + geometry.parity + column) % geometry.num_devices
+        return device, self.offset(row)
+
+    def runs(self, blocks: range) -> Iterator[tuple[int, int, int]]:
+        """Yields device, offset and number of blocks that follow each other in the memory."""
+        if self.section.geometry.num_devices == 1:
+            yield *self.place(blocks[0]), len(blocks)
+            return
+        for block in blocks:
+            yield *self.place(block), 1
+
+    def offset(self, row: int) -> int:
+        """Returns where the blocks of a row begin, on each device."""
+        return self.section.geometry.row(self.number, self.first_row + row)
+
+    def write(self, block: int, data: np.ndarray) -> None:
+        """Writes a whole block."""
+        device, offset = self.place(block)
+        self.section.write(device, offset, data)
+
+    def write_parity(self, row: int, data: np.ndarray) -> None:
+        """Writes the parity of a row."""
+        self.section.write(self.parity_device(row), self.offset(row), data)
+
+    def read(self, block: int) -> np.ndarray:
+        """Returns a private copy of a block, unchecked."""
+        device, offset = self.place(block)
+        return self.section.devices.read(device, offset, layout.BLOCK_BYTES)
+
+    def rebuild(self, block: int) -> np.ndarray:
+        """Returns a block, computed from the other blocks of its row."""
+        per_row = self.section.geometry.blocks_per_row
+        row = block // per_row
+        offset = self.offset(row)
+        out = self.section.devices.read(self.parity_device(row), offset, layout.BLOCK_BYTES)
+        for other in range(row * per_row, min((row + 1) * per_row, self.num_blocks)):
+            if other != block:
+                np.bitwise_xor(out, self.read(other), out=out)
+        return out
+
+    def read_checked(self, block: int, expected: int, out: np.ndarray) -> None:
+        """Copies a block that has the expected checksum into private memory.
+
+        Raises:
+          StoreError: the checksum differs, and parity cannot restore the block.
+        """
+        device, offset = self.place(block)
+        self.section.devices.read_into(device, offset, out)
+        self._check(block, expected, out)
+
+    def read_all_checked(self, blocks: range, expected: np.ndarray, out: np.ndarray) -> None:
+        """Copies blocks that follow each other and have the expected checksums.
+
+        Raises:
+          StoreError: as `read_checked`.
+        """
+        size = layout.BLOCK_BYTES
+        start = 0
+        for device, offset, count in self.runs(blocks):
+            self.section.devices.read_into(device, offset, out[start : start + count * size])
+            start += count * size
+        for number, block in enumerate(blocks):
+            self._check(block, expected[number], out[number * size : (number + 1) * size])
+
+    def check(self, block: int, expected: int, found: np.ndarray) -> None:
+        """Checks a private copy of a block.
+
+        Raises:
+          StoreError: the checksum differs.
+        """
+        if checksum.of(found) == expected:
+            return
+        device, offset = self.place(block)
+        raise errors.StoreError(
+            f"block {block} of process {self.writer} is damaged (device {device}, offset {offset})"
+        )
+
+    def _check(self, block: int, expected: int, out: np.ndarray) -> None:
+        """Checks a private copy of a block, and repairs the copy from parity."""
+        if self.section.geometry.parity and checksum.of(out) != expected:
+            out[:] = self.rebuild(block)
+        self.check(block, expected, out)
+
+    def read_range(self, first: int, size: int, expected: int, what: str) -> np.ndarray:
+        """Returns `size` bytes from the start of a block on, which have the expected checksum.
+
+        Raises:
+          StoreError: the checksum differs, even if any one device is replaced by parity.
+        """
+        count = layout.blocks(size)
+        lost: list[int | None] = [None]
+        if self.section.geometry.parity:
+            lost += range(self.section.geometry.num_devices)
+        for device in lost:
+            parts = [
+                self.rebuild(block) if self.place(block)[0] == device else self.read(block)
+                for block in range(first, first + count)
+            ]
+            data = np.concatenate(parts)[:size] if parts else np.empty(0, np.uint8)
+            if checksum.of(data) == expected:
+                return data
+        raise errors.StoreError(f"the {what} of process {self.writer} is damaged")

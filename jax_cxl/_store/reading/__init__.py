@@ -1,0 +1,1 @@
+"""Finds valid versions of a tree, reads them, examines and repairs them."""

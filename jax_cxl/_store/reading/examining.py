@@ -1,0 +1,120 @@
+"""Reads all blocks of a valid version, and finds damaged blocks and their original content."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+
+from jax_cxl._store.memory import checksum, layout, stripes
+from jax_cxl._store.memory.record import Record
+from jax_cxl._store.memory.section import Section
+from jax_cxl._store.reading import restoring
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A block or record of a version, as it lies on its device.
+
+    Attributes:
+      what: "data", "table of checksums", "directory", "parity" or "record".
+      writer: the process that wrote it, as a position among the processes that saved.
+      device: the device on which it lies.
+      offset: its offset on this device.
+      intact: whether it has not changed since it was written.
+      content: the original content, None if parity cannot restore it.
+    """
+
+    what: str
+    writer: int
+    device: int
+    offset: int
+    intact: bool
+    content: np.ndarray | None
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} of process {self.writer} (device {self.device}, offset {self.offset:#x})"
+        )
+
+
+def records(section: Section, of: list[Record]) -> Iterator[Block]:
+    """Looks at the records of a version, of which each device has a copy."""
+    for record in of:
+        content = np.frombuffer(record.to_bytes(), np.uint8)
+        offset = section.geometry.record(record.number, record.writer)
+        for device in section.geometry.mirrors:
+            intact = section.record_on(device, record.number, record.writer) == record
+            yield Block("record", record.writer, device, offset, intact, content)
+
+
+def blocks(reader: restoring.Reader, share: int = 0, shares: int = 1) -> Iterator[Block]:
+    """Looks at the blocks of a version: data, tables, directory, and parity.
+
+    Args:
+      reader: reader of the snapshot.
+      share: number of the part of the rows to read.
+      shares: number of parts. All blocks of a row are in the same part.
+
+    Raises:
+      StoreError: a table is damaged, so that its blocks cannot be checked.
+    """
+    for own, record in zip(reader.stripes, reader.records, strict=True):
+        rows = [row for row in range(own.num_rows) if (own.first_row + row) % shares == share]
+        if rows:
+            table, known = reader.table(own.writer), _known(reader, own.writer)
+        for row in rows:
+            yield from _row(own, record.data_blocks, table, known, row)
+
+
+def _known(reader: restoring.Reader, writer: int) -> np.ndarray:
+    """Returns the blocks after those of data: the table, and the directory."""
+    kinds = [reader.table(writer).view(np.uint8)]
+    if writer == 0:
+        kinds.append(reader.directory)
+    padded = [np.pad(data, (0, -len(data) % layout.BLOCK_BYTES)) for data in kinds]
+    return np.concatenate(padded).reshape(-1, layout.BLOCK_BYTES)
+
+
+def _row(
+    own: stripes.Stripes, data_blocks: int, table: np.ndarray, known: np.ndarray, row: int
+) -> Iterator[Block]:
+    geometry = own.section.geometry
+    first = row * geometry.blocks_per_row
+    numbers = range(first, min(first + geometry.blocks_per_row, own.num_blocks))
+    found = {number: own.read(number) for number in numbers}
+    right: dict[int, np.ndarray] = {}
+    lost = []
+    for number in numbers:
+        if number >= data_blocks:
+            right[number] = known[number - data_blocks]
+        elif checksum.of(found[number]) == int(table[number]):
+            right[number] = found[number]
+        else:
+            lost.append(number)
+    parity = None
+    if geometry.parity:
+        parity = own.section.devices.read(
+            own.parity_device(row), own.offset(row), layout.BLOCK_BYTES
+        )
+    if len(lost) == 1 and parity is not None:
+        made = _exclusive_or([parity, *right.values()])
+        if checksum.of(made) == int(table[lost[0]]):
+            right[lost[0]] = made
+    for number in numbers:
+        what = "data" if number < data_blocks else "directory"
+        if data_blocks <= number < data_blocks + layout.table_blocks(data_blocks):
+            what = "table of checksums"
+        content = right.get(number)
+        intact = content is not None and np.array_equal(found[number], content)
+        yield Block(what, own.writer, *own.place(number), intact, content)
+    if parity is not None and len(right) == len(numbers):
+        content = _exclusive_or(list(right.values()))
+        intact = np.array_equal(parity, content)
+        yield Block("parity", own.writer, own.parity_device(row), own.offset(row), intact, content)
+
+
+def _exclusive_or(of: list[np.ndarray]) -> np.ndarray:
+    out = of[0].copy()
+    for other in of[1:]:
+        np.bitwise_xor(out, other, out=out)
+    return out

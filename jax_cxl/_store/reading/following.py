@@ -1,0 +1,288 @@
+"""Reads the versions of a name while another job publishes them."""
+
+import contextlib
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
+
+import jax
+import numpy as np
+
+from jax_cxl import _compat, errors
+from jax_cxl._job import configuration
+from jax_cxl._store import arguments
+from jax_cxl._store.memory import catalog
+from jax_cxl._store.memory.devices import Devices
+from jax_cxl._store.memory.section import Section
+from jax_cxl._store.reading import rebuilding, validity
+from jax_cxl._store.reading.restoring import Known, Reader
+from jax_cxl._store.reading.validity import Records
+from jax_cxl._store.trees import names
+from jax_cxl._store.writing import agreement, fence
+from jax_cxl._store.writing.publisher import raise_first
+
+_POLL_SECONDS = 0.001
+
+
+@dataclasses.dataclass(frozen=True)
+class Version:
+    """A version of a tree that was read. It unpacks into `version, tree`.
+
+    Attributes:
+      version: the version.
+      tree: the tree.
+    """
+
+    version: int
+    tree: Any
+    _known: Known = dataclasses.field(repr=False)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.version, self.tree))
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """What to read.
+
+    Attributes:
+      tree: the tree to build; None for all leaves.
+      version: the version; None for the newest.
+      newer_than: the version must be newer; None if any will do.
+      seconds: how long to wait for it.
+      into: what an earlier read has returned.
+      together: whether all processes of the job read the same version.
+    """
+
+    tree: rebuilding.Wanted | None
+    version: int | None
+    newer_than: int | None
+    seconds: float
+    into: Version | None
+    together: bool
+
+    @classmethod
+    def of(
+        cls,
+        like: Any,
+        version: int | None,
+        newer_than: int | None,
+        timeout: float | None,
+        into: Version | None,
+    ) -> Self:
+        """Checks the arguments of `Store.read`.
+
+        Raises:
+          TypeError, ValueError: one is wrong.
+        """
+        if version is not None:
+            version = arguments.whole("version", version)
+            if newer_than is not None:
+                raise ValueError("version and newer_than cannot be given together")
+        if newer_than is not None:
+            newer_than = arguments.whole("newer_than", newer_than)
+        if into is not None and not isinstance(into, Version):
+            raise TypeError(f"into={type(into).__name__} must be what store.read has returned")
+        tree = None if like is None else rebuilding.wanted(like)
+        together = tree is not None and any(map(_is_over_processes, tree.likes))
+        return cls(tree, version, newer_than, seconds_of(timeout), into, together)
+
+
+def seconds_of(timeout: float | None) -> float:
+    """Returns a timeout in seconds.
+
+    Raises:
+      TypeError, ValueError: it is wrong.
+    """
+    given = arguments.timeout(timeout)
+    return configuration.from_environment().timeout if given is None else given
+
+
+def read(devices: Devices, name: str, wanted: Wanted) -> Version:
+    """Reads a version; see `Store.read`."""
+    if wanted.together:
+        return _read_together(devices, name, wanted)
+    problem: errors.StoreError | None = None
+    section, found = candidates(devices, name, wanted)
+    tried: set[int] = set()
+    while left := [records for records in found if records[0].number not in tried]:
+        records = left[0]
+        tried.add(records[0].number)
+        with leased(section, records) as there:
+            if there:
+                try:
+                    return _build(section, records, wanted)
+                except errors.StoreError as error:
+                    if wanted.version is not None:
+                        raise
+                    problem = error
+                    logging.getLogger("jax_cxl").warning(
+                        "%s is not used: %s", section.text_of(records[0].version), error
+                    )
+        if not there or problem is not None:
+            # Newer versions have come in the meantime.
+            section, found = candidates(devices, name, wanted)
+    raise problem or errors.StoreError(f"{section.text} has no valid version any more")
+
+
+def wait(
+    devices: Devices, name: str, newer_than: int, seconds: float
+) -> tuple[Section, list[Records]]:
+    """Waits for a version that is newer; returns all valid versions that are, the newest first.
+
+    Raises:
+      StoreTimeoutError: none came in time.
+    """
+    end = time.monotonic() + seconds
+    section: Section | None = None
+    while True:
+        if section is None or not catalog.is_current(devices, section.entry):
+            section = Section.find(devices, name)
+        found = validity.all_valid(section) if section is not None else []
+        newer = [records for records in found if records[0].version > newer_than]
+        if section is not None and newer:
+            return section, newer
+        if time.monotonic() > end:
+            text = section.text if section else f"{name!r} of {devices.where!r}"
+            newest = f"its newest version is {found[0][0].version}" if found else "it has none"
+            who = publisher_of(section) if section else None
+            raise errors.StoreTimeoutError(
+                f"{text} got no version newer than {newer_than} within {seconds:g} s: {newest}, and"
+                f" {who or 'no living process'} publishes it"
+            )
+        time.sleep(_POLL_SECONDS)
+
+
+def publisher_of(section: Section) -> str | None:
+    """Returns which other living process publishes a name, None if there is none."""
+    return fence.owner(section)
+
+
+@contextmanager
+def leased(section: Section, records: Records) -> Iterator[bool]:
+    """Keeps a version while it is read; yields whether it is still there."""
+    lease = section.devices.sessions.add_lease(catalog.lease_of(section.entry, records[0].number))
+    try:
+        yield is_there(section, records)
+    finally:
+        section.devices.sessions.remove_lease(lease)
+
+
+def is_there(section: Section, records: Records) -> bool:
+    """Returns whether a version that has been leased can be read."""
+    now = validity.version(section, records[0].number)
+    return now == records and catalog.is_current(section.devices, section.entry)
+
+
+def candidates(devices: Devices, name: str, wanted: Wanted) -> tuple[Section, list[Records]]:
+    """Returns the versions that may be read, in the order of preference."""
+    if wanted.newer_than is not None:
+        return wait(devices, name, wanted.newer_than, wanted.seconds)
+    section = Section.find(devices, name)
+    if section is None:
+        raise errors.StoreError(f"{devices.where!r} has no {name!r}; store.list() has all names")
+    found = validity.all_valid(section)
+    if wanted.version is not None:
+        versions = [records[0].version for records in found]
+        found = [records for records in found if records[0].version == wanted.version]
+        if not found:
+            raise errors.StoreError(
+                f"{section.text} has no version {wanted.version}, only {versions}"
+            )
+    if not found:
+        raise errors.StoreError(f"{section.text} has no version yet: wait for one by store.wait")
+    return section, found
+
+
+def _build(section: Section, records: Records, wanted: Wanted) -> Version:
+    into = wanted.into
+    reader = Reader(section, records, into._known if into else None)
+    if wanted.tree is None:
+        tree: Any = _all_leaves(reader, into.tree if into else {})
+    else:
+        previous = _by_name(into.tree) if into else None
+        # Readers of arrays of NumPy leave JAX's devices alone.
+        with_jax = any(hasattr(x, "sharding") for x in wanted.tree.likes)
+        own = jax.process_index() if with_jax else 0
+        writers = agreement.processes() if wanted.together else [own]
+        made = rebuilding.rebuild(wanted.tree, reader, writers, own, previous)
+        tree = jax.block_until_ready(made)
+    return Version(records[0].version, tree, reader.known())
+
+
+def _read_together(devices: Devices, name: str, wanted: Wanted) -> Version:
+    """Reads the version that the first process chooses, on all processes or on none."""
+    writers = tuple(agreement.processes())
+    first = writers[0] == jax.process_index()
+    with contextlib.ExitStack() as leases:
+
+        def choose() -> int:
+            while first:
+                section, found = candidates(devices, name, wanted)
+                if leases.enter_context(leased(section, found[0])):
+                    return found[0][0].number
+            return 0
+
+        # The lease of the first process keeps the version until all have read it.
+        def find() -> tuple[Section, Records]:
+            section = Section.find(devices, name)
+            records = validity.version(section, number) if section else None
+            if section is None or records is None:
+                raise errors.StoreError(
+                    f"{devices.where!r} is not the same memory on processes {writers[0]} and"
+                    f" {jax.process_index()}: name the same memory on all processes"
+                )
+            return section, records
+
+        number = agreement.gather([_on_all(writers, choose)])[0][0]
+        section, records = _on_all(writers, find)
+        return _on_all(writers, lambda: _build(section, records, wanted))
+
+
+def _on_all(writers: Sequence[int], step: Callable[[], Any]) -> Any:
+    """Returns the result of a step, or raises an error on all processes."""
+    problem: Exception | None = None
+    result = None
+    try:
+        result = step()
+    except Exception as error:
+        problem = error
+    raise_first(writers, problem, "could not read")
+    return result
+
+
+def _all_leaves(reader: Reader, previous: Any) -> dict[str, Any]:
+    """Returns all leaves as arrays of NumPy and Python values, by their paths."""
+    tree: dict[str, Any] = {}
+    for name, leaf in reader.leaves.items():
+        path = "/".join(names.simple(name))
+        key = name if path in tree else path
+        if not leaf.dtype:
+            tree[key] = leaf.value
+            continue
+        whole = tuple((0, n) for n in leaf.shape)
+        if leaf.local:
+            tree[key] = reader.read_same(leaf, whole)
+        else:
+            have = previous.get(key) if isinstance(previous, dict) else None
+            if not isinstance(have, np.ndarray) or have.shape != leaf.shape:
+                have = None
+            elif not have.flags.writeable or not have.flags.c_contiguous:
+                have = None
+            tree[key] = reader.read(leaf, whole, have)
+    return tree
+
+
+def _by_name(tree: Any) -> dict[str, Any]:
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is None)
+    return {jax.tree_util.keystr(path): x for path, x in flat}
+
+
+def _is_over_processes(like: Any) -> bool:
+    sharding = getattr(like, "sharding", None)
+    return (
+        sharding is not None and _compat.process_count() > 1 and not sharding.is_fully_addressable
+    )

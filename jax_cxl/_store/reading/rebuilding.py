@@ -1,0 +1,260 @@
+"""Builds a tree from the leaves of a version."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jax_cxl import _compat, errors
+from jax_cxl._store.reading.restoring import Reader
+from jax_cxl._store.trees import flatten, leaves, names
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """A tree like the tree to build, split into leaves.
+
+    Attributes:
+      names: names of the leaves.
+      likes: the leaves: arrays, `jax.ShapeDtypeStruct`, or values.
+      structure: structure of the tree.
+    """
+
+    names: Sequence[str]
+    likes: Sequence[Any]
+    structure: Any
+
+
+def wanted(like: Any) -> Wanted:
+    """Splits a tree.
+
+    Raises:
+      TypeError: a leaf cannot be in a snapshot.
+    """
+    flat, structure = jax.tree_util.tree_flatten_with_path(like, is_leaf=lambda x: x is None)
+    asked = [jax.tree_util.keystr(path) for path, _ in flat]
+    for name, (_, x) in zip(asked, flat, strict=True):
+        if not isinstance(x, jax.ShapeDtypeStruct):
+            flatten.check_kind(name, x)
+    return Wanted(asked, [x for _, x in flat], structure)
+
+
+def rebuild(
+    of: Wanted,
+    reader: Reader,
+    writers: Sequence[int],
+    own: int,
+    previous: Mapping[str, Any] | None = None,
+) -> Any:
+    """Returns the tree, with the saved leaves of the same names.
+
+    Args:
+      of: the tree to build.
+      reader: the snapshot.
+      writers: indices of the processes that restore.
+      own: index of this process.
+      previous: leaves of the version that the reader knows, by name. They are used again.
+
+    Raises:
+      StoreError: a leaf is missing in the version, or has another shape or dtype, or the
+        processes that saved have different values.
+    """
+    saved = by_names(of.names, reader.leaves)
+    puts = _Puts()
+    makers = [
+        _restored(x, leaf, _Source(reader, leaf, writers, own, (previous or {}).get(name)), puts)
+        for x, leaf, name in zip(of.likes, saved, of.names, strict=True)
+    ]
+    puts.run()
+    return jax.tree.unflatten(of.structure, [make() for make in makers])
+
+
+def by_names(asked: Sequence[str], saved: dict[str, leaves.Leaf]) -> list[leaves.Leaf]:
+    """Returns the leaves of the requested names.
+
+    Leaves that came from orbax have names with other brackets, `['mu']` for `.mu`.
+    """
+    if all(name in saved for name in asked):
+        return [saved[name] for name in asked]
+    by_keys: dict[tuple[str, ...], list[leaves.Leaf]] = {}
+    for name, leaf in saved.items():
+        by_keys.setdefault(names.simple(name), []).append(leaf)
+    found = []
+    for name in asked:
+        same = [saved[name]] if name in saved else by_keys.get(names.simple(name), [])
+        if len(same) != 1:
+            raise errors.StoreError(f"the snapshot has no leaf {name or '(the whole tree)'}")
+        found.append(same[0])
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class _Source:
+    """Reads a leaf for this process.
+
+    Attributes:
+      reader: the snapshot.
+      leaf: the leaf.
+      writers: indices of the processes that restore.
+      own: index of this process.
+      previous: the leaf of the version that the reader knows, if there is one.
+    """
+
+    reader: Reader
+    leaf: leaves.Leaf
+    writers: Sequence[int]
+    own: int
+    previous: Any = None
+
+    def whole(self) -> np.ndarray:
+        """Returns the whole array."""
+        return self.part(tuple((0, n) for n in self.leaf.shape), for_this_process=True)
+
+    def part(self, index: leaves.Index, for_this_process: bool) -> np.ndarray:
+        """Returns a part of the array.
+
+        Args:
+          index: start and end of the part along each dimension.
+          for_this_process: whether the array is for this process alone.
+        """
+        if not self.leaf.local:
+            return self.reader.read(self.leaf, index, self._into(index))
+        saved_by = len(self.reader.writers)
+        if for_this_process and saved_by == len(self.writers):
+            return self.reader.read_local(self.leaf, index, self.writers.index(self.own))
+        return self.reader.read_same(self.leaf, index)
+
+    def unchanged(self, like: Any) -> bool:
+        """Whether the previous leaf is the leaf that is asked for."""
+        have = self.previous
+        if type(have) is not type(like) and not isinstance(like, jax.ShapeDtypeStruct):
+            return False
+        if not isinstance(have, jax.Array) or have.is_deleted():
+            return False
+        wanted_sharding = getattr(like, "sharding", None)
+        fits = (have.shape, have.dtype) == (like.shape, like.dtype)
+        fits &= wanted_sharding in (None, have.sharding)
+        weak = bool(getattr(like, "weak_type", False)) == bool(getattr(have, "weak_type", False))
+        return bool(fits and weak and self.reader.is_unchanged(self.leaf))
+
+    def _into(self, index: leaves.Index) -> np.ndarray | None:
+        """Returns the previous part of an array of NumPy, if it may be written to."""
+        have = self.previous
+        whole = index == tuple((0, n) for n in self.leaf.shape)
+        if not isinstance(have, np.ndarray) or not whole or have.shape != self.leaf.shape:
+            return None
+        usable = have.flags.c_contiguous and have.flags.writeable
+        return have if usable and have.dtype == leaves.dtype_of(self.leaf.dtype) else None
+
+
+class _Puts:
+    """Arrays that go to devices, all at once: one call for each array would take longer."""
+
+    def __init__(self) -> None:
+        self._given: list[np.ndarray] = []
+        self._shardings: list[Any] = []
+        self._arrays: list[jax.Array] = []
+
+    def add(self, array: np.ndarray, sharding: Any) -> int:
+        """Adds an array; returns its number."""
+        self._given.append(array)
+        self._shardings.append(sharding)
+        return len(self._given) - 1
+
+    def run(self) -> None:
+        """Puts the arrays on the devices."""
+        if self._given:  # Without arrays of JAX its devices stay alone.
+            self._arrays = jax.device_put(self._given, self._shardings)
+
+    def __getitem__(self, number: int) -> jax.Array:
+        return self._arrays[number]
+
+
+def _restored(like: Any, leaf: leaves.Leaf, source: _Source, puts: _Puts) -> Any:
+    """Reads a leaf; returns a function that returns it, after `puts` has run."""
+    if not leaf.dtype:
+        if type(like) not in flatten.VALUES:
+            raise errors.StoreError(f"{leaf.name} is the value {leaf.value!r}, not an array")
+        return lambda: leaf.value
+    if not hasattr(like, "shape") or not hasattr(like, "dtype"):
+        raise errors.StoreError(f"{leaf.name} is an array of {leaf.shape}, not {like!r}")
+    if leaves.is_key(like) != bool(leaf.key):
+        words = ("typed PRNG keys", "an array") if leaf.key else ("an array", "typed PRNG keys")
+        raise errors.StoreError(
+            f"{leaf.name} is {words[0]} in the snapshot, and {words[1]} was asked for"
+        )
+    key = leaf.key
+    check_fits(leaf, _key_data(leaf, like) if key else like)
+    if isinstance(like, np.ndarray | np.generic):
+        array = source.whole()
+        return lambda: array if isinstance(like, np.ndarray) else array[()]
+    if not key and jax.dtypes.canonicalize_dtype(like.dtype) != like.dtype:
+        raise errors.StoreError(
+            f"{leaf.name} is {leaf.dtype}, which JAX has only with jax_enable_x64; set it, or ask"
+            " for an array of NumPy"
+        )
+    if source.unchanged(like):
+        return lambda: source.previous
+    make = _on_devices(like, leaf, source, puts)
+    return lambda: jax.random.wrap_key_data(make(), impl=key) if key else make()
+
+
+def _key_data(leaf: leaves.Leaf, like: Any) -> Any:
+    """Returns shape and dtype of the data of keys."""
+    impl = str(jax.random.key_impl(like)) if isinstance(like, jax.Array) else None
+    expected = jax.random.key(0, impl=leaf.key).dtype
+    if like.dtype != expected or impl not in (None, leaf.key):
+        raise errors.StoreError(
+            f"{leaf.name} has keys of {leaf.key} in the snapshot, and keys of {impl or like.dtype}"
+            " were asked for"
+        )
+    return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(like.shape, like.dtype))
+
+
+def check_fits(leaf: leaves.Leaf, like: Any) -> None:
+    """Checks shape and dtype of a leaf.
+
+    Raises:
+      StoreError: they differ from those of `like`.
+    """
+    if like.shape != leaf.shape:
+        raise errors.StoreError(
+            f"{leaf.name} has shape {leaf.shape} in the snapshot, and {like.shape} was asked for"
+        )
+    if like.dtype != leaves.dtype_of(leaf.dtype):
+        raise errors.StoreError(
+            f"{leaf.name} is {leaf.dtype} in the snapshot, and {like.dtype} was asked for"
+        )
+
+
+def _on_devices(like: Any, leaf: leaves.Leaf, source: _Source, puts: _Puts) -> Any:
+    """Reads the parts of an array; returns a function that returns it."""
+    sharding = getattr(like, "sharding", None)
+    weak_type = bool(getattr(like, "weak_type", False))
+    committed = sharding is not None and bool(getattr(like, "committed", True))
+    if sharding is None:
+        number = puts.add(source.whole(), None)
+        return lambda: _compat.array_like(puts[number], weak_type, committed)
+    devices = sharding.device_set
+    own = all(device.process_index == source.own for device in devices)
+    if len(devices) == 1 and own:
+        number = puts.add(source.whole(), sharding)
+        return lambda: _compat.array_like(puts[number], weak_type, committed)
+    parts: dict[leaves.Index, np.ndarray] = {}
+    numbers = []
+    for device, slices in sharding.addressable_devices_indices_map(leaf.shape).items():
+        index = leaves.index_of(slices or (slice(None),) * len(leaf.shape), leaf.shape)
+        if index not in parts:
+            parts[index] = source.part(index, for_this_process=own)
+        where = jax.sharding.SingleDeviceSharding(device, memory_kind=sharding.memory_kind)
+        numbers.append(puts.add(parts[index], where))
+
+    def make() -> jax.Array:
+        arrays = [puts[number] for number in numbers]
+        dtype = leaves.dtype_of(leaf.dtype)
+        made = jax.make_array_from_single_device_arrays(leaf.shape, sharding, arrays, dtype=dtype)
+        return _compat.array_like(made, weak_type, True)
+
+    return make

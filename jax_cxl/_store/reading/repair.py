@@ -1,0 +1,128 @@
+"""Repairs lost paths and damaged blocks from parity."""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Sequence
+
+from jax_cxl import errors
+from jax_cxl._store.memory import catalog, superblocks
+from jax_cxl._store.memory.devices import Devices
+from jax_cxl._store.memory.record import Record
+from jax_cxl._store.memory.section import Section
+from jax_cxl._store.reading import examining, restoring, validity
+
+Gather = Callable[[list[int]], list[tuple[int, ...]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Repaired:
+    """What a repair has done.
+
+    Attributes:
+      written: how many blocks, records and superblocks this process has written.
+      damaged: the versions that are too damaged for parity, in words.
+    """
+
+    written: int
+    damaged: tuple[str, ...]
+
+
+def repair(
+    devices: Devices, sections: Sequence[Section], share: int, shares: int, gather: Gather
+) -> Repaired:
+    """Repairs the valid versions, and gives blank devices their catalog and superblocks.
+
+    All processes call it. No process saves at the same time.
+
+    Args:
+      devices: the memory, opened for a repair. It has no blank devices afterwards.
+      sections: the sections of all names.
+      share: number of this process.
+      shares: how many processes take part.
+      gather: returns the values of all processes, after all processes have called it.
+
+    Raises:
+      StoreError: the memory has no parity.
+    """
+    damaged = superblocks.damaged(devices) if share == 0 else []
+    for device in sorted({device for device, _ in damaged}):
+        superblocks.write(devices.core, devices.parity, [device])
+    written = len(damaged)
+    if not devices.parity:
+        if any(told for (told,) in gather([written])):
+            return Repaired(written, ())
+        raise errors.StoreError(
+            f"{devices.where!r} has no parity, from which lost blocks could be made: format it with"
+            " parity=1"
+        )
+    hopeless: list[str] = []
+    for section in sections:
+        wrote, lost = _repair_section(section, share, shares, gather)
+        written += wrote
+        hopeless += lost
+    # Write the blocks first, then the records, the catalog, and at last the superblock, so that an
+    # interrupted repair starts again.
+    if share == 0:
+        catalog.copy_to(devices, devices.blank)
+        superblocks.write(devices.core, devices.parity, devices.blank)
+    gather([0])
+    devices.blank = ()
+    return Repaired(written, tuple(hopeless))
+
+
+def _repair_section(
+    section: Section, share: int, shares: int, gather: Gather
+) -> tuple[int, list[str]]:
+    """Returns how many blocks and records were written, and the versions that stay damaged."""
+    found = validity.all_valid(section)
+    if share == 0:
+        # A device that was missing for a time may have records of older versions.
+        for device in section.devices.blank:
+            for area in range(section.geometry.areas):
+                section.erase_records(device, area)
+    written, hopeless = 0, []
+    for position, records in enumerate(found):
+        wrote, complete = _mend(section, records, share, shares)
+        written += wrote
+        if not complete:
+            hopeless.append(position)
+    told = [gather([position in hopeless]) for position in range(section.geometry.areas)]
+    if share == 0:
+        for records in found:
+            for record in examining.records(section, records):
+                if not record.intact:
+                    data = records[record.writer].to_bytes()
+                    section.write_entry(record.device, record.offset, data)
+                    written += 1
+    gather([0])
+    return written, [
+        section.text_of(records[0].version)
+        for records, failed in zip(found, told, strict=False)
+        if any(failed_there for (failed_there,) in failed)
+    ]
+
+
+def _mend(section: Section, records: list[Record], share: int, shares: int) -> tuple[int, bool]:
+    """Returns how many blocks were written, and whether the others are intact."""
+    written, complete = 0, True
+    try:
+        reader = restoring.Reader(section, records)
+        for block in examining.blocks(reader, share, shares):
+            if block.intact:
+                continue
+            if block.content is None:
+                complete = False
+                _log(section, records, f"{block} is lost")
+                continue
+            section.write(block.device, block.offset, block.content)
+            written += 1
+    except errors.StoreError as error:
+        complete = False
+        _log(section, records, str(error))
+    return written, complete
+
+
+def _log(section: Section, records: list[Record], problem: str) -> None:
+    logging.getLogger("jax_cxl").warning(
+        "%s cannot be mended: %s", section.text_of(records[0].version), problem
+    )

@@ -1,0 +1,342 @@
+"""Reads parts of the arrays of a version. It reads each block once, and checks it."""
+
+import concurrent.futures
+import dataclasses
+import functools
+import math
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from jax_cxl import errors
+from jax_cxl._store.memory import layout, stripes
+from jax_cxl._store.memory.record import Record
+from jax_cxl._store.memory.section import Section
+from jax_cxl._store.trees import leaves, place
+
+_RUN = 4  # Blocks that a thread reads at a time.
+_KEPT_BLOCKS = 16  # Cached blocks: a block with parts of several leaves is read once.
+
+
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """What a reader knows of the version that it has read before.
+
+    Attributes:
+      tree: checksum of the structure of its tree.
+      tables: the checksums of the blocks of each writer.
+    """
+
+    tree: int
+    tables: tuple[np.ndarray, ...]
+
+
+class Reader:
+    """A valid version, open for reading. Thread-safe.
+
+    Attributes:
+      leaves: leaves of the tree, by name.
+      writers: indices of the processes that saved it.
+      records: records of these processes.
+      stripes: the blocks of these processes.
+      directory: its bytes.
+    """
+
+    def __init__(self, section: Section, records: list[Record], known: Known | None = None):
+        """Reads the directory.
+
+        Args:
+          section: the section of the name.
+          records: the records of the version.
+          known: another version, of which the caller has the arrays.
+
+        Raises:
+          StoreError: it is damaged.
+        """
+        self.records = records
+        first = records[0]
+        blocks_per_row = section.geometry.blocks_per_row
+        self.stripes = [
+            stripes.Stripes(
+                section,
+                record.number,
+                record.writer,
+                record.first_row,
+                record.data_blocks + record.table_blocks + record.directory_blocks,
+            )
+            for record in records
+        ]
+        for own in self.stripes:
+            if own.first_row + own.num_rows > section.geometry.rows:
+                raise errors.StoreError(f"the record of process {own.writer} is damaged")
+        self.directory = self.stripes[0].read_range(
+            first.data_blocks + first.table_blocks,
+            first.directory_bytes,
+            first.directory_checksum,
+            "directory",
+        )
+        try:
+            found, self.writers, whole = leaves.decode(self.directory.tobytes())
+        except ValueError as error:
+            raise errors.StoreError(str(error)) from error
+        self.leaves = {leaf.name: leaf for leaf in found}
+        placement = place.place(found, len(records), blocks_per_row, whole)
+        if len(self.writers) != len(records) or any(
+            placement.data_blocks(r.writer) != r.data_blocks
+            or placement.first_row(r.writer) != r.first_row
+            for r in records
+        ):
+            raise errors.StoreError("records and directory do not belong together")
+        self._parts: dict[tuple[str, int], list[place.Part]] = {}
+        for part in placement.parts:
+            self._parts.setdefault((found[part.leaf].name, part.shard), []).append(part)
+        self._tables: dict[int, np.ndarray] = {}
+        self._blocks: OrderedDict[tuple[int, int], np.ndarray] = OrderedDict()
+        self._lock = threading.Lock()
+        self._changed: list[np.ndarray] | None = None
+        if known is not None and known.tree == first.tree:
+            now = [self.table(writer) for writer in range(len(records))]
+            self._changed = [a != b for a, b in zip(now, known.tables, strict=True)]
+
+    def known(self) -> Known:
+        """Returns what a reader of a later version wants to know."""
+        tables = tuple(self.table(record.writer) for record in self.records)
+        return Known(self.records[0].tree, tables)
+
+    def is_unchanged(self, leaf: leaves.Leaf) -> bool:
+        """Returns whether the caller has this array already."""
+        return self._changed is not None and not any(
+            self._changed[part.writer][np.asarray(_all_blocks_of(part))].any()
+            for part in self.parts(leaf)
+        )
+
+    def parts(self, leaf: leaves.Leaf) -> list[place.Part]:
+        """Returns where the bytes of an array are, by its shards."""
+        shards = range(len(leaf.shards))
+        return [part for shard in shards for part in self._parts.get((leaf.name, shard), [])]
+
+    def read(
+        self, leaf: leaves.Leaf, index: leaves.Index, into: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Returns a part of an array.
+
+        Args:
+          leaf: the array.
+          index: start and end of the part along each dimension.
+          into: this part as it was in the version that the caller knows. If the part is a shard,
+            only what has changed is read, into the same memory.
+
+        Raises:
+          StoreError: bytes of it are damaged.
+        """
+        shape = tuple(end - start for start, end in index)
+        dtype = leaves.dtype_of(leaf.dtype)
+        same = next((n for n, shard in enumerate(leaf.shards) if shard.index == index), None)
+        if same is not None:
+            return self._read_shard(leaf, same, (), into).view(dtype).reshape(shape)
+        overlaps = []
+        covered = 0
+        for number, shard in enumerate(leaf.shards):
+            common = tuple(
+                (max(a, c), min(b, d)) for (a, b), (c, d) in zip(index, shard.index, strict=True)
+            )
+            if all(start < end for start, end in common):
+                overlaps.append((number, shard, common))
+                covered += math.prod(end - start for start, end in common)
+        if covered != math.prod(shape):
+            raise errors.StoreError(f"{leaf.name}: the shards do not cover the array")
+        out = _aligned(math.prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
+        for number, shard, common in overlaps:
+            here = tuple(
+                slice(a - c, b - c) for (a, b), (c, _) in zip(common, shard.index, strict=True)
+            )
+            there = tuple(slice(a - c, b - c) for (a, b), (c, _) in zip(common, index, strict=True))
+            data = self._read_shard(leaf, number, here).view(dtype).reshape(shard.shape)
+            out[there] = data[here]
+        return out
+
+    def read_local(self, leaf: leaves.Leaf, index: leaves.Index, writer: int) -> np.ndarray:
+        """Returns a part of the array that one of the processes that saved had of its own.
+
+        Raises:
+          StoreError: as `read`.
+        """
+        return self.read(leaf, ((writer, writer + 1), *index))[0]
+
+    def read_same(self, leaf: leaves.Leaf, index: leaves.Index) -> np.ndarray:
+        """Returns a part of an array, of which all processes that saved must have had the same.
+
+        Raises:
+          StoreError: as `read`, or their values differ.
+        """
+        if not leaf.local:
+            return self.read(leaf, index)
+        first = self.read_local(leaf, index, 0)
+        for writer in range(1, len(self.writers)):
+            other = self.read_local(leaf, index, writer)
+            if first.tobytes() != other.tobytes():
+                count = len(self.writers)
+                raise errors.StoreError(
+                    f"{leaf.name} has another value on process {self.writers[writer]} than on"
+                    f" process {self.writers[0]} of the {count} processes that saved it. Each of"
+                    f" {count} processes can restore its own value into an array of NumPy or of its"
+                    " own devices; leave this leaf out otherwise"
+                )
+        return first
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(leaf.stored_bytes for leaf in self.leaves.values() if leaf.dtype)
+
+    def check_blocks(self, writer: int, blocks: range) -> None:
+        """Checks blocks in place, and makes them visible to this host.
+
+        Raises:
+          StoreError: one is damaged. Parity does not help, because nothing is written.
+        """
+        table, own = self.table(writer), self.stripes[writer]
+
+        def check(block: int) -> None:
+            own.check(block, int(table[block]), own.read(block))
+
+        for _ in _threads().map(check, blocks):
+            pass  # Raises the error of a thread.
+
+    def _read_shard(
+        self,
+        leaf: leaves.Leaf,
+        number: int,
+        here: tuple[slice, ...],
+        into: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Returns the bytes of a shard. Bytes outside of `here` are undefined."""
+        shard = leaf.shards[number]
+        size = math.prod(shard.shape) * leaf.itemsize
+        known = into is not None and self._changed is not None
+        out = into.reshape(-1).view(np.uint8) if into is not None and known else _aligned(size)
+        runs = _runs(shard.shape, leaf.itemsize, here) if here else None
+        work = []
+        for part in self._parts.get((leaf.name, number), []):
+            base = part.offset - part.start
+            blocks: Any = _all_blocks_of(part) if runs is None else _blocks_of(part, base, *runs)
+            if known and self._changed is not None:
+                blocks = np.asarray(blocks)
+                blocks = blocks[self._changed[part.writer][blocks]]
+            work += [(part, base, run) for run in _together(blocks)]
+        if len(work) == 1:  # A thread would take longer to start.
+            self._copy(out, *work[0])
+            return out
+        for _ in _threads().map(lambda item: self._copy(out, *item), work):
+            pass  # Raises the error of a thread.
+        return out
+
+    def _copy(self, out: np.ndarray, part: place.Part, base: int, blocks: range) -> None:
+        """Copies the bytes of a part that lie in consecutive blocks."""
+        size = layout.BLOCK_BYTES
+        begin = blocks.start * size - base
+        if begin < part.start or part.end < begin + size:
+            data = self._shared_block(part.writer, blocks.start)
+            start, end = max(part.start, begin), min(part.end, begin + size)
+            out[start:end] = data[start - begin : end - begin]
+            blocks, begin = blocks[1:], begin + size
+        if blocks and part.end < begin + len(blocks) * size:
+            last = begin + (len(blocks) - 1) * size
+            out[last : part.end] = self._shared_block(part.writer, blocks[-1])[: part.end - last]
+            blocks = blocks[:-1]
+        if blocks:
+            expected = self.table(part.writer)[blocks.start : blocks.stop]
+            to = out[begin : begin + len(blocks) * size]
+            self.stripes[part.writer].read_all_checked(blocks, expected, to)
+
+    def _shared_block(self, writer: int, block: int) -> np.ndarray:
+        """Returns a block that has bytes of several parts."""
+        with self._lock:
+            if (writer, block) in self._blocks:
+                return self._blocks[writer, block]
+        data = np.empty(layout.BLOCK_BYTES, np.uint8)
+        self.stripes[writer].read_checked(block, int(self.table(writer)[block]), data)
+        with self._lock:
+            self._blocks[writer, block] = data
+            if len(self._blocks) > _KEPT_BLOCKS:
+                self._blocks.popitem(last=False)
+        return data
+
+    def table(self, writer: int) -> np.ndarray:
+        """Returns the checksums of a writer's blocks."""
+        with self._lock:
+            if writer not in self._tables:
+                record = self.records[writer]
+                data = self.stripes[writer].read_range(
+                    record.data_blocks,
+                    8 * record.data_blocks,
+                    record.table_checksum,
+                    "table of checksums",
+                )
+                self._tables[writer] = data.view(np.uint64)
+            return self._tables[writer]
+
+
+def _together(blocks: np.ndarray | range) -> Iterator[range]:
+    """Yields runs of blocks that follow each other, of at most `_RUN` blocks."""
+    runs: Iterable[Any] = [blocks]
+    if isinstance(blocks, np.ndarray):
+        runs = np.split(blocks, np.flatnonzero(np.diff(blocks) != 1) + 1)
+    for run in runs:
+        for start in range(0, len(run), _RUN):
+            first = int(run[start])
+            yield range(first, first + len(run[start : start + _RUN]))
+
+
+@functools.cache
+def _threads() -> concurrent.futures.ThreadPoolExecutor:
+    return concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count() or 1), "jax_cxl restore")
+
+
+def _aligned(size: int) -> np.ndarray:
+    """Returns memory that XLA can use as it is, without a copy."""
+    raw = np.empty(size + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + size]
+
+
+def _runs(shape: tuple[int, ...], itemsize: int, here: tuple[slice, ...]) -> tuple[np.ndarray, int]:
+    """Returns where the runs of bytes of a part of an array begin, and the length of a run."""
+    length, dim = itemsize, len(shape)
+    while dim > 0:
+        dim -= 1
+        length *= here[dim].stop - here[dim].start
+        if here[dim] != slice(0, shape[dim]):
+            break
+    strides = [itemsize * math.prod(shape[d + 1 :]) for d in range(len(shape))]
+    starts = np.zeros(1, np.int64)
+    for d in range(dim):
+        steps = np.arange(here[d].start, here[d].stop, dtype=np.int64) * strides[d]
+        starts = (starts[:, None] + steps).reshape(-1)
+    first = here[dim].start * strides[dim] if shape else 0
+    return starts + first, length
+
+
+def _all_blocks_of(part: place.Part) -> range:
+    """Returns the blocks that hold a part."""
+    end = part.offset + part.end - part.start
+    return range(part.offset // layout.BLOCK_BYTES, layout.blocks(end))
+
+
+def _blocks_of(part: place.Part, base: int, starts: np.ndarray, length: int) -> np.ndarray:
+    """Returns the blocks that hold the bytes of a part in these runs."""
+    begins = np.maximum(starts, part.start) + base
+    ends = np.minimum(starts + length, part.end) + base
+    some = begins < ends
+    first = begins[some] // layout.BLOCK_BYTES
+    last = (ends[some] - 1) // layout.BLOCK_BYTES
+    if not len(first):
+        return np.empty(0, np.int64)
+    wanted = np.zeros(last.max() - first.min() + 2, np.int64)
+    np.add.at(wanted, first - first.min(), 1)
+    np.add.at(wanted, last - first.min() + 1, -1)
+    return np.flatnonzero(np.cumsum(wanted)[:-1]) + first.min()

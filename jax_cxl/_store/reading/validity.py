@@ -1,0 +1,63 @@
+"""Finds the valid versions of a name."""
+
+import numpy as np
+
+from jax_cxl._store.memory import layout
+from jax_cxl._store.memory.record import Record
+from jax_cxl._store.memory.section import Section
+from jax_cxl._store.trees import replicas
+
+Records = list[Record]
+
+
+def version(section: Section, number: int) -> Records | None:
+    """Returns the records of a save that is valid, else None."""
+    records = complete(section, number)
+    return None if records is None or replicas.differing(records) else records
+
+
+def complete(section: Section, number: int) -> Records | None:
+    """Returns the records of a save to which all processes have written, else None."""
+    first = section.record(number, 0)
+    if first is None or first.number != number or not 1 <= first.writers <= layout.MAX_PROCESSES:
+        return None
+    records = [first]
+    for writer in range(1, first.writers):
+        record = section.record(number, writer)
+        if record is None or _key(record) != _key(first) or record.writer != writer:
+            return None
+        records.append(record)
+    return records
+
+
+def all_valid(section: Section, last: int | None = None) -> list[Records]:
+    """Returns the valid versions whose numbers are at most `last`, the newest first."""
+    found = []
+    for area in range(section.geometry.areas):
+        first = section.record(area, 0)
+        if first is None or (last is not None and first.number > last):
+            continue
+        if records := version(section, first.number):
+            found.append(records)
+    return sorted(found, key=lambda records: -records[0].number)
+
+
+def last_number(section: Section) -> int:
+    """Returns the greatest number that any process has given to a save; 0 if there is none."""
+    numbers = [0]
+    for area in range(section.geometry.areas):
+        numbers += [
+            record.number
+            for writer in writers_with_records(section, area)
+            if (record := section.newest_record(area, writer)) is not None
+        ]
+    return max(numbers)
+
+
+def writers_with_records(section: Section, area: int) -> list[int]:
+    """Returns the processes that have records in an area, of any save."""
+    return [int(writer) for writer in np.flatnonzero(np.any(section.words(area), axis=0))]
+
+
+def _key(record: Record) -> tuple[int, int, int, int, int]:
+    return record.number, record.token, record.version, record.writers, record.tree

@@ -1,0 +1,252 @@
+"""Arrays over the memory of a store, without a copy."""
+
+import threading
+from collections.abc import Callable
+from typing import Any, Self
+
+import jax
+import ml_dtypes
+import numpy as np
+
+from jax_cxl import _core, errors
+from jax_cxl._store import arguments
+from jax_cxl._store.memory import catalog, layout
+from jax_cxl._store.memory.devices import Devices
+from jax_cxl._store.memory.section import Section
+from jax_cxl._store.reading import following, rebuilding
+from jax_cxl._store.reading.restoring import Reader
+from jax_cxl._store.reading.validity import Records
+from jax_cxl._store.trees import leaves, names
+
+_CPU, _CUDA_HOST = 1, 3  # kinds of devices in DLPack
+
+# Codes of DLPack for kinds of NumPy, and for other dtypes of JAX.
+_CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
+_OTHER_CODES = {
+    np.dtype(ml_dtypes.bfloat16): 4,
+    np.dtype(ml_dtypes.float8_e4m3b11fnuz): 9,
+    np.dtype(ml_dtypes.float8_e4m3fn): 10,
+    np.dtype(ml_dtypes.float8_e4m3fnuz): 11,
+    np.dtype(ml_dtypes.float8_e5m2): 12,
+    np.dtype(ml_dtypes.float8_e5m2fnuz): 13,
+}
+
+
+class View:
+    """Arrays over a version in the memory of a store.
+
+    The version is not overwritten as long as the view is open, or one of its arrays lives.
+
+    Attributes:
+      version: the version.
+      tree: the arrays.
+    """
+
+    def __init__(self, version: int, tree: Any, held: "_Held"):
+        """Holds a tree."""
+        self.version = version
+        self.tree = tree
+        self._held: _Held | None = held
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def check(self) -> None:
+        """Checks that the version was not overwritten, after this process stood still for long.
+
+        Raises:
+          StoreError: it may have been. What was computed from it has to be computed again.
+        """
+        if self._held is None:
+            raise errors.StoreError("the view is closed")
+        self._held.check()
+
+    def dlpack(self, path: str) -> Any:
+        """Returns an array as an object with `__dlpack__`, for example for `torch.from_dlpack`.
+
+        Args:
+          path: the path of the leaf, "params/w".
+
+        Raises:
+          KeyError: there is no such leaf.
+          StoreError: DLPack does not have its dtype.
+        """
+        if self._held is None:
+            raise errors.StoreError("the view is closed")
+        return self._held.dlpack(self._held.leaf(path), gpu=False)
+
+    def close(self) -> None:
+        """Gives the version up as soon as none of the arrays lives any more."""
+        self._held, self.tree = None, None
+
+
+def view(devices: Devices, name: str, like: Any, version: int | None) -> View:
+    """Returns a view; see `Store.view`."""
+    if version is not None:
+        version = arguments.whole("version", version)
+    wanted = following.Wanted.of(like, version, None, None, None)
+    while True:
+        section, found = following.candidates(devices, name, wanted)
+        held = _Held.take(section, found[0])
+        if held is not None:
+            tree = _numpy_tree(held) if wanted.tree is None else _tree_like(held, wanted.tree)
+            return View(found[0][0].version, tree, held)
+
+
+class _Held:
+    """A version that this process has leased. The arrays over it keep this object alive."""
+
+    def __init__(self, section: Section, records: Records, lease: _core.Lease):
+        self._section = section
+        self._lease = lease
+        self.reader = Reader(section, records)
+        self._checked: set[str] = set()
+        self._lock = threading.Lock()
+        self.what = section.text_of(records[0].version)
+
+    @classmethod
+    def take(cls, section: Section, records: Records) -> "_Held | None":
+        """Leases a version; returns None if it is no longer there."""
+        sessions = section.devices.sessions
+        lease = sessions.add_lease(catalog.lease_of(section.entry, records[0].number))
+        try:
+            if following.is_there(section, records):
+                return cls(section, records, lease)
+        except BaseException:
+            sessions.remove_lease(lease)
+            raise
+        sessions.remove_lease(lease)
+        return None
+
+    def __del__(self) -> None:
+        self._section.devices.sessions.remove_lease(self._lease)
+
+    def check(self) -> None:
+        """Checks that the lease held all the time."""
+        if not self._section.devices.sessions.holds(self._lease):
+            raise errors.StoreError(
+                f"{self.what} may have been overwritten, because this process stood still: open a"
+                " new view, and compute again what was computed from this one"
+            )
+
+    def leaf(self, path: str) -> leaves.Leaf:
+        """Returns the leaf with a path.
+
+        Raises:
+          KeyError: there is none.
+        """
+        for name, leaf in self.reader.leaves.items():
+            if path in (name, "/".join(names.simple(name))) and leaf.dtype:
+                return leaf
+        raise KeyError(path)
+
+    def array(self, leaf: leaves.Leaf) -> np.ndarray:
+        """Returns an array over the memory, after its data have been checked."""
+        device, offset, size = self._find(leaf)
+        address = self._section.devices.core.address(device, offset)
+        over = _Bytes(address, size, self)
+        dtype = leaves.dtype_of(leaf.dtype)
+        return np.asarray(over).view(dtype).reshape(leaf.shape)
+
+    def dlpack(self, leaf: leaves.Leaf, *, gpu: bool) -> Any:
+        """Returns an object with `__dlpack__`; `gpu` if its memory is registered with CUDA."""
+        dtype = leaves.dtype_of(leaf.dtype)
+        code = _OTHER_CODES.get(dtype, _CODES.get(dtype.kind))
+        if code is None:
+            raise errors.StoreError(f"DLPack has no arrays of {dtype}: read {leaf.name} instead")
+        device, offset, _ = self._find(leaf)
+        shape, bits = list(leaf.shape), 8 * dtype.itemsize
+        core = self._section.devices.core
+        return _DLPack(lambda: core.array(device, offset, shape, code, bits, gpu, self), gpu)
+
+    def registered(self) -> None:
+        """Registers the memory with CUDA, once."""
+        _ = self._section.devices.copies
+
+    def _find(self, leaf: leaves.Leaf) -> tuple[int, int, int]:
+        """Returns device, offset and size of an array that lies in one piece; checks its data."""
+        parts = self.reader.parts(leaf)
+        size = leaf.stored_bytes
+        if leaf.local or len(parts) != 1 or len(leaf.shards) != 1:
+            shards = len(leaf.shards)
+            raise errors.StoreError(
+                f"{leaf.name} of {self.what} cannot be viewed: it was published in {max(2, shards)}"
+                " shards. Read it, or publish it replicated or from one device"
+            )
+        (part,) = parts
+        first, inside = divmod(part.offset, layout.BLOCK_BYTES)
+        last = (part.offset + size - 1) // layout.BLOCK_BYTES
+        own = self.reader.stripes[part.writer]
+        if last > first and self._section.geometry.num_devices > 1:
+            raise errors.StoreError(
+                f"{leaf.name} of {self.what} cannot be viewed: its bytes are spread over the paths"
+                " of the store. Read it, or use a store of one path"
+            )
+        with self._lock:
+            if leaf.name not in self._checked:
+                # This also makes the data of other hosts visible to this host.
+                self.reader.check_blocks(part.writer, range(first, last + 1))
+                self._checked.add(leaf.name)
+        device, offset = own.place(first)
+        return device, offset + inside, size
+
+
+class _DLPack:
+    """An array for other libraries."""
+
+    def __init__(self, capsule: Callable[[], Any], gpu: bool):
+        self._capsule, self._gpu = capsule, gpu
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._capsule()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (_CUDA_HOST if self._gpu else _CPU), 0
+
+
+class _Bytes:
+    """Bytes of the memory, for NumPy. The arrays that NumPy makes keep this object alive."""
+
+    def __init__(self, address: int, size: int, held: _Held):
+        self._held = held
+        self.__array_interface__ = {
+            "data": (address, True),  # read-only
+            "shape": (size,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+
+def _numpy_tree(held: _Held) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for name, leaf in held.reader.leaves.items():
+        path = "/".join(names.simple(name))
+        value = held.array(leaf) if leaf.dtype else leaf.value
+        tree[name if path in tree else path] = value
+    return tree
+
+
+def _tree_like(held: _Held, wanted: rebuilding.Wanted) -> Any:
+    found = rebuilding.by_names(wanted.names, held.reader.leaves)
+    made = [_like(held, x, leaf) for x, leaf in zip(wanted.likes, found, strict=True)]
+    return jax.tree.unflatten(wanted.structure, made)
+
+
+def _like(held: _Held, like: Any, leaf: leaves.Leaf) -> Any:
+    if not leaf.dtype:
+        return leaf.value
+    if leaf.key:
+        raise errors.StoreError(f"{leaf.name} has typed PRNG keys, which need a copy: read it")
+    rebuilding.check_fits(leaf, like)
+    if isinstance(like, np.ndarray | np.generic):
+        return held.array(leaf)
+    sharding = getattr(like, "sharding", None)
+    device = next(iter(sharding.device_set)) if sharding is not None else jax.local_devices()[0]
+    if device.platform == "cpu":
+        # XLA uses memory with this alignment as it is.
+        return jax.device_put(held.array(leaf), device, may_alias=True)
+    held.registered()
+    return jax.dlpack.from_dlpack(held.dlpack(leaf, gpu=True))

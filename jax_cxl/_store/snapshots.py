@@ -1,0 +1,342 @@
+"""Training state in memory that outlives the hosts."""
+
+import logging
+from collections.abc import Callable
+from typing import Any, Self
+
+import jax
+
+from jax_cxl import _compat, errors
+from jax_cxl._store import arguments
+from jax_cxl._store.memory import catalog, layout, opening
+from jax_cxl._store.memory.record import Record
+from jax_cxl._store.memory.section import Section
+from jax_cxl._store.reading import rebuilding, repair, restoring, validity
+from jax_cxl._store.trees import flatten, sizes
+from jax_cxl._store.writing import agreement
+from jax_cxl._store.writing.publisher import Publisher, in_words
+
+NAME = "snapshots"  # of the section that has all of the memory
+
+
+class Snapshots:
+    """Training state in a memory pool. It stays there when hosts fail, and when the job ends.
+
+    `save` writes a tree of arrays while the program runs. After a failure `restore` reads it back,
+    on any number of processes, with any sharding. Nothing is read from a disk.
+
+    The last `keep` snapshots stay. While a snapshot is saved, the previous snapshot stays valid.
+    Each process writes the shards of its own devices. Replicated arrays are stored once, and their
+    devices share the work. A snapshot becomes valid for all processes at one instant, when the last
+    process has written its part. All data are checked by checksums before they are used.
+
+    All processes of the job call `save`, `latest`, `restore` and `restore_latest` at the same
+    places of the program, as they do collectives. An error of one process is an error on all: then
+    nothing has been saved, and they may save again. docs/snapshots.md says more.
+    """
+
+    def __init__(self, where: str, *, keep: int = 2, parity: int = 0) -> None:
+        """Opens the memory, and prepares it if it is new.
+
+        Args:
+          where: URI of the memory (docs/snapshots.md): `file:/path?size=1GiB`,
+            `dax:/dev/dax0.0?offset=2MiB`, or `shm:NAME?size=1GiB` to try it on one machine, where
+            it outlives processes but not the machine. `size` is the size of each path;
+            `bytes_needed` returns how large it must be. Several paths share the load.
+          keep: how many snapshots stay, at least 2. Each snapshot takes its own memory.
+          parity: 1 spreads each snapshot so that any one path may be lost. This takes the space of
+            one path.
+
+        Raises:
+          PoolError: the memory cannot be opened.
+          StoreError: it holds something else, or snapshots with other `keep` or `parity`.
+          CxlError: the package xxhash is missing.
+          TypeError, ValueError: an argument is wrong.
+
+        In a job of several processes the first operation raises these errors, on all processes.
+
+        Example:
+          >>> snapshots = jax_cxl.Snapshots("shm:my_run?size=64MiB")
+          >>> found = snapshots.restore_latest(state)
+          >>> step, state = found or (0, state)
+          >>> snapshots.save(step, state)
+        """
+        self._where = where
+        section, problem = None, None
+        try:
+            arguments.check_layout(where, keep, parity)
+            section = _open(where, keep, parity)
+        except Exception as error:
+            if _compat.process_count() == 1:
+                raise
+            problem = error
+        self._publisher = Publisher(section, problem, shared=False, advice=_advice(section))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @staticmethod
+    def bytes_needed(tree: Any, *, keep: int = 2, parity: int = 0, paths: int = 1) -> int:
+        """Returns which `size` each path must have for snapshots of such a tree, in bytes.
+
+        Args:
+          tree: as for `save`.
+          keep: as for `Snapshots`.
+          parity: as for `Snapshots`.
+          paths: how many paths `where` has.
+
+        Raises:
+          TypeError, ValueError: an argument is wrong, or a leaf of the tree, as for `save`.
+        """
+        arguments.check_numbers(keep, parity)
+        arguments.check_paths(parity, paths)
+        geometry = layout.Geometry(keep, parity, paths, 0, 0)
+        flat = flatten.Flattener(whole=False).flatten(tree, tuple(agreement.processes()))
+        needed = sizes.section_bytes(flat.description, flat.values, geometry)
+        return layout.SECTIONS_OFFSET + needed
+
+    def save(self, step: int, tree: Any, *, copy: bool = True) -> None:
+        """Saves a tree while the program continues.
+
+        It first waits until the previous save is valid. So a failure loses at most the last two
+        trees that were given to `save`, and only the last tree if that `save` has returned. It also
+        waits until all processes have called it, and compares what they save.
+
+        Arrays may be donated to the next program. On CPUs `save` returns when their values have
+        been computed. Until they have been saved, a program to which they are donated gets other
+        memory for its results. On GPUs `save` copies the arrays within the GPU's memory, and
+        returns before their values have been computed.
+
+        Args:
+          step: a number that `latest` returns, at least 0, and greater than that of the previous
+            save, unless `latest` or `restore` has been called since.
+          tree: arrays of JAX or NumPy, bool, int, float, str, None. Of arrays of NumPy, and of
+            arrays on devices of one process, each process saves its own. All else must be the same
+            on all processes.
+          copy: False leaves out the copy within a GPU's memory. Then JAX raises an error if the
+            arrays are donated before `wait` has returned.
+
+        Raises:
+          MismatchError: the processes save different trees, steps or Python values. It names the
+            first leaf that differs.
+          PoolTooSmallError: the memory is too small. The message has the size that is needed.
+          StoreError: another process cannot save. Or another job has begun to save to the same
+            place, or a file was deleted or replaced: then this job saves no more.
+          PeerLostError, CollectiveTimeoutError, PoolError: as `wait`, for the previous save, or
+            another process does not save.
+          TypeError, ValueError: a leaf or an argument is wrong.
+
+        After an error nothing of this tree has been written.
+        """
+        self._publisher.save(_step(step), tree, copy=copy)
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Waits until the last save is a valid snapshot.
+
+        Args:
+          timeout: seconds, by default `JAX_CXL_TIMEOUT`.
+
+        Raises:
+          CollectiveTimeoutError: another process has not written its part in time.
+          PeerLostError: another process has ended before it wrote its part.
+          MismatchError: the copies of a replicated array differ. The snapshot is not valid.
+          PoolError: this process could not write its part.
+          StoreError: another process could not write its part.
+          TypeError, ValueError: `timeout` is not a number of seconds.
+        """
+        self._publisher.wait(timeout)
+
+    def latest(self) -> int | None:
+        """Returns the step of the newest valid snapshot, None if there is none.
+
+        Processes that replace lost ones call it together with the survivors.
+        """
+        self._publisher.agree("latest")
+        found = self._valid()
+        return found[0][0].version if found else None
+
+    def restore(self, step: int, like: Any) -> Any:
+        """Reads the snapshot of a step.
+
+        Args:
+          step: step of a valid snapshot, for example the step that `latest` returned.
+          like: tree of arrays, or of `jax.ShapeDtypeStruct` with shardings, on any devices. Leaves
+            that only the snapshot has are left out.
+
+        Returns:
+          The tree, with the shardings of `like`.
+
+        Raises:
+          StoreError: there is no such snapshot, it is damaged, or it does not fit `like`. It is
+            raised on all processes if it is on one.
+          MismatchError: the processes ask for different steps.
+          TypeError, ValueError: an argument, or a leaf of `like`, is wrong.
+        """
+        problem: Exception | None = None
+        try:
+            wanted = rebuilding.wanted(like)
+            step = arguments.step(step)
+        except (TypeError, ValueError) as error:
+            problem = error
+        operation = f"restore({step!r})" if problem is None else "restore"
+        self._publisher.agree(operation, problem)
+        for records in self._valid():
+            if records[0].version == step:
+                return self._restore(records, wanted)
+        raise errors.StoreError(f"{self._where!r} has no valid snapshot of step {step}")
+
+    def restore_latest(self, like: Any) -> tuple[int, Any] | None:
+        """Reads the newest snapshot that is valid and undamaged.
+
+        A damaged snapshot is reported to the logger `jax_cxl`, and an older snapshot is read.
+
+        Args:
+          like: as for `restore`.
+
+        Returns:
+          Its step and the tree; None if there is no snapshot.
+
+        Raises:
+          StoreError: all snapshots are damaged, or do not fit `like`.
+          TypeError: a leaf of `like` is wrong.
+        """
+        problem: Exception | None = None
+        try:
+            wanted = rebuilding.wanted(like)
+        except (TypeError, ValueError) as error:
+            problem = error
+        self._publisher.agree("restore_latest", problem)
+        problem = None
+        for records in self._valid():
+            try:
+                return records[0].version, self._restore(records, wanted)
+            except errors.StoreError as error:
+                problem = error
+                logging.getLogger("jax_cxl").warning(
+                    "the snapshot of step %d is not used: %s", records[0].version, error
+                )
+        if problem is not None:
+            raise problem
+        return None
+
+    def repair(self) -> int:
+        """Restores lost paths and damaged blocks from parity.
+
+        Call it after a lost path has been replaced by an empty file or device, or removed. Once it
+        has returned, the memory can lose another path. The processes of the job share the work.
+        Nothing is written if nothing is damaged.
+
+        Returns:
+          How many blocks and records were written, by all processes.
+
+        Raises:
+          StoreError: there is no parity, or a snapshot is too damaged for parity. The other
+            snapshots have then been repaired.
+        """
+        publisher = self._publisher
+        together = publisher.agree("repair")
+        problem: Exception | None = None
+        old = publisher.section
+        try:
+            # The lost path may be another file by now.
+            publisher.section = _open(
+                self._where, old.geometry.keep, old.geometry.parity, repair=True
+            )
+        except Exception as error:
+            problem = error
+        publisher.claim(together, problem)
+        publisher.replace_agreement(together)
+        section = publisher.section
+        writers = together.writers
+        done = repair.repair(
+            section.devices, [section], together.own, len(writers), agreement.gather
+        )
+        if done.damaged:
+            raise errors.StoreError(
+                f"{self._where!r}: more is damaged than parity can mend: {', '.join(done.damaged)}"
+            )
+        return sum(written for (written,) in agreement.gather([done.written]))
+
+    def close(self) -> None:
+        """Waits until this process has written its part of the last save."""
+        self._publisher.close()
+
+    def _valid(self) -> list[validity.Records]:
+        return validity.all_valid(self._publisher.section, self._publisher.last)
+
+    def _restore(self, records: list[Record], wanted: rebuilding.Wanted) -> Any:
+        """Restores on all processes, or raises on all."""
+        problem: Exception | None = None
+        tree = None
+        writers = agreement.processes()
+        try:
+            reader = restoring.Reader(self._publisher.section, records)
+            own = jax.process_index()
+            tree = jax.block_until_ready(rebuilding.rebuild(wanted, reader, writers, own))
+        except Exception as error:
+            problem = error
+        # A damaged snapshot is not the end of restore_latest. Other errors are.
+        kind = 0 if problem is None else 2 - isinstance(problem, errors.StoreError)
+        kinds = [kind for (kind,) in agreement.gather([kind])]
+        if any(kinds):
+            texts = agreement.gather_bytes(in_words(problem).encode())
+            worst = kinds.index(max(kinds))
+            if problem is not None and kind == max(kinds):
+                raise problem
+            make = errors.StoreError if max(kinds) == 1 else errors.CxlError
+            raise make(
+                f"process {writers[worst]} could not restore the snapshot:"
+                f" {texts[worst].decode(errors='replace')}"
+            ) from problem
+        self._publisher.continue_from(records[0].number)
+        return tree
+
+
+def _step(step: Any) -> int:
+    """Refuses what the default of a version would be."""
+    if step is None:
+        raise TypeError("step=None must be an int, not NoneType")
+    number: int = step
+    return number
+
+
+def _advice(section: Section | None) -> Callable[[int], str]:
+    """Returns what says how large the memory must be, for messages."""
+    if section is None:
+        return str
+    per_path = opening.spec_of(section.devices.where).devices_per_path
+    has = section.devices.core.device_bytes * per_path
+
+    def text(needed: int) -> str:
+        size = (layout.SECTIONS_OFFSET + needed) * per_path
+        return f"each path needs {size} bytes and has {has}; name a place with size={size} or more"
+
+    return text
+
+
+def _open(where: str, keep: int, parity: int, *, repair: bool = False) -> Section:
+    """Opens the section of the snapshots, and makes it in new memory."""
+    least = layout.Geometry(keep, 0, 1, 0, 0).bytes_for(1)
+    devices = opening.open_devices(where, parity, repair=repair, least=least)
+    found = catalog.entries(devices)
+    entry = next((entry for entry in found if entry.name == NAME), None)
+    if entry is None and found:
+        raise errors.StoreError(
+            f"{where!r} holds a store with other names: give the snapshots a place of their own"
+        )
+    if entry is None:
+        if catalog.free_bytes(devices) < least:
+            raise errors.PoolTooSmallError(
+                f"{where!r} is too small for snapshots: each of its devices needs at least"
+                f" {layout.SECTIONS_OFFSET + least} bytes with keep={keep}"
+            )
+        entry = catalog.create(devices, NAME, keep, None)
+    if entry.keep != keep:
+        raise errors.StoreError(
+            f"{where!r} cannot hold these snapshots: it was made with keep={entry.keep}, not"
+            f" keep={keep}. Name another place, or `python -m jax_cxl store format` clears this one"
+        )
+    return Section(devices, entry, "snapshot")

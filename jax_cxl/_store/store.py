@@ -1,0 +1,305 @@
+"""Trees of arrays that jobs publish in a memory pool, and that any other job reads."""
+
+import dataclasses
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import jax
+
+from jax_cxl import errors
+from jax_cxl._store import arguments
+from jax_cxl._store.memory import catalog, layout, opening
+from jax_cxl._store.memory.section import Section
+from jax_cxl._store.reading import following, validity, views
+from jax_cxl._store.reading.following import Version
+from jax_cxl._store.trees import flatten, sizes
+from jax_cxl._store.writing import agreement
+from jax_cxl._store.writing.publisher import Publisher, raise_first
+
+
+@dataclasses.dataclass(frozen=True)
+class Listed:
+    """A name in a store.
+
+    Attributes:
+      name: the name.
+      versions: its valid versions, the newest first.
+      keep: how many versions stay.
+      bytes: bytes of memory that the name takes on each path.
+    """
+
+    name: str
+    versions: tuple[int, ...]
+    keep: int
+    bytes: int
+
+
+class Store:
+    """Named, versioned trees of arrays in a memory pool.
+
+    One job publishes a name. Any process of any job reads it, at any time, with any sharding,
+    without a common job, without JAX's distributed runtime, and also when the publisher has ended.
+    A reader sees whole versions only, and neither waits for the other.
+
+    Each name has memory for `keep` versions and one more. A version that is being read is not
+    overwritten. All data are checked by checksums before they are used. docs/store.md says more.
+    """
+
+    def __init__(self, where: str, *, parity: int | None = None) -> None:
+        """Opens the memory, and prepares it if it is new.
+
+        Args:
+          where: URI of the memory, as for `Snapshots`. `size` is the size of each path.
+          parity: 1 spreads each version so that any one path may be lost. By default what the
+            memory has, and 0 if it is new.
+
+        Raises:
+          PoolError: the memory cannot be opened.
+          StoreError: it holds something else, or has another `parity`.
+          CxlError: the package xxhash is missing.
+          TypeError, ValueError: an argument is wrong.
+
+        Example:
+          >>> store = jax_cxl.Store("shm:weights?size=64MiB")
+          >>> store.publish("policy", params)
+          >>> version, params = store.read("policy", params)
+        """
+        arguments.check_where(where)
+        self._devices = opening.open_devices(where, parity)
+        self._publishers: dict[str, Publisher] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def publish(
+        self,
+        name: str,
+        tree: Any,
+        *,
+        version: int | None = None,
+        keep: int | None = None,
+        copy: bool = True,
+    ) -> int:
+        """Publishes a version of a tree while the program continues.
+
+        All processes of the job call it at the same place of the program. It returns as soon as the
+        arrays may be donated, as `Snapshots.save` does, and first waits until the previous version
+        of the name is complete. Each process writes the shards of its own devices. Replicated
+        arrays are written once. Blocks of a MiB that this job has written before with the same
+        content are not written again.
+
+        Args:
+          name: 1 to 128 printable bytes.
+          tree: as for `Snapshots.save`.
+          version: a number greater than that of the last version, by default greater by one, or 0.
+          keep: how many versions stay, at least 2. It is fixed when the name is new, by default 2.
+          copy: as for `Snapshots.save`.
+
+        Returns:
+          The version.
+
+        Raises:
+          StoreError: another living job publishes the name; the message says which. Or the name
+            has another `keep`, or readers keep all memory of the name busy for `JAX_CXL_TIMEOUT`.
+          PoolTooSmallError: the store has no room for the name, or the tree is larger than the
+            trees for which the name was made. The message has the size that is needed.
+          MismatchError, PeerLostError, CollectiveTimeoutError, TypeError, ValueError: as for
+            `Snapshots.save`.
+
+        After an error nothing of this tree has been published.
+        """
+        publisher = self._publishers.get(name) if isinstance(name, str) else None
+        if publisher is None:
+            section = self._create(name, tree, keep)
+            publisher = Publisher(section, shared=True, advice=_advice(section))
+            self._publishers[name] = publisher
+        elif keep is not None:
+            _check_keep(publisher.section, keep)
+        return publisher.save(version, tree, copy=copy)
+
+    def flush(self, name: str, timeout: float | None = None) -> None:
+        """Waits until the last version of a name that this job has published is complete.
+
+        Args:
+          name: the name.
+          timeout: seconds, by default `JAX_CXL_TIMEOUT`.
+
+        Raises:
+          As `Snapshots.wait`.
+        """
+        if (publisher := self._publishers.get(name)) is not None:
+            publisher.wait(timeout)
+
+    def read(
+        self,
+        name: str,
+        like: Any = None,
+        *,
+        version: int | None = None,
+        newer_than: int | None = None,
+        timeout: float | None = None,
+        into: Version | None = None,
+    ) -> Version:
+        """Reads a version of a tree.
+
+        Every process reads for itself. If `like` has an array over several processes, all processes
+        of the job call it at the same place, and get the same version.
+
+        Args:
+          name: the name.
+          like: tree of arrays, or of `jax.ShapeDtypeStruct` with shardings, on any devices. Leaves
+            that only the store has are left out. None returns all leaves as arrays of NumPy, in a
+            dict whose keys are the paths of the leaves: "params/w".
+          version: the version to read, by default the newest. A damaged version is reported to the
+            logger `jax_cxl`, and the version before it is read, unless `version` is given.
+          newer_than: waits for a version that is newer than this.
+          timeout: how many seconds to wait for it, by default `JAX_CXL_TIMEOUT`.
+          into: what an earlier read of this name has returned. Arrays of NumPy are overwritten, and
+            only the blocks that have changed are read. Arrays of JAX are read if they have changed.
+
+        Returns:
+          The version and the tree: `version, tree = store.read(...)`.
+
+        Raises:
+          StoreError: there is no such version, it is damaged, or it does not fit `like`.
+          StoreTimeoutError: no newer version came in time.
+          TypeError, ValueError: an argument, or a leaf of `like`, is wrong.
+        """
+        wanted = following.Wanted.of(like, version, newer_than, timeout, into)
+        return following.read(self._devices, catalog.check_name(name), wanted)
+
+    def wait(self, name: str, newer_than: int | None = None, timeout: float | None = None) -> int:
+        """Waits for a version of a name; returns the newest.
+
+        Args:
+          name: the name.
+          newer_than: waits for a version that is newer than this; None waits for any.
+          timeout: seconds, by default `JAX_CXL_TIMEOUT`.
+
+        Raises:
+          StoreTimeoutError: no version came in time.
+        """
+        newer_than = -1 if newer_than is None else arguments.whole("newer_than", newer_than)
+        seconds = following.seconds_of(timeout)
+        _, found = following.wait(self._devices, catalog.check_name(name), newer_than, seconds)
+        return found[0][0].version
+
+    def view(self, name: str, like: Any = None, *, version: int | None = None) -> views.View:
+        """Returns arrays over the memory of the store, without a copy.
+
+        The arrays cannot be written to. The version is not overwritten as long as one of them
+        lives. All data are checked once, before this function returns.
+
+        Args:
+          name: the name.
+          like: as for `read`. An array of JAX on a GPU is in its `pinned_host` memory. Each array
+            must have been published as one shard: by one device, or replicated.
+          version: the version, by default the newest.
+
+        Returns:
+          A view, with `version` and `tree`.
+
+        Raises:
+          StoreError: as `read`, or an array has several shards, or it is spread over several paths.
+            Read it then.
+        """
+        return views.view(self._devices, catalog.check_name(name), like, version)
+
+    def list(self) -> "Sequence[Listed]":
+        """Returns the names in the store, in order."""
+        found = []
+        for entry in catalog.entries(self._devices):
+            versions = validity.all_valid(Section(self._devices, entry, "version"))
+            numbers = tuple(records[0].version for records in versions)
+            found.append(Listed(entry.name, numbers, entry.keep, entry.end - entry.start))
+        return found
+
+    def delete(self, name: str) -> None:
+        """Deletes a name with all its versions, and frees its memory. One process calls it.
+
+        Raises:
+          StoreError: there is no such name, another process reads it, or another living job
+            publishes it.
+        """
+        section = Section.find(self._devices, catalog.check_name(name))
+        if section is None:
+            raise errors.StoreError(f"{self._devices.where!r} has no {name!r}")
+        if (publisher := self._publishers.pop(name, None)) is not None:
+            publisher.close()
+        if (who := following.publisher_of(section)) is not None:
+            raise errors.StoreError(f"{section.text} cannot be deleted: {who} publishes it")
+        catalog.delete(self._devices, section.entry)
+
+    def close(self) -> None:
+        """Waits until this process has written its parts of what it publishes."""
+        publishers, self._publishers = self._publishers, {}
+        for publisher in publishers.values():
+            publisher.close()
+
+    def _create(self, name: str, tree: Any, keep: int | None) -> Section:
+        """Finds or makes the section of a name, on all processes or on none."""
+        problem: Exception | None = None
+        needed = 0
+        writers = tuple(agreement.processes())
+        try:
+            name = catalog.check_name(name)
+            if keep is not None:
+                arguments.check_keep(keep)
+            flat = flatten.Flattener(whole=True).flatten(tree, writers)
+            entry = catalog.find(self._devices, name)
+            kept = entry.keep if entry else keep or 2
+            geometry = catalog.geometry_for(self._devices, kept)
+            needed = sizes.section_bytes(flat.description, flat.values, geometry)
+            # With other shardings each process may have a block more.
+            more = len(writers) if len(writers) > 1 else 0
+            needed += more * geometry.areas * layout.BLOCK_BYTES
+        except Exception as error:
+            problem = error
+        raise_first(writers, problem, "could not publish")
+        told = agreement.gather([needed, kept, zlib.crc32(name.encode())])
+        for side, other in enumerate(told):
+            if other[1:] != told[0][1:]:
+                texts = [
+                    f"a name and a keep with checksums {each[1:]}" for each in (told[0], other)
+                ]
+                raise agreement.mismatch(writers, (0, side), texts, "publish different names")
+        if writers[0] == jax.process_index():
+            try:
+                size = max(needed for needed, *_ in told)
+                catalog.create(self._devices, name, kept, size)
+            except errors.CxlError as error:
+                problem = error
+        raise_first(writers, problem, "could not publish")
+        section = Section.find(self._devices, name)
+        if section is None:
+            problem = errors.StoreError(
+                f"{self._devices.where!r} is not the same memory on processes {writers[0]} and"
+                f" {jax.process_index()}: name the same memory on all processes"
+            )
+        raise_first(writers, problem, "could not publish")
+        assert section is not None
+        if keep is not None:
+            _check_keep(section, keep)
+        return section
+
+
+def _advice(section: Section) -> Callable[[int], str]:
+    """Returns what says how large the name must be, for messages."""
+    has = section.entry.end - section.entry.start
+    return lambda needed: (
+        f"it needs {needed} bytes of each path, and the name was made with {has}; delete the name,"
+        " and publish it again"
+    )
+
+
+def _check_keep(section: Section, keep: int) -> None:
+    arguments.check_keep(keep)
+    if keep != section.entry.keep:
+        raise errors.StoreError(
+            f"{section.text} was made with keep={section.entry.keep}, not {keep}: delete the name"
+            " first, or leave keep out"
+        )

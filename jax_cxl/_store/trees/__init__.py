@@ -1,0 +1,1 @@
+"""Trees of arrays: their leaves, and where the bytes of a tree go."""

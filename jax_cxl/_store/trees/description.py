@@ -1,0 +1,125 @@
+"""The description of a tree, which is the same on all processes that save the tree."""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Sequence
+
+from jax_cxl import errors
+from jax_cxl._store.memory import checksum
+from jax_cxl._store.trees import leaves, place
+from jax_cxl._store.trees.leaves import Leaf
+from jax_cxl._store.writing import agreement
+
+_ABSENT = "no leaf"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Description:
+    """The leaves of a tree, and what follows from them. Python values are not part of it.
+
+    Attributes:
+      leaves: the leaves.
+      writers: indices of the processes that save.
+      whole: whether shards stay whole (`place.py`).
+    """
+
+    leaves: tuple[Leaf, ...]
+    writers: tuple[int, ...]
+    whole: bool
+
+    @functools.cached_property
+    def digest(self) -> int:
+        """Checksum of all that the directory says but the Python values."""
+        return checksum.of(leaves.structure(self.leaves, self.writers, self.whole).encode())
+
+    @functools.cached_property
+    def directory_bytes(self) -> int:
+        """Size of the directory, if all Python values were None."""
+        return len(leaves.encode(self.leaves, self.writers, self.whole, [None] * self.num_values))
+
+    @functools.cached_property
+    def num_values(self) -> int:
+        """How many leaves are Python values."""
+        return sum(not leaf.dtype for leaf in self.leaves)
+
+    @functools.cached_property
+    def _placements(self) -> dict[int, place.Placement]:
+        return {}
+
+    def placement(self, blocks_per_row: int) -> place.Placement:
+        """Returns where the bytes of the tree go."""
+        if blocks_per_row not in self._placements:
+            made = place.place(self.leaves, len(self.writers), blocks_per_row, self.whole)
+            self._placements[blocks_per_row] = made
+        return self._placements[blocks_per_row]
+
+
+def merge(told: Sequence[Sequence[Leaf]], writers: tuple[int, ...], whole: bool) -> Description:
+    """Returns one description from the descriptions of all processes.
+
+    Descriptions differ if all devices of an array belong to one process: to this process the array
+    looks like an array of its own, and to the others it does not.
+
+    Args:
+      told: the leaves, with Python values, as each process describes them.
+      writers: indices of the processes.
+      whole: as of the description.
+
+    Raises:
+      MismatchError: the processes have different trees.
+    """
+    merged = []
+    for row in itertools.zip_longest(*told):
+        leaf = row[0] if len(set(map(repr, row))) == 1 else _in_one_process(row)
+        if leaf is None:
+            other = next(i for i, leaf in enumerate(row) if repr(leaf) != repr(row[0]))
+            raise _mismatch(writers, (0, other), (row[0], row[other]))
+        merged.append(dataclasses.replace(leaf, value=None))
+    return Description(tuple(merged), writers, whole)
+
+
+def _in_one_process(row: Sequence[Leaf | None]) -> Leaf | None:
+    """Returns an array whose devices all belong to one process; None if `row` has none."""
+    leaf = next((leaf for leaf in row if leaf is not None and not leaf.local), None)
+    if leaf is None or len({w for shard in leaf.shards for w in shard.writers}) != 1:
+        return None
+    (owner,) = {w for shard in leaf.shards for w in shard.writers}
+    shards = leaves.of_each_process(leaf.shards, len(row))
+    expected = [leaf] * len(row)
+    expected[owner] = dataclasses.replace(leaf, local=True, shards=shards)
+    return leaf if list(row) == expected else None
+
+
+def _mismatch(
+    writers: Sequence[int], sides: tuple[int, int], of: Sequence[Leaf | None]
+) -> errors.MismatchError:
+    texts = [describe(leaf) for leaf in of]
+    if texts[0] == texts[1]:
+        texts = [f"{text} in {_shards(leaf)}" for text, leaf in zip(texts, of, strict=True)]
+    return agreement.mismatch(
+        writers, sides, texts, "save different trees. The first leaf that differs"
+    )
+
+
+def describe(leaf: Leaf | None) -> str:
+    """Returns a leaf in words."""
+    if leaf is None:
+        return _ABSENT
+    name = leaf.name or "(the whole tree)"
+    if not leaf.dtype:
+        return f"{name}, the {type(leaf.value).__name__} {leaf.value!r}"
+    kind = f"keys of {leaf.key}" if leaf.key else leaf.dtype
+    parts = [f"{name}, {kind}[{', '.join(map(str, leaf.shape))}]"]
+    parts += ["with a weak type"] if leaf.weak_type else []
+    parts += ["on devices of its own"] if leaf.local else []
+    return " ".join(parts)
+
+
+def _shards(leaf: Leaf | None) -> str:
+    held = [(shard.index, shard.writers) for shard in leaf.shards] if leaf else []
+    text = "; ".join(
+        f"[{', '.join(f'{a}:{b}' for a, b in index)}] of processes {sorted(set(by))}"
+        for index, by in held[:4]
+    )
+    return f"{len(held)} shards ({text}{'; ...' if len(held) > 4 else ''})"

@@ -1,0 +1,206 @@
+"""Splits a tree into the leaves that a snapshot stores."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jax_cxl._store.trees import leaves
+from jax_cxl._store.trees.description import Description
+
+# Subclasses would come back as these types, so they are refused.
+VALUES = (bool, int, float, str, type(None))
+_OF_NUMPY = (np.ndarray, np.memmap)
+
+
+@dataclasses.dataclass(frozen=True)
+class Flat:
+    """A tree, split into leaves.
+
+    Attributes:
+      description: the leaves, as this process describes them.
+      arrays: the array of each leaf; None for a Python value.
+      values: the Python values, in the order of the leaves.
+    """
+
+    description: Description
+    arrays: Sequence[jax.Array | np.ndarray | None]
+    values: Sequence[Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Known:
+    """What the last tree was.
+
+    Attributes:
+      structure: its structure.
+      forms: all that decides how its leaves are described.
+      writers: indices of the processes that save.
+      description: its leaves.
+      positions: the position of each leaf among the leaves that JAX knows; None for a node without
+        leaves.
+    """
+
+    structure: Any
+    forms: Sequence[Any]
+    writers: tuple[int, ...]
+    description: Description
+    positions: Sequence[int | None]
+
+
+class Flattener:
+    """Splits trees into leaves. It is quick if a tree has the form of the previous tree."""
+
+    def __init__(self, *, whole: bool) -> None:
+        """Splits trees; `whole` says whether shards stay whole (`place.py`)."""
+        self._whole = whole
+        self._last: _Known | None = None
+
+    def flatten(self, tree: Any, writers: tuple[int, ...]) -> Flat:
+        """Returns the leaves of a tree.
+
+        Args:
+          tree: tree of jax.Array, np.ndarray, and values that JSON can store.
+          writers: indices of the processes that save.
+
+        Raises:
+          TypeError: a leaf is something else, or two leaves have the same name.
+        """
+        found, structure = jax.tree.flatten(tree)
+        forms = [_form(x) for x in found]
+        known = self._last
+        if known is None or (known.structure, known.forms, known.writers) != (
+            *(structure, forms, writers),
+        ):
+            described, positions = _describe(tree, writers)
+            description = Description(described, writers, self._whole)
+            known = _Known(structure, forms, writers, description, positions)
+            self._last = known
+        arrays: list[Any] = []
+        values = []
+        for leaf, position in zip(known.description.leaves, known.positions, strict=True):
+            x = None if position is None else found[position]
+            if not leaf.dtype:
+                values.append(x)
+            arrays.append(_data(leaf, x) if leaf.dtype else None)
+        return Flat(known.description, arrays, values)
+
+
+def _form(x: Any) -> Any:
+    """Returns all of a leaf that its description depends on."""
+    if leaves.is_array(x):
+        return x.dtype, x.shape, _is_weak(x), x.sharding
+    if isinstance(x, np.ndarray | np.generic):
+        return type(x), x.dtype, x.shape
+    return type(x)
+
+
+def _is_weak(x: jax.Array) -> bool:
+    return bool(getattr(x, "weak_type", False))  # Arrays of keys do not have it.
+
+
+def _data(leaf: leaves.Leaf, x: Any) -> Any:
+    if leaf.key:
+        return jax.random.key_data(x)
+    return x if leaves.is_array(x) else np.asarray(x)
+
+
+def _describe(
+    tree: Any, writers: tuple[int, ...]
+) -> tuple[tuple[leaves.Leaf, ...], list[int | None]]:
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_empty)
+    described: dict[str, leaves.Leaf] = {}
+    positions: list[int | None] = []
+    count = 0
+    for path, x in flat:
+        name = jax.tree_util.keystr(path)
+        if name in described:
+            raise TypeError(f"a snapshot cannot have two leaves named {name}")
+        empty = _is_empty(x)
+        described[name] = leaves.Leaf(name) if empty else _leaf(name, x, writers)
+        positions.append(None if empty else count)
+        count += not empty
+    return tuple(described.values()), positions
+
+
+def _is_empty(x: Any) -> bool:
+    # Keep nodes without leaves, which optimizers have, for checkpoints of orbax.
+    if x is None:
+        return True
+    if not isinstance(x, tuple | list | dict) or x:
+        return False
+    structure: Any = jax.tree.structure(x)
+    return bool(structure.num_leaves == 0)
+
+
+def _leaf(name: str, x: Any, writers: tuple[int, ...]) -> leaves.Leaf:
+    """Describes a leaf as this process sees it."""
+    if type(x) in VALUES:
+        return leaves.Leaf(name)
+    check_kind(name, x)
+    key, weak_type, own = "", False, jax.process_index()
+    if leaves.is_array(x):
+        weak_type = _is_weak(x)
+        if leaves.is_key(x):
+            key, x = str(jax.random.key_impl(x)), jax.random.key_data(x)
+        try:
+            shards, local = leaves.shards_of(x.sharding, x.shape, writers, own)
+        except ValueError as error:
+            raise ValueError(f"a snapshot cannot have {name}: {error}") from None
+    else:
+        # Each process has an array of its own.
+        x = np.asarray(x)
+        shards, local = (leaves.Shard(tuple((0, n) for n in x.shape), (0,)),), len(writers) > 1
+        shards = leaves.of_each_process(shards, len(writers)) if local else shards
+    if not leaves.is_supported(x.dtype):
+        raise TypeError(
+            f"a snapshot cannot have {name}, an array of {x.dtype!r}: elements are numbers in the"
+            " byte order of this machine"
+        )
+    return leaves.Leaf(name, x.dtype.name, tuple(x.shape), shards, key, weak_type, local)
+
+
+def check_kind(name: str, x: Any) -> None:
+    """Raises TypeError if a leaf is neither an array nor a Python value."""
+    if type(x) in VALUES or type(x) in _OF_NUMPY or isinstance(x, np.generic):
+        return
+    if leaves.is_array(x):
+        return
+    hint = ""
+    if isinstance(x, tuple | list | dict | set | frozenset):
+        hint = (
+            ". JAX does not know this container: register it (jax.tree_util), or make it a dict,"
+            " list or tuple"
+        )
+    elif isinstance(x, jax.core.Tracer):
+        hint = ". Save outside of functions that JAX traces"
+    raise TypeError(
+        f"a snapshot cannot have {name or 'this tree'}, of type {type(x).__name__}: leaves are"
+        f" arrays of JAX or NumPy, bool, int, float, str and None{hint}"
+    )
+
+
+def wait_for_values(flat: Flat) -> None:
+    """Waits until arrays on CPUs have been computed.
+
+    Raises:
+      RuntimeError: an array has been donated or deleted.
+    """
+    on_cpu: list[Any] = []
+    for leaf, x in zip(flat.description.leaves, flat.arrays, strict=True):
+        if isinstance(x, np.ndarray) or x is None:
+            continue
+        if x.is_deleted():
+            raise RuntimeError(f"{leaf.name} has been deleted or donated: save it before")
+        if _is_on_cpu(x.sharding):
+            on_cpu.append(x)
+    jax.block_until_ready(on_cpu)
+
+
+@functools.lru_cache(1024)
+def _is_on_cpu(sharding: jax.sharding.Sharding) -> bool:
+    devices: Any = sharding.device_set
+    return any(device.platform == "cpu" for device in devices)

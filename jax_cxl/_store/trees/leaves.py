@@ -1,0 +1,237 @@
+"""Descriptions of the leaves of a tree: dtype, shape, shards, and which processes hold them."""
+
+import dataclasses
+import functools
+import json
+import math
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+
+Index = tuple[tuple[int, int], ...]  # start and end along each dimension
+
+_VERSION = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """A part of an array that some devices hold.
+
+    Attributes:
+      index: start and end of the part along each dimension.
+      writers: an entry for each device that holds the part: the position of its process among the
+        processes that save.
+    """
+
+    index: Index
+    writers: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Returns the shape of the part."""
+        return tuple(end - start for start, end in self.index)
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """A leaf of a saved tree.
+
+    Attributes:
+      name: its path in the tree, as `jax.tree_util.keystr` writes it.
+      dtype: name of the dtype; "" for a Python value.
+      shape: shape of the whole array.
+      shards: parts of the array, which cover it without overlap.
+      key: the implementation of a typed PRNG key, of which the leaf is the key data; else "".
+      weak_type: whether JAX promotes the array like a Python number.
+      local: whether each process has an array of its own, of this shape. Then the first dimension
+        of the shards counts the processes.
+      value: the Python value.
+    """
+
+    name: str
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    shards: tuple[Shard, ...] = ()
+    key: str = ""
+    weak_type: bool = False
+    local: bool = False
+    value: Any = None
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of all shards."""
+        return sum(math.prod(shard.shape) for shard in self.shards) * self.itemsize
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return dtype_of(self.dtype).itemsize
+
+
+@functools.cache
+def dtype_of(name: str) -> np.dtype:
+    """Returns a dtype by JAX's name."""
+    return np.dtype(getattr(ml_dtypes, name, None) or name)
+
+
+@functools.cache
+def is_supported(dtype: np.dtype) -> bool:
+    """Whether a snapshot can have arrays of this dtype: its name must define it completely."""
+    if dtype.hasobject or dtype.kind in "mMSU" or dtype.type is np.void:
+        return False
+    try:
+        return dtype_of(dtype.name) == dtype
+    except TypeError:
+        return False
+
+
+def is_key(x: Any) -> bool:
+    """Whether x is an array of typed PRNG keys, or describes one."""
+    return hasattr(x, "dtype") and jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def is_array(x: Any) -> bool:
+    """Whether x is an array of JAX with values. `isinstance(x, jax.Array)` takes longer."""
+    kind: Any = type(x)
+    return _is_array_type(kind)
+
+
+@functools.cache
+def _is_array_type(kind: Any) -> bool:
+    return issubclass(kind, jax.Array) and not issubclass(kind, jax.core.Tracer)
+
+
+def index_of(slices: Sequence[slice], shape: Sequence[int]) -> Index:
+    """Returns the index of a shard from JAX's slices."""
+    bounds = (s.indices(n) for s, n in zip(slices, shape, strict=True))
+    return tuple((start, end) for start, end, _ in bounds)
+
+
+@functools.lru_cache(4096)
+def shards_of(
+    sharding: jax.sharding.Sharding, shape: tuple[int, ...], writers: tuple[int, ...], own: int
+) -> tuple[tuple[Shard, ...], bool]:
+    """Returns the different shards of a sharding in the order of the devices, and if it is local.
+
+    In a job of several processes a sharding is local if all of its devices belong to this process.
+    All processes describe a local sharding alike, as if each process had an array of its own.
+
+    Args:
+      sharding: sharding of the array.
+      shape: shape of the array.
+      writers: indices of the processes that save.
+      own: index of this process.
+
+    Raises:
+      ValueError: a device belongs to a process that does not save.
+    """
+    writer_of = {process: position for position, process in enumerate(writers)}
+    holders: dict[Index, list[int]] = {}
+    devices: Any = sharding.devices_indices_map(shape)
+    for device, slices in devices.items():
+        if device.process_index not in writer_of:
+            raise ValueError(
+                f"it is on {device} of process {device.process_index}, which is not in the job"
+            )
+        holders.setdefault(index_of(slices, shape), []).append(writer_of[device.process_index])
+    shards = tuple(Shard(index, tuple(of)) for index, of in holders.items())
+    local = len(writers) > 1 and {device.process_index for device in devices} == {own}
+    return (of_each_process(shards, len(writers)) if local else shards), local
+
+
+def of_each_process(shards: Sequence[Shard], num_writers: int) -> tuple[Shard, ...]:
+    """Returns the shards of arrays of which each process has its own, from those of one process."""
+    return tuple(
+        Shard(((writer, writer + 1), *shard.index), (writer,) * len(shard.writers))
+        for writer in range(num_writers)
+        for shard in shards
+    )
+
+
+def encode(
+    leaves: Sequence[Leaf], writers: Sequence[int], whole: bool, values: Sequence[Any]
+) -> bytes:
+    """Returns the directory of a snapshot.
+
+    Args:
+      leaves: leaves of the tree.
+      writers: indices of the processes that save.
+      whole: whether shards stay whole (`place.py`).
+      values: the Python values, in the order of the leaves.
+    """
+    text = f"[{structure(leaves, writers, whole)},{values_text(values)}]"
+    return zlib.compress(text.encode(), 1)
+
+
+def structure(leaves: Sequence[Leaf], writers: Sequence[int], whole: bool) -> str:
+    """Returns all that a directory says, without the Python values, as JSON."""
+    shardings: dict[tuple[Shard, ...], int] = {}
+    rows = [
+        [
+            leaf.name,
+            leaf.dtype,
+            leaf.shape,
+            shardings.setdefault(leaf.shards, len(shardings)),
+            leaf.key,
+            leaf.weak_type,
+            leaf.local,
+        ]
+        for leaf in leaves
+    ]
+    tables = [[[shard.index, shard.writers] for shard in shards] for shards in shardings]
+    return json.dumps([_VERSION, list(writers), whole, tables, rows], separators=(",", ":"))
+
+
+def values_text(values: Sequence[Any]) -> str:
+    """Returns Python values as JSON."""
+    return json.dumps(values, separators=(",", ":"))
+
+
+def decode(data: bytes) -> tuple[list[Leaf], list[int], bool]:
+    """Reads a directory: leaves, the processes that saved, and whether shards are whole.
+
+    Raises:
+      ValueError: the bytes are not a directory.
+    """
+    try:
+        (version, writers, whole, tables, rows), values = json.loads(zlib.decompress(data))
+        if version != _VERSION:
+            raise ValueError(f"the directory has the version {version}, not {_VERSION}")
+        shardings = [
+            tuple(
+                Shard(tuple((int(a), int(b)) for a, b in index), tuple(map(int, holders)))
+                for index, holders in table
+            )
+            for table in tables
+        ]
+        left = iter(values)
+        leaves = [
+            Leaf(
+                *(str(name), str(dtype), tuple(map(int, shape)), shardings[shards], str(key)),
+                *(bool(weak_type), bool(local)),
+                value=None if dtype else next(left),
+            )
+            for name, dtype, shape, shards, key, weak_type, local in rows
+        ]
+        for leaf in leaves:
+            _check(leaf, len(writers))
+        return leaves, [int(writer) for writer in writers], bool(whole)
+    except (zlib.error, TypeError, LookupError, AttributeError, StopIteration) as error:
+        raise ValueError(f"the directory cannot be read: {error}") from error
+
+
+def _check(leaf: Leaf, num_writers: int) -> None:
+    if not leaf.dtype:
+        return
+    _ = leaf.itemsize
+    stored = (num_writers, *leaf.shape) if leaf.local else leaf.shape
+    for shard in leaf.shards:
+        inside = len(shard.index) == len(stored) and all(
+            0 <= start <= end <= n for (start, end), n in zip(shard.index, stored, strict=True)
+        )
+        if not inside or not shard.writers or not all(0 <= w < num_writers for w in shard.writers):
+            raise ValueError(f"{leaf.name}: shard {shard.index} does not fit an array of {stored}")

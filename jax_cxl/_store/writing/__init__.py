@@ -1,0 +1,1 @@
+"""Writes a tree: the processes of a job agree, and each writes its part."""

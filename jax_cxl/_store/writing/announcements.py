@@ -1,0 +1,69 @@
+"""What each process announces in the memory before it saves, so that all save the same, or none.
+
+A process writes its announcement, and waits for those of the others. Nothing else has been written
+by then. A process that cannot save announces why, so that no other process waits for it.
+"""
+
+import dataclasses
+import struct
+from typing import Self
+
+from jax_cxl._store.memory import checksum, layout
+from jax_cxl._store.memory.section import Section
+
+
+@dataclasses.dataclass(frozen=True)
+class Announcement:
+    """The announcement of one process.
+
+    Attributes:
+      attempt: how many saves the process has tried since the processes agreed on the token.
+      token: token of the job, of this agreement.
+      tree: checksum of the description of the tree (`Description.digest`).
+      details: checksum of all else that the processes have to agree on.
+      problem: why the process cannot save; "" if it can.
+    """
+
+    attempt: int
+    token: int
+    tree: int = 0
+    details: int = 0
+    problem: str = ""
+
+    _FORMAT = struct.Struct("<4QH")
+    _TEXT_BYTES = layout.ANNOUNCEMENT_BYTES - _FORMAT.size - 8
+
+    def to_bytes(self) -> bytes:
+        """Returns the announcement. Its first word is the attempt."""
+        text = self.problem.encode()[: self._TEXT_BYTES]
+        numbers = (self.attempt, self.token, self.tree, self.details)
+        data = (self._FORMAT.pack(*numbers, len(text)) + text).ljust(
+            layout.ANNOUNCEMENT_BYTES - 8, b"\0"
+        )
+        return data + struct.pack("<Q", checksum.of(data))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self | None:
+        """Reads an announcement. Returns None if the bytes are not one."""
+        if struct.unpack("<Q", data[-8:])[0] != checksum.of(data[:-8]):
+            return None
+        *fields, size = cls._FORMAT.unpack_from(data)
+        text = data[cls._FORMAT.size : cls._FORMAT.size + size].decode(errors="replace")
+        fields.append("".join(c if c.isprintable() else " " for c in text))
+        return cls(*fields)
+
+
+def write(section: Section, writer: int, announcement: Announcement) -> None:
+    """Writes an announcement, its first word last."""
+    for device in section.geometry.mirrors:
+        section.write_entry(device, section.geometry.announcement(writer), announcement.to_bytes())
+
+
+def read(section: Section, writer: int) -> Announcement | None:
+    """Returns the announcement of a process; None if it has none, or is just writing it."""
+    for device in section.geometry.mirrors[:2]:
+        offset = section.geometry.announcement(writer)
+        data = section.devices.read_entry(device, offset, layout.ANNOUNCEMENT_BYTES)
+        if found := Announcement.from_bytes(data) if data else None:
+            return found
+    return None

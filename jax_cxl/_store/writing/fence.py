@@ -1,0 +1,281 @@
+"""Keeps a job that was stopped from writing once another job writes under the same name.
+
+Before its first save, a job claims the section of the name: it takes the next incarnation, and
+writes a claim into the page of claims, on each device. Its processes read this page before each
+write. They stop with an error as soon as it has the claim of a later incarnation. A claim does not
+overwrite the claims of the last incarnations, so that a job that wakes up late does not hide its
+successor.
+
+A process may be stopped between this check and its write. Such a write comes late, and nothing can
+prevent it: memory that hosts share has no atomic operations between hosts. So a job does not use
+one of the areas, namely the area to which its predecessor may still be writing. Each job says in
+the memory which save it has begun, before it changes anything in that save's area. The area is
+never that of the newest valid version. A late write can damage neither this version nor any later
+version.
+"""
+
+import contextlib
+import dataclasses
+import struct
+from collections.abc import Sequence
+from typing import ClassVar, Self
+
+import numpy as np
+
+from jax_cxl import errors
+from jax_cxl._store.memory import catalog, checksum, layout
+from jax_cxl._store.memory.record import Record
+from jax_cxl._store.memory.section import Section
+from jax_cxl._store.reading import validity
+
+_NOTHING = (1 << 32) - 1  # No area is retired.
+_SPARED = 16  # A new claim does not overwrite this many of the last claims.
+
+
+class OvertakenError(errors.StoreError):
+    """Another job has begun to save under the same name, so this job saves no more."""
+
+
+class OwnedError(errors.StoreError):
+    """Another living job saves under the name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """An entry in the page of claims.
+
+    Attributes:
+      incarnation: a number that grows by one from job to job, from 1 on.
+      token: token of the job.
+      first: number of its first save. 0: this is the entry that the job writes before it looks what
+        its predecessor has written. It writes a second entry afterwards.
+      retired: the area that the job does not use.
+      slot: position of the entry in the page.
+      session: slot of the session of the process that made the claim.
+      identity: identity of this session.
+    """
+
+    incarnation: int
+    token: int
+    first: int
+    retired: int
+    slot: int
+    session: int
+    identity: int
+
+    NUM_FIELDS: ClassVar[int] = 7
+    _FORMAT = struct.Struct("<QQQIIQQ")
+
+    def numbers(self) -> tuple[int, ...]:
+        """Returns the fields."""
+        return dataclasses.astuple(self)
+
+    def to_bytes(self) -> bytes:
+        """Returns the entry. Its first word is the incarnation."""
+        data = self._FORMAT.pack(*self.numbers()).ljust(layout.CLAIM_BYTES - 8, b"\0")
+        return data + struct.pack("<Q", checksum.of(data))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self | None:
+        """Reads an entry. Returns None if the bytes are not an entry, or are damaged."""
+        if struct.unpack("<Q", data[-8:])[0] != checksum.of(data[:-8]):
+            return None
+        claim = cls(*cls._FORMAT.unpack_from(data))
+        return claim if claim.incarnation else None
+
+    def write(self, section: Section, devices: Sequence[int]) -> None:
+        """Writes the entry on some devices, its first word last."""
+        offset = section.geometry.claims + self.slot * layout.CLAIM_BYTES
+        for device in devices:
+            section.devices.write_entry(device, offset, self.to_bytes())
+
+    def release(self, section: Section) -> None:
+        """Says that the job saves no more, if no other job has claimed the section."""
+        released = dataclasses.replace(self, session=0, identity=0)
+        offset = section.geometry.claims + self.slot * layout.CLAIM_BYTES
+        with contextlib.suppress(OvertakenError):
+            for device in section.devices.usable:
+                self.check(section, device)
+                section.devices.write_entry(device, offset, released.to_bytes())
+        section.claim = None
+
+    def begin(self, section: Section, number: int) -> None:
+        """Says which save the job may begin, before anything in its area changes."""
+        for device in section.geometry.mirrors:
+            section.store_word(device, section.geometry.begun(self.slot), number)
+
+    def choose(self, section: Section, number: int) -> None:
+        """Tells the other processes of the job which save they begin."""
+        for device in section.geometry.mirrors:
+            section.store_word(device, section.geometry.begun(self.slot) + 8, number)
+
+    def chosen(self, section: Section) -> int:
+        """Returns the last save that the first process has chosen, 0 if there is none."""
+        offset = section.geometry.begun(self.slot) + 8
+        return max(section.devices.load_word(d, offset) for d in section.geometry.mirrors)
+
+    def check(self, section: Section, device: int) -> None:
+        """Checks that no other job has claimed the memory since.
+
+        Raises:
+          OvertakenError: another job has claimed it.
+        """
+        page = section.devices.read(device, section.geometry.claims, layout.PAGE_BYTES)
+        incarnations = page.view(np.uint64)[:: layout.CLAIM_BYTES // 8]
+        if incarnations[self.slot] == self.incarnation == incarnations.max():
+            entry = page[self.slot * layout.CLAIM_BYTES :][: layout.CLAIM_BYTES]
+            if entry.tobytes() == self.to_bytes():
+                return
+        found = _claims(page)
+        for claim in found:
+            if claim.incarnation > self.incarnation or (
+                claim.incarnation == self.incarnation and claim.first and claim != self
+            ):
+                raise OvertakenError(
+                    f"another job saves to {section.text}. It began after this job, so this job"
+                    " saves no more. What the other job saves is intact. End one of the"
+                    " jobs, or give each job a place of its own"
+                )
+        if self not in found:  # It is damaged, or a job of long ago woke up and overwrote it.
+            self.write(section, [device])
+
+
+def newest(section: Section) -> int:
+    """Returns the last incarnation that has claimed the section; 0 if none has."""
+    return max((claim.incarnation for claim in _all_claims(section)), default=0)
+
+
+def owner(section: Section) -> str | None:
+    """Returns which process made the last claim, None if that process has ended."""
+    last = max(_all_claims(section), key=lambda claim: claim.incarnation, default=None)
+    if last is None or last.identity in (0, section.devices.sessions.enter()[1]):
+        return None
+    who: str | None = section.devices.sessions.living(last.session, last.identity)
+    return who
+
+
+def take(section: Section, expected: int, token: int, last: int, base: int) -> Claim:
+    """Claims the section for a job. One process does this while no process of the job writes.
+
+    Args:
+      section: the section.
+      expected: the last incarnation when the job looked which versions there are.
+      token: token of the job.
+      last: number of the last save.
+      base: number of the version from which the job continues; 0: none.
+
+    Raises:
+      OvertakenError: another job has claimed the section since.
+    """
+    before = _all_claims(section)
+    session, identity = section.devices.sessions.enter()
+    slot = _free_slot(before, token)
+    intent = Claim(expected + 1, token, 0, _NOTHING, slot, session, identity)
+    if all(other.incarnation <= expected for other in before):
+        intent.write(section, section.devices.usable)
+        # No other job begins a write from now on. So look only now at what it has written.
+        others = [other for other in _all_claims(section) if other.token != token]
+        alone = validity.last_number(section) <= last
+        if alone and all(other.incarnation <= expected for other in others):
+            complete = [other for other in others if other.first]
+            previous = max(complete, key=lambda other: other.incarnation, default=None)
+            begun = _begun(section, previous)
+            # A job that has begun nothing leaves the area out that it left out itself.
+            retired = begun % section.geometry.areas if begun else _retired_by(previous)
+            first = _first(section, retired, max(last, begun), base)
+            slot = _free_slot([*before, intent], token)
+            claim = dataclasses.replace(intent, first=first, retired=retired, slot=slot)
+            for device in section.devices.usable:
+                section.devices.write(device, section.geometry.begun(slot), bytes(16))
+            claim.write(section, section.devices.usable)
+            return claim
+    raise OvertakenError(
+        f"another job has begun to save to {section.text} since this job looked for what is there:"
+        " restore again, or give each job a place of its own"
+    )
+
+
+def next_number(
+    section: Section, last: int, newest_valid: int, base: int
+) -> tuple[Record | None, int] | None:
+    """Begins the next save: chooses its number, and takes the version away that is in its area.
+
+    Args:
+      section: the section, which this job has claimed.
+      last: number of the last save.
+      newest_valid: number of the newest valid version; 0: none.
+      base: number of a version that has to stay; 0: none.
+
+    Returns:
+      The record that the first process had in the area, and the number; None if processes read the
+      versions in all areas that may be used.
+    """
+    claim = section.claim
+    assert claim is not None
+    areas = section.geometry.areas
+    spared = {number % areas for number in (newest_valid, base) if number}
+    if len(spared | {claim.retired}) >= areas:
+        spared = {base % areas}
+    for number in range(max(last + 1, claim.first), max(last + 1, claim.first) + areas):
+        area = number % areas
+        if area == claim.retired or area in spared or _is_read(section, number):
+            continue
+        old = section.record(number, 0)
+        claim.begin(section, number)
+        for device in section.geometry.mirrors:
+            section.store_word(device, section.geometry.record(number, 0), 0)
+        # No process begins to read the old version from now on.
+        if not _is_read(section, number):
+            claim.choose(section, number)
+            return old, number
+    return None
+
+
+def _is_read(section: Section, number: int) -> bool:
+    return bool(catalog.holders(section.devices, section.entry, number))
+
+
+def _begun(section: Section, previous: Claim | None) -> int:
+    """Returns the last save that a job has begun, to which it may still be writing; 0: none."""
+    if previous is None:
+        return 0
+    offset = section.geometry.begun(previous.slot)
+    return max(section.devices.load_word(device, offset) for device in section.geometry.mirrors)
+
+
+def _retired_by(previous: Claim | None) -> int:
+    return _NOTHING if previous is None else previous.retired
+
+
+def _first(section: Section, retired: int, last: int, base: int) -> int:
+    """Returns the first number that a job may use."""
+    areas = section.geometry.areas
+    valid = [records[0].number for records in validity.all_valid(section)]
+    # The version to continue from must stay. The newest one stays too if there is room.
+    spared = [number % areas for number in (base, *valid[:1]) if number in valid]
+    for avoided in ({retired, *spared}, {retired, *spared[:1]}):
+        for number in range(last + 1, last + 1 + areas):
+            if number % areas not in avoided:
+                return number
+    raise AssertionError("there are at least three areas")
+
+
+def _free_slot(claims: Sequence[Claim], token: int) -> int:
+    """Returns a slot for a new claim: random, so that two jobs hardly ever take the same one."""
+    spared = sorted(claims, key=lambda claim: -claim.incarnation)[:_SPARED]
+    free = sorted(set(range(layout.NUM_CLAIMS)) - {claim.slot for claim in spared})
+    return free[token % len(free)]
+
+
+def _all_claims(section: Section) -> list[Claim]:
+    pages = (
+        section.devices.read(device, section.geometry.claims, layout.PAGE_BYTES)
+        for device in section.devices.usable
+    )
+    return list({claim: None for page in pages for claim in _claims(page)})
+
+
+def _claims(page: np.ndarray) -> list[Claim]:
+    entries = page.reshape(layout.NUM_CLAIMS, layout.CLAIM_BYTES)
+    found = (Claim.from_bytes(entry.tobytes()) for entry in entries)
+    return [claim for slot, claim in enumerate(found) if claim and claim.slot == slot]

@@ -1,0 +1,356 @@
+"""Saves versions of one name, together with the other processes of the job."""
+
+import concurrent.futures
+import json
+import secrets
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from jax_cxl import errors
+from jax_cxl._job import configuration
+from jax_cxl._store import arguments
+from jax_cxl._store.memory import catalog
+from jax_cxl._store.memory.section import Section
+from jax_cxl._store.reading import validity
+from jax_cxl._store.trees import flatten, replicas, sizes
+from jax_cxl._store.writing import agreement, fence, saving
+from jax_cxl._store.writing.save_agreement import SaveAgreement
+
+_POLL_SECONDS = 0.002
+
+
+class Publisher:
+    """Saves versions of one name.
+
+    Attributes:
+      section: the section of the name; None if it could not be opened.
+      last: number of the last save that a process may have begun.
+    """
+
+    def __init__(
+        self,
+        section: Section | None,
+        problem: Exception | None = None,
+        *,
+        shared: bool,
+        advice: Callable[[int], str],
+    ):
+        """Saves to a section.
+
+        Args:
+          section: the section.
+          problem: why it could not be opened.
+          shared: whether other jobs read the versions. Then another living job that saves under
+            the name is an error, and shards stay whole, so that others can view them. Otherwise
+            this job takes its place.
+          advice: what to do if a tree needs this many bytes, for messages.
+        """
+        self._section, self._problem = section, problem
+        self._shared, self._advice = shared, advice
+        self._threads = concurrent.futures.ThreadPoolExecutor(1, "jax_cxl store")
+        self._flattener = flatten.Flattener(whole=shared)
+        self._selection: tuple[Any, saving.Selection] | None = None
+        self._saving: concurrent.futures.Future[None] | None = None
+        self._agreement: SaveAgreement | None = None
+        self._version = -1  # the last one
+        self._overtaken: fence.OvertakenError | None = None  # why this job saves no more
+        self.last = 0
+        self._agreed = 0  # value of `last` when the processes agreed
+        self._incarnation = 0  # last claim of the section when the processes agreed
+        self._base = 0  # number of the version from which they have continued; 0: none
+        self._newest = 0  # number of the newest valid version; 0: none
+
+    @property
+    def section(self) -> Section:
+        """The section of the name."""
+        if self._section is None:
+            assert self._problem is not None
+            raise self._problem
+        return self._section
+
+    @section.setter
+    def section(self, section: Section) -> None:
+        self._section, self._problem = section, None
+
+    def save(self, version: int | None, tree: Any, *, copy: bool) -> int:
+        """Saves a tree while the program continues; returns the version. See `Snapshots.save`."""
+        together = self._agreement or self.agree("save")
+        try:
+            together.meet()
+            self._wait(together, None)
+            section = self.section
+            problem: Exception | None = None
+            try:
+                section.devices.check_paths()
+                version = self._version + 1 if version is None else arguments.step(version)
+                arguments.check_grows(version, self._version)
+                arguments.check_bool("copy", copy)
+                flat = self._flattener.flatten(tree, together.writers)
+                # Arrays must be usable before the others are told so.
+                flatten.wait_for_values(flat)
+            except Exception as error:
+                problem = error
+            if section.claim is None:
+                self.claim(together, problem)
+            elif problem is not None:
+                raise problem
+            assert version is not None
+            description = together.agree(flat, version)
+            needed = sizes.section_bytes(description, flat.values, section.geometry)
+            section.check_room(needed, self._advice)
+            old, number = self._begin() if together.own == 0 else (None, together.number(self.last))
+            flat = flatten.Flat(description, flat.arrays, flat.values)
+            parts, copies = self._select(flat, together.own).hold(flat, copy)
+        except Exception as error:
+            self._give_up(together, error)
+            raise
+        self.last, self._version = number, version
+        work = saving.Save(
+            section,
+            number,
+            together.token,
+            version,
+            description,
+            flat.values,
+            together.own,
+            parts,
+            copies,
+            old,
+        )
+        self._saving = self._threads.submit(work.run)
+        return version
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Waits until the last save is a valid version. See `Snapshots.wait`."""
+        timeout = arguments.timeout(timeout)
+        if self._saving is None:
+            return
+        if self._agreement is None:
+            self._saving.result()
+            raise errors.StoreError(
+                f"{self.section.text_of(self._version)} has failed, as an earlier error said"
+            )
+        try:
+            self._wait(self._agreement, timeout)
+        except errors.CollectiveTimeoutError:
+            raise
+        except Exception as error:
+            self._give_up(self._agreement, error)
+            raise
+
+    def close(self) -> None:
+        """Waits until this process has written its part of the last save.
+
+        Another job may save under the name afterwards, if all other parts have been written too.
+        """
+        try:
+            if self._saving is not None:
+                self._saving.result()
+        finally:
+            self._threads.shutdown()
+        together, section = self._agreement, self._section
+        claim = section.claim if section and together and together.own == 0 else None
+        if claim and section and (not self._saving or validity.complete(section, self.last)):
+            claim.release(section)
+
+    def agree(self, operation: str, problem: Exception | None = None) -> SaveAgreement:
+        """All processes agree on a token and on the number of the last save, or all raise.
+
+        Afterwards no process writes until it calls `save` again.
+
+        Args:
+          operation: what this process does, in which all processes must agree.
+          problem: why this process cannot do it.
+        """
+        if operation != "save":
+            self._overtaken = None
+        problem = self._problem or self._overtaken or problem
+        if self._saving is not None:
+            self._saving.exception()
+            self._saving = None
+        if operation != "save":
+            self._version = -1
+        fresh = self.last == self._agreed  # nothing has been saved since a restore
+        last, geometry, claimed = self.last, None, 0
+        if self._section is not None:
+            geometry = self._section.geometry
+            # A process that was lost may have begun a save that no other process has.
+            last = max(last, validity.last_number(self._section))
+            claimed = fence.newest(self._section)
+        words = json.dumps([operation, str(geometry), in_words(problem)]).encode()
+        told = agreement.gather([last, secrets.randbits(63) | 1, claimed, zlib.crc32(words)])
+        writers = tuple(agreement.processes())
+        if problem is not None or len({words for *_, words in told}) > 1:
+            _raise_disagreement(agreement.gather_bytes(words), writers, problem)
+        lasts, tokens, claims, _ = zip(*told, strict=True)
+        self.last = self._agreed = max(lasts)
+        section = self.section
+        self._incarnation, section.claim = max(claims), None
+        found = validity.all_valid(section, self.last)
+        self._newest = found[0][0].number if found else 0
+        if operation != "save" or not fresh or not self._base:
+            self._base = self._newest
+        if self._shared and found:
+            self._version = max(self._version, found[0][0].version)
+        valid = json.dumps([(r[0].number, r[0].token, r[0].version) for r in found]).encode()
+        if len({words for (words,) in agreement.gather([zlib.crc32(valid)])}) > 1:
+            raise errors.StoreError(
+                f"the processes find different {section.what}s in {section.text}: name the same"
+                " memory on all processes"
+            )
+        own = writers.index(jax.process_index())
+        self._agreement = SaveAgreement(section, max(tokens), writers, own)
+        return self._agreement
+
+    def claim(self, together: SaveAgreement, problem: Exception | None = None) -> None:
+        """Claims the section for this job, on all processes or on none.
+
+        Args:
+          together: what the processes have agreed on.
+          problem: why this process cannot use the section.
+        """
+        raise_first(together.writers, problem, "could not save")
+        section = self.section
+        claim = None
+        if together.own == 0:
+            try:
+                if self._shared and (who := fence.owner(section)):
+                    raise fence.OwnedError(
+                        f"{who} publishes {section.text}: one job at a time publishes a name."
+                        " End that job, or publish under another name"
+                    )
+                state = self._incarnation, together.token, self.last, self._base
+                claim = fence.take(section, *state)
+            except errors.CxlError as error:
+                problem = error
+        raise_first(together.writers, problem, "could not save")
+        fields = claim.numbers() if claim else (0,) * fence.Claim.NUM_FIELDS
+        section.claim = fence.Claim(*agreement.gather(fields)[0])
+
+    def continue_from(self, number: int) -> None:
+        """Keeps the version with this number until the next two saves are valid."""
+        self._base = number
+
+    def replace_agreement(self, together: SaveAgreement) -> None:
+        """Goes on with what the processes have agreed on, in memory that was opened again."""
+        self._agreement = SaveAgreement(
+            self.section, together.token, together.writers, together.own
+        )
+
+    def _begin(self) -> tuple[Any, int]:
+        """Returns the record of this process in the area of the next save, and its number."""
+        section = self.section
+        base = self._base if self.last == self._agreed else 0
+        end = time.monotonic() + configuration.from_environment().timeout
+        while True:
+            begun = fence.next_number(section, self.last, self._newest, base)
+            if begun is not None:
+                return begun
+            if time.monotonic() > end:
+                readers = [
+                    who
+                    for area in range(section.geometry.areas)
+                    for who in catalog.holders(section.devices, section.entry, area)
+                ]
+                raise errors.StoreError(
+                    f"all memory of {section.text} is being read, by {', '.join(readers)}: close"
+                    f" views that are no longer needed, or make the name with a larger keep"
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def _wait(self, together: SaveAgreement, timeout: float | None) -> None:
+        if self._saving is None:
+            return
+        self._saving.result()
+        together.wait(self._not_written, timeout, "written their parts of a snapshot")
+        records = validity.complete(self.section, self.last)
+        if records and (columns := replicas.differing(records)):
+            raise errors.MismatchError(
+                f"{self.section.text_of(records[0].version)} is not valid: the devices that hold a"
+                f" replicated array have different values: {self._names(columns)}. Make the values"
+                " equal, or save what differs as an array of each process's own devices"
+            )
+        self._saving = None
+        self._newest = self.last
+
+    def _names(self, columns: list[int]) -> str:
+        """Returns the names of the leaves whose copies differ."""
+        assert self._selection is not None
+        found = replicas.names(self._selection[0].leaves, columns)
+        return found[0] if len(found) == 1 else f"one of {', '.join(found[:8])}"
+
+    def _not_written(self) -> Sequence[int]:
+        """Returns the processes that have not written their parts of the last save."""
+        if validity.complete(self.section, self.last):
+            return []
+        assert self._agreement is not None
+        return [
+            process
+            for writer, process in enumerate(self._agreement.writers)
+            if not self._has_written(writer)
+        ]
+
+    def _has_written(self, writer: int) -> bool:
+        record = self.section.record(self.last, writer)
+        token = self._agreement.token if self._agreement else 0
+        return record is not None and (record.number, record.token) == (self.last, token)
+
+    def _give_up(self, together: SaveAgreement, error: Exception) -> None:
+        """Tells the others why this process cannot save. All agree again before the next save."""
+        if isinstance(error, fence.OvertakenError):
+            self._overtaken = error
+        together.fail(error)
+        self._agreement = None
+
+    def _select(self, flat: flatten.Flat, own: int) -> saving.Selection:
+        if self._selection is None or self._selection[0] is not flat.description:
+            placement = flat.description.placement(self.section.geometry.blocks_per_row)
+            self._selection = flat.description, saving.Selection(flat, placement, own)
+        return self._selection[1]
+
+
+def raise_first(writers: Sequence[int], problem: Exception | None, what: str) -> None:
+    """Raises on all processes if one has a problem. All processes call it.
+
+    Args:
+      writers: indices of the processes.
+      problem: the problem of this process.
+      what: what a process with a problem could not do.
+
+    Raises:
+      The problem of this process, or a StoreError with that of another.
+    """
+    texts = agreement.gather_bytes(in_words(problem).encode())
+    if problem is not None:
+        raise problem
+    for process, text in zip(writers, texts, strict=True):
+        if text:
+            name, _, rest = text.decode(errors="replace").partition(": ")
+            make = fence.OvertakenError if name == "OvertakenError" else errors.StoreError
+            raise make(f"process {process} {what}: {name}: {rest}")
+
+
+def in_words(problem: Exception | None) -> str:
+    """Returns an error in words, "" if there is none."""
+    return f"{type(problem).__name__}: {problem}" if problem is not None else ""
+
+
+def _raise_disagreement(
+    texts: Sequence[bytes], writers: Sequence[int], problem: Exception | None
+) -> None:
+    """Raises the error for processes of which one cannot go on, or does something else."""
+    told = [json.loads(text) for text in texts]
+    if problem is not None:
+        raise problem
+    for process, (operation, _, text) in zip(writers, told, strict=True):
+        if text:
+            raise errors.StoreError(f"process {process} cannot {operation}: {text}")
+    other = next(number for number, of in enumerate(told) if of != told[0])
+    sides = [told[0][:2], told[other][:2]]
+    field = 0 if sides[0][0] != sides[1][0] else 1
+    what = "call different operations" if field == 0 else "have different memory"
+    raise agreement.mismatch(writers, (0, other), [side[field] for side in sides], what)

@@ -1,0 +1,307 @@
+"""Writes this process's part of a version, while the program runs."""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jax_cxl import errors
+from jax_cxl._store.memory import checksum, layout, stripes
+from jax_cxl._store.memory.record import Record
+from jax_cxl._store.memory.section import Section
+from jax_cxl._store.trees import flatten, leaves, place, replicas
+from jax_cxl._store.trees.description import Description
+from jax_cxl._store.writing import device_copies
+from jax_cxl._store.writing.shard_bytes import DeviceBytes, DeviceSum, HostBytes, hold, hold_sums
+
+
+@dataclasses.dataclass(frozen=True)
+class Save:
+    """One save: the part of a version that this process writes.
+
+    Attributes:
+      section: the memory of the name.
+      number: number of the save.
+      token: token of the job.
+      version: the version that the user gave.
+      description: leaves of the tree, and the processes that save.
+      values: Python values of the tree, in the order of the leaves.
+      writer: position of this process among those that save.
+      bytes_of: the bytes of each part that this process writes, in their order.
+      copies: copies of replicated arrays, each with the source of its checksum.
+      old: the record of this process that was in the area, None if there was none.
+    """
+
+    section: Section
+    number: int
+    token: int
+    version: int
+    description: Description
+    values: Sequence[Any]
+    writer: int
+    bytes_of: Sequence[tuple[place.Part, HostBytes | DeviceBytes]]
+    copies: Sequence[tuple[replicas.Copy, HostBytes | DeviceSum]]
+    old: Record | None = None
+
+    def run(self) -> None:
+        """Writes this process's part of the version, and then its record."""
+        known = self._known_blocks()
+        self._announce(None)
+        description = self.description
+        directory = b""
+        if self.writer == 0:
+            directory = leaves.encode(
+                description.leaves, description.writers, description.whole, self.values
+            )
+        placement = description.placement(self.section.geometry.blocks_per_row)
+        data_blocks = placement.data_blocks(self.writer)
+        own = stripes.Stripes(
+            self.section,
+            self.number,
+            self.writer,
+            placement.first_row(self.writer),
+            data_blocks + layout.table_blocks(data_blocks) + layout.blocks(len(directory)),
+        )
+        table = np.zeros(data_blocks, np.uint64)
+        output = _Output(own, known)
+        if any(isinstance(held, DeviceBytes) for _, held in self.bytes_of):
+            device_copies.write_data(own, self.bytes_of, table)
+            output.skip(data_blocks)
+        else:
+            self._write_data(output, table)
+        output.append(table)
+        output.append(np.frombuffer(directory, np.uint8))
+        output.finish()
+        self.section.devices.check_paths()
+        self._announce(
+            Record(
+                number=self.number,
+                token=self.token,
+                version=self.version,
+                time=time.time(),
+                writers=len(description.writers),
+                writer=self.writer,
+                first_row=own.first_row,
+                data_blocks=data_blocks,
+                table_checksum=checksum.of(table),
+                directory_bytes=len(directory),
+                directory_checksum=checksum.of(directory),
+                tree=description.digest,
+                replicas=replicas.sums((copy, held.checksum()) for copy, held in self.copies),
+            )
+        )
+
+    def _write_data(self, output: "_Output", table: np.ndarray) -> None:
+        """Writes the blocks of data, and their checksums into the table."""
+        block = np.zeros(layout.BLOCK_BYTES, np.uint8)
+        filled = 0  # bytes of `block`
+        number = 0
+
+        def complete() -> None:
+            nonlocal filled, number
+            block[filled:] = 0
+            table[number] = checksum.of(block)
+            output.write(block, table[number])
+            number, filled = number + 1, 0
+
+        for part, shard in self.bytes_of:
+            assert isinstance(shard, HostBytes)
+            # Parts begin at multiples of 64 bytes.
+            gap = part.offset - (number * layout.BLOCK_BYTES + filled)
+            block[filled : filled + gap] = 0
+            filled += gap
+            done, end = 0, part.end - part.start
+            while done < end:
+                if filled == layout.BLOCK_BYTES:
+                    complete()
+                size = min(layout.BLOCK_BYTES - filled, end - done)
+                piece = shard.read(done, done + size)
+                if size == layout.BLOCK_BYTES:
+                    # A whole block goes directly from the array into the memory.
+                    table[number] = checksum.of(piece)
+                    output.write(piece, table[number])
+                    number += 1
+                else:
+                    block[filled : filled + size] = piece
+                    filled += size
+                done += size
+        if filled:
+            complete()
+
+    def _announce(self, record: Record | None) -> None:
+        """Writes the record on all devices, its first word last. None clears the first word.
+
+        Others look at the first device, unless it is lost. It comes last: when they find the record
+        and go on, this process has written all copies.
+        """
+        offset = self.section.geometry.record(self.number, self.writer)
+        for device in reversed(self.section.geometry.mirrors):
+            if record is not None:
+                self.section.write(device, offset + 8, record.to_bytes()[8:])
+            number = self.number if record is not None else 0
+            self.section.store_word(device, offset, number)
+
+    def _known_blocks(self) -> np.ndarray:
+        """Returns the checksums of the blocks that are in the area, if this job has written them.
+
+        A job that was lost may have changed blocks afterwards.
+        """
+        old = self.old
+        if old is None and self.writer:
+            old = self.section.record(self.number, self.writer)
+        if old is None or old.token != self.token or old.writer != self.writer:
+            return np.empty(0, np.uint64)
+        placement = self.description.placement(self.section.geometry.blocks_per_row)
+        if old.first_row != placement.first_row(self.writer):
+            return np.empty(0, np.uint64)
+        count = old.data_blocks + old.table_blocks
+        own = stripes.Stripes(self.section, old.number, self.writer, old.first_row, count)
+        try:
+            table = own.read_range(
+                old.data_blocks, 8 * old.data_blocks, old.table_checksum, "table of checksums"
+            )
+        except errors.StoreError:
+            return np.empty(0, np.uint64)
+        return table.view(np.uint64)
+
+
+class _Output:
+    """Writes blocks one after the other, and the parity of each row.
+
+    It leaves out what is there already: `known` has the checksums of the blocks in the area.
+    """
+
+    def __init__(self, own: stripes.Stripes, known: np.ndarray):
+        self._own = own
+        self._known = known
+        self._next = 0
+        self._changed = False  # whether a block of this row has changed
+        with_parity = own.section.geometry.parity
+        self._parity = np.zeros(layout.BLOCK_BYTES, np.uint8) if with_parity else None
+
+    def write(self, block: np.ndarray, sum_: int | None = None) -> None:
+        """Writes a block. Its checksum is None if it has to be written in any case."""
+        if sum_ is None or self._next >= len(self._known) or self._known[self._next] != sum_:
+            self._changed = True
+            self._own.write(self._next, block)
+        self._count(block)
+
+    def skip(self, count: int) -> None:
+        """Skips some blocks that have been written already."""
+        if self._parity is None:  # There is nothing to compute from them.
+            self._next += count
+            return
+        self._changed = True
+        for block in device_copies.views(self._own, self._next, count):
+            self._count(block)
+
+    def _count(self, block: np.ndarray) -> None:
+        if self._parity is not None:
+            np.bitwise_xor(self._parity, block, out=self._parity)
+        self._next += 1
+        if self._next % self._own.section.geometry.blocks_per_row == 0:
+            self._end_row()
+
+    def append(self, data: np.ndarray) -> None:
+        """Writes data in blocks of their own; zeros fill the last one."""
+        data = data.view(np.uint8)
+        for start in range(0, len(data), layout.BLOCK_BYTES):
+            block = np.zeros(layout.BLOCK_BYTES, np.uint8)
+            piece = data[start : start + layout.BLOCK_BYTES]
+            block[: len(piece)] = piece
+            self.write(block)
+
+    def finish(self) -> None:
+        if self._next % self._own.section.geometry.blocks_per_row:
+            self._end_row()
+
+    def _end_row(self) -> None:
+        if self._parity is not None:
+            row = (self._next - 1) // self._own.section.geometry.blocks_per_row
+            if self._changed:
+                self._own.write_parity(row, self._parity)
+            self._parity[:] = 0
+        self._changed = False
+
+
+class Selection:
+    """What a process writes of trees with one description.
+
+    Attributes:
+      parts: the parts that it writes, each with the position of its device among this process's.
+      copies: its copies of replicated arrays, each with this position.
+    """
+
+    def __init__(self, flat: flatten.Flat, placement: place.Placement, writer: int):
+        """Finds the parts and copies.
+
+        Args:
+          flat: a tree.
+          placement: where each byte goes.
+          writer: position of this process among those that save.
+        """
+        of_leaves = flat.description.leaves
+        self.parts: list[tuple[place.Part, int]] = []
+        self.copies: list[tuple[replicas.Copy, int]] = []
+        wanted: Any = (part for part in placement.parts if part.writer == writer)
+        for what in (*wanted, *replicas.copies(of_leaves, writer)):
+            leaf = of_leaves[what.leaf]
+            index = leaf.shards[what.shard].index
+            position = _position(flat.arrays[what.leaf], index[leaf.local :], what.holder)
+            into: list[Any] = self.parts if isinstance(what, place.Part) else self.copies
+            into.append((what, position))
+
+    def hold(
+        self, flat: flatten.Flat, copy: bool
+    ) -> tuple[
+        list[tuple[place.Part, HostBytes | DeviceBytes]],
+        list[tuple[replicas.Copy, HostBytes | DeviceSum]],
+    ]:
+        """Holds the bytes of a tree; `copy` is that of `shard_bytes.hold`."""
+        ranges = [
+            (_on_device(flat.arrays[part.leaf], position), part.start, part.end)
+            for part, position in self.parts
+        ]
+        replicated = [_on_device(flat.arrays[of.leaf], position) for of, position in self.copies]
+        sums = hold_sums(replicated)
+        return (
+            list(zip((part for part, _ in self.parts), hold(ranges, copy), strict=True)),
+            list(zip((of for of, _ in self.copies), sums, strict=True)),
+        )
+
+
+def _position(array: Any, index: leaves.Index, holder: int) -> int:
+    """Returns which of this process's devices is the holder of a shard, in the order of JAX."""
+    if not isinstance(array, jax.Array):
+        return 0
+    holding, positions = _holders(array.sharding, array.shape)
+    return positions[holding[index][holder]]
+
+
+def _on_device(array: Any, position: int) -> Any:
+    """Returns the array of one of this process's devices."""
+    if isinstance(array, np.ndarray):
+        return array
+    if position and array.is_fully_replicated:
+        # `addressable_data` returns the copy of the first device.
+        return array.addressable_shards[position].data
+    return array.addressable_data(position)
+
+
+@functools.lru_cache(1024)
+def _holders(
+    sharding: jax.sharding.Sharding, shape: tuple[int, ...]
+) -> tuple[dict[leaves.Index, list[jax.Device]], dict[jax.Device, int]]:
+    """Returns the devices that hold each shard, in the order of the holders.
+
+    Also returns the position of each device of this process, for `jax.Array.addressable_data`.
+    """
+    holders: dict[leaves.Index, list[jax.Device]] = {}
+    for device, slices in sharding.devices_indices_map(shape).items():
+        holders.setdefault(leaves.index_of(slices, shape), []).append(device)
+    own = sharding.addressable_devices_indices_map(shape)
+    return holders, {device: position for position, device in enumerate(own)}

@@ -1,0 +1,190 @@
+"""Bytes of a shard of an array, held until they are saved."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_cxl._store.memory import checksum
+
+_HOST_MEMORY = ("pinned_host", "unpinned_host")
+
+
+class HostBytes:
+    """Bytes of an array in this host's memory.
+
+    A view of a buffer of XLA's CPU devices keeps XLA from giving the buffer to a program that may
+    overwrite it: such a program gets another buffer, with a copy. So the bytes stay as they are.
+    """
+
+    # There may be one for each of many small arrays.
+    __slots__ = ("_array", "_end", "_start")
+
+    def __init__(self, array: Any, start: int, end: int):
+        """Holds some bytes, in row-major order, of an array whose values have been computed."""
+        held = np.asarray(array)
+        self._array = held if held.flags.c_contiguous else np.ascontiguousarray(held)
+        self._start, self._end = start, end
+
+    def read(self, start: int, end: int) -> np.ndarray:
+        """Returns a view of some of the bytes."""
+        flat = self._array.reshape(-1).view(np.uint8)
+        return flat[self._start : self._end][start:end]
+
+    def checksum(self) -> int:
+        """Returns the checksum of all of the bytes."""
+        return checksum.of(self.read(0, self._end - self._start))
+
+
+class DeviceBytes:
+    """Bytes of an array in the memory of a GPU.
+
+    Attributes:
+      ordinal: ordinal of the GPU in this process.
+    """
+
+    def __init__(self, array: jax.Array, start: int = 0, view: Any = None):
+        """Holds the bytes of an array on one GPU, in row-major order, from a byte on.
+
+        Args:
+          array: the array. Its values need not have been computed.
+          start: first byte.
+          view: a view of the array. While it lives, a program to which the array is donated fails.
+        """
+        (device,) = array.devices()
+        self.ordinal: int = device.local_hardware_id
+        self._array, self._start, self._view = array, start, view
+
+    def address(self) -> int:
+        """Waits until the values have been computed; returns the address of the first byte."""
+        array = self._array.block_until_ready()
+        address: int = array.unsafe_buffer_pointer()
+        return address + self._start
+
+
+class DeviceSum:
+    """The checksum of an array in the memory of a GPU, which the GPU computes."""
+
+    def __init__(self, words: jax.Array):
+        """Holds two words of 32 bits, which may not have been computed yet."""
+        self._words = words
+
+    def checksum(self) -> int:
+        """Waits for the words; returns the checksum."""
+        low, high = np.asarray(self._words)
+        return int(high) << 32 | int(low)
+
+
+Range = tuple[Any, int, int]
+
+
+def hold(ranges: Sequence[Range], copy: bool) -> list[HostBytes | DeviceBytes]:
+    """Holds some bytes of arrays.
+
+    Args:
+      ranges: of each array, which is an array of NumPy or of JAX on one device, the first byte in
+        row-major order and the byte after the last one. The values need not have been computed.
+      copy: whether to take a copy of what is in a GPU's memory. Otherwise a program to which the
+        array is donated fails while the object in the result lives.
+    """
+    held: list[HostBytes | DeviceBytes | None] = []
+    to_copy: dict[Any, list[int]] = {}
+    for number, (array, start, end) in enumerate(ranges):
+        if not _is_on_gpu(array):
+            # Arrays of NumPy may change, so this copies them.
+            array = np.array(array) if isinstance(array, np.ndarray) else array
+            held.append(HostBytes(array, start, end))
+        elif copy or not _is_row_major(array):
+            (device,) = array.devices()
+            to_copy.setdefault(device, []).append(number)
+            held.append(None)
+        else:
+            held.append(DeviceBytes(array, start, array.__dlpack__()))
+    # One program for each GPU: a program for each array would take longer to start than the copies.
+    for numbers in to_copy.values():
+        chosen = [ranges[number] for number in numbers]
+        copies = _copied(
+            [array for array, _, _ in chosen],
+            tuple((start // x.dtype.itemsize, end // x.dtype.itemsize) for x, start, end in chosen),
+        )
+        for number, made in zip(numbers, copies, strict=True):
+            held[number] = DeviceBytes(made)
+    return cast(list[HostBytes | DeviceBytes], held)
+
+
+def hold_sums(arrays: Sequence[jax.Array]) -> list[HostBytes | DeviceSum]:
+    """Holds what the checksums of arrays are computed from. The arrays may be donated afterwards.
+
+    Arrays on devices of one kind have the same checksum if they have the same bytes.
+
+    Args:
+      arrays: arrays of JAX, each on one device.
+    """
+    held: list[HostBytes | DeviceSum | None] = []
+    on_gpu: dict[Any, list[int]] = {}
+    for number, array in enumerate(arrays):
+        if _is_on_gpu(array):
+            (device,) = array.devices()
+            on_gpu.setdefault(device, []).append(number)
+            held.append(None)
+        else:
+            held.append(HostBytes(array, 0, array.size * array.dtype.itemsize))
+    for numbers in on_gpu.values():
+        for number, words in zip(numbers, _sums([arrays[n] for n in numbers]), strict=True):
+            held[number] = DeviceSum(words)
+    return cast(list[HostBytes | DeviceSum], held)
+
+
+@jax.jit
+def _sums(arrays: list[jax.Array]) -> list[jax.Array]:
+    """Returns a checksum of each array: two sums of its words, each times a number of its place."""
+    return [_sum(array) for array in arrays]
+
+
+def _sum(array: jax.Array) -> jax.Array:
+    if jnp.iscomplexobj(array):
+        array = jnp.stack([array.real, array.imag])
+    if array.dtype == jnp.bool_:
+        array = array.astype(jnp.uint8)
+    bits = min(32, 8 * array.dtype.itemsize)
+    words = jax.lax.bitcast_convert_type(array, f"uint{bits}").reshape(-1).astype(jnp.uint32)
+    place = jax.lax.iota(jnp.uint32, words.size)
+    sums = []
+    for multiplier in (0x9E3779B1, 0x85EBCA6B):
+        # An odd factor keeps every bit of a word. Mixing makes factors of neighbors independent.
+        mixed = (place + 1) * jnp.uint32(multiplier)
+        factor = (mixed ^ (mixed >> 15)) * jnp.uint32(0xC2B2AE35) | 1
+        word = (words ^ (words >> 16)) * jnp.uint32(multiplier)
+        sums.append(jnp.sum((word ^ (word >> 13)) * factor, dtype=jnp.uint32))
+    return jnp.stack(sums)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _copied(arrays: list[jax.Array], ranges: tuple[tuple[int, int], ...]) -> list[jax.Array]:
+    """Returns copies of some elements of each array, in row-major order."""
+    return [
+        jnp.copy(array.reshape(-1)[start:end])
+        for array, (start, end) in zip(arrays, ranges, strict=True)
+    ]
+
+
+def _is_on_gpu(array: Any) -> bool:
+    if isinstance(array, np.ndarray):
+        return False
+    # Elements of less than a byte are packed on the GPU, and take a byte each on the host.
+    return _is_gpu_memory(array.sharding) and jax.dtypes.itemsize_bits(array.dtype) >= 8
+
+
+@functools.lru_cache(1024)
+def _is_gpu_memory(sharding: Any) -> bool:
+    (device,) = sharding.device_set
+    return device.platform != "cpu" and sharding.memory_kind not in _HOST_MEMORY
+
+
+def _is_row_major(array: jax.Array) -> bool:
+    form: Any = getattr(array, "format", None)
+    layout = form and form.layout
+    return layout is None or tuple(layout.major_to_minor) == tuple(range(array.ndim))

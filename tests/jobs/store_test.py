@@ -1,0 +1,68 @@
+"""A job publishes trees, and other jobs read them meanwhile, with other numbers of processes."""
+
+import pathlib
+import tempfile
+import threading
+
+import job
+from absl.testing import absltest, parameterized
+
+_MODULES = ("ml_dtypes", "jax_cxl")
+
+
+class StoreTest(parameterized.TestCase):
+    @parameterized.parameters(1, 3)
+    def test_jobs_of_other_sizes_read_meanwhile(self, paths):
+        layouts = [(2, 1, True), (1, 2, False), (3, 1, False)]
+        done = {}
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+            files = ",".join(str(pathlib.Path(folder) / str(i)) for i in range(paths))
+            where = f"--where=file:{files}?size=64MiB"
+
+            def run(processes, devices, publish):
+                done[processes, devices] = job.run(
+                    "store/versions.py",
+                    *(where, f"--publish={publish}"),
+                    processes=processes,
+                    devices_per_process=devices,
+                    modules=_MODULES,
+                )
+
+            threads = [threading.Thread(target=run, args=layout) for layout in layouts]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            for processes, devices, _ in layouts:
+                ended = done[processes, devices]
+                self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
+                self.assertEqual(ended.stdout.count("done with"), processes)
+
+    def test_errors_of_one_process_are_errors_of_all(self):
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+            done = job.run(
+                "store/disagree.py", f"--where=file:{folder}/a?size=64MiB", modules=_MODULES
+            )
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertEqual(done.stdout.count("done with"), 2)
+
+    def test_kills(self):
+        program = str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "store" / "store_kills.py")
+        # A kill of a publisher and one of a reader take a second.
+        kills = max(3, int(4 * job.SECONDS))
+        for arguments in ((), ("--paths=3", "--parity=1")):
+            done = job.run(program, f"--kills={kills}", *arguments, processes=1, modules=_MODULES)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertIn('"wrong": 0', done.stdout)
+
+    def test_the_kills_see_what_is_overwritten(self):
+        program = str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "store" / "store_kills.py")
+        done = job.run(
+            program, "--kills=200", "--break", processes=1, modules=_MODULES, timeout=250
+        )
+        self.assertNotEqual(done.returncode, 0)
+        self.assertRegex(done.stdout + done.stderr, "of version .* is wrong|damaged")
+
+
+if __name__ == "__main__":
+    absltest.main()
