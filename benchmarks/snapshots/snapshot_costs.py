@@ -32,8 +32,9 @@ from absl import app, flags
 
 import jax_cxl
 from jax_cxl._commands.bench import report, results_file
+from jax_cxl._store import agreement
 from jax_cxl._store.memory import layout
-from jax_cxl._store.writing import agreement, device_copies
+from jax_cxl._store.writing import device_copies
 
 try:
     import orbax.checkpoint as ocp

@@ -7,13 +7,12 @@ from typing import Any, Self
 import jax
 
 from jax_cxl import _compat, errors
-from jax_cxl._store import arguments
+from jax_cxl._store import agreement, arguments
 from jax_cxl._store.memory import catalog, layout, opening
 from jax_cxl._store.memory.record import Record
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import rebuilding, repair, restoring, validity
 from jax_cxl._store.trees import flatten, sizes
-from jax_cxl._store.writing import agreement
 from jax_cxl._store.writing.publisher import Publisher, in_words
 
 NAME = "snapshots"  # of the section that has all of the memory

@@ -8,13 +8,12 @@ from typing import Any, Self
 import jax
 
 from jax_cxl import errors
-from jax_cxl._store import arguments
+from jax_cxl._store import agreement, arguments, following, views
+from jax_cxl._store.following import Version
 from jax_cxl._store.memory import catalog, layout, opening
 from jax_cxl._store.memory.section import Section
-from jax_cxl._store.reading import following, validity, views
-from jax_cxl._store.reading.following import Version
+from jax_cxl._store.reading import validity
 from jax_cxl._store.trees import flatten, sizes
-from jax_cxl._store.writing import agreement
 from jax_cxl._store.writing.publisher import Publisher, raise_first
 
 

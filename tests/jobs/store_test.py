@@ -47,7 +47,9 @@ class StoreTest(parameterized.TestCase):
             self.assertEqual(done.stdout.count("done with"), 2)
 
     def test_kills(self):
-        program = str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "store" / "store_kills.py")
+        program = str(
+            pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "store" / "store_kills.py"
+        )
         # A kill of a publisher and one of a reader take a second.
         kills = max(3, int(4 * job.SECONDS))
         for arguments in ((), ("--paths=3", "--parity=1")):
@@ -56,7 +58,9 @@ class StoreTest(parameterized.TestCase):
             self.assertIn('"wrong": 0', done.stdout)
 
     def test_the_kills_see_what_is_overwritten(self):
-        program = str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "store" / "store_kills.py")
+        program = str(
+            pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "store" / "store_kills.py"
+        )
         done = job.run(
             program, "--kills=200", "--break", processes=1, modules=_MODULES, timeout=250
         )

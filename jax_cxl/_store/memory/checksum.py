@@ -22,6 +22,6 @@ def _xxhash() -> Any:
         import xxhash
     except ImportError:
         raise errors.CxlError(
-            "snapshots need the package xxhash: pip install 'jax_cxl[snapshots]'"
+            "stores and snapshots need the package xxhash: pip install 'jax_cxl[store]'"
         ) from None
     return xxhash

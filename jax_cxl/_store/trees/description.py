@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Sequence
 
 from jax_cxl import errors
+from jax_cxl._store import agreement
 from jax_cxl._store.memory import checksum
 from jax_cxl._store.trees import leaves, place
 from jax_cxl._store.trees.leaves import Leaf
-from jax_cxl._store.writing import agreement
 
 _ABSENT = "no leaf"
 

@@ -12,12 +12,12 @@ import jax
 
 from jax_cxl import errors
 from jax_cxl._job import configuration
-from jax_cxl._store import arguments
+from jax_cxl._store import agreement, arguments
 from jax_cxl._store.memory import catalog
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import validity
 from jax_cxl._store.trees import flatten, replicas, sizes
-from jax_cxl._store.writing import agreement, fence, saving
+from jax_cxl._store.writing import fence, saving
 from jax_cxl._store.writing.save_agreement import SaveAgreement
 
 _POLL_SECONDS = 0.002

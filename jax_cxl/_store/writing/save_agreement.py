@@ -8,11 +8,12 @@ from typing import Any
 
 from jax_cxl import errors
 from jax_cxl._job import configuration
+from jax_cxl._store import agreement
 from jax_cxl._store.memory import checksum
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.trees import flatten, leaves
 from jax_cxl._store.trees.description import Description, merge
-from jax_cxl._store.writing import agreement, announcements
+from jax_cxl._store.writing import announcements
 from jax_cxl._store.writing.announcements import Announcement
 
 _POLL_SECONDS = 0.0005

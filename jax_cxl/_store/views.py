@@ -9,11 +9,11 @@ import ml_dtypes
 import numpy as np
 
 from jax_cxl import _core, errors
-from jax_cxl._store import arguments
+from jax_cxl._store import arguments, following
 from jax_cxl._store.memory import catalog, layout
 from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.memory.section import Section
-from jax_cxl._store.reading import following, rebuilding
+from jax_cxl._store.reading import rebuilding
 from jax_cxl._store.reading.restoring import Reader
 from jax_cxl._store.reading.validity import Records
 from jax_cxl._store.trees import leaves, names

@@ -13,15 +13,15 @@ import numpy as np
 
 from jax_cxl import _compat, errors
 from jax_cxl._job import configuration
-from jax_cxl._store import arguments
+from jax_cxl._store import agreement, arguments
 from jax_cxl._store.memory import catalog
 from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import rebuilding, validity
 from jax_cxl._store.reading.restoring import Known, Reader
 from jax_cxl._store.reading.validity import Records
-from jax_cxl._store.trees import names
-from jax_cxl._store.writing import agreement, fence
+from jax_cxl._store.trees import leaves, names
+from jax_cxl._store.writing import fence
 from jax_cxl._store.writing.publisher import raise_first
 
 _POLL_SECONDS = 0.001
@@ -268,12 +268,17 @@ def _all_leaves(reader: Reader, previous: Any) -> dict[str, Any]:
             tree[key] = reader.read_same(leaf, whole)
         else:
             have = previous.get(key) if isinstance(previous, dict) else None
-            if not isinstance(have, np.ndarray) or have.shape != leaf.shape:
-                have = None
-            elif not have.flags.writeable or not have.flags.c_contiguous:
-                have = None
-            tree[key] = reader.read(leaf, whole, have)
+            tree[key] = reader.read(leaf, whole, have if _is_usable(have, leaf) else None)
     return tree
+
+
+def _is_usable(have: Any, leaf: leaves.Leaf) -> bool:
+    """Returns whether an array may be overwritten with a leaf."""
+    fits = isinstance(have, np.ndarray) and (have.shape, have.dtype.name) == (
+        leaf.shape,
+        leaf.dtype,
+    )
+    return bool(fits and have.flags.writeable and have.flags.c_contiguous)
 
 
 def _by_name(tree: Any) -> dict[str, Any]:
