@@ -98,6 +98,11 @@ Status Disagreement(int rank_0, const std::string& call_0, int rank_1,
 
 pool::CallDescriptor Describe(const Call& call);
 
+// Returns a hash of everything that all ranks must agree on in a call, and of
+// `before`: the hash of the calls before it, or 0.
+uint64_t HashDescriptor(const pool::CallDescriptor& descriptor,
+                        uint64_t before);
+
 // Sets what a ragged_all_to_all sends and takes, for the CPU engine. `table` is
 // this rank's table of slices (cc/plan/slices.h).
 void SetSlices(Call* call, std::span<const int64_t> table);

@@ -1,8 +1,5 @@
 #include "cc/comm/cuda/device_endpoint.h"
 
-#include <sched.h>
-
-#include <algorithm>
 #include <utility>
 
 #include "cc/comm/cuda/current_device.h"
@@ -10,17 +7,6 @@
 
 namespace jax_cxl::comm {
 namespace {
-
-// The number of threads of one device. So many threads write back and drop
-// lines about as fast as a link carries data, if the processor has several
-// times as many cores.
-int DefaultFlushThreads() {
-  constexpr int kMost = 4;
-  constexpr int kCoresEach = 4;
-  cpu_set_t cores;
-  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
-  return std::clamp(CPU_COUNT(&cores) / kCoresEach, 1, kMost);
-}
 
 // Executes a permutation in which the rank has no part but its own.
 Status PermuteAlone(const Call& call, cudaStream_t stream) {
@@ -69,7 +55,7 @@ Status DeviceEndpoint::Open() {
     relay_ = std::make_unique<Relay>(pool_->coherence(),
                                      options_.flush_threads > 0
                                          ? options_.flush_threads
-                                         : DefaultFlushThreads(),
+                                         : DefaultFlushThreads(/*gpus=*/1),
                                      options_.flush_piece_bytes);
   // High priority, so that a collective gets its few blocks before computation
   // does.
@@ -120,9 +106,9 @@ Status DeviceEndpoint::Reserve(const plan::Request& request) {
   return host_path_.Reserve(request);
 }
 
-Result<cudaStream_t> DeviceEndpoint::EnqueueLocked(
-    const std::vector<int32_t>& members, const Call& call, bool aside,
-    cudaStream_t stream) {
+Result<cudaStream_t> DeviceEndpoint::Route(const std::vector<int32_t>& members,
+                                           const Call& call, bool aside,
+                                           cudaStream_t stream) {
   if (members.size() == 1 && call.request.op == plan::Op::kPermute) {
     CXL_RETURN_IF_ERROR(PermuteAlone(call, stream));
     return stream;
@@ -139,7 +125,7 @@ Status DeviceEndpoint::Enqueue(const std::vector<int32_t>& members,
                                const Call& call, cudaStream_t stream) {
   CurrentDevice current(device_);
   std::lock_guard lock(mutex_);
-  return EnqueueLocked(members, call, false, stream).status();
+  return Route(members, call, false, stream).status();
 }
 
 Result<cudaEvent_t> DeviceEndpoint::TakeEvent() {
@@ -168,7 +154,7 @@ Status DeviceEndpoint::EnqueueStart(const std::vector<int32_t>& members,
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(cudaStreamWaitEvent(own_stream_, event),
                                        "cudaStreamWaitEvent"));
   CXL_ASSIGN_OR_RETURN(const cudaStream_t end,
-                       EnqueueLocked(members, call, true, own_stream_));
+                       Route(members, call, true, own_stream_));
   return cuda::CudaStatus(cudaEventRecord(event, end), "cudaEventRecord");
 }
 

@@ -69,10 +69,11 @@ class DeviceEndpoint {
 
  private:
   Result<DeviceChannel*> ChannelFor(const std::vector<int32_t>& members);
-  // Returns the stream on which the call ends: see DeviceChannel::Enqueue.
-  Result<cudaStream_t> EnqueueLocked(const std::vector<int32_t>& members,
-                                     const Call& call, bool aside,
-                                     cudaStream_t stream);
+  // Enqueues a call where it belongs: on the stream itself if it has no peers,
+  // on the host's path, or on the channel of its group. Returns the stream on
+  // which the call ends: see DeviceChannel::Enqueue. Requires the mutex.
+  Result<cudaStream_t> Route(const std::vector<int32_t>& members,
+                             const Call& call, bool aside, cudaStream_t stream);
   Result<cudaEvent_t> TakeEvent();
 
   pool::Pool* pool_;
