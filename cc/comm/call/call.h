@@ -63,6 +63,10 @@ struct Call {
   // Operations that move rows: the rows that this rank takes.
   std::shared_ptr<cpu::TakenRows> rows;
   RowOperands row_operands;  // the same on a GPU
+  // On a GPU: the stream after whose earlier work the call runs (a
+  // cudaStream_t), and whether it runs aside (GpuCallFacts).
+  void* stream = nullptr;
+  bool aside = false;
   bool in_levels = false;    // a collective in levels, or a part of one
   // A part of a collective in levels: replaces input and output.
   std::shared_ptr<const cpu::MemberBuffers> buffers;

@@ -31,7 +31,8 @@ DeviceEndpoint::DeviceEndpoint(pool::Pool* pool, Peers* peers, Endpoint* host,
       options_(options),
       device_(device),
       direct_(direct),
-      host_path_(host, std::move(fail)) {}
+      fail_(std::move(fail)),
+      host_path_(host, fail_) {}
 
 DeviceEndpoint::~DeviceEndpoint() {
   Drain();  // Kernels use the objects destroyed below.
@@ -121,6 +122,13 @@ Result<cudaStream_t> DeviceEndpoint::Route(const std::vector<int32_t>& members,
   return channel->Enqueue(call, aside, stream);
 }
 
+std::optional<Status> DeviceEndpoint::StartCall(
+    const std::vector<int32_t>& members, std::unique_ptr<Call> call) {
+  auto* stream = static_cast<cudaStream_t>(call->stream);
+  return call->aside ? EnqueueStart(members, *call, stream)
+                     : Enqueue(members, *call, stream);
+}
+
 Status DeviceEndpoint::Enqueue(const std::vector<int32_t>& members,
                                const Call& call, cudaStream_t stream) {
   CurrentDevice current(device_);
@@ -194,7 +202,9 @@ Status DeviceEndpoint::Check(Clock::time_point now) {
   return OkStatus();
 }
 
-void DeviceEndpoint::Abort() {
+void DeviceEndpoint::Abort(const Status& status) { fail_(status); }
+
+void DeviceEndpoint::EndWaits() {
   host_path_.Abort();
   std::lock_guard lock(watched_mutex_);
   for (DeviceChannel* channel : watched_) channel->Abort();

@@ -152,7 +152,7 @@ void DeviceRuntime::Fail(const Status& status) {
                CodeName(status.code()).data(), status.message().c_str());
   for (const auto& [device, local] : by_device_)
     runtime_->peers()->GiveUp(local.rank, status);
-  for (const auto& endpoint : endpoints_) endpoint->Abort();
+  for (const auto& endpoint : endpoints_) endpoint->EndWaits();
 }
 
 }  // namespace jax_cxl::comm
