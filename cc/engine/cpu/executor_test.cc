@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "cc/plan/verify/expected_output.h"
+#include "cc/testing/verify/expected_output.h"
 #include "cc/testing/reference/plans.h"
 
 namespace jax_cxl::cpu {

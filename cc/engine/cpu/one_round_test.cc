@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cc/plan/verify/verify.h"
+#include "cc/testing/verify/verify.h"
 #include "cc/testing/reference/plans.h"
 
 namespace jax_cxl::cpu {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cc/engine/sim/lower.h"
-#include "cc/plan/verify/verify.h"
+#include "cc/testing/verify/verify.h"
 
 namespace jax_cxl::sim {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "cc/engine/gpu_plan/gpu_plan.h"
-#include "cc/plan/verify/expected_output.h"
+#include "cc/testing/verify/expected_output.h"
 #include "cc/testing/reference/plans.h"
 
 // Executes the GPU plans of all ranks on the CPU, like the kernel, one step at

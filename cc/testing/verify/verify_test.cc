@@ -1,6 +1,6 @@
 // Sanitizers: none. It computes with values, and compares the results.
 
-#include "cc/plan/verify/verify.h"
+#include "cc/testing/verify/verify.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "cc/plan/verify/extents.h"
+#include "cc/testing/verify/extents.h"
 #include "cc/testing/reference/plans.h"
 
 namespace jax_cxl::plan {
