@@ -67,7 +67,7 @@ struct Call {
   // cudaStream_t), and whether it runs aside (GpuCallFacts).
   void* stream = nullptr;
   bool aside = false;
-  bool in_levels = false;    // a collective in levels, or a part of one
+  bool in_levels = false;  // a collective in levels, or a part of one
   // A part of a collective in levels: replaces input and output.
   std::shared_ptr<const cpu::MemberBuffers> buffers;
   std::string name;  // for messages, as the user wrote it: "psum"

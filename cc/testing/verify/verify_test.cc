@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "cc/testing/verify/extents.h"
 #include "cc/testing/reference/plans.h"
+#include "cc/testing/verify/extents.h"
 
 namespace jax_cxl::plan {
 namespace {
