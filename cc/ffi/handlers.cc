@@ -101,8 +101,8 @@ struct Cpu {
                      const void* result, uint64_t /*bytes*/) {
     if (operand == result) return OkStatus();
     return Error(Code::kInternal,
-                 "XLA has moved a result that shares the memory of its "
-                 "operand: please report this to jax_cxl");
+                 "XLA has copied a result that the lowering aliases to an "
+                 "operand. Report this, with the versions of jax and jaxlib");
   }
 
   static Result<std::span<const std::byte>> ReadTable(
