@@ -17,6 +17,7 @@
 #include "cc/comm/call/backoff.h"
 #include "cc/comm/call/call.h"
 #include "cc/comm/call/stats.h"
+#include "cc/comm/communicator.h"
 #include "cc/comm/completions.h"
 #include "cc/comm/connect/arena.h"
 #include "cc/comm/health/peers.h"
@@ -34,31 +35,26 @@ namespace jax_cxl::comm {
 // The thread that starts a call tries to finish it. If that fails within a
 // short time, a thread of the endpoint takes over. StartCall never blocks for
 // long, and may be called from any thread.
-class Endpoint {
+class Endpoint final : public Communicator {
  public:
   Endpoint(pool::Pool* pool, Peers* peers, Completions* completions,
            const Options& options, int rank);
   // Fails all calls that have not finished.
-  ~Endpoint();
+  ~Endpoint() override;
 
   // Tells the other ranks that this rank starts no more calls. `reason` and
   // `program_ends` are those of Peers::Leave. Calls that have not finished then
   // fail on all ranks.
   void Leave(const std::string& reason, bool program_ends = true);
 
-  // Starts a call. If the call finishes at once, returns its status, and
-  // `call->done` never runs. Otherwise returns nothing, and `done` runs later.
   std::optional<Status> StartCall(const std::vector<int32_t>& members,
-                                  std::unique_ptr<Call> call);
+                                  std::unique_ptr<Call> call) override;
 
   // Tells the stall detector of a call that has not come to this endpoint yet.
   void AddLocalWait(LocalWait wait);
 
-  // Ends all collectives of the rank with `status`, and tells the other ranks:
-  // its program has failed outside of them.
-  void Abort(const Status& status);
-
-  Stats stats();
+  void Abort(const Status& status) override;
+  Stats stats() override;
   // Sums over the calls of each operation.
   std::vector<RecordedOperation> operations();
 

@@ -1,19 +1,19 @@
 #include "cc/ffi/handlers.h"
 
 #include <cstring>
-#include <functional>
 #include <memory>
-#include <string>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "cc/comm/runtime.h"
 #include "cc/engine/cpu/huge_pages.h"
 #include "cc/engine/cpu/taken_rows.h"
+#include "cc/ffi/binding.h"
 #include "cc/ffi/call_site.h"
 #include "cc/ffi/errors.h"
 #include "cc/ffi/row_buffers.h"
-#include "cc/ffi/slice_check.h"
 #include "cc/plan/plan.h"
 #include "cc/plan/slices.h"
 #include "xla/ffi/api/ffi.h"
@@ -22,20 +22,6 @@ namespace jax_cxl::ffi {
 namespace {
 
 namespace xffi = xla::ffi;
-
-xffi::Future Failed(const Status& status) {
-  xffi::Promise promise;
-  xffi::Future future(promise);
-  promise.SetError(ToFfiError(status));
-  return future;
-}
-
-xffi::Future Completed() {
-  xffi::Promise promise;
-  xffi::Future future(promise);
-  promise.SetAvailable();
-  return future;
-}
 
 // Executes a permutation in which the rank has no part but its own.
 void PermuteAlone(const comm::Call& call) {
@@ -46,184 +32,92 @@ void PermuteAlone(const comm::Call& call) {
     std::memcpy(call.output, call.input, bytes);
 }
 
-// Submits one execution of `site` to this device's endpoint. XLA keeps the
-// buffers alive until the future is complete.
-//
-// `set_rows(call)` adds what an operation that moves rows needs.
-xffi::Future DispatchToEndpoint(
-    xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
-    const void* input, void* output,
-    const std::function<void(comm::Call*)>& set_rows = nullptr) {
-  std::shared_ptr<comm::Runtime> runtime = comm::Runtime::Current();
-  if (runtime == nullptr)
-    return Failed(Error(Code::kFailedPrecondition,
-                        "a compiled program calls a collective, but jax_cxl is "
-                        "not running; call jax_cxl.initialize() first"));
-  if (site->generation() != runtime->generation())
-    return Failed(Error(Code::kFailedPrecondition, site->prototype().name,
-                        " is called by a program that was compiled before "
-                        "jax_cxl.regroup(); compile it again, for a mesh of "
-                        "the devices that regroup returned"));
-  const comm::Runtime::Local* local = runtime->Find(device_ordinal);
-  if (local == nullptr)
-    return Failed(Error(Code::kFailedPrecondition, "device ", device_ordinal,
-                        " was not there when jax_cxl.initialize() ran"));
-  Result<CallSite::Execution> execution =
-      site->MakeExecution(local->rank, input, output);
-  if (!execution.ok()) return Failed(execution.status());
-  if (execution->members->size() == 1 &&
-      execution->call->request.op == plan::Op::kPermute) {
-    PermuteAlone(*execution->call);
-    return Completed();
+// Adds what an operation that moves rows needs.
+void SetRows(const RowBuffers& buffers, comm::Call* call) {
+  if (call->request.op == plan::Op::kTakeRows) {
+    cpu::ZeroRows(call->request, buffers.indices, call->output);
+    call->rows = std::make_shared<cpu::TakenRows>(
+        cpu::TakenRows::Of(call->request, buffers.indices, buffers.published));
+  } else {
+    comm::SetSlices(
+        call, plan::WideSlices(buffers.slices, buffers.slice_entry_bytes));
   }
-  const auto identity =
-      site->NextIdentity(runtime->number(), run_id.run_id, device_ordinal);
-  if (!identity.ok()) return Failed(identity.status());
-  std::unique_ptr<comm::Call> call = std::move(execution->call);
-  cpu::PreferHugePages(output, plan::OutputBytes(call->request));
-  call->identity = *identity;
-  if (set_rows != nullptr) set_rows(call.get());
+}
 
-  xffi::Promise promise;
-  xffi::Future future(promise);
-  call->done = [promise](const Status& status) mutable {
+// See binding.h.
+struct Cpu {
+  using Bound = xffi::RunId;
+  using Context = xffi::RunId;
+  using Outcome = xffi::Future;
+  using Runtime = comm::Runtime;
+
+  static xffi::Future Finish(const Status& status) {
+    xffi::Promise promise;
+    xffi::Future future(promise);
     if (status.ok())
       promise.SetAvailable();
     else
       promise.SetError(ToFfiError(status));
-  };
-  std::optional<Status> finished =
-      site->grid().processes > 0
-          ? runtime->level_calls()->Start(*execution->members, site->grid(),
-                                          std::move(call))
-          : local->endpoint->StartCall(*execution->members, std::move(call));
-  if (!finished) return future;
-  return finished->ok() ? Completed() : Failed(*finished);
-}
-
-xffi::Future Collective(xffi::RunId run_id, int32_t device_ordinal,
-                        CallSite* site, xffi::AnyBuffer input,
-                        xffi::Result<xffi::AnyBuffer> output) {
-  const Status status =
-      site->CheckBuffers(input.size_bytes(), output->size_bytes());
-  if (!status.ok()) return Failed(status);
-  return DispatchToEndpoint(run_id, device_ordinal, site, input.untyped_data(),
-                            output->untyped_data());
-}
-
-xffi::Future TakeRows(xffi::RunId run_id, int32_t device_ordinal,
-                      CallSite* site, const RowBuffers& buffers) {
-  cpu::ZeroRows(site->prototype().request, buffers.indices, buffers.output);
-  return DispatchToEndpoint(
-      run_id, device_ordinal, site, buffers.input, buffers.output,
-      [&](comm::Call* call) {
-        call->rows = std::make_shared<cpu::TakenRows>(cpu::TakenRows::Of(
-            call->request, buffers.indices, buffers.published));
-      });
-}
-
-Status NotAliased(std::string_view name) {
-  return Error(Code::kInternal, name,
-               ": XLA has copied a result that the lowering aliases to an "
-               "operand. Report this, with the versions of jax and jaxlib");
-}
-
-xffi::Future Ragged(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
-                    const RowBuffers& buffers) {
-  if (buffers.before != buffers.output)
-    return Failed(NotAliased(site->prototype().name));
-  return DispatchToEndpoint(
-      run_id, device_ordinal, site, buffers.input, buffers.output,
-      [&](comm::Call* call) {
-        comm::SetSlices(
-            call, plan::WideSlices(buffers.slices, buffers.slice_entry_bytes));
-      });
-}
-
-xffi::Future Rows(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
-                  xffi::RemainingArgs arguments, xffi::RemainingRets results) {
-  const Result<RowBuffers> buffers =
-      RowBuffers::Of(*site, arguments, results, /*scratch_bytes=*/0);
-  if (!buffers.ok()) return Failed(buffers.status());
-  return site->prototype().request.op == plan::Op::kTakeRows
-             ? TakeRows(run_id, device_ordinal, site, *buffers)
-             : Ragged(run_id, device_ordinal, site, *buffers);
-}
-
-// Whether XLA has put each result where its operand is, as the lowering asks.
-bool AreAliased(const xffi::RemainingArgs& arguments,
-                const xffi::RemainingRets& results) {
-  for (size_t i = 0; i < arguments.size() && i < results.size(); ++i) {
-    auto argument = arguments.get<xffi::AnyBuffer>(i);
-    auto result = results.get<xffi::AnyBuffer>(i);
-    if (!argument || !result ||
-        argument->size_bytes() != (*result)->size_bytes() ||
-        (argument->size_bytes() > 0 &&
-         argument->untyped_data() != (*result)->untyped_data()))
-      return false;
+    return future;
   }
-  return true;
-}
 
-xffi::Future Barrier(xffi::RunId run_id, int32_t device_ordinal, CallSite* site,
-                     xffi::RemainingArgs arguments,
-                     xffi::RemainingRets results) {
-  if (!AreAliased(arguments, results)) return Failed(NotAliased("barrier"));
-  return DispatchToEndpoint(run_id, device_ordinal, site, nullptr, nullptr);
-}
+  // XLA keeps the buffers alive until the future is complete.
+  static xffi::Future Start(xffi::RunId run_id, int32_t ordinal,
+                            const Device<Cpu>& device, CallSite* site,
+                            CallSite::Execution execution,
+                            const RowBuffers* rows) {
+    const std::vector<int32_t>& members = *execution.members;
+    std::unique_ptr<comm::Call> call = std::move(execution.call);
+    if (members.size() == 1 && call->request.op == plan::Op::kPermute) {
+      PermuteAlone(*call);
+      return Finish(OkStatus());
+    }
+    const Result<uint64_t> identity =
+        site->NextIdentity(device.runtime->number(), run_id.run_id, ordinal);
+    if (!identity.ok()) return Finish(identity.status());
+    call->identity = *identity;
+    cpu::PreferHugePages(call->output, plan::OutputBytes(call->request));
+    if (rows != nullptr) SetRows(*rows, call.get());
 
-// The lowering aliases each result to its operand. The first one is the tables.
-xffi::Error CheckSlices(int32_t device_ordinal, xffi::Span<const int64_t> rows,
-                        xffi::RemainingArgs arguments,
-                        xffi::RemainingRets results) {
-  if (!AreAliased(arguments, results) || arguments.size() < 1)
-    return ToFfiError(NotAliased("check_slices"));
-  const auto tables = *arguments.get<xffi::AnyBuffer>(0);
-  const Status status = CheckSliceTables(
-      tables, rows, static_cast<const std::byte*>(tables.untyped_data()));
-  if (status.ok()) return xffi::Error::Success();
-  // Other ranks may wait for the collectives that this program now lacks.
-  if (const auto runtime = comm::Runtime::Current())
-    if (const auto* local = runtime->Find(device_ordinal))
-      local->endpoint->Abort(status);
-  return ToFfiError(status);
-}
+    xffi::Promise promise;
+    xffi::Future future(promise);
+    call->done = [promise](const Status& status) mutable {
+      if (status.ok())
+        promise.SetAvailable();
+      else
+        promise.SetError(ToFfiError(status));
+    };
+    const std::optional<Status> finished =
+        site->grid().processes > 0
+            ? device.runtime->level_calls()->Start(members, site->grid(),
+                                                   std::move(call))
+            : device.local->endpoint->StartCall(members, std::move(call));
+    if (!finished) return future;
+    return Finish(*finished);
+  }
 
-// Binds the first parameters of every handler of a call.
-auto BindCall() {
-  return xffi::Ffi::Bind()
-      .Ctx<xffi::RunId>()
-      .Ctx<xffi::DeviceOrdinal>()
-      .Ctx<xffi::State<CallSite>>();
-}
+  // The lowering asks XLA to place each result where its operand is.
+  static Status Keep(xffi::RunId /*run_id*/, const void* operand,
+                     const void* result, uint64_t /*bytes*/) {
+    if (operand == result) return OkStatus();
+    return Error(Code::kInternal,
+                 "XLA has copied a result that the lowering aliases to an "
+                 "operand. Report this, with the versions of jax and jaxlib");
+  }
 
-// Binds them, and any number of buffers.
-auto BindAnyBuffers() { return BindCall().RemainingArgs().RemainingRets(); }
+  static Result<std::span<const std::byte>> ReadTable(
+      xffi::RunId /*run_id*/, const xffi::AnyBuffer& table) {
+    return std::span(static_cast<const std::byte*>(table.untyped_data()),
+                     table.size_bytes());
+  }
+
+  static uint64_t ScratchBytes(const plan::Request& /*request*/) { return 0; }
+};
 
 }  // namespace
 }  // namespace jax_cxl::ffi
 
-namespace xffi = xla::ffi;
-using jax_cxl::ffi::BindAnyBuffers;
-using jax_cxl::ffi::BindCall;
-using jax_cxl::ffi::CallSite;
+XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_instantiate, jax_cxl::ffi::CallSite::Make,
+                              xla::ffi::Ffi::BindInstantiate().Attrs());
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_instantiate, CallSite::Make,
-                              xffi::Ffi::BindInstantiate().Attrs());
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    jax_cxl_collective, jax_cxl::ffi::Collective,
-    BindCall().Arg<xffi::AnyBuffer>().Ret<xffi::AnyBuffer>());
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_rows, jax_cxl::ffi::Rows,
-                              BindAnyBuffers());
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_barrier, jax_cxl::ffi::Barrier,
-                              BindAnyBuffers());
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(jax_cxl_check_slices, jax_cxl::ffi::CheckSlices,
-                              xffi::Ffi::Bind()
-                                  .Ctx<xffi::DeviceOrdinal>()
-                                  .Attr<xffi::Span<const int64_t>>("rows")
-                                  .RemainingArgs()
-                                  .RemainingRets());
+JAX_CXL_DEFINE_HANDLERS(jax_cxl, jax_cxl::ffi::Cpu);

@@ -30,10 +30,11 @@ class Device {
   // same number.
   virtual int most_transfers() const = 0;
 
-  // Enqueue work after the earlier work of their streams. Exchange executes the
-  // transfers side by side; their channels differ, and are connected.
+  // Enqueue work after the earlier work of their streams. SendAndReceive
+  // executes the transfers side by side; their channels differ, and are
+  // connected.
   virtual Status Enqueue(const Collective& collective, Stream stream) = 0;
-  virtual Status Exchange(std::span<const Transfer> transfers) = 0;
+  virtual Status SendAndReceive(std::span<const Transfer> transfers) = 0;
   virtual Status Copy(const Transfer& transfer) = 0;
 
   // Waits for the calls that are enqueued.

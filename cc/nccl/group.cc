@@ -70,7 +70,7 @@ Status Launch(const Running& running) {
   for (const Transfer& transfer : running.batches.local)
     if (transfer.bytes > 0) CXL_RETURN_IF_ERROR(device->Copy(transfer));
   for (const std::vector<Transfer>& batch : running.batches.batches)
-    CXL_RETURN_IF_ERROR(device->Exchange(batch));
+    CXL_RETURN_IF_ERROR(device->SendAndReceive(batch));
   return OkStatus();
 }
 

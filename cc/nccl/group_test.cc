@@ -52,7 +52,7 @@ class ModelDevice : public Device {
     Push({{members, collective.call}});
     return OkStatus();
   }
-  Status Exchange(std::span<const Transfer> transfers) override {
+  Status SendAndReceive(std::span<const Transfer> transfers) override {
     Step step;
     for (const Transfer& transfer : transfers) {
       comm::Call call = CallOf(transfer, job_->rank());

@@ -4,16 +4,12 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <limits>
 #include <system_error>
 
 #include "cc/pool/layout/header.h"
 #include "cc/pool/mapping/map.h"
-#include "cc/pool/open/dax.h"
-#include "cc/pool/open/shm_name.h"
 
 namespace jax_cxl::pool {
 namespace {
@@ -32,28 +28,6 @@ Result<uint64_t> RandomToken() {
   return token;
 }
 
-Status CheckPaths(const PoolSpec& spec) {
-  if (spec.kind == PoolKind::kShm) {
-    if (spec.paths.size() == 1) return CheckShmName(spec.paths[0]);
-    return Error(Code::kInvalidArgument, "a shm pool has one name, not ",
-                 spec.paths.size(), "; write for example shm:my_job");
-  }
-  if (spec.paths.empty() ||
-      std::any_of(spec.paths.begin(), spec.paths.end(),
-                  [](const std::string& path) { return path.empty(); })) {
-    return Error(Code::kInvalidArgument,
-                 "the pool names no path or an empty one; write for example "
-                 "file:/mnt/pool/a or dax:/dev/dax0.0,/dev/dax1.0");
-  }
-  for (size_t i = 0; i < spec.paths.size(); ++i) {
-    if (std::count(spec.paths.begin(), spec.paths.end(), spec.paths[i]) > 1) {
-      return Error(Code::kInvalidArgument, spec.paths[i],
-                   " is named twice; name each path once");
-    }
-  }
-  return OkStatus();
-}
-
 }  // namespace
 
 Status Pool::CheckArguments(const PoolSpec& spec, int world_size) {
@@ -64,50 +38,12 @@ Status Pool::CheckArguments(const PoolSpec& spec, int world_size) {
   return CheckSpec(spec);
 }
 
-Status CheckSpec(const PoolSpec& spec) {
-  CXL_RETURN_IF_ERROR(CheckCoherenceSupported(spec.coherence));
-  CXL_RETURN_IF_ERROR(CheckPaths(spec));
-  const size_t max_devices = kMaxExtents / spec.paths.size();
-  if (spec.devices_per_path < 1 ||
-      static_cast<size_t>(spec.devices_per_path) > max_devices) {
-    return Error(Code::kInvalidArgument, spec.devices_per_path,
-                 " devices in each of ", spec.paths.size(),
-                 " paths: a pool has 1 to ", kMaxExtents,
-                 " devices; change devices=");
-  }
-  if (spec.kind == PoolKind::kDax && spec.devices_per_path != 1) {
-    return Error(Code::kInvalidArgument,
-                 "a dax path is one device and cannot be split into ",
-                 spec.devices_per_path, "; leave devices= out");
-  }
-  // A device has its own, larger alignment, which is checked when it is open.
-  const uint64_t page =
-      spec.kind == PoolKind::kDax ? kPageBytes : FilePageBytes();
-  if (spec.bytes % page != 0 || spec.offset % page != 0) {
-    return Error(Code::kInvalidArgument, "size ", spec.bytes, " and offset ",
-                 spec.offset, " must be multiples of the page size, ", page,
-                 " bytes; change size= and offset=");
-  }
-  constexpr uint64_t kMax = std::numeric_limits<int64_t>::max();
-  if (spec.offset > kMax / 2 ||
-      spec.bytes > kMax / 2 / (spec.paths.size() + 1)) {
-    return Error(Code::kInvalidArgument, "size ", spec.bytes, " and offset ",
-                 spec.offset, " are beyond any file; change size= and offset=");
-  }
-  return OkStatus();
-}
-
 Result<std::unique_ptr<Pool>> Pool::Create(const PoolSpec& spec,
                                            int world_size) {
-  return Create(spec, world_size, DaxSystem::Machine());
-}
-
-Result<std::unique_ptr<Pool>> Pool::Create(const PoolSpec& spec, int world_size,
-                                           const DaxSystem& dax) {
   CXL_RETURN_IF_ERROR(CheckArguments(spec, world_size));
   for (int attempt = 0; attempt < kCreateAttempts; ++attempt) {
     bool swept = false;
-    auto pool = TryCreate(spec, world_size, dax, &swept);
+    auto pool = TryCreate(spec, world_size, &swept);
     if (!swept) return pool;
   }
   return Error(Code::kAlreadyExists,
@@ -116,17 +52,14 @@ Result<std::unique_ptr<Pool>> Pool::Create(const PoolSpec& spec, int world_size,
 }
 
 Result<std::unique_ptr<Pool>> Pool::TryCreate(const PoolSpec& spec,
-                                              int world_size,
-                                              const DaxSystem& dax,
-                                              bool* swept) {
+                                              int world_size, bool* swept) {
   std::unique_ptr<Pool> pool(new Pool());
   pool->spec_ = spec;
   pool->world_size_ = world_size;
   pool->coherence_ = Coherence(spec.coherence);
   CXL_RETURN_IF_ERROR(pool->OpenFiles(/*creating=*/true));
-  CXL_ASSIGN_OR_RETURN(const auto pieces,
-                       pool->Measure(/*creating=*/true, dax));
-  if (spec.kind != PoolKind::kDax) {
+  CXL_ASSIGN_OR_RETURN(const auto pieces, pool->Measure(/*creating=*/true));
+  if (spec.medium->allocates()) {
     CXL_RETURN_IF_ERROR(pool->ReserveFiles(pieces));
   }
   CXL_RETURN_IF_ERROR(pool->Map(pieces));
@@ -134,7 +67,7 @@ Result<std::unique_ptr<Pool>> Pool::TryCreate(const PoolSpec& spec,
   CXL_ASSIGN_OR_RETURN(const uint64_t token, RandomToken());
   CXL_RETURN_IF_ERROR(pool->TakeMemory(pieces, token));
   // Only now: Prefault may store to the pages.
-  if (spec.kind != PoolKind::kDax) {
+  if (spec.medium->allocates()) {
     CXL_RETURN_IF_ERROR(Prefault(pool->mapped_, pool->total_bytes_));
   }
   for (PoolFile& file : pool->files_) file.KeepSize();
@@ -148,20 +81,13 @@ Result<std::unique_ptr<Pool>> Pool::TryCreate(const PoolSpec& spec,
 
 Result<std::unique_ptr<Pool>> Pool::Attach(const PoolSpec& spec, int world_size,
                                            uint64_t token) {
-  return Attach(spec, world_size, token, DaxSystem::Machine());
-}
-
-Result<std::unique_ptr<Pool>> Pool::Attach(const PoolSpec& spec, int world_size,
-                                           uint64_t token,
-                                           const DaxSystem& dax) {
   CXL_RETURN_IF_ERROR(CheckArguments(spec, world_size));
   std::unique_ptr<Pool> pool(new Pool());
   pool->spec_ = spec;
   pool->world_size_ = world_size;
   pool->coherence_ = Coherence(spec.coherence);
   CXL_RETURN_IF_ERROR(pool->OpenFiles(/*creating=*/false));
-  CXL_ASSIGN_OR_RETURN(const auto pieces,
-                       pool->Measure(/*creating=*/false, dax));
+  CXL_ASSIGN_OR_RETURN(const auto pieces, pool->Measure(/*creating=*/false));
   CXL_RETURN_IF_ERROR(pool->Map(pieces));
   CXL_RETURN_IF_ERROR(pool->Interpose());
   CXL_RETURN_IF_ERROR(pool->Verify(token));
@@ -185,22 +111,16 @@ void Pool::KeepNames() {
 }
 
 Status Pool::OpenFiles(bool creating) {
-  const bool shm = spec_.kind == PoolKind::kShm;
-  if (shm && creating) {
-    CXL_ASSIGN_OR_RETURN(name_guard_, ClaimShmName(spec_.paths[0]));
+  const Medium& medium = *spec_.medium;
+  if (creating) {
+    CXL_ASSIGN_OR_RETURN(name_guard_, medium.ReserveNames(spec_));
   }
   for (const std::string& given : spec_.paths) {
-    const std::string path = shm ? ShmPath(given) : given;
+    const std::string path = medium.PathOf(given);
     for (const PoolFile& file : files_)
       CXL_RETURN_IF_ERROR(CheckNamedOnce(file, path));
-    auto open = [&]() -> Result<PoolFile> {
-      if (spec_.kind == PoolKind::kDax) return PoolFile::OpenDevice(path);
-      if (!creating) return PoolFile::OpenForAttach(path);
-      return PoolFile::OpenForCreate(
-          path, spec_.offset,
-          shm ? PoolFile::Ownership::kAlways : PoolFile::Ownership::kIfCreated);
-    };
-    Result<PoolFile> file = open();
+    Result<PoolFile> file = creating ? medium.OpenForCreate(path, spec_.offset)
+                                     : medium.OpenForAttach(path);
     if (!creating && file.status().code() == Code::kNotFound) {
       return Error(Code::kNotFound, "there is no pool at ", path,
                    ". The process that created it has ended or has removed "

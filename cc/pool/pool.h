@@ -17,39 +17,11 @@
 #include "cc/pool/layout/recorder_layout.h"
 #include "cc/pool/mapping/map.h"
 #include "cc/pool/mapping/mapping_guard.h"
+#include "cc/pool/media/pool_spec.h"
 #include "cc/pool/open/file.h"
 #include "cc/pool/open/unique_fd.h"
 
 namespace jax_cxl::pool {
-
-struct DaxSystem;
-
-enum class PoolKind : uint8_t {
-  kShm,
-  kFile,
-  kDax,
-};
-
-// The contents of a pool URI (jax_cxl/_job/pool/pool_uri.py parses it).
-struct PoolSpec {
-  PoolKind kind = PoolKind::kShm;
-  // kShm: one name, without a slash. kFile, kDax: one path per pool device.
-  std::vector<std::string> paths;
-  // Bytes in each path. 0 means: for kDax the rest of the device, for kFile the
-  // rest of an existing file, otherwise AutomaticPathBytes.
-  uint64_t bytes = 0;
-  int devices_per_path = 1;  // kShm, kFile: equal extents in each path
-  uint64_t offset = 0;       // where the pool starts in each path, in bytes
-  CoherenceMode coherence = CoherenceMode::kCoherent;
-  // Not for kShm. The heartbeats of another job, which may run on another host,
-  // must stand still for this long before its memory is taken.
-  double dead_after_s = 5;
-  // For tests: makes the layer between the process and the mapping.
-  MakeInterposer make_interposer = nullptr;
-};
-
-// Checks everything that the description alone tells; opens nothing.
-Status CheckSpec(const PoolSpec& spec);
 
 // A mapped pool: one contiguous range of addresses over all extents.
 //
@@ -57,12 +29,11 @@ Status CheckSpec(const PoolSpec& spec);
 // to the other processes, which attach. Every process holds a shared lock on
 // each path while it lives, so that jobs can tell a live pool from a dead job's
 // leftovers. Locks exclude only processes of the same kernel. Other hosts may
-// map every kind of pool but kShm. There creators also check the heartbeats of
-// older jobs, and the members of a job notice when another job formats their
-// pool.
+// map every medium but Shm. There creators also check the heartbeats of older
+// jobs, and the members of a job notice when another job formats their pool.
 //
 // After `Unlink`, a pool that the job created has no name. The kernel frees it
-// when the last process ends, however that process ends. The name of a kShm
+// when the last process ends, however that process ends. The name of a Shm
 // pool stays reserved until its creator ends, so that two jobs never share a
 // pool by accident.
 //
@@ -70,7 +41,7 @@ Status CheckSpec(const PoolSpec& spec);
 class Pool {
  public:
   // Creates or takes over the pool, reserves all of its space, and writes the
-  // header. Creates a file of mode 0600 for kShm, and for a kFile path that
+  // header. Creates a file of mode 0600 for Shm, and for a path of File that
   // does not exist. Errors: kResourceExhausted (says how many bytes are needed
   // and how many are free), kNotFound, kPermissionDenied, kAlreadyExists
   // (another live job uses the pool; names a process of it), kInvalidArgument
@@ -79,18 +50,11 @@ class Pool {
   // mode needs).
   static Result<std::unique_ptr<Pool>> Create(const PoolSpec& spec,
                                               int world_size);
-  // For tests: uses `dax` in place of this machine's devices.
-  static Result<std::unique_ptr<Pool>> Create(const PoolSpec& spec,
-                                              int world_size,
-                                              const DaxSystem& dax);
 
   // Maps a pool that another process of the job has created. Errors: as for
   // Create, and kDataLoss if the header does not fit the arguments.
   static Result<std::unique_ptr<Pool>> Attach(const PoolSpec& spec,
                                               int world_size, uint64_t token);
-  static Result<std::unique_ptr<Pool>> Attach(const PoolSpec& spec,
-                                              int world_size, uint64_t token,
-                                              const DaxSystem& dax);
 
   ~Pool();
   Pool(const Pool&) = delete;
@@ -144,13 +108,10 @@ class Pool {
   // Checks everything that the arguments alone tell; opens nothing.
   static Status CheckArguments(const PoolSpec& spec, int world_size);
   static Result<std::unique_ptr<Pool>> TryCreate(const PoolSpec& spec,
-                                                 int world_size,
-                                                 const DaxSystem& dax,
-                                                 bool* swept);
+                                                 int world_size, bool* swept);
   Status OpenFiles(bool creating);
   // Returns the part of each file that the pool occupies.
-  Result<std::vector<MapPiece>> Measure(bool creating, const DaxSystem& dax);
-  Result<uint64_t> MeasureFiles(bool creating) const;
+  Result<std::vector<MapPiece>> Measure(bool creating);
   // Checks what the files hold, and reserves their space.
   Status ReserveFiles(const std::vector<MapPiece>& pieces);
   Status Map(const std::vector<MapPiece>& pieces);

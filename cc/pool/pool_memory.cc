@@ -10,55 +10,31 @@
 #include "cc/base/process_identity.h"
 #include "cc/pool/layout/header.h"
 #include "cc/pool/older_jobs.h"
-#include "cc/pool/open/dax.h"
 #include "cc/pool/pool.h"
 
 // The half of Pool that deals with the mapping and its contents.
 namespace jax_cxl::pool {
-Result<uint64_t> Pool::MeasureFiles(bool creating) const {
-  if (spec_.bytes != 0) return spec_.bytes;
-  // The size of a leftover in /dev/shm is no size that this job asked for.
-  const bool reuse =
-      !creating ||
-      (spec_.kind == PoolKind::kFile &&
-       std::all_of(files_.begin(), files_.end(),
-                   [](const PoolFile& file) { return file.Size() > 0; }));
-  if (!reuse) {
-    return AutomaticPathBytes(world_size_, static_cast<int>(files_.size()),
-                              spec_.devices_per_path);
-  }
-  uint64_t smallest = UINT64_MAX;
-  for (const PoolFile& file : files_) {
-    smallest = std::min(smallest, file.Size());
-  }
-  const uint64_t bytes =
-      RoundDown(smallest - std::min(smallest, spec_.offset), FilePageBytes());
-  if (bytes != 0) return bytes;
-  return Error(creating ? Code::kInvalidArgument : Code::kDataLoss,
-               files_[0].path(), " has nothing at offset ", spec_.offset,
-               "; pass size= to let it grow, or another offset=");
+namespace {
+
+uint64_t SizeOf(const PoolFile& file, const MapPiece& piece) {
+  return piece.is_device() ? piece.file_bytes : file.Size();
 }
 
-Result<std::vector<MapPiece>> Pool::Measure(bool creating,
-                                            const DaxSystem& dax) {
+}  // namespace
+
+Result<std::vector<MapPiece>> Pool::Measure(bool creating) {
   std::vector<MapPiece> pieces;
   std::vector<uint64_t> sizes;
-  if (spec_.kind != PoolKind::kDax) {
-    CXL_ASSIGN_OR_RETURN(spec_.bytes, MeasureFiles(creating));
-  }
+  CXL_ASSIGN_OR_RETURN(spec_.bytes, spec_.medium->PathBytes(
+                                        spec_, files_, world_size_, creating));
   for (PoolFile& file : files_) {
-    MapPiece piece = {file.fd(), spec_.offset, spec_.bytes, kPageBytes, 0};
-    if (spec_.kind == PoolKind::kDax) {
-      CXL_ASSIGN_OR_RETURN(
-          const DaxPart part,
-          TakeDaxPart(&file, spec_.offset, spec_.bytes, creating, dax));
-      piece.bytes = part.bytes;
-      piece.align = part.limits.align;
-      piece.file_bytes = part.limits.size;
-    } else if (!creating && file.Size() < spec_.offset + spec_.bytes) {
+    CXL_ASSIGN_OR_RETURN(const MapPiece piece,
+                         spec_.medium->Take(file, spec_, creating));
+    const uint64_t end = piece.offset + piece.bytes;
+    if (!creating && SizeOf(file, piece) < end) {
       return Error(Code::kDataLoss, file.path(), " is cut short: it has ",
-                   FormatBytes(file.Size()), ", the pool needs ",
-                   FormatBytes(spec_.offset + spec_.bytes),
+                   FormatBytes(SizeOf(file, piece)), ", the pool needs ",
+                   FormatBytes(end),
                    "; use the same pool URI everywhere, and leave the file "
                    "alone while a job runs");
     }
@@ -93,15 +69,14 @@ Status Pool::Interpose() {
 }
 
 Status Pool::TakeMemory(const std::vector<MapPiece>& pieces, uint64_t token) {
-  if (spec_.kind == PoolKind::kShm) return OkStatus();  // The name is taken.
-  const bool device = spec_.kind == PoolKind::kDax;
+  if (!spec_.medium->shared()) return OkStatus();  // The name is taken.
   std::vector<WantedPart> parts;
   for (size_t i = 0; i < pieces.size(); ++i) {
     const MapPiece& piece = pieces[i];
     const PoolFile& file = files_[i];
     parts.push_back({piece.fd, file.path(), piece.offset, piece.bytes,
-                     device ? piece.file_bytes : file.Size(),
-                     device ? piece.align : 0, file.locked()});
+                     SizeOf(file, piece), piece.is_device() ? piece.align : 0,
+                     file.locked()});
   }
   CXL_ASSIGN_OR_RETURN(const std::vector<OldHeader> old,
                        CheckNoJobLives(parts, spec_.dead_after_s));
@@ -196,9 +171,8 @@ bool Pool::StillOurs() const {
 
 Status Pool::CheckIntact() const {
   if (guard_->intact()) {
-    // No other job formats a kShm pool, because its name is reserved. token_ is
-    // 0 until the pool is verified.
-    if (spec_.kind == PoolKind::kShm || token_ == 0 || StillOurs())
+    // token_ is 0 until the pool is verified.
+    if (!spec_.medium->shared() || token_ == 0 || StillOurs())
       return OkStatus();
     std::lock_guard lock(formatted_mutex_);
     if (guard_->intact()) {

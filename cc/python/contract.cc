@@ -7,6 +7,7 @@
 #include "cc/comm/call/tuning.h"
 #include "cc/ffi/contract.h"
 #include "cc/plan/operations.h"
+#include "cc/pool/media/medium.h"
 #include "cc/python/errors.h"
 
 namespace jax_cxl {
@@ -60,6 +61,10 @@ void BindContract(nb::module_& m) {
   nb::dict types;
   for (auto [name, type] : ffi::kAttributeTypes) types[Text(name)] = Text(type);
   m.attr("ATTRIBUTE_TYPES") = types;
+  nb::list media;
+  for (const pool::Medium* medium : pool::Medium::All())
+    media.append(Text(medium->name()));
+  m.attr("MEDIA") = nb::tuple(media);
   BindTuning(m);
 }
 

@@ -38,9 +38,7 @@ pool::PoolSpec MakePoolSpec(const std::string& kind,
                             int devices_per_path, uint64_t offset,
                             const std::string& coherence) {
   pool::PoolSpec spec;
-  spec.kind = kind == "dax"    ? pool::PoolKind::kDax
-              : kind == "file" ? pool::PoolKind::kFile
-                               : pool::PoolKind::kShm;
+  spec.medium = ValueOrRaise(pool::Medium::Find(kind));
   spec.paths = std::move(paths);
   spec.bytes = bytes;
   spec.devices_per_path = devices_per_path;

@@ -67,34 +67,26 @@ NB_MODULE(_cuda, m) {
       "start",
       [](const nb::capsule& runtime, const std::vector<int>& devices,
          bool direct, uint64_t slot_bytes, int num_slots, double warn_after,
-         double timeout, uint32_t blocks, uint32_t sending_threads,
-         uint32_t receiving_threads, int flush_threads,
-         uint64_t flush_piece_bytes, bool gpu_writes_memory) {
+         double timeout, int flush_threads, uint64_t flush_piece_bytes,
+         bool gpu_writes_memory) {
         comm::DeviceOptions options;
         options.slot_bytes = slot_bytes;
         options.num_slots = num_slots;
         options.warn_after_s = warn_after;
         options.timeout_s = timeout;
         options.flush_threads = flush_threads;
-        if (flush_piece_bytes > 0)
-          options.flush_piece_bytes = flush_piece_bytes;
+        options.flush_piece_bytes = flush_piece_bytes;
         options.gpu_writes_memory = gpu_writes_memory;
-        if (blocks > 0) options.shape.blocks = blocks;
-        if (sending_threads > 0)
-          options.shape.sending_threads = sending_threads;
-        if (receiving_threads > 0)
-          options.shape.receiving_threads = receiving_threads;
         RaiseIfError(comm::DeviceRuntime::Start(RuntimeOf(runtime), devices,
                                                 options, direct));
       },
       "Starts an endpoint for each device (local ordinal). `direct` is true if "
       "all processes of the job could register the pool; `gpu_writes_memory` "
-      "if writes of GPUs reach the pool's memory without a write-back. For "
-      "blocks, threads and bytes, 0 means the default.",
+      "if writes of GPUs reach the pool's memory without a write-back. 0 "
+      "flush_threads means as many as suit the processor.",
       "runtime"_a, "devices"_a, nb::kw_only(), "direct"_a, "slot_bytes"_a,
-      "num_slots"_a, "warn_after"_a, "timeout"_a, "blocks"_a = 0,
-      "sending_threads"_a = 0, "receiving_threads"_a = 0, "flush_threads"_a = 0,
-      "flush_piece_bytes"_a = 0, "gpu_writes_memory"_a = false);
+      "num_slots"_a, "warn_after"_a, "timeout"_a, "flush_threads"_a,
+      "flush_piece_bytes"_a, "gpu_writes_memory"_a);
   m.def(
       "use_program_sites",
       [](const nb::capsule& sites) {

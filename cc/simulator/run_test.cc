@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "cc/plan/verify/verify.h"
 #include "cc/simulator/lower.h"
+#include "cc/testing/verify/verify.h"
 
 namespace jax_cxl::sim {
 namespace {

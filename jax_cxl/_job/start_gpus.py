@@ -2,7 +2,6 @@
 
 import functools
 import logging
-import os
 from types import ModuleType
 from typing import Any
 
@@ -54,15 +53,10 @@ def start(
         num_slots=config.num_slots,
         warn_after=config.warn_after,
         timeout=config.timeout,
-        flush_threads=config.flush_threads or tuning.flush_threads or _flush_threads(len(devices)),
+        flush_threads=config.flush_threads or tuning.flush_threads,
         flush_piece_bytes=tuning.flush_piece_bytes,
         gpu_writes_memory=gpu_writes_memory,
     )
-
-
-def _flush_threads(devices: int) -> int:
-    # Four threads write back and drop cache lines about as fast as a link of 50 GB/s carries data.
-    return max(1, min(4, len(os.sched_getaffinity(0)) // (4 * devices)))
 
 
 @functools.cache

@@ -85,15 +85,6 @@ class PlatformTest(parameterized.TestCase):
             gpu_writes_memory=True,
         )
 
-    @parameterized.parameters(
-        (2, 1, 1), (8, 1, 2), (16, 1, 4), (128, 1, 4), (128, 8, 4), (16, 8, 1)
-    )
-    def test_threads_that_flush(self, cores, devices, threads):
-        self.enterContext(
-            mock.patch.object(start_gpus.os, "sched_getaffinity", return_value=set(range(cores)))
-        )
-        self.assertEqual(start_gpus._flush_threads(devices), threads)
-
     def test_errors_of_cuda_have_our_reason(self):
         lifecycle.ensure_started()  # Errors have our classes from then on.
         before = len(program_errors._sources)

@@ -12,6 +12,7 @@ from absl.testing import absltest
 
 import jax_cxl
 from jax_cxl import _core, lax, ops
+from jax_cxl._job.pool import pool_uri
 from jax_cxl._lowering import contract
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -71,6 +72,11 @@ class NamesTest(absltest.TestCase):
         self.assertEqual(types, _core.ATTRIBUTE_TYPES)
         targets = {value for name, value in vars(contract).items() if name.endswith("_TARGET")}
         self.assertEqual(targets, {*contract.TARGETS})
+
+    def test_media_of_cpp(self):
+        for name in _core.MEDIA:
+            spec = pool_uri.parse(f"{name}:" + ("job" if name == "shm" else "/job"))
+            self.assertEqual(spec.for_core()["kind"], name)
 
     def test_requirements_of_the_build(self):
         project = tomllib.loads((_ROOT / "pyproject.toml").read_text())

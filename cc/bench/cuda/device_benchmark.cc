@@ -33,8 +33,8 @@
 #include <vector>
 
 #include "cc/base/idle.h"
+#include "cc/bench/cuda/bound/bound.h"
 #include "cc/bench/cuda/device_settings.h"
-#include "cc/engine/cuda/bound.h"
 #include "cc/engine/gpu_plan/gpu_plan.h"
 #include "cc/plan/planners/make_plan.h"
 #include "cc/testing/cuda/device_world.h"

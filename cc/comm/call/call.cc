@@ -1,5 +1,6 @@
 #include "cc/comm/call/call.h"
 
+#include <cstring>
 #include <sstream>
 
 namespace jax_cxl::comm {
@@ -40,6 +41,18 @@ Status Disagreement(int rank_0, const std::string& call_0, int rank_1,
       .With("call_0", call_0)
       .With("rank_1", rank_1)
       .With("call_1", call_1);
+}
+
+uint64_t HashDescriptor(const pool::CallDescriptor& descriptor,
+                        uint64_t before) {
+  uint64_t words[sizeof(descriptor) / sizeof(uint64_t)];
+  std::memcpy(words, &descriptor, sizeof(words));
+  uint64_t hash = 0xcbf29ce484222325 + before;
+  for (uint64_t word : words) {
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15;
+    hash ^= hash >> 29;
+  }
+  return hash;
 }
 
 pool::CallDescriptor Describe(const Call& call) {

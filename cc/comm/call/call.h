@@ -63,7 +63,11 @@ struct Call {
   // Operations that move rows: the rows that this rank takes.
   std::shared_ptr<cpu::TakenRows> rows;
   RowOperands row_operands;  // the same on a GPU
-  bool in_levels = false;    // a collective in levels, or a part of one
+  // On a GPU: the stream after whose earlier work the call runs (a
+  // cudaStream_t), and whether it runs aside (GpuCallFacts).
+  void* stream = nullptr;
+  bool aside = false;
+  bool in_levels = false;  // a collective in levels, or a part of one
   // A part of a collective in levels: replaces input and output.
   std::shared_ptr<const cpu::MemberBuffers> buffers;
   std::string name;  // for messages, as the user wrote it: "psum"
@@ -97,6 +101,11 @@ Status Disagreement(int rank_0, const std::string& call_0, int rank_1,
                     const std::string& call_1, uint64_t identity);
 
 pool::CallDescriptor Describe(const Call& call);
+
+// Returns a hash of everything that all ranks must agree on in a call, and of
+// `before`: the hash of the calls before it, or 0.
+uint64_t HashDescriptor(const pool::CallDescriptor& descriptor,
+                        uint64_t before);
 
 // Sets what a ragged_all_to_all sends and takes, for the CPU engine. `table` is
 // this rank's table of slices (cc/plan/slices.h).

@@ -7,13 +7,17 @@
 
 namespace jax_cxl::comm {
 
+// How long a rank waits for others before it warns, and before it gives up.
+struct WaitTimes {
+  double warn_after_s = 10;
+  double timeout_s = 300;
+};
+
 // Settings of a job. They must be the same in all of its processes.
-struct Options {
+struct Options : WaitTimes {
   uint64_t slot_bytes = 0;  // 0: follows from the pool's size
   int num_slots = 0;        // 0: follows from the number of pool devices
   Tuning tuning;
-  double warn_after_s = 10;
-  double timeout_s = 300;
   double heartbeat_timeout_s = 5;
 };
 

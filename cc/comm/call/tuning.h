@@ -54,7 +54,8 @@ struct Tuning {
   uint64_t gpu_levels_broadcast_bytes = uint64_t{16} << 20;
   // For GPUs in pools without hardware coherence (cc/comm/relay):
   // The number of threads of each GPU that pass doorbells on and write back and
-  // drop cache lines. 0: a quarter of the process's cores, at most 4.
+  // drop cache lines. 0: the GPUs of a process share a quarter of its cores, at
+  // most 4 threads each.
   // The bytes that such a thread takes at a time. 128 KiB take about 6 us,
   // several times as long as handing a piece to a thread.
   uint64_t flush_threads = 0;

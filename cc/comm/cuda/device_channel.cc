@@ -1,9 +1,11 @@
 #include "cc/comm/cuda/device_channel.h"
 
-#include <cstring>
+#include <algorithm>
+#include <string>
 #include <utility>
 
 #include "cc/comm/cuda/device_channel_reading.h"
+#include "cc/comm/cuda/device_plans.h"
 #include "cc/engine/cuda/executor.h"
 #include "cc/engine/cuda/flagged/flagged.h"
 #include "cc/engine/cuda/rows.h"
@@ -12,19 +14,6 @@
 
 namespace jax_cxl::comm {
 namespace {
-
-// Returns a 48-bit hash of everything that all ranks must agree on in a call
-// and in the calls before it, from the hash of those.
-uint64_t HashCalls(const pool::CallDescriptor& descriptor, uint64_t before) {
-  uint64_t words[sizeof(descriptor) / sizeof(uint64_t)];
-  std::memcpy(words, &descriptor, sizeof(words));
-  uint64_t hash = 0xcbf29ce484222325 + before;
-  for (uint64_t word : words) {
-    hash = (hash ^ word) * 0x9e3779b97f4a7c15;
-    hash ^= hash >> 29;
-  }
-  return hash & cuda::kValueMask;
-}
 
 cudaError_t LaunchRows(const Call& call, const cuda::DeviceCall& device,
                        const cuda::Shape& shape, cudaStream_t stream) {
@@ -61,22 +50,15 @@ Call GatherOfSlices(const Call& ragged) {
   return gather;
 }
 
-Options TimesOf(const DeviceOptions& device) {
-  Options options;
-  options.warn_after_s = device.warn_after_s;
-  options.timeout_s = device.timeout_s;
-  return options;
-}
-
-// Returns how many rounds a kernel puts ahead of its doorbells. One round keeps
-// the path to the peers short, but leaves the link idle if a round is small, if
-// only some of its rows move, or if several peers read it at a time.
-uint32_t RoundsAhead(const Call& call, const StoredPlan& gpu_plan) {
-  constexpr uint64_t kLongRoundBytes = uint64_t{512} << 10;
-  const bool is_long =
-      gpu_plan.bytes_published >= gpu_plan.rounds * kLongRoundBytes;
-  const bool two = call.request.num_ranks == 2;
-  return two && is_long && !plan::MovesRows(call.request.op) ? 1 : 2;
+std::string PlanKey(uint64_t channel, const Call& call,
+                    const pool::CallDescriptor& descriptor, SlotUse use) {
+  std::string key(reinterpret_cast<const char*>(&channel), sizeof(channel));
+  key.append(reinterpret_cast<const char*>(&descriptor), sizeof(descriptor));
+  // Hashes may collide, so the key contains the permutation itself.
+  key.append(reinterpret_cast<const char*>(call.request.sources.data()),
+             call.request.sources.size() * sizeof(int32_t));
+  key.push_back(static_cast<char>(use));
+  return key;
 }
 
 }  // namespace
@@ -93,7 +75,7 @@ DeviceChannel::DeviceChannel(pool::Pool* pool, Peers* peers,
       copy_engine_(copy_engine),
       relay_(relay),
       key_(HashGroup(connection_.group().members)),
-      waits_(pool, peers, TimesOf(options), connection_.group()),
+      waits_(pool, peers, options, connection_.group()),
       flagged_rounds_(options.first_flagged_round) {}
 
 DeviceChannel::~DeviceChannel() {
@@ -130,32 +112,71 @@ bool DeviceChannel::StartsNewLayout(const cuda::Shape& shape) const {
                                   last_blocks_ != shape.blocks);
 }
 
+GpuCallFacts DeviceChannel::FactsOf(const Call& call, bool aside) const {
+  GpuCallFacts facts;
+  facts.op = call.request.op;
+  facts.bytes =
+      std::max(plan::InputBytes(call.request), plan::OutputBytes(call.request));
+  facts.members = members_count();
+  facts.world_size = pool_->world_size();
+  facts.aside = aside;
+  facts.alone = call.alone;
+  facts.striped = connection_.stripes().slot_step > 0;
+  facts.relayed = relay_ != nullptr;
+  if (series_) facts.short_calls = series_->short_calls;
+  return facts;
+}
+
+Result<bool> DeviceChannel::FollowEarlierCalls(const GpuCallFacts& facts,
+                                               GpuPath path,
+                                               cudaStream_t stream) {
+  const bool in_series = path.copies() && series_ && series_->path == path;
+  if (!in_series) {
+    CXL_RETURN_IF_ERROR(FollowLast(stream));
+    series_.reset();
+    if (path.copies()) series_ = {path, rounds_};
+  }
+  if (path.copies())
+    series_->short_calls =
+        IsShort(facts, options_) ? series_->short_calls + 1 : 0;
+  return in_series;
+}
+
+Result<const StoredPlan*> DeviceChannel::StoredPlanFor(
+    const Call& call, const pool::CallDescriptor& descriptor, GpuPath path,
+    cudaStream_t stream) {
+  const std::string key = PlanKey(key_, call, descriptor, path.slots);
+  if (const StoredPlan* found = plans_->Find(key)) return found;
+  const auto store = [&](const cuda::GpuPlan& gpu_plan, bool flagged) {
+    std::shared_ptr<const RelayPlan> relayed;
+    if (relay_ != nullptr)
+      relayed = std::make_shared<const RelayPlan>(
+          MakeRelayPlan(gpu_plan.sending, gpu_plan.receiving, gpu_plan.rounds,
+                        members_count(), connection_.group().self));
+    return plans_->Store(key, gpu_plan, flagged, std::move(relayed), stream);
+  };
+  if (!path.copies()) {
+    CXL_ASSIGN_OR_RETURN(const std::optional<cuda::GpuPlan> gpu_plan,
+                         MakeFlaggedPlan(call.request, options_.flagged_bytes));
+    if (gpu_plan) return store(*gpu_plan, true);
+  }
+  CXL_ASSIGN_OR_RETURN(const cuda::GpuPlan gpu_plan,
+                       MakeSlotPlan(call.request, connection_, path.slots));
+  return store(gpu_plan, false);
+}
+
 // Fills in what every path needs.
 cuda::DeviceCall DeviceChannel::Prepare(const Call& call,
                                         const StoredPlan& gpu_plan,
                                         const pool::CallDescriptor& descriptor,
                                         SlotUse use) {
-  cuda::DeviceCall device;
-  device.sending = gpu_plan.sending;
-  device.receiving = gpu_plan.receiving;
-  device.num_sending = gpu_plan.num_sending;
-  device.num_receiving = gpu_plan.num_receiving;
+  cuda::DeviceCall device = MakeDeviceCall(call, gpu_plan, connection_, use);
   device.members = members_.get();
-  device.num_members = static_cast<int32_t>(connection_.members().size());
-  device.self = connection_.group().self;
-  device.num_slots = static_cast<uint32_t>(connection_.geometry(use).num_slots);
-  device.unit_bytes = connection_.stripes().unit_bytes;
-  device.slot_step = connection_.stripes().slot_step;
   device.base_round = gpu_plan.flagged ? flagged_rounds_ : rounds_;
-  device.rounds = gpu_plan.rounds;
-  device.rounds_ahead = RoundsAhead(call, gpu_plan);
   device.epoch = pool_->epoch();
   device.call = calls_;
-  device.hash = calls_hash_ = HashCalls(descriptor, calls_hash_);
-  device.input = call.input;
-  device.output = call.output;
-  device.dtype = call.dtype;
-  device.reduce_op = call.reduce_op;
+  device.hash = calls_hash_ =
+      HashDescriptor(descriptor, calls_hash_) & cuda::kValueMask;
   device.status = status_.get();
   device.scratch = scratch_.get();
   // The host's deadline comes first, with a better message. This deadline is
@@ -165,10 +186,10 @@ cuda::DeviceCall DeviceChannel::Prepare(const Call& call,
   return device;
 }
 
-void DeviceChannel::EnqueueRelay(const cuda::DeviceCall& call,
-                                 const StoredPlan& gpu_plan, Path path,
-                                 const cuda::Shape& shape, bool in_series) {
-  const bool copies = path.copy_pipelines > 0;
+void DeviceChannel::TellRelay(const cuda::DeviceCall& call,
+                              const StoredPlan& gpu_plan, GpuPath path,
+                              const cuda::Shape& shape, bool in_series) {
+  const bool copies = path.copies();
   RelayedCall relayed;
   relayed.plan = gpu_plan.relay;
   relayed.members = connection_.members(path.slots).data();
@@ -222,23 +243,24 @@ Result<cudaStream_t> DeviceChannel::Enqueue(const Call& call, bool aside,
         "clearing scratch memory"));
     if (call.request.op == plan::Op::kRaggedAllToAll) {
       CXL_RETURN_IF_ERROR(
-          EnqueueOne(GatherOfSlices(call), aside, stream).status());
+          RecordAndLaunch(GatherOfSlices(call), aside, stream).status());
       std::lock_guard lock(mutex_);
       ++parts_of_calls_;
     }
   }
-  return EnqueueOne(call, aside, stream);
+  return RecordAndLaunch(call, aside, stream);
 }
 
-Result<cudaStream_t> DeviceChannel::EnqueueOne(const Call& started, bool aside,
-                                               cudaStream_t stream) {
+Result<cudaStream_t> DeviceChannel::RecordAndLaunch(const Call& started,
+                                                    bool aside,
+                                                    cudaStream_t stream) {
   Call call = started;
   const uint64_t place = calls_;
   {
     std::lock_guard lock(mutex_);
     recorded_->Record(place, &call);
   }
-  Result<cudaStream_t> end = EnqueueRecorded(call, aside, stream);
+  Result<cudaStream_t> end = Launch(call, aside, stream);
   if (end.ok()) return end;
   // The relay may know of a call that no device will execute.
   if (channel_relay_ != nullptr) channel_relay_->Stop();
@@ -247,60 +269,66 @@ Result<cudaStream_t> DeviceChannel::EnqueueOne(const Call& started, bool aside,
   return end;
 }
 
-Result<cudaStream_t> DeviceChannel::EnqueueRecorded(const Call& call,
-                                                    bool aside,
-                                                    cudaStream_t stream) {
+Status DeviceChannel::LaunchCopies(const cuda::DeviceCall& call,
+                                   const StoredPlan& gpu_plan, GpuPath path,
+                                   cudaStream_t stream) {
+  CXL_ASSIGN_OR_RETURN(const cuda::CopyTimes times, TakeTimes(call.call));
+  last_by_copy_engine_ = true;
+  return cuda::CudaStatus(
+      copy_engine_->Enqueue(
+          call,
+          {path.copy_pipelines, gpu_plan.host_sending, gpu_plan.host_receiving,
+           connection_.members(path.slots).data(), staging_.get(),
+           staging_bytes(), series_->begin},
+          times, stream),
+      "launching a collective");
+}
+
+Status DeviceChannel::LaunchKernel(const Call& call,
+                                   const cuda::DeviceCall& device,
+                                   const cuda::Shape& shape,
+                                   cudaStream_t stream) {
+  cudaError_t error = cudaSuccess;
+  if (StartsNewLayout(shape)) error = cuda::LaunchWaitForEnd(device, stream);
+  last_by_copy_engine_ = false;
+  last_blocks_ = shape.blocks;
+  if (error == cudaSuccess)
+    error = plan::MovesRows(call.request.op) && call.request.count > 0
+                ? LaunchRows(call, device, shape, stream)
+                : cuda::Launch(device, shape, stream);
+  return cuda::CudaStatus(error, "launching a collective");
+}
+
+Result<cudaStream_t> DeviceChannel::Launch(const Call& call, bool aside,
+                                           cudaStream_t stream) {
   CXL_RETURN_IF_ERROR(Connect(call));
-  const Path path = PathOf(call, aside);
-  const bool copies = path.copy_pipelines > 0;
-  const bool in_series = copies && series_ && series_->path == path;
-  if (!in_series) {
-    CXL_RETURN_IF_ERROR(FollowLast(stream));
-    series_.reset();
-    if (copies) series_ = {path, rounds_};
-  }
-  if (copies)
-    series_->short_calls = IsShort(call) ? series_->short_calls + 1 : 0;
-  const uint64_t place = calls_;
+  const GpuCallFacts facts = FactsOf(call, aside);
+  const GpuPath path = ChoosePath(facts, options_);
+  CXL_ASSIGN_OR_RETURN(const bool in_series,
+                       FollowEarlierCalls(facts, path, stream));
   const pool::CallDescriptor descriptor = Describe(call);
   CXL_ASSIGN_OR_RETURN(const StoredPlan* gpu_plan,
                        StoredPlanFor(call, descriptor, path, stream));
   const cuda::DeviceCall device =
       Prepare(call, *gpu_plan, descriptor, path.slots);
-
-  const cuda::Shape shape = ShapeOf(call, aside);
+  const cuda::Shape shape = ChooseShape(facts, options_);
   Note(call, descriptor, *gpu_plan);
   if (relay_ != nullptr && !gpu_plan->flagged)
-    EnqueueRelay(device, *gpu_plan, path, shape, in_series);
-  cudaError_t error = cudaSuccess;
+    TellRelay(device, *gpu_plan, path, shape, in_series);
   cudaStream_t end = stream;
-  if (copies) {
-    CXL_ASSIGN_OR_RETURN(const cuda::CopyTimes times, TakeTimes(place));
-    error = copy_engine_->Enqueue(
-        device,
-        {path.copy_pipelines, gpu_plan->host_sending, gpu_plan->host_receiving,
-         connection_.members(path.slots).data(), staging_.get(),
-         staging_bytes(), series_->begin},
-        times, stream);
-    last_by_copy_engine_ = true;
+  if (path.copies()) {
+    CXL_RETURN_IF_ERROR(LaunchCopies(device, *gpu_plan, path, stream));
     end = copy_engine_->end();
   } else if (gpu_plan->flagged) {
     CXL_RETURN_IF_ERROR(LaunchFlagged(device, *gpu_plan, stream));
   } else {
-    if (StartsNewLayout(shape)) error = cuda::LaunchWaitForEnd(device, stream);
-    last_by_copy_engine_ = false;
-    last_blocks_ = shape.blocks;
-    if (error == cudaSuccess)
-      error = plan::MovesRows(call.request.op) && call.request.count > 0
-                  ? LaunchRows(call, device, shape, stream)
-                  : cuda::Launch(device, shape, stream);
+    CXL_RETURN_IF_ERROR(LaunchKernel(call, device, shape, stream));
   }
-  CXL_RETURN_IF_ERROR(cuda::CudaStatus(error, "launching a collective"));
-  last_recorded_ = aside || copies;
+  last_recorded_ = aside || path.copies();
   if (last_recorded_)
     CXL_RETURN_IF_ERROR(
         cuda::CudaStatus(cudaEventRecord(last_done_, end), "cudaEventRecord"));
-  if (copies && !aside)
+  if (path.copies() && !aside)
     CXL_RETURN_IF_ERROR(cuda::CudaStatus(
         cudaStreamWaitEvent(stream, last_done_), "cudaStreamWaitEvent"));
   last_stream_ = end;

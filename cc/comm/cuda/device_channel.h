@@ -13,6 +13,8 @@
 
 #include "cc/base/status.h"
 #include "cc/comm/call/call.h"
+#include "cc/comm/call/device_options.h"
+#include "cc/comm/call/gpu_path.h"
 #include "cc/comm/call/stats.h"
 #include "cc/comm/cuda/device_connection.h"
 #include "cc/comm/cuda/device_memory.h"
@@ -50,10 +52,9 @@ class DeviceChannel {
   Status Connect(const Call& call);
 
   // Enqueues a call after the earlier work of `stream`, and connects first if
-  // necessary. `aside` is true if the stream is not XLA's. Work that XLA
-  // enqueues after this call on its own stream must then not delay the next
-  // call. Returns the stream on which the call ends. That may be another one,
-  // for which `stream` waits unless `aside`.
+  // necessary. GpuCallFacts says what `aside` means. Returns the stream on
+  // which the call ends. That may be another one, for which `stream` waits
+  // unless `aside`.
   Result<cudaStream_t> Enqueue(const Call& call, bool aside,
                                cudaStream_t stream);
 
@@ -78,34 +79,37 @@ class DeviceChannel {
     cuda::CopyTimes times;
   };
 
-  // How a call is executed.
-  struct Path {
-    int copy_pipelines = 0;  // pipelines of the copy engines; 0: kernels
-    SlotUse slots = SlotUse::kKernels;
-
-    bool operator==(const Path&) const = default;
-  };
   // The current series of calls by the copy engines (cuda::CopyEngine).
   struct Series {
-    Path path;
+    GpuPath path;
     uint64_t begin = 0;   // rounds of all calls before
     int short_calls = 0;  // in a row, at its end
   };
 
   uint64_t staging_bytes() const;
-  Result<cudaStream_t> EnqueueOne(const Call& call, bool aside,
-                                  cudaStream_t stream);
+  // The steps of Enqueue: each part of a call gets a record, and then goes to
+  // the hardware that ChoosePath names.
+  Result<cudaStream_t> RecordAndLaunch(const Call& call, bool aside,
+                                       cudaStream_t stream);
+  Result<cudaStream_t> Launch(const Call& call, bool aside,
+                              cudaStream_t stream);
   int members_count() const {
     return static_cast<int>(connection_.members().size());
   }
-  Result<cudaStream_t> EnqueueRecorded(const Call& call, bool aside,
-                                       cudaStream_t stream);
   Status FollowLast(cudaStream_t stream);
+  GpuCallFacts FactsOf(const Call& call, bool aside) const;
+  // Returns true if the call continues the current series.
+  Result<bool> FollowEarlierCalls(const GpuCallFacts& facts, GpuPath path,
+                                  cudaStream_t stream);
   bool StartsNewLayout(const cuda::Shape& shape) const;
   cuda::DeviceCall Prepare(const Call& call, const StoredPlan& gpu_plan,
                            const pool::CallDescriptor& descriptor, SlotUse use);
-  void EnqueueRelay(const cuda::DeviceCall& call, const StoredPlan& gpu_plan,
-                    Path path, const cuda::Shape& shape, bool in_series);
+  void TellRelay(const cuda::DeviceCall& call, const StoredPlan& gpu_plan,
+                 GpuPath path, const cuda::Shape& shape, bool in_series);
+  Status LaunchCopies(const cuda::DeviceCall& call, const StoredPlan& gpu_plan,
+                      GpuPath path, cudaStream_t stream);
+  Status LaunchKernel(const Call& call, const cuda::DeviceCall& device,
+                      const cuda::Shape& shape, cudaStream_t stream);
   Status LaunchFlagged(cuda::DeviceCall call, const StoredPlan& gpu_plan,
                        cudaStream_t stream);
   Result<cuda::CopyTimes> TakeTimes(uint64_t place);
@@ -119,14 +123,8 @@ class DeviceChannel {
   Status OpenRelay();
   Status UploadMembers();
 
-  // In device_channel_plans.cc.
-  Path PathOf(const Call& call, bool aside) const;
-  bool IsShort(const Call& call) const;
-  cuda::Shape ShapeOf(const Call& call, bool aside) const;
-  Result<std::optional<cuda::GpuPlan>> MakeFlaggedPlan(
-      const plan::Request& request) const;
   Result<const StoredPlan*> StoredPlanFor(
-      const Call& call, const pool::CallDescriptor& descriptor, Path path,
+      const Call& call, const pool::CallDescriptor& descriptor, GpuPath path,
       cudaStream_t stream);
 
   // In device_channel_checks.cc.

@@ -97,23 +97,14 @@ Status DeviceChannel::CheckCalls(Clock::time_point now, uint64_t finished) {
   return OkStatus();
 }
 
-// Returns a number that changes whenever the device makes progress. The words
-// that the device rings only grow.
+// Returns a number that changes whenever the device makes progress.
 uint64_t DeviceChannel::ProgressOf(uint64_t finished, uint64_t started) const {
-  const pool::Doorbells& doorbells = connection_.doorbells();
-  const cuda::DeviceControl& control =
-      *connection_.control(connection_.group().self);
   // A relay rings only the first word of each kind.
   const int words = relay_ != nullptr
                         ? 1
                         : std::max(static_cast<int>(options_.shape.blocks),
                                    cuda::CopyEngine::kPipelines);
-  uint64_t progress = finished + started + doorbells.Read(&control.ended.word) +
-                      doorbells.Read(&control.flagged.released);
-  for (int index = 0; index < words; ++index)
-    progress += doorbells.Read(&control.send[index].published) +
-                doorbells.Read(&control.released[index].word);
-  return progress;
+  return finished + started + connection_.Progress(words);
 }
 
 // Returns the other members that have not finished the call.

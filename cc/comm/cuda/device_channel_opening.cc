@@ -50,11 +50,8 @@ Status DeviceChannel::Connect(const Call& call) {
 }
 
 Status DeviceChannel::FinishConnecting() {
-  std::vector<cuda::DeviceControl*> controls;
-  for (size_t member = 0; member < connection_.members().size(); ++member)
-    controls.push_back(connection_.control(static_cast<int>(member)));
   journal_ = std::make_unique<Journal>(pool_, connection_.group(),
-                                       std::move(controls));
+                                       connection_.controls());
   OpenRings();
   if (relay_ != nullptr) CXL_RETURN_IF_ERROR(OpenRelay());
   return UploadMembers();
@@ -74,32 +71,23 @@ void DeviceChannel::OpenRings() {
 Status DeviceChannel::OpenRelay() {
   const size_t size = connection_.members().size();
   CXL_ASSIGN_OR_RETURN(mirror_, AllocatePinned<cuda::MirrorWords>(size));
-  std::vector<cuda::DeviceControl*> in_pool;
   std::vector<cuda::MirrorWords*> mirror;
-  for (size_t member = 0; member < size; ++member) {
-    in_pool.push_back(connection_.control(static_cast<int>(member)));
+  for (size_t member = 0; member < size; ++member)
     mirror.push_back(&mirror_[member]);
-  }
   channel_relay_ = std::make_unique<ChannelRelay>(
-      connection_.doorbells(), !options_.gpu_writes_memory, std::move(in_pool),
-      std::move(mirror), *rings_, connection_.group().self);
+      connection_.doorbells(), !options_.gpu_writes_memory,
+      connection_.controls(), std::move(mirror), *rings_,
+      connection_.group().self);
   connection_.Mirror(mirror_.get());
   relay_->Add(channel_relay_.get());
   return OkStatus();
 }
 
 Status DeviceChannel::UploadMembers() {
-  const std::vector<cuda::MemberView>& members = connection_.members();
   CXL_ASSIGN_OR_RETURN(
       staging_,
       AllocateDevice<std::byte>(cuda::CopyEngine::kBuffers * staging_bytes()));
-  CXL_ASSIGN_OR_RETURN(members_,
-                       AllocateDevice<cuda::MemberView>(members.size()));
-  CXL_RETURN_IF_ERROR(
-      cuda::CudaStatus(cudaMemcpy(members_.get(), members.data(),
-                                  members.size() * sizeof(cuda::MemberView),
-                                  cudaMemcpyHostToDevice),
-                       "copying a channel to the device"));
+  CXL_ASSIGN_OR_RETURN(members_, connection_.CopyMembersToDevice());
   connected_ = true;
   return OkStatus();
 }

@@ -23,6 +23,9 @@ constexpr uint64_t kGroupsPerArena = 7;
 // and the number of slots that copy engines use in the kFewCopies layout.
 constexpr uint64_t kKernelRoundBytes = uint64_t{4} << 20;
 constexpr int kFewSlots = 4;
+// In a pool of several devices: the smallest chunk that is worth a round of
+// kernels.
+constexpr uint64_t kMinStripedChunkBytes = uint64_t{1} << 20;
 
 // The minimum: every block has a piece of each member's part.
 uint64_t MinSlotBytes(const DeviceOptions& options, int members) {
@@ -56,6 +59,12 @@ bool HasPairs(const plan::Geometry& slots, int members) {
 
 }  // namespace
 
+uint64_t KernelSlotBytes(const DeviceOptions& options, int members) {
+  return std::max(
+      std::bit_floor(kKernelRoundBytes / static_cast<uint64_t>(members)),
+      MinSlotBytes(options, members));
+}
+
 DeviceConnection::DeviceConnection(pool::Pool* pool, const Peers* peers,
                                    const DeviceOptions& options, Group group)
     : pool_(pool),
@@ -69,20 +78,18 @@ DeviceConnection::DeviceConnection(pool::Pool* pool, const Peers* peers,
   const int size = static_cast<int>(members_.size());
   plan::Geometry slots = ChooseGeometry(*pool, options, size);
   plan::Geometry kernels = slots;
-  kernels.slot_bytes = std::min(
-      slots.slot_bytes,
-      options.kernel_slot_bytes > 0
-          ? options.kernel_slot_bytes
-          : std::max(std::bit_floor(kKernelRoundBytes / members_.size()),
-                     MinSlotBytes(options, size)));
+  kernels.slot_bytes =
+      std::min(slots.slot_bytes, options.kernel_slot_bytes > 0
+                                     ? options.kernel_slot_bytes
+                                     : KernelSlotBytes(options, size));
   stripes_ = plan::GpuStripes(kernels.slot_bytes, slots.num_devices, size,
                               options.shape.blocks);
   slots.part_alignment = stripes_.period();
   kernels.part_alignment = stripes_.period();
   const bool one_device = slots.num_devices == 1;
   if (one_device) slots.min_chunk_bytes = options.copy_min_chunk_bytes;
-  kernels.min_chunk_bytes = one_device ? options.kernel_min_chunk_bytes
-                                       : options.kernel_min_striped_bytes;
+  kernels.min_chunk_bytes =
+      one_device ? options.kernel_min_chunk_bytes : kMinStripedChunkBytes;
   if (stripes_.slot_step > 0)
     kernels.device_parts = static_cast<int>(stripes_.num_blocks);
 
@@ -164,6 +171,28 @@ Status DeviceConnection::PairSlots(int member) {
                    " do not lie one behind the other");
   }
   return OkStatus();
+}
+
+Result<DeviceMemory<cuda::MemberView>> DeviceConnection::CopyMembersToDevice()
+    const {
+  CXL_ASSIGN_OR_RETURN(DeviceMemory<cuda::MemberView> copy,
+                       AllocateDevice<cuda::MemberView>(members_.size()));
+  CXL_RETURN_IF_ERROR(
+      cuda::CudaStatus(cudaMemcpy(copy.get(), members_.data(),
+                                  members_.size() * sizeof(cuda::MemberView),
+                                  cudaMemcpyHostToDevice),
+                       "copying a channel to the device"));
+  return copy;
+}
+
+uint64_t DeviceConnection::Progress(int words) const {
+  const cuda::DeviceControl& control = *controls_[group_.self];
+  uint64_t progress = doorbells_.Read(&control.ended.word) +
+                      doorbells_.Read(&control.flagged.released);
+  for (int index = 0; index < words; ++index)
+    progress += doorbells_.Read(&control.send[index].published) +
+                doorbells_.Read(&control.released[index].word);
+  return progress;
 }
 
 void DeviceConnection::Mirror(cuda::MirrorWords* mirror) {

@@ -1,8 +1,5 @@
 #include "cc/comm/cuda/device_endpoint.h"
 
-#include <sched.h>
-
-#include <algorithm>
 #include <utility>
 
 #include "cc/comm/cuda/current_device.h"
@@ -10,17 +7,6 @@
 
 namespace jax_cxl::comm {
 namespace {
-
-// The number of threads of one device. So many threads write back and drop
-// lines about as fast as a link carries data, if the processor has several
-// times as many cores.
-int DefaultFlushThreads() {
-  constexpr int kMost = 4;
-  constexpr int kCoresEach = 4;
-  cpu_set_t cores;
-  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
-  return std::clamp(CPU_COUNT(&cores) / kCoresEach, 1, kMost);
-}
 
 // Executes a permutation in which the rank has no part but its own.
 Status PermuteAlone(const Call& call, cudaStream_t stream) {
@@ -45,7 +31,8 @@ DeviceEndpoint::DeviceEndpoint(pool::Pool* pool, Peers* peers, Endpoint* host,
       options_(options),
       device_(device),
       direct_(direct),
-      host_path_(host, std::move(fail)) {}
+      fail_(std::move(fail)),
+      host_path_(host, fail_) {}
 
 DeviceEndpoint::~DeviceEndpoint() {
   Drain();  // Kernels use the objects destroyed below.
@@ -69,7 +56,7 @@ Status DeviceEndpoint::Open() {
     relay_ = std::make_unique<Relay>(pool_->coherence(),
                                      options_.flush_threads > 0
                                          ? options_.flush_threads
-                                         : DefaultFlushThreads(),
+                                         : DefaultFlushThreads(/*gpus=*/1),
                                      options_.flush_piece_bytes);
   // High priority, so that a collective gets its few blocks before computation
   // does.
@@ -120,9 +107,9 @@ Status DeviceEndpoint::Reserve(const plan::Request& request) {
   return host_path_.Reserve(request);
 }
 
-Result<cudaStream_t> DeviceEndpoint::EnqueueLocked(
-    const std::vector<int32_t>& members, const Call& call, bool aside,
-    cudaStream_t stream) {
+Result<cudaStream_t> DeviceEndpoint::Route(const std::vector<int32_t>& members,
+                                           const Call& call, bool aside,
+                                           cudaStream_t stream) {
   if (members.size() == 1 && call.request.op == plan::Op::kPermute) {
     CXL_RETURN_IF_ERROR(PermuteAlone(call, stream));
     return stream;
@@ -135,11 +122,18 @@ Result<cudaStream_t> DeviceEndpoint::EnqueueLocked(
   return channel->Enqueue(call, aside, stream);
 }
 
+std::optional<Status> DeviceEndpoint::StartCall(
+    const std::vector<int32_t>& members, std::unique_ptr<Call> call) {
+  auto* stream = static_cast<cudaStream_t>(call->stream);
+  return call->aside ? EnqueueStart(members, *call, stream)
+                     : Enqueue(members, *call, stream);
+}
+
 Status DeviceEndpoint::Enqueue(const std::vector<int32_t>& members,
                                const Call& call, cudaStream_t stream) {
   CurrentDevice current(device_);
   std::lock_guard lock(mutex_);
-  return EnqueueLocked(members, call, false, stream).status();
+  return Route(members, call, false, stream).status();
 }
 
 Result<cudaEvent_t> DeviceEndpoint::TakeEvent() {
@@ -168,7 +162,7 @@ Status DeviceEndpoint::EnqueueStart(const std::vector<int32_t>& members,
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(cudaStreamWaitEvent(own_stream_, event),
                                        "cudaStreamWaitEvent"));
   CXL_ASSIGN_OR_RETURN(const cudaStream_t end,
-                       EnqueueLocked(members, call, true, own_stream_));
+                       Route(members, call, true, own_stream_));
   return cuda::CudaStatus(cudaEventRecord(event, end), "cudaEventRecord");
 }
 
@@ -208,7 +202,9 @@ Status DeviceEndpoint::Check(Clock::time_point now) {
   return OkStatus();
 }
 
-void DeviceEndpoint::Abort() {
+void DeviceEndpoint::Abort(const Status& status) { fail_(status); }
+
+void DeviceEndpoint::EndWaits() {
   host_path_.Abort();
   std::lock_guard lock(watched_mutex_);
   for (DeviceChannel* channel : watched_) channel->Abort();

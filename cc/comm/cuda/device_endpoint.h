@@ -7,10 +7,12 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
 #include "cc/base/status.h"
+#include "cc/comm/communicator.h"
 #include "cc/comm/cuda/device_channel.h"
 #include "cc/comm/cuda/host_path.h"
 #include "cc/comm/cuda/plan_store.h"
@@ -26,14 +28,14 @@ namespace jax_cxl::comm {
 //
 // Thread-safe. Only the first call of a group blocks, until the other members
 // come.
-class DeviceEndpoint {
+class DeviceEndpoint final : public Communicator {
  public:
-  // `direct` is true if the device itself reads and writes the pool. `fail` may
-  // run on any thread.
+  // `direct` is true if the device itself reads and writes the pool. `fail`
+  // ends the collectives of this process, and may run on any thread.
   DeviceEndpoint(pool::Pool* pool, Peers* peers, Endpoint* host,
                  const DeviceOptions& options, int device, bool direct,
                  std::function<void(const Status&)> fail);
-  ~DeviceEndpoint();
+  ~DeviceEndpoint() override;
 
   Status Open();
 
@@ -46,6 +48,10 @@ class DeviceEndpoint {
   // Reserves memory for calls like this one, if the host executes them: see
   // HostPath.
   Status Reserve(const plan::Request& request);
+
+  // Enqueues the call on its stream, or by EnqueueStart if it runs aside.
+  std::optional<Status> StartCall(const std::vector<int32_t>& members,
+                                  std::unique_ptr<Call> call) override;
 
   // Enqueues a call after the earlier work of `stream`.
   Status Enqueue(const std::vector<int32_t>& members, const Call& call,
@@ -62,17 +68,21 @@ class DeviceEndpoint {
   // Waits for all enqueued calls.
   void Drain();
 
+  void Abort(const Status& status) override;
+  Stats stats() override;
+
   // See DeviceChannel.
   Status Check(Clock::time_point now);
-  void Abort();
-  Stats stats();
+  // Ends the waits of all calls, which stops the device.
+  void EndWaits();
 
  private:
   Result<DeviceChannel*> ChannelFor(const std::vector<int32_t>& members);
-  // Returns the stream on which the call ends: see DeviceChannel::Enqueue.
-  Result<cudaStream_t> EnqueueLocked(const std::vector<int32_t>& members,
-                                     const Call& call, bool aside,
-                                     cudaStream_t stream);
+  // Enqueues a call where it belongs: on the stream itself if it has no peers,
+  // on the host's path, or on the channel of its group. Returns the stream on
+  // which the call ends: see DeviceChannel::Enqueue. Requires the mutex.
+  Result<cudaStream_t> Route(const std::vector<int32_t>& members,
+                             const Call& call, bool aside, cudaStream_t stream);
   Result<cudaEvent_t> TakeEvent();
 
   pool::Pool* pool_;
@@ -81,6 +91,7 @@ class DeviceEndpoint {
   DeviceOptions options_;
   int device_;
   bool direct_;
+  std::function<void(const Status&)> fail_;
 
   std::mutex mutex_;
   PlanStore plans_;

@@ -39,13 +39,16 @@ Status DeviceRuntime::Start(std::shared_ptr<Runtime> runtime,
                             const DeviceOptions& options, bool direct) {
   std::shared_ptr<DeviceRuntime> made(new DeviceRuntime);
   made->runtime_ = std::move(runtime);
+  DeviceOptions own = options;
+  if (own.flush_threads == 0)
+    own.flush_threads = DefaultFlushThreads(static_cast<int>(devices.size()));
   for (int device : devices) {
     const Runtime::Local* local = made->runtime_->Find(device);
     if (local == nullptr)
       return Error(Code::kInternal, "device ", device, " has no rank");
     auto endpoint = std::make_unique<DeviceEndpoint>(
-        made->runtime_->pool(), made->runtime_->peers(), local->endpoint,
-        options, device, direct,
+        made->runtime_->pool(), made->runtime_->peers(), local->endpoint, own,
+        device, direct,
         [raw = made.get()](const Status& status) { raw->Fail(status); });
     CXL_RETURN_IF_ERROR(endpoint->Open());
     made->by_device_[device] = {local->rank, endpoint.get()};
@@ -149,7 +152,7 @@ void DeviceRuntime::Fail(const Status& status) {
                CodeName(status.code()).data(), status.message().c_str());
   for (const auto& [device, local] : by_device_)
     runtime_->peers()->GiveUp(local.rank, status);
-  for (const auto& endpoint : endpoints_) endpoint->Abort();
+  for (const auto& endpoint : endpoints_) endpoint->EndWaits();
 }
 
 }  // namespace jax_cxl::comm

@@ -60,6 +60,9 @@ class DeviceRuntime {
   // ended them.
   void Fail(const Status& status);
 
+  // The generation of the runtime: see Runtime.
+  int generation() const { return runtime_->generation(); }
+
   // Returns the error that ended this process's collectives, or OK.
   Status failure() const;
 

@@ -18,11 +18,11 @@ constexpr double kCertainAfterS = 0.2;
 }  // namespace
 
 DeviceWaits::DeviceWaits(const pool::Pool* pool, const Peers* peers,
-                         const Options& options, const Group& group)
+                         const WaitTimes& times, const Group& group)
     : pool_(pool),
       peers_(peers),
       group_(group),
-      monitor_(pool, peers, options, group) {}
+      monitor_(pool, peers, times, group) {}
 
 int DeviceWaits::WaitingFor(const DeviceWait& wait) {
   if (!wait.begun) return -1;

@@ -33,7 +33,7 @@ struct DeviceWait {
 class DeviceWaits {
  public:
   DeviceWaits(const pool::Pool* pool, const Peers* peers,
-              const Options& options, const Group& group);
+              const WaitTimes& times, const Group& group);
 
   // Returns the member to record as the one for which the call waits; -1: none,
   // or unknown.

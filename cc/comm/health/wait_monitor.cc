@@ -29,8 +29,8 @@ std::string LacksMemory(uint64_t needed_pool_bytes) {
 }
 
 WaitMonitor::WaitMonitor(const pool::Pool* pool, const Peers* peers,
-                         const Options& options, const Group& group)
-    : pool_(pool), peers_(peers), options_(options), group_(group) {}
+                         const WaitTimes& times, const Group& group)
+    : pool_(pool), peers_(peers), times_(times), group_(group) {}
 
 WaitMonitor::LateWait WaitMonitor::DescribeWait(const Wait& wait,
                                                 double waited) const {
@@ -97,9 +97,9 @@ Status WaitMonitor::CheckMember(const Wait& wait, int member,
 Status WaitMonitor::CheckTime(const Wait& wait, double waited,
                               Clock::time_point now) {
   // A rank that could not check until the timeout warns first.
-  const bool warned = last_warning_ > last_progress_ ||
-                      options_.warn_after_s >= options_.timeout_s;
-  if (waited > options_.timeout_s && warned) {
+  const bool warned =
+      last_warning_ > last_progress_ || times_.warn_after_s >= times_.timeout_s;
+  if (waited > times_.timeout_s && warned) {
     const LateWait late = DescribeWait(wait, waited);
     // The blocking rank may have given up meanwhile, and then is in no call.
     // Its own error names the rank that blocks it.
@@ -107,15 +107,15 @@ Status WaitMonitor::CheckTime(const Wait& wait, double waited,
     const Code code = wait.needed_pool_bytes > 0 ? Code::kResourceExhausted
                                                  : Code::kDeadlineExceeded;
     return Error(code, late.text,
-                 "; gave up after JAX_CXL_TIMEOUT = ", options_.timeout_s, " s")
+                 "; gave up after JAX_CXL_TIMEOUT = ", times_.timeout_s, " s")
         .With(late.details)
         .With("last", late.rank < 0 ? std::string()
                                     : Recorder::LastOf(*pool_, late.rank))
         .With("call", DescribeText(*wait.call))
         .With("waited_s", waited);
   }
-  if (waited > options_.warn_after_s &&
-      Seconds(now - last_warning_) > options_.warn_after_s) {
+  if (waited > times_.warn_after_s &&
+      Seconds(now - last_warning_) > times_.warn_after_s) {
     last_warning_ = now;
     std::fprintf(stderr, "jax_cxl: warning: %s\n",
                  DescribeWait(wait, waited).text.c_str());

@@ -38,7 +38,7 @@ struct Wait {
 class WaitMonitor {
  public:
   WaitMonitor(const pool::Pool* pool, const Peers* peers,
-              const Options& options, const Group& group);
+              const WaitTimes& times, const Group& group);
 
   // `now` is Peers::AwakeTime. Errors: kPeerLost, kMismatch, kDeadlineExceeded,
   // kResourceExhausted (memory of this rank did not become free), kDataLoss, or
@@ -62,7 +62,7 @@ class WaitMonitor {
 
   const pool::Pool* pool_;
   const Peers* peers_;
-  Options options_;
+  WaitTimes times_;
   Group group_;
   Clock::time_point last_warning_;
   // The last call that was checked, its progress, and the time of that

@@ -93,7 +93,7 @@ Result<bool> Channel::Progress(std::vector<Finished>* finished) {
 Result<bool> Channel::TryProgress(std::vector<Finished>* finished) {
   CXL_ASSIGN_OR_RETURN(const bool connected, Connect());
   if (!connected) return false;
-  CXL_ASSIGN_OR_RETURN(bool moved, Exchange(finished));
+  CXL_ASSIGN_OR_RETURN(bool moved, ExchangeSubmissions(finished));
   for (;;) {
     if (!current_) {
       bool started = false;
@@ -112,9 +112,9 @@ Result<bool> Channel::TryProgress(std::vector<Finished>* finished) {
   }
 }
 
-Result<bool> Channel::Exchange(std::vector<Finished>* finished) {
+Result<bool> Channel::ExchangeSubmissions(std::vector<Finished>* finished) {
   const size_t before = finished->size();
-  Result<bool> moved = negotiation_->Exchange(finished, &traffic_);
+  Result<bool> moved = negotiation_->ExchangeSubmissions(finished, &traffic_);
   if (finished->size() == before) return moved;
   for (size_t i = before; i < finished->size(); ++i)
     RecordStart(*(*finished)[i].call);

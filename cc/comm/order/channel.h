@@ -88,7 +88,7 @@ class Channel {
   size_t pending() const { return negotiation_ ? negotiation_->pending() : 0; }
   int32_t RankOf(int member) const { return members()[member]; }
   Result<bool> Connect();
-  Result<bool> Exchange(std::vector<Finished>* finished);
+  Result<bool> ExchangeSubmissions(std::vector<Finished>* finished);
   Status StartNext(bool* started);
   std::vector<int> WaitingFor() const;
   const Call* oldest() const;

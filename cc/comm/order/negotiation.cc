@@ -34,8 +34,8 @@ void Negotiation::Submit(StartedCall started) {
   ++pending_;
 }
 
-Result<bool> Negotiation::Exchange(std::vector<Finished>* finished,
-                                   cpu::Traffic* traffic) {
+Result<bool> Negotiation::ExchangeSubmissions(std::vector<Finished>* finished,
+                                              cpu::Traffic* traffic) {
   CXL_ASSIGN_OR_RETURN(const bool sent, SendSubmissions(finished, traffic));
   CXL_ASSIGN_OR_RETURN(const bool read, ReadSubmissions(finished, traffic));
   return sent || read;

@@ -64,7 +64,8 @@ class Negotiation {
   // Sends submissions, reads the submissions of the others, and executes eager
   // calls, which it appends to `finished`. Returns true if anything made
   // progress. Errors: kMismatch, kDataLoss, kResourceExhausted.
-  Result<bool> Exchange(std::vector<Finished>* finished, cpu::Traffic* traffic);
+  Result<bool> ExchangeSubmissions(std::vector<Finished>* finished,
+                                   cpu::Traffic* traffic);
 
   // Returns the next call in the group's order, or no call while this member
   // has not read the submissions of all members. So it knows the present place

@@ -48,11 +48,11 @@ class NegotiatingMembers {
     }
   }
 
-  // Returns how many calls Exchange finishes.
-  size_t Exchange(int member) {
+  // Returns how many calls ExchangeSubmissions finishes.
+  size_t ExchangeSubmissions(int member) {
     std::vector<Finished> finished;
     cpu::Traffic traffic;
-    EXPECT_TRUE((*this)[member].Exchange(&finished, &traffic).ok());
+    EXPECT_TRUE((*this)[member].ExchangeSubmissions(&finished, &traffic).ok());
     return finished.size();
   }
 
@@ -74,11 +74,11 @@ class NegotiatingMembers {
 TEST(NegotiationTest, LeaderWaitsForWhoHoldsItsRing) {
   NegotiatingMembers members(2);
   members.Start(1, 1, pool::kCallRing + 1);
-  members.Exchange(1);
-  members.Exchange(0);
-  members.Exchange(1);  // writes the last one, then dies
+  members.ExchangeSubmissions(1);
+  members.ExchangeSubmissions(0);
+  members.ExchangeSubmissions(1);  // writes the last one, then dies
   members.Start(0, 1, pool::kCallRing + 1);
-  EXPECT_EQ(members.Exchange(0), pool::kCallRing);
+  EXPECT_EQ(members.ExchangeSubmissions(0), pool::kCallRing);
   EXPECT_EQ(members[0].pending(), 1u);
   EXPECT_EQ(members[0].WaitingFor(), std::vector<int>{1});
 }
@@ -86,9 +86,9 @@ TEST(NegotiationTest, LeaderWaitsForWhoHoldsItsRing) {
 TEST(NegotiationTest, RingIsHeldBesideTheCallWaitedFor) {
   NegotiatingMembers members(3);
   members.Start(1, 1, pool::kCallRing);
-  members.Exchange(1);  // then it dies
+  members.ExchangeSubmissions(1);  // then it dies
   members.Start(0, 1, pool::kCallRing + 1);
-  members.Exchange(0);
+  members.ExchangeSubmissions(0);
   // Member 2 has not started the first call, and member 1 has read nothing.
   EXPECT_EQ(members[0].WaitingFor(), (std::vector<int>{2, 1}));
 }

@@ -1,5 +1,7 @@
 #include "cc/comm/relay/relay.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <chrono>
 
@@ -15,6 +17,18 @@ namespace {
 constexpr auto kNap = std::chrono::microseconds(50);
 
 }  // namespace
+
+int FlushThreads(int cores, int gpus) {
+  constexpr int kMost = 4;
+  constexpr int kCoresEach = 4;
+  return std::clamp(cores / (kCoresEach * gpus), 1, kMost);
+}
+
+int DefaultFlushThreads(int gpus) {
+  cpu_set_t cores;
+  const bool known = sched_getaffinity(0, sizeof(cores), &cores) == 0;
+  return FlushThreads(known ? CPU_COUNT(&cores) : 1, gpus);
+}
 
 Relay::Relay(const pool::Coherence& coherence, int threads, size_t piece_bytes)
     : workers_(coherence, std::max(threads, 1) - 1, piece_bytes),

@@ -13,6 +13,14 @@
 
 namespace jax_cxl::comm {
 
+// Returns the number of threads of each GPU of a process that has `cores` cores
+// and `gpus` GPUs. Four threads write back and drop cache lines about as fast
+// as a link of 50 GB/s carries data, if the process has several times as many
+// cores.
+int FlushThreads(int cores, int gpus);
+// The same for this process.
+int DefaultFlushThreads(int gpus);
+
 // The threads that relay the doorbells of all channels of one GPU, and write
 // back and drop cache lines for them. They sleep while no call is enqueued.
 //

@@ -33,6 +33,15 @@ DeviceStep Step(DeviceStepKind kind, uint64_t round, uint64_t from, uint64_t to,
   return step;
 }
 
+TEST(FlushThreadsTest, GpusShareAQuarterOfTheCores) {
+  EXPECT_EQ(FlushThreads(/*cores=*/2, /*gpus=*/1), 1);
+  EXPECT_EQ(FlushThreads(8, 1), 2);
+  EXPECT_EQ(FlushThreads(16, 1), 4);
+  EXPECT_EQ(FlushThreads(128, 1), 4);
+  EXPECT_EQ(FlushThreads(128, 8), 4);
+  EXPECT_EQ(FlushThreads(16, 8), 1);
+}
+
 TEST(RelayPlanTest, PublicationsHaveWhatWasWrittenSinceTheLastOne) {
   const std::vector<DeviceStep> sending = {
       Step(DeviceStepKind::kPut, 0, 0, 0, 100),

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "cc/plan/verify/expected_output.h"
 #include "cc/testing/reference/plans.h"
+#include "cc/testing/verify/expected_output.h"
 
 namespace jax_cxl::cpu {
 namespace {

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "cc/plan/verify/verify.h"
 #include "cc/testing/reference/plans.h"
+#include "cc/testing/verify/verify.h"
 
 namespace jax_cxl::cpu {
 namespace {

@@ -7,6 +7,7 @@
 #include "cc/base/dtype.h"
 #include "cc/engine/gpu_plan/channel_words.h"
 #include "cc/engine/gpu_plan/gpu_plan.h"
+#include "cc/engine/gpu_plan/shape.h"
 #include "cc/plan/gpu_geometry.h"
 #include "cc/plan/slices.h"
 #include "cc/pool/layout/layout.h"
@@ -15,24 +16,6 @@
 // rings are in the pool, which is mapped into the devices' address space. Each
 // word has one writer.
 namespace jax_cxl::cuda {
-
-inline constexpr uint32_t kMaxDataWarps = 16;
-inline constexpr uint32_t kMaxThreads = 32 * kMaxDataWarps;
-
-// The number of thread blocks of a call, and the numbers of threads of each
-// block that send and receive, together at most kMaxThreads. All ranks of a
-// group have the same number of blocks.
-struct Shape {
-  // A power of two, at most kMaxBlocks.
-  uint32_t blocks = plan::kGpuBlocks;
-  uint32_t sending_threads = 64;  // multiples of 32
-  uint32_t receiving_threads = 448;
-
-  constexpr uint32_t sending_warps() const { return sending_threads / 32; }
-  constexpr uint32_t data_warps() const {
-    return (sending_threads + receiving_threads) / 32;
-  }
-};
 
 enum class DeviceFault : uint32_t {
   kNone = 0,

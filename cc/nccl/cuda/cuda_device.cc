@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "cc/comm/cuda/current_device.h"
+#include "cc/comm/cuda/device_connection.h"
 #include "cc/engine/cuda/executor.h"
 #include "cc/engine/cuda/flagged/flagged.h"
 
@@ -24,8 +25,6 @@ using cuda::CudaStatus;
 
 constexpr auto kPollInterval = std::chrono::microseconds(100);
 
-// The bytes of a round of all members together, as in DeviceConnection.
-constexpr uint64_t kRoundBytes = uint64_t{4} << 20;
 constexpr uint64_t kLeastSlotBytes = uint64_t{64} << 10;
 constexpr uint64_t kMostPairSlotBytes = uint64_t{2} << 20;
 constexpr int kPairSlots = 4;
@@ -56,9 +55,8 @@ CudaDevice::CudaDevice(Job* job, int ordinal, const Settings& settings)
   const uint64_t size = job->size();
   options_.timeout_s = settings.timeout_s;
   options_.warn_after_s = settings.warn_after_s;
-  options_.slot_bytes = std::max(
-      {std::bit_floor(kRoundBytes / size), kLeastSlotBytes,
-       std::bit_ceil(plan::kSlotAlignment * options_.shape.blocks * size)});
+  // Only kernels execute these calls.
+  options_.slot_bytes = comm::KernelSlotBytes(options_, static_cast<int>(size));
   pair_options_ = options_;
   pair_options_.channel_salt = kPairSalt;
   pair_options_.flagged_bytes = 0;
@@ -193,7 +191,7 @@ Status CudaDevice::Enqueue(const Collective& collective, Stream stream) {
   return order_.After(streams);
 }
 
-Status CudaDevice::Exchange(std::span<const Transfer> transfers) {
+Status CudaDevice::SendAndReceive(std::span<const Transfer> transfers) {
   CurrentDevice current(ordinal_);
   RelaxedCapture relaxed;
   std::vector<cuda::DeviceCall> calls;

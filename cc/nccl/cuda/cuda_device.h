@@ -35,7 +35,7 @@ class CudaDevice : public Device {
   Result<bool> TryConnectPair(int source, int destination) override;
   int most_transfers() const override { return most_transfers_; }
   Status Enqueue(const Collective& collective, Stream stream) override;
-  Status Exchange(std::span<const Transfer> transfers) override;
+  Status SendAndReceive(std::span<const Transfer> transfers) override;
   Status Copy(const Transfer& transfer) override;
   Status Drain() override;
   Status Check(comm::Clock::time_point now) override;

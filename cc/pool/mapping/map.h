@@ -16,6 +16,8 @@ struct MapPiece {
   uint64_t bytes = 0;
   uint64_t align = 1;       // the alignment of addresses that the device needs
   uint64_t file_bytes = 0;  // size of the whole device; 0: a file
+
+  bool is_device() const { return file_bytes != 0; }
 };
 
 // Maps the pieces, shared and writable, one after the other into one range of

@@ -10,7 +10,6 @@
 
 #include "cc/pool/coherence/coherence.h"
 #include "cc/pool/open/contents.h"
-#include "cc/pool/open/dax.h"
 #include "cc/pool/open/file_error.h"
 #include "cc/pool/open/window.h"
 
@@ -20,7 +19,7 @@ namespace {
 // How much of a device is read at a time.
 constexpr uint64_t kReadBytes = uint64_t{1} << 30;
 
-bool IsFile(const KeptPath& path) { return path.piece.file_bytes == 0; }
+bool IsFile(const KeptPath& path) { return !path.piece.is_device(); }
 
 // Reads `to.size()` bytes at `offset`. What lies behind the end is zero.
 Status ReadAt(const KeptPath& from, uint64_t offset, std::string& to) {
@@ -69,42 +68,28 @@ Status CheckZeros(const KeptPath& path) {
 }
 
 Result<KeptPath> OpenPath(const std::string& name, const PoolSpec& spec,
-                          const Signature& signature, const DaxSystem& dax) {
+                          const Signature& signature) {
   KeptPath path;
   path.path = name;
   path.piece = {-1, spec.offset, spec.bytes, kPageBytes, 0};
-  Result<PoolFile> file = spec.kind == PoolKind::kDax
-                              ? PoolFile::OpenDevice(name)
-                              : PoolFile::OpenShared(name, /*create=*/false);
+  Result<PoolFile> file = spec.medium->OpenForAttach(name);
   if (file.status().code() == Code::kNotFound) {
     path.lost = file.status().message();
     return path;
   }
   if (!file.ok()) return file.status();
   path.file.emplace(*std::move(file));
-  if (spec.kind == PoolKind::kDax) {
-    CXL_ASSIGN_OR_RETURN(const DaxPart part,
-                         TakeDaxPart(&*path.file, spec.offset, spec.bytes,
-                                     /*exclusive=*/false, dax));
-    path.piece.bytes = part.bytes;
-    path.piece.align = part.limits.align;
-    path.piece.file_bytes = part.limits.size;
-  } else if (spec.bytes == 0) {
-    const uint64_t size = path.file->Size();
-    path.piece.bytes =
-        RoundDown(size - std::min(size, spec.offset), FilePageBytes());
-  }
-  path.piece.fd = path.file->fd();
+  CXL_ASSIGN_OR_RETURN(path.piece,
+                       spec.medium->Take(*path.file, spec, /*creating=*/false));
   CXL_ASSIGN_OR_RETURN(path.ours, HasSignature(path, signature));
   return path;
 }
 
 Result<std::vector<KeptPath>> OpenAll(const PoolSpec& spec,
-                                      const Signature& signature,
-                                      const DaxSystem& dax) {
+                                      const Signature& signature) {
   std::vector<KeptPath> paths;
   for (const std::string& name : spec.paths) {
-    CXL_ASSIGN_OR_RETURN(KeptPath path, OpenPath(name, spec, signature, dax));
+    CXL_ASSIGN_OR_RETURN(KeptPath path, OpenPath(name, spec, signature));
     for (const KeptPath& other : paths) {
       if (other.file) CXL_RETURN_IF_ERROR(CheckNamedOnce(*other.file, name));
     }
@@ -197,10 +182,8 @@ bool AnyIsLost(const std::vector<KeptPath>& paths) {
 // Opens what is there, and changes nothing.
 Result<std::vector<KeptPath>> Examine(const PoolSpec& spec,
                                       const Signature& signature, OpenMode mode,
-                                      uint64_t least_bytes,
-                                      const DaxSystem& dax) {
-  CXL_ASSIGN_OR_RETURN(std::vector<KeptPath> paths,
-                       OpenAll(spec, signature, dax));
+                                      uint64_t least_bytes) {
+  CXL_ASSIGN_OR_RETURN(std::vector<KeptPath> paths, OpenAll(spec, signature));
   CXL_RETURN_IF_ERROR(Measure(paths, spec));
   CXL_RETURN_IF_ERROR(CheckSizes(paths, spec, least_bytes));
   if (mode != OpenMode::kFormat)
@@ -228,10 +211,10 @@ Status Create(KeptPath& path, std::vector<KeptPath>& paths,
 
 Result<std::vector<KeptPath>> OpenKeptPaths(const PoolSpec& spec,
                                             const Signature& signature,
-                                            OpenMode mode, uint64_t least_bytes,
-                                            const DaxSystem& dax) {
+                                            OpenMode mode,
+                                            uint64_t least_bytes) {
   Result<std::vector<KeptPath>> found =
-      Examine(spec, signature, mode, least_bytes, dax);
+      Examine(spec, signature, mode, least_bytes);
   auto incomplete = [&] {
     return found.ok() &&
            (mode == OpenMode::kNormal || mode == OpenMode::kExisting) &&
@@ -239,7 +222,7 @@ Result<std::vector<KeptPath>> OpenKeptPaths(const PoolSpec& spec,
   };
   // Another process of this job may have made the paths while this one looked.
   // It makes all of them before it writes the first signature.
-  if (incomplete()) found = Examine(spec, signature, mode, least_bytes, dax);
+  if (incomplete()) found = Examine(spec, signature, mode, least_bytes);
   if (!found.ok()) return found.status();
   if (mode == OpenMode::kExisting && !AnyIsOurs(*found))
     return Error(Code::kDataLoss, spec.paths.front(), ": it is empty");
@@ -250,7 +233,7 @@ Result<std::vector<KeptPath>> OpenKeptPaths(const PoolSpec& spec,
       continue;
     }
     if (!path.file) {
-      if (spec.kind == PoolKind::kDax) return Error(Code::kNotFound, path.lost);
+      if (!spec.medium->allocates()) return Error(Code::kNotFound, path.lost);
       CXL_RETURN_IF_ERROR(Create(path, *found, signature));
     }
     path.lost.clear();

@@ -16,8 +16,6 @@
 // which of them may be taken.
 namespace jax_cxl::pool {
 
-struct DaxSystem;
-
 struct KeptPath {
   std::string path;
   std::optional<PoolFile> file;  // none: it is missing
@@ -30,8 +28,8 @@ struct KeptPath {
 // checked by CheckDevice.
 Result<std::vector<KeptPath>> OpenKeptPaths(const PoolSpec& spec,
                                             const Signature& signature,
-                                            OpenMode mode, uint64_t least_bytes,
-                                            const DaxSystem& dax);
+                                            OpenMode mode,
+                                            uint64_t least_bytes);
 
 }  // namespace jax_cxl::pool
 

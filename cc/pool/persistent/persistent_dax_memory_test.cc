@@ -24,8 +24,7 @@ class PersistentDaxMemoryTest : public testing::Test {
  protected:
   Result<std::unique_ptr<PersistentMemory>> OpenOnMachine(
       const PoolSpec& spec, OpenMode mode = OpenMode::kFormat) {
-    return PersistentMemory::Open(spec, TestSignature(), mode,
-                                  /*least_bytes=*/0, machine_.system());
+    return PersistentMemory::Open(spec, TestSignature(), mode);
   }
 
   FakeDax machine_;
@@ -33,8 +32,8 @@ class PersistentDaxMemoryTest : public testing::Test {
 
 TEST_F(PersistentDaxMemoryTest, KeepsWhatLiesBeforeTheOffset) {
   if (!FlushSupported()) GTEST_SKIP() << "needs cache line instructions";
-  PoolSpec spec = DaxSpec({machine_.Add("dax0.0", 8 * kMiB, "2097152"),
-                           machine_.Add("dax1.0", 6 * kMiB, "2097152")});
+  PoolSpec spec = machine_.Spec({machine_.Add("dax0.0", 8 * kMiB, "2097152"),
+                                 machine_.Add("dax1.0", 6 * kMiB, "2097152")});
   spec.offset = 2 * kMiB;
   auto memory = OpenOnMachine(spec);
   ASSERT_TRUE(memory.ok()) << memory.status().message();
@@ -50,8 +49,7 @@ TEST_F(PersistentDaxMemoryTest, KeepsWhatLiesBeforeTheOffset) {
   ASSERT_TRUE((*memory)->StoreWord(1, 8, 17).ok());
   EXPECT_EQ(*(*again)->LoadWord(1, 8), 17u);
 
-  ExpectRefused(Pool::Create(spec, 2, machine_.system()).status(),
-                Code::kAlreadyExists, "in use");
+  ExpectRefused(Pool::Create(spec, 2).status(), Code::kAlreadyExists, "in use");
   spec.offset = 3 * kMiB;
   ExpectRefused(OpenOnMachine(spec).status(), Code::kInvalidArgument, "offset");
   memory->reset();
@@ -95,7 +93,7 @@ TEST_F(PersistentDaxMemoryTest, CachesAreAlwaysWrittenBack) {
     EXPECT_TRUE(memory.ok()) << memory.status().message();
     return mode;
   };
-  const PoolSpec dax = DaxSpec({device});
+  const PoolSpec dax = machine_.Spec({device});
   EXPECT_EQ(mode_of(dax, CoherenceMode::kCoherent), CoherenceMode::kFlush)
       << "lines of a host that dies must be in the memory";
   EXPECT_EQ(mode_of(dax, CoherenceMode::kFlush), CoherenceMode::kFlush);
@@ -108,7 +106,7 @@ TEST_F(PersistentDaxMemoryTest, CachesAreAlwaysWrittenBack) {
 TEST_F(PersistentDaxMemoryTest, DataOfSomethingElseAreLeftAlone) {
   if (!FlushSupported()) GTEST_SKIP() << "needs cache line instructions";
   const std::string path = machine_.Add("dax0.0", 8 * kMiB, "2097152");
-  PoolSpec spec = DaxSpec({path});
+  PoolSpec spec = machine_.Spec({path});
   spec.offset = 2 * kMiB;
   ExpectRefused(OpenOnMachine(spec, OpenMode::kNormal).status(),
                 Code::kDataLoss, "at byte 2097152");
@@ -129,7 +127,7 @@ TEST_F(PersistentDaxMemoryTest, DataOfSomethingElseAreLeftAlone) {
 
 TEST_F(PersistentDaxMemoryTest, PoolsLeaveSnapshotsAlone) {
   if (!FlushSupported()) GTEST_SKIP() << "needs cache line instructions";
-  PoolSpec spec = DaxSpec({machine_.Add("dax0.0", 16 * kMiB, "2097152")});
+  PoolSpec spec = machine_.Spec({machine_.Add("dax0.0", 16 * kMiB, "2097152")});
   spec.dead_after_s = 0;
   PoolSpec kept = spec;
   kept.offset = 8 * kMiB;
@@ -140,13 +138,13 @@ TEST_F(PersistentDaxMemoryTest, PoolsLeaveSnapshotsAlone) {
       ASSERT_TRUE(memory.ok());
       ASSERT_TRUE((*memory)->Write(0, at, magic).ok());
     }
-    ExpectRefused(Pool::Create(spec, 2, machine_.system()).status(),
-                  Code::kDataLoss, "holds snapshots at offset 8388608");
+    ExpectRefused(Pool::Create(spec, 2).status(), Code::kDataLoss,
+                  "holds snapshots at offset 8388608");
     auto memory = OpenOnMachine(kept);
     ASSERT_TRUE((*memory)->Write(0, at, Bytes(magic.size())).ok());
   }
   spec.bytes = 8 * kMiB;
-  EXPECT_TRUE(Pool::Create(spec, 2, machine_.system()).ok());
+  EXPECT_TRUE(Pool::Create(spec, 2).ok());
 }
 
 }  // namespace

@@ -10,20 +10,13 @@
 
 #include "cc/base/idle.h"
 #include "cc/pool/mapping/mapping_guard.h"
-#include "cc/pool/open/dax.h"
 #include "cc/pool/persistent/kept_paths.h"
 
 namespace jax_cxl::pool {
 namespace {
 
-// Returns the coherence mode to use. On a device all cache lines are written
-// back: a host may die with lines in its cache, even if hardware keeps caches
-// coherent.
 CoherenceMode ModeOf(const PoolSpec& spec) {
-  return spec.kind == PoolKind::kDax &&
-                 spec.coherence == CoherenceMode::kCoherent
-             ? CoherenceMode::kFlush
-             : spec.coherence;
+  return spec.medium->DurableMode(spec.coherence);
 }
 
 }  // namespace
@@ -41,20 +34,14 @@ PersistentMemory::PersistentMemory() = default;
 Result<std::unique_ptr<PersistentMemory>> PersistentMemory::Open(
     const PoolSpec& spec, const Signature& signature, OpenMode mode,
     uint64_t least_bytes) {
-  return Open(spec, signature, mode, least_bytes, DaxSystem::Machine());
-}
-
-Result<std::unique_ptr<PersistentMemory>> PersistentMemory::Open(
-    const PoolSpec& spec, const Signature& signature, OpenMode mode,
-    uint64_t least_bytes, const DaxSystem& dax) {
-  if (spec.kind == PoolKind::kShm || spec.paths.empty())
+  if (!spec.medium->shared() || spec.paths.empty())
     return Error(Code::kInvalidArgument,
                  "memory that outlives a job needs the "
                  "paths of files or devices");
   CXL_RETURN_IF_ERROR(CheckSpec(spec));
   CXL_RETURN_IF_ERROR(CheckCoherenceSupported(ModeOf(spec)));
   CXL_ASSIGN_OR_RETURN(std::vector<KeptPath> paths,
-                       OpenKeptPaths(spec, signature, mode, least_bytes, dax));
+                       OpenKeptPaths(spec, signature, mode, least_bytes));
   std::unique_ptr<PersistentMemory> memory(new PersistentMemory);
   for (KeptPath& path : paths)
     memory->paths_.push_back(std::make_unique<Path>(std::move(path)));

@@ -15,8 +15,6 @@
 
 namespace jax_cxl::pool {
 
-struct DaxSystem;
-
 // How memory is recognized that belongs to the layout of its users.
 struct Signature {
   std::string magic;
@@ -48,7 +46,7 @@ enum class OpenMode : uint8_t {
 // Thread-safe.
 class PersistentMemory {
  public:
-  // Maps the memory that `spec` names (not kShm). Creates new files with mode
+  // Maps the memory that `spec` names (not Shm). Creates new files with mode
   // 0600 and spec.bytes zeros. Files keep their names. Holds a shared lock,
   // which says that the memory is in use. Each device has at least
   // `least_bytes`. If it fails, all files are as they were. Errors: as for
@@ -56,10 +54,6 @@ class PersistentMemory {
   static Result<std::unique_ptr<PersistentMemory>> Open(
       const PoolSpec& spec, const Signature& signature, OpenMode mode,
       uint64_t least_bytes = 0);
-  // For tests: uses `dax` in place of this machine's devices.
-  static Result<std::unique_ptr<PersistentMemory>> Open(
-      const PoolSpec& spec, const Signature& signature, OpenMode mode,
-      uint64_t least_bytes, const DaxSystem& dax);
 
   ~PersistentMemory();
   PersistentMemory(const PersistentMemory&) = delete;

@@ -31,7 +31,7 @@ Status WatchUntilFailure(DeviceWorld& world) {
       Status status = world.endpoint(rank).Check(Clock::now());
       if (status.ok()) continue;
       for (int other = 0; other < world.size(); ++other)
-        world.endpoint(other).Abort();
+        world.endpoint(other).EndWaits();
       return status;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));

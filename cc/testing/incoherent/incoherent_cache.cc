@@ -232,7 +232,7 @@ void IncoherentCache::Start(Thread& thread, const Range& range, bool drop) {
         thread.random.OneIn(2))
       continue;  // it has happened before the device's write
     if (thread.random.OneIn(2))
-      Exchange(part);
+      Perform(part);
     else
       thread.pending.push_back(part);
   }
@@ -248,7 +248,7 @@ void IncoherentCache::Complete(Thread& thread, bool drops) {
       left.push_back(pending);
       continue;
     }
-    Exchange(pending);
+    Perform(pending);
     Disturb(thread.random);
   }
   all = std::move(left);
@@ -261,7 +261,7 @@ void IncoherentCache::CompleteFullFence(Thread& thread) {
   thread.dropped_early.clear();
 }
 
-void IncoherentCache::Exchange(const Pending& pending) {
+void IncoherentCache::Perform(const Pending& pending) {
   const Range& range = pending.range;
   if (pending.drop)
     shadow_->Drop(range.offset, range.bytes);

@@ -111,7 +111,7 @@ class IncoherentCache final : public Interposer, public Cache {
   void Start(Thread& thread, const Range& range, bool drop);
   void Complete(Thread& thread, bool drops);
   void CompleteFullFence(Thread& thread);
-  void Exchange(const Pending& pending);
+  void Perform(const Pending& pending);
   // Returns the value with which a flag makes no rank wait.
   uint64_t Satisfied() const;
 

@@ -97,9 +97,8 @@ Shadow::~Shadow() {
   munmap(exchanged_, bytes_);
 }
 
-template <typename Exchange>
-void Shadow::ForLines(uint64_t offset, uint64_t bytes,
-                      const Exchange& exchange) {
+template <typename Move>
+void Shadow::ForLines(uint64_t offset, uint64_t bytes, const Move& move) {
   if (bytes == 0) return;
   const uint64_t end = std::min(bytes_, offset + bytes);
   for (uint64_t line = RoundDown(offset, kLine); line < end;) {
@@ -107,7 +106,7 @@ void Shadow::ForLines(uint64_t offset, uint64_t bytes,
     std::lock_guard lock(locks_[line / kBlock % locks_.size()]);
     // Only short ranges are delayed: polled words and descriptors.
     for (; line < block_end; line += kLine)
-      exchange(line, NextTear() | (bytes > kLongRange ? 64 : 0));
+      move(line, NextTear() | (bytes > kLongRange ? 64 : 0));
   }
 }
 

@@ -85,8 +85,8 @@ class Shadow {
   bool IsDirty(uint64_t line) const;
   void WriteBackLine(uint64_t line, uint64_t tear);
   void PullLine(uint64_t line, uint64_t tear);
-  template <typename Exchange>
-  void ForLines(uint64_t offset, uint64_t bytes, const Exchange& exchange);
+  template <typename Move>
+  void ForLines(uint64_t offset, uint64_t bytes, const Move& move);
   [[noreturn]] void Breach(uint64_t offset, const std::string& what) const;
 
   std::byte* shared_;

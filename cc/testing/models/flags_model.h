@@ -45,7 +45,7 @@ class Model {
       if (rounds_[me().round] == nullptr)
         Wipe();
       else
-        Exchange(*rounds_[me().round]);
+        RunCall(*rounds_[me().round]);
       Watch();
     }
     for (self_ = 0; self_ < setup_.ranks && moves->empty(); ++self_) CheckEnd();
@@ -131,7 +131,7 @@ class Model {
     std::fill(mine.got, mine.got + kMaxRanks, 0);
   }
 
-  void Exchange(const FlagsCall& call) {
+  void RunCall(const FlagsCall& call) {
     const bool free = LeastReleased() >= Needed();
     if (me().said == 0 && (free || Has(Fault::kCallBehindSlot))) {
       State& next = Add("says what it calls");

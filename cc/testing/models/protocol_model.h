@@ -74,7 +74,7 @@ class Model {
     const size_t before = turn.moves();
     if (me.life == kGivingUp) GiveUp(turn);
     if (me.life != kLive || me.done == turn.all_calls()) return;
-    Exchange(turn);
+    ExchangeSubmissions(turn);
     if (me.current > 0)
       Execute(turn);
     else

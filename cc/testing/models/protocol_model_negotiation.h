@@ -30,7 +30,7 @@ inline void Submitted(Turn& turn, State* next, int call, int member) {
     mine.done |= Turn::Bit(call);
 }
 
-inline void Exchange(Turn& turn) {
+inline void ExchangeSubmissions(Turn& turn) {
   const Rank& me = turn.me;
   if (me.sent < turn.setup.calls.size()) {
     if (me.sending > 0) {

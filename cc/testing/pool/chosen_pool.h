@@ -36,7 +36,7 @@ struct Incoherence {
         read("JAX_CXL_TEST_LEAVE_OUT")};
   }
 
-  // Requires a spec of kind kShm.
+  // Requires a spec of medium Shm.
   void ApplyTo(PoolSpec* spec) const {
     spec->make_interposer = IncoherentHosts(seed, leave_out, adversary);
   }
@@ -54,7 +54,7 @@ inline CoherenceMode ChosenCoherence() {
   std::abort();
 }
 
-// Requires a spec of kind kShm.
+// Requires a spec of medium Shm.
 inline void ApplyChoice(PoolSpec* spec) {
   spec->coherence = ChosenCoherence();
   if (const auto incoherence = Incoherence::FromEnvironment())

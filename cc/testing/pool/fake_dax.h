@@ -14,24 +14,31 @@
 
 #include "cc/base/status.h"
 #include "cc/pool/coherence/flush.h"
-#include "cc/pool/open/dax.h"
-#include "cc/pool/pool.h"
+#include "cc/pool/media/dax.h"
+#include "cc/pool/media/pool_spec.h"
 #include "cc/testing/pool/scratch.h"
 
 // Shared by the tests of dax devices.
 namespace jax_cxl::pool {
 
+// Describes a pool on devices of this machine.
+inline PoolSpec DaxSpec(std::vector<std::string> paths) {
+  PoolSpec spec;
+  spec.medium = &Medium::Dax();
+  spec.paths = std::move(paths);
+  spec.coherence =
+      FlushSupported() ? CoherenceMode::kFlush : CoherenceMode::kCoherent;
+  return spec;
+}
+
 // A machine whose dax devices are regular files. At first all their bytes are
 // 0xee, because a new device contains arbitrary bytes too.
 class FakeDax {
  public:
-  FakeDax() {
-    system_.sysfs = dir_ / "sys";
-    system_.device_number = [this](const struct stat&,
-                                   const std::string& path) -> Result<dev_t> {
-      return numbers_.at(path);
-    };
-  }
+  FakeDax()
+      : medium_({dir_ / "sys",
+                 [this](const struct stat&, const std::string& path)
+                     -> Result<dev_t> { return numbers_.at(path); }}) {}
 
   // Adds a device that sysfs describes under its number.
   std::string Add(const std::string& name, uint64_t size,
@@ -47,33 +54,31 @@ class FakeDax {
 
   void Describe(const std::string& folder, uint64_t size,
                 const std::string& align) {
-    std::filesystem::create_directories(system_.sysfs + "/" + folder);
-    std::ofstream(system_.sysfs + "/" + folder + "/size") << size << "\n";
-    std::ofstream(system_.sysfs + "/" + folder + "/align") << align << "\n";
+    const std::string in_sysfs = dir_ / ("sys/" + folder);
+    std::filesystem::create_directories(in_sysfs);
+    std::ofstream(in_sysfs + "/size") << size << "\n";
+    std::ofstream(in_sysfs + "/align") << align << "\n";
   }
 
   void Forget(const std::string& path) {
-    std::filesystem::remove_all(system_.sysfs + "/dev/char/251:" +
-                                std::to_string(minor(numbers_[path])));
+    std::filesystem::remove_all(
+        dir_ / ("sys/dev/char/251:" + std::to_string(minor(numbers_[path]))));
   }
 
-  const DaxSystem& system() const { return system_; }
+  // Returns the description of a pool on devices of this machine.
+  PoolSpec Spec(std::vector<std::string> paths) const {
+    PoolSpec spec = DaxSpec(std::move(paths));
+    spec.medium = &medium_;
+    return spec;
+  }
+
   std::string operator/(const std::string& name) const { return dir_ / name; }
 
  private:
   TempDirectory dir_;
-  DaxSystem system_;
   std::map<std::string, dev_t> numbers_;
+  DaxMedium medium_;
 };
-
-inline PoolSpec DaxSpec(std::vector<std::string> paths) {
-  PoolSpec spec;
-  spec.kind = PoolKind::kDax;
-  spec.paths = std::move(paths);
-  spec.coherence =
-      FlushSupported() ? CoherenceMode::kFlush : CoherenceMode::kCoherent;
-  return spec;
-}
 
 }  // namespace jax_cxl::pool
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "cc/engine/gpu_plan/gpu_plan.h"
-#include "cc/plan/verify/expected_output.h"
 #include "cc/testing/reference/plans.h"
+#include "cc/testing/verify/expected_output.h"
 
 // Executes the GPU plans of all ranks on the CPU, like the kernel, one step at
 // a time. A random choice picks the rank, block and direction of the next step.

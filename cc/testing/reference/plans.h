@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "cc/plan/plan.h"
-#include "cc/plan/verify/verify.h"
+#include "cc/testing/verify/verify.h"
 
 // Shared by the tests of cc/plan.
 namespace jax_cxl::plan {

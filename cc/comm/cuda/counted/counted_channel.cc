@@ -5,21 +5,12 @@
 
 #include "cc/base/text.h"
 #include "cc/comm/cuda/device_channel_reading.h"
+#include "cc/comm/cuda/device_plans.h"
 #include "cc/engine/cuda/flagged/flagged.h"
-#include "cc/engine/gpu_plan/flagged_ring.h"
 #include "cc/engine/gpu_plan/in_place.h"
-#include "cc/plan/gpu_geometry.h"
-#include "cc/plan/planners/make_plan.h"
 
 namespace jax_cxl::comm {
 namespace {
-
-Options TimesOf(const DeviceOptions& device) {
-  Options options;
-  options.warn_after_s = device.warn_after_s;
-  options.timeout_s = device.timeout_s;
-  return options;
-}
 
 pool::CallDescriptor DescribeCounted(const Call& call, uint32_t divisor) {
   pool::CallDescriptor descriptor = Describe(call);
@@ -54,7 +45,7 @@ CountedChannel::CountedChannel(pool::Pool* pool, Peers* peers,
       options_(options),
       connection_(pool, peers, options, std::move(group)),
       plans_(plans),
-      waits_(pool, peers, TimesOf(options), connection_.group()) {}
+      waits_(pool, peers, options, connection_.group()) {}
 
 Status CountedChannel::Open(Arena* arena, Recorder* recorder) {
   CXL_ASSIGN_OR_RETURN(scratch_, AllocateDevice<cuda::DeviceScratch>(1));
@@ -90,19 +81,9 @@ Result<bool> CountedChannel::TryConnect() {
 }
 
 Status CountedChannel::FinishConnecting() {
-  const std::vector<cuda::MemberView>& members = connection_.members();
-  std::vector<cuda::DeviceControl*> controls;
-  for (size_t member = 0; member < members.size(); ++member)
-    controls.push_back(connection_.control(static_cast<int>(member)));
   journal_ = std::make_unique<Journal>(pool_, connection_.group(),
-                                       std::move(controls));
-  CXL_ASSIGN_OR_RETURN(members_,
-                       AllocateDevice<cuda::MemberView>(members.size()));
-  CXL_RETURN_IF_ERROR(
-      cuda::CudaStatus(cudaMemcpy(members_.get(), members.data(),
-                                  members.size() * sizeof(cuda::MemberView),
-                                  cudaMemcpyHostToDevice),
-                       "copying a channel to the device"));
+                                       connection_.controls());
+  CXL_ASSIGN_OR_RETURN(members_, connection_.CopyMembersToDevice());
   connected_ = true;
   return OkStatus();
 }
@@ -122,23 +103,13 @@ Result<const CountedPlan*> CountedChannel::PlanFor(const Call& call,
   // In kernels with flags, each thread puts a part of the input before it
   // writes the same part of the output, except in an all-to-all.
   const bool safe = !shift || request.op != plan::Op::kAllToAll;
-  if (safe && options_.flagged_bytes > 0 &&
-      plan::IsFlagged(request, options_.flagged_bytes)) {
-    CXL_ASSIGN_OR_RETURN(
-        const plan::Plan plan,
-        plan::MakePlan(request, plan::FlaggedGeometry(request.num_ranks)));
-    CXL_ASSIGN_OR_RETURN(
-        const cuda::GpuPlan gpu_plan,
-        cuda::MakeGpuPlan(plan, request.rank, cuda::Stripes{1, 16}));
-    if (cuda::flagged::Fits(gpu_plan))
-      return plans_->Store(key, gpu_plan, true, record);
+  if (safe) {
+    CXL_ASSIGN_OR_RETURN(const std::optional<cuda::GpuPlan> gpu_plan,
+                         MakeFlaggedPlan(request, options_.flagged_bytes));
+    if (gpu_plan) return plans_->Store(key, *gpu_plan, true, record);
   }
-  CXL_ASSIGN_OR_RETURN(
-      const plan::Plan plan,
-      plan::MakePlan(request, connection_.geometry(SlotUse::kKernels)));
-  CXL_ASSIGN_OR_RETURN(
-      cuda::GpuPlan gpu_plan,
-      cuda::MakeGpuPlan(plan, request.rank, connection_.stripes()));
+  CXL_ASSIGN_OR_RETURN(cuda::GpuPlan gpu_plan,
+                       MakeSlotPlan(request, connection_, SlotUse::kKernels));
   if (shift)
     CXL_RETURN_IF_ERROR(
         cuda::OrderInPlace(*shift, connection_.stripes(), &gpu_plan));
@@ -147,36 +118,14 @@ Result<const CountedPlan*> CountedChannel::PlanFor(const Call& call,
 
 Result<CountedCall> CountedChannel::Prepare(const Call& call,
                                             uint32_t divisor) {
-  // Kernels that put one round ahead keep the path to the peer short, and two
-  // fill the link (DeviceChannel does the same).
-  constexpr uint64_t kLongRoundBytes = uint64_t{512} << 10;
   CXL_ASSIGN_OR_RETURN(const CountedPlan* plan, PlanFor(call, divisor));
-  const StoredPlan& stored = plan->plan;
   CountedCall counted;
   counted.plan = plan;
+  counted.device =
+      MakeDeviceCall(call, plan->plan, connection_, SlotUse::kKernels);
   cuda::DeviceCall& device = counted.device;
-  device.sending = stored.sending;
-  device.receiving = stored.receiving;
-  device.num_sending = stored.num_sending;
-  device.num_receiving = stored.num_receiving;
   device.members = members_.get();
-  device.num_members = static_cast<int32_t>(connection_.members().size());
-  device.self = connection_.group().self;
-  device.num_slots =
-      static_cast<uint32_t>(connection_.geometry(SlotUse::kKernels).num_slots);
-  device.unit_bytes = connection_.stripes().unit_bytes;
-  device.slot_step = connection_.stripes().slot_step;
-  device.rounds = stored.rounds;
-  device.rounds_ahead =
-      device.num_members == 2 &&
-              stored.bytes_published >= stored.rounds * kLongRoundBytes
-          ? 1
-          : 2;
   device.epoch = pool_->epoch();
-  device.input = call.input;
-  device.output = call.output;
-  device.dtype = call.dtype;
-  device.reduce_op = call.reduce_op;
   device.status = status_.get();
   device.scratch = scratch_.get();
   device.timeout_ns = ~uint64_t{0};  // the host decides
@@ -262,7 +211,8 @@ Status CountedChannel::CheckCalls(Clock::time_point now, uint64_t finished) {
   wait.missing = journal_->Missing(oldest_place_);
   for (int member = 0; member < size; ++member)
     if (member != connection_.group().self) wait.at_work.push_back(member);
-  wait.progress = ProgressOf(finished, Read(status.started));
+  wait.progress = finished + Read(status.started) +
+                  connection_.Progress(static_cast<int>(options_.shape.blocks));
   const auto said = static_cast<int>(Read(status.waiting_for));
   wait.waiting_for = said > size ? -1 : said - 1;
   const int member = DeviceWaits::WaitingFor(wait);
@@ -276,17 +226,6 @@ Status CountedChannel::CheckCalls(Clock::time_point now, uint64_t finished) {
   CXL_RETURN_IF_ERROR(journal_->Compare(written_));
   return waits_.Mismatch(*oldest_, static_cast<int>(std::min<uint64_t>(
                                        Read(status.fault_member), size - 1)));
-}
-
-uint64_t CountedChannel::ProgressOf(uint64_t finished, uint64_t started) const {
-  const pool::Doorbells& doorbells = connection_.doorbells();
-  const cuda::DeviceControl& control = *own_control();
-  uint64_t progress = finished + started + doorbells.Read(&control.ended.word) +
-                      doorbells.Read(&control.flagged.released);
-  for (uint32_t block = 0; block < options_.shape.blocks; ++block)
-    progress += doorbells.Read(&control.send[block].published) +
-                doorbells.Read(&control.released[block].word);
-  return progress;
 }
 
 void CountedChannel::Abort() {

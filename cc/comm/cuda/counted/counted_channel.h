@@ -77,7 +77,6 @@ class CountedChannel {
   Status CheckCalls(Clock::time_point now, uint64_t finished);
   void RecordStarted(uint64_t finished);
   Call CallAt(uint64_t place) const;
-  uint64_t ProgressOf(uint64_t finished, uint64_t started) const;
   cuda::DeviceControl* own_control() const {
     return connection_.control(connection_.group().self);
   }

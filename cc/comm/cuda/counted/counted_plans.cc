@@ -1,9 +1,9 @@
 #include "cc/comm/cuda/counted/counted_plans.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
+#include "cc/comm/call/call.h"
 #include "cc/engine/cuda/executor.h"
 #include "cc/engine/cuda/flagged/flagged.h"
 
@@ -12,17 +12,6 @@ namespace {
 
 constexpr uint64_t kChunkBytes = uint64_t{1} << 20;
 constexpr uint64_t kAlignment = alignof(cuda::JournalEntry);
-
-uint64_t HashDescriptor(const pool::CallDescriptor& descriptor) {
-  uint64_t words[sizeof(descriptor) / sizeof(uint64_t)];
-  std::memcpy(words, &descriptor, sizeof(words));
-  uint64_t hash = 0xcbf29ce484222325;
-  for (uint64_t word : words) {
-    hash = (hash ^ word) * 0x9e3779b97f4a7c15;
-    hash ^= hash >> 29;
-  }
-  return hash;
-}
 
 }  // namespace
 
@@ -90,7 +79,7 @@ Result<const CountedPlan*> CountedPlans::Store(
   plan.flagged = flagged;
   if (flagged) plan.flagged_blocks = cuda::FlaggedBlocks(gpu_plan);
   stored->record = reinterpret_cast<const cuda::JournalEntry*>(place);
-  stored->descriptor_hash = HashDescriptor(record.descriptor);
+  stored->descriptor_hash = HashDescriptor(record.descriptor, 0);
   return (plans_[key] = std::move(stored)).get();
 }
 

@@ -88,25 +88,21 @@ class Puts {
   uint4 data_ = {};
 };
 
-template <typename AnyLists>
-__global__ void __launch_bounds__(kThreads + 32, 1)
-    Exchange(const __grid_constant__ DeviceCall call,
-             const __grid_constant__ AnyLists lists) {
-  __shared__ Shared shared;
-  const KernelProgress progress(call);
-  const Task task{call, lists.rings, lists.steps,
-                  lists.steps + call.num_sending};
-  FlaggedControl& mine = *task.rings[call.self];
-  if (threadIdx.x == 0) {
-    shared.gave_up = 0;
-    shared.released = call.scratch->flagged_released;
-  }
-  const bool data = threadIdx.x < kThreads;
-  Puts puts(task);
-  __syncthreads();
+__device__ void Begin(const DeviceCall& call, Shared& shared) {
+  if (threadIdx.x != 0) return;
+  shared.gave_up = 0;
+  shared.released = call.scratch->flagged_released;
+}
 
-  bool done = true;
-  if (shared.released + kFlaggedSlots <= call.base_round) {
+// Executes the call, once all threads of the block know `shared`. `done` is
+// false if an earlier step of the block has failed. Returns false if the call
+// cannot complete.
+template <bool counted>
+__device__ bool Run(const Task& task, FlaggedControl& mine, Shared& shared,
+                    Puts& puts, bool done) {
+  const DeviceCall& call = task.call;
+  const bool data = threadIdx.x < kThreads;
+  if (done && shared.released + kFlaggedSlots <= call.base_round) {
     if (!data)
       done = AwaitReleased(call, shared, call.base_round + 1 - kFlaggedSlots);
     done = !__syncthreads_or(!done);
@@ -118,16 +114,35 @@ __global__ void __launch_bounds__(kThreads + 32, 1)
     puts.Run();
     done = Receive(task, shared);
   } else if (done && blockIdx.x == 0) {
+    if constexpr (counted) WriteJournal(call);
     NoteReleased(call);
     done = AwaitCalls(task, shared);
   }
-  if (__syncthreads_or(!done)) {
+  return !__syncthreads_or(!done);
+}
+
+__device__ void StoreReleased(const DeviceCall& call, FlaggedControl& mine) {
+  StoreWord(&mine.released, call.epoch << kValueBits | (call.base_round + 1));
+}
+
+template <typename AnyLists>
+__global__ void __launch_bounds__(kThreads + 32, 1)
+    RunFlagged(const __grid_constant__ DeviceCall call,
+               const __grid_constant__ AnyLists lists) {
+  __shared__ Shared shared;
+  const KernelProgress progress(call);
+  const Task task{call, lists.rings, lists.steps,
+                  lists.steps + call.num_sending};
+  FlaggedControl& mine = *task.rings[call.self];
+  Begin(call, shared);
+  Puts puts(task);
+  __syncthreads();
+  if (!Run</*counted=*/false>(task, mine, shared, puts, /*done=*/true)) {
     if (threadIdx.x == 0) Stop(call.status);
     return;
   }
   // All data are in registers or in memory by now, and no store overtakes that.
-  if (threadIdx.x == 0 && progress.Finish())
-    StoreWord(&mine.released, call.epoch << kValueBits | (call.base_round + 1));
+  if (threadIdx.x == 0 && progress.Finish()) StoreReleased(call, mine);
 }
 
 // In place of the round whose flag would be 0, all members clear their rings,
@@ -166,11 +181,11 @@ __device__ bool BeginAnew(const Task& task, Shared& shared, DeviceCall* call) {
   return true;
 }
 
-// Exchange, for calls that count on the device (LaunchCounted in executor.h).
+// RunFlagged, for calls that count on the device (LaunchCounted in executor.h).
 template <typename AnyLists>
 __global__ void __launch_bounds__(kThreads + 32, 1)
-    ExchangeCounted(const __grid_constant__ DeviceCall given,
-                    const __grid_constant__ AnyLists lists) {
+    RunCountedFlagged(const __grid_constant__ DeviceCall given,
+                      const __grid_constant__ AnyLists lists) {
   __shared__ Shared shared;
   __shared__ DeviceCall call;
   TakePosition(given, /*flagged=*/true, &call);
@@ -178,36 +193,18 @@ __global__ void __launch_bounds__(kThreads + 32, 1)
   const Task task{call, lists.rings, lists.steps,
                   lists.steps + call.num_sending};
   FlaggedControl& mine = *task.rings[call.self];
-  if (threadIdx.x == 0) {
-    shared.gave_up = 0;
-    shared.released = call.scratch->flagged_released;
-  }
-  const bool data = threadIdx.x < kThreads;
+  Begin(call, shared);
   __syncthreads();
-  bool done = !BeginsAnew(call.base_round) || BeginAnew(task, shared, &call);
+  const bool done =
+      !BeginsAnew(call.base_round) || BeginAnew(task, shared, &call);
   Puts puts(task);
-  if (done && shared.released + kFlaggedSlots <= call.base_round) {
-    if (!data)
-      done = AwaitReleased(call, shared, call.base_round + 1 - kFlaggedSlots);
-    done = !__syncthreads_or(!done);
-  }
-  if (done && threadIdx.x == 0 && blockIdx.x == 0)
-    StoreWord(&mine.calls[SlotOf(call)], ExpectedCall(call));
-  if (done && data) {
-    puts.Run();
-    done = Receive(task, shared);
-  } else if (done && blockIdx.x == 0) {
-    WriteJournal(call);
-    NoteReleased(call);
-    done = AwaitCalls(task, shared);
-  }
-  if (__syncthreads_or(!done)) {
+  if (!Run</*counted=*/true>(task, mine, shared, puts, done)) {
     if (threadIdx.x == 0) AwaitAbort(call.status);
     return;
   }
   if (threadIdx.x == 0 && progress.Finish()) {
     PassPosition(call, /*flagged=*/true);
-    StoreWord(&mine.released, call.epoch << kValueBits | (call.base_round + 1));
+    StoreReleased(call, mine);
   }
 }
 
@@ -238,18 +235,19 @@ void LaunchWith(const DeviceCall& call, const FlaggedPlan& gpu_plan,
                 cudaStream_t stream) {
   const AnyLists lists = ListsOf<AnyLists>(call, gpu_plan);
   if (call.journal == nullptr)
-    Exchange<<<gpu_plan.blocks, kThreads + 32, 0, stream>>>(call, lists);
+    RunFlagged<<<gpu_plan.blocks, kThreads + 32, 0, stream>>>(call, lists);
   else
-    ExchangeCounted<<<gpu_plan.blocks, kThreads + 32, 0, stream>>>(call, lists);
+    RunCountedFlagged<<<gpu_plan.blocks, kThreads + 32, 0, stream>>>(call,
+                                                                     lists);
 }
 
 template <typename AnyLists>
 cudaError_t PreloadWith() {
   cudaFuncAttributes attributes;
   const cudaError_t error =
-      cudaFuncGetAttributes(&attributes, Exchange<AnyLists>);
+      cudaFuncGetAttributes(&attributes, RunFlagged<AnyLists>);
   if (error != cudaSuccess) return error;
-  return cudaFuncGetAttributes(&attributes, ExchangeCounted<AnyLists>);
+  return cudaFuncGetAttributes(&attributes, RunCountedFlagged<AnyLists>);
 }
 
 template <typename AnyLists>

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "cc/engine/cuda/bound.h"
+#include "cc/bench/cuda/bound/bound.h"
 #include "cc/engine/cuda/device_memory.cuh"
 
 namespace jax_cxl::cuda {

@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_PLAN_VERIFY_VERIFY_H_
-#define JAX_CXL_PLAN_VERIFY_VERIFY_H_
+#ifndef JAX_CXL_TESTING_VERIFY_VERIFY_H_
+#define JAX_CXL_TESTING_VERIFY_VERIFY_H_
 
 #include <cstdint>
 #include <vector>
@@ -48,4 +48,4 @@ Result<Traffic> Verify(const Request& request, const Geometry& geometry,
 
 }  // namespace jax_cxl::plan
 
-#endif  // JAX_CXL_PLAN_VERIFY_VERIFY_H_
+#endif  // JAX_CXL_TESTING_VERIFY_VERIFY_H_

@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_PLAN_VERIFY_EXTENTS_H_
-#define JAX_CXL_PLAN_VERIFY_EXTENTS_H_
+#ifndef JAX_CXL_TESTING_VERIFY_EXTENTS_H_
+#define JAX_CXL_TESTING_VERIFY_EXTENTS_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -100,4 +100,4 @@ class Extents {
 
 }  // namespace jax_cxl::plan
 
-#endif  // JAX_CXL_PLAN_VERIFY_EXTENTS_H_
+#endif  // JAX_CXL_TESTING_VERIFY_EXTENTS_H_

@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_ENGINE_CUDA_BOUND_H_
-#define JAX_CXL_ENGINE_CUDA_BOUND_H_
+#ifndef JAX_CXL_BENCH_CUDA_BOUND_BOUND_H_
+#define JAX_CXL_BENCH_CUDA_BOUND_BOUND_H_
 
 #include <cuda_runtime_api.h>
 
@@ -37,4 +37,4 @@ cudaError_t EnqueueBoundByCopyEngine(const BoundTask& task,
 
 }  // namespace jax_cxl::cuda
 
-#endif  // JAX_CXL_ENGINE_CUDA_BOUND_H_
+#endif  // JAX_CXL_BENCH_CUDA_BOUND_BOUND_H_

@@ -1,4 +1,4 @@
-#include "cc/plan/verify/expected_output.h"
+#include "cc/testing/verify/expected_output.h"
 
 #include <cstdint>
 

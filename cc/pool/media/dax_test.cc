@@ -1,4 +1,4 @@
-#include "cc/pool/open/dax.h"
+#include "cc/pool/media/dax.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 class DaxTest : public testing::Test {
  protected:
   Status CreateStatus(const PoolSpec& spec) {
-    return Pool::Create(spec, 2, machine_.system()).status();
+    return Pool::Create(spec, 2).status();
   }
   void ExpectRefused(const PoolSpec& spec, const std::string& word) {
     const Status status = CreateStatus(spec);
@@ -40,13 +40,13 @@ class DaxTest : public testing::Test {
 TEST_F(DaxTest, TakesWholeDevicesOfDifferentSizes) {
   const std::string a = machine_.Add("dax0.0", 8 * kMiB, "2097152");
   const std::string b = machine_.Add("dax1.0", 4 * kMiB, "0x200000");
-  const PoolSpec spec = DaxSpec({a, b});
-  auto creator = Pool::Create(spec, 2, machine_.system());
+  const PoolSpec spec = machine_.Spec({a, b});
+  auto creator = Pool::Create(spec, 2);
   ASSERT_TRUE(creator.ok()) << creator.status().message();
   EXPECT_EQ((*creator)->total_bytes(), 12 * kMiB);
   EXPECT_EQ((*creator)->num_extents(), 2);
   EXPECT_EQ(reinterpret_cast<uintptr_t>((*creator)->base()) % (2 * kMiB), 0u);
-  auto peer = Pool::Attach(spec, 2, (*creator)->token(), machine_.system());
+  auto peer = Pool::Attach(spec, 2, (*creator)->token());
   ASSERT_TRUE(peer.ok()) << peer.status().message();
   const Pool::Range arena = (*peer)->arena(1, 1);
   EXPECT_GE(arena.offset, 8 * kMiB);
@@ -56,10 +56,10 @@ TEST_F(DaxTest, TakesWholeDevicesOfDifferentSizes) {
 
 TEST_F(DaxTest, ClearsControlPagesOfDirtyDevices) {
   const std::string path = machine_.Add("dax0.0", 8 * kMiB, "2097152");
-  PoolSpec spec = DaxSpec({path});
+  PoolSpec spec = machine_.Spec({path});
   spec.offset = 2 * kMiB;
   for (uint64_t epoch : {1, 2, 3}) {
-    auto pool = Pool::Create(spec, 2, machine_.system());
+    auto pool = Pool::Create(spec, 2);
     ASSERT_TRUE(pool.ok()) << pool.status().message();
     EXPECT_EQ((*pool)->epoch(), epoch);
     EXPECT_EQ((*pool)->total_bytes(), 6 * kMiB);
@@ -78,10 +78,11 @@ TEST_F(DaxTest, ClearsControlPagesOfDirtyDevices) {
 }
 
 TEST_F(DaxTest, OneJobAtATime) {
-  const PoolSpec spec = DaxSpec({machine_.Add("dax0.0", 8 * kMiB, "2097152")});
+  const PoolSpec spec =
+      machine_.Spec({machine_.Add("dax0.0", 8 * kMiB, "2097152")});
   std::unique_ptr<Pool> held;
   Child child([&] {
-    auto pool = Pool::Create(spec, 2, machine_.system());
+    auto pool = Pool::Create(spec, 2);
     if (!pool.ok()) return false;
     held = *std::move(pool);
     return true;
@@ -96,16 +97,16 @@ TEST_F(DaxTest, OneJobAtATime) {
 
 TEST_F(DaxTest, JobsSideBySideOnOneDevice) {
   const std::string path = machine_.Add("dax0.0", 16 * kMiB, "2097152");
-  PoolSpec first = DaxSpec({path});
+  PoolSpec first = machine_.Spec({path});
   first.bytes = 6 * kMiB;
   PoolSpec second = first;
   second.offset = 6 * kMiB;
-  auto a = Pool::Create(first, 2, machine_.system());
-  auto b = Pool::Create(second, 2, machine_.system());
+  auto a = Pool::Create(first, 2);
+  auto b = Pool::Create(second, 2);
   ASSERT_TRUE(a.ok()) << a.status().message();
   ASSERT_TRUE(b.ok()) << b.status().message();
-  EXPECT_TRUE(Pool::Attach(first, 2, (*a)->token(), machine_.system()).ok());
-  EXPECT_TRUE(Pool::Attach(second, 2, (*b)->token(), machine_.system()).ok());
+  EXPECT_TRUE(Pool::Attach(first, 2, (*a)->token()).ok());
+  EXPECT_TRUE(Pool::Attach(second, 2, (*b)->token()).ok());
   std::memset((*b)->base() + kPageBytes, 0xbb, 6 * kMiB - kPageBytes);
   EXPECT_TRUE((*a)->CheckIntact().ok());
   EXPECT_TRUE((*b)->CheckIntact().ok());
@@ -115,10 +116,10 @@ TEST_F(DaxTest, JobsSideBySideOnOneDevice) {
 // kernel its heartbeat.
 TEST_F(DaxTest, PartsThatOverlapAreRefused) {
   const std::string path = machine_.Add("dax0.0", 16 * kMiB, "2097152");
-  PoolSpec spec = DaxSpec({path});
+  PoolSpec spec = machine_.Spec({path});
   spec.offset = 4 * kMiB;
   spec.bytes = 6 * kMiB;
-  auto living = Pool::Create(spec, 2, machine_.system());
+  auto living = Pool::Create(spec, 2);
   ASSERT_TRUE(living.ok()) << living.status().message();
   auto expect_refused = [&](const std::string& word) {
     for (uint64_t offset : {2, 6, 8}) {
@@ -148,12 +149,12 @@ TEST_F(DaxTest, PartsThatOverlapAreRefused) {
 // The next job must not look again for a job that died at another offset.
 TEST_F(DaxTest, HeadersOfDeadJobsAreCleared) {
   const std::string path = machine_.Add("dax0.0", 16 * kMiB, "2097152");
-  PoolSpec spec = DaxSpec({path});
+  PoolSpec spec = machine_.Spec({path});
   spec.bytes = 4 * kMiB;
   spec.offset = 8 * kMiB;
   spec.dead_after_s = 0.3;
   {
-    auto dead = Pool::Create(spec, 2, machine_.system());
+    auto dead = Pool::Create(spec, 2);
     ASSERT_TRUE(dead.ok());
     auto& keeper = reinterpret_cast<HeaderPage*>((*dead)->base())->keeper;
     std::strcpy(keeper.process.boot_id, "00000001-0000-4000-8000-000000000000");
@@ -172,7 +173,7 @@ TEST_F(DaxTest, HeadersOfDeadJobsAreCleared) {
 
 TEST_F(DaxTest, OffsetAndSizeFollowTheAlignment) {
   const std::string path = machine_.Add("dax0.0", 8 * kMiB, "2097152");
-  PoolSpec spec = DaxSpec({path});
+  PoolSpec spec = machine_.Spec({path});
   spec.offset = kPageBytes;
   ExpectRefused(spec, "multiples of the alignment");
   spec.offset = 0;
@@ -196,23 +197,24 @@ TEST_F(DaxTest, OffsetAndSizeFollowTheAlignment) {
 TEST_F(DaxTest, SmallerAlignmentCannotComeBeforeALargerOne) {
   const std::string small = machine_.Add("dax0.0", 6 * kMiB, "2097152");
   const std::string large = machine_.Add("dax1.0", 8 * kMiB, "4194304");
-  ExpectRefused(DaxSpec({small, large}), "largest alignment");
-  EXPECT_TRUE(CreateStatus(DaxSpec({large, small})).ok());
+  ExpectRefused(machine_.Spec({small, large}), "largest alignment");
+  EXPECT_TRUE(CreateStatus(machine_.Spec({large, small})).ok());
 }
 
 TEST_F(DaxTest, FindsTheDeviceByNameToo) {
   const std::string path = machine_.Add("dax3.1", 8 * kMiB, "2097152");
   machine_.Forget(path);
-  ExpectRefused(DaxSpec({path}), "not a dax device");
+  ExpectRefused(machine_.Spec({path}), "not a dax device");
   machine_.Describe("bus/dax/devices/dax3.1", 8 * kMiB, "2097152");
-  EXPECT_TRUE(CreateStatus(DaxSpec({path})).ok());
+  EXPECT_TRUE(CreateStatus(machine_.Spec({path})).ok());
 }
 
 TEST_F(DaxTest, NonsenseInSysfsIsAnError) {
   for (const char* align : {"0", "3000000", "512", "-1", "two", ""}) {
     SCOPED_TRACE(align);
     const std::string path = machine_.Add("dax0.0", 8 * kMiB, align);
-    EXPECT_EQ(CreateStatus(DaxSpec({path})).code(), Code::kInvalidArgument);
+    EXPECT_EQ(CreateStatus(machine_.Spec({path})).code(),
+              Code::kInvalidArgument);
   }
 }
 

@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_PLAN_VERIFY_STEP_CHECKS_H_
-#define JAX_CXL_PLAN_VERIFY_STEP_CHECKS_H_
+#ifndef JAX_CXL_TESTING_VERIFY_STEP_CHECKS_H_
+#define JAX_CXL_TESTING_VERIFY_STEP_CHECKS_H_
 
 #include <cstdint>
 
@@ -15,4 +15,4 @@ Status CheckStep(const Request& request, const Geometry& geometry,
 
 }  // namespace jax_cxl::plan
 
-#endif  // JAX_CXL_PLAN_VERIFY_STEP_CHECKS_H_
+#endif  // JAX_CXL_TESTING_VERIFY_STEP_CHECKS_H_

@@ -1,4 +1,4 @@
-#include "cc/plan/verify/step_checks.h"
+#include "cc/testing/verify/step_checks.h"
 
 namespace jax_cxl::plan {
 namespace {

@@ -1,8 +1,8 @@
-#ifndef JAX_CXL_PLAN_VERIFY_EXPECTED_OUTPUT_H_
-#define JAX_CXL_PLAN_VERIFY_EXPECTED_OUTPUT_H_
+#ifndef JAX_CXL_TESTING_VERIFY_EXPECTED_OUTPUT_H_
+#define JAX_CXL_TESTING_VERIFY_EXPECTED_OUTPUT_H_
 
 #include "cc/plan/plan.h"
-#include "cc/plan/verify/extents.h"
+#include "cc/testing/verify/extents.h"
 
 namespace jax_cxl::plan {
 
@@ -13,4 +13,4 @@ Extents ExpectedOutput(const Request& request, int rank);
 
 }  // namespace jax_cxl::plan
 
-#endif  // JAX_CXL_PLAN_VERIFY_EXPECTED_OUTPUT_H_
+#endif  // JAX_CXL_TESTING_VERIFY_EXPECTED_OUTPUT_H_

@@ -1,6 +1,6 @@
 // Sanitizers: none. It computes with values, and compares the results.
 
-#include "cc/plan/verify/verify.h"
+#include "cc/testing/verify/verify.h"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "cc/plan/verify/extents.h"
 #include "cc/testing/reference/plans.h"
+#include "cc/testing/verify/extents.h"
 
 namespace jax_cxl::plan {
 namespace {

@@ -1,13 +1,13 @@
-#include "cc/plan/verify/verify.h"
+#include "cc/testing/verify/verify.h"
 
 #include <sstream>
 #include <string>
 #include <utility>
 
 #include "cc/plan/planners/make_plan.h"
-#include "cc/plan/verify/expected_output.h"
-#include "cc/plan/verify/extents.h"
-#include "cc/plan/verify/step_checks.h"
+#include "cc/testing/verify/expected_output.h"
+#include "cc/testing/verify/extents.h"
+#include "cc/testing/verify/step_checks.h"
 
 // Why one schedule proves all of them.
 //

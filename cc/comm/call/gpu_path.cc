@@ -1,0 +1,177 @@
+#include "cc/comm/call/gpu_path.h"
+
+#include <algorithm>
+#include <bit>
+#include <optional>
+
+namespace jax_cxl::comm {
+namespace {
+
+// How much longer calls must be for the copy engines, where kernels have an
+// advantage.
+constexpr uint64_t kLonger = 4;
+
+// A short call that runs aside joins a series of copies: a kernel would wait
+// until the computation leaves a multiprocessor free, and the calls behind it
+// would wait for the kernel. After this many short calls in a row there is no
+// series to join.
+constexpr int kMostShortCalls = 64;
+
+// The most blocks of a kernel that moves rows aside. A power of two.
+constexpr uint32_t kRowBlocksAside = 16;
+
+// Between two GPUs, the sizes from which copy engines are faster than kernels,
+// in units of DeviceOptions::copy_engine_bytes.
+enum class CopiesFrom : uint8_t { kNever, kQuarter, kOne, kFour };
+
+// How copy engines execute an operation.
+struct CopyRule {
+  CopiesFrom from = CopiesFrom::kNever;
+  GpuPath path = {1, SlotUse::kCopies};
+  GpuPath longest = path;  // between two GPUs, from kFour on
+};
+
+// Returns nothing for operations that have not been measured: kernels execute
+// them.
+std::optional<CopyRule> RuleOf(plan::Op op, bool relayed) {
+  switch (op) {
+    case plan::Op::kAllGather:
+    case plan::Op::kAllToAll:
+      // The pauses of one pipeline cost more than the delay of one chunk. With
+      // a relay, the chunks of two pipelines wait for the same threads.
+      return CopyRule{.from = CopiesFrom::kOne,
+                      .longest = {relayed ? 1 : 2, SlotUse::kFewCopies}};
+    case plan::Op::kAllReduce:
+      return CopyRule{.from = CopiesFrom::kOne, .path = {2, SlotUse::kCopies}};
+    case plan::Op::kReduceScatter:
+      // Kernels need not stage operands.
+      return CopyRule{.from = CopiesFrom::kFour, .path = {2, SlotUse::kCopies}};
+    case plan::Op::kBroadcast:
+    case plan::Op::kGather:
+    case plan::Op::kScatter:
+      // The relay processes the lines of a round between its two copies. So
+      // more rounds must be under way, and a kernel's rounds are too short.
+      if (relayed)
+        return CopyRule{.from = CopiesFrom::kQuarter,
+                        .path = {2, SlotUse::kCopies}};
+      // Kernels fill one direction nearly as well.
+      return CopyRule{.from = CopiesFrom::kFour,
+                      .longest = {1, SlotUse::kPairs}};
+    case plan::Op::kReduce:
+      return CopyRule{};
+    default:
+      return std::nullopt;
+  }
+}
+
+bool IsLong(CopiesFrom from, uint64_t bytes, uint64_t unit) {
+  switch (from) {
+    case CopiesFrom::kNever:
+      return false;
+    case CopiesFrom::kQuarter:
+      return bytes * kLonger >= unit;
+    case CopiesFrom::kOne:
+      return bytes >= unit;
+    case CopiesFrom::kFour:
+      return bytes >= kLonger * unit;
+  }
+  return false;
+}
+
+}  // namespace
+
+// Kernels that read from several peers fill both directions of the link as well
+// as copy engines do. Aside, a call leaves the multiprocessors to the
+// computation as soon as that costs little: see kMostShortCalls too. Copy
+// engines load the pool's devices one after another, and kernels all of them at
+// once.
+//
+// If the job has more GPUs, other groups communicate at the same time. Copy
+// engines of several groups slow each other down, and kernels do not
+// (docs/decisions/0025). So long calls then use copy engines only beside
+// computation.
+GpuPath ChoosePath(const GpuCallFacts& call, const DeviceOptions& options) {
+  const uint64_t unit = options.copy_engine_bytes;
+  const std::optional<CopyRule> rule = RuleOf(call.op, call.relayed);
+  const bool beside_computation = call.aside && !call.alone;
+  if (!rule || call.bytes == 0) return {};
+  if (call.striped && !call.aside) return {};
+  if (call.members < call.world_size && !beside_computation &&
+      IsLong(CopiesFrom::kQuarter, call.bytes, unit))
+    return {};
+
+  const bool two = call.members == 2;
+  const bool joins =
+      call.short_calls >= 0 && call.short_calls < kMostShortCalls;
+  if (!(two && IsLong(rule->from, call.bytes, unit)) &&
+      !(call.aside && (joins || !IsShort(call, options))))
+    return {};
+
+  const bool longest = two && IsLong(CopiesFrom::kFour, call.bytes, unit);
+  GpuPath path = longest ? rule->longest : rule->path;
+  // Calls that run aside form series, in which one pipeline has few pauses.
+  // Results of an all-reduce wait for its operands, so it needs two.
+  if (call.aside && two && !longest && call.op != plan::Op::kAllReduce)
+    path.copy_pipelines = 1;
+  if (options.copy_pipelines > 0) path.copy_pipelines = options.copy_pipelines;
+  return path;
+}
+
+bool IsShort(const GpuCallFacts& call, const DeviceOptions& options) {
+  return call.bytes < options.copy_engine_bytes_aside;
+}
+
+// If all blocks' words are relayed together, a call may have fewer blocks than
+// the previous call, and a call then needs fewer words. Blocks in different
+// slots divide the slots by their number, so their number must stay.
+//
+// With a relay, few blocks move two members' data fast enough, and their words
+// are relayed sooner. Kernels that reduce need more blocks.
+//
+// Rows have no copy engines. Beside computation, few blocks fill the link
+// nearly as well, and leave it most multiprocessors.
+//
+// Between two GPUs, each rank of an all_to_all sends as much as it receives,
+// and a put of rows also looks the rows up. As many threads for both directions
+// were up to a seventh faster there. Rows use as many threads everywhere,
+// although more members and pools without coherence have not been measured.
+cuda::Shape ChooseShape(const GpuCallFacts& call,
+                        const DeviceOptions& options) {
+  constexpr uint64_t kBlockBytes = uint64_t{16} << 10;
+  constexpr uint32_t kMostBlocks = 32, kMostThatMove = 16;
+  const bool rows = plan::MovesRows(call.op);
+  cuda::Shape shape = options.shape;
+  const uint32_t threads = shape.sending_threads + shape.receiving_threads;
+  const auto send_with = [&](uint32_t sending) {
+    shape.sending_threads = sending / 32 * 32;
+    shape.receiving_threads = threads - shape.sending_threads;
+  };
+  if (rows || (call.op == plan::Op::kAllToAll && !call.striped &&
+               !call.relayed && call.members == 2))
+    send_with(threads / 2);
+  if (call.striped) return shape;
+  if (call.aside && rows)
+    shape.blocks = std::min(shape.blocks, kRowBlocksAside);
+  if (!call.relayed) return shape;
+  uint32_t most = kMostBlocks;
+  if (call.members == 2 && !plan::Reduces(call.op) && !rows) {
+    most = kMostThatMove;
+    send_with(threads / 4);
+  }
+  shape.blocks = static_cast<uint32_t>(std::bit_floor(std::clamp<uint64_t>(
+      call.bytes / kBlockBytes, 1, std::min(shape.blocks, most))));
+  return shape;
+}
+
+// One round keeps the path to the peers short, but leaves the link idle if a
+// round is small, if only some of its rows move, or if several peers read it at
+// a time.
+uint32_t RoundsAhead(const plan::Request& request, uint64_t rounds,
+                     uint64_t bytes_published) {
+  constexpr uint64_t kLongRoundBytes = uint64_t{512} << 10;
+  const bool is_long = bytes_published >= rounds * kLongRoundBytes;
+  return request.num_ranks == 2 && is_long && !plan::MovesRows(request.op) ? 1
+                                                                           : 2;
+}
+
+}  // namespace jax_cxl::comm

@@ -1,0 +1,68 @@
+#ifndef JAX_CXL_COMM_CALL_GPU_PATH_H_
+#define JAX_CXL_COMM_CALL_GPU_PATH_H_
+
+#include <cstdint>
+
+#include "cc/comm/call/device_options.h"
+#include "cc/engine/gpu_plan/shape.h"
+#include "cc/plan/plan.h"
+
+// Chooses the hardware that executes a call between GPUs. Pure functions of
+// values that are the same on all ranks, because all ranks of a call must
+// choose alike. Needs no CUDA.
+namespace jax_cxl::comm {
+
+// How a call divides the ring into slots. The layouts share memory, so a call
+// starts only after every call with another layout has finished.
+enum class SlotUse : uint8_t {
+  kKernels,    // the beginning of each slot
+  kCopies,     // whole slots
+  kFewCopies,  // some of them, which stay in a processor's cache
+  kPairs,      // two slots as one; of two members, in a pool of one device
+};
+inline constexpr int kNumSlotUses = 4;
+
+struct GpuPath {
+  int copy_pipelines = 0;  // pipelines of the copy engines; 0: kernels
+  SlotUse slots = SlotUse::kKernels;
+
+  bool copies() const { return copy_pipelines > 0; }
+  bool operator==(const GpuPath&) const = default;
+};
+
+// What the choice depends on.
+struct GpuCallFacts {
+  plan::Op op = plan::Op::kBarrier;
+  uint64_t bytes = 0;  // of the larger buffer
+  int members = 0;
+  int world_size = 0;
+  // The call runs *aside*: on a stream of jax_cxl's own, which leaves XLA's
+  // stream to computation. These are the calls that a program starts, and ends
+  // later with `done`. Work that XLA enqueues after such a call must not delay
+  // the next call.
+  bool aside = false;
+  bool alone = false;    // Call::alone
+  bool striped = false;  // the pool has several devices
+  bool relayed = false;  // the pool is without coherence (cc/comm/relay)
+  // Calls of the copy engines form series. The number of short calls at the end
+  // of the current series; -1: the last call was by a kernel.
+  int short_calls = -1;
+};
+
+GpuPath ChoosePath(const GpuCallFacts& call, const DeviceOptions& options);
+
+// Returns true if a call that runs aside uses the copy engines only in a series
+// of others.
+bool IsShort(const GpuCallFacts& call, const DeviceOptions& options);
+
+// Returns the blocks and threads of a kernel.
+cuda::Shape ChooseShape(const GpuCallFacts& call, const DeviceOptions& options);
+
+// Returns how many rounds a kernel puts ahead of its doorbells, in a call of
+// `rounds` rounds that publishes `bytes_published` bytes.
+uint32_t RoundsAhead(const plan::Request& request, uint64_t rounds,
+                     uint64_t bytes_published);
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_COMM_CALL_GPU_PATH_H_

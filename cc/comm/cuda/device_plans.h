@@ -1,0 +1,38 @@
+#ifndef JAX_CXL_COMM_CUDA_DEVICE_PLANS_H_
+#define JAX_CXL_COMM_CUDA_DEVICE_PLANS_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "cc/base/status.h"
+#include "cc/comm/call/call.h"
+#include "cc/comm/call/gpu_path.h"
+#include "cc/comm/cuda/device_connection.h"
+#include "cc/comm/cuda/plan_store.h"
+#include "cc/engine/cuda/device_call.h"
+#include "cc/engine/gpu_plan/gpu_plan.h"
+#include "cc/plan/plan.h"
+
+// The GPU plans of calls, and calls in the form in which devices execute them,
+// for channels of both kinds (DeviceChannel, CountedChannel).
+namespace jax_cxl::comm {
+
+// Returns no plan if the call is too long for flags, or if it moves rows.
+// `flagged_bytes` is that of DeviceOptions.
+Result<std::optional<cuda::GpuPlan>> MakeFlaggedPlan(
+    const plan::Request& request, uint64_t flagged_bytes);
+
+// Returns the plan of a call whose data go through the slots.
+Result<cuda::GpuPlan> MakeSlotPlan(const plan::Request& request,
+                                   const DeviceConnection& connection,
+                                   SlotUse use);
+
+// Returns the call as far as it follows from the call, its plan and the
+// connection. The channel adds the numbers of the call, and its own memory.
+cuda::DeviceCall MakeDeviceCall(const Call& call, const StoredPlan& gpu_plan,
+                                const DeviceConnection& connection,
+                                SlotUse use);
+
+}  // namespace jax_cxl::comm
+
+#endif  // JAX_CXL_COMM_CUDA_DEVICE_PLANS_H_

@@ -1,0 +1,50 @@
+#include "cc/pool/media/medium.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "cc/pool/layout/layout.h"
+#include "cc/pool/media/pool_spec.h"
+
+namespace jax_cxl::pool {
+
+Result<const Medium*> Medium::Find(std::string_view name) {
+  for (const Medium* medium : All()) {
+    if (medium->name() == name) return medium;
+  }
+  return Error(Code::kInvalidArgument, "no pool lies in '", name,
+               "'; write for example shm:my_job, file:/mnt/pool/a or "
+               "dax:/dev/dax0.0");
+}
+
+Result<UniqueFd> Medium::ReserveNames(const PoolSpec&) const {
+  return UniqueFd();
+}
+
+Status CheckSpec(const PoolSpec& spec) {
+  CXL_RETURN_IF_ERROR(CheckCoherenceSupported(spec.coherence));
+  CXL_RETURN_IF_ERROR(spec.medium->Check(spec));
+  const size_t max_devices = kMaxExtents / spec.paths.size();
+  if (spec.devices_per_path < 1 ||
+      static_cast<size_t>(spec.devices_per_path) > max_devices) {
+    return Error(Code::kInvalidArgument, spec.devices_per_path,
+                 " devices in each of ", spec.paths.size(),
+                 " paths: a pool has 1 to ", kMaxExtents,
+                 " devices; change devices=");
+  }
+  const uint64_t unit = spec.medium->unit_bytes();
+  if (spec.bytes % unit != 0 || spec.offset % unit != 0) {
+    return Error(Code::kInvalidArgument, "size ", spec.bytes, " and offset ",
+                 spec.offset, " must be multiples of the page size, ", unit,
+                 " bytes; change size= and offset=");
+  }
+  constexpr uint64_t kMax = std::numeric_limits<int64_t>::max();
+  if (spec.offset > kMax / 2 ||
+      spec.bytes > kMax / 2 / (spec.paths.size() + 1)) {
+    return Error(Code::kInvalidArgument, "size ", spec.bytes, " and offset ",
+                 spec.offset, " are beyond any file; change size= and offset=");
+  }
+  return OkStatus();
+}
+
+}  // namespace jax_cxl::pool
