@@ -203,4 +203,4 @@ def _threads() -> concurrent.futures.ThreadPoolExecutor:
     # These threads wait for copies. In memory that nobody keeps coherent each thread also writes
     # lines back, a few GB/s.
     count = max(2, min(12, (os.cpu_count() or 1) * 3 // 4))
-    return concurrent.futures.ThreadPoolExecutor(count, "jax_cxl snapshots")
+    return concurrent.futures.ThreadPoolExecutor(count, "jax_cxl store")
