@@ -32,6 +32,11 @@ os.environ.setdefault("CUDA_DEVICE_MAX_COPY_CONNECTIONS", "32")
 if "OMPI_COMM_WORLD_SIZE" in os.environ or "PMI_SIZE" in os.environ:
     detect.install_for_mpi()
 
+if os.environ.get("JAX_CXL_REPLACE_COLLECTIVES", "0") not in ("", "0"):
+    from jax_cxl._takeover import plugin as _plugin
+
+    _plugin.warn_if_absent()
+
 if TYPE_CHECKING:
     __version__: str
     from jax_cxl import errors as errors

@@ -16,6 +16,11 @@ void Translate() {
   try {
     translated = nb::handle(translate)(nb::str(error.value()));
   } catch (nb::python_error& another) {
+    // Ctrl-C may reach Python there. It ends the program, not the translation.
+    if (!another.matches(PyExc_Exception)) {
+      another.restore();
+      return;
+    }
     another.discard_as_unraisable("jax_cxl: translating an error of JAX");
   }
   if (translated.is_none()) {

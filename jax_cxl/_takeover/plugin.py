@@ -6,6 +6,7 @@ jax_cxl.
 
 import functools
 import importlib.metadata
+import logging
 import os
 
 from jax_cxl._job import variables
@@ -16,6 +17,26 @@ def is_installed() -> bool:
     return any(p.name == "jax_cxl" for p in importlib.metadata.entry_points(group="jax_plugins"))
 
 
+def wanted() -> bool:
+    """Whether `JAX_CXL_REPLACE_COLLECTIVES` says that collectives are replaced."""
+    return os.environ.get(variables.REPLACE_COLLECTIVES, "") not in ("", "0")
+
+
+def warn_if_absent() -> None:
+    """Warns if collectives are to be replaced, and JAX does not find the entry point."""
+    if wanted() and not is_installed():
+        logging.getLogger("jax_cxl").warning("jax_cxl: warning: %s", absent())
+
+
+def absent() -> str:
+    """Returns why `JAX_CXL_REPLACE_COLLECTIVES` has no effect without the entry point."""
+    return (
+        f"{variables.REPLACE_COLLECTIVES} has no effect: JAX finds jax_cxl by the entry point of"
+        " the installed package, which is not there. Install it: pip install jax_cxl, or in a"
+        " checkout pip install -e ."
+    )
+
+
 def initialize() -> None:
     """Replaces collectives from now on, if `JAX_CXL_REPLACE_COLLECTIVES` is set to do so.
 
@@ -23,9 +44,13 @@ def initialize() -> None:
     processes that this process makes its devices. Prepares for programs with collectives of jax_cxl
     that the process loads, even if it replaces none.
 
-    If a variable has a value that it may not have, each compilation raises an error.
+    Warns of unknown variables. If a variable has a value that it may not have, or if only some of
+    the processes replace collectives, each compilation raises an error.
     """
+    from jax_cxl._job import unknown_variables
     from jax_cxl._job.launched import environment
+
+    unknown_variables.warn()
 
     if environment.board is not None:
         from jax_cxl._job.meeting import alone
@@ -33,11 +58,12 @@ def initialize() -> None:
         alone.warn()
     from jax_cxl._job.meeting import making_devices
 
-    making_devices.announce()
+    making_devices.announce(replaces=wanted())
     from jax_cxl import _compat
     from jax_cxl._takeover import loaded_programs
 
     loaded_programs.install()
+    _compat.before_compilation(_check_all_replace_alike)
     try:
         _apply_variables()
     except ValueError as error:
@@ -50,9 +76,9 @@ def initialize() -> None:
 def _apply_variables() -> None:
     if os.environ.get("JAX_CXL_LOG"):
         _log_programs()
-    value = os.environ.get(variables.REPLACE_COLLECTIVES, "")
-    if value in ("", "0"):
+    if not wanted():
         return
+    value = os.environ[variables.REPLACE_COLLECTIVES]
     if value not in ("1", variables.STRICT):
         raise ValueError(
             f"{variables.REPLACE_COLLECTIVES}={value!r}: it may be 1, {variables.STRICT}, 0 or"
@@ -77,6 +103,13 @@ def _log_programs() -> None:
         information.begin()
         survey.listen(survey.log)
         _compat.before_compilation(install.install)
+
+
+@functools.cache
+def _check_all_replace_alike() -> None:
+    from jax_cxl._job.meeting import making_devices
+
+    making_devices.check_replacement(wanted())
 
 
 def _raise(text: str) -> None:

@@ -121,6 +121,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             status = supervisor.supervise(job, launcher, signals)
         except BaseException:
             traceback.print_exc()
+            print(
+                "jax_cxl.launch: this looks like a fault of jax_cxl: please report it, with the end"
+                " of the output of python -m jax_cxl doctor",
+                file=sys.stderr,
+            )
         finally:
             sys.stderr.flush()
             os._exit(status)
@@ -227,11 +232,8 @@ def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
         parser.error("SCRIPT or -m MODULE is missing")
     if options.restarts and (options.restart_lost or options.go_on):
         parser.error("--restarts starts all ranks again: not with --restart-lost or --go-on")
-    if options.replace_collectives and not plugin.is_installed():
-        parser.error(
-            "--replace-collectives: JAX finds jax_cxl by the entry point of the installed package,"
-            " which is not there. Install it: pip install jax_cxl"
-        )
+    if (options.replace_collectives or plugin.wanted()) and not plugin.is_installed():
+        parser.error(plugin.absent())
     if options.nccl:
         try:
             os.environ.update(nccl.environment("all"))
