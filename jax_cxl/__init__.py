@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     __version__: str
     from jax_cxl import errors as errors
     from jax_cxl import lax as lax
+    from jax_cxl._commands.launch.run import run
     from jax_cxl._job.lifecycle import OperationStats, Stats, initialize, shutdown, stats
     from jax_cxl._job.mesh import make_mesh
     from jax_cxl._job.regroup import regroup
@@ -127,6 +128,7 @@ __all__ = [
     "ppermute_done",
     "ppermute_start",
     "precv",
+    "process_gather",
     "pscan",
     "pscan_done",
     "pscan_start",
@@ -151,6 +153,7 @@ __all__ = [
     "reduce_start",
     "regroup",
     "replace_collectives",
+    "run",
     "scatter",
     "scatter_done",
     "scatter_start",
@@ -173,6 +176,7 @@ _MODULES = {
     "make_mesh": "jax_cxl._job.mesh",
     "regroup": "jax_cxl._job.regroup",
     "replace_collectives": "jax_cxl._takeover.replace",
+    "run": "jax_cxl._commands.launch.run",
     "shutdown": "jax_cxl._job.lifecycle",
     "stats": "jax_cxl._job.lifecycle",
 }

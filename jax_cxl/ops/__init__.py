@@ -4,6 +4,7 @@ from jax_cxl.ops import transposes as transposes
 from jax_cxl.ops.all_gather import all_gather
 from jax_cxl.ops.all_to_all import all_to_all
 from jax_cxl.ops.barrier import barrier
+from jax_cxl.ops.host.process_gather import process_gather
 from jax_cxl.ops.moe.combine import moe_combine
 from jax_cxl.ops.moe.dispatch import moe_dispatch
 from jax_cxl.ops.ppermute import ppermute
@@ -119,6 +120,7 @@ __all__ = [
     "ppermute_done",
     "ppermute_start",
     "precv",
+    "process_gather",
     "pscan",
     "pscan_done",
     "pscan_start",
