@@ -1,5 +1,7 @@
 #include "cc/python/dispatch_errors.h"
 
+#include "cc/python/type_slots.h"
+
 namespace nb = nanobind;
 using namespace nb::literals;
 
@@ -47,13 +49,14 @@ void BindDispatchErrors(nb::module_& m) {
       "translate_dispatch_errors",
       [](nb::type_object type, nb::callable with) {
         auto* jitted = reinterpret_cast<PyTypeObject*>(type.ptr());
-        if (jitted->tp_call != PyVectorcall_Call && jitted->tp_call != Call)
+        void* call = PyType_GetSlot(jitted, Py_tp_call);
+        if (!type_slots::LayoutIsKnown(jitted) ||
+            (call != reinterpret_cast<void*>(PyVectorcall_Call) &&
+             call != reinterpret_cast<void*>(Call)))
           throw nb::type_error("the type is not called by vectorcall");
         nb::object known = nb::steal(translate);
         translate = with.release().ptr();
-        jitted->tp_call = Call;
-        jitted->tp_flags &= ~Py_TPFLAGS_HAVE_VECTORCALL;
-        PyType_Modified(jitted);
+        type_slots::SetCall(jitted, Call);
       },
       "When a call of an instance of `type` raises ValueError, `translate` "
       "gets its text. If it returns an exception, the call raises that.",

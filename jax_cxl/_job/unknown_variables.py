@@ -28,14 +28,19 @@ def known() -> set[str]:
 def problems(environment: Mapping[str, str]) -> list[str]:
     """Returns a sentence about each unknown variable, with the nearest known name."""
     names = known()
-    # The launcher sets its own variables.
-    settings = [name for name in names if not name.startswith("JAX_CXL_LAUNCH_")]
+    # Nobody sets the launcher's variables by hand.
+    others = ("JAX_CXL_LAUNCH_", *(_PREFIX + name for name in _OF_A_CHECKOUT))
+    settings = [name[len(_PREFIX) :] for name in names if not name.startswith(others)]
     found = []
     for name in sorted(environment):
         if not name.startswith(_PREFIX) or name in names or name.startswith("JAX_CXL_TEST_"):
             continue
-        nearest = difflib.get_close_matches(name, settings, n=1, cutoff=0.7)
-        hint = f"did you mean {nearest[0]}?" if nearest else "docs/start/settings.md lists all"
+        nearest = difflib.get_close_matches(name[len(_PREFIX) :], settings, n=1)
+        hint = (
+            f"did you mean {_PREFIX}{nearest[0]}?"
+            if nearest
+            else "docs/start/settings.md lists all"
+        )
         found.append(f"jax_cxl does not know the environment variable {name}: {hint}")
     return found
 

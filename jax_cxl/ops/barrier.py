@@ -23,8 +23,8 @@ def barrier(
     Without x and `axis_name` it is a barrier between the processes of the job, outside of compiled
     programs: it returns None once all processes have called it. An error names the late ranks.
 
-    Data dependencies order the barrier of a program. It starts when the arrays of x have been computed.
-    Operations that must come after it have to use its result. XLA may drop a barrier whose result
+    Data dependencies order the barrier of a program. It starts when the arrays of x have been
+    computed. Operations that must come after it have to use its result. XLA may drop a barrier whose result
     is not used.
 
     Args:
