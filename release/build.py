@@ -53,7 +53,8 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)
         tools = _tools(work / "tools")
-        environment = dict(os.environ)
+        # Nothing is downloaded but packages: the interpreters have to be on PATH.
+        environment = os.environ | {"UV_PYTHON_DOWNLOADS": "never"}
         if options.zig:
             environment["CXX"] = str(_zig(work, tools))
         built = [_sdist(tools, options.output)]

@@ -68,6 +68,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 def source_of(uri: str) -> str:
     """Returns the file of the repository that a page shows."""
     documents = {page: document for document, page in _DOCUMENTS.items()}
+    if uri.startswith("notebooks/"):
+        return f"docs/{uri.removesuffix('.md')}.ipynb"
     return documents.get(uri, f"docs/{uri}")
 
 

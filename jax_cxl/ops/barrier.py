@@ -24,8 +24,8 @@ def barrier(
     programs: it returns None once all processes have called it. An error names the late ranks.
 
     Data dependencies order the barrier of a program. It starts when the arrays of x have been
-    computed. Operations that must come after it have to use its result. XLA may drop a barrier whose result
-    is not used.
+    computed. Operations that must come after it have to use its result. XLA may drop a barrier
+    whose result is not used.
 
     Args:
       x: pytree of arrays of any dtype. Without any array the barrier does nothing.
