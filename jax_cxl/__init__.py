@@ -19,7 +19,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from jax_cxl import _native
-from jax_cxl._job.launched import detect
+from jax_cxl._job.launched import detect, entry_point
 
 # A checkout may have no native modules: use those of an installed jax_cxl.
 __path__ += _native.elsewhere()
@@ -32,10 +32,7 @@ os.environ.setdefault("CUDA_DEVICE_MAX_COPY_CONNECTIONS", "32")
 if "OMPI_COMM_WORLD_SIZE" in os.environ or "PMI_SIZE" in os.environ:
     detect.install_for_mpi()
 
-if os.environ.get("JAX_CXL_REPLACE_COLLECTIVES", "0") not in ("", "0"):
-    from jax_cxl._takeover import plugin as _plugin
-
-    _plugin.warn_if_absent()
+entry_point.warn_if_absent()
 
 if TYPE_CHECKING:
     __version__: str

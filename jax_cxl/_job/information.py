@@ -20,7 +20,7 @@ class _LastHandler(logging.StreamHandler):
     Libraries such as absl do that when they are imported, perhaps after jax_cxl has started.
     """
 
-    def filter(self, record: logging.LogRecord) -> bool | logging.LogRecord:
+    def filter(self, record: logging.LogRecord) -> Any:
         return not logging.getLogger().handlers and super().filter(record)
 
 

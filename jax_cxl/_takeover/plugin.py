@@ -5,36 +5,10 @@ jax_cxl.
 """
 
 import functools
-import importlib.metadata
-import logging
 import os
 
 from jax_cxl._job import variables
-
-
-def is_installed() -> bool:
-    """Whether JAX finds the entry point in this environment."""
-    return any(p.name == "jax_cxl" for p in importlib.metadata.entry_points(group="jax_plugins"))
-
-
-def wanted() -> bool:
-    """Whether `JAX_CXL_REPLACE_COLLECTIVES` says that collectives are replaced."""
-    return os.environ.get(variables.REPLACE_COLLECTIVES, "") not in ("", "0")
-
-
-def warn_if_absent() -> None:
-    """Warns if collectives are to be replaced, and JAX does not find the entry point."""
-    if wanted() and not is_installed():
-        logging.getLogger("jax_cxl").warning("jax_cxl: warning: %s", absent())
-
-
-def absent() -> str:
-    """Returns why `JAX_CXL_REPLACE_COLLECTIVES` has no effect without the entry point."""
-    return (
-        f"{variables.REPLACE_COLLECTIVES} has no effect: JAX finds jax_cxl by the entry point of"
-        " the installed package, which is not there. Install it: pip install jax_cxl, or in a"
-        " checkout pip install -e ."
-    )
+from jax_cxl._job.launched import entry_point
 
 
 def initialize() -> None:
@@ -58,7 +32,7 @@ def initialize() -> None:
         alone.warn()
     from jax_cxl._job.meeting import making_devices
 
-    making_devices.announce(replaces=wanted())
+    making_devices.announce(replaces=entry_point.wanted())
     from jax_cxl import _compat
     from jax_cxl._takeover import loaded_programs
 
@@ -76,7 +50,7 @@ def initialize() -> None:
 def _apply_variables() -> None:
     if os.environ.get("JAX_CXL_LOG"):
         _log_programs()
-    if not wanted():
+    if not entry_point.wanted():
         return
     value = os.environ[variables.REPLACE_COLLECTIVES]
     if value not in ("1", variables.STRICT):
@@ -109,7 +83,7 @@ def _log_programs() -> None:
 def _check_all_replace_alike() -> None:
     from jax_cxl._job.meeting import making_devices
 
-    making_devices.check_replacement(wanted())
+    making_devices.check_replacement(entry_point.wanted())
 
 
 def _raise(text: str) -> None:

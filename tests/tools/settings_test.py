@@ -13,7 +13,7 @@ from absl.testing import absltest, parameterized
 
 from jax_cxl import errors
 from jax_cxl._job import information, unknown_variables
-from jax_cxl._takeover import plugin
+from jax_cxl._job.launched import entry_point
 
 _ROOT = pathlib.Path(__file__).parents[2]
 
@@ -69,10 +69,10 @@ class EntryPointTest(absltest.TestCase):
                 text=True,
             )
         self.assertEqual(ended.returncode, 0, ended.stderr)
-        self.assertEqual(ended.stderr.count(plugin.absent()), 1, ended.stderr)
+        self.assertEqual(ended.stderr.count(entry_point.absent()), 1, ended.stderr)
 
     def test_it_is_there(self):
-        self.assertTrue(plugin.is_installed())
+        self.assertTrue(entry_point.is_installed())
 
 
 class LogTest(absltest.TestCase):

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from jax_cxl._commands import option_types
 from jax_cxl._commands.launch import rank, supervisor
 from jax_cxl._job import processes
+from jax_cxl._job.launched import entry_point
 from jax_cxl._nccl import library as nccl
-from jax_cxl._takeover import plugin
 
 # More ranks than one of these limits need --oversubscribe. A rank that imports JAX takes a second
 # of a core and 150 MB to start.
@@ -232,8 +232,8 @@ def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
         parser.error("SCRIPT or -m MODULE is missing")
     if options.restarts and (options.restart_lost or options.go_on):
         parser.error("--restarts starts all ranks again: not with --restart-lost or --go-on")
-    if (options.replace_collectives or plugin.wanted()) and not plugin.is_installed():
-        parser.error(plugin.absent())
+    if (options.replace_collectives or entry_point.wanted()) and not entry_point.is_installed():
+        parser.error(entry_point.absent())
     if options.nccl:
         try:
             os.environ.update(nccl.environment("all"))

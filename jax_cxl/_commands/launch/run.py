@@ -1,5 +1,6 @@
 """jax_cxl.run: the launcher as a function, for notebooks."""
 
+import importlib
 import os
 import pathlib
 import pickle
@@ -85,7 +86,7 @@ def _pickled(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
     pickler: Any = pickle
     if _is_of_this_program(function):
         try:
-            import cloudpickle as pickler
+            pickler = importlib.import_module("cloudpickle")
         except ImportError:
             raise TypeError(
                 f"run: {function!r} is a function of this program, which another process cannot"

@@ -185,8 +185,12 @@ def analyse(ranks: list[Rank], beaten: Mapping[int, int] | None = None) -> Job:
             rank.waits_for = _waits_for(rank, rank.stuck, started)
     ends = _all_ends(ranks)
     failed = any(rank.record["gave_up"] or rank.over for rank in ranks)
-    late = {} if failed else {end.number: _why(end) for end in ends if not end.down}
-    return Job(ranks, {end.number: _why(end) for end in ends if end.number not in late}, late)
+    is_late = {end.number: not failed and not end.down for end in ends}
+    return Job(
+        ranks,
+        culprits={end.number: _why(end) for end in ends if not is_late[end.number]},
+        late={end.number: _why(end) for end in ends if is_late[end.number]},
+    )
 
 
 def _waits_for(rank: Rank, call: dict[str, Any], started: list[set[tuple[int, int]]]) -> list[int]:

@@ -19,8 +19,8 @@ from jax_cxl._commands.status import (
 )
 from jax_cxl._commands.status.finding import Finding
 from jax_cxl._job import configuration, unknown_variables
+from jax_cxl._job.launched import entry_point
 from jax_cxl._job.pool import pool_uri
-from jax_cxl._takeover import plugin
 
 _DESCRIPTION = """\
 Checks whether this machine can run jax_cxl, and says what to do if it cannot. Ends with the text of
@@ -99,8 +99,8 @@ def check_settings(ranks: int) -> Iterator[Finding]:
     """Environment variables with names that jax_cxl does not know."""
     for problem in unknown_variables.problems(os.environ):
         yield Finding("problem", problem)
-    if plugin.wanted() and not plugin.is_installed():
-        yield Finding("problem", plugin.absent())
+    if entry_point.wanted() and not entry_point.is_installed():
+        yield Finding("problem", entry_point.absent())
 
 
 def check_pool(ranks: int) -> Iterator[Finding]:
