@@ -42,7 +42,7 @@ def make(root: pathlib.Path, version: str, date: str) -> None:
     written = {
         "CHANGELOG.md": _changelog((root / "CHANGELOG.md").read_text(), version, date),
         "pyproject.toml": _replaced(
-            root / "pyproject.toml", r'^version = "[^"]*"', f'version = "{version}"'
+            root / "pyproject.toml", r'(?<=^version = ")[^"]*|(?<=_cuda13==)[^"]*', version, 2
         ),
         "CITATION.cff": _replaced(
             root / "CITATION.cff",
@@ -72,10 +72,10 @@ def _changelog(text: str, version: str, date: str) -> str:
     return f"{head}{_UNRELEASED}\n## [{version}] - {date}\n{body}{mark}{older}"
 
 
-def _replaced(path: pathlib.Path, pattern: str, text: str) -> str:
+def _replaced(path: pathlib.Path, pattern: str, text: str, places: int = 1) -> str:
     after, count = re.subn(pattern, text, path.read_text(), flags=re.MULTILINE)
-    if count != 1:
-        raise ValueError(f"{path.name} has {count} lines with the version, not 1")
+    if count != places:
+        raise ValueError(f"{path.name} has the version in {count} places, not {places}")
     return after
 
 

@@ -1,10 +1,13 @@
 """The commands of a release: addresses and versions. They change a copy of the repository."""
 
+import base64
+import hashlib
 import pathlib
 import subprocess
 import sys
 import tempfile
 import tomllib
+import zipfile
 
 import yaml
 from absl.testing import absltest, parameterized
@@ -14,6 +17,8 @@ sys.path.insert(0, str(_ROOT / "release"))
 
 import addresses  # noqa: E402
 import version  # noqa: E402
+
+import build  # noqa: E402
 
 _FILES = {*addresses.FILES, "CHANGELOG.md"}
 _TEXT = {".md", ".py", ".toml", ".yml", ".yaml", ".cff", ".cfg", ".txt"}
@@ -93,6 +98,7 @@ class VersionTest(_CopyTest):
         citation = yaml.safe_load((self.copy / "CITATION.cff").read_text())
         self.assertEqual((project["version"], citation["version"]), ("7.1.0", "7.1.0"))
         self.assertEqual(str(citation["date-released"]), "2026-12-01")
+        self.assertIn("jax_cxl_cuda13==7.1.0", project["optional-dependencies"]["cuda13"])
         after = (self.copy / "CHANGELOG.md").read_text()
         self.assertEqual(after.replace("\n## [7.1.0] - 2026-12-01\n", ""), before)
         self.assertEqual(self.git("tag", "--list"), "v7.1.0")
@@ -115,6 +121,45 @@ class VersionTest(_CopyTest):
     def test_refuses(self, text):
         with self.assertRaisesRegex(ValueError, "is not a version"):
             version.make(self.copy, text, "2026-12-01")
+
+
+class GpuWheelTest(absltest.TestCase):
+    """The wheel for GPUs, from a wheel that has all modules."""
+
+    def setUp(self):
+        super().setUp()
+        self.folder = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
+        self.wheel = self.folder / "jax_cxl-0.1.0-cp312-abi3-linux_x86_64.whl"
+
+    def write(self, *names):
+        with zipfile.ZipFile(self.wheel, "w") as archive:
+            for name in (*names, "jax_cxl/__init__.py", "jax_cxl/_core.abi3.so"):
+                archive.writestr(name, f"content of {name}")
+            wheel = "Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: cp312-abi3-linux_x86_64\n"
+            archive.writestr("jax_cxl-0.1.0.dist-info/WHEEL", wheel)
+
+    def test_pip_installs_it_beside_the_other_wheel(self):
+        modules = ["jax_cxl/_cuda.abi3.so", "jax_cxl/_nccl/libnccl.so.2"]
+        self.write(*modules)
+        made = build.gpu_wheel(self.wheel, self.folder, "13")
+        self.assertEqual(made.name, "jax_cxl_cuda13-0.1.0-cp312-abi3-linux_x86_64.whl")
+        with zipfile.ZipFile(made) as archive:
+            names = [n for n in archive.namelist() if ".dist-info" not in n]
+            self.assertEqual(names, modules)
+            metadata = archive.read("jax_cxl_cuda13-0.1.0.dist-info/METADATA").decode()
+            self.assertIn("Requires-Dist: jax_cxl==0.1.0\n", metadata)
+            for line in archive.read("jax_cxl_cuda13-0.1.0.dist-info/RECORD").decode().splitlines():
+                name, digest, size = line.split(",")
+                if digest:
+                    content = archive.read(name)
+                    found = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode()
+                    self.assertEqual(digest, f"sha256={found.rstrip('=')}")
+                    self.assertEqual(int(size), len(content))
+
+    def test_refuses_a_wheel_without_the_module(self):
+        self.write("jax_cxl/_cuda.abi3.so")
+        with self.assertRaisesRegex(SystemExit, "is nvcc there"):
+            build.gpu_wheel(self.wheel, self.folder, "13")
 
 
 class DocumentsTest(absltest.TestCase):
