@@ -6,7 +6,6 @@ import pathlib
 import re
 import subprocess
 import sys
-import tempfile
 from unittest import mock
 
 from absl.testing import absltest, parameterized
@@ -55,19 +54,17 @@ class UnknownVariablesTest(parameterized.TestCase):
 
 class EntryPointTest(absltest.TestCase):
     def test_the_import_says_that_the_variable_has_no_effect(self):
-        with tempfile.TemporaryDirectory() as folder:
-            # Without the metadata of an installation, as on PYTHONPATH.
-            program = (
-                "import importlib.metadata as m; m.entry_points = lambda **_: [];"
-                "import jax_cxl; import jax_cxl"
-            )
-            ended = subprocess.run(
-                [sys.executable, "-c", program],
-                env=os.environ | {"JAX_CXL_REPLACE_COLLECTIVES": "1"},
-                cwd=folder,
-                capture_output=True,
-                text=True,
-            )
+        # Without the metadata of an installation, as on PYTHONPATH.
+        program = (
+            "import importlib.metadata as m; m.entry_points = lambda **_: [];"
+            "import jax_cxl; import jax_cxl"
+        )
+        ended = subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"JAX_CXL_REPLACE_COLLECTIVES": "1"},
+            capture_output=True,
+            text=True,
+        )
         self.assertEqual(ended.returncode, 0, ended.stderr)
         self.assertEqual(ended.stderr.count(entry_point.absent()), 1, ended.stderr)
 
