@@ -20,7 +20,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from jax_cxl import _native
-from jax_cxl._job.launched import detect
+from jax_cxl._job.launched import detect, entry_point
 
 # A checkout may have no native modules: use those of an installed jax_cxl.
 __path__ += _native.elsewhere()
@@ -33,9 +33,12 @@ os.environ.setdefault("CUDA_DEVICE_MAX_COPY_CONNECTIONS", "32")
 if "OMPI_COMM_WORLD_SIZE" in os.environ or "PMI_SIZE" in os.environ:
     detect.install_for_mpi()
 
+entry_point.warn_if_absent()
+
 if TYPE_CHECKING:
     __version__: str
     from jax_cxl import errors as errors, lax as lax
+    from jax_cxl._commands.launch.run import run as run
     from jax_cxl._job.lifecycle import (
         OperationStats as OperationStats,
         Stats as Stats,
@@ -84,6 +87,7 @@ _MODULES = dict.fromkeys(_ERRORS, "jax_cxl.errors") | {
     "make_mesh": "jax_cxl._job.mesh",
     "regroup": "jax_cxl._job.regroup",
     "replace_collectives": "jax_cxl._takeover.replace",
+    "run": "jax_cxl._commands.launch.run",
     "shutdown": "jax_cxl._job.lifecycle",
     "stats": "jax_cxl._job.lifecycle",
 }

@@ -1,6 +1,9 @@
 """The command line: `jax_cxl <command> [options]`, or `python -m jax_cxl <command> [options]`."""
 
 import importlib
+import os
+import select
+import signal
 import sys
 
 # Command -> the module whose main(arguments) runs it, and what it does.
@@ -55,8 +58,25 @@ def main(argv: list[str] | None = None) -> int:
         print(_help(), file=sys.stderr)
         return 2
     module = importlib.import_module(COMMANDS[first][0])
-    status: int = module.main(arguments[1:])
+    try:
+        status: int = module.main(arguments[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if not _reader_is_gone():
+            raise
+        # The interpreter flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     return status
+
+
+def _reader_is_gone() -> bool:
+    """Whether nobody reads this process's output any more, as after `| head`."""
+    poller = select.poll()
+    poller.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in poller.poll(0))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Python looks for modules in the current folder first. In a checkout, `python -m 
 installed jax_cxl only.
 """
 
+import importlib.machinery
 import importlib.util
 import os
 import pathlib
@@ -34,8 +35,11 @@ def problem() -> str | None:
 
 
 def _has_module(folder: pathlib.Path) -> bool:
-    tag = f"cpython-{sys.version_info[0]}{sys.version_info[1]}"
-    return (
-        any(tag in file.name for file in folder.glob(f"{MODULE}.*.so"))
-        or (folder / f"{MODULE}.so").exists()
-    )
+    return any((folder / f"{MODULE}{suffix}").exists() for suffix in _suffixes())
+
+
+def _suffixes() -> list[str]:
+    """Returns the ends of the names of native modules that this Python can import."""
+    suffixes = importlib.machinery.EXTENSION_SUFFIXES
+    # The stable ABI of the wheels begins with Python 3.12.
+    return [each for each in suffixes if each != ".abi3.so" or sys.version_info >= (3, 12)]

@@ -2,7 +2,7 @@
 
 import re
 
-_UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 
 def parse_list(text: str) -> list[int]:
@@ -14,9 +14,15 @@ def parse_list(text: str) -> list[int]:
     return [size for part in text.split(",") for size in _parse_range(part)]
 
 
+def in_powers_of_two(text: str) -> str | None:
+    """Returns "1GiB" for "1GB", "1G" or "1gib": what somebody may have meant. None for others."""
+    match = re.fullmatch(r"(\d+)\s*([kmgt])(i?b)?", text.strip(), re.ASCII | re.IGNORECASE)
+    return f"{match[1]}{match[2].upper()}iB" if match else None
+
+
 def format_size(size: int) -> str:
     """Returns `64KiB` for 65536. Without a unit that divides the size, returns the number."""
-    for unit in ("GiB", "MiB", "KiB"):
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
         if size and size % _UNITS[unit] == 0:
             return f"{size // _UNITS[unit]}{unit}"
     return str(size)
@@ -47,5 +53,8 @@ def parse(text: str) -> int:
     """
     match = re.fullmatch(r"([1-9]\d*)\s*(\w*)", text.strip())
     if match is None or match[2] not in _UNITS:
-        raise ValueError(f"{text!r} is not a size such as 512, 4KiB or 64MiB")
+        problem = f"{text!r} is not a size such as 512, 4KiB or 64MiB"
+        if meant := in_powers_of_two(text):
+            problem += f": write {meant}"
+        raise ValueError(problem)
     return int(match[1]) * _UNITS[match[2]]

@@ -148,6 +148,18 @@ BY_CODE = {
 BY_CODE_IN_PROGRAM = BY_CODE | {"INVALID_ARGUMENT": InvalidCollectiveError}
 
 
+# The end of the message of an error that no program or machine should cause.
+_REPORT = (
+    ". This looks like a fault of jax_cxl: please report it, with the end of the output of"
+    " python -m jax_cxl doctor"
+)
+
+
+def message_of(code: str, message: str) -> str:
+    """Returns the message of an exception for a status of the native library."""
+    return message.rstrip(".") + _REPORT if code == "INTERNAL" else message
+
+
 def code_of(error: BaseException) -> str | None:
     """Returns the code for which `from_code` makes this kind of exception; None if none does."""
     return next((code for code, kind in BY_CODE.items() if type(error) is kind), None)
@@ -161,7 +173,7 @@ def from_code(code: str, message: str, details: Iterable[tuple[str, str]] = ()) 
       message: its message.
       details: its details.
     """
-    error = BY_CODE.get(code, CxlError)(message)
+    error = BY_CODE.get(code, CxlError)(message_of(code, message))
     add_details(error, details)
     return error
 

@@ -1,5 +1,7 @@
 #include "cc/python/dispatch_errors.h"
 
+#include "cc/python/type_slots.h"
+
 namespace nb = nanobind;
 using namespace nb::literals;
 
@@ -16,6 +18,11 @@ void Translate() {
   try {
     translated = nb::handle(translate)(nb::str(error.value()));
   } catch (nb::python_error& another) {
+    // Ctrl-C may reach Python there. It ends the program, not the translation.
+    if (!another.matches(PyExc_Exception)) {
+      another.restore();
+      return;
+    }
     another.discard_as_unraisable("jax_cxl: translating an error of JAX");
   }
   if (translated.is_none()) {
@@ -42,13 +49,14 @@ void BindDispatchErrors(nb::module_& m) {
       "translate_dispatch_errors",
       [](nb::type_object type, nb::callable with) {
         auto* jitted = reinterpret_cast<PyTypeObject*>(type.ptr());
-        if (jitted->tp_call != PyVectorcall_Call && jitted->tp_call != Call)
+        void* call = PyType_GetSlot(jitted, Py_tp_call);
+        if (!type_slots::LayoutIsKnown(jitted) ||
+            (call != reinterpret_cast<void*>(PyVectorcall_Call) &&
+             call != reinterpret_cast<void*>(Call)))
           throw nb::type_error("the type is not called by vectorcall");
         nb::object known = nb::steal(translate);
         translate = with.release().ptr();
-        jitted->tp_call = Call;
-        jitted->tp_flags &= ~Py_TPFLAGS_HAVE_VECTORCALL;
-        PyType_Modified(jitted);
+        type_slots::SetCall(jitted, Call);
       },
       "When a call of an instance of `type` raises ValueError, `translate` "
       "gets its text. If it returns an exception, the call raises that.",

@@ -1,5 +1,7 @@
 #include "cc/python/uncaught_exit.h"
 
+#include "cc/python/type_slots.h"
+
 namespace nb = nanobind;
 
 namespace jax_cxl {
@@ -24,22 +26,30 @@ int NoteInitialize(PyObject* self, PyObject* args, PyObject* kwargs) {
 void NoteDeallocate(PyObject* self) {
   if (self == last) {
     last = nullptr;
-    if (InMainThread() && PyEval_GetFrame() == nullptr)
-      Py_XSETREF(code,
-                 Py_XNewRef(reinterpret_cast<PySystemExitObject*>(self)->code));
+    if (InMainThread() && PyEval_GetFrame() == nullptr) {
+      // An attribute of an object without references cannot be asked for.
+      PyObject* const previous = code;
+      code = Py_XNewRef(type_slots::CodeOfSystemExit(self));
+      Py_XDECREF(previous);
+    }
   }
   deallocate(self);
 }
 
 void Watch() {
   auto* type = reinterpret_cast<PyTypeObject*>(PyExc_SystemExit);
-  if (type->tp_dealloc == NoteDeallocate) return;
+  if (PyType_GetSlot(type, Py_tp_dealloc) ==
+      reinterpret_cast<void*>(NoteDeallocate))
+    return;
+  nb::object example = nb::borrow(PyExc_SystemExit)("example");
+  if (!type_slots::LayoutIsKnown(type) ||
+      type_slots::CodeOfSystemExit(example.ptr()) !=
+          nb::object(example.attr("code")).ptr())
+    throw nb::type_error("this version of Python has other types");
   nb::object thread = nb::module_::import_("threading").attr("main_thread")();
   main_thread = nb::cast<unsigned long>(thread.attr("ident"));
-  initialize = type->tp_init;
-  deallocate = type->tp_dealloc;
-  type->tp_init = NoteInitialize;
-  type->tp_dealloc = NoteDeallocate;
+  initialize = type_slots::SetInit(type, NoteInitialize);
+  deallocate = type_slots::SetDealloc(type, NoteDeallocate);
 }
 
 nb::object Uncaught() {

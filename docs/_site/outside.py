@@ -2,7 +2,7 @@
 
 Documents link to each other as files of the repository: README.md to `docs/takeover.md`, a page to
 `../examples/survive.py`. These links work wherever the repository is shown. The site has only what
-lies in docs/. So this hook adds README.md, CONTRIBUTING.md and CHANGELOG.md as pages, each file
+lies in docs/. So this hook adds README.md and the like as pages, each file
 that a page links to as a page or a file, and makes the links point there.
 """
 
@@ -21,9 +21,13 @@ _DOCUMENTS = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "RELEASING.md": "releasing.md",
+    "SECURITY.md": "security.md",
+    "CODE_OF_CONDUCT.md": "code_of_conduct.md",
 }
 _LANGUAGES = {".py": "python", ".sh": "bash", ".cc": "cpp", ".h": "cpp", ".c": "c", ".yaml": "yaml"}
-_LINK = re.compile(r"(?<!\\)(!?\[[^\]]*\]\()([^()\s]+)(\))")
+# The text of a link may wrap over lines, and its target may stand in the next line.
+_LINK = re.compile(r"(?<!\\)(!?\[(?:[^\]\n]|\n(?!\s*\n))*\]\(\s*)([^()\s]+)(\))")
 _FENCE = re.compile(r"\s*(```|~~~)")
 
 
@@ -34,7 +38,7 @@ def on_files(files: Files, config: Any) -> Files:
         files.append(File.generated(config, page, content=content))
     linked = set()
     for file in list(files.documentation_pages()):
-        source = _source(file.src_uri)
+        source = source_of(file.src_uri)
         for target in _targets((_ROOT / source).read_text()):
             linked.add(_repository_path(source, target))
     for path in sorted(linked):
@@ -48,7 +52,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     uri = page.file.src_uri
     if uri.startswith("source/"):
         return markdown
-    source = _source(uri)
+    source = source_of(uri)
 
     def rewrite(match: re.Match[str]) -> str:
         target, hash_sign, anchor = match[2].partition("#")
@@ -58,12 +62,14 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         relative = posixpath.relpath(path, posixpath.dirname(uri) or ".")
         return match[1] + relative + hash_sign + anchor + match[3]
 
-    return _outside_of_code(markdown, lambda line: _LINK.sub(rewrite, line))
+    return _outside_of_code(markdown, lambda text: _LINK.sub(rewrite, text))
 
 
-def _source(uri: str) -> str:
-    """Returns the document of the repository that a page shows."""
+def source_of(uri: str) -> str:
+    """Returns the file of the repository that a page shows."""
     documents = {page: document for document, page in _DOCUMENTS.items()}
+    if uri.startswith("notebooks/"):
+        return f"docs/{uri.removesuffix('.md')}.ipynb"
     return documents.get(uri, f"docs/{uri}")
 
 
@@ -101,24 +107,28 @@ def _targets(markdown: str) -> Iterator[str]:
     """Yields the files that a document links to."""
     found: list[str] = []
 
-    def note(line: str) -> str:
-        found.extend(match[2].partition("#")[0] for match in _LINK.finditer(line))
-        return line
+    def note(text: str) -> str:
+        found.extend(match[2].partition("#")[0] for match in _LINK.finditer(text))
+        return text
 
     _outside_of_code(markdown, note)
     return (target for target in found if target and not _is_remote(target))
 
 
 def _outside_of_code(markdown: str, change: Callable[[str], str]) -> str:
-    """Applies `change` to the lines that do not lie in a fenced block."""
-    lines, fence = [], ""
+    """Applies `change` to the text between fenced blocks. A link may wrap over lines there."""
+    parts: list[str] = []
+    text: list[str] = []
+    fence = ""
     for line in markdown.split("\n"):
         match = _FENCE.match(line)
         if match and not fence:
             fence = match[1]
-        elif match and match[1] == fence:
-            fence = ""
-        elif not fence:
-            line = change(line)
-        lines.append(line)
-    return "\n".join(lines)
+            parts += [change("\n".join(text)), line] if text else [line]
+            text = []
+        elif fence:
+            fence = "" if match and match[1] == fence else fence
+            parts.append(line)
+        else:
+            text.append(line)
+    return "\n".join([*parts, change("\n".join(text))] if text else parts)

@@ -13,11 +13,21 @@ from jax_cxl._job import configuration, tuning_table
 _log = logging.getLogger("jax_cxl")
 
 
+class _LastHandler(logging.StreamHandler):
+    """Prints records unless the program has given the root logger a handler, which prints them.
+
+    Libraries such as absl do that when they are imported, perhaps after jax_cxl has started.
+    """
+
+    def filter(self, record: logging.LogRecord) -> Any:
+        return not logging.getLogger().handlers and super().filter(record)
+
+
 def begin() -> None:
     """Prints information from now on."""
     _log.setLevel(logging.INFO)
-    if not _log.hasHandlers():
-        handler = logging.StreamHandler(sys.stderr)
+    if not _log.handlers:
+        handler = _LastHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("jax_cxl: %(levelname)s: %(message)s"))
         _log.addHandler(handler)
 

@@ -21,8 +21,10 @@ from jax_cxl._job import (
     late_ranks,
     lowered_programs,
     platforms,
+    stacks,
     start_gpus,
     tuning_table,
+    unknown_variables,
 )
 from jax_cxl._job.ending import ending, program_ending, program_errors
 from jax_cxl._job.launched import environment as launch_environment
@@ -116,7 +118,7 @@ def initialize(pool: str | None = None) -> None:
 
     Args:
       pool: URI of the pool. The default is the environment variable `JAX_CXL_POOL`, or else `shm:`
-        with 32 MiB for each CPU device, or 192 MiB for each GPU:
+        with 31 MiB for each CPU device, or 192 MiB for each GPU:
 
         * `shm:NAME?size=1GiB` - a file in /dev/shm;
         * `file:/path` - a file that all processes can map;
@@ -138,6 +140,7 @@ def initialize(pool: str | None = None) -> None:
       >>> jax_cxl.initialize("shm:?size=256MiB")
     """
     global _running
+    unknown_variables.warn()
     with arrival.telling_failures(begins=True):
         config = configuration.from_environment()
     uri = pool if pool is not None else config.pool
@@ -305,6 +308,7 @@ def _run(
     meetings.remember(meeting)
     rank_of_device = {devices[rank].id: rank for rank in meeting.members}
     running = Runtime(rank_of_device, platform, pool_bytes, spec, tuning, meeting.generation)
+    stacks.offer()
     if config.log == "info":
         information.begin()
         information.started(running, config)

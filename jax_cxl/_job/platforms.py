@@ -7,14 +7,14 @@ from typing import Any
 
 import jax
 
-from jax_cxl import errors
+from jax_cxl import _core, errors
 
 _MIB = 1 << 20
 
 _NO_CUDA = """\
 JAX's default backend is CUDA, but this jax_cxl was built without its CUDA module: {error}.
 Build it where nvcc (CUDA 12 or 13) is on PATH, in a checkout of jax_cxl:
-    pip install --no-build-isolation --no-deps -e .
+    pip install -e .
 docs/cuda.md has the details.
 To communicate between CPU devices instead, set JAX_PLATFORMS=cpu."""
 
@@ -51,7 +51,7 @@ class Platform:
         return device.id if self.name == "cpu" else device.local_hardware_id
 
 
-CPU = Platform("cpu", "cpu", "jax_cxl._core", 32 * _MIB)
+CPU = Platform("cpu", "cpu", "jax_cxl._core", _core.AUTOMATIC_RANK_BYTES)
 
 # A GPU moves about 50 GB/s through its link, five times as much as a core copies. A doorbell takes
 # some microseconds, so the chunks between two doorbells have to be larger: a slot has 4 MiB.

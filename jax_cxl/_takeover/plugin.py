@@ -5,15 +5,10 @@ jax_cxl.
 """
 
 import functools
-import importlib.metadata
 import os
 
 from jax_cxl._job import variables
-
-
-def is_installed() -> bool:
-    """Whether JAX finds the entry point in this environment."""
-    return any(p.name == "jax_cxl" for p in importlib.metadata.entry_points(group="jax_plugins"))
+from jax_cxl._job.launched import entry_point
 
 
 def initialize() -> None:
@@ -23,9 +18,13 @@ def initialize() -> None:
     processes that this process makes its devices. Prepares for programs with collectives of jax_cxl
     that the process loads, even if it replaces none.
 
-    If a variable has a value that it may not have, each compilation raises an error.
+    Warns of unknown variables. If a variable has a value that it may not have, or if only some of
+    the processes replace collectives, each compilation raises an error.
     """
+    from jax_cxl._job import unknown_variables
     from jax_cxl._job.launched import environment
+
+    unknown_variables.warn()
 
     if environment.board is not None:
         from jax_cxl._job.meeting import alone
@@ -33,11 +32,12 @@ def initialize() -> None:
         alone.warn()
     from jax_cxl._job.meeting import making_devices
 
-    making_devices.announce()
+    making_devices.announce(replaces=entry_point.wanted())
     from jax_cxl import _compat
     from jax_cxl._takeover import loaded_programs
 
     loaded_programs.install()
+    _compat.before_compilation(_check_all_replace_alike)
     try:
         _apply_variables()
     except ValueError as error:
@@ -50,9 +50,9 @@ def initialize() -> None:
 def _apply_variables() -> None:
     if os.environ.get("JAX_CXL_LOG"):
         _log_programs()
-    value = os.environ.get(variables.REPLACE_COLLECTIVES, "")
-    if value in ("", "0"):
+    if not entry_point.wanted():
         return
+    value = os.environ[variables.REPLACE_COLLECTIVES]
     if value not in ("1", variables.STRICT):
         raise ValueError(
             f"{variables.REPLACE_COLLECTIVES}={value!r}: it may be 1, {variables.STRICT}, 0 or"
@@ -77,6 +77,13 @@ def _log_programs() -> None:
         information.begin()
         survey.listen(survey.log)
         _compat.before_compilation(install.install)
+
+
+@functools.cache
+def _check_all_replace_alike() -> None:
+    from jax_cxl._job.meeting import making_devices
+
+    making_devices.check_replacement(entry_point.wanted())
 
 
 def _raise(text: str) -> None:

@@ -4,6 +4,7 @@ from jax_cxl.ops import transposes as _transposes  # noqa: F401 - It registers r
 from jax_cxl.ops.all_gather import all_gather as all_gather
 from jax_cxl.ops.all_to_all import all_to_all as all_to_all
 from jax_cxl.ops.barrier import barrier as barrier
+from jax_cxl.ops.host.process_gather import process_gather as process_gather
 from jax_cxl.ops.moe.combine import moe_combine as moe_combine
 from jax_cxl.ops.moe.dispatch import moe_dispatch as moe_dispatch
 from jax_cxl.ops.ppermute import ppermute as ppermute

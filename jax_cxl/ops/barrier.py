@@ -8,24 +8,41 @@ from jax.extend import core
 from jax.interpreters import ad, batching
 
 from jax_cxl._lowering.primitives import dtypes, lowering, named_axis
+from jax_cxl.ops.host import process_barrier
 
 
-def barrier(x: Any, axis_name: Hashable | Sequence[Hashable]) -> Any:
+def barrier(
+    x: Any = None,
+    axis_name: Hashable | Sequence[Hashable] | None = None,
+    *,
+    name: str | None = None,
+    timeout: float | None = None,
+) -> Any:
     """Returns x once every rank along a named axis has reached this point.
 
-    Data dependencies order the barrier. It starts when the arrays of x have been computed.
-    Operations that must come after it have to use its result. XLA may drop a barrier whose result
-    is not used.
+    Without x and `axis_name` it is a barrier between the processes of the job, outside of compiled
+    programs: it returns None once all processes have called it. An error names the late ranks.
+
+    Data dependencies order the barrier of a program. It starts when the arrays of x have been
+    computed. Operations that must come after it have to use its result. XLA may drop a barrier
+    whose result is not used.
 
     Args:
       x: pytree of arrays of any dtype. Without any array the barrier does nothing.
       axis_name: mesh axis, or several.
+      name: of a barrier between processes, for messages; the same in all processes.
+      timeout: of a barrier between processes, in seconds; `JAX_CXL_TIMEOUT` by default.
 
     Returns:
       x, unchanged. Derivatives pass through it without a barrier.
 
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
+      TypeError: there is only one of x and `axis_name`, or a barrier of a program has a name or a
+        timeout.
+      CollectiveTimeoutError: a process has not come to the barrier between processes in time.
+      MismatchError: another process waits at a barrier of another name.
+      PeerLostError: a process that has not come has ended.
 
     Example:
       >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -33,7 +50,14 @@ def barrier(x: Any, axis_name: Hashable | Sequence[Hashable]) -> Any:
       ...                      mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"))
       >>> jax.jit(wait)(jnp.arange(4))
       Array([0, 1, 2, 3], dtype=int32)
+      >>> jax_cxl.barrier(name="data is on disk", timeout=600)
     """
+    if axis_name is None:
+        if x is not None:
+            raise TypeError("barrier: give an axis name too, or neither array nor axis name")
+        return process_barrier.wait(name or "barrier", timeout)
+    if name is not None or timeout is not None:
+        raise TypeError("barrier: a barrier of a program has no name and no timeout of its own")
     axes = named_axis.axes_of("barrier", axis_name)
     leaves, structure = jax.tree.flatten(x)
     if not axes or not leaves:

@@ -18,7 +18,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from jax_cxl import _sizes
-from jax_cxl._commands.bench import bound, ops, report, routed, teams
+from jax_cxl._commands.bench import bound, nccl_tests, ops, report, routed, teams
 
 _BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 _CHECK = _BENCHMARKS / "check_regression.py"
@@ -256,8 +256,68 @@ class SizesTest(parameterized.TestCase):
         with self.assertRaises(ValueError):
             _sizes.parse_list(text)
 
+    @parameterized.parameters(("1GB", "1GiB"), ("16mb", "16MiB"), ("2K", "2KiB"), ("3tib", "3TiB"))
+    def test_says_how_to_write_a_unit(self, text, meant):
+        with self.assertRaisesRegex(ValueError, f"write {meant}$"):
+            _sizes.parse(text)
+
     def test_formats(self):
         self.assertEqual([_sizes.format_size(s) for s in (7, 4096, 3 << 20)], ["7", "4KiB", "3MiB"])
+
+
+class NcclTestsTest(parameterized.TestCase):
+    """The options of nccl-tests."""
+
+    def test_measures_what_they_say(self):
+        with tempfile.TemporaryDirectory() as folder:
+            results = pathlib.Path(folder) / "r.json"
+            nccl = [
+                "-b",
+                "8",
+                "-e",
+                "1K",
+                "-f",
+                "8",
+                "-n",
+                "3",
+                "-w",
+                "2",
+                "-o",
+                "all_reduce",
+                "-d",
+                "half",
+            ]
+            run = _bench(*nccl, "--repeats", "1", "--json", str(results))
+            self.assertEqual(run.returncode, 0, run.stderr)
+            rows = json.loads(results.read_text())["results"]
+        self.assertEqual([row["bytes"] for row in rows], [8, 64, 512])
+        self.assertEqual({(row["op"], row["dtype"]) for row in rows}, {("psum", "float16")})
+        self.assertEqual({row["wrong"] for row in rows}, {0})
+
+    @parameterized.parameters(
+        ((8, 32, 2, None), [8, 16, 32]),
+        ((8, 31, 2, None), [8, 16]),
+        ((4, 16, None, 6), [4, 10, 16]),
+        ((None, None, None, None), [32 << 20]),
+        ((31 << 20, None, None, None), [31 << 20, 32 << 20]),
+        ((1 << 30, None, 2, None), [1 << 30]),
+    )
+    def test_sizes(self, given, expected):
+        self.assertEqual(nccl_tests.sizes(*given), expected)
+
+    @parameterized.parameters((16, 8, 2, None), (8, 1 << 30, None, 8), (0, 8, 2, None))
+    def test_refuses_sizes(self, *given):
+        with self.assertRaises(ValueError):
+            nccl_tests.sizes(*given)
+
+    @parameterized.parameters(("8", 8), ("4K", 4096), ("32m", 32 << 20), ("1G", 1 << 30))
+    def test_units_are_powers_of_two(self, text, expected):
+        self.assertEqual(nccl_tests.parse_size(text), expected)
+
+    @parameterized.parameters("", "K", "1KB", "1.5M", "-1", "1KiB")
+    def test_refuses_what_nccl_tests_do_not_know(self, text):
+        with self.assertRaisesRegex(ValueError, "is not a size such as"):
+            nccl_tests.parse_size(text)
 
 
 class BoundTest(absltest.TestCase):

@@ -13,9 +13,11 @@ import tempfile
 import time
 from unittest import mock
 
+import jax
 import job
 from absl.testing import absltest, parameterized
 
+import jax_cxl
 from jax_cxl._commands.status import analysis, doctor, pools
 
 
@@ -63,7 +65,9 @@ class AnalysisTest(parameterized.TestCase):
         self.assertEmpty(analysis.sentences(job))
 
     @parameterized.parameters(
-        ("running", "is in no collective"), ("gone", "is gone"), ("stopped", "is stopped")
+        ("gone", "is gone"),
+        ("stopped", "is stopped"),
+        ("ended", "was in no collective when the launcher ended it"),
     )
     def test_a_rank_that_does_not_come(self, state, words):
         ranks = [_rank(r, [_call(1), _WAITING]) for r in (0, 2)]
@@ -72,6 +76,20 @@ class AnalysisTest(parameterized.TestCase):
         self.assertEqual([rank.waits_for for rank in job.ranks], [[1], [], [1]])
         self.assertEqual(list(job.culprits), [1])
         self.assertIn(f"rank 1 (pid 1001 on host a) {words}; it had finished", job.culprits[1])
+        self.assertEmpty(job.late)
+
+    @parameterized.parameters(False, True)
+    def test_a_rank_that_runs_is_a_culprit_only_if_the_job_has_failed(self, failed):
+        gave_up = {"reason": "x"} if failed else None
+        ranks = [_rank(r, [_call(1), _WAITING], gave_up=gave_up) for r in (0, 2)]
+        ranks.insert(1, _rank(1, [_call(1)]))
+        job = analysis.analyse(ranks)
+        blamed, other = (job.culprits, job.late) if failed else (job.late, job.culprits)
+        self.assertEqual(list(blamed), [1])
+        self.assertIn("rank 1 (pid 1001 on host a) is in no collective", blamed[1])
+        self.assertEmpty(other)
+        words = "culprit: " if failed else "the others wait for "
+        self.assertEqual(analysis.verdicts(job), [words + blamed[1]])
 
     def test_the_chain_is_followed_to_its_end(self):
         def inside(waiting_for):
@@ -155,15 +173,19 @@ def _wait_for_end(pid: int) -> None:
 
 
 class StatusTest(parameterized.TestCase):
-    @parameterized.parameters(("late", "is in no collective"), ("stop", "is stopped"))
-    def test_of_a_running_job(self, how, words):
+    @parameterized.parameters(
+        ("late", "late", "is in no collective"), ("stop", "culprits", "is stopped")
+    )
+    def test_of_a_running_job(self, how, key, words):
         with job.start("failures/stuck.py", how) as running:
             ready = (line for line in running.stdout if "ready" in line)
             pids = [int(next(ready).split()[-1]) for _ in range(2)]
             deadline = time.monotonic() + 60
-            while (status := _status(str(min(pids)), "--json")).returncode != 1:
+            while not json.loads((status := _status(str(min(pids)), "--json")).stdout)[0][key]:
                 self.assertLess(time.monotonic(), deadline, status)
                 time.sleep(0.2)
+            self.assertEqual(status.returncode, int(key == "culprits"), status)
+            shown = _status(str(min(pids))).stdout
             of_launcher = _status(str(running.pid), "--json")
             prometheus = _status(str(running.pid), "--prometheus").stdout
             with tempfile.TemporaryDirectory() as folder:
@@ -182,9 +204,14 @@ class StatusTest(parameterized.TestCase):
         self.assertEqual([call["status"] for call in calls].count("under way"), 1)
         self.assertEqual([rank["submitted_calls"] for rank in found["ranks"]], [4, 3])
         self.assertEqual(found["ranks"][0]["waits_for"], [1])
-        (culprit,) = found["culprits"]
-        self.assertEqual(culprit["rank"], 1)
-        self.assertIn(words, culprit["why"])
+        (blamed,) = found[key]
+        self.assertEqual(blamed["rank"], 1)
+        self.assertIn(words, blamed["why"])
+        self.assertEmpty(found[({"late", "culprits"} - {key}).pop()])
+        # The line of the program where a late rank is. A stopped rank does not answer.
+        (self.assertRegex if how == "late" else self.assertNotRegex)(
+            shown, r"stuck\.py.*, line \d+"
+        )
 
     def trace(self, job, folder):
         path = pathlib.Path(folder, "trace.json")
@@ -251,6 +278,19 @@ class StatusTest(parameterized.TestCase):
             os.close(fd)
         self.assertNotIn("Traceback", status.stderr)
         self.assertNotIn(name, status.stderr + status.stdout)
+
+    @parameterized.parameters("--json", "--prometheus")
+    def test_a_reader_that_leaves(self, form):
+        with job.start("failures/stuck.py", "late") as running:
+            next(line for line in running.stdout if "ready" in line)
+            read, write = os.pipe()
+            os.close(read)
+            command = [sys.executable, "-m", "jax_cxl", "status", str(running.pid), form]
+            status = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True)
+            os.close(write)
+            running.send_signal(signal.SIGTERM)
+            running.communicate(timeout=60)
+        self.assertEqual((status.returncode, status.stderr), (128 + signal.SIGPIPE, ""))
 
     def test_no_job_is_told_from_one_of_another_user(self):
         self.assertIn("no job found on shm:there-is-none", _status("shm:there-is-none").stderr)
@@ -389,6 +429,24 @@ class DoctorTest(absltest.TestCase):
         self.assertEqual(checked.returncode, 0, checked.stderr)
         for word in ("jaxlib", "/dev/shm", "memlock", "cache flushes", "dax", "GPU", "processes"):
             self.assertIn(word, checked.stdout)
+
+    def test_ends_with_the_text_of_a_bug_report(self):
+        environment = os.environ | {"JAX_CXL_TIMEOUT": "17", "JAX_CXL_TIMOUT": "18", "TOKEN": "19"}
+        checked = subprocess.run(
+            [sys.executable, "-m", "jax_cxl", "doctor"],
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        self.assertEqual(checked.returncode, 1, checked.stderr)
+        first, report = checked.stdout.split("For a bug report")
+        self.assertIn("JAX_CXL_TIMOUT: did you mean JAX_CXL_TIMEOUT?", first)
+        for text in (
+            *(f"jax_cxl {jax_cxl.__version__}", f"jax {jax.__version__}", "processors"),
+            *("setting: JAX_CXL_TIMEOUT=17", "/dev/shm: ", "problem: ", "GPU: "),
+        ):
+            self.assertIn(text, report)
+        self.assertNotIn("TOKEN", report)
 
     def test_a_pool_that_does_not_fit_is_a_problem(self):
         (finding,) = doctor.check_pool(10**9)

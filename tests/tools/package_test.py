@@ -218,7 +218,9 @@ class WheelTest(absltest.TestCase):
             self.assertIn(f"jax_cxl/{name}", names)
         sources = {str(path.relative_to(_PACKAGE.parent)) for path in _PACKAGE.rglob("*.py")}
         self.assertContainsSubset(sources, names)
-        self.assertTrue(any(name.startswith("jax_cxl/_core.cpython") for name in names))
+        self.assertTrue(
+            any(re.fullmatch(r"jax_cxl/_core\.(cpython-311-.*|abi3)\.so", name) for name in names)
+        )
 
 
 if __name__ == "__main__":

@@ -32,8 +32,9 @@ uint64_t ControlBytes(int extent, int world_size);
 uint64_t RecorderOffset(int rank, int world_size);
 
 // The size of each path if the user gives none: `rank_bytes` for each rank, and
-// room for the control pages on every device.
-inline constexpr uint64_t kAutomaticRankBytes = uint64_t{32} << 20;
+// room for the control pages on every device. Two ranks fit into the 64 MiB of
+// /dev/shm that a container has.
+inline constexpr uint64_t kAutomaticRankBytes = uint64_t{31} << 20;
 uint64_t AutomaticPathBytes(int world_size, int num_paths, int devices_per_path,
                             uint64_t rank_bytes = kAutomaticRankBytes);
 

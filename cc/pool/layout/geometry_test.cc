@@ -81,6 +81,10 @@ TEST(GeometryTest, AutomaticSizeServesEveryShape) {
   }
 }
 
+TEST(GeometryTest, AutomaticSizeOfTwoRanksFitsIntoAContainer) {
+  EXPECT_LE(AutomaticPathBytes(2, 1, 1), 64 * kMiB);
+}
+
 TEST(GeometryTest, OffsetsPast4GiB) {
   const auto extents = SplitExtents({uint64_t{1} << 40, uint64_t{1} << 40}, 2);
   EXPECT_EQ(extents[3].offset, (uint64_t{1} << 40) + (uint64_t{1} << 39));

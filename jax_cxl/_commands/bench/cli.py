@@ -11,7 +11,7 @@ from typing import Any
 
 from jax_cxl import _sizes
 from jax_cxl._commands import option_types
-from jax_cxl._commands.bench import requirements, results_file, teams
+from jax_cxl._commands.bench import nccl_tests, requirements, results_file, teams
 from jax_cxl._commands.bench.ops import MAX_RANKS, OPS
 from jax_cxl._job.launched.environment import launched
 
@@ -82,6 +82,7 @@ examples:
   python -m jax_cxl bench --baseline gloo
   python -m jax_cxl bench --ranks 4 --ops psum --sizes 8:64MiB:x8 --json psum.json
   python -m jax_cxl bench --baseline gloo,mpi
+  python -m jax_cxl bench -b 8 -e 256M -f 2 -n 20 -w 5 -o all_reduce -d float
   python -m jax_cxl bench --platform cuda --ranks 4 --sizes 4KiB:1GiB:x4 \\
       --baseline nccl-shm,nccl-socket,nccl-nvlink --json nccl.json
   python -m jax_cxl bench --draw nccl.json --plot nccl.png"""
@@ -171,6 +172,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace, arguments
     table = report.Table(sys.stdout if first else None, world.size, "jax_cxl" in names)
     settings = measure.Settings(
         *(options.ops, options.sizes, options.dtype, options.repeats, options.calls),
+        warmup=options.warmup_iters,
         copies=options.platform == "cpu",
         compile_first=options.platform == "cuda",
     )
@@ -272,7 +274,9 @@ def _parse(arguments: list[str]) -> tuple[argparse.ArgumentParser, argparse.Name
     # teams.py passes these to the processes of a team.
     parser.add_argument("--team", type=lambda text: text.split(","), help=argparse.SUPPRESS)
     parser.add_argument("--turn", default="", help=argparse.SUPPRESS)
+    nccl_tests.add(parser)
     options = parser.parse_args(arguments)
+    nccl_tests.translate(parser, options)
     if not 2 <= options.ranks <= MAX_RANKS:
         parser.error(
             f"--ranks must be from 2 to {MAX_RANKS}, not {options.ranks}: sums of the inputs have"

@@ -103,6 +103,7 @@ class Settings:
       dtype: dtype of the elements.
       repeats: number of samples of each backend.
       calls: collectives in a sample; 0 takes as many as fill 10 ms.
+      warmup: collectives before the first sample.
       copies: whether to measure the copy bound (CPUs only).
       compile_first: whether to compile all programs before the first measurement, so that no team
         compiles while another measures.
@@ -113,6 +114,7 @@ class Settings:
     dtype: str
     repeats: int
     calls: int
+    warmup: int
     copies: bool
     compile_first: bool
 
@@ -200,6 +202,8 @@ def _measure_case(world: World, case: Case, settings: Settings) -> Iterator[Row]
         name: runner.calls or settings.calls or enough(world, runner)
         for name, runner in runners.items()
     }
+    for runner in runners.values() if settings.warmup else ():
+        sample(world, runner, settings.warmup)
     copies = bound_lib.CopyBound(world, shape.bytes) if settings.copies else None
     times: dict[str, list[float]] = {name: [] for name in runners}
     bounds = []

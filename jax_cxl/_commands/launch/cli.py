@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from jax_cxl._commands import option_types
 from jax_cxl._commands.launch import rank, supervisor
 from jax_cxl._job import processes
+from jax_cxl._job.launched import entry_point
 from jax_cxl._nccl import library as nccl
-from jax_cxl._takeover import plugin
 
 # More ranks than one of these limits need --oversubscribe. A rank that imports JAX takes a second
 # of a core and 150 MB to start.
@@ -121,6 +121,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             status = supervisor.supervise(job, launcher, signals)
         except BaseException:
             traceback.print_exc()
+            print(
+                "jax_cxl.launch: this looks like a fault of jax_cxl: please report it, with the end"
+                " of the output of python -m jax_cxl doctor",
+                file=sys.stderr,
+            )
         finally:
             sys.stderr.flush()
             os._exit(status)
@@ -227,11 +232,8 @@ def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
         parser.error("SCRIPT or -m MODULE is missing")
     if options.restarts and (options.restart_lost or options.go_on):
         parser.error("--restarts starts all ranks again: not with --restart-lost or --go-on")
-    if options.replace_collectives and not plugin.is_installed():
-        parser.error(
-            "--replace-collectives: JAX finds jax_cxl by the entry point of the installed package,"
-            " which is not there. Install it: pip install jax_cxl"
-        )
+    if (options.replace_collectives or entry_point.wanted()) and not entry_point.is_installed():
+        parser.error(entry_point.absent())
     if options.nccl:
         try:
             os.environ.update(nccl.environment("all"))

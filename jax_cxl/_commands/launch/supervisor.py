@@ -104,6 +104,7 @@ class _Supervisor:
         self._succeeded = False  # Whether a rank has ended with status 0.
         self._killed = False  # Whether a signal has ended a rank.
         self._ending = False
+        self._ended: set[int] = set()  # Process ids of the ranks that this process has ended.
         self._kill_at: float | None = None
         # Process id of a rank that fails while the others continue -> its status, when to kill it.
         self._failing: dict[int, tuple[int, float]] = {}
@@ -148,7 +149,7 @@ class _Supervisor:
         if self._killed:
             self._pool.remove_leftovers()
         if self._status and not self._stopped:
-            self._pool.report(self._job.post_mortem)
+            self._pool.report(self._job.post_mortem, self._ended)
 
     def _start(self) -> None:
         """Starts the coordination service, if needed, and the ranks."""
@@ -374,6 +375,7 @@ class _Supervisor:
         self._kill_at = time.monotonic() + self._job.grace
         if message is not None:
             self._say(message)
+        self._ended |= self._ranks.keys() - {spare}
         processes.send(processes.descendants() - {spare}, number)
 
     def _say(self, message: str) -> None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from jax_cxl import _core
@@ -23,8 +23,8 @@ class Rank:
 
     Attributes:
       record: its record from `_core.JobRecord.rank`.
-      state: "running", "stopped", "gone", or "unknown" for a process of another host without a
-        heartbeat while this process watched.
+      state: "running", "stopped", "gone", "ended" if the launcher ended it, or "unknown" for a
+        process of another host without a heartbeat while this process watched.
       stuck: its oldest call that failed or has not finished; None if there is none.
       waits_for: the ranks for which this call waits, as far as is known.
       silent: seconds since its last heartbeat, as far as that is known. Clocks of different hosts
@@ -66,6 +66,10 @@ class Rank:
     def down(self) -> bool:
         return self.state in ("stopped", "gone") or self.silent > _SILENCE_SECONDS
 
+    @property
+    def over(self) -> bool:
+        return self.state in ("gone", "ended")
+
 
 @dataclasses.dataclass(frozen=True)
 class Job:
@@ -73,12 +77,16 @@ class Job:
 
     Attributes:
       ranks: all ranks, by number.
-      culprits: ranks for which others wait, and a text about each. Empty if nothing is wrong, or if
-        the ranks wait for each other in a cycle.
+      culprits: ranks that keep a job from continuing, and a text about each: they are gone, stopped
+        or silent, or the job has failed. Empty if nothing is wrong, or if the ranks wait for each
+        other in a cycle.
+      late: ranks of a healthy job for which others wait, and a text about each: they run, and have
+        yet to come to the call.
     """
 
     ranks: Sequence[Rank]
     culprits: dict[int, str]
+    late: dict[int, str]
 
 
 def watch(copy: Callable[[], "_core.JobRecord"], calls: int = ALL_CALLS) -> Job:
@@ -106,7 +114,10 @@ def watch(copy: Callable[[], "_core.JobRecord"], calls: int = ALL_CALLS) -> Job:
 
 
 def read(
-    job_record: "_core.JobRecord", calls: int = ALL_CALLS, beaten: Mapping[int, int] | None = None
+    job_record: "_core.JobRecord",
+    calls: int = ALL_CALLS,
+    beaten: Mapping[int, int] | None = None,
+    ended: Collection[int] = (),
 ) -> Job:
     """Reads a job from a copy of its pool.
 
@@ -114,9 +125,14 @@ def read(
       job_record: the copy.
       calls: how many of the last calls of each rank to read.
       beaten: number of heartbeats of ranks on other hosts in `_WATCH_SECONDS`.
+      ended: processes that the launcher has ended, by their process ids.
     """
     records = [job_record.rank(rank, calls) for rank in range(job_record.world_size)]
-    return analyse([Rank(record, process_state(record)) for record in records], beaten)
+    ranks = [Rank(record, process_state(record)) for record in records]
+    for rank in ranks:
+        if rank.state == "gone" and rank.record["pid"] in ended:
+            rank.state = "ended"
+    return analyse(ranks, beaten)
 
 
 def process_state(record: dict[str, Any]) -> str:
@@ -167,7 +183,14 @@ def analyse(ranks: list[Rank], beaten: Mapping[int, int] | None = None) -> Job:
     for rank in ranks:
         if rank.stuck is not None:
             rank.waits_for = _waits_for(rank, rank.stuck, started)
-    return Job(ranks, _culprits(ranks))
+    ends = _all_ends(ranks)
+    failed = any(rank.record["gave_up"] or rank.over for rank in ranks)
+    is_late = {end.number: not failed and not end.down for end in ends}
+    return Job(
+        ranks,
+        culprits={end.number: _why(end) for end in ends if not is_late[end.number]},
+        late={end.number: _why(end) for end in ends if is_late[end.number]},
+    )
 
 
 def _waits_for(rank: Rank, call: dict[str, Any], started: list[set[tuple[int, int]]]) -> list[int]:
@@ -180,18 +203,19 @@ def _waits_for(rank: Rank, call: dict[str, Any], started: list[set[tuple[int, in
     return [waits_for] if 0 <= waits_for < len(started) and waits_for != rank.number else []
 
 
-def _culprits(ranks: list[Rank]) -> dict[int, str]:
-    waiting = [rank for rank in ranks if rank.stuck is not None]
+def _all_ends(ranks: list[Rank]) -> list[Rank]:
+    """Returns the ranks at the ends of all chains of waits."""
     gave_up = {rank.number for rank in ranks if rank.record["gave_up"]}
-    culprits: dict[int, str] = {}
-    for rank in waiting:
-        for end in _ends(ranks, rank, {rank.number}, gave_up):
-            culprits[end.number] = _why(end)
+    ends: dict[int, Rank] = {}
+    for rank in ranks:
+        if rank.stuck is not None:
+            for end in _ends(ranks, rank, {rank.number}, gave_up):
+                ends[end.number] = end
     # A rank that gave up has an error about another rank, which may have ended without an error.
     for rank in ranks:
         if gave_up and rank.number not in gave_up and rank.state == "gone" and rank.stuck:
-            culprits[rank.number] = _why(rank)
-    return culprits
+            ends[rank.number] = rank
+    return list(ends.values())
 
 
 def _ends(ranks: list[Rank], rank: Rank, seen: set[int], gave_up: set[int]) -> list[Rank]:
@@ -211,12 +235,15 @@ def _ends(ranks: list[Rank], rank: Rank, seen: set[int], gave_up: set[int]) -> l
 
 
 def _all_gone(ranks: list[Rank]) -> bool:
-    return all(rank.state == "gone" for rank in ranks)
+    return all(rank.over for rank in ranks)
 
 
 def _why(rank: Rank) -> str:
     """Returns the text about a rank that others wait for."""
-    state = {"gone": "is gone", "stopped": "is stopped"}.get(rank.state, "is in no collective")
+    words = {"gone": "is gone", "stopped": "is stopped", "ended": "was ended by the launcher"}
+    state = words.get(rank.state, "is in no collective")
+    if rank.state == "ended" and rank.stuck is None:
+        state = "was in no collective when the launcher ended it"
     if rank.state in ("running", "unknown") and rank.silent > _SILENCE_SECONDS:
         state = f"has given no sign of life for {rank.silent:.1f} s"
     call = rank.last_call
@@ -232,7 +259,7 @@ def described(call: dict[str, Any]) -> str:
 
 
 def sentences(job: Job) -> list[str]:
-    """Returns a sentence for each rank that waits, and one for each culprit."""
+    """Returns a sentence for each rank that waits, and one for each culprit and each late rank."""
     lines = []
     for rank in job.ranks:
         if rank.stuck is None:
@@ -240,5 +267,10 @@ def sentences(job: Job) -> list[str]:
         others = ", ".join(job.ranks[number].name for number in rank.waits_for)
         what = f"call {rank.stuck['number']}, {described(rank.stuck)}"
         lines.append(f"{rank.name} was in {what}" + (f", and waited for {others}" * bool(others)))
-    lines += [f"culprit: {why}" for why in job.culprits.values()]
-    return lines
+    return lines + verdicts(job)
+
+
+def verdicts(job: Job) -> list[str]:
+    """Returns a sentence for each culprit, or late rank of a healthy job."""
+    lines = [f"culprit: {why}" for why in job.culprits.values()]
+    return lines + [f"the others wait for {why}" for why in job.late.values()]

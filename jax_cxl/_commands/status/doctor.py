@@ -10,13 +10,21 @@ import resource
 from collections.abc import Callable, Iterator, Sequence
 
 from jax_cxl._commands import option_types
-from jax_cxl._commands.status import dax_devices, hosts_check, memory_check, topology
+from jax_cxl._commands.status import (
+    bug_report,
+    dax_devices,
+    hosts_check,
+    memory_check,
+    topology,
+)
 from jax_cxl._commands.status.finding import Finding
-from jax_cxl._job import configuration
+from jax_cxl._job import configuration, unknown_variables
+from jax_cxl._job.launched import entry_point
 from jax_cxl._job.pool import pool_uri
 
 _DESCRIPTION = """\
-Checks whether this machine can run jax_cxl, and gives advice if it cannot."""
+Checks whether this machine can run jax_cxl, and gives advice if it cannot. Ends with the text of a
+bug report: versions, machine, pool, GPUs and settings."""
 
 # The oldest version with which the tests run.
 _OLDEST_JAX = (0, 10, 2)
@@ -49,14 +57,17 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if options.partner is not None and options.device is None:
         parser.error("--with needs --device")
-    status = 0
+    findings = []
     try:
         for finding in _findings(options):
             print(f"{finding.level:8}{finding.text}", flush=True)
-            status |= finding.level == "problem"
+            findings.append(finding)
     except ValueError as error:
         parser.error(str(error))
-    return status
+    if options.device is None:
+        print("\nFor a bug report, copy the rest (look first whether something in it is secret):\n")
+        print("\n".join(bug_report.lines(findings, os.environ)))
+    return int(any(finding.level == "problem" for finding in findings))
 
 
 def _findings(options: argparse.Namespace) -> Iterator[Finding]:
@@ -82,6 +93,14 @@ def check_jax(ranks: int) -> Iterator[Finding]:
             yield Finding("problem", f"{package} {version} is too old: pip install 'jax>=0.10.2'")
         else:
             yield Finding("ok", f"{package} {version}")
+
+
+def check_settings(ranks: int) -> Iterator[Finding]:
+    """Environment variables with names that jax_cxl does not know."""
+    for problem in unknown_variables.problems(os.environ):
+        yield Finding("problem", problem)
+    if entry_point.wanted() and not entry_point.is_installed():
+        yield Finding("problem", entry_point.absent())
 
 
 def check_pool(ranks: int) -> Iterator[Finding]:
@@ -340,6 +359,7 @@ def check_processes(ranks: int) -> Iterator[Finding]:
 
 _CHECKS: tuple[Callable[[int], Iterator[Finding]], ...] = (
     check_jax,
+    check_settings,
     check_pool,
     check_memlock,
     check_flush,

@@ -5,6 +5,7 @@ import os
 import pathlib
 import stat
 import sys
+from collections.abc import Collection
 
 
 class HeldPool:
@@ -34,8 +35,13 @@ class HeldPool:
 
             _core.sweep_leftovers()
 
-    def report(self, path: pathlib.Path | None) -> None:
-        """Prints to stderr who waited for whom. Writes the recorders to `path`, if given."""
+    def report(self, path: pathlib.Path | None, ended: Collection[int]) -> None:
+        """Prints to stderr who waited for whom.
+
+        Args:
+          path: where to write the recorders, if anywhere.
+          ended: process ids of the ranks that the launcher has ended.
+        """
         if self._fd is None:
             return
         from jax_cxl import _core, errors
@@ -43,7 +49,7 @@ class HeldPool:
 
         try:
             job_record = _core.read_job_record(self._fd, self._offset, "the pool of the job")
-            lines = analysis.sentences(analysis.read(job_record, calls=64))
+            lines = analysis.sentences(analysis.read(job_record, calls=64, ended=ended))
             if path is not None:
                 with open(path, "wb", opener=_private) as file:
                     file.write(job_record.to_bytes())

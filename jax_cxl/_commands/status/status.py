@@ -11,7 +11,7 @@ from typing import Any
 from jax_cxl import errors
 from jax_cxl._commands import option_types
 from jax_cxl._commands.status import analysis, pools, prometheus
-from jax_cxl._job import lateness
+from jax_cxl._job import lateness, process_identity, stacks
 
 _DESCRIPTION = """\
 Shows the current or last calls of a job's ranks, which ranks they wait for, and the cause.
@@ -39,6 +39,15 @@ late ranks:
   {lateness.LED} parts the others waited longer for this rank than for all other ranks.
   And they waited at least {lateness.SHARE_OF_TIME:.0%} of the time for this rank alone.
 
+stacks:
+  If the others wait for a rank of this machine that runs, the command shows its Python
+  stack. It sends the process a signal that jax_cxl has reserved for this.
+
+exit status:
+  0  the jobs are healthy. A rank may wait for another that has yet to come
+  1  a job has a culprit: a rank that is gone, stopped or silent, or that made it fail
+  2  there is no job, or it cannot be read
+
 prometheus:
   For node_exporter's textfile collector, from cron or a timer:
   python -m jax_cxl status --prometheus > jax_cxl.prom.new && mv jax_cxl.prom.new jax_cxl.prom"""
@@ -47,7 +56,7 @@ _COLUMNS = ("rank", "pid", "host", "state", "calls", "last call", "since", "wait
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the command; returns 0, 1 if a job has a culprit, 2 if there is no pool to read."""
+    """Runs the command; returns the status to exit with, which the help describes."""
     parser = argparse.ArgumentParser(
         prog="python -m jax_cxl status",
         description=_DESCRIPTION,
@@ -128,6 +137,7 @@ def _as_json(name: str, job: analysis.Job, calls: int) -> dict[str, Any]:
         "pool": name,
         "ranks": [rank(entry) for entry in job.ranks],
         "culprits": [{"rank": number, "why": why} for number, why in job.culprits.items()],
+        "late": [{"rank": number, "why": why} for number, why in job.late.items()],
     }
 
 
@@ -146,11 +156,24 @@ def _print(name: str, job: analysis.Job) -> None:
     for rank in job.ranks:
         if rank.record["gave_up"]:
             print(f"{rank.name} gave up: {rank.record['gave_up']['reason']}")
-    for why in job.culprits.values():
-        print(f"culprit: {why}")
+    for line in analysis.verdicts(job):
+        print(line)
+    for rank in job.ranks:
+        if rank.number in job.late or (rank.number in job.culprits and rank.state == "running"):
+            _print_stack(rank)
     for rank in job.ranks:
         if rank.late is not None and rank.late.persistent:
             print(f"persistently late: {rank.late.sentence()}")
+
+
+def _print_stack(rank: analysis.Rank) -> None:
+    """Prints where a process of this machine is in its Python program."""
+    if not process_identity.pid_means_the_same(rank.record):
+        return
+    stack = stacks.read(rank.record["pid"])
+    if stack:
+        print(f"Python stack of {rank.name}:")
+        print("\n".join(f"  {line}" for line in stack.splitlines()))
 
 
 def _row(rank: analysis.Rank) -> tuple[str, ...]:

@@ -65,7 +65,8 @@ class Screen:
         table = Table(*_COLUMNS, title=title, expand=True)
         for rank in job.ranks:
             table.add_row(*self._row(rank, now), style=_COLOURS.get(rank.state, ""))
-        lines = [Text(f"culprit: {why}", style="red") for why in job.culprits.values()]
+        style = "red" if job.culprits else ""
+        lines = [Text(line, style=style) for line in analysis.verdicts(job)]
         records = [rank.record for rank in job.ranks]
         late = lateness.slowest(lateness.of_ranks(records, since=now - _MINUTE))
         if late is not None:

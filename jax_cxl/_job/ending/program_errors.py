@@ -72,7 +72,7 @@ def _make(text: str) -> BaseException | None:
 
 def _exception(code: str, message: str, details: Iterable[tuple[str, str]]) -> errors.CxlError:
     kind = errors.BY_CODE_IN_PROGRAM.get(code, errors.CxlError)
-    error = _both(kind)(message)
+    error = _both(kind)(errors.message_of(code, message))
     errors.add_details(error, details)
     return error
 

@@ -17,18 +17,14 @@ import dataclasses
 import re
 from typing import Any, NoReturn
 
-from jax_cxl import _core, errors
+from jax_cxl import _core, _sizes, errors
 
 _MAX_DEVICES = 64  # As in cc/pool/layout/layout.h.
 
 _COHERENCE_MODES = ("coherent", "uncached", "flush")
 _SHM_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SIZE = re.compile(r"(\d{1,20})([A-Za-z]*)", re.ASCII)
-_UNITS = {
-    unit: base ** (power + 1)
-    for base, suffix in ((1000, "B"), (1024, "iB"))
-    for power, unit in enumerate(prefix + suffix for prefix in "KMGT")
-} | {"": 1}
+_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +93,7 @@ def automatic_bytes(
 ) -> int:
     """Returns the size of a pool of one path, if the URI gives no size.
 
-    32 MiB (or `rank_bytes`) for each rank, and the control pages with their flight recorders.
+    31 MiB (or `rank_bytes`) for each rank, and the control pages with their flight recorders.
     """
     return _core.automatic_path_bytes(
         world_size, num_paths=1, devices_per_path=devices, rank_bytes=rank_bytes
@@ -190,6 +186,8 @@ def _size(uri: str, key: str, text: str) -> int:
     if not match or match[2] not in _UNITS:
         units = ", ".join(unit for unit in _UNITS if unit)
         problem = f"{key}={text!r} is not a whole number of bytes or of {units}"
+        if meant := _sizes.in_powers_of_two(text):
+            problem = f"{key}={text!r}: write {key}={meant}"
         _fail(uri, problem, _kind(uri))
     size = int(match[1]) * _UNITS[match[2]]
     if size >= 1 << 62:

@@ -106,7 +106,7 @@ def remove_name(pool: _core.Pool, place: dict[str, Any], spec: pool_uri.PoolSpec
 
 def no_place(error: Exception) -> dict[str, Any]:
     """Returns the place that tells other processes why there is no pool."""
-    return {"error": errors.code_of(error) or "INTERNAL", "message": str(error)[:800]}
+    return {"error": errors.code_of(error) or "UNKNOWN", "message": str(error)[:800]}
 
 
 def attach(place: dict[str, Any]) -> _core.Pool:

@@ -1,15 +1,17 @@
-"""The fenced blocks of the documents, and what their titles say about running them.
+"""The fenced blocks of the documents, and whether the tests run them.
 
     ```python title="sum.py"              a file, which a command of the same page runs
     ```python title="Part of a program"   must parse
     ```bash                               is run
     ```bash title="Needs mpirun: ..."     is run where the named programs are there
-    ```bash title="Not run by the tests: REASON"
     ```text title="Output"                must be among the output of the previous command
     ```yaml                               must parse
 
-Any other `text` is not checked. The titles are shown above the blocks, so that a reader sees which
-blocks have been run.
+Any other `text` is not checked. A command that the tests do not run has a comment in the line above
+it, which readers do not see:
+
+    <!-- Not run by the tests: REASON -->
+    ```bash
 """
 
 import dataclasses
@@ -20,6 +22,7 @@ import shutil
 from collections.abc import Iterator
 
 _FENCE = re.compile(r"(?P<indent> *)(?P<fence>`{3,})(?P<info>.*)")
+_NOTE = re.compile(r" *<!-- Not run by the tests: (?P<reason>.+) -->")
 _TITLE = re.compile(r' title="(?P<title>[^"]*)"')
 _ITEM = re.compile(r"(\*|-|\d+\.) |\[\^")
 LANGUAGES = ("python", "bash", "text", "yaml")
@@ -35,6 +38,7 @@ class Block:
       language: "python", "bash", "text" or "yaml".
       title: its title, or "".
       text: its contents.
+      left_out: why the tests do not run it, or "".
     """
 
     page: pathlib.Path
@@ -42,6 +46,7 @@ class Block:
     language: str
     title: str
     text: str
+    left_out: str = ""
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}"
@@ -57,7 +62,7 @@ class Block:
     @property
     def runs(self) -> bool:
         """Whether this is a command, and can run on this machine."""
-        if self.language != "bash" or self.is_file:
+        if self.language != "bash" or self.is_file or self.left_out:
             return False
         needs = re.match(r"Needs ([^:]+)", self.title)
         return not self.title or bool(needs and all(map(_is_there, needs[1].split(", "))))
@@ -68,12 +73,14 @@ class Block:
             raise AssertionError(f"{self}: the language is {self.language!r}, not in {LANGUAGES}")
         known = {
             "python": r"[\w.]+\.py|Part of a program.*",
-            "bash": r"|[\w.]+\.sh|Needs [\w, -]+(: .+)?|Not run by the tests: .+",
+            "bash": r"|[\w.]+\.sh|Needs [\w, -]+(: .+)?",
             "text": r"|Output|.*",
             "yaml": r"|[\w.]+\.yaml",
         }[self.language]
         if not re.fullmatch(known, self.title):
             raise AssertionError(f"{self}: {self.title!r} does not tell whether the block is run")
+        if self.left_out and (self.language != "bash" or self.title):
+            raise AssertionError(f"{self}: only a command without a title can be left out")
 
 
 def of(page: pathlib.Path) -> list[Block]:
@@ -98,9 +105,11 @@ def indented(page: pathlib.Path) -> list[int]:
 
 def _blocks(page: pathlib.Path) -> Iterator[Block]:
     lines = iter(enumerate(page.read_text().splitlines(), 1))
+    note = None
     for number, line in lines:
         fence = _FENCE.match(line)
         if fence is None:
+            note = _NOTE.fullmatch(line)
             continue
         body = []
         for _, line in lines:
@@ -114,7 +123,9 @@ def _blocks(page: pathlib.Path) -> Iterator[Block]:
             fence["info"].split(" ")[0],
             title["title"] if title else "",
             "\n".join(body) + "\n",
+            note["reason"] if note else "",
         )
+        note = None
 
 
 def _is_there(need: str) -> bool:

@@ -54,13 +54,28 @@ class BlocksTest(parameterized.TestCase):
         "```rust\nx\n```\n",
         "```python\nx\n```\n",
         '```python title="Some words"\nx\n```\n',
-        '```bash title="Not run by the tests:"\nx\n```\n',
+        '```bash title="Not run by the tests: a reason"\nx\n```\n',
+        "<!-- Not run by the tests: a reason -->\n```yaml\nx\n```\n",
+        '<!-- Not run by the tests: a reason -->\n```bash title="x.sh"\nx\n```\n',
         '```bash title="See below"\nx\n```\n',
     )
     def test_refuses(self, text):
         (block,), _ = _of(text)
         with self.assertRaises(AssertionError):
             block.check_title()
+
+    @parameterized.parameters(
+        ("<!-- Not run by the tests: a reason -->\n", False),
+        ("    <!-- Not run by the tests: a reason -->\n", False),
+        ("<!-- Not run by the tests: -->\n", True),
+        ("<!-- Not run by the tests: a reason -->\n\n", True),
+        ("<!-- Another comment -->\n", True),
+        ("", True),
+    )
+    def test_leaves_out_what_the_line_above_says(self, above, runs):
+        first, second = _of(f"{above}```bash\nx\n```\n```bash\ny\n```\n")[0]
+        self.assertEqual(first.runs, runs)
+        self.assertTrue(second.runs)
 
     def test_finds_indented_code(self):
         self.assertEqual(_of("**Text:**\n\n    code\n\nText\n")[1], [3])

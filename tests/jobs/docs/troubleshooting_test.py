@@ -19,7 +19,10 @@ def _sources() -> str:
         *_ROOT.glob("jax_cxl/**/*.py"),
         *_ROOT.glob("cc/**/*.cc"),
         *_ROOT.glob("cc/**/*.h"),
-        *(_JAX / name for name in ("core.py", "sharding_impls.py", "shard_map.py")),
+        *(
+            _JAX / name
+            for name in ("core.py", "distributed.py", "sharding_impls.py", "shard_map.py")
+        ),
     ]
     text = "".join(file.read_text() for file in files)
     text = re.sub(r"""(["'])\s*\n\s*f?\1""", "", text)

@@ -1,0 +1,33 @@
+"""mkdocs hook: the site's links to the repository, and its version, which pyproject.toml has.
+
+`mkdocs.yml` names no address. When the project moves, `[project.urls]` of pyproject.toml changes
+(RELEASING.md has the command).
+"""
+
+import pathlib
+import tomllib
+from typing import Any
+
+import outside
+
+_ROOT = pathlib.Path(__file__).parents[2]
+
+
+def on_config(config: Any) -> Any:
+    """Sets the addresses and the version."""
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
+    urls = project["urls"]
+    config.site_url = urls["Documentation"] + "/"
+    config.repo_url = urls["Source"]
+    config.repo_name = project["name"]
+    config.copyright = f"{project['name']} {project['version']}, {project['license']}"
+    return config
+
+
+def on_pre_page(page: Any, config: Any, **_: Any) -> Any:
+    """Makes "edit this page" lead to the file from which the page is made."""
+    uri = page.file.src_uri
+    page.edit_url = None
+    if not uri.startswith("source/"):
+        page.edit_url = f"{config.repo_url}/edit/main/{outside.source_of(uri)}"
+    return page

@@ -1,0 +1,108 @@
+"""The options of nccl-tests: `-b 8 -e 256M -f 2 -n 20 -w 5 -o all_reduce -d float`.
+
+Each means what it means there, with two differences. There a program measures one operation, and
+here `-o` names it. Sums are the only reductions.
+"""
+
+import argparse
+import re
+
+from jax_cxl._commands import option_types
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_OPS = {
+    "all_gather": "all_gather",
+    "all_reduce": "psum",
+    "alltoall": "all_to_all",
+    "broadcast": "broadcast",
+    "gather": "gather",
+    "reduce": "reduce",
+    "reduce_scatter": "psum_scatter",
+    "scatter": "scatter",
+    "sendrecv": "ppermute",
+}
+_TYPES = {
+    "bfloat16": "bfloat16",
+    "float": "float32",
+    "half": "float16",
+    "int32": "int32",
+    "int8": "int8",
+    "uint32": "uint32",
+    "uint8": "uint8",
+}
+# What the programs of nccl-tests take without options.
+_DEFAULT_BYTES = 32 << 20
+_DEFAULT_STEP = 1 << 20
+_MOST_SIZES = 1000
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Adds the options. `translate` gives them their meaning."""
+    group = parser.add_argument_group("options of nccl-tests")
+    size, number = option_types.telling(parse_size), option_types.whole_number
+    group.add_argument("-b", "--minbytes", type=size, metavar="SIZE", help="first size: 8, 4K, 32M")
+    group.add_argument("-e", "--maxbytes", type=size, metavar="SIZE", help="last size")
+    step = group.add_mutually_exclusive_group()
+    step.add_argument("-f", "--stepfactor", type=number(2), metavar="F", help="each size times F")
+    step.add_argument("-i", "--stepbytes", type=size, metavar="SIZE", help="each size plus SIZE")
+    group.add_argument("-n", "--iters", type=number(1), metavar="K", help="as --calls")
+    group.add_argument(
+        "-w", "--warmup_iters", type=number(0), default=0, metavar="K", help="calls before, untimed"
+    )
+    group.add_argument("-o", "--op", choices=_OPS, help="as --ops")
+    group.add_argument("-d", "--datatype", choices=_TYPES, help="as --dtype")
+
+
+def translate(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Sets --sizes, --calls, --ops and --dtype from the options of nccl-tests."""
+    given = (options.minbytes, options.maxbytes, options.stepfactor, options.stepbytes)
+    if any(each is not None for each in given):
+        try:
+            options.sizes = sizes(*given)
+        except ValueError as error:
+            parser.error(str(error))
+    if options.iters is not None:
+        options.calls = options.iters
+    if options.op is not None:
+        options.ops = [_OPS[options.op]]
+    if options.datatype is not None:
+        options.dtype = _TYPES[options.datatype]
+
+
+def sizes(first: int | None, last: int | None, factor: int | None, step: int | None) -> list[int]:
+    """Returns the sizes in bytes between -b and -e.
+
+    Args:
+      first: the first size; None: that of nccl-tests.
+      last: the last size, at most; None: the same.
+      factor: what each size is multiplied by; None: sizes grow by `step`.
+      step: what is added to each size; None: that of nccl-tests.
+
+    Raises:
+      ValueError: no size lies between them, or more than anybody wants to measure.
+    """
+    first = _DEFAULT_BYTES if first is None else first
+    last = max(first, _DEFAULT_BYTES) if last is None else last
+    if first > last:
+        raise ValueError(f"-b {first} is more than -e {last}")
+    if first == 0:
+        raise ValueError("-b must be at least 1")
+    found = [first]
+    while len(found) <= _MOST_SIZES:
+        size = found[-1] * factor if factor else found[-1] + (step or _DEFAULT_STEP)
+        if size > last:
+            return found
+        found.append(size)
+    raise ValueError(f"there are more than {_MOST_SIZES} sizes: give -f 2, or a larger -i")
+
+
+def parse_size(text: str) -> int:
+    """Returns the bytes of "8", "4K", "32M" or "1G", whose units are powers of two.
+
+    Raises:
+      ValueError: the text is malformed.
+    """
+    match = re.fullmatch(r"(\d{1,15})([KMGT]?)", text.upper())
+    if match is None:
+        raise ValueError(f"{text!r} is not a size such as 8, 4K, 32M or 1G")
+    return int(match[1]) * _UNITS[match[2]]

@@ -1,0 +1,135 @@
+"""jax_cxl.run: the launcher as a function, for notebooks."""
+
+import importlib
+import os
+import pathlib
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jax_cxl import errors
+
+# What the error of a job that fails quotes of its output.
+_LAST_LINES = 20
+CALL, RESULT = "call", "result"
+
+
+def run(
+    function: Callable[..., Any],
+    *arguments: Any,
+    ranks: int = 2,
+    devices_per_process: int = 1,
+    replace_collectives: bool = False,
+    environment: Mapping[str, str] | None = None,
+) -> list[Any]:
+    """Runs a function as several processes on this machine, and returns what each returns.
+
+    It starts them as `python -m jax_cxl.launch` does. The function is a whole program: it calls
+    `jax_cxl.initialize()` or `jax.distributed.initialize()` itself. The output of the processes
+    appears in this process's output, with the rank before each line.
+
+    Args:
+      function: a function of an installed module, or one that this program or notebook defines. The
+        latter needs cloudpickle.
+      *arguments: its arguments, the same in all processes.
+      ranks: number of processes.
+      devices_per_process: CPU devices, or GPUs, of each process.
+      replace_collectives: whether the collectives of all of JAX go through the pool.
+      environment: environment variables of the processes, besides those of this process.
+
+    Returns:
+      A list with the result of each process, in the order of ranks. Arrays of JAX become arrays of
+      NumPy.
+
+    Raises:
+      CxlError: a process has failed. The message ends with the last lines of the output.
+      TypeError: the function, an argument or a result cannot be passed to another process.
+      ValueError: `ranks` or `devices_per_process` is less than 1.
+
+    Example:
+      >>> def total():
+      ...   import jax, jax.numpy as jnp
+      ...   jax.distributed.initialize()
+      ...   mesh = jax.sharding.Mesh(jax.devices(), ("i",))
+      ...   x = jax.device_put(jnp.arange(8.0), jax.NamedSharding(mesh, jax.P("i")))
+      ...   return jax.jit(jnp.sum)(x)
+      >>> jax_cxl.run(total, ranks=2, replace_collectives=True)
+      [array(28., dtype=float32), array(28., dtype=float32)]
+    """
+    if ranks < 1 or devices_per_process < 1:
+        raise ValueError(f"run: {ranks} ranks with {devices_per_process} devices each")
+    with tempfile.TemporaryDirectory(prefix="jax_cxl.") as name:
+        folder = pathlib.Path(name)
+        (folder / CALL).write_bytes(_pickled(function, arguments))
+        command = [sys.executable, "-m", "jax_cxl.launch", "-n", str(ranks), "--oversubscribe"]
+        command += ["--devices-per-process", str(devices_per_process)]
+        command += ["--replace-collectives"] * replace_collectives
+        command += ["-m", "jax_cxl._commands.launch.call", name]
+        status, last = _follow(command, os.environ | _paths() | dict(environment or {}))
+        if status:
+            said = "\n".join(last)
+            raise errors.CxlError(f"the processes ended with status {status}:\n{said}")
+        return [pickle.loads((folder / f"{RESULT}.{rank}").read_bytes()) for rank in range(ranks)]
+
+
+def _pickled(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
+    """Returns function and arguments as bytes.
+
+    Raises:
+      TypeError: they cannot be pickled, or need cloudpickle, which is not installed.
+    """
+    pickler: Any = pickle
+    if _is_of_this_program(function):
+        try:
+            pickler = importlib.import_module("cloudpickle")
+        except ImportError:
+            raise TypeError(
+                f"run: {function!r} is a function of this program, which another process cannot"
+                " import. Install cloudpickle (pip install 'jax_cxl[notebook]'), or move it into a"
+                " module"
+            ) from None
+    try:
+        return pickler.dumps((function, arguments))
+    except Exception as error:
+        raise TypeError(f"run: function and arguments cannot be pickled: {error}") from error
+
+
+def _is_of_this_program(function: Callable[..., Any]) -> bool:
+    """Whether a process that imports the function's module would not find the function there."""
+    name = getattr(function, "__qualname__", "")
+    return getattr(function, "__module__", "__main__") == "__main__" or "<" in name
+
+
+def _paths() -> dict[str, str]:
+    """Returns the variable with which the processes import what this process can import."""
+    return {"PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
+
+
+def _follow(command: list[str], environment: Mapping[str, str]) -> tuple[int, list[str]]:
+    """Runs a command and prints its output; returns its status and the last lines."""
+    last: deque[str] = deque(maxlen=_LAST_LINES)
+    with subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        # An interrupt of the notebook reaches this process alone, which passes it on.
+        start_new_session=True,
+    ) as child:
+        assert child.stdout is not None
+        try:
+            for line in child.stdout:
+                print(line, end="", flush=True)
+                last.append(line.rstrip())
+        except BaseException:
+            child.send_signal(signal.SIGINT)
+            raise
+    return child.returncode, list(last)

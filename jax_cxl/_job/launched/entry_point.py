@@ -1,0 +1,32 @@
+"""The entry point by which JAX finds jax_cxl, and the variable that has no effect without it."""
+
+import importlib.metadata
+import logging
+import os
+
+from jax_cxl._job import variables
+
+
+def wanted() -> bool:
+    """Whether `JAX_CXL_REPLACE_COLLECTIVES` says that collectives are replaced."""
+    return os.environ.get(variables.REPLACE_COLLECTIVES, "") not in ("", "0")
+
+
+def is_installed() -> bool:
+    """Whether JAX finds the entry point in this environment."""
+    return any(p.name == "jax_cxl" for p in importlib.metadata.entry_points(group="jax_plugins"))
+
+
+def absent() -> str:
+    """Returns why `JAX_CXL_REPLACE_COLLECTIVES` has no effect without the entry point."""
+    return (
+        f"{variables.REPLACE_COLLECTIVES} has no effect: JAX finds jax_cxl by the entry point of"
+        " the installed package, which is not there. Install it: pip install jax_cxl, or in a"
+        " checkout pip install -e ."
+    )
+
+
+def warn_if_absent() -> None:
+    """Warns if collectives are to be replaced, and JAX does not find the entry point."""
+    if wanted() and not is_installed():
+        logging.getLogger("jax_cxl").warning("jax_cxl: warning: %s", absent())

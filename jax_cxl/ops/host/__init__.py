@@ -1,0 +1,1 @@
+"""Operations between processes, outside of compiled programs."""

