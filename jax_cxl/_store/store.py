@@ -128,7 +128,7 @@ class Store:
           timeout: seconds, by default `JAX_CXL_TIMEOUT`.
 
         Raises:
-          As `Snapshots.wait`.
+          CxlError: as for `Snapshots.wait`.
         """
         if (publisher := self._publishers.get(name)) is not None:
             publisher.wait(timeout)

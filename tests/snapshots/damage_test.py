@@ -177,7 +177,7 @@ class ForeignTest(parameterized.TestCase):
         with places.place(tree, paths=2, keep=3, parity=1) as place:
             _save_two(place, keep=3, parity=1)
             self._refused(place, "made with keep=3, not keep=2", parity=1)
-            self._refused(place, "made with keep=3, parity=1.*parity=0", keep=3)
+            self._refused(place, "made with parity=1.*this is parity=0", keep=3)
             other = places.Place(str(place.paths[0].parent), place.size - 4096, 2)
             self._refused(other, f"{place.size} bytes each, and this", keep=3, parity=1)
             other.paths.reverse()

@@ -147,7 +147,9 @@ def newest(section: Section) -> int:
 
 def owner(section: Section) -> str | None:
     """Returns which process made the last claim, None if that process has ended."""
-    last = max(_all_claims(section), key=lambda claim: claim.incarnation, default=None)
+    # A job has written two claims, of which the second is complete.
+    claims = _all_claims(section)
+    last = max(claims, key=lambda claim: (claim.incarnation, claim.first), default=None)
     if last is None or last.identity in (0, section.devices.sessions.enter()[1]):
         return None
     who: str | None = section.devices.sessions.living(last.session, last.identity)
