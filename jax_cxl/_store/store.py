@@ -218,17 +218,35 @@ class Store:
         return found
 
     def delete(self, name: str) -> None:
-        """Deletes a name with all its versions, and frees its memory. One process calls it.
+        """Deletes a name with all its versions, and frees its memory.
+
+        One process calls it. If this job has published the name, all of its processes do, at the
+        same place of the program.
 
         Raises:
           StoreError: there is no such name, another process reads it, or another living job
             publishes it.
         """
-        section = Section.find(self._devices, catalog.check_name(name))
+        publisher = self._publishers.pop(catalog.check_name(name), None)
+        if publisher is None:
+            self._delete(name)
+            return
+        publisher.close()
+        writers = agreement.processes()
+        problem: Exception | None = None
+        # Wait until all have closed it.
+        raise_first(writers, None, "could not delete")
+        if writers[0] == jax.process_index():
+            try:
+                self._delete(name)
+            except errors.CxlError as error:
+                problem = error
+        raise_first(writers, problem, "could not delete")
+
+    def _delete(self, name: str) -> None:
+        section = Section.find(self._devices, name)
         if section is None:
             raise errors.StoreError(f"{self._devices.where!r} has no {name!r}")
-        if (publisher := self._publishers.pop(name, None)) is not None:
-            publisher.close()
         if (who := following.publisher_of(section)) is not None:
             raise errors.StoreError(f"{section.text} cannot be deleted: {who} publishes it")
         catalog.delete(self._devices, section.entry)

@@ -145,6 +145,8 @@ class _Held:
 
     def array(self, leaf: leaves.Leaf) -> np.ndarray:
         """Returns an array over the memory, after its data have been checked."""
+        if not leaf.stored_bytes:
+            return np.empty(leaf.shape, leaves.dtype_of(leaf.dtype))
         device, offset, size = self._find(leaf)
         address = self._section.devices.core.address(device, offset)
         over = _Bytes(address, size, self)

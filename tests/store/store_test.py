@@ -311,6 +311,10 @@ class ViewTest(_StoreTest):
     def test_arrays_over_the_memory(self):
         with self.open() as store:
             self.publish(store, "a", 1)
+            store.publish("empty", {"x": np.zeros((0, 3), np.int8), "y": 1})
+            store.flush("empty")
+            with store.view("empty") as view:
+                self.assertEqual((view.tree["x"].shape, view.tree["y"]), ((0, 3), 1))
             with store.view("a") as view:
                 self.assertEqual(view.version, 1)
                 w = view.tree["w"]

@@ -44,6 +44,8 @@ def main(_):
         assert store.publish("a", {"x": 3}) == 6
         store.flush("a")
         assert store.read("a").tree == {"x": 3}
+        store.delete("a")
+        assert store.publish("a", {"x": 4}) == 0
     print(f"done with {rank}")
 
 
