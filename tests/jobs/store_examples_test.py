@@ -1,0 +1,39 @@
+"""Runs the examples of the store."""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import job
+from absl.testing import absltest
+
+_EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
+
+
+def _run(script: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, str(_EXAMPLES / script), *arguments],
+        capture_output=True,
+        text=True,
+        env=job.quick_environment(),
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+class StoreExamplesTest(absltest.TestCase):
+    def test_actor_learner(self):
+        said = _run("actor_learner.py", "--steps=20", "--where=shm:examples_test?size=96MiB")
+        rewards = [float(x) for x in re.findall(r"mean reward (\S+)", said)]
+        self.assertLen(rewards, 3)
+        self.assertGreater(rewards[-1], rewards[0] + 0.3)
+
+    def test_prefill_decode(self):
+        said = _run("prefill_decode.py", "--requests=2", "--tokens=4")
+        self.assertIn("32 tokens of two jobs are equal to those of one job", said)
+
+
+if __name__ == "__main__":
+    absltest.main()
