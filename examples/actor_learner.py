@@ -101,7 +101,7 @@ def _remove() -> None:
     with_name = _WHERE.value.partition("?")[0]
     if with_name.startswith("shm:") and os.path.exists(f"/dev/shm/jax_cxl_store.{with_name[4:]}"):
         subprocess.run(
-            [sys.executable, "-m", "jax_cxl", "store", "format", "--yes", _WHERE.value],
+            [sys.executable, "-m", "jax_cxl", "store", "delete", with_name],
             check=True,
             stdout=subprocess.DEVNULL,
         )

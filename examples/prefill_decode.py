@@ -22,7 +22,7 @@ from common import transformer
 import jax_cxl
 
 _ROLE = flags.DEFINE_enum("role", None, ["prefill", "decode", "both"], "What this process does.")
-_WHERE = flags.DEFINE_string("where", None, "URI of the store.")
+_WHERE = flags.DEFINE_string("where", "", "URI of the store; by default a new one.")
 _REQUESTS = flags.DEFINE_integer("requests", 3, "How many batches of prompts there are.")
 _TOKENS = flags.DEFINE_integer("tokens", 8, "How many tokens to decode.")
 
