@@ -6,6 +6,8 @@ import pathlib
 import struct
 from collections.abc import Mapping
 
+import jax_cxl
+
 _NAME = "libnccl.so.2"
 # What counts as a host: cc/nccl/settings.h.
 HOSTS = ("machines", "processes", "all")
@@ -21,10 +23,12 @@ def path() -> pathlib.Path:
     Raises:
       FileNotFoundError: it has not been built.
     """
-    library = pathlib.Path(__file__).parent / _NAME
-    if not library.exists():
+    # In a checkout, an installed jax_cxl may have it.
+    found = [pathlib.Path(folder) / "_nccl" / _NAME for folder in jax_cxl.__path__]
+    library = next(filter(pathlib.Path.exists, found), None)
+    if library is None:
         raise FileNotFoundError(
-            f"there is no {library}: it is built with the module for GPUs, on x86-64, where nvcc"
+            f"there is no {found[0]}: it is built with the module for GPUs, on x86-64, where nvcc"
             " is on PATH. Install jax_cxl again there"
         )
     return library
