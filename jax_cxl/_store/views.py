@@ -79,7 +79,7 @@ class View:
         return self._held.dlpack(self._held.leaf(path), gpu=False)
 
     def close(self) -> None:
-        """Gives the version up as soon as none of the arrays lives any more."""
+        """Gives the version up as soon as the last of the arrays has gone."""
         self._held, self.tree = None, None
 
 

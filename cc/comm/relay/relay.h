@@ -18,7 +18,7 @@ namespace jax_cxl::comm {
 // as a link of 50 GB/s carries data, if the process has several times as many
 // cores.
 int FlushThreads(int cores, int gpus);
-// The same for this process.
+// As above, for this process.
 int DefaultFlushThreads(int gpus);
 
 // The threads that relay the doorbells of all channels of one GPU, and write

@@ -87,7 +87,7 @@ class Sessions {
   bool Holds(const Lease& lease);
 
   // Returns the living sessions that lease `what`. The caller has taken `what`
-  // away before, so that nobody leases it anew.
+  // away before, so that no other session begins to lease it.
   Result<std::vector<Holder>> HoldersOf(uint64_t what);
 
   // Returns who has this session, or nothing if it has ended.
