@@ -1,8 +1,8 @@
 """The layout of the memory of a store.
 
 Each device begins with two copies of a superblock. The table of sessions follows, which are the
-processes that use the memory (cc/pool/persistent/sessions.h), and the catalog, which has the place of
-the section of each name (`catalog.py`). Sections take the rest.
+processes that use the memory (cc/pool/persistent/sessions.h). The catalog comes next, which has the
+place of the section of each name (`catalog.py`). Sections take the rest.
 
 A section begins with the claims of the jobs that wrote to it (`fence.py`), the numbers of the saves
 that they have begun, and an announcement for each process that can write (`announcements.py`). The
