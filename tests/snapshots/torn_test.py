@@ -99,8 +99,8 @@ class TornTest(parameterized.TestCase):
             snapshots.wait()
             for wait in (True, False):
                 with self.assertRaises(_StoppedError):
-                    # The job claims the memory with its first six writes.
-                    _stop_save(snapshots, 9, 1, wait)
+                    # The job claims the memory, and begins the save, with its first ten writes.
+                    _stop_save(snapshots, 12, 1, wait)
                     # Without a wait, the next save says it.
                     snapshots.save(2, _tree(2))
                 with self.assertRaises(_StoppedError):

@@ -195,8 +195,8 @@ class _Output:
         if self._parity is None:  # There is nothing to compute from them.
             self._next += count
             return
-        self._changed = True
         for block in device_copies.views(self._own, self._next, count):
+            self._changed = True
             self._count(block)
 
     def _count(self, block: np.ndarray) -> None:
