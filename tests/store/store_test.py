@@ -235,6 +235,24 @@ class ChangedTest(_StoreTest):
                 for name, array in store.read("a").tree.items():
                     np.testing.assert_array_equal(array, self.arrays[name])
 
+    @parameterized.parameters(2, 3)
+    def test_parity_is_that_of_all_blocks(self, paths):
+        files = [self.path.with_name(f"p{i}") for i in range(paths)]
+        where = f"file:{','.join(map(str, files))}?size={48 * _MIB}"
+        with jax_cxl.Store(where, parity=1) as store:
+            for version in range(8):
+                self.arrays[f"l{version % 4}"] = self.arrays[f"l{version % 4}"] + 1
+                store.publish("a", self.arrays)
+            store.flush("a")
+        for lost in files:
+            content = lost.read_bytes()
+            lost.write_bytes(b"")
+            with self.assertLogs("jax_cxl", "WARNING"):
+                found = jax_cxl.Store(where).read("a").tree
+            for name, array in found.items():
+                np.testing.assert_array_equal(array, self.arrays[name])
+            lost.write_bytes(content)
+
     def test_another_job_trusts_nothing(self):
         for version in range(6):
             with self.open() as store:
