@@ -90,7 +90,7 @@ class GroupsTest(parameterized.TestCase):
 
     def test_no_device_assignment(self):
         data = Message(module(all_reduce("{}"))).clear(15).encode()
-        with self.assertRaisesRegex(errors.InvalidCollectiveError, "which device"):
+        with self.assertRaisesRegex(errors.InvalidCollectiveError, "does not assign"):
             hook.transform(data, lambda: WORLD, strict=True)
 
 

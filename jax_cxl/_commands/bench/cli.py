@@ -11,7 +11,7 @@ from typing import Any
 
 from jax_cxl import _sizes
 from jax_cxl._commands import option_types
-from jax_cxl._commands.bench import nccl_tests, requirements, results_file, teams
+from jax_cxl._commands.bench import nccl_options, requirements, results_file, teams
 from jax_cxl._commands.bench.ops import MAX_RANKS, OPS
 from jax_cxl._job.launched.environment import launched
 
@@ -274,9 +274,9 @@ def _parse(arguments: list[str]) -> tuple[argparse.ArgumentParser, argparse.Name
     # teams.py passes these to the processes of a team.
     parser.add_argument("--team", type=lambda text: text.split(","), help=argparse.SUPPRESS)
     parser.add_argument("--turn", default="", help=argparse.SUPPRESS)
-    nccl_tests.add(parser)
+    nccl_options.add(parser)
     options = parser.parse_args(arguments)
-    nccl_tests.translate(parser, options)
+    nccl_options.translate(parser, options)
     if not 2 <= options.ranks <= MAX_RANKS:
         parser.error(
             f"--ranks must be from 2 to {MAX_RANKS}, not {options.ranks}: sums of the inputs have"
