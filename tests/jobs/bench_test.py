@@ -18,7 +18,7 @@ import numpy as np
 from absl.testing import absltest, parameterized
 
 from jax_cxl import _sizes
-from jax_cxl._commands.bench import bound, nccl_tests, ops, report, routed, teams
+from jax_cxl._commands.bench import bound, nccl_options, ops, report, routed, teams
 
 _BENCHMARKS = pathlib.Path(__file__).resolve().parents[2] / "benchmarks"
 _CHECK = _BENCHMARKS / "check_regression.py"
@@ -303,21 +303,21 @@ class NcclTestsTest(parameterized.TestCase):
         ((1 << 30, None, 2, None), [1 << 30]),
     )
     def test_sizes(self, given, expected):
-        self.assertEqual(nccl_tests.sizes(*given), expected)
+        self.assertEqual(nccl_options.sizes(*given), expected)
 
     @parameterized.parameters((16, 8, 2, None), (8, 1 << 30, None, 8), (0, 8, 2, None))
     def test_refuses_sizes(self, *given):
         with self.assertRaises(ValueError):
-            nccl_tests.sizes(*given)
+            nccl_options.sizes(*given)
 
     @parameterized.parameters(("8", 8), ("4K", 4096), ("32m", 32 << 20), ("1G", 1 << 30))
     def test_units_are_powers_of_two(self, text, expected):
-        self.assertEqual(nccl_tests.parse_size(text), expected)
+        self.assertEqual(nccl_options.parse_size(text), expected)
 
     @parameterized.parameters("", "K", "1KB", "1.5M", "-1", "1KiB")
     def test_refuses_what_nccl_tests_do_not_know(self, text):
         with self.assertRaisesRegex(ValueError, "is not a size such as"):
-            nccl_tests.parse_size(text)
+            nccl_options.parse_size(text)
 
 
 class BoundTest(absltest.TestCase):
