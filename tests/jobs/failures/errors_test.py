@@ -63,10 +63,11 @@ class ClassTest(parameterized.TestCase):
         self.assertIsInstance(error, kind)
         self.assertIsInstance(error, _JAX)
         self.assertEqual(type(error).__name__, kind.__name__)
-        self.assertEqual(str(error), "what happened")
-        self.assertEqual(error.args, ("what happened",))
+        words = errors.message_of(code, "what happened")
+        self.assertEqual(str(error), words)
+        self.assertEqual(error.args, (words,))
         line = "".join(traceback.format_exception_only(error))
-        self.assertEqual(line, f"jax_cxl.errors.{kind.__name__}: what happened\n")
+        self.assertEqual(line, f"jax_cxl.errors.{kind.__name__}: {words}\n")
 
     def test_what_jax_gives_stays(self):
         error = _JAX("PEER_LOST|x", 14)

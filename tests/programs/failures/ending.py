@@ -13,7 +13,7 @@ from absl import app, flags
 
 import jax_cxl
 from jax_cxl._job import platforms
-from jax_cxl._job.pool import pools
+from jax_cxl._job.pool import pool_uri, pools
 
 
 def raise_exit() -> NoReturn:
@@ -62,7 +62,7 @@ def main(_) -> None:
         raise RuntimeError("on purpose")
     if _HOW.value in ("kill_one", "kill_a_creator") and jax.process_index() == 1:
         if _HOW.value == "kill_a_creator":
-            kept = pools.create(_POOL.value, platforms.CPU, new_name=True)
+            kept = pools.create(pool_uri.parse(_POOL.value), platforms.CPU, new_name=True)
             print(f"created {kept[1]['paths']}", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     if leave := LEAVE.get(_HOW.value):
