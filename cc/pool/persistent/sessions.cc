@@ -3,11 +3,11 @@
 #include <time.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <bit>
 #include <cstddef>
-#include <cstring>
 #include <random>
-#include <span>
 #include <utility>
 
 #include "cc/base/idle.h"
@@ -19,6 +19,8 @@ namespace {
 // identity there.
 constexpr auto kSettle = std::chrono::milliseconds(5);
 constexpr auto kPoll = std::chrono::microseconds(200);
+
+using SessionWords = std::array<uint64_t, sizeof(SessionSlot) / 8>;
 
 std::chrono::nanoseconds SinceBoot() {
   timespec now;
@@ -87,15 +89,31 @@ uint64_t Sessions::LoadMax(int slot, size_t field) const {
   return words.empty() ? 0 : *std::max_element(words.begin(), words.end());
 }
 
+// The owner of a slot may be changing it, so each word is loaded by itself.
 Result<SessionSlot> Sessions::ReadSlot(int slot) const {
   Status status = Error(Code::kDataLoss, "no device has a table of sessions");
   for (int device : devices_) {
-    SessionSlot read;
-    status = memory_.Read(device, OffsetOf(slot, 0),
-                          std::as_writable_bytes(std::span(&read, 1)));
-    if (status.ok()) return read;
+    SessionWords words;
+    status = OkStatus();
+    for (size_t i = 0; i < words.size() && status.ok(); ++i) {
+      Result<uint64_t> word =
+          memory_.LoadWord(device, OffsetOf(slot, i * sizeof(uint64_t)));
+      status = word.status();
+      if (word.ok()) words[i] = *word;
+    }
+    if (status.ok()) return std::bit_cast<SessionSlot>(words);
   }
   return status;
+}
+
+bool Sessions::Leases(int device, int slot, uint64_t what) const {
+  for (int i = 0; i < kMaxLeases; ++i) {
+    const size_t field = offsetof(SessionSlot, leases) + i * sizeof(uint64_t);
+    const Result<uint64_t> word =
+        memory_.LoadWord(device, OffsetOf(slot, field));
+    if (word.ok() && *word == what) return true;
+  }
+  return false;
 }
 
 bool Sessions::IsLiving(int slot, const SessionSlot& read) {
@@ -119,9 +137,9 @@ Result<bool> Sessions::TryToTake(int slot, uint64_t identity) {
     if (word != identity) return false;  // Another process took it as well.
   SessionSlot fresh = {};
   fresh.process = ThisProcess();
-  const auto bytes = std::as_bytes(std::span(&fresh, 1));
-  for (int device : devices_)
-    (void)memory_.Write(device, OffsetOf(slot, 8), bytes.subspan(8));
+  const auto words = std::bit_cast<SessionWords>(fresh);
+  for (size_t i = 1; i < words.size(); ++i)
+    CXL_RETURN_IF_ERROR(Store(slot, i * sizeof(uint64_t), words[i]));
   return true;
 }
 
@@ -213,27 +231,14 @@ bool Sessions::Holds(const Lease& lease) {
 Result<std::vector<Sessions::Holder>> Sessions::HoldersOf(uint64_t what) {
   StoresBeforeLoads();
   std::vector<Holder> holders;
-  std::vector<SessionSlot> table(kMaxSessions);
-  std::array<bool, kMaxSessions> found{};
-  bool read_any = false;
-  for (int device : devices_) {
-    const Status status =
-        memory_.Read(device, offset_, std::as_writable_bytes(std::span(table)));
-    if (!status.ok()) continue;
-    read_any = true;
-    for (int slot = 0; slot < kMaxSessions; ++slot) {
-      const SessionSlot& read = table[slot];
-      const auto* end = read.leases + kMaxLeases;
-      if (found[slot] || read.identity == 0 ||
-          std::find(read.leases, end, what) == end)
-        continue;
-      found[slot] = true;
-      if (IsLiving(slot, read))
-        holders.push_back({slot, DescribeProcess(read.process)});
-    }
+  for (int slot = 0; slot < kMaxSessions; ++slot) {
+    if (LoadMax(slot, offsetof(SessionSlot, identity)) == 0) continue;
+    const auto leases = [&](int device) { return Leases(device, slot, what); };
+    if (std::none_of(devices_.begin(), devices_.end(), leases)) continue;
+    CXL_ASSIGN_OR_RETURN(const SessionSlot read, ReadSlot(slot));
+    if (IsLiving(slot, read))
+      holders.push_back({slot, DescribeProcess(read.process)});
   }
-  if (!read_any)
-    return Error(Code::kDataLoss, "no device has a table of sessions");
   return holders;
 }
 

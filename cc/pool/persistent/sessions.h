@@ -113,6 +113,7 @@ class Sessions {
   std::vector<uint64_t> Load(int slot, size_t field) const;
   uint64_t LoadMax(int slot, size_t field) const;
   Result<SessionSlot> ReadSlot(int slot) const;
+  bool Leases(int device, int slot, uint64_t what) const;
   bool IsLiving(int slot, const SessionSlot& read);
   Result<bool> TryToTake(int slot, uint64_t identity);
   Status WaitFor(int slot, uint64_t ticket, Clock::time_point deadline);

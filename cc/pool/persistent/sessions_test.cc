@@ -86,7 +86,7 @@ TEST_P(SessionsTest, ThereAreAsManyLeasesAsTheSlotHas) {
 }
 
 TEST_P(SessionsTest, TheLockLetsOneInAtATime) {
-  constexpr int kProcesses = 4, kTimes = 25;
+  constexpr int kProcesses = 4, kTimes = 10;
   std::vector<std::thread> threads;
   for (int i = 0; i < kProcesses; ++i) {
     threads.emplace_back([this] {
