@@ -68,7 +68,7 @@ class AddressesTest(_CopyTest):
         listed = subprocess.run(["git", "ls-files"], cwd=_ROOT, capture_output=True, text=True)
         names = [n for n in listed.stdout.splitlines() if pathlib.Path(n).suffix in _TEXT]
         if not names:
-            self.skipTest("not a clone")
+            self.skipTest("needs a clone of the repository: git lists its files")
         naming = {
             name
             for name in names
