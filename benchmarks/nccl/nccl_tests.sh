@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# nccl_tests.sh [GPUS]: NVIDIA's nccl-tests on the GPUs of this machine, through the pool and through NCCL over host memory.
+# nccl_tests.sh [GPUS ...]: NVIDIA's nccl-tests on the GPUs of this machine, through the pool and through NCCL over host memory.
 #
 # Needs nvcc, NCCL with its headers (NCCL_HOME; by default that of the Python package), and jax_cxl with its module for
-# GPUs. Fetches nccl-tests, unless NCCL_TESTS names a copy. One process has all GPUs. SIZES is "-b 8 -e 1G -f 4" unless it
-# is set, PROGRAMS names the programs, GRAPHS=1 also runs each program from graphs, and ALL_TYPES=1 all types and reductions.
-# Prints for each run which library, the program and its options, the largest number of wrong elements, and the table.
+# GPUs. Fetches nccl-tests, unless NCCL_TESTS names a copy. One process has all GPUs: 2, or each of the given numbers in turn.
+# SIZES is "-b 8 -e 1G -f 4" unless it is set, PROGRAMS names the programs, GRAPHS=1 also runs each program from graphs, and
+# ALL_TYPES=1 all types and reductions. Prints for each run which library, the program and its options, the largest number
+# of wrong elements, and the table.
 set -eu
-gpus=${1:-2}
 here=$(cd "$(dirname "$0")" && pwd)
 library=${JAX_CXL_NCCL:-$here/../../jax_cxl/_nccl/libnccl.so.2}
 home=${NCCL_HOME:-$(python3 -c 'import nvidia.nccl as n; print(n.__path__[0])')}
@@ -34,24 +34,26 @@ run() {  # NAME ENVIRONMENT... -- PROGRAM OPTIONS
   local program=$1; shift
   local status=0
   env "${environment[@]}" timeout "${LIMIT:-120}" "$work/build/${program}_perf" -g "$gpus" -c 1 "$@" > "$work/out" 2>&1 || status=$?
-  echo "== $name $program $* : status $status, wrong $(awk '/^ +[0-9]/{for (i = 9; i <= NF; i += 4) if ($i > most) most = $i} END{print most + 0}' "$work/out")"
+  echo "== $gpus GPUs $name $program $* : status $status, wrong $(awk '/^ +[0-9]/{for (i = 9; i <= NF; i += 4) if ($i > most) most = $i} END{print most + 0}' "$work/out")"
   if [[ $status -ne 0 ]]; then tail -5 "$work/out"; fi
   awk '/^ +[0-9]/{print "   ", $0}' "$work/out"
 }
 sizes=${SIZES:--b 8 -e 1G -f 4}
-for program in ${PROGRAMS:-all_reduce all_gather reduce_scatter alltoall broadcast reduce gather scatter sendrecv}; do
-  for options in "-n 5 -w 1" ${GRAPHS:+"-n 5 -w 1 -G 3"}; do
-    # shellcheck disable=SC2086
-    run pool JAX_CXL_NCCL_HOSTS=all "LD_PRELOAD=$library" -- "$program" $sizes $options
-    # shellcheck disable=SC2086
-    run nccl NCCL_P2P_DISABLE=1 -- "$program" $sizes $options
-  done
-done
-if [[ -n ${ALL_TYPES:-} ]]; then
-  for program in all_reduce reduce_scatter reduce; do
-    for op in sum prod max min avg; do  # not mulsum, which the pool does not have
-    # shellcheck disable=SC2086
-      run pool JAX_CXL_NCCL_HOSTS=all "LD_PRELOAD=$library" -- "$program" -b 64 -e 1M -f 16 -n 1 -w 0 -d all -o "$op"
+for gpus in "${@:-2}"; do
+  for program in ${PROGRAMS:-all_reduce all_gather reduce_scatter alltoall broadcast reduce gather scatter sendrecv}; do
+    for options in "-n 5 -w 1" ${GRAPHS:+"-n 5 -w 1 -G 3"}; do
+      # shellcheck disable=SC2086
+      run pool JAX_CXL_NCCL_HOSTS=all "LD_PRELOAD=$library" -- "$program" $sizes $options
+      # shellcheck disable=SC2086
+      run nccl NCCL_P2P_DISABLE=1 -- "$program" $sizes $options
     done
   done
-fi
+  if [[ -n ${ALL_TYPES:-} ]]; then
+    for program in all_reduce reduce_scatter reduce; do
+      for op in sum prod max min avg; do  # not mulsum, which the pool does not have
+      # shellcheck disable=SC2086
+        run pool JAX_CXL_NCCL_HOSTS=all "LD_PRELOAD=$library" -- "$program" -b 64 -e 1M -f 16 -n 1 -w 0 -d all -o "$op"
+      done
+    done
+  fi
+done

@@ -26,6 +26,7 @@ class Devices:
       where: its URI.
       core: the mapping.
       parity: 1 if a path may be lost, else 0.
+      coherent: whether the caches of hosts are kept coherent.
       blank: devices without a superblock, in memory with parity. They are lost, or were replaced.
       lost: devices whose paths are lost.
       sessions: the processes that use the memory.
@@ -34,6 +35,7 @@ class Devices:
     where: str
     core: _core.PersistentMemory
     parity: int
+    coherent: bool
     blank: tuple[int, ...] = ()
     lost: set[int] = dataclasses.field(default_factory=set)
 

@@ -95,7 +95,7 @@ def open_devices(
     if not found:
         superblocks.write(core, parity)
         blank = {}
-    devices = Devices(where, core, parity, tuple(blank))
+    devices = Devices(where, core, parity, spec.coherence == "coherent", tuple(blank))
     devices.check_paths()
     for device in set(blank) - devices.lost:
         logging.getLogger("jax_cxl").warning(
@@ -113,7 +113,7 @@ def format_devices(where: str, parity: int) -> Devices:
     spec = spec_of(where)
     _check_parity(where, spec, parity)
     core = _open_core(where, spec, "format", layout.BLOCK_BYTES)
-    cleared = Devices(where, core, parity)
+    cleared = Devices(where, core, parity, spec.coherence == "coherent")
     for device in range(core.num_devices):
         cleared.write(device, 0, bytes(layout.SECTIONS_OFFSET))
     superblocks.write(core, parity)

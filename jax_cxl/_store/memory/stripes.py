@@ -116,10 +116,13 @@ class Stripes:
         Raises:
           StoreError: the checksum differs.
         """
-        if checksum.of(found) == expected:
-            return
+        if checksum.of(found) != expected:
+            raise self.damaged(block)
+
+    def damaged(self, block: int) -> errors.StoreError:
+        """Returns the error for a block whose checksum differs."""
         device, offset = self.place(block)
-        raise errors.StoreError(
+        return errors.StoreError(
             f"block {block} of process {self.writer} is damaged (device {device}, offset {offset})"
         )
 

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from jax_cxl import _compat, errors
+from jax_cxl._store.reading import on_gpus
 from jax_cxl._store.reading.restoring import Reader
 from jax_cxl._store.trees import flatten, leaves, names
 
@@ -126,6 +127,30 @@ class _Source:
             return self.reader.read_local(self.leaf, index, self.writers.index(self.own))
         return self.reader.read_same(self.leaf, index)
 
+    def put(
+        self,
+        puts: "_Puts",
+        index: leaves.Index,
+        sharding: Any,
+        for_this_process: bool,
+        read: dict[leaves.Index, np.ndarray],
+    ) -> int:
+        """Reads a part of the array for a device; returns its number in `puts`.
+
+        Args:
+          puts: what goes to devices.
+          index: start and end of the part along each dimension.
+          sharding: the device; None for JAX's default.
+          for_this_process: as in `part`.
+          read: parts that the host has read for other devices.
+        """
+        copied = on_gpus.find(self.reader, self.leaf, index, sharding)
+        if copied is not None:
+            return puts.add_copied(copied, sharding)
+        if index not in read:
+            read[index] = self.part(index, for_this_process)
+        return puts.add(read[index], sharding)
+
     def unchanged(self, like: Any) -> bool:
         """Whether the previous leaf is the leaf that is asked for."""
         have = self.previous
@@ -153,20 +178,33 @@ class _Puts:
     """Arrays that go to devices, all at once: one call for each array would take longer."""
 
     def __init__(self) -> None:
-        self._given: list[np.ndarray] = []
+        self._given: list[Any] = []
         self._shardings: list[Any] = []
         self._arrays: list[jax.Array] = []
+        self._copied: dict[int, on_gpus.Copied] = {}
 
-    def add(self, array: np.ndarray, sharding: Any) -> int:
+    def add(self, array: Any, sharding: Any) -> int:
         """Adds an array; returns its number."""
         self._given.append(array)
         self._shardings.append(sharding)
         return len(self._given) - 1
 
+    def add_copied(self, copied: on_gpus.Copied, sharding: Any) -> int:
+        """Adds a part that a GPU copies; returns its number."""
+        number = self.add(copied.source(), sharding)
+        self._copied[number] = copied
+        return number
+
     def run(self) -> None:
-        """Puts the arrays on the devices."""
+        """Puts the arrays on the devices.
+
+        Raises:
+          StoreError: what a GPU has copied is damaged.
+        """
         if self._given:  # Without arrays of JAX its devices stay alone.
             self._arrays = jax.device_put(self._given, self._shardings)
+        on_gpus.check((copied, self._arrays[number]) for number, copied in self._copied.items())
+        self._given = []
 
     def __getitem__(self, number: int) -> jax.Array:
         return self._arrays[number]
@@ -231,25 +269,21 @@ def check_fits(leaf: leaves.Leaf, like: Any) -> None:
 
 def _on_devices(like: Any, leaf: leaves.Leaf, source: _Source, puts: _Puts) -> Any:
     """Reads the parts of an array; returns a function that returns it."""
-    sharding = getattr(like, "sharding", None)
+    sharding: Any = getattr(like, "sharding", None)
     weak_type = bool(getattr(like, "weak_type", False))
     committed = sharding is not None and bool(getattr(like, "committed", True))
-    if sharding is None:
-        number = puts.add(source.whole(), None)
-        return lambda: _compat.array_like(puts[number], weak_type, committed)
-    devices = sharding.device_set
+    devices = sharding.device_set if sharding is not None else ()
     own = all(device.process_index == source.own for device in devices)
-    if len(devices) == 1 and own:
-        number = puts.add(source.whole(), sharding)
+    read: dict[leaves.Index, np.ndarray] = {}
+    if len(devices) <= 1 and own:
+        index = tuple((0, n) for n in leaf.shape)
+        number = source.put(puts, index, sharding or on_gpus.default(), own, read)
         return lambda: _compat.array_like(puts[number], weak_type, committed)
-    parts: dict[leaves.Index, np.ndarray] = {}
     numbers = []
     for device, slices in sharding.addressable_devices_indices_map(leaf.shape).items():
         index = leaves.index_of(slices or (slice(None),) * len(leaf.shape), leaf.shape)
-        if index not in parts:
-            parts[index] = source.part(index, for_this_process=own)
         where = jax.sharding.SingleDeviceSharding(device, memory_kind=sharding.memory_kind)
-        numbers.append(puts.add(parts[index], where))
+        numbers.append(source.put(puts, index, where, own, read))
 
     def make() -> jax.Array:
         arrays = [puts[number] for number in numbers]

@@ -117,7 +117,11 @@ class Reader:
     def parts(self, leaf: leaves.Leaf) -> list[place.Part]:
         """Returns where the bytes of an array are, by its shards."""
         shards = range(len(leaf.shards))
-        return [part for shard in shards for part in self._parts.get((leaf.name, shard), [])]
+        return [part for shard in shards for part in self.parts_of_shard(leaf, shard)]
+
+    def parts_of_shard(self, leaf: leaves.Leaf, number: int) -> list[place.Part]:
+        """Returns where the bytes of a shard are."""
+        return self._parts.get((leaf.name, number), [])
 
     def read(
         self, leaf: leaves.Leaf, index: leaves.Index, into: np.ndarray | None = None
@@ -193,7 +197,7 @@ class Reader:
         """Bytes of all arrays."""
         return sum(leaf.stored_bytes for leaf in self.leaves.values() if leaf.dtype)
 
-    def check_blocks(self, writer: int, blocks: range) -> None:
+    def check_blocks(self, writer: int, blocks: Iterable[int]) -> None:
         """Checks blocks in place, and makes them visible to this host.
 
         Raises:
@@ -221,7 +225,7 @@ class Reader:
         out = into.reshape(-1).view(np.uint8) if into is not None and known else _aligned(size)
         runs = _runs(shard.shape, leaf.itemsize, here) if here else None
         work = []
-        for part in self._parts.get((leaf.name, number), []):
+        for part in self.parts_of_shard(leaf, number):
             base = part.offset - part.start
             blocks: Any = _all_blocks_of(part) if runs is None else _blocks_of(part, base, *runs)
             if known and self._changed is not None:

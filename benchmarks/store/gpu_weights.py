@@ -1,0 +1,232 @@
+"""Measures how weights go from a trainer on one GPU to reader jobs on another, at once.
+
+    python benchmarks/store/gpu_weights.py --gib=16 --json FILE
+
+The trainer publishes bf16 arrays, and each reader reads them into its GPU and compares every bit
+with what was published. "bound" is the time of the copy engines for the same bytes, without
+checksums and records, in the same run and with as many processes. Orbax saves to /dev/shm and
+restores from there, in the same processes.
+
+On a machine without GPUs the processes use CPU devices, which tries the program.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+from absl import app, flags
+
+_GIB = flags.DEFINE_float("gib", 16, "GiB of weights")
+_ARRAYS = flags.DEFINE_integer("arrays", 64, "arrays of the weights")
+_READERS = flags.DEFINE_integer("readers", 2, "reader jobs")
+_ROUNDS = flags.DEFINE_integer("rounds", 3, "versions")
+_ORBAX = flags.DEFINE_bool("orbax", True, "whether to measure Orbax")
+_SAME_GPU = flags.DEFINE_bool("same_gpu", True, "whether all readers use GPU 1; otherwise 1, 2, ...")
+_JSON = flags.DEFINE_string("json", None, "file for the results")
+_ROLE = flags.DEFINE_string("role", None, "set by this program")
+_FOLDER = flags.DEFINE_string("folder", None, "set by this program")
+
+_ORBAX_FOLDER = "/dev/shm/jax_cxl_gpu_weights_orbax"
+
+
+class _Meeting:
+    """Lets the processes start together: each makes a file, and waits for those of the others."""
+
+    def __init__(self) -> None:
+        self._folder = pathlib.Path(_FOLDER.value)
+        self._count = 0
+
+    def __call__(self) -> None:
+        self._count += 1
+        (self._folder / f"{self._count}.{_ROLE.value}").touch()
+        while len(list(self._folder.glob(f"{self._count}.*"))) < 1 + _READERS.value:
+            time.sleep(0.001)
+
+
+def _timed(call: Callable[[], Any]) -> tuple[float, Any]:
+    begin = time.perf_counter()
+    result = call()
+    return time.perf_counter() - begin, result
+
+
+def _process() -> None:
+    """A trainer, or a reader."""
+    import jax
+    import jax.numpy as jnp
+
+    import jax_cxl
+
+    meet = _Meeting()
+    size = int(_GIB.value * 2**30) // 2 // _ARRAYS.value
+    on_gpu = jax.default_backend() != "cpu"
+
+    @jax.jit
+    def make(number: Any, version: Any) -> Any:
+        word = jnp.arange(size, dtype=jnp.uint32) * (2 * version + 1) + number
+        return jax.lax.bitcast_convert_type((word >> 3).astype(jnp.uint16), jnp.bfloat16)
+
+    @jax.jit
+    def differ(x: Any, number: Any, version: Any) -> Any:
+        bits = [jax.lax.bitcast_convert_type(y, jnp.uint16) for y in (x, make(number, version))]
+        return jnp.sum(bits[0] != bits[1])
+
+    def tree(version: int) -> dict[str, Any]:
+        return {f"w{n:03}": make(jnp.uint32(n), jnp.uint32(version)) for n in range(_ARRAYS.value)}
+
+    def wrong(got: dict[str, Any], version: int) -> int:
+        return sum(
+            int(differ(x, jnp.uint32(n), jnp.uint32(version)))
+            for n, x in enumerate(got[name] for name in sorted(got))
+        )
+
+    found: dict[str, list[Any]] = {}
+
+    def note(what: str, value: Any) -> None:
+        found.setdefault(what, []).append(value)
+
+    total = _GIB.value * 2**30
+    bytes_ = int(3.1 * total) + (64 << 20)
+    store = jax_cxl.Store(f"shm:gpu_weights?size={-(-bytes_ >> 20)}MiB")
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    like = {
+        f"w{n:03}": jax.ShapeDtypeStruct((size,), jnp.bfloat16, sharding=device)
+        for n in range(_ARRAYS.value)
+    }
+    trains = _ROLE.value == "trainer"
+    weights = None
+    for version in range(1, 1 + _ROUNDS.value):
+        if trains:
+            weights = None
+            weights = jax.block_until_ready(tree(version))
+        meet()
+        if trains:
+            note("publish", _timed(lambda w=weights: (store.publish("w", w), store.flush("w")))[0])
+            meet()
+        else:
+            meet()
+            # The trainer is done, so all readers read at the same time.
+            seconds, (number, got) = _timed(
+                lambda: jax.block_until_ready(tuple(store.read("w", like)))
+            )
+            note("read", seconds)
+            note("wrong", wrong(got, version) + (number + 1 != version))
+            del got
+        meet()
+        if on_gpu and not trains:
+            with store.view("w", like) as view:
+                put = lambda tree=view.tree: jax.block_until_ready(jax.device_put(tree, device))
+                if version == 1:
+                    put()
+                seconds, got = _timed(put)
+                note("read: bound", seconds)
+                note("wrong in view", wrong(got, version))
+                del got
+        meet()
+    if on_gpu and trains:  # Last, because this overwrites what was published.
+        for _ in range(_ROUNDS.value):
+            note("publish: bound", _timed(lambda: _only_copy(store, weights))[0])
+    store.close()
+    if _ORBAX.value:
+        _orbax(meet, note, weights, like, trains)
+    print(json.dumps({"role": _ROLE.value, **found}), flush=True)
+
+
+def _only_copy(store: Any, tree: Any) -> None:
+    """Copies the arrays of a tree into the memory of the store, as `publish` does, and no more."""
+    devices = store._devices  # the memory under the store
+    copies = devices.copies
+    chunk = 16 << 20
+    numbers = []
+    at = devices.core.base + (1 << 30)
+    for array in tree.values():
+        start = array.unsafe_buffer_pointer()
+        for offset in range(0, array.nbytes, chunk):
+            size = min(chunk, array.nbytes - offset)
+            numbers.append(copies.start(0, start + offset, at, size))
+            at += size
+    for number in numbers:
+        copies.wait(number)
+
+
+def _orbax(meet: Any, note: Any, weights: Any, like: Any, trains: bool) -> None:
+    import jax
+    import orbax.checkpoint as ocp
+
+    path = pathlib.Path(_ORBAX_FOLDER)
+    for _ in range(2):
+        if trains:
+            shutil.rmtree(path, ignore_errors=True)
+            with ocp.StandardCheckpointer() as checkpointer:
+                save = lambda c=checkpointer: (c.save(path, weights), c.wait_until_finished())
+                note("orbax: save", _timed(save)[0])
+        meet()
+        if not trains:
+            with ocp.StandardCheckpointer() as checkpointer:
+                restore = lambda c=checkpointer: jax.block_until_ready(c.restore(path, like))
+                seconds, got = _timed(restore)
+                note("orbax: restore", seconds)
+                del got
+        meet()
+    if trains:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _start(role: str, folder: str, gpu: int) -> subprocess.Popen[str]:
+    environment = os.environ | {
+        "CUDA_VISIBLE_DEVICES": str(gpu),
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    }
+    command = [sys.executable, __file__, f"--role={role}", f"--folder={folder}", *sys.argv[1:]]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def main(_: list[str]) -> None:
+    if _ROLE.value:
+        _process()
+        return
+    pathlib.Path("/dev/shm/jax_cxl_store.gpu_weights").unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        running = [_start("trainer", folder, 0)]
+        for n in range(_READERS.value):
+            running.append(_start(f"reader{n}", folder, 1 if _SAME_GPU.value else 1 + n))
+        texts = [process.communicate()[0] for process in running]
+    pathlib.Path("/dev/shm/jax_cxl_store.gpu_weights").unlink(missing_ok=True)
+    if any(process.returncode for process in running):
+        sys.exit("a process failed")
+    results = [json.loads(text.strip().splitlines()[-1]) for text in texts]
+    rows = []
+    for result in results:
+        for what, values in result.items():
+            if what == "role" or "wrong" in what:
+                continue
+            median = statistics.median(values)
+            rate = _GIB.value * 2**30 / median / 1e9
+            rows.append(
+                {
+                    "process": result["role"],
+                    "what": what,
+                    "seconds": [round(value, 4) for value in values],
+                    "median": round(median, 4),
+                    "GB/s": round(rate, 2),
+                }
+            )
+    wrong = sum(sum(result.get(what, [])) for result in results for what in ("wrong", "wrong in view"))
+    for row in rows:
+        print(json.dumps(row))
+    print(json.dumps({"wrong": wrong, "GiB": _GIB.value}))
+    if _JSON.value:
+        pathlib.Path(_JSON.value).write_text(json.dumps({"rows": rows, "wrong": wrong}, indent=1))
+    if wrong:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,140 @@
+"""Reads parts of arrays into GPUs: copy engines copy from the memory, and GPUs check the copies."""
+
+import dataclasses
+import functools
+from collections.abc import Iterable
+
+import jax
+import numpy as np
+
+from jax_cxl import errors
+from jax_cxl._job import platforms
+from jax_cxl._store.memory import dlpack, layout
+from jax_cxl._store.reading.restoring import Reader
+from jax_cxl._store.trees import leaves, place
+
+_LEAST_BYTES = layout.BLOCK_BYTES  # The host reads and checks smaller parts as fast.
+
+
+@dataclasses.dataclass(frozen=True)
+class Copied:
+    """A part of an array that a GPU copies.
+
+    Attributes:
+      reader: the version.
+      part: the part.
+      dtype: its dtype.
+      shape: its shape.
+    """
+
+    reader: Reader
+    part: place.Part
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+    def source(self) -> jax.Array:
+        """Returns the part in `pinned_host` memory: it is the memory itself."""
+        own = self.reader.stripes[self.part.writer]
+        block, inside = divmod(self.part.offset, layout.BLOCK_BYTES)
+        device, offset = own.place(block)
+        devices = own.section.devices
+        _ = devices.copies  # This registers the memory.
+        at = device, offset + inside
+        return jax.dlpack.from_dlpack(
+            dlpack.export(devices, at, self.shape, self.dtype, self.reader, gpu=True)
+        )
+
+    @property
+    def whole(self) -> range:
+        """The blocks all of whose bytes are in the part."""
+        size = layout.BLOCK_BYTES
+        end = self.part.offset + self.part.end - self.part.start
+        return range(layout.blocks(self.part.offset), end // size)
+
+    @property
+    def edges(self) -> set[int]:
+        """The other blocks of the part."""
+        end = self.part.offset + self.part.end - self.part.start
+        first = self.part.offset // layout.BLOCK_BYTES
+        return set(range(first, layout.blocks(end))) - set(self.whole)
+
+
+def default() -> jax.sharding.Sharding | None:
+    """Returns where arrays without a sharding go, if it is a GPU."""
+    if jax.config.jax_default_device is not None:
+        return None
+    sharding = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return sharding if _is_gpu(sharding) else None
+
+
+def find(
+    reader: Reader, leaf: leaves.Leaf, index: leaves.Index, sharding: jax.sharding.Sharding | None
+) -> Copied | None:
+    """Returns a part of an array that a GPU can copy; None if the host has to read it.
+
+    A GPU copies whole shards that lie in one piece. It cannot mend them by parity, and it takes
+    lines from the caches of this host, so the host reads memory that nobody keeps coherent.
+
+    Args:
+      reader: the version.
+      leaf: the array.
+      index: start and end of the part along each dimension.
+      sharding: the device to which the part goes; None for the host.
+    """
+    section = reader.stripes[0].section
+    one_piece = section.geometry.num_devices == 1 and not leaf.local
+    if sharding is None or not _is_gpu(sharding) or not one_piece or not section.devices.coherent:
+        return None
+    dtype = leaves.dtype_of(leaf.dtype)
+    number = next((n for n, shard in enumerate(leaf.shards) if shard.index == index), None)
+    if number is None or dlpack.code(dtype) is None:
+        return None
+    parts = reader.parts_of_shard(leaf, number)
+    if len(parts) != 1 or parts[0].end - parts[0].start < _LEAST_BYTES:
+        return None
+    return Copied(reader, parts[0], dtype, leaf.shards[number].shape)
+
+
+def check(copies: Iterable[tuple[Copied, jax.Array]]) -> None:
+    """Checks what GPUs have copied.
+
+    Blocks that a part shares with others are checked in the memory, after the copy. So an error is
+    raised if they changed before it.
+
+    Raises:
+      StoreError: a block is damaged.
+    """
+    edges: dict[int, set[int]] = {}
+    by_gpu: dict[int, list[tuple[int, int, int]]] = {}
+    reader = None
+    for copied, array in copies:
+        reader = copied.reader
+        (device,) = array.devices()
+        start = array.block_until_ready().unsafe_buffer_pointer() - copied.part.offset
+        by_gpu.setdefault(platforms.CUDA.ordinal(device), []).extend(
+            (copied.part.writer, block, start + block * layout.BLOCK_BYTES)
+            for block in copied.whole
+        )
+        edges.setdefault(copied.part.writer, set()).update(copied.edges)
+    if reader is None:
+        return
+    for ordinal, blocks in by_gpu.items():
+        addresses = [address for _, _, address in blocks]
+        copier = reader.stripes[0].section.devices.copies
+        found = copier.checksums(ordinal, addresses, layout.BLOCK_BYTES)
+        for (writer, block, _), checksum in zip(blocks, found, strict=True):
+            if checksum != reader.table(writer)[block]:
+                raise reader.stripes[writer].damaged(block)
+    for writer, some in edges.items():
+        reader.check_blocks(writer, sorted(some))
+
+
+@functools.lru_cache(1024)
+def _is_gpu(sharding: jax.sharding.Sharding) -> bool:
+    (device,) = sharding.device_set
+    if sharding.memory_kind not in (None, device.default_memory().kind):
+        return False
+    try:
+        return platforms.of(device) is platforms.CUDA
+    except errors.CxlError:
+        return False

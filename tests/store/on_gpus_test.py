@@ -1,0 +1,122 @@
+"""What GPUs copy out of a store, with a CPU device in place of the GPU."""
+
+import ctypes
+import os
+import pathlib
+import tempfile
+from unittest import mock
+
+import jax
+import numpy as np
+import xxhash
+from absl.testing import absltest
+
+import jax_cxl
+from jax_cxl._store.memory import dlpack
+from jax_cxl._store.reading import on_gpus
+
+_MIB = 1 << 20
+
+
+class _Copies:
+    """Computes checksums as a GPU does. Its other work, copies, JAX does."""
+
+    def __init__(self):
+        self.blocks = 0
+
+    def checksums(self, ordinal: int, addresses: list[int], size: int) -> list[int]:
+        self.blocks += len(addresses)
+        blocks = [(ctypes.c_uint8 * size).from_address(address) for address in addresses]
+        return [xxhash.xxh3_64_intdigest(bytes(block)) for block in blocks]
+
+
+class OnGpusTest(absltest.TestCase):
+    def setUp(self):
+        super().setUp()
+        parent = "/dev/shm" if os.path.isdir("/dev/shm") else None
+        folder = self.enter_context(
+            tempfile.TemporaryDirectory(prefix="jax_cxl_test_store.", dir=parent)
+        )
+        self.path = pathlib.Path(folder, "a")
+        self.store = self.open("")
+        export = dlpack.export
+        self.enter_context(mock.patch.object(on_gpus, "_is_gpu", lambda sharding: True))
+        self.enter_context(
+            mock.patch.object(dlpack, "export", lambda *args, gpu: export(*args, gpu=False))
+        )
+
+    def open(self, options: str) -> jax_cxl.Store:
+        store = jax_cxl.Store(f"file:{self.path}?size={96 * _MIB}{options}")
+        self.addCleanup(store.close)
+        self.copies = store._devices.__dict__["copies"] = _Copies()
+        return store
+
+    def publish(self, version: int) -> dict[str, np.ndarray]:
+        rng = np.random.default_rng(version)
+        tree = {
+            # Two arrays that share a block, an array of whole blocks, and one that is too small.
+            "a": rng.standard_normal((3, 250_000), np.float32),
+            "b": rng.integers(0, 9, (5 * _MIB // 8,), np.int64).astype(np.int32),
+            "c": rng.integers(0, 255, (4 * _MIB,), np.uint8),
+            "small": rng.standard_normal(7, np.float32),
+        }
+        self.store.publish("w", jax.tree.map(jax.numpy.asarray, tree), version=version)
+        self.store.flush("w")
+        return tree
+
+    def like(self, tree):
+        where = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        return {k: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where) for k, x in tree.items()}
+
+    def damage(self, data: np.ndarray, at: int) -> None:
+        found = self.path.read_bytes().find(data.tobytes()[at : at + 64])
+        self.assertGreater(found, 0)
+        with self.path.open("r+b") as file:
+            file.seek(found)
+            byte = file.read(1)
+            file.seek(found)
+            file.write(bytes([byte[0] ^ 1]))
+
+    def test_equal(self):
+        tree = self.publish(0)
+        version, got = self.store.read("w", self.like(tree))
+        self.assertEqual(version, 0)
+        for name, x in tree.items():
+            np.testing.assert_array_equal(np.asarray(got[name]), x)
+        self.assertGreater(self.copies.blocks, 5)
+
+    def test_damage_inside(self):
+        tree = self.publish(0)
+        self.damage(tree["c"], 2 * _MIB)
+        with self.assertRaisesRegex(jax_cxl.StoreError, "block .* is damaged"):
+            self.store.read("w", self.like(tree), version=0)
+
+    def test_damage_in_a_shared_block(self):
+        tree = self.publish(0)
+        self.damage(tree["a"], tree["a"].nbytes - 64)
+        with self.assertRaisesRegex(jax_cxl.StoreError, "block .* is damaged"):
+            self.store.read("w", self.like(tree), version=0)
+
+    def test_the_version_before_a_damaged_one(self):
+        first = self.publish(0)
+        second = self.publish(1)
+        self.damage(second["c"], 100)
+        version, got = self.store.read("w", self.like(first))
+        self.assertEqual(version, 0)
+        np.testing.assert_array_equal(np.asarray(got["c"]), first["c"])
+
+    def test_small_arrays_are_read_by_the_host(self):
+        tree = self.publish(0)
+        self.store.read("w", {"small": self.like(tree)["small"]})
+        self.assertEqual(self.copies.blocks, 0)
+
+    def test_memory_that_is_not_coherent_is_read_by_the_host(self):
+        tree = self.publish(0)
+        self.store = self.open("&coherence=flush")
+        _, got = self.store.read("w", self.like(tree))
+        np.testing.assert_array_equal(np.asarray(got["c"]), tree["c"])
+        self.assertEqual(self.copies.blocks, 0)
+
+
+if __name__ == "__main__":
+    absltest.main()
