@@ -29,7 +29,7 @@ _ARRAYS = flags.DEFINE_integer("arrays", 64, "arrays of the weights")
 _READERS = flags.DEFINE_integer("readers", 2, "reader jobs")
 _ROUNDS = flags.DEFINE_integer("rounds", 3, "versions")
 _ORBAX = flags.DEFINE_bool("orbax", True, "whether to measure Orbax")
-_SAME_GPU = flags.DEFINE_bool("same_gpu", True, "whether all readers use GPU 1; otherwise 1, 2, ...")
+_SAME_GPU = flags.DEFINE_bool("same_gpu", True, "all readers use GPU 1, not 1, 2, ...")
 _JSON = flags.DEFINE_string("json", None, "file for the results")
 _ROLE = flags.DEFINE_string("role", None, "set by this program")
 _FOLDER = flags.DEFINE_string("folder", None, "set by this program")
@@ -122,10 +122,11 @@ def _process() -> None:
         meet()
         if on_gpu and not trains:
             with store.view("w", like) as view:
-                put = lambda tree=view.tree: jax.block_until_ready(jax.device_put(tree, device))
                 if version == 1:
-                    put()
-                seconds, got = _timed(put)
+                    jax.block_until_ready(jax.device_put(view.tree, device))
+                seconds, got = _timed(
+                    lambda v=view: jax.block_until_ready(jax.device_put(v.tree, device))
+                )
                 note("read: bound", seconds)
                 note("wrong in view", wrong(got, version))
                 del got
@@ -165,13 +166,16 @@ def _orbax(meet: Any, note: Any, weights: Any, like: Any, trains: bool) -> None:
         if trains:
             shutil.rmtree(path, ignore_errors=True)
             with ocp.StandardCheckpointer() as checkpointer:
-                save = lambda c=checkpointer: (c.save(path, weights), c.wait_until_finished())
-                note("orbax: save", _timed(save)[0])
+                seconds, _ = _timed(
+                    lambda c=checkpointer: (c.save(path, weights), c.wait_until_finished())
+                )
+                note("orbax: save", seconds)
         meet()
         if not trains:
             with ocp.StandardCheckpointer() as checkpointer:
-                restore = lambda c=checkpointer: jax.block_until_ready(c.restore(path, like))
-                seconds, got = _timed(restore)
+                seconds, got = _timed(
+                    lambda c=checkpointer: jax.block_until_ready(c.restore(path, like))
+                )
                 note("orbax: restore", seconds)
                 del got
         meet()
@@ -218,7 +222,9 @@ def main(_: list[str]) -> None:
                     "GB/s": round(rate, 2),
                 }
             )
-    wrong = sum(sum(result.get(what, [])) for result in results for what in ("wrong", "wrong in view"))
+    wrong = sum(
+        sum(values) for result in results for what, values in result.items() if "wrong" in what
+    )
     for row in rows:
         print(json.dumps(row))
     print(json.dumps({"wrong": wrong, "GiB": _GIB.value}))

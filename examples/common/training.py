@@ -348,4 +348,5 @@ def _loop(
         "tokens_per_second": tokens_per_second,
         "train_seconds": train_seconds,
         "compile_seconds": compile_seconds,
+        "peak_bytes": (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use"),
     }
