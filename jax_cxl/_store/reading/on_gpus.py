@@ -2,7 +2,8 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,8 +17,8 @@ from jax_cxl._store.trees import leaves, place
 _LEAST_BYTES = layout.BLOCK_BYTES  # The host reads and checks smaller parts as fast.
 
 
-@dataclasses.dataclass(frozen=True)
-class Copied:
+@dataclasses.dataclass
+class Copy:
     """A part of an array that a GPU copies.
 
     Attributes:
@@ -25,12 +26,16 @@ class Copied:
       part: the part.
       dtype: its dtype.
       shape: its shape.
+      sharding: the GPU.
+      made: the copy, after `run`.
     """
 
     reader: Reader
     part: place.Part
     dtype: np.dtype
     shape: tuple[int, ...]
+    sharding: jax.sharding.Sharding
+    made: jax.Array = dataclasses.field(init=False)
 
     def source(self) -> jax.Array:
         """Returns the part in `pinned_host` memory: it is the memory itself."""
@@ -59,17 +64,9 @@ class Copied:
         return set(range(first, layout.blocks(end))) - set(self.whole)
 
 
-def default() -> jax.sharding.Sharding | None:
-    """Returns where arrays without a sharding go, if it is a GPU."""
-    if jax.config.jax_default_device is not None:
-        return None
-    sharding = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    return sharding if _is_gpu(sharding) else None
-
-
 def find(
-    reader: Reader, leaf: leaves.Leaf, index: leaves.Index, sharding: jax.sharding.Sharding | None
-) -> Copied | None:
+    reader: Reader, leaf: leaves.Leaf, index: leaves.Index, sharding: jax.sharding.Sharding
+) -> Copy | None:
     """Returns a part of an array that a GPU can copy; None if the host has to read it.
 
     A GPU copies whole shards that lie in one piece. It cannot mend them by parity, and it takes
@@ -79,11 +76,11 @@ def find(
       reader: the version.
       leaf: the array.
       index: start and end of the part along each dimension.
-      sharding: the device to which the part goes; None for the host.
+      sharding: the device to which the part goes.
     """
     section = reader.stripes[0].section
     one_piece = section.geometry.num_devices == 1 and not leaf.local
-    if sharding is None or not _is_gpu(sharding) or not one_piece or not section.devices.coherent:
+    if not _is_gpu(sharding) or not one_piece or not section.devices.coherent:
         return None
     dtype = leaves.dtype_of(leaf.dtype)
     number = next((n for n, shard in enumerate(leaf.shards) if shard.index == index), None)
@@ -92,11 +89,11 @@ def find(
     parts = reader.parts_of_shard(leaf, number)
     if len(parts) != 1 or parts[0].end - parts[0].start < _LEAST_BYTES:
         return None
-    return Copied(reader, parts[0], dtype, leaf.shards[number].shape)
+    return Copy(reader, parts[0], dtype, leaf.shards[number].shape, sharding)
 
 
-def check(copies: Iterable[tuple[Copied, jax.Array]]) -> None:
-    """Checks what GPUs have copied.
+def run(copies: Sequence[Copy]) -> None:
+    """Copies all parts, checks the copies, and sets `made` of each.
 
     Blocks that a part shares with others are checked in the memory, after the copy. So an error is
     raised if they changed before it.
@@ -104,20 +101,21 @@ def check(copies: Iterable[tuple[Copied, jax.Array]]) -> None:
     Raises:
       StoreError: a block is damaged.
     """
+    if not copies:
+        return
+    made = jax.device_put([copy.source() for copy in copies], [copy.sharding for copy in copies])
+    reader = copies[0].reader
     edges: dict[int, set[int]] = {}
     by_gpu: dict[int, list[tuple[int, int, int]]] = {}
-    reader = None
-    for copied, array in copies:
-        reader = copied.reader
+    for copy, array in zip(copies, made, strict=True):
+        copy.made = array
+        writer = copy.part.writer
         (device,) = array.devices()
-        start = array.block_until_ready().unsafe_buffer_pointer() - copied.part.offset
+        start = array.block_until_ready().unsafe_buffer_pointer() - copy.part.offset
         by_gpu.setdefault(platforms.CUDA.ordinal(device), []).extend(
-            (copied.part.writer, block, start + block * layout.BLOCK_BYTES)
-            for block in copied.whole
+            (writer, block, start + block * layout.BLOCK_BYTES) for block in copy.whole
         )
-        edges.setdefault(copied.part.writer, set()).update(copied.edges)
-    if reader is None:
-        return
+        edges.setdefault(writer, set()).update(copy.edges)
     for ordinal, blocks in by_gpu.items():
         addresses = [address for _, _, address in blocks]
         copier = reader.stripes[0].section.devices.copies
@@ -131,6 +129,7 @@ def check(copies: Iterable[tuple[Copied, jax.Array]]) -> None:
 
 @functools.lru_cache(1024)
 def _is_gpu(sharding: jax.sharding.Sharding) -> bool:
+    device: Any
     (device,) = sharding.device_set
     if sharding.memory_kind not in (None, device.default_memory().kind):
         return False

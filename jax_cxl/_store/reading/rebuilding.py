@@ -1,7 +1,8 @@
 """Builds a tree from the leaves of a version."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -63,12 +64,14 @@ def rebuild(
         processes that saved have different values.
     """
     saved = by_names(of.names, reader.leaves)
-    puts = _Puts()
+    building = _Building()
     makers = [
-        _restored(x, leaf, _Source(reader, leaf, writers, own, (previous or {}).get(name)), puts)
+        _restored(
+            x, leaf, _Source(reader, leaf, writers, own, (previous or {}).get(name)), building
+        )
         for x, leaf, name in zip(of.likes, saved, of.names, strict=True)
     ]
-    puts.run()
+    on_gpus.run(building.copies)
     return jax.tree.unflatten(of.structure, [make() for make in makers])
 
 
@@ -89,6 +92,22 @@ def by_names(asked: Sequence[str], saved: dict[str, leaves.Leaf]) -> list[leaves
             raise errors.StoreError(f"the snapshot has no leaf {name or '(the whole tree)'}")
         found.append(same[0])
     return found
+
+
+class _Building:
+    """The data that the leaves of a tree share.
+
+    Attributes:
+      copies: the parts that GPUs copy.
+    """
+
+    def __init__(self) -> None:
+        self.copies: list[on_gpus.Copy] = []
+
+    @functools.cached_property
+    def default_sharding(self) -> jax.sharding.Sharding:
+        """Where JAX puts an array if nobody says where."""
+        return jax.device_put(np.uint8(0)).sharding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,29 +146,35 @@ class _Source:
             return self.reader.read_local(self.leaf, index, self.writers.index(self.own))
         return self.reader.read_same(self.leaf, index)
 
-    def put(
+    def shard(
         self,
-        puts: "_Puts",
         index: leaves.Index,
-        sharding: Any,
+        where: jax.sharding.SingleDeviceSharding,
         for_this_process: bool,
+        copies: list[on_gpus.Copy],
         read: dict[leaves.Index, np.ndarray],
-    ) -> int:
-        """Reads a part of the array for a device; returns its number in `puts`.
+    ) -> Callable[[bool, bool], jax.Array]:
+        """Reads a part of the array for a device.
 
         Args:
-          puts: what goes to devices.
           index: start and end of the part along each dimension.
-          sharding: the device; None for JAX's default.
+          where: the device.
           for_this_process: as in `part`.
+          copies: takes what GPUs copy.
           read: parts that the host has read for other devices.
+
+        Returns:
+          A function that returns the part on the device, after the copies were run. Its arguments
+          are those of `_compat.array_like`.
         """
-        copied = on_gpus.find(self.reader, self.leaf, index, sharding)
-        if copied is not None:
-            return puts.add_copied(copied, sharding)
+        copy = on_gpus.find(self.reader, self.leaf, index, where)
+        if copy is not None:
+            copies.append(copy)
+            return lambda *how: _compat.array_like(copy.made, *how)
         if index not in read:
             read[index] = self.part(index, for_this_process)
-        return puts.add(read[index], sharding)
+        array = read[index]
+        return lambda *how: _compat.put(array, where, *how)
 
     def unchanged(self, like: Any) -> bool:
         """Whether the previous leaf is the leaf that is asked for."""
@@ -174,44 +199,8 @@ class _Source:
         return have if usable and have.dtype == leaves.dtype_of(self.leaf.dtype) else None
 
 
-class _Puts:
-    """Arrays that go to devices, all at once: one call for each array would take longer."""
-
-    def __init__(self) -> None:
-        self._given: list[Any] = []
-        self._shardings: list[Any] = []
-        self._arrays: list[jax.Array] = []
-        self._copied: dict[int, on_gpus.Copied] = {}
-
-    def add(self, array: Any, sharding: Any) -> int:
-        """Adds an array; returns its number."""
-        self._given.append(array)
-        self._shardings.append(sharding)
-        return len(self._given) - 1
-
-    def add_copied(self, copied: on_gpus.Copied, sharding: Any) -> int:
-        """Adds a part that a GPU copies; returns its number."""
-        number = self.add(copied.source(), sharding)
-        self._copied[number] = copied
-        return number
-
-    def run(self) -> None:
-        """Puts the arrays on the devices.
-
-        Raises:
-          StoreError: what a GPU has copied is damaged.
-        """
-        if self._given:  # Without arrays of JAX its devices stay alone.
-            self._arrays = jax.device_put(self._given, self._shardings)
-        on_gpus.check((copied, self._arrays[number]) for number, copied in self._copied.items())
-        self._given = []
-
-    def __getitem__(self, number: int) -> jax.Array:
-        return self._arrays[number]
-
-
-def _restored(like: Any, leaf: leaves.Leaf, source: _Source, puts: _Puts) -> Any:
-    """Reads a leaf; returns a function that returns it, after `puts` has run."""
+def _restored(like: Any, leaf: leaves.Leaf, source: _Source, building: _Building) -> Any:
+    """Reads a leaf; returns a function that returns it, after the copies were run."""
     if not leaf.dtype:
         if type(like) not in flatten.VALUES:
             raise errors.StoreError(f"{leaf.name} is the value {leaf.value!r}, not an array")
@@ -235,7 +224,7 @@ def _restored(like: Any, leaf: leaves.Leaf, source: _Source, puts: _Puts) -> Any
         )
     if source.unchanged(like):
         return lambda: source.previous
-    make = _on_devices(like, leaf, source, puts)
+    make = _on_devices(like, leaf, source, building)
     return lambda: jax.random.wrap_key_data(make(), impl=key) if key else make()
 
 
@@ -267,28 +256,29 @@ def check_fits(leaf: leaves.Leaf, like: Any) -> None:
         )
 
 
-def _on_devices(like: Any, leaf: leaves.Leaf, source: _Source, puts: _Puts) -> Any:
+def _on_devices(like: Any, leaf: leaves.Leaf, source: _Source, building: _Building) -> Any:
     """Reads the parts of an array; returns a function that returns it."""
     sharding: Any = getattr(like, "sharding", None)
     weak_type = bool(getattr(like, "weak_type", False))
     committed = sharding is not None and bool(getattr(like, "committed", True))
-    devices = sharding.device_set if sharding is not None else ()
-    own = all(device.process_index == source.own for device in devices)
+    if sharding is None:
+        sharding = building.default_sharding
+    own = all(device.process_index == source.own for device in sharding.device_set)
     read: dict[leaves.Index, np.ndarray] = {}
-    if len(devices) <= 1 and own:
+    if isinstance(sharding, jax.sharding.SingleDeviceSharding) and own:
         index = tuple((0, n) for n in leaf.shape)
-        number = source.put(puts, index, sharding or on_gpus.default(), own, read)
-        return lambda: _compat.array_like(puts[number], weak_type, committed)
-    numbers = []
+        make = source.shard(index, sharding, own, building.copies, read)
+        return lambda: make(weak_type, committed)
+    shards = []
     for device, slices in sharding.addressable_devices_indices_map(leaf.shape).items():
         index = leaves.index_of(slices or (slice(None),) * len(leaf.shape), leaf.shape)
         where = jax.sharding.SingleDeviceSharding(device, memory_kind=sharding.memory_kind)
-        numbers.append(source.put(puts, index, where, own, read))
+        shards.append(source.shard(index, where, own, building.copies, read))
 
-    def make() -> jax.Array:
-        arrays = [puts[number] for number in numbers]
+    def make_all() -> jax.Array:
+        arrays = [make(False, True) for make in shards]
         dtype = leaves.dtype_of(leaf.dtype)
         made = jax.make_array_from_single_device_arrays(leaf.shape, sharding, arrays, dtype=dtype)
-        return _compat.array_like(made, weak_type, True)
+        return _compat.array_like(made, weak_type, committed)
 
-    return make
+    return make_all
