@@ -67,6 +67,39 @@ def _call(**variables: str) -> dict[str, object]:
     return json.loads(done.stdout)
 
 
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "jax_cxl", "run", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@needs_library
+def test_run_sets_the_environment_of_a_program(tmp_path: pathlib.Path):
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import os, sys\n"
+        "print(os.environ['LD_PRELOAD'], os.environ['JAX_CXL_NCCL_HOSTS'], *sys.argv[1:])\n"
+    )
+    done = _run("--nccl", "--hosts=processes", str(script), "--steps=3")
+    assert done.stdout.split() == [str(library.path()), "processes", "--steps=3"], done.stderr
+    assert done.returncode == 0
+
+
+def test_run_says_what_is_missing():
+    for arguments, message in (
+        ((), "PROGRAM is missing"),
+        (("true",), "say which collectives"),
+        (("--hosts=some", "true"), "invalid choice"),
+    ):
+        done = _run(*arguments)
+        assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+
+
+@needs_library
+def test_run_of_a_program_that_is_not_there():
+    done = _run("--nccl", "no_such_program")
+    assert (done.returncode, "no program no_such_program" in done.stderr) == (2, True)
+
+
 @needs_library
 def test_all_through_the_pool_without_gpu_or_nccl():
     said = _call(JAX_CXL_NCCL_HOSTS="all", JAX_CXL_NCCL_LIBRARY="/nowhere/libnccl.so.2")

@@ -1,0 +1,71 @@
+"""The command line of `python -m jax_cxl run`."""
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+
+from jax_cxl._job import variables
+from jax_cxl._job.launched import entry_point
+from jax_cxl._nccl import library
+
+_DESCRIPTION = """\
+Runs a program whose collectives go through the pool. The program does not change, and
+this process becomes it. For several ranks on this machine use python -m jax_cxl launch.
+
+    python -m jax_cxl run --nccl train.py
+    python -m jax_cxl run --nccl torchrun --nproc-per-node=2 train.py
+
+A name that ends in .py is a script for this Python."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command. It returns only if the program cannot be started."""
+    parser = argparse.ArgumentParser(
+        prog="python -m jax_cxl run",
+        usage="%(prog)s [--nccl] [--hosts HOSTS] [--replace-collectives] PROGRAM ...",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--nccl",
+        action="store_true",
+        help="collectives that call NCCL: of PyTorch, JAX, vLLM and others",
+    )
+    parser.add_argument(
+        "--hosts",
+        choices=library.HOSTS,
+        default="all",
+        help="with --nccl, what counts as a host (default: all, which is every GPU)",
+    )
+    parser.add_argument(
+        "--replace-collectives",
+        action="store_true",
+        help="collectives that XLA inserts, or that the program calls in jax.lax",
+    )
+    parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    program = options.program[1:] if options.program[:1] == ["--"] else options.program
+    if not program:
+        parser.error("PROGRAM is missing")
+    if not options.nccl and not options.replace_collectives:
+        parser.error("say which collectives: --nccl or --replace-collectives")
+    environment = dict(os.environ)
+    if options.nccl:
+        try:
+            environment |= library.environment(options.hosts)
+        except FileNotFoundError as error:
+            parser.error(f"--nccl: {error}")
+    if options.replace_collectives:
+        if not entry_point.is_installed():
+            parser.error(entry_point.absent())
+        environment[variables.REPLACE_COLLECTIVES] = "1"
+    if program[0].endswith(".py"):
+        program = [sys.executable, *program]
+    found = shutil.which(program[0])
+    if found is None:
+        parser.error(f"there is no program {program[0]}")
+    sys.stdout.flush()
+    os.execve(found, program, environment)
+    return 1
