@@ -16,8 +16,8 @@ struct ProcessStat {
   // True if the process exits or is a zombie.
   bool exiting() const;
   // True if the process exits, or writes its memory to a file before it exits.
-  // The kernel then no longer runs its code. To free what the process
-  // has may still take seconds, for example in the driver of a GPU.
+  // The kernel then no longer runs its code, but may need seconds to free the
+  // resources of the process, for example in the driver of a GPU.
   bool ending() const;
 };
 

@@ -11,8 +11,8 @@
 namespace jax_cxl::comm {
 namespace {
 
-// Bytes that a part inside one process copies at a time. So many bytes, read
-// and written, stay in the second-level cache.
+// Number of bytes that a part inside one process copies at a time. It is small
+// enough that the bytes read and written stay in the second-level cache.
 constexpr uint64_t kPieceBytes = uint64_t{128} << 10;
 // How often the watcher looks whether the job has failed.
 constexpr auto kWatchInterval = std::chrono::milliseconds(50);

@@ -55,9 +55,9 @@ Result<pool::ChannelPlace> AllocateChannel(const pool::Pool& pool, Arena* arena,
   const int extents = pool.num_extents();
   // The members' first devices are spread evenly, and each member moves on by
   // one device per round. If there are enough devices, members in the same
-  // round write to different devices. The first devices of groups with
-  // different first members differ too, because such groups may call at the
-  // same time: in levels, there is one for each GPU of a host.
+  // round write to different devices. Groups with different first members also
+  // start on different devices, because such groups may run at the same time:
+  // in levels, there is one such group for each GPU of a host.
   const int home =
       (group.members.front() + group.self * extents / size) % extents;
 

@@ -1,5 +1,5 @@
-// How DeviceChannel opens and connects, before its first call, and how it
-// starts the flags again at 0. This belongs to the enqueuing side.
+// The part of DeviceChannel that opens and connects it before the first call,
+// and that starts the flags again at 0. It runs on the enqueuing side.
 
 #include <chrono>
 #include <memory>

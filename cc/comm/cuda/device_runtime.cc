@@ -72,8 +72,8 @@ void DeviceRuntime::Stop() {
     runtime = std::move(current.runtime);
     current.runtime = nullptr;
   }
-  // A handler may still hold the runtime. Wait until it is done, so that this
-  // thread is the last owner.
+  // A handler may still hold the runtime. Wait until the handler returns, so
+  // that this thread is the last owner.
   while (runtime != nullptr && runtime.use_count() > 1)
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   runtime.reset();

@@ -30,8 +30,9 @@ class Submissions {
   Submissions(const std::vector<MemberBlock>& blocks, const Group& group,
               uint64_t payload_bytes);
 
-  // This member has another control block now: writes the words that others
-  // poll there. Requires that all members have read all submissions.
+  // Call it when this member's control block has moved. Writes the words that
+  // other members poll into the new block. Requires that all members have read
+  // all submissions.
   void Move();
   // The largest value that this object has given to a word of the block.
   uint64_t most() const;

@@ -103,8 +103,8 @@ uint32_t Recorder::SiteOf(const std::string& text) {
   if (!is_new) return found->second;
   const uint32_t number = ++newest_site_;
   pool::SiteRecord& shared = recorder_->sites[number % pool::kRecordedSites];
-  // The new record replaces an older site, which gets a new number when it
-  // recurs.
+  // The new record replaces the record of an older site. If the older site is
+  // used again, it gets a new number.
   if (number > pool::kRecordedSites)
     std::erase_if(sites_, [number](const auto& site) {
       return site.second + pool::kRecordedSites == number;

@@ -211,8 +211,8 @@ uint64_t PoolFile::Size() const {
 }
 
 Status PoolFile::Reserve(uint64_t offset, uint64_t bytes) {
-  // A leftover that this process will remove need not keep more memory than the
-  // pool needs.
+  // This process will remove the leftover file in the end, so the file need not
+  // keep more memory than the pool needs.
   if (owner_ != 0 && Size() > offset + bytes &&
       ftruncate(fd(), static_cast<off_t>(offset + bytes)) != 0 &&
       !IsRefusal(errno)) {

@@ -15,8 +15,8 @@
 namespace jax_cxl::pool {
 namespace {
 
-// Longer than a process usually takes from a look at a slot to the store of its
-// identity there.
+// Longer than a process usually takes to store its identity in a slot after it
+// has looked at the slot.
 constexpr auto kSettle = std::chrono::milliseconds(5);
 constexpr auto kPoll = std::chrono::microseconds(200);
 
@@ -29,9 +29,9 @@ std::chrono::nanoseconds SinceBoot() {
          std::chrono::nanoseconds(now.tv_nsec);
 }
 
-// Orders stores of this thread before its later loads. A store to memory and a
-// load of another word may change places otherwise, and two processes that each
-// store and then look would both see nothing.
+// Orders stores of this thread before its later loads. Otherwise the processor
+// may execute a load before an earlier store to another word. If two processes
+// each store and then load, neither might see the other's store.
 void StoresBeforeLoads() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }

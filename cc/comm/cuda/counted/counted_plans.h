@@ -26,8 +26,8 @@ struct CountedPlan {
   std::vector<cuda::DeviceStep> steps;  // in memory that the host can read
 };
 
-// The GPU plans of one device's calls that count on the device. A plan keeps
-// its place, because graphs may refer to it.
+// The GPU plans for those calls of one device whose numbers live in its memory
+// (CountedChannel). A plan never moves, because graphs may refer to it.
 //
 // Not thread-safe.
 class CountedPlans {
