@@ -15,13 +15,15 @@ def parse_list(text: str) -> list[int]:
 
 
 def in_powers_of_two(text: str) -> str | None:
-    """Returns "1GiB" for "1GB", "1G" or "1gib": what somebody may have meant. None for others."""
+    """Returns what the user probably meant, such as "1GiB" for "1GB", "1G" or "1gib"; otherwise
+    None.
+    """
     match = re.fullmatch(r"(\d+)\s*([kmgt])(i?b)?", text.strip(), re.ASCII | re.IGNORECASE)
     return f"{match[1]}{match[2].upper()}iB" if match else None
 
 
 def format_size(size: int) -> str:
-    """Returns `64KiB` for 65536. Without a unit that divides the size, returns the number."""
+    """Returns `64KiB` for 65536. If no unit divides the size, returns the plain number."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if size and size % _UNITS[unit] == 0:
             return f"{size // _UNITS[unit]}{unit}"

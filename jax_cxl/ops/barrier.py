@@ -40,9 +40,9 @@ def barrier(
       NameError: the axis is not bound, as outside `jax.shard_map`.
       TypeError: there is only one of x and `axis_name`, or a barrier of a program has a name or a
         timeout.
-      CollectiveTimeoutError: a process has not come to the barrier between processes in time.
+      CollectiveTimeoutError: a process has not reached the barrier between processes in time.
       MismatchError: another process waits at a barrier of another name.
-      PeerLostError: a process that has not come has ended.
+      PeerLostError: a process ended before it reached the barrier.
 
     Example:
       >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))

@@ -22,7 +22,7 @@ def ppermute(
     """Sends x from rank to rank along a named axis.
 
     Drop-in for `jax.lax.ppermute`. Its transpose is the inverse permutation. A rank waits only for
-    the ranks of its own cycle or chain of pairs, and a rank without a pair for no other rank.
+    the ranks of its own cycle or chain of pairs. A rank without a pair waits for no other rank.
 
     Args:
       x: array, or pytree of arrays, of any dtype.

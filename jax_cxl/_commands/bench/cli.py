@@ -148,7 +148,7 @@ def _command(arguments: list[str]) -> str:
 
 
 def _run(parser: argparse.ArgumentParser, options: argparse.Namespace, arguments: list[str]) -> int:
-    """Measures as one of the ranks."""
+    """Runs the measurement in one of the ranks."""
     import jax
 
     import jax_cxl

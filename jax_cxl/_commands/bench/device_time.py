@@ -21,7 +21,7 @@ class Event(NamedTuple):
 
 
 class NoDeviceTimeError(Exception):
-    """A trace does not show the times of the calls. The message lists what the trace has."""
+    """A trace does not show the times of the calls. The message lists what the trace contains."""
 
 
 def trace(run: Callable[[], None]) -> list[Event]:

@@ -1,4 +1,4 @@
-"""Tickets, by which the successor of a lost process finds the others.
+"""Tickets, with which the successor of a lost process finds the other processes.
 
 The launcher starts a successor. A successor does not know the pool that the other processes use.
 It meets the others in JAX's key-value store, which the launcher hosts:

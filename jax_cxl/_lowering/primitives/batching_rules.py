@@ -80,7 +80,7 @@ def require_whole_axis(name: str, axes: Any, groups: Any, axis: Any) -> None:
     """Checks that a collective over an axis of vmap has no other axes and no groups.
 
     Raises:
-      NotImplementedError: it has.
+      NotImplementedError: the collective has other axes or groups.
     """
     if groups is not None or len(axes) > 1:
         raise NotImplementedError(

@@ -2,7 +2,7 @@
 
 The processes meet in JAX's key-value store:
 
-    jax_cxl/barrier/G/P   of generation G: the last barrier that process P has reached
+    jax_cxl/barrier/G/P   in generation G: the last barrier that process P has reached
 
 The entry is JSON: how many barriers the process has reached, the last one, and who the process is.
 """
