@@ -54,8 +54,10 @@ Endpoint::~Endpoint() {
   std::lock_guard lock(progress_mutex_);
   // The other ranks need no message here: if they have to know, Leave has told
   // them.
-  failed_ = Error(Code::kFailedPrecondition,
-                  "jax_cxl was shut down while the call was under way");
+  failed_ =
+      Error(Code::kFailedPrecondition,
+            "jax_cxl was shut down while the call was under way; wait for all "
+            "results (jax.block_until_ready) before jax_cxl.shutdown()");
   Fail(failed_);
 }
 
@@ -232,12 +234,14 @@ Result<Group> Endpoint::GroupOf(const std::vector<int32_t>& members) const {
   for (size_t i = 0; i < members.size(); ++i) {
     if (members[i] < 0 || members[i] >= pool_->world_size())
       return Error(Code::kInvalidArgument, "rank ", members[i],
-                   " is not one of the pool's ", pool_->world_size());
+                   " does not exist: the pool has ", pool_->world_size(),
+                   " ranks; use only devices of this job");
     if (members[i] == rank_) group.self = static_cast<int>(i);
   }
   if (group.self < 0)
     return Error(Code::kInvalidArgument, "rank ", rank_,
-                 " is not a member of the group that it calls a collective on");
+                 " calls a collective in a group to which it does not belong; "
+                 "please report this to jax_cxl");
   return group;
 }
 

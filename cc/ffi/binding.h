@@ -46,7 +46,8 @@ Result<Device<Platform>> FindDevice(int32_t ordinal) {
   device.local = device.runtime->Find(ordinal);
   if (device.local == nullptr)
     return Error(Code::kFailedPrecondition, "device ", ordinal,
-                 " was not there when jax_cxl.initialize() ran");
+                 " did not exist when jax_cxl.initialize() ran; call "
+                 "jax_cxl.shutdown() and jax_cxl.initialize() again");
   return device;
 }
 
@@ -117,7 +118,8 @@ class Handlers {
       if (!argument || !result ||
           argument->size_bytes() != (*result)->size_bytes())
         return Error(Code::kInternal,
-                     "a call got other buffers than it was lowered for");
+                     "XLA passed buffers for which the call was not lowered; "
+                     "please report this, with the versions of jax and jaxlib");
       if (argument->size_bytes() > 0)
         CXL_RETURN_IF_ERROR(Platform::Keep(context, argument->untyped_data(),
                                            (*result)->untyped_data(),
@@ -152,7 +154,8 @@ class Handlers {
     auto tables = arguments.get<AnyBuffer>(0);
     if (!tables)
       return Error(Code::kInternal,
-                   "check_slices got other buffers than it was lowered for");
+                   "XLA passed buffers for which check_slices was not lowered; "
+                   "please report this, with the versions of jax and jaxlib");
     CXL_ASSIGN_OR_RETURN(const auto table,
                          Platform::ReadTable(context, *tables));
     return CheckSliceTables(*tables, rows, table.data());

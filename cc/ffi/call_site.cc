@@ -105,7 +105,8 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
        !AreMembers(a.sources, a.group_size)) ||
       !AreRowSizes(static_cast<plan::Op>(a.op), a.rows))
     return xffi::Unexpected(xffi::Error::Internal(
-        "a jax_cxl custom call has an attribute out of range"));
+        "a jax_cxl custom call has an attribute out of range; compile the "
+        "program again with this version of jax_cxl"));
 
   std::unique_ptr<CallSite> made(new CallSite);
   made->prototype_.request.op = static_cast<plan::Op>(a.op);
@@ -193,7 +194,8 @@ Result<CallSite::Execution> CallSite::MakeExecution(int rank, const void* input,
   const auto group = group_of_rank_.find(rank);
   if (group == group_of_rank_.end())
     return Error(Code::kInvalidArgument, "rank ", rank,
-                 " is in none of the groups of ", prototype_.name);
+                 " is in none of the groups of ", prototype_.name,
+                 "; compile the program for the devices of this job");
   Execution execution = {&groups_[group->second],
                          std::make_unique<comm::Call>(prototype_)};
   plan::Request& request = execution.call->request;
@@ -213,8 +215,9 @@ Status CallSite::CheckBuffers(size_t input_bytes, size_t output_bytes) const {
     return OkStatus();
   return Error(Code::kInternal, prototype_.name, " was lowered for ",
                plan::InputBytes(request), " bytes in and ",
-               plan::OutputBytes(request), " out, and got ", input_bytes,
-               " and ", output_bytes);
+               plan::OutputBytes(request), " out, but got ", input_bytes,
+               " and ", output_bytes,
+               "; please report this, with the versions of jax and jaxlib");
 }
 
 Result<uint64_t> CallSite::NextIdentity(uint64_t job, int64_t run_id,

@@ -330,8 +330,10 @@ Result<TaskGraph> Lower(plan::Request request, const plan::Geometry& geometry,
                         const Machine& machine, const Costs& costs,
                         const LowerOptions& options) {
   if (request.num_ranks * options.groups != machine.ranks()) {
-    return Error(Code::kInvalidArgument, options.groups, " plans for ",
-                 request.num_ranks, " ranks on a machine of ", machine.ranks());
+    return Error(Code::kInvalidArgument, options.groups, " groups of ",
+                 request.num_ranks, " ranks do not fill a machine of ",
+                 machine.ranks(),
+                 " ranks; change the number of groups or of ranks");
   }
   const Resources resources(machine);
   const bool flagged = options.flags && plan::OutputBytes(request) > 0 &&

@@ -119,7 +119,7 @@ def _pairs(assignment: DeviceAssignment, instruction: Instruction) -> Groups:
 def _permutation(assignment: DeviceAssignment, instruction: Instruction) -> Collective:
     """Returns a permutation in one group of all devices. Some devices may take no part in it."""
     if instruction.proto.integers(Instruction.DYNAMIC_SLICE_SIZES):
-        raise NotTakenError("it permutes parts of arrays")
+        raise NotTakenError("it permutes parts of arrays, not whole arrays")
     devices = assignment.flattened.tolist()
     position = {device: i for i, device in enumerate(devices)}
     sources = [-1] * len(devices)
@@ -135,5 +135,5 @@ def _reduction(module: Module, instruction: Instruction) -> ReduceOp:
     kinds = _LOGICAL if root.shapes[0].dtype == "bool" else _REDUCTIONS
     operands = [computation.instruction(number).opcode for number in root.operands]
     if root.opcode not in kinds or operands != ["parameter", "parameter"]:
-        raise NotTakenError(f"it reduces by {root.opcode}, which the pool does not know")
+        raise NotTakenError(f"it reduces by {root.opcode}, for which the pool has no reduction")
     return kinds[root.opcode]

@@ -56,9 +56,7 @@ class PairBuilder(Builder):
         operands: list[Value],
         dimensions: list[int] | None = None,
     ) -> Value:
-        raise NotTakenError(
-            f"its blocks do not lie one behind the other in memory (a {opcode} would be needed)"
-        )
+        raise NotTakenError(f"its blocks are not adjacent in memory (a {opcode} would be needed)")
 
     def call(
         self, target: str, shape: Shape, operands: list[Value], config: str, aliases: int | None

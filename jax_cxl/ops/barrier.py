@@ -54,10 +54,10 @@ def barrier(
     """
     if axis_name is None:
         if x is not None:
-            raise TypeError("barrier: give an axis name too, or neither array nor axis name")
+            raise TypeError("barrier: x needs an axis_name. Pass both, or neither of them")
         return process_barrier.wait(name or "barrier", timeout)
     if name is not None or timeout is not None:
-        raise TypeError("barrier: a barrier of a program has no name and no timeout of its own")
+        raise TypeError("barrier: name and timeout work only without axis_name. Leave them out")
     axes = named_axis.axes_of("barrier", axis_name)
     leaves, structure = jax.tree.flatten(x)
     if not axes or not leaves:

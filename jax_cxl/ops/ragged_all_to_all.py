@@ -82,8 +82,8 @@ def ragged_all_to_all(
     operand, output = jnp.asarray(operand), jnp.asarray(output)
     if operand.ndim < 1 or output.ndim < 1 or operand.shape[1:] != output.shape[1:]:
         raise ValueError(
-            f"jax_cxl.{name}: operand and output must be arrays of equal rows, got shapes"
-            f" {operand.shape} and {output.shape}."
+            f"jax_cxl.{name}: operand and output must have the same dimensions after the"
+            f" first, got shapes {operand.shape} and {output.shape}."
         )
     if operand.dtype != output.dtype:
         raise TypeError(

@@ -347,7 +347,8 @@ Result<cuda::CopyTimes> DeviceChannel::TakeTimes(uint64_t place) {
   std::lock_guard lock(mutex_);
   if (Read(status_.get()->abort) != 0)
     return Error(Code::kFailedPrecondition,
-                 "a collective of this process has failed before");
+                 "an earlier collective of this process has failed; look for "
+                 "its error, and start all processes again");
   cuda::CopyTimes times;
   if (free_times_.empty()) {
     for (cudaEvent_t* event : {&times.begin, &times.end})

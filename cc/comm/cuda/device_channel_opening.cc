@@ -105,7 +105,8 @@ Status DeviceChannel::BeginFlagsAnew() {
     backoff.Pause();
   if (rings_->BeginAnew(flagged_rounds_, go_on)) return OkStatus();
   return Error(Code::kFailedPrecondition,
-               "a collective of this process has failed before");
+               "an earlier collective of this process has failed; look for its "
+               "error, and start all processes again");
 }
 
 }  // namespace jax_cxl::comm

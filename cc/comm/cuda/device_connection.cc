@@ -169,7 +169,8 @@ Status DeviceConnection::PairSlots(int member) {
     if (view.slots[2 * pair + 1] != pairs.slots[pair] + slot_bytes)
       return Error(Code::kDataLoss, "slots of ",
                    peers_->Name(group_.members[member]),
-                   " do not lie one behind the other");
+                   " are not adjacent: its directory is corrupt; restart the "
+                   "job, and check what else writes to this pool");
   }
   return OkStatus();
 }

@@ -45,7 +45,8 @@ Status DeviceRuntime::Start(std::shared_ptr<Runtime> runtime,
   for (int device : devices) {
     const Runtime::Local* local = made->runtime_->Find(device);
     if (local == nullptr)
-      return Error(Code::kInternal, "device ", device, " has no rank");
+      return Error(Code::kInternal, "device ", device,
+                   " has no rank; please report this to jax_cxl");
     auto endpoint = std::make_unique<DeviceEndpoint>(
         made->runtime_->pool(), made->runtime_->peers(), local->endpoint, own,
         device, direct,

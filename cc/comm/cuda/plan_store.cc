@@ -39,10 +39,10 @@ Result<const StoredPlan*> PlanStore::Store(
   const uint64_t sending = gpu_plan.sending.size();
   const uint64_t receiving = gpu_plan.receiving.size();
   if (sending + receiving > kSteps)
-    return Error(Code::kResourceExhausted, "a collective of ",
-                 sending + receiving, " steps, at most ", kSteps,
-                 " fit: communicate in several parts, or set "
-                 "JAX_CXL_SLOT_BYTES higher");
+    return Error(Code::kResourceExhausted, "a collective has ",
+                 sending + receiving, " steps, but at most ", kSteps,
+                 " fit; communicate in several parts, or increase "
+                 "JAX_CXL_SLOT_BYTES");
   if (used_ + sending + receiving > kSteps) CXL_RETURN_IF_ERROR(Clear());
   cuda::DeviceStep* source = source_.get() + used_;
   cuda::DeviceStep* steps = steps_.get() + used_;

@@ -143,7 +143,8 @@ Status Negotiation::AddMember(Match* match, int member,
   if (match->submitted[member])
     return Error(Code::kInternal, "rank ", group_.members[member],
                  " submitted the same call twice (",
-                 submissions_.Describe(member, descriptor, name), ")");
+                 submissions_.Describe(member, descriptor, name),
+                 "); please report this to jax_cxl");
   if (match->num_submitted == 0) {
     match->first = member;
     match->descriptor = descriptor;

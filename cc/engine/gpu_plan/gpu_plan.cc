@@ -105,7 +105,7 @@ class Splitter {
         last->to != step.from || last->bytes != step.bytes)
       return Error(Code::kUnimplemented,
                    "the CUDA engine puts an output into a slot only where it "
-                   "was just reduced: ",
+                   "was just reduced; please report this to jax_cxl: ",
                    plan::DebugString(step));
     CXL_RETURN_IF_ERROR(SameStripes(last->from, step.to));
     last->kind = DeviceStepKind::kReduceToBoth;
@@ -134,8 +134,10 @@ class Splitter {
 
   Status SameStripes(uint64_t a, uint64_t b) const {
     if (a % period_ == b % period_) return OkStatus();
-    return Error(Code::kUnimplemented, "a part of a slot starts at byte ", a,
-                 ", its result at byte ", b, ": not the same block's stripes");
+    return Error(
+        Code::kUnimplemented, "a part of a slot starts at byte ", a,
+        ", but its result at byte ", b,
+        ", in the stripes of another block; please report this to jax_cxl");
   }
 
   struct SlotWrite {

@@ -175,7 +175,8 @@ Result<PoolFile> PoolFile::OpenShared(const std::string& path, bool create) {
     return file;
   }
   return Error(Code::kAlreadyExists, path,
-               " was replaced again and again while it was opened");
+               " was replaced again and again while it was opened; give this "
+               "job a pool of its own");
 }
 
 Result<PoolFile> PoolFile::OpenDevice(const std::string& path) {

@@ -91,7 +91,9 @@ uint64_t Sessions::LoadMax(int slot, size_t field) const {
 
 // The owner of a slot may be changing it, so each word is loaded by itself.
 Result<SessionSlot> Sessions::ReadSlot(int slot) const {
-  Status status = Error(Code::kDataLoss, "no device has a table of sessions");
+  Status status = Error(Code::kDataLoss,
+                        "no device has a table of sessions; repair the memory "
+                        "(python -m jax_cxl store repair)");
   for (int device : devices_) {
     SessionWords words;
     status = OkStatus();
@@ -294,7 +296,8 @@ Status Sessions::WaitFor(int slot, uint64_t ticket,
     if (!IsLiving(slot, read)) return OkStatus();
     if (Clock::now() > deadline)
       return Error(Code::kDeadlineExceeded, DescribeProcess(read.process),
-                   " has not finished its change of the catalog");
+                   " has not finished its change of the catalog; try again, or "
+                   "end that process");
     std::this_thread::sleep_for(kPoll);
   }
 }

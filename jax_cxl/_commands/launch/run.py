@@ -62,7 +62,9 @@ def run(
       [array(28., dtype=float32), array(28., dtype=float32)]
     """
     if ranks < 1 or devices_per_process < 1:
-        raise ValueError(f"run: {ranks} ranks with {devices_per_process} devices each")
+        raise ValueError(
+            f"run: ranks={ranks} and devices_per_process={devices_per_process} must be at least 1"
+        )
     with tempfile.TemporaryDirectory(prefix="jax_cxl.") as name:
         folder = pathlib.Path(name)
         (folder / CALL).write_bytes(_pickled(function, arguments))

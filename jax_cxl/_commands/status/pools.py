@@ -194,12 +194,16 @@ def named(target: str) -> list[Found]:
     if target.startswith("/") or os.path.exists(target):
         mode = os.stat(target).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
-            raise ValueError(f"{target} is neither a file nor a device")
+            raise ValueError(
+                f"{target} is neither a file nor a device: name a pool URI, a file, a dax device or a process id"
+            )
         return [Found(target, str(pathlib.Path(target).absolute()))]
     spec = pool_uri.parse(target)
     if spec.kind != "shm":
         return [Found(target, spec.paths[0], spec.offset)]
     name = _SHM_PREFIX + (spec.paths[0] if spec.paths else "")
     if os.path.exists(name) and not os.access(name, os.R_OK):
-        raise ValueError(f"{name} belongs to {_owner(name)}, and you may not read it")
+        raise ValueError(
+            f"{name} belongs to {_owner(name)}, and you may not read it: run the command as that user or as root"
+        )
     return [pool for pool in running() + left_behind() if pool.name == name]

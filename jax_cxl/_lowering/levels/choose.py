@@ -115,8 +115,8 @@ def _split(
     if levels:
         if found is None:
             raise ValueError(
-                f"jax_cxl.{name}: levels=True needs groups that have several ranks in each process,"
-                f" equally many, and at the same places of all groups. The groups are"
+                f"jax_cxl.{name}: levels=True needs groups with the same number of ranks, at least"
+                f" two, in each process, at the same positions in all groups. The groups are"
                 f" {ranks.tolist()}. Leave `levels` out."
             )
         return found

@@ -72,4 +72,7 @@ def check_rows(op: str, what: str, rows: int) -> None:
       ValueError: there are too many.
     """
     if rows > _MOST_ROWS:
-        raise ValueError(f"jax_cxl.{op}: {rows} rows of {what} are too many: at most 2**31 - 1.")
+        raise ValueError(
+            f"jax_cxl.{op}: {rows} rows of {what} are too many: at most 2**31 - 1 are supported."
+            " Use several calls."
+        )

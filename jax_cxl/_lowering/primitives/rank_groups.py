@@ -54,7 +54,7 @@ def of_groups(ctx: Any, name: str, axes: named_axis.Axes, groups: named_axis.Gro
     if platform is not runtime.platform:
         raise ValueError(
             f"jax_cxl.{name}: the mesh {mesh.axis_names} has {platform.name} devices, but the ranks"
-            f" are the {runtime.platform.name} devices of JAX's default backend. Choose it by"
+            f" are the {runtime.platform.name} devices of JAX's default backend. Change it with"
             f" JAX_PLATFORMS={platform.name}."
         )
     try:

@@ -96,7 +96,7 @@ def _as_array(leaf: Any) -> np.ndarray:
     if not known:
         raise TypeError(
             f"process_gather: a leaf of type {type(leaf).__name__} and dtype {array.dtype} has no"
-            " numbers"
+            " numbers. Pass arrays of numbers"
         )
     return array
 

@@ -129,7 +129,7 @@ def _route(x, experts, axis_name, num_experts, capacity, max_rows, float8_block)
         return _vary(handle.axes, x, handle.back)[0], handle
     experts = indices.integers("moe_dispatch", "experts", experts)
     if axis_name is None or num_experts is None:
-        raise TypeError("jax_cxl.moe_dispatch: axis_name and num_experts are missing.")
+        raise TypeError("jax_cxl.moe_dispatch: pass axis_name and num_experts.")
     axes = named_axis.axes_of("moe_dispatch", axis_name)
     limits = _check(x, experts, axes, num_experts, capacity, max_rows)
     _check_float8(x, float8_block)

@@ -57,8 +57,8 @@ def expert_placement(counts: Any, *, slack: float = 0.05) -> np.ndarray:
     ranks, experts = counts.shape
     if experts % ranks:
         raise ValueError(
-            f"jax_cxl.expert_placement: {ranks} ranks cannot hold equally many of"
-            f" {experts} experts."
+            f"jax_cxl.expert_placement: the number of experts, {experts}, must be a"
+            f" multiple of the number of ranks, {ranks}."
         )
     rank_of = _solve(counts, slack) if ranks > 1 else np.zeros(experts, int)
     place = np.empty(experts, int)
