@@ -195,7 +195,7 @@ def named(target: str) -> list[Found]:
         mode = os.stat(target).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
             raise ValueError(
-                f"{target} is neither a file nor a device: name a pool URI, a file, a dax device or a process id"
+                f"{target} is neither a file nor a device: name a pool URI, file, device or process"
             )
         return [Found(target, str(pathlib.Path(target).absolute()))]
     spec = pool_uri.parse(target)
@@ -204,6 +204,7 @@ def named(target: str) -> list[Found]:
     name = _SHM_PREFIX + (spec.paths[0] if spec.paths else "")
     if os.path.exists(name) and not os.access(name, os.R_OK):
         raise ValueError(
-            f"{name} belongs to {_owner(name)}, and you may not read it: run the command as that user or as root"
+            f"{name} belongs to {_owner(name)}, and you may not read it: run this as that user or"
+            " as root"
         )
     return [pool for pool in running() + left_behind() if pool.name == name]
