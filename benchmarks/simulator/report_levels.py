@@ -194,7 +194,8 @@ def _pays(numbers: tuple[int, ...]) -> str:
     return f"""The last table has the sizes at which levels are faster, of sizes from {sizes}
 (64 MiB for more than 8 hosts), each four times the previous size. Short calls are slower in levels,
 because NCCL's calls inside the hosts cost time. For flat calls of many ranks
-[the model is faster than the engine](#what-the-model-leaves-out), so levels may gain at smaller sizes.
+[the model is faster than the engine](#what-the-model-leaves-out), so levels may be faster at
+smaller sizes too.
 
 {markdown(header, rows)}"""
 

@@ -14,8 +14,8 @@
 #include "cc/plan/plan.h"
 #include "xla/ffi/api/ffi.h"
 
-// The handlers that CPUs and GPUs share: how XLA's buffers become a call. A
-// `Platform` has what differs:
+// The code that the handlers for CPUs and GPUs share: how XLA's buffers become
+// a call. A `Platform` defines what differs:
 //
 //   Context        what XLA binds for a handler: the id of the launch on CPUs,
 //                  the stream on GPUs. Bound is the parameter of Ctx<> for it.
@@ -96,7 +96,7 @@ class Handlers {
     return Execute(context, ordinal, site, nullptr, nullptr);
   }
 
-  // Tables (slice_check.h) and any number of values, each aliased to its
+  // Takes tables (slice_check.h) and any number of values, each aliased to its
   // result.
   static xla::ffi::Error CheckSlices(Context context, int32_t ordinal,
                                      xla::ffi::Span<const int64_t> rows,

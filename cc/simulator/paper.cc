@@ -86,8 +86,8 @@ class Paper {
         break;
     }
     if (rooted()) {
-      // The blocks of a rank lie on consecutive cards, and so do those of the
-      // ranks.
+      // The blocks of a rank lie on consecutive cards, and the first blocks of
+      // consecutive ranks do too.
       return (Published(owner) > 1 ? block + chunk : owner + chunk) % cards;
     }
     const int first =

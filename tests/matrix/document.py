@@ -34,8 +34,8 @@ These are the errors that JAX shows, with `<dtype>` in place of the dtype.
 """
 
 _TAIL = """
-`float8_e8m0fnu` has no zero. Where other dtypes get zeros (on a rank without a source in `ppermute`,
-or on ranks other than the root in `reduce`), the result is its smallest value or NaN.
+`float8_e8m0fnu` has no zero. Where other dtypes get zeros (on a rank without a source in
+`ppermute`, or on ranks other than the root in `reduce`), the result is its smallest value or NaN.
 """
 
 

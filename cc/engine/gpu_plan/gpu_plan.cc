@@ -123,9 +123,9 @@ class Splitter {
     gpu_plan_.bytes_retrieved += step.bytes * (step.last - step.first - mine);
   }
 
-  // Returns the number of receiving steps that must be done before this
-  // member's slots of rounds up to `round` have all their results. Results are
-  // made in the order of rounds.
+  // Returns how many receiving steps must be done before all results of rounds
+  // up to `round` are in this member's slots. Results are computed in the order
+  // of rounds.
   uint32_t SlotWritesUntil(uint64_t round) const {
     for (size_t i = slot_writes_.size(); i-- > 0;)
       if (slot_writes_[i].round <= round) return slot_writes_[i].steps;

@@ -26,8 +26,8 @@ struct CountedPlan {
   std::vector<cuda::DeviceStep> steps;  // in memory that the host can read
 };
 
-// The GPU plans for those calls of one device whose numbers live in its memory
-// (CountedChannel). A plan never moves, because graphs may refer to it.
+// The GPU plans of calls that are numbered on their device (CountedChannel),
+// for one device. A plan never moves, because graphs may refer to it.
 //
 // Not thread-safe.
 class CountedPlans {
