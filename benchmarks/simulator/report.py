@@ -71,7 +71,7 @@ what the kernel of the CUDA engine does, with some improvements that the engine 
 - In each round, the copies from all peers run side by side. Before them, the kernel waits for one
   poll and the latency of one read. That wait costs nothing if earlier copies take longer.
 - A reduction reads the slots of all peers.
-- The kernel rings each doorbell behind a fence, and goes on copying meanwhile.
+- The kernel rings each doorbell behind a fence, and continues to copy meanwhile.
 - A call whose data are at most {flagged} on all ranks together has a flag in every other word. That
   doubles the bytes, but the call needs no fence, no doorbell and no poll, and readers follow
   writers by a few cache lines.

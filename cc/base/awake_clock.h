@@ -7,8 +7,8 @@
 
 namespace jax_cxl {
 
-// A clock that stands still while its process is stopped by a signal, and while
-// its host or virtual machine is suspended. Between two calls of Now the clock
+// A clock that stops while its process is stopped by a signal, and while its
+// host or virtual machine is suspended. Between two calls of Now the clock
 // advances by at most half a second, so some thread has to call Now more often
 // than that.
 //

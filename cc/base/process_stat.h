@@ -6,7 +6,7 @@
 
 namespace jax_cxl {
 
-// What /proc/PID/stat says of a process of this pid namespace.
+// The contents of /proc/PID/stat for a process of this pid namespace.
 struct ProcessStat {
   char state = '?';    // field 3: 'R', 'S', 'T', 'Z', ...
   uint64_t flags = 0;  // field 9: flags of the process's first thread

@@ -16,7 +16,7 @@ namespace jax_cxl::ffi {
 // Programs are identified by their names, because attributes must be the same
 // on all ranks, whatever else each rank compiles. A name may recur: a rank may
 // compile a program again, or another program with the same name. Numbers start
-// again whenever JAX says that a load is complete.
+// again whenever JAX reports that a load is complete.
 //
 // Two threads of a process must not load two programs of one name at the same
 // time. Their calls would not match those of other ranks, and would time out.

@@ -13,7 +13,7 @@ namespace jax_cxl::plan {
 // Therefore the blocks of one round may use different slots. In a pool of
 // several devices, each block is `slot_step` slots ahead of the previous block.
 // A round of one rank then lies on all devices, and ranks in the same round
-// load all devices alike, for any number of ranks.
+// load all devices equally, for any number of ranks.
 struct Stripes {
   uint32_t num_blocks = 1;  // a power of two
   uint32_t unit_bytes = 1;  // a power of two, at least 16

@@ -43,8 +43,8 @@ class Pool {
  public:
   // Creates or takes over the pool, reserves all of its space, and writes the
   // header. Creates a file of mode 0600 for Shm, and for a path of File that
-  // does not exist. Errors: kResourceExhausted (says how many bytes are needed
-  // and how many are free), kNotFound, kPermissionDenied, kAlreadyExists
+  // does not exist. Errors: kResourceExhausted (names the bytes that are needed
+  // and the bytes that are free), kNotFound, kPermissionDenied, kAlreadyExists
   // (another live job uses the pool; names a process of it), kInvalidArgument
   // (wrong or misaligned arguments), kDataLoss (an existing file is not a
   // jax_cxl pool), kUnimplemented (this processor cannot do what the coherence

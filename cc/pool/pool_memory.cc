@@ -189,7 +189,7 @@ Status Pool::CheckIntact() const {
         Code::kDataLoss, "the pool at ", files_[0].path(), " was formatted by ",
         formatted_by_,
         ", while this job used it: its heartbeats did not arrive there in time "
-        "(this host stood still, or jobs name parts that overlap); restart "
+        "(this host was stopped, or jobs name parts that overlap); restart "
         "this job, and give each job a pool of its own");
   return Error(Code::kDataLoss, "memory of the pool at ", files_[0].path(),
                files_.size() > 1 ? " and others" : "",

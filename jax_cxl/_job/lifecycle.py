@@ -86,7 +86,7 @@ class Runtime:
       rank_of_device: rank of each JAX device that communicates, by the device's global id.
       platform: the platform of the devices.
       pool_bytes: size of the pool.
-      spec: the pool, as its URI says.
+      spec: the pool, parsed from its URI.
       tuning: the tuning table on which all processes agreed.
       generation: how many times the job has continued after an error.
       attempt: number of the next attempt to regroup (regroup.py).
@@ -215,7 +215,7 @@ def restart(meeting: pools.Meeting, spec: pool_uri.PoolSpec) -> None:
 
     Args:
       meeting: the ranks that continue, some of this process among them, and their pool.
-      spec: the pool, as its URI says.
+      spec: the pool, parsed from its URI.
     """
     global _running
     assert _running is not None

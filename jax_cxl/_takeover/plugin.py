@@ -41,7 +41,7 @@ def initialize() -> None:
     try:
         _apply_variables()
     except ValueError as error:
-        # JAX logs what an entry point raises, and goes on. This process would then not replace
+        # JAX logs what an entry point raises, and continues. This process would then not replace
         # what the others replace.
         _compat.before_compilation(functools.partial(_raise, str(error)))
         raise

@@ -89,7 +89,7 @@ def begin() -> None:
 
 
 def ensure_started() -> lifecycle.Runtime:
-    """Returns the running job, once the start in the background has ended, if there is one.
+    """Returns the running job. Waits for a start in the background, if there is one.
 
     Starts the job with the defaults if it has not been started.
     """

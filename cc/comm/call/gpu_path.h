@@ -8,8 +8,8 @@
 #include "cc/plan/plan.h"
 
 // Chooses the hardware that executes a call between GPUs. Pure functions of
-// values that are the same on all ranks, because all ranks of a call must
-// choose alike. Needs no CUDA.
+// values that are the same on all ranks, because all ranks of a call must make
+// the same choice. Needs no CUDA.
 namespace jax_cxl::comm {
 
 // How a call divides the ring into slots. The layouts share memory, so a call

@@ -29,8 +29,9 @@ class ConnectionTest : public testing::Test {
     const Status status = connection.Publish(world_.endpoint(rank).recorder());
     ASSERT_TRUE(status.ok()) << status.message();
   }
-  // Polls several times: without coherence, a dropped cache line may have come
-  // back before its owner wrote it (cc/testing/incoherent/incoherent_cache.h).
+  // Polls several times: without coherence, a dropped cache line may have been
+  // fetched again before its owner wrote it
+  // (cc/testing/incoherent/incoherent_cache.h).
   static Result<bool> Connect(Connection& connection) {
     Result<bool> connected = connection.Connect();
     for (int poll = 0; poll < 100 && connected.ok() && !*connected; ++poll)

@@ -43,7 +43,7 @@ class Peers {
   // Returns true once the rank's process has certainly ended, so that it no
   // longer reads. A heartbeat that stopped does not show that.
   bool Ended(int rank) const { return peers_[rank]->ended; }
-  // The clock for waits. It stands still while this process is stopped: if this
+  // The clock for waits. It stops while this process is stopped: if this
   // process and its peers have been stopped together, no peer was late.
   AwakeClock::Base::time_point AwakeTime() const { return awake_.Now(); }
   // Returns the seconds since the rank's last heartbeat, or 0 if the heartbeat

@@ -39,7 +39,7 @@ class StallDetector {
  public:
   StallDetector(pool::Pool* pool, Peers* peers, int rank);
 
-  // Call it when a call has come or has made progress.
+  // Call it when a call has been added or has made progress.
   void NoteProgress();
 
   // Returns true if all ranks seem to have stalled. Check should then run more

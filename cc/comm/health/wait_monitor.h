@@ -17,7 +17,7 @@ namespace jax_cxl::comm {
 // A wait of a rank in a call.
 struct Wait {
   const Call* call;
-  std::vector<int> members;  // members that it waits for, as far as known
+  std::vector<int> members;  // members that it is known to wait for
   bool started;              // all ranks have started the call
   uint64_t progress;         // changes whenever the call makes progress
   // False if the call waits for this rank's own earlier work. In that case no

@@ -45,8 +45,8 @@ class Submissions {
   std::vector<int> RingHolders() const;
   // Where the caller puts the payload of the next submission, before Write.
   std::byte* payload() { return At(group_.self, written_)->payload(); }
-  // Publishes the next submission. Returns the number of the call's name, as
-  // other members read it.
+  // Publishes the next submission. Returns the number by which other members
+  // find the call's name.
   uint32_t Write(uint64_t identity, const Call& call,
                  const pool::CallDescriptor& descriptor,
                  uint32_t payload_bytes);

@@ -18,7 +18,7 @@ namespace {
 
 using pool::kRecordedCalls;
 
-// A record this many calls old no longer changes, as far as Beat assumes.
+// Beat assumes that a record this many calls old no longer changes.
 constexpr uint64_t kSettled = 64;
 
 // Other threads and processes read a record while this thread writes it.

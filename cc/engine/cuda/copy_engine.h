@@ -22,8 +22,8 @@
 // waits, the other moves data. But a copy engine that already has the next copy
 // stores the word of a copy only after that next copy, so peers get each chunk
 // one chunk later. So two pipelines help calls that also wait for reductions,
-// and calls with so many chunks that a delay of one chunk does not matter. In a
-// call, a slot always belongs to the same pipeline, so the rounds of each
+// and calls with many chunks, for which a delay of one chunk does not matter.
+// In a call, a slot always belongs to the same pipeline, so the rounds of each
 // pipeline are in order.
 //
 // Calls with the same layout form a *series*. The next call of a series does

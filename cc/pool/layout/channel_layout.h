@@ -13,7 +13,7 @@
 //   submissions   a ring of kCallRing entries, SubmissionStride bytes apart
 //   Doorbell      submissions_read[group size], one for each member's ring:
 //                 how many of that member's submissions this member has read
-//   slots         where ChannelEntry says
+//   slots         at the places that ChannelEntry names
 //
 // A member may give this memory to another group once every other member has
 // `finished` all calls that it has finished itself. Memory that was a control

@@ -317,7 +317,7 @@ Status Sessions::CheckLocked() {
   std::lock_guard lock(mutex_);
   if (slot_ >= 0 && epoch_ == locked_epoch_ && !StoodStill()) return OkStatus();
   return Error(Code::kFailedPrecondition,
-               "this process stood still while it changed the catalog: try "
+               "this process was stopped while it changed the catalog; try "
                "again");
 }
 

@@ -97,7 +97,7 @@ class Sessions {
   // process takes a ticket, and the lowest ticket goes first.
   Status Lock(double timeout_s);
   void Unlock();
-  // Fails if this process may have lost the lock, because it stood still.
+  // Fails if this process may have lost the lock because it was stopped.
   Status CheckLocked();
 
  private:

@@ -119,7 +119,7 @@ class Scribbler {
   std::vector<uint64_t*> rung_;  // scratch
 };
 
-// Memory around the pool that nothing may touch, as far as it was free.
+// Memory around the pool that nothing may touch, where it was free.
 class Fence {
  public:
   explicit Fence(const pool::Pool& pool) {

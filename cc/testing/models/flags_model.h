@@ -283,7 +283,7 @@ class Model {
     const bool agree = std::ranges::all_of(
         setup_.calls, [](const FlagsCall& call) { return call.kind.empty(); });
     if (me().life == kLive)
-      Wrong("waits for ever");
+      Wrong("waits forever");
     else if (state_->crashes == 0 && state_->timeouts == 0 && agree)
       Wrong("gives up though nothing happened");
   }

@@ -1,4 +1,4 @@
-"""The measurement. Backends take turns, so that a disturbance of the machine affects all alike."""
+"""The measurement. Backends take turns, so that a slow machine affects all of them equally."""
 
 import contextlib
 import dataclasses

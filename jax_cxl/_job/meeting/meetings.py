@@ -80,7 +80,7 @@ def come_together(
     """Meets the other processes that are left.
 
     Args:
-      spec: the pool, as its URI says.
+      spec: the pool, parsed from its URI.
       platform: the platform of the devices.
       tuning: this process's tuning table.
     """

@@ -53,7 +53,7 @@ def create(
     """Creates a pool for all devices.
 
     Args:
-      spec: which pool, as its URI says.
+      spec: the pool, parsed from its URI.
       platform: the platform of the devices.
       new_name: whether a pool in /dev/shm needs another name, because the job already has a pool
         with the name in `spec`.
