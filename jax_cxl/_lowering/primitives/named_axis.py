@@ -177,7 +177,8 @@ def root_of(op: str, argument: str, root: Any, axes: Axes) -> int:
     root, size = arguments.integer(op, argument, root), lax.axis_size(axes)
     if not 0 <= root < size:
         raise ValueError(
-            f"jax_cxl.{op}: {argument}={root} is out of bounds for {axes} of size {size}."
+            f"jax_cxl.{op}: {argument}={root} is out of bounds for {axes} of size {size}. Pass 0"
+            f" to {size - 1}."
         )
     return root
 
