@@ -39,7 +39,7 @@ def _parse_range(text: str) -> list[int]:
         raise ValueError(f"{text!r} is not a range of sizes such as 4KiB:64MiB:x4")
     first, last = parse(bounds[0]), parse(bounds[1])
     if first > last:
-        raise ValueError(f"{text!r} ends before it starts")
+        raise ValueError(f"{text!r} ends before it starts: put the smaller size first")
     sizes = []
     while first <= last:
         sizes.append(first)

@@ -225,7 +225,9 @@ Result<std::vector<KeptPath>> OpenKeptPaths(const PoolSpec& spec,
   if (incomplete()) found = Examine(spec, signature, mode, least_bytes);
   if (!found.ok()) return found.status();
   if (mode == OpenMode::kExisting && !AnyIsOurs(*found))
-    return Error(Code::kDataLoss, spec.paths.front(), ": it is empty");
+    return Error(
+        Code::kDataLoss, spec.paths.front(),
+        ": it is empty; save something there first, or name another path");
   const bool keep_lost = incomplete();
   for (KeptPath& path : *found) {
     if (keep_lost && !path.lost.empty()) {

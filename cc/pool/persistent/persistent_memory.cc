@@ -115,7 +115,8 @@ Result<std::byte*> PersistentMemory::Find(int device, uint64_t offset,
   if (at != nullptr) return at;
   return Error(Code::kInvalidArgument, FormatBytes(bytes), " at ", offset,
                " of device ", device, " are outside the memory, which has ",
-               num_devices(), " devices of ", FormatBytes(device_bytes_));
+               num_devices(), " devices of ", FormatBytes(device_bytes_),
+               "; please report this to jax_cxl");
 }
 
 Status PersistentMemory::CheckReadable(int device) const {

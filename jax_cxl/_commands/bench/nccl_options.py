@@ -84,7 +84,7 @@ def sizes(first: int | None, last: int | None, factor: int | None, step: int | N
     first = _DEFAULT_BYTES if first is None else first
     last = max(first, _DEFAULT_BYTES) if last is None else last
     if first > last:
-        raise ValueError(f"-b {first} is more than -e {last}")
+        raise ValueError(f"-b {first} is more than -e {last}: give a larger -e")
     if first == 0:
         raise ValueError("-b must be at least 1")
     found = [first]

@@ -51,7 +51,8 @@ def wait(name: str, timeout: float | None) -> None:
 
 def _mismatch(mine: int, here: str, theirs: int, there: str) -> errors.MismatchError:
     error = errors.MismatchError(
-        f"the ranks wait at different barriers: rank {mine} at {here}, rank {theirs} at {there}"
+        f"the ranks wait at different barriers: rank {mine} at {here}, rank {theirs} at {there}."
+        " All processes have to call the same barriers in the same order"
     )
     error.ranks, error.calls = (mine, theirs), (here, there)
     return error
