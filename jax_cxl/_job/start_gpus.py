@@ -42,7 +42,7 @@ def start(
     direct = not any(obstacles)
     if not direct:
         logging.getLogger("jax_cxl").warning(
-            "GPUs do not reach the pool themselves, all data is copied by the host: %s",
+            "GPUs cannot access the pool directly, so the host copies all data: %s",
             next(filter(None, obstacles)),
         )
     cuda.start(

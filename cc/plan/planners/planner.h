@@ -168,8 +168,9 @@ class TwoExchanges {
   }
 
   // Returns the number of chunks to cut a block into if every round lies on all
-  // devices. More chunks shorten the start and the end of a call, when the
-  // first inputs and the last results travel alone.
+  // devices. More chunks shorten two phases in which nothing overlaps: the
+  // start of a call, when the first inputs travel alone, and its end, when the
+  // last results do.
   static uint64_t Pipeline(const Planner& planner) {
     if (!planner.striped()) return kPipelineChunks;
     return std::clamp<uint64_t>(planner.block() / (2 * kLeast), kPipelineChunks,
