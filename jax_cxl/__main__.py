@@ -74,7 +74,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _reader_is_gone() -> bool:
-    """Whether the reader of this process's output has ended, as after `| head`."""
+    """Returns whether the reader of this process's output has exited, as after `| head`."""
     poller = select.poll()
     poller.register(sys.stdout.fileno(), 0)
     return any(event & select.POLLERR for _, event in poller.poll(0))

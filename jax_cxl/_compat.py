@@ -102,7 +102,7 @@ def forbidden_axes() -> tuple:
 
 
 def sorts_axes_of_ppermute() -> bool:
-    """Whether `jax.lax.ppermute` counts ranks in the order of the mesh, whatever axes are given.
+    """Whether `jax.lax.ppermute` counts ranks in the mesh's order, not in that of `axis_name`.
 
     JAX 0.10 does. Later versions count ranks in the order of the given axes. They refuse an order
     that differs from the order of the mesh, unless `jax_raise_on_ppermute_sort_diff` is off.
@@ -117,7 +117,7 @@ def refuses_other_orders_of_axes() -> bool:
 
 
 def has_backend() -> bool:
-    """Whether JAX has made its devices, after which it connects to no other process."""
+    """Returns whether JAX has made its devices. After that, it connects to no other process."""
     return _xla_bridge.backends_are_initialized()
 
 
@@ -158,7 +158,7 @@ def hosts_service() -> bool:
 def leave_without_barrier() -> None:
     """Lets the program end without JAX's barrier at exit, after a process has died.
 
-    At that barrier JAX waits for all processes. If one does not come, JAX aborts this process.
+    At that barrier JAX waits for all processes. If a process does not arrive, JAX aborts this one.
     """
     state: Any = _distributed.global_state
     for held in (state.client, state.service):
@@ -244,7 +244,7 @@ def extend_cache_key(part: Callable[[list[int]], str]) -> None:
 def around_loading(
     load: Callable[[bytes, Sequence[int] | None, Callable[[], Any]], Any],
 ) -> None:
-    """Lets `load` load each serialized program, of a file or of the persistent compilation cache.
+    """Lets `load` load serialized programs, from files or from the persistent compilation cache.
 
     Args:
       load: takes the serialized program, the ids of the devices for which it is loaded in the
@@ -291,13 +291,13 @@ def jitted_function_type() -> Any:
 
 
 def make_runtime_errors(make: Callable[[str], BaseException | None]) -> None:
-    """Lets `make` choose what is raised where JAX raises `jax.errors.JaxRuntimeError`.
+    """Lets `make` choose the exception in place of JAX's `jax.errors.JaxRuntimeError`.
 
     XLA's errors become Python exceptions in native code, at many places: dispatch,
     `block_until_ready`, `np.asarray`, `jax.device_get`. All of these places instantiate
     JaxRuntimeError. This function replaces the `__new__` of the class, which may return an instance
     of a subclass; Python then raises that instance. Where `make` returns None, the class behaves as
-    before. docs/decisions/0005 has the alternatives.
+    before. docs/decisions/0005 explains the alternatives.
 
     Args:
       make: takes the error's text; returns an instance of a subclass of

@@ -1,4 +1,4 @@
-"""Where the native module is.
+"""Finds the native module.
 
 Python looks for modules in the current folder first. In a checkout, `python -m jax_cxl` and
 `python -m pytest` therefore import the sources of the checkout. The native module may exist in an
@@ -16,7 +16,7 @@ _HERE = pathlib.Path(__file__).parent
 
 
 def elsewhere() -> list[str]:
-    """Returns the folder of an installed jax_cxl, if this one has no native module."""
+    """Returns the folder of an installed jax_cxl, if this package has no native module."""
     if _has_module(_HERE):
         return []
     folders = (pathlib.Path(entry or os.getcwd(), _HERE.name) for entry in sys.path)

@@ -15,13 +15,15 @@ def parse_list(text: str) -> list[int]:
 
 
 def in_powers_of_two(text: str) -> str | None:
-    """Returns "1GiB" for "1GB", "1G" or "1gib": what somebody may have meant. None for others."""
+    """Returns what the user probably meant, such as "1GiB" for "1GB", "1G" or "1gib"; otherwise
+    None.
+    """
     match = re.fullmatch(r"(\d+)\s*([kmgt])(i?b)?", text.strip(), re.ASCII | re.IGNORECASE)
     return f"{match[1]}{match[2].upper()}iB" if match else None
 
 
 def format_size(size: int) -> str:
-    """Returns `64KiB` for 65536. Without a unit that divides the size, returns the number."""
+    """Returns `64KiB` for 65536. If no unit divides the size, returns the plain number."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if size and size % _UNITS[unit] == 0:
             return f"{size // _UNITS[unit]}{unit}"
@@ -37,7 +39,7 @@ def _parse_range(text: str) -> list[int]:
         raise ValueError(f"{text!r} is not a range of sizes such as 4KiB:64MiB:x4")
     first, last = parse(bounds[0]), parse(bounds[1])
     if first > last:
-        raise ValueError(f"{text!r} ends before it starts")
+        raise ValueError(f"{text!r} ends before it starts: put the smaller size first")
     sizes = []
     while first <= last:
         sizes.append(first)

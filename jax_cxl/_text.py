@@ -1,8 +1,8 @@
-"""Text from files and pools, whose contents may be damaged, for a terminal."""
+"""Makes text from files and pools, which may be damaged, safe to print on a terminal."""
 
 
 def printable(text: str) -> str:
-    r"""Returns a text with "?" for characters that a terminal obeys or does not show.
+    r"""Returns the text with "?" in place of control characters and invisible characters.
 
     `PrintableText` of cc/base/text.h does this for the native library. Newlines stay.
 

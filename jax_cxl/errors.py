@@ -16,7 +16,7 @@ class CxlError(RuntimeError):
     """Base class of all errors of jax_cxl.
 
     Attributes:
-      told_by: rank that told this one of the error; None if this rank found it.
+      told_by: rank that reported the error to this rank; None if this rank found it.
     """
 
     told_by: int | None = None
@@ -80,8 +80,8 @@ class PeerLostError(CxlError):
       rank: the rank that is gone, an index into `jax.devices()`.
       pid: its process id.
       host: name of its host.
-      last: what that rank did last, as far as the pool shows, for example "finished psum:
-        all_reduce sum of 4 float32, its collective 7".
+      last: the rank's last recorded activity, for example "finished psum: all_reduce sum of 4
+        float32, its collective 7".
       call: the collective in which this rank waited for it.
     """
 
@@ -101,7 +101,7 @@ class CollectiveTimeoutError(CxlError, TimeoutError):
       rank: the rank that was waited for, an index into `jax.devices()`.
       pid: its process id.
       host: name of its host.
-      last: what that rank did last, as far as the pool shows.
+      last: the rank's last recorded activity.
       call: the collective that waited.
       waited_s: for how many seconds it waited.
     """
@@ -161,7 +161,7 @@ def message_of(code: str, message: str) -> str:
 
 
 def code_of(error: BaseException) -> str | None:
-    """Returns the code for which `from_code` makes this kind of exception; None if none does."""
+    """Returns the code for which `from_code` makes this kind of exception, None if none."""
     return next((code for code, kind in BY_CODE.items() if type(error) is kind), None)
 
 

@@ -119,7 +119,7 @@ class _Turns:
             self._states[mode] = jax.tree.map(jnp.copy, program.state)
         for mode in among:
             self.run(mode)
-        # After equally many steps. Training amplifies rounding, so later losses differ more.
+        # After the same number of steps. Training amplifies rounding, so later losses differ more.
         self.first_losses = dict(self._losses)
         self.times: dict[str, list[float]] = {mode: [] for mode in among}
 

@@ -52,7 +52,7 @@ def _introduction() -> str:
     flagged = bytes_text(_simulator.FLAGGED_BYTES)
     return f"""## On CXL hardware: modelled
 
-Nobody here has a CXL switch. **Every number on this page is modelled.** A simulator runs the plans
+The project has no CXL switch. **Every number on this page is modelled.** A simulator runs the plans
 of jax_cxl's planners on a model of hosts, links and cards (`cc/simulator`).
 `benchmarks/simulator/constants.py` lists the model's constants with their sources.
 `python benchmarks/simulate.py --write docs` writes this page again, and
@@ -65,13 +65,13 @@ max-min fairly. A card has three rates: for reads, for writes, and for both toge
 fence, a poll, a kernel launch and the set-up of a copy each cost time.
 
 A call of jax_cxl is one kernel, as on `coherent` and `uncached` pools. The modelled kernel does
-what the kernel of the CUDA engine does or is to do
-([the last section](#what-the-model-leaves-out) names the differences):
+what the kernel of the CUDA engine does, with some improvements that the engine does not have yet
+([the last section](#what-the-model-leaves-out) lists the differences):
 
 - In each round, the copies from all peers run side by side. Before them, the kernel waits for one
-  poll and the latency of one read. That wait costs nothing where earlier copies take longer.
+  poll and the latency of one read. That wait costs nothing if earlier copies take longer.
 - A reduction reads the slots of all peers.
-- The kernel rings each doorbell behind a fence, and goes on copying meanwhile.
+- The kernel rings each doorbell behind a fence, and continues to copy meanwhile.
 - A call whose data are at most {flagged} on all ranks together has a flag in every other word. That
   doubles the bytes, but the call needs no fence, no doorbell and no poll, and readers follow
   writers by a few cache lines.
@@ -112,10 +112,10 @@ The simulator runs long calls of many ranks for some rounds, and extends the tim
 result is within 5% of a run to the end, for reduce within 12% and for all_to_all within 20%. All
 calls of up to 12 hosts and 256 MiB run to the end.
 
-In one thing the model is ahead of the CUDA engine, which matters to calls of many ranks. Except in
-calls with flags, a warp of the engine reads from one peer after another, so that each peer costs
-the latency of a read. The engine also has other limits than the model. They were measured on an
-emulated pool with links of 55 GB/s (`cc/comm/cuda/device_connection.h`):
+In one respect the model is faster than the CUDA engine, which matters for calls of many ranks.
+Except in calls with flags, a warp of the engine reads from one peer after another, so each peer
+costs the latency of a read. The limits of the engine also differ from those of the model. They were
+measured on an emulated pool with links of 55 GB/s (`cc/comm/cuda/device_connection.h`):
 
 | | engine | model |
 | --- | --- | --- |

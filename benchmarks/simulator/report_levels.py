@@ -192,9 +192,10 @@ def _pays(numbers: tuple[int, ...]) -> str:
     first, *_, last = study.sizes(numbers[0])
     sizes = f"{bytes_text(first)} to {bytes_text(last)}"
     return f"""The last table has the sizes at which levels are faster, of sizes from {sizes}
-(64 MiB for more than 8 hosts), each four times the size before. Short calls are slower in levels,
+(64 MiB for more than 8 hosts), each four times the previous size. Short calls are slower in levels,
 because NCCL's calls inside the hosts cost time. For flat calls of many ranks
-[the model is ahead of the engine](#what-the-model-leaves-out), so levels may pay earlier.
+[the model is faster than the engine](#what-the-model-leaves-out), so levels may be faster at
+smaller sizes too.
 
 {markdown(header, rows)}"""
 

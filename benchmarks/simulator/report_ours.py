@@ -48,8 +48,8 @@ def ours() -> str:
 
 {markdown(header, rows)}
 
-The least is over all sizes from {bytes_text(study.ALL_SIZES[0])} to
-{bytes_text(study.ALL_SIZES[-1])}. Over those up to 64 KiB it is {short:.2f}."""
+The column "least" has the smallest ratio over all sizes from {bytes_text(study.ALL_SIZES[0])} to
+{bytes_text(study.ALL_SIZES[-1])}. The smallest ratio over sizes of up to 64 KiB is {short:.2f}."""
 
 
 def infiniband() -> str:
@@ -71,9 +71,9 @@ def infiniband() -> str:
 
 † No library can be faster than NCCL here. Three things alone take longer over the GPUs' links or
 the cards than the whole call over InfiniBand: the bytes that the operation must move
-(`cc/plan/bounds.h`), the start of a kernel, and the way of the first and the last byte to their
-readers. Twelve hosts share six cards, but have twelve adapters. Beside a ratio below 1 stands the
-ratio that this bound allows: "0.94 of 1.05" is a plan at 90% of the bound.
+(`cc/plan/bounds.h`), the start of a kernel, and the latency of the first and the last byte
+to their readers. Twelve hosts share six cards, but have twelve adapters. A ratio below 1 is
+followed by the ratio that this bound allows: "0.94 of 1.05" is a plan at 90% of the bound.
 
 {markdown(header, rows)}
 
@@ -95,13 +95,14 @@ def _losses() -> str:
         "reads and writes apart",
     )
     sizes = f"{bytes_text(study.ALL_SIZES[0])} to {bytes_text(study.ALL_SIZES[-1])}"
-    return f"""At {", ".join(free[:-1])} and {free[-1]} hosts nothing else is slower than
-InfiniBand, at any size from {sizes}. The table lists what else is slower at the other
+    return f"""At {", ".join(free[:-1])} and {free[-1]} hosts there are no other losses
+against InfiniBand, at any size from {sizes}. The table lists the losses at the other
 numbers of hosts up to 12. These losses are small, and the bound allows little more than 1 there.
-The last two columns look for their cause. "Cards never unequal": in this variant of the model one
-card is as fast as all cards together. It changes little. "Reads and writes apart": in this variant
-no read waits for writes that share a card's rate. It removes the losses. Ranks in step all write at
-the same time, and write nothing in the rest of a round, when a card could take reads and writes.
+The last two columns show what causes them. In the variant "cards never unequal", the model has one
+card that is as fast as all cards together. This changes little. In the variant "reads and writes
+apart", no read waits for writes that share a card's rate. This removes the losses. The cause is
+that ranks in step all write at the same time, and write nothing in the rest of a round, although a
+card could serve reads and writes then.
 
 {markdown(header, [row for n in rows for row in rows[n]])}"""
 
@@ -191,18 +192,19 @@ def causes() -> str:
     )
     return f"""### Where the gains come from
 
-The table has the bytes that the busiest rank writes and reads, as multiples of the message and
-counted from the plans; the time over the bound of links and cards; and the resource with the least
-time to spare, with the share of the time in which it is busy.
+The table has three kinds of figures. The first columns have the bytes that the busiest rank writes
+and reads, counted from the plans, as multiples of the message. Then comes the time, divided by the
+bound of links and cards. The last columns name the busiest resource, with the share of the time in
+which it is busy.
 
 - all_reduce and reduce move fewer bytes.
 - reduce_scatter, all_to_all and scatter overlap more, because readers start with the bytes that are
   published first. In all_reduce, even and odd ranks take turns to publish their inputs.
 - The round of each rank lies on all cards. So the cards are equally loaded, even if many ranks read
-  from one rank, or if the number of ranks is no multiple of the number of cards.
+  from one rank, or if the number of ranks is not a multiple of the number of cards.
 - all_gather and gather move the same bytes in the same order as All. They gain only from shorter
   chunks, and from one launch for many copies.
-- Up to 64 KiB all gains come from the one kernel, and in the shortest calls from flags between the
-  data. All needs a copy and a doorbell of the host for each chunk.
+- Up to 64 KiB all gains come from using a single kernel, and in the shortest calls from flags
+  between the data. For each chunk, All needs a copy and a doorbell of the host.
 
 {markdown(header, rows)}"""

@@ -172,9 +172,9 @@ def growth() -> str:
 
 {markdown(header, rows)}
 
-all_reduce is inside the paper's range from {min(inside) // c.MIB} MiB on. In smaller calls the
-set-ups of copies, the reductions and the doorbells count, and twelve hosts hide them behind each
-other's copies.
+all_reduce is inside the paper's range from {min(inside) // c.MIB} MiB on. In smaller calls,
+a part of the time at 3 hosts goes into the set-ups of copies, the reductions and the doorbells.
+Twelve hosts hide this time behind each other's copies.
 {explained}
 It is not known for which sizes the paper gives its figure.
 

@@ -7,10 +7,10 @@
 
 namespace jax_cxl {
 
-// A clock that does not count the time while its process is stopped by a
-// signal, or its host or virtual machine is suspended. Between two calls of Now
-// the clock advances by at most half a second, so some thread has to call Now
-// more often than that.
+// A clock that stops while its process is stopped by a signal, and while its
+// host or virtual machine is suspended. Between two calls of Now the clock
+// advances by at most half a second, so some thread has to call Now more often
+// than that.
 //
 // Thread-safe.
 class AwakeClock {

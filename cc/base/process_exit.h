@@ -6,10 +6,10 @@
 
 namespace jax_cxl {
 
-// Says how a process of this host ended, for example "with status 3" or "by
-// signal 9 (Killed)". `pidfd` was opened while the process ran. Returns an
-// empty string if the kernel does not say: a kernel before Linux 6.15 no longer
-// says it after the parent has collected the status.
+// Describes how a process of this host ended, for example "with status 3" or
+// "by signal 9 (Killed)". `pidfd` was opened while the process ran. Returns an
+// empty string if the kernel does not report it: before Linux 6.15, the kernel
+// does not report it after the parent has collected the status.
 std::string DescribeExit(int pidfd, int64_t pid);
 
 }  // namespace jax_cxl

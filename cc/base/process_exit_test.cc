@@ -11,8 +11,8 @@
 namespace jax_cxl {
 namespace {
 
-// Runs `end` in a child. Returns what DescribeExit says of the child before its
-// status is collected, and after.
+// Runs `end` in a child. Returns the results of DescribeExit before and after
+// the child's status is collected.
 std::pair<std::string, std::string> Ended(const std::function<void()>& end) {
   const pid_t child = fork();
   if (child == 0) {

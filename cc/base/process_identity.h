@@ -35,13 +35,13 @@ bool PidMeansTheSame(const ProcessIdentity& process);
 bool HasEnded(const ProcessIdentity& process);
 
 // Returns true if /proc shows that `process` is ending (ProcessStat::ending),
-// or that another process has its pid. It is also true of a process whose first
-// thread alone has ended. Requires PidMeansTheSame(process).
+// or that another process has its pid. Also returns true if only the first
+// thread of the process has ended. Requires PidMeansTheSame(process).
 bool IsEnding(const ProcessIdentity& process);
 
-// Returns a text like "process 12 (python3) on host a". The name of the program
-// is there only if this process can look it up. The text is printable, whatever
-// `process` contains.
+// Returns a text like "process 12 (python3) on host a". The text contains the
+// name of the program only if this process can look it up. The text is
+// printable, whatever `process` contains.
 std::string DescribeProcess(const ProcessIdentity& process);
 
 // Returns a text like "process 12 (python3)". `pid` belongs to this pid

@@ -66,8 +66,8 @@ TEST(ProcessIdentityTest, ProcessThatEndedOrWhosePidWasReused) {
   EXPECT_TRUE(IsEnding(other));
 }
 
-// The first thread has ended, and another one keeps the process from its end,
-// as the driver of a GPU does for seconds.
+// The first thread has ended, but another thread keeps the process alive, as
+// the driver of a GPU does for seconds.
 TEST(ProcessIdentityTest, ProcessThatHasBegunToEnd) {
   const pid_t child = fork();
   if (child == 0) {

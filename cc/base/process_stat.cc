@@ -10,8 +10,8 @@ namespace jax_cxl {
 namespace {
 
 // PF_EXITING, PF_POSTCOREDUMP and PF_DUMPCORE of the kernel's <linux/sched.h>.
-// Before Linux 5.16 the second one was PF_EXITPIDONE, which exiting threads had
-// too.
+// Before Linux 5.16 the second bit was PF_EXITPIDONE, which exiting threads
+// also had.
 constexpr uint64_t kExiting = 0x4;
 constexpr uint64_t kPostCoreDump = 0x8;
 constexpr uint64_t kDumpCore = 0x200;

@@ -6,7 +6,7 @@
 
 namespace jax_cxl {
 
-// What /proc/PID/stat says of a process of this pid namespace.
+// The contents of /proc/PID/stat for a process of this pid namespace.
 struct ProcessStat {
   char state = '?';    // field 3: 'R', 'S', 'T', 'Z', ...
   uint64_t flags = 0;  // field 9: flags of the process's first thread
@@ -16,8 +16,8 @@ struct ProcessStat {
   // True if the process exits or is a zombie.
   bool exiting() const;
   // True if the process exits, or writes its memory to a file before it exits.
-  // The kernel then no longer runs its code. To free what the process
-  // has may still take seconds, for example in the driver of a GPU.
+  // The kernel then no longer runs its code, but may need seconds to free the
+  // resources of the process, for example in the driver of a GPU.
   bool ending() const;
 };
 

@@ -12,8 +12,8 @@
 
 namespace jax_cxl {
 
-// Kinds of errors, as far as callers treat them differently. `ToFfiError` and
-// the Python module map each code to one exception type.
+// Kinds of errors that callers treat differently. `ToFfiError` and the Python
+// module map each code to one exception type.
 enum class Code {
   kOk,
   kInvalidArgument,  // the call itself is wrong
@@ -52,8 +52,8 @@ class [[nodiscard]] Status {
   const std::string& message() const { return message_; }
   const Details& details() const;
 
-  // Returns the same status with one more fact. If the status has a fact of
-  // this name, the earlier value stays.
+  // Returns the same status with one more fact. If the status already has a
+  // fact with this name, it keeps the earlier value.
   template <typename T>
   Status With(std::string_view name, const T& value) && {
     std::ostringstream text;

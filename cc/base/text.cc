@@ -32,8 +32,8 @@ struct CodePoints {
   uint32_t first, last;
 };
 
-// Unicode's categories Cf, Zl and Zp: they do not show, or change the order of
-// what shows. So a text could look like another text.
+// Unicode's categories Cf, Zl and Zp. These characters are invisible, or change
+// the order of visible characters, so they can make one text look like another.
 constexpr CodePoints kInvisible[] = {
     {0xad, 0xad},       {0x600, 0x605},     {0x61c, 0x61c},
     {0x6dd, 0x6dd},     {0x70f, 0x70f},     {0x890, 0x891},
@@ -52,8 +52,8 @@ uint32_t CodePoint(std::string_view sequence) {
   return value;
 }
 
-// Returns true for characters that a terminal may show: all except controls,
-// and newline.
+// Returns true for characters that are safe to print on a terminal: newline,
+// and all characters that are not control characters.
 bool MayShow(std::string_view sequence) {
   const uint32_t point = CodePoint(sequence);
   if (point < 0x20) return point == '\n';

@@ -22,8 +22,9 @@ inline uint64_t Ticks() {
 #endif
 }
 
-// Converts ticks to seconds, with the rate measured from its construction to
-// the call. Use it for durations that began after its construction.
+// Converts ticks to seconds. It measures the rate from its own construction
+// until the conversion, so use it for durations that began after its
+// construction.
 class TickRate {
  public:
   double Seconds(uint64_t ticks) const {

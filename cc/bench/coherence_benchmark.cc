@@ -1,6 +1,6 @@
 // The cost of each coherence mode on this machine's memory, in JSON:
-// coherence_benchmark [--repeats=N]. This measures no CXL: the instructions are
-// real, but the memory is local.
+// coherence_benchmark [--repeats=N]. This does not measure CXL: the
+// instructions are real, but the memory is local.
 
 #include <sys/mman.h>
 

@@ -43,8 +43,8 @@ namespace {
 using plan::Op;
 
 constexpr int kMaxRanks = Meeting::kMaxRanks;
-// The window of the copies that measure the bound. They copy at least a
-// quarter.
+// The size of the window through which the copies that measure the bound go.
+// They copy at least a quarter of it.
 constexpr uint64_t kWindowBytes = uint64_t{4} << 20;
 constexpr double kSampleSeconds = 0.01;
 constexpr int kMaxCalls = 20000;

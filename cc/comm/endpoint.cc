@@ -8,12 +8,12 @@ namespace jax_cxl::comm {
 namespace {
 
 // How long StartCall polls for the other ranks before the endpoint's thread
-// takes over. Waking that thread costs 40 us where cores have gone to sleep,
-// and waking a thread for the completion costs as much again.
+// takes over. Waking that thread costs 40 us if its core sleeps, and waking a
+// thread for the completion costs as much again.
 constexpr auto kInlineTime = std::chrono::microseconds(100);
 // Calls that move more bytes go to the endpoint's thread, so that XLA's threads
 // keep computing. Copying this many bytes takes about 100 us, several times as
-// long as the change of threads.
+// long as handing the call to the other thread.
 constexpr uint64_t kInlineBytes = uint64_t{2} << 20;
 // Reading the clock costs as much as a poll, and checking peers costs one cache
 // line per peer. So neither happens on every poll.
@@ -52,10 +52,12 @@ Endpoint::~Endpoint() {
   wake_.notify_all();
   worker_.join();
   std::lock_guard lock(progress_mutex_);
-  // The other ranks need no message here: Leave has told them, if they had to
-  // know.
-  failed_ = Error(Code::kFailedPrecondition,
-                  "jax_cxl was shut down while the call was under way");
+  // The other ranks need no message here: if they have to know, Leave has told
+  // them.
+  failed_ =
+      Error(Code::kFailedPrecondition,
+            "jax_cxl was shut down while the call was under way; wait for all "
+            "results (jax.block_until_ready) before jax_cxl.shutdown()");
   Fail(failed_);
 }
 
@@ -232,12 +234,14 @@ Result<Group> Endpoint::GroupOf(const std::vector<int32_t>& members) const {
   for (size_t i = 0; i < members.size(); ++i) {
     if (members[i] < 0 || members[i] >= pool_->world_size())
       return Error(Code::kInvalidArgument, "rank ", members[i],
-                   " is not one of the pool's ", pool_->world_size());
+                   " does not exist: the pool has ", pool_->world_size(),
+                   " ranks; use only devices of this job");
     if (members[i] == rank_) group.self = static_cast<int>(i);
   }
   if (group.self < 0)
     return Error(Code::kInvalidArgument, "rank ", rank_,
-                 " is not a member of the group that it calls a collective on");
+                 " calls a collective in a group to which it does not belong; "
+                 "please report this to jax_cxl");
   return group;
 }
 

@@ -32,9 +32,9 @@ namespace jax_cxl::comm {
 // One rank of this process. Takes calls from XLA's threads and executes them,
 // in all groups of the rank.
 //
-// The thread that starts a call tries to finish it. If that fails within a
-// short time, a thread of the endpoint takes over. StartCall never blocks for
-// long, and may be called from any thread.
+// The thread that starts a call tries to finish it. If the call is not finished
+// after a short time, a thread of the endpoint takes over. StartCall never
+// blocks for long, and may be called from any thread.
 class Endpoint final : public Communicator {
  public:
   Endpoint(pool::Pool* pool, Peers* peers, Completions* completions,
@@ -93,8 +93,8 @@ class Endpoint final : public Communicator {
   Options options_;
   int rank_;
 
-  // Calls that came while another thread held progress_mutex_, not accepted
-  // yet.
+  // Calls that were started while another thread held progress_mutex_, and that
+  // have not been accepted yet.
   std::mutex inbox_mutex_;
   Inbox inbox_;
   std::atomic<int> arrived_{0};  // number of calls in the inbox

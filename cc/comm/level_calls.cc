@@ -11,8 +11,8 @@
 namespace jax_cxl::comm {
 namespace {
 
-// Bytes that a part inside one process copies at a time. So many bytes, read
-// and written, stay in the second-level cache.
+// Number of bytes that a part inside one process copies at a time. It is small
+// enough that the bytes read and written stay in the second-level cache.
 constexpr uint64_t kPieceBytes = uint64_t{128} << 10;
 // How often the watcher looks whether the job has failed.
 constexpr auto kWatchInterval = std::chrono::milliseconds(50);
@@ -99,9 +99,11 @@ LevelCalls::~LevelCalls() {
   wake_.notify_all();
   watcher_.join();
   for (auto& [key, waiting] : waiting_)
-    Fail(std::move(waiting),
-         Error(Code::kFailedPrecondition,
-               "jax_cxl was shut down while the call was under way"));
+    Fail(
+        std::move(waiting),
+        Error(Code::kFailedPrecondition,
+              "jax_cxl was shut down while the call was under way; wait for "
+              "all results (jax.block_until_ready) before jax_cxl.shutdown()"));
 }
 
 std::optional<Status> LevelCalls::Start(const std::vector<int32_t>& ranks,
@@ -112,7 +114,7 @@ std::optional<Status> LevelCalls::Start(const std::vector<int32_t>& ranks,
       (plan::Reduces(request.op) &&
        !cpu::CanReduce(call->dtype, call->reduce_op)))
     return Error(Code::kUnimplemented, DescribeText(*call),
-                 " cannot run in levels");
+                 " cannot run in levels; call it with levels=False");
   const auto at = std::ranges::find(grid.at, request.rank) - grid.at.begin();
   const auto process = static_cast<int>(at / grid.per_process);
   const auto self = static_cast<int>(at % grid.per_process);
@@ -234,7 +236,9 @@ Status LevelCalls::Expired(const Waiting& waiting,
   const int32_t rank = waiting.ranks[absent - waiting.calls.begin()];
   return Error(Code::kDeadlineExceeded, DescribeText(**there), ": rank ", rank,
                " of this process did not start the call within ",
-               timeout_.count(), " s")
+               timeout_.count(),
+               " s; look at what that rank does (python -m jax_cxl status), or "
+               "raise JAX_CXL_TIMEOUT")
       .With("rank", rank);
 }
 

@@ -42,16 +42,17 @@ class LevelCalls {
   using NoteWait = std::function<void(int32_t rank, LocalWait wait)>;
 
   // `failed` returns an error once the job has failed. Calls that still wait
-  // for a rank of the process then fail with this error. They also fail when
-  // the last rank does not come in time.
+  // for a rank of the process then fail with this error. They also fail if the
+  // last rank does not start the call in time.
   LevelCalls(Completions* completions, StartCall start_call, NoteWait note_wait,
              std::function<Status()> failed, const Options& options);
   // Fails the calls that wait for a rank of the process.
   ~LevelCalls();
 
-  // Starts the call of `ranks[call->request.rank]`, whose group lies in
-  // processes as `grid` says. Returns its status if it finished at once, in
-  // which case `call->done` never runs; otherwise `done` runs later.
+  // Starts the call of `ranks[call->request.rank]`. `grid` describes how the
+  // ranks of its group are distributed over processes. Returns its status if it
+  // finished at once, in which case `call->done` never runs; otherwise `done`
+  // runs later.
   std::optional<Status> Start(const std::vector<int32_t>& ranks,
                               const cpu::Grid& grid,
                               std::unique_ptr<Call> call);
@@ -70,8 +71,8 @@ class LevelCalls {
     size_t noted = 0;  // calls for which NoteWait has run
   };
 
-  // Calls the part of rank `member` of the process, which is the grid's row
-  // `process`.
+  // Starts the collective for the part of rank `member` of this process. The
+  // process is row `process` of the grid.
   void StartPart(const std::shared_ptr<Running>& running, int process,
                  int member, const std::vector<int32_t>& ranks);
   void Watch();

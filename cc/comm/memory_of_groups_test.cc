@@ -63,8 +63,8 @@ struct Sum {
   }
 };
 
-// Every subset of `ranks` ranks that has two or more, in a random order of its
-// members, `times` times.
+// Returns every subset of two or more of `ranks` ranks, `times` times, with its
+// members in random order.
 std::deque<Sum> SumsOfAllSubsets(int ranks, int times) {
   std::mt19937 random(ranks);
   std::deque<Sum> sums;

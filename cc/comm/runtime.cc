@@ -45,8 +45,9 @@ Status Runtime::Start(std::vector<Host> hosts,
   for (const LocalRank& entry : local) {
     const auto found = host_of.find(entry.rank);
     if (found == host_of.end())
-      return Error(Code::kFailedPrecondition, "rank ", entry.rank,
-                   " has not registered in the pool");
+      return Error(
+          Code::kFailedPrecondition, "rank ", entry.rank,
+          " has not registered in the pool; please report this to jax_cxl");
     runtime->endpoints_.push_back(std::make_unique<Endpoint>(
         found->second->pool.get(), found->second->peers.get(),
         &runtime->completions_, options, entry.rank));

@@ -37,16 +37,16 @@ class Runtime {
     std::unique_ptr<Peers> peers;  // null before Start
   };
 
-  // Makes a runtime from `hosts` the current one. Every rank of the job must
-  // have registered in the pool, except those in `absent`. Fails with
-  // kFailedPrecondition if a runtime is current already.
+  // Makes a runtime from `hosts`, which becomes the current runtime. Every rank
+  // of the job must have registered in the pool, except those in `absent`.
+  // Fails with kFailedPrecondition if there is a current runtime already.
   static Status Start(std::vector<Host> hosts,
                       const std::vector<LocalRank>& local,
                       const std::vector<int>& absent, int generation,
                       const Options& options);
   // Fails all calls that have not finished, and releases the pool. `reason` and
-  // `program_ends` are those of Peers::Leave. After an error, a pool that still
-  // has a name keeps it.
+  // `program_ends` are those of Peers::Leave. After an error, the pool keeps
+  // its name if it still has one.
   static void Stop(const std::string& reason, bool program_ends);
   static std::shared_ptr<Runtime> Current();
   // Returns true if a rank of the current runtime has given up.

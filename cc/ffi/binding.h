@@ -14,8 +14,8 @@
 #include "cc/plan/plan.h"
 #include "xla/ffi/api/ffi.h"
 
-// The handlers that CPUs and GPUs share: how XLA's buffers become a call. A
-// `Platform` has what differs:
+// The code that the handlers for CPUs and GPUs share: how XLA's buffers become
+// a call. A `Platform` defines what differs:
 //
 //   Context        what XLA binds for a handler: the id of the launch on CPUs,
 //                  the stream on GPUs. Bound is the parameter of Ctx<> for it.
@@ -46,7 +46,8 @@ Result<Device<Platform>> FindDevice(int32_t ordinal) {
   device.local = device.runtime->Find(ordinal);
   if (device.local == nullptr)
     return Error(Code::kFailedPrecondition, "device ", ordinal,
-                 " was not there when jax_cxl.initialize() ran");
+                 " did not exist when jax_cxl.initialize() ran; call "
+                 "jax_cxl.shutdown() and jax_cxl.initialize() again");
   return device;
 }
 
@@ -95,7 +96,7 @@ class Handlers {
     return Execute(context, ordinal, site, nullptr, nullptr);
   }
 
-  // Tables (slice_check.h) and any number of values, each aliased to its
+  // Takes tables (slice_check.h) and any number of values, each aliased to its
   // result.
   static xla::ffi::Error CheckSlices(Context context, int32_t ordinal,
                                      xla::ffi::Span<const int64_t> rows,
@@ -117,7 +118,8 @@ class Handlers {
       if (!argument || !result ||
           argument->size_bytes() != (*result)->size_bytes())
         return Error(Code::kInternal,
-                     "a call got other buffers than it was lowered for");
+                     "XLA passed buffers for which the call was not lowered; "
+                     "please report this, with the versions of jax and jaxlib");
       if (argument->size_bytes() > 0)
         CXL_RETURN_IF_ERROR(Platform::Keep(context, argument->untyped_data(),
                                            (*result)->untyped_data(),
@@ -152,7 +154,8 @@ class Handlers {
     auto tables = arguments.get<AnyBuffer>(0);
     if (!tables)
       return Error(Code::kInternal,
-                   "check_slices got other buffers than it was lowered for");
+                   "XLA passed buffers for which check_slices was not lowered; "
+                   "please report this, with the versions of jax and jaxlib");
     CXL_ASSIGN_OR_RETURN(const auto table,
                          Platform::ReadTable(context, *tables));
     return CheckSliceTables(*tables, rows, table.data());

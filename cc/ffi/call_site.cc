@@ -33,8 +33,8 @@ uint64_t Hash(std::string_view text) {
   return hash;
 }
 
-// Whether each place in a group stands once in a grid of `processes` rows. A
-// call that does not run in levels has an empty grid.
+// Returns whether a grid of `processes` rows contains each place of a group
+// exactly once. A call that does not run in levels has an empty grid.
 bool IsGrid(int32_t processes, xffi::Span<const int32_t> places,
             int32_t group_size) {
   if (processes == 0) return places.size() == 0;
@@ -46,8 +46,8 @@ bool IsGrid(int32_t processes, xffi::Span<const int32_t> places,
          sorted.size() == static_cast<size_t>(group_size);
 }
 
-// Whether the attribute `rows` has the entries that the operation needs. The
-// number of elements of a batch divides all others.
+// Returns whether the attribute `rows` has the entries that the operation
+// needs. The number of elements of a batch must divide all other entries.
 bool AreRowSizes(plan::Op op, xffi::Span<const int64_t> rows) {
   for (int64_t size : rows)
     if (size < 0) return false;
@@ -58,7 +58,7 @@ bool AreRowSizes(plan::Op op, xffi::Span<const int64_t> rows) {
          rows[2] % rows[3] == 0;
 }
 
-// Returns for each member of a permutation the first member of its cycle or
+// Returns, for each member of a permutation, the first member of its cycle or
 // chain. Only members that receive from each other, directly or indirectly,
 // have to run the permutation together.
 std::vector<int32_t> FirstsOfChains(const std::vector<int32_t>& sources) {
@@ -105,7 +105,8 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
        !AreMembers(a.sources, a.group_size)) ||
       !AreRowSizes(static_cast<plan::Op>(a.op), a.rows))
     return xffi::Unexpected(xffi::Error::Internal(
-        "a jax_cxl custom call has an attribute out of range"));
+        "a jax_cxl custom call has an attribute out of range; compile the "
+        "program again with this version of jax_cxl"));
 
   std::unique_ptr<CallSite> made(new CallSite);
   made->prototype_.request.op = static_cast<plan::Op>(a.op);
@@ -126,9 +127,9 @@ xffi::ErrorOr<std::unique_ptr<CallSite>> CallSite::Make(
         a.rows.size() > 3 ? static_cast<uint64_t>(a.rows[3]) : 1};
   made->prototype_.reduce_op = static_cast<ReduceOp>(a.reduce_op);
   made->prototype_.name = std::string(a.name);
-  // The attributes of programs that were not taken over contain no numbers and
-  // source lines, because XLA drops the donation of a module's arguments when a
-  // hook changes the module.
+  // If a program was not taken over, its attributes contain no call numbers and
+  // source lines. The hook does not add them, because XLA drops the donation of
+  // a module's arguments when a hook changes the module.
   ProgramSites& sites = ProgramSites::Get();
   const std::string program_name(a.program);
   const auto number =
@@ -193,7 +194,8 @@ Result<CallSite::Execution> CallSite::MakeExecution(int rank, const void* input,
   const auto group = group_of_rank_.find(rank);
   if (group == group_of_rank_.end())
     return Error(Code::kInvalidArgument, "rank ", rank,
-                 " is in none of the groups of ", prototype_.name);
+                 " is in none of the groups of ", prototype_.name,
+                 "; compile the program for the devices of this job");
   Execution execution = {&groups_[group->second],
                          std::make_unique<comm::Call>(prototype_)};
   plan::Request& request = execution.call->request;
@@ -213,8 +215,9 @@ Status CallSite::CheckBuffers(size_t input_bytes, size_t output_bytes) const {
     return OkStatus();
   return Error(Code::kInternal, prototype_.name, " was lowered for ",
                plan::InputBytes(request), " bytes in and ",
-               plan::OutputBytes(request), " out, and got ", input_bytes,
-               " and ", output_bytes);
+               plan::OutputBytes(request), " out, but got ", input_bytes,
+               " and ", output_bytes,
+               "; please report this, with the versions of jax and jaxlib");
 }
 
 Result<uint64_t> CallSite::NextIdentity(uint64_t job, int64_t run_id,

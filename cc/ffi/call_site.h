@@ -54,9 +54,8 @@ class CallSite {
   static std::string LineKey(std::string_view name, int op, int reduce_op,
                              int dtype, int64_t count);
 
-  // All of a call except buffers, rank and identity. For a permutation,
-  // `sources` and the number of ranks are those of the attributes, not of a
-  // group.
+  // The call without buffers, rank and identity. For a permutation, `sources`
+  // and the number of ranks are those of the attributes, not of a group.
   const comm::Call& prototype() const { return prototype_; }
 
   // One execution of the call by one rank.
@@ -71,8 +70,8 @@ class CallSite {
   // Fails with kInternal.
   Status CheckBuffers(size_t input_bytes, size_t output_bytes) const;
 
-  // How the ranks of each group lie in processes, if the call runs in levels.
-  // Otherwise the grid is empty.
+  // How the ranks of each group are spread over processes, if the call runs in
+  // levels. Otherwise the grid is empty.
   const cpu::Grid& grid() const { return grid_; }
 
   // The generation of the runtime for which the call was lowered.

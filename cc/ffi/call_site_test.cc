@@ -207,7 +207,9 @@ TEST(CallSiteTest, AnExecutionIsThatOfTheRanksGroup) {
 
   const Status none = site->MakeExecution(4, &input, &output).status();
   EXPECT_EQ(none.code(), Code::kInvalidArgument);
-  EXPECT_EQ(none.message(), "rank 4 is in none of the groups of pmax");
+  EXPECT_EQ(none.message(),
+            "rank 4 is in none of the groups of pmax; compile the program for "
+            "the devices of this job");
 }
 
 // Ranks 10 to 16: a cycle of 10, 12 and 15, a chain from 14 to 11, rank 13 that

@@ -37,8 +37,8 @@ Result<Executions::Number> Executions::Next(uint64_t job, int32_t device,
       return Number{launch.number, launch.executions++};
   }
   if (started > 0) {
-    // XLA increments the launch id of a program, as a number of 32 bits. A
-    // program that XLA loads again starts with any id.
+    // XLA increments the launch id of a program, as a number of 32 bits. When
+    // XLA loads a program again, its ids may start anywhere.
     const int64_t last =
         known.launches[(started - 1) % Device::kRemembered].run_id;
     const auto ahead = static_cast<int32_t>(static_cast<uint32_t>(last) -

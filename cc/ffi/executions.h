@@ -43,8 +43,8 @@ class Executions {
   Result<Number> Next(uint64_t job, int32_t device, int64_t run_id);
 
  private:
-  // The last launches of a device. Never more than these are under way at once:
-  // XLA admits 32 to a device.
+  // The last launches of a device. There are never more launches under way,
+  // because XLA admits at most 32 per device.
   struct Device {
     static constexpr int kRemembered = 64;
     struct Launch {

@@ -13,8 +13,8 @@ XLA_FFI_Error* jax_cxl_collective(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* jax_cxl_rows(XLA_FFI_CallFrame* frame);
 // Any number of operands, each aliased to its result.
 XLA_FFI_Error* jax_cxl_barrier(XLA_FFI_CallFrame* frame);
-// Tables (slice_check.h) and any number of values, each aliased to its result.
-// It has no state.
+// Takes tables (slice_check.h) and any number of values, each aliased to its
+// result. It has no state.
 XLA_FFI_Error* jax_cxl_check_slices(XLA_FFI_CallFrame* frame);
 }
 

@@ -16,13 +16,13 @@ namespace jax_cxl::ffi {
 // Programs are identified by their names, because attributes must be the same
 // on all ranks, whatever else each rank compiles. A name may recur: a rank may
 // compile a program again, or another program with the same name. Numbers start
-// again whenever JAX says that a load is complete.
+// again whenever JAX reports that a load is complete.
 //
 // Two threads of a process must not load two programs of one name at the same
 // time. Their calls would not match those of other ranks, and would time out.
 //
-// The object also keeps the source lines of a program's calls, as far as the
-// lowering rules have noted them in this process.
+// The object also keeps the source lines of a program's calls, if the lowering
+// rules have noted them in this process.
 //
 // Thread-safe.
 class ProgramSites {
@@ -30,8 +30,9 @@ class ProgramSites {
   // Returns the instance of this module, because XLA makes sites without any
   // other context.
   static ProgramSites& Get();
-  // Lets Get return the instance of another module from now on. Lowering rules
-  // note lines in jax_cxl._core, and XLA makes sites of GPUs in jax_cxl._cuda.
+  // From now on, makes Get return the instance of another module. This is
+  // needed because lowering rules note lines in jax_cxl._core, but XLA makes
+  // call sites for GPUs in jax_cxl._cuda.
   static void Use(ProgramSites* sites);
 
   // Returns the number of the site that XLA is making.

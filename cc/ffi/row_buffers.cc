@@ -58,8 +58,10 @@ Result<RowBuffers> RowBuffers::Of(const CallSite& site,
                                   const xffi::RemainingRets& results,
                                   uint64_t scratch_bytes) {
   const plan::Request& request = site.prototype().request;
-  const Status wrong = Error(Code::kInternal, site.prototype().name,
-                             " got other buffers than it was lowered for");
+  const Status wrong =
+      Error(Code::kInternal, site.prototype().name,
+            " got buffers for which it was not lowered; please report this, "
+            "with the versions of jax and jaxlib");
   auto input = arguments.get<xffi::AnyBuffer>(0);
   auto output = results.get<xffi::AnyBuffer>(0);
   if (!input || !output || !plan::MovesRows(request.op)) return wrong;

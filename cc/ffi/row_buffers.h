@@ -26,8 +26,8 @@ struct RowBuffers {
   // take_rows
   std::span<const int32_t> indices;
   std::span<const uint8_t> published;  // empty: all rows
-  // ragged_all_to_all: the output's values before the call, and the table, of
-  // 4- or 8-byte integers.
+  // For a ragged_all_to_all: the output's values before the call, and the
+  // table, which has 4- or 8-byte integers.
   const std::byte* before = nullptr;
   std::span<const std::byte> slices;
   uint32_t slice_entry_bytes = 0;

@@ -15,7 +15,8 @@ Status CheckSliceTables(const xffi::AnyBuffer& tables,
   const size_t n = dimensions.size();
   const Status wrong =
       Error(Code::kInternal,
-            "check_slices got another buffer than it was lowered for");
+            "XLA passed buffers for which check_slices was not lowered; please "
+            "report this, with the versions of jax and jaxlib");
   if (n < 3 || dimensions[n - 2] != 4 || rows.size() != 4 || rows[3] < 1)
     return wrong;
   if (tables.element_count() == 0) return OkStatus();

@@ -14,7 +14,7 @@ namespace jax_cxl::ffi {
 //
 // `tables` has the shape (..., ranks, 4, entries): the tables of all ranks of a
 // group, for any number of groups. `rows` has the members of plan::Rows up to
-// `elements`. `data` is what the buffer holds, in the memory of the host.
+// `elements`. `data` is the contents of the buffer, in the memory of the host.
 //
 // Fails with kInvalidArgument if a slice is wrong, and with kInternal if the
 // buffer does not have the shape for which the call was lowered.

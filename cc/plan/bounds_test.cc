@@ -65,7 +65,7 @@ TEST(BoundsTest, SmallAllReduceIsOneExchange) {
   EXPECT_EQ(plan->steps.size(), 4u) << DebugString(*plan);
 }
 
-// A call uses all devices alike, because the slots of a ring lie on all of
+// A call uses all devices equally, because the slots of a ring lie on all of
 // them.
 TEST(BoundsTest, DevicesShareTheLoad) {
   for (Op op : {Op::kAllGather, Op::kAllReduce, Op::kReduceScatter,

@@ -26,12 +26,12 @@ Geometry GpuGeometry(int num_devices, int num_ranks, uint64_t slot_bytes) {
   Geometry geometry;
   geometry.num_devices = num_devices;
   geometry.device_parts = num_devices > 1 ? kGpuBlocks : 1;
-  // Two slots a device, so that half of the ring is filled while the other half
-  // is read.
+  // Two slots per device, so that half of the ring is filled while the other
+  // half is read.
   geometry.num_slots = std::clamp(2 * num_devices, kMinSlots, pool::kMaxSlots);
-  // Where memory emulates the pool, rings of this size stay in the processor's
-  // cache. A slot of this size takes long enough to hide the round trip of a
-  // doorbell.
+  // If ordinary memory emulates the pool, rings of this size stay in the
+  // processor's cache. Moving a slot of this size takes long enough to hide the
+  // round trip of a doorbell.
   geometry.slot_bytes = slot_bytes;
   // If each rank reads all inputs, the load of the devices grows with the
   // square of the number of ranks. If ranks share the work, each rank needs one

@@ -11,9 +11,9 @@ namespace jax_cxl::plan {
 // the same block of the other ranks.
 //
 // Therefore the blocks of one round may use different slots. In a pool of
-// several devices, each block is `slot_step` slots ahead of the block before
-// it. A round of one rank then lies on all devices, and ranks in the same round
-// load all devices alike, for any number of ranks.
+// several devices, each block is `slot_step` slots ahead of the previous block.
+// A round of one rank then lies on all devices, and ranks in the same round
+// load all devices equally, for any number of ranks.
 struct Stripes {
   uint32_t num_blocks = 1;  // a power of two
   uint32_t unit_bytes = 1;  // a power of two, at least 16
@@ -38,9 +38,9 @@ Stripes GpuStripes(uint64_t slot_bytes, int num_devices, int num_ranks,
 
 // Returns the layout of the rings of a group of GPUs, for a pool of
 // `num_devices` devices with space for slots of `slot_bytes`. The simulator
-// uses it as it is, for links of 20 GB/s. The CUDA engine uses other slots and
-// other rounds of kernels, which were measured on links of 55 GB/s
-// (cc/comm/cuda/device_connection.h).
+// uses this layout unchanged, for links of 20 GB/s. The CUDA engine uses slots
+// of another size, and kernels with other rounds, which were measured on links
+// of 55 GB/s (cc/comm/cuda/device_connection.h).
 inline constexpr uint64_t kGpuSlotBytes = uint64_t{2} << 20;
 Geometry GpuGeometry(int num_devices, int num_ranks,
                      uint64_t slot_bytes = kGpuSlotBytes);

@@ -37,7 +37,7 @@ TEST(GpuGeometryTest, FlaggedCallsAreShort) {
   EXPECT_FALSE(IsFlagged(MakeRequest(Op::kAllToAll, 4, 126, 1), 1000));
 }
 
-// 64 blocks, each a slot ahead of the block before it, put a round on all
+// 64 blocks, each a slot ahead of the previous block, spread a round over all
 // devices almost evenly. With one device they stay in one slot.
 TEST(GpuGeometryTest, ARoundLiesOnAllDevices) {
   for (int devices : {1, 2, 3, 4, 5, 6}) {

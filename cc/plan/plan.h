@@ -39,8 +39,8 @@ struct Rows {
   // (slices.h). It divides the three numbers above.
   uint64_t elements = 1;
   // ragged_all_to_all: bytes of a rank's table of slices that travel with the
-  // rows; 0 if the ranks have gathered the tables before. In the addresses of a
-  // plan, the table lies behind the block in the input, and the tables of all
+  // rows; 0 if the ranks have already gathered the tables. In the addresses of
+  // a plan, the table lies behind the block in the input, and the tables of all
   // ranks lie behind the blocks in the output.
   uint64_t slice_bytes = 0;
 };
@@ -91,18 +91,18 @@ struct Geometry {
   // The slots of a ring lie on this many pool devices in turn. Several readers
   // of one ring then visit its rounds in different orders.
   int num_devices = 1;
-  // Number of parts of a round, each on the device after that of the part
-  // before (see Stripes in gpu_geometry.h). 1: a round of a rank lies on one
-  // device.
+  // Number of parts of a round. Each part lies on the next device after the
+  // previous part (see Stripes in gpu_geometry.h). 1: a round of a rank lies on
+  // one device.
   int device_parts = 1;
-  // The smallest chunk. A block shorter than kPipelineChunks slots, or than the
-  // ring, is cut into that many chunks, so that ranks retrieve some while they
-  // publish others. But no chunk fills less of a slot than this. 0: as few
-  // chunks as possible.
+  // The smallest chunk. A block that would not fill kPipelineChunks slots, or
+  // not the whole ring, is still cut into that many chunks, so that ranks
+  // retrieve some chunks while they publish others. But no chunk is smaller
+  // than this. 0: as few chunks as possible.
   uint64_t min_chunk_bytes = 0;
-  // Parts of a slot that different peers read start at multiples of this, which
-  // is a multiple of kSlotAlignment. Engines that divide slots among workers
-  // need every part to start with the same worker.
+  // Parts of a slot that different peers read start at multiples of this value,
+  // which itself is a multiple of kSlotAlignment. Engines that divide slots
+  // among workers need every part to start with the same worker.
   uint64_t part_alignment = 128;
 };
 

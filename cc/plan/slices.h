@@ -35,8 +35,8 @@ struct SliceTables {
   constexpr uint64_t operand_rows() const { return rows.table / rows.elements; }
   constexpr uint64_t output_rows() const { return rows.taken / rows.elements; }
 
-  // Places among the rows of all elements. Requires that the slice is within
-  // its element, as CheckSlice says.
+  // Row numbers, counted over all elements of the batch. Requires that the
+  // slice lies within its element: CheckSlice finds no fault.
   constexpr uint64_t InputRow(uint64_t rank, uint64_t k) const {
     return Element(k) * operand_rows() + At(rank, 0, k);
   }
@@ -86,8 +86,9 @@ struct SliceFault {
   int64_t offset = 0;  // of the slice
   int64_t size = 0;
   uint64_t rows = 0;  // kInput, kOutput: of the buffer
-  // kSizes: the receiver, and its entry and size. kOverlap: rank and other are
-  // the senders of the two slices; `receiver` gets them.
+  // For kSizes, `other` is the receiver, and `other_entry` and `other_size` are
+  // its entry and size. For kOverlap, `rank` and `other` are the senders of the
+  // two slices, and `receiver` gets both.
   uint32_t other = 0;
   uint32_t receiver = 0;
   uint64_t other_entry = 0;
@@ -135,7 +136,7 @@ constexpr SliceFault CheckSlice(const SliceTables<Entry>& tables, uint64_t rank,
 }
 
 // Checks that two of the slices that `receiver` gets do not overlap in its
-// output. If two slices had a place in common, the later arrival would win.
+// output. If they did, the slice that arrives later would overwrite the other.
 // `a` and `b` count the slices, first those of rank 0. Requires that CheckSlice
 // has found no fault.
 template <typename Entry>

@@ -19,7 +19,7 @@ namespace {
 Status CutShort(const std::string& name) {
   return Error(Code::kDataLoss, name,
                " ends before the pool's control pages do; it is not a pool, "
-               "or was cut short");
+               "or was cut short; name another file");
 }
 
 // Devices support mmap, but not read.

@@ -157,7 +157,8 @@ Result<double> PassDoorbell(const Pool& pool, bool first, int rounds,
                      "a doorbell in ",
                      timeout_s,
                      " s: it does not see what "
-                     "this host writes back");
+                     "this host writes back; check that both hosts name the "
+                     "same memory");
     }
     if (!first) flush.StoreFlag(mine, round);
     trips.push_back(Nanoseconds(Clock::now() - began));

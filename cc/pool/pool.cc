@@ -33,7 +33,8 @@ Result<uint64_t> RandomToken() {
 Status Pool::CheckArguments(const PoolSpec& spec, int world_size) {
   if (world_size < 1 || world_size > kMaxWorldSize) {
     return Error(Code::kInvalidArgument, "world size ", world_size,
-                 " is not between 1 and ", kMaxWorldSize);
+                 " is not between 1 and ", kMaxWorldSize,
+                 "; use another number of devices");
   }
   return CheckSpec(spec);
 }

@@ -29,21 +29,22 @@ namespace jax_cxl::pool {
 // to the other processes, which attach. Every process holds a shared lock on
 // each path while it lives, so that jobs can tell a live pool from a dead job's
 // leftovers. Locks exclude only processes of the same kernel. Other hosts may
-// map every medium but Shm. There creators also check the heartbeats of older
-// jobs, and the members of a job notice when another job formats their pool.
+// map every medium except Shm. For such media, creators also check the
+// heartbeats of older jobs, and the members of a job notice when another job
+// formats their pool.
 //
 // After `Unlink`, a pool that the job created has no name. The kernel frees it
 // when the last process ends, however that process ends. The name of a Shm
 // pool stays reserved until its creator ends, so that two jobs never share a
 // pool by accident.
 //
-// Thread-safe but for Unlink and KeepNames.
+// Thread-safe, except for Unlink and KeepNames.
 class Pool {
  public:
   // Creates or takes over the pool, reserves all of its space, and writes the
   // header. Creates a file of mode 0600 for Shm, and for a path of File that
-  // does not exist. Errors: kResourceExhausted (says how many bytes are needed
-  // and how many are free), kNotFound, kPermissionDenied, kAlreadyExists
+  // does not exist. Errors: kResourceExhausted (names the bytes that are needed
+  // and the bytes that are free), kNotFound, kPermissionDenied, kAlreadyExists
   // (another live job uses the pool; names a process of it), kInvalidArgument
   // (wrong or misaligned arguments), kDataLoss (an existing file is not a
   // jax_cxl pool), kUnimplemented (this processor cannot do what the coherence

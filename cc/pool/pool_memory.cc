@@ -84,8 +84,8 @@ Status Pool::TakeMemory(const std::vector<MapPiece>& pieces, uint64_t token) {
   for (int e = 0; e < num_extents(); ++e) pages.push_back(header_page(e));
   CXL_ASSIGN_OR_RETURN(claim_, Claim::Take(std::move(pages), coherence_,
                                            *guard_, token, files_[0].path()));
-  // Otherwise the creator of another part would take these headers for those of
-  // living jobs.
+  // Otherwise the creator of another part would mistake these headers for
+  // headers of living jobs.
   for (const OldHeader& header : old) {
     std::byte* page = base_ + extents_[header.part].offset + header.offset;
     std::memset(page, 0, sizeof(HeaderPage));
@@ -109,8 +109,8 @@ void Pool::Format(uint64_t token) {
   for (int e = 0; e < num_extents(); ++e) {
     HeaderPage* page = header_page(e);
     if (!claim_) {
-      // Before the header is cleared: otherwise the file of a creator that dies
-      // here would look like the file of something else.
+      // Do this before the header is cleared. Otherwise, if the creator dies
+      // here, its file would not be recognized as a pool.
       BeginKeeper(page->keeper);
       page->keeper.claim = 0;
       page->keeper.released = 0;
@@ -189,7 +189,7 @@ Status Pool::CheckIntact() const {
         Code::kDataLoss, "the pool at ", files_[0].path(), " was formatted by ",
         formatted_by_,
         ", while this job used it: its heartbeats did not arrive there in time "
-        "(this host stood still, or jobs name parts that overlap); restart "
+        "(this host was stopped, or jobs name parts that overlap); restart "
         "this job, and give each job a pool of its own");
   return Error(Code::kDataLoss, "memory of the pool at ", files_[0].path(),
                files_.size() > 1 ? " and others" : "",

@@ -141,8 +141,8 @@ TEST_F(SharingTest, MembersNoticeThatTheirPoolWasFormatted) {
   ASSERT_TRUE(member.ok());
   flock((*member)->fd(), LOCK_UN);
   MoveElsewhere(*first);
-  // Other jobs cannot see this job's counter advance, as if this host had stood
-  // still for long.
+  // Other jobs cannot see this job's counter advance, as if this host had been
+  // stopped for a long time.
   std::atomic_ref(PageOf(*first).keeper.claim).store(1);
   const auto second = Create();
   ASSERT_NE(second, nullptr);
@@ -162,7 +162,7 @@ TEST_F(SharingTest, MembersNoticeThatTheirPoolWasFormatted) {
 }
 
 // Two hosts whose creators look at the same time. At most one of them gets the
-// pool, and the other one gives the reason of its failure.
+// pool, and the other reports why it failed.
 TEST_F(SharingTest, CreatorsOfTwoHostsAtOnce) {
   const auto first = Create();
   MoveElsewhere(*first);

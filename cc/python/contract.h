@@ -3,7 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
-// What Python and C++ must name alike.
+// The names that Python and C++ must share.
 namespace jax_cxl {
 
 // Adds to the module:

@@ -36,8 +36,8 @@ void Translate() {
 // A tp_call. Types with vectorcall have PyVectorcall_Call in this slot.
 PyObject* Call(PyObject* callable, PyObject* args, PyObject* kwargs) {
   PyObject* result = PyVectorcall_Call(callable, args, kwargs);
-  // Only the type itself: its subclasses are errors of tracing and of long
-  // names.
+  // Translate only ValueError itself. Its subclasses are raised by tracing, and
+  // for names that are too long.
   if (result == nullptr && PyErr_Occurred() == PyExc_ValueError) Translate();
   return result;
 }

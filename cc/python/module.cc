@@ -91,7 +91,8 @@ NB_MODULE(_core, m) {
         auto runtime = comm::Runtime::Current();
         if (runtime == nullptr)
           RaiseIfError(
-              Error(Code::kFailedPrecondition, "jax_cxl is not running"));
+              Error(Code::kFailedPrecondition,
+                    "jax_cxl is not running; call jax_cxl.initialize() first"));
         return nb::capsule(
             new std::shared_ptr<comm::Runtime>(std::move(runtime)),
             "jax_cxl.Runtime", [](void* held) noexcept {

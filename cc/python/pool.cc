@@ -55,7 +55,8 @@ PyPool::PyPool(std::unique_ptr<pool::Pool> pool) {
 pool::Pool* PyPool::get() const {
   if (hosts_.empty())
     RaiseIfError(Error(Code::kFailedPrecondition,
-                       "the pool already belongs to the runtime"));
+                       "the pool already belongs to the runtime; please report "
+                       "this to jax_cxl"));
   return hosts_[0].pool.get();
 }
 

@@ -50,7 +50,7 @@ nb::list Describe(const std::vector<comm::RecordedOperation>& counted) {
   return operations;
 }
 
-// Returns the ranks of the groups of which the rank is a member, by the group's
+// Returns the ranks of each group that the rank is a member of, by the group's
 // hash.
 nb::dict Groups(const pool::JobRecord& job, int rank) {
   const pool::Doorbells doorbells = job.doorbells();

@@ -24,7 +24,9 @@ namespace {
 std::shared_ptr<comm::Runtime> Running() {
   auto runtime = comm::Runtime::Current();
   if (runtime == nullptr)
-    RaiseIfError(Error(Code::kFailedPrecondition, "jax_cxl is not running"));
+    RaiseIfError(
+        Error(Code::kFailedPrecondition,
+              "jax_cxl is not running; call jax_cxl.initialize() first"));
   return runtime;
 }
 

@@ -3,9 +3,10 @@
 
 #include <Python.h>
 
-// Slots of types that exist, which Python's stable ABI reads but does not
-// change. This is the only part of the modules that knows layouts of Python's
-// structures, and callers compare them with what the stable ABI reads.
+// Changes slots of existing types. Python's stable ABI can read these slots,
+// but not change them. This is the only part of the modules that depends on the
+// layout of Python's structures. Callers compare the slots with the values that
+// the stable ABI reads.
 namespace jax_cxl::type_slots {
 
 // Whether a type has the layout that this module was compiled for.

@@ -54,8 +54,9 @@ void Watch() {
 
 nb::object Uncaught() {
   if (code != nullptr) return nb::borrow(code);
-  // It lives because a frame of its traceback refers to it, as in absl.app. (Or
-  // because the program caught and kept it. The two cases look the same.)
+  // The exception is still alive because a frame of its traceback refers to it,
+  // as in absl.app. (The program may also have caught and kept it. The two
+  // cases look the same.)
   return last == nullptr ? nb::none() : nb::handle(last).attr("code");
 }
 

@@ -9,9 +9,10 @@ namespace jax_cxl {
 //
 // At exit, peers must learn whether the program failed. Python keeps an
 // uncaught exception in sys.last_value, but drops an uncaught SystemExit before
-// it calls exit handlers. Therefore changed slots of the type SystemExit note
-// the last one of the main thread, and how it ends: it is freed when no frame
-// is left that could catch it, or it is still alive.
+// it calls exit handlers. Therefore this module changes slots of the type
+// SystemExit to note the last SystemExit of the main thread, and its fate. It
+// is freed when no frame is left that could catch it. Otherwise it is still
+// alive at exit.
 void BindUncaughtExit(nanobind::module_& m);
 
 }  // namespace jax_cxl

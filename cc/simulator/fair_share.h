@@ -12,23 +12,23 @@ struct Use {
 };
 
 // Computes max-min fair rates. All flows grow together until a resource is
-// exhausted. The flows that use it then keep their rates, and the others grow
-// on.
+// exhausted. The flows that use it then keep their rates, and the other flows
+// continue to grow.
 //
 // Not thread-safe.
 class FairShare {
  public:
   explicit FairShare(std::vector<double> capacities);
 
-  // Sets rates[i] to the rate of a flow with uses *flows[i], which must not be
-  // empty.
+  // Sets rates[i] to the rate of the flow whose uses are *flows[i], which must
+  // not be empty.
   void Rates(const std::vector<const std::vector<Use>*>& flows,
              std::vector<double>& rates);
 
  private:
   const std::vector<double> capacities_;
-  // Scratch, by resource: the free rest, and the demand of flows without a
-  // rate.
+  // Scratch space, by resource: the free capacity, and the demand of the flows
+  // that have no rate yet.
   std::vector<double> left_, demand_;
   std::vector<int> touched_;
 };

@@ -87,8 +87,8 @@ class Lowering {
     task.uses = {{resources_.Memory(device_), copies ? 2. : 1.}};
   }
 
-  // Returns true if a put and the put before it count as one: this put has no
-  // set-up of its own, and no step is between them.
+  // Returns true if a put and the previous put count as one: this put has no
+  // set-up of its own, and there is no step between them.
   bool JoinsPut(const Step& step) const {
     return step.kind == StepKind::kPut && put_round_ == step.round + 1 &&
            !tasks_.empty() && last_out_ == LastIndex() && !flagged_ &&
@@ -184,7 +184,7 @@ class Lowering {
     task.last = first_of_group_ + step.last;
     task.value = step.round + 1;
     if (step.kind == StepKind::kReduceToSlot) {
-      // Reads and writes at the same time, at the speed of the slower
+      // The rank reads and writes at the same time, at the speed of the slower
       // direction.
       unpublished_ += static_cast<double>(step.bytes);
       StartWriting(step.to_round, step.to, step.bytes);
@@ -330,8 +330,10 @@ Result<TaskGraph> Lower(plan::Request request, const plan::Geometry& geometry,
                         const Machine& machine, const Costs& costs,
                         const LowerOptions& options) {
   if (request.num_ranks * options.groups != machine.ranks()) {
-    return Error(Code::kInvalidArgument, options.groups, " plans for ",
-                 request.num_ranks, " ranks on a machine of ", machine.ranks());
+    return Error(Code::kInvalidArgument, options.groups, " groups of ",
+                 request.num_ranks, " ranks do not fill a machine of ",
+                 machine.ranks(),
+                 " ranks; change the number of groups or of ranks");
   }
   const Resources resources(machine);
   const bool flagged = options.flags && plan::OutputBytes(request) > 0 &&

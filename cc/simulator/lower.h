@@ -15,8 +15,9 @@ struct LowerOptions {
   // The places of other calls in the slots.
   plan::Stripes stripes = {};
   // Groups that make the same call at the same time: member m of group g is
-  // rank m * groups + g of the machine. As many as a host has GPUs: a GPU of
-  // each host is a group, as in a collective in levels.
+  // rank m * groups + g of the machine. If there are as many groups as a host
+  // has GPUs, each group has one GPU of every host, as in a collective in
+  // levels.
   int groups = 1;
 };
 

@@ -35,9 +35,9 @@ struct Costs {
   double doorbell = 0;      // from ringing until a poll can see it
   double poll = 0;          // until a poll of a rung doorbell returns
   double reduce_setup = 0;  // of a separate reduction after the copies
-  // Processors write lines back before a doorbell rings, and drop lines before
-  // they are read, in bytes per second of a rank; 0: they do not need to. Other
-  // copies continue meanwhile.
+  // The rates at which processors write lines back before a doorbell rings, and
+  // drop lines before they are read, in bytes per second for each rank. 0: no
+  // write-backs or drops are needed. Other copies continue meanwhile.
   double write_back_rate = 0;
   double drop_rate = 0;
   double doorbell_bytes = 0;  // bytes that a poll of one peer reads

@@ -86,8 +86,8 @@ class Paper {
         break;
     }
     if (rooted()) {
-      // The blocks of a rank lie on consecutive cards, and so do those of the
-      // ranks.
+      // The blocks of a rank lie on consecutive cards, and the first blocks of
+      // consecutive ranks do too.
       return (Published(owner) > 1 ? block + chunk : owner + chunk) % cards;
     }
     const int first =
@@ -228,14 +228,18 @@ Result<TaskGraph> PaperTasks(const Request& request, const Machine& machine,
       break;
     default:
       return Error(Code::kUnimplemented, "the paper has no ",
-                   plan::OpName(request.op));
+                   plan::OpName(request.op),
+                   "; choose an operation of the paper");
   }
   if (request.num_ranks != machine.ranks() || request.num_ranks < 2) {
-    return Error(Code::kInvalidArgument, "an operation of ", request.num_ranks,
-                 " ranks on a machine of ", machine.ranks());
+    return Error(Code::kInvalidArgument, "the operation has ",
+                 request.num_ranks, " ranks, but the machine has ",
+                 machine.ranks(),
+                 "; make the two numbers equal, and at least 2");
   }
   if (options.chunks < 1) {
-    return Error(Code::kInvalidArgument, "chunks is ", options.chunks);
+    return Error(Code::kInvalidArgument, "chunks is ", options.chunks,
+                 ", but must be at least 1");
   }
   return Paper(request, machine, costs, options).Run();
 }

@@ -57,7 +57,7 @@ TEST(PlacementTest, StripesLieInTheSlotsOfTheirBlocks) {
   }
 }
 
-// Ranks in the same round load all cards alike.
+// Ranks in the same round load all cards equally.
 TEST(PlacementTest, RanksInStepLoadCardsAlike) {
   for (int ranks : {2, 3, 5, 7, 8, 9, 12}) {
     const plan::Stripes stripes =

@@ -93,7 +93,9 @@ Result<Counted> CountBytes(plan::Request request,
                            const plan::Geometry& geometry,
                            const plan::Stripes& stripes, int cards,
                            int groups) {
-  if (cards < 1) return Error(Code::kInvalidArgument, "cards is ", cards);
+  if (cards < 1)
+    return Error(Code::kInvalidArgument, "cards is ", cards,
+                 ", but must be at least 1");
   Counted counted;
   const Placement placement(geometry, stripes, request.num_ranks, cards);
   std::vector<uint64_t> written(cards), read(cards);

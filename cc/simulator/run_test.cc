@@ -165,8 +165,8 @@ TEST(RunTest, CopiesGoOnWhileDoorbellsAreRung) {
   EXPECT_NEAR(run(10e-6) - run(0), 2 * 10e-6, 1.5e-6);
 }
 
-// One slot: its lines are written back before the doorbell, and dropped before
-// the copy. With several, the copies go on meanwhile.
+// With one slot, its lines are written back before the doorbell, and dropped
+// before the copy. With several slots, the copies continue meanwhile.
 TEST(RunTest, ProcessorsFlushBesideTheCopies) {
   const uint64_t bytes = 1 << 20;
   auto run = [](uint64_t count, double write_back, double drop) {
@@ -234,8 +234,9 @@ TEST(RunTest, OwnSlotsAreReusedOnlyWhenReleased) {
   EXPECT_GT(run(2), run(8) * 1.02);
 }
 
-// GPUs with a link each do not notice the other GPUs of their hosts, where the
-// cards have time for all; those that share one link share its rate.
+// GPUs that have their own links are not slowed down by the other GPUs of their
+// host, as long as the cards are fast enough. GPUs that share one link share
+// its rate.
 TEST(RunTest, GroupsShareTheLinksOfTheirHosts) {
   constexpr int kHosts = 3, kGpus = 4;
   const plan::Request request =
@@ -254,8 +255,9 @@ TEST(RunTest, GroupsShareTheLinksOfTheirHosts) {
   EXPECT_NEAR(run(kGpus, 1) / alone, 4 * 20 / 55., .02);
 }
 
-// Two members with rings of 12 slots on 16 cards: alone, 8 cards have twice the
-// load of the others. Eight groups load all alike.
+// Two members have rings of 12 slots on 16 cards. With one group, 8 cards have
+// twice the load of the others. With eight groups, all cards have the same
+// load.
 TEST(RunTest, GroupsLoadTheCardsAlike) {
   constexpr int kCards = 16;
   const plan::Geometry geometry{

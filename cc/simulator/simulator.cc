@@ -10,9 +10,9 @@
 namespace jax_cxl::sim {
 namespace {
 
-// Events closer than this happen together. Otherwise ranks that do the same
-// thing would drift apart by rounding, and each event costs a new distribution
-// of the bandwidth.
+// Events that are closer in time than this happen together. Otherwise rounding
+// would make ranks that do the same thing drift apart, and each separate event
+// costs a new distribution of the bandwidth.
 constexpr double kTogether = 1e-9;
 
 constexpr int kNone = -1;
@@ -292,8 +292,8 @@ class Simulator {
   size_t left_ = 0;  // unfinished tasks
   uint64_t order_ = 0;
   std::priority_queue<Timer, std::vector<Timer>, std::greater<>> timers_;
-  // By doorbell and rank: the value that all ranks have heard, and the streams
-  // that wait.
+  // For each doorbell and rank: the value that all ranks have heard, and the
+  // streams that wait.
   std::array<std::vector<uint64_t>, 3> heard_;
   std::array<std::vector<std::vector<std::pair<int, int>>>, 3> waiting_;
   std::vector<Flow> flows_;

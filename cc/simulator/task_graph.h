@@ -46,8 +46,8 @@ struct Task {
 struct TaskGraph {
   double start = 0;             // no task begins earlier
   double doorbell_seconds = 0;  // from ringing to hearing
-  // Ranks of one group follow each other, and there are `group_size` of them; 0
-  // if all are one group.
+  // The ranks of a group are consecutive, and a group has `group_size` ranks.
+  // 0: all ranks are one group.
   int group_size = 0;
   std::vector<std::vector<Task>> ranks;
 };

@@ -20,8 +20,8 @@ _CALLS = 8  # in a turn
 def milliseconds(functions: dict[str, Callable[[], Any]]) -> dict[str, dict[str, float]]:
     """Times functions in turn, with several calls in a turn. The first turn does not count.
 
-    Functions take turns, so that other work on the machine affects all alike. The calls of a turn
-    follow each other without a pause, as in training.
+    Functions take turns, so that other work on the machine affects all of them equally. The calls
+    of a turn follow each other without a pause, as in training.
 
     Returns:
       Name -> {"median", "min", "max"} of a call.

@@ -69,7 +69,7 @@ class MoeTrainer(ShardedTrainer):
         """
         super().__init__(sizes, dtype, optimizer, collectives)
         if experts % self._mesh.size:
-            raise ValueError(f"--experts={experts} is no multiple of {self._mesh.size} devices.")
+            raise ValueError(f"--experts={experts} is not a multiple of {self._mesh.size} devices.")
         self._exchange = exchange
         self._experts, self._choices = experts, choices
         self._capacity_factor = capacity_factor
@@ -205,7 +205,9 @@ class MoeTrainer(ShardedTrainer):
 
     def _move(self, state: State, order: jax.Array) -> State:
         def moved(path: Any, leaf: jax.Array) -> jax.Array:
-            """Moves the parameters of a layer, or the optimizer's moments, which lie alike."""
+            """Moves the parameters of a layer, or the optimizer's moments, which have the same
+            layout.
+            """
             kind = getattr(path[-1], "key", None)
             if kind == "experts":
                 return self._move_experts(leaf, order[path[-2].idx])

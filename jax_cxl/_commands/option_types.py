@@ -1,4 +1,4 @@
-"""Types of command line arguments, for argparse. The error of each describes a correct text."""
+"""Types of command line arguments, for argparse. Each error describes what a correct text is."""
 
 import argparse
 import math

@@ -24,14 +24,15 @@ _SYSTEMS = {
 
 
 def curve(axis: Any, system: str, x: Sequence[float], y: Sequence[float], **style: Any) -> None:
-    """Draws a curve of a system in its colour.
+    """Draws a curve of a system in the system's colour.
 
     Args:
       axis: axes of matplotlib.
       system: a backend of a results file, "nccl-infiniband" or "paper".
       x: abscissas.
       y: ordinates.
-      **style: what distinguishes curves of one system; `label` is appended to its name.
+      ***style: what distinguishes several curves of one system; `label` is appended to the system's
+        name.
     """
     label, color, linestyle = _SYSTEMS[system]
     label += style.pop("label", "")

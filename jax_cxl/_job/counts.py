@@ -10,7 +10,7 @@ class Counts:
 
     Attributes:
       taken: how many run through the pool, by their names in XLA.
-      left: how many XLA executes although they were to run through the pool, by reason.
+      left: how many XLA executes although they were supposed to run through the pool, by reason.
     """
 
     taken: Counter[str] = dataclasses.field(default_factory=Counter)

@@ -4,9 +4,10 @@ A host callback may raise, or memory may run out, on one rank only. The other ra
 collectives that this rank never starts, so this rank tells them (cc/comm/health/peers.h). They give
 up if the program has not failed on them too.
 
-A program in one process does not concern other ranks. XLA does not name the failed program, but
-its results are arrays whose values are errors. So arrays over several processes tell. If a program
-fails while JAX starts it, there are no results yet. Then the start itself tells.
+A program in one process does not concern other ranks. XLA does not name the failed program, but the
+  program's results are arrays whose values are errors. So this module looks for such arrays among
+  the arrays that span several processes. If a program fails while JAX starts it, there are no
+  results yet, so the module watches the start itself.
 """
 
 import atexit

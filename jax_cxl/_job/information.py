@@ -1,4 +1,4 @@
-"""`JAX_CXL_LOG=info`: what a process starts with."""
+"""Prints what a process starts with, if `JAX_CXL_LOG=info`."""
 
 import logging
 import os
@@ -14,7 +14,7 @@ _log = logging.getLogger("jax_cxl")
 
 
 class _LastHandler(logging.StreamHandler):
-    """Prints records unless the program has given the root logger a handler, which prints them.
+    """Prints records, unless the program has given the root logger a handler that prints them.
 
     Libraries such as absl do that when they are imported, perhaps after jax_cxl has started.
     """

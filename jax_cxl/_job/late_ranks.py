@@ -24,7 +24,7 @@ _thread: threading.Thread | None = None
 
 
 def start(opened_file: tuple[int, int], members: Sequence[int]) -> None:
-    """Starts the thread that looks at these ranks. `stop` ends it.
+    """Starts the thread that watches these ranks. `stop` ends it.
 
     Args:
       opened_file: the pool, as `Pool.opened_file` returns it.

@@ -1,8 +1,8 @@
-"""Finds ranks for which the others wait: stragglers.
+"""Finds stragglers: ranks that the other ranks wait for.
 
-The rank that comes last to a call waits the least in it. The others lost to this rank alone the
-difference between its wait and the second shortest wait. Each rank measures its wait with its own
-clock, so clocks of different hosts need not agree.
+The rank that joins a call last waits the least in the call. The difference between its wait and the
+  second shortest wait is the time that the other ranks lost because of this rank alone. Each rank
+  measures its wait with its own clock, so clocks of different hosts need not agree.
 """
 
 import dataclasses
@@ -22,18 +22,18 @@ FEWEST_CALLS = 100
 
 @dataclasses.dataclass(frozen=True)
 class Lateness:
-    """How late a rank came to its calls. Only calls that all recorders of the group hold count.
+    """How late a rank joined its calls. Only calls that are in the recorders of all members count.
 
     Attributes:
       rank: the rank.
       calls: number of calls.
-      last: in how many of them it came last.
-      median: median of the seconds by which it came after the other ranks, over the calls to which
-        it came last.
-      lost: seconds that the others waited for it alone, in all calls together.
+      last: how many of them it joined last.
+      median: median of the seconds between the other ranks and this rank, over the calls that it
+        joined last.
+      lost: total seconds that the others waited only for this rank.
       span: seconds from the first of the calls to the end of the last one.
-      led: in how many of STRETCHES parts of the calls the others waited longer for it than for all
-        other ranks together.
+      led: the calls are divided into STRETCHES parts; in how many of these parts the others waited
+        longer for this rank than for all other ranks together.
     """
 
     rank: int
@@ -54,7 +54,7 @@ class Lateness:
         )
 
     def sentence(self) -> str:
-        """Says how late the rank is."""
+        """Describes how late the rank is."""
         return (
             f"rank {self.rank} came last to {self.last} of the last {self.calls} calls, by"
             f" {1e3 * self.median:.3g} ms in the median; the others waited"
@@ -67,7 +67,7 @@ def of_ranks(records: Sequence[Mapping[str, Any]], since: float = 0.0) -> list[L
 
     Args:
       records: record of each rank, from `_core.JobRecord.rank`.
-      since: calls that were submitted before are left out; seconds since 1970.
+      since: seconds since 1970; calls that were submitted earlier are left out.
 
     Returns:
       The lateness of each rank that shares calls with others, by rank.
@@ -120,6 +120,6 @@ def of_ranks(records: Sequence[Mapping[str, Any]], since: float = 0.0) -> list[L
 
 
 def slowest(found: Iterable[Lateness]) -> Lateness | None:
-    """Returns the rank for which the others waited longest, None if they waited for nobody."""
+    """Returns the rank that the others waited for longest, or None if they waited for no rank."""
     late = max(found, key=lambda each: each.lost, default=None)
     return late if late is not None and late.lost > 0 else None

@@ -40,7 +40,7 @@ class OperationStats:
       calls: number of calls.
       bytes: bytes of the operands.
       seconds_waited: seconds in which a call waited until all ranks had submitted it. An eager
-        call, whose data travel in the submissions, only waits.
+        call, whose data travel in the submissions, consists only of this wait.
       seconds_worked: seconds from the moment when all ranks had submitted a call to its end.
       failed: number of calls that ended with an error.
     """
@@ -64,8 +64,8 @@ class Stats:
         ranks of this process. Waiting for other ranks is included.
       collectives_taken: how many of XLA's collectives, in the programs that this process has
         compiled, run through the pool (`replace_collectives`).
-      collectives_left: how many of them XLA executes itself, although they were to run through the
-        pool.
+      collectives_left: how many of them XLA executes itself, although they were supposed to run
+        through the pool.
       operations: statistics of each operation, by the name of the function, such as "psum".
     """
 
@@ -86,7 +86,7 @@ class Runtime:
       rank_of_device: rank of each JAX device that communicates, by the device's global id.
       platform: the platform of the devices.
       pool_bytes: size of the pool.
-      spec: the pool, as its URI says.
+      spec: the pool, parsed from its URI.
       tuning: the tuning table on which all processes agreed.
       generation: how many times the job has continued after an error.
       attempt: number of the next attempt to regroup (regroup.py).
@@ -132,8 +132,8 @@ def initialize(pool: str | None = None) -> None:
       InvalidPoolError: the URI is malformed.
       ValueError: a variable `JAX_CXL_...`, or the table that `JAX_CXL_TUNING` names, is malformed.
       MismatchError: the processes have different tuning tables.
-      NotInitializedError: jax_cxl runs on another pool already, there are several processes that
-        do not know of each other, or one of them ends, fails or does not come within
+      NotInitializedError: jax_cxl runs on another pool already, there are several processes that do
+        not know of each other, or one of them ends, fails or does not arrive within
         `JAX_CXL_CONNECT_TIMEOUT` seconds.
 
     Example:
@@ -164,7 +164,7 @@ def initialize(pool: str | None = None) -> None:
 def shutdown() -> None:
     """Stops jax_cxl and unmaps the pool. Collectives that are under way fail.
 
-    jax_cxl calls it when the process exits. Programs that were compiled before can run again after
+    jax_cxl calls it when the process exits. Programs that are already compiled can run again after
     another `initialize` with the same devices. After a `regroup`, these are the devices that
     `regroup` returned.
     """
@@ -215,7 +215,7 @@ def restart(meeting: pools.Meeting, spec: pool_uri.PoolSpec) -> None:
 
     Args:
       meeting: the ranks that continue, some of this process among them, and their pool.
-      spec: the pool, as its URI says.
+      spec: the pool, parsed from its URI.
     """
     global _running
     assert _running is not None
@@ -228,7 +228,7 @@ def restart(meeting: pools.Meeting, spec: pool_uri.PoolSpec) -> None:
 def stats() -> Stats:
     """Returns statistics of the calls of this process's ranks so far.
 
-    After `shutdown`, and in a program's own handlers at exit, they are those of the whole run.
+    After `shutdown`, and in a program's own exit handlers, they cover the whole run.
 
     Example:
       >>> before = jax_cxl.stats()
@@ -279,7 +279,7 @@ def _run(
     config: configuration.Config,
     tuning: _core.Tuning,
 ) -> Runtime:
-    """Starts the engine for those ranks of this process that continue."""
+    """Starts the engine for the ranks of this process that continue."""
     devices = jax.devices()
     platform = platforms.of(devices[0])
     pool_bytes = meeting.pool.total_bytes
@@ -336,6 +336,6 @@ def register_handlers(platform: platforms.Platform) -> None:
 
 @functools.cache
 def prepare_end() -> None:
-    """Shuts down when the program ends, also if the runtime starts later."""
+    """Makes the program shut down jax_cxl at its end, even if the runtime starts later."""
     program_ending.watch()
     atexit.register(_at_exit)

@@ -14,7 +14,7 @@ def die_with(parent: int, number: signal.Signals) -> None:
 
     Args:
       parent: the process id of the parent, as the parent knows it.
-      number: the signal. The request survives exec, but not fork.
+      number: the number of the signal. The request survives exec, but not fork.
     """
     _prctl(_PR_SET_PDEATHSIG, number)
     # The parent may have died before the call above.

@@ -13,7 +13,8 @@ on the new one, in words that no lost rank writes (cc/comm/health/regroup.h):
 With `rejoin`, step 2 also waits for successors of the lost processes, and the rank that decides
 tells them where the new pool is (successor_tickets.py).
 
-So another death leads to another attempt, or the new pool reports it. It never leads to a hang.
+If another process dies meanwhile, there is another attempt, or the new pool reports the death. The
+  survivors never hang.
 """
 
 import functools
@@ -45,15 +46,15 @@ def regroup(
 ) -> list[Any]:
     """Continues, after an error, with the surviving processes.
 
-    Every surviving process has to call `regroup`, and must not wait for another process first.
-    The function returns once all have called it. Ranks keep their numbers, which are indices into
+    Every surviving process has to call `regroup`, and must not wait for another process first. The
+    function returns once all have called it. Ranks keep their numbers, which are indices into
     `jax.devices()`. Arrays on this process's devices stay as they are. Arrays that were spread over
-    lost devices are lost. JAX's caches are cleared: a program that was compiled before must not
-    communicate, and raises `NotInitializedError`.
+    lost devices are lost. JAX's caches are cleared. A program that was compiled before the call
+    raises `NotInitializedError` if it communicates.
 
-    JAX itself ends the surviving processes, unless it runs with `JAX_ENABLE_RECOVERABILITY=1`. If
-    process 0 is lost, JAX ends them within a second, unless another process hosts its coordination
-    service. `python -m jax_cxl.launch --go-on` arranges both.
+    Without `JAX_ENABLE_RECOVERABILITY=1`, JAX itself ends the surviving processes. If process 0 is
+    lost, JAX ends them within a second, unless another process hosts its coordination service.
+    `python -m jax_cxl.launch --go-on` arranges both.
 
     Args:
       devices: the devices that may continue, by default all devices of living processes. Leave out
@@ -72,7 +73,8 @@ def regroup(
       CollectiveTimeoutError: a rank lives but has not called `regroup`, or a lost rank has no
         successor. Call `regroup` again, or without that rank's device.
       PoolError: the new pool cannot be created.
-      NotInitializedError: jax_cxl does not run, or the others have continued without this process.
+      NotInitializedError: jax_cxl is not running, or the others have continued without this
+        process.
       CxlError: the ranks are GPUs, where an error ends the use of the device. Start all processes
         again.
 
@@ -215,7 +217,7 @@ class _Agreement:
         return not missing, missing
 
     def _lost(self, members: list[int], tickets: dict[str, str]) -> bool:
-        """Returns whether a member is lost, or a successor that was to become a member."""
+        """Returns whether a member is lost, or a successor that was supposed to become a member."""
         if any(_core.rank_lost(rank) for rank in members if str(_process_of(rank)) not in tickets):
             return True
         return bool(tickets) and not tickets.items() <= successor_tickets.tickets().items()

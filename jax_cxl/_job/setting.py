@@ -25,8 +25,8 @@ class Setting:
       local: whether collectives within one process are taken over too.
       strict: whether a collective that cannot be taken over is an error.
       levels: whether collectives run in levels; None leaves it to the table (docs/levels.md).
-      early_bytes: on GPUs, how many bytes of memory starts may cost that stand earlier than in
-        XLA's schedule. None: all stay where they are.
+      early_bytes: on GPUs, how many bytes of memory may be spent on starting collectives earlier
+        than in XLA's schedule. None: the schedule stays as it is.
     """
 
     local: bool = False
@@ -45,7 +45,7 @@ def current() -> Setting | None:
 
 
 def early_bytes() -> int | None:
-    """Returns what `JAX_CXL_EARLY_BYTES` says: bytes, or None for "off". If unset, the default.
+    """Returns the value of `JAX_CXL_EARLY_BYTES` in bytes: None for "off", the default if unset.
 
     Raises:
       ValueError: it is neither.

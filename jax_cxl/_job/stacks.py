@@ -22,7 +22,7 @@ _QUIET_SECONDS = 0.05
 
 @functools.cache
 def offer() -> None:
-    """Lets other processes read the stacks of this one, unless the program uses the signal."""
+    """Lets other processes read this process's stacks, unless the program uses the signal."""
     if signal.getsignal(_SIGNAL) is signal.SIG_DFL:
         fd = os.memfd_create(_NAME, os.MFD_CLOEXEC)
         faulthandler.register(_SIGNAL, file=fd, all_threads=True, chain=False)

@@ -1,4 +1,4 @@
-"""Starts ranks that are GPUs, after the start of the runtime, which is the same for all ranks."""
+"""Starts the ranks that are GPUs, after the part of the start that is the same for all ranks."""
 
 import functools
 import logging
@@ -42,7 +42,7 @@ def start(
     direct = not any(obstacles)
     if not direct:
         logging.getLogger("jax_cxl").warning(
-            "GPUs do not reach the pool themselves, all data is copied by the host: %s",
+            "GPUs cannot access the pool directly, so the host copies all data: %s",
             next(filter(None, obstacles)),
         )
     cuda.start(
@@ -61,9 +61,9 @@ def start(
 
 @functools.cache
 def _explain_errors(cuda: ModuleType) -> None:
-    """Gives errors of programs the reason for which a kernel of jax_cxl has stopped the GPU.
+    """Makes the error of a program explain why a kernel of jax_cxl has stopped the GPU.
 
-    CUDA itself only says, to the next operation, that some kernel failed.
+    CUDA itself only reports, at the next operation, that some kernel failed.
     """
 
     def find(text: str) -> program_errors.Failure | None:

@@ -1,4 +1,4 @@
-"""Finds environment variables that look like settings of jax_cxl, and are none."""
+"""Finds environment variables that look like settings of jax_cxl but are not."""
 
 import dataclasses
 import difflib

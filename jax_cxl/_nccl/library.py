@@ -1,4 +1,4 @@
-"""Where this package's NCCL and NVIDIA's are, and the environment that loads them."""
+"""Finds this package's NCCL library and NVIDIA's, and makes the environment that loads them."""
 
 import importlib.util
 import os
@@ -37,7 +37,8 @@ def path() -> pathlib.Path:
 def real_path() -> pathlib.Path | None:
     """Returns NVIDIA's library in the wheel that is installed, None if there is no wheel.
 
-    Without a wheel, the library finds NVIDIA's as the loader of the process does.
+    Without a wheel, this package's library searches for NVIDIA's as the process's dynamic loader
+      does.
     """
     try:
         spec = importlib.util.find_spec("nvidia.nccl")

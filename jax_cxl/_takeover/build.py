@@ -91,7 +91,7 @@ class Builder:
         aliases: int,
         scratch_bytes: int,
     ) -> Value:
-        """Adds a call with a second result, which nobody reads."""
+        """Adds a call with a second result, which no instruction reads."""
         scratch = Shape("uint8", (scratch_bytes,), (0,))
         both = shapes.tuple_of([shape, scratch])
         pair = self._call(target, both, shape, operands, config, None)

@@ -8,7 +8,7 @@ class Decisions:
     """The decisions, by the names of the collectives' instructions.
 
     Attributes:
-      left: why a collective that was to be taken over stays with XLA.
+      left: why a collective stays with XLA although it was a candidate for the pool.
       in_levels: the collectives that were taken over and run in levels.
     """
 

@@ -1,4 +1,4 @@
-"""Makes collectives that go through the pool start earlier than XLA's scheduler has them start."""
+"""Makes collectives that go through the pool start earlier than in XLA's schedule."""
 
 import collections
 import logging
@@ -37,13 +37,13 @@ class Early:
         """Moves the starts, and the dones with them.
 
         Args:
-          limit: bytes by which the memory of the program may grow.
+          limit: how many bytes the memory of the program may grow by.
         """
         for number in self._found:
             self._arrange(number, limit)
 
     def _arrange(self, number: int, limit: int) -> None:
-        """Moves the starts in a computation, after those in the computations that it calls."""
+        """Moves the starts in the computations that this computation calls, then its own."""
         if number in self._peaks:
             return
         computation = self._module.computation(number)
@@ -71,7 +71,7 @@ class Early:
         self._peaks[number] = most, now
 
     def _tell(self, computation: Computation, found: graph.Graph, after: order.Order) -> None:
-        """Logs what the model expects."""
+        """Logs the times that the model expects."""
         nodes, pairs = found.nodes, found.pairs
         before = order.simulate(nodes, pairs, range(len(nodes)))
         mib = [usage.used(nodes, pairs, o.positions).max() >> 20 for o in (before, after)]

@@ -1,8 +1,9 @@
 """Keeps the memory spaces of a program's arguments and results.
 
 XLA takes the layouts of arguments and results of a module that a hook returns from the entry
-computation. Before the scheduler of CPUs, only the module itself shows which of them lie in host
-memory. XLA would forget that, and would return arrays in the memory of the device.
+  computation. Before XLA schedules a module for CPUs, only the module itself shows which of them
+  lie in host memory. Without this code, XLA would lose that information and return arrays in the
+  memory of the device.
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,9 @@ from jax_cxl._takeover.hlo.wire import Message
 
 
 def obstacle(module: Module) -> str:
-    """Returns what XLA would forget although `keep` is called, "" if it forgets nothing."""
+    """Returns a description of what XLA would lose even if `keep` is called, "" if it loses
+    nothing.
+    """
     for what, instruction, wanted in _lost(module):
         # A scheduled module has its final memory spaces.
         kept = not module.is_scheduled and _in_device_memory(
@@ -26,13 +29,13 @@ def obstacle(module: Module) -> str:
 
 
 def keep(module: Module) -> None:
-    """Writes what XLA would forget into the entry computation."""
+    """Writes the information that XLA would lose into the entry computation."""
     for _, instruction, wanted in list(_lost(module)):
         module.entry.set_shape(instruction.id, wanted)
 
 
 def _lost(module: Module) -> Iterator[tuple[str, Instruction, bytes]]:
-    """Yields arguments and the result that the entry computation describes otherwise.
+    """Yields arguments and the result that the entry computation describes differently.
 
     Yields:
       "argument" or "result", the instruction of the entry computation as XLA gave it, and the

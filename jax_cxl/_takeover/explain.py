@@ -19,8 +19,8 @@ def explain(function: Callable, *arguments: Any, **keywords: Any) -> survey.Prog
 
     It compiles the function again, and does not run it. A collective that XLA's partitioner or
     autodiff inserts is listed too: with `check_vma=True`, the gradient of a function that calls
-    `jax_cxl.psum` contains sums of XLA. With `JAX_CXL_LOG=info` every program that is compiled
-    prints the same table.
+    `jax_cxl.psum` contains sums that XLA executes. With `JAX_CXL_LOG=info` every program that is
+    compiled prints the same table.
 
     Args:
       function: a function, or the result of `jax.jit`. All processes must call `explain` with it

@@ -1,7 +1,8 @@
-"""Finds the collectives of a module, also those that XLA has put into computations of their own.
+"""Finds the collectives of a module, including those that XLA has put into separate computations.
 
 XLA wraps a collective that runs beside other work into an `async-start`. On GPUs of one NVLink
-domain it makes a fusion of a small collective, whose kernel reads the memory of the other GPUs.
+  domain, it turns a small collective into a fusion, whose kernel reads the memory of the other
+  GPUs.
 """
 
 import dataclasses
@@ -84,7 +85,7 @@ def _outermost(
 
 
 def _is_alone(computation: Computation, instruction: Instruction) -> bool:
-    """Whether a computation passes its arguments to an instruction, and returns its result."""
+    """Whether a computation only passes its arguments to an instruction and returns the result."""
     operands = [computation.instruction(number) for number in instruction.operands]
     numbers = [operand.parameter for operand in operands if operand.opcode == "parameter"]
     return computation.root.id == instruction.id and numbers == list(range(len(operands)))

@@ -43,9 +43,9 @@ def transform(
       data: a serialized HloModuleProto, after partitioning.
       world: returns the devices of the job. It is called only if the module has collectives.
       strict: whether a collective that cannot be taken over is an error.
-      decisions: gets what is decided about each collective that was to be taken over.
-      early_bytes: how many bytes of memory starts may cost that stand earlier than in XLA's
-        schedule. None: all stay where they are.
+      decisions: receives the decision about each collective that is a candidate for the pool.
+      early_bytes: how many bytes of memory may be spent on starting collectives earlier than in
+        XLA's schedule. None: the schedule stays as it is.
 
     Raises:
       InvalidCollectiveError: in strict mode.

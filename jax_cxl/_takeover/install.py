@@ -48,7 +48,7 @@ def _on_module(data: bytes) -> bytes | None:
 
 
 def _cache_key(devices: list[int]) -> str:
-    """Returns an addition to a key of JAX's persistent cache: all that changes the program.
+    """Returns an addition to a key of JAX's persistent cache: everything that affects the program.
 
     Args:
       devices: ids of the program's devices, in its order. The changed program has their ranks.
@@ -65,8 +65,8 @@ def _cache_key(devices: list[int]) -> str:
 def code() -> str:
     """Returns a digest of the code that changes programs.
 
-    Another version of it may order collectives in another way than the version that a process
-    compiles with while others find the program in their caches.
+    Otherwise a process that compiles with one version of this code could order collectives
+    differently from a process that finds the program, made by another version, in its cache.
     """
     folder, digest = pathlib.Path(__file__).parents[1], hashlib.sha256()
     for name in ("_lowering", "_takeover"):

@@ -53,7 +53,7 @@ def devices(module: Module, found: Found) -> Groups:
     """Returns the groups of devices that communicate, in any of XLA's modes.
 
     Raises:
-      NotTakenError: the module does not know its devices.
+      NotTakenError: the module does not name its devices.
     """
     if found.opcode == "collective-permute":
         return _pairs(_assignment(module), found.instruction)
@@ -94,7 +94,7 @@ def _assignment(module: Module) -> DeviceAssignment:
 
 
 def _devices(assignment: DeviceAssignment, found: Found) -> Groups:
-    """Returns the groups as device ids, in whichever mode the instruction counts them."""
+    """Returns the groups as device ids, whichever ids the instruction itself uses."""
     instruction = found.instruction
     groups = decode(instruction.proto)
     replicas, partitions = assignment.devices.shape
@@ -117,9 +117,9 @@ def _pairs(assignment: DeviceAssignment, instruction: Instruction) -> Groups:
 
 
 def _permutation(assignment: DeviceAssignment, instruction: Instruction) -> Collective:
-    """Returns a permutation in one group of all devices, some of which may have no part in it."""
+    """Returns a permutation in one group of all devices. Some devices may take no part in it."""
     if instruction.proto.integers(Instruction.DYNAMIC_SLICE_SIZES):
-        raise NotTakenError("it permutes parts of arrays")
+        raise NotTakenError("it permutes parts of arrays, not whole arrays")
     devices = assignment.flattened.tolist()
     position = {device: i for i, device in enumerate(devices)}
     sources = [-1] * len(devices)
@@ -135,5 +135,5 @@ def _reduction(module: Module, instruction: Instruction) -> ReduceOp:
     kinds = _LOGICAL if root.shapes[0].dtype == "bool" else _REDUCTIONS
     operands = [computation.instruction(number).opcode for number in root.operands]
     if root.opcode not in kinds or operands != ["parameter", "parameter"]:
-        raise NotTakenError(f"it reduces by {root.opcode}, which the pool does not know")
+        raise NotTakenError(f"it reduces by {root.opcode}, for which the pool has no reduction")
     return kinds[root.opcode]

@@ -1,4 +1,4 @@
-"""Replaces starts and dones, which XLA's scheduler has already placed.
+"""Replaces starts and dones that XLA's scheduler has already placed.
 
 The start becomes calls of `jax_cxl_start`, and the done becomes calls of `jax_cxl_done`, at the
 same places of the schedule. So the same operations overlap with the collective.
@@ -56,9 +56,7 @@ class PairBuilder(Builder):
         operands: list[Value],
         dimensions: list[int] | None = None,
     ) -> Value:
-        raise NotTakenError(
-            f"its blocks do not lie one behind the other in memory (a {opcode} would be needed)"
-        )
+        raise NotTakenError(f"its blocks are not adjacent in memory (a {opcode} would be needed)")
 
     def call(
         self, target: str, shape: Shape, operands: list[Value], config: str, aliases: int | None
@@ -75,11 +73,11 @@ class PairBuilder(Builder):
         return result
 
     def _keep(self, operand: Value) -> None:
-        """Keeps XLA's rematerialization away from the operand, which comes after the hook.
+        """Protects the operand from XLA's rematerialization, which runs after the hook.
 
-        If memory is short, it would give the done another copy of the operand, and would use the
-        operand's memory again while the collective still reads it. It computes nothing again that
-        is a control predecessor of an instruction that has run.
+        If memory is short, rematerialization would give the done another copy of the operand, and
+        would reuse the operand's memory while the collective still reads it. But it never
+        recomputes an instruction that is a control predecessor of an instruction that has run.
         """
         made = self._computation.instruction(operand.id)
         while made.opcode in memory.VIEWS and made.operands:

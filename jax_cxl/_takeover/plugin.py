@@ -18,8 +18,8 @@ def initialize() -> None:
     processes that this process makes its devices. Prepares for programs with collectives of jax_cxl
     that the process loads, even if it replaces none.
 
-    Warns of unknown variables. If a variable has a value that it may not have, or if only some of
-    the processes replace collectives, each compilation raises an error.
+    Warns of unknown variables. If a variable has an invalid value, or if only some of the processes
+    replace collectives, each compilation raises an error.
     """
     from jax_cxl._job import unknown_variables
     from jax_cxl._job.launched import environment
@@ -41,7 +41,7 @@ def initialize() -> None:
     try:
         _apply_variables()
     except ValueError as error:
-        # JAX logs what an entry point raises, and goes on. This process would then not replace
+        # JAX logs what an entry point raises, and continues. This process would then not replace
         # what the others replace.
         _compat.before_compilation(functools.partial(_raise, str(error)))
         raise

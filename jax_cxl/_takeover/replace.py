@@ -29,11 +29,11 @@ class replace_collectives(contextlib.ContextDecorator):
     Args:
       local: whether collectives within one process are taken over too.
       strict: whether a collective that cannot be taken over is an error.
-      levels: how devices of one CPU process take part, as in `jax_cxl.psum`: True combines them
-        inside the process first (docs/levels.md) wherever the devices of the groups lie in
-        processes evenly, False never does. None decides by a table.
+      levels: how the devices of one CPU process take part, as in `jax_cxl.psum`. True first
+        combines their data inside the process (docs/levels.md), wherever the devices of the groups
+        are spread evenly over processes. False never does. None decides by a table.
       early_bytes: on GPUs, by how many bytes the memory of a program may grow so that collectives
-        start earlier than in XLA's schedule. None: they start where XLA has them start.
+        start earlier than in XLA's schedule. None: they start where XLA's schedule has them.
 
     Raises:
       TypeError: an argument has a wrong type.

@@ -169,7 +169,7 @@ def _one(context: _Context, operand: Value, result: Shape) -> Value:
 
 
 def _grid(context: _Context, num_bytes: int) -> np.ndarray | None:
-    """Returns how the ranks of a collective in levels lie in processes, None if it is in none.
+    """Returns how a collective's ranks are spread over processes, None if it runs without levels.
 
     Args:
       context: the collective.
@@ -187,7 +187,7 @@ def _grid(context: _Context, num_bytes: int) -> np.ndarray | None:
 
 
 def _exchange(context: _Context, operands: list[Value]) -> list[Value]:
-    """Replaces an all-to-all whose operands, and parts of the result, are one rank's block each."""
+    """Replaces an all-to-all whose operands and result parts are each one rank's block."""
     builder = context.builder
     shape, n = operands[0].shape, len(operands)
     carrier = carriers.of(shape.dtype, Op.ALL_TO_ALL, ReduceOp.SUM)

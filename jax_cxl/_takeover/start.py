@@ -25,8 +25,8 @@ _POLL_SECONDS = 0.02
 class _Starter:
     """A thread that starts the runtime, once.
 
-    Python would kill a thread that is in native code at the end of the program, and with it the
-    process (SIGABRT). So the end of the program waits for the thread.
+    If the program ended while the thread is in native code, Python would kill the thread, and with
+    it the process (SIGABRT). So the end of the program waits for the thread.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class _Starter:
             self._error = error
 
     def _end(self) -> None:
-        """Waits for the start at exit. Other processes may need this one for theirs."""
+        """Waits, at exit, for the start to finish: other processes may need this one for theirs."""
         assert self._thread is not None
         self._ends.set()
         if reason := program_ending.reason():
@@ -89,9 +89,9 @@ def begin() -> None:
 
 
 def ensure_started() -> lifecycle.Runtime:
-    """Returns the running job, once the start in the background has ended, if there is one.
+    """Returns the running job. Waits for a start in the background, if there is one.
 
-    Starts the job with the defaults if nothing has.
+    Starts the job with the defaults if it has not been started.
     """
     if _starter.begun:
         _starter.wait()
@@ -136,6 +136,6 @@ def world(wanted: Setting) -> World:
 
 
 def devices() -> World:
-    """Returns the devices of the job, without ranks, whether the runtime has started or not."""
+    """Returns the devices of the job, without their ranks. The runtime need not have started."""
     processes = {device.id: device.process_index for device in jax.devices()}
     return World({}, processes, gpus=jax.default_backend() != "cpu")

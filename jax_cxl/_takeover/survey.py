@@ -88,7 +88,7 @@ def listen(listener: Callable[[Program], None]) -> None:
 
 
 def unlisten(listener: Callable[[Program], None]) -> None:
-    """Ends what `listen` began."""
+    """Stops the calls that `listen` requested."""
     with _lock:
         _listeners.remove(listener)
 
@@ -115,12 +115,12 @@ def log(program: Program) -> None:
 
 
 def tell(data: bytes, world: World, how: setting.Setting | None, decisions: Decisions) -> None:
-    """Tells the listeners of a program.
+    """Passes a program to the listeners.
 
     Args:
       data: the serialized module that XLA gave to the hook.
       world: the devices of the job.
-      how: which of XLA's collectives are taken over, None for none.
+      how: which of XLA's collectives are taken over, or None if none are.
       decisions: what the hook decided about the program.
     """
     program = of_module(data, world, how, decisions)

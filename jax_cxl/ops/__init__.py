@@ -1,4 +1,4 @@
-"""The collectives. `start_done` has them in two halves, `transposes` their mutual transposes."""
+"""The collectives. `start_done` splits them in halves, `transposes` defines their transposes."""
 
 from jax_cxl.ops import transposes as _transposes  # noqa: F401 - It registers rules.
 from jax_cxl.ops.all_gather import all_gather as all_gather

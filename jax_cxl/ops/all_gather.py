@@ -50,7 +50,7 @@ def all_gather(
       NameError: the axis is not bound, as outside `jax.shard_map`.
       TypeError: a dtype is not supported, such as float6_e2m3fn.
       ValueError: `axis` is out of bounds, the groups are not a partition, or `levels=True` for
-        groups without several ranks in each process, equally many.
+        groups that do not have the same number of ranks, at least two, in each process.
       NotImplementedError: `to="reduced"`, or groups with `to="invarying"`.
 
     Example:

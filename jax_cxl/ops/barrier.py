@@ -40,9 +40,9 @@ def barrier(
       NameError: the axis is not bound, as outside `jax.shard_map`.
       TypeError: there is only one of x and `axis_name`, or a barrier of a program has a name or a
         timeout.
-      CollectiveTimeoutError: a process has not come to the barrier between processes in time.
+      CollectiveTimeoutError: a process has not reached the barrier between processes in time.
       MismatchError: another process waits at a barrier of another name.
-      PeerLostError: a process that has not come has ended.
+      PeerLostError: a process ended before it reached the barrier.
 
     Example:
       >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -54,10 +54,10 @@ def barrier(
     """
     if axis_name is None:
         if x is not None:
-            raise TypeError("barrier: give an axis name too, or neither array nor axis name")
+            raise TypeError("barrier: x needs an axis_name. Pass both, or neither of them")
         return process_barrier.wait(name or "barrier", timeout)
     if name is not None or timeout is not None:
-        raise TypeError("barrier: a barrier of a program has no name and no timeout of its own")
+        raise TypeError("barrier: name and timeout work only without axis_name. Leave them out")
     axes = named_axis.axes_of("barrier", axis_name)
     leaves, structure = jax.tree.flatten(x)
     if not axes or not leaves:

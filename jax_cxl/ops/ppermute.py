@@ -22,7 +22,7 @@ def ppermute(
     """Sends x from rank to rank along a named axis.
 
     Drop-in for `jax.lax.ppermute`. Its transpose is the inverse permutation. A rank waits only for
-    the ranks of its own cycle or chain of pairs, and a rank without a pair for no other rank.
+    the ranks of its own cycle or chain of pairs. A rank without a pair waits for no other rank.
 
     Args:
       x: array, or pytree of arrays, of any dtype.
@@ -64,7 +64,7 @@ ppermute_p = core.Primitive("ppermute")
 def sources_of(name: str, axes: named_axis.Axes, perm: Any) -> tuple[int, ...]:
     """Checks `perm`; returns, for each index, the index from which it receives, -1 for none."""
     if not isinstance(perm, (list, tuple)):
-        raise TypeError(f"jax_cxl.{name}: perm must be a list or a tuple, got {type(perm)}.")
+        raise TypeError(f"jax_cxl.{name}: perm must be a list or tuple of pairs, got {type(perm)}.")
     size = lax.axis_size(axes)
     pairs = arguments.tuples(name, "perm", perm)
     if any(len(pair) != 2 for pair in pairs):

@@ -10,7 +10,7 @@ from jax_cxl.ops.ppermute import ppermute
 
 
 def pshuffle(x: Any, axis_name: Hashable | Sequence[Hashable], perm: Sequence[int]) -> Any:
-    """Sends rank i along a named axis the x of rank perm[i].
+    """Sends the x of rank perm[i] to rank i, along a named axis.
 
     Drop-in for `jax.lax.pshuffle`, which is `ppermute` with another encoding of the permutation.
 
@@ -24,7 +24,7 @@ def pshuffle(x: Any, axis_name: Hashable | Sequence[Hashable], perm: Sequence[in
 
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
-      TypeError: perm is no list of integers.
+      TypeError: perm is not a list of integers.
       ValueError: perm is not a permutation of the axis indices.
 
     Example:

@@ -32,11 +32,11 @@ def ragged_all_to_all(
     axis_name: Hashable | Sequence[Hashable],
     axis_index_groups: Sequence[Sequence[int]] | None = None,
 ) -> Any:
-    """Sends slices of rows, whose sizes are known at run time only, to all ranks along an axis.
+    """Sends slices of rows, whose sizes are known only at run time, to all ranks along an axis.
 
     Drop-in for `jax.lax.ragged_all_to_all`. The four integer arrays have an entry for each slice:
-    first the slices for rank 0, then as many slices for rank 1, and so on. Only the rows that are
-    sent go through the pool. Its transpose is `ragged_all_to_all` in the other direction.
+    first the slices for rank 0, then the same number of slices for rank 1, and so on. Only the rows
+    that are sent go through the pool. Its transpose is `ragged_all_to_all` in the other direction.
 
     Args:
       operand: array of shape (N, ...) of any dtype: the rows to send.
@@ -82,8 +82,8 @@ def ragged_all_to_all(
     operand, output = jnp.asarray(operand), jnp.asarray(output)
     if operand.ndim < 1 or output.ndim < 1 or operand.shape[1:] != output.shape[1:]:
         raise ValueError(
-            f"jax_cxl.{name}: operand and output must be arrays of equal rows, got shapes"
-            f" {operand.shape} and {output.shape}."
+            f"jax_cxl.{name}: operand and output must have the same dimensions after the"
+            f" first, got shapes {operand.shape} and {output.shape}."
         )
     if operand.dtype != output.dtype:
         raise TypeError(

@@ -106,6 +106,6 @@ def precv(
     if sent.shape != tuple(out_shape.shape) or sent.dtype != out_shape.dtype:
         raise ValueError(
             f"jax_cxl.precv: out_shape is {out_shape}, but the psend sent"
-            f" {sent.dtype}{list(sent.shape)}."
+            f" {sent.dtype}{list(sent.shape)}. Pass the shape and dtype of the sent array."
         )
     return sent

@@ -119,7 +119,8 @@ def _pair(
     Args:
       operation: the function of both halves.
       halves: function of the same arguments that starts its collectives on a GPU, and returns what
-        `split_function.start` returns. By default all collectives that need no other one start.
+        `split_function.start` returns. By default it starts all collectives that do not depend on
+        another collective.
     """
     name = operation.__name__
     halves = halves or _halves_of(operation)

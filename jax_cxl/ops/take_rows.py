@@ -55,9 +55,9 @@ def take_rows(
 
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
-      TypeError: a dtype is not supported, such as float6_e2m3fn, or the indices are no integers.
+      TypeError: a dtype is not supported, such as float6_e2m3fn, or the indices are not integers.
       ValueError: shapes do not fit, the table or the result has 2**31 rows or more (under
-        `jax.vmap`, of all elements together), or the groups are no partition.
+        `jax.vmap`, of all elements together), or the groups are not a partition.
 
     Example:
       >>> mesh = jax_cxl.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))

@@ -11,30 +11,31 @@ Record = dict[str, Any]
 _HEAD = """\
 # What works with what
 
-Every operation, with every dtype it is called with, under every transformation, against NumPy:
-dtype, shape and every bit. Floats of less than 32 bits must be what adding in rank order in
-float32 and rounding once gives. Written by `python tests/programs/matrix/write_matrix.py` from
-what it found on four ranks, spread over processes × devices a process: all cells in each layout,
-float32 with and without `check_vma`, the other dtypes with or without in turn.
-`tests/jobs/matrix_test.py` runs a part in each layout: together every operation with every
-transformation in float32 and with every dtype, and every dtype with every transformation.
+The tables compare every operation with NumPy, for every dtype and under every transformation.
+Dtype, shape and every bit must be equal. Sums of floats with less than 32 bits must be added in
+rank order in float32 and rounded once. `python tests/programs/matrix/write_matrix.py` wrote this
+page from its results on four ranks. It ran all cells in each of the layouts below (processes ×
+devices per process). It ran float32 both with and without `check_vma`, and alternated between the
+two for other dtypes. `tests/jobs/matrix_test.py` runs a part of the cells in each layout. Together
+these parts cover every operation with every transformation in float32, every operation with every
+dtype, and every dtype with every transformation.
 
 {layouts}
 
-✓: right. A number: not supported, and the note has the error that you see. Both: it depends on
-what the table does not show.
+✓: the result is right. A number: not supported; the note with this number shows the error. Both:
+it depends on something that the table does not show.
 """
 
 _NOTES = """\
 ## Notes
 
-The errors are as JAX shows them, here with `<dtype>` in place of the dtype.
+These are the errors that JAX shows, with `<dtype>` in place of the dtype.
 
 """
 
 _TAIL = """
-`float8_e8m0fnu` has no zero. Where an operation has zeros (what `ppermute` gives to a rank without
-a source, what `reduce` gives to others than the root) the result is its least value or NaN.
+`float8_e8m0fnu` has no zero. Where other dtypes get zeros (on a rank without a source in
+`ppermute`, or on ranks other than the root in `reduce`), the result is its smallest value or NaN.
 """
 
 

@@ -11,7 +11,7 @@ ENVIRONMENT = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Processes with equally many devices each."""
+    """Processes that all have the same number of devices."""
 
     processes: int
     devices_per_process: int

@@ -244,7 +244,15 @@ class RaggedAllToAllTest(parameterized.TestCase):
         harness.check_equal(y, oracle(*arguments))
 
     @parameterized.parameters(
-        (ValueError, "equal rows", (4, 2), (5, 3), (4,), np.float32, np.int32),
+        (
+            ValueError,
+            "the same dimensions after the first",
+            (4, 2),
+            (5, 3),
+            (4,),
+            np.float32,
+            np.int32,
+        ),
         (ValueError, "one length", (4, 2), (5, 2), (1, 4), np.float32, np.int32),
         (ValueError, "divisible by the size 4", (4, 2), (5, 2), (6,), np.float32, np.int32),
         (TypeError, "Convert one", (4, 2), (5, 2), (4,), np.int8, np.int32),

@@ -36,7 +36,7 @@ class JobTest(parameterized.TestCase):
     @parameterized.parameters(
         # JAX logs what an entry point raises, and goes on.
         ("loud", "ValueError: JAX_CXL_EARLY_BYTES='loud': it may be a size"),
-        ("off", "JAX_CXL_EARLY_BYTES is off here and 268435456 on process 0. Set the same in all"),
+        ("off", "JAX_CXL_EARLY_BYTES is off here and 268435456 on process 0. Set the same value"),
     )
     def test_a_process_with_another_value(self, value, message):
         ended = job.run("early_bytes.py", value, environment={"JAX_CXL_REPLACE_COLLECTIVES": "1"})

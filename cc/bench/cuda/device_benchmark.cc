@@ -115,8 +115,8 @@ class Benchmark {
     double cores = 0;  // average number of cores that the library's threads use
   };
 
-  // `started` calls are under way at a time, as if a program had started them;
-  // 0: none is started.
+  // `started` calls are under way at a time, as if a program had started them.
+  // 0: calls are not started, but block.
   Times TimeCalls(DeviceWorld& world, plan::Op op, uint64_t count, int started,
                   int repeats) {
     std::vector<int32_t> members(ranks_);
@@ -215,8 +215,8 @@ class Benchmark {
   static constexpr uint64_t kRingBytes = uint64_t{4} << 20;
   static constexpr uint64_t kChunkBytes = uint64_t{2} << 20;
 
-  // Enough calls that the start of the first one hardly counts: with only two
-  // calls of 256 MiB it takes a tenth of the time.
+  // Returns enough calls to make the start of the first call negligible: with
+  // only two calls of 256 MiB, the start takes a tenth of the time.
   static int CallsFor(uint64_t bytes) {
     return static_cast<int>(
         std::clamp<uint64_t>((uint64_t{4} << 30) / bytes, 16, 400));

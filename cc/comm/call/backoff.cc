@@ -10,11 +10,11 @@ namespace {
 
 constexpr int kSpins = 64;
 constexpr int kSpinsOnSharedCore = 4;
-// A yield without a taker returns within about 300 ns. A yield that another
-// thread takes costs two context switches.
+// A yield returns within about 300 ns if no other thread wants the core.
+// Otherwise it costs two context switches.
 constexpr std::chrono::nanoseconds kVainYield(1000);
-// After this many yields in a row without a taker, no other thread uses the
-// core.
+// After this many vain yields in a row, the waiting thread assumes that no
+// other thread uses the core.
 constexpr int kVainYields = 16;
 constexpr std::chrono::microseconds kShortestSleep(20);
 constexpr std::chrono::microseconds kLongestSleep(1000);

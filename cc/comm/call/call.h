@@ -47,8 +47,8 @@ struct RowOperands {
 
 // A collective call that a rank has started.
 struct Call {
-  // The same on all ranks for one call (see cc/ffi/call_site.h). Two calls
-  // of a group have different identities, unless one has ended on
+  // All ranks use the same identity for one call (see cc/ffi/call_site.h). Two
+  // calls of a group have different identities, unless one call has ended on
   // every rank before any rank starts the other.
   uint64_t identity = 0;
   uint64_t number = 0;  // counts the rank's calls from 1; set by its Recorder
@@ -63,8 +63,8 @@ struct Call {
   // Operations that move rows: the rows that this rank takes.
   std::shared_ptr<cpu::TakenRows> rows;
   RowOperands row_operands;  // the same on a GPU
-  // On a GPU: the stream after whose earlier work the call runs (a
-  // cudaStream_t), and whether it runs aside (GpuCallFacts).
+  // On a GPU: the stream (a cudaStream_t) whose earlier work must finish before
+  // the call runs, and whether the call runs aside (GpuCallFacts).
   void* stream = nullptr;
   bool aside = false;
   bool in_levels = false;  // a collective in levels, or a part of one

@@ -11,14 +11,14 @@
 namespace jax_cxl::comm {
 
 // Settings of a job between GPUs. They must be the same in all of its
-// processes. Benchmarks set all of them, and jobs only some.
+// processes. Benchmarks set all of them. Jobs set only some.
 struct DeviceOptions : WaitTimes {
   uint64_t slot_bytes = 0;  // 0: follows from the pool's size
   int num_slots = 0;        // 0: follows from the number of pool devices
   cuda::Shape shape;
-  // Calls whose larger buffer has at least this many bytes use the copy
-  // engines: the calls that ChoosePath (gpu_path.h) names, and all calls that
-  // run aside. In a pool of several devices, only calls that run aside do.
+  // From this size of the larger buffer on, calls use the copy engines if they
+  // run aside or if ChoosePath (gpu_path.h) selects them. In a pool of several
+  // devices, only calls that run aside use the copy engines.
   uint64_t copy_engine_bytes = uint64_t{64} << 20;
   uint64_t copy_engine_bytes_aside = uint64_t{1} << 20;
   // In a pool of one device: the smallest chunk that is worth a round of the

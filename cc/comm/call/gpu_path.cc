@@ -7,8 +7,8 @@
 namespace jax_cxl::comm {
 namespace {
 
-// How much longer calls must be for the copy engines, where kernels have an
-// advantage.
+// Where kernels have an advantage, calls must be this many times larger before
+// they use the copy engines.
 constexpr uint64_t kLonger = 4;
 
 // A short call that runs aside joins a series of copies: a kernel would wait
@@ -49,8 +49,9 @@ std::optional<CopyRule> RuleOf(plan::Op op, bool relayed) {
     case plan::Op::kBroadcast:
     case plan::Op::kGather:
     case plan::Op::kScatter:
-      // The relay processes the lines of a round between its two copies. So
-      // more rounds must be under way, and a kernel's rounds are too short.
+      // The relay processes the lines of a round between the round's two
+      // copies. To hide this work, more rounds must be under way. A kernel's
+      // rounds are too short for that.
       if (relayed)
         return CopyRule{.from = CopiesFrom::kQuarter,
                         .path = {2, SlotUse::kCopies}};
@@ -81,8 +82,8 @@ bool IsLong(CopiesFrom from, uint64_t bytes, uint64_t unit) {
 }  // namespace
 
 // Kernels that read from several peers fill both directions of the link as well
-// as copy engines do. Aside, a call leaves the multiprocessors to the
-// computation as soon as that costs little: see kMostShortCalls too. Copy
+// as copy engines do. A call that runs aside leaves the multiprocessors to the
+// computation as soon as that costs little (see also kMostShortCalls). Copy
 // engines load the pool's devices one after another, and kernels all of them at
 // once.
 //
@@ -121,20 +122,23 @@ bool IsShort(const GpuCallFacts& call, const DeviceOptions& options) {
   return call.bytes < options.copy_engine_bytes_aside;
 }
 
-// If all blocks' words are relayed together, a call may have fewer blocks than
-// the previous call, and a call then needs fewer words. Blocks in different
-// slots divide the slots by their number, so their number must stay.
+// If the words of all blocks are relayed together, a call may use fewer blocks
+// than the previous call, and then needs fewer words. But if blocks lie in
+// different slots, the number of blocks determines how they divide the slots,
+// so the number must not change.
 //
-// With a relay, few blocks move two members' data fast enough, and their words
-// are relayed sooner. Kernels that reduce need more blocks.
+// With a relay, a few blocks move the data of two members fast enough, and
+// fewer words are relayed sooner. Kernels that reduce need more blocks.
 //
-// Rows have no copy engines. Beside computation, few blocks fill the link
-// nearly as well, and leave it most multiprocessors.
+// Copy engines cannot move rows. Beside computation, a few blocks of a kernel
+// fill the link nearly as well, and leave most multiprocessors to the
+// computation.
 //
 // Between two GPUs, each rank of an all_to_all sends as much as it receives,
-// and a put of rows also looks the rows up. As many threads for both directions
-// were up to a seventh faster there. Rows use as many threads everywhere,
-// although more members and pools without coherence have not been measured.
+// and a put of rows also looks the rows up. For these calls, equal numbers of
+// threads for both directions were up to a seventh faster. Calls that move rows
+// use equal numbers everywhere, although this was not measured with more
+// members or in pools without coherence.
 cuda::Shape ChooseShape(const GpuCallFacts& call,
                         const DeviceOptions& options) {
   constexpr uint64_t kBlockBytes = uint64_t{16} << 10;

@@ -8,8 +8,8 @@
 #include "cc/plan/plan.h"
 
 // Chooses the hardware that executes a call between GPUs. Pure functions of
-// values that are the same on all ranks, because all ranks of a call must
-// choose alike. Needs no CUDA.
+// values that are the same on all ranks, because all ranks of a call must make
+// the same choice. Needs no CUDA.
 namespace jax_cxl::comm {
 
 // How a call divides the ring into slots. The layouts share memory, so a call
@@ -44,15 +44,15 @@ struct GpuCallFacts {
   bool alone = false;    // Call::alone
   bool striped = false;  // the pool has several devices
   bool relayed = false;  // the pool is without coherence (cc/comm/relay)
-  // Calls of the copy engines form series. The number of short calls at the end
-  // of the current series; -1: the last call was by a kernel.
+  // Calls of the copy engines form series. This is the number of short calls at
+  // the end of the current series, or -1 if a kernel executed the last call.
   int short_calls = -1;
 };
 
 GpuPath ChoosePath(const GpuCallFacts& call, const DeviceOptions& options);
 
-// Returns true if a call that runs aside uses the copy engines only in a series
-// of others.
+// Returns true if a call that runs aside uses the copy engines only if it can
+// join a series of other calls.
 bool IsShort(const GpuCallFacts& call, const DeviceOptions& options);
 
 // Returns the blocks and threads of a kernel.

@@ -47,9 +47,8 @@ Result<std::shared_ptr<const CallPlan>> PlanCache::Find(const Call& call) {
     return last_ = found->second;
   CXL_ASSIGN_OR_RETURN(std::shared_ptr<const CallPlan> call_plan, Make(call));
   if (call_plan->plan.steps.size() <= kMaxCachedSteps) {
-    // The collectives of a program recur in every step. So many different kinds
-    // mean that shapes change all the time, and that old kinds will not come
-    // back.
+    // The collectives of a program recur in every step. If there are kMaxPlans
+    // kinds, shapes change all the time, and old kinds are unlikely to recur.
     if (made_.size() == kMaxPlans) made_.clear();
     made_[wanted_] = call_plan;
     last_ = call_plan;

@@ -23,8 +23,8 @@ struct CallPlan {
   uint32_t payload_bytes = 0;  // sent by this rank, if the plan is eager
 };
 
-// The plans of one channel. Makes the plan of each kind of call once. All
-// members have the same plans, except for their ranks.
+// The plans of one channel. It makes the plan of each kind of call once. The
+// plans of all members differ only in the rank.
 //
 // Not thread-safe.
 class PlanCache {
@@ -33,8 +33,8 @@ class PlanCache {
   // `geometry`.
   PlanCache(const plan::Geometry& geometry, uint64_t payload_bytes);
 
-  // Returns the plan of calls like this one, and makes it if it is new. Errors:
-  // those of plan::MakePlan.
+  // Returns the plan for calls like this one. Makes the plan if there is none
+  // yet. Errors: those of plan::MakePlan.
   Result<std::shared_ptr<const CallPlan>> Find(const Call& call);
   void Clear();
 

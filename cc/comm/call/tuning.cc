@@ -7,8 +7,8 @@ Status CheckTuning(const Tuning& tuning) {
     const uint64_t value = tuning.*field.member;
     if (value < field.least || value > field.most || value % field.unit != 0)
       return Error(Code::kInvalidArgument, field.name, " is ", value,
-                   ", not a multiple of ", field.unit, " from ", field.least,
-                   " to ", field.most);
+                   ", but must be a multiple of ", field.unit, " from ",
+                   field.least, " to ", field.most);
   }
   return OkStatus();
 }

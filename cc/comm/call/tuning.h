@@ -10,9 +10,9 @@
 
 namespace jax_cxl::comm {
 
-// Settings that change the speed. They change no result, except that sums in
-// levels add in another order. They must be the same on all ranks of a job,
-// because plans and the layout of channels depend on them.
+// Settings that change the speed. They do not change results, except that sums
+// in levels are added in another order. They must be the same on all ranks of a
+// job, because plans and the layout of channels depend on them.
 //
 // The defaults were measured on two cores with 1 MiB of second-level cache each
 // (cc/bench/engine_benchmark.cc, docs/benchmarking.md). `python -m jax_cxl
@@ -25,15 +25,15 @@ struct Tuning {
   // a late peer.
   uint64_t slot_bytes = uint64_t{512} << 10;
   uint64_t num_slots = 4;
-  // The largest payload of a submission. Beyond it, the additional copy costs
-  // more than it saves.
+  // The largest payload of a submission. For larger payloads, the additional
+  // copy costs more than it saves.
   uint64_t inline_bytes = uint64_t{4} << 10;
   // Up to this many bytes, all-reduce reads all peers at once (plan::Geometry).
   uint64_t all_read_bytes = uint64_t{16} << 10;
   // Copies to outputs of at least this many bytes bypass the caches. Smaller
   // outputs stay in the caches, because programs often read them at once.
-  // Reductions gained nothing from this, because they wait for more than their
-  // stores.
+  // Reductions gained nothing from this, because stores are only part of what
+  // they wait for.
   uint64_t past_caches_bytes = uint64_t{8} << 20;
   // Collectives of groups that have several CPU devices in each process run in
   // levels (cc/comm/level_calls.h) if the larger buffer of a rank has at least
@@ -45,8 +45,8 @@ struct Tuning {
   uint64_t levels_all_to_all_bytes = uint64_t{4} << 20;
   uint64_t levels_broadcast_bytes = kNever;
   // The sizes for groups of GPUs (jax_cxl/_lowering/levels/compose.py). From
-  // these sizes on, two processes of two H100s gained in pools of both kinds of
-  // coherence (docs/levels.md).
+  // these sizes on, levels were faster between two processes with two H100s
+  // each, in pools with and without hardware coherence (docs/levels.md).
   uint64_t gpu_levels_all_reduce_bytes = uint64_t{8} << 20;
   uint64_t gpu_levels_reduce_scatter_bytes = uint64_t{8} << 20;
   uint64_t gpu_levels_all_gather_bytes = uint64_t{8} << 20;
@@ -62,8 +62,8 @@ struct Tuning {
   uint64_t flush_piece_bytes = uint64_t{128} << 10;
 };
 
-// A field of Tuning, and the values that it may have: multiples of `unit` from
-// `least` to `most`.
+// A field of Tuning. Its value must be a multiple of `unit` from `least` to
+// `most`.
 struct TuningField {
   const char* name;
   uint64_t Tuning::* member;

@@ -65,8 +65,8 @@ uint64_t ChoosePayloadBytes(const Arenas& arenas, uint64_t most) {
       kMinPayloadBytes, most);
 }
 
-// Returns the most that `channels` channels take of one pool device, if each of
-// a rank's arenas has `bytes`.
+// Returns the largest number of bytes that `channels` channels take on one pool
+// device, if each arena of a rank has `bytes` bytes.
 uint64_t BytesOfChannels(const pool::Pool& pool, const Options& options,
                          uint64_t bytes, uint64_t channels) {
   const auto extents = static_cast<uint64_t>(pool.num_extents());

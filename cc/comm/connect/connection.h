@@ -22,8 +22,8 @@
 
 namespace jax_cxl::comm {
 
-// Returns the bytes of a pool like this one in which the memory of every rank
-// suffices for this many channels.
+// Returns how many bytes a pool like this one needs so that every rank has
+// memory for this many channels.
 uint64_t NeededPoolBytes(const pool::Pool& pool, const Options& options,
                          uint64_t channels);
 
@@ -41,8 +41,8 @@ class Connection {
   // Fails with kResourceExhausted.
   Result<pool::ChannelPlace> Allocate(Arena* arena) const;
 
-  // Makes `place` this member's part. The other members do not know it before
-  // Publish, so that the words can be initialized.
+  // Makes `place` this member's part. The caller can then initialize the words,
+  // because the other members do not know the part until Publish.
   void Take(const pool::ChannelPlace& place);
   // Fails with kResourceExhausted.
   Status Publish(Recorder* recorder);

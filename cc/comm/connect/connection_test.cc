@@ -29,8 +29,9 @@ class ConnectionTest : public testing::Test {
     const Status status = connection.Publish(world_.endpoint(rank).recorder());
     ASSERT_TRUE(status.ok()) << status.message();
   }
-  // Polls several times: without coherence, a dropped cache line may have come
-  // back before its owner wrote it (cc/testing/incoherent/incoherent_cache.h).
+  // Polls several times: without coherence, a dropped cache line may have been
+  // fetched again before its owner wrote it
+  // (cc/testing/incoherent/incoherent_cache.h).
   static Result<bool> Connect(Connection& connection) {
     Result<bool> connected = connection.Connect();
     for (int poll = 0; poll < 100 && connected.ok() && !*connected; ++poll)
@@ -125,8 +126,8 @@ TEST_F(ConnectionTest, SettingsDecideTheSlots) {
   const auto connection = Make(0, {0, 1}, options);
   EXPECT_EQ(connection->geometry().num_slots, 5);
   EXPECT_EQ(connection->geometry().slot_bytes, 8192u);
-  // Without settings, the geometry follows from the pool, the same on all
-  // ranks.
+  // Without settings, the geometry follows from the pool, so it is the same on
+  // all ranks.
   EXPECT_EQ(Make(0, {0, 1})->geometry().slot_bytes,
             Make(1, {0, 1})->geometry().slot_bytes);
 }

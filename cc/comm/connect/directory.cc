@@ -55,9 +55,9 @@ Result<pool::ChannelPlace> AllocateChannel(const pool::Pool& pool, Arena* arena,
   const int extents = pool.num_extents();
   // The members' first devices are spread evenly, and each member moves on by
   // one device per round. If there are enough devices, members in the same
-  // round write to different devices. The first devices of groups with
-  // different first members differ too, because such groups may call at the
-  // same time: in levels, there is one for each GPU of a host.
+  // round write to different devices. Groups with different first members also
+  // start on different devices, because such groups may run at the same time:
+  // in levels, there is one such group for each GPU of a host.
   const int home =
       (group.members.front() + group.self * extents / size) % extents;
 
@@ -141,11 +141,12 @@ Result<ChannelMemory> LocateChannel(const pool::Pool& pool,
   if (place.slot_bytes != expected.slot_bytes ||
       place.num_slots != expected.num_slots ||
       place.payload_bytes != expected.payload_bytes)
-    return Error(Code::kMismatch, name, " uses ", place.num_slots, " slots of ",
-                 place.slot_bytes, " bytes, this rank ", expected.num_slots,
-                 " of ", expected.slot_bytes,
-                 ": set JAX_CXL_SLOT_BYTES and JAX_CXL_NUM_SLOTS alike on all "
-                 "processes");
+    return Error(
+        Code::kMismatch, name, " uses ", place.num_slots, " slots of ",
+        place.slot_bytes, " bytes, this rank ", expected.num_slots, " of ",
+        expected.slot_bytes,
+        "; set JAX_CXL_SLOT_BYTES and JAX_CXL_NUM_SLOTS to the same values in "
+        "all processes");
   // Words of the control block count on from here, to 48 bits.
   bool inside = place.first <= pool::kValueMask / 2;
   auto locate = [&](uint64_t offset, uint64_t bytes) {

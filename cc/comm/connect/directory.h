@@ -48,7 +48,7 @@ struct FoundChannel {
 };
 
 // Returns the entry of `group` in the directory of `rank`, or nothing if that
-// rank has no memory for the channel now.
+// rank currently has no memory for the channel.
 std::optional<FoundChannel> FindChannel(const pool::Pool& pool,
                                         const pool::Doorbells& doorbells,
                                         int rank, uint64_t group);
@@ -60,9 +60,9 @@ struct ChannelMemory {
 };
 
 // Checks a place that the rank called `name` has published, and returns its
-// addresses. Slots and payloads must be like those of `expected`; the control
-// block takes `control_bytes`. Errors: kMismatch (other slots), kDataLoss (a
-// place outside the pool).
+// addresses. Slots and payloads must have the sizes and numbers of `expected`.
+// The control block takes `control_bytes`. Errors: kMismatch (other slots),
+// kDataLoss (a place outside the pool).
 Result<ChannelMemory> LocateChannel(const pool::Pool& pool,
                                     const pool::ChannelPlace& place,
                                     const pool::ChannelPlace& expected,

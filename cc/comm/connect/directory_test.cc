@@ -61,8 +61,8 @@ class DirectoryTest : public testing::Test {
   plan::Geometry geometry_;
 };
 
-// Groups of different ranks may call at the same time: each begins as
-// many devices further on as the rank of its first member says.
+// Groups of different ranks may call at the same time. So the first device of
+// each group is shifted by the rank of its first member.
 TEST_F(DirectoryTest, GroupsBeginOnTheDeviceOfTheirFirstMember) {
   auto first_device = [&](std::vector<int> members, int self) {
     return DeviceOf(
@@ -176,8 +176,8 @@ TEST_F(DirectoryTest, AClosedEntryIsNotFoundAndServesAnotherChannel) {
   EXPECT_GT(second->version, first->version);
 }
 
-// An allocation that fails takes nothing: it can be repeated for ever, and
-// leaves enough for a smaller one.
+// An allocation that fails takes nothing. It can be repeated forever, and
+// leaves enough memory for a smaller allocation.
 TEST_F(DirectoryTest, WhatIsFreedIsAllocatedAgain) {
   std::vector<pool::ChannelPlace> places;
   for (;;) {

@@ -8,8 +8,8 @@
 
 namespace jax_cxl::comm {
 
-// The control block of one member of a group, as far as this process knows.
-// The member may have given its memory to another group since.
+// The last known control block of one member of a group. The member may
+// meanwhile have given the memory to another group.
 struct MemberBlock {
   pool::ControlBlock* control = nullptr;  // null: not found yet
   pool::Doorbells doorbells;              // for the words of the block

@@ -5,8 +5,8 @@
 
 namespace jax_cxl::comm {
 
-// Makes a device the current one of this thread while the object lives. XLA's
-// threads have a current device, which the destructor restores.
+// Makes a device the current device of this thread while the object lives. The
+// destructor restores the previous device, which XLA's threads rely on.
 class CurrentDevice {
  public:
   explicit CurrentDevice(int device) {

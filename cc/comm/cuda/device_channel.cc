@@ -106,7 +106,8 @@ Status DeviceChannel::FollowLast(cudaStream_t stream) {
 }
 
 // Returns true if a kernel of this shape divides the slots in another way than
-// the previous call. A relay waits for the other blocks' words itself.
+// the previous call did. With a relay, this does not matter: the relay itself
+// waits for the words of the other blocks.
 bool DeviceChannel::StartsNewLayout(const cuda::Shape& shape) const {
   return last_by_copy_engine_ || (relay_ == nullptr && last_blocks_ > 0 &&
                                   last_blocks_ != shape.blocks);
@@ -179,8 +180,8 @@ cuda::DeviceCall DeviceChannel::Prepare(const Call& call,
       HashDescriptor(descriptor, calls_hash_) & cuda::kValueMask;
   device.status = status_.get();
   device.scratch = scratch_.get();
-  // The host's deadline comes first, with a better message. This deadline is
-  // for a device whose host no longer runs.
+  // The host's deadline passes first and gives a better message. The device's
+  // deadline is for a device whose host no longer runs.
   device.timeout_ns =
       static_cast<uint64_t>((options_.timeout_s * 1.5 + 5) * 1e9);
   return device;
@@ -346,7 +347,8 @@ Result<cuda::CopyTimes> DeviceChannel::TakeTimes(uint64_t place) {
   std::lock_guard lock(mutex_);
   if (Read(status_.get()->abort) != 0)
     return Error(Code::kFailedPrecondition,
-                 "a collective of this process has failed before");
+                 "an earlier collective of this process has failed; look for "
+                 "its error, and start all processes again");
   cuda::CopyTimes times;
   if (free_times_.empty()) {
     for (cudaEvent_t* event : {&times.begin, &times.end})

@@ -32,7 +32,7 @@
 namespace jax_cxl::comm {
 
 // One GPU's part in one group. Enqueues the group's calls on streams, one after
-// another. XLA makes the order of calls the same on all ranks.
+// another. XLA guarantees the same order of calls on all ranks.
 //
 // One thread at a time may call `Enqueue`, and another thread `Check` and
 // `Abort` (device_channel_checks.cc).
@@ -52,9 +52,9 @@ class DeviceChannel {
   Status Connect(const Call& call);
 
   // Enqueues a call after the earlier work of `stream`, and connects first if
-  // necessary. GpuCallFacts says what `aside` means. Returns the stream on
-  // which the call ends. That may be another one, for which `stream` waits
-  // unless `aside`.
+  // necessary. GpuCallFacts explains `aside`. Returns the stream on which the
+  // call ends. If that is another stream, `stream` waits for it unless `aside`
+  // is true.
   Result<cudaStream_t> Enqueue(const Call& call, bool aside,
                                cudaStream_t stream);
 

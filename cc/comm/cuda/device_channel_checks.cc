@@ -11,8 +11,8 @@
 
 namespace jax_cxl::comm {
 
-// Requires the mutex. Calls of a series overlap, and the time that two of them
-// share counts once.
+// Requires the mutex. Calls of a series overlap, and time during which two
+// calls overlap counts only once.
 void DeviceChannel::AddTimes(uint64_t finished) {
   while (!timed_copies_.empty() && timed_copies_.front().call < finished) {
     const cuda::CopyTimes times = timed_copies_.front().times;
@@ -31,8 +31,8 @@ void DeviceChannel::AddTimes(uint64_t finished) {
   }
 }
 
-// Drops the calls that the device has finished. Returns the first of the
-// others, which stays where it is until a later check, or null.
+// Drops the calls that the device has finished. Returns the first unfinished
+// call, whose address stays valid until a later check, or null.
 const DeviceChannel::Enqueued* DeviceChannel::OldestUnderWay(
     uint64_t finished) {
   std::lock_guard lock(mutex_);
@@ -87,8 +87,9 @@ Status DeviceChannel::CheckCalls(Clock::time_point now, uint64_t finished) {
   const int member = static_cast<int>(
       std::min<uint64_t>(Read(status.fault_member), members_count() - 1));
   if (fault == cuda::DeviceFault::kMismatch) {
-    // A journal describes the first of the calls that differ. It may have been
-    // written after the comparison above, but before the device's fault.
+    // A journal describes the first call that differs. The journal may have
+    // been written after the comparison above, but before the device reported
+    // its fault.
     CXL_RETURN_IF_ERROR(journal_->Compare(enqueued));
     return waits_.Mismatch(oldest->call, member);
   }
@@ -131,8 +132,8 @@ int DeviceChannel::WaitingFor(uint64_t finished, bool moved) const {
       return said > members_count() ? -1 : said - 1;
     }
   }
-  // Copies do not report for whom they wait. If they stand still, they most
-  // likely wait for the member that is behind all others.
+  // Copies do not report which member they wait for. If they make no progress,
+  // they most likely wait for the member that is furthest behind.
   return moved ? -1 : LastMember();
 }
 

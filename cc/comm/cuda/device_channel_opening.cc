@@ -1,5 +1,5 @@
-// How DeviceChannel opens and connects, before its first call, and how it
-// starts the flags again at 0. This belongs to the enqueuing side.
+// The part of DeviceChannel that opens and connects it before the first call,
+// and that starts the flags again at 0. It runs on the enqueuing side.
 
 #include <chrono>
 #include <memory>
@@ -105,7 +105,8 @@ Status DeviceChannel::BeginFlagsAnew() {
     backoff.Pause();
   if (rings_->BeginAnew(flagged_rounds_, go_on)) return OkStatus();
   return Error(Code::kFailedPrecondition,
-               "a collective of this process has failed before");
+               "an earlier collective of this process has failed; look for its "
+               "error, and start all processes again");
 }
 
 }  // namespace jax_cxl::comm

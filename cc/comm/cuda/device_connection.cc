@@ -11,16 +11,17 @@
 namespace jax_cxl::comm {
 namespace {
 
-// A channel of GPUs is another channel than that of the hosts of the same
-// ranks.
+// Distinguishes a channel between GPUs from the channel between the hosts of
+// the same ranks.
 constexpr uint64_t kDeviceKey = 0x6375646100000000;
 
 // The best slot size for copy engines, if the pool has space for it.
 constexpr uint64_t kMaxSlotBytes = uint64_t{4} << 20;
 constexpr uint64_t kGroupsPerArena = 7;
-// If memory emulates the pool, larger rings of all members together do not stay
-// in the processor's cache. These limit the bytes of a round that kernels use,
-// and the number of slots that copy engines use in the kFewCopies layout.
+// If ordinary memory emulates the pool, the rings of all members stay in the
+// processor's cache only up to these sizes. The constants limit how many bytes
+// of a round kernels use, and how many slots copy engines use in the kFewCopies
+// layout.
 constexpr uint64_t kKernelRoundBytes = uint64_t{4} << 20;
 constexpr int kFewSlots = 4;
 // In a pool of several devices: the smallest chunk that is worth a round of
@@ -168,7 +169,8 @@ Status DeviceConnection::PairSlots(int member) {
     if (view.slots[2 * pair + 1] != pairs.slots[pair] + slot_bytes)
       return Error(Code::kDataLoss, "slots of ",
                    peers_->Name(group_.members[member]),
-                   " do not lie one behind the other");
+                   " are not adjacent: its directory is corrupt; restart the "
+                   "job, and check what else writes to this pool");
   }
   return OkStatus();
 }

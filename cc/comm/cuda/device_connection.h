@@ -69,8 +69,8 @@ class DeviceConnection {
   // Copies members() to the current device.
   Result<DeviceMemory<cuda::MemberView>> CopyMembersToDevice() const;
   // Returns a number that changes whenever this member's device makes progress
-  // in the pool. The device rings the first `words` words of each kind, which
-  // only grow.
+  // in the pool. The device rings the first `words` words of each kind. The
+  // values of these words only grow.
   uint64_t Progress(int words) const;
 
   // From now on, devices use these words, one element per member, instead of

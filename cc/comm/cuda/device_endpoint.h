@@ -27,7 +27,7 @@ namespace jax_cxl::comm {
 // and on its own stream.
 //
 // Thread-safe. Only the first call of a group blocks, until the other members
-// come.
+// have opened the channel.
 class DeviceEndpoint final : public Communicator {
  public:
   // `direct` is true if the device itself reads and writes the pool. `fail`
@@ -45,8 +45,8 @@ class DeviceEndpoint final : public Communicator {
   // Waits for the other members of a group whose channel is open.
   Status Connect(const std::vector<int32_t>& members);
 
-  // Reserves memory for calls like this one, if the host executes them: see
-  // HostPath.
+  // If the host executes calls like this one, reserves memory for them (see
+  // HostPath).
   Status Reserve(const plan::Request& request);
 
   // Enqueues the call on its stream, or by EnqueueStart if it runs aside.
@@ -58,8 +58,9 @@ class DeviceEndpoint final : public Communicator {
                  cudaStream_t stream);
 
   // Enqueues a call on the endpoint's own stream, after the earlier work of
-  // `stream`. A user of the result, or of the input's memory, waits with
-  // EnqueueDone, which takes the call's output. The result is then at `result`.
+  // `stream`. Before the program uses the result, or the input's memory, it
+  // must wait with EnqueueDone, to which it passes the call's output. The
+  // result is then at `result`.
   Status EnqueueStart(const std::vector<int32_t>& members, const Call& call,
                       cudaStream_t stream);
   Status EnqueueDone(const void* output, void* result, uint64_t bytes,
@@ -105,8 +106,9 @@ class DeviceEndpoint final : public Communicator {
   std::unordered_map<const void*, cudaEvent_t> started_;
   std::vector<cudaEvent_t> free_events_;
 
-  // The same channels, for the threads that check and abort. These threads must
-  // not wait for a first call that waits for its peers.
+  // The same channels, for the threads that check and abort. They have their
+  // own mutex, so that they never wait for a first call that waits for its
+  // peers.
   std::mutex watched_mutex_;
   std::vector<DeviceChannel*> watched_;
 };

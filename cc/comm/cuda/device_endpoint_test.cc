@@ -39,8 +39,7 @@ TEST_F(DeviceEndpointTest, LargeCalls) {
   RunSoak(6, {4, 0, 0, 2, 32}, 60, 12 << 20);
 }
 
-// Without flags, the shortest calls use blocks and doorbells too, even
-// barriers.
+// Without flags, even barriers and the shortest calls use blocks and doorbells.
 TEST_F(DeviceEndpointTest, ShortCallsWithoutFlags) {
   Setting setting{3, 64 << 10, 3, 1, 8};
   setting.flagged_bytes = 0;
@@ -59,8 +58,8 @@ TEST_F(DeviceEndpointTest, ManyMoreShortCallsThanFlags) {
   RunSoak(17, setting, 100, 16 << 10);
 }
 
-// Blocks lie in different slots, and copy-engine calls in between use whole
-// parts.
+// Blocks lie in different slots, and the copy-engine calls in between use whole
+// parts of slots.
 TEST_F(DeviceEndpointTest, PoolsOfSeveralDevices) {
   Setting setting{4, 64 << 10, 0, 6, 16};
   setting.flagged_bytes = 0;
@@ -76,9 +75,10 @@ TEST_F(DeviceEndpointTest, PoolsOfSeveralDevices) {
   }
 }
 
-// All calls use the copy engines, as beside computation. With 1000, large and
-// small calls alternate. Each rank has its own GPU: copies of a second rank
-// might get a queue of the first, behind copies that wait for them.
+// All calls use the copy engines, as they do beside computation. With a limit
+// of 1000, large and small calls alternate. Each rank has its own GPU: copies
+// of a second rank might get a queue of the first, behind copies that wait for
+// them.
 TEST_F(DeviceEndpointTest, ByTheCopyEngines) {
   const int ranks = std::min(CountDevices(), 4);
   if (ranks < 2) GTEST_SKIP() << "needs two GPUs";
@@ -95,8 +95,8 @@ TEST_F(DeviceEndpointTest, ByTheCopyEngines) {
           200, 2 << 20);
 }
 
-// Calls of a series overlap. With 4,000 and 1,000,000, kernels break the
-// series.
+// Calls of a series overlap. With limits of 4,000 and 1,000,000, kernels break
+// the series.
 TEST_F(DeviceEndpointTest, SeriesOfCallsByTheCopyEngines) {
   const int ranks = std::min(CountDevices(), 4);
   if (ranks < 2) GTEST_SKIP() << "needs two GPUs";
@@ -205,8 +205,8 @@ TEST_F(DeviceEndpointTest, ManyCallsInFlight) {
   for (int32_t* buffer : buffers) cudaFree(buffer);
 }
 
-// Returns a rank's flight recorder, once the host has checked the device and
-// `until` holds, or after 10 s.
+// Returns a rank's flight recorder as soon as `until` holds after the host has
+// checked the device, or after 10 s.
 template <typename Until>
 std::vector<RecordedCall> LookUntil(DeviceWorld& world, int rank, Until until) {
   const pool::Doorbells doorbells(world.pool().coherence(),

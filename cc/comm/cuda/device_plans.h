@@ -27,7 +27,7 @@ Result<cuda::GpuPlan> MakeSlotPlan(const plan::Request& request,
                                    const DeviceConnection& connection,
                                    SlotUse use);
 
-// Returns the call as far as it follows from the call, its plan and the
+// Returns the device's form of a call, made from the call, its plan and the
 // connection. The channel adds the numbers of the call, and its own memory.
 cuda::DeviceCall MakeDeviceCall(const Call& call, const StoredPlan& gpu_plan,
                                 const DeviceConnection& connection,

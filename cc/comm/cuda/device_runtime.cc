@@ -45,7 +45,8 @@ Status DeviceRuntime::Start(std::shared_ptr<Runtime> runtime,
   for (int device : devices) {
     const Runtime::Local* local = made->runtime_->Find(device);
     if (local == nullptr)
-      return Error(Code::kInternal, "device ", device, " has no rank");
+      return Error(Code::kInternal, "device ", device,
+                   " has no rank; please report this to jax_cxl");
     auto endpoint = std::make_unique<DeviceEndpoint>(
         made->runtime_->pool(), made->runtime_->peers(), local->endpoint, own,
         device, direct,
@@ -72,8 +73,8 @@ void DeviceRuntime::Stop() {
     runtime = std::move(current.runtime);
     current.runtime = nullptr;
   }
-  // A handler may still hold the runtime. Wait until it is done, so that this
-  // thread is the last owner.
+  // A handler may still hold the runtime. Wait until the handler returns, so
+  // that this thread is the last owner.
   while (runtime != nullptr && runtime.use_count() > 1)
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   runtime.reset();

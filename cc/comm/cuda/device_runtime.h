@@ -21,9 +21,9 @@ namespace jax_cxl::comm {
 // most one current DeviceRuntime.
 //
 // A thread watches the peers and the reports of the devices. When a call cannot
-// complete, the thread publishes the reason to the peers, to the user's next
-// call and on stderr, because CUDA only reports that a kernel failed. Only then
-// does it let the kernels stop their device.
+// complete, the thread first publishes the reason: to the peers, to the user's
+// next call, and on stderr. It has to, because CUDA reports only that a kernel
+// failed. Only then does the thread let the kernels stop their device.
 //
 // Start and Stop must not run concurrently. Everything else is thread-safe.
 class DeviceRuntime {

@@ -15,10 +15,10 @@
 
 namespace jax_cxl::comm {
 
-// Calls of one GPU that its host executes. Buffers go to pinned memory, through
-// the CPU engine, and back, in the order of the stream and without blocking the
-// host. It serves pools that devices cannot use: mappings that CUDA cannot
-// register.
+// Calls of one GPU that its host executes. Buffers are copied to pinned memory,
+// go through the CPU engine, and are copied back, in the order of the stream
+// and without blocking the host. Used for pools that devices cannot access,
+// because CUDA cannot register their mapping.
 //
 // Not thread-safe.
 class HostPath {
@@ -34,8 +34,8 @@ class HostPath {
                  cudaStream_t stream);
 
   // Allocates memory for calls of this size. An allocation waits for the
-  // devices of the process, whose kernels may wait for a call that is not
-  // enqueued yet. So do not leave it to Enqueue.
+  // kernels that run on the process's devices, and these kernels may wait for a
+  // call that is not enqueued yet. So Enqueue must not allocate.
   Status Reserve(const plan::Request& request);
 
   // Ends the wait of this path's kernels, which stops the device.

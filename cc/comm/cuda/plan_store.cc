@@ -25,8 +25,8 @@ const StoredPlan* PlanStore::Find(const std::string& key) const {
   return found == plans_.end() ? nullptr : &found->second;
 }
 
-// The collectives of a job recur. So many different ones mean that shapes
-// change all the time, and that old plans will not come back.
+// The collectives of a job recur. If their plans fill this memory, shapes
+// change all the time, and old plans are unlikely to recur.
 Status PlanStore::Clear() {
   used_ = 0;
   plans_.clear();
@@ -39,10 +39,10 @@ Result<const StoredPlan*> PlanStore::Store(
   const uint64_t sending = gpu_plan.sending.size();
   const uint64_t receiving = gpu_plan.receiving.size();
   if (sending + receiving > kSteps)
-    return Error(Code::kResourceExhausted, "a collective of ",
-                 sending + receiving, " steps, at most ", kSteps,
-                 " fit: communicate in several parts, or set "
-                 "JAX_CXL_SLOT_BYTES higher");
+    return Error(Code::kResourceExhausted, "a collective has ",
+                 sending + receiving, " steps, but at most ", kSteps,
+                 " fit; communicate in several parts, or increase "
+                 "JAX_CXL_SLOT_BYTES");
   if (used_ + sending + receiving > kSteps) CXL_RETURN_IF_ERROR(Clear());
   cuda::DeviceStep* source = source_.get() + used_;
   cuda::DeviceStep* steps = steps_.get() + used_;

@@ -46,8 +46,9 @@ class PlanStore {
   // Returns null if there is none.
   const StoredPlan* Find(const std::string& key) const;
 
-  // Copies the GPU plan to the device, in the order of `stream`. Other streams
-  // see it if they wait for `stream` first, as the calls of a channel do.
+  // Copies the GPU plan to the device, in the order of `stream`. Another stream
+  // sees the plan only after it has waited for `stream`, as the calls of a
+  // channel do.
   Result<const StoredPlan*> Store(const std::string& key,
                                   const cuda::GpuPlan& gpu_plan, bool flagged,
                                   std::shared_ptr<const RelayPlan> relay,

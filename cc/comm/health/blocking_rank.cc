@@ -26,8 +26,7 @@ uint64_t KeyOf(const pool::Pool& pool, const Group& group, const Call& call) {
       .group;
 }
 
-// Returns a member that has not started the call: a silent member, if there is
-// one.
+// Returns a member that has not started the call, preferably a silent member.
 std::optional<BlockingRank> Missing(const pool::Pool& pool, const Peers& peers,
                                     const Group& group, const Call& call) {
   const pool::Doorbells doorbells(pool.coherence(), pool.epoch());

@@ -16,10 +16,10 @@ struct BlockingRank {
 };
 
 // Finds the rank that blocks `call`, which this rank has not finished. The call
-// waits for `rank`. That rank may wait for another one, and so on: the recorder
-// of each rank says for whom it waits. `started` is true if all ranks have
-// started the call. Reads the recorders of many ranks, so call it only to make
-// a message.
+// waits for `rank`. That rank may wait for another rank, and so on: the
+// recorder of each rank names the rank that it waits for. `started` is true if
+// all ranks have started the call. Reads the recorders of many ranks, so call
+// it only to make a message.
 BlockingRank FindBlockingRank(const pool::Pool& pool, const Peers& peers,
                               const Group& group, const Call& call,
                               bool started, int rank);

@@ -11,8 +11,8 @@
 namespace jax_cxl::comm {
 namespace {
 
-// A device that has made no progress for this long has used all that it has
-// received. So it really waits for its peers.
+// A device that has made no progress for this long has used everything that it
+// has received, so it must be waiting for its peers.
 constexpr double kCertainAfterS = 0.2;
 
 }  // namespace
@@ -32,8 +32,8 @@ int DeviceWaits::WaitingFor(const DeviceWait& wait) {
 Status DeviceWaits::Check(const DeviceWait& wait, Clock::time_point now) {
   const bool all_started = wait.missing.empty();
   // A call may wait for any member at work, because some blocks of a kernel do
-  // not say for whom they wait. The member that the device names comes first:
-  // the search for the blocking rank begins there.
+  // not report which member they wait for. The member that the device does name
+  // comes first, because the search for the blocking rank begins there.
   std::vector<int> members = all_started ? wait.at_work : wait.missing;
   std::ranges::stable_partition(
       members, [&](int member) { return member == wait.waiting_for; });

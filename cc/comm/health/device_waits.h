@@ -25,8 +25,8 @@ struct DeviceWait {
   uint64_t progress;     // changes whenever the device makes progress
 };
 
-// Watches the calls of a channel between devices. A device shows its host less
-// of a call than the CPU engine does. This class completes the picture, and
+// Watches the calls of a channel between devices. A device reports less about a
+// call to its host than the CPU engine does. This class infers the rest, and
 // leaves the decisions to a WaitMonitor.
 //
 // Needs no CUDA. Not thread-safe.
@@ -35,15 +35,15 @@ class DeviceWaits {
   DeviceWaits(const pool::Pool* pool, const Peers* peers,
               const WaitTimes& times, const Group& group);
 
-  // Returns the member to record as the one for which the call waits; -1: none,
-  // or unknown.
+  // Returns the member that the recorder should name as the one the call waits
+  // for, or -1 if there is none or it is unknown.
   static int WaitingFor(const DeviceWait& wait);
 
   // See WaitMonitor::Check.
   Status Check(const DeviceWait& wait, Clock::time_point now);
 
-  // Return the errors of a call that the device itself has ended: because
-  // `member` is in another call, or does not come.
+  // Return the error of a call that the device itself has ended, because
+  // `member` is in another call or did not join in time.
   Status Mismatch(const Call& call, int member) const;
   Status Timeout(const Call& call, int member) const;
 

@@ -205,7 +205,8 @@ Status Peers::Alive(int rank) const {
   if (!peer.lost) return OkStatus();
   if (peer.absent)
     return Error(Code::kPeerLost, peer.name,
-                 " has been gone since jax_cxl.regroup() left it out")
+                 " is no longer part of the job, because jax_cxl.regroup() "
+                 "left it out; use only the devices that regroup returned")
         .With("rank", rank);
   std::string how =
       peer.pidfd < 0 ? "" : DescribeExit(peer.pidfd, peer.process.pid);

@@ -21,11 +21,11 @@ namespace jax_cxl::comm {
 //
 // A thread increments this process's heartbeats and watches the other
 // processes. It watches a process on this host through a pidfd: it sees the end
-// of the process at once, and never takes a stopped process for a dead one. The
-// kernel reports an end only when it has freed what the process had, and a
-// driver of a GPU takes seconds for that. So the thread also asks the kernel
-// about a process whose heartbeat is late. It watches a process on another host
-// through its heartbeat.
+// of the process at once, and never mistakes a stopped process for a dead one.
+// But the kernel reports the end only after it has freed the process's
+// resources, and the driver of a GPU may take seconds for that. So the thread
+// also asks the kernel about a process whose heartbeat is late. It watches a
+// process on another host through its heartbeat.
 //
 // Thread-safe.
 class Peers {
@@ -43,11 +43,11 @@ class Peers {
   // Returns true once the rank's process has certainly ended, so that it no
   // longer reads. A heartbeat that stopped does not show that.
   bool Ended(int rank) const { return peers_[rank]->ended; }
-  // The clock for waits. It stands still while this process is stopped: if this
+  // The clock for waits. It stops while this process is stopped: if this
   // process and its peers have been stopped together, no peer was late.
   AwakeClock::Base::time_point AwakeTime() const { return awake_.Now(); }
-  // Returns the seconds since the rank's last heartbeat, or 0 if a running
-  // process may take that long. A stopped process is silent.
+  // Returns the seconds since the rank's last heartbeat, or 0 if the heartbeat
+  // is not late for a running process. A stopped process has no heartbeat.
   double Silence(int rank) const;
   // Returns the status with which the rank gave up, or OK. The message names
   // the rank, unless the rank only passed on an error of another rank.
@@ -60,12 +60,12 @@ class Peers {
   // `rank`, a rank of this process, outside of its collectives.
   void NoteFailedProgram(int rank, const std::string& reason);
   // Fails with kPeerLost if more programs have failed on `rank` than on `self`:
-  // the program of `self` goes on, and that of `rank` does not.
+  // the program of `self` continues, and the program of `rank` does not.
   Status FailedMoreThan(int rank, int self) const;
 
-  // Tells the others that `rank`, a rank of this process, will start no more
-  // calls than the `started` that it has started. `reason` is the status or
-  // exception with which the program ends, or empty if there was no error.
+  // Tells the other ranks that `rank`, a rank of this process, has started
+  // `started` calls and will start no more. `reason` is the status or exception
+  // with which the program ends, or empty if there was no error.
   void Leave(int rank, uint64_t started, const std::string& reason,
              bool program_ends);
   // Fails with kMismatch once the rank has left without an error, and with

@@ -29,9 +29,10 @@ Status DecideAttempt(pool::Pool* pool, int rank, uint64_t attempt,
                      const Decision& decision) {
   pool::RankRegroup& entry = pool->rank_page(rank)->regroup;
   if (decision.place.size() >= sizeof(entry.place))
-    return Error(Code::kResourceExhausted, "the place of the new pool takes ",
-                 decision.place.size(), " characters, ",
-                 sizeof(entry.place) - 1, " fit: ", decision.place);
+    return Error(Code::kResourceExhausted,
+                 "the description of the new pool has ", decision.place.size(),
+                 " characters, but at most ", sizeof(entry.place) - 1,
+                 " fit; use shorter or fewer paths: ", decision.place);
   std::memset(entry.members, 0, sizeof(entry.members));
   for (int member : decision.members)
     entry.members[member / 64] |= uint64_t{1} << member % 64;

@@ -42,7 +42,7 @@ TEST(RegroupTest, ADecisionIsReadAsItWasMade) {
     const Decision decision = {{1, 3, 64, 69}, std::to_string(attempt)};
     EXPECT_TRUE(DecideAttempt(decider.get(), 1, attempt, decision).ok());
     // Looks several times: without coherence, a dropped cache line may have
-    // come back before the decision did
+    // been fetched again before the decision arrived
     // (cc/testing/incoherent/incoherent_cache.h).
     auto read = DecidedAttempt(*reader, 1, attempt);
     for (int look = 0; look < 3 && !read; ++look)

@@ -26,12 +26,12 @@ struct UnmatchedCall {
 //
 // A rank *stalls* if it waits in calls that others have not started, nothing
 // has made progress for a while, and its process does nothing else. It then
-// publishes in its page that it has stalled, and for which ranks it waits.
+// publishes in its page that it has stalled, and which ranks it waits for.
 // Consider a rank, the ranks that it waits for, the ranks that these wait for,
 // and so on. If all of them are stalled at the same time, none of them can ever
-// continue: a rank that was only late would not wait, or it would compute.
-// *Beats* prove that they are stalled at the same time: after a rank has seen
-// all others stalled, each of them has to find itself still stalled.
+// continue: a rank that is merely late is not waiting, or its process is
+// computing. *Beats* prove that they are stalled at the same time: after a rank
+// has seen all others stalled, each of them has to find itself still stalled.
 // (docs/decisions/0008)
 //
 // Not thread-safe: its Endpoint serializes all use.
@@ -39,7 +39,7 @@ class StallDetector {
  public:
   StallDetector(pool::Pool* pool, Peers* peers, int rank);
 
-  // Call it when a call has come or has made progress.
+  // Call it when a call has been added or has made progress.
   void NoteProgress();
 
   // Returns true if all ranks seem to have stalled. Check should then run more

@@ -128,8 +128,8 @@ TEST_F(StallDetectorTest, DetailsNameBothSides) {
   }
 }
 
-// Rank 2 is late. The others are in different calls, and rank 2 may still start
-// both.
+// Rank 2 is late. The other ranks are in different calls, and rank 2 may still
+// start both calls.
 TEST_F(StallDetectorTest, NotWhileARankMayComeYet) {
   Make(3, 300);
   ranks_[0].Start(7, {0, 1, 2});

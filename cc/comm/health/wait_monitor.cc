@@ -74,8 +74,8 @@ Status WaitMonitor::CheckMember(const Wait& wait, int member,
   const int rank = group_.members[member];
   const int self = group_.members[group_.self];
   Status left = peers_->Left(rank);
-  // A peer that failed has published its error before it left, but maybe after
-  // the check of all members. So check again.
+  // A peer that failed published its error before it left, but possibly after
+  // this rank checked all members. So check again.
   if (!left.ok())
     for (int32_t any : group_.members) CXL_RETURN_IF_ERROR(peers_->GaveUp(any));
   if (left.code() == Code::kMismatch)
@@ -101,8 +101,8 @@ Status WaitMonitor::CheckTime(const Wait& wait, double waited,
       last_warning_ > last_progress_ || times_.warn_after_s >= times_.timeout_s;
   if (waited > times_.timeout_s && warned) {
     const LateWait late = DescribeWait(wait, waited);
-    // The blocking rank may have given up meanwhile, and then is in no call.
-    // Its own error names the rank that blocks it.
+    // The blocking rank may have given up meanwhile, and is then no longer in a
+    // call. Its own error names the rank that blocks it.
     if (late.rank >= 0) CXL_RETURN_IF_ERROR(peers_->GaveUp(late.rank));
     const Code code = wait.needed_pool_bytes > 0 ? Code::kResourceExhausted
                                                  : Code::kDeadlineExceeded;

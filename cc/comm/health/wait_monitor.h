@@ -17,21 +17,22 @@ namespace jax_cxl::comm {
 // A wait of a rank in a call.
 struct Wait {
   const Call* call;
-  std::vector<int> members;  // members that it waits for, as far as known
+  std::vector<int> members;  // members that it is known to wait for
   bool started;              // all ranks have started the call
   uint64_t progress;         // changes whenever the call makes progress
-  // False if the call waits for this rank's own earlier work. No peer is late
-  // then.
+  // False if the call waits for this rank's own earlier work. In that case no
+  // peer is late.
   bool begun = true;
-  // Some of `members` may have sent all that the call needs, unless the call
-  // has made no progress for this long.
+  // Only if the call has made no progress for this many seconds is it certain
+  // that it waits for all of `members`. Before that, some of them may already
+  // have sent everything that the call needs.
   double certain_after_s = 0;
-  // Not 0: the call waits for memory of this rank, and for no member. A pool of
-  // this many bytes would have enough.
+  // If not 0, the call waits for memory of this rank, and not for a member. A
+  // pool of this many bytes would have enough memory.
   uint64_t needed_pool_bytes = 0;
 };
 
-// Watches the waits of one member of a group. It warns of late peers, and
+// Watches the waits of one member of a group. It warns about late peers, and
 // returns an error when a peer is dead, has given up, or is too late.
 //
 // Not thread-safe: belongs to one channel.

@@ -33,8 +33,8 @@ bool Channel::CanClose() const {
   for (size_t member = 0; member < members().size(); ++member) {
     const MemberBlock& block = connection_.blocks()[member];
     if (static_cast<int>(member) == connection_.group().self) continue;
-    // After a member has finished all calls here, its word may count the calls
-    // of another group. Their number is larger.
+    // Once a member has finished all calls of this group, its word may count
+    // the calls of another group. That count is larger.
     if (block.control != nullptr &&
         block.doorbells.Read(&block.control->finished.word) >= finished_)
       continue;

@@ -43,8 +43,8 @@ class Channel {
   }
   // Takes memory for this member's part, and publishes its place.
   Status Open(const pool::ChannelPlace& place);
-  // Returns true if this member needs its part no more: it has no call, and
-  // every other member that lives has finished all calls that this one has.
+  // Returns true if this member no longer needs its part: it has no call, and
+  // every living member has finished all calls that this member has finished.
   bool CanClose() const;
   // Takes the memory from the channel, for another channel. Requires CanClose.
   pool::ChannelPlace Close();
@@ -74,13 +74,13 @@ class Channel {
   // have enough.
   uint64_t needed_pool() const { return open() ? 0 : needed_pool_bytes_; }
   void set_needed_pool(uint64_t bytes) { needed_pool_bytes_ = bytes; }
-  // The oldest call if all calls wait for other members to start them; else
-  // null.
+  // The oldest call if all calls wait for other members to start them.
+  // Otherwise null.
   const Call* unmatched() const { return current_ ? nullptr : oldest(); }
   const cpu::Traffic& traffic() const { return traffic_; }
 
   // Checks for dead peers, failed peers and deadlines. Call it when Progress
-  // made none.
+  // returns false.
   Status CheckPeers(Clock::time_point now);
 
  private:
@@ -104,9 +104,9 @@ class Channel {
   WaitMonitor wait_monitor_;
   uint64_t past_caches_bytes_;
 
-  // True if the only call under way came after the last Progress. If it starts
-  // now, it has not waited: the time of its start is that of its submission,
-  // which saves a reading of the clock.
+  // True if the only call under way was added after the last Progress. If that
+  // call starts now, it has not waited, so its submission time is also its
+  // start time. This saves one clock read.
   bool at_once_ = false;
   // Calls submitted before all members were found.
   std::deque<StartedCall> waiting_;

@@ -19,9 +19,9 @@
 namespace jax_cxl::comm {
 
 // All channels of one rank. The rank's memory holds a limited number of them.
-// If it is full, a channel that needs memory takes that of another channel: of
-// the one whose last call is the oldest, among those that can close. This needs
-// no agreement with other ranks, because each rank writes only its own memory
+// If the memory is full, a channel that needs memory takes it from another
+// channel: from the least recently used channel that can close. This needs no
+// agreement with other ranks, because each rank writes only its own memory
 // (docs/decisions/0026-memory-of-groups.md).
 //
 // Not thread-safe: its Endpoint serializes all use.

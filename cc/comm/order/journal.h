@@ -30,11 +30,12 @@ class Journal {
   // Publishes the next call. The rank's Recorder must have recorded it.
   void Write(const Call& call, const pool::CallDescriptor& descriptor);
 
-  // Compares the calls before place `written`, as far as all members have
-  // enqueued them. Fails with kMismatch.
+  // Compares those calls before place `written` that all members have enqueued.
+  // Fails with kMismatch.
   Status Compare(uint64_t written);
 
-  // Returns how many calls all members have enqueued, as far as compared.
+  // Returns how many calls all members have enqueued and this object has
+  // compared.
   uint64_t compared_by_all() const { return compared_by_all_; }
   // Returns the other members that have not enqueued the call at `place`.
   std::vector<int> Missing(uint64_t place) const;

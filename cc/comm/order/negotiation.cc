@@ -11,9 +11,9 @@ namespace {
 
 using pool::kCallRing;
 
-// Limits on the number of calls that some members have submitted and others
-// have not, and on that number times the number of members. They bound the
-// memory and the search time that other members can cause.
+// Limits on the number of calls that only some members have submitted, and on
+// that number times the number of members. They bound how much memory and
+// search time other members can cost this rank.
 constexpr uint64_t kMaxMatches = uint64_t{1} << 14;
 constexpr uint64_t kMaxMatchEntries = uint64_t{1} << 18;
 
@@ -143,7 +143,8 @@ Status Negotiation::AddMember(Match* match, int member,
   if (match->submitted[member])
     return Error(Code::kInternal, "rank ", group_.members[member],
                  " submitted the same call twice (",
-                 submissions_.Describe(member, descriptor, name), ")");
+                 submissions_.Describe(member, descriptor, name),
+                 "); please report this to jax_cxl");
   if (match->num_submitted == 0) {
     match->first = member;
     match->descriptor = descriptor;
@@ -281,8 +282,9 @@ std::vector<int> Negotiation::WaitingFor() const {
       if (match->submitted[member]) missing.push_back(member);
   }
   if (!missing.empty()) return missing;
-  // The match is complete, and the call is not announced. It waits for the
-  // leader, or the leader waits for members to finish earlier calls.
+  // The match is complete, but the call is not announced yet. Either this rank
+  // waits for the leader, or the leader waits for members to finish earlier
+  // calls.
   if (!leads()) return {0};
   for (int member = 1; member < size(); ++member) missing.push_back(member);
   return missing;

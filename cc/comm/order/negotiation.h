@@ -51,8 +51,8 @@ class Negotiation {
   Negotiation(const std::vector<MemberBlock>& blocks, const Group& group,
               uint64_t payload_bytes);
 
-  // See Submissions. Requires also that this member has no pending call, and
-  // that all members have followed all announcements.
+  // See Submissions::Move. It also requires that this member has no pending
+  // call, and that all members have followed all announcements.
   void Move() { submissions_.Move(); }
   uint64_t most() const {
     return std::max(submissions_.most(), announcements_);
@@ -67,11 +67,12 @@ class Negotiation {
   Result<bool> ExchangeSubmissions(std::vector<Finished>* finished,
                                    cpu::Traffic* traffic);
 
-  // Returns the next call in the group's order, or no call while this member
-  // has not read the submissions of all members. So it knows the present place
-  // of every member's memory (Connection::FollowMoves). `released_calls` is the
-  // number of calls that every other member has certainly passed: their
-  // announcements may be overwritten. Fails with kDataLoss.
+  // Returns the next call in the group's order. Returns no call until this
+  // member has read that call's submissions from all members, so the member
+  // knows where the memory of every member is now (Connection::FollowMoves).
+  // `released_calls` is the number of calls that every other member has
+  // certainly passed: their announcements may be overwritten. Fails with
+  // kDataLoss.
   Result<StartedCall> Next(uint64_t released_calls);
 
   // Number of calls submitted here that are neither finished nor returned by

@@ -69,8 +69,8 @@ class NegotiatingMembers {
 };
 
 // The model of the protocol found both cases. A member that is ahead dies
-// before it has read submissions. The others then cannot send the submissions
-// for which they wait from each other.
+// before it has read submissions. The other members then cannot send the
+// submissions that they expect from each other.
 TEST(NegotiationTest, LeaderWaitsForWhoHoldsItsRing) {
   NegotiatingMembers members(2);
   members.Start(1, 1, pool::kCallRing + 1);

@@ -119,8 +119,8 @@ Status Submissions::Corrupt(int member, const char* what) const {
 }
 
 uint32_t Submissions::NameOf(const Call& call) {
-  // Programs are loops: the name is most often the last one or the one after
-  // it.
+  // Programs are loops, so the name is usually the last name that was found, or
+  // the name after it.
   for (size_t i = 0; i < names_.size(); ++i) {
     const size_t index = (last_name_ + i) % names_.size();
     const Name& known = names_[index];

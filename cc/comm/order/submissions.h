@@ -30,8 +30,9 @@ class Submissions {
   Submissions(const std::vector<MemberBlock>& blocks, const Group& group,
               uint64_t payload_bytes);
 
-  // This member has another control block now: writes the words that others
-  // poll there. Requires that all members have read all submissions.
+  // Call it when this member's control block has moved. Writes the words that
+  // other members poll into the new block. Requires that all members have read
+  // all submissions.
   void Move();
   // The largest value that this object has given to a word of the block.
   uint64_t most() const;
@@ -44,8 +45,8 @@ class Submissions {
   std::vector<int> RingHolders() const;
   // Where the caller puts the payload of the next submission, before Write.
   std::byte* payload() { return At(group_.self, written_)->payload(); }
-  // Publishes the next submission. Returns the number of the call's name, as
-  // other members read it.
+  // Publishes the next submission. Returns the number by which other members
+  // find the call's name.
   uint32_t Write(uint64_t identity, const Call& call,
                  const pool::CallDescriptor& descriptor,
                  uint32_t payload_bytes);

@@ -33,8 +33,8 @@ class CountedCalls {
   // the calls before `finished` are done. The recorder gets the time of this
   // call of Advance.
   void Advance(uint64_t started, uint64_t finished);
-  // Leaves the calls before `place` without a record, and counts the recorded
-  // ones as finished. Call it before Record.
+  // Skips the calls before `place`: those without a record get none, and
+  // recorded calls count as finished. Call it before Record.
   void SkipTo(uint64_t place);
 
  private:

@@ -48,7 +48,7 @@ struct RecordedOperation {
 std::vector<RecordedOperation> ReadOperations(const pool::Recorder& recorder,
                                               const pool::Coherence& coherence);
 
-// Returns the call of that identity and group, if the rank has started it and
+// Returns the call with this identity and group, if the rank has started it and
 // the recorder still has it.
 std::optional<RecordedCall> FindCall(const pool::Recorder& recorder,
                                      const pool::Doorbells& doorbells,
@@ -59,14 +59,14 @@ std::optional<RecordedCall> FindCall(const pool::Recorder& recorder,
 std::string ReadSite(const pool::Recorder& recorder, uint32_t number,
                      const pool::Doorbells& doorbells);
 
-// Returns the call of that identity and group, if the rank has started and not
-// finished it. Otherwise returns the oldest call that the rank has not
+// Returns the call with this identity and group, if the rank has started it and
+// not finished it. Otherwise returns the oldest call that the rank has not
 // finished, if any.
 std::optional<RecordedCall> Unfinished(const pool::Recorder& recorder,
                                        const pool::Doorbells& doorbells,
                                        uint64_t identity, uint64_t group);
 
-// When the rank last gave a sign of life, by two clocks of its host: seconds
+// The time of the rank's last sign of life on two clocks of its host: seconds
 // since 1970, and seconds since that host booted. 0: never.
 struct SignOfLife {
   double realtime;

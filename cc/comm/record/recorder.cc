@@ -18,7 +18,7 @@ namespace {
 
 using pool::kRecordedCalls;
 
-// A record this many calls old no longer changes, as far as Beat assumes.
+// Beat assumes that a record this many calls old no longer changes.
 constexpr uint64_t kSettled = 64;
 
 // Other threads and processes read a record while this thread writes it.
@@ -103,8 +103,8 @@ uint32_t Recorder::SiteOf(const std::string& text) {
   if (!is_new) return found->second;
   const uint32_t number = ++newest_site_;
   pool::SiteRecord& shared = recorder_->sites[number % pool::kRecordedSites];
-  // The new record replaces an older site, which gets a new number when it
-  // recurs.
+  // The new record replaces the record of an older site. If the older site is
+  // used again, it gets a new number.
   if (number > pool::kRecordedSites)
     std::erase_if(sites_, [number](const auto& site) {
       return site.second + pool::kRecordedSites == number;

@@ -19,9 +19,9 @@ namespace jax_cxl::comm {
 
 // Records the calls of one rank in its part of the pool, for its peers and for
 // `python -m jax_cxl status`. Recording a call costs a few stores to one
-// record. Callers pass the times, because they have read the clock anyway and
-// can skip some readings. Without coherence, other hosts see a record when the
-// rank waits in the call, when the call fails, or with the next heartbeat.
+// record. Callers pass the times, because they have already read the clock and
+// can often reuse a reading. Without coherence, other hosts see a record when
+// the rank waits in the call, when the call fails, or with the next heartbeat.
 //
 // Thread-safe, but only one thread may record the steps of one call. The rank's
 // Endpoint and DeviceEndpoint share the recorder.
@@ -47,8 +47,8 @@ class Recorder {
   // How many calls the rank has submitted.
   uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
 
-  // Describes the last call of `rank`, as far as it is recorded: "finished
-  // psum: all_reduce sum of 4 float32, its collective 7".
+  // Describes the last recorded call of `rank`, for example "finished psum:
+  // all_reduce sum of 4 float32, its collective 7".
   static std::string LastOf(const pool::Pool& pool, int rank);
 
   // Publishes recent records and the time, as a sign of life of the rank's

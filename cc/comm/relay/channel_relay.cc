@@ -10,8 +10,9 @@ using cuda::kCallWords;
 
 namespace {
 
-// Calls of a series that overlap. While the last rounds of one call are read,
-// the first rounds of the next one are written; a third one has no slots.
+// Number of calls of a series that can overlap. While the last rounds of one
+// call are read, the first rounds of the next call are written. There are no
+// slots for a third call.
 constexpr size_t kMostUnderWay = 2;
 
 // The word of a round, if rounds take turns.
@@ -251,8 +252,8 @@ bool ChannelRelay::Finish() {
   if (publication_.call == 0 || release_.call == 0 || left(writing_back_) ||
       Rung(mirror_[self_]->ended.word) < end)
     return false;
-  // The device needs nothing more from the peers. But a doorbell that the
-  // device only waited for may still be on its way.
+  // The device needs nothing more from the peers. But the relay may still have
+  // to pass on a doorbell for which the device has waited.
   for (int member = 0; member < static_cast<int>(peers_.size()); ++member)
     if (member != self_ &&
         (peers_[member].arrival.call == 0 || left(peers_[member].dropping)))

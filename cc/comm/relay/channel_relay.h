@@ -32,8 +32,8 @@ struct RelayedCall {
   // it uses all words.
   bool words_take_turns = false;
   uint32_t num_slots = 0;
-  // The blocks' places in slots: see plan::Stripes. If slot_step is 0, a round
-  // lies in one slot.
+  // Where the blocks lie in slots (see plan::Stripes). If slot_step is 0, a
+  // round lies in one slot.
   uint32_t unit_bytes = 0;
   uint32_t blocks = 1;
   uint32_t slot_step = 0;

@@ -16,8 +16,9 @@ namespace flagged = cuda::flagged;
 constexpr size_t kWordBytes =
     offsetof(cuda::FlaggedControl, calls) + sizeof(cuda::FlaggedControl::calls);
 
-// Returns true if both flags of a vector are of `flag` or later. A peer that
-// has the data may have let this device write later ones.
+// Returns true if both flags of a vector are `flag` or a later value. They can
+// be later because a peer that already has the data may have released the slot,
+// so that this device has written newer data.
 bool HasFlags(const std::byte* vector, uint32_t flag) {
   for (int word = 0; word < 2; ++word) {
     const uint64_t value = __atomic_load_n(
@@ -77,8 +78,8 @@ bool FlaggedRelay::Advance() {
   return read && to_write_back_.empty();
 }
 
-// A wait for a late member costs little: of that member, only the words are
-// dropped.
+// Waiting for a late member costs little, because only the lines with that
+// member's words are dropped.
 void FlaggedRelay::Drop() {
   doorbells_.coherence().AcquireParts(to_drop_);
   std::erase_if(not_begun_, [this](const Polled& polled) {

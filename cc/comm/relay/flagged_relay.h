@@ -11,8 +11,9 @@
 namespace jax_cxl::comm {
 
 // The host's part in short calls, whose data carry flags, in a pool without
-// coherence. The device writes the data and the words of its ring into the
-// pool, and polls those of the peers there. No doorbell passes through a host:
+// coherence. The device writes the data and words of its ring into the pool,
+// and polls the data and words of the peers there. No doorbell passes through a
+// host:
 //
 //   device writes data with flags -> its host, which sees the flags too, writes
 //   the lines back
@@ -21,7 +22,8 @@ namespace jax_cxl::comm {
 //   read them
 //
 // Flags tell which data are new, so no result depends on when the host does
-// this. A line that was not written back, or not dropped, only arrives later.
+// this. If a line is written back late, or dropped late, its data only arrive
+// later.
 //
 // Not thread-safe.
 class FlaggedRelay {
@@ -34,7 +36,7 @@ class FlaggedRelay {
   void Begin(const RelayPlan& plan, uint64_t round);
 
   // Does as much as possible without waiting. Returns true once the device has
-  // ended the call, and what it has written is in the pool.
+  // ended the call and everything that it wrote is in the pool.
   bool Advance();
 
  private:

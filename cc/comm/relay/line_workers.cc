@@ -13,8 +13,8 @@ namespace {
 
 // The thread that calls Start does shorter work itself.
 constexpr size_t kShortBytes = size_t{64} << 10;
-// Longer work has no more pieces than this, so that threads lose little time
-// between two pieces.
+// The largest number of pieces of one piece of work. Longer work has larger
+// pieces, so that threads lose little time between two pieces.
 constexpr size_t kMostPieces = 16;
 
 // Cuts the parts so that none is longer than a piece.

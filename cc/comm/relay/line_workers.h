@@ -34,8 +34,8 @@ struct LineWork {
 class LineWorkers {
  public:
   // `helpers` is the number of threads besides the caller's. With 0, the caller
-  // does all work in Help. A thread takes `piece_bytes` at a time, and more of
-  // long work.
+  // does all work in Help. A thread takes `piece_bytes` at a time, or more if
+  // the work is long.
   LineWorkers(const pool::Coherence& coherence, int helpers,
               size_t piece_bytes = Tuning().flush_piece_bytes);
   ~LineWorkers();

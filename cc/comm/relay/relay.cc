@@ -12,8 +12,8 @@ namespace jax_cxl::comm {
 namespace {
 
 // How long the thread sleeps if a call is enqueued, but neither the device nor
-// a peer has done anything for a while. A call after a long computation starts
-// late by this time. The thread keeps a core 5% busy.
+// a peer has done anything for a while. So a call after a long computation may
+// start this much later. The thread then keeps a core 5% busy.
 constexpr auto kNap = std::chrono::microseconds(50);
 
 }  // namespace

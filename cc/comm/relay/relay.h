@@ -13,10 +13,10 @@
 
 namespace jax_cxl::comm {
 
-// Returns the number of threads of each GPU of a process that has `cores` cores
+// Returns the number of threads for each GPU in a process with `cores` cores
 // and `gpus` GPUs. Four threads write back and drop cache lines about as fast
-// as a link of 50 GB/s carries data, if the process has several times as many
-// cores.
+// as a link of 50 GB/s carries data, provided the process has several times as
+// many cores.
 int FlushThreads(int cores, int gpus);
 // As above, for this process.
 int DefaultFlushThreads(int gpus);
@@ -27,8 +27,8 @@ int DefaultFlushThreads(int gpus);
 // Thread-safe.
 class Relay {
  public:
-  // One of the `threads` threads (at least 1) relays doorbells, and all process
-  // cache lines, `piece_bytes` at a time.
+  // Starts `threads` threads (at least 1). One of them relays doorbells, and
+  // all of them write back and drop cache lines, `piece_bytes` at a time.
   Relay(const pool::Coherence& coherence, int threads,
         size_t piece_bytes = Tuning().flush_piece_bytes);
   ~Relay();

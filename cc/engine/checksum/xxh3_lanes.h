@@ -12,7 +12,7 @@
 #endif
 
 // XXH3 with 64 bits and seed 0 (https://xxhash.com), as the library xxhash
-// computes it, for data of whole KiB. The work of a KiB is divided among 32
+// computes it, for data of whole KiB. The work for each KiB is divided among 32
 // lanes. Lane i takes the 16 bytes at 16 * i, and the 16 bytes at 512 + 16 * i.
 //
 // XXH3 has eight accumulators of 64 bits, here four pairs. Lane i adds to pair
@@ -29,8 +29,8 @@ struct Pair {
   uint64_t second = 0;
 };
 
-// What lane i needs of the algorithm's secret bytes, and the first values of
-// the accumulators of pair i % 4.
+// The part of the algorithm's secret that lane i needs, and the initial values
+// of the accumulators of pair i % 4.
 struct LaneKeys {
   Pair start;
   Pair lower;       // for the words at 16 * i

@@ -267,10 +267,11 @@ void Execution::Run(const Step& step, Traffic* traffic) {
   }
 }
 
-// The sums of a process are needed twice: in the slot, and for the sum of all
-// processes. They are not read back from the slot, which is slow to read if it
-// lies in CXL memory. Nor are they kept in an output: its lines would be loaded
-// into the caches, and written back, for bytes that are not final.
+// The sums of a process are needed twice: in the slot, and for the sum over all
+// processes. They are not read back from the slot, because reading a slot in
+// CXL memory is slow. They are not kept in an output either, because the
+// output's lines would be loaded into the caches and written back for bytes
+// that are not final.
 void Execution::RunInLevels(const Step& step, Traffic* traffic) {
   const pool::Coherence& coherence = rings_->doorbells().coherence();
   const uint64_t round = base_round_ + step.round;

@@ -25,8 +25,8 @@ struct RingView {
   std::array<std::byte*, pool::kMaxSlots> slots = {};
 };
 
-// The rings of a group, seen by its member `rank`. Caches the last known values
-// of the peers' counters, which only grow.
+// The rings of a group as its member `rank` sees them. Caches the last known
+// values of the peers' counters, which only grow.
 //
 // Not thread-safe.
 class Rings {
@@ -56,7 +56,7 @@ class Rings {
   void Release(uint64_t rounds);
 
   // Returns memory that no other process sees, for one call at a time. It stays
-  // allocated, because new pages would cost more than their use.
+  // allocated, because allocating new pages would cost more than using them.
   std::byte* Scratch(uint64_t bytes);
 
  private:
@@ -134,9 +134,9 @@ class Execution {
   std::byte* output_;
   TakenRows* rows_;               // if the operation moves rows, or null
   const MemberBuffers* buffers_;  // of a collective in levels, or null
-  // Used in levels if this rank puts its own source of each reduction into its
-  // slot too. Private copies of the sources that it has put and not yet
-  // reduced, of up to `source_rounds_` rounds.
+  // Private copies of the sources that this rank has put and not yet reduced,
+  // for up to `source_rounds_` rounds. Used in levels, if this rank also puts
+  // its own source of each reduction into its slot.
   std::byte* kept_sources_ = nullptr;
   uint64_t source_rounds_ = 0;
   uint64_t source_bytes_ = 0;  // of a round

@@ -217,8 +217,8 @@ TEST(ExecutorTest, WritesNoSlotThatAPeerMayStillRead) {
   Members::ExpectRight(call);
 }
 
-// A call's releases also count for the next call: its rounds continue the
-// count.
+// The releases of a call also count for the next call, because the next call
+// continues the count of rounds.
 TEST(ExecutorTest, ACallWaitsForTheReadersOfTheOneBefore) {
   Members members(2, kSmallSlots);
   const plan::Request request =

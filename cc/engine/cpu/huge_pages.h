@@ -6,9 +6,9 @@
 
 namespace jax_cxl::cpu {
 
-// Asks Linux for huge pages below a large output. XLA allocates large outputs
-// again, so that each call touches pages for the first time. With pages of 4
-// KiB these faults take longer than the copies into the output.
+// Asks Linux to back a large output with huge pages. XLA allocates new memory
+// for large outputs, so each call touches pages for the first time. With pages
+// of 4 KiB, these page faults take longer than the copies into the output.
 //
 // Does nothing for outputs without a whole huge page, and where Linux has no
 // huge pages. The bytes and their addresses stay as they are.

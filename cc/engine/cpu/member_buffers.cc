@@ -164,8 +164,8 @@ MemberBuffers::Run MemberBuffers::OutputRun(uint64_t to) const {
   }
 }
 
-// The rank whose block contains byte `at`, if each process has a block for each
-// of its ranks.
+// Returns the rank whose block contains byte `at`, if each process has a block
+// for each of its ranks.
 MemberBuffers::Run MemberBuffers::BlockOfRank(uint64_t at) const {
   const auto ranks = static_cast<uint64_t>(process_->grid.per_process);
   return {static_cast<int>(at / block_ % ranks), 0, block_ - at % block_};

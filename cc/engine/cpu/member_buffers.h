@@ -12,7 +12,8 @@
 
 namespace jax_cxl::cpu {
 
-// How the ranks of a group lie in processes: equally many in each.
+// How the ranks of a group are spread over processes: each process has the same
+// number of ranks.
 struct Grid {
   int processes = 0;
   int per_process = 0;
@@ -41,8 +42,8 @@ bool HasLevels(plan::Op op);
 // runs an ordinary plan of `RequestOf`. The plan knows one input and one output
 // of each member. MemberBuffers stands for both: it reads the inputs of all
 // ranks of the process, and reduces them where the operation reduces. It writes
-// the outputs of all ranks that need the bytes. So nothing is copied between
-// the steps inside a process and the steps through the pool:
+// the outputs of all ranks that need the bytes. So there are no extra copies
+// between the steps inside a process and the steps through the pool:
 //
 //   op              member i of process p reads     and writes
 //   all_reduce      part i, reduced over the ranks  part i, for all ranks
@@ -61,8 +62,8 @@ class MemberBuffers {
   MemberBuffers(std::shared_ptr<const ProcessBuffers> process, int member,
                 uint64_t past_caches_bytes);
 
-  // What the member calls between the processes, as rank `process`. The count
-  // is 0 if the member has no part.
+  // Returns the collective that the member calls between the processes, as rank
+  // `process`. The count is 0 if the member has no part.
   plan::Request RequestOf(int process) const;
 
   // Returns true if a byte of the input is made from several ranks' bytes.
@@ -74,8 +75,9 @@ class MemberBuffers {
   void Write(uint64_t to, const std::byte* from, uint64_t bytes) const;
   // Copies from the input to the output.
   void Copy(uint64_t from, uint64_t to, uint64_t bytes) const;
-  // Byte `to` of the output in the member's own buffer, for operations that
-  // reduce. After bytes have been put there, WriteOthers passes them on.
+  // Returns byte `to` of the output in the member's own buffer, for operations
+  // that reduce. After bytes have been stored there, WriteOthers copies them to
+  // the other ranks.
   std::byte* Own(uint64_t to) const;
   void WriteOthers(uint64_t to, uint64_t bytes) const;
 

@@ -12,8 +12,8 @@
 #include "cc/plan/plan.h"
 
 // Executes plans of one round without rings. The data that a rank would put
-// into its slot are its *payload*. The payloads travel to all other ranks in
-// another way. Each rank retrieves once it has all payloads, so no step has to
+// into its slot are its *payload*. The payloads reach all other ranks by other
+// means. A rank retrieves only after it has all payloads, so no step has to
 // wait, ring or release.
 //
 // `rows` are the rows of an operation that moves rows, or null.

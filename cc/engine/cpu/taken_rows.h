@@ -55,9 +55,9 @@ class TakenRows {
   // the tables, and fails with kInvalidArgument if they are wrong.
   Status Ready();
 
-  // Where the steps of a plan find bytes of the tables of slices, null for
-  // bytes of rows. The first takes an offset in the input, the second an offset
-  // in the output.
+  // Return where the steps of a plan find bytes of the tables of slices, or
+  // null for bytes of rows. The first function takes an offset in the input,
+  // the second an offset in the output.
   const std::byte* TableAtInput(uint64_t from) const {
     if (tables_.empty() || from < block_bytes_) return nullptr;
     const uint64_t rank = request_.rank, bytes = request_.rows.slice_bytes;

@@ -6,7 +6,7 @@
 #include "cc/engine/cuda/device_call.h"
 #include "cc/engine/cuda/device_memory.cuh"
 
-// The warps of one thread block that execute a call, and their waits.
+// The warps of one thread block that execute a call, and how they wait.
 //
 // Each direction, sending and receiving, has its own list of steps and its own
 // warps. Data warps move bytes, and wait only for this block's shared memory.
@@ -93,8 +93,8 @@ __device__ bool AwaitMembers(const DeviceCall& call, uint32_t* gave_up,
 
 // State in the block's shared memory.
 struct BlockState {
-  // The last value seen of each member's words, which only grow. One warp uses
-  // each.
+  // The last values seen in each member's words, which only grow. Each is used
+  // by one warp.
   uint64_t published[kMaxMembers];
   uint64_t released[2][kMaxMembers];
   // StoreReleaseBlock writes these, and LoadAcquireBlock reads them:
@@ -263,9 +263,9 @@ class ControlWarp {
     uint64_t& seen = state_.published[member];
     if (seen >= rounds) return PollResult::kReady;
     const SendLine& line = call_.members[member].send[doorbell_index_];
-    // Both loads are in flight at once. The peer names the previous call
-    // publishes any round of it. So if the first load came too early, load that
-    // word again.
+    // Both loads are in flight at once. The peer names its call before it
+    // publishes any round of the call. So if the first load was too early, load
+    // that word again.
     uint64_t call = LoadWord(&line.calls[call_.call % kCallWords]);
     const uint64_t word = AcquireWord(&line.published);
     if ((word & ~kValueMask) != tag_ || (word & kValueMask) < rounds)

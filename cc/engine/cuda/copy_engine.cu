@@ -38,8 +38,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
 
 __global__ void Trap() { __trap(); }
 
-// Copies with the same waits before and after them. CUDA 13 takes them as one
-// batch, without microseconds between them.
+// Copies with the same waits before and after them. CUDA 13 accepts them as one
+// batch, which avoids pauses of microseconds between them.
 class Batch {
  public:
   void Add(void* to, const void* from, uint64_t bytes) {
@@ -263,8 +263,8 @@ class CopyEngine::Walk {
   }
 
   // Waits until the step's sources have published. The first time it also waits
-  // until each source says that it is in the same call. A source in another
-  // call never will. Its host and this host then find out why.
+  // until each source reports that it is in the same call. A source in another
+  // call never reports that. The two hosts then find the reason.
   void Await(const DeviceStep& step) {
     const int pipeline = PipelineOf(step.round);
     const cudaStream_t stream = Retrieving(step.round);
@@ -283,9 +283,8 @@ class CopyEngine::Walk {
   }
 
   // Waits until this member's slot for `round` is free: no peer reads its old
-  // contents. Before the series, kernels may have used the slot, and their
-  // stripes have separate words. So all calls before the series must have
-  // ended.
+  // contents. Before the series, kernels may have used the slot, with separate
+  // words for their stripes. So all calls before the series must have ended.
   void AwaitSlot(cudaStream_t stream, uint64_t round) {
     const uint64_t in_all = call_.base_round + round;
     const bool in_series = in_all >= gpu_plan_.series_begin + call_.num_slots;

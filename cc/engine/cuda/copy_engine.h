@@ -21,16 +21,16 @@
 // *pipelines* in turn, each with its own streams and doorbells: while one
 // waits, the other moves data. But a copy engine that already has the next copy
 // stores the word of a copy only after that next copy, so peers get each chunk
-// one chunk later. So two pipelines are for calls that also wait for
-// reductions, and for calls whose chunks are too many for one chunk to matter.
+// one chunk later. So two pipelines help calls that also wait for reductions,
+// and calls with many chunks, for which a delay of one chunk does not matter.
 // In a call, a slot always belongs to the same pipeline, so the rounds of each
 // pipeline are in order.
 //
 // Calls with the same layout form a *series*. The next call of a series does
 // not wait for the end of the previous call: each of its slots waits until the
 // peers have read the slot's last round. So its first chunks move while the
-// last chunks of the previous call are still read, and the link does not run
-// empty between two calls.
+// last chunks of the previous call are still read, and the link is never idle
+// between two calls.
 //
 // A stream may wait for something that another stream sends, so these streams
 // must not share a queue of the device: see kDeviceQueues.
@@ -55,8 +55,9 @@ struct CopyTimes {
   cudaEvent_t end = nullptr;
 };
 
-// A process has 8 queues of a device for kernels, and 8 for copies, unless
-// these environment variables, set before CUDA starts, ask for up to 32.
+// By default a process has 8 queues for kernels and 8 for copies on a device.
+// These environment variables ask for up to 32, if they are set before CUDA
+// starts.
 inline constexpr const char* kDeviceQueues[] = {
     "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_MAX_COPY_CONNECTIONS"};
 

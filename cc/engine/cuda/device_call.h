@@ -35,7 +35,7 @@ struct RowBytes {
 // pinned memory of the host. Each word has one writer.
 struct alignas(128) DeviceStatus {
   // Written by the host: 1 ends every wait. Kernels then stop the device
-  // (executor.h), unless their calls count on the device.
+  // (executor.h), unless their calls are numbered on the device.
   uint32_t abort;
   alignas(128) uint64_t finished;  // device: number of finished calls
   uint64_t started;                // device: number of started calls
@@ -47,8 +47,8 @@ struct alignas(128) DeviceStatus {
   plan::SliceFault slice_fault;    // device: with kSlices
 };
 
-// Where a channel stands whose calls count on the device (LaunchCounted in
-// executor.h): the numbers that the next call has.
+// The position of a channel whose calls are numbered on the device
+// (LaunchCounted in executor.h): the numbers of the next call.
 struct DevicePosition {
   uint64_t calls;
   uint64_t hash;  // of the descriptors of all calls so far
@@ -94,8 +94,8 @@ struct DeviceCall {
   uint64_t timeout_ns = 0;  // of one wait
   uint32_t divisor = 0;     // of the results of a reduction; 0: none
 
-  // A call that counts on the device also has these. The kernel sets
-  // base_round, call and hash from DeviceScratch::position.
+  // A call that is numbered on the device also has these fields. The kernel
+  // sets base_round, call and hash from DeviceScratch::position.
   uint64_t descriptor_hash = 0;          // of this call alone
   const JournalEntry* record = nullptr;  // what the kernel writes down
   JournalEntry* journal = nullptr;       // this member's journal, in the pool

@@ -84,8 +84,8 @@ __device__ __noinline__ inline void StoreUnaligned(std::byte* address, uint4 v,
         static_cast<std::byte>(i < 8 ? low >> (8 * i) : high >> (8 * (i - 8)));
 }
 
-// Loads 16 bytes of the device's own memory, of which the first `valid` count.
-// The address may have any alignment.
+// Loads 16 bytes of the device's own memory, of which only the first `valid`
+// bytes matter. The address may have any alignment.
 __device__ __forceinline__ uint4 LoadLocal(const std::byte* address,
                                            uint64_t valid) {
   const auto at = reinterpret_cast<uintptr_t>(address);

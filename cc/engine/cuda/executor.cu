@@ -65,8 +65,8 @@ __device__ Sources SourcesOf(const DeviceCall& call, const DeviceStep& step) {
 // --- control warps: these return false when the call cannot continue ---
 
 // The bytes of a round wait until the doorbell of an earlier round has rung.
-// The fence of that doorbell would wait for these bytes too, and peers for the
-// fence.
+// Otherwise the fence of that doorbell would wait for these bytes too, and
+// peers would wait for the fence.
 __device__ bool AwaitSendingSteps(const DeviceCall& call, ControlWarp& warp) {
   // Steps up to the last two publications, the latest first.
   uint32_t published[2] = {0, 0};

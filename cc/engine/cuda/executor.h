@@ -16,9 +16,10 @@ namespace jax_cxl::cuda {
 //
 // A call cannot complete if the host raises DeviceStatus::abort, if a wait
 // takes longer than its deadline, or if a peer is in another call. Such a call
-// ends in a trap. The kernel reports the fault, waits some seconds at most for
-// the host to publish the reason, and stops the device, so that no program
-// reads an incomplete result. Every later CUDA call of the process fails.
+// ends in a trap. The kernel first reports the fault, and waits at most a few
+// seconds for the host to publish the reason. Then it stops the device, so that
+// no program reads an incomplete result. Every later CUDA call of the process
+// fails.
 cudaError_t Launch(const DeviceCall& call, const Shape& shape,
                    cudaStream_t stream);
 
@@ -26,7 +27,7 @@ cudaError_t Launch(const DeviceCall& call, const Shape& shape,
 cudaError_t LaunchRows(const DeviceCall& call, const Shape& shape,
                        const DeviceRows& rows, cudaStream_t stream);
 
-// Enqueues calls of different channels, at most kMostCountedCalls, that run
+// Enqueues calls of different channels (at most kMostCountedCalls), which run
 // side by side in one kernel, with `shape.blocks` blocks each. Their numbers
 // live in the memory of the device (DeviceScratch::position), so that the graph
 // of a stream capture can execute the kernel any number of times. The device

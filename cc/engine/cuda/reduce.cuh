@@ -22,8 +22,8 @@ struct ReduceTask {
   std::byte* to_slot;  // null: it does not go to my slot
   uint32_t thread;
   uint32_t threads;
-  // The peers' operands, one after another, if they are not in their slots.
-  // Null: they are in their slots.
+  // If the peers' operands are not in slots, a buffer that has them one after
+  // another. Null if the operands are in slots.
   const std::byte* staging = nullptr;
 };
 

@@ -73,10 +73,10 @@ struct MovingRowVector : MovingVector {
   int32_t following;
 };
 
-// Moves this thread's vectors that `use(offset)` does not leave out by
-// returning -1. `load` and `store` move a vector. `follow` takes what `use`
-// returned, and its result goes to `store`. So its load is under way together
-// with others. Returns the number of vectors that this thread has moved.
+// Moves this thread's vectors, except those for which `use(offset)` returns -1.
+// `load` and `store` move a vector. `follow` takes the result of `use`, and its
+// own result is passed to `store`, so that a load in `follow` overlaps with
+// other loads. Returns the number of vectors that this thread has moved.
 template <typename Use, typename Follow, typename Load, typename Store>
 __device__ __forceinline__ uint32_t MoveSome(DataWarp& warp,
                                              const StripeVectors& vectors,

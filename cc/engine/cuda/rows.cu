@@ -107,8 +107,8 @@ struct Slices {
   DeviceStatus* status;
 };
 
-// Check `number` of all checks: first those of each slice, then those of pairs
-// that one rank receives.
+// Runs check number `number`. All checks are numbered: first the checks of
+// single slices, then the checks of pairs of slices that one rank receives.
 template <typename Entry>
 __device__ plan::SliceFault Check(const Slices<Entry>& slices,
                                   uint64_t number) {
@@ -170,9 +170,9 @@ __device__ void Refuse(const Slices<Entry>& slices, uint64_t number) {
   Stop(slices.status);
 }
 
-// Finds the places of all rows that this rank receives from others, marks those
-// that it sends to others, and copies its own. The blocks of a grid row share a
-// slice; the rows take slices in turn.
+// Finds the places of all rows that this rank receives from other ranks, marks
+// the rows that it sends to others, and copies its own rows. The blocks in one
+// row of the grid share a slice, and the rows of the grid take slices in turn.
 template <typename Entry>
 __global__ void FindSlices(const __grid_constant__ Slices<Entry> slices) {
   const uint64_t fault =

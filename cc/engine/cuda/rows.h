@@ -13,7 +13,7 @@
 // pointers are to device memory.
 namespace jax_cxl::cuda {
 
-// Where each row of the table of all blocks goes in the output: to first[row],
+// The places in the output of each row of the table of all blocks: first[row],
 // next[first[row]], and so on, until -1. Most rows go to one place or to none.
 // Rows of this rank's own block have no places, because they have been copied.
 struct DeviceRows {
@@ -22,8 +22,8 @@ struct DeviceRows {
   // 16-byte vectors of a row; 0 if rows do not consist of whole vectors.
   uint32_t row_vectors = 0;
   int32_t row_shift = -1;  // row_vectors is 2**row_shift; -1: no power of two
-  // Which rows of this rank's block other ranks take: those with a 1. Null: all
-  // of them.
+  // A 1 for each row of this rank's block that other ranks take. Null: they may
+  // take all rows.
   const uint8_t* published = nullptr;
   const int32_t* first = nullptr;  // of each row of all blocks
   const int32_t* next = nullptr;   // of each row of the output
@@ -57,10 +57,10 @@ cudaError_t PrepareIndices(const plan::Request& request, const int32_t* indices,
                            const void* input, void* output, DeviceRows* rows,
                            cudaStream_t stream);
 
-// The same of a ragged_all_to_all, whose tables lie in the scratch memory, with
-// entries of 4 or 8 bytes. If a table is wrong, the device reports
-// DeviceFault::kSlices and stops (see Launch), before it moves a row. All ranks
-// find the same fault.
+// Enqueues the same preparation for a ragged_all_to_all, whose tables lie in
+// the scratch memory, with entries of 4 or 8 bytes. If a table is wrong, the
+// device reports DeviceFault::kSlices and stops (see Launch), before it moves a
+// row. All ranks find the same fault.
 cudaError_t PrepareSlices(const plan::Request& request, uint32_t entry_bytes,
                           void* scratch, const void* input, void* output,
                           DeviceStatus* status, DeviceRows* rows,

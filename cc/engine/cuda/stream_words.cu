@@ -18,7 +18,8 @@ Status Find(const char* name, void** function) {
 #endif
   CXL_RETURN_IF_ERROR(CudaStatus(error, name));
   if (result == cudaDriverEntryPointSuccess) return OkStatus();
-  return Error(Code::kUnimplemented, "the CUDA driver has no ", name);
+  return Error(Code::kUnimplemented, "the CUDA driver has no ", name,
+               "; install a newer driver");
 }
 
 CUdeviceptr Address(const uint64_t* word) {

@@ -17,9 +17,9 @@ struct MovingVector {
 
 // Visits this thread's vectors of the `bytes` bytes of a step, several at a
 // time. `Vector` is MovingVector, or derived from it. Each phase is a function
-// of one Vector. All of these vectors go through a phase before the first of
-// them enters the next phase, so their loads are under way together. A phase
-// leaves out vectors that are outside.
+// of one Vector. All vectors of a batch go through a phase before any of them
+// enters the next phase, so their loads overlap. Phases skip vectors outside
+// the range.
 template <typename Vector, typename Phase, typename... Phases>
 __device__ __forceinline__ void ForEachVector(DataWarp& warp,
                                               const StripeVectors& vectors,

@@ -17,9 +17,9 @@ inline constexpr int kCallWords = 15;
 static_assert(kCallWords > pool::kMaxSlots);
 
 // The words by which block b of a member tells block b of the other members
-// what it has published. `calls` says to which call a round belongs. A member
-// can be ahead by at most as many calls as there are slots, so no word is
-// overwritten while a peer needs it.
+// what it has published. `calls` names the call to which a round belongs. A
+// member can be ahead by at most as many calls as there are slots, so no word
+// is overwritten while a peer needs it.
 struct alignas(pool::kInterferenceBytes) SendLine {
   uint64_t published;          // a doorbell word
   uint64_t calls[kCallWords];  // CallWord of call c at c % kCallWords

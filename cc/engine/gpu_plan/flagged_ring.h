@@ -6,9 +6,9 @@
 #include "cc/engine/gpu_plan/channel_words.h"
 #include "cc/engine/gpu_plan/gpu_plan.h"
 
-// How short messages lie in a member's ring (cc/engine/cuda/flagged/flagged.h),
-// for kernels, for hosts and for models. Every 8 bytes are 4 bytes of data and
-// a flag of 4 bytes, which says to which round the data belong.
+// The layout of short messages (cc/engine/cuda/flagged/flagged.h) in a member's
+// ring. Kernels, hosts and models share it. Every 8 bytes are 4 bytes of data
+// and a flag of 4 bytes, which names the round to which the data belong.
 namespace jax_cxl::cuda::flagged {
 
 // Bytes of data that a thread moves at once.

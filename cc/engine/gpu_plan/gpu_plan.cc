@@ -105,7 +105,7 @@ class Splitter {
         last->to != step.from || last->bytes != step.bytes)
       return Error(Code::kUnimplemented,
                    "the CUDA engine puts an output into a slot only where it "
-                   "was just reduced: ",
+                   "was just reduced; please report this to jax_cxl: ",
                    plan::DebugString(step));
     CXL_RETURN_IF_ERROR(SameStripes(last->from, step.to));
     last->kind = DeviceStepKind::kReduceToBoth;
@@ -123,9 +123,9 @@ class Splitter {
     gpu_plan_.bytes_retrieved += step.bytes * (step.last - step.first - mine);
   }
 
-  // Returns the number of receiving steps that must be done before this
-  // member's slots of rounds up to `round` have all their results. Results are
-  // made in the order of rounds.
+  // Returns how many receiving steps must be done before all results of rounds
+  // up to `round` are in this member's slots. Results are computed in the order
+  // of rounds.
   uint32_t SlotWritesUntil(uint64_t round) const {
     for (size_t i = slot_writes_.size(); i-- > 0;)
       if (slot_writes_[i].round <= round) return slot_writes_[i].steps;
@@ -134,8 +134,10 @@ class Splitter {
 
   Status SameStripes(uint64_t a, uint64_t b) const {
     if (a % period_ == b % period_) return OkStatus();
-    return Error(Code::kUnimplemented, "a part of a slot starts at byte ", a,
-                 ", its result at byte ", b, ": not the same block's stripes");
+    return Error(
+        Code::kUnimplemented, "a part of a slot starts at byte ", a,
+        ", but its result at byte ", b,
+        ", in the stripes of another block; please report this to jax_cxl");
   }
 
   struct SlotWrite {

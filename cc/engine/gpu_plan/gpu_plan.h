@@ -15,13 +15,13 @@
 // with block b of its peers. Inside a block, one group of warps sends while
 // another group receives, so that both directions of the link are busy.
 // Therefore a plan is split into two lists of steps, one per direction. Each
-// list is executed in order. A step that needs steps of the other list says how
-// many of them must be done.
+// list is executed in order. A step that needs steps of the other list contains
+// how many of them must be done.
 //
-// If the plan, executed in its own order, does not deadlock, no schedule of the
-// two lists does. Proof: take the step that is first in the plan's order among
-// all steps that are not done. All steps before it are done, so it waits only
-// for peers.
+// If the plan does not deadlock when it is executed in its own order, no
+// schedule of the two lists deadlocks. Proof: among all steps that are not
+// done, take the step that is first in the plan's order. All steps before it
+// are done, so it waits only for peers.
 namespace jax_cxl::cuda {
 
 enum class DeviceStepKind : uint32_t {
@@ -41,8 +41,8 @@ enum class DeviceStepKind : uint32_t {
 // Laid out for the device: fixed sizes, no pointers.
 struct DeviceStep {
   DeviceStepKind kind = DeviceStepKind::kCopy;
-  // Number of steps of the other list that must be done. Publish has it, and
-  // steps of a call in place (in_place.h).
+  // Number of steps of the other list that must be done first. Used by Publish
+  // steps, and by the steps of a call in place (in_place.h).
   uint32_t after = 0;
   int32_t first = 0;  // kReduce*: sources are ranks [first, last)
   int32_t last = 0;

@@ -12,8 +12,8 @@ namespace jax_cxl::cuda {
 // the output is byte `shift` of the input. A receiving step that writes to the
 // output then waits for the puts that read the same bytes.
 //
-// Fails with kUnimplemented if that could wait forever, or if the put of a byte
-// belongs to another block than its write.
+// Fails with kUnimplemented if such a wait could last forever, or if different
+// blocks put and write the same byte.
 Status OrderInPlace(int64_t shift, const Stripes& stripes, GpuPlan* gpu_plan);
 
 }  // namespace jax_cxl::cuda

@@ -16,8 +16,8 @@ struct MirrorWords {
   pool::Doorbell ended;
 };
 
-// What a device uses of a member: the words of the mirror, and the slots and
-// the ring for short messages of the pool.
+// Returns a member's part as a device uses it: the words of the mirror, and the
+// slots and the ring for short messages in the pool.
 inline MemberView Mirrored(const MemberView& in_pool, MirrorWords* mirror) {
   MemberView view = in_pool;
   view.send = mirror->send;

@@ -7,9 +7,9 @@
 // Copies between private memory and slots of the pool. `from` and `to` must not
 // overlap. The coherence policy orders the copies with doorbells.
 //
-// memcpy writes slots. Plain stores leave a slot in the last-level cache, from
-// which its reader gets it. Rings are small enough to stay there. Other kinds
-// of stores would help only a ring that is larger than that cache.
+// Slots are written by memcpy. Its plain stores leave a slot in the last-level
+// cache, where the reader finds it. Rings are small enough to stay there. Other
+// kinds of stores would help only if a ring were larger than that cache.
 namespace jax_cxl::cpu {
 
 inline void CopyToPool(std::byte* to, const std::byte* from, size_t bytes) {
@@ -21,7 +21,7 @@ inline void CopyFromPool(std::byte* to, const std::byte* from, size_t bytes) {
   if (bytes != 0) std::memcpy(to, from, bytes);
 }
 
-// Copies to memory that is so large that it leaves the caches before a program
+// Copies to memory that is too large to stay in the caches until a program
 // reads it. The stores bypass the caches: they neither load `to` first, nor
 // evict lines in use (above all the rings). Other threads see the bytes as
 // after memcpy.

@@ -13,7 +13,7 @@ namespace jax_cxl::cpu {
 // Returns true if `Reduce` has a kernel for this pair. Only bool and integers
 // have `and` and `or`. For bool, sum and max are or, and prod and min are and.
 // Complex types only have sum and prod. float8_e8m0fnu has neither a zero nor a
-// sign, and only has min and max.
+// sign, so it only has min and max.
 bool CanReduce(DType dtype, ReduceOp op);
 
 // Computes destination[i] = ((sources[0][i] op sources[1][i]) op ...) for
@@ -22,9 +22,9 @@ bool CanReduce(DType dtype, ReduceOp op);
 // float16, bfloat16 and the float8 types accumulate in float32 and round once,
 // to nearest even. Results beyond the largest number become infinity, or NaN in
 // types without infinity, as in ml_dtypes. min and max give NaN if any operand
-// is NaN, and the first of equal operands, such as -0 and +0. Every NaN of a
-// result is the type's positive quiet NaN. Integers wrap around. A single
-// source is copied.
+// is NaN, and the first operand if operands are equal, such as -0 and +0. Every
+// NaN of a result is the type's positive quiet NaN. Integers wrap around. A
+// single source is copied.
 //
 // The result of an element depends only on that element's operands. It does not
 // depend on the chunking, the alignment, the processor or the thread's

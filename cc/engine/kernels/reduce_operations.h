@@ -70,8 +70,8 @@ struct Or {
   }
 };
 
-// float8_e8m0fnu is a biased exponent. Its order is that of its codes, and 255
-// is NaN.
+// float8_e8m0fnu is a biased exponent. Values have the same order as their
+// codes, and 255 is NaN.
 struct MinE8M0 {
   JAX_CXL_INLINE static uint8_t Apply(uint8_t a, uint8_t b) {
     const uint8_t smaller = b < a ? b : a;
@@ -107,8 +107,8 @@ JAX_CXL_INLINE auto WithReduction(ReduceOp op, const Visit& visit,
   return visit.template operator()<Max>(arguments...);
 }
 
-// Sums and products of signed integers use unsigned integers, which wrap
-// around.
+// Computes sums and products of signed integers as unsigned integers, which
+// wrap around.
 template <typename T, typename Reduction>
 using FoldedAs = typename std::conditional_t<
     std::is_integral_v<T> && !std::is_same_v<Reduction, Min> &&

@@ -20,8 +20,8 @@
 #define JAX_CXL_INLINE inline __attribute__((always_inline))
 #endif
 
-// Promises that no iteration depends on another one. The compiler cannot see
-// that if the destination is one of the sources.
+// Tells the compiler that no iteration depends on another. The compiler cannot
+// prove that itself, because the destination may be one of the sources.
 #if defined(__clang__)
 #define JAX_CXL_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else

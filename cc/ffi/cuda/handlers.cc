@@ -59,14 +59,14 @@ struct Cuda {
     const Status enqueued = *local.endpoint->StartCall(
         *execution.members, std::move(execution.call));
     if (enqueued.ok()) return xffi::Error::Success();
-    // The peers wait for a call that could not be enqueued. Tells them, as the
-    // end of all collectives of this process.
+    // The peers wait for a call that could not be enqueued. Abort tells them,
+    // and ends all collectives of this process.
     local.endpoint->Abort(enqueued);
     return ToFfiError(runtime.failure());
   }
 
-  // The lowering asks XLA to place each result where its operand is. XLA may
-  // have made one of them a slice of a larger array.
+  // The lowering asks XLA to place each result in the memory of its operand.
+  // XLA may not have done so, if one of them is a slice of a larger array.
   static Status Keep(cudaStream_t stream, const void* operand, void* result,
                      uint64_t bytes) {
     if (operand == result) return OkStatus();
@@ -128,7 +128,9 @@ xffi::Error Start(cudaStream_t stream, int32_t ordinal, CallSite* site,
 Status EnqueueDone(cudaStream_t stream, int32_t ordinal,
                    const xffi::AnyBuffer& started, xffi::AnyBuffer& output) {
   if (started.size_bytes() != output.size_bytes())
-    return Error(Code::kInternal, "done got another result than the start's");
+    return Error(Code::kInternal,
+                 "done did not get the result of its start; please report "
+                 "this, with the versions of jax and jaxlib");
   CXL_ASSIGN_OR_RETURN(const Device<Cuda> device, FindDevice<Cuda>(ordinal));
   CXL_RETURN_IF_ERROR(device.runtime->failure());
   return device.local->endpoint->EnqueueDone(started.untyped_data(),

@@ -16,8 +16,8 @@ XLA_FFI_Error* jax_cxl_cuda_collective(XLA_FFI_CallFrame* frame);
 XLA_FFI_Error* jax_cxl_cuda_rows(XLA_FFI_CallFrame* frame);
 // Any number of operands, each aliased to its result.
 XLA_FFI_Error* jax_cxl_cuda_barrier(XLA_FFI_CallFrame* frame);
-// One operand. The results are the call's result, which is not complete yet,
-// and a token, which only orders later operations.
+// Starts a call. It takes one operand. The results are the call's result, which
+// is not complete yet, and a token, which only orders later operations.
 XLA_FFI_Error* jax_cxl_cuda_start(XLA_FFI_CallFrame* frame);
 // take_rows: the same, with scratch memory between the two results.
 XLA_FFI_Error* jax_cxl_cuda_start_rows(XLA_FFI_CallFrame* frame);
@@ -25,11 +25,11 @@ XLA_FFI_Error* jax_cxl_cuda_start_rows(XLA_FFI_CallFrame* frame);
 // values: other buffers of the start, which it keeps alive, and values that
 // must be computed before. The result is aliased to the result of the start.
 XLA_FFI_Error* jax_cxl_cuda_done(XLA_FFI_CallFrame* frame);
-// A token and any number of values, each aliased to a result. It does nothing,
-// but orders the users of its results after the start.
+// Takes a token and any number of values, each aliased to a result. It does
+// nothing at run time, but it orders the users of its results after the start.
 XLA_FFI_Error* jax_cxl_cuda_tie(XLA_FFI_CallFrame* frame);
-// Tables (slice_check.h) and any number of values, each aliased to its result.
-// It waits for the tables.
+// Takes tables (slice_check.h) and any number of values, each aliased to its
+// result. It waits for the tables.
 XLA_FFI_Error* jax_cxl_cuda_check_slices(XLA_FFI_CallFrame* frame);
 }
 

@@ -33,10 +33,10 @@ Plan AllRead(Planner planner) {
 //
 // If rounds lie on all devices and the devices limit the speed, even and odd
 // ranks take turns: each puts the inputs of two chunks at a time. Otherwise all
-// ranks would put at the same time, and none during the rest of a chunk. The
-// devices would then serve 2n copies and n copies in turn, which delivers less
-// to the n readers than 3n / 2 copies all the time. Inputs that are put early
-// are published in their turn.
+// ranks would put at the same time, and none would put during the rest of a
+// chunk. The devices would then alternate between 2n copies and n copies, which
+// delivers less to the n readers than a constant 3n / 2 copies. Inputs that are
+// put early are still published in order.
 Plan ReduceAndShare(Planner planner) {
   const int n = planner.ranks(), rank = planner.rank();
   const Chunks chunks = planner.Cut(
@@ -89,8 +89,8 @@ Plan ReduceAndShare(Planner planner) {
   for (uint64_t c = 0; c < chunks.count; ++c) {
     const uint64_t next = c + ahead;
     const bool mine = turns && (c + rank) % 2 == 0;
-    // A rank that takes turns has put these inputs one chunk earlier, except
-    // the first.
+    // A rank that takes turns has already put these inputs one chunk earlier,
+    // except for the first chunk.
     if (!turns || mine || c == 0) put_inputs(next);
     publish_inputs(next);
     if (mine) put_inputs(next + 1);  // published after the earlier results

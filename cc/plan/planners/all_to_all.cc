@@ -19,8 +19,8 @@ Plan PlanAllToAll(Planner planner) {
   };
   auto retrieve = [&](uint64_t t) {
     for (int i = 1; i < n; ++i) {
-      // Peer(i) counts its peers from itself: for that peer, this rank is the
-      // (n - i)-th.
+      // Each rank counts its peers from itself. So from the point of view of
+      // Peer(i), this rank is peer n - i.
       const int peer = planner.Peer(i), part = n - i - 1;
       planner.Get(peer, t, part * chunks.stride, peer * block + chunks.Begin(t),
                   chunks.Size(t));

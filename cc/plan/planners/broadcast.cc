@@ -52,9 +52,9 @@ struct Stagger {
   uint64_t starts = 1;
 };
 
-// If the devices do not divide the parts of a round, some devices hold one part
-// more. They are other devices in each round. Readers that start this many
-// rounds apart load all devices equally.
+// If the number of parts of a round is not a multiple of the number of devices,
+// some devices hold one more part than others. These devices change from round
+// to round. Readers that start this many rounds apart load all devices equally.
 Stagger StaggerOf(const Geometry& geometry) {
   const uint64_t devices = geometry.num_devices;
   const uint64_t step =
@@ -104,7 +104,7 @@ Plan Striped(Planner planner) {
 //
 // These readers still drift apart, window by window. In some windows they
 // therefore also wait for the first round of the next window, which the root
-// puts once all readers have read the window before.
+// puts once all readers have read the previous window.
 Plan PlanBroadcast(Planner planner) {
   if (planner.striped()) return Striped(std::move(planner));
   const int root = planner.request().root, n = planner.ranks();

@@ -42,8 +42,8 @@ TEST(PlacementTest, RanksTakeTurnsOnDevicesThatDoNotDivideThem) {
   }
 }
 
-// The ranks' first devices are an even number apart. Inputs would use only
-// every other device.
+// The ranks' first devices are an even number apart, so inputs could end up on
+// only every other device.
 TEST(PlacementTest, ReductionsUseAllDevices) {
   for (Op op : {Op::kAllReduce, Op::kReduce}) {
     for (int n : {3, 4, 6}) {

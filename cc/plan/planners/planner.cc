@@ -17,9 +17,10 @@ bool Continues(const Step& last, StepKind kind, uint64_t round, uint64_t from,
          last.from + last.bytes == from && last.to + last.bytes == to;
 }
 
-// Returns the number of chunks for which `readers` of the same bytes take the
-// least time, if each chunk lies on another device. With k chunks, each device
-// delivers 1/k of the bytes, but the call has k times the overhead of a chunk.
+// Returns the number of chunks with which `readers` ranks read the same bytes
+// in the least time, if each chunk lies on another device. With k chunks, each
+// device delivers 1/k of the bytes, but the call has k times the overhead of a
+// chunk.
 uint64_t Spread(uint64_t bytes, uint64_t readers) {
   // Bytes that a device delivers during that overhead: a fence and the latency
   // of a get.

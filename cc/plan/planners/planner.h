@@ -52,8 +52,8 @@ struct Cutting {
   uint64_t least = 0;
   // The number of chunks of a block that is long enough for min_chunk_bytes.
   uint64_t pipeline = kPipelineChunks;
-  // So many ranks read the same bytes, on up to `devices` devices with a chunk
-  // each.
+  // The number of ranks that read the same bytes, which lie on up to `devices`
+  // devices, one chunk on each.
   uint64_t readers = 1;
   uint64_t devices = 1;
 };
@@ -73,8 +73,8 @@ class Planner {
   int rank() const { return request_.rank; }
   bool is_root() const { return rank() == request_.root; }
   uint64_t block() const { return block_; }  // bytes of one block
-  // Returns true if each round lies on all devices. The devices then have equal
-  // loads, whatever the ranks do.
+  // Returns true if each round is spread over all devices. The devices then
+  // have equal loads, whatever the ranks do.
   bool striped() const {
     return geometry_.num_devices > 1 && geometry_.device_parts > 1;
   }
@@ -168,8 +168,9 @@ class TwoExchanges {
   }
 
   // Returns the number of chunks to cut a block into if every round lies on all
-  // devices. More chunks shorten the start and the end of a call, when the
-  // first inputs and the last results travel alone.
+  // devices. More chunks shorten two phases in which nothing overlaps: the
+  // start of a call, when the first inputs travel alone, and its end, when the
+  // last results do.
   static uint64_t Pipeline(const Planner& planner) {
     if (!planner.striped()) return kPipelineChunks;
     return std::clamp<uint64_t>(planner.block() / (2 * kLeast), kPipelineChunks,

@@ -220,8 +220,8 @@ TEST_P(Planners, StartPartsOnTheirAlignment) {
   }
 }
 
-// The tables of slices travel with the rows, or in rounds of their own if they
-// are long.
+// The tables of slices travel with the rows, or in separate rounds if they are
+// long.
 TEST(PlanTest, TablesOfSlicesComeFirst) {
   for (int n : {2, 3, 5}) {
     for (uint64_t slices : {1, 7, 100}) {

@@ -4,9 +4,9 @@ namespace jax_cxl::plan {
 
 // Round t carries chunk t of all blocks. The part of rank r has the same offset
 // in every slot, because a reduction reads all slots at one offset. A rank
-// leaves its own part of its slot empty. Only two ranks could use n - 1 parts
-// instead. But then chunks are twice as large and leave the processor's cache,
-// which took a quarter longer.
+// leaves its own part of its slot empty. With two ranks, a slot could have n -
+// 1 parts instead. But chunks would then be twice as large and would not stay
+// in the processor's cache: a call took a quarter longer.
 Plan PlanReduceScatter(Planner planner) {
   const int n = planner.ranks(), rank = planner.rank();
   const uint64_t block = planner.block();

@@ -37,8 +37,8 @@ class SliceRounds {
   // Rounds before the first one with rows.
   uint64_t count() const { return shares_ ? 0 : (bytes_ + slot_ - 1) / slot_; }
 
-  // The geometry of the rows. If the tables are short, round 0 has both: the
-  // rows, and a table behind them.
+  // The geometry of the rows. If the tables are short, round 0 carries both the
+  // rows and, after them, a table.
   Geometry RowGeometry(Geometry geometry) const {
     if (shares_) geometry.slot_bytes = room();
     return geometry;
@@ -63,10 +63,10 @@ class SliceRounds {
 
 }  // namespace
 
-// An all_gather of which executors publish and retrieve only some rows. Rows
-// are often sorted by the rank that takes them. So each rank starts with the
-// chunks that its successor would take, as in all_to_all. Otherwise all ranks
-// would read from one rank at a time.
+// An all_gather in which executors publish and retrieve only some of the rows.
+// Rows are often sorted by the rank that takes them. So each rank starts with
+// the chunks that its successor would take, as in all_to_all. Otherwise all
+// ranks would read from one rank at a time.
 //
 // The tables of slices of a ragged_all_to_all come first. A rank does not wait
 // for its peers' tables before it publishes rows: its own table lists the rows

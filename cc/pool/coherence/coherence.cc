@@ -50,8 +50,9 @@ void Coherence::PublishDeviceParts(std::span<const Part> parts) const {
     StoreFence();
     return;
   }
-  // The device's stores are not this thread's. This fence orders the
-  // write-backs after the load in which this thread saw the device's word.
+  // The stores were made by the device, not by this thread, so a store fence
+  // would not order them. This full fence orders the write-backs after the load
+  // in which this thread saw the device's word.
   cache_->FullFence();
   for (const Part& part : parts) cache_->WriteBack(part.begin, part.bytes);
   cache_->StoreFence();

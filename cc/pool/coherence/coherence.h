@@ -59,8 +59,9 @@ class Coherence {
                    ? HardwareCache()
                    : cache) {}
 
-  // For reading memory of which this host's cache may hold old lines, whatever
-  // the mode of its users: it flushes where the processor can.
+  // Returns a Coherence for reading memory whose old lines may still be in this
+  // host's cache, whatever mode the memory's users have. It flushes if the
+  // processor can.
   static Coherence ForReading() {
     return Coherence(CheckCoherenceSupported(CoherenceMode::kFlush).ok()
                          ? CoherenceMode::kFlush
@@ -75,10 +76,10 @@ class Coherence {
   // StoreFlag. In kFlush mode it writes back every cache line of the range.
   void PublishPayload(const void* begin, size_t bytes) const;
 
-  // As above, for parts that a device of this host has written. The caller has
-  // loaded a word in which the device reports that. The device's writes may be
-  // in this host's cache. In kFlush mode, a full fence orders the write-backs
-  // after that load.
+  // Like PublishPayload, but for parts that a device of this host has written.
+  // The caller must have loaded a word by which the device reports that it
+  // wrote them. The device's writes may be in this host's cache. In kFlush
+  // mode, a full fence orders the write-backs after that load.
   void PublishDeviceParts(std::span<const Part> parts) const;
 
   // Stores one aligned 8-byte word. The store becomes visible soon, and after
@@ -98,8 +99,9 @@ class Coherence {
   void AcquirePayload(const void* begin, size_t bytes) const;
   void AcquireParts(std::span<const Part> parts) const;
 
-  // AcquirePayload, then a private copy. Check and use the copy: no other
-  // process can change it between the check and the use.
+  // Calls AcquirePayload and returns a private copy of the payload. Check and
+  // use the copy, because no other process can change it between the check and
+  // the use.
   template <typename T>
   T AcquireCopy(const T& payload) const {
     static_assert(std::is_trivially_copyable_v<T>);
@@ -111,8 +113,8 @@ class Coherence {
     return copy;
   }
 
-  // As above, for a payload that its writer may be changing
-  // (cc/pool/layout/words.h).
+  // Like AcquireCopy, for a payload that its writer may be changing at the same
+  // time (cc/pool/layout/words.h).
   template <typename T>
   T AcquireWords(const T& payload) const {
     AcquirePayload(&payload, sizeof(T));

@@ -39,8 +39,8 @@ class Doorbells {
     coherence_.StoreFlag(word, Word(value));
   }
 
-  // As Ring, but publishes the other stores to the word's 64-byte cache line
-  // first.
+  // Like Ring, but first publishes the other stores to the word's 64-byte cache
+  // line.
   void RingLine(uint64_t* word, uint64_t value) const {
     if (guard_ != nullptr && !guard_->intact()) return;
     coherence_.StoreLine(word, Word(value));

@@ -18,11 +18,12 @@ bool FlushSupported();
 bool HasInstruction(FlushInstruction instruction);
 
 // Returns the best instruction of this processor that writes a cache line back:
-// clwb, which may keep the line in the cache, else InvalidateInstruction().
+// clwb, which may keep the line in the cache, or otherwise
+// InvalidateInstruction().
 FlushInstruction WriteBackInstruction();
 
-// Returns the best instruction that drops a cache line: clflushopt, else
-// clflush.
+// Returns the best instruction that drops a cache line: clflushopt, or
+// otherwise clflush.
 FlushInstruction InvalidateInstruction();
 
 // Runs `instruction` on each cache line that [begin, begin + bytes) touches.

@@ -15,8 +15,8 @@
 namespace jax_cxl::pool {
 
 // A layer between a process and the memory of a pool, which observes or
-// disturbs every operation of the protocol. Only tests have one (cc/testing). A
-// job uses the memory directly.
+// disturbs every operation of the protocol. Only tests use an interposer
+// (cc/testing). A job uses the memory directly.
 class Interposer {
  public:
   virtual ~Interposer() = default;

@@ -6,29 +6,29 @@
 
 #include "cc/pool/layout/layout.h"
 
-// A channel is what one group of ranks communicates through. Each member owns
-// the following in its arena, and writes nothing else:
+// A channel is the memory through which one group of ranks communicates. Each
+// member owns the following in its arena, and writes nothing else:
 //
 //   ControlBlock
 //   submissions   a ring of kCallRing entries, SubmissionStride bytes apart
 //   Doorbell      submissions_read[group size], one for each member's ring:
 //                 how many of that member's submissions this member has read
-//   slots         where ChannelEntry says
+//   slots         at the places that ChannelEntry names
 //
 // A member may give this memory to another group once every other member has
 // `finished` all calls that it has finished itself. Memory that was a control
 // block stays one. In its next group all words continue from
 // ChannelPlace::first, which is more than a ring above every value that they
 // had: so a member that still polls the old place finds neither the submission
-// nor the announcement for which it waits.
+// nor the announcement that it waits for.
 namespace jax_cxl::pool {
 
-// How many submissions of a member may be unread by some peer. Further ones
-// wait in the memory of the member's process.
+// How many submissions of a member may be unread by some peer. Further
+// submissions wait in the memory of the member's process.
 inline constexpr uint64_t kCallRing = 64;
 
-// How many different calls a member can name, as their user wrote them. Further
-// calls have no name.
+// How many different user-visible names of calls a member can publish. Calls
+// with further names have no name.
 inline constexpr uint32_t kCallNames = 128;
 
 // Describes a collective call. Ranks whose descriptors differ would misread
@@ -68,8 +68,8 @@ struct Submission {
 static_assert(sizeof(Submission) == 48);
 inline constexpr uint64_t kLinePayloadBytes = 64 - sizeof(Submission);
 
-// The name by which a member's user knows a call. It is written once, and read
-// only for messages. Texts are zero-terminated.
+// The name of a call that the user sees, such as "psum". It is written once,
+// and read only for messages. Texts are zero-terminated.
 struct alignas(kInterferenceBytes) CallName {
   uint64_t ready;  // a doorbell word: 1 once the rest is written
   char name[64];   // "psum"
@@ -98,8 +98,8 @@ inline constexpr uint64_t SubmissionStride(uint64_t payload_bytes) {
          kInterferenceBytes * kInterferenceBytes;
 }
 
-// `payload_bytes` is the largest payload of a submission. All groups of a job
-// can use memory for groups of the size of the world.
+// `payload_bytes` is the largest payload of a submission. Memory that is large
+// enough for a group of all ranks serves every group of a job.
 inline constexpr uint64_t ControlBytes(int group_size, uint64_t payload_bytes) {
   return sizeof(ControlBlock) + group_size * sizeof(Doorbell) +
          kCallRing * SubmissionStride(payload_bytes);

@@ -43,8 +43,8 @@ uint64_t AutomaticPathBytes(int world_size, int num_paths, int devices_per_path,
 std::vector<ByteRange> SplitExtents(const std::vector<uint64_t>& path_bytes,
                                     int devices_per_path);
 
-// The part of `extents[extent]` that `rank` owns. Empty if the extent is too
-// small.
+// Returns the part of `extents[extent]` that `rank` owns. It is empty if the
+// extent is too small.
 ByteRange ArenaOf(const std::vector<ByteRange>& extents, int extent, int rank,
                   int world_size);
 

@@ -8,9 +8,9 @@
 #include "cc/pool/layout/channel_layout.h"
 #include "cc/pool/layout/layout.h"
 
-// The flight recorder: the last calls of a rank, and how far each call came.
-// Peers read it after the rank is lost, and tools when all ranks have ended.
-// Rank r writes the recorder of rank r. Collectives do not depend on it.
+// The flight recorder: the last calls of a rank, and how far each call got.
+// Peers read it after the rank is lost, and tools read it after all ranks have
+// ended. Rank r writes the recorder of rank r. Collectives do not depend on it.
 namespace jax_cxl::pool {
 
 inline constexpr uint64_t kRecordedCalls = 4096;
@@ -44,7 +44,7 @@ struct alignas(kInterferenceBytes) SiteRecord {
 };
 static_assert(sizeof(SiteRecord) == kInterferenceBytes);
 
-// Sums over all calls of a name since the start of the job. The last record
+// Sums over all calls with one name since the start of the job. The last record
 // also counts the calls of all names that have no record of their own.
 struct alignas(kInterferenceBytes) OperationRecord {
   char name[40];  // zero-terminated; empty: not used

@@ -14,8 +14,9 @@ namespace jax_cxl::pool {
 // Users of the mapping check `intact()` before they trust data that they have
 // read, and before they tell other processes of data that they have written.
 //
-// The first guard installs the handler, which stays installed. Faults elsewhere
-// go to the handler that was installed before, the default action included.
+// The first guard installs the handler, which stays installed. Faults outside
+// of guarded mappings go to the handler that was installed before, or to the
+// default action.
 //
 // intact() is thread-safe.
 class MappingGuard {

@@ -47,8 +47,8 @@ Result<MapPiece> DaxMedium::Take(PoolFile& file, const PoolSpec& spec,
                   part.limits.size};
 }
 
-// All cache lines are written back: a host may die with lines in its cache,
-// even if hardware keeps caches coherent.
+// Write back all cache lines, even if hardware keeps the caches coherent: a
+// host may die with lines in its cache.
 CoherenceMode DaxMedium::DurableMode(CoherenceMode mode) const {
   return mode == CoherenceMode::kCoherent ? CoherenceMode::kFlush : mode;
 }

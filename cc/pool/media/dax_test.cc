@@ -112,8 +112,8 @@ TEST_F(DaxTest, JobsSideBySideOnOneDevice) {
   EXPECT_TRUE((*b)->CheckIntact().ok());
 }
 
-// For a process of this kernel the lock tells that it lives, for one of another
-// kernel its heartbeat.
+// The lock shows that a process of this kernel is alive. For a process of
+// another kernel, the heartbeat shows it.
 TEST_F(DaxTest, PartsThatOverlapAreRefused) {
   const std::string path = machine_.Add("dax0.0", 16 * kMiB, "2097152");
   PoolSpec spec = machine_.Spec({path});

@@ -60,8 +60,8 @@ Result<uint64_t> FileMedium::PathBytes(const PoolSpec& spec,
                                        const std::vector<PoolFile>& files,
                                        int world_size, bool creating) const {
   if (spec.bytes != 0) return spec.bytes;
-  // If no other job opens the files, they are leftovers, and their size is no
-  // size that this job asked for.
+  // If no other job has the files open, they are leftovers, and this job did
+  // not choose their size.
   const bool reuse =
       !creating || (shared() && std::all_of(files.begin(), files.end(),
                                             [](const PoolFile& file) {

@@ -16,9 +16,9 @@ namespace jax_cxl::pool {
 
 struct PoolSpec;
 
-// What a pool lies in. Everything that differs from one medium to another is
-// here: names, rights, locks and sizes. Once a pool is mapped, all media are
-// the same.
+// The kind of memory that holds a pool. This class contains everything that
+// differs from one medium to another: names, permissions, locks and sizes. Once
+// a pool is mapped, all media are the same.
 //
 // A new medium is a class of its own, an entry of All, and a kind in
 // jax_cxl/_job/pool/pool_uri.py. Immutable.
@@ -35,14 +35,16 @@ class Medium {
 
   // What stands before the colon of a pool URI.
   virtual std::string_view name() const = 0;
-  // Returns true if other jobs, also of other hosts, can open the memory. Their
-  // heartbeats then decide who may take it, and memory may outlive its job.
+  // Returns true if other jobs, including jobs on other hosts, can open the
+  // memory. Their heartbeats then decide who may take it, and memory may
+  // outlive its job.
   virtual bool shared() const = 0;
-  // Returns true if paths that do not exist are created, and get memory when a
-  // pool takes it. The paths of other media exist with all of their memory.
+  // Returns true if the medium creates missing paths, and allocates memory when
+  // a pool takes it. For other media, the paths must exist and already have all
+  // of their memory.
   virtual bool allocates() const = 0;
-  // Sizes and offsets are multiples of this, as far as it is known before a
-  // path is open.
+  // Sizes and offsets must be multiples of this. It is the unit that is known
+  // before a path is open; an open device may need a larger unit.
   virtual uint64_t unit_bytes() const = 0;
   // Checks `spec.paths` and `spec.devices_per_path`; opens nothing.
   virtual Status Check(const PoolSpec& spec) const = 0;

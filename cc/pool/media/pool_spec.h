@@ -23,8 +23,9 @@ struct PoolSpec {
   int devices_per_path = 1;  // files: equal extents in each path
   uint64_t offset = 0;       // where the pool starts in each path, in bytes
   CoherenceMode coherence = CoherenceMode::kCoherent;
-  // Where jobs share the medium, the heartbeats of another job, which may run
-  // on another host, must stand still for this long before its memory is taken.
+  // If jobs share the medium, the memory of another job, which may run on
+  // another host, is taken only after the job's heartbeats have stopped for
+  // this long.
   double dead_after_s = 5;
   // For tests: makes the layer between the process and the mapping.
   MakeInterposer make_interposer = nullptr;

@@ -11,12 +11,12 @@
 #include "cc/base/status.h"
 #include "cc/pool/open/file.h"
 
-// The requirements of a dax device. fstat of the device does not have them (its
-// st_size is 0), but sysfs has.
+// The requirements of a dax device. They come from sysfs, because fstat of a
+// device does not report them (its st_size is 0).
 namespace jax_cxl::pool {
 
-// The machine as dax devices see it. Tests replace it with a tree of files, and
-// use regular files as devices.
+// How the library finds and opens dax devices on this machine. Tests replace it
+// with a tree of files, and use regular files as devices.
 struct DaxSystem {
   std::string sysfs = "/sys";
 

@@ -175,7 +175,8 @@ Result<PoolFile> PoolFile::OpenShared(const std::string& path, bool create) {
     return file;
   }
   return Error(Code::kAlreadyExists, path,
-               " was replaced again and again while it was opened");
+               " was replaced again and again while it was opened; give this "
+               "job a pool of its own");
 }
 
 Result<PoolFile> PoolFile::OpenDevice(const std::string& path) {
@@ -211,8 +212,8 @@ uint64_t PoolFile::Size() const {
 }
 
 Status PoolFile::Reserve(uint64_t offset, uint64_t bytes) {
-  // A leftover that this process will remove need not keep more memory than the
-  // pool needs.
+  // This process will remove the leftover file in the end, so the file need not
+  // keep more memory than the pool needs.
   if (owner_ != 0 && Size() > offset + bytes &&
       ftruncate(fd(), static_cast<off_t>(offset + bytes)) != 0 &&
       !IsRefusal(errno)) {

@@ -68,8 +68,8 @@ class PoolFile {
   uint64_t Size() const;
 
   // Fails with kDataLoss unless [offset, offset + bytes) holds only zeros, or
-  // `recognized` says that it belongs to this library. A file that would have
-  // to grow must hold only zeros, also before `offset`.
+  // `recognized` is true because it belongs to this library. A file that would
+  // have to grow must hold only zeros, also before `offset`.
   Status CheckMayTake(uint64_t offset, uint64_t bytes, bool recognized) const;
 
   // Reserves space for [offset, offset + bytes) (reserve.h). An existing file

@@ -76,7 +76,8 @@ Result<UniqueFd> ClaimShmName(const std::string& name) {
       0) {
     if (errno != EADDRINUSE) {
       return Error(Code::kInternal, "cannot bind the socket that guards pool '",
-                   name, "': ", std::generic_category().message(errno));
+                   name, "': ", std::generic_category().message(errno),
+                   "; name a file instead (file:/path)");
     }
     const ucred holder = Listener(address, length);
     if (holder.pid != 0 && holder.uid != geteuid())
@@ -92,7 +93,8 @@ Result<UniqueFd> ClaimShmName(const std::string& name) {
   // process never accepts a connection.
   if (listen(fd.get(), 64) != 0) {
     return Error(Code::kInternal, "cannot listen on the socket of pool '", name,
-                 "': ", std::generic_category().message(errno));
+                 "': ", std::generic_category().message(errno),
+                 "; name a file instead (file:/path)");
   }
   return fd;
 }

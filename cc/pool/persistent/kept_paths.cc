@@ -103,8 +103,8 @@ bool AnyIsOurs(const std::vector<KeptPath>& paths) {
                      [](const KeptPath& path) { return path.ours; });
 }
 
-// Chooses the size of files for which the user gives none, and of paths that
-// are missing.
+// Chooses the size of missing paths, and of files for which the user gives no
+// size.
 Status Measure(std::vector<KeptPath>& paths, const PoolSpec& spec) {
   if (spec.bytes != 0) return OkStatus();
   const bool any = AnyIsOurs(paths);
@@ -220,12 +220,14 @@ Result<std::vector<KeptPath>> OpenKeptPaths(const PoolSpec& spec,
            (mode == OpenMode::kNormal || mode == OpenMode::kExisting) &&
            AnyIsOurs(*found) && AnyIsLost(*found);
   };
-  // Another process of this job may have made the paths while this one looked.
-  // It makes all of them before it writes the first signature.
+  // Another process of this job may have made the paths while this process
+  // looked. A process makes all paths before it writes the first signature.
   if (incomplete()) found = Examine(spec, signature, mode, least_bytes);
   if (!found.ok()) return found.status();
   if (mode == OpenMode::kExisting && !AnyIsOurs(*found))
-    return Error(Code::kDataLoss, spec.paths.front(), ": it is empty");
+    return Error(
+        Code::kDataLoss, spec.paths.front(),
+        ": it is empty; save something there first, or name another path");
   const bool keep_lost = incomplete();
   for (KeptPath& path : *found) {
     if (keep_lost && !path.lost.empty()) {

@@ -35,9 +35,10 @@ Result<std::unique_ptr<PersistentMemory>> PersistentMemory::Open(
     const PoolSpec& spec, const Signature& signature, OpenMode mode,
     uint64_t least_bytes) {
   if (!spec.medium->shared() || spec.paths.empty())
-    return Error(Code::kInvalidArgument,
-                 "memory that outlives a job needs the "
-                 "paths of files or devices");
+    return Error(
+        Code::kInvalidArgument,
+        "memory that outlives a job cannot be a shm pool; name files or "
+        "devices (file:/path or dax:/dev/dax0.0)");
   CXL_RETURN_IF_ERROR(CheckSpec(spec));
   CXL_RETURN_IF_ERROR(CheckCoherenceSupported(ModeOf(spec)));
   CXL_ASSIGN_OR_RETURN(std::vector<KeptPath> paths,
@@ -113,23 +114,27 @@ Result<std::byte*> PersistentMemory::Find(int device, uint64_t offset,
   std::byte* at = At(device, offset, bytes);
   if (at != nullptr) return at;
   return Error(Code::kInvalidArgument, FormatBytes(bytes), " at ", offset,
-               " of device ", device, " are outside the memory of ",
-               num_devices(), " devices of ", FormatBytes(device_bytes_));
+               " of device ", device, " are outside the memory, which has ",
+               num_devices(), " devices of ", FormatBytes(device_bytes_),
+               "; please report this to jax_cxl");
 }
 
 Status PersistentMemory::CheckReadable(int device) const {
   const Path& path = path_of(device);
   if (!path.kept.lost.empty()) return Error(Code::kDataLoss, path.kept.lost);
   if (path.guard->intact()) return OkStatus();
-  return Error(Code::kDataLoss, path.kept.path,
-               " was cut short, or its memory failed, while it was in use");
+  return Error(
+      Code::kDataLoss, path.kept.path,
+      " was cut short, or its memory failed, while it was in use; repair it "
+      "(python -m jax_cxl store repair), and leave the file alone");
 }
 
 Status PersistentMemory::CheckIntact(int device) const {
   CXL_RETURN_IF_ERROR(CheckReadable(device));
   if (!path_of(device).unnamed) return OkStatus();
   return Error(Code::kDataLoss, path(device),
-               " was deleted or replaced while it was in use");
+               " was deleted or replaced while it was in use; open the memory "
+               "again, and leave the file alone");
 }
 
 void PersistentMemory::CheckNames() {

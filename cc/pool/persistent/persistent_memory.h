@@ -74,15 +74,15 @@ class PersistentMemory {
 
   // Fails with kDataLoss, and names the path, if the path of a device is lost.
   Status CheckIntact(int device) const;
-  // Looks whether files still have their names. A file that was deleted or
-  // replaced is lost from then on.
+  // Checks whether files still have their names. A file that was deleted or
+  // replaced counts as lost from then on.
   void CheckNames();
 
   // Copies bytes into the memory, and publishes them.
   Status Write(int device, uint64_t offset,
                std::span<const std::byte> from) const;
-  // Publishes data that a GPU of this host has written, after the GPU has said
-  // so.
+  // Publishes data that a GPU of this host has written. Call it after the GPU
+  // has reported that it has written them.
   Status PublishDeviceWrites(int device, uint64_t offset, uint64_t bytes) const;
   // Acquires bytes of the memory, and copies them to `to`.
   Status Read(int device, uint64_t offset, std::span<std::byte> to) const;
@@ -99,8 +99,8 @@ class PersistentMemory {
 
   Status Map(const PoolSpec& spec);
   Result<std::byte*> Find(int device, uint64_t offset, uint64_t bytes) const;
-  // Fails if a path has been lost, so that what it holds is undefined. A file
-  // without a name still has its data.
+  // Fails if the path of the device has been lost, so that its contents are
+  // undefined. A file that only lost its name still has its data.
   Status CheckReadable(int device) const;
   Path& path_of(int device) const;
 

@@ -37,8 +37,8 @@ class IncoherentMemoryTest : public testing::TestWithParam<uint64_t> {
     for (auto& host : hosts_) host = Open(spec);
   }
 
-  // Waits until a word has `value`. Returns the word, also if `value` never
-  // comes.
+  // Waits until a word has `value`. Returns the word, even if it never gets
+  // `value`.
   static uint64_t Await(const PersistentMemory& host, int device,
                         uint64_t value) {
     for (int i = 0; i < 1'000'000; ++i) {
@@ -54,8 +54,7 @@ class IncoherentMemoryTest : public testing::TestWithParam<uint64_t> {
   std::array<std::unique_ptr<PersistentMemory>, 2> hosts_;
 };
 
-// The writer uses the same bytes again and again, so that each host's cache
-// holds old ones.
+// The writer reuses the same bytes, so that each host's cache holds old data.
 TEST_P(IncoherentMemoryTest, WhatIsPublishedBeforeAWordIsReadAfterIt) {
   ASSERT_NE(hosts_[0]->base(), hosts_[1]->base());
   for (uint64_t round = 1; round <= 30; ++round) {

@@ -15,8 +15,8 @@
 namespace jax_cxl::pool {
 namespace {
 
-// Longer than a process usually takes from a look at a slot to the store of its
-// identity there.
+// Longer than a process usually takes to store its identity in a slot after it
+// has looked at the slot.
 constexpr auto kSettle = std::chrono::milliseconds(5);
 constexpr auto kPoll = std::chrono::microseconds(200);
 
@@ -29,9 +29,9 @@ std::chrono::nanoseconds SinceBoot() {
          std::chrono::nanoseconds(now.tv_nsec);
 }
 
-// Orders stores of this thread before its later loads. A store to memory and a
-// load of another word may change places otherwise, and two processes that each
-// store and then look would both see nothing.
+// Orders stores of this thread before its later loads. Otherwise the processor
+// may execute a load before an earlier store to another word. If two processes
+// each store and then load, neither might see the other's store.
 void StoresBeforeLoads() {
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
@@ -91,7 +91,9 @@ uint64_t Sessions::LoadMax(int slot, size_t field) const {
 
 // The owner of a slot may be changing it, so each word is loaded by itself.
 Result<SessionSlot> Sessions::ReadSlot(int slot) const {
-  Status status = Error(Code::kDataLoss, "no device has a table of sessions");
+  Status status = Error(Code::kDataLoss,
+                        "no device has a table of sessions; repair the memory "
+                        "(python -m jax_cxl store repair)");
   for (int device : devices_) {
     SessionWords words;
     status = OkStatus();
@@ -294,7 +296,8 @@ Status Sessions::WaitFor(int slot, uint64_t ticket,
     if (!IsLiving(slot, read)) return OkStatus();
     if (Clock::now() > deadline)
       return Error(Code::kDeadlineExceeded, DescribeProcess(read.process),
-                   " has not finished its change of the catalog");
+                   " has not finished its change of the catalog; try again, or "
+                   "end that process");
     std::this_thread::sleep_for(kPoll);
   }
 }
@@ -314,7 +317,7 @@ Status Sessions::CheckLocked() {
   std::lock_guard lock(mutex_);
   if (slot_ >= 0 && epoch_ == locked_epoch_ && !StoodStill()) return OkStatus();
   return Error(Code::kFailedPrecondition,
-               "this process stood still while it changed the catalog: try "
+               "this process was stopped while it changed the catalog; try "
                "again");
 }
 

@@ -21,8 +21,8 @@ namespace jax_cxl::pool {
 inline constexpr int kMaxSessions = 512;
 inline constexpr int kMaxLeases = 40;
 
-// What a process that uses the memory says about itself. The process is the
-// only writer of the slot, and other processes read it.
+// The entry in which a process that uses the memory describes itself. Only that
+// process writes the slot. Other processes read it.
 struct SessionSlot {
   uint64_t identity;  // random; 0 while the slot is free
   uint64_t heartbeat;
@@ -34,14 +34,14 @@ struct SessionSlot {
 };
 static_assert(sizeof(SessionSlot) == 512);
 
-// The processes that use persistent memory: which of them live, what they lease
-// from its writers, and a lock for rare changes. It works between hosts whose
-// caches are not coherent and that have no common atomic operations, because
-// each word has one writer.
+// The processes that use persistent memory: which of them are alive, which data
+// they lease (writers must not reuse these), and a lock for rare changes. It
+// works between hosts whose caches are not coherent and that have no common
+// atomic operations, because each word has one writer.
 //
 // The session of a process ends when the process ends. It also ends for the
-// others if its heartbeat stops for `kExpiry`. A process that stood still for
-// half of this time counts its own leases as lost.
+// others if its heartbeat stops for `kExpiry`. A process that was stopped for
+// half of this time treats its own leases as lost.
 //
 // Thread-safe.
 class Sessions {
@@ -79,15 +79,15 @@ class Sessions {
   };
   Result<Own> Enter();
 
-  // Asks writers to leave `what`, which is not 0, as it is. The caller then
-  // looks whether it is still there.
+  // Asks writers not to change `what`, which is not 0. The caller then checks
+  // that it is still there.
   Result<Lease> AddLease(uint64_t what);
   void RemoveLease(const Lease& lease);
   // Returns false if writers may have ignored the lease.
   bool Holds(const Lease& lease);
 
-  // Returns the living sessions that lease `what`. The caller has taken `what`
-  // away before, so that no other session begins to lease it.
+  // Returns the living sessions that lease `what`. The caller must have removed
+  // `what` before, so that no other session can begin to lease it.
   Result<std::vector<Holder>> HoldersOf(uint64_t what);
 
   // Returns who has this session, or nothing if it has ended.
@@ -97,7 +97,7 @@ class Sessions {
   // process takes a ticket, and the lowest ticket goes first.
   Status Lock(double timeout_s);
   void Unlock();
-  // Fails if this process may have lost the lock, because it stood still.
+  // Fails if this process may have lost the lock because it was stopped.
   Status CheckLocked();
 
  private:

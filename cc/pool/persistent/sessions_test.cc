@@ -30,8 +30,8 @@ constexpr uint64_t kWord = kTable + Sessions::kBytes;
 
 using namespace std::chrono_literals;
 
-// Processes of several hosts, played by objects of this process. The parameter
-// is the seed of caches that are not coherent, or nothing.
+// Processes of several hosts, simulated by objects of this process. The
+// parameter is the seed of caches that are not coherent, or nothing.
 class SessionsTest : public testing::TestWithParam<std::optional<uint64_t>> {
  protected:
   std::unique_ptr<PersistentMemory> Memory() {

@@ -1,5 +1,5 @@
-// Calls that cannot complete. Each has its own process, because the device is
-// lost with the call.
+// Tests calls that cannot complete. Each runs in its own process, because the
+// device is lost with the call.
 
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
@@ -53,8 +53,8 @@ Status WatchUntilFailure(DeviceWorld& world) {
   std::_Exit(0);
 }
 
-// Ranks 0 and 1 sum `count_0` and `count_1` numbers; 0 means no call. Ends with
-// the error.
+// Rank 0 sums `count_0` numbers and rank 1 sums `count_1`; 0 means no call.
+// Ends with the error.
 [[noreturn]] void RunDisagreement(uint64_t count_0, uint64_t count_1,
                                   DeviceOptions options = {}) {
   options.timeout_s = 1;

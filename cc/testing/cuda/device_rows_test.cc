@@ -57,8 +57,9 @@ uint64_t Word(int rank, uint64_t row, uint64_t at) {
 class DeviceRowsTest : public DeviceEndpointTest,
                        public testing::WithParamInterface<int> {
  protected:
-  // Words of a row: whole vectors, a power of two of them or not, and rows of 8
-  // and 24 bytes, of which several share a vector.
+  // Number of words in a row. There are rows of whole vectors, whose number is
+  // or is not a power of two, and rows of 8 and 24 bytes, several of which
+  // share a vector.
   uint64_t words() const { return GetParam(); }
 
   std::vector<uint64_t> Table(int rank) const {
@@ -168,8 +169,8 @@ TEST_P(DeviceRowsTest, TakeRowsWritesWhatIsPublished) {
           ASSERT_EQ(output[i * words() + at], expected) << i << ", " << at;
         }
     }
-    // A published row is in the pool whole. Of the others, at most the words
-    // that share 16 bytes with it.
+    // A published row is in the pool as a whole. Of other rows, only the words
+    // that share 16 bytes with a published row may be in the pool.
     const std::set<uint64_t> found = InPool(world);
     for (int rank = 0; rank < kRanks; ++rank)
       for (uint64_t row = 0; row < kRows; ++row)

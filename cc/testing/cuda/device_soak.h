@@ -139,8 +139,8 @@ inline uint64_t RunCall(DeviceWorld& world,
                           world.stream(rank));
     OkOrDie(cudaStreamSynchronize(world.stream(rank)));
   }
-  // A thread for each rank, because ranks wait for each other where flags begin
-  // again.
+  // Use a thread for each rank, because ranks wait for each other when flags
+  // start again at 0.
   std::vector<std::thread> threads;
   for (size_t self = 0; self < members.size(); ++self) {
     threads.emplace_back([&, self] {
@@ -244,8 +244,8 @@ inline void RunSoak(uint64_t seed, const Setting& setting, int calls,
   }
 }
 
-// Random calls of all ranks, `under_way` of which are started before the first
-// one is done, so that calls follow each other without a pause.
+// Runs random calls of all ranks. `under_way` calls are started before the
+// first one is done, so that calls follow each other without a pause.
 inline void RunSeries(uint64_t seed, const Setting& setting, int under_way,
                       int series, uint64_t large) {
   Random random(seed);

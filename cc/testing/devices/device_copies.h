@@ -10,9 +10,8 @@
 
 namespace jax_cxl::pool {
 
-// How a modelled device accesses a pool: through the emulated cache of its
-// host, if the pool has one, else like a device of a machine without such
-// caches.
+// How a modelled device accesses a pool. If the pool has emulated caches, the
+// device uses the cache of its host. Otherwise it accesses the memory directly.
 class DeviceCopies {
  public:
   explicit DeviceCopies(const Pool& pool)

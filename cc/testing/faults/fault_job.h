@@ -56,8 +56,8 @@ struct Case {
   // If set, the fault is a signal from outside, at this time after the start.
   // The fault's point then has no meaning.
   std::optional<double> at_s;
-  // If set, a stopped rank continues after this time. Else it stays stopped
-  // until all others have ended.
+  // If set, a stopped rank continues after this time. Otherwise it stays
+  // stopped until all other ranks have ended.
   std::optional<double> resume_after_s;
   double warn_after_s = 0.1;
   double timeout_s = 0.4;

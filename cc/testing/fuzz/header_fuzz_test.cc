@@ -1,6 +1,6 @@
 // Random damage to headers and files. Opening a pool must give an error or a
 // working pool, and never crash. Seeds are fixed, so that a failure repeats:
-// JAX_CXL_TEST_SECONDS=20 goes on with ten times as many cases.
+// JAX_CXL_TEST_SECONDS=20 runs ten times as many cases.
 #include <gtest/gtest.h>
 
 #include <cstddef>

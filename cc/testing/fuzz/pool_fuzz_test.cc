@@ -56,7 +56,7 @@ std::unique_ptr<pool::Pool> RandomPool(Random& random, int ranks) {
 }
 
 // Runs one job from its start to its end. `period` is the number of steps
-// between two damages; 0: no damage.
+// between two instances of damage; 0: no damage.
 void RunWorld(Random& random, uint64_t period, Outcomes* outcomes) {
   const int ranks = static_cast<int>(Pick(random, 2, 4));
   const std::unique_ptr<pool::Pool> pool = RandomPool(random, ranks);
@@ -144,9 +144,9 @@ TEST(PoolFuzzTest, EveryCallEnds) {
   const uint64_t seed = FuzzSeed();
   Outcomes outcomes;
   const Clock::time_point start = Clock::now();
-  // It continues until some calls have succeeded, and ranks have noticed damage
-  // in several ways. Calls time out in few worlds, and with a slow sanitizer
-  // few worlds take four seconds.
+  // The test continues until some calls have succeeded, and ranks have noticed
+  // damage in several ways. Calls time out in only a few worlds, and with a
+  // slow sanitizer a few worlds already take four seconds.
   constexpr Code kExpected[] = {Code::kOk, Code::kDataLoss,
                                 Code::kDeadlineExceeded, Code::kMismatch};
   auto all_seen = [&] {

@@ -18,8 +18,8 @@
 // Shared by the fuzzers of the running protocol.
 namespace jax_cxl::comm {
 
-// Overwrites any word that other ranks read, as a rank with a bug or worse
-// might.
+// Overwrites any word that other ranks read, as a rank with a bug, or a
+// malicious rank, might.
 class Scribbler {
  public:
   Scribbler(const pool::Pool& pool, uint64_t seed)
@@ -72,8 +72,9 @@ class Scribbler {
     return WordOf(at, bytes);
   }
 
-  // Returns a doorbell word of this job, or a word after it. Mostly it chooses
-  // the latest doorbells: submissions or announcements that are not read yet.
+  // Returns a doorbell word of this job, or a word after it. Usually it chooses
+  // the latest doorbells: submissions or announcements that have not been read
+  // yet.
   uint64_t* Rung(uint64_t offset, uint64_t bytes) {
     auto* begin = reinterpret_cast<uint64_t*>(pool_.At(offset / 8 * 8, bytes));
     if (begin == nullptr) return InPool(offset, 1024);
@@ -118,7 +119,7 @@ class Scribbler {
   std::vector<uint64_t*> rung_;  // scratch
 };
 
-// Memory around the pool that nothing may touch, as far as it was free.
+// Memory around the pool that nothing may touch, where it was free.
 class Fence {
  public:
   explicit Fence(const pool::Pool& pool) {

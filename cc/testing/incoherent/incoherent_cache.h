@@ -31,10 +31,10 @@ namespace jax_cxl::pool {
 // - An adversary, random from `seed`, writes back dirty lines and refreshes
 //   clean lines at any time, more often where the protocol is active. It also
 //   delays threads. Sooner or later it reaches every line.
-// - Data written by a device of the host may stay in this cache, or go past it
-//   to the memory. A device may read old data from this cache. A write-back
-//   that no full fence orders after a device's write may happen before that
-//   write.
+// - Data written by a device of the host may stay in this cache, or bypass it
+//   and go to the memory. A device may read old data from this cache. A
+//   write-back that no full fence orders after a device's write may happen
+//   before that write.
 //
 // An omission makes one operation of the protocol do nothing.
 //

@@ -11,8 +11,9 @@
 
 namespace jax_cxl::pool {
 
-// Negative controls: an operation that the emulated cache of an incoherent pool
-// leaves out. The tests must notice, as they would if the protocol left it out.
+// Negative controls. The emulated cache of an incoherent pool leaves out one
+// operation. The tests must notice this, as they would if the protocol left the
+// operation out.
 struct Omission {
   enum class Operation : uint8_t {
     kWriteBack,    // write-back of a stored payload or flag

@@ -10,15 +10,16 @@
 #include "cc/testing/models/protocol_model_search.h"
 
 // A model of short messages between GPUs (engine/cuda/flagged/flagged.h). It
-// has words of data and flag, words that name the call of a rank, words that
-// count released rounds, and the clearing of the slots before flags start
-// again.
+// includes words with data and a flag, words that name the call of a rank,
+// words that count released rounds, and the clearing of the slots before flags
+// start again.
 //
-// A stored word arrives later, in any order with other words, but after earlier
-// words in its own place. It is never torn. A reader sees the contents of the
-// pool. The threads of a kernel do their parts of a call in any order. A rank
-// may die or give up between any two steps, and its stores still arrive. Other
-// ranks know at once who has given up (protocol_model.h models how).
+// A stored word arrives later. Words may arrive in any order, except that words
+// in the same place arrive in the order of their stores. It is never torn. A
+// reader sees the contents of the pool. The threads of a kernel do their parts
+// of a call in any order. A rank may die or give up between any two steps, and
+// its stores still arrive. Other ranks know at once who has given up
+// (protocol_model.h models how).
 namespace jax_cxl::comm::flags_model {
 
 class Model {
@@ -282,7 +283,7 @@ class Model {
     const bool agree = std::ranges::all_of(
         setup_.calls, [](const FlagsCall& call) { return call.kind.empty(); });
     if (me().life == kLive)
-      Wrong("waits for ever");
+      Wrong("waits forever");
     else if (state_->crashes == 0 && state_->timeouts == 0 && agree)
       Wrong("gives up though nothing happened");
   }

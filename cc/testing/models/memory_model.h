@@ -52,7 +52,7 @@ struct Channel {
   uint8_t sent;
   uint8_t done;
   uint8_t read[kMaxRanks];
-  // The other members' blocks, as far as known. Version 0: not found yet.
+  // The known blocks of the other members. Version 0: not found yet.
   uint8_t version[kMaxRanks];
   uint8_t first[kMaxRanks];
 };

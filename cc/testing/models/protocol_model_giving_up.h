@@ -36,8 +36,8 @@ inline void Watch(Turn& turn, bool stuck) {
     break;
   }
   // A rank looks for a message, and then checks whether its sender lives.
-  // Meanwhile the message may have come and the sender left, so the rank has to
-  // look again.
+  // Meanwhile the message may have arrived and the sender may have left, so the
+  // rank has to look again.
   if (turn.Has(Fault::kSecondLook)) {
     for (int m : members)
       if (stuck && me.suspects != m + 1)
@@ -91,7 +91,7 @@ inline void CheckEnd(Turn& turn) {
   const bool agree = std::equal(kinds.begin() + (kinds.empty() ? 0 : 1),
                                 kinds.end(), kinds.begin());
   if (me.life != kGaveUp)
-    turn.Wrong("waits for ever");
+    turn.Wrong("waits forever");
   else if (turn.state.crashes == 0 && turn.state.timeouts == 0 && agree)
     turn.Wrong("gives up though nothing happened");
 }

@@ -5,8 +5,8 @@
 
 #include "cc/testing/models/protocol_model_turn.h"
 
-// Rings of submissions, and the words that count what was read. Models
-// submissions.cc.
+// Rings of submissions, and the words that count how many submissions were
+// read. Models submissions.cc.
 namespace jax_cxl::comm::model {
 
 // Returns how many of `writer`'s submissions `reader` says it has read.

@@ -161,9 +161,9 @@ class SoakCall {
       if (random() % 4 == 0) source = -1;
   }
 
-  // Rows have a few elements, or all of them. Every rank takes some rows, some
-  // of them twice, and some outside the table. Half of the calls publish only
-  // the rows that other ranks take.
+  // Rows have a few elements, or all elements of a block. Every rank takes some
+  // rows, some of them twice, and some outside the table. Half of the calls
+  // publish only the rows that other ranks take.
   void RandomRows(Random& random) {
     const int64_t n = members_.size();
     constexpr int64_t kMostRows = 10'000;

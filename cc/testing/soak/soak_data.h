@@ -62,8 +62,9 @@ void FillModerate(Random& random, std::byte* to, size_t count) {
 }
 
 // Fills the range with elements of random bits. In the wide float types, random
-// bits give numbers of very different sizes, whose sum often equals one of
-// them. So three of four ranges there have numbers of similar size instead.
+// bits give numbers of very different magnitudes, whose sum often equals one of
+// them. So for these types, three of four ranges have numbers of similar
+// magnitude instead.
 inline void Fill(Random& random, DType dtype, std::byte* to, size_t bytes) {
   if (random() % 4 != 0) {
     if (dtype == DType::kFloat32 || dtype == DType::kComplex64)

@@ -113,7 +113,7 @@ class Group {
       moved = false;
       std::shuffle(order.begin(), order.end(), random);
       for (int rank : order) {
-        // Now and then a rank runs far ahead of the others.
+        // Sometimes a rank runs far ahead of the others.
         const int most = random() % 8 == 0 ? 1000 : 1 + random() % 3;
         for (int i = 0; i < most && TryStep(rank); ++i) moved = true;
         if (moved && random() % 2 == 0) break;

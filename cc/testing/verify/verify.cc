@@ -223,8 +223,8 @@ class Verifier {
           value = extent.value;
         }
         if (source == step.first) offset = value.offset;
-        // Partial results are wrong too: a fold over them rounds more than once
-        // in types that accumulate in a wider type.
+        // Partial results are wrong too, because a fold over them rounds more
+        // than once in types that accumulate in a wider type.
         if (value != Value::Input(source, offset)) {
           return Wrong("operand ", source, " is not the input of that rank at ",
                        offset);

@@ -30,9 +30,8 @@ Result<std::vector<Plan>> MakePlans(Request request, const Geometry& geometry);
 // Proves that `plans`, one for each rank, do what `request` asks under every
 // interleaving, whatever the slots contained before:
 //  - Each byte of each output is written once, and gets exactly what the
-//  request
-//    says: the right input byte, the left fold of the right input bytes in rank
-//    order, or zero. Bytes that are not defined stay untouched.
+//    request demands: the right input byte, the left fold of the right input
+//    bytes in rank order, or zero. Bytes that are not defined stay untouched.
 //  - No rank writes a slot before all peers have released its old contents, or
 //    after it has published the round. No rank reads a byte of a slot unless
 //    the owner has put it in that round and published it. No rank reads a round

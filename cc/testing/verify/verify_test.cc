@@ -213,8 +213,8 @@ TEST_P(Mutations, WrongRanks) {
   }
 }
 
-// Publishes before the data are there, or releases before the rank has read
-// them.
+// Publishes before the data are in the slot, or releases before the rank has
+// read them.
 TEST_P(Mutations, EarlyDoorbell) {
   ExpectCaught("early", [](Plan& plan, size_t i) {
     if (i == 0 || MovesBytes(plan.steps[i])) return false;
@@ -284,8 +284,8 @@ TEST(VerifyTest, ReportsReductionOfPartialResults) {
 }
 
 TEST(VerifyTest, ReportsDataInTheWrongOrder) {
-  // Rank 2 puts the input of rank 1 as its own: the fold over slots would be 0
-  // 1 1.
+  // Rank 2 puts the input of rank 1 in place of its own, so the fold over slots
+  // would be 0 1 1.
   const Request request = MakeRequest(Op::kAllReduce, 3, 10);
   Geometry all_read = kTwoSlots;
   all_read.all_read_bytes = 1 << 20;

@@ -175,7 +175,7 @@ def _ring(ranks: int) -> list[tuple[int, int]]:
 
 
 def _prepare(module: Any, shape: Shape) -> Prepare | None:
-    """Returns a function that prepares the operation of a module, None if the module has none."""
+    """Returns a function that prepares a module's operation, None if there is none."""
     name, _, routing = shape.op.name.partition(":")
     # `jax.lax` has functions of these names that are not collectives, or do not run everywhere.
     missing = ("broadcast", "reduce", "gather", "scatter", "pscan", "barrier", *routed.NAMES)
@@ -210,7 +210,7 @@ class JaxBackend:
 
         Args:
           name: name of the backend.
-          prepare: returns what prepares the operation, None if there is no such operation.
+          prepare: returns the function that prepares the operation, or None if it does not exist.
           calls: function from the size in bytes to the number of calls of a program. GPUs need a
             fixed number: in a loop with a variable bound they ask the host in each iteration
             whether to continue. By default the number is an argument of the program.
@@ -220,7 +220,7 @@ class JaxBackend:
         self._calls = calls
 
     def runner(self, buffers: JaxBuffers) -> JaxRunner | None:
-        """Returns the runner for a shape, None if the operation does not exist."""
+        """Returns the runner for a shape, or None if the operation does not exist."""
         prepare = self._prepare(buffers.shape)
         if prepare is None:
             return None
@@ -229,7 +229,7 @@ class JaxBackend:
 
 
 class MpiRunner:
-    """MPI on arrays of its own, which hold the same values."""
+    """An operation of MPI. It has its own arrays, which hold the same values as JAX's."""
 
     calls: int | None = None
 
@@ -318,7 +318,7 @@ def make(names: list[str], platform: str, calls: int) -> list[Backend]:
 
 
 def _calls_on_gpu(name: str, size: int) -> int:
-    """Returns enough calls that the 1.2 ms around a program on two GPUs are negligible."""
+    """Returns enough calls to make the 1.2 ms overhead of a program on two GPUs negligible."""
     calls = 24
     for largest, more in ((64 << 10, 1000), (1 << 20, 500), (16 << 20, 200), (128 << 20, 60)):
         if size <= largest:

@@ -51,7 +51,7 @@ class CopyBound:
 
 
 def bound_seconds(op: Op, ranks: int, count: int, block_bytes: int, rates: Rates) -> float:
-    """Returns the seconds in which the rank that moves most could copy these bytes.
+    """Returns how many seconds the rank that moves the most bytes needs to copy its bytes.
 
     Args:
       op: the operation.

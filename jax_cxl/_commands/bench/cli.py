@@ -148,7 +148,7 @@ def _command(arguments: list[str]) -> str:
 
 
 def _run(parser: argparse.ArgumentParser, options: argparse.Namespace, arguments: list[str]) -> int:
-    """Measures as one of the ranks."""
+    """Runs the measurement in one of the ranks."""
     import jax
 
     import jax_cxl
@@ -307,7 +307,7 @@ def _results(text: str) -> pathlib.Path:
         if not all({"op", "backend", "bytes", "busbw_gbps"} <= row.keys() for row in rows):
             raise KeyError
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        raise ValueError(f"{text!r} is not a results file, as --json writes it") from None
+        raise ValueError(f"{text!r} is not a results file; name a file that --json wrote") from None
     return path
 
 

@@ -21,7 +21,7 @@ class Event(NamedTuple):
 
 
 class NoDeviceTimeError(Exception):
-    """A trace does not show the times of the calls. The message lists what the trace has."""
+    """A trace does not show the times of the calls. The message lists what the trace contains."""
 
 
 def trace(run: Callable[[], None]) -> list[Event]:
@@ -86,7 +86,8 @@ def of_calls(events: Sequence[Event], backend: str, calls: int) -> list[float]:
         names = collections.Counter(event.name.partition("(")[0] for event in events)
         most = ", ".join(f"{n} x {name}" for name, n in names.most_common(_SHOWN_NAMES))
         raise NoDeviceTimeError(
-            f"{len(kernels)} kernels of {backend} for {calls} calls; the trace has {most}"
+            f"the trace has {len(kernels)} kernels of {backend} for {calls} calls, not the"
+            f" same number for each call; its most frequent kernels are {most}"
         )
     times = []
     for first in range(0, len(kernels), each):

@@ -1,10 +1,10 @@
 """Times collectives over all devices in levels, as one call, and as the table chooses.
 
-The ways take turns, so that a slow moment of the machine meets all of them. `bytes` are those that
-a process writes to the pool in one collective, from `jax_cxl.stats()`. The way `copies` is the
-bound where operand and result have one size: the devices of a process read as many bytes and write
-as many, by plain copies between their buffers. The way `lax` is the collective of `jax.lax` over
-the same axes, by Gloo or NCCL.
+The measured ways take turns, so that a slow moment of the machine affects all of them. `bytes`
+  counts the bytes that a process writes to the pool in one collective, from `jax_cxl.stats()`. The
+  way `copies` is a bound for collectives whose operand and result have the same size: the devices
+  of a process read and write the same number of bytes, by plain copies between their buffers. The
+  way `lax` is the collective of `jax.lax` over the same axes, by Gloo or NCCL.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def operations(ranks: int) -> dict[str, tuple[Callable, Callable]]:
 
 
 def copies(x: Any) -> Any:
-    """Reads and writes as many bytes as x has, without the pool."""
+    """Reads and writes the bytes of x by a plain copy, without the pool."""
     return jax_cxl.all_to_all(x, AXES[1], 0, 0, tiled=True, levels=True)
 
 

@@ -1,4 +1,4 @@
-"""The measurement. Backends take turns, so that a disturbance of the machine affects all alike."""
+"""The measurement. Backends take turns, so that a slow machine affects all of them equally."""
 
 import contextlib
 import dataclasses
@@ -49,8 +49,8 @@ class Row:
       times: times of a call.
       wrong: number of wrong elements.
       bound_us: the copy bound, in microseconds.
-      written: bytes that the rank that wrote most wrote to the pool in a call; None for others'
-        collectives.
+      written: bytes written to the pool in a call by the rank that wrote the most; None for the
+        collectives of other libraries.
     """
 
     backend: str
@@ -279,7 +279,7 @@ def sample(world: World, runner: Runner, calls: int) -> float:
 
 
 def enough(world: World, runner: Runner) -> int:
-    """Returns how many calls fill a sample; the same number on all ranks."""
+    """Returns how many calls fill a sample. The number is the same on all ranks."""
     sample(world, runner, 1)
     calls = 1
     while calls < _MAX_CALLS:
@@ -292,7 +292,7 @@ def enough(world: World, runner: Runner) -> int:
 
 
 def _bytes_written(world: World, runner: Runner) -> int:
-    """Returns the bytes that a call writes to the pool, on the rank that writes most."""
+    """Returns the bytes that a call writes to the pool, on the rank that writes the most."""
     before = jax_cxl.stats().bytes_published
     calls = runner.calls or 1
     runner.run(calls)

@@ -1,7 +1,7 @@
 """The options of nccl-tests: `-b 8 -e 256M -f 2 -n 20 -w 5 -o all_reduce -d float`.
 
-Each means what it means there, with two differences. There a program measures one operation, and
-here `-o` names it. Sums are the only reductions.
+Each option means the same as in nccl-tests, with two differences: `-o` names the operation, because
+  nccl-tests has one program for each operation; and sums are the only reductions.
 """
 
 import argparse
@@ -37,7 +37,7 @@ _MOST_SIZES = 1000
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """Adds the options. `translate` gives them their meaning."""
+    """Adds the options. `translate` converts them to the options of this command."""
     group = parser.add_argument_group("options of nccl-tests")
     size, number = option_types.telling(parse_size), option_types.whole_number
     group.add_argument("-b", "--minbytes", type=size, metavar="SIZE", help="first size: 8, 4K, 32M")
@@ -73,18 +73,18 @@ def sizes(first: int | None, last: int | None, factor: int | None, step: int | N
     """Returns the sizes in bytes between -b and -e.
 
     Args:
-      first: the first size; None: that of nccl-tests.
-      last: the last size, at most; None: the same.
-      factor: what each size is multiplied by; None: sizes grow by `step`.
-      step: what is added to each size; None: that of nccl-tests.
+      first: the first size; None takes the default of nccl-tests.
+      last: the largest size; None takes the default of nccl-tests.
+      factor: each size is the previous size times this; None: sizes grow by `step`.
+      step: what is added to each size; None takes the default of nccl-tests.
 
     Raises:
-      ValueError: no size lies between them, or more than anybody wants to measure.
+      ValueError: there is no size between them, or there are too many.
     """
     first = _DEFAULT_BYTES if first is None else first
     last = max(first, _DEFAULT_BYTES) if last is None else last
     if first > last:
-        raise ValueError(f"-b {first} is more than -e {last}")
+        raise ValueError(f"-b {first} is more than -e {last}: give a larger -e")
     if first == 0:
         raise ValueError("-b must be at least 1")
     found = [first]

@@ -41,11 +41,11 @@ class Op:
       blocks_in: number of blocks in a rank's input.
       blocks_out: number of blocks in a rank's output.
       bus_factor: bus bandwidth over algorithm bandwidth.
-      pool: function (ranks, block elements) -> lower bounds for the ranks that move most.
+      pool: function (ranks, block elements) -> lower bounds for the ranks that move the most data.
       result: function (ranks, rank, block elements, values) -> expected output, None if the output
         is not defined on that rank. `values` is a function (rank, first element, elements) ->
         integers.
-      rounded: given a number of elements, how many of them a block may have.
+      rounded: function that rounds a number of elements down to a possible block size.
       sized: whether it moves data. A barrier does not, and has one element.
     """
 
@@ -69,7 +69,7 @@ class Op:
         return None if result is None else result.astype(dtype)
 
     def receives(self, ranks: int, rank: int) -> bool:
-        """Returns whether a rank waits for data of other ranks, or in a barrier for the ranks."""
+        """Returns whether a rank waits for data of other ranks or, in a barrier, for the ranks."""
         if not self.sized:
             return True
         sources = set()

@@ -12,7 +12,7 @@ def check(baselines: list[str], platform: str, dtype: str) -> None:
     """Checks, before anything starts, that this machine has what the options need.
 
     Raises:
-      ValueError: something is missing. The message names what to install or to choose instead.
+      ValueError: something is missing. The message tells what to install or which option to change.
     """
     if platform == "cuda" and not importlib.util.find_spec("jax_cxl._cuda"):
         raise ValueError(

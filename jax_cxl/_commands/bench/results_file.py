@@ -1,4 +1,4 @@
-"""Results files: JSON with one row a line, and the command that made them.
+"""Results files: JSON with one row per line, and the command that made the file.
 
 This module imports the standard library only: `benchmarks/gpu/gpu_suite.py` uses it before jax_cxl
 has been built.
@@ -26,7 +26,7 @@ def command_line(program: str, arguments: Sequence[str]) -> str:
 
 
 def write(path: pathlib.Path, found: dict[str, Any]) -> None:
-    """Writes a results file: each item of a list of rows on a line, so that differences show."""
+    """Writes a results file with one row per line, so that a diff shows which rows changed."""
     path.write_text(text(found) + "\n")
 
 

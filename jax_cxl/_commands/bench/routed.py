@@ -1,4 +1,4 @@
-"""Operations that move rows as a router chose: who sends which rows, and the results.
+"""Operations that move rows according to a router's choices, and their expected results.
 
 Every rank has T tokens and 4 experts. Each token chooses 2 of the experts of all ranks.
 `ragged_all_to_all` and `take_rows` bring a token to the rank of its first choice. `moe_dispatch`
@@ -98,9 +98,9 @@ def of(routing: str, ranks: int, tokens: int) -> Routing:
 
 
 def blocks(routing: str, experts: bool) -> Callable[[int], int]:
-    """Returns the function from the number of ranks to room for rows, in blocks of T rows.
+    """Returns a function that maps the number of ranks to the room for rows, in blocks of T rows.
 
-    Room for twice the mean if the routing is uniform, else for all rows of all ranks.
+    There is room for twice the mean if the routing is uniform, and otherwise for all rows.
     """
     choices = CHOICES if experts else 1
     return lambda ranks: choices * (min(ranks, 2) if routing == "uniform" else ranks)
@@ -150,9 +150,9 @@ def result(name: str, routing: str, ranks: int, rank: int, count: int, values: A
 
 
 def prepare(name: str, routing: str, ranks: int, count: int, axis: str) -> Callable[[Any], Any]:
-    """Returns an operation on a rank's value; called while the program is traced.
+    """Returns an operation on a rank's value. It is called while the program is traced.
 
-    The handle that `moe_combine` needs is made here, so that no call of it counts this time.
+    It also makes the handle for `moe_combine`, so that the measured calls do not include that time.
     """
     # The command line needs the names of this module before the launcher forks, so before JAX.
     import jax

@@ -66,7 +66,8 @@ def run(teams: Sequence[Team], ranks: int, arguments: Sequence[str]) -> tuple[in
 
     Returns:
       The largest exit status, and a results file: the head of the first team's file with the
-      results of all teams. If SIGTERM cuts the run short, it has the results up to that moment.
+      results of all teams. If SIGTERM ends the run early, the file has the results up to that
+      moment.
     """
     before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="jax_cxl_bench_") as folder:
@@ -116,7 +117,7 @@ def _wait(processes: list[subprocess.Popen[bytes]]) -> int:
 
 
 class Turns:
-    """Turns of the teams: a counter in a file that all teams map."""
+    """Decides which team may measure, by a counter in a file that all teams map."""
 
     def __init__(self, place: str):
         """Maps the counter.

@@ -187,8 +187,8 @@ def _answer(
 ) -> tuple[list[float], dict]:
     """Returns the geometric mean of the times of each candidate in microseconds, and the machine.
 
-    The best turn counts. On a shared machine the medians of one table differed by half from turn to
-    turn, which is more than the difference between two tables.
+    Only the fastest turn counts. On a shared machine, the medians of a single table differed by
+    half from turn to turn, which is more than the difference between two tables.
     """
     best: list[dict[tuple[str, int], float]] = [{} for _ in question.candidates]
     machine: dict = {}
@@ -264,7 +264,7 @@ def _measure_levels(tuned: dict[str, int], options: argparse.Namespace) -> tuple
 
 
 def level_limits(rows: list[dict], on_gpus: bool) -> dict[str, int]:
-    """Returns from how many bytes on each collective is faster in levels, by more than the margin.
+    """Returns from how many bytes each collective is faster in levels by more than the margin.
 
     Args:
       rows: of jax_cxl/_commands/bench/levels.py.
@@ -281,7 +281,7 @@ def level_limits(rows: list[dict], on_gpus: bool) -> dict[str, int]:
 
 
 def _choose(question: _Question, scores: list[float], best: dict[str, int]) -> dict[str, int]:
-    """Returns the present candidate if it is about as fast as the fastest one, else the fastest."""
+    """Returns the fastest candidate, or the current one if that is about as fast."""
     fastest = min(range(len(scores)), key=scores.__getitem__)
     for candidate, score in zip(question.candidates, scores, strict=True):
         present = all(best[name] == value for name, value in candidate.items())

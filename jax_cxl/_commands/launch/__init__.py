@@ -4,7 +4,7 @@ environment   the environment variables of a rank, and `launched()`
 board         which ranks have begun to connect, and which have ended
 cores         which cores each rank gets
 detect        makes `jax.distributed.initialize()` find the launcher's values
-mpi           the same for MPI launchers that JAX does not know
+mpi           makes it find the values of MPI launchers that JAX does not know
 rank          the code that runs in a rank before the user's script
 coordinator   JAX's coordination service, if ranks continue without a rank that has failed
 process       Linux process control: parent-death signal, subreaper, descendants

@@ -11,7 +11,7 @@ from jax_cxl._job import variables
 
 
 def main() -> None:
-    """Calls the function that the folder holds, and writes its result there."""
+    """Calls the function that is stored in the folder, and writes its result there."""
     folder = pathlib.Path(sys.argv[1])
     function, arguments = pickle.loads((folder / run.CALL).read_bytes())
     result = _as_numpy(function(*arguments))
@@ -20,7 +20,7 @@ def main() -> None:
 
 
 def _as_numpy(result: Any) -> Any:
-    """Returns a pytree with arrays of NumPy in place of arrays of JAX."""
+    """Returns a pytree with NumPy arrays in place of JAX arrays."""
     import jax
     import numpy as np
 

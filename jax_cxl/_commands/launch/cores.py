@@ -8,7 +8,7 @@ _TOPOLOGY = pathlib.Path("/sys/devices/system/cpu")
 
 
 def share(available: Collection[int], rank: int, size: int) -> list[int]:
-    """Returns the cores of one rank: an equal share of neighbours.
+    """Returns the cores of one rank: an equal share of adjacent cores.
 
     Args:
       available: the processors that the job may use.
@@ -22,13 +22,13 @@ def share(available: Collection[int], rank: int, size: int) -> list[int]:
 
 
 def bind(cores: str) -> None:
-    """Keeps this process, before it has threads, on these cores, as in "0,1"."""
+    """Keeps this process on cores such as "0,1". Call it before the process has threads."""
     if cores:
         os.sched_setaffinity(0, map(int, cores.split(",")))
 
 
 def _place(processor: int) -> tuple[int, int]:
-    """Returns the package and the core of a processor; zeros where Linux does not tell."""
+    """Returns the package and the core of a processor, or 0 for each that Linux does not report."""
     folder = _TOPOLOGY / f"cpu{processor}" / "topology"
     try:
         package, core = (

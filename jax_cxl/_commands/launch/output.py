@@ -51,8 +51,8 @@ class Sink:
         """Shows `text` as the unfinished last line of a terminal.
 
         Args:
-          owner: the owner of the text. The latest text is shown; earlier ones appear again after
-            it.
+          owner: the owner of the text. The latest text is shown. When it is removed, an earlier
+            text appears again.
           text: the text. An empty text removes the owner's text.
         """
         if text == self._unfinished.get(owner, b""):

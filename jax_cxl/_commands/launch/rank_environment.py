@@ -32,7 +32,7 @@ def rank_environment(
         rank 0, hosts the coordination service.
       restart_lost: whether the launcher restarts a rank that has failed.
       replace_collectives: whether XLA's collectives go through the pool.
-      cores: the cores on which the rank stays; none: all.
+      cores: the cores on which the rank stays; if empty, all cores.
     """
     environment = dict(base)
     address = f"127.0.0.1:{port}"

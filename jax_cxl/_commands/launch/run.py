@@ -43,8 +43,8 @@ def run(
       environment: environment variables of the processes, besides those of this process.
 
     Returns:
-      A list with the result of each process, in the order of ranks. Arrays of JAX become arrays of
-      NumPy.
+      A list with the result of each process, in the order of ranks. JAX arrays become NumPy
+      arrays.
 
     Raises:
       CxlError: a process has failed. The message ends with the last lines of the output.
@@ -62,7 +62,9 @@ def run(
       [array(28., dtype=float32), array(28., dtype=float32)]
     """
     if ranks < 1 or devices_per_process < 1:
-        raise ValueError(f"run: {ranks} ranks with {devices_per_process} devices each")
+        raise ValueError(
+            f"run: ranks={ranks} and devices_per_process={devices_per_process} must be at least 1"
+        )
     with tempfile.TemporaryDirectory(prefix="jax_cxl.") as name:
         folder = pathlib.Path(name)
         (folder / CALL).write_bytes(_pickled(function, arguments))
@@ -100,13 +102,13 @@ def _pickled(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
 
 
 def _is_of_this_program(function: Callable[..., Any]) -> bool:
-    """Whether a process that imports the function's module would not find the function there."""
+    """Returns whether other processes cannot find the function by importing its module."""
     name = getattr(function, "__qualname__", "")
     return getattr(function, "__module__", "__main__") == "__main__" or "<" in name
 
 
 def _paths() -> dict[str, str]:
-    """Returns the variable with which the processes import what this process can import."""
+    """Returns the variable that lets the processes import what this process can import."""
     return {"PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
 
 

@@ -76,8 +76,8 @@ def supervise(job: Job, launcher: int, signals: Iterable[signal.Signals]) -> int
       signals: the signals that end the job.
 
     Returns:
-      The status of the job: that of the first rank to fail, 128 plus the number of the signal
-      if one ended that rank or the job, otherwise 0.
+      The status of the job: the status of the first rank that failed, or 128 plus the number of the
+      signal that ended that rank or the job, otherwise 0.
     """
     return _Supervisor(job, launcher).run(signals)
 
@@ -401,7 +401,7 @@ def _received(receiver: socket.socket) -> bytes:
 
 
 def _how(code: int) -> str:
-    """Says how a rank with this exit code failed."""
+    """Describes how a rank with this exit code failed."""
     return f"was killed by {_signal_name(-code)}" if code < 0 else f"failed with status {code}"
 
 

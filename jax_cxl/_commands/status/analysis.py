@@ -26,10 +26,9 @@ class Rank:
       state: "running", "stopped", "gone", "ended" if the launcher ended it, or "unknown" for a
         process of another host without a heartbeat while this process watched.
       stuck: its oldest call that failed or has not finished; None if there is none.
-      waits_for: the ranks for which this call waits, as far as is known.
-      silent: seconds since its last heartbeat, as far as that is known. Clocks of different hosts
-        are never compared.
-      late: how late it came to calls, if it shares calls with other ranks.
+      waits_for: the ranks that this call is known to wait for.
+      silent: seconds since its last known heartbeat. Clocks of different hosts are never compared.
+      late: how late it joined calls, if it shares calls with other ranks.
     """
 
     record: dict[str, Any]
@@ -77,11 +76,11 @@ class Job:
 
     Attributes:
       ranks: all ranks, by number.
-      culprits: ranks that keep a job from continuing, and a text about each: they are gone, stopped
-        or silent, or the job has failed. Empty if nothing is wrong, or if the ranks wait for each
-        other in a cycle.
-      late: ranks of a healthy job for which others wait, and a text about each: they run, and have
-        yet to come to the call.
+      culprits: ranks that keep a job from continuing, with a text about each. Such a rank is gone,
+        stopped or silent, or has made the job fail. Empty if nothing is wrong, or if the ranks wait
+        for each other in a cycle.
+      late: ranks of a healthy job for which others wait, with a text about each. Such a rank runs,
+        but has not started the call yet.
     """
 
     ranks: Sequence[Rank]

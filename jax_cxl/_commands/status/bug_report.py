@@ -17,7 +17,7 @@ _GIB = 1 << 30
 
 
 def lines(findings: Sequence[Finding], environment: Mapping[str, str]) -> Iterator[str]:
-    """Yields the lines of the report: versions, machine, what the checks found, and settings.
+    """Yields the lines of the report: versions, machine, results of the checks, and settings.
 
     Args:
       findings: of all checks.

@@ -96,7 +96,7 @@ def distance(device: DaxDevice, sysfs: pathlib.Path = pathlib.Path("/sys")) -> s
 
 
 def number(path: pathlib.Path) -> int | None:
-    """Returns the number in a file of sysfs, None if there is none."""
+    """Returns the number in a file of sysfs, or None if the file has no number."""
     try:
         return int(path.read_text(), 0)
     except (OSError, ValueError):

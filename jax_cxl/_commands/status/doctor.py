@@ -139,7 +139,7 @@ def _space(folder: str, needed: int, name: str) -> Finding:
 
 
 def _path(path: str, spec: pool_uri.PoolSpec, name: str, ranks: int) -> Finding:
-    """Looks at a path of a pool in a file or on a dax device."""
+    """Checks a path of a pool in a file or on a dax device."""
     folder = os.path.dirname(path)
     if not os.path.exists(path) and spec.kind == "dax":
         return Finding("problem", f"{name}: there is no {path}; the dax devices are listed below")
@@ -240,7 +240,7 @@ def check_dax(ranks: int, sysfs: pathlib.Path = pathlib.Path("/sys")) -> Iterato
 
 
 def check_topology(ranks: int, sysfs: pathlib.Path = pathlib.Path("/sys")) -> Iterator[Finding]:
-    """Which GPUs, CXL links and pool devices are near which socket, and each other."""
+    """Which GPUs, CXL links and pool devices are near each other, and near which socket."""
     gpus, links = topology.gpus(sysfs), topology.cxl_links(sysfs)
     things = [(f"GPU {gpu.address}", gpu.node) for gpu in gpus]
     things += [(f"CXL link {link.address}", link.node) for link in links]
@@ -286,7 +286,7 @@ def check_gpu(ranks: int) -> Iterator[Finding]:
 
 
 def _peer_access(cuda: ctypes.CDLL) -> Iterator[Finding]:
-    """Whether the GPUs reach each other's memory, after CUDA has started."""
+    """Whether the GPUs can access each other's memory. Call it after CUDA has started."""
     count, can = ctypes.c_int(), ctypes.c_int()
     if cuda.cuDeviceGetCount(ctypes.byref(count)) != 0 or count.value < 2:
         return
@@ -341,7 +341,7 @@ def _register(cuda: ctypes.CDLL) -> Finding:
 
 
 def check_processes(ranks: int) -> Iterator[Finding]:
-    """Whether a process sees the end of another process at once."""
+    """Whether this process learns at once that another process has ended."""
     try:
         os.close(os.pidfd_open(os.getppid() or os.getpid()))
     except OSError as error:

@@ -1,7 +1,7 @@
 """`doctor --device --with`: checks a pool's memory between two hosts.
 
-One process listens, and the other process connects. They agree on each step by short lines of JSON.
-The stores that they check go through the memory.
+One process listens, and the other process connects. They coordinate each step by short lines of
+  JSON over this connection. The stores that they check go through the memory.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ class Observations:
     Attributes:
       words: how many stores of each kind each host made.
       processors: arrivals of stores by the processors.
-      gpus: arrivals of writes by a GPU of each host that has one, or why there were none.
+      gpus: arrivals of writes by a GPU of each host that has a GPU, or why there were no writes.
       round_trip_ns: median time of a doorbell to the other host and back.
       kernels: how many kernels took part.
     """
@@ -139,7 +139,7 @@ def check_between_hosts(uri: str, address: str) -> Iterator[Finding]:
 
 
 def _connect(host: str, port: int) -> socket.socket:
-    """Listens if `host` is "". Otherwise connects, and repeats that until the host listens."""
+    """Listens if `host` is "". Otherwise tries to connect until the other host listens."""
     if not host:
         with socket.create_server(("", port)) as server:
             server.settimeout(_ANSWER_SECONDS)
@@ -236,17 +236,17 @@ def exchange(
     theirs: Mapping[str, bool],
     first: bool,
 ) -> dict[str, Arrivals]:
-    """Lets each writer of each host write every word, while the other host looks.
+    """Lets each writer of each host write every word, while the other host reads the words.
 
     Args:
       pool: the memory.
       partner: the other host.
-      writers: what writes on this host, by kind; None where this host has no such writer.
+      writers: the writers of this host, by kind; None if this host has no writer of that kind.
       theirs: whether the other host has a writer of a kind.
       first: whether this host writes first.
 
     Returns:
-      The arrivals by kind, where a host has such a writer. They are the same on both hosts.
+      The arrivals for each kind of writer that a host has. They are the same on both hosts.
     """
     found = {}
     # The values differ, so that no old value is accepted.

@@ -40,7 +40,7 @@ def check_device(uri: str) -> Iterator[Finding]:
 
 
 def _describe(spec: pool_uri.PoolSpec, path: str) -> Iterator[Finding]:
-    """Describes the device of a path, as far as sysfs knows it."""
+    """Describes the device of a path, with what sysfs reports about it."""
     if spec.kind != "dax":
         yield Finding("note", f"{path}: a file; only dax devices describe their memory")
         return
@@ -61,7 +61,7 @@ def _describe(spec: pool_uri.PoolSpec, path: str) -> Iterator[Finding]:
 
 
 def create(spec: pool_uri.PoolSpec) -> "_core.Pool":
-    """Claims the memory as a pool. It fails if a job uses the memory, and keeps jobs out."""
+    """Claims the memory as a pool, which keeps jobs out. It fails if a job uses the memory."""
     return _core.Pool.create(**arguments(spec))
 
 

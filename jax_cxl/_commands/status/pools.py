@@ -112,7 +112,7 @@ def held_by(pid: int) -> list[Found]:
 
 
 def _on_device(path: str, offset: int) -> Found | None:
-    """Returns the pool in a part of a dax device, None if there is none."""
+    """Returns the pool in a part of a dax device, or None if there is none."""
     name = f"dax:{path}?offset={offset}" if offset else f"dax:{path}"
     pool = Found(name, path, offset)
     with contextlib.suppress(OSError, errors.CxlError):
@@ -125,7 +125,7 @@ def _of_process(pid: int) -> list[Found]:
     """Returns the pools of a process, or of the processes that it has started.
 
     Raises:
-      ValueError: there are none. The message has the reason.
+      ValueError: there are no pools. The message has the reason.
     """
     try:
         os.listdir(f"/proc/{pid}/fd")
@@ -186,19 +186,25 @@ def named(target: str) -> list[Found]:
     """Returns the pools for a process id, a path or a pool URI.
 
     Raises:
-      ValueError: `target` is none of these, is another user's, or is a process without a pool.
+      ValueError: `target` is none of these, belongs to another user, or is a process without a
+        pool.
     """
     if target.isdecimal():
         return _of_process(int(target))
     if target.startswith("/") or os.path.exists(target):
         mode = os.stat(target).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
-            raise ValueError(f"{target} is neither a file nor a device")
+            raise ValueError(
+                f"{target} is neither a file nor a device: name a pool URI, file, device or process"
+            )
         return [Found(target, str(pathlib.Path(target).absolute()))]
     spec = pool_uri.parse(target)
     if spec.kind != "shm":
         return [Found(target, spec.paths[0], spec.offset)]
     name = _SHM_PREFIX + (spec.paths[0] if spec.paths else "")
     if os.path.exists(name) and not os.access(name, os.R_OK):
-        raise ValueError(f"{name} belongs to {_owner(name)}, and you may not read it")
+        raise ValueError(
+            f"{name} belongs to {_owner(name)}, and you may not read it: run this as that user or"
+            " as root"
+        )
     return [pool for pool in running() + left_behind() if pool.name == name]

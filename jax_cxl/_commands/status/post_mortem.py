@@ -27,8 +27,8 @@ class HeldPool:
     def remove_leftovers(self) -> None:
         """Removes the name of a pool that a rank had just created when it was killed.
 
-        The other ranks cannot always do this: they learn of a death before the kernel has closed
-        the files of the dead process, and the pool is locked until then.
+        The other ranks cannot always do this, because they learn of a death before the kernel has
+        closed the files of the dead process. Until then, the pool is locked.
         """
         if self._fd is not None:
             from jax_cxl import _core
@@ -36,7 +36,7 @@ class HeldPool:
             _core.sweep_leftovers()
 
     def report(self, path: pathlib.Path | None, ended: Collection[int]) -> None:
-        """Prints to stderr who waited for whom.
+        """Prints to stderr which rank waited for which.
 
         Args:
           path: where to write the recorders, if anywhere.

@@ -14,7 +14,7 @@ _METRICS = {
     ),
     "jax_cxl_work_seconds_total": (
         "counter",
-        "Seconds in which collectives moved data, after all ranks had come.",
+        "Seconds in which collectives moved data, after all ranks had joined.",
     ),
     "jax_cxl_errors_total": ("counter", "Collectives that ended with an error."),
     "jax_cxl_heartbeat_age_seconds": ("gauge", "Seconds since the rank's last sign of life."),

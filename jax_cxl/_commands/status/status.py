@@ -167,7 +167,7 @@ def _print(name: str, job: analysis.Job) -> None:
 
 
 def _print_stack(rank: analysis.Rank) -> None:
-    """Prints where a process of this machine is in its Python program."""
+    """Prints which line of its Python program a process of this machine is executing."""
     if not process_identity.pid_means_the_same(rank.record):
         return
     stack = stacks.read(rank.record["pid"])

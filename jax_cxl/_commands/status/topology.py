@@ -1,4 +1,4 @@
-"""What is near what on this host, as Linux shows it: sockets, GPUs, CXL links and pool devices."""
+"""Which sockets, GPUs, CXL links and pool devices of this host are near each other."""
 
 import dataclasses
 import pathlib
@@ -62,9 +62,9 @@ def cxl_links(sysfs: pathlib.Path = _SYSFS) -> list[PciDevice]:
 
 
 def nearest(gpu: PciDevice, links: list[PciDevice]) -> tuple[str, list[PciDevice]]:
-    """Returns how near the nearest links of a GPU are, in words, and these links.
+    """Returns the links that are nearest to a GPU, and a text about how near they are.
 
-    Nothing is nearest where the nodes of all links, or of the GPU, are not known.
+    If the NUMA node of the GPU, or of every link, is unknown, no link is nearest.
     """
     shared = {link.address: _shared(gpu, link) for link in links}
     most = max(shared.values(), default=0)
@@ -78,7 +78,7 @@ def nearest(gpu: PciDevice, links: list[PciDevice]) -> tuple[str, list[PciDevice
 
 
 def _shared(one: PciDevice, other: PciDevice) -> int:
-    """How many bridges two devices have above both."""
+    """Returns how many bridges are above both devices."""
     count = 0
     for mine, theirs in zip(one.bridges, other.bridges, strict=False):
         if mine != theirs:

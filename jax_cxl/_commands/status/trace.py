@@ -185,7 +185,7 @@ def _arrows(
     places: dict[tuple[int, int], tuple[int, dict[str, Any]]],
     first: float,
 ) -> Iterator[dict[str, Any]]:
-    """Yields an arrow from the rank that came last to a call to each rank that waited."""
+    """Yields an arrow from the rank that joined a call last to each rank that waited."""
     calls: dict[tuple[int, int], dict[int, dict[str, Any]]] = {}
     for record in records:
         for call in record["calls"]:

@@ -52,14 +52,14 @@ def show(found: Sequence[pools.Found], interval: float) -> int:
 
 
 class Screen:
-    """The picture of a job, with rates since the previous picture."""
+    """The screen of a job, with rates since the previous drawing."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._before: dict[int, tuple[float, float, float]] = {}
 
     def draw(self, job: analysis.Job, now: float) -> Group:
-        """Returns the picture of a job at a time, in seconds since 1970."""
+        """Returns the drawing of a job at a time, in seconds since 1970."""
         script = next(filter(None, (script_of(rank) for rank in job.ranks)), "")
         title = f"{script}  {self._name}" if script else self._name
         table = Table(*_COLUMNS, title=title, expand=True)

@@ -41,7 +41,7 @@ def write(reader: restoring.Reader, path: pathlib.Path) -> list[str]:
 
 
 def read(path: pathlib.Path) -> dict[str, Any]:
-    """Reads a file: a dict of arrays of NumPy.
+    """Reads a file, and returns a dict of NumPy arrays.
 
     Raises:
       CxlError: safetensors is missing, or the file is damaged.

@@ -1,1 +1,1 @@
-"""How programs end: in order, with an error, or by a signal."""
+"""How programs end: normally, with an error, or by a signal."""

@@ -1,9 +1,9 @@
 """How a program ends after it has lost a process.
 
-At exit JAX waits at a barrier until all processes of the job end. A lost process does not come, and
-JAX aborts the program after a minute or more. So the survivors leave JAX's coordination service
-without that barrier. Process 0, which hosts the service, leaves last, because JAX aborts the other
-processes when the service ends.
+At exit JAX waits at a barrier until all processes of the job end. A lost process never arrives, and
+  JAX aborts the program after a minute or more. So the survivors leave JAX's coordination service
+  without that barrier. Process 0, which hosts the service, leaves last, because JAX aborts the
+  other processes when the service ends.
 
 Under `python -m jax_cxl.launch` the launcher ends the ranks.
 """
@@ -27,7 +27,7 @@ _END_SECONDS = 5
 
 
 def finish_programs() -> None:
-    """Waits for the programs that the main thread has started: other ranks may need their calls.
+    """Waits for the main thread's programs, because other ranks may need their calls.
 
     JAX starts programs asynchronously, so Python may reach its end while they run. This function
     runs an empty program on each device and on all devices. XLA executes the programs that a thread

@@ -22,9 +22,9 @@ def watch() -> None:
 
 
 def reason() -> str:
-    """Returns the status or the exception with which the program fails; "" if it does not.
+    """Returns the status or the exception with which the program fails, or "" if it does not fail.
 
-    For handlers that run at exit.
+    Call it from handlers that run at exit.
     """
     # Python 3.11 sets sys.last_value; Python 3.12 and newer set sys.last_exc too.
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)

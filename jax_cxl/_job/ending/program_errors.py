@@ -39,7 +39,7 @@ _sources: list[Callable[[str], Failure | None]] = [_of_handlers]
 
 
 def add_source(find: Callable[[str], Failure | None]) -> None:
-    """Adds a function that finds out why a program failed.
+    """Adds a function that finds the reason for which a program failed.
 
     Engines need one if their errors do not reach XLA as a text. For example, a kernel that gives up
     causes a CUDA error without a reason, and the CUDA module has the reason.
@@ -54,7 +54,7 @@ def add_source(find: Callable[[str], Failure | None]) -> None:
 
 @functools.cache
 def install() -> None:
-    """Gives errors of collectives in compiled programs jax_cxl's classes from now on."""
+    """Makes errors of collectives in compiled programs instances of jax_cxl's classes."""
     failed_programs.install()
     _compat.make_runtime_errors(_make)
     _core.translate_dispatch_errors(_compat.jitted_function_type(), _make)

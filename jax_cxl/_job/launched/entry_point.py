@@ -8,12 +8,12 @@ from jax_cxl._job import variables
 
 
 def wanted() -> bool:
-    """Whether `JAX_CXL_REPLACE_COLLECTIVES` says that collectives are replaced."""
+    """Returns whether `JAX_CXL_REPLACE_COLLECTIVES` asks for collectives to be replaced."""
     return os.environ.get(variables.REPLACE_COLLECTIVES, "") not in ("", "0")
 
 
 def is_installed() -> bool:
-    """Whether JAX finds the entry point in this environment."""
+    """Returns whether JAX finds the entry point in this environment."""
     return any(p.name == "jax_cxl" for p in importlib.metadata.entry_points(group="jax_plugins"))
 
 
@@ -27,6 +27,6 @@ def absent() -> str:
 
 
 def warn_if_absent() -> None:
-    """Warns if collectives are to be replaced, and JAX does not find the entry point."""
+    """Warns if collectives are to be replaced, but JAX does not find the entry point."""
     if wanted() and not is_installed():
         logging.getLogger("jax_cxl").warning("jax_cxl: warning: %s", absent())

@@ -44,7 +44,7 @@ def wait_for_coordinator() -> None:
 
     If the first attempt of a process to connect is refused, gRPC waits for a second before the next
     attempt. This function tries every 10 ms. It raises nothing. After `_COORDINATOR_SECONDS` it
-    returns, and JAX waits on, with JAX's own timeout and error.
+    returns, and JAX continues to wait, with JAX's own timeout and error.
     """
     address = os.environ[variables.COORDINATOR]
     if os.environ.get(variables.COORDINATOR_BIND) == address and os.environ[variables.RANK] == "0":

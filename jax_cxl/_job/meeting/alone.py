@@ -1,4 +1,4 @@
-"""Warns of processes that a launcher started together, and that are not connected."""
+"""Warns if a launcher started several processes together that are not connected."""
 
 import functools
 import logging
@@ -14,7 +14,9 @@ _PROCESS_COUNTS = (variables.SIZE, "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_
 
 
 def told_by() -> str:
-    """Returns which variable says that there are several processes: "PMI_SIZE=2"; "" if none."""
+    """Returns the variable that shows that there are several processes, such as "PMI_SIZE=2", or
+    "".
+    """
     for name in _PROCESS_COUNTS:
         count = os.environ.get(name, "")
         if count.isdecimal() and int(count) > 1:

@@ -4,7 +4,7 @@ A process that dies or refuses its settings would keep the others waiting until 
 service aborts them. So each process writes to JAX's key-value store that it has arrived, or why it
 cannot start:
 
-    jax_cxl/arrival/A/P   of attempt A of process P to initialize: its identity, and what failed
+    jax_cxl/arrival/A/P   for attempt A of process P to initialize: its identity, and its failure
 
 `python -m jax_cxl.launch` may start successors of ranks that failed. A successor starts alone, so
 in such a job no process waits for arrivals. Before JAX has connected the processes there is no
@@ -109,7 +109,7 @@ def begin(awaited: Sequence[int] | None, timeout: float) -> None:
 
 
 def give_up(reason: str) -> None:
-    """Lets `wait_for` raise an error from now on, because this program ends.
+    """Makes `wait_for` raise an error from now on, because this program ends.
 
     Args:
       reason: how it ends.
@@ -122,8 +122,8 @@ def wait_for(look: Callable[[], _T | None], timeout: float, problem: Callable[[]
     """Waits until `look` returns something, and returns it.
 
     Raises:
-      NotInitializedError: another process has ended or failed; this program ends (`give_up`); or
-        `problem`, after `timeout` seconds.
+      NotInitializedError: another process has ended or failed, or this program ends (`give_up`).
+        After `timeout` seconds, the error is `problem`.
     """
     deadline = time.monotonic() + timeout
     while True:
@@ -214,11 +214,11 @@ def _folder(attempt: int) -> str:
 
 
 def check_others() -> None:
-    """Raises if a process that was to meet this one has ended or failed.
+    """Raises if a process that was expected to meet this one has ended or failed.
 
     Raises:
       NotInitializedError: a process has ended.
-      CxlError: the kind of error with which a process has failed.
+      CxlError: a process has failed; the class is that of the process's own error.
     """
     if not _several():
         return

@@ -41,7 +41,7 @@ def _initialize_distributed(connect_timeout: float) -> None:
 
 
 def check_open_files(more: int) -> None:
-    """Raises if this process may not open that many more files.
+    """Raises an error if this process may not open the given number of further files.
 
     Libraries that cannot open a file report errors such as "random_device not available".
     """

@@ -39,15 +39,15 @@ def announced() -> set[int]:
 
 
 def check_replacement(replaces: bool) -> None:
-    """Checks that all processes replace collectives, or none. Call it when there are devices.
+    """Checks that all processes replace collectives, or none does. Call it when there are devices.
 
-    Otherwise some processes would wait in the pool, and the others in a collective of XLA.
+    Otherwise some processes would wait in the pool, and others would wait in a collective of XLA.
 
     Args:
       replaces: what this process has announced.
 
     Raises:
-      MismatchError: another process has announced the opposite, or has no jax_cxl.
+      MismatchError: another process has announced the opposite, or does not have jax_cxl.
     """
     client = _compat.coordination_client()
     if client is None or _compat.process_count() == 1:

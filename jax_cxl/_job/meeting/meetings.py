@@ -22,8 +22,8 @@ from jax_cxl._job.pool import pool_uri, pools
 class _Past:
     """Facts about earlier runtimes that the next `initialize` needs. They outlive `shutdown`.
 
-    All attributes but `lost` are equal in all processes that meet, because these call `initialize`
-    and `regroup` equally often.
+    All attributes except `lost` are equal in all processes that meet, because these processes have
+    called `initialize` and `regroup` the same number of times.
 
     Attributes:
       generation: generation of the last runtime; -1 if there was none.
@@ -44,7 +44,7 @@ _past = _Past()
 
 
 def begin() -> None:
-    """Counts an attempt to start, even one that fails: all processes begin equally often."""
+    """Counts an attempt to start, even if it fails: all processes begin the same attempts."""
     _past.starts += 1
 
 
@@ -54,7 +54,7 @@ def name() -> str:
 
 
 def processes_left() -> Sequence[int] | None:
-    """Returns the processes that have continued after an error, None for all."""
+    """Returns the processes that have continued after an error, or None for all processes."""
     if _past.members is None:
         return None
     return sorted({jax.devices()[rank].process_index for rank in _past.members})
@@ -80,7 +80,7 @@ def come_together(
     """Meets the other processes that are left.
 
     Args:
-      spec: the pool, as its URI says.
+      spec: the pool, parsed from its URI.
       platform: the platform of the devices.
       tuning: this process's tuning table.
     """
@@ -131,7 +131,7 @@ def note_end(lost: Sequence[int], failed: bool) -> None:
 
 
 def somebody_was_lost() -> bool:
-    """Returns whether a process has been lost, as far as this one has noticed."""
+    """Returns whether this process has noticed that another process was lost."""
     return bool(_past.lost) or _past.members is not None
 
 

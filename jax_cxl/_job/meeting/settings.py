@@ -40,7 +40,7 @@ def agree(tuning: _core.Tuning, meeting: str, process: int, first: int = 0) -> N
     if theirs_early != early:
         raise errors.MismatchError(
             f"process {process} would start collectives in another order than process {first}:"
-            f" {_difference(early, theirs_early, first)}. Set the same in all processes."
+            f" {_difference(early, theirs_early, first)}. Set the same value in all processes."
         )
 
 

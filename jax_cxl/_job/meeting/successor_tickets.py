@@ -1,4 +1,4 @@
-"""Tickets, by which the successor of a lost process finds the others.
+"""Tickets, with which the successor of a lost process finds the other processes.
 
 The launcher starts a successor. A successor does not know the pool that the other processes use.
 It meets the others in JAX's key-value store, which the launcher hosts:
@@ -141,7 +141,8 @@ def _check(deadline: float, problem: str) -> None:
     board = launch_environment.board
     if board is not None and (ended := board.ranks(FINISHED)):
         raise errors.NotInitializedError(
-            f"rank {ended[0]} ended before this process could join it: the job is over"
+            f"rank {ended[0]} ended before this process could join it: the job is over."
+            " Start it again"
         )
     if time.monotonic() > deadline:
         raise errors.NotInitializedError(f"the processes have not met in time: {problem}")

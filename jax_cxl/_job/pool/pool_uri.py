@@ -4,13 +4,13 @@
     file:/path,/path2?size=1GiB&offset=4KiB          files, one or more
     dax:/dev/dax0.0,/dev/dax1.0?offset=2MiB          CXL memory, one or more devices
 
-`size` and `offset` count for each path. `devices` splits each path into that many
-parts, as if each were a device of its own. `coherence` names how stores reach the other
-hosts: `coherent` (the default of shm and file), `uncached`, or `flush` (that of dax). A job whose
-processes run under several kernels has to name `coherent` if it wants it.
-`gpu_writes=memory`, with `flush`, says that writes of a GPU do not stay in a cache of its host
-(DDIO is off, or the writes do not allocate), so that the host need not write them back.
-`keep=on-failure`, for shm, keeps the pool of a failed job for `python -m jax_cxl status`.
+`size` and `offset` count for each path. `devices` splits each path into that many parts, as if each
+  were a device of its own. `coherence` names how stores reach the other hosts: `coherent` (the
+  default of shm and file), `uncached`, or `flush` (that of dax). A job whose processes run under
+  several kernels has to name the coherence, even if it is `coherent`. `gpu_writes=memory`, with
+  `flush`, says that writes of a GPU do not stay in a cache of its host (DDIO is off, or the writes
+  do not allocate), so that the host need not write them back. `keep=on-failure`, for shm, keeps the
+  pool of a failed job for `python -m jax_cxl status`.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 @dataclasses.dataclass(frozen=True)
 class _Kind:
-    """A kind of memory: an example of a URI, its options, and its coherence by default."""
+    """A kind of memory: an example of a URI, its options, and its default coherence."""
 
     example: str
     options: tuple[str, ...]
@@ -93,7 +93,7 @@ def automatic_bytes(
 ) -> int:
     """Returns the size of a pool of one path, if the URI gives no size.
 
-    31 MiB (or `rank_bytes`) for each rank, and the control pages with their flight recorders.
+    It has 31 MiB (or `rank_bytes`) for each rank, and the control pages with the flight recorders.
     """
     return _core.automatic_path_bytes(
         world_size, num_paths=1, devices_per_path=devices, rank_bytes=rank_bytes

@@ -1,7 +1,7 @@
 """Pools that several processes share: one process creates a pool, the others attach to it.
 
 The *place* of a pool is a dictionary that becomes JSON. It has the values that another process
-needs to attach to the pool, or the error because of which there is no pool.
+  needs to attach to the pool. If there is no pool, it has the error instead.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ def create(
     """Creates a pool for all devices.
 
     Args:
-      spec: which pool, as its URI says.
+      spec: the pool, parsed from its URI.
       platform: the platform of the devices.
       new_name: whether a pool in /dev/shm needs another name, because the job already has a pool
         with the name in `spec`.
@@ -77,7 +77,7 @@ def create(
 
 
 def check_hosts(pool: _core.Pool, members: Sequence[int], place: dict[str, Any]) -> None:
-    """Refuses the default `coherence=coherent` between hosts. Call it when all have registered.
+    """Refuses the default `coherence=coherent` between hosts. Call it after all have registered.
 
     Raises:
       InvalidPoolError: the members run under several kernels, and the URI does not name the

@@ -30,17 +30,18 @@ def collective(
     result_blocks: int | None = None,
     root: int = 0,
 ) -> Sequence:
-    """Lowers a collective, in levels if these pay or `levels` is True.
+    """Lowers a collective. It runs in levels if that is faster or if `levels` is True.
 
-    The arguments are those of `lowering.collective`, and `levels` of the public functions.
+    The arguments are those of `lowering.collective`, and the argument `levels` of the public
+      functions.
 
     Between CPU devices a collective in levels is one call (cc/comm/level_calls.h). Between GPUs it
-    is a composition (compose.py). Its start (`x_start`) is complete at once: a future holds a
-    single call.
+    is a composition (compose.py). Its start (`x_start`) returns a complete result, because a future
+    can hold only a single call.
 
     Raises:
-      ValueError: `levels` is True, and the ranks of the groups do not lie in processes evenly, or
-        XLA does not move the elements between the GPUs of a process.
+      ValueError: `levels` is True, and the ranks of the groups are not spread evenly over
+        processes, or XLA cannot move the elements between the GPUs of a process.
     """
     aval_in: Any = ctx.avals_in[0]
     aval: Any = ctx.avals_out[0]
@@ -107,15 +108,15 @@ def _split(
     *,
     on_gpus: bool,
 ) -> split.Split | None:
-    """Returns how the ranks lie in processes, None if the collective is to be one call."""
+    """Returns how the ranks are spread over processes, None if the collective is to be one call."""
     if levels is False or ranks.shape[1] == 1:
         return None
     found = split.of(ranks, rank_groups.processes(ctx))
     if levels:
         if found is None:
             raise ValueError(
-                f"jax_cxl.{name}: levels=True needs groups that have several ranks in each process,"
-                f" equally many, and at the same places of all groups. The groups are"
+                f"jax_cxl.{name}: levels=True needs groups with the same number of ranks, at least"
+                f" two, in each process, at the same positions in all groups. The groups are"
                 f" {ranks.tolist()}. Leave `levels` out."
             )
         return found

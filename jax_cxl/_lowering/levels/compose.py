@@ -13,7 +13,7 @@ their processes.
 So each process sends a byte through the pool once, and not once for each of its ranks.
 
 A long collective works in chunks. While the pool moves chunks, the processes combine the chunks
-that follow, then distribute the chunks that have come:
+  that follow, then distribute the chunks that have arrived:
 
     inside   before 0 | before 1 | before 2 | after 0 | after 1 | after 2
     across            | chunk 0       | chunk 1       | chunk 2 |
@@ -66,7 +66,7 @@ class Levels:
     """Runs collectives in levels.
 
     Attributes:
-      split: how the ranks lie in processes.
+      split: how the ranks are spread over processes.
       inside: has `reduce_scatter`, `all_gather`, `all_to_all` and `scatter` between the ranks of a
         process, of arrays whose first dimension counts these ranks.
       across: has `run` and `start`, functions of (op, x, root) that run or start a collective
@@ -155,7 +155,7 @@ class Levels:
 
 
 def _of_one_process(op: Op, x: Any) -> Any:
-    """Returns what a step across returns if there is one process: only the shape changes."""
+    """Returns the result of a step across if there is only one process: only the shape changes."""
     if op is Op.ALL_GATHER:
         return x[None]
     return x[0] if op is Op.REDUCE_SCATTER else x

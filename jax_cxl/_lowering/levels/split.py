@@ -1,4 +1,4 @@
-"""How the ranks of a group lie in processes."""
+"""How the ranks of a group are spread over processes."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """Groups of ranks as a grid: a row for each process, with equally many ranks in each.
+    """Groups of ranks as a grid: a row for each process, with the same number of ranks in each row.
 
     Attributes:
       at: where the ranks of the grid stand in their group, an array of shape (processes, ranks of a
@@ -33,10 +33,10 @@ class Split:
 
 
 def of(groups: np.ndarray, process_of: Mapping[int, int]) -> Split | None:
-    """Returns how groups of ranks lie in processes.
+    """Returns how groups of ranks are spread over processes.
 
-    Returns None if some process has fewer ranks of a group than another, if every process has one,
-    or if the ranks of two groups lie in different ways.
+    Returns None if the processes have different numbers of ranks of a group, if every process has
+    only one, or if two groups are spread over processes in different ways.
 
     Args:
       groups: ranks, a group in each row.

@@ -1,4 +1,4 @@
-"""When levels pay: part of the tuning table, on which all ranks have agreed."""
+"""From which size levels are faster: a part of the tuning table, on which all ranks have agreed."""
 
 from collections.abc import Mapping
 
@@ -25,13 +25,14 @@ MOST_CHUNKS = 8
 def field(op: Op, on_gpus: bool) -> str:
     """Returns the field of the tuning table (cc/comm/call/tuning.h) for a collective.
 
-    The field has the bytes from which the collective runs in levels by itself.
+    The field has the size in bytes from which the collective runs in levels if the program does not
+      choose.
     """
     return f"{'gpu_' if on_gpus else ''}levels_{op.name.lower()}_bytes"
 
 
 def chunks(op: Op, num_bytes: int, grid: tuple[int, int], chunk_bytes: int) -> int:
-    """Returns in how many chunks a collective between GPUs works.
+    """Returns into how many chunks a collective between GPUs is divided.
 
     Args:
       op: the collective.
@@ -78,7 +79,7 @@ def pays(op: Op, num_bytes: int, found: Split | None, on_gpus: bool) -> bool:
     Args:
       op: the collective.
       num_bytes: bytes of a rank's operand or of its result, whichever is larger.
-      found: how the ranks lie in processes, None if not evenly.
+      found: how the ranks are spread over processes, None if unevenly.
       on_gpus: whether the ranks are GPUs.
     """
     if op not in OPS or found is None or found.processes == 1:

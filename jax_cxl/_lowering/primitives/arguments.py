@@ -59,7 +59,7 @@ def tuples(op: str, argument: str, value: Any) -> tuple[tuple[int, ...], ...]:
     """Returns lists of integers, such as groups or pairs, as tuples.
 
     Raises:
-      NotImplementedError, TypeError: as `integer`, or the value is no list of lists.
+      NotImplementedError, TypeError: as `integer`, or the value is not a list of lists.
     """
     try:
         rows = [list(row) for row in value]

@@ -30,7 +30,7 @@ def register(primitive: Any, other_axis: Callable, own_axis: Callable) -> None:
         if params.get("groups") is not None:
             raise NotImplementedError(
                 f"jax_cxl.{primitive.name}: axis_index_groups do not work over the axis"
-                f" {axis_data.name!r} of jax.vmap."
+                f" {axis_data.name!r} of jax.vmap. Leave the groups out, or use a mesh axis."
             )
         if len(axes) > 1:
             raise NotImplementedError(
@@ -58,7 +58,7 @@ def register_reduction(primitive: Any, reduce: Callable, unmapped: Callable) -> 
         if groups is not None:
             raise NotImplementedError(
                 f"jax_cxl.{primitive.name}: axis_index_groups do not work over the axis"
-                f" {axis_data.name!r} of jax.vmap."
+                f" {axis_data.name!r} of jax.vmap. Leave the groups out, or use a mesh axis."
             )
         x = (
             unmapped(x, axis_data.size)
@@ -80,10 +80,10 @@ def require_whole_axis(name: str, axes: Any, groups: Any, axis: Any) -> None:
     """Checks that a collective over an axis of vmap has no other axes and no groups.
 
     Raises:
-      NotImplementedError: it has.
+      NotImplementedError: the collective has other axes or groups.
     """
     if groups is not None or len(axes) > 1:
         raise NotImplementedError(
-            f"jax_cxl.{name} over {axes}, of which {axis!r} is an axis of jax.vmap, works without"
-            " axis_index_groups and other axes only."
+            f"jax_cxl.{name} over {axes}, of which {axis!r} is an axis of jax.vmap, works only"
+            " without axis_index_groups and without other axes. Call it once for each axis."
         )

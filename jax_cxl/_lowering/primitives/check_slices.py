@@ -1,9 +1,9 @@
-"""The check of slices where a ragged_all_to_all moves no rows through the pool.
+"""The check of slices for a ragged_all_to_all that moves no rows through the pool.
 
-Everywhere else the executors check the slices (cc/plan/slices.h). Here a custom call of its own
-does, with the same errors: under `jax.vmap` over the axis of the exchange, in a group of one rank,
-and if there are no bytes to move. XLA removes what computes an array without elements, so no check
-runs if the result of the exchange has none.
+Usually the executors check the slices (cc/plan/slices.h). In three cases a separate custom call
+checks them, with the same errors: under `jax.vmap` over the axis of the exchange, in a group of one
+rank, and if there are no bytes to move. XLA removes computations of arrays without elements, so no
+check runs if the result of the exchange has no elements.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ _check_slices_p.multiple_results = True
 def checked(tables: Any, *values: Any, rows: int, into: int, elements: int) -> list[Any]:
     """Returns the tables of all ranks of a group, and values, unchanged.
 
-    At run time the program fails if the tables are wrong. The check runs if a result is used.
+    If the tables are wrong, the program fails at run time. The check runs only if a result is used.
 
     Args:
       tables: integers of shape (ranks, 4, entries).

@@ -13,7 +13,8 @@ def check(op: str, argument: str, value: int, ndim: int) -> int:
     value = arguments.integer(op, argument, value)
     if not -ndim <= value < ndim:
         raise ValueError(
-            f"jax_cxl.{op}: {argument}={value} is out of bounds for an array of dimension {ndim}."
+            f"jax_cxl.{op}: {argument}={value} is out of bounds for an array with {ndim}"
+            " dimensions. Name one of its dimensions."
         )
     return value % ndim
 

@@ -1,8 +1,8 @@
-"""Arrays of indices, offsets and sizes, as all operations take them.
+"""Converts arrays of indices, offsets and sizes, for all operations.
 
-An integer dtype of a user may be narrower than the numbers that an operation compares it with, or
-wider than the int32 with which an operation computes. These functions are the only conversions of
-such arrays. None of them wraps a value around.
+The integer dtype of a user's array may be narrower than the numbers that an operation compares it
+  with, or wider than the int32 that an operation computes with. These functions are the only
+  conversions of such arrays. None of them wraps a value around.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ def integers(op: str, argument: str, x: Any) -> Any:
     wrap 64-bit integers around.
 
     Raises:
-      TypeError: the dtype is not an integer dtype. Booleans are no integers.
+      TypeError: the dtype is not an integer dtype. Booleans are not integers.
     """
     if not isinstance(x, jax.Array):
         traced = any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(x))
@@ -50,7 +50,7 @@ def signed(x: Any) -> Any:
     """Returns integers as int32, or as int64 if that may be needed and JAX has it.
 
     Numbers that do not fit become the nearest number that fits. No array has that many rows
-    (`check_rows`), so such a number is out of range, as before.
+    (`check_rows`), so such a number is still out of range after the conversion.
 
     Args:
       x: array from `integers`.
@@ -72,4 +72,7 @@ def check_rows(op: str, what: str, rows: int) -> None:
       ValueError: there are too many.
     """
     if rows > _MOST_ROWS:
-        raise ValueError(f"jax_cxl.{op}: {rows} rows of {what} are too many: at most 2**31 - 1.")
+        raise ValueError(
+            f"jax_cxl.{op}: {rows} rows of {what} are too many: at most 2**31 - 1 are supported."
+            " Use several calls."
+        )

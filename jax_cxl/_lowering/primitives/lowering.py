@@ -110,7 +110,7 @@ def between(
       name: name of the public function, for messages of the handler.
       op: which collective.
       ranks: ranks in the pool's world, a group in each row.
-      grid: how the ranks of each group lie in processes, for a call in levels
+      grid: how the ranks of each group are spread over processes, for a call in levels
         (`contract.attributes`).
       reduce_op: reduction, where the collective has one.
       operand_blocks: dimension of the operand that counts the ranks' blocks, if any.

@@ -29,7 +29,7 @@ def axes_of(op: str, axis_name: Any) -> Axes:
     """
     axes = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
     if len(set(axes)) != len(axes):
-        raise ValueError(f"jax_cxl.{op}: axis_name names an axis twice: {axes}.")
+        raise ValueError(f"jax_cxl.{op}: axis_name={axes} names an axis twice. Name it once.")
     for axis in axes:
         if isinstance(axis, int):
             raise TypeError(
@@ -87,7 +87,10 @@ def check_bound(op: str, axis: Hashable) -> None:
             f" under `jax.shard_map` over a mesh with this axis.{where}"
         ) from None
     if axis in _compat.forbidden_axes():
-        raise ValueError(f"jax_cxl.{op}: collectives over axis {axis!r} are forbidden here.")
+        raise ValueError(
+            f"jax_cxl.{op}: JAX forbids collectives over axis {axis!r} here. Move the call out of"
+            " this function."
+        )
 
 
 def groups_of(op: str, axes: Axes, axis_index_groups: Sequence[Sequence[int]] | None) -> Groups:
@@ -174,7 +177,8 @@ def root_of(op: str, argument: str, root: Any, axes: Axes) -> int:
     root, size = arguments.integer(op, argument, root), lax.axis_size(axes)
     if not 0 <= root < size:
         raise ValueError(
-            f"jax_cxl.{op}: {argument}={root} is out of bounds for {axes} of size {size}."
+            f"jax_cxl.{op}: {argument}={root} is out of bounds for {axes} of size {size}. Pass 0"
+            f" to {size - 1}."
         )
     return root
 

@@ -54,7 +54,7 @@ def of_groups(ctx: Any, name: str, axes: named_axis.Axes, groups: named_axis.Gro
     if platform is not runtime.platform:
         raise ValueError(
             f"jax_cxl.{name}: the mesh {mesh.axis_names} has {platform.name} devices, but the ranks"
-            f" are the {runtime.platform.name} devices of JAX's default backend. Choose it by"
+            f" are the {runtime.platform.name} devices of JAX's default backend. Change it with"
             f" JAX_PLATFORMS={platform.name}."
         )
     try:
@@ -69,7 +69,7 @@ def of_groups(ctx: Any, name: str, axes: named_axis.Axes, groups: named_axis.Gro
 
 
 def processes(ctx: Any) -> dict[int, int]:
-    """Returns which process holds each rank of the mesh, for a collective that has ranks."""
+    """Returns the process of each rank of the mesh, for a collective between ranks."""
     rank_of_device = lifecycle.ensure_started().rank_of_device
     mesh = ctx.module_context.axis_context.mesh
     return {rank_of_device[device.id]: device.process_index for device in mesh.devices.flat}

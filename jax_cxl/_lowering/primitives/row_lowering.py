@@ -44,7 +44,7 @@ def ragged_all_to_all(
       table: integers of shape (4, group size * slices), as cc/plan/slices.h describes them.
       axes: axis names over which it runs.
       groups: axis index groups, or None for one group along `axes`.
-      elements: exchanges of a batch, which move as one.
+      elements: number of exchanges in a batch, which share one call.
       alone: function that does the same for a group of one rank.
 
     Returns:
@@ -77,7 +77,7 @@ def ragged_all_to_all(
 
 
 def _only_check(ctx: Any, output: Any, table: Any, ranks: np.ndarray, elements: int) -> Sequence:
-    """Returns `output`, to which no bytes move, after a check of the tables of all ranks."""
+    """Checks the tables of all ranks, and returns `output` unchanged, because no bytes move."""
     operand, into, entries = ctx.avals_in
     tables = jax.core.ShapedArray((ranks.shape[1], *entries.shape), entries.dtype)
     (gathered,) = lowering.between(

@@ -212,7 +212,7 @@ def _start_of(value: Any) -> Any:
 
 
 def _check_complete(token: Any) -> None:
-    """Raises unless the token belongs to a collective that was complete when it started."""
+    """Raises an error unless the token's collective was already complete at its start."""
     owner = token.owner
     if not isinstance(owner, ir.Block) and owner.name == "stablehlo.constant":
         return

@@ -53,7 +53,7 @@ class DeviceAssignment:
 
 
 def decode(instruction: Message) -> Groups:
-    """Returns the groups of a collective, with its ids. An empty list means one group of all."""
+    """Returns the groups of a collective, in its own ids. An empty list means one group of all."""
     if instruction.has(_MESH_AXES):
         return _of_mesh_axes(Message(instruction.blob(_MESH_AXES)))
     if instruction.has(_IOTA):

@@ -119,7 +119,7 @@ class Computation:
                 yield instruction
 
     def done_of(self, start: Instruction) -> Instruction | None:
-        """Returns the instruction that waits for a start, None if it has none of its own."""
+        """Returns the instruction that waits only for this start, None if there is none."""
         return self._dones.get(start.id)
 
     @functools.cached_property
@@ -242,7 +242,7 @@ class Module:
 
     @property
     def donated(self) -> list[tuple[int, ...]]:
-        """Which parts of the module's result have the memory of arguments."""
+        """Which parts of the module's result use the memory of arguments."""
         entries = Message(self._proto.blob(_ALIASES)).messages(1)
         return [tuple(entry.integers(1)) for entry in entries]
 

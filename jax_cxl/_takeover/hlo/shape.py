@@ -97,14 +97,14 @@ class Shape:
 
 
 def decode(proto: Message) -> list[Shape]:
-    """Returns the shapes in a ShapeProto: one for each element of a tuple, else one."""
+    """Returns the shapes in a ShapeProto: one per element of a tuple, otherwise a single shape."""
     if proto.get(_ELEMENT_TYPE) == _TUPLE:
         return [_array(part) for part in proto.messages(_TUPLE_SHAPES)]
     return [_array(proto)]
 
 
 def leaves(proto: Message) -> list[list[Shape]]:
-    """Returns the arrays in each element of a tuple, also those in tuples in it."""
+    """Returns the arrays in each element of a tuple, including arrays in nested tuples."""
     if proto.get(_ELEMENT_TYPE) != _TUPLE:
         return [[_array(proto)]]
     elements = map(leaves, proto.messages(_TUPLE_SHAPES))

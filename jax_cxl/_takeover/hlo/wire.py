@@ -76,7 +76,7 @@ class Message:
         return iter(self._fields)
 
     def append(self, number: int, kind: int, value: Value) -> None:
-        """Appends a field as `items` yields it."""
+        """Appends a field, given in the form in which `items` yields fields."""
         self._fields.append((number, kind, value))
 
     def clear(self, *numbers: int) -> "Message":

@@ -55,8 +55,8 @@ class Graph:
           sequence: the ids of its instructions in XLA's order.
           collectives: its collectives that go through the pool.
           estimates: how long instructions take.
-          peaks: the most bytes that called computations use, by their ids: in XLA's order, and in
-            the order that they have now.
+          peaks: by the id of a called computation, the largest number of bytes that it uses: in
+            XLA's order, and in its present order.
         """
         self._computation, self._estimates = computation, estimates
         self._peaks = peaks or {}
@@ -118,7 +118,7 @@ class Graph:
         )
 
     def _inside(self, instruction: Instruction) -> tuple[int, int]:
-        """Returns the bytes that the computations use that an instruction calls."""
+        """Returns the bytes used by the computations that an instruction calls."""
         if instruction.opcode not in CALLERS:
             return 0, 0
         called = instruction.proto.integers(Instruction.CALLED)
@@ -129,7 +129,7 @@ class Graph:
         return self._instructions[i].opcode in VIEWS and i not in self._kept
 
     def _stay_readable(self, pair: Pair) -> None:
-        """Puts the instructions that may overwrite an operand of a collective after its done."""
+        """Keeps writes that may overwrite a collective's operand behind the collective's done."""
         read = self._memory.read(pair.start)
         self._keep(pair.done, read)
         if not all(map(self._memory.is_own, read)):
@@ -145,7 +145,7 @@ class Graph:
                         break
 
     def _keep(self, reader: int, read: set[int]) -> None:
-        """Puts instructions that may overwrite what a reader reads after it, as in XLA's order."""
+        """Keeps writes that may overwrite a reader's input behind the reader, as in XLA's order."""
         for writer in self._memory.writers:
             if writer > reader and not read.isdisjoint(self._memory.read(writer)):
                 self._before[writer].append(reader)

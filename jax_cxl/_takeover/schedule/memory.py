@@ -1,8 +1,8 @@
 """Which results of a computation may share memory, and which instructions write into it.
 
-A module has the dependences of its instructions. It does not show which instructions write into the
-memory of an operand. In XLA's own order, all instructions that read the old contents come before
-such a write. Any other order has to keep that.
+A module shows how its instructions depend on each other. It does not show which instructions write
+  into the memory of an operand. In XLA's own order, all instructions that read the old contents
+  come before such a write. Any other order must preserve that.
 """
 
 import functools
@@ -24,7 +24,7 @@ VIEWS = ("bitcast", "get-tuple-element", "tuple", "opt-barrier")
 
 
 def tuple_of(computation: Computation, instruction: Instruction) -> Instruction:
-    """Returns what made the tuple, before barriers, of which an instruction takes an element."""
+    """Returns the instruction, behind any barriers, that made the tuple of a get-tuple-element."""
     whole = computation.instruction(instruction.operands[0])
     while whole.opcode == "opt-barrier":
         whole = computation.instruction(whole.operands[0])
@@ -32,7 +32,7 @@ def tuple_of(computation: Computation, instruction: Instruction) -> Instruction:
 
 
 def element(computation: Computation, instruction: Instruction) -> int | None:
-    """Returns the id of the array that an instruction takes from a tuple, also behind barriers.
+    """Returns the id of the array that an instruction takes from a tuple, looking through barriers.
 
     Returns None if the instruction does something else, or the tuple is not built here.
     """
@@ -48,7 +48,7 @@ class Memory:
     """The memory of a computation. Instructions are named by their positions in XLA's order.
 
     Attributes:
-      owners: for each instruction, the instructions whose memory its result may have.
+      owners: for each instruction, the instructions whose memory its result may share.
       writers: instructions that may write into the memory of an operand.
       joined: instructions whose result may share memory with another result: an instruction writes
         into it, or it is a result of the computation, which may have the memory of an argument.
@@ -94,7 +94,7 @@ class Memory:
 
     @functools.cache  # noqa: B019 (the object lives as long as the cache)
     def is_pure(self, i: int) -> bool:
-        """Whether an instruction writes nothing but its result, and waits for nothing."""
+        """Returns whether an instruction writes only its own result, and waits for nothing."""
         proto = self._instructions[i].proto
         if self._instructions[i].opcode not in _PURE or proto.has(Instruction.ALIASING):
             return False
@@ -124,7 +124,7 @@ class Memory:
         return instruction.opcode in ("dot", "convolution") or self.is_pure(i)
 
     def _below(self, instruction: Instruction) -> list[frozenset[int]]:
-        """Returns the owners of each operand that the result of a view consists of."""
+        """Returns the owners of each operand of which a view's result consists."""
         part = element(self._computation, instruction)
         operands = instruction.operands if part is None else [part]
         return [self.owners[self._position[o]] for o in operands]

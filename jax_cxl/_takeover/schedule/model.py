@@ -18,16 +18,17 @@ class Node:
     Attributes:
       before: the instructions that must come first.
       seconds: how long it takes, an estimate.
-      size: bytes of its result, 0 if another instruction's result has them.
+      size: bytes of its result, 0 if they belong to another instruction's result.
       movable: whether it may run earlier. It writes only its own result, and waits for nothing.
       view: whether it only names memory. It may stand anywhere before its users.
       deferrable: whether it may run later.
       parts: bytes of each part of its result, if that is a tuple.
-      names: the instructions whose results it names, if it is a view, and which part, None for all;
-        by default all of `reads`. For another instruction, those in whose memory its result is.
-      inside: bytes that the computations use that it calls, while they run.
+      names: for a view, the instructions whose results it names, and which part (None for all
+        parts); by default all of `reads`. For other instructions, the instructions whose memory
+        holds its result.
+      inside: bytes used by the computations that it calls, while they run.
       grown: how many of these bytes they would not use in XLA's order.
-      reads: those of `before` whose results it reads or names, None for all.
+      reads: the instructions in `before` whose results it reads or names, None for all of them.
     """
 
     before: tuple[int, ...] = ()
@@ -69,7 +70,7 @@ class Order:
     Attributes:
       positions: the instructions, by their positions in XLA's order.
       seconds: how long they take, an estimate.
-      waits: the part of it in which the program waits for collectives.
+      waits: the part of `seconds` in which the program waits for collectives.
     """
 
     positions: list[int]
@@ -92,7 +93,7 @@ class Clock:
         self.over: dict[int, float] = {}
 
     def run(self, position: int) -> None:
-        """Executes an instruction, and first those before it that have not been executed."""
+        """Executes an instruction, after all instructions that must come before it."""
         stack = [(position, iter(self._nodes[position].before))]
         while stack:
             here, rest = stack[-1]
@@ -121,9 +122,10 @@ class Clock:
             self.now += self._nodes[position].seconds
 
     def blocked(self, position: int) -> float:
-        """Returns when an instruction can run without a wait for a collective.
+        """Returns the time from which an instruction can run without waiting for a collective.
 
-        Returns 0 if it waits for none, or if it cannot be deferred together with what it needs.
+        Returns 0 if it waits for no collective, or if the instruction and those that it needs
+          cannot be deferred.
         """
         until = 0.0
         seen, stack = set(), [position]

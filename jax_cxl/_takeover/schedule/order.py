@@ -33,7 +33,7 @@ def early(nodes: Sequence[Node], pairs: Sequence[Pair], limit: int) -> Order | N
     Args:
       nodes: the instructions in XLA's order.
       pairs: the collectives.
-      limit: by how many bytes the largest memory in use may exceed that of XLA's order.
+      limit: by how many bytes the peak memory may exceed the peak in XLA's order.
     """
     positions = range(len(nodes))
     before = simulate(nodes, pairs, positions)
@@ -55,8 +55,7 @@ def arrange(nodes: Sequence[Node], pairs: Sequence[Pair], limit: int) -> Order:
     Args:
       nodes: the instructions in XLA's order.
       pairs: the collectives.
-      limit: by how many bytes early starts may make the largest memory in use exceed that of XLA's
-        order.
+      limit: by how many bytes early starts may raise the peak memory above the peak in XLA's order.
     """
     return _Arrangement(nodes, pairs, limit).order()
 
@@ -105,7 +104,7 @@ class _Arrangement:
         self._usage.ended(self._clock.order, now)
 
     def _end(self, now: int) -> None:
-        """Runs the dones of collectives that are over, and what was put off for them."""
+        """Runs the dones of finished collectives, and the instructions deferred for them."""
         clock = self._clock
         for done in [d for d, over in clock.over.items() if over + MARGIN <= clock.now]:
             ready = all(clock.emitted[b] for b in self._nodes[done].before)
@@ -158,7 +157,7 @@ class _Arrangement:
         return moves
 
     def _slack(self, position: int) -> float:
-        """Returns how long other instructions take until something needs this one."""
+        """Returns how long other instructions take until one of them needs this one's result."""
         until = min(self._need[position], len(self._nodes)) - 1
         return float(self._spent[until] - self._spent[position])
 

@@ -1,7 +1,8 @@
 """How many bytes of memory the results of a computation's instructions take.
 
-Memory that another computation counts, or that arguments have, is not counted again. Else the
-estimate of XLA's own order would be too large, and early starts would take the difference.
+Memory that is counted in another computation, or that belongs to arguments, is not counted again.
+  Otherwise the estimate for XLA's own order would be too large, and early starts would use the
+  difference.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,13 +61,13 @@ class Sizes:
         return self._parts[i]
 
     def shared(self, i: int) -> tuple[Name, ...]:
-        """Returns whose memory the result of an instruction has that is not a view."""
+        """Returns the owner of the memory of an instruction's result that is not a view."""
         return self._shared.get(i, ())
 
     def named(self, i: int) -> tuple[Name, ...]:
-        """Returns whose memory the result of an instruction has. If it is no view, that is its own.
+        """Returns the owner of the memory of a result: the instruction itself, unless it is a view.
 
-        The memory of the result of a done is that of its start.
+        The result of a done lies in the memory of its start.
         """
         instruction = self._instructions[i]
         if instruction.opcode == "get-tuple-element":
@@ -123,7 +124,7 @@ class Sizes:
         return opcode in _IN_PLACE or opcode.endswith(("-start", "-done"))
 
     def _share(self, i: int, sizes: list[int]) -> list[int]:
-        """Returns the sizes of the parts of a result that have no memory of an operand."""
+        """Returns the sizes of the parts of a result that do not lie in an operand's memory."""
         instruction = self._instructions[i]
         given = [
             (costs.size(shape), self._position[operand])

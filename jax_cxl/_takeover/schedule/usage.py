@@ -1,4 +1,4 @@
-"""How many bytes a computation uses at each place of an order."""
+"""How many bytes a computation uses at each position of an order."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ _Owner = tuple[int, int]
 
 
 def most_by_xla(nodes: Sequence[Node], pairs: Sequence[Pair]) -> int:
-    """Returns the most bytes in use in XLA's order, also of the computations that are called."""
+    """Returns the peak number of bytes in use in XLA's order, including called computations."""
     places = used(nodes, pairs, range(len(nodes)))
     return int((places - [node.grown for node in nodes]).max(initial=0))
 

@@ -2,7 +2,7 @@
 
 The processes meet in JAX's key-value store:
 
-    jax_cxl/barrier/G/P   of generation G: the last barrier that process P has reached
+    jax_cxl/barrier/G/P   in generation G: the last barrier that process P has reached
 
 The entry is JSON: how many barriers the process has reached, the last one, and who the process is.
 """
@@ -51,7 +51,8 @@ def wait(name: str, timeout: float | None) -> None:
 
 def _mismatch(mine: int, here: str, theirs: int, there: str) -> errors.MismatchError:
     error = errors.MismatchError(
-        f"the ranks wait at different barriers: rank {mine} at {here}, rank {theirs} at {there}"
+        f"the ranks wait at different barriers: rank {mine} at {here}, rank {theirs} at {there}."
+        " All processes have to call the same barriers in the same order"
     )
     error.ranks, error.calls = (mine, theirs), (here, there)
     return error

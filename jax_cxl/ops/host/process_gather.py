@@ -1,8 +1,8 @@
 """jax_cxl.process_gather.
 
-The processes tell each other dtypes and shapes in JAX's key-value store:
+The processes exchange dtypes and shapes through JAX's key-value store:
 
-    jax_cxl/process_gather/G/N/P   of generation G: what process P passes to its gather number N
+    jax_cxl/process_gather/G/N/P   in generation G: what process P passes to its N-th gather
 
 The data go through the pool, as bytes, in parts of equal size for all processes.
 """
@@ -36,20 +36,20 @@ def process_gather(x: Any, *, root: int = 0, timeout: float | None = None) -> li
     `jax.experimental.multihost_utils.process_allgather`.
 
     Args:
-      x: pytree of arrays and numbers, of any dtype of JAX or NumPy that holds numbers. Arrays of
-        JAX have to be fully addressable.
+      x: pytree of arrays and numbers, of any numeric dtype of JAX or NumPy. JAX arrays have to be
+        fully addressable.
       root: the process that gets the data.
       timeout: for how many seconds to wait for the other processes, `JAX_CXL_TIMEOUT` by default.
 
     Returns:
-      On the root, a list with the pytree of each process, in the order of the processes, with
-      arrays of NumPy as leaves. None in the other processes.
+      On the root, a list with the pytree of each process, in the order of the processes,
+      with NumPy arrays as leaves. None in the other processes.
 
     Raises:
       CollectiveTimeoutError: a process has not called it in time. The message names it.
       MismatchError: the pytrees have different structures, or the roots differ.
       PeerLostError: a process has ended.
-      TypeError: a leaf is no array of numbers, or is not fully addressable.
+      TypeError: a leaf is not an array of numbers, or is not fully addressable.
       ValueError: there is no process `root`.
 
     Example:
@@ -96,7 +96,7 @@ def _as_array(leaf: Any) -> np.ndarray:
     if not known:
         raise TypeError(
             f"process_gather: a leaf of type {type(leaf).__name__} and dtype {array.dtype} has no"
-            " numbers"
+            " numbers. Pass arrays of numbers"
         )
     return array
 

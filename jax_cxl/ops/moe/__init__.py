@@ -1,1 +1,1 @@
-"""Mixture of experts: tokens to the ranks of their experts, results back, and who holds which."""
+"""Mixture of experts: dispatches tokens, combines the results, and places the experts."""

@@ -22,7 +22,8 @@ def moe_combine(y: Any, weights: Any, handle: MoeHandle) -> Any:
     the token's choices, and rounds the sum to the dtype of y. The token's owner then reads at most
     one row of each rank and adds these in the order of the ranks. Both sums are in float32, or in
     float64 for y in float64. So the result is the same in every run. A rank with a single expert
-    adds nothing up: if a token chooses that expert twice, the owner reads and adds both rows.
+    does not add up rows: if a token chooses that expert twice, the token's owner reads and adds
+    both rows.
 
     Derivatives in reverse mode (`jax.grad`, `jax.vjp`), with respect to y and weights, are exact.
 
@@ -68,7 +69,7 @@ def moe_combine_halves(y: Any, weights: Any, handle: MoeHandle) -> tuple[list, A
 
 
 def _add(y: Any, weights: Any, handle: MoeHandle) -> Any:
-    """Returns the weighted sums of this rank's rows of each token, with checks."""
+    """Checks the arguments, and returns the weighted sums of this rank's rows of each token."""
     y = jnp.asarray(y)
     operands = {"y": y}
     if weights is not None:

@@ -49,10 +49,11 @@ def moe_dispatch(
       num_experts: experts of all ranks, a multiple of the number of ranks.
       capacity: rows of each expert. By default an expert has a row for each token that chose it,
         and the rows of a rank follow each other without gaps.
-      max_rows: without capacity, rows of this rank. By default as many as there can be, so that
-        nothing is dropped: ranks * T * k, which is much memory for many ranks.
-      float8_block: sends the tokens as float8_e4m3fn. So many elements of a row share a float32
-        scale: for example 128, or D. It must divide D. By default tokens are sent as they are.
+      max_rows: without capacity, rows of this rank. The default is the largest possible number,
+        ranks * T * k, so that nothing is dropped. With many ranks this needs a lot of memory.
+      float8_block: sends the tokens as float8_e4m3fn. This many elements of a row, for example 128
+        or D, share a float32 scale. It must divide D. By default tokens are sent in their own
+        dtype.
 
     Returns:
       Rows and a `MoeHandle` for `moe_combine`. With capacity, the rows are (experts of a rank,
@@ -115,7 +116,7 @@ def moe_dispatch_halves(
 
 
 def _route(x, experts, axis_name, num_experts, capacity, max_rows, float8_block):
-    """Returns the tokens and their handle, with checks."""
+    """Checks the arguments, and returns the tokens and their handle."""
     x = jnp.asarray(x)
     if isinstance(experts, MoeHandle):
         handle = experts
@@ -128,7 +129,7 @@ def _route(x, experts, axis_name, num_experts, capacity, max_rows, float8_block)
         return _vary(handle.axes, x, handle.back)[0], handle
     experts = indices.integers("moe_dispatch", "experts", experts)
     if axis_name is None or num_experts is None:
-        raise TypeError("jax_cxl.moe_dispatch: axis_name and num_experts are missing.")
+        raise TypeError("jax_cxl.moe_dispatch: pass axis_name and num_experts.")
     axes = named_axis.axes_of("moe_dispatch", axis_name)
     limits = _check(x, experts, axes, num_experts, capacity, max_rows)
     _check_float8(x, float8_block)

@@ -1,4 +1,4 @@
-"""The two moves of rows, each in a part that communicates and a part that does not.
+"""Dispatch and combine. Each has a part that communicates and a part that does not.
 
     dispatch   fetch    every rank takes the tokens that its experts want, each once
                expand   copies a token to its other rows on this rank
@@ -62,7 +62,7 @@ def fetch(x: Any, handle: MoeHandle) -> Any:
 def deliver(partial: Any, handle: MoeHandle) -> Any:
     """Returns the sum of each of this rank's tokens over all ranks: (fetched, D) -> (T, D).
 
-    The order of the additions is that of the ranks, in float32 or wider, rounded once.
+    The additions are in the order of the ranks, in float32 or wider. The sum is rounded once.
     """
     return add_ranks(take_sums(partial, handle), handle)
 
@@ -137,8 +137,8 @@ def expand(fetched: Any, handle: MoeHandle) -> Any:
 def add(y: Any, weights: Any, handle: MoeHandle) -> Any:
     """Adds up the weighted rows of each token on this rank: (rows, D) -> (fetched, D).
 
-    The order of the additions is that of the token's choices, in float32 or wider, rounded to the
-    dtype of y once.
+    The additions are in the order of the token's choices, in float32 or wider. The sum is rounded
+    once, to the dtype of y.
 
     Args:
       y: (rows, D): the experts' results.
@@ -195,7 +195,7 @@ add.defvjp(_add_forward, _add_backward)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def dispatch_float8(block: int, x: Any, handle: MoeHandle) -> Any:
-    """Fetches and expands rounded tokens. Its cotangents are those of tokens without rounding."""
+    """Fetches and expands rounded tokens. Its cotangents ignore the rounding."""
     packed = _copies(take_tokens(float8.pack(x, block), handle), handle)
     return float8.unpack(packed, x.shape[1], block, x.dtype)
 

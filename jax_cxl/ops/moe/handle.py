@@ -17,8 +17,9 @@ import jax
 )
 @dataclasses.dataclass(frozen=True)
 class MoeHandle:
-    """What `moe_dispatch` returns beside the rows, and `moe_combine` takes. A pytree of
-    integer arrays.
+    """The routing of tokens, which `moe_dispatch` returns and `moe_combine` takes.
+
+    It is a pytree of integer arrays.
 
     An *assignment* is a token's choice of an expert: T tokens with k choices have T * k of them on
     each rank. All ranks number them together, rank after rank, token after token.

@@ -13,9 +13,10 @@ _NODES = 200
 def expert_placement(counts: Any, *, slack: float = 0.05) -> np.ndarray:
     """Proposes which rank should hold which expert.
 
-    Every rank holds equally many experts. The proposal first keeps the largest load, the number of
-    rows that arrive at one rank, small. It then lets as few rows as possible cross from one rank to
-    another. It is found by mixed-integer programming and may be some percent from the best.
+    Every rank holds the same number of experts. The proposal first minimizes the largest load,
+    which is the number of rows that arrive at one rank. It then minimizes the number of rows that
+    cross from one rank to another. The solver uses mixed-integer programming, and its result may be
+    a few percent from the optimum.
 
     Needs SciPy: `pip install 'jax_cxl[moe]'`. The same counts give the same proposal on all
     processes that have the same SciPy.
@@ -23,8 +24,8 @@ def expert_placement(counts: Any, *, slack: float = 0.05) -> np.ndarray:
     Args:
       counts: (ranks, experts), how many times tokens of each rank chose each expert:
         `MoeHandle.counts` of all ranks, best summed over several steps.
-      slack: the largest load may exceed the best value that was found by this share, if fewer rows
-        then cross between ranks.
+      slack: the largest load may exceed the best value found by this fraction, if fewer rows then
+        cross between ranks.
 
     Returns:
       (experts,), integers: the new number of each expert. The expert with the new number p lives on
@@ -34,8 +35,8 @@ def expert_placement(counts: Any, *, slack: float = 0.05) -> np.ndarray:
 
     Raises:
       ImportError: SciPy is not installed.
-      ValueError: counts are not a matrix, or have a number that is negative or not finite; slack
-        is no such number; or the ranks cannot hold equally many experts.
+      ValueError: counts are not a matrix, or have a number that is negative or not finite; slack is
+        negative or not finite; or the number of experts is not a multiple of the number of ranks.
 
     Example:
       >>> counts = [[9, 9, 0, 0],  # tokens of rank 0 choose the experts 0 and 1
@@ -56,8 +57,8 @@ def expert_placement(counts: Any, *, slack: float = 0.05) -> np.ndarray:
     ranks, experts = counts.shape
     if experts % ranks:
         raise ValueError(
-            f"jax_cxl.expert_placement: {ranks} ranks cannot hold equally many of"
-            f" {experts} experts."
+            f"jax_cxl.expert_placement: the number of experts, {experts}, must be a"
+            f" multiple of the number of ranks, {ranks}."
         )
     rank_of = _solve(counts, slack) if ranks > 1 else np.zeros(experts, int)
     place = np.empty(experts, int)
@@ -68,7 +69,8 @@ def expert_placement(counts: Any, *, slack: float = 0.05) -> np.ndarray:
 def _solve(counts: np.ndarray, slack: float) -> np.ndarray:
     """Returns the rank of each expert.
 
-    The variables are whether expert e is on rank r, at e * ranks + r, and the largest load.
+    The variables of the program are, at e * ranks + r, whether expert e is on rank r, and the
+      largest load.
     """
     try:
         from scipy import optimize, sparse  # type: ignore[import-untyped]

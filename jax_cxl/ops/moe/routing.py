@@ -1,4 +1,4 @@
-"""Which rank fetches which tokens, in which order, from the choices of all ranks' tokens.
+"""Decides which rank fetches which tokens, in which order, from the choices of all tokens.
 
 All of it is integer arithmetic in XLA. Each rank learns the choices of all tokens and decides what
 its own experts take. It then tells each token's owner where the token's results will lie, so that
@@ -24,7 +24,7 @@ def route(
     capacity: int | None,
     max_rows: int | None,
 ) -> MoeHandle:
-    """Returns the ways of all tokens to the experts of this rank, and back.
+    """Returns how all tokens get to the experts of this rank, and back.
 
     Args:
       experts: (T, k), int32: the choices of this rank's tokens.
@@ -93,7 +93,7 @@ def route(
 
 
 def _way_back(position, tokens, choices, fetched, axes, ranks):
-    """Tells each token's owner where the token is fetched. Returns that for this rank's tokens."""
+    """Tells each token's owner where the token is fetched. Returns this rank's answers."""
     table = position.reshape(ranks, -1)  # by owner of the tokens
     if axes:
         table = all_to_all(table, axes, 0, 0, tiled=True)  # by rank that fetches
@@ -130,7 +130,7 @@ def _own(values, chosen):
 
 
 def _inverse(places, size):
-    """Returns (size,): which entry of `places`, if any, names each place; else -1."""
+    """Returns (size,): for each place, the index of the entry of `places` that names it, or -1."""
     index = jnp.where(places < 0, size, places)
     entries = jnp.arange(len(places), dtype=np.int32)
     return jnp.full(size, -1, np.int32).at[index].set(entries, mode="drop", unique_indices=True)

@@ -46,7 +46,7 @@ def pargmin(x: Any, axis_name: Hashable) -> Any:
 
 def _first_rank_with(name, extremum, x, axis_name):
     if isinstance(axis_name, (tuple, list)):
-        raise TypeError(f"jax_cxl.{name} works over a single axis, got {axis_name}.")
+        raise TypeError(f"jax_cxl.{name} works over a single axis, got {axis_name}. Pass one name.")
     best = extremum(x, axis_name)
     index = lax.axis_index(axis_name)
     nowhere = jnp.iinfo(index.dtype).max

@@ -34,8 +34,8 @@ Returns:
 Raises:
   NameError: the axis is not bound, as outside `jax.shard_map`.
   TypeError: a dtype is {refused}, or not supported, such as float6_e2m3fn.
-  ValueError: the groups are not a partition, or `levels=True` for groups without several ranks
-    in each process, equally many.
+  ValueError: the groups are not a partition, or `levels=True` for groups that do not have the same
+    number of ranks, at least two, in each process.
 
 Example:
   >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -151,7 +151,7 @@ def _make_primitive(name: str, reduce_op: ReduceOp, reduce: Callable) -> Any:
 
 
 def _of_bytes(reduce: Callable) -> Callable:
-    """Returns a reduction that also takes integers of less than a byte."""
+    """Returns a reduction that also accepts integers of less than a byte."""
 
     def wider(x, dims):
         if str(x.dtype) in dtypes.PACKED_DTYPES:

@@ -35,8 +35,8 @@ def pmean(
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
       TypeError: a dtype is not supported, such as float6_e2m3fn.
-      ValueError: the groups are not a partition, or `levels=True` for groups without several ranks
-        in each process, equally many.
+      ValueError: the groups are not a partition, or `levels=True` for groups that do not have the
+        same number of ranks, at least two, in each process.
 
     Example:
       >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))

@@ -23,11 +23,11 @@ def psum(
 ) -> Any:
     """Sums x over all ranks along a named axis.
 
-    Drop-in for `jax.lax.psum`. The sum adds the ranks' values in rank order, so that
-    all ranks get the same bits; float16, bfloat16 and float8 accumulate in float32 and
-    round once. In levels, the sums of the processes are added in the same way. A leaf that is not
-    traced (a Python number, a NumPy array) is taken as equal on all ranks, and multiplied by the
-    size of the group: `psum(1, "i")` is the size of the axis.
+    Drop-in for `jax.lax.psum`. The sum adds the ranks' values in rank order, so that all ranks get
+    the same bits; float16, bfloat16 and float8 accumulate in float32 and round once. In levels, the
+    sums of the processes are added in the same way. A leaf that is not traced (a Python number, a
+    NumPy array) is assumed to be equal on all ranks, and is multiplied by the size of the group:
+    `psum(1, "i")` is the size of the axis.
 
     Args:
       x: array, or pytree of arrays, of any dtype; bool counts as int32.
@@ -44,8 +44,8 @@ def psum(
     Raises:
       NameError: the axis is not bound, as outside `jax.shard_map`.
       TypeError: a dtype is not supported, such as float6_e2m3fn, or an axis is an integer.
-      ValueError: the groups are not a partition, or `levels=True` for groups without several ranks
-        in each process, equally many.
+      ValueError: the groups are not a partition, or `levels=True` for groups that do not have the
+        same number of ranks, at least two, in each process.
 
     Example:
       >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))

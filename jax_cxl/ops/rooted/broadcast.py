@@ -37,8 +37,8 @@ def broadcast(
       NameError: the axis is not bound, as outside `jax.shard_map`.
       NotImplementedError: the root is a traced value.
       TypeError: a dtype is not supported, such as float6_e2m3fn.
-      ValueError: the root is out of bounds, or `levels=True` and no process holds several ranks of
-        the axis, or not equally many.
+      ValueError: the root is out of bounds, or `levels=True` and the processes do not hold the same
+        number of ranks of the axis, at least two.
 
     Example:
       >>> mesh = jax_cxl.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))

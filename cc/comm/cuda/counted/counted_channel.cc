@@ -168,7 +168,7 @@ Call CountedChannel::CallAt(uint64_t place) const {
 }
 
 // Records the calls that the device has started since the last check. A journal
-// has only the last ones.
+// keeps only the latest calls.
 void CountedChannel::RecordStarted(uint64_t finished) {
   constexpr uint64_t kMost = cuda::kJournal / 2;
   const pool::Doorbells& doorbells = connection_.doorbells();

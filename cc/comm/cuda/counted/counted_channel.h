@@ -96,7 +96,7 @@ class CountedChannel {
   std::optional<CountedCalls> recorded_;  // once open
 
   // Only the checking thread uses the following members.
-  uint64_t written_ = 0;  // calls in this member's journal, as far as seen
+  uint64_t written_ = 0;        // calls seen in this member's journal
   std::optional<Call> oldest_;  // of the calls that have not finished
   uint64_t oldest_place_ = 0;
 };

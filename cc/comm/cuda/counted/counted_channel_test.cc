@@ -137,8 +137,8 @@ class CountedChannelTest : public testing::Test {
   }
 };
 
-// The flags of short calls are 32 bits of the number of a round. In place of
-// the round with the flag 0, the device clears the rings.
+// The flag of a short call is the low 32 bits of its round number. In place of
+// a round whose flag would be 0, the device clears the rings.
 TEST_F(CountedChannelTest, FlagsBeginAnew) {
   DeviceOptions options;
   options.first_flagged_round = (uint64_t{1} << 32) - 4;
@@ -153,8 +153,8 @@ TEST_F(CountedChannelTest, FlagsBeginAnew) {
   }
 }
 
-// A graph with a short call, a long one and a mean, between calls that it does
-// not have.
+// A graph with a short call, a long call and a mean runs between calls that are
+// not in the graph.
 TEST_F(CountedChannelTest, GraphsBetweenOtherCalls) {
   Pair pair((DeviceOptions()));
   Data small(&pair, 1000), large(&pair, 300001), mean(&pair, 777);

@@ -26,8 +26,8 @@ struct CountedPlan {
   std::vector<cuda::DeviceStep> steps;  // in memory that the host can read
 };
 
-// The GPU plans of one device's calls that count on the device. A plan keeps
-// its place, because graphs may refer to it.
+// The GPU plans of calls that are numbered on their device (CountedChannel),
+// for one device. A plan never moves, because graphs may refer to it.
 //
 // Not thread-safe.
 class CountedPlans {

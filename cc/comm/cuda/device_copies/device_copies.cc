@@ -49,7 +49,8 @@ Result<uint64_t> DeviceCopies::Start(int device, const void* from,
   const auto queue = queues_.find(device);
   if (queue == queues_.end() || bytes > bytes_ || offset > bytes_ - bytes)
     return Error(Code::kInvalidArgument, "a copy of ", bytes, " bytes to ",
-                 offset, " from device ", device, " is outside the memory");
+                 offset, " from device ", device,
+                 " is outside the memory; please report this to jax_cxl");
   const CurrentDevice current(device);
   cudaEvent_t event = nullptr;
   CXL_RETURN_IF_ERROR(cuda::CudaStatus(
@@ -93,9 +94,9 @@ Result<std::vector<uint64_t>> DeviceCopies::Checksums(
   const auto queue = queues_.find(device);
   if (queue == queues_.end() || bytes == 0 || bytes % xxh3::kStepBytes != 0 ||
       std::ranges::any_of(blocks, [](uint64_t at) { return at % 16 != 0; }))
-    return Error(Code::kInvalidArgument,
-                 "cannot compute checksums of blocks of ", bytes,
-                 " bytes on device ", device);
+    return Error(
+        Code::kInvalidArgument, "cannot compute checksums of blocks of ", bytes,
+        " bytes on device ", device, "; please report this to jax_cxl");
   const CurrentDevice current(device);
   const cudaStream_t stream = queue->second.checksums;
   const size_t size = blocks.size() * sizeof(uint64_t);

@@ -7,13 +7,13 @@
 #include "cc/engine/gpu_plan/gpu_plan.h"
 
 // Short messages. Every 8 bytes in the pool are 4 bytes of data and a flag of 4
-// bytes, which says to which round the data belong. A reader that loads them
-// with one load knows whether the data have arrived. So no doorbell and no
+// bytes, which names the round to which the data belong. A reader that loads
+// them with one load knows whether the data have arrived. So no doorbell and no
 // fence is needed between a put and a get: a call crosses the link once in each
 // direction. It costs twice the bytes.
 //
 // Such calls have their own ring (DeviceControl::flagged), because in slots
-// with plain data, data could look like a flag. The ring's words only say that
+// with plain data, data could look like a flag. The ring's words only show that
 // a member has begun a call, and that it has read all data of a round.
 namespace jax_cxl::cuda {
 

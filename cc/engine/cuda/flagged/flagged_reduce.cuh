@@ -26,8 +26,9 @@ struct Operands {
 };
 
 // Folds the operands and returns the result so far. It is not inlined, because
-// there is one for each type. It is small, because a function with many
-// registers saves those of its caller in memory, for all threads at once.
+// there is one instance for each type. It is small, because a function that
+// uses many registers saves the caller's registers in memory, in all threads at
+// once.
 template <typename Type>
 __device__ __noinline__ uint4 FoldInAs(ReduceOp op, uint32_t divisor,
                                        Operands& operands, bool first) {

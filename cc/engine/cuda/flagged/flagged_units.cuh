@@ -31,8 +31,8 @@ struct ShortStep {
 };
 static_assert(kMaxMembers <= 255);
 
-// The input lists of a call. They travel with the launch. In the device's
-// memory, each list would cost a load before the load of the data.
+// The input lists of a call. They are launch arguments: if they were in the
+// device's memory, each list would cost a load before the load of the data.
 template <uint32_t kMembers, uint32_t kSteps>
 struct Lists {
   FlaggedControl* rings[kMembers];
@@ -103,7 +103,7 @@ struct Shared {
   uint64_t released;  // rounds that all peers have certainly read
 };
 
-// One thread's wait for data. Now and then it checks whether the call can
+// One thread's wait for data. From time to time it checks whether the call can
 // continue.
 class Wait {
  public:
