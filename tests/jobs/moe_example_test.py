@@ -39,7 +39,7 @@ def _train(exchange, folder, *flags, processes=1):
 def _dispatch():
     """Trains with dispatch and combine, with room for everything."""
     with tempfile.TemporaryDirectory() as folder:
-        return _train("dispatch", folder, processes=2)
+        return _train("dispatch", folder)
 
 
 def _losses(figures):
