@@ -75,7 +75,7 @@ class KeptPoolTest(parameterized.TestCase):
 class FilePoolTest(parameterized.TestCase):
     """Pools in files. Only the mappings of the job's processes show where they are."""
 
-    @parameterized.product(offset=["", "&offset=2MiB"], kept=[False, True])
+    @parameterized.parameters(("", False), ("&offset=2MiB", True))
     def test_is_found_without_an_argument(self, offset, kept):
         folder = self.enter_context(tempfile.TemporaryDirectory())
         path = pathlib.Path(folder, "pool")

@@ -147,18 +147,20 @@ class StatusTest(parameterized.TestCase):
         self.assertNotIn("Traceback", status.stderr)
         self.assertNotIn(name, status.stderr + status.stdout)
 
-    @parameterized.parameters("--json", "--prometheus")
-    def test_a_reader_that_leaves(self, form):
+    def test_a_reader_that_leaves(self):
         with job.start("failures/stuck.py", "late") as running:
             next(line for line in running.stdout if "ready" in line)
-            read, write = os.pipe()
-            os.close(read)
-            command = [sys.executable, "-m", "jax_cxl", "status", str(running.pid), form]
-            status = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True)
-            os.close(write)
+            ended = []
+            for form in ("--json", "--prometheus"):
+                read, write = os.pipe()
+                os.close(read)
+                command = [sys.executable, "-m", "jax_cxl", "status", str(running.pid), form]
+                ended.append(subprocess.run(command, stdout=write, stderr=subprocess.PIPE))
+                os.close(write)
             running.send_signal(signal.SIGTERM)
             running.communicate(timeout=60)
-        self.assertEqual((status.returncode, status.stderr), (128 + signal.SIGPIPE, ""))
+        for status in ended:
+            self.assertEqual((status.returncode, status.stderr), (128 + signal.SIGPIPE, b""))
 
     def test_no_job_is_told_from_one_of_another_user(self):
         self.assertIn(
