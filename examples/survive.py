@@ -17,7 +17,7 @@ import tempfile
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import app, flags
+from absl import app, flags, logging
 
 import jax_cxl
 
@@ -119,6 +119,7 @@ def like(mesh):
 
 
 def main(_):
+    logging.set_verbosity(logging.WARNING)  # absl's default shows JAX looking for TPUs.
     jax_cxl.initialize()
     # A restarted rank starts with this count. The others count below.
     kills = int(os.environ.get("JAX_CXL_LAUNCH_RESTARTS", "0"))

@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "cc/nccl/settings.h"
+#include "cc/nccl/interface/settings.h"
 
 namespace jax_cxl::nccl {
 namespace {

@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "cc/base/status.h"
-#include "cc/nccl/abi.h"
+#include "cc/nccl/calls/operation.h"
 #include "cc/nccl/device.h"
+#include "cc/nccl/interface/abi.h"
+#include "cc/nccl/interface/unique_id.h"
 #include "cc/nccl/job.h"
-#include "cc/nccl/operation.h"
-#include "cc/nccl/unique_id.h"
 
 namespace jax_cxl::nccl {
 

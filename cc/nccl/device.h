@@ -7,7 +7,7 @@
 
 #include "cc/base/status.h"
 #include "cc/comm/call/call.h"
-#include "cc/nccl/operation.h"
+#include "cc/nccl/calls/operation.h"
 
 namespace jax_cxl::nccl {
 

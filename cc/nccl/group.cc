@@ -9,8 +9,8 @@
 #include <tuple>
 #include <utility>
 
-#include "cc/nccl/batches.h"
-#include "cc/nccl/settings.h"
+#include "cc/nccl/calls/batches.h"
+#include "cc/nccl/interface/settings.h"
 
 namespace jax_cxl::nccl {
 namespace {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "cc/base/status.h"
+#include "cc/nccl/calls/operation.h"
 #include "cc/nccl/communicator.h"
-#include "cc/nccl/operation.h"
 
 namespace jax_cxl::nccl {
 

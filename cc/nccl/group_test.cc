@@ -21,8 +21,8 @@
 #include <thread>
 #include <vector>
 
-#include "cc/nccl/abi.h"
 #include "cc/nccl/communicator.h"
+#include "cc/nccl/interface/abi.h"
 #include "cc/nccl/job.h"
 
 namespace jax_cxl::nccl {

@@ -13,8 +13,8 @@
 #include "cc/comm/completions.h"
 #include "cc/comm/endpoint.h"
 #include "cc/comm/health/peers.h"
-#include "cc/nccl/settings.h"
-#include "cc/nccl/unique_id.h"
+#include "cc/nccl/interface/settings.h"
+#include "cc/nccl/interface/unique_id.h"
 #include "cc/pool/pool.h"
 
 namespace jax_cxl::nccl {

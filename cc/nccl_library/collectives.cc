@@ -2,10 +2,10 @@
 
 #include <cstddef>
 
-#include "cc/nccl/abi.h"
+#include "cc/nccl/calls/operation.h"
 #include "cc/nccl/group.h"
-#include "cc/nccl/operation.h"
-#include "cc/nccl/results.h"
+#include "cc/nccl/interface/abi.h"
+#include "cc/nccl/interface/results.h"
 #include "cc/nccl_library/exported.h"
 
 namespace jax_cxl::nccl {

@@ -11,12 +11,12 @@
 #include <tuple>
 #include <vector>
 
-#include "cc/nccl/abi.h"
 #include "cc/nccl/group.h"
-#include "cc/nccl/results.h"
-#include "cc/nccl/settings.h"
-#include "cc/nccl/split.h"
-#include "cc/nccl/unique_id.h"
+#include "cc/nccl/interface/abi.h"
+#include "cc/nccl/interface/results.h"
+#include "cc/nccl/interface/settings.h"
+#include "cc/nccl/interface/split.h"
+#include "cc/nccl/interface/unique_id.h"
 #include "cc/nccl_library/exported.h"
 #include "cc/nccl_library/opening.h"
 

@@ -4,10 +4,10 @@
 #include <atomic>
 
 #include "cc/base/status.h"
-#include "cc/nccl/abi.h"
 #include "cc/nccl/communicator.h"
-#include "cc/nccl/real_library.h"
-#include "cc/nccl/results.h"
+#include "cc/nccl/interface/abi.h"
+#include "cc/nccl/interface/real_library.h"
+#include "cc/nccl/interface/results.h"
 
 // What the exported functions share.
 namespace jax_cxl::nccl {

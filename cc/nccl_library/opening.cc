@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "cc/nccl/cuda/cuda_device.h"
-#include "cc/nccl/settings.h"
+#include "cc/nccl/interface/settings.h"
 #include "cc/nccl_library/exported.h"
 
 namespace jax_cxl::nccl {

@@ -2,9 +2,9 @@
 #define JAX_CXL_NCCL_LIBRARY_OPENING_H_
 
 #include "cc/base/status.h"
-#include "cc/nccl/abi.h"
 #include "cc/nccl/communicator.h"
-#include "cc/nccl/unique_id.h"
+#include "cc/nccl/interface/abi.h"
+#include "cc/nccl/interface/unique_id.h"
 
 namespace jax_cxl::nccl {
 

@@ -7,9 +7,9 @@
 #include <cstdio>
 
 #include "cc/base/status.h"
-#include "cc/nccl/abi.h"
-#include "cc/nccl/real_library.h"
-#include "cc/nccl/results.h"
+#include "cc/nccl/interface/abi.h"
+#include "cc/nccl/interface/real_library.h"
+#include "cc/nccl/interface/results.h"
 #include "cc/nccl_library/exported.h"
 
 #ifndef __x86_64__

@@ -1,7 +1,9 @@
 """Output of a training run: a progress bar, a JSON file, a picture."""
 
+import datetime
 import json
 import pathlib
+import time
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ class ProgressReport:
 
     def __init__(self, first_step: int, steps: int, enabled: bool):
         self._console = Console(quiet=not enabled, highlight=False, soft_wrap=True)
+        self._first_step = first_step
         self._steps = steps
         self._bar = Progress(
             TextColumn("step"),
@@ -37,6 +40,7 @@ class ProgressReport:
         self._train = self._held_out = ""
 
     def __enter__(self) -> "ProgressReport":
+        self._start = time.monotonic()
         self._bar.start()
         return self
 
@@ -58,7 +62,15 @@ class ProgressReport:
         if self._console.is_terminal:
             self._bar.update(self._task, figures=f"{self._train}  {self._held_out}")
         else:
-            self.say(f"step {step:5d}/{self._steps}  {self._train}  {self._held_out}")
+            self.say(
+                f"step {step:5d}/{self._steps}  {self._train}  {self._held_out}  {self._left(step)}"
+            )
+
+    def _left(self, step: int) -> str:
+        """Estimates the remaining time from the steps of this run."""
+        per_step = (time.monotonic() - self._start) / (step - self._first_step)
+        seconds = round(per_step * (self._steps - step))
+        return f"{datetime.timedelta(seconds=seconds)} left"
 
 
 def write_json(path: str, figures: dict[str, Any]) -> None:

@@ -295,13 +295,15 @@ def _loop(
     last_step = _STEPS.value
     # Compiled ahead, so that the speed shown is the speed of training.
     held_out = trainer.put(text.held_out_batch(_EVALUATE_SIZE.value, _window()))
+    is_reporter = jax.process_index() == 0
+    progress = report.ProgressReport(first_step, last_step, enabled=is_reporter)
+    progress.say("compiling the step of training and the evaluation")
     start = time.perf_counter()
     trainer.compile(state, batch(trainer, text, 1), held_out)
     compile_seconds = time.perf_counter() - start
 
     train_seconds, tokens_per_second = 0.0, None
-    is_reporter = jax.process_index() == 0
-    with report.ProgressReport(first_step, last_step, enabled=is_reporter) as progress:
+    with progress:
         progress.say(
             f"{trainer.parameter_count:,} parameters on {jax.device_count()} devices of"
             f" {jax.process_count()} processes, collectives: {program.collectives},"

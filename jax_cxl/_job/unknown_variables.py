@@ -12,7 +12,7 @@ from jax_cxl._job import configuration, variables
 _PREFIX = "JAX_CXL_"
 # The tests and benchmarks of a checkout read these, and all that begin with JAX_CXL_TEST_.
 _OF_A_CHECKOUT = ("CI_PYTHONS", "GPU_COMPILER", "MPI", "PYTHON", "WHEEL")
-# libnccl.so.2 reads these (cc/nccl/settings.cc).
+# libnccl.so.2 reads these (cc/nccl/interface/settings.cc).
 _OF_NCCL = ("NCCL_HOSTS", "NCCL_LIBRARY", "NCCL_RANK_BYTES")
 
 

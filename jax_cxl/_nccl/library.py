@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import jax_cxl
 
 _NAME = "libnccl.so.2"
-# What counts as a host: cc/nccl/settings.h.
+# What counts as a host: cc/nccl/interface/settings.h.
 HOSTS = ("machines", "processes", "all")
 
 _SYMBOL = struct.Struct("<IBBHQQ")

@@ -19,11 +19,14 @@ _FLAGS = (
 
 def _train(exchange, folder, *flags, processes=1):
     """Trains on two devices. Each process compiles the step."""
-    path = pathlib.Path(folder) / f"{exchange}.json"
+    path, corpus = (pathlib.Path(folder) / name for name in (f"{exchange}.json", "corpus.txt"))
+    corpus.write_text(
+        "".join(f"{i} squared is {i * i}, cubed it is {i**3}.\n" for i in range(1000))
+    )
     run = job.launch(
         *("-n", str(processes), "--devices-per-process", str(2 // processes)),
         *(str(_SCRIPT), *_FLAGS, *flags),
-        *(f"--exchange={exchange}", f"--json={path}"),
+        *(f"--exchange={exchange}", f"--json={path}", f"--corpus={corpus}"),
         environment=job.quick_environment(),
         modules=("jax.numpy", "optax", "absl.app"),
         timeout=240,
@@ -36,7 +39,7 @@ def _train(exchange, folder, *flags, processes=1):
 def _dispatch():
     """Trains with dispatch and combine, with room for everything."""
     with tempfile.TemporaryDirectory() as folder:
-        return _train("dispatch", folder, processes=2)
+        return _train("dispatch", folder)
 
 
 def _losses(figures):

@@ -31,7 +31,7 @@ class Layout:
 
 
 # Each process compiles all programs.
-LAYOUTS = (Layout(1, 4, (0, 1, 2)), Layout(2, 2, (3, 4)), Layout(4, 1, (5,)))
+LAYOUTS = (Layout(1, 4, (0, 1, 2, 3)), Layout(2, 2, (4,)), Layout(4, 1, (5,)))
 
 
 def read(folder: pathlib.Path) -> list[dict[str, Any]]:

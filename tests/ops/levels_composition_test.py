@@ -144,7 +144,13 @@ class CompositionTest(parameterized.TestCase):
             with self.subTest(name):
                 self.check_same(outs[name], expect(name, inputs[kind], groups, per_process))
 
-    @parameterized.product(case=MESHES, dtype=DTYPES)
+    # Each mesh with three dtypes, and each dtype with four meshes or more.
+    @parameterized.parameters(
+        (case, dtype)
+        for m, case in enumerate(MESHES)
+        for d, dtype in enumerate(DTYPES)
+        if (m + d) % 5 in (0, 2, 3)
+    )
     def test_collectives(self, case, dtype):
         self.check_collectives(case, dtype)
 

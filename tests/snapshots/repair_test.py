@@ -65,7 +65,7 @@ class RepairTest(parameterized.TestCase):
                     self, self.trees[step], snapshots.restore(step, self.trees[step])
                 )
 
-    @parameterized.product(paths=(2, 3, 5), new_file=(True, False))
+    @parameterized.parameters((2, True), (2, False), (3, False), (5, True))
     def test_each_path_is_lost_in_turn(self, paths, new_file):
         with places.place(self.trees[0], paths=paths, parity=1) as place:
             _save(place, 0, 1)
@@ -211,7 +211,8 @@ class RepairTest(parameterized.TestCase):
 class LostPathTest(parameterized.TestCase):
     """A path that is lost while a job runs."""
 
-    @parameterized.product(paths=(2, 3), lost=(0, 1), how=("cut", "deleted"))
+    # Each pair of values.
+    @parameterized.parameters((2, 0, "cut"), (2, 1, "deleted"), (3, 0, "deleted"), (3, 1, "cut"))
     def test_a_job_goes_on(self, paths, lost, how):
         trees = [_tree(step) for step in range(6)]
         with places.place(trees[0], paths=paths, parity=1) as place:

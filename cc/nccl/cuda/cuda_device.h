@@ -15,8 +15,8 @@
 #include "cc/comm/cuda/pool_registration.h"
 #include "cc/nccl/cuda/stream_order.h"
 #include "cc/nccl/device.h"
+#include "cc/nccl/interface/settings.h"
 #include "cc/nccl/job.h"
-#include "cc/nccl/settings.h"
 
 namespace jax_cxl::nccl {
 

@@ -113,9 +113,10 @@ def check_pool(ranks: int) -> Iterator[Finding]:
     except ValueError as error:
         yield Finding("problem", str(error))
         return
-    if spec.kind == "shm":
+    if spec.medium.in_dev_shm:
         yield _space("/dev/shm", spec.offset + spec.bytes, name)
-    for path in spec.paths if spec.kind != "shm" else ():
+        return
+    for path in spec.paths:
         yield _path(path, spec, name, ranks)
 
 
@@ -141,7 +142,7 @@ def _space(folder: str, needed: int, name: str) -> Finding:
 def _path(path: str, spec: pool_uri.PoolSpec, name: str, ranks: int) -> Finding:
     """Checks a path of a pool in a file or on a dax device."""
     folder = os.path.dirname(path)
-    if not os.path.exists(path) and spec.kind == "dax":
+    if spec.medium.is_device and not os.path.exists(path):
         return Finding("problem", f"{name}: there is no {path}; the dax devices are listed below")
     if not os.path.exists(path):
         if not os.path.isdir(folder):
@@ -152,7 +153,7 @@ def _path(path: str, spec: pool_uri.PoolSpec, name: str, ranks: int) -> Finding:
         return _space(folder, spec.offset + new, name)
     if not os.access(path, os.R_OK | os.W_OK):
         return Finding("problem", f"{name}: you may not read and write {path}: ask for the rights")
-    size = _device_bytes(path) if spec.kind == "dax" else os.stat(path).st_size
+    size = spec.medium.path_bytes(path)
     if size is not None and size < spec.offset + spec.bytes:
         return Finding(
             "problem",
@@ -160,14 +161,6 @@ def _path(path: str, spec: pool_uri.PoolSpec, name: str, ranks: int) -> Finding:
             f" together, {(spec.offset + spec.bytes) / _MIB:.0f} MiB",
         )
     return Finding("ok", f"{name}: {path} can be opened")
-
-
-def _device_bytes(path: str) -> int | None:
-    """Returns the size of a dax device, None if sysfs does not have it."""
-    try:
-        return int(pathlib.Path("/sys/bus/dax/devices", os.path.basename(path), "size").read_text())
-    except (OSError, ValueError):
-        return None
 
 
 def check_memlock(ranks: int) -> Iterator[Finding]:

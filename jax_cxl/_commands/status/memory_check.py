@@ -41,7 +41,7 @@ def check_device(uri: str) -> Iterator[Finding]:
 
 def _describe(spec: pool_uri.PoolSpec, path: str) -> Iterator[Finding]:
     """Describes the device of a path, with what sysfs reports about it."""
-    if spec.kind != "dax":
+    if not spec.medium.is_device:
         yield Finding("note", f"{path}: a file; only dax devices describe their memory")
         return
     named = [device for device in dax_devices.devices() if path == f"/dev/{device.name}"]
@@ -68,8 +68,8 @@ def create(spec: pool_uri.PoolSpec) -> "_core.Pool":
 def arguments(spec: pool_uri.PoolSpec) -> dict[str, Any]:
     """Returns the arguments of `_core.Pool.create` for a pool that only `doctor` uses."""
     fields = spec.sized(1).for_core() | {"coherence": "flush", "world_size": 1}
-    if spec.kind == "shm":
+    if spec.medium.in_dev_shm:
         fields["paths"] = spec.paths or (f"doctor.{time.time_ns()}",)
-    elif spec.kind == "file" and fields["bytes"] == 0:
+    elif not spec.medium.is_device and fields["bytes"] == 0:
         fields["bytes"] = 0 if pathlib.Path(spec.paths[0]).exists() else _BYTES
     return fields

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from jax_cxl import _text, errors
 from jax_cxl._commands import option_types
 from jax_cxl._commands.store import listing, orbax_files, safetensors_files
+from jax_cxl._job.pool import pool_uri
 from jax_cxl._store import snapshots, store
 from jax_cxl._store.memory import catalog, layout, opening, superblocks
 from jax_cxl._store.memory.devices import Devices
@@ -258,11 +259,11 @@ def _delete(options: argparse.Namespace) -> int:
     if options.name is not None:
         return 0
     spec = opening.spec_of(options.where)
-    if options.where.startswith("shm:"):
+    if pool_uri.parse(options.where).medium.in_dev_shm:
         for path in spec.paths:
             os.unlink(path)
             print(f"removed {path}")
-    if spec.kind == "dax":
+    if spec.medium.is_device:
         for device in devices.usable:
             devices.write(device, 0, bytes(layout.SESSIONS_OFFSET))
         print(f"{options.where} may be used for a pool, or formatted for a store")
@@ -350,7 +351,7 @@ def _contents(where: str) -> str:
 def _refuse_if_in_use(where: str) -> None:
     """Raises an error if a process has one of the files open as memory."""
     spec = opening.spec_of(where) if _exists(where) else None
-    for path in spec.paths if spec and spec.kind == "file" else ():
+    for path in () if spec is None or spec.medium.is_device else spec.paths:
         if not os.path.exists(path):
             continue
         with open(path, "r+b") as file:

@@ -18,6 +18,7 @@ import re
 from typing import Any, NoReturn
 
 from jax_cxl import _core, _sizes, errors
+from jax_cxl._job.pool import media
 
 _MAX_DEVICES = 64  # As in cc/pool/layout/layout.h.
 
@@ -27,31 +28,12 @@ _SIZE = re.compile(r"(\d{1,20})([A-Za-z]*)", re.ASCII)
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 
-@dataclasses.dataclass(frozen=True)
-class _Kind:
-    """A kind of memory: an example of a URI, its options, and its default coherence."""
-
-    example: str
-    options: tuple[str, ...]
-    coherence: str = "coherent"
-
-
-_SHARED_OPTIONS = ("size", "offset", "coherence", "gpu_writes")
-_KINDS = {
-    "shm": _Kind("shm:my_job?size=1GiB&devices=6", (*_SHARED_OPTIONS, "devices", "keep")),
-    "file": _Kind(
-        "file:/mnt/pool/a,/mnt/pool/b?size=1GiB&offset=4KiB", (*_SHARED_OPTIONS, "devices")
-    ),
-    "dax": _Kind("dax:/dev/dax0.0,/dev/dax1.0?offset=2MiB", _SHARED_OPTIONS, "flush"),
-}
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PoolSpec:
     """Where a pool lies, and how it is used.
 
     Attributes:
-      kind: "shm", "file" or "dax".
+      kind: a key of `media.MEDIA`.
       paths: one path for each pool device. For shm one name, or none: the runtime then makes one.
       bytes: size of each path. 0 means all of a dax device, all of an existing file, and
         `automatic_bytes` for a new file or a pool in /dev/shm.
@@ -75,9 +57,14 @@ class PoolSpec:
     coherence_given: bool = False
     uri: str = dataclasses.field(default="shm:", compare=False)
 
+    @property
+    def medium(self) -> media.Medium:
+        """What kind of memory it is."""
+        return media.MEDIA[self.kind]
+
     def sized(self, world_size: int, rank_bytes: int = _core.AUTOMATIC_RANK_BYTES) -> "PoolSpec":
         """Returns the spec for this number of ranks: a pool in /dev/shm gets its automatic size."""
-        if self.kind != "shm" or self.bytes:
+        if not self.medium.in_dev_shm or self.bytes:
             return self
         size = automatic_bytes(world_size, self.devices_per_path, rank_bytes)
         return dataclasses.replace(self, bytes=size)
@@ -116,8 +103,8 @@ def parse(uri: str | None) -> PoolSpec:
     if "\0" in uri:
         _fail(uri, "it has a zero byte")
     kind, colon, rest = uri.partition(":")
-    if not colon or kind not in _KINDS:
-        *others, last = (f"{each}:" for each in _KINDS)
+    if not colon or kind not in media.MEDIA:
+        *others, last = (f"{each}:" for each in media.MEDIA)
         known = f"{', '.join(others)} or {last}"
         _fail(uri, f"it starts with {uri.split(':')[0]!r}, not with {known}")
     place, _, query = rest.partition("?")
@@ -138,7 +125,7 @@ def parse(uri: str | None) -> PoolSpec:
 
 
 def _fail(uri: str, problem: str, kind: str = "") -> NoReturn:
-    kinds = [_KINDS[kind]] if kind else _KINDS.values()
+    kinds = [media.MEDIA[kind]] if kind else media.MEDIA.values()
     examples = [each.example for each in kinds]
     raise errors.InvalidPoolError(
         f"pool URI {uri!r}: {problem}; write for example {' or '.join(examples)}"
@@ -155,8 +142,8 @@ def _options(uri: str, kind: str, query: str) -> dict[str, str]:
         return options
     for option in query.split("&"):
         key, equals, value = option.partition("=")
-        if key not in _KINDS[kind].options:
-            _fail(uri, f"option {key!r} is none of {', '.join(_KINDS[kind].options)}", kind)
+        if key not in media.MEDIA[kind].options:
+            _fail(uri, f"option {key!r} is none of {', '.join(media.MEDIA[kind].options)}", kind)
         if not equals or not value:
             _fail(uri, f"option {key!r} has no value", kind)
         if key in options:
@@ -166,7 +153,7 @@ def _options(uri: str, kind: str, query: str) -> dict[str, str]:
 
 
 def _paths(uri: str, kind: str, place: str) -> tuple[str, ...]:
-    if kind == "shm":
+    if media.MEDIA[kind].in_dev_shm:
         if place and not _SHM_NAME.fullmatch(place):
             problem = f"name {place!r} is not 1 to 64 letters, digits, '.', '_' or '-'"
             _fail(uri, problem, kind)
@@ -225,7 +212,7 @@ def _gpu_writes_memory(uri: str, text: str | None, coherence: str) -> bool:
 
 def _coherence(uri: str, kind: str, text: str | None) -> str:
     if text is None:
-        return _KINDS[kind].coherence
+        return media.MEDIA[kind].coherence
     if text not in _COHERENCE_MODES:
         _fail(uri, f"coherence={text!r} is none of {', '.join(_COHERENCE_MODES)}", kind)
     return text

@@ -23,7 +23,7 @@ def spec_of(where: str) -> pool_uri.PoolSpec:
       InvalidPoolError: the URI is wrong.
     """
     spec = pool_uri.parse(where)
-    if spec.kind != "shm":
+    if not spec.medium.in_dev_shm:
         return spec
     path = _SHM + spec.paths[0] if spec.paths else ""
     if not path or not (spec.bytes or os.path.exists(path)):

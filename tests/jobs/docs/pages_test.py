@@ -82,6 +82,8 @@ class PagesTest(parameterized.TestCase):
             **{name: value for name, value in os.environ.items() if not name.startswith("JAX")},
             "PATH": f"{folder}/bin:{os.environ['PATH']}",
             "JAX_PLATFORMS": "cpu",
+            # Compiles sooner.
+            "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         }
         result = subprocess.run(
             ["bash", "-e", "-o", "pipefail", "-c", block.text],

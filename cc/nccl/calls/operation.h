@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_NCCL_OPERATION_H_
-#define JAX_CXL_NCCL_OPERATION_H_
+#ifndef JAX_CXL_NCCL_CALLS_OPERATION_H_
+#define JAX_CXL_NCCL_CALLS_OPERATION_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -70,4 +70,4 @@ comm::Call CallOf(const Transfer& transfer, int rank);
 
 }  // namespace jax_cxl::nccl
 
-#endif  // JAX_CXL_NCCL_OPERATION_H_
+#endif  // JAX_CXL_NCCL_CALLS_OPERATION_H_

@@ -1,4 +1,4 @@
-#include "cc/nccl/settings.h"
+#include "cc/nccl/interface/settings.h"
 
 #include <cstdlib>
 

@@ -1,15 +1,14 @@
 // Sanitizers: address
 
-#include "cc/nccl/settings.h"
-
 #include <gtest/gtest.h>
 
 #include <map>
 #include <string>
 
-#include "cc/nccl/real_library.h"
-#include "cc/nccl/split.h"
-#include "cc/nccl/unique_id.h"
+#include "cc/nccl/interface/real_library.h"
+#include "cc/nccl/interface/settings.h"
+#include "cc/nccl/interface/split.h"
+#include "cc/nccl/interface/unique_id.h"
 
 namespace jax_cxl::nccl {
 namespace {

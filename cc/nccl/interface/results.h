@@ -1,8 +1,8 @@
-#ifndef JAX_CXL_NCCL_RESULTS_H_
-#define JAX_CXL_NCCL_RESULTS_H_
+#ifndef JAX_CXL_NCCL_INTERFACE_RESULTS_H_
+#define JAX_CXL_NCCL_INTERFACE_RESULTS_H_
 
 #include "cc/base/status.h"
-#include "cc/nccl/abi.h"
+#include "cc/nccl/interface/abi.h"
 
 namespace jax_cxl::nccl {
 
@@ -20,4 +20,4 @@ const char* LastError();
 
 }  // namespace jax_cxl::nccl
 
-#endif  // JAX_CXL_NCCL_RESULTS_H_
+#endif  // JAX_CXL_NCCL_INTERFACE_RESULTS_H_

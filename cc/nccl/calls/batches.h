@@ -1,10 +1,10 @@
-#ifndef JAX_CXL_NCCL_BATCHES_H_
-#define JAX_CXL_NCCL_BATCHES_H_
+#ifndef JAX_CXL_NCCL_CALLS_BATCHES_H_
+#define JAX_CXL_NCCL_CALLS_BATCHES_H_
 
 #include <vector>
 
 #include "cc/base/status.h"
-#include "cc/nccl/operation.h"
+#include "cc/nccl/calls/operation.h"
 
 namespace jax_cxl::nccl {
 
@@ -26,4 +26,4 @@ Result<Batches> MakeBatches(const std::vector<Transfer>& transfers, int rank,
 
 }  // namespace jax_cxl::nccl
 
-#endif  // JAX_CXL_NCCL_BATCHES_H_
+#endif  // JAX_CXL_NCCL_CALLS_BATCHES_H_

@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_NCCL_ABI_H_
-#define JAX_CXL_NCCL_ABI_H_
+#ifndef JAX_CXL_NCCL_INTERFACE_ABI_H_
+#define JAX_CXL_NCCL_INTERFACE_ABI_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -45,4 +45,4 @@ inline constexpr uint64_t kCommunicatorMagic = 0x6a61785f63786c31;
 
 }  // namespace jax_cxl::nccl
 
-#endif  // JAX_CXL_NCCL_ABI_H_
+#endif  // JAX_CXL_NCCL_INTERFACE_ABI_H_

@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_NCCL_REAL_LIBRARY_H_
-#define JAX_CXL_NCCL_REAL_LIBRARY_H_
+#ifndef JAX_CXL_NCCL_INTERFACE_REAL_LIBRARY_H_
+#define JAX_CXL_NCCL_INTERFACE_REAL_LIBRARY_H_
 
 #include <string>
 #include <vector>
@@ -40,4 +40,4 @@ class RealLibrary {
 
 }  // namespace jax_cxl::nccl
 
-#endif  // JAX_CXL_NCCL_REAL_LIBRARY_H_
+#endif  // JAX_CXL_NCCL_INTERFACE_REAL_LIBRARY_H_

@@ -1,12 +1,12 @@
 // Sanitizers: address
 
-#include "cc/nccl/operation.h"
+#include "cc/nccl/calls/operation.h"
 
 #include <gtest/gtest.h>
 
 #include <limits>
 
-#include "cc/nccl/abi.h"
+#include "cc/nccl/interface/abi.h"
 
 namespace jax_cxl::nccl {
 namespace {

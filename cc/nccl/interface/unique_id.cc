@@ -1,4 +1,4 @@
-#include "cc/nccl/unique_id.h"
+#include "cc/nccl/interface/unique_id.h"
 
 #include <sys/random.h>
 

@@ -1,6 +1,6 @@
 // Sanitizers: address
 
-#include "cc/nccl/batches.h"
+#include "cc/nccl/calls/batches.h"
 
 #include <gtest/gtest.h>
 

@@ -1,9 +1,9 @@
-#ifndef JAX_CXL_NCCL_SPLIT_H_
-#define JAX_CXL_NCCL_SPLIT_H_
+#ifndef JAX_CXL_NCCL_INTERFACE_SPLIT_H_
+#define JAX_CXL_NCCL_INTERFACE_SPLIT_H_
 
 #include <vector>
 
-#include "cc/nccl/unique_id.h"
+#include "cc/nccl/interface/unique_id.h"
 
 namespace jax_cxl::nccl {
 
@@ -28,4 +28,4 @@ SplitPart PartOf(const std::vector<SplitChoice>& choices, int rank);
 
 }  // namespace jax_cxl::nccl
 
-#endif  // JAX_CXL_NCCL_SPLIT_H_
+#endif  // JAX_CXL_NCCL_INTERFACE_SPLIT_H_

@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_NCCL_SETTINGS_H_
-#define JAX_CXL_NCCL_SETTINGS_H_
+#ifndef JAX_CXL_NCCL_INTERFACE_SETTINGS_H_
+#define JAX_CXL_NCCL_INTERFACE_SETTINGS_H_
 
 #include <cstdint>
 #include <functional>
@@ -41,4 +41,4 @@ const Settings& TheSettings();
 
 }  // namespace jax_cxl::nccl
 
-#endif  // JAX_CXL_NCCL_SETTINGS_H_
+#endif  // JAX_CXL_NCCL_INTERFACE_SETTINGS_H_

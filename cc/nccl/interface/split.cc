@@ -1,4 +1,4 @@
-#include "cc/nccl/split.h"
+#include "cc/nccl/interface/split.h"
 
 #include <algorithm>
 

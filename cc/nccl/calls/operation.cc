@@ -1,11 +1,11 @@
-#include "cc/nccl/operation.h"
+#include "cc/nccl/calls/operation.h"
 
 #include <array>
 #include <limits>
 #include <string_view>
 
 #include "cc/base/dtype.h"
-#include "cc/nccl/abi.h"
+#include "cc/nccl/interface/abi.h"
 
 namespace jax_cxl::nccl {
 namespace {

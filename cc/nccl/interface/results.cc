@@ -1,9 +1,9 @@
-#include "cc/nccl/results.h"
+#include "cc/nccl/interface/results.h"
 
 #include <cstdio>
 #include <string>
 
-#include "cc/nccl/settings.h"
+#include "cc/nccl/interface/settings.h"
 
 namespace jax_cxl::nccl {
 namespace {

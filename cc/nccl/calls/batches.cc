@@ -1,4 +1,4 @@
-#include "cc/nccl/batches.h"
+#include "cc/nccl/calls/batches.h"
 
 #include <algorithm>
 #include <map>

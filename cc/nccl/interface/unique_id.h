@@ -1,5 +1,5 @@
-#ifndef JAX_CXL_NCCL_UNIQUE_ID_H_
-#define JAX_CXL_NCCL_UNIQUE_ID_H_
+#ifndef JAX_CXL_NCCL_INTERFACE_UNIQUE_ID_H_
+#define JAX_CXL_NCCL_INTERFACE_UNIQUE_ID_H_
 
 #include <cstdint>
 #include <optional>
@@ -7,7 +7,7 @@
 #include <string>
 
 #include "cc/base/status.h"
-#include "cc/nccl/abi.h"
+#include "cc/nccl/interface/abi.h"
 
 namespace jax_cxl::nccl {
 
@@ -37,4 +37,4 @@ std::optional<PoolToken> TokenOf(const NcclUniqueId& id);
 
 }  // namespace jax_cxl::nccl
 
-#endif  // JAX_CXL_NCCL_UNIQUE_ID_H_
+#endif  // JAX_CXL_NCCL_INTERFACE_UNIQUE_ID_H_

@@ -1,4 +1,4 @@
-#include "cc/nccl/real_library.h"
+#include "cc/nccl/interface/real_library.h"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -8,7 +8,7 @@
 #include <cstring>
 #include <sstream>
 
-#include "cc/nccl/settings.h"
+#include "cc/nccl/interface/settings.h"
 
 namespace jax_cxl::nccl {
 namespace {
