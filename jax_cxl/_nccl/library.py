@@ -51,12 +51,15 @@ def real_path() -> pathlib.Path | None:
     return None
 
 
-def environment(hosts: str, base: Mapping[str, str] = os.environ) -> dict[str, str]:
+def environment(
+    hosts: str, base: Mapping[str, str] = os.environ, *, one_gpu: bool = False
+) -> dict[str, str]:
     """Returns the variables that let a program call NCCL through the pool.
 
     Args:
       hosts: which communicators go through the pool; one of `HOSTS`.
       base: the environment of the program so far.
+      one_gpu: whether each process has one GPU.
 
     Raises:
       FileNotFoundError: the library has not been built.
@@ -65,9 +68,10 @@ def environment(hosts: str, base: Mapping[str, str] = os.environ) -> dict[str, s
     variables = {
         "LD_PRELOAD": ":".join(dict.fromkeys(preloaded)),
         "JAX_CXL_NCCL_HOSTS": hosts,
-        # A kernel that is loaded late waits for kernels that may wait for another GPU.
-        "CUDA_MODULE_LOADING": base.get("CUDA_MODULE_LOADING", "EAGER"),
     }
+    if not one_gpu and "CUDA_MODULE_LOADING" not in base:
+        # A kernel that is loaded late waits for kernels that may wait for a GPU of this process.
+        variables["CUDA_MODULE_LOADING"] = "EAGER"
     real = real_path()
     if real is not None and "JAX_CXL_NCCL_LIBRARY" not in base:
         variables["JAX_CXL_NCCL_LIBRARY"] = str(real)

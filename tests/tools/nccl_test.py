@@ -157,6 +157,8 @@ def test_environment(monkeypatch, tmp_path):
         "JAX_CXL_NCCL_LIBRARY": "/wheel/libnccl.so.2",
     }
     # A launcher in a launcher does not name the library twice.
+    assert library.environment("all", {})["CUDA_MODULE_LOADING"] == "EAGER"
+    assert "CUDA_MODULE_LOADING" not in library.environment("all", {}, one_gpu=True)
     twice = library.environment("all", library.environment("all", {}))
     assert twice["LD_PRELOAD"] == f"{tmp_path}/libnccl.so.2"
 

@@ -236,7 +236,8 @@ def _parse(arguments: Sequence[str] | None) -> supervisor.Job:
         parser.error(entry_point.absent())
     if options.nccl:
         try:
-            os.environ.update(nccl.environment("all"))
+            one_gpu = options.devices_per_process in (None, 1)
+            os.environ.update(nccl.environment("all", one_gpu=one_gpu))
         except FileNotFoundError as error:
             parser.error(f"--nccl: {error}")
     if not options.m and not os.path.isfile(command[0]):
