@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from jax_cxl._lowering.start_done.future import Future as Future
     from jax_cxl._store.snapshots import Snapshots as Snapshots
     from jax_cxl._store.store import Store as Store
+    from jax_cxl._tier.pooled import Pooled as Pooled, PooledState as PooledState, pooled as pooled
     from jax_cxl._takeover.explain import explain as explain
     from jax_cxl._takeover.replace import replace_collectives as replace_collectives
     from jax_cxl.errors import (
@@ -78,6 +79,8 @@ _MODULES = dict.fromkeys(_ERRORS, "jax_cxl.errors") | {
     "Future": "jax_cxl._lowering.start_done.future",
     "MoeHandle": "jax_cxl.ops.moe.handle",
     "OperationStats": "jax_cxl._job.lifecycle",
+    "Pooled": "jax_cxl._tier.pooled",
+    "PooledState": "jax_cxl._tier.pooled",
     "Snapshots": "jax_cxl._store.snapshots",
     "Stats": "jax_cxl._job.lifecycle",
     "Store": "jax_cxl._store.store",
@@ -87,6 +90,7 @@ _MODULES = dict.fromkeys(_ERRORS, "jax_cxl.errors") | {
     "make_mesh": "jax_cxl._job.mesh",
     "regroup": "jax_cxl._job.regroup",
     "replace_collectives": "jax_cxl._takeover.replace",
+    "pooled": "jax_cxl._tier.pooled",
     "run": "jax_cxl._commands.launch.run",
     "shutdown": "jax_cxl._job.lifecycle",
     "stats": "jax_cxl._job.lifecycle",

@@ -1,5 +1,6 @@
 """Saves of arrays on GPUs, with the host in the place of GPUs: the order of copies and checks."""
 
+import contextlib
 import ctypes
 import itertools
 import threading
@@ -12,7 +13,7 @@ from absl.testing import absltest, parameterized
 
 import jax_cxl
 from jax_cxl._store.memory import checksum
-from jax_cxl._store.writing import device_copies, saving, shard_bytes
+from jax_cxl._store.writing import device_copies, publisher, saving, shard_bytes
 
 
 class _Copies:
@@ -62,6 +63,15 @@ def _hold(ranges, copy):
     ]
 
 
+@contextlib.contextmanager
+def _arrays_on_gpus():
+    with (
+        mock.patch.object(saving, "hold", _hold),
+        mock.patch.object(publisher, "is_on_gpu", lambda _: True),
+    ):
+        yield
+
+
 def _tree(step):
     rng = np.random.default_rng(step)
     mesh = jax.make_mesh((4,), ("x",), (jax.sharding.AxisType.Auto,))
@@ -81,7 +91,7 @@ class DeviceCopiesTest(parameterized.TestCase):
         with places.place(_tree(0), paths=paths, parity=parity) as place:
             snapshots = place.open(parity=parity)
             snapshots._publisher.section.devices.__dict__["copies"] = copies
-            with mock.patch.object(saving, "hold", _hold):
+            with _arrays_on_gpus():
                 for step in range(3):
                     snapshots.save(step, _tree(step))
                 snapshots.wait()
@@ -101,7 +111,7 @@ class DeviceCopiesTest(parameterized.TestCase):
         with places.place(_tree(0)) as place:
             snapshots = place.open()
             snapshots._publisher.section.devices.__dict__["copies"] = copies
-            with mock.patch.object(saving, "hold", _hold):
+            with _arrays_on_gpus():
                 snapshots.save(1, _tree(1))
                 snapshots.wait()
             with self.assertRaisesRegex(jax_cxl.StoreError, "block .* is damaged"):
@@ -116,7 +126,7 @@ class DeviceCopiesTest(parameterized.TestCase):
         ):
             snapshots = place.open()
             snapshots._publisher.section.devices.__dict__["copies"] = copies
-            with mock.patch.object(saving, "hold", _hold):
+            with _arrays_on_gpus():
                 snapshots.save(1, _tree(1))
                 snapshots.wait()
             places.assert_same(self, _tree(1), snapshots.restore(1, _tree(0)))
