@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from jax_cxl._lowering.start_done.future import Future as Future
     from jax_cxl._store.snapshots import Snapshots as Snapshots
     from jax_cxl._store.store import Store as Store
-    from jax_cxl._tier.pooled import Pooled as Pooled, PooledState as PooledState, pooled as pooled
     from jax_cxl._takeover.explain import explain as explain
     from jax_cxl._takeover.replace import replace_collectives as replace_collectives
+    from jax_cxl._tier.pooled import Pooled as Pooled, PooledState as PooledState, pooled as pooled
     from jax_cxl.errors import (
         CollectiveTimeoutError as CollectiveTimeoutError,
         CxlError as CxlError,

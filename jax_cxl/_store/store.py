@@ -1,5 +1,6 @@
 """Trees of arrays that jobs publish in a memory pool, and that any other job reads."""
 
+import contextlib
 import dataclasses
 import zlib
 from collections.abc import Callable, Sequence
@@ -258,6 +259,7 @@ class Store:
         describe: Callable[[tuple[int, ...]], flatten.Flat],
         keep: int | None = None,
         more_blocks: int = 0,
+        again: bool = False,
     ) -> Publisher:
         """Returns what publishes a name, and makes the name if it is new.
 
@@ -268,7 +270,11 @@ class Store:
           describe: returns the tree, for which the name is made, for the processes that publish.
           keep: as for `publish`.
           more_blocks: blocks that each version may take besides the tree.
+          again: whether to begin as a new job does, because a process may be new.
         """
+        if again and (old := self._publishers.pop(name, None)) is not None:
+            with contextlib.suppress(Exception):  # An earlier call has raised it.
+                old.close()
         publisher = self._publishers.get(name) if isinstance(name, str) else None
         if publisher is None:
             section = self._create(name, describe, keep, more_blocks)

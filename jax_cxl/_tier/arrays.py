@@ -71,11 +71,12 @@ def spec_of(name: str, x: Any) -> Spec:
 
 def replicated_like(sharding: jax.sharding.Sharding) -> jax.sharding.Sharding:
     """Returns the sharding of an array that all devices of a sharding have as a whole."""
-    if len(sharding.device_set) == 1:
-        return sharding
     if isinstance(sharding, jax.sharding.NamedSharding):
         return jax.sharding.NamedSharding(sharding.mesh, jax.P())
-    devices = sorted(sharding.device_set, key=lambda device: device.id)
+    if isinstance(sharding, jax.sharding.SingleDeviceSharding):
+        return sharding
+    held: Any = sharding.device_set
+    devices = sorted(held, key=lambda device: int(device.id))
     return jax.sharding.NamedSharding(jax.sharding.Mesh(np.array(devices), "all"), jax.P())
 
 

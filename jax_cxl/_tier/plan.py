@@ -122,7 +122,8 @@ class Plan:
             found = [flatten.describe(spec.name, spec.struct, writers) for spec in specs]
             found.append(flatten.value(STEP))
             self._described[writers] = Description(tuple(found), writers, whole=True)
-        return flatten.Flat(self._described[writers], [*(s.struct for s in specs), None], [step])
+        structs: list[Any] = [spec.struct for spec in specs]
+        return flatten.Flat(self._described[writers], [*structs, None], [step])
 
     def leaves_of(self, group: Group) -> list[Spec]:
         """Returns the leaves of a group in the store."""
@@ -293,10 +294,11 @@ class Plan:
             grads = [g.astype(p.dtype) for g, p in zip(grads, stored, strict=True)]
         params, gradients = (jax.tree.unflatten(self.structure, x) for x in (stored, grads))
         updates, state = self._options.optimizer.update(gradients, state, params)
+        structure: Any = self.structure
         # As optax.apply_updates does.
         new = [
             p if u is None else jnp.asarray(p + u).astype(p.dtype)
-            for p, u in zip(stored, self.structure.flatten_up_to(updates), strict=True)
+            for p, u in zip(stored, structure.flatten_up_to(updates), strict=True)
         ]
         return new, state
 
@@ -364,7 +366,8 @@ def _as_master(spec: Spec, dtype: Any) -> Spec:
 
 def _check_same(before: Any, after: Any) -> None:
     """Raises TypeError if an update changes the form of the state."""
-    if jax.tree.structure(before) != jax.tree.structure(after):
+    structures: list[Any] = [jax.tree.structure(x) for x in (before, after)]
+    if structures[0] != structures[1]:
         raise TypeError("the optimizer's update returns a state of another structure than its init")
     for (name, x), y in zip(arrays.named("state", before), jax.tree.leaves(after), strict=True):
         forms = [(x.shape, x.dtype, bool(getattr(x, "weak_type", False))) for x in (x, y)]

@@ -8,15 +8,16 @@ import jax
 import jax.numpy as jnp
 
 from jax_cxl import errors
+from jax_cxl._job import lifecycle
 from jax_cxl._store import agreement, arguments, recovery
 from jax_cxl._store.memory import catalog
-from jax_cxl._store.reading import rebuilding, validity
+from jax_cxl._store.reading import validity
 from jax_cxl._store.reading.restoring import Reader
 from jax_cxl._store.store import Store
 from jax_cxl._store.trees import leaves
 from jax_cxl._store.writing.publisher import Publisher
 from jax_cxl._tier import fetching
-from jax_cxl._tier.plan import STEP, Group, Options, Plan
+from jax_cxl._tier.plan import STEP, Options, Plan
 
 _GROUP_BYTES = 64 << 20
 # Blocks that a generation may take besides what the first job needs: a job of more processes
@@ -159,8 +160,8 @@ class Pooled:
           ValueError, TypeError: as for `init`.
         """
         plan = self._plan_of(params)
-        publisher = self._opened(plan)
         self._newest = self._reader = None
+        publisher = self._opened(plan, again=True)
         publisher.agree("restore_latest")
         writers = agreement.processes()
 
@@ -202,23 +203,27 @@ class Pooled:
 
     def _plan_of(self, params: Any, grads: Any = None) -> Plan:
         structure = jax.tree.structure(params)
-        forms = tuple(_form(x) for x in jax.tree.leaves(params))
+        # Programs of an earlier generation of the job must not communicate.
+        generation = getattr(lifecycle.current(), "generation", 0)
+        forms = generation, *(_form(x) for x in jax.tree.leaves(params))
         dtypes = None
         if grads is not None:
             dtypes = _grad_dtypes(structure, jax.tree.leaves(params), grads)
         known = self._plan
-        if known is not None and known[0][:2] == (structure, forms):
-            if dtypes is None or known[0][2] == dtypes:
-                return known[1]
+        if known is not None and known[0] == (structure, forms, dtypes or known[0][2]):
+            return known[1]
         plan = Plan(self._options, params, dtypes)
         dtypes = dtypes or tuple(spec.dtype for spec in plan.params)
         self._plan = (structure, forms, dtypes), plan
         return plan
 
-    def _opened(self, plan: Plan) -> Publisher:
-        if self._publisher is None:
+    def _opened(self, plan: Plan, again: bool = False) -> Publisher:
+        if self._publisher is None or again:
             self._publisher = self._store._publisher(
-                self._name, lambda writers: plan.describe(writers, 0), more_blocks=_MORE_BLOCKS
+                self._name,
+                lambda writers: plan.describe(writers, 0),
+                more_blocks=_MORE_BLOCKS,
+                again=again,
             )
         return self._publisher
 

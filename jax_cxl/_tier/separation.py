@@ -1,14 +1,14 @@
 """Separates the update of an optimizer into parts that do not depend on each other.
 
 Most optimizers treat each parameter by itself. Values that all parameters need must be at hand for
-each part. There are two kinds: small leaves of the state that depend on no parameter, such as
-the count of steps, and scalars that depend only on what is in the devices' memory, such as the norm
-of all gradients. The scalars are computed first, by a program of their own.
+each part. There are two kinds: small leaves of the state that depend on no parameter, such as the
+count of steps, and scalars that depend only on what is in the devices' memory, such as the norm of
+all gradients. The scalars are computed first, by a program of their own.
 
-A part then has exactly the operations of the whole update. XLA also has to compile them in
-the same way. It divides by a scalar in another way, by its reciprocal, if the scalar has one use. In
-the whole update a scalar has a use for each parameter. So the program of a part also returns
-its scalars, which is another use.
+A part has exactly the operations of the whole update. XLA also has to compile them in the same way.
+If a scalar has one use, XLA multiplies by its reciprocal instead of dividing by it. In the whole
+update a scalar has a use for each parameter. So the program of a part also returns its scalars,
+which is another use.
 """
 
 import collections

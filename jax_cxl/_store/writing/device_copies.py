@@ -40,8 +40,8 @@ def write_data(own: stripes.Stripes, batches: Iterable[Any], table: np.ndarray) 
     def parts() -> Iterator[Part]:
         for batch in batches:
             for ordinal, runs in _in_one_array(batch.parts).items():
-                work = _checksums_on_device, copier, ordinal, runs, table
-                finished.append(_threads().submit(*work))
+                work = functools.partial(_checksums_on_device, copier, ordinal, runs, table)
+                finished.append(_threads().submit(work))
                 for run in runs:
                     on_host[run.first : run.first + run.count] = False
             yield from batch.parts
