@@ -87,7 +87,10 @@ def _run(seed: int, kills: int, options: argparse.Namespace) -> tuple[str, dict[
         "lost": lost,
     }
     if {step for step, _ in losses} != set(expected):
-        return f"steps are missing\n{undisturbed.stdout[-2000:]}{undisturbed.stderr[-2000:]}", counts
+        return (
+            f"steps are missing\n{undisturbed.stdout[-2000:]}{undisturbed.stderr[-2000:]}",
+            counts,
+        )
     wrong = [step for step, loss in losses if expected[step] != loss]
     if wrong:
         return f"other losses at steps {wrong[:8]}", counts
@@ -137,7 +140,9 @@ def _kill_whole_jobs(
         output += running.communicate()[0]
     last = job.run(_PROGRAM, *arguments, processes=processes, modules=_MODULES)
     complete = re.sub(r"(?m)^.*[^}\n]$\n?", "", output)  # A line may have been cut.
-    return subprocess.CompletedProcess((), last.returncode, complete + last.stdout, last.stderr), died
+    return subprocess.CompletedProcess(
+        (), last.returncode, complete + last.stdout, last.stderr
+    ), died
 
 
 if __name__ == "__main__":

@@ -1,35 +1,20 @@
 """Arrays over the memory of a store, without a copy."""
 
 import threading
-from collections.abc import Callable
 from typing import Any, Self
 
 import jax
-import ml_dtypes
 import numpy as np
 
 from jax_cxl import _core, errors
 from jax_cxl._store import arguments, following
-from jax_cxl._store.memory import catalog, layout
+from jax_cxl._store.memory import catalog, dlpack, layout
 from jax_cxl._store.memory.devices import Devices
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import rebuilding
 from jax_cxl._store.reading.restoring import Reader
 from jax_cxl._store.reading.validity import Records
 from jax_cxl._store.trees import leaves, names
-
-_CPU, _CUDA_HOST = 1, 3  # kinds of devices in DLPack
-
-# Codes of DLPack for kinds of NumPy, and for other dtypes of JAX.
-_CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
-_OTHER_CODES = {
-    np.dtype(ml_dtypes.bfloat16): 4,
-    np.dtype(ml_dtypes.float8_e4m3b11fnuz): 9,
-    np.dtype(ml_dtypes.float8_e4m3fn): 10,
-    np.dtype(ml_dtypes.float8_e4m3fnuz): 11,
-    np.dtype(ml_dtypes.float8_e5m2): 12,
-    np.dtype(ml_dtypes.float8_e5m2fnuz): 13,
-}
 
 
 class View:
@@ -156,13 +141,11 @@ class _Held:
     def dlpack(self, leaf: leaves.Leaf, *, gpu: bool) -> Any:
         """Returns an object with `__dlpack__`; `gpu` if its memory is registered with CUDA."""
         dtype = leaves.dtype_of(leaf.dtype)
-        code = _OTHER_CODES.get(dtype, _CODES.get(dtype.kind))
-        if code is None:
+        if dlpack.code_of(dtype) is None:
             raise errors.StoreError(f"DLPack has no arrays of {dtype}: read {leaf.name} instead")
         device, offset, _ = self._find(leaf)
-        shape, bits = list(leaf.shape), 8 * dtype.itemsize
         core = self._section.devices.core
-        return _DLPack(lambda: core.array(device, offset, shape, code, bits, gpu, self), gpu)
+        return dlpack.array(core, (device, offset), leaf.shape, dtype, gpu, self)
 
     def registered(self) -> None:
         """Registers the memory with CUDA, once."""
@@ -194,19 +177,6 @@ class _Held:
                 self._checked.add(leaf.name)
         device, offset = own.place(first)
         return device, offset + inside, size
-
-
-class _DLPack:
-    """An array for other libraries."""
-
-    def __init__(self, capsule: Callable[[], Any], gpu: bool):
-        self._capsule, self._gpu = capsule, gpu
-
-    def __dlpack__(self, **_: Any) -> Any:
-        return self._capsule()
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return (_CUDA_HOST if self._gpu else _CPU), 0
 
 
 class _Bytes:

@@ -8,6 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from jax_cxl._store.trees import flatten, leaves
+
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
@@ -31,6 +33,12 @@ class Spec:
     def struct(self) -> jax.ShapeDtypeStruct:
         """A description with the sharding."""
         return jax.ShapeDtypeStruct(self.shape, self.dtype, sharding=self.sharding)
+
+    @property
+    def stored_struct(self) -> jax.ShapeDtypeStruct:
+        """A description of what the store has: of typed keys it has their data."""
+        struct = self.struct
+        return flatten.data_of_keys(struct)[1] if leaves.is_key(struct) else struct
 
     @property
     def like(self) -> jax.ShapeDtypeStruct:

@@ -10,6 +10,7 @@ import jax
 from jax_cxl._store import agreement
 from jax_cxl._store.reading import rebuilding
 from jax_cxl._store.reading.restoring import Reader
+from jax_cxl._tier import device_reads
 from jax_cxl._tier.arrays import Spec
 
 _AHEAD = 2  # Groups that are fetched while another group is updated.
@@ -26,13 +27,18 @@ def fetch(reader: Reader, specs: Sequence[Spec], writers: Sequence[int]) -> list
     Raises:
       StoreError: one is damaged, or the version does not have it.
     """
+    direct = [device_reads.can_read(reader, spec) for spec in specs]
+    others = [spec for spec, quick in zip(specs, direct, strict=True) if not quick]
     wanted = rebuilding.Wanted(
-        [spec.name for spec in specs],
-        [spec.like for spec in specs],
-        jax.tree.structure(list(range(len(specs)))),
+        [spec.name for spec in others],
+        [spec.like for spec in others],
+        jax.tree.structure([0] * len(others)),
     )
-    found: list[Any] = rebuilding.rebuild(wanted, reader, writers, jax.process_index())
-    return found
+    read = iter(
+        device_reads.read(reader, [s for s, quick in zip(specs, direct, strict=True) if quick])
+    )
+    left = iter(rebuilding.rebuild(wanted, reader, writers, jax.process_index()))
+    return [next(read if quick else left) for quick in direct]
 
 
 class Ahead:

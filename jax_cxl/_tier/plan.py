@@ -122,7 +122,7 @@ class Plan:
             found = [flatten.describe(spec.name, spec.struct, writers) for spec in specs]
             found.append(flatten.value(STEP))
             self._described[writers] = Description(tuple(found), writers, whole=True)
-        structs: list[Any] = [spec.struct for spec in specs]
+        structs: list[Any] = [spec.stored_struct for spec in specs]
         return flatten.Flat(self._described[writers], [*structs, None], [step])
 
     def leaves_of(self, group: Group) -> list[Spec]:

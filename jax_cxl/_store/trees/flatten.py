@@ -155,7 +155,7 @@ def describe(name: str, x: Any, writers: tuple[int, ...]) -> leaves.Leaf:
     if hasattr(x, "sharding"):
         weak_type = _is_weak(x)
         if leaves.is_key(x):
-            key, x = _key_data(x)
+            key, x = data_of_keys(x)
         try:
             shards, local = leaves.shards_of(x.sharding, x.shape, writers, own)
         except ValueError as error:
@@ -173,7 +173,7 @@ def describe(name: str, x: Any, writers: tuple[int, ...]) -> leaves.Leaf:
     return leaves.Leaf(name, x.dtype.name, tuple(x.shape), shards, key, weak_type, local)
 
 
-def _key_data(x: Any) -> tuple[str, Any]:
+def data_of_keys(x: Any) -> tuple[str, jax.ShapeDtypeStruct]:
     """Returns the implementation of typed keys, and a description of their data."""
     found: list[str] = []
 

@@ -1,0 +1,65 @@
+"""Arrays over the memory of a store for JAX and other libraries, by DLPack."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from jax_cxl import _core
+
+_CPU, _CUDA_HOST = 1, 3  # kinds of devices in DLPack
+
+# Codes of DLPack for kinds of NumPy, and for other dtypes of JAX.
+_CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
+_OTHER_CODES = {
+    np.dtype(ml_dtypes.bfloat16): 4,
+    np.dtype(ml_dtypes.float8_e4m3b11fnuz): 9,
+    np.dtype(ml_dtypes.float8_e4m3fn): 10,
+    np.dtype(ml_dtypes.float8_e4m3fnuz): 11,
+    np.dtype(ml_dtypes.float8_e5m2): 12,
+    np.dtype(ml_dtypes.float8_e5m2fnuz): 13,
+}
+
+
+class Array:
+    """An object with `__dlpack__`."""
+
+    def __init__(self, capsule: Callable[[], Any], gpu: bool):
+        """Makes an array; `gpu` if its memory is registered with CUDA."""
+        self._capsule, self._gpu = capsule, gpu
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._capsule()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (_CUDA_HOST if self._gpu else _CPU), 0
+
+
+def code_of(dtype: np.dtype) -> int | None:
+    """Returns DLPack's code of a dtype, None if it has none."""
+    return _OTHER_CODES.get(dtype, _CODES.get(dtype.kind))
+
+
+def array(
+    core: _core.PersistentMemory,
+    place: tuple[int, int],
+    shape: Sequence[int],
+    dtype: np.dtype,
+    gpu: bool,
+    owner: object,
+) -> Array:
+    """Returns an array over the memory.
+
+    Args:
+      core: the memory.
+      place: device and offset.
+      shape: its shape.
+      dtype: its dtype, which has a code.
+      gpu: whether the memory is registered with CUDA.
+      owner: what lives as long as the array.
+    """
+    code, bits = code_of(dtype), 8 * dtype.itemsize
+    assert code is not None
+    known = code
+    return Array(lambda: core.array(*place, list(shape), known, bits, gpu, owner), gpu)
