@@ -128,16 +128,22 @@ def _kill_whole_jobs(
     rng = random.Random(seed)
     output, died = "", 0
     for number in range(kills):
-        running = job.start(
-            _PROGRAM,
-            *(*arguments, "--steps=1000000"),
-            processes=processes - number % processes,
-            modules=_MODULES,
-        )
-        time.sleep(rng.uniform(1.5, 4))
-        died += running.poll() is None
+        of_job = {"processes": processes - number % processes, "modules": _MODULES}
+        if rng.random() < 0.5:  # A process dies, half of the time in an update, and ends the job.
+            dying = "--kills=1", f"--seed={rng.randrange(1 << 20)}"
+            ended = job.run(_PROGRAM, *arguments, *dying, **of_job)
+            output += ended.stdout
+            died += ended.returncode != 0
+            continue
+        running = job.start(_PROGRAM, *arguments, "--steps=1000000", **of_job)
+        steps = rng.randrange(1, 6)
+        while steps and (line := running.stdout.readline()):
+            output += line
+            steps -= '"loss"' in line
+        time.sleep(rng.uniform(0, 0.1))
         running.kill()  # The processes die with the launcher.
         output += running.communicate()[0]
+        died += running.wait() < 0
     last = job.run(_PROGRAM, *arguments, processes=processes, modules=_MODULES)
     complete = re.sub(r"(?m)^.*[^}\n]$\n?", "", output)  # A line may have been cut.
     return subprocess.CompletedProcess(
