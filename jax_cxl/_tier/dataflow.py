@@ -5,6 +5,7 @@ that some outputs need. So a piece computes exactly what the whole function comp
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -61,9 +62,14 @@ class Dataflow:
     equations: tuple[Equation, ...]
     avals: tuple[Any, ...]
 
-    def producers(self) -> dict[int, Equation]:
-        """Returns the equation that defines each variable."""
-        return {result: each for each in self.equations for result in each.results}
+    @functools.cached_property
+    def producers(self) -> dict[int, int]:
+        """The position of the equation that defines each variable."""
+        return {
+            result: position
+            for position, each in enumerate(self.equations)
+            for result in each.results
+        }
 
 
 def trace(function: Callable[..., Any], *arguments: Any) -> tuple[Dataflow, Any]:
@@ -198,7 +204,6 @@ def slice_of(whole: Dataflow, outputs: Iterable[Operand], known: Iterable[int] =
       known: variables that are inputs of the slice, besides those of the function.
     """
     outputs = tuple(outputs)
-    producers = whole.producers()
     stop = set(known)
     needed: set[int] = set()
     inputs: set[int] = set()
@@ -207,10 +212,10 @@ def slice_of(whole: Dataflow, outputs: Iterable[Operand], known: Iterable[int] =
         variable = left.pop()
         if variable in stop or variable < whole.num_inputs:
             inputs.add(variable)
-        elif producers[variable].results[0] not in needed:
-            needed.add(producers[variable].results[0])
-            left += _variables(producers[variable].operands)
-    kept = tuple(each for each in whole.equations if each.results and each.results[0] in needed)
+        elif (position := whole.producers[variable]) not in needed:
+            needed.add(position)
+            left += _variables(whole.equations[position].operands)
+    kept = tuple(whole.equations[position] for position in sorted(needed))
     return Slice(tuple(sorted(inputs)), outputs, kept)
 
 

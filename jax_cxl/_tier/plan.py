@@ -56,6 +56,28 @@ class Group:
         return len(self.params) + len(self.state)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Program:
+    """A compiled slice of an update.
+
+    Attributes:
+      inputs: the variables that it takes.
+      donated: positions of inputs whose memory it uses again.
+      run: the compiled function.
+    """
+
+    inputs: tuple[int, ...]
+    donated: tuple[int, ...]
+    run: Any
+
+    def __call__(self, value: Callable[[int], Any]) -> list[Any]:
+        """Runs it; `value` returns the value of a variable."""
+        given = [value(self.inputs[n]) for n in self.donated]
+        kept = [value(x) for n, x in enumerate(self.inputs) if n not in self.donated]
+        found: list[Any] = self.run(given, kept)
+        return found
+
+
 class Plan:
     """What follows from an optimizer and the descriptions of parameters.
 
@@ -111,7 +133,8 @@ class Plan:
             for number, (name, x) in enumerate(arrays.named("state", state))
         ]
         self.groups = self._grouped()
-        self._programs: dict[Any, Any] = {}
+        self._compilations: dict[Any, Any] = {}  # by what decides about them
+        self._made_programs: dict[Any, _Program] = {}
         self._described: dict[tuple[int, ...], Description] = {}
 
     def describe(self, writers: tuple[int, ...], step: int) -> flatten.Flat:
@@ -144,31 +167,36 @@ class Plan:
         specs = [self.params[n] for n in group.params]
         if not specs:
             return []
-        program = self._compiled(("cast", _form(specs)), lambda: _cast(specs), specs, ())
+        program = self._compiled(("cast", _form(specs)), _cast(specs), specs)
         found: list[Any] = program([], list(stored))
         return found
 
     def scalars(self, params: Sequence[Any], grads: Sequence[Any], shared: Sequence[Any]) -> Any:
         """Returns, by variable, the scalars that are computed first."""
-        if not self._separation.scalars:
+        scalars = self._separation.scalars
+        if not scalars:
             return {}
-        made = dataflow.slice_of(self._separation.update, self._separation.scalars)
-        values = self._values(params, grads, {}, shared, {})
-        program = self._compiled(made.key(), lambda: made, None, ())
-        found = program([], [values(variable) for variable in made.inputs])
-        return dict(zip(made.outputs, found, strict=True))
+
+        def make() -> _Program:
+            part = dataflow.slice_of(self._separation.update, scalars)
+            # Parameters and gradients are needed later.
+            return self._program(part, [], donate=False)
+
+        made = self._made("scalars", make)
+        found = made(self._values(params, grads, {}, shared, {}))
+        return dict(zip(scalars, found, strict=True))
 
     def next_shared(self, shared: Sequence[Any], scalars: Any) -> list[Any]:
         """Returns the leaves of the state that stay on the devices, after a step."""
         if not self.shared:
             return []
-        made = separation.slice_part(self._separation, (), self.shared)
-        specs: list[Spec | None] = [self.state[n] for n in self.shared]
-        specs += [None] * (len(made.outputs) - len(specs))
-        values = self._values((), (), {}, shared, scalars)
-        program = self._compiled((made.key(), _form(specs)), lambda: made, specs, ())
-        found: list[Any] = program([], [values(variable) for variable in made.inputs])
-        return found[: len(self.shared)]
+
+        def make() -> _Program:
+            part = separation.slice_part(self._separation, (), self.shared)
+            return self._program(part, [self.state[n] for n in self.shared])
+
+        made = self._made("shared", make)
+        return made(self._values((), (), {}, shared, scalars))[: len(self.shared)]
 
     def update(
         self,
@@ -192,34 +220,50 @@ class Plan:
         Returns:
           The new parameters of the group on the devices, and its new leaves in the store.
         """
-        made = separation.slice_part(self._separation, group.params, group.state)
+
+        def make() -> _Program:
+            part = separation.slice_part(self._separation, group.params, group.state)
+            casts = [self.params[n] for n in group.params] if masters else []
+            return self._program(part, self.leaves_of(group), casts)
+
         masters = self._options.master is not None
         count = len(group.params) if masters else 0
         stored = dict(zip(group.params, fetched[:count], strict=False)) if masters else {}
         of_state = dict(zip(group.state, fetched[count:], strict=True))
-        values = self._values(params, grads, of_state, shared, scalars, stored)
-        donated = tuple(n for n, variable in enumerate(made.inputs) if self._is_donated(variable))
-        specs = self.leaves_of(group)
-        scalars_again = [None] * (len(made.outputs) - len(specs))
-        if masters:
-            casts = [self.params[n] for n in group.params]
-            program = self._compiled(
-                (made.key(), _form(specs), _form(casts)),
-                lambda: _and_cast(made, casts),
-                [*specs, *scalars_again, *casts],
-                donated,
-            )
-        else:
-            program = self._compiled(
-                (made.key(), _form(specs)), lambda: made, [*specs, *scalars_again], donated
-            )
-        inputs = [values(variable) for variable in made.inputs]
-        given = [inputs[n] for n in donated]
-        kept = [x for n, x in enumerate(inputs) if n not in donated]
-        found = program(given, kept)
-        new = found[: len(specs)]
-        on_devices = found[-len(group.params) :] if masters else new
+        made = self._made(group.first, make)
+        found = made(self._values(params, grads, of_state, shared, scalars, stored))
+        new = found[: group.num_leaves]
+        on_devices = found[-count:] if count else new
         return on_devices[: len(group.params)], new
+
+    def _made(self, what: Any, make: Callable[[], "_Program"]) -> "_Program":
+        if what not in self._made_programs:
+            self._made_programs[what] = make()
+        return self._made_programs[what]
+
+    def _program(
+        self,
+        part: dataflow.Slice,
+        specs: Sequence[Spec],
+        casts: Sequence[Spec] = (),
+        donate: bool = True,
+    ) -> "_Program":
+        """Returns the program of a slice of the update.
+
+        Args:
+          part: the slice.
+          specs: its outputs; more of them are scalars.
+          casts: arrays for the devices, into which the first outputs are cast.
+          donate: whether it may use memory again.
+        """
+        donated = tuple(
+            n for n, variable in enumerate(part.inputs) if donate and self._is_donated(variable)
+        )
+        outputs: list[Spec | None] = [*specs]
+        outputs += [None] * (len(part.outputs) - len(specs))
+        run = _and_cast(part, casts) if casts else part
+        key = part.key(), _form(outputs), _form(casts)
+        return _Program(part.inputs, donated, self._compiled(key, run, [*outputs, *casts], donated))
 
     def _is_donated(self, variable: int) -> bool:
         count = len(self.params)
@@ -258,32 +302,30 @@ class Plan:
         if not wanted:
             return []
         made = dataflow.slice_of(self._init, [self._init.outputs[n] for n in wanted])
-        key = "begin", made.key(), _form(specs)
-        given = [params[variable] for variable in made.inputs]
-        found: list[Any] = self._compiled(key, lambda: made, specs, ())([], given)
+        program = self._compiled(("begin", made.key(), _form(specs)), made, specs)
+        found: list[Any] = program([], [params[variable] for variable in made.inputs])
         return found
 
     def _compiled(
         self,
         key: Any,
-        function: Callable[[], Callable[..., Any]],
-        specs: Sequence[Spec | None] | None,
-        donated: tuple[int, ...],
+        run: Callable[..., Any],
+        specs: Sequence[Spec | None],
+        donated: tuple[int, ...] = (),
     ) -> Any:
         """Returns a compiled function of donated and of other arguments, made once for a key."""
-        if (key, donated) not in self._programs:
-            run = function()
+        if (key, donated) not in self._compilations:
 
             def program(given: list[Any], kept: list[Any]) -> list[Any]:
                 left, more = iter(kept), iter(given)
                 count = len(given) + len(kept)
                 return list(run(*(next(more if n in donated else left) for n in range(count))))
 
-            shardings = None if specs is None else [s and s.wanted_sharding for s in specs]
-            self._programs[key, donated] = jax.jit(
+            shardings = [spec and spec.wanted_sharding for spec in specs]
+            self._compilations[key, donated] = jax.jit(
                 program, donate_argnums=0, out_shardings=shardings
             )
-        return self._programs[key, donated]
+        return self._compilations[key, donated]
 
     def _initialize(self, params: list[Any]) -> tuple[list[Any], Any]:
         stored = [p.astype(spec.dtype) for p, spec in zip(params, self.stored, strict=True)]
