@@ -262,6 +262,10 @@ class PooledTest(_Test):
         self.assertGreater(copies.checked, 0)
         restored, _ = optimizer.restore_latest(params)
         self.assert_same(restored, params)
+        # What arrives on a GPU is compared with the checksums.
+        copies.checksums = lambda _, blocks, size: [size] * len(blocks)
+        with self.assertRaisesRegex(jax_cxl.StoreError, "a copy of block .* is damaged"):
+            optimizer.restore_latest(params)
 
 
 class RefusedTest(_Test):
