@@ -53,13 +53,8 @@ if TYPE_CHECKING:
     from jax_cxl._store.store import Store as Store
     from jax_cxl._takeover.explain import explain as explain
     from jax_cxl._takeover.replace import replace_collectives as replace_collectives
-    from jax_cxl._tier.offload import (
-        OffloadedArray as OffloadedArray,
-        fetch as fetch,
-        fetch_start as fetch_start,
-        offload as offload,
-    )
-    from jax_cxl._tier.pooled import Pooled as Pooled, PooledState as PooledState, pooled as pooled
+    from jax_cxl._tier.offload import fetch as fetch, offload as offload, prefetch as prefetch
+    from jax_cxl._tier.pooled import pooled as pooled
     from jax_cxl.errors import (
         CollectiveTimeoutError as CollectiveTimeoutError,
         CxlError as CxlError,
@@ -84,21 +79,18 @@ _ERRORS = (
 _MODULES = dict.fromkeys(_ERRORS, "jax_cxl.errors") | {
     "Future": "jax_cxl._lowering.start_done.future",
     "MoeHandle": "jax_cxl.ops.moe.handle",
-    "OffloadedArray": "jax_cxl._tier.offload",
     "OperationStats": "jax_cxl._job.lifecycle",
-    "Pooled": "jax_cxl._tier.pooled",
-    "PooledState": "jax_cxl._tier.pooled",
     "Snapshots": "jax_cxl._store.snapshots",
     "Stats": "jax_cxl._job.lifecycle",
     "Store": "jax_cxl._store.store",
     "expert_placement": "jax_cxl.ops.moe.placement",
     "explain": "jax_cxl._takeover.explain",
     "fetch": "jax_cxl._tier.offload",
-    "fetch_start": "jax_cxl._tier.offload",
     "initialize": "jax_cxl._job.lifecycle",
     "make_mesh": "jax_cxl._job.mesh",
     "offload": "jax_cxl._tier.offload",
     "pooled": "jax_cxl._tier.pooled",
+    "prefetch": "jax_cxl._tier.offload",
     "regroup": "jax_cxl._job.regroup",
     "replace_collectives": "jax_cxl._takeover.replace",
     "run": "jax_cxl._commands.launch.run",

@@ -145,7 +145,7 @@ def fetch(tree: Any) -> Any:
     return jax.tree.unflatten(structure, flat)
 
 
-def fetch_start(tree: Any) -> "concurrent.futures.Future[Any]":
+def prefetch(tree: Any) -> "concurrent.futures.Future[Any]":
     """Starts `fetch` in a thread, beside computation, and returns a future.
 
     Args:
@@ -156,11 +156,11 @@ def fetch_start(tree: Any) -> "concurrent.futures.Future[Any]":
       one after another.
 
     Example:
-      >>> following = jax_cxl.fetch_start(layers[0])
+      >>> following = jax_cxl.prefetch(layers[0])
       >>> for n in range(len(layers)):
       ...   layer = following.result()
       ...   if n + 1 < len(layers):
-      ...     following = jax_cxl.fetch_start(layers[n + 1])
+      ...     following = jax_cxl.prefetch(layers[n + 1])
       ...   x = apply(layer, x)
     """
     return _threads().submit(fetch, tree)

@@ -41,10 +41,10 @@ class OffloadTest(absltest.TestCase):
         cold = jax_cxl.offload(tree, self.store, "teacher")
         self.assertEqual(cold["layers"][0]["w"].shape, (64, 32))
         self._assert_same(jax_cxl.fetch(cold), tree)
-        following = jax_cxl.fetch_start(cold["layers"][0])
+        following = jax_cxl.prefetch(cold["layers"][0])
         for number in range(3):
             layer = following.result()
-            following = jax_cxl.fetch_start(cold["layers"][(number + 1) % 3])
+            following = jax_cxl.prefetch(cold["layers"][(number + 1) % 3])
             self._assert_same(layer, tree["layers"][number])
         mixed = jax_cxl.fetch({"hot": 3, "cold": cold["layers"][1]["b"]})
         self.assertEqual(mixed["hot"], 3)
