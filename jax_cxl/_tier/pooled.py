@@ -110,6 +110,11 @@ class Pooled:
         plan = self._plan_of(params, grads)
         if not isinstance(state, PooledState):
             raise TypeError(f"state={type(state).__name__} must be what init or step has returned")
+        if self._store._publishers.get(self._name) is not self._publisher:
+            raise ValueError(
+                "the store was closed, or the name deleted, since the last step: open the store"
+                " again, make the optimizer again, and call restore_latest"
+            )
         if state is not self._newest:
             newest = f"the state of step {self._newest.step}" if self._newest else "none"
             raise ValueError(
@@ -117,6 +122,8 @@ class Pooled:
                 " After an error, or to go back, call restore_latest"
             )
         old, gradients = jax.tree.leaves(params), jax.tree.leaves(grads)
+        if self._options.donate:
+            _check_distinct(plan, [*old, *gradients])
         new: list[Any] = [None] * len(old)
         self._newest = None
         scalars: Any = None
@@ -313,6 +320,20 @@ def _check_names(reader: Reader, plan: Plan, text: str) -> None:
             f"{text} has no state of this optimizer for these parameters: {missing[0]} is only in"
             f" {'the store' if missing[0] in reader.leaves else 'what the optimizer needs'}"
         )
+
+
+def _check_distinct(plan: Plan, arrays: Sequence[Any]) -> None:
+    """Raises ValueError if two parameters or gradients are the same array."""
+    names = [spec.name for spec in plan.params]
+    names += [name.replace("params", "gradients", 1) for name in names]
+    seen: dict[int, str] = {}
+    for name, x in zip(names, arrays, strict=True):
+        other = seen.setdefault(id(x), name)
+        if other != name:
+            raise ValueError(
+                f"{other} and {name} are the same array, whose memory a step cannot use twice: copy"
+                " one of them (jnp.copy), or pass donate=False to pooled"
+            )
 
 
 def _delete(arrays: Sequence[Any]) -> None:

@@ -189,6 +189,31 @@ class PooledTest(_Test):
         self.assertEqual(losses + more, plain.run(range(4)))
         self.assert_same(params, plain.params)
 
+    def test_explicit_axes_and_empty_arrays(self):
+        mesh = jax.make_mesh((4,), ("x",), (jax.sharding.AxisType.Explicit,))
+        rows, everywhere = (jax.NamedSharding(mesh, spec) for spec in (jax.P("x"), jax.P()))
+        params = {
+            "rows": jax.device_put(jnp.linspace(0, 1, 4096), rows),
+            "whole": jax.device_put(jnp.linspace(0, 2, 5000), everywhere),
+            "empty": jax.device_put(jnp.zeros((0, 3)), everywhere),
+            "none": None,
+        }
+        gradients = jax.jit(lambda params: jax.tree.map(jnp.cos, params))
+        plain, plain_state = params, _OPTIMIZERS["clip"].init(params)
+        optimizer = self.pooled(_OPTIMIZERS["clip"], self.store(), donate=False)
+        state = optimizer.init(params)
+
+        @jax.jit
+        def update(params, grads, state):
+            updates, state = _OPTIMIZERS["clip"].update(grads, state, params)
+            return optax.apply_updates(params, updates), state
+
+        for _ in range(2):
+            plain, plain_state = update(plain, gradients(plain), plain_state)
+            params, state = optimizer.step(params, gradients(params), state)
+        self.assert_same(params, plain)
+        self.assertEqual(params["rows"].sharding, rows)
+
     def test_memory_is_used_again(self):
         for donate in (True, False):
             optimizer = jax_cxl.pooled(
@@ -324,6 +349,14 @@ class RefusedTest(_Test):
         grads = _gradients(params, _batch(0))[1]
         with self.assertRaisesRegex(ValueError, "not the last state .*step 0; .* step 1"):
             optimizer.step(params, grads, first)
+        tied = {"a": jnp.ones(3), "b": jnp.ones(3)}
+        of_tied = jax_cxl.pooled(_OPTIMIZERS["sgd"], store, "tied")
+        state = of_tied.init(tied)
+        tied["b"] = tied["a"]
+        with self.assertRaisesRegex(
+            ValueError, r"'a'\] and \['params'\]\['b'\] are the same array"
+        ):
+            of_tied.step(tied, {"a": jnp.ones(3), "b": jnp.ones(3)}, state)
         optimizer.wait()
         other = self.pooled(_OPTIMIZERS["sgd"], store)
         with self.assertRaisesRegex(jax_cxl.StoreError, "no state of this optimizer"):
@@ -332,6 +365,23 @@ class RefusedTest(_Test):
             jax_cxl.pooled(_OPTIMIZERS["sgd"], "shm:x", "state")
         with self.assertRaisesRegex(TypeError, "must have the function init"):
             jax_cxl.pooled(lambda: 0, store, "state")
+
+    def test_an_error_in_a_step(self):
+        store = self.store()
+        optimizer = self.pooled(_OPTIMIZERS["adamw"], store)
+        params = _params()
+        _, params, state = _train(optimizer, params, optimizer.init(params), 2)
+        grads = _gradients(params, _batch(2))[1]
+        grads["layers"][2]["w"].delete()
+        with self.assertRaisesRegex((RuntimeError, ValueError), "deleted"):
+            optimizer.step(params, grads, state)
+        params, state = optimizer.restore_latest(_params())
+        self.assertEqual(state.step, 2)
+        losses, params, state = _train(optimizer, params, state, 1)
+        self.assertEqual(losses, _Plain(_OPTIMIZERS["adamw"], _params()).run(range(3))[2:])
+        store.close()
+        with self.assertRaisesRegex(ValueError, "the store was closed"):
+            optimizer.step(params, params, state)
 
     def test_no_state_yet(self):
         self.assertIsNone(self.pooled(_OPTIMIZERS["adamw"], self.store()).restore_latest(_params()))

@@ -115,7 +115,10 @@ class Publisher:
         return stream
 
     def _fail(self, error: Exception) -> None:
-        """Gives up a save because of an error of the program."""
+        """Gives up a save because of an error of the program, which the caller raises."""
+        if self._saving is not None:
+            self._saving.exception()
+            self._saving = None
         if self._agreement is not None:
             self._give_up(self._agreement, error)
 
