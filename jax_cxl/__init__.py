@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from jax_cxl._store.store import Store as Store
     from jax_cxl._takeover.explain import explain as explain
     from jax_cxl._takeover.replace import replace_collectives as replace_collectives
+    from jax_cxl._tier.offload import fetch as fetch, offload as offload, prefetch as prefetch
+    from jax_cxl._tier.pooled import pooled as pooled
     from jax_cxl.errors import (
         CollectiveTimeoutError as CollectiveTimeoutError,
         CxlError as CxlError,
@@ -83,8 +85,12 @@ _MODULES = dict.fromkeys(_ERRORS, "jax_cxl.errors") | {
     "Store": "jax_cxl._store.store",
     "expert_placement": "jax_cxl.ops.moe.placement",
     "explain": "jax_cxl._takeover.explain",
+    "fetch": "jax_cxl._tier.offload",
     "initialize": "jax_cxl._job.lifecycle",
     "make_mesh": "jax_cxl._job.mesh",
+    "offload": "jax_cxl._tier.offload",
+    "pooled": "jax_cxl._tier.pooled",
+    "prefetch": "jax_cxl._tier.offload",
     "regroup": "jax_cxl._job.regroup",
     "replace_collectives": "jax_cxl._takeover.replace",
     "run": "jax_cxl._commands.launch.run",

@@ -1,19 +1,18 @@
 """Training state in memory that outlives the hosts."""
 
-import logging
 from collections.abc import Callable
 from typing import Any, Self
 
 import jax
 
 from jax_cxl import _compat, errors
-from jax_cxl._store import agreement, arguments
+from jax_cxl._store import agreement, arguments, recovery
 from jax_cxl._store.memory import catalog, layout, opening
-from jax_cxl._store.memory.record import Record
 from jax_cxl._store.memory.section import Section
-from jax_cxl._store.reading import rebuilding, repair, restoring, validity
+from jax_cxl._store.reading import rebuilding, repair
+from jax_cxl._store.reading.restoring import Reader
 from jax_cxl._store.trees import flatten, sizes
-from jax_cxl._store.writing.publisher import Publisher, in_words
+from jax_cxl._store.writing.publisher import Publisher
 
 NAME = "snapshots"  # of the section that has all of the memory
 
@@ -154,7 +153,7 @@ class Snapshots:
         Processes that replace lost ones call it together with the survivors.
         """
         self._publisher.agree("latest")
-        found = self._valid()
+        found = self._publisher.valid()
         return found[0][0].version if found else None
 
     def restore(self, step: int, like: Any) -> Any:
@@ -182,9 +181,9 @@ class Snapshots:
             problem = error
         operation = f"restore({step!r})" if problem is None else "restore"
         self._publisher.agree(operation, problem)
-        for records in self._valid():
+        for records in self._publisher.valid():
             if records[0].version == step:
-                return self._restore(records, wanted)
+                return recovery.restore(self._publisher, records, _rebuild(wanted))
         raise errors.StoreError(f"{self._where!r} has no valid snapshot of step {step}")
 
     def restore_latest(self, like: Any) -> tuple[int, Any] | None:
@@ -208,18 +207,7 @@ class Snapshots:
         except (TypeError, ValueError) as error:
             problem = error
         self._publisher.agree("restore_latest", problem)
-        problem = None
-        for records in self._valid():
-            try:
-                return records[0].version, self._restore(records, wanted)
-            except errors.StoreError as error:
-                problem = error
-                logging.getLogger("jax_cxl").warning(
-                    "the snapshot of step %d is not used: %s", records[0].version, error
-                )
-        if problem is not None:
-            raise problem
-        return None
+        return recovery.restore_newest(self._publisher, _rebuild(wanted))
 
     def repair(self) -> int:
         """Restores lost paths and damaged blocks from parity.
@@ -263,35 +251,16 @@ class Snapshots:
         """Waits until this process has written its part of the last save."""
         self._publisher.close()
 
-    def _valid(self) -> list[validity.Records]:
-        return validity.all_valid(self._publisher.section, self._publisher.last)
 
-    def _restore(self, records: list[Record], wanted: rebuilding.Wanted) -> Any:
-        """Restores on all processes, or raises on all."""
-        problem: Exception | None = None
-        tree = None
-        writers = agreement.processes()
-        try:
-            reader = restoring.Reader(self._publisher.section, records)
-            own = jax.process_index()
-            tree = jax.block_until_ready(rebuilding.rebuild(wanted, reader, writers, own))
-        except Exception as error:
-            problem = error
-        # A damaged snapshot is not the end of restore_latest. Other errors are.
-        kind = 0 if problem is None else 2 - isinstance(problem, errors.StoreError)
-        kinds = [kind for (kind,) in agreement.gather([kind])]
-        if any(kinds):
-            texts = agreement.gather_bytes(in_words(problem).encode())
-            worst = kinds.index(max(kinds))
-            if problem is not None and kind == max(kinds):
-                raise problem
-            make = errors.StoreError if max(kinds) == 1 else errors.CxlError
-            raise make(
-                f"process {writers[worst]} could not restore the snapshot:"
-                f" {texts[worst].decode(errors='replace')}"
-            ) from problem
-        self._publisher.continue_from(records[0].number)
-        return tree
+def _rebuild(wanted: rebuilding.Wanted) -> Callable[[Reader], Any]:
+    """Returns a function that reads a tree from a snapshot."""
+
+    def read(reader: Reader) -> Any:
+        own = jax.process_index()
+        tree = rebuilding.rebuild(wanted, reader, agreement.processes(), own)
+        return jax.block_until_ready(tree)
+
+    return read
 
 
 def _step(step: Any) -> int:

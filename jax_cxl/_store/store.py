@@ -1,5 +1,6 @@
 """Trees of arrays that jobs publish in a memory pool, and that any other job reads."""
 
+import contextlib
 import dataclasses
 import zlib
 from collections.abc import Callable, Sequence
@@ -111,13 +112,8 @@ class Store:
 
         After an error nothing of this tree has been published.
         """
-        publisher = self._publishers.get(name) if isinstance(name, str) else None
-        if publisher is None:
-            section = self._create(name, tree, keep)
-            publisher = Publisher(section, shared=True, advice=_advice(section))
-            self._publishers[name] = publisher
-        elif keep is not None:
-            _check_keep(publisher.section, keep)
+        flattener = flatten.Flattener(whole=True)
+        publisher = self._publisher(name, lambda writers: flattener.flatten(tree, writers), keep)
         return publisher.save(version, tree, copy=copy)
 
     def flush(self, name: str, timeout: float | None = None) -> None:
@@ -257,7 +253,44 @@ class Store:
         for publisher in publishers.values():
             publisher.close()
 
-    def _create(self, name: str, tree: Any, keep: int | None) -> Section:
+    def _publisher(
+        self,
+        name: str,
+        describe: Callable[[tuple[int, ...]], flatten.Flat],
+        keep: int | None = None,
+        more_blocks: int = 0,
+        again: bool = False,
+    ) -> Publisher:
+        """Returns what publishes a name, and makes the name if it is new.
+
+        All processes of the job call it at the same place.
+
+        Args:
+          name: the name.
+          describe: returns the tree, for which the name is made, for the processes that publish.
+          keep: as for `publish`.
+          more_blocks: blocks that each version may take besides the tree.
+          again: whether to begin as a new job does, because a process may be new.
+        """
+        if again and (old := self._publishers.pop(name, None)) is not None:
+            with contextlib.suppress(Exception):  # An earlier call has raised it.
+                old.close()
+        publisher = self._publishers.get(name) if isinstance(name, str) else None
+        if publisher is None:
+            section = self._create(name, describe, keep, more_blocks)
+            publisher = Publisher(section, shared=True, advice=_advice(section))
+            self._publishers[name] = publisher
+        elif keep is not None:
+            _check_keep(publisher.section, keep)
+        return publisher
+
+    def _create(
+        self,
+        name: str,
+        describe: Callable[[tuple[int, ...]], flatten.Flat],
+        keep: int | None,
+        more: int,
+    ) -> Section:
         """Finds or makes the section of a name, on all processes or on none."""
         problem: Exception | None = None
         needed = 0
@@ -266,13 +299,13 @@ class Store:
             name = catalog.check_name(name)
             if keep is not None:
                 arguments.check_keep(keep)
-            flat = flatten.Flattener(whole=True).flatten(tree, writers)
+            flat = describe(writers)
             entry = catalog.find(self._devices, name)
             kept = entry.keep if entry else keep or 2
             geometry = catalog.geometry_for(self._devices, kept)
             needed = sizes.section_bytes(flat.description, flat.values, geometry)
             # With other shardings each process may have a block more.
-            more = len(writers) if len(writers) > 1 else 0
+            more += len(writers) if len(writers) > 1 else 0
             needed += more * geometry.areas * layout.BLOCK_BYTES
         except Exception as error:
             problem = error

@@ -141,11 +141,11 @@ class _Held:
     def dlpack(self, leaf: leaves.Leaf, *, gpu: bool) -> Any:
         """Returns an object with `__dlpack__`; `gpu` if its memory is registered with CUDA."""
         dtype = leaves.dtype_of(leaf.dtype)
-        if dlpack.code(dtype) is None:
+        if dlpack.code_of(dtype) is None:
             raise errors.StoreError(f"DLPack has no arrays of {dtype}: read {leaf.name} instead")
         device, offset, _ = self._find(leaf)
-        place = device, offset
-        return dlpack.export(self._section.devices, place, leaf.shape, dtype, self, gpu=gpu)
+        core = self._section.devices.core
+        return dlpack.array(core, (device, offset), leaf.shape, dtype, gpu, self)
 
     def registered(self) -> None:
         """Registers the memory with CUDA, once."""

@@ -22,8 +22,8 @@ class NamesTest(absltest.TestCase):
     def test_public_names(self):
         others = {
             *("Future", "MoeHandle", "OperationStats", "Snapshots", "Stats", "Store"),
-            *("expert_placement", "explain", "initialize", "lax", "make_mesh", "regroup"),
-            *("replace_collectives", "run", "shutdown", "stats"),
+            *("expert_placement", "explain", "fetch", "initialize", "lax", "make_mesh", "offload"),
+            *("pooled", "prefetch", "regroup", "replace_collectives", "run", "shutdown", "stats"),
             *(name for name in dir(jax_cxl.errors) if re.fullmatch(r"[A-Z]\w+Error", name)),
         }
         self.assertContainsSubset(ops.__all__, jax_cxl.__all__)

@@ -147,12 +147,10 @@ class CopiesTest(parameterized.TestCase):
         for writer in range(3):
             copies = replicas.copies(tree, writer)
             self.assertLen(copies, 120)
-            totals.append(
-                replicas.sums(
-                    (c, values[c.leaf, c.shard] + ((c.leaf, c.shard, c.holder) == changed))
-                    for c in copies
-                )
-            )
+            sums = replicas.Sums()
+            for c in copies:
+                sums.add(c, values[c.leaf, c.shard] + ((c.leaf, c.shard, c.holder) == changed))
+            totals.append(sums.values())
         return [n for n, of in enumerate(zip(*totals, strict=True)) if sum(of) % (1 << 64)]
 
     @parameterized.parameters(

@@ -1,33 +1,17 @@
 """What GPUs copy out of a store, with a CPU device in place of the GPU."""
 
-import ctypes
 import os
 import pathlib
 import tempfile
-from unittest import mock
 
+import host_as_gpu
 import jax
 import numpy as np
-import xxhash
 from absl.testing import absltest
 
 import jax_cxl
-from jax_cxl._store.memory import dlpack
-from jax_cxl._store.reading import on_gpus
 
 _MIB = 1 << 20
-
-
-class _Copies:
-    """Computes checksums as a GPU does. Its other work, copies, JAX does."""
-
-    def __init__(self):
-        self.blocks = 0
-
-    def checksums(self, ordinal: int, addresses: list[int], size: int) -> list[int]:
-        self.blocks += len(addresses)
-        blocks = [(ctypes.c_uint8 * size).from_address(address) for address in addresses]
-        return [xxhash.xxh3_64_intdigest(bytes(block)) for block in blocks]
 
 
 class OnGpusTest(absltest.TestCase):
@@ -39,16 +23,12 @@ class OnGpusTest(absltest.TestCase):
         )
         self.path = pathlib.Path(folder, "a")
         self.store = self.open("")
-        export = dlpack.export
-        self.enter_context(mock.patch.object(on_gpus, "_is_gpu", lambda sharding: True))
-        self.enter_context(
-            mock.patch.object(dlpack, "export", lambda *args, gpu: export(*args, gpu=False))
-        )
+        self.enter_context(host_as_gpu.reads_on_gpus())
 
     def open(self, options: str) -> jax_cxl.Store:
         store = jax_cxl.Store(f"file:{self.path}?size={96 * _MIB}{options}")
         self.addCleanup(store.close)
-        self.copies = store._devices.__dict__["copies"] = _Copies()
+        self.copies = store._devices.__dict__["copies"] = host_as_gpu.Copies()
         return store
 
     def publish(self, version: int) -> dict[str, np.ndarray]:
@@ -83,7 +63,7 @@ class OnGpusTest(absltest.TestCase):
         self.assertEqual(version, 0)
         for name, x in tree.items():
             np.testing.assert_array_equal(np.asarray(got[name]), x)
-        self.assertGreater(self.copies.blocks, 5)
+        self.assertGreater(self.copies.checked, 5)
 
     def test_damage_inside(self):
         tree = self.publish(0)
@@ -108,14 +88,14 @@ class OnGpusTest(absltest.TestCase):
     def test_small_arrays_are_read_by_the_host(self):
         tree = self.publish(0)
         self.store.read("w", {"small": self.like(tree)["small"]})
-        self.assertEqual(self.copies.blocks, 0)
+        self.assertEqual(self.copies.checked, 0)
 
     def test_memory_that_is_not_coherent_is_read_by_the_host(self):
         tree = self.publish(0)
         self.store = self.open("&coherence=flush")
         _, got = self.store.read("w", self.like(tree))
         np.testing.assert_array_equal(np.asarray(got["c"]), tree["c"])
-        self.assertEqual(self.copies.blocks, 0)
+        self.assertEqual(self.copies.checked, 0)
 
 
 if __name__ == "__main__":

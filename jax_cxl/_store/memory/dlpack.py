@@ -1,12 +1,12 @@
-"""Arrays over the memory of a store, for libraries that take DLPack."""
+"""Arrays over the memory of a store for JAX and other libraries, by DLPack."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from jax_cxl._store.memory.devices import Devices
+from jax_cxl import _core
 
 _CPU, _CUDA_HOST = 1, 3  # kinds of devices in DLPack
 
@@ -22,15 +22,11 @@ _OTHER_CODES = {
 }
 
 
-def code(dtype: np.dtype) -> int | None:
-    """Returns DLPack's code of a dtype; None if there is none."""
-    return _OTHER_CODES.get(dtype, _CODES.get(dtype.kind))
-
-
-class Exported:
-    """An array over the memory, with `__dlpack__`."""
+class Array:
+    """An object with `__dlpack__`."""
 
     def __init__(self, capsule: Callable[[], Any], gpu: bool):
+        """Makes an array; `gpu` if its memory is registered with CUDA."""
         self._capsule, self._gpu = capsule, gpu
 
     def __dlpack__(self, **_: Any) -> Any:
@@ -40,26 +36,30 @@ class Exported:
         return (_CUDA_HOST if self._gpu else _CPU), 0
 
 
-def export(
-    devices: Devices,
+def code_of(dtype: np.dtype) -> int | None:
+    """Returns DLPack's code of a dtype, None if it has none."""
+    return _OTHER_CODES.get(dtype, _CODES.get(dtype.kind))
+
+
+def array(
+    core: _core.PersistentMemory,
     place: tuple[int, int],
-    shape: tuple[int, ...],
+    shape: Sequence[int],
     dtype: np.dtype,
-    owner: Any,
-    *,
     gpu: bool,
-) -> Exported:
+    owner: object,
+) -> Array:
     """Returns an array over the memory.
 
     Args:
-      devices: the memory.
-      place: a device of the memory, and the offset of the array there.
+      core: the memory.
+      place: device and offset.
       shape: its shape.
       dtype: its dtype, which has a code.
+      gpu: whether the memory is registered with CUDA.
       owner: what lives as long as the array.
-      gpu: whether the memory is registered with CUDA. JAX then makes an array in `pinned_host`.
     """
-    device, offset = place
-    kind, bits = code(dtype), 8 * dtype.itemsize
-    make = devices.core.array
-    return Exported(lambda: make(device, offset, list(shape), kind, bits, gpu, owner), gpu)
+    code, bits = code_of(dtype), 8 * dtype.itemsize
+    assert code is not None
+    known = code
+    return Array(lambda: core.array(*place, list(shape), known, bits, gpu, owner), gpu)

@@ -46,7 +46,7 @@ class Copy:
         _ = devices.copies  # This registers the memory.
         at = device, offset + inside
         return jax.dlpack.from_dlpack(
-            dlpack.export(devices, at, self.shape, self.dtype, self.reader, gpu=True)
+            dlpack.array(devices.core, at, self.shape, self.dtype, True, self.reader)
         )
 
     @property
@@ -84,7 +84,7 @@ def find(
         return None
     dtype = leaves.dtype_of(leaf.dtype)
     number = next((n for n, shard in enumerate(leaf.shards) if shard.index == index), None)
-    if number is None or dlpack.code(dtype) is None:
+    if number is None or dlpack.code_of(dtype) is None:
         return None
     parts = reader.parts_of_shard(leaf, number)
     if len(parts) != 1 or parts[0].end - parts[0].start < _LEAST_BYTES:

@@ -1,6 +1,7 @@
 """Reads parts of the arrays of a version. It reads each block once, and checks it."""
 
 import concurrent.futures
+import copy
 import dataclasses
 import functools
 import math
@@ -101,6 +102,38 @@ class Reader:
         if known is not None and known.tree == first.tree:
             now = [self.table(writer) for writer in range(len(records))]
             self._changed = [a != b for a, b in zip(now, known.tables, strict=True)]
+
+    def follow(self, records: list[Record]) -> "Reader":
+        """Returns a reader of another version, quickly if that has the same arrays."""
+        forms = [
+            [(r.tree, r.first_row, r.data_blocks, len(each)) for r in each]
+            for each in (records, self.records)
+        ]
+        if forms[0] != forms[1]:
+            return Reader(self.stripes[0].section, records)
+        other = copy.copy(self)
+        other.records, other._changed = records, None
+        other.stripes = [
+            dataclasses.replace(own, number=record.number)
+            for own, record in zip(self.stripes, records, strict=True)
+        ]
+        other._tables, other._blocks, other._lock = {}, OrderedDict(), threading.Lock()
+        return other
+
+    def check_all(self, writer: int) -> None:
+        """Checks all data of a writer.
+
+        Raises:
+          StoreError: a block is damaged, and parity cannot replace it.
+        """
+        table, own = self.table(writer), self.stripes[writer]
+
+        def check(blocks: range) -> None:
+            scratch = np.empty(len(blocks) * layout.BLOCK_BYTES, np.uint8)
+            own.read_all_checked(blocks, table[blocks.start : blocks.stop], scratch)
+
+        for _ in _threads().map(check, _together(range(len(table)))):
+            pass  # Raises the error of a thread.
 
     def known(self) -> Known:
         """Returns what a reader of a later version wants to know."""

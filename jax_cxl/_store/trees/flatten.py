@@ -141,11 +141,21 @@ def _leaf(name: str, x: Any, writers: tuple[int, ...]) -> leaves.Leaf:
     if type(x) in VALUES:
         return leaves.Leaf(name)
     check_kind(name, x)
+    return describe(name, x, writers)
+
+
+def value(name: str) -> leaves.Leaf:
+    """Describes a Python value."""
+    return leaves.Leaf(name)
+
+
+def describe(name: str, x: Any, writers: tuple[int, ...]) -> leaves.Leaf:
+    """Describes an array, or a `jax.ShapeDtypeStruct` with a sharding, as this process sees it."""
     key, weak_type, own = "", False, jax.process_index()
-    if leaves.is_array(x):
+    if hasattr(x, "sharding"):
         weak_type = _is_weak(x)
         if leaves.is_key(x):
-            key, x = str(jax.random.key_impl(x)), jax.random.key_data(x)
+            key, x = data_of_keys(x)
         try:
             shards, local = leaves.shards_of(x.sharding, x.shape, writers, own)
         except ValueError as error:
@@ -161,6 +171,18 @@ def _leaf(name: str, x: Any, writers: tuple[int, ...]) -> leaves.Leaf:
             " byte order of this machine"
         )
     return leaves.Leaf(name, x.dtype.name, tuple(x.shape), shards, key, weak_type, local)
+
+
+def data_of_keys(x: Any) -> tuple[str, jax.ShapeDtypeStruct]:
+    """Returns the implementation of typed keys, and a description of their data."""
+    found: list[str] = []
+
+    def data(keys: Any) -> Any:
+        found.append(str(jax.random.key_impl(keys)))
+        return jax.random.key_data(keys)
+
+    shape = jax.eval_shape(data, x)
+    return found[0], jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=x.sharding)
 
 
 def check_kind(name: str, x: Any) -> None:

@@ -7,7 +7,7 @@ if the copies are the same. If they differ, the probability of 0 is 2**-64. No p
 
 import dataclasses
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from jax_cxl._store.memory import checksum, layout
 from jax_cxl._store.memory.record import Record
@@ -48,12 +48,19 @@ def copies(leaves: Sequence[Leaf], writer: int) -> list[Copy]:
     return found
 
 
-def sums(of: Iterable[tuple[Copy, int]]) -> tuple[int, ...]:
-    """Returns what a process writes into its record, from the checksums of its copies."""
-    totals = [0] * layout.REPLICA_SUMS
-    for copy, value in of:
-        totals[copy.column] = (totals[copy.column] + copy.factor * value) & _WORD
-    return tuple(totals)
+class Sums:
+    """What a process writes into its record, from the checksums of its copies."""
+
+    def __init__(self) -> None:
+        self._totals = [0] * layout.REPLICA_SUMS
+
+    def add(self, copy: Copy, value: int) -> None:
+        """Adds the checksum of a copy."""
+        self._totals[copy.column] = (self._totals[copy.column] + copy.factor * value) & _WORD
+
+    def values(self) -> tuple[int, ...]:
+        """Returns the sums."""
+        return tuple(self._totals)
 
 
 def differing(records: Sequence[Record]) -> list[int]:

@@ -6,7 +6,7 @@ import functools
 import itertools
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,34 +24,38 @@ _CHUNKS_UNDER_WAY = 4
 Part = tuple[place.Part, HostBytes | DeviceBytes]
 
 
-def write_data(own: stripes.Stripes, parts: Sequence[Part], table: np.ndarray) -> None:
+def write_data(own: stripes.Stripes, batches: Iterable[Any], table: np.ndarray) -> None:
     """Writes blocks of data, and their checksums into a table.
 
     Args:
       own: blocks of this process.
-      parts: the parts that it writes, in order.
+      batches: the parts that it writes, in order (`saving.Batch`).
       table: array for the checksum of each block of data.
     """
     # Created here: two threads that ask for it at the same time would create two.
     copier = own.section.devices.copies
-    in_one_array = _in_one_array(parts)
-    finished = [
-        _threads().submit(_checksums_on_device, copier, ordinal, runs, table)
-        for ordinal, runs in in_one_array.items()
-    ]
+    finished: list[concurrent.futures.Future[None]] = []
     on_host = np.ones(len(table), bool)
-    for run in itertools.chain(*in_one_array.values()):
-        on_host[run.first : run.first + run.count] = False
+
+    def parts() -> Iterator[Part]:
+        for batch in batches:
+            for ordinal, runs in _in_one_array(batch.parts).items():
+                work = functools.partial(_checksums_on_device, copier, ordinal, runs, table)
+                finished.append(_threads().submit(work))
+                for run in runs:
+                    on_host[run.first : run.first + run.count] = False
+            yield from batch.parts
+
     rows = own.section.geometry.blocks_per_row
     chunk = max(rows, _CHUNK_BYTES // layout.BLOCK_BYTES // rows * rows)
     room = threading.Semaphore(_CHUNKS_UNDER_WAY)
-    pieces = _pieces(own, parts, chunk * layout.BLOCK_BYTES, len(table) * layout.BLOCK_BYTES)
+    pieces = _pieces(own, parts(), chunk * layout.BLOCK_BYTES, len(table) * layout.BLOCK_BYTES)
     for number, of_chunk in itertools.groupby(
         pieces, lambda piece: piece.start // layout.BLOCK_BYTES // chunk
     ):
         blocks = range(number * chunk, min((number + 1) * chunk, len(table)))
         room.acquire()
-        copies = [copy for piece in of_chunk for copy in piece.begin(own)]
+        copies = [(copy, piece.held) for piece in of_chunk for copy in piece.begin(own)]
         finished.append(_threads().submit(_finish, own, table, on_host, blocks, copies, room))
     for future in finished:
         future.result()
@@ -140,7 +144,7 @@ class _Piece:
 
 
 def _pieces(
-    own: stripes.Stripes, parts: Sequence[Part], chunk_bytes: int, total: int
+    own: stripes.Stripes, parts: Iterable[Part], chunk_bytes: int, total: int
 ) -> Iterator[_Piece]:
     """Yields all bytes of this process in pieces, in order."""
     together = chunk_bytes if own.section.geometry.num_devices == 1 else layout.BLOCK_BYTES
@@ -168,15 +172,17 @@ def _finish(
     table: np.ndarray,
     on_host: np.ndarray,
     blocks: range,
-    copies: Sequence[int],
+    copies: Sequence[tuple[int, Any]],
     room: threading.Semaphore,
 ) -> None:
     """Waits for the copies of some whole rows of blocks, and publishes the blocks.
 
+    `copies` has their numbers, each with what it copies, which lives until then.
+
     Then it computes the checksums of the blocks of which `on_host` is true.
     """
     try:
-        for copy in copies:
+        for copy, _ in copies:
             own.section.devices.copies.wait(copy)
     finally:
         room.release()

@@ -5,7 +5,7 @@ import json
 import secrets
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -17,8 +17,9 @@ from jax_cxl._store.memory import catalog
 from jax_cxl._store.memory.section import Section
 from jax_cxl._store.reading import validity
 from jax_cxl._store.trees import flatten, replicas, sizes
-from jax_cxl._store.writing import fence, saving
+from jax_cxl._store.writing import fence, saving, streaming
 from jax_cxl._store.writing.save_agreement import SaveAgreement
+from jax_cxl._store.writing.shard_bytes import is_on_gpu
 
 _POLL_SECONDS = 0.002
 
@@ -78,6 +79,56 @@ class Publisher:
 
     def save(self, version: int | None, tree: Any, *, copy: bool) -> int:
         """Saves a tree while the program continues; returns the version. See `Snapshots.save`."""
+
+        def flat(writers: tuple[int, ...]) -> flatten.Flat:
+            arguments.check_bool("copy", copy)
+            made = self._flattener.flatten(tree, writers)
+            # Arrays must be usable before the others are told so.
+            flatten.wait_for_values(made)
+            return made
+
+        def batches(tree: flatten.Flat, selection: saving.Selection) -> list[saving.Batch]:
+            return [selection.hold(dict(enumerate(tree.arrays)), copy)]
+
+        return self._save(version, flat, batches)
+
+    def stream(
+        self, version: int | None, describe: Callable[[tuple[int, ...]], flatten.Flat]
+    ) -> streaming.Stream:
+        """Begins to save a tree whose arrays come later, in the order of its leaves.
+
+        Args:
+          version: as for `save`.
+          describe: returns the tree for the processes that save, with descriptions of its arrays
+            (`jax.ShapeDtypeStruct` with shardings) in their places.
+        """
+        made: list[streaming.Stream] = []
+
+        def batches(tree: flatten.Flat, selection: saving.Selection) -> streaming.Stream:
+            made.append(streaming.Stream(selection, len(tree.arrays), self._fail))
+            return made[0]
+
+        self._save(version, describe, batches)
+        (stream,) = made
+        assert self._saving is not None
+        self._saving.add_done_callback(stream.stop)
+        return stream
+
+    def _fail(self, error: Exception) -> None:
+        """Gives up a save because of an error of the program, which the caller raises."""
+        if self._saving is not None:
+            self._saving.exception()
+            self._saving = None
+        if self._agreement is not None:
+            self._give_up(self._agreement, error)
+
+    def _save(
+        self,
+        version: int | None,
+        describe: Callable[[tuple[int, ...]], flatten.Flat],
+        batches_of: Callable[[flatten.Flat, saving.Selection], Iterable[saving.Batch]],
+    ) -> int:
+        """Saves a tree whose arrays `batches_of` returns, perhaps later."""
         together = self._agreement or self.agree("save")
         try:
             together.meet()
@@ -88,10 +139,7 @@ class Publisher:
                 section.devices.check_paths()
                 version = self._version + 1 if version is None else arguments.step(version)
                 arguments.check_grows(version, self._version)
-                arguments.check_bool("copy", copy)
-                flat = self._flattener.flatten(tree, together.writers)
-                # Arrays must be usable before the others are told so.
-                flatten.wait_for_values(flat)
+                flat = describe(together.writers)
             except Exception as error:
                 problem = error
             if section.claim is None:
@@ -104,7 +152,7 @@ class Publisher:
             section.check_room(needed, self._advice)
             old, number = self._begin() if together.own == 0 else (None, together.number(self.last))
             flat = flatten.Flat(description, flat.arrays, flat.values)
-            parts, copies = self._select(flat, together.own).hold(flat, copy)
+            batches = batches_of(flat, self._select(flat, together.own))
         except Exception as error:
             self._give_up(together, error)
             raise
@@ -117,8 +165,8 @@ class Publisher:
             description,
             flat.values,
             together.own,
-            parts,
-            copies,
+            batches,
+            any(map(is_on_gpu, flat.arrays)),
             old,
         )
         self._saving = self._threads.submit(work.run)
@@ -230,6 +278,10 @@ class Publisher:
         raise_first(together.writers, problem, "could not save")
         fields = claim.numbers() if claim else (0,) * fence.Claim.NUM_FIELDS
         section.claim = fence.Claim(*agreement.gather(fields)[0])
+
+    def valid(self) -> list[validity.Records]:
+        """Returns the valid versions that the processes have agreed on, the newest first."""
+        return validity.all_valid(self.section, self.last)
 
     def continue_from(self, number: int) -> None:
         """Keeps the version with this number until the next two saves are valid."""

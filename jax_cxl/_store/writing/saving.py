@@ -2,8 +2,9 @@
 
 import dataclasses
 import functools
+import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,6 +21,19 @@ from jax_cxl._store.writing.shard_bytes import DeviceBytes, DeviceSum, HostBytes
 
 
 @dataclasses.dataclass(frozen=True)
+class Batch:
+    """Arrays that are written together.
+
+    Attributes:
+      parts: the parts of them that this process writes, each with its bytes, in their order.
+      copies: copies of replicated arrays, each with the source of its checksum.
+    """
+
+    parts: Sequence[tuple[place.Part, HostBytes | DeviceBytes]]
+    copies: Sequence[tuple[replicas.Copy, HostBytes | DeviceSum]]
+
+
+@dataclasses.dataclass(frozen=True)
 class Save:
     """One save: the part of a version that this process writes.
 
@@ -31,8 +45,8 @@ class Save:
       description: leaves of the tree, and the processes that save.
       values: Python values of the tree, in the order of the leaves.
       writer: position of this process among those that save.
-      bytes_of: the bytes of each part that this process writes, in their order.
-      copies: copies of replicated arrays, each with the source of its checksum.
+      batches: the arrays, in the order of the leaves. It may wait for arrays.
+      on_device: whether parts may be in the memory of GPUs.
       old: the record of this process that was in the area, None if there was none.
     """
 
@@ -43,8 +57,8 @@ class Save:
     description: Description
     values: Sequence[Any]
     writer: int
-    bytes_of: Sequence[tuple[place.Part, HostBytes | DeviceBytes]]
-    copies: Sequence[tuple[replicas.Copy, HostBytes | DeviceSum]]
+    batches: Iterable[Batch]
+    on_device: bool
     old: Record | None = None
 
     def run(self) -> None:
@@ -68,11 +82,13 @@ class Save:
         )
         table = np.zeros(data_blocks, np.uint64)
         output = _Output(own, known)
-        if any(isinstance(held, DeviceBytes) for _, held in self.bytes_of):
-            device_copies.write_data(own, self.bytes_of, table)
+        sums = replicas.Sums()
+        batches = _summed(self.batches, sums)
+        if self.on_device:
+            device_copies.write_data(own, batches, table)
             output.skip(data_blocks)
         else:
-            self._write_data(output, table)
+            self._write_data(output, batches, table)
         output.append(table)
         output.append(np.frombuffer(directory, np.uint8))
         output.finish()
@@ -91,11 +107,11 @@ class Save:
                 directory_bytes=len(directory),
                 directory_checksum=checksum.of(directory),
                 tree=description.digest,
-                replicas=replicas.sums((copy, held.checksum()) for copy, held in self.copies),
+                replicas=sums.values(),
             )
         )
 
-    def _write_data(self, output: "_Output", table: np.ndarray) -> None:
+    def _write_data(self, output: "_Output", batches: Iterable[Batch], table: np.ndarray) -> None:
         """Writes the blocks of data, and their checksums into the table."""
         block = np.zeros(layout.BLOCK_BYTES, np.uint8)
         filled = 0  # bytes of `block`
@@ -108,7 +124,7 @@ class Save:
             output.write(block, table[number])
             number, filled = number + 1, 0
 
-        for part, shard in self.bytes_of:
+        for part, shard in itertools.chain.from_iterable(batch.parts for batch in batches):
             assert isinstance(shard, HostBytes)
             # Parts begin at multiples of 64 bytes.
             gap = part.offset - (number * layout.BLOCK_BYTES + filled)
@@ -167,6 +183,14 @@ class Save:
         except errors.StoreError:
             return np.empty(0, np.uint64)
         return table.view(np.uint64)
+
+
+def _summed(batches: Iterable[Batch], sums: replicas.Sums) -> Iterator[Batch]:
+    """Adds the checksums of each batch to the sums once the batch has been written."""
+    for batch in batches:
+        yield batch
+        for copy, held in batch.copies:
+            sums.add(copy, held.checksum())
 
 
 class _Output:
@@ -229,12 +253,7 @@ class _Output:
 
 
 class Selection:
-    """What a process writes of trees with one description.
-
-    Attributes:
-      parts: the parts that it writes, each with the position of its device among this process's.
-      copies: its copies of replicated arrays, each with this position.
-    """
+    """What a process writes of trees with one description."""
 
     def __init__(self, flat: flatten.Flat, placement: place.Placement, writer: int):
         """Finds the parts and copies.
@@ -245,38 +264,40 @@ class Selection:
           writer: position of this process among those that save.
         """
         of_leaves = flat.description.leaves
-        self.parts: list[tuple[place.Part, int]] = []
-        self.copies: list[tuple[replicas.Copy, int]] = []
+        # By leaf, each with the position of its device among this process's.
+        self._parts: dict[int, list[tuple[place.Part, int]]] = {}
+        self._copies: dict[int, list[tuple[replicas.Copy, int]]] = {}
         wanted: Any = (part for part in placement.parts if part.writer == writer)
         for what in (*wanted, *replicas.copies(of_leaves, writer)):
             leaf = of_leaves[what.leaf]
             index = leaf.shards[what.shard].index
             position = _position(flat.arrays[what.leaf], index[leaf.local :], what.holder)
-            into: list[Any] = self.parts if isinstance(what, place.Part) else self.copies
-            into.append((what, position))
+            into: Any = self._parts if isinstance(what, place.Part) else self._copies
+            into.setdefault(what.leaf, []).append((what, position))
 
-    def hold(
-        self, flat: flatten.Flat, copy: bool
-    ) -> tuple[
-        list[tuple[place.Part, HostBytes | DeviceBytes]],
-        list[tuple[replicas.Copy, HostBytes | DeviceSum]],
-    ]:
-        """Holds the bytes of a tree; `copy` is that of `shard_bytes.hold`."""
+    def hold(self, arrays: Mapping[int, Any], copy: bool) -> Batch:
+        """Holds the bytes of some leaves.
+
+        Args:
+          arrays: the leaves, by their numbers.
+          copy: as for `shard_bytes.hold`.
+        """
+        parts = [each for leaf in sorted(arrays) for each in self._parts.get(leaf, ())]
+        copies = [each for leaf in sorted(arrays) for each in self._copies.get(leaf, ())]
         ranges = [
-            (_on_device(flat.arrays[part.leaf], position), part.start, part.end)
-            for part, position in self.parts
+            (_on_device(arrays[part.leaf], position), part.start, part.end)
+            for part, position in parts
         ]
-        replicated = [_on_device(flat.arrays[of.leaf], position) for of, position in self.copies]
-        sums = hold_sums(replicated)
-        return (
-            list(zip((part for part, _ in self.parts), hold(ranges, copy), strict=True)),
-            list(zip((of for of, _ in self.copies), sums, strict=True)),
+        sums = hold_sums([_on_device(arrays[of.leaf], position) for of, position in copies])
+        return Batch(
+            list(zip((part for part, _ in parts), hold(ranges, copy), strict=True)),
+            list(zip((of for of, _ in copies), sums, strict=True)),
         )
 
 
 def _position(array: Any, index: leaves.Index, holder: int) -> int:
     """Returns which of this process's devices is the holder of a shard, in the order of JAX."""
-    if not isinstance(array, jax.Array):
+    if not hasattr(array, "sharding"):
         return 0
     holding, positions = _holders(array.sharding, array.shape)
     return positions[holding[index][holder]]

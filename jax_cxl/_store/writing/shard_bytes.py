@@ -93,7 +93,7 @@ def hold(ranges: Sequence[Range], copy: bool) -> list[HostBytes | DeviceBytes]:
     held: list[HostBytes | DeviceBytes | None] = []
     to_copy: dict[Any, list[int]] = {}
     for number, (array, start, end) in enumerate(ranges):
-        if not _is_on_gpu(array):
+        if not is_on_gpu(array):
             # Arrays of NumPy may change, so this copies them.
             array = np.array(array) if isinstance(array, np.ndarray) else array
             held.append(HostBytes(array, start, end))
@@ -126,7 +126,7 @@ def hold_sums(arrays: Sequence[jax.Array]) -> list[HostBytes | DeviceSum]:
     held: list[HostBytes | DeviceSum | None] = []
     on_gpu: dict[Any, list[int]] = {}
     for number, array in enumerate(arrays):
-        if _is_on_gpu(array):
+        if is_on_gpu(array):
             (device,) = array.devices()
             on_gpu.setdefault(device, []).append(number)
             held.append(None)
@@ -171,8 +171,9 @@ def _copied(arrays: list[jax.Array], ranges: tuple[tuple[int, int], ...]) -> lis
     ]
 
 
-def _is_on_gpu(array: Any) -> bool:
-    if isinstance(array, np.ndarray):
+def is_on_gpu(array: Any) -> bool:
+    """Whether an array of JAX, or what describes one, is in the memory of GPUs."""
+    if not hasattr(array, "sharding"):
         return False
     # Elements of less than a byte are packed on the GPU, and take a byte each on the host.
     return _is_gpu_memory(array.sharding) and jax.dtypes.itemsize_bits(array.dtype) >= 8
@@ -180,7 +181,7 @@ def _is_on_gpu(array: Any) -> bool:
 
 @functools.lru_cache(1024)
 def _is_gpu_memory(sharding: Any) -> bool:
-    (device,) = sharding.device_set
+    device = next(iter(sharding.device_set))
     return device.platform != "cpu" and sharding.memory_kind not in _HOST_MEMORY
 
 

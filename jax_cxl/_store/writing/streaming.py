@@ -1,0 +1,105 @@
+"""A version whose arrays are written one after another, as soon as they are there."""
+
+import collections
+import concurrent.futures
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from jax_cxl._store.writing.saving import Batch, Selection
+
+_WAITING = 1  # Batches that wait while another batch is being written.
+
+
+class Stream:
+    """A version that is being written. The thread that saves takes the arrays from here."""
+
+    def __init__(
+        self, selection: Selection, num_leaves: int, fail: Callable[[Exception], None]
+    ) -> None:
+        """Begins with the first leaf.
+
+        Args:
+          selection: what this process writes.
+          num_leaves: how many leaves the tree has.
+          fail: tells the other processes that this process gives up.
+        """
+        self._selection, self._num_leaves, self._fail = selection, num_leaves, fail
+        self._next = 0  # the next leaf
+        self._changed = threading.Condition()
+        self._batches: collections.deque[Batch] = collections.deque()
+        self._ended = self._stopped = False
+        self._problem: BaseException | None = None
+
+    def write(self, arrays: Mapping[int, Any], *, copy: frozenset[int] = frozenset()) -> None:
+        """Writes the next leaves. Waits while the leaves before them wait to be written.
+
+        Args:
+          arrays: arrays by the numbers of their leaves, which follow the leaves before them. Their
+            values need not have been computed.
+          copy: leaves that the program may donate. In a GPU's memory they are copied.
+
+        Raises:
+          Exception: what has stopped the thread that saves.
+        """
+        numbers = sorted(arrays)
+        expected = list(range(self._next, self._next + len(numbers)))
+        assert numbers == expected, f"leaves {numbers} are written, not {expected}"
+        self._next += len(numbers)
+        batches = [
+            self._selection.hold({n: arrays[n] for n in group}, bool(copy & group))
+            for group in _runs(numbers, copy)
+        ]
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._batches) < _WAITING or self._stopped)
+            if self._stopped:
+                raise self._problem or RuntimeError("the version has been closed")
+            self._batches += batches
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Says that all leaves have been given."""
+        assert self._next == self._num_leaves, "leaves are missing"
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def abort(self, error: BaseException) -> None:
+        """Gives the version up: it never becomes valid."""
+        with self._changed:
+            self._problem = self._problem or error
+            self._changed.notify_all()
+        self._fail(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+
+    def stop(self, thread: "concurrent.futures.Future[None]") -> None:
+        """Takes no more arrays, because the thread that saves has ended."""
+        with self._changed:
+            self._stopped = True
+            self._problem = self._problem or thread.exception()
+            self._batches.clear()
+            self._changed.notify_all()
+
+    def __iter__(self) -> Iterator[Batch]:
+        while (batch := self._take()) is not None:
+            yield batch
+
+    def _take(self) -> Batch | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._batches or self._ended or self._problem)
+            if self._problem is not None:
+                raise self._problem
+            batch = self._batches.popleft() if self._batches else None
+            self._changed.notify_all()
+            return batch
+
+
+def _runs(numbers: list[int], copy: frozenset[int]) -> Iterator[frozenset[int]]:
+    """Yields leaves that follow each other, and of which all or none are copied."""
+    run: list[int] = []
+    for number in numbers:
+        if run and (number in copy) != (run[-1] in copy):
+            yield frozenset(run)
+            run = []
+        run.append(number)
+    if run:
+        yield frozenset(run)

@@ -1,0 +1,107 @@
+"""Descriptions of arrays: name in the store, shape, dtype, and where they are on devices."""
+
+import dataclasses
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from jax_cxl._store.trees import flatten, leaves
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """An array.
+
+    Attributes:
+      name: its name in the store.
+      shape: its shape.
+      dtype: its dtype.
+      sharding: its sharding.
+      committed: whether JAX keeps it on its devices.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Any
+    sharding: jax.sharding.Sharding
+    committed: bool
+
+    @property
+    def struct(self) -> jax.ShapeDtypeStruct:
+        """A description with the sharding."""
+        return jax.ShapeDtypeStruct(self.shape, self.dtype, sharding=self.sharding)
+
+    @property
+    def stored_struct(self) -> jax.ShapeDtypeStruct:
+        """A description of what the store has: of typed keys it has their data."""
+        struct = self.struct
+        return flatten.data_of_keys(struct)[1] if leaves.is_key(struct) else struct
+
+    @property
+    def like(self) -> jax.ShapeDtypeStruct:
+        """What to read. Without a sharding the array is not committed to its device."""
+        return jax.ShapeDtypeStruct(self.shape, self.dtype, sharding=self.wanted_sharding)
+
+    @property
+    def wanted_sharding(self) -> jax.sharding.Sharding | None:
+        """The sharding for results of programs, None if JAX may choose the device."""
+        return self.sharding if self.committed else None
+
+    @property
+    def bytes_per_device(self) -> int:
+        """Bytes on each of its devices."""
+        size = math.prod(self.sharding.shard_shape(self.shape))
+        return size * jax.dtypes.itemsize_bits(self.dtype) // 8
+
+
+def spec_of(name: str, x: Any) -> Spec:
+    """Describes an array of JAX, or a `jax.ShapeDtypeStruct`.
+
+    Raises:
+      TypeError: it is something else.
+    """
+    if isinstance(x, jax.core.Tracer):
+        raise TypeError(
+            f"{name} is traced: call init, step, offload and fetch outside of jax.jit, because the"
+            " data move by threads of the host"
+        )
+    if not isinstance(x, jax.Array | jax.ShapeDtypeStruct):
+        raise TypeError(f"{name} is of type {type(x).__name__}: it must be an array of JAX")
+    sharding = x.sharding
+    committed = sharding is not None and bool(getattr(x, "committed", True))
+    if sharding is None:
+        sharding = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return Spec(name, tuple(x.shape), x.dtype, sharding, committed)
+
+
+def replicated_like(sharding: jax.sharding.Sharding) -> jax.sharding.Sharding:
+    """Returns the sharding of an array that all devices of a sharding have as a whole."""
+    if isinstance(sharding, jax.sharding.NamedSharding):
+        return jax.sharding.NamedSharding(sharding.mesh, jax.P())
+    if isinstance(sharding, jax.sharding.SingleDeviceSharding):
+        return sharding
+    held: Any = sharding.device_set
+    devices = sorted(held, key=lambda device: int(device.id))
+    return jax.sharding.NamedSharding(jax.sharding.Mesh(np.array(devices), "all"), jax.P())
+
+
+def named(prefix: str, tree: Any) -> list[tuple[str, Any]]:
+    """Returns the leaves of a tree with their names in the store."""
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [(f"['{prefix}']{jax.tree_util.keystr(path)}", x) for path, x in flat]
+
+
+def check_one_set_of_devices(specs: Iterable[Spec]) -> None:
+    """Raises ValueError if arrays are on different devices."""
+    first: Spec | None = None
+    for spec in specs:
+        first = first or spec
+        if spec.sharding.device_set != first.sharding.device_set:
+            raise ValueError(
+                f"{first.name} and {spec.name} are on different devices: pooled updates"
+                " parameters that are all on the same devices. Make an optimizer, with a name"
+                " of its own, for each set of devices"
+            )

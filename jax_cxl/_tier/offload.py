@@ -1,0 +1,171 @@
+"""Trees of arrays that go to a store, and come back when they are needed."""
+
+import concurrent.futures
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_cxl import errors
+from jax_cxl._store import agreement, following
+from jax_cxl._store.memory.section import Section
+from jax_cxl._store.reading import validity
+from jax_cxl._store.reading.restoring import Reader
+from jax_cxl._store.store import Store
+from jax_cxl._tier import arrays, fetching
+from jax_cxl._tier.arrays import Spec
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OffloadedArray:
+    """An array in a store. `jax_cxl.fetch` returns the array.
+
+    Attributes:
+      shape: its shape.
+      dtype: its dtype.
+      sharding: its sharding before, which it gets again.
+    """
+
+    _spec: Spec
+    _version: "_Version" = dataclasses.field(repr=False)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+        return self._spec.shape
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the array."""
+        return self._spec.dtype
+
+    @property
+    def sharding(self) -> jax.sharding.Sharding:
+        """The sharding of the array."""
+        return self._spec.sharding
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Version:
+    """A version of a name in a store."""
+
+    store: Store
+    name: str
+    version: int
+
+    @functools.cached_property
+    def reader(self) -> Reader:
+        """The version, once it is whole."""
+        self.store.flush(self.name)
+        section = Section.find(self.store._devices, self.name)
+        for records in validity.all_valid(section) if section is not None else []:
+            if section is not None and records[0].version == self.version:
+                return Reader(section, records)
+        raise errors.StoreError(
+            f"the arrays that were offloaded to {self.name!r}, version {self.version}, have gone:"
+            " the last two trees of a name stay. Offload each tree under a name of its own"
+        )
+
+    def read(self, specs: Sequence[Spec]) -> list[Any]:
+        reader = self.reader
+        with following.leased(reader.stripes[0].section, reader.records) as there:
+            if not there:
+                del self.__dict__["reader"]
+                return self.read(specs)  # Raises the error.
+            return jax.block_until_ready(fetching.fetch(reader, specs, agreement.processes()))
+
+
+def offload(tree: Any, store: Store, name: str) -> Any:
+    """Moves a tree of arrays to a store while the program continues.
+
+    The devices' memory is free once the arrays have been written, and the caller has no other
+    reference to them. Do not donate the arrays afterwards. All processes of the job call it at the
+    same place. Call it outside of `jax.jit`.
+
+    Args:
+      tree: tree of arrays of JAX.
+      store: the store.
+      name: a name in it. The last two trees under a name stay.
+
+    Returns:
+      The tree, with an `OffloadedArray` in the place of each array, for `fetch`. `store.view`
+      returns arrays over the memory instead, without a copy.
+
+    Raises:
+      PoolTooSmallError, StoreError, MismatchError: as for `Store.publish`.
+      TypeError: a leaf is no array of JAX, or is traced.
+
+    Example:
+      >>> cold = jax_cxl.offload(params, store, "teacher")
+      >>> del params
+      >>> logits = apply(jax_cxl.fetch(cold), batch)
+    """
+    flat, structure = jax.tree_util.tree_flatten_with_path(tree)
+    specs = [arrays.spec_of(jax.tree_util.keystr(path), x) for path, x in flat]
+    if not isinstance(store, Store):
+        raise TypeError(f"store={store!r} must be a jax_cxl.Store")
+    version = _Version(store, name, store.publish(name, tree, copy=False))
+    return jax.tree.unflatten(structure, [OffloadedArray(spec, version) for spec in specs])
+
+
+def fetch(tree: Any) -> Any:
+    """Returns the arrays of a tree that was offloaded, or of a part of it.
+
+    Each process fetches for itself. Call it outside of `jax.jit`.
+
+    Args:
+      tree: tree of `OffloadedArray`, for example a layer of what `offload` has returned. Other
+        leaves stay as they are.
+
+    Returns:
+      The tree of arrays, with their shardings before.
+
+    Raises:
+      StoreError: the arrays are damaged, or have gone because two newer trees were offloaded under
+        the name.
+      TypeError: it is called in a function that `jax.jit` traces.
+    """
+    if isinstance(jnp.zeros(()), jax.core.Tracer):
+        raise TypeError(
+            "fetch was called in a function that JAX traces: call it outside, and pass the arrays"
+            " to the function"
+        )
+    flat, structure = jax.tree.flatten(tree)
+    of: dict[_Version, list[int]] = {}
+    for number, x in enumerate(flat):
+        if isinstance(x, OffloadedArray):
+            of.setdefault(x._version, []).append(number)
+    for version, numbers in of.items():
+        found = version.read([flat[number]._spec for number in numbers])
+        for number, x in zip(numbers, found, strict=True):
+            flat[number] = x
+    return jax.tree.unflatten(structure, flat)
+
+
+def prefetch(tree: Any) -> "concurrent.futures.Future[Any]":
+    """Starts `fetch` in a thread, beside computation, and returns a future.
+
+    Args:
+      tree: as for `fetch`.
+
+    Returns:
+      A future, whose `result()` returns the arrays, or raises the errors of `fetch`. Fetches run
+      one after another.
+
+    Example:
+      >>> following = jax_cxl.prefetch(layers[0])
+      >>> for n in range(len(layers)):
+      ...   layer = following.result()
+      ...   if n + 1 < len(layers):
+      ...     following = jax_cxl.prefetch(layers[n + 1])
+      ...   x = apply(layer, x)
+    """
+    return _threads().submit(fetch, tree)
+
+
+@functools.cache
+def _threads() -> concurrent.futures.ThreadPoolExecutor:
+    return concurrent.futures.ThreadPoolExecutor(1, "jax_cxl fetch")

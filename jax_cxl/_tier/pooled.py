@@ -1,0 +1,405 @@
+"""Optimizers whose state lives in a store."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jax_cxl import errors
+from jax_cxl._job import lifecycle
+from jax_cxl._store import agreement, arguments, recovery
+from jax_cxl._store.memory import catalog
+from jax_cxl._store.reading import validity
+from jax_cxl._store.reading.restoring import Reader
+from jax_cxl._store.store import Store
+from jax_cxl._store.trees import leaves
+from jax_cxl._store.writing.publisher import Publisher
+from jax_cxl._tier import fetching
+from jax_cxl._tier.plan import STEP, Options, Plan
+
+_GROUP_BYTES = 64 << 20
+# Blocks that a generation may take besides what the first job needs: a job of more processes
+# has more tables and more ends of blocks.
+_MORE_BLOCKS = 8
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PooledState:
+    """The state of a pooled optimizer after a step. The arrays are in the store.
+
+    Attributes:
+      step: how many steps have been made.
+      shared: small leaves of the state that all parameters need, such as the count of steps.
+      number: number of the generation in the store.
+    """
+
+    step: int
+    shared: tuple[Any, ...] = dataclasses.field(repr=False)
+    number: int = dataclasses.field(repr=False)
+
+
+class Pooled:
+    """An optimizer whose state lives in a store; see `jax_cxl.pooled`."""
+
+    def __init__(self, options: Options, store: Store, name: str):
+        """Makes an optimizer; `jax_cxl.pooled` checks the arguments."""
+        self._options, self._store, self._name = options, store, name
+        self._plan: tuple[Any, Plan] | None = None
+        self._publisher: Publisher | None = None
+        self._reader: Reader | None = None  # the newest generation that has been read
+        self._newest: PooledState | None = None
+
+    def init(self, params: Any) -> PooledState:
+        """Writes the state before the first step into the store.
+
+        All processes of the job call it at the same place, as they do `step` and `restore_latest`.
+
+        Args:
+          params: tree of arrays of JAX, all on the same devices.
+
+        Returns:
+          The state of step 0.
+
+        Raises:
+          PoolTooSmallError: the store has no room; the message says how much is needed.
+          StoreError: the name has a state already, which `restore_latest` returns, or another
+            living job publishes it.
+          ValueError: the optimizer cannot update these parameters in groups.
+          TypeError: a parameter is no array, or is traced by `jax.jit`.
+        """
+        plan = self._plan_of(params)
+        flat = jax.tree.leaves(params)
+        publisher = self._opened(plan)
+        if validity.all_valid(publisher.section):
+            raise errors.StoreError(
+                f"{publisher.section.text} has a state already: continue from it with"
+                " restore_latest(params), or delete it with store.delete"
+            )
+        shared = plan.start_shared(flat)
+        return self._write(
+            plan, 0, lambda _: (plan.start(group, flat) for group in plan.groups), lambda: shared
+        )
+
+    def step(self, params: Any, grads: Any, state: PooledState) -> tuple[Any, PooledState]:
+        """Updates parameters.
+
+        The state of a group of parameters comes from the store while the group before it is
+        updated, and the new state of that goes back at the same time. The previous state stays
+        whole until the new state is. This function returns when the last update has been started,
+        and the last groups are written while the program continues.
+
+        Args:
+          params: the parameters. Their memory is used again, unless `donate` is False.
+          grads: the gradients, a tree of the same structure. They are deleted, unless `donate` is
+            False.
+          state: the last state that `init`, `step` or `restore_latest` has returned.
+
+        Returns:
+          The new parameters, which are bitwise those of the plain optimizer, and the new state.
+
+        Raises:
+          ValueError: `state` is not the last state, or the gradients do not fit the parameters.
+          StoreError: the state in the store is damaged, or another job has taken the name.
+          PeerLostError, CollectiveTimeoutError, MismatchError: as for `Store.publish`.
+          TypeError: an argument is no tree of arrays, or is traced by `jax.jit`.
+
+        After an error call `restore_latest`.
+        """
+        plan = self._plan_of(params, grads)
+        if not isinstance(state, PooledState):
+            raise TypeError(f"state={type(state).__name__} must be what init or step has returned")
+        if self._store._publishers.get(self._name) is not self._publisher:
+            raise ValueError(
+                "the store was closed, or the name deleted, since the last step: open the store"
+                " again, make the optimizer again, and call restore_latest"
+            )
+        if state is not self._newest:
+            newest = f"the state of step {self._newest.step}" if self._newest else "none"
+            raise ValueError(
+                f"this is not the last state (it is of step {state.step}; the last is {newest})."
+                " After an error, or to go back, call restore_latest"
+            )
+        old, gradients = jax.tree.leaves(params), jax.tree.leaves(grads)
+        if self._options.donate:
+            _check_distinct(plan, [*old, *gradients])
+        new: list[Any] = [None] * len(old)
+        self._newest = None
+        scalars: Any = None
+
+        def update(reader: Callable[[], Reader]) -> Any:
+            nonlocal scalars
+            scalars = plan.scalars(old, gradients, state.shared)
+            ahead = fetching.Ahead(reader(), [group.fetched for group in plan.groups])
+            for group, fetched in zip(plan.groups, ahead, strict=True):
+                changed, stored = plan.update(group, old, gradients, fetched, state.shared, scalars)
+                for n, x in zip(group.params, changed, strict=True):
+                    new[n] = x
+                if self._options.donate:
+                    _delete([each[n] for n in group.params for each in (old, gradients)])
+                yield stored
+
+        after = self._write(
+            plan,
+            state.step + 1,
+            update,
+            lambda: plan.next_shared(state.shared, scalars),
+            state.number,
+        )
+        return jax.tree.unflatten(plan.structure, new), after
+
+    def restore_latest(self, params: Any) -> tuple[Any, PooledState] | None:
+        """Returns the parameters and the state of the newest whole step.
+
+        Any number of processes, with any sharding, goes on from the state of another job.
+
+        Args:
+          params: tree of arrays, or of `jax.ShapeDtypeStruct` with shardings.
+
+        Returns:
+          The parameters, with the shardings of `params`, and the state; its `step` says after how
+          many steps. None if there is no state.
+
+        Raises:
+          StoreError: the states are damaged, or do not fit the parameters and the optimizer.
+          PoolTooSmallError: there is no state, and no room for one.
+          ValueError, TypeError: as for `init`.
+        """
+        plan = self._plan_of(params)
+        self._newest = self._reader = None
+        publisher = self._opened(plan, again=True)
+        publisher.agree("restore_latest")
+        writers = agreement.processes()
+
+        def read(reader: Reader) -> tuple[Any, PooledState]:
+            _check_names(reader, plan, publisher.section.text)
+            for record in reader.records:
+                # The processes share the work.
+                if record.writer % len(writers) == writers.index(jax.process_index()):
+                    reader.check_all(record.writer)
+            made: list[Any] = [None] * len(plan.params)
+            for group in plan.groups:
+                stored = [plan.stored[n] for n in group.params]
+                fetched = fetching.fetch(reader, stored, writers)
+                for n, x in zip(group.params, plan.cast(group, fetched), strict=True):
+                    made[n] = x
+            shared = fetching.fetch(reader, [plan.state[n] for n in plan.shared], writers)
+            step = reader.leaves[STEP].value
+            state = PooledState(int(step), tuple(shared), reader.records[0].number)
+            self._reader = reader
+            tree = jax.tree.unflatten(plan.structure, made)
+            return jax.block_until_ready(tree), state
+
+        found = recovery.restore_newest(publisher, read)
+        if found is None:
+            return None
+        self._newest = found[1][1]
+        return found[1]
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Waits until the last state is whole in the store.
+
+        Args:
+          timeout: seconds, by default `JAX_CXL_TIMEOUT`.
+
+        Raises:
+          CxlError: as for `Store.flush`.
+        """
+        self._store.flush(self._name, timeout)
+
+    def _plan_of(self, params: Any, grads: Any = None) -> Plan:
+        structure = jax.tree.structure(params)
+        # Programs of an earlier generation of the job must not communicate.
+        generation = getattr(lifecycle.current(), "generation", 0)
+        forms = generation, *(_form(x) for x in jax.tree.leaves(params))
+        dtypes = None
+        if grads is not None:
+            dtypes = _grad_dtypes(structure, jax.tree.leaves(params), grads)
+        known = self._plan
+        if known is not None and known[0] == (structure, forms, dtypes or known[0][2]):
+            return known[1]
+        plan = Plan(self._options, params, dtypes)
+        dtypes = dtypes or tuple(spec.dtype for spec in plan.params)
+        self._plan = (structure, forms, dtypes), plan
+        return plan
+
+    def _opened(self, plan: Plan, again: bool = False) -> Publisher:
+        if self._publisher is None or again:
+            self._publisher = self._store._publisher(
+                self._name,
+                lambda writers: plan.describe(writers, 0),
+                more_blocks=_MORE_BLOCKS,
+                again=again,
+            )
+        return self._publisher
+
+    def _write(
+        self,
+        plan: Plan,
+        step: int,
+        groups: Callable[[Callable[[], Reader]], Any],
+        shared: Callable[[], Sequence[Any]],
+        number: int = 0,
+    ) -> PooledState:
+        """Writes a generation.
+
+        Args:
+          plan: the plan.
+          step: its step.
+          groups: yields the new leaves of each group in the store, from a function that opens the
+            previous generation.
+          shared: returns the new leaves that stay on the devices.
+          number: number of the previous generation.
+        """
+        publisher = self._opened(plan)
+        stream = publisher.stream(None, lambda writers: plan.describe(writers, step))
+        try:
+            for group, new in zip(
+                plan.groups, groups(lambda: self._opened_reader(number)), strict=True
+            ):
+                numbers = range(group.first, group.first + group.num_leaves)
+                copy = () if self._options.master is not None else numbers[: len(group.params)]
+                stream.write(dict(zip(numbers, new, strict=True)), copy=frozenset(copy))
+            rest = list(shared())
+            of_store = [jax.random.key_data(x) if leaves.is_key(x) else x for x in rest]
+            first = sum(group.num_leaves for group in plan.groups)
+            stream.write(dict(enumerate([*of_store, None], first)))
+            stream.close()
+        except BaseException as error:
+            stream.abort(error)
+            raise
+        self._newest = PooledState(step, tuple(rest), publisher.last)
+        return self._newest
+
+    def _opened_reader(self, number: int) -> Reader:
+        """Opens a generation that this job has written or restored."""
+        assert self._publisher is not None
+        section = self._publisher.section
+        if self._reader is None or self._reader.records[0].number != number:
+            records = validity.complete(section, number)
+            if records is None:
+                raise errors.StoreError(f"the last state has gone from {section.text}")
+            self._reader = (
+                self._reader.follow(records) if self._reader else Reader(section, records)
+            )
+        return self._reader
+
+
+def _form(x: Any) -> Any:
+    sharding = getattr(x, "sharding", None)
+    return getattr(x, "shape", None), getattr(x, "dtype", type(x)), sharding
+
+
+def _grad_dtypes(structure: Any, params: Sequence[Any], grads: Any) -> tuple[Any, ...]:
+    """Returns the dtypes of the gradients.
+
+    Raises:
+      ValueError: they do not fit the parameters.
+    """
+    if jax.tree.structure(grads) != structure:
+        raise ValueError(
+            f"the gradients are a tree of another structure than the parameters:"
+            f" {jax.tree.structure(grads)}, not {structure}"
+        )
+    flat = jax.tree_util.tree_leaves_with_path(grads)
+    for (path, g), p in zip(flat, params, strict=True):
+        if getattr(g, "shape", None) != getattr(p, "shape", None):
+            raise ValueError(
+                f"the gradient {jax.tree_util.keystr(path)} has shape {getattr(g, 'shape', None)},"
+                f" and the parameter {getattr(p, 'shape', None)}"
+            )
+    return tuple(getattr(g, "dtype", None) for _, g in flat)
+
+
+def _check_names(reader: Reader, plan: Plan, text: str) -> None:
+    """Raises StoreError if a version is not a state of the optimizer."""
+    expected = {spec.name for spec in (*plan.stored, *plan.state)} | {STEP}
+    if missing := sorted(expected ^ set(reader.leaves)):
+        raise errors.StoreError(
+            f"{text} has no state of this optimizer for these parameters: {missing[0]} is only in"
+            f" {'the store' if missing[0] in reader.leaves else 'what the optimizer needs'}"
+        )
+
+
+def _check_distinct(plan: Plan, arrays: Sequence[Any]) -> None:
+    """Raises ValueError if two parameters or gradients are the same array."""
+    names = [spec.name for spec in plan.params]
+    names += [name.replace("params", "gradients", 1) for name in names]
+    seen: dict[int, str] = {}
+    for name, x in zip(names, arrays, strict=True):
+        other = seen.setdefault(id(x), name)
+        if other != name:
+            raise ValueError(
+                f"{other} and {name} are the same array, whose memory a step cannot use twice: copy"
+                " one of them (jnp.copy), or pass donate=False to pooled"
+            )
+
+
+def _delete(arrays: Sequence[Any]) -> None:
+    for x in arrays:
+        if isinstance(x, jax.Array) and not x.is_deleted():
+            x.delete()
+
+
+def pooled(
+    optimizer: Any,
+    store: Store,
+    name: str,
+    *,
+    master: Any = None,
+    sharding: Callable[[jax.ShapeDtypeStruct], jax.sharding.Sharding | None] | None = None,
+    group_bytes: int = _GROUP_BYTES,
+    donate: bool = True,
+) -> Pooled:
+    """Returns an optimizer whose state lives in a store.
+
+    Devices hold the state of a few parameters at a time. The store has the parameters and the state
+    of each step, without a call that saves them: after a failure `restore_latest` returns
+    the newest whole step, in a job of any number of processes. A failure loses at most one
+    step.
+
+    The results are bitwise those of `optimizer`, if its update and the addition of the updates run
+    in a compiled function of their own. docs/offload.md says which optimizers can be separated.
+
+    Args:
+      optimizer: an optimizer of optax, or any object with `init(params)` and
+        `update(grads, state, params)`.
+      store: the store. Its memory for the name is three times the parameters and the state: for two
+        steps, and one more.
+      name: the name in the store, which no other living job may use.
+      master: dtype of the parameters in the store, for example float32. The optimizer sees these;
+        the devices have them rounded to their own dtype. By default that of the parameters.
+      sharding: returns the sharding of a leaf of the state, and of a master, from its shape, dtype
+        and default sharding; None keeps the default, the sharding of its parameter. So each
+        process can have a part of the state of replicated parameters.
+      group_bytes: how many bytes in the store, of each device, are updated together. Devices need
+        six times this memory. A parameter is never divided.
+      donate: whether `step` takes the memory of the parameters and gradients.
+
+    Returns:
+      An object with `init`, `step`, `restore_latest` and `wait`.
+
+    Raises:
+      TypeError, ValueError: an argument is wrong.
+
+    Example:
+      >>> store = jax_cxl.Store("shm:my_run?size=64MiB")
+      >>> optimizer = jax_cxl.pooled(optax.adamw(1e-3), store, "adamw")
+      >>> params, state = optimizer.restore_latest(params) or (params, optimizer.init(params))
+      >>> while state.step < 100:
+      ...   grads = gradients(params, batches[state.step])
+      ...   params, state = optimizer.step(params, grads, state)
+    """
+    for method in ("init", "update"):
+        if not callable(getattr(optimizer, method, None)):
+            raise TypeError(f"optimizer={optimizer!r} must have the function {method}")
+    if not isinstance(store, Store):
+        raise TypeError(f"store={store!r} must be a jax_cxl.Store")
+    catalog.check_name(name)
+    if master is not None and not jnp.issubdtype(jnp.dtype(master), jnp.floating):
+        raise ValueError(f"master={master!r} must be a dtype of floating-point numbers")
+    if arguments.whole("group_bytes", group_bytes) < 1:
+        raise ValueError(f"group_bytes={group_bytes} must be at least 1")
+    arguments.check_bool("donate", donate)
+    return Pooled(Options(optimizer, master, sharding, group_bytes, donate), store, name)

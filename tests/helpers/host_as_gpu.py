@@ -1,0 +1,79 @@
+"""The host in the place of GPUs, for tests of what the store does with arrays on GPUs."""
+
+import contextlib
+import ctypes
+import itertools
+import threading
+from unittest import mock
+
+import jax
+
+from jax_cxl._store.memory import checksum, dlpack
+from jax_cxl._store.reading import on_gpus
+from jax_cxl._store.writing import publisher, saving, shard_bytes
+
+
+class Copies:
+    """Copies when somebody waits, as late as a GPU may; one after the other."""
+
+    def __init__(self):
+        self._started = {}
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self.most_under_way = 0
+        self.checked = 0  # blocks
+        self.wrong_copy = -1  # number of the copy after which a byte of its target is changed
+
+    def start(self, ordinal, source, target, size):
+        del ordinal
+        with self._lock:
+            number = next(self._numbers)
+            self._started[number] = (target, source, size)
+            self.most_under_way = max(self.most_under_way, len(self._started))
+            return number
+
+    def wait(self, number):
+        with self._lock:
+            for earlier in [n for n in self._started if n <= number]:
+                target, source, size = self._started.pop(earlier)
+                ctypes.memmove(target, source, size)
+                if earlier == self.wrong_copy:
+                    ctypes.c_uint8.from_address(target + size // 2).value ^= 1
+
+    def checksums(self, ordinal, blocks, size):
+        del ordinal
+        self.checked += len(blocks)
+        return [checksum.of((ctypes.c_uint8 * size).from_address(block)) for block in blocks]
+
+
+class _BytesOnGpu(shard_bytes.DeviceBytes):
+    def __init__(self, array, start):
+        self._array, self._start, self.ordinal = array, start, 0
+
+
+def _hold(ranges, copy):
+    return [
+        _BytesOnGpu(array, start)
+        if isinstance(array, jax.Array)
+        else shard_bytes.hold([(array, start, end)], copy)[0]
+        for array, start, end in ranges
+    ]
+
+
+@contextlib.contextmanager
+def arrays_on_gpus():
+    with (
+        mock.patch.object(saving, "hold", _hold),
+        mock.patch.object(publisher, "is_on_gpu", lambda _: True),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def reads_on_gpus():
+    array = dlpack.array
+    with (
+        mock.patch.object(on_gpus, "_is_gpu", lambda _: True),
+        mock.patch.object(dlpack, "array", lambda *args: array(*args[:4], False, args[5])),
+    ):
+        yield

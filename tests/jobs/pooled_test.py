@@ -1,0 +1,24 @@
+"""Jobs that train with a pooled optimizer, and whose processes are killed."""
+
+import pathlib
+
+import job
+from absl.testing import absltest, parameterized
+
+_KILLS = str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "tier" / "kills.py")
+
+
+class PooledTest(parameterized.TestCase):
+    # A death of a process, or of a job, takes some seconds.
+    @parameterized.parameters(
+        (f"--kills={max(2, int(job.SECONDS / 2))}", "--seed=3"),
+        ("--kills=2", "--whole"),
+    )
+    def test_losses_are_those_of_an_undisturbed_job(self, *arguments):
+        done = job.run(_KILLS, *arguments, processes=1)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn('"right": 1', done.stdout)
+
+
+if __name__ == "__main__":
+    absltest.main()

@@ -1,0 +1,150 @@
+"""Trains with a pooled optimizer while processes are killed, under `jax_cxl.launch`.
+
+Half of the deaths come in the middle of an update, after a random number of writes; the others at
+random times. Each step prints its loss, which does not depend on the number of processes. So the
+losses are those of an undisturbed run only if every restored state was right, and whole.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from absl import app, flags
+
+import jax_cxl
+
+_WHERE = flags.DEFINE_string("where", None, "URI of the store.", required=True)
+_KILLS = flags.DEFINE_integer("kills", 0, "How many times a process is killed.")
+_STEPS = flags.DEFINE_integer("steps", 10, "Steps of training after the last death.")
+_UNTIL = flags.DEFINE_integer("until", 0, "Ends after this step instead.")
+_SEED = flags.DEFINE_integer("seed", 0, "Seed of the deaths.")
+
+_FEATURES = 192
+
+
+class DeadlyMemory:
+    """The memory of a store. The process dies before one of the writes to it."""
+
+    def __init__(self, core, writes: int):
+        self._core = core
+        self._left = writes
+
+    def __getattr__(self, name):
+        return getattr(self._core, name)
+
+    def _count(self) -> None:
+        if self._left == 0:
+            print(json.dumps({"died": "in an update"}), flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        self._left -= 1
+
+    def write(self, *arguments) -> None:
+        self._count()
+        self._core.write(*arguments)
+
+    def store_word(self, *arguments) -> None:
+        self._count()
+        self._core.store_word(*arguments)
+
+
+def loss_and_gradients(shards, step):
+    """Each process computes all gradients, and keeps its rows."""
+    x = jax.random.normal(jax.random.fold_in(jax.random.key(0), step), (16, _FEATURES))
+    whole = [jax_cxl.all_gather(w, "rank", tiled=True) for w in shards]
+
+    def loss(weights):
+        y = x
+        for w in weights:
+            y = jnp.tanh(y @ w)
+        return jnp.mean((y - x) ** 2)
+
+    value, gradients = jax.value_and_grad(loss)(whole)
+    rows = shards[0].shape[0]
+    first = jax.lax.axis_index("rank") * rows
+    return value, [jax.lax.dynamic_slice_in_dim(g, first, rows) for g in gradients]
+
+
+class Training:
+    """One life of the job: from a restored state to the next death."""
+
+    def __init__(self, store):
+        mesh = jax_cxl.make_mesh(
+            (jax.device_count(),), ("rank",), axis_types=(jax.sharding.AxisType.Auto,)
+        )
+        self.gradients = jax.jit(
+            jax.shard_map(
+                loss_and_gradients,
+                mesh=mesh,
+                in_specs=(jax.P("rank"), jax.P()),
+                out_specs=(jax.P(), jax.P("rank")),
+                check_vma=False,
+            )
+        )
+        sharding = jax.NamedSharding(mesh, jax.P("rank"))
+        rng = np.random.default_rng(0)
+        weights = [rng.normal(0, 0.1, (_FEATURES,) * 2).astype(np.float32) for _ in range(4)]
+        self.params = [
+            jax.make_array_from_callback(w.shape, sharding, lambda index, w=w: w[index])
+            for w in weights
+        ]
+        adam = optax.adamw(1e-3)
+        self.optimizer = jax_cxl.pooled(adam, store, "adamw", group_bytes=600_000)
+
+
+def main(_) -> None:
+    jax_cxl.initialize()
+    store = jax_cxl.Store(_WHERE.value)
+    kills = int(os.environ.get("JAX_CXL_LAUNCH_RESTARTS", "0"))
+    returned = None
+    while True:
+        rng = random.Random(f"{_SEED.value} {kills}")
+        victim, at_step, writes, after, in_update = (
+            rng.randrange(jax.process_count()),
+            rng.randrange(1, 4),
+            rng.randrange(16),
+            rng.uniform(0.01, 0.3),
+            rng.random() < 0.5,
+        )
+        dies = kills < _KILLS.value and jax.process_index() == victim
+        try:
+            training = Training(store)
+            found = training.optimizer.restore_latest(training.params)
+            params, state = found or (training.params, training.optimizer.init(training.params))
+            if returned is not None:
+                print(json.dumps({"lost": returned - state.step}), flush=True)
+            begun = state.step
+            if dies and not in_update:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                print(json.dumps({"died": "at some time"}), flush=True)
+                signal.setitimer(signal.ITIMER_REAL, after)
+            end = _UNTIL.value or begun + _STEPS.value
+            while kills < _KILLS.value or state.step < end:
+                loss, gradients = training.gradients(params, np.int32(state.step))
+                text = np.asarray(loss.addressable_data(0)).tobytes().hex()
+                if jax.process_index() == 0:
+                    print(json.dumps({"step": state.step, "loss": text}), flush=True)
+                if dies and in_update and state.step == begun + at_step:
+                    store._devices.core = DeadlyMemory(store._devices.core, writes)
+                params, state = training.optimizer.step(params, gradients, state)
+                returned = state.step
+                if state.step % 8 == 0:  # Writes of several lengths of time beside steps.
+                    time.sleep(0.002 * rng.random())
+            training.optimizer.wait()
+            break
+        except jax_cxl.PeerLostError as error:
+            print(f"rank {error.rank} is lost", file=sys.stderr, flush=True)
+            jax_cxl.regroup(rejoin=True)
+            kills += 1
+    store.close()
+    print(json.dumps({"end": state.step, "kills": kills}), flush=True)
+
+
+if __name__ == "__main__":
+    app.run(main)

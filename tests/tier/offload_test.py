@@ -1,0 +1,69 @@
+"""Trees that go to a store and come back."""
+
+import os
+import tempfile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest
+
+import jax_cxl
+
+
+class OffloadTest(absltest.TestCase):
+    def setUp(self):
+        super().setUp()
+        parent = "/dev/shm" if os.path.isdir("/dev/shm") else None
+        folder = self.enter_context(tempfile.TemporaryDirectory(dir=parent))
+        self.store = jax_cxl.Store(f"file:{folder}/a?size=32MiB")
+
+    def _tree(self, seed=0):
+        mesh = jax_cxl.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+        rows = jax.NamedSharding(mesh, jax.P("x"))
+        rng = np.random.default_rng(seed)
+        layers = [
+            {
+                "w": jax.device_put(rng.normal(size=(64, 32)).astype(np.float32), rows),
+                "b": jnp.arange(7, dtype=jnp.bfloat16),
+            }
+            for _ in range(3)
+        ]
+        return {"layers": layers}
+
+    def _assert_same(self, a, b):
+        for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+            self.assertEqual(np.asarray(x).tobytes(), np.asarray(y).tobytes())
+            self.assertEqual((x.sharding, x.committed), (y.sharding, y.committed))
+
+    def test_what_is_fetched_is_what_was_offloaded(self):
+        tree = self._tree()
+        cold = jax_cxl.offload(tree, self.store, "teacher")
+        self.assertEqual(cold["layers"][0]["w"].shape, (64, 32))
+        self._assert_same(jax_cxl.fetch(cold), tree)
+        following = jax_cxl.prefetch(cold["layers"][0])
+        for number in range(3):
+            layer = following.result()
+            following = jax_cxl.prefetch(cold["layers"][(number + 1) % 3])
+            self._assert_same(layer, tree["layers"][number])
+        mixed = jax_cxl.fetch({"hot": 3, "cold": cold["layers"][1]["b"]})
+        self.assertEqual(mixed["hot"], 3)
+
+    def test_what_has_gone(self):
+        cold = [jax_cxl.offload(self._tree(n), self.store, "tree") for n in range(4)]
+        self._assert_same(jax_cxl.fetch(cold[3]), self._tree(3))
+        with self.assertRaisesRegex(jax_cxl.StoreError, "'tree', version 0, have gone"):
+            jax_cxl.fetch(cold[0])
+
+    def test_wrong_calls(self):
+        cold = jax_cxl.offload(self._tree(), self.store, "tree")
+        with self.assertRaisesRegex(TypeError, "call it outside"):
+            jax.jit(lambda: jax_cxl.fetch(cold))()
+        with self.assertRaisesRegex(TypeError, "traced"):
+            jax.jit(lambda x: jax_cxl.offload(x, self.store, "tree"))(jnp.ones(3))
+        with self.assertRaisesRegex(TypeError, "must be an array of JAX"):
+            jax_cxl.offload({"a": 1}, self.store, "tree")
+
+
+if __name__ == "__main__":
+    absltest.main()
