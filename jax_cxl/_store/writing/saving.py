@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -17,6 +17,13 @@ from jax_cxl._store.trees import flatten, leaves, place, replicas
 from jax_cxl._store.trees.description import Description
 from jax_cxl._store.writing import device_copies
 from jax_cxl._store.writing.shard_bytes import DeviceBytes, DeviceSum, HostBytes, hold, hold_sums
+
+
+class Bytes(Protocol):
+    """The bytes of a part, in this host's memory or from a file."""
+
+    def read(self, start: int, end: int) -> np.ndarray:
+        """Returns some of the bytes. Calls are in the order of the bytes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +50,7 @@ class Save:
     description: Description
     values: Sequence[Any]
     writer: int
-    bytes_of: Sequence[tuple[place.Part, HostBytes | DeviceBytes]]
+    bytes_of: Sequence[tuple[place.Part, Bytes | DeviceBytes]]
     copies: Sequence[tuple[replicas.Copy, HostBytes | DeviceSum]]
     old: Record | None = None
 
@@ -109,7 +116,7 @@ class Save:
             number, filled = number + 1, 0
 
         for part, shard in self.bytes_of:
-            assert isinstance(shard, HostBytes)
+            assert not isinstance(shard, DeviceBytes)
             # Parts begin at multiples of 64 bytes.
             gap = part.offset - (number * layout.BLOCK_BYTES + filled)
             block[filled : filled + gap] = 0
