@@ -71,7 +71,7 @@ class Chunks {
 Status TakeAll(xffi::ThreadPool& pool, const TableCall& call) {
   const table::Column& column = *call.column;
   std::shared_lock in_use(column.in_use);
-  if (column.data == nullptr)
+  if (column.closed)
     return Error(Code::kFailedPrecondition, "take: the table was closed");
   const uint64_t count = call.request.ids.count;
   const uint64_t each = table::IdsOfChunk(column);
@@ -108,13 +108,13 @@ Result<TableCall> TableCall::Of(const TableAttributes& attributes,
   const bool wide = type == xffi::DataType::S64;
   const uint64_t count = ids.element_count();
   const uint64_t element = attributes.fill.size();
-  if (!(wide || type == xffi::DataType::S32) || element == 0 || attributes.mode < 0 ||
-      attributes.mode > 2 || call.column->row_bytes % element != 0 ||
+  if (!(wide || type == xffi::DataType::S32) || element == 0 ||
+      attributes.mode < 0 || attributes.mode > 2 ||
+      call.column->row_bytes % element != 0 ||
       output.size_bytes() != count * call.column->row_bytes)
     return Error(Code::kInternal,
                  "take got other buffers than it was lowered for");
-  call.request.ids = {
-      .data = ids.untyped_data(), .count = count, .wide = wide};
+  call.request.ids = {.data = ids.untyped_data(), .count = count, .wide = wide};
   call.request.mode = static_cast<table::Mode>(attributes.mode);
   call.request.fill =
       std::as_bytes(std::span(attributes.fill.begin(), element));

@@ -32,9 +32,12 @@ struct Column {
   uint64_t rows_of_part = 0;
   pool::Coherence coherence{pool::CoherenceMode::kCoherent};
   double timeout_s = 0;  // how long a reader waits for a step to finish
+  // GPUs only: becomes 1 if a step did not finish in time.
+  uint32_t* stalled = nullptr;
 
   // Held shared while rows are taken.
   mutable std::shared_mutex in_use;
+  bool closed = false;  // guarded by in_use
 };
 
 }  // namespace jax_cxl::table

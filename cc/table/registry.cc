@@ -30,7 +30,7 @@ void Registry::Remove(const Name& name, const Column* column) {
     if (opened.empty()) columns_.erase(found);
   }
   std::lock_guard last(removed->in_use);
-  removed->data = nullptr;
+  removed->closed = true;
 }
 
 std::shared_ptr<const Column> Registry::Find(const Name& name) const {

@@ -9,18 +9,10 @@
 namespace jax_cxl::table {
 namespace {
 
-constexpr int64_t kOutside = -1;
 constexpr uint64_t kBatch = 512;          // ids that are looked up together
 constexpr uint64_t kAheadBytes = 8192;    // prefetched before they are copied
 constexpr uint64_t kPrefetchBytes = 512;  // of a row; the processor follows
 constexpr uint64_t kChunkBytes = 1 << 18;
-
-int64_t RowOf(int64_t id, int64_t rows, Mode mode) {
-  if (mode == Mode::kClip)
-    return rows > 0 ? std::clamp<int64_t>(id, 0, rows - 1) : kOutside;
-  const int64_t row = id < 0 ? id + rows : id;
-  return row >= 0 && row < rows ? row : kOutside;
-}
 
 void Prefetch(const std::byte* row, uint64_t bytes) {
   for (uint64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);

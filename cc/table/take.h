@@ -8,16 +8,9 @@
 
 #include "cc/base/status.h"
 #include "cc/table/column.h"
+#include "cc/table/row_of.h"
 
 namespace jax_cxl::table {
-
-// What a row outside of the table becomes. jax_cxl/_table/gather.py has the same
-// numbers.
-enum class Mode : int32_t {
-  kFill = 0,   // the fill value; negative ids count from the end
-  kClip = 1,   // the nearest row
-  kError = 2,  // an error; negative ids count from the end
-};
 
 struct Ids {
   const void* data = nullptr;

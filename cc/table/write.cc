@@ -12,7 +12,7 @@ Status Check(const Column& column, std::span<const int64_t> rows,
   const auto outside = [&](int64_t row) {
     return row < 0 || static_cast<uint64_t>(row) >= column.rows;
   };
-  if (column.data == nullptr || bytes != rows.size() * column.row_bytes ||
+  if (column.closed || bytes != rows.size() * column.row_bytes ||
       std::ranges::any_of(rows, outside))
     return Error(Code::kInvalidArgument, rows.size(),
                  " rows are not rows of this table, or have the wrong size");

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import jax
 import numpy as np
 
 from jax_cxl import _core, errors
@@ -15,8 +16,8 @@ _IDENTITY_BITS = 63
 class Column:
     """Rows of a table, as a program names them.
 
-    Columns of one table with the same number are equal, also if the table was opened twice. Compiled
-    programs keep a column, and so the memory that it reads.
+    Columns of one table with the same number are equal, also if the table was opened twice.
+    Compiled programs keep a column, and so the memory that it reads.
 
     Attributes:
       rows: how many rows there are.
@@ -83,6 +84,20 @@ class Column:
         if self.native is None:
             raise errors.StoreError("the table was closed: open it again")
 
+    def read(self, ids: np.ndarray) -> np.ndarray:
+        """Returns rows, by an int64 vector of their numbers, while nobody changes them."""
+        self.check_open()
+        assert self.native is not None
+        out = np.empty(len(ids) * self.row_bytes, np.uint8)
+        self.native.read(ids, out)
+        return out.view(self.dtype).reshape(len(ids), *self.row_shape)
+
+    def write(self, ids: np.ndarray, data: np.ndarray) -> None:
+        """Overwrites rows with bytes. The caller has said which step begins."""
+        self.check_open()
+        assert self.native is not None
+        self.native.write(ids, data)
+
     def close(self) -> None:
         """Waits until no program takes rows, and lets others change them."""
         self._on_gpus = self.native = None
@@ -100,6 +115,8 @@ class Column:
                 row_bytes=self.row_bytes,
                 words=self._words,
                 rows_of_part=self._rows_of_part,
+                timeout=configuration.from_environment().timeout,
+                devices=[platforms.CUDA.ordinal(device) for device in jax.local_devices()],
             )
 
 

@@ -18,8 +18,10 @@ from jax_cxl._store.trees import leaves, place, sizes
 from jax_cxl._store.trees.description import Description
 from jax_cxl._store.writing import fence, saving
 from jax_cxl._table.sources import Source
+from jax_cxl._table.trained.region import Plan, Region
 
 NUMBER = 1  # of the only save of a table
+DESCRIPTION = "table"  # the value in the tree of a trained table
 
 
 def write_arrays(devices: Devices, name: str, sources: dict[str, Source]) -> None:
@@ -31,6 +33,27 @@ def write_arrays(devices: Devices, name: str, sources: dict[str, Source]) -> Non
     parts = [(part, streams[part.leaf]) for part in description.placement(1).parts]
     with _new_section(devices, name, description, [], 0) as section:
         _save(section, description, [], parts)
+
+
+def write_trained(devices: Devices, name: str, plan: Plan, sources: Sequence[Source]) -> None:
+    """Writes a table whose rows change: a tree that describes it, and its memory (`region.py`)."""
+    # The tree takes one block, in which its directory is.
+    description = Description((leaves.Leaf(f"['{DESCRIPTION}']"),), (0,), True)
+    values = [plan.to_text()]
+    with _new_section(devices, name, description, values, plan.bytes) as section:
+        region = Region(section, plan, region_start(section))
+        region.clear()
+        for number, source in enumerate(sources):
+            offset = plan.column(number)
+            for piece in source.bytes():
+                region.write(offset, piece)
+                offset += len(piece)
+        _save(section, description, values, [])
+
+
+def region_start(section: Section) -> int:
+    """Returns where the memory of a trained table begins: after the block of its tree."""
+    return section.geometry.row(NUMBER, 1)
 
 
 def _leaf(column: str, source: Source) -> leaves.Leaf:

@@ -64,11 +64,9 @@ def checked_ids(column: Column, ids: Any) -> Any:
       TypeError: they are no integers, or JAX lacks the dtype of the rows.
       ValueError: there are more rows than ids of this program can name.
     """
-    x64 = bool(jax.config.jax_enable_x64)
+    x64 = jax.dtypes.canonicalize_dtype(np.int64) == np.int64
     if not x64 and column.rows > np.iinfo(np.int32).max:
-        raise ValueError(
-            f"a table of {column.rows} rows needs ids of 64 bits: set jax_enable_x64"
-        )
+        raise ValueError(f"a table of {column.rows} rows needs ids of 64 bits: set jax_enable_x64")
     if jax.dtypes.canonicalize_dtype(column.dtype) != column.dtype:
         raise TypeError(f"the rows have the dtype {column.dtype}: set jax_enable_x64")
     dtypes.check_dtype("Table.take", column.dtype)

@@ -17,11 +17,14 @@ _BLOCK_BYTES = 16 << 20
 # The dtypes of safetensors.
 _SAFETENSORS = {
     "BOOL": "bool",
-    **{f"{kind}{bits}": f"{name}{bits}" for kind, name in (("I", "int"), ("U", "uint"))
-       for bits in (8, 16, 32, 64)},
-    **{"F16": "float16", "F32": "float32", "F64": "float64", "BF16": "bfloat16"},
-    **{"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu"},
-}  # fmt: skip
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E8M0": "float8_e8m0fnu",
+    **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
+    **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
+    **{f"F{bits}": f"float{bits}" for bits in (16, 32, 64)},
+}
 
 
 @dataclasses.dataclass
@@ -86,6 +89,30 @@ def of(rows: Any, shape: Any = None, dtype: Any = None, tensor: str | None = Non
     return source
 
 
+def of_state(name: str, given: Any, rows: Source) -> Source:
+    """Returns an array that lies beside the rows of a trained table.
+
+    Raises:
+      TypeError, ValueError: it does not fit.
+    """
+    if not isinstance(name, str) or not name.isidentifier() or name == "rows":
+        raise ValueError(f"state: {name!r} must be an identifier other than 'rows'")
+    if isinstance(given, jax.ShapeDtypeStruct):
+        shape, dtype = tuple(given.shape), np.dtype(given.dtype)
+        step = _rows_of_block(shape, dtype)
+        blocks = (
+            np.zeros((min(step, shape[0] - start), *shape[1:]), dtype)
+            for start in range(0, shape[0] if shape else 0, step)
+        )
+        source = Source(shape, dtype, blocks)
+        _check(source, None, None)
+    else:
+        source = of(given)
+    if source.shape[0] != rows.shape[0]:
+        raise ValueError(f"state: {name} has {source.shape[0]} rows, and the table {rows.shape[0]}")
+    return source
+
+
 def _check(source: Source, shape: Any, dtype: Any) -> None:
     if shape is not None and tuple(shape) != source.shape:
         raise ValueError(f"the rows have the shape {source.shape}, not {tuple(shape)}")
@@ -144,8 +171,8 @@ def _npy(path: str, dtype: Any) -> tuple[int, tuple[int, ...], np.dtype]:
         if found.type is np.void and found.names is None:
             if dtype is None or np.dtype(dtype).itemsize != found.itemsize:
                 raise ValueError(
-                    f"{path} has elements of {found.itemsize} bytes without a dtype: pass the dtype,"
-                    " for example dtype=jnp.bfloat16"
+                    f"{path} has elements of {found.itemsize} bytes without a dtype: pass the"
+                    " dtype, for example dtype=jnp.bfloat16"
                 )
             found = np.dtype(dtype)
         return file.tell(), tuple(shape), found
@@ -169,7 +196,7 @@ def _safetensors(path: str, tensor: str | None) -> tuple[int, tuple[int, ...], n
                 if end - start != math.prod(shape) * dtype.itemsize:
                     raise ValueError(f"{tensor} has {end - start} bytes")
         except (struct.error, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path} is no file of safetensors that can be read: {error}") from error
+            raise ValueError(f"{path} cannot be read as safetensors: {error}") from error
     if found is None:
         raise ValueError(f"{path} has the tensors {sorted(tensors)}: name one of them by tensor=")
     return 8 + size + start, shape, dtype
@@ -185,6 +212,6 @@ def _file_blocks(
         for start in range(0, shape[0], step):
             count = min(step, shape[0] - start)
             block = np.empty(count * row_bytes, np.uint8)
-            if file.readinto(memoryview(block)) != block.size:
+            if file.readinto(block.data) != block.size:
                 raise ValueError(f"{path} is shorter than its header says")
             yield block.view(dtype).reshape(count, *shape[1:])

@@ -76,7 +76,7 @@ class Save:
         table = np.zeros(data_blocks, np.uint64)
         output = _Output(own, known)
         if any(isinstance(held, DeviceBytes) for _, held in self.bytes_of):
-            device_copies.write_data(own, self.bytes_of, table)
+            device_copies.write_data(own, self.bytes_of, table)  # type: ignore[arg-type]
             output.skip(data_blocks)
         else:
             self._write_data(output, table)
