@@ -8,6 +8,7 @@
 #include <shared_mutex>
 #include <utility>
 
+#include "cc/engine/cpu/huge_pages.h"
 #include "cc/ffi/errors.h"
 #include "cc/ffi/handlers.h"
 #include "cc/table/registry.h"
@@ -75,6 +76,7 @@ Status TakeAll(xffi::ThreadPool& pool, const TableCall& call) {
     return Error(Code::kFailedPrecondition, "take: the table was closed");
   const uint64_t count = call.request.ids.count;
   const uint64_t each = table::IdsOfChunk(column);
+  cpu::PreferHugePages(call.request.output, count * column.row_bytes);
   return Chunks::RunAll(pool, (count + each - 1) / each, [&](uint64_t chunk) {
     const uint64_t begin = chunk * each;
     return table::TakeRows(column, call.request, begin,

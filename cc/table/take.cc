@@ -9,16 +9,13 @@
 namespace jax_cxl::table {
 namespace {
 
-constexpr uint64_t kBatch = 512;          // ids that are looked up together
-constexpr uint64_t kAheadBytes = 8192;    // prefetched before they are copied
-constexpr uint64_t kPrefetchBytes = 512;  // of a row; the processor follows
+constexpr uint64_t kBatch = 512;  // ids that are looked up together
+// How many rows ahead the first line of a row is prefetched. The processor
+// fetches the other lines itself; more prefetches are slower.
+constexpr uint64_t kAhead = 8;
 constexpr uint64_t kChunkBytes = 1 << 18;
 
-void Prefetch(const std::byte* row, uint64_t bytes) {
-  for (uint64_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at);
-}
-
-// The compiler knows the size of small rows.
+// Small rows take longer to call memcpy for than to copy.
 template <uint64_t kBytes>
 void CopySmall(const std::byte* from, std::byte* to) {
   std::memcpy(to, from, kBytes);
@@ -36,10 +33,6 @@ void Copy(const std::byte* from, std::byte* to, uint64_t bytes) {
       return CopySmall<32>(from, to);
     case 64:
       return CopySmall<64>(from, to);
-    case 128:
-      return CopySmall<128>(from, to);
-    case 256:
-      return CopySmall<256>(from, to);
     default:
       std::memcpy(to, from, bytes);
   }
@@ -87,9 +80,6 @@ Status Take(const Column& column, const Request& request, uint64_t begin,
             uint64_t end) {
   const auto* ids = static_cast<const Id*>(request.ids.data);
   const uint64_t bytes = column.row_bytes;
-  const uint64_t ahead =
-      std::clamp<uint64_t>(kAheadBytes / std::max<uint64_t>(bytes, 1), 2, 64);
-  const uint64_t near = std::min(bytes, kPrefetchBytes);
   int64_t rows[kBatch];
   for (uint64_t start = begin; start < end; start += kBatch) {
     const uint64_t count = std::min(kBatch, end - start);
@@ -101,11 +91,11 @@ Status Take(const Column& column, const Request& request, uint64_t begin,
     }
     const auto prefetch = [&](uint64_t i) {
       if (i < count && rows[i] != kOutside)
-        Prefetch(column.data + rows[i] * bytes, near);
+        __builtin_prefetch(column.data + rows[i] * bytes);
     };
-    for (uint64_t i = 0; i < ahead; ++i) prefetch(i);
+    for (uint64_t i = 0; i < kAhead; ++i) prefetch(i);
     for (uint64_t i = 0; i < count; ++i) {
-      prefetch(i + ahead);
+      prefetch(i + kAhead);
       std::byte* to = request.output + (start + i) * bytes;
       if (rows[i] == kOutside)
         Fill(column, request.fill, to);
