@@ -308,6 +308,20 @@ class Table:
             time.sleep(_POLL_SECONDS)
         return now
 
+    def view(self) -> np.ndarray:
+        """Returns the rows as a read-only array of NumPy over the memory, without a copy.
+
+        The rows stay as they are as long as the array lives.
+
+        Raises:
+          StoreError: the table was closed, or it is a trained one, whose rows change.
+        """
+        self._columns[_ROWS].check_open()
+        if self._memory is not None:
+            raise errors.StoreError(f"{self.name!r} is a trained table: read it instead")
+        rows: np.ndarray = self._held.tree[_ROWS]
+        return rows
+
     def read(self, ids: Any = None) -> dict[str, np.ndarray]:
         """Returns rows and what lies beside them, as arrays of NumPy.
 
