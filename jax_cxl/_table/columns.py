@@ -106,6 +106,11 @@ class Column:
     def use_gpus(self) -> None:
         """Makes the rows known to programs on this process's GPUs."""
         if self._on_gpus is None:
+            if self._words and self._devices.core.coherence == "flush":
+                raise errors.StoreError(
+                    "GPUs cannot take rows of a trained table in memory with coherence=flush: their"
+                    " host would have to drop cache lines before each read"
+                )
             _ = self._devices.copies  # registers the memory
             self._on_gpus = platforms.CUDA.load().TableColumn(
                 table=self.identity,

@@ -148,9 +148,8 @@ class Table:
         seconds = following.seconds_of(timeout)
         if seconds:
             following.wait(devices, name, -1, seconds)
-        view = views.view(devices, name, None, None)
-        section = Section.find(devices, name)
-        if section is not None and not section.entry.keep:
+        section, view = _view(devices, name)
+        if not section.entry.keep:
             if isinstance(view.tree.get(creating.DESCRIPTION), str):
                 return cls(name, *_trained_columns(section, view))
             if _ROWS in view.tree:
@@ -424,6 +423,17 @@ def _devices(store: Any) -> Devices:
             " without devices_per_path"
         )
     return devices
+
+
+def _view(devices: Devices, name: str) -> tuple[Section, views.View]:
+    """Returns the section of a name, and a view of its version, which leases it."""
+    while True:
+        before = Section.find(devices, name)
+        view = views.view(devices, name, None, None)
+        section = Section.find(devices, name)
+        # Otherwise the name was deleted and made again meanwhile.
+        if before and section and before.entry == section.entry:
+            return section, view
 
 
 def _constant_columns(section: Section, view: views.View) -> dict[str, Column]:

@@ -138,11 +138,13 @@ class StepsTest(StoreCase):
         for reader in readers:
             reader.start()
         ones = np.ones((40, 5000), np.int32)
-        for _ in range(60):
-            table.add(np.arange(40), ones)
-        stop.set()
-        for reader in readers:
-            reader.join()
+        try:
+            for _ in range(60):
+                table.add(np.arange(40), ones)
+        finally:
+            stop.set()
+            for reader in readers:
+                reader.join()
         self.assertEmpty(torn)
         self.assertGreater(len(seen), 2)
         self.assert_bits(take(ids[:1])[0], np.full(5000, 60, np.int32))

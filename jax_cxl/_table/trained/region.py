@@ -29,6 +29,8 @@ from jax_cxl._store.trees import leaves
 from jax_cxl._table.sources import Source
 
 _PARTS = 1024
+# Owners may be on hosts whose caches are not coherent. So no two of them write to a cache line.
+_LINE = 64
 WORDS_BYTES = 128
 _FINISHED = 64  # the word `finished`, after the word `begun`
 _COMMITTED, _APPLIED, _ENTRY = 0, 128, 256
@@ -72,7 +74,7 @@ class Plan:
     @property
     def rows_of_part(self) -> int:
         """How many rows share a word."""
-        return max(1, -(-self.rows // _PARTS))
+        return _round_up(max(1, -(-self.rows // _PARTS)), _LINE)
 
     @property
     def parts(self) -> int:
@@ -85,10 +87,11 @@ class Plan:
         sizes = [layout.PAGE_BYTES, self.parts * WORDS_BYTES]
         sizes += [self.rows * column.row_bytes for column in self.columns]
         sizes += [8 * self.step_rows]
-        sizes += [self.step_rows * column.row_bytes for column in self.columns]
+        between = (layout.MAX_PROCESSES + 1) * _LINE
+        sizes += [self.step_rows * column.row_bytes + between for column in self.columns]
         offsets = [0]
         for size in sizes:
-            offsets.append(offsets[-1] + -(-size // layout.PAGE_BYTES) * layout.PAGE_BYTES)
+            offsets.append(offsets[-1] + _round_up(size, layout.PAGE_BYTES))
         return offsets[1:]
 
     @property
@@ -105,9 +108,21 @@ class Plan:
         """Where the numbers of changed rows begin."""
         return self.column(len(self.columns))
 
-    def new(self, number: int) -> int:
-        """Where the new rows of a column begin."""
-        return self._offsets[2 + len(self.columns) + number]
+    def new(self, number: int, first: int, owner: int) -> int:
+        """Where the new rows of a column begin that an owner has written.
+
+        Args:
+          number: number of the column.
+          first: how many rows the owners before it have written.
+          owner: number of the owner.
+        """
+        before = _round_up(first * self.columns[number].row_bytes, _LINE) + owner * _LINE
+        return self._offsets[2 + len(self.columns) + number] + before
+
+    def rows_of(self, owner: int, owners: int) -> np.ndarray:
+        """Returns the first row of an owner, and the row after its last one."""
+        parts = np.array([owner, owner + 1]) * self.parts // owners
+        return np.minimum(parts * self.rows_of_part, self.rows)
 
     @property
     def bytes(self) -> int:
@@ -146,7 +161,11 @@ class Plan:
                 Described(str(name), leaves.dtype_of(dtype), tuple(map(int, shape)))
                 for name, dtype, shape in columns
             )
-            return cls(int(rows), described, int(step_rows))
+            plan = cls(int(rows), described, int(step_rows))
+            sizes = (plan.rows, *(n for column in described for n in column.row_shape))
+            if min(sizes) < 0 or plan.step_rows < 1 or described[0].name != "rows":
+                raise ValueError("the table's description is wrong")
+            return plan
         except (TypeError, LookupError, AttributeError) as error:
             raise ValueError(f"the table's description cannot be read: {error}") from error
 
@@ -158,16 +177,20 @@ class Entry:
     Attributes:
       step: its number.
       count: how many rows it changes.
+      owners: how many processes have written them.
+      ids: checksum of the numbers of these rows.
     """
 
     step: int
     count: int
+    owners: int
+    ids: int
 
-    _FORMAT = struct.Struct("<QQ")
+    _FORMAT = struct.Struct("<4Q")
 
     def to_bytes(self) -> bytes:
         """Returns the entry. Its first word is the step."""
-        data = self._FORMAT.pack(self.step, self.count).ljust(_ENTRY_BYTES - 8, b"\0")
+        data = self._FORMAT.pack(*dataclasses.astuple(self)).ljust(_ENTRY_BYTES - 8, b"\0")
         return data + struct.pack("<Q", checksum.of(data))
 
     @classmethod
@@ -176,6 +199,10 @@ class Entry:
         if struct.unpack("<Q", data[-8:])[0] != checksum.of(data[:-8]):
             return None
         return cls(*cls._FORMAT.unpack_from(data))
+
+
+def _round_up(size: int, to: int) -> int:
+    return -(-size // to) * to
 
 
 class Region:

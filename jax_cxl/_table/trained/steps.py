@@ -23,6 +23,7 @@ import numpy as np
 
 from jax_cxl import errors
 from jax_cxl._store import agreement
+from jax_cxl._store.memory import checksum
 from jax_cxl._store.writing import fence
 from jax_cxl._store.writing.publisher import raise_first
 from jax_cxl._table.columns import Column
@@ -67,21 +68,23 @@ class Steps:
         mine = self._together(prepare)
         ids, updates = self._exchange(*mine)
 
-        def write_journal() -> tuple[np.ndarray, int, int]:
+        def write_journal() -> np.ndarray:
             inside = ids >= 0
             unique, sums = merging.merge(ids[inside], updates[inside])
             self._check_room(len(unique))
-            first, last = np.searchsorted(unique, self._own_rows())
-            own = unique[first:last]
-            if len(own):
-                self._write_journal(first, self._new(own, sums[first:last], rule))
+            first, last = self._places(unique, self._own, len(self._writers))
+            if first < last:
+                new = self._new(unique[first:last], sums[first:last], rule)
+                for number, rows in enumerate(new):
+                    region.write(region.plan.new(number, first, self._own), rows)
             if self._own == 0:
                 region.write(region.plan.ids, unique)
-            return own, first, len(unique)
+            return unique
 
-        own, first, count = self._together(write_journal)
-        self._together(lambda: self._commit(Entry(step, count)))
-        self._together(lambda: self._apply(own, first, step))
+        unique = self._together(write_journal)
+        entry = Entry(step, len(unique), len(self._writers), checksum.of(unique))
+        self._together(lambda: self._commit(entry))
+        self._together(lambda: self._apply(unique, self._own, entry))
         self._together(lambda: self._finish(step))
         return step
 
@@ -105,10 +108,14 @@ class Steps:
         if step == region.applied:
             return
         entry = region.entry
+        damaged = errors.StoreError(f"the journal of {region.section.text} is damaged")
         if entry is None or entry.step != step or entry.count > region.plan.step_rows:
-            raise errors.StoreError(f"the journal of {region.section.text} is damaged")
+            raise damaged
         ids = region.read(region.plan.ids, 8 * entry.count).view(np.int64)
-        self._apply(ids, 0, step)
+        if checksum.of(ids) != entry.ids:
+            raise damaged
+        for owner in range(entry.owners):
+            self._apply(ids, owner, entry)
         region.applied = step
 
     def _exchange(self, ids: np.ndarray, updates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -142,11 +149,10 @@ class Steps:
                 f" step_rows={most}: change fewer rows, or make the table with larger step_rows"
             )
 
-    def _own_rows(self) -> np.ndarray:
-        """Returns the first row that this process owns, and the row after its last one."""
-        plan = self._region.plan
-        parts = np.array([self._own, self._own + 1]) * plan.parts // len(self._writers)
-        return np.minimum(parts * plan.rows_of_part, plan.rows)
+    def _places(self, ids: np.ndarray, owner: int, owners: int) -> tuple[int, int]:
+        """Returns which of some ascending ids are those of an owner."""
+        first, last = np.searchsorted(ids, self._region.plan.rows_of(owner, owners))
+        return int(first), int(last)
 
     def _new(self, ids: np.ndarray, sums: np.ndarray, rule: Rule) -> list[np.ndarray]:
         """Returns the new rows of each column."""
@@ -156,7 +162,7 @@ class Steps:
         rows, state = rule(old[0], sums, dict(zip(names, old[1:], strict=True)))
         if not isinstance(state, dict) or set(state) != set(names):
             raise ValueError(f"the rule must return rows and a dict of the state {names}")
-        new = [np.asarray(x) for x in (rows, *(state[name] for name in names))]
+        new = [np.ascontiguousarray(x) for x in (rows, *(state[name] for name in names))]
         for of, x in zip(described, new, strict=True):
             if (x.dtype, x.shape) != (of.dtype, (len(ids), *of.row_shape)):
                 raise ValueError(
@@ -164,12 +170,6 @@ class Steps:
                     f" {(len(ids), *of.row_shape)}, not {x.dtype} of shape {x.shape}"
                 )
         return new
-
-    def _write_journal(self, first: int, new: list[np.ndarray]) -> None:
-        plan = self._region.plan
-        for number, rows in enumerate(new):
-            offset = plan.new(number) + first * plan.columns[number].row_bytes
-            self._region.write(offset, np.ascontiguousarray(rows))
 
     def _commit(self, entry: Entry) -> None:
         if self._own == 0:
@@ -180,18 +180,19 @@ class Steps:
         if self._own == 0:
             self._region.applied = step
 
-    def _apply(self, ids: np.ndarray, first: int, step: int) -> None:
-        """Copies rows from the journal, where they begin at the position `first`."""
-        if not len(ids):
+    def _apply(self, ids: np.ndarray, owner: int, entry: Entry) -> None:
+        """Copies the rows of an owner from the journal."""
+        first, last = self._places(ids, owner, entry.owners)
+        own = ids[first:last]
+        if not len(own):
             return
         region, plan = self._region, self._region.plan
-        parts = np.unique(ids // plan.rows_of_part)
-        region.begin(parts, step)
+        parts = np.unique(own // plan.rows_of_part)
+        region.begin(parts, entry.step)
         for number, column in enumerate(self._columns):
-            row_bytes = plan.columns[number].row_bytes
-            data = region.read(plan.new(number) + first * row_bytes, len(ids) * row_bytes)
-            column.write(ids, data)
-        region.finish(parts, step)
+            size = len(own) * plan.columns[number].row_bytes
+            column.write(own, region.read(plan.new(number, first, owner), size))
+        region.finish(parts, entry.step)
 
     def _together(self, move: Callable[[], Any]) -> Any:
         """Makes a move, waits for the other processes, and returns what the move has returned.
