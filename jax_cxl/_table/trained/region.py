@@ -233,6 +233,7 @@ class Region:
     def write(self, offset: int, data: np.ndarray) -> None:
         """Writes bytes, unless another job has claimed the table."""
         if data.size:
+            self.read(offset, data.nbytes)  # see `_store_word`
             self.section.write(0, self.start + offset, data.reshape(-1).view(np.uint8))
 
     def read(self, offset: int, size: int) -> np.ndarray:
@@ -246,7 +247,8 @@ class Region:
 
     @committed.setter
     def committed(self, step: int) -> None:
-        self.section.store_word(0, self.start + _COMMITTED, step)
+        self.section.check_fence(0)
+        self._store_word(_COMMITTED, step)
 
     @property
     def applied(self) -> int:
@@ -255,7 +257,8 @@ class Region:
 
     @applied.setter
     def applied(self, step: int) -> None:
-        self.section.store_word(0, self.start + _APPLIED, step)
+        self.section.check_fence(0)
+        self._store_word(_APPLIED, step)
 
     @property
     def entry(self) -> Entry | None:
@@ -265,6 +268,7 @@ class Region:
 
     @entry.setter
     def entry(self, entry: Entry) -> None:
+        self.read(_ENTRY, _ENTRY_BYTES)  # see `_store_word`
         self.section.write_entry(0, self.start + _ENTRY, entry.to_bytes())
 
     def begin(self, parts: np.ndarray, step: int) -> None:
@@ -278,8 +282,13 @@ class Region:
     def _store(self, parts: np.ndarray, word: int, step: int) -> None:
         self.section.check_fence(0)
         for part in parts.tolist():
-            offset = self.start + self.plan.words + part * WORDS_BYTES + word
-            self._devices.store_word(0, offset, step)
+            self._store_word(self.plan.words + part * WORDS_BYTES + word, step)
+
+    def _store_word(self, offset: int, value: int) -> None:
+        # A host of an earlier job may have written to this line. Without a load, a host whose cache
+        # is not coherent would write its old copy of the line back.
+        self._devices.load_word(0, self.start + offset)
+        self._devices.store_word(0, self.start + offset, value)
 
     def clear(self) -> None:
         """Writes zeros where a new table has its header and words."""
