@@ -29,9 +29,9 @@ inline constexpr char kTieTarget[] = "jax_cxl_tie";
 inline constexpr char kTableTarget[] = "jax_cxl_table";
 
 inline constexpr std::array kTargets = {
-    kCollectiveTarget, kRowsTarget, kBarrierTarget, kStartTarget,
-    kStartRowsTarget,  kDoneTarget, kTieTarget,     kCheckSlicesTarget,
-    kTableTarget};
+    kCollectiveTarget, kRowsTarget,        kBarrierTarget,
+    kStartTarget,      kStartRowsTarget,   kDoneTarget,
+    kTieTarget,        kCheckSlicesTarget, kTableTarget};
 
 using Int32s = xla::ffi::Span<const int32_t>;
 using Int64s = xla::ffi::Span<const int64_t>;
