@@ -13,9 +13,8 @@ import sys
 import tempfile
 import threading
 
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(_ROOT))
-sys.path.insert(0, str(_ROOT / "tests" / "tables"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests" / "tables"))
 
 import jax
 import numpy as np
