@@ -272,7 +272,7 @@ class Table:
           The number of the step.
 
         Raises:
-          As `add`.
+          CxlError, TypeError, ValueError: as for `add`, or the rule returns other shapes or dtypes.
 
         Example:
           >>> def momentum(rows, gradients, state):
